@@ -1,0 +1,76 @@
+package kernelwright
+
+import "fmt"
+
+// Language is what a candidate is written in.
+type Language string
+
+// The languages a candidate can be written in.
+const (
+	CUDA   Language = "cuda"
+	Triton Language = "triton"
+	CPP    Language = "cpp"
+)
+
+// Candidate is source that defines ModelNew.
+type Candidate struct {
+	Source   string   `json:"source"`
+	Language Language `json:"language"`
+	// Origin says who wrote it: "builtin", "provider:model", or "file".
+	Origin string `json:"origin,omitempty"`
+	// Note is one sentence by the Coder on what it tried.
+	Note string `json:"note,omitempty"`
+}
+
+// DeviceKind is what a candidate runs on.
+type DeviceKind string
+
+// The kinds of device.
+const (
+	CPUDevice  DeviceKind = "cpu"
+	CUDADevice DeviceKind = "cuda"
+)
+
+// Device is one place where candidates run, with its specs and its measured
+// ceilings. Verdicts of different devices are never mixed.
+type Device struct {
+	Kind     DeviceKind `json:"kind"`
+	Index    int        `json:"index"`
+	Key      string     `json:"key"` // identifies hardware, driver and versions; part of every cache key
+	Name     string     `json:"name"`
+	Specs    Specs      `json:"specs"`
+	Ceilings Ceilings   `json:"ceilings"`
+}
+
+// String returns the name used on the command line: "cpu", "cuda:0".
+func (d Device) String() string {
+	if d.Kind == CPUDevice {
+		return string(d.Kind)
+	}
+	return fmt.Sprintf("%s:%d", d.Kind, d.Index)
+}
+
+// Specs is what a device is said to be. Zero means unknown.
+type Specs struct {
+	Model       string   `json:"model"`
+	Cores       int      `json:"cores"` // physical cores, or SMs
+	Threads     int      `json:"threads"`
+	ISA         []string `json:"isa,omitempty"` // "avx2", "avx512f", or "sm_90a"
+	VectorBits  int      `json:"vector_bits,omitempty"`
+	L1Bytes     int64    `json:"l1_bytes,omitempty"` // data cache of one core
+	L2Bytes     int64    `json:"l2_bytes,omitempty"` // of one core on a CPU, of the device on a GPU
+	L3Bytes     int64    `json:"l3_bytes,omitempty"`
+	MemoryBytes int64    `json:"memory_bytes"`
+	ClockMHz    float64  `json:"clock_mhz,omitempty"`
+}
+
+// Ceilings is what the device was measured to reach, kept per machine.
+type Ceilings struct {
+	MemoryGBs   float64 `json:"memory_gbs"`     // 1e9 bytes/s, read plus write, streaming, all threads
+	CacheGBs    float64 `json:"cache_gbs"`      // the same within half the last-level cache
+	FP32GFLOPs  float64 `json:"fp32_gflops"`    // peak fused multiply-adds, counted as two, all threads
+	CallUS      float64 `json:"call_us"`        // an empty native call
+	MeasuredMS  int64   `json:"measured_at"`    // Unix milliseconds
+	CPUThreads  int     `json:"threads"`        // threads they were measured with
+	Description string  `json:"note,omitempty"` // how, in one sentence
+}

@@ -1,0 +1,132 @@
+"""Tensors in shared memory: how inputs and outputs travel between processes.
+
+A block is one memfd that holds several tensors, each contiguous at a 64-byte aligned offset, described by a
+layout: a list of plain dicts ``{"dtype": "float32", "shape": [..], "offset": n}``. Layouts travel as JSON, the
+memfd as a descriptor, and nothing is ever pickled.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+ALIGNMENT = 64
+DTYPES: dict[str, torch.dtype] = {
+    str(d).removeprefix("torch."): d
+    for d in (
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+        torch.complex64,
+        torch.complex128,
+    )
+}
+DTYPE_NAMES: dict[torch.dtype, str] = {d: n for n, d in DTYPES.items()}
+
+Layout = list[dict[str, Any]]
+
+
+class LayoutError(ValueError):
+    """A layout from another process does not fit its block."""
+
+
+def layout_of(tensors: Sequence[torch.Tensor]) -> tuple[Layout, int]:
+    """Returns the layout for tensors of these dtypes and shapes, and the block's size in bytes."""
+    layout: Layout = []
+    offset = 0
+    for t in tensors:
+        if t.dtype not in DTYPE_NAMES:
+            raise LayoutError(f"dtype {t.dtype} cannot be shared")
+        layout.append({"dtype": DTYPE_NAMES[t.dtype], "shape": list(t.shape), "offset": offset})
+        size = t.numel() * t.element_size()
+        offset += -(-size // ALIGNMENT) * ALIGNMENT
+    return layout, max(offset, ALIGNMENT)
+
+
+class Block:
+    """One mapping of a memfd. The tensors it gives are views: they die with ``close``."""
+
+    def __init__(self, fd: int, size: int, *, writable: bool = True, populate: bool = False) -> None:
+        flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if populate else 0)
+        prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        self.fd = fd
+        self.size = size
+        self._map = mmap.mmap(fd, size, flags=flags, prot=prot)
+
+    @classmethod
+    def create(cls, size: int, name: str = "tensors") -> Block:
+        """Makes a memfd of exactly ``size`` bytes, zeroed, that can neither grow nor shrink."""
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, size)
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+            return cls(fd, size)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @classmethod
+    def of(cls, tensors: Sequence[torch.Tensor]) -> tuple[Block, Layout]:
+        """Makes a block that holds copies of the tensors."""
+        layout, size = layout_of(tensors)
+        block = cls.create(size)
+        for view, t in zip(block.views(layout), tensors, strict=True):
+            view.copy_(t)
+        return block, layout
+
+    def views(self, layout: Layout) -> list[torch.Tensor]:
+        """Returns the tensors of a layout as views. Raises LayoutError for one that does not fit."""
+        out: list[torch.Tensor] = []
+        for entry in layout:
+            try:
+                dtype = DTYPES[entry["dtype"]]
+                shape = [int(d) for d in entry["shape"]]
+                offset = int(entry["offset"])
+            except (KeyError, TypeError, ValueError) as e:
+                raise LayoutError(f"malformed layout entry: {entry!r}") from e
+            count = 1
+            for d in shape:
+                if d < 0:
+                    raise LayoutError(f"negative dimension in {shape}")
+                count *= d
+            end = offset + count * dtype.itemsize
+            if offset < 0 or offset % ALIGNMENT or end > self.size:
+                raise LayoutError(f"layout entry {entry!r} does not fit in {self.size} bytes")
+            if count == 0:
+                out.append(torch.empty(shape, dtype=dtype))
+                continue
+            flat = torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset)
+            out.append(flat.view(shape))
+        return out
+
+    def close(self) -> None:
+        """Unmaps, once no view is left, and closes the descriptor."""
+        try:
+            self._map.close()
+        except BufferError:
+            pass  # a view is alive: the mapping goes with it
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def received(fd: int, size: int, *, writable: bool, populate: bool = False) -> Block:
+    """Maps a block made by another process after checking that it is as large as said."""
+    actual = os.fstat(fd).st_size
+    if actual < size:
+        os.close(fd)
+        raise LayoutError(f"block of {actual} bytes where {size} were announced")
+    return Block(fd, size, writable=writable, populate=populate)

@@ -1,0 +1,59 @@
+package kernelwright
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestScheduleSurvivesItsComment(t *testing.T) {
+	want := Schedule{Plan: "softmax over rows", Knobs: map[string]Knob{"threads": {Value: 2, Choices: []int{1, 2}}}}
+	source := "import torch\n" + want.Comment() + "\r\nclass ModelNew: pass\n"
+	got, ok := ParseSchedule(source)
+	if !ok || got.Plan != want.Plan || got.Knobs["threads"].Value != 2 || len(got.Knobs["threads"].Choices) != 2 {
+		t.Fatalf("got %+v, %v", got, ok)
+	}
+}
+
+func TestScheduleAbsentOrMalformed(t *testing.T) {
+	for _, source := range []string{"", "import torch\n", schedulePrefix + "{\n", schedulePrefix + `{"knobs":[1]}`} {
+		if s, ok := ParseSchedule(source); ok {
+			t.Errorf("%q: got %+v", source, s)
+		}
+	}
+}
+
+func FuzzParseSchedule(f *testing.F) {
+	f.Add(schedulePrefix + `{"plan":"x","knobs":{}}`)
+	f.Fuzz(func(t *testing.T, source string) {
+		if s, ok := ParseSchedule(source); ok {
+			if again, ok := ParseSchedule(s.Comment()); !ok || again.Plan != strings.ToValidUTF8(s.Plan, "\ufffd") {
+				t.Fatalf("%+v does not survive its own comment: %+v", s, again)
+			}
+		}
+	})
+}
+
+func TestWins(t *testing.T) {
+	var none *Speedup
+	if none.Wins(0.05) {
+		t.Error("no measurement must not win")
+	}
+	if (&Speedup{Value: 1.2, Low: 1.04, High: 1.4}).Wins(0.05) {
+		t.Error("an interval reaching below the margin must not win")
+	}
+	if !(&Speedup{Value: 1.2, Low: 1.06, High: 1.4}).Wins(0.05) {
+		t.Error("an interval above the margin must win")
+	}
+}
+
+func TestDegenerate(t *testing.T) {
+	if (Task{Flags: []TaskFlag{FlagIllConditioned}}).Degenerate() || !(Task{Flags: []TaskFlag{FlagIgnoresInput}}).Degenerate() {
+		t.Error("degenerate is constant output or ignored input")
+	}
+	if n := (TensorSpec{Shape: []int{3, 4}}).Numel(); n != 12 {
+		t.Errorf("numel %d", n)
+	}
+	if s := (Device{Kind: CUDADevice, Index: 1}).String(); s != "cuda:1" {
+		t.Error(s)
+	}
+}

@@ -1,0 +1,102 @@
+package kernelwright
+
+// FeedbackKind is what a Judge returns: one of two.
+type FeedbackKind string
+
+// A failed candidate gets one correction, a correct one one optimisation; a
+// Judge that sees nothing left to gain says stop.
+const (
+	Correction   FeedbackKind = "correction"
+	Optimisation FeedbackKind = "optimisation"
+	Stop         FeedbackKind = "stop"
+)
+
+// Feedback is what a Judge said of one verdict, in the JSON that a language
+// model returns too.
+type Feedback struct {
+	Kind FeedbackKind `json:"kind"`
+
+	// Correction: exactly one issue.
+	Issue string `json:"issue,omitempty"`
+	Why   string `json:"why,omitempty"`
+	Fix   string `json:"fix,omitempty"`
+
+	// Optimisation: exactly one bottleneck, one method, one plan.
+	Bottleneck string `json:"bottleneck,omitempty"`
+	Method     string `json:"method,omitempty"`
+	Plan       string `json:"plan,omitempty"`
+
+	// Evidence is the numbers that led here, metric name to value.
+	Evidence map[string]float64 `json:"evidence,omitempty"`
+	// Knobs are named schedule knobs the plan would set, for a Coder that has
+	// them. A language model may leave them out.
+	Knobs map[string]int `json:"knobs,omitempty"`
+	// Rule names the rule of the built-in Judge that spoke.
+	Rule string `json:"rule,omitempty"`
+}
+
+// RunStatus is where a run stands.
+type RunStatus string
+
+// The statuses of a run.
+const (
+	RunQueued   RunStatus = "queued"
+	RunRunning  RunStatus = "running"
+	RunDone     RunStatus = "done"
+	RunInvalid  RunStatus = "invalid"  // the reference is no task
+	RunDeclined RunStatus = "declined" // the Coder cannot improve this task and said so
+	RunFailed   RunStatus = "failed"   // infrastructure
+)
+
+// StopReason says why a run ended.
+type StopReason string
+
+// The reasons.
+const (
+	StopRounds     StopReason = "rounds"
+	StopWallTime   StopReason = "wall_time"
+	StopHeadroom   StopReason = "headroom"
+	StopNoProgress StopReason = "no_progress"
+	StopJudge      StopReason = "judge"
+	StopDeclined   StopReason = "declined"
+)
+
+// Run is one attempt to optimise one task on one device.
+type Run struct {
+	ID         int64      `json:"id"`
+	Task       string     `json:"task"` // fingerprint
+	TaskName   string     `json:"task_name"`
+	Path       string     `json:"path,omitempty"` // the reference file, where it came from one
+	Device     string     `json:"device"`
+	DeviceKey  string     `json:"device_key"`
+	Strategy   string     `json:"strategy"`
+	Coder      string     `json:"coder"`
+	Judge      string     `json:"judge"`
+	Seed       int64      `json:"seed"`
+	MaxRounds  int        `json:"max_rounds"`
+	Settings   string     `json:"settings,omitempty"` // the strategy's settings as JSON
+	Status     RunStatus  `json:"status"`
+	Stop       StopReason `json:"stop,omitempty"`
+	Reason     string     `json:"reason,omitempty"` // one sentence, where it did not end well
+	Hint       string     `json:"hint,omitempty"`
+	Detail     string     `json:"detail,omitempty"` // a traceback, where there is one
+	CreatedMS  int64      `json:"created"`
+	StartedMS  int64      `json:"started,omitempty"`
+	FinishedMS int64      `json:"finished,omitempty"`
+	Best       *Round     `json:"best,omitempty"`
+}
+
+// Round has one candidate, one verdict and at most one feedback. Index counts
+// from 0. The certification of a run's best kernel is recorded as the
+// certificate of its round.
+type Round struct {
+	RunID       int64     `json:"run"`
+	Index       int       `json:"index"`
+	Candidate   Candidate `json:"candidate"`
+	Verdict     Verdict   `json:"verdict"`
+	Feedback    *Feedback `json:"feedback,omitempty"`
+	Certificate *Verdict  `json:"certificate,omitempty"`
+	StartedMS   int64     `json:"started"`
+	FinishedMS  int64     `json:"finished"`
+	OverheadMS  float64   `json:"overhead_ms"` // the loop's own share: all but Coder, Judge and evaluator
+}

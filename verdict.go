@@ -1,0 +1,194 @@
+package kernelwright
+
+// Status says how far a candidate came.
+type Status string
+
+// The statuses, in the order in which a candidate meets them. Invalid is for
+// a reference that is no task: then there was no candidate to judge.
+const (
+	Invalid     Status = "invalid"
+	Rejected    Status = "rejected"     // breaks the policy
+	BuildFailed Status = "build_failed" // does not compile or import
+	Crashed     Status = "crashed"      // its process died or raised
+	TimedOut    Status = "timed_out"
+	Wrong       Status = "wrong"
+	Cheated     Status = "cheated" // deceived
+	Correct     Status = "correct"
+	Certified   Status = "certified"
+)
+
+// Level is how strict an evaluation is.
+type Level string
+
+// Quick is for the loop, Certify for what is kept.
+const (
+	Quick   Level = "quick"
+	Certify Level = "certify"
+)
+
+// OK reports whether the candidate computed the right thing honestly.
+func (s Status) OK() bool { return s == Correct || s == Certified }
+
+// Verdict is what the hardware said of one candidate. It is a plain value: it
+// can be stored, sent and compared. Nothing in it rests on the candidate's
+// own word except where a field says so.
+type Verdict struct {
+	Status Status `json:"status"`
+	Reason string `json:"reason"` // one sentence
+	Hint   string `json:"hint,omitempty"`
+	Level  Level  `json:"level"`
+
+	Task      string   `json:"task"`      // fingerprint
+	Candidate string   `json:"candidate"` // hex SHA-256 of the normalised source
+	Language  Language `json:"language,omitempty"`
+	Device    string   `json:"device"`     // Device.String()
+	DeviceKey string   `json:"device_key"` // Device.Key
+
+	CandidateMS float64            `json:"candidate_ms"` // 0 when it was not timed
+	Baselines   map[string]float64 `json:"baselines"`    // name to median, milliseconds
+	Speedup     *Speedup           `json:"speedup"`      // against the fastest baseline; nil when not timed
+	Speedups    map[string]Speedup `json:"speedups,omitempty"`
+	Headroom    float64            `json:"headroom"` // Floor.MS / CandidateMS, capped at 1; 1 is at the roofline
+
+	Build       BuildReport        `json:"build"`
+	Correctness CorrectnessReport  `json:"correctness"`
+	Timing      TimingReport       `json:"timing"`
+	Floor       Floor              `json:"floor"`
+	Work        WorkReport         `json:"work"`
+	Metrics     map[string]float64 `json:"metrics,omitempty"` // for the Judge; names and units in docs/metrics.md
+	Sandbox     SandboxReport      `json:"sandbox"`
+	Flags       []TaskFlag         `json:"flags,omitempty"`
+	Evidence    []string           `json:"evidence,omitempty"` // one sentence each, what the status rests on
+	Output      string             `json:"output,omitempty"`   // the end of what the candidate printed; untrusted
+	CostS       map[string]float64 `json:"cost_s"`             // part ("worker", "build", "verify", "time", ...) to seconds
+	Versions    map[string]string  `json:"versions"`
+	Cached      bool               `json:"cached,omitempty"` // served from the verdict cache
+
+	// Exported is the standalone file that was certified: it needs only torch
+	// and a compiler. ExportedSHA256 is its hash. Only at Certify.
+	Exported       string `json:"exported,omitempty"`
+	ExportedSHA256 string `json:"exported_sha256,omitempty"`
+}
+
+// Speedup is baseline time over candidate time with a 95 % interval.
+type Speedup struct {
+	Value   float64 `json:"value"`
+	Low     float64 `json:"low"`
+	High    float64 `json:"high"`
+	Against string  `json:"against"` // name of the baseline
+}
+
+// Wins reports whether the speedup is statistically above the margin: the
+// interval's lower end clears it. Wins(0.05) is "5 % faster".
+func (s *Speedup) Wins(margin float64) bool { return s != nil && s.Low > 1+margin }
+
+// BuildReport is what the compiler said.
+type BuildReport struct {
+	Seconds    float64      `json:"seconds"`
+	Cached     bool         `json:"cached"`
+	Form       string       `json:"form,omitempty"` // "native", "load_inline", "none"
+	Log        string       `json:"log,omitempty"`  // the end of the compiler's output
+	Errors     []Diagnostic `json:"errors,omitempty"`
+	Vectorised []Diagnostic `json:"vectorised,omitempty"` // loops the compiler vectorised
+	Missed     []Diagnostic `json:"missed,omitempty"`     // loops it did not, with its reason
+}
+
+// Diagnostic is one line of a compiler. Line counts in the candidate's file,
+// from 1.
+type Diagnostic struct {
+	Line    int    `json:"line"`
+	Message string `json:"message"`
+}
+
+// CorrectnessReport is the evidence of the gate.
+type CorrectnessReport struct {
+	Precision      string         `json:"precision"` // what the task holds the candidate to: "float32"
+	Seeds          int            `json:"seeds"`
+	Families       []FamilyReport `json:"families"`
+	KernelBench    *bool          `json:"kernelbench,omitempty"` // would KernelBench's allclose have passed; recorded, never the gate
+	Deterministic  *bool          `json:"deterministic,omitempty"`
+	CachesWeights  *bool          `json:"caches_weights,omitempty"`
+	FollowsWeights *bool          `json:"follows_weights,omitempty"` // Certify only
+	General        *bool          `json:"general,omitempty"`         // Certify only: other batch sizes
+}
+
+// FamilyReport is one input family. An advisory family (Gates false) is one
+// that an honest implementation fails on this task; Note says which.
+type FamilyReport struct {
+	Name     string  `json:"name"` // "base", "scaled_up", ...
+	Gates    bool    `json:"gates"`
+	Passed   bool    `json:"passed"`
+	Seeds    int     `json:"seeds"`
+	MaxError float64 `json:"max_error"`
+	MaxBound float64 `json:"max_bound"`
+	RMSError float64 `json:"rms_error"`
+	RMSBound float64 `json:"rms_bound"`
+	Skipped  int64   `json:"skipped,omitempty"` // elements where the reference itself is not trustworthy
+	Note     string  `json:"note,omitempty"`
+}
+
+// Measurement is a time, in milliseconds for one forward.
+type Measurement struct {
+	MedianMS    float64 `json:"median_ms"`
+	P25MS       float64 `json:"p25_ms"`
+	P75MS       float64 `json:"p75_ms"`
+	LowMS       float64 `json:"low_ms"` // bootstrap 95 % interval of the median
+	HighMS      float64 `json:"high_ms"`
+	Repetitions int     `json:"repetitions"`
+	Clock       string  `json:"clock"`    // "event" or "wall": the one MedianMS comes from
+	EventMS     float64 `json:"event_ms"` // the worker's own clock
+	WallMS      float64 `json:"wall_ms"`  // the referee's, to private copies, identity subtracted
+}
+
+// TimingReport holds the candidate and everything it was held against.
+type TimingReport struct {
+	Candidate Measurement            `json:"candidate"`
+	Baselines map[string]Measurement `json:"baselines,omitempty"`
+	Threads   int                    `json:"threads,omitempty"`
+	Protocol  string                 `json:"protocol,omitempty"` // "cached baselines" or "interleaved"
+	Marked    bool                   `json:"marked,omitempty"`   // the clocks disagreed: wall decided
+	Notes     []string               `json:"notes,omitempty"`
+}
+
+// Floor is the least time the task can take on the device's measured
+// ceilings.
+type Floor struct {
+	MS         float64 `json:"ms"`
+	Bound      string  `json:"bound"` // "memory", "cache" or "compute"
+	Bytes      int64   `json:"bytes"`
+	Operations int64   `json:"operations"`
+}
+
+// WorkReport splits the candidate's time by who did the work. The trace lives
+// in the candidate's process, so it explains and never convicts by itself.
+type WorkReport struct {
+	Custom    float64         `json:"custom"` // shares of the time of one forward, 0 to 1
+	Vendor    float64         `json:"vendor"`
+	PyTorch   float64         `json:"pytorch"`
+	Operators []OperatorShare `json:"operators,omitempty"`
+}
+
+// OperatorShare is one operator of a trace.
+type OperatorShare struct {
+	Name  string  `json:"name"`
+	Kind  string  `json:"kind"` // "custom", "vendor", "pytorch"
+	Share float64 `json:"share"`
+	Calls int     `json:"calls"`
+}
+
+// SandboxReport says what contained the candidate.
+type SandboxReport struct {
+	Mode    string   `json:"mode"` // "strict" or "weak"
+	Missing []string `json:"missing,omitempty"`
+}
+
+// InfrastructureError is not the candidate's fault and never a reward.
+type InfrastructureError struct {
+	Op  string // what was being done
+	Err error
+}
+
+func (e *InfrastructureError) Error() string { return e.Op + ": " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *InfrastructureError) Unwrap() error { return e.Err }
