@@ -1,0 +1,73 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// File is what is known of a reference file that the watcher has seen.
+type File struct {
+	Path        string // absolute
+	Hash        string // of the content
+	Size        int64
+	ModTimeNS   int64  // Unix nanoseconds, as the file system gave it
+	Fingerprint string // of the task; empty until it was read, or when it is none
+	RunID       int64  // the run that it started or shares; 0 for none
+	SeenMS      int64
+}
+
+const fileColumns = `path, hash, size, mtime, fingerprint, run, seen`
+
+func scanFile(scan func(...any) error) (f File, err error) {
+	return f, scan(&f.Path, &f.Hash, &f.Size, &f.ModTimeNS, &f.Fingerprint, &f.RunID, &f.SeenMS)
+}
+
+// SaveFile records what a path holds now. SeenMS is set here where it is 0.
+func (s *Store) SaveFile(ctx context.Context, f File) error {
+	if f.SeenMS == 0 {
+		f.SeenMS = s.nowMS()
+	}
+	_, err := s.write.ExecContext(ctx, `INSERT INTO files (`+fileColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (path) DO UPDATE SET hash = excluded.hash, size = excluded.size, mtime = excluded.mtime,
+		fingerprint = excluded.fingerprint, run = excluded.run, seen = excluded.seen`,
+		f.Path, f.Hash, f.Size, f.ModTimeNS, f.Fingerprint, f.RunID, f.SeenMS)
+	if err != nil {
+		return fmt.Errorf("record file %s: %w", f.Path, err)
+	}
+	return nil
+}
+
+// File returns what was last seen at a path, and whether anything was.
+func (s *Store) File(ctx context.Context, path string) (File, bool, error) {
+	f, err := scanFile(s.read.QueryRowContext(ctx, `SELECT `+fileColumns+` FROM files WHERE path = ?`, path).Scan)
+	if errors.Is(err, sql.ErrNoRows) {
+		return File{}, false, nil
+	}
+	return f, err == nil, err
+}
+
+// Files returns all files seen, by path.
+func (s *Store) Files(ctx context.Context) ([]File, error) {
+	return s.files(ctx, `SELECT `+fileColumns+` FROM files ORDER BY path`)
+}
+
+// FilesByHash returns the files with this content, by path.
+func (s *Store) FilesByHash(ctx context.Context, hash string) ([]File, error) {
+	return s.files(ctx, `SELECT `+fileColumns+` FROM files WHERE hash = ? ORDER BY path`, hash)
+}
+
+func (s *Store) files(ctx context.Context, query string, args ...any) ([]File, error) {
+	rows, err := s.read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	return scanAll(rows, func(r *sql.Rows) (File, error) { return scanFile(r.Scan) })
+}
+
+// ForgetFile drops a path that is gone. Forgetting an unknown one is fine.
+func (s *Store) ForgetFile(ctx context.Context, path string) error {
+	_, err := s.write.ExecContext(ctx, `DELETE FROM files WHERE path = ?`, path)
+	return err
+}

@@ -1,0 +1,241 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// CreateRun records a new run and returns it with its ID. CreatedMS is set
+// here where it is 0, and the status is queued where it is empty.
+func (s *Store) CreateRun(ctx context.Context, r kernelwright.Run) (kernelwright.Run, error) {
+	err := s.inTx(ctx, func(tx *sql.Tx) (err error) {
+		r, err = s.createRun(ctx, tx, r)
+		return err
+	})
+	return r, err
+}
+
+func (s *Store) createRun(ctx context.Context, tx *sql.Tx, r kernelwright.Run) (kernelwright.Run, error) {
+	if r.CreatedMS == 0 {
+		r.CreatedMS = s.nowMS()
+	}
+	if r.Status == "" {
+		r.Status = kernelwright.RunQueued
+	}
+	r.Best = nil
+	detail, err := s.runDetail(ctx, tx, r)
+	if err != nil {
+		return r, err
+	}
+	err = tx.QueryRowContext(ctx, `INSERT INTO runs (task, task_name, path, device, device_key, strategy, coder, judge, seed,
+		max_rounds, settings, status, stop, reason, hint, detail, created, started, finished)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id`,
+		r.Task, r.TaskName, r.Path, r.Device, r.DeviceKey, r.Strategy, r.Coder, r.Judge, r.Seed,
+		r.MaxRounds, r.Settings, r.Status, r.Stop, r.Reason, r.Hint, detail, r.CreatedMS, r.StartedMS, r.FinishedMS).Scan(&r.ID)
+	if err != nil {
+		return r, fmt.Errorf("record a run: %w", err)
+	}
+	return r, s.pin(ctx, tx, r.ID)
+}
+
+// UpdateRun records how a run stands now. Which round is its best follows from
+// its rounds, so Best is ignored. Once a run has rounds, its task and device
+// no longer change.
+func (s *Store) UpdateRun(ctx context.Context, r kernelwright.Run) error {
+	return s.inTx(ctx, func(tx *sql.Tx) error { return s.updateRun(ctx, tx, r) })
+}
+
+func (s *Store) updateRun(ctx context.Context, tx *sql.Tx, r kernelwright.Run) error {
+	var task, key string
+	var rounds int
+	err := tx.QueryRowContext(ctx, `SELECT task, device_key, (SELECT count(*) FROM rounds WHERE run = id) FROM runs WHERE id = ?`, r.ID).
+		Scan(&task, &key, &rounds)
+	if errors.Is(err, sql.ErrNoRows) {
+		return fmt.Errorf("run %d: %w", r.ID, ErrNotFound)
+	}
+	if err != nil {
+		return err
+	}
+	moved := task != r.Task || key != r.DeviceKey
+	if moved && rounds > 0 {
+		return fmt.Errorf("run %d has rounds: its task and device cannot change", r.ID)
+	}
+	detail, err := s.runDetail(ctx, tx, r)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `UPDATE runs SET task = ?, task_name = ?, path = ?, device = ?, device_key = ?, strategy = ?, coder = ?,
+		judge = ?, seed = ?, max_rounds = ?, settings = ?, status = ?, stop = ?, reason = ?, hint = ?, detail = ?, created = ?, started = ?,
+		finished = ? WHERE id = ?`,
+		r.Task, r.TaskName, r.Path, r.Device, r.DeviceKey, r.Strategy, r.Coder, r.Judge, r.Seed, r.MaxRounds, r.Settings,
+		r.Status, r.Stop, r.Reason, r.Hint, detail, r.CreatedMS, r.StartedMS, r.FinishedMS, r.ID)
+	if err != nil {
+		return fmt.Errorf("record run %d: %w", r.ID, err)
+	}
+	if rounds == 0 {
+		return s.pin(ctx, tx, r.ID)
+	}
+	return nil
+}
+
+// pin notes which description of its task and device a run works from.
+func (s *Store) pin(ctx context.Context, tx *sql.Tx, run int64) error {
+	_, err := tx.ExecContext(ctx, `UPDATE runs SET (task_source, task_graph, task_detail) =
+		(SELECT source, graph, detail FROM tasks WHERE fingerprint = runs.task),
+		device_detail = (SELECT detail FROM devices WHERE key = runs.device_key) WHERE id = ?`, run)
+	return err
+}
+
+func (s *Store) runDetail(ctx context.Context, tx *sql.Tx, r kernelwright.Run) (any, error) {
+	if r.Detail == "" {
+		return nil, nil
+	}
+	return s.putText(ctx, tx, r.Detail, "")
+}
+
+const runColumns = `runs.id, runs.task, runs.task_name, runs.path, runs.device, runs.device_key, runs.strategy, runs.coder, runs.judge, runs.seed,
+	runs.max_rounds, runs.settings, runs.status, runs.stop, runs.reason, runs.hint, runs.detail, runs.created, runs.started, runs.finished, runs.best`
+
+func scanRun(scan func(...any) error, more ...any) (r kernelwright.Run, detail, best sql.NullInt64, err error) {
+	err = scan(append([]any{&r.ID, &r.Task, &r.TaskName, &r.Path, &r.Device, &r.DeviceKey, &r.Strategy, &r.Coder, &r.Judge, &r.Seed,
+		&r.MaxRounds, &r.Settings, &r.Status, &r.Stop, &r.Reason, &r.Hint, &detail, &r.CreatedMS, &r.StartedMS, &r.FinishedMS, &best}, more...)...)
+	return r, detail, best, err
+}
+
+// Run returns a run with its best round, or ErrNotFound.
+func (s *Store) Run(ctx context.Context, id int64) (kernelwright.Run, error) {
+	r, detail, best, err := scanRun(s.read.QueryRowContext(ctx, `SELECT `+runColumns+` FROM runs WHERE id = ?`, id).Scan)
+	if errors.Is(err, sql.ErrNoRows) {
+		return r, fmt.Errorf("run %d: %w", id, ErrNotFound)
+	}
+	if err != nil {
+		return r, err
+	}
+	if r.Detail, err = s.optionalText(ctx, s.read, detail); err != nil {
+		return r, err
+	}
+	if best.Valid {
+		round, err := s.Round(ctx, id, int(best.Int64))
+		if err != nil {
+			return r, err
+		}
+		r.Best = &round
+	}
+	return r, nil
+}
+
+// RunFilter chooses runs. Empty fields do not narrow.
+type RunFilter struct {
+	Task      string // fingerprint
+	Name      string // of the task
+	Path      string
+	DeviceKey string
+	Status    kernelwright.RunStatus
+	// Before pages: only runs with a smaller ID. The next page's is the last
+	// ID of this one. 0 starts at the newest.
+	Before int64
+	Limit  int // 0 means DefaultLimit
+}
+
+// DefaultLimit is how many rows a page has when nobody says.
+const DefaultLimit = 50
+
+// Runs returns the runs that match, newest first, without their tracebacks.
+// Their best rounds carry the key figures only: no source, and of the verdict
+// what its columns hold (status, reason, level, times, speedup, headroom). Ask
+// Run for the rest.
+func (s *Store) Runs(ctx context.Context, f RunFilter) ([]kernelwright.Run, error) {
+	var where []string
+	var args []any
+	narrow := func(condition string, arg any) {
+		where, args = append(where, condition), append(args, arg)
+	}
+	if f.Task != "" {
+		narrow("runs.task = ?", f.Task)
+	}
+	if f.Name != "" {
+		narrow("runs.task_name = ?", f.Name)
+	}
+	if f.Path != "" {
+		narrow("runs.path = ?", f.Path)
+	}
+	if f.DeviceKey != "" {
+		narrow("runs.device_key = ?", f.DeviceKey)
+	}
+	if f.Status != "" {
+		narrow("runs.status = ?", f.Status)
+	}
+	if f.Before > 0 {
+		narrow("runs.id < ?", f.Before)
+	}
+	if f.Limit <= 0 {
+		f.Limit = DefaultLimit
+	}
+	query := `SELECT ` + runColumns + `, b.language, b.origin, b.note, b.started, b.finished, b.overhead_ms, ` +
+		verdictColumns("v") + `, ` + verdictColumns("c") + ` FROM runs
+		LEFT JOIN rounds b ON b.run = runs.id AND b.idx = runs.best
+		LEFT JOIN verdicts v ON v.id = b.verdict
+		LEFT JOIN certificates ce ON ce.run = b.run AND ce.idx = b.idx
+		LEFT JOIN verdicts c ON c.id = ce.verdict`
+	if len(where) > 0 {
+		query += ` WHERE ` + strings.Join(where, " AND ")
+	}
+	rows, err := s.read.QueryContext(ctx, query+` ORDER BY runs.id DESC LIMIT ?`, append(args, f.Limit)...)
+	if err != nil {
+		return nil, err
+	}
+	return scanAll(rows, func(rows *sql.Rows) (kernelwright.Run, error) {
+		var language, origin, note sql.NullString
+		var started, finished sql.NullInt64
+		var overhead sql.NullFloat64
+		var v, c verdictRow
+		more := append([]any{&language, &origin, &note, &started, &finished, &overhead}, append(v.into(), c.into()...)...)
+		r, _, best, err := scanRun(rows.Scan, more...)
+		if err == nil && best.Valid {
+			r.Best = &kernelwright.Round{
+				RunID: r.ID, Index: int(best.Int64),
+				Candidate: kernelwright.Candidate{Language: kernelwright.Language(language.String), Origin: origin.String, Note: note.String},
+				StartedMS: started.Int64, FinishedMS: finished.Int64, OverheadMS: overhead.Float64,
+			}
+			if verdict := v.verdict(r); verdict != nil {
+				r.Best.Verdict = *verdict
+			}
+			r.Best.Certificate = c.verdict(r)
+		}
+		return r, err
+	})
+}
+
+// verdictRow is the columns of a verdict; all null where there is none.
+type verdictRow struct {
+	status, reason, level, against sql.NullString
+	ms, speedup, low, high, head   sql.NullFloat64
+}
+
+func verdictColumns(table string) string {
+	columns := []string{"status", "reason", "level", "against", "candidate_ms", "speedup", "speedup_low", "speedup_high", "headroom"}
+	return table + "." + strings.Join(columns, ", "+table+".")
+}
+
+func (v *verdictRow) into() []any {
+	return []any{&v.status, &v.reason, &v.level, &v.against, &v.ms, &v.speedup, &v.low, &v.high, &v.head}
+}
+
+func (v *verdictRow) verdict(r kernelwright.Run) *kernelwright.Verdict {
+	if !v.status.Valid {
+		return nil
+	}
+	verdict := &kernelwright.Verdict{
+		Status: kernelwright.Status(v.status.String), Reason: v.reason.String, Level: kernelwright.Level(v.level.String),
+		Task: r.Task, Device: r.Device, DeviceKey: r.DeviceKey, CandidateMS: v.ms.Float64, Headroom: v.head.Float64,
+	}
+	if v.speedup.Valid {
+		verdict.Speedup = &kernelwright.Speedup{Value: v.speedup.Float64, Low: v.low.Float64, High: v.high.Float64, Against: v.against.String}
+	}
+	return verdict
+}

@@ -1,0 +1,816 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	kw "github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/forge"
+)
+
+var _ forge.Recorder = (*Store)(nil)
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv("KERNELWRIGHT_STORE_TEST_WRITER"); path != "" {
+		writeForEver(path)
+	}
+	os.Exit(m.Run())
+}
+
+func openTest(t testing.TB) *Store {
+	t.Helper()
+	s, err := Open(filepath.Join(t.TempDir(), FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func asJSON(t testing.TB, v any) string {
+	t.Helper()
+	b, err := json.Marshal(v)
+	ok(t, err)
+	return string(b)
+}
+
+func newRun(t testing.TB, s *Store) kw.Run {
+	t.Helper()
+	return must(s.CreateRun(t.Context(), kw.Run{Task: "f", TaskName: "softmax", Device: "cpu", DeviceKey: "d", Strategy: "rounds"}))(t)
+}
+
+func round(run int64, index int, status kw.Status, ms float64) kw.Round {
+	return kw.Round{RunID: run, Index: index, Candidate: kw.Candidate{Source: fmt.Sprintf("class ModelNew: # %d of %d", index, run), Language: kw.CPP},
+		Verdict:   kw.Verdict{Status: status, Reason: "Because.", CandidateMS: ms, Metrics: map[string]float64{"core_use": 0.5, "threads": 2}},
+		StartedMS: 1, FinishedMS: 2, OverheadMS: 0.25}
+}
+
+func TestMigratesFromEveryEarlierVersion(t *testing.T) {
+	steps, err := migrations()
+	ok(t, err)
+	// A version that does not exist yet stands for the next one, so that the
+	// way from the latest real version on is walked too.
+	steps = append(steps, `CREATE TABLE future (x); INSERT INTO future VALUES (1);`)
+	for from := range steps {
+		t.Run(fmt.Sprintf("from %d", from), func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), FileName)
+			s, err := open(t.Context(), path, steps[:from])
+			ok(t, err)
+			if from > 0 {
+				_, err := s.write.Exec(`INSERT INTO cache (kind, key, value, created) VALUES ('k', 'v', x'', 1)`)
+				ok(t, err)
+			}
+			ok(t, s.Close())
+			for range 2 { // the second time there is nothing to do
+				s, err = open(t.Context(), path, steps)
+				ok(t, err)
+				var version, rows, kept int
+				ok(t, s.read.QueryRow(`SELECT (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM future), (SELECT count(*) FROM cache)`).Scan(&version, &rows, &kept))
+				if version != len(steps) || rows != 1 || (from > 0) != (kept == 1) {
+					t.Errorf("version %d, %d rows, %d kept", version, rows, kept)
+				}
+				ok(t, s.Close())
+			}
+			var newer *NewerError
+			if _, err := Open(path); !errors.As(err, &newer) || newer.Version != len(steps) {
+				t.Errorf("a newer version: %v", err)
+			}
+		})
+	}
+}
+
+func TestAFailedMigrationChangesNothing(t *testing.T) {
+	steps, err := migrations()
+	ok(t, err)
+	path := filepath.Join(t.TempDir(), FileName)
+	if _, err := open(t.Context(), path, append(slices.Clone(steps), `CREATE TABLE half (x); CREATE TABLE half (x);`)); err == nil {
+		t.Fatal("it passed")
+	}
+	s, err := Open(path)
+	ok(t, err)
+	defer s.Close()
+	var tables int
+	ok(t, s.read.QueryRow(`SELECT count(*) FROM sqlite_schema WHERE name = 'half'`).Scan(&tables))
+	if tables != 0 {
+		t.Error("half of a migration stayed")
+	}
+}
+
+func TestTwoOpenersMigrateOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), FileName)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			s, err := Open(path)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := s.Put(context.Background(), "k", "v", nil); err != nil {
+				t.Error(err)
+			}
+			s.Close()
+		})
+	}
+	wg.Wait()
+}
+
+func TestDamagedFilesAreLeftAlone(t *testing.T) {
+	good := filepath.Join(t.TempDir(), FileName)
+	s, err := Open(good)
+	ok(t, err)
+	run := newRun(t, s)
+	for i := range 20 {
+		ok(t, s.AppendRound(t.Context(), round(run.ID, i, kw.Correct, 1)))
+	}
+	ok(t, s.Close())
+	whole, err := os.ReadFile(good)
+	ok(t, err)
+	foreign := filepath.Join(t.TempDir(), "foreign.db")
+	db, err := sql.Open("sqlite", foreign)
+	ok(t, err)
+	_, err = db.Exec(`CREATE TABLE theirs (x)`)
+	ok(t, err)
+	db.Close()
+	other, err := os.ReadFile(foreign)
+	ok(t, err)
+	scrambled := slices.Clone(whole)
+	for i := 100; i < 4096; i++ {
+		scrambled[i] ^= 0xa5
+	}
+	for name, content := range map[string][]byte{
+		"text": []byte("these are somebody's notes, and not a database at all"), "short": whole[:10], "cut": whole[:1000],
+		"schema scrambled": scrambled, "another program": other,
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), FileName)
+			ok(t, os.WriteFile(path, content, 0o600))
+			s, err := Open(path)
+			var damaged *DamagedError
+			if !errors.As(err, &damaged) {
+				t.Errorf("opened: %v", err)
+			}
+			if s != nil {
+				s.Close()
+			}
+			if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, content) {
+				t.Errorf("the file was changed: %v", err)
+			}
+		})
+	}
+	t.Run("damage further in is found when it is read", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), FileName)
+		content := slices.Clone(whole)
+		for i := len(content) / 4; i < len(content); i++ {
+			content[i] ^= 0xa5
+		}
+		ok(t, os.WriteFile(path, content, 0o600))
+		s, err := Open(path)
+		if err != nil {
+			return // found at once: as good
+		}
+		defer s.Close()
+		if s.Check(t.Context()) == nil {
+			t.Error("the check found nothing")
+		}
+		if _, err := s.Rounds(t.Context(), run.ID); err == nil {
+			t.Error("the rounds were read")
+		}
+	})
+}
+
+func TestEmptyFileIsANewDatabase(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a folder with # and ?", FileName)
+	ok(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	ok(t, os.WriteFile(path, nil, 0o600))
+	s, err := Open(path)
+	ok(t, err)
+	ok(t, s.Close())
+	ok(t, s.Close())
+	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
+		t.Errorf("the database is elsewhere: %v", err)
+	}
+}
+
+func drawVerdict(t *rapid.T, label string) kw.Verdict {
+	number := rapid.Float64Range(0, 1e6)
+	v := kw.Verdict{
+		Status: rapid.SampledFrom([]kw.Status{kw.Correct, kw.Wrong, kw.Crashed, kw.Certified}).Draw(t, label+" status"),
+		Reason: rapid.String().Draw(t, label+" reason"), Output: rapid.StringN(0, 50, 200).Draw(t, label+" output"),
+		CandidateMS: number.Draw(t, label+" ms"), Headroom: number.Draw(t, label+" headroom"), Baselines: map[string]float64{},
+		Metrics:  rapid.MapOfN(rapid.StringMatching(`[a-z_]{1,8}`), number, 0, 5).Draw(t, label+" metrics"),
+		Evidence: rapid.SliceOf(rapid.String()).Draw(t, label+" evidence"),
+		Exported: rapid.StringN(0, 40, 100).Draw(t, label+" exported"),
+	}
+	if rapid.Bool().Draw(t, label+" timed") {
+		v.Speedup = &kw.Speedup{Value: number.Draw(t, label+" speedup"), Low: 1, High: 2, Against: "eager"}
+	}
+	return v
+}
+
+func TestRoundsRoundTrip(t *testing.T) {
+	s := openTest(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		ctx := context.Background()
+		run, err := s.CreateRun(ctx, kw.Run{Task: rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "task"), DeviceKey: "d"})
+		if err != nil {
+			rt.Fatal(err)
+		}
+		var want []kw.Round
+		for i := range rapid.IntRange(0, 5).Draw(rt, "rounds") {
+			r := kw.Round{RunID: run.ID, Index: i, StartedMS: rapid.Int64().Draw(rt, "started"), FinishedMS: rapid.Int64().Draw(rt, "finished"),
+				OverheadMS: rapid.Float64Range(0, 1e3).Draw(rt, "overhead"),
+				Candidate:  kw.Candidate{Source: rapid.String().Draw(rt, "source"), Language: kw.CPP, Note: rapid.String().Draw(rt, "note")}, Verdict: drawVerdict(rt, "verdict")}
+			if rapid.Bool().Draw(rt, "judged") {
+				r.Feedback = &kw.Feedback{Kind: kw.Optimisation, Bottleneck: rapid.String().Draw(rt, "bottleneck"), Knobs: map[string]int{"tile": rapid.Int().Draw(rt, "tile")}}
+			}
+			for range rapid.IntRange(1, 2).Draw(rt, "times") { // again is fine
+				if err := s.AppendRound(ctx, r); err != nil {
+					rt.Fatal(err)
+				}
+			}
+			if rapid.Bool().Draw(rt, "certify") {
+				v := drawVerdict(rt, "certificate")
+				r.Certificate = &v
+				for range 2 {
+					if err := s.SetCertificate(ctx, run.ID, i, v); err != nil {
+						rt.Fatal(err)
+					}
+				}
+			}
+			want = append(want, r)
+		}
+		got, err := s.Rounds(ctx, run.ID)
+		if err != nil || len(got) != len(want) {
+			rt.Fatalf("%d rounds of %d: %v", len(got), len(want), err)
+		}
+		for i := range want {
+			a, err1 := json.Marshal(want[i])
+			b, err2 := json.Marshal(got[i])
+			if err1 != nil || err2 != nil || !bytes.Equal(a, b) {
+				rt.Fatalf("round %d:\n%s\n%s", i, a, b)
+			}
+		}
+		// The run's best is what a plain look at its rounds gives.
+		best, rank := -1, func(r kw.Round) (int, float64) {
+			switch {
+			case r.Certificate != nil && r.Certificate.Status == kw.Certified:
+				ms := r.Certificate.CandidateMS
+				if ms == 0 {
+					ms = r.Verdict.CandidateMS
+				}
+				return 2, ms
+			case r.Certificate == nil && r.Verdict.Status.OK() && r.Verdict.CandidateMS > 0:
+				return 1, r.Verdict.CandidateMS
+			}
+			return 0, 0
+		}
+		for i, r := range want {
+			standing, ms := rank(r)
+			if standing == 0 {
+				continue
+			}
+			if best < 0 {
+				best = i
+			} else if s0, ms0 := rank(want[best]); standing > s0 || standing == s0 && ms < ms0 {
+				best = i
+			}
+		}
+		full, err := s.Run(ctx, run.ID)
+		if err != nil || (full.Best == nil) != (best < 0) || full.Best != nil && full.Best.Index != best {
+			rt.Fatalf("best is %+v, want %d: %v", full.Best, best, err)
+		}
+	})
+	ok(t, s.Check(t.Context()))
+}
+
+func TestAppendRoundRefuses(t *testing.T) {
+	s := openTest(t)
+	run := newRun(t, s)
+	r := round(run.ID, 0, kw.Correct, 1)
+	ok(t, s.AppendRound(t.Context(), r))
+	other := r
+	other.Verdict.CandidateMS = 2
+	var conflict *ConflictError
+	if err := s.AppendRound(t.Context(), other); !errors.As(err, &conflict) {
+		t.Errorf("other content: %v", err)
+	}
+	if err := s.AppendRound(t.Context(), round(run.ID, 2, kw.Correct, 1)); err == nil || !strings.Contains(err.Error(), "next round is 1") {
+		t.Errorf("gap: %v", err)
+	}
+	if err := s.AppendRound(t.Context(), round(99, 0, kw.Correct, 1)); !errors.Is(err, ErrNotFound) {
+		t.Errorf("no run: %v", err)
+	}
+	if err := s.SetCertificate(t.Context(), run.ID, 5, kw.Verdict{}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("no round: %v", err)
+	}
+	ok(t, s.SetCertificate(t.Context(), run.ID, 0, kw.Verdict{Status: kw.Certified}))
+	if err := s.SetCertificate(t.Context(), run.ID, 0, kw.Verdict{Status: kw.Wrong}); !errors.As(err, &conflict) {
+		t.Errorf("another certificate: %v", err)
+	}
+	moved := run
+	moved.Task = "other"
+	if err := s.UpdateRun(t.Context(), moved); err == nil {
+		t.Error("a run with rounds changed its task")
+	}
+	if m := must(s.Metric(t.Context(), run.ID, "threads"))(t); len(m) != 1 || m[0] != 2 {
+		t.Errorf("metric: %v", m)
+	}
+}
+
+func TestBest(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	if _, err := s.Best(ctx, "f", "d"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("nothing there: %v", err)
+	}
+	a, b := newRun(t, s), newRun(t, s)
+	ok(t, s.AppendRound(ctx, round(a.ID, 0, kw.Wrong, 0.1)))
+	ok(t, s.AppendRound(ctx, round(a.ID, 1, kw.Correct, 3)))
+	ok(t, s.AppendRound(ctx, round(b.ID, 0, kw.Correct, 2)))
+	if r := must(s.Best(ctx, "f", "d"))(t); r.RunID != b.ID {
+		t.Errorf("fastest correct: %+v", r)
+	}
+	ok(t, s.SetCertificate(ctx, a.ID, 1, kw.Verdict{Status: kw.Certified, CandidateMS: 3.1, ExportedSHA256: "abc", Exported: "import torch"}))
+	if r := must(s.Best(ctx, "f", "d"))(t); r.RunID != a.ID || r.Certificate == nil || r.Certificate.Exported != "import torch" {
+		t.Errorf("certified goes first: %+v", r)
+	}
+	ok(t, s.SetCertificate(ctx, b.ID, 0, kw.Verdict{Status: kw.Wrong}))
+	if r := must(s.Run(ctx, b.ID))(t); r.Best != nil {
+		t.Errorf("its certification failed: %+v", r.Best)
+	}
+	if r := must(s.ByExport(ctx, "abc"))(t); r.RunID != a.ID {
+		t.Errorf("by export: %+v", r)
+	}
+	if _, err := s.Best(ctx, "f", "another device"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("another device: %v", err)
+	}
+	runs := must(s.Runs(ctx, RunFilter{}))(t)
+	if len(runs) != 2 || runs[0].ID != b.ID || runs[1].Best.Certificate.CandidateMS != 3.1 || runs[1].Best.Verdict.CandidateMS != 3 {
+		t.Errorf("%s", asJSON(t, runs))
+	}
+}
+
+func TestRunsFilterAndPage(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	for i := range 7 {
+		r := kw.Run{Task: fmt.Sprint(i % 2), TaskName: "n", Path: fmt.Sprint("/p", i), DeviceKey: "d", Detail: "a traceback", Settings: "{}", Seed: int64(i)}
+		created := must(s.CreateRun(ctx, r))(t)
+		if i == 3 {
+			created.Status, created.Reason, created.FinishedMS = kw.RunDone, "r", 9
+			ok(t, s.UpdateRun(ctx, created))
+		}
+	}
+	ids := func(f RunFilter) (ids []int64) {
+		for _, r := range must(s.Runs(ctx, f))(t) {
+			ids = append(ids, r.ID)
+		}
+		return ids
+	}
+	for _, c := range []struct {
+		filter RunFilter
+		want   []int64
+	}{
+		{RunFilter{Limit: 3}, []int64{7, 6, 5}},
+		{RunFilter{Limit: 3, Before: 5}, []int64{4, 3, 2}},
+		{RunFilter{Task: "1"}, []int64{6, 4, 2}},
+		{RunFilter{Status: kw.RunDone}, []int64{4}},
+		{RunFilter{Path: "/p2"}, []int64{3}},
+		{RunFilter{Name: "n", DeviceKey: "d", Task: "0", Before: 6}, []int64{5, 3, 1}},
+		{RunFilter{Name: "x"}, nil},
+	} {
+		if got := ids(c.filter); !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %v, want %v", c.filter, got, c.want)
+		}
+	}
+	r := must(s.Run(ctx, 4))(t)
+	if r.Detail != "a traceback" || r.Status != kw.RunDone || r.Seed != 3 || r.Path != "/p3" {
+		t.Errorf("%+v", r)
+	}
+	if _, err := s.Run(ctx, 99); !errors.Is(err, ErrNotFound) {
+		t.Errorf("no such run: %v", err)
+	}
+	if err := s.UpdateRun(ctx, kw.Run{ID: 99}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("no such run: %v", err)
+	}
+}
+
+func TestARunKeepsItsTaskAndDevice(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	task := kw.Task{Fingerprint: "f", Name: "softmax", Source: "class Model: pass", Graph: []byte(`{"nodes":[]}`), Inputs: []kw.TensorSpec{{Shape: []int{2}, DType: "float32"}}, EagerMS: 1}
+	device := kw.Device{Kind: kw.CPUDevice, Key: "d", Ceilings: kw.Ceilings{MemoryGBs: 10}}
+	ok(t, s.SaveTask(ctx, task))
+	ok(t, s.SaveDevice(ctx, device))
+	run := newRun(t, s)
+	ok(t, s.AppendRound(ctx, round(run.ID, 0, kw.Correct, 1)))
+	later, faster := task, device
+	later.EagerMS, faster.Ceilings.MemoryGBs = 2, 20
+	ok(t, s.SaveTask(ctx, later))
+	ok(t, s.SaveDevice(ctx, faster))
+	run.Status = kw.RunDone
+	ok(t, s.UpdateRun(ctx, run))
+	if got := must(s.RunTask(ctx, run.ID))(t); asJSON(t, got) != asJSON(t, task) {
+		t.Errorf("%+v", got)
+	}
+	if got := must(s.Task(ctx, "f"))(t); asJSON(t, got) != asJSON(t, later) {
+		t.Errorf("%+v", got)
+	}
+	if got := must(s.RunDevice(ctx, run.ID))(t); asJSON(t, got) != asJSON(t, device) {
+		t.Errorf("%+v", got)
+	}
+	if got := must(s.Device(ctx, "d"))(t); asJSON(t, got) != asJSON(t, faster) {
+		t.Errorf("%+v", got)
+	}
+	if all := must(s.Devices(ctx))(t); len(all) != 1 {
+		t.Errorf("%+v", all)
+	}
+	if _, err := s.Task(ctx, "none"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestQueue(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	now := time.UnixMilli(5000)
+	s.now = func() time.Time { return now }
+	var ids []int64
+	for _, priority := range []int{0, 5, 0} {
+		ids = append(ids, must(s.Enqueue(ctx, kw.Run{Task: "f"}, priority))(t).ID)
+	}
+	claim := func(owner string) Job {
+		t.Helper()
+		j, found, err := s.Claim(ctx, owner)
+		if err != nil || !found {
+			t.Fatalf("claim: %v %v", found, err)
+		}
+		return j
+	}
+	a := claim("dead")
+	b := claim(Self())
+	if a.RunID != ids[1] || b.RunID != ids[0] || a.Attempts != 1 {
+		t.Fatalf("order: %+v %+v", a, b)
+	}
+	if r := must(s.Run(ctx, a.RunID))(t); r.Status != kw.RunRunning || r.StartedMS != 5000 {
+		t.Errorf("%+v", r)
+	}
+	if n := must(s.Recover(ctx, Alive))(t); n != 1 {
+		t.Errorf("%d recovered, want the dead one's only", n)
+	}
+	if again := claim(Self()); again.RunID != a.RunID || again.Attempts != 2 {
+		t.Errorf("%+v", again)
+	} else {
+		ok(t, s.Retry(ctx, again, 9000))
+	}
+	ok(t, s.Return(ctx, b))
+	if again := claim(Self()); again.RunID != b.RunID || again.Attempts != 1 {
+		t.Errorf("returned: %+v", again)
+	}
+	if cancelled := must(s.Cancel(ctx, ids[2]))(t); !cancelled {
+		t.Error("a waiting job was not cancelled")
+	}
+	if cancelled := must(s.Cancel(ctx, ids[0]))(t); cancelled {
+		t.Error("a claimed job was cancelled")
+	}
+	if _, found, err := s.Claim(ctx, Self()); found || err != nil {
+		t.Errorf("before its time: %v %v", found, err)
+	}
+	now = time.UnixMilli(9000)
+	last := claim(Self())
+	r := must(s.Run(ctx, last.RunID))(t)
+	if r.StartedMS != 5000 {
+		t.Errorf("started again at %d", r.StartedMS)
+	}
+	r.Status = kw.RunDone
+	if err := s.Finish(ctx, b, r); err == nil {
+		t.Error("finished another job's run")
+	}
+	ok(t, s.Finish(ctx, last, r))
+	if waiting, claimed, err := s.QueueLength(ctx); waiting != 0 || claimed != 1 || err != nil {
+		t.Errorf("%d %d %v", waiting, claimed, err)
+	}
+	if r := must(s.Run(ctx, last.RunID))(t); r.Status != kw.RunDone {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestOneJobOneOwner(t *testing.T) {
+	s := openTest(t)
+	const jobs = 40
+	for range jobs {
+		must(s.Enqueue(t.Context(), kw.Run{}, 0))(t)
+	}
+	var mu sync.Mutex
+	seen := map[int64]int{}
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for {
+				j, found, err := s.Claim(context.Background(), fmt.Sprint(i))
+				if err != nil {
+					t.Error(err)
+				}
+				if !found {
+					return
+				}
+				mu.Lock()
+				seen[j.RunID]++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	for id, n := range seen {
+		if n != 1 {
+			t.Errorf("run %d was claimed %d times", id, n)
+		}
+	}
+	if len(seen) != jobs {
+		t.Errorf("%d jobs of %d", len(seen), jobs)
+	}
+}
+
+func TestAlive(t *testing.T) {
+	if !Alive(Self()) {
+		t.Error("this process is not alive")
+	}
+	for _, name := range []string{"", "x", "0@1@b", "-1@2@3", strings.Replace(Self(), "@", "@1", 1)} {
+		if Alive(name) {
+			t.Errorf("%q is alive", name)
+		}
+	}
+}
+
+func TestFilesFencesAndCache(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	f := File{Path: "/a/softmax.py", Hash: "h", Size: 3, ModTimeNS: 1 << 60, Fingerprint: "f", RunID: 2, SeenMS: 8}
+	ok(t, s.SaveFile(ctx, f))
+	copied := f
+	copied.Path = "/b/copy.py"
+	ok(t, s.SaveFile(ctx, copied))
+	if got, found, err := s.File(ctx, f.Path); got != f || !found || err != nil {
+		t.Errorf("%+v %v %v", got, found, err)
+	}
+	if got := must(s.FilesByHash(ctx, "h"))(t); len(got) != 2 {
+		t.Errorf("%+v", got)
+	}
+	ok(t, s.ForgetFile(ctx, f.Path))
+	if _, found, err := s.File(ctx, f.Path); found || err != nil {
+		t.Errorf("forgotten: %v %v", found, err)
+	}
+	if got := must(s.Files(ctx))(t); len(got) != 1 || got[0] != copied {
+		t.Errorf("%+v", got)
+	}
+	for want := range int64(3) {
+		if got := must(s.NextFence(ctx, "cpu"))(t); got != want+1 {
+			t.Errorf("fence %d, want %d", got, want+1)
+		}
+	}
+	if got := must(s.NextFence(ctx, "cuda:0"))(t); got != 1 {
+		t.Errorf("another device's fence: %d", got)
+	}
+	for _, value := range [][]byte{{}, []byte("x"), bytes.Repeat([]byte("long "), 1e5)} {
+		ok(t, s.Put(ctx, "verdict", "k", value))
+		if got, found, err := s.Get(ctx, "verdict", "k"); !bytes.Equal(got, value) || !found || err != nil {
+			t.Errorf("%d bytes: %v %v", len(got), found, err)
+		}
+	}
+	if _, found, err := s.Get(ctx, "other", "k"); found || err != nil {
+		t.Errorf("%v %v", found, err)
+	}
+	if n := must(s.Forget(ctx, "verdict", 1<<60))(t); n != 1 {
+		t.Errorf("forgot %d", n)
+	}
+}
+
+func TestSearch(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	ok(t, s.SaveTask(ctx, kw.Task{Fingerprint: "f", Name: "softmax", Source: "import torch\nclass Model: return torch.softmax(x)\n"}))
+	run := newRun(t, s)
+	r := round(run.ID, 0, kw.BuildFailed, 0)
+	r.Candidate.Source = "lib = native('_mm256_fmadd_ps')\n" + strings.Repeat("x", 300)
+	r.Verdict.Build.Errors = []kw.Diagnostic{{Line: 3, Message: "expected semicolon"}}
+	r.Feedback = &kw.Feedback{Kind: kw.Correction, Issue: "a missing semicolon", Why: "w", Fix: "put it there"}
+	ok(t, s.AppendRound(ctx, r))
+	ok(t, s.AppendMessage(ctx, Message{RunID: run.ID, Seq: 1, Agent: "coder", Role: "user", Text: "please use Ärmel", TokensIn: 3, CostUSD: 0.5}))
+	kinds := func(query string) string {
+		var kinds []string
+		for _, h := range must(s.Search(ctx, query, 0))(t) {
+			kinds = append(kinds, h.Kind)
+			if len(h.Excerpt) > maxExcerpt || strings.Contains(h.Excerpt, "\n") {
+				t.Errorf("excerpt %q", h.Excerpt)
+			}
+		}
+		slices.Sort(kinds)
+		return strings.Join(kinds, " ")
+	}
+	for query, want := range map[string]string{
+		"softmax": "task", "_mm256_fmadd_ps": "candidate", "_mm256*": "candidate", "semicolon": "feedback verdict", "missing semicolon": "feedback",
+		"ärmel": "message", "nowhere": "", "": "", "*": "", `"`: "", `softmax" OR "x`: "", "NEAR(": "", "softmax\x00": "task", "torch softmax": "task",
+	} {
+		if got := kinds(query); got != want {
+			t.Errorf("%q: %q, want %q", query, got, want)
+		}
+	}
+	if got := must(s.Messages(ctx, run.ID))(t); len(got) != 1 || got[0].Text != "please use Ärmel" || got[0].CostUSD != 0.5 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func FuzzSearch(f *testing.F) {
+	s := openTest(f)
+	ok(f, s.SaveTask(f.Context(), kw.Task{Fingerprint: "f", Name: "ⱥİ", Source: "class Model"}))
+	for _, q := range []string{"a*", `"`, "a OR b", "^x", "-", "{a}:b", "İ model", "\xff"} {
+		f.Add(q)
+	}
+	f.Fuzz(func(t *testing.T, query string) {
+		if len(query) > 1000 {
+			return
+		}
+		if _, err := s.Search(t.Context(), query, 3); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestTextsAreKeptOnce(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	run := newRun(t, s)
+	for i := range 4 {
+		r := round(run.ID, i, kw.Wrong, 0)
+		r.Candidate.Source = strings.Repeat("the same source\n", 100)
+		ok(t, s.AppendRound(ctx, r))
+	}
+	var texts, verdicts, stored int
+	ok(t, s.read.QueryRow(`SELECT count(*), sum(length(body)), (SELECT count(*) FROM verdicts) FROM texts`).Scan(&texts, &stored, &verdicts))
+	if texts != 2 || verdicts != 1 || stored > 1000 {
+		t.Errorf("%d texts in %d bytes, %d verdicts", texts, stored, verdicts)
+	}
+}
+
+// Readers go on while a writer holds its transaction open.
+func TestReadersDoNotWaitForTheWriter(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	run := newRun(t, s)
+	ok(t, s.AppendRound(ctx, round(run.ID, 0, kw.Correct, 1)))
+	err := s.inTx(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.Exec(`UPDATE runs SET reason = 'changing'`); err != nil {
+			return err
+		}
+		start := time.Now()
+		r, err := s.Run(ctx, run.ID)
+		if err != nil || r.Reason != "" || time.Since(start) > 5*time.Second {
+			return fmt.Errorf("%+v after %v: %w", r, time.Since(start), err)
+		}
+		return nil
+	})
+	ok(t, err)
+	if _, err := s.read.Exec(`DELETE FROM runs`); err == nil {
+		t.Error("a reader wrote")
+	}
+}
+
+// The indexes must carry the commands that people wait for.
+func TestQueriesUseIndexes(t *testing.T) {
+	s := openTest(t)
+	for _, q := range []string{
+		roundQuery + `WHERE r.task = 'f' AND r.device_key = 'd' AND r.standing > 0 ORDER BY r.standing DESC, r.ms, r.run, r.idx LIMIT 1`,
+		roundQuery + `WHERE r.run = 1 ORDER BY r.idx`,
+		`SELECT ` + runColumns + ` FROM runs WHERE runs.task = 'f' ORDER BY runs.id DESC LIMIT 50`,
+		`SELECT ` + runColumns + ` FROM runs WHERE runs.status = 'done' AND runs.id < 9 ORDER BY runs.id DESC LIMIT 50`,
+	} {
+		rows, err := s.read.Query(`EXPLAIN QUERY PLAN ` + q)
+		ok(t, err)
+		plan := must(scanAll(rows, func(r *sql.Rows) (detail string, err error) {
+			var a, b, c int
+			return detail, r.Scan(&a, &b, &c, &detail)
+		}))(t)
+		for _, step := range plan {
+			if strings.HasPrefix(step, "SCAN") || strings.Contains(step, "TEMP B-TREE") {
+				t.Errorf("%s\n%s", q, strings.Join(plan, "\n"))
+			}
+		}
+	}
+}
+
+// writeForEver appends rounds and says after each that it is recorded, until
+// it is killed.
+func writeForEver(path string) {
+	s, err := Open(path)
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	for {
+		j, err := s.Enqueue(ctx, kw.Run{Task: "f", DeviceKey: "d"}, 0)
+		if err != nil {
+			panic(err)
+		}
+		if _, _, err := s.Claim(ctx, Self()); err != nil {
+			panic(err)
+		}
+		for i := range 20 {
+			r := round(j.ID, i, kw.Correct, 1)
+			r.Feedback = &kw.Feedback{Kind: kw.Optimisation, Plan: fmt.Sprint(i)}
+			if err := s.AppendRound(ctx, r); err != nil {
+				panic(err)
+			}
+			fmt.Printf("%d %d\n", j.ID, i)
+		}
+	}
+}
+
+// A writer is killed at arbitrary moments: every round that it said was
+// recorded is there and whole, and so is the database.
+func TestKilledWriter(t *testing.T) {
+	path := filepath.Join(t.TempDir(), FileName)
+	for _, lines := range []int{1, 7, 25, 60} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		cmd.Env = append(os.Environ(), "KERNELWRIGHT_STORE_TEST_WRITER="+path)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		ok(t, err)
+		ok(t, cmd.Start())
+		said := map[int64]int{} // rounds by run
+		scanner := bufio.NewScanner(out)
+		for n := 0; scanner.Scan(); n++ {
+			if n == lines {
+				ok(t, cmd.Process.Kill())
+			}
+			var run int64
+			var index int
+			if _, err := fmt.Sscan(scanner.Text(), &run, &index); err == nil {
+				said[run] = index + 1
+			}
+		}
+		if err := cmd.Wait(); err == nil {
+			t.Fatal("the writer ended by itself")
+		}
+		s, err := Open(path)
+		ok(t, err)
+		ok(t, s.Check(t.Context()))
+		if len(said) == 0 {
+			t.Error("the writer said nothing")
+		}
+		for run, n := range said {
+			rounds := must(s.Rounds(t.Context(), run))(t)
+			if len(rounds) < n {
+				t.Errorf("run %d: %d rounds of %d", run, len(rounds), n)
+			}
+			for i, r := range rounds {
+				if r.Feedback == nil || r.Candidate.Source == "" || len(must(s.Metric(t.Context(), run, "threads"))(t)) != len(rounds) {
+					t.Errorf("round %d of run %d is torn", i, run)
+				}
+			}
+		}
+		if waiting, claimed, err := s.QueueLength(t.Context()); err != nil || claimed == 0 {
+			t.Errorf("%d waiting, %d claimed: %v", waiting, claimed, err)
+		} else if n := must(s.Recover(t.Context(), Alive))(t); n != claimed {
+			t.Errorf("%d of %d recovered", n, claimed)
+		}
+		for {
+			if _, found, err := s.Claim(t.Context(), Self()); err != nil {
+				t.Fatal(err)
+			} else if !found {
+				break
+			}
+		}
+		// What this process holds is not for the next round of the test.
+		must(s.Recover(t.Context(), func(string) bool { return false }))(t)
+		ok(t, s.Close())
+	}
+}

@@ -1,0 +1,77 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// putText records a text unless it is there already and returns its id. index
+// is what full-text search finds it by: the text, an extract of it, or nothing.
+func (s *Store) putText(ctx context.Context, tx *sql.Tx, text, index string) (int64, error) {
+	hash := sha256.Sum256([]byte(text))
+	var id int64
+	var indexed bool
+	err := tx.QueryRowContext(ctx, `SELECT id, indexed FROM texts WHERE hash = ?`, hash[:]).Scan(&id, &indexed)
+	if errors.Is(err, sql.ErrNoRows) {
+		body := s.enc.EncodeAll([]byte(text), nil)
+		err = tx.QueryRowContext(ctx, `INSERT INTO texts (hash, size, indexed, body) VALUES (?, ?, 0, ?) RETURNING id`,
+			hash[:], len(text), body).Scan(&id)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("record a text: %w", err)
+	}
+	if indexed || index == "" {
+		return id, nil
+	}
+	if _, err := tx.ExecContext(ctx, `INSERT INTO texts_fts (rowid, body) VALUES (?, ?)`, id, index); err != nil {
+		return 0, fmt.Errorf("index a text: %w", err)
+	}
+	_, err = tx.ExecContext(ctx, `UPDATE texts SET indexed = 1 WHERE id = ?`, id)
+	return id, err
+}
+
+// putJSON records v's JSON as a text.
+func (s *Store) putJSON(ctx context.Context, tx *sql.Tx, v any, index string) (int64, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return 0, err
+	}
+	return s.putText(ctx, tx, string(b), index)
+}
+
+// text returns a recorded text. It checks the hash: a text that was damaged on
+// disk is an error, never a wrong answer.
+func (s *Store) text(ctx context.Context, q querier, id int64) (string, error) {
+	var hash, body []byte
+	if err := q.QueryRowContext(ctx, `SELECT hash, body FROM texts WHERE id = ?`, id).Scan(&hash, &body); err != nil {
+		return "", fmt.Errorf("read text %d: %w", id, err)
+	}
+	text, err := s.dec.DecodeAll(body, nil)
+	if err == nil && sha256.Sum256(text) != [32]byte(hash) {
+		err = errors.New("its content does not match its hash")
+	}
+	if err != nil {
+		return "", &DamagedError{Path: s.path, Err: fmt.Errorf("text %d: %w", id, err)}
+	}
+	return string(text), nil
+}
+
+// optionalText is text for a column that may be null.
+func (s *Store) optionalText(ctx context.Context, q querier, id sql.NullInt64) (string, error) {
+	if !id.Valid {
+		return "", nil
+	}
+	return s.text(ctx, q, id.Int64)
+}
+
+func (s *Store) textJSON(ctx context.Context, q querier, id int64, v any) error {
+	text, err := s.text(ctx, q, id)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal([]byte(text), v)
+}
