@@ -1,0 +1,20 @@
+package judge
+
+import "github.com/kernelwright/kernelwright"
+
+// rejected passes on which rule of the policy a candidate breaks.
+func rejected(v view) (finding, bool) {
+	if v.verdict.Status != kernelwright.Rejected {
+		return finding{}, false
+	}
+	fix := "Remove it: custom code must cover at least one operator of the task, and the reference, torch.compile and torch.jit may not be used."
+	if v.verdict.Hint != "" {
+		fix = oneLine(v.verdict.Hint)
+	}
+	return finding{
+		issue:    "The candidate breaks the policy: " + oneLine(v.verdict.Reason),
+		why:      "A candidate that breaks the policy is neither built nor measured, whatever it computes.",
+		fix:      fix,
+		evidence: v.evidence("custom_share", "pytorch_share", "vendor_share"),
+	}, true
+}

@@ -1,0 +1,231 @@
+package judge
+
+import (
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// search is a local search over the knobs of a schedule. It moves one knob at
+// a time from the fastest correct schedule so far, by one choice up or down
+// unless a rule asks for an end of the range, and never to the same place
+// twice. Everything it knows it reads from the rounds: it keeps nothing.
+type search struct {
+	known   bool // the current candidate states a schedule
+	current point
+	best    *point // nil until something was correct
+	tried   map[string]bool
+	gained  []step // moves that made things faster, the latest last
+	seed    int64
+}
+
+// point is a schedule that was measured.
+type point struct {
+	round    int
+	schedule kernelwright.Schedule
+	knobs    map[string]int
+	verdict  kernelwright.Verdict
+}
+
+// step is one knob going from one value to another.
+type step struct {
+	knob     string
+	from, to int
+}
+
+// next is where to go and how to say it.
+type next struct {
+	step
+	words  string
+	target map[string]int
+	asked  int // which of the wanted moves it is; -1 for none
+}
+
+// realGain is what a move must bring for the search to go on the same way:
+// less is timing noise.
+const realGain = 0.02
+
+func newSearch(in kernelwright.JudgeInput) search {
+	s := search{tried: map[string]bool{}, seed: in.Seed}
+	rounds := slices.Concat(in.History, []kernelwright.Round{
+		{Index: len(in.History), Candidate: in.Current.Candidate, Verdict: in.Current.Verdict}})
+	for i, r := range rounds {
+		schedule, ok := kernelwright.ParseSchedule(r.Candidate.Source)
+		s.known = ok && len(schedule.Knobs) > 0
+		if !s.known {
+			continue
+		}
+		p := point{round: r.Index, schedule: schedule, knobs: values(schedule), verdict: r.Verdict}
+		s.current = p
+		s.tried[key(p.knobs)] = true
+		// What was advised counts as tried too: a Coder that cannot do it
+		// gives something else, and would be asked for ever.
+		if f := r.Feedback; f != nil && i < len(rounds)-1 && len(f.Knobs) > 0 {
+			target := maps.Clone(p.knobs)
+			maps.Copy(target, f.Knobs)
+			s.tried[key(target)] = true
+		}
+		if !r.Verdict.Status.OK() || r.Verdict.CandidateMS <= 0 {
+			continue
+		}
+		if s.best != nil && r.Verdict.CandidateMS < s.best.verdict.CandidateMS*(1-realGain) {
+			if d := changed(s.best.knobs, p.knobs); len(d) == 1 {
+				s.gained = append(s.gained, d[0])
+			}
+		}
+		if s.best == nil || r.Verdict.CandidateMS < s.best.verdict.CandidateMS {
+			s.best = &p
+		}
+	}
+	return s
+}
+
+// base is where the next move starts: the best schedule, else the current one.
+func (s search) base() point {
+	if s.best != nil {
+		return *s.best
+	}
+	return s.current
+}
+
+// next chooses the next move from the base: one that a rule wants; else one
+// more step the way that helped last; else any, in an order that the seed
+// decides. It is false when every neighbour was tried.
+func (s search) next(wanted []move) (next, bool) {
+	from := s.base()
+	for i, m := range wanted {
+		k, ok := from.schedule.Knobs[m.knob]
+		if !ok {
+			continue
+		}
+		to, ok := target(k, m.to)
+		if !ok {
+			continue
+		}
+		if n, ok := s.try(from, m.knob, to, i); ok {
+			return n, true
+		}
+	}
+	for _, g := range slices.Backward(s.gained) {
+		k, ok := from.schedule.Knobs[g.knob]
+		if !ok || k.Value != g.to { // the best has moved on since
+			continue
+		}
+		way := toUp
+		if g.to < g.from {
+			way = toDown
+		}
+		if to, ok := target(k, way); ok {
+			if n, ok := s.try(from, g.knob, to, -1); ok {
+				return n, true
+			}
+		}
+	}
+	var all []step
+	for name, k := range from.schedule.Knobs {
+		for _, way := range []toward{toUp, toDown} {
+			if to, ok := target(k, way); ok {
+				all = append(all, step{name, k.Value, to})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b step) int {
+		if x, y := s.lot(a), s.lot(b); x != y {
+			if x < y {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(fmt.Sprint(a), fmt.Sprint(b))
+	})
+	for _, m := range all {
+		if n, ok := s.try(from, m.knob, m.to, -1); ok {
+			return n, true
+		}
+	}
+	return next{}, false
+}
+
+func (s search) try(from point, knob string, to, asked int) (next, bool) {
+	goal := maps.Clone(from.knobs)
+	goal[knob] = to
+	if s.tried[key(goal)] {
+		return next{}, false
+	}
+	st := step{knob, from.knobs[knob], to}
+	return next{step: st, words: fmt.Sprintf("set %s from %d to %d", knob, st.from, st.to), target: goal, asked: asked}, true
+}
+
+// lot breaks ties: the same seed draws the same order.
+func (s search) lot(st step) uint64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d %s %d %d", s.seed, st.knob, st.from, st.to)
+	return h.Sum64()
+}
+
+// difference is what the current candidate has to change to come to a target.
+func (s search) difference(goal map[string]int) map[string]int {
+	d := map[string]int{}
+	for name, v := range goal {
+		if now, ok := s.current.knobs[name]; !ok || now != v {
+			d[name] = v
+		}
+	}
+	return d
+}
+
+// target is the choice of a knob that lies that way; false when it is there.
+func target(k kernelwright.Knob, way toward) (int, bool) {
+	choices := slices.Sorted(slices.Values(k.Choices))
+	to := k.Value
+	switch way {
+	case toUp, toDown:
+		for _, c := range choices {
+			if way == toUp && c > k.Value {
+				return c, true
+			}
+			if way == toDown && c < k.Value {
+				to = c
+			}
+		}
+	case toMost, toLeast:
+		if len(choices) == 0 {
+			return 0, false
+		}
+		to = choices[0]
+		if way == toMost {
+			to = choices[len(choices)-1]
+		}
+	}
+	return to, to != k.Value
+}
+
+func values(s kernelwright.Schedule) map[string]int {
+	m := make(map[string]int, len(s.Knobs))
+	for name, k := range s.Knobs {
+		m[name] = k.Value
+	}
+	return m
+}
+
+func key(knobs map[string]int) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(knobs)) {
+		fmt.Fprintf(&b, "%s=%d ", name, knobs[name])
+	}
+	return b.String()
+}
+
+func changed(from, to map[string]int) []step {
+	var d []step
+	for _, name := range slices.Sorted(maps.Keys(to)) {
+		if v, ok := from[name]; ok && v != to[name] {
+			d = append(d, step{name, v, to[name]})
+		}
+	}
+	return d
+}
