@@ -1,0 +1,250 @@
+// Package task reads reference files. What comes from a folder is somebody
+// else's file: it may be half written, huge, binary or in another encoding,
+// and each of these gets its own sentence. Nothing here runs or parses Python;
+// that happens in a reference worker.
+package task
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"unicode/utf8"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// MaxBytes is the most a reference may hold. KernelBench's largest is 11 kB; a
+// file of megabytes is data that was dropped into the wrong folder.
+const MaxBytes = 4 << 20
+
+// File is a reference as read: decoded, with plain newlines and no byte order
+// mark.
+type File struct {
+	Path   string
+	Name   string // base name without its extension
+	Source string
+}
+
+// Read reads the reference at path. Every error is, or wraps, a
+// *kernelwright.InvalidTaskError with a reason and a hint; what the operating
+// system said is wrapped too, so errors.Is(err, fs.ErrNotExist) tells a file
+// that has gone from one that cannot be a task.
+func Read(path string) (File, error) {
+	content, err := read(path)
+	if err != nil {
+		return File{}, err
+	}
+	source, err := Decode(content)
+	if err != nil {
+		return File{}, err
+	}
+	return File{Path: path, Name: name(path), Source: source}, nil
+}
+
+func name(path string) string {
+	base := filepath.Base(path)
+	if stem := strings.TrimSuffix(base, filepath.Ext(base)); stem != "" {
+		return stem
+	}
+	return base // ".py" alone
+}
+
+func read(path string) ([]byte, error) {
+	// Without O_NONBLOCK, opening a named pipe waits for somebody to write to it.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	switch {
+	case info.IsDir():
+		return nil, invalid("it is a folder", "name a Python file; a folder can be watched by the daemon")
+	case !info.Mode().IsRegular():
+		return nil, invalid("it is not a regular file", "name a Python file")
+	case info.Size() > MaxBytes:
+		return nil, tooLarge()
+	}
+	content, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	if len(content) > MaxBytes { // it grew since
+		return nil, tooLarge()
+	}
+	return content, nil
+}
+
+// Decode returns a reference's text: UTF-8, a byte order mark removed, every
+// line ended by a single newline. Errors are *kernelwright.InvalidTaskError.
+func Decode(content []byte) (string, error) {
+	if len(content) > MaxBytes {
+		return "", tooLarge()
+	}
+	if encoding := wideEncoding(content); encoding != "" {
+		return "", invalid("its text is encoded as "+encoding, "save the file as UTF-8")
+	}
+	if kind := binaryKind(content); kind != "" {
+		return "", invalid("it is "+kind+", no Python source", "drop the Python file that defines Model instead")
+	}
+	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
+	if i := bytes.IndexByte(content, 0); i >= 0 {
+		return "", invalid(fmt.Sprintf("it contains a NUL byte on line %d, so it is binary or damaged", lineOf(content, i)),
+			"write the file again as UTF-8 text")
+	}
+	if i := firstInvalid(content); i >= 0 {
+		reason := fmt.Sprintf("line %d is not UTF-8 (byte 0x%02x)", lineOf(content, i), content[i])
+		if m := codingCookie.FindSubmatch(firstLines(content, 2)); m != nil {
+			reason += fmt.Sprintf("; it declares the encoding %s", m[1])
+		}
+		return "", invalid(reason, "save the file as UTF-8")
+	}
+	text := strings.ReplaceAll(string(content), "\r\n", "\n")
+	text = strings.ReplaceAll(text, "\r", "\n")
+	if strings.TrimSpace(text) == "" {
+		return "", invalid("it is empty", "a reference defines Model, get_inputs() and get_init_inputs()")
+	}
+	return text, nil
+}
+
+var (
+	classModel   = regexp.MustCompile(`(?m)^class[ \t]+Model[ \t]*[(:]`)
+	getInputs    = regexp.MustCompile(`(?m)^(?:def[ \t]+get_inputs[ \t]*\(|get_inputs[ \t]*=)`)
+	codingCookie = regexp.MustCompile(`(?m)^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)`)
+)
+
+// IsReference tells cheaply whether a text looks like a reference: it defines
+// a class Model and get_inputs at the top level. A watcher uses it to pass
+// over the other Python files of a folder; only inspection decides.
+func IsReference(source string) bool {
+	return classModel.MatchString(source) && getInputs.MatchString(source)
+}
+
+// wideEncoding names the encoding of a text whose characters are wider than a
+// byte, by its byte order mark or, without one, by where its zeros are: ASCII
+// in UTF-16 has a zero in every other byte.
+func wideEncoding(content []byte) string {
+	switch {
+	case bytes.HasPrefix(content, []byte("\xff\xfe\x00\x00")), bytes.HasPrefix(content, []byte("\x00\x00\xfe\xff")):
+		return "UTF-32"
+	case bytes.HasPrefix(content, []byte("\xff\xfe")), bytes.HasPrefix(content, []byte("\xfe\xff")):
+		return "UTF-16"
+	}
+	sample := content[:min(len(content), 4096)&^1]
+	if len(sample) < 16 {
+		return ""
+	}
+	var zeros [2]int
+	for i, b := range sample {
+		if b == 0 {
+			zeros[i&1]++
+		}
+	}
+	half := len(sample) / 2
+	for side := range zeros {
+		if zeros[side] > half*9/10 && zeros[1-side] < half/10 {
+			return "UTF-16"
+		}
+	}
+	return ""
+}
+
+// binaryKind names what a file is by its first bytes, for the kinds that end
+// up in folders of Python files.
+func binaryKind(content []byte) string {
+	for _, k := range []struct{ magic, name string }{
+		{"\x7fELF", "a compiled library or program"},
+		{"PK\x03\x04", "a zip archive or a saved PyTorch model"},
+		{"\x1f\x8b", "a gzip archive"},
+		{"\x80\x02", "a pickle"}, {"\x80\x03", "a pickle"}, {"\x80\x04", "a pickle"}, {"\x80\x05", "a pickle"},
+		{"\x89HDF", "an HDF5 file"},
+		{"\x93NUMPY", "a NumPy array"},
+		{"\x89PNG", "an image"},
+		{"SQLite format 3\x00", "a database"},
+	} {
+		if bytes.HasPrefix(content, []byte(k.magic)) {
+			return k.name
+		}
+	}
+	// The first four bytes of compiled Python: a version number, then CR LF.
+	if len(content) > 16 && content[2] == '\r' && content[3] == '\n' && content[1] >= 0x0c && content[1] < 0x20 {
+		return "compiled Python"
+	}
+	return ""
+}
+
+func firstInvalid(content []byte) int {
+	for i := 0; i < len(content); {
+		r, size := utf8.DecodeRune(content[i:])
+		if r == utf8.RuneError && size == 1 {
+			return i
+		}
+		i += size
+	}
+	return -1
+}
+
+func lineOf(content []byte, at int) int {
+	before := content[:at]
+	// A lone CR ends a line too, and CR LF ends only one.
+	return 1 + bytes.Count(before, []byte("\n")) + bytes.Count(before, []byte("\r")) - bytes.Count(before, []byte("\r\n"))
+}
+
+func firstLines(content []byte, n int) []byte {
+	end := 0
+	for range n {
+		i := bytes.IndexByte(content[end:], '\n')
+		if i < 0 {
+			return content
+		}
+		end += i + 1
+	}
+	return content[:end]
+}
+
+func invalid(reason, hint string) *kernelwright.InvalidTaskError {
+	return &kernelwright.InvalidTaskError{Reason: reason, Hint: hint}
+}
+
+func tooLarge() error {
+	return invalid(fmt.Sprintf("it is larger than %d MiB", MaxBytes>>20),
+		"a reference is source text: let get_inputs() and get_init_inputs() draw large data")
+}
+
+// readError is an InvalidTaskError that keeps what the system said.
+type readError struct {
+	*kernelwright.InvalidTaskError
+	cause error
+}
+
+func (e *readError) Unwrap() []error { return []error{e.InvalidTaskError, e.cause} }
+
+func unreadable(err error) error {
+	reason, hint := "it cannot be read: "+systemReason(err), "see that the file and its disk are in order"
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		reason, hint = "there is no such file", "see that the path is right"
+	case errors.Is(err, fs.ErrPermission):
+		reason, hint = "it cannot be read: permission denied", "let this user read the file"
+	}
+	return &readError{invalid(reason, hint), err}
+}
+
+// systemReason drops the operation and the path, which the caller names.
+func systemReason(err error) string {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,201 @@
+package task
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+const reference = `import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+def get_inputs():
+    return [torch.rand(4)]
+
+def get_init_inputs():
+    return []
+`
+
+func write(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func wide(text string, bigEndian, mark bool) string {
+	var b strings.Builder
+	units := utf16.Encode([]rune(text))
+	if mark {
+		units = append([]uint16{0xfeff}, units...)
+	}
+	for _, u := range units {
+		if bigEndian {
+			b.Write([]byte{byte(u >> 8), byte(u)})
+		} else {
+			b.Write([]byte{byte(u), byte(u >> 8)})
+		}
+	}
+	return b.String()
+}
+
+func TestReadPlain(t *testing.T) {
+	for name, content := range map[string]string{
+		"plain":          reference,
+		"byte order":     "\xef\xbb\xbf" + reference,
+		"windows":        strings.ReplaceAll(reference, "\n", "\r\n"),
+		"old mac":        strings.ReplaceAll(reference, "\n", "\r"),
+		"mark, windows":  "\xef\xbb\xbf" + strings.ReplaceAll(reference, "\n", "\r\n"),
+		"mixed newlines": strings.Replace(reference, "\n", "\r\n", 3),
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := write(t, "soft.max.py", content)
+			f, err := Read(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Source != reference || f.Name != "soft.max" || f.Path != path {
+				t.Errorf("got %+v", f)
+			}
+			if !IsReference(f.Source) {
+				t.Error("not recognised as a reference")
+			}
+		})
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	tests := []struct{ name, content, reason string }{
+		{"empty", "", "it is empty"},
+		{"blank", " \n\t\r\n\f", "it is empty"},
+		{"only a mark", "\xef\xbb\xbf", "it is empty"},
+		{"utf-16 le", wide(reference, false, true), "UTF-16"},
+		{"utf-16 be", wide(reference, true, true), "UTF-16"},
+		{"utf-16 le unmarked", wide(reference, false, false), "UTF-16"},
+		{"utf-16 be unmarked", wide(reference, true, false), "UTF-16"},
+		{"utf-32", "\xff\xfe\x00\x00i\x00\x00\x00", "UTF-32"},
+		{"nul", "import torch\n\nx = '\x00'\n", "NUL byte on line 3"},
+		{"latin-1", "# caf\xe9\n", "line 1 is not UTF-8 (byte 0xe9)"},
+		{"declared latin-1", "# -*- coding: latin-1 -*-\r\nx = 'caf\xe9'\r\n", "line 2 is not UTF-8 (byte 0xe9); it declares the encoding latin-1"},
+		{"half a rune", "# caf\xc3", "line 1 is not UTF-8"},
+		{"elf", "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 64), "a compiled library or program"},
+		{"saved model", "PK\x03\x04" + strings.Repeat("x", 64), "saved PyTorch model"},
+		{"pyc", "\xa7\x0d\x0d\x0a" + strings.Repeat("\x00", 64), "compiled Python"},
+		{"too large", strings.Repeat("#", MaxBytes+1), "larger than 4 MiB"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Read(write(t, "x.py", tt.content))
+			var invalid *kernelwright.InvalidTaskError
+			if !errors.As(err, &invalid) {
+				t.Fatalf("got %v", err)
+			}
+			if !strings.Contains(invalid.Reason, tt.reason) || invalid.Hint == "" {
+				t.Errorf("reason %q, hint %q", invalid.Reason, invalid.Hint)
+			}
+			if strings.Contains(invalid.Reason, "\n") {
+				t.Errorf("reason is not one line: %q", invalid.Reason)
+			}
+		})
+	}
+}
+
+func TestReadUnreadable(t *testing.T) {
+	var invalid *kernelwright.InvalidTaskError
+
+	_, err := Read(filepath.Join(t.TempDir(), "gone.py"))
+	if !errors.As(err, &invalid) || !errors.Is(err, fs.ErrNotExist) || invalid.Reason != "there is no such file" {
+		t.Errorf("missing file: %v", err)
+	}
+	if _, err = Read(t.TempDir()); !errors.As(err, &invalid) || !strings.Contains(invalid.Reason, "folder") {
+		t.Errorf("folder: %v", err)
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe.py")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Skipf("skipped: no named pipes here: %v", err)
+	}
+	if _, err = Read(pipe); !errors.As(err, &invalid) || !strings.Contains(invalid.Reason, "not a regular file") {
+		t.Errorf("pipe: %v", err)
+	}
+	if os.Geteuid() == 0 {
+		t.Log("permission not tested: root may read everything")
+		return
+	}
+	locked := write(t, "locked.py", reference)
+	if err := os.Chmod(locked, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = Read(locked); !errors.As(err, &invalid) || !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("no permission: %v", err)
+	}
+}
+
+func TestExactlyTheLimit(t *testing.T) {
+	path := write(t, "x.py", reference+strings.Repeat("#", MaxBytes-len(reference)))
+	if _, err := Read(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestIsReference(t *testing.T) {
+	for source, want := range map[string]bool{
+		reference: true,
+		"class Model:\n  pass\ndef get_inputs(): return []\n":              true,
+		"class Model (nn.Module):\n  pass\nget_inputs = lambda: []\n":      true,
+		"class ModelNew(nn.Module):\n  pass\ndef get_inputs(): pass\n":     false,
+		"class Model(nn.Module):\n  pass\n":                                false,
+		"# class Model:\n# def get_inputs():\n":                            false,
+		"class Outer:\n  class Model:\n    pass\ndef get_inputs(): pass\n": false,
+		"": false,
+	} {
+		if got := IsReference(source); got != want {
+			t.Errorf("%q: got %v", source, got)
+		}
+	}
+}
+
+func TestName(t *testing.T) {
+	for path, want := range map[string]string{"a/b.py": "b", "b": "b", ".py": ".py", "x.y.py": "x.y"} {
+		if got := name(path); got != want {
+			t.Errorf("%q: got %q", path, got)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{reference, "", "\xef\xbb\xbfx", "\xff\xfea\x00", "a\r\nb\rc", "\x00", "caf\xe9", wide(reference, true, false)} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		text, err := Decode(content)
+		if err != nil {
+			var invalid *kernelwright.InvalidTaskError
+			if !errors.As(err, &invalid) || invalid.Reason == "" || invalid.Hint == "" || !utf8.ValidString(invalid.Reason) {
+				t.Fatalf("%q: %#v", content, err)
+			}
+			return
+		}
+		if !utf8.ValidString(text) || strings.ContainsAny(text, "\r\x00") || strings.TrimSpace(text) == "" {
+			t.Fatalf("%q decoded to %q", content, text)
+		}
+		// What was decoded once is decoded already, unless it begins with a second mark.
+		if again, err := Decode([]byte(text)); !strings.HasPrefix(text, "\ufeff") && (err != nil || again != text) {
+			t.Fatalf("%q is not stable: %q, %v", text, again, err)
+		}
+		IsReference(text)
+	})
+}
