@@ -1,0 +1,120 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The words that some keys take.
+var (
+	sandboxes  = []string{"strict", "weak"}
+	judgeModes = []string{"both", "correction", "optimisation", "none"}
+	languages  = []string{"cpp"}
+	devices    = []string{"cpu"}
+	coders     = []string{"builtin"}
+	judges     = []string{"rules"}
+	levels     = []string{"debug", "info", "warn", "error"}
+	formats    = []string{"text", "json"}
+)
+
+// The bounds past which a value can only be a slip.
+const (
+	maxThreads  = 4096
+	maxRounds   = 10000
+	maxMS       = 60 * 60 * 1000
+	maxDuration = 30 * 24 * time.Hour
+)
+
+// check says what is wrong with the first value that is.
+func check(c Config, origins Origins) error {
+	var found error
+	fail := func(key, text, hint string) {
+		if found == nil {
+			where := origins[key].Where
+			found = &Error{Where: where, Text: key + " " + text, Hint: hint}
+		}
+	}
+	oneOf := func(key, value string, words []string) {
+		if slices.Contains(words, value) {
+			return
+		}
+		hint := "it takes " + orList(words)
+		if near := nearestWord(value, words); near != "" {
+			hint = fmt.Sprintf("did you mean %q? %s", near, hint)
+		}
+		fail(key, fmt.Sprintf("is %q", value), hint)
+	}
+	between := func(key string, value, low, high int) {
+		if value < low || value > high {
+			fail(key, fmt.Sprintf("is %d", value), fmt.Sprintf("it takes a whole number from %d to %d", low, high))
+		}
+	}
+	lasting := func(key string, value Duration) {
+		if value <= 0 || value.Std() > maxDuration {
+			fail(key, fmt.Sprintf("is %q", value), `it takes a length of time above zero, such as "10m"`)
+		}
+	}
+
+	oneOf("device", c.Device, devices)
+	between("threads", c.Threads, 0, maxThreads)
+	oneOf("sandbox", c.Sandbox, sandboxes)
+
+	for _, p := range c.Watch.Patterns {
+		if _, err := filepath.Match(p, "x"); err != nil || p == "" || strings.ContainsRune(p, filepath.Separator) {
+			fail("watch.patterns", fmt.Sprintf("has %q, which is no pattern of a file's name", p), `use * and ?, without folders: "*.py"`)
+		}
+	}
+	if len(c.Watch.Patterns) == 0 {
+		fail("watch.patterns", "is empty, so that no file would count", `the default is ["*.py"]`)
+	}
+	if slices.Contains(c.Watch.Folders, "") {
+		fail("watch.folders", "has an empty name", "name the folder, or leave the list empty")
+	}
+	between("watch.debounce_ms", c.Watch.DebounceMS, 1, maxMS)
+	between("watch.poll_ms", c.Watch.PollMS, 10, maxMS)
+
+	between("rounds.max", c.Rounds.Max, 1, maxRounds)
+	lasting("rounds.wall_time", c.Rounds.WallTime)
+	// Written so that NaN, which compares false with everything, is refused.
+	if !(c.Rounds.Headroom > 0 && c.Rounds.Headroom <= 1) {
+		fail("rounds.headroom", fmt.Sprintf("is %v", c.Rounds.Headroom), "it takes a share above 0 and up to 1, such as 0.95")
+	}
+	between("rounds.patience", c.Rounds.Patience, 1, maxRounds)
+	oneOf("rounds.judge", c.Rounds.Judge, judgeModes)
+	oneOf("rounds.language", c.Rounds.Language, languages)
+	oneOf("coder.name", c.Coder.Name, coders)
+	oneOf("judge.name", c.Judge.Name, judges)
+
+	lasting("evaluation.timeout", c.Evaluation.Timeout)
+	lasting("evaluation.inspect_timeout", c.Evaluation.InspectTimeout)
+
+	lasting("daemon.grace", c.Daemon.Grace)
+	between("daemon.attempts", c.Daemon.Attempts, 1, 100)
+	oneOf("log.level", c.Log.Level, levels)
+	oneOf("log.format", c.Log.Format, formats)
+	return found
+}
+
+func nearestWord(value string, words []string) string {
+	best, at := "", max(2, len(value)/2)+1
+	for _, w := range words {
+		if d := distance(strings.ToLower(value), w); d < at {
+			best, at = w, d
+		}
+	}
+	return best
+}
+
+func orList(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = fmt.Sprintf("%q", w)
+	}
+	if len(quoted) == 1 {
+		return quoted[0]
+	}
+	return strings.Join(quoted[:len(quoted)-1], ", ") + " or " + quoted[len(quoted)-1]
+}

@@ -1,0 +1,413 @@
+// Package config reads the settings: strictly, with an origin for each key,
+// and with errors that say what, where, and what to do next.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// EnvPrefix starts every environment variable that sets a key:
+// KERNELWRIGHT_ROUNDS_MAX sets rounds.max.
+const EnvPrefix = "KERNELWRIGHT_"
+
+// EnvFile names the variable that names the file.
+const EnvFile = EnvPrefix + "CONFIG"
+
+// maxFile bounds what is read as a settings file; the default is 4 KiB.
+const maxFile = 1 << 20
+
+// Config is every setting. config.toml says what each is for.
+type Config struct {
+	DataDir string `toml:"data_dir" json:"data_dir"`
+	Device  string `toml:"device" json:"device"`
+	Threads int    `toml:"threads" json:"threads"`
+	Python  string `toml:"python" json:"python"`
+	Sandbox string `toml:"sandbox" json:"sandbox"`
+
+	Watch      Watch      `toml:"watch" json:"watch"`
+	Rounds     Rounds     `toml:"rounds" json:"rounds"`
+	Coder      Agent      `toml:"coder" json:"coder"`
+	Judge      Agent      `toml:"judge" json:"judge"`
+	Evaluation Evaluation `toml:"evaluation" json:"evaluation"`
+	Daemon     Daemon     `toml:"daemon" json:"daemon"`
+	Log        Log        `toml:"log" json:"log"`
+}
+
+// Watch says which files the daemon takes.
+type Watch struct {
+	Folders    []string `toml:"folders" json:"folders"`
+	Patterns   []string `toml:"patterns" json:"patterns"`
+	Recursive  bool     `toml:"recursive" json:"recursive"`
+	DebounceMS int      `toml:"debounce_ms" json:"debounce_ms"`
+	PollMS     int      `toml:"poll_ms" json:"poll_ms"`
+	OutputDir  string   `toml:"output_dir" json:"output_dir"`
+}
+
+// Rounds bounds a run.
+type Rounds struct {
+	Max      int      `toml:"max" json:"max"`
+	WallTime Duration `toml:"wall_time" json:"wall_time"`
+	Headroom float64  `toml:"headroom" json:"headroom"`
+	Patience int      `toml:"patience" json:"patience"`
+	Judge    string   `toml:"judge" json:"judge"`
+	Language string   `toml:"language" json:"language"`
+	Seed     int64    `toml:"seed" json:"seed"`
+}
+
+// Agent names a Coder or a Judge.
+type Agent struct {
+	Name string `toml:"name" json:"name"`
+}
+
+// Evaluation bounds what one answer of the hardware may take.
+type Evaluation struct {
+	Timeout        Duration `toml:"timeout" json:"timeout"`
+	InspectTimeout Duration `toml:"inspect_timeout" json:"inspect_timeout"`
+}
+
+// Daemon is what only the daemon needs.
+type Daemon struct {
+	Grace          Duration `toml:"grace" json:"grace"`
+	Attempts       int      `toml:"attempts" json:"attempts"`
+	ReportMarkdown bool     `toml:"report_markdown" json:"report_markdown"`
+	ReportHTML     bool     `toml:"report_html" json:"report_html"`
+}
+
+// Log is what is said on standard error.
+type Log struct {
+	Level  string `toml:"level" json:"level"`
+	Format string `toml:"format" json:"format"`
+}
+
+// Duration is a time.Duration written as Go writes it: "10m".
+type Duration time.Duration
+
+// Std returns it as the standard library's.
+func (d Duration) Std() time.Duration { return time.Duration(d) }
+
+// String writes it without the zero parts that Go leaves on: "10m".
+func (d Duration) String() string {
+	s := time.Duration(d).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is not a length of time such as %q or %q", text, "90s", "10m")
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// Error is something wrong with the settings: a sentence, and what to do.
+type Error struct {
+	Where string // a file and a line, a variable, or a flag; may be empty
+	Text  string
+	Hint  string
+}
+
+func (e *Error) Error() string {
+	if e.Where == "" {
+		return e.Text
+	}
+	return e.Where + ": " + e.Text
+}
+
+// Origin says where a value came from.
+type Origin struct {
+	Kind  string `json:"kind"`            // "default", "file", "environment" or "flag"
+	Where string `json:"where,omitempty"` // the file and line, the variable, or the flag
+}
+
+// String is the origin as people read it.
+func (o Origin) String() string {
+	if o.Where == "" {
+		return o.Kind
+	}
+	return o.Where
+}
+
+// Origins is the origin of each key.
+type Origins map[string]Origin
+
+// Default returns config.toml as it was built in.
+func Default() Config {
+	var c Config
+	if md, err := toml.Decode(kernelwright.DefaultConfig, &c); err != nil {
+		panic("config.toml: " + err.Error())
+	} else if extra := md.Undecoded(); len(extra) > 0 {
+		panic("config.toml: no field for " + extra[0].String())
+	}
+	return c
+}
+
+// Load returns the default with the file at path laid over it. An empty path
+// is no file. The result is checked.
+func Load(path string) (Config, Origins, error) {
+	return Read(Source{File: path})
+}
+
+// Source is where settings are read from, weakest first.
+type Source struct {
+	File  string            // a file that must exist; empty: none
+	Env   []string          // as os.Environ gives it
+	Flags map[string]string // key to the text given; the flag's name is in FlagNames
+	// FlagNames says how the flag of a key is written, for messages and
+	// origins: "rounds.max" to "--rounds".
+	FlagNames map[string]string
+}
+
+// Read lays file, environment and flags over the defaults and checks the
+// result.
+func Read(s Source) (Config, Origins, error) {
+	c := Default()
+	origins := make(Origins)
+	for _, k := range Keys() {
+		origins[k] = Origin{Kind: "default"}
+	}
+	if s.File != "" {
+		if err := readFile(&c, origins, s.File); err != nil {
+			return Config{}, nil, err
+		}
+	}
+	if err := readEnv(&c, origins, s.Env); err != nil {
+		return Config{}, nil, err
+	}
+	for _, k := range Keys() {
+		text, ok := s.Flags[k]
+		if !ok {
+			continue
+		}
+		where := s.FlagNames[k]
+		if err := Set(&c, k, text); err != nil {
+			return Config{}, nil, &Error{Where: where, Text: err.Error()}
+		}
+		origins[k] = Origin{Kind: "flag", Where: where}
+	}
+	if err := check(c, origins); err != nil {
+		return Config{}, nil, err
+	}
+	return c, origins, nil
+}
+
+// FindFile returns the settings file in force: the one asked for, the one that
+// the environment names, or the user's own where it exists. A file in the
+// working folder is not read: it could name a program to run.
+func FindFile(asked string, getenv func(string) string) string {
+	if asked != "" {
+		return asked
+	}
+	if named := getenv(EnvFile); named != "" {
+		return named
+	}
+	dir := getenv("XDG_CONFIG_HOME")
+	if dir == "" {
+		home := getenv("HOME")
+		if home == "" {
+			return ""
+		}
+		dir = filepath.Join(home, ".config")
+	}
+	path := filepath.Join(dir, "kernelwright", "config.toml")
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return ""
+	}
+	return path
+}
+
+// DataFolder returns the data folder of c as an absolute path.
+func DataFolder(c Config, getenv func(string) string) (string, error) {
+	dir := c.DataDir
+	if dir == "" {
+		base := getenv("XDG_DATA_HOME")
+		if base == "" {
+			home := getenv("HOME")
+			if home == "" {
+				return "", &Error{Text: "no data folder: HOME is not set", Hint: "give one with --data-dir"}
+			}
+			base = filepath.Join(home, ".local", "share")
+		}
+		dir = filepath.Join(base, "kernelwright")
+	}
+	dir = expandHome(dir, getenv)
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", &Error{Text: fmt.Sprintf("data folder %q: %v", dir, err), Hint: "give an absolute path with --data-dir"}
+	}
+	return abs, nil
+}
+
+func expandHome(path string, getenv func(string) string) string {
+	home := getenv("HOME")
+	if home == "" {
+		return path
+	}
+	if path == "~" {
+		return home
+	}
+	if rest, ok := strings.CutPrefix(path, "~/"); ok {
+		return filepath.Join(home, rest)
+	}
+	return path
+}
+
+func readFile(c *Config, origins Origins, path string) error {
+	info, err := os.Stat(path)
+	if err == nil && info.Size() > maxFile {
+		return &Error{Where: path, Text: "too large for a settings file", Hint: "see `kernelwright config show` for what one may hold"}
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return &Error{Where: path, Text: "cannot read it: " + cause(err), Hint: "check the path given with --config or " + EnvFile}
+	}
+	md, err := toml.Decode(string(text), c)
+	if err != nil {
+		return decodeError(path, err)
+	}
+	lines := keyLines(string(text))
+	if extra := md.Undecoded(); len(extra) > 0 {
+		key := extra[0].String()
+		// An unknown table comes before its keys, and they say more.
+		for _, k := range extra[1:] {
+			if strings.HasPrefix(k.String(), key+".") {
+				key = k.String()
+			}
+		}
+		return unknown(path, key, lines)
+	}
+	for _, k := range Keys() {
+		if !md.IsDefined(strings.Split(k, ".")...) {
+			continue
+		}
+		where := path
+		if n := lines[k]; n > 0 {
+			where = fmt.Sprintf("%s:%d", path, n)
+		}
+		origins[k] = Origin{Kind: "file", Where: where}
+	}
+	return nil
+}
+
+var wrongKind = regexp.MustCompile(`^line (\d+) \(last key "([^"]*)"\): (.*)$`)
+
+func decodeError(path string, err error) error {
+	var parse toml.ParseError
+	if !errors.As(err, &parse) {
+		text := strings.TrimPrefix(err.Error(), "toml: ")
+		// A value of the wrong kind is told as text only.
+		if m := wrongKind.FindStringSubmatch(text); m != nil {
+			path, text = path+":"+m[1], m[2]+": "+m[3]
+		}
+		return &Error{Where: path, Text: text, Hint: "see `kernelwright config show` for the kind of each value"}
+	}
+	text := parse.Message
+	if text == "" {
+		text = strings.TrimPrefix(err.Error(), "toml: ")
+		if _, rest, ok := strings.Cut(text, "): "); ok {
+			text = rest
+		}
+	}
+	if parse.LastKey != "" {
+		text = parse.LastKey + ": " + text
+	}
+	return &Error{
+		Where: fmt.Sprintf("%s:%d", path, max(parse.Position.Line, 1)),
+		Text:  text,
+		Hint:  "see `kernelwright config show` for every key and the kind of its value",
+	}
+}
+
+func unknown(path, key string, lines map[string]int) error {
+	where := path
+	if n := lines[key]; n > 0 {
+		where = fmt.Sprintf("%s:%d", path, n)
+	}
+	e := &Error{Where: where, Text: fmt.Sprintf("unknown key %q", key), Hint: "see `kernelwright config show` for every key"}
+	if near := Nearest(key); near != "" {
+		e.Hint = fmt.Sprintf("did you mean %q?", near)
+	}
+	return e
+}
+
+// readEnv takes every variable that names a key. Others that begin as ours do
+// may belong to another program, so they are left to Strays.
+func readEnv(c *Config, origins Origins, env []string) error {
+	set := make(map[string]string, len(env))
+	for _, e := range env {
+		if name, value, ok := strings.Cut(e, "="); ok && strings.HasPrefix(name, EnvPrefix) {
+			set[name] = value
+		}
+	}
+	for _, k := range Keys() {
+		name := EnvName(k)
+		value, ok := set[name]
+		if !ok {
+			continue
+		}
+		if err := Set(c, k, value); err != nil {
+			return &Error{Where: name, Text: err.Error()}
+		}
+		origins[k] = Origin{Kind: "environment", Where: name}
+	}
+	return nil
+}
+
+// EnvName returns the variable that sets a key.
+func EnvName(key string) string {
+	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+}
+
+// Strays returns a sentence for each variable that looks like a setting and is
+// none, so that a typing error does not pass in silence.
+func Strays(env []string) []string {
+	known := map[string]string{EnvFile: ""}
+	for _, k := range Keys() {
+		known[EnvName(k)] = k
+	}
+	var notes []string
+	for _, e := range env {
+		name, _, _ := strings.Cut(e, "=")
+		rest, ours := strings.CutPrefix(name, EnvPrefix)
+		if _, ok := known[name]; !ours || ok || strings.HasPrefix(rest, "TEST_") {
+			continue
+		}
+		note := name + " sets nothing"
+		if near := Nearest(strings.ToLower(rest)); near != "" {
+			note += ": did you mean " + EnvName(near) + "?"
+		}
+		notes = append(notes, note)
+	}
+	return notes
+}
+
+// cause strips the operation and the path that os wraps an error in: the
+// message that shows it names the path already.
+func cause(err error) string {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return pe.Err.Error()
+	}
+	return err.Error()
+}
