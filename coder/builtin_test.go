@@ -1,0 +1,157 @@
+package coder
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+type fixture struct {
+	Name  string          `json:"name"`
+	Graph json.RawMessage `json:"graph"`
+	Note  string          `json:"note"`
+}
+
+func input(f fixture) kernelwright.CoderInput {
+	in := kernelwright.CoderInput{Task: kernelwright.Task{Name: f.Name, Graph: f.Graph, GraphNote: f.Note}, Language: kernelwright.CPP}
+	in.Device.Specs = kernelwright.Specs{Cores: 2, Threads: 2, VectorBits: 512}
+	return in
+}
+
+func readFixtures(t *testing.T, b []byte) []fixture {
+	t.Helper()
+	var out []fixture
+	s := bufio.NewScanner(bytes.NewReader(b))
+	s.Buffer(nil, 64<<20)
+	for s.Scan() {
+		var f fixture
+		if err := json.Unmarshal(s.Bytes(), &f); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// variants returns the default candidate and one for each other choice of
+// each knob.
+func variants(t *testing.T, f fixture) map[string]string {
+	t.Helper()
+	first, err := Builtin{}.Propose(context.Background(), input(f))
+	if err != nil {
+		t.Errorf("%s: %v", f.Name, err)
+		return nil
+	}
+	out := map[string]string{"default": first.Source}
+	s, ok := kernelwright.ParseSchedule(first.Source)
+	if !ok {
+		t.Fatalf("%s: no schedule", f.Name)
+	}
+	for name, k := range s.Knobs {
+		for _, c := range k.Choices {
+			if c == k.Value {
+				continue
+			}
+			in := input(f)
+			in.Round = 1
+			in.Last = &kernelwright.Attempt{Candidate: first, Verdict: kernelwright.Verdict{Status: kernelwright.Correct}}
+			in.Feedback = &kernelwright.Feedback{Kind: kernelwright.Optimisation, Knobs: map[string]int{name: c}}
+			next, err := Builtin{}.Propose(context.Background(), in)
+			if err != nil {
+				t.Errorf("%s with %s=%d: %v", f.Name, name, c, err)
+				continue
+			}
+			if got, _ := kernelwright.ParseSchedule(next.Source); got.Knobs[name].Value != c {
+				t.Errorf("%s: knob %s is %d, not %d", f.Name, name, got.Knobs[name].Value, c)
+			}
+			out[strings.Join([]string{name, itoa(c)}, "-")] = next.Source
+		}
+	}
+	return out
+}
+
+// TestCandidatesAreRight captures every module of testdata/models.py, has the
+// Coder write candidates with the default schedule and with other choices, and
+// compares what they compute with float64.
+func TestCandidatesAreRight(t *testing.T) {
+	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
+	if python == "" {
+		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python with torch: candidates are not run")
+	}
+	harness, err := filepath.Abs("../hwfeedback/harness")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) []byte {
+		cmd := exec.Command(python, args...)
+		cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "TORCH_EXTENSIONS_DIR="+t.TempDir())
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		b, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, stderr.String())
+		}
+		return b
+	}
+	dir := t.TempDir()
+	files := 0
+	for i, f := range readFixtures(t, run("testdata/generate.py", harness)) {
+		if string(f.Graph) == "null" {
+			t.Errorf("%s: not captured: %s", f.Name, f.Note)
+			continue
+		}
+		// All choices for some, a rotating few for the others, to stay quick.
+		n := 0
+		all := variants(t, f)
+		for _, tag := range sortedKeys(all) {
+			n++
+			if tag != "default" && !strings.HasPrefix(f.Name, "large_") && !strings.HasPrefix(f.Name, "wide_") && (n+i)%7 != 0 {
+				continue
+			}
+			if err := os.WriteFile(filepath.Join(dir, f.Name+"."+tag+".py"), []byte(all[tag]), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			files++
+		}
+	}
+	right := 0
+	for line := range strings.Lines(string(run("testdata/check.py", harness, dir))) {
+		var r struct{ File, Error string }
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatal(err)
+		}
+		if r.Error != "" {
+			t.Errorf("%s: %s", r.File, r.Error)
+			continue
+		}
+		right++
+	}
+	t.Logf("%d of %d candidates are right", right, files)
+}
+
+func itoa(n int) string { b, _ := json.Marshal(n); return string(b) }
+
+func TestDeclines(t *testing.T) {
+	var declined *kernelwright.DeclinedError
+	for name, in := range map[string]kernelwright.CoderInput{
+		"no graph": {Task: kernelwright.Task{GraphNote: "a shape depends on the data"}},
+		"language": {Language: kernelwright.CUDA, Task: kernelwright.Task{Graph: []byte("{}")}},
+		"nothing":  {Task: kernelwright.Task{Graph: []byte(`{"inputs":[],"nodes":[],"outputs":{"tuple":[]}}`)}},
+	} {
+		if _, err := (Builtin{}).Propose(context.Background(), in); !errors.As(err, &declined) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if _, err := (Builtin{}).Propose(context.Background(), kernelwright.CoderInput{Task: kernelwright.Task{Graph: []byte("{")}}); err == nil || errors.As(err, &declined) {
+		t.Errorf("a broken graph is no reason to decline: %v", err)
+	}
+}

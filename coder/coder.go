@@ -1,0 +1,147 @@
+// Package coder holds the Coders. Builtin needs no model and no network: it
+// plans over the captured operator graph of a task and writes C++.
+package coder
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+var nan = math.NaN()
+
+// Builtin is the offline Coder. The same input gives the same candidate; it
+// keeps nothing between calls: where it stands is read from the last
+// candidate's schedule comment.
+type Builtin struct{}
+
+// Name identifies the Coder in the record.
+func (Builtin) Name() string { return "builtin" }
+
+// Propose returns the next candidate. Round 0 gets the default schedule; after
+// that the feedback's knobs are applied to the last one, and after a failed
+// verdict a safer schedule is taken unless the feedback names one. It declines
+// with *kernelwright.DeclinedError.
+func (b Builtin) Propose(ctx context.Context, in kernelwright.CoderInput) (c kernelwright.Candidate, err error) {
+	// The graph came from outside. An assumption that it breaks must cost one
+	// run, not the daemon.
+	defer func() {
+		if r := recover(); r != nil {
+			c, err = declined("the operator graph breaks an assumption of the planner: %v", r)
+		}
+	}()
+	if err := ctx.Err(); err != nil {
+		return kernelwright.Candidate{}, err
+	}
+	if in.Language != "" && in.Language != kernelwright.CPP {
+		return declined("the built-in Coder writes C++ only, not %s", in.Language)
+	}
+	if len(in.Task.Graph) == 0 {
+		note := strings.TrimSuffix(in.Task.GraphNote, ".")
+		if note == "" {
+			note = "the task carries no operator graph"
+		}
+		return declined("there is no operator graph to plan over: %s", note)
+	}
+	g, err := decodeGraph(in.Task.Graph)
+	if err != nil {
+		return kernelwright.Candidate{}, err
+	}
+	p, err := makePlan(g, true)
+	if err != nil {
+		return declined("the operator graph has no plan: %v", err)
+	}
+	if len(p.covered) == 0 {
+		return declined("it covers none of the operators here: %s", strings.Join(slices.Compact(slices.Clone(p.kept)), ", "))
+	}
+	p.name = in.Task.Name
+	knobs := defaultSchedule(p, in.Device)
+	note := "first schedule"
+	if in.Last != nil {
+		knobs, note = next(knobs, in)
+	}
+	if knobs.get("fuse", 1) == 0 {
+		if p, err = makePlan(g, false); err != nil {
+			return kernelwright.Candidate{}, fmt.Errorf("plan without fusion: %w", err)
+		}
+		p.name = in.Task.Name
+	}
+	s := kernelwright.Schedule{Plan: describe(p), Knobs: knobs}
+	source, err := emitPython(p, s)
+	if err != nil {
+		return declined("the plan has no Python form: %v", err)
+	}
+	return kernelwright.Candidate{Source: source, Language: kernelwright.CPP, Origin: "builtin", Note: s.Plan + "; " + note}, nil
+}
+
+func declined(format string, args ...any) (kernelwright.Candidate, error) {
+	return kernelwright.Candidate{}, &kernelwright.DeclinedError{Reason: fmt.Sprintf(format, args...)}
+}
+
+// next derives the knobs of the next candidate from the last one and what was
+// said of it.
+func next(knobs schedule, in kernelwright.CoderInput) (schedule, string) {
+	if last, ok := kernelwright.ParseSchedule(in.Last.Candidate.Source); ok {
+		values := map[string]int{}
+		for name, k := range last.Knobs {
+			values[name] = k.Value
+		}
+		knobs = knobs.with(values)
+	}
+	if in.Feedback != nil && len(in.Feedback.Knobs) > 0 {
+		changed := knobs.with(in.Feedback.Knobs)
+		if d := difference(knobs, changed); d != "" {
+			return changed, d
+		}
+	}
+	if s := in.Last.Verdict.Status; s != "" && !s.OK() {
+		if safe, ok := knobs.safer(); ok {
+			return safe, "after " + string(s) + ": " + difference(knobs, safe)
+		}
+	}
+	return knobs, "schedule unchanged"
+}
+
+func difference(a, b schedule) string {
+	var out []string
+	for _, name := range sortedKeys(b) {
+		if a[name].Value != b[name].Value {
+			out = append(out, fmt.Sprintf("%s %d -> %d", name, a[name].Value, b[name].Value))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// describe says in a few words what a plan does.
+func describe(p *plan) string {
+	kernels := 0
+	for _, s := range p.steps {
+		if s.kernel != nil {
+			kernels++
+		}
+	}
+	var ops []string
+	for _, c := range p.covered {
+		c = strings.TrimPrefix(c, "aten.")
+		if len(ops) == 0 || ops[len(ops)-1] != c {
+			ops = append(ops, c)
+		}
+	}
+	if len(ops) > 8 {
+		ops = append(ops[:7], fmt.Sprintf("%d more", len(ops)-7))
+	}
+	out := strings.Join(ops, ", ")
+	if kernels == 1 {
+		out += " in one kernel"
+	} else {
+		out += fmt.Sprintf(" in %d kernels", kernels)
+	}
+	if n := len(p.kept); n > 0 {
+		out += fmt.Sprintf(", %d operators left to torch", n)
+	}
+	return out
+}

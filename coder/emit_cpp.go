@@ -1,0 +1,797 @@
+package coder
+
+import (
+	_ "embed"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+//go:embed cpp/functions.cpp
+var functionsCPP string
+
+// cpp emits a plan as C++ with OpenMP.
+type cpp struct {
+	plan  *plan
+	knobs schedule
+	out   strings.Builder
+	depth int
+	used  map[string]bool // functions of cpp/functions.cpp
+}
+
+var cppTypes = map[dtype]string{f32: "float", f64: "double", i64: "long long", i32: "int", boole: "bool"}
+
+// chunks is into how many parts a row is cut when there are fewer rows than
+// threads. Fixed, so that the result does not depend on the threads.
+const chunks = 64
+
+// segment is consecutive kernels that Python calls as one function.
+type segment struct {
+	name    string
+	kernels []*kernel
+	buffers []*buffer // arguments, in order
+	batch   bool
+}
+
+// segments cuts the steps at the calls of torch.
+func (p *plan) segments() []segment {
+	var out []segment
+	open := false
+	for _, s := range p.steps {
+		if s.kernel == nil {
+			open = false
+			continue
+		}
+		if !open {
+			out = append(out, segment{name: fmt.Sprintf("run%d", len(out))})
+			open = true
+		}
+		g := &out[len(out)-1]
+		g.kernels = append(g.kernels, s.kernel)
+		g.batch = g.batch || s.kernel.batch
+		for _, b := range s.kernel.buffers() {
+			if !slices.Contains(g.buffers, b) {
+				g.buffers = append(g.buffers, b)
+			}
+		}
+	}
+	return out
+}
+
+// buffers returns what a kernel reads, then what it writes.
+func (k *kernel) buffers() []*buffer {
+	var out []*buffer
+	add := func(b *buffer) {
+		if !slices.Contains(out, b) {
+			out = append(out, b)
+		}
+	}
+	read := func(v *value) {
+		visit(v, func(w *value) {
+			if w.kind == load {
+				add(w.buf)
+			}
+		})
+	}
+	for _, a := range k.anchors {
+		read(a.operand)
+	}
+	for _, s := range k.stores {
+		read(s.value)
+	}
+	for _, s := range k.stores {
+		add(s.buf)
+	}
+	return out
+}
+
+func (k *kernel) writes(b *buffer) bool {
+	return slices.ContainsFunc(k.stores, func(s store) bool { return s.buf == b })
+}
+
+// emitCPP returns the whole C++ source.
+func emitCPP(p *plan, knobs schedule) string {
+	e := &cpp{plan: p, knobs: knobs, used: map[string]bool{}}
+	var bodies strings.Builder
+	for _, s := range p.segments() {
+		for _, k := range s.kernels {
+			e.out.Reset()
+			e.kernel(k)
+			bodies.WriteString(e.out.String())
+		}
+		e.out.Reset()
+		e.segment(s)
+		bodies.WriteString(e.out.String())
+	}
+	var head strings.Builder
+	// Selects between values that may trap can then be vectorised; nothing
+	// here reads the exception flags.
+	head.WriteString("#pragma GCC optimize(\"no-trapping-math\")\n")
+	switch v := knobs.get("vector", 8); v {
+	case 1:
+		head.WriteString("#pragma GCC optimize(\"no-tree-vectorize\")\n")
+	default:
+		fmt.Fprintf(&head, "#if defined(__AVX512F__) || %d <= 256\n#pragma GCC target(\"prefer-vector-width=%d\")\n#endif\n", v*32, v*32)
+	}
+	head.WriteString("\n" + e.functions())
+	return head.String() + bodies.String()
+}
+
+// functions returns those of cpp/functions.cpp that are used, in its order.
+func (e *cpp) functions() string {
+	type section struct {
+		needs []string
+		text  string
+	}
+	var names []string
+	sections := map[string]section{}
+	for _, part := range strings.Split(functionsCPP, "//@ ")[1:] {
+		head, text, _ := strings.Cut(part, "\n")
+		words := strings.Fields(head)
+		names = append(names, words[0])
+		sections[words[0]] = section{words[1:], text}
+	}
+	need := map[string]bool{}
+	var walk func(string)
+	walk = func(n string) {
+		need[n] = true
+		for _, d := range sections[n].needs {
+			walk(d)
+		}
+	}
+	for n := range e.used {
+		walk(n)
+	}
+	out := ""
+	for _, n := range names {
+		if need[n] {
+			out += sections[n].text + "\n"
+		}
+	}
+	return out
+}
+
+func (e *cpp) line(format string, args ...any) {
+	e.out.WriteString(strings.Repeat("  ", e.depth))
+	fmt.Fprintf(&e.out, format, args...)
+	e.out.WriteByte('\n')
+}
+
+func (e *cpp) open(format string, args ...any) {
+	e.line(format+" {", args...)
+	e.depth++
+}
+
+func (e *cpp) close() {
+	e.depth--
+	e.line("}")
+}
+
+// parameters writes buffers as parameters: of the function that Python calls,
+// or of a kernel, where booleans are bytes because GCC has no vectors of bool.
+func (e *cpp) parameters(bufs []*buffer, writes func(*buffer) bool, kernel, batch bool) string {
+	var out []string
+	for _, b := range bufs {
+		typ, restrict := cppTypes[b.dtype], ""
+		if kernel {
+			restrict = " __restrict__"
+			if b.dtype == boole {
+				typ = "unsigned char"
+			}
+		}
+		if !writes(b) {
+			typ = "const " + typ
+		}
+		out = append(out, fmt.Sprintf("%s*%s %s", typ, restrict, b.name))
+	}
+	if batch {
+		out = append(out, "long long batch")
+	}
+	return strings.Join(out, ", ")
+}
+
+func (e *cpp) segment(s segment) {
+	writes := func(b *buffer) bool {
+		return slices.ContainsFunc(s.kernels, func(k *kernel) bool { return k.writes(b) })
+	}
+	e.open(`extern "C" void %s(%s)`, s.name, e.parameters(s.buffers, writes, false, s.batch))
+	for _, k := range s.kernels {
+		var args []string
+		for _, b := range k.buffers() {
+			switch {
+			case b.dtype != boole:
+				args = append(args, b.name)
+			case k.writes(b):
+				args = append(args, "(unsigned char*)"+b.name)
+			default:
+				args = append(args, "(const unsigned char*)"+b.name)
+			}
+		}
+		if k.batch {
+			args = append(args, "batch")
+		}
+		e.line("kernel%d(%s);", k.at, strings.Join(args, ", "))
+	}
+	e.close()
+}
+
+// body is the state while one kernel is emitted.
+type body struct {
+	*cpp
+	k         *kernel
+	g         geometry
+	wide      bool // one row at a time, its parts spread over threads
+	threads   int
+	tile      int
+	names     map[*value]string // values computed so far, in the open scopes
+	scopes    [][]*value
+	cached    map[*value]bool   // kept in a row's scratch
+	ready     map[*value]bool   // of those, already filled
+	rowed     map[*value]string // values per lane, computed before the rows are walked
+	window    []string          // index expressions of a pooling's operand
+	loopsMade int               // numbers what a loop declares beside itself
+}
+
+// size returns the number of iterations of a group as an expression.
+func (b *body) size(i int) string {
+	t := b.g.groups[i]
+	if t.batch {
+		rest := t.size / b.plan.g.Batch.Size
+		if rest == 1 {
+			return "batch"
+		}
+		return fmt.Sprintf("batch * %d", rest)
+	}
+	return strconv.Itoa(t.size)
+}
+
+func (b *body) kernelThreads() int {
+	if b.k.cost() < parallelCost {
+		return 1
+	}
+	return b.knobs.get("threads", 1)
+}
+
+func (e *cpp) kernel(k *kernel) {
+	b := &body{cpp: e, k: k, g: k.geometry(), names: map[*value]string{}, cached: map[*value]bool{}, ready: map[*value]bool{}, rowed: map[*value]string{}}
+	b.tile = max(e.knobs.get("tile", 512), 16)
+	if e.knobs.get("tile", 512) == 0 {
+		b.tile = 512
+	}
+	inner := b.g.groups[b.g.inner]
+	if b.g.lanes && !inner.batch {
+		b.tile = min(b.tile, inner.size)
+	}
+	b.tile = max(b.tile, 1)
+	work := 1
+	for _, i := range b.g.outer {
+		work *= b.g.groups[i].size
+	}
+	if b.g.lanes {
+		work *= (inner.size + b.tile - 1) / b.tile
+	}
+	threads := b.kernelThreads()
+	arg := slices.ContainsFunc(k.anchors, func(a *anchor) bool { return strings.HasPrefix(a.value.op, "arg") })
+	b.threads = threads
+	b.wide = k.kind == reduceKernel && threads > 1 && work < 2*threads && !arg && !k.batch
+	if e.knobs.get("passes", 3) == 2 && !b.wide {
+		for _, v := range k.cacheable(b.g) {
+			b.cached[v] = true
+		}
+	}
+	e.open("static void kernel%d(%s)", k.at, e.parameters(k.buffers(), k.writes, true, k.batch))
+	b.push()
+	// The loop over rows, or over tiles of rows side by side.
+	total := "1"
+	if len(b.g.outer) > 0 {
+		var sizes []string
+		for _, i := range b.g.outer {
+			sizes = append(sizes, b.size(i))
+		}
+		total = strings.Join(sizes, " * ")
+	}
+	e.line("const long long rows = %s;", total)
+	spread := ""
+	if threads > 1 && !b.wide && (work > 1 || k.batch) {
+		spread = fmt.Sprintf("#pragma omp parallel for schedule(static) num_threads(%d)", threads)
+	}
+	if b.g.lanes {
+		e.line("const long long width = %s;", b.size(b.g.inner))
+		e.line("const long long tiles = (width + %d) / %d;", b.tile-1, b.tile)
+		if spread != "" {
+			e.line("%s", spread)
+		}
+		e.open("for (long long task = 0; task < rows * tiles; ++task)")
+		e.line("const long long row = task / tiles;")
+		e.line("const long long start = task %% tiles * %d;", b.tile)
+		e.line("const long long lanes = width - start < %d ? width - start : %d;", b.tile, b.tile)
+	} else {
+		if spread != "" {
+			e.line("%s", spread)
+		}
+		e.open("for (long long row = 0; row < rows; ++row)")
+	}
+	b.push()
+	b.outerIndices()
+	switch k.kind {
+	case reduceKernel:
+		b.reductions()
+	case scanKernel:
+		b.scans()
+	default:
+		b.maps()
+	}
+	b.pop()
+	e.close()
+	b.pop()
+	e.close()
+	e.line("")
+}
+
+func (b *body) push() { b.scopes = append(b.scopes, nil) }
+
+func (b *body) pop() {
+	for _, v := range b.scopes[len(b.scopes)-1] {
+		delete(b.names, v)
+	}
+	b.scopes = b.scopes[:len(b.scopes)-1]
+}
+
+func (b *body) name(v *value, text string) {
+	b.names[v] = text
+	b.scopes[len(b.scopes)-1] = append(b.scopes[len(b.scopes)-1], v)
+}
+
+// outerIndices declares the position along each loop that is spread.
+func (b *body) outerIndices() {
+	for n, i := range b.g.outer {
+		var below []string
+		for _, j := range b.g.outer[n+1:] {
+			below = append(below, b.size(j))
+		}
+		x := "row"
+		if len(below) > 0 {
+			x = fmt.Sprintf("row / (%s)", strings.Join(below, " * "))
+		}
+		if n > 0 {
+			x = fmt.Sprintf("%s %% (%s)", x, b.size(i))
+		}
+		b.line("const long long i%d = %s;", i, x)
+	}
+}
+
+// position returns the position along a dimension as an expression, empty for
+// one that is walked as part of another.
+func (b *body) position(d int) string {
+	if b.window != nil {
+		lead := len(b.k.space) - len(b.window)
+		if d >= lead {
+			return b.window[d-lead]
+		}
+	}
+	i := b.g.of[d]
+	if i < 0 {
+		return ""
+	}
+	t := b.g.groups[i]
+	if len(t.dims) > 0 && t.dims[len(t.dims)-1] != d {
+		return ""
+	}
+	return fmt.Sprintf("i%d", i)
+}
+
+func (b *body) index(x index) string {
+	var parts []string
+	for _, t := range x.terms {
+		p := b.position(t.dim)
+		if p == "" {
+			continue
+		}
+		if t.div > 1 {
+			p = fmt.Sprintf("(%s) / %d", p, t.div)
+		}
+		if t.mod > 0 {
+			p = fmt.Sprintf("(%s) %% %d", p, t.mod)
+		}
+		if t.coef != 1 {
+			p = fmt.Sprintf("%d * (%s)", t.coef, p)
+		}
+		parts = append(parts, p)
+	}
+	if x.off != 0 || len(parts) == 0 {
+		parts = append(parts, strconv.Itoa(x.off))
+	}
+	return strings.Join(parts, " + ")
+}
+
+// level is how deep a value must be computed: 0 once per row or tile, then one
+// for each reduced loop, the innermost last.
+func (b *body) level(v *value, memo map[*value]int) int {
+	if l, ok := memo[v]; ok {
+		return l
+	}
+	deepest := len(b.g.order) + 1
+	of := func(x index) int {
+		l := 0
+		for _, t := range x.terms {
+			i := b.g.of[t.dim]
+			switch {
+			case i < 0:
+			case i == b.g.inner:
+				l = deepest
+			default:
+				l = max(l, 1+slices.Index(b.g.order, i))
+			}
+		}
+		return l
+	}
+	l := 0
+	switch {
+	case b.window != nil && v.kind != constant:
+		l = deepest
+	case v.kind == access:
+		if v.args[0].kind != reduce || b.g.lanes {
+			l = deepest
+		}
+	case v.kind == load || v.kind == position:
+		l = of(v.idx[0])
+	}
+	if v.kind != access {
+		for _, a := range v.args {
+			l = max(l, b.level(a, memo))
+		}
+	}
+	if b.cached[v] || b.rowed[v] != "" {
+		l = deepest
+	}
+	memo[v] = l
+	return l
+}
+
+// compute declares what the roots need at one level, in order.
+func (b *body) compute(level int, roots ...*value) {
+	memo := map[*value]int{}
+	var walk func(v *value)
+	walk = func(v *value) {
+		if b.names[v] != "" || v.kind == constant {
+			return
+		}
+		if b.ready[v] {
+			if level == len(b.g.order)+1 {
+				b.line("const float t%d = scratch%d[i%d];", v.id, v.id, b.g.inner)
+				b.name(v, fmt.Sprintf("t%d", v.id))
+			}
+			return
+		}
+		if v.kind != access && b.rowed[v] == "" {
+			for _, a := range v.args {
+				walk(a)
+			}
+		}
+		if b.level(v, memo) != level {
+			return
+		}
+		n := fmt.Sprintf("t%d", v.id)
+		b.line("const %s %s = %s;", cppTypes[v.dtype], n, b.expression(v))
+		b.name(v, n)
+		if b.cached[v] {
+			b.line("scratch%d[i%d] = %s;", v.id, b.g.inner, n)
+		}
+	}
+	for _, r := range roots {
+		walk(r)
+	}
+}
+
+// text returns how a computed value is written.
+func (b *body) text(v *value) string {
+	if v.kind == constant {
+		return literal(v.c, v.dtype)
+	}
+	return b.names[v]
+}
+
+func literal(c float64, d dtype) string {
+	switch d {
+	case boole:
+		return strconv.FormatBool(c != 0)
+	case i64:
+		return strconv.FormatInt(int64(c), 10) + "LL"
+	case i32:
+		return strconv.FormatInt(int64(c), 10)
+	}
+	suffix, bits := "f", 32
+	if d == f64 {
+		suffix, bits = "", 64
+	} else {
+		c = float64(float32(c))
+	}
+	switch {
+	case math.IsNaN(c):
+		return "__builtin_nan" + suffix + `("")`
+	case math.IsInf(c, 1):
+		return "__builtin_inf" + suffix + "()"
+	case math.IsInf(c, -1):
+		return "-__builtin_inf" + suffix + "()"
+	}
+	s := strconv.FormatFloat(c, 'g', -1, bits)
+	if !strings.ContainsAny(s, ".e") {
+		s += ".0"
+	}
+	if c < 0 {
+		return "(" + s + suffix + ")"
+	}
+	return s + suffix
+}
+
+// mathCalls are operations spelled as a function of the float type.
+var mathCalls = map[string]string{
+	"sqrt": "sqrt", "abs": "fabs", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint",
+	"sin": "sin", "cos": "cos", "log2": "log2", "log10": "log10", "exp2": "exp2", "pow": "pow",
+}
+
+var infix = map[string]string{
+	"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+	"and": "&", "or": "|",
+}
+
+func (b *body) expression(v *value) string {
+	switch v.kind {
+	case position:
+		return "(" + b.index(v.idx[0]) + ")"
+	case load:
+		at := b.index(v.idx[0])
+		if len(v.args) > 0 {
+			i := b.text(v.args[0])
+			last := v.size - 1
+			at = fmt.Sprintf("%s + %d * (%s < 0 ? 0 : (%s > %d ? %d : %s))", at, v.stride, i, i, last, last, i)
+		}
+		if v.dtype == boole {
+			return fmt.Sprintf("%s[%s] != 0", v.buf.name, at)
+		}
+		return fmt.Sprintf("%s[%s]", v.buf.name, at)
+	case access:
+		a := v.args[0]
+		switch {
+		case a.kind == scan:
+			return fmt.Sprintf("s%d", a.id)
+		case a.kind == pool || b.g.lanes:
+			return fmt.Sprintf("r%d[i%d - start]", a.id, b.g.inner)
+		}
+		return fmt.Sprintf("r%d", a.id)
+	}
+	if n := b.rowed[v]; n != "" {
+		return fmt.Sprintf("%s[i%d - start]", n, b.g.inner)
+	}
+	args := make([]string, len(v.args))
+	for i, a := range v.args {
+		args[i] = b.text(a)
+	}
+	suffix := ""
+	if v.dtype == f32 {
+		suffix = "f"
+	}
+	if op := infix[v.op]; op != "" {
+		return fmt.Sprintf("%s %s %s", args[0], op, args[1])
+	}
+	if f := mathCalls[v.op]; f != "" && v.dtype.floating() {
+		return fmt.Sprintf("__builtin_%s%s(%s)", f, suffix, strings.Join(args, ", "))
+	}
+	switch v.op {
+	case "neg":
+		return "-" + args[0]
+	case "abs":
+		return fmt.Sprintf("%s < 0 ? -%s : %s", args[0], args[0], args[0])
+	case "not":
+		return "!" + args[0]
+	case "where":
+		return fmt.Sprintf("%s ? %s : %s", args[0], args[1], args[2])
+	case "max", "min": // a NaN on either side is the result
+		sign := ">"
+		if v.op == "min" {
+			sign = "<"
+		}
+		x, y := args[0], args[1]
+		if !v.dtype.floating() {
+			return fmt.Sprintf("%s %s %s ? %s : %s", x, sign, y, x, y)
+		}
+		if v.args[1].kind == constant && !math.IsNaN(v.args[1].c) {
+			// One comparison does: with a NaN it is false, and x is kept.
+			return fmt.Sprintf("%s %s %s ? %s : %s", y, sign, x, y, x)
+		}
+		return fmt.Sprintf("(%s %s %s) | (%s != %s) ? %s : %s", x, sign, y, x, x, x, y)
+	case "cast":
+		if v.dtype == boole {
+			return args[0] + " != 0"
+		}
+		return fmt.Sprintf("(%s)%s", cppTypes[v.dtype], args[0])
+	case "exp", "expm1", "log", "log1p", "tanh", "erf":
+		b.used[v.op] = true
+		return fmt.Sprintf("kw_%s(%s)", v.op, args[0])
+	}
+	panic("coder: no C++ for operation " + v.op)
+}
+
+// simd opens the innermost loop over [from, to).
+func (b *body) simd(clause, variable, from, to string) {
+	if b.knobs.get("vector", 8) > 1 {
+		b.line("#pragma omp simd%s", clause)
+	}
+	b.open("for (long long %s = %s; %s < %s; ++%s)", variable, from, variable, to, variable)
+}
+
+// at returns where a store writes at the current position.
+func (b *body) at(s store) string {
+	dims := b.k.outer()
+	if !s.row {
+		dims = nil
+		for d := range b.k.space {
+			dims = append(dims, d)
+		}
+	}
+	shape := make([]int, len(dims))
+	for i, d := range dims {
+		shape[i] = b.k.space[d]
+	}
+	var x index
+	for i, n := range contiguous(shape) {
+		if shape[i] != 1 {
+			x.terms = append(x.terms, term{dims[i], n, 1, 0})
+		}
+	}
+	return b.index(x)
+}
+
+// laneLoop runs over the lanes of a tile, with the position along the
+// innermost dimension in its usual name.
+func (b *body) laneLoop(clause string, f func()) {
+	b.simd(clause, "lane", "0", "lanes")
+	b.push()
+	b.line("const long long i%d = start + lane;", b.g.inner)
+	f()
+	b.pop()
+	b.close()
+}
+
+// storeLoops writes full stores in the innermost loop of a tile or a block of
+// a row; those that go past the cache through a buffer that stays in it.
+func (b *body) storing(stores []store, first, count string, f func(func(store, string))) {
+	var past []store
+	if b.knobs.get("nontemporal", 0) == 1 {
+		for _, s := range stores {
+			if streamable(b.k, s) && numel(s.buf.shape)*4 >= streamingBytes {
+				past = append(past, s)
+			}
+		}
+	}
+	for _, s := range past {
+		b.used["stream"] = true
+		b.line("alignas(64) float past_%s[%d];", s.buf.name, max(b.tile, 16))
+	}
+	f(func(s store, text string) {
+		if slices.Contains(past, s) {
+			b.line("past_%s[i%d - (%s)] = %s;", s.buf.name, b.g.inner, first, text)
+			return
+		}
+		b.line("%s[%s] = %s;", s.buf.name, b.at(s), text)
+	})
+	for _, s := range past {
+		b.line("{ const long long i%d = %s; stream(%s + (%s), past_%s, %s); }", b.g.inner, first, s.buf.name, b.at(s), s.buf.name, count)
+	}
+}
+
+func storedValues(stores []store) []*value {
+	out := make([]*value, len(stores))
+	for i, s := range stores {
+		out[i] = s.value
+	}
+	return out
+}
+
+// maps emits a kernel without reductions: one tile.
+func (b *body) maps() {
+	for _, a := range b.k.anchors {
+		b.pool(a)
+	}
+	roots := storedValues(b.k.stores)
+	b.compute(0, roots...)
+	b.storing(b.k.stores, "start", "lanes", func(put func(store, string)) {
+		b.laneLoop("", func() {
+			b.compute(len(b.g.order)+1, roots...)
+			for _, s := range b.k.stores {
+				put(s, b.text(s.value))
+			}
+		})
+	})
+}
+
+// scans emits running values: one loop that is taken in order.
+func (b *body) scans() {
+	roots := storedValues(b.k.stores)
+	for _, a := range b.k.anchors {
+		roots = append(roots, a.operand)
+	}
+	accumulate := func(a *anchor, acc string) {
+		op := "+"
+		if a.value.op == "prod" {
+			op = "*"
+		}
+		b.line("%s = %s %s %s;", acc, acc, op, b.text(a.operand))
+		b.line("const %s s%d = (%s)%s;", cppTypes[a.value.dtype], a.value.id, cppTypes[a.value.dtype], acc)
+	}
+	inner := b.g.inner
+	b.compute(0, roots...)
+	along := inner
+	if b.g.lanes {
+		if len(b.g.order) > 0 {
+			along = b.g.order[0]
+		} else {
+			along = -1 // a scan along a unit dimension
+		}
+	}
+	operands := make([]*value, 0, len(b.k.anchors))
+	for _, a := range b.k.anchors {
+		operands = append(operands, a.operand)
+		size := ""
+		if b.g.lanes {
+			size = fmt.Sprintf("[%d]", b.tile)
+		}
+		b.line("%s acc%d%s;", accumulator(a.value.dtype), a.value.id, size)
+	}
+	start := func(suffix string) {
+		for _, a := range b.k.anchors {
+			one := "0"
+			if a.value.op == "prod" {
+				one = "1"
+			}
+			b.line("acc%d%s = %s;", a.value.id, suffix, one)
+		}
+	}
+	if b.g.lanes {
+		b.open("for (long long lane = 0; lane < lanes; ++lane)")
+		start("[lane]")
+		b.close()
+	} else {
+		start("")
+	}
+	if along >= 0 {
+		if b.k.anchors[0].value.reverse {
+			b.open("for (long long i%d = %s - 1; i%d >= 0; --i%d)", along, b.size(along), along, along)
+		} else {
+			b.open("for (long long i%d = 0; i%d < %s; ++i%d)", along, along, b.size(along), along)
+		}
+	}
+	b.push()
+	step := func(suffix string) {
+		b.compute(len(b.g.order)+1, operands...)
+		for _, a := range b.k.anchors {
+			accumulate(a, fmt.Sprintf("acc%d%s", a.value.id, suffix))
+		}
+		b.compute(len(b.g.order)+1, roots...)
+		for _, s := range b.k.stores {
+			b.line("%s[%s] = %s;", s.buf.name, b.at(s), b.text(s.value))
+		}
+	}
+	if b.g.lanes {
+		if len(b.g.order) > 0 {
+			b.compute(1, roots...)
+		}
+		b.laneLoop("", func() { step("[lane]") })
+	} else {
+		step("")
+	}
+	b.pop()
+	if along >= 0 {
+		b.close()
+	}
+}
+
+// accumulator is the type in which values of d are summed.
+func accumulator(d dtype) string {
+	if d.floating() {
+		return "double"
+	}
+	return "long long"
+}

@@ -1,0 +1,644 @@
+package coder
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// acc is a running result of one reduction while C++ is emitted.
+type acc struct {
+	a       *anchor
+	typ     string
+	init    string
+	op      string // of the simd clause
+	flagged bool   // whether a NaN was seen is kept beside it
+	blocked bool   // a float sum per block is added to it
+}
+
+func (b *body) acc(a *anchor) acc {
+	v := a.value
+	t := cppTypes[a.operand.dtype]
+	lowest, highest := "-__builtin_inff()", "__builtin_inff()"
+	if a.operand.dtype == f64 {
+		lowest, highest = "-__builtin_inf()", "__builtin_inf()"
+	}
+	switch v.op {
+	case "prod":
+		return acc{a: a, typ: accumulator(v.dtype), init: "1", op: "*"}
+	case "max", "argmax":
+		return acc{a: a, typ: t, init: lowest, op: "max", flagged: true}
+	case "min", "argmin":
+		return acc{a: a, typ: t, init: highest, op: "min", flagged: true}
+	case "maxnum":
+		return acc{a: a, typ: t, init: lowest, op: "max"}
+	}
+	return acc{a: a, typ: accumulator(v.dtype), init: "0", op: "+",
+		blocked: v.dtype == f32 && !b.g.lanes && b.knobs.get("tile", 0) > 0}
+}
+
+func (c acc) arg() bool { return strings.HasPrefix(c.a.value.op, "arg") }
+
+// name of the accumulator; a block's own sum when blocked.
+func (c acc) name() string { return fmt.Sprintf("a%d", c.a.value.id) }
+
+func (c acc) bad() string { return fmt.Sprintf("bad%d", c.a.value.id) }
+
+// join returns the statement that adds x to the accumulator.
+func (c acc) join(name, x string) string {
+	switch c.op {
+	case "max":
+		return fmt.Sprintf("%s = %s > %s ? %s : %s;", name, x, name, x, name)
+	case "min":
+		return fmt.Sprintf("%s = %s < %s ? %s : %s;", name, x, name, x, name)
+	}
+	return fmt.Sprintf("%s = %s %s %s;", name, name, c.op, x)
+}
+
+// reductions emits the passes over one row, or over one tile of rows side by
+// side, and then what is stored once per row.
+func (b *body) reductions() {
+	for _, v := range b.plan.all { // in a fixed order
+		if b.cached[v] {
+			_, length := b.k.rows()
+			b.line("alignas(64) float scratch%d[%d];", v.id, length)
+		}
+	}
+	last := 0
+	for _, a := range b.k.anchors {
+		last = max(last, a.stage)
+	}
+	for _, s := range b.k.stores {
+		if !s.row {
+			last = max(last, b.k.stageOf(s.value))
+		}
+	}
+	for stage := 0; stage <= last; stage++ {
+		var accs []acc
+		var stores []store
+		for _, a := range b.k.anchors {
+			if a.stage == stage {
+				accs = append(accs, b.acc(a))
+			}
+		}
+		for _, s := range b.k.stores {
+			if !s.row && b.k.stageOf(s.value) == stage {
+				stores = append(stores, s)
+			}
+		}
+		if len(accs)+len(stores) > 0 {
+			b.pass(accs, stores)
+		}
+	}
+	var rows []store
+	for _, s := range b.k.stores {
+		if s.row {
+			rows = append(rows, s)
+		}
+	}
+	if len(rows) == 0 {
+		return
+	}
+	roots := storedValues(rows)
+	put := func() {
+		for _, s := range rows {
+			b.line("%s[%s] = %s;", s.buf.name, b.at(s), b.text(s.value))
+		}
+	}
+	b.compute(0, roots...)
+	if b.g.lanes {
+		b.laneLoop("", func() {
+			b.compute(len(b.g.order)+1, roots...)
+			put()
+		})
+		return
+	}
+	put()
+}
+
+// roots returns what a pass computes.
+func roots(accs []acc, stores []store) []*value {
+	out := storedValues(stores)
+	for _, c := range accs {
+		out = append(out, c.a.operand)
+	}
+	return out
+}
+
+// pass emits one pass: the loops, then the results r of its reductions.
+func (b *body) pass(accs []acc, stores []store) {
+	all := roots(accs, stores)
+	b.compute(0, all...)
+	b.perLane(all)
+	for _, c := range accs {
+		if b.g.lanes {
+			b.line("%s %s[%d];", c.typ, c.name(), b.tile)
+			b.line("%s r%d[%d];", cppTypes[c.a.value.dtype], c.a.value.id, b.tile)
+			if c.flagged && !c.arg() {
+				b.line("int %s[%d];", c.bad(), b.tile)
+			}
+			if c.arg() {
+				b.line("long long at%d[%d];", c.a.value.id, b.tile)
+			}
+		} else {
+			b.line("%s %s = %s;", c.typ, c.name(), c.init)
+			if c.flagged {
+				b.line("int %s = 0;", c.bad())
+			}
+		}
+	}
+	if b.g.lanes {
+		b.clear(accs)
+	}
+	if b.wide {
+		b.wideLoops(accs, stores)
+	} else {
+		b.loops(accs, stores, -1)
+	}
+	for _, c := range accs {
+		v := c.a.value
+		t := cppTypes[v.dtype]
+		if b.g.lanes {
+			b.open("for (long long lane = 0; lane < lanes; ++lane)")
+			switch {
+			case c.arg():
+				b.line("r%d[lane] = at%d[lane];", v.id, v.id)
+			case c.flagged:
+				b.line("r%d[lane] = %s[lane] ? %s : %s[lane];", v.id, c.bad(), literal(nan, v.dtype), c.name())
+			default:
+				b.line("r%d[lane] = (%s)%s[lane];", v.id, t, c.name())
+			}
+			b.close()
+			continue
+		}
+		switch {
+		case c.arg():
+			b.search(c)
+		case c.flagged:
+			b.line("const %s r%d = %s ? %s : %s;", t, v.id, c.bad(), literal(nan, v.dtype), c.name())
+		default:
+			b.line("const %s r%d = (%s)%s;", t, v.id, t, c.name())
+		}
+	}
+	for _, r := range all {
+		visit(r, func(w *value) {
+			if b.cached[w] {
+				b.ready[w] = true
+			}
+		})
+	}
+}
+
+// clear sets the accumulators of a tile.
+func (b *body) clear(accs []acc) {
+	if len(accs) == 0 {
+		return
+	}
+	b.open("for (long long lane = 0; lane < lanes; ++lane)")
+	for _, c := range accs {
+		b.line("%s[lane] = %s;", c.name(), c.init)
+		if c.flagged && !c.arg() {
+			b.line("%s[lane] = 0;", c.bad())
+		}
+		if c.arg() {
+			b.line("at%d[lane] = 0;", c.a.value.id)
+		}
+	}
+	b.close()
+}
+
+// perLane computes once per lane what the loops over rows would compute for
+// each of their elements.
+func (b *body) perLane(all []*value) {
+	if !b.g.lanes || len(b.g.order) == 0 {
+		return
+	}
+	var found []*value
+	memo := map[*value]int{}
+	seen := map[*value]bool{}
+	var walk func(v *value)
+	walk = func(v *value) {
+		if seen[v] || b.rowed[v] != "" {
+			return
+		}
+		seen[v] = true
+		if v.kind == point && !b.k.varies(v) && b.level(v, memo) > 0 && (v.cost >= 6 || holds(v, access)) {
+			found = append(found, v)
+			return
+		}
+		if v.kind != access {
+			for _, a := range v.args {
+				walk(a)
+			}
+		}
+	}
+	for _, r := range all {
+		walk(r)
+	}
+	if len(found) == 0 {
+		return
+	}
+	for _, v := range found {
+		b.line("%s w%d[%d];", cppTypes[v.dtype], v.id, b.tile)
+	}
+	b.laneLoop("", func() {
+		b.compute(len(b.g.order)+1, found...)
+		for _, v := range found {
+			b.line("w%d[lane] = %s;", v.id, b.text(v))
+		}
+	})
+	for _, v := range found {
+		b.rowed[v] = fmt.Sprintf("w%d", v.id)
+	}
+}
+
+// wideLoops cuts the longest reduced loop into parts, which threads share, and
+// joins their results in order.
+func (b *body) wideLoops(accs []acc, stores []store) {
+	cut := b.longest()
+	size := b.g.groups[cut].size
+	n := min(chunks, size)
+	per := (size + n - 1) / n
+	n = (size + per - 1) / per
+	dim := fmt.Sprintf("[%d]", n)
+	if b.g.lanes {
+		dim += fmt.Sprintf("[%d]", b.tile)
+	}
+	for _, c := range accs {
+		b.line("static thread_local %s part%d%s;", c.typ, c.a.value.id, dim)
+		b.line("%s (*const parts%d)%s = part%d;", c.typ, c.a.value.id, strings.TrimPrefix(dim, fmt.Sprintf("[%d]", n)), c.a.value.id)
+		if c.flagged {
+			b.line("int flags%d%s;", c.a.value.id, dim)
+		}
+	}
+	b.line("#pragma omp parallel for schedule(static) num_threads(%d)", b.threads)
+	b.open("for (long long part = 0; part < %d; ++part)", n)
+	b.push()
+	b.line("const long long from = part * %d, to = part == %d ? %d : from + %d;", per, n-1, size, per)
+	for _, c := range accs {
+		if b.g.lanes {
+			b.line("%s %s[%d];", c.typ, c.name(), b.tile)
+			if c.flagged {
+				b.line("int %s[%d];", c.bad(), b.tile)
+			}
+		} else {
+			b.line("%s %s = %s;", c.typ, c.name(), c.init)
+			if c.flagged {
+				b.line("int %s = 0;", c.bad())
+			}
+		}
+	}
+	if b.g.lanes {
+		b.clear(accs)
+	}
+	b.loops(accs, stores, cut)
+	each := func(f func(at string)) {
+		if b.g.lanes && len(accs) > 0 {
+			b.open("for (long long lane = 0; lane < lanes; ++lane)")
+			f("[lane]")
+			b.close()
+		} else {
+			f("")
+		}
+	}
+	each(func(at string) {
+		for _, c := range accs {
+			b.line("parts%d[part]%s = %s%s;", c.a.value.id, at, c.name(), at)
+			if c.flagged {
+				b.line("flags%d[part]%s = %s%s;", c.a.value.id, at, c.bad(), at)
+			}
+		}
+	})
+	b.pop()
+	b.close()
+	if len(accs) == 0 {
+		return
+	}
+	b.open("for (long long part = 0; part < %d; ++part)", n)
+	each(func(at string) {
+		for _, c := range accs {
+			b.line("%s", c.join(c.name()+at, fmt.Sprintf("parts%d[part]%s", c.a.value.id, at)))
+			if c.flagged {
+				b.line("%s%s |= flags%d[part]%s;", c.bad(), at, c.a.value.id, at)
+			}
+		}
+	})
+	b.close()
+}
+
+// longest returns the reduced loop with the most iterations.
+func (b *body) longest() int {
+	best := -1
+	for i, t := range b.g.groups {
+		if t.reduced && (best < 0 || t.size > b.g.groups[best].size) {
+			best = i
+		}
+	}
+	return best
+}
+
+// loops emits the reduced loops of a pass; the one named cut runs between
+// from and to.
+func (b *body) loops(accs []acc, stores []store, cut int) {
+	all := roots(accs, stores)
+	opened := 0
+	for n, i := range b.g.order {
+		lo, hi := "0", b.size(i)
+		if i == cut {
+			lo, hi = "from", "to"
+		}
+		if b.g.lanes && n == len(b.g.order)-1 {
+			lo = b.severalRows(accs, stores, lo, hi)
+		}
+		opened++
+		b.open("for (long long i%d = %s; i%d < %s; ++i%d)", i, lo, i, hi, i)
+		b.push()
+		b.compute(n+1, all...)
+	}
+	if b.g.lanes {
+		b.storing(stores, "start", "lanes", func(put func(store, string)) {
+			b.laneLoop("", func() { b.element(accs, stores, "[lane]", put) })
+		})
+	} else {
+		lo, hi := "0", b.size(b.g.inner)
+		if b.g.inner == cut {
+			lo, hi = "from", "to"
+		}
+		b.rowLoop(accs, stores, lo, hi)
+	}
+	for range opened {
+		b.pop()
+		b.close()
+	}
+}
+
+// severalRows takes as many rows side by side as the unroll knob says in one
+// pass over the accumulators, which then are read and written less often. It
+// returns where the rows that are left begin.
+func (b *body) severalRows(accs []acc, stores []store, lo, hi string) string {
+	unroll := b.knobs.get("unroll", 1)
+	if unroll < 2 || len(stores) > 0 || len(accs) == 0 || slices.ContainsFunc(accs, acc.arg) {
+		return lo
+	}
+	i := b.g.order[len(b.g.order)-1]
+	b.loopsMade++
+	left := fmt.Sprintf("left%d", b.loopsMade)
+	b.line("const long long %s = %s + (%s - (%s)) / %d * %d;", left, lo, hi, lo, unroll, unroll)
+	b.open("for (long long rows%d = %s; rows%d < %s; rows%d += %d)", i, lo, i, left, i, unroll)
+	b.laneLoop("", func() {
+		for u := range unroll {
+			b.open("")
+			b.push()
+			b.line("const long long i%d = rows%d + %d;", i, i, u)
+			b.compute(len(b.g.order), roots(accs, nil)...)
+			b.element(accs, nil, "[lane]", nil)
+			b.pop()
+			b.close()
+		}
+	})
+	b.close()
+	return left
+}
+
+// element emits what happens at one position.
+func (b *body) element(accs []acc, stores []store, suffix string, put func(store, string)) {
+	b.compute(len(b.g.order)+1, roots(accs, stores)...)
+	for _, c := range accs {
+		x := b.text(c.a.operand)
+		switch {
+		case c.arg() && b.g.lanes:
+			at := "0"
+			if len(b.g.order) > 0 {
+				at = fmt.Sprintf("i%d", b.g.order[0])
+			}
+			sign := map[string]string{"max": ">", "min": "<"}[c.op]
+			n := c.name() + suffix
+			b.line("const bool better%d = (%s %s %s) | ((%s != %s) & (%s == %s));", c.a.value.id, x, sign, n, x, x, n, n)
+			b.line("at%d[lane] = better%d ? %s : at%d[lane];", c.a.value.id, c.a.value.id, at, c.a.value.id)
+			b.line("%s = better%d ? %s : %s;", n, c.a.value.id, x, n)
+			continue
+		case c.blocked:
+			b.line("%s", c.join(fmt.Sprintf("f%d%s", c.a.value.id, suffix), x))
+		default:
+			b.line("%s", c.join(c.name()+suffix, x))
+		}
+		if c.flagged {
+			b.line("%s%s |= %s != %s;", c.bad(), suffix, x, x)
+		}
+	}
+	for _, s := range stores {
+		put(s, b.text(s.value))
+	}
+}
+
+// rowLoop emits the innermost loop along a row, in blocks where a block has
+// its own sum or buffer, and unrolled where nothing is stored.
+func (b *body) rowLoop(accs []acc, stores []store, lo, hi string) {
+	blocks := slices.ContainsFunc(accs, func(c acc) bool { return c.blocked })
+	if b.knobs.get("nontemporal", 0) == 1 {
+		for _, s := range stores {
+			blocks = blocks || (streamable(b.k, s) && numel(s.buf.shape)*4 >= streamingBytes)
+		}
+	}
+	if blocks {
+		b.open("for (long long first = %s; first < %s; first += %d)", lo, hi, b.tile)
+		b.line("const long long end = first + %d < %s ? first + %d : %s;", b.tile, hi, b.tile, hi)
+		lo, hi = "first", "end"
+	}
+	for _, c := range accs {
+		if c.blocked {
+			b.line("float f%d = 0;", c.a.value.id)
+		}
+	}
+	unroll := b.knobs.get("unroll", 1)
+	if len(stores) > 0 || len(b.cached) > 0 || len(accs) == 0 {
+		unroll = 1
+	}
+	inner := fmt.Sprintf("i%d", b.g.inner)
+	name := func(c acc) string {
+		if c.blocked {
+			return fmt.Sprintf("f%d", c.a.value.id)
+		}
+		return c.name()
+	}
+	clause := func(n int) string {
+		out := ""
+		for _, c := range accs {
+			for u := range n {
+				out += fmt.Sprintf(" reduction(%s:%s%s)", c.op, name(c), unrolled(u))
+				if c.flagged {
+					out += fmt.Sprintf(" reduction(|:%s%s)", c.bad(), unrolled(u))
+				}
+			}
+		}
+		return out
+	}
+	b.loopsMade++
+	stretch := fmt.Sprintf("stretch%d", b.loopsMade)
+	if unroll > 1 {
+		b.line("const long long %s = (%s - %s) / %d;", stretch, hi, lo, unroll)
+		for _, c := range accs {
+			for u := 1; u < unroll; u++ {
+				t := c.typ
+				if c.blocked {
+					t = "float"
+				}
+				b.line("%s %s%s = %s;", t, name(c), unrolled(u), c.init)
+				if c.flagged {
+					b.line("int %s%s = 0;", c.bad(), unrolled(u))
+				}
+			}
+		}
+		b.simd(clause(unroll), "step", "0", stretch)
+		for u := range unroll {
+			b.open("")
+			b.push()
+			b.line("const long long %s = %s + %d * %s + step;", inner, lo, u, stretch)
+			b.element(accs, nil, unrolled(u), nil)
+			b.pop()
+			b.close()
+		}
+		b.close()
+		for _, c := range accs {
+			for u := 1; u < unroll; u++ {
+				b.line("%s", c.join(name(c), name(c)+unrolled(u)))
+				if c.flagged {
+					b.line("%s |= %s%s;", c.bad(), c.bad(), unrolled(u))
+				}
+			}
+		}
+		lo = fmt.Sprintf("%s + %d * %s", lo, unroll, stretch)
+	}
+	b.storing(stores, lo, hi+" - "+lo, func(put func(store, string)) {
+		b.simd(clause(1), inner, lo, hi)
+		b.push()
+		b.element(accs, stores, "", put)
+		b.pop()
+		b.close()
+	})
+	for _, c := range accs {
+		if c.blocked {
+			b.line("%s", c.join(c.name(), fmt.Sprintf("f%d", c.a.value.id)))
+		}
+	}
+	if blocks {
+		b.close()
+	}
+}
+
+func unrolled(u int) string {
+	if u == 0 {
+		return ""
+	}
+	return fmt.Sprintf("_%d", u)
+}
+
+// search finds the first position of a row's extreme element.
+func (b *body) search(c acc) {
+	v := c.a.value
+	i := fmt.Sprintf("i%d", b.g.inner)
+	b.line("long long r%d = 0;", v.id)
+	b.open("for (long long %s = 0; %s < %s; ++%s)", i, i, b.size(b.g.inner), i)
+	b.push()
+	b.compute(len(b.g.order)+1, c.a.operand)
+	x := b.text(c.a.operand)
+	b.open("if (%s ? %s != %s : %s == %s)", c.bad(), x, x, x, c.name())
+	b.line("r%d = %s;", v.id, i)
+	b.line("break;")
+	b.close()
+	b.pop()
+	b.close()
+}
+
+// pool emits the windows of one tile: a[lane] for each output of the tile,
+// built up one window position at a time so that every loop is contiguous.
+func (b *body) pool(a *anchor) {
+	v, w := a.value, a.value.window
+	rank := len(w.kernel)
+	lead := len(b.k.space) - rank
+	name := fmt.Sprintf("r%d", v.id)
+	typ := cppTypes[v.dtype]
+	sum := "acc" + fmt.Sprint(v.id)
+	wideSum := v.op == "mean" && numel(w.kernel) > 64
+	b.line("%s %s[%d];", typ, name, b.tile)
+	target := name
+	if wideSum {
+		b.line("double %s[%d];", sum, b.tile)
+		target = sum
+	}
+	init := "0"
+	if v.op == "max" {
+		init = literal(-inf, v.dtype)
+	}
+	b.line("for (long long lane = 0; lane < lanes; ++lane) %s[lane] = %s;", target, init)
+	at := func(d int) string {
+		if p := b.position(lead + d); p != "" {
+			return p
+		}
+		return "0"
+	}
+	depth := b.depth
+	var window []string
+	for d := range rank - 1 {
+		b.open("for (int k%d = 0; k%d < %d; ++k%d)", d, d, w.kernel[d], d)
+		b.line("const long long y%d = %s * %d - %d + k%d * %d;", d, at(d), w.stride[d], w.padding[d], d, w.dilation[d])
+		if w.padding[d] > 0 {
+			b.line("if (y%d < 0 || y%d >= %d) continue;", d, d, w.in[d])
+		}
+		window = append(window, fmt.Sprintf("y%d", d))
+	}
+	d := rank - 1
+	window = append(window, "x")
+	b.open("for (int k%d = 0; k%d < %d; ++k%d)", d, d, w.kernel[d], d)
+	from, to := "0", "lanes"
+	b.line("const long long off = k%d * %d - %d;", d, w.dilation[d], w.padding[d])
+	if w.padding[d] > 0 {
+		b.line("long long from = off >= 0 ? 0 : (-off + %d) / %d;", w.stride[d]-1, w.stride[d])
+		b.line("long long to = off > %d ? 0 : (%d - off) / %d + 1;", w.in[d]-1, w.in[d]-1, w.stride[d])
+		b.line("from = from > start ? from - start : 0;")
+		b.line("to = to - start < lanes ? to - start : lanes;")
+		from, to = "from", "to"
+	}
+	b.simd("", "lane", from, to)
+	b.push()
+	b.line("const long long x = (start + lane) * %d + off;", w.stride[d])
+	saved := b.window
+	b.window = window
+	b.compute(len(b.g.order)+1, a.operand)
+	x := b.text(a.operand)
+	b.window = saved
+	if v.op == "max" {
+		b.line("%s[lane] = (%s > %s[lane]) | (%s != %s) ? %s : %s[lane];", target, x, target, x, x, x, target)
+	} else {
+		b.line("%s[lane] += %s;", target, x)
+	}
+	b.pop()
+	for b.depth > depth {
+		b.close()
+	}
+	if v.op != "mean" {
+		return
+	}
+	divisor := w.divisor
+	if divisor == 0 && (w.counted || !slices.ContainsFunc(w.padding, func(p int) bool { return p > 0 })) {
+		divisor = numel(w.kernel)
+	}
+	if divisor > 0 {
+		b.simd("", "lane", "0", "lanes")
+		b.line("%s[lane] = (%s)(%s[lane] / %s);", name, typ, target, literal(float64(divisor), v.dtype))
+		b.close()
+		return
+	}
+	// Only what is inside counts.
+	b.line("long long inside = 1;")
+	for d := range rank - 1 {
+		b.open("")
+		b.line("const long long a = %s * %d - %d, z = a + %d;", at(d), w.stride[d], w.padding[d], w.kernel[d])
+		b.line("inside *= (z < %d ? z : %d) - (a > 0 ? a : 0);", w.in[d], w.in[d])
+		b.close()
+	}
+	b.open("for (long long lane = 0; lane < lanes; ++lane)")
+	b.line("const long long a = (start + lane) * %d - %d, z = a + %d;", w.stride[d], w.padding[d], w.kernel[d])
+	b.line("%s[lane] = (%s)(%s[lane] / (%s)(inside * ((z < %d ? z : %d) - (a > 0 ? a : 0))));", name, typ, target, typ, w.in[d], w.in[d])
+	b.close()
+}

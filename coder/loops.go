@@ -1,0 +1,187 @@
+package coder
+
+import "slices"
+
+// group is one loop: dimensions of a kernel's space that every access walks
+// as if they were one.
+type group struct {
+	dims    []int
+	size    int // with the batch as captured
+	reduced bool
+	batch   bool // size is a multiple of the batch
+}
+
+// geometry is the loops of a kernel, in the order of its space.
+type geometry struct {
+	groups []group
+	of     []int // dimension of the space to group; -1 for a unit dimension
+	lanes  bool  // the innermost loop is not reduced: rows are worked on side by side
+	inner  int   // group of the innermost loop
+	order  []int // of the reduced groups outside the innermost loop
+	outer  []int // groups that are spread over threads
+}
+
+// geometry derives the loops.
+func (k *kernel) geometry() geometry {
+	reduced := func(d int) bool { return k.kind != mapKernel && slices.Contains(k.dims, d) }
+	windowed := 0
+	for _, a := range k.anchors {
+		if a.value.kind == pool {
+			windowed = max(windowed, len(a.value.window.kernel))
+		}
+	}
+	g := geometry{of: make([]int, len(k.space)), inner: -1}
+	for d, n := range k.space {
+		g.of[d] = -1
+		if n == 1 {
+			continue
+		}
+		last := len(g.groups) - 1
+		if last >= 0 && g.groups[last].reduced == reduced(d) && d < len(k.space)-windowed && k.walkable(g.groups[last].dims[len(g.groups[last].dims)-1], d) {
+			t := &g.groups[last]
+			t.dims, t.size = append(t.dims, d), t.size*n
+			g.of[d] = last
+			continue
+		}
+		g.of[d] = len(g.groups)
+		g.groups = append(g.groups, group{dims: []int{d}, size: n, reduced: reduced(d), batch: k.batch && d == 0})
+	}
+	if len(g.groups) == 0 {
+		g.groups = append(g.groups, group{size: 1, batch: k.batch})
+	}
+	g.inner = len(g.groups) - 1
+	// A windowed kernel whose last dimension is a unit has no loop to tile.
+	if windowed > 0 && (len(g.groups[g.inner].dims) == 0 || g.groups[g.inner].dims[0] != len(k.space)-1) {
+		g.groups = append(g.groups, group{size: 1})
+		g.inner++
+		g.of[len(k.space)-1] = g.inner
+	}
+	g.lanes = !g.groups[g.inner].reduced
+	for i, t := range g.groups {
+		switch {
+		case i == g.inner:
+		case t.reduced:
+			g.order = append(g.order, i)
+		default:
+			g.outer = append(g.outer, i)
+		}
+	}
+	return g
+}
+
+// walkable reports whether all accesses step from dimension a to the next
+// larger one, b, as in one dimension.
+func (k *kernel) walkable(a, b int) bool {
+	ok := true
+	check := func(w *value) {
+		if w.kind != load && w.kind != position {
+			return
+		}
+		x := w.idx[0]
+		ca, cb := 0, 0
+		for _, t := range x.terms {
+			if t.dim != a && t.dim != b {
+				continue
+			}
+			if t.div != 1 || t.mod != 0 {
+				ok = false
+			}
+			if t.dim == a {
+				ca += t.coef
+			} else {
+				cb += t.coef
+			}
+		}
+		// Unit dimensions between the two have no terms.
+		if ca != cb*k.space[b] {
+			ok = false
+		}
+	}
+	for _, an := range k.anchors {
+		visit(an.operand, check)
+	}
+	for _, s := range k.stores {
+		visit(s.value, check)
+	}
+	return ok
+}
+
+// rows returns how many rows a kernel reduces, and their length.
+func (k *kernel) rows() (rows, length int) {
+	rows, length = 1, 1
+	for d, n := range k.space {
+		if k.kind != mapKernel && slices.Contains(k.dims, d) {
+			length *= n
+		} else {
+			rows *= n
+		}
+	}
+	return rows, length
+}
+
+// cost is a rough number of multiply-adds of the whole kernel.
+func (k *kernel) cost() int {
+	per := 0
+	for _, a := range k.anchors {
+		c := a.operand.cost + 1
+		if a.value.kind == pool {
+			c *= numel(a.value.window.kernel)
+		}
+		per += c
+	}
+	for _, s := range k.stores {
+		if !s.row {
+			per += s.value.cost + 1
+		}
+	}
+	return max(per, 1) * numel(k.space)
+}
+
+// cacheable returns the values that passes after the first could read back
+// instead of computing them again: dear ones, over rows short enough to stay
+// in the cache.
+func (k *kernel) cacheable(g geometry) []*value {
+	_, length := k.rows()
+	if k.kind != reduceKernel || g.lanes || len(g.order) > 0 || length > cachedRow {
+		return nil
+	}
+	stages := map[*value]map[int]bool{}
+	var found []*value
+	use := func(root *value, stage int) {
+		visit(root, func(w *value) {
+			if w.kind != point || w.dtype != f32 || pointCost(*w) < 16 || !k.varies(w) {
+				return
+			}
+			if stages[w] == nil {
+				stages[w] = map[int]bool{}
+				found = append(found, w)
+			}
+			stages[w][stage] = true
+		})
+	}
+	for _, a := range k.anchors {
+		use(a.operand, a.stage)
+	}
+	for _, s := range k.stores {
+		if !s.row {
+			use(s.value, k.stageOf(s.value))
+		}
+	}
+	return slices.DeleteFunc(found, func(w *value) bool { return len(stages[w]) < 2 })
+}
+
+// varies reports whether a value differs along a row.
+func (k *kernel) varies(v *value) bool {
+	out := false
+	visit(v, func(w *value) {
+		switch w.kind {
+		case load, position:
+			for _, d := range k.dims {
+				out = out || w.idx[0].uses(d)
+			}
+		case access:
+			out = out || w.args[0].kind != reduce
+		}
+	})
+	return out
+}

@@ -1,0 +1,135 @@
+package coder
+
+import (
+	"slices"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// schedule is the named knobs of a plan.
+type schedule map[string]kernelwright.Knob
+
+func (s schedule) get(name string, otherwise int) int {
+	if k, ok := s[name]; ok {
+		return k.Value
+	}
+	return otherwise
+}
+
+// Sizes from which a choice makes a difference.
+const (
+	parallelCost   = 1 << 16 // multiply-adds below which threads cost more than they save
+	streamingBytes = 1 << 20 // an output below this stays in the cache anyway
+	cachedRow      = 1 << 15 // elements of a row that may be kept beside the row itself
+)
+
+// defaultSchedule is the conservative start: all cores, the widest vectors,
+// nothing that could go wrong.
+func defaultSchedule(p *plan, d kernelwright.Device) schedule {
+	s := schedule{}
+	cores := d.Specs.Cores
+	if d.Specs.Threads > 0 && (cores == 0 || d.Specs.Threads < cores) {
+		cores = d.Specs.Threads
+	}
+	cores = max(cores, 1)
+	var threads []int
+	for n := 1; n < cores; n *= 2 {
+		threads = append(threads, n)
+	}
+	s["threads"] = kernelwright.Knob{Value: cores, Choices: append(threads, cores)}
+	vectors := []int{1, 4, 8}
+	width := 8
+	if d.Specs.VectorBits >= 512 || slices.ContainsFunc(d.Specs.ISA, func(i string) bool { return i == "avx512f" }) {
+		vectors = append(vectors, 16)
+	}
+	s["vector"] = kernelwright.Knob{Value: width, Choices: vectors}
+	var rows, sums, lanes, columns, big, cached bool
+	for _, st := range p.steps {
+		k := st.kernel
+		if k == nil {
+			continue
+		}
+		g := k.geometry()
+		rows = rows || (k.kind == reduceKernel && !g.lanes)
+		lanes = lanes || g.lanes
+		columns = columns || (k.kind == reduceKernel && g.lanes)
+		for _, a := range k.anchors {
+			sums = sums || (a.value.kind == reduce && a.value.op == "sum" && a.value.dtype == f32)
+		}
+		for _, b := range k.stores {
+			big = big || (streamable(k, b) && numel(b.buf.shape)*4 >= streamingBytes)
+		}
+		cached = cached || len(k.cacheable(g)) > 0
+	}
+	if rows || columns {
+		s["unroll"] = kernelwright.Knob{Value: 1, Choices: []int{1, 2, 4, 8}}
+	}
+	switch {
+	case rows && sums && !lanes:
+		s["tile"] = kernelwright.Knob{Value: 0, Choices: []int{0, 512, 2048, 8192}}
+	case lanes:
+		s["tile"] = kernelwright.Knob{Value: 512, Choices: []int{64, 128, 256, 512, 1024, 2048, 4096}}
+	}
+	if cached {
+		s["passes"] = kernelwright.Knob{Value: 3, Choices: []int{2, 3}}
+	}
+	if big {
+		s["nontemporal"] = kernelwright.Knob{Value: 0, Choices: []int{0, 1}}
+	}
+	if len(p.covered) > 1 {
+		s["fuse"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1}}
+	}
+	return s
+}
+
+// streamable reports whether a store may go past the cache: a full one of
+// floats.
+func streamable(k *kernel, b store) bool {
+	return !b.row && b.buf.dtype == f32 && k.kind != scanKernel
+}
+
+// with returns the schedule with some knobs set, as far as they exist and
+// have that choice.
+func (s schedule) with(knobs map[string]int) schedule {
+	out := schedule{}
+	for name, k := range s {
+		if v, ok := knobs[name]; ok && slices.Contains(k.Choices, v) {
+			k.Value = v
+		}
+		out[name] = k
+	}
+	return out
+}
+
+// safer returns the schedule one step nearer to plain code, and false at the
+// end of that way. The order goes from what is most likely to be at fault.
+func (s schedule) safer() (schedule, bool) {
+	steps := []map[string]int{
+		{"nontemporal": 0},
+		{"passes": 3},
+		{"unroll": 1, "tile": s.plainTile()},
+		{"vector": 4},
+		{"vector": 1},
+		{"threads": 1},
+		{"fuse": 0},
+	}
+	for _, knobs := range steps {
+		next := s.with(knobs)
+		if knobs["vector"] == 4 && s.get("vector", 0) == 1 {
+			continue
+		}
+		for name := range knobs {
+			if next[name].Value != s[name].Value {
+				return next, true
+			}
+		}
+	}
+	return s, false
+}
+
+func (s schedule) plainTile() int {
+	if k, ok := s["tile"]; ok && slices.Contains(k.Choices, 0) {
+		return 0
+	}
+	return 512
+}

@@ -1,0 +1,265 @@
+"""Small reference modules for the built-in Coder: each operator kind, odd sizes, fusions.
+
+Every case is ``name: (module, inputs)``; inputs are drawn from a fixed seed. Imported by
+generate.py and check.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+Case = tuple[nn.Module, list[Any]]
+
+
+class Fn(nn.Module):
+    """A module around a function of the inputs."""
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        super().__init__()
+        self.f = f
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.f(*inputs)
+
+
+class Wrapped(nn.Module):
+    """A layer with something after it."""
+
+    def __init__(self, layer: nn.Module, after: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.layer = layer
+        self.after = after
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.after(self.layer(x))
+
+
+class Block(nn.Module):
+    """Parameters at several depths, in-place operators, constants outside the state_dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.layers = nn.ModuleList([nn.BatchNorm2d(8), nn.GroupNorm(2, 8)])
+        self.bias = nn.Parameter(torch.randn(8, 1, 1))
+        self.register_buffer("shift", torch.randn(9), persistent=False)
+        self.scale = torch.tensor(1.7)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = self.layers[0](self.conv(x))
+        y += self.bias
+        y = F.relu(y, inplace=True) * self.scale
+        z = self.layers[1](y)
+        return {"z": z, "pooled": F.max_pool2d(z, 2), "mean": y.mean((2, 3)), "row": z + self.shift}
+
+
+class Masked(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.softmax((x * 0.3).masked_fill(mask, float("-inf")), -1)
+
+
+class RMS(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(n))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+
+
+class Exclusive(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(torch.cat((torch.zeros_like(x[:, :1]), x[:, :-1]), 1), 1)
+
+
+UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "silu": F.silu,
+    "mish": F.mish,
+    "hardtanh": F.hardtanh,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
+    "elu": lambda x: F.elu(x, 1.3),
+    "selu": F.selu,
+    "celu": lambda x: F.celu(x, 0.7),
+    "softplus": F.softplus,
+    "softsign": F.softsign,
+    "logsigmoid": F.logsigmoid,
+    "exp": torch.exp,
+    "expm1": torch.expm1,
+    "log": lambda x: torch.log(x.abs()),
+    "log1p": lambda x: torch.log1p(x.abs()),
+    "sqrt": lambda x: torch.sqrt(x.abs()),
+    "rsqrt": lambda x: torch.rsqrt(x.abs() + 0.1),
+    "pow": lambda x: x.abs().pow(1.7) + x.pow(3) - x.pow(-1),
+    "erf": torch.erf,
+    "abs_clamp": lambda x: x.abs().clamp(0.1, 2.0) - torch.clamp_min(x, -0.5),
+    "arithmetic": lambda x: (2.0 - x) / (x * x + 1.5) + torch.rsub(x, 3.0, alpha=0.5) - x * 0.25,
+    "where": lambda x: (
+        torch.where(x > 0.3, x, -x) + torch.maximum(x, 0.5 - x) - torch.minimum(x, x * 2)
+    ),
+    "compare": lambda x: ((x > 0) & (x < 1)) | ~(x >= -1),
+    "round": lambda x: torch.floor(x) + torch.ceil(x * 1.3) + torch.round(x * 3) + torch.trunc(x),
+    "views": lambda x: (x.t() * 2).reshape(-1)[3:].flip(0) + 1,
+}
+
+
+def cases() -> dict[str, Case]:
+    """Returns all cases, the same ones each time."""
+    torch.manual_seed(20)
+    out: dict[str, Case] = {}
+    for name, f in UNARY.items():
+        out[f"unary_{name}"] = (Fn(f), [torch.randn(37, 53) * 2])
+    x = torch.randn(6, 5, 7, 11)
+    m = torch.randn(33, 129) * 3
+    rows = {
+        "sum": lambda x: x.sum(-1),
+        "mean_keep": lambda x: x.mean(-1, keepdim=True),
+        "amax": lambda x: x.amax(-1),
+        "min_dim": lambda x: x.min(1)[0],
+        "prod": lambda x: (x * 0.3).prod(-1),
+        "var": lambda x: x.var(-1),
+        "std": lambda x: x.std(1, unbiased=False),
+        "norm": lambda x: torch.norm(x, dim=1),
+        "norm1": lambda x: torch.norm(x, p=1, dim=0),
+        "logsumexp": lambda x: torch.logsumexp(x, -1),
+        "column_sum": lambda x: x.sum(0),
+        "column_max": lambda x: x.amax(0),
+        "column_var": lambda x: x.var(0),
+        "all_mean": lambda x: (x * x).mean(),
+        "all_max": lambda x: x.max(),
+        "frobenius": lambda x: x / torch.norm(x, p="fro"),
+        "l1_normalise": lambda x: x / x.abs().sum(1, keepdim=True),
+        "l2_normalise": lambda x: F.normalize(x, dim=1),
+        "softmax": lambda x: torch.softmax(x, -1),
+        "softmax_0": lambda x: torch.softmax(x, 0),
+        "log_softmax": lambda x: F.log_softmax(x, 1),
+        "argmax": lambda x: torch.argmax(x, 1),
+        "argmin_0": lambda x: torch.argmin(x, 0),
+        "argmax_all": lambda x: torch.argmax(x),
+        "max_with_index": lambda x: x.max(1),
+        "cumsum": lambda x: torch.cumsum(x, 1),
+        "cumsum_0": lambda x: torch.cumsum(x, 0) * 2,
+        "cumprod": lambda x: torch.cumprod(x * 0.4, 1),
+        "reverse_cumsum": lambda x: torch.cumsum(x.flip(1), 1).flip(1),
+        "chain": lambda x: (
+            (F.gelu(x) + 1).sum(1, keepdim=True).sqrt().abs() + x.mean(1, keepdim=True)
+        ),
+        "two_outputs": lambda x: (F.relu(x), F.relu(x).sum(1)),
+        "softmax_of_softmax": lambda x: torch.softmax(torch.softmax(x, 1) * 3, 1).sum(0),
+        "transposed_softmax": lambda x: torch.softmax(x.t(), 1),
+        "matmul_epilogue": lambda x: F.gelu(torch.matmul(x, x.t()) * 0.1).amax(1),
+    }
+    for name, f in rows.items():
+        out[name] = (Fn(f), [m.clone()])
+    middle = {
+        "middle_sum": lambda x: x.sum(1),
+        "middle_pair": lambda x: x.mean((1, 3)),
+        "outer_pair": lambda x: x.var((0, 2, 3)),
+        "middle_softmax": lambda x: torch.softmax(x, 1),
+        "middle_argmax": lambda x: x.argmax(2),
+        "middle_cumsum": lambda x: x.cumsum(2),
+        "max_pool": lambda x: F.max_pool2d(x, 3, 2, 1),
+        "max_pool_dilated": lambda x: F.max_pool2d(F.relu(x), 2, 1, 1, dilation=2) + 1,
+        "avg_pool": lambda x: F.avg_pool2d(x, 3, 2, 1),
+        "avg_pool_inside": lambda x: (
+            F.avg_pool2d(x, (2, 3), (1, 2), 1, count_include_pad=False) * 2
+        ),
+        "max_pool1d": lambda x: F.max_pool1d(x[:, :, 0], 4, 3, 1),
+        "avg_pool3d": lambda x: F.avg_pool3d(x, 2),
+        "adaptive": lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1),
+        "global_max": lambda x: F.adaptive_max_pool2d(x, 1),
+        "permuted": lambda x: x.permute(0, 2, 3, 1).softmax(-1) + x.permute(0, 2, 3, 1),
+    }
+    for name, f in middle.items():
+        out[name] = (Fn(f), [x.clone()])
+    layers: dict[str, tuple[nn.Module, torch.Tensor]] = {
+        "layer_norm": (nn.LayerNorm(129), m),
+        "layer_norm_3d": (nn.LayerNorm((5, 7, 11)), x),
+        "rms_norm": (RMS(129), m),
+        "rms_layer": (nn.RMSNorm(129, eps=1e-5), m),
+        "group_norm": (nn.GroupNorm(3, 9), torch.randn(4, 9, 5, 6)),
+        "group_norm_mish": (
+            Wrapped(nn.GroupNorm(2, 8), lambda y: F.mish(y).mean((2, 3))),
+            torch.randn(4, 8, 5, 6),
+        ),
+        "batch_norm": (Wrapped(nn.BatchNorm2d(5), F.relu), x),
+        "batch_norm_1d": (nn.BatchNorm1d(129), m),
+        "instance_norm": (nn.InstanceNorm2d(5, affine=True), x),
+        "prelu": (nn.PReLU(5), x),
+        "linear_softmax": (Wrapped(nn.Linear(129, 31), lambda y: torch.softmax(F.silu(y), 1)), m),
+        "conv_pool": (Wrapped(nn.Conv2d(5, 4, 3), lambda y: F.max_pool2d(F.relu(y), 2).tanh()), x),
+        "conv_group_norm": (
+            Wrapped(
+                nn.Sequential(nn.Conv2d(5, 4, 3), nn.GroupNorm(2, 4)),
+                lambda y: F.hardswish(y).mean((1, 2, 3)),
+            ),
+            x,
+        ),
+        "block": (Block(), torch.randn(4, 3, 9, 9)),
+    }
+    for name, (layer, data) in layers.items():
+        for p in [*layer.parameters(), *layer.buffers()]:
+            if p.is_floating_point():
+                p.data = torch.rand_like(p) + 0.3
+        out[name] = (layer, [data.clone()])
+    y = torch.randn(33, 129)
+    out["masked_softmax"] = (
+        Masked(),
+        [m.clone(), (torch.rand(1, 129) < 0.3) & (torch.arange(129) > 0)],
+    )
+    out["masked_cumsum"] = (
+        Fn(lambda a, b: torch.cumsum(a * b, 1)),
+        [m.clone(), torch.rand(33, 129) > 0.5],
+    )
+    out["exclusive_cumsum"] = (Exclusive(), [m.clone()])
+    pairs: dict[str, Callable[..., Any]] = {
+        "broadcast": lambda a, b: (a + b[:1]) * b[:, :1] - a.mean(0),
+        "mse": F.mse_loss,
+        "smooth_l1": lambda a, b: F.smooth_l1_loss(a, b, beta=0.7),
+        "huber": lambda a, b: F.huber_loss(a, b, delta=0.4, reduction="sum"),
+        "kl_div": lambda a, b: F.kl_div(
+            F.log_softmax(a, 1), F.softmax(b, 1), reduction="batchmean"
+        ),
+        "hinge": lambda a, b: torch.mean(torch.clamp(1 - a * b, min=0)),
+        "cosine": lambda a, b: 1 - F.cosine_similarity(a, b, dim=1).mean(),
+        "triplet": lambda a, b: F.triplet_margin_loss(a, b, a.flip(0)),
+        "bce": lambda a, b: F.binary_cross_entropy_with_logits(a, torch.sigmoid(b)),
+    }
+    for name, f in pairs.items():
+        out[name] = (Fn(f), [m.clone(), y.clone()])
+    target = torch.randint(0, 129, (33,))
+    target[3] = -100
+    out["cross_entropy"] = (Fn(F.cross_entropy), [m.clone(), target])
+    out["nll"] = (
+        Fn(lambda a, t: F.nll_loss(F.log_softmax(a, 1), t, reduction="sum")),
+        [m.clone(), target],
+    )
+    out["cross_entropy_2d"] = (Fn(F.cross_entropy), [x.clone(), torch.randint(0, 5, (6, 7, 11))])
+    wide = torch.randn(3, 70001)
+    out["wide_rows"] = (Fn(lambda a: (torch.softmax(a[0], 0), a.sum(1), a.std())), [wide])
+    out["wide_columns"] = (Fn(lambda a: (a.mean(0), a.amax(0))), [torch.randn(30011, 5)])
+    out["large_map"] = (Fn(lambda a: F.gelu(a) * 2), [torch.randn(611, 701)])
+    out["large_softmax"] = (Fn(lambda a: torch.softmax(F.gelu(a), -1)), [torch.randn(611, 701)])
+    out["large_columns"] = (Fn(lambda a: torch.log_softmax(a, 1)), [torch.randn(5, 61, 1003)])
+    out["double"] = (
+        Fn(lambda a: torch.softmax(F.gelu(a) + a.log1p(), 1)),
+        [torch.rand(9, 17, dtype=torch.float64)],
+    )
+    out["nested_inputs"] = (
+        Fn(lambda pair, n: [pair[0] * n + pair[1]]),
+        [[m.clone(), y.clone()], 3],
+    )
+    for module, _ in out.values():
+        module.eval()
+    return out
