@@ -1,0 +1,23 @@
+"""Group norm of an image batch, eight groups."""
+
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, groups: int, channels: int):
+        super().__init__()
+        self.norm = nn.GroupNorm(groups, channels)
+        nn.init.normal_(self.norm.weight, 1.0, 0.3)
+        nn.init.normal_(self.norm.bias, 0.0, 0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x)
+
+
+def get_inputs():
+    return [torch.randn(16, 64, 64, 64)]
+
+
+def get_init_inputs():
+    return [8, 64]
