@@ -108,10 +108,10 @@ func emitCPP(p *plan, knobs schedule) string {
 	var head strings.Builder
 	// Selects between values that may trap can then be vectorised; nothing
 	// here reads the exception flags.
-	head.WriteString("#pragma GCC optimize(\"no-trapping-math\")\n")
+	head.WriteString("#pragma GCC optimize(\"no-trapping-math\")\n") //nolint:misspell // GCC's spelling
 	switch v := knobs.get("vector", 8); v {
 	case 1:
-		head.WriteString("#pragma GCC optimize(\"no-tree-vectorize\")\n")
+		head.WriteString("#pragma GCC optimize(\"no-tree-vectorize\")\n") //nolint:misspell // GCC's spelling
 	default:
 		fmt.Fprintf(&head, "#if defined(__AVX512F__) || %d <= 256\n#pragma GCC target(\"prefer-vector-width=%d\")\n#endif\n", v*32, v*32)
 	}
@@ -646,8 +646,8 @@ func (b *body) at(s store) string {
 
 // laneLoop runs over the lanes of a tile, with the position along the
 // innermost dimension in its usual name.
-func (b *body) laneLoop(clause string, f func()) {
-	b.simd(clause, "lane", "0", "lanes")
+func (b *body) laneLoop(f func()) {
+	b.simd("", "lane", "0", "lanes")
 	b.push()
 	b.line("const long long i%d = start + lane;", b.g.inner)
 	f()
@@ -655,7 +655,7 @@ func (b *body) laneLoop(clause string, f func()) {
 	b.close()
 }
 
-// storeLoops writes full stores in the innermost loop of a tile or a block of
+// storing writes full stores in the innermost loop of a tile or a block of
 // a row; those that go past the cache through a buffer that stays in it.
 func (b *body) storing(stores []store, first, count string, f func(func(store, string))) {
 	var past []store
@@ -698,7 +698,7 @@ func (b *body) maps() {
 	roots := storedValues(b.k.stores)
 	b.compute(0, roots...)
 	b.storing(b.k.stores, "start", "lanes", func(put func(store, string)) {
-		b.laneLoop("", func() {
+		b.laneLoop(func() {
 			b.compute(len(b.g.order)+1, roots...)
 			for _, s := range b.k.stores {
 				put(s, b.text(s.value))
@@ -778,7 +778,7 @@ func (b *body) scans() {
 		if len(b.g.order) > 0 {
 			b.compute(1, roots...)
 		}
-		b.laneLoop("", func() { step("[lane]") })
+		b.laneLoop(func() { step("[lane]") })
 	} else {
 		step("")
 	}

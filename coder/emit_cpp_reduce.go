@@ -60,7 +60,7 @@ func (c acc) join(name, x string) string {
 func (b *body) reductions() {
 	for _, v := range b.plan.all { // in a fixed order
 		if b.cached[v] {
-			_, length := b.k.rows()
+			length := b.k.rowLength()
 			b.line("alignas(64) float scratch%d[%d];", v.id, length)
 		}
 	}
@@ -107,7 +107,7 @@ func (b *body) reductions() {
 	}
 	b.compute(0, roots...)
 	if b.g.lanes {
-		b.laneLoop("", func() {
+		b.laneLoop(func() {
 			b.compute(len(b.g.order)+1, roots...)
 			put()
 		})
@@ -241,7 +241,7 @@ func (b *body) perLane(all []*value) {
 	for _, v := range found {
 		b.line("%s w%d[%d];", cppTypes[v.dtype], v.id, b.tile)
 	}
-	b.laneLoop("", func() {
+	b.laneLoop(func() {
 		b.compute(len(b.g.order)+1, found...)
 		for _, v := range found {
 			b.line("w%d[lane] = %s;", v.id, b.text(v))
@@ -357,7 +357,7 @@ func (b *body) loops(accs []acc, stores []store, cut int) {
 	}
 	if b.g.lanes {
 		b.storing(stores, "start", "lanes", func(put func(store, string)) {
-			b.laneLoop("", func() { b.element(accs, stores, "[lane]", put) })
+			b.laneLoop(func() { b.element(accs, stores, "[lane]", put) })
 		})
 	} else {
 		lo, hi := "0", b.size(b.g.inner)
@@ -385,7 +385,7 @@ func (b *body) severalRows(accs []acc, stores []store, lo, hi string) string {
 	left := fmt.Sprintf("left%d", b.loopsMade)
 	b.line("const long long %s = %s + (%s - (%s)) / %d * %d;", left, lo, hi, lo, unroll, unroll)
 	b.open("for (long long rows%d = %s; rows%d < %s; rows%d += %d)", i, lo, i, left, i, unroll)
-	b.laneLoop("", func() {
+	b.laneLoop(func() {
 		for u := range unroll {
 			b.open("")
 			b.push()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 )
 
@@ -356,5 +357,36 @@ func decodeGraph(b []byte) (*graph, error) {
 			return nil, fmt.Errorf("captured graph: %q is no name", n.Name)
 		}
 	}
-	return g, nil
+	var err error
+	check := func(m tensorMeta) {
+		n := 1
+		for _, d := range m.Shape {
+			if d < 0 || d > maxElements || (d > 0 && n > maxElements/d) {
+				err = fmt.Errorf("captured graph: a tensor of shape %v", m.Shape)
+				return
+			}
+			n *= max(d, 1)
+		}
+		if len(m.Shape) > maxRank {
+			err = fmt.Errorf("captured graph: a tensor of %d dimensions", len(m.Shape))
+		}
+	}
+	for _, i := range g.Inputs {
+		check(i.tensorMeta)
+	}
+	for _, t := range slices.Concat(g.Parameters, g.Constants) {
+		check(t.tensorMeta)
+	}
+	for _, n := range g.Nodes {
+		for _, o := range n.Outputs {
+			check(o)
+		}
+	}
+	return g, err
 }
+
+// What a graph that came from outside may hold.
+const (
+	maxElements = 1 << 40
+	maxRank     = 16
+)

@@ -106,17 +106,13 @@ func (k *kernel) walkable(a, b int) bool {
 	return ok
 }
 
-// rows returns how many rows a kernel reduces, and their length.
-func (k *kernel) rows() (rows, length int) {
-	rows, length = 1, 1
-	for d, n := range k.space {
-		if k.kind != mapKernel && slices.Contains(k.dims, d) {
-			length *= n
-		} else {
-			rows *= n
-		}
+// rowLength returns how many elements a row has that is reduced.
+func (k *kernel) rowLength() int {
+	n := 1
+	for _, d := range k.dims {
+		n *= k.space[d]
 	}
-	return rows, length
+	return n
 }
 
 // cost is a rough number of multiply-adds of the whole kernel.
@@ -141,8 +137,7 @@ func (k *kernel) cost() int {
 // instead of computing them again: dear ones, over rows short enough to stay
 // in the cache.
 func (k *kernel) cacheable(g geometry) []*value {
-	_, length := k.rows()
-	if k.kind != reduceKernel || g.lanes || len(g.order) > 0 || length > cachedRow {
+	if k.kind != reduceKernel || g.lanes || len(g.order) > 0 || k.rowLength() > cachedRow {
 		return nil
 	}
 	stages := map[*value]map[int]bool{}

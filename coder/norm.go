@@ -63,7 +63,7 @@ func trailing(shape []int, k int) []int {
 func init() {
 	lowerers["layer_norm"] = func(l *lowering, n graphNode) ([]*value, bool) {
 		v, ok := l.operands(n, 2, 3)
-		shape, ok2 := n.arg(1, "normalized_shape").ints()
+		shape, ok2 := n.arg(1, "normalized_shape").ints() //nolint:misspell // torch's spelling
 		if !ok || !ok2 {
 			return nil, false
 		}
@@ -72,7 +72,7 @@ func init() {
 	}
 	lowerers["rms_norm"] = func(l *lowering, n graphNode) ([]*value, bool) {
 		v, ok := l.operands(n, 2)
-		shape, ok2 := n.arg(1, "normalized_shape").ints()
+		shape, ok2 := n.arg(1, "normalized_shape").ints() //nolint:misspell // torch's spelling
 		if !ok || !ok2 {
 			return nil, false
 		}

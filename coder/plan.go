@@ -374,7 +374,7 @@ func (p *plan) outside(k *kernel, v *value, placed map[*value]*kernel) *value {
 		}
 		out := v
 		switch {
-		case v.kind == access && !(placed[v.args[0]] == k && k.own(v)):
+		case v.kind == access && (placed[v.args[0]] != k || !k.own(v)):
 			b := p.keep(placed[v.args[0]], v.args[0])
 			out = p.intern(value{kind: load, buf: b, dtype: b.dtype, shape: v.shape, idx: []index{flat(v.idx, b.shape, v.shape)}})
 		case v.kind == point || (v.kind == load && len(v.args) > 0):

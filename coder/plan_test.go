@@ -36,7 +36,7 @@ func TestPlans(t *testing.T) {
 		"softmax_0":       {1, 2, 0, "threads tile unroll vector"},
 		"layer_norm":      {1, 2, 0, "threads tile unroll vector"},
 		"group_norm":      {1, 2, 0, "threads tile unroll vector"},
-		"rms_norm":        {1, 1, 0, "threads tile unroll vector"},
+		"rms_norm":        {1, 1, 0, "fuse threads tile unroll vector"},
 		"masked_softmax":  {1, 2, 0, "fuse passes threads tile unroll vector"},
 		"cross_entropy":   {2, 2, 0, "threads tile unroll vector"},
 		"reverse_cumsum":  {1, 0, 0, "threads vector"},

@@ -24,16 +24,6 @@ func (d dtype) known() bool {
 
 func (d dtype) floating() bool { return d == f32 || d == f64 }
 
-func (d dtype) size() int {
-	switch d {
-	case f64, i64:
-		return 8
-	case boole:
-		return 1
-	}
-	return 4
-}
-
 // buffer is memory that a plan reads or writes, densely packed.
 type buffer struct {
 	name  string // of the Python variable
@@ -86,7 +76,6 @@ type window struct {
 	kernel, stride, padding, dilation, in []int
 	divisor                               int  // of an average; 0 counts the elements
 	counted                               bool // the average counts padding
-	ceil                                  []int
 }
 
 // values makes values, each one once.

@@ -148,7 +148,7 @@ func TestLiteralsReadBackAsThemselves(t *testing.T) {
 		if !ok {
 			t.Fatalf("no value for %s", k)
 		}
-		s, name, _ := cutLast(k)
+		s, name := cutLast(k)
 		if s != section {
 			section = s
 			text.WriteString("[" + s + "]\n")

@@ -128,8 +128,8 @@ func Nearest(key string) string {
 	for _, k := range Keys() {
 		d := distance(key, k)
 		d = min(d, distance(key, strings.ReplaceAll(k, ".", "_")))
-		_, last, _ := cutLast(k)
-		_, mine, _ := cutLast(key)
+		_, last := cutLast(k)
+		_, mine := cutLast(key)
 		// A right name in a wrong section beats any respelling of another.
 		if mine == last {
 			d = min(d, 1)
@@ -147,12 +147,12 @@ func Nearest(key string) string {
 	return best
 }
 
-func cutLast(key string) (section, name string, ok bool) {
+func cutLast(key string) (section, name string) {
 	i := strings.LastIndexByte(key, '.')
 	if i < 0 {
-		return "", key, false
+		return "", key
 	}
-	return key[:i], key[i+1:], true
+	return key[:i], key[i+1:]
 }
 
 // distance is Damerau's, with neighbouring letters swapped counting once: the

@@ -42,16 +42,19 @@ class LayoutError(ValueError):
     """A layout from another process does not fit its block."""
 
 
-def layout_of(tensors: Sequence[torch.Tensor]) -> tuple[Layout, int]:
-    """Returns the layout for tensors of these dtypes and shapes, and the block's size in bytes."""
+def layout_of(tensors: Sequence[torch.Tensor], guard: int = 0) -> tuple[Layout, int]:
+    """Returns the layout for tensors of these dtypes and shapes, and the block's size in bytes.
+
+    ``guard`` bytes, a multiple of the alignment, are left free before, between and after the tensors.
+    """
     layout: Layout = []
-    offset = 0
+    offset = guard
     for t in tensors:
         if t.dtype not in DTYPE_NAMES:
             raise LayoutError(f"dtype {t.dtype} cannot be shared")
         layout.append({"dtype": DTYPE_NAMES[t.dtype], "shape": list(t.shape), "offset": offset})
         size = t.numel() * t.element_size()
-        offset += -(-size // ALIGNMENT) * ALIGNMENT
+        offset += -(-size // ALIGNMENT) * ALIGNMENT + guard
     return layout, max(offset, ALIGNMENT)
 
 
@@ -111,6 +114,10 @@ class Block:
             flat = torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset)
             out.append(flat.view(shape))
         return out
+
+    def bytes(self) -> torch.Tensor:
+        """Returns the whole block as bytes."""
+        return torch.frombuffer(self._map, dtype=torch.uint8, count=self.size)
 
     def close(self) -> None:
         """Unmaps, once no view is left, and closes the descriptor."""

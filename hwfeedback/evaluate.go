@@ -1,0 +1,311 @@
+package hwfeedback
+
+import (
+	"cmp"
+	"context"
+	_ "embed" // the canary
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// A task and a candidate that are known to be right: when they pass, the
+// machinery works.
+var (
+	//go:embed canary/reference.py
+	canaryReference string
+	//go:embed canary/candidate.py
+	canaryCandidate string
+)
+
+// Evaluate says what the hardware makes of a candidate. The error is for
+// infrastructure, cancellation, or a reference that is no task; whatever the
+// candidate does is a verdict. A verdict reached before under the same
+// conditions is returned with Cached set.
+func (e *Evaluator) Evaluate(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error) {
+	if level != kernelwright.Quick && level != kernelwright.Certify {
+		return kernelwright.Verdict{}, infrastructure("evaluate", fmt.Errorf("there is no level %q", level))
+	}
+	v, err := e.attempt(ctx, task, cand, level)
+	if err == nil || !inducible(ctx, err) {
+		return v, err
+	}
+	// A candidate can provoke this in order to be measured again, or not at all.
+	// So it gets one fresh slot, and no third.
+	e.options.Log.Warn("the evaluation failed and is tried again", "task", task.Name, "error", err)
+	if err := e.super.renew(ctx); err != nil {
+		return kernelwright.Verdict{}, err
+	}
+	v, again := e.attempt(ctx, task, cand, level)
+	if again == nil || !inducible(ctx, again) {
+		return v, again
+	}
+	if sick := e.canary(ctx, task); sick != nil {
+		if ctx.Err() != nil {
+			return kernelwright.Verdict{}, context.Cause(ctx)
+		}
+		e.options.Log.Error("the canary failed too", "error", sick)
+		return kernelwright.Verdict{}, again
+	}
+	// Not cached: it rests on the machine's state, and a machine can be sick twice.
+	v = e.verdict(task, cand, level)
+	v.Status = kernelwright.Crashed
+	v.Reason = "its evaluation broke down twice, on fresh processes, while a known candidate passed"
+	v.Hint = "look for exhausted memory, signals to other processes, and endless output"
+	v.Evidence = []string{"first: " + oneLine(err), "second: " + oneLine(again)}
+	return v, nil
+}
+
+// inducible reports whether a candidate could have caused the error. What the
+// caller ended and what we said wrongly it could not.
+func inducible(ctx context.Context, err error) bool {
+	if ctx.Err() != nil || errors.Is(err, errEvaluatorClosed) {
+		return false
+	}
+	var infra *kernelwright.InfrastructureError
+	if !errors.As(err, &infra) {
+		return false
+	}
+	var start *startError
+	var remote *remoteError
+	if errors.As(err, &start) || (errors.As(err, &remote) && remote.Kind == "protocol") {
+		return false
+	}
+	return true
+}
+
+// canary judges a known candidate, and inspects the candidate's own task, on
+// a fresh slot. It returns why that failed.
+func (e *Evaluator) canary(ctx context.Context, task kernelwright.Task) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, canaryTimeout, errors.New("the canary did not finish"))
+	defer cancel()
+	if err := e.super.renew(ctx); err != nil {
+		return err
+	}
+	if _, err := e.inspect(ctx, task.Name, task.Source); err != nil {
+		return fmt.Errorf("inspect the task: %w", err)
+	}
+	known, err := e.inspect(ctx, "canary", canaryReference)
+	if err != nil {
+		return fmt.Errorf("inspect the canary: %w", err)
+	}
+	v, err := e.judge(ctx, known, kernelwright.Candidate{Source: canaryCandidate, Language: kernelwright.CPP}, kernelwright.Quick, []string{"eager"})
+	if err != nil {
+		return err
+	}
+	if !v.Status.OK() {
+		return fmt.Errorf("the canary is %s: %s", v.Status, v.Reason)
+	}
+	return nil
+}
+
+// attempt is one evaluation, from the cache or on the hardware.
+func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error) {
+	p, err := e.parse(ctx, cand.Source, "candidate")
+	if err != nil {
+		return kernelwright.Verdict{}, requestError(err)
+	}
+	hash := p.NormalisedHash
+	if hash == "" { // it does not parse: only the same text is the same candidate
+		hash = kernelwright.HashText(cand.Source)
+	}
+	key := e.verdictKey(task, hash, cand, level)
+	var v kernelwright.Verdict
+	if e.recall(ctx, cacheVerdict, key, &v) {
+		v.Cached = true
+		return v, nil
+	}
+	cand.Language = cmp.Or(cand.Language, p.Language)
+	if v, err = e.judge(ctx, task, cand, level, baselineNames); err != nil {
+		return kernelwright.Verdict{}, err
+	}
+	v.Candidate = hash
+	if keeps(v.Status) {
+		e.remember(ctx, cacheVerdict, key, v)
+	}
+	return v, nil
+}
+
+// keeps says which verdicts are cached: those that the same machine would
+// reach again. A candidate that ran out of time may have met a busy machine,
+// so it is asked again; one that crashed in its own process did so by itself.
+func keeps(s kernelwright.Status) bool {
+	return s != kernelwright.TimedOut && s != ""
+}
+
+// verdictKey names everything that a verdict depends on. Language is in it
+// because the same text may be submitted as either; the sandbox because what
+// "weak" lets pass proves less.
+func (e *Evaluator) verdictKey(task kernelwright.Task, hash string, cand kernelwright.Candidate, level kernelwright.Level) string {
+	return joinKey(task.Fingerprint, hash, string(cand.Language), string(level), e.device.Key, e.options.Sandbox, precision,
+		kernelwright.Version, e.harness.hash, e.versions["torch"])
+}
+
+// learnedKey names what the baselines and the calibration of a task depend on.
+func (e *Evaluator) learnedKey(task kernelwright.Task) string {
+	return joinKey(task.Fingerprint, e.device.Key, precision, kernelwright.Version, e.harness.hash, e.versions["torch"])
+}
+
+// joinKey joins the parts of a key with a separator that none of them has.
+func joinKey(parts ...string) string { return strings.Join(parts, "|") }
+
+// buildReply is the referee's answer to a build. Status is empty when there is
+// something to run.
+type buildReply struct {
+	Build          kernelwright.BuildReport   `json:"build"`
+	Status         kernelwright.Status        `json:"status"`
+	Reason         string                     `json:"reason"`
+	Hint           string                     `json:"hint"`
+	Evidence       []string                   `json:"evidence"`
+	Output         string                     `json:"output"`
+	NormalisedHash string                     `json:"normalised_hash"`
+	Language       kernelwright.Language      `json:"language"`
+	Sandbox        kernelwright.SandboxReport `json:"sandbox"`
+}
+
+// learned is what an evaluation finds out about its task, for the next one.
+type learned struct {
+	Calibration json.RawMessage `json:"calibration"`
+	Baselines   json.RawMessage `json:"baselines"`
+}
+
+// judge builds and evaluates. Nothing is asked of the verdict cache.
+func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level, baselines []string) (kernelwright.Verdict, error) {
+	began := time.Now()
+	taskPart := map[string]any{"fingerprint": task.Fingerprint, "source": task.Source, "name": task.Name,
+		"least_bytes": task.LeastBytes, "operations": task.Operations, "flags": flags(task.Flags)}
+	body := map[string]any{"task": taskPart, "candidate": candidateBody(cand), "device": "cpu", "threads": e.threads,
+		"sandbox": e.options.Sandbox, "cache_dir": e.cacheDir()}
+	built, err := e.super.request(ctx, "build", body, buildTimeout)
+	if err != nil {
+		return kernelwright.Verdict{}, requestError(err)
+	}
+	var b buildReply
+	if err := json.Unmarshal(built, &b); err != nil {
+		return kernelwright.Verdict{}, infrastructure("build", err)
+	}
+	buildSeconds := time.Since(began).Seconds()
+	if b.Status != "" {
+		v := e.verdict(task, cand, level)
+		v.Status, v.Reason, v.Hint, v.Build, v.Evidence, v.Output = b.Status, b.Reason, b.Hint, b.Build, b.Evidence, b.Output
+		v.Candidate = cmp.Or(b.NormalisedHash, v.Candidate)
+		v.Language = cmp.Or(v.Language, b.Language)
+		v.Sandbox.Missing = b.Sandbox.Missing
+		v.CostS["build"] = buildSeconds
+		return v, nil
+	}
+
+	lease, err := e.leases.Acquire(ctx, e.device.String())
+	if err != nil {
+		return kernelwright.Verdict{}, err
+	}
+	defer e.letGo(lease)
+	deadline, wall := quickTimeout, quickWall
+	if level == kernelwright.Certify {
+		deadline, wall = certifyTimeout, certifyWall
+	}
+	learnedKey := e.learnedKey(task)
+	known := map[string]json.RawMessage{"calibration": nil, "baselines": nil}
+	for part, kind := range map[string]string{"calibration": cacheCalibration, "baselines": cacheBaselines} {
+		var value json.RawMessage
+		if e.recall(ctx, kind, learnedKey, &value) {
+			known[part] = value
+		}
+	}
+	body["level"], body["precision"], body["build"] = level, precision, built
+	body["ceilings"], body["specs"] = e.device.Ceilings, e.device.Specs
+	body["kernelwright_version"], body["harness"] = kernelwright.Version, e.harness.hash
+	body["known"], body["want_baselines"] = known, baselines
+	body["limits"] = map[string]any{"wall_s": wall.Seconds()}
+	result, err := e.super.request(ctx, "evaluate", body, deadline, lease.File())
+	if err != nil {
+		return kernelwright.Verdict{}, requestError(err)
+	}
+	var reply struct {
+		Verdict *kernelwright.Verdict `json:"verdict"`
+		Learned learned               `json:"learned"`
+	}
+	if err := json.Unmarshal(result, &reply); err != nil {
+		return kernelwright.Verdict{}, infrastructure("evaluate", err)
+	}
+	if reply.Verdict == nil || reply.Verdict.Status == "" {
+		return kernelwright.Verdict{}, infrastructure("evaluate", errors.New("the referee sent no verdict"))
+	}
+	for kind, value := range map[string]json.RawMessage{cacheCalibration: reply.Learned.Calibration, cacheBaselines: reply.Learned.Baselines} {
+		if len(value) > 0 && string(value) != "null" && string(value) != "{}" {
+			e.remember(ctx, kind, learnedKey, value)
+		}
+	}
+	return e.complete(*reply.Verdict, task, cand, level, b, buildSeconds), nil
+}
+
+// complete adds to a verdict what only this side knows.
+func (e *Evaluator) complete(v kernelwright.Verdict, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level, b buildReply, buildSeconds float64) kernelwright.Verdict {
+	blank := e.verdict(task, cand, level)
+	v.Level, v.Task, v.Device, v.DeviceKey = blank.Level, blank.Task, blank.Device, blank.DeviceKey
+	v.Candidate = cmp.Or(v.Candidate, b.NormalisedHash, blank.Candidate)
+	v.Language = cmp.Or(v.Language, blank.Language, b.Language)
+	if v.Build.Form == "" {
+		v.Build = b.Build
+	}
+	if v.Sandbox.Mode == "" {
+		v.Sandbox = blank.Sandbox
+	}
+	if v.Flags == nil {
+		v.Flags = blank.Flags
+	}
+	if v.Baselines == nil {
+		v.Baselines = blank.Baselines
+	}
+	if v.CostS == nil {
+		v.CostS = map[string]float64{}
+	}
+	if _, ok := v.CostS["build"]; !ok {
+		v.CostS["build"] = buildSeconds
+	}
+	if v.Versions == nil {
+		v.Versions = map[string]string{}
+	}
+	for name, version := range blank.Versions {
+		v.Versions[name] = version
+	}
+	if v.Exported != "" {
+		v.ExportedSHA256 = kernelwright.HashText(v.Exported)
+	}
+	v.Cached = false
+	return v
+}
+
+// verdict returns what is known of a verdict before anything was measured.
+func (e *Evaluator) verdict(task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level) kernelwright.Verdict {
+	return kernelwright.Verdict{
+		Level:     level,
+		Task:      task.Fingerprint,
+		Candidate: kernelwright.HashText(cand.Source),
+		Language:  cand.Language,
+		Device:    e.device.String(),
+		DeviceKey: e.device.Key,
+		Baselines: map[string]float64{},
+		Sandbox:   kernelwright.SandboxReport{Mode: e.options.Sandbox},
+		Flags:     task.Flags,
+		CostS:     map[string]float64{},
+		Versions:  e.Versions(),
+	}
+}
+
+func candidateBody(c kernelwright.Candidate) map[string]any {
+	return map[string]any{"source": c.Source, "language": c.Language}
+}
+
+func flags(f []kernelwright.TaskFlag) []kernelwright.TaskFlag {
+	if f == nil {
+		return []kernelwright.TaskFlag{} // a list on the wire, not null
+	}
+	return f
+}
+
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

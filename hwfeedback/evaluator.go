@@ -1,0 +1,409 @@
+// Package hwfeedback is the truth: it says what a device can reach, what a
+// task is, and what the hardware makes of a candidate. The measuring is done
+// by the Python in harness, in processes of its own; this package starts
+// them, keeps them honest about time and death, and remembers verdicts.
+package hwfeedback
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// Cache keeps small values by kind and key. Errors are logged and otherwise
+// treated as absence: what is lost is measured again.
+type Cache interface {
+	Get(ctx context.Context, kind, key string) (value []byte, found bool, err error)
+	Put(ctx context.Context, kind, key string, value []byte) error
+}
+
+// The kinds of value that an Evaluator keeps in its Cache.
+const (
+	cacheSource      = "source"      // exact text to normalised hash
+	cacheTask        = "task"        // fingerprint to inspected task
+	cacheVerdict     = "verdict"     // see verdictKey
+	cacheCeilings    = "ceilings"    // device key to ceilings
+	cacheCalibration = "calibration" // see learnedKey
+	cacheBaselines   = "baselines"   // see learnedKey
+)
+
+// Deadlines of requests. They are backstops behind the referee's own, which
+// turn a slow candidate into a verdict: reaching one of these means that the
+// referee itself is stuck.
+const (
+	parseTimeout    = time.Minute
+	inspectTimeout  = 5 * time.Minute
+	ceilingsTimeout = 3 * time.Minute
+	buildTimeout    = 10 * time.Minute // load_inline: 18 s alone, minutes beside others
+	quickTimeout    = 20 * time.Minute // the first one on a machine measures all baselines
+	certifyTimeout  = time.Hour
+	exportTimeout   = time.Minute
+	doctorTimeout   = 2 * time.Minute
+	canaryTimeout   = 5 * time.Minute
+
+	// inspectWall is the referee's own limit for a reference, which is then
+	// invalid because it is too slow.
+	inspectWall = 2 * time.Minute
+	// The referee's limits for what a candidate alone takes.
+	quickWall   = 5 * time.Minute
+	certifyWall = 20 * time.Minute
+)
+
+// precision is what a task holds its candidates to: the reference's own.
+const precision = "float32"
+
+// baselineNames are what every candidate is held against on a CPU.
+var baselineNames = []string{"eager", "compile", "max-autotune"}
+
+// Options say how to open an Evaluator. Only DataDir is required.
+type Options struct {
+	DataDir string
+	Python  string // an interpreter with PyTorch; empty: one is made under DataDir
+	Device  string // "cpu", which empty means too
+	Sandbox string // "strict", which empty means too, or "weak"
+	Threads int    // to measure with; 0: one per physical core that may be used
+	Log     *slog.Logger
+	// Progress is told what goes on: while the environment is made (stage
+	// "python") and while a candidate is judged ("build", "verify", "time").
+	// Calls come from the goroutine that waits for the work, one at a time for
+	// each.
+	Progress func(stage, note string)
+}
+
+func (o Options) normalised() (Options, error) {
+	if _, err := selectDevice(o.Device); err != nil {
+		return o, err
+	}
+	switch o.Sandbox {
+	case "":
+		o.Sandbox = "strict"
+	case "strict", "weak":
+	default:
+		return o, &SetupError{Reason: fmt.Sprintf("there is no sandbox %q", o.Sandbox), Hint: `sandbox is "strict" or "weak"`}
+	}
+	if o.DataDir == "" {
+		return o, &SetupError{Reason: "no data folder was named", Hint: "name one with --data-dir"}
+	}
+	abs, err := filepath.Abs(o.DataDir)
+	if err != nil {
+		return o, err
+	}
+	o.DataDir = abs
+	if o.Threads < 0 {
+		return o, &SetupError{Reason: fmt.Sprintf("threads cannot be %d", o.Threads), Hint: "0 is one per physical core"}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Progress == nil {
+		o.Progress = func(string, string) {}
+	}
+	return o, nil
+}
+
+// Evaluator judges candidates on one device. It is safe for concurrent use;
+// requests to the harness go one at a time.
+type Evaluator struct {
+	options  Options
+	harness  harness
+	env      pythonEnv
+	cpu      cpu
+	device   kernelwright.Device
+	threads  int
+	versions map[string]string
+	cache    Cache
+	leases   Leaser
+	super    *supervisor
+	close    sync.Once
+}
+
+// Open finds or makes the Python environment, starts the harness, and has the
+// device with its ceilings, which are measured when this machine's are not in
+// the cache. Errors are *SetupError where a person has something to mend,
+// *kernelwright.InfrastructureError, or the context's.
+func Open(ctx context.Context, o Options, cache Cache, leases Leaser) (*Evaluator, error) {
+	o, err := o.normalised()
+	if err != nil {
+		return nil, err
+	}
+	env, err := newEnvironment(o).get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h, err := embedded()
+	if err != nil {
+		return nil, infrastructure("open", err)
+	}
+	folder, err := h.unpack(o.DataDir)
+	if err != nil {
+		return nil, &SetupError{Reason: err.Error(), Hint: "see that the data folder can be written to", cause: err}
+	}
+	start := func(ctx context.Context) (*forkServer, error) {
+		return startForkServer(ctx, env.Interpreter, folder, forkServerEnv(env, o.DataDir), o.Log)
+	}
+	return open(ctx, &Evaluator{options: o, env: env, harness: h, cache: cache, leases: leases}, start)
+}
+
+// open starts the processes of an Evaluator and has its device.
+func open(ctx context.Context, e *Evaluator, start func(context.Context) (*forkServer, error)) (*Evaluator, error) {
+	if err := os.MkdirAll(e.cacheDir(), 0o755); err != nil {
+		return nil, &SetupError{Reason: err.Error(), Hint: "see that the data folder can be written to", cause: err}
+	}
+	var err error
+	if e.cpu, err = readCPU(os.DirFS("/"), affinity()); err != nil {
+		return nil, infrastructure("open", err)
+	}
+	if e.threads = e.options.Threads; e.threads == 0 {
+		e.threads = e.cpu.threads
+	}
+	config := map[string]any{"cache_dir": e.cacheDir(), "sandbox": e.options.Sandbox, "threads": e.threads}
+	e.super = newSupervisor(start, config, e.options.Progress, e.options.Log)
+	if e.versions, err = e.super.versions(ctx); err != nil {
+		e.super.close()
+		return nil, e.startFailure(ctx, err)
+	}
+	e.device = cpuDevice(e.cpu, e.threads, e.versions)
+	if e.device.Ceilings, err = e.ceilings(ctx); err != nil {
+		e.super.close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// startFailure says what is wrong when the harness does not come up: nearly
+// always a broken PyTorch.
+func (e *Evaluator) startFailure(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	s := &SetupError{Reason: err.Error(), cause: err, Hint: "try `" + e.env.Interpreter + " -c 'import torch'`; an environment that kernelwright made can be removed and is made again"}
+	var said *harnessError
+	if errors.As(err, &said) {
+		s.Reason, s.Detail = "Python could not start measuring: "+lastLine(said.output), said.output
+	}
+	return s
+}
+
+func (e *Evaluator) cacheDir() string { return filepath.Join(e.options.DataDir, "cache") }
+
+// Device returns the device with its specs and ceilings.
+func (e *Evaluator) Device() kernelwright.Device { return e.device }
+
+// Versions returns what takes part in every verdict: "python", "torch",
+// "kernelwright", "harness".
+func (e *Evaluator) Versions() map[string]string {
+	v := maps.Clone(e.versions)
+	v["kernelwright"], v["harness"] = kernelwright.Version, e.harness.hash
+	return v
+}
+
+// Close ends all processes and waits for them. Requests that still run fail.
+// It may be called more than once.
+func (e *Evaluator) Close() error {
+	e.close.Do(e.super.close)
+	return nil
+}
+
+func (e *Evaluator) ceilings(ctx context.Context) (kernelwright.Ceilings, error) {
+	var c kernelwright.Ceilings
+	key := joinKey(e.device.Key, kernelwright.Version)
+	if e.recall(ctx, cacheCeilings, key, &c) {
+		return c, nil
+	}
+	e.options.Progress("device", "measuring what this machine can reach")
+	lease, err := e.leases.Acquire(ctx, e.device.String())
+	if err != nil {
+		return c, err
+	}
+	defer e.letGo(lease)
+	result, err := e.super.request(ctx, "ceilings", map[string]any{"threads": e.threads, "sandbox": e.options.Sandbox, "cache_dir": e.cacheDir()}, ceilingsTimeout, lease.File())
+	if err != nil {
+		return c, requestError(err)
+	}
+	var reply struct {
+		Ceilings kernelwright.Ceilings `json:"ceilings"`
+	}
+	if err := json.Unmarshal(result, &reply); err != nil {
+		return c, infrastructure("ceilings", err)
+	}
+	c = reply.Ceilings
+	if c.MemoryGBs <= 0 || c.FP32GFLOPs <= 0 {
+		return c, infrastructure("ceilings", fmt.Errorf("impossible ceilings: %s", result))
+	}
+	e.remember(ctx, cacheCeilings, key, c)
+	return c, nil
+}
+
+// Inspect makes a task of a reference. A reference that cannot be one is a
+// *kernelwright.InvalidTaskError. Tasks are cached by fingerprint, so the
+// same reference under another name or with other comments costs nothing.
+func (e *Evaluator) Inspect(ctx context.Context, name, source string) (kernelwright.Task, error) {
+	parsed, err := e.parse(ctx, source, "reference")
+	if err != nil {
+		return kernelwright.Task{}, requestError(err)
+	}
+	key := joinKey(parsed.NormalisedHash, e.device.Key, kernelwright.Version, e.harness.hash)
+	var t kernelwright.Task
+	if parsed.NormalisedHash != "" && e.recall(ctx, cacheTask, key, &t) {
+		t.Name, t.Source = name, source
+		return t, nil
+	}
+	t, err = e.inspect(ctx, name, source)
+	if err != nil {
+		return kernelwright.Task{}, err
+	}
+	if parsed.NormalisedHash != "" {
+		e.remember(ctx, cacheTask, key, t)
+	}
+	return t, nil
+}
+
+// inspect runs the reference, so it needs the device: on a CPU it would
+// disturb whatever is being timed.
+func (e *Evaluator) inspect(ctx context.Context, name, source string) (kernelwright.Task, error) {
+	lease, err := e.leases.Acquire(ctx, e.device.String())
+	if err != nil {
+		return kernelwright.Task{}, err
+	}
+	defer e.letGo(lease)
+	body := map[string]any{"name": name, "source": source, "timeout_s": inspectWall.Seconds(), "device": "cpu",
+		"threads": e.threads, "sandbox": e.options.Sandbox, "cache_dir": e.cacheDir()}
+	result, err := e.super.request(ctx, "inspect", body, inspectTimeout, lease.File())
+	if err != nil {
+		return kernelwright.Task{}, requestError(err)
+	}
+	t, err := decodeTask(result)
+	if err != nil {
+		return kernelwright.Task{}, infrastructure("inspect", err)
+	}
+	t.Name, t.Source = name, source
+	return t, nil
+}
+
+// decodeTask reads a task as the referee sends it: the graph as an object,
+// not as text.
+func decodeTask(result json.RawMessage) (kernelwright.Task, error) {
+	var reply struct {
+		Task struct {
+			kernelwright.Task
+			Graph json.RawMessage `json:"graph"`
+		} `json:"task"`
+	}
+	if err := json.Unmarshal(result, &reply); err != nil {
+		return kernelwright.Task{}, err
+	}
+	t := reply.Task.Task
+	if g := string(reply.Task.Graph); g != "" && g != "null" {
+		t.Graph = []byte(g)
+	}
+	if t.Fingerprint == "" {
+		return t, errors.New("the referee sent a task without a fingerprint")
+	}
+	return t, nil
+}
+
+type parsed struct {
+	NormalisedHash string                `json:"normalised_hash"`
+	Language       kernelwright.Language `json:"language"`
+	Form           string                `json:"form"`
+}
+
+// parse returns the normalised hash of a text, "" for one that does not parse.
+func (e *Evaluator) parse(ctx context.Context, source, what string) (parsed, error) {
+	var p parsed
+	key := joinKey(what, kernelwright.HashText(source), e.harness.hash)
+	if e.recall(ctx, cacheSource, key, &p) {
+		return p, nil
+	}
+	body := map[string]any{"source": source, "what": what, "sandbox": e.options.Sandbox}
+	result, err := e.super.request(ctx, "parse", body, parseTimeout)
+	if err != nil {
+		return p, err
+	}
+	if err := json.Unmarshal(result, &p); err != nil {
+		return p, infrastructure("parse", err)
+	}
+	e.remember(ctx, cacheSource, key, p)
+	return p, nil
+}
+
+// Export returns the candidate as a standalone file that needs only torch and
+// a compiler.
+func (e *Evaluator) Export(ctx context.Context, cand kernelwright.Candidate) (string, error) {
+	body := map[string]any{"candidate": candidateBody(cand), "sandbox": e.options.Sandbox}
+	result, err := e.super.request(ctx, "export", body, exportTimeout)
+	if err != nil {
+		return "", requestError(err)
+	}
+	var reply struct {
+		Source string `json:"source"`
+	}
+	if err := json.Unmarshal(result, &reply); err != nil {
+		return "", infrastructure("export", err)
+	}
+	if reply.Source == "" {
+		return "", infrastructure("export", errors.New("the referee sent an empty file"))
+	}
+	return reply.Source, nil
+}
+
+// requestError turns the referee's word that a reference is bad into the
+// type that says so. Every other error of a request is what it should be.
+func requestError(err error) error {
+	var remote *remoteError
+	if errors.As(err, &remote) && remote.Kind == "invalid" {
+		return &kernelwright.InvalidTaskError{Reason: remote.Message, Hint: remote.Hint, Traceback: remote.Traceback}
+	}
+	return err
+}
+
+func (e *Evaluator) letGo(lease Lease) {
+	if err := lease.Release(); err != nil {
+		e.options.Log.Warn("a device lease was not released cleanly", "device", e.device.String(), "error", err)
+	}
+}
+
+// recall reads a value from the cache; a value that cannot be read is absent.
+func (e *Evaluator) recall(ctx context.Context, kind, key string, into any) bool {
+	if e.cache == nil {
+		return false
+	}
+	b, found, err := e.cache.Get(ctx, kind, key)
+	if err != nil {
+		if ctx.Err() == nil {
+			e.options.Log.Warn("the cache cannot be read", "kind", kind, "error", err)
+		}
+		return false
+	}
+	if !found {
+		return false
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		e.options.Log.Warn("a cached value is damaged and is made again", "kind", kind, "key", key, "error", err)
+		return false
+	}
+	return true
+}
+
+// remember keeps a value even when the context has just ended: it is paid for.
+func (e *Evaluator) remember(ctx context.Context, kind, key string, value any) {
+	if e.cache == nil {
+		return
+	}
+	b, err := json.Marshal(value)
+	if err == nil {
+		err = e.cache.Put(context.WithoutCancel(ctx), kind, key, b)
+	}
+	if err != nil {
+		e.options.Log.Warn("the cache cannot be written", "kind", kind, "error", err)
+	}
+}

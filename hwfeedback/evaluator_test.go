@@ -1,0 +1,370 @@
+package hwfeedback
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// memoryCache is a Cache for tests. With broken set every call fails.
+type memoryCache struct {
+	mu     sync.Mutex
+	values map[string][]byte
+	broken error
+}
+
+func (c *memoryCache) Get(_ context.Context, kind, key string) ([]byte, bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v, ok := c.values[kind+" "+key]
+	return v, ok, c.broken
+}
+
+func (c *memoryCache) Put(_ context.Context, kind, key string, value []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.values == nil {
+		c.values = map[string][]byte{}
+	}
+	c.values[kind+" "+key] = value
+	return c.broken
+}
+
+// bench is an Evaluator over the protocol double.
+type bench struct {
+	*Evaluator
+	t     *testing.T
+	cache *memoryCache
+}
+
+func newBench(t *testing.T) bench {
+	t.Helper()
+	return openBench(t, t.TempDir(), &memoryCache{})
+}
+
+func openBench(t *testing.T, data string, cache *memoryCache) bench {
+	t.Helper()
+	o, err := Options{DataDir: data}.normalised()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &Evaluator{options: o, harness: harness{hash: "double"}, cache: cache, leases: &FileLeases{Dir: filepath.Join(data, "leases")}}
+	if e, err = open(t.Context(), e, double(t, "")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return bench{e, t, cache}
+}
+
+// count tells how often the referee was asked, over all its lives.
+func (b bench) count(kind string) int {
+	content, err := os.ReadFile(filepath.Join(b.cacheDir(), "count."+kind))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		b.t.Fatal(err)
+	}
+	return len(content)
+}
+
+var aTask = kernelwright.Task{Fingerprint: "task", Name: "relu", Source: "reference", Flags: []kernelwright.TaskFlag{kernelwright.FlagStochastic}}
+
+func (b bench) evaluate(source string, level kernelwright.Level) kernelwright.Verdict {
+	b.t.Helper()
+	v, err := b.Evaluate(b.t.Context(), aTask, kernelwright.Candidate{Source: source}, level)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return v
+}
+
+func TestOpenMeasuresCeilingsOnce(t *testing.T) {
+	b := newBench(t)
+	if d := b.Device(); d.Ceilings.MemoryGBs != 10 || d.Kind != kernelwright.CPUDevice || !strings.HasPrefix(d.Key, "cpu-") || d.Name == "" {
+		t.Errorf("got %+v", d)
+	}
+	if b.Versions()["torch"] != "double" || b.Versions()["kernelwright"] != kernelwright.Version {
+		t.Errorf("got %v", b.Versions())
+	}
+	if err := errors.Join(b.Close(), b.Close()); err != nil {
+		t.Fatal(err)
+	}
+	again := openBench(t, b.options.DataDir, b.cache)
+	if again.count("ceilings") != 1 || again.Device().Ceilings != b.Device().Ceilings {
+		t.Errorf("measured %d times", again.count("ceilings"))
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	b := newBench(t)
+	v := b.evaluate("good", kernelwright.Quick)
+	if v.Status != kernelwright.Correct || v.Cached || v.Level != kernelwright.Quick || v.Task != "task" || v.Candidate != "good" ||
+		v.Device != "cpu" || v.DeviceKey != b.Device().Key || v.Language != kernelwright.CPP || v.Build.Form != "native" ||
+		v.Sandbox.Mode != "strict" || v.Versions["kernelwright"] != kernelwright.Version || v.CostS["build"] <= 0 || len(v.Flags) != 1 {
+		t.Errorf("got %+v", v)
+	}
+	if len(v.Evidence) != 3 || v.Evidence[1] != "1" || !strings.Contains(v.Evidence[2], "k") {
+		t.Errorf("the lease or the build did not arrive: %v", v.Evidence)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	lease, err := b.leases.Acquire(ctx, "cpu")
+	if err != nil {
+		t.Fatalf("the device was not given back: %v", err)
+	}
+	lease.Release()
+}
+
+func TestVerdictIsCached(t *testing.T) {
+	b := newBench(t)
+	first := b.evaluate("good", kernelwright.Quick)
+	second := b.evaluate("  good\n", kernelwright.Quick) // the same after normalisation
+	if !second.Cached || b.count("evaluate") != 1 || second.Status != first.Status || second.Candidate != first.Candidate {
+		t.Errorf("got %+v after %d evaluations", second, b.count("evaluate"))
+	}
+	if b.evaluate("good", kernelwright.Certify).Cached {
+		t.Error("a quick verdict passed for a certificate")
+	}
+	if b.evaluate("better", kernelwright.Quick).Cached {
+		t.Error("another candidate's verdict was returned")
+	}
+	b.evaluate("broken text", kernelwright.Quick)
+	if b.evaluate("broken  text", kernelwright.Quick).Cached {
+		t.Error("texts that do not parse were taken for the same")
+	}
+	parses := b.count("parse")
+	b.evaluate("good", kernelwright.Quick)
+	if b.count("parse") != parses {
+		t.Error("the same text was parsed again")
+	}
+}
+
+func TestWhatIsLearnedComesBack(t *testing.T) {
+	b := newBench(t)
+	first := b.evaluate("one", kernelwright.Quick)
+	second := b.evaluate("two", kernelwright.Quick)
+	if first.Evidence[0] != "{'baselines': None, 'calibration': None}" || second.Evidence[0] != "{'baselines': {'eager': 1}, 'calibration': None}" {
+		t.Errorf("known: first %s, then %s", first.Evidence[0], second.Evidence[0])
+	}
+}
+
+func TestFailedBuild(t *testing.T) {
+	b := newBench(t)
+	lease, err := b.leases.Acquire(t.Context(), "cpu") // a build needs no device
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	v := b.evaluate("compile_error", kernelwright.Quick)
+	if v.Status != kernelwright.BuildFailed || len(v.Build.Errors) != 1 || v.Build.Errors[0].Line != 3 || v.Reason == "" || v.Baselines == nil {
+		t.Errorf("got %+v", v)
+	}
+	if !b.evaluate("compile_error", kernelwright.Quick).Cached || b.count("build") != 1 {
+		t.Error("built again")
+	}
+}
+
+func TestWhatIsNotCached(t *testing.T) {
+	b := newBench(t)
+	b.evaluate("slow", kernelwright.Quick)
+	if b.evaluate("slow", kernelwright.Quick).Cached {
+		t.Error("a candidate that ran out of time is never asked again")
+	}
+	b.evaluate("crash", kernelwright.Quick)
+	if !b.evaluate("crash", kernelwright.Quick).Cached {
+		t.Error("a candidate that crashed is asked again")
+	}
+}
+
+func TestInfrastructureErrorIsTriedAgain(t *testing.T) {
+	b := newBench(t)
+	v := b.evaluate("die_once", kernelwright.Quick)
+	if v.Status != kernelwright.Correct || b.count("evaluate") != 2 {
+		t.Errorf("got %s after %d evaluations", v.Status, b.count("evaluate"))
+	}
+}
+
+func TestInducedInfrastructureErrorIsACrash(t *testing.T) {
+	b := newBench(t)
+	v := b.evaluate("die", kernelwright.Quick)
+	if v.Status != kernelwright.Crashed || len(v.Evidence) != 2 || v.Hint == "" || v.Task != "task" {
+		t.Errorf("got %+v", v)
+	}
+	if n := b.count("evaluate"); n != 3 { // twice, and the canary
+		t.Errorf("%d evaluations", n)
+	}
+	if b.evaluate("die", kernelwright.Quick).Cached {
+		t.Error("what rests on the machine's state was cached")
+	}
+	b.evaluate("good", kernelwright.Quick)
+}
+
+func TestSickMachineIsAnInfrastructureError(t *testing.T) {
+	b := newBench(t)
+	_, err := b.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: "sick"}, kernelwright.Quick)
+	var infra *kernelwright.InfrastructureError
+	if !errors.As(err, &infra) {
+		t.Fatalf("got %v", err)
+	}
+	if n := b.count("evaluate"); n != 1 {
+		t.Errorf("%d evaluations", n)
+	}
+}
+
+func TestEvaluateIsCancelled(t *testing.T) {
+	b := newBench(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := b.Evaluate(ctx, aTask, kernelwright.Candidate{Source: "hang"}, kernelwright.Quick); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	if v := b.evaluate("good", kernelwright.Quick); v.Status != kernelwright.Correct {
+		t.Errorf("got %+v", v)
+	}
+	if _, err := b.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: "x"}, "loose"); err == nil {
+		t.Error("an unknown level was accepted")
+	}
+}
+
+func TestCloseDuringEvaluate(t *testing.T) {
+	b := newBench(t)
+	time.AfterFunc(300*time.Millisecond, func() { b.Close() })
+	if _, err := b.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: "hang"}, kernelwright.Quick); !errors.Is(err, errEvaluatorClosed) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestInspect(t *testing.T) {
+	b := newBench(t)
+	task, err := b.Inspect(t.Context(), "relu", "some reference")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if task.Name != "relu" || task.Source != "some reference" || task.Fingerprint != "some reference" || task.Operations != 7 ||
+		string(task.Graph) != `{"nodes":[]}` || !task.HasFlag(kernelwright.FlagStochastic) {
+		t.Errorf("got %+v", task)
+	}
+	again, err := b.Inspect(t.Context(), "other", "some   reference")
+	if err != nil || again.Name != "other" || again.Source != "some   reference" || string(again.Graph) != `{"nodes":[]}` || b.count("inspect") != 1 {
+		t.Errorf("got %+v, %v, inspected %d times", again, err, b.count("inspect"))
+	}
+}
+
+func TestBrokenCacheCostsOnlyTime(t *testing.T) {
+	b := openBench(t, t.TempDir(), &memoryCache{broken: errors.New("the disk is gone")})
+	for range 2 {
+		if v := b.evaluate("good", kernelwright.Quick); v.Cached || v.Status != kernelwright.Correct {
+			t.Errorf("got %+v", v)
+		}
+	}
+	damaged := openBench(t, t.TempDir(), &memoryCache{})
+	damaged.evaluate("good", kernelwright.Quick)
+	for key := range damaged.cache.values {
+		damaged.cache.values[key] = []byte("{")
+	}
+	if v := damaged.evaluate("good", kernelwright.Quick); v.Cached || v.Status != kernelwright.Correct {
+		t.Errorf("got %+v", v)
+	}
+}
+
+func TestExport(t *testing.T) {
+	b := newBench(t)
+	source, err := b.Export(t.Context(), kernelwright.Candidate{Source: "kernel"})
+	if err != nil || source != "# standalone\nkernel" {
+		t.Errorf("got %q, %v", source, err)
+	}
+}
+
+func TestDoctor(t *testing.T) {
+	b := newBench(t)
+	report, err := b.Doctor(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]Check{}
+	for _, c := range report.Checks {
+		found[c.Name] = c
+		if c.Note == "" || c.OK != (c.Cost == "") {
+			t.Errorf("%+v", c)
+		}
+	}
+	for _, name := range []string{"python", "torch", "compiler", "sandbox", "ceilings", "processor", "memory", "disk", "inotify"} {
+		if _, ok := found[name]; !ok {
+			t.Errorf("no check of %s", name)
+		}
+	}
+	if c := found["sandbox"]; c.OK || !strings.Contains(c.Note, "landlock") {
+		t.Errorf("got %+v", c)
+	}
+	if !strings.Contains(report.Summary, "sandbox") || strings.Contains(report.Summary, "\n") {
+		t.Errorf("got %q", report.Summary)
+	}
+}
+
+func TestDiagnoseWithoutPython(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "not", "there")
+	report, err := Diagnose(t.Context(), Options{DataDir: data, Python: "no-such-python"}, nil, nil)
+	if err != nil || !strings.HasPrefix(report.Summary, "nothing can be measured") || !strings.Contains(report.Summary, "no-such-python") {
+		t.Errorf("got %+v, %v", report, err)
+	}
+	report, err = Diagnose(t.Context(), Options{DataDir: data}, nil, nil)
+	if err != nil || len(report.Checks) < 5 || report.Checks[0].Name != "python" || report.Checks[0].OK {
+		t.Errorf("got %+v, %v", report, err)
+	}
+	if _, err := os.Stat(data); !errors.Is(err, os.ErrNotExist) {
+		t.Error("looking made the data folder")
+	}
+	report, err = Diagnose(t.Context(), Options{DataDir: data, Device: "cuda"}, nil, nil)
+	if err != nil || !strings.Contains(report.Summary, "device cuda is not available") {
+		t.Errorf("got %+v, %v", report, err)
+	}
+}
+
+func TestPythonCheck(t *testing.T) {
+	env := pythonEnv{Interpreter: "/p", Python: "3.12.1", Headers: true}
+	if c := pythonCheck(env); !c.OK || c.Cost != "" {
+		t.Errorf("got %+v", c)
+	}
+	env.Headers, env.Missing = false, []string{"ninja"}
+	if c := pythonCheck(env); c.OK || !strings.Contains(c.Cost, "python3-dev") || !strings.Contains(c.Cost, "-m pip install ninja") {
+		t.Errorf("got %+v", c)
+	}
+}
+
+func TestSummarise(t *testing.T) {
+	ok, bad := Check{Name: "a", OK: true}, Check{Name: "b"}
+	for want, checks := range map[string][]Check{
+		"everything is here":                              {ok},
+		"measuring works; one thing could be better: b":   {ok, bad},
+		"measuring works; 2 things could be better: b, b": {bad, ok, bad},
+	} {
+		if got := summarise(checks); got != want {
+			t.Errorf("got %q", got)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for name, o := range map[string]Options{
+		"no data folder": {},
+		"sandbox":        {DataDir: "x", Sandbox: "none"},
+		"device":         {DataDir: "x", Device: "cuda"},
+		"threads":        {DataDir: "x", Threads: -1},
+	} {
+		_, err := Open(t.Context(), o, nil, nil)
+		var setup *SetupError
+		if !errors.As(err, &setup) || setup.Hint == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	o, err := Options{DataDir: "x", Log: slog.Default()}.normalised()
+	if err != nil || o.Sandbox != "strict" || !filepath.IsAbs(o.DataDir) || o.Progress == nil {
+		t.Errorf("got %+v, %v", o, err)
+	}
+}

@@ -1,0 +1,592 @@
+"""The referee's side of building: sandboxed builders do the work, this trusted side keeps the
+results.
+
+The cache (a folder) holds three things, each written to a temporary name and renamed:
+objects/<key>.so with <key>.json beside it (SHA-256 and the compiler's report), builds/<key>.json
+(what a whole candidate came to), and header-<key>/ (our lighter torch/extension.h with precompiled
+forms of it). An object whose hash is not the recorded one counts as absent and is built again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import compiling
+import sandbox
+import toolchain
+from artifacts import LOAD_INLINE, NATIVE, inline_key, native_key
+from forkserver import ForkServer, Worker
+from protocol import Closed, ProtocolError, Timeout
+
+import kernelwright
+
+RULES = "1"  # changes when the same candidate would build to something else
+IMPORT_TIMEOUT = 60.0
+PARSE_TIMEOUT = 20.0
+COMPILE_TIMEOUT = compiling.COMPILE_TIMEOUT * 2 + 20
+MAX_OBJECTS = 16  # in one candidate
+MAX_BYTES = 256 << 20  # of one object
+MAX_HEADER = 1 << 30
+MAX_HEADERS = 3  # precompiled headers kept; each is some 500 MB
+DIAGNOSTICS = compiling.MAX_DIAGNOSTICS
+
+Progress = Callable[[str], None]
+
+
+class _Failed(Exception):
+    """The candidate's fault. The words of a verdict: status and reason."""
+
+    def __init__(self, status: str, reason: str, **report: Any) -> None:
+        super().__init__(reason)
+        self.status, self.reason, self.report = status, reason, report
+
+
+def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dict[str, Any]:
+    """What source.parse says of a text, from a sandboxed worker. A text that kills its parser has a
+    problem saying so.
+    """
+    with server.spawn("builder", {"sandbox": mode, "threads": 1}) as worker:
+        answer = _problem_if_dead(
+            worker, {"op": "parse", "source": text, "what": what}, PARSE_TIMEOUT
+        )
+    if isinstance(answer, str):
+        return {"normalised_hash": "", "language": "", "form": "none", "problems": [answer]}
+    return _parsed(answer)
+
+
+def export(server: ForkServer, text: str, mode: str = "strict") -> str:
+    """The standalone form of a candidate. Raises ValueError for one that is not Python."""
+    with server.spawn("builder", {"sandbox": mode, "threads": 1}) as worker:
+        answer = _problem_if_dead(worker, {"op": "export", "source": text}, PARSE_TIMEOUT)
+    if isinstance(answer, str):
+        raise ValueError(answer)
+    if not answer.get("ok") or not isinstance(answer.get("source"), str):
+        error = answer.get("error") or {}
+        raise ValueError(f"the candidate cannot be exported: {error.get('message', '')!s:.300}")
+    return answer["source"]
+
+
+def build(
+    server: ForkServer,
+    task: dict[str, Any],
+    candidate: dict[str, Any],
+    cache_dir: str,
+    device: str = "cpu",
+    mode: str = "strict",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Builds a candidate, or finds it built. Never raises for the candidate's faults.
+
+    Returns ``build`` (a BuildReport), ``status`` ("" when it is built, else rejected, build_failed,
+    crashed or timed_out), ``reason``, ``artifacts`` (for ``open_artifacts``), ``normalised_hash``,
+    ``language`` and ``missing``. Raises sandbox.SandboxError and ProtocolError for what is the
+    machine's fault.
+    """
+    del task  # a build does not depend on it
+    start = time.monotonic()
+    text = candidate["source"]
+    record_path = _path(cache_dir, "builds", _build_key(text, device) + ".json")
+    known = _read_json(record_path)
+    if known is not None and all(_intact(a) for a in known.get("artifacts", [])):
+        known["build"] |= {"cached": True, "seconds": time.monotonic() - start}
+        return known
+    result: dict[str, Any] = {
+        "build": {"seconds": 0.0, "cached": False, "form": "none"},
+        "status": "",
+        "reason": "",
+        "artifacts": [],
+        "normalised_hash": "",
+        "language": candidate.get("language") or "cpp",
+        "missing": [],
+    }
+    try:
+        _build(server, text, cache_dir, mode, result, progress or (lambda _: None))
+    except _Failed as e:
+        result |= {"status": e.status, "reason": e.reason}
+        result["build"] |= e.report
+    result["build"]["seconds"] = time.monotonic() - start
+    if result["status"] in ("", "rejected", "build_failed"):
+        _write_json(record_path, result)
+    return result
+
+
+def open_artifacts(built: dict[str, Any]) -> list[int]:
+    """Returns a descriptor for each artifact of a build: a sealed copy in memory of the object,
+    verified.
+
+    The caller closes them. Raises OSError where the cache no longer holds what was built: build
+    again.
+    """
+    fds: list[int] = []
+    try:
+        for artifact in built.get("artifacts") or ():
+            with open(artifact["path"], "rb") as f:
+                data = f.read()
+            if hashlib.sha256(data).hexdigest() != artifact["sha256"]:
+                raise OSError(f"{artifact['path']} is not what was built")
+            fds.append(_sealed(data, artifact["name"]))
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return fds
+
+
+def warm_extension(
+    server: ForkServer, cache_dir: str, flags: Sequence[str], mode: str = "strict"
+) -> bool:
+    """Precompiles our torch/extension.h for these flags of load_inline. Returns whether it is there
+    afterwards.
+    """
+    light = _light_header(cache_dir)
+    key = _header_key(flags)
+    target = os.path.join(light, compiling.SHIM + ".gch", key)
+    if os.path.exists(target):
+        return True
+    if compiling.flags_problem(flags) or not toolchain.compiler():
+        return False
+    config = {"sandbox": mode, "threads": 1, "read_only": [light], "light": light}
+    with server.spawn("builder", config) as worker:
+        request = {"kind": "header", "flags": list(flags)}
+        answer, fds = _ask(worker, {"op": "compile", "request": request}, COMPILE_TIMEOUT)
+        try:
+            if isinstance(answer, str) or not fds:
+                return False
+            folder = os.path.dirname(target)
+            others = sorted(os.scandir(folder), key=lambda e: e.stat().st_mtime)
+            for old in others[: max(0, len(others) - MAX_HEADERS + 1)]:
+                os.unlink(old.path)
+            _copy(fds[0], target, MAX_HEADER)
+        finally:
+            _close(fds)
+    return os.path.exists(target)
+
+
+def _build(
+    server: ForkServer,
+    text: str,
+    cache_dir: str,
+    mode: str,
+    result: dict[str, Any],
+    progress: Progress,
+) -> None:
+    progress("reading the candidate")
+    with server.spawn("builder", {"sandbox": mode, "threads": 1}) as worker:
+        result["missing"] = worker.missing
+        answer = _problem_if_dead(
+            worker, {"op": "parse", "source": text, "what": "candidate"}, PARSE_TIMEOUT
+        )
+        if isinstance(answer, str):
+            raise _Failed("rejected", answer)
+        parsed = _parsed(answer)
+        result["normalised_hash"] = parsed["normalised_hash"]
+        result["language"] = parsed["language"] or result["language"]
+        result["build"]["form"] = parsed["form"]
+        if parsed["problems"]:
+            raise _Failed(
+                "build_failed" if not parsed["normalised_hash"] else "rejected",
+                f"the candidate is refused: {parsed['problems'][0]}",
+                log="\n".join(parsed["problems"]),
+                errors=[_diagnostic_of(p) for p in parsed["problems"]],
+            )
+        if parsed["form"] == "none":
+            return  # nothing to build: importing it is the candidate worker's business
+        requests = _recorded(worker, text)
+    result["build"]["form"] = NATIVE if any(r["kind"] == NATIVE for r in requests) else LOAD_INLINE
+    compiler: Worker | None = None
+    reports: list[dict[str, Any]] = []
+    try:
+        for request in requests:
+            artifact = _cached_object(cache_dir, request)
+            if artifact is None:
+                progress(f"compiling {request['name']}")
+                if request["kind"] == LOAD_INLINE:
+                    _maybe_warm(server, cache_dir, request["flags"], mode)
+                if compiler is None:
+                    compiler = _compiler(server, cache_dir, request["kind"], mode)
+                artifact = _compile(compiler, cache_dir, request, text)
+            reports.append(artifact.pop("report"))
+            result["artifacts"].append(artifact)
+    finally:
+        if compiler is not None:
+            compiler.kill()
+            compiler.wait(10)
+    places = [
+        (Lines(text, _sources(r)), report) for r, report in zip(requests, reports, strict=True)
+    ]
+    for name in ("vectorised", "missed"):
+        said = [lines.diagnostic(d) for lines, report in places for d in report.get(name, ())]
+        result["build"][name] = _unique(said)
+    result["build"]["log"] = "\n".join(filter(None, (r.get("log", "") for r in reports)))[
+        : compiling.LOG_KEPT
+    ]
+
+
+def _compiler(server: ForkServer, cache_dir: str, kind: str, mode: str) -> Worker:
+    config: dict[str, Any] = {"sandbox": mode, "threads": 1}
+    if kind == LOAD_INLINE:
+        light = _light_header(cache_dir)
+        config |= {"read_only": [light], "light": light}
+    return server.spawn("builder", config)
+
+
+def _recorded(worker: Worker, text: str) -> list[dict[str, Any]]:
+    """What the candidate asks to have built, checked: it comes from a process that ran the
+    candidate.
+    """
+    answer = _problem_if_dead(worker, {"op": "record", "source": text}, IMPORT_TIMEOUT)
+    if isinstance(answer, str):
+        raise _Failed("timed_out" if "longer" in answer else "crashed", answer)
+    error = answer.get("error")
+    if isinstance(error, dict):
+        lines = [n for n in error.get("lines") or () if isinstance(n, int)]
+        what = f"{error.get('type', '')!s:.100}: {error.get('message', '')!s:.500}"
+        where = f" at line {lines[-1]}" if lines else ""
+        raise _Failed(
+            "build_failed",
+            f"importing the candidate fails{where}: {what}",
+            log=f"{error.get('traceback', '')!s:.8000}",
+            errors=[{"line": lines[-1] if lines else 0, "message": what}],
+        )
+    out: dict[str, dict[str, Any]] = {}
+    given = answer.get("requests")
+    for raw in given if isinstance(given, list) else ():
+        try:
+            request = _checked(raw)
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise _Failed("rejected", f"the candidate's request to build is malformed: {e}") from e
+        out[request["request"]] = request
+    if len(out) > MAX_OBJECTS:
+        raise _Failed(
+            "rejected", f"the candidate builds {len(out)} objects, the limit is {MAX_OBJECTS}"
+        )
+    return list(out.values())
+
+
+def _checked(raw: Any) -> dict[str, Any]:
+    def texts(value: Any) -> list[str]:
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise ValueError("not a list of strings")
+        return value
+
+    flags = texts(raw["flags"])
+    if problem := compiling.flags_problem(flags):
+        raise _Failed("rejected", problem)
+    if raw["kind"] == NATIVE:
+        name, source = raw["name"], raw["source"]
+        if not isinstance(source, str) or not isinstance(name, str) or not name.isidentifier():
+            raise ValueError("name or source is no text")
+        request = {"kind": NATIVE, "name": name[:64], "source": source, "flags": flags}
+        return request | {"request": native_key(source, flags)}
+    functions = raw["functions"]
+    if functions is not None and not isinstance(functions, dict):
+        raise ValueError("functions")
+    for name in functions or ():
+        if not all(part.isidentifier() for part in name.split("::")):
+            raise ValueError(f"{name!r:.100} is no function's name")
+    if problem := compiling.flags_problem(texts(raw["ldflags"])):
+        raise _Failed("rejected", problem)
+    if not isinstance(raw["name"], str) or not raw["name"].isidentifier() or len(raw["name"]) > 100:
+        raise ValueError("name")
+    request = {
+        "name": raw["name"],
+        "sources": texts(raw["sources"]),
+        "functions": None if functions is None else {k: str(v)[:500] for k, v in functions.items()},
+        "flags": flags,
+        "ldflags": texts(raw["ldflags"]),
+        "headers": raw["headers"] is True,
+        "handling": raw["handling"] is True,
+        "module": raw["module"] is True,
+    }
+    return {"kind": LOAD_INLINE, **request, "request": inline_key(request)}
+
+
+def _compile(worker: Worker, cache_dir: str, request: dict[str, Any], text: str) -> dict[str, Any]:
+    answer, fds = _ask(worker, {"op": "compile", "request": request}, COMPILE_TIMEOUT)
+    try:
+        if isinstance(answer, str):
+            raise _Failed(
+                "timed_out" if "longer" in answer else "build_failed", f"compiling: {answer}"
+            )
+        if not answer.get("ok"):
+            raise _Failed(
+                "build_failed",
+                f"compiling: {(answer.get('error') or {}).get('message', '')!s:.500}",
+            )
+        report = {
+            "log": str(answer.get("log") or "")[: compiling.LOG_KEPT],
+            "vectorised": _diagnostics(answer.get("vectorised")),
+            "missed": _diagnostics(answer.get("missed")),
+        }
+        if not fds:
+            lines = Lines(text, _sources(request))
+            found = _unique(lines.diagnostic(d) for d in _diagnostics(answer.get("errors")))
+            first = found[0] if found else {"line": 0, "message": report["log"].strip()[-300:]}
+            where = f"line {first['line']}: " if first["line"] else ""
+            status = "timed_out" if answer.get("code") == -1 else "build_failed"
+            reason = f"{request['name']} does not compile: {where}{first['message']}"
+            raise _Failed(status, reason, log=report["log"], errors=found)
+        key = _object_key(request)
+        path = _path(cache_dir, "objects", key + ".so")
+        sha256 = _copy(fds[0], path, MAX_BYTES)
+    finally:
+        _close(fds)
+    artifact = {
+        "key": key,
+        "kind": request["kind"],
+        "name": request["name"],
+        "request": request["request"],
+        "sha256": sha256,
+        "path": path,
+    }
+    _write_json(path.removesuffix(".so") + ".json", {**artifact, "report": report})
+    return {**artifact, "report": report}
+
+
+def _cached_object(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
+    key = _object_key(request)
+    record = _read_json(_path(cache_dir, "objects", key + ".json"))
+    if record is None or "report" not in record:
+        return None
+    record |= {"request": request["request"], "path": _path(cache_dir, "objects", key + ".so")}
+    return record if _intact(record) else None
+
+
+def _object_key(request: dict[str, Any]) -> str:
+    flags = kernelwright.FLAGS if request["kind"] == NATIVE else ("load_inline",)
+    return toolchain.key(RULES, request["kind"], request["request"], *flags, toolchain.identity())
+
+
+def _build_key(text: str, device: str) -> str:
+    return toolchain.key(RULES, text, device, *kernelwright.FLAGS, toolchain.identity())
+
+
+def _light_header(cache_dir: str) -> str:
+    """The folder with our torch/extension.h, in front of torch's own when compiling load_inline."""
+    key = toolchain.key(compiling.LIGHT_HEADER, toolchain.identity())[:24]
+    folder = os.path.join(os.path.abspath(cache_dir), f"header-{key}")
+    header = os.path.join(folder, compiling.SHIM)
+    if not os.path.exists(header):
+        os.makedirs(header + ".gch", mode=0o755, exist_ok=True)
+        _replace(header, compiling.LIGHT_HEADER.encode())
+    return folder
+
+
+def _header_key(flags: Sequence[str]) -> str:
+    return toolchain.key(*compiling.torch_flags(flags))[:32]
+
+
+def _maybe_warm(server: ForkServer, cache_dir: str, flags: Sequence[str], mode: str) -> None:
+    """Precompiles the header for flags that come a second time: once costs more than it saves."""
+    light = _light_header(cache_dir)
+    seen = os.path.join(light, _header_key(flags) + ".seen")
+    if os.path.exists(seen):
+        warm_extension(server, cache_dir, flags, mode)
+    else:
+        _replace(seen, b"")
+
+
+def _ask(
+    worker: Worker, msg: dict[str, Any], timeout: float
+) -> tuple[dict[str, Any] | str, list[int]]:
+    """An answer and its descriptors, or a sentence on why there is none."""
+    try:
+        worker.channel.send(msg)
+        return worker.channel.recv(timeout)
+    except Timeout:
+        return f"it took longer than {timeout:g} s", []
+    except Closed:
+        end = worker.wait(5)
+        if end is not None and end.reason == "lost":
+            raise
+        if end is None or end.signal is None:
+            return "its process ended by itself", []
+        if end.reason == "oom":
+            return "its process was killed for want of memory or processor time", []
+        return f"its process died of signal {end.signal}", []
+    except ProtocolError as e:
+        return f"its process broke the protocol: {e}", []
+
+
+def _problem_if_dead(worker: Worker, msg: dict[str, Any], timeout: float) -> dict[str, Any] | str:
+    answer, fds = _ask(worker, msg, timeout)
+    _close(fds)
+    if isinstance(answer, str):
+        doing = "importing the candidate" if msg["op"] == "record" else "reading the source"
+        return f"{doing}: {answer}"
+    return answer
+
+
+def _parsed(answer: dict[str, Any]) -> dict[str, Any]:
+    problems = answer.get("problems")
+    if not answer.get("ok"):
+        problems = [
+            f"reading the source fails: {(answer.get('error') or {}).get('message', '')!s:.300}"
+        ]
+    return {
+        "normalised_hash": str(answer.get("normalised_hash") or ""),
+        "language": str(answer.get("language") or ""),
+        "form": str(answer.get("form") or "none"),
+        "problems": [str(p)[:500] for p in problems or ()],
+    }
+
+
+def _diagnostic_of(problem: str) -> dict[str, Any]:
+    head, _, rest = problem.partition(": ")
+    if head.startswith("line ") and head[5:].isdigit():
+        return {"line": int(head[5:]), "message": rest}
+    return {"line": 0, "message": problem}
+
+
+def _diagnostics(value: Any) -> list[tuple[int, int, str]]:
+    out = []
+    for item in value if isinstance(value, list) else ():
+        if (
+            isinstance(item, list)
+            and len(item) == 3
+            and isinstance(item[0], int)
+            and isinstance(item[1], int)
+        ):
+            out.append((item[0], item[1], str(item[2])[:500]))
+    return out[:DIAGNOSTICS]
+
+
+def _unique(found: Any) -> list[dict[str, Any]]:
+    seen = {(d["line"], d["message"]): d for d in found}
+    return list(seen.values())[:DIAGNOSTICS]
+
+
+def _sources(request: dict[str, Any]) -> list[str]:
+    return [request["source"]] if request["kind"] == NATIVE else request["sources"]
+
+
+class Lines:
+    """Finds the lines of C++ sources in the Python file that holds them, by comparing text.
+
+    Nothing else is reliable: a source may be a literal, a join of literals, or come out of a
+    format.
+    """
+
+    def __init__(self, text: str, sources: Sequence[str]) -> None:
+        self._file = [line.strip() for line in text.split("\n")]
+        self._where: dict[str, list[int]] = {}
+        for i, line in enumerate(self._file, 1):
+            if line:
+                self._where.setdefault(line, []).append(i)
+        self._sources = [s.split("\n") for s in sources]
+        self._offsets = [self._offset(s) for s in self._sources]
+
+    def _offset(self, lines: list[str]) -> int:
+        votes: dict[int, int] = {}
+        for i, line in enumerate(lines, 1):
+            for n in self._where.get(line.strip(), ())[:50]:
+                votes[n - i] = votes.get(n - i, 0) + 1
+        return max(votes, key=lambda o: (votes[o], -o)) if votes else 0
+
+    def line(self, source: int, number: int) -> int:
+        """The line of the file, or 0 where it cannot be told."""
+        if not (0 <= source < len(self._sources) and 0 < number <= len(self._sources[source])):
+            return 0
+        wanted = self._sources[source][number - 1].strip()
+        guess = number + self._offsets[source]
+        if 0 < guess <= len(self._file) and wanted in self._file[guess - 1]:
+            return guess
+        found = self._where.get(wanted, [])
+        return found[0] if len(found) == 1 else 0
+
+    def diagnostic(self, d: tuple[int, int, str]) -> dict[str, Any]:
+        return {"line": self.line(d[0], d[1]), "message": d[2]}
+
+
+def _intact(artifact: dict[str, Any]) -> bool:
+    try:
+        with open(artifact["path"], "rb") as f:
+            return hashlib.file_digest(f, "sha256").hexdigest() == artifact["sha256"]
+    except (OSError, KeyError):
+        return False
+
+
+def _path(cache_dir: str, folder: str, name: str) -> str:
+    place = os.path.join(os.path.abspath(cache_dir), folder)
+    os.makedirs(place, exist_ok=True)
+    return os.path.join(place, name)
+
+
+def _replace(path: str, data: bytes) -> None:
+    fd, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
+    try:
+        with os.fdopen(fd, "wb") as f:
+            f.write(data)
+        os.chmod(temporary, 0o644)
+        os.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _copy(fd: int, path: str, limit: int) -> str:
+    """Copies what another process made, at most ``limit`` bytes, and returns its SHA-256."""
+    digest = hashlib.sha256()
+    out, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
+    try:
+        with os.fdopen(out, "wb") as f:
+            offset = 0
+            while piece := os.pread(fd, 1 << 20, offset):
+                offset += len(piece)
+                if offset > limit:
+                    raise _Failed("build_failed", f"the built object is larger than {limit} bytes")
+                digest.update(piece)
+                f.write(piece)
+        os.chmod(temporary, 0o644)
+        os.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return digest.hexdigest()
+
+
+def _sealed(data: bytes, name: str) -> int:
+    fd = os.memfd_create(name[:100], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(fd, "wb", closefd=False) as f:
+        f.write(data)
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def _read_json(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, encoding="utf-8") as f:
+            value = json.load(f)
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _write_json(path: str, value: dict[str, Any]) -> None:
+    _replace(path, json.dumps(value, separators=(",", ":")).encode())
+
+
+def free(cache_dir: str) -> None:
+    """Removes everything that was built and kept."""
+    for name in ("objects", "builds"):
+        shutil.rmtree(os.path.join(cache_dir, name), ignore_errors=True)
+
+
+__all__ = ["build", "export", "free", "open_artifacts", "parse", "sandbox", "warm_extension"]

@@ -1,0 +1,230 @@
+"""Runs g++ and reads what it says. For the builder's sandbox: sources and the compiler's output are
+foreign.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sysconfig
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import toolchain
+
+import kernelwright
+
+COMPILE_TIMEOUT = 180.0
+LOG_KEPT = 16 << 10
+MAX_DIAGNOSTICS = 40
+SHIM = "torch/extension.h"  # the name our lighter header takes in front of torch's own
+NATIVE_REPORT = "-fopt-info-vec-optimized-missed"
+# What a candidate may ask of the compiler: nothing that loads code or files into it.
+ALLOWED_FLAG = re.compile(
+    r"-(O[0-3sgfast]*|f(?!plugin|dump|profile|auto-profile|opt-info)[\w=+.,-]+|m[\w=+.,-]+|D\w[\w=+\"'.-]*|U\w+|W(?!p,|a,|l,)[\w=+-]+"
+    r"|std=[\w+]+|g\d?|l(m|gomp|pthread|dl)|pthread|pipe|-param[= ]?[\w=-]+)"
+)
+
+LIGHT_HEADER = """\
+#pragma once
+// What kernels use of torch/extension.h: tensors and bindings, without the C++ front end. A source
+// that needs more fails to compile with it and is compiled again with the whole.
+#include <torch/types.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+"""
+
+
+def flags_problem(flags: Sequence[str]) -> str:
+    """Returns a sentence on the first flag that is not allowed, or ""."""
+    for flag in flags:
+        for word in flag.split():
+            if not ALLOWED_FLAG.fullmatch(word):
+                return f"the compiler flag {word!r:.100} is not allowed"
+    return ""
+
+
+def torch_flags(flags: Sequence[str]) -> list[str]:
+    """The flags with which torch compiles an extension, without the name of the extension."""
+    import torch
+
+    base = os.path.dirname(torch.__file__)
+    includes = [
+        os.path.join(base, "include"),
+        os.path.join(base, "include", "torch", "csrc", "api", "include"),
+        sysconfig.get_path("include", scheme="posix_prefix"),
+    ]
+    out = ["-DTORCH_API_INCLUDE_EXTENSION_H", "-fPIC", "-std=c++17"]
+    for path in includes:
+        out += ["-isystem", path]
+    return [*out, *(w for f in flags for w in shlex.split(f))]
+
+
+def torch_libraries() -> list[str]:
+    import torch
+
+    lib = os.path.join(os.path.dirname(torch.__file__), "lib")
+    return [f"-L{lib}", f"-Wl,-rpath,{lib}", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"]
+
+
+def inline_source(request: dict[str, Any]) -> str:
+    """The one file that ``load_inline`` would compile. Line directives tell where each source
+    begins.
+    """
+    parts = []
+    if request["headers"]:
+        parts.append("#include <torch/extension.h>")
+    parts.append(f"#define TORCH_EXTENSION_NAME {request['name']}")
+    for i, text in enumerate(request["sources"]):
+        parts.append(f'#line 1 "source{i}.cpp"\n{text}')
+    if request["functions"] is not None:
+        parts.append('#line 1 "bindings.cpp"')
+        parts.append("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {")
+        for name, text in request["functions"].items():
+            bound = f"torch::wrap_pybind_function({name})" if request["handling"] else name
+            parts.append(f"m.def({json.dumps(name)}, {bound}, {json.dumps(str(text))});")
+        parts.append("}")
+    return "\n".join(parts) + "\n"
+
+
+def run(command: Sequence[str], folder: str) -> tuple[int, str]:
+    """Runs the compiler. Returns its exit status (-1: too long) and what it wrote."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=COMPILE_TIMEOUT,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired:
+        return -1, f"the compiler took longer than {COMPILE_TIMEOUT:g} s"
+    return done.returncode, done.stdout
+
+
+def compile_native(request: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Compiles a native source into ``folder``. Returns the report; "object" is the path, "" where
+    it failed.
+    """
+    with open(os.path.join(folder, "source0.cpp"), "w", encoding="utf-8") as f:
+        f.write(request["source"])
+    report = os.path.join(folder, "vectorised.txt")
+    command = [
+        toolchain.compiler(), *kernelwright.FLAGS, *request["flags"],
+        "-fdiagnostics-color=never", "-fmax-errors=20",
+        f"{NATIVE_REPORT}={report}", "source0.cpp", "-o", "built.so",
+    ]  # fmt: skip
+    return _finish(command, folder, report)
+
+
+def compile_inline(request: dict[str, Any], folder: str, light: str) -> dict[str, Any]:
+    """The same for ``load_inline``. ``light`` is the folder of the light header, "" for none."""
+    with open(os.path.join(folder, "main.cpp"), "w", encoding="utf-8") as f:
+        f.write(inline_source(request))
+    report = os.path.join(folder, "vectorised.txt")
+    flags = torch_flags(request["flags"])
+    tail = ["main.cpp", "-shared", *torch_libraries(), *request["ldflags"], "-o", "built.so"]
+    own = ["-fdiagnostics-color=never", "-fmax-errors=20", f"{NATIVE_REPORT}={report}"]
+    if light:
+        first = [toolchain.compiler(), "-I", light, *flags, *own, *tail]
+        done = _finish(first, folder, report)
+        if done["object"] or done["code"] < 0:
+            return done
+    return _finish([toolchain.compiler(), *flags, *own, *tail], folder, report)
+
+
+def compile_header(flags: Sequence[str], light: str, folder: str) -> str:
+    """Precompiles the light header for these flags. Returns the path of the result, or ""."""
+    out = os.path.join(folder, "header.gch")
+    header = os.path.join(light, SHIM)
+    command = [
+        toolchain.compiler(),
+        "-I",
+        light,
+        *torch_flags(flags),
+        "-x",
+        "c++-header",
+        header,
+        "-o",
+        out,
+    ]
+    code, _ = run(command, folder)
+    return out if code == 0 and os.path.exists(out) else ""
+
+
+def _finish(command: list[str], folder: str, report: str) -> dict[str, Any]:
+    if not command[0]:
+        return {"code": 127, "object": "", "log": "g++ was not found", "seconds": 0.0, "errors": []}
+    start = time.monotonic()
+    code, log = run(command, folder)
+    built = os.path.join(folder, "built.so")
+    vectorised: list[tuple[int, int, str]] = []
+    missed: list[tuple[int, int, str]] = []
+    try:
+        with open(report, encoding="utf-8", errors="replace") as f:
+            vectorised, missed = vectorisation(f.read(8 << 20))
+    except OSError:
+        pass  # no report: nothing was compiled
+    return {
+        "code": code,
+        "object": built if code == 0 and os.path.exists(built) else "",
+        "log": log[:LOG_KEPT],
+        "seconds": time.monotonic() - start,
+        "errors": errors(log),
+        "vectorised": vectorised,
+        "missed": missed,
+    }
+
+
+_ERROR = re.compile(r"^source(\d+)\.cpp:(\d+):(?:\d+:)? (?:fatal )?error: (.*)$", re.M)
+_FOREIGN = re.compile(
+    r"^(?:[^\s:]+:\d+:(?:\d+:)? )?(?:fatal )?error: (.*)$|.*?(undefined reference to .*)$", re.M
+)
+_VECTOR = re.compile(r"^source(\d+)\.cpp:(\d+):\d+: (optimized|missed): +(.*)$")
+
+
+def errors(log: str) -> list[tuple[int, int, str]]:
+    """Returns the compiler's errors as (source, line, message); line 0 for one that lies in no
+    source of ours.
+    """
+    found = [(int(m[1]), int(m[2]), m[3][:500]) for m in _ERROR.finditer(log)]
+    if not found:
+        found = [(0, 0, (m[1] or m[2])[:500]) for m in _FOREIGN.finditer(log)]
+    return list(dict.fromkeys(found))[:MAX_DIAGNOSTICS]
+
+
+def vectorisation(report: str) -> tuple[list[tuple[int, int, str]], list[tuple[int, int, str]]]:
+    """Returns the loops that were vectorised and those that were not, as (source, line, what the
+    compiler says).
+    """
+    done: dict[tuple[int, int], str] = {}
+    missed: dict[tuple[int, int], str] = {}
+    waiting: tuple[int, int] | None = None
+    for line in report.splitlines():
+        m = _VECTOR.match(line)
+        if m is None:
+            continue
+        place, what = (int(m[1]), int(m[2])), m[4].strip()
+        if m[3] == "optimized":
+            if what.startswith(("loop vectorized", "basic block part vectorized")):
+                best = done.get(place, "")
+                done[place] = max(best, what, key=lambda w: (w.startswith("loop"), w))
+        elif what.startswith("couldn't vectorize loop"):
+            waiting = place
+        elif waiting is not None:
+            if what.startswith("not vectorized:"):
+                missed[waiting] = what.removeprefix("not vectorized:").strip()
+            waiting = None
+    loops = [(s, n, w) for (s, n), w in sorted(done.items()) if w.startswith("loop")]
+    rest = [
+        (s, n, w)
+        for (s, n), w in sorted(missed.items())
+        if not done.get((s, n), "").startswith("loop")
+    ]
+    return loops[:MAX_DIAGNOSTICS], rest[:MAX_DIAGNOSTICS]

@@ -1,0 +1,48 @@
+"""What of the harness works on this machine, and what the absence of the rest costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import toolchain
+from sandbox import SandboxError
+
+
+def report(server: Any, mode: str) -> dict[str, Any]:
+    """Returns the sandbox's state, the compiler, torch, and a check for each."""
+    checks: list[dict[str, Any]] = []
+
+    def check(name: str, ok: bool, note: str, cost: str = "") -> None:
+        checks.append({"name": name, "ok": ok, "note": note, "cost": "" if ok else cost})
+
+    missing: list[str] = []
+    try:
+        with server.spawn("candidate", {"sandbox": mode, "threads": 1}) as worker:
+            missing = list(worker.missing)
+        contained = True
+        note = f"{mode}, complete" if not missing else f"{mode}, without {', '.join(missing)}"
+    except SandboxError as e:
+        contained, note = False, str(e)
+    cost = (
+        "candidates are contained less well, and each verdict says so"
+        if contained
+        else "no candidate can run: set sandbox = \"weak\" to go on without containment"
+    )
+    check("sandbox", contained and not missing, note, cost)
+    compiler = toolchain.compiler()
+    check(
+        "compiler",
+        bool(compiler),
+        f"{compiler}, {toolchain.compiler_version()}" if compiler else "g++ was not found",
+        "C++ candidates cannot be built and torch.compile is no baseline: install g++",
+    )
+    vector = torch.backends.cpu.get_cpu_capability()
+    check("torch", True, f"{torch.__version__}, {vector}, {torch.get_num_threads()} threads")
+    return {
+        "sandbox": {"mode": mode, "missing": missing},
+        "compiler": {"path": compiler, "version": toolchain.compiler_version()},
+        "torch": torch.__version__,
+        "checks": checks,
+    }

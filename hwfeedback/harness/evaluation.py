@@ -1,0 +1,574 @@
+"""One evaluation: from a built candidate to a Verdict.
+
+The candidate's faults are statuses; what this raises is infrastructure's. A candidate runs in two processes at least: one in
+which it is verified, with poisoned memory and a trace, and fresh ones in which it is timed. No candidate process
+exists while a baseline is timed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+import building
+import correctness
+import trace
+import verify
+from baselines import BaselineFailed
+from clients import (
+    CandidateClient,
+    ReferenceClient,
+    WorkerError,
+    WorkerFailure,
+    WorkerGone,
+    WorkerLate,
+)
+from correctness import Scale
+from protocol import ProtocolError
+from sandbox import SandboxError
+from timing import Timing
+from verify import Calibration, Verification
+from windows import CallFailed
+
+FORWARD_S = 10.0  # a forward may take this long, and
+FORWARD_EAGERS = 200.0  # this many times eager's time
+LOAD_S = 60.0
+COMPILE_S = 300.0  # a baseline's first call compiles
+OUTPUT_KEPT = 4000
+BASELINES = ("eager", "compile", "max-autotune")
+CALIBRATING = ("compile",)
+
+Progress = Callable[[str, str], None]
+
+
+class Fault(Exception):
+    """The candidate's fault, as the verdict will say it."""
+
+    def __init__(self, status: str, reason: str, hint: str = "", evidence: Sequence[str] = (), output: str = "") -> None:
+        super().__init__(reason)
+        self.status = status
+        self.hint = hint
+        self.evidence = [e for e in evidence if e]
+        self.output = output
+
+
+class Infrastructure(Exception):
+    """Not the candidate's fault."""
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+
+_STAGES = {
+    "import": "importing the candidate",
+    "construct": "constructing ModelNew",
+    "weights": "loading the reference's weights into ModelNew",
+    "forward": "ModelNew's forward",
+    "output": "ModelNew's forward",
+}
+_HINTS = {
+    "weights": "give parameters the reference's names, or define load_reference_state(self, state_dict)",
+    "construct": "ModelNew takes the reference's init arguments",
+    "output": "return plain tensors, as the reference does",
+}
+
+
+@contextmanager
+def faults(doing: str, worker: CandidateClient | None = None) -> Iterator[None]:
+    """Turns what a candidate's worker does wrong into a Fault."""
+    try:
+        yield
+    except WorkerFailure as e:
+        if e.client is not worker:
+            raise  # the reference's worker: not this candidate's fault
+        raise _fault(e, doing) from e
+
+
+def _fault(e: WorkerFailure, doing: str) -> Fault:
+    if isinstance(e, WorkerGone):
+        hint = ""
+        if "SIGSEGV" in str(e) or "SIGBUS" in str(e):
+            hint = "check every index: native code wrote or read outside its arrays"
+        what = f"the candidate's process {e} while {doing}"
+        return Fault("crashed", what, hint, (), e.log[-OUTPUT_KEPT:])
+    if isinstance(e, WorkerLate):
+        return Fault("timed_out", str(e), "look for a loop that does not end", (), e.log[-OUTPUT_KEPT:])
+    assert isinstance(e, WorkerError)
+    where = _STAGES.get(e.stage, doing)
+    line = f" (line {e.lines[-1]})" if e.lines else ""
+    first = e.message.strip().splitlines()[0][:300] if e.message.strip() else ""
+    output = e.client.worker.log()[-OUTPUT_KEPT:] if e.client is not None else ""
+    if e.stage == "output":
+        return Fault("wrong", first, _HINTS["output"], [e.traceback], output)
+    if e.type == "SystemExit":
+        what = f"{where} calls sys.exit{line}"
+        return Fault("crashed", what, "remove the call", [e.traceback], output)
+    if e.type == "MemoryError" or "allocate memory" in first:
+        what = f"{where} ran out of memory{line}"
+        return Fault("crashed", what, "allocate less", [e.traceback], output)
+    what = f"{where} raised {e.type}{line}" + (f": {first}" if first else "")
+    return Fault("crashed", what, _HINTS.get(e.stage, ""), [e.traceback], output)
+
+
+class Costs:
+    """Seconds by part."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.parts[name] = self.parts.get(name, 0.0) + time.perf_counter() - start
+
+
+class Evaluation:
+    """One request to evaluate. ``server`` is a ForkServer; ``objects`` opens a built artifact read-only."""
+
+    def __init__(
+        self,
+        server: Any,
+        request: dict[str, Any],
+        fds: Sequence[int] = (),
+        progress: Progress = lambda _stage, _note: None,
+    ) -> None:
+        self.server = server
+        self.request = request
+        self.fds = list(fds)
+        self.progress = progress
+        self.task = request["task"]
+        self.level = request.get("level") or "quick"
+        self.threads = int(request.get("threads") or os.cpu_count() or 1)
+        self.sandbox = request.get("sandbox") or "strict"
+        self.eval_mode = "train_mode_dependent" in (self.task.get("flags") or [])
+        self.build = request.get("build") or {}
+        self.artifacts: list[dict[str, Any]] = list(self.build.get("artifacts") or [])
+        self.source = request["candidate"]["source"]
+        self.known = request.get("known") or {}
+        self.limits = request.get("limits") or {}
+        self.costs = Costs()
+        self.start = time.monotonic()
+        self.missing: list[str] = []
+        self.state: list[torch.Tensor] = []
+        self.verification: Verification | None = None
+        self.calibration: Calibration | None = None
+        self.eager_s = 0.01
+        self.log = ""
+        self.exported = ""
+        self._inductor: str | None = None
+
+    # Workers.
+
+    def _config(self, **more: Any) -> dict[str, Any]:
+        return {"sandbox": self.sandbox, "threads": self.threads} | more
+
+    def _limits(self) -> dict[str, int]:
+        return {k: int(v) for k, v in self.limits.items() if k in ("memory_bytes", "processes", "cpu_s") and v}
+
+    def reference(
+        self, *, compiles: bool, timeout: float = LOAD_S, timed: bool = False
+    ) -> ReferenceClient:
+        """Starts a reference worker with the reference loaded."""
+        # While a candidate is verified three processes compute at once; with more threads than cores they would wait
+        # for each other in barriers most of the time.
+        threads = self.threads if timed else max(1, self.threads // 3)
+        config = self._config(keep_memory=not timed, threads=threads)
+        if compiles:
+            config["preimport"] = ["compile"]
+            folder = self._warm_inductor()
+            if folder:
+                config["inductor_cache"] = folder
+        with self.costs.part("worker"):
+            client = ReferenceClient(self.server.spawn("reference", config, self.fds), timeout)
+        try:
+            client.load(self.task["source"], threads=threads, eval_mode=self.eval_mode)
+        except BaseException:
+            client.kill()
+            raise
+        return client
+
+    def _warm_inductor(self) -> str:
+        if self._inductor is None:
+            import inductor
+
+            folder = self.request.get("cache_dir")
+            self._inductor = inductor.warm(folder) if folder else ""
+        return self._inductor
+
+    def candidate(self, reference: ReferenceClient, *, poison: bool) -> CandidateClient:
+        """Starts a candidate worker, loaded, constructed and with the weights of this evaluation."""
+        timeout = FORWARD_S + FORWARD_EAGERS * self.eager_s
+        with self.costs.part("worker"):
+            worker = self.server.spawn(
+                "candidate", self._config(poison=poison), self.fds, limits=self._limits()
+            )
+        self.missing = list(getattr(worker, "missing", []))
+        client = CandidateClient(worker, timeout)
+        opened: list[int] = []
+        try:
+            with self.costs.part("load"), faults("importing the candidate", client):
+                opened = building.open_artifacts(self.build)
+                given = [{k: v for k, v in a.items() if k != "path"} for a in self.artifacts]
+                client.load(
+                    self.source, given, opened,
+                    threads=self.threads, timeout=LOAD_S, standalone=bool(self.exported),
+                )  # fmt: skip
+                client.init(reference.info["init"], reference.init, eval_mode=self.eval_mode, timeout=LOAD_S)
+                client.set_state(reference.info["names"], self.state)
+        except BaseException:
+            client.kill()
+            raise
+        finally:
+            for fd in opened:
+                os.close(fd)
+        return client
+
+    # The steps.
+
+    def run(self) -> dict[str, Any]:
+        """Returns {"verdict", "learned"}."""
+        v = self._blank()
+        learned: dict[str, Any] = {}
+        reference: ReferenceClient | None = None
+        try:
+            if self.level == "certify":
+                self._export()
+            reference = self._start_reference(learned)
+            self._verify(reference, v)
+            self._time(reference, v, learned)
+            v["status"] = "certified" if self.level == "certify" else "correct"
+            v["reason"] = self._success(v)
+        except Fault as e:
+            v["status"], v["reason"], v["hint"] = e.status, str(e), e.hint
+            v["evidence"] += e.evidence
+            v["output"] = e.output or self.log
+        except verify.ReferenceBroken as e:
+            raise Infrastructure(f"the reference fails on its own draw: {e}", e.error.traceback) from e
+        except WorkerFailure as e:
+            # What a candidate's worker raises has become a Fault: this is the reference's.
+            raise Infrastructure(f"the reference's worker: {e}", getattr(e, "traceback", "")) from e
+        except (SandboxError, ProtocolError) as e:
+            raise Infrastructure(str(e)) from e
+        finally:
+            if reference is not None:
+                reference.kill()
+        if v["status"] == "certified" and self.exported:
+            v["exported"] = self.exported
+            v["exported_sha256"] = hashlib.sha256(self.exported.encode()).hexdigest()
+        if self.verification is not None:
+            v["correctness"] = self.verification.report.to_json()
+            v["evidence"] += self.verification.report.evidence
+        v["sandbox"] = {"mode": self.sandbox, "missing": self.missing}
+        v["cost_s"] = {k: round(s, 4) for k, s in self.costs.parts.items()}
+        v["cost_s"]["total"] = round(time.monotonic() - self.start, 4)
+        return {"verdict": v, "learned": learned}
+
+    def _blank(self) -> dict[str, Any]:
+        build = self.build.get("build") or {"seconds": 0.0, "cached": False}
+        c = self.request["candidate"]
+        return {
+            "status": "", "reason": "", "hint": "", "level": self.level, "task": self.task["fingerprint"],
+            "candidate": self.build.get("normalised_hash") or "", "language": c.get("language") or "",
+            "device": self.request.get("device") or "cpu", "device_key": "", "candidate_ms": 0.0, "baselines": {},
+            "speedup": None, "headroom": 0.0, "build": build,
+            "correctness": {"precision": self.request.get("precision") or "float32", "seeds": 0, "families": []},
+            "timing": {"candidate": _no_measurement()}, "floor": self._floor(),
+            "work": {"custom": 0.0, "vendor": 0.0, "pytorch": 0.0}, "metrics": {},
+            "flags": list(self.task.get("flags") or []), "evidence": [], "cost_s": {},
+            "versions": {"torch": torch.__version__, "kernelwright": str(self.request.get("kernelwright_version") or "")},
+        }  # fmt: skip
+
+    def _start_reference(self, learned: dict[str, Any]) -> ReferenceClient:
+        calibration = Calibration.from_json(self.known.get("calibration"))
+        reference = self.reference(
+            compiles=calibration is None, timeout=COMPILE_S if calibration is None else LOAD_S
+        )
+        try:
+            if calibration is None:
+                with self.costs.part("calibrate"):
+                    calibration = verify.calibrate(
+                        reference, note=lambda note: self.progress("verify", note)
+                    )
+                learned["calibration"] = calibration.to_json()
+            self.calibration = calibration
+            reference.timeout = LOAD_S
+        except BaseException:
+            reference.kill()
+            raise
+        return reference
+
+    def _export(self) -> None:
+        """From here on the candidate is the standalone file that its user gets."""
+        with self.costs.part("export"):
+            try:
+                self.exported = building.export(self.server, self.source, self.sandbox)
+            except ValueError as e:
+                raise Fault("crashed", f"it cannot be exported: {e}") from e
+        self.source = self.exported
+
+    def _verify(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
+        assert self.calibration is not None
+        self.progress("verify", self.level)
+        custom_wanted = self.request.get("require_custom", True) is not False
+        if custom_wanted and not self.artifacts:
+            raise Fault(
+                "rejected",
+                "it has no custom code: nothing was built for it",
+                "write a kernel with native() or load_inline() that covers at least one operator of the task",
+            )
+        with self.costs.part("verify"):
+            verification = Verification(
+                reference, self.calibration, self.level,
+                precision=self.request.get("precision") or "float32",
+            )  # fmt: skip
+            self.verification = verification
+            began = time.perf_counter()
+            verification.prepare()
+            self.eager_s = max(time.perf_counter() - began, 1e-3) / 4
+            self.state = verification.state
+        candidate = self.candidate(reference, poison=True)
+        try:
+            with self.costs.part("verify"), faults("verifying it", candidate):
+                try:
+                    verification.run(candidate)
+                except verify.Failed as e:
+                    raise Fault(e.status, str(e), e.hint, (), candidate.worker.log()[-OUTPUT_KEPT:]) from e
+            with self.costs.part("trace"), faults("tracing it", candidate):
+                draw = verification.draws[0]
+                seen = candidate.trace(draw.tree, draw.tensors)
+            self.log = candidate.worker.log()[-OUTPUT_KEPT:]
+        finally:
+            candidate.kill()
+            candidate.worker.wait(10)
+        v["output"] = self.log
+        work, calls = trace.report(seen, bool(self.artifacts))
+        v["work"] = work
+        v["metrics"] |= {
+            "custom_share": work["custom"], "vendor_share": work["vendor"], "pytorch_share": work["pytorch"],
+            "custom_calls": float(calls),
+        }  # fmt: skip
+        if custom_wanted and not calls:
+            did = ", ".join(trace.computes(work)[:6]) or "nothing"
+            raise Fault(
+                "rejected",
+                f"none of its custom code ran in a forward: the work was done by {did}",
+                "call the custom kernel in forward, at module level names such as lib.kernel(...)",
+            )
+
+    # Timing.
+
+    def _time(self, reference: ReferenceClient, v: dict[str, Any], learned: dict[str, Any]) -> None:
+        if self.request.get("time", True) is False:
+            return
+        assert self.verification is not None
+        self.progress("time", self.level)
+        reference.set_state(self.state)
+        first = self.verification.draws[0]
+        candidates: list[CandidateClient] = []
+
+        def spawn_candidate() -> CandidateClient:
+            c = self.candidate(reference, poison=False)
+            candidates.append(c)
+            with faults("preparing to be timed", c):
+                c.ask({"op": "timed", "tree": first.tree, "order": []}, timeout=LOAD_S)
+            return c
+
+        try:
+            with self.costs.part("time"):
+                timing = self._timing(reference)
+                timed = self._measure(timing, spawn_candidate)
+        finally:
+            for c in candidates:
+                c.kill()
+        learned.update({k: value for k, value in timed.learned.items() if value})
+        if timed.wrong:
+            raise Fault("wrong", timed.wrong, "compute every output in every call, from that call's input")
+        self._fill(v, timed)
+
+    def _timing(self, reference: ReferenceClient) -> Timing:
+        """Prepares the timing: baselines or the sentinel. No candidate process may exist."""
+        assert self.verification is not None
+        specs = self.request.get("specs") or {}
+        with self.costs.part("baselines"):
+            try:
+                timing = Timing(
+                    draw=lambda _: reference.draw(verify.secret())[1],
+                    outputs=self.verification.expected[0].eager,
+                    check=self._check,
+                    spawn_baseline=self._spawn_baseline,
+                    level=self.level,
+                    threads=self.threads,
+                    want=list(self.request.get("want_baselines") or BASELINES),
+                    known=_known(self.known.get("baselines")),
+                    llc_bytes=int(specs["l3_bytes"]) if specs.get("l3_bytes") else None,
+                    log=lambda note: self.progress("time", note),
+                )
+                timing.prepare()
+            except BaselineFailed as e:
+                raise Infrastructure(str(e)) from e
+        return timing
+
+    def run_baselines(self) -> dict[str, Any]:
+        """Measures the baselines and nothing else."""
+        learned: dict[str, Any] = {}
+        reference = self._start_reference(learned)
+        try:
+            assert self.calibration is not None
+            self.verification = Verification(reference, self.calibration, "quick")
+            self.verification.prepare()
+            self.state = self.verification.state
+            timing = self._timing(reference)
+            learned["baselines"] = timing.records
+            shown = {n: {**r["measurement"], "samples": r["blocks"]} for n, r in timing.records.items()}
+            return {"baselines": shown, "learned": learned}
+        finally:
+            reference.kill()
+
+    def _measure(self, timing: Any, spawn: Callable[[], CandidateClient]) -> Any:
+        with faults("being timed"):
+            try:
+                return timing.measure(spawn)
+            except CallFailed as e:
+                raise WorkerError({**e.error, "stage": "forward"}) from e
+            except ProtocolError as e:
+                raise Fault("crashed", f"the candidate's process ended or hung while it was timed: {e}") from e
+
+    def _spawn_baseline(self, name: str) -> ReferenceClient:
+        assert self.verification is not None
+        compiles = name != "eager"
+        timeout = COMPILE_S if compiles else LOAD_S
+        client = self.reference(compiles=compiles, timeout=timeout, timed=True)
+        try:
+            client.set_state(self.state)
+            client.ask({"op": "timed", "tree": self.verification.draws[0].tree})
+        except BaseException:
+            client.kill()
+            raise
+        return client
+
+    def _check(
+        self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], expected: list[torch.Tensor]
+    ) -> str | None:
+        """Compares the calls of a window with what eager made of the same contents."""
+        assert self.calibration is not None and self.verification is not None
+        base = self.calibration.families["base"]
+        for i, (got, wanted) in enumerate(zip(outputs, expected, strict=True)):
+            which = f"output {i} " if len(outputs) > 1 else "the output "
+            if not wanted.is_floating_point():
+                if bool((got != wanted).double().mean() > TIES):
+                    return f"{which}differs from the reference's"
+                continue
+            noise = base.outputs[i]
+            bound = correctness.bound_of(noise, Scale(), noise.scale, self.calibration.floor(i).max)
+            # Both sides may err by a bound: the candidate, and eager which stands for the truth here.
+            d = (got - wanted).abs()
+            top = float(d.max()) if d.numel() else 0.0
+            if top <= 2 * bound.max:
+                continue
+            stretch = max(1.0, float(wanted.abs().max()) / noise.scale.max) if noise.scale.max else 1.0
+            slack = d > 2 * stretch * bound.max + correctness.OFF * wanted.abs() * (not math.isfinite(stretch))
+            odd = ~torch.isfinite(wanted)
+            wrong = (slack | ~torch.isfinite(got)) & ~odd
+            n = int(wrong.sum())
+            if n:
+                return f"{which}is off by up to {top:.3g} in {n} elements, allowed {2 * bound.max:.3g}"
+        return None
+
+    # The verdict's figures.
+
+    def _floor(self) -> dict[str, Any]:
+        nbytes = int(self.task.get("least_bytes") or 0)
+        operations = int(self.task.get("operations") or 0)
+        ceilings = self.request.get("ceilings") or {}
+        specs = self.request.get("specs") or {}
+        memory, cache, peak = (
+            float(ceilings.get(k) or 0.0) for k in ("memory_gbs", "cache_gbs", "fp32_gflops")
+        )
+        l3 = float(specs.get("l3_bytes") or 0)
+        cached = cache > memory and 0 < nbytes <= l3 / 2
+        speed = cache if cached else memory
+        moving = nbytes / (1e6 * speed) if speed else 0.0
+        computing = operations / (1e6 * peak) if peak else 0.0
+        bound = "compute" if computing > moving else "cache" if cached else "memory"
+        return {"ms": max(moving, computing), "bound": bound, "bytes": nbytes, "operations": operations}
+
+    def _fill(self, v: dict[str, Any], timed: Any) -> None:
+        v["timing"] = timed.report
+        ms = float(timed.report["candidate"]["median_ms"])
+        v["candidate_ms"] = ms
+        v["baselines"] = {n: m["median_ms"] for n, m in (timed.report.get("baselines") or {}).items()}
+        v["speedup"] = timed.speedup
+        v["speedups"] = timed.speedups
+        if ms <= 0:
+            return
+        floor = v["floor"]
+        v["headroom"] = min(1.0, floor["ms"] / ms)
+        ceilings = self.request.get("ceilings") or {}
+        gbs, gflops = floor["bytes"] / (1e6 * ms), floor["operations"] / (1e6 * ms)
+        build = v["build"]
+        metrics = {
+            "threads": float(self.threads),
+            "achieved_gbs": gbs,
+            "achieved_gflops": gflops,
+            "working_set_bytes": float(floor["bytes"]),
+            "vectorised_loops": float(len(build.get("vectorised") or [])),
+            "missed_loops": float(len(build.get("missed") or [])),
+            **timed.metrics,
+        }
+        for share, value, ceiling in (
+            ("memory_share", gbs, "memory_gbs"), ("cache_share", gbs, "cache_gbs"), ("compute_share", gflops, "fp32_gflops"),
+        ):  # fmt: skip
+            if ceilings.get(ceiling):
+                metrics[share] = value / float(ceilings[ceiling])
+        if ceilings.get("call_us"):
+            calls = v["metrics"].get("custom_calls", 0.0)
+            metrics["call_overhead_share"] = min(1.0, calls * float(ceilings["call_us"]) / (1e3 * ms))
+        v["metrics"] |= metrics
+
+    def _success(self, v: dict[str, Any]) -> str:
+        n = len([f for f in v["correctness"].get("families", [])]) or len(self.verification.report.families)  # type: ignore[union-attr]
+        said = f"agrees with float64 on {n} input families"
+        s = v["speedup"]
+        if s:
+            said += f"; {s['value']:.2f}x {s['against']} ({s['low']:.2f} to {s['high']:.2f})"
+        return said
+
+
+TIES = 0.01  # of integer outputs of timed calls: float32 ties that break another way
+
+
+def _known(value: Any) -> dict[str, Any] | None:
+    return {"baselines": value} if isinstance(value, dict) else None
+
+
+def _no_measurement() -> dict[str, Any]:
+    return {
+        "median_ms": 0.0, "p25_ms": 0.0, "p75_ms": 0.0, "low_ms": 0.0, "high_ms": 0.0, "repetitions": 0,
+        "clock": "", "event_ms": 0.0, "wall_ms": 0.0,
+    }  # fmt: skip
+
+
+def evaluate(
+    server: Any, request: dict[str, Any], fds: Sequence[int] = (), progress: Progress = lambda _s, _n: None
+) -> dict[str, Any]:
+    """Returns {"verdict", "learned"}. Raises Infrastructure."""
+    return Evaluation(server, request, fds, progress).run()
+
+
+def baselines(
+    server: Any, request: dict[str, Any], fds: Sequence[int] = (), progress: Progress = lambda _s, _n: None
+) -> dict[str, Any]:
+    """Measures the baselines of a task alone. Returns {"baselines", "learned"}. Raises Infrastructure."""
+    e = Evaluation(server, {"candidate": {"source": ""}, **request}, fds, progress)
+    return e.run_baselines()

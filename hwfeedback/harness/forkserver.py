@@ -1,0 +1,843 @@
+"""The fork server: it has imported torch and done nothing else, so workers fork from it in
+milliseconds.
+
+It runs no thread, no parallel operator and no foreign code, and holds no seed and no expected
+value: what a worker inherits from it is worth nothing to a cheat. Each worker serves once and is
+killed with all its descendants.
+
+Whoever holds a connection may spawn. Descriptor 3 is the first connection; when its peer goes,
+everything goes. Requests and events on a connection (see protocol.schema.json):
+
+    {"type": "spawn", "id", "role", "settings", "config"?}, fds = [worker's socket, ...the worker's
+        own]
+        -> {"type": "spawned", "id", "pid", "mode", "missing"} | {"type": "failed", "id", "message"}
+        -> later {"type": "exited", "id", "pid", "code", "signal", "reason", "log"}
+    {"type": "kill", "id"}    -> the worker and all its descendants die; "exited" follows
+    {"type": "log", "id"}     -> {"type": "log", "id", "log"}: the end of what the worker printed
+    {"type": "ping", "id"}    -> {"type": "pong", "id", "threads", "workers"}
+
+A spawn without "config" has its worker wait for {"type": "start", "config"} with further
+descriptors on the worker's own socket, so that what is meant for the worker never passes through
+this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+
+import sandbox
+from protocol import Channel, Closed, ProtocolError, Timeout
+
+CONTROL_FD = 3
+LOG_KEPT = 64 << 10  # bytes: the first quarter and the last three quarters of what a worker printed
+START_TIMEOUT = 30.0  # seconds a new worker waits for its start message
+MODULES = {
+    "referee": "referee",
+    "reference": "worker_reference",
+    "candidate": "worker_candidate",
+    "builder": "worker_builder",
+}
+# Costly imports that start no thread, done in the server when a worker first asks, so that its
+# successors have them.
+PREIMPORTS = {
+    "compile": (
+        "torch._dynamo",
+        "torch._inductor.compile_fx",
+        "torch._dynamo.backends.inductor",
+        "torch._dynamo.repro.after_dynamo",
+        "torch._inductor.bounds",
+        "torch._inductor.choices",
+        "torch._inductor.codegen.cpp_wrapper_cpu",
+        "torch.utils.cpp_extension",
+    ),
+    "extension": ("torch.utils.cpp_extension",),
+}
+
+
+@dataclass
+class Exit:
+    """How a worker ended. ``reason``: "exited", "signalled", "killed" (by us), "oom" (a SIGKILL
+    that was not ours: the kernel's, for memory or processor time), "lost" (the fork server is
+    gone).
+    """
+
+    code: int | None
+    signal: int | None
+    reason: str
+
+
+class Log:
+    """The beginning and the end of a stream."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
+
+    def add(self, data: bytes) -> None:
+        room = LOG_KEPT // 4 - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        extra = len(self._tail) - LOG_KEPT * 3 // 4
+        if extra > 0:
+            del self._tail[:extra]
+            self._dropped += extra
+
+    def text(self) -> str:
+        gap = f"\n[... {self._dropped} bytes ...]\n".encode() if self._dropped else b""
+        return (bytes(self._head) + gap + bytes(self._tail)).decode("utf-8", "replace")
+
+
+@dataclass
+class Child:
+    """A worker as the server sees it."""
+
+    pid: int
+    id: Any
+    owner: Connection
+    role: str
+    log_fd: int
+    status_fd: int
+    life_fd: int  # closing it tells a worker that starts that the server is gone
+    contained: bool  # pid 1 of its own namespace
+    scratch: str = ""
+    mode: str = ""
+    status: bytearray = field(default_factory=bytearray)
+    log: Log = field(default_factory=Log)
+    killed: bool = False
+    failed: bool = False
+
+
+@dataclass(eq=False)
+class Connection:
+    """Someone who may spawn."""
+
+    channel: Channel
+    children: dict[Any, Child] = field(default_factory=dict)
+
+
+class Server:
+    """The loop. Everything in it belongs to the one thread of the process."""
+
+    def __init__(self, control: Channel) -> None:
+        self.control = Connection(control)
+        self.connections: dict[int, Connection] = {control.fileno(): self.control}
+        self.children: dict[int, Child] = {}
+        self.poll = select.poll()
+        self.poll.register(control.fileno(), select.POLLIN)
+        self.readers: dict[int, Child] = {}  # log and status pipes
+        self.wake_r, self.wake_w = socket.socketpair()
+        self.wake_r.setblocking(False)
+        self.wake_w.setblocking(False)
+        self.poll.register(self.wake_r.fileno(), select.POLLIN)
+        signal.set_wakeup_fd(self.wake_w.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def serve(self) -> None:
+        """Serves until the control connection ends, then takes everything down."""
+        try:
+            while True:
+                for fd, _ in self.poll.poll():
+                    if fd == self.wake_r.fileno():
+                        with contextlib.suppress(BlockingIOError):
+                            self.wake_r.recv(4096)
+                        self._reap()
+                    elif fd in self.readers:
+                        self._read(self.readers[fd], fd)
+                    elif fd in self.connections and not self._serve_connection(
+                        self.connections[fd]
+                    ):
+                        return
+        finally:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for child in list(self.children.values()):
+                self._kill(child)
+            # What a worker holds, a device's lease among it, is free once it is reaped.
+            with contextlib.suppress(ChildProcessError):
+                while True:
+                    os.waitpid(-1, 0)
+
+    def _serve_connection(self, connection: Connection) -> bool:
+        """Handles what has arrived. Returns False when the control connection has ended."""
+        try:
+            while connection.channel.pending():
+                msg, fds = connection.channel.recv(0)
+                try:
+                    self._handle(connection, msg, fds)
+                finally:
+                    for fd in fds:
+                        with contextlib.suppress(OSError):
+                            os.close(fd)
+        except ProtocolError:
+            self._drop(connection)
+            return connection is not self.control
+        return True
+
+    def _handle(self, connection: Connection, msg: dict[str, Any], fds: list[int]) -> None:
+        kind, ident = msg.get("type"), msg.get("id")
+        child = connection.children.get(ident)
+        if kind == "spawn":
+            try:
+                self._spawn(connection, msg, fds)
+            except (OSError, ValueError, TypeError, KeyError, sandbox.SandboxError) as e:
+                connection.channel.send(
+                    {"type": "failed", "id": ident, "message": str(e)}, timeout=5
+                )
+        elif kind == "kill":
+            if child is not None:
+                self._kill(child)
+        elif kind == "log":
+            if child is not None and child.log_fd >= 0:
+                self._read(child, child.log_fd)
+            text = child.log.text() if child is not None else ""
+            connection.channel.send({"type": "log", "id": ident, "log": text}, timeout=5)
+        elif kind == "ping":
+            tasks = len(os.listdir("/proc/self/task"))
+            pong = {"type": "pong", "id": ident, "threads": tasks, "workers": len(self.children)}
+            connection.channel.send(pong, timeout=5)
+        else:
+            raise ProtocolError(f"unknown request {kind!r:.40}")
+
+    def _spawn(self, connection: Connection, msg: dict[str, Any], fds: list[int]) -> None:
+        role = msg["role"]
+        if role not in MODULES:
+            raise ValueError(f"unknown role {role!r:.40}")
+        if not fds:
+            raise ValueError("a spawn needs the worker's socket")
+        if msg["id"] in connection.children:
+            raise ValueError(f"id {msg['id']!r:.40} is in use")
+        wanted = msg.get("settings") or {}
+        preimport(wanted.get("preimport") or ())
+        extra = list(fds)
+        if role == "referee":
+            ours, theirs = socket.socketpair()
+            extra.insert(1, theirs.fileno())
+            pid = os.fork()
+            if pid == 0:
+                _run_child(lambda: _trusted(role, msg.get("config"), extra))
+            theirs.close()
+            self._adopt(ours)
+            child = Child(pid, msg["id"], connection, role, -1, -1, -1, False)
+            self._register(child)
+            reply = {
+                "type": "spawned",
+                "id": child.id,
+                "pid": pid,
+                "mode": "trusted",
+                "missing": [],
+            }
+            connection.channel.send(reply, timeout=5)
+            return
+        settings = sandbox.Settings(
+            profile=role,
+            mode="weak" if wanted.get("mode") == "weak" else "strict",
+            read_only=[str(p) for p in wanted.get("read_only") or ()],
+            threads=int(wanted.get("threads") or 1),
+            limits={str(k): int(v) for k, v in (wanted.get("limits") or {}).items() if v},
+        )
+        status_r, status_w = os.pipe()
+        life_r, life_w = os.pipe()
+        log_r, log_w = os.pipe()
+        middle = os.fork()
+        if middle == 0:
+            _run_child(lambda: _middle(settings, msg.get("config"), extra, status_w, life_r, log_w))
+        for fd in (status_w, life_r, log_w):
+            os.close(fd)
+        os.waitpid(middle, 0)  # it lives for two system calls and a fork
+        first = _read_line(status_r)
+        if "pid" not in first:
+            for fd in (status_r, life_w, log_r):
+                os.close(fd)
+            raise OSError(first.get("error") or "the worker died before it began")
+        os.set_blocking(log_r, False)
+        os.set_blocking(status_r, False)
+        child = Child(
+            first["pid"],
+            msg["id"],
+            connection,
+            role,
+            log_r,
+            status_r,
+            life_w,
+            first["contained"],
+            first["scratch"],
+            settings.mode,
+        )
+        self._register(child)
+        for fd in (log_r, status_r):
+            self.readers[fd] = child
+            self.poll.register(fd, select.POLLIN)
+        os.write(life_w, b"g")
+
+    def _adopt(self, sock: socket.socket) -> None:
+        connection = Connection(Channel(sock))
+        self.connections[sock.fileno()] = connection
+        self.poll.register(sock.fileno(), select.POLLIN)
+
+    def _register(self, child: Child) -> None:
+        self.children[child.pid] = child
+        child.owner.children[child.id] = child
+
+    def _read(self, child: Child, fd: int) -> None:
+        try:
+            data = os.read(fd, 1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if fd == child.log_fd:
+            child.log.add(data)
+        else:
+            child.status += data
+        if data:
+            return
+        self._forget_fd(child, fd)
+        if fd == child.status_fd:
+            child.status_fd = -1
+            self._report(child)
+        else:
+            child.log_fd = -1
+
+    def _report(self, child: Child) -> None:
+        """Answers the spawn: the worker has closed its status pipe, so it is confined or dead."""
+        try:
+            said = json.loads(bytes(child.status))
+        except ValueError:
+            if child.log_fd >= 0:
+                self._read(child, child.log_fd)
+            end = child.log.text().strip()[-500:]
+            said = {"error": f"the worker died before it was confined. {end}".strip()}
+        if "error" in said:
+            child.failed = True
+            self._kill(child)
+            self._tell(child, {"type": "failed", "id": child.id, "message": said["error"]})
+            return
+        self._tell(
+            child,
+            {
+                "type": "spawned",
+                "id": child.id,
+                "pid": child.pid,
+                "mode": child.mode,
+                "missing": said["missing"],
+            },
+        )
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            child = self.children.pop(pid, None)
+            if child is None:
+                continue  # an orphan of a worker without a pid namespace
+            self._bury(child, status)
+
+    def _bury(self, child: Child, status: int) -> None:
+        if not child.contained and child.role != "referee":
+            with contextlib.suppress(OSError):
+                os.killpg(child.pid, signal.SIGKILL)
+        for fd in (child.status_fd, child.log_fd):
+            if fd >= 0:
+                while fd in self.readers:
+                    before = child.log_fd, child.status_fd, len(child.status), child.log.text()
+                    self._read(child, fd)
+                    if before == (
+                        child.log_fd,
+                        child.status_fd,
+                        len(child.status),
+                        child.log.text(),
+                    ):
+                        self._forget_fd(child, fd)
+        if child.life_fd >= 0:
+            os.close(child.life_fd)
+        if child.scratch:
+            shutil.rmtree(child.scratch, ignore_errors=True)
+        child.owner.children.pop(child.id, None)
+        killer = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        reason = "exited"
+        if killer is not None:
+            reason = "signalled"
+            if killer == signal.SIGKILL:
+                reason = "killed" if child.killed else "oom"
+        if not child.failed:
+            event = {
+                "type": "exited",
+                "id": child.id,
+                "pid": child.pid,
+                "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+                "signal": killer,
+                "reason": reason,
+                "log": child.log.text(),
+            }
+            self._tell(child, event)
+
+    def _forget_fd(self, child: Child, fd: int) -> None:
+        if self.readers.pop(fd, None) is not None:
+            self.poll.unregister(fd)
+            os.close(fd)
+
+    def _tell(self, child: Child, event: dict[str, Any]) -> None:
+        if child.owner.channel.fileno() < 0:
+            return
+        try:
+            child.owner.channel.send(event, timeout=5)
+        except ProtocolError:
+            self._drop(child.owner)
+
+    def _kill(self, child: Child) -> None:
+        child.killed = True
+        if not child.contained and child.role != "referee":
+            with contextlib.suppress(OSError):
+                os.killpg(child.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.kill(child.pid, signal.SIGKILL)
+
+    def _drop(self, connection: Connection) -> None:
+        fd = connection.channel.fileno()
+        if fd < 0:
+            return
+        del self.connections[fd]
+        self.poll.unregister(fd)
+        connection.channel.close()
+        for child in list(connection.children.values()):
+            self._kill(child)
+
+
+def preimport(names: Sequence[str]) -> None:
+    """Imports a named group of modules. Raises ValueError for an unknown name."""
+    for name in names:
+        if name not in PREIMPORTS:
+            raise ValueError(f"unknown preimport {name!r:.40}")
+        for module in PREIMPORTS[name]:
+            with contextlib.suppress(ImportError):  # private modules move between versions
+                importlib.import_module(module)
+
+
+def _read_line(fd: int) -> dict[str, Any]:
+    data = b""
+    while not data.endswith(b"\n"):
+        piece = os.read(fd, 4096)
+        if not piece:
+            break
+        data += piece
+        if b"\n" in data:
+            break
+    try:
+        return json.loads(data or b"{}")
+    except ValueError:
+        return {}
+
+
+def _run_child(body: Any) -> None:
+    """Runs the body in a fresh fork. Never returns."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        body()
+        code = 0
+    except SystemExit as e:
+        code = e.code if isinstance(e.code, int) else int(e.code is not None)
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code & 0xFF)
+
+
+def _keep_only(kept: Sequence[int]) -> None:
+    """Closes every descriptor but these and the standard three."""
+    previous = 2
+    for fd in sorted({*kept, 0, 1, 2}):
+        if fd > previous + 1:
+            os.closerange(previous + 1, fd)
+        previous = max(previous, fd)
+    os.closerange(previous + 1, 1 << 20)
+
+
+def _trusted(role: str, config: dict[str, Any] | None, fds: list[int]) -> None:
+    sandbox.die_with_parent()
+    _keep_only(fds)
+    _serve_role(role, config, fds)
+
+
+def _middle(
+    settings: sandbox.Settings,
+    config: dict[str, Any] | None,
+    fds: list[int],
+    status: int,
+    life: int,
+    log: int,
+) -> None:
+    """Between server and worker: a pid namespace holds the children of whoever asked for it, not
+    the asker.
+    """
+    _keep_only([*fds, status, life, log])
+    try:
+        departure = sandbox.leave_host(settings)
+    except (OSError, sandbox.SandboxError) as e:
+        os.write(status, json.dumps({"error": str(e)}).encode() + b"\n")
+        return
+    pid = os.fork()
+    if pid == 0:
+        _run_child(lambda: _worker(settings, departure, config, fds, status, life, log))
+    first = {
+        "pid": pid,
+        "contained": "pid namespace" in departure.namespaces,
+        "scratch": departure.scratch,
+    }
+    os.write(status, json.dumps(first).encode() + b"\n")
+
+
+def _worker(
+    settings: sandbox.Settings,
+    departure: sandbox.Departure,
+    config: dict[str, Any] | None,
+    fds: list[int],
+    status: int,
+    life: int,
+    log: int,
+) -> None:
+    if os.read(life, 1) != b"g":  # the server adopts this process first; end of file: it is gone
+        return
+    os.setsid()
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(null)
+    os.close(log)
+    sys.stdout.reconfigure(line_buffering=True)
+    for caught in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(caught, signal.SIG_DFL)
+    try:
+        missing = sandbox.confine(settings, departure)
+    except (OSError, sandbox.SandboxError, ValueError) as e:
+        os.write(status, json.dumps({"error": str(e)}).encode())
+        return
+    poll = select.poll()
+    poll.register(life, select.POLLIN)
+    if poll.poll(0):  # the server died before its death could have reached this process
+        return
+    home = departure.scratch or "/tmp"
+    os.environ.clear()
+    os.environ.update(sandbox.environment(settings, home))
+    tempfile.tempdir = None
+    os.chdir(home)
+    import torch
+
+    torch.set_num_threads(
+        max(1, settings.threads)
+    )  # the OpenMP runtime read its environment in the server
+    os.write(status, json.dumps({"missing": missing}).encode())
+    os.close(status)
+    os.close(life)
+    gc.unfreeze()
+    _serve_role(settings.profile, config, fds)
+
+
+def _serve_role(role: str, config: dict[str, Any] | None, fds: list[int]) -> None:
+    channel = Channel.of_fd(fds[0])
+    given = list(fds[1:])
+    try:
+        if config is None:
+            msg, more = channel.recv(START_TIMEOUT)
+            if msg.get("type") != "start":
+                raise ProtocolError(f"expected start, got {msg.get('type')!r:.40}")
+            config = msg.get("config") or {}
+            given += more
+        if (
+            role == "reference"
+            and config.get("inductor_cache")
+            and "torch._inductor" in sys.modules
+        ):
+            import inductor
+
+            inductor.use(config["inductor_cache"])
+        module = importlib.import_module(MODULES[role])
+        module.main(channel, config, given)
+    except Closed:
+        pass  # whoever asked is gone: so are we
+    finally:
+        channel.close()
+
+
+class Worker:
+    """A spawned process, seen from whoever asked for it."""
+
+    def __init__(self, server: ForkServer, ident: int, channel: Channel) -> None:
+        self.channel = channel
+        self.pid = 0
+        self.mode = ""
+        self.missing: list[str] = []
+        self._server = server
+        self._id = ident
+        self._exit: Exit | None = None
+        self._log = ""
+
+    def log(self) -> str:
+        """The end of what it printed, at most 64 KiB. Foreign text."""
+        if self._exit is None and self._server.alive:
+            answer = self._server._ask({"type": "log", "id": self._id}, "log", timeout=10)
+            if self._exit is None and answer is not None:
+                self._log = answer.get("log", "")
+        return self._log
+
+    def kill(self) -> None:
+        """Kills it and all its descendants; ``wait`` tells when they are gone. Idempotent."""
+        if self._exit is None:
+            self._server._send({"type": "kill", "id": self._id})
+        self.channel.close()
+
+    def wait(self, timeout: float | None = None) -> Exit | None:
+        """How it ended, or None if it has not within ``timeout`` seconds."""
+        self._server._pump(lambda: self._exit is not None, timeout)
+        return self._exit
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.wait(10)
+
+
+class ForkServer:
+    """The client's side of one connection. Safe to use from several threads."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._lock = threading.RLock()
+        self._workers: dict[int, Worker] = {}
+        self._answers: dict[tuple[str, int], dict[str, Any]] = {}
+        self._next = 0
+        self.alive = True
+
+    def spawn(
+        self,
+        role: str,
+        config: dict[str, Any],
+        fds: Sequence[int] = (),
+        *,
+        limits: dict[str, Any] | None = None,
+        timeout: float = 60.0,
+    ) -> Worker:
+        """Starts a worker and returns once it is confined.
+
+        ``config`` and ``fds`` go to the worker's ``main`` and not through the server. Of the config
+        the sandbox reads: ``sandbox`` ("strict" or "weak"), ``threads``, ``read_only`` (host paths
+        to show), ``preimport`` (names in PREIMPORTS), ``inductor_cache``. ``limits``: memory_bytes,
+        processes, open_files, cpu_s, file_bytes, tmp_bytes. Raises sandbox.SandboxError when it
+        cannot be confined, Closed when the server is gone.
+        """
+        read_only = list(config.get("read_only") or ())
+        if config.get("inductor_cache"):
+            read_only.append(config["inductor_cache"])
+        settings = {
+            "mode": config.get("sandbox", "strict"),
+            "threads": config.get("threads", 1),
+            "read_only": read_only,
+            "preimport": list(config.get("preimport") or ()),
+            "limits": dict(limits or {}),
+        }
+        ours, theirs = Channel.pair()
+        with self._lock:
+            self._next += 1
+            worker = Worker(self, self._next, ours)
+            self._workers[worker._id] = worker
+        msg = {"type": "spawn", "id": worker._id, "role": role, "settings": settings}
+        try:
+            self._send(msg, [theirs.fileno()])
+        finally:
+            theirs.close()
+        with contextlib.suppress(Closed):
+            ours.send({"type": "start", "config": config}, fds)
+        answer = self._answer("spawned", worker._id, timeout)
+        if answer is None or answer["type"] == "failed":
+            self._workers.pop(worker._id, None)
+            ours.close()
+            if answer is None and self.alive:
+                self._send({"type": "kill", "id": worker._id})
+                raise Timeout(f"no worker within {timeout:g} s")
+            if answer is None:
+                raise Closed("the fork server is gone")
+            raise sandbox.SandboxError(answer.get("message") or "the worker could not be started")
+        worker.pid = int(answer["pid"])
+        worker.mode = str(answer.get("mode", ""))
+        worker.missing = [str(m) for m in answer.get("missing") or ()]
+        return worker
+
+    def ping(self) -> dict[str, Any]:
+        """The server's state: its threads (1, or something is wrong) and how many workers live."""
+        with self._lock:
+            self._next += 1
+            ident = self._next
+        self._send({"type": "ping", "id": ident})
+        answer = self._answer("pong", ident, 10)
+        if answer is None:
+            raise Closed("the fork server does not answer")
+        return answer
+
+    def close(self) -> None:
+        """Ends the connection: the server kills what was spawned over it."""
+        self.alive = False
+        self._channel.close()
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    def _ask(self, msg: dict[str, Any], kind: str, timeout: float) -> dict[str, Any] | None:
+        self._send(msg)
+        return self._answer(kind, msg["id"], timeout)
+
+    def _answer(self, kind: str, ident: int, timeout: float) -> dict[str, Any] | None:
+        self._pump(lambda: (kind, ident) in self._answers, timeout)
+        with self._lock:
+            return self._answers.pop((kind, ident), None)
+
+    def _send(self, msg: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        with self._lock:
+            if not self.alive:
+                return
+            try:
+                self._channel.send(msg, fds)
+            except ProtocolError:
+                self._lost()
+
+    def _pump(self, done: Any, timeout: float | None) -> None:
+        """Reads events until ``done()``. Waits without the lock, so that other threads may send."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not done() and self.alive:
+            with self._lock:
+                if done() or not self.alive:
+                    return
+                try:
+                    while self._channel.pending():
+                        msg, fds = self._channel.recv(0)
+                        for fd in fds:
+                            os.close(fd)
+                        self._dispatch(msg)
+                except ProtocolError:
+                    self._lost()
+                if done() or not self.alive:
+                    return
+            left = 0.1 if deadline is None else min(0.1, deadline - time.monotonic())
+            if left <= 0:
+                return
+            with contextlib.suppress(OSError, ValueError):
+                select.select([self._channel.fileno()], [], [], left)
+
+    def _dispatch(self, msg: dict[str, Any]) -> None:
+        kind, ident = msg.get("type"), msg.get("id")
+        if kind == "exited":
+            worker = self._workers.pop(ident, None)
+            if worker is not None:
+                worker._log = msg.get("log") or ""
+                worker._exit = Exit(
+                    msg.get("code"), msg.get("signal"), msg.get("reason") or "exited"
+                )
+        else:
+            self._answers["spawned" if kind == "failed" else kind, ident] = msg
+
+    def _lost(self) -> None:
+        self.alive = False
+        for worker in self._workers.values():
+            worker._exit = worker._exit or Exit(None, None, "lost")
+        self._workers.clear()
+
+
+def connect(fd: int) -> ForkServer:
+    """Takes over a descriptor connected to the server: the first one that the referee is given."""
+    return ForkServer(Channel.of_fd(fd))
+
+
+def start(
+    python: str = sys.executable, env: dict[str, str] | None = None, script: str = __file__
+) -> tuple[ForkServer, Any]:
+    """Starts a server as a child of this process, for tests and tools. Returns it and its Popen."""
+    import subprocess
+
+    ours, theirs = Channel.pair()
+    keep = theirs.fileno()
+
+    def place() -> None:
+        os.dup2(keep, CONTROL_FD)
+
+    process = subprocess.Popen(
+        [python, "-I", "-B", os.path.realpath(script)],
+        env=env
+        if env is not None
+        else {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8"},
+        stdin=subprocess.DEVNULL,
+        pass_fds=[CONTROL_FD] if keep == CONTROL_FD else [keep, CONTROL_FD],
+        preexec_fn=place,
+        start_new_session=True,
+    )
+    theirs.close()
+    ready, _ = ours.recv(120)
+    if ready.get("type") != "ready":
+        raise ProtocolError(f"expected ready, got {ready!r:.200}")
+    return ForkServer(ours), process
+
+
+def main() -> None:
+    # Set before torch comes in: each would start threads, or a pool of processes, where only one
+    # may be.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for whoever started us
+    control = Channel.of_fd(CONTROL_FD)
+    os.set_inheritable(CONTROL_FD, False)
+    import torch
+
+    for role, module in MODULES.items():
+        if role != "referee":
+            # Where one is broken its worker will say so; the others must go on.
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
+    sandbox.become_subreaper()
+    tasks = len(os.listdir("/proc/self/task"))
+    if tasks != 1:
+        raise SystemExit(f"fork server: {tasks} threads after the imports, expected one")
+    gc.collect()
+    gc.freeze()
+    versions = {"python": sys.version.split()[0], "torch": torch.__version__}
+    control.send({"type": "ready", "versions": versions})
+    Server(control).serve()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Closed:
+        sys.exit(0)

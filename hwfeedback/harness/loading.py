@@ -1,0 +1,145 @@
+"""What the reference worker and the candidate worker share: loading a source, blocks by name, errors as JSON."""
+
+from __future__ import annotations
+
+import ctypes
+import linecache
+import os
+import random
+import sys
+import traceback
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from protocol import Channel, Closed
+from tensors import Block, Layout, received
+
+# The seed under which a model and its candidate are constructed: what they draw is replaced afterwards.
+CONSTRUCTION_SEED = 0
+TRACEBACK_KEPT = 8000
+
+
+class StageError(Exception):
+    """Something foreign failed. ``stage`` says where: "import", "names", "construct", "inputs", "forward"..."""
+
+    def __init__(self, stage: str, cause: BaseException | str) -> None:
+        super().__init__(str(cause))
+        self.stage = stage
+        self.cause = cause
+
+
+def run_source(source: str, name: str, filename: str) -> types.ModuleType:
+    """Runs a source as a module. Its lines appear in tracebacks under ``filename``."""
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    module = types.ModuleType(name)
+    module.__file__ = filename
+    sys.modules[name] = module
+    exec(compile(source, filename, "exec"), module.__dict__)
+    return module
+
+
+def keep_freed_memory() -> None:
+    """Has freed memory kept for the next tensor. Returned to the kernel, every large tensor costs page faults anew.
+
+    Not for workers that are timed: what allocation costs belongs to their time.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(-4, 0)  # M_MMAP_MAX
+        libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+
+
+def seed_everything(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % (1 << 32))
+
+
+def error_of(e: BaseException, own: str = "") -> dict[str, Any]:
+    """Returns an error as JSON. With ``own``, a file name, ``lines`` are the frames of that file."""
+    stage = ""
+    if isinstance(e, StageError):
+        stage = e.stage
+        e = e.cause if isinstance(e.cause, BaseException) else e
+    frames = traceback.extract_tb(e.__traceback__)
+    lines = [f.lineno for f in frames if f.filename == own and f.lineno is not None]
+    if isinstance(e, SyntaxError) and e.filename == own and e.lineno:
+        lines.append(e.lineno)
+    try:
+        message = str(e)
+    except Exception:  # a foreign exception's __str__ is foreign code
+        message = ""
+    kept = [f for f in frames if f.filename == own] or frames
+    text = "".join(
+        ["Traceback (most recent call last):\n"]
+        + traceback.format_list(kept[-20:])
+        + [f"{type(e).__name__}: {message}\n"]
+    )
+    return {
+        "type": type(e).__name__,
+        "message": message[:2000],
+        "traceback": text[-TRACEBACK_KEPT:],
+        "stage": stage,
+        "lines": lines[-8:],
+    }
+
+
+class Blocks:
+    """The blocks that the referee has mapped into this worker, by name."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[str, Block] = {}
+
+    def map(self, name: str, fd: int, size: int) -> None:
+        before = self._blocks.pop(name, None)
+        if before is not None:
+            before.close()
+        self._blocks[name] = received(fd, size, writable=True, populate=True)
+
+    def views(self, name: str, layout: Layout) -> list[torch.Tensor]:
+        return self._blocks[name].views(layout)
+
+
+Op = Callable[[dict[str, Any], list[int]], dict[str, Any] | None]
+
+
+def serve(channel: Channel, ops: dict[str, Op], own: str) -> None:
+    """Answers requests until the referee is gone. What an operation raises is its answer.
+
+    An operation that returns None has answered by itself. ``own`` is the foreign file's name.
+    """
+    while True:
+        try:
+            msg, fds = channel.recv()
+        except Closed:
+            return
+        op = ops.get(str(msg.get("op")))
+        try:
+            if op is None:
+                raise ValueError(f"unknown operation {msg.get('op')!r:.40}")
+            answer = op(msg, fds)
+        except Closed:
+            return
+        except BaseException as e:
+            answer = {"ok": False, "error": error_of(e, own)}
+        finally:
+            for fd in fds:
+                try:
+                    os.close(fd)
+                except OSError:
+                    pass  # an operation that took the descriptor over closed it
+        if answer is not None:
+            channel.send({"ok": True, **answer})
+
+
+def specs_of(tensors: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
+    """Returns dtype and shape of tensors."""
+    return [
+        {"dtype": str(t.dtype).removeprefix("torch."), "shape": [int(d) for d in t.shape]}
+        for t in tensors
+    ]

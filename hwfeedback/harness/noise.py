@@ -1,0 +1,219 @@
+"""What any float32 algorithm may do to a result, estimated from the reference itself.
+
+The reference runs in float64 while every operator's result is moved by what float32 rounding may do to it: by one
+unit in the last place (2^-23 relative), at random up or down, for what is computed element by element; for sums by
+a unit of the sum of magnitudes, which is what another order of summation may cost. Composite operators (norms,
+softmax, losses) are taken apart first, so that cancellation inside them shows.
+
+Why not the error of eager alone: it may be small by luck. A scalar mean over 4096 elements has an honest error of
+over 16 times eager's own in 2.5 % of draws; signs drawn at random never make all errors small together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dispatch import uncompiled
+
+aten = torch.ops.aten
+
+ULP = 2.0**-23  # of float32, relative, for a value just above a power of two
+SUM_UNIT = 2.0**-24  # half a unit: what one rounding costs at most
+# A sum in 32 lanes of n/32 additions each errs by about sqrt(n)/32 half units of the sum of magnitudes once n is over a
+# thousand, by less than one below.
+LANES = 32
+POOL = 65_537  # signs; a prime, so that rows of a tensor never meet the same ones
+
+# Results that are one of the arguments, or no rounding at all.
+_EXACT = {
+    "abs", "neg", "relu", "relu_", "clamp", "clamp_min", "clamp_max", "clamp_", "hardtanh", "hardtanh_",
+    "maximum", "minimum", "max", "min", "amax", "amin", "where", "copy_", "clone", "fill_", "zero_", "sign",
+    "masked_fill", "masked_fill_", "max_pool2d_with_indices", "max_pool3d_with_indices", "floor", "ceil",
+    "round", "trunc", "threshold", "threshold_", "leaky_relu", "gather", "index", "index_select", "embedding",
+    "cat", "stack", "constant_pad_nd", "flip", "roll", "topk", "sort", "tril", "triu", "zeros", "ones", "full",
+    "empty", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "arange", "scatter",
+    "repeat", "_to_copy", "empty_like", "new_empty", "scalar_tensor", "lift_fresh", "lift_fresh_copy", "detach",
+    "fmax", "fmin", "cummax", "cummin", "aminmax", "median", "kthvalue", "index_put", "index_put_", "alias",
+    "scatter_", "masked_scatter", "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "pixel_shuffle",
+    "upsample_nearest2d", "eye", "select_scatter", "slice_scatter", "nonzero", "_unsafe_index", "pow_exact",
+    "new_empty_strided", "empty_strided", "empty_permuted", "permute_copy", "slice_copy", "unfold", "im2col",
+}  # fmt: skip
+
+# Linear in the magnitudes of their arguments: the same operator over absolute values gives the sum of magnitudes.
+_SUMS = {
+    "sum", "mean", "cumsum", "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution",
+    "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "mkldnn_convolution",
+    "conv2d", "linear", "upsample_bilinear2d", "index_add", "scatter_add", "trace", "col2im", "slow_conv3d_forward",
+    "_slow_conv2d_forward", "einsum", "matmul",
+}  # fmt: skip
+_ONE_AXIS = {"sum", "mean", "cumsum"}
+
+_TAKEN_APART = {
+    "_softmax", "_log_softmax", "_safe_softmax", "native_layer_norm", "native_group_norm", "native_batch_norm",
+    "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "_batch_norm_no_update",
+    "_batch_norm_with_update", "var", "var_mean", "std", "std_mean", "mse_loss", "smooth_l1_loss", "huber_loss",
+    "nll_loss_forward", "soft_margin_loss", "logsumexp", "_fused_rms_norm", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "logaddexp", "linalg_vector_norm", "norm", "hinge_embedding_loss",
+    "_scaled_dot_product_flash_attention_for_cpu", "silu", "mish", "softplus", "hardswish", "hardsigmoid", "elu",
+    "log_sigmoid_forward", "glu", "addcmul", "addcdiv", "addmv", "lerp", "native_dropout", "gelu", "celu",
+}  # fmt: skip
+
+
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    from torch._decomp import decomposition_table
+
+    return {
+        op: f
+        for op, f in decomposition_table.items()
+        if isinstance(op, torch._ops.OpOverload) and _name(op) in _TAKEN_APART and not _mutates(op)
+    }
+
+
+def _name(op: Any) -> str:
+    return op._schema.name.partition("::")[2]
+
+
+def _mutates(op: Any) -> bool:
+    return op._schema.is_mutable
+
+
+@uncompiled
+class Float32Noise(TorchDispatchMode):
+    """Run a float64 forward under this to see where float32 arithmetic may take it."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._g = torch.Generator().manual_seed(seed)
+        self._pool = torch.randint(0, 2, (POOL,), generator=self._g).double().mul_(2).sub_(1)
+        self._apart = _decompositions()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        apart = self._apart.get(func)
+        if apart is not None:
+            try:
+                with self:
+                    out = apart(*args, **kwargs)
+                if out is not NotImplemented:
+                    return out
+            except Exception:
+                pass  # a decomposition that does not fit these arguments: the operator as a whole, then
+        out = func(*args, **kwargs)
+        name = _name(func)
+        if func.is_view or name in _EXACT or not _any_float(out):
+            return out
+        sums = None
+        if name in _SUMS:
+            try:
+                sums = func(*_magnitudes(args), **{k: _magnitudes(v) for k, v in kwargs.items()})
+            except Exception:
+                sums = None
+        if sums is not None and isinstance(out, torch.Tensor) and isinstance(sums, torch.Tensor):
+            unit = SUM_UNIT
+            if name in _ONE_AXIS and isinstance(args[0], torch.Tensor):
+                n = args[0].numel() / max(out.numel(), 1) if name != "cumsum" else args[0].shape[args[1]]
+                unit *= max(1.0, math.sqrt(n) / LANES)
+            out.add_(self._signs(out).mul_(sums.mul_(unit)))
+            return out
+        for t in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(t, torch.Tensor) and t.is_floating_point():
+                t.mul_(self._signs(t).mul_(ULP).add_(1.0))
+        return out
+
+    def _signs(self, like: torch.Tensor) -> torch.Tensor:
+        """Random signs. Dealt from a pool at a random place: drawing anew costs more than all else here."""
+        n = like.numel()
+        at = int(torch.randint(0, POOL, (), generator=self._g))
+        needed = -(-(at + n) // POOL)
+        signs = self._pool.repeat(needed)[at : at + n] if n else self._pool[:0]
+        return signs.to(like.dtype, copy=needed == 1).view(like.shape)
+
+
+def _any_float(out: Any) -> bool:
+    if isinstance(out, torch.Tensor):
+        return out.is_floating_point()
+    return isinstance(out, (tuple, list)) and any(_any_float(o) for o in out)
+
+
+def _magnitudes(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.abs() if value.is_floating_point() else value
+    if isinstance(value, (tuple, list)):
+        return type(value)(_magnitudes(v) for v in value)
+    return value
+
+
+def one_ulp(tensors: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    """Returns the float32 inputs with every element moved by one unit in the last place, up or down, in float64."""
+    g = torch.Generator().manual_seed(seed)
+    moved = []
+    for t in tensors:
+        if not t.is_floating_point():
+            moved.append(t)
+            continue
+        eps = torch.finfo(t.dtype).eps
+        signs = torch.randint(0, 2, t.shape, generator=g, dtype=torch.int8).double().mul_(2).sub_(1)
+        moved.append(t.double() * signs.mul_(eps).add_(1.0))
+    return moved
+
+
+@uncompiled
+class Sources(TorchDispatchMode):
+    """Remembers where indices and booleans came from, so that ties and margins can be told from mistakes.
+
+    ``of(output)`` gives the values that an index output points into and along which dimension, or the difference
+    whose sign a boolean output is.
+    """
+
+    _INDICES = {"argmax", "argmin", "max", "min", "topk", "sort", "argsort", "kthvalue", "median"}
+    _COMPARISONS = {"gt", "lt", "ge", "le"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[int, tuple[torch.Tensor, dict[str, Any]]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        name = _name(func)
+        if name in self._INDICES and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
+            values = args[0]
+            found = out if isinstance(out, torch.Tensor) else out[-1]
+            if found.dtype is torch.int64:
+                dim = self._dim(func, args, kwargs, values)
+                source = values.reshape(-1) if dim is None else values
+                entry = {
+                    "kind": "index",
+                    "values": source,
+                    "dim": 0 if dim is None else dim,
+                    "several": found.dim() == source.dim() and dim is not None,
+                }
+                self._known[found.data_ptr()] = (found, entry)
+        elif name in self._COMPARISONS and isinstance(args[0], torch.Tensor):
+            entry = {"kind": "margin", "values": (args[0] - args[1]).double()}
+            self._known[out.data_ptr()] = (out, entry)
+        elif (func.is_view or name in ("clone", "_to_copy")) and args and isinstance(args[0], torch.Tensor):
+            before = self._known.get(args[0].data_ptr())
+            if before is not None and isinstance(out, torch.Tensor):
+                self._known[out.data_ptr()] = (out, before[1])
+        return out
+
+    @staticmethod
+    def _dim(func: Any, args: Any, kwargs: Any, values: torch.Tensor) -> int | None:
+        names = [a.name for a in func._schema.arguments]
+        if "dim" not in names:
+            return None
+        at = names.index("dim")
+        default = func._schema.arguments[at].default_value
+        dim = args[at] if at < len(args) else kwargs.get("dim", default)
+        return None if dim is None else int(dim) % max(values.dim(), 1)
+
+    def of(self, output: torch.Tensor) -> dict[str, Any] | None:
+        """Returns the source of an output of the forward that ran under this mode, or None."""
+        known = self._known.get(output.data_ptr())
+        return None if known is None else known[1]

@@ -1,0 +1,155 @@
+"""The referee: it holds seeds, expected outputs, comparison, clock and verdict, and runs no foreign code.
+
+It serves requests from Go on its first descriptor, one at a time, and has the fork server's connection as its second.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import building
+import evaluation
+import forkserver
+import inspection
+import loading
+from evaluation import Infrastructure
+from inspection import Invalid
+from protocol import Channel, Closed, ProtocolError
+from sandbox import SandboxError
+
+INSPECT_S = 60.0
+
+
+class Referee:
+    """The requests, by name. Each returns its result or raises."""
+
+    def __init__(self, channel: Channel, server: Any) -> None:
+        self.channel = channel
+        self.server = server
+        self._id: Any = None
+
+    def serve(self) -> None:
+        """Serves until Go is gone."""
+        while True:
+            try:
+                msg, fds = self.channel.recv()
+            except Closed:
+                return
+            self._id = msg.get("id")
+            answer: dict[str, Any]
+            try:
+                handler = self._handlers().get(str(msg.get("type")))
+                if handler is None:
+                    raise ProtocolError(f"unknown request {msg.get('type')!r:.40}")
+                answer = {"type": "result", "result": handler(msg, fds)}
+            except Invalid as e:
+                answer = {"type": "error", "error": e.to_json()}
+            except (KeyError, TypeError, ProtocolError) as e:
+                kind = "protocol" if isinstance(e, ProtocolError) else "infrastructure"
+                answer = {"type": "error", "error": _error(kind, e)}
+            except Exception as e:
+                answer = {"type": "error", "error": _error("infrastructure", e)}
+            finally:
+                for fd in fds:
+                    os.close(fd)
+            self.channel.send({**answer, "id": self._id})
+
+    def _handlers(self) -> dict[str, Callable[[dict[str, Any], list[int]], dict[str, Any]]]:
+        return {
+            "parse": self.parse,
+            "inspect": self.inspect,
+            "ceilings": self.ceilings,
+            "build": self.build,
+            "evaluate": self.evaluate,
+            "baselines": self.baselines,
+            "export": self.export,
+            "doctor": self.doctor,
+        }
+
+    def progress(self, stage: str, note: str) -> None:
+        self.channel.send({"id": self._id, "type": "progress", "stage": stage, "note": note})
+
+    def parse(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        return building.parse(self.server, msg["source"], msg["what"], mode=msg.get("sandbox") or "strict")
+
+    def inspect(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        mode = msg.get("sandbox") or "strict"
+        parsed = building.parse(self.server, msg["source"], "reference", mode)
+        problems = parsed.get("problems") or []
+        if not parsed.get("normalised_hash"):
+            raise Invalid(
+                f"the file does not parse: {problems[0] if problems else 'it is not Python'}",
+                "run it with python to see the error by itself",
+            )
+        threads = int(msg.get("threads") or os.cpu_count() or 1)
+        timeout = float(msg.get("timeout_s") or INSPECT_S)
+        config = {"sandbox": mode, "threads": threads}
+        task = inspection.inspect(
+            lambda: self.server.spawn("reference", config, fds),
+            msg["name"],
+            msg["source"],
+            parsed["normalised_hash"],
+            threads=threads,
+            timeout_s=timeout,
+        )
+        return {"task": task}
+
+    def ceilings(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        import ceilings
+
+        measured = ceilings.measure(int(msg.get("threads") or os.cpu_count() or 1), msg["cache_dir"])
+        return {**measured, "specs": ceilings.specs()}
+
+    def build(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        mode = msg.get("sandbox") or "strict"
+        start = time.monotonic()
+        built = building.build(
+            self.server,
+            msg["task"],
+            msg["candidate"],
+            msg["cache_dir"],
+            msg.get("device") or "cpu",
+            mode,
+            lambda note: self.progress("build", note),
+        )
+        built["sandbox"] = {"mode": mode, "missing": built.get("missing") or []}
+        built["cost_s"] = {"build": round(time.monotonic() - start, 4)}
+        return built
+
+    def evaluate(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        torch.set_num_threads(max(1, int(msg.get("threads") or os.cpu_count() or 1) // 3))
+        return evaluation.evaluate(self.server, msg, fds, self.progress)
+
+    def baselines(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        return evaluation.baselines(self.server, msg, fds, self.progress)
+
+    def export(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        mode = msg.get("sandbox") or "strict"
+        return {"source": building.export(self.server, msg["candidate"]["source"], mode)}
+
+    def doctor(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        import doctor
+
+        return doctor.report(self.server, str(msg.get("sandbox") or "strict"))
+
+
+def _error(kind: str, e: BaseException) -> dict[str, Any]:
+    if isinstance(e, (Infrastructure, SandboxError)):
+        message = str(e)
+    else:
+        message = f"{type(e).__name__}: {e}"
+    hint = "run kernelwright doctor" if isinstance(e, SandboxError) else ""
+    kept = getattr(e, "traceback", "") or traceback.format_exc()
+    return {"kind": kind, "message": message[:2000], "hint": hint, "traceback": kept[-8000:]}
+
+
+def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
+    """``fds``: the connection to the fork server."""
+    loading.keep_freed_memory()
+    Referee(channel, forkserver.connect(fds[0])).serve()

@@ -1,0 +1,45 @@
+"""For tests of the process layer: a fork server whose workers run the code they are sent."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from typing import Any
+
+import forkserver
+
+HARNESS = pathlib.Path(forkserver.__file__).parent
+OBEDIENT = """
+def main(channel, config, fds):
+    space = {"config": config, "fds": fds, "channel": channel}
+    while True:
+        msg, more = channel.recv()
+        space["r"] = None
+        try:
+            exec(msg["code"], space)
+            channel.send({"r": space["r"]})
+        except BaseException as e:
+            channel.send({"raised": type(e).__name__, "message": str(e)})
+"""
+
+
+def obedient_server(
+    folder: pathlib.Path, env: dict[str, str] | None = None
+) -> tuple[forkserver.ForkServer, Any]:
+    """Starts a fork server on a copy of the harness in which every worker obeys."""
+    copy = folder / "harness"
+    shutil.copytree(HARNESS, copy, ignore=shutil.ignore_patterns("tests", "__pycache__"))
+    for role in ("reference", "candidate", "builder"):
+        (copy / f"worker_{role}.py").write_text(OBEDIENT)
+    return forkserver.start(script=str(copy / "forkserver.py"), env=env)
+
+
+def ask(worker: forkserver.Worker, code: str, timeout: float = 30) -> Any:
+    """Runs code in a worker and returns what it left in ``r``; raises what it raised as
+    RuntimeError.
+    """
+    worker.channel.send({"code": code})
+    answer, _ = worker.channel.recv(timeout)
+    if "raised" in answer:
+        raise RuntimeError(f"{answer['raised']}: {answer['message']}")
+    return answer["r"]

@@ -1,0 +1,230 @@
+"""Building for real, in sandboxed builders."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import building
+import forkserver
+import inductor
+import pytest
+import toolchain
+import torch
+
+pytestmark = pytest.mark.skipif(not toolchain.compiler(), reason="there is no g++ here")
+
+NATIVE = '''import torch
+from kernelwright import native
+
+lib = native(source=r"""
+#include <math.h>
+extern "C" void scale(const float* x, float* y, long long n) {
+#pragma omp parallel for
+    for (long long i = 0; i < n; i++)
+        y[i] = 2 * x[i];
+    for (long long i = 1; i < n; i++)
+        y[i] = sinf(y[i - 1]) * 0 + y[i];
+}
+""")
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        lib.scale(x, y, x.numel())
+        return y
+'''
+INLINE = '''import torch
+from torch.utils.cpp_extension import load_inline
+
+source = """
+#include <torch/extension.h>
+torch::Tensor twice(torch::Tensor x) {
+    return 2 * x;
+}
+"""
+module = load_inline("twice_module", source, functions=["twice"], extra_cflags=["-O1"])
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return module.twice(x)
+'''
+
+
+@pytest.fixture(scope="module")
+def server():
+    client, process = forkserver.start()
+    yield client
+    client.close()
+    process.wait(20)
+
+
+def build(server, text, folder, **more):
+    return building.build(
+        server, {}, {"source": text, "language": "cpp"}, str(folder), mode="weak", **more
+    )
+
+
+def load(server, text, built):
+    """Loads a build in a candidate's sandbox. Returns the worker's answer."""
+    fds = building.open_artifacts(built)
+    with server.spawn("candidate", {"sandbox": "weak", "threads": 1}) as worker:
+        worker.channel.send(
+            {"op": "load", "source": text, "artifacts": built["artifacts"], "threads": 1}, fds
+        )
+        for fd in fds:
+            os.close(fd)
+        answer, _ = worker.channel.recv(60)
+    return answer
+
+
+def test_native(server, tmp_path):
+    built = build(server, NATIVE, tmp_path)
+    assert (built["status"], built["build"]["form"]) == ("", "native"), built
+    assert built["build"]["vectorised"][0]["line"] in (8, 9)
+    assert "vectorized" in built["build"]["vectorised"][0]["message"]
+    assert [d["line"] for d in built["build"]["missed"]] == [10]
+    assert load(server, NATIVE, built)["ok"]
+    json.dumps(built)
+
+
+def test_cache_and_its_repair(server, tmp_path):
+    built = build(server, NATIVE, tmp_path)
+    start = time.monotonic()
+    again = build(server, NATIVE, tmp_path)
+    print(f"\na cached build: {(time.monotonic() - start) * 1e3:.1f} ms")
+    assert again["build"]["cached"] and again["artifacts"] == built["artifacts"]
+    changed = build(server, NATIVE + "\n# a remark\n", tmp_path)
+    assert not changed["build"]["cached"] and changed["artifacts"] == built["artifacts"], (
+        "same C++, same object"
+    )
+    path = built["artifacts"][0]["path"]
+    with open(path, "r+b") as f:
+        f.seek(200)
+        f.write(b"corrupt")
+    with pytest.raises(OSError):
+        building.open_artifacts(built)
+    repaired = build(server, NATIVE, tmp_path)
+    assert not repaired["build"]["cached"]
+    assert load(server, NATIVE, repaired)["ok"]
+    with open(path.removesuffix(".so") + ".json", "w") as f:
+        f.write("{")
+    for record in (tmp_path / "builds").iterdir():
+        record.write_text("not JSON")
+    assert build(server, NATIVE, tmp_path)["status"] == ""
+
+
+def test_compiler_errors_have_the_candidates_lines(server, tmp_path):
+    built = build(server, NATIVE.replace("y[i] = 2 * x[i];", "y[i] = 2 * z[i];"), tmp_path)
+    assert built["status"] == "build_failed"
+    assert built["build"]["errors"][0]["line"] == 9
+    assert "z" in built["build"]["errors"][0]["message"]
+    assert "line 9" in built["reason"]
+    assert (
+        build(server, NATIVE.replace("sinf(", "missing("), tmp_path)["build"]["errors"][0]["line"]
+        == 11
+    )
+
+
+@pytest.mark.parametrize(
+    "text,status,words",
+    [
+        ("import os\nclass ModelNew: pass\n", "rejected", "imports os"),
+        ("class ModelNew(:\n", "build_failed", "line 1"),
+        (NATIVE.replace("lib = ", "1 / 0\nlib = "), "build_failed", "at line 4"),
+        (NATIVE.replace('native(source=', 'native(flags=["-fplugin=/tmp/x.so"], source='), "rejected", "-fplugin"),  # noqa: E501
+        (NATIVE.replace('native(source=', 'native(flags=["-I/etc"], source='), "rejected", "-I/etc"),  # noqa: E501
+        (NATIVE.replace("import native\n", "import native\nimport torch.nn as nn\nwhile True:\n    nn.ReLU()\n"), "timed_out", "longer"),  # noqa: E501
+        (NATIVE.replace("import native\n", "import native\nwhile True:\n    torch.empty(1).set_(torch.empty(1))\n    x = []\n    x.append(x)\n    break\n"), "", ""),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_faults_are_statuses(server, tmp_path, monkeypatch, text, status, words):
+    monkeypatch.setattr(building, "IMPORT_TIMEOUT", 2.0)
+    built = build(server, text, tmp_path)
+    assert built["status"] == status, built
+    assert words in built["reason"]
+
+
+def test_a_candidate_cannot_poison_the_cache(server, tmp_path):
+    """A builder that has run a candidate refuses to compile: what it made could be anything."""
+    with server.spawn("builder", {"sandbox": "weak"}) as worker:
+        worker.channel.send({"op": "record", "source": NATIVE})
+        recorded, _ = worker.channel.recv(30)
+        worker.channel.send({"op": "compile", "request": recorded["requests"][0]})
+        answer, fds = worker.channel.recv(30)
+    assert not answer["ok"] and not fds
+
+
+def test_functions_called_while_importing(server, tmp_path):
+    text = NATIVE.replace(
+        "class ModelNew", "table = torch.zeros(4)\nlib.scale(table, table, 4)\n\n\nclass ModelNew"
+    )
+    built = build(server, text, tmp_path)
+    assert built["status"] == ""
+    assert load(server, text, built)["ok"]
+
+
+def test_nothing_to_build(server, tmp_path):
+    text = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return 2 * x\n"  # noqa: E501
+    built = build(server, text, tmp_path)
+    assert (built["status"], built["build"]["form"], built["artifacts"]) == ("", "none", [])
+
+
+def test_parse_and_export(server):
+    assert building.parse(server, NATIVE, "candidate", "weak")["problems"] == []
+    assert building.parse(server, "(" * 300_000, "candidate", "weak")["problems"]
+    assert "_kernelwright_loader" in building.export(server, NATIVE, "weak")
+    with pytest.raises(ValueError):
+        building.export(server, "(", "weak")
+
+
+def test_load_inline(server, tmp_path):
+    start = time.monotonic()
+    built = build(server, INLINE, tmp_path)
+    print(f"\nload_inline built in {time.monotonic() - start:.1f} s")
+    assert (built["status"], built["build"]["form"]) == ("", "load_inline"), built
+    assert load(server, INLINE, built)["ok"]
+
+
+@pytest.mark.slow
+def test_load_inline_with_a_precompiled_header(server, tmp_path):
+    start = time.monotonic()
+    assert building.warm_extension(server, str(tmp_path), ["-O1"], "weak")
+    warmed = time.monotonic()
+    built = build(server, INLINE, tmp_path)
+    print(f"\nheader {warmed - start:.1f} s, then load_inline {time.monotonic() - warmed:.1f} s")
+    assert built["status"] == ""
+    failed = build(server, INLINE.replace("2 * x;", "2 * z;"), tmp_path)
+    assert failed["build"]["errors"][0]["line"] == 7
+
+
+@pytest.mark.slow
+def test_inductor_starts_warm(tmp_path):
+    from process_layer import ask, obedient_server
+
+    folder = inductor.warm(str(tmp_path))
+    assert folder and inductor.warm(str(tmp_path)) == folder
+    client, process = obedient_server(tmp_path)
+    try:
+        config = {
+            "sandbox": "weak",
+            "threads": 2,
+            "inductor_cache": folder,
+            "preimport": ["compile"],
+        }
+        with client.spawn("reference", config) as worker:
+            code = "import torch, time; t = time.time(); r = torch.compile(torch.nn.GELU())(torch.ones(3)).tolist(); r = [time.time() - t, r]"  # noqa: E501
+            seconds, values = ask(worker, code, 120)
+            print(f"\nfirst torch.compile in a worker: {seconds:.1f} s")
+            assert torch.allclose(torch.tensor(values), torch.nn.functional.gelu(torch.ones(3)))
+            assert not ask(
+                worker,
+                "import glob; r = glob.glob('/tmp/torchinductor*/precompiled_headers/*.gch')",
+            )
+        assert client.ping()["threads"] == 1
+    finally:
+        client.close()
+        process.wait(20)

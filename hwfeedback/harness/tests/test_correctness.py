@@ -1,0 +1,182 @@
+"""The gate by itself: bounds, masks, indices, with values known beforehand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import correctness
+import families
+import trees
+from correctness import Expected, Noise, Scale, compare, complete
+from noise import Float32Noise, Sources, one_ulp
+
+
+def softmax_case(rows: int = 64, columns: int = 1024) -> tuple[torch.Tensor, Expected, Noise]:
+    x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(1))
+    wide = torch.softmax(x.double(), -1)
+    with Float32Noise(1):
+        noisy = torch.softmax(x.double(), -1)
+    moved = torch.softmax(one_ulp([x], 2)[0], -1)
+    n = Noise(
+        error=correctness.error_of(noisy, wide, None),
+        moved=correctness.error_of(moved, wide, None),
+        scale=correctness.scale_of(wide),
+    )
+    return x, complete(Expected([wide], [torch.softmax(x, -1)], [None])), n
+
+
+def floor_of(n: Noise) -> float:
+    return correctness.FLOOR * n.scale.rms
+
+
+def test_honest_orders_of_summation_pass() -> None:
+    x, e, n = softmax_case()
+    e1 = torch.exp(x - x.amax(-1, keepdim=True))
+    one_by_one = torch.zeros(x.shape[0], 1)
+    for j in range(x.shape[1]):
+        one_by_one += e1[:, j : j + 1]
+    for got in (e1 / one_by_one, e1 * (1 / e1.flip(-1).sum(-1, keepdim=True)), torch.softmax(x, -1)):
+        o = compare(got, e, 0, n, floor_of(n))
+        assert o.passed, o.reason
+
+
+def test_zeros_and_less_precision_are_wrong() -> None:
+    x, e, n = softmax_case()
+    half = torch.softmax(x.bfloat16(), -1).float()
+    half16 = torch.softmax(x.half(), -1).float()
+    for got in (torch.zeros_like(x), half, half16, torch.softmax(x.half().float(), -1)):
+        o = compare(got, e, 0, n, floor_of(n))
+        assert not o.passed
+        assert "element [" in o.reason
+
+
+@pytest.mark.parametrize("k", [64, 1024, 16384])
+def test_tf32_products_are_wrong_and_blocked_ones_right(k: int) -> None:
+    g = torch.Generator().manual_seed(3)
+    a, b = torch.randn(16, k, generator=g), torch.randn(k, 16, generator=g)
+    wide = a.double() @ b.double()
+    with Float32Noise(1):
+        noisy = a.double() @ b.double()
+    n = Noise(error=correctness.error_of(noisy, wide, None), scale=correctness.scale_of(wide))
+    e = complete(Expected([wide], [a @ b], [None]))
+
+    def tf32(t: torch.Tensor) -> torch.Tensor:
+        bits = t.contiguous().view(torch.int32)
+        return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+
+    o = compare((tf32(a).double() @ tf32(b).double()).float(), e, 0, n, floor_of(n))
+    assert not o.passed
+    one_by_one = torch.zeros(16, 16)
+    for j in range(k):
+        one_by_one += a[:, j : j + 1] * b[j : j + 1]
+    assert compare(one_by_one, e, 0, n, floor_of(n)).passed
+
+
+def test_a_scalar_mean_has_no_lucky_bound() -> None:
+    failed = 0
+    for seed in range(60):
+        x = torch.randn(4096, generator=torch.Generator().manual_seed(seed))
+        wide = x.double().mean()
+        with Float32Noise(seed):
+            noisy = x.double().mean()
+        n = Noise(error=correctness.error_of(noisy, wide, None), scale=correctness.scale_of(wide))
+        e = complete(Expected([wide], [x.mean()], [None]))
+        lanes = x.view(-1, 32)
+        total = torch.zeros(32)
+        for row in lanes:
+            total += row
+        failed += not compare(total.sum() / 4096, e, 0, n, floor_of(n)).passed
+    assert failed == 0
+
+
+def test_error_of_leaves_its_arguments_alone() -> None:
+    a, b = torch.ones(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    assert correctness.error_of(a, b, None) == Scale(1.0, 1.0)
+    assert bool((a == 1).all()) and bool((b == 0).all())
+    assert correctness.error_of(torch.tensor([math.nan]), b[:1], None).max == math.inf
+    assert correctness.scale_of(torch.tensor([3e200, 4e200], dtype=torch.float64)).rms == pytest.approx(
+        math.sqrt(12.5) * 1e200
+    )
+
+
+def test_elements_that_the_reference_gets_wrong_are_skipped_and_counted() -> None:
+    wide = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    eager = torch.tensor([1.0, math.inf, 3.0, 5.0])
+    e = complete(Expected([wide], [eager], [None]))
+    o = compare(torch.tensor([1.0, 77.0, 3.0, 77.0]), e, 0, Noise(scale=Scale(4.0, 2.7)), 1e-6)
+    assert o.passed and o.skipped == 2
+    assert not compare(torch.tensor([1.1, 2.0, 3.0, 4.0]), e, 0, Noise(scale=Scale(4.0, 2.7)), 1e-6).passed
+
+
+def test_non_finite_values_must_be_where_they_belong() -> None:
+    wide = torch.tensor([math.nan, math.inf, 1.0], dtype=torch.float64)
+    e = complete(Expected([wide], [wide.float()], [None]))
+    n = Noise(scale=Scale(1.0, 1.0))
+    assert compare(wide.float(), e, 0, n, 1e-6, mask=True).passed
+    o = compare(torch.tensor([0.0, math.inf, 1.0]), e, 0, n, 1e-6, mask=True)
+    assert not o.passed and "element [0] is a finite value, expected NaN" in o.reason
+
+
+def argmax_case(x: torch.Tensor) -> Expected:
+    with Sources() as sources:
+        wide = torch.argmax(x.double(), -1)
+    return complete(Expected([wide], [torch.argmax(x, -1)], [sources.of(wide)]))
+
+
+def test_ties_are_no_mistake_and_other_indices_are() -> None:
+    x = torch.tensor([[1.0, 5.0, 5.0], [7.0, 2.0, 1.0]])
+    e = argmax_case(x)
+    assert compare(torch.tensor([2, 0]), e, 0, Noise(), 0.0).passed
+    assert not compare(torch.tensor([0, 0]), e, 0, Noise(), 0.0).passed
+    assert "indices run from" in compare(torch.tensor([3, 0]), e, 0, Noise(), 0.0).reason
+
+
+def test_top_k_must_name_each_index_once() -> None:
+    x = torch.tensor([[4.0, 4.0, 1.0]])
+    with Sources() as sources:
+        wide = torch.topk(x.double(), 2, dim=-1).indices
+    e = complete(Expected([wide], [wide], [sources.of(wide)]))
+    assert compare(torch.tensor([[1, 0]]), e, 0, Noise(), 0.0).passed
+    assert compare(torch.tensor([[0, 0]]), e, 0, Noise(), 0.0).passed is False
+
+
+def test_booleans_are_exact_outside_the_margin() -> None:
+    x = torch.tensor([1.0, 1e-9, -1.0])
+    with Sources() as sources:
+        wide = x.double() > 0
+    e = complete(Expected([wide], [x > 0], [sources.of(wide)]))
+    n = Noise(source=1e-8)
+    assert compare(torch.tensor([True, False, False]), e, 0, n, 0.0).passed
+    assert not compare(torch.tensor([False, True, False]), e, 0, n, 0.0).passed
+
+
+@pytest.mark.parametrize("family", families.FAMILIES, ids=lambda f: f.name)
+def test_families_map_floating_inputs_only(family: families.Family) -> None:
+    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    before = x.clone()
+    index = torch.arange(5)
+    a, b = families.apply(family, [x, index], 7)
+    assert a.shape == x.shape and a.dtype == x.dtype and b is index
+    assert torch.equal(x, before)
+    again, _ = families.apply(family, [x, index], 7)
+    assert torch.equal(a.nan_to_num(), again.nan_to_num())
+    assert bool(torch.isfinite(a).all()) != family.planted
+
+
+def test_trees_hold_what_models_take_and_give() -> None:
+    x, y = torch.ones(2), torch.zeros(3)
+    value = [x, {"a": (y, 3), 1: None}, "s", True, math.inf]
+    tree, tensors = trees.flatten(value)
+    back = trees.build(tree, tensors)
+    assert back[0] is x and back[1]["a"] == (y, 3) and back[1][1] is None and back[4] == math.inf
+    assert trees.same_shape(trees.flatten((x, y))[0], trees.flatten([x, y])[0])
+    assert not trees.same_shape(trees.flatten((x, y))[0], trees.flatten(x)[0])
+    a, b = trees.flatten({"p": x, "q": y})[0], trees.flatten({"q": y, "p": x})[0]
+    assert trees.ordered_like(b, a) == [1, 0]
+    with pytest.raises(trees.TreeError):
+        trees.flatten({1, 2})
+    with pytest.raises(trees.TreeError):
+        trees.build({"t": 4}, [x])

@@ -1,0 +1,398 @@
+"""The verdict with real processes: what passes, what does not, and what its author reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import evaluation
+import forkserver
+import referee
+import verify
+from inspection import Invalid
+from protocol import Channel
+
+HEAD = "import torch\nimport torch.nn as nn\n\n\n"
+
+SOFTMAX = HEAD + """class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, -1)
+
+def get_inputs():
+    return [torch.randn(32, 512)]
+
+def get_init_inputs():
+    return []
+"""
+
+SCALED = HEAD + """class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n))
+        self.bias = nn.Parameter(torch.zeros(n))
+
+    def forward(self, x):
+        return torch.relu(x * self.weight + self.bias)
+
+def get_inputs():
+    return [torch.randn(16, 64)]
+
+def get_init_inputs():
+    return [64]
+"""
+
+SEVERAL = HEAD + """class Model(nn.Module):
+    def forward(self, x, mask):
+        values, indices = torch.max(x, -1)
+        return {"sum": x.sum(-1), "top": (values, indices), "over": x.mean(-1) > 0, "where": x.masked_fill(mask, -1.0)}
+
+def get_inputs():
+    return [torch.randn(16, 40), torch.rand(16, 40) < 0.3]
+
+def get_init_inputs():
+    return []
+"""
+
+NATIVE = '''import torch
+import torch.nn as nn
+from kernelwright import native
+
+lib = native(source=r"""
+extern "C" void affine(const float* x, const float* w, const float* b, float* y, long long rows, long long n) {
+    for (long long i = 0; i < rows; i++)
+        for (long long j = 0; j < n; j++) {
+            float v = x[i * n + j] * w[j] + b[j];
+            y[i * n + j] = v < 0 ? 0 : v;
+        }
+}
+""")
+
+class ModelNew(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n))
+        self.bias = nn.Parameter(torch.zeros(n))
+
+    def forward(self, x):
+        y = torch.empty_like(x)
+        lib.affine(x, self.weight, self.bias, y, x.shape[0], x.shape[1])
+        return y
+'''
+
+
+def model_new(body: str, init: str = "") -> str:
+    lines = "\n".join("        " + line for line in body.splitlines())
+    return HEAD + f"class ModelNew(nn.Module):\n{init}    def forward(self, x):\n{lines}\n"
+
+
+AFFINE_INIT = """    def __init__(self, n):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n))
+        self.bias = nn.Parameter(torch.zeros(n))
+
+"""
+
+
+class Judge:
+    """A referee in this process, with a real fork server."""
+
+    def __init__(self, cache: str) -> None:
+        path = str(pathlib.Path(sys.executable).parent) + ":" + os.environ.get("PATH", "/usr/bin:/bin")
+        self.server, self.process = forkserver.start(env={"PATH": path, "LANG": "C.UTF-8"})
+        channel, _peer = Channel.pair()
+        self.referee = referee.Referee(channel, self.server)
+        self.referee.progress = lambda _stage, _note: None  # type: ignore[method-assign]
+        self.cache = cache
+        self.tasks: dict[str, dict[str, Any]] = {}
+        self.known: dict[str, dict[str, Any]] = {}
+
+    def task(self, source: str) -> dict[str, Any]:
+        if source not in self.tasks:
+            msg = {"name": "task", "source": source, "threads": 1, "timeout_s": 60}
+            self.tasks[source] = self.referee.inspect(msg, [])["task"]
+        return self.tasks[source]
+
+    def calibration(self, source: str) -> dict[str, Any]:
+        if source not in self.known:
+            request = self.request(source, "", "quick", {})
+            client = evaluation.Evaluation(self.server, request).reference(compiles=False)
+            try:
+                known = verify.calibrate(client, want_compile=False).to_json()
+            finally:
+                client.kill()
+            self.known[source] = {"calibration": known}
+        return self.known[source]
+
+    def request(self, source: str, candidate: str, level: str, more: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "task": self.task(source),
+            "candidate": {"source": candidate, "language": "cpp"},
+            "level": level,
+            "threads": 1,
+            "cache_dir": self.cache,
+            **more,
+        }
+
+    def verdict(self, source: str, candidate: str, level: str = "quick", **more: Any) -> dict[str, Any]:
+        more = {"time": False, "require_custom": False, "known": self.calibration(source), **more}
+        return self.referee.evaluate(self.request(source, candidate, level, more), [])["verdict"]
+
+    def built(self, source: str, candidate: str) -> dict[str, Any]:
+        return self.referee.build(self.request(source, candidate, "quick", {}), [])
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    j = Judge(str(tmp_path_factory.mktemp("cache")))
+    yield j
+    j.server.close()
+    j.process.wait(30)
+
+
+def eager(source: str) -> str:
+    return source + "\n\nclass ModelNew(Model):\n    pass\n"
+
+
+@pytest.mark.parametrize("level", ["quick", "certify"])
+@pytest.mark.parametrize("source", [SOFTMAX, SCALED, SEVERAL], ids=["softmax", "scaled", "several"])
+def test_eager_passes(judge: Judge, source: str, level: str) -> None:
+    v = judge.verdict(source, eager(source), level)
+    assert v["status"] == ("certified" if level == "certify" else "correct"), v["reason"]
+    names = [f["name"] for f in v["correctness"]["families"]]
+    assert names[0] == "base" and "heavy_tails" in names and "one_element" in names
+    assert v["correctness"]["kernelbench"] and v["correctness"]["deterministic"]
+    json.dumps(v, allow_nan=False)
+    if level == "certify" and source is SCALED:
+        assert v["correctness"]["follows_weights"] is True
+
+
+def test_other_algorithms_pass(judge: Judge) -> None:
+    online = model_new(
+        "top = x.new_full((x.shape[0], 1), -torch.inf)\ntotal = x.new_zeros((x.shape[0], 1))\n"
+        "for part in x.chunk(4, -1):\n    higher = torch.maximum(top, part.amax(-1, keepdim=True))\n"
+        "    total = total * torch.exp(top - higher) + torch.exp(part - higher).sum(-1, keepdim=True)\n"
+        "    top = higher\nreturn torch.exp(x - top) / total"
+    )
+    v = judge.verdict(SOFTMAX, online, "certify")
+    assert v["status"] == "certified", v["reason"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return torch.zeros_like(x)", "element ["),
+        ("return torch.softmax(x.bfloat16(), -1).float()", "element ["),
+        ("return torch.softmax(x.half(), -1).float()", "element ["),
+        ("return torch.exp(x) / torch.exp(x).sum(-1, keepdim=True)", "scaled_up"),
+        ("return torch.softmax(x, -1).double()", "float64, the reference's is float32"),
+        ("return torch.softmax(x, -1)[:-1]", "has shape"),
+        ("return (torch.softmax(x, -1),) * 2", "another structure"),
+        ("y = torch.softmax(x, -1)\nx.zero_()\nreturn y", "writes into its input x"),
+        ("return x.copy_(torch.softmax(x, -1))", "input"),
+        ("x = x.clone()\nx[:, 100] = 0\nreturn torch.softmax(x, -1)", "element ["),
+    ],
+    ids="zeros bfloat16 half unstable dtype shape structure writes in_place skips".split(),
+)
+def test_wrong_says_why(judge: Judge, body: str, said: str) -> None:
+    v = judge.verdict(SOFTMAX, model_new(body))
+    assert v["status"] == "wrong"
+    assert said in v["reason"]
+    assert v["correctness"]["precision"] == "float32"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ("import sys\nsys.exit(0)", "crashed", "sys.exit"),
+        ("import os\nos._exit(0)", "crashed", "exit code 0"),
+        ("raise ValueError('no such luck')", "crashed", "raised ValueError (line 7): no such luck"),
+        ("import ctypes\nctypes.string_at(0)", "crashed", "segmentation fault"),
+        ("while True:\n    pass", "timed_out", "a forward took over"),
+    ],
+    ids="sys_exit os_exit raises segfault loop".split(),
+)
+def test_processes_that_fail(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, body: str, status: str, said: str
+) -> None:
+    monkeypatch.setattr(evaluation, "FORWARD_S", 2.0)
+    monkeypatch.setattr(evaluation, "FORWARD_EAGERS", 1.0)
+    v = judge.verdict(SOFTMAX, model_new(body))
+    assert v["status"] == status
+    assert said in v["reason"]
+
+
+def test_weights_baked_in_at_construction_are_wrong(judge: Judge) -> None:
+    v = judge.verdict(SCALED, model_new("return torch.relu(x)", AFFINE_INIT))
+    assert v["status"] == "wrong"
+
+
+def test_packed_weights_are_honest_and_said(judge: Judge) -> None:
+    packs = model_new(
+        "if not hasattr(self, 'packed'):\n    self.packed = (self.weight.clone(), self.bias.clone())\n"
+        "w, b = self.packed\nreturn torch.relu(x * w + b)",
+        AFFINE_INIT,
+    )
+    # A packing that never looks again misses zero_one's weights, which are given anew: it must notice new tensors.
+    v = judge.verdict(SCALED, packs, "quick")
+    assert v["status"] == "correct", v["reason"]
+    v = judge.verdict(SCALED, packs, "certify")
+    assert v["status"] == "certified", v["reason"]
+    assert v["correctness"]["caches_weights"] is True and v["correctness"]["follows_weights"] is False
+
+
+def test_other_parameter_names_need_a_loader(judge: Judge) -> None:
+    init = AFFINE_INIT.replace("self.weight", "self.scale").replace("self.bias", "self.shift")
+    body = "return torch.relu(x * self.scale + self.shift)"
+    v = judge.verdict(SCALED, model_new(body, init))
+    assert v["status"] == "crashed" and "load_reference_state" in v["hint"]
+    loader = (
+        "    def load_reference_state(self, state):\n"
+        "        self.scale.data = state['weight']\n        self.shift.data = state['bias']\n\n"
+    )
+    v = judge.verdict(SCALED, model_new(body, init + loader), "certify")
+    assert v["status"] == "certified", v["reason"]
+
+
+def test_ties_of_argmax_may_break_either_way(judge: Judge) -> None:
+    source = SEVERAL.replace("torch.randn(16, 40)", "torch.randint(0, 3, (16, 40)).float()")
+    last = HEAD + (
+        "class ModelNew(nn.Module):\n    def forward(self, x, mask):\n        values = x.amax(-1)\n"
+        "        indices = x.shape[-1] - 1 - torch.argmax(x.flip(-1), -1)\n        {}\n"
+        "        return {{'over': x.mean(-1) > 0, 'sum': x.sum(-1), 'top': [values, indices],\n"
+        "            'where': torch.where(mask, -1.0, x)}}\n"
+    )
+    v = judge.verdict(source, last.format("pass"))
+    assert v["status"] == "correct", v["reason"]
+    v = judge.verdict(source, last.format("indices = (indices + 1) % 40"))
+    assert v["status"] == "wrong" and "indices are wrong" in v["reason"]
+
+
+def test_native_code_is_built_traced_and_certified_as_exported(judge: Judge) -> None:
+    built = judge.built(SCALED, NATIVE)
+    assert built["status"] == "", built["reason"]
+    v = judge.verdict(SCALED, NATIVE, build=built, require_custom=True)
+    assert v["status"] == "correct", v["reason"]
+    assert v["metrics"]["custom_calls"] == 1 and v["work"]["custom"] > 0
+    v = judge.verdict(SCALED, NATIVE, "certify", build=built, require_custom=True)
+    assert v["status"] == "certified", v["reason"]
+    assert "_kernelwright_loader" in v["exported"] and len(v["exported_sha256"]) == 64
+    idle = NATIVE.replace("lib.affine(x, self.weight, self.bias, y, x.shape[0], x.shape[1])\n        return y",
+                          "return torch.relu(x * self.weight + self.bias)")  # fmt: skip
+    v = judge.verdict(SCALED, idle, build=judge.built(SCALED, idle), require_custom=True)
+    assert v["status"] == "rejected" and "aten.mul" in v["reason"]
+    v = judge.verdict(SCALED, eager(SCALED), require_custom=True)
+    assert v["status"] == "rejected"
+
+
+def test_out_of_bounds_beside_the_input_is_found(judge: Judge) -> None:
+    bad = NATIVE.replace("y[i * n + j] = v < 0 ? 0 : v;", "y[i * n + j] = v < 0 ? 0 : v; ((float*)x)[rows * n] = 1;")
+    v = judge.verdict(SCALED, bad, build=judge.built(SCALED, bad))
+    assert v["status"] == "wrong" and "outside" in v["reason"]
+
+
+def test_timed(judge: Judge) -> None:
+    built = judge.built(SCALED, NATIVE)
+    ceilings = {"memory_gbs": 10.0, "cache_gbs": 20.0, "fp32_gflops": 50.0, "call_us": 1.0}
+    request = judge.request(
+        SCALED, NATIVE, "quick",
+        {"build": built, "known": judge.calibration(SCALED), "want_baselines": ["eager"], "ceilings": ceilings,
+         "specs": {"l3_bytes": 8 << 20}},
+    )  # fmt: skip
+    answer = judge.referee.evaluate(request, [])
+    v = answer["verdict"]
+    assert v["status"] == "correct", v["reason"]
+    assert v["candidate_ms"] > 0 and v["baselines"]["eager"] > 0
+    assert v["speedup"]["against"] == "eager" and v["speedup"]["low"] <= v["speedup"]["value"] <= v["speedup"]["high"]
+    assert 0 < v["headroom"] <= 1 and v["floor"]["bound"] == "cache"
+    assert {"achieved_gbs", "memory_share", "core_use", "custom_share", "threads"} <= set(v["metrics"])
+    assert "eager" in answer["learned"]["baselines"]
+
+
+# Inspection.
+
+
+def test_a_task_is_described(judge: Judge) -> None:
+    t = judge.task(SCALED)
+    assert t["inputs"] == [{"name": "x", "dtype": "float32", "shape": [16, 64]}]
+    assert t["outputs"] == [{"dtype": "float32", "shape": [16, 64]}]
+    assert [p["name"] for p in t["parameters"]] == ["weight", "bias"]
+    assert t["operators"] == ["aten.mul", "aten.add", "aten.relu"]
+    assert t["operations"] == 3 * 1024 and t["least_bytes"] == 4 * (1024 + 128 + 1024)
+    assert t["flags"] == [] and t["eager_ms"] > 0 and len(t["fingerprint"]) == 64
+    assert t["graph"] is not None
+
+
+def task_of(forward: str, inputs: str = "[torch.randn(8, 8)]", init: str = "[]", more: str = "") -> str:
+    return HEAD + (
+        f"class Model(nn.Module):\n{more}    def forward(self, x):\n        {forward}\n\n"
+        f"def get_inputs():\n    return {inputs}\n\ndef get_init_inputs():\n    return {init}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def broken(:\n", "does not parse"),
+        ("import torch\n", "no Model, get_inputs() and no get_init_inputs()"),
+        (SOFTMAX.replace("def get_inputs", "def inputs"), "no get_inputs()"),
+        (SOFTMAX + "\nraise RuntimeError('at once')\n", "imported: RuntimeError: at once"),
+        (task_of("return x", init="[1]"), "Model(*get_init_inputs()) raises TypeError"),
+        (task_of("return x @ torch.ones(3, 3)"), "forward raises RuntimeError"),
+        (task_of("return None"), "forward returns no tensor"),
+        (task_of("return {x}"), "holds a set"),
+        (task_of("return x", inputs="torch.randn(2)"), "get_inputs() returns a Tensor, not a list"),
+        (task_of("return x", inputs="[1 / 0]"), "get_inputs() raises ZeroDivisionError"),
+        (task_of("return x", init="None"), "get_init_inputs() returns a NoneType"),
+        (task_of("return x * torch.rand_like(x)"), "stochastic"),
+        (task_of("import sys; sys.exit(3)"), "sys.exit"),
+        (task_of("import os; os._exit(3)"), "exit code 3"),
+        (task_of("return x.expand(1 << 20, 1 << 20, 8, 8).clone()"), "out of memory"),
+        (SOFTMAX.replace("class Model(nn.Module)", "class Model"), "not a class derived from nn.Module"),
+    ],
+    ids=(
+        "syntax names one_name import construct forward nothing set inputs_type inputs_raise init_type stochastic "
+        "sys_exit os_exit memory no_module"
+    ).split(),
+)  # fmt: skip
+def test_a_bad_reference_is_invalid_in_one_sentence(judge: Judge, source: str, said: str) -> None:
+    with pytest.raises(Invalid) as e:
+        judge.referee.inspect({"name": "bad", "source": source, "threads": 1, "timeout_s": 30}, [])
+    assert said in e.value.message
+    assert e.value.hint
+    assert "\n" not in e.value.message
+
+
+def test_an_endless_reference_is_invalid(judge: Judge) -> None:
+    with pytest.raises(Invalid, match="took over 3 s"):
+        source = task_of("\n        while True: pass")
+        judge.referee.inspect({"name": "bad", "source": source, "threads": 1, "timeout_s": 3}, [])
+
+
+@pytest.mark.parametrize(
+    ("source", "flag"),
+    [
+        (task_of("return torch.dropout(x, 0.5, self.training)"), "train_mode_dependent"),
+        (task_of("return torch.ones_like(x)"), "constant_output"),
+        (task_of("return torch.arange(8.0) * 2"), "ignores_input"),
+        (SCALED.replace("x * self.weight + self.bias", "x"), "ignores_weights"),
+        (task_of("return torch.log(x)"), "non_finite_reference"),
+        (task_of("return torch.sin(x * 1e6)"), "ill_conditioned"),
+        (
+            task_of(
+                "return self.n(x)",
+                more="    def __init__(self):\n        super().__init__()\n        self.n = nn.BatchNorm1d(8)\n",
+            ),
+            "train_mode_dependent",
+        ),
+    ],
+    ids="dropout constant input weights log sine batch_norm".split(),
+)
+def test_flags(judge: Judge, source: str, flag: str) -> None:
+    t = judge.task(source)
+    assert flag in t["flags"] and t["notes"]

@@ -1,0 +1,488 @@
+"""The escape suite: what each profile must not be able to do, tried by code that runs inside."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import forkserver
+import pytest
+import sandbox
+from process_layer import ask, obedient_server
+from protocol import Closed
+
+PROFILES = ["reference", "candidate", "builder"]
+DENIED = (1, 13)  # EPERM, EACCES
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    client, process = obedient_server(tmp_path_factory.mktemp("server"))
+    yield client
+    assert client.ping()["threads"] == 1, "the fork server must stay single-threaded"
+    client.close()
+    assert process.wait(20) == 0
+
+
+@pytest.fixture(params=PROFILES)
+def worker(request, server):
+    with server.spawn(request.param, {"sandbox": "weak"}) as w:
+        w.profile = request.param
+        yield w
+
+
+def needs(worker, *names: str) -> None:
+    lacking = set(names) & set(worker.missing)
+    if lacking:
+        pytest.skip(f"this machine gives no {lacking}")
+
+
+SYSCALL = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def errno_of(*args):
+    ctypes.set_errno(0)
+    result = libc.syscall(*[ctypes.c_long(a) for a in args])
+    return ctypes.get_errno() if result == -1 else 0
+"""
+
+
+def test_network(worker):
+    ask(worker, "import socket")
+    for family in ("AF_INET", "AF_INET6", "AF_UNIX", "AF_NETLINK"):
+        with pytest.raises(RuntimeError, match=r"PermissionError|OSError"):
+            ask(worker, f"socket.socket(socket.{family}, socket.SOCK_DGRAM)")
+    assert ask(worker, "a, b = socket.socketpair(); b.send(b'x'); r = a.recv(1).decode()") == "x"
+    needs(worker, "network namespace", "own /proc")
+    devices = ask(worker, "r = [l.split(':')[0].strip() for l in open('/proc/net/dev')][2:]")
+    assert set(devices) <= {
+        "lo",
+        "sit0",
+        "ip6tnl0",
+        "tunl0",
+        "gre0",
+        "gretap0",
+        "erspan0",
+        "ip_vti0",
+        "ip6_vti0",
+        "ip6gre0",
+    }
+
+
+def test_home_and_host_files_cannot_be_read(worker, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("seed")
+    for path in (
+        secret,
+        pathlib.Path.home() / ".bashrc",
+        pathlib.Path("/etc/shadow"),
+        pathlib.Path("/var/log"),
+    ):
+        with pytest.raises(RuntimeError, match=r"FileNotFound|Permission|NotADirectory"):
+            ask(
+                worker,
+                f"import os; r = os.listdir({str(path)!r}) if os.path.isdir({str(path)!r}) else open({str(path)!r}).read()",  # noqa: E501
+            )
+
+
+@pytest.mark.parametrize(
+    "path", ["/x", "/usr/x", "/etc/x", "/dev/x", "/proc/x", "/proc/sys/kernel/core_pattern"]
+)
+def test_system_cannot_be_written(worker, path):
+    with pytest.raises(RuntimeError, match=r"OSError|Permission|FileNotFound"):
+        ask(worker, f"open({path!r}, 'w').write('x')")
+
+
+def test_harness_cannot_be_written(worker):
+    with pytest.raises(RuntimeError, match=r"OSError|Permission"):
+        ask(worker, "import sandbox; open(sandbox.__file__, 'a').write('x')")
+
+
+def test_tmp_is_private_and_limited(worker):
+    needs(worker, "mount namespace")
+    assert ask(worker, "import os; r = os.getcwd()") == "/tmp"
+    ask(worker, "open('/tmp/mine', 'w').write('x')")
+    assert not os.path.exists("/tmp/mine")
+    with pytest.raises(RuntimeError, match="OSError"):
+        ask(
+            worker,
+            "f = open('/dev/shm/big', 'wb')\nfor _ in range(1200): f.write(bytes(1 << 20)); f.flush()",  # noqa: E501
+        )
+
+
+def test_other_processes_are_invisible(worker):
+    needs(worker, "pid namespace", "own /proc")
+    pids = ask(worker, "import os; r = [int(p) for p in os.listdir('/proc') if p.isdigit()]")
+    assert pids == [1]
+    with pytest.raises(RuntimeError, match="ProcessLookupError"):
+        ask(worker, f"import os; os.kill({os.getpid()}, 0)")
+
+
+def test_debugging_is_denied(worker):
+    numbers = {
+        "ptrace": (16, 1),
+        "process_vm_readv": (1, 0, 0, 0, 0, 0),
+        "process_vm_writev": (1, 0, 0, 0, 0, 0),
+        "kcmp": (1, 1, 0, 0, 0),
+    }
+    ask(worker, SYSCALL)
+    column = 0 if os.uname().machine == "x86_64" else 1
+    for name, arguments in numbers.items():
+        number = sandbox._DENIED[name][column]
+        assert ask(worker, f"r = errno_of({number}, *{arguments})") in DENIED, name
+
+
+def test_privileged_calls_are_denied(worker):
+    ask(worker, SYSCALL)
+    column = 0 if os.uname().machine == "x86_64" else 1
+    for name, numbers in sandbox._DENIED.items():
+        assert ask(worker, f"r = errno_of({numbers[column]}, 0, 0, 0, 0, 0, 0)") in DENIED, name
+    new_user = 0x10000000
+    assert (
+        ask(worker, f"r = errno_of({sandbox._CLONE[column]}, {new_user} | 17, 0, 0, 0, 0)")
+        in DENIED
+    )
+    assert ask(worker, f"r = errno_of({sandbox._CLONE3[column]}, 0, 0)") == 38
+    assert ask(worker, "r = libc.prctl(1, 0, 0, 0, 0)") == -1, "it must die with the server"
+
+
+def test_no_privileges_are_left(worker):
+    text = ask(worker, "r = open('/proc/self/status').read()")
+    status = {k: v.strip() for k, _, v in (line.partition(":") for line in text.splitlines())}
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(status[name], 16) == 0, name
+    assert status["NoNewPrivs"] == "1"
+    assert status["Seccomp"] == "2"
+    assert ask(worker, "import os; r = os.getuid()") != 0
+    assert ask(worker, "import resource; r = resource.getrlimit(resource.RLIMIT_CORE)[1]") == 0
+
+
+def test_environment_holds_nothing_of_ours(worker):
+    names = ask(worker, "import os; r = sorted(os.environ)")
+    assert names == sorted(sandbox.environment(sandbox.Settings("candidate"), "/tmp"))
+
+
+def test_descriptors_are_few(worker):
+    fds = ask(
+        worker,
+        "import os; r = [os.readlink(f'/proc/self/fd/{f}') for f in os.listdir('/proc/self/fd') if os.path.lexists(f'/proc/self/fd/{f}')]",  # noqa: E501
+    )
+    assert len(fds) == 4, fds  # the standard three and its channel
+    assert sum(f.startswith("socket:") for f in fds) == 1
+
+
+def test_programs(worker):
+    run = "import subprocess; r = subprocess.run(['/bin/echo', 'hi'], capture_output=True, text=True).stdout"  # noqa: E501
+    if sandbox.PROFILES[worker.profile].execute:
+        assert ask(worker, run) == "hi\n"
+        return
+    with pytest.raises(RuntimeError, match="PermissionError"):
+        ask(worker, run)
+    with pytest.raises(RuntimeError, match="PermissionError"):
+        ask(worker, "import os; os.fork()")
+    with pytest.raises(RuntimeError, match="PermissionError"):
+        ask(worker, "import os; os.execv('/bin/echo', ['echo'])")
+    assert (
+        ask(
+            worker,
+            "import threading; t = threading.Thread(target=print); t.start(); t.join(); r = 1",
+        )
+        == 1
+    )
+
+
+BOMB = """
+import os, threading, time
+made = 0
+try:
+    while made < 5000:
+        if {fork}:
+            if os.fork() == 0:
+                time.sleep(60); os._exit(0)
+        else:
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        made += 1
+except (OSError, RuntimeError):
+    pass
+r = made
+"""
+
+
+def test_process_bomb_is_limited_and_swept(server, worker):
+    needs(worker, "pid namespace", "user namespace")
+    fork = sandbox.PROFILES[worker.profile].execute
+    limit = 40
+    with server.spawn(worker.profile, {"sandbox": "weak"}, limits={"processes": limit}) as bomb:
+        assert ask(bomb, BOMB.format(fork=fork), 60) <= limit
+        inside = bomb.pid
+        bomb.kill()
+        assert bomb.wait(20) is not None
+        assert not os.path.exists(f"/proc/{inside}")
+
+
+def test_memory_bomb(server, worker):
+    with server.spawn(
+        worker.profile, {"sandbox": "weak"}, limits={"memory_bytes": 256 << 20}
+    ) as bomb:
+        with pytest.raises(RuntimeError, match=r"MemoryError|RuntimeError"):
+            ask(bomb, "import torch; x = torch.ones(1 << 28)")
+        with pytest.raises(RuntimeError, match="MemoryError"):
+            ask(bomb, "x = bytearray(1 << 30)")
+        assert ask(bomb, "x = bytearray(1 << 26); r = len(x)") == 1 << 26
+
+
+def test_processor_time_is_limited(server):
+    with server.spawn("candidate", {"sandbox": "weak"}, limits={"cpu_s": 1}) as w:
+        w.channel.send({"code": "while True: pass"})
+        end = w.wait(30)
+        assert end is not None and end.signal in (signal.SIGKILL, signal.SIGXCPU)
+
+
+def test_printing_without_end_hurts_nobody(server, worker):
+    ask(
+        worker,
+        "print('first line')\nfor _ in range(100): print('x' * (1 << 20))\nprint('last line', flush=True)",  # noqa: E501
+        60,
+    )
+    log = worker.log()
+    assert len(log) < 70_000
+    assert log.startswith("first line") and log.endswith("last line\n")
+
+
+def test_a_crash_is_told_apart(server):
+    w = server.spawn("candidate", {"sandbox": "weak"})
+    w.channel.send(
+        {"code": "import sys, os; print('about to die'); sys.stdout.flush(); os._exit(7)"}
+    )
+    end = w.wait(20)
+    assert (end.code, end.signal, end.reason) == (7, None, "exited")
+    assert "about to die" in w.log()
+    w = server.spawn("candidate", {"sandbox": "weak"})
+    w.channel.send({"code": "import ctypes; ctypes.string_at(0)"})
+    end = w.wait(20)
+    assert (end.signal, end.reason) == (signal.SIGSEGV, "signalled")
+
+
+def test_a_worker_ends_with_its_channel(server):
+    w = server.spawn("candidate", {"sandbox": "weak"})
+    w.channel.close()
+    assert w.wait(20).code == 0
+
+
+def test_spawning_is_fast_and_leaves_nothing(server):
+    took = []
+    for _ in range(5):
+        start = time.monotonic()
+        with server.spawn("candidate", {"sandbox": "weak"}) as w:
+            took.append(time.monotonic() - start)
+            assert ask(w, "r = 1") == 1
+    print(f"\nspawn to confined worker: {min(took) * 1e3:.0f} ms")
+    assert server.ping()["workers"] == 0
+    assert min(took) < 1.0
+
+
+def test_everything_dies_with_the_server(tmp_path):
+    client, process = obedient_server(tmp_path)
+    workers = [client.spawn(p, {"sandbox": "weak"}) for p in PROFILES]
+    pids = [w.pid for w in workers]
+    assert all(os.path.exists(f"/proc/{p}") for p in pids)
+    process.kill()
+    process.wait(10)
+    deadline = time.monotonic() + 10
+    while any(alive(p) for p in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(alive(p) for p in pids)
+    assert workers[0].wait(5).reason == "lost"
+    with pytest.raises((Closed, sandbox.SandboxError)):
+        client.spawn("candidate", {"sandbox": "weak"})
+
+
+def alive(pid: int) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_everything_dies_with_the_control_connection(tmp_path):
+    client, process = obedient_server(tmp_path)
+    pid = client.spawn("candidate", {"sandbox": "weak"}).pid
+    client.close()
+    assert process.wait(20) == 0
+    assert not alive(pid)
+
+
+def test_strict_refuses_what_weak_names():
+    settings = sandbox.Settings("candidate", "strict")
+    with pytest.raises(sandbox.SandboxError, match=r"pid namespace.*weak"):
+        sandbox._require(settings, ["landlock", "pid namespace"])
+    sandbox._require(settings, ["landlock"])
+    sandbox._require(sandbox.Settings("candidate", "weak"), ["pid namespace"])
+
+
+NO_NAMESPACES = """
+import sys
+sys.path.insert(0, {folder!r})
+import sandbox
+def refused(flags):
+    raise OSError(1, "not here")
+sandbox._unshare = refused
+import forkserver
+forkserver.main()
+"""
+
+
+def test_weak_mode_without_namespaces(tmp_path):
+    """Landlock, seccomp and limits are left, and what is missing is named."""
+    client, process = obedient_server(tmp_path)
+    client.close()
+    process.wait(20)
+    script = tmp_path / "harness" / "start.py"
+    script.write_text(NO_NAMESPACES.format(folder=str(tmp_path / "harness")))
+    client, process = forkserver.start(script=str(script))
+    try:
+        with pytest.raises(sandbox.SandboxError, match="namespace"):
+            client.spawn("candidate", {"sandbox": "strict"})
+        with client.spawn("candidate", {"sandbox": "weak"}) as w:
+            assert {"mount namespace", "pid namespace", "network namespace"} <= set(w.missing)
+            assert "seccomp" not in w.missing
+            with pytest.raises(RuntimeError, match="PermissionError"):
+                ask(w, "import socket; socket.socket()")
+            home = ask(w, "import os, tempfile; r = tempfile.gettempdir()")
+            ask(w, "open(os.path.join(tempfile.gettempdir(), 'x'), 'w').write('x')")
+            if "landlock" not in w.missing:
+                with pytest.raises(RuntimeError, match="Permission"):
+                    ask(w, "os.listdir('/root')")
+                with pytest.raises(RuntimeError, match="Permission"):
+                    ask(w, f"open({str(tmp_path / 'mine')!r}, 'w')")
+        assert not os.path.exists(home)
+    finally:
+        client.close()
+        process.wait(20)
+
+
+AS_USER = """
+import os, sys
+sys.path.insert(0, {folder!r})
+os.setgroups([]); os.setresgid(4242, 4242, 4242); os.setresuid(4242, 4242, 4242)
+import ctypes
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+import forkserver
+forkserver.main()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes an ordinary user, which only root can")
+def test_as_an_ordinary_user(tmp_path):
+    """The other way into the namespaces: through a user namespace of one's own."""
+    folder = pathlib.Path("/tmp") / f"kernelwright-test-{os.getpid()}"
+    folder.mkdir(mode=0o755)
+    try:
+        client, process = obedient_server(folder)
+        client.close()
+        process.wait(20)
+        script = folder / "harness" / "start.py"
+        script.write_text(AS_USER.format(folder=str(folder / "harness")))
+        # The interpreter may live below a home that only root enters: show it in a mount namespace
+        # of the test's.
+        python = pathlib.Path(sys.base_prefix)
+        wrapper = folder / "python"
+        closed = next(
+            (
+                p
+                for p in reversed(python.parents)
+                if p != pathlib.Path("/") and not p.stat().st_mode & 1
+            ),
+            None,
+        )
+        lines = ["#!/bin/sh", "set -e"]
+        if closed is not None:
+            kept = folder / "kept"
+            kept.mkdir()
+            lines += [
+                f"mount --bind {python} {kept}",
+                f"mount -t tmpfs -o mode=755 none {closed}",
+                f"mkdir -p {python}",
+                f"mount --bind {kept} {python}",
+            ]
+        lines.append(f'exec {sys.executable} "$@"')
+        wrapper.write_text("\n".join(lines) + "\n")
+        wrapper.chmod(0o755)
+        outer = folder / "outer"
+        outer.write_text(f'#!/bin/sh\nexec unshare -m {wrapper} "$@"\n')
+        outer.chmod(0o755)
+        try:
+            client, process = forkserver.start(python=str(outer), script=str(script))
+        except Closed:
+            pytest.skip("this Python cannot be shown to another user")
+        try:
+            with client.spawn("builder", {"sandbox": "weak"}) as w:
+                if "mount namespace" in w.missing:
+                    pytest.skip("ordinary users get no namespaces here")
+                assert w.missing == []
+                assert ask(w, "import os; r = os.getuid(), os.getpid(), os.listdir('/tmp')")[
+                    :2
+                ] == [4242, 1]
+                assert (
+                    ask(
+                        w, "r = [l for l in open('/proc/self/status') if l.startswith('CapEff')][0]"
+                    )
+                    .split()[1]
+                    .strip("0")
+                    == ""
+                )
+                with pytest.raises(RuntimeError, match=r"OSError|Permission"):
+                    ask(w, "open('/usr/x', 'w')")
+                with pytest.raises(RuntimeError, match=r"FileNotFound|Permission"):
+                    ask(w, "open('/etc/hostname').read()")
+                assert (
+                    ask(
+                        w,
+                        "import subprocess; r = subprocess.run(['/bin/echo', 'hi'], capture_output=True, text=True).stdout",  # noqa: E501
+                    )
+                    == "hi\n"
+                )
+        finally:
+            client.close()
+            process.wait(20)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_filter_is_well_formed():
+    """Every jump stays inside the program and its end is a return."""
+    import struct
+
+    for profile in sandbox.PROFILES.values():
+        for column, arch in sandbox._ARCHES.values():
+            code = sandbox._filter(profile, column, arch)
+            program = [struct.unpack_from("=HBBI", code, i) for i in range(0, len(code), 8)]
+            assert len(program) < 4096
+            assert program[-1][0] == 0x06
+            for i, (op, yes, no, _) in enumerate(program):
+                if op & 7 == 5:
+                    assert i + 1 + max(yes, no) < len(program)
+
+
+def test_the_server_starts_without_our_environment(tmp_path):
+    client, process = obedient_server(tmp_path, env={})
+    try:
+        assert client.ping()["threads"] == 1
+    finally:
+        client.close()
+        process.wait(20)
+
+
+def test_the_module_is_not_a_program():
+    script = textwrap.dedent("import forkserver, sandbox, protocol")
+    folder = str(pathlib.Path(forkserver.__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and not done.stdout and not done.stderr

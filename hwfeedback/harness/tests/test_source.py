@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import random
+import textwrap
+
+import pytest
+import source
+
+CANDIDATE = '''
+"""Doc."""
+import torch
+import torch.nn as nn
+from kernelwright import native
+
+lib = native(source=r"""extern "C" void f(float* x) {}""")
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) * 2.0
+'''
+
+
+def problems(text: str) -> list[str]:
+    return source.parse(textwrap.dedent(text), "candidate")["problems"]
+
+
+def test_hash_ignores_what_does_not_matter():
+    want = source.normalised_hash(CANDIDATE)
+    spaced = CANDIDATE.replace("import torch\n", "# a comment\nimport torch   # another\n\n\n")
+    assert source.normalised_hash(spaced) == want
+    assert source.normalised_hash(CANDIDATE.replace('"""Doc."""', '"""Other."""')) == want
+    assert source.normalised_hash(CANDIDATE.replace('"""Doc."""', "")) == want
+    assert source.normalised_hash(CANDIDATE.replace("\n", "\r\n")) == want
+    assert (
+        source.normalised_hash(CANDIDATE.replace("torch.relu(x) * 2.0", "(torch.relu(\n x) * 2.0)"))
+        == want
+    )
+
+
+@pytest.mark.parametrize(
+    "old,new", [("2.0", "2"), ("2.0", "3.0"), ("relu", "sigmoid"), ("f(float* x)", "f(float* y)")]
+)
+def test_hash_changes_with_meaning(old, new):
+    assert source.normalised_hash(CANDIDATE.replace(old, new)) != source.normalised_hash(CANDIDATE)
+
+
+def test_hash_tells_true_from_one_and_shapes_apart():
+    texts = [
+        "x = 1",
+        "x = True",
+        "x = 1.0",
+        "x = '1'",
+        "x = b'1'",
+        "x = (1,)",
+        "x = [1]",
+        "x = -1",
+        "x = [1, [2]]",
+        "x = [[1], 2]",
+    ]
+    assert len({source.normalised_hash(t) for t in texts}) == len(texts)
+
+
+def test_good_candidate_has_no_problem():
+    got = source.parse(CANDIDATE, "candidate")
+    assert got["problems"] == []
+    assert (got["language"], got["form"]) == ("cpp", "native")
+
+
+@pytest.mark.parametrize(
+    "line,words",
+    [
+        ("import os", "imports os"),
+        ("import os.path as p", "imports os.path"),
+        ("from subprocess import run", "imports subprocess"),
+        ("from . import x", "one file"),
+        ("from torch import *", "everything"),
+        ("import ctypes", "imports ctypes"),
+        ("from task import Model", "imports task"),
+        ("exec('1')", "uses exec"),
+        ("x = eval", "uses eval"),
+        ("open('/etc/passwd')", "uses open"),
+        ("__import__('os')", "uses __import__"),
+        ("f = torch.compile(lambda x: x)", "torch.compile"),
+        ("from torch import compile", "torch.compile"),
+        ("import torch as t; t.jit.script", "torch.jit"),
+        ("import torch._inductor", "torch._inductor"),
+        ("x = torch.load('a')", "reads files"),
+        ("x = (1).__class__.__subclasses__", "__subclasses__"),
+        ("x = '" + "QUJD" * 400 + "'", "blob"),
+        ("x = b'" + "a" * 2000 + "'", "blob"),
+    ],
+)
+def test_triage_names_the_line(line, words):
+    found = problems(f"import torch\n{line}\nclass ModelNew: pass\n")
+    assert any(p.startswith("line 2: ") and words in p for p in found), found
+
+
+def test_compile_as_a_method_of_ones_own_is_fine():
+    assert (
+        problems(
+            "import torch\nclass ModelNew(torch.nn.Module):\n    def compile(self): return self.compile\n"  # noqa: E501
+        )
+        == []
+    )
+
+
+def test_missing_names():
+    assert problems("import torch\n") == ["the source defines no class ModelNew"]
+    assert source.parse("def get_inputs(): pass", "reference")["problems"] == [
+        "the source defines no class Model"
+    ]
+    assert source.parse("Model = None\ndef get_inputs(): pass", "reference")["problems"] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["(" * 5000, "-" * 100_000 + "1", "a" + ".b" * 50_000, "x = " + "[" * 150 + "]" * 150, "x\0y", "\ud800", "x = 'a" * 3,  # noqa: E501
+     "a" * (5 << 20), "\x0c" * 1000, "if 1:\n\tx\n        y", "x = 1" + "\n" * 100_000, "# coding: utf-7\n+AGE-", "0" * 5000,  # noqa: E501
+     "x = " + "9" * 10_000],
+)  # fmt: skip
+def test_hostile_text_gets_an_answer(text):
+    for what in ("candidate", "reference"):
+        got = source.parse(text, what)
+        assert isinstance(got["problems"], list)
+        assert all(isinstance(p, str) and len(p) < 2000 for p in got["problems"])
+
+
+def test_random_text_gets_an_answer():
+    rng = random.Random(7)
+    letters = "abc()[]{}:=\n\t '\"\\#.,*@0123é"
+    for _ in range(300):
+        source.parse("".join(rng.choice(letters) for _ in range(rng.randrange(80))), "candidate")
+
+
+def test_languages():
+    triton = source.parse("import triton.language as tl\nclass ModelNew: pass", "candidate")
+    assert triton["language"] == "triton"
+    inline = "from torch.utils.cpp_extension import load_inline\nm = load_inline(name='a', cpp_sources='')\nclass ModelNew: pass"  # noqa: E501
+    got = source.parse(inline, "candidate")
+    assert (got["language"], got["form"]) == ("cpp", "load_inline")
+    assert (
+        source.parse(inline.replace("cpp_sources=''", "cuda_sources='x'"), "candidate")["language"]
+        == "cuda"
+    )

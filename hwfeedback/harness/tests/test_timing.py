@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import forked
+import pytest
+import torch
+from forked import Forked
+
+import baselines
+import stats
+import timing
+import windows
+
+SHAPE = (64, 64)
+
+
+def check(
+    inputs: list[torch.Tensor], outputs: list[torch.Tensor], expected: list[torch.Tensor]
+) -> str | None:
+    assert all(len(i) == len(o) for i, o in zip(inputs, outputs, strict=True))
+    same = all(torch.equal(o, e) for o, e in zip(outputs, expected, strict=True))
+    return None if same else "an output differs"
+
+
+class Spawner:
+    """Starts workers, and notes which of them lived at the same time."""
+
+    def __init__(self, makes: dict[str, forked.Make]) -> None:
+        self.makes = makes
+        self.workers: list[tuple[str, Forked]] = []
+        self.mixed = False
+
+    def __call__(self, name: str) -> Forked:
+        if name != "candidate":
+            alive = [n for n, w in self.workers if not w.killed]
+            self.mixed = self.mixed or "candidate" in alive
+        self.workers.append((name, Forked(self.makes[name])))
+        return self.workers[-1][1]
+
+    def candidate(self) -> Forked:
+        return self("candidate")
+
+    def count(self, name: str) -> int:
+        return sum(n == name for n, _ in self.workers)
+
+
+def short(level: str) -> timing.Budget:
+    return dataclasses.replace(
+        timing.BUDGETS[level], candidate_s=0.2, visit_s=0.02, solo_s=0.05, sentinel_s=0.05
+    )
+
+
+def time_it(
+    makes: dict[str, forked.Make], level: str = "quick", **options: Any
+) -> tuple[timing.Timed, Spawner, timing.Timing]:
+    spawner = Spawner(makes)
+    draw = forked.draw(SHAPE)
+    options.setdefault("want", ["eager"])
+    t = timing.Timing(
+        draw=draw,
+        outputs=draw(0),
+        check=check,
+        spawn_baseline=spawner,
+        level=level,
+        threads=1,
+        budget=short(level),
+        **options,
+    )
+    t.prepare()
+    timed = t.measure(spawner.candidate)
+    assert all(w.killed for _, w in spawner.workers)
+    assert not spawner.mixed
+    return timed, spawner, t
+
+
+def test_quick_measures_baselines_once_and_then_uses_them() -> None:
+    makes = {
+        "eager": forked.spinning(0.004),
+        "compile": forked.spinning(0.003),
+        "candidate": forked.spinning(0.001),
+    }
+    timed, _, first = time_it(makes, want=["eager", "compile"])
+    assert timed.wrong is None and timed.speedup is not None
+    assert set(timed.speedups) == {"eager", "compile"}
+    assert timed.speedup["value"] == min(s["value"] for s in timed.speedups.values())
+    assert timed.speedup["value"] > 0.2  # sanity: the machine may be busy with anything
+    assert timed.speedup["low"] <= timed.speedup["value"] <= timed.speedup["high"]
+    assert timed.report["protocol"] == "cached baselines"
+    assert set(timed.report["candidate"]) == {
+        "median_ms", "p25_ms", "p75_ms", "low_ms", "high_ms", "repetitions", "clock", "event_ms",
+        "wall_ms",
+    }  # fmt: skip
+    assert timed.report["candidate"]["median_ms"] > 0.9
+
+    again, spawner, _ = time_it(
+        makes, want=["eager", "compile"], known=timed.learned, contents=first.contents
+    )
+    assert spawner.count("compile") == 0 or any("again" in n for n in again.report["notes"])
+    assert set(again.learned["baselines"]) == {"eager", "compile"}
+
+
+def test_certify_interleaves_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "MAX_ROUNDS", timing.ROUNDS)
+    monkeypatch.setattr(timing, "WINDOW_NS", 4_000_000)
+    makes = {
+        "eager": forked.spinning(0.003),
+        "compile": forked.spinning(0.0101),
+        "candidate": forked.spinning(0.001),
+    }
+    timed, spawner, _ = time_it(makes, "certify", want=["eager", "compile"])
+    assert timed.wrong is None and timed.speedup is not None
+    assert timed.report["protocol"] == "interleaved"
+    assert timed.speedup["value"] == min(s["value"] for s in timed.speedups.values())
+    assert timed.speedup["value"] > 0.2
+    assert spawner.count("candidate") == timing.ROUNDS
+    assert set(timed.speedups) == {"eager", "compile"}
+
+
+def test_a_candidate_that_is_right_only_at_first_is_found() -> None:
+    def make() -> windows.Forward:
+        calls = 0
+
+        def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
+            nonlocal calls
+            calls += 1
+            return [args[0] * 2 if calls < 30 else torch.zeros_like(args[0])]
+
+        return forward
+
+    timed, _, _ = time_it({"eager": forked.spinning(0.0005), "candidate": make})
+    assert timed.wrong is not None and "an output differs" in timed.wrong
+    assert timed.speedup is None and timed.report["candidate"]["median_ms"] == 0
+
+
+def test_work_hidden_from_the_workers_clock_is_marked() -> None:
+    class Lazy(torch.Tensor):
+        """Computes when it is read."""
+
+        @staticmethod
+        def __new__(cls, x: torch.Tensor) -> Lazy:
+            made = torch.Tensor._make_subclass(cls, torch.zeros_like(x))
+            made.x = x
+            return made
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            if func is torch.Tensor.copy_:
+                end = time.perf_counter() + 0.005
+                while time.perf_counter() < end:
+                    pass
+                return args[0].copy_(args[1].x * 2)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    timed, _, _ = time_it(
+        {"eager": forked.spinning(0.005), "candidate": lambda: lambda args: [Lazy(args[0])]}
+    )
+    assert timed.wrong is None
+    assert timed.report["marked"] and timed.report["candidate"]["clock"] == "wall"
+    assert timed.report["candidate"]["event_ms"] < 1 < 4 < timed.report["candidate"]["median_ms"]
+    assert timed.speedup is not None and timed.speedup["value"] < 2
+
+
+def test_a_candidate_that_fails_is_not_a_measurement() -> None:
+    with pytest.raises(windows.CallFailed, match="division"):
+        time_it({"eager": forked.spinning(0.001), "candidate": lambda: lambda args: [1 // 0]})
+
+
+def test_eager_that_fails_is_no_candidates_fault() -> None:
+    with pytest.raises(timing.BaselineFailed, match="division"):
+        time_it({"eager": lambda: lambda args: [1 // 0], "candidate": forked.spinning(0.001)})
+
+
+def test_a_baseline_that_fails_is_left_out() -> None:
+    timed, _, _ = time_it(
+        {
+            "eager": forked.spinning(0.002),
+            "compile": lambda: lambda args: [1 // 0],
+            "candidate": forked.spinning(0.001),
+        },
+        want=["eager", "compile"],
+    )
+    assert set(timed.speedups) == {"eager"}
+    assert any("compile could not be timed" in n for n in timed.report["notes"])
+
+
+# Decisions, on made-up samples.
+
+
+def samples(
+    kind: str, n: int, event: float, *, outer: float | None = None, disturbed: bool = False
+) -> list[timing.Sample]:
+    rng = random.Random(n)
+    made = []
+    for _ in range(n):
+        f = math.exp(rng.gauss(0, 0.01))
+        wall = event if outer is None else outer
+        made.append(timing.Sample(kind, 8, event * f, wall * f + 50_000, 0.0, disturbed, False))
+    return made
+
+
+def calibrated() -> timing.Identity:
+    walls = {k: [49_000.0, 50_000.0, 51_000.0] for k in ("fresh", "same", "chained")}
+    return timing.Identity(walls, {})
+
+
+def judged(*parts: Sequence[timing.Sample], eager_alone: float = 1.0) -> timing.Judged:
+    return timing.judge(timing.Visits([[s for p in parts for s in p]]), calibrated(), eager_alone)
+
+
+def test_clocks_that_agree() -> None:
+    found = judged(samples("fresh", 12, 1e6), samples("chained", 3, 1.3e6))
+    assert (found.clock, found.marked, found.notes) == ("event", False, [])
+
+
+def test_clocks_that_disagree() -> None:
+    found = judged(samples("fresh", 12, 1e6, outer=1.3e6))
+    assert found.clock == "wall" and found.marked
+
+
+def test_one_launch_for_the_whole_batch() -> None:
+    chained = samples("chained", 3, 2e6)
+    assert judged(samples("fresh", 12, 1e6), chained).marked
+    assert not judged(samples("fresh", 12, 1e6), chained, eager_alone=1.6).marked
+
+
+def test_results_that_are_remembered() -> None:
+    assert judged(samples("fresh", 12, 1e6), samples("repeat", 3, 1e5)).marked
+    assert not judged(samples("fresh", 12, 1e6), samples("repeat", 3, 9e5)).marked
+
+
+def test_a_short_call_needs_repeated_certification() -> None:
+    found = judged(samples("fresh", 12, 5e3))
+    assert not found.marked and any("repeated certification" in n for n in found.notes)
+
+
+def test_disturbed_windows_are_left_out_unless_there_are_many() -> None:
+    quiet, loud = samples("fresh", 8, 1e6), samples("fresh", 4, 5e6, disturbed=True)
+    few = timing.Visits([quiet + loud]).times("event", calibrated())
+    assert max(few[0]) < 1.1
+    many = timing.Visits([loud + quiet[:3]]).times("event", calibrated())
+    assert len(many[0]) == 7
+
+
+def test_windows_fit_time_and_memory() -> None:
+    budget = timing.BUDGETS["quick"]
+
+    def slots(size: int) -> windows.Slots:
+        meta = [torch.empty(size, dtype=torch.uint8, device="meta")]
+        return windows.Slots.of(meta, meta)
+
+    assert timing.plan(1e6, slots(64), budget).fresh == 20
+    assert timing.plan(1e3, slots(64), budget).fresh == timing.MAX_CALLS
+    assert timing.plan(1e3, slots(4 << 20), budget).fresh == 4
+    assert timing.plan(1e8, slots(1 << 30), budget).fresh == 1
+
+
+def record(ms: float) -> dict[str, Any]:
+    blocks = [[ms * f for f in (0.99, 1.0, 1.01, 1.0, 0.995, 1.005)]] * 3
+    return baselines.record({"median_ms": ms, "clock": "event"}, blocks, 2)
+
+
+def test_the_sentinel() -> None:
+    cached = record(1.0)
+    now = record(1.0)["blocks"][:1]
+
+    def drift(by: float) -> baselines.Drift:
+        return baselines.drift([[t * by for t in now[0]]], cached)
+
+    assert drift(1.015).ratio == 1.0 and not drift(1.015).again
+    assert drift(1.1).ratio == pytest.approx(1.1) and not drift(1.1).again
+    assert drift(1.5).again and drift(0.7).again
+
+
+def test_drift_widens_the_interval_both_ways() -> None:
+    cached, candidate = record(1.0), record(0.5)["blocks"][:1]
+    still = baselines.against("eager", cached, candidate, 1.0)
+    slower = baselines.against("eager", cached, candidate, 1.1)
+    assert slower["value"] == pytest.approx(1.1 * still["value"])
+    assert slower["low"] == still["low"] and slower["high"] > 1.09 * still["high"]
+
+
+def test_records_of_another_protocol_or_thread_count_are_not_used() -> None:
+    good = record(1.0)
+    known = {
+        "baselines": {
+            "eager": good,
+            "a": {**good, "protocol": 0},
+            "b": {**good, "threads": 7},
+            "c": {**good, "blocks": []},
+            "d": {**good, "blocks": [[0.0]]},
+            "e": {},
+        }
+    }
+    assert set(baselines.usable(known, 2)) == {"eager"}
+    assert baselines.usable(None, 2) == {}
+
+
+def test_contenders_are_the_fastest_and_those_near_it() -> None:
+    assert baselines.contenders({"a": record(2), "b": record(1), "c": record(1.05)}) == ["b", "c"]
+    assert baselines.contenders({"a": record(2), "b": record(1)}) == ["b"]
+
+
+def test_speedup_against_itself_is_one() -> None:
+    blocks = record(1.0)["blocks"]
+    found = baselines.against("eager", record(1.0), blocks, 1.0)
+    assert found["value"] == pytest.approx(1.0)
+    assert not found["low"] > 1.0
+    assert isinstance(stats.speedup(blocks, blocks), stats.Interval)

@@ -1,0 +1,80 @@
+"""Timing through the fork server and the real reference worker, its OpenMP pool included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import forked
+import pytest
+import torch
+
+import forkserver
+import timing
+import windows
+
+SOURCE = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.tanh(x) * 2.0
+
+def get_inputs():
+    return [torch.randn(512, 1024)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[forkserver.ForkServer]:
+    server, process = forkserver.start()
+    yield server
+    server.close()
+    process.wait(20)
+
+
+def ask(worker: forkserver.Worker, msg: dict[str, Any]) -> None:
+    worker.channel.send(msg)
+    answer, _ = worker.channel.recv(60)
+    assert answer.get("ok"), answer
+
+
+def test_eager_against_eager(server: forkserver.ForkServer) -> None:
+    def spawn(_: str = "") -> forkserver.Worker:
+        worker = server.spawn("reference", {"sandbox": "weak", "threads": 2})
+        ask(worker, {"op": "load", "source": SOURCE, "name": "tanh", "threads": 2})
+        ask(worker, {"op": "timed", "tree": {"list": [{"t": 0}]}})
+        return worker
+
+    draw = forked.draw((512, 1024))
+    timer = timing.Timing(
+        draw=draw,
+        outputs=draw(0),
+        check=lambda _, got, want: None if torch.allclose(got[0], want[0]) else "differs",
+        spawn_baseline=spawn,
+        level="quick",
+        threads=2,
+        want=["eager"],
+    )
+    timer.prepare()
+    timed = timer.measure(spawn)
+    assert timed.wrong is None and timed.speedup is not None
+    assert 0.2 < timed.speedup["value"] < 5
+    assert timed.speedup["low"] < timed.speedup["high"]
+    expected = timer.contents.expected(range(1))[0][0]
+    assert torch.allclose(expected, torch.tanh(draw(0)[0]) * 2.0)
+    assert set(timed.learned["baselines"]) == {"eager"}
+
+
+def test_a_worker_of_the_server_is_seen_from_outside(server: forkserver.ForkServer) -> None:
+    worker = server.spawn("reference", {"sandbox": "weak", "threads": 1})
+    try:
+        before = windows.usage(windows.tree(worker.pid))
+        ask(worker, {"op": "load", "source": SOURCE, "name": "tanh", "threads": 1})
+        after = windows.usage(windows.tree(worker.pid))
+        assert after.cpu_ns > before.cpu_ns
+    finally:
+        worker.kill()

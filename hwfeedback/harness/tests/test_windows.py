@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import forked
+import pytest
+import torch
+from forked import Forked
+
+import protocol
+import windows
+
+
+def doubled() -> windows.Forward:
+    return lambda args: [args[0] * 2]
+
+
+@contextmanager
+def session(
+    make: forked.Make, shape: tuple[int, ...] = (33, 5), count: int = 24, **options
+) -> Iterator[tuple[windows.Session, windows.Contents, Forked]]:
+    draw = forked.draw(shape)
+    contents = windows.Contents(windows.Slots.of(draw(0), draw(0)), draw)
+    contents.grow(count)
+    worker = Forked(make)
+    try:
+        yield windows.Session(worker, contents, 8, timeout_s=20, **options), contents, worker
+    finally:
+        worker.kill()
+
+
+def wrong(window: windows.Window, contents: windows.Contents) -> int:
+    """Returns how many calls of a window did not double their content."""
+    (x,), (y,) = contents.inputs(window.rows), window.outputs()
+    return sum(not torch.equal(2 * a, b) for a, b in zip(x, y, strict=True))
+
+
+@pytest.mark.parametrize("kind", windows.KINDS)
+def test_every_output_of_every_kind_comes_back(kind: str) -> None:
+    with session(doubled) as (s, contents, _):
+        contents.take(8)
+        for _ in range(2):
+            rows = contents.met(8) if kind == "repeat" else contents.take(8)
+            window = s.run(kind, rows)
+            assert window.calls == 8 and wrong(window, contents) == 0
+            assert 0 < sum(window.event_ns) < window.wall_ns
+        s.close()
+
+
+def test_contents_are_dealt_once_to_a_process() -> None:
+    draw = forked.draw((3,))
+    contents = windows.Contents(windows.Slots.of(draw(0), draw(0)), draw)
+    contents.grow(10)
+    assert list(contents.take(4)) == [0, 1, 2, 3]
+    assert list(contents.met(2)) == [2, 3]
+    assert list(contents.take(9)) == [4, 5, 6, 7, 8, 9]
+    assert contents.left() == 0 and len(contents.take(1)) == 0
+    contents.new_process()
+    first = [t.clone() for t in contents.inputs(contents.take(2))]
+    contents.grow(30)
+    assert torch.equal(first[0], contents.inputs(range(2))[0])
+    with pytest.raises(LookupError):
+        contents.expected(range(2))
+
+
+def test_tensors_of_many_kinds_travel() -> None:
+    def draw(i: int) -> list[torch.Tensor]:
+        return [
+            torch.arange(5) + i,
+            torch.tensor(i % 2 == 0),
+            torch.empty(0, 3),
+            torch.full((2, 3), float(i), dtype=torch.float64),
+            torch.full((7,), i, dtype=torch.bfloat16),
+        ]
+
+    contents = windows.Contents(windows.Slots.of(draw(0), draw(0)), draw)
+    contents.grow(6)
+    worker = Forked(lambda: lambda args: [a.clone() for a in args])
+    try:
+        s = windows.Session(worker, contents, 6)
+        for kind in ("same", "fresh"):
+            window = s.run(kind, range(1, 6))
+            for got, put in zip(window.outputs(), contents.inputs(window.rows), strict=True):
+                assert torch.equal(got, put)
+            contents.set_expected(window)
+            some = range(2, 4)
+            for a, b in zip(contents.expected(some), contents.inputs(some), strict=True):
+                assert torch.equal(a, b)
+    finally:
+        worker.kill()
+
+
+def by_pointer() -> windows.Forward:
+    seen: dict[int, torch.Tensor] = {}
+
+    def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
+        key = args[0].data_ptr()
+        if key not in seen:
+            seen[key] = args[0] * 2
+        return [seen[key]]
+
+    return forward
+
+
+def by_object_and_version() -> windows.Forward:
+    seen: dict[tuple[int, int], torch.Tensor] = {}
+
+    def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
+        key = (id(args[0]), args[0]._version)
+        if key not in seen:
+            seen[key] = args[0] * 2
+        return [seen[key]]
+
+    return forward
+
+
+@pytest.mark.parametrize("make", [by_pointer, by_object_and_version])
+def test_what_is_remembered_by_address_is_stale_at_the_same_address(make: forked.Make) -> None:
+    with session(make) as (s, contents, _):
+        assert wrong(s.run("same", contents.take(8)), contents) == 7
+
+
+def test_work_that_is_left_to_a_thread_is_not_in_the_output() -> None:
+    def make() -> windows.Forward:
+        def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
+            out = torch.zeros_like(args[0])
+
+            def later() -> None:
+                time.sleep(0.01)
+                out.copy_(args[0] * 2)
+
+            threading.Thread(target=later).start()
+            return [out]
+
+        return forward
+
+    with session(make) as (s, contents, _):
+        assert wrong(s.run("fresh", contents.take(8)), contents) == 8
+
+
+def test_the_referees_clock_sees_what_the_workers_does_not() -> None:
+    def make() -> windows.Forward:
+        honest = windows._now
+        start = honest()
+        # A candidate that reaches for the clock: every call of it advances by one nanosecond.
+        ticks = iter(range(start, start + 10_000_000))
+        windows._calls.__defaults__ = (lambda: next(ticks),)
+        return forked.spinning(0.005)()
+
+    with session(make) as (s, contents, _):
+        window = s.run("fresh", contents.take(4))
+        assert wrong(window, contents) == 0
+        assert window.event_mean_ns < 1000
+        assert window.wall_ns / 4 > 4_500_000
+
+
+def test_the_next_content_does_not_exist_in_a_chained_window() -> None:
+    def make() -> windows.Forward:
+        def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
+            with open("/proc/self/maps") as f:
+                mapped = sum(
+                    int(line.split("-")[1].split()[0], 16) - int(line.split("-")[0], 16)
+                    for line in f
+                    if "memfd:inputs" in line
+                )
+            return [torch.full_like(args[0], mapped / windows.PAGE)]
+
+        return forward
+
+    with session(make) as (s, contents, _):
+        (pages,) = s.run("chained", contents.take(8)).outputs()
+        assert pages.unique().tolist() == [1.0]
+        (pages,) = s.run("fresh", contents.take(8)).outputs()
+        assert pages.unique().tolist() == [8.0]
+
+
+def test_inputs_cannot_be_written() -> None:
+    def make() -> windows.Forward:
+        return lambda args: [args[0].mul_(2)]
+
+    with (
+        session(make) as (s, contents, _),
+        pytest.raises((protocol.Closed, ConnectionError)),
+    ):
+        s.run("fresh", contents.take(1))
+
+
+def test_outputs_may_be_the_workers_own_buffer() -> None:
+    def make() -> windows.Forward:
+        own = torch.empty(33, 5)
+        return lambda args: [torch.mul(args[0], 2, out=own)]
+
+    with session(make) as (s, contents, _):
+        for kind in ("same", "fresh", "chained"):
+            assert wrong(s.run(kind, contents.take(8)), contents) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: lambda args: [args[0].double()], "float64"),
+        (lambda: lambda args: [args[0][:1]], "[1, 5]"),
+        (lambda: lambda args: [], "0 tensors"),
+        (lambda: lambda args: [1 // 0], "division"),
+    ],
+)
+def test_a_call_that_fails_is_said_and_the_session_goes_on(make: forked.Make, said: str) -> None:
+    with session(make) as (s, contents, _):
+        for _ in range(2):
+            with pytest.raises(windows.CallFailed) as caught:
+                s.run("fresh", contents.take(2))
+            assert said in str(caught.value)
+        s.close()
+
+
+def test_event_times_that_make_no_sense_fail_the_call() -> None:
+    for claimed in (None, [1], [1, -5], [1, 2.5], [1, True], [1, 1 << 63]):
+        with pytest.raises(windows.CallFailed):
+            windows._durations(claimed, 2)
+
+
+def test_a_worker_that_dies_is_not_waited_for() -> None:
+    with (
+        session(lambda: lambda args: os._exit(3)) as (s, contents, _),
+        pytest.raises((protocol.Closed, ConnectionError)),
+    ):
+        s.run("fresh", contents.take(1))
+
+
+def test_work_between_windows_is_seen() -> None:
+    def make() -> windows.Forward:
+        def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
+            threading.Thread(target=forked.busy, args=(0.3,), daemon=True).start()
+            return [args[0] * 2]
+
+        return forward
+
+    with session(make) as (s, contents, _):
+        s.run("fresh", contents.take(1))
+        time.sleep(0.15)
+        assert s.run("fresh", contents.take(1)).idle_cpu_ns > 20_000_000
+
+
+def test_an_idle_worker_is_idle() -> None:
+    with session(doubled) as (s, contents, _):
+        s.run("fresh", contents.take(4))
+        time.sleep(0.1)
+        window = s.run("fresh", contents.take(4))
+        assert window.idle_ns > 100_000_000 and window.idle_cpu_ns == 0
+
+
+def test_the_identity_computes_nothing() -> None:
+    with session(forked.spinning(0.02), identity=True) as (s, contents, _):
+        window = s.run("fresh", contents.take(8))
+        assert window.wall_ns < 8 * 20_000_000
+        assert window.outputs()[0].abs().sum() == 0
+
+
+def test_descendants_are_counted() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os.fork()
+        time.sleep(5)
+        os._exit(0)
+    try:
+        deadline = time.monotonic() + 5
+        while len(windows.tree(pid)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(windows.tree(pid)) == 2
+        assert len(windows.tree(os.getpid())) >= 3
+    finally:
+        for p in reversed(windows.tree(pid)):
+            os.kill(p, 9)
+        os.waitpid(pid, 0)

@@ -1,0 +1,883 @@
+"""The timing protocol: which windows are run, of whom, in which order, and what follows from them.
+
+How the referee uses it, per evaluation::
+
+    timing = Timing(draw=..., outputs=..., check=..., spawn_baseline=..., level="quick", threads=2)
+    timing.prepare()                    # no candidate process may exist yet
+    timed = timing.measure(spawn_candidate)
+
+- ``draw(i)`` returns the inputs of content i. Contents must differ, and no worker may be able to
+  predict them. They are drawn outside every clock, but drawing costs the evaluation time.
+- ``outputs`` are tensors (meta will do) of the dtypes and shapes of one forward.
+- ``check(inputs, outputs, expected)`` gets the calls of one window, each tensor with the call as
+  its first dimension, and returns None or one sentence saying what is wrong. ``expected`` is what
+  the eager baseline made of the same contents, in float32 or whatever the reference computes in.
+  The tensors are views that die with the next window.
+- ``spawn_baseline(name)`` and ``spawn_candidate()`` return a ``TimedWorker``: loaded, initialised,
+  with the weights of this evaluation. Its ``window`` request carries ``mode``, the name of the
+  baseline. Timing calls ``kill`` on every worker that it was given, once. At ``quick`` the referee
+  may hand over a worker that it goes on using, with a ``kill`` that does nothing. At ``certify``
+  every call must give a new process and ``kill`` must end it: that no candidate exists while a
+  baseline is timed rests on it.
+- A candidate that fails raises ``windows.CallFailed`` or what its channel raises; a baseline that
+  fails is noted and left out, except for eager, whose failure is ``BaselineFailed``.
+- ``Timed.learned`` goes into the cache and comes back as ``known`` for the same task, device,
+  versions, precision.
+
+The time of a participant is the ``event`` clock where the referee's ``wall`` agrees with it within
+10 % + 2 us + the calibrated noise of wall, else it is ``wall`` and the participant is marked. A
+baseline is trusted: its time is always ``event``. Both clocks come from ``fresh`` windows; the
+other kinds (windows.py) are there to be checked and compared. The sample is a window's mean, never
+a call's median, which would hide a first call that does the work of all.
+
+``quick``: the candidate, in one process, against baselines measured earlier. A short measurement of
+eager at the start is the sentinel: where it agrees with the cached one (within 2 %, or within the
+95 % interval of the two, which is what a noisy machine can tell) the baselines stand. Where not,
+they are scaled by the drift and the interval is widened to hold both the scaled and the unscaled
+speedup. Past 25 % the baselines are measured again.
+
+``certify``: rounds of A B B A, each candidate visit a new process, against the fastest baselines.
+Rounds go on, within bounds, while the interval is wider than 3 % either way: a rule that looks at
+the width alone favours nobody. A baseline that runs over 3 % above its own solo time was slowed by
+something: the lower end of the interval pays for it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import baselines
+import stats
+from baselines import EAGER, BaselineFailed
+from windows import Contents, Evictor, Session, Slots, TimedWorker, Window
+
+Check = Callable[[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]], str | None]
+Log = Callable[[str], None]
+
+# Eight fresh windows of twelve; the rest look for what a time alone would not show.
+PATTERN = (
+    "fresh", "same", "fresh", "chained", "fresh", "fresh",
+    "repeat", "fresh", "fresh", "same", "fresh", "fresh",
+)  # fmt: skip
+CHECKING_CALLS = 8  # calls of a window that is not fresh: enough to compare, cheap to run
+WINDOW_NS = 20_000_000
+MAX_CALLS = 256  # of one window: past this, messages and not calls would fill the evaluation
+MIN_FRESH = 4  # windows
+REPETITIONS = 50
+
+AGREE = 0.10  # of the time, and
+AGREE_NS = 2_000
+OVERHEAD_SPREAD = 0.05  # of what a window costs: by so much processes differ in it
+ALONE_NS = 20_000
+HIDDEN_NS = 100_000  # wake-ups of a call that is sent alone scatter by about this
+SOLO = 0.03
+ROUNDS = 6
+MAX_ROUNDS = 10
+ROUNDS_S = 20.0  # after this no round is added
+NARROW = 0.03  # half-width of a speedup at which certify stops adding rounds
+SLOW_SPAWN_S = 1.0  # a baseline this slow to start lives for half of the rounds
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a level may spend. Seconds of windows with all that belongs to them."""
+
+    candidate_s: float
+    visit_s: float  # one visit of an interleaved round
+    solo_s: float  # of a baseline that is measured alone
+    sentinel_s: float
+    window_bytes: int
+    pool_bytes: int
+    draw_s: float
+    warm_s: float
+
+
+BUDGETS = {
+    "quick": Budget(0.4, 0.0, 0.8, 0.25, 32 << 20, 512 << 20, 0.15, 0.1),
+    "certify": Budget(3.0, 0.25, 1.0, 0.5, 128 << 20, 1 << 30, 1.0, 0.3),
+}
+
+
+@dataclass
+class Sample:
+    """What is kept of a window once its outputs were checked."""
+
+    kind: str
+    calls: int
+    event: float  # mean nanoseconds of a call
+    outer: float  # the same by the referee's clock, with all that a window costs
+    cpu: float  # nanoseconds of CPU time of a call, likewise
+    disturbed: bool
+    busy: bool  # the worker used the cores before the window, while it had nothing to do
+
+    @classmethod
+    def of(cls, window: Window) -> Sample:
+        n = window.calls
+        return cls(
+            kind=window.kind,
+            calls=n,
+            event=window.event_mean_ns,
+            outer=window.wall_ns / n,
+            cpu=window.cpu_ns / n,
+            disturbed=window.disturbed(),
+            busy=window.idle_ns > 10_000_000 and window.idle_cpu_ns > 0.25 * window.idle_ns,
+        )
+
+
+@dataclass
+class Identity:
+    """What windows cost when forward computes nothing, per call, by kind."""
+
+    walls: dict[str, list[float]] = field(default_factory=dict)
+    cpus: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, window: Window) -> None:
+        # What the identity's forward itself takes stays in the candidate's time too.
+        wall = window.wall_ns / window.calls - window.event_mean_ns
+        self.walls.setdefault(window.kind, []).append(wall)
+        self.cpus.setdefault(window.kind, []).append(window.cpu_ns / window.calls)
+
+    @staticmethod
+    def _kind(table: dict[str, list[float]], kind: str) -> list[float]:
+        return table.get("fresh" if kind == "repeat" else kind, [])
+
+    def wall(self, s: Sample) -> float:
+        """Returns a sample's time by the referee's clock, less what its window costs."""
+        values = self._kind(self.walls, s.kind)
+        return max(s.outer - (stats.median(values) if values else 0.0), 0.0)
+
+    def cpu(self, s: Sample) -> float:
+        """Returns a sample's CPU time, less what its window costs."""
+        values = self._kind(self.cpus, s.kind)
+        return max(s.cpu - (stats.median(values) if values else 0.0), 0.0)
+
+    def noise(self, kind: str) -> float:
+        """Returns how far one window's cost is from the median, usually, at most."""
+        values = self._kind(self.walls, kind)
+        if not values:
+            return 0.0
+        middle = stats.median(values)
+        within = stats.quantile([abs(v - middle) for v in values], 0.9)
+        return within + OVERHEAD_SPREAD * max(middle, 0.0)
+
+
+@dataclass
+class Visits:
+    """The samples of one participant: a block per process or per visit of it."""
+
+    blocks: list[list[Sample]] = field(default_factory=list)
+
+    def kind(self, *kinds: str) -> list[Sample]:
+        return [s for b in self.blocks for s in b if s.kind in kinds]
+
+    def times(self, clock: str, identity: Identity) -> list[list[float]]:
+        """Returns milliseconds by block, of the fresh windows that nobody disturbed."""
+        return [t for t in (_times(b, clock, identity) for b in self.blocks) if t]
+
+
+def _times(block: Iterable[Sample], clock: str, identity: Identity) -> list[float]:
+    fresh = [s for s in block if s.kind == "fresh"]
+    quiet = [s for s in fresh if not s.disturbed]
+    # Where half are disturbed the machine is busy or the worker disturbs itself: leaving those out
+    # would then choose the lucky ones.
+    kept = quiet if 2 * len(quiet) >= len(fresh) else fresh
+    return [max(s.event if clock == "event" else identity.wall(s), 1.0) / 1e6 for s in kept]
+
+
+@dataclass
+class Judged:
+    """Which clock counts for a participant, and what was found about it."""
+
+    clock: str
+    marked: bool
+    notes: list[str]
+
+
+def judge(visits: Visits, identity: Identity, eager_alone: float = 1.0) -> Judged:
+    """Compares the clocks. ``eager_alone`` is eager's time in chained windows over fresh ones.
+
+    A call after a pause is slower than one in a row, for everybody: caches and clocks were lost.
+    """
+    fresh = visits.kind("fresh")
+    event = stats.median([s.event for s in fresh])
+    wall = stats.median([identity.wall(s) for s in fresh])
+    gaps = [identity.wall(s) - s.event for s in fresh]
+    spread = (stats.quantile(gaps, 0.75) - stats.quantile(gaps, 0.25)) / math.sqrt(len(gaps))
+    noise = identity.noise("fresh") + spread
+    notes: list[str] = []
+    clock = "event"
+    marked = False
+    if abs(stats.median(gaps)) > AGREE * event + AGREE_NS + noise:
+        clock, marked = "wall", True
+        notes.append(
+            f"the clocks disagree: event {_us(event)}, wall {_us(wall)} a call; wall decides"
+        )
+    if noise > 0.05 * event:
+        notes.append(
+            f"the referee's clock resolves {_us(noise)} here, over 5 % of the time: "
+            "a win needs repeated certification"
+        )
+    chosen = wall if clock == "wall" else event
+    chained = visits.kind("chained")
+    if chained:
+        alone = stats.median([s.event for s in chained])
+        hidden = stats.median([identity.wall(s) - s.event for s in chained])
+        if alone > 1.5 * chosen * max(eager_alone, 1.0) + ALONE_NS:
+            marked = True
+            notes.append(
+                f"calls one by one take {_us(alone)} each, in a batch {_us(chosen)}: "
+                "work may be shared between calls"
+            )
+        if hidden > 0.5 * alone + HIDDEN_NS + 3 * identity.noise("chained"):
+            marked = True
+            notes.append(f"calls one by one take {_us(hidden)} more than the worker's clock says")
+    same = [identity.wall(s) - s.event for s in visits.kind("same")]
+    if same and stats.median(same) > event + HIDDEN_NS + 3 * identity.noise("same"):
+        marked = True
+        notes.append("calls at one address take longer than the worker's clock says")
+    again = [s.event for s in visits.kind("repeat")]
+    if len(again) >= 2 and stats.median(again) < 0.5 * event and event > 10_000:
+        marked = True
+        notes.append(
+            f"content met before takes {_us(stats.median(again))}, new content {_us(event)}: "
+            "results may be remembered"
+        )
+    every = [s for b in visits.blocks for s in b]
+    busy = sum(s.busy for s in every)
+    if busy >= 3 and 2 * busy > len(every):
+        marked = True
+        notes.append("the worker keeps the cores busy between windows")
+    disturbed = sum(s.disturbed for s in fresh)
+    if 2 * disturbed > len(fresh):
+        notes.append(f"{disturbed} of {len(fresh)} windows were disturbed: the machine is busy")
+    return Judged(clock, marked, notes)
+
+
+def _us(ns: float) -> str:
+    return f"{ns / 1000:.1f} us"
+
+
+def measurement(
+    visits: Visits, identity: Identity, clock: str = "event", seed: int = 0
+) -> dict[str, Any]:
+    """Returns a Measurement. Raises ValueError when there are no fresh windows."""
+    blocks = visits.times(clock, identity)
+    interval = stats.time_interval(blocks, seed)
+    pooled = [t for b in blocks for t in b]
+    fresh = visits.kind("fresh")
+    return {
+        "median_ms": interval.value,
+        "p25_ms": stats.quantile(pooled, 0.25),
+        "p75_ms": stats.quantile(pooled, 0.75),
+        "low_ms": interval.low,
+        "high_ms": interval.high,
+        "repetitions": sum(s.calls for s in fresh),
+        "clock": clock,
+        "event_ms": stats.median([s.event for s in fresh]) / 1e6,
+        "wall_ms": stats.median([identity.wall(s) for s in fresh]) / 1e6,
+    }
+
+
+@dataclass
+class Timed:
+    """What ``measure`` gives. ``wrong`` says what check found; then nothing else counts."""
+
+    report: dict[str, Any]  # TimingReport
+    speedups: dict[str, dict[str, Any]]  # by baseline
+    speedup: dict[str, Any] | None  # against the fastest
+    learned: dict[str, Any]  # {"baselines": {name: ...}}
+    metrics: dict[str, float]
+    wrong: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many calls a window has, by kind."""
+
+    fresh: int
+    other: int
+
+    def calls(self, kind: str) -> int:
+        return self.fresh if kind == "fresh" else self.other
+
+    @property
+    def capacity(self) -> int:
+        return max(self.fresh, self.other)
+
+
+def plan(call_ns: float, slots: Slots, budget: Budget) -> Plan:
+    """Returns windows of WINDOW_NS where memory and the budget allow."""
+    by_time = math.ceil(WINDOW_NS / max(call_ns, 1.0))
+    by_memory = max(budget.window_bytes // slots.bytes, 1)
+    fresh = max(min(by_time, by_memory, MAX_CALLS), 1)
+    return Plan(fresh, min(fresh, CHECKING_CALLS))
+
+
+class Timing:
+    """One evaluation's timing. See the module."""
+
+    def __init__(
+        self,
+        *,
+        draw: Callable[[int], Sequence[torch.Tensor]],
+        outputs: Sequence[torch.Tensor],
+        check: Check,
+        spawn_baseline: Callable[[str], TimedWorker],
+        level: str,
+        threads: int,
+        want: Sequence[str] = baselines.NAMES,
+        known: dict[str, Any] | None = None,
+        llc_bytes: int | None = None,
+        log: Log = lambda _: None,
+        seed: int = 0,
+        contents: Contents | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        """``contents`` of a former Timing of the same task save drawing again.
+
+        ``known`` is the ``learned`` of a former evaluation. ``llc_bytes`` is the size of the
+        last-level cache; None reads it from the system.
+        """
+        self.level = level
+        self.threads = threads
+        self.want = [EAGER, *(w for w in want if w != EAGER)]
+        self.budget = budget or BUDGETS[level]
+        self.log = log
+        self.seed = seed
+        self.notes: list[str] = []
+        self.records = baselines.usable(known, threads)
+        self.measured: set[str] = set()  # those measured in this evaluation
+        self._check = check
+        self._spawn_baseline = spawn_baseline
+        if contents is None:
+            contents = Contents(Slots.of(draw(0), outputs), draw)
+        self.contents = contents
+        self._evict = Evictor(last_level_cache() if llc_bytes is None else llc_bytes)
+        self._identity = Identity()
+        self._plan = Plan(1, 1)
+        self._warm = 1
+        self._drift = 1.0
+        self._shown: dict[str, dict[str, Any]] = {}  # measurements newer than the records
+        self._eager_alone = 1.0
+        self._recalibrated = False
+        self._wrong_output: str | None = None
+
+    # Before any candidate exists.
+
+    def prepare(self) -> None:
+        """Calibrates, draws, learns expected outputs, and measures the baselines or the sentinel.
+
+        Raises BaselineFailed when eager fails.
+        """
+        with _one_thread():
+            self._prepare()
+
+    def _prepare(self) -> None:
+        worker = self._spawn_baseline(EAGER)
+        try:
+            self._calibrate(worker)
+            sentinel = self._expect(worker)
+            cached = EAGER in self.records
+            if cached and not self._stands(sentinel):
+                self.records.clear()
+                cached = False
+            missing = [w for w in self.want if w not in self.records]
+            if not cached:
+                self._learn(EAGER, Visits([*sentinel.blocks, *self._solo(worker, EAGER).blocks]))
+        except Exception as e:
+            raise BaselineFailed(f"eager could not be timed: {e}") from e
+        finally:
+            worker.kill()
+        for name in missing:
+            self._measure_baseline(name)
+
+    def _events(self, visits: Visits) -> list[list[float]]:
+        return visits.times("event", self._identity)
+
+    def _calibrate(self, worker: TimedWorker) -> None:
+        """Sizes the windows from a few calls of eager, draws the contents, times the identity."""
+        pool = self.contents
+        pool.grow(3)
+        pool.new_process()
+        session = self._session(worker, EAGER, 1)
+        first = [session.run("fresh", pool.take(1)) for _ in range(3)]
+        session.close()
+        call = min(w.event_mean_ns for w in first[1:])
+        cost = min(w.wall_ns for w in first[1:])
+        chosen = plan(call, pool.slots, self.budget)
+        seconds = max(self.budget.candidate_s, self.budget.visit_s * 2)
+        # Writing, mapping and checking a content costs about as much again as its call's wall.
+        enough = max(int(seconds * 1e9 / max(2 * cost, 1)), REPETITIONS if cost < 2e6 else 1)
+        windows = 3 * len(PATTERN)
+        total = min(enough, windows * chosen.fresh, 8192)
+        total = max(total, MIN_FRESH + 4)
+        total = max(min(total, _pool_bytes(self.budget) // pool.slots.bytes), 4)
+        deadline = time.perf_counter_ns() + int(self.budget.draw_s * 1e9)
+        pool.grow(self._warm + min(total, MIN_FRESH + 4))
+        pool.grow(self._warm + total, deadline)
+        drawn = len(pool) - self._warm
+        # Fewer calls a window rather than fewer windows: an interval needs windows.
+        most = max(drawn // (MIN_FRESH + 4), 1)
+        self._plan = Plan(min(chosen.fresh, most), min(chosen.other, most))
+        self._warm = max(1, min(self._plan.other, drawn // 8))
+        self._calibrate_identity(worker)
+
+    def _calibrate_identity(self, worker: TimedWorker) -> None:
+        pool = self.contents
+        session = self._session(worker, EAGER, self._plan.capacity, identity=True)
+        enough = time.perf_counter() + self.budget.sentinel_s / 2
+        for i in range(6):
+            for kind in ("fresh", "same", "chained"):
+                pool.new_process()
+                window = session.run(kind, pool.take(self._plan.calls(kind)))
+                if i > 0:  # the first touches what the others find touched
+                    self._identity.add(window)
+            if i >= 3 and time.perf_counter() > enough:
+                break
+        session.close()
+
+    def _judge(self, visits: Visits) -> Judged:
+        """Judges a candidate. No candidate process may exist."""
+        judged = judge(visits, self._identity, self._eager_alone)
+        if not judged.marked or self._recalibrated:
+            return judged
+        self._recalibrated = True
+        # Was the machine another one when the identity was timed? Time it again: if its cost has
+        # changed, its noise now says so.
+        worker = self._spawn_baseline(EAGER)
+        try:
+            self._calibrate_identity(worker)
+        finally:
+            worker.kill()
+        return judge(visits, self._identity, self._eager_alone)
+
+    def _expect(self, worker: TimedWorker) -> Visits:
+        """Runs eager over every content: expected outputs, and the sentinel."""
+        pool = self.contents
+        session = self._session(worker, EAGER, self._plan.capacity)
+        pool.new_process()
+        samples: list[Sample] = []
+        window = session.run("fresh", pool.take(self._warm))
+        pool.set_expected(window)
+        while pool.left():
+            window = session.run("fresh", pool.take(self._plan.fresh))
+            pool.set_expected(window)
+            if 2 * window.calls >= self._plan.fresh:
+                samples.append(Sample.of(window))
+        for _ in range(2):
+            pool.new_process()
+            window = session.run("chained", pool.take(self._plan.other))
+            samples.append(Sample.of(window))
+        session.close()
+        visits = Visits([samples])
+        fresh = stats.median([s.event for s in visits.kind("fresh")])
+        alone = stats.median([s.event for s in visits.kind("chained")])
+        self._eager_alone = alone / max(fresh, 1.0)
+        return visits
+
+    def _stands(self, sentinel: Visits) -> bool:
+        """Compares eager now with eager then, and sets the drift. False: measure again."""
+        found = baselines.drift(self._events(sentinel), self.records[EAGER], self.seed)
+        if found.note:
+            self.notes.append(found.note)
+        self._drift = found.ratio
+        return not found.again
+
+    def _measure_baseline(self, name: str) -> None:
+        blocks: list[list[Sample]] = []
+        spent = 0.0
+        # A second process tells how much processes differ; not where starting one takes long.
+        while len(blocks) < 2 and (not blocks or spent < 3.0):
+            start = time.perf_counter()
+            self.log(f"timing {name}")
+            try:
+                worker = self._spawn_baseline(name)
+            except Exception as e:
+                self.notes.append(f"baseline {name} could not start: {e}")
+                return
+            try:
+                blocks.extend(self._solo(worker, name).blocks)
+            except Exception as e:
+                self.notes.append(f"baseline {name} could not be timed: {e}")
+                return
+            finally:
+                worker.kill()
+            spent = time.perf_counter() - start
+        self._learn(name, Visits(blocks))
+
+    def _solo(self, worker: TimedWorker, name: str) -> Visits:
+        """Times a baseline with no other participant running."""
+        session = self._session(worker, name, self._plan.capacity)
+        self._warm_up(session, trusted=True)
+        block = self._visit(session, self.budget.solo_s, checked=False, trusted=True)
+        session.close()
+        return Visits([block])
+
+    def _learn(self, name: str, visits: Visits) -> None:
+        judged = judge(visits, self._identity, self._eager_alone)
+        self.notes.extend(f"{name}: {n}" for n in judged.notes)
+        self.records[name] = baselines.record(
+            measurement(visits, self._identity, seed=self.seed), self._events(visits), self.threads
+        )
+        self.measured.add(name)
+
+    # With a candidate.
+
+    def measure(self, spawn_candidate: Callable[[], TimedWorker]) -> Timed:
+        """Times the candidate. Raises CallFailed, or what its channel raises, when it fails."""
+        if not self.records:
+            raise BaselineFailed("no baseline: prepare comes first")
+        with _one_thread():
+            if self.level == "certify":
+                return self._interleaved(spawn_candidate)
+            return self._quick(spawn_candidate)
+
+    def _quick(self, spawn_candidate: Callable[[], TimedWorker]) -> Timed:
+        block, wrong = self._candidate(spawn_candidate, self.budget.candidate_s)
+        visits = Visits([block])
+        if wrong is not None or not visits.kind("fresh"):
+            return self._wrong(visits, wrong or "no window could be timed", "cached baselines")
+        judged = self._judge(visits)
+        blocks = visits.times(judged.clock, self._identity)
+        speedups: dict[str, dict[str, Any]] = {}
+        for name in self.records:
+            speedups[name] = self._against_cached(name, blocks)
+        return self._result(visits, judged, speedups, "cached baselines")
+
+    def _against_cached(self, name: str, blocks: stats.Blocks) -> dict[str, Any]:
+        ratio = 1.0 if name in self.measured else self._drift
+        return baselines.against(name, self.records[name], blocks, ratio, self.seed)
+
+    def _interleaved(self, spawn_candidate: Callable[[], TimedWorker]) -> Timed:
+        names = baselines.contenders(self.records)
+        rounds: dict[str, list[stats.Round]] = {n: [] for n in names}
+        base: dict[str, Visits] = {n: Visits() for n in names}
+        pairs: list[tuple[dict[str, list[Sample]], list[Sample], dict[str, list[Sample]]]] = []
+        candidate = Visits()
+        held: dict[str, _Held] = {}
+        judged = Judged("event", False, [])
+        end = time.perf_counter() + ROUNDS_S
+        try:
+            for r in range(MAX_ROUNDS):
+                self.log(f"round {r + 1}")
+                before = {n: self._hold(held, n, r) for n in names}
+                first, wrong = self._candidate(spawn_candidate, 2 * self.budget.visit_s)
+                if wrong is not None:
+                    candidate.blocks.append(first)
+                    return self._wrong(candidate, wrong, "interleaved")
+                after = {n: self._visit_again(held[n].session) for n in reversed(names)}
+                candidate.blocks.append(first)
+                for n in names:
+                    base[n].blocks.append([*before[n], *after[n]])
+                pairs.append((before, first, after))
+                if r + 1 < ROUNDS:
+                    continue
+                judged = self._judge(candidate)
+                rounds = {n: _rounds(pairs, n, judged.clock, self._identity) for n in names}
+                widths = [_half_width(stats.paired_speedup(rounds[n], self.seed)) for n in names]
+                if max(widths) <= NARROW or time.perf_counter() > end:
+                    break
+        finally:
+            for h in held.values():
+                h.worker.kill()
+        speedups: dict[str, dict[str, Any]] = {}
+        for n in names:
+            interval = stats.paired_speedup(rounds[n], self.seed)
+            low = interval.low / self._above_solo(n, base[n])
+            speedups[n] = {
+                "value": interval.value,
+                "low": low,
+                "high": interval.high,
+                "against": n,
+            }
+        for n in names:
+            self._shown[n] = measurement(base[n], self._identity, seed=self.seed)
+        blocks = candidate.times(judged.clock, self._identity)
+        for n in self.records:
+            if n not in speedups:
+                speedups[n] = self._against_cached(n, blocks)
+        return self._result(candidate, judged, speedups, "interleaved")
+
+    def _hold(self, held: dict[str, _Held], name: str, round_: int) -> list[Sample]:
+        """Returns a visit of a baseline, in a new process where one is due."""
+        h = held.get(name)
+        if h is not None and (h.spawn_s <= SLOW_SPAWN_S or round_ == ROUNDS // 2):
+            h.worker.kill()
+            del held[name]
+            h = None
+        if h is None:
+            start = time.perf_counter()
+            worker = self._spawn_baseline(name)
+            try:
+                session = self._session(worker, name, self._plan.capacity)
+                self._warm_up(session, trusted=True)
+            except BaseException:
+                worker.kill()
+                raise
+            h = held[name] = _Held(worker, session, time.perf_counter() - start)
+        else:
+            self._warm_up(h.session, trusted=True)
+        return self._baseline_visit(h.session)
+
+    def _visit_again(self, session: Session) -> list[Sample]:
+        self._warm_up(session, trusted=True)
+        return self._baseline_visit(session)
+
+    def _baseline_visit(self, session: Session) -> list[Sample]:
+        owed = REPETITIONS // ROUNDS
+        return self._visit(session, self.budget.visit_s, checked=False, trusted=True, owed=owed)
+
+    def _above_solo(self, name: str, interleaved: Visits) -> float:
+        """Returns by how much a baseline was slower than alone, where that is over the limit."""
+        cached = self.records[name]
+        drift = 1.0 if name in self.measured else self._drift
+        ratio = stats.speedup(self._events(interleaved), cached["blocks"], self.seed)
+        above = ratio.value / drift
+        if above <= 1 + SOLO or ratio.low / drift <= 1.0:
+            return 1.0
+        self.notes.append(
+            f"{name} ran {100 * (above - 1):.0f} % above its solo time: "
+            "the interval's lower end is lowered by as much"
+        )
+        return above
+
+    def _candidate(
+        self, spawn: Callable[[], TimedWorker], seconds: float
+    ) -> tuple[list[Sample], str | None]:
+        worker = spawn()
+        try:
+            session = self._session(worker, "", self._plan.capacity)
+            wrong = self._warm_up(session, trusted=False)
+            if wrong is not None:
+                return [], wrong
+            self._wrong_output = None
+            owed = REPETITIONS // ROUNDS if self.level == "certify" else REPETITIONS
+            block = self._visit(session, seconds, checked=True, trusted=False, owed=owed)
+            if self._wrong_output is None:
+                session.close()
+            return block, self._wrong_output
+        finally:
+            worker.kill()
+
+    # Windows.
+
+    def _session(
+        self, worker: TimedWorker, mode: str, capacity: int, *, identity: bool = False
+    ) -> Session:
+        # A baseline may compile at its first call; a candidate was verified before it is timed.
+        timeout = 600.0 if mode else 60.0
+        return Session(
+            worker,
+            self.contents,
+            capacity,
+            evict=self._evict,
+            identity=identity,
+            mode=mode,
+            timeout_s=timeout,
+        )
+
+    def _warm_up(self, session: Session, *, trusted: bool) -> str | None:
+        """Runs calls that count for nothing, on contents that no timed call will get."""
+        self.contents.new_process()
+        rows = self.contents.take(self._warm)
+        last = math.inf
+        end = time.perf_counter() + self.budget.warm_s
+        for i in range(20):
+            window = session.run("fresh", rows)
+            if not trusted and i == 0:
+                wrong = self._check_window(window)
+                if wrong is not None:
+                    return wrong
+            # Caches of code, allocator and branch predictor have settled when it stops falling.
+            steady = window.event_mean_ns > 0.95 * last
+            last = window.event_mean_ns
+            if (steady and (i + 1) * window.calls >= 6) or time.perf_counter() > end:
+                break
+        return None
+
+    def _check_window(self, window: Window) -> str | None:
+        return self._check(
+            self.contents.inputs(window.rows),
+            window.outputs(),
+            self.contents.expected(window.rows),
+        )
+
+    def _visit(
+        self,
+        session: Session,
+        seconds: float,
+        *,
+        checked: bool,
+        trusted: bool,
+        owed: int = REPETITIONS,
+    ) -> list[Sample]:
+        """Runs the pattern for about this long, after ``_warm_up``.
+
+        A trusted worker may meet contents again; an untrusted one stops when they are used up.
+        ``owed`` repetitions are made even if they take longer, but not thrice as long.
+        """
+        pool = self.contents
+        samples: list[Sample] = []
+        fresh = calls = extra = 0
+        end = time.perf_counter() + seconds
+        hard = end + 2 * seconds
+        for i in range(10_000):
+            now = time.perf_counter()
+            if now > end and fresh >= MIN_FRESH and (calls >= owed or now > hard):
+                break
+            kind = PATTERN[i % len(PATTERN)]
+            n = self._plan.calls(kind)
+            if kind == "repeat":
+                rows = pool.met(n)
+            else:
+                if pool.left() < n:
+                    if not trusted:
+                        break
+                    pool.new_process()
+                    pool.take(self._warm)
+                rows = pool.take(n)
+            if not len(rows):
+                break
+            window = session.run(kind, rows)
+            if checked:
+                self._wrong_output = self._check_window(window)
+                if self._wrong_output is not None:
+                    self._wrong_output = f"in a timed call: {self._wrong_output}"
+                    break
+            sample = Sample.of(window)
+            samples.append(sample)
+            if kind != "fresh":
+                continue
+            if sample.disturbed and extra < 2 * MIN_FRESH:
+                extra += 1  # measured again by not counting it
+                continue
+            fresh += 1
+            calls += n
+        return samples
+
+    # Results.
+
+    def _wrong(self, visits: Visits, wrong: str, protocol: str) -> Timed:
+        return Timed(
+            report={"candidate": _nothing(), **self._report(protocol)},
+            speedups={},
+            speedup=None,
+            learned=self._learned(),
+            metrics={},
+            wrong=wrong,
+        )
+
+    def _report(self, protocol: str) -> dict[str, Any]:
+        return {
+            "baselines": {n: self._shown.get(n, r["measurement"]) for n, r in self.records.items()},
+            "threads": self.threads,
+            "protocol": protocol,
+            "marked": False,
+            "notes": list(self.notes),
+        }
+
+    def _result(
+        self,
+        visits: Visits,
+        judged: Judged,
+        speedups: dict[str, dict[str, Any]],
+        protocol: str,
+    ) -> Timed:
+        report = {
+            "candidate": measurement(visits, self._identity, judged.clock, self.seed),
+            **self._report(protocol),
+        }
+        report["marked"] = judged.marked
+        report["notes"] = [*self.notes, *judged.notes]
+        # The fastest baseline is the one against which the speedup is least.
+        fastest = min(speedups.values(), key=lambda s: s["value"])
+        fresh = visits.kind("fresh")
+        metrics = {"threads": float(self.threads)}
+        cpu = stats.median([self._identity.cpu(s) for s in fresh])
+        time_ = stats.median([s.event for s in fresh])
+        if time_ > 100_000:  # below, what the window itself uses drowns the call
+            metrics["core_use"] = min(cpu / time_ / max(self.threads, 1), 1.0)
+        return Timed(
+            report=report,
+            speedups=speedups,
+            speedup=fastest,
+            learned=self._learned(),
+            metrics=metrics,
+        )
+
+    def _learned(self) -> dict[str, Any]:
+        return {"baselines": dict(self.records)}
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keeps the referee to one thread: a pool of its own would spin beside a timed call."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass
+class _Held:
+    worker: TimedWorker
+    session: Session
+    spawn_s: float
+
+
+def _rounds(
+    pairs: Sequence[tuple[dict[str, list[Sample]], list[Sample], dict[str, list[Sample]]]],
+    name: str,
+    clock: str,
+    identity: Identity,
+) -> list[stats.Round]:
+    """Returns the rounds of one baseline."""
+    out: list[stats.Round] = []
+    for before, candidate, after in pairs:
+        a = _times(before[name], "event", identity)
+        b = _times(after[name], "event", identity)
+        c = _times(candidate, clock, identity)
+        if a and b and c:
+            out.append(stats.Round(a, c, b))
+    return out
+
+
+def _half_width(interval: stats.Interval) -> float:
+    return math.sqrt(interval.high / interval.low) - 1
+
+
+def _nothing() -> dict[str, Any]:
+    zero = dict.fromkeys(("median_ms", "p25_ms", "p75_ms", "low_ms", "high_ms"), 0.0)
+    return {**zero, "repetitions": 0, "clock": "", "event_ms": 0.0, "wall_ms": 0.0}
+
+
+def _pool_bytes(budget: Budget) -> int:
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(budget.pool_bytes, available // 8)
+
+
+def last_level_cache() -> int:
+    """Returns the bytes of the largest cache of core 0, or 32 MiB where the system is silent."""
+    base = "/sys/devices/system/cpu/cpu0/cache"
+    largest = 0
+    try:
+        for index in os.listdir(base):
+            if not index.startswith("index"):
+                continue
+            with open(f"{base}/{index}/size") as f:
+                text = f.read().strip()
+            unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1)
+            largest = max(largest, int(text.rstrip("KM")) * unit)
+    except (OSError, ValueError):
+        pass  # no such folder in some virtual machines
+    return largest or 32 << 20

@@ -1,0 +1,79 @@
+"""What compiles here, and the words that tell one machine's objects from another's."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+
+
+@functools.cache
+def compiler() -> str:
+    """The path of g++, or "" where there is none."""
+    return shutil.which("g++") or shutil.which("g++", path="/usr/local/bin:/usr/bin:/bin") or ""
+
+
+@functools.cache
+def compiler_version() -> str:
+    """The first line of ``g++ --version``, or ""."""
+    if not compiler():
+        return ""
+    try:
+        done = subprocess.run(
+            [compiler(), "--version"], capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.splitlines()[0] if done.stdout else ""
+
+
+@functools.cache
+def architecture() -> str:
+    """The machine and what its processor can do: ``-march=native`` means this."""
+    flags = ""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:
+            for line in f:
+                name, _, value = line.partition(":")
+                if name.strip() in ("flags", "Features"):
+                    flags = " ".join(sorted(value.split()))
+                    break
+    except OSError:
+        pass
+    return f"{platform.machine()} {hashlib.sha256(flags.encode()).hexdigest()[:16]}"
+
+
+def key(*parts: str) -> str:
+    """A hex hash of texts. No two lists of texts share one by concatenation."""
+    h = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        h.update(len(data).to_bytes(8, "big"))
+        h.update(data)
+    return h.hexdigest()
+
+
+def identity() -> str:
+    """Names this machine's toolchain: objects of another identity are never used."""
+    import torch
+
+    python = f"{sys.implementation.cache_tag}"
+    return key(compiler_version(), architecture(), torch.__version__, python)[:24]
+
+
+def trusted_environment() -> dict[str, str]:
+    """For trusted children of ours that compile."""
+    path = [os.path.join(sys.prefix, "bin"), "/usr/local/bin", "/usr/bin", "/bin"]
+    if compiler():
+        path.insert(1, os.path.dirname(compiler()))
+    return {
+        "PATH": ":".join(dict.fromkeys(path)),
+        "LANG": "C.UTF-8",
+        "USER": "worker",
+        "LOGNAME": "worker",
+        "OPENBLAS_NUM_THREADS": "1",
+    }

@@ -1,0 +1,132 @@
+"""Containers of tensors as JSON: what forward takes and returns, with the tensors numbered.
+
+A tree is ``{"t": i}`` for tensor i, ``{"value": v}`` for None, a bool, an int, a float or a string, and
+``{"list": [..]}``, ``{"tuple": [..]}`` or ``{"dict": [[key, ..], ..]}`` for containers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+MAX_DEPTH = 32
+
+
+class TreeError(ValueError):
+    """A value has no place in a tree; the message is a clause: "holds a set"."""
+
+
+def flatten(value: Any, *, numbers: bool = False) -> tuple[Any, list[torch.Tensor]]:
+    """Returns the tree of a value and its tensors in order.
+
+    With ``numbers``, floats become tensors of no dimension: what a model returns is compared, not copied.
+    """
+    tensors: list[torch.Tensor] = []
+
+    def walk(v: Any, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise TreeError("is nested too deeply")
+        if isinstance(v, torch.Tensor):
+            tensors.append(v)
+            return {"t": len(tensors) - 1}
+        if isinstance(v, float) and numbers:
+            tensors.append(torch.tensor(v, dtype=torch.float32))
+            return {"t": len(tensors) - 1}
+        if isinstance(v, float) and not math.isfinite(v):
+            return {"float": str(v)}
+        if v is None or isinstance(v, (bool, int, float, str)):
+            return {"value": v}
+        if isinstance(v, dict):
+            if not all(isinstance(k, (str, int)) for k in v):
+                raise TreeError("holds a dict whose keys are neither strings nor integers")
+            return {"dict": [[k, walk(x, depth + 1)] for k, x in v.items()]}
+        if isinstance(v, tuple):
+            return {"tuple": [walk(x, depth + 1) for x in v]}
+        if isinstance(v, list):
+            return {"list": [walk(x, depth + 1) for x in v]}
+        if isinstance(v, torch.dtype):
+            return {"dtype": str(v).removeprefix("torch.")}
+        if isinstance(v, torch.Size):
+            return {"tuple": [walk(x, depth + 1) for x in v]}
+        raise TreeError(f"holds a {type(v).__name__}")
+
+    return walk(value, 0), tensors
+
+
+def build(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """Returns the value of a tree over these tensors. Raises TreeError for what is no tree."""
+    if not isinstance(tree, dict) or len(tree) != 1:
+        raise TreeError("is malformed")
+    kind, v = next(iter(tree.items()))
+    if kind == "t" and isinstance(v, int) and 0 <= v < len(tensors):
+        return tensors[v]
+    if kind == "value" and (v is None or isinstance(v, (bool, int, float, str))):
+        return v
+    if kind == "float":
+        return float(v)
+    if kind == "dtype" and isinstance(getattr(torch, str(v), None), torch.dtype):
+        return getattr(torch, v)
+    if kind == "list":
+        return [build(x, tensors) for x in v]
+    if kind == "tuple":
+        return tuple(build(x, tensors) for x in v)
+    if kind == "dict":
+        return {k: build(x, tensors) for k, x in v}
+    raise TreeError("is malformed")
+
+
+def same_shape(a: Any, b: Any) -> bool:
+    """Whether two trees of outputs have the same structure; a list will do for a tuple."""
+    if not isinstance(a, dict) or not isinstance(b, dict) or len(a) != 1 or len(b) != 1:
+        return False
+    (ka, va), (kb, vb) = next(iter(a.items())), next(iter(b.items()))
+    if ka in ("list", "tuple") and kb in ("list", "tuple"):
+        return len(va) == len(vb) and all(same_shape(x, y) for x, y in zip(va, vb, strict=True))
+    if ka != kb:
+        return False
+    if ka == "dict":
+        if len(va) != len(vb):
+            return False
+        other = {k: x for k, x in vb}
+        return all(k in other and same_shape(x, other[k]) for k, x in va)
+    return ka == "t" or va == vb
+
+
+def ordered_like(tree: Any, pattern: Any) -> list[int]:
+    """Returns the numbers of the tensors of ``tree`` in the order that ``pattern`` numbers them.
+
+    Both must have the ``same_shape``; only dicts can differ, in the order of their keys. ``pattern`` numbers its
+    tensors in order, as ``flatten`` does.
+    """
+    if "t" in pattern:
+        return [tree["t"]]
+    kind, parts = next(iter(pattern.items()))
+    if kind == "dict":
+        mine = {k: x for k, x in next(iter(tree.values()))}
+        return [i for k, x in parts for i in ordered_like(mine[k], x)]
+    if kind in ("list", "tuple"):
+        own = next(iter(tree.values()))
+        return [i for x, p in zip(own, parts, strict=True) for i in ordered_like(x, p)]
+    return []
+
+
+def renumbered(tree: Any) -> Any:
+    """Returns the tree with its tensors numbered from 0 in order."""
+    count = 0
+
+    def walk(t: Any) -> Any:
+        nonlocal count
+        kind, v = next(iter(t.items()))
+        if kind == "t":
+            count += 1
+            return {"t": count - 1}
+        if kind in ("list", "tuple"):
+            return {kind: [walk(x) for x in v]}
+        if kind == "dict":
+            return {kind: [[k, walk(x)] for k, x in v]}
+        return t
+
+    return walk(tree)

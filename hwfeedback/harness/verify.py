@@ -1,0 +1,640 @@
+"""Verification: calibrates what an honest error is on a task, then holds a candidate to it.
+
+Calibration runs the reference alone and is kept per task. Verification draws under secret seeds, has the reference compute
+the expected values while the candidate computes its own, and compares private copies of both.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import correctness
+import families
+from clients import Answer, CandidateClient, ReferenceClient, WorkerError, same_bytes
+from correctness import Expected, Noise, Outcome, Scale
+from families import BASE, FAMILIES, Family
+from noise import one_ulp
+
+CALIBRATION = 2  # version of what is kept: part of its check
+CALIBRATION_SEEDS = 4
+FAMILY_SEEDS = 2
+CALIBRATION_S = 30.0  # past this a family is calibrated on one seed
+BASE_SEEDS = {"quick": 5, "certify": 10}
+SEEDS_PER_FAMILY = {"quick": 1, "certify": 3}
+ELEMENTS = {"quick": 1, "certify": 4}  # one-element perturbations
+PERTURBATION = 0.1  # of a parameter's root mean square
+ELEMENT = "one_element"
+STEPS = (8.0, 1e3, 1e5)  # by how many root mean squares the element is moved, until float64 shows it
+
+Note = Callable[[str], None]
+
+
+def secret() -> int:
+    """A seed from the operating system that no worker can predict."""
+    return int.from_bytes(os.urandom(6), "big")
+
+
+@dataclass
+class FamilyCalibration:
+    """One family on one task."""
+
+    name: str
+    gates: bool
+    note: str
+    exact: bool
+    outputs: list[Noise]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "gates": self.gates,
+            "note": self.note,
+            "exact": self.exact,
+            "outputs": [n.to_json() for n in self.outputs],
+        }
+
+
+@dataclass
+class Calibration:
+    """What an honest error is on a task. Plain numbers, kept in the cache."""
+
+    families: dict[str, FamilyCalibration] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    wide: bool = True  # the expected value is float64's
+    linear: bool = False
+    compiled: bool = True
+
+    def floor(self, i: int) -> Scale:
+        """The absolute part of the bound of output i."""
+        scale = self.families["base"].outputs[i].scale
+        return Scale(correctness.FLOOR * scale.rms, correctness.FLOOR * scale.rms)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": CALIBRATION,
+            "families": [f.to_json() for f in self.families.values()],
+            "notes": self.notes,
+            "wide": self.wide,
+            "linear": self.linear,
+            "compiled": self.compiled,
+        }
+
+    @classmethod
+    def from_json(cls, d: Any) -> Calibration | None:
+        """Returns a calibration from the cache, or None where it is another version's."""
+        if not isinstance(d, dict) or d.get("version") != CALIBRATION:
+            return None
+        found = {
+            f["name"]: FamilyCalibration(
+                f["name"], f["gates"], f["note"], f["exact"], [Noise.from_json(n) for n in f["outputs"]]
+            )
+            for f in d["families"]
+        }
+        return cls(found, list(d["notes"]), d["wide"], d["linear"], d["compiled"])
+
+
+class ReferenceBroken(Exception):
+    """The reference fails on its own base draw: the task is not to be judged."""
+
+    def __init__(self, error: WorkerError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass
+class Job:
+    """One comparison: a family's inputs, made from a draw."""
+
+    family: Family
+    known: FamilyCalibration
+    draw: Draw
+    inputs: Sequence[torch.Tensor]
+
+
+@dataclass
+class Draw:
+    """One draw of inputs in the referee's private memory."""
+
+    tree: Any
+    tensors: list[torch.Tensor]
+
+
+def perturbed(state: Sequence[torch.Tensor], trainable: Sequence[bool], seed: int) -> list[torch.Tensor]:
+    """Returns weights that nothing baked in at construction can know. Buffers stay: a mask is no weight."""
+    g = torch.Generator().manual_seed(seed)
+    out = []
+    for t, may in zip(state, trainable, strict=True):
+        if not may or not t.is_floating_point() or not t.numel():
+            out.append(t)
+            continue
+        rms = correctness.scale_of(t.double()).rms or 1.0
+        out.append(t + (PERTURBATION * rms * torch.randn(t.shape, generator=g)).to(t.dtype))
+    return out
+
+
+def zero_one(state: Sequence[torch.Tensor], trainable: Sequence[bool]) -> list[torch.Tensor]:
+    return [
+        (t > 0).to(t.dtype) if may and t.is_floating_point() else t
+        for t, may in zip(state, trainable, strict=True)
+    ]
+
+
+# Calibration.
+
+
+def calibrate(
+    reference: ReferenceClient, *, want_compile: bool = True, note: Note = lambda _: None
+) -> Calibration:
+    """Runs the reference on all families and returns what honest errors are. Raises ReferenceBroken."""
+    c = Calibration()
+    seen, _ = reference.ask({"op": "inspect", "seed": secret()}, timeout=reference.timeout)
+    c.linear = bool(seen.get("linear"))
+    state = reference.state()
+    trainable = reference.info["trainable"]
+    draws = [Draw(*reference.draw(secret())) for _ in range(CALIBRATION_SEEDS)]
+    reference.set_state(perturbed(state, trainable, secret()))
+    start = time.monotonic()
+    for family in FAMILIES:
+        if family is not BASE and not any(t.is_floating_point() for t in draws[0].tensors):
+            c.notes.append("no input is floating: only base draws are compared")
+            break
+        note(f"calibrating {family.name}")
+        exact_weights = family.exact and c.linear and bool(state)
+        if exact_weights:
+            reference.set_state(zero_one(state, trainable))
+        seeds = len(draws) if family is BASE else FAMILY_SEEDS
+        if family is not BASE and time.monotonic() - start > CALIBRATION_S:
+            seeds = 1
+        found = _calibrate_family(reference, c, family, draws[:seeds], want_compile)
+        if exact_weights:
+            reference.set_state(state)
+        if found is not None:
+            c.families[family.name] = found
+    reference.set_state(state)
+    return c
+
+
+def _calibrate_family(
+    reference: ReferenceClient, c: Calibration, family: Family, draws: Sequence[Draw], want_compile: bool
+) -> FamilyCalibration | None:
+    modes = ["wide", "eager"]
+    if want_compile and c.compiled:
+        modes.append("compile")
+    modes += ["scalar"] if family.planted else ["noise:1"]
+    outputs: list[Noise] = []
+    problems: list[str] = []
+    exact = family.exact and c.linear
+    for k, draw in enumerate(draws):
+        inputs = families.apply(family, draw.tensors, secret())
+        used = modes + (["noise:2"] if family is BASE else [])
+        results = {
+            r["mode"]: r for r in reference.forward(draw.tree, inputs, used, sources=True)
+        }
+        eager = results["eager"]
+        if "error" in eager:
+            if family is BASE:
+                raise ReferenceBroken(eager["error"])
+            c.notes.append(f"{family.name}: left out, the reference raises {eager['error'].type} on it")
+            return None
+        wide = results["wide"]
+        if "error" in wide or not c.wide:
+            # No float64: float32 is expected, and the noise that could not be simulated is allowed for by another
+            # order of evaluation only.
+            if c.wide and family is BASE:
+                c.wide = False
+                c.notes.append(
+                    f"the reference does not run in float64 ({wide['error'].type}): float32 is what is expected"
+                )
+            elif c.wide:
+                c.notes.append(f"{family.name}: left out, the reference raises in float64")
+                return None
+            wide = {**eager, "tensors": [t.double() if t.is_floating_point() else t for t in eager["tensors"]]}
+        if "compile" in results and "error" in results["compile"]:
+            message = results["compile"]["error"].message.splitlines()
+            why = f"torch.compile fails: {message[0][:160] if message else results['compile']['error'].type}"
+            if family is BASE:
+                c.compiled = False
+                c.notes.append(why)
+                modes.remove("compile")
+            else:
+                problems.append(why)
+        e = correctness.complete(Expected(wide["tensors"], eager["tensors"], wide["sources"]))
+        if not outputs:
+            outputs = [Noise() for _ in e.wide]
+        moved = None
+        if not family.planted:
+            r = reference.forward(draw.tree, one_ulp(inputs, k), ["wide" if c.wide else "eager"], sources=True)[0]
+            moved = None if "error" in r else r["tensors"]
+        for i, n in enumerate(outputs):
+            _widen(n, e, i, results, moved, family, problems, c.wide)
+        exact = exact and all(_is_exact(e, i, results) for i in range(len(e.wide)))
+    note = "; ".join(dict.fromkeys(problems))
+    return FamilyCalibration(family.name, not problems or family is BASE, note, exact, outputs)
+
+
+def _widen(
+    n: Noise,
+    e: Expected,
+    i: int,
+    results: dict[str, Any],
+    moved: list[torch.Tensor] | None,
+    family: Family,
+    problems: list[str],
+    wide_runs: bool,
+) -> None:
+    """Takes one draw's results for output i into its noise, and names what an honest form fails."""
+    wide = e.wide[i]
+    others = {
+        m: r for m, r in results.items() if m not in ("wide", "eager") and "error" not in r
+    }
+    if not wide.is_floating_point():
+        for mode, r in others.items():
+            if mode.startswith("noise:") and e.sources[i] is not None and r["sources"][i] is not None:
+                a, b = r["sources"][i]["values"].double(), e.sources[i]["values"].double()
+                d = (a - b).abs()
+                d = d[torch.isfinite(d)]
+                n.source = max(n.source, float(d.max()) if d.numel() else 0.0)
+        for mode in ("eager", "compile"):
+            r = results.get(mode)
+            if r is None or "error" in r or mode == "eager":
+                continue
+            o = correctness.compare(r["tensors"][i], e, i, n, 0.0)
+            if not o.passed:
+                problems.append(f"torch.compile gives other values: {o.reason}")
+        return
+    skip = e.skips[i]
+    n.scale.widen(e.scales[i])
+    n.error.widen(e.own[i])
+    nonfinite = ~torch.isfinite(wide)
+    if family.planted:
+        theirs = correctness.kinds(wide)
+        for mode, who in (("eager", "eager"), ("compile", "torch.compile"), ("scalar", "eager, one element at a time,")):
+            r = results.get(mode)
+            if r is not None and "error" not in r and bool((correctness.kinds(r["tensors"][i]) != theirs).any()):
+                problems.append(f"{who} and float64 differ in where NaN and Inf come out")
+        skip = nonfinite if skip is None else skip | nonfinite
+    elif skip is not None and int(skip.sum()) * 2 > skip.numel():
+        problems.append("eager itself is off or not finite on most elements")
+    for mode, r in others.items():
+        got = r["tensors"][i]
+        ignore = skip
+        if mode.startswith("noise:"):
+            lost = ~torch.isfinite(got)
+            if bool(lost.any()):
+                ignore = lost if skip is None else skip | lost
+        error = correctness.error_of(got, wide, ignore)
+        if math.isfinite(error.max):
+            simulated = n.error if mode.startswith("noise:") else e.own[i]
+            far = correctness.OFF * e.scales[i].rms
+            if mode == "compile" and error.max > far and error.max > 100 * max(simulated.max, n.error.max):
+                problems.append("torch.compile is over 10 % off where eager is not")
+                continue
+            n.error.widen(error)
+        elif mode == "compile":
+            problems.append("torch.compile gives NaN or Inf where eager does not")
+    if moved is not None and wide_runs:
+        ignore = ~torch.isfinite(moved[i])
+        ignore = ignore if skip is None else skip | ignore
+        n.moved.widen(correctness.error_of(moved[i], wide, ignore | nonfinite))
+
+
+def _is_exact(e: Expected, i: int, results: dict[str, Any]) -> bool:
+    wide = e.wide[i]
+    if not wide.is_floating_point():
+        return True
+    if not wide.numel() or float(wide.abs().max()) >= 2**23 or not torch.equal(wide, wide.round()):
+        return False
+    forms = [results[m]["tensors"][i] for m in ("eager", "compile") if m in results and "error" not in results[m]]
+    return all(torch.equal(f.double(), wide) for f in forms)
+
+
+def ill_conditioned(c: Calibration) -> bool:
+    base = c.families["base"]
+    return any(n.moved.max > correctness.ILL * n.scale.max > 0 for n in base.outputs)
+
+
+# Verification.
+
+
+class Failed(Exception):
+    """A gate was not passed. ``status`` is ``wrong`` or ``cheated``; the message is one sentence."""
+
+    def __init__(self, status: str, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.status = status
+        self.hint = hint
+
+
+@dataclass
+class Report:
+    """CorrectnessReport, as it grows."""
+
+    precision: str
+    seeds: int = 0
+    families: dict[str, dict[str, Any]] = field(default_factory=dict)
+    kernelbench: bool | None = None
+    deterministic: bool | None = None
+    caches_weights: bool | None = None
+    follows_weights: bool | None = None
+    general: bool | None = None
+    evidence: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {
+            "precision": self.precision,
+            "seeds": self.seeds,
+            "families": list(self.families.values()),
+        }
+        for name in ("kernelbench", "deterministic", "caches_weights", "follows_weights", "general"):
+            value = getattr(self, name)
+            if value is not None:
+                out[name] = value
+        return out
+
+    def add(self, family: FamilyCalibration, name: str, outcomes: Sequence[Outcome]) -> None:
+        row = self.families.setdefault(
+            name,
+            {
+                "name": name, "gates": family.gates, "passed": True, "seeds": 0, "max_error": 0.0, "max_bound": 0.0,
+                "rms_error": 0.0, "rms_bound": 0.0, "skipped": 0, "note": family.note,
+            },
+        )  # fmt: skip
+        row["seeds"] += 1
+        for o in outcomes:
+            row["skipped"] += o.skipped
+            row["passed"] = row["passed"] and o.passed
+            # The output and the draw that came closest to its bound, so that error and bound belong together.
+            for kind in ("max", "rms"):
+                error, bound = getattr(o.error, kind), getattr(o.bound, kind)
+                before = row[f"{kind}_error"] / row[f"{kind}_bound"] if row[f"{kind}_bound"] else -1.0
+                if (error / bound if bound else (math.inf if error else 0.0)) > before:
+                    row[f"{kind}_error"] = error if math.isfinite(error) else 1e300
+                    row[f"{kind}_bound"] = bound if math.isfinite(bound) else 1e300
+        if not row["passed"] and not family.gates and "advisory" not in row["note"]:
+            reasons = "; ".join(o.reason for o in outcomes if o.reason)
+            row["note"] = f"{row['note']} (advisory: {reasons})"
+
+
+class Verification:
+    """One candidate against one reference, both loaded. See ``run``."""
+
+    def __init__(
+        self,
+        reference: ReferenceClient,
+        calibration: Calibration,
+        level: str,
+        *,
+        precision: str = "float32",
+    ) -> None:
+        self.reference = reference
+        self.calibration = calibration
+        self.level = level
+        self.input_names = [str(n) for n in reference.info.get("arguments") or []]
+        self.report = Report(precision)
+        self.draws: list[Draw] = []
+        self.expected: list[Expected] = []
+        self.output_tree: Any = None
+        self.aliases: list[int] = []
+        self.state: list[torch.Tensor] = []
+        self.writes_inputs = False
+
+    def prepare(self) -> None:
+        """Draws inputs and weights and has the first expected outputs computed: all that needs no candidate."""
+        r = self.reference
+        self.original = r.state()
+        self.state = perturbed(self.original, r.info["trainable"], secret())
+        self.draws = [Draw(*r.draw(secret())) for _ in range(BASE_SEEDS[self.level])]
+        r.set_state(self.state)
+        self.expected.append(self._expect(self.draws[0], self.draws[0].tensors).private())
+
+    def _expect(self, draw: Draw, inputs: Sequence[torch.Tensor]) -> Expected:
+        self._expect_begin(draw, inputs)
+        return self._expect_finish()
+
+    def _expect_begin(self, draw: Draw, inputs: Sequence[torch.Tensor]) -> None:
+        modes = ["wide", "eager"] if self.calibration.wide else ["eager"]
+        self.reference.begin_forward(draw.tree, inputs, modes, sources=self._discrete)
+
+    @property
+    def _discrete(self) -> bool:
+        # Before the first answer the reference is asked for the sources of indices: there may be some.
+        return not self.expected or any(not t.is_floating_point() for t in self.expected[0].wide)
+
+    def _expect_finish(self) -> Expected:
+        results = {r["mode"]: r for r in self.reference.finish_forward()}
+        eager = results["eager"]
+        if "error" in eager:
+            raise eager["error"]
+        wide = results.get("wide", eager)
+        if "error" in wide:
+            raise wide["error"]
+        if self.output_tree is None:
+            self.output_tree = eager["tree"]
+            self.aliases = eager["aliases"]
+        tensors = [t.double() if t.is_floating_point() else t for t in wide["tensors"]]
+        return correctness.complete(Expected(tensors, eager["tensors"], wide["sources"]))
+
+    # With a candidate.
+
+    def run(self, candidate: CandidateClient) -> Report:
+        """Raises Failed at the first gate that is not passed, and what the candidate's client raises."""
+        self._again(candidate, self._stream(candidate, self._jobs()))
+        self.report.seeds = len(self.draws)
+        self._exact(candidate)
+        self._elements(candidate)
+        if self.level == "certify" and any(self.reference.info["trainable"]):
+            self._follows(candidate)
+        return self.report
+
+    def _jobs(self) -> Iterator[Job]:
+        """All that is compared under the weights of this evaluation, base draws first."""
+        base = self.calibration.families["base"]
+        for draw in self.draws:
+            yield Job(BASE, base, draw, draw.tensors)
+        for family in FAMILIES[1:]:
+            known = self.calibration.families.get(family.name)
+            if known is None or self._other_weights(known):
+                continue
+            for k in range(SEEDS_PER_FAMILY[self.level]):
+                draw = self.draws[k % len(self.draws)]
+                yield Job(family, known, draw, families.apply(family, draw.tensors, secret()))
+
+    def _other_weights(self, known: FamilyCalibration) -> bool:
+        return known.exact and any(self.reference.info["trainable"])
+
+    def _stream(self, candidate: CandidateClient, jobs: Iterator[Job]) -> Answer:
+        """Judges one after the other, while the reference works on the next. Returns the first answer."""
+        first: Answer | None = None
+        job = next(jobs)
+        expected = self.expected[0]
+        broken = ""
+        while True:
+            following = next(jobs, None)
+            if following is not None:
+                self._expect_begin(following.draw, following.inputs)
+            try:
+                self._candidate_begin(candidate, job.draw, job.inputs)
+                answer = candidate.finish_forward()
+                if first is None:
+                    first = answer
+                    self.report.kernelbench = correctness.kernelbench_passes(answer.outputs, expected.eager)
+                if job.family.name != broken:
+                    self._judge(job.known, job.family.name, answer, expected)
+            except WorkerError:
+                if job.known.gates:
+                    raise
+                broken = job.family.name
+                self.report.add(job.known, broken, [Outcome(False, Scale(), Scale(), 0, "it raises")])
+            if following is None:
+                return first
+            expected = self._expect_finish()
+            if following.family is BASE and len(self.expected) < ELEMENTS[self.level]:
+                self.expected.append(expected.private())
+            job = following
+
+    def _candidate_begin(
+        self, candidate: CandidateClient, draw: Draw, inputs: Sequence[torch.Tensor]
+    ) -> None:
+        candidate.begin_forward(
+            draw.tree, inputs, self.expected[0].eager, self.output_tree, self.aliases
+        )
+
+    def _both(
+        self,
+        candidate: CandidateClient,
+        draw: Draw,
+        inputs: Sequence[torch.Tensor],
+        expected: Expected | None = None,
+    ) -> tuple[Answer, Expected]:
+        """Runs reference and candidate at the same time on the same inputs."""
+        if expected is not None:
+            self._candidate_begin(candidate, draw, inputs)
+            return candidate.finish_forward(), expected
+        self._expect_begin(draw, inputs)
+        try:
+            self._candidate_begin(candidate, draw, inputs)
+        finally:
+            expected = self._expect_finish()
+        return candidate.finish_forward(), expected
+
+    def _judge(
+        self, family: FamilyCalibration, name: str, answer: Answer, expected: Expected
+    ) -> None:
+        if answer.problem:
+            raise Failed("wrong", answer.problem, "return what the reference returns: structure, dtype, shape")
+        if answer.outside:
+            raise Failed("wrong", "it writes outside its inputs' memory", "check the index arithmetic of every store")
+        if answer.wrote and not self.writes_inputs:
+            which = ", ".join(self._input(i) for i in answer.wrote)
+            raise Failed("wrong", f"it writes into its input {which}", "allocate the output instead of writing in place")
+        mask = name == "planted"
+        exact = family.exact
+        outcomes = [
+            correctness.compare(
+                got, expected, i, family.outputs[i], self.calibration.floor(i).max, mask=mask, exact=exact
+            )
+            for i, got in enumerate(answer.outputs)
+        ]
+        self.report.add(family, name, outcomes)
+        if not family.gates:
+            return
+        for i, o in enumerate(outcomes):
+            if not o.passed:
+                which = f"output {i}, " if len(outcomes) > 1 else ""
+                says = families.BY_NAME[name].says if name in families.BY_NAME else "one element moved"
+                where = "on the reference's own draws" if name == "base" else f"on family {name} (inputs: {says})"
+                raise Failed("wrong", f"{which}{where}: {o.reason}")
+
+    def _input(self, i: int) -> str:
+        return self.input_names[i] if i < len(self.input_names) else str(i)
+
+    def _again(self, candidate: CandidateClient, answer: Answer) -> None:
+        """The first input again: within the bound, by the same gate; a bitwise difference is recorded."""
+        draw = self.draws[0]
+        second, expected = self._both(candidate, draw, draw.tensors, self.expected[0])
+        self._judge(self.calibration.families["base"], "base", second, expected)
+        self.report.families["base"]["seeds"] -= 1
+        self.report.deterministic = all(
+            same_bytes(a, b) for a, b in zip(answer.outputs, second.outputs, strict=True)
+        )
+
+    def _exact(self, candidate: CandidateClient) -> None:
+        """Zeros and ones as inputs and weights, where the task is linear: no error at all."""
+        known = self.calibration.families.get("zero_one")
+        if known is None or not self._other_weights(known) or self.level == "quick":
+            return  # other weights, twice: left to certify
+        self._weights(candidate, zero_one(self.original, self.reference.info["trainable"]))
+        for draw in self.draws[: SEEDS_PER_FAMILY[self.level]]:
+            inputs = families.apply(families.BY_NAME["zero_one"], draw.tensors, secret())
+            answer, expected = self._both(candidate, draw, inputs)
+            self._judge(known, "zero_one", answer, expected)
+        self._weights(candidate, self.state)
+
+    def _weights(self, candidate: CandidateClient, state: Sequence[torch.Tensor]) -> None:
+        self.reference.set_state(state)
+        candidate.set_state(self.reference.info["names"], state)
+
+    def _elements(self, candidate: CandidateClient) -> None:
+        """Moves one element so far that float64 changes by many bounds: who left it out does not follow."""
+        base = self.calibration.families["base"]
+        floating = [i for i, t in enumerate(self.draws[0].tensors) if t.is_floating_point() and t.numel()]
+        if not floating:
+            return
+        pool = [self.draws[i % len(self.draws)] for i in range(ELEMENTS[self.level])]
+        for k, draw in enumerate(pool):
+            which = floating[secret() % len(floating)]
+            target = draw.tensors[which]
+            at = secret() % target.numel()
+            rms = correctness.scale_of(target.double()).rms or 1.0
+            before = self.expected[k % len(self.expected)]
+            for step in STEPS:
+                moved = target.clone()
+                moved.view(-1)[at] += step * rms * (1 if secret() & 1 else -1)
+                inputs = [moved if i == which else t for i, t in enumerate(draw.tensors)]
+                after = self._expect(draw, inputs)
+                if self._shows(base, before, after):
+                    answer, _ = self._both(candidate, draw, inputs, after)
+                    self._judge(base, ELEMENT, answer, after)
+                    break
+
+    def _shows(self, base: FamilyCalibration, before: Expected, after: Expected) -> bool:
+        for i, (a, b) in enumerate(zip(before.wide, after.wide, strict=True)):
+            if not a.is_floating_point():
+                if bool((a != b).any()):
+                    return True
+                continue
+            change = correctness.error_of(b, a, None).max
+            bound = correctness.bound_of(
+                base.outputs[i], after.own[i], after.scales[i], self.calibration.floor(i).max
+            ).max
+            if math.isfinite(change) and change >= correctness.SENSITIVE * bound:
+                return True
+        return False
+
+    def _follows(self, candidate: CandidateClient) -> None:
+        """Changes the weights once more, in place, and sees whether the candidate follows."""
+        changed = perturbed(self.original, self.reference.info["trainable"], secret())
+        self.reference.set_state(changed)
+        if not candidate.set_state(self.reference.info["names"], changed, in_place=True):
+            self.report.evidence.append(
+                "its parameters have other names than the reference's: whether it follows a change is not known"
+            )
+            self.reference.set_state(self.state)
+            return
+        draw = self.draws[0]
+        answer, expected = self._both(candidate, draw, draw.tensors)
+        base = self.calibration.families["base"]
+        follows = not answer.problem and all(
+            correctness.compare(got, expected, i, base.outputs[i], self.calibration.floor(i).max).passed
+            for i, got in enumerate(answer.outputs)
+        )
+        self.report.follows_weights = follows
+        self.report.caches_weights = not follows
+        self._weights(candidate, self.state)

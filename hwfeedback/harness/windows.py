@@ -1,0 +1,700 @@
+"""Timed windows: how K calls of a forward are timed from outside the process that makes them.
+
+Two sides live here. ``serve`` is the worker's: it answers one ``window`` request and stays in its
+own loop until ``end``. ``Session`` is the referee's: it drives the worker of one session through
+windows and holds the clock that nobody else can touch.
+
+A call's inputs are a row of a ``Contents`` pool in the referee's private memory. For each window
+its rows are written into a new memfd that the worker has never seen, and the descriptor is sent
+only after the clock has started. The kinds of window:
+
+- ``same``: K contents in one memfd; each is mapped in turn over one address, and the tensor objects
+  are the same too: same pointer, new content. Whoever remembers by pointer, by object or by version
+  counter is stale.
+- ``fresh``: K contents in one memfd, mapped once: each call has another address.
+- ``repeat``: as ``fresh``, but contents that this process has met before, now at other addresses.
+  These windows do not count towards the time: hardware does not know that content was seen before,
+  so being faster here is a finding.
+- ``chained``: K memfds of one content each, and the k+1st is sent only after the referee holds a
+  private copy of output k. One launch cannot serve the whole batch.
+
+The window's clock stops when the referee holds private copies of all K outputs. What mapping,
+messages and copies cost is measured with an identity worker (``identity=True``: forward returns
+preallocated outputs without computing) in windows of the same kind and K, and subtracted. Every
+output of every timed call is handed on to be checked.
+
+State of the caches, the same for whoever is timed: each window's contents were just written by
+another process (the referee), which then reads twice the last-level cache before the clock starts.
+So inputs come from memory, and neither their size nor K decides whether they are warm; weights,
+which every call reads, are as warm as the calls leave them. Without this a time would depend on K,
+which differs between levels, and on how lately the referee wrote. Inputs are mapped with their page
+tables filled, read-only: writing into one kills the worker. They lie on 4 KiB pages of shared
+memory for everybody.
+
+State of the allocator, likewise: ``serve`` tells malloc to keep what is freed, as the caching
+allocator of a GPU does. By default the C library maps and unmaps large outputs, or not, depending
+on what was freed before: the same call on the same input takes 0.35 or 2.1 ms (4 MiB, page faults).
+
+The ``event`` clock is the worker's monotonic clock, bound when this module is imported, before any
+candidate. It covers forward and the release of what it returned: allocating and freeing outputs is
+part of the price, paid by baselines and candidates alike.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import gc
+import mmap
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from tensors import ALIGNMENT, DTYPES, Layout, layout_of
+
+Forward = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+
+PAGE = mmap.PAGESIZE
+KINDS = ("same", "fresh", "repeat", "chained")
+
+_now = time.perf_counter_ns
+_F_SEAL_FUTURE_WRITE = 0x0010  # linux/fcntl.h; the fcntl module of Python 3.11 lacks it
+_MAP_FIXED = 0x10
+_M_TRIM_THRESHOLD = -1  # malloc.h
+_M_MMAP_MAX = -4
+_RESERVE = 256 << 20
+_MAP_NORESERVE = 0x4000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.malloc.restype = ctypes.c_void_p
+_libc.malloc.argtypes = [ctypes.c_size_t]
+_libc.free.argtypes = [ctypes.c_void_p]
+_libc.memchr.restype = ctypes.c_void_p
+_libc.memchr.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+
+
+class Link(Protocol):
+    """What is needed of protocol.Channel."""
+
+    def send(self, msg: dict[str, Any], fds: Sequence[int] = ()) -> None: ...
+
+    def recv(self, timeout: float | None = None) -> tuple[dict[str, Any], list[int]]: ...
+
+
+class TimedWorker(Protocol):
+    """A worker that is loaded, initialised, and answers ``window`` with ``serve``."""
+
+    channel: Link
+    pid: int
+
+    def kill(self) -> None: ...
+
+
+class CallFailed(Exception):
+    """The worker answered that a call failed: its forward raised, or its outputs do not fit."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(f"{error.get('type', 'error')}: {error.get('message', '')}")
+        self.error = error
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Where the tensors of one call lie: one row for its inputs, one for its outputs.
+
+    Rows of inputs are whole pages, so that each can be mapped on its own.
+    """
+
+    inputs: Layout
+    in_slot: int
+    outputs: Layout
+    out_slot: int
+
+    @classmethod
+    def of(cls, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Slots:
+        """Returns the slots for tensors of these dtypes and shapes. Meta tensors will do."""
+        in_layout, in_size = layout_of(inputs)
+        out_layout, out_size = layout_of(outputs)
+        return cls(in_layout, _round(in_size, PAGE), out_layout, _round(out_size, ALIGNMENT))
+
+    @property
+    def bytes(self) -> int:
+        return self.in_slot + self.out_slot
+
+
+def _round(n: int, unit: int) -> int:
+    return -(-n // unit) * unit
+
+
+def _check_errno(address: int | None, what: str) -> int:
+    if address is None or address == ctypes.c_void_p(-1).value:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return address
+
+
+def _tensor_at(address: int, entry: dict[str, Any]) -> torch.Tensor:
+    dtype = DTYPES[entry["dtype"]]
+    shape = entry["shape"]
+    count = 1
+    for d in shape:
+        count *= d
+    if count == 0:
+        return torch.empty(shape, dtype=dtype)
+    size = count * dtype.itemsize
+    raw = (ctypes.c_byte * size).from_address(address + entry["offset"])
+    return torch.frombuffer(raw, dtype=dtype, count=count).view(shape)
+
+
+# The worker's side.
+
+
+class _Inputs:
+    """The mappings of the inputs of one window in the worker."""
+
+    def __init__(self, layout: Layout, slot: int) -> None:
+        self.layout = layout
+        self.slot = slot
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        self._fixed = _check_errno(_libc.mmap(None, slot, 0, flags, -1, 0), "reserve")
+        self._fixed_tensors: list[torch.Tensor] | None = None
+        self._area: tuple[int, int] | None = None
+
+    def fixed(self, fd: int, row: int) -> list[torch.Tensor]:
+        """Maps a row over the one address that is always the same."""
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE | _MAP_FIXED
+        address = _libc.mmap(self._fixed, self.slot, mmap.PROT_READ, flags, fd, row * self.slot)
+        _check_errno(address, "map")
+        if self._fixed_tensors is None:
+            self._fixed_tensors = [_tensor_at(self._fixed, e) for e in self.layout]
+        return self._fixed_tensors
+
+    def spread(self, fd: int, rows: int) -> list[list[torch.Tensor]]:
+        """Maps all rows side by side at an address that a former window is unlikely to have had."""
+        self.release()
+        size = rows * self.slot
+        slack = PAGE * (1 + int.from_bytes(os.urandom(1), "big"))
+        none = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        base = _check_errno(_libc.mmap(None, size + slack, 0, none, -1, 0), "reserve")
+        self._area = (base, size + slack)
+        start = base + slack
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE | _MAP_FIXED
+        _check_errno(_libc.mmap(start, size, mmap.PROT_READ, flags, fd, 0), "map")
+        return [[_tensor_at(start + r * self.slot, e) for e in self.layout] for r in range(rows)]
+
+    def release(self) -> None:
+        if self._area is not None:
+            _libc.munmap(*self._area)
+            self._area = None
+
+    def close(self) -> None:
+        self.release()
+        if self._fixed:
+            self._fixed_tensors = None
+            _libc.munmap(self._fixed, self.slot)
+            self._fixed = 0
+
+
+class OutputMismatch(ValueError):
+    """A forward returned something else than the task's outputs."""
+
+
+def _store(outputs: Sequence[torch.Tensor], views: list[torch.Tensor]) -> None:
+    if len(outputs) != len(views):
+        raise OutputMismatch(f"forward returned {len(outputs)} tensors, the task has {len(views)}")
+    for i, (got, view) in enumerate(zip(outputs, views, strict=True)):
+        if got.shape != view.shape or got.dtype != view.dtype:
+            raise OutputMismatch(
+                f"output {i} is {got.dtype} {list(got.shape)}, "
+                f"the task has {view.dtype} {list(view.shape)}"
+            )
+        view.copy_(got)
+
+
+def _keep_freed_memory(reserve: int) -> None:
+    """Makes malloc keep what is freed, and gives it so many bytes that are mapped already.
+
+    The reserve matters because aligned requests do not fit the hole that one of the same size left:
+    without it the first ten calls or so extend the heap.
+    """
+    try:
+        _libc.mallopt(_M_MMAP_MAX, 0)
+        _libc.mallopt(_M_TRIM_THRESHOLD, -1)
+    except AttributeError:
+        return  # another C library, with another malloc
+    block = _libc.malloc(reserve)
+    if block:
+        ctypes.memset(block, 0, reserve)
+        _libc.free(block)
+
+
+def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) -> None:
+    """Answers one ``window`` request: a session of windows, until the referee sends ``end``.
+
+    ``msg`` has inputs, in_slot, outputs, out_slot, slots and identity; ``fds`` is the block for
+    outputs. ``forward`` takes and returns flat lists of tensors. A call that raises is reported and
+    the session goes on. Raises what the channel raises when the referee is gone.
+    """
+    inputs: _Inputs | None = None
+    block: mmap.mmap | None = None
+    try:
+        rows = int(msg["slots"])
+        out_slot = int(msg["out_slot"])
+        _keep_freed_memory(min(12 * out_slot, _RESERVE) + (1 << 20))
+        inputs = _Inputs(msg["inputs"], int(msg["in_slot"]))
+        block = mmap.mmap(fds[0], rows * out_slot, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        base = ctypes.addressof(ctypes.c_byte.from_buffer(block))
+        views = [[_tensor_at(base + r * out_slot, e) for e in msg["outputs"]] for r in range(rows)]
+        if msg.get("identity"):
+            forward = _identity(msg["outputs"])
+        channel.send({"ok": True})
+        while True:
+            request, more = channel.recv()
+            op = request.get("op")
+            if op == "end":
+                channel.send({"ok": True})
+                return
+            try:
+                if op != "calls":
+                    raise ValueError(f"unknown operation {op!r} in a session of windows")
+                events = _calls(request, more[0], inputs, views, forward)
+                reply: dict[str, Any] = {"ok": True, "event": events}
+            except Exception as e:
+                reply = _failure(e)
+            finally:
+                for fd in more:
+                    os.close(fd)
+            channel.send(reply)
+            # Unmapping may cost milliseconds: after the answer it is in nobody's time.
+            inputs.release()
+    except (KeyError, TypeError, ValueError, OSError) as e:
+        if inputs is not None and block is not None:
+            raise
+        channel.send(_failure(e))
+    finally:
+        if inputs is not None:
+            inputs.close()
+        for fd in fds:
+            os.close(fd)
+
+
+def _failure(e: BaseException) -> dict[str, Any]:
+    return {
+        "ok": False,
+        "error": {
+            "type": type(e).__name__,
+            "message": str(e)[:2000],
+            "traceback": traceback.format_exc()[-8000:],
+        },
+    }
+
+
+def _identity(outputs: Layout) -> Forward:
+    ready = [torch.zeros(e["shape"], dtype=DTYPES[e["dtype"]]) for e in outputs]
+    return lambda _: ready
+
+
+def _calls(
+    request: dict[str, Any],
+    fd: int,
+    inputs: _Inputs,
+    views: list[list[torch.Tensor]],
+    forward: Forward,
+    now: Callable[[], int] = _now,
+) -> list[int]:
+    n = int(request["n"])
+    first = int(request["first"])
+    same = request["address"] == "same"
+    spread = [] if same else inputs.spread(fd, n)
+    events: list[int] = []
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.no_grad():
+            for k in range(n):
+                args = inputs.fixed(fd, k) if same else spread[k]
+                given = list(args)
+                t0 = now()
+                outputs = forward(given)
+                t1 = now()
+                _store(outputs, views[first + k])
+                t2 = now()
+                del outputs
+                t3 = now()
+                events.append(t1 - t0 + t3 - t2)
+    finally:
+        if collecting:
+            gc.enable()
+    return events
+
+
+# The referee's side.
+
+
+@dataclass
+class Usage:
+    """What a process and its descendants have used, read from outside."""
+
+    cpu_ns: int = 0
+    waiting_ns: int = 0  # runnable, but not given a core
+
+
+def tree(pid: int) -> list[int]:
+    """Returns the pid and those of its descendants that exist now."""
+    parent: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as f:
+                fields = f.read().rpartition(b")")[2].split()
+            parent[int(name)] = int(fields[1])
+        except (OSError, IndexError, ValueError):
+            continue  # it has just gone
+    found = [pid]
+    for p in found:
+        found.extend(child for child, of in parent.items() if of == p)
+    return found
+
+
+def usage(pids: Iterable[int]) -> Usage:
+    """Sums over all threads that exist now. Zero for a process that is gone."""
+    total = Usage()
+    for pid in pids:
+        try:
+            threads = os.listdir(f"/proc/{pid}/task")
+        except OSError:
+            continue
+        for thread in threads:
+            try:
+                with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as f:
+                    run, wait, _ = f.read().split()
+            except (OSError, ValueError):
+                continue
+            total.cpu_ns += int(run)
+            total.waiting_ns += int(wait)
+    return total
+
+
+def steal_ticks() -> int:
+    """Returns what the hypervisor took from this machine, in ticks of 10 ms of all cores."""
+    try:
+        with open("/proc/stat", "rb") as f:
+            return int(f.readline().split()[8])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+class Evictor:
+    """Reads twice the last-level cache. Reading leaves no dirty lines behind, writing would."""
+
+    def __init__(self, llc_bytes: int) -> None:
+        self.size = max(2 * llc_bytes, 1)
+        self._block = mmap.mmap(-1, self.size)
+        self._address = ctypes.addressof(ctypes.c_byte.from_buffer(self._block))
+        # Untouched pages would all be the one zero page.
+        ctypes.memset(self._address, 2, self.size)
+
+    def __call__(self) -> None:
+        _libc.memchr(self._address, 1, self.size)
+
+
+class Contents:
+    """The pool of contents of a task in the referee's private memory, and what eager makes of them.
+
+    ``draw(i)`` returns the inputs of content i, which no worker may be able to predict. A worker
+    process meets each content at most once, ``repeat`` windows aside: ``take`` deals them out in
+    order, ``new_process`` starts again.
+    """
+
+    def __init__(self, slots: Slots, draw: Callable[[int], Sequence[torch.Tensor]]) -> None:
+        self.slots = slots
+        self._draw = draw
+        self._inputs = torch.zeros(0, slots.in_slot, dtype=torch.uint8)
+        self._outputs = torch.zeros(0, slots.out_slot, dtype=torch.uint8)
+        self._known: list[bool] = []  # whether the row of _outputs is filled
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def grow(self, count: int, deadline_ns: int | None = None) -> None:
+        """Draws until there are ``count`` contents, or until the deadline."""
+        have = len(self._known)
+        if count <= have:
+            return
+        inputs = torch.empty(count, self.slots.in_slot, dtype=torch.uint8)
+        outputs = torch.empty(count, self.slots.out_slot, dtype=torch.uint8)
+        ctypes.memmove(inputs.data_ptr(), self._inputs.data_ptr(), have * self.slots.in_slot)
+        ctypes.memmove(outputs.data_ptr(), self._outputs.data_ptr(), have * self.slots.out_slot)
+        self._inputs, self._outputs = inputs, outputs
+        for i in range(have, count):
+            address = inputs.data_ptr() + i * self.slots.in_slot
+            views = [_tensor_at(address, e) for e in self.slots.inputs]
+            for view, t in zip(views, self._draw(i), strict=True):
+                view.copy_(t)
+            self._known.append(False)
+            if deadline_ns is not None and _now() > deadline_ns:
+                return
+
+    def new_process(self) -> None:
+        """The next worker has met nothing yet."""
+        self._next = 0
+
+    def left(self) -> int:
+        """Returns how many contents the current process has not met."""
+        return len(self) - self._next
+
+    def take(self, n: int) -> range:
+        """Returns up to n contents that the current process has not met."""
+        got = range(self._next, min(self._next + n, len(self)))
+        self._next += len(got)
+        return got
+
+    def met(self, n: int) -> range:
+        """Returns up to n contents that the current process has met, the latest ones."""
+        return range(max(self._next - n, 0), self._next)
+
+    def write(self, rows: range) -> int:
+        """Returns a new memfd with these rows, which nobody can map writable from now on."""
+        slot = self.slots.in_slot
+        size = slot * len(rows)
+        fd = os.memfd_create("inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            start = self._inputs.data_ptr() + rows.start * slot
+            raw = memoryview((ctypes.c_char * size).from_address(start))
+            done = 0
+            while done < size:
+                done += os.pwrite(fd, raw[done:], done)
+            # Not F_SEAL_WRITE: before Linux 6.7 that forbids shared read-only mappings too.
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def inputs(self, rows: range) -> list[torch.Tensor]:
+        """Returns their inputs as views, each tensor with the call as its first dimension."""
+        return _stack(self._inputs[rows.start : rows.stop], self.slots.inputs)
+
+    def expected(self, rows: range) -> list[torch.Tensor]:
+        """Returns what eager made of them as views, the call as the first dimension."""
+        if not all(self._known[r] for r in rows):
+            raise LookupError("contents without expected outputs")
+        return _stack(self._outputs[rows.start : rows.stop], self.slots.outputs)
+
+    def set_expected(self, window: Window) -> None:
+        """Keeps the outputs of a window of the eager baseline as what its contents give."""
+        rows, slot = window.rows, self.slots.out_slot
+        target = self._outputs.data_ptr() + rows.start * slot
+        ctypes.memmove(target, window.raw.data_ptr(), len(rows) * slot)
+        for r in rows:
+            self._known[r] = True
+
+
+def _stack(raw: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
+    """Returns the tensors of all rows as strided views. ``raw`` is uint8 [rows, slot]."""
+    rows, slot = raw.shape
+    out: list[torch.Tensor] = []
+    for entry in layout:
+        dtype = DTYPES[entry["dtype"]]
+        shape = [int(d) for d in entry["shape"]]
+        strides = [0] * len(shape)
+        count = 1
+        for i in reversed(range(len(shape))):
+            strides[i] = count
+            count *= shape[i]
+        if count == 0 or rows == 0:
+            out.append(torch.empty([rows, *shape], dtype=dtype))
+            continue
+        # as_strided takes its offset in elements from the start of the storage, not of the view.
+        flat = raw.view(-1).view(dtype)
+        start = flat.storage_offset() + entry["offset"] // dtype.itemsize
+        out.append(flat.as_strided([rows, *shape], [slot // dtype.itemsize, *strides], start))
+    return out
+
+
+@dataclass
+class Window:
+    """What one window gave. Times are nanoseconds; ``raw`` is good until the next window."""
+
+    kind: str
+    rows: range
+    wall_ns: int
+    event_ns: list[int]
+    raw: torch.Tensor
+    slots: Slots
+    cpu_ns: int = 0
+    waiting_ns: int = 0
+    steal: int = 0
+    idle_cpu_ns: int = 0  # CPU time since the former window ended, less a grace for spinning pools
+    idle_ns: int = 0  # how long that was
+
+    @property
+    def calls(self) -> int:
+        return len(self.event_ns)
+
+    @property
+    def event_mean_ns(self) -> float:
+        """A mean: a first call that does the work of all would hide in a median."""
+        return sum(self.event_ns) / len(self.event_ns)
+
+    def outputs(self) -> list[torch.Tensor]:
+        """Returns the outputs as views, each tensor with the call as its first dimension."""
+        return _stack(self.raw[: self.calls], self.slots.outputs)
+
+    def disturbed(self) -> bool:
+        """Whether others took the cores: waiting over 3 % of the window, or stolen time."""
+        return self.waiting_ns > 0.03 * self.wall_ns or self.steal > 0
+
+
+class Session:
+    """The referee's side of one worker's windows. Close it before other requests to the worker."""
+
+    IDLE_GRACE_NS = 5_000_000  # OpenMP pools spin for a few milliseconds after their last region
+
+    def __init__(
+        self,
+        worker: TimedWorker,
+        contents: Contents,
+        capacity: int,
+        *,
+        evict: Callable[[], None] | None = None,
+        identity: bool = False,
+        mode: str = "",
+        timeout_s: float = 60.0,
+    ) -> None:
+        """``capacity`` is the largest K. Raises CallFailed, or what the channel raises."""
+        self.worker = worker
+        self.contents = contents
+        self.capacity = capacity
+        self.timeout_s = timeout_s
+        self._evict = evict
+        self._ended: tuple[int, Usage] | None = None
+        self._windows = 0
+        self._pids: list[int] = []
+        slots = contents.slots
+        self._size = capacity * slots.out_slot
+        fd = os.memfd_create("outputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, self._size)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            self._shared = mmap.mmap(fd, self._size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            self._private = torch.zeros(capacity, slots.out_slot, dtype=torch.uint8)
+            self._shared_at = ctypes.addressof(ctypes.c_byte.from_buffer(self._shared))
+            self._private_at = self._private.data_ptr()
+            worker.channel.send(
+                {
+                    "op": "window",
+                    "inputs": slots.inputs,
+                    "in_slot": slots.in_slot,
+                    "outputs": slots.outputs,
+                    "out_slot": slots.out_slot,
+                    "slots": capacity,
+                    "identity": identity,
+                    "mode": mode,
+                },
+                [fd],
+            )
+            self._answer()
+        finally:
+            os.close(fd)
+
+    def _answer(self) -> dict[str, Any]:
+        msg, fds = self.worker.channel.recv(self.timeout_s)
+        for fd in fds:
+            os.close(fd)
+        if not msg.get("ok"):
+            error = msg.get("error")
+            raise CallFailed(error if isinstance(error, dict) else {"message": str(error)})
+        return msg
+
+    def _collect(self, first: int, n: int) -> None:
+        slot = self.contents.slots.out_slot
+        ctypes.memmove(self._private_at + first * slot, self._shared_at + first * slot, n * slot)
+
+    def run(self, kind: str, rows: range) -> Window:
+        """Runs one window over these contents. Raises CallFailed, and what the channel raises."""
+        n = len(rows)
+        if not 0 < n <= self.capacity:
+            raise ValueError(f"a window of {n} calls in a session for {self.capacity}")
+        chained = kind == "chained"
+        groups = [range(r, r + 1) for r in rows] if chained else [rows]
+        address = "same" if kind == "same" else "fresh"
+        fds = [self.contents.write(g) for g in groups]
+        try:
+            ctypes.memset(self._shared_at, 0xFF, n * self.contents.slots.out_slot)
+            if self._evict is not None:
+                self._evict()
+            if self._windows % 4 == 0:  # looking through /proc takes milliseconds
+                self._pids = tree(self.worker.pid)
+            self._windows += 1
+            before = usage(self._pids)
+            steal = steal_ticks()
+            idle_cpu, idle = self._idle(before)
+            events: list[int] = []
+            first = 0
+            start = _now()
+            for group, fd in zip(groups, fds, strict=True):
+                self.worker.channel.send(
+                    {"op": "calls", "n": len(group), "first": first, "address": address}, [fd]
+                )
+                answer = self._answer()
+                self._collect(first, len(group))
+                events.extend(_durations(answer.get("event"), len(group)))
+                first += len(group)
+            wall = _now() - start
+        finally:
+            for fd in fds:
+                os.close(fd)
+        after = usage(self._pids)
+        self._ended = (_now(), after)
+        return Window(
+            kind=kind,
+            rows=rows,
+            wall_ns=wall,
+            event_ns=events,
+            raw=self._private,
+            slots=self.contents.slots,
+            cpu_ns=max(after.cpu_ns - before.cpu_ns, 0),
+            waiting_ns=max(after.waiting_ns - before.waiting_ns, 0),
+            steal=steal_ticks() - steal,
+            idle_cpu_ns=idle_cpu,
+            idle_ns=idle,
+        )
+
+    def _idle(self, now: Usage) -> tuple[int, int]:
+        if self._ended is None:
+            return 0, 0
+        at, then = self._ended
+        return max(now.cpu_ns - then.cpu_ns - self.IDLE_GRACE_NS, 0), _now() - at
+
+    def close(self) -> None:
+        """Ends the session; the worker answers other requests again."""
+        self.worker.channel.send({"op": "end"})
+        self._answer()
+
+
+def _durations(value: object, n: int) -> list[int]:
+    """Returns what a worker claims that its calls took. Fails the call if it is nonsense."""
+    if isinstance(value, list) and len(value) == n:
+        durations = [v for v in value if type(v) is int and 0 <= v < 1 << 62]
+        if len(durations) == n:
+            return durations
+    raise CallFailed({"type": "ValueError", "message": "the worker's event times are malformed"})

@@ -1,0 +1,82 @@
+"""The builder: reads foreign texts, finds out what a candidate wants built, and runs the compiler.
+
+One process never does the second and the third: what is cached under the hash of a C++ source must
+come from that source, and not from a candidate's Python that ran beside the compiler.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+import artifacts
+import compiling
+import export
+import loading
+import source
+from protocol import Channel
+
+FILENAME = "candidate.py"
+MAX_OBJECT = 256 << 20
+
+
+def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
+    """Serves ``parse``, ``record``, ``export`` and ``compile``."""
+    del fds
+    recorded = False
+
+    def record(msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        nonlocal recorded
+        recorded = True
+        return _record(msg["source"])
+
+    def compile_(msg: dict[str, Any], _: list[int]) -> None:
+        if recorded:
+            raise RuntimeError("this builder has run a candidate: compile in a fresh one")
+        _compile(channel, msg, str(config.get("light") or ""))
+
+    ops = {
+        "parse": lambda msg, _: source.parse(msg["source"], msg["what"]),
+        "export": lambda msg, _: {"source": export.standalone(msg["source"])},
+        "record": record,
+        "compile": compile_,
+    }
+    loading.serve(channel, ops, FILENAME)
+
+
+def _record(text: str) -> dict[str, Any]:
+    recorder = artifacts.Recorder()
+    recorder.install()
+    error = None
+    try:
+        module = loading.run_source(text, "candidate", FILENAME)
+        if not isinstance(getattr(module, "ModelNew", None), type):
+            raise NameError("the file defines no class ModelNew")
+    except BaseException as e:
+        # Where a stand-in was called, its nothing may be the cause: building goes on, importing in
+        # earnest will tell.
+        if not (recorder.called and recorder.requests):
+            error = loading.error_of(e, FILENAME)
+    return {"requests": recorder.requests, "error": error}
+
+
+def _compile(channel: Channel, msg: dict[str, Any], light: str) -> None:
+    request = msg["request"]
+    with tempfile.TemporaryDirectory() as folder:
+        if request["kind"] == "header":
+            built = compiling.compile_header(request["flags"], light, folder)
+            report: dict[str, Any] = {"object": built}
+        elif request["kind"] == artifacts.NATIVE:
+            report = compiling.compile_native(request, folder)
+        else:
+            report = compiling.compile_inline(request, folder, light)
+        path = report.pop("object")
+        if not path:
+            channel.send({"ok": True, "built": False, **report})
+            return
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            channel.send({"ok": True, "built": True, **report}, [fd])
+        finally:
+            os.close(fd)

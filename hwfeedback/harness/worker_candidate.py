@@ -1,0 +1,228 @@
+"""The candidate worker: one candidate, which is believed in nothing. It gets raw inputs and gives raw outputs.
+
+Operations, besides ``window`` (windows.py): ``load``, ``init``, ``map``, ``set_state``, ``forward``, ``trace``,
+``settle``, ``timed``. Whatever is answered here, the referee decides by the bytes in block ``out`` alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from typing import Any
+
+import torch
+
+import kernelwright
+import loading
+import trace
+import trees
+import windows
+from loading import Blocks, StageError, specs_of
+from protocol import Channel
+
+FILENAME = "candidate.py"
+_M_PERTURB = -6
+_POISON = 0x80  # what is allocated reads as 0x7f bytes: 3.4e38, and nobody's expected value
+
+
+class Candidate:
+    """The loaded candidate."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.blocks = Blocks()
+        self.module: Any = None
+        self.model: Any = None
+        self.custom: dict[str, Any] = {}
+        self.window_tree: Any = None
+        self.order: list[int] = []
+
+    def load(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Imports the candidate, with what the builder made of its C++ in place of building."""
+        torch.set_num_threads(int(msg.get("threads") or 1))
+        import artifacts
+
+        given = msg.get("artifacts") or []
+        artifacts.install(given, fds)
+        if msg.get("standalone"):
+            _stand_in_for_the_compiler(given, list(fds))
+        fds.clear()  # they stay open: the objects are loaded through them
+        try:
+            self.module = loading.run_source(msg["source"], "candidate", FILENAME)
+        except BaseException as e:
+            raise StageError("import", e) from e
+        self.custom = artifacts.functions()
+        for value in list(vars(self.module).values()):
+            if type(value).__name__ == "Library":  # of a loader written into an exported file
+                self.custom |= {n: f for n, f in vars(value).items() if n[0] != "_" and callable(f)}
+        made = getattr(self.module, "ModelNew", None)
+        if made is None:
+            raise StageError("import", "the file defines no ModelNew")
+        return {"flags": _flags()}
+
+    def init(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Constructs ModelNew under the seed under which the reference was constructed."""
+        tensors = self.blocks.views("init", msg["layout"]) if msg["layout"] else []
+        args = trees.build(msg["tree"], [t.clone() for t in tensors])
+        loading.seed_everything(loading.CONSTRUCTION_SEED)
+        try:
+            self.model = self.module.ModelNew(*args)
+        except BaseException as e:
+            raise StageError("construct", e) from e
+        if not isinstance(self.model, torch.nn.Module):
+            raise StageError("construct", f"ModelNew is no torch.nn.Module but a {type(self.model).__name__}")
+        if msg.get("eval"):
+            self.model.eval()
+        return {}
+
+    def set_state(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Gives the candidate the reference's weights: as a state_dict, or in place (``in_place``) once it has them."""
+        views = self.blocks.views("state", msg["layout"]) if msg["layout"] else []
+        state = {n: v.clone() for n, v in zip(msg["names"], views, strict=True)}
+        own = getattr(self.model, "load_reference_state", None)
+        try:
+            with torch.no_grad():
+                if callable(own) and not msg.get("in_place"):
+                    own(state)
+                elif msg.get("in_place"):
+                    mine = self.model.state_dict()
+                    if not set(state) <= set(mine):
+                        return {"changed": False}
+                    for name, value in state.items():
+                        mine[name].copy_(value)
+                    return {"changed": True}
+                elif state or self.model.state_dict():
+                    self.model.load_state_dict(state)
+        except BaseException as e:
+            raise StageError("weights", e) from e
+        return {}
+
+    def map(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self.blocks.map(str(msg["name"]), fds.pop(), int(msg["size"]))
+        return {}
+
+    def forward(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Runs one forward on block ``in`` and copies what it returns to block ``out``, where that fits ``outputs``."""
+        inputs = self.blocks.views("in", msg["layout"])
+        tree, out = self._call(msg["tree"], inputs)
+        wanted = self.blocks.views("out", msg["outputs"])
+        specs = specs_of(out)
+        fits = trees.same_shape(trees.renumbered(tree), msg["output_tree"])
+        if fits:
+            out = [out[i] for i in trees.ordered_like(tree, msg["output_tree"])]
+            specs = specs_of(out)
+            for view, t in zip(wanted, out, strict=True):
+                if t.shape == view.shape and t.dtype == view.dtype:
+                    view.copy_(t)
+        aliases = [_inside(t, inputs) for t in out]
+        return {"fits": fits, "outputs": specs, "aliases": aliases, "flags": _flags()}
+
+    def _call(self, tree: Any, tensors: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
+        args = trees.build(tree, tensors)
+        try:
+            with torch.no_grad():
+                out = self.model(*args)
+        except BaseException as e:
+            raise StageError("forward", e) from e
+        try:
+            tree, found = trees.flatten(out, numbers=True)
+        except trees.TreeError as e:
+            raise StageError("output", f"forward's result {e}") from e
+        for t in found:
+            if type(t) not in (torch.Tensor, torch.nn.Parameter):
+                raise StageError("output", f"forward returns a {type(t).__name__}, not a plain tensor")
+            if t.layout is not torch.strided or t.device.type != "cpu":
+                raise StageError("output", f"forward returns a {t.layout} tensor on {t.device}")
+        return tree, found
+
+    def trace(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        inputs = self.blocks.views("in", msg["layout"])
+        seen = trace.observe(lambda: self._call(msg["tree"], inputs), self.module, self.custom)
+        return {"trace": seen}
+
+    def settle(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Ends the poisoning of memory: from here on the candidate is timed."""
+        _poison(False)
+        return {}
+
+    def timed(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Says in which containers the tensors of timed calls go, and in which order they are wanted back."""
+        self.window_tree = msg["tree"]
+        self.order = [int(i) for i in msg.get("order") or []]
+        return {}
+
+    def window(self, msg: dict[str, Any], fds: list[int]) -> None:
+        tree = self.window_tree
+        model = self.model
+        build = trees.build
+        flatten = trees.flatten
+        single = tree == {"list": [{"t": i} for i in range(len(msg["inputs"]))]}
+
+        def forward(given: list[torch.Tensor]) -> list[torch.Tensor]:
+            out = model(*given) if single else model(*build(tree, given))
+            if type(out) is torch.Tensor:
+                return [out]
+            return flatten(out, numbers=True)[1]
+
+        windows.serve(self.channel, msg, fds, forward)
+        fds.clear()  # serve closed them
+
+
+def _inside(t: torch.Tensor, inputs: list[torch.Tensor]) -> int:
+    """Returns the number of the input in whose memory the output lies, or -1."""
+    if not t.numel():
+        return -1
+    at = t.data_ptr()
+    for i, x in enumerate(inputs):
+        if x.numel() and x.data_ptr() <= at < x.data_ptr() + x.numel() * x.element_size():
+            return i
+    return -1
+
+
+def _flags() -> dict[str, Any]:
+    """The global switches that change what PyTorch computes."""
+    return {
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _stand_in_for_the_compiler(given: list[dict[str, Any]], fds: list[int]) -> None:
+    """An exported file runs the compiler, which this sandbox forbids: give it what the builder made of the same text."""
+    import artifacts
+
+    objects = {a["request"]: f"/proc/self/fd/{fd}" for a, fd in zip(given, fds, strict=True)}
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        flags = list(command[1 + len(kernelwright.FLAGS) : -3])
+        text, built = command[-3], command[-1]
+        with open(text, encoding="utf-8") as f:
+            found = objects.get(artifacts.native_key(f.read(), flags))
+        if found is None:
+            return subprocess.CompletedProcess(command, 1, "", "this source was not built")
+        os.symlink(found, built)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    subprocess.run = run  # type: ignore[assignment]
+
+
+def _poison(on: bool) -> None:
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_PERTURB, _POISON if on else 0)
+
+
+def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
+    if config.get("poison"):
+        _poison(True)
+    # The file that holds the reference's rules is no secret, but a candidate has no business importing it.
+    sys.modules.pop("worker_reference", None)
+    c = Candidate(channel)
+    ops = {
+        n: getattr(c, n)
+        for n in ("load", "init", "set_state", "map", "forward", "trace", "settle", "timed", "window")
+    }
+    loading.serve(channel, ops, FILENAME)

@@ -1,0 +1,411 @@
+"""The reference worker: runs the reference file, which is somebody's code, and gives what it computes.
+
+Operations, besides ``window`` (windows.py): ``load``, ``map``, ``draw``, ``state``, ``set_state``, ``forward``,
+``inspect``, ``capture``. All tensors travel in blocks that the referee has mapped by name; ``forward`` reads
+block ``in``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+import inductor
+import loading
+import trees
+import windows
+from counting import Counter
+from loading import Blocks, StageError, specs_of
+from noise import Float32Noise, Sources
+from protocol import Channel
+from tensors import Block, layout_of
+
+FILENAME = "reference.py"
+COMPILED = {
+    "compile": {},
+    "max-autotune": {"mode": "max-autotune"},
+    "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
+}
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class Reference:
+    """The loaded reference and the forms in which it can be run."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.blocks = Blocks()
+        self.module: Any = None
+        self.model: torch.nn.Module
+        self.init: list[Any] = []
+        self._wide: torch.nn.Module | None = None
+        self._compiled: dict[str, Any] = {}
+        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.window_tree: Any = None
+
+    # Loading.
+
+    def load(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Builds the model. Every failure says at which stage it was."""
+        torch.set_num_threads(int(msg.get("threads") or 1))
+        try:
+            self.module = loading.run_source(msg["source"], "reference", FILENAME)
+        except BaseException as e:
+            raise StageError("import", e) from e
+        missing = [
+            n for n in ("Model", "get_inputs", "get_init_inputs") if not hasattr(self.module, n)
+        ]
+        if missing:
+            raise StageError("names", ", ".join(missing))
+        if not (
+            inspect.isclass(self.module.Model)
+            and issubclass(self.module.Model, torch.nn.Module)
+        ):
+            raise StageError("model", f"Model is a {type(self.module.Model).__name__}")
+        loading.seed_everything(loading.CONSTRUCTION_SEED)
+        try:
+            init = self.module.get_init_inputs()
+        except BaseException as e:
+            raise StageError("init_inputs", e) from e
+        if not isinstance(init, (list, tuple)):
+            raise StageError("init_type", type(init).__name__)
+        self.init = list(init)
+        loading.seed_everything(loading.CONSTRUCTION_SEED)
+        try:
+            self.model = self.module.Model(*self.init)
+        except BaseException as e:
+            raise StageError("construct", e) from e
+        if msg.get("eval"):
+            self.model.eval()
+        self._buffers = [(b, b.detach().clone()) for b in self.model.buffers()]
+        try:
+            tree, tensors = trees.flatten(self.init)
+        except trees.TreeError as e:
+            raise StageError("init_content", str(e)) from e
+        block, layout = Block.of(tensors)
+        try:
+            self.channel.send(
+                {"ok": True, "init": tree, "layout": layout, "size": block.size, **self._weights()},
+                [block.fd],
+            )
+        finally:
+            block.close()
+        return None  # type: ignore[return-value]
+
+    def _weights(self) -> dict[str, Any]:
+        state = self._state()
+        parameters = {n for n, _ in self.model.named_parameters(remove_duplicate=False)}
+        return {
+            "names": list(state),
+            "state": specs_of(list(state.values())),
+            "trainable": [n in parameters for n in state],
+            "training": any(m.training for m in self.model.modules()),
+            "arguments": _argument_names(self.model),
+        }
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        return {
+            n: t.detach() for n, t in self.model.state_dict().items() if isinstance(t, torch.Tensor)
+        }
+
+    def draw(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Draws inputs under a seed."""
+        tree, tensors = self._draw(int(msg["seed"]))
+        block, layout = Block.of(tensors)
+        try:
+            self.channel.send(
+                {"ok": True, "tree": tree, "layout": layout, "size": block.size}, [block.fd]
+            )
+        finally:
+            block.close()
+        return None  # type: ignore[return-value]
+
+    def _draw(self, seed: int) -> tuple[Any, list[torch.Tensor]]:
+        loading.seed_everything(seed)
+        try:
+            inputs = self.module.get_inputs()
+        except BaseException as e:
+            raise StageError("inputs", e) from e
+        if not isinstance(inputs, (list, tuple)):
+            raise StageError("inputs_type", type(inputs).__name__)
+        try:
+            tree, tensors = trees.flatten(list(inputs))
+        except trees.TreeError as e:
+            raise StageError("inputs_content", str(e)) from e
+        for t in tensors:
+            if t.device.type != "cpu":
+                raise StageError("inputs_device", str(t.device))
+            if t.layout is not torch.strided:
+                raise StageError("inputs_content", f"holds a tensor of layout {t.layout}")
+        return tree, [t.detach() for t in tensors]
+
+    # Weights.
+
+    def state(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        state = list(self._state().values())
+        block, layout = Block.of(state)
+        try:
+            self.channel.send({"ok": True, "layout": layout, "size": block.size}, [block.fd])
+        finally:
+            block.close()
+        return None  # type: ignore[return-value]
+
+    def set_state(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        views = self.blocks.views("state", msg["layout"])
+        with torch.no_grad():
+            for t, view in zip(self._state().values(), views, strict=True):
+                t.copy_(view)
+        self._buffers = [(b, b.detach().clone()) for b in self.model.buffers()]
+        self._wide = None
+        return {}
+
+    # Running.
+
+    def _pure(self) -> None:
+        """Puts the buffers back that a forward in train mode has changed."""
+        with torch.no_grad():
+            for t, before in self._buffers:
+                t.copy_(before)
+
+    def _wide_model(self) -> torch.nn.Module:
+        """A copy of the model in float64."""
+        if self._wide is None:
+            try:
+                wide = copy.deepcopy(self.model)
+            except Exception:
+                loading.seed_everything(loading.CONSTRUCTION_SEED)
+                wide = self.module.Model(*copy.deepcopy(self.init))
+                wide.train(self.model.training)
+                wide.load_state_dict(self.model.state_dict())
+            wide = wide.double()
+            for m in wide.modules():
+                for name, value in list(vars(m).items()):
+                    if isinstance(value, torch.Tensor) and value.is_floating_point():
+                        setattr(m, name, value.double())
+            self._wide = wide
+        return self._wide
+
+    def call(
+        self, tree: Any, tensors: list[torch.Tensor], mode: str
+    ) -> tuple[Any, list[torch.Tensor]]:
+        """Runs one forward and returns tree and tensors of its output."""
+        with torch.no_grad():
+            if mode == "wide":
+                args = trees.build(
+                    tree, [t.double() if t.is_floating_point() else t for t in tensors]
+                )
+                with _default_dtype(torch.float64):
+                    out = self._wide_model()(*args)
+            elif mode in COMPILED:
+                if mode not in self._compiled:
+                    self._compiled[mode] = torch.compile(self.model, **COMPILED[mode])
+                out = self._compiled[mode](*trees.build(tree, tensors))
+            else:
+                if mode == "scalar":
+                    tensors = [_spread(t) for t in tensors]
+                out = self.model(*trees.build(tree, tensors))
+        try:
+            return trees.flatten(out, numbers=True)
+        except trees.TreeError as e:
+            raise StageError("output_content", str(e)) from e
+
+    def forward(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Runs the modes asked for, one after the other, on block ``in``.
+
+        Their outputs follow each other in block ``out``, or in a new one where that lacks ``room``.
+
+        A mode is ``eager``, ``compile``, ``max-autotune``, ``scalar`` (eager on strided inputs, where vectorised loops
+        step aside), ``wide`` (float64), or ``noise:<seed>``. With ``sources`` the wide and noise modes add the
+        tensors behind indices and booleans. A mode that fails has ``error`` instead of a layout.
+        """
+        inputs = self.blocks.views("in", msg["layout"])
+        results: list[dict[str, Any]] = []
+        kept: list[torch.Tensor] = []
+        for mode in msg["modes"]:
+            try:
+                entry, tensors = self._mode(mode, msg["tree"], inputs, bool(msg.get("sources")))
+            except BaseException as e:
+                results.append({"mode": mode, "error": loading.error_of(e, FILENAME)})
+                continue
+            entry["at"] = len(kept)
+            entry["count"] = len(tensors)
+            kept.extend(tensors)
+            results.append({"mode": mode, **entry})
+        layout, size = layout_of(kept)
+        if size > msg.get("room", 0):
+            block = Block.create(size)
+            for view, t in zip(block.views(layout), kept, strict=True):
+                view.copy_(t)
+            try:
+                self.channel.send(
+                    {"ok": True, "results": results, "layout": layout, "size": size}, [block.fd]
+                )
+            finally:
+                block.close()
+            return None  # type: ignore[return-value]
+        for view, t in zip(self.blocks.views(msg["out"], layout), kept, strict=True):
+            view.copy_(t)
+        return {"results": results, "layout": layout, "size": size}
+
+    def _mode(
+        self, mode: str, tree: Any, inputs: list[torch.Tensor], want_sources: bool
+    ) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        # Own copies: a reference that writes into its inputs must not change them for the next mode.
+        inputs = [t.clone() for t in inputs]
+        wide = mode == "wide" or mode.startswith("noise:")
+        sources = Sources() if want_sources and wide else None
+        with contextlib.ExitStack() as stack:
+            if sources is not None:
+                stack.enter_context(sources)
+            if mode.startswith("noise:"):
+                stack.enter_context(Float32Noise(int(mode.partition(":")[2])))
+            out_tree, out = self.call(tree, inputs, "wide" if wide else mode)
+        self._pure()
+        found: list[dict[str, Any] | None] = [None] * len(out)
+        extra: list[torch.Tensor] = []
+        if sources is not None:
+            for i, t in enumerate(out):
+                source = None if t.is_floating_point() else sources.of(t)
+                if source is not None:
+                    rest = {k: v for k, v in source.items() if k != "values"}
+                    found[i] = {**rest, "at": len(out) + len(extra)}
+                    extra.append(source["values"])
+        aliases = [_alias(t, inputs) for t in out]
+        entry = {"tree": trees.renumbered(out_tree), "sources": found, "aliases": aliases}
+        return entry, [*out, *extra]
+
+    # Inspection.
+
+    def inspect(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Runs the model on one draw: what its operators are, how long it takes, whether it keeps state."""
+        tree, inputs = self._draw(int(msg["seed"]))
+        before = [t.clone() for t in self._state().values()]
+        given = [t.clone() for t in inputs]
+        counter = Counter()
+        try:
+            with counter:
+                _, out = self.call(tree, given, "eager")
+        except BaseException as e:
+            if isinstance(e, StageError):
+                raise
+            raise StageError("forward", e) from e
+        if not out:
+            raise StageError("no_output", "")
+        for t in out:
+            if type(t) is not torch.Tensor and not isinstance(t, torch.nn.Parameter):
+                raise StageError("output_content", f"holds a {type(t).__name__}")
+            if t.layout is not torch.strided:
+                raise StageError("output_content", f"holds a tensor of layout {t.layout}")
+        changed = [
+            n
+            for n, a, b in zip(self._state(), before, self._state().values(), strict=True)
+            if not torch.equal(a, b)
+        ]
+        for t, b in zip(self._state().values(), before, strict=True):
+            t.copy_(b)
+        writes = any(not _equal(a, b) for a, b in zip(given, inputs, strict=True))
+        times: list[float] = []
+        start = time.perf_counter()
+        while len(times) < 5 and (not times or time.perf_counter() - start < 0.3):
+            given = [t.clone() for t in inputs]
+            began = time.perf_counter()
+            self.call(tree, given, "eager")
+            times.append(1e3 * (time.perf_counter() - began))
+        for t, b in zip(self._state().values(), before, strict=True):
+            t.copy_(b)
+        names = _argument_names(self.model)
+        if len(names) < len(inputs):
+            names = [f"input{i}" for i in range(len(inputs))]
+        return {
+            "inputs": specs_of(inputs),
+            "input_names": names[: len(inputs)],
+            "outputs": specs_of(out),
+            "operators": counter.operators,
+            "operations": counter.operations,
+            "linear": counter.linear,
+            "changed": changed,
+            "writes_inputs": writes,
+            "eager_ms": sorted(times)[len(times) // 2],
+            **self._weights(),
+        }
+
+    def capture(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        tree, inputs = self._draw(int(msg.get("seed", 0)))
+        from capture import capture
+
+        graph, note = capture(self.model, trees.build(tree, inputs))
+        return {"graph": graph, "note": note}
+
+    def window(self, msg: dict[str, Any], fds: list[int]) -> None:
+        tree = msg.get("tree") or self.window_tree
+        mode = str(msg.get("mode") or "eager")
+        windows.serve(self.channel, msg, fds, lambda given: self.call(tree, given, mode)[1])
+        fds.clear()  # serve closed them
+
+    def timed(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Says in which containers the tensors of timed calls go."""
+        self.window_tree = msg["tree"]
+        return {}
+
+    def map(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self.blocks.map(str(msg["name"]), fds.pop(), int(msg["size"]))
+        return {}
+
+
+def _spread(t: torch.Tensor) -> torch.Tensor:
+    if t.dim() == 0 or not t.is_floating_point():
+        return t
+    return torch.stack([t, t], dim=-1)[..., 0]
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.is_floating_point():
+        return torch.equal(a.nan_to_num(), b.nan_to_num())
+    return torch.equal(a, b)
+
+
+def _alias(t: torch.Tensor, inputs: list[torch.Tensor]) -> int:
+    """Returns the number of the input whose memory the output shares, or -1."""
+    at = t.untyped_storage().data_ptr()
+    for i, x in enumerate(inputs):
+        if t.numel() and x.untyped_storage().data_ptr() == at:
+            return i
+    return -1
+
+
+def _argument_names(model: torch.nn.Module) -> list[str]:
+    try:
+        found = inspect.signature(model.forward).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
+    if config.get("inductor_cache"):
+        inductor.use(config["inductor_cache"])
+    if config.get("keep_memory"):
+        loading.keep_freed_memory()
+    r = Reference(channel)
+    ops = {
+        n: getattr(r, n)
+        for n in (
+            "load", "map", "draw", "state", "set_state", "forward", "inspect", "capture", "window", "timed",
+        )
+    }  # fmt: skip
+    loading.serve(channel, ops, FILENAME)

@@ -1,0 +1,182 @@
+package hwfeedback
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Leaser hands out devices. A lease excludes everything else that measures on
+// the device, in this process and in others.
+type Leaser interface {
+	// Acquire waits until the device is free or the context ends.
+	Acquire(ctx context.Context, device string) (Lease, error)
+}
+
+// Lease is the right to measure on a device. Its File is handed to every
+// worker: the device is free when the last process that holds it is gone, so
+// a worker that outlives its lease still keeps others away.
+type Lease interface {
+	File() *os.File
+	// Fence grows with every lease of the device: who holds an older number has
+	// lost it.
+	Fence() int64
+	// Release gives up this process's hold. It may be called more than once.
+	Release() error
+}
+
+// FileLeases is a Leaser over one lock file a device.
+type FileLeases struct {
+	Dir string
+	// NextFence returns a number greater than every earlier one of the device.
+	// Without it the lock file itself counts.
+	NextFence func(ctx context.Context, device string) (int64, error)
+	// Waiting is told once per Acquire that has to wait, and for whom.
+	Waiting func(device, holder string)
+}
+
+// A lock is looked at again after this long: at first often, because most
+// waits are for the end of one window of measuring.
+const (
+	firstLeasePoll = 5 * time.Millisecond
+	lastLeasePoll  = 250 * time.Millisecond
+)
+
+// holder is what the lock file says of whoever holds it. It informs people;
+// the lock decides.
+type holder struct {
+	PID      int   `json:"pid"`
+	Fence    int64 `json:"fence"`
+	Since    int64 `json:"since"` // Unix milliseconds
+	Released bool  `json:"released"`
+}
+
+func (h holder) String() string {
+	switch {
+	case h.PID == 0:
+		return "another process"
+	case h.Released:
+		return fmt.Sprintf("a worker of process %d that has not ended yet", h.PID)
+	case h.PID == os.Getpid():
+		return "this process"
+	}
+	return fmt.Sprintf("process %d, since %s", h.PID, time.UnixMilli(h.Since).Format(time.TimeOnly))
+}
+
+// Acquire waits for the device. When the context ends first, the error says
+// who holds it and wraps the context's cause.
+func (l *FileLeases) Acquire(ctx context.Context, device string) (Lease, error) {
+	if device == "" || strings.ContainsAny(device, "/\\\x00") || strings.HasPrefix(device, ".") {
+		return nil, fmt.Errorf("lease a device: impossible name %q", device)
+	}
+	if err := os.MkdirAll(l.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("lease device %s: %w", device, err)
+	}
+	f, err := os.OpenFile(filepath.Join(l.Dir, strings.ReplaceAll(device, ":", "-")+".lock"), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("lease device %s: %w", device, err)
+	}
+	if err := l.lock(ctx, f, device); err != nil {
+		f.Close()
+		return nil, err
+	}
+	before := readHolder(f)
+	fence := before.Fence + 1
+	if l.NextFence != nil {
+		if fence, err = l.NextFence(ctx, device); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("lease device %s: %w", device, err)
+		}
+	}
+	h := holder{PID: os.Getpid(), Fence: fence, Since: time.Now().UnixMilli()}
+	if err := writeHolder(f, h); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lease device %s: %w", device, err)
+	}
+	return &fileLease{file: f, holder: h}, nil
+}
+
+func (l *FileLeases) lock(ctx context.Context, f *os.File, device string) error {
+	wait := firstLeasePoll
+	for told := false; ; {
+		err := flock(f, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return fmt.Errorf("lease device %s: %w", device, err)
+		}
+		if !told && l.Waiting != nil {
+			l.Waiting(device, readHolder(f).String())
+		}
+		told = true
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("device %s is held by %s: %w", device, readHolder(f), context.Cause(ctx))
+		}
+		wait = min(wait*3/2, lastLeasePoll)
+	}
+}
+
+func flock(f *os.File, how int) error {
+	for {
+		err := unix.Flock(int(f.Fd()), how)
+		if !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
+}
+
+func readHolder(f *os.File) holder {
+	var h holder
+	b := make([]byte, 512)
+	n, err := f.ReadAt(b, 0)
+	if (err != nil && !errors.Is(err, io.EOF)) || json.Unmarshal(b[:n], &h) != nil {
+		return holder{} // being written, or never was
+	}
+	return h
+}
+
+func writeHolder(f *os.File, h holder) error {
+	b, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	// Padded rather than truncated: a crash in between leaves no shorter number behind.
+	_, err = f.WriteAt(fmt.Appendf(nil, "%-127s\n", b), 0)
+	return err
+}
+
+type fileLease struct {
+	file   *os.File
+	holder holder
+	once   sync.Once
+	err    error
+}
+
+func (l *fileLease) File() *os.File { return l.file }
+
+func (l *fileLease) Fence() int64 { return l.holder.Fence }
+
+// Release closes our descriptor. It does not unlock: a flock belongs to all
+// duplicates of the descriptor together, and ends with the last of them.
+func (l *fileLease) Release() error {
+	l.once.Do(func() {
+		l.holder.Released = true
+		l.err = errors.Join(writeHolder(l.file, l.holder), l.file.Close())
+	})
+	return l.err
+}

@@ -1,0 +1,164 @@
+package hwfeedback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestLeaseExcludes(t *testing.T) {
+	leases := &FileLeases{Dir: filepath.Join(t.TempDir(), "leases")}
+	var holders, most atomic.Int32
+	var mu sync.Mutex
+	seen := map[int64]bool{}
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			l, err := leases.Acquire(t.Context(), "cpu")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if n := holders.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			mu.Lock()
+			if seen[l.Fence()] {
+				t.Errorf("fence %d twice", l.Fence())
+			}
+			seen[l.Fence()] = true
+			mu.Unlock()
+			time.Sleep(time.Millisecond)
+			holders.Add(-1)
+			if err := errors.Join(l.Release(), l.Release()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if most.Load() != 1 {
+		t.Errorf("%d held the device at once", most.Load())
+	}
+	for fence := int64(1); fence <= 16; fence++ {
+		if !seen[fence] {
+			t.Errorf("fence %d was never given", fence)
+		}
+	}
+}
+
+func TestLeaseDevicesAreApart(t *testing.T) {
+	leases := &FileLeases{Dir: t.TempDir()}
+	for _, device := range []string{"cpu", "cuda:0", "cuda:1"} {
+		l, err := leases.Acquire(t.Context(), device)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Release()
+	}
+	for _, device := range []string{"", "../cpu", "a/b", ".hidden"} {
+		if _, err := leases.Acquire(t.Context(), device); err == nil {
+			t.Errorf("device %q was leased", device)
+		}
+	}
+}
+
+func TestLeaseNamesTheHolder(t *testing.T) {
+	var told []string
+	leases := &FileLeases{Dir: t.TempDir(), Waiting: func(device, holder string) { told = append(told, device+" "+holder) }}
+	l, err := leases.Acquire(t.Context(), "cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	_, err = leases.Acquire(ctx, "cpu")
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "held by this process") {
+		t.Errorf("got %v", err)
+	}
+	if len(told) != 1 || told[0] != "cpu this process" {
+		t.Errorf("told %q", told)
+	}
+	if err := l.Release(); err != nil {
+		t.Fatal(err)
+	}
+	for h, want := range map[holder]string{
+		{}:                                      "another process",
+		{PID: 1, Released: true}:                "a worker of process 1 that has not ended yet",
+		{PID: 1, Since: time.Now().UnixMilli()}: "process 1, since ",
+	} {
+		if !strings.HasPrefix(h.String(), want) {
+			t.Errorf("%+v is %q", h, h)
+		}
+	}
+}
+
+// The device stays taken while any process holds a duplicate of the lease.
+func TestLeaseOutlivesItsRelease(t *testing.T) {
+	s := supervise(t, "")
+	leases := &FileLeases{Dir: t.TempDir()}
+	l, err := leases.Acquire(t.Context(), "cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.request(t.Context(), "hold", map[string]any{"seconds": 1}, 20*time.Second, l.File()); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Release(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := leases.Acquire(ctx, "cpu"); err == nil || !strings.Contains(err.Error(), "that has not ended yet") {
+		t.Fatalf("got %v", err)
+	}
+	next, err := leases.Acquire(t.Context(), "cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next.Fence() <= l.Fence() {
+		t.Errorf("fence %d after %d", next.Fence(), l.Fence())
+	}
+	next.Release()
+}
+
+func TestLeaseFenceFromOutside(t *testing.T) {
+	n, broken := int64(41), errors.New("the store is closed")
+	leases := &FileLeases{Dir: t.TempDir(), NextFence: func(_ context.Context, device string) (int64, error) {
+		if device != "cpu" {
+			return 0, broken
+		}
+		n++
+		return n, nil
+	}}
+	l, err := leases.Acquire(t.Context(), "cpu")
+	if err != nil || l.Fence() != 42 {
+		t.Fatalf("got %v", err)
+	}
+	l.Release()
+	for range 2 { // a failed one leaves nothing locked
+		if _, err := leases.Acquire(t.Context(), "other"); !errors.Is(err, broken) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+func TestLeaseSurvivesDamage(t *testing.T) {
+	dir := t.TempDir()
+	for _, content := range []string{"", "{", "garbage", strings.Repeat("x", 4096), `{"pid":"no"}`} {
+		if err := os.WriteFile(filepath.Join(dir, "cpu.lock"), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		l, err := (&FileLeases{Dir: dir}).Acquire(t.Context(), "cpu")
+		if err != nil {
+			t.Fatal(fmt.Sprintf("%.20q", content), err)
+		}
+		l.Release()
+	}
+}

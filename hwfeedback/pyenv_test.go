@@ -1,0 +1,333 @@
+package hwfeedback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A fake interpreter is a shell script, which is all that the messages for
+// broken machines need. It answers the probe with what PROBE says, makes a
+// venv by copying itself, and installs by printing what PIP says.
+const fakePython = `#!/bin/sh
+self="$0"
+here=$(dirname "$self")
+case "$*" in
+*"-I -c"*)
+  if [ -f "$here/probe.after" ] && [ -f "$here/installed" ]; then cat "$here/probe.after"; else cat "$here/probe"; fi
+  exit $(cat "$here/probe.code" 2>/dev/null || echo 0) ;;
+*"-m venv"*)
+  for dir; do :; done
+  echo made >> "$here/log"
+  [ -f "$here/venv.says" ] && { cat "$here/venv.says" >&2; exit 1; }
+  mkdir -p "$dir/bin"
+  cp "$self" "$dir/bin/python"
+  for f in pip.says pip.code pip.sleep probe.after; do [ -f "$here/$f" ] && cp "$here/$f" "$dir/bin/$f"; done
+  sed "s#INTERPRETER#$dir/bin/python#" "$here/probe" > "$dir/bin/probe"
+  sed -i "s#INTERPRETER#$dir/bin/python#" "$dir/bin/probe.after" ;;
+*"-m pip"*)
+  [ -f "$here/pip.sleep" ] && sleep $(cat "$here/pip.sleep")
+  cat "$here/pip.says" 2>/dev/null
+  code=$(cat "$here/pip.code" 2>/dev/null || echo 0)
+  [ "$code" = 0 ] && touch "$here/installed"
+  exit $code ;;
+esac
+`
+
+type fake struct {
+	dir string
+	t   *testing.T
+}
+
+// onlyPython makes PATH hold nothing but the shell's tools and a fake python3.
+func onlyPython(t *testing.T, probe string) fake {
+	t.Helper()
+	f := fake{t.TempDir(), t}
+	f.write("python3", fakePython)
+	f.write("probe", probe)
+	f.write("probe.after", good)
+	if err := os.Chmod(filepath.Join(f.dir, "python3"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tools := t.TempDir()
+	for _, name := range []string{"sh", "cat", "dirname", "mkdir", "cp", "touch", "sed", "sleep", "echo"} {
+		for _, from := range []string{"/bin/", "/usr/bin/"} {
+			if _, err := os.Stat(from + name); err == nil {
+				if err := os.Symlink(from+name, filepath.Join(tools, name)); err != nil {
+					t.Fatal(err)
+				}
+				break
+			}
+		}
+	}
+	t.Setenv("PATH", f.dir+":"+tools)
+	return f
+}
+
+func (f fake) write(name, content string) {
+	f.t.Helper()
+	if err := os.WriteFile(filepath.Join(f.dir, name), []byte(content), 0o644); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f fake) made() int {
+	b, _ := os.ReadFile(filepath.Join(f.dir, "log"))
+	return strings.Count(string(b), "made")
+}
+
+const (
+	good    = `{"interpreter":"INTERPRETER","python":"3.12.1","minor":12,"torch":"2.11.0","missing":[],"venv":true}`
+	bare    = `{"interpreter":"python3","python":"3.12.1","minor":12,"torch":"","missing":["numpy"],"venv":true}`
+	noVenv  = `{"interpreter":"/usr/bin/python3","python":"3.12.1","minor":12,"torch":"","missing":[],"venv":false}`
+	ancient = `{"interpreter":"python3","python":"3.9.2","minor":9,"torch":"2.11.0","missing":[],"venv":true}`
+)
+
+type notes struct {
+	mu   sync.Mutex
+	said []string
+}
+
+func (n *notes) add(stage, note string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.said = append(n.said, stage+": "+note)
+}
+
+func (n *notes) has(part string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.ContainsFunc(n.said, func(s string) bool { return strings.Contains(s, part) })
+}
+
+func fresh(t *testing.T) (*environment, *notes) {
+	t.Helper()
+	said := &notes{}
+	e := newEnvironment(Options{DataDir: t.TempDir(), Progress: said.add})
+	e.free = func(string) (int64, error) { return 1 << 40, nil }
+	return e, said
+}
+
+func setupError(t *testing.T, err error, says string) *SetupError {
+	t.Helper()
+	var setup *SetupError
+	if !errors.As(err, &setup) {
+		t.Fatalf("got %v, want a SetupError", err)
+	}
+	if !strings.Contains(setup.Reason, says) || setup.Hint == "" || strings.Contains(setup.Reason, "\n") {
+		t.Errorf("reason %q, hint %q", setup.Reason, setup.Hint)
+	}
+	return setup
+}
+
+func TestEnvironmentIsMadeOnce(t *testing.T) {
+	f := onlyPython(t, bare)
+	f.write("pip.says", "Collecting torch\n  Downloading torch-2.11.0-cp312-cp312-manylinux.whl (820.5 MB)\nInstalling collected packages: a, b, c\n")
+	e, said := fresh(t)
+	env, err := e.get(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if env.Torch != "2.11.0" || !env.Made || env.Interpreter != filepath.Join(e.dir(), "bin", "python") {
+		t.Errorf("got %+v", env)
+	}
+	for _, part := range []string{"making a Python environment", "downloading torch, 820.5 MB", "installing 3 packages", "ready: Python 3.12.1"} {
+		if !said.has(part) {
+			t.Errorf("never said %q: %q", part, said.said)
+		}
+	}
+	if again, err := e.get(t.Context()); err != nil || again.Interpreter != env.Interpreter || f.made() != 1 {
+		t.Errorf("made %d times, %v", f.made(), err)
+	}
+
+	// Half made, as after a kill: no marker.
+	if err := os.Remove(filepath.Join(e.dir(), completeMarker)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.get(t.Context()); err != nil || f.made() != 2 {
+		t.Errorf("a half-made one was not repaired: %v", err)
+	}
+	// Broken since: the interpreter is gone.
+	if err := os.Remove(filepath.Join(e.dir(), "bin", "python")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.get(t.Context()); err != nil || f.made() != 3 {
+		t.Errorf("a broken one was not repaired: %v", err)
+	}
+	// Other pins: another environment.
+	before := e.dir()
+	e.pins += "another==1\n"
+	if _, err := e.get(t.Context()); err != nil || e.dir() == before {
+		t.Errorf("other pins: %v", err)
+	}
+}
+
+func TestEnvironmentIsMadeByOneProcess(t *testing.T) {
+	f := onlyPython(t, bare)
+	f.write("pip.sleep", "0.3")
+	first, said := fresh(t)
+	var wg sync.WaitGroup
+	for range 3 {
+		e := *first
+		wg.Go(func() {
+			if _, err := e.get(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if f.made() != 1 || !said.has("another process is making") {
+		t.Errorf("made %d times: %q", f.made(), said.said)
+	}
+}
+
+func TestEnvironmentFailures(t *testing.T) {
+	for name, tt := range map[string]struct{ venv, pip, says, hint string }{
+		"no network":    {"", "WARNING: Retrying: NewConnectionError('Failed to establish a new connection: [Errno -3] Temporary failure in name resolution')\nERROR: Could not find a version that satisfies the requirement torch\nERROR: No matching distribution found for torch==2.11.0", "index cannot be reached", "PIP_INDEX_URL"},
+		"no wheel":      {"", "ERROR: Could not find a version that satisfies the requirement torch==2.11.0 (from versions: none)\nERROR: No matching distribution found for torch==2.11.0", "has no PyTorch for this Python", "64-bit"},
+		"disk":          {"", "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk is full", "free about 7 GB"},
+		"certificate":   {"", "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED]')) Max retries exceeded", "certificate", "PIP_CERT"},
+		"no ensurepip":  {"The virtual environment was not created successfully because ensurepip is not\navailable.", "", "no venv module", "python3-venv"},
+		"anything else": {"", "line\nERROR: it went wrong somehow\n", "it went wrong somehow", "remove"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := onlyPython(t, bare)
+			if tt.venv != "" {
+				f.write("venv.says", tt.venv)
+			}
+			f.write("pip.says", tt.pip)
+			f.write("pip.code", "1")
+			e, _ := fresh(t)
+			_, err := e.get(t.Context())
+			if setup := setupError(t, err, tt.says); !strings.Contains(setup.Hint, tt.hint) || setup.Detail == "" {
+				t.Errorf("hint %q, detail %q", setup.Hint, setup.Detail)
+			}
+			if _, ok := e.complete(t.Context()); ok {
+				t.Error("a failed environment passes for complete")
+			}
+		})
+	}
+}
+
+func TestNoSuitablePython(t *testing.T) {
+	for name, tt := range map[string]struct{ probe, says string }{
+		"too old": {ancient, "the only Python here is 3.9.2"},
+		"no venv": {noVenv, "has no venv module"},
+		"broken":  {"not json", "no python3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onlyPython(t, tt.probe)
+			e, _ := fresh(t)
+			_, err := e.get(t.Context())
+			setupError(t, err, tt.says)
+		})
+	}
+	t.Setenv("PATH", t.TempDir())
+	e, _ := fresh(t)
+	_, err := e.get(t.Context())
+	setupError(t, err, "no python3")
+}
+
+func TestTooLittleDisk(t *testing.T) {
+	f := onlyPython(t, bare)
+	e, _ := fresh(t)
+	e.free = func(string) (int64, error) { return 1 << 30, nil }
+	_, err := e.get(t.Context())
+	setupError(t, err, "has 1.1 GB free")
+	if f.made() != 0 {
+		t.Error("it began all the same")
+	}
+}
+
+func TestEnvironmentIsCancelled(t *testing.T) {
+	f := onlyPython(t, bare)
+	f.write("pip.sleep", "60")
+	e, _ := fresh(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(300*time.Millisecond, cancel)
+	began := time.Now()
+	if _, err := e.get(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if time.Since(began) > 10*time.Second {
+		t.Error("pip was waited for")
+	}
+}
+
+func TestConfiguredPython(t *testing.T) {
+	for name, tt := range map[string]struct{ probe, code, says string }{
+		"no torch": {bare, "0", "has no torch"},
+		"too old":  {ancient, "0", "is version 3.9.2"},
+		"fails":    {"", "3", "does not work"},
+		"no json":  {"hello", "0", "does not behave like Python"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := onlyPython(t, tt.probe)
+			f.write("probe.code", tt.code)
+			e, _ := fresh(t)
+			e.python = "python3"
+			_, err := e.get(t.Context())
+			setupError(t, err, tt.says)
+		})
+	}
+	onlyPython(t, good)
+	e, _ := fresh(t)
+	e.python = "python3"
+	if env, err := e.get(t.Context()); err != nil || env.Torch != "2.11.0" || env.Made {
+		t.Errorf("got %+v, %v", env, err)
+	}
+	e.python = filepath.Join(t.TempDir(), "nowhere")
+	_, err := e.get(t.Context())
+	setupError(t, err, "cannot be run: no such file")
+	e.python = "no-such-python"
+	_, err = e.get(t.Context())
+	setupError(t, err, "cannot be run: there is no such program")
+}
+
+func TestDataFolderIsAFile(t *testing.T) {
+	onlyPython(t, bare)
+	e, _ := fresh(t)
+	e.dataDir = filepath.Join(e.dataDir, "file")
+	if err := os.WriteFile(e.dataDir, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err := e.get(t.Context())
+	setupError(t, err, "cannot be made")
+}
+
+func TestCondense(t *testing.T) {
+	for line, want := range map[string]string{
+		"Collecting torch==2.11.0 (from -r requirements.txt (line 2))":               "",
+		"  Downloading torch-2.11.0-cp311-cp311-manylinux_2_28_x86_64.whl (1.9 MB)":  "downloading torch, 1.9 MB",
+		"  Downloading torch-2.11.0-cp311-cp311-manylinux_2_28.whl.metadata (29 kB)": "",
+		"  Downloading https://example.org/simple/numpy-2.4.6-cp311.whl (16.2 MB)":   "downloading numpy, 16.2 MB",
+		"  Using cached ninja-1.13.2-py3-none-any.whl (180 kB)":                      "already downloaded: ninja, 180 kB",
+		"Installing collected packages: mpmath, sympy, torch":                        "installing 3 packages",
+		"Requirement already satisfied: pip":                                         "",
+	} {
+		if got := condense(line); got != want {
+			t.Errorf("%q: got %q", line, got)
+		}
+	}
+}
+
+func TestForkServerEnvHoldsNoSecrets(t *testing.T) {
+	t.Setenv("OPENAI_API_KEY", "secret")
+	t.Setenv("PYTHONPATH", "/evil")
+	t.Setenv("CXX", "g++-14")
+	env := forkServerEnv(pythonEnv{Interpreter: "/venv/bin/python"}, "/data")
+	all := strings.Join(env, "\n")
+	if strings.Contains(all, "secret") || strings.Contains(all, "evil") || !strings.Contains(all, "CXX=g++-14") {
+		t.Errorf("got %q", env)
+	}
+	if !strings.HasPrefix(all, fmt.Sprintf("PATH=/venv/bin:%s", os.Getenv("PATH"))) {
+		t.Errorf("got %q", env)
+	}
+}

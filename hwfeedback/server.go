@@ -1,0 +1,622 @@
+package hwfeedback
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+const (
+	// readyTimeout covers `import torch` from a cold disk on a busy machine: 1 s
+	// warm, over 30 s seen on network disks.
+	readyTimeout = 3 * time.Minute
+	// spawnTimeout covers one fork, 10 ms; longer means that the server is stuck.
+	spawnTimeout = 30 * time.Second
+	// sendTimeout is how long the referee may refuse to read a request.
+	sendTimeout = time.Minute
+	// killTimeout is how long a killed referee may take to be reaped, and a
+	// server to end after its control connection did.
+	killTimeout = 5 * time.Second
+	// stderrLines is how many lines of one fork server reach the log.
+	stderrLines = 500
+	// stderrTail is how many bytes of them an error can quote.
+	stderrTail = 8 << 10
+)
+
+// forkServer is the one Python process that has imported torch; everything
+// else of the harness is forked from it. It lives in its own session and
+// process group and dies when its control connection ends.
+type forkServer struct {
+	cmd      *exec.Cmd
+	control  *channel
+	versions map[string]string
+	tail     *tail
+	dead     chan struct{} // closed when it no longer answers
+	gone     chan struct{} // closed when it was reaped and its group killed
+	stopOnce sync.Once
+	tasks    sync.WaitGroup
+
+	mu      sync.Mutex
+	lastID  int64
+	pending map[int64]chan message  // spawns without an answer
+	alive   map[int64]chan struct{} // closed when that process has been reaped
+}
+
+// startForkServer starts it and waits until torch is imported. When that
+// fails the error quotes what Python said.
+func startForkServer(ctx context.Context, python, harness string, env []string, log *slog.Logger) (*forkServer, error) {
+	control, peer, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	stderr, stderrWriter, err := os.Pipe()
+	if err != nil {
+		control.close()
+		peer.Close()
+		return nil, err
+	}
+	f := &forkServer{
+		control: control,
+		tail:    &tail{limit: stderrTail},
+		dead:    make(chan struct{}),
+		gone:    make(chan struct{}),
+		pending: map[int64]chan message{},
+		alive:   map[int64]chan struct{}{},
+	}
+	// -I: nothing of the user's Python settings, no current folder on the path.
+	f.cmd = exec.Command(python, "-I", "-B", filepath.Join(harness, "forkserver.py"))
+	f.cmd.Env = env
+	f.cmd.Dir = harness
+	f.cmd.Stdout, f.cmd.Stderr = stderrWriter, stderrWriter
+	f.cmd.ExtraFiles = []*os.File{peer} // descriptor 3
+	f.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = f.cmd.Start()
+	peer.Close()
+	stderrWriter.Close()
+	if err != nil {
+		control.close()
+		stderr.Close()
+		return nil, fmt.Errorf("start %s: %w", python, err)
+	}
+	stderrDone := make(chan struct{})
+	f.tasks.Go(func() {
+		defer close(stderrDone)
+		f.drain(stderr, log)
+	})
+	f.tasks.Go(func() { f.reap(stderr, stderrDone) })
+
+	stop := context.AfterFunc(ctx, control.interrupt)
+	ready, files, err := control.recv(ctx, time.Now().Add(readyTimeout))
+	closeAll(files)
+	if err == nil && !stop() { // interrupted between the message and here
+		err = context.Cause(ctx)
+	}
+	if err == nil && ready.Type != "ready" {
+		err = protocolErrorf("the fork server said %.40q, expected ready", ready.Type)
+	}
+	if err != nil {
+		stop()
+		close(f.dead) // no reader was started
+		// Nothing was forked yet, so nothing needs an orderly end. One that has
+		// closed the conversation is dying, and its last words are worth the wait.
+		if !errors.Is(err, errClosed) {
+			_ = syscall.Kill(-f.cmd.Process.Pid, syscall.SIGKILL)
+		}
+		f.stop()
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = fmt.Errorf("it was not ready within %v", readyTimeout)
+		}
+		return nil, f.explain("the Python fork server did not start", err)
+	}
+	f.versions = ready.Versions
+	f.tasks.Go(f.read)
+	return f, nil
+}
+
+// explain adds the end of what Python printed.
+func (f *forkServer) explain(what string, err error) error {
+	if said := f.tail.String(); said != "" {
+		return &harnessError{what: what, err: err, output: said}
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// harnessError is a failure of the Python side with the end of its output.
+type harnessError struct {
+	what   string
+	err    error
+	output string
+}
+
+func (e *harnessError) Error() string {
+	return fmt.Sprintf("%s: %v (its last words: %s)", e.what, e.err, lastLine(e.output))
+}
+
+func (e *harnessError) Unwrap() error { return e.err }
+
+// drain passes what Python prints on to the log, up to a cap, and keeps its
+// end. It reads to the end, so that nobody blocks on a full pipe.
+func (f *forkServer) drain(r io.Reader, log *slog.Logger) {
+	lines := bufio.NewReaderSize(r, 4<<10)
+	for n := 0; ; {
+		line, err := lines.ReadSlice('\n') // a longer line comes in pieces
+		if len(line) > 0 {
+			f.tail.add(line)
+			switch n++; {
+			case n <= stderrLines:
+				log.Debug("harness", "pid", f.cmd.Process.Pid, "line", strings.TrimRight(string(line), "\r\n"))
+			case n == stderrLines+1:
+				log.Debug("harness prints too much: the rest is not logged", "pid", f.cmd.Process.Pid)
+			}
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return
+		}
+	}
+}
+
+// reap waits for the server's end and kills what is left of its group. While
+// the dead leader is not reaped its group's number cannot be another's, so
+// the kill comes before the Wait.
+func (f *forkServer) reap(stderr *os.File, stderrDone <-chan struct{}) {
+	pid := f.cmd.Process.Pid
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	_ = syscall.Kill(-pid, syscall.SIGKILL)
+	_ = f.cmd.Wait() // how it ended says nothing that its last words do not
+	select {         // a traceback may still be in the pipe
+	case <-stderrDone:
+	case <-time.After(time.Second): // somebody outside the group still holds it
+	}
+	stderr.Close()
+	close(f.gone)
+}
+
+// read hands events to who waits for them. It ends with the connection.
+func (f *forkServer) read() {
+	defer close(f.dead)
+	for {
+		m, files, err := f.control.recv(context.Background(), time.Time{})
+		if err != nil {
+			return
+		}
+		closeAll(files)
+		f.mu.Lock()
+		switch m.Type {
+		case "spawned", "failed":
+			if answer := f.pending[m.ID]; answer != nil {
+				delete(f.pending, m.ID)
+				answer <- m // room for one
+			}
+		case "exited":
+			if ended := f.alive[m.ID]; ended != nil {
+				delete(f.alive, m.ID)
+				close(ended)
+			}
+		}
+		f.mu.Unlock()
+	}
+}
+
+func (f *forkServer) isDead() bool {
+	select {
+	case <-f.dead:
+		return true
+	case <-f.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// stop ends the server and everything that was forked from it, and waits. It
+// may be called more than once.
+func (f *forkServer) stop() {
+	f.stopOnce.Do(func() {
+		f.control.close() // the server kills its workers and ends
+		select {
+		case <-f.gone:
+		case <-time.After(killTimeout):
+			_ = syscall.Kill(-f.cmd.Process.Pid, syscall.SIGKILL)
+		}
+	})
+	<-f.gone
+	f.tasks.Wait()
+}
+
+type spawnRequest struct {
+	V        int            `json:"v"`
+	Type     string         `json:"type"`
+	ID       int64          `json:"id"`
+	Role     string         `json:"role"`
+	Settings map[string]any `json:"settings"`
+	Config   any            `json:"config"`
+	FDs      int            `json:"fds"`
+}
+
+type killRequest struct {
+	V    int    `json:"v"`
+	Type string `json:"type"`
+	ID   int64  `json:"id"`
+}
+
+// spawnReferee forks a referee.
+func (f *forkServer) spawnReferee(ctx context.Context, config any) (*referee, error) {
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	answer, ended := make(chan message, 1), make(chan struct{})
+	f.mu.Lock()
+	f.lastID++
+	id := f.lastID
+	f.pending[id], f.alive[id] = answer, ended
+	request := spawnRequest{protocolVersion, "spawn", id, "referee", map[string]any{}, config, 1}
+	err = f.control.send(request, time.Now().Add(spawnTimeout), theirs)
+	f.mu.Unlock()
+	if err != nil {
+		ours.close()
+		return nil, f.explain("the fork server does not listen", err)
+	}
+	late := time.NewTimer(spawnTimeout)
+	defer late.Stop()
+	select {
+	case m := <-answer:
+		if m.Type == "failed" {
+			ours.close()
+			return nil, fmt.Errorf("the fork server cannot start a referee: %s", m.Message)
+		}
+		return &referee{server: f, id: id, ch: ours, ended: ended}, nil
+	case <-f.dead:
+		err = f.explain("the fork server died", errClosed)
+	case <-late.C:
+		err = fmt.Errorf("the fork server started no referee within %v", spawnTimeout)
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	ours.close() // a referee that came to be all the same ends with its conversation
+	return nil, err
+}
+
+// referee is the process that answers our requests, one at a time.
+type referee struct {
+	server *forkServer
+	id     int64
+	ch     *channel
+	ended  chan struct{} // closed when it was reaped
+	last   int64         // id of the last request
+}
+
+func (r *referee) isDead() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return r.server.isDead()
+	}
+}
+
+// kill ends the referee, and with it its workers. It reports whether the
+// fork server confirmed it in time; if not, the server is to be stopped too.
+func (r *referee) kill() bool {
+	defer r.ch.close()
+	r.server.mu.Lock()
+	err := r.server.control.send(killRequest{protocolVersion, "kill", r.id}, time.Now().Add(killTimeout))
+	r.server.mu.Unlock()
+	if err != nil {
+		return false
+	}
+	late := time.NewTimer(killTimeout)
+	defer late.Stop()
+	select {
+	case <-r.ended:
+		return true
+	case <-r.server.dead:
+		return false
+	case <-late.C:
+		return false
+	}
+}
+
+// call makes one request and waits for its one result. An error that is no
+// *remoteError leaves the referee in an unknown state: kill it.
+func (r *referee) call(ctx context.Context, kind string, body any, progress func(stage, note string), files ...*os.File) (json.RawMessage, error) {
+	r.last++
+	request, err := envelope(kind, r.last, body, len(files))
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, r.ch.interrupt)
+	defer stop()
+	if err := r.ch.send(request, time.Now().Add(sendTimeout), files...); err != nil {
+		return nil, err
+	}
+	for {
+		m, received, err := r.ch.recv(ctx, time.Time{}) // the context's end interrupts it
+		closeAll(received)                              // replies carry none
+		switch {
+		case err != nil:
+			return nil, err
+		case m.ID != r.last:
+			return nil, protocolErrorf("the referee answered request %d, not %d", m.ID, r.last)
+		case m.Type == "progress":
+			progress(m.Stage, m.Note)
+		case m.Type == "result" && m.Result != nil:
+			return m.Result, nil
+		case m.Type == "error" && m.Error != nil:
+			return nil, m.Error
+		default:
+			return nil, protocolErrorf("the referee answered with %.40q", m.Type)
+		}
+	}
+}
+
+// envelope puts what every request has around a body whose JSON is an object.
+func envelope(kind string, id int64, body any, fds int) (json.RawMessage, error) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return nil, protocolErrorf("%s request cannot be written as JSON: %v", kind, err)
+	}
+	head := fmt.Sprintf(`{"v":%d,"id":%d,"type":%q`, protocolVersion, id, kind)
+	if fds > 0 {
+		head += fmt.Sprintf(`,"fds":%d`, fds)
+	}
+	if string(b) == "{}" || string(b) == "null" {
+		return json.RawMessage(head + "}"), nil
+	}
+	return json.RawMessage(head + "," + string(b[1:])), nil
+}
+
+// supervisor keeps one fork server and one referee, starts them when they are
+// missing, and lets one request through at a time.
+type supervisor struct {
+	start    func(context.Context) (*forkServer, error)
+	config   any // the referee's
+	progress func(stage, note string)
+	log      *slog.Logger
+	heard    func(kind string, result json.RawMessage) // told every result as it came; may be nil
+
+	life context.Context // ends with close
+	end  context.CancelCauseFunc
+	slot chan struct{} // holds one token while nobody uses what follows
+
+	server  *forkServer // nil when there is none
+	referee *referee
+}
+
+var errEvaluatorClosed = errors.New("the evaluator is closed")
+
+func newSupervisor(start func(context.Context) (*forkServer, error), config any, progress func(stage, note string), log *slog.Logger) *supervisor {
+	s := &supervisor{start: start, config: config, progress: progress, log: log, slot: make(chan struct{}, 1)}
+	s.life, s.end = context.WithCancelCause(context.Background())
+	s.slot <- struct{}{}
+	return s
+}
+
+// request asks the referee. The answer is a result, a *remoteError of kind
+// "invalid", the cause of ctx's end, or a *kernelwright.InfrastructureError. A
+// request that ran out of time or was cancelled costs the referee its life,
+// and with it every worker's.
+func (s *supervisor) request(ctx context.Context, kind string, body any, timeout time.Duration, files ...*os.File) (json.RawMessage, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.life, func() { cancel(errEvaluatorClosed) })()
+
+	if err := s.acquire(ctx); err != nil {
+		return nil, err
+	}
+	defer s.release()
+	if err := s.ensure(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, infrastructure(kind, err)
+	}
+
+	bounded, stop := context.WithTimeout(ctx, timeout)
+	defer stop()
+	result, err := s.referee.call(bounded, kind, body, s.progress, files...)
+	if err == nil {
+		if s.heard != nil {
+			s.heard(kind, result)
+		}
+		return result, nil
+	}
+	var remote *remoteError
+	if errors.As(err, &remote) {
+		if remote.Kind == "invalid" {
+			return nil, remote
+		}
+		s.log.Warn("the referee reported an error", "request", kind, "kind", remote.Kind, "message", remote.Message, "traceback", remote.Traceback)
+		s.discard()
+		return nil, infrastructure(kind, remote)
+	}
+	switch {
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case errors.Is(err, os.ErrDeadlineExceeded) && bounded.Err() == nil:
+		err = infrastructure(kind, fmt.Errorf("the referee did not take the request within %v", sendTimeout))
+	case bounded.Err() != nil:
+		err = infrastructure(kind, fmt.Errorf("no answer within %v", timeout))
+	case errors.Is(err, errClosed):
+		select { // its traceback comes before its end
+		case <-s.referee.ended:
+		case <-s.server.dead:
+		case <-time.After(time.Second):
+		}
+		err = infrastructure(kind, s.server.explain("the referee died", err))
+	default:
+		err = infrastructure(kind, err)
+	}
+	s.log.Debug("the referee is killed", "request", kind, "reason", err)
+	s.discard()
+	return nil, err
+}
+
+func (s *supervisor) acquire(ctx context.Context) error {
+	select {
+	case <-s.slot:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	err := context.Cause(s.life)
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		s.release()
+	}
+	return err
+}
+
+func (s *supervisor) release() { s.slot <- struct{}{} }
+
+// startError says that the fork server did not come up, which no candidate can
+// bring about.
+type startError struct{ err error }
+
+func (e *startError) Error() string { return e.err.Error() }
+
+func (e *startError) Unwrap() error { return e.err }
+
+// ensure has a living referee. A server that died since the last request is
+// started again, once: when the new one dies too, the request fails.
+func (s *supervisor) ensure(ctx context.Context) error {
+	if s.referee != nil && s.referee.isDead() {
+		s.discard()
+	}
+	for attempt := 0; s.referee == nil; attempt++ {
+		if s.server != nil && s.server.isDead() {
+			s.drop()
+		}
+		fresh := s.server == nil
+		if fresh {
+			server, err := s.start(ctx)
+			if err != nil {
+				return &startError{err}
+			}
+			s.server = server
+		}
+		r, err := s.server.spawnReferee(ctx, s.config)
+		if err != nil {
+			s.drop()
+			if fresh || attempt > 0 || ctx.Err() != nil {
+				return err
+			}
+			continue
+		}
+		s.referee = r
+	}
+	return nil
+}
+
+// discard ends the referee, and the server when it does not obey.
+func (s *supervisor) discard() {
+	if s.referee == nil {
+		return
+	}
+	obeyed := s.referee.kill()
+	s.referee = nil
+	if !obeyed {
+		s.drop()
+	}
+}
+
+// drop ends the server with everything that it forked.
+func (s *supervisor) drop() {
+	if s.referee != nil {
+		s.referee.ch.close()
+		s.referee = nil
+	}
+	if s.server != nil {
+		s.server.stop()
+		s.server = nil
+	}
+}
+
+// renew has the next request start from nothing: new server, new referee.
+func (s *supervisor) renew(ctx context.Context) error {
+	if err := s.acquire(ctx); err != nil {
+		return err
+	}
+	defer s.release()
+	s.drop()
+	return nil
+}
+
+// versions starts the server where there is none and returns what it is.
+func (s *supervisor) versions(ctx context.Context) (map[string]string, error) {
+	if err := s.acquire(ctx); err != nil {
+		return nil, err
+	}
+	defer s.release()
+	if err := s.ensure(ctx); err != nil {
+		return nil, err
+	}
+	return s.server.versions, nil
+}
+
+// close ends everything and waits. It may be called more than once and while
+// requests run: they fail.
+func (s *supervisor) close() {
+	s.end(errEvaluatorClosed)
+	<-s.slot
+	defer s.release()
+	s.drop()
+}
+
+func infrastructure(op string, err error) error {
+	return &kernelwright.InfrastructureError{Op: op, Err: err}
+}
+
+// tail keeps the end of what is added to it.
+type tail struct {
+	limit int
+	mu    sync.Mutex
+	kept  []byte
+}
+
+func (t *tail) add(p []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = append(t.kept, p...)
+	if extra := len(t.kept) - t.limit; extra > 0 {
+		t.kept = append(t.kept[:0], t.kept[extra:]...)
+	}
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.ToValidUTF8(strings.TrimSpace(string(t.kept)), "\ufffd")
+}
+
+// lastLine returns the last line with something on it: of a traceback, the
+// exception.
+func lastLine(text string) string {
+	text = strings.TrimSpace(text)
+	return strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
+}
