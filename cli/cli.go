@@ -1,0 +1,190 @@
+// Package cli is the command line: one file a verb. It wires the rooms
+// together and says what they found; it decides nothing that they should.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/lmittmann/tint"
+	"github.com/mattn/go-isatty"
+
+	"github.com/kernelwright/kernelwright/config"
+)
+
+const description = "turns PyTorch reference files into verified, faster kernels"
+
+// grammar is every verb and flag; kong reads it.
+type grammar struct {
+	Config  string `help:"Settings file." placeholder:"FILE" type:"path" predictor:"file"`
+	DataDir string `help:"Where everything is kept." placeholder:"DIR" type:"path" key:"data_dir" predictor:"dir"`
+	JSON    bool   `name:"json" help:"Print JSON."`
+	Log     string `name:"log-level" help:"What is said on standard error: debug, info, warn or error." placeholder:"LEVEL" key:"log.level"`
+
+	Run        runCmd        `cmd:"" help:"Optimise reference files."`
+	Eval       evalCmd       `cmd:"" help:"Judge one candidate against its reference."`
+	Daemon     daemonCmd     `cmd:"" help:"Watch folders and optimise what is dropped into them."`
+	History    historyCmd    `cmd:"" help:"Ask what was tried, and what came of it."`
+	Doctor     doctorCmd     `cmd:"" help:"Say what is here, what is missing, and what that costs."`
+	Settings   configCmd     `cmd:"" name:"config" help:"Show or check the settings."`
+	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
+	Version    versionCmd    `cmd:"" help:"Print the version."`
+}
+
+// app is what every verb is given.
+type app struct {
+	ctx            context.Context
+	args           []string
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	env            []string
+	json           bool
+	file           string // the settings file asked for
+	flags          map[string]string
+	flagNames      map[string]string
+	kong           *kong.Kong
+}
+
+// Run does what the arguments say. Cancelling the context is the first Ctrl-C:
+// what is under way is finished or kept, then Run returns. Results go to
+// stdout; progress, the log and nothing else to stderr. The error is for
+// ExitCode and Explain.
+func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	return runWith(ctx, args, os.Environ(), stdin, stdout, stderr)
+}
+
+func runWith(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	var g grammar
+	helped := false
+	k, err := kong.New(&g,
+		kong.Name("kernelwright"), kong.Description(description),
+		kong.Writers(stdout, stderr), kong.Exit(func(int) { helped = true }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
+	)
+	if err != nil {
+		return fmt.Errorf("the command line's grammar: %w", err)
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	kctx, err := k.Parse(args)
+	if helped {
+		return nil
+	}
+	a := &app{ctx: ctx, args: args, stdin: stdin, stdout: stdout, stderr: stderr, env: env, kong: k, flags: map[string]string{}, flagNames: map[string]string{}}
+	if err == nil {
+		a.json, a.file = g.JSON, g.Config
+		a.collect(kctx)
+		kctx.Bind(a)
+		err = kctx.Run()
+	}
+	if err != nil && a.json {
+		code, text, hint := explain(err)
+		// The error itself is returned either way.
+		_ = a.printJSON(map[string]any{"error": text, "hint": hint, "exit_code": code})
+	}
+	return err
+}
+
+// collect takes the flags that set a key, so that the settings know where
+// each value came from.
+func (a *app) collect(kctx *kong.Context) {
+	for _, p := range kctx.Path {
+		f := p.Flag
+		if f == nil {
+			continue
+		}
+		key := f.Tag.Get("key")
+		if key == "" {
+			continue
+		}
+		text := fmt.Sprint(kctx.FlagValue(f))
+		if list, ok := kctx.FlagValue(f).([]string); ok {
+			// By lines, since a folder's name may hold a comma.
+			text = strings.Join(list, "\n") + "\n"
+		}
+		a.flags[key], a.flagNames[key] = text, "--"+f.Name
+	}
+}
+
+func (a *app) getenv(name string) string {
+	for i := len(a.env) - 1; i >= 0; i-- {
+		if k, v, ok := strings.Cut(a.env[i], "="); ok && k == name {
+			return v
+		}
+	}
+	return ""
+}
+
+// settings reads what is in force.
+func (a *app) settings() (config.Config, config.Origins, error) {
+	return config.Read(config.Source{
+		File: config.FindFile(a.file, a.getenv), Env: a.env, Flags: a.flags, FlagNames: a.flagNames,
+	})
+}
+
+// logger is standard error as the settings want it.
+func (a *app) logger(c config.Config) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.Log.Level)); err != nil {
+		level = slog.LevelInfo
+	}
+	if c.Log.Format == "json" {
+		return slog.New(slog.NewJSONHandler(a.stderr, &slog.HandlerOptions{Level: level}))
+	}
+	return slog.New(tint.NewTextHandler(a.stderr, &tint.Options{Level: level, TimeFormat: "15:04:05", NoColor: !a.colour(a.stderr)}))
+}
+
+// terminal reports whether a writer is one, so that lines may be redrawn.
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && isatty.IsTerminal(f.Fd())
+}
+
+func (a *app) colour(w io.Writer) bool {
+	//nolint:misspell // the name of a convention: no-color.org
+	return terminal(w) && a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb"
+}
+
+// printJSON writes one object and a line feed.
+func (a *app) printJSON(v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = a.stdout.Write(append(b, '\n'))
+	return ignoreClosed(err)
+}
+
+// printLine writes one object on one line, for those who read a stream.
+func (a *app) printLine(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = a.stdout.Write(append(b, '\n'))
+	return ignoreClosed(err)
+}
+
+func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// printf writes to stdout; a reader that went away, as head does, is no error.
+func (a *app) printf(format string, args ...any) error {
+	_, err := fmt.Fprintf(a.stdout, format, args...)
+	return ignoreClosed(err)
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, io.ErrClosedPipe) || errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
+}

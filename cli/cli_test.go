@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/daemon"
+	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/store"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"kernelwright": program})
+}
+
+// program is cmd/kernelwright.
+func program() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	err := Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	Explain(os.Stderr, err)
+	os.Exit(ExitCode(err))
+}
+
+func TestScripts(t *testing.T) { scripts(t, "testdata", nil) }
+
+// TestScriptsWithPython measures: it needs a Python that has PyTorch.
+func TestScriptsWithPython(t *testing.T) {
+	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
+	if python == "" {
+		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
+	}
+	// One data folder for all, so that ceilings and baselines are measured once.
+	// Nothing in the scripts depends on what the others did.
+	scripts(t, filepath.Join("testdata", "python"), []string{"KERNELWRIGHT_PYTHON=" + python, "SHARED=" + t.TempDir()})
+}
+
+func scripts(t *testing.T, dir string, env []string) {
+	testscript.Run(t, testscript.Params{
+		Dir: dir,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("HOME", filepath.Join(e.WorkDir, "home"))
+			e.Setenv("KERNELWRIGHT_DATA_DIR", filepath.Join(e.WorkDir, "data"))
+			for _, v := range env {
+				name, value, _ := strings.Cut(v, "=")
+				e.Setenv(name, value)
+			}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"seed": seed, "hold": hold},
+	})
+}
+
+// hold takes a data folder for as long as the script runs.
+func hold(ts *testscript.TestScript, _ bool, args []string) {
+	l, err := daemon.AcquireLock(ts.MkAbs(args[0]), []string{"kernelwright", "daemon"}, time.Now())
+	ts.Check(err)
+	ts.Defer(func() { _ = l.Release() })
+}
+
+// seed records one finished run, one of a bad reference, and one that was
+// stopped.
+func seed(ts *testscript.TestScript, _ bool, args []string) {
+	ctx := context.Background()
+	s, err := store.Open(filepath.Join(ts.MkAbs(args[0]), store.FileName))
+	ts.Check(err)
+	defer func() { ts.Check(s.Close()) }()
+	task := kernelwright.Task{Fingerprint: strings.Repeat("ab", 32), Name: "softmax", Source: "class Model: 'the reference'\n"}
+	device := kernelwright.Device{Kind: kernelwright.CPUDevice, Key: "key", Name: "a CPU"}
+	ts.Check(s.SaveTask(ctx, task))
+	ts.Check(s.SaveDevice(ctx, device))
+	run := kernelwright.Run{
+		Task: task.Fingerprint, TaskName: task.Name, Path: ts.MkAbs("softmax.py"), Device: "cpu", DeviceKey: device.Key,
+		Strategy: "rounds", Coder: "other", Judge: "rules", MaxRounds: 2, Status: kernelwright.RunDone, Stop: kernelwright.StopRounds, StartedMS: 1, FinishedMS: 2,
+	}
+	run, err = s.CreateRun(ctx, run)
+	ts.Check(err)
+	for i, source := range []string{"class ModelNew:\n    passes = 3\n", "class ModelNew:\n    passes = 2\n"} {
+		v := kernelwright.Verdict{
+			Status: kernelwright.Correct, Level: kernelwright.Quick, CandidateMS: 3 - float64(i), Headroom: 0.5, Baselines: map[string]float64{"eager": 4},
+			Speedup: &kernelwright.Speedup{Value: 4 / (3 - float64(i)), Low: 1.2, High: 2.1, Against: "eager"},
+		}
+		round := kernelwright.Round{RunID: run.ID, Index: i, Candidate: kernelwright.Candidate{Source: source, Language: kernelwright.CPP, Note: fmt.Sprintf("%d passes", 3-i)}, Verdict: v}
+		ts.Check(s.AppendRound(ctx, round))
+		if i == 1 {
+			v.Status, v.Level, v.Exported = kernelwright.Certified, kernelwright.Certify, "# standalone\n"+source
+			v.ExportedSHA256 = kernelwright.HashText(v.Exported)
+			ts.Check(s.SetCertificate(ctx, run.ID, i, v))
+		}
+	}
+	ts.Check(s.UpdateRun(ctx, run))
+	_, err = s.CreateRun(ctx, kernelwright.Run{TaskName: "bad", Path: "/x/bad.py", Status: kernelwright.RunInvalid, Reason: "get_inputs is missing", Hint: "define it", Detail: "Traceback \x1b[31m"})
+	ts.Check(err)
+	_, err = s.CreateRun(ctx, kernelwright.Run{TaskName: "half", Path: "/x/half.py", Status: kernelwright.RunRunning})
+	ts.Check(err)
+}
+
+func TestExitCodes(t *testing.T) {
+	for want, errs := range map[int][]error{
+		ExitOK:          {nil},
+		ExitFailure:     {errors.New("x"), &kernelwright.InfrastructureError{Op: "x", Err: errors.New("y")}, &hwfeedback.SetupError{Reason: "x"}},
+		ExitUsage:       {usage("x", ""), &kernelwright.InvalidTaskError{Reason: "x"}},
+		ExitNotFound:    {notFound("x", ""), fmt.Errorf("y: %w", notFound("x", ""))},
+		ExitHeld:        {&daemon.HeldError{}},
+		ExitInterrupted: {errInterrupted, context.Canceled},
+	} {
+		for _, err := range errs {
+			if got := ExitCode(err); got != want {
+				t.Errorf("%v: %d, want %d", err, got, want)
+			}
+		}
+	}
+}
+
+func TestVoice(t *testing.T) {
+	var b strings.Builder
+	Explain(&b, &Error{Text: "The folder\x1b[2J is gone.", Hint: "Make it."})
+	if want := "kernelwright: error: the folder⟨U+001B⟩[2J is gone\nkernelwright: hint: make it\n"; b.String() != want {
+		t.Errorf("%q", b.String())
+	}
+	if got := lower("CUDA is missing"); got != "CUDA is missing" {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/kernelwright/kernelwright/daemon"
+	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/report"
+)
+
+type daemonCmd struct {
+	Watch     []string `help:"A folder to watch; may be given again." placeholder:"DIR" type:"path" sep:"none" key:"watch.folders" predictor:"dir"`
+	UntilIdle bool     `help:"Stop when nothing is left to do, and print what came of it."`
+	roundFlags
+	deviceFlags
+}
+
+// Help is shown below the flags.
+func (daemonCmd) Help() string {
+	return "Results appear beside each file, or in the folder of --out. A first interrupt finishes the round in progress, a second stops at once; the next start goes on from there."
+}
+
+// Run watches until it is told to stop.
+func (c daemonCmd) Run(a *app) (err error) {
+	r, err := a.open(true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	if len(r.config.Watch.Folders) == 0 {
+		return usage("no folder is watched", "name one with --watch, or set watch.folders")
+	}
+	for _, dir := range r.config.Watch.Folders {
+		if _, err := daemon.CheckFolder(dir); err != nil {
+			return &Error{Code: ExitUsage, Err: err, Hint: "make the folder, or name another with --watch"}
+		}
+	}
+	e, err := r.evaluator(a.ctx, func(stage, note string) {
+		if stage == "python" {
+			r.log.Info("making the Python environment", "step", note)
+		} else {
+			r.log.Debug(stage, "note", note)
+		}
+	})
+	if err != nil {
+		return interruption(a.ctx, err)
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	w := r.worker(e)
+	w.Share = true
+	w.Observe = func(ev forge.Event) { logEvent(r, ev) }
+	rows := []report.Summary{}
+	d := &daemon.Daemon{
+		Worker: w,
+		Watcher: &daemon.Watcher{
+			Folders: r.config.Watch.Folders, Patterns: r.config.Watch.Patterns, Recursive: r.config.Watch.Recursive,
+			Debounce: ms(r.config.Watch.DebounceMS), Poll: ms(r.config.Watch.PollMS), Log: r.log, Skip: skipped(r),
+		},
+		Seed: r.config.Rounds.Seed, Settings: r.strategy(), UntilIdle: c.UntilIdle,
+		Ended: func(done daemon.Done) {
+			s := done.Summary()
+			s.Report, s.Kernel = short(s.Report), short(s.Kernel)
+			if c.UntilIdle {
+				rows = append(rows, s)
+			}
+			if a.json && !c.UntilIdle {
+				_ = a.printLine(s)
+			}
+		},
+	}
+	r.log.Info("watching", "folders", r.config.Watch.Folders, "device", e.Device().Name, "data", r.folder)
+	if err := d.Run(a.ctx); err != nil {
+		return err
+	}
+	if a.ctx.Err() != nil {
+		r.log.Info("stopped; what is left goes on at the next start")
+		if c.UntilIdle {
+			return errInterrupted
+		}
+		// Being told to stop is how a daemon ends.
+		return nil
+	}
+	if a.json {
+		return a.printJSON(map[string]any{"runs": rows})
+	}
+	if len(rows) == 0 {
+		return a.printf("nothing new in the watched folders\n")
+	}
+	return ignoreClosed(report.Table(a.stdout, rows))
+}
+
+// skipped is the folders that hold no references even where they lie within a
+// watched one.
+func skipped(r *room) []string {
+	out := []string{r.folder}
+	if dir := r.config.Watch.OutputDir; dir != "" {
+		if abs, err := daemon.CheckFolder(dir); err == nil {
+			out = append(out, abs)
+		} else {
+			out = append(out, dir)
+		}
+	}
+	for _, w := range r.config.Watch.Folders {
+		// Watching the very folder that results go to is allowed: they are known
+		// by their names.
+		if abs, err := daemon.CheckFolder(w); err == nil {
+			for i, s := range out {
+				if s == abs {
+					out = append(out[:i], out[i+1:]...)
+					break
+				}
+			}
+		}
+	}
+	return out
+}
+
+func logEvent(r *room, e forge.Event) {
+	log := r.log.With("run", e.Run.ID, "task", e.Run.TaskName)
+	switch e.Kind {
+	case forge.RoundDone, forge.Certified:
+		if e.Verdict == nil {
+			return
+		}
+		attrs := []any{"round", e.Index, "verdict", e.Verdict.Status}
+		if e.Verdict.Status.OK() {
+			attrs = append(attrs, "time", report.Milliseconds(e.Verdict.CandidateMS), "speedup", report.Speedup(e.Verdict.Speedup))
+		} else {
+			attrs = append(attrs, "reason", report.Line(e.Verdict.Reason))
+		}
+		log.Info(map[bool]string{true: "round", false: "certification"}[e.Kind == forge.RoundDone], attrs...)
+	case forge.Certifying:
+		log.Info("certifying", "round", e.Index)
+	default:
+		log.Debug(fmt.Sprint(e.Kind), "round", e.Index)
+	}
+}

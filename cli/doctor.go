@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/kernelwright/kernelwright/config"
+	"github.com/kernelwright/kernelwright/daemon"
+	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/store"
+)
+
+type doctorCmd struct {
+	deviceFlags
+}
+
+// Help is shown below the flags.
+func (doctorCmd) Help() string {
+	return "Changes nothing but the data folder's caches. Exit code 0 says that the examination was done, not that all is well: look at ok."
+}
+
+// Run looks at everything that the others need.
+func (doctorCmd) Run(a *app) (err error) {
+	c, _, err := a.settings()
+	if err != nil {
+		return err
+	}
+	folder, err := config.DataFolder(c, a.getenv)
+	if err != nil {
+		return err
+	}
+	checks := []hwfeedback.Check{settingsCheck(a), folderCheck(folder)}
+	var diagnosis hwfeedback.DoctorReport
+	r, err := a.open(false)
+	if err != nil {
+		_, text, hint := explain(err)
+		checks = append(checks, hwfeedback.Check{Name: "record", Note: text, Cost: "nothing can be run or remembered: " + hint})
+	} else {
+		defer func() { err = errors.Join(err, r.close()) }()
+		checks = append(checks, recordCheck(a, r))
+		show := newProgress(a.stderr)
+		diagnosis, err = hwfeedback.Diagnose(a.ctx, r.options(show.stage), r.store, r.leases())
+		show.done()
+		if err != nil {
+			return interruption(a.ctx, err)
+		}
+	}
+	checks = append(checks, diagnosis.Checks...)
+	ok := true
+	for _, k := range checks {
+		ok = ok && k.OK
+	}
+	if a.json {
+		return a.printJSON(map[string]any{"ok": ok, "checks": checks, "summary": diagnosis.Summary})
+	}
+	rows := make([][]string, 0, len(checks))
+	for _, k := range checks {
+		mark := "ok"
+		if !k.OK {
+			mark = "--"
+		}
+		rows = append(rows, []string{mark, report.Line(k.Name), report.Line(k.Note)})
+		if k.Cost != "" {
+			rows = append(rows, []string{"", "", "→ " + report.Line(k.Cost)})
+		}
+	}
+	if err := report.Columns(a.stdout, rows, map[int]bool{0: true, 1: true, 2: true}); err != nil {
+		return ignoreClosed(err)
+	}
+	if diagnosis.Summary != "" {
+		return a.printf("\n%s\n", report.Line(diagnosis.Summary))
+	}
+	return nil
+}
+
+func settingsCheck(a *app) hwfeedback.Check {
+	file := config.FindFile(a.file, a.getenv)
+	check := hwfeedback.Check{Name: "settings", OK: true, Note: "defaults, no file"}
+	if file != "" {
+		check.Note = file
+	}
+	if strays := config.Strays(a.env); len(strays) > 0 {
+		check.OK, check.Note, check.Cost = false, strays[0], "a setting that was meant is not in force"
+	}
+	return check
+}
+
+// folderCheck says whether the data folder can be used, and by whom it is.
+func folderCheck(folder string) hwfeedback.Check {
+	check := hwfeedback.Check{Name: "data folder", OK: true, Note: folder}
+	lock, err := daemon.AcquireLock(folder, os.Args, time.Now())
+	var held *daemon.HeldError
+	switch {
+	case errors.As(err, &held):
+		check.Note = held.Error()
+	case err != nil:
+		check.OK, check.Note, check.Cost = false, err.Error(), "nothing can be kept: name another folder with --data-dir"
+	default:
+		if err := lock.Release(); err != nil {
+			check.OK, check.Note = false, err.Error()
+		}
+	}
+	return check
+}
+
+func recordCheck(a *app, r *room) hwfeedback.Check {
+	check := hwfeedback.Check{Name: "record", OK: true}
+	info, err := os.Stat(filepath.Join(r.folder, store.FileName))
+	if err == nil {
+		err = r.store.Check(a.ctx)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		check.Note = "empty"
+	case err != nil:
+		check.OK, check.Note, check.Cost = false, err.Error(), "the history may be lost: move the file aside and keep it"
+	default:
+		check.Note = fmt.Sprintf("sound, %.1f MB", float64(info.Size())/1e6)
+	}
+	return check
+}

@@ -1,0 +1,143 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/config"
+	"github.com/kernelwright/kernelwright/daemon"
+	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/report"
+)
+
+// The rules for whatever is said to people: no capitals at the start, no full
+// stop at the end. An error is one line that says what and where, then a hint
+// that says what to do. Foreign texts pass report.Line first.
+
+// Exit codes; docs/exit-codes.md explains them to users.
+const (
+	ExitOK          = 0   // done; a verdict was reached, whatever it is
+	ExitFailure     = 1   // something outside of kernelwright, or a fault of ours
+	ExitUsage       = 2   // the command line or the settings
+	ExitNotFound    = 3   // what was asked for is not there
+	ExitHeld        = 4   // another process holds the data folder
+	ExitInterrupted = 130 // stopped by a signal; what was done is kept
+)
+
+// Error is a failure with its exit code and what to do about it.
+type Error struct {
+	Code int
+	Text string
+	Hint string
+	Err  error // may be nil
+}
+
+func (e *Error) Error() string {
+	switch {
+	case e.Err == nil:
+		return e.Text
+	case e.Text == "":
+		return e.Err.Error()
+	default:
+		return e.Text + ": " + e.Err.Error()
+	}
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+func usage(text, hint string) error { return &Error{Code: ExitUsage, Text: text, Hint: hint} }
+
+func notFound(text, hint string) error { return &Error{Code: ExitNotFound, Text: text, Hint: hint} }
+
+// errInterrupted is what a command returns that a signal stopped after it had
+// kept what was done.
+var errInterrupted = &Error{Code: ExitInterrupted, Text: "interrupted", Hint: "the same command goes on where this one stopped"}
+
+// ExitCode maps what Run returned to the code of the process.
+func ExitCode(err error) int {
+	if err == nil {
+		return ExitOK
+	}
+	code, _, _ := explain(err)
+	return code
+}
+
+// explain reduces any error to a code, a line and a hint.
+func explain(err error) (code int, text, hint string) {
+	code, text = ExitFailure, report.Line(err.Error())
+	var (
+		ours    *Error
+		setting *config.Error
+		parse   *kong.ParseError
+		held    *daemon.HeldError
+		write   *daemon.WriteError
+		invalid *kernelwright.InvalidTaskError
+		infra   *kernelwright.InfrastructureError
+		setup   *hwfeedback.SetupError
+	)
+	switch {
+	case errors.As(err, &ours):
+		code, hint = ours.Code, ours.Hint
+		if ours.Err != nil && hint == "" {
+			_, _, hint = explain(ours.Err)
+		}
+	case errors.As(err, &setting):
+		code, hint = ExitUsage, setting.Hint
+	case errors.As(err, &parse):
+		code, hint = ExitUsage, "see `kernelwright --help`"
+		if parse.Context != nil {
+			if n := parse.Context.Selected(); n != nil {
+				hint = "see `" + n.FullPath() + " --help`"
+			}
+		}
+	case errors.As(err, &held):
+		code = ExitHeld
+		hint = "stop that process, or use another folder with --data-dir"
+	case errors.As(err, &write):
+		hint = write.Hint
+	case errors.As(err, &invalid):
+		code, hint = ExitUsage, invalid.Hint
+	case errors.As(err, &infra):
+		hint = "`kernelwright doctor` says what this machine lacks"
+	case errors.As(err, &setup):
+		hint = setup.Hint
+	case errors.Is(err, context.Canceled):
+		code, text = ExitInterrupted, "interrupted"
+	case errors.Is(err, fs.ErrPermission):
+		hint = "check who owns it, or use another folder with --data-dir"
+	}
+	return code, lower(text), lower(report.Line(hint))
+}
+
+// lower takes the capital off a sentence that begins with one, but not off a
+// name: "CUDA", "I/O".
+func lower(s string) string {
+	if !strings.HasSuffix(s, "..") {
+		s = strings.TrimSuffix(s, ".")
+	}
+	r := []rune(s)
+	if len(r) > 1 && r[0] >= 'A' && r[0] <= 'Z' && r[1] >= 'a' && r[1] <= 'z' {
+		r[0] += 'a' - 'A'
+	}
+	return string(r)
+}
+
+// Explain says an error to people.
+func Explain(w io.Writer, err error) {
+	if err == nil {
+		return
+	}
+	_, text, hint := explain(err)
+	fmt.Fprintf(w, "kernelwright: error: %s\n", text)
+	if hint != "" {
+		fmt.Fprintf(w, "kernelwright: hint: %s\n", hint)
+	}
+}

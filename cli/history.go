@@ -1,0 +1,420 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/daemon"
+	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/store"
+)
+
+type historyCmd struct {
+	Ls     historyLsCmd     `cmd:"" help:"List runs, newest first."`
+	Show   historyShowCmd   `cmd:"" help:"Show one run with its rounds, or write its results again."`
+	Best   historyBestCmd   `cmd:"" help:"Print the best kernel of a task."`
+	Diff   historyDiffCmd   `cmd:"" help:"Compare the candidates of two rounds."`
+	Replay historyReplayCmd `cmd:"" help:"Make the decisions of a run again from the record alone."`
+	Search historySearchCmd `cmd:"" help:"Search references, candidates, verdicts and feedback."`
+}
+
+// runWord is how a run's status is shown. A run that nobody works on any more
+// but that never ended was stopped.
+func runWord(r kernelwright.Run, working bool) string {
+	if r.Status == kernelwright.RunRunning && !working {
+		return "stopped"
+	}
+	return report.Line(string(r.Status))
+}
+
+// working reports whether some process holds the data folder, and so may be
+// working on runs.
+func (r *room) working() bool {
+	lock, err := daemon.AcquireLock(r.folder, os.Args, time.Now())
+	var held *daemon.HeldError
+	if errors.As(err, &held) {
+		return true
+	}
+	if err == nil {
+		_ = lock.Release() // it was ours for an instant; the kernel frees it in any case
+	}
+	return false
+}
+
+func ago(ms int64, now time.Time) string {
+	if ms == 0 {
+		return "–"
+	}
+	d := now.Sub(time.UnixMilli(ms))
+	switch {
+	case d < time.Minute:
+		return "just now"
+	case d < time.Hour:
+		return fmt.Sprintf("%d min ago", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h ago", int(d.Hours()))
+	default:
+		return time.UnixMilli(ms).Format("2006-01-02")
+	}
+}
+
+// oneRun returns a run by the number that people type.
+func (r *room) oneRun(ctx context.Context, id int64) (report.Data, error) {
+	d, err := daemon.Load(ctx, r.store, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return d, notFound(fmt.Sprintf("there is no run %d", id), "`kernelwright history ls` lists them")
+	}
+	return d, err
+}
+
+type historyLsCmd struct {
+	Task   string `help:"Only of the task of this name, file or fingerprint." placeholder:"TASK"`
+	Status string `help:"Only with this status: queued, running, done, invalid, declined or failed." placeholder:"STATUS"`
+	Before int64  `help:"Only runs before this one, to page." placeholder:"RUN"`
+	Limit  int    `help:"At most so many." default:"50"`
+}
+
+// Run lists runs.
+func (c historyLsCmd) Run(a *app) (err error) {
+	statuses := []string{"queued", "running", "done", "invalid", "declined", "failed"}
+	if c.Status != "" && !slices.Contains(statuses, c.Status) {
+		return usage(fmt.Sprintf("there is no status %q", c.Status), "it is one of "+strings.Join(statuses, ", "))
+	}
+	r, err := a.openRecord()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	filter := store.RunFilter{Status: kernelwright.RunStatus(c.Status), Before: c.Before, Limit: c.Limit}
+	var runs []kernelwright.Run
+	if c.Task == "" {
+		runs, err = r.store.Runs(a.ctx, filter)
+	} else {
+		runs, err = r.runsOf(a.ctx, c.Task, filter)
+	}
+	if err != nil {
+		return err
+	}
+	if a.json {
+		if runs == nil {
+			runs = []kernelwright.Run{}
+		}
+		return a.printJSON(map[string]any{"runs": runs})
+	}
+	if len(runs) == 0 {
+		return a.printf("no runs\n")
+	}
+	working := r.working()
+	now := time.Now()
+	rows := [][]string{{"run", "task", "status", "kernel", "time", "speedup", "against", "headroom", "begun", "reason"}}
+	for _, run := range runs {
+		kernel, ms, speed, against, headroom := "–", "–", "–", "–", "–"
+		if b := run.Best; b != nil {
+			v := b.Verdict
+			if b.Certificate != nil && b.Certificate.Status.OK() {
+				v = *b.Certificate
+			}
+			kernel, ms, speed, headroom = words(v.Status), report.Milliseconds(v.CandidateMS), report.Speedup(v.Speedup), report.Percent(v.Headroom)
+			if v.Speedup != nil {
+				against = report.Line(v.Speedup.Against)
+			}
+		}
+		began := run.StartedMS
+		if began == 0 {
+			began = run.CreatedMS
+		}
+		rows = append(rows, []string{
+			strconv.FormatInt(run.ID, 10), report.Line(run.TaskName), runWord(run, working), kernel, ms, speed, against, headroom,
+			ago(began, now), report.Line(run.Reason),
+		})
+	}
+	return ignoreClosed(report.Columns(a.stdout, rows, map[int]bool{1: true, 2: true, 3: true, 6: true, 8: true, 9: true}))
+}
+
+// runsOf returns the runs of what people call a task: its fingerprint, its
+// name, or a file.
+func (r *room) runsOf(ctx context.Context, task string, filter store.RunFilter) ([]kernelwright.Run, error) {
+	path, err := filepath.Abs(task)
+	if err != nil {
+		return nil, err
+	}
+	for _, narrow := range []func(*store.RunFilter){
+		func(f *store.RunFilter) { f.Task = task },
+		func(f *store.RunFilter) { f.Path = path },
+		func(f *store.RunFilter) { f.Name = task },
+	} {
+		f := filter
+		narrow(&f)
+		runs, err := r.store.Runs(ctx, f)
+		if err != nil || len(runs) > 0 {
+			return runs, err
+		}
+	}
+	return nil, nil
+}
+
+type historyShowCmd struct {
+	ID       int64  `arg:"" name:"run" help:"Number of the run."`
+	Out      string `help:"Write the kernel, the certificate and the reports into this folder." placeholder:"DIR" type:"path" predictor:"dir"`
+	Markdown bool   `help:"Print the whole report as Markdown."`
+}
+
+// Run shows a run.
+func (c historyShowCmd) Run(a *app) (err error) {
+	r, err := a.openRecord()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	d, err := r.oneRun(a.ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	var written daemon.Written
+	if c.Out != "" {
+		path := d.Run.Path
+		if path == "" {
+			path = d.Run.TaskName + ".py"
+		}
+		if written, err = (daemon.Results{Folder: c.Out, Markdown: true, HTML: true}).Write(path, d); err != nil {
+			return err
+		}
+	}
+	s := report.Summarise(d)
+	s.Report, s.Kernel = short(written.Report()), short(written.Kernel)
+	switch {
+	case a.json:
+		rounds := d.Rounds
+		if rounds == nil {
+			rounds = []kernelwright.Round{}
+		}
+		return a.printJSON(map[string]any{"run": d.Run, "task": d.Task, "device": d.Device, "rounds": rounds, "summary": s, "written": written})
+	case c.Markdown:
+		return ignoreClosed(report.Markdown(a.stdout, d))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "run %d  %s  %s", d.Run.ID, report.Line(d.Run.TaskName), runWord(d.Run, r.working()))
+	if d.Run.Stop != "" {
+		fmt.Fprintf(&b, " (%s)", strings.ReplaceAll(report.Line(string(d.Run.Stop)), "_", " "))
+	}
+	b.WriteByte('\n')
+	for _, f := range []struct{ name, value string }{
+		{"file", d.Run.Path}, {"device", strings.TrimSuffix(d.Run.Device+", "+d.Device.Name, ", ")}, {"coder", d.Run.Coder}, {"judge", d.Run.Judge},
+		{"reason", d.Run.Reason}, {"hint", d.Run.Hint},
+	} {
+		if f.value != "" {
+			fmt.Fprintf(&b, "%-7s %s\n", f.name, report.Line(f.value))
+		}
+	}
+	for _, f := range s.Flags {
+		fmt.Fprintf(&b, "take care: %s\n", report.FlagText(f))
+	}
+	if len(d.Rounds) > 0 {
+		rows := [][]string{{"round", "verdict", "time", "speedup", "headroom", "what was tried"}}
+		for _, round := range d.Rounds {
+			word := words(round.Verdict.Status)
+			if round.Certificate != nil {
+				word = words(round.Certificate.Status)
+			}
+			if round.Index == s.Round {
+				word += " *"
+			}
+			rows = append(rows, []string{
+				strconv.Itoa(round.Index), word, report.Milliseconds(round.Verdict.CandidateMS), report.Speedup(round.Verdict.Speedup),
+				report.Percent(round.Verdict.Headroom), report.Line(round.Candidate.Note),
+			})
+		}
+		b.WriteByte('\n')
+		if err := report.Columns(&b, rows, map[int]bool{1: true, 5: true}); err != nil {
+			return err
+		}
+	}
+	if d.Run.Detail != "" {
+		fmt.Fprintf(&b, "\n%s\n", strings.TrimRight(report.Clean(d.Run.Detail), "\n"))
+	}
+	if s.Report != "" {
+		fmt.Fprintf(&b, "\nwritten: %s\n", report.Line(s.Report))
+	}
+	return a.printf("%s", b.String())
+}
+
+type historyBestCmd struct {
+	Task   string `arg:"" help:"Name, file or fingerprint of the task."`
+	Source bool   `help:"Print the kernel's file instead of what is known of it."`
+}
+
+type bestKernel struct {
+	Task        string                  `json:"task"`
+	Fingerprint string                  `json:"fingerprint"`
+	Device      string                  `json:"device"`
+	DeviceKey   string                  `json:"device_key"`
+	Run         int64                   `json:"run"`
+	Round       int                     `json:"round"`
+	Status      kernelwright.Status     `json:"status"`
+	MS          float64                 `json:"candidate_ms"`
+	Baselines   map[string]float64      `json:"baselines"`
+	Speedup     *kernelwright.Speedup   `json:"speedup"`
+	Headroom    float64                 `json:"headroom"`
+	Flags       []kernelwright.TaskFlag `json:"flags,omitempty"`
+	SHA256      string                  `json:"sha256,omitempty"`
+	Source      string                  `json:"source"`
+}
+
+// Run prints the best kernel of a task, for each device it was optimised on.
+func (c historyBestCmd) Run(a *app) (err error) {
+	r, err := a.openRecord()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	runs, err := r.runsOf(a.ctx, c.Task, store.RunFilter{Limit: 1000})
+	if err != nil {
+		return err
+	}
+	if len(runs) == 0 {
+		return notFound(fmt.Sprintf("no run of a task %q", c.Task), "`kernelwright history ls` lists what there is")
+	}
+	var found []bestKernel
+	seen := map[string]bool{}
+	for _, run := range runs {
+		key := run.Task + " " + run.DeviceKey
+		if run.Task == "" || seen[key] {
+			continue
+		}
+		seen[key] = true
+		round, err := r.store.Best(a.ctx, run.Task, run.DeviceKey)
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		found = append(found, newBestKernel(run, round))
+	}
+	if len(found) == 0 {
+		return notFound(fmt.Sprintf("no correct candidate of %q so far", c.Task), fmt.Sprintf("`kernelwright history show %d` has what was tried", runs[0].ID))
+	}
+	switch {
+	case c.Source:
+		return a.printf("%s", found[0].Source)
+	case a.json:
+		return a.printJSON(map[string]any{"best": found})
+	}
+	rows := [][]string{{"task", "device", "verdict", "time", "speedup", "against", "headroom", "run", "round"}}
+	for _, k := range found {
+		against := "–"
+		if k.Speedup != nil {
+			against = report.Line(k.Speedup.Against)
+		}
+		rows = append(rows, []string{
+			report.Line(k.Task), report.Line(k.Device), words(k.Status), report.Milliseconds(k.MS), report.Speedup(k.Speedup), against,
+			report.Percent(k.Headroom), strconv.FormatInt(k.Run, 10), strconv.Itoa(k.Round),
+		})
+	}
+	if err := report.Columns(a.stdout, rows, map[int]bool{0: true, 1: true, 2: true, 5: true}); err != nil {
+		return ignoreClosed(err)
+	}
+	for _, k := range found {
+		for _, f := range k.Flags {
+			if err := a.printf("take care: %s: %s\n", report.Line(k.Task), report.FlagText(f)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func newBestKernel(run kernelwright.Run, round kernelwright.Round) bestKernel {
+	v, source := round.Verdict, round.Candidate.Source
+	if c := round.Certificate; c != nil && c.Status == kernelwright.Certified {
+		v = *c
+		if c.Exported != "" {
+			source = c.Exported
+		}
+	}
+	k := bestKernel{
+		Task: run.TaskName, Fingerprint: run.Task, Device: run.Device, DeviceKey: run.DeviceKey, Run: round.RunID, Round: round.Index,
+		Status: v.Status, MS: v.CandidateMS, Baselines: v.Baselines, Speedup: v.Speedup, Headroom: v.Headroom, Flags: v.Flags,
+		SHA256: v.ExportedSHA256, Source: source,
+	}
+	if k.Baselines == nil {
+		k.Baselines = map[string]float64{}
+	}
+	return k
+}
+
+type historyDiffCmd struct {
+	ID   int64 `arg:"" name:"run" help:"Number of the run."`
+	From *int  `arg:"" optional:"" help:"A round; else the first."`
+	To   *int  `arg:"" optional:"" help:"A round; else the best."`
+}
+
+// Run compares the sources of two rounds.
+func (c historyDiffCmd) Run(a *app) (err error) {
+	r, err := a.openRecord()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	d, err := r.oneRun(a.ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	if len(d.Rounds) == 0 {
+		return notFound(fmt.Sprintf("run %d has no rounds", c.ID), fmt.Sprintf("`kernelwright history show %d` says why", c.ID))
+	}
+	from, to := d.Rounds[0], d.Rounds[len(d.Rounds)-1]
+	if best, _, ok := report.Best(d.Rounds); ok {
+		to = best
+	}
+	for _, want := range []struct {
+		index *int
+		round *kernelwright.Round
+	}{{c.From, &from}, {c.To, &to}} {
+		if want.index == nil {
+			continue
+		}
+		i := slices.IndexFunc(d.Rounds, func(x kernelwright.Round) bool { return x.Index == *want.index })
+		if i < 0 {
+			return notFound(fmt.Sprintf("run %d has no round %d", c.ID, *want.index), fmt.Sprintf("it has rounds 0 to %d", d.Rounds[len(d.Rounds)-1].Index))
+		}
+		*want.round = d.Rounds[i]
+	}
+	lines := report.Diff(report.Clean(from.Candidate.Source), report.Clean(to.Candidate.Source))
+	text := report.Unified(lines)
+	if a.json {
+		return a.printJSON(map[string]any{"run": c.ID, "from": from.Index, "to": to.Index, "same": len(lines) == 0, "diff": text})
+	}
+	if len(lines) == 0 {
+		return a.printf("rounds %d and %d have the same candidate\n", from.Index, to.Index)
+	}
+	if a.colour(a.stdout) {
+		text = paint(text)
+	}
+	return a.printf("--- round %d: %s\n+++ round %d: %s\n%s", from.Index, words(from.Verdict.Status), to.Index, words(to.Verdict.Status), text)
+}
+
+func paint(diff string) string {
+	var b strings.Builder
+	for line := range strings.Lines(diff) {
+		line = strings.TrimSuffix(line, "\n")
+		switch line[:min(1, len(line))] {
+		case "+":
+			line = "\x1b[32m" + line + "\x1b[0m"
+		case "-":
+			line = "\x1b[31m" + line + "\x1b[0m"
+		case "@":
+			line = "\x1b[36m" + line + "\x1b[0m"
+		}
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}

@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/daemon"
+	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/task"
+)
+
+type runCmd struct {
+	Files []string `arg:"" name:"file" help:"Reference files: Model, get_inputs() and get_init_inputs()." type:"path" predictor:"file"`
+	roundFlags
+	deviceFlags
+}
+
+// Help is shown below the flags.
+func (runCmd) Help() string {
+	return "Writes NAME.best.py, NAME.certificate.json and the reports beside each file. A run that was stopped goes on when the same command is given again. Exit code 3 says that some file got no certified kernel."
+}
+
+// Run optimises the files one after the other.
+func (c runCmd) Run(a *app) (err error) {
+	for _, path := range c.Files {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return usage("there is no file "+path, "name PyTorch reference files; examples/ has some")
+		}
+	}
+	r, err := a.open(true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	show := newProgress(a.stderr)
+	e, err := r.evaluator(a.ctx, show.stage)
+	show.done()
+	if err != nil {
+		return interruption(a.ctx, err)
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	w := r.worker(e)
+	w.Observe = show.observe
+	stopNotice := context.AfterFunc(a.ctx, func() {
+		show.say(fmt.Sprintf("finishing the round, for at most %s; a second interrupt stops at once", r.config.Daemon.Grace))
+	})
+	defer stopNotice()
+	var rows []report.Summary
+	var failed error
+	missing := false
+	for _, path := range c.Files {
+		done, err := runOne(a, r, w, show, path)
+		if errors.Is(err, daemon.ErrStopped) || a.ctx.Err() != nil {
+			failed = errInterrupted
+			break
+		}
+		if err != nil {
+			failed = errors.Join(failed, err)
+		}
+		if done.WriteErr != nil {
+			failed = errors.Join(failed, done.WriteErr)
+		}
+		s := done.Summary()
+		missing = missing || s.Status != string(kernelwright.Certified)
+		s.Report, s.Kernel = short(s.Report), short(s.Kernel)
+		rows = append(rows, s)
+	}
+	show.done()
+	if a.json {
+		if rows == nil {
+			rows = []report.Summary{}
+		}
+		// One object, whatever happened: the error is part of it.
+		object := map[string]any{"runs": rows}
+		if failed != nil {
+			code, text, hint := explain(failed)
+			object["error"], object["hint"], object["exit_code"] = text, hint, code
+		}
+		a.json = false
+		if err := a.printJSON(object); err != nil {
+			return err
+		}
+	} else if len(rows) > 0 {
+		if err := report.Table(a.stdout, rows); err != nil {
+			return ignoreClosed(err)
+		}
+	}
+	if failed == nil && missing {
+		return notFound("not every file got a certified kernel", "the reports say why; `kernelwright history show RUN` has every round")
+	}
+	return failed
+}
+
+func runOne(a *app, r *room, w *daemon.Worker, show *progress, path string) (daemon.Done, error) {
+	ctx := a.ctx
+	if ctx.Err() != nil {
+		return daemon.Done{}, daemon.ErrStopped
+	}
+	q := daemon.Request{Path: path, Name: filepath.Base(path), Seed: r.config.Rounds.Seed, Settings: r.strategy()}
+	f, err := task.Read(path)
+	var invalid *kernelwright.InvalidTaskError
+	if errors.As(err, &invalid) {
+		return w.Refuse(ctx, q, invalid)
+	}
+	if err != nil {
+		return daemon.Done{}, err
+	}
+	q.Name, q.Source = f.Name, f.Source
+	show.begin(q.Name)
+	run, resumed, err := w.Start(ctx, q)
+	if err != nil {
+		return daemon.Done{}, err
+	}
+	if resumed {
+		show.say(fmt.Sprintf("%s: going on with run %d", report.Line(q.Name), run.ID))
+	}
+	return w.Run(ctx, run, nil)
+}
+
+// interruption names a failure that a signal caused.
+func interruption(ctx context.Context, err error) error {
+	if ctx.Err() != nil && err != nil {
+		return errInterrupted
+	}
+	return err
+}

@@ -1,0 +1,205 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/coder"
+	"github.com/kernelwright/kernelwright/config"
+	"github.com/kernelwright/kernelwright/daemon"
+	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/judge"
+	"github.com/kernelwright/kernelwright/store"
+)
+
+// deviceFlags say where and how measuring is done. Flags with a key are given
+// to the settings as text, which check them.
+type deviceFlags struct {
+	Device  string `help:"What candidates run on: cpu." placeholder:"DEVICE" key:"device"`
+	Threads string `help:"Threads for candidates and baselines; 0: one a core." placeholder:"N" key:"threads"`
+	Python  string `help:"A Python that has PyTorch." placeholder:"PROGRAM" key:"python"`
+	Sandbox string `help:"strict or weak." placeholder:"MODE" key:"sandbox"`
+}
+
+// roundFlags bound a run.
+type roundFlags struct {
+	Rounds   string `help:"At most so many rounds." placeholder:"N" key:"rounds.max"`
+	WallTime string `help:"At most this long: 90s, 10m." placeholder:"TIME" key:"rounds.wall_time"`
+	Headroom string `help:"Stop at this share of the roofline." placeholder:"SHARE" key:"rounds.headroom"`
+	Patience string `help:"Stop after so many rounds without a faster kernel." placeholder:"N" key:"rounds.patience"`
+	Judge    string `help:"What the Judge may say: both, correction, optimisation or none." placeholder:"MODE" key:"rounds.judge"`
+	Language string `help:"What candidates are written in: cpp." placeholder:"LANGUAGE" key:"rounds.language"`
+	Seed     string `help:"Same seed, same machine: same decisions." placeholder:"N" key:"rounds.seed"`
+	Out      string `help:"Where results go; else beside the reference." placeholder:"DIR" type:"path" key:"watch.output_dir" predictor:"dir"`
+}
+
+// room is what a verb that touches the record works in.
+type room struct {
+	config config.Config
+	folder string
+	log    *slog.Logger
+	store  *store.Store
+	lock   *daemon.Lock
+}
+
+// open reads the settings and opens the record. Alone takes the data folder
+// for this process, which a verb needs that brings runs forward.
+func (a *app) open(alone bool) (*room, error) {
+	c, _, err := a.settings()
+	if err != nil {
+		return nil, err
+	}
+	r := &room{config: c, log: a.logger(c)}
+	if r.folder, err = config.DataFolder(c, a.getenv); err != nil {
+		return nil, err
+	}
+	for _, note := range config.Strays(a.env) {
+		r.log.Warn(note)
+	}
+	if alone {
+		if r.lock, err = daemon.AcquireLock(r.folder, append([]string{"kernelwright"}, a.args...), time.Now()); err != nil {
+			return nil, dataError(r.folder, err)
+		}
+	} else if err := os.MkdirAll(r.folder, 0o700); err != nil {
+		return nil, dataError(r.folder, err)
+	}
+	if r.store, err = store.Open(filepath.Join(r.folder, store.FileName)); err != nil {
+		return nil, errors.Join(dataError(r.folder, err), r.close())
+	}
+	return r, nil
+}
+
+// openRecord opens the record to read it. There must be one.
+func (a *app) openRecord() (*room, error) {
+	c, _, err := a.settings()
+	if err != nil {
+		return nil, err
+	}
+	folder, err := config.DataFolder(c, a.getenv)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(folder, store.FileName)); errors.Is(err, fs.ErrNotExist) {
+		return nil, notFound("nothing is recorded in "+folder, "`kernelwright run FILE` records a run; --data-dir names another folder")
+	}
+	return a.open(false)
+}
+
+// dataError gives what keeps a data folder from being used its hint.
+func dataError(folder string, err error) error {
+	var held *daemon.HeldError
+	var newer *store.NewerError
+	var damaged *store.DamagedError
+	switch {
+	case errors.As(err, &held):
+		return err
+	case errors.As(err, &newer):
+		return &Error{Code: ExitFailure, Err: err, Hint: "install the newer version, or use another folder with --data-dir"}
+	case errors.As(err, &damaged):
+		return &Error{Code: ExitFailure, Err: err, Hint: "move the file aside and keep it; a new record is then begun"}
+	default:
+		return &Error{Code: ExitFailure, Text: "data folder " + folder, Err: err, Hint: "name a folder that can be written with --data-dir"}
+	}
+}
+
+// close may be called twice, and on a room that was opened in part.
+func (r *room) close() error {
+	var err error
+	if r.store != nil {
+		err = r.store.Close()
+	}
+	if r.lock != nil {
+		err = errors.Join(err, r.lock.Release())
+	}
+	return err
+}
+
+func (r *room) options(progress func(stage, note string)) hwfeedback.Options {
+	c := r.config
+	return hwfeedback.Options{
+		DataDir: r.folder, Python: c.Python, Device: c.Device, Sandbox: c.Sandbox, Threads: c.Threads, Log: r.log, Progress: progress,
+	}
+}
+
+func (r *room) leases() *hwfeedback.FileLeases {
+	return &hwfeedback.FileLeases{
+		Dir: filepath.Join(r.folder, "leases"), NextFence: r.store.NextFence,
+		Waiting: func(device, holder string) { r.log.Info("waiting for the device", "device", device, "holder", holder) },
+	}
+}
+
+// evaluator opens the hardware.
+func (r *room) evaluator(ctx context.Context, progress func(stage, note string)) (*hwfeedback.Evaluator, error) {
+	return hwfeedback.Open(ctx, r.options(progress), r.store, r.leases())
+}
+
+// bounded gives up on an answer that takes too long. What a candidate does has
+// far smaller limits of its own: this is for a machine that hangs.
+type bounded struct {
+	daemon.Evaluator
+	evaluate, inspect time.Duration
+}
+
+func (b bounded) Inspect(ctx context.Context, name, source string) (kernelwright.Task, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.inspect)
+	defer cancel()
+	t, err := b.Evaluator.Inspect(ctx, name, source)
+	return t, overdue(ctx, "reading the reference", b.inspect, err)
+}
+
+func (b bounded) Evaluate(ctx context.Context, t kernelwright.Task, c kernelwright.Candidate, l kernelwright.Level) (kernelwright.Verdict, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.evaluate)
+	defer cancel()
+	v, err := b.Evaluator.Evaluate(ctx, t, c, l)
+	return v, overdue(ctx, "the verdict", b.evaluate, err)
+}
+
+func overdue(ctx context.Context, what string, limit time.Duration, err error) error {
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &kernelwright.InfrastructureError{Op: what, Err: fmt.Errorf("not there after %v", limit)}
+	}
+	return err
+}
+
+// worker wires what brings runs forward.
+func (r *room) worker(e daemon.Evaluator) *daemon.Worker {
+	c := r.config
+	return &daemon.Worker{
+		Store: r.store, Evaluator: bounded{e, c.Evaluation.Timeout.Std(), c.Evaluation.InspectTimeout.Std()},
+		Coder: coder.Builtin{}, Judge: judge.Rules{},
+		Results:  daemon.Results{Folder: c.Watch.OutputDir, Markdown: c.Daemon.ReportMarkdown, HTML: c.Daemon.ReportHTML},
+		Attempts: c.Daemon.Attempts, Grace: c.Daemon.Grace.Std(), Log: r.log,
+	}
+}
+
+func (r *room) strategy() forge.Settings {
+	c := r.config.Rounds
+	return forge.Settings{
+		Rounds: c.Max, WallTime: c.WallTime.Std(), HeadroomStop: c.Headroom, Patience: c.Patience,
+		JudgeMode: forge.JudgeMode(c.Judge), Language: kernelwright.Language(c.Language),
+	}
+}
+
+// short writes a path as people in the working folder would.
+func short(path string) string {
+	if path == "" {
+		return ""
+	}
+	cwd, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	rel, err := filepath.Rel(cwd, path)
+	if err != nil || len(rel) >= len(path) {
+		return path
+	}
+	return rel
+}

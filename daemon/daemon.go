@@ -1,0 +1,367 @@
+// Package daemon is the long-running part: it watches folders, queues what is
+// dropped there, works the queue off, and writes results beside the files. It
+// owns every goroutine that outlives a call.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/store"
+	"github.com/kernelwright/kernelwright/task"
+)
+
+// Tunables of the daemon.
+const (
+	// queuePoll is how often the queue is looked at without a reason, for runs
+	// whose pause is over.
+	queuePoll = time.Second
+	// idleFor is how long nothing must happen before UntilIdle believes it:
+	// longer than a debounce, and than the system takes to tell of a file.
+	idleFor = time.Second
+)
+
+// Daemon watches and works. The caller holds the data folder's lock and owns
+// store and evaluator.
+type Daemon struct {
+	Worker  *Worker
+	Watcher *Watcher
+	// Seed and Settings of new runs.
+	Seed     int64
+	Settings forge.Settings
+	// UntilIdle ends Run when the queue is empty and no file waits.
+	UntilIdle bool
+	// Ended is told of each run that ended, one at a time; may be nil.
+	Ended func(Done)
+
+	wake    chan struct{} // there may be something in the queue
+	telling sync.Mutex    // held over Ended: worker and watcher both end runs
+}
+
+// Run works until the context is done, which is a request to stop: the round
+// in progress may finish within the worker's grace, and the rest of the queue
+// is there at the next start. The error is what made work impossible.
+func (d *Daemon) Run(ctx context.Context) error {
+	d.wake = make(chan struct{}, 1)
+	d.Watcher.Found = d.intake
+	d.Watcher.Init()
+	if d.Watcher.Clock == nil {
+		d.Watcher.Clock = d.Worker.clock()
+	}
+	n, err := d.Worker.Store.Recover(ctx, store.Alive)
+	if err != nil {
+		return fmt.Errorf("taking up the queue: %w", err)
+	}
+	if n > 0 {
+		d.log().Info("taking up what an earlier process left", "runs", n)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watched := make(chan error, 1)
+	go func() {
+		err := d.Watcher.Run(ctx)
+		if err != nil {
+			cancel(err)
+		}
+		watched <- err
+	}()
+	err = d.work(ctx)
+	cancel(err)
+	return errors.Join(err, <-watched)
+}
+
+// work is the one loop that takes runs from the queue.
+func (d *Daemon) work(ctx context.Context) error {
+	clock := d.Worker.clock()
+	idleSince := time.Time{}
+	for ctx.Err() == nil {
+		job, ok, err := d.Worker.Store.Claim(ctx, store.Self())
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil //nolint:nilerr // being told to stop is no failure
+		case err != nil:
+			return fmt.Errorf("the queue: %w", err)
+		case ok:
+			idleSince = time.Time{}
+			if err := d.one(ctx, job); err != nil {
+				return err
+			}
+			continue
+		}
+		if d.UntilIdle {
+			waiting, _, err := d.Worker.Store.QueueLength(ctx)
+			if err != nil {
+				if ctx.Err() != nil {
+					return nil //nolint:nilerr // being told to stop is no failure
+				}
+				return fmt.Errorf("the queue: %w", err)
+			}
+			switch {
+			case waiting > 0 || !d.Watcher.Idle():
+				idleSince = time.Time{}
+			case idleSince.IsZero():
+				idleSince = clock.Now()
+			case clock.Now().Sub(idleSince) >= idleFor:
+				return nil
+			}
+		}
+		pause := queuePoll
+		if !idleSince.IsZero() {
+			pause = idleFor / 4
+		}
+		select {
+		case <-ctx.Done():
+		case <-d.wake:
+		case <-clock.After(pause):
+		}
+	}
+	return nil
+}
+
+// one takes a claimed run to its end. Only what makes all work impossible is
+// an error.
+func (d *Daemon) one(ctx context.Context, job store.Job) error {
+	run, err := d.Worker.Store.Run(ctx, job.RunID)
+	if err != nil {
+		if ctx.Err() != nil {
+			return d.Worker.Store.Return(context.WithoutCancel(ctx), job)
+		}
+		return fmt.Errorf("the queue: %w", err)
+	}
+	log := d.log().With("run", run.ID, "task", run.TaskName)
+	log.Info("run begins", "attempt", job.Attempts)
+	done, err := d.Worker.Run(ctx, run, &job)
+	if errors.Is(err, ErrStopped) {
+		log.Info("run stopped; it goes on at the next start")
+		return nil
+	}
+	if err != nil && done.Data.Run.FinishedMS == 0 {
+		return d.broken(ctx, err)
+	}
+	d.recognise(context.WithoutCancel(ctx), run, done.Data.Run.Task)
+	d.tell(log, done, err)
+	return nil
+}
+
+// recognise notes which task a file turned out to hold.
+func (d *Daemon) recognise(ctx context.Context, run kernelwright.Run, fingerprint string) {
+	file, ok, err := d.Worker.Store.File(ctx, run.Path)
+	if err == nil && ok && file.RunID == run.ID && fingerprint != "" {
+		file.Fingerprint = fingerprint
+		err = d.Worker.Store.SaveFile(ctx, file)
+	}
+	if err != nil {
+		d.log().Warn("cannot record which task a file holds", "path", run.Path, "error", err)
+	}
+}
+
+// broken tells a failure of one run, which is tried again, from a failure of
+// the record, without which nothing can be done.
+func (d *Daemon) broken(ctx context.Context, err error) error {
+	var damaged *store.DamagedError
+	if errors.As(err, &damaged) {
+		return err
+	}
+	if _, _, qerr := d.Worker.Store.QueueLength(context.WithoutCancel(ctx)); qerr != nil {
+		return errors.Join(err, qerr)
+	}
+	d.log().Error("a run could not be brought to its end", "error", err)
+	return nil
+}
+
+func (d *Daemon) tell(log *slog.Logger, done Done, err error) {
+	s := done.Summary()
+	attrs := []any{"status", s.Status, "rounds", s.Rounds}
+	if s.Speedup != nil {
+		attrs = append(attrs, "speedup", fmt.Sprintf("%.2f", s.Speedup.Value), "against", s.Speedup.Against)
+	}
+	if s.Report != "" {
+		attrs = append(attrs, "report", s.Report)
+	}
+	if s.Reason != "" {
+		attrs = append(attrs, "reason", s.Reason)
+	}
+	switch done.Data.Run.Status {
+	case kernelwright.RunFailed:
+		log.Error("run failed", append(attrs, "error", err)...)
+	case kernelwright.RunInvalid:
+		log.Warn("the reference is no task", append(attrs, "hint", s.Hint)...)
+	default:
+		log.Info("run ended", attrs...)
+	}
+	if done.WriteErr != nil {
+		hint := ""
+		var w *WriteError
+		if errors.As(done.WriteErr, &w) {
+			hint = w.Hint
+		}
+		log.Error("results could not be written; the history has them", "error", done.WriteErr, "hint", hint)
+	}
+	if d.Ended != nil {
+		d.telling.Lock()
+		defer d.telling.Unlock()
+		d.Ended(done)
+	}
+}
+
+// intake decides what a file that is ready means: nothing new, another copy of
+// something known, or a new run. It runs in the watcher's goroutine.
+func (d *Daemon) intake(ctx context.Context, path string) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	seen, known, err := d.Worker.Store.File(ctx, path)
+	if err != nil {
+		return err
+	}
+	file := store.File{Path: path, Size: info.Size(), ModTimeNS: info.ModTime().UnixNano()}
+	source, err := task.Read(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var invalid *kernelwright.InvalidTaskError
+	if errors.As(err, &invalid) {
+		// Such a file has no text to compare: its size and time stand for it.
+		if known && seen.Size == file.Size && seen.ModTimeNS == file.ModTimeNS {
+			return nil
+		}
+		return d.refuse(ctx, file, stem(path), invalid)
+	}
+	if err != nil {
+		return err
+	}
+	file.Hash = kernelwright.HashText(source.Source)
+	request := Request{Path: path, Name: source.Name, Source: source.Source, Seed: d.Seed, Settings: d.Settings}
+	if known && seen.Hash == file.Hash && seen.RunID != 0 {
+		usable, _, err := d.usable(ctx, seen.RunID, request)
+		if err != nil || usable {
+			return err
+		}
+	}
+	copies, err := d.Worker.Store.FilesByHash(ctx, file.Hash)
+	if err != nil {
+		return err
+	}
+	for _, c := range copies {
+		if c.RunID == 0 || c.Path == path {
+			continue
+		}
+		usable, ended, err := d.usable(ctx, c.RunID, request)
+		if err != nil {
+			return err
+		}
+		if usable {
+			return d.share(ctx, file, c, ended)
+		}
+	}
+	run, err := d.Worker.Enqueue(ctx, request, 0)
+	if err != nil {
+		return err
+	}
+	if known && seen.RunID != 0 {
+		d.supersede(ctx, seen, run)
+	}
+	file.RunID = run.ID
+	if err := d.Worker.Store.SaveFile(ctx, file); err != nil {
+		return err
+	}
+	d.log().Info("queued", "run", run.ID, "path", path)
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// usable reports whether a run stands for a request, and whether it has ended.
+// One that failed does not: the file is worth another try.
+func (d *Daemon) usable(ctx context.Context, id int64, q Request) (usable, ended bool, err error) {
+	run, err := d.Worker.Store.Run(ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return false, false, nil
+	}
+	if err != nil {
+		return false, false, err
+	}
+	if run.Status == kernelwright.RunFailed || !sameRequest(run, d.Worker.newRun(q)) {
+		return false, false, nil
+	}
+	return true, run.Status != kernelwright.RunQueued && run.Status != kernelwright.RunRunning, nil
+}
+
+// share records that a file has the content of another, whose run stands for
+// both.
+func (d *Daemon) share(ctx context.Context, file, copied store.File, ended bool) error {
+	file.RunID, file.Fingerprint = copied.RunID, copied.Fingerprint
+	if err := d.Worker.Store.SaveFile(ctx, file); err != nil {
+		return err
+	}
+	d.log().Info("the same content as a file before: one run stands for both", "path", file.Path, "first", copied.Path, "run", file.RunID)
+	if !ended {
+		return nil // the worker writes results for both
+	}
+	data, err := Load(ctx, d.Worker.Store, file.RunID)
+	if err != nil {
+		return err
+	}
+	if _, err := d.Worker.Results.Write(file.Path, data); err != nil {
+		d.log().Error("results could not be written; the history has them", "path", file.Path, "error", err)
+	}
+	return nil
+}
+
+// supersede takes the run of a file's old content off the queue, unless it has
+// begun or stands for another file too.
+func (d *Daemon) supersede(ctx context.Context, old store.File, by kernelwright.Run) {
+	copies, err := d.Worker.Store.FilesByHash(ctx, old.Hash)
+	if err != nil {
+		d.log().Warn("the run of the old content stays in the queue", "run", old.RunID, "error", err)
+		return
+	}
+	for _, c := range copies {
+		if c.Path != old.Path && c.RunID == old.RunID {
+			return
+		}
+	}
+	cancelled, err := d.Worker.Store.Cancel(ctx, old.RunID)
+	if err != nil || !cancelled {
+		return
+	}
+	run, err := d.Worker.Store.Run(ctx, old.RunID)
+	if err == nil {
+		run.Status, run.FinishedMS = kernelwright.RunFailed, d.Worker.clock().Now().UnixMilli()
+		run.Reason = fmt.Sprintf("the file changed before this run began: run %d is for its new content", by.ID)
+		err = d.Worker.Store.UpdateRun(ctx, run)
+	}
+	if err != nil {
+		d.log().Warn("cannot record that a run was superseded", "run", old.RunID, "error", err)
+	}
+}
+
+// refuse records a file that cannot even be read as a reference.
+func (d *Daemon) refuse(ctx context.Context, file store.File, name string, why *kernelwright.InvalidTaskError) error {
+	done, err := d.Worker.Refuse(ctx, Request{Path: file.Path, Name: name, Seed: d.Seed, Settings: d.Settings}, why)
+	if err != nil {
+		return err
+	}
+	file.RunID = done.Data.Run.ID
+	if err := d.Worker.Store.SaveFile(ctx, file); err != nil {
+		return err
+	}
+	d.tell(d.log().With("run", file.RunID, "task", name), done, nil)
+	return nil
+}
+
+func (d *Daemon) log() *slog.Logger { return d.Worker.log() }

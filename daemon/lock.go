@@ -1,0 +1,84 @@
+package daemon
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Lock is the hold of one process on a data folder. The kernel lets go of it
+// when the process is gone, however it went.
+type Lock struct{ file *os.File }
+
+// Holder is what the holder of a data folder wrote of itself.
+type Holder struct {
+	PID     int    `json:"pid"`
+	SinceMS int64  `json:"since"`
+	Command string `json:"command"`
+}
+
+// HeldError says who holds a data folder.
+type HeldError struct {
+	Folder string
+	Holder Holder // zero where the holder had not yet written
+}
+
+func (e *HeldError) Error() string {
+	if e.Holder.PID == 0 {
+		return fmt.Sprintf("another process holds the data folder %s", e.Folder)
+	}
+	since := time.UnixMilli(e.Holder.SinceMS).Format("2006-01-02 15:04:05")
+	return fmt.Sprintf("process %d holds the data folder %s since %s: %s", e.Holder.PID, e.Folder, since, e.Holder.Command)
+}
+
+// AcquireLock takes the data folder, which is made where it is not there. A
+// *HeldError says who has it.
+func AcquireLock(folder string, args []string, now time.Time) (*Lock, error) {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(filepath.Join(folder, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		defer file.Close()
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("locking %s: %w", file.Name(), err)
+		}
+		held := &HeldError{Folder: folder}
+		// Best effort: without it the message only says less.
+		if b, err := io.ReadAll(io.LimitReader(file, 64<<10)); err == nil {
+			_ = json.Unmarshal(b, &held.Holder)
+		}
+		return nil, held
+	}
+	b, err := json.Marshal(Holder{PID: os.Getpid(), SinceMS: now.UnixMilli(), Command: strings.Join(args, " ")})
+	if err == nil {
+		err = file.Truncate(0)
+	}
+	if err == nil {
+		_, err = file.WriteAt(append(b, '\n'), 0)
+	}
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("writing %s: %w", file.Name(), err)
+	}
+	return &Lock{file: file}, nil
+}
+
+// Release lets go of the folder. It may be called twice.
+func (l *Lock) Release() error {
+	err := l.file.Close()
+	if errors.Is(err, fs.ErrClosed) {
+		return nil
+	}
+	return err
+}

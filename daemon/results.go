@@ -1,0 +1,151 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/kernelwright/kernelwright/report"
+)
+
+// Results writes what a run came to as files.
+type Results struct {
+	// Folder is where; empty: beside the reference.
+	Folder   string
+	Markdown bool
+	HTML     bool
+}
+
+// Written names the files of one run; empty where there is none.
+type Written struct {
+	Kernel      string `json:"kernel,omitempty"`
+	Certificate string `json:"certificate,omitempty"`
+	Markdown    string `json:"markdown,omitempty"`
+	HTML        string `json:"html,omitempty"`
+}
+
+// Report returns the report that people open first.
+func (w Written) Report() string {
+	if w.HTML != "" {
+		return w.HTML
+	}
+	return w.Markdown
+}
+
+// Write writes the files of a run whose reference is at path. Each appears
+// whole or not at all, and one that fails does not keep the others from being
+// written; the record has everything, so nothing is lost.
+func (r Results) Write(path string, d report.Data) (Written, error) {
+	dir := r.Folder
+	if dir == "" {
+		dir = filepath.Dir(path)
+	} else if err := os.MkdirAll(dir, 0o755); err != nil {
+		return Written{}, writeError(dir, err)
+	}
+	base := filepath.Join(dir, stem(path))
+	var out Written
+	var errs []error
+	put := func(suffix string, content []byte, named *string) {
+		if err := writeAtomic(base+suffix, content); err != nil {
+			errs = append(errs, err)
+			return
+		}
+		*named = base + suffix
+	}
+	certificate, kernel, ok, err := report.Certify(d, stem(path)+".best.py")
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if ok {
+		// The certificate names the kernel by its hash: first the kernel, so
+		// that none is ever without its file.
+		put(".best.py", []byte(kernel), &out.Kernel)
+		if out.Kernel != "" {
+			put(".certificate.json", certificate, &out.Certificate)
+		}
+	}
+	var b bytes.Buffer
+	if r.Markdown {
+		if err := report.Markdown(&b, d); err != nil {
+			errs = append(errs, err)
+		} else {
+			put(".report.md", b.Bytes(), &out.Markdown)
+		}
+	}
+	if r.HTML {
+		var b bytes.Buffer
+		if err := report.HTML(&b, d); err != nil {
+			errs = append(errs, err)
+		} else {
+			put(".report.html", b.Bytes(), &out.HTML)
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+func stem(path string) string {
+	name := filepath.Base(path)
+	return name[:len(name)-len(filepath.Ext(name))]
+}
+
+// writeAtomic writes beside the file and renames, so that a reader sees the
+// old content or the new, and a full disk leaves the old.
+func writeAtomic(path string, content []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return writeError(path, err)
+	}
+	defer func() {
+		if err != nil {
+			err = writeError(path, errors.Join(err, os.Remove(f.Name())))
+		}
+	}()
+	if _, err = f.Write(content); err == nil {
+		err = f.Chmod(0o644)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// WriteError is a result that could not be written: what, why, what to do.
+type WriteError struct {
+	Path string
+	Hint string
+	Err  error
+}
+
+func (e *WriteError) Error() string { return fmt.Sprintf("cannot write %s: %v", e.Path, e.Err) }
+
+// Unwrap returns the cause.
+func (e *WriteError) Unwrap() error { return e.Err }
+
+func writeError(path string, err error) error {
+	hint := "the record has everything: give another folder with --out, or set watch.output_dir"
+	switch {
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+		hint = "the disk is full: make room, then write the results again with `kernelwright history show RUN --out DIR`"
+	case errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS):
+		hint = "the folder cannot be written: give another with --out, or set watch.output_dir"
+	}
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		err = pe.Err
+	}
+	var le *os.LinkError
+	if errors.As(err, &le) {
+		err = le.Err
+	}
+	return &WriteError{Path: path, Hint: hint, Err: err}
+}

@@ -1,0 +1,412 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// Tunables of the watcher.
+const (
+	// DefaultDebounce is long enough for an editor that writes a file in
+	// several goes, and too short for a person to notice.
+	DefaultDebounce = 250 * time.Millisecond
+	// DefaultPoll is how often folders are scanned where nothing tells of
+	// changes.
+	DefaultPoll = 2 * time.Second
+	// rescanEvery finds what no event told of: a folder that came back, an
+	// event that the system dropped.
+	rescanEvery = time.Minute
+	// maxFolders and maxFiles bound what a watched home folder can cost.
+	maxFolders = 20_000
+	maxFiles   = 200_000
+)
+
+// ownSuffixes end the files that kernelwright writes beside a reference. They
+// are never references.
+var ownSuffixes = []string{".best.py", ".report.md", ".report.html", ".certificate.json"}
+
+// Watcher tells of reference files in folders: those there at the start, new
+// ones, and changed ones, once each has stopped changing. It follows
+// litestream's: folders are watched before they are scanned, so that nothing
+// falls between, and all state belongs to the goroutine of Run.
+type Watcher struct {
+	Folders   []string
+	Patterns  []string
+	Recursive bool
+	Debounce  time.Duration // DefaultDebounce where zero
+	Poll      time.Duration // DefaultPoll where zero
+	// Skip names a folder that is left out, with all below it: the output
+	// folder, the data folder.
+	Skip []string
+	Log  *slog.Logger
+	// Clock is System where nil.
+	Clock Clock
+	// Found is called, in the goroutine of Run, for each file that is ready.
+	// An error leaves the file to be told of again at the next scan.
+	Found func(ctx context.Context, path string) error
+	// Notify is fsnotify.NewWatcher where nil.
+	Notify func() (*fsnotify.Watcher, error)
+
+	busy atomic.Int64 // 1 until the first scan, plus the files that wait
+
+	// Of the goroutine of Run only:
+	notify  *fsnotify.Watcher // nil while polling
+	watched map[string]bool
+	known   map[string]stamp // what was told of each file
+	waiting map[string]wait
+	full    bool
+}
+
+// stamp is what of a file changes when its content does.
+type stamp struct {
+	size  int64
+	mtime time.Time
+	inode uint64
+}
+
+type wait struct {
+	last stamp
+	due  time.Time
+}
+
+// Idle reports whether the first scan is over and no file waits. It may be
+// called from any goroutine.
+func (w *Watcher) Idle() bool { return w.busy.Load() == 0 }
+
+// Init makes Idle false until the first scan is over. Call it before Run where
+// something else looks at Idle.
+func (w *Watcher) Init() { w.busy.Store(1) }
+
+// Run watches until the context is done. Its error is a folder that cannot be
+// watched at all; what goes wrong later is logged and tried again.
+func (w *Watcher) Run(ctx context.Context) error {
+	if w.Clock == nil {
+		w.Clock = System{}
+	}
+	if w.Debounce == 0 {
+		w.Debounce = DefaultDebounce
+	}
+	if w.Poll == 0 {
+		w.Poll = DefaultPoll
+	}
+	w.watched, w.known, w.waiting = map[string]bool{}, map[string]stamp{}, map[string]wait{}
+	for i, dir := range w.Folders {
+		abs, err := CheckFolder(dir)
+		if err != nil {
+			return err
+		}
+		w.Folders[i] = abs
+	}
+	open := w.Notify
+	if open == nil {
+		open = fsnotify.NewWatcher
+	}
+	notify, err := open()
+	if err != nil {
+		w.poll(err)
+	} else {
+		w.notify = notify
+		defer func() {
+			if w.notify != nil {
+				_ = w.notify.Close() // it only ever fails when it is closed already
+			}
+		}()
+	}
+	for _, dir := range w.Folders {
+		w.enter(dir)
+	}
+	w.settle(ctx)
+	rescan := w.Clock.After(w.interval())
+	var events <-chan fsnotify.Event
+	var errs <-chan error
+	var timer <-chan time.Time
+	var timerAt time.Time
+	for {
+		events, errs = nil, nil
+		if w.notify != nil {
+			events, errs = w.notify.Events, w.notify.Errors
+		}
+		if due, ok := w.next(); !ok {
+			timer = nil
+		} else if timer == nil || !due.Equal(timerAt) {
+			timer, timerAt = w.Clock.After(max(0, due.Sub(w.Clock.Now()))), due
+		}
+		w.count()
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-events:
+			if !ok {
+				w.poll(errors.New("the system stopped telling"))
+				rescan = w.Clock.After(0)
+				continue
+			}
+			w.event(e)
+		case err, ok := <-errs:
+			if ok {
+				w.log().Warn("watching: changes may have been missed, scanning", "error", err)
+				w.scanAll()
+			}
+		case <-timer:
+			timer = nil
+			w.settle(ctx)
+		case <-rescan:
+			w.scanAll()
+			rescan = w.Clock.After(w.interval())
+		}
+	}
+}
+
+// CheckFolder says in a sentence why a folder cannot be watched, or returns
+// its absolute path.
+func CheckFolder(dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("watched folder %s: %w", dir, err)
+	}
+	info, err := os.Stat(abs)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("watched folder %s is not there: %w", abs, fs.ErrNotExist)
+	case err != nil:
+		return "", fmt.Errorf("watched folder %s: %w", abs, err)
+	case !info.IsDir():
+		return "", fmt.Errorf("watched folder %s is a file", abs)
+	}
+	if _, err := os.ReadDir(abs); err != nil {
+		return "", fmt.Errorf("watched folder %s cannot be read: %w", abs, err)
+	}
+	return abs, nil
+}
+
+func (w *Watcher) log() *slog.Logger {
+	if w.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return w.Log
+}
+
+func (w *Watcher) interval() time.Duration {
+	if w.notify == nil {
+		return w.Poll
+	}
+	return rescanEvery
+}
+
+// poll gives up on events for good: half a watch would miss files in silence.
+func (w *Watcher) poll(cause error) {
+	hint := ""
+	if errors.Is(cause, syscall.ENOSPC) || errors.Is(cause, syscall.EMFILE) {
+		hint = "; raise fs.inotify.max_user_watches or fs.inotify.max_user_instances to watch again"
+	}
+	w.log().Warn(fmt.Sprintf("the system cannot watch these folders: scanning them every %v instead%s", w.Poll, hint), "error", cause)
+	if w.notify != nil {
+		_ = w.notify.Close()
+		w.notify = nil
+	}
+	w.watched = map[string]bool{}
+}
+
+// enter watches a folder and everything below it, then looks at what it holds.
+func (w *Watcher) enter(dir string) {
+	if w.notify != nil && !w.watched[dir] {
+		if len(w.watched) >= maxFolders {
+			if !w.full {
+				w.full = true
+				w.log().Warn(fmt.Sprintf("more than %d folders: the rest is scanned once a minute", maxFolders), "folder", dir)
+			}
+		} else if err := w.notify.Add(dir); err == nil {
+			w.watched[dir] = true
+		} else if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EMFILE) {
+			w.poll(err)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			w.log().Warn("cannot watch a folder, scanning it once a minute", "folder", dir, "error", err)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			w.log().Warn("cannot read a folder", "folder", dir, "error", err)
+		}
+		return
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if e.IsDir() {
+			if w.Recursive && w.wantsFolder(path) {
+				w.enter(path)
+			}
+			continue
+		}
+		w.look(path)
+	}
+}
+
+// scanAll is the start scan again: for folders that came back, and instead of
+// events.
+func (w *Watcher) scanAll() {
+	for path := range w.known {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			delete(w.known, path)
+		}
+	}
+	if w.notify != nil {
+		// The kernel forgets a folder that is removed; so must we, or it would
+		// not be watched when it comes back.
+		list := w.notify.WatchList()
+		for dir := range w.watched {
+			if !slices.Contains(list, dir) {
+				delete(w.watched, dir)
+			}
+		}
+	}
+	for _, dir := range w.Folders {
+		w.enter(dir)
+	}
+}
+
+func (w *Watcher) event(e fsnotify.Event) {
+	if e.Op.Has(fsnotify.Remove) || e.Op.Has(fsnotify.Rename) {
+		delete(w.watched, e.Name)
+		delete(w.waiting, e.Name)
+		delete(w.known, e.Name)
+	}
+	if !e.Op.Has(fsnotify.Create) && !e.Op.Has(fsnotify.Write) && !e.Op.Has(fsnotify.Chmod) {
+		return
+	}
+	// Lstat: a link to a folder is not followed, it could lead round.
+	info, err := os.Lstat(e.Name)
+	if err != nil {
+		return
+	}
+	if info.IsDir() {
+		if e.Op.Has(fsnotify.Create) && w.Recursive && w.wantsFolder(e.Name) {
+			w.enter(e.Name)
+		}
+		return
+	}
+	w.look(e.Name)
+}
+
+// look starts or goes on waiting for a file, unless it was told of as it is.
+func (w *Watcher) look(path string) {
+	if !w.wants(path) {
+		return
+	}
+	s, err := stampOf(path)
+	if err != nil || w.known[path] == s {
+		return
+	}
+	if old, ok := w.waiting[path]; ok && old.last == s {
+		return
+	}
+	if len(w.known)+len(w.waiting) >= maxFiles {
+		return
+	}
+	w.waiting[path] = wait{last: s, due: w.Clock.Now().Add(w.Debounce)}
+}
+
+// settle tells of the files whose wait is over and that did not change in it.
+func (w *Watcher) settle(ctx context.Context) {
+	now := w.Clock.Now()
+	var ready []string
+	for path, it := range w.waiting {
+		if it.due.After(now) {
+			continue
+		}
+		s, err := stampOf(path)
+		if err != nil {
+			delete(w.waiting, path)
+			continue
+		}
+		if s != it.last {
+			w.waiting[path] = wait{last: s, due: now.Add(w.Debounce)}
+			continue
+		}
+		ready = append(ready, path)
+	}
+	slices.Sort(ready)
+	for _, path := range ready {
+		if ctx.Err() != nil {
+			return
+		}
+		it := w.waiting[path]
+		if err := w.Found(ctx, path); err != nil {
+			w.log().Error("a file was found and could not be taken; it is tried again at the next scan", "path", path, "error", err)
+		} else {
+			w.known[path] = it.last
+		}
+		delete(w.waiting, path)
+	}
+}
+
+func (w *Watcher) next() (time.Time, bool) {
+	var due time.Time
+	for _, it := range w.waiting {
+		if due.IsZero() || it.due.Before(due) {
+			due = it.due
+		}
+	}
+	return due, !due.IsZero()
+}
+
+func (w *Watcher) count() { w.busy.Store(int64(len(w.waiting))) }
+
+func (w *Watcher) wantsFolder(path string) bool {
+	name := filepath.Base(path)
+	if strings.HasPrefix(name, ".") || name == "__pycache__" {
+		return false
+	}
+	for _, skip := range w.Skip {
+		if path == skip {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *Watcher) wants(path string) bool {
+	name := filepath.Base(path)
+	if strings.HasPrefix(name, ".") || OwnFile(name) {
+		return false
+	}
+	for _, p := range w.Patterns {
+		if ok, err := filepath.Match(p, name); ok && err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// OwnFile reports whether a file name is one that kernelwright gives to what
+// it writes.
+func OwnFile(name string) bool {
+	return slices.ContainsFunc(ownSuffixes, func(s string) bool { return strings.HasSuffix(name, s) })
+}
+
+func stampOf(path string) (stamp, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return stamp{}, err
+	}
+	if !info.Mode().IsRegular() {
+		return stamp{}, fmt.Errorf("%s is not a regular file", path)
+	}
+	s := stamp{size: info.Size(), mtime: info.ModTime()}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		s.inode = st.Ino
+	}
+	return s, nil
+}

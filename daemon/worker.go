@@ -1,0 +1,438 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/store"
+)
+
+// Tunables of the worker.
+const (
+	// DefaultGrace is how long a round in progress may go on after a stop was
+	// asked for. A round takes seconds; a certification under a minute.
+	DefaultGrace = 30 * time.Second
+	// DefaultAttempts is how often a run is tried before it has failed.
+	DefaultAttempts = 3
+	// retryAfter is the pause before the second attempt; it doubles.
+	retryAfter = 10 * time.Second
+	// keepReference is the kind under which a run's reference is cached, so
+	// that it does not depend on a file that may change before its turn.
+	keepReference = "reference"
+)
+
+// ErrStopped says that a run was asked to stop and can go on later from its
+// last recorded round.
+var ErrStopped = errors.New("stopped; it goes on from its last round")
+
+// Evaluator is what the daemon needs of the hardware: *hwfeedback.Evaluator.
+type Evaluator interface {
+	forge.Evaluator
+	// Inspect reads a reference. A *kernelwright.InvalidTaskError says that it
+	// is no task; any other error is infrastructure.
+	Inspect(ctx context.Context, name, source string) (kernelwright.Task, error)
+	Device() kernelwright.Device
+}
+
+// Worker takes runs from their reference to their results, one at a time.
+type Worker struct {
+	Store     *store.Store
+	Evaluator Evaluator
+	Coder     forge.Coder
+	Judge     forge.Judge
+	Results   Results
+	Attempts  int           // DefaultAttempts where 0
+	Grace     time.Duration // DefaultGrace where 0
+	Clock     Clock         // System where nil
+	Log       *slog.Logger  // may be nil
+	// Share lets a run whose task was optimised before, under the same
+	// settings, take that result: for files that somebody dropped. Who types
+	// `run` wants it run.
+	Share bool
+	// Observe is told of every step of a run; may be nil.
+	Observe func(forge.Event)
+}
+
+// Request is a run that somebody wants.
+type Request struct {
+	Path     string // absolute
+	Name     string
+	Source   string // as decoded
+	Seed     int64
+	Settings forge.Settings
+}
+
+// Done is a run that has ended, with the files that tell of it.
+type Done struct {
+	Data    report.Data
+	Written Written
+	// WriteErr is why some files could not be written. The record is whole.
+	WriteErr error
+}
+
+// Summary is the row that the tables show.
+func (d Done) Summary() report.Summary {
+	s := report.Summarise(d.Data)
+	s.Report, s.Kernel = d.Written.Report(), d.Written.Kernel
+	return s
+}
+
+// newRun is the record of a request.
+func (w *Worker) newRun(q Request) kernelwright.Run {
+	return kernelwright.Run{
+		TaskName: q.Name, Path: q.Path, Device: string(kernelwright.CPUDevice), Strategy: "rounds",
+		Coder: w.Coder.Name(), Judge: w.Judge.Name(), Seed: q.Seed, MaxRounds: q.Settings.Rounds, Settings: q.Settings.String(),
+	}
+}
+
+// Enqueue records a request and its place in the queue.
+func (w *Worker) Enqueue(ctx context.Context, q Request, priority int) (kernelwright.Run, error) {
+	run, err := w.Store.Enqueue(ctx, w.newRun(q), priority)
+	if err != nil {
+		return run, err
+	}
+	return run, w.Store.Put(ctx, keepReference, strconv.FormatInt(run.ID, 10), []byte(q.Source))
+}
+
+// Start records a request that does not wait in the queue, or finds the run of
+// the same reference and settings that was stopped before, to go on with it.
+func (w *Worker) Start(ctx context.Context, q Request) (run kernelwright.Run, resumed bool, err error) {
+	fresh := w.newRun(q)
+	open, err := w.Store.Runs(ctx, store.RunFilter{Path: q.Path, Status: kernelwright.RunRunning})
+	if err != nil {
+		return run, false, err
+	}
+	for _, old := range open {
+		source, err := w.reference(ctx, old)
+		if err == nil && source == q.Source && sameRequest(old, fresh) {
+			return old, true, nil
+		}
+	}
+	fresh.Status, fresh.StartedMS = kernelwright.RunRunning, w.clock().Now().UnixMilli()
+	run, err = w.Store.CreateRun(ctx, fresh)
+	if err != nil {
+		return run, false, err
+	}
+	return run, false, w.Store.Put(ctx, keepReference, strconv.FormatInt(run.ID, 10), []byte(q.Source))
+}
+
+// Refuse records a request whose file cannot even be read as a reference, and
+// writes the report that says why.
+func (w *Worker) Refuse(ctx context.Context, q Request, why *kernelwright.InvalidTaskError) (Done, error) {
+	run := w.newRun(q)
+	now := w.clock().Now().UnixMilli()
+	run.Status, run.Reason, run.Hint, run.Detail = kernelwright.RunInvalid, why.Reason, why.Hint, why.Traceback
+	run.StartedMS, run.FinishedMS = now, now
+	run, err := w.Store.CreateRun(ctx, run)
+	if err != nil {
+		return Done{}, err
+	}
+	done := Done{Data: report.Data{Run: run}}
+	done.Written, done.WriteErr = w.Results.Write(q.Path, done.Data)
+	return done, nil
+}
+
+func sameRequest(a, b kernelwright.Run) bool {
+	return a.Settings == b.Settings && a.Seed == b.Seed && a.Coder == b.Coder && a.Judge == b.Judge && a.Strategy == b.Strategy
+}
+
+// reference returns the text that a run is about.
+func (w *Worker) reference(ctx context.Context, run kernelwright.Run) (string, error) {
+	text, ok, err := w.Store.Get(ctx, keepReference, strconv.FormatInt(run.ID, 10))
+	if err != nil {
+		return "", err
+	}
+	if !ok {
+		return "", &kernelwright.InvalidTaskError{Reason: "its reference was not kept", Hint: "drop the file again"}
+	}
+	return string(text), nil
+}
+
+// Run takes a run to its end and writes its results. Cancelling ctx is a
+// request to stop: the round in progress may finish within Grace, and the
+// error is then ErrStopped. Any other error is infrastructure; job is nil for
+// a run that is not of the queue.
+func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) (Done, error) {
+	hard, release := w.grace(ctx)
+	defer release()
+	// What is recorded at the end of a run is recorded whatever was asked for.
+	record := context.WithoutCancel(ctx)
+	end := func(run kernelwright.Run, files bool) (Done, error) {
+		done := Done{Data: report.Data{Run: run}}
+		done.Data.Run.FinishedMS = w.clock().Now().UnixMilli()
+		data, err := w.load(record, done.Data)
+		if err != nil {
+			return done, err
+		}
+		done.Data = data
+		// First the files: a crash in between repeats the end, and loses none.
+		if files {
+			done.Written, done.WriteErr = w.write(record, data)
+		}
+		if job != nil {
+			err = w.Store.Finish(record, *job, done.Data.Run)
+		} else {
+			err = w.Store.UpdateRun(record, done.Data.Run)
+		}
+		return done, err
+	}
+	run, out, err := w.optimise(hard, ctx.Done(), run)
+	var invalid *kernelwright.InvalidTaskError
+	var shared *sharedError
+	switch {
+	case err == nil:
+		run.Status, run.Stop = out.Status, out.Stop
+		if out.Best == nil {
+			run.Reason = out.Summary
+		}
+		return end(run, true)
+	case errors.As(err, &shared):
+		run.Status, run.Reason = kernelwright.RunDone, shared.Error()
+		done, err := end(run, false)
+		if err != nil {
+			return done, err
+		}
+		return w.reuse(record, done, shared.run)
+	case errors.As(err, &invalid):
+		run.Status, run.Reason, run.Hint, run.Detail = kernelwright.RunInvalid, invalid.Reason, invalid.Hint, invalid.Traceback
+		return end(run, true)
+	case errors.Is(err, forge.ErrHalted) || ctx.Err() != nil:
+		if job != nil {
+			if err := w.Store.Return(record, *job); err != nil {
+				return Done{}, err
+			}
+		}
+		return Done{Data: report.Data{Run: run}}, ErrStopped
+	case job != nil && job.Attempts < w.attempts():
+		pause := retryAfter << min(job.Attempts-1, 6)
+		if rerr := w.Store.Retry(record, *job, w.clock().Now().Add(pause).UnixMilli()); rerr != nil {
+			return Done{}, errors.Join(err, rerr)
+		}
+		w.log().Warn(fmt.Sprintf("a run failed and is tried again in %v", pause), "run", run.ID, "task", run.TaskName, "error", err)
+		return Done{Data: report.Data{Run: run}}, err
+	default:
+		run.Status, run.Reason, run.Hint = kernelwright.RunFailed, err.Error(), "`kernelwright doctor` says what this machine lacks"
+		done, eerr := end(run, true)
+		return done, errors.Join(err, eerr)
+	}
+}
+
+// grace returns a context that outlives a request to stop by Grace.
+func (w *Worker) grace(ctx context.Context) (context.Context, func()) {
+	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	over := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-over:
+			return
+		case <-ctx.Done():
+		}
+		grace := w.Grace
+		if grace == 0 {
+			grace = DefaultGrace
+		}
+		select {
+		case <-over:
+		case <-w.clock().After(grace):
+			cancel()
+		}
+	}()
+	return hard, func() {
+		close(over)
+		<-ended
+		cancel()
+	}
+}
+
+// sharedError says that a task was optimised before.
+type sharedError struct{ run kernelwright.Run }
+
+func (e *sharedError) Error() string {
+	return fmt.Sprintf("the same task as run %d: its result counts", e.run.ID)
+}
+
+// optimise inspects the reference and runs the rounds.
+func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelwright.Run) (kernelwright.Run, forge.Outcome, error) {
+	source, err := w.reference(ctx, run)
+	if err != nil {
+		return run, forge.Outcome{}, err
+	}
+	settings, err := forge.ParseSettings(run.Settings)
+	if err != nil {
+		return run, forge.Outcome{}, err
+	}
+	task, err := w.Evaluator.Inspect(ctx, run.TaskName, source)
+	if err != nil {
+		return run, forge.Outcome{}, err
+	}
+	// The name is the file's: two files may hold the same task.
+	task.Name = run.TaskName
+	device := w.Evaluator.Device()
+	if err := w.Store.SaveTask(ctx, task); err != nil {
+		return run, forge.Outcome{}, err
+	}
+	if err := w.Store.SaveDevice(ctx, device); err != nil {
+		return run, forge.Outcome{}, err
+	}
+	rounds, err := w.Store.Rounds(ctx, run.ID)
+	if err != nil {
+		return run, forge.Outcome{}, err
+	}
+	if len(rounds) > 0 && run.DeviceKey != device.Key {
+		return run, forge.Outcome{}, fmt.Errorf("run %d was begun on another device or with other versions, and verdicts of two are never mixed", run.ID)
+	}
+	run.Task, run.Device, run.DeviceKey = task.Fingerprint, device.String(), device.Key
+	if err := w.Store.UpdateRun(ctx, run); err != nil {
+		return run, forge.Outcome{}, err
+	}
+	if w.Share && len(rounds) == 0 {
+		if earlier, ok, err := w.earlier(ctx, run); err != nil || ok {
+			if err == nil {
+				err = &sharedError{earlier}
+			}
+			return run, forge.Outcome{}, err
+		}
+	}
+	strategy := &forge.Rounds{
+		Coder: w.Coder, Judge: w.Judge, Evaluator: w.Evaluator, Recorder: w.Store, Device: device, Settings: settings,
+		Now: w.clock().Now, Observe: w.Observe, Halt: halt,
+	}
+	out, err := strategy.Run(ctx, run, task)
+	return run, out, err
+}
+
+// earlier finds a run of the same task, device and settings that ended well.
+func (w *Worker) earlier(ctx context.Context, run kernelwright.Run) (kernelwright.Run, bool, error) {
+	runs, err := w.Store.Runs(ctx, store.RunFilter{Task: run.Task, DeviceKey: run.DeviceKey, Status: kernelwright.RunDone})
+	if err != nil {
+		return kernelwright.Run{}, false, err
+	}
+	for _, old := range runs {
+		// A shared run has no rounds of its own; the one it points to follows.
+		if old.ID != run.ID && old.Best != nil && sameRequest(old, run) {
+			return old, true, nil
+		}
+	}
+	return kernelwright.Run{}, false, nil
+}
+
+// reuse writes the results of an earlier run for the files of this one.
+func (w *Worker) reuse(ctx context.Context, done Done, earlier kernelwright.Run) (Done, error) {
+	data, err := Load(ctx, w.Store, earlier.ID)
+	if err != nil {
+		return done, err
+	}
+	path := done.Data.Run.Path
+	done.Data = data
+	done.Data.Run.TaskName = done.Data.Task.Name
+	done.Written, done.WriteErr = w.Results.Write(path, data)
+	return done, nil
+}
+
+// load completes the data of a run that is about to be recorded as ended.
+func (w *Worker) load(ctx context.Context, d report.Data) (report.Data, error) {
+	run := d.Run
+	d, err := Load(ctx, w.Store, run.ID)
+	if err != nil {
+		return d, err
+	}
+	run.Best = d.Run.Best
+	d.Run = run
+	if d.Task.Source == "" {
+		if source, err := w.reference(ctx, run); err == nil {
+			d.Task.Source = source
+		}
+	}
+	return d, nil
+}
+
+// Load gathers what a report shows of a run. A run that never came to have a
+// task or a device has none in it.
+func Load(ctx context.Context, s *store.Store, id int64) (report.Data, error) {
+	var d report.Data
+	var err error
+	if d.Run, err = s.Run(ctx, id); err != nil {
+		return d, err
+	}
+	if d.Rounds, err = s.Rounds(ctx, id); err != nil {
+		return d, err
+	}
+	if d.Task, err = s.RunTask(ctx, id); err != nil && !errors.Is(err, store.ErrNotFound) {
+		return d, err
+	}
+	if d.Device, err = s.RunDevice(ctx, id); err != nil && !errors.Is(err, store.ErrNotFound) {
+		return d, err
+	}
+	return d, nil
+}
+
+// write writes the results for the file that the run is about and for every
+// other one with the same content. A file that has changed since is left to
+// the run of its new content.
+func (w *Worker) write(ctx context.Context, d report.Data) (Written, error) {
+	files, err := w.Store.Files(ctx)
+	if err != nil {
+		return Written{}, err
+	}
+	paths := []string{d.Run.Path}
+	for _, f := range files {
+		switch {
+		case f.Path == d.Run.Path:
+			if w.Share && f.RunID != 0 && f.RunID != d.Run.ID {
+				paths[0] = ""
+			}
+		case f.RunID == d.Run.ID:
+			paths = append(paths, f.Path)
+		}
+	}
+	var first Written
+	var errs []error
+	for i, path := range paths {
+		if path == "" {
+			continue
+		}
+		if w.Results.Folder == "" {
+			if _, err := os.Stat(filepath.Dir(path)); err != nil && i > 0 {
+				continue // a copy whose folder has gone
+			}
+		}
+		written, err := w.Results.Write(path, d)
+		errs = append(errs, err)
+		if i == 0 {
+			first = written
+		}
+	}
+	return first, errors.Join(errs...)
+}
+
+func (w *Worker) attempts() int {
+	if w.Attempts == 0 {
+		return DefaultAttempts
+	}
+	return w.Attempts
+}
+
+func (w *Worker) clock() Clock {
+	if w.Clock == nil {
+		return System{}
+	}
+	return w.Clock
+}
+
+func (w *Worker) log() *slog.Logger {
+	if w.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return w.Log
+}

@@ -1,0 +1,176 @@
+package report
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+//go:embed report.html.tmpl
+var pageText string
+
+var page = template.Must(template.New("report").Funcs(template.FuncMap{
+	"clean": func(s string) string { return cut(Clean(s)) },
+	"line":  Line,
+	"say":   func(s string) string { return sentence(Line(s)) },
+	"ms":    Milliseconds,
+	"speed": Speedup,
+	"share": Percent,
+	"num":   digits,
+	"scale": func(v float64) string { return fmt.Sprintf("%.1f%%", 100*min(max(v, 0), 1)) },
+	"mid":   func(a, b float64) float64 { return (a + b) / 2 },
+	"add":   func(a, b float64) float64 { return a + b },
+}).Parse(pageText))
+
+// pageData is the page with everything decided, so that the template only
+// places.
+type pageData struct {
+	Name, Headline    string
+	Status, Class     string
+	Reason, Hint      string
+	Detail            string
+	Flags             []string
+	Cards             []fact
+	Chart             *chart
+	Times             []timeRow
+	TimeNotes         []string
+	Rounds            []pageRound
+	Stop              string
+	Precision         string
+	Seeds             int
+	Level             string
+	Families          []kernelwright.FamilyReport
+	Findings          []fact
+	Facts             []fact
+	Notes             []string
+	Operators         []kernelwright.OperatorShare
+	Reference         string
+	Version, Finished string
+	Run               int64
+}
+
+type pageRound struct {
+	Index          int
+	Kept           bool
+	Status, Class  string
+	MS             float64
+	Speedup        *kernelwright.Speedup
+	Headroom       float64
+	Note, Said     string
+	Origin         string
+	Reason, Hint   string
+	Uncertified    string
+	Evidence       []string
+	Errors         []kernelwright.Diagnostic
+	Output, Log    string
+	Kind           string
+	Feedback       []fact
+	Numbers        []fact
+	Metrics        []fact
+	Costs          []fact
+	Vectorised     []kernelwright.Diagnostic
+	Missed         []kernelwright.Diagnostic
+	Source         []string
+	Diff           []DiffLine
+	Same, HasFirst bool
+}
+
+// HTML writes the report as one page that loads nothing from anywhere.
+func HTML(w io.Writer, d Data) error {
+	best, v, ok := Best(d.Rounds)
+	s := Summarise(d)
+	p := pageData{
+		Name: Line(name(d)), Headline: headline(d), Status: strings.ReplaceAll(Line(s.Status), "_", " "), Class: "failed",
+		Reason: d.Run.Reason, Hint: d.Run.Hint, Detail: d.Run.Detail,
+		Stop: stopSentence(d.Run.Stop), Facts: facts(d, v), Notes: d.Task.Notes, Reference: d.Task.Source,
+		Version: kernelwright.Version, Finished: when(d.Run.FinishedMS), Run: d.Run.ID,
+	}
+	if d.Run.Status == kernelwright.RunRunning || d.Run.Status == kernelwright.RunQueued {
+		p.Class = "open"
+	}
+	for _, f := range flagsOf(d, v) {
+		p.Flags = append(p.Flags, FlagText(f))
+	}
+	if ok {
+		p.Class = statusClass(v.Status)
+		p.Cards = cards(d, s, v)
+		p.Times, p.TimeNotes = timeRows(v), timeNotes(v)
+		p.Precision, p.Seeds, p.Level = v.Correctness.Precision, v.Correctness.Seeds, levelText(v.Level)
+		p.Families, p.Findings = v.Correctness.Families, findings(v)
+		p.Operators = v.Work.Operators
+	}
+	if c, drawn := newChart(d); drawn {
+		p.Chart = &c
+	}
+	for i, r := range d.Rounds {
+		var before *kernelwright.Round
+		if i > 0 {
+			before = &d.Rounds[i-1]
+		}
+		p.Rounds = append(p.Rounds, newPageRound(r, before, ok && r.Index == best.Index))
+	}
+	return page.Execute(w, p)
+}
+
+func cards(d Data, s Summary, v kernelwright.Verdict) []fact {
+	out := []fact{{"this kernel", Milliseconds(v.CandidateMS)}}
+	for _, n := range BaselineNames(v.Baselines) {
+		out = append(out, fact{n, Milliseconds(v.Baselines[n])})
+	}
+	if v.Speedup != nil {
+		out = append(out, fact{"speedup", Speedup(v.Speedup)})
+	}
+	return append(out, fact{"headroom", Percent(v.Headroom)}, fact{"rounds", fmt.Sprintf("%d of %d", s.Rounds, max(d.Run.MaxRounds, s.Rounds))})
+}
+
+func newPageRound(r kernelwright.Round, before *kernelwright.Round, kept bool) pageRound {
+	v := r.Verdict
+	class := statusClass(v.Status)
+	if kept && r.Certificate != nil {
+		class = statusClass(r.Certificate.Status)
+	}
+	p := pageRound{
+		Index: r.Index, Kept: kept, Status: statusOf(r), Class: class, MS: v.CandidateMS, Speedup: v.Speedup, Headroom: v.Headroom,
+		Note: r.Candidate.Note, Said: saying(r), Origin: r.Candidate.Origin, Reason: v.Reason, Hint: v.Hint, Evidence: v.Evidence,
+		Errors: v.Build.Errors, Output: v.Output, Vectorised: v.Build.Vectorised, Missed: v.Build.Missed,
+		Source: splitLines(cut(Clean(r.Candidate.Source))),
+	}
+	if !v.Status.OK() {
+		p.Log = v.Build.Log
+	}
+	if c := r.Certificate; c != nil && c.Status != kernelwright.Certified {
+		p.Uncertified = c.Reason
+	}
+	if f := r.Feedback; f != nil {
+		p.Kind, p.Feedback, p.Numbers = string(f.Kind), feedbackFacts(*f), numbers(f.Evidence)
+	}
+	p.Metrics, p.Costs = numbers(v.Metrics), numbers(v.CostS)
+	if before == nil {
+		p.HasFirst = true
+		return p
+	}
+	p.Diff = Diff(Clean(before.Candidate.Source), Clean(r.Candidate.Source))
+	p.Same = before.Candidate.Source == r.Candidate.Source
+	return p
+}
+
+func numbers(m map[string]float64) []fact {
+	var out []fact
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, fact{Line(k), digits(m[k])})
+	}
+	return out
+}
+
+func stopSentence(s kernelwright.StopReason) string {
+	if s == "" {
+		return ""
+	}
+	return "The run stopped: " + stopText(s) + "."
+}

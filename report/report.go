@@ -1,0 +1,192 @@
+// Package report turns a recorded run into what people keep: a certificate, a
+// Markdown report, one self-contained HTML page, and the table that a command
+// ends with. It computes nothing that the record does not hold. Sources, logs
+// and compiler output in it are foreign text, and are treated as such.
+package report
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// Data is one run with everything that a report of it shows. Rounds are in
+// order, oldest first.
+type Data struct {
+	Run    kernelwright.Run
+	Task   kernelwright.Task
+	Device kernelwright.Device
+	Rounds []kernelwright.Round
+}
+
+// Summary is what a run came to.
+type Summary struct {
+	Task     string             `json:"task"`
+	Run      int64              `json:"run"`
+	Status   string             `json:"status"` // of the run while it has no kernel, else of the verdict
+	Reason   string             `json:"reason,omitempty"`
+	Hint     string             `json:"hint,omitempty"`
+	Stop     string             `json:"stop,omitempty"`
+	Rounds   int                `json:"rounds"`
+	Round    int                `json:"round"` // of the best kernel; -1 where there is none
+	MS       float64            `json:"candidate_ms"`
+	Baseline map[string]float64 `json:"baselines"`
+
+	Speedup  *kernelwright.Speedup   `json:"speedup"`
+	Headroom float64                 `json:"headroom"`
+	Flags    []kernelwright.TaskFlag `json:"flags,omitempty"`
+	Report   string                  `json:"report,omitempty"` // path, where one was written
+	Kernel   string                  `json:"kernel,omitempty"`
+}
+
+// Best returns the round whose kernel the run kept, and the verdict that
+// counts for it: the certificate where there is one. With none certified it
+// is the fastest correct one, and false says that there is none either.
+func Best(rounds []kernelwright.Round) (kernelwright.Round, kernelwright.Verdict, bool) {
+	var best kernelwright.Round
+	var verdict kernelwright.Verdict
+	found, certified := false, false
+	for _, r := range rounds {
+		v, c := r.Verdict, false
+		if r.Certificate != nil && r.Certificate.Status == kernelwright.Certified {
+			v, c = *r.Certificate, true
+		}
+		if !v.Status.OK() || certified && !c {
+			continue
+		}
+		if found && certified == c && !faster(v, verdict) {
+			continue
+		}
+		best, verdict, found, certified = r, v, true, c
+	}
+	return best, verdict, found
+}
+
+func faster(a, b kernelwright.Verdict) bool {
+	if a.CandidateMS <= 0 || b.CandidateMS <= 0 {
+		return a.CandidateMS > 0
+	}
+	return a.CandidateMS < b.CandidateMS
+}
+
+// Summarise reduces a run to one row.
+func Summarise(d Data) Summary {
+	s := Summary{
+		Task: d.Run.TaskName, Run: d.Run.ID, Status: string(d.Run.Status), Reason: d.Run.Reason, Hint: d.Run.Hint,
+		Stop: string(d.Run.Stop), Rounds: len(d.Rounds), Round: -1, Flags: d.Task.Flags, Baseline: map[string]float64{},
+	}
+	if s.Task == "" {
+		s.Task = d.Task.Name
+	}
+	r, v, ok := Best(d.Rounds)
+	if !ok {
+		if n := len(d.Rounds); n > 0 && d.Run.Status == kernelwright.RunDone {
+			last := d.Rounds[n-1].Verdict
+			s.Status = string(last.Status)
+			if s.Reason == "" {
+				s.Reason = last.Reason
+			}
+			if last.Baselines != nil {
+				s.Baseline = last.Baselines
+			}
+		}
+		return s
+	}
+	s.Round, s.Status, s.MS, s.Speedup, s.Headroom = r.Index, string(v.Status), v.CandidateMS, v.Speedup, v.Headroom
+	if v.Baselines != nil {
+		s.Baseline = v.Baselines
+	}
+	return s
+}
+
+// baselineOrder is how people read them; others follow by name.
+var baselineOrder = []string{"eager", "compile", "max-autotune", "max-autotune-no-cudagraphs"}
+
+// BaselineNames returns the names in the order in which people read them.
+func BaselineNames[V any](m map[string]V) []string {
+	names := slices.Sorted(maps.Keys(m))
+	slices.SortStableFunc(names, func(a, b string) int { return rank(a) - rank(b) })
+	return names
+}
+
+func rank(name string) int {
+	if i := slices.Index(baselineOrder, name); i >= 0 {
+		return i
+	}
+	return len(baselineOrder)
+}
+
+// flagTexts says what each flag means to somebody who would use the kernel.
+var flagTexts = map[kernelwright.TaskFlag]string{
+	kernelwright.FlagConstantOutput:     "the reference's output does not vary at all: a program that ignores its work could look right",
+	kernelwright.FlagIgnoresInput:       "the reference's output does not depend on any input: a program that ignores them could look right",
+	kernelwright.FlagIgnoresWeights:     "the reference's output does not depend on any parameter",
+	kernelwright.FlagStochastic:         "two runs of the reference on the same input differ beyond rounding",
+	kernelwright.FlagTrainModeOnly:      "the reference behaves differently in train mode; it was evaluated in eval mode, where it is deterministic",
+	kernelwright.FlagIllConditioned:     "the reference is ill-conditioned: the last bit of an input moves the output by over 1 %",
+	kernelwright.FlagNonFiniteReference: "the reference itself gives NaN or infinity on its own inputs",
+}
+
+// FlagText returns the sentence for a flag.
+func FlagText(f kernelwright.TaskFlag) string {
+	if s, ok := flagTexts[f]; ok {
+		return s
+	}
+	return Clean(strings.ReplaceAll(string(f), "_", " "))
+}
+
+// flagsOf joins the flags of the task and of the verdict that counts.
+func flagsOf(d Data, v kernelwright.Verdict) []kernelwright.TaskFlag {
+	out := slices.Clone(d.Task.Flags)
+	for _, f := range v.Flags {
+		if !slices.Contains(out, f) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// headline is the run in one sentence.
+func headline(d Data) string {
+	_, v, ok := Best(d.Rounds)
+	if !ok {
+		switch d.Run.Status {
+		case kernelwright.RunInvalid, kernelwright.RunDeclined, kernelwright.RunFailed:
+			return Clean(d.Run.Reason)
+		case kernelwright.RunQueued:
+			return "Not started yet."
+		case kernelwright.RunRunning:
+			return "No correct candidate so far."
+		default:
+			return "No candidate was correct."
+		}
+	}
+	kept := "certified"
+	if v.Status != kernelwright.Certified {
+		kept = "correct, not certified"
+	}
+	s := v.Speedup
+	if s == nil {
+		return "A kernel is " + kept + "; it was not timed."
+	}
+	against := Clean(s.Against)
+	switch {
+	case s.Wins(0):
+		return fmt.Sprintf("%s the speed of %s (%s), %s.", times(s.Value), against, interval(*s), kept)
+	case s.High < 1:
+		return fmt.Sprintf("Slower than %s: %s (%s), %s.", against, times(s.Value), interval(*s), kept)
+	default:
+		return fmt.Sprintf("No measurable difference to %s: %s (%s), %s.", against, times(s.Value), interval(*s), kept)
+	}
+}
+
+func when(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return time.UnixMilli(ms).UTC().Format("2006-01-02 15:04:05 UTC")
+}

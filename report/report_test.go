@@ -1,0 +1,342 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+func yes() *bool { b := true; return &b }
+
+func verdict(status kernelwright.Status, ms, speed float64) kernelwright.Verdict {
+	v := kernelwright.Verdict{Status: status, Level: kernelwright.Quick, CostS: map[string]float64{"build": 0.3, "time": 0.9}}
+	if ms == 0 {
+		v.Reason = "row 3 differs by 0.5, the bound is 1e-6"
+		v.Build.Errors = []kernelwright.Diagnostic{{Line: 7, Message: "expected ';' before '}' token"}}
+		return v
+	}
+	v.CandidateMS = ms
+	v.Baselines = map[string]float64{"max-autotune": 3.1, "eager": 4.2, "compile": 3}
+	v.Speedup = &kernelwright.Speedup{Value: speed, Low: speed * 0.95, High: speed * 1.05, Against: "compile"}
+	v.Speedups = map[string]kernelwright.Speedup{"eager": {Value: speed * 1.4, Low: speed * 1.3, High: speed * 1.5, Against: "eager"}}
+	v.Headroom = 0.7
+	v.Floor = kernelwright.Floor{MS: ms * 0.7, Bound: "memory", Bytes: 1 << 24}
+	v.Metrics = map[string]float64{"achieved_gbs": 13.2, "memory_share": 0.61}
+	v.Timing = kernelwright.TimingReport{
+		Candidate: kernelwright.Measurement{MedianMS: ms, P25MS: ms * .99, P75MS: ms * 1.01, LowMS: ms * .98, HighMS: ms * 1.02, Repetitions: 60, Clock: "event"},
+		Baselines: map[string]kernelwright.Measurement{"eager": {MedianMS: 4.2, LowMS: 4.1, HighMS: 4.3}},
+		Threads:   2, Protocol: "interleaved",
+	}
+	v.Correctness = kernelwright.CorrectnessReport{
+		Precision: "float32", Seeds: 10, KernelBench: yes(), Deterministic: yes(),
+		Families: []kernelwright.FamilyReport{
+			{Name: "base", Gates: true, Passed: true, Seeds: 10, MaxError: 1e-7, MaxBound: 4e-6, RMSError: 1e-8, RMSBound: 1e-6},
+			{Name: "near_overflow", Passed: false, Seeds: 10, Note: "compile fails it"},
+		},
+	}
+	v.Work = kernelwright.WorkReport{Custom: 0.97, PyTorch: 0.03, Operators: []kernelwright.OperatorShare{{Name: "softmax", Kind: "custom", Share: .97, Calls: 1}}}
+	return v
+}
+
+func finished() Data {
+	exported := "import torch\nclass ModelNew: ...\n"
+	certificate := verdict(kernelwright.Certified, 1.4, 2.14)
+	certificate.Level = kernelwright.Certify
+	certificate.Exported, certificate.ExportedSHA256 = exported, kernelwright.HashText(exported)
+	certificate.Versions = map[string]string{"torch": "2.11.0", "python": "3.11.2"}
+	source := "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return lib.softmax(x)\n"
+	return Data{
+		Run: kernelwright.Run{
+			ID: 3, TaskName: "softmax", Device: "cpu", Strategy: "rounds", Coder: "builtin", Judge: "rules", MaxRounds: 10,
+			Status: kernelwright.RunDone, Stop: kernelwright.StopNoProgress, StartedMS: 1_790_000_000_000, FinishedMS: 1_790_000_060_000,
+		},
+		Task: kernelwright.Task{
+			Fingerprint: strings.Repeat("ab", 32), Name: "softmax", Source: "class Model: ...\n",
+			Inputs: []kernelwright.TensorSpec{{Shape: []int{2048, 1024}, DType: "float32"}}, Operators: []string{"aten.softmax"},
+			Operations: 10_000_000, LeastBytes: 16 << 20, Notes: []string{"evaluated in eval mode"},
+		},
+		Device: kernelwright.Device{Kind: kernelwright.CPUDevice, Name: "a CPU", Ceilings: kernelwright.Ceilings{MemoryGBs: 20, CacheGBs: 80, FP32GFLOPs: 100}},
+		Rounds: []kernelwright.Round{
+			{Index: 0, Candidate: kernelwright.Candidate{Source: source, Origin: "builtin", Note: "three passes"}, Verdict: verdict(kernelwright.Correct, 2.2, 1.36),
+				Feedback: &kernelwright.Feedback{Kind: kernelwright.Optimisation, Bottleneck: "memory traffic", Method: "fuse two passes", Plan: "read the row once",
+					Evidence: map[string]float64{"achieved_gbs": 13.2}, Knobs: map[string]int{"passes": 2}, Rule: "memory"}},
+			{Index: 1, Candidate: kernelwright.Candidate{Source: strings.Replace(source, "softmax", "softmax2", 1), Note: "two passes"}, Verdict: verdict(kernelwright.Wrong, 0, 0)},
+			{Index: 2, Candidate: kernelwright.Candidate{Source: strings.Replace(source, "softmax", "softmax3", 1), Note: "two passes, online"},
+				Verdict: verdict(kernelwright.Correct, 1.4, 2.14), Certificate: &certificate},
+			{Index: 3, Candidate: kernelwright.Candidate{Source: strings.Replace(source, "softmax", "softmax3", 1)}, Verdict: verdict(kernelwright.Correct, 1.5, 2)},
+		},
+	}
+}
+
+func pages(t *testing.T, d Data) (html, markdown string) {
+	t.Helper()
+	var h, m bytes.Buffer
+	if err := HTML(&h, d); err != nil {
+		t.Fatal(err)
+	}
+	if err := Markdown(&m, d); err != nil {
+		t.Fatal(err)
+	}
+	if dir := os.Getenv("KERNELWRIGHT_TEST_REPORTS"); dir != "" {
+		base := filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "_"))
+		_ = os.WriteFile(base+".html", h.Bytes(), 0o600)
+		_ = os.WriteFile(base+".md", m.Bytes(), 0o600)
+	}
+	return h.String(), m.String()
+}
+
+func TestAFinishedRun(t *testing.T) {
+	d := finished()
+	html, markdown := pages(t, d)
+	for _, want := range []string{"2.14×", "compile", "certified", "2.03", "read the row once", "achieved_gbs", "near_overflow", "softmax3", "evaluated in eval mode", "a CPU"} {
+		if !strings.Contains(strings.ToLower(html), strings.ToLower(want)) {
+			t.Errorf("the page lacks %q", want)
+		}
+		if !strings.Contains(strings.ToLower(strings.ReplaceAll(markdown, `\`, "")), strings.ToLower(want)) {
+			t.Errorf("the Markdown lacks %q", want)
+		}
+	}
+	if !strings.Contains(html, "<svg") || strings.Contains(html, "<script") || strings.Contains(html, "http://") || strings.Contains(html, "https://") {
+		t.Error("the page must draw its chart and load nothing")
+	}
+	s := Summarise(d)
+	if s.Round != 2 || s.Status != "certified" || s.MS != 1.4 || s.Rounds != 4 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestTheCertificateHoldsTheFileToItsHash(t *testing.T) {
+	d := finished()
+	b, exported, ok, err := Certify(d, "softmax.best.py")
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	var c Certificate
+	if err := json.Unmarshal(b, &c); err != nil {
+		t.Fatal(err)
+	}
+	if c.SHA256 != kernelwright.HashText(exported) || c.Verdict.ExportedSHA256 != c.SHA256 || c.Verdict.Exported != "" || c.Versions["torch"] == "" || c.Round != 2 {
+		t.Errorf("%+v", c)
+	}
+	if !bytes.Contains(b, []byte(`"flags": []`)) {
+		t.Error("flags are always written")
+	}
+	d.Rounds[2].Certificate.Exported += "# changed\n"
+	if _, _, _, err := Certify(d, "x"); err == nil {
+		t.Error("a file that is not the certified one must not get its certificate")
+	}
+	d.Rounds[2].Certificate = nil
+	if _, _, ok, err := Certify(d, "x"); ok || err != nil {
+		t.Error("no certificate without certification")
+	}
+}
+
+func TestBestPrefersWhatIsCertified(t *testing.T) {
+	certificate := verdict(kernelwright.Certified, 2, 1.5)
+	failed := verdict(kernelwright.Wrong, 0, 0)
+	rounds := []kernelwright.Round{
+		{Index: 0, Verdict: verdict(kernelwright.Correct, 2, 1.5), Certificate: &certificate},
+		{Index: 1, Verdict: verdict(kernelwright.Correct, 1, 3), Certificate: &failed},
+	}
+	if r, v, ok := Best(rounds); !ok || r.Index != 0 || v.Status != kernelwright.Certified {
+		t.Errorf("round %d, %s", r.Index, v.Status)
+	}
+	if _, _, ok := Best(nil); ok {
+		t.Error("nothing is best of nothing")
+	}
+}
+
+func TestFlagsAreShownWhereverTheKernelIs(t *testing.T) {
+	d := finished()
+	d.Task.Flags = []kernelwright.TaskFlag{kernelwright.FlagConstantOutput}
+	html, markdown := pages(t, d)
+	var table bytes.Buffer
+	if err := Table(&table, []Summary{Summarise(d)}); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"page": html, "Markdown": markdown, "table": table.String()} {
+		if !strings.Contains(text, "does not vary at all") {
+			t.Errorf("the %s hides the flag", name)
+		}
+	}
+}
+
+func TestRunsWithoutAKernel(t *testing.T) {
+	for _, status := range []kernelwright.RunStatus{kernelwright.RunInvalid, kernelwright.RunDeclined, kernelwright.RunFailed, kernelwright.RunQueued, kernelwright.RunRunning, kernelwright.RunDone} {
+		t.Run(string(status), func(t *testing.T) {
+			d := Data{Run: kernelwright.Run{TaskName: "bad", Status: status, Reason: "get_inputs is missing", Hint: "add it", Detail: "Traceback <x>"}}
+			html, markdown := pages(t, d)
+			if !strings.Contains(html, "Get_inputs is missing.") || !strings.Contains(markdown, "What to do: Add it.") || !strings.Contains(html, "Traceback &lt;x&gt;") {
+				t.Error("reason, hint and traceback are shown")
+			}
+			if s := Summarise(d); s.Status != string(status) || s.Round != -1 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+	d := finished()
+	d.Rounds = d.Rounds[1:2]
+	if s := Summarise(d); s.Status != "wrong" || s.Reason == "" {
+		t.Errorf("%+v", s)
+	}
+	pages(t, d)
+}
+
+const hostile = "</pre></code></title></style><script>alert(1)</script>```\n````\n| x | [y](http://evil.example) <img src=x onerror=alert(1)> \x1b[2J\u202e \" ' & {{.}} www.evil.example"
+
+func TestHostileTextsStayTexts(t *testing.T) {
+	d := finished()
+	d.Run.TaskName, d.Run.Reason, d.Run.Hint, d.Run.Detail = hostile, hostile, hostile, hostile
+	d.Task.Name, d.Task.Source, d.Task.Notes, d.Task.Operators = hostile, hostile, []string{hostile}, []string{hostile}
+	d.Task.Flags = []kernelwright.TaskFlag{hostile}
+	for i := range d.Rounds {
+		r := &d.Rounds[i]
+		r.Candidate.Note, r.Candidate.Origin = hostile, hostile
+		r.Candidate.Source += hostile
+		r.Verdict.Reason, r.Verdict.Hint, r.Verdict.Output = hostile, hostile, hostile
+		r.Verdict.Build = kernelwright.BuildReport{Log: hostile, Errors: []kernelwright.Diagnostic{{Line: 1, Message: hostile}}, Missed: []kernelwright.Diagnostic{{Message: hostile}}}
+		r.Verdict.Evidence = []string{hostile}
+		r.Verdict.Metrics = map[string]float64{hostile: 1}
+		r.Feedback = &kernelwright.Feedback{Kind: hostile, Issue: hostile, Plan: hostile, Evidence: map[string]float64{hostile: 1}, Knobs: map[string]int{hostile: 2}}
+		if r.Verdict.Speedup != nil {
+			r.Verdict.Speedup.Against = hostile
+		}
+		if r.Certificate != nil {
+			r.Certificate.Baselines = map[string]float64{hostile: 2}
+			r.Certificate.Versions = map[string]string{hostile: hostile}
+			r.Certificate.Correctness.Families[0].Name = hostile
+			r.Certificate.Work.Operators = []kernelwright.OperatorShare{{Name: hostile, Kind: hostile}}
+		}
+	}
+	html, markdown := pages(t, d)
+	for _, bad := range []string{"<script", "<img", "\x1b", "\u202e"} {
+		if strings.Contains(html, bad) {
+			t.Errorf("the page holds %q", bad)
+		}
+		if bad[0] != '<' && strings.Contains(markdown, bad) {
+			t.Errorf("the Markdown holds %q", bad)
+		}
+	}
+	wellFormed(t, html)
+	inCode, fence := false, ""
+	for line := range strings.Lines(markdown) {
+		line = strings.TrimSuffix(line, "\n")
+		run := len(line) - len(strings.TrimLeft(line, "`"))
+		switch {
+		case inCode && line == fence:
+			inCode = false
+		case !inCode && run >= 3:
+			inCode, fence = true, line[:run]
+		case !inCode && (strings.Contains(line, "<script") && !strings.Contains(line, `\<script`) || strings.Contains(line, "http://")):
+			t.Errorf("markup outside of code: %q", line)
+		}
+	}
+	if inCode {
+		t.Error("a fence is left open")
+	}
+}
+
+// wellFormed reads the page's tags as a strict reader would: each is closed in
+// its order. Void elements and attributes without a value are HTML's own.
+func wellFormed(t *testing.T, html string) {
+	t.Helper()
+	dec := xml.NewDecoder(strings.NewReader(html))
+	dec.Strict, dec.AutoClose, dec.Entity = false, xml.HTMLAutoClose, xml.HTMLEntity
+	var open []string
+	for {
+		tok, err := dec.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch tok := tok.(type) {
+		case xml.StartElement:
+			open = append(open, tok.Name.Local)
+		case xml.EndElement:
+			if len(open) == 0 || open[len(open)-1] != tok.Name.Local {
+				t.Fatalf("</%s> closes %v", tok.Name.Local, open)
+			}
+			open = open[:len(open)-1]
+		}
+	}
+	if len(open) > 0 {
+		t.Errorf("left open: %v", open)
+	}
+}
+
+func TestDiffRebuildsBothTexts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		line := rapid.SampledFrom([]string{"a", "b", "c", ""})
+		a := rapid.SliceOfN(line, 0, 12).Draw(t, "a")
+		b := rapid.SliceOfN(line, 0, 12).Draw(t, "b")
+		var old, new []string
+		for _, l := range compare(a, b) {
+			if l.Op != '+' {
+				old = append(old, l.Text)
+				if a[l.Old-1] != l.Text {
+					t.Fatal("a wrong line number in the old text")
+				}
+			}
+			if l.Op != '-' {
+				new = append(new, l.Text)
+				if b[l.New-1] != l.Text {
+					t.Fatal("a wrong line number in the new text")
+				}
+			}
+		}
+		if strings.Join(old, "\n") != strings.Join(a, "\n") || strings.Join(new, "\n") != strings.Join(b, "\n") {
+			t.Fatalf("%q and %q became %q and %q", a, b, old, new)
+		}
+	})
+	if Diff("a\n", "a\n") != nil {
+		t.Error("the same text has no difference")
+	}
+	long := strings.Repeat("same\n", 40)
+	lines := Diff(long+"x\n", long+"y\n")
+	if len(lines) != 6 || lines[0].Op != '@' || lines[0].Text != "37 lines the same" {
+		t.Errorf("%+v", lines)
+	}
+}
+
+func TestNumbersReadWell(t *testing.T) {
+	for ms, want := range map[float64]string{0: "–", 0.0123: "12.3 µs", 0.00045: "0.450 µs", 1.234: "1.23 ms", 99.96: "100.0 ms", 1234: "1234 ms", 64321: "64.3 s"} {
+		if got := Milliseconds(ms); got != want {
+			t.Errorf("%v: %q, want %q", ms, got, want)
+		}
+	}
+	if Clean("a\x1b[31mb\u202e\r\n") != "a⟨U+001B⟩[31mb⟨U+202E⟩\n" {
+		t.Errorf("%q", Clean("a\x1b[31mb\u202e\r\n"))
+	}
+}
+
+func TestTheTable(t *testing.T) {
+	d := finished()
+	row := Summarise(d)
+	row.Report = "out/softmax.report.html"
+	bad := Summary{Task: "bad", Status: "invalid", Reason: "get_inputs is missing", Hint: "add it", Round: -1}
+	var b bytes.Buffer
+	if err := Table(&b, []Summary{row, bad}); err != nil {
+		t.Fatal(err)
+	}
+	want := `task     rounds  verdict    candidate    eager  compile  max-autotune             speedup  against  headroom  report
+softmax       4  certified    1.40 ms  4.20 ms  3.00 ms       3.10 ms  2.14× [2.03, 2.25]  compile      70 %  out/softmax.report.html
+bad           0  invalid            –        –        –             –                   –  –               –  –
+
+bad: get_inputs is missing (add it)
+`
+	if b.String() != want {
+		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
+	}
+}

@@ -1,0 +1,86 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// Table writes one row a run: what a command ends with.
+func Table(w io.Writer, rows []Summary) error {
+	head := []string{"task", "rounds", "verdict", "candidate", "eager", "compile", "max-autotune", "speedup", "against", "headroom", "report"}
+	left := map[int]bool{0: true, 2: true, 8: true, 10: true}
+	cells := [][]string{head}
+	var notes []string
+	for _, s := range rows {
+		against := "–"
+		if s.Speedup != nil {
+			against = Line(s.Speedup.Against)
+		}
+		path := s.Report
+		if path == "" {
+			path = "–"
+		}
+		status := strings.ReplaceAll(Line(s.Status), "_", " ")
+		if len(s.Flags) > 0 {
+			status += " !"
+		}
+		cells = append(cells, []string{
+			Line(s.Task), fmt.Sprint(s.Rounds), status, Milliseconds(s.MS),
+			Milliseconds(s.Baseline["eager"]), Milliseconds(s.Baseline["compile"]), Milliseconds(s.Baseline["max-autotune"]),
+			Speedup(s.Speedup), against, Percent(s.Headroom), Line(path),
+		})
+		for _, f := range s.Flags {
+			notes = append(notes, fmt.Sprintf("! %s: %s", Line(s.Task), FlagText(f)))
+		}
+		if s.Round < 0 && s.Reason != "" {
+			note := Line(s.Task) + ": " + Line(s.Reason)
+			if s.Hint != "" {
+				note += " (" + Line(s.Hint) + ")"
+			}
+			notes = append(notes, note)
+		}
+	}
+	if err := Columns(w, cells, left); err != nil {
+		return err
+	}
+	if len(notes) > 0 {
+		if _, err := fmt.Fprintln(w, "\n"+strings.Join(notes, "\n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Columns writes rows aligned: the named columns to the left, numbers to the
+// right. The last column is not padded.
+func Columns(w io.Writer, rows [][]string, left map[int]bool) error {
+	var width []int
+	for _, r := range rows {
+		for i, c := range r {
+			if i == len(width) {
+				width = append(width, 0)
+			}
+			width[i] = max(width[i], utf8.RuneCountInString(c))
+		}
+	}
+	var b strings.Builder
+	for _, r := range rows {
+		var line strings.Builder
+		for i, c := range r {
+			if i > 0 {
+				line.WriteString("  ")
+			}
+			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
+			if left[i] {
+				line.WriteString(c + pad)
+			} else {
+				line.WriteString(pad + c)
+			}
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

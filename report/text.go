@@ -1,0 +1,137 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// Clean makes a foreign text safe to show on a terminal and honest to read:
+// control characters, which can move the cursor, and format characters, which
+// can reorder what is read or hide in it, are shown by number. Line feeds and
+// tabs stay.
+func Clean(s string) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	s = strings.ReplaceAll(s, "\r\n", "\n")
+	if !strings.ContainsFunc(s, hidden) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if hidden(r) {
+			fmt.Fprintf(&b, "⟨U+%04X⟩", r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+func hidden(r rune) bool {
+	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029')
+}
+
+// Line is Clean on one line.
+func Line(s string) string {
+	return strings.Join(strings.Fields(Clean(s)), " ")
+}
+
+// Milliseconds writes a time with three digits that mean something.
+func Milliseconds(ms float64) string {
+	switch {
+	case math.IsNaN(ms) || ms <= 0:
+		return "–"
+	case ms < 0.1:
+		return digits(ms*1000) + " µs"
+	case ms < 10000:
+		return digits(ms) + " ms"
+	default:
+		return digits(ms/1000) + " s"
+	}
+}
+
+// digits keeps three significant ones, and never an exponent.
+func digits(v float64) string {
+	a := math.Abs(v)
+	switch {
+	case math.IsNaN(v) || math.IsInf(v, 0):
+		return strconv.FormatFloat(v, 'g', 3, 64)
+	case a == 0:
+		return "0"
+	case a >= 1e15 || a < 1e-6:
+		return strconv.FormatFloat(v, 'e', 2, 64)
+	case a >= 100:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case a >= 10:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	case a >= 1:
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	default:
+		places := 2 - int(math.Floor(math.Log10(a)))
+		return strconv.FormatFloat(v, 'f', places, 64)
+	}
+}
+
+func times(v float64) string { return fmt.Sprintf("%.2f×", v) }
+
+func interval(s kernelwright.Speedup) string {
+	return fmt.Sprintf("95 %% interval %.2f to %.2f", s.Low, s.High)
+}
+
+// Speedup writes a speedup with its interval: "2.10× [2.02, 2.19]".
+func Speedup(s *kernelwright.Speedup) string {
+	if s == nil {
+		return "–"
+	}
+	return fmt.Sprintf("%s [%.2f, %.2f]", times(s.Value), s.Low, s.High)
+}
+
+// Percent writes a share: "62 %".
+func Percent(v float64) string {
+	if v <= 0 || math.IsNaN(v) {
+		return "–"
+	}
+	return fmt.Sprintf("%.0f %%", 100*v)
+}
+
+func shape(t kernelwright.TensorSpec) string {
+	parts := make([]string, len(t.Shape))
+	for i, n := range t.Shape {
+		parts[i] = strconv.Itoa(n)
+	}
+	s := Clean(t.DType) + "[" + strings.Join(parts, ", ") + "]"
+	if t.Name != "" {
+		s = Line(t.Name) + ": " + s
+	}
+	return s
+}
+
+func byteSize(n int64) string {
+	if n <= 0 {
+		return "–"
+	}
+	v, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	i := 0
+	for v >= 1024 && i < len(units)-1 {
+		v /= 1024
+		i++
+	}
+	return digits(v) + " " + units[i]
+}
+
+func count(n int64) string {
+	if n <= 0 {
+		return "–"
+	}
+	v, units := float64(n), []string{"", " k", " M", " G", " T"}
+	i := 0
+	for v >= 1000 && i < len(units)-1 {
+		v /= 1000
+		i++
+	}
+	return digits(v) + units[i]
+}
