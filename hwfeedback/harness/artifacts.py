@@ -16,9 +16,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import toolchain
-
 import kernelwright
+import toolchain
 
 NATIVE, LOAD_INLINE = "native", "load_inline"
 EXTENSION = "torch.utils.cpp_extension"

@@ -21,13 +21,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import compiling
+import kernelwright
 import sandbox
 import toolchain
 from artifacts import LOAD_INLINE, NATIVE, inline_key, native_key
 from forkserver import ForkServer, Worker
 from protocol import Closed, ProtocolError, Timeout
-
-import kernelwright
 
 RULES = "1"  # changes when the same candidate would build to something else
 IMPORT_TIMEOUT = 60.0

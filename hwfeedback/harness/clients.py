@@ -1,4 +1,7 @@
-"""The referee's side of the workers: requests, deadlines, blocks, and private copies of what comes back."""
+"""The referee's side of the workers:
+
+requests, deadlines, blocks, and private copies of what comes back.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ class Spawned(Protocol):
 
 
 class WorkerFailure(Exception):
-    """A worker did not do what it was asked. ``client`` is whose worker it was, None where that is not known."""
+    """A worker did not do what it was asked.
+
+    ``client`` is whose worker it was, None where that is not known.
+    """
 
     client: Client | None = None
 
@@ -53,7 +59,10 @@ class WorkerError(WorkerFailure):
 
 
 class WorkerGone(WorkerFailure):
-    """The worker's process ended, or broke the protocol. The message is a clause: "was killed by signal 11"."""
+    """The worker's process ended, or broke the protocol.
+
+    The message is a clause: "was killed by signal 11".
+    """
 
     def __init__(self, how: str, log: str = "", oom: bool = False) -> None:
         super().__init__(how)
@@ -70,10 +79,15 @@ class WorkerLate(WorkerFailure):
 
 
 _SIGNALS = {
-    4: "an illegal instruction (SIGILL)", 6: "an abort (SIGABRT)", 7: "a bus error (SIGBUS)",
-    8: "an arithmetic fault (SIGFPE)", 9: "SIGKILL, most likely for want of memory", 11: "a segmentation fault (SIGSEGV)",
-    24: "the limit on processor time (SIGXCPU)", 31: "a forbidden system call (SIGSYS)",
-}  # fmt: skip
+    4: "an illegal instruction (SIGILL)",
+    6: "an abort (SIGABRT)",
+    7: "a bus error (SIGBUS)",
+    8: "an arithmetic fault (SIGFPE)",
+    9: "SIGKILL, most likely for want of memory",
+    11: "a segmentation fault (SIGSEGV)",
+    24: "the limit on processor time (SIGXCPU)",
+    31: "a forbidden system call (SIGSYS)",
+}
 
 
 def how_it_ended(exit_: Any) -> str:
@@ -149,7 +163,7 @@ class Client:
         return late
 
     def block(self, name: str, size: int) -> Block:
-        """Returns the block of this name, made and mapped on both sides if it is not there or too small."""
+        """Returns the block of this name; made and mapped on both sides where it is too small."""
         have = self._blocks.get(name)
         if have is not None and have.size >= size:
             return have
@@ -235,7 +249,9 @@ class ReferenceClient(Client):
 
     def draw(self, seed: int) -> tuple[Any, list[torch.Tensor]]:
         """Returns the tree and the tensors of one draw."""
-        msg, fds = self.ask({"op": "draw", "seed": seed}, timeout=self.timeout, doing="get_inputs()")
+        msg, fds = self.ask(
+            {"op": "draw", "seed": seed}, timeout=self.timeout, doing="get_inputs()"
+        )
         return msg["tree"], _private(fds, msg)
 
     def state(self) -> list[torch.Tensor]:
@@ -248,7 +264,12 @@ class ReferenceClient(Client):
             self.ask({"op": "set_state", "layout": layout}, timeout=self.timeout)
 
     def begin_forward(
-        self, tree: Any, inputs: Sequence[torch.Tensor], modes: Sequence[str], *, sources: bool = False
+        self,
+        tree: Any,
+        inputs: Sequence[torch.Tensor],
+        modes: Sequence[str],
+        *,
+        sources: bool = False,
     ) -> None:
         layout = self.put("in", inputs)
         msg = {"op": "forward", "tree": tree, "layout": layout, "modes": list(modes)}
@@ -259,8 +280,8 @@ class ReferenceClient(Client):
     def finish_forward(self) -> list[dict[str, Any]]:
         """Returns a dict per mode: ``error``, or ``tensors``, ``sources``, ``tree``, ``aliases``.
 
-        The tensors live in memory shared with the reference and hold until the next but one forward ends; no
-        candidate ever sees that memory.
+        The tensors live in memory shared with the reference and hold until the next but one
+        forward ends; no candidate ever sees that memory.
         """
         msg, fds = self.finish()
         if fds:
@@ -276,14 +297,17 @@ class ReferenceClient(Client):
                 continue
             own = tensors[r["at"] : r["at"] + r["count"]]
             n = len(r["sources"])
-            sources = [
-                None if s is None else {**s, "values": own[s["at"]]} for s in r["sources"]
-            ]
+            sources = [None if s is None else {**s, "values": own[s["at"]]} for s in r["sources"]]
             results.append({**r, "tensors": own[:n], "sources": sources})
         return results
 
     def forward(
-        self, tree: Any, inputs: Sequence[torch.Tensor], modes: Sequence[str], *, sources: bool = False
+        self,
+        tree: Any,
+        inputs: Sequence[torch.Tensor],
+        modes: Sequence[str],
+        *,
+        sources: bool = False,
     ) -> list[dict[str, Any]]:
         """The same at once; the tensors are the caller's."""
         self.begin_forward(tree, inputs, modes, sources=sources)
@@ -292,7 +316,8 @@ class ReferenceClient(Client):
             if "error" not in r:
                 r["tensors"] = [t.clone() for t in r["tensors"]]
                 r["sources"] = [
-                    None if s is None else {**s, "values": s["values"].clone()} for s in r["sources"]
+                    None if s is None else {**s, "values": s["values"].clone()}
+                    for s in r["sources"]
                 ]
         return results
 
@@ -300,9 +325,13 @@ class ReferenceClient(Client):
 class Answer:
     """What a candidate gave for one forward."""
 
-    def __init__(self, outputs: list[torch.Tensor], problem: str, wrote: list[int], outside: bool) -> None:
+    def __init__(
+        self, outputs: list[torch.Tensor], problem: str, wrote: list[int], outside: bool
+    ) -> None:
         self.outputs = outputs  # private copies
-        self.problem = problem  # one sentence where structure, dtype, shape or aliasing is not the reference's
+        self.problem = (
+            problem  # one sentence where structure, dtype, shape or aliasing is not the reference's
+        )
         self.wrote = wrote  # numbers of the inputs that it changed
         self.outside = outside  # whether it wrote beside them
 
@@ -330,7 +359,9 @@ class CandidateClient(Client):
         msg["standalone"] = standalone
         self.ask(msg, fds, timeout, "importing the candidate")
 
-    def init(self, tree: Any, tensors: Sequence[torch.Tensor], *, eval_mode: bool, timeout: float) -> None:
+    def init(
+        self, tree: Any, tensors: Sequence[torch.Tensor], *, eval_mode: bool, timeout: float
+    ) -> None:
         layout = self.put("init", tensors) if tensors else []
         msg = {"op": "init", "tree": tree, "layout": layout, "eval": eval_mode}
         self.ask(msg, timeout=timeout, doing="constructing ModelNew")
@@ -345,14 +376,24 @@ class CandidateClient(Client):
         return answer.get("changed") is not False
 
     def begin_forward(
-        self, tree: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], output_tree: Any,
+        self,
+        tree: Any,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        output_tree: Any,
         aliases: Sequence[int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         wanted, size = layout_of(outputs)
         out = self.block("out", size)
         out.bytes().fill_(_OUT_BYTE)
         layout = self.put("in", inputs, GUARD)
-        msg = {"op": "forward", "tree": tree, "layout": layout, "outputs": wanted, "output_tree": output_tree}
+        msg = {
+            "op": "forward",
+            "tree": tree,
+            "layout": layout,
+            "outputs": wanted,
+            "output_tree": output_tree,
+        }
         self._pending = (layout, inputs, wanted, list(aliases))
         self.begin(msg, (), self.timeout, "a forward")
 
@@ -364,14 +405,20 @@ class CandidateClient(Client):
         layout, inputs, wanted, aliases = self._pending
         outputs = [v.clone() for v in self._blocks["out"].views(wanted)]
         views = self._blocks["in"].views(layout)
-        wrote = [i for i, (v, t) in enumerate(zip(views, inputs, strict=True)) if not same_bytes(v, t)]
+        wrote = [
+            i for i, (v, t) in enumerate(zip(views, inputs, strict=True)) if not same_bytes(v, t)
+        ]
         outside = not _guards(self._blocks["in"], layout, GUARD).intact(_GUARD_BYTE)
         return Answer(outputs, _misfit(msg, wanted, aliases), wrote, outside)
 
     def trace(self, tree: Any, inputs: Sequence[torch.Tensor]) -> Any:
+        """Returns who did the work of a forward, by the worker's own word. Ends the poisoning."""
+        self.ask({"op": "settle"}, timeout=self.timeout)
         layout = self.put("in", inputs, GUARD)
         msg, _ = self.ask(
-            {"op": "trace", "tree": tree, "layout": layout}, timeout=3 * self.timeout, doing="a traced forward"
+            {"op": "trace", "tree": tree, "layout": layout},
+            timeout=3 * self.timeout,
+            doing="a traced forward",
         )
         return msg.get("trace")
 
@@ -392,11 +439,13 @@ def _misfit(msg: dict[str, Any], wanted: Layout, aliases: list[int]) -> str:
     if not isinstance(specs, list):
         return "its outputs are not described"
     if msg.get("fits") is not True:
-        return f"it returns {len(specs)} tensors in another structure, the reference returns {len(wanted)}"
+        mine, theirs = len(specs), len(wanted)
+        return f"it returns {mine} tensors in another structure, the reference returns {theirs}"
     for i, w in enumerate(wanted):
         got = specs[i] if i < len(specs) and isinstance(specs[i], dict) else {}
         if got.get("shape") != w["shape"]:
-            return f"output {i} has shape {str(got.get('shape'))[:100]}, the reference's has {w['shape']}"
+            shape = str(got.get("shape"))[:100]
+            return f"output {i} has shape {shape}, the reference's has {w['shape']}"
         if got.get("dtype") != w["dtype"]:
             return f"output {i} is {str(got.get('dtype'))[:20]}, the reference's is {w['dtype']}"
     said = msg.get("aliases")

@@ -14,9 +14,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import toolchain
-
 import kernelwright
+import toolchain
 
 COMPILE_TIMEOUT = 180.0
 LOG_KEPT = 16 << 10

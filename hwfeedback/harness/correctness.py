@@ -1,12 +1,15 @@
-"""The gate: when an output is the reference's. Pure functions over tensors; who gets them from where is verify.py's.
+"""The gate: when an output is the reference's.
+
+Pure functions over tensors; who gets them from where is verify.py's.
 
 A floating output passes when, on the maximum and on the root mean square over all its elements,
 
     error <= C1 * E + C2 * C + floor
 
-against the float64 expected value. E is the largest error that an honest float32 computation made on this task: eager's and
-torch.compile's, over all calibration seeds and on the very draw, and that of the reference with float32 rounding
-simulated (noise.py). C is how far the float64 output moves when every input moves by one unit in its last place.
+against the float64 expected value. E is the largest error that an honest float32 computation made
+on this task: eager's and torch.compile's, over all calibration seeds and on the very draw, and
+that of the reference with float32 rounding simulated (noise.py). C is how far the float64 output
+moves when every input moves by one unit in its last place.
 """
 
 from __future__ import annotations
@@ -18,17 +21,21 @@ from typing import Any
 
 import torch
 
-# An honest implementation may add a few roundings where the reference has one, or sum in a worse order; measured,
-# honest rewrites stay within 3 E. TF32 and half precision are past 1000 E element by element and, since their
-# error grows with the square root of a sum's length while the simulated one grows with the length, still past 20 E for dot
-# products over 16384 elements.
+# An honest implementation may add a few roundings where the reference has one, or sum in a worse
+# order; measured, honest rewrites stay within 3 E. TF32 and half precision are past 1000 E element
+# by element and, since their error grows with the square root of a sum's length while the
+# simulated one grows with the length, still past 20 E for dot products over 16384 elements.
 C1 = 8.0
-# C comes from one random pattern of signs; a worse one, or two roundings of an input, moves the output further.
+# C comes from one random pattern of signs; a worse one, or two roundings of an input, moves the
+# output further.
 C2 = 4.0
-# Of the output's root mean square under the base distribution: two units in the last place of a typical element.
+# Of the output's root mean square under the base distribution: two units in the last place of a
+# typical element.
 FLOOR = 2.0**-22
 SMALLEST_NORMAL = 2.0**-126  # below it float32 has denormals, which may be flushed to zero
-OFF = 0.1  # where eager is further than this off float64, relative to the element or to a typical one, nothing is known
+# Where eager is further than this off float64, relative to the element or to a typical one, nothing
+# is known.
+OFF = 0.1
 ILL = 0.01  # a C above this share of the output: the task is ill-conditioned
 SENSITIVE = 100.0  # bounds by which one moved element must change float64, to count
 
@@ -62,7 +69,9 @@ class Noise:
 
     @classmethod
     def from_json(cls, d: dict[str, Any]) -> Noise:
-        return cls(Scale(**d["error"]), Scale(**d["moved"]), Scale(**d["scale"]), float(d["source"]))
+        return cls(
+            Scale(**d["error"]), Scale(**d["moved"]), Scale(**d["scale"]), float(d["source"])
+        )
 
 
 @dataclass
@@ -78,7 +87,9 @@ class Expected:
 
     def private(self) -> Expected:
         """Returns a copy that outlives the reference's blocks."""
-        sources = [None if s is None else {**s, "values": s["values"].clone()} for s in self.sources]
+        sources = [
+            None if s is None else {**s, "values": s["values"].clone()} for s in self.sources
+        ]
         tensors = [t.clone() for t in self.wide], [t.clone() for t in self.eager]
         return Expected(*tensors, sources, self.skips, self.scales, self.own)
 
@@ -112,7 +123,7 @@ def scale_of(t: torch.Tensor) -> Scale:
 def _top(t: torch.Tensor) -> float:
     """Returns the largest magnitude; NaN where there is one."""
     low, high = (float(x) for x in torch.aminmax(t))
-    return math.nan if math.isnan(low) or math.isnan(high) else max(-low, high)
+    return math.nan if math.isnan(low) or math.isnan(high) else max(abs(low), abs(high))
 
 
 def _rms(t: torch.Tensor, top: float, n: int) -> float:
@@ -120,11 +131,16 @@ def _rms(t: torch.Tensor, top: float, n: int) -> float:
         return 0.0
     if _SMALL < top < _LARGE:
         return float(torch.linalg.vector_norm(t, dtype=torch.float64)) / math.sqrt(max(n, 1))
-    return top * float(torch.linalg.vector_norm(t / top, dtype=torch.float64)) / math.sqrt(max(n, 1))
+    return (
+        top * float(torch.linalg.vector_norm(t / top, dtype=torch.float64)) / math.sqrt(max(n, 1))
+    )
 
 
 def error_of(got: torch.Tensor, wide: torch.Tensor, skip: torch.Tensor | None) -> Scale:
-    """Returns the error over all elements but the skipped ones. Infinite where a value is not finite and should be."""
+    """Returns the error over all elements but the skipped ones.
+
+    Infinite where a value is not finite and should be.
+    """
     d = torch.sub(got, wide)
     if not d.numel():
         return Scale()
@@ -139,7 +155,7 @@ def error_of(got: torch.Tensor, wide: torch.Tensor, skip: torch.Tensor | None) -
 
 
 def untrusted(eager: torch.Tensor, wide: torch.Tensor, scale: Scale) -> torch.Tensor | None:
-    """Returns the mask of elements where the reference itself is not to be trusted, or None where there are none."""
+    """Returns the mask of elements where the reference itself is not to be trusted, or None."""
     off = torch.sub(eager, wide).abs_()
     bad = ~(off <= OFF * wide.abs().clamp_(min=scale.rms))  # NaN is bad too
     bad |= ~torch.isfinite(wide) | ~torch.isfinite(eager)
@@ -147,7 +163,10 @@ def untrusted(eager: torch.Tensor, wide: torch.Tensor, scale: Scale) -> torch.Te
 
 
 def complete(e: Expected) -> Expected:
-    """Fills in what is derived from the reference's outputs: scales, eager's own error, elements to skip."""
+    """Fills in what is derived from the reference's outputs:
+
+    scales, eager's own error, elements to skip.
+    """
     for wide, eager in zip(e.wide, e.eager, strict=True):
         if not wide.is_floating_point():
             e.scales.append(Scale())
@@ -181,7 +200,11 @@ def bound_of(noise: Noise, own: Scale, scale: Scale, floor: float) -> Scale:
 
 def kinds(t: torch.Tensor) -> torch.Tensor:
     """Returns 0 for finite, 1 for NaN, 2 for +Inf, 3 for -Inf."""
-    return torch.isnan(t).to(torch.int8) + 2 * torch.isposinf(t).to(torch.int8) + 3 * torch.isneginf(t).to(torch.int8)
+    return (
+        torch.isnan(t).to(torch.int8)
+        + 2 * torch.isposinf(t).to(torch.int8)
+        + 3 * torch.isneginf(t).to(torch.int8)
+    )
 
 
 def compare(
@@ -194,7 +217,10 @@ def compare(
     mask: bool = False,
     exact: bool = False,
 ) -> Outcome:
-    """Compares output i. ``mask``: non-finite values must be where float64 has them. ``exact``: no error at all."""
+    """Compares output i.
+
+    ``mask``: non-finite values must be where float64 has them. ``exact``: no error at all.
+    """
     wide, eager = expected.wide[i], expected.eager[i]
     if not wide.is_floating_point():
         return _discrete(got, wide, eager, expected.sources[i], noise)
@@ -210,7 +236,8 @@ def compare(
                 Scale(math.inf, math.inf),
                 Scale(),
                 0,
-                f"{int(wrong.sum())} of {got.numel()} elements differ in being finite: element {_index(at, got)} is "
+                f"{int(wrong.sum())} of {got.numel()} elements differ in being finite: "
+                f"element {_index(at, got)} is "
                 f"{names[int(mine.view(-1)[at])]}, expected {names[int(theirs.view(-1)[at])]}",
             )
         nonfinite = theirs != 0
@@ -243,14 +270,19 @@ def _floating_reason(
     flat = d.view(-1)
     at = int(flat.argmax())
     over = int((flat > bound.max).sum())
-    values = f"element {_index(at, got)} is {float(got.view(-1)[at]):.7g}, expected {float(wide.view(-1)[at]):.7g}"
+    mine, theirs = float(got.view(-1)[at]), float(wide.view(-1)[at])
+    values = f"element {_index(at, got)} is {mine:.7g}, expected {theirs:.7g}"
     if not math.isfinite(error.max):
         bad = int((~torch.isfinite(got) & torch.isfinite(wide)).sum())
         return f"{bad} of {got.numel()} elements are not finite: {values}"
     if over:
-        return f"{over} of {got.numel()} elements are off by more than {bound.max:.3g}, at most {error.max:.3g}: {values}"
+        return (
+            f"{over} of {got.numel()} elements are off by more than {bound.max:.3g}, "
+            f"at most {error.max:.3g}: {values}"
+        )
     return (
-        f"the root mean square error is {error.rms:.3g}, allowed {bound.rms:.3g}; the largest is {error.max:.3g}: {values}"
+        f"the root mean square error is {error.rms:.3g}, allowed {bound.rms:.3g}; "
+        f"the largest is {error.max:.3g}: {values}"
     )
 
 
@@ -282,7 +314,8 @@ def _discrete(
         Scale(math.inf, math.inf),
         allowed,
         n - wrong,
-        f"{wrong} of {got.numel()} elements differ: element {_index(at, got)} is {got.view(-1)[at].item()}, "
+        f"{wrong} of {got.numel()} elements differ: "
+        f"element {_index(at, got)} is {got.view(-1)[at].item()}, "
         f"expected {wide.view(-1)[at].item()}",
     )
 
@@ -290,14 +323,21 @@ def _discrete(
 def _indices(
     got: torch.Tensor, wide: torch.Tensor, source: dict[str, Any], allowed: Scale
 ) -> Outcome:
-    """Compares indices by the float64 values that they point at: ties and near ties are no mistakes."""
+    """Compares indices by the float64 values that they point at:
+
+    ties and near ties are no mistakes.
+    """
     values, dim = source["values"], int(source["dim"])
     infinite = Scale(math.inf, math.inf)
     if int(got.min()) < 0 or int(got.max()) >= values.shape[dim]:
         return Outcome(
-            False, infinite, allowed, 0, f"indices run from {int(got.min())} to {int(got.max())}, "
-            f"dimension {dim} has {values.shape[dim]}"
-        )  # fmt: skip
+            False,
+            infinite,
+            allowed,
+            0,
+            f"indices run from {int(got.min())} to {int(got.max())}, "
+            f"dimension {dim} has {values.shape[dim]}",
+        )
     shape = list(values.shape)
     several = bool(source.get("several"))
     shape[dim] = wide.shape[dim] if several else 1
@@ -321,8 +361,9 @@ def _indices(
         error,
         allowed,
         0,
-        f"{int((d > allowed.max).sum())} of {got.numel()} indices are wrong: one is {int(mine.view(-1)[at])}, where the "
-        f"value is {float(chosen.view(-1)[at]):.7g}; index {int(wide.reshape(shape).view(-1)[at])} has "
+        f"{int((d > allowed.max).sum())} of {got.numel()} indices are wrong: "
+        f"one is {int(mine.view(-1)[at])}, where the value is {float(chosen.view(-1)[at]):.7g}; "
+        f"index {int(wide.reshape(shape).view(-1)[at])} has "
         f"{float(theirs.view(-1)[at]):.7g}",
     )
 

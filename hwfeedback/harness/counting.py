@@ -1,4 +1,7 @@
-"""What a forward consists of: its operators in order, and how many operations they take at least."""
+"""What a forward consists of:
+
+its operators in order, and how many operations they take at least.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +14,86 @@ from dispatch import uncompiled
 
 # Names that move or make data and compute nothing.
 _SILENT = {
-    "detach", "clone", "copy_", "_to_copy", "empty", "zeros", "ones", "full", "empty_like", "zeros_like",
-    "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_empty", "arange", "lift_fresh", "alias",
-    "contiguous", "cat", "stack", "_local_scalar_dense", "scalar_tensor", "fill_", "zero_", "empty_strided",
-    "resolve_conj", "resolve_neg", "_unsafe_view", "_reshape_alias", "gather", "index", "index_select",
-}  # fmt: skip
+    "detach",
+    "clone",
+    "copy_",
+    "_to_copy",
+    "empty",
+    "zeros",
+    "ones",
+    "full",
+    "empty_like",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty",
+    "arange",
+    "lift_fresh",
+    "alias",
+    "contiguous",
+    "cat",
+    "stack",
+    "_local_scalar_dense",
+    "scalar_tensor",
+    "fill_",
+    "zero_",
+    "empty_strided",
+    "resolve_conj",
+    "resolve_neg",
+    "_unsafe_view",
+    "_reshape_alias",
+    "gather",
+    "index",
+    "index_select",
+}
 
 # Operations for each element that goes in, where more than one is plain.
 _PER_INPUT = {
-    "_softmax": 4, "_log_softmax": 4, "native_layer_norm": 6, "native_group_norm": 6, "native_batch_norm": 2,
-    "_native_batch_norm_legit": 6, "_native_batch_norm_legit_no_training": 2, "_batch_norm_no_update": 2,
-    "var": 3, "var_mean": 3, "std": 3, "linalg_vector_norm": 2, "_fused_rms_norm": 4, "mse_loss": 3,
-}  # fmt: skip
+    "_softmax": 4,
+    "_log_softmax": 4,
+    "native_layer_norm": 6,
+    "native_group_norm": 6,
+    "native_batch_norm": 2,
+    "_native_batch_norm_legit": 6,
+    "_native_batch_norm_legit_no_training": 2,
+    "_batch_norm_no_update": 2,
+    "var": 3,
+    "var_mean": 3,
+    "std": 3,
+    "linalg_vector_norm": 2,
+    "_fused_rms_norm": 4,
+    "mse_loss": 3,
+}
 
 
 @uncompiled
 class Counter(TorchDispatchMode):
     """Run a forward under this; then read ``operators``, ``operations`` and ``linear``."""
 
-    LINEAR = {
-        "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "convolution", "sum", "cumsum", "add", "sub", "linear",
-        "add_", "sub_", "conv2d", "neg", "mkldnn_convolution",
-    }  # fmt: skip
+    LINEAR = frozenset(
+        [
+            "mm",
+            "bmm",
+            "addmm",
+            "baddbmm",
+            "mv",
+            "dot",
+            "convolution",
+            "mkldnn_convolution",
+            "conv2d",
+            "linear",
+            "sum",
+            "cumsum",
+            "add",
+            "add_",
+            "sub",
+            "sub_",
+            "neg",
+        ]
+    )
 
     def __init__(self) -> None:
         super().__init__()

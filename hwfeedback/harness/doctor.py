@@ -28,7 +28,7 @@ def report(server: Any, mode: str) -> dict[str, Any]:
     cost = (
         "candidates are contained less well, and each verdict says so"
         if contained
-        else "no candidate can run: set sandbox = \"weak\" to go on without containment"
+        else 'no candidate can run: set sandbox = "weak" to go on without containment'
     )
     check("sandbox", contained and not missing, note, cost)
     compiler = toolchain.compiler()

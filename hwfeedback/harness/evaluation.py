@@ -1,8 +1,8 @@
 """One evaluation: from a built candidate to a Verdict.
 
-The candidate's faults are statuses; what this raises is infrastructure's. A candidate runs in two processes at least: one in
-which it is verified, with poisoned memory and a trace, and fresh ones in which it is timed. No candidate process
-exists while a baseline is timed.
+The candidate's faults are statuses; what this raises is infrastructure's. A candidate runs in two
+processes at least: one in which it is verified, with poisoned memory and a trace, and fresh ones
+in which it is timed. No candidate process exists while a baseline is timed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import math
 import os
 import time
+import trace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +20,6 @@ import torch
 
 import building
 import correctness
-import trace
 import verify
 from baselines import BaselineFailed
 from clients import (
@@ -51,7 +51,14 @@ Progress = Callable[[str, str], None]
 class Fault(Exception):
     """The candidate's fault, as the verdict will say it."""
 
-    def __init__(self, status: str, reason: str, hint: str = "", evidence: Sequence[str] = (), output: str = "") -> None:
+    def __init__(
+        self,
+        status: str,
+        reason: str,
+        hint: str = "",
+        evidence: Sequence[str] = (),
+        output: str = "",
+    ) -> None:
         super().__init__(reason)
         self.status = status
         self.hint = hint
@@ -75,7 +82,8 @@ _STAGES = {
     "output": "ModelNew's forward",
 }
 _HINTS = {
-    "weights": "give parameters the reference's names, or define load_reference_state(self, state_dict)",
+    "weights": "give parameters the reference's names, "
+    "or define load_reference_state(self, state_dict)",
     "construct": "ModelNew takes the reference's init arguments",
     "output": "return plain tensors, as the reference does",
 }
@@ -100,7 +108,9 @@ def _fault(e: WorkerFailure, doing: str) -> Fault:
         what = f"the candidate's process {e} while {doing}"
         return Fault("crashed", what, hint, (), e.log[-OUTPUT_KEPT:])
     if isinstance(e, WorkerLate):
-        return Fault("timed_out", str(e), "look for a loop that does not end", (), e.log[-OUTPUT_KEPT:])
+        return Fault(
+            "timed_out", str(e), "look for a loop that does not end", (), e.log[-OUTPUT_KEPT:]
+        )
     assert isinstance(e, WorkerError)
     where = _STAGES.get(e.stage, doing)
     line = f" (line {e.lines[-1]})" if e.lines else ""
@@ -134,7 +144,10 @@ class Costs:
 
 
 class Evaluation:
-    """One request to evaluate. ``server`` is a ForkServer; ``objects`` opens a built artifact read-only."""
+    """One request to evaluate.
+
+    ``server`` is a ForkServer; ``objects`` opens a built artifact read-only.
+    """
 
     def __init__(
         self,
@@ -174,14 +187,18 @@ class Evaluation:
         return {"sandbox": self.sandbox, "threads": self.threads} | more
 
     def _limits(self) -> dict[str, int]:
-        return {k: int(v) for k, v in self.limits.items() if k in ("memory_bytes", "processes", "cpu_s") and v}
+        return {
+            k: int(v)
+            for k, v in self.limits.items()
+            if k in ("memory_bytes", "processes", "cpu_s") and v
+        }
 
     def reference(
         self, *, compiles: bool, timeout: float = LOAD_S, timed: bool = False
     ) -> ReferenceClient:
         """Starts a reference worker with the reference loaded."""
-        # While a candidate is verified three processes compute at once; with more threads than cores they would wait
-        # for each other in barriers most of the time.
+        # While a candidate is verified three processes compute at once; with more threads than
+        # cores they would wait for each other in barriers most of the time.
         threads = self.threads if timed else max(1, self.threads // 3)
         config = self._config(keep_memory=not timed, threads=threads)
         if compiles:
@@ -207,7 +224,7 @@ class Evaluation:
         return self._inductor
 
     def candidate(self, reference: ReferenceClient, *, poison: bool) -> CandidateClient:
-        """Starts a candidate worker, loaded, constructed and with the weights of this evaluation."""
+        """Starts a candidate worker, constructed and with the weights of this evaluation."""
         timeout = FORWARD_S + FORWARD_EAGERS * self.eager_s
         with self.costs.part("worker"):
             worker = self.server.spawn(
@@ -221,10 +238,16 @@ class Evaluation:
                 opened = building.open_artifacts(self.build)
                 given = [{k: v for k, v in a.items() if k != "path"} for a in self.artifacts]
                 client.load(
-                    self.source, given, opened,
-                    threads=self.threads, timeout=LOAD_S, standalone=bool(self.exported),
-                )  # fmt: skip
-                client.init(reference.info["init"], reference.init, eval_mode=self.eval_mode, timeout=LOAD_S)
+                    self.source,
+                    given,
+                    opened,
+                    threads=self.threads,
+                    timeout=LOAD_S,
+                    standalone=bool(self.exported),
+                )
+                client.init(
+                    reference.info["init"], reference.init, eval_mode=self.eval_mode, timeout=LOAD_S
+                )
                 client.set_state(reference.info["names"], self.state)
         except BaseException:
             client.kill()
@@ -254,7 +277,9 @@ class Evaluation:
             v["evidence"] += e.evidence
             v["output"] = e.output or self.log
         except verify.ReferenceBroken as e:
-            raise Infrastructure(f"the reference fails on its own draw: {e}", e.error.traceback) from e
+            raise Infrastructure(
+                f"the reference fails on its own draw: {e}", e.error.traceback
+            ) from e
         except WorkerFailure as e:
             # What a candidate's worker raises has become a Fault: this is the reference's.
             raise Infrastructure(f"the reference's worker: {e}", getattr(e, "traceback", "")) from e
@@ -278,16 +303,37 @@ class Evaluation:
         build = self.build.get("build") or {"seconds": 0.0, "cached": False}
         c = self.request["candidate"]
         return {
-            "status": "", "reason": "", "hint": "", "level": self.level, "task": self.task["fingerprint"],
-            "candidate": self.build.get("normalised_hash") or "", "language": c.get("language") or "",
-            "device": self.request.get("device") or "cpu", "device_key": "", "candidate_ms": 0.0, "baselines": {},
-            "speedup": None, "headroom": 0.0, "build": build,
-            "correctness": {"precision": self.request.get("precision") or "float32", "seeds": 0, "families": []},
-            "timing": {"candidate": _no_measurement()}, "floor": self._floor(),
-            "work": {"custom": 0.0, "vendor": 0.0, "pytorch": 0.0}, "metrics": {},
-            "flags": list(self.task.get("flags") or []), "evidence": [], "cost_s": {},
-            "versions": {"torch": torch.__version__, "kernelwright": str(self.request.get("kernelwright_version") or "")},
-        }  # fmt: skip
+            "status": "",
+            "reason": "",
+            "hint": "",
+            "level": self.level,
+            "task": self.task["fingerprint"],
+            "candidate": self.build.get("normalised_hash") or "",
+            "language": c.get("language") or "",
+            "device": self.request.get("device") or "cpu",
+            "device_key": "",
+            "candidate_ms": 0.0,
+            "baselines": {},
+            "speedup": None,
+            "headroom": 0.0,
+            "build": build,
+            "correctness": {
+                "precision": self.request.get("precision") or "float32",
+                "seeds": 0,
+                "families": [],
+            },
+            "timing": {"candidate": _no_measurement()},
+            "floor": self._floor(),
+            "work": {"custom": 0.0, "vendor": 0.0, "pytorch": 0.0},
+            "metrics": {},
+            "flags": list(self.task.get("flags") or []),
+            "evidence": [],
+            "cost_s": {},
+            "versions": {
+                "torch": torch.__version__,
+                "kernelwright": str(self.request.get("kernelwright_version") or ""),
+            },
+        }
 
     def _start_reference(self, learned: dict[str, Any]) -> ReferenceClient:
         calibration = Calibration.from_json(self.known.get("calibration"))
@@ -325,13 +371,15 @@ class Evaluation:
             raise Fault(
                 "rejected",
                 "it has no custom code: nothing was built for it",
-                "write a kernel with native() or load_inline() that covers at least one operator of the task",
+                "write a kernel with native() or load_inline() for one operator of it at least",
             )
         with self.costs.part("verify"):
             verification = Verification(
-                reference, self.calibration, self.level,
+                reference,
+                self.calibration,
+                self.level,
                 precision=self.request.get("precision") or "float32",
-            )  # fmt: skip
+            )
             self.verification = verification
             began = time.perf_counter()
             verification.prepare()
@@ -343,7 +391,9 @@ class Evaluation:
                 try:
                     verification.run(candidate)
                 except verify.Failed as e:
-                    raise Fault(e.status, str(e), e.hint, (), candidate.worker.log()[-OUTPUT_KEPT:]) from e
+                    raise Fault(
+                        e.status, str(e), e.hint, (), candidate.worker.log()[-OUTPUT_KEPT:]
+                    ) from e
             with self.costs.part("trace"), faults("tracing it", candidate):
                 draw = verification.draws[0]
                 seen = candidate.trace(draw.tree, draw.tensors)
@@ -355,9 +405,11 @@ class Evaluation:
         work, calls = trace.report(seen, bool(self.artifacts))
         v["work"] = work
         v["metrics"] |= {
-            "custom_share": work["custom"], "vendor_share": work["vendor"], "pytorch_share": work["pytorch"],
+            "custom_share": work["custom"],
+            "vendor_share": work["vendor"],
+            "pytorch_share": work["pytorch"],
             "custom_calls": float(calls),
-        }  # fmt: skip
+        }
         if custom_wanted and not calls:
             did = ", ".join(trace.computes(work)[:6]) or "nothing"
             raise Fault(
@@ -393,7 +445,9 @@ class Evaluation:
                 c.kill()
         learned.update({k: value for k, value in timed.learned.items() if value})
         if timed.wrong:
-            raise Fault("wrong", timed.wrong, "compute every output in every call, from that call's input")
+            raise Fault(
+                "wrong", timed.wrong, "compute every output in every call, from that call's input"
+            )
         self._fill(v, timed)
 
     def _timing(self, reference: ReferenceClient) -> Timing:
@@ -430,7 +484,9 @@ class Evaluation:
             self.state = self.verification.state
             timing = self._timing(reference)
             learned["baselines"] = timing.records
-            shown = {n: {**r["measurement"], "samples": r["blocks"]} for n, r in timing.records.items()}
+            shown = {
+                n: {**r["measurement"], "samples": r["blocks"]} for n, r in timing.records.items()
+            }
             return {"baselines": shown, "learned": learned}
         finally:
             reference.kill()
@@ -442,7 +498,9 @@ class Evaluation:
             except CallFailed as e:
                 raise WorkerError({**e.error, "stage": "forward"}) from e
             except ProtocolError as e:
-                raise Fault("crashed", f"the candidate's process ended or hung while it was timed: {e}") from e
+                raise Fault(
+                    "crashed", f"the candidate's process ended or hung while it was timed: {e}"
+                ) from e
 
     def _spawn_baseline(self, name: str) -> ReferenceClient:
         assert self.verification is not None
@@ -471,18 +529,25 @@ class Evaluation:
                 continue
             noise = base.outputs[i]
             bound = correctness.bound_of(noise, Scale(), noise.scale, self.calibration.floor(i).max)
-            # Both sides may err by a bound: the candidate, and eager which stands for the truth here.
+            # Both sides may err by a bound: the candidate, and eager which stands for the truth
+            # here.
             d = (got - wanted).abs()
             top = float(d.max()) if d.numel() else 0.0
             if top <= 2 * bound.max:
                 continue
-            stretch = max(1.0, float(wanted.abs().max()) / noise.scale.max) if noise.scale.max else 1.0
-            slack = d > 2 * stretch * bound.max + correctness.OFF * wanted.abs() * (not math.isfinite(stretch))
+            stretch = (
+                max(1.0, float(wanted.abs().max()) / noise.scale.max) if noise.scale.max else 1.0
+            )
+            slack = d > 2 * stretch * bound.max + correctness.OFF * wanted.abs() * (
+                not math.isfinite(stretch)
+            )
             odd = ~torch.isfinite(wanted)
             wrong = (slack | ~torch.isfinite(got)) & ~odd
             n = int(wrong.sum())
             if n:
-                return f"{which}is off by up to {top:.3g} in {n} elements, allowed {2 * bound.max:.3g}"
+                return (
+                    f"{which}is off by up to {top:.3g} in {n} elements, allowed {2 * bound.max:.3g}"
+                )
         return None
 
     # The verdict's figures.
@@ -501,13 +566,20 @@ class Evaluation:
         moving = nbytes / (1e6 * speed) if speed else 0.0
         computing = operations / (1e6 * peak) if peak else 0.0
         bound = "compute" if computing > moving else "cache" if cached else "memory"
-        return {"ms": max(moving, computing), "bound": bound, "bytes": nbytes, "operations": operations}
+        return {
+            "ms": max(moving, computing),
+            "bound": bound,
+            "bytes": nbytes,
+            "operations": operations,
+        }
 
     def _fill(self, v: dict[str, Any], timed: Any) -> None:
         v["timing"] = timed.report
         ms = float(timed.report["candidate"]["median_ms"])
         v["candidate_ms"] = ms
-        v["baselines"] = {n: m["median_ms"] for n, m in (timed.report.get("baselines") or {}).items()}
+        v["baselines"] = {
+            n: m["median_ms"] for n, m in (timed.report.get("baselines") or {}).items()
+        }
         v["speedup"] = timed.speedup
         v["speedups"] = timed.speedups
         if ms <= 0:
@@ -527,17 +599,22 @@ class Evaluation:
             **timed.metrics,
         }
         for share, value, ceiling in (
-            ("memory_share", gbs, "memory_gbs"), ("cache_share", gbs, "cache_gbs"), ("compute_share", gflops, "fp32_gflops"),
-        ):  # fmt: skip
+            ("memory_share", gbs, "memory_gbs"),
+            ("cache_share", gbs, "cache_gbs"),
+            ("compute_share", gflops, "fp32_gflops"),
+        ):
             if ceilings.get(ceiling):
                 metrics[share] = value / float(ceilings[ceiling])
         if ceilings.get("call_us"):
             calls = v["metrics"].get("custom_calls", 0.0)
-            metrics["call_overhead_share"] = min(1.0, calls * float(ceilings["call_us"]) / (1e3 * ms))
+            metrics["call_overhead_share"] = min(
+                1.0, calls * float(ceilings["call_us"]) / (1e3 * ms)
+            )
         v["metrics"] |= metrics
 
     def _success(self, v: dict[str, Any]) -> str:
-        n = len([f for f in v["correctness"].get("families", [])]) or len(self.verification.report.families)  # type: ignore[union-attr]
+        assert self.verification is not None
+        n = len(self.verification.report.families)
         said = f"agrees with float64 on {n} input families"
         s = v["speedup"]
         if s:
@@ -554,21 +631,37 @@ def _known(value: Any) -> dict[str, Any] | None:
 
 def _no_measurement() -> dict[str, Any]:
     return {
-        "median_ms": 0.0, "p25_ms": 0.0, "p75_ms": 0.0, "low_ms": 0.0, "high_ms": 0.0, "repetitions": 0,
-        "clock": "", "event_ms": 0.0, "wall_ms": 0.0,
-    }  # fmt: skip
+        "median_ms": 0.0,
+        "p25_ms": 0.0,
+        "p75_ms": 0.0,
+        "low_ms": 0.0,
+        "high_ms": 0.0,
+        "repetitions": 0,
+        "clock": "",
+        "event_ms": 0.0,
+        "wall_ms": 0.0,
+    }
 
 
 def evaluate(
-    server: Any, request: dict[str, Any], fds: Sequence[int] = (), progress: Progress = lambda _s, _n: None
+    server: Any,
+    request: dict[str, Any],
+    fds: Sequence[int] = (),
+    progress: Progress = lambda _s, _n: None,
 ) -> dict[str, Any]:
     """Returns {"verdict", "learned"}. Raises Infrastructure."""
     return Evaluation(server, request, fds, progress).run()
 
 
 def baselines(
-    server: Any, request: dict[str, Any], fds: Sequence[int] = (), progress: Progress = lambda _s, _n: None
+    server: Any,
+    request: dict[str, Any],
+    fds: Sequence[int] = (),
+    progress: Progress = lambda _s, _n: None,
 ) -> dict[str, Any]:
-    """Measures the baselines of a task alone. Returns {"baselines", "learned"}. Raises Infrastructure."""
+    """Measures the baselines of a task alone.
+
+    Returns {"baselines", "learned"}. Raises Infrastructure.
+    """
     e = Evaluation(server, {"candidate": {"source": ""}, **request}, fds, progress)
     return e.run_baselines()

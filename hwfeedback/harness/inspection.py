@@ -50,49 +50,73 @@ def invalid(e: Exception, timeout_s: float) -> Invalid:
         )
     if isinstance(e, WorkerGone):
         if e.oom:
-            return Invalid("the reference ran out of memory", "make the inputs or the model smaller", e.log[-4000:])
+            return Invalid(
+                "the reference ran out of memory",
+                "make the inputs or the model smaller",
+                e.log[-4000:],
+            )
         return Invalid(
             f"the reference's process {e}",
-            "a reference must not end its process: look for sys.exit, os._exit or a crash in native code",
+            "a reference must not end its process: look for os._exit or a crash in native code",
             e.log[-4000:],
         )
     assert isinstance(e, WorkerError)
     what = f"{e.type}: {e.message.splitlines()[0][:300]}" if e.message else e.type
     line = f" (line {e.lines[-1]})" if e.lines else ""
     if e.type in ("MemoryError", "OutOfMemoryError") or "allocate memory" in e.message:
-        return Invalid("the reference ran out of memory", "make the inputs or the model smaller", e.traceback)
+        return Invalid(
+            "the reference ran out of memory", "make the inputs or the model smaller", e.traceback
+        )
     if e.type == "SystemExit":
         return Invalid(f"the reference calls sys.exit{line}", "remove the call", e.traceback)
     table = {
         "import": (
-            f"the file does not parse: {what}{line}" if e.type in ("SyntaxError", "IndentationError", "TabError")
+            f"the file does not parse: {what}{line}"
+            if e.type in ("SyntaxError", "IndentationError", "TabError")
             else f"the file fails when it is imported: {what}{line}",
             "run it with python to see the error by itself",
         ),
         "names": (f"the file defines no {_listed(e.message)}", _CONTRACT),
         "model": (f"{e.message}, not a class derived from nn.Module", _CONTRACT),
-        "init_inputs": (f"get_init_inputs() raises {what}{line}", "it must return a list of Model's arguments"),
+        "init_inputs": (
+            f"get_init_inputs() raises {what}{line}",
+            "it must return a list of Model's arguments",
+        ),
         "init_type": (
-            f"get_init_inputs() returns a {e.message}, not a list", "return a list, [] where Model takes no arguments"
+            f"get_init_inputs() returns a {e.message}, not a list",
+            "return a list, [] where Model takes no arguments",
         ),
         "init_content": (
             f"what get_init_inputs() returns {e.message}",
             "return numbers, strings, tensors, and lists, tuples or dicts of them",
         ),
-        "construct": (f"Model(*get_init_inputs()) raises {what}{line}", "check that its arguments fit __init__"),
-        "inputs": (f"get_inputs() raises {what}{line}", "it must return a list of forward's arguments"),
-        "inputs_type": (f"get_inputs() returns a {e.message}, not a list", "return a list of forward's arguments"),
+        "construct": (
+            f"Model(*get_init_inputs()) raises {what}{line}",
+            "check that its arguments fit __init__",
+        ),
+        "inputs": (
+            f"get_inputs() raises {what}{line}",
+            "it must return a list of forward's arguments",
+        ),
+        "inputs_type": (
+            f"get_inputs() returns a {e.message}, not a list",
+            "return a list of forward's arguments",
+        ),
         "inputs_content": (
             f"what get_inputs() returns {e.message}",
             "return tensors, numbers, strings, and lists, tuples or dicts of them",
         ),
-        "inputs_device": (f"get_inputs() returns a tensor on {e.message}", "make inputs on the CPU: they are moved as needed"),
+        "inputs_device": (
+            f"get_inputs() returns a tensor on {e.message}",
+            "make inputs on the CPU: they are moved as needed",
+        ),
         "forward": (f"Model's forward raises {what}{line}", "check that get_inputs() fits forward"),
         "output_content": (
-            f"forward's result {e.message}", "return tensors, numbers, and lists, tuples or dicts of them"
+            f"forward's result {e.message}",
+            "return tensors, numbers, and lists, tuples or dicts of them",
         ),
         "no_output": ("forward returns no tensor", "return what it computes"),
-    }  # fmt: skip
+    }
     message, hint = table.get(e.stage, (f"the reference raises {what}{line}", _CONTRACT))
     return Invalid(message, hint, e.traceback)
 
@@ -103,7 +127,13 @@ def _listed(names: str) -> str:
 
 
 def inspect(
-    spawn: Callable[[], Spawned], name: str, source: str, fingerprint: str, *, threads: int, timeout_s: float
+    spawn: Callable[[], Spawned],
+    name: str,
+    source: str,
+    fingerprint: str,
+    *,
+    threads: int,
+    timeout_s: float,
 ) -> dict[str, Any]:
     """Returns the Task as JSON. Raises Invalid."""
     reference = ReferenceClient(spawn(), timeout_s)
@@ -116,20 +146,30 @@ def inspect(
 
 
 def _bytes(specs: list[dict[str, Any]]) -> int:
-    return sum(DTYPES[s["dtype"]].itemsize * math.prod(s["shape"]) for s in specs if s["dtype"] in DTYPES)
+    return sum(
+        DTYPES[s["dtype"]].itemsize * math.prod(s["shape"]) for s in specs if s["dtype"] in DTYPES
+    )
 
 
 def _inspect(
-    reference: ReferenceClient, name: str, source: str, fingerprint: str, threads: int,
-    spawn: Callable[[], Spawned], timeout_s: float,
-) -> dict[str, Any]:  # fmt: skip
+    reference: ReferenceClient,
+    name: str,
+    source: str,
+    fingerprint: str,
+    threads: int,
+    spawn: Callable[[], Spawned],
+    timeout_s: float,
+) -> dict[str, Any]:
     reference.load(source, threads=threads, eval_mode=False)
     seed = verify.secret()
     tree, inputs = reference.draw(seed)
     seen, _ = reference.ask({"op": "inspect", "seed": seed}, timeout=timeout_s, doing="forward")
     for s in seen["outputs"]:
         if s["dtype"] not in DTYPES:
-            raise Invalid(f"forward returns a tensor of dtype {s['dtype']}", "return a dtype that can be compared")
+            raise Invalid(
+                f"forward returns a tensor of dtype {s['dtype']}",
+                "return a dtype that can be compared",
+            )
     flags: list[str] = []
     notes: list[str] = []
     first, second = _eager(reference, tree, inputs), _eager(reference, tree, inputs)
@@ -137,10 +177,16 @@ def _inspect(
     if reference.info["training"] and (stochastic or seen["changed"]):
         # Dropout draws, and batch norm keeps count, in train mode only.
         reference.load(source, threads=threads, eval_mode=True)
-        again, _ = reference.ask({"op": "inspect", "seed": seed}, timeout=timeout_s, doing="forward")
+        again, _ = reference.ask(
+            {"op": "inspect", "seed": seed}, timeout=timeout_s, doing="forward"
+        )
         first, second = _eager(reference, tree, inputs), _eager(reference, tree, inputs)
         if _close(first, second) and not again["changed"]:
-            why = "is stochastic" if stochastic else f"changes its buffers ({', '.join(seen['changed'][:3])})"
+            why = (
+                "is stochastic"
+                if stochastic
+                else f"changes its buffers ({', '.join(seen['changed'][:3])})"
+            )
             notes.append(f"The model {why} in train mode, so it is evaluated in eval mode.")
             flags.append("train_mode_dependent")
             stochastic = False
@@ -152,7 +198,8 @@ def _inspect(
         )
     if seen["changed"]:
         notes.append(
-            f"A forward changes the model's state ({', '.join(seen['changed'][:3])}); it is put back after each run."
+            f"A forward changes the model's state ({', '.join(seen['changed'][:3])}); "
+            "it is put back after each run."
         )
     if seen["writes_inputs"]:
         notes.append("The reference writes into its inputs.")
@@ -163,25 +210,37 @@ def _inspect(
         raise found["eager"]["error"]
     wide = found["wide"]
     if "error" in wide:
-        notes.append("It does not run in float64: expected values are float32's, with wider bounds.")
+        notes.append(
+            "It does not run in float64: expected values are float32's, with wider bounds."
+        )
         wide = {**found["eager"], "tensors": [_double(t) for t in found["eager"]["tensors"]]}
     tensors = [_double(t) for t in wide["tensors"]]
     expected = correctness.complete(Expected(tensors, found["eager"]["tensors"], wide["sources"]))
     if any(not bool(torch.isfinite(t).all()) for t in expected.eager if t.is_floating_point()):
         flags.append("non_finite_reference")
-        notes.append("The reference gives NaN or Inf on its own inputs; those elements are not compared.")
+        notes.append(
+            "The reference gives NaN or Inf on its own inputs; those elements are not compared."
+        )
     if all(_constant(t) for t in expected.wide):
         flags.append("constant_output")
-        notes.append("All elements of the output are the same: a constant would look right on one draw.")
+        notes.append(
+            "All elements of the output are the same: a constant would look right on one draw."
+        )
     _, others = reference.draw(verify.secret())
-    fresh = [b if a.shape != b.shape or not torch.equal(a, b) else _shaken(a) for a, b in zip(inputs, others, strict=False)]
+    fresh = [
+        b if a.shape != b.shape or not torch.equal(a, b) else _shaken(a)
+        for a, b in zip(inputs, others, strict=False)
+    ]
     if len(fresh) == len(inputs) and inputs:
         other = _wide_or_eager(reference, tree, fresh, found)
         if other is not None and _close(tensors, other):
             flags.append("ignores_input")
             notes.append("The output does not depend on the input.")
         if all(torch.equal(a, b) for a, b in zip(inputs, others, strict=False)):
-            notes.append("get_inputs() returns the same values whatever the seed; kernels are checked on those and on maps of them.")
+            notes.append(
+                "get_inputs() returns the same values whatever the seed; "
+                "kernels are checked on those and on maps of them."
+            )
     state = reference.state()
     trainable = reference.info["trainable"]
     if any(trainable):
@@ -199,11 +258,15 @@ def _inspect(
                     skip = ~torch.isfinite(t) | ~torch.isfinite(m)
                     if correctness.error_of(m, t, skip).max > correctness.ILL * s.max > 0:
                         flags.append("ill_conditioned")
-                        notes.append("One unit in the last place of the input moves the output by over 1 %.")
+                        notes.append(
+                            "One unit in the last place of the input moves the output by over 1 %."
+                        )
                         break
     graph, graph_note = None, ""
     try:
-        answer, _ = reference.ask({"op": "capture", "seed": 0}, timeout=timeout_s, doing="capturing the graph")
+        answer, _ = reference.ask(
+            {"op": "capture", "seed": 0}, timeout=timeout_s, doing="capturing the graph"
+        )
         graph, graph_note = answer.get("graph"), str(answer.get("note") or "")
     except WorkerError as e:
         graph_note = f"capture failed: {e}"[:300]
@@ -211,13 +274,17 @@ def _inspect(
         graph_note = f"capture failed: the worker {e}"[:300]
     info = reference.info
     parameters = [
-        {"name": n, **s} for n, s, t in zip(info["names"], info["state"], trainable, strict=True) if t
+        {"name": n, **s}
+        for n, s, t in zip(info["names"], info["state"], trainable, strict=True)
+        if t
     ]
     return {
         "fingerprint": fingerprint,
         "name": name,
         "source": source,
-        "inputs": [{"name": n, **s} for n, s in zip(seen["input_names"], seen["inputs"], strict=True)],
+        "inputs": [
+            {"name": n, **s} for n, s in zip(seen["input_names"], seen["inputs"], strict=True)
+        ],
         "outputs": seen["outputs"],
         "parameters": parameters,
         "operators": seen["operators"],

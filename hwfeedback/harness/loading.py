@@ -1,4 +1,7 @@
-"""What the reference worker and the candidate worker share: loading a source, blocks by name, errors as JSON."""
+"""What the reference worker and the candidate worker share:
+
+loading a source, blocks by name, errors as JSON.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,17 @@ import torch
 from protocol import Channel, Closed
 from tensors import Block, Layout, received
 
-# The seed under which a model and its candidate are constructed: what they draw is replaced afterwards.
+# The seed under which a model and its candidate are constructed: what they draw is replaced
+# afterwards.
 CONSTRUCTION_SEED = 0
 TRACEBACK_KEPT = 8000
 
 
 class StageError(Exception):
-    """Something foreign failed. ``stage`` says where: "import", "names", "construct", "inputs", "forward"..."""
+    """Something foreign failed.
+
+    ``stage`` says where: "import", "names", "construct", "inputs", "forward"...
+    """
 
     def __init__(self, stage: str, cause: BaseException | str) -> None:
         super().__init__(str(cause))
@@ -42,8 +49,9 @@ def run_source(source: str, name: str, filename: str) -> types.ModuleType:
 
 
 def keep_freed_memory() -> None:
-    """Has freed memory kept for the next tensor. Returned to the kernel, every large tensor costs page faults anew.
+    """Has freed memory kept for the next tensor.
 
+    Returned to the kernel, every large tensor costs page faults anew.
     Not for workers that are timed: what allocation costs belongs to their time.
     """
     libc = ctypes.CDLL(None)
@@ -61,7 +69,10 @@ def seed_everything(seed: int) -> None:
 
 
 def error_of(e: BaseException, own: str = "") -> dict[str, Any]:
-    """Returns an error as JSON. With ``own``, a file name, ``lines`` are the frames of that file."""
+    """Returns an error as JSON.
+
+    With ``own``, a file name, ``lines`` are the frames of that file.
+    """
     stage = ""
     if isinstance(e, StageError):
         stage = e.stage
@@ -76,9 +87,11 @@ def error_of(e: BaseException, own: str = "") -> dict[str, Any]:
         message = ""
     kept = [f for f in frames if f.filename == own] or frames
     text = "".join(
-        ["Traceback (most recent call last):\n"]
-        + traceback.format_list(kept[-20:])
-        + [f"{type(e).__name__}: {message}\n"]
+        [
+            "Traceback (most recent call last):\n",
+            *traceback.format_list(kept[-20:]),
+            f"{type(e).__name__}: {message}\n",
+        ]
     )
     return {
         "type": type(e).__name__,

@@ -1,12 +1,14 @@
 """What any float32 algorithm may do to a result, estimated from the reference itself.
 
-The reference runs in float64 while every operator's result is moved by what float32 rounding may do to it: by one
-unit in the last place (2^-23 relative), at random up or down, for what is computed element by element; for sums by
-a unit of the sum of magnitudes, which is what another order of summation may cost. Composite operators (norms,
-softmax, losses) are taken apart first, so that cancellation inside them shows.
+The reference runs in float64 while every operator's result is moved by what float32 rounding may
+do to it: by one unit in the last place (2^-23 relative), at random up or down, for what is
+computed element by element; for sums by a unit of the sum of magnitudes, which is what another
+order of summation may cost. Composite operators (norms, softmax, losses) are taken apart first, so
+that cancellation inside them shows.
 
-Why not the error of eager alone: it may be small by luck. A scalar mean over 4096 elements has an honest error of
-over 16 times eager's own in 2.5 % of draws; signs drawn at random never make all errors small together.
+Why not the error of eager alone: it may be small by luck. A scalar mean over 4096 elements has an
+honest error of over 16 times eager's own in 2.5 % of draws; signs drawn at random never make all
+errors small together.
 """
 
 from __future__ import annotations
@@ -24,54 +26,210 @@ aten = torch.ops.aten
 
 ULP = 2.0**-23  # of float32, relative, for a value just above a power of two
 SUM_UNIT = 2.0**-24  # half a unit: what one rounding costs at most
-# A sum in 32 lanes of n/32 additions each errs by about sqrt(n)/32 half units of the sum of magnitudes once n is over a
-# thousand, by less than one below.
+# A sum in 32 lanes of n/32 additions each errs by about sqrt(n)/32 half units of the sum of
+# magnitudes once n is over a thousand, by less than one below.
 LANES = 32
 POOL = 65_537  # signs; a prime, so that rows of a tensor never meet the same ones
 
 # Results that are one of the arguments, or no rounding at all.
 _EXACT = {
-    "abs", "neg", "relu", "relu_", "clamp", "clamp_min", "clamp_max", "clamp_", "hardtanh", "hardtanh_",
-    "maximum", "minimum", "max", "min", "amax", "amin", "where", "copy_", "clone", "fill_", "zero_", "sign",
-    "masked_fill", "masked_fill_", "max_pool2d_with_indices", "max_pool3d_with_indices", "floor", "ceil",
-    "round", "trunc", "threshold", "threshold_", "leaky_relu", "gather", "index", "index_select", "embedding",
-    "cat", "stack", "constant_pad_nd", "flip", "roll", "topk", "sort", "tril", "triu", "zeros", "ones", "full",
-    "empty", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "arange", "scatter",
-    "repeat", "_to_copy", "empty_like", "new_empty", "scalar_tensor", "lift_fresh", "lift_fresh_copy", "detach",
-    "fmax", "fmin", "cummax", "cummin", "aminmax", "median", "kthvalue", "index_put", "index_put_", "alias",
-    "scatter_", "masked_scatter", "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "pixel_shuffle",
-    "upsample_nearest2d", "eye", "select_scatter", "slice_scatter", "nonzero", "_unsafe_index", "pow_exact",
-    "new_empty_strided", "empty_strided", "empty_permuted", "permute_copy", "slice_copy", "unfold", "im2col",
-}  # fmt: skip
+    "abs",
+    "neg",
+    "relu",
+    "relu_",
+    "clamp",
+    "clamp_min",
+    "clamp_max",
+    "clamp_",
+    "hardtanh",
+    "hardtanh_",
+    "maximum",
+    "minimum",
+    "max",
+    "min",
+    "amax",
+    "amin",
+    "where",
+    "copy_",
+    "clone",
+    "fill_",
+    "zero_",
+    "sign",
+    "masked_fill",
+    "masked_fill_",
+    "max_pool2d_with_indices",
+    "max_pool3d_with_indices",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "threshold",
+    "threshold_",
+    "leaky_relu",
+    "gather",
+    "index",
+    "index_select",
+    "embedding",
+    "cat",
+    "stack",
+    "constant_pad_nd",
+    "flip",
+    "roll",
+    "topk",
+    "sort",
+    "tril",
+    "triu",
+    "zeros",
+    "ones",
+    "full",
+    "empty",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "arange",
+    "scatter",
+    "repeat",
+    "_to_copy",
+    "empty_like",
+    "new_empty",
+    "scalar_tensor",
+    "lift_fresh",
+    "lift_fresh_copy",
+    "detach",
+    "fmax",
+    "fmin",
+    "cummax",
+    "cummin",
+    "aminmax",
+    "median",
+    "kthvalue",
+    "index_put",
+    "index_put_",
+    "alias",
+    "scatter_",
+    "masked_scatter",
+    "reflection_pad1d",
+    "reflection_pad2d",
+    "replication_pad2d",
+    "pixel_shuffle",
+    "upsample_nearest2d",
+    "eye",
+    "select_scatter",
+    "slice_scatter",
+    "nonzero",
+    "_unsafe_index",
+    "pow_exact",
+    "new_empty_strided",
+    "empty_strided",
+    "empty_permuted",
+    "permute_copy",
+    "slice_copy",
+    "unfold",
+    "im2col",
+}
 
-# Linear in the magnitudes of their arguments: the same operator over absolute values gives the sum of magnitudes.
+# Linear in the magnitudes of their arguments: the same operator over absolute values gives the sum
+# of magnitudes.
 _SUMS = {
-    "sum", "mean", "cumsum", "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution",
-    "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "mkldnn_convolution",
-    "conv2d", "linear", "upsample_bilinear2d", "index_add", "scatter_add", "trace", "col2im", "slow_conv3d_forward",
-    "_slow_conv2d_forward", "einsum", "matmul",
-}  # fmt: skip
+    "sum",
+    "mean",
+    "cumsum",
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "addbmm",
+    "mv",
+    "addmv",
+    "dot",
+    "convolution",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "_adaptive_avg_pool2d",
+    "_adaptive_avg_pool3d",
+    "mkldnn_convolution",
+    "conv2d",
+    "linear",
+    "upsample_bilinear2d",
+    "index_add",
+    "scatter_add",
+    "trace",
+    "col2im",
+    "slow_conv3d_forward",
+    "_slow_conv2d_forward",
+    "einsum",
+    "matmul",
+}
 _ONE_AXIS = {"sum", "mean", "cumsum"}
 
 _TAKEN_APART = {
-    "_softmax", "_log_softmax", "_safe_softmax", "native_layer_norm", "native_group_norm", "native_batch_norm",
-    "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "_batch_norm_no_update",
-    "_batch_norm_with_update", "var", "var_mean", "std", "std_mean", "mse_loss", "smooth_l1_loss", "huber_loss",
-    "nll_loss_forward", "soft_margin_loss", "logsumexp", "_fused_rms_norm", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "logaddexp", "linalg_vector_norm", "norm", "hinge_embedding_loss",
-    "_scaled_dot_product_flash_attention_for_cpu", "silu", "mish", "softplus", "hardswish", "hardsigmoid", "elu",
-    "log_sigmoid_forward", "glu", "addcmul", "addcdiv", "addmv", "lerp", "native_dropout", "gelu", "celu",
-}  # fmt: skip
+    "_softmax",
+    "_log_softmax",
+    "_safe_softmax",
+    "native_layer_norm",
+    "native_group_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+    "_batch_norm_no_update",
+    "_batch_norm_with_update",
+    "var",
+    "var_mean",
+    "std",
+    "std_mean",
+    "mse_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "nll_loss_forward",
+    "soft_margin_loss",
+    "logsumexp",
+    "_fused_rms_norm",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "logaddexp",
+    "linalg_vector_norm",
+    "norm",
+    "hinge_embedding_loss",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "silu",
+    "mish",
+    "softplus",
+    "hardswish",
+    "hardsigmoid",
+    "elu",
+    "log_sigmoid_forward",
+    "glu",
+    "addcmul",
+    "addcdiv",
+    "addmv",
+    "lerp",
+    "native_dropout",
+    "gelu",
+    "celu",
+}
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     from torch._decomp import decomposition_table
 
-    return {
+    return {torch.ops.prims.var.default: _variance} | {
         op: f
         for op, f in decomposition_table.items()
         if isinstance(op, torch._ops.OpOverload) and _name(op) in _TAKEN_APART and not _mutates(op)
     }
+
+
+def _variance(x: torch.Tensor, dims: Any, correction: float | None = 1, **_: Any) -> torch.Tensor:
+    """Takes a variance apart, which torch's own decompositions leave whole."""
+    dims = list(range(x.dim())) if dims is None else dims
+    squares = (x - x.mean(dims, keepdim=True)).square()
+    total = squares.sum(dims)
+    n = x.numel() / max(total.numel(), 1)
+    return total / max(n - (1 if correction is None else correction), 1)
 
 
 def _name(op: Any) -> str:
@@ -86,8 +244,10 @@ def _mutates(op: Any) -> bool:
 class Float32Noise(TorchDispatchMode):
     """Run a float64 forward under this to see where float32 arithmetic may take it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, coherent: bool = False) -> None:
+        """``coherent``: for inputs of one value, where every addition rounds the same way."""
         super().__init__()
+        self._coherent = coherent
         self._g = torch.Generator().manual_seed(seed)
         self._pool = torch.randint(0, 2, (POOL,), generator=self._g).double().mul_(2).sub_(1)
         self._apart = _decompositions()
@@ -102,7 +262,8 @@ class Float32Noise(TorchDispatchMode):
                 if out is not NotImplemented:
                     return out
             except Exception:
-                pass  # a decomposition that does not fit these arguments: the operator as a whole, then
+                # a decomposition that does not fit these arguments: the operator as a whole, then
+                pass
         out = func(*args, **kwargs)
         name = _name(func)
         if func.is_view or name in _EXACT or not _any_float(out):
@@ -116,9 +277,17 @@ class Float32Noise(TorchDispatchMode):
         if sums is not None and isinstance(out, torch.Tensor) and isinstance(sums, torch.Tensor):
             unit = SUM_UNIT
             if name in _ONE_AXIS and isinstance(args[0], torch.Tensor):
-                n = args[0].numel() / max(out.numel(), 1) if name != "cumsum" else args[0].shape[args[1]]
-                unit *= max(1.0, math.sqrt(n) / LANES)
-            out.add_(self._signs(out).mul_(sums.mul_(unit)))
+                n = (
+                    args[0].numel() / max(out.numel(), 1)
+                    if name != "cumsum"
+                    else args[0].shape[args[1]]
+                )
+                unit *= max(1.0, (n / 2 if self._coherent else math.sqrt(n)) / LANES)
+            amount = sums.mul_(unit)
+            if name in ("sum", "mean"):
+                lost = _lost_in_lanes(args, out, name == "mean")
+                amount = amount if lost is None else torch.maximum(amount, lost)
+            out.add_(self._signs(out).mul_(amount))
             return out
         for t in out if isinstance(out, (tuple, list)) else (out,):
             if isinstance(t, torch.Tensor) and t.is_floating_point():
@@ -126,12 +295,41 @@ class Float32Noise(TorchDispatchMode):
         return out
 
     def _signs(self, like: torch.Tensor) -> torch.Tensor:
-        """Random signs. Dealt from a pool at a random place: drawing anew costs more than all else here."""
+        """Random signs.
+
+        Dealt from a pool at a random place: drawing anew costs more than all else here.
+        """
         n = like.numel()
         at = int(torch.randint(0, POOL, (), generator=self._g))
         needed = -(-(at + n) // POOL)
         signs = self._pool.repeat(needed)[at : at + n] if n else self._pool[:0]
         return signs.to(like.dtype, copy=needed == 1).view(like.shape)
+
+
+def _lost_in_lanes(args: Any, out: torch.Tensor, mean: bool) -> torch.Tensor | None:
+    """Returns how far a float32 product with ones is off a sum or mean, None for what is no sum.
+
+    The vendor's products add in a few lanes, or in one, from one end to the other: over many
+    elements, small ones are lost beside what has been added up. That is no random walk, so it is
+    measured.
+    """
+    x = args[0]
+    dims = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else None
+    if x.dtype is not torch.float64 or not out.numel() or not x.numel():
+        return None
+    kept = [] if not dims else [d for d in range(x.dim()) if d not in {e % x.dim() for e in dims}]
+    n = x.numel() // out.numel()
+    rows = x.permute(*kept, *(d for d in range(x.dim()) if d not in kept)).reshape(-1, n).float()
+    ones = torch.ones(n, dtype=torch.float32)
+    added = [torch.dot(rows[0], ones).reshape(1) if len(rows) == 1 else rows @ ones]
+    column = ones.reshape(1, n, 1).expand(len(rows), n, 1)
+    added.append(torch.bmm(rows.unsqueeze(1), column).reshape(-1))
+    exact = rows.sum(-1, dtype=torch.float64)
+    lost = torch.stack([(a.double() - exact).abs_() for a in added]).amax(0)
+    if mean:
+        lost /= n
+    lost = torch.where(torch.isfinite(lost), lost, 0.0)
+    return lost.reshape(out.shape)
 
 
 def _any_float(out: Any) -> bool:
@@ -149,7 +347,7 @@ def _magnitudes(value: Any) -> Any:
 
 
 def one_ulp(tensors: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
-    """Returns the float32 inputs with every element moved by one unit in the last place, up or down, in float64."""
+    """Returns the inputs in float64, every element moved by one unit in float32's last place."""
     g = torch.Generator().manual_seed(seed)
     moved = []
     for t in tensors:
@@ -164,14 +362,16 @@ def one_ulp(tensors: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
 
 @uncompiled
 class Sources(TorchDispatchMode):
-    """Remembers where indices and booleans came from, so that ties and margins can be told from mistakes.
+    """Remembers where indices and booleans came from, to tell ties and margins from mistakes.
 
-    ``of(output)`` gives the values that an index output points into and along which dimension, or the difference
-    whose sign a boolean output is.
+    ``of(output)`` gives the values that an index output points into and along which dimension, or
+    the difference whose sign a boolean output is.
     """
 
-    _INDICES = {"argmax", "argmin", "max", "min", "topk", "sort", "argsort", "kthvalue", "median"}
-    _COMPARISONS = {"gt", "lt", "ge", "le"}
+    _INDICES = frozenset(
+        ["argmax", "argmin", "max", "min", "topk", "sort", "argsort", "kthvalue", "median"]
+    )
+    _COMPARISONS = frozenset(["gt", "lt", "ge", "le"])
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +381,11 @@ class Sources(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         name = _name(func)
-        if name in self._INDICES and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
+        if (
+            name in self._INDICES
+            and isinstance(args[0], torch.Tensor)
+            and args[0].is_floating_point()
+        ):
             values = args[0]
             found = out if isinstance(out, torch.Tensor) else out[-1]
             if found.dtype is torch.int64:
@@ -197,7 +401,11 @@ class Sources(TorchDispatchMode):
         elif name in self._COMPARISONS and isinstance(args[0], torch.Tensor):
             entry = {"kind": "margin", "values": (args[0] - args[1]).double()}
             self._known[out.data_ptr()] = (out, entry)
-        elif (func.is_view or name in ("clone", "_to_copy")) and args and isinstance(args[0], torch.Tensor):
+        elif (
+            (func.is_view or name in ("clone", "_to_copy"))
+            and args
+            and isinstance(args[0], torch.Tensor)
+        ):
             before = self._known.get(args[0].data_ptr())
             if before is not None and isinstance(out, torch.Tensor):
                 self._known[out.data_ptr()] = (out, before[1])

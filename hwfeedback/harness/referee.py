@@ -1,6 +1,7 @@
-"""The referee: it holds seeds, expected outputs, comparison, clock and verdict, and runs no foreign code.
+"""The referee holds seeds, expected outputs, comparison, clock and verdict; no foreign code.
 
-It serves requests from Go on its first descriptor, one at a time, and has the fork server's connection as its second.
+It serves requests from Go on its first descriptor, one at a time, and has the fork server's
+connection as its second.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class Referee:
         self.channel.send({"id": self._id, "type": "progress", "stage": stage, "note": note})
 
     def parse(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        return building.parse(self.server, msg["source"], msg["what"], mode=msg.get("sandbox") or "strict")
+        return building.parse(
+            self.server, msg["source"], msg["what"], mode=msg.get("sandbox") or "strict"
+        )
 
     def inspect(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         mode = msg.get("sandbox") or "strict"
@@ -103,7 +106,9 @@ class Referee:
     def ceilings(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         import ceilings
 
-        measured = ceilings.measure(int(msg.get("threads") or os.cpu_count() or 1), msg["cache_dir"])
+        measured = ceilings.measure(
+            int(msg.get("threads") or os.cpu_count() or 1), msg["cache_dir"]
+        )
         return {**measured, "specs": ceilings.specs()}
 
     def build(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:

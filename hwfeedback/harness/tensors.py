@@ -1,8 +1,8 @@
 """Tensors in shared memory: how inputs and outputs travel between processes.
 
-A block is one memfd that holds several tensors, each contiguous at a 64-byte aligned offset, described by a
-layout: a list of plain dicts ``{"dtype": "float32", "shape": [..], "offset": n}``. Layouts travel as JSON, the
-memfd as a descriptor, and nothing is ever pickled.
+A block is one memfd that holds several tensors, each contiguous at a 64-byte aligned offset,
+described by a layout: a list of plain dicts ``{"dtype": "float32", "shape": [..], "offset": n}``.
+Layouts travel as JSON, the memfd as a descriptor, and nothing is ever pickled.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class LayoutError(ValueError):
 def layout_of(tensors: Sequence[torch.Tensor], guard: int = 0) -> tuple[Layout, int]:
     """Returns the layout for tensors of these dtypes and shapes, and the block's size in bytes.
 
-    ``guard`` bytes, a multiple of the alignment, are left free before, between and after the tensors.
+    ``guard`` bytes, a multiple of the alignment, are left free before, between and after the
+    tensors.
     """
     layout: Layout = []
     offset = guard
@@ -61,7 +62,9 @@ def layout_of(tensors: Sequence[torch.Tensor], guard: int = 0) -> tuple[Layout, 
 class Block:
     """One mapping of a memfd. The tensors it gives are views: they die with ``close``."""
 
-    def __init__(self, fd: int, size: int, *, writable: bool = True, populate: bool = False) -> None:
+    def __init__(
+        self, fd: int, size: int, *, writable: bool = True, populate: bool = False
+    ) -> None:
         flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if populate else 0)
         prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self.fd = fd
@@ -91,7 +94,10 @@ class Block:
         return block, layout
 
     def views(self, layout: Layout) -> list[torch.Tensor]:
-        """Returns the tensors of a layout as views. Raises LayoutError for one that does not fit."""
+        """Returns the tensors of a layout as views.
+
+        Raises LayoutError for one that does not fit.
+        """
         out: list[torch.Tensor] = []
         for entry in layout:
             try:

@@ -1,7 +1,7 @@
 """Who did the work of a forward: custom code, vendor libraries, or PyTorch.
 
-``observe`` runs in the candidate's process, so what it gives explains and never convicts by itself; ``report`` is the
-referee's reading of it.
+``observe`` runs in the candidate's process, so what it gives explains and never convicts by
+itself; ``report`` is the referee's reading of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dispatch import uncompiled
@@ -21,12 +20,37 @@ MAX_OPERATORS = 40
 
 # Matrix products, convolutions and recurrent layers: on a CPU, MKL's and oneDNN's.
 VENDOR = {
-    "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution", "mkldnn_convolution", "linear",
-    "mkldnn_rnn_layer", "_scaled_dot_product_flash_attention_for_cpu", "mkldnn_linear", "_mkl_linear",
-    "convolution_overrideable", "_slow_conv2d_forward", "slow_conv3d_forward", "_convolution",
-}  # fmt: skip
-# What makes room or looks at it: no operator of a task is covered by it, and none is left to PyTorch by it.
-HOUSEKEEPING = {"empty", "empty_like", "empty_strided", "new_empty", "detach", "alias", "new_empty_strided"}
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "addbmm",
+    "mv",
+    "addmv",
+    "dot",
+    "convolution",
+    "mkldnn_convolution",
+    "linear",
+    "mkldnn_rnn_layer",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "mkldnn_linear",
+    "_mkl_linear",
+    "convolution_overrideable",
+    "_slow_conv2d_forward",
+    "slow_conv3d_forward",
+    "_convolution",
+}
+# What makes room or looks at it: no operator of a task is covered by it, and none is left to
+# PyTorch by it.
+HOUSEKEEPING = {
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "detach",
+    "alias",
+    "new_empty_strided",
+}
 
 
 @uncompiled
@@ -43,14 +67,15 @@ class _Operators(TorchDispatchMode):
         return out
 
 
-def observe(forward: Callable[[], Any], module: types.ModuleType, found: dict[str, Any]) -> dict[str, Any]:
+def observe(
+    forward: Callable[[], Any], module: types.ModuleType, found: dict[str, Any]
+) -> dict[str, Any]:
     """Runs a forward and returns seconds by operator and by custom function.
 
-    ``found`` is the custom functions by name; they are looked for among the globals of ``module`` and the
-    attributes of what lies there, and stand-ins count and time them meanwhile.
+    ``found`` is the custom functions by name; they are looked for among the globals of ``module``
+    and the attributes of what lies there, and stand-ins count and time them meanwhile.
     """
     native: dict[str, list[float]] = {}
-    nested: list[float] = [0.0]
     mode = _Operators()
 
     def counting(name: str, function: Any) -> Any:
@@ -62,7 +87,6 @@ def observe(forward: Callable[[], Any], module: types.ModuleType, found: dict[st
             finally:
                 took = time.perf_counter() - start
                 inner = sum(sum(t) for t in mode.times.values()) - before
-                nested[0] += inner
                 native.setdefault(name, []).append(max(took - inner, 0.0))
 
         return call
@@ -101,7 +125,8 @@ def observe(forward: Callable[[], Any], module: types.ModuleType, found: dict[st
 def report(seen: Any, custom_code: bool) -> tuple[dict[str, Any], int]:
     """Returns the WorkReport and how many custom calls a forward made.
 
-    ``custom_code`` says whether the candidate brought any; time that nobody claims is put down to it only then.
+    ``custom_code`` says whether the candidate brought any; time that nobody claims is put down to
+    it only then.
     """
     seen = seen if isinstance(seen, dict) else {}
     rows: list[tuple[str, str, float, int]] = []
@@ -118,12 +143,20 @@ def report(seen: Any, custom_code: bool) -> tuple[dict[str, Any], int]:
             rows.append((str(op)[:80] if kind else f"aten.{str(op)[:80]}", said, seconds, calls))
     whole = sum(s for _, _, s, _ in rows)
     if whole <= 0:
-        none = {"custom": 1.0 if custom_code else 0.0, "vendor": 0.0, "pytorch": 0.0 if custom_code else 1.0}
+        none = {
+            "custom": 1.0 if custom_code else 0.0,
+            "vendor": 0.0,
+            "pytorch": 0.0 if custom_code else 1.0,
+        }
         return {**none, "operators": []}, 0
-    shares = {k: sum(s for _, kind, s, _ in rows if kind == k) / whole for k in ("custom", "vendor", "pytorch")}
+    shares = {
+        k: sum(s for _, kind, s, _ in rows if kind == k) / whole
+        for k in ("custom", "vendor", "pytorch")
+    }
     rows.sort(key=lambda r: -r[2])
     operators = [
-        {"name": n, "kind": k, "share": s / whole, "calls": c} for n, k, s, c in rows[:MAX_OPERATORS]
+        {"name": n, "kind": k, "share": s / whole, "calls": c}
+        for n, k, s, c in rows[:MAX_OPERATORS]
     ]
     return {**shares, "operators": operators}, sum(c for _, k, _, c in rows if k == "custom")
 

@@ -1,7 +1,8 @@
 """Containers of tensors as JSON: what forward takes and returns, with the tensors numbered.
 
-A tree is ``{"t": i}`` for tensor i, ``{"value": v}`` for None, a bool, an int, a float or a string, and
-``{"list": [..]}``, ``{"tuple": [..]}`` or ``{"dict": [[key, ..], ..]}`` for containers.
+A tree is ``{"t": i}`` for tensor i, ``{"value": v}`` for None, a bool, an int, a float or a
+string, and ``{"list": [..]}``, ``{"tuple": [..]}`` or ``{"dict": [[key, ..], ..]}`` for
+containers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class TreeError(ValueError):
 def flatten(value: Any, *, numbers: bool = False) -> tuple[Any, list[torch.Tensor]]:
     """Returns the tree of a value and its tensors in order.
 
-    With ``numbers``, floats become tensors of no dimension: what a model returns is compared, not copied.
+    With ``numbers``, floats become tensors of no dimension: what a model returns is compared, not
+    copied.
     """
     tensors: list[torch.Tensor] = []
 
@@ -90,7 +92,7 @@ def same_shape(a: Any, b: Any) -> bool:
     if ka == "dict":
         if len(va) != len(vb):
             return False
-        other = {k: x for k, x in vb}
+        other = dict(vb)
         return all(k in other and same_shape(x, other[k]) for k, x in va)
     return ka == "t" or va == vb
 
@@ -98,14 +100,14 @@ def same_shape(a: Any, b: Any) -> bool:
 def ordered_like(tree: Any, pattern: Any) -> list[int]:
     """Returns the numbers of the tensors of ``tree`` in the order that ``pattern`` numbers them.
 
-    Both must have the ``same_shape``; only dicts can differ, in the order of their keys. ``pattern`` numbers its
-    tensors in order, as ``flatten`` does.
+    Both must have the ``same_shape``; only dicts can differ, in the order of their keys.
+    ``pattern`` numbers its tensors in order, as ``flatten`` does.
     """
     if "t" in pattern:
         return [tree["t"]]
     kind, parts = next(iter(pattern.items()))
     if kind == "dict":
-        mine = {k: x for k, x in next(iter(tree.values()))}
+        mine = dict(next(iter(tree.values())))
         return [i for k, x in parts for i in ordered_like(mine[k], x)]
     if kind in ("list", "tuple"):
         own = next(iter(tree.values()))

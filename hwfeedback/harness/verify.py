@@ -1,7 +1,8 @@
 """Verification: calibrates what an honest error is on a task, then holds a candidate to it.
 
-Calibration runs the reference alone and is kept per task. Verification draws under secret seeds, has the reference compute
-the expected values while the candidate computes its own, and compares private copies of both.
+Calibration runs the reference alone and is kept per task. Verification draws under secret seeds,
+has the reference compute the expected values while the candidate computes its own, and compares
+private copies of both.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from correctness import Expected, Noise, Outcome, Scale
 from families import BASE, FAMILIES, Family
 from noise import one_ulp
 
-CALIBRATION = 2  # version of what is kept: part of its check
+CALIBRATION = 6  # version of what is kept: part of its check
 CALIBRATION_SEEDS = 4
 FAMILY_SEEDS = 2
 CALIBRATION_S = 30.0  # past this a family is calibrated on one seed
@@ -31,7 +32,11 @@ SEEDS_PER_FAMILY = {"quick": 1, "certify": 3}
 ELEMENTS = {"quick": 1, "certify": 4}  # one-element perturbations
 PERTURBATION = 0.1  # of a parameter's root mean square
 ELEMENT = "one_element"
-STEPS = (8.0, 1e3, 1e5)  # by how many root mean squares the element is moved, until float64 shows it
+STEPS = (
+    8.0,
+    1e3,
+    1e5,
+)  # by how many root mean squares the element is moved, until float64 shows it
 
 Note = Callable[[str], None]
 
@@ -93,7 +98,11 @@ class Calibration:
             return None
         found = {
             f["name"]: FamilyCalibration(
-                f["name"], f["gates"], f["note"], f["exact"], [Noise.from_json(n) for n in f["outputs"]]
+                f["name"],
+                f["gates"],
+                f["note"],
+                f["exact"],
+                [Noise.from_json(n) for n in f["outputs"]],
             )
             for f in d["families"]
         }
@@ -126,8 +135,13 @@ class Draw:
     tensors: list[torch.Tensor]
 
 
-def perturbed(state: Sequence[torch.Tensor], trainable: Sequence[bool], seed: int) -> list[torch.Tensor]:
-    """Returns weights that nothing baked in at construction can know. Buffers stay: a mask is no weight."""
+def perturbed(
+    state: Sequence[torch.Tensor], trainable: Sequence[bool], seed: int
+) -> list[torch.Tensor]:
+    """Returns weights that nothing baked in at construction can know.
+
+    Buffers stay: a mask is no weight.
+    """
     g = torch.Generator().manual_seed(seed)
     out = []
     for t, may in zip(state, trainable, strict=True):
@@ -152,7 +166,10 @@ def zero_one(state: Sequence[torch.Tensor], trainable: Sequence[bool]) -> list[t
 def calibrate(
     reference: ReferenceClient, *, want_compile: bool = True, note: Note = lambda _: None
 ) -> Calibration:
-    """Runs the reference on all families and returns what honest errors are. Raises ReferenceBroken."""
+    """Runs the reference on all families and returns what honest errors are.
+
+    Raises ReferenceBroken.
+    """
     c = Calibration()
     seen, _ = reference.ask({"op": "inspect", "seed": secret()}, timeout=reference.timeout)
     c.linear = bool(seen.get("linear"))
@@ -182,43 +199,55 @@ def calibrate(
 
 
 def _calibrate_family(
-    reference: ReferenceClient, c: Calibration, family: Family, draws: Sequence[Draw], want_compile: bool
+    reference: ReferenceClient,
+    c: Calibration,
+    family: Family,
+    draws: Sequence[Draw],
+    want_compile: bool,
 ) -> FamilyCalibration | None:
     modes = ["wide", "eager"]
     if want_compile and c.compiled:
         modes.append("compile")
-    modes += ["scalar"] if family.planted else ["noise:1"]
+    if family.planted:
+        modes.append("scalar")
+    else:
+        modes.append("noise:1:coherent" if family.equal else "noise:1")
     outputs: list[Noise] = []
     problems: list[str] = []
     exact = family.exact and c.linear
     for k, draw in enumerate(draws):
         inputs = families.apply(family, draw.tensors, secret())
         used = modes + (["noise:2"] if family is BASE else [])
-        results = {
-            r["mode"]: r for r in reference.forward(draw.tree, inputs, used, sources=True)
-        }
+        results = {r["mode"]: r for r in reference.forward(draw.tree, inputs, used, sources=True)}
         eager = results["eager"]
         if "error" in eager:
             if family is BASE:
                 raise ReferenceBroken(eager["error"])
-            c.notes.append(f"{family.name}: left out, the reference raises {eager['error'].type} on it")
+            c.notes.append(
+                f"{family.name}: left out, the reference raises {eager['error'].type} on it"
+            )
             return None
         wide = results["wide"]
         if "error" in wide or not c.wide:
-            # No float64: float32 is expected, and the noise that could not be simulated is allowed for by another
-            # order of evaluation only.
+            # No float64: float32 is expected, and the noise that could not be simulated is allowed
+            # for by another order of evaluation only.
             if c.wide and family is BASE:
                 c.wide = False
                 c.notes.append(
-                    f"the reference does not run in float64 ({wide['error'].type}): float32 is what is expected"
+                    f"the reference does not run in float64 ({wide['error'].type}): "
+                    "float32 is what is expected"
                 )
             elif c.wide:
                 c.notes.append(f"{family.name}: left out, the reference raises in float64")
                 return None
-            wide = {**eager, "tensors": [t.double() if t.is_floating_point() else t for t in eager["tensors"]]}
+            wide = {
+                **eager,
+                "tensors": [t.double() if t.is_floating_point() else t for t in eager["tensors"]],
+            }
         if "compile" in results and "error" in results["compile"]:
             message = results["compile"]["error"].message.splitlines()
-            why = f"torch.compile fails: {message[0][:160] if message else results['compile']['error'].type}"
+            said = message[0][:160] if message else results["compile"]["error"].type
+            why = f"torch.compile fails: {said}"
             if family is BASE:
                 c.compiled = False
                 c.notes.append(why)
@@ -230,7 +259,9 @@ def _calibrate_family(
             outputs = [Noise() for _ in e.wide]
         moved = None
         if not family.planted:
-            r = reference.forward(draw.tree, one_ulp(inputs, k), ["wide" if c.wide else "eager"], sources=True)[0]
+            r = reference.forward(
+                draw.tree, one_ulp(inputs, k), ["wide" if c.wide else "eager"], sources=True
+            )[0]
             moved = None if "error" in r else r["tensors"]
         for i, n in enumerate(outputs):
             _widen(n, e, i, results, moved, family, problems, c.wide)
@@ -251,12 +282,14 @@ def _widen(
 ) -> None:
     """Takes one draw's results for output i into its noise, and names what an honest form fails."""
     wide = e.wide[i]
-    others = {
-        m: r for m, r in results.items() if m not in ("wide", "eager") and "error" not in r
-    }
+    others = {m: r for m, r in results.items() if m not in ("wide", "eager") and "error" not in r}
     if not wide.is_floating_point():
         for mode, r in others.items():
-            if mode.startswith("noise:") and e.sources[i] is not None and r["sources"][i] is not None:
+            if (
+                mode.startswith("noise:")
+                and e.sources[i] is not None
+                and r["sources"][i] is not None
+            ):
                 a, b = r["sources"][i]["values"].double(), e.sources[i]["values"].double()
                 d = (a - b).abs()
                 d = d[torch.isfinite(d)]
@@ -275,9 +308,17 @@ def _widen(
     nonfinite = ~torch.isfinite(wide)
     if family.planted:
         theirs = correctness.kinds(wide)
-        for mode, who in (("eager", "eager"), ("compile", "torch.compile"), ("scalar", "eager, one element at a time,")):
+        for mode, who in (
+            ("eager", "eager"),
+            ("compile", "torch.compile"),
+            ("scalar", "eager, one element at a time,"),
+        ):
             r = results.get(mode)
-            if r is not None and "error" not in r and bool((correctness.kinds(r["tensors"][i]) != theirs).any()):
+            if (
+                r is not None
+                and "error" not in r
+                and bool((correctness.kinds(r["tensors"][i]) != theirs).any())
+            ):
                 problems.append(f"{who} and float64 differ in where NaN and Inf come out")
         skip = nonfinite if skip is None else skip | nonfinite
     elif skip is not None and int(skip.sum()) * 2 > skip.numel():
@@ -293,7 +334,11 @@ def _widen(
         if math.isfinite(error.max):
             simulated = n.error if mode.startswith("noise:") else e.own[i]
             far = correctness.OFF * e.scales[i].rms
-            if mode == "compile" and error.max > far and error.max > 100 * max(simulated.max, n.error.max):
+            if (
+                mode == "compile"
+                and error.max > far
+                and error.max > 100 * max(simulated.max, n.error.max)
+            ):
                 problems.append("torch.compile is over 10 % off where eager is not")
                 continue
             n.error.widen(error)
@@ -311,7 +356,11 @@ def _is_exact(e: Expected, i: int, results: dict[str, Any]) -> bool:
         return True
     if not wide.numel() or float(wide.abs().max()) >= 2**23 or not torch.equal(wide, wide.round()):
         return False
-    forms = [results[m]["tensors"][i] for m in ("eager", "compile") if m in results and "error" not in results[m]]
+    forms = [
+        results[m]["tensors"][i]
+        for m in ("eager", "compile")
+        if m in results and "error" not in results[m]
+    ]
     return all(torch.equal(f.double(), wide) for f in forms)
 
 
@@ -324,7 +373,10 @@ def ill_conditioned(c: Calibration) -> bool:
 
 
 class Failed(Exception):
-    """A gate was not passed. ``status`` is ``wrong`` or ``cheated``; the message is one sentence."""
+    """A gate was not passed.
+
+    ``status`` is ``wrong`` or ``cheated``; the message is one sentence.
+    """
 
     def __init__(self, status: str, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -352,7 +404,13 @@ class Report:
             "seeds": self.seeds,
             "families": list(self.families.values()),
         }
-        for name in ("kernelbench", "deterministic", "caches_weights", "follows_weights", "general"):
+        for name in (
+            "kernelbench",
+            "deterministic",
+            "caches_weights",
+            "follows_weights",
+            "general",
+        ):
             value = getattr(self, name)
             if value is not None:
                 out[name] = value
@@ -362,18 +420,29 @@ class Report:
         row = self.families.setdefault(
             name,
             {
-                "name": name, "gates": family.gates, "passed": True, "seeds": 0, "max_error": 0.0, "max_bound": 0.0,
-                "rms_error": 0.0, "rms_bound": 0.0, "skipped": 0, "note": family.note,
+                "name": name,
+                "gates": family.gates,
+                "passed": True,
+                "seeds": 0,
+                "max_error": 0.0,
+                "max_bound": 0.0,
+                "rms_error": 0.0,
+                "rms_bound": 0.0,
+                "skipped": 0,
+                "note": family.note,
             },
-        )  # fmt: skip
+        )
         row["seeds"] += 1
         for o in outcomes:
             row["skipped"] += o.skipped
             row["passed"] = row["passed"] and o.passed
-            # The output and the draw that came closest to its bound, so that error and bound belong together.
+            # The output and the draw that came closest to its bound, so that error and bound
+            # belong together.
             for kind in ("max", "rms"):
                 error, bound = getattr(o.error, kind), getattr(o.bound, kind)
-                before = row[f"{kind}_error"] / row[f"{kind}_bound"] if row[f"{kind}_bound"] else -1.0
+                before = (
+                    row[f"{kind}_error"] / row[f"{kind}_bound"] if row[f"{kind}_bound"] else -1.0
+                )
                 if (error / bound if bound else (math.inf if error else 0.0)) > before:
                     row[f"{kind}_error"] = error if math.isfinite(error) else 1e300
                     row[f"{kind}_bound"] = bound if math.isfinite(bound) else 1e300
@@ -406,7 +475,10 @@ class Verification:
         self.writes_inputs = False
 
     def prepare(self) -> None:
-        """Draws inputs and weights and has the first expected outputs computed: all that needs no candidate."""
+        """Draws inputs and weights and has the first expected outputs computed:
+
+        all that needs no candidate.
+        """
         r = self.reference
         self.original = r.state()
         self.state = perturbed(self.original, r.info["trainable"], secret())
@@ -424,7 +496,8 @@ class Verification:
 
     @property
     def _discrete(self) -> bool:
-        # Before the first answer the reference is asked for the sources of indices: there may be some.
+        # Before the first answer the reference is asked for the sources of indices: there may be
+        # some.
         return not self.expected or any(not t.is_floating_point() for t in self.expected[0].wide)
 
     def _expect_finish(self) -> Expected:
@@ -444,7 +517,7 @@ class Verification:
     # With a candidate.
 
     def run(self, candidate: CandidateClient) -> Report:
-        """Raises Failed at the first gate that is not passed, and what the candidate's client raises."""
+        """Raises Failed at the first gate not passed, and what the candidate's client raises."""
         self._again(candidate, self._stream(candidate, self._jobs()))
         self.report.seeds = len(self.draws)
         self._exact(candidate)
@@ -470,7 +543,10 @@ class Verification:
         return known.exact and any(self.reference.info["trainable"])
 
     def _stream(self, candidate: CandidateClient, jobs: Iterator[Job]) -> Answer:
-        """Judges one after the other, while the reference works on the next. Returns the first answer."""
+        """Judges one after the other, while the reference works on the next.
+
+        Returns the first answer.
+        """
         first: Answer | None = None
         job = next(jobs)
         expected = self.expected[0]
@@ -484,14 +560,18 @@ class Verification:
                 answer = candidate.finish_forward()
                 if first is None:
                     first = answer
-                    self.report.kernelbench = correctness.kernelbench_passes(answer.outputs, expected.eager)
+                    self.report.kernelbench = correctness.kernelbench_passes(
+                        answer.outputs, expected.eager
+                    )
                 if job.family.name != broken:
                     self._judge(job.known, job.family.name, answer, expected)
             except WorkerError:
                 if job.known.gates:
                     raise
                 broken = job.family.name
-                self.report.add(job.known, broken, [Outcome(False, Scale(), Scale(), 0, "it raises")])
+                self.report.add(
+                    job.known, broken, [Outcome(False, Scale(), Scale(), 0, "it raises")]
+                )
             if following is None:
                 return first
             expected = self._expect_finish()
@@ -528,17 +608,35 @@ class Verification:
         self, family: FamilyCalibration, name: str, answer: Answer, expected: Expected
     ) -> None:
         if answer.problem:
-            raise Failed("wrong", answer.problem, "return what the reference returns: structure, dtype, shape")
+            raise Failed(
+                "wrong",
+                answer.problem,
+                "return what the reference returns: structure, dtype, shape",
+            )
         if answer.outside:
-            raise Failed("wrong", "it writes outside its inputs' memory", "check the index arithmetic of every store")
+            raise Failed(
+                "wrong",
+                "it writes outside its inputs' memory",
+                "check the index arithmetic of every store",
+            )
         if answer.wrote and not self.writes_inputs:
             which = ", ".join(self._input(i) for i in answer.wrote)
-            raise Failed("wrong", f"it writes into its input {which}", "allocate the output instead of writing in place")
+            raise Failed(
+                "wrong",
+                f"it writes into its input {which}",
+                "allocate the output instead of writing in place",
+            )
         mask = name == "planted"
         exact = family.exact
         outcomes = [
             correctness.compare(
-                got, expected, i, family.outputs[i], self.calibration.floor(i).max, mask=mask, exact=exact
+                got,
+                expected,
+                i,
+                family.outputs[i],
+                self.calibration.floor(i).max,
+                mask=mask,
+                exact=exact,
             )
             for i, got in enumerate(answer.outputs)
         ]
@@ -548,15 +646,24 @@ class Verification:
         for i, o in enumerate(outcomes):
             if not o.passed:
                 which = f"output {i}, " if len(outcomes) > 1 else ""
-                says = families.BY_NAME[name].says if name in families.BY_NAME else "one element moved"
-                where = "on the reference's own draws" if name == "base" else f"on family {name} (inputs: {says})"
+                says = (
+                    families.BY_NAME[name].says if name in families.BY_NAME else "one element moved"
+                )
+                where = (
+                    "on the reference's own draws"
+                    if name == "base"
+                    else f"on family {name} (inputs: {says})"
+                )
                 raise Failed("wrong", f"{which}{where}: {o.reason}")
 
     def _input(self, i: int) -> str:
         return self.input_names[i] if i < len(self.input_names) else str(i)
 
     def _again(self, candidate: CandidateClient, answer: Answer) -> None:
-        """The first input again: within the bound, by the same gate; a bitwise difference is recorded."""
+        """The first input again:
+
+        within the bound, by the same gate; a bitwise difference is recorded.
+        """
         draw = self.draws[0]
         second, expected = self._both(candidate, draw, draw.tensors, self.expected[0])
         self._judge(self.calibration.families["base"], "base", second, expected)
@@ -582,9 +689,14 @@ class Verification:
         candidate.set_state(self.reference.info["names"], state)
 
     def _elements(self, candidate: CandidateClient) -> None:
-        """Moves one element so far that float64 changes by many bounds: who left it out does not follow."""
+        """Moves one element so far that float64 changes by many bounds:
+
+        who left it out does not follow.
+        """
         base = self.calibration.families["base"]
-        floating = [i for i, t in enumerate(self.draws[0].tensors) if t.is_floating_point() and t.numel()]
+        floating = [
+            i for i, t in enumerate(self.draws[0].tensors) if t.is_floating_point() and t.numel()
+        ]
         if not floating:
             return
         pool = [self.draws[i % len(self.draws)] for i in range(ELEMENTS[self.level])]
@@ -594,9 +706,11 @@ class Verification:
             at = secret() % target.numel()
             rms = correctness.scale_of(target.double()).rms or 1.0
             before = self.expected[k % len(self.expected)]
+            sign = 1 if secret() & 1 else -1
             for step in STEPS:
+                sign = -sign
                 moved = target.clone()
-                moved.view(-1)[at] += step * rms * (1 if secret() & 1 else -1)
+                moved.view(-1)[at] += sign * step * rms
                 inputs = [moved if i == which else t for i, t in enumerate(draw.tensors)]
                 after = self._expect(draw, inputs)
                 if self._shows(base, before, after):
@@ -624,7 +738,8 @@ class Verification:
         self.reference.set_state(changed)
         if not candidate.set_state(self.reference.info["names"], changed, in_place=True):
             self.report.evidence.append(
-                "its parameters have other names than the reference's: whether it follows a change is not known"
+                "its parameters have other names than the reference's: "
+                "whether it follows a change is not known"
             )
             self.reference.set_state(self.state)
             return
@@ -632,7 +747,9 @@ class Verification:
         answer, expected = self._both(candidate, draw, draw.tensors)
         base = self.calibration.families["base"]
         follows = not answer.problem and all(
-            correctness.compare(got, expected, i, base.outputs[i], self.calibration.floor(i).max).passed
+            correctness.compare(
+                got, expected, i, base.outputs[i], self.calibration.floor(i).max
+            ).passed
             for i, got in enumerate(answer.outputs)
         )
         self.report.follows_weights = follows

@@ -1,7 +1,10 @@
-"""The candidate worker: one candidate, which is believed in nothing. It gets raw inputs and gives raw outputs.
+"""The candidate worker: one candidate, which is believed in nothing.
 
-Operations, besides ``window`` (windows.py): ``load``, ``init``, ``map``, ``set_state``, ``forward``, ``trace``,
-``settle``, ``timed``. Whatever is answered here, the referee decides by the bytes in block ``out`` alone.
+It gets raw inputs and gives raw outputs.
+
+Operations, besides ``window`` (windows.py): ``load``, ``init``, ``map``, ``set_state``,
+``forward``, ``trace``, ``settle``, ``timed``. Whatever is answered here, the referee decides by
+the bytes in block ``out`` alone.
 """
 
 from __future__ import annotations
@@ -10,13 +13,13 @@ import ctypes
 import os
 import subprocess
 import sys
+import trace
 from typing import Any
 
 import torch
 
 import kernelwright
 import loading
-import trace
 import trees
 import windows
 from loading import Blocks, StageError, specs_of
@@ -72,13 +75,18 @@ class Candidate:
         except BaseException as e:
             raise StageError("construct", e) from e
         if not isinstance(self.model, torch.nn.Module):
-            raise StageError("construct", f"ModelNew is no torch.nn.Module but a {type(self.model).__name__}")
+            raise StageError(
+                "construct", f"ModelNew is no torch.nn.Module but a {type(self.model).__name__}"
+            )
         if msg.get("eval"):
             self.model.eval()
         return {}
 
     def set_state(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Gives the candidate the reference's weights: as a state_dict, or in place (``in_place``) once it has them."""
+        """Gives the candidate the reference's weights:
+
+        as a state_dict, or in place (``in_place``) once it has them.
+        """
         views = self.blocks.views("state", msg["layout"]) if msg["layout"] else []
         state = {n: v.clone() for n, v in zip(msg["names"], views, strict=True)}
         own = getattr(self.model, "load_reference_state", None)
@@ -104,7 +112,7 @@ class Candidate:
         return {}
 
     def forward(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Runs one forward on block ``in`` and copies what it returns to block ``out``, where that fits ``outputs``."""
+        """Runs one forward on block ``in`` and copies what fits ``outputs`` to block ``out``."""
         inputs = self.blocks.views("in", msg["layout"])
         tree, out = self._call(msg["tree"], inputs)
         wanted = self.blocks.views("out", msg["outputs"])
@@ -132,7 +140,9 @@ class Candidate:
             raise StageError("output", f"forward's result {e}") from e
         for t in found:
             if type(t) not in (torch.Tensor, torch.nn.Parameter):
-                raise StageError("output", f"forward returns a {type(t).__name__}, not a plain tensor")
+                raise StageError(
+                    "output", f"forward returns a {type(t).__name__}, not a plain tensor"
+                )
             if t.layout is not torch.strided or t.device.type != "cpu":
                 raise StageError("output", f"forward returns a {t.layout} tensor on {t.device}")
         return tree, found
@@ -148,7 +158,7 @@ class Candidate:
         return {}
 
     def timed(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Says in which containers the tensors of timed calls go, and in which order they are wanted back."""
+        """Says in which containers the tensors of timed calls go."""
         self.window_tree = msg["tree"]
         self.order = [int(i) for i in msg.get("order") or []]
         return {}
@@ -191,7 +201,10 @@ def _flags() -> dict[str, Any]:
 
 
 def _stand_in_for_the_compiler(given: list[dict[str, Any]], fds: list[int]) -> None:
-    """An exported file runs the compiler, which this sandbox forbids: give it what the builder made of the same text."""
+    """An exported file runs the compiler, which this sandbox forbids:
+
+    give it what the builder made of the same text.
+    """
     import artifacts
 
     objects = {a["request"]: f"/proc/self/fd/{fd}" for a, fd in zip(given, fds, strict=True)}
@@ -218,11 +231,22 @@ def _poison(on: bool) -> None:
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     if config.get("poison"):
         _poison(True)
-    # The file that holds the reference's rules is no secret, but a candidate has no business importing it.
+    # The file that holds the reference's rules is no secret, but a candidate has no business
+    # importing it.
     sys.modules.pop("worker_reference", None)
     c = Candidate(channel)
     ops = {
         n: getattr(c, n)
-        for n in ("load", "init", "set_state", "map", "forward", "trace", "settle", "timed", "window")
+        for n in (
+            "load",
+            "init",
+            "set_state",
+            "map",
+            "forward",
+            "trace",
+            "settle",
+            "timed",
+            "window",
+        )
     }
     loading.serve(channel, ops, FILENAME)

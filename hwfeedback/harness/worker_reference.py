@@ -1,8 +1,8 @@
-"""The reference worker: runs the reference file, which is somebody's code, and gives what it computes.
+"""The reference worker: runs the reference file, somebody's code, and gives what it computes.
 
-Operations, besides ``window`` (windows.py): ``load``, ``map``, ``draw``, ``state``, ``set_state``, ``forward``,
-``inspect``, ``capture``. All tensors travel in blocks that the referee has mapped by name; ``forward`` reads
-block ``in``.
+Operations, besides ``window`` (windows.py): ``load``, ``map``, ``draw``, ``state``, ``set_state``,
+``forward``, ``inspect``, ``capture``. All tensors travel in blocks that the referee has mapped by
+name; ``forward`` reads block ``in``.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ class Reference:
         if missing:
             raise StageError("names", ", ".join(missing))
         if not (
-            inspect.isclass(self.module.Model)
-            and issubclass(self.module.Model, torch.nn.Module)
+            inspect.isclass(self.module.Model) and issubclass(self.module.Model, torch.nn.Module)
         ):
             raise StageError("model", f"Model is a {type(self.module.Model).__name__}")
         loading.seed_everything(loading.CONSTRUCTION_SEED)
@@ -229,9 +228,10 @@ class Reference:
 
         Their outputs follow each other in block ``out``, or in a new one where that lacks ``room``.
 
-        A mode is ``eager``, ``compile``, ``max-autotune``, ``scalar`` (eager on strided inputs, where vectorised loops
-        step aside), ``wide`` (float64), or ``noise:<seed>``. With ``sources`` the wide and noise modes add the
-        tensors behind indices and booleans. A mode that fails has ``error`` instead of a layout.
+        A mode is ``eager``, ``compile``, ``max-autotune``, ``scalar`` (eager on strided inputs,
+        where vectorised loops step aside), ``wide`` (float64), or ``noise:<seed>``, ``:coherent``
+        behind it or not. With ``sources`` the wide and noise modes add the tensors behind indices
+        and booleans. A mode that fails has ``error`` instead of a layout.
         """
         inputs = self.blocks.views("in", msg["layout"])
         results: list[dict[str, Any]] = []
@@ -265,7 +265,8 @@ class Reference:
     def _mode(
         self, mode: str, tree: Any, inputs: list[torch.Tensor], want_sources: bool
     ) -> tuple[dict[str, Any], list[torch.Tensor]]:
-        # Own copies: a reference that writes into its inputs must not change them for the next mode.
+        # Own copies: a reference that writes into its inputs must not change them for the next
+        # mode.
         inputs = [t.clone() for t in inputs]
         wide = mode == "wide" or mode.startswith("noise:")
         sources = Sources() if want_sources and wide else None
@@ -273,7 +274,9 @@ class Reference:
             if sources is not None:
                 stack.enter_context(sources)
             if mode.startswith("noise:"):
-                stack.enter_context(Float32Noise(int(mode.partition(":")[2])))
+                stack.enter_context(
+                    Float32Noise(int(mode.split(":")[1]), coherent=mode.endswith(":coherent"))
+                )
             out_tree, out = self.call(tree, inputs, "wide" if wide else mode)
         self._pure()
         found: list[dict[str, Any] | None] = [None] * len(out)
@@ -292,7 +295,10 @@ class Reference:
     # Inspection.
 
     def inspect(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Runs the model on one draw: what its operators are, how long it takes, whether it keeps state."""
+        """Runs the model on one draw:
+
+        what its operators are, how long it takes, whether it keeps state.
+        """
         tree, inputs = self._draw(int(msg["seed"]))
         before = [t.clone() for t in self._state().values()]
         given = [t.clone() for t in inputs]
@@ -405,7 +411,16 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     ops = {
         n: getattr(r, n)
         for n in (
-            "load", "map", "draw", "state", "set_state", "forward", "inspect", "capture", "window", "timed",
+            "load",
+            "map",
+            "draw",
+            "state",
+            "set_state",
+            "forward",
+            "inspect",
+            "capture",
+            "window",
+            "timed",
         )
-    }  # fmt: skip
+    }
     loading.serve(channel, ops, FILENAME)

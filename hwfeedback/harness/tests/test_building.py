@@ -6,12 +6,13 @@ import json
 import os
 import time
 
+import pytest
+import torch
+
 import building
 import forkserver
 import inductor
-import pytest
 import toolchain
-import torch
 
 pytestmark = pytest.mark.skipif(not toolchain.compiler(), reason="there is no g++ here")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -38,7 +39,11 @@ def test_honest_orders_of_summation_pass() -> None:
     one_by_one = torch.zeros(x.shape[0], 1)
     for j in range(x.shape[1]):
         one_by_one += e1[:, j : j + 1]
-    for got in (e1 / one_by_one, e1 * (1 / e1.flip(-1).sum(-1, keepdim=True)), torch.softmax(x, -1)):
+    for got in (
+        e1 / one_by_one,
+        e1 * (1 / e1.flip(-1).sum(-1, keepdim=True)),
+        torch.softmax(x, -1),
+    ):
         o = compare(got, e, 0, n, floor_of(n))
         assert o.passed, o.reason
 
@@ -97,9 +102,9 @@ def test_error_of_leaves_its_arguments_alone() -> None:
     assert correctness.error_of(a, b, None) == Scale(1.0, 1.0)
     assert bool((a == 1).all()) and bool((b == 0).all())
     assert correctness.error_of(torch.tensor([math.nan]), b[:1], None).max == math.inf
-    assert correctness.scale_of(torch.tensor([3e200, 4e200], dtype=torch.float64)).rms == pytest.approx(
-        math.sqrt(12.5) * 1e200
-    )
+    assert correctness.scale_of(
+        torch.tensor([3e200, 4e200], dtype=torch.float64)
+    ).rms == pytest.approx(math.sqrt(12.5) * 1e200)
 
 
 def test_elements_that_the_reference_gets_wrong_are_skipped_and_counted() -> None:
@@ -108,7 +113,9 @@ def test_elements_that_the_reference_gets_wrong_are_skipped_and_counted() -> Non
     e = complete(Expected([wide], [eager], [None]))
     o = compare(torch.tensor([1.0, 77.0, 3.0, 77.0]), e, 0, Noise(scale=Scale(4.0, 2.7)), 1e-6)
     assert o.passed and o.skipped == 2
-    assert not compare(torch.tensor([1.1, 2.0, 3.0, 4.0]), e, 0, Noise(scale=Scale(4.0, 2.7)), 1e-6).passed
+    assert not compare(
+        torch.tensor([1.1, 2.0, 3.0, 4.0]), e, 0, Noise(scale=Scale(4.0, 2.7)), 1e-6
+    ).passed
 
 
 def test_non_finite_values_must_be_where_they_belong() -> None:
@@ -180,3 +187,35 @@ def test_trees_hold_what_models_take_and_give() -> None:
         trees.flatten({1, 2})
     with pytest.raises(trees.TreeError):
         trees.build({"t": 4}, [x])
+
+
+@pytest.mark.parametrize(
+    "sums",
+    [
+        lambda x: x.mean(),
+        lambda x: x.sum(-1),
+        lambda x: torch.nn.functional.mse_loss(x, torch.zeros_like(x)),
+        lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
+    ],
+    ids=["mean", "sum", "mse_loss", "layer_norm"],
+)
+def test_noise_covers_long_sums_in_few_lanes(sums: Any) -> None:
+    """As a worker runs it: in float64, with float64 as the default for what the model makes."""
+    x = 3 + torch.randn(2, 1 << 18, generator=torch.Generator().manual_seed(5)).pow(3)
+    torch.set_default_dtype(torch.float64)
+    try:
+        wide = sums(x.double())
+        with Float32Noise(1):
+            noisy = sums(x.double())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    relative = correctness.error_of(noisy, wide, None).max / correctness.scale_of(wide).max
+    assert 1e-7 < relative < 1e-3
+
+
+def test_decompositions_work_on_what_they_take_apart() -> None:
+    """What fails to be taken apart would silently have the noise of one rounding."""
+    x = torch.full((4, 4096), 3333.0, dtype=torch.float64)
+    with Float32Noise(1, coherent=True):
+        noisy = torch.nn.functional.layer_norm(x, (4096,))
+    assert float(noisy.abs().max()) > 0.05

@@ -5,8 +5,9 @@ import pathlib
 import subprocess
 import sys
 
-import export
 import pytest
+
+import export
 
 CANDIDATE = '''"""A candidate."""
 

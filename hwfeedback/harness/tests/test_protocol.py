@@ -6,8 +6,9 @@ import pathlib
 import socket
 import threading
 
-import protocol
 import pytest
+
+import protocol
 from protocol import Channel, Closed, ProtocolError, Timeout
 
 HARNESS = pathlib.Path(protocol.__file__).parent

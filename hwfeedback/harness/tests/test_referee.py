@@ -20,7 +20,9 @@ from protocol import Channel
 
 HEAD = "import torch\nimport torch.nn as nn\n\n\n"
 
-SOFTMAX = HEAD + """class Model(nn.Module):
+SOFTMAX = (
+    HEAD
+    + """class Model(nn.Module):
     def forward(self, x):
         return torch.softmax(x, -1)
 
@@ -30,8 +32,11 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+)
 
-SCALED = HEAD + """class Model(nn.Module):
+SCALED = (
+    HEAD
+    + """class Model(nn.Module):
     def __init__(self, n):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(n))
@@ -46,11 +51,15 @@ def get_inputs():
 def get_init_inputs():
     return [64]
 """
+)
 
-SEVERAL = HEAD + """class Model(nn.Module):
+SEVERAL = (
+    HEAD
+    + """class Model(nn.Module):
     def forward(self, x, mask):
         values, indices = torch.max(x, -1)
-        return {"sum": x.sum(-1), "top": (values, indices), "over": x.mean(-1) > 0, "where": x.masked_fill(mask, -1.0)}
+        return {"sum": x.sum(-1), "top": (values, indices), "over": x.mean(-1) > 0, "where":
+        x.masked_fill(mask, -1.0)}
 
 def get_inputs():
     return [torch.randn(16, 40), torch.rand(16, 40) < 0.3]
@@ -58,19 +67,16 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+)
 
 NATIVE = '''import torch
 import torch.nn as nn
 from kernelwright import native
 
 lib = native(source=r"""
-extern "C" void affine(const float* x, const float* w, const float* b, float* y, long long rows, long long n) {
-    for (long long i = 0; i < rows; i++)
-        for (long long j = 0; j < n; j++) {
-            float v = x[i * n + j] * w[j] + b[j];
-            y[i * n + j] = v < 0 ? 0 : v;
-        }
-}
+extern "C" void affine(const float* x, const float* w, const float* b, float* y, long long rows,
+long long n) { for (long long i = 0; i < rows; i++) for (long long j = 0; j < n; j++) { float v =
+x[i * n + j] * w[j] + b[j]; y[i * n + j] = v < 0 ? 0 : v; } }
 """)
 
 class ModelNew(nn.Module):
@@ -103,7 +109,9 @@ class Judge:
     """A referee in this process, with a real fork server."""
 
     def __init__(self, cache: str) -> None:
-        path = str(pathlib.Path(sys.executable).parent) + ":" + os.environ.get("PATH", "/usr/bin:/bin")
+        path = (
+            str(pathlib.Path(sys.executable).parent) + ":" + os.environ.get("PATH", "/usr/bin:/bin")
+        )
         self.server, self.process = forkserver.start(env={"PATH": path, "LANG": "C.UTF-8"})
         channel, _peer = Channel.pair()
         self.referee = referee.Referee(channel, self.server)
@@ -129,7 +137,9 @@ class Judge:
             self.known[source] = {"calibration": known}
         return self.known[source]
 
-    def request(self, source: str, candidate: str, level: str, more: dict[str, Any]) -> dict[str, Any]:
+    def request(
+        self, source: str, candidate: str, level: str, more: dict[str, Any]
+    ) -> dict[str, Any]:
         return {
             "task": self.task(source),
             "candidate": {"source": candidate, "language": "cpp"},
@@ -139,7 +149,9 @@ class Judge:
             **more,
         }
 
-    def verdict(self, source: str, candidate: str, level: str = "quick", **more: Any) -> dict[str, Any]:
+    def verdict(
+        self, source: str, candidate: str, level: str = "quick", **more: Any
+    ) -> dict[str, Any]:
         more = {"time": False, "require_custom": False, "known": self.calibration(source), **more}
         return self.referee.evaluate(self.request(source, candidate, level, more), [])["verdict"]
 
@@ -175,8 +187,10 @@ def test_eager_passes(judge: Judge, source: str, level: str) -> None:
 def test_other_algorithms_pass(judge: Judge) -> None:
     online = model_new(
         "top = x.new_full((x.shape[0], 1), -torch.inf)\ntotal = x.new_zeros((x.shape[0], 1))\n"
-        "for part in x.chunk(4, -1):\n    higher = torch.maximum(top, part.amax(-1, keepdim=True))\n"
-        "    total = total * torch.exp(top - higher) + torch.exp(part - higher).sum(-1, keepdim=True)\n"
+        "for part in x.chunk(4, -1):\n"
+        "    higher = torch.maximum(top, part.amax(-1, keepdim=True))\n"
+        "    total = total * torch.exp(top - higher)\n"
+        "    total = total + torch.exp(part - higher).sum(-1, keepdim=True)\n"
         "    top = higher\nreturn torch.exp(x - top) / total"
     )
     v = judge.verdict(SOFTMAX, online, "certify")
@@ -197,7 +211,18 @@ def test_other_algorithms_pass(judge: Judge) -> None:
         ("return x.copy_(torch.softmax(x, -1))", "input"),
         ("x = x.clone()\nx[:, 100] = 0\nreturn torch.softmax(x, -1)", "element ["),
     ],
-    ids="zeros bfloat16 half unstable dtype shape structure writes in_place skips".split(),
+    ids=[
+        "zeros",
+        "bfloat16",
+        "half",
+        "unstable",
+        "dtype",
+        "shape",
+        "structure",
+        "writes",
+        "in_place",
+        "skips",
+    ],
 )
 def test_wrong_says_why(judge: Judge, body: str, said: str) -> None:
     v = judge.verdict(SOFTMAX, model_new(body))
@@ -215,7 +240,7 @@ def test_wrong_says_why(judge: Judge, body: str, said: str) -> None:
         ("import ctypes\nctypes.string_at(0)", "crashed", "segmentation fault"),
         ("while True:\n    pass", "timed_out", "a forward took over"),
     ],
-    ids="sys_exit os_exit raises segfault loop".split(),
+    ids=["sys_exit", "os_exit", "raises", "segfault", "loop"],
 )
 def test_processes_that_fail(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, body: str, status: str, said: str
@@ -234,16 +259,17 @@ def test_weights_baked_in_at_construction_are_wrong(judge: Judge) -> None:
 
 def test_packed_weights_are_honest_and_said(judge: Judge) -> None:
     packs = model_new(
-        "if not hasattr(self, 'packed'):\n    self.packed = (self.weight.clone(), self.bias.clone())\n"
+        "if not hasattr(self, 'packed'):\n"
+        "    self.packed = (self.weight.clone(), self.bias.clone())\n"
         "w, b = self.packed\nreturn torch.relu(x * w + b)",
         AFFINE_INIT,
     )
-    # A packing that never looks again misses zero_one's weights, which are given anew: it must notice new tensors.
     v = judge.verdict(SCALED, packs, "quick")
     assert v["status"] == "correct", v["reason"]
     v = judge.verdict(SCALED, packs, "certify")
     assert v["status"] == "certified", v["reason"]
-    assert v["correctness"]["caches_weights"] is True and v["correctness"]["follows_weights"] is False
+    assert v["correctness"]["caches_weights"] is True
+    assert v["correctness"]["follows_weights"] is False
 
 
 def test_other_parameter_names_need_a_loader(judge: Judge) -> None:
@@ -282,8 +308,13 @@ def test_native_code_is_built_traced_and_certified_as_exported(judge: Judge) -> 
     v = judge.verdict(SCALED, NATIVE, "certify", build=built, require_custom=True)
     assert v["status"] == "certified", v["reason"]
     assert "_kernelwright_loader" in v["exported"] and len(v["exported_sha256"]) == 64
-    idle = NATIVE.replace("lib.affine(x, self.weight, self.bias, y, x.shape[0], x.shape[1])\n        return y",
-                          "return torch.relu(x * self.weight + self.bias)")  # fmt: skip
+
+
+def test_work_that_custom_code_does_not_do_is_rejected(judge: Judge) -> None:
+    idle = NATIVE.replace(
+        "lib.affine(x, self.weight, self.bias, y, x.shape[0], x.shape[1])\n        return y",
+        "return torch.relu(x * self.weight + self.bias)",
+    )
     v = judge.verdict(SCALED, idle, build=judge.built(SCALED, idle), require_custom=True)
     assert v["status"] == "rejected" and "aten.mul" in v["reason"]
     v = judge.verdict(SCALED, eager(SCALED), require_custom=True)
@@ -291,7 +322,7 @@ def test_native_code_is_built_traced_and_certified_as_exported(judge: Judge) -> 
 
 
 def test_out_of_bounds_beside_the_input_is_found(judge: Judge) -> None:
-    bad = NATIVE.replace("y[i * n + j] = v < 0 ? 0 : v;", "y[i * n + j] = v < 0 ? 0 : v; ((float*)x)[rows * n] = 1;")
+    bad = NATIVE.replace("= v < 0 ? 0 : v;", "= v < 0 ? 0 : v; ((float*)x)[rows * n] = 1;")
     v = judge.verdict(SCALED, bad, build=judge.built(SCALED, bad))
     assert v["status"] == "wrong" and "outside" in v["reason"]
 
@@ -299,18 +330,22 @@ def test_out_of_bounds_beside_the_input_is_found(judge: Judge) -> None:
 def test_timed(judge: Judge) -> None:
     built = judge.built(SCALED, NATIVE)
     ceilings = {"memory_gbs": 10.0, "cache_gbs": 20.0, "fp32_gflops": 50.0, "call_us": 1.0}
-    request = judge.request(
-        SCALED, NATIVE, "quick",
-        {"build": built, "known": judge.calibration(SCALED), "want_baselines": ["eager"], "ceilings": ceilings,
-         "specs": {"l3_bytes": 8 << 20}},
-    )  # fmt: skip
-    answer = judge.referee.evaluate(request, [])
+    more = {
+        "build": built,
+        "known": judge.calibration(SCALED),
+        "want_baselines": ["eager"],
+        "ceilings": ceilings,
+        "specs": {"l3_bytes": 8 << 20},
+    }
+    answer = judge.referee.evaluate(judge.request(SCALED, NATIVE, "quick", more), [])
     v = answer["verdict"]
     assert v["status"] == "correct", v["reason"]
     assert v["candidate_ms"] > 0 and v["baselines"]["eager"] > 0
-    assert v["speedup"]["against"] == "eager" and v["speedup"]["low"] <= v["speedup"]["value"] <= v["speedup"]["high"]
+    s = v["speedup"]
+    assert s["against"] == "eager" and s["low"] <= s["value"] <= s["high"]
     assert 0 < v["headroom"] <= 1 and v["floor"]["bound"] == "cache"
-    assert {"achieved_gbs", "memory_share", "core_use", "custom_share", "threads"} <= set(v["metrics"])
+    wanted = {"achieved_gbs", "memory_share", "custom_share", "threads"}
+    assert wanted <= set(v["metrics"])
     assert "eager" in answer["learned"]["baselines"]
 
 
@@ -328,39 +363,50 @@ def test_a_task_is_described(judge: Judge) -> None:
     assert t["graph"] is not None
 
 
-def task_of(forward: str, inputs: str = "[torch.randn(8, 8)]", init: str = "[]", more: str = "") -> str:
+def task_of(
+    forward: str, inputs: str = "[torch.randn(8, 8)]", init: str = "[]", more: str = ""
+) -> str:
     return HEAD + (
         f"class Model(nn.Module):\n{more}    def forward(self, x):\n        {forward}\n\n"
         f"def get_inputs():\n    return {inputs}\n\ndef get_init_inputs():\n    return {init}\n"
     )
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("def broken(:\n", "does not parse"),
-        ("import torch\n", "no Model, get_inputs() and no get_init_inputs()"),
-        (SOFTMAX.replace("def get_inputs", "def inputs"), "no get_inputs()"),
-        (SOFTMAX + "\nraise RuntimeError('at once')\n", "imported: RuntimeError: at once"),
-        (task_of("return x", init="[1]"), "Model(*get_init_inputs()) raises TypeError"),
-        (task_of("return x @ torch.ones(3, 3)"), "forward raises RuntimeError"),
-        (task_of("return None"), "forward returns no tensor"),
-        (task_of("return {x}"), "holds a set"),
-        (task_of("return x", inputs="torch.randn(2)"), "get_inputs() returns a Tensor, not a list"),
-        (task_of("return x", inputs="[1 / 0]"), "get_inputs() raises ZeroDivisionError"),
-        (task_of("return x", init="None"), "get_init_inputs() returns a NoneType"),
-        (task_of("return x * torch.rand_like(x)"), "stochastic"),
-        (task_of("import sys; sys.exit(3)"), "sys.exit"),
-        (task_of("import os; os._exit(3)"), "exit code 3"),
-        (task_of("return x.expand(1 << 20, 1 << 20, 8, 8).clone()"), "out of memory"),
-        (SOFTMAX.replace("class Model(nn.Module)", "class Model"), "not a class derived from nn.Module"),
-    ],
-    ids=(
-        "syntax names one_name import construct forward nothing set inputs_type inputs_raise init_type stochastic "
-        "sys_exit os_exit memory no_module"
-    ).split(),
-)  # fmt: skip
-def test_a_bad_reference_is_invalid_in_one_sentence(judge: Judge, source: str, said: str) -> None:
+BATCH_NORM = (
+    "    def __init__(self):\n        super().__init__()\n        self.n = nn.BatchNorm1d(8)\n\n"
+)
+BAD = {
+    "syntax": ("def broken(:\n", "does not parse"),
+    "names": ("import torch\n", "no Model, get_inputs() and no get_init_inputs()"),
+    "one_name": (SOFTMAX.replace("def get_inputs", "def inputs"), "no get_inputs()"),
+    "import": (SOFTMAX + "\nraise RuntimeError('at once')\n", "imported: RuntimeError: at once"),
+    "construct": (task_of("return x", init="[1]"), "Model(*get_init_inputs()) raises TypeError"),
+    "forward": (task_of("return x @ torch.ones(3, 3)"), "forward raises RuntimeError"),
+    "nothing": (task_of("return None"), "forward returns no tensor"),
+    "set": (task_of("return {x}"), "holds a set"),
+    "inputs_type": (
+        task_of("return x", inputs="torch.randn(2)"),
+        "get_inputs() returns a Tensor, not a list",
+    ),
+    "inputs_raise": (
+        task_of("return x", inputs="[1 / 0]"),
+        "get_inputs() raises ZeroDivisionError",
+    ),
+    "init_type": (task_of("return x", init="None"), "get_init_inputs() returns a NoneType"),
+    "stochastic": (task_of("return x * torch.rand_like(x)"), "stochastic"),
+    "sys_exit": (task_of("import sys; sys.exit(3)"), "sys.exit"),
+    "os_exit": (task_of("import os; os._exit(3)"), "exit code 3"),
+    "memory": (task_of("return x.expand(1 << 20, 1 << 20, 8, 8).clone()"), "out of memory"),
+    "no_module": (
+        SOFTMAX.replace("class Model(nn.Module)", "class Model"),
+        "not a class derived from nn.Module",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_reference_is_invalid_in_one_sentence(judge: Judge, kind: str) -> None:
+    source, said = BAD[kind]
     with pytest.raises(Invalid) as e:
         judge.referee.inspect({"name": "bad", "source": source, "threads": 1, "timeout_s": 30}, [])
     assert said in e.value.message
@@ -369,30 +415,24 @@ def test_a_bad_reference_is_invalid_in_one_sentence(judge: Judge, source: str, s
 
 
 def test_an_endless_reference_is_invalid(judge: Judge) -> None:
+    source = task_of("\n        while True: pass")
     with pytest.raises(Invalid, match="took over 3 s"):
-        source = task_of("\n        while True: pass")
         judge.referee.inspect({"name": "bad", "source": source, "threads": 1, "timeout_s": 3}, [])
 
 
-@pytest.mark.parametrize(
-    ("source", "flag"),
-    [
-        (task_of("return torch.dropout(x, 0.5, self.training)"), "train_mode_dependent"),
-        (task_of("return torch.ones_like(x)"), "constant_output"),
-        (task_of("return torch.arange(8.0) * 2"), "ignores_input"),
-        (SCALED.replace("x * self.weight + self.bias", "x"), "ignores_weights"),
-        (task_of("return torch.log(x)"), "non_finite_reference"),
-        (task_of("return torch.sin(x * 1e6)"), "ill_conditioned"),
-        (
-            task_of(
-                "return self.n(x)",
-                more="    def __init__(self):\n        super().__init__()\n        self.n = nn.BatchNorm1d(8)\n",
-            ),
-            "train_mode_dependent",
-        ),
-    ],
-    ids="dropout constant input weights log sine batch_norm".split(),
-)
-def test_flags(judge: Judge, source: str, flag: str) -> None:
+FLAGGED = {
+    "dropout": (task_of("return torch.dropout(x, 0.5, self.training)"), "train_mode_dependent"),
+    "constant": (task_of("return torch.ones_like(x)"), "constant_output"),
+    "input": (task_of("return torch.arange(8.0) * 2"), "ignores_input"),
+    "weights": (SCALED.replace("x * self.weight + self.bias", "x"), "ignores_weights"),
+    "log": (task_of("return torch.log(x)"), "non_finite_reference"),
+    "sine": (task_of("return torch.sin(x * 1e6)"), "ill_conditioned"),
+    "batch_norm": (task_of("return self.n(x)", more=BATCH_NORM), "train_mode_dependent"),
+}
+
+
+@pytest.mark.parametrize("kind", FLAGGED)
+def test_flags(judge: Judge, kind: str) -> None:
+    source, flag = FLAGGED[kind]
     t = judge.task(source)
     assert flag in t["flags"] and t["notes"]

@@ -11,10 +11,11 @@ import sys
 import textwrap
 import time
 
-import forkserver
 import pytest
-import sandbox
 from process_layer import ask, obedient_server
+
+import forkserver
+import sandbox
 from protocol import Closed
 
 PROFILES = ["reference", "candidate", "builder"]

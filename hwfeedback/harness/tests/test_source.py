@@ -4,6 +4,7 @@ import random
 import textwrap
 
 import pytest
+
 import source
 
 CANDIDATE = '''

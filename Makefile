@@ -1,0 +1,82 @@
+# make demo    the main job on four examples, in a few minutes
+# make test    everything that CI runs
+# make help    the rest
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# Demo, tests and figures share one data folder inside the checkout, so PyTorch is installed once and nobody's own
+# history is touched.
+DATA  ?= $(CURDIR)/.kernelwright
+TOOLS := $(CURDIR)/.tools
+BIN   := bin/kernelwright
+DEMO  := reverse_cumsum masked_softmax group_norm max_pool
+export PATH := $(TOOLS)/bin:$(TOOLS)/python/bin:$(PATH)
+
+# The Python environment is the product's own, as users get it; what only development needs lies beside it.
+PYTHON  = $(abspath $(dir $(firstword $(shell ls -t $(DATA)/venv-*/.complete 2>/dev/null))))/bin/python
+PYTOOLS := pytest==9.2.0 ruff==0.17.6
+GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: need-go ## bin/kernelwright
+	@CGO_ENABLED=0 go build -trimpath -o $(BIN) ./cmd/kernelwright
+
+# The history starts empty, or files that an earlier demo did would be known already.
+demo: build need-cxx ## the main job: four references dropped into a watched folder, until the last one is done
+	@rm -rf demo-out $(DATA)/kernelwright.db* && mkdir -p demo-out
+	@cp $(DEMO:%=examples/%.py) demo-out/
+	@echo "watching demo-out/: $(DEMO)"
+	@$(BIN) daemon --watch demo-out --until-idle --rounds 5 --data-dir $(DATA)
+
+# The first verdict on a machine makes the environment and shows that everything works.
+env: build need-cxx
+	@ls $(DATA)/venv-*/.complete >/dev/null 2>&1 || \
+		$(BIN) eval examples/softmax.py examples/candidates/softmax_native.py --data-dir $(DATA)
+
+dev: env
+	@[ "$$(cat $(TOOLS)/python/.pins 2>/dev/null)" = "$(PYTOOLS)" ] || { \
+		$(PYTHON) -m pip install -q --disable-pip-version-check --upgrade --target $(TOOLS)/python $(PYTOOLS) && \
+		echo "$(PYTOOLS)" >$(TOOLS)/python/.pins; }
+
+test: lint test-go test-python ## everything that CI runs
+
+lint: dev ## gofmt, go vet, golangci-lint where it is installed, ruff
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
+		[ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
+	go vet ./...
+	@if command -v golangci-lint >/dev/null; then echo "golangci-lint run"; golangci-lint run; \
+		else echo "golangci-lint is not installed (make lint-tools): go vet alone"; fi
+	ruff check .
+
+lint-tools: need-go ## installs golangci-lint into .tools, where there is none
+	@command -v golangci-lint >/dev/null || GOBIN=$(TOOLS)/bin go install $(GOLANGCI)
+
+test-go: dev
+	KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test -race -timeout 20m ./...
+
+test-python: dev
+	PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider
+
+soak: dev ## what takes too long for every day: every example under the master rule, races many times over
+	PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider -m slow
+	KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test -race -count 5 -timeout 2h ./...
+
+bench: env ## the figures of docs/benchmarks.md, as Markdown; wants a quiet machine
+	@go run ./bench/eval_parts -data-dir $(DATA)
+	@$(PYTHON) bench/examples_table.py --fresh --bin $(BIN) --data-dir $(DATA)/bench --python $(PYTHON)
+	@$(PYTHON) bench/loop_overhead.py --bin $(BIN) --data-dir $(DATA)/bench
+
+clean: ## removes what was built, the demo's results and the data folder of these targets
+	rm -rf bin demo-out $(DATA) $(TOOLS)
+
+need-go:
+	@command -v go >/dev/null || { echo "Go is missing: install Go 1.26 or later (https://go.dev/dl)"; exit 1; }
+
+need-cxx:
+	@command -v python3 >/dev/null || { echo "Python is missing: apt install python3 python3-venv"; exit 1; }
+	@command -v $${CXX:-g++} >/dev/null || { echo "a C++ compiler is missing: apt install g++"; exit 1; }
+
+.PHONY: help build demo env dev test lint lint-tools test-go test-python soak bench clean need-go need-cxx
