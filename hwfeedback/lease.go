@@ -50,6 +50,10 @@ type FileLeases struct {
 const (
 	firstLeasePoll = 5 * time.Millisecond
 	lastLeasePoll  = 250 * time.Millisecond
+
+	// leaseWaitWorthTelling is when a wait is reported. A killed worker takes
+	// some milliseconds to go: nobody needs to hear of that.
+	leaseWaitWorthTelling = time.Second / 2
 )
 
 // holder is what the lock file says of whoever holds it. It informs people;
@@ -108,6 +112,7 @@ func (l *FileLeases) Acquire(ctx context.Context, device string) (Lease, error) 
 
 func (l *FileLeases) lock(ctx context.Context, f *os.File, device string) error {
 	wait := firstLeasePoll
+	started := time.Now()
 	for told := false; ; {
 		err := flock(f, unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
@@ -116,10 +121,10 @@ func (l *FileLeases) lock(ctx context.Context, f *os.File, device string) error 
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return fmt.Errorf("lease device %s: %w", device, err)
 		}
-		if !told && l.Waiting != nil {
+		if !told && l.Waiting != nil && time.Since(started) >= leaseWaitWorthTelling {
 			l.Waiting(device, readHolder(f).String())
+			told = true
 		}
-		told = true
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:

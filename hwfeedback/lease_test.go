@@ -76,7 +76,7 @@ func TestLeaseNamesTheHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*leaseWaitWorthTelling)
 	defer cancel()
 	_, err = leases.Acquire(ctx, "cpu")
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "held by this process") {
