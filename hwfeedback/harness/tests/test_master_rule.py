@@ -1,6 +1,6 @@
 """The master rule: eager, compiled, and eager by another algorithm pass on every example.
 
-A quarter of the examples runs every day, all of them at both levels in ``make soak``. Timing is left
+A quarter of the examples runs every day, all of them at both levels in ``make soak``. Timing is
 out: it cannot make an honest candidate wrong, and it takes most of an evaluation.
 """
 
