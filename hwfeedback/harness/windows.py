@@ -29,7 +29,7 @@ So inputs come from memory, and neither their size nor K decides whether they ar
 which every call reads, are as warm as the calls leave them. Without this a time would depend on K,
 which differs between levels, and on how lately the referee wrote. Inputs are mapped with their page
 tables filled, read-only: writing into one kills the worker. They lie on 4 KiB pages of shared
-memory for everybody. A worker with one thread for each core has one bound to each (``bind``).
+memory for everybody.
 
 State of the allocator, likewise: ``serve`` tells malloc to keep what is freed, as the caching
 allocator of a GPU does. By default the C library maps and unmaps large outputs, or not, depending
@@ -391,32 +391,6 @@ def usage(pids: Iterable[int]) -> Usage:
     return total
 
 
-def bind(pids: Iterable[int], bound: list[int]) -> list[int]:
-    """Gives every thread of a worker a core of its own, where it has one thread for each core.
-
-    A team of threads that the scheduler wakes on one core spends its slices, milliseconds each, at
-    the barrier of its first region. Whoever has another number of threads, one that starts them in
-    each call among them, is left to the scheduler. Returns the threads that are bound now.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    threads: list[int] = []
-    for pid in pids:
-        try:
-            threads += sorted(int(t) for t in os.listdir(f"/proc/{pid}/task"))
-        except OSError:
-            continue
-    one_each = len(threads) == len(cores) > 1
-    if one_each and threads == bound:
-        return bound
-    places = {t: {c} for t, c in zip(threads, cores, strict=False)} if one_each else {}
-    try:
-        for thread in {*bound, *places} & set(threads):
-            os.sched_setaffinity(thread, places.get(thread, set(cores)))
-    except OSError:
-        return []  # gone, or not ours to place
-    return list(places)
-
-
 def steal_ticks() -> int:
     """Returns what the hypervisor took from this machine, in ticks of 10 ms of all cores."""
     try:
@@ -615,7 +589,6 @@ class Session:
         self._ended: tuple[int, Usage] | None = None
         self._windows = 0
         self._pids: list[int] = []
-        self._bound: list[int] = []
         slots = contents.slots
         self._size = capacity * slots.out_slot
         fd = os.memfd_create("outputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -672,7 +645,6 @@ class Session:
             if self._windows % 4 == 0:  # looking through /proc takes milliseconds
                 self._pids = tree(self.worker.pid)
             self._windows += 1
-            self._bound = bind(self._pids, self._bound)
             before = usage(self._pids)
             steal = steal_ticks()
             idle_cpu, idle = self._idle(before)

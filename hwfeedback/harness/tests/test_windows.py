@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -278,35 +276,3 @@ def test_descendants_are_counted() -> None:
         for p in reversed(windows.tree(pid)):
             os.kill(p, 9)
         os.waitpid(pid, 0)
-
-
-def test_threads_are_bound_one_to_a_core_while_they_are_as_many():
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        pytest.skip("one core: there is nothing to spread over")
-    code = (
-        "import sys, threading\n"
-        "stop = threading.Event()\n"
-        f"team = [threading.Thread(target=stop.wait) for _ in range({len(cores) - 1})]\n"
-        "[t.start() for t in team]\n"
-        "print('up', flush=True); sys.stdin.readline(); stop.set(); [t.join() for t in team]\n"
-        "print('down', flush=True); sys.stdin.readline()\n"
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert child.stdout and child.stdin
-        child.stdout.readline()
-        bound = windows.bind([child.pid], [])
-        assert len(bound) == len(cores)
-        assert [os.sched_getaffinity(t) for t in bound] == [{c} for c in cores]
-        assert windows.bind([child.pid], bound) == bound
-        child.stdin.write("\n")
-        child.stdin.flush()
-        child.stdout.readline()
-        assert windows.bind([child.pid], bound) == []
-        assert os.sched_getaffinity(child.pid) == set(cores), "left to the scheduler again"
-    finally:
-        child.kill()
-        child.communicate()
