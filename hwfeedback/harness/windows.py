@@ -237,10 +237,17 @@ def _keep_freed_memory(reserve: int) -> None:
         _libc.mallopt(_M_TRIM_THRESHOLD, -1)
     except AttributeError:
         return  # another C library, with another malloc
+    _touch_reserve(reserve)
+
+
+def _touch_reserve(reserve: int) -> None:
+    """Has so many bytes mapped at malloc's disposal again: calls use them up, window by window."""
     block = _libc.malloc(reserve)
-    if block:
-        ctypes.memset(block, 0, reserve)
-        _libc.free(block)
+    if not block:
+        return
+    raw = (ctypes.c_byte * reserve).from_address(block)
+    torch.frombuffer(raw, dtype=torch.uint8)[::PAGE].fill_(0)
+    _libc.free(block)
 
 
 def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) -> None:
@@ -255,7 +262,8 @@ def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) 
     try:
         rows = int(msg["slots"])
         out_slot = int(msg["out_slot"])
-        _keep_freed_memory(min(12 * out_slot, _RESERVE) + (1 << 20))
+        reserve = min(12 * out_slot, _RESERVE) + (1 << 20)
+        _keep_freed_memory(reserve)
         inputs = _Inputs(msg["inputs"], int(msg["in_slot"]))
         block = mmap.mmap(fds[0], rows * out_slot, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         base = ctypes.addressof(ctypes.c_byte.from_buffer(block))
@@ -282,6 +290,7 @@ def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) 
             channel.send(reply)
             # Unmapping may cost milliseconds: after the answer it is in nobody's time.
             inputs.release()
+            _touch_reserve(reserve)
     except (KeyError, TypeError, ValueError, OSError) as e:
         if inputs is not None and block is not None:
             raise
