@@ -117,7 +117,7 @@ func TestCandidatesAreRight(t *testing.T) {
 			n++
 			every := 17
 			if strings.HasPrefix(f.Name, "large_") || strings.HasPrefix(f.Name, "wide_") {
-				every = 2
+				every = 3
 			}
 			if tag != "default" && (testing.Short() || (n+i)%every != 0) {
 				continue

@@ -264,7 +264,7 @@ func (e *cpp) kernel(k *kernel) {
 	if b.g.lanes && !inner.batch {
 		b.tile = min(b.tile, inner.size)
 	}
-	b.tile = max(b.tile, 1)
+	b.tile = max(min(b.tile, k.columnTile()), 1)
 	work := 1
 	for _, i := range b.g.outer {
 		work *= b.g.groups[i].size
@@ -273,12 +273,22 @@ func (e *cpp) kernel(k *kernel) {
 		work *= (inner.size + b.tile - 1) / b.tile
 	}
 	threads := b.kernelThreads()
-	arg := slices.ContainsFunc(k.anchors, func(a *anchor) bool { return strings.HasPrefix(a.value.op, "arg") })
 	b.threads = threads
-	b.wide = k.kind == reduceKernel && threads > 1 && work < 2*threads && !arg && !k.batch
+	b.wide = k.kind == reduceKernel && threads > 1 && work < 2*threads && !k.batch
+	// Parts that threads share are merged with the sum of all the parts at
+	// hand: one pass after the other.
+	k.join(e.knobs.get("passes", 3) == 1 && !b.wide)
 	if e.knobs.get("passes", 3) == 2 && !b.wide {
 		for _, v := range k.cacheable(b.g) {
 			b.cached[v] = true
+		}
+	}
+	side := 1
+	if k.kind == scanKernel && !b.g.lanes {
+		b.wide = k.splits(b.g, work, threads)
+		// No more rows side by side than leave every thread something to do.
+		for side = e.knobs.get("chains", 1); side > 1 && !b.wide && work < side*threads; {
+			side /= 2
 		}
 	}
 	e.open("static void kernel%d(%s)", k.at, e.parameters(k.buffers(), k.writes, true, k.batch))
@@ -297,7 +307,15 @@ func (e *cpp) kernel(k *kernel) {
 	if threads > 1 && !b.wide && (work > 1 || k.batch) {
 		spread = fmt.Sprintf("#pragma omp parallel for schedule(static) num_threads(%d)", threads)
 	}
-	if b.g.lanes {
+	switch {
+	case b.g.lanes && !inner.batch && b.tile == inner.size:
+		// One tile is the whole row, and the compiler may know its length.
+		if spread != "" {
+			e.line("%s", spread)
+		}
+		e.open("for (long long row = 0; row < rows; ++row)")
+		e.line("const long long start = 0, lanes = %d;", b.tile)
+	case b.g.lanes:
 		e.line("const long long width = %s;", b.size(b.g.inner))
 		e.line("const long long tiles = (width + %d) / %d;", b.tile-1, b.tile)
 		if spread != "" {
@@ -307,7 +325,18 @@ func (e *cpp) kernel(k *kernel) {
 		e.line("const long long row = task / tiles;")
 		e.line("const long long start = task %% tiles * %d;", b.tile)
 		e.line("const long long lanes = width - start < %d ? width - start : %d;", b.tile, b.tile)
-	} else {
+	case side > 1 && !b.wide:
+		if spread != "" {
+			e.line("%s", spread)
+		}
+		e.open("for (long long first = 0; first < rows; first += %d)", side)
+		b.sideBySide(side)
+		e.close()
+		b.pop()
+		e.close()
+		e.line("")
+		return
+	default:
 		if spread != "" {
 			e.line("%s", spread)
 		}
@@ -319,7 +348,11 @@ func (e *cpp) kernel(k *kernel) {
 	case reduceKernel:
 		b.reductions()
 	case scanKernel:
-		b.scans()
+		if b.wide {
+			b.splitScan(side)
+		} else {
+			b.scans()
+		}
 	default:
 		b.maps()
 	}
@@ -705,93 +738,4 @@ func (b *body) maps() {
 			}
 		})
 	})
-}
-
-// scans emits running values: one loop that is taken in order.
-func (b *body) scans() {
-	roots := storedValues(b.k.stores)
-	for _, a := range b.k.anchors {
-		roots = append(roots, a.operand)
-	}
-	accumulate := func(a *anchor, acc string) {
-		op := "+"
-		if a.value.op == "prod" {
-			op = "*"
-		}
-		b.line("%s = %s %s %s;", acc, acc, op, b.text(a.operand))
-		b.line("const %s s%d = (%s)%s;", cppTypes[a.value.dtype], a.value.id, cppTypes[a.value.dtype], acc)
-	}
-	inner := b.g.inner
-	b.compute(0, roots...)
-	along := inner
-	if b.g.lanes {
-		if len(b.g.order) > 0 {
-			along = b.g.order[0]
-		} else {
-			along = -1 // a scan along a unit dimension
-		}
-	}
-	operands := make([]*value, 0, len(b.k.anchors))
-	for _, a := range b.k.anchors {
-		operands = append(operands, a.operand)
-		size := ""
-		if b.g.lanes {
-			size = fmt.Sprintf("[%d]", b.tile)
-		}
-		b.line("%s acc%d%s;", accumulator(a.value.dtype), a.value.id, size)
-	}
-	start := func(suffix string) {
-		for _, a := range b.k.anchors {
-			one := "0"
-			if a.value.op == "prod" {
-				one = "1"
-			}
-			b.line("acc%d%s = %s;", a.value.id, suffix, one)
-		}
-	}
-	if b.g.lanes {
-		b.open("for (long long lane = 0; lane < lanes; ++lane)")
-		start("[lane]")
-		b.close()
-	} else {
-		start("")
-	}
-	if along >= 0 {
-		if b.k.anchors[0].value.reverse {
-			b.open("for (long long i%d = %s - 1; i%d >= 0; --i%d)", along, b.size(along), along, along)
-		} else {
-			b.open("for (long long i%d = 0; i%d < %s; ++i%d)", along, along, b.size(along), along)
-		}
-	}
-	b.push()
-	step := func(suffix string) {
-		b.compute(len(b.g.order)+1, operands...)
-		for _, a := range b.k.anchors {
-			accumulate(a, fmt.Sprintf("acc%d%s", a.value.id, suffix))
-		}
-		b.compute(len(b.g.order)+1, roots...)
-		for _, s := range b.k.stores {
-			b.line("%s[%s] = %s;", s.buf.name, b.at(s), b.text(s.value))
-		}
-	}
-	if b.g.lanes {
-		if len(b.g.order) > 0 {
-			b.compute(1, roots...)
-		}
-		b.laneLoop(func() { step("[lane]") })
-	} else {
-		step("")
-	}
-	b.pop()
-	if along >= 0 {
-		b.close()
-	}
-}
-
-// accumulator is the type in which values of d are summed.
-func accumulator(d dtype) string {
-	if d.floating() {
-		return "double"
-	}
-	return "long long"
 }

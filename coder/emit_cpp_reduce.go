@@ -14,6 +14,7 @@ type acc struct {
 	op      string // of the simd clause
 	flagged bool   // whether a NaN was seen is kept beside it
 	blocked bool   // a float sum per block is added to it
+	local   bool   // of one block of a joined pass
 }
 
 func (b *body) acc(a *anchor) acc {
@@ -40,7 +41,12 @@ func (b *body) acc(a *anchor) acc {
 func (c acc) arg() bool { return strings.HasPrefix(c.a.value.op, "arg") }
 
 // name of the accumulator; a block's own sum when blocked.
-func (c acc) name() string { return fmt.Sprintf("a%d", c.a.value.id) }
+func (c acc) name() string {
+	if c.local {
+		return fmt.Sprintf("p%d", c.a.value.id)
+	}
+	return fmt.Sprintf("a%d", c.a.value.id)
+}
 
 func (c acc) bad() string { return fmt.Sprintf("bad%d", c.a.value.id) }
 
@@ -116,13 +122,30 @@ func (b *body) reductions() {
 	put()
 }
 
-// roots returns what a pass computes.
+// roots returns what a pass computes. What a joined reduction is made of is
+// not among it: that needs the result of the other one of its pair.
 func roots(accs []acc, stores []store) []*value {
 	out := storedValues(stores)
 	for _, c := range accs {
-		out = append(out, c.a.operand)
+		if c.a.with == nil {
+			out = append(out, c.a.operand)
+		}
 	}
 	return out
+}
+
+// second returns the reduction that shares the pass of c; false for none.
+func second(accs []acc, c acc) (acc, bool) {
+	for _, d := range accs {
+		if d.a.with == c.a {
+			return d, true
+		}
+	}
+	return acc{}, false
+}
+
+func joined(accs []acc) bool {
+	return slices.ContainsFunc(accs, func(c acc) bool { return c.a.with != nil })
 }
 
 // pass emits one pass: the loops, then the results r of its reductions.
@@ -150,9 +173,18 @@ func (b *body) pass(accs []acc, stores []store) {
 	if b.g.lanes {
 		b.clear(accs)
 	}
-	if b.wide {
+	switch {
+	case b.wide:
 		b.wideLoops(accs, stores)
-	} else {
+	case joined(accs) && !b.g.lanes:
+		b.blocks(accs)
+		if len(stores) > 0 {
+			b.loops(nil, stores, -1)
+		}
+	default:
+		if joined(accs) {
+			b.line("long long seen = 0;")
+		}
 		b.loops(accs, stores, -1)
 	}
 	for _, c := range accs {
@@ -166,7 +198,7 @@ func (b *body) pass(accs []acc, stores []store) {
 			case c.flagged:
 				b.line("r%d[lane] = %s[lane] ? %s : %s[lane];", v.id, c.bad(), literal(nan, v.dtype), c.name())
 			default:
-				b.line("r%d[lane] = (%s)%s[lane];", v.id, t, c.name())
+				b.line("r%d[lane] = %s;", v.id, b.result(accs, c, "[lane]"))
 			}
 			b.close()
 			continue
@@ -177,7 +209,7 @@ func (b *body) pass(accs []acc, stores []store) {
 		case c.flagged:
 			b.line("const %s r%d = %s ? %s : %s;", t, v.id, c.bad(), literal(nan, v.dtype), c.name())
 		default:
-			b.line("const %s r%d = (%s)%s;", t, v.id, t, c.name())
+			b.line("const %s r%d = %s;", t, v.id, b.result(accs, c, ""))
 		}
 	}
 	for _, r := range all {
@@ -189,6 +221,132 @@ func (b *body) pass(accs []acc, stores []store) {
 	}
 }
 
+// result returns what becomes of an accumulator after the last element.
+func (b *body) result(accs []acc, c acc, suffix string) string {
+	n := c.name() + suffix
+	d, pair := second(accs, c)
+	switch {
+	case c.a.value.op == "mean" && pair && b.g.lanes:
+		// It is the mean already.
+	case c.a.value.op == "mean":
+		n = fmt.Sprintf("(%s / %d)", n, b.k.rowLength())
+	case c.a.value.op == "maxnum" && pair && b.g.lanes:
+		// No element came near the least float: all were -inf.
+		n = fmt.Sprintf("(%s%s == 0 ? %s : %s)", d.name(), suffix, literal(-inf, c.a.value.dtype), n)
+	}
+	return fmt.Sprintf("(%s)%s", cppTypes[c.a.value.dtype], n)
+}
+
+// blockLength is how many elements of a row a joined pass takes at a time:
+// they are read again at once, and must stay in the first-level cache.
+const blockLength = 2048
+
+// blocks emits a joined pass over one row: for each block the reductions that
+// need no other, then those that do, with the block's own results; the row's
+// are corrected once a block. So every loop is a plain reduction.
+func (b *body) blocks(accs []acc) {
+	length := b.g.groups[b.g.inner].size
+	b.line("long long seen = 0;")
+	for n, i := range b.g.order {
+		b.open("for (long long i%d = 0; i%d < %s; ++i%d)", i, i, b.size(i), i)
+		b.push()
+		b.compute(n+1, roots(accs, nil)...)
+	}
+	size := min(b.knobs.get("tile", 0), blockLength)
+	if size <= 0 {
+		size = blockLength
+	}
+	b.open("for (long long block = 0; block < %d; block += %d)", length, size)
+	b.push()
+	b.line("const long long stop = block + %d < %d ? block + %d : %d, more = stop - block;", size, length, size, length)
+	var firsts, seconds []acc
+	for _, c := range accs {
+		c.local = true
+		c.blocked = false
+		if c.op == "+" && c.a.value.op == "sum" && c.a.value.dtype == f32 {
+			c.typ = "float" // enough for so few, whatever the knob "tile" says
+		}
+		b.line("%s %s = %s;", c.typ, c.name(), c.init)
+		if c.a.with != nil {
+			seconds = append(seconds, c)
+		} else {
+			firsts = append(firsts, c)
+		}
+	}
+	b.rowLoop(firsts, nil, "block", "stop")
+	for _, c := range firsts {
+		v := c.a.value
+		whole := c
+		whole.local = false
+		d, pair := second(seconds, c)
+		if !pair {
+			b.line("%s", c.join(whole.name(), c.name()))
+			continue
+		}
+		t := cppTypes[v.dtype]
+		if v.op == "maxnum" {
+			// Under a maximum of -inf the differences would be NaN.
+			zero := literal(0, v.dtype)
+			b.line("const %s top%d = %s > %s ? %s : %s;", t, v.id, c.name(), whole.name(), c.name(), whole.name())
+			b.line("const %s r%d = top%d == %s ? %s : top%d;", t, v.id, v.id, literal(-inf, v.dtype), zero, v.id)
+			b.used["exp"] = true
+			b.line("if (top%d > %s) a%d *= kw_exp(%s - r%d);", v.id, whole.name(), d.a.value.id, whole.name(), v.id)
+			b.line("%s = top%d;", whole.name(), v.id)
+		} else {
+			b.line("const %s r%d = (%s)(%s / more);", t, v.id, t, c.name())
+			b.line("if (seen > 0) { const double apart = r%d - %s / seen; a%d += apart * apart * ((double)seen * more / (seen + more)); }",
+				v.id, whole.name(), d.a.value.id)
+			b.line("%s += %s;", whole.name(), c.name())
+		}
+	}
+	operands := make([]*value, len(seconds))
+	bare := slices.Clone(seconds)
+	for i, c := range seconds {
+		operands[i] = c.a.operand
+		alone := *c.a
+		alone.with = nil // within a block it comes after its first, like any other
+		bare[i].a = &alone
+	}
+	for n := range len(b.g.order) + 1 {
+		b.compute(n, operands...)
+	}
+	b.rowLoop(bare, nil, "block", "stop")
+	for _, c := range seconds {
+		b.line("a%d += %s;", c.a.value.id, c.name())
+	}
+	b.line("seen += more;")
+	b.pop()
+	b.close()
+	for range b.g.order {
+		b.pop()
+		b.close()
+	}
+}
+
+// online emits one element of a pair over rows side by side.
+func (b *body) online(c, d acc) {
+	x := b.text(c.a.operand)
+	m, s, id := c.name()+"[lane]", d.name()+"[lane]", c.a.value.id
+	if c.a.value.op == "mean" {
+		b.line("const double apart%d = %s - %s;", id, x, m)
+		b.line("%s += apart%d * share;", m, id)
+		b.line("%s += apart%d * (%s - %s);", s, id, x, m)
+		return
+	}
+	// One exponential does: of the new element under the maximum, or of the
+	// old maximum under the new one. x - x is 0, or NaN for an infinity, which
+	// makes the sum NaN as in torch.
+	t := cppTypes[c.a.value.dtype]
+	b.used["exp"] = true
+	b.line("const %s old%d = %s, top%d = %s > old%d ? %s : old%d;", t, id, m, id, x, id, x, id)
+	b.line("const %s low%d = %s > old%d ? old%d : %s;", t, id, x, id, id, x)
+	b.line("const %s e%d = kw_exp(low%d - top%d);", t, id, id, id)
+	b.line("const %s sum%d = %s;", d.typ, id, s)
+	b.line("const %s grown%d = sum%d * e%d + (1 + (%s - %s)), added%d = sum%d + e%d;", d.typ, id, id, id, x, x, id, id, id)
+	b.line("%s = %s > old%d ? grown%d : added%d;", s, x, id, id, id)
+	b.line("%s = top%d;", m, id)
+}
+
 // clear sets the accumulators of a tile.
 func (b *body) clear(accs []acc) {
 	if len(accs) == 0 {
@@ -196,7 +354,12 @@ func (b *body) clear(accs []acc) {
 	}
 	b.open("for (long long lane = 0; lane < lanes; ++lane)")
 	for _, c := range accs {
-		b.line("%s[lane] = %s;", c.name(), c.init)
+		init := c.init
+		if _, pair := second(accs, c); pair && c.a.value.op == "maxnum" {
+			// Not -inf, under which an element of -inf would have no difference.
+			init = map[dtype]string{f32: "-__FLT_MAX__", f64: "-__DBL_MAX__"}[c.a.value.dtype]
+		}
+		b.line("%s[lane] = %s;", c.name(), init)
 		if c.flagged && !c.arg() {
 			b.line("%s[lane] = 0;", c.bad())
 		}
@@ -257,9 +420,7 @@ func (b *body) perLane(all []*value) {
 func (b *body) wideLoops(accs []acc, stores []store) {
 	cut := b.longest()
 	size := b.g.groups[cut].size
-	n := min(chunks, size)
-	per := (size + n - 1) / n
-	n = (size + per - 1) / per
+	n, per := b.parts(cut)
 	dim := fmt.Sprintf("[%d]", n)
 	if b.g.lanes {
 		dim += fmt.Sprintf("[%d]", b.tile)
@@ -267,7 +428,11 @@ func (b *body) wideLoops(accs []acc, stores []store) {
 	for _, c := range accs {
 		b.line("static thread_local %s part%d%s;", c.typ, c.a.value.id, dim)
 		b.line("%s (*const parts%d)%s = part%d;", c.typ, c.a.value.id, strings.TrimPrefix(dim, fmt.Sprintf("[%d]", n)), c.a.value.id)
-		if c.flagged {
+		switch {
+		case c.arg() && b.g.lanes:
+			b.line("static thread_local long long place%d%s;", c.a.value.id, dim)
+			b.line("long long (*const places%d)[%d] = place%d;", c.a.value.id, b.tile, c.a.value.id)
+		case c.flagged:
 			b.line("int flags%d%s;", c.a.value.id, dim)
 		}
 	}
@@ -278,7 +443,10 @@ func (b *body) wideLoops(accs []acc, stores []store) {
 	for _, c := range accs {
 		if b.g.lanes {
 			b.line("%s %s[%d];", c.typ, c.name(), b.tile)
-			if c.flagged {
+			switch {
+			case c.arg():
+				b.line("long long at%d[%d];", c.a.value.id, b.tile)
+			case c.flagged:
 				b.line("int %s[%d];", c.bad(), b.tile)
 			}
 		} else {
@@ -304,7 +472,10 @@ func (b *body) wideLoops(accs []acc, stores []store) {
 	each(func(at string) {
 		for _, c := range accs {
 			b.line("parts%d[part]%s = %s%s;", c.a.value.id, at, c.name(), at)
-			if c.flagged {
+			switch {
+			case c.arg() && b.g.lanes:
+				b.line("places%d[part]%s = at%d%s;", c.a.value.id, at, c.a.value.id, at)
+			case c.flagged:
 				b.line("flags%d[part]%s = %s%s;", c.a.value.id, at, c.bad(), at)
 			}
 		}
@@ -317,6 +488,10 @@ func (b *body) wideLoops(accs []acc, stores []store) {
 	b.open("for (long long part = 0; part < %d; ++part)", n)
 	each(func(at string) {
 		for _, c := range accs {
+			if c.arg() && b.g.lanes {
+				b.better(c, fmt.Sprintf("parts%d[part]%s", c.a.value.id, at), fmt.Sprintf("places%d[part]%s", c.a.value.id, at))
+				continue
+			}
 			b.line("%s", c.join(c.name()+at, fmt.Sprintf("parts%d[part]%s", c.a.value.id, at)))
 			if c.flagged {
 				b.line("%s%s |= flags%d[part]%s;", c.bad(), at, c.a.value.id, at)
@@ -324,6 +499,15 @@ func (b *body) wideLoops(accs []acc, stores []store) {
 		}
 	})
 	b.close()
+}
+
+// parts returns into how many parts a loop is cut for threads, and how long
+// each is but the last.
+func (b *body) parts(cut int) (n, per int) {
+	size := b.g.groups[cut].size
+	n = min(chunks, size)
+	per = (size + n - 1) / n
+	return (size + per - 1) / per, per
 }
 
 // longest returns the reduced loop with the most iterations.
@@ -356,6 +540,9 @@ func (b *body) loops(accs []acc, stores []store, cut int) {
 		b.compute(n+1, all...)
 	}
 	if b.g.lanes {
+		if joined(accs) {
+			b.line("const double share = 1.0 / (double)++seen;")
+		}
 		b.storing(stores, "start", "lanes", func(put func(store, string)) {
 			b.laneLoop(func() { b.element(accs, stores, "[lane]", put) })
 		})
@@ -377,7 +564,7 @@ func (b *body) loops(accs []acc, stores []store, cut int) {
 // returns where the rows that are left begin.
 func (b *body) severalRows(accs []acc, stores []store, lo, hi string) string {
 	unroll := b.knobs.get("unroll", 1)
-	if unroll < 2 || len(stores) > 0 || len(accs) == 0 || slices.ContainsFunc(accs, acc.arg) {
+	if unroll < 2 || len(stores) > 0 || joined(accs) || len(accs) == 0 || slices.ContainsFunc(accs, acc.arg) {
 		return lo
 	}
 	i := b.g.order[len(b.g.order)-1]
@@ -404,6 +591,13 @@ func (b *body) severalRows(accs []acc, stores []store, lo, hi string) string {
 func (b *body) element(accs []acc, stores []store, suffix string, put func(store, string)) {
 	b.compute(len(b.g.order)+1, roots(accs, stores)...)
 	for _, c := range accs {
+		if c.a.with != nil {
+			continue
+		}
+		if d, pair := second(accs, c); pair {
+			b.online(c, d)
+			continue
+		}
 		x := b.text(c.a.operand)
 		switch {
 		case c.arg() && b.g.lanes:
@@ -411,11 +605,7 @@ func (b *body) element(accs []acc, stores []store, suffix string, put func(store
 			if len(b.g.order) > 0 {
 				at = fmt.Sprintf("i%d", b.g.order[0])
 			}
-			sign := map[string]string{"max": ">", "min": "<"}[c.op]
-			n := c.name() + suffix
-			b.line("const bool better%d = (%s %s %s) | ((%s != %s) & (%s == %s));", c.a.value.id, x, sign, n, x, x, n, n)
-			b.line("at%d[lane] = better%d ? %s : at%d[lane];", c.a.value.id, c.a.value.id, at, c.a.value.id)
-			b.line("%s = better%d ? %s : %s;", n, c.a.value.id, x, n)
+			b.better(c, x, at)
 			continue
 		case c.blocked:
 			b.line("%s", c.join(fmt.Sprintf("f%d%s", c.a.value.id, suffix), x))
@@ -429,6 +619,16 @@ func (b *body) element(accs []acc, stores []store, suffix string, put func(store
 	for _, s := range stores {
 		put(s, b.text(s.value))
 	}
+}
+
+// better takes element x at a position if it comes before the best so far of
+// its lane: the first of equals, and a NaN before anything else.
+func (b *body) better(c acc, x, at string) {
+	sign := map[string]string{"max": ">", "min": "<"}[c.op]
+	n, id := c.name()+"[lane]", c.a.value.id
+	b.line("const bool better%d = (%s %s %s) | ((%s != %s) & (%s == %s));", id, x, sign, n, x, x, n, n)
+	b.line("at%d[lane] = better%d ? %s : at%d[lane];", id, id, at, id)
+	b.line("%s = better%d ? %s : %s;", n, id, x, n)
 }
 
 // rowLoop emits the innermost loop along a row, in blocks where a block has
@@ -533,12 +733,20 @@ func unrolled(u int) string {
 	return fmt.Sprintf("_%d", u)
 }
 
-// search finds the first position of a row's extreme element.
+// search finds the first position of a row's extreme element: where threads
+// shared the row, in the first part that has it.
 func (b *body) search(c acc) {
 	v := c.a.value
 	i := fmt.Sprintf("i%d", b.g.inner)
 	b.line("long long r%d = 0;", v.id)
-	b.open("for (long long %s = 0; %s < %s; ++%s)", i, i, b.size(b.g.inner), i)
+	from, to := "0", b.size(b.g.inner)
+	if b.wide {
+		_, per := b.parts(b.g.inner)
+		b.line("long long from%d = 0;", v.id)
+		b.line("while (%s ? !flags%d[from%d] : parts%d[from%d] != %s) ++from%d;", c.bad(), v.id, v.id, v.id, v.id, c.name(), v.id)
+		from = fmt.Sprintf("from%d * %d", v.id, per)
+	}
+	b.open("for (long long %s = %s; %s < %s; ++%s)", i, from, i, to, i)
 	b.push()
 	b.compute(len(b.g.order)+1, c.a.operand)
 	x := b.text(c.a.operand)
@@ -550,32 +758,56 @@ func (b *body) search(c acc) {
 	b.close()
 }
 
-// pool emits the windows of one tile: a[lane] for each output of the tile,
-// built up one window position at a time so that every loop is contiguous.
+// pool emits the windows of one tile: r[lane] for each output of the tile. The
+// windows are folded along all dimensions but the last into one line of columns,
+// which stays in the first-level cache, and the line then along the last one. So
+// the operand is computed once for each element of a window's rows, however
+// windows meet or overlap along the line, and in a loop without gaps.
 func (b *body) pool(a *anchor) {
 	v, w := a.value, a.value.window
 	rank := len(w.kernel)
 	lead := len(b.k.space) - rank
 	name := fmt.Sprintf("r%d", v.id)
 	typ := cppTypes[v.dtype]
-	sum := "acc" + fmt.Sprint(v.id)
-	wideSum := v.op == "mean" && numel(w.kernel) > 64
-	b.line("%s %s[%d];", typ, name, b.tile)
-	target := name
-	if wideSum {
-		b.line("double %s[%d];", sum, b.tile)
-		target = sum
+	carried := typ
+	if v.op == "mean" && numel(w.kernel) > 64 {
+		carried = "double"
 	}
 	init := "0"
 	if v.op == "max" {
 		init = literal(-inf, v.dtype)
 	}
-	b.line("for (long long lane = 0; lane < lanes; ++lane) %s[lane] = %s;", target, init)
+	// Two selects, one after the other: from one with both conditions GCC makes
+	// a branch around the store, and no vectors.
+	fold := func(to, x string) {
+		if v.op == "max" {
+			b.line("const %s old = %s, more = %s > old ? %s : old;", carried, to, x, x)
+			b.line("%s = %s != %s ? %s : more;", to, x, x, x)
+			return
+		}
+		b.line("%s += %s;", to, x)
+	}
 	at := func(d int) string {
 		if p := b.position(lead + d); p != "" {
 			return p
 		}
 		return "0"
+	}
+	d := rank - 1
+	step, reach := w.stride[d], w.reach()
+	column := fmt.Sprintf("column%d", v.id)
+	b.line("%s %s[%d];", typ, name, b.tile)
+	if carried != typ {
+		b.line("%s acc%d[%d];", carried, v.id, b.tile)
+	}
+	b.line("%s %s[%d];", carried, column, (b.tile-1)*step+reach)
+	b.line("const long long low%d = start * %d - %d, span%d = (lanes - 1) * %d + %d;", v.id, step, w.padding[d], v.id, step, reach)
+	b.line("for (long long p = 0; p < span%d; ++p) %s[p] = %s;", v.id, column, init)
+	from, to := "0", fmt.Sprintf("span%d", v.id)
+	if w.padding[d] > 0 {
+		from, to = fmt.Sprintf("from%d", v.id), fmt.Sprintf("to%d", v.id)
+		b.line("const long long %s = low%d < 0 ? -low%d : 0;", from, v.id, v.id)
+		b.line("const long long %s = %d - low%d < span%d ? %d - low%d : span%d;", to, w.in[d], v.id, v.id, w.in[d], v.id, v.id)
 	}
 	depth := b.depth
 	var window []string
@@ -587,35 +819,54 @@ func (b *body) pool(a *anchor) {
 		}
 		window = append(window, fmt.Sprintf("y%d", d))
 	}
-	d := rank - 1
-	window = append(window, "x")
-	b.open("for (int k%d = 0; k%d < %d; ++k%d)", d, d, w.kernel[d], d)
-	from, to := "0", "lanes"
-	b.line("const long long off = k%d * %d - %d;", d, w.dilation[d], w.padding[d])
-	if w.padding[d] > 0 {
-		b.line("long long from = off >= 0 ? 0 : (-off + %d) / %d;", w.stride[d]-1, w.stride[d])
-		b.line("long long to = off > %d ? 0 : (%d - off) / %d + 1;", w.in[d]-1, w.in[d]-1, w.stride[d])
-		b.line("from = from > start ? from - start : 0;")
-		b.line("to = to - start < lanes ? to - start : lanes;")
-		from, to = "from", "to"
-	}
-	b.simd("", "lane", from, to)
+	b.simd("", "p", from, to)
 	b.push()
-	b.line("const long long x = (start + lane) * %d + off;", w.stride[d])
+	b.line("const long long x = low%d + p;", v.id)
 	saved := b.window
-	b.window = window
+	b.window = slices.Concat(window, []string{"x"})
 	b.compute(len(b.g.order)+1, a.operand)
 	x := b.text(a.operand)
 	b.window = saved
-	if v.op == "max" {
-		b.line("%s[lane] = (%s > %s[lane]) | (%s != %s) ? %s : %s[lane];", target, x, target, x, x, x, target)
-	} else {
-		b.line("%s[lane] += %s;", target, x)
-	}
+	fold(column+"[p]", x)
 	b.pop()
 	for b.depth > depth {
 		b.close()
 	}
+	b.line("// along the line")
+	sum := name
+	if carried != typ {
+		sum = fmt.Sprintf("acc%d", v.id)
+	}
+	// A short window is unrolled, so that the loads of neighbouring lanes make
+	// whole vectors; a long one is taken one position at a time.
+	if w.kernel[d] <= 8 {
+		b.simd("", "lane", "0", "lanes")
+		b.line("%s f = %s[lane * %d];", carried, column, step)
+		for k := 1; k < w.kernel[d]; k++ {
+			b.open("")
+			b.line("const %s c = %s[lane * %d + %d];", carried, column, step, k*w.dilation[d])
+			fold("f", "c")
+			b.close()
+		}
+		b.line("%s[lane] = f;", sum)
+		b.close()
+	} else {
+		b.line("for (long long lane = 0; lane < lanes; ++lane) %s[lane] = %s;", sum, init)
+		b.open("for (long long k = 0; k < %d; ++k)", w.kernel[d])
+		b.simd("", "lane", "0", "lanes")
+		b.line("const %s c = %s[lane * %d + k * %d];", carried, column, step, w.dilation[d])
+		fold(sum+"[lane]", "c")
+		b.close()
+		b.close()
+	}
+	b.divide(a, sum, at)
+}
+
+// divide turns the sums of an average's windows into r.
+func (b *body) divide(a *anchor, target string, at func(int) string) {
+	v, w := a.value, a.value.window
+	rank := len(w.kernel)
+	name, typ := fmt.Sprintf("r%d", v.id), cppTypes[v.dtype]
 	if v.op != "mean" {
 		return
 	}
@@ -630,6 +881,7 @@ func (b *body) pool(a *anchor) {
 		return
 	}
 	// Only what is inside counts.
+	d := rank - 1
 	b.line("long long inside = 1;")
 	for d := range rank - 1 {
 		b.open("")

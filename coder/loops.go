@@ -106,6 +106,27 @@ func (k *kernel) walkable(a, b int) bool {
 	return ok
 }
 
+// columnLine is how many elements a pooling's line of columns may hold: it is
+// written and read again at once, and must stay in the first-level cache.
+const columnLine = 4096
+
+// columnTile is how many outputs of a line a pooling may take at a time.
+func (k *kernel) columnTile() int {
+	most := columnLine
+	for _, a := range k.anchors {
+		if w := a.value.window; w != nil {
+			most = min(most, max(columnLine-w.reach(), 0)/w.stride[len(w.stride)-1]+1)
+		}
+	}
+	return most
+}
+
+// reach is how many elements of the line a window spans.
+func (w *window) reach() int {
+	d := len(w.kernel) - 1
+	return w.dilation[d]*(w.kernel[d]-1) + 1
+}
+
 // rowLength returns how many elements a row has that is reduced.
 func (k *kernel) rowLength() int {
 	n := 1

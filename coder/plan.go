@@ -34,7 +34,8 @@ type kernel struct {
 type anchor struct {
 	value   *value // as accesses name it
 	operand *value
-	stage   int // of a reduction: the pass over a row in which it is done
+	stage   int     // of a reduction: the pass over a row in which it is done
+	with    *anchor // the reduction whose pass it shares though it needs it; see join.go
 }
 
 // store writes value, over the kernel's space, to a dense buffer. A row store
@@ -421,6 +422,9 @@ func (k *kernel) stages() {
 	for _, a := range k.anchors {
 		if a.value.kind == reduce {
 			a.stage = k.stageOf(a.operand)
+			if a.with != nil {
+				a.stage = a.with.stage
+			}
 		}
 	}
 }

@@ -6,8 +6,12 @@ import "slices"
 // averages where every window has the same size.
 
 // expensive is the cost of an operand above which windows that overlap should
-// not compute it again.
+// not compute it again. Along the last dimension they never do.
 const expensive = 8
+
+// farReach is the longest window along the last dimension for which a line of
+// columns fits on a thread's stack; beyond it a pooling is left to torch.
+const farReach = 1 << 16
 
 func init() {
 	for k, suffix := range []string{"1d", "2d", "3d"} {
@@ -67,13 +71,16 @@ func (l *lowering) pooled(n graphNode, rank int, op string, dilation, ceil arg, 
 	for i := range rank {
 		shape = append(shape, (w.in[i]+2*w.padding[i]-w.dilation[i]*(w.kernel[i]-1)-1)/w.stride[i]+1)
 	}
+	if w.reach() > farReach {
+		return nil, false
+	}
 	return []*value{l.windows(op, x, w, shape)}, true
 }
 
 func (l *lowering) windows(op string, x *value, w *window, shape []int) *value {
 	overlap := false
-	for i := range w.kernel {
-		overlap = overlap || w.kernel[i] > w.stride[i]
+	for i := range len(w.kernel) - 1 {
+		overlap = overlap || w.dilation[i]*(w.kernel[i]-1) >= w.stride[i]
 	}
 	if holds(x, pool, scan, reduce) || (overlap && x.cost > expensive) {
 		x = l.materialise(x)
@@ -104,5 +111,8 @@ func adaptive(l *lowering, n graphNode, rank int, op string) ([]*value, bool) {
 		w.kernel = append(w.kernel, in[i]/out[i])
 	}
 	w.stride = w.kernel
+	if w.reach() > farReach {
+		return nil, false
+	}
 	return []*value{l.windows(op, x, w, n.Outputs[0].Shape)}, true
 }

@@ -37,9 +37,11 @@ func (l *lowering) mean(x *value, dims []int, keep bool) *value {
 	return l.div(s, l.num(count(x.shape, dims), x))
 }
 
-// centred returns x less its mean, and the sum of the squares of that.
+// centred returns x less its mean, and the sum of the squares of that. The mean
+// is one reduction, not a sum that is divided: the sum of large elements may
+// overflow where torch's normalisations do not.
 func (l *lowering) centred(x *value, dims []int) (*value, *value) {
-	c := l.sub(x, l.mean(x, dims, true))
+	c := l.sub(x, l.reduce("mean", x.dtype, x, dims, true))
 	return c, l.sum(l.mul(c, c), dims, true)
 }
 

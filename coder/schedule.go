@@ -21,6 +21,7 @@ const (
 	parallelCost   = 1 << 16 // multiply-adds below which threads cost more than they save
 	streamingBytes = 1 << 20 // an output below this stays in the cache anyway
 	cachedRow      = 1 << 15 // elements of a row that may be kept beside the row itself
+	firstLevelRow  = 1 << 13 // elements of a row that a first-level cache of 32 KiB holds
 )
 
 // defaultSchedule is the conservative start: all cores, the widest vectors,
@@ -43,7 +44,7 @@ func defaultSchedule(p *plan, d kernelwright.Device) schedule {
 		vectors = append(vectors, 16)
 	}
 	s["vector"] = kernelwright.Knob{Value: width, Choices: vectors}
-	var rows, sums, lanes, columns, big, cached bool
+	var scans, rows, sums, lanes, columns, big, cached, joins, onePass bool
 	for _, st := range p.steps {
 		k := st.kernel
 		if k == nil {
@@ -52,14 +53,19 @@ func defaultSchedule(p *plan, d kernelwright.Device) schedule {
 		g := k.geometry()
 		rows = rows || (k.kind == reduceKernel && !g.lanes)
 		lanes = lanes || g.lanes
+		scans = scans || (k.kind == scanKernel && !g.lanes)
 		columns = columns || (k.kind == reduceKernel && g.lanes)
 		for _, a := range k.anchors {
-			sums = sums || (a.value.kind == reduce && a.value.op == "sum" && a.value.dtype == f32)
+			sums = sums || (a.value.kind == reduce && (a.value.op == "sum" || a.value.op == "mean") && a.value.dtype == f32)
 		}
 		for _, b := range k.stores {
 			big = big || (streamable(k, b) && numel(b.buf.shape)*4 >= streamingBytes)
 		}
 		cached = cached || len(k.cacheable(g)) > 0
+		if op := k.joins(); op != "" {
+			joins = true
+			onePass = onePass || (g.lanes && op == "mean") || (!g.lanes && k.rowLength() > firstLevelRow)
+		}
 	}
 	if rows || columns {
 		s["unroll"] = kernelwright.Knob{Value: 1, Choices: []int{1, 2, 4, 8}}
@@ -70,8 +76,33 @@ func defaultSchedule(p *plan, d kernelwright.Device) schedule {
 	case lanes:
 		s["tile"] = kernelwright.Knob{Value: 512, Choices: []int{64, 128, 256, 512, 1024, 2048, 4096}}
 	}
-	if cached {
-		s["passes"] = kernelwright.Knob{Value: 3, Choices: []int{2, 3}}
+	// passes: 3 goes over a row for each reduction and computes anew what was not
+	// stored; 2 keeps dear values of a row between its passes; 1 has reductions
+	// share a pass where one can be corrected as the other moves on. To keep an
+	// exponential is cheaper than to compute it again, as long as a row may be kept
+	// at all. Else one pass is faster where a row does not fit the first-level cache,
+	// and for means of rows side by side, whose tiles do not; under a maximum of rows
+	// side by side the second exponential costs what the second reading would.
+	if cached || joins {
+		k := kernelwright.Knob{Value: 3, Choices: []int{3}}
+		if cached {
+			k.Choices = append([]int{2}, k.Choices...)
+		}
+		if joins {
+			k.Choices = append([]int{1}, k.Choices...)
+		}
+		switch {
+		case cached:
+			k.Value = 2
+		case onePass:
+			k.Value = 1
+		}
+		s["passes"] = k
+	}
+	if scans {
+		// How many rows, or parts of one, are scanned side by side: four hide the
+		// latency of an addition.
+		s["chains"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4, 8}}
 	}
 	if big {
 		s["nontemporal"] = kernelwright.Knob{Value: 0, Choices: []int{0, 1}}
@@ -107,6 +138,7 @@ func (s schedule) safer() (schedule, bool) {
 	steps := []map[string]int{
 		{"nontemporal": 0},
 		{"passes": 3},
+		{"chains": 1},
 		{"unroll": 1, "tile": s.plainTile()},
 		{"vector": 4},
 		{"vector": 1},

@@ -23,6 +23,6 @@ func instructionParallelism(v view) (finding, bool) {
 		method:   "Keep more independent operations in flight",
 		plan:     "Unroll the inner loop and give each copy its own accumulator, so that four or more chains run beside each other; join them after the loop.",
 		evidence: v.evidence("ipc", "vectorised_loops", "compute_share", "memory_share", "llc_miss_rate"),
-		moves:    []move{{"unroll", toUp}, {"vector", toUp}},
+		moves:    []move{{"unroll", toUp}, {"chains", toUp}, {"vector", toUp}},
 	}, true
 }

@@ -27,7 +27,7 @@ func notVectorised(v view) (finding, bool) {
 		plan: "Walk the innermost axis with stride 1, declare the pointers __restrict, take branches and function calls out of the loop, and give a " +
 			"reduction several accumulators (#pragma omp simd reduction).",
 		evidence: v.evidence("missed_loops", "vectorised_loops", "compute_share", "memory_share"),
-		moves:    []move{{"vector", toUp}, {"unroll", toUp}},
+		moves:    []move{{"vector", toUp}, {"unroll", toUp}, {"chains", toUp}},
 	}
 	if m := v.verdict.Build.Missed; len(m) > 0 {
 		f.bottleneck += fmt.Sprintf(" Line %d: %s.", m[0].Line, oneLine(m[0].Message))

@@ -105,7 +105,9 @@ func meaning(st step) string {
 	case "tile":
 		return say("larger blocks pay the loop's own cost less often", "smaller blocks stay in a nearer cache")
 	case "passes":
-		return say("one more pass over the data makes each simpler", "the data is read one time less")
+		return say("each pass over the data is simpler", "passes share more, so that less is read or computed again")
+	case "chains":
+		return say("more running values hide the latency of each", "fewer running values spare registers")
 	case "nontemporal":
 		return say("stores go past the cache, so that lines are not read before they are overwritten", "the output stays in the cache for whoever reads it next")
 	case "fuse":

@@ -175,6 +175,9 @@ def cases() -> dict[str, Case]:
         "avg_pool_inside": lambda x: (
             F.avg_pool2d(x, (2, 3), (1, 2), 1, count_include_pad=False) * 2
         ),
+        "max_pool_long": lambda x: F.max_pool2d(x.flatten(2)[:, None], (2, 11), (1, 4), (1, 5)),
+        "avg_pool_long": lambda x: F.avg_pool1d(torch.sin(x.flatten(1)), 71, 1, 35) - 1,
+        "max_pool_apart": lambda x: F.max_pool2d(F.gelu(x), (1, 2), (3, 4), dilation=(1, 2)),
         "max_pool1d": lambda x: F.max_pool1d(x[:, :, 0], 4, 3, 1),
         "avg_pool3d": lambda x: F.avg_pool3d(x, 2),
         "adaptive": lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1),
@@ -252,6 +255,66 @@ def cases() -> dict[str, Case]:
     out["large_map"] = (Fn(lambda a: F.gelu(a) * 2), [torch.randn(611, 701)])
     out["large_softmax"] = (Fn(lambda a: torch.softmax(F.gelu(a), -1)), [torch.randn(611, 701)])
     out["large_columns"] = (Fn(lambda a: torch.log_softmax(a, 1)), [torch.randn(5, 61, 1003)])
+    out["large_pool"] = (
+        Fn(lambda a: F.max_pool2d(F.relu(a + 0.5), 3, 2, 1)),
+        [torch.randn(4, 3, 41, 1501)],
+    )
+    spoiled = torch.randn(3, 4, 20, 31)
+    spoiled[0, 0, 5, 7] = float("nan")
+    spoiled[1, 2, 0, 0], spoiled[1, 2, 3] = float("inf"), -float("inf")
+    out["spoiled_pool"] = (
+        Fn(lambda a: (F.max_pool2d(a, 3, 2, 1), F.avg_pool2d(a, 3, 2, 1))),
+        [spoiled],
+    )
+    # Long rows in blocks, rows side by side, and what their running results must survive.
+    rough = torch.randn(9, 9001)
+    rough[0], rough[1], rough[2], rough[3] = 1.5, 1e36, rough[2] * 1e-41, rough[3] + 3e4
+    rough[4, 4000:], rough[5, :5000], rough[6] = -float("inf"), -float("inf"), -float("inf")
+    rough[7, 7000], rough[8, 2500] = float("nan"), float("inf")
+    softs: dict[str, Callable[..., Any]] = {
+        "softmax": torch.softmax,
+        "log_softmax": torch.log_softmax,
+    }
+    for name, f in softs.items():
+        out[f"large_rough_{name}"] = (Fn(lambda a, f=f: f(a, 1)), [rough.clone()])
+        out[f"large_rough_{name}_0"] = (Fn(lambda a, f=f: f(a, 0)), [rough.t().contiguous()])
+    out["large_layer_norm"] = (nn.LayerNorm(9001), [rough[[0, 1, 2, 3, 7, 8]]])
+    out["large_columns_norm"] = (
+        Fn(lambda a: (a - a.mean(0)) / torch.sqrt(a.var(0, unbiased=False) + 1e-5)),
+        [rough[[0, 2, 3, 7, 8]].t().contiguous()],
+    )
+    out["large_var"] = (Fn(lambda a: (a.var(1), a.std(0))), [torch.randn(40, 9001) + 50])
+    out["large_instance_norm"] = (nn.InstanceNorm2d(3), [torch.randn(2, 3, 97, 101) * 2 + 9])
+    out["large_group_norm"] = (nn.GroupNorm(2, 6), [torch.randn(2, 6, 31, 33) * 3 - 20])
+    marked = torch.randn(3, 40007)
+    marked[1, 20000], marked[2, 30000] = float("nan"), float("inf")
+    scans: dict[str, Callable[..., Any]] = {
+        "wide_cumsum": lambda a: torch.cumsum(a, 1),
+        "wide_cumsum_one": lambda a: torch.cumsum(F.relu(a[0]), 0) * 2,
+        "wide_cumsum_back": lambda a: torch.cumsum(a.flip(1), 1).flip(1) - a,
+        "wide_cumsum_whole": lambda a: torch.cumsum((a * 9).nan_to_num().long(), 1),
+        "wide_cumprod": lambda a: torch.cumprod(a * 0.01 + 1, 1),
+        "cumsum_of_cumsum": lambda a: torch.cumsum(torch.cumsum(a[:, :99], 1), 1),
+    }
+    for name, f in scans.items():
+        out[name] = (Fn(f), [marked.clone()])
+    tied = torch.randint(0, 50, (3, 70001)).float()
+    tied[1, 60000], tied[1, 69000] = float("nan"), float("nan")
+    tied[2] = -float("inf")
+    places: dict[str, Callable[..., Any]] = {
+        "wide_argmax": lambda a: (a.argmax(1), a.argmin(1)),
+        "wide_argmax_all": lambda a: (a[0].argmax(), (a[0] - 1).abs().argmin(), a.argmax()),
+        "wide_max_with_index": lambda a: (a.max(1), a[:, 5:].min(1)),
+        "wide_argmax_columns": lambda a: (a.t().contiguous() * 2).argmax(0),
+        "wide_whole": lambda a: (a[:2].sum(), a[0].amax(), a.min(), a[0].std(), (a[0] / 60).prod()),
+    }
+    for name, f in places.items():
+        out[name] = (Fn(f), [tied.clone()])
+    out["wide_argmin_columns"] = (Fn(lambda a: a.argmin(0)), [tied.t().contiguous()])
+    out["large_cumsum"] = (
+        Fn(lambda a: (torch.cumsum(a, 1), torch.cumsum(a, 0))),
+        [torch.randn(131, 777)],
+    )
     out["double"] = (
         Fn(lambda a: torch.softmax(F.gelu(a) + a.log1p(), 1)),
         [torch.rand(9, 17, dtype=torch.float64)],

@@ -1,0 +1,119 @@
+package coder
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// emitted returns the C++ of a fixture with some knobs set.
+func emitted(t *testing.T, name string, knobs map[string]int) string {
+	t.Helper()
+	f, ok := committed(t)[name]
+	if !ok {
+		t.Fatalf("%s: no fixture", name)
+	}
+	g, err := decodeGraph(f.Graph)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := makePlan(g, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return emitCPP(p, defaultSchedule(p, input(f).Device).with(knobs))
+}
+
+// TestForms checks by what is written that a knob or a shape chooses the form
+// of a loop that it should. That each form is right is TestCandidatesAreRight's.
+func TestForms(t *testing.T) {
+	for name, c := range map[string]struct {
+		fixture   string
+		knobs     map[string]int
+		has, lack []string
+	}{
+		"a pooling computes its operand once along the line": {"conv_pool", nil,
+			[]string{"float column", "[lane * 2 + 1]"}, nil},
+		"a pooling pads its line": {"max_pool", nil,
+			[]string{"const long long from", "[lane * 2 + 2]"}, nil},
+		"softmax keeps its exponentials": {"softmax", nil,
+			[]string{"scratch"}, []string{"block", "column"}},
+		"softmax in one pass, by blocks": {"softmax", map[string]int{"passes": 1},
+			[]string{"long long block = 0", "*= kw_exp("}, []string{"scratch"}},
+		"softmax in plain passes": {"softmax", map[string]int{"passes": 3},
+			nil, []string{"scratch", "block"}},
+		"softmax in one pass, rows side by side": {"softmax_0", map[string]int{"passes": 1, "threads": 1},
+			[]string{"-__FLT_MAX__", "grown"}, []string{"long long block"}},
+		"long rows are normalised in one pass": {"large_layer_norm", nil,
+			[]string{"long long block = 0", "apart"}, nil},
+		"short rows are not": {"layer_norm", nil,
+			nil, []string{"block", "apart"}},
+		"a group's channels are merged": {"large_group_norm", map[string]int{"passes": 1},
+			[]string{"for (long long i2 = 0; i2 < 3; ++i2)", "seen + more"}, nil},
+		"columns by Welford": {"column_var", nil,
+			[]string{"++seen", "* share"}, nil},
+		"rows are scanned side by side": {"cumsum", nil,
+			[]string{"first + 4 <= rows", "_3 = "}, []string{"before"}},
+		"rows are scanned one by one": {"cumsum", map[string]int{"chains": 1},
+			nil, []string{"first + "}},
+		"a long row is scanned in two levels": {"wide_cumsum_one", nil,
+			[]string{"before", "part += 4", "omp parallel for"}, nil},
+		"threads share the search for the largest": {"wide_argmax_all", nil,
+			[]string{"omp parallel for", "while (bad"}, nil},
+		"one thread does not": {"wide_argmax_all", map[string]int{"threads": 1},
+			nil, []string{"omp parallel for", "while (bad"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			source := emitted(t, c.fixture, c.knobs)
+			for _, s := range c.has {
+				if !strings.Contains(source, s) {
+					t.Errorf("lacks %q:\n%s", s, source)
+				}
+			}
+			for _, s := range c.lack {
+				if strings.Contains(source, s) {
+					t.Errorf("has %q:\n%s", s, source)
+				}
+			}
+		})
+	}
+}
+
+// TestDefaultPasses checks the rule by which the first schedule takes its passes.
+func TestDefaultPasses(t *testing.T) {
+	for name, want := range map[string]kernelwright.Knob{
+		"softmax":          {Value: 2, Choices: []int{1, 2, 3}},
+		"softmax_0":        {Value: 3, Choices: []int{1, 3}},
+		"layer_norm":       {Value: 3, Choices: []int{1, 3}},
+		"large_layer_norm": {Value: 1, Choices: []int{1, 3}},
+		"column_var":       {Value: 1, Choices: []int{1, 3}},
+		"rms_norm":         {},
+		"large_group_norm": {Value: 3, Choices: []int{1, 3}},
+	} {
+		f := committed(t)[name]
+		g, err := decodeGraph(f.Graph)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		p, err := makePlan(g, true)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		s := defaultSchedule(p, input(f).Device)
+		if got := s["passes"]; got.Value != want.Value || !slices.Equal(got.Choices, want.Choices) {
+			t.Errorf("%s: %+v, not %+v", name, got, want)
+		}
+		if _, ok := s["passes"]; !ok {
+			continue
+		}
+		// To emit one form and then another must not leave marks in the plan.
+		before := emitCPP(p, s.with(map[string]int{"passes": 3}))
+		emitCPP(p, s.with(map[string]int{"passes": 1}))
+		if emitCPP(p, maps.Clone(s).with(map[string]int{"passes": 3})) != before {
+			t.Errorf("%s: the plan was changed", name)
+		}
+	}
+}
