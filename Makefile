@@ -10,6 +10,7 @@ SHELL := /bin/bash
 DATA  ?= $(CURDIR)/.kernelwright
 TOOLS := $(CURDIR)/.tools
 BIN   := bin/kernelwright
+ROUNDS ?= 5
 DEMO  := reverse_cumsum masked_softmax group_norm max_pool
 export PATH := $(TOOLS)/bin:$(TOOLS)/python/bin:$(PATH)
 
@@ -66,7 +67,7 @@ soak: dev ## what takes too long for every day: every example under the master r
 
 bench: env ## the figures of docs/benchmarks.md, as Markdown; wants a quiet machine
 	@go run ./bench/eval_parts -data-dir $(DATA)
-	@$(PYTHON) bench/examples_table.py --fresh --bin $(BIN) --data-dir $(DATA)/bench --python $(PYTHON)
+	@$(PYTHON) bench/examples_table.py --fresh --rounds $(ROUNDS) --bin $(BIN) --data-dir $(DATA)/bench --python $(PYTHON)
 	@$(PYTHON) bench/loop_overhead.py --bin $(BIN) --data-dir $(DATA)/bench
 
 clean: ## removes what was built, the demo's results and the data folder of these targets

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/store"
@@ -120,6 +122,14 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("%v: %d, want %d", err, got, want)
 			}
 		}
+	}
+}
+
+// Two rooms that do not know each other name the same words.
+func TestSettingsAndHardwareAgree(t *testing.T) {
+	c := config.Default().Evaluation
+	if !slices.Equal(c.Baselines, hwfeedback.Baselines) || c.Precision != hwfeedback.Precisions[0] {
+		t.Errorf("%+v", c)
 	}
 }
 

@@ -17,20 +17,21 @@ import (
 
 type doctorCmd struct {
 	deviceFlags
+	Measure bool `help:"Measure again what this machine can reach, and forget what was measured before."`
 }
 
 // Help is shown below the flags.
 func (doctorCmd) Help() string {
-	return "Changes nothing but the data folder's caches. Exit code 0 says that the examination was done, not that all is well: look at ok."
+	return "Changes nothing but the data folder's caches. What the machine can reach is measured at the first start, and again at each one until it was quiet meanwhile; --measure does so at once, for when the machine has changed. A daemon that runs takes it up at its next start. Exit code 0 says that the examination was done, not that all is well: look at ok."
 }
 
 // Run looks at everything that the others need.
-func (doctorCmd) Run(a *app) (err error) {
-	c, _, err := a.settings()
+func (c doctorCmd) Run(a *app) (err error) {
+	settings, _, err := a.settings()
 	if err != nil {
 		return err
 	}
-	folder, err := config.DataFolder(c, a.getenv)
+	folder, err := config.DataFolder(settings, a.getenv)
 	if err != nil {
 		return err
 	}
@@ -44,7 +45,9 @@ func (doctorCmd) Run(a *app) (err error) {
 		defer func() { err = errors.Join(err, r.close()) }()
 		checks = append(checks, recordCheck(a, r))
 		show := newProgress(a.stderr)
-		diagnosis, err = hwfeedback.Diagnose(a.ctx, r.options(show.stage), r.store, r.leases())
+		options := r.options(show.stage)
+		options.Remeasure = c.Measure
+		diagnosis, err = hwfeedback.Diagnose(a.ctx, options, r.store, r.leases())
 		show.done()
 		if err != nil {
 			return interruption(a.ctx, err)

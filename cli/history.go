@@ -66,13 +66,37 @@ func ago(ms int64, now time.Time) string {
 	}
 }
 
-// oneRun returns a run by the number that people type.
-func (r *room) oneRun(ctx context.Context, id int64) (report.Data, error) {
-	d, err := daemon.Load(ctx, r.store, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return d, notFound(fmt.Sprintf("there is no run %d", id), "`kernelwright history ls` lists them")
+// openRun opens the record and reads the run of a number that people type. The
+// room is the caller's to close.
+func (a *app) openRun(id int64) (*room, report.Data, error) {
+	r, err := a.openRecord()
+	if err != nil {
+		return nil, report.Data{}, err
 	}
-	return d, err
+	d, err := daemon.Load(a.ctx, r.store, id)
+	if errors.Is(err, store.ErrNotFound) {
+		err = notFound(fmt.Sprintf("there is no run %d", id), "`kernelwright history ls` lists them")
+	}
+	if err != nil {
+		return nil, d, errors.Join(err, r.close())
+	}
+	return r, d, nil
+}
+
+// openRounds is openRun for verbs that need rounds to work on. It needs no
+// room afterwards.
+func (a *app) openRounds(id int64) (d report.Data, err error) {
+	r, d, err := a.openRun(id)
+	if err != nil {
+		return d, err
+	}
+	if err := r.close(); err != nil {
+		return d, err
+	}
+	if len(d.Rounds) == 0 {
+		return d, notFound(fmt.Sprintf("run %d has no rounds", id), fmt.Sprintf("`kernelwright history show %d` says why", id))
+	}
+	return d, nil
 }
 
 type historyLsCmd struct {
@@ -169,15 +193,11 @@ type historyShowCmd struct {
 
 // Run shows a run.
 func (c historyShowCmd) Run(a *app) (err error) {
-	r, err := a.openRecord()
+	r, d, err := a.openRun(c.ID)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	d, err := r.oneRun(a.ctx, c.ID)
-	if err != nil {
-		return err
-	}
 	var written daemon.Written
 	if c.Out != "" {
 		path := d.Run.Path
@@ -358,18 +378,10 @@ type historyDiffCmd struct {
 }
 
 // Run compares the sources of two rounds.
-func (c historyDiffCmd) Run(a *app) (err error) {
-	r, err := a.openRecord()
+func (c historyDiffCmd) Run(a *app) error {
+	d, err := a.openRounds(c.ID)
 	if err != nil {
 		return err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
-	d, err := r.oneRun(a.ctx, c.ID)
-	if err != nil {
-		return err
-	}
-	if len(d.Rounds) == 0 {
-		return notFound(fmt.Sprintf("run %d has no rounds", c.ID), fmt.Sprintf("`kernelwright history show %d` says why", c.ID))
 	}
 	from, to := d.Rounds[0], d.Rounds[len(d.Rounds)-1]
 	if best, _, ok := report.Best(d.Rounds); ok {

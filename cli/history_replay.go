@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/kernelwright/kernelwright/coder"
@@ -15,18 +14,10 @@ type historyReplayCmd struct {
 
 // Run makes a run's decisions again, with the recorded verdicts, and says
 // where they come out otherwise. It measures nothing.
-func (c historyReplayCmd) Run(a *app) (err error) {
-	r, err := a.openRecord()
+func (c historyReplayCmd) Run(a *app) error {
+	d, err := a.openRounds(c.ID)
 	if err != nil {
 		return err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
-	d, err := r.oneRun(a.ctx, c.ID)
-	if err != nil {
-		return err
-	}
-	if len(d.Rounds) == 0 {
-		return notFound(fmt.Sprintf("run %d has no rounds", c.ID), fmt.Sprintf("`kernelwright history show %d` says why", c.ID))
 	}
 	if want := (coder.Builtin{}).Name(); d.Run.Coder != want {
 		return usage(fmt.Sprintf("run %d was coded by %q, which cannot be asked again", c.ID, d.Run.Coder), "only runs of the built-in Coder and Judge are replayed")

@@ -125,7 +125,8 @@ func (r *room) close() error {
 func (r *room) options(progress func(stage, note string)) hwfeedback.Options {
 	c := r.config
 	return hwfeedback.Options{
-		DataDir: r.folder, Python: c.Python, Device: c.Device, Sandbox: c.Sandbox, Threads: c.Threads, Log: r.log, Progress: progress,
+		DataDir: r.folder, Python: c.Python, Device: c.Device, Sandbox: c.Sandbox, Threads: c.Threads,
+		Baselines: c.Evaluation.Baselines, Precision: c.Evaluation.Precision, Log: r.log, Progress: progress,
 	}
 }
 

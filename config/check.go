@@ -16,6 +16,8 @@ var (
 	devices    = []string{"cpu"}
 	coders     = []string{"builtin"}
 	judges     = []string{"rules"}
+	baselines  = []string{"eager", "compile", "max-autotune"}
+	precisions = []string{"float32"}
 	levels     = []string{"debug", "info", "warn", "error"}
 	formats    = []string{"text", "json"}
 )
@@ -90,6 +92,23 @@ func check(c Config, origins Origins) error {
 
 	lasting("evaluation.timeout", c.Evaluation.Timeout)
 	lasting("evaluation.inspect_timeout", c.Evaluation.InspectTimeout)
+
+	for i, b := range c.Evaluation.Baselines {
+		if !slices.Contains(baselines, b) {
+			hint := "it takes some of " + orList(baselines)
+			if near := nearestWord(b, baselines); near != "" {
+				hint = fmt.Sprintf("did you mean %q? %s", near, hint)
+			}
+			fail("evaluation.baselines", fmt.Sprintf("has %q", b), hint)
+		}
+		if slices.Contains(c.Evaluation.Baselines[:i], b) {
+			fail("evaluation.baselines", fmt.Sprintf("has %q twice", b), "name each one once")
+		}
+	}
+	if !slices.Contains(c.Evaluation.Baselines, baselines[0]) {
+		fail("evaluation.baselines", fmt.Sprintf("lacks %q", baselines[0]), "it is always measured, to tell whether the machine is still as it was")
+	}
+	oneOf("evaluation.precision", c.Evaluation.Precision, precisions)
 
 	lasting("daemon.grace", c.Daemon.Grace)
 	between("daemon.attempts", c.Daemon.Attempts, 1, 100)

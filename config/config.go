@@ -70,10 +70,13 @@ type Agent struct {
 	Name string `toml:"name" json:"name"`
 }
 
-// Evaluation bounds what one answer of the hardware may take.
+// Evaluation says what candidates are held against, and what one answer of the
+// hardware may take.
 type Evaluation struct {
 	Timeout        Duration `toml:"timeout" json:"timeout"`
 	InspectTimeout Duration `toml:"inspect_timeout" json:"inspect_timeout"`
+	Baselines      []string `toml:"baselines" json:"baselines"`
+	Precision      string   `toml:"precision" json:"precision"`
 }
 
 // Daemon is what only the daemon needs.

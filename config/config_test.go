@@ -75,6 +75,11 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"word":          {"sandbox = \"week\"\n", ":1", `sandbox is "week"`, `"weak"`},
 		"range":         {"[rounds]\nmax = 0\n", ":2", "rounds.max is 0", "from 1"},
 		"nan":           {"[rounds]\nheadroom = nan\n", ":2", "rounds.headroom is NaN", "0.95"},
+		"baseline":      {"[evaluation]\nbaselines = [\"eager\", \"compiled\"]\n", ":2", `evaluation.baselines has "compiled"`, `did you mean "compile"?`},
+		"twice":         {"[evaluation]\nbaselines = [\"eager\", \"eager\"]\n", ":2", `has "eager" twice`, "once"},
+		"no eager":      {"[evaluation]\nbaselines = [\"compile\"]\n", ":2", `lacks "eager"`, "always measured"},
+		"no baselines":  {"[evaluation]\nbaselines = []\n", ":2", `lacks "eager"`, "always measured"},
+		"precision":     {"[evaluation]\nprecision = \"float16\"\n", ":2", `evaluation.precision is "float16"`, `it takes "float32"`},
 		"pattern":       {"[watch]\npatterns = [\"[\"]\n", ":2", "no pattern", "*.py"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -28,10 +28,11 @@ type fakeHardware struct {
 	leave    chan struct{} // waited for at each, where set
 	certify  int
 	evaluate int
+	ceilings kernelwright.Ceilings
 }
 
 func (f *fakeHardware) Device() kernelwright.Device {
-	return kernelwright.Device{Kind: kernelwright.CPUDevice, Key: "test-cpu", Name: "a test's CPU"}
+	return kernelwright.Device{Kind: kernelwright.CPUDevice, Key: "test-cpu", Name: "a test's CPU", Ceilings: f.ceilings}
 }
 
 func (f *fakeHardware) Inspect(_ context.Context, name, source string) (kernelwright.Task, error) {
@@ -94,7 +95,7 @@ func (fakeJudge) Judge(_ context.Context, in kernelwright.JudgeInput) (kernelwri
 	if in.Want == kernelwright.Correction {
 		return kernelwright.Feedback{Kind: in.Want, Issue: "it is wrong", Why: "it says so", Fix: "mend it"}, nil
 	}
-	return kernelwright.Feedback{Kind: in.Want, Bottleneck: "memory", Method: "fuse", Plan: "fuse it all"}, nil
+	return kernelwright.Feedback{Kind: in.Want, Bottleneck: "memory", Method: "fuse", Plan: fmt.Sprintf("fuse it all, for %v GB/s", in.Device.Ceilings.MemoryGBs)}, nil
 }
 
 // bench is a daemon over folders of a test's own.
@@ -402,8 +403,14 @@ func TestAStopFinishesTheRoundAndTheNextStartGoesOn(t *testing.T) {
 		t.Errorf("%s", r.Status)
 	}
 	b.hw.enter, b.hw.leave = nil, nil
+	// Between the starts the machine was measured again: the run does not notice.
+	b.hw.ceilings.MemoryGBs = 12
 	b.start(nil)
 	done := b.next()
+	diff, err := forge.Replay(t.Context(), done.Data.Rounds, done.Data.Task, done.Data.Device, done.Data.Run, fakeCoder{}, fakeJudge{})
+	if err != nil || diff != nil {
+		t.Errorf("it does not replay: %v %v", diff, err)
+	}
 	if len(done.Data.Rounds) != 3 || done.Data.Rounds[0].StartedMS != rounds[0].StartedMS || done.Data.Run.ID != 1 {
 		t.Errorf("%+v", done.Data.Run)
 	}

@@ -292,6 +292,13 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 	if len(rounds) > 0 && run.DeviceKey != device.Key {
 		return run, forge.Outcome{}, fmt.Errorf("run %d was begun on another device or with other versions, and verdicts of two are never mixed", run.ID)
 	}
+	if len(rounds) > 0 {
+		// What is known of either may have changed since, its ceilings for one.
+		// The run goes on by what its first rounds were decided by.
+		if task, device, err = w.pinned(ctx, run); err != nil {
+			return run, forge.Outcome{}, err
+		}
+	}
 	run.Task, run.Device, run.DeviceKey = task.Fingerprint, device.String(), device.Key
 	if err := w.Store.UpdateRun(ctx, run); err != nil {
 		return run, forge.Outcome{}, err
@@ -310,6 +317,17 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 	}
 	out, err := strategy.Run(ctx, run, task)
 	return run, out, err
+}
+
+// pinned returns the task and the device as the run's first rounds saw them.
+func (w *Worker) pinned(ctx context.Context, run kernelwright.Run) (kernelwright.Task, kernelwright.Device, error) {
+	task, err := w.Store.RunTask(ctx, run.ID)
+	if err != nil {
+		return task, kernelwright.Device{}, err
+	}
+	task.Name = run.TaskName
+	device, err := w.Store.RunDevice(ctx, run.ID)
+	return task, device, err
 }
 
 // earlier finds a run of the same task, device and settings that ended well.

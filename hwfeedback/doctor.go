@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -51,7 +52,7 @@ func (e *Evaluator) Doctor(ctx context.Context) (DoctorReport, error) {
 		return DoctorReport{}, infrastructure("doctor", err)
 	}
 	checks = append(checks, said...)
-	checks = append(checks, ceilingsCheck(e.device.Ceilings))
+	checks = append(checks, ceilingsCheck(measuredCeilings{e.device.Ceilings, e.spread}))
 	checks = append(checks, machineChecks(os.DirFS("/"), e.cpu, e.threads, e.options.DataDir, enoughDisk)...)
 	return DoctorReport{Checks: checks, Summary: summarise(checks)}, nil
 }
@@ -146,12 +147,20 @@ func harnessChecks(result json.RawMessage) ([]Check, error) {
 	return append(checks, sandbox), nil
 }
 
-func ceilingsCheck(c kernelwright.Ceilings) Check {
-	return Check{
+func ceilingsCheck(m measuredCeilings) Check {
+	c := Check{
 		Name: "ceilings",
-		OK:   true,
-		Note: fmt.Sprintf("memory %.1f GB/s, cache %.1f GB/s, %.0f GFLOP/s, a native call %.2f us", c.MemoryGBs, c.CacheGBs, c.FP32GFLOPs, c.CallUS),
+		OK:   m.quiet(),
+		Note: fmt.Sprintf("memory %.1f GB/s, cache %.1f GB/s, %.0f GFLOP/s, a native call %.2f us", m.MemoryGBs, m.CacheGBs, m.FP32GFLOPs, m.CallUS),
 	}
+	if m.MeasuredMS > 0 {
+		c.Note += ", measured " + time.UnixMilli(m.MeasuredMS).Format(time.DateTime)
+	}
+	if !c.OK {
+		c.Cost = fmt.Sprintf("the machine was busy: up to %.0f %% of it went elsewhere, so headroom may look better than it is; "+
+			"they are measured again at each start until it is quiet, or now with kernelwright doctor --measure", 100*m.Spread)
+	}
+	return c
 }
 
 // machineChecks looks at the machine without Python.

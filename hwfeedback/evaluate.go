@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -120,7 +121,7 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 		return v, nil
 	}
 	cand.Language = cmp.Or(cand.Language, p.Language)
-	if v, err = e.judge(ctx, task, cand, level, baselineNames); err != nil {
+	if v, err = e.judge(ctx, task, cand, level, e.options.Baselines); err != nil {
 		return kernelwright.Verdict{}, err
 	}
 	v.Candidate = hash
@@ -139,15 +140,17 @@ func keeps(s kernelwright.Status) bool {
 
 // verdictKey names everything that a verdict depends on. Language is in it
 // because the same text may be submitted as either; the sandbox because what
-// "weak" lets pass proves less.
+// "weak" lets pass proves less; when the ceilings were measured because
+// headroom is a share of them.
 func (e *Evaluator) verdictKey(task kernelwright.Task, hash string, cand kernelwright.Candidate, level kernelwright.Level) string {
-	return joinKey(task.Fingerprint, hash, string(cand.Language), string(level), e.device.Key, e.options.Sandbox, precision,
-		kernelwright.Version, e.harness.hash, e.versions["torch"])
+	return joinKey(task.Fingerprint, hash, string(cand.Language), string(level), e.device.Key,
+		strconv.FormatInt(e.device.Ceilings.MeasuredMS, 10), e.options.Sandbox, e.options.Precision,
+		strings.Join(e.options.Baselines, " "), kernelwright.Version, e.harness.hash, e.versions["torch"])
 }
 
 // learnedKey names what the baselines and the calibration of a task depend on.
-func (e *Evaluator) learnedKey(task kernelwright.Task) string {
-	return joinKey(task.Fingerprint, e.device.Key, precision, kernelwright.Version, e.harness.hash, e.versions["torch"])
+func (e *Evaluator) learnedKey(task kernelwright.Task, baselines []string) string {
+	return joinKey(task.Fingerprint, e.device.Key, strings.Join(baselines, " "), e.options.Precision, kernelwright.Version, e.harness.hash, e.versions["torch"])
 }
 
 // joinKey joins the parts of a key with a separator that none of them has.
@@ -167,19 +170,19 @@ type buildReply struct {
 	Sandbox        kernelwright.SandboxReport `json:"sandbox"`
 }
 
-// learned is what an evaluation finds out about its task, for the next one.
-type learned struct {
-	Calibration json.RawMessage `json:"calibration"`
-	Baselines   json.RawMessage `json:"baselines"`
+// evaluateReply is the referee's answer to an evaluation.
+type evaluateReply struct {
+	Verdict *kernelwright.Verdict `json:"verdict"`
+	Learned learned               `json:"learned"`
 }
 
 // judge builds and evaluates. Nothing is asked of the verdict cache.
 func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level, baselines []string) (kernelwright.Verdict, error) {
 	began := time.Now()
-	taskPart := map[string]any{"fingerprint": task.Fingerprint, "source": task.Source, "name": task.Name,
-		"least_bytes": task.LeastBytes, "operations": task.Operations, "flags": flags(task.Flags)}
-	body := map[string]any{"task": taskPart, "candidate": candidateBody(cand), "device": "cpu", "threads": e.threads,
-		"sandbox": e.options.Sandbox, "cache_dir": e.cacheDir()}
+	body := buildBody{
+		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.Operations, flags(task.Flags)},
+		Candidate: candidateBody{cand.Source, cand.Language}, workplace: e.workplace(),
+	}
 	built, err := e.super.request(ctx, "build", body, buildTimeout)
 	if err != nil {
 		return kernelwright.Verdict{}, requestError(err)
@@ -204,31 +207,26 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 		return kernelwright.Verdict{}, err
 	}
 	defer e.letGo(lease)
-	deadline, wall := quickTimeout, quickWall
+	deadline := quickTimeout
 	if level == kernelwright.Certify {
-		deadline, wall = certifyTimeout, certifyWall
+		deadline = certifyTimeout
 	}
-	learnedKey := e.learnedKey(task)
-	known := map[string]json.RawMessage{"calibration": nil, "baselines": nil}
-	for part, kind := range map[string]string{"calibration": cacheCalibration, "baselines": cacheBaselines} {
+	learnedKey := e.learnedKey(task, baselines)
+	var known learned
+	for kind, part := range map[string]*json.RawMessage{cacheCalibration: &known.Calibration, cacheBaselines: &known.Baselines} {
 		var value json.RawMessage
 		if e.recall(ctx, kind, learnedKey, &value) {
-			known[part] = value
+			*part = value
 		}
 	}
-	body["level"], body["precision"], body["build"] = level, precision, built
-	body["ceilings"], body["specs"] = e.device.Ceilings, e.device.Specs
-	body["kernelwright_version"], body["harness"] = kernelwright.Version, e.harness.hash
-	body["known"], body["want_baselines"] = known, baselines
-	body["limits"] = map[string]any{"wall_s": wall.Seconds()}
-	result, err := e.super.request(ctx, "evaluate", body, deadline, lease.File())
+	result, err := e.super.request(ctx, "evaluate", evaluateBody{
+		buildBody: body, Level: level, Precision: e.options.Precision, Build: built, Ceilings: e.device.Ceilings, Specs: e.device.Specs,
+		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines,
+	}, deadline, lease.File())
 	if err != nil {
 		return kernelwright.Verdict{}, requestError(err)
 	}
-	var reply struct {
-		Verdict *kernelwright.Verdict `json:"verdict"`
-		Learned learned               `json:"learned"`
-	}
+	var reply evaluateReply
 	if err := json.Unmarshal(result, &reply); err != nil {
 		return kernelwright.Verdict{}, infrastructure("evaluate", err)
 	}
@@ -295,10 +293,6 @@ func (e *Evaluator) verdict(task kernelwright.Task, cand kernelwright.Candidate,
 		CostS:     map[string]float64{},
 		Versions:  e.Versions(),
 	}
-}
-
-func candidateBody(c kernelwright.Candidate) map[string]any {
-	return map[string]any{"source": c.Source, "language": c.Language}
 }
 
 func flags(f []kernelwright.TaskFlag) []kernelwright.TaskFlag {

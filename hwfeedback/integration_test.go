@@ -88,7 +88,7 @@ func TestEndToEnd(t *testing.T) {
 	if v.Status != kernelwright.Correct || v.CandidateMS <= 0 || v.Speedup == nil || v.Build.Form != "native" {
 		t.Fatalf("the canary is %s: %s", v.Status, v.Reason)
 	}
-	for _, name := range baselineNames {
+	for _, name := range Baselines {
 		if v.Baselines[name] <= 0 {
 			t.Errorf("no baseline %s", name)
 		}
@@ -100,17 +100,8 @@ func TestEndToEnd(t *testing.T) {
 		} `json:"task"`
 	}
 	strictly(t, "inspect", heard["inspect"], &spoken)
-	strictly(t, "evaluate", heard["evaluate"], &struct {
-		Verdict kernelwright.Verdict `json:"verdict"`
-		Learned learned              `json:"learned"`
-	}{})
-	strictly(t, "build", heard["build"], &struct {
-		buildReply
-		// What the referee keeps for itself.
-		Built   json.RawMessage    `json:"artifacts"` //nolint:misspell // the word on the wire
-		Missing []string           `json:"missing"`
-		CostS   map[string]float64 `json:"cost_s"`
-	}{})
+	strictly(t, "evaluate", heard["evaluate"], &evaluateReply{})
+	strictly(t, "build", heard["build"], &wholeBuildReply{})
 	again, err := e.Evaluate(ctx, task, good, kernelwright.Quick)
 	if err != nil || !again.Cached {
 		t.Errorf("not cached: %v", err)

@@ -6,9 +6,11 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,20 +48,96 @@ var goldenReceived = map[string]message{
 		Hint: "get_init_inputs() must return its arguments", Traceback: "Traceback (most recent call last):\n"}},
 }
 
-// goldenSent is how this side says the messages that it sends.
-var goldenSent = map[string]func() (any, error){
-	"spawn_referee": func() (any, error) {
-		return spawnRequest{1, "spawn", 1, "referee", map[string]any{}, map[string]any{"cache_dir": "/var/lib/kernelwright/cache"}, 1}, nil
+// request is what arrives at the referee: a body in its envelope.
+type request[Body any] struct {
+	V    int    `json:"v"`
+	Type string `json:"type"`
+	ID   int64  `json:"id"`
+	FDs  int    `json:"fds"`
+	Body Body
+}
+
+// UnmarshalJSON lays envelope and body side by side, as they are on the wire.
+func (r *request[Body]) UnmarshalJSON(b []byte) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(b, &fields); err != nil {
+		return err
+	}
+	for name, into := range map[string]any{"v": &r.V, "type": &r.Type, "id": &r.ID, "fds": &r.FDs} {
+		if raw, ok := fields[name]; ok {
+			if err := json.Unmarshal(raw, into); err != nil {
+				return err
+			}
+		}
+		delete(fields, name)
+	}
+	rest, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	d := json.NewDecoder(bytes.NewReader(rest))
+	d.DisallowUnknownFields()
+	return d.Decode(&r.Body)
+}
+
+// MarshalJSON is envelope, by which every request leaves.
+func (r request[Body]) MarshalJSON() ([]byte, error) {
+	return envelope(r.Type, r.ID, r.Body, r.FDs)
+}
+
+// wholeBuildReply is a build's result with what the referee keeps for itself.
+type wholeBuildReply struct {
+	buildReply
+	Built   json.RawMessage    `json:"artifacts"` //nolint:misspell // the word on the wire
+	Missing []string           `json:"missing"`
+	CostS   map[string]float64 `json:"cost_s"`
+}
+
+// reply is a result that holds a type of ours.
+type reply[Result any] struct {
+	V      int    `json:"v"`
+	Type   string `json:"type"`
+	ID     int64  `json:"id"`
+	Result Result `json:"result"`
+}
+
+// golden names the type that each golden message has on this side.
+var golden = map[string]func() any{
+	"build":            func() any { return &request[buildBody]{} },
+	"error":            func() any { return &message{} },
+	"evaluate":         func() any { return &request[evaluateBody]{} },
+	"exited":           func() any { return &message{} },
+	"exited_by_signal": func() any { return &message{} },
+	"failed":           func() any { return &message{} },
+	"inspect":          func() any { return &request[inspectBody]{} },
+	"kill":             func() any { return &killRequest{} },
+	"parse":            func() any { return &request[parseBody]{} },
+	"progress":         func() any { return &message{} },
+	"ready":            func() any { return &message{} },
+	"result": func() any {
+		return &reply[struct {
+			parsed
+			Problems []string `json:"problems"` // the referee's own
+		}]{}
 	},
-	"kill": func() (any, error) { return killRequest{1, "kill", 7}, nil },
-	"parse": func() (any, error) {
-		return envelope("parse", 1, map[string]any{"source": "import torch\n", "what": "reference"}, 0)
-	},
-	"inspect": func() (any, error) {
-		return envelope("inspect", 2, map[string]any{"name": "softmax", "source": "import torch\n", "timeout_s": time.Minute.Seconds()}, 0)
+	"result_build":    func() any { return &reply[wholeBuildReply]{} },
+	"result_evaluate": func() any { return &reply[evaluateReply]{} },
+	"spawn_referee":   func() any { return &spawnRequest{} },
+	"spawned": func() any {
+		return &struct {
+			message
+			Mode    string   `json:"mode"` // for those who spawn workers
+			Missing []string `json:"missing"`
+		}{}
 	},
 }
 
+// among are messages of the Python processes to each other: they have no type
+// here, and only the frame's own fields are looked at.
+var among = []string{"log", "log_request", "ping", "pong", "spawn_worker", "start"}
+
+// Each golden message is read into the type that it has here, which must know
+// every field, and written again to the same JSON.
 func TestGoldenMessages(t *testing.T) {
 	paths, err := filepath.Glob("testdata/protocol/*.json")
 	if err != nil {
@@ -74,42 +152,136 @@ func TestGoldenMessages(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Messages between the Python processes are read here all the same: one decoder reads every frame.
-			got, err := decode(compact(content))
+			// One decoder reads every frame.
+			got, err := decode(content)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if want, ok := goldenReceived[name]; ok {
 				want.V = protocolVersion
+				got.Result = compact(got.Result)
 				if !reflect.DeepEqual(got, want) {
 					t.Errorf("got  %+v\nwant %+v", got, want)
 				}
 			}
-			if make, ok := goldenSent[name]; ok {
-				msg, err := make()
-				if err != nil {
-					t.Fatal(err)
+			if slices.Contains(among, name) {
+				if got.V != protocolVersion || got.Type == "" {
+					t.Errorf("got %+v", got)
 				}
-				frame, err := encode(msg)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if body := frame[frameHeader:]; !bytes.Equal(compact(body), compact(content)) {
-					t.Errorf("sent %s\nwant %s", body, content)
-				}
+				return
 			}
+			typed, ok := golden[name]
+			if !ok {
+				t.Fatal("no type of this side is named for it")
+			}
+			into := typed()
+			strictly(t, name, content, into)
+			frame, err := encode(into)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sameJSON(t, frame[frameHeader:], content)
 		})
 	}
-	for name := range goldenReceived {
+	for name := range golden {
 		if !seen[name] {
 			t.Errorf("there is no golden message %s", name)
 		}
 	}
-	for name := range goldenSent {
+	for _, name := range []string{"parse", "inspect", "build", "evaluate"} {
 		if !seen[name] {
-			t.Errorf("there is no golden message %s", name)
+			t.Errorf("there is no golden request %s", name)
 		}
 	}
+}
+
+// What an Evaluator says is what the golden requests say.
+func TestGoldenRequestsAreWhatIsSent(t *testing.T) {
+	for name, sent := range map[string]any{
+		"spawn_referee": spawnRequest{1, "spawn", 1, "referee", map[string]any{}, map[string]any{"cache_dir": "/var/lib/kernelwright/cache"}, 1},
+		"kill":          killRequest{1, "kill", 7},
+		"parse":         request[parseBody]{1, "parse", 1, 0, parseBody{"import torch\n", "reference", "strict"}},
+		"inspect": request[inspectBody]{1, "inspect", 2, 1, inspectBody{"softmax", "import torch\n", 60,
+			workplace{"cpu", 2, "strict", "/var/lib/kernelwright/cache"}}},
+	} {
+		content, err := os.ReadFile(filepath.Join("testdata", "protocol", name+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		frame, err := encode(sent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameJSON(t, frame[frameHeader:], content)
+	}
+}
+
+// sameJSON compares what was written with what was read. A field that only the
+// written has must be empty: one type stands for several messages.
+func sameJSON(t *testing.T, written, read []byte) {
+	t.Helper()
+	var a, b any
+	if err := errors.Join(json.Unmarshal(written, &a), json.Unmarshal(read, &b)); err != nil {
+		t.Fatal(err)
+	}
+	if where := differing("", a, b); where != "" {
+		t.Errorf("%s differs: wrote %s\nread %s", where, written, read)
+	}
+}
+
+func differing(path string, written, read any) string {
+	w, wok := written.(map[string]any)
+	r, rok := read.(map[string]any)
+	if !wok || !rok {
+		if list, ok := read.([]any); ok {
+			other, ok := written.([]any)
+			if !ok || len(other) != len(list) {
+				return path
+			}
+			for i := range list {
+				if where := differing(fmt.Sprintf("%s[%d]", path, i), other[i], list[i]); where != "" {
+					return where
+				}
+			}
+			return ""
+		}
+		if reflect.DeepEqual(written, read) {
+			return ""
+		}
+		return path
+	}
+	for name := range w {
+		if _, ok := r[name]; !ok && !empty(w[name]) {
+			return path + "." + name
+		}
+	}
+	for name := range r {
+		if _, ok := w[name]; !ok && !empty(r[name]) {
+			return path + "." + name
+		}
+		if _, ok := w[name]; ok {
+			if where := differing(path+"."+name, w[name], r[name]); where != "" {
+				return where
+			}
+		}
+	}
+	return ""
+}
+
+// empty reports whether a value says nothing: null, zero, or only such.
+func empty(v any) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, inner := range v {
+			if !empty(inner) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		return len(v) == 0
+	}
+	return v == nil || reflect.ValueOf(v).IsZero()
 }
 
 func TestSendAndReceive(t *testing.T) {

@@ -490,6 +490,7 @@ func forkServerEnv(env pythonEnv, dataDir string) []string {
 		"PATH=" + filepath.Dir(env.Interpreter) + ":" + cmp.Or(os.Getenv("PATH"), "/usr/local/bin:/usr/bin:/bin"),
 		"LANG=C.UTF-8",
 		"HOME=" + dataDir,
+		"KERNELWRIGHT_ALLOCATOR=" + filepath.Join(dataDir, "cache", "allocator"),
 	}
 	for _, name := range []string{"LD_LIBRARY_PATH", "CC", "CXX", "TMPDIR", "TZ"} {
 		if v := os.Getenv(name); v != "" {

@@ -37,7 +37,7 @@ var pairs = []pair{
 const loader = "hwfeedback/harness/kernelwright.py"
 
 // parts is the order in which people read them; others follow by name. They
-// overlap: time holds the sentinel and the start of the process that is timed.
+// add up: a part within another counts for itself alone.
 var parts = []string{"build", "worker", "load", "verify", "trace", "baselines", "time"}
 
 // total is the referee's own sum, from the request to the verdict.
@@ -170,7 +170,7 @@ func printRows(rows []row) {
 		return !slices.ContainsFunc(rows, func(r row) bool { return len(r.cost[n]) > 0 })
 	})
 	fmt.Println("Seconds, the median of warm `quick` evaluations; `first` is the one that also finds calibration and baselines. " +
-		"`time` holds `baselines` (the sentinel) and the start of the process that is timed; `rest` is neither building nor the referee:")
+		"`baselines` is the sentinel, eager timed again; `time` the candidate alone; `rest` is neither building nor the referee:")
 	fmt.Println()
 	fmt.Printf("| candidate | form | verdict | eager ms | first | **whole** | %s | rest |\n", strings.Join(names, " | "))
 	fmt.Printf("|---|---|---|---:|---:|---:|%s---:|\n", strings.Repeat("---:|", len(names)))

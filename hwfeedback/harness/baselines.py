@@ -13,7 +13,7 @@ from typing import Any
 
 import stats
 
-PROTOCOL = 1  # of windows and timing: times of another protocol are not comparable
+PROTOCOL = 3  # of windows and timing: times of another protocol are not comparable
 EAGER = "eager"
 NAMES = (EAGER, "compile", "max-autotune")
 
@@ -29,9 +29,15 @@ class BaselineFailed(Exception):
     """Eager could not be timed: then there is nothing to compare with."""
 
 
-def record(measurement: dict[str, Any], blocks: stats.Blocks, threads: int) -> Record:
-    """Returns what the cache keeps of a baseline."""
+def record(
+    measurement: dict[str, Any], blocks: stats.Blocks, threads: int, window_ns: float
+) -> Record:
+    """Returns what the cache keeps of a baseline.
+
+    ``window_ns`` is what a call takes by the referee's clock, with its share of its window.
+    """
     return {
+        "window_ns": window_ns,
         "protocol": PROTOCOL,
         "threads": threads,
         "measurement": measurement,
@@ -51,6 +57,7 @@ def _comparable(r: Record, threads: int) -> bool:
         r.get("protocol") == PROTOCOL
         and r.get("threads") == threads
         and isinstance(r.get("measurement"), dict)
+        and isinstance(r.get("window_ns"), float)
         and isinstance(blocks, list)
         and any(blocks)
         and all(isinstance(t, float | int) and t > 0 for b in blocks for t in b)

@@ -1,7 +1,8 @@
-"""Input families: elementwise maps of a base draw that show what the base distribution hides.
+"""Input families: other inputs made from a base draw, which show what the draw itself hides.
 
-Only floating inputs are mapped, and each element by itself (or to one value for all), so that
-masks, indices, symmetric and triangular matrices stay what they are.
+All but one are elementwise maps: only floating inputs are mapped, and each element by itself (or
+to one value for all), so that masks, indices, symmetric and triangular matrices stay what they
+are. ``permuted`` changes the order along axes, and is for those alone where a draw has no order.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+
+import correctness
 
 Map = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
@@ -48,17 +51,15 @@ def _plant(x: torch.Tensor, g: torch.Generator) -> torch.Tensor:
     return out
 
 
-def _largest(x: torch.Tensor) -> float:
-    finite = x[torch.isfinite(x)] if x.numel() else x
-    return float(finite.abs().max()) if finite.numel() else 0.0
+# In place where it can be: an input may be as large as memory allows.
 
 
 def _heavy(x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
-    return x.sign() * x.abs().pow(TAIL_POWER)
+    return x.abs().pow_(TAIL_POWER).copysign_(x)
 
 
 def _near_overflow(x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
-    top = _largest(x)
+    top = correctness.scale_of(x).max
     return x * (HUGE / top) if top > 0 else torch.full_like(x, HUGE)
 
 
@@ -70,10 +71,11 @@ def _equal(x: torch.Tensor, g: torch.Generator) -> torch.Tensor:
 
 
 def _denormal(x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
-    return x.sign() * TINY * (1 + x.abs().clamp(max=100.0))
+    return x.abs().clamp_(max=100.0).add_(1.0).mul_(TINY).copysign_(x).masked_fill_(x == 0, 0.0)
 
 
 BASE = Family("base", lambda x, _: x, "the reference's own draw")
+PERMUTED = Family("permuted", lambda x, _: x, "another order along a reduced axis")
 FAMILIES: tuple[Family, ...] = (
     BASE,
     Family("scaled_up", lambda x, _: x * UP, f"times {UP:g}"),
@@ -85,12 +87,202 @@ FAMILIES: tuple[Family, ...] = (
     Family("denormals", _denormal, "around 1e-40"),
     Family("near_overflow", _near_overflow, f"up to {HUGE:g}"),
     Family("planted", _plant, "a few NaN, +Inf and -Inf", planted=True),
+    PERMUTED,
     Family("zero_one", lambda x, _: (x > 0).to(x.dtype), "zeros and ones", exact=True),
 )
 BY_NAME = {f.name: f for f in FAMILIES}
 
 
-def apply(family: Family, tensors: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
-    """Returns the family's version of a base draw. Inputs that are not floating stay the same."""
+# Share of elements that are the same in two draws by chance, at most: among float32 numbers one in
+# some million is. The diagonal of a large matrix is more.
+CHANCE = 1e-5
+
+# Below this length an order drawn at random may well be the old one: of two, every second is.
+SMALL = 8
+
+# Dimensions of inputs that are permuted alike: (input, dimension) each.
+Axis = tuple[tuple[int, int], ...]
+
+
+def apply(
+    family: Family, tensors: Sequence[torch.Tensor], seed: int, axes: Sequence[Axis] = ()
+) -> list[torch.Tensor]:
+    """Returns the family's version of a base draw. Inputs that are not floating stay the same.
+
+    ``axes`` are those that ``permuted`` permutes.
+    """
     g = torch.Generator().manual_seed(seed)
+    if family is PERMUTED:
+        return permuted(tensors, axes, g)
     return [family.map(t, g) if t.is_floating_point() and t.numel() else t for t in tensors]
+
+
+def permuted(
+    tensors: Sequence[torch.Tensor], axes: Sequence[Axis], g: torch.Generator
+) -> list[torch.Tensor]:
+    """Returns the tensors in another order along each axis."""
+    out = list(tensors)
+    for axis in axes:
+        i, dim = axis[0]
+        order = torch.randperm(out[i].shape[dim], generator=g)
+        if len(order) < SMALL and torch.equal(order, torch.arange(len(order))):
+            order = order.flip(0)
+        for i, dim in axis:
+            out[i] = out[i].index_select(dim, order)
+    return out
+
+
+def axes_of(draws: Sequence[Sequence[torch.Tensor]]) -> list[Axis]:
+    """Returns the axes along which the draws have no order:
+
+    of one floating input, of two that have the same size, and of all that have it once each.
+    An input that is symmetric, sorted or partly always the same is left alone: a candidate may
+    rely on that.
+    """
+    first = draws[0]
+    free = [
+        i
+        for i, t in enumerate(first)
+        if t.is_floating_point()
+        and t.numel()
+        and not symmetric(t)
+        and fixed_share([d[i] for d in draws]) <= CHANCE
+    ]
+    pairs = [
+        (i, d)
+        for i in free
+        for d, n in enumerate(first[i].shape)
+        if n > 1 and not _sorted(first[i], d)
+    ]
+    size = {(i, d): first[i].shape[d] for i, d in pairs}
+    axes: list[Axis] = [(p,) for p in pairs]
+    axes += [(p, q) for p in pairs for q in pairs if p[0] < q[0] and size[p] == size[q]]
+    for n in sorted(set(size.values())):
+        alike = tuple(p for p in pairs if size[p] == n)
+        if len(alike) > 2 and len({i for i, _ in alike}) == len(alike):
+            axes.append(alike)
+    return axes
+
+
+def fixed_share(draws: Sequence[torch.Tensor]) -> float:
+    """Returns the share of elements that no draw changes: a mask, a band, padding."""
+    first = draws[0]
+    if len(draws) < 2 or not first.numel():
+        return 1.0
+    same = torch.ones(first.shape, dtype=torch.bool)
+    for t in draws[1:]:
+        if t.shape != first.shape:
+            return 1.0
+        same &= t == first
+    return int(same.sum()) / first.numel()
+
+
+def symmetric(t: torch.Tensor) -> bool:
+    """Whether two dimensions can be exchanged."""
+    return any(
+        t.shape[a] == t.shape[b] > 1 and torch.equal(t, t.transpose(a, b))
+        for a in range(t.dim())
+        for b in range(a)
+    )
+
+
+def _sorted(t: torch.Tensor, dim: int) -> bool:
+    n = t.shape[dim]
+    low, high = t.narrow(dim, 0, n - 1), t.narrow(dim, 1, n - 1)
+    return bool((low <= high).all()) or bool((low >= high).all())
+
+
+# Other shapes.
+
+# Above this share of elements that no draw changes, an input has a structure that another shape
+# would not have.
+FIXED = 0.1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One change of shape: which dimensions get which size."""
+
+    dims: Axis
+    size: int
+
+
+def shapes_of(draws: Sequence[Sequence[torch.Tensor]]) -> list[list[Shape]]:
+    """Returns changes of shape to try:
+
+    half and double batch, the next prime as batch and as last dimension. The changes in one list
+    are ways to do the same; the first that the reference can compute will do. None makes the
+    inputs over twice as large.
+    """
+    first = draws[0]
+    plain = [i for i, t in enumerate(first) if _plain([d[i] for d in draws])]
+    if not plain:
+        return []
+    total = sum(_nbytes(t) for t in first)
+    tried: list[list[Shape]] = []
+
+    def add(size: int, *ways: Axis) -> None:
+        shapes = [Shape(w, size) for w in dict.fromkeys(ways) if all(i in plain for i, _ in w)]
+        shapes = [s for s in shapes if s.dims and _bytes_of(first, s) <= 2 * total]
+        if shapes and size > 0 and shapes not in tried:
+            tried.append(shapes)
+
+    one = plain[0]
+    batch = first[one].shape[0]
+    leading = tuple((i, 0) for i, t in enumerate(first) if t.dim() and t.shape[0] == batch)
+    for size in (batch // 2, 2 * batch, _next_prime(batch)):
+        add(size, leading, ((one, 0),))
+    last = first[max(plain, key=lambda i: first[i].dim())].shape[-1]
+    if last > 1:
+        everywhere = tuple(
+            (i, d) for i, t in enumerate(first) for d, n in enumerate(t.shape) if n == last
+        )
+        ends = tuple(
+            (i, d) for i, d in everywhere if d == first[i].dim() - 1 and (d or last != batch)
+        )
+        add(_next_prime(last), ends, everywhere)
+    return tried
+
+
+def _plain(draws: Sequence[torch.Tensor]) -> bool:
+    t = draws[0]
+    if not t.dim() or not t.numel() or symmetric(t) or fixed_share(draws) > FIXED:
+        return False
+    return t.shape[0] < 4 or not _sorted(t, 0)  # offsets are sorted; a few numbers may be by chance
+
+
+def _nbytes(t: torch.Tensor) -> int:
+    return t.numel() * t.element_size()
+
+
+def _bytes_of(tensors: Sequence[torch.Tensor], shape: Shape) -> float:
+    sizes = [float(_nbytes(t)) for t in tensors]
+    for i, dim in shape.dims:
+        sizes[i] *= shape.size / tensors[i].shape[dim]
+    return sum(sizes)
+
+
+def reshaped(draws: Sequence[Sequence[torch.Tensor]], shape: Shape) -> list[torch.Tensor]:
+    """Returns inputs of another shape, cut out of two draws that are laid side by side."""
+    out = list(draws[0])
+    for i in dict.fromkeys(i for i, _ in shape.dims):
+        a, b = draws[0][i], draws[1][i]
+        for dim in (d for j, d in shape.dims if j == i):
+            a, b = (_resized(x, y, dim, shape.size) for x, y in ((a, b), (b, a)))
+        out[i] = a
+    return out
+
+
+def _resized(a: torch.Tensor, b: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    have = a.shape[dim]
+    if size > have:
+        return torch.cat([a, b.narrow(dim, 0, size - have)], dim)
+    return a.narrow(dim, 0, size).contiguous()
+
+
+def _next_prime(n: int) -> int:
+    """Returns the next prime, which is at most twice as large."""
+    n += 1
+    while n < 2 or any(n % k == 0 for k in range(2, int(n**0.5) + 1)):
+        n += 1
+    return n

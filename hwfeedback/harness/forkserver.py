@@ -44,6 +44,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
+import allocator
 import sandbox
 from protocol import Channel, Closed, ProtocolError, Timeout
 
@@ -796,7 +797,11 @@ def start(
         [python, "-I", "-B", os.path.realpath(script)],
         env=env
         if env is not None
-        else {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8"},
+        else {
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "LANG": "C.UTF-8",
+            allocator.FOLDER: f"{tempfile.gettempdir()}/kernelwright-{os.getuid()}",
+        },
         stdin=subprocess.DEVNULL,
         pass_fds=[CONTROL_FD] if keep == CONTROL_FD else [keep, CONTROL_FD],
         preexec_fn=place,
@@ -810,6 +815,7 @@ def start(
 
 
 def main() -> None:
+    allocator.preload()
     # Set before torch comes in: each would start threads, or a pool of processes, where only one
     # may be.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"

@@ -5,7 +5,6 @@ loading a source, blocks by name, errors as JSON.
 
 from __future__ import annotations
 
-import ctypes
 import linecache
 import os
 import random
@@ -46,18 +45,6 @@ def run_source(source: str, name: str, filename: str) -> types.ModuleType:
     sys.modules[name] = module
     exec(compile(source, filename, "exec"), module.__dict__)
     return module
-
-
-def keep_freed_memory() -> None:
-    """Has freed memory kept for the next tensor.
-
-    Returned to the kernel, every large tensor costs page faults anew.
-    Not for workers that are timed: what allocation costs belongs to their time.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(-4, 0)  # M_MMAP_MAX
-        libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
 
 
 def seed_everything(seed: int) -> None:

@@ -356,7 +356,7 @@ def one_ulp(tensors: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
             continue
         eps = torch.finfo(t.dtype).eps
         signs = torch.randint(0, 2, t.shape, generator=g, dtype=torch.int8).double().mul_(2).sub_(1)
-        moved.append(t.double() * signs.mul_(eps).add_(1.0))
+        moved.append(signs.mul_(eps).add_(1.0).mul_(t))
     return moved
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
+import allocator
 import building
 import evaluation
 import forkserver
 import inspection
-import loading
 from evaluation import Infrastructure
 from inspection import Invalid
 from protocol import Channel, Closed, ProtocolError
@@ -156,5 +156,5 @@ def _error(kind: str, e: BaseException) -> dict[str, Any]:
 
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     """``fds``: the connection to the fork server."""
-    loading.keep_freed_memory()
+    allocator.keep_freed_memory()
     Referee(channel, forkserver.connect(fds[0])).serve()

@@ -164,5 +164,3 @@ def paired_speedup(rounds: Sequence[Round], seed: int = 0) -> Interval:
         rows.append(resampled - _resampled_medians(r.candidate, g))
     at = sum(logs) / len(logs)
     return _interval(at, (_clusters(torch.stack(rows), g) - at) * _stretch(len(rounds)))
-
-

@@ -37,7 +37,7 @@ they are scaled by the drift and the interval is widened to hold both the scaled
 speedup. Past 25 % the baselines are measured again.
 
 ``certify``: rounds of A B B A, each candidate visit a new process, against the fastest baselines.
-Rounds go on, within bounds, while the interval is wider than 3 % either way: a rule that looks at
+Rounds go on, within bounds, while the interval is wider than 2 % either way: a rule that looks at
 the width alone favours nobody. A baseline that runs over 3 % above its own solo time was slowed by
 something: the lower end of the interval pays for it.
 """
@@ -55,6 +55,7 @@ from typing import Any
 import torch
 
 import baselines
+import counters
 import stats
 from baselines import EAGER, BaselineFailed
 from windows import Contents, Evictor, Session, Slots, TimedWorker, Window
@@ -71,6 +72,7 @@ CHECKING_CALLS = 8  # calls of a window that is not fresh: enough to compare, ch
 WINDOW_NS = 20_000_000
 MAX_CALLS = 256  # of one window: past this, messages and not calls would fill the evaluation
 MIN_FRESH = 4  # windows
+QUICK_COLD = 8  # contents of a task with large outputs at quick: each costs several milliseconds
 REPETITIONS = 50
 
 AGREE = 0.10  # of the time, and
@@ -80,9 +82,9 @@ ALONE_NS = 20_000
 HIDDEN_NS = 100_000  # wake-ups of a call that is sent alone scatter by about this
 SOLO = 0.03
 ROUNDS = 6
-MAX_ROUNDS = 10
-ROUNDS_S = 20.0  # after this no round is added
-NARROW = 0.03  # half-width of a speedup at which certify stops adding rounds
+MAX_ROUNDS = 16
+ROUNDS_S = 30.0  # after this no round is added
+NARROW = 0.02  # half-width of a speedup at which certify stops: wins of 10 % are then seen
 SLOW_SPAWN_S = 1.0  # a baseline this slow to start lives for half of the rounds
 
 
@@ -101,7 +103,7 @@ class Budget:
 
 
 BUDGETS = {
-    "quick": Budget(0.4, 0.0, 0.8, 0.25, 32 << 20, 512 << 20, 0.15, 0.1),
+    "quick": Budget(0.4, 0.0, 0.8, 0.25, 32 << 20, 512 << 20, 0.25, 0.1),
     "certify": Budget(3.0, 0.25, 1.0, 0.5, 128 << 20, 1 << 30, 1.0, 0.3),
 }
 
@@ -133,35 +135,38 @@ class Sample:
 
 
 @dataclass
-class Identity:
-    """What windows cost when forward computes nothing, per call, by kind."""
+class Overhead:
+    """What a window costs beside its calls, per call, by kind.
+
+    Seen in windows of eager, whose own clock is trusted: its forward allocates outputs and leaves
+    the caches as a candidate's does.
+    """
 
     walls: dict[str, list[float]] = field(default_factory=dict)
-    cpus: dict[str, list[float]] = field(default_factory=dict)
+    cpus: list[float] = field(default_factory=list)  # of windows that compute nothing
 
     def add(self, window: Window) -> None:
-        # What the identity's forward itself takes stays in the candidate's time too.
         wall = window.wall_ns / window.calls - window.event_mean_ns
         self.walls.setdefault(window.kind, []).append(wall)
-        self.cpus.setdefault(window.kind, []).append(window.cpu_ns / window.calls)
 
-    @staticmethod
-    def _kind(table: dict[str, list[float]], kind: str) -> list[float]:
-        return table.get("fresh" if kind == "repeat" else kind, [])
+    def add_identity(self, window: Window) -> None:
+        self.cpus.append(window.cpu_ns / window.calls)
+
+    def _walls(self, kind: str) -> list[float]:
+        return self.walls.get("fresh" if kind == "repeat" else kind, [])
 
     def wall(self, s: Sample) -> float:
         """Returns a sample's time by the referee's clock, less what its window costs."""
-        values = self._kind(self.walls, s.kind)
+        values = self._walls(s.kind)
         return max(s.outer - (stats.median(values) if values else 0.0), 0.0)
 
     def cpu(self, s: Sample) -> float:
-        """Returns a sample's CPU time, less what its window costs."""
-        values = self._kind(self.cpus, s.kind)
-        return max(s.cpu - (stats.median(values) if values else 0.0), 0.0)
+        """Returns a fresh sample's CPU time, less what its window costs."""
+        return max(s.cpu - (stats.median(self.cpus) if self.cpus else 0.0), 0.0)
 
     def noise(self, kind: str) -> float:
         """Returns how far one window's cost is from the median, usually, at most."""
-        values = self._kind(self.walls, kind)
+        values = self._walls(kind)
         if not values:
             return 0.0
         middle = stats.median(values)
@@ -178,18 +183,18 @@ class Visits:
     def kind(self, *kinds: str) -> list[Sample]:
         return [s for b in self.blocks for s in b if s.kind in kinds]
 
-    def times(self, clock: str, identity: Identity) -> list[list[float]]:
+    def times(self, clock: str, overhead: Overhead) -> list[list[float]]:
         """Returns milliseconds by block, of the fresh windows that nobody disturbed."""
-        return [t for t in (_times(b, clock, identity) for b in self.blocks) if t]
+        return [t for t in (_times(b, clock, overhead) for b in self.blocks) if t]
 
 
-def _times(block: Iterable[Sample], clock: str, identity: Identity) -> list[float]:
+def _times(block: Iterable[Sample], clock: str, overhead: Overhead) -> list[float]:
     fresh = [s for s in block if s.kind == "fresh"]
     quiet = [s for s in fresh if not s.disturbed]
     # Where half are disturbed the machine is busy or the worker disturbs itself: leaving those out
     # would then choose the lucky ones.
     kept = quiet if 2 * len(quiet) >= len(fresh) else fresh
-    return [max(s.event if clock == "event" else identity.wall(s), 1.0) / 1e6 for s in kept]
+    return [max(s.event if clock == "event" else overhead.wall(s), 1.0) / 1e6 for s in kept]
 
 
 @dataclass
@@ -201,21 +206,22 @@ class Judged:
     notes: list[str]
 
 
-def judge(visits: Visits, identity: Identity, eager_alone: float = 1.0) -> Judged:
+def judge(visits: Visits, overhead: Overhead, eager_alone: float = 1.0) -> Judged:
     """Compares the clocks. ``eager_alone`` is eager's time in chained windows over fresh ones.
 
     A call after a pause is slower than one in a row, for everybody: caches and clocks were lost.
     """
     fresh = visits.kind("fresh")
     event = stats.median([s.event for s in fresh])
-    wall = stats.median([identity.wall(s) for s in fresh])
-    gaps = [identity.wall(s) - s.event for s in fresh]
+    wall = stats.median([overhead.wall(s) for s in fresh])
+    gaps = [overhead.wall(s) - s.event for s in fresh]
     spread = (stats.quantile(gaps, 0.75) - stats.quantile(gaps, 0.25)) / math.sqrt(len(gaps))
-    noise = identity.noise("fresh") + spread
+    noise = overhead.noise("fresh") + spread
     notes: list[str] = []
     clock = "event"
     marked = False
-    if abs(stats.median(gaps)) > AGREE * event + AGREE_NS + noise:
+    # Where wall is the lower one its calibration is off: nobody gains by claiming more time.
+    if stats.median(gaps) > AGREE * event + AGREE_NS + noise:
         clock, marked = "wall", True
         notes.append(
             f"the clocks disagree: event {_us(event)}, wall {_us(wall)} a call; wall decides"
@@ -229,18 +235,18 @@ def judge(visits: Visits, identity: Identity, eager_alone: float = 1.0) -> Judge
     chained = visits.kind("chained")
     if chained:
         alone = stats.median([s.event for s in chained])
-        hidden = stats.median([identity.wall(s) - s.event for s in chained])
+        hidden = stats.median([overhead.wall(s) - s.event for s in chained])
         if alone > 1.5 * chosen * max(eager_alone, 1.0) + ALONE_NS:
             marked = True
             notes.append(
                 f"calls one by one take {_us(alone)} each, in a batch {_us(chosen)}: "
                 "work may be shared between calls"
             )
-        if hidden > 0.5 * alone + HIDDEN_NS + 3 * identity.noise("chained"):
+        if hidden > 0.5 * alone + HIDDEN_NS + 3 * overhead.noise("chained"):
             marked = True
             notes.append(f"calls one by one take {_us(hidden)} more than the worker's clock says")
-    same = [identity.wall(s) - s.event for s in visits.kind("same")]
-    if same and stats.median(same) > event + HIDDEN_NS + 3 * identity.noise("same"):
+    same = [overhead.wall(s) - s.event for s in visits.kind("same")]
+    if same and stats.median(same) > event + HIDDEN_NS + 3 * overhead.noise("same"):
         marked = True
         notes.append("calls at one address take longer than the worker's clock says")
     again = [s.event for s in visits.kind("repeat")]
@@ -266,10 +272,10 @@ def _us(ns: float) -> str:
 
 
 def measurement(
-    visits: Visits, identity: Identity, clock: str = "event", seed: int = 0
+    visits: Visits, overhead: Overhead, clock: str = "event", seed: int = 0
 ) -> dict[str, Any]:
     """Returns a Measurement. Raises ValueError when there are no fresh windows."""
-    blocks = visits.times(clock, identity)
+    blocks = visits.times(clock, overhead)
     interval = stats.time_interval(blocks, seed)
     pooled = [t for b in blocks for t in b]
     fresh = visits.kind("fresh")
@@ -282,7 +288,7 @@ def measurement(
         "repetitions": sum(s.calls for s in fresh),
         "clock": clock,
         "event_ms": stats.median([s.event for s in fresh]) / 1e6,
-        "wall_ms": stats.median([identity.wall(s) for s in fresh]) / 1e6,
+        "wall_ms": stats.median([overhead.wall(s) for s in fresh]) / 1e6,
     }
 
 
@@ -360,8 +366,10 @@ class Timing:
         if contents is None:
             contents = Contents(Slots.of(draw(0), outputs), draw)
         self.contents = contents
-        self._evict = Evictor(last_level_cache() if llc_bytes is None else llc_bytes)
-        self._identity = Identity()
+        llc = last_level_cache() if llc_bytes is None else llc_bytes
+        self._evict = Evictor(llc)
+        self._cold = contents.slots.large(llc)
+        self._overhead = Overhead()
         self._plan = Plan(1, 1)
         self._warm = 1
         self._drift = 1.0
@@ -369,6 +377,7 @@ class Timing:
         self._eager_alone = 1.0
         self._recalibrated = False
         self._wrong_output: str | None = None
+        self._counts: dict[str, float] = {}  # of one call of the candidate
 
     # Before any candidate exists.
 
@@ -383,10 +392,9 @@ class Timing:
     def _prepare(self) -> None:
         worker = self._spawn_baseline(EAGER)
         try:
-            self._calibrate(worker)
-            sentinel = self._expect(worker)
+            sentinel = self._sentinel(worker)
             cached = EAGER in self.records
-            if cached and not self._stands(sentinel):
+            if cached and not self._stands(sentinel) and not self._stands(self._again(worker)):
                 self.records.clear()
                 cached = False
             missing = [w for w in self.want if w not in self.records]
@@ -400,18 +408,42 @@ class Timing:
             self._measure_baseline(name)
 
     def _events(self, visits: Visits) -> list[list[float]]:
-        return visits.times("event", self._identity)
+        return visits.times("event", self._overhead)
 
-    def _calibrate(self, worker: TimedWorker) -> None:
-        """Sizes the windows from a few calls of eager, draws the contents, times the identity."""
+    def _sentinel(self, worker: TimedWorker) -> Visits:
+        """Sizes the windows, draws the contents, times the worker without work, and eager."""
+        cached = self.records.get(EAGER)
+        if cached is not None:
+            call, cost = 1e6 * cached["measurement"]["median_ms"], float(cached["window_ns"])
+        else:
+            call, cost = self._a_call(worker)
+        self._size(call, cost)
+        session = self._session(worker, EAGER, self._plan.capacity)
+        self._calibrate_cpu(session)
+        visits = self._expect(session)
+        session.close()
+        return visits
+
+    def _again(self, worker: TimedWorker) -> Visits:
+        """Times eager once more: a disturbance lasts less long than all baselines take."""
+        session = self._session(worker, EAGER, self._plan.capacity)
+        visits = self._expect(session)
+        session.close()
+        return visits
+
+    def _a_call(self, worker: TimedWorker) -> tuple[float, float]:
+        """Returns what a call of eager takes, and with all that its window costs, nanoseconds."""
         pool = self.contents
         pool.grow(3)
         pool.new_process()
         session = self._session(worker, EAGER, 1)
         first = [session.run("fresh", pool.take(1)) for _ in range(3)]
         session.close()
-        call = min(w.event_mean_ns for w in first[1:])
-        cost = min(w.wall_ns for w in first[1:])
+        return min(w.event_mean_ns for w in first[1:]), min(w.wall_ns for w in first[1:])
+
+    def _size(self, call: float, cost: float) -> None:
+        """Sets calls per window, and draws the contents."""
+        pool = self.contents
         chosen = plan(call, pool.slots, self.budget)
         seconds = max(self.budget.candidate_s, self.budget.visit_s * 2)
         # Writing, mapping and checking a content costs about as much again as its call's wall.
@@ -419,50 +451,45 @@ class Timing:
         windows = 3 * len(PATTERN)
         total = min(enough, windows * chosen.fresh, 8192)
         total = max(total, MIN_FRESH + 4)
+        if self._cold and self.level == "quick":
+            total = min(total, QUICK_COLD)
         total = max(min(total, _pool_bytes(self.budget) // pool.slots.bytes), 4)
         deadline = time.perf_counter_ns() + int(self.budget.draw_s * 1e9)
         pool.grow(self._warm + min(total, MIN_FRESH + 4))
         pool.grow(self._warm + total, deadline)
         drawn = len(pool) - self._warm
         # Fewer calls a window rather than fewer windows: an interval needs windows.
-        most = max(drawn // (MIN_FRESH + 4), 1)
-        self._plan = Plan(min(chosen.fresh, most), min(chosen.other, most))
+        if self._cold:
+            chosen = Plan(1, 1)
+        other = max(min(chosen.other, drawn // 8), 1)
+        self._plan = Plan(max(min(chosen.fresh, (drawn - 2 * other) // MIN_FRESH), 1), other)
         self._warm = max(1, min(self._plan.other, drawn // 8))
-        self._calibrate_identity(worker)
 
-    def _calibrate_identity(self, worker: TimedWorker) -> None:
-        pool = self.contents
-        session = self._session(worker, EAGER, self._plan.capacity, identity=True)
-        enough = time.perf_counter() + self.budget.sentinel_s / 2
-        for i in range(6):
-            for kind in ("fresh", "same", "chained"):
-                pool.new_process()
-                window = session.run(kind, pool.take(self._plan.calls(kind)))
-                if i > 0:  # the first touches what the others find touched
-                    self._identity.add(window)
-            if i >= 3 and time.perf_counter() > enough:
-                break
-        session.close()
+    def _calibrate_cpu(self, session: Session) -> None:
+        for i in range(3):
+            self.contents.new_process()
+            window = session.run("fresh", self.contents.take(self._plan.fresh), identity=True)
+            if i > 0:  # the first touches what the others find touched
+                self._overhead.add_identity(window)
 
     def _judge(self, visits: Visits) -> Judged:
         """Judges a candidate. No candidate process may exist."""
-        judged = judge(visits, self._identity, self._eager_alone)
+        judged = judge(visits, self._overhead, self._eager_alone)
         if not judged.marked or self._recalibrated:
             return judged
         self._recalibrated = True
-        # Was the machine another one when the identity was timed? Time it again: if its cost has
-        # changed, its noise now says so.
+        # Was the machine another one when eager was timed? Time it again: if the cost of windows
+        # has changed, its noise now says so.
         worker = self._spawn_baseline(EAGER)
         try:
-            self._calibrate_identity(worker)
+            self._again(worker)
         finally:
             worker.kill()
-        return judge(visits, self._identity, self._eager_alone)
+        return judge(visits, self._overhead, self._eager_alone)
 
-    def _expect(self, worker: TimedWorker) -> Visits:
+    def _expect(self, session: Session) -> Visits:
         """Runs eager over every content: expected outputs, and the sentinel."""
         pool = self.contents
-        session = self._session(worker, EAGER, self._plan.capacity)
         pool.new_process()
         samples: list[Sample] = []
         window = session.run("fresh", pool.take(self._warm))
@@ -471,12 +498,13 @@ class Timing:
             window = session.run("fresh", pool.take(self._plan.fresh))
             pool.set_expected(window)
             if 2 * window.calls >= self._plan.fresh:
+                self._overhead.add(window)
                 samples.append(Sample.of(window))
-        for _ in range(2):
+        for kind in ("same", "chained", "same", "chained"):
             pool.new_process()
-            window = session.run("chained", pool.take(self._plan.other))
+            window = session.run(kind, pool.take(self._plan.other))
+            self._overhead.add(window)
             samples.append(Sample.of(window))
-        session.close()
         visits = Visits([samples])
         fresh = stats.median([s.event for s in visits.kind("fresh")])
         alone = stats.median([s.event for s in visits.kind("chained")])
@@ -522,10 +550,13 @@ class Timing:
         return Visits([block])
 
     def _learn(self, name: str, visits: Visits) -> None:
-        judged = judge(visits, self._identity, self._eager_alone)
+        judged = judge(visits, self._overhead, self._eager_alone)
         self.notes.extend(f"{name}: {n}" for n in judged.notes)
         self.records[name] = baselines.record(
-            measurement(visits, self._identity, seed=self.seed), self._events(visits), self.threads
+            measurement(visits, self._overhead, seed=self.seed),
+            self._events(visits),
+            self.threads,
+            stats.median([s.outer for s in visits.kind("fresh")]),
         )
         self.measured.add(name)
 
@@ -541,16 +572,17 @@ class Timing:
             return self._quick(spawn_candidate)
 
     def _quick(self, spawn_candidate: Callable[[], TimedWorker]) -> Timed:
+        protocol = "baselines measured just before" if self.measured else "cached baselines"
         block, wrong = self._candidate(spawn_candidate, self.budget.candidate_s)
         visits = Visits([block])
         if wrong is not None or not visits.kind("fresh"):
-            return self._wrong(visits, wrong or "no window could be timed", "cached baselines")
+            return self._wrong(visits, wrong or "no window could be timed", protocol)
         judged = self._judge(visits)
-        blocks = visits.times(judged.clock, self._identity)
+        blocks = visits.times(judged.clock, self._overhead)
         speedups: dict[str, dict[str, Any]] = {}
         for name in self.records:
             speedups[name] = self._against_cached(name, blocks)
-        return self._result(visits, judged, speedups, "cached baselines")
+        return self._result(visits, judged, speedups, protocol)
 
     def _against_cached(self, name: str, blocks: stats.Blocks) -> dict[str, Any]:
         ratio = 1.0 if name in self.measured else self._drift
@@ -581,7 +613,7 @@ class Timing:
                 if r + 1 < ROUNDS:
                     continue
                 judged = self._judge(candidate)
-                rounds = {n: _rounds(pairs, n, judged.clock, self._identity) for n in names}
+                rounds = {n: _rounds(pairs, n, judged.clock, self._overhead) for n in names}
                 widths = [_half_width(stats.paired_speedup(rounds[n], self.seed)) for n in names]
                 if max(widths) <= NARROW or time.perf_counter() > end:
                     break
@@ -599,8 +631,8 @@ class Timing:
                 "against": n,
             }
         for n in names:
-            self._shown[n] = measurement(base[n], self._identity, seed=self.seed)
-        blocks = candidate.times(judged.clock, self._identity)
+            self._shown[n] = measurement(base[n], self._overhead, seed=self.seed)
+        blocks = candidate.times(judged.clock, self._overhead)
         for n in self.records:
             if n not in speedups:
                 speedups[n] = self._against_cached(n, blocks)
@@ -662,6 +694,8 @@ class Timing:
             owed = REPETITIONS // ROUNDS if self.level == "certify" else REPETITIONS
             block = self._visit(session, seconds, checked=True, trusted=False, owed=owed)
             if self._wrong_output is None:
+                if not self._counts:
+                    self._counts = session.count(self.contents.met(self._plan.other))
                 session.close()
             return block, self._wrong_output
         finally:
@@ -669,9 +703,7 @@ class Timing:
 
     # Windows.
 
-    def _session(
-        self, worker: TimedWorker, mode: str, capacity: int, *, identity: bool = False
-    ) -> Session:
+    def _session(self, worker: TimedWorker, mode: str, capacity: int) -> Session:
         # A baseline may compile at its first call; a candidate was verified before it is timed.
         timeout = 600.0 if mode else 60.0
         return Session(
@@ -679,8 +711,8 @@ class Timing:
             self.contents,
             capacity,
             evict=self._evict,
-            identity=identity,
             mode=mode,
+            cold=self._cold,
             timeout_s=timeout,
         )
 
@@ -699,7 +731,7 @@ class Timing:
             # Caches of code, allocator and branch predictor have settled when it stops falling.
             steady = window.event_mean_ns > 0.95 * last
             last = window.event_mean_ns
-            if (steady and (i + 1) * window.calls >= 6) or time.perf_counter() > end:
+            if (steady and (i + 1) * window.calls >= 3) or time.perf_counter() > end:
                 break
         return None
 
@@ -792,7 +824,7 @@ class Timing:
         protocol: str,
     ) -> Timed:
         report = {
-            "candidate": measurement(visits, self._identity, judged.clock, self.seed),
+            "candidate": measurement(visits, self._overhead, judged.clock, self.seed),
             **self._report(protocol),
         }
         report["marked"] = judged.marked
@@ -801,8 +833,9 @@ class Timing:
         fastest = min(speedups.values(), key=lambda s: s["value"])
         fresh = visits.kind("fresh")
         metrics = {"threads": float(self.threads)}
-        cpu = stats.median([self._identity.cpu(s) for s in fresh])
+        cpu = stats.median([self._overhead.cpu(s) for s in fresh])
         time_ = stats.median([s.event for s in fresh])
+        metrics |= counters.metrics(self._counts, report["candidate"]["median_ms"])
         if time_ > 100_000:  # below, what the window itself uses drowns the call
             metrics["core_use"] = min(cpu / time_ / max(self.threads, 1), 1.0)
         return Timed(
@@ -839,14 +872,14 @@ def _rounds(
     pairs: Sequence[tuple[dict[str, list[Sample]], list[Sample], dict[str, list[Sample]]]],
     name: str,
     clock: str,
-    identity: Identity,
+    overhead: Overhead,
 ) -> list[stats.Round]:
     """Returns the rounds of one baseline."""
     out: list[stats.Round] = []
     for before, candidate, after in pairs:
-        a = _times(before[name], "event", identity)
-        b = _times(after[name], "event", identity)
-        c = _times(candidate, clock, identity)
+        a = _times(before[name], "event", overhead)
+        b = _times(after[name], "event", overhead)
+        c = _times(candidate, clock, overhead)
         if a and b and c:
             out.append(stats.Round(a, c, b))
     return out

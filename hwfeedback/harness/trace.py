@@ -6,6 +6,7 @@ itself; ``report`` is the referee's reading of it.
 
 from __future__ import annotations
 
+import sys
 import time
 import types
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from dispatch import uncompiled
 
 RUNS = 2  # the first one warms up
 MAX_OPERATORS = 40
+# PyTorch's own libraries of operators.
+LIBRARIES = ("aten", "prims", "prim", "mkldnn", "mkldnn_prepacked", "mkl", "quantized")
 
 # Matrix products, convolutions and recurrent layers: on a CPU, MKL's and oneDNN's.
 VENDOR = {
@@ -55,70 +58,84 @@ HOUSEKEEPING = {
 
 @uncompiled
 class _Operators(TorchDispatchMode):
+    """Times every operator; those of other libraries than PyTorch's are custom code."""
+
     def __init__(self) -> None:
         super().__init__()
         self.times: dict[str, list[float]] = {}
+        self.custom: dict[str, list[float]] = {}
+        self.spent = 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         start = time.perf_counter()
         out = func(*args, **(kwargs or {}))
         took = time.perf_counter() - start
-        self.times.setdefault(func._schema.name.partition("::")[2], []).append(took)
+        self.spent += took
+        library, _, name = func._schema.name.partition("::")
+        if library in LIBRARIES:
+            self.times.setdefault(name, []).append(took)
+        else:
+            self.custom.setdefault(func._schema.name, []).append(took)
         return out
 
 
-def observe(
-    forward: Callable[[], Any], module: types.ModuleType, found: dict[str, Any]
-) -> dict[str, Any]:
+class _Functions:
+    """Times calls of functions, however they are reached: a global, a closure, an attribute.
+
+    By the interpreter's profile events, which name the function that is called.
+    """
+
+    def __init__(self, functions: dict[str, Any], operators: _Operators) -> None:
+        self.times: dict[str, list[float]] = {}
+        self._operators = operators
+        self._built_in = {id(f): n for n, f in functions.items()}
+        self._python = {
+            id(f.__code__): n for n, f in functions.items() if isinstance(f, types.FunctionType)
+        }
+        self._open: list[tuple[str, float, float]] = []
+
+    def __call__(self, frame: Any, event: str, argument: Any) -> None:
+        if event in ("c_call", "c_return", "c_exception"):
+            name = self._built_in.get(id(argument))
+        else:
+            name = self._python.get(id(frame.f_code))
+        if name is None:
+            return
+        if event in ("c_call", "call"):
+            self._open.append((name, time.perf_counter(), self._operators.spent))
+        elif self._open and self._open[-1][0] == name:
+            _, start, spent = self._open.pop()
+            within = self._operators.spent - spent
+            took = max(time.perf_counter() - start - within, 0.0)
+            self.times.setdefault(name, []).append(took)
+
+
+def observe(forward: Callable[[], Any], found: dict[str, Any]) -> dict[str, Any]:
     """Runs a forward and returns seconds by operator and by custom function.
 
-    ``found`` is the custom functions by name; they are looked for among the globals of ``module``
-    and the attributes of what lies there, and stand-ins count and time them meanwhile.
+    ``found`` is the custom functions by name.
     """
-    native: dict[str, list[float]] = {}
-    mode = _Operators()
-
-    def counting(name: str, function: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            before = sum(sum(t) for t in mode.times.values())
-            start = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                took = time.perf_counter() - start
-                inner = sum(sum(t) for t in mode.times.values()) - before
-                native.setdefault(name, []).append(max(took - inner, 0.0))
-
-        return call
-
-    replaced: list[tuple[Any, str, Any]] = []
-    stand_ins = {id(f): counting(n, f) for n, f in found.items()}
-    holders = [module, *(v for v in list(vars(module).values()) if hasattr(v, "__dict__"))]
-    for holder in holders:
-        for name, value in list(vars(holder).items()):
-            if id(value) in stand_ins:
-                try:
-                    setattr(holder, name, stand_ins[id(value)])
-                    replaced.append((holder, name, value))
-                except (AttributeError, TypeError):
-                    pass  # a holder that cannot be written to: its calls count as unseen
+    operators = functions = None
     total = 0.0
-    try:
-        for _ in range(RUNS):
-            native.clear()
-            mode.times.clear()
-            start = time.perf_counter()
-            with mode:
+    before = sys.getprofile()
+    for _ in range(RUNS):
+        operators = _Operators()
+        functions = _Functions(found, operators)
+        start = time.perf_counter()
+        sys.setprofile(functions)
+        try:
+            with operators:
                 forward()
-            total = time.perf_counter() - start
-    finally:
-        for holder, name, value in replaced:
-            setattr(holder, name, value)
-    summed = {n: [sum(t), len(t)] for n, t in mode.times.items()}
+        finally:
+            sys.setprofile(before)
+        total = time.perf_counter() - start
+    assert operators is not None and functions is not None
     return {
         "total": total,
-        "operators": summed,
-        "native": {n: [sum(t), len(t)] for n, t in native.items()},
+        "operators": {n: [sum(t), len(t)] for n, t in operators.times.items()},
+        "native": {
+            n: [sum(t), len(t)] for n, t in {**functions.times, **operators.custom}.items()
+        },
     }
 
 

@@ -27,35 +27,35 @@ def flatten(value: Any, *, numbers: bool = False) -> tuple[Any, list[torch.Tenso
     copied.
     """
     tensors: list[torch.Tensor] = []
+    return _flatten(value, numbers, tensors, 0), tensors
 
-    def walk(v: Any, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise TreeError("is nested too deeply")
-        if isinstance(v, torch.Tensor):
-            tensors.append(v)
-            return {"t": len(tensors) - 1}
-        if isinstance(v, float) and numbers:
-            tensors.append(torch.tensor(v, dtype=torch.float32))
-            return {"t": len(tensors) - 1}
-        if isinstance(v, float) and not math.isfinite(v):
-            return {"float": str(v)}
-        if v is None or isinstance(v, (bool, int, float, str)):
-            return {"value": v}
-        if isinstance(v, dict):
-            if not all(isinstance(k, (str, int)) for k in v):
-                raise TreeError("holds a dict whose keys are neither strings nor integers")
-            return {"dict": [[k, walk(x, depth + 1)] for k, x in v.items()]}
-        if isinstance(v, tuple):
-            return {"tuple": [walk(x, depth + 1) for x in v]}
-        if isinstance(v, list):
-            return {"list": [walk(x, depth + 1) for x in v]}
-        if isinstance(v, torch.dtype):
-            return {"dtype": str(v).removeprefix("torch.")}
-        if isinstance(v, torch.Size):
-            return {"tuple": [walk(x, depth + 1) for x in v]}
-        raise TreeError(f"holds a {type(v).__name__}")
 
-    return walk(value, 0), tensors
+def _flatten(v: Any, numbers: bool, tensors: list[torch.Tensor], depth: int) -> Any:
+    # No closure over the list: one that calls itself is a cycle, which would keep every tensor
+    # until the garbage collector comes, and timed calls would find no memory free.
+    if depth > MAX_DEPTH:
+        raise TreeError("is nested too deeply")
+    if isinstance(v, torch.Tensor):
+        tensors.append(v)
+        return {"t": len(tensors) - 1}
+    if isinstance(v, float) and numbers:
+        tensors.append(torch.tensor(v, dtype=torch.float32))
+        return {"t": len(tensors) - 1}
+    if isinstance(v, float) and not math.isfinite(v):
+        return {"float": str(v)}
+    if v is None or isinstance(v, (bool, int, float, str)):
+        return {"value": v}
+    if isinstance(v, dict):
+        if not all(isinstance(k, (str, int)) for k in v):
+            raise TreeError("holds a dict whose keys are neither strings nor integers")
+        return {"dict": [[k, _flatten(x, numbers, tensors, depth + 1)] for k, x in v.items()]}
+    if isinstance(v, (tuple, torch.Size)):
+        return {"tuple": [_flatten(x, numbers, tensors, depth + 1) for x in v]}
+    if isinstance(v, list):
+        return {"list": [_flatten(x, numbers, tensors, depth + 1) for x in v]}
+    if isinstance(v, torch.dtype):
+        return {"dtype": str(v).removeprefix("torch.")}
+    raise TreeError(f"holds a {type(v).__name__}")
 
 
 def build(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:

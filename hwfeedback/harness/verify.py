@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,18 +19,29 @@ import torch
 
 import correctness
 import families
-from clients import Answer, CandidateClient, ReferenceClient, WorkerError, same_bytes
+from clients import (
+    Answer,
+    CandidateClient,
+    ReferenceClient,
+    WorkerError,
+    WorkerFailure,
+    WorkerGone,
+    same_bytes,
+)
 from correctness import Expected, Noise, Outcome, Scale
-from families import BASE, FAMILIES, Family
+from families import BASE, FAMILIES, PERMUTED, Axis, Family
 from noise import one_ulp
 
-CALIBRATION = 7  # version of what is kept: part of its check
+CALIBRATION = 8  # version of what is kept: part of its check
 CALIBRATION_SEEDS = 4
 FAMILY_SEEDS = 2
 CALIBRATION_S = 30.0  # past this a family is calibrated on one seed
 BASE_SEEDS = {"quick": 5, "certify": 10}
 SEEDS_PER_FAMILY = {"quick": 1, "certify": 3}
 ELEMENTS = {"quick": 1, "certify": 4}  # one-element perturbations
+AXES = 16  # tried, of those that may be reduced, for at most
+AXES_S = 3.0
+KEPT_BYTES = 1 << 30  # of all draws of an evaluation; past this they are drawn again at each use
 PERTURBATION = 0.1  # of a parameter's root mean square
 ELEMENT = "one_element"
 # By how many root mean squares the element is moved, until float64 shows it.
@@ -72,6 +84,7 @@ class Calibration:
     wide: bool = True  # the expected value is float64's
     linear: bool = False
     compiled: bool = True
+    axes: list[Axis] = field(default_factory=list)  # whose order changes nothing
 
     def floor(self, i: int) -> Scale:
         """The absolute part of the bound of output i."""
@@ -86,6 +99,7 @@ class Calibration:
             "wide": self.wide,
             "linear": self.linear,
             "compiled": self.compiled,
+            "axes": self.axes,
         }
 
     @classmethod
@@ -103,7 +117,8 @@ class Calibration:
             )
             for f in d["families"]
         }
-        return cls(found, list(d["notes"]), d["wide"], d["linear"], d["compiled"])
+        axes = [tuple((i, dim) for i, dim in axis) for axis in d["axes"]]
+        return cls(found, list(d["notes"]), d["wide"], d["linear"], d["compiled"], axes)
 
 
 class ReferenceBroken(Exception):
@@ -120,16 +135,43 @@ class Job:
 
     family: Family
     known: FamilyCalibration
-    draw: Draw
+    tree: Any
     inputs: Sequence[torch.Tensor]
 
 
-@dataclass
 class Draw:
-    """One draw of inputs in the referee's private memory."""
+    """One draw of inputs, in the referee's private memory or made anew whenever it is needed."""
 
-    tree: Any
-    tensors: list[torch.Tensor]
+    def __init__(self, reference: ReferenceClient, seed: int, *, kept: bool) -> None:
+        """One that is not ``kept`` asks the reference, which must not be at work then."""
+        self._reference = reference
+        self._seed = seed
+        self._kept: tuple[Any, list[torch.Tensor]] | None = None
+        if kept:
+            self._kept = reference.draw(seed)
+
+    @property
+    def kept(self) -> bool:
+        return self._kept is not None
+
+    def get(self) -> tuple[Any, list[torch.Tensor]]:
+        return self._kept or self._reference.draw(self._seed)
+
+    @property
+    def tree(self) -> Any:
+        return self.get()[0]
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return self.get()[1]
+
+
+def draw_many(reference: ReferenceClient, count: int) -> list[Draw]:
+    """Returns draws under secret seeds. The first is kept in any case: it is used most."""
+    first = Draw(reference, secret(), kept=True)
+    size = sum(t.numel() * t.element_size() for t in first.tensors)
+    kept = count * size <= KEPT_BYTES
+    return [first, *(Draw(reference, secret(), kept=kept) for _ in range(count - 1))]
 
 
 def perturbed(
@@ -145,8 +187,9 @@ def perturbed(
         if not may or not t.is_floating_point() or not t.numel():
             out.append(t)
             continue
-        rms = correctness.scale_of(t.double()).rms or 1.0
-        out.append(t + (PERTURBATION * rms * torch.randn(t.shape, generator=g)).to(t.dtype))
+        rms = correctness.scale_of(t).rms or 1.0
+        moves = torch.randn(t.shape, generator=g).mul_(PERTURBATION * rms)
+        out.append(moves.to(t.dtype).add_(t))
     return out
 
 
@@ -172,7 +215,7 @@ def calibrate(
     c.linear = bool(seen.get("linear"))
     state = reference.state()
     trainable = reference.info["trainable"]
-    draws = [Draw(*reference.draw(secret())) for _ in range(CALIBRATION_SEEDS)]
+    draws = draw_many(reference, CALIBRATION_SEEDS)
     reference.set_state(perturbed(state, trainable, secret()))
     start = time.monotonic()
     for family in FAMILIES:
@@ -180,6 +223,10 @@ def calibrate(
             c.notes.append("no input is floating: only base draws are compared")
             break
         note(f"calibrating {family.name}")
+        if family is PERMUTED:
+            c.axes = _reduced_axes(reference, c, draws)
+            if not c.axes:
+                continue
         exact_weights = family.exact and c.linear and bool(state)
         if exact_weights:
             reference.set_state(zero_one(state, trainable))
@@ -193,6 +240,43 @@ def calibrate(
             c.families[family.name] = found
     reference.set_state(state)
     return c
+
+
+def _reduced_axes(reference: ReferenceClient, c: Calibration, draws: Sequence[Draw]) -> list[Axis]:
+    """Returns axes of the inputs along which another order leaves the outputs within the bound."""
+    tree, tensors = draws[0].get()
+    tried = families.axes_of([tensors, draws[1].tensors])
+    if not tried:
+        return []
+    mode = ["wide" if c.wide else "eager"]
+    before = reference.forward(tree, tensors, mode)[0]
+    if "error" in before:
+        return []
+    end = time.monotonic() + AXES_S
+    found: list[Axis] = []
+    for axis in random.SystemRandom().sample(tried, min(AXES, len(tried))):
+        inputs = families.apply(PERMUTED, tensors, secret(), [axis])
+        after = reference.forward(tree, inputs, mode)[0]
+        if "error" not in after and _unchanged(c, before["tensors"], after["tensors"]):
+            found.append(axis)
+        if time.monotonic() > end:
+            break
+    return found
+
+
+def _unchanged(c: Calibration, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
+    for i, (x, y) in enumerate(zip(a, b, strict=True)):
+        if not x.is_floating_point():
+            if not torch.equal(x, y):
+                return False
+            continue
+        noise = c.families["base"].outputs[i]
+        bound = correctness.bound_of(noise, Scale(), noise.scale, c.floor(i).max)
+        wide = x.double()
+        error = correctness.error_of(y, wide, ~torch.isfinite(wide))
+        if error.max > bound.max or error.rms > bound.rms:
+            return False
+    return True
 
 
 def _calibrate_family(
@@ -213,9 +297,10 @@ def _calibrate_family(
     problems: list[str] = []
     exact = family.exact and c.linear
     for k, draw in enumerate(draws):
-        inputs = families.apply(family, draw.tensors, secret())
+        tree, inputs = draw.get()
+        inputs = families.apply(family, inputs, secret(), c.axes)
         used = modes + (["noise:2"] if family is BASE else [])
-        results = {r["mode"]: r for r in reference.forward(draw.tree, inputs, used, sources=True)}
+        results = {r["mode"]: r for r in reference.forward(tree, inputs, used, sources=True)}
         eager = results["eager"]
         if "error" in eager:
             if family is BASE:
@@ -257,7 +342,7 @@ def _calibrate_family(
         moved = None
         if not family.planted:
             r = reference.forward(
-                draw.tree, one_ulp(inputs, k), ["wide" if c.wide else "eager"], sources=True
+                tree, one_ulp(inputs, k), ["wide" if c.wide else "eager"], sources=True
             )[0]
             moved = None if "error" in r else r["tensors"]
         for i, n in enumerate(outputs):
@@ -293,9 +378,8 @@ def _widen(
                 and r["sources"][i] is not None
             ):
                 a, b = r["sources"][i]["values"].double(), e.sources[i]["values"].double()
-                d = (a - b).abs()
-                d = d[torch.isfinite(d)]
-                n.source = max(n.source, float(d.max()) if d.numel() else 0.0)
+                lost = ~(torch.isfinite(a) & torch.isfinite(b))
+                n.source = max(n.source, correctness.error_of(a, b, lost).max)
         for mode in ("eager", "compile"):
             r = results.get(mode)
             if r is None or "error" in r or mode == "eager":
@@ -356,14 +440,14 @@ def _is_exact(e: Expected, i: int, results: dict[str, Any]) -> bool:
     wide = e.wide[i]
     if not wide.is_floating_point():
         return True
-    if not wide.numel() or float(wide.abs().max()) >= 2**23 or not torch.equal(wide, wide.round()):
+    if not wide.numel() or not correctness.whole(wide, 2**23):
         return False
     forms = [
         results[m]["tensors"][i]
         for m in ("eager", "compile")
         if m in results and "error" not in results[m]
     ]
-    return all(torch.equal(f.double(), wide) for f in forms)
+    return all(correctness.equal(f, wide) for f in forms)
 
 
 def ill_conditioned(c: Calibration) -> bool:
@@ -484,17 +568,27 @@ class Verification:
         r = self.reference
         self.original = r.state()
         self.state = perturbed(self.original, r.info["trainable"], secret())
-        self.draws = [Draw(*r.draw(secret())) for _ in range(BASE_SEEDS[self.level])]
+        self.draws = draw_many(r, BASE_SEEDS[self.level])
         r.set_state(self.state)
-        self.expected.append(self._expect(self.draws[0], self.draws[0].tensors).private())
+        self.expected.append(self._expect(*self.draws[0].get()).private())
 
-    def _expect(self, draw: Draw, inputs: Sequence[torch.Tensor]) -> Expected:
-        self._expect_begin(draw, inputs)
+    @property
+    def _whole(self) -> int:
+        """How many base draws' expected values are kept, to move elements of."""
+        return ELEMENTS[self.level] if all(d.kept for d in self.draws) else 1
+
+    def _expect(self, tree: Any, inputs: Sequence[torch.Tensor]) -> Expected:
+        self._expect_begin(tree, inputs)
         return self._expect_finish()
 
-    def _expect_begin(self, draw: Draw, inputs: Sequence[torch.Tensor]) -> None:
-        modes = ["wide", "eager"] if self.calibration.wide else ["eager"]
-        self.reference.begin_forward(draw.tree, inputs, modes, sources=self._discrete)
+    def _expect_begin(
+        self, tree: Any, inputs: Sequence[torch.Tensor], *, bare: bool = False
+    ) -> None:
+        if not self.calibration.wide:
+            modes = ["eager"]
+        else:
+            modes = ["wide"] if bare and not self._discrete else ["wide", "eager"]
+        self.reference.begin_forward(tree, inputs, modes, sources=self._discrete)
 
     @property
     def _discrete(self) -> bool:
@@ -504,17 +598,19 @@ class Verification:
 
     def _expect_finish(self) -> Expected:
         results = {r["mode"]: r for r in self.reference.finish_forward()}
-        eager = results["eager"]
-        if "error" in eager:
+        eager = results.get("eager")
+        if eager is not None and "error" in eager:
             raise eager["error"]
         wide = results.get("wide", eager)
+        assert wide is not None
         if "error" in wide:
             raise wide["error"]
-        if self.output_tree is None:
+        if self.output_tree is None and eager is not None:
             self.output_tree = eager["tree"]
             self.aliases = eager["aliases"]
         tensors = [t.double() if t.is_floating_point() else t for t in wide["tensors"]]
-        return correctness.complete(Expected(tensors, eager["tensors"], wide["sources"]))
+        beside = None if eager is None else eager["tensors"]
+        return correctness.complete(Expected(tensors, beside, wide["sources"]))
 
     # With a candidate.
 
@@ -532,14 +628,15 @@ class Verification:
         """All that is compared under the weights of this evaluation, base draws first."""
         base = self.calibration.families["base"]
         for draw in self.draws:
-            yield Job(BASE, base, draw, draw.tensors)
+            yield Job(BASE, base, *draw.get())
         for family in FAMILIES[1:]:
             known = self.calibration.families.get(family.name)
             if known is None or self._other_weights(known):
                 continue
             for k in range(SEEDS_PER_FAMILY[self.level]):
-                draw = self.draws[k % len(self.draws)]
-                yield Job(family, known, draw, families.apply(family, draw.tensors, secret()))
+                tree, inputs = self.draws[k % len(self.draws)].get()
+                inputs = families.apply(family, inputs, secret(), self.calibration.axes)
+                yield Job(family, known, tree, inputs)
 
     def _other_weights(self, known: FamilyCalibration) -> bool:
         return known.exact and any(self.reference.info["trainable"])
@@ -552,63 +649,79 @@ class Verification:
         first: Answer | None = None
         job = next(jobs)
         expected = self.expected[0]
-        broken = ""
+        following = next(jobs, None)
+        kept = all(d.kept for d in self.draws)
         while True:
-            following = next(jobs, None)
-            if following is not None:
-                self._expect_begin(following.draw, following.inputs)
+            answer: Answer | None = None
+            failed: WorkerError | None = None
             try:
-                self._candidate_begin(candidate, job.draw, job.inputs)
-                answer = candidate.finish_forward()
+                self._candidate_begin(candidate, job.tree, job.inputs)
+                candidate.wait_forward()  # not beside the reference: its threads need the cores
+            except WorkerError as e:
+                failed = e
+            if following is not None:
+                # More than one base draw is needed whole, where elements are moved.
+                bare = following.family is not BASE or len(self.expected) >= self._whole
+                self._expect_begin(following.tree, following.inputs, bare=bare)
+            passed = True
+            if failed is not None:
+                if job.known.gates:
+                    raise failed
+                outcome = Outcome(False, Scale(), Scale(), 0, "it raises")
+                self.report.add(job.known, job.family.name, [outcome])
+            else:
+                answer = candidate.answer()
                 if first is None:
                     first = answer
+                    assert expected.eager is not None
                     self.report.kernelbench = correctness.kernelbench_passes(
                         answer.outputs, expected.eager
                     )
-                if job.family.name != broken:
-                    self._judge(job.known, job.family.name, answer, expected)
-            except WorkerError:
-                if job.known.gates:
-                    raise
-                broken = job.family.name
-                self.report.add(
-                    job.known, broken, [Outcome(False, Scale(), Scale(), 0, "it raises")]
-                )
-            if following is None:
+                passed = self._judge(job.known, job.family.name, answer, expected)
+            # While the reference works, unless it is the one to draw.
+            upcoming = next(jobs, None) if kept else None
+            later = None if following is None else self._expect_finish()
+            if not passed and answer is not None:
+                whole = self._expect(job.tree, job.inputs)
+                self._judge(job.known, job.family.name, answer, whole)
+            if following is None or later is None:
+                if first is None:
+                    raise RuntimeError("the reference's own draw was not judged")
                 return first
-            expected = self._expect_finish()
-            if following.family is BASE and len(self.expected) < ELEMENTS[self.level]:
-                self.expected.append(expected.private())
-            job = following
+            if following.family is BASE and len(self.expected) < self._whole:
+                self.expected.append(later.private())
+            job, expected = following, later
+            following = upcoming if kept else next(jobs, None)
 
     def _candidate_begin(
-        self, candidate: CandidateClient, draw: Draw, inputs: Sequence[torch.Tensor]
+        self, candidate: CandidateClient, tree: Any, inputs: Sequence[torch.Tensor]
     ) -> None:
         candidate.begin_forward(
-            draw.tree, inputs, self.expected[0].eager, self.output_tree, self.aliases
+            tree, inputs, self.expected[0].eager, self.output_tree, self.aliases
         )
 
     def _both(
         self,
         candidate: CandidateClient,
-        draw: Draw,
+        tree: Any,
         inputs: Sequence[torch.Tensor],
         expected: Expected | None = None,
     ) -> tuple[Answer, Expected]:
         """Runs reference and candidate at the same time on the same inputs."""
         if expected is not None:
-            self._candidate_begin(candidate, draw, inputs)
+            self._candidate_begin(candidate, tree, inputs)
             return candidate.finish_forward(), expected
-        self._expect_begin(draw, inputs)
+        self._expect_begin(tree, inputs)
         try:
-            self._candidate_begin(candidate, draw, inputs)
+            self._candidate_begin(candidate, tree, inputs)
         finally:
             expected = self._expect_finish()
         return candidate.finish_forward(), expected
 
     def _judge(
         self, family: FamilyCalibration, name: str, answer: Answer, expected: Expected
-    ) -> None:
+    ) -> bool:
+        """Raises Failed. Returns False where the expected values are bare and do not suffice."""
         if answer.problem:
             raise Failed(
                 "wrong",
@@ -642,9 +755,11 @@ class Verification:
             )
             for i, got in enumerate(answer.outputs)
         ]
+        if expected.eager is None and not all(o.passed for o in outcomes):
+            return False
         self.report.add(family, name, outcomes)
         if not family.gates:
-            return
+            return True
         for i, o in enumerate(outcomes):
             if not o.passed:
                 which = f"output {i}, " if len(outcomes) > 1 else ""
@@ -657,6 +772,7 @@ class Verification:
                     else f"on family {name} (inputs: {says})"
                 )
                 raise Failed("wrong", f"{which}{where}: {o.reason}")
+        return True
 
     def _input(self, i: int) -> str:
         return self.input_names[i] if i < len(self.input_names) else str(i)
@@ -666,8 +782,8 @@ class Verification:
 
         within the bound, by the same gate; a bitwise difference is recorded.
         """
-        draw = self.draws[0]
-        second, expected = self._both(candidate, draw, draw.tensors, self.expected[0])
+        tree, inputs = self.draws[0].get()
+        second, expected = self._both(candidate, tree, inputs, self.expected[0])
         self._judge(self.calibration.families["base"], "base", second, expected)
         self.report.families["base"]["seeds"] -= 1
         self.report.deterministic = all(
@@ -677,12 +793,13 @@ class Verification:
     def _exact(self, candidate: CandidateClient) -> None:
         """Zeros and ones as inputs and weights, where the task is linear: no error at all."""
         known = self.calibration.families.get("zero_one")
-        if known is None or not self._other_weights(known) or self.level == "quick":
-            return  # other weights, twice: left to certify
+        if known is None or not self._other_weights(known):
+            return
         self._weights(candidate, zero_one(self.original, self.reference.info["trainable"]))
         for draw in self.draws[: SEEDS_PER_FAMILY[self.level]]:
-            inputs = families.apply(families.BY_NAME["zero_one"], draw.tensors, secret())
-            answer, expected = self._both(candidate, draw, inputs)
+            tree, inputs = draw.get()
+            inputs = families.apply(families.BY_NAME["zero_one"], inputs, secret())
+            answer, expected = self._both(candidate, tree, inputs)
             self._judge(known, "zero_one", answer, expected)
         self._weights(candidate, self.state)
 
@@ -701,22 +818,23 @@ class Verification:
         ]
         if not floating:
             return
-        pool = [self.draws[i % len(self.draws)] for i in range(ELEMENTS[self.level])]
-        for k, draw in enumerate(pool):
+        for k in range(ELEMENTS[self.level]):
+            k %= len(self.expected)
+            tree, tensors = self.draws[k].get()
+            before = self.expected[k]
             which = floating[secret() % len(floating)]
-            target = draw.tensors[which]
+            target = tensors[which]
             at = secret() % target.numel()
-            rms = correctness.scale_of(target.double()).rms or 1.0
-            before = self.expected[k % len(self.expected)]
+            rms = correctness.scale_of(target).rms or 1.0
             sign = 1 if secret() & 1 else -1
             for step in STEPS:
                 sign = -sign
                 moved = target.clone()
                 moved.view(-1)[at] += sign * step * rms
-                inputs = [moved if i == which else t for i, t in enumerate(draw.tensors)]
-                after = self._expect(draw, inputs)
+                inputs = [moved if i == which else t for i, t in enumerate(tensors)]
+                after = self._expect(tree, inputs)
                 if self._shows(base, before, after):
-                    answer, _ = self._both(candidate, draw, inputs, after)
+                    answer, _ = self._both(candidate, tree, inputs, after)
                     self._judge(base, ELEMENT, answer, after)
                     break
 
@@ -734,6 +852,23 @@ class Verification:
                 return True
         return False
 
+    def judge_call(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> str | None:
+        """Judges a timed call on other inputs than ours.
+
+        Returns one sentence where it is wrong. The reference must have this evaluation's weights.
+        """
+        expected = self._expect(self.draws[0].tree, inputs)
+        base = self.calibration.families["base"]
+        for i, got in enumerate(outputs):
+            floor = self.calibration.floor(i).max
+            o = correctness.compare(got, expected, i, base.outputs[i], floor)
+            if not o.passed:
+                which = f"output {i}" if len(outputs) > 1 else "the output"
+                return f"{which} of a timed call: {o.reason}"
+        return None
+
     def _follows(self, candidate: CandidateClient) -> None:
         """Changes the weights once more, in place, and sees whether the candidate follows."""
         changed = perturbed(self.original, self.reference.info["trainable"], secret())
@@ -745,8 +880,7 @@ class Verification:
             )
             self.reference.set_state(self.state)
             return
-        draw = self.draws[0]
-        answer, expected = self._both(candidate, draw, draw.tensors)
+        answer, expected = self._both(candidate, *self.draws[0].get())
         base = self.calibration.families["base"]
         follows = not answer.problem and all(
             correctness.compare(
@@ -757,3 +891,73 @@ class Verification:
         self.report.follows_weights = follows
         self.report.caches_weights = not follows
         self._weights(candidate, self.state)
+
+    # Other shapes.
+
+    def general(self, reference: ReferenceClient, candidate: CandidateClient) -> None:
+        """Records whether a candidate computes other shapes of the inputs too. Gates nothing.
+
+        Both are fresh processes with this evaluation's weights: either may die here.
+        """
+        judge = Verification(reference, self.calibration, self.level)
+        judge.expected, judge.draws = self.expected, self.draws
+        judge.output_tree, judge.aliases = self.output_tree, self.aliases
+        right: list[str] = []
+        failed: list[str] = []
+        for tree, inputs, expected in judge._other_shapes():
+            shapes = ", ".join(str(list(t.shape)) for t in inputs)
+            try:
+                why = judge._wrong_at(candidate, tree, inputs, expected)
+            except WorkerError as e:
+                why = f"it raises {e.type}"
+            except WorkerFailure as e:
+                # The process is gone, and with it the shapes that were to come.
+                why = f"its process {e}" if isinstance(e, WorkerGone) else str(e)
+                failed.append(f"{shapes} ({why})")
+                break
+            if why:
+                failed.append(f"{shapes} ({why})")
+            else:
+                right.append(shapes)
+        if not right and not failed:
+            return
+        self.report.general = not failed
+        parts = [f"right on {'; '.join(right)}"] if right else []
+        parts += [f"fails on {'; '.join(failed)}"] if failed else []
+        self.report.evidence.append(f"inputs of other shapes: {', '.join(parts)}")
+
+    def _other_shapes(self) -> Iterator[tuple[Any, list[torch.Tensor], Expected]]:
+        """Gives inputs of the shapes on which the reference itself runs."""
+        together = all(d.kept for d in self.draws)
+        tree, first = self.draws[0].get()
+        draws = [first, *(d.tensors for d in (self.draws[1:] if together else self.draws[1:2]))]
+        for ways in families.shapes_of(draws):
+            for shape in ways:
+                inputs = families.reshaped(draws, shape)
+                try:
+                    expected = self._expect(tree, inputs)
+                except WorkerError:
+                    continue  # the reference cannot, so nobody need
+                yield tree, inputs, expected
+                break
+
+    def _wrong_at(
+        self,
+        candidate: CandidateClient,
+        tree: Any,
+        inputs: Sequence[torch.Tensor],
+        expected: Expected,
+    ) -> str:
+        candidate.begin_forward(tree, inputs, expected.eager, self.output_tree, self.aliases)
+        answer = candidate.finish_forward()
+        if answer.problem:
+            return answer.problem
+        if answer.outside:
+            return "it writes outside its inputs' memory"
+        base = self.calibration.families["base"]
+        for i, got in enumerate(answer.outputs):
+            floor = self.calibration.floor(i).max
+            o = correctness.compare(got, expected, i, base.outputs[i], floor)
+            if not o.passed:
+                return o.reason
+        return ""

@@ -18,22 +18,27 @@ only after the clock has started. The kinds of window:
 - ``chained``: K memfds of one content each, and the k+1st is sent only after the referee holds a
   private copy of output k. One launch cannot serve the whole batch.
 
+Before the clock starts the worker is made ready (``_Ready``): the threads of its OpenMP pool, the
+candidate's as well as torch's, run a trivial region until they are awake, each on a core, and the
+worker waits for its message without sleeping. Threads woken by the first timed call are often put
+on one core, where they wait milliseconds for each other, and a core of a virtual machine that has
+halted takes 0.4 ms to come back, or 10: that says nothing about the code.
+
 The window's clock stops when the referee holds private copies of all K outputs. What mapping,
-messages and copies cost is measured with an identity worker (``identity=True``: forward returns
-preallocated outputs without computing) in windows of the same kind and K, and subtracted. Every
+messages and copies cost is measured with identity windows (forward returns preallocated outputs
+without computing) of the same kind and K in a baseline's worker, and subtracted. Every
 output of every timed call is handed on to be checked.
 
-State of the caches, the same for whoever is timed: each window's contents were just written by
-another process (the referee), which then reads twice the last-level cache before the clock starts.
-So inputs come from memory, and neither their size nor K decides whether they are warm; weights,
-which every call reads, are as warm as the calls leave them. Without this a time would depend on K,
-which differs between levels, and on how lately the referee wrote. Inputs are mapped with their page
-tables filled, read-only: writing into one kills the worker. They lie on 4 KiB pages of shared
-memory for everybody.
+State of the caches, the same for whoever is timed: the referee reads twice the last-level cache
+before each window, so inputs come from memory, and neither their size nor K decides whether they
+are warm. Where outputs are small, the memory that they will get is then warmed, and weights are
+warm after the first call. Where they are large (``Slots.large``) they and the weights are cold too,
+and a window is one call: a second one would find its output's memory warm from the first, and a
+time would depend on K again.
+Inputs are mapped with their page tables filled, read-only: writing into one kills the worker. They
+lie on 4 KiB pages of shared memory for everybody.
 
-State of the allocator, likewise: ``serve`` tells malloc to keep what is freed, as the caching
-allocator of a GPU does. By default the C library maps and unmaps large outputs, or not, depending
-on what was freed before: the same call on the same input takes 0.35 or 2.1 ms (4 MiB, page faults).
+State of the allocator, likewise: what is freed is kept and given out again (allocator.py).
 
 The ``event`` clock is the worker's monotonic clock, bound when this module is imported, before any
 candidate. It covers forward and the release of what it returned: allocating and freeing outputs is
@@ -49,12 +54,14 @@ import mmap
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from counters import Counters
 from tensors import ALIGNMENT, DTYPES, Layout, layout_of
 
 Forward = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
@@ -65,9 +72,9 @@ KINDS = ("same", "fresh", "repeat", "chained")
 _now = time.perf_counter_ns
 _F_SEAL_FUTURE_WRITE = 0x0010  # linux/fcntl.h; the fcntl module of Python 3.11 lacks it
 _MAP_FIXED = 0x10
-_M_TRIM_THRESHOLD = -1  # malloc.h
-_M_MMAP_MAX = -4
-_RESERVE = 256 << 20
+AWAKE_NS = 50_000_000
+REGION_NS = 100_000
+WAKE_NS = 600_000  # a woken thread may wait for so long beside the one that woke it
 _MAP_NORESERVE = 0x4000
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -81,9 +88,6 @@ _libc.mmap.argtypes = [
     ctypes.c_long,
 ]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.malloc.restype = ctypes.c_void_p
-_libc.malloc.argtypes = [ctypes.c_size_t]
-_libc.free.argtypes = [ctypes.c_void_p]
 _libc.memchr.restype = ctypes.c_void_p
 _libc.memchr.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 
@@ -94,6 +98,8 @@ class Link(Protocol):
     def send(self, msg: dict[str, Any], fds: Sequence[int] = ()) -> None: ...
 
     def recv(self, timeout: float | None = None) -> tuple[dict[str, Any], list[int]]: ...
+
+    def pending(self) -> bool: ...
 
 
 class TimedWorker(Protocol):
@@ -135,6 +141,10 @@ class Slots:
     @property
     def bytes(self) -> int:
         return self.in_slot + self.out_slot
+
+    def large(self, llc_bytes: int) -> bool:
+        """Whether the outputs are too large for their memory to be warm for certain."""
+        return 32 * self.out_slot > llc_bytes
 
 
 def _round(n: int, unit: int) -> int:
@@ -223,37 +233,23 @@ def _store(outputs: Sequence[torch.Tensor], views: list[torch.Tensor]) -> None:
                 f"output {i} is {got.dtype} {list(got.shape)}, "
                 f"the task has {view.dtype} {list(view.shape)}"
             )
-        view.copy_(got)
+        if got.is_contiguous() and got.device.type == "cpu" and type(got) is torch.Tensor:
+            # Not copy_: it would wake threads, and those of the next call would wait for them.
+            ctypes.memmove(view.data_ptr(), got.data_ptr(), got.numel() * got.element_size())
+        else:
+            view.copy_(got)
 
 
-def _keep_freed_memory(reserve: int) -> None:
-    """Makes malloc keep what is freed, and gives it so many bytes that are mapped already.
-
-    The reserve matters because aligned requests do not fit the hole that one of the same size left:
-    without it the first ten calls or so extend the heap.
-    """
-    try:
-        _libc.mallopt(_M_MMAP_MAX, 0)
-        _libc.mallopt(_M_TRIM_THRESHOLD, -1)
-    except AttributeError:
-        return  # another C library, with another malloc
-    _touch_reserve(reserve)
-
-
-def _touch_reserve(reserve: int) -> None:
-    """Has so many bytes mapped at malloc's disposal again: calls use them up, window by window."""
-    block = _libc.malloc(reserve)
-    if not block:
-        return
-    raw = (ctypes.c_byte * reserve).from_address(block)
-    torch.frombuffer(raw, dtype=torch.uint8)[::PAGE].fill_(0)
-    _libc.free(block)
+def _warmed(outputs: Layout) -> None:
+    """Has memory for the outputs in the cache, where the allocator will find it."""
+    ready = [torch.zeros(e["shape"], dtype=DTYPES[e["dtype"]]) for e in outputs]
+    del ready
 
 
 def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) -> None:
     """Answers one ``window`` request: a session of windows, until the referee sends ``end``.
 
-    ``msg`` has inputs, in_slot, outputs, out_slot, slots and identity; ``fds`` is the block for
+    ``msg`` has inputs, in_slot, outputs, out_slot, slots and cold; ``fds`` is the block for
     outputs. ``forward`` takes and returns flat lists of tensors. A call that raises is reported and
     the session goes on. Raises what the channel raises when the referee is gone.
     """
@@ -262,35 +258,47 @@ def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) 
     try:
         rows = int(msg["slots"])
         out_slot = int(msg["out_slot"])
-        reserve = min(12 * out_slot, _RESERVE) + (1 << 20)
-        _keep_freed_memory(reserve)
+        cold = bool(msg.get("cold"))
         inputs = _Inputs(msg["inputs"], int(msg["in_slot"]))
+        ready = _Ready(channel)
         block = mmap.mmap(fds[0], rows * out_slot, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         base = ctypes.addressof(ctypes.c_byte.from_buffer(block))
         views = [[_tensor_at(base + r * out_slot, e) for e in msg["outputs"]] for r in range(rows)]
-        if msg.get("identity"):
-            forward = _identity(msg["outputs"])
+        identity: Forward | None = None
         channel.send({"ok": True})
+        awake = False
         while True:
+            if awake:
+                ready.wait()
             request, more = channel.recv()
             op = request.get("op")
             if op == "end":
                 channel.send({"ok": True})
                 return
             try:
-                if op != "calls":
+                if op == "ready":
+                    if not cold:
+                        _warmed(msg["outputs"])
+                    ready.wake()
+                    reply: dict[str, Any] = {"ok": True}
+                    awake = True
+                elif op == "calls":
+                    if request.get("identity"):
+                        identity = identity or _identity(msg["outputs"])
+                    called = identity if request.get("identity") and identity else forward
+                    events = _calls(request, more[0], inputs, views, called)
+                    reply = {"ok": True, "event": events}
+                    awake = bool(request["more"])
+                else:
                     raise ValueError(f"unknown operation {op!r} in a session of windows")
-                events = _calls(request, more[0], inputs, views, forward)
-                reply: dict[str, Any] = {"ok": True, "event": events}
             except Exception as e:
                 reply = _failure(e)
             finally:
                 for fd in more:
                     os.close(fd)
             channel.send(reply)
-            # Unmapping may cost milliseconds: after the answer it is in nobody's time.
-            inputs.release()
-            _touch_reserve(reserve)
+            if not awake:
+                inputs.release()  # takes milliseconds: after the answer they are in nobody's time
     except (KeyError, TypeError, ValueError, OSError) as e:
         if inputs is not None and block is not None:
             raise
@@ -300,6 +308,54 @@ def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) 
             inputs.close()
         for fd in fds:
             os.close(fd)
+
+
+@contextmanager
+def _spread_out() -> Iterator[None]:
+    """Puts the threads of this process on cores of their own. They are free again afterwards."""
+    cores = sorted(os.sched_getaffinity(0))
+    threads = sorted(int(t) for t in os.listdir("/proc/self/task"))
+    before: dict[int, set[int]] = {}
+    # With more threads than cores nobody knows which of them will compute.
+    for thread, core in zip(threads, cores, strict=False) if len(threads) <= len(cores) else ():
+        with suppress(OSError):  # it has just ended
+            mask = os.sched_getaffinity(thread)
+            os.sched_setaffinity(thread, {core})
+            before[thread] = mask
+    try:
+        yield
+    finally:
+        for thread, mask in before.items():
+            with suppress(OSError):
+                os.sched_setaffinity(thread, mask)
+
+
+class _Ready:
+    """Has the worker's threads awake and on cores of their own when the clock starts."""
+
+    def __init__(self, channel: Link) -> None:
+        self._channel = channel
+        self._threads = torch.get_num_threads()
+        # An element-wise operator gives each thread 2^15 elements at least.
+        self._data = torch.zeros(self._threads << 15)
+
+    def wake(self) -> None:
+        """Runs parallel regions until one takes no longer than threads that are awake need."""
+        if self._threads == 1:
+            return
+        end = _now() + AWAKE_NS
+        quick = 0
+        with _spread_out():
+            while quick < 3 and _now() < end:
+                start = _now()
+                self._data.add_(1.0)
+                quick = quick + 1 if _now() - start < REGION_NS else 0
+
+    def wait(self) -> None:
+        """Waits for a message without sleeping."""
+        end = _now() + AWAKE_NS
+        while not self._channel.pending() and _now() < end:
+            pass
 
 
 def _failure(e: BaseException) -> dict[str, Any]:
@@ -569,14 +625,18 @@ class Window:
         return _stack(self.raw[: self.calls], self.slots.outputs)
 
     def disturbed(self) -> bool:
-        """Whether others took the cores: waiting over 3 % of the window, or stolen time."""
-        return self.waiting_ns > 0.03 * self.wall_ns or self.steal > 0
+        """Whether others took the cores: waiting over 3 % of the window, or stolen time.
+
+        What a wake-up by a message may wait for the sender's core is nobody else's doing.
+        """
+        messages = self.calls if self.kind == "chained" else 1
+        return self.waiting_ns > 0.03 * self.wall_ns + messages * WAKE_NS or self.steal > 0
 
 
 class Session:
     """The referee's side of one worker's windows. Close it before other requests to the worker."""
 
-    IDLE_GRACE_NS = 5_000_000  # OpenMP pools spin for a few milliseconds after their last region
+    IDLE_GRACE_NS = 10_000_000  # OpenMP pools spin for some milliseconds after their last region
 
     def __init__(
         self,
@@ -585,11 +645,14 @@ class Session:
         capacity: int,
         *,
         evict: Callable[[], None] | None = None,
-        identity: bool = False,
         mode: str = "",
+        cold: bool = False,
         timeout_s: float = 60.0,
     ) -> None:
-        """``capacity`` is the largest K. Raises CallFailed, or what the channel raises."""
+        """``capacity`` is the largest K. Raises CallFailed, or what the channel raises.
+
+        ``cold``: whether the memory of outputs is left as the emptied caches leave it.
+        """
         self.worker = worker
         self.contents = contents
         self.capacity = capacity
@@ -616,8 +679,8 @@ class Session:
                     "outputs": slots.outputs,
                     "out_slot": slots.out_slot,
                     "slots": capacity,
-                    "identity": identity,
                     "mode": mode,
+                    "cold": cold,
                 },
                 [fd],
             )
@@ -638,7 +701,7 @@ class Session:
         slot = self.contents.slots.out_slot
         ctypes.memmove(self._private_at + first * slot, self._shared_at + first * slot, n * slot)
 
-    def run(self, kind: str, rows: range) -> Window:
+    def run(self, kind: str, rows: range, *, identity: bool = False) -> Window:
         """Runs one window over these contents. Raises CallFailed, and what the channel raises."""
         n = len(rows)
         if not 0 < n <= self.capacity:
@@ -654,16 +717,18 @@ class Session:
             if self._windows % 4 == 0:  # looking through /proc takes milliseconds
                 self._pids = tree(self.worker.pid)
             self._windows += 1
+            idle_cpu, idle = self._idle(usage(self._pids))
+            self.worker.channel.send({"op": "ready"})
+            self._answer()
             before = usage(self._pids)
             steal = steal_ticks()
-            idle_cpu, idle = self._idle(before)
             events: list[int] = []
             first = 0
             start = _now()
             for group, fd in zip(groups, fds, strict=True):
-                self.worker.channel.send(
-                    {"op": "calls", "n": len(group), "first": first, "address": address}, [fd]
-                )
+                call = {"op": "calls", "n": len(group), "first": first, "address": address}
+                call |= {"more": first + len(group) < n, "identity": identity}
+                self.worker.channel.send(call, [fd])
                 answer = self._answer()
                 self._collect(first, len(group))
                 events.extend(_durations(answer.get("event"), len(group)))
@@ -693,6 +758,14 @@ class Session:
             return 0, 0
         at, then = self._ended
         return max(now.cpu_ns - then.cpu_ns - self.IDLE_GRACE_NS, 0), _now() - at
+
+    def count(self, rows: range) -> dict[str, float]:
+        """Runs a window under the counters and returns what a call of it does, by name."""
+        with Counters(tree(self.worker.pid)) as counting:
+            self.run("repeat", rows)
+        found = counting.read()
+        counting.close()
+        return {name: value / len(rows) for name, value in found.items()}
 
     def close(self) -> None:
         """Ends the session; the worker answers other requests again."""

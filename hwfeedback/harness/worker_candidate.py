@@ -9,7 +9,6 @@ the bytes in block ``out`` alone.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+import allocator
 import kernelwright
 import loading
 import trees
@@ -26,8 +26,6 @@ from loading import Blocks, StageError, specs_of
 from protocol import Channel
 
 FILENAME = "candidate.py"
-_M_PERTURB = -6
-_POISON = 0x80  # what is allocated reads as 0x7f bytes: 3.4e38, and nobody's expected value
 
 
 class Candidate:
@@ -149,12 +147,12 @@ class Candidate:
 
     def trace(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         inputs = self.blocks.views("in", msg["layout"])
-        seen = trace.observe(lambda: self._call(msg["tree"], inputs), self.module, self.custom)
+        seen = trace.observe(lambda: self._call(msg["tree"], inputs), self.custom)
         return {"trace": seen}
 
     def settle(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Ends the poisoning of memory: from here on the candidate is timed."""
-        _poison(False)
+        allocator.poison(False)
         return {}
 
     def timed(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
@@ -222,15 +220,10 @@ def _stand_in_for_the_compiler(given: list[dict[str, Any]], fds: list[int]) -> N
     subprocess.run = run  # type: ignore[assignment]
 
 
-def _poison(on: bool) -> None:
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_PERTURB, _POISON if on else 0)
-
-
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
+    allocator.keep_freed_memory()
     if config.get("poison"):
-        _poison(True)
+        allocator.poison(True)
     # The file that holds the reference's rules is no secret, but a candidate has no business
     # importing it.
     sys.modules.pop("worker_reference", None)

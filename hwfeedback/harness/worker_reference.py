@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+import allocator
 import inductor
 import loading
 import trees
@@ -125,14 +126,18 @@ class Reference:
     def draw(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Draws inputs under a seed."""
         tree, tensors = self._draw(int(msg["seed"]))
-        block, layout = Block.of(tensors)
-        try:
-            self.channel.send(
-                {"ok": True, "tree": tree, "layout": layout, "size": block.size}, [block.fd]
-            )
-        finally:
-            block.close()
-        return None  # type: ignore[return-value]
+        layout, size = layout_of(tensors)
+        answer = {"tree": tree, "layout": layout, "size": size}
+        if size > msg.get("room", 0):
+            block, layout = Block.of(tensors)
+            try:
+                self.channel.send({"ok": True, **answer}, [block.fd])
+            finally:
+                block.close()
+            return None  # type: ignore[return-value]
+        for view, t in zip(self.blocks.views("draw", layout), tensors, strict=True):
+            view.copy_(t)
+        return answer
 
     def _draw(self, seed: int) -> tuple[Any, list[torch.Tensor]]:
         loading.seed_everything(seed)
@@ -405,8 +410,7 @@ def _argument_names(model: torch.nn.Module) -> list[str]:
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     if config.get("inductor_cache"):
         inductor.use(config["inductor_cache"])
-    if config.get("keep_memory"):
-        loading.keep_freed_memory()
+    allocator.keep_freed_memory()
     r = Reference(channel)
     ops = {
         n: getattr(r, n)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import correctness
 import families
 import trees
+import verify
 from correctness import Expected, Noise, Scale, compare, complete
 from noise import Float32Noise, Sources, one_ulp
 
@@ -219,3 +222,75 @@ def test_decompositions_work_on_what_they_take_apart() -> None:
     with Float32Noise(1, coherent=True):
         noisy = torch.nn.functional.layer_norm(x, (4096,))
     assert float(noisy.abs().max()) > 0.05
+
+
+class Allocated(TorchDispatchMode):
+    """Counts the bytes of all that is made as large as an output, views apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = {t.data_ptr() for t in [*args, *(kwargs or {}).values()] if torch.is_tensor(t)}
+        for t in out if isinstance(out, (tuple, list)) else [out]:
+            if torch.is_tensor(t) and t.numel() > correctness.CHUNK and t.data_ptr() not in given:
+                self.bytes += t.numel() * t.element_size()
+        return out
+
+
+def test_huge_outputs_are_compared_without_others_beside_them() -> None:
+    n = 5 * correctness.CHUNK + 3
+    x = torch.randn(n, generator=torch.Generator().manual_seed(0))
+    x[[7, -1]] = torch.tensor([math.nan, math.inf])
+    wide = x.double()
+    off = x.clone()
+    off[n - 2] += 1
+    e = complete(Expected([wide], [x], [None]))
+    known = Noise(scale=Scale(4.0, 1.0))
+
+    def bytes_of(f: Callable[[], Any]) -> float:
+        with Allocated() as seen:
+            f()
+        return seen.bytes / n
+
+    assert bytes_of(lambda: torch.add(x, x)) == 4
+    assert bytes_of(lambda: correctness.scale_of(wide)) == 0
+    assert bytes_of(lambda: correctness.untrusted(x, wide, Scale(1.0, 1.0))) == 1
+    assert bytes_of(lambda: correctness.kinds(wide)) == 1
+    assert bytes_of(lambda: complete(Expected([wide], [x], [None]))) == 1
+    assert bytes_of(lambda: compare(off, e, 0, known, 1e-6)) == 0
+    assert bytes_of(lambda: compare(off, e, 0, known, 1e-6, mask=True)) <= 5
+    assert bytes_of(lambda: correctness.near(off, x, 1e-3)) == 0
+    assert bytes_of(lambda: correctness.kernelbench_passes([off], [x])) == 0
+    o = compare(off, e, 0, known, 1e-6, mask=True)
+    assert f"1 of {n} elements are off" in o.reason and f"element [{n - 2}] is" in o.reason
+    for family in families.FAMILIES:
+        used = bytes_of(lambda f=family: families.apply(f, [x], 1, [((0, 0),)]))
+        assert used <= 13 if family is families.PERMUTED else used <= 6, family.name
+    assert bytes_of(lambda: verify.perturbed([x], [True], 1)) <= 8
+    assert torch.equal(verify.perturbed([x], [False], 1)[0].nan_to_num(), x.nan_to_num())
+
+
+def test_families_are_what_they_say() -> None:
+    x = torch.tensor([-2.0, 0.0, 3.0])
+    made = {f.name: families.apply(f, [x], 1)[0].tolist() for f in families.FAMILIES}
+    assert made["heavy_tails"] == [-8.0, 0.0, 27.0]
+    assert made["near_overflow"] == pytest.approx([-2 / 3 * 1e36, 0.0, 1e36], rel=1e-6)
+    assert made["denormals"] == pytest.approx([-3e-40, 0.0, 4e-40], rel=1e-4, abs=0)
+    assert made["zero_one"] == [0.0, 0.0, 1.0]
+    assert made["permuted"] == x.tolist()
+
+
+def test_a_quick_yes_needs_every_element() -> None:
+    n = 2 * correctness.CHUNK
+    eager = torch.zeros(n)
+    eager[3] = math.nan
+    got = eager.clone()
+    got[3] = 1.0  # where eager is not finite nothing is known
+    assert correctness.near(got, eager, 1e-6)
+    for value in (1e-3, math.nan, math.inf):
+        got[n - 1] = value
+        assert not correctness.near(got, eager, 1e-6)
+    assert not correctness.near(torch.tensor([1, 2]), torch.tensor([1, 3]), 10.0)

@@ -111,6 +111,7 @@ class Compiled:
     def __init__(self, reference: ReferenceClient, mode: str) -> None:
         self.reference = reference
         self.mode = mode
+        self._result: dict[str, Any] = {}
 
     def begin_forward(
         self, tree: Any, inputs: Any, _outputs: Any, _output_tree: Any, _aliases: Any
@@ -118,10 +119,16 @@ class Compiled:
         self.reference.begin_forward(tree, inputs, [self.mode])
 
     def finish_forward(self) -> Answer:
-        answer = self.reference.finish_forward()[0]
-        if "error" in answer:
-            raise answer["error"]
-        return Answer(answer["tensors"], "", [], False)
+        self.wait_forward()
+        return self.answer()
+
+    def wait_forward(self) -> None:
+        self._result = self.reference.finish_forward()[0]
+        if "error" in self._result:
+            raise self._result["error"]
+
+    def answer(self) -> Answer:
+        return Answer(self._result["tensors"], "", [], False)
 
     def set_state(self, _names: Any, state: list[torch.Tensor], *, in_place: bool = False) -> bool:
         self.reference.set_state(state)

@@ -352,6 +352,18 @@ def test_timed(judge: Judge) -> None:
 # Inspection.
 
 
+def test_the_golden_request_is_an_evaluation() -> None:
+    """What Go sends is read under the names that it is sent by."""
+    golden = pathlib.Path(referee.__file__).parents[1] / "testdata" / "protocol" / "evaluate.json"
+    e = evaluation.Evaluation(None, json.loads(golden.read_text()))
+    assert (e.level, e.threads, e.sandbox) == ("quick", 2, "strict")
+    assert e.source == "class ModelNew: ...\n"
+    assert e.known["baselines"] == {"eager": 1}
+    assert e.build["normalised_hash"] == "aa11"
+    for name in ("precision", "want_baselines", "ceilings", "specs", "harness"):
+        assert e.request[name]
+
+
 def test_a_task_is_described(judge: Judge) -> None:
     t = judge.task(SCALED)
     assert t["inputs"] == [{"name": "x", "dtype": "float32", "shape": [16, 64]}]

@@ -78,3 +78,35 @@ def test_a_worker_of_the_server_is_seen_from_outside(server: forkserver.ForkServ
         assert after.cpu_ns > before.cpu_ns
     finally:
         worker.kill()
+
+
+def test_timed_calls_touch_no_new_memory(server: forkserver.ForkServer) -> None:
+    # Outputs that were not freed once made baselines three times too slow, and nobody else.
+    worker = server.spawn("reference", {"sandbox": "weak", "threads": 1})
+    try:
+        ask(worker, {"op": "load", "source": SOURCE, "name": "tanh", "threads": 1})
+        ask(worker, {"op": "timed", "tree": {"list": [{"t": 0}]}})
+        draw = forked.draw((512, 1024))
+        contents = windows.Contents(windows.Slots.of(draw(0), draw(0)), draw)
+        contents.grow(4)
+        session = windows.Session(worker, contents, 4, mode="eager")
+        for _ in range(3):
+            contents.new_process()
+            session.run("fresh", contents.take(4))
+        before = resident(worker.pid)
+        for _ in range(20):
+            contents.new_process()
+            session.run("fresh", contents.take(4))
+        assert resident(worker.pid) - before < 2 << 20, "eighty outputs of 2 MiB were made"
+        session.close()
+    finally:
+        worker.kill()
+
+
+def resident(pid: int) -> int:
+    """Returns the bytes of private memory of a process."""
+    with open(f"/proc/{pid}/status") as f:
+        for line in f:
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) << 10
+    raise AssertionError("no RssAnon")

@@ -254,8 +254,8 @@ def test_an_idle_worker_is_idle() -> None:
 
 
 def test_the_identity_computes_nothing() -> None:
-    with session(forked.spinning(0.02), identity=True) as (s, contents, _):
-        window = s.run("fresh", contents.take(8))
+    with session(forked.spinning(0.02)) as (s, contents, _):
+        window = s.run("fresh", contents.take(8), identity=True)
         assert window.wall_ns < 8 * 20_000_000
         assert window.outputs()[0].abs().sum() == 0
 
@@ -276,3 +276,12 @@ def test_descendants_are_counted() -> None:
         for p in reversed(windows.tree(pid)):
             os.kill(p, 9)
         os.waitpid(pid, 0)
+
+
+def test_threads_are_spread_out_and_then_free_again() -> None:
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2 or len(os.listdir("/proc/self/task")) > len(cores):
+        pytest.skip("more threads than cores")
+    with windows._spread_out():
+        assert len(os.sched_getaffinity(0)) == 1
+    assert os.sched_getaffinity(0) == cores

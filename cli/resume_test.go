@@ -1,0 +1,329 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/coder"
+	"github.com/kernelwright/kernelwright/daemon"
+	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/judge"
+	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/store"
+)
+
+// A run that is stopped in a round by an interrupt, goes on, is killed in the
+// middle of a round and goes on again leaves the record that it would have
+// left alone. Two runs never measure the same times, and the Judge goes by
+// times, so that claim has three parts that can be held against real ones:
+// what was recorded before stays as it was, byte for byte, and is not done
+// again; every decision in either record follows from the record alone
+// (replay), interruptions not being in it; and as far as the hardware had the
+// Judge say the same in both, both went on the same.
+func TestAnInterruptedRunIsLikeOneThatWasNot(t *testing.T) {
+	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
+	if python == "" {
+		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
+	}
+	reference, err := filepath.Abs("../examples/small_tanh.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Ceilings and baselines are measured once, by a verdict on PyTorch itself,
+	// so that both runs hold their candidates against the same.
+	warm := t.TempDir()
+	source, err := os.ReadFile(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eager := filepath.Join(t.TempDir(), "eager.py")
+	if err := os.WriteFile(eager, bytes.ReplaceAll(source, []byte("class Model("), []byte("class ModelNew(")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	runner{t, python, warm, reference}.command("eval", reference, eager).mustRun(t)
+	alone, broken := runner{t, python, t.TempDir(), reference}, runner{t, python, t.TempDir(), reference}
+	for _, r := range []runner{alone, broken} {
+		if err := os.CopyFS(r.data, os.DirFS(warm)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	p := alone.start()
+	p.wait(0, 3)
+	whole := alone.record()
+
+	// In round 1: it is finished, recorded, and nothing is left behind.
+	p = broken.start()
+	p.until("round 0 of 5")
+	p.measuring()
+	p.signal(syscall.SIGINT)
+	p.wait(130)
+	if left := broken.processes(); len(left) > 0 {
+		t.Errorf("left behind after an interrupt: %v", left)
+	}
+	first := broken.record()
+	if n := len(first.Rounds); n < 2 || n != p.rounds() {
+		t.Fatalf("%d rounds were recorded and %d were told", n, p.rounds())
+	}
+
+	// In the middle of a later round: that round alone is lost.
+	p = broken.start()
+	p.until(fmt.Sprintf("round %d of 5", len(first.Rounds)))
+	p.measuring()
+	p.signal(syscall.SIGKILL)
+	p.wait(-1)
+	for end := time.Now().Add(time.Minute); len(broken.processes()) > 0; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("left behind after a kill: %v", broken.processes())
+		}
+	}
+	second := broken.record()
+	if n, told := len(second.Rounds), len(first.Rounds)+p.rounds(); n < told || n > told+1 || n >= 5 {
+		t.Fatalf("%d rounds were recorded and %d were told", n, told)
+	}
+	p.mustSay("going on with run 1")
+
+	p = broken.start()
+	p.wait(0, 3)
+	p.mustSay("going on with run 1")
+	third := broken.record()
+	if got, want := p.rounds(), len(third.Rounds)-len(second.Rounds); got != want {
+		t.Errorf("the last start told of %d rounds and added %d", got, want)
+	}
+
+	same(t, second.Rounds[:len(first.Rounds)], first.Rounds)
+	same(t, third.Rounds[:len(second.Rounds)], second.Rounds)
+	if whole.Task.Fingerprint != third.Task.Fingerprint || whole.Run.DeviceKey != third.Run.DeviceKey || whole.Run.Settings != third.Run.Settings {
+		t.Errorf("another task, device or settings: %+v and %+v", whole.Run, third.Run)
+	}
+	for _, d := range []report.Data{whole, third} {
+		replays(t, d)
+	}
+	alike(t, whole.Rounds, third.Rounds)
+}
+
+// replays checks that a record is whole and that its decisions follow from it.
+func replays(t *testing.T, d report.Data) {
+	t.Helper()
+	if d.Run.Status != kernelwright.RunDone || (len(d.Rounds) != 5 && d.Run.Stop != kernelwright.StopJudge) {
+		t.Errorf("run %d is %s after %d rounds: %s", d.Run.ID, d.Run.Status, len(d.Rounds), d.Run.Stop)
+	}
+	for i, r := range d.Rounds {
+		if r.Index != i {
+			t.Errorf("round %d stands at %d", r.Index, i)
+		}
+	}
+	diff, err := forge.Replay(t.Context(), d.Rounds, d.Task, d.Device, d.Run, coder.Builtin{}, judge.Rules{})
+	if err != nil || diff != nil {
+		t.Errorf("the record does not replay: %v %v", diff, err)
+	}
+}
+
+// alike walks two records for as long as their Judges said the same: a
+// candidate follows from the last one and its feedback.
+func alike(t *testing.T, a, b []kernelwright.Round) {
+	t.Helper()
+	for i := range min(len(a), len(b)) {
+		x, y := a[i], b[i]
+		if x.Candidate.Source != y.Candidate.Source || x.Candidate.Note != y.Candidate.Note {
+			t.Errorf("round %d has another candidate:\n%.500s\n%.500s", i, x.Candidate.Source, y.Candidate.Source)
+			return
+		}
+		if x.Verdict.Status != y.Verdict.Status || x.Verdict.Candidate != y.Verdict.Candidate {
+			t.Errorf("round %d has another verdict: %s of %s and %s of %s", i, x.Verdict.Status, x.Verdict.Candidate, y.Verdict.Status, y.Verdict.Candidate)
+		}
+		if f, g := x.Feedback, y.Feedback; f == nil || g == nil || f.Rule != g.Rule || f.Method != g.Method {
+			t.Logf("the same up to round %d, where the measured times differ", i)
+			return
+		}
+	}
+}
+
+// same compares rounds as they are kept. A certificate comes at a run's end.
+func same(t *testing.T, got, want []kernelwright.Round) {
+	t.Helper()
+	for i := range want {
+		was, is := want[i], got[i]
+		was.Certificate, is.Certificate = nil, nil
+		a, err1 := json.Marshal(is)
+		b, err2 := json.Marshal(was)
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(a, b) {
+			t.Errorf("round %d was recorded before and has changed:\n%.2000s\n%.2000s", i, b, a)
+		}
+	}
+}
+
+// runner starts the program on a data folder of its own.
+type runner struct {
+	t                       *testing.T
+	python, data, reference string
+}
+
+func (r runner) command(args ...string) command {
+	c := exec.Command("kernelwright", args...)
+	c.Env = append(os.Environ(), "KERNELWRIGHT_DATA_DIR="+r.data, "KERNELWRIGHT_PYTHON="+r.python, "HOME="+r.data,
+		// However busy the machine is, the round in progress is waited for.
+		"KERNELWRIGHT_DAEMON_GRACE=10m")
+	return command{c}
+}
+
+type command struct{ *exec.Cmd }
+
+func (c command) mustRun(t *testing.T) {
+	t.Helper()
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// start runs the reference; only the number of rounds, or the Judge, ends it.
+func (r runner) start() *process {
+	r.t.Helper()
+	c := r.command("run", r.reference, "--rounds", "5", "--seed", "1", "--out", filepath.Join(r.data, "out"),
+		"--headroom", "1", "--patience", "100", "--wall-time", "24h")
+	stderr, err := c.StderrPipe()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	})
+	return &process{runner: r, Cmd: c.Cmd, lines: bufio.NewScanner(stderr)}
+}
+
+// record reads what is kept; nobody else may write it.
+func (r runner) record() report.Data {
+	r.t.Helper()
+	s, err := store.Open(filepath.Join(r.data, store.FileName))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer s.Close()
+	runs, err := s.Runs(r.t.Context(), store.RunFilter{})
+	if err != nil || len(runs) != 1 {
+		r.t.Fatalf("%d runs, %v", len(runs), err)
+	}
+	d, err := daemon.Load(r.t.Context(), s, runs[0].ID)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return d
+}
+
+// processes lists what runs from the data folder: fork server, referee and
+// workers, all of which have the same command line.
+func (r runner) processes() []int {
+	r.t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var found []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		line, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err == nil && bytes.Contains(line, []byte(r.data)) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// process is one start of the program.
+type process struct {
+	runner
+	*exec.Cmd
+	lines *bufio.Scanner
+	said  []string
+}
+
+// until reads on to a line with the words.
+func (p *process) until(words string) {
+	p.t.Helper()
+	for p.lines.Scan() {
+		p.said = append(p.said, p.lines.Text())
+		if strings.Contains(p.lines.Text(), words) {
+			return
+		}
+	}
+	p.t.Fatalf("it ended before %q:\n%s", words, strings.Join(p.said, "\n"))
+}
+
+// measuring waits until this process has leased the device, as the lease says:
+// it is in a round then. The lock alone would not do, since workers of the last
+// round may hold it a little longer.
+func (p *process) measuring() {
+	p.t.Helper()
+	path := filepath.Join(p.data, "leases", "cpu.lock")
+	mine := fmt.Appendf(nil, `{"pid":%d,`, p.Process.Pid)
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		lease, err := os.ReadFile(path)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if bytes.HasPrefix(lease, mine) && bytes.Contains(lease, []byte(`"released":false`)) {
+			return
+		}
+	}
+	p.t.Fatal("nothing was measured")
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// wait reads to the end and holds the exit code against those that are right.
+func (p *process) wait(codes ...int) {
+	p.t.Helper()
+	for p.lines.Scan() {
+		p.said = append(p.said, p.lines.Text())
+	}
+	_ = p.Wait() // the code says it
+	if code := p.ProcessState.ExitCode(); !slices.Contains(codes, code) {
+		p.t.Fatalf("exit code %d, not one of %v:\n%s", code, codes, strings.Join(p.said, "\n"))
+	}
+}
+
+// rounds counts the rounds that this start told of.
+func (p *process) rounds() int {
+	n := 0
+	for _, line := range p.said {
+		if strings.Contains(line, " of 5  ") {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *process) mustSay(words string) {
+	p.t.Helper()
+	if !slices.ContainsFunc(p.said, func(line string) bool { return strings.Contains(line, words) }) {
+		p.t.Errorf("it did not say %q:\n%s", words, strings.Join(p.said, "\n"))
+	}
+}

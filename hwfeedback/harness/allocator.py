@@ -1,0 +1,86 @@
+"""Builds the allocator of large tensors (allocator.cpp) and restarts a process with it.
+
+What was freed keeps its pages, and a request of a size gets the block that was freed last: whether
+a call touches new pages, and whether its output is in the cache, is then no accident.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import toolchain
+
+FOLDER = "KERNELWRIGHT_ALLOCATOR"  # environment: where the object is kept; none: go without
+SOURCE = pathlib.Path(__file__).with_name("allocator.cpp")
+FLAGS = ("-O2", "-fPIC", "-shared", "-fno-builtin-malloc")
+_PRELOAD = "LD_PRELOAD"
+_TRIM_THRESHOLD, _PERTURB, _MMAP_MAX = -1, -6, -4  # malloc.h
+_POISON = 0x7F  # four of them are 3.4e38, and nobody's expected value
+
+
+def preload() -> None:
+    """Restarts this process with the allocator where it is wanted and can be built.
+
+    Call it before anything is imported that takes long.
+    """
+    folder = os.environ.pop(FOLDER, "")
+    if os.environ.pop(_PRELOAD, "") or not folder:
+        return
+    built = _built(pathlib.Path(folder))
+    if built:
+        command = [sys.executable, *sys.orig_argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, _PRELOAD: built})
+
+
+def _built(folder: pathlib.Path) -> str:
+    """Returns the path of the object, or "" where it can't be built."""
+    if not toolchain.compiler():
+        return ""
+    key = toolchain.key(SOURCE.read_text(), toolchain.compiler_version(), *FLAGS)[:24]
+    built = folder / f"allocator-{key}.so"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        seen = folder.stat()
+        if seen.st_uid != os.getuid() or seen.st_mode & 0o022:
+            return ""  # somebody else may have put an object there
+        if built.exists():
+            return str(built)
+        handle, made = tempfile.mkstemp(dir=folder, suffix=".so")
+        os.close(handle)
+        subprocess.run(
+            [toolchain.compiler(), *FLAGS, "-o", made, str(SOURCE)],
+            env=toolchain.trusted_environment(),
+            capture_output=True,
+            timeout=120,
+            check=True,
+        )
+        # A C library that lacks what it rests on could start nothing with it.
+        trial = {**toolchain.trusted_environment(), _PRELOAD: made}
+        subprocess.run([sys.executable, "-Ic", ""], env=trial, timeout=60, check=True)
+        os.replace(made, built)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return str(built)
+
+
+def keep_freed_memory() -> None:
+    """Has the C library keep what is freed, too: small tensors, and what kernels allocate."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_MMAP_MAX, 0)
+        libc.mallopt(_TRIM_THRESHOLD, -1)
+
+
+def poison(on: bool) -> None:
+    """Has memory hold a byte pattern when it is allocated, so that nothing is found in it."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_PERTURB, _POISON ^ 0xFF if on else 0)  # it fills with the complement
+    if hasattr(libc, "kernelwright_poison"):
+        at = ctypes.c_size_t.in_dll(libc, "kernelwright_poison")
+        at.value = 0x100 + _POISON if on else 0

@@ -1,0 +1,119 @@
+"""The allocator of large tensors, preloaded into a process of its own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+
+import pytest
+
+import allocator
+import toolchain
+
+HARNESS = pathlib.Path(allocator.__file__).parent
+
+# Requests and frees at random; every block is filled, and checked when it is freed.
+RANDOM = """
+import ctypes, random
+libc = ctypes.CDLL(None)
+libc.posix_memalign.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_size_t]
+libc.realloc.restype = ctypes.c_void_p
+libc.realloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+r = random.Random(7)
+live, spans = [], 0
+for i in range(3000):
+    if live and r.random() < 0.5:
+        at, size, byte = live.pop(r.randrange(len(live)))
+        if r.random() < 0.1:
+            size = min(size, 1 << 20)
+            at = libc.realloc(at, size)
+        for k in (0, size // 2, size - 1):
+            assert ctypes.c_uint8.from_address(at + k).value == byte, (size, k)
+        libc.free(at)
+        continue
+    size = int(2 ** r.uniform(4, 25))
+    alignment = r.choice((16, 64, 64, 4096, 1 << 16))
+    p = ctypes.c_void_p()
+    assert libc.posix_memalign(ctypes.byref(p), alignment, size) == 0
+    assert p.value % alignment == 0
+    for other, n, _ in live:
+        assert other + n <= p.value or p.value + size <= other, "blocks overlap"
+    ctypes.memset(p.value, i % 251, size)
+    live.append((p.value, size, i % 251))
+assert libc.posix_memalign(ctypes.byref(p), 24, 8) == 22
+print("done")
+"""
+
+REUSE = """
+import resource
+import torch
+torch.set_num_threads(1)
+x = torch.randn(1 << 20)
+def job():
+    return torch.exp(x * 2 + 1).double()
+job()
+at = job().data_ptr()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    assert job().data_ptr() == at
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+POISON = """
+import sys
+sys.path.insert(0, {harness!r})
+import torch
+import allocator
+torch.ones(1 << 18)
+allocator.poison(True)
+print(hex(torch.empty(1 << 18).view(torch.int32)[12345]))
+allocator.poison(False)
+"""
+
+
+@pytest.fixture(scope="module")
+def preloaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    if not toolchain.compiler():
+        pytest.skip("no g++")
+    folder = tmp_path_factory.mktemp("allocator")
+    built = allocator._built(folder)
+    assert built and allocator._built(folder) == built
+    return {"PATH": os.environ["PATH"], "LD_PRELOAD": built}
+
+
+def run(code: str, env: dict[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_blocks_are_aligned_apart_and_keep_what_is_written(preloaded: dict[str, str]) -> None:
+    assert run(RANDOM, preloaded) == "done"
+
+
+def test_the_same_call_gets_the_same_memory_and_touches_no_new_page(
+    preloaded: dict[str, str],
+) -> None:
+    assert int(run(REUSE, preloaded)) < 20
+
+
+def test_what_is_given_out_is_poisoned_on_demand(preloaded: dict[str, str]) -> None:
+    assert run(POISON.format(harness=str(HARNESS)), preloaded) == "0x7f7f7f7f"
+
+
+def test_an_object_that_others_may_have_written_is_not_used(tmp_path: pathlib.Path) -> None:
+    tmp_path.chmod(tmp_path.stat().st_mode | stat.S_IWOTH)
+    assert allocator._built(tmp_path) == ""
+
+
+def test_without_a_compiler_nothing_is_preloaded(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "compiler", lambda: "")
+    assert allocator._built(tmp_path) == ""

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+import counters
+import windows
+
+
+def test_what_a_process_does_is_counted_and_nothing_before_or_after() -> None:
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(write)
+        while os.read(read, 1):
+            for _ in range(4000):
+                bytearray(1 << 18)  # maps and unmaps: pages are touched anew
+        os._exit(0)
+    os.close(read)
+    counting = counters.Counters([pid])
+    try:
+        if not counting.read():
+            pytest.skip("perf_event_open gives nothing here")
+        with counting:
+            pass
+        assert all(v == 0 for v in counting.read().values())
+        with counting:
+            os.write(write, b"x")
+            settle(pid)
+        counted = counting.read()
+        assert counted.get("context_switches", 1) >= 1 and counted.get("page_faults", 1) >= 1
+        os.write(write, b"x")
+        settle(pid)
+        assert counting.read() == counted
+        if "instructions" in counted:
+            assert counted["instructions"] > 100_000
+    finally:
+        counting.close()
+        os.close(write)
+        os.waitpid(pid, 0)
+
+
+def settle(pid: int) -> None:
+    """Waits until a process sleeps again."""
+    end = time.monotonic() + 20
+    before = -1
+    while time.monotonic() < end:
+        time.sleep(0.05)
+        used = windows.usage([pid]).cpu_ns
+        if used == before:
+            return
+        before = used
+
+
+def test_what_cannot_be_opened_is_absent() -> None:
+    counting = counters.Counters([1 << 22 | 1])  # above the largest pid
+    assert counting.read() == {}
+    counting.close()
+
+
+def test_metrics() -> None:
+    counts = {
+        "cycles": 2e6,
+        "instructions": 4e6,
+        "cache_references": 2e5,
+        "cache_misses": 1e5,
+        "branch_misses": 4e3,
+        "page_faults": 20.0,
+        "context_switches": 2.0,
+    }
+    found = counters.metrics({name: count / 2 for name, count in counts.items()}, 0.1)
+    assert found["instructions_per_cycle"] == pytest.approx(2.0)
+    assert found["cache_miss_share"] == pytest.approx(0.5)
+    assert found["missed_gbs"] == pytest.approx(64 * 5e4 / 1e5)
+    assert found["branch_misses_per_1000"] == pytest.approx(1.0)
+    assert found["page_faults"] == 10.0 and found["context_switches"] == 1.0
+    assert counters.metrics({"page_faults": 3.0}, 1.0) == {"page_faults": 3.0}

@@ -1,0 +1,343 @@
+"""Parts of verification by themselves, with a real reference."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from test_referee import AFFINE_INIT, HEAD, SCALED, Judge, eager, model_new
+
+import evaluation
+import families
+import verify
+from clients import CandidateClient, WorkerGone
+from evaluation import Evaluation, Fault, faults
+from forkserver import Exit
+from protocol import Closed
+from verify import Calibration, Verification
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    j = Judge(str(tmp_path_factory.mktemp("cache")))
+    yield j
+    j.server.close()
+    j.process.wait(30)
+
+
+def task_of(forward: str, inputs: str, init: str = "", arguments: str = "x") -> str:
+    return HEAD + (
+        f"class Model(nn.Module):\n{init}    def forward(self, {arguments}):\n"
+        f"        {forward}\n\n"
+        f"def get_inputs():\n    return {inputs}\n\ndef get_init_inputs():\n    return []\n"
+    )
+
+
+@contextmanager
+def prepared(judge: Judge, source: str, level: str = "quick") -> Iterator[Evaluation]:
+    """An evaluation whose reference has drawn and computed, and no candidate yet."""
+    e = Evaluation(judge.server, judge.request(source, "", level, {}))
+    e.calibration = Calibration.from_json(judge.calibration(source)["calibration"])
+    reference = e.reference(compiles=False)
+    try:
+        assert e.calibration is not None
+        e.verification = Verification(reference, e.calibration, level)
+        e.verification.prepare()
+        yield e
+    finally:
+        reference.kill()
+
+
+TIES = task_of(
+    "return torch.argmax(x, -1), x.sum(-1), x.sum(-1) > 0",
+    "[torch.randint(0, 3, (512, 40)).float()]",
+)
+
+
+def timed_calls() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    x = torch.randint(0, 3, (3, 512, 40)).float()
+    return [x], [x.argmax(-1), x.sum(-1), x.sum(-1) > 0]
+
+
+def test_timed_calls_are_judged_by_float64_where_they_differ_from_eager(
+    judge: Judge,
+) -> None:
+    with prepared(judge, TIES) as e:
+        inputs, right = timed_calls()
+        last = [39 - inputs[0].flip(-1).argmax(-1), *right[1:]]
+        assert bool((last[0] != right[0]).any())
+        assert e._check(inputs, last, right) is None
+
+        # One of 512, in one call: less than any share that could be let pass.
+        one_off = [right[0].clone(), *right[1:]]
+        row = inputs[0][1, 7]
+        one_off[0][1, 7] = int(row.argmin())
+        assert "1 of 512 indices are wrong" in str(e._check(inputs, one_off, right))
+        flipped = [*right[:2], right[2].clone()]
+        flipped[2][2, 5] ^= True
+        assert "1 of 512 elements differ" in str(e._check(inputs, flipped, right))
+        beside = [right[0], right[1].clone(), right[2]]
+        beside[1][0, 3] += 1
+        assert "output 1 of a timed call: 1 of 512" in str(e._check(inputs, beside, right))
+
+        # Where eager itself is off, float64 says that the candidate is right.
+        assert e._check(inputs, right, [right[0], right[1] + 1, right[2]]) is None
+
+
+def test_timed_calls_that_agree_with_eager_cost_no_forward(
+    judge: Judge,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def judged(self: Verification, inputs: object, outputs: object) -> None:
+        asked.append(1)
+
+    monkeypatch.setattr(Verification, "judge_call", judged)
+    with prepared(judge, TIES) as e:
+        inputs, right = timed_calls()
+        assert e._check(inputs, [t.clone() for t in right], right) is None
+        assert not asked
+        monkeypatch.setattr(evaluation, "SUSPECTS_S", 0.0)
+        assert e._check(inputs, [(right[0] + 1) % 40, *right[1:]], right) is None
+        assert len(asked) == 1  # one at least, however late it is
+
+
+def test_zeros_and_ones_with_other_weights_are_asked_at_quick(judge: Judge) -> None:
+    source = task_of(
+        "return self.linear(x)",
+        "[torch.randn(8, 64)]",
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.linear = nn.Linear(64, 16)\n\n",
+    )
+    v = judge.verdict(source, eager(source))
+    assert v["status"] == "correct", v["reason"]
+    exact = [f for f in v["correctness"]["families"] if f["name"] == "zero_one"]
+    assert len(exact) == 1 and exact[0]["gates"] and exact[0]["seeds"] == 1
+    assert exact[0]["max_error"] == 0 and exact[0]["max_bound"] == 0
+    # Right but for an error of 1e-6 of a weight, which no sum of zeros and ones has.
+    off = eager(source).replace(
+        "class ModelNew(Model):\n    pass",
+        "class ModelNew(Model):\n    def forward(self, x):\n"
+        "        return self.linear(x) * (1 + 2.0**-22)",
+    )
+    v = judge.verdict(source, off)
+    assert v["status"] == "wrong" and "zero_one" in v["reason"], v["reason"]
+
+
+# The order along a reduced axis.
+
+
+def test_axes_that_are_reduced_are_found(judge: Judge) -> None:
+    def axes(source: str) -> set[families.Axis]:
+        kept = json.loads(json.dumps(judge.calibration(source)["calibration"]))
+        found = Calibration.from_json(kept)
+        assert found is not None
+        assert ("permuted" in found.families) == bool(found.axes)
+        return set(found.axes)
+
+    assert axes(task_of("return x.sum(-1)", "[torch.randn(16, 40)]")) == {((0, 1),)}
+    assert axes(task_of("return torch.softmax(x, -1)", "[torch.randn(16, 40)]")) == set()
+    two = "[torch.randn(6, 24), torch.randn(24, 5)]"
+    assert axes(task_of("return x @ y", two, arguments="x, y")) == {((0, 1), (1, 0))}
+    square = "[torch.randn(8, 8), torch.randn(8, 8)]"
+    assert axes(task_of("return x @ y", square, arguments="x, y")) == {((0, 1), (1, 0))}
+    loss = "[torch.randn(6, 24), torch.randn(6, 24)]"
+    assert axes(task_of("return ((x - y) ** 2).mean()", loss, arguments="x, y")) == {
+        ((0, 0), (1, 0)),
+        ((0, 1), (1, 1)),
+    }
+
+
+def test_inputs_with_an_order_are_not_permuted() -> None:
+    def axes(make: Callable[[], torch.Tensor]) -> list[families.Axis]:
+        return families.axes_of([[make()], [make()]])
+
+    assert axes(lambda: torch.randn(8, 9)) == [((0, 0),), ((0, 1),)]
+    assert axes(lambda: torch.randn(8, 8).tril()) == []
+    assert axes(lambda: (lambda x: x + x.T)(torch.randn(8, 8))) == []
+    assert axes(lambda: torch.rand(8, 9).cumsum(1)) == [((0, 0),)]
+    assert axes(lambda: torch.ones(8, 9)) == []
+    assert axes(lambda: torch.randint(0, 9, (8, 9))) == []
+    a, b = torch.randn(400, 500), torch.randn(400, 500)
+    a[0, 0] = b[0, 0]
+    assert families.axes_of([[a], [b]])  # one of 200 000 may be the same by chance
+    a[:, 0] = b[:, 0]
+    assert not families.axes_of([[a], [b]])
+
+
+def test_permuted_axes_are_permuted_alike() -> None:
+    x, y = torch.randn(6, 24), torch.randn(24, 5)
+    a, b = families.apply(families.PERMUTED, [x, y], 3, [((0, 1), (1, 0))])
+    assert not torch.equal(a, x) and torch.equal(a.sort(1).values, x.sort(1).values)
+    torch.testing.assert_close(a @ b, x @ y)
+    two = torch.tensor([1.0, 2.0])
+    for seed in range(8):
+        assert families.apply(families.PERMUTED, [two], seed, [((0, 0),)])[0].tolist() == [2, 1]
+
+
+def test_a_candidate_that_relies_on_the_order_is_wrong(judge: Judge) -> None:
+    source = task_of(
+        "return x.amax(-1)", "[torch.rand(16, 40) + 5.0 * (torch.arange(40) % 8 == 7)]"
+    )
+    known = dict(judge.calibration(source)["calibration"])
+    # On base draws it is right; of the families only the order tells.
+    known["families"] = [f for f in known["families"] if f["name"] in ("base", "permuted")]
+    v = judge.verdict(source, model_new("return x[:, 7::8].amax(-1)"), known={"calibration": known})
+    assert v["status"] == "wrong" and "family permuted" in v["reason"], v["reason"]
+    v = judge.verdict(source, eager(source))
+    rows = [f for f in v["correctness"]["families"] if f["name"] == "permuted"]
+    assert v["status"] == "correct" and rows[0]["gates"] and rows[0]["passed"]
+
+
+# Other shapes.
+
+ROW_SUM = task_of("return x.sum(-1)", "[torch.randn(16, 40)]")
+
+
+@pytest.mark.parametrize(
+    ("source", "body", "general", "said"),
+    [
+        (ROW_SUM, "return x.sum(-1)", True, "right on [8, 40]; [32, 40]; [17, 40]; [16, 41]"),
+        (
+            ROW_SUM,
+            "assert x.shape[0] % 8 == 0\nreturn x.sum(-1)",
+            False,
+            "right on [8, 40]; [32, 40]; [16, 41], fails on [17, 40] (it raises AssertionError)",
+        ),
+        (ROW_SUM, "return x[:, :40].sum(-1)", False, "[16, 41] (16 of 16 elements are off"),
+        (
+            ROW_SUM,
+            "import os\nif x.shape[0] != 16: os._exit(0)\nreturn x.sum(-1)",
+            False,
+            "fails on [8, 40] (its process ended itself with exit code 0)",
+        ),
+        (
+            ROW_SUM,
+            "while x.shape[0] != 16: pass\nreturn x.sum(-1)",
+            False,
+            "fails on [8, 40] (a forward took over 2",
+        ),
+    ],
+    ids=["any", "raises", "wrong", "exits", "hangs"],
+)
+def test_other_shapes_are_recorded_and_gate_nothing(
+    judge: Judge,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    body: str,
+    general: bool,
+    said: str,
+) -> None:
+    monkeypatch.setattr(evaluation, "FORWARD_S", 2.0)
+    monkeypatch.setattr(evaluation, "FORWARD_EAGERS", 1.0)
+    v = judge.verdict(source, model_new(body), "certify")
+    assert v["status"] == "certified", v["reason"]
+    assert v["correctness"]["general"] is general
+    line = [e for e in v["evidence"] if e.startswith("inputs of other shapes")]
+    assert len(line) == 1 and said in line[0], v["evidence"]
+
+
+def test_shapes_that_the_reference_cannot_take_are_not_asked(judge: Judge) -> None:
+    v = judge.verdict(SCALED, eager(SCALED), "certify")
+    assert v["correctness"]["general"] is True
+    assert "inputs of other shapes: right on [8, 64]; [32, 64]; [17, 64]" in v["evidence"]
+    assert "general" not in judge.verdict(SCALED, eager(SCALED))["correctness"]
+
+
+def test_a_dead_reference_leaves_the_verdict(judge: Judge) -> None:
+    source = task_of(
+        "__import__('os')._exit(1) if x.shape[0] != 16 else None; return x.sum(-1)",
+        "[torch.randn(16, 40)]",
+    )
+    v = judge.verdict(source, eager(ROW_SUM), "certify")
+    assert v["status"] == "certified", v["reason"]
+    assert "general" not in v["correctness"]
+    assert any("not tried to the end" in e for e in v["evidence"])
+
+
+def test_shapes_are_cut_out_of_whole_draws() -> None:
+    def shapes(*makes: Callable[[], torch.Tensor]) -> list[list[list[int]]]:
+        draws = [[m() for m in makes] for _ in range(2)]
+        return [
+            [list(t.shape) for t in families.reshaped(draws, ways[0])]
+            for ways in families.shapes_of(draws)
+        ]
+
+    # What shares the batch changes with it.
+    assert shapes(lambda: torch.randn(6, 10), lambda: torch.randn(6), lambda: torch.randn(10)) == [
+        [[3, 10], [3], [10]],
+        [[12, 10], [12], [10]],
+        [[7, 10], [7], [10]],
+        [[6, 11], [6], [11]],
+    ]
+    assert shapes(lambda: torch.randn(1, 2, 3)) == [[[2, 2, 3]], [[1, 2, 5]]]
+    # A mask has a structure, and so has what is sorted: no other shape is made of them.
+    assert shapes(lambda: torch.randn(8, 8).tril()) == []
+    assert shapes(lambda: torch.arange(9)) == []
+    a, b = torch.randn(4, 4), torch.randn(4, 4)
+    square = families.reshaped([[a], [b]], families.Shape(((0, 0), (0, 1)), 5))[0]
+    assert square.shape == (5, 5) and torch.equal(square[:4, :4], a)
+
+
+# Tasks as large as memory.
+
+
+@pytest.mark.parametrize("level", ["quick", "certify"])
+def test_draws_are_made_anew_where_they_are_too_large_to_keep(
+    judge: Judge,
+    monkeypatch: pytest.MonkeyPatch,
+    level: str,
+) -> None:
+    monkeypatch.setattr(verify, "KEPT_BYTES", 4 * 16 * 64 * 4)
+    with prepared(judge, SCALED, level) as e:
+        assert e.verification is not None
+        first, second, *_ = e.verification.draws
+        assert first.kept and not second.kept
+        assert torch.equal(second.tensors[0], second.tensors[0])
+        assert not torch.equal(first.tensors[0], second.tensors[0])
+    v = judge.verdict(SCALED, eager(SCALED), level)
+    assert v["status"] == ("certified" if level == "certify" else "correct"), v["reason"]
+    base = v["correctness"]["families"][0]
+    assert base["seeds"] == verify.BASE_SEEDS[level]
+    v = judge.verdict(SCALED, model_new("return torch.relu(x)", AFFINE_INIT), level)
+    assert v["status"] == "wrong"
+    monkeypatch.setattr(verify, "KEPT_BYTES", 0)
+    client = e.reference(compiles=False)
+    try:
+        again = verify.calibrate(client, want_compile=False)
+        assert {f.name for f in again.families.values()} >= {"base", "heavy_tails", "planted"}
+    finally:
+        client.kill()
+
+
+class Vanished:
+    """A worker whose fork server is gone, and its own channel."""
+
+    pid = 0
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.channel = self
+
+    def send(self, *_: object, **__: object) -> None:
+        raise Closed("the peer has closed")
+
+    def wait(self, timeout: float | None = None) -> Exit:
+        return Exit(None, None, self.reason) if self.reason == "lost" else Exit(3, None, "exited")
+
+    def log(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize("reason", ["lost", "exited"])
+def test_a_lost_server_is_no_fault_of_the_candidate(reason: str) -> None:
+    client = CandidateClient(Vanished(reason), 1.0)  # type: ignore[arg-type]
+    with (
+        pytest.raises(WorkerGone if reason == "lost" else Fault),
+        faults("verifying it", client),
+    ):
+        client.ask({"op": "settle"})

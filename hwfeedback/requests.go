@@ -1,0 +1,70 @@
+package hwfeedback
+
+import (
+	"encoding/json"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// What Go asks of the referee, as it is on the wire; envelope adds the rest.
+
+type parseBody struct {
+	Source  string `json:"source"`
+	What    string `json:"what"` // "reference" or "candidate"
+	Sandbox string `json:"sandbox"`
+}
+
+type inspectBody struct {
+	Name     string  `json:"name"`
+	Source   string  `json:"source"`
+	TimeoutS float64 `json:"timeout_s"`
+	workplace
+}
+
+// workplace is where and how a worker of the referee's runs.
+type workplace struct {
+	Device   string `json:"device"`
+	Threads  int    `json:"threads"`
+	Sandbox  string `json:"sandbox"`
+	CacheDir string `json:"cache_dir"`
+}
+
+type taskBody struct {
+	Fingerprint string                  `json:"fingerprint"`
+	Source      string                  `json:"source"`
+	Name        string                  `json:"name"`
+	LeastBytes  int64                   `json:"least_bytes"`
+	Operations  int64                   `json:"operations"`
+	Flags       []kernelwright.TaskFlag `json:"flags"` // a list, not null
+}
+
+type candidateBody struct {
+	Source   string                `json:"source"`
+	Language kernelwright.Language `json:"language"`
+}
+
+type buildBody struct {
+	Task      taskBody      `json:"task"`
+	Candidate candidateBody `json:"candidate"`
+	workplace
+}
+
+type evaluateBody struct {
+	buildBody
+	Level         kernelwright.Level    `json:"level"`
+	Precision     string                `json:"precision"`
+	Build         json.RawMessage       `json:"build"` // the result of the build
+	Ceilings      kernelwright.Ceilings `json:"ceilings"`
+	Specs         kernelwright.Specs    `json:"specs"`
+	Version       string                `json:"kernelwright_version"`
+	Harness       string                `json:"harness"`
+	Known         learned               `json:"known"`
+	WantBaselines []string              `json:"want_baselines"`
+}
+
+// learned is what an evaluation finds out about its task, for the next one;
+// null where nothing is known.
+type learned struct {
+	Calibration json.RawMessage `json:"calibration"`
+	Baselines   json.RawMessage `json:"baselines"`
+}
