@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -145,7 +146,7 @@ func alike(t *testing.T, a, b []kernelwright.Round) {
 		if x.Verdict.Status != y.Verdict.Status || x.Verdict.Candidate != y.Verdict.Candidate {
 			t.Errorf("round %d has another verdict: %s of %s and %s of %s", i, x.Verdict.Status, x.Verdict.Candidate, y.Verdict.Status, y.Verdict.Candidate)
 		}
-		if f, g := x.Feedback, y.Feedback; f == nil || g == nil || f.Rule != g.Rule || f.Method != g.Method {
+		if f, g := x.Feedback, y.Feedback; f == nil || g == nil || f.Rule != g.Rule || f.Method != g.Method || !maps.Equal(f.Knobs, g.Knobs) {
 			t.Logf("the same up to round %d, where the measured times differ", i)
 			return
 		}
