@@ -35,6 +35,7 @@ def preload() -> None:
     if built:
         command = [sys.executable, *sys.orig_argv[1:]]
         os.execve(sys.executable, command, {**os.environ, _PRELOAD: built})
+    sys.stderr.write("the allocator cannot be built here: times of large tensors will scatter\n")
 
 
 def _built(folder: pathlib.Path) -> str:

@@ -95,7 +95,6 @@ class Budget:
     candidate_s: float
     visit_s: float  # one visit of an interleaved round
     solo_s: float  # of a baseline that is measured alone
-    sentinel_s: float
     window_bytes: int
     pool_bytes: int
     draw_s: float
@@ -103,8 +102,8 @@ class Budget:
 
 
 BUDGETS = {
-    "quick": Budget(0.4, 0.0, 0.8, 0.25, 32 << 20, 512 << 20, 0.25, 0.1),
-    "certify": Budget(3.0, 0.25, 1.0, 0.5, 128 << 20, 1 << 30, 1.0, 0.3),
+    "quick": Budget(0.4, 0.0, 0.8, 32 << 20, 512 << 20, 0.25, 0.1),
+    "certify": Budget(3.0, 0.25, 1.0, 128 << 20, 1 << 30, 1.0, 0.3),
 }
 
 

@@ -133,9 +133,7 @@ def observe(forward: Callable[[], Any], found: dict[str, Any]) -> dict[str, Any]
     return {
         "total": total,
         "operators": {n: [sum(t), len(t)] for n, t in operators.times.items()},
-        "native": {
-            n: [sum(t), len(t)] for n, t in {**functions.times, **operators.custom}.items()
-        },
+        "native": {n: [sum(t), len(t)] for n, t in {**functions.times, **operators.custom}.items()},
     }
 
 

@@ -25,9 +25,9 @@ on one core, where they wait milliseconds for each other, and a core of a virtua
 halted takes 0.4 ms to come back, or 10: that says nothing about the code.
 
 The window's clock stops when the referee holds private copies of all K outputs. What mapping,
-messages and copies cost is measured with identity windows (forward returns preallocated outputs
-without computing) of the same kind and K in a baseline's worker, and subtracted. Every
-output of every timed call is handed on to be checked.
+messages and copies cost is seen in windows of eager, whose own clock is trusted, and subtracted;
+what processor time they cost, in identity windows (``identity=True``: forward returns preallocated
+outputs without computing). Every output of every timed call is handed on to be checked.
 
 State of the caches, the same for whoever is timed: the referee reads twice the last-level cache
 before each window, so inputs come from memory, and neither their size nor K decides whether they

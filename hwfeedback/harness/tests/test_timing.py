@@ -51,9 +51,7 @@ class Spawner:
 
 
 def short(level: str) -> timing.Budget:
-    return dataclasses.replace(
-        timing.BUDGETS[level], candidate_s=0.2, visit_s=0.02, solo_s=0.05, sentinel_s=0.05
-    )
+    return dataclasses.replace(timing.BUDGETS[level], candidate_s=0.2, visit_s=0.02, solo_s=0.05)
 
 
 def time_it(
