@@ -142,6 +142,14 @@ func (r *room) evaluator(ctx context.Context, progress func(stage, note string))
 	return hwfeedback.Open(ctx, r.options(progress), r.store, r.leases())
 }
 
+// warmEvaluator opens the hardware, and leaves behind what makes the next
+// opening quick.
+func (r *room) warmEvaluator(ctx context.Context, progress func(stage, note string)) (*hwfeedback.Evaluator, error) {
+	o := r.options(progress)
+	o.KeepWarm = r.config.Evaluation.KeepWarm.Std()
+	return hwfeedback.Open(ctx, o, r.store, r.leases())
+}
+
 // bounded gives up on an answer that takes too long. What a candidate does has
 // far smaller limits of its own: this is for a machine that hangs.
 type bounded struct {

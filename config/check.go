@@ -92,6 +92,9 @@ func check(c Config, origins Origins) error {
 
 	lasting("evaluation.timeout", c.Evaluation.Timeout)
 	lasting("evaluation.inspect_timeout", c.Evaluation.InspectTimeout)
+	if w := c.Evaluation.KeepWarm.Std(); w < 0 || w > 24*time.Hour {
+		fail("evaluation.keep_warm", fmt.Sprintf("is %v", c.Evaluation.KeepWarm), `it takes a time up to "24h", and "0s" for not at all`)
+	}
 
 	for i, b := range c.Evaluation.Baselines {
 		if !slices.Contains(baselines, b) {

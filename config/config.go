@@ -77,6 +77,7 @@ type Evaluation struct {
 	InspectTimeout Duration `toml:"inspect_timeout" json:"inspect_timeout"`
 	Baselines      []string `toml:"baselines" json:"baselines"`
 	Precision      string   `toml:"precision" json:"precision"`
+	KeepWarm       Duration `toml:"keep_warm" json:"keep_warm"`
 }
 
 // Daemon is what only the daemon needs.

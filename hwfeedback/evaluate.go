@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -156,52 +155,15 @@ func (e *Evaluator) learnedKey(task kernelwright.Task, baselines []string) strin
 // joinKey joins the parts of a key with a separator that none of them has.
 func joinKey(parts ...string) string { return strings.Join(parts, "|") }
 
-// buildReply is the referee's answer to a build. Status is empty when there is
-// something to run.
-type buildReply struct {
-	Build          kernelwright.BuildReport   `json:"build"`
-	Status         kernelwright.Status        `json:"status"`
-	Reason         string                     `json:"reason"`
-	Hint           string                     `json:"hint"`
-	Evidence       []string                   `json:"evidence"`
-	Output         string                     `json:"output"`
-	NormalisedHash string                     `json:"normalised_hash"`
-	Language       kernelwright.Language      `json:"language"`
-	Sandbox        kernelwright.SandboxReport `json:"sandbox"`
-}
-
 // evaluateReply is the referee's answer to an evaluation.
 type evaluateReply struct {
 	Verdict *kernelwright.Verdict `json:"verdict"`
 	Learned learned               `json:"learned"`
 }
 
-// judge builds and evaluates. Nothing is asked of the verdict cache.
+// judge builds and evaluates. Nothing is asked of the verdict cache. Building
+// needs the device too: on a CPU a compiler would disturb what is being timed.
 func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level, baselines []string) (kernelwright.Verdict, error) {
-	began := time.Now()
-	body := buildBody{
-		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.Operations, flags(task.Flags)},
-		Candidate: candidateBody{cand.Source, cand.Language}, workplace: e.workplace(),
-	}
-	built, err := e.super.request(ctx, "build", body, buildTimeout)
-	if err != nil {
-		return kernelwright.Verdict{}, requestError(err)
-	}
-	var b buildReply
-	if err := json.Unmarshal(built, &b); err != nil {
-		return kernelwright.Verdict{}, infrastructure("build", err)
-	}
-	buildSeconds := time.Since(began).Seconds()
-	if b.Status != "" {
-		v := e.verdict(task, cand, level)
-		v.Status, v.Reason, v.Hint, v.Build, v.Evidence, v.Output = b.Status, b.Reason, b.Hint, b.Build, b.Evidence, b.Output
-		v.Candidate = cmp.Or(b.NormalisedHash, v.Candidate)
-		v.Language = cmp.Or(v.Language, b.Language)
-		v.Sandbox.Missing = b.Sandbox.Missing
-		v.CostS["build"] = buildSeconds
-		return v, nil
-	}
-
 	lease, err := e.leases.Acquire(ctx, e.device.String())
 	if err != nil {
 		return kernelwright.Verdict{}, err
@@ -220,7 +182,9 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 		}
 	}
 	result, err := e.super.request(ctx, "evaluate", evaluateBody{
-		buildBody: body, Level: level, Precision: e.options.Precision, Build: built, Ceilings: e.device.Ceilings, Specs: e.device.Specs,
+		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.Operations, flags(task.Flags)},
+		Candidate: candidateBody{cand.Source, cand.Language}, workplace: e.workplace(),
+		Level: level, Precision: e.options.Precision, Ceilings: e.device.Ceilings, Specs: e.device.Specs,
 		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines,
 	}, deadline, lease.File())
 	if err != nil {
@@ -238,18 +202,15 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 			e.remember(ctx, kind, learnedKey, value)
 		}
 	}
-	return e.complete(*reply.Verdict, task, cand, level, b, buildSeconds), nil
+	return e.complete(*reply.Verdict, task, cand, level), nil
 }
 
 // complete adds to a verdict what only this side knows.
-func (e *Evaluator) complete(v kernelwright.Verdict, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level, b buildReply, buildSeconds float64) kernelwright.Verdict {
+func (e *Evaluator) complete(v kernelwright.Verdict, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level) kernelwright.Verdict {
 	blank := e.verdict(task, cand, level)
 	v.Level, v.Task, v.Device, v.DeviceKey = blank.Level, blank.Task, blank.Device, blank.DeviceKey
-	v.Candidate = cmp.Or(v.Candidate, b.NormalisedHash, blank.Candidate)
-	v.Language = cmp.Or(v.Language, blank.Language, b.Language)
-	if v.Build.Form == "" {
-		v.Build = b.Build
-	}
+	v.Candidate = cmp.Or(v.Candidate, blank.Candidate)
+	v.Language = cmp.Or(v.Language, blank.Language)
 	if v.Sandbox.Mode == "" {
 		v.Sandbox = blank.Sandbox
 	}
@@ -261,9 +222,6 @@ func (e *Evaluator) complete(v kernelwright.Verdict, task kernelwright.Task, can
 	}
 	if v.CostS == nil {
 		v.CostS = map[string]float64{}
-	}
-	if _, ok := v.CostS["build"]; !ok {
-		v.CostS["build"] = buildSeconds
 	}
 	if v.Versions == nil {
 		v.Versions = map[string]string{}

@@ -44,8 +44,7 @@ const (
 	parseTimeout    = time.Minute
 	inspectTimeout  = 5 * time.Minute
 	ceilingsTimeout = 3 * time.Minute
-	buildTimeout    = 10 * time.Minute // load_inline: 18 s alone, minutes beside others
-	quickTimeout    = 20 * time.Minute // the first one on a machine measures all baselines
+	quickTimeout    = 30 * time.Minute // building takes up to 10, and the first one on a machine measures all baselines
 	certifyTimeout  = time.Hour
 	exportTimeout   = time.Minute
 	doctorTimeout   = 2 * time.Minute
@@ -76,7 +75,11 @@ type Options struct {
 	// What candidates are held against: Baselines, or a part that has its first.
 	Baselines []string
 	Precision string // of Precisions
-	Log       *slog.Logger
+	// KeepWarm leaves the process that has imported torch running for so long
+	// after Close, for the next Evaluator of the same data folder; 0: no.
+	// Ignored where the sandbox is weak: a candidate could find it.
+	KeepWarm time.Duration
+	Log      *slog.Logger
 	// Progress is told what goes on: while the environment is made (stage
 	// "python") and while a candidate is judged ("build", "verify", "time").
 	// Calls come from the goroutine that waits for the work, one at a time for
@@ -199,8 +202,12 @@ func Open(ctx context.Context, o Options, cache Cache, leases Leaser) (*Evaluato
 	if err != nil {
 		return nil, &SetupError{Reason: err.Error(), Hint: "see that the data folder can be written to", cause: err}
 	}
+	vars := forkServerEnv(env, o.DataDir)
 	start := func(ctx context.Context) (*forkServer, error) {
-		return startForkServer(ctx, env.Interpreter, folder, forkServerEnv(env, o.DataDir), o.Log)
+		return startForkServer(ctx, env.Interpreter, folder, vars, o.Log)
+	}
+	if o.KeepWarm > 0 && o.Sandbox == "strict" {
+		start = warmServers{filepath.Join(o.DataDir, "warm"), env.Interpreter, folder, vars, o.KeepWarm}.first(start, o.Log)
 	}
 	return open(ctx, &Evaluator{options: o, env: env, harness: h, cache: cache, leases: leases}, start)
 }

@@ -37,7 +37,7 @@ func number(n int) *int { return &n }
 
 // goldenReceived is what this side makes of the messages that it receives.
 var goldenReceived = map[string]message{
-	"ready":            {Type: "ready", Versions: map[string]string{"python": "3.11.7", "torch": "2.11.0+cu130"}},
+	"ready":            {Type: "ready", PID: 4711, Versions: map[string]string{"python": "3.11.7", "torch": "2.11.0+cu130"}},
 	"spawned":          {Type: "spawned", ID: 7, PID: 4242},
 	"failed":           {Type: "failed", ID: 7, Message: `this machine gives no pid namespace: set sandbox = "weak" to go on without`},
 	"exited":           {Type: "exited", ID: 7, PID: 4242, Code: number(0), Reason: "exited"},
@@ -85,14 +85,6 @@ func (r request[Body]) MarshalJSON() ([]byte, error) {
 	return envelope(r.Type, r.ID, r.Body, r.FDs)
 }
 
-// wholeBuildReply is a build's result with what the referee keeps for itself.
-type wholeBuildReply struct {
-	buildReply
-	Built   json.RawMessage    `json:"artifacts"` //nolint:misspell // the word on the wire
-	Missing []string           `json:"missing"`
-	CostS   map[string]float64 `json:"cost_s"`
-}
-
 // reply is a result that holds a type of ours.
 type reply[Result any] struct {
 	V      int    `json:"v"`
@@ -103,7 +95,6 @@ type reply[Result any] struct {
 
 // golden names the type that each golden message has on this side.
 var golden = map[string]func() any{
-	"build":            func() any { return &request[buildBody]{} },
 	"error":            func() any { return &message{} },
 	"evaluate":         func() any { return &request[evaluateBody]{} },
 	"exited":           func() any { return &message{} },
@@ -120,7 +111,6 @@ var golden = map[string]func() any{
 			Problems []string `json:"problems"` // the referee's own
 		}]{}
 	},
-	"result_build":    func() any { return &reply[wholeBuildReply]{} },
 	"result_evaluate": func() any { return &reply[evaluateReply]{} },
 	"spawn_referee":   func() any { return &spawnRequest{} },
 	"spawned": func() any {
@@ -188,7 +178,7 @@ func TestGoldenMessages(t *testing.T) {
 			t.Errorf("there is no golden message %s", name)
 		}
 	}
-	for _, name := range []string{"parse", "inspect", "build", "evaluate"} {
+	for _, name := range []string{"parse", "inspect", "evaluate"} {
 		if !seen[name] {
 			t.Errorf("there is no golden request %s", name)
 		}

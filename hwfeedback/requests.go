@@ -43,17 +43,12 @@ type candidateBody struct {
 	Language kernelwright.Language `json:"language"`
 }
 
-type buildBody struct {
+type evaluateBody struct {
 	Task      taskBody      `json:"task"`
 	Candidate candidateBody `json:"candidate"`
 	workplace
-}
-
-type evaluateBody struct {
-	buildBody
 	Level         kernelwright.Level    `json:"level"`
 	Precision     string                `json:"precision"`
-	Build         json.RawMessage       `json:"build"` // the result of the build
 	Ceilings      kernelwright.Ceilings `json:"ceilings"`
 	Specs         kernelwright.Specs    `json:"specs"`
 	Version       string                `json:"kernelwright_version"`

@@ -40,12 +40,14 @@ const (
 
 // forkServer is the one Python process that has imported torch; everything
 // else of the harness is forked from it. It lives in its own session and
-// process group and dies when its control connection ends.
+// process group and dies when its control connection ends, but for one that is
+// kept warm (warm.go).
 type forkServer struct {
-	cmd      *exec.Cmd
+	cmd      *exec.Cmd // nil for one that is kept warm
 	control  *channel
 	versions map[string]string
-	tail     *tail
+	pid      int
+	said     func() string // the end of what it printed
 	dead     chan struct{} // closed when it no longer answers
 	gone     chan struct{} // closed when it was reaped and its group killed
 	stopOnce sync.Once
@@ -70,14 +72,9 @@ func startForkServer(ctx context.Context, python, harness string, env []string, 
 		peer.Close()
 		return nil, err
 	}
-	f := &forkServer{
-		control: control,
-		tail:    &tail{limit: stderrTail},
-		dead:    make(chan struct{}),
-		gone:    make(chan struct{}),
-		pending: map[int64]chan message{},
-		alive:   map[int64]chan struct{}{},
-	}
+	f := newForkServer(control)
+	printed := &tail{limit: stderrTail}
+	f.said = printed.String
 	// -I: nothing of the user's Python settings, no current folder on the path.
 	f.cmd = exec.Command(python, "-I", "-B", filepath.Join(harness, "forkserver.py"))
 	f.cmd.Env = env
@@ -96,22 +93,11 @@ func startForkServer(ctx context.Context, python, harness string, env []string, 
 	stderrDone := make(chan struct{})
 	f.tasks.Go(func() {
 		defer close(stderrDone)
-		f.drain(stderr, log)
+		f.drain(stderr, printed, log)
 	})
 	f.tasks.Go(func() { f.reap(stderr, stderrDone) })
 
-	stop := context.AfterFunc(ctx, control.interrupt)
-	ready, files, err := control.recv(ctx, time.Now().Add(readyTimeout))
-	closeAll(files)
-	if err == nil && !stop() { // interrupted between the message and here
-		err = context.Cause(ctx)
-	}
-	if err == nil && ready.Type != "ready" {
-		err = protocolErrorf("the fork server said %.40q, expected ready", ready.Type)
-	}
-	if err != nil {
-		stop()
-		close(f.dead) // no reader was started
+	if err := f.greet(ctx); err != nil {
 		// Nothing was forked yet, so nothing needs an orderly end. One that has
 		// closed the conversation is dying, and its last words are worth the wait.
 		if !errors.Is(err, errClosed) {
@@ -126,14 +112,43 @@ func startForkServer(ctx context.Context, python, harness string, env []string, 
 		}
 		return nil, f.explain("the Python fork server did not start", err)
 	}
-	f.versions = ready.Versions
-	f.tasks.Go(f.read)
 	return f, nil
+}
+
+func newForkServer(control *channel) *forkServer {
+	return &forkServer{
+		control: control,
+		dead:    make(chan struct{}),
+		gone:    make(chan struct{}),
+		pending: map[int64]chan message{},
+		alive:   map[int64]chan struct{}{},
+	}
+}
+
+// greet waits for the server's first word, and has its events read from then
+// on. After an error it is dead.
+func (f *forkServer) greet(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, f.control.interrupt)
+	ready, files, err := f.control.recv(ctx, time.Now().Add(readyTimeout))
+	closeAll(files)
+	if !stop() && err == nil { // interrupted between the message and here
+		err = context.Cause(ctx)
+	}
+	if err == nil && ready.Type != "ready" {
+		err = protocolErrorf("the fork server said %.40q, expected ready", ready.Type)
+	}
+	if err != nil {
+		close(f.dead) // no reader was started
+		return err
+	}
+	f.versions, f.pid = ready.Versions, ready.PID
+	f.tasks.Go(f.read)
+	return nil
 }
 
 // explain adds the end of what Python printed.
 func (f *forkServer) explain(what string, err error) error {
-	if said := f.tail.String(); said != "" {
+	if said := f.said(); said != "" {
 		return &harnessError{what: what, err: err, output: said}
 	}
 	return fmt.Errorf("%s: %w", what, err)
@@ -154,12 +169,12 @@ func (e *harnessError) Unwrap() error { return e.err }
 
 // drain passes what Python prints on to the log, up to a cap, and keeps its
 // end. It reads to the end, so that nobody blocks on a full pipe.
-func (f *forkServer) drain(r io.Reader, log *slog.Logger) {
+func (f *forkServer) drain(r io.Reader, printed *tail, log *slog.Logger) {
 	lines := bufio.NewReaderSize(r, 4<<10)
 	for n := 0; ; {
 		line, err := lines.ReadSlice('\n') // a longer line comes in pieces
 		if len(line) > 0 {
-			f.tail.add(line)
+			printed.add(line)
 			switch n++; {
 			case n <= stderrLines:
 				log.Debug("harness", "pid", f.cmd.Process.Pid, "line", strings.TrimRight(string(line), "\r\n"))
@@ -231,15 +246,18 @@ func (f *forkServer) isDead() bool {
 	}
 }
 
-// stop ends the server and everything that was forked from it, and waits. It
-// may be called more than once.
+// stop ends the server and everything that was forked from it, and waits. One
+// that is kept warm goes on, without what we had forked. It may be called more
+// than once.
 func (f *forkServer) stop() {
 	f.stopOnce.Do(func() {
 		f.control.close() // the server kills its workers and ends
 		select {
 		case <-f.gone:
 		case <-time.After(killTimeout):
-			_ = syscall.Kill(-f.cmd.Process.Pid, syscall.SIGKILL)
+			if f.cmd != nil {
+				_ = syscall.Kill(-f.cmd.Process.Pid, syscall.SIGKILL)
+			}
 		}
 	})
 	<-f.gone

@@ -76,7 +76,6 @@ def export(server: ForkServer, text: str, mode: str = "strict") -> str:
 
 def build(
     server: ForkServer,
-    task: dict[str, Any],
     candidate: dict[str, Any],
     cache_dir: str,
     device: str = "cpu",
@@ -90,7 +89,6 @@ def build(
     ``language`` and ``missing``. Raises sandbox.SandboxError and ProtocolError for what is the
     machine's fault.
     """
-    del task  # a build does not depend on it
     start = time.monotonic()
     text = candidate["source"]
     record_path = _path(cache_dir, "builds", _build_key(text, device) + ".json")

@@ -1,8 +1,9 @@
-"""One evaluation: from a built candidate to a Verdict.
+"""One evaluation: from a candidate's source to a Verdict.
 
-The candidate's faults are statuses; what this raises is infrastructure's. A candidate runs in two
-processes at least: one in which it is verified, with poisoned memory and a trace, and fresh ones
-in which it is timed. No candidate process exists while a baseline is timed.
+The candidate's faults are statuses; what this raises is infrastructure's. While the candidate is
+built the reference draws its inputs and computes the first expected outputs. A candidate runs in
+two processes at least: one in which it is verified, with poisoned memory and a trace, and fresh
+ones in which it is timed. No candidate process exists while a baseline is timed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import random
 import time
 import trace
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -178,8 +180,7 @@ class Evaluation:
         self.threads = int(request.get("threads") or os.cpu_count() or 1)
         self.sandbox = request.get("sandbox") or "strict"
         self.eval_mode = "train_mode_dependent" in (self.task.get("flags") or [])
-        self.build = request.get("build") or {}
-        self.artifacts: list[dict[str, Any]] = list(self.build.get("artifacts") or [])
+        self.build: dict[str, Any] = {}  # what building.build gave
         self.source = request["candidate"]["source"]
         self.known = request.get("known") or {}
         self.limits = request.get("limits") or {}
@@ -243,13 +244,13 @@ class Evaluation:
             worker = self.server.spawn(
                 "candidate", self._config(poison=poison), self.fds, limits=self._limits()
             )
-        self.missing = list(getattr(worker, "missing", []))
+        self.missing = worker.missing
         client = CandidateClient(worker, timeout)
         opened: list[int] = []
         try:
             with self.costs.part("load"), faults("importing the candidate", client):
                 opened = building.open_artifacts(self.build)
-                given = [{k: v for k, v in a.items() if k != "path"} for a in self.artifacts]
+                given = [{k: v for k, v in a.items() if k != "path"} for a in self.artifacts()]
                 client.load(
                     self.source,
                     given,
@@ -270,17 +271,58 @@ class Evaluation:
                 os.close(fd)
         return client
 
+    def artifacts(self) -> list[dict[str, Any]]:
+        """What was built for the candidate."""
+        return list(self.build.get("artifacts") or [])
+
     # The steps.
 
     def run(self) -> dict[str, Any]:
         """Returns {"verdict", "learned"}."""
+        with ThreadPoolExecutor(1) as beside:
+            return self._run(beside.submit(self._build))
+
+    def _build(self) -> dict[str, Any]:
+        return building.build(
+            self.server,
+            self.request["candidate"],
+            self.request["cache_dir"],
+            self.request.get("device") or "cpu",
+            self.sandbox,
+            lambda note: self.progress("build", note),
+        )
+
+    def _built(self, build: Future[dict[str, Any]], v: dict[str, Any]) -> None:
+        """Waits until the candidate is built."""
+        with self.costs.part("build"):
+            self.build = build.result()
+        v["build"] = self.build["build"]
+        v["candidate"] = self.build["normalised_hash"]
+        v["language"] = v["language"] or self.build["language"]
+        self.missing = self.build["missing"]
+        if self.build["status"]:
+            raise Fault(self.build["status"], self.build["reason"])
+        if self.request.get("require_custom", True) is not False and not self.artifacts():
+            raise Fault(
+                "rejected",
+                "it has no custom code: nothing was built for it",
+                "write a kernel with native() or load_inline() for one operator of it at least",
+            )
+        if self.level == "certify":
+            self._export()
+
+    def _run(self, build: Future[dict[str, Any]]) -> dict[str, Any]:
         v = self._blank()
         learned: dict[str, Any] = {}
         reference: ReferenceClient | None = None
         try:
-            if self.level == "certify":
-                self._export()
-            reference = self._start_reference(learned)
+            known = Calibration.from_json(self.known.get("calibration"))
+            if known is None:
+                self._built(build, v)  # calibrating takes longer than what does not compile
+            reference = self._start_reference(known, learned)
+            self._prepare(reference)
+            if known is not None:
+                self._built(build, v)
             self._verify(reference, v)
             self._time(reference, v, learned)
             v["status"] = "certified" if self.level == "certify" else "correct"
@@ -313,23 +355,21 @@ class Evaluation:
         return {"verdict": v, "learned": learned}
 
     def _blank(self) -> dict[str, Any]:
-        build = self.build.get("build") or {"seconds": 0.0, "cached": False}
-        c = self.request["candidate"]
         return {
             "status": "",
             "reason": "",
             "hint": "",
             "level": self.level,
             "task": self.task["fingerprint"],
-            "candidate": self.build.get("normalised_hash") or "",
-            "language": c.get("language") or "",
+            "candidate": "",
+            "language": self.request["candidate"].get("language") or "",
             "device": self.request.get("device") or "cpu",
             "device_key": "",
             "candidate_ms": 0.0,
             "baselines": {},
             "speedup": None,
             "headroom": 0.0,
-            "build": build,
+            "build": {"seconds": 0.0, "cached": False},
             "correctness": {
                 "precision": self.request.get("precision") or "float32",
                 "seeds": 0,
@@ -348,8 +388,9 @@ class Evaluation:
             },
         }
 
-    def _start_reference(self, learned: dict[str, Any]) -> ReferenceClient:
-        calibration = Calibration.from_json(self.known.get("calibration"))
+    def _start_reference(
+        self, calibration: Calibration | None, learned: dict[str, Any]
+    ) -> ReferenceClient:
         reference = self.reference(
             compiles=calibration is None, timeout=COMPILE_S if calibration is None else LOAD_S
         )
@@ -376,28 +417,25 @@ class Evaluation:
                 raise Fault("crashed", f"it cannot be exported: {e}") from e
         self.source = self.exported
 
-    def _verify(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
+    def _prepare(self, reference: ReferenceClient, level: str = "") -> None:
+        """Draws, and has the first expected outputs computed: all that needs no candidate."""
         assert self.calibration is not None
-        self.progress("verify", self.level)
-        custom_wanted = self.request.get("require_custom", True) is not False
-        if custom_wanted and not self.artifacts:
-            raise Fault(
-                "rejected",
-                "it has no custom code: nothing was built for it",
-                "write a kernel with native() or load_inline() for one operator of it at least",
-            )
         with self.costs.part("verify"):
-            verification = Verification(
+            self.verification = Verification(
                 reference,
                 self.calibration,
-                self.level,
+                level or self.level,
                 precision=self.request.get("precision") or "float32",
             )
-            self.verification = verification
             began = time.perf_counter()
-            verification.prepare()
+            self.verification.prepare()
             self.eager_s = max(time.perf_counter() - began, 1e-3) / 4
-            self.state = verification.state
+            self.state = self.verification.state
+
+    def _verify(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
+        verification = self.verification
+        assert verification is not None
+        self.progress("verify", self.level)
         candidate = self.candidate(reference, poison=True)
         try:
             with self.costs.part("verify"), faults("verifying it", candidate):
@@ -415,7 +453,7 @@ class Evaluation:
             candidate.kill()
             candidate.worker.wait(10)
         v["output"] = self.log
-        work, calls = trace.report(seen, bool(self.artifacts))
+        work, calls = trace.report(seen, bool(self.artifacts()))
         v["work"] = work
         v["metrics"] |= {
             "custom_share": work["custom"],
@@ -423,7 +461,7 @@ class Evaluation:
             "pytorch_share": work["pytorch"],
             "custom_calls": float(calls),
         }
-        if custom_wanted and not calls:
+        if self.request.get("require_custom", True) is not False and not calls:
             did = ", ".join(trace.computes(work)[:6]) or "nothing"
             raise Fault(
                 "rejected",
@@ -517,12 +555,10 @@ class Evaluation:
     def run_baselines(self) -> dict[str, Any]:
         """Measures the baselines and nothing else."""
         learned: dict[str, Any] = {}
-        reference = self._start_reference(learned)
+        known = Calibration.from_json(self.known.get("calibration"))
+        reference = self._start_reference(known, learned)
         try:
-            assert self.calibration is not None
-            self.verification = Verification(reference, self.calibration, "quick")
-            self.verification.prepare()
-            self.state = self.verification.state
+            self._prepare(reference, "quick")
             timing = self._timing(reference)
             learned["baselines"] = timing.records
             shown = {

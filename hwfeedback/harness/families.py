@@ -117,6 +117,14 @@ def apply(
     return [family.map(t, g) if t.is_floating_point() and t.numel() else t for t in tensors]
 
 
+def finite(t: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor with large numbers in the place of infinite ones; NaN stays."""
+    if not t.is_floating_point():
+        return t
+    large = torch.finfo(t.dtype).max ** 0.75
+    return torch.where(torch.isinf(t), torch.copysign(torch.full_like(t, large), t), t)
+
+
 def permuted(
     tensors: Sequence[torch.Tensor], axes: Sequence[Axis], g: torch.Generator
 ) -> list[torch.Tensor]:

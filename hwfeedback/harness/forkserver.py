@@ -6,7 +6,11 @@ value: what a worker inherits from it is worth nothing to a cheat. Each worker s
 killed with all its descendants.
 
 Whoever holds a connection may spawn. Descriptor 3 is the first connection; when its peer goes,
-everything goes. Requests and events on a connection (see protocol.schema.json):
+everything goes. Where descriptor 3 listens instead, the server is kept warm for whoever connects:
+what was spawned over a connection goes with it, and the server goes when nobody has been connected
+for ``--idle`` seconds, or nobody could connect any more because the socket's path is gone. Every
+connection begins with {"type": "ready", "versions", "pid"}. Requests and events on a connection
+(see protocol.schema.json):
 
     {"type": "spawn", "id", "role", "settings", "config"?}, fds = [worker's socket, ...the worker's
         own]
@@ -23,15 +27,18 @@ this process.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gc
 import importlib
 import json
+import math
 import os
 import select
 import shutil
 import signal
 import socket
+import struct
 import sys
 import tempfile
 import threading
@@ -49,6 +56,7 @@ import sandbox
 from protocol import Channel, Closed, ProtocolError, Timeout
 
 CONTROL_FD = 3
+POLL_MS = 500  # how often a server that is kept warm sees whether it is still wanted
 LOG_KEPT = 64 << 10  # bytes: the first quarter and the last three quarters of what a worker printed
 START_TIMEOUT = 30.0  # seconds a new worker waits for its start message
 MODULES = {
@@ -141,12 +149,15 @@ class Connection:
 class Server:
     """The loop. Everything in it belongs to the one thread of the process."""
 
-    def __init__(self, control: Channel) -> None:
-        self.control = Connection(control)
-        self.connections: dict[int, Connection] = {control.fileno(): self.control}
+    def __init__(self, control: socket.socket, path: str = "", idle: float = 0.0) -> None:
+        """``path`` and ``idle`` are for a control socket that listens."""
+        self.control = control
+        self.listens = bool(control.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        self.path, self.idle = path, idle
+        self._inode = os.stat(path).st_ino if self.listens else 0
+        self.connections: dict[int, Connection] = {}
         self.children: dict[int, Child] = {}
         self.poll = select.poll()
-        self.poll.register(control.fileno(), select.POLLIN)
         self.readers: dict[int, Child] = {}  # log and status pipes
         self.wake_r, self.wake_w = socket.socketpair()
         self.wake_r.setblocking(False)
@@ -154,22 +165,34 @@ class Server:
         self.poll.register(self.wake_r.fileno(), select.POLLIN)
         signal.set_wakeup_fd(self.wake_w.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        if self.listens:
+            self.poll.register(control.fileno(), select.POLLIN)
+        else:
+            self._greet(self._adopt(control))
 
     def serve(self) -> None:
-        """Serves until the control connection ends, then takes everything down."""
+        """Serves until the control connection ends, or nobody comes; then takes all down."""
+        left = time.monotonic()
         try:
             while True:
-                for fd, _ in self.poll.poll():
+                events = self.poll.poll(POLL_MS if self.listens else None)
+                if self.connections:
+                    left = time.monotonic()
+                elif not events and (time.monotonic() - left > self.idle or not self._found()):
+                    return
+                for fd, _ in events:
                     if fd == self.wake_r.fileno():
                         with contextlib.suppress(BlockingIOError):
                             self.wake_r.recv(4096)
                         self._reap()
                     elif fd in self.readers:
                         self._read(self.readers[fd], fd)
-                    elif fd in self.connections and not self._serve_connection(
-                        self.connections[fd]
-                    ):
-                        return
+                    elif self.listens and fd == self.control.fileno():
+                        self._accept()
+                    elif fd in self.connections:
+                        self._serve_connection(self.connections[fd])
+                if not self.listens and self.control.fileno() < 0:
+                    return
         finally:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -180,8 +203,39 @@ class Server:
                 while True:
                     os.waitpid(-1, 0)
 
-    def _serve_connection(self, connection: Connection) -> bool:
-        """Handles what has arrived. Returns False when the control connection has ended."""
+    def _found(self) -> bool:
+        """Whether the socket's path still leads here."""
+        try:
+            return os.stat(self.path).st_ino == self._inode
+        except OSError:
+            return False
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self.control.accept()
+        except OSError:
+            return  # it has gone again
+        # The folder is its owner's alone; this is for those that it was opened to all the same.
+        _pid, uid, _gid = struct.unpack(
+            "3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        )
+        if uid != os.getuid():
+            sock.close()
+            return
+        self._greet(self._adopt(sock))
+
+    def _greet(self, connection: Connection) -> None:
+        import torch
+
+        versions = {"python": sys.version.split()[0], "torch": torch.__version__}
+        try:
+            ready = {"type": "ready", "versions": versions, "pid": os.getpid()}
+            connection.channel.send(ready, timeout=5)
+        except ProtocolError:
+            self._drop(connection)
+
+    def _serve_connection(self, connection: Connection) -> None:
+        """Handles what has arrived."""
         try:
             while connection.channel.pending():
                 msg, fds = connection.channel.recv(0)
@@ -193,8 +247,6 @@ class Server:
                             os.close(fd)
         except ProtocolError:
             self._drop(connection)
-            return connection is not self.control
-        return True
 
     def _handle(self, connection: Connection, msg: dict[str, Any], fds: list[int]) -> None:
         kind, ident = msg.get("type"), msg.get("id")
@@ -292,10 +344,11 @@ class Server:
             self.poll.register(fd, select.POLLIN)
         os.write(life_w, b"g")
 
-    def _adopt(self, sock: socket.socket) -> None:
+    def _adopt(self, sock: socket.socket) -> Connection:
         connection = Connection(Channel(sock))
         self.connections[sock.fileno()] = connection
         self.poll.register(sock.fileno(), select.POLLIN)
+        return connection
 
     def _register(self, child: Child) -> None:
         self.children[child.pid] = child
@@ -638,6 +691,8 @@ class ForkServer:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._lock = threading.RLock()
+        self._arrived = threading.Condition(self._lock)
+        self._reading = False
         self._workers: dict[int, Worker] = {}
         self._answers: dict[tuple[str, int], dict[str, Any]] = {}
         self._next = 0
@@ -735,27 +790,40 @@ class ForkServer:
                 self._lost()
 
     def _pump(self, done: Any, timeout: float | None) -> None:
-        """Reads events until ``done()``. Waits without the lock, so that other threads may send."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not done() and self.alive:
-            with self._lock:
-                if done() or not self.alive:
+        """Reads events until ``done()``. One thread reads for all, and waits without the lock."""
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            while not done() and self.alive:
+                left = min(0.1, max(deadline - time.monotonic(), 0.0))
+                if self._reading:
+                    self._arrived.wait(left)
+                else:
+                    self._reading = True
+                    try:
+                        self._read(left)
+                    finally:
+                        self._reading = False
+                        self._arrived.notify_all()
+                if left <= 0:
                     return
-                try:
-                    while self._channel.pending():
-                        msg, fds = self._channel.recv(0)
-                        for fd in fds:
-                            os.close(fd)
-                        self._dispatch(msg)
-                except ProtocolError:
-                    self._lost()
-                if done() or not self.alive:
-                    return
-            left = 0.1 if deadline is None else min(0.1, deadline - time.monotonic())
-            if left <= 0:
-                return
-            with contextlib.suppress(OSError, ValueError):
-                select.select([self._channel.fileno()], [], [], left)
+
+    def _read(self, wait: float) -> None:
+        """Takes what has arrived, or what arrives within so many seconds. Holds the lock once."""
+        if not self._channel.pending():
+            self._lock.release()
+            try:
+                with contextlib.suppress(OSError, ValueError):
+                    select.select([self._channel.fileno()], [], [], wait)
+            finally:
+                self._lock.acquire()
+        try:
+            while self.alive and self._channel.pending():
+                msg, fds = self._channel.recv(0)
+                for fd in fds:
+                    os.close(fd)
+                self._dispatch(msg)
+        except ProtocolError:
+            self._lost()
 
     def _dispatch(self, msg: dict[str, Any]) -> None:
         kind, ident = msg.get("type"), msg.get("id")
@@ -822,9 +890,13 @@ def main() -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for whoever started us
-    control = Channel.of_fd(CONTROL_FD)
+    parser = argparse.ArgumentParser(description="The fork server: see its source.")
+    parser.add_argument("--path", default="", help="of the socket, where descriptor 3 listens")
+    parser.add_argument("--idle", type=float, default=0.0, metavar="SECONDS")
+    args = parser.parse_args()
+    control = socket.socket(fileno=CONTROL_FD)
     os.set_inheritable(CONTROL_FD, False)
-    import torch
+    import torch  # noqa: F401
 
     for role, module in MODULES.items():
         if role != "referee":
@@ -837,9 +909,7 @@ def main() -> None:
         raise SystemExit(f"fork server: {tasks} threads after the imports, expected one")
     gc.collect()
     gc.freeze()
-    versions = {"python": sys.version.split()[0], "torch": torch.__version__}
-    control.send({"type": "ready", "versions": versions})
-    Server(control).serve()
+    Server(control, args.path, args.idle).serve()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ connection as its second.
 from __future__ import annotations
 
 import os
-import time
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +34,7 @@ class Referee:
         self.channel = channel
         self.server = server
         self._id: Any = None
+        self._sending = threading.Lock()
 
     def serve(self) -> None:
         """Serves until Go is gone."""
@@ -66,7 +67,6 @@ class Referee:
             "parse": self.parse,
             "inspect": self.inspect,
             "ceilings": self.ceilings,
-            "build": self.build,
             "evaluate": self.evaluate,
             "baselines": self.baselines,
             "export": self.export,
@@ -74,7 +74,8 @@ class Referee:
         }
 
     def progress(self, stage: str, note: str) -> None:
-        self.channel.send({"id": self._id, "type": "progress", "stage": stage, "note": note})
+        with self._sending:  # a candidate is built in a thread of its own
+            self.channel.send({"id": self._id, "type": "progress", "stage": stage, "note": note})
 
     def parse(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         return building.parse(
@@ -110,22 +111,6 @@ class Referee:
             int(msg.get("threads") or os.cpu_count() or 1), msg["cache_dir"]
         )
         return {**measured, "specs": ceilings.specs()}
-
-    def build(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        mode = msg.get("sandbox") or "strict"
-        start = time.monotonic()
-        built = building.build(
-            self.server,
-            msg["task"],
-            msg["candidate"],
-            msg["cache_dir"],
-            msg.get("device") or "cpu",
-            mode,
-            lambda note: self.progress("build", note),
-        )
-        built["sandbox"] = {"mode": mode, "missing": built.get("missing") or []}
-        built["cost_s"] = {"build": round(time.monotonic() - start, 4)}
-        return built
 
     def evaluate(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         torch.set_num_threads(max(1, int(msg.get("threads") or os.cpu_count() or 1) // 3))

@@ -65,7 +65,7 @@ def server():
 
 def build(server, text, folder, **more):
     return building.build(
-        server, {}, {"source": text, "language": "cpp"}, str(folder), mode="weak", **more
+        server, {"source": text, "language": "cpp"}, str(folder), mode="weak", **more
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import building
 import evaluation
 import forkserver
 import referee
@@ -105,6 +106,17 @@ AFFINE_INIT = """    def __init__(self, n):
 """
 
 
+UNBUILT = {
+    "build": {"seconds": 0.0, "cached": False, "form": "none"},
+    "status": "",
+    "reason": "",
+    "artifacts": [],
+    "normalised_hash": "",
+    "language": "cpp",
+    "missing": [],
+}
+
+
 class Judge:
     """A referee in this process, with a real fork server."""
 
@@ -150,13 +162,15 @@ class Judge:
         }
 
     def verdict(
-        self, source: str, candidate: str, level: str = "quick", **more: Any
+        self, source: str, candidate: str, level: str = "quick", *, built: bool = False, **more: Any
     ) -> dict[str, Any]:
-        more = {"time": False, "require_custom": False, "known": self.calibration(source), **more}
-        return self.referee.evaluate(self.request(source, candidate, level, more), [])["verdict"]
-
-    def built(self, source: str, candidate: str) -> dict[str, Any]:
-        return self.referee.build(self.request(source, candidate, "quick", {}), [])
+        """``built``: whether it goes to the builder first, which refuses much of what is here."""
+        more = {"time": False, "require_custom": built, "known": self.calibration(source), **more}
+        request = self.request(source, candidate, level, more)
+        with pytest.MonkeyPatch.context() as m:
+            if not built:
+                m.setattr(building, "build", lambda *_: UNBUILT)
+            return self.referee.evaluate(request, [])["verdict"]
 
 
 @pytest.fixture(scope="module")
@@ -285,6 +299,30 @@ def test_other_parameter_names_need_a_loader(judge: Judge) -> None:
     assert v["status"] == "certified", v["reason"]
 
 
+def test_nan_that_comes_of_infinity_is_no_gate(judge: Judge) -> None:
+    source = (
+        HEAD
+        + """class Model(nn.Module):
+    def forward(self, x):
+        return nn.functional.hardswish(x)
+
+def get_inputs():
+    return [2 * torch.randn(64, 96)]
+
+def get_init_inputs():
+    return []
+"""
+    )
+    # Eager's hardswish of -Inf is -Inf * 0, NaN.
+    cases = "y = torch.where(x >= 3, x, torch.where(x <= -3, torch.zeros_like(x), x * (x + 3) / 6))"
+    v = judge.verdict(source, model_new(f"{cases}\nreturn y"))
+    assert v["status"] == "correct", v["reason"]
+    v = judge.verdict(source, model_new(f"{cases}\nreturn torch.nan_to_num(y, posinf=torch.inf)"))
+    assert v["status"] == "wrong" and "expected NaN" in v["reason"]
+    v = judge.verdict(source, model_new(f"{cases}\nreturn y + (x - x)"))
+    assert v["status"] == "wrong" and "expected +Inf" in v["reason"]
+
+
 def test_ties_of_argmax_may_break_either_way(judge: Judge) -> None:
     source = SEVERAL.replace("torch.randn(16, 40)", "torch.randint(0, 3, (16, 40)).float()")
     last = HEAD + (
@@ -300,12 +338,10 @@ def test_ties_of_argmax_may_break_either_way(judge: Judge) -> None:
 
 
 def test_native_code_is_built_traced_and_certified_as_exported(judge: Judge) -> None:
-    built = judge.built(SCALED, NATIVE)
-    assert built["status"] == "", built["reason"]
-    v = judge.verdict(SCALED, NATIVE, build=built, require_custom=True)
+    v = judge.verdict(SCALED, NATIVE, built=True)
     assert v["status"] == "correct", v["reason"]
     assert v["metrics"]["custom_calls"] == 1 and v["work"]["custom"] > 0
-    v = judge.verdict(SCALED, NATIVE, "certify", build=built, require_custom=True)
+    v = judge.verdict(SCALED, NATIVE, "certify", built=True)
     assert v["status"] == "certified", v["reason"]
     assert "_kernelwright_loader" in v["exported"] and len(v["exported_sha256"]) == 64
 
@@ -315,23 +351,33 @@ def test_work_that_custom_code_does_not_do_is_rejected(judge: Judge) -> None:
         "lib.affine(x, self.weight, self.bias, y, x.shape[0], x.shape[1])\n        return y",
         "return torch.relu(x * self.weight + self.bias)",
     )
-    v = judge.verdict(SCALED, idle, build=judge.built(SCALED, idle), require_custom=True)
+    v = judge.verdict(SCALED, idle, built=True)
     assert v["status"] == "rejected" and "aten.mul" in v["reason"]
-    v = judge.verdict(SCALED, eager(SCALED), require_custom=True)
+    v = judge.verdict(SCALED, eager(SCALED), built=True)
     assert v["status"] == "rejected"
+
+
+@pytest.mark.parametrize("calibrated", [False, True], ids=["new task", "known task"])
+def test_what_does_not_compile_is_the_candidates_fault(judge: Judge, calibrated: bool) -> None:
+    bad = NATIVE.replace("i < rows; i++", "i < rows; i++ +", 1)
+    known = judge.calibration(SCALED) if calibrated else {}
+    v = judge.verdict(SCALED, bad, built=True, known=known)
+    assert v["status"] == "build_failed" and v["build"]["errors"][0]["line"] == 7
+    assert v["candidate"] and v["language"] == "cpp" and v["build"]["form"] == "native"
+    parts = {k: s for k, s in v["cost_s"].items() if k != "total"}
+    assert "build" in parts and sum(parts.values()) <= v["cost_s"]["total"] + 1e-3
+    assert ("verify" in parts) == calibrated  # calibrating waits for what compiles
 
 
 def test_out_of_bounds_beside_the_input_is_found(judge: Judge) -> None:
     bad = NATIVE.replace("= v < 0 ? 0 : v;", "= v < 0 ? 0 : v; ((float*)x)[rows * n] = 1;")
-    v = judge.verdict(SCALED, bad, build=judge.built(SCALED, bad))
+    v = judge.verdict(SCALED, bad, built=True)
     assert v["status"] == "wrong" and "outside" in v["reason"]
 
 
 def test_timed(judge: Judge) -> None:
-    built = judge.built(SCALED, NATIVE)
     ceilings = {"memory_gbs": 10.0, "cache_gbs": 20.0, "fp32_gflops": 50.0, "call_us": 1.0}
     more = {
-        "build": built,
         "known": judge.calibration(SCALED),
         "want_baselines": ["eager"],
         "ceilings": ceilings,
@@ -359,7 +405,7 @@ def test_the_golden_request_is_an_evaluation() -> None:
     assert (e.level, e.threads, e.sandbox) == ("quick", 2, "strict")
     assert e.source == "class ModelNew: ...\n"
     assert e.known["baselines"] == {"eager": 1}
-    assert e.build["normalised_hash"] == "aa11"
+    assert e.request["candidate"]["language"] == "cpp" and e.request["cache_dir"]
     for name in ("precision", "want_baselines", "ceilings", "specs", "harness"):
         assert e.request[name]
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from process_layer import ask, obedient_server
@@ -274,6 +275,17 @@ def test_a_worker_ends_with_its_channel(server):
     w = server.spawn("candidate", {"sandbox": "weak"})
     w.channel.close()
     assert w.wait(20).code == 0
+
+
+def test_threads_share_a_connection(server):
+    def life(code: int) -> int | None:
+        w = server.spawn("candidate", {"sandbox": "weak"})
+        w.channel.send({"code": f"import os; os._exit({code})"})
+        return w.wait(30).code
+
+    codes = list(range(1, 13))
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(life, codes)) == codes
 
 
 def test_spawning_is_fast_and_leaves_nothing(server):

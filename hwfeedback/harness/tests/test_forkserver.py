@@ -1,0 +1,108 @@
+"""A fork server that is kept warm: it listens, serves who connects, and goes when nobody does."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+from process_layer import HARNESS, OBEDIENT, ask
+
+import forkserver
+from protocol import Channel, Closed
+
+Start = Callable[[float], subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> str:
+    return str(tmp_path / "socket")
+
+
+@pytest.fixture
+def start(tmp_path: pathlib.Path, path: str) -> Iterator[Start]:
+    """Starts a server that listens and ends after so many seconds without a connection."""
+    harness = tmp_path / "harness"
+    shutil.copytree(HARNESS, harness, ignore=shutil.ignore_patterns("tests", "__pycache__"))
+    for role in ("reference", "candidate", "builder"):
+        (harness / f"worker_{role}.py").write_text(OBEDIENT)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(idle: float) -> subprocess.Popen[bytes]:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(path)
+        listener.listen()
+        script = [str(harness / "forkserver.py"), "--path", path, "--idle", str(idle)]
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-B", *script],
+            stdin=subprocess.DEVNULL,
+            preexec_fn=lambda: os.dup2(listener.fileno(), forkserver.CONTROL_FD),
+            pass_fds=[forkserver.CONTROL_FD, listener.fileno()],
+        )
+        listener.close()
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait(20)
+
+
+def connect(path: str, process: subprocess.Popen[bytes]) -> forkserver.ForkServer:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(path)
+    channel = Channel(sock)
+    ready, _ = channel.recv(60)
+    assert ready["type"] == "ready" and ready["pid"] == process.pid
+    assert ready["versions"]["torch"]
+    return forkserver.ForkServer(channel)
+
+
+def test_connections_come_and_go(start: Start, path: str) -> None:
+    process = start(600)
+    first, second = connect(path, process), connect(path, process)
+    with second.spawn("candidate", {"sandbox": "weak"}) as kept:
+        gone = first.spawn("candidate", {"sandbox": "weak"})
+        peer = gone.channel
+        first.close()
+        with pytest.raises(Closed):
+            peer.recv(20)  # it died with its connection
+        assert ask(kept, "r = 7") == 7
+        fds = "import os; r = sorted(int(f) for f in os.listdir('/proc/self/fd'))"
+        listening = ask(
+            kept,
+            f"{fds}\nimport socket\ndef listens(fd):\n"
+            "    try: return socket.socket(fileno=os.dup(fd)).getsockopt(1, 30)\n"
+            "    except OSError: return 0\nr = [fd for fd in r if listens(fd)]",
+        )
+        assert listening == []
+    third = connect(path, process)
+    assert third.ping()["threads"] == 1
+    second.close()
+    third.close()
+    assert process.poll() is None
+
+
+def test_it_ends_when_nobody_comes(start: Start, path: str) -> None:
+    process = start(0.2)
+    client = connect(path, process)
+    with client.spawn("candidate", {"sandbox": "weak"}) as w:
+        assert ask(w, "import time; time.sleep(1.5); r = 1") == 1  # longer than idle: it is used
+    client.close()
+    assert process.wait(20) == 0
+
+
+def test_it_ends_with_its_path(start: Start, path: str) -> None:
+    process = start(600)
+    client = connect(path, process)
+    os.unlink(path)
+    with client.spawn("candidate", {"sandbox": "weak"}) as w:
+        assert ask(w, "import time; time.sleep(1.5); r = 1") == 1  # who is there stays
+    client.close()
+    assert process.wait(20) == 0
