@@ -109,6 +109,9 @@ func emitCPP(p *plan, knobs schedule) string {
 	// Selects between values that may trap can then be vectorised; nothing
 	// here reads the exception flags.
 	head.WriteString("#pragma GCC optimize(\"no-trapping-math\")\n") //nolint:misspell // GCC's spelling
+	// A value that is computed twice must be the same twice: x*s - max(x*s) is
+	// not 0 at the maximum when one of the products is not rounded.
+	head.WriteString("#pragma GCC optimize(\"fp-contract=off\")\n") //nolint:misspell // GCC's spelling
 	switch v := knobs.get("vector", 8); v {
 	case 1:
 		head.WriteString("#pragma GCC optimize(\"no-tree-vectorize\")\n") //nolint:misspell // GCC's spelling

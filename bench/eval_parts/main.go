@@ -170,13 +170,13 @@ func printRows(rows []row) {
 		return !slices.ContainsFunc(rows, func(r row) bool { return len(r.cost[n]) > 0 })
 	})
 	fmt.Println("Seconds, the median of warm `quick` evaluations; `first` is the one that also finds calibration and baselines. " +
-		"`baselines` is the sentinel, eager timed again; `time` the candidate alone; `rest` is neither building nor the referee:")
+		"`build` is what is left of building after the reference has done all that it can without the candidate; `baselines` is the sentinel, eager timed again; `time` the candidate alone; `rest` is outside the referee:")
 	fmt.Println()
 	fmt.Printf("| candidate | form | verdict | eager ms | first | **whole** | %s | rest |\n", strings.Join(names, " | "))
 	fmt.Printf("|---|---|---|---:|---:|---:|%s---:|\n", strings.Repeat("---:|", len(names)))
 	for _, r := range rows {
 		whole := median(seconds(r.wall))
-		rest := whole - median(r.cost["build"]) - median(r.cost[total])
+		rest := whole - median(r.cost[total])
 		cells := make([]string, len(names))
 		for i, n := range names {
 			cells[i] = "–"

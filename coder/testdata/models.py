@@ -143,6 +143,9 @@ def cases() -> dict[str, Case]:
         "l2_normalise": lambda x: F.normalize(x, dim=1),
         "softmax": lambda x: torch.softmax(x, -1),
         "softmax_0": lambda x: torch.softmax(x, 0),
+        # Large: where a product is rounded once and once not, the two differ by far more than 1.
+        "softmax_of_large": lambda x: torch.softmax(x * 3.3e30, 1),
+        "softmax_of_large_columns": lambda x: torch.softmax(x * 3.3e30, 0),
         "log_softmax": lambda x: F.log_softmax(x, 1),
         "argmax": lambda x: torch.argmax(x, 1),
         "argmin_0": lambda x: torch.argmin(x, 0),

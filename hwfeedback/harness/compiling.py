@@ -185,6 +185,7 @@ _ERROR = re.compile(r"^source(\d+)\.cpp:(\d+):(?:\d+:)? (?:fatal )?error: (.*)$"
 _FOREIGN = re.compile(
     r"^(?:[^\s:]+:\d+:(?:\d+:)? )?(?:fatal )?error: (.*)$|.*?(undefined reference to .*)$", re.M
 )
+_OUTER = re.compile(r"loop nest|nested loops")
 _VECTOR = re.compile(r"^source(\d+)\.cpp:(\d+):\d+: (optimized|missed): +(.*)$")
 
 
@@ -217,7 +218,8 @@ def vectorisation(report: str) -> tuple[list[tuple[int, int, str]], list[tuple[i
         elif what.startswith("couldn't vectorize loop"):
             waiting = place
         elif waiting is not None:
-            if what.startswith("not vectorized:"):
+            # Of an outer loop it says no more than that there are loops within.
+            if what.startswith("not vectorized:") and not _OUTER.search(what):
                 missed[waiting] = what.removeprefix("not vectorized:").strip()
             waiting = None
     loops = [(s, n, w) for (s, n), w in sorted(done.items()) if w.startswith("loop")]

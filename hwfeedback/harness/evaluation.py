@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import threading
 import time
 import trace
 from collections.abc import Callable, Iterator, Sequence
@@ -132,15 +133,22 @@ def _fault(e: WorkerFailure, doing: str) -> Fault:
 
 
 class Costs:
-    """Seconds by part. A part within another counts for itself alone: they add up."""
+    """Seconds by part, of the thread that made it.
+
+    A part within another counts for itself alone: they add up.
+    """
 
     def __init__(self) -> None:
+        self._thread = threading.get_ident()
         self.parts: dict[str, float] = {}
         self._open: list[str] = []
         self._since = 0.0
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
+        if threading.get_ident() != self._thread:
+            yield
+            return
         self._pass()
         self._open.append(name)
         try:

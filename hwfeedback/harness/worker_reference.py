@@ -270,10 +270,13 @@ class Reference:
     def _mode(
         self, mode: str, tree: Any, inputs: list[torch.Tensor], want_sources: bool
     ) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        wide = mode == "wide" or mode.startswith("noise:")
         # Own copies: a reference that writes into its inputs must not change them for the next
         # mode.
-        inputs = [t.clone() for t in inputs]
-        wide = mode == "wide" or mode.startswith("noise:")
+        inputs = [
+            t.to(torch.float64, copy=True) if wide and t.is_floating_point() else t.clone()
+            for t in inputs
+        ]
         sources = Sources() if want_sources and wide else None
         with contextlib.ExitStack() as stack:
             if sources is not None:

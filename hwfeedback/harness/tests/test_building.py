@@ -92,6 +92,22 @@ def test_native(server, tmp_path):
     json.dumps(built)
 
 
+def test_an_outer_loop_is_not_missed(server, tmp_path):
+    text = NATIVE.replace(
+        "long long n) {",
+        """long long n) {
+  for (long long r = 0; r < 2; r++) {
+    for (long long i = 0; i < n; i++) y[i] = x[i] + r;
+    for (long long i = 0; i < n; i++) y[i] = y[i] * x[i];
+  }""",
+        1,
+    )
+    assert text != NATIVE
+    built = build(server, text, tmp_path)
+    assert built["status"] == "", built
+    assert len(built["build"]["missed"]) == 1  # the one that NATIVE has
+
+
 def test_cache_and_its_repair(server, tmp_path):
     built = build(server, NATIVE, tmp_path)
     start = time.monotonic()
