@@ -25,10 +25,11 @@ help: ## this list
 build: need-go ## bin/kernelwright
 	@CGO_ENABLED=0 go build -trimpath -o $(BIN) ./cmd/kernelwright
 
-# The history starts empty, or files that an earlier demo did would be known already.
+# Each demo drops files that were never dropped before, or the daemon would know them already. Verdicts that an earlier
+# one reached come from the cache.
 demo: build need-cxx ## the main job: four references dropped into a watched folder, until the last one is done
-	@rm -rf demo-out $(DATA)/kernelwright.db* && mkdir -p demo-out
-	@cp $(DEMO:%=examples/%.py) demo-out/
+	@rm -rf demo-out && mkdir -p demo-out
+	@for name in $(DEMO); do { cat examples/$$name.py; echo "# dropped $$(date +%s)"; } >demo-out/$$name.py; done
 	@echo "watching demo-out/: $(DEMO)"
 	@$(BIN) daemon --watch demo-out --until-idle --rounds 5 --data-dir $(DATA)
 
@@ -80,5 +81,7 @@ need-go:
 need-cxx:
 	@command -v python3 >/dev/null || { echo "Python is missing: apt install python3 python3-venv"; exit 1; }
 	@command -v $${CXX:-g++} >/dev/null || { echo "a C++ compiler is missing: apt install g++"; exit 1; }
+	@python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
+		echo "note: Python.h is missing, so torch.compile cannot be a baseline (Debian: apt install python3-dev)"
 
 .PHONY: help build demo env dev test lint lint-tools test-go test-python soak bench clean need-go need-cxx

@@ -26,7 +26,6 @@ const (
 	FlagConstantOutput     TaskFlag = "constant_output"      // the output does not vary at all
 	FlagIgnoresInput       TaskFlag = "ignores_input"        // the output does not depend on any input
 	FlagIgnoresWeights     TaskFlag = "ignores_weights"      // the output does not depend on any parameter
-	FlagStochastic         TaskFlag = "stochastic"           // two runs on the same input differ beyond rounding
 	FlagTrainModeOnly      TaskFlag = "train_mode_dependent" // evaluated in eval mode, where it is deterministic
 	FlagIllConditioned     TaskFlag = "ill_conditioned"      // one ulp on the input moves the output by over 1 %
 	FlagNonFiniteReference TaskFlag = "non_finite_reference" // the reference itself gives NaN or Inf on its base draw

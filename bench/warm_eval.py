@@ -69,6 +69,8 @@ def main() -> None:
         taken = [evaluate(args, run["path"], source) for _ in range(args.repeats)]
         seconds = statistics.median(s for s, _ in taken)
         verdicts = [v for _, v in taken]
+        if not all(v["baselines"] for v in verdicts):
+            sys.exit(f"{task['name']}: {verdicts[0]['status']}: {verdicts[0]['reason']}")
         eager = statistics.median(v["baselines"]["eager"] for v in verdicts)
         cost = {p: statistics.median(v["cost_s"].get(p, 0.0) for v in verdicts) for p in PARTS}
         rest = seconds - sum(cost.values())

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,6 +81,8 @@ func runWith(ctx context.Context, args, env []string, stdin io.Reader, stdout, s
 		return nil
 	}
 	a := &app{ctx: ctx, args: args, stdin: stdin, stdout: stdout, stderr: stderr, env: env, kong: k, flags: map[string]string{}, flagNames: map[string]string{}}
+	// A line that does not parse may still have asked for JSON.
+	a.json = slices.Contains(args, "--json")
 	if err == nil {
 		a.json, a.file = g.JSON, g.Config
 		a.collect(kctx)

@@ -56,11 +56,17 @@ func (configShowCmd) Run(a *app) error {
 }
 
 type configCheckCmd struct {
-	File string `arg:"" help:"The file to check." type:"path" predictor:"file"`
+	File string `arg:"" optional:"" help:"The file to check; else the one in force." type:"path" predictor:"file"`
 }
 
 // Run checks one file over the defaults, whatever else is in force.
 func (c configCheckCmd) Run(a *app) error {
+	if c.File == "" {
+		c.File = config.FindFile(a.file, a.getenv)
+	}
+	if c.File == "" {
+		return notFound("no settings file is in force", "name one: kernelwright config check FILE")
+	}
 	_, origins, err := config.Load(c.File)
 	if err != nil {
 		return err

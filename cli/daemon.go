@@ -48,6 +48,7 @@ func (c daemonCmd) Run(a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	w := r.worker(e)
+	w.Results.Base = daemon.Common(absolute(r.config.Watch.Folders))
 	w.Share = true
 	w.Observe = func(ev forge.Event) { logEvent(r, ev) }
 	rows := []report.Summary{}
@@ -88,6 +89,17 @@ func (c daemonCmd) Run(a *app) (err error) {
 		return a.printf("nothing new in the watched folders\n")
 	}
 	return ignoreClosed(report.Table(a.stdout, rows))
+}
+
+// absolute returns the folders as the watcher knows them.
+func absolute(folders []string) []string {
+	var out []string
+	for _, f := range folders {
+		if abs, err := daemon.CheckFolder(f); err == nil {
+			out = append(out, abs)
+		}
+	}
+	return out
 }
 
 // skipped is the folders that hold no references even where they lie within a

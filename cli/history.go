@@ -323,7 +323,7 @@ func (c historyBestCmd) Run(a *app) (err error) {
 		return notFound(fmt.Sprintf("no correct candidate of %q so far", c.Task), fmt.Sprintf("`kernelwright history show %d` has what was tried", runs[0].ID))
 	}
 	switch {
-	case c.Source:
+	case c.Source && !a.json: // the object has the source too
 		return a.printf("%s", found[0].Source)
 	case a.json:
 		return a.printJSON(map[string]any{"best": found})

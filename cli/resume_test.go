@@ -80,22 +80,41 @@ func TestAnInterruptedRunIsLikeOneThatWasNot(t *testing.T) {
 		t.Fatalf("%d rounds were recorded and %d were told", n, p.rounds())
 	}
 
-	// In the middle of a later round: that round alone is lost.
-	p = broken.start()
-	p.until(fmt.Sprintf("round %d of 5", len(first.Rounds)))
-	p.measuring()
-	p.signal(syscall.SIGKILL)
-	p.wait(-1)
-	for end := time.Now().Add(time.Minute); len(broken.processes()) > 0; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("left behind after a kill: %v", broken.processes())
+	// In the middle of a later round, by a second interrupt, which does not wait,
+	// and by a kill: that round alone is lost.
+	second := first
+	for _, how := range []struct {
+		name   string
+		end    func()
+		signal syscall.Signal
+	}{
+		{"two interrupts", func() {
+			p.signal(syscall.SIGINT)
+			p.until("a second interrupt stops at once")
+			p.signal(syscall.SIGINT)
+		}, syscall.SIGINT},
+		{"a kill", func() { p.signal(syscall.SIGKILL) }, syscall.SIGKILL},
+	} {
+		before := second
+		p = broken.start()
+		p.until("going on with run 1")
+		p.measuring()
+		how.end()
+		p.wait(-1)
+		if got := p.ProcessState.Sys().(syscall.WaitStatus).Signal(); got != how.signal {
+			t.Errorf("%s: it ended by %v", how.name, got)
 		}
+		for end := time.Now().Add(time.Minute); len(broken.processes()) > 0; time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("left behind after %s: %v", how.name, broken.processes())
+			}
+		}
+		second = broken.record()
+		if n, told := len(second.Rounds), len(before.Rounds)+p.rounds(); n < told || n > told+1 || n >= 5 {
+			t.Fatalf("after %s %d rounds were recorded and %d were told", how.name, n, told)
+		}
+		same(t, second.Rounds[:len(before.Rounds)], before.Rounds)
 	}
-	second := broken.record()
-	if n, told := len(second.Rounds), len(first.Rounds)+p.rounds(); n < told || n > told+1 || n >= 5 {
-		t.Fatalf("%d rounds were recorded and %d were told", n, told)
-	}
-	p.mustSay("going on with run 1")
 
 	p = broken.start()
 	p.wait(0, 3)
@@ -105,7 +124,6 @@ func TestAnInterruptedRunIsLikeOneThatWasNot(t *testing.T) {
 		t.Errorf("the last start told of %d rounds and added %d", got, want)
 	}
 
-	same(t, second.Rounds[:len(first.Rounds)], first.Rounds)
 	same(t, third.Rounds[:len(second.Rounds)], second.Rounds)
 	if whole.Task.Fingerprint != third.Task.Fingerprint || whole.Run.DeviceKey != third.Run.DeviceKey || whole.Run.Settings != third.Run.Settings {
 		t.Errorf("another task, device or settings: %+v and %+v", whole.Run, third.Run)
@@ -180,7 +198,9 @@ func (r runner) command(args ...string) command {
 	c := exec.Command("kernelwright", args...)
 	c.Env = append(os.Environ(), "KERNELWRIGHT_DATA_DIR="+r.data, "KERNELWRIGHT_PYTHON="+r.python, "HOME="+r.data,
 		// However busy the machine is, the round in progress is waited for.
-		"KERNELWRIGHT_DAEMON_GRACE=10m")
+		"KERNELWRIGHT_DAEMON_GRACE=10m",
+		// Nothing may be left behind, and the folder is copied.
+		"KERNELWRIGHT_EVALUATION_KEEP_WARM=0s")
 	return command{c}
 }
 

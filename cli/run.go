@@ -45,6 +45,11 @@ func (c runCmd) Run(a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	w := r.worker(e)
+	folders := make([]string, len(c.Files))
+	for i, path := range c.Files {
+		folders[i] = filepath.Dir(path)
+	}
+	w.Results.Base = daemon.Common(folders)
 	w.Observe = show.observe
 	stopNotice := context.AfterFunc(a.ctx, func() {
 		show.say(fmt.Sprintf("finishing the round, for at most %s; a second interrupt stops at once", r.config.Daemon.Grace))

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -266,7 +267,7 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 			return d.share(ctx, file, c, ended)
 		}
 	}
-	run, err := d.Worker.Enqueue(ctx, request, 0)
+	run, err := d.Worker.Enqueue(ctx, request, d.priority(path))
 	if err != nil {
 		return err
 	}
@@ -283,6 +284,18 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 	default:
 	}
 	return nil
+}
+
+// priority puts files of a folder that is named earlier before those of later
+// ones.
+func (d *Daemon) priority(path string) int {
+	folders := d.Watcher.Folders
+	for i, folder := range folders {
+		if below, err := filepath.Rel(folder, path); err == nil && filepath.IsLocal(below) {
+			return len(folders) - 1 - i
+		}
+	}
+	return 0
 }
 
 // usable reports whether a run stands for a request, and whether it has ended.

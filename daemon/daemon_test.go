@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -314,6 +315,91 @@ func TestTheSameContentIsQueuedOnce(t *testing.T) {
 	}
 	if b.hw.certify != 1 {
 		t.Errorf("%d certifications", b.hw.certify)
+	}
+}
+
+// held starts a daemon whose first evaluation waits until release is called.
+func (b *bench) held(change func(*Daemon)) (release func()) {
+	b.t.Helper()
+	b.hw.enter, b.hw.leave = make(chan struct{}), make(chan struct{})
+	b.start(change)
+	return func() {
+		close(b.hw.leave)
+		go func() {
+			for range b.hw.enter {
+			}
+		}()
+	}
+}
+
+func TestResultsGoWithARenamedFile(t *testing.T) {
+	b := newBench(t)
+	release := b.held(nil)
+	old := b.drop("a.py", "softmax")
+	<-b.hw.enter
+	renamed := filepath.Join(b.dir, "b.py")
+	if err := os.Rename(old, renamed); err != nil {
+		t.Fatal(err)
+	}
+	b.logged("one run stands for both")
+	release()
+	if done := b.next(); done.Written.Kernel != filepath.Join(b.dir, "b.best.py") {
+		t.Errorf("%+v", done.Written)
+	}
+	b.read(filepath.Join(b.dir, "b.best.py"))
+	if _, err := os.Stat(filepath.Join(b.dir, "a.best.py")); err == nil {
+		t.Error("there are results beside a file that is gone")
+	}
+	b.halt()
+	close(b.hw.enter)
+}
+
+func TestAFolderThatIsNamedFirstGoesFirst(t *testing.T) {
+	b := newBench(t)
+	urgent := t.TempDir()
+	release := b.held(func(d *Daemon) { d.Watcher.Folders = []string{urgent, b.dir} })
+	b.drop("first.py", "first")
+	<-b.hw.enter
+	b.drop("later.py", "later")
+	b.logged("later.py")
+	if err := os.WriteFile(filepath.Join(urgent, "sooner.py"), []byte("sooner"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.logged("sooner.py")
+	release()
+	var order []string
+	for range 3 {
+		order = append(order, filepath.Base(b.next().Data.Run.Path))
+	}
+	if !slices.Equal(order, []string{"first.py", "sooner.py", "later.py"}) {
+		t.Errorf("%v", order)
+	}
+	b.halt()
+	close(b.hw.enter)
+}
+
+func TestResultsOfOneNameAreKeptApart(t *testing.T) {
+	b := newBench(t)
+	out := t.TempDir()
+	b.start(func(d *Daemon) { d.Worker.Results.Folder, d.Worker.Results.Base = out, b.dir })
+	for _, name := range []string{"softmax.py", "deep/softmax.py"} {
+		b.drop(name, "softmax of "+name)
+		b.next()
+		b.read(filepath.Join(out, filepath.Dir(name), "softmax.best.py"))
+	}
+	for _, tt := range []struct {
+		folders []string
+		want    string
+	}{
+		{nil, ""},
+		{[]string{"/a/b"}, "/a/b"},
+		{[]string{"/a/b/", "/a/b/c/d"}, "/a/b"},
+		{[]string{"/a/b/c", "/a/bc/d"}, "/a"},
+		{[]string{"/a", "/b"}, "/"},
+	} {
+		if got := Common(tt.folders); got != tt.want {
+			t.Errorf("%v: %q", tt.folders, got)
+		}
 	}
 }
 

@@ -48,7 +48,7 @@ func AcquireLock(folder string, args []string, now time.Time) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := flock(file); err != nil {
 		defer file.Close()
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, fmt.Errorf("locking %s: %w", file.Name(), err)
@@ -73,6 +73,19 @@ func AcquireLock(folder string, args []string, now time.Time) (*Lock, error) {
 	}
 	return &Lock{file: file}, nil
 }
+
+// flock takes the lock, or gives up after glimpse: those who only ask whether
+// somebody holds it hold it for an instant themselves.
+func flock(file *os.File) error {
+	for end := time.Now().Add(glimpse); ; time.Sleep(glimpse / 20) {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil || !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+const glimpse = 200 * time.Millisecond
 
 // Release lets go of the folder. It may be called twice.
 func (l *Lock) Release() error {

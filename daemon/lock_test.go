@@ -27,5 +27,11 @@ func TestOneProcessADataFolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Who only looked is waited for.
+	time.AfterFunc(glimpse/10, func() { l.Release() })
+	l, err = AcquireLock(dir, nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
 	l.Release()
 }

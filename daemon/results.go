@@ -15,7 +15,10 @@ import (
 // Results writes what a run came to as files.
 type Results struct {
 	// Folder is where; empty: beside the reference.
-	Folder   string
+	Folder string
+	// Base is what references lie below: in Folder results keep the path from
+	// there, so that two references of one name do not share their files.
+	Base     string
 	Markdown bool
 	HTML     bool
 }
@@ -40,11 +43,16 @@ func (w Written) Report() string {
 // whole or not at all, and one that fails does not keep the others from being
 // written; the record has everything, so nothing is lost.
 func (r Results) Write(path string, d report.Data) (Written, error) {
-	dir := r.Folder
-	if dir == "" {
-		dir = filepath.Dir(path)
-	} else if err := os.MkdirAll(dir, 0o755); err != nil {
-		return Written{}, writeError(dir, err)
+	dir := filepath.Dir(path)
+	if r.Folder != "" {
+		below, err := filepath.Rel(r.Base, dir)
+		if r.Base == "" || err != nil || !filepath.IsLocal(below) {
+			below = "."
+		}
+		dir = filepath.Join(r.Folder, below)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return Written{}, writeError(dir, err)
+		}
 	}
 	base := filepath.Join(dir, stem(path))
 	var out Written
@@ -85,6 +93,28 @@ func (r Results) Write(path string, d report.Data) (Written, error) {
 		}
 	}
 	return out, errors.Join(errs...)
+}
+
+// Common returns the deepest folder that holds all these folders.
+func Common(folders []string) string {
+	if len(folders) == 0 {
+		return ""
+	}
+	base := filepath.Clean(folders[0])
+	for _, f := range folders[1:] {
+		for {
+			below, err := filepath.Rel(base, f)
+			if err == nil && filepath.IsLocal(below) {
+				break
+			}
+			if parent := filepath.Dir(base); parent != base {
+				base = parent
+				continue
+			}
+			return ""
+		}
+	}
+	return base
 }
 
 func stem(path string) string {

@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -416,15 +417,7 @@ func (w *Worker) write(ctx context.Context, d report.Data) (Written, error) {
 	}
 	var first Written
 	var errs []error
-	for i, path := range paths {
-		if path == "" {
-			continue
-		}
-		if w.Results.Folder == "" {
-			if _, err := os.Stat(filepath.Dir(path)); err != nil && i > 0 {
-				continue // a copy whose folder has gone
-			}
-		}
+	for i, path := range standing(paths) {
 		written, err := w.Results.Write(path, d)
 		errs = append(errs, err)
 		if i == 0 {
@@ -432,6 +425,22 @@ func (w *Worker) write(ctx context.Context, d report.Data) (Written, error) {
 		}
 	}
 	return first, errors.Join(errs...)
+}
+
+// standing returns the references that are still there. Where one was renamed
+// its results go with it; where all are gone they go to where the first was.
+func standing(paths []string) []string {
+	there := slices.DeleteFunc(slices.Clone(paths), func(path string) bool {
+		if path == "" {
+			return true
+		}
+		_, err := os.Stat(path)
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	if len(there) == 0 {
+		return slices.DeleteFunc(paths[:1], func(path string) bool { return path == "" })
+	}
+	return there
 }
 
 func (w *Worker) attempts() int {

@@ -44,7 +44,7 @@ const (
 	parseTimeout    = time.Minute
 	inspectTimeout  = 5 * time.Minute
 	ceilingsTimeout = 3 * time.Minute
-	quickTimeout    = 30 * time.Minute // building takes up to 10, and the first one on a machine measures all baselines
+	quickTimeout    = 30 * time.Minute // building.py gives up after 10, and the first one on a machine measures all baselines
 	certifyTimeout  = time.Hour
 	exportTimeout   = time.Minute
 	doctorTimeout   = 2 * time.Minute
@@ -194,6 +194,9 @@ func Open(ctx context.Context, o Options, cache Cache, leases Leaser) (*Evaluato
 	if err != nil {
 		return nil, err
 	}
+	if !env.Headers {
+		o.Log.Warn("Python.h is missing: torch.compile is no baseline, and load_inline candidates cannot be built", "hint", "Debian, Ubuntu: apt install python3-dev")
+	}
 	h, err := embedded()
 	if err != nil {
 		return nil, infrastructure("open", err)
@@ -207,7 +210,7 @@ func Open(ctx context.Context, o Options, cache Cache, leases Leaser) (*Evaluato
 		return startForkServer(ctx, env.Interpreter, folder, vars, o.Log)
 	}
 	if o.KeepWarm > 0 && o.Sandbox == "strict" {
-		start = warmServers{filepath.Join(o.DataDir, "warm"), env.Interpreter, folder, vars, o.KeepWarm}.first(start, o.Log)
+		start = warmServers{filepath.Join(o.DataDir, "warm"), env, folder, vars, o.KeepWarm}.first(start, o.Log)
 	}
 	return open(ctx, &Evaluator{options: o, env: env, harness: h, cache: cache, leases: leases}, start)
 }
@@ -271,8 +274,9 @@ func (e *Evaluator) Versions() map[string]string {
 	return v
 }
 
-// Close ends all processes and waits for them. Requests that still run fail.
-// It may be called more than once.
+// Close ends all processes and waits for them; with KeepWarm one stays, and
+// the others end in their own time. Requests that still run fail. It may be
+// called more than once.
 func (e *Evaluator) Close() error {
 	e.close.Do(e.super.close)
 	return nil

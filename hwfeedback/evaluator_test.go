@@ -78,7 +78,7 @@ func (b bench) count(kind string) int {
 	return len(content)
 }
 
-var aTask = kernelwright.Task{Fingerprint: "task", Name: "relu", Source: "reference", Flags: []kernelwright.TaskFlag{kernelwright.FlagStochastic}}
+var aTask = kernelwright.Task{Fingerprint: "task", Name: "relu", Source: "reference", Flags: []kernelwright.TaskFlag{kernelwright.FlagIllConditioned}}
 
 func (b bench) evaluate(source string, level kernelwright.Level) kernelwright.Verdict {
 	b.t.Helper()
@@ -319,7 +319,7 @@ func TestInspect(t *testing.T) {
 		t.Fatal(err)
 	}
 	if task.Name != "relu" || task.Source != "some reference" || task.Fingerprint != "some reference" || task.Operations != 7 ||
-		string(task.Graph) != `{"nodes":[]}` || !task.HasFlag(kernelwright.FlagStochastic) {
+		string(task.Graph) != `{"nodes":[]}` || !task.HasFlag(kernelwright.FlagIllConditioned) {
 		t.Errorf("got %+v", task)
 	}
 	again, err := b.Inspect(t.Context(), "other", "some   reference")

@@ -48,7 +48,7 @@ type message struct {
 
 	// ready
 	Versions map[string]string `json:"versions"`
-	// spawned, exited, failed
+	// ready, spawned, exited, failed
 	PID     int    `json:"pid"`
 	Code    *int   `json:"code"`
 	Signal  *int   `json:"signal"`

@@ -49,7 +49,7 @@ type forkServer struct {
 	pid      int
 	said     func() string // the end of what it printed
 	dead     chan struct{} // closed when it no longer answers
-	gone     chan struct{} // closed when it was reaped and its group killed
+	gone     chan struct{} // closed when it was reaped and its group killed; of a warm one, when it no longer answers
 	stopOnce sync.Once
 	tasks    sync.WaitGroup
 
@@ -97,7 +97,7 @@ func startForkServer(ctx context.Context, python, harness string, env []string, 
 	})
 	f.tasks.Go(func() { f.reap(stderr, stderrDone) })
 
-	if err := f.greet(ctx); err != nil {
+	if err := f.greet(ctx, readyTimeout); err != nil {
 		// Nothing was forked yet, so nothing needs an orderly end. One that has
 		// closed the conversation is dying, and its last words are worth the wait.
 		if !errors.Is(err, errClosed) {
@@ -127,9 +127,9 @@ func newForkServer(control *channel) *forkServer {
 
 // greet waits for the server's first word, and has its events read from then
 // on. After an error it is dead.
-func (f *forkServer) greet(ctx context.Context) error {
+func (f *forkServer) greet(ctx context.Context, timeout time.Duration) error {
 	stop := context.AfterFunc(ctx, f.control.interrupt)
-	ready, files, err := f.control.recv(ctx, time.Now().Add(readyTimeout))
+	ready, files, err := f.control.recv(ctx, time.Now().Add(timeout))
 	closeAll(files)
 	if !stop() && err == nil { // interrupted between the message and here
 		err = context.Cause(ctx)
@@ -470,6 +470,7 @@ func (s *supervisor) request(ctx context.Context, kind string, body any, timeout
 		}
 		s.log.Warn("the referee reported an error", "request", kind, "kind", remote.Kind, "message", remote.Message, "traceback", remote.Traceback)
 		s.discard()
+		s.doubt()
 		return nil, infrastructure(kind, remote)
 	}
 	switch {
@@ -491,6 +492,9 @@ func (s *supervisor) request(ctx context.Context, kind string, body any, timeout
 	}
 	s.log.Debug("the referee is killed", "request", kind, "reason", err)
 	s.discard()
+	if ctx.Err() == nil {
+		s.doubt()
+	}
 	return nil, err
 }
 
@@ -537,6 +541,7 @@ func (s *supervisor) ensure(ctx context.Context) error {
 				return &startError{err}
 			}
 			s.server = server
+			fresh = server.cmd != nil // one that was there before may be sick: once more, then
 		}
 		r, err := s.server.spawnReferee(ctx, s.config)
 		if err != nil {
@@ -559,6 +564,14 @@ func (s *supervisor) discard() {
 	obeyed := s.referee.kill()
 	s.referee = nil
 	if !obeyed {
+		s.drop()
+	}
+}
+
+// doubt leaves a server that was kept warm after a failure: who comes next
+// shall start with one of its own.
+func (s *supervisor) doubt() {
+	if s.server != nil && s.server.cmd == nil {
 		s.drop()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -26,11 +27,15 @@ import (
 // when nobody was connected for a while or when its socket is gone.
 type warmServers struct {
 	folder  string
-	python  string
+	python  pythonEnv
 	harness string
 	env     []string
 	idle    time.Duration
 }
+
+// warmReady is how long a server that was there before may take to answer; one
+// that is being started has readyTimeout.
+const warmReady = 10 * time.Second
 
 // first returns a start that takes a warm server the first time. Who asks
 // again has lost it, or does not trust it any more: that one is retired.
@@ -51,18 +56,25 @@ func (w warmServers) first(start func(context.Context) (*forkServer, error), log
 	}
 }
 
-// name tells servers apart that are not each other's equals: by interpreter,
-// harness and environment, and by what a process inherits from its terminal.
+// name tells servers apart that are not each other's equals: by what they have
+// imported, by harness, environment and compiler, and by what a process
+// inherits from whoever starts it.
 func (w warmServers) name() string {
 	h := sha256.New()
-	fmt.Fprintln(h, w.python, w.harness, os.Getuid(), affinity())
+	fmt.Fprintln(h, w.python, w.harness, w.idle, os.Getuid(), affinity())
 	for _, v := range w.env {
 		fmt.Fprintln(h, v)
 	}
+	compiler, _ := exec.LookPath("g++") // none is a name too
+	fmt.Fprintln(h, compiler)
 	for _, path := range []string{"/proc/self/cgroup", "/proc/self/limits"} {
 		if b, err := os.ReadFile(path); err == nil {
 			h.Write(b)
 		}
+	}
+	for _, space := range []string{"cgroup", "ipc", "mnt", "net", "pid", "user"} {
+		link, _ := os.Readlink("/proc/self/ns/" + space)
+		fmt.Fprintln(h, link)
 	}
 	if nice, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil {
 		fmt.Fprintln(h, nice)
@@ -77,6 +89,9 @@ func (w warmServers) path(suffix string) string { return filepath.Join(w.folder,
 // connection, and leaves the server.
 func (w warmServers) connect(ctx context.Context) (*forkServer, error) {
 	if err := os.MkdirAll(w.folder, 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(w.folder, 0o700); err != nil {
 		return nil, err
 	}
 	// Two that start at once share one server.
@@ -99,17 +114,32 @@ func (w warmServers) connect(ctx context.Context) (*forkServer, error) {
 		case <-time.After(firstLeasePoll):
 		}
 	}
-	if f, err := w.dial(ctx); err == nil || ctx.Err() != nil {
+	if f, err := w.dial(ctx, warmReady); err == nil || ctx.Err() != nil {
 		return f, err
 	}
+	w.sweep()
 	if err := w.start(); err != nil {
 		return nil, err
 	}
-	f, err := w.dial(ctx)
+	f, err := w.dial(ctx, readyTimeout)
 	if err != nil {
 		w.retire()
+		if said := fileTail(w.path(".log"), 0); said != "" {
+			err = &harnessError{what: "the Python fork server did not start", err: err, output: said}
+		}
 	}
 	return f, err
+}
+
+// sweep removes what servers that have ended left.
+func (w warmServers) sweep() {
+	logs, _ := filepath.Glob(filepath.Join(w.folder, "*.log"))
+	for _, log := range logs {
+		stem := strings.TrimSuffix(log, ".log")
+		if _, err := os.Lstat(stem + ".sock"); errors.Is(err, fs.ErrNotExist) && log != w.path(".log") {
+			_, _ = os.Remove(log), os.Remove(stem+".lock")
+		}
+	}
 }
 
 // short is the socket's name in as few bytes as a socket's address allows,
@@ -122,7 +152,7 @@ func (w warmServers) short() (string, *os.File, error) {
 	return "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + filepath.Base(w.path(".sock")), dir, nil
 }
 
-func (w warmServers) dial(ctx context.Context) (*forkServer, error) {
+func (w warmServers) dial(ctx context.Context, timeout time.Duration) (*forkServer, error) {
 	address, dir, err := w.short()
 	if err != nil {
 		return nil, err
@@ -133,13 +163,38 @@ func (w warmServers) dial(ctx context.Context) (*forkServer, error) {
 		return nil, err
 	}
 	f := newForkServer(&channel{conn})
-	f.gone = f.dead // it is not ours to reap
-	f.said = func() string { return fileTail(w.path(".log")) }
-	if err := f.greet(ctx); err != nil {
+	f.gone = f.dead  // it is not ours to reap
+	var before int64 // what it printed for others
+	if info, err := os.Stat(w.path(".log")); err == nil {
+		before = info.Size()
+	}
+	f.said = func() string { return fileTail(w.path(".log"), before) }
+	if err = ours(conn); err == nil {
+		err = f.greet(ctx, timeout)
+	}
+	if err != nil {
 		f.control.close()
-		return nil, f.explain("the Python fork server did not answer", err)
+		return nil, err
 	}
 	return f, nil
+}
+
+// ours checks that whoever listens is this user's.
+func ours(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	if cerr := raw.Control(func(fd uintptr) {
+		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); cerr != nil {
+		return cerr
+	}
+	if err == nil && int(peer.Uid) != os.Getuid() {
+		err = fmt.Errorf("the socket is user %d's", peer.Uid)
+	}
+	return err
 }
 
 // start leaves a server running that listens. That it came up shows when it
@@ -167,14 +222,14 @@ func (w warmServers) start() error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(w.python, "-I", "-B", filepath.Join(w.harness, "forkserver.py"),
+	cmd := exec.Command(w.python.Interpreter, "-I", "-B", filepath.Join(w.harness, "forkserver.py"),
 		"--path", w.path(".sock"), "--idle", strconv.FormatFloat(w.idle.Seconds(), 'f', -1, 64))
 	cmd.Env, cmd.Dir = w.env, w.harness
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{socket} // descriptor 3
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", w.python, err)
+		return fmt.Errorf("start %s: %w", w.python.Interpreter, err)
 	}
 	return cmd.Process.Release()
 }
@@ -183,16 +238,17 @@ func (w warmServers) start() error {
 // connected have gone.
 func (w warmServers) retire() { _ = os.Remove(w.path(".sock")) }
 
-// fileTail returns the end of what a server printed.
-func fileTail(path string) string {
+// fileTail returns the end of what a server has printed since the file was as
+// long as before.
+func fileTail(path string, before int64) string {
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > stderrTail {
-		_, _ = f.Seek(-stderrTail, io.SeekEnd)
+	if info, err := f.Stat(); err == nil {
+		before = max(before, info.Size()-stderrTail)
 	}
-	b, _ := io.ReadAll(io.LimitReader(f, stderrTail))
+	b, _ := io.ReadAll(io.NewSectionReader(f, before, stderrTail))
 	return strings.ToValidUTF8(strings.TrimSpace(string(b)), "\ufffd")
 }

@@ -58,7 +58,7 @@ func TestServerIsKeptWarm(t *testing.T) {
 	}
 	second.Close()
 	if other := openWarm(t, Options{DataDir: data, Sandbox: "weak"}, cache); serverOf(other) == server {
-		t.Error("a weak sandbox can reach the server's socket")
+		t.Error("a weak sandbox shares a server that listens")
 	} else {
 		other.Close()
 	}
@@ -105,7 +105,7 @@ func TestWarmServerThatDoesNotStart(t *testing.T) {
 	if err := os.WriteFile(python, []byte("#!/bin/sh\necho 'ImportError: no torch here' >&2\nexit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	w := warmServers{filepath.Join(dir, "warm"), python, dir, nil, time.Minute}
+	w := warmServers{filepath.Join(dir, "warm"), pythonEnv{Interpreter: python}, dir, nil, time.Minute}
 	_, err := w.connect(t.Context())
 	var said *harnessError
 	if !errors.As(err, &said) || !strings.Contains(said.output, "no torch here") {

@@ -125,7 +125,6 @@ var flagTexts = map[kernelwright.TaskFlag]string{
 	kernelwright.FlagConstantOutput:     "the reference's output does not vary at all: a program that ignores its work could look right",
 	kernelwright.FlagIgnoresInput:       "the reference's output does not depend on any input: a program that ignores them could look right",
 	kernelwright.FlagIgnoresWeights:     "the reference's output does not depend on any parameter",
-	kernelwright.FlagStochastic:         "two runs of the reference on the same input differ beyond rounding",
 	kernelwright.FlagTrainModeOnly:      "the reference behaves differently in train mode; it was evaluated in eval mode, where it is deterministic",
 	kernelwright.FlagIllConditioned:     "the reference is ill-conditioned: the last bit of an input moves the output by over 1 %",
 	kernelwright.FlagNonFiniteReference: "the reference itself gives NaN or infinity on its own inputs",

@@ -31,6 +31,9 @@ func Table(w io.Writer, rows []Summary) error {
 			Milliseconds(s.Baseline["eager"]), Milliseconds(s.Baseline["compile"]), Milliseconds(s.Baseline["max-autotune"]),
 			Speedup(s.Speedup), against, Percent(s.Headroom), Line(path),
 		})
+		if s.Speedup != nil && s.Speedup.High < 1 {
+			notes = append(notes, fmt.Sprintf("%s: slower than %s, which is the better choice", Line(s.Task), Line(s.Speedup.Against)))
+		}
 		for _, f := range s.Flags {
 			notes = append(notes, fmt.Sprintf("! %s: %s", Line(s.Task), FlagText(f)))
 		}

@@ -28,10 +28,11 @@ from artifacts import LOAD_INLINE, NATIVE, inline_key, native_key
 from forkserver import ForkServer, Worker
 from protocol import Closed, ProtocolError, Timeout
 
-RULES = "1"  # changes when the same candidate would build to something else
+RULES = "2"  # changes when the same candidate would build to something else
 IMPORT_TIMEOUT = 60.0
 PARSE_TIMEOUT = 20.0
 COMPILE_TIMEOUT = compiling.COMPILE_TIMEOUT * 2 + 20
+BUILD_TIMEOUT = 600.0  # of all objects of a candidate
 MAX_OBJECTS = 16  # in one candidate
 MAX_BYTES = 256 << 20  # of one object
 MAX_HEADER = 1 << 30
@@ -199,6 +200,7 @@ def _build(
             return  # nothing to build: importing it is the candidate worker's business
         requests = _recorded(worker, text)
     result["build"]["form"] = NATIVE if any(r["kind"] == NATIVE for r in requests) else LOAD_INLINE
+    end = time.monotonic() + BUILD_TIMEOUT
     compiler: Worker | None = None
     reports: list[dict[str, Any]] = []
     try:
@@ -210,7 +212,10 @@ def _build(
                     _maybe_warm(server, cache_dir, request["flags"], mode)
                 if compiler is None:
                     compiler = _compiler(server, cache_dir, request["kind"], mode)
-                artifact = _compile(compiler, cache_dir, request, text)
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise _Failed("timed_out", f"building it takes longer than {BUILD_TIMEOUT:g} s")
+                artifact = _compile(compiler, cache_dir, request, text, min(left, COMPILE_TIMEOUT))
             reports.append(artifact.pop("report"))
             result["artifacts"].append(artifact)
     finally:
@@ -307,8 +312,10 @@ def _checked(raw: Any) -> dict[str, Any]:
     return {"kind": LOAD_INLINE, **request, "request": inline_key(request)}
 
 
-def _compile(worker: Worker, cache_dir: str, request: dict[str, Any], text: str) -> dict[str, Any]:
-    answer, fds = _ask(worker, {"op": "compile", "request": request}, COMPILE_TIMEOUT)
+def _compile(
+    worker: Worker, cache_dir: str, request: dict[str, Any], text: str, timeout: float
+) -> dict[str, Any]:
+    answer, fds = _ask(worker, {"op": "compile", "request": request}, timeout)
     try:
         if isinstance(answer, str):
             raise _Failed(

@@ -8,9 +8,9 @@ killed with all its descendants.
 Whoever holds a connection may spawn. Descriptor 3 is the first connection; when its peer goes,
 everything goes. Where descriptor 3 listens instead, the server is kept warm for whoever connects:
 what was spawned over a connection goes with it, and the server goes when nobody has been connected
-for ``--idle`` seconds, or nobody could connect any more because the socket's path is gone. Every
-connection begins with {"type": "ready", "versions", "pid"}. Requests and events on a connection
-(see protocol.schema.json):
+for ``--idle`` seconds, or nobody could connect any more because the socket's path is gone. These
+connections begin with {"type": "ready", "versions", "pid"}; a referee's does not. Requests and
+events on a connection (see protocol.schema.json):
 
     {"type": "spawn", "id", "role", "settings", "config"?}, fds = [worker's socket, ...the worker's
         own]
@@ -166,6 +166,7 @@ class Server:
         signal.set_wakeup_fd(self.wake_w.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         if self.listens:
+            control.setblocking(False)
             self.poll.register(control.fileno(), select.POLLIN)
         else:
             self._greet(self._adopt(control))
@@ -174,8 +175,9 @@ class Server:
         """Serves until the control connection ends, or nobody comes; then takes all down."""
         left = time.monotonic()
         try:
-            while True:
-                events = self.poll.poll(POLL_MS if self.listens else None)
+            while self.listens or self.control.fileno() >= 0:
+                waits = self.listens and not self.connections
+                events = self.poll.poll(POLL_MS if waits else None)
                 if self.connections:
                     left = time.monotonic()
                 elif not events and (time.monotonic() - left > self.idle or not self._found()):
@@ -191,9 +193,9 @@ class Server:
                         self._accept()
                     elif fd in self.connections:
                         self._serve_connection(self.connections[fd])
-                if not self.listens and self.control.fileno() < 0:
-                    return
         finally:
+            if self.listens and self._found():
+                os.unlink(self.path)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for child in list(self.children.values()):
@@ -739,7 +741,8 @@ class ForkServer:
             ours.send({"type": "start", "config": config}, fds)
         answer = self._answer("spawned", worker._id, timeout)
         if answer is None or answer["type"] == "failed":
-            self._workers.pop(worker._id, None)
+            with self._lock:
+                self._workers.pop(worker._id, None)
             ours.close()
             if answer is None and self.alive:
                 self._send({"type": "kill", "id": worker._id})

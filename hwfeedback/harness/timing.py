@@ -49,7 +49,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -393,8 +393,13 @@ class Timing:
         with ThreadPoolExecutor(1) as beside:
             spawning = beside.submit(self._spawn_baseline, EAGER)
             cached = self.records.get(EAGER)
-            if cached is not None:  # drawing and starting a process keep one core busy each
-                self._size(1e6 * cached["measurement"]["median_ms"], float(cached["window_ns"]))
+            try:
+                if cached is not None:  # drawing and starting a process keep one core busy each
+                    self._size(1e6 * cached["measurement"]["median_ms"], float(cached["window_ns"]))
+            except BaseException:
+                with suppress(Exception):
+                    spawning.result().kill()
+                raise
             worker = spawning.result()
         try:
             if cached is None:

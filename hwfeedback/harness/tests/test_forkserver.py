@@ -89,6 +89,22 @@ def test_connections_come_and_go(start: Start, path: str) -> None:
     assert process.poll() is None
 
 
+def test_it_ends_when_its_starter_is_gone_before_it_is_ready() -> None:
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-B", str(HARNESS / "forkserver.py")],
+        stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: os.dup2(theirs.fileno(), forkserver.CONTROL_FD),
+        pass_fds=[forkserver.CONTROL_FD, theirs.fileno()],
+    )
+    theirs.close()
+    ours.close()
+    try:
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+
+
 def test_it_ends_when_nobody_comes(start: Start, path: str) -> None:
     process = start(0.2)
     client = connect(path, process)
@@ -96,6 +112,7 @@ def test_it_ends_when_nobody_comes(start: Start, path: str) -> None:
         assert ask(w, "import time; time.sleep(1.5); r = 1") == 1  # longer than idle: it is used
     client.close()
     assert process.wait(20) == 0
+    assert not os.path.exists(path)
 
 
 def test_it_ends_with_its_path(start: Start, path: str) -> None:

@@ -317,10 +317,25 @@ def get_init_inputs():
     cases = "y = torch.where(x >= 3, x, torch.where(x <= -3, torch.zeros_like(x), x * (x + 3) / 6))"
     v = judge.verdict(source, model_new(f"{cases}\nreturn y"))
     assert v["status"] == "correct", v["reason"]
+    # With indices the reference computes everything for every family, in memory taken again.
+    more = "x.argmax(-1), (x > 0).sum(-1)"
+    both = source.replace("hardswish(x)", f"hardswish(x), {more}")
+    for level, status in (("quick", "correct"), ("certify", "certified")):
+        v = judge.verdict(both, model_new(f"{cases}\nreturn y, {more}"), level)
+        assert v["status"] == status, v["reason"]
     v = judge.verdict(source, model_new(f"{cases}\nreturn torch.nan_to_num(y, posinf=torch.inf)"))
     assert v["status"] == "wrong" and "expected NaN" in v["reason"]
     v = judge.verdict(source, model_new(f"{cases}\nreturn y + (x - x)"))
     assert v["status"] == "wrong" and "expected +Inf" in v["reason"]
+
+
+def test_an_output_in_an_inputs_memory_is_found(judge: Judge) -> None:
+    source = HEAD + "class Model(nn.Module):\n    def forward(self, x):\n        return x * 1.0\n"
+    source += "\ndef get_inputs():\n    return [torch.randn(64, 96)]\n"
+    source += "\ndef get_init_inputs():\n    return []\n"
+    assert judge.verdict(source, model_new("return x + 0.0"))["status"] == "correct"
+    v = judge.verdict(source, model_new("return x"))
+    assert v["status"] == "wrong" and "memory of input 0" in v["reason"]
 
 
 def test_ties_of_argmax_may_break_either_way(judge: Judge) -> None:

@@ -123,7 +123,7 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
                 "operations": 7,
                 "graph": {"nodes": []},
                 "graph_note": "",
-                "flags": ["stochastic"],
+                "flags": ["ill_conditioned"],
             }
         }
     if kind == "evaluate":
