@@ -54,10 +54,13 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dic
     """What source.parse says of a text, from a sandboxed worker. A text that kills its parser has a
     problem saying so.
     """
-    with server.spawn("builder", {"sandbox": mode, "threads": 1}) as worker:
+    worker = server.spawn("builder", {"sandbox": mode, "threads": 1})
+    try:
         answer = _problem_if_dead(
             worker, {"op": "parse", "source": text, "what": what}, PARSE_TIMEOUT
         )
+    finally:
+        worker.kill()  # nobody need wait until it is gone
     if isinstance(answer, str):
         return {"normalised_hash": "", "language": "", "form": "none", "problems": [answer]}
     return _parsed(answer)

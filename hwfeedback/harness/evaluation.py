@@ -3,7 +3,8 @@
 The candidate's faults are statuses; what this raises is infrastructure's. While the candidate is
 built the reference draws its inputs and computes the first expected outputs. A candidate runs in
 two processes at least: one in which it is verified, with poisoned memory and a trace, and fresh
-ones in which it is timed. No candidate process exists while a baseline is timed.
+ones in which it is timed. While a baseline is timed there is no process that has met the
+candidate: one that is started ahead for it is empty, and asleep.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 import trace
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -199,6 +200,9 @@ class Evaluation:
         self.log = ""
         self.exported = ""
         self._inductor: str | None = None
+        self._beside: ThreadPoolExecutor
+        self._ahead: dict[bool, Future[Any]] = {}  # empty processes, by whether they poison
+        self._dying: CandidateClient | None = None  # the one that was verified
 
     # Workers.
 
@@ -246,9 +250,8 @@ class Evaluation:
         """Starts a candidate worker, constructed and with the weights of this evaluation."""
         timeout = FORWARD_S + FORWARD_EAGERS * self.eager_s
         with self.costs.part("worker"):
-            worker = self.server.spawn(
-                "candidate", self._config(poison=poison), self.fds, limits=self._limits()
-            )
+            ahead = self._ahead.pop(poison, None)
+            worker = ahead.result() if ahead else self._empty(poison)
         self.missing = worker.missing
         client = CandidateClient(worker, timeout)
         opened: list[int] = []
@@ -276,6 +279,12 @@ class Evaluation:
                 os.close(fd)
         return client
 
+    def _empty(self, poison: bool) -> Any:
+        """Starts a candidate's process, which has met nothing of the candidate's."""
+        return self.server.spawn(
+            "candidate", self._config(poison=poison), self.fds, limits=self._limits()
+        )
+
     def artifacts(self) -> list[dict[str, Any]]:
         """What was built for the candidate."""
         return list(self.build.get("artifacts") or [])
@@ -284,7 +293,9 @@ class Evaluation:
 
     def run(self) -> dict[str, Any]:
         """Returns {"verdict", "learned"}."""
-        with ThreadPoolExecutor(1) as beside:
+        with ThreadPoolExecutor() as beside:
+            self._beside = beside
+            self._ahead[True] = beside.submit(self._empty, True)
             return self._run(beside.submit(self._build))
 
     def _build(self) -> dict[str, Any]:
@@ -346,6 +357,9 @@ class Evaluation:
         except (SandboxError, ProtocolError) as e:
             raise Infrastructure(str(e)) from e
         finally:
+            for empty in self._ahead.values():
+                with suppress(Exception):
+                    empty.result().kill()
             if reference is not None:
                 reference.kill()
         if v["status"] == "certified" and self.exported:
@@ -460,7 +474,7 @@ class Evaluation:
             self.log = candidate.worker.log()[-OUTPUT_KEPT:]
         finally:
             candidate.kill()
-            candidate.worker.wait(10)
+            self._dying = candidate
         v["output"] = self.log
         work, calls = trace.report(seen, bool(self.artifacts()))
         v["work"] = work
@@ -520,6 +534,7 @@ class Evaluation:
 
         try:
             with self.costs.part("time"):
+                self._ahead[False] = self._beside.submit(self._empty, False)
                 timing = self._timing(reference)
                 timed = self._measure(timing, spawn_candidate)
         finally:
@@ -533,7 +548,10 @@ class Evaluation:
         self._fill(v, timed)
 
     def _timing(self, reference: ReferenceClient) -> Timing:
-        """Prepares the timing: baselines or the sentinel. No candidate process may exist."""
+        """Prepares the timing: baselines or the sentinel.
+
+        No process may live that has met the candidate.
+        """
         assert self.verification is not None
         specs = self.request.get("specs") or {}
         drawn = self.verification.draws
@@ -596,6 +614,11 @@ class Evaluation:
         try:
             client.set_state(self.state)
             client.ask({"op": "timed", "tree": self.verification.draws[0].tree})
+            # It is timed now: who still ends, or still begins, is waited for.
+            if self._dying is not None:
+                self._dying.worker.wait(10)
+            if False in self._ahead:
+                self._ahead[False].result()
         except BaseException:
             client.kill()
             raise
