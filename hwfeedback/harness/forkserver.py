@@ -901,11 +901,10 @@ def main() -> None:
     os.set_inheritable(CONTROL_FD, False)
     import torch  # noqa: F401
 
-    for role, module in MODULES.items():
-        if role != "referee":
-            # Where one is broken its worker will say so; the others must go on.
-            with contextlib.suppress(Exception):
-                importlib.import_module(module)
+    for module in MODULES.values():
+        # Where one is broken its worker will say so; the others must go on.
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
     sandbox.become_subreaper()
     tasks = len(os.listdir("/proc/self/task"))
     if tasks != 1:
