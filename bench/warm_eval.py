@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
 
+    print("\nSeconds of `kernelwright eval`, from its start to its answer:\n")
     print(f"| task | eager ms | in and out, MB | **seconds** | {' | '.join(PARTS)} | rest |")
     print(f"|---|{'---:|' * (len(PARTS) + 4)}")
     within = small = 0
