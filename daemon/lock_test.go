@@ -29,9 +29,9 @@ func TestOneProcessADataFolder(t *testing.T) {
 	}
 	// Who only looked is waited for.
 	time.AfterFunc(glimpse/10, func() { l.Release() })
-	l, err = AcquireLock(dir, nil, time.Now())
+	next, err := AcquireLock(dir, nil, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Release()
+	next.Release()
 }
