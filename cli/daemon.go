@@ -42,7 +42,7 @@ func (c daemonCmd) Run(a *app) (err error) {
 		} else {
 			r.log.Debug(stage, "note", note)
 		}
-	})
+	}, 0)
 	if err != nil {
 		return interruption(a.ctx, err)
 	}

@@ -76,7 +76,7 @@ func (c evalCmd) verdict(a *app, r *room) (v kernelwright.Verdict, err error) {
 	}
 	show := newProgress(a.stderr)
 	defer show.done()
-	e, err := r.warmEvaluator(a.ctx, show.stage)
+	e, err := r.evaluator(a.ctx, show.stage, r.config.Evaluation.KeepWarm.Std())
 	if err != nil {
 		return v, err
 	}

@@ -137,16 +137,11 @@ func (r *room) leases() *hwfeedback.FileLeases {
 	}
 }
 
-// evaluator opens the hardware.
-func (r *room) evaluator(ctx context.Context, progress func(stage, note string)) (*hwfeedback.Evaluator, error) {
-	return hwfeedback.Open(ctx, r.options(progress), r.store, r.leases())
-}
-
-// warmEvaluator opens the hardware, and leaves behind what makes the next
-// opening quick.
-func (r *room) warmEvaluator(ctx context.Context, progress func(stage, note string)) (*hwfeedback.Evaluator, error) {
+// evaluator opens the hardware, and leaves behind for so long what makes the
+// next opening quick.
+func (r *room) evaluator(ctx context.Context, progress func(stage, note string), keepWarm time.Duration) (*hwfeedback.Evaluator, error) {
 	o := r.options(progress)
-	o.KeepWarm = r.config.Evaluation.KeepWarm.Std()
+	o.KeepWarm = keepWarm
 	return hwfeedback.Open(ctx, o, r.store, r.leases())
 }
 

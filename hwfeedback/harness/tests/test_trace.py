@@ -58,7 +58,7 @@ def test_a_built_in_function_is_seen() -> None:
 
 
 def test_an_operator_of_another_library_is_custom() -> None:
-    lib = torch.library.Library("kernelwright_test", "FRAGMENT")
+    lib = torch.library.Library("kernelwright_test", "DEF")
     lib.define("double(Tensor x) -> Tensor")
     lib.impl("double", lambda t: t + t, "CPU")
     seen = trace.observe(lambda: torch.ops.kernelwright_test.double(x), {})
