@@ -89,18 +89,23 @@ func TestAnInterruptedRunIsLikeOneThatWasNot(t *testing.T) {
 		signal syscall.Signal
 	}{
 		{"two interrupts", func() {
+			p.workers(syscall.SIGSTOP) // or the round may be over between the two
 			p.signal(syscall.SIGINT)
 			p.until("a second interrupt stops at once")
 			p.signal(syscall.SIGINT)
+			p.wait(-1)
+			p.workers(syscall.SIGCONT)
 		}, syscall.SIGINT},
-		{"a kill", func() { p.signal(syscall.SIGKILL) }, syscall.SIGKILL},
+		{"a kill", func() {
+			p.signal(syscall.SIGKILL)
+			p.wait(-1)
+		}, syscall.SIGKILL},
 	} {
 		before := second
 		p = broken.start()
 		p.until("going on with run 1")
 		p.measuring()
 		how.end()
-		p.wait(-1)
 		if got := p.ProcessState.Sys().(syscall.WaitStatus).Signal(); got != how.signal {
 			t.Errorf("%s: it ended by %v", how.name, got)
 		}
@@ -316,6 +321,19 @@ func (p *process) signal(s syscall.Signal) {
 	p.t.Helper()
 	if err := p.Process.Signal(s); err != nil {
 		p.t.Fatal(err)
+	}
+}
+
+// workers signals the fork server, the referee and the workers.
+func (p *process) workers(s syscall.Signal) {
+	p.t.Helper()
+	for _, pid := range p.processes() {
+		if pid == p.Process.Pid {
+			continue
+		}
+		if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+			p.t.Fatal(err)
+		}
 	}
 }
 
