@@ -203,6 +203,8 @@ class Evaluation:
         self._beside: ThreadPoolExecutor
         self._ahead: dict[bool, Future[Any]] = {}  # empty processes, by whether they poison
         self._dying: CandidateClient | None = None  # the one that was verified
+        # Of a timed call that was wrong: what holds for it, and its input.
+        self._caught: tuple[verify.FamilyCalibration, Any, list[torch.Tensor]] | None = None
 
     # Workers.
 
@@ -542,9 +544,13 @@ class Evaluation:
                 c.kill()
         learned.update({k: value for k, value in timed.learned.items() if value})
         if timed.wrong:
-            raise Fault(
-                "wrong", timed.wrong, "compute every output in every call, from that call's input"
-            )
+            hint = "compute every output in every call, from that call's input"
+            if self._caught is not None and self._deceives(reference):
+                said = "asked again outside the clock it is right on the same input"
+                raise Fault("cheated", f"{timed.wrong}; {said}", hint)
+            raise Fault("wrong", timed.wrong, hint)
+        if timed.hides:
+            raise Fault("cheated", timed.hides, "leave the clock and the harness alone")
         self._fill(v, timed)
 
     def _timing(self, reference: ReferenceClient) -> Timing:
@@ -572,6 +578,9 @@ class Evaluation:
                     want=list(self.request.get("want_baselines") or BASELINES),
                     known=_known(self.known.get("baselines")),
                     llc_bytes=int(specs["l3_bytes"]) if specs.get("l3_bytes") else None,
+                    varied=[job.inputs for job, _ in self.verification.varied],
+                    check_varied=self._check_varied,
+                    dense=self.verification.dense,
                     log=lambda note: self.progress("time", note),
                 )
                 timing.prepare()
@@ -652,12 +661,35 @@ class Evaluation:
         random.SystemRandom().shuffle(suspects)
         end = time.monotonic() + SUSPECTS_S
         for k in suspects:
-            wrong = self.verification.judge_call([t[k] for t in inputs], [t[k] for t in outputs])
+            given = [t[k] for t in inputs]
+            wrong = self.verification.judge_call(given, [t[k] for t in outputs])
             if wrong:
+                tree = self.verification.draws[0].tree
+                self._caught = (base, tree, [t.clone() for t in given])
                 return wrong
             if time.monotonic() > end:
                 break
         return None
+
+    def _check_varied(self, i: int, outputs: list[torch.Tensor]) -> str | None:
+        assert self.verification is not None
+        wrong = self.verification.judge_varied(i, outputs)
+        if wrong:
+            job, _ = self.verification.varied[i]
+            self._caught = (job.known, job.tree, list(job.inputs))
+        return wrong
+
+    def _deceives(self, reference: ReferenceClient) -> bool:
+        """Whether a candidate is right on what it was wrong on when it was timed."""
+        assert self.verification is not None and self._caught is not None
+        candidate = self.candidate(reference, poison=True)
+        try:
+            with faults("being asked again", candidate):
+                return self.verification.right_again(candidate, *self._caught)
+        except Fault:
+            return False  # it fails where it is not timed, too
+        finally:
+            candidate.kill()
 
     # The verdict's figures.
 

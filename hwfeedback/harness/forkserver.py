@@ -165,6 +165,7 @@ class Server:
         self.poll.register(self.wake_r.fileno(), select.POLLIN)
         signal.set_wakeup_fd(self.wake_w.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        sandbox.no_word_of_stopped_children()
         if self.listens:
             control.setblocking(False)
             self.poll.register(control.fileno(), select.POLLIN)

@@ -232,6 +232,30 @@ def die_with_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, 9)
 
 
+class _Action(ctypes.Structure):
+    """glibc's struct sigaction."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ulong * (128 // ctypes.sizeof(ctypes.c_ulong))),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+def no_word_of_stopped_children() -> None:
+    """Has SIGCHLD come for children that end, and not when they are stopped or go on.
+
+    Workers are stopped and let go on around every timed window (windows.py): whoever was woken by
+    that would compute beside what is timed.
+    """
+    action = _Action()
+    sigchld, nocldstop = 17, 1
+    _check(_libc.sigaction(sigchld, None, ctypes.byref(action)), "sigaction")
+    action.flags |= nocldstop
+    _check(_libc.sigaction(sigchld, ctypes.byref(action), None), "sigaction")
+
+
 def _unshare(flags: int) -> None:
     _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
 

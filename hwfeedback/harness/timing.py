@@ -13,6 +13,8 @@ How the referee uses it, per evaluation::
   its first dimension, and returns None or one sentence saying what is wrong. ``expected`` is what
   the eager baseline made of the same contents, in float32 or whatever the reference computes in.
   The tensors are views that die with the next window.
+- ``varied`` are inputs that the candidate was verified on; ``check_varied(i, outputs)`` is asked of
+  the i-th of them. ``dense`` says that the reference's outputs are contiguous.
 - ``spawn_baseline(name)`` and ``spawn_candidate()`` return a ``TimedWorker``: loaded, initialised,
   with the weights of this evaluation. Its ``window`` request carries ``mode``, the name of the
   baseline. Timing calls ``kill`` on every worker that it was given, once. At ``quick`` the referee
@@ -27,7 +29,9 @@ How the referee uses it, per evaluation::
 The time of a participant is the ``event`` clock where the referee's ``wall`` agrees with it within
 10 % + 2 us + the calibrated noise of wall, else it is ``wall`` and the participant is marked. A
 baseline is trusted: its time is always ``event``. Both clocks come from ``fresh`` windows; the
-other kinds (windows.py) are there to be checked and compared. The sample is a window's mean, never
+other kinds (windows.py) are there to be checked and compared. A win has to be seen by both clocks:
+the lower end of a speedup's interval is the lesser of what either gives, so a worker that shortens
+its own clock by less than the tolerance wins nothing. The sample is a window's mean, never
 a call's median, which would hide a first call that does the work of all.
 
 ``quick``: the candidate, in one process, against baselines measured earlier. A short measurement of
@@ -44,8 +48,10 @@ something: the lower end of the interval pays for it.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -62,12 +68,14 @@ from baselines import EAGER, BaselineFailed
 from windows import Contents, Evictor, Session, Slots, TimedWorker, Window
 
 Check = Callable[[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]], str | None]
+CheckVaried = Callable[[int, list[torch.Tensor]], str | None]
 Log = Callable[[str], None]
 
-# Eight fresh windows of twelve; the rest look for what a time alone would not show.
+# Ten fresh windows of twelve; the rest look for what a time alone would not show. Varied windows
+# come between them, nobody knows where.
 PATTERN = (
-    "fresh", "same", "fresh", "chained", "fresh", "fresh",
-    "repeat", "fresh", "fresh", "same", "fresh", "fresh",
+    "fresh", "fresh", "fresh", "chained", "fresh", "fresh",
+    "repeat", "fresh", "fresh", "fresh", "fresh", "fresh",
 )  # fmt: skip
 CHECKING_CALLS = 8  # calls of a window that is not fresh: enough to compare, cheap to run
 WINDOW_NS = 20_000_000
@@ -79,8 +87,10 @@ REPETITIONS = 50
 AGREE = 0.10  # of the time, and
 AGREE_NS = 2_000
 OVERHEAD_SPREAD = 0.05  # of what a window costs: by so much processes differ in it
-ALONE_NS = 20_000
-HIDDEN_NS = 100_000  # wake-ups of a call that is sent alone scatter by about this
+ALONE_NS = 5_000
+HIDDEN_NS = 20_000  # by so much processes differ in what it costs to wake one for a single call
+HIDES = 0.5  # a worker whose clock shows less than this share of what passed hides work
+HIDES_NS = 50_000
 SOLO = 0.03
 ROUNDS = 6
 MAX_ROUNDS = 16
@@ -118,7 +128,6 @@ class Sample:
     outer: float  # the same by the referee's clock, with all that a window costs
     cpu: float  # nanoseconds of CPU time of a call, likewise
     disturbed: bool
-    busy: bool  # the worker used the cores before the window, while it had nothing to do
 
     @classmethod
     def of(cls, window: Window) -> Sample:
@@ -130,7 +139,6 @@ class Sample:
             outer=window.wall_ns / n,
             cpu=window.cpu_ns / n,
             disturbed=window.disturbed(),
-            busy=window.idle_ns > 10_000_000 and window.idle_cpu_ns > 0.25 * window.idle_ns,
         )
 
 
@@ -202,8 +210,10 @@ class Judged:
     """Which clock counts for a participant, and what was found about it."""
 
     clock: str
-    marked: bool
-    notes: list[str]
+    marked: bool = False
+    notes: list[str] = field(default_factory=list)
+    doubtful: bool = False  # a win by this time is none
+    hides: str = ""  # one sentence where work is hidden from the worker's clock
 
 
 def judge(visits: Visits, overhead: Overhead, eager_alone: float = 1.0) -> Judged:
@@ -217,54 +227,56 @@ def judge(visits: Visits, overhead: Overhead, eager_alone: float = 1.0) -> Judge
     gaps = [overhead.wall(s) - s.event for s in fresh]
     spread = (stats.quantile(gaps, 0.75) - stats.quantile(gaps, 0.25)) / math.sqrt(len(gaps))
     noise = overhead.noise("fresh") + spread
-    notes: list[str] = []
-    clock = "event"
-    marked = False
+    judged = Judged("event")
     # Where wall is the lower one its calibration is off: nobody gains by claiming more time.
     if stats.median(gaps) > AGREE * event + AGREE_NS + noise:
-        clock, marked = "wall", True
-        notes.append(
+        judged.clock = "wall"
+        judged.marked = True
+        judged.notes.append(
             f"the clocks disagree: event {_us(event)}, wall {_us(wall)} a call; wall decides"
         )
+    quiet = [s for s in fresh if not s.disturbed]
+    hiding = [s for s in quiet if s.event < HIDES * overhead.wall(s) - HIDES_NS / s.calls - noise]
+    if len(quiet) >= MIN_FRESH and len(hiding) > 0.75 * len(quiet):
+        judged.hides = (
+            f"its own clock shows {_us(event)} a call where {_us(wall)} passed: "
+            "work is hidden from the clock"
+        )
     if noise > 0.05 * event:
-        notes.append(
+        judged.notes.append(
             f"the referee's clock resolves {_us(noise)} here, over 5 % of the time: "
             "a win needs repeated certification"
         )
-    chosen = wall if clock == "wall" else event
+    chosen = max(wall, event) if judged.clock == "wall" else event
     chained = visits.kind("chained")
     if chained:
-        alone = stats.median([s.event for s in chained])
+        single = 3 * overhead.noise("chained")
+        alone = stats.median([max(s.event, overhead.wall(s) - single) for s in chained])
         hidden = stats.median([overhead.wall(s) - s.event for s in chained])
-        if alone > 1.5 * chosen * max(eager_alone, 1.0) + ALONE_NS:
-            marked = True
-            notes.append(
+        if alone > 1.5 * chosen * max(eager_alone, 1.0) + ALONE_NS + single:
+            judged.marked = judged.doubtful = True
+            judged.notes.append(
                 f"calls one by one take {_us(alone)} each, in a batch {_us(chosen)}: "
                 "work may be shared between calls"
             )
-        if hidden > 0.5 * alone + HIDDEN_NS + 3 * overhead.noise("chained"):
-            marked = True
-            notes.append(f"calls one by one take {_us(hidden)} more than the worker's clock says")
-    same = [overhead.wall(s) - s.event for s in visits.kind("same")]
-    if same and stats.median(same) > event + HIDDEN_NS + 3 * overhead.noise("same"):
-        marked = True
-        notes.append("calls at one address take longer than the worker's clock says")
+        elif hidden > AGREE * alone + HIDDEN_NS + single:
+            judged.marked = True
+            judged.notes.append(
+                f"calls one by one take {_us(hidden)} more than the worker's clock says"
+            )
     again = [s.event for s in visits.kind("repeat")]
     if len(again) >= 2 and stats.median(again) < 0.5 * event and event > 10_000:
-        marked = True
-        notes.append(
+        judged.marked = judged.doubtful = True
+        judged.notes.append(
             f"content met before takes {_us(stats.median(again))}, new content {_us(event)}: "
             "results may be remembered"
         )
-    every = [s for b in visits.blocks for s in b]
-    busy = sum(s.busy for s in every)
-    if busy >= 3 and 2 * busy > len(every):
-        marked = True
-        notes.append("the worker keeps the cores busy between windows")
-    disturbed = sum(s.disturbed for s in fresh)
+    disturbed = len(fresh) - len(quiet)
     if 2 * disturbed > len(fresh):
-        notes.append(f"{disturbed} of {len(fresh)} windows were disturbed: the machine is busy")
-    return Judged(clock, marked, notes)
+        judged.notes.append(
+            f"{disturbed} of {len(fresh)} windows were disturbed: the machine is busy"
+        )
+    return judged
 
 
 def _us(ns: float) -> str:
@@ -302,6 +314,7 @@ class Timed:
     learned: dict[str, Any]  # {"baselines": {name: ...}}
     metrics: dict[str, float]
     wrong: str | None = None
+    hides: str = ""  # one sentence where it hides work from its own clock
 
 
 @dataclass(frozen=True)
@@ -312,7 +325,7 @@ class Plan:
     other: int
 
     def calls(self, kind: str) -> int:
-        return self.fresh if kind == "fresh" else self.other
+        return self.fresh if kind in ("fresh", "varied") else self.other
 
     @property
     def capacity(self) -> int:
@@ -346,6 +359,9 @@ class Timing:
         seed: int = 0,
         contents: Contents | None = None,
         budget: Budget | None = None,
+        varied: Sequence[Sequence[torch.Tensor]] = (),
+        check_varied: CheckVaried | None = None,
+        dense: bool = False,
     ) -> None:
         """``contents`` of a former Timing of the same task save drawing again.
 
@@ -362,9 +378,11 @@ class Timing:
         self.records = baselines.usable(known, threads)
         self.measured: set[str] = set()  # those measured in this evaluation
         self._check = check
+        self._check_varied = check_varied
+        self._dense = dense
         self._spawn_baseline = spawn_baseline
         if contents is None:
-            contents = Contents(Slots.of(draw(0), outputs), draw)
+            contents = Contents(Slots.of(draw(0), outputs), draw, varied)
         self.contents = contents
         llc = last_level_cache() if llc_bytes is None else llc_bytes
         self._evict = Evictor(llc)
@@ -376,6 +394,7 @@ class Timing:
         self._shown: dict[str, dict[str, Any]] = {}  # measurements newer than the records
         self._eager_alone = 1.0
         self._recalibrated = False
+        self._random = random.SystemRandom()
         self._wrong_output: str | None = None
         self._counts: dict[str, float] = {}  # of one call of the candidate
 
@@ -507,9 +526,9 @@ class Timing:
             if 2 * window.calls >= self._plan.fresh:
                 self._overhead.add(window)
                 samples.append(Sample.of(window))
-        for kind in ("same", "chained", "same", "chained"):
+        for _ in range(4):
             pool.new_process()
-            window = session.run(kind, pool.take(self._plan.other))
+            window = session.run("chained", pool.take(self._plan.other))
             self._overhead.add(window)
             samples.append(Sample.of(window))
         visits = Visits([samples])
@@ -585,24 +604,28 @@ class Timing:
         if wrong is not None or not visits.kind("fresh"):
             return self._wrong(visits, wrong or "no window could be timed", protocol)
         judged = self._judge(visits)
-        blocks = visits.times(judged.clock, self._overhead)
-        speedups: dict[str, dict[str, Any]] = {}
-        for name in self.records:
-            speedups[name] = self._against_cached(name, blocks)
+        speedups = {n: self._against_cached(n, visits, judged.clock) for n in self.records}
         return self._result(visits, judged, speedups, protocol)
 
-    def _against_cached(self, name: str, blocks: stats.Blocks) -> dict[str, Any]:
+    def _against_cached(self, name: str, visits: Visits, clock: str) -> dict[str, Any]:
         ratio = 1.0 if name in self.measured else self._drift
-        return baselines.against(name, self.records[name], blocks, ratio, self.seed)
+        by = {
+            c: baselines.against(
+                name, self.records[name], visits.times(c, self._overhead), ratio, self.seed
+            )
+            for c in {clock, "wall"}
+        }
+        return {**by[clock], "low": min(s["low"] for s in by.values())}
 
     def _interleaved(self, spawn_candidate: Callable[[], TimedWorker]) -> Timed:
         names = baselines.contenders(self.records)
         rounds: dict[str, list[stats.Round]] = {n: [] for n in names}
+        walls: dict[str, list[stats.Round]] = {n: [] for n in names}
         base: dict[str, Visits] = {n: Visits() for n in names}
         pairs: list[tuple[dict[str, list[Sample]], list[Sample], dict[str, list[Sample]]]] = []
         candidate = Visits()
         held: dict[str, _Held] = {}
-        judged = Judged("event", False, [])
+        judged = Judged("event")
         end = time.perf_counter() + ROUNDS_S
         try:
             for r in range(MAX_ROUNDS):
@@ -621,6 +644,7 @@ class Timing:
                     continue
                 judged = self._judge(candidate)
                 rounds = {n: _rounds(pairs, n, judged.clock, self._overhead) for n in names}
+                walls = {n: _rounds(pairs, n, "wall", self._overhead) for n in names}
                 widths = [_half_width(stats.paired_speedup(rounds[n], self.seed)) for n in names]
                 if max(widths) <= NARROW or time.perf_counter() > end:
                     break
@@ -630,7 +654,8 @@ class Timing:
         speedups: dict[str, dict[str, Any]] = {}
         for n in names:
             interval = stats.paired_speedup(rounds[n], self.seed)
-            low = interval.low / self._above_solo(n, base[n])
+            low = min(interval.low, stats.paired_speedup(walls[n], self.seed).low)
+            low /= self._above_solo(n, base[n])
             speedups[n] = {
                 "value": interval.value,
                 "low": low,
@@ -639,10 +664,9 @@ class Timing:
             }
         for n in names:
             self._shown[n] = measurement(base[n], self._overhead, seed=self.seed)
-        blocks = candidate.times(judged.clock, self._overhead)
         for n in self.records:
             if n not in speedups:
-                speedups[n] = self._against_cached(n, blocks)
+                speedups[n] = self._against_cached(n, candidate, judged.clock)
         return self._result(candidate, judged, speedups, "interleaved")
 
     def _hold(self, held: dict[str, _Held], name: str, round_: int) -> list[Sample]:
@@ -720,6 +744,7 @@ class Timing:
             evict=self._evict,
             mode=mode,
             cold=self._cold,
+            dense=self._dense and not mode,
             timeout_s=timeout,
         )
 
@@ -743,11 +768,31 @@ class Timing:
         return None
 
     def _check_window(self, window: Window) -> str | None:
-        return self._check(
-            self.contents.inputs(window.rows),
-            window.outputs(),
-            self.contents.expected(window.rows),
-        )
+        rows, outputs = window.rows, window.outputs()
+        drawn = [i for i, row in enumerate(rows) if row >= 0]
+        if len(drawn) < len(rows):
+            for i, row in enumerate(rows):
+                if row < 0 and self._check_varied is not None:
+                    wrong = self._check_varied(-1 - row, [t[i] for t in outputs])
+                    if wrong is not None:
+                        return wrong
+            rows, outputs = [rows[i] for i in drawn], [t[drawn] for t in outputs]
+        if not drawn:
+            return None
+        return self._check(self.contents.inputs(rows), outputs, self.contents.expected(rows))
+
+    def _varied(self) -> list[list[int]]:
+        """Returns the varied rows, in no order, by the window that they come in.
+
+        A window of some calls has as many others, so that nobody can tell it by its first call.
+        """
+        n = self._plan.fresh
+        own = n if n < 4 else n // 2
+        left = list(self.contents.varied)
+        self._random.shuffle(left)
+        if self.level == "certify":
+            left = left[: math.ceil(len(left) / 2)]  # there are as many visits as rounds
+        return [left[i : i + own] for i in range(0, len(left), own)]
 
     def _visit(
         self,
@@ -768,23 +813,36 @@ class Timing:
         fresh = calls = extra = 0
         end = time.perf_counter() + seconds
         hard = end + 2 * seconds
-        for i in range(10_000):
+        varied = self._varied() if checked else []
+        first = list(PATTERN)
+        for _ in varied:
+            first.insert(self._random.randint(1, MIN_FRESH + 1), "varied")
+        kinds = itertools.chain(first, itertools.cycle(PATTERN))
+        over = False
+        while True:
             now = time.perf_counter()
-            if now > end and fresh >= MIN_FRESH and (calls >= owed or now > hard):
+            over = over or (now > end and fresh >= MIN_FRESH and (calls >= owed or now > hard))
+            if over and not varied:
                 break
-            kind = PATTERN[i % len(PATTERN)]
+            kind = "varied" if over else next(kinds)
             n = self._plan.calls(kind)
+            rows: Sequence[int]
             if kind == "repeat":
                 rows = pool.met(n)
+            elif kind == "varied":
+                some = varied.pop() if varied else []
+                rows = [*some, *(pool.take(n - len(some)) if n >= 4 else ())]
+                self._random.shuffle(rows)
+            elif pool.left() < n and not trusted:
+                over = True
+                continue
             else:
                 if pool.left() < n:
-                    if not trusted:
-                        break
                     pool.new_process()
                     pool.take(self._warm)
                 rows = pool.take(n)
-            if not len(rows):
-                break
+            if not rows:
+                continue
             window = session.run(kind, rows)
             if checked:
                 self._wrong_output = self._check_window(window)
@@ -836,6 +894,8 @@ class Timing:
         }
         report["marked"] = judged.marked
         report["notes"] = [*self.notes, *judged.notes]
+        if judged.doubtful:
+            speedups = {n: {**s, "low": min(s["low"], 1.0)} for n, s in speedups.items()}
         # The fastest baseline is the one against which the speedup is least.
         fastest = min(speedups.values(), key=lambda s: s["value"])
         fresh = visits.kind("fresh")
@@ -851,6 +911,7 @@ class Timing:
             speedup=fastest,
             learned=self._learned(),
             metrics=metrics,
+            hides=judged.hides,
         )
 
     def _learned(self) -> dict[str, Any]:

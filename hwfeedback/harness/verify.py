@@ -42,6 +42,7 @@ ELEMENTS = {"quick": 1, "certify": 4}  # one-element perturbations
 AXES = 16  # tried, of those that may be reduced, for at most
 AXES_S = 3.0
 KEPT_BYTES = 1 << 30  # of all draws of an evaluation; past this they are drawn again at each use
+VARIED_BYTES = {"quick": 96 << 20, "certify": 256 << 20}  # of what comes among the timed calls
 PERTURBATION = 0.1  # of a parameter's root mean square
 ELEMENT = "one_element"
 # By how many root mean squares the element is moved, until float64 shows it.
@@ -557,6 +558,8 @@ class Verification:
         self.expected: list[Expected] = []
         self.output_tree: Any = None
         self.aliases: list[int] = []
+        self.dense = False  # whether the reference's outputs are contiguous
+        self.varied: list[tuple[Job, Expected]] = []  # some of what the candidate was right on
         self.state: list[torch.Tensor] = []
         self.writes_inputs = False
 
@@ -608,6 +611,7 @@ class Verification:
         if self.output_tree is None and eager is not None:
             self.output_tree = eager["tree"]
             self.aliases = eager["aliases"]
+            self.dense = bool(eager["dense"])
         tensors = [t.double() if t.is_floating_point() else t for t in wide["tensors"]]
         beside = None if eager is None else eager["tensors"]
         return correctness.complete(Expected(tensors, beside, wide["sources"]))
@@ -651,6 +655,7 @@ class Verification:
         expected = self.expected[0]
         following = next(jobs, None)
         kept = all(d.kept for d in self.draws)
+        wanted = self._choose_varied()
         while True:
             answer: Answer | None = None
             failed: WorkerError | None = None
@@ -678,6 +683,9 @@ class Verification:
                         answer.outputs, expected.eager
                     )
                 passed = self._judge(job.known, job.family.name, answer, expected)
+                if passed and job.family.name in wanted:
+                    wanted.remove(job.family.name)
+                    self.varied.append((job, expected.private()))
             # While the reference works, unless it is the one to draw.
             upcoming = next(jobs, None) if kept else None
             later = None if following is None else self._expect_finish()
@@ -696,6 +704,66 @@ class Verification:
                 self.expected.append(later.private())
             job, expected = following, later
             following = upcoming if kept else next(jobs, None)
+
+    def _choose_varied(self) -> set[str]:
+        """Returns the families of which one input each will come among the timed calls."""
+        names = [
+            f.name
+            for f in FAMILIES
+            if f is not BASE
+            and not f.planted
+            and (known := self.calibration.families.get(f.name)) is not None
+            and known.gates
+            and not self._other_weights(known)
+        ]
+        tensors = [*self.draws[0].tensors, *self.expected[0].wide]
+        size = sum(t.numel() * t.element_size() for t in tensors)
+        count = max(VARIED_BYTES[self.level] // max(size, 1), 1)
+        return set(random.SystemRandom().sample(names, min(count, len(names))))
+
+    def judge_varied(self, i: int, outputs: Sequence[torch.Tensor]) -> str | None:
+        """Judges a timed call on inputs of ``varied``. Returns one sentence where it is wrong."""
+        job, expected = self.varied[i]
+        for attempt in (expected, None):
+            # Where float32 itself goes astray only eager tells.
+            e = attempt or self._expect(job.tree, job.inputs)
+            wrong = self._wrong(job.known, outputs, e, job.known.exact)
+            if wrong is None:
+                return None
+        return f"on family {job.family.name} (inputs: {job.family.says}) {wrong}"
+
+    def right_again(
+        self,
+        candidate: CandidateClient,
+        known: FamilyCalibration,
+        tree: Any,
+        inputs: Sequence[torch.Tensor],
+    ) -> bool:
+        """Whether another process of a candidate is right on these inputs, thrice over.
+
+        The reference must have this evaluation's weights.
+        """
+        expected = self._expect(tree, inputs)
+        for _ in range(3):
+            answer, _ = self._both(candidate, tree, inputs, expected)
+            if answer.problem or self._wrong(known, answer.outputs, expected, known.exact):
+                return False
+        return True
+
+    def _wrong(
+        self,
+        known: FamilyCalibration,
+        outputs: Sequence[torch.Tensor],
+        expected: Expected,
+        exact: bool = False,
+    ) -> str | None:
+        for i, got in enumerate(outputs):
+            floor = self.calibration.floor(i).max
+            o = correctness.compare(got, expected, i, known.outputs[i], floor, exact=exact)
+            if not o.passed:
+                which = f"output {i}" if len(outputs) > 1 else "the output"
+                return f"{which} of a timed call: {o.reason}"
+        return None
 
     def _candidate_begin(
         self, candidate: CandidateClient, tree: Any, inputs: Sequence[torch.Tensor]
@@ -876,14 +944,7 @@ class Verification:
         Returns one sentence where it is wrong. The reference must have this evaluation's weights.
         """
         expected = self._expect(self.draws[0].tree, inputs)
-        base = self.calibration.families["base"]
-        for i, got in enumerate(outputs):
-            floor = self.calibration.floor(i).max
-            o = correctness.compare(got, expected, i, base.outputs[i], floor)
-            if not o.passed:
-                which = f"output {i}" if len(outputs) > 1 else "the output"
-                return f"{which} of a timed call: {o.reason}"
-        return None
+        return self._wrong(self.calibration.families["base"], outputs, expected)
 
     def _follows(self, candidate: CandidateClient) -> None:
         """Changes the weights once more, in place, and sees whether the candidate follows."""

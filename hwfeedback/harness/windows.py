@@ -4,19 +4,25 @@ Two sides live here. ``serve`` is the worker's: it answers one ``window`` reques
 own loop until ``end``. ``Session`` is the referee's: it drives the worker of one session through
 windows and holds the clock that nobody else can touch.
 
-A call's inputs are a row of a ``Contents`` pool in the referee's private memory. For each window
-its rows are written into a new memfd that the worker has never seen, and the descriptor is sent
-only after the clock has started. The kinds of window:
+A call's inputs are a row of a ``Contents`` pool in the referee's private memory. The worker has one
+block for them, mapped read-only for the whole session, and one for its outputs. The clock runs
+while the worker may run and the content is there, and at no other time: the referee stops the
+worker (SIGSTOP, every thread of it), writes the contents of the next window, starts its clock and
+lets the worker go on; when the worker says that it is done it is stopped again, and the clock with
+it. What is in the block for outputs then is what it gave. So neither a thread that works on, nor
+one that has begun early, has any time of its own, and nothing but the calls themselves lies between
+the two readings of the clock. The kinds of window:
 
-- ``same``: K contents in one memfd; each is mapped in turn over one address, and the tensor objects
-  are the same too: same pointer, new content. Whoever remembers by pointer, by object or by version
-  counter is stale.
-- ``fresh``: K contents in one memfd, mapped once: each call has another address.
-- ``repeat``: as ``fresh``, but contents that this process has met before, now at other addresses.
-  These windows do not count towards the time: hardware does not know that content was seen before,
-  so being faster here is a finding.
-- ``chained``: K memfds of one content each, and the k+1st is sent only after the referee holds a
-  private copy of output k. One launch cannot serve the whole batch.
+- ``fresh``: K contents at once, each at an address, and in tensors, that held another content in
+  the window before. Whoever remembers by pointer, by object or by version counter is stale.
+- ``varied``: the same to the worker, but some of the contents are those on which it was verified:
+  of input families that look different. Who computes another way when timed fails on them.
+- ``repeat``: contents that this process has met before, now at other addresses.
+- ``chained``: one content at a time, always at the same address, and the k+1st is not written
+  before the referee holds a private copy of output k. One launch cannot serve the whole batch.
+
+Only ``fresh`` windows count towards the time. Being faster in a ``repeat`` window is a finding:
+hardware does not know that content was seen before.
 
 Before the clock starts the worker is made ready (``_Ready``): the threads of its OpenMP pool, the
 candidate's as well as torch's, run a trivial region until they are awake, each on a core, and the
@@ -24,17 +30,17 @@ worker waits for its message without sleeping. Threads woken by the first timed 
 on one core, where they wait milliseconds for each other, and a core of a virtual machine that has
 halted takes 0.4 ms to come back, or 10: that says nothing about the code.
 
-The window's clock stops when the referee holds private copies of all K outputs. What mapping,
-messages and copies cost is seen in windows of eager, whose own clock is trusted, and subtracted;
-what processor time they cost, in identity windows (``identity=True``: forward returns preallocated
-outputs without computing). Every output of every timed call is handed on to be checked.
+What stopping, going on and messages cost is seen in windows of eager, whose own clock is trusted,
+and subtracted; what processor time they cost, in identity windows (``identity=True``: forward
+returns preallocated outputs without computing). Every output of every timed call is handed on to be
+checked.
 
 State of the caches, the same for whoever is timed: the referee reads twice the last-level cache
-before each window, so inputs come from memory, and neither their size nor K decides whether they
-are warm. Where outputs are small, the memory that they will get is then warmed, and weights are
-warm after the first call. Where they are large (``Slots.large``) they and the weights are cold too,
-and a window is one call: a second one would find its output's memory warm from the first, and a
-time would depend on K again.
+before each window and writes contents past the caches, so inputs come from memory, and neither
+their size nor K decides whether they are warm. Where outputs are small, the memory that they will
+get is then warmed, and weights are warm after the first call. Where they are large
+(``Slots.large``) they and the weights are cold too, and a window is one call: a second one would
+find its output's memory warm from the first, and a time would depend on K again.
 Inputs are mapped with their page tables filled, read-only: writing into one kills the worker. They
 lie on 4 KiB pages of shared memory for everybody.
 
@@ -52,6 +58,7 @@ import fcntl
 import gc
 import mmap
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,15 +74,14 @@ from tensors import ALIGNMENT, DTYPES, Layout, layout_of
 Forward = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 PAGE = mmap.PAGESIZE
-KINDS = ("same", "fresh", "repeat", "chained")
+KINDS = ("fresh", "varied", "repeat", "chained")
 
 _now = time.perf_counter_ns
 _F_SEAL_FUTURE_WRITE = 0x0010  # linux/fcntl.h; the fcntl module of Python 3.11 lacks it
-_MAP_FIXED = 0x10
 AWAKE_NS = 50_000_000
 REGION_NS = 100_000
+PAUSE_S = 10e-6
 WAKE_NS = 600_000  # a woken thread may wait for so long beside the one that woke it
-_MAP_NORESERVE = 0x4000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -88,6 +94,10 @@ _libc.mmap.argtypes = [
     ctypes.c_long,
 ]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+# allocator.cpp's, where it is preloaded.
+PAST_CACHES = hasattr(_libc, "kernelwright_copy_past_caches")
+_copy_past_caches = _libc.kernelwright_copy_past_caches if PAST_CACHES else _libc.memmove
+_copy_past_caches.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 _libc.memchr.restype = ctypes.c_void_p
 _libc.memchr.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 
@@ -175,49 +185,21 @@ def _tensor_at(address: int, entry: dict[str, Any]) -> torch.Tensor:
 
 
 class _Inputs:
-    """The mappings of the inputs of one window in the worker."""
+    """The rows of inputs in the worker: mapped once, read-only, always the same tensors.
 
-    def __init__(self, layout: Layout, slot: int) -> None:
-        self.layout = layout
-        self.slot = slot
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        self._fixed = _check_errno(_libc.mmap(None, slot, 0, flags, -1, 0), "reserve")
-        self._fixed_tensors: list[torch.Tensor] | None = None
-        self._area: tuple[int, int] | None = None
+    The referee changes their content while this process is stopped.
+    """
 
-    def fixed(self, fd: int, row: int) -> list[torch.Tensor]:
-        """Maps a row over the one address that is always the same."""
-        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE | _MAP_FIXED
-        address = _libc.mmap(self._fixed, self.slot, mmap.PROT_READ, flags, fd, row * self.slot)
-        _check_errno(address, "map")
-        if self._fixed_tensors is None:
-            self._fixed_tensors = [_tensor_at(self._fixed, e) for e in self.layout]
-        return self._fixed_tensors
-
-    def spread(self, fd: int, rows: int) -> list[list[torch.Tensor]]:
-        """Maps all rows side by side at an address that a former window is unlikely to have had."""
-        self.release()
-        size = rows * self.slot
-        slack = PAGE * (1 + int.from_bytes(os.urandom(1), "big"))
-        none = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        base = _check_errno(_libc.mmap(None, size + slack, 0, none, -1, 0), "reserve")
-        self._area = (base, size + slack)
-        start = base + slack
-        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE | _MAP_FIXED
-        _check_errno(_libc.mmap(start, size, mmap.PROT_READ, flags, fd, 0), "map")
-        return [[_tensor_at(start + r * self.slot, e) for e in self.layout] for r in range(rows)]
-
-    def release(self) -> None:
-        if self._area is not None:
-            _libc.munmap(*self._area)
-            self._area = None
+    def __init__(self, fd: int, layout: Layout, slot: int, rows: int) -> None:
+        self._size = max(slot * rows, PAGE)
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        base = _check_errno(_libc.mmap(None, self._size, mmap.PROT_READ, flags, fd, 0), "map")
+        self._base = base
+        self.rows = [[_tensor_at(base + r * slot, e) for e in layout] for r in range(rows)]
 
     def close(self) -> None:
-        self.release()
-        if self._fixed:
-            self._fixed_tensors = None
-            _libc.munmap(self._fixed, self.slot)
-            self._fixed = 0
+        self.rows = []
+        _libc.munmap(self._base, self._size)
 
 
 class OutputMismatch(ValueError):
@@ -233,7 +215,9 @@ def _store(outputs: Sequence[torch.Tensor], views: list[torch.Tensor]) -> None:
                 f"output {i} is {got.dtype} {list(got.shape)}, "
                 f"the task has {view.dtype} {list(view.shape)}"
             )
-        if got.is_contiguous() and got.device.type == "cpu" and type(got) is torch.Tensor:
+        if type(got) not in (torch.Tensor, torch.nn.Parameter) or got.layout is not torch.strided:
+            raise OutputMismatch(f"output {i} is a {type(got).__name__}, not a plain tensor")
+        if got.is_contiguous() and not got.is_conj() and not got.is_neg():
             # Not copy_: it would wake threads, and those of the next call would wait for them.
             ctypes.memmove(view.data_ptr(), got.data_ptr(), got.numel() * got.element_size())
         else:
@@ -249,17 +233,18 @@ def _warmed(outputs: Layout) -> None:
 def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) -> None:
     """Answers one ``window`` request: a session of windows, until the referee sends ``end``.
 
-    ``msg`` has inputs, in_slot, outputs, out_slot, slots and cold; ``fds`` is the block for
-    outputs. ``forward`` takes and returns flat lists of tensors. A call that raises is reported and
-    the session goes on. Raises what the channel raises when the referee is gone.
+    ``msg`` has inputs, in_slot, outputs, out_slot, slots, cold and dense; ``fds`` are the blocks
+    for outputs and for inputs. ``forward`` takes and returns flat lists of tensors. With ``dense``
+    an output that is not contiguous is made so within the call's time. A call that raises is
+    reported and the session goes on. Raises what the channel raises when the referee is gone.
     """
     inputs: _Inputs | None = None
     block: mmap.mmap | None = None
     try:
         rows = int(msg["slots"])
         out_slot = int(msg["out_slot"])
-        cold = bool(msg.get("cold"))
-        inputs = _Inputs(msg["inputs"], int(msg["in_slot"]))
+        cold, dense = bool(msg.get("cold")), bool(msg.get("dense"))
+        inputs = _Inputs(fds[1], msg["inputs"], int(msg["in_slot"]), rows)
         ready = _Ready(channel)
         block = mmap.mmap(fds[0], rows * out_slot, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         base = ctypes.addressof(ctypes.c_byte.from_buffer(block))
@@ -271,6 +256,8 @@ def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) 
             if awake:
                 ready.wait()
             request, more = channel.recv()
+            for fd in more:
+                os.close(fd)
             op = request.get("op")
             if op == "end":
                 channel.send({"ok": True})
@@ -286,19 +273,14 @@ def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) 
                     if request.get("identity"):
                         identity = identity or _identity(msg["outputs"])
                     called = identity if request.get("identity") and identity else forward
-                    events = _calls(request, more[0], inputs, views, called)
+                    events = _calls(inputs.rows[: int(request["n"])], views, called, dense)
                     reply = {"ok": True, "event": events}
                     awake = bool(request["more"])
                 else:
                     raise ValueError(f"unknown operation {op!r} in a session of windows")
             except Exception as e:
                 reply = _failure(e)
-            finally:
-                for fd in more:
-                    os.close(fd)
             channel.send(reply)
-            if not awake:
-                inputs.release()  # takes milliseconds: after the answer they are in nobody's time
     except (KeyError, TypeError, ValueError, OSError) as e:
         if inputs is not None and block is not None:
             raise
@@ -375,29 +357,25 @@ def _identity(outputs: Layout) -> Forward:
 
 
 def _calls(
-    request: dict[str, Any],
-    fd: int,
-    inputs: _Inputs,
+    rows: Sequence[Sequence[torch.Tensor]],
     views: list[list[torch.Tensor]],
     forward: Forward,
+    dense: bool = False,
     now: Callable[[], int] = _now,
 ) -> list[int]:
-    n = int(request["n"])
-    first = int(request["first"])
-    same = request["address"] == "same"
-    spread = [] if same else inputs.spread(fd, n)
     events: list[int] = []
     collecting = gc.isenabled()
     gc.disable()
     try:
         with torch.no_grad():
-            for k in range(n):
-                args = inputs.fixed(fd, k) if same else spread[k]
-                given = list(args)
+            for row, view in zip(rows, views, strict=False):
+                given = list(row)
                 t0 = now()
                 outputs = forward(given)
+                if dense and not all(t.is_contiguous() for t in outputs):
+                    outputs = [t.contiguous() for t in outputs]
                 t1 = now()
-                _store(outputs, views[first + k])
+                _store(outputs, view)
                 t2 = now()
                 del outputs
                 t3 = now()
@@ -487,9 +465,18 @@ class Contents:
     order, ``new_process`` starts again.
     """
 
-    def __init__(self, slots: Slots, draw: Callable[[int], Sequence[torch.Tensor]]) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        draw: Callable[[int], Sequence[torch.Tensor]],
+        varied: Sequence[Sequence[torch.Tensor]] = (),
+    ) -> None:
+        """``varied`` are further inputs: rows -1, -2 and so on, which ``take`` never deals out."""
         self.slots = slots
         self._draw = draw
+        self._varied = torch.empty(len(varied), slots.in_slot, dtype=torch.uint8)
+        for i, tensors in enumerate(varied):
+            self._fill(self._varied, i, tensors)
         self._inputs = torch.zeros(0, slots.in_slot, dtype=torch.uint8)
         self._outputs = torch.zeros(0, slots.out_slot, dtype=torch.uint8)
         self._known: list[bool] = []  # whether the row of _outputs is filled
@@ -509,13 +496,21 @@ class Contents:
         ctypes.memmove(outputs.data_ptr(), self._outputs.data_ptr(), have * self.slots.out_slot)
         self._inputs, self._outputs = inputs, outputs
         for i in range(have, count):
-            address = inputs.data_ptr() + i * self.slots.in_slot
-            views = [_tensor_at(address, e) for e in self.slots.inputs]
-            for view, t in zip(views, self._draw(i), strict=True):
-                view.copy_(t)
+            self._fill(inputs, i, self._draw(i))
             self._known.append(False)
             if deadline_ns is not None and _now() > deadline_ns:
                 return
+
+    def _fill(self, pool: torch.Tensor, row: int, tensors: Sequence[torch.Tensor]) -> None:
+        address = pool.data_ptr() + row * self.slots.in_slot
+        views = [_tensor_at(address, e) for e in self.slots.inputs]
+        for view, t in zip(views, tensors, strict=True):
+            view.copy_(t)
+
+    @property
+    def varied(self) -> range:
+        """The rows of the varied inputs."""
+        return range(-len(self._varied), 0)
 
     def new_process(self) -> None:
         """The next worker has met nothing yet."""
@@ -535,42 +530,37 @@ class Contents:
         """Returns up to n contents that the current process has met, the latest ones."""
         return range(max(self._next - n, 0), self._next)
 
-    def write(self, rows: range) -> int:
-        """Returns a new memfd with these rows, which nobody can map writable from now on."""
+    def write(self, rows: Sequence[int], target: int) -> None:
+        """Copies these rows to memory at an address, past the caches."""
         slot = self.slots.in_slot
-        size = slot * len(rows)
-        fd = os.memfd_create("inputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            start = self._inputs.data_ptr() + rows.start * slot
-            raw = memoryview((ctypes.c_char * size).from_address(start))
-            done = 0
-            while done < size:
-                done += os.pwrite(fd, raw[done:], done)
-            # Not F_SEAL_WRITE: before Linux 6.7 that forbids shared read-only mappings too.
-            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
+        for i, row in enumerate(rows):
+            pool, at = (self._inputs, row) if row >= 0 else (self._varied, -1 - row)
+            _copy_past_caches(target + i * slot, pool.data_ptr() + at * slot, slot)
 
-    def inputs(self, rows: range) -> list[torch.Tensor]:
-        """Returns their inputs as views, each tensor with the call as its first dimension."""
-        return _stack(self._inputs[rows.start : rows.stop], self.slots.inputs)
+    def inputs(self, rows: Sequence[int]) -> list[torch.Tensor]:
+        """Returns inputs that were drawn, each tensor with the call as its first dimension."""
+        return _stack(_rows(self._inputs, rows), self.slots.inputs)
 
-    def expected(self, rows: range) -> list[torch.Tensor]:
-        """Returns what eager made of them as views, the call as the first dimension."""
+    def expected(self, rows: Sequence[int]) -> list[torch.Tensor]:
+        """Returns what eager made of them, the call as the first dimension."""
         if not all(self._known[r] for r in rows):
             raise LookupError("contents without expected outputs")
-        return _stack(self._outputs[rows.start : rows.stop], self.slots.outputs)
+        return _stack(_rows(self._outputs, rows), self.slots.outputs)
 
     def set_expected(self, window: Window) -> None:
         """Keeps the outputs of a window of the eager baseline as what its contents give."""
-        rows, slot = window.rows, self.slots.out_slot
-        target = self._outputs.data_ptr() + rows.start * slot
-        ctypes.memmove(target, window.raw.data_ptr(), len(rows) * slot)
-        for r in rows:
+        slot = self.slots.out_slot
+        for i, r in enumerate(window.rows):
+            target = self._outputs.data_ptr() + r * slot
+            ctypes.memmove(target, window.raw.data_ptr() + i * slot, slot)
             self._known[r] = True
+
+
+def _rows(raw: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """Returns rows of a matrix: a view where they lie together, else a copy."""
+    if isinstance(rows, range):
+        return raw[rows.start : rows.stop]
+    return raw[torch.tensor(list(rows), dtype=torch.int64)]
 
 
 def _stack(raw: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
@@ -600,7 +590,7 @@ class Window:
     """What one window gave. Times are nanoseconds; ``raw`` is good until the next window."""
 
     kind: str
-    rows: range
+    rows: Sequence[int]
     wall_ns: int
     event_ns: list[int]
     raw: torch.Tensor
@@ -608,8 +598,6 @@ class Window:
     cpu_ns: int = 0
     waiting_ns: int = 0
     steal: int = 0
-    idle_cpu_ns: int = 0  # CPU time since the former window ended, less a grace for spinning pools
-    idle_ns: int = 0  # how long that was
 
     @property
     def calls(self) -> int:
@@ -633,10 +621,42 @@ class Window:
         return self.waiting_ns > 0.03 * self.wall_ns + messages * WAKE_NS or self.steal > 0
 
 
+class Stopped:
+    """Stops a process, all threads of it, from outside, and has it go on."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def stop(self) -> int:
+        """Returns when no thread of it ran any more. Does nothing for one that is gone."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGSTOP)
+        while not self._stands():
+            time.sleep(PAUSE_S)  # a thread may need this core to be stopped on
+        return _now()
+
+    def _stands(self) -> bool:
+        folder = f"/proc/{self.pid}/task"
+        try:
+            for thread in os.listdir(folder):
+                fd = os.open(f"{folder}/{thread}/stat", os.O_RDONLY)
+                try:
+                    state = os.read(fd, 512).rpartition(b")")[2][1:2]
+                finally:
+                    os.close(fd)
+                if state not in b"TtZXx":
+                    return False
+        except (FileNotFoundError, ProcessLookupError):
+            return not os.path.exists(folder)  # a thread has just ended: look again
+        return True
+
+    def go_on(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+
+
 class Session:
     """The referee's side of one worker's windows. Close it before other requests to the worker."""
-
-    IDLE_GRACE_NS = 10_000_000  # OpenMP pools spin for some milliseconds after their last region
 
     def __init__(
         self,
@@ -647,30 +667,28 @@ class Session:
         evict: Callable[[], None] | None = None,
         mode: str = "",
         cold: bool = False,
+        dense: bool = False,
         timeout_s: float = 60.0,
     ) -> None:
         """``capacity`` is the largest K. Raises CallFailed, or what the channel raises.
 
-        ``cold``: whether the memory of outputs is left as the emptied caches leave it.
+        ``cold``: whether the memory of outputs is left as the emptied caches leave it. ``dense``:
+        whether outputs are to be contiguous, as the reference's are.
         """
         self.worker = worker
         self.contents = contents
         self.capacity = capacity
         self.timeout_s = timeout_s
         self._evict = evict
-        self._ended: tuple[int, Usage] | None = None
         self._windows = 0
         self._pids: list[int] = []
+        self._stopped = Stopped(worker.pid)
         slots = contents.slots
-        self._size = capacity * slots.out_slot
-        fd = os.memfd_create("outputs", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._out = _Shared("outputs", capacity * slots.out_slot)
+        self._in = _Shared("inputs", capacity * slots.in_slot, _F_SEAL_FUTURE_WRITE)
+        self._private = torch.zeros(capacity, slots.out_slot, dtype=torch.uint8)
+        self._private_at = self._private.data_ptr()
         try:
-            os.ftruncate(fd, self._size)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-            self._shared = mmap.mmap(fd, self._size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-            self._private = torch.zeros(capacity, slots.out_slot, dtype=torch.uint8)
-            self._shared_at = ctypes.addressof(ctypes.c_byte.from_buffer(self._shared))
-            self._private_at = self._private.data_ptr()
             worker.channel.send(
                 {
                     "op": "window",
@@ -681,12 +699,14 @@ class Session:
                     "slots": capacity,
                     "mode": mode,
                     "cold": cold,
+                    "dense": dense,
                 },
-                [fd],
+                [self._out.fd, self._in.fd],
             )
             self._answer()
         finally:
-            os.close(fd)
+            self._out.close_fd()
+            self._in.close_fd()
 
     def _answer(self) -> dict[str, Any]:
         msg, fds = self.worker.channel.recv(self.timeout_s)
@@ -697,67 +717,61 @@ class Session:
             raise CallFailed(error if isinstance(error, dict) else {"message": str(error)})
         return msg
 
-    def _collect(self, first: int, n: int) -> None:
-        slot = self.contents.slots.out_slot
-        ctypes.memmove(self._private_at + first * slot, self._shared_at + first * slot, n * slot)
-
-    def run(self, kind: str, rows: range, *, identity: bool = False) -> Window:
+    def run(self, kind: str, rows: Sequence[int], *, identity: bool = False) -> Window:
         """Runs one window over these contents. Raises CallFailed, and what the channel raises."""
         n = len(rows)
         if not 0 < n <= self.capacity:
             raise ValueError(f"a window of {n} calls in a session for {self.capacity}")
-        chained = kind == "chained"
-        groups = [range(r, r + 1) for r in rows] if chained else [rows]
-        address = "same" if kind == "same" else "fresh"
-        fds = [self.contents.write(g) for g in groups]
+        groups = [[r] for r in rows] if kind == "chained" else [rows]
+        slots = self.contents.slots
+        self._stopped.stop()
+        if self._evict is not None:
+            self._evict()
+        if self._windows % 4 == 0:  # looking through /proc takes milliseconds
+            self._pids = tree(self.worker.pid)
+        self._windows += 1
+        events: list[int] = []
+        first = wall = steal = 0
+        used = Usage()
         try:
-            ctypes.memset(self._shared_at, 0xFF, n * self.contents.slots.out_slot)
-            if self._evict is not None:
-                self._evict()
-            if self._windows % 4 == 0:  # looking through /proc takes milliseconds
-                self._pids = tree(self.worker.pid)
-            self._windows += 1
-            idle_cpu, idle = self._idle(usage(self._pids))
+            self._stopped.go_on()
             self.worker.channel.send({"op": "ready"})
             self._answer()
-            before = usage(self._pids)
-            steal = steal_ticks()
-            events: list[int] = []
-            first = 0
-            start = _now()
-            for group, fd in zip(groups, fds, strict=True):
-                call = {"op": "calls", "n": len(group), "first": first, "address": address}
-                call |= {"more": first + len(group) < n, "identity": identity}
-                self.worker.channel.send(call, [fd])
+            self._stopped.stop()
+            for group in groups:
+                ctypes.memset(self._out.at, 0xFF, len(group) * slots.out_slot)
+                self.contents.write(group, self._in.at)
+                if not PAST_CACHES and self._evict is not None:
+                    self._evict()
+                before, ticks = usage(self._pids), steal_ticks()
+                call = {"op": "calls", "n": len(group), "identity": identity}
+                self.worker.channel.send(call | {"more": first + len(group) < n})
+                start = _now()
+                self._stopped.go_on()
                 answer = self._answer()
-                self._collect(first, len(group))
+                wall += self._stopped.stop() - start
+                after = usage(self._pids)
+                used.cpu_ns += max(after.cpu_ns - before.cpu_ns, 0)
+                used.waiting_ns += max(after.waiting_ns - before.waiting_ns, 0)
+                steal += steal_ticks() - ticks
+                size = len(group) * slots.out_slot
+                ctypes.memmove(self._private_at + first * slots.out_slot, self._out.at, size)
                 events.extend(_durations(answer.get("event"), len(group)))
                 first += len(group)
-            wall = _now() - start
-        finally:
-            for fd in fds:
-                os.close(fd)
-        after = usage(self._pids)
-        self._ended = (_now(), after)
+        except BaseException:
+            self._stopped.go_on()  # who asks it something else must not wait
+            raise
         return Window(
             kind=kind,
             rows=rows,
             wall_ns=wall,
             event_ns=events,
             raw=self._private,
-            slots=self.contents.slots,
-            cpu_ns=max(after.cpu_ns - before.cpu_ns, 0),
-            waiting_ns=max(after.waiting_ns - before.waiting_ns, 0),
-            steal=steal_ticks() - steal,
-            idle_cpu_ns=idle_cpu,
-            idle_ns=idle,
+            slots=slots,
+            cpu_ns=used.cpu_ns,
+            waiting_ns=used.waiting_ns,
+            steal=steal,
         )
-
-    def _idle(self, now: Usage) -> tuple[int, int]:
-        if self._ended is None:
-            return 0, 0
-        at, then = self._ended
-        return max(now.cpu_ns - then.cpu_ns - self.IDLE_GRACE_NS, 0), _now() - at
 
     def count(self, rows: range) -> dict[str, float]:
         """Runs a window under the counters and returns what a call of it does, by name."""
@@ -769,8 +783,28 @@ class Session:
 
     def close(self) -> None:
         """Ends the session; the worker answers other requests again."""
+        self._stopped.go_on()
         self.worker.channel.send({"op": "end"})
         self._answer()
+
+
+class _Shared:
+    """A memfd that is mapped here, and whose size is fixed."""
+
+    def __init__(self, name: str, size: int, seals: int = 0) -> None:
+        self.fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self.fd, max(size, 1))
+            self._map = mmap.mmap(self.fd, max(size, 1), flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            seals |= fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self.at = ctypes.addressof(ctypes.c_byte.from_buffer(self._map))
+
+    def close_fd(self) -> None:
+        os.close(self.fd)
 
 
 def _durations(value: object, n: int) -> list[int]:

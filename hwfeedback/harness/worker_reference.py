@@ -297,7 +297,13 @@ class Reference:
                     found[i] = {**rest, "at": len(out) + len(extra)}
                     extra.append(source["values"])
         aliases = [_alias(t, inputs) for t in out]
-        entry = {"tree": trees.renumbered(out_tree), "sources": found, "aliases": aliases}
+        dense = all(t.is_contiguous() for t in out)
+        entry = {
+            "tree": trees.renumbered(out_tree),
+            "sources": found,
+            "aliases": aliases,
+            "dense": dense,
+        }
         return entry, [*out, *extra]
 
     # Inspection.
