@@ -182,7 +182,7 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 		}
 	}
 	result, err := e.super.request(ctx, "evaluate", evaluateBody{
-		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.Operations, flags(task.Flags)},
+		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.Operations, task.Operators, flags(task.Flags)},
 		Candidate: candidateBody{cand.Source, cand.Language}, workplace: e.workplace(),
 		Level: level, Precision: e.options.Precision, Ceilings: e.device.Ceilings, Specs: e.device.Specs,
 		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines,

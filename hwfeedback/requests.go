@@ -35,6 +35,7 @@ type taskBody struct {
 	Name        string                  `json:"name"`
 	LeastBytes  int64                   `json:"least_bytes"`
 	Operations  int64                   `json:"operations"`
+	Operators   []string                `json:"operators"`
 	Flags       []kernelwright.TaskFlag `json:"flags"` // a list, not null
 }
 

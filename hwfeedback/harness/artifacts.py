@@ -117,6 +117,16 @@ def install(given: Sequence[dict[str, Any]], fds: Sequence[int]) -> None:
     _replace_extension(inline)
 
 
+def stand_in() -> None:
+    """Makes ``native`` and ``load_inline`` return what does nothing, whatever they are asked for.
+
+    A candidate that is right all the same does not need its custom code.
+    """
+    kernelwright._build = lambda *_: ""
+    kernelwright.native.__globals__["Library"] = lambda *_: _StandIn(Recorder())
+    _replace_extension(lambda _: _StandIn(Recorder()))
+
+
 def functions() -> dict[str, Any]:
     """Returns the functions of what has been loaded, by name."""
     found: dict[str, Any] = {}

@@ -28,7 +28,7 @@ from artifacts import LOAD_INLINE, NATIVE, inline_key, native_key
 from forkserver import ForkServer, Worker
 from protocol import Closed, ProtocolError, Timeout
 
-RULES = "2"  # changes when the same candidate would build to something else
+RULES = "3"  # changes when the same candidate would build to something else
 IMPORT_TIMEOUT = 60.0
 PARSE_TIMEOUT = 20.0
 COMPILE_TIMEOUT = compiling.COMPILE_TIMEOUT * 2 + 20
@@ -342,6 +342,14 @@ def _compile(
             status = "timed_out" if answer.get("code") == -1 else "build_failed"
             reason = f"{request['name']} does not compile: {where}{first['message']}"
             raise _Failed(status, reason, log=report["log"], errors=found)
+        reached = answer.get("reaches")
+        if isinstance(reached, list) and reached:
+            names = ", ".join(str(n)[:80] for n in reached[:4])
+            raise _Failed(
+                "rejected",
+                f"{request['name']} calls {names}, which a kernel has no use for",
+                log=report["log"],
+            )
         key = _object_key(request)
         path = _path(cache_dir, "objects", key + ".so")
         sha256 = _copy(fds[0], path, MAX_BYTES)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import artifacts
 import kernelwright
 import toolchain
 
@@ -119,7 +120,7 @@ def compile_native(request: dict[str, Any], folder: str) -> dict[str, Any]:
         "-fdiagnostics-color=never", "-fmax-errors=20",
         f"{NATIVE_REPORT}={report}", "source0.cpp", "-o", "built.so",
     ]  # fmt: skip
-    return _finish(command, folder, report)
+    return _finish(command, folder, report, artifacts.NATIVE)
 
 
 def compile_inline(request: dict[str, Any], folder: str, light: str) -> dict[str, Any]:
@@ -132,10 +133,11 @@ def compile_inline(request: dict[str, Any], folder: str, light: str) -> dict[str
     own = ["-fdiagnostics-color=never", "-fmax-errors=20", f"{NATIVE_REPORT}={report}"]
     if light:
         first = [toolchain.compiler(), "-I", light, *flags, *own, *tail]
-        done = _finish(first, folder, report)
+        done = _finish(first, folder, report, artifacts.LOAD_INLINE)
         if done["object"] or done["code"] < 0:
             return done
-    return _finish([toolchain.compiler(), *flags, *own, *tail], folder, report)
+    whole = [toolchain.compiler(), *flags, *own, *tail]
+    return _finish(whole, folder, report, artifacts.LOAD_INLINE)
 
 
 def compile_header(flags: Sequence[str], light: str, folder: str) -> str:
@@ -157,7 +159,7 @@ def compile_header(flags: Sequence[str], light: str, folder: str) -> str:
     return out if code == 0 and os.path.exists(out) else ""
 
 
-def _finish(command: list[str], folder: str, report: str) -> dict[str, Any]:
+def _finish(command: list[str], folder: str, report: str, kind: str) -> dict[str, Any]:
     if not command[0]:
         return {"code": 127, "object": "", "log": "g++ was not found", "seconds": 0.0, "errors": []}
     start = time.monotonic()
@@ -170,15 +172,51 @@ def _finish(command: list[str], folder: str, report: str) -> dict[str, Any]:
             vectorised, missed = vectorisation(f.read(8 << 20))
     except OSError:
         pass  # no report: nothing was compiled
+    made = code == 0 and os.path.exists(built)
     return {
         "code": code,
-        "object": built if code == 0 and os.path.exists(built) else "",
+        "object": built if made else "",
+        "reaches": reaches(built, kind) if made else [],
         "log": log[:LOG_KEPT],
         "seconds": time.monotonic() - start,
         "errors": errors(log),
         "vectorised": vectorised,
         "missed": missed,
     }
+
+
+# What a kernel has no use for: PyTorch's kernels past the dispatcher, where no trace sees them, the
+# interpreter that it runs in, and whatever finds or changes code at run time.
+_PAST_DISPATCH = re.compile(r"_ZNK?2at(6native|3cpu|19compositeexplicit|17compositeimplicit)")
+_ELSEWHERE = re.compile(
+    r"(dlopen|dlmopen|dlsym|dlvsym|dl_iterate_phdr|mprotect|pkey_mprotect|ptrace|syscall|fork|vfork"
+    r"|execv[pe]*|execl[pe]*|posix_spawnp?|system|popen|process_vm_(read|write)v|sigaction|signal"
+    r"|clock_settime|settimeofday|_?exit|_Exit)(@.*)?"
+)
+_PYTHON = re.compile(r"_?Py[A-Z_]\w*(@.*)?")
+MAX_REACHES = 10
+
+
+def reaches(built: str, kind: str) -> list[str]:
+    """Returns the symbols that an object takes from elsewhere and that a kernel has no use for.
+
+    Evidence, and no more: who wants to can find code without naming it. An object that cannot be
+    read says nothing.
+    """
+    command = ["nm", "-D", "--undefined-only", "--format=posix", built]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=30, text=True, errors="replace")
+    except (OSError, subprocess.SubprocessError):
+        return []
+    names = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+    bad = [
+        n
+        for n in names
+        if _PAST_DISPATCH.match(n)
+        or _ELSEWHERE.fullmatch(n)
+        or (kind == artifacts.NATIVE and _PYTHON.fullmatch(n))
+    ]
+    return sorted(bad)[:MAX_REACHES]
 
 
 _ERROR = re.compile(r"^source(\d+)\.cpp:(\d+):(?:\d+:)? (?:fatal )?error: (.*)$", re.M)

@@ -34,9 +34,10 @@ from clients import (
     WorkerFailure,
     WorkerGone,
     WorkerLate,
+    how_it_ended,
 )
 from correctness import Scale
-from protocol import ProtocolError
+from protocol import ProtocolError, Timeout
 from sandbox import SandboxError
 from timing import Timing
 from verify import Calibration, Verification
@@ -202,7 +203,7 @@ class Evaluation:
         self._inductor: str | None = None
         self._beside: ThreadPoolExecutor
         self._ahead: dict[bool, Future[Any]] = {}  # empty processes, by whether they poison
-        self._dying: CandidateClient | None = None  # the one that was verified
+        self._dying: list[CandidateClient] = []  # those that were verified
         # Of a timed call that was wrong: what holds for it, and its input.
         self._caught: tuple[verify.FamilyCalibration, Any, list[torch.Tensor]] | None = None
 
@@ -248,8 +249,13 @@ class Evaluation:
             self._inductor = inductor.warm(folder) if folder else ""
         return self._inductor
 
-    def candidate(self, reference: ReferenceClient, *, poison: bool) -> CandidateClient:
-        """Starts a candidate worker, constructed and with the weights of this evaluation."""
+    def candidate(
+        self, reference: ReferenceClient, *, poison: bool, stand_in: bool = False
+    ) -> CandidateClient:
+        """Starts a candidate worker, constructed and with the weights of this evaluation.
+
+        ``stand_in``: its custom code does nothing.
+        """
         timeout = FORWARD_S + FORWARD_EAGERS * self.eager_s
         with self.costs.part("worker"):
             ahead = self._ahead.pop(poison, None)
@@ -261,13 +267,15 @@ class Evaluation:
             with self.costs.part("load"), faults("importing the candidate", client):
                 opened = building.open_artifacts(self.build)
                 given = [{k: v for k, v in a.items() if k != "path"} for a in self.artifacts()]
+                source = self.request["candidate"]["source"] if stand_in else self.source
                 client.load(
-                    self.source,
+                    source,
                     given,
                     opened,
                     threads=self.threads,
                     timeout=LOAD_S,
-                    standalone=bool(self.exported),
+                    standalone=bool(self.exported) and not stand_in,
+                    stand_in=stand_in,
                 )
                 client.init(
                     reference.info["init"], reference.init, eval_mode=self.eval_mode, timeout=LOAD_S
@@ -476,7 +484,7 @@ class Evaluation:
             self.log = candidate.worker.log()[-OUTPUT_KEPT:]
         finally:
             candidate.kill()
-            self._dying = candidate
+            self._dying.append(candidate)
         v["output"] = self.log
         work, calls = trace.report(seen, bool(self.artifacts()))
         v["work"] = work
@@ -486,17 +494,53 @@ class Evaluation:
             "pytorch_share": work["pytorch"],
             "custom_calls": float(calls),
         }
-        if self.request.get("require_custom", True) is not False and not calls:
+        if self.request.get("require_custom", True) is not False:
+            self._does_the_work(reference, seen, work, calls)
+        if self.level == "certify":
+            with self.costs.part("verify"):
+                self._general()
+
+    def _does_the_work(
+        self, reference: ReferenceClient, seen: Any, work: dict[str, Any], calls: int
+    ) -> None:
+        """Raises a Fault where custom code covers no operator of the task."""
+        if not calls:
             did = ", ".join(trace.computes(work)[:6]) or "nothing"
             raise Fault(
                 "rejected",
                 f"none of its custom code ran in a forward: the work was done by {did}",
                 "call the custom kernel in forward, at module level names such as lib.kernel(...)",
             )
+        operators = [str(o) for o in self.task.get("operators") or []]
+        if not trace.covers(seen, operators):
+            did = ", ".join(dict.fromkeys(operators))
+            raise Fault(
+                "rejected",
+                f"its custom code covers no operator of the task: PyTorch ran {did}",
+                "compute at least one of them in the custom kernel, and not beside it",
+            )
+        if (trace.computes(work) or self.level == "certify") and self._right_without(reference):
+            raise Fault(
+                "rejected",
+                "its output is right when its custom code does nothing",
+                "have the custom kernel compute what forward returns",
+            )
 
-        if self.level == "certify":
-            with self.costs.part("verify"):
-                self._general()
+    def _right_without(self, reference: ReferenceClient) -> bool:
+        """Whether the candidate is right with stand-ins for its custom code that do nothing."""
+        assert self.verification is not None
+        try:
+            candidate = self.candidate(reference, poison=True, stand_in=True)
+        except Fault:
+            return False  # it needs it to be constructed
+        try:
+            with self.costs.part("verify"), faults("running without its custom code", candidate):
+                return self.verification.right_on_first(candidate)
+        except Fault:
+            return False
+        finally:
+            candidate.kill()
+            self._dying.append(candidate)
 
     def _general(self) -> None:
         """Tries other shapes, in processes of their own: what happens there changes no verdict."""
@@ -538,7 +582,7 @@ class Evaluation:
             with self.costs.part("time"):
                 self._ahead[False] = self._beside.submit(self._empty, False)
                 timing = self._timing(reference)
-                timed = self._measure(timing, spawn_candidate)
+                timed = self._measure(timing, spawn_candidate, candidates)
         finally:
             for c in candidates:
                 c.kill()
@@ -549,6 +593,10 @@ class Evaluation:
                 said = "asked again outside the clock it is right on the same input"
                 raise Fault("cheated", f"{timed.wrong}; {said}", hint)
             raise Fault("wrong", timed.wrong, hint)
+        if timed.excess:
+            raise Fault(
+                "rejected", timed.excess, "start as many threads as OMP_NUM_THREADS says, no more"
+            )
         if timed.hides:
             raise Fault("cheated", timed.hides, "leave the clock and the harness alone")
         self._fill(v, timed)
@@ -604,16 +652,25 @@ class Evaluation:
         finally:
             reference.kill()
 
-    def _measure(self, timing: Any, spawn: Callable[[], CandidateClient]) -> Any:
+    def _measure(
+        self,
+        timing: Any,
+        spawn: Callable[[], CandidateClient],
+        candidates: Sequence[CandidateClient],
+    ) -> Any:
         with faults("being timed"):
             try:
                 return timing.measure(spawn)
             except CallFailed as e:
+                if e.error.get("type") == "OutputMismatch":
+                    message = str(e.error.get("message"))[:300]
+                    raise Fault("wrong", f"in a timed call: {message}", _HINTS["output"]) from e
                 raise WorkerError({**e.error, "stage": "forward"}) from e
             except ProtocolError as e:
-                raise Fault(
-                    "crashed", f"the candidate's process ended or hung while it was timed: {e}"
-                ) from e
+                if isinstance(e, Timeout) or not candidates:
+                    raise Fault("timed_out", f"a timed call took too long: {e}") from e
+                how = how_it_ended(candidates[-1].worker.wait(5))
+                raise Fault("crashed", f"the candidate's process {how} while it was timed") from e
 
     def _spawn_baseline(self, name: str) -> ReferenceClient:
         assert self.verification is not None
@@ -624,8 +681,8 @@ class Evaluation:
             client.set_state(self.state)
             client.ask({"op": "timed", "tree": self.verification.draws[0].tree})
             # It is timed now: who still ends, or still begins, is waited for.
-            if self._dying is not None:
-                self._dying.worker.wait(10)
+            while self._dying:
+                self._dying.pop().worker.wait(10)
             if False in self._ahead:
                 self._ahead[False].result()
         except BaseException:

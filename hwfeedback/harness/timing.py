@@ -27,11 +27,14 @@ How the referee uses it, per evaluation::
   versions, precision.
 
 The time of a participant is the ``event`` clock where the referee's ``wall`` agrees with it within
-10 % + 2 us + the calibrated noise of wall, else it is ``wall`` and the participant is marked. A
-baseline is trusted: its time is always ``event``. Both clocks come from ``fresh`` windows; the
-other kinds (windows.py) are there to be checked and compared. A win has to be seen by both clocks:
-the lower end of a speedup's interval is the lesser of what either gives, so a worker that shortens
-its own clock by less than the tolerance wins nothing. The sample is a window's mean, never
+10 % + 2 us, else it is ``wall``, and the participant is marked unless the noise of wall may be the
+cause. A baseline is trusted: its time is always ``event``. Both clocks come from ``fresh`` windows;
+the other kinds (windows.py) are there to be checked and compared. A win has to be seen by both
+clocks: the lower end of a speedup's interval is the lesser of what either gives, wall with as
+little taken off as a window costs in the quietest session, and lowered by what noise leaves open
+where that is much; and calls made one by one have to show it as well. So a worker that shortens
+its own clock by less than the tolerance wins nothing. Where most windows of either side were
+disturbed nobody wins. The sample is a window's mean, never
 a call's median, which would hide a first call that does the work of all.
 
 ``quick``: the candidate, in one process, against baselines measured earlier. A short measurement of
@@ -91,6 +94,7 @@ ALONE_NS = 5_000
 HIDDEN_NS = 20_000  # by so much processes differ in what it costs to wake one for a single call
 HIDES = 0.5  # a worker whose clock shows less than this share of what passed hides work
 HIDES_NS = 50_000
+MORE_CORES = 1.5  # times its threads: who uses more of them was not timed like the baselines
 SOLO = 0.03
 ROUNDS = 6
 MAX_ROUNDS = 16
@@ -152,10 +156,27 @@ class Overhead:
 
     walls: dict[str, list[float]] = field(default_factory=dict)
     cpus: list[float] = field(default_factory=list)  # of windows that compute nothing
+    least: dict[str, float] = field(default_factory=dict)  # what they cost in the quietest session
+    quiet: bool = True  # in one session at least most windows were not disturbed
+    _session: list[tuple[str, float, bool]] = field(default_factory=list)
 
     def add(self, window: Window) -> None:
         wall = window.wall_ns / window.calls - window.event_mean_ns
         self.walls.setdefault(window.kind, []).append(wall)
+        self._session.append((window.kind, wall, window.disturbed()))
+
+    def end_session(self) -> None:
+        """Closes the windows that were added since the last call: one process, one time."""
+        first = not self.least
+        for kind in {k for k, _, _ in self._session}:
+            costs = [w for k, w, _ in self._session if k == kind]
+            spread = stats.quantile(costs, 0.75) - stats.quantile(costs, 0.25)
+            low = stats.median(costs) - 1.5 * spread / math.sqrt(len(costs))
+            self.least[kind] = min(low, self.least.get(kind, low))
+        disturbed = sum(d for _, _, d in self._session)
+        calm = 2 * disturbed <= len(self._session)
+        self.quiet = calm or (self.quiet and not first)
+        self._session.clear()
 
     def add_identity(self, window: Window) -> None:
         self.cpus.append(window.cpu_ns / window.calls)
@@ -168,9 +189,36 @@ class Overhead:
         values = self._walls(s.kind)
         return max(s.outer - (stats.median(values) if values else 0.0), 0.0)
 
+    def most(self, s: Sample) -> float:
+        """Returns what a sample may have taken at most: no window costs less than the quietest."""
+        kind = "fresh" if s.kind == "repeat" else s.kind
+        return max(s.outer - max(self.least.get(kind, 0.0), 0.0), 0.0)
+
+    def alone(self, chained: Sequence[Sample], eager_alone: float) -> float:
+        """Returns what a call takes one by one at least, less what being alone costs eager too."""
+        costs = self._walls("chained")
+        middle = stats.median(costs) if costs else 0.0
+        scatter = stats.quantile([abs(c - middle) for c in costs], 0.9) if costs else 0.0
+        noise = 2 * scatter / math.sqrt(max(min(len(costs), len(chained)), 1))
+        took = stats.median([max(s.event, self.most(s)) for s in chained])
+        return max(took - noise, 1.0) / max(eager_alone, 1.0)
+
     def cpu(self, s: Sample) -> float:
         """Returns a fresh sample's CPU time, less what its window costs."""
         return max(s.cpu - (stats.median(self.cpus) if self.cpus else 0.0), 0.0)
+
+    def unresolved(self, times: Sequence[float]) -> float:
+        """Returns the factor by which a median of these times, nanoseconds, may be off by noise.
+
+        1 where that is less than 5 %: intervals have it in them.
+        """
+        costs = self._walls("fresh")
+        if not costs or not times:
+            return 1.0
+        middle = stats.median(costs)
+        scatter = stats.quantile([abs(c - middle) for c in costs], 0.9)
+        share = scatter / math.sqrt(min(len(costs), len(times))) / max(stats.median(times), 1.0)
+        return 1.0 + share if share > 0.05 else 1.0
 
     def noise(self, kind: str) -> float:
         """Returns how far one window's cost is from the median, usually, at most."""
@@ -202,7 +250,8 @@ def _times(block: Iterable[Sample], clock: str, overhead: Overhead) -> list[floa
     # Where half are disturbed the machine is busy or the worker disturbs itself: leaving those out
     # would then choose the lucky ones.
     kept = quiet if 2 * len(quiet) >= len(fresh) else fresh
-    return [max(s.event if clock == "event" else overhead.wall(s), 1.0) / 1e6 for s in kept]
+    read = {"event": lambda s: s.event, "wall": overhead.wall, "most": overhead.most}[clock]
+    return [max(read(s), 1.0) / 1e6 for s in kept]
 
 
 @dataclass
@@ -214,6 +263,8 @@ class Judged:
     notes: list[str] = field(default_factory=list)
     doubtful: bool = False  # a win by this time is none
     hides: str = ""  # one sentence where work is hidden from the worker's clock
+    alone: float = 1.0  # its time over that of calls one by one: the lower end of a win pays for it
+    off: bool = False  # the referee's clock shows too little: its calibration is another machine's
 
 
 def judge(visits: Visits, overhead: Overhead, eager_alone: float = 1.0) -> Judged:
@@ -228,13 +279,16 @@ def judge(visits: Visits, overhead: Overhead, eager_alone: float = 1.0) -> Judge
     spread = (stats.quantile(gaps, 0.75) - stats.quantile(gaps, 0.25)) / math.sqrt(len(gaps))
     noise = overhead.noise("fresh") + spread
     judged = Judged("event")
-    # Where wall is the lower one its calibration is off: nobody gains by claiming more time.
-    if stats.median(gaps) > AGREE * event + AGREE_NS + noise:
+    # Where wall is the lower one its calibration is off: nobody gains by claiming more time. Where
+    # the machine is too noisy to tell, wall counts all the same, and nobody is blamed.
+    over = stats.median(gaps) - AGREE * event - AGREE_NS
+    if over > spread:
         judged.clock = "wall"
-        judged.marked = True
+        judged.marked = over > noise
         judged.notes.append(
             f"the clocks disagree: event {_us(event)}, wall {_us(wall)} a call; wall decides"
         )
+    judged.off = stats.median(gaps) < -AGREE * event - AGREE_NS
     quiet = [s for s in fresh if not s.disturbed]
     hiding = [s for s in quiet if s.event < HIDES * overhead.wall(s) - HIDES_NS / s.calls - noise]
     if len(quiet) >= MIN_FRESH and len(hiding) > 0.75 * len(quiet):
@@ -251,6 +305,7 @@ def judge(visits: Visits, overhead: Overhead, eager_alone: float = 1.0) -> Judge
     chained = visits.kind("chained")
     if chained:
         single = 3 * overhead.noise("chained")
+        judged.alone = min(1.0, 1.05 * chosen / overhead.alone(chained, eager_alone))
         alone = stats.median([max(s.event, overhead.wall(s) - single) for s in chained])
         hidden = stats.median([overhead.wall(s) - s.event for s in chained])
         if alone > 1.5 * chosen * max(eager_alone, 1.0) + ALONE_NS + single:
@@ -272,6 +327,8 @@ def judge(visits: Visits, overhead: Overhead, eager_alone: float = 1.0) -> Judge
             "results may be remembered"
         )
     disturbed = len(fresh) - len(quiet)
+    if 2 * disturbed > len(fresh) or not overhead.quiet:
+        judged.doubtful = True
     if 2 * disturbed > len(fresh):
         judged.notes.append(
             f"{disturbed} of {len(fresh)} windows were disturbed: the machine is busy"
@@ -315,6 +372,7 @@ class Timed:
     metrics: dict[str, float]
     wrong: str | None = None
     hides: str = ""  # one sentence where it hides work from its own clock
+    excess: str = ""  # one sentence where it uses more cores than it was given
 
 
 @dataclass(frozen=True)
@@ -501,7 +559,7 @@ class Timing:
     def _judge(self, visits: Visits) -> Judged:
         """Judges a candidate. No candidate process may exist."""
         judged = judge(visits, self._overhead, self._eager_alone)
-        if not judged.marked or self._recalibrated:
+        if not (judged.marked or judged.off) or self._recalibrated:
             return judged
         self._recalibrated = True
         # Was the machine another one when eager was timed? Time it again: if the cost of windows
@@ -535,6 +593,7 @@ class Timing:
         fresh = stats.median([s.event for s in visits.kind("fresh")])
         alone = stats.median([s.event for s in visits.kind("chained")])
         self._eager_alone = alone / max(fresh, 1.0)
+        self._overhead.end_session()
         return visits
 
     def _stands(self, sentinel: Visits) -> bool:
@@ -613,14 +672,15 @@ class Timing:
             c: baselines.against(
                 name, self.records[name], visits.times(c, self._overhead), ratio, self.seed
             )
-            for c in {clock, "wall"}
+            for c in {clock, "most"}
         }
-        return {**by[clock], "low": min(s["low"] for s in by.values())}
+        off = self._overhead.unresolved([s.event for s in visits.kind("fresh")])
+        return {**by[clock], "low": min(by[clock]["low"], by["most"]["low"] / off)}
 
     def _interleaved(self, spawn_candidate: Callable[[], TimedWorker]) -> Timed:
         names = baselines.contenders(self.records)
         rounds: dict[str, list[stats.Round]] = {n: [] for n in names}
-        walls: dict[str, list[stats.Round]] = {n: [] for n in names}
+        most: dict[str, list[stats.Round]] = {n: [] for n in names}
         base: dict[str, Visits] = {n: Visits() for n in names}
         pairs: list[tuple[dict[str, list[Sample]], list[Sample], dict[str, list[Sample]]]] = []
         candidate = Visits()
@@ -644,7 +704,7 @@ class Timing:
                     continue
                 judged = self._judge(candidate)
                 rounds = {n: _rounds(pairs, n, judged.clock, self._overhead) for n in names}
-                walls = {n: _rounds(pairs, n, "wall", self._overhead) for n in names}
+                most = {n: _rounds(pairs, n, "most", self._overhead) for n in names}
                 widths = [_half_width(stats.paired_speedup(rounds[n], self.seed)) for n in names]
                 if max(widths) <= NARROW or time.perf_counter() > end:
                     break
@@ -652,9 +712,10 @@ class Timing:
             for h in held.values():
                 h.worker.kill()
         speedups: dict[str, dict[str, Any]] = {}
+        off = self._overhead.unresolved([s.event for s in candidate.kind("fresh")])
         for n in names:
             interval = stats.paired_speedup(rounds[n], self.seed)
-            low = min(interval.low, stats.paired_speedup(walls[n], self.seed).low)
+            low = min(interval.low, stats.paired_speedup(most[n], self.seed).low / off)
             low /= self._above_solo(n, base[n])
             speedups[n] = {
                 "value": interval.value,
@@ -894,8 +955,10 @@ class Timing:
         }
         report["marked"] = judged.marked
         report["notes"] = [*self.notes, *judged.notes]
-        if judged.doubtful:
-            speedups = {n: {**s, "low": min(s["low"], 1.0)} for n, s in speedups.items()}
+        most = 1.0 if judged.doubtful else math.inf
+        speedups = {
+            n: {**s, "low": min(s["low"] * judged.alone, most)} for n, s in speedups.items()
+        }
         # The fastest baseline is the one against which the speedup is least.
         fastest = min(speedups.values(), key=lambda s: s["value"])
         fresh = visits.kind("fresh")
@@ -903,8 +966,17 @@ class Timing:
         cpu = stats.median([self._overhead.cpu(s) for s in fresh])
         time_ = stats.median([s.event for s in fresh])
         metrics |= counters.metrics(self._counts, report["candidate"]["median_ms"])
+        excess = ""
         if time_ > 100_000:  # below, what the window itself uses drowns the call
             metrics["core_use"] = min(cpu / time_ / max(self.threads, 1), 1.0)
+            quiet = [s for s in fresh if not s.disturbed]
+            took = [self._overhead.cpu(s) / max(s.event, self._overhead.most(s)) for s in quiet]
+            cores = stats.median(took) if len(took) >= MIN_FRESH else 0.0
+            if cores > MORE_CORES * self.threads and self.threads < (os.cpu_count() or 1):
+                excess = (
+                    f"it computes on {cores:.1f} cores at once where the baselines "
+                    f"have {self.threads}"
+                )
         return Timed(
             report=report,
             speedups=speedups,
@@ -912,6 +984,7 @@ class Timing:
             learned=self._learned(),
             metrics=metrics,
             hides=judged.hides,
+            excess=excess,
         )
 
     def _learned(self) -> dict[str, Any]:

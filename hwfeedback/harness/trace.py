@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -174,6 +174,23 @@ def report(seen: Any, custom_code: bool) -> tuple[dict[str, Any], int]:
         for n, k, s, c in rows[:MAX_OPERATORS]
     ]
     return {**shares, "operators": operators}, sum(c for _, k, _, c in rows if k == "custom")
+
+
+def covers(seen: Any, operators: Sequence[str]) -> bool:
+    """Whether a forward left out any of the task's operators, as it must to have replaced one.
+
+    ``operators`` are the reference's, one entry a call.
+    """
+    table = seen.get("operators") if isinstance(seen, dict) else None
+    ran: dict[str, int] = {}
+    for op, value in table.items() if isinstance(table, dict) else ():
+        if isinstance(value, list) and len(value) == 2 and isinstance(value[1], int):
+            ran[str(op).strip("_")] = ran.get(str(op).strip("_"), 0) + value[1]
+    wanted: dict[str, int] = {}
+    for op in operators:
+        name = op.removeprefix("aten.").strip("_")
+        wanted[name] = wanted.get(name, 0) + 1
+    return not wanted or any(ran.get(n, 0) < count for n, count in wanted.items())
 
 
 def computes(work: dict[str, Any]) -> list[str]:

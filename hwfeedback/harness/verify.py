@@ -750,6 +750,13 @@ class Verification:
                 return False
         return True
 
+    def right_on_first(self, candidate: CandidateClient) -> bool:
+        """Whether a process of a candidate is right on the first draw."""
+        tree, inputs = self.draws[0].get()
+        answer, expected = self._both(candidate, tree, inputs, self.expected[0])
+        base = self.calibration.families["base"]
+        return not answer.problem and self._wrong(base, answer.outputs, expected) is None
+
     def _wrong(
         self,
         known: FamilyCalibration,

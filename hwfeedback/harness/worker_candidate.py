@@ -46,7 +46,10 @@ class Candidate:
         import artifacts
 
         given = msg.get("artifacts") or []
-        artifacts.install(given, fds)
+        if msg.get("stand_in"):
+            artifacts.stand_in()
+        else:
+            artifacts.install(given, fds)
         if msg.get("standalone"):
             _stand_in_for_the_compiler(given, list(fds))
         fds.clear()  # they stay open: the objects are loaded through them

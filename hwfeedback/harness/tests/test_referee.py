@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from judging import Judge
 
-import building
 import evaluation
-import forkserver
 import referee
-import verify
 from inspection import Invalid
-from protocol import Channel
 
 HEAD = "import torch\nimport torch.nn as nn\n\n\n"
 
@@ -106,79 +100,11 @@ AFFINE_INIT = """    def __init__(self, n):
 """
 
 
-UNBUILT = {
-    "build": {"seconds": 0.0, "cached": False, "form": "none"},
-    "status": "",
-    "reason": "",
-    "artifacts": [],
-    "normalised_hash": "",
-    "language": "cpp",
-    "missing": [],
-}
-
-
-class Judge:
-    """A referee in this process, with a real fork server."""
-
-    def __init__(self, cache: str) -> None:
-        path = (
-            str(pathlib.Path(sys.executable).parent) + ":" + os.environ.get("PATH", "/usr/bin:/bin")
-        )
-        self.server, self.process = forkserver.start(env={"PATH": path, "LANG": "C.UTF-8"})
-        channel, _peer = Channel.pair()
-        self.referee = referee.Referee(channel, self.server)
-        self.referee.progress = lambda _stage, _note: None  # type: ignore[method-assign]
-        self.cache = cache
-        self.tasks: dict[str, dict[str, Any]] = {}
-        self.known: dict[str, dict[str, Any]] = {}
-
-    def task(self, source: str) -> dict[str, Any]:
-        if source not in self.tasks:
-            msg = {"name": "task", "source": source, "threads": 1, "timeout_s": 60}
-            self.tasks[source] = self.referee.inspect(msg, [])["task"]
-        return self.tasks[source]
-
-    def calibration(self, source: str) -> dict[str, Any]:
-        if source not in self.known:
-            request = self.request(source, "", "quick", {})
-            client = evaluation.Evaluation(self.server, request).reference(compiles=False)
-            try:
-                known = verify.calibrate(client, want_compile=False).to_json()
-            finally:
-                client.kill()
-            self.known[source] = {"calibration": known}
-        return self.known[source]
-
-    def request(
-        self, source: str, candidate: str, level: str, more: dict[str, Any]
-    ) -> dict[str, Any]:
-        return {
-            "task": self.task(source),
-            "candidate": {"source": candidate, "language": "cpp"},
-            "level": level,
-            "threads": 1,
-            "cache_dir": self.cache,
-            **more,
-        }
-
-    def verdict(
-        self, source: str, candidate: str, level: str = "quick", *, built: bool = False, **more: Any
-    ) -> dict[str, Any]:
-        """``built``: whether it goes to the builder first, which refuses much of what is here."""
-        more = {"time": False, "require_custom": built, "known": self.calibration(source), **more}
-        request = self.request(source, candidate, level, more)
-        with pytest.MonkeyPatch.context() as m:
-            if not built:
-                m.setattr(building, "build", lambda *_: UNBUILT)
-            return self.referee.evaluate(request, [])["verdict"]
-
-
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     j = Judge(str(tmp_path_factory.mktemp("cache")))
     yield j
-    j.server.close()
-    j.process.wait(30)
+    j.close()
 
 
 def eager(source: str) -> str:

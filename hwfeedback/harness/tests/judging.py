@@ -1,0 +1,87 @@
+"""A judge for tests: a referee in this process, with a real fork server and real workers."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from typing import Any
+
+import pytest
+
+import building
+import evaluation
+import forkserver
+import referee
+import verify
+from protocol import Channel
+
+UNBUILT = {
+    "build": {"seconds": 0.0, "cached": False, "form": "none"},
+    "status": "",
+    "reason": "",
+    "artifacts": [],
+    "normalised_hash": "",
+    "language": "cpp",
+    "missing": [],
+}
+
+
+class Judge:
+    """A referee in this process, with a real fork server."""
+
+    def __init__(self, cache: str) -> None:
+        path = (
+            str(pathlib.Path(sys.executable).parent) + ":" + os.environ.get("PATH", "/usr/bin:/bin")
+        )
+        self.server, self.process = forkserver.start(env={"PATH": path, "LANG": "C.UTF-8"})
+        channel, _peer = Channel.pair()
+        self.referee = referee.Referee(channel, self.server)
+        self.referee.progress = lambda _stage, _note: None  # type: ignore[method-assign]
+        self.cache = cache
+        self.tasks: dict[str, dict[str, Any]] = {}
+        self.known: dict[str, dict[str, Any]] = {}
+
+    def task(self, source: str) -> dict[str, Any]:
+        if source not in self.tasks:
+            msg = {"name": "task", "source": source, "threads": 1, "timeout_s": 60}
+            self.tasks[source] = self.referee.inspect(msg, [])["task"]
+        return self.tasks[source]
+
+    def calibration(self, source: str) -> dict[str, Any]:
+        if source not in self.known:
+            request = self.request(source, "", "quick", {})
+            client = evaluation.Evaluation(self.server, request).reference(compiles=False)
+            try:
+                known = verify.calibrate(client, want_compile=False).to_json()
+            finally:
+                client.kill()
+            self.known[source] = {"calibration": known}
+        return self.known[source]
+
+    def request(
+        self, source: str, candidate: str, level: str, more: dict[str, Any]
+    ) -> dict[str, Any]:
+        return {
+            "task": self.task(source),
+            "candidate": {"source": candidate, "language": "cpp"},
+            "level": level,
+            "threads": 1,
+            "cache_dir": self.cache,
+            **more,
+        }
+
+    def verdict(
+        self, source: str, candidate: str, level: str = "quick", *, built: bool = False, **more: Any
+    ) -> dict[str, Any]:
+        """``built``: whether it goes to the builder first, which refuses much of what is here."""
+        more = {"time": False, "require_custom": built, "known": self.calibration(source), **more}
+        request = self.request(source, candidate, level, more)
+        with pytest.MonkeyPatch.context() as m:
+            if not built:
+                m.setattr(building, "build", lambda *_: UNBUILT)
+            return self.referee.evaluate(request, [])["verdict"]
+
+    def close(self) -> None:
+        self.server.close()
+        self.process.wait(30)
