@@ -131,7 +131,10 @@ def _fault(e: WorkerFailure, doing: str) -> Fault:
         what = f"{where} ran out of memory{line}"
         return Fault("crashed", what, "allocate less", [e.traceback], output)
     what = f"{where} raised {e.type}{line}" + (f": {first}" if first else "")
-    return Fault("crashed", what, _HINTS.get(e.stage, ""), [e.traceback], output)
+    hint = _HINTS.get(e.stage, "")
+    if e.type == "PermissionError":
+        hint = "a candidate has no network, starts no program and writes to /tmp alone: do without"
+    return Fault("crashed", what, hint, [e.traceback], output)
 
 
 class Costs:

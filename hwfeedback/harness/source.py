@@ -66,6 +66,25 @@ FORBIDDEN_ATTRIBUTES = frozenset(
         "tb_frame",
     ]
 )
+# Modules that others import, so that they can be reached through them.
+SYSTEM_MODULES = frozenset(
+    [
+        "builtins",
+        "ctypes",
+        "gc",
+        "importlib",
+        "inspect",
+        "mmap",
+        "multiprocessing",
+        "os",
+        "pickle",
+        "signal",
+        "socket",
+        "subprocess",
+        "sys",
+        "threading",
+    ]
+)
 # Dotted names that a candidate must not use, and what to say of them.
 FORBIDDEN_PATHS = {
     "torch.compile": "uses torch.compile, which a candidate is measured against",
@@ -243,6 +262,11 @@ def _forbidden(path: str) -> str:
     for prefix, what in FORBIDDEN_PATHS.items():
         if path == prefix or path.startswith(prefix + "."):
             return what
+    through, *parts = path.split(".")
+    if through in ALLOWED_MODULES:
+        for part in parts:
+            if part in SYSTEM_MODULES:
+                return f"reaches {part} through {through}"
     return ""
 
 

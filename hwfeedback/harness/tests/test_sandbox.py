@@ -239,6 +239,98 @@ def test_memory_bomb(server, worker):
         assert ask(bomb, "x = bytearray(1 << 26); r = len(x)") == 1 << 26
 
 
+def test_a_huge_file_is_cut_off(worker):
+    needs(worker, "mount namespace")
+    write = "f = open({path!r}, 'wb')\nfor _ in range(10 << 10): f.write(bytes(1 << 20)); f.flush()"
+    for path in ("/tmp/huge", "/dev/shm/huge"):
+        with pytest.raises(RuntimeError, match="OSError"):
+            ask(worker, write.format(path=path), 120)
+        assert ask(worker, f"import os; r = os.path.getsize({path!r})") <= 4 << 30
+        ask(worker, f"f.close(); os.unlink({path!r})")
+
+
+def test_the_parent_cannot_be_looked_into(worker):
+    needs(worker, "pid namespace", "own /proc")
+    assert ask(worker, "import os; r = os.getppid()") == 0, "its parent is out of sight"
+    for path in (f"/proc/{os.getpid()}", "/proc/0", "/proc/2"):
+        with pytest.raises(RuntimeError, match=r"FileNotFound|ProcessLookup|NotADirectory"):
+            ask(worker, f"r = open({path!r} + '/environ', 'rb').read()")
+    mine = ask(worker, "r = open('/proc/1/environ', 'rb').read().decode().split(chr(0))")
+    names = {e.partition("=")[0] for e in mine if e}
+    assert not names & {
+        "KERNELWRIGHT_DATA_DIR",
+        "HOME",
+        "AWS_SECRET_ACCESS_KEY",
+        "ANTHROPIC_API_KEY",
+    }
+
+
+def test_signals_reach_nobody_else(server, worker):
+    needs(worker, "pid namespace")
+    with server.spawn("candidate", {"sandbox": "weak"}) as other:
+        ask(
+            worker,
+            "import os, signal\nfor pid in (-1, 0, *range(2, 2000)):\n"
+            "    try: os.kill(pid, signal.SIGKILL)\n    except OSError: pass\n"
+            "try: os.killpg(0, signal.SIGKILL)\nexcept OSError: pass",
+        )
+        assert ask(other, "r = 1") == 1
+    assert server.ping()["workers"] >= 1
+
+
+def test_what_one_worker_leaves_the_next_does_not_find(server, worker):
+    needs(worker, "mount namespace")
+    folders = "import os, tempfile; r = [os.environ['TORCH_EXTENSIONS_DIR'], os.environ['TORCHINDUCTOR_CACHE_DIR'], tempfile.gettempdir(), '/dev/shm', os.environ['HOME']]"  # noqa: E501
+    for folder in ask(worker, folders):
+        ask(
+            worker,
+            f"os.makedirs({folder!r}, exist_ok=True); open({folder!r} + '/left', 'w').close()",
+        )
+        with server.spawn(worker.profile, {"sandbox": "weak"}) as following:
+            assert not ask(following, f"import os; r = os.path.exists({folder!r} + '/left')")
+
+
+def test_the_store_and_the_caches_cannot_be_reached(worker, tmp_path):
+    data = tmp_path / "data"
+    (data / "cache" / "objects").mkdir(parents=True)
+    for name in ("kernelwright.db", "cache/objects/some.so", "leases"):
+        path = data / name
+        if not path.exists():
+            path.write_text("x")
+        path.chmod(0o644)
+        with pytest.raises(RuntimeError, match=r"FileNotFound|Permission"):
+            ask(worker, f"open({str(path)!r})")
+        with pytest.raises(RuntimeError, match=r"OSError|FileNotFound|Permission"):
+            ask(worker, f"open({str(path)!r}, 'w')")
+
+
+def test_the_streams_that_it_inherits_are_only_a_log(server):
+    forged = '{"missing": [], "pid": 1, "contained": true}\n'
+    with server.spawn("candidate", {"sandbox": "weak"}) as w:
+        ask(
+            w,
+            f"import os\nfor fd in range(3, 64):\n    if fd != channel._sock.fileno():\n"
+            f"        try: os.write(fd, {forged!r}.encode())\n        except OSError: pass\n"
+            f"for fd in (1, 2): os.write(fd, {forged!r}.encode())",
+        )
+        assert w.log().count("contained") == 2
+        assert ask(w, "r = 1") == 1
+    assert server.ping()["threads"] == 1
+
+
+def test_its_time_cannot_be_stretched(worker):
+    for code in (
+        "import os; os.nice(-5)",
+        "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))",
+    ):
+        with pytest.raises(RuntimeError, match="PermissionError"):
+            ask(worker, code)
+    with pytest.raises(RuntimeError, match=r"ValueError|PermissionError|OSError"):
+        ask(
+            worker, "import resource; resource.setrlimit(resource.RLIMIT_NPROC, (1 << 20, 1 << 20))"
+        )
+
+
 def test_processor_time_is_limited(server):
     with server.spawn("candidate", {"sandbox": "weak"}, limits={"cpu_s": 1}) as w:
         w.channel.send({"code": "while True: pass"})
