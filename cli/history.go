@@ -23,6 +23,7 @@ type historyCmd struct {
 	Best   historyBestCmd   `cmd:"" help:"Print the best kernel of a task."`
 	Diff   historyDiffCmd   `cmd:"" help:"Compare the candidates of two rounds."`
 	Replay historyReplayCmd `cmd:"" help:"Make the decisions of a run again from the record alone."`
+	Check  historyCheckCmd  `cmd:"" help:"Examine the whole record, and copy what can be read of a damaged one."`
 	Search historySearchCmd `cmd:"" help:"Search references, candidates, verdicts and feedback."`
 }
 
