@@ -127,16 +127,17 @@ const damagedHint = "`kernelwright history check` says what of it can be read; p
 // worldHint says what to do about a disk that is full, read-only or failing,
 // or what else where it is none of these.
 func worldHint(err error, other string) string {
-	switch trouble := store.Trouble(err); {
-	case trouble == store.ErrFull || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+	trouble := store.Trouble(err)
+	switch {
+	case errors.Is(trouble, store.ErrFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		return "make room on that disk and give the same command again: what was recorded is kept"
-	case trouble == store.ErrReadOnly || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS):
+	case errors.Is(trouble, store.ErrReadOnly) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS):
 		return "check who owns it and whether its disk is mounted read-only, or use another folder with --data-dir"
-	case trouble == store.ErrBusy:
+	case errors.Is(trouble, store.ErrBusy):
 		return "see what else uses this data folder, then give the same command again"
-	case trouble == store.ErrDisk || errors.Is(err, syscall.EIO):
+	case errors.Is(trouble, store.ErrDisk) || errors.Is(err, syscall.EIO):
 		return "see what the kernel says of the disk (dmesg), then `kernelwright history check`"
-	case trouble == store.ErrDamaged:
+	case errors.Is(trouble, store.ErrDamaged):
 		return damagedHint
 	}
 	return other

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -29,8 +30,8 @@ type Salvaged struct {
 
 // Salvage copies whatever can be read of the database at from into a new file
 // at to, which is then sound: a run that lacks something says so. It changes nothing at from. A file at to is an error.
-func Salvage(ctx context.Context, from, to string, progress func(string)) (_ Salvaged, err error) {
-	to, err = filepath.Abs(to)
+func Salvage(ctx context.Context, from, to string, progress func(string)) (Salvaged, error) {
+	to, err := filepath.Abs(to)
 	if err != nil {
 		return Salvaged{}, err
 	}
@@ -46,7 +47,7 @@ func Salvage(ctx context.Context, from, to string, progress func(string)) (_ Sal
 	if err != nil {
 		return Salvaged{}, err
 	}
-	defer func() { err = errors.Join(err, src.Close()) }()
+	defer src.close()
 	steps, err := migrations()
 	if err != nil {
 		return Salvaged{}, err
@@ -84,7 +85,7 @@ func lengthened(path, dir string) (_ string, drop func(), err error) {
 	if err != nil {
 		return "", drop, err
 	}
-	if _, err := f.ReadAt(head, 0); err != nil || info.Size() >= fileBytes(head) || logBytes(path) > 0 {
+	if _, err := f.ReadAt(head, 0); err != nil || !bytes.HasPrefix(head, magic) || info.Size() >= fileBytes(head) || logBytes(path) > 0 {
 		return path, drop, nil // what is wrong with it is told when it is opened
 	}
 	temp, err := os.MkdirTemp(dir, ".salvage-")
@@ -162,11 +163,6 @@ func (s *salvage) copyTable(ctx context.Context, table, key string) error {
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
-	stmt, err := tx.PrepareContext(ctx, insert)
-	if err != nil {
-		return err
-	}
-	defer stmt.Close()
 	see := func(rows *sql.Rows) error {
 		values := make([]any, len(names))
 		into := make([]any, len(names))
@@ -180,7 +176,7 @@ func (s *salvage) copyTable(ctx context.Context, table, key string) error {
 			s.out.Lost[table]++
 			return nil
 		}
-		res, err := stmt.ExecContext(ctx, values...)
+		res, err := tx.ExecContext(ctx, insert, values...)
 		var n int64
 		if err == nil {
 			n, err = res.RowsAffected() // 0: read before, or a constraint that the damage broke
@@ -198,19 +194,10 @@ func (s *salvage) copyTable(ctx context.Context, table, key string) error {
 	}
 	// From both ends to where it breaks.
 	for _, order := range []string{"", " DESC"} {
-		rows, err := s.src.QueryContext(ctx, `SELECT `+columns+` FROM `+table+` ORDER BY `+names[0]+order)
+		broken, err := each(ctx, s.src.DB, `SELECT `+columns+` FROM `+table+` ORDER BY `+names[0]+order, see)
 		if err != nil {
-			continue
+			return err
 		}
-		var seeErr error
-		for seeErr == nil && rows.Next() {
-			seeErr = see(rows)
-		}
-		if err := errors.Join(seeErr, ctx.Err()); err != nil {
-			return errors.Join(err, rows.Close())
-		}
-		broken := rows.Err() != nil
-		_ = rows.Close() // what it has to say was asked
 		if !broken {
 			break
 		}
@@ -219,6 +206,21 @@ func (s *salvage) copyTable(ctx context.Context, table, key string) error {
 		}
 	}
 	return tx.Commit()
+}
+
+// each shows the rows of a query, up to where they cannot be read: broken.
+func each(ctx context.Context, db *sql.DB, query string, see func(*sql.Rows) error) (broken bool, err error) {
+	rows, err := db.QueryContext(ctx, query)
+	if err != nil {
+		return true, ctx.Err()
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := see(rows); err != nil {
+			return false, err
+		}
+	}
+	return rows.Err() != nil, ctx.Err()
 }
 
 func scanNames(rows *sql.Rows, err error) ([]string, error) {

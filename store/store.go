@@ -251,7 +251,7 @@ func probe(ctx context.Context, path string, know int, pragmas string) (int, err
 	if _, err := io.ReadFull(f, head); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return 0, err
 	}
-	if !bytes.HasPrefix(head, []byte("SQLite format 3\x00")) {
+	if !bytes.HasPrefix(head, magic) {
 		return damaged("it is not an SQLite file")
 	}
 	if want := fileBytes(head); info.Size() < want && logBytes(path) == 0 {
@@ -286,6 +286,9 @@ func probe(ctx context.Context, path string, know int, pragmas string) (int, err
 // headerBytes is as much of a file as says how long it should be.
 const headerBytes = 32
 
+// magic is what every SQLite file begins with.
+var magic = []byte("SQLite format 3\x00")
+
 // fileBytes returns how long a file with this header is when it is whole.
 func fileBytes(head []byte) int64 {
 	page := int64(binary.BigEndian.Uint16(head[16:]))
@@ -318,8 +321,8 @@ func soundLog(path string) bool {
 	if _, err := io.ReadFull(f, head); err != nil {
 		return true
 	}
-	magic := binary.BigEndian.Uint32(head)
-	return magic == 0 || magic&^1 == 0x377f0682 // sqlite.org/fileformat2.html, section 4.1
+	first := binary.BigEndian.Uint32(head)
+	return first == 0 || first&^1 == 0x377f0682 // sqlite.org/fileformat2.html, section 4.1
 }
 
 // Close closes the database. Closing twice is fine.

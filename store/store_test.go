@@ -429,6 +429,30 @@ func TestRunsFilterAndPage(t *testing.T) {
 	}
 }
 
+func TestWorked(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	for _, r := range []kw.Run{
+		{Task: "a", TaskName: "n", Path: "/p", DeviceKey: "d1"}, {Task: "b", TaskName: "n", Path: "/p", DeviceKey: "d1"},
+		{Task: "a", TaskName: "n", Path: "/p", DeviceKey: "d2"}, {Task: "a", TaskName: "n", Path: "/q", DeviceKey: "d1"},
+		{Task: "", TaskName: "n", Path: "/p"}, {Task: "c", TaskName: "other", Path: "/r", DeviceKey: "d1"},
+	} {
+		must(s.CreateRun(ctx, r))(t)
+	}
+	for _, tt := range []struct {
+		f    RunFilter
+		want []Worked
+	}{
+		{RunFilter{Name: "n"}, []Worked{{"a", "d1", 4}, {"a", "d2", 3}, {"b", "d1", 2}}},
+		{RunFilter{Path: "/p"}, []Worked{{"a", "d2", 3}, {"b", "d1", 2}, {"a", "d1", 1}}},
+		{RunFilter{Task: "a"}, []Worked{{"a", "d1", 4}, {"a", "d2", 3}}},
+		{RunFilter{Name: "nobody's"}, nil},
+	} {
+		if got := must(s.Worked(ctx, tt.f))(t); !slices.Equal(got, tt.want) {
+			t.Errorf("%+v: %v", tt.f, got)
+		}
+	}
+}
+
 func TestARunKeepsItsTaskAndDevice(t *testing.T) {
 	s, ctx := openTest(t), t.Context()
 	task := kw.Task{Fingerprint: "f", Name: "softmax", Source: "class Model: pass", Graph: []byte(`{"nodes":[]}`), Inputs: []kw.TensorSpec{{Shape: []int{2}, DType: "float32"}}, EagerMS: 1}
@@ -709,6 +733,12 @@ func TestQueriesUseIndexes(t *testing.T) {
 	for _, q := range []string{
 		roundQuery + `WHERE r.task = 'f' AND r.device_key = 'd' AND r.standing > 0 ORDER BY r.standing DESC, r.ms, r.run, r.idx LIMIT 1`,
 		roundQuery + `WHERE r.run = 1 ORDER BY r.idx`,
+		strings.NewReplacer("= ?", "= 'f'", "(?, ?)", "('a', 'b')").Replace(workedQuery("task")),
+		strings.NewReplacer("= ?", "= 'f'", "(?, ?)", "('a', 'b')").Replace(workedQuery("path")),
+		strings.NewReplacer("= ?", "= 'f'", "(?, ?)", "('a', 'b')").Replace(workedQuery("task_name")),
+		`SELECT max(id) FROM runs WHERE task_name = 'n' AND task = 'f' AND device_key = 'd'`,
+		`SELECT ` + runColumns + ` FROM runs WHERE runs.task_name = 'n' AND runs.id < 9 ORDER BY runs.id DESC LIMIT 50`,
+		`SELECT ` + runColumns + ` FROM runs WHERE runs.path = 'p' ORDER BY runs.id DESC LIMIT 50`,
 		`SELECT ` + runColumns + ` FROM runs WHERE runs.task = 'f' ORDER BY runs.id DESC LIMIT 50`,
 		`SELECT ` + runColumns + ` FROM runs WHERE runs.status = 'done' AND runs.id < 9 ORDER BY runs.id DESC LIMIT 50`,
 	} {

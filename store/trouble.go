@@ -47,7 +47,7 @@ func Trouble(err error) error {
 
 // wrap names the file where an error says that it is damaged.
 func wrap(path string, err error) error {
-	if Trouble(err) == ErrDamaged {
+	if errors.Is(Trouble(err), ErrDamaged) {
 		return &DamagedError{Path: path, Err: err}
 	}
 	return err

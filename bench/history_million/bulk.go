@@ -96,6 +96,9 @@ func newWriter(ctx context.Context, path, device string) (*writer, error) {
 		}
 		w.tasks[fingerprint] = ids
 	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
 	w.enc, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(2))
 	return w, err
 }

@@ -99,11 +99,14 @@ func measure(ctx context.Context, db *store.Store, s settings) error {
 		{"ls", func() ([]string, error) { return []string{"ls"}, nil }},
 		{"ls --before", func() ([]string, error) { return []string{"ls", "--before", strconv.FormatInt(anyRun(), 10)}, nil }},
 		{"ls --status", func() ([]string, error) {
-			return []string{"ls", "--status", []string{"done", "failed", "queued"}[rng.IntN(3)]}, nil
+			return []string{"ls", "--status", []string{"done", "failed", "running"}[rng.IntN(3)]}, nil
 		}},
 		{"ls --task", func() ([]string, error) { r, err := task(); return []string{"ls", "--task", r.TaskName}, err }},
 		{"best NAME", func() ([]string, error) { r, err := task(); return []string{"best", r.TaskName}, err }},
 		{"best FILE", func() ([]string, error) { r, err := task(); return []string{"best", r.Path}, err }},
+		{"search", func() ([]string, error) {
+			return []string{"search", []string{"softmax", "bits", "instruction_parallelism", "elements"}[rng.IntN(4)]}, nil
+		}},
 		{"show", func() ([]string, error) { return []string{"show", strconv.FormatInt(anyRun(), 10)}, nil }},
 	} {
 		line := "| `" + q.name + "` |"
@@ -137,11 +140,91 @@ func measure(ctx context.Context, db *store.Store, s settings) error {
 		}
 		fmt.Println(line)
 	}
-	return nil
+	return record(ctx, db, s, newest[0].ID)
 }
 
 // within asks the open store what a command asks it.
 func within(ctx context.Context, db *store.Store, args []string) error {
+	value := args[len(args)-1]
+	switch args[0] {
+	case "show":
+		id, err := strconv.ParseInt(value, 10, 64)
+		if err == nil {
+			_, err = daemon.Load(ctx, db, id)
+		}
+		return err
+	case "best":
+		f := store.RunFilter{Name: value}
+		if filepath.IsAbs(value) {
+			f = store.RunFilter{Path: value}
+		}
+		worked, err := db.Worked(ctx, f)
+		if err != nil {
+			return err
+		}
+		for _, w := range worked {
+			if _, err := db.Best(ctx, w.Task, w.DeviceKey); err != nil && !errors.Is(err, store.ErrNotFound) {
+				return err
+			}
+			if _, err := db.Run(ctx, w.RunID); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "search":
+		_, err := db.Search(ctx, value, 0)
+		return err
+	}
+	var f store.RunFilter
+	if len(args) == 3 {
+		switch args[1] {
+		case "--before":
+			id, err := strconv.ParseInt(value, 10, 64)
+			if err != nil {
+				return err
+			}
+			f.Before = id
+		case "--status":
+			f.Status = kernelwright.RunStatus(value)
+		case "--task":
+			f.Name = value
+		}
+	}
+	_, err := db.Runs(ctx, f)
+	return err
+}
+
+// record times the next rounds in so large a history: what a run pays.
+func record(ctx context.Context, db *store.Store, s settings, last int64) error {
+	o, all, err := patterns()
+	if err != nil {
+		return err
+	}
+	tasks, err := saveTasks(ctx, db, s, o)
+	if err != nil {
+		return err
+	}
+	var took []time.Duration
+	for id := last + 1; len(took) < s.calls; id++ {
+		d, err := draw(s, o, all, tasks, id)
+		if err != nil {
+			return err
+		}
+		run, err := db.CreateRun(ctx, d.run)
+		if err != nil {
+			return err
+		}
+		for _, r := range d.rounds {
+			r.RunID, r.Certificate = run.ID, nil
+			start := time.Now()
+			if err := db.AppendRound(ctx, r); err != nil {
+				return err
+			}
+			took = append(took, time.Since(start))
+		}
+	}
+	slices.Sort(took)
+	fmt.Printf("| recording a round | %d | %s | %s | – | – | – |\n", len(took), quantile(took, 0.5), quantile(took, 0.99))
 	return nil
 }
 
@@ -149,5 +232,3 @@ func quantile(sorted []time.Duration, q float64) string {
 	d := sorted[int(q*float64(len(sorted)-1)+0.5)]
 	return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
 }
-
-var _ = daemon.Load
