@@ -104,16 +104,22 @@ func explain(err error) (code int, text, hint string) {
 		code = ExitHeld
 		hint = "stop that process, or use another folder with --data-dir"
 	case errors.As(err, &write):
-		hint = write.Hint
+		// The first of several files: one cause keeps them all from being written.
+		text, hint = report.Line(write.Error()), write.Hint
 	case errors.As(err, &invalid):
 		code, hint = ExitUsage, invalid.Hint
 	case store.Trouble(err) != nil:
 		text = lower(store.Trouble(err).Error()) + ": " + text
 		hint = worldHint(err, "")
 	case errors.As(err, &infra):
-		hint = "`kernelwright doctor` says what this machine lacks"
+		hint = worldHint(err, "`kernelwright doctor` says what this machine lacks")
+		if strings.Contains(text, "[Errno 28]") { // in the words of the Python side
+			hint = worldHint(syscall.ENOSPC, "")
+		}
 	case errors.As(err, &setup):
-		hint = setup.Hint
+		if hint = setup.Hint; errors.Is(err, syscall.ENOSPC) {
+			hint = worldHint(err, "")
+		}
 	case errors.Is(err, context.Canceled):
 		code, text = ExitInterrupted, "interrupted"
 	default:

@@ -367,7 +367,7 @@ func TestDiskFillsUpUnderPip(t *testing.T) {
 func TestNoNetworkForPip(t *testing.T) {
 	e := realPython(t)
 	t.Setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple") // nobody listens at discard
-	t.Setenv("PIP_RETRIES", "1") // with none it says nothing of the network
+	t.Setenv("PIP_RETRIES", "1")                           // with none it says nothing of the network
 	t.Setenv("PIP_NO_CACHE_DIR", "1")
 	t.Setenv("PIP_CONFIG_FILE", os.DevNull)
 	for _, half := range []string{"", filepath.Join(e.dir(), "bin")} {

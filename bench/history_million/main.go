@@ -105,7 +105,7 @@ func measure(ctx context.Context, db *store.Store, s settings) error {
 		{"best NAME", func() ([]string, error) { r, err := task(); return []string{"best", r.TaskName}, err }},
 		{"best FILE", func() ([]string, error) { r, err := task(); return []string{"best", r.Path}, err }},
 		{"search", func() ([]string, error) {
-			return []string{"search", []string{"softmax", "bits", "instruction_parallelism", "elements"}[rng.IntN(4)]}, nil
+			return []string{"search", []string{"softmax", "bits", "unroll", "elements"}[rng.IntN(4)]}, nil
 		}},
 		{"show", func() ([]string, error) { return []string{"show", strconv.FormatInt(anyRun(), 10)}, nil }},
 	} {
