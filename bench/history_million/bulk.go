@@ -250,7 +250,7 @@ func (w *writer) batch(ctx context.Context, tx *sql.Tx, n int64, next func() (pr
 		if err != nil {
 			return err
 		}
-		defer stmt.Close()
+		defer func() { _ = stmt.Close() }() // the transaction ends it too
 		b.stmt[name] = stmt
 	}
 	for range n {
