@@ -133,13 +133,15 @@ func TestFullDiskFromTheStart(t *testing.T) {
 
 // A salvage into a disk that is too small says so and leaves nothing.
 func TestSalvageOntoAFullDisk(t *testing.T) {
-	dir := smallDisk(t, 256<<10)
-	_, err := Salvage(t.Context(), lived(t, 60), filepath.Join(dir, "new.db"), quiet)
-	if !errors.Is(Trouble(err), ErrFull) {
-		t.Errorf("got %v", err)
-	}
-	if left := must(os.ReadDir(dir))(t); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
+	path := lived(t, 90)
+	for _, size := range []int{128 << 10, 512 << 10} { // too small to begin; too small to end
+		dir := smallDisk(t, size)
+		if _, err := Salvage(t.Context(), path, filepath.Join(dir, "new.db"), quiet); !errors.Is(Trouble(err), ErrFull) {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+		if left := must(os.ReadDir(dir))(t); len(left) != 0 {
+			t.Errorf("%d bytes: left behind: %v", size, left)
+		}
 	}
 }
 
