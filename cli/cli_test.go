@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -58,7 +59,7 @@ func scripts(t *testing.T, dir string, env []string) {
 			}
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"seed": seed, "hold": hold},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"seed": seed, "hold": hold, "sql": runSQL},
 	})
 }
 
@@ -67,6 +68,15 @@ func hold(ts *testscript.TestScript, _ bool, args []string) {
 	l, err := daemon.AcquireLock(ts.MkAbs(args[0]), []string{"kernelwright", "daemon"}, time.Now())
 	ts.Check(err)
 	ts.Defer(func() { _ = l.Release() })
+}
+
+// runSQL changes a record behind the store's back.
+func runSQL(ts *testscript.TestScript, _ bool, args []string) {
+	db, err := sql.Open("sqlite", ts.MkAbs(args[0]))
+	ts.Check(err)
+	_, err = db.Exec(args[1])
+	ts.Check(err)
+	ts.Check(db.Close())
 }
 
 // seed records one finished run, one of a bad reference, and one that was

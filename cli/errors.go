@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"strings"
+	"syscall"
 
 	"github.com/alecthomas/kong"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/store"
 )
 
 // The rules for whatever is said to people: no capitals at the start, no full
@@ -102,19 +104,49 @@ func explain(err error) (code int, text, hint string) {
 		code = ExitHeld
 		hint = "stop that process, or use another folder with --data-dir"
 	case errors.As(err, &write):
-		hint = write.Hint
+		// The first of several files: one cause keeps them all from being written.
+		text, hint = report.Line(write.Error()), write.Hint
 	case errors.As(err, &invalid):
 		code, hint = ExitUsage, invalid.Hint
+	case store.Trouble(err) != nil:
+		text = lower(store.Trouble(err).Error()) + ": " + text
+		hint = worldHint(err, "")
 	case errors.As(err, &infra):
-		hint = "`kernelwright doctor` says what this machine lacks"
+		hint = worldHint(err, "`kernelwright doctor` says what this machine lacks")
+		if strings.Contains(text, "[Errno 28]") { // in the words of the Python side
+			hint = worldHint(syscall.ENOSPC, "")
+		}
 	case errors.As(err, &setup):
-		hint = setup.Hint
+		if hint = setup.Hint; errors.Is(err, syscall.ENOSPC) {
+			hint = worldHint(err, "")
+		}
 	case errors.Is(err, context.Canceled):
 		code, text = ExitInterrupted, "interrupted"
-	case errors.Is(err, fs.ErrPermission):
-		hint = "check who owns it, or use another folder with --data-dir"
+	default:
+		hint = worldHint(err, "")
 	}
 	return code, lower(text), lower(report.Line(hint))
+}
+
+const damagedHint = "`kernelwright history check` says what of it can be read; put a copy in its place, or move it aside and keep it: a new record is then begun"
+
+// worldHint says what to do about a disk that is full, read-only or failing,
+// or what else where it is none of these.
+func worldHint(err error, other string) string {
+	trouble := store.Trouble(err)
+	switch {
+	case errors.Is(trouble, store.ErrFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+		return "make room on that disk and give the same command again: what was recorded is kept"
+	case errors.Is(trouble, store.ErrReadOnly) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS):
+		return "check who owns it and whether its disk is mounted read-only, or use another folder with --data-dir"
+	case errors.Is(trouble, store.ErrBusy):
+		return "see what else uses this data folder, then give the same command again"
+	case errors.Is(trouble, store.ErrDisk) || errors.Is(err, syscall.EIO):
+		return "see what the kernel says of the disk (dmesg), then `kernelwright history check`"
+	case errors.Is(trouble, store.ErrDamaged):
+		return damagedHint
+	}
+	return other
 }
 
 // lower takes the capital off a sentence that begins with one, but not off a

@@ -23,6 +23,7 @@ type historyCmd struct {
 	Best   historyBestCmd   `cmd:"" help:"Print the best kernel of a task."`
 	Diff   historyDiffCmd   `cmd:"" help:"Compare the candidates of two rounds."`
 	Replay historyReplayCmd `cmd:"" help:"Make the decisions of a run again from the record alone."`
+	Check  historyCheckCmd  `cmd:"" help:"Examine the whole record, and copy what can be read of a damaged one."`
 	Search historySearchCmd `cmd:"" help:"Search references, candidates, verdicts and feedback."`
 }
 
@@ -163,26 +164,65 @@ func (c historyLsCmd) Run(a *app) (err error) {
 	return ignoreClosed(report.Columns(a.stdout, rows, map[int]bool{1: true, 2: true, 3: true, 6: true, 8: true, 9: true}))
 }
 
-// runsOf returns the runs of what people call a task: its fingerprint, its
-// name, or a file.
-func (r *room) runsOf(ctx context.Context, task string, filter store.RunFilter) ([]kernelwright.Run, error) {
+// narrowed returns a filter for each thing that people may call a task: its
+// fingerprint, a file, its name. The first that finds something counts.
+func narrowed(task string, f store.RunFilter) ([]store.RunFilter, error) {
 	path, err := filepath.Abs(task)
 	if err != nil {
 		return nil, err
 	}
-	for _, narrow := range []func(*store.RunFilter){
-		func(f *store.RunFilter) { f.Task = task },
-		func(f *store.RunFilter) { f.Path = path },
-		func(f *store.RunFilter) { f.Name = task },
-	} {
-		f := filter
-		narrow(&f)
+	byTask, byPath, byName := f, f, f
+	byTask.Task, byPath.Path, byName.Name = task, path, task
+	return []store.RunFilter{byTask, byPath, byName}, nil
+}
+
+// runsOf returns the runs of what people call a task.
+func (r *room) runsOf(ctx context.Context, task string, filter store.RunFilter) ([]kernelwright.Run, error) {
+	filters, err := narrowed(task, filter)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range filters {
 		runs, err := r.store.Runs(ctx, f)
 		if err != nil || len(runs) > 0 {
 			return runs, err
 		}
 	}
 	return nil, nil
+}
+
+// bestKernels returns the best kernel for each task and device behind what
+// people call a task, the one that was worked on last first.
+func (r *room) bestKernels(ctx context.Context, task string) ([]bestKernel, error) {
+	filters, err := narrowed(task, store.RunFilter{})
+	if err != nil {
+		return nil, err
+	}
+	var worked []store.Worked
+	for _, f := range filters {
+		if worked, err = r.store.Worked(ctx, f); err != nil {
+			return nil, err
+		}
+		if len(worked) > 0 {
+			break
+		}
+	}
+	var found []bestKernel
+	for _, w := range worked {
+		round, err := r.store.Best(ctx, w.Task, w.DeviceKey)
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		run, err := r.store.Run(ctx, w.RunID)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, newBestKernel(run, round))
+	}
+	return found, nil
 }
 
 type historyShowCmd struct {
@@ -295,29 +335,16 @@ func (c historyBestCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	runs, err := r.runsOf(a.ctx, c.Task, store.RunFilter{Limit: 1000})
+	runs, err := r.runsOf(a.ctx, c.Task, store.RunFilter{Limit: 1})
 	if err != nil {
 		return err
 	}
 	if len(runs) == 0 {
 		return notFound(fmt.Sprintf("no run of a task %q", c.Task), "`kernelwright history ls` lists what there is")
 	}
-	var found []bestKernel
-	seen := map[string]bool{}
-	for _, run := range runs {
-		key := run.Task + " " + run.DeviceKey
-		if run.Task == "" || seen[key] {
-			continue
-		}
-		seen[key] = true
-		round, err := r.store.Best(a.ctx, run.Task, run.DeviceKey)
-		if errors.Is(err, store.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		found = append(found, newBestKernel(run, round))
+	found, err := r.bestKernels(a.ctx, c.Task)
+	if err != nil {
+		return err
 	}
 	if len(found) == 0 {
 		return notFound(fmt.Sprintf("no correct candidate of %q so far", c.Task), fmt.Sprintf("`kernelwright history show %d` has what was tried", runs[0].ID))

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +53,9 @@ type room struct {
 
 // open reads the settings and opens the record. Alone takes the data folder
 // for this process, which a verb needs that brings runs forward.
-func (a *app) open(alone bool) (*room, error) {
+func (a *app) open(alone bool) (*room, error) { return a.openBy(alone, store.Open) }
+
+func (a *app) openBy(alone bool, openStore func(string) (*store.Store, error)) (*room, error) {
 	c, _, err := a.settings()
 	if err != nil {
 		return nil, err
@@ -71,7 +74,7 @@ func (a *app) open(alone bool) (*room, error) {
 	} else if err := os.MkdirAll(r.folder, 0o700); err != nil {
 		return nil, dataError(r.folder, err)
 	}
-	if r.store, err = store.Open(filepath.Join(r.folder, store.FileName)); err != nil {
+	if r.store, err = openStore(filepath.Join(r.folder, store.FileName)); err != nil {
 		return nil, errors.Join(dataError(r.folder, err), r.close())
 	}
 	return r, nil
@@ -88,9 +91,13 @@ func (a *app) openRecord() (*room, error) {
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(folder, store.FileName)); errors.Is(err, fs.ErrNotExist) {
-		return nil, notFound("nothing is recorded in "+folder, "`kernelwright run FILE` records a run; --data-dir names another folder")
+		return nil, nothingRecorded(folder)
 	}
-	return a.open(false)
+	return a.openBy(false, store.OpenToRead)
+}
+
+func nothingRecorded(folder string) error {
+	return notFound("nothing is recorded in "+folder, "`kernelwright run FILE` records a run; --data-dir names another folder")
 }
 
 // dataError gives what keeps a data folder from being used its hint.
@@ -98,15 +105,18 @@ func dataError(folder string, err error) error {
 	var held *daemon.HeldError
 	var newer *store.NewerError
 	var damaged *store.DamagedError
+	var ours *Error
 	switch {
+	case errors.As(err, &ours):
+		return err
 	case errors.As(err, &held):
 		return err
 	case errors.As(err, &newer):
 		return &Error{Code: ExitFailure, Err: err, Hint: "install the newer version, or use another folder with --data-dir"}
 	case errors.As(err, &damaged):
-		return &Error{Code: ExitFailure, Err: err, Hint: "move the file aside and keep it; a new record is then begun"}
+		return &Error{Code: ExitFailure, Err: err, Hint: cmp.Or(damaged.Hint, damagedHint)}
 	default:
-		return &Error{Code: ExitFailure, Text: "data folder " + folder, Err: err, Hint: "name a folder that can be written with --data-dir"}
+		return &Error{Code: ExitFailure, Text: "data folder " + folder, Err: err, Hint: worldHint(err, "name a folder that can be written with --data-dir")}
 	}
 }
 

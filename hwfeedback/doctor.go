@@ -113,6 +113,9 @@ func pythonCheck(env pythonEnv) Check {
 	}
 	c := Check{Name: "python", OK: true, Note: fmt.Sprintf("%s, %s, %s", env.Python, whose, env.Interpreter)}
 	var costs []string
+	if have, _, _ := strings.Cut(env.Torch, "+"); have != pinnedTorch() {
+		costs = append(costs, fmt.Sprintf("torch is %s, and kernelwright is tested with %s: should measuring fail, leave python empty to have that made", env.Torch, pinnedTorch()))
+	}
 	if !env.Headers {
 		costs = append(costs, "Python.h is missing, so load_inline candidates cannot be built and torch.compile is no baseline (Debian, Ubuntu: apt install python3-dev)")
 	}

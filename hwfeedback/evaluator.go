@@ -249,7 +249,10 @@ func (e *Evaluator) startFailure(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	s := &SetupError{Reason: err.Error(), cause: err, Hint: "try `" + e.env.Interpreter + " -c 'import torch'`; an environment that kernelwright made can be removed and is made again"}
+	s := &SetupError{Reason: err.Error(), cause: err, Hint: "try `" + e.env.Interpreter + " -c 'import torch'`"}
+	if e.env.Made {
+		s.Hint = "remove " + filepath.Dir(filepath.Dir(e.env.Interpreter)) + ": it is then made again"
+	}
 	var said *harnessError
 	if errors.As(err, &said) {
 		s.Reason, s.Detail = "Python could not start measuring: "+lastLine(said.output), said.output

@@ -400,6 +400,11 @@ func TestDiagnoseWithoutPython(t *testing.T) {
 
 func TestPythonCheck(t *testing.T) {
 	env := pythonEnv{Interpreter: "/p", Python: "3.12.1", Headers: true}
+	env.Torch = "2.0.1"
+	if c := pythonCheck(env); c.OK || !strings.Contains(c.Cost, "tested with "+pinnedTorch()) {
+		t.Errorf("another torch: %+v", c)
+	}
+	env.Torch = pinnedTorch() + "+cpu"
 	if c := pythonCheck(env); !c.OK || c.Cost != "" {
 		t.Errorf("got %+v", c)
 	}

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -34,8 +35,10 @@ const (
 	// environmentBytes is what the environment takes, pip's download included:
 	// PyPI's torch for Linux carries the CUDA libraries.
 	environmentBytes = 7 << 30
-	probeTimeout     = 30 * time.Second
-	installTimeout   = time.Hour // 5 GB over a slow line
+	// fullBytes is so little that whatever failed failed for want of room.
+	fullBytes      = 16 << 20
+	probeTimeout   = 30 * time.Second
+	installTimeout = time.Hour // 5 GB over a slow line
 	// pulse is how often a step that is silent is reported again.
 	pulse = 5 * time.Second
 )
@@ -79,13 +82,14 @@ print(json.dumps({"interpreter": sys.executable, "python": "%d.%d.%d" % sys.vers
     "torch": version("torch") if u.find_spec("torch") else "",
     "headers": os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")),
     "missing": [n for n in ("numpy", "ninja", "setuptools") if not version(n)],
-    "venv": all(u.find_spec(n) for n in ("venv", "ensurepip"))}))
+    "site": sysconfig.get_path("purelib"), "venv": all(u.find_spec(n) for n in ("venv", "ensurepip"))}))
 `
 
 type probed struct {
 	pythonEnv
-	Minor int  `json:"minor"`
-	Venv  bool `json:"venv"`
+	Minor int    `json:"minor"`
+	Venv  bool   `json:"venv"`
+	Site  string `json:"site"` // where packages lie
 }
 
 func probe(ctx context.Context, interpreter string) (probed, error) {
@@ -180,26 +184,72 @@ func (e *environment) configured(ctx context.Context) (pythonEnv, error) {
 			Reason: fmt.Sprintf("the configured python %s has no torch", e.python),
 			Hint:   fmt.Sprintf("install it with `%s -m pip install torch`, or leave python empty to have an environment made", p.Interpreter),
 		}
+	case torchMajor(p.Torch) < minTorchMajor:
+		return pythonEnv{}, &SetupError{
+			Reason: fmt.Sprintf("the configured python %s has torch %s, and %d.0 or later is needed", e.python, p.Torch, minTorchMajor),
+			Hint:   fmt.Sprintf("upgrade it with `%s -m pip install --upgrade torch`, or leave python empty to have an environment made", p.Interpreter),
+		}
 	}
 	return p.pythonEnv, nil
 }
 
-// complete returns the environment that was made earlier, if it still works.
+// pinnedTorch returns the version of torch in requirements.txt.
+func pinnedTorch() string {
+	_, rest, _ := strings.Cut(requirements, "torch==")
+	version, _, _ := strings.Cut(rest, "\n")
+	return version
+}
+
+// minTorchMajor: torch.compile and the capture of graphs came with 2.0.
+const minTorchMajor = 2
+
+// torchMajor returns 0 for what is no version.
+func torchMajor(version string) int {
+	major, _, _ := strings.Cut(version, ".")
+	n, _ := strconv.Atoi(major)
+	return n
+}
+
+// complete returns the environment that was made earlier, if nothing of it was
+// lost since.
 func (e *environment) complete(ctx context.Context) (pythonEnv, bool) {
 	dir := e.dir()
-	if _, err := os.Stat(filepath.Join(dir, completeMarker)); err != nil {
+	marker, err := os.ReadFile(filepath.Join(dir, completeMarker))
+	if err != nil {
 		return pythonEnv{}, false
 	}
 	p, err := probe(ctx, filepath.Join(dir, "bin", "python"))
 	if err != nil || p.Torch == "" { // the system's Python went away under it, or files did
 		return pythonEnv{}, false
 	}
+	words := strings.Fields(string(marker))
+	for _, name := range words[min(2, len(words)):] {
+		if _, err := os.Lstat(filepath.Join(p.Site, name)); err != nil {
+			return pythonEnv{}, false
+		}
+	}
 	p.Made = true
 	return p.pythonEnv, true
 }
 
-// completeMarker is written last; a folder without it is half made.
+// completeMarker is written last; a folder without it is half made. It holds
+// the versions of Python and torch, then what lies among the packages.
 const completeMarker = ".complete"
+
+func (p probed) marker() ([]byte, error) {
+	text := p.Python + " " + p.Torch + "\n"
+	if p.Site == "" {
+		return []byte(text), nil
+	}
+	entries, err := os.ReadDir(p.Site)
+	for _, entry := range entries {
+		// A name with a space is no package's.
+		if name := entry.Name(); name != "__pycache__" && !strings.ContainsAny(name, " \t\n") {
+			text += name + "\n"
+		}
+	}
+	return []byte(text), err
+}
 
 func (e *environment) make(ctx context.Context) (pythonEnv, error) {
 	dir := e.dir()
@@ -251,7 +301,11 @@ func (e *environment) make(ctx context.Context) (pythonEnv, error) {
 	if err != nil {
 		return pythonEnv{}, e.failed("install PyTorch", dir, err, out)
 	}
-	if err := os.WriteFile(filepath.Join(dir, completeMarker), []byte(p.Python+" "+p.Torch+"\n"), 0o644); err != nil {
+	marker, err := p.marker()
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, completeMarker), marker, 0o644)
+	}
+	if err != nil {
 		return pythonEnv{}, e.failed("make a Python environment", dir, err, "")
 	}
 	e.say(started, "the Python environment is ready: Python "+p.Python+", torch "+p.Torch)
@@ -442,6 +496,10 @@ func (e *environment) failed(what, dir string, err error, output string) error {
 		cause:  err,
 	}
 	text := output + "\n" + err.Error()
+	// venv keeps to itself what pip said when it installed pip.
+	if free, err := freeBytes(e.dataDir); err == nil && free < fullBytes {
+		text = "Errno 28"
+	}
 	for _, c := range setupCauses {
 		if c.pattern.MatchString(text) {
 			s.Reason, s.Hint = fmt.Sprintf("could not %s: %s", what, c.reason), c.hint

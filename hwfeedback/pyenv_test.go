@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A fake interpreter is a shell script, which is all that the messages for
@@ -87,6 +89,7 @@ const (
 	good    = `{"interpreter":"INTERPRETER","python":"3.12.1","minor":12,"torch":"2.11.0","missing":[],"venv":true}`
 	bare    = `{"interpreter":"python3","python":"3.12.1","minor":12,"torch":"","missing":["numpy"],"venv":true}`
 	noVenv  = `{"interpreter":"/usr/bin/python3","python":"3.12.1","minor":12,"torch":"","missing":[],"venv":false}`
+	early   = `{"interpreter":"python3","python":"3.12.1","minor":12,"torch":"1.13.1+cpu","missing":[],"venv":true}`
 	ancient = `{"interpreter":"python3","python":"3.9.2","minor":9,"torch":"2.11.0","missing":[],"venv":true}`
 )
 
@@ -263,10 +266,11 @@ func TestEnvironmentIsCancelled(t *testing.T) {
 
 func TestConfiguredPython(t *testing.T) {
 	for name, tt := range map[string]struct{ probe, code, says string }{
-		"no torch": {bare, "0", "has no torch"},
-		"too old":  {ancient, "0", "is version 3.9.2"},
-		"fails":    {"", "3", "does not work"},
-		"no json":  {"hello", "0", "does not behave like Python"},
+		"no torch":  {bare, "0", "has no torch"},
+		"too old":   {ancient, "0", "is version 3.9.2"},
+		"old torch": {early, "0", "has torch 1.13.1+cpu"},
+		"fails":     {"", "3", "does not work"},
+		"no json":   {"hello", "0", "does not behave like Python"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := onlyPython(t, tt.probe)
@@ -289,6 +293,95 @@ func TestConfiguredPython(t *testing.T) {
 	e.python = "no-such-python"
 	_, err = e.get(t.Context())
 	setupError(t, err, "cannot be run: there is no such program")
+}
+
+// A package that was deleted from an environment of ours is missed, and the
+// environment is made again; one that was added is not.
+func TestALostPackageIsMissed(t *testing.T) {
+	f := onlyPython(t, bare)
+	site := t.TempDir()
+	f.write("probe.after", strings.Replace(good, `"missing"`, fmt.Sprintf(`"site":%q,"missing"`, site), 1))
+	for _, name := range []string{"sympy", "torch", "torch-2.11.0.dist-info", "__pycache__"} {
+		if err := os.Mkdir(filepath.Join(site, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e, _ := fresh(t)
+	made := func(want int) {
+		t.Helper()
+		if _, err := e.get(t.Context()); err != nil || f.made() != want {
+			t.Errorf("made %d times, want %d: %v", f.made(), want, err)
+		}
+	}
+	made(1)
+	if err := os.Remove(filepath.Join(site, "__pycache__")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(site, "added"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	made(1)
+	if err := os.Remove(filepath.Join(site, "sympy")); err != nil {
+		t.Fatal(err)
+	}
+	made(2)
+}
+
+// realPython is the environment as a user's first start makes it, with the
+// machine's own Python and pip.
+func realPython(t *testing.T) *environment {
+	t.Helper()
+	e, _ := fresh(t)
+	if _, err := e.base(t.Context()); err != nil {
+		t.Skipf("no Python here can make an environment: %v", err)
+	}
+	return e
+}
+
+// The disk fills up while a real environment is made on it: venv or pip says so
+// in its own way, and what is there is not taken for an environment.
+func TestDiskFillsUpUnderPip(t *testing.T) {
+	e := realPython(t)
+	if err := unix.Mount("tmpfs", e.dataDir, "tmpfs", 0, "size=4m,mode=0755"); err != nil {
+		t.Skipf("no small disk can be mounted here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(e.dataDir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 2 { // the second time over what the first one left
+		_, err := e.get(t.Context())
+		setup := setupError(t, err, "the disk is full")
+		if !strings.Contains(setup.Hint, "7 GB") {
+			t.Errorf("hint %q", setup.Hint)
+		}
+	}
+	if _, ok := e.complete(t.Context()); ok {
+		t.Error("half of one passes for whole")
+	}
+}
+
+// Without a network pip fails in many words, of which one sentence is made. An
+// environment whose making was killed is made from the start.
+func TestNoNetworkForPip(t *testing.T) {
+	e := realPython(t)
+	t.Setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple") // nobody listens at discard
+	t.Setenv("PIP_RETRIES", "1")                           // with none it says nothing of the network
+	t.Setenv("PIP_NO_CACHE_DIR", "1")
+	t.Setenv("PIP_CONFIG_FILE", os.DevNull)
+	for _, half := range []string{"", filepath.Join(e.dir(), "bin")} {
+		if half != "" { // what a kill in the middle leaves
+			if err := os.RemoveAll(half); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := e.get(t.Context())
+		setup := setupError(t, err, "the package index cannot be reached")
+		if !strings.Contains(setup.Hint, "PIP_INDEX_URL") || setup.Detail == "" {
+			t.Errorf("hint %q, detail %q", setup.Hint, setup.Detail)
+		}
+	}
 }
 
 func TestDataFolderIsAFile(t *testing.T) {

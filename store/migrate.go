@@ -40,8 +40,7 @@ type NewerError struct {
 }
 
 func (e *NewerError) Error() string {
-	return fmt.Sprintf("%s has schema version %d, and this program knows versions up to %d: use a newer kernelwright, or another data folder",
-		e.Path, e.Version, e.Know)
+	return fmt.Sprintf("%s has schema version %d, and this program knows versions up to %d", e.Path, e.Version, e.Know)
 }
 
 // migrate brings db forward through the steps that it has not had. Each step

@@ -79,7 +79,7 @@ func (s *Store) appendRound(ctx context.Context, tx *sql.Tx, r kernelwright.Roun
 			return err
 		}
 	}
-	candidate, err := s.putText(ctx, tx, r.Candidate.Source, strings.Join([]string{r.Candidate.Note, r.Candidate.Source}, "\n"))
+	candidate, err := s.putText(ctx, tx, r.Candidate.Source, candidateWords(r.Candidate.Note, r.Candidate.Source))
 	if err != nil {
 		return err
 	}
@@ -99,8 +99,7 @@ func (s *Store) appendRound(ctx context.Context, tx *sql.Tx, r kernelwright.Roun
 		return err
 	}
 	if f := r.Feedback; f != nil {
-		index := strings.Join([]string{f.Issue, f.Why, f.Fix, f.Bottleneck, f.Method, f.Plan}, "\n")
-		text, err := s.putJSON(ctx, tx, f, index)
+		text, err := s.putJSON(ctx, tx, f, feedbackWords(*f))
 		if err != nil {
 			return err
 		}
@@ -138,12 +137,7 @@ func (s *Store) putVerdict(ctx context.Context, tx *sql.Tx, v kernelwright.Verdi
 		exported = id
 		v.Exported = ""
 	}
-	index := []string{string(v.Status), v.Reason, v.Hint, v.Output}
-	index = append(index, v.Evidence...)
-	for _, d := range v.Build.Errors {
-		index = append(index, d.Message)
-	}
-	text, err := s.putJSON(ctx, tx, v, strings.Join(index, "\n"))
+	text, err := s.putJSON(ctx, tx, v, verdictWords(v))
 	if err != nil {
 		return 0, err
 	}
@@ -161,6 +155,24 @@ func (s *Store) putVerdict(ctx context.Context, tx *sql.Tx, v kernelwright.Verdi
 		against, headroom) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id`,
 		text, exported, v.Status, v.Reason, v.Level, v.CandidateMS, value, low, high, against, v.Headroom).Scan(&id)
 	return id, err
+}
+
+// What each kind of text is found by.
+
+func taskWords(name, source string) string { return name + "\n" + source }
+
+func candidateWords(note, source string) string { return note + "\n" + source }
+
+func feedbackWords(f kernelwright.Feedback) string {
+	return strings.Join([]string{f.Issue, f.Why, f.Fix, f.Bottleneck, f.Method, f.Plan}, "\n")
+}
+
+func verdictWords(v kernelwright.Verdict) string {
+	words := append([]string{string(v.Status), v.Reason, v.Hint, v.Output}, v.Evidence...)
+	for _, d := range v.Build.Errors {
+		words = append(words, d.Message)
+	}
+	return strings.Join(words, "\n")
 }
 
 func (s *Store) verdict(ctx context.Context, q querier, id int64) (kernelwright.Verdict, error) {
@@ -221,9 +233,10 @@ func (s *Store) SetCertificate(ctx context.Context, runID int64, index int, v ke
 	return nil
 }
 
+const bestOfRun = `(SELECT idx FROM rounds WHERE run = runs.id AND standing > 0 ORDER BY standing DESC, ms, idx LIMIT 1)`
+
 func updateBest(ctx context.Context, tx *sql.Tx, run int64) error {
-	_, err := tx.ExecContext(ctx, `UPDATE runs SET best = (SELECT idx FROM rounds WHERE run = ?1 AND standing > 0
-		ORDER BY standing DESC, ms, idx LIMIT 1) WHERE id = ?1`, run)
+	_, err := tx.ExecContext(ctx, `UPDATE runs SET best = `+bestOfRun+` WHERE id = ?`, run)
 	return err
 }
 

@@ -1,10 +1,12 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
@@ -209,6 +211,47 @@ func (s *Store) Runs(ctx context.Context, f RunFilter) ([]kernelwright.Run, erro
 		}
 		return r, err
 	})
+}
+
+// Worked is a task on a device, and the newest run on it.
+type Worked struct {
+	Task, DeviceKey string
+	RunID           int64
+}
+
+// Worked returns each task and device that runs worked on, the latest first:
+// those of a task's fingerprint, else of its path, else of its name, whichever
+// is given. The other fields of the filter do not count.
+func (s *Store) Worked(ctx context.Context, f RunFilter) ([]Worked, error) {
+	column, value := "task", f.Task
+	switch {
+	case f.Task != "":
+	case f.Path != "":
+		column, value = "path", f.Path
+	default:
+		column, value = "task_name", f.Name
+	}
+	var all []Worked
+	for last := (Worked{}); ; all = append(all, last) {
+		// Runs whose reference was never read have no task: they are passed over.
+		err := s.read.QueryRowContext(ctx, workedQuery(column), value, last.Task, last.DeviceKey).Scan(&last.Task, &last.DeviceKey)
+		if errors.Is(err, sql.ErrNoRows) {
+			break
+		}
+		if err == nil {
+			err = s.read.QueryRowContext(ctx, `SELECT max(id) FROM runs WHERE `+column+` = ? AND task = ? AND device_key = ?`, value, last.Task, last.DeviceKey).
+				Scan(&last.RunID)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(all, func(a, b Worked) int { return cmp.Compare(b.RunID, a.RunID) })
+	return all, nil
+}
+
+func workedQuery(column string) string {
+	return `SELECT task, device_key FROM runs WHERE ` + column + ` = ? AND (task, device_key) > (?, ?) ORDER BY task, device_key LIMIT 1`
 }
 
 // verdictRow is the columns of a verdict; all null where there is none.

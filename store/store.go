@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
-	_ "modernc.org/sqlite" // the driver
+	"golang.org/x/sys/unix"
 )
 
 // FileName is the name of the database inside a data folder.
@@ -65,10 +66,11 @@ type Store struct {
 type DamagedError struct {
 	Path string
 	Err  error
+	Hint string // where there is more to do than for any other
 }
 
 func (e *DamagedError) Error() string {
-	return fmt.Sprintf("%s cannot be read as a kernelwright database (%v): restore it from a copy, or move it away to start afresh", e.Path, e.Err)
+	return fmt.Sprintf("%s cannot be read as a history of kernelwright: %v", e.Path, e.Err)
 }
 
 // Unwrap returns the cause.
@@ -88,6 +90,49 @@ func Open(path string) (*Store, error) {
 	return open(context.Background(), path, steps)
 }
 
+// OpenToRead opens a database that is there to be read. Where its folder cannot
+// be written, as on a read-only disk, nothing is: then a database of an earlier
+// version, or one with changes that are not in the file yet, is refused.
+func OpenToRead(path string) (*Store, error) {
+	folder := filepath.Dir(path)
+	if writable(folder) == nil {
+		return Open(path)
+	}
+	steps, err := migrations()
+	if err != nil {
+		return nil, err
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, err
+	}
+	if logBytes(path) > 0 {
+		return nil, fmt.Errorf("%s has changes beside it in %s-wal, and its folder cannot be written: copy both to another folder", path, FileName)
+	}
+	version, err := probe(context.Background(), path, len(steps), frozen)
+	if err != nil {
+		return nil, err
+	}
+	if version < len(steps) {
+		return nil, fmt.Errorf("%s has schema version %d and its folder cannot be written, so it cannot be brought to version %d: copy it to another folder", path, version, len(steps))
+	}
+	db, err := sql.Open("sqlite", dsn(path, frozen+"&"+readerPragmas))
+	if err != nil {
+		return nil, err
+	}
+	return newStore(path, db, db)
+}
+
+// frozen opens a file that nobody can change, without locks.
+const frozen = "mode=ro&immutable=1"
+
+// writable returns why nothing can be written into a folder, or nil.
+func writable(folder string) error {
+	if err := unix.Access(folder, unix.W_OK|unix.X_OK); err != nil {
+		return &os.PathError{Op: "write into", Path: folder, Err: err}
+	}
+	return nil
+}
+
 func open(ctx context.Context, path string, steps []string) (*Store, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -96,16 +141,19 @@ func open(ctx context.Context, path string, steps []string) (*Store, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	if err := probe(ctx, path, len(steps)); err != nil {
+	if err := writable(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
-	write, err := sql.Open("sqlite", dsn(path, writerPragmas))
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		if err := create(ctx, path, steps); err != nil {
+			return nil, fmt.Errorf("begin the history: %w", err)
+		}
+	}
+	if _, err := probe(ctx, path, len(steps), probePragmas); err != nil {
+		return nil, err
+	}
+	write, err := openWriter(ctx, path, steps)
 	if err != nil {
-		return nil, err
-	}
-	write.SetMaxOpenConns(1)
-	if err := migrate(ctx, write, path, steps); err != nil {
-		write.Close()
 		return nil, fmt.Errorf("open the history: %w", err)
 	}
 	read, err := sql.Open("sqlite", dsn(path, readerPragmas))
@@ -113,6 +161,54 @@ func open(ctx context.Context, path string, steps []string) (*Store, error) {
 		write.Close()
 		return nil, err
 	}
+	return newStore(path, write, read)
+}
+
+func openWriter(ctx context.Context, path string, steps []string) (*sql.DB, error) {
+	write, err := sql.Open("sqlite", dsn(path, writerPragmas))
+	if err != nil {
+		return nil, err
+	}
+	write.SetMaxOpenConns(1)
+	if err := migrate(ctx, write, path, steps); err != nil {
+		return nil, errors.Join(err, write.Close())
+	}
+	return write, nil
+}
+
+// create makes a new database, whole or not at all: an empty or half-made file
+// of this name is never ours, so it can be told from a loss.
+func create(ctx context.Context, path string, steps []string) error {
+	temp, err := os.MkdirTemp(filepath.Dir(path), ".new-history-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(temp) }() // what stays behind is only space
+	made := filepath.Join(temp, FileName)
+	write, err := openWriter(ctx, made, steps)
+	if err != nil {
+		return err
+	}
+	// Closing folds the log into the file too, but does not say when it cannot.
+	_, err = write.ExecContext(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`)
+	if err = errors.Join(err, write.Close()); err != nil {
+		return err
+	}
+	if logBytes(made) > 0 {
+		return errors.New("the log of its changes cannot be folded in")
+	}
+	// A link never replaces what another process made meanwhile.
+	err = os.Link(made, path)
+	if errors.Is(err, os.ErrExist) {
+		return nil
+	}
+	if err != nil { // a file system without links
+		err = os.Rename(made, path)
+	}
+	return err
+}
+
+func newStore(path string, write, read *sql.DB) (*Store, error) {
 	read.SetMaxOpenConns(maxReaders)
 	read.SetMaxIdleConns(maxReaders)
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
@@ -131,44 +227,102 @@ func dsn(path, pragmas string) string {
 }
 
 // probe looks at an existing file before anything is allowed to change it:
-// switching a file to WAL already writes to it.
-func probe(ctx context.Context, path string, know int) error {
+// switching a file to WAL already writes to it. It returns the schema's version.
+func probe(ctx context.Context, path string, know int, pragmas string) (int, error) {
 	f, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer f.Close()
-	head := make([]byte, 16)
-	n, err := io.ReadFull(f, head)
-	if n == 0 && errors.Is(err, io.EOF) {
-		return nil // empty: nothing to lose
+	damaged := func(why string) (int, error) {
+		return 0, &DamagedError{Path: path, Err: errors.New(why), Hint: "put a copy of it in its place, or move it aside and keep it: a new record is then begun"}
 	}
-	if !bytes.Equal(head, []byte("SQLite format 3\x00")) {
-		return &DamagedError{Path: path, Err: errors.New("it is not an SQLite file")}
-	}
-	db, err := sql.Open("sqlite", dsn(path, probePragmas))
+	info, err := f.Stat()
 	if err != nil {
-		return err
+		return 0, err
+	}
+	switch {
+	case !info.Mode().IsRegular():
+		return damaged("it is no file")
+	case info.Size() == 0:
+		return damaged("it is empty")
+	}
+	head := make([]byte, headerBytes)
+	if _, err := io.ReadFull(f, head); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return 0, err
+	}
+	if !bytes.HasPrefix(head, magic) {
+		return damaged("it is not an SQLite file")
+	}
+	if want := fileBytes(head); info.Size() < want && logBytes(path) == 0 {
+		return 0, &DamagedError{Path: path, Err: fmt.Errorf("it is cut short: %d of %d bytes are there", info.Size(), want)}
+	}
+	if !soundLog(path + "-wal") {
+		return 0, &DamagedError{
+			Path: path, Err: fmt.Errorf("the log of its last changes, %s-wal, is damaged", filepath.Base(path)),
+			Hint: "move that log elsewhere and keep it: the record then ends a little earlier, and `kernelwright history check` says whether it is whole",
+		}
+	}
+	db, err := sql.Open("sqlite", dsn(path, pragmas))
+	if err != nil {
+		return 0, err
 	}
 	defer db.Close()
 	db.SetMaxOpenConns(1)
-	var id, version, tables int
-	err = db.QueryRowContext(ctx, `SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`).
-		Scan(&id, &version, &tables)
+	var id, version int
+	err = db.QueryRowContext(ctx, `SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version)
+		FROM (SELECT count(*) FROM sqlite_schema)`).Scan(&id, &version)
 	switch {
 	case err != nil:
-		return &DamagedError{Path: path, Err: err}
-	case tables == 0 && version == 0:
-		return nil // another process is making it, or stopped just before
+		return 0, wrap(path, err)
 	case id != applicationID:
-		return &DamagedError{Path: path, Err: errors.New("it belongs to another program")}
+		return damaged("it belongs to another program")
 	case version > know:
-		return &NewerError{Path: path, Version: version, Know: know}
+		return version, &NewerError{Path: path, Version: version, Know: know}
 	}
-	return nil
+	return version, nil
+}
+
+// headerBytes is as much of a file as says how long it should be.
+const headerBytes = 32
+
+// magic is what every SQLite file begins with.
+var magic = []byte("SQLite format 3\x00")
+
+// fileBytes returns how long a file with this header is when it is whole.
+func fileBytes(head []byte) int64 {
+	page := int64(binary.BigEndian.Uint16(head[16:]))
+	if page == 1 {
+		page = 65536
+	}
+	return page * int64(binary.BigEndian.Uint32(head[28:])) // sqlite.org/fileformat2.html, section 1.3
+}
+
+// logBytes returns the size of the write-ahead log of a database: pages in it
+// may not be in the file yet.
+func logBytes(path string) int64 {
+	info, err := os.Stat(path + "-wal")
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// soundLog reports whether a write-ahead log is absent, without content, or
+// begins as SQLite's do. One that does not is deleted by SQLite unread, and
+// whoever could have mended it is not asked. Zeros are what a power cut leaves.
+func soundLog(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return true // absent; or SQLite will say why it cannot be read
+	}
+	defer f.Close()
+	head := make([]byte, 4)
+	if _, err := io.ReadFull(f, head); err != nil {
+		return true
+	}
+	first := binary.BigEndian.Uint32(head)
+	return first == 0 || first&^1 == 0x377f0682 // sqlite.org/fileformat2.html, section 4.1
 }
 
 // Close closes the database. Closing twice is fine.
@@ -189,7 +343,7 @@ func (s *Store) Path() string { return s.path }
 func (s *Store) Check(ctx context.Context) error {
 	var answer string
 	if err := s.read.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&answer); err != nil {
-		return &DamagedError{Path: s.path, Err: err}
+		return wrap(s.path, err)
 	}
 	if answer != "ok" {
 		return &DamagedError{Path: s.path, Err: errors.New(answer)}

@@ -87,22 +87,20 @@ func TestMigratesFromEveryEarlierVersion(t *testing.T) {
 	// A version that does not exist yet stands for the next one, so that the
 	// way from the latest real version on is walked too.
 	steps = append(steps, `CREATE TABLE future (x); INSERT INTO future VALUES (1);`)
-	for from := range steps {
+	for from := 1; from < len(steps); from++ { // a file appears with version 1 in it
 		t.Run(fmt.Sprintf("from %d", from), func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), FileName)
 			s, err := open(t.Context(), path, steps[:from])
 			ok(t, err)
-			if from > 0 {
-				_, err := s.write.Exec(`INSERT INTO cache (kind, key, value, created) VALUES ('k', 'v', x'', 1)`)
-				ok(t, err)
-			}
+			_, err = s.write.Exec(`INSERT INTO cache (kind, key, value, created) VALUES ('k', 'v', x'', 1)`)
+			ok(t, err)
 			ok(t, s.Close())
 			for range 2 { // the second time there is nothing to do
 				s, err = open(t.Context(), path, steps)
 				ok(t, err)
 				var version, rows, kept int
 				ok(t, s.read.QueryRow(`SELECT (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM future), (SELECT count(*) FROM cache)`).Scan(&version, &rows, &kept))
-				if version != len(steps) || rows != 1 || (from > 0) != (kept == 1) {
+				if version != len(steps) || rows != 1 || kept != 1 {
 					t.Errorf("version %d, %d rows, %d kept", version, rows, kept)
 				}
 				ok(t, s.Close())
@@ -175,7 +173,7 @@ func TestDamagedFilesAreLeftAlone(t *testing.T) {
 		scrambled[i] ^= 0xa5
 	}
 	for name, content := range map[string][]byte{
-		"text": []byte("these are somebody's notes, and not a database at all"), "short": whole[:10], "cut": whole[:1000],
+		"empty": nil, "text": []byte("these are somebody's notes, and not a database at all"), "short": whole[:10], "cut": whole[:1000],
 		"schema scrambled": scrambled, "another program": other,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -215,16 +213,17 @@ func TestDamagedFilesAreLeftAlone(t *testing.T) {
 	})
 }
 
-func TestEmptyFileIsANewDatabase(t *testing.T) {
+func TestAnOddFolderName(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a folder with # and ?", FileName)
-	ok(t, os.MkdirAll(filepath.Dir(path), 0o700))
-	ok(t, os.WriteFile(path, nil, 0o600))
 	s, err := Open(path)
 	ok(t, err)
 	ok(t, s.Close())
 	ok(t, s.Close())
 	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
 		t.Errorf("the database is elsewhere: %v", err)
+	}
+	if left := must(filepath.Glob(filepath.Join(filepath.Dir(path), ".new-*")))(t); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
 	}
 }
 
@@ -427,6 +426,30 @@ func TestRunsFilterAndPage(t *testing.T) {
 	}
 	if err := s.UpdateRun(ctx, kw.Run{ID: 99}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("no such run: %v", err)
+	}
+}
+
+func TestWorked(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	for _, r := range []kw.Run{
+		{Task: "a", TaskName: "n", Path: "/p", DeviceKey: "d1"}, {Task: "b", TaskName: "n", Path: "/p", DeviceKey: "d1"},
+		{Task: "a", TaskName: "n", Path: "/p", DeviceKey: "d2"}, {Task: "a", TaskName: "n", Path: "/q", DeviceKey: "d1"},
+		{Task: "", TaskName: "n", Path: "/p"}, {Task: "c", TaskName: "other", Path: "/r", DeviceKey: "d1"},
+	} {
+		must(s.CreateRun(ctx, r))(t)
+	}
+	for _, tt := range []struct {
+		f    RunFilter
+		want []Worked
+	}{
+		{RunFilter{Name: "n"}, []Worked{{"a", "d1", 4}, {"a", "d2", 3}, {"b", "d1", 2}}},
+		{RunFilter{Path: "/p"}, []Worked{{"a", "d2", 3}, {"b", "d1", 2}, {"a", "d1", 1}}},
+		{RunFilter{Task: "a"}, []Worked{{"a", "d1", 4}, {"a", "d2", 3}}},
+		{RunFilter{Name: "nobody's"}, nil},
+	} {
+		if got := must(s.Worked(ctx, tt.f))(t); !slices.Equal(got, tt.want) {
+			t.Errorf("%+v: %v", tt.f, got)
+		}
 	}
 }
 
@@ -710,6 +733,12 @@ func TestQueriesUseIndexes(t *testing.T) {
 	for _, q := range []string{
 		roundQuery + `WHERE r.task = 'f' AND r.device_key = 'd' AND r.standing > 0 ORDER BY r.standing DESC, r.ms, r.run, r.idx LIMIT 1`,
 		roundQuery + `WHERE r.run = 1 ORDER BY r.idx`,
+		strings.NewReplacer("= ?", "= 'f'", "(?, ?)", "('a', 'b')").Replace(workedQuery("task")),
+		strings.NewReplacer("= ?", "= 'f'", "(?, ?)", "('a', 'b')").Replace(workedQuery("path")),
+		strings.NewReplacer("= ?", "= 'f'", "(?, ?)", "('a', 'b')").Replace(workedQuery("task_name")),
+		`SELECT max(id) FROM runs WHERE task_name = 'n' AND task = 'f' AND device_key = 'd'`,
+		`SELECT ` + runColumns + ` FROM runs WHERE runs.task_name = 'n' AND runs.id < 9 ORDER BY runs.id DESC LIMIT 50`,
+		`SELECT ` + runColumns + ` FROM runs WHERE runs.path = 'p' ORDER BY runs.id DESC LIMIT 50`,
 		`SELECT ` + runColumns + ` FROM runs WHERE runs.task = 'f' ORDER BY runs.id DESC LIMIT 50`,
 		`SELECT ` + runColumns + ` FROM runs WHERE runs.status = 'done' AND runs.id < 9 ORDER BY runs.id DESC LIMIT 50`,
 	} {

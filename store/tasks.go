@@ -15,7 +15,7 @@ func (s *Store) SaveTask(ctx context.Context, t kernelwright.Task) error {
 		return errors.New("record a task: it has no fingerprint")
 	}
 	return s.inTx(ctx, func(tx *sql.Tx) error {
-		source, err := s.putText(ctx, tx, t.Source, t.Name+"\n"+t.Source)
+		source, err := s.putText(ctx, tx, t.Source, taskWords(t.Name, t.Source))
 		if err != nil {
 			return err
 		}

@@ -318,6 +318,9 @@ def _checked(raw: Any) -> dict[str, Any]:
 def _compile(
     worker: Worker, cache_dir: str, request: dict[str, Any], text: str, timeout: float
 ) -> dict[str, Any]:
+    if not os.access(toolchain.compiler(), os.X_OK):
+        # Nobody's candidate: it may have been there when the machine was measured.
+        raise sandbox.SandboxError(toolchain.NO_COMPILER)
     answer, fds = _ask(worker, {"op": "compile", "request": request}, timeout)
     try:
         if isinstance(answer, str):

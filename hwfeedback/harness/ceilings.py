@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import toolchain
+
 SOURCE = Path(__file__).with_name("ceilings.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-pthread", "-ffp-contract=fast")
 BUILD_S = 60.0
@@ -76,7 +78,7 @@ def build(cache_dir: str, compiler: str = "g++") -> Path:
             [compiler, "-dumpfullversion", "-dumpmachine"], capture_output=True, timeout=BUILD_S
         ).stdout
     except (OSError, subprocess.SubprocessError) as e:
-        raise CeilingsFailed(f"no compiler: {e}") from e
+        raise CeilingsFailed(f"{toolchain.NO_COMPILER}: {e}") from e
     # -march=native: the file is of this kind of processor only.
     flags = _cpuinfo().get("flags", "") or platform.processor()
     parts = (source, version, " ".join(FLAGS).encode(), flags.encode())

@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import sys
 
+NO_COMPILER = "there is no C++ compiler here: install one (Debian, Ubuntu: apt install g++)"
+
 
 @functools.cache
 def compiler() -> str:

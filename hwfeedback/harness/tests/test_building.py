@@ -12,6 +12,7 @@ import torch
 import building
 import forkserver
 import inductor
+import sandbox
 import toolchain
 
 pytestmark = pytest.mark.skipif(not toolchain.compiler(), reason="there is no g++ here")
@@ -163,6 +164,13 @@ def test_faults_are_statuses(server, tmp_path, monkeypatch, text, status, words)
     built = build(server, text, tmp_path)
     assert built["status"] == status, built
     assert words in built["reason"]
+
+
+def test_a_compiler_that_vanished_is_nobodys_fault(server, tmp_path, monkeypatch):
+    for gone in ("", str(tmp_path / "g++")):
+        monkeypatch.setattr(toolchain, "compiler", lambda gone=gone: gone)
+        with pytest.raises(sandbox.SandboxError, match="no C\\+\\+ compiler here: install one"):
+            build(server, NATIVE, tmp_path)
 
 
 def test_a_candidate_cannot_poison_the_cache(server, tmp_path):

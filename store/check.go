@@ -1,0 +1,306 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Examination is what Examine found.
+type Examination struct {
+	Path    string           `json:"path"`
+	Version int              `json:"version"` // of the schema
+	Rows    map[string]int64 `json:"rows"`    // by table; -1 where they cannot be counted
+	Faults  []Fault          `json:"faults"`
+}
+
+// Fault is one kind of thing that is wrong.
+type Fault struct {
+	What     string   `json:"what"`
+	Count    int64    `json:"count"`
+	Examples []string `json:"examples"` // at most maxExamples
+}
+
+const maxExamples = 5
+
+// Sound reports whether nothing is wrong.
+func (e Examination) Sound() bool { return len(e.Faults) == 0 }
+
+func (e *Examination) add(what string, examples ...string) {
+	e.Faults = append(e.Faults, Fault{What: what, Count: int64(len(examples)), Examples: examples[:min(len(examples), maxExamples)]})
+}
+
+// tables is what Examine counts and Salvage copies, in the order in which they
+// refer to each other. Key is the integer column that their rows are found by;
+// empty where that is a text, or where they matter little.
+var tables = []struct{ name, key string }{
+	{"texts", "id"}, {"tasks", ""}, {"devices", ""}, {"fences", ""}, {"runs", "id"}, {"verdicts", "id"}, {"rounds", "run"}, {"feedback", "run"},
+	{"certificates", "run"}, {"metric_names", ""}, {"metrics", "run"}, {"messages", "run"}, {"cache", ""}, {"files", ""}, {"queue", ""},
+}
+
+// expectations are queries that find nothing in a sound history. Each returns
+// one text a row, which says where.
+var expectations = []struct{ what, query string }{
+	{"texts are missing from the search index", `SELECT 'text ' || id FROM texts WHERE indexed AND id NOT IN (SELECT id FROM texts_fts_docsize)`},
+	{"entries of the search index have no text", `SELECT 'text ' || id FROM texts_fts_docsize WHERE id NOT IN (SELECT id FROM texts WHERE indexed)`},
+	{"runs lack a round between two others", `SELECT 'run ' || run FROM rounds WHERE run NOT IN (SELECT id FROM runs WHERE reason LIKE '` + salvaged + `%')
+		GROUP BY run HAVING min(idx) <> 0 OR max(idx) <> count(*) - 1`},
+	{"rounds name another task or device than their run", `SELECT 'round ' || r.idx || ' of run ' || r.run FROM rounds r JOIN runs ON runs.id = r.run
+		WHERE r.task <> runs.task OR r.device_key <> runs.device_key`},
+	{"runs name a best round that is not their best", `SELECT 'run ' || id FROM runs WHERE best IS NOT ` + bestOfRun},
+	{"rounds do not stand as their verdicts say", `SELECT 'round ' || r.idx || ' of run ' || r.run FROM rounds r JOIN verdicts v ON v.id = r.verdict
+		LEFT JOIN certificates ce ON ce.run = r.run AND ce.idx = r.idx LEFT JOIN verdicts c ON c.id = ce.verdict WHERE r.standing <> ` + standingByVerdict},
+	{"certified kernels have no file or another one than they name", `SELECT 'round ' || ce.idx || ' of run ' || ce.run FROM certificates ce JOIN verdicts v ON v.id = ce.verdict
+		LEFT JOIN texts t ON t.id = v.exported WHERE ce.sha256 <> '' AND ce.sha256 IS NOT lower(hex(t.hash))`},
+	{"runs wait for a turn that they do not have", `SELECT 'run ' || id FROM runs WHERE status = 'queued' AND id NOT IN (SELECT run FROM queue)`},
+	{"runs have a turn although they ended", `SELECT 'run ' || runs.id FROM queue JOIN runs ON runs.id = queue.run WHERE runs.status NOT IN ('queued', 'running')`},
+}
+
+// standingByVerdict is a round's standing as AppendRound and SetCertificate
+// set it, over its verdict v and its certificate's c.
+const standingByVerdict = `CASE WHEN c.status = 'certified' THEN 2 WHEN c.status IS NOT NULL THEN 0
+	WHEN v.status IN ('correct', 'certified') AND v.candidate_ms > 0 THEN 1 ELSE 0 END`
+
+// Examine reads every byte of the database at path and holds it against what it
+// says of itself. It changes nothing, and works beside a daemon. Whatever can
+// be read is examined even where the rest is damaged; an error says that
+// nothing could be: *DamagedError or *NewerError, or why the file cannot be
+// opened. Progress is told what is being read.
+func Examine(ctx context.Context, path string, progress func(string)) (Examination, error) {
+	e := Examination{Path: path, Rows: map[string]int64{}, Faults: []Fault{}}
+	db, version, err := openToExamine(ctx, path)
+	if err != nil {
+		return e, err
+	}
+	defer db.close()
+	e.Path, e.Version = db.path, version
+
+	progress("pages and indexes")
+	found, err := db.strings(ctx, `PRAGMA integrity_check(20)`)
+	if found = slices.DeleteFunc(found, func(s string) bool { return s == "ok" || strings.HasPrefix(s, "***") }); len(found) > 0 {
+		e.add("pages or indexes are damaged", found...)
+	}
+	e.unreadable(ctx, "the pages", err)
+	progress("references")
+	found, err = db.strings(ctx, `SELECT "table" || ' row ' || coalesce(rowid, '?') || ' refers to ' || parent FROM pragma_foreign_key_check`)
+	if len(found) > 0 {
+		e.add("rows refer to rows that are not there", found...)
+	}
+	e.unreadable(ctx, "references", err)
+	for _, t := range tables {
+		var n int64
+		if err := db.QueryRowContext(ctx, `SELECT count(*) FROM `+t.name).Scan(&n); err != nil {
+			e.unreadable(ctx, "table "+t.name, err)
+			n = -1
+		}
+		e.Rows[t.name] = n
+	}
+	for _, x := range expectations {
+		progress("whether " + x.what)
+		found, err := db.strings(ctx, x.query)
+		if len(found) > 0 {
+			e.add(x.what, found...)
+		}
+		e.unreadable(ctx, "whether "+x.what, err)
+	}
+	if err := e.readTexts(ctx, db, progress); err != nil {
+		return e, err
+	}
+	return e, ctx.Err()
+}
+
+// unreadable notes that a question could not be answered. They share a fault.
+func (e *Examination) unreadable(ctx context.Context, what string, err error) {
+	const kind = "some of it cannot be read"
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	if n := len(e.Faults); n == 0 || e.Faults[n-1].What != kind {
+		e.Faults = append(e.Faults, Fault{What: kind})
+	}
+	last := &e.Faults[len(e.Faults)-1]
+	last.Count++
+	last.Examples = append(last.Examples, what+": "+err.Error())
+}
+
+// readTexts holds every text against its hash.
+func (e *Examination) readTexts(ctx context.Context, db *examined, progress func(string)) error {
+	var bad []string
+	n, told := 0, time.Now()
+	lost, err := ranges(ctx, db.DB, "texts", "id", `id, hash, size, body`, func(rows *sql.Rows) error {
+		var id, size int64
+		var hash, body []byte
+		if err := rows.Scan(&id, &hash, &size, &body); err != nil {
+			return err
+		}
+		if err := db.whole(hash, size, body); err != nil {
+			bad = append(bad, fmt.Sprintf("text %d: %v", id, err))
+		}
+		if n++; time.Since(told) > time.Second {
+			progress(fmt.Sprintf("texts: %d of %d", n, e.Rows["texts"]))
+			told = time.Now()
+		}
+		return nil
+	})
+	if len(bad) > 0 {
+		e.add("texts are damaged", bad...)
+	}
+	if lost > 0 {
+		e.add("texts are on pages that cannot be read", make([]string, lost)...)
+		e.Faults[len(e.Faults)-1].Examples = []string{}
+	}
+	return err
+}
+
+// examined is a database opened in a way that never changes it.
+type examined struct {
+	*sql.DB
+	path string
+	dec  *zstd.Decoder
+}
+
+// close has nothing to tell: nothing was written.
+func (x *examined) close() {
+	x.dec.Close()
+	_ = x.Close()
+}
+
+func openToExamine(ctx context.Context, path string) (*examined, int, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	steps, err := migrations()
+	if err != nil {
+		return nil, 0, err
+	}
+	// Even a log that SQLite would recover is only read, and never folded in.
+	mode := "mode=ro&" + probePragmas
+	if writable(filepath.Dir(path)) != nil {
+		mode = frozen
+	}
+	version, err := probe(ctx, path, len(steps), mode)
+	if err != nil {
+		return nil, 0, err
+	}
+	db, err := sql.Open("sqlite", dsn(path, mode))
+	if err != nil {
+		return nil, 0, err
+	}
+	db.SetMaxOpenConns(1)
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxTextBytes))
+	if err != nil {
+		return nil, 0, errors.Join(err, db.Close())
+	}
+	return &examined{db, path, dec}, version, nil
+}
+
+// strings returns the first column, up to where it can be read.
+func (x *examined) strings(ctx context.Context, query string) ([]string, error) {
+	rows, err := x.QueryContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []string
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			return all, err
+		}
+		all = append(all, strings.Split(s, "\n")...) // an integrity check has several in one
+	}
+	return all, rows.Err()
+}
+
+// whole says what is wrong with a text, or nil.
+func (x *examined) whole(hash []byte, size int64, body []byte) error {
+	text, err := x.dec.DecodeAll(body, nil)
+	switch {
+	case err != nil:
+		return err
+	case len(hash) != sha256.Size || sha256.Sum256(text) != [sha256.Size]byte(hash):
+		return errors.New("its content does not match its hash")
+	case int64(len(text)) != size:
+		return errors.New("its content does not have its size")
+	}
+	return nil
+}
+
+// rangeSize is how many keys are read at once: one damaged page costs so many
+// single questions at most.
+const rangeSize = 1024
+
+// ranges reads the rows of a table by ascending integer key, around what is
+// damaged. See may be called twice with the same row. It returns how many keys
+// could not be asked for. Errors are see's, or the context's.
+func ranges(ctx context.Context, db *sql.DB, table, key, columns string, see func(*sql.Rows) error) (lost int64, err error) {
+	last := lastKey(ctx, db, table, key)
+	var seeErr error
+	read := func(low, high int64) error {
+		rows, err := db.QueryContext(ctx, `SELECT `+columns+` FROM `+table+` WHERE `+key+` >= ? AND `+key+` < ?`, low, high)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if seeErr = see(rows); seeErr != nil {
+				return seeErr
+			}
+		}
+		return rows.Err()
+	}
+	var around func(low, high int64) error
+	around = func(low, high int64) error {
+		err := read(low, high)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case seeErr != nil:
+			return seeErr
+		case high-low == 1:
+			lost++
+			return nil
+		}
+		middle := low + (high-low)/2
+		if err := around(low, middle); err != nil {
+			return err
+		}
+		return around(middle, high)
+	}
+	for low := int64(0); low <= last; low += rangeSize {
+		if err := around(low, min(low+rangeSize, last+1)); err != nil {
+			return lost, err
+		}
+	}
+	return lost, ctx.Err()
+}
+
+// lastKey returns a key that none in the table exceeds. Where the end of the
+// table is damaged, one that refers to it knows.
+func lastKey(ctx context.Context, db *sql.DB, table, key string) int64 {
+	others := map[string][]string{
+		"texts":    {"SELECT max(id) FROM texts_fts_docsize", "SELECT max(text) FROM verdicts"},
+		"verdicts": {"SELECT max(verdict) FROM rounds"},
+	}[table]
+	if key == "run" || table == "runs" {
+		others = []string{"SELECT max(id) FROM runs", "SELECT seq FROM sqlite_sequence WHERE name = 'runs'", "SELECT max(run) FROM rounds"}
+	}
+	for _, query := range append([]string{`SELECT max(` + key + `) FROM ` + table}, others...) {
+		var last sql.NullInt64
+		if db.QueryRowContext(ctx, query).Scan(&last) == nil {
+			return last.Int64
+		}
+	}
+	return 1 << 16 // where nothing is known: each key that is not there costs a question
+}

@@ -1,0 +1,383 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// Salvaged says what Salvage brought over, by table.
+type Salvaged struct {
+	Path string           `json:"path"`
+	Kept map[string]int64 `json:"kept"`
+	// Lost is rows that could not be read, or that are nothing without one that
+	// could not be. Where whole pages are damaged it counts the keys that could
+	// not be asked for.
+	Lost map[string]int64 `json:"lost"`
+	// Cut lists runs that were not at their end and lost a round in between:
+	// they go on from the round before it.
+	Cut []int64 `json:"cut"`
+}
+
+// Salvage copies whatever can be read of the database at from into a new file
+// at to, which is then sound: a run that lacks something says so. It changes nothing at from. A file at to is an error.
+func Salvage(ctx context.Context, from, to string, progress func(string)) (Salvaged, error) {
+	to, err := filepath.Abs(to)
+	if err != nil {
+		return Salvaged{}, err
+	}
+	if _, err := os.Lstat(to); err == nil {
+		return Salvaged{}, fmt.Errorf("%s is there already: name a file that is not", to)
+	}
+	from, drop, err := lengthened(from, filepath.Dir(to))
+	if err != nil {
+		return Salvaged{}, err
+	}
+	defer drop()
+	src, version, err := openToExamine(ctx, from)
+	if err != nil {
+		return Salvaged{}, err
+	}
+	defer src.close()
+	steps, err := migrations()
+	if err != nil {
+		return Salvaged{}, err
+	}
+	// With the schema that the rows are of; the next one to open it migrates.
+	dst, err := open(ctx, to, steps[:version])
+	if err != nil {
+		return Salvaged{}, err
+	}
+	s := salvage{src: src, dst: dst, out: Salvaged{Path: to, Kept: map[string]int64{}, Lost: map[string]int64{}, Cut: []int64{}}}
+	if err = errors.Join(s.run(ctx, progress), dst.Close()); err == nil {
+		err = flush(to)
+	}
+	if err != nil {
+		for _, suffix := range []string{"", "-wal", "-shm"} {
+			_ = os.Remove(to + suffix) // half a copy is none
+		}
+		return Salvaged{}, err
+	}
+	return s.out, nil
+}
+
+// lengthened returns the path of a copy, below dir, of a file that was cut
+// short: SQLite reads one only at its full length, the end of which is then a
+// hole. Any other file stays where it is. Drop removes the copy.
+func lengthened(path, dir string) (_ string, drop func(), err error) {
+	drop = func() {}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", drop, err
+	}
+	defer f.Close()
+	head := make([]byte, headerBytes)
+	info, err := f.Stat()
+	if err != nil {
+		return "", drop, err
+	}
+	if _, err := f.ReadAt(head, 0); err != nil || !bytes.HasPrefix(head, magic) || info.Size() >= fileBytes(head) || logBytes(path) > 0 {
+		return path, drop, nil // what is wrong with it is told when it is opened
+	}
+	temp, err := os.MkdirTemp(dir, ".salvage-")
+	if err != nil {
+		return "", drop, err
+	}
+	drop = func() { _ = os.RemoveAll(temp) } // what stays behind is only space
+	copied, err := os.Create(filepath.Join(temp, FileName))
+	if err == nil {
+		_, err = io.Copy(copied, f)
+		err = errors.Join(err, copied.Truncate(fileBytes(head)), copied.Close())
+	}
+	if err != nil {
+		drop()
+		return "", func() {}, err
+	}
+	return copied.Name(), drop, nil
+}
+
+// flush waits until a file is on the disk.
+func flush(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+type salvage struct {
+	src *examined
+	dst *Store
+	out Salvaged
+}
+
+func (s *salvage) run(ctx context.Context, progress func(string)) error {
+	// Nobody else knows the file, and half a copy is deleted: no log is needed.
+	if _, err := s.dst.write.ExecContext(ctx, `PRAGMA foreign_keys = 0; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF`); err != nil {
+		return err
+	}
+	for _, t := range tables {
+		progress("copying " + t.name)
+		if err := s.copyTable(ctx, t.name, t.key); err != nil {
+			return fmt.Errorf("copy %s: %w", t.name, err)
+		}
+	}
+	progress("dropping what refers to something lost")
+	if err := s.prune(ctx); err != nil {
+		return fmt.Errorf("drop what is incomplete: %w", err)
+	}
+	progress("building the search index")
+	if err := s.index(ctx); err != nil {
+		return fmt.Errorf("build the search index: %w", err)
+	}
+	for _, t := range tables {
+		var n int64
+		if err := s.dst.read.QueryRowContext(ctx, `SELECT count(*) FROM `+t.name).Scan(&n); err != nil {
+			return err
+		}
+		s.out.Lost[t.name] += s.out.Kept[t.name] - n
+		s.out.Kept[t.name] = n
+	}
+	return nil
+}
+
+// copyTable copies the rows that can be read.
+func (s *salvage) copyTable(ctx context.Context, table, key string) error {
+	names, err := scanNames(s.dst.read.QueryContext(ctx, `SELECT name FROM pragma_table_info(?)`, table))
+	if err != nil {
+		return err
+	}
+	columns := strings.Join(names, ", ")
+	insert := `INSERT OR IGNORE INTO ` + table + ` (` + columns + `) VALUES (?` + strings.Repeat(", ?", len(names)-1) + `)`
+	tx, err := s.dst.write.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	see := func(rows *sql.Rows) error {
+		values := make([]any, len(names))
+		into := make([]any, len(names))
+		for i := range values {
+			into[i] = &values[i]
+		}
+		if err := rows.Scan(into...); err != nil {
+			return err
+		}
+		if !s.whole(table, names, values) {
+			s.out.Lost[table]++
+			return nil
+		}
+		res, err := tx.ExecContext(ctx, insert, values...)
+		var n int64
+		if err == nil {
+			n, err = res.RowsAffected() // 0: read before, or a constraint that the damage broke
+		}
+		s.out.Kept[table] += n
+		return err
+	}
+	if key != "" {
+		lost, err := ranges(ctx, s.src.DB, table, key, columns, see)
+		if err != nil {
+			return err
+		}
+		s.out.Lost[table] += lost
+		return tx.Commit()
+	}
+	// From both ends to where it breaks.
+	for _, order := range []string{"", " DESC"} {
+		broken, err := each(ctx, s.src.DB, `SELECT `+columns+` FROM `+table+` ORDER BY `+names[0]+order, see)
+		if err != nil {
+			return err
+		}
+		if !broken {
+			break
+		}
+		if order != "" {
+			s.out.Lost[table]++ // at least
+		}
+	}
+	return tx.Commit()
+}
+
+// each shows the rows of a query, up to where they cannot be read: broken.
+func each(ctx context.Context, db *sql.DB, query string, see func(*sql.Rows) error) (broken bool, err error) {
+	rows, err := db.QueryContext(ctx, query)
+	if err != nil {
+		return true, ctx.Err()
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := see(rows); err != nil {
+			return false, err
+		}
+	}
+	return rows.Err() != nil, ctx.Err()
+}
+
+func scanNames(rows *sql.Rows, err error) ([]string, error) {
+	if err != nil {
+		return nil, err
+	}
+	return scanAll(rows, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) })
+}
+
+// whole reports whether a row's own content is; and a text is not indexed yet.
+func (s *salvage) whole(table string, names []string, values []any) bool {
+	at := map[string]int{}
+	for i, name := range names {
+		at[name] = i
+	}
+	switch table {
+	case "texts":
+		hash, ok1 := values[at["hash"]].([]byte)
+		size, ok2 := values[at["size"]].(int64)
+		body, ok3 := values[at["body"]].([]byte)
+		values[at["indexed"]] = int64(0)
+		return ok1 && ok2 && ok3 && s.src.whole(hash, size, body) == nil
+	case "cache":
+		body, ok := values[at["value"]].([]byte)
+		_, err := s.src.dec.DecodeAll(body, nil)
+		return ok && err == nil
+	}
+	return true
+}
+
+// salvaged begins the reason of a run that lost something and is kept all the
+// same.
+const salvaged = "salvaged: "
+
+// dropped is what is nothing without something that was lost, in an order in
+// which one dropping brings on the next.
+var dropped = []string{
+	`UPDATE runs SET detail = NULL WHERE detail NOT IN (SELECT id FROM texts)`,
+	`UPDATE runs SET task_source = NULL, task_graph = NULL, task_detail = NULL
+		WHERE task_source NOT IN (SELECT id FROM texts) OR task_graph NOT IN (SELECT id FROM texts) OR task_detail NOT IN (SELECT id FROM texts)`,
+	`UPDATE runs SET device_detail = NULL WHERE device_detail NOT IN (SELECT id FROM texts)`,
+	`DELETE FROM tasks WHERE source NOT IN (SELECT id FROM texts) OR detail NOT IN (SELECT id FROM texts) OR graph NOT IN (SELECT id FROM texts)`,
+	`DELETE FROM devices WHERE detail NOT IN (SELECT id FROM texts)`,
+	`DELETE FROM verdicts WHERE text NOT IN (SELECT id FROM texts) OR exported NOT IN (SELECT id FROM texts)`,
+	`DELETE FROM rounds WHERE candidate NOT IN (SELECT id FROM texts) OR verdict NOT IN (SELECT id FROM verdicts)`,
+	// A run whose own row was lost is worth as much as its rounds.
+	`INSERT INTO runs (id, task, task_name, path, device, device_key, strategy, coder, judge, seed, max_rounds, settings, status, stop, reason, hint,
+		created, started, finished, task_source, task_graph, task_detail, device_detail)
+		SELECT r.run, r.task, coalesce(t.name, ''), '', '', r.device_key, '', '', '', 0, count(*), '', 'failed', '', '` + salvaged + `all but its rounds was lost', '',
+		min(r.started), min(r.started), max(r.finished), t.source, t.graph, t.detail, d.detail
+		FROM rounds r LEFT JOIN tasks t ON t.fingerprint = r.task LEFT JOIN devices d ON d.key = r.device_key
+		WHERE r.run NOT IN (SELECT id FROM runs) GROUP BY r.run`,
+	gaps,
+	`UPDATE runs SET reason = '` + salvaged + `some of its rounds were lost' WHERE id IN
+		(SELECT run FROM rounds GROUP BY run HAVING min(idx) <> 0 OR max(idx) <> count(*) - 1)`,
+	`DELETE FROM feedback WHERE text NOT IN (SELECT id FROM texts) OR (run, idx) NOT IN (SELECT run, idx FROM rounds)`,
+	`DELETE FROM certificates WHERE verdict NOT IN (SELECT id FROM verdicts) OR (run, idx) NOT IN (SELECT run, idx FROM rounds)
+		OR sha256 <> '' AND sha256 IS NOT (SELECT lower(hex(t.hash)) FROM verdicts v JOIN texts t ON t.id = v.exported WHERE v.id = verdict)`,
+	`DELETE FROM metrics WHERE name NOT IN (SELECT id FROM metric_names) OR (run, idx) NOT IN (SELECT run, idx FROM rounds)`,
+	`DELETE FROM messages WHERE run NOT IN (SELECT id FROM runs) OR text NOT IN (SELECT id FROM texts)`,
+	`DELETE FROM queue WHERE run NOT IN (SELECT id FROM runs WHERE status IN ('queued', 'running'))`,
+	`DELETE FROM files WHERE run <> 0 AND run NOT IN (SELECT id FROM runs)`, // then it is queued again
+	`UPDATE rounds SET (task, device_key) = (SELECT task, device_key FROM runs WHERE id = run)`,
+	`UPDATE rounds AS r SET (standing, ms) = (SELECT ` + standingByVerdict + `, CASE WHEN c.candidate_ms > 0 THEN c.candidate_ms ELSE v.candidate_ms END
+		FROM verdicts v LEFT JOIN certificates ce ON ce.run = r.run AND ce.idx = r.idx LEFT JOIN verdicts c ON c.id = ce.verdict WHERE v.id = r.verdict)`,
+	`UPDATE runs SET best = ` + bestOfRun,
+	// A run that waited and lost its turn would wait for ever.
+	`INSERT INTO queue (run, priority, state, attempts, available, owner, claimed, created)
+		SELECT id, 0, 'waiting', 0, 0, '', 0, created FROM runs WHERE status = 'queued' AND id NOT IN (SELECT run FROM queue)`,
+}
+
+// gaps is the rounds of unfinished runs that come after one that was lost.
+const gaps = `DELETE FROM rounds WHERE (run, idx) IN (
+	SELECT r.run, r.idx FROM (SELECT run, idx, row_number() OVER (PARTITION BY run ORDER BY idx) - 1 AS place FROM rounds) r
+	JOIN runs ON runs.id = r.run WHERE r.idx <> r.place AND runs.status IN ('queued', 'running')) RETURNING run`
+
+func (s *salvage) prune(ctx context.Context) error {
+	return s.dst.inTx(ctx, func(tx *sql.Tx) error {
+		for _, q := range dropped {
+			if q != gaps {
+				if _, err := tx.ExecContext(ctx, q); err != nil {
+					return err
+				}
+				continue
+			}
+			rows, err := tx.QueryContext(ctx, q)
+			if err != nil {
+				return err
+			}
+			cut, err := scanAll(rows, func(r *sql.Rows) (run int64, err error) { return run, r.Scan(&run) })
+			if err != nil {
+				return err
+			}
+			seen := map[int64]bool{}
+			for _, run := range cut {
+				if !seen[run] {
+					seen[run] = true
+					s.out.Cut = append(s.out.Cut, run)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// index makes the search index anew.
+func (s *salvage) index(ctx context.Context) error {
+	plain := func(extra, text string) (string, error) { return text, nil }
+	for _, kind := range []struct {
+		query string // the text's number, and what else its words are made of
+		words func(extra, text string) (string, error)
+	}{
+		{`SELECT source, name FROM tasks`, func(name, text string) (string, error) { return taskWords(name, text), nil }},
+		{`SELECT candidate, note FROM rounds`, func(note, text string) (string, error) { return candidateWords(note, text), nil }},
+		{`SELECT text, '' FROM verdicts`, func(_, text string) (string, error) {
+			var v kernelwright.Verdict
+			err := json.Unmarshal([]byte(text), &v)
+			return verdictWords(v), err
+		}},
+		{`SELECT text, '' FROM feedback`, func(_, text string) (string, error) {
+			var f kernelwright.Feedback
+			err := json.Unmarshal([]byte(text), &f)
+			return feedbackWords(f), err
+		}},
+		{`SELECT text, '' FROM messages`, plain},
+	} {
+		rows, err := s.dst.read.QueryContext(ctx, kind.query)
+		if err != nil {
+			return err
+		}
+		type entry struct {
+			id    int64
+			extra string
+		}
+		entries, err := scanAll(rows, func(r *sql.Rows) (e entry, err error) { return e, r.Scan(&e.id, &e.extra) })
+		if err != nil {
+			return err
+		}
+		err = s.dst.inTx(ctx, func(tx *sql.Tx) error {
+			for _, e := range entries {
+				text, err := s.dst.text(ctx, tx, e.id)
+				if err != nil {
+					return err
+				}
+				words, err := kind.words(e.extra, text)
+				if err != nil {
+					return fmt.Errorf("text %d: %w", e.id, err)
+				}
+				if _, err := s.dst.putText(ctx, tx, text, words); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
