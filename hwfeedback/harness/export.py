@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import textwrap
 
 LOADER = "_kernelwright_loader"
@@ -38,6 +39,22 @@ def standalone(source: str, loader: str | None = None) -> str:
     at = _first_statement(tree)
     text = [line.decode() for line in lines]
     return "\n".join([*text[:at], *_function(loader).split("\n"), *text[at:]])
+
+
+def original(source: str) -> str:
+    """Returns what a standalone file was made from, but for its imports' form; other texts as they
+    are.
+    """
+    lines = source.replace("\r\n", "\n").split("\n")
+    try:
+        first, last = lines.index(f"def {LOADER}():"), lines.index(f"{LOADER} = {LOADER}()")
+    except ValueError:
+        return source
+    kept = lines[:first] + lines[last + 1 :]
+    name = re.compile(rf"(\w+) = {LOADER}\.(\w+)(?=;|$)")
+    whole = re.compile(rf"(\w+) = {LOADER}(?=;|$)")
+    kept = [name.sub(r"from kernelwright import \2 as \1", line) for line in kept]
+    return "\n".join(whole.sub(r"import kernelwright as \1", line) for line in kept)
 
 
 def _ours(node: ast.Import | ast.ImportFrom) -> bool:

@@ -17,6 +17,7 @@ import torch
 import allocator
 import building
 import evaluation
+import export
 import forkserver
 import inspection
 from evaluation import Infrastructure
@@ -78,9 +79,10 @@ class Referee:
             self.channel.send({"id": self._id, "type": "progress", "stage": stage, "note": note})
 
     def parse(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        return building.parse(
-            self.server, msg["source"], msg["what"], mode=msg.get("sandbox") or "strict"
-        )
+        source, what = msg["source"], msg["what"]
+        if what == "candidate":
+            source = export.original(source)  # a kernel that we gave out is judged like any other
+        return building.parse(self.server, source, what, mode=msg.get("sandbox") or "strict")
 
     def inspect(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         mode = msg.get("sandbox") or "strict"
@@ -114,6 +116,7 @@ class Referee:
 
     def evaluate(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         torch.set_num_threads(max(1, int(msg.get("threads") or os.cpu_count() or 1) // 3))
+        msg["candidate"]["source"] = export.original(msg["candidate"]["source"])
         return evaluation.evaluate(self.server, msg, fds, self.progress)
 
     def baselines(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import export
+import source
 
 CANDIDATE = '''"""A candidate."""
 
@@ -89,3 +90,20 @@ def test_examples_export(tmp_path):
     folder = pathlib.Path(__file__).parents[3] / "examples" / "candidates"
     for path in folder.glob("*_native.py"):
         compile(export.standalone(path.read_text()), path.name, "exec")
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from kernelwright import native",
+        "from kernelwright import native as n",
+        "import kernelwright",
+    ],
+)
+def test_a_standalone_file_goes_back_to_what_it_was_made_from(imports: str) -> None:
+    text = f'"""Doc."""\nimport torch\n{imports}\n\nclass ModelNew(torch.nn.Module):\n    pass\n'
+    back = export.original(export.standalone(text))
+    assert export.LOADER not in back
+    assert source.parse(back, "candidate")["problems"] == []
+    assert export.standalone(back) == export.standalone(text)
+    assert export.original(text) == text
