@@ -50,7 +50,7 @@ def original(source: str) -> str:
         first, last = lines.index(f"def {LOADER}():"), lines.index(f"{LOADER} = {LOADER}()")
     except ValueError:
         return source
-    kept = lines[:first] + lines[last + 1 :]
+    kept = lines[: first - 1] + lines[last + 2 :]  # blank lines were put around it
     name = re.compile(rf"(\w+) = {LOADER}\.(\w+)(?=;|$)")
     whole = re.compile(rf"(\w+) = {LOADER}(?=;|$)")
     kept = [name.sub(r"from kernelwright import \2 as \1", line) for line in kept]
