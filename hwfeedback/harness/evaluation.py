@@ -34,6 +34,7 @@ from clients import (
     WorkerFailure,
     WorkerGone,
     WorkerLate,
+    sentence,
 )
 from correctness import Scale
 from protocol import ProtocolError
@@ -64,7 +65,7 @@ class Fault(Exception):
         evidence: Sequence[str] = (),
         output: str = "",
     ) -> None:
-        super().__init__(reason)
+        super().__init__(sentence(reason) or "it failed without a word")
         self.status = status
         self.hint = hint
         self.evidence = [e for e in evidence if e]
