@@ -236,8 +236,12 @@ def main() -> int:
         print(f"== {name}, {args.seconds:g} s", flush=True)
         # A process of its own each: what is watched for coverage is settled at its import.
         command = [sys.executable, __file__, "--here", "--seconds", str(args.seconds), name]
-        if subprocess.run(command, check=False).returncode != 0:
+        with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+            done = subprocess.run(command, check=False, env={**os.environ, "TMPDIR": folder})
+        if done.returncode != 0:
             failed.append(name)
+        with contextlib.suppress(OSError):
+            (CORPUS / name).rmdir()  # where nothing was found
     if failed:
         print(f"failed: {', '.join(failed)}; the inputs are in {CORPUS}", file=sys.stderr)
     return int(bool(failed))
