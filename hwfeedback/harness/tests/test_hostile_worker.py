@@ -92,8 +92,21 @@ def test_an_answer_byte_by_byte_does_not_outlast_its_deadline() -> None:
         assert time.monotonic() - start < 0.5 + 2 * protocol.GRACE
 
 
-def test_a_length_of_gigabytes_is_refused_at_once() -> None:
-    with worker(lambda s: s.sendall(b"\x7f\xff\xff\xff{")) as w:
+def test_a_peer_that_always_has_a_byte_does_not_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    channel, peer = Channel.pair()
+    channel._buffer += (1 << 22).to_bytes(4, "big")
+    monkeypatch.setattr(channel, "_fill", lambda: channel._buffer.append(32) is None)
+    start = time.monotonic()
+    with pytest.raises(protocol.Timeout):
+        channel.recv(0.1)
+    assert time.monotonic() - start < 0.1 + 2 * protocol.GRACE
+    channel.close()
+    peer.close()
+
+
+@pytest.mark.parametrize("length", [protocol.MAX_WORKER_FRAME + 1, 0x7FFFFFFF])
+def test_a_length_past_the_limit_is_refused_at_once(length: int) -> None:
+    with worker(lambda s: s.sendall(length.to_bytes(4, "big") + b"{")) as w:
         start = time.monotonic()
         fault = loading(w, 20)
         assert fault.status == "crashed" and "over the size limit" in str(fault)
