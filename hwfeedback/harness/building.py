@@ -43,6 +43,7 @@ MAX_SOURCES = 4 << 20  # characters, of a candidate's objects together
 MAX_BYTES = 256 << 20  # of one object
 MAX_HEADER = 1 << 30
 MAX_HEADERS = 3  # precompiled headers kept; each is some 500 MB
+KEPT = ("", "rejected", "build_failed")  # what a candidate comes to again, and is kept
 VOTERS = 5000  # lines of a source that tell where it lies in its file
 DIAGNOSTICS = compiling.MAX_DIAGNOSTICS
 
@@ -121,7 +122,7 @@ def build(
         result |= {"status": e.status, "reason": e.reason}
         result["build"] |= e.report
     result["build"]["seconds"] = time.monotonic() - start
-    if result["status"] in ("", "rejected", "build_failed"):
+    if result["status"] in KEPT:
         _write_json(record_path, result)
     return result
 
@@ -404,7 +405,8 @@ def _kept(path: str) -> dict[str, Any] | None:
         hold(record["build"].get("log", ""), str)
     except ValueError:
         return None
-    return record if all(_intact(a) for a in record["artifacts"]) else None
+    whole = record["status"] in KEPT and all(_intact(a) for a in record["artifacts"])
+    return record if whole else None
 
 
 def _object_key(request: dict[str, Any]) -> str:

@@ -88,7 +88,7 @@ def checked(result: dict[str, object]) -> None:
     assert isinstance(build, dict)
     for name in ("errors", "vectorised", "missed"):
         for d in build.get(name, ()):
-            assert type(d["line"]) is int and 0 <= d["line"] < 1 << 31
+            assert type(d["line"]) is int and 0 <= d["line"] < 1 << 62
             assert isinstance(d["message"], str) and d["message"].isprintable()
     fds = building.open_artifacts(result)
     building._close(fds)
