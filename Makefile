@@ -17,6 +17,9 @@ export PATH := $(TOOLS)/bin:$(TOOLS)/python/bin:$(PATH)
 # The Python environment is the product's own, as users get it; what only development needs lies beside it.
 PYTHON  = $(abspath $(dir $(firstword $(shell ls -t $(DATA)/venv-*/.complete 2>/dev/null))))/bin/python
 PYTOOLS := pytest==9.2.0 ruff==0.17.6
+# Only where this Python has a wheel for it; without it the harness's fuzz targets mutate their inputs at random.
+FUZZTOOLS := atheris==3.0.0
+FUZZ_SECONDS ?= 120
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 help: ## this list
@@ -39,9 +42,11 @@ env: build need-cxx
 		$(BIN) eval examples/softmax.py examples/candidates/softmax_native.py --data-dir $(DATA)
 
 dev: env
-	@[ "$$(cat $(TOOLS)/python/.pins 2>/dev/null)" = "$(PYTOOLS)" ] || { \
+	@[ "$$(cat $(TOOLS)/python/.pins 2>/dev/null)" = "$(PYTOOLS) $(FUZZTOOLS)" ] || { \
 		$(PYTHON) -m pip install -q --disable-pip-version-check --upgrade --target $(TOOLS)/python $(PYTOOLS) && \
-		echo "$(PYTOOLS)" >$(TOOLS)/python/.pins; }
+		{ $(PYTHON) -m pip install -q --disable-pip-version-check --upgrade --no-deps --only-binary :all: --target $(TOOLS)/python $(FUZZTOOLS) || \
+			echo "note: no wheel of $(FUZZTOOLS) for this Python: fuzz targets of the harness mutate at random"; } && \
+		echo "$(PYTOOLS) $(FUZZTOOLS)" >$(TOOLS)/python/.pins; }
 
 test: lint test-go test-python ## everything that CI runs
 
@@ -62,9 +67,25 @@ test-go: dev
 test-python: dev
 	PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider
 
-soak: dev ## what takes too long for every day: every example under the master rule, races many times over
+soak: dev ## what takes too long for every day: every example under the master rule, races many times over, fuzzing
 	PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider -m slow
 	KERNELWRIGHT_SOAK=1 KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test -race -count 5 -timeout 2h ./...
+	@$(MAKE) --no-print-directory fuzz
+
+# A Go target is FuzzX, one of the harness the X of fuzz_X.py. What fails is written into testdata or corpus, to be
+# committed with its mending. The tests run them all for a moment. Go's fuzzer may end in "context deadline exceeded" when
+# its time is up in the middle of an input: that is no failure.
+fuzz: dev ## every fuzz target for FUZZ_SECONDS (120), or TARGET=name alone
+	@go test -list '^Fuzz' ./... | awk '/^Fuzz/ { t[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print $$2, t[i]; n = 0 }' | \
+		while read -r package target; do \
+			[ -z "$(TARGET)" ] || [ "$(TARGET)" = "$$target" ] || continue; \
+			echo "== $$target of $$package, $(FUZZ_SECONDS) s"; \
+			go test "$$package" -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZ_SECONDS)s >$(TOOLS)/fuzz.log 2>&1 </dev/null; failed=$$?; \
+			tail -n 3 $(TOOLS)/fuzz.log; \
+			[ $$failed = 0 ] || { grep -q 'context deadline exceeded' $(TOOLS)/fuzz.log && ! grep -q 'Failing input' $(TOOLS)/fuzz.log; } || \
+				{ cat $(TOOLS)/fuzz.log; exit 1; }; \
+		done
+	@case "$(TARGET)" in Fuzz*) ;; *) PYTHONPATH=$(TOOLS)/python $(PYTHON) hwfeedback/harness/fuzz/driver.py --seconds $(FUZZ_SECONDS) $(TARGET);; esac
 
 bench: env ## the figures of docs/benchmarks.md, as Markdown; wants a quiet machine
 	@go run ./bench/eval_parts -data-dir $(DATA)
@@ -84,4 +105,4 @@ need-cxx:
 	@python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
 		echo "note: Python.h is missing, so torch.compile cannot be a baseline (Debian: apt install python3-dev)"
 
-.PHONY: help build demo env dev test lint lint-tools test-go test-python soak bench clean need-go need-cxx
+.PHONY: help build demo env dev test lint lint-tools test-go test-python soak fuzz bench clean need-go need-cxx

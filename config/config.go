@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/BurntSushi/toml"
 
@@ -324,7 +325,7 @@ func decodeError(path string, err error) error {
 		if m := wrongKind.FindStringSubmatch(text); m != nil {
 			path, text = path+":"+m[1], m[2]+": "+m[3]
 		}
-		return &Error{Where: path, Text: text, Hint: "see `kernelwright config show` for the kind of each value"}
+		return &Error{Where: path, Text: shown(text), Hint: "see `kernelwright config show` for the kind of each value"}
 	}
 	text := parse.Message
 	if text == "" {
@@ -338,9 +339,28 @@ func decodeError(path string, err error) error {
 	}
 	return &Error{
 		Where: fmt.Sprintf("%s:%d", path, max(parse.Position.Line, 1)),
-		Text:  text,
+		Text:  shown(text),
 		Hint:  "see `kernelwright config show` for every key and the kind of its value",
 	}
+}
+
+// shown makes a sentence of the parser's words, which repeat the file's bytes.
+func shown(text string) string {
+	const most = 300 // characters
+	var b strings.Builder
+	n := 0
+	for _, r := range strings.ToValidUTF8(text, "\uFFFD") {
+		if n++; n > most {
+			b.WriteString("…")
+			break
+		}
+		if unicode.IsGraphic(r) {
+			b.WriteRune(r)
+		} else {
+			fmt.Fprintf(&b, "<U+%04X>", r)
+		}
+	}
+	return b.String()
 }
 
 func unknown(path, key string, lines map[string]int) error {

@@ -186,20 +186,3 @@ func TestDistance(t *testing.T) {
 		t.Error("a swap is one error")
 	}
 }
-
-func FuzzLoad(f *testing.F) {
-	f.Add(kernelwright.DefaultConfig)
-	f.Add("[rounds]\nmax = \"x\"\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		path := filepath.Join(t.TempDir(), "c.toml")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := Load(path); err != nil {
-			var e *Error
-			if !errors.As(err, &e) {
-				t.Fatalf("not an Error: %v", err)
-			}
-		}
-	})
-}

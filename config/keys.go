@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode"
 )
 
 // Keys returns every key, in the order of config.toml: "rounds.max".
@@ -42,18 +43,39 @@ func Value(c Config, key string) (any, bool) {
 func Literal(v any) string {
 	switch v := v.(type) {
 	case string:
-		return strconv.Quote(v)
+		return quote(v)
 	case Duration:
-		return strconv.Quote(v.String())
+		return quote(v.String())
 	case []string:
 		quoted := make([]string, len(v))
 		for i, s := range v {
-			quoted[i] = strconv.Quote(s)
+			quoted[i] = quote(s)
 		}
 		return "[" + strings.Join(quoted, ", ") + "]"
 	default:
 		return fmt.Sprint(v)
 	}
+}
+
+// quote writes a basic string of TOML, whose escapes are not Go's.
+func quote(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range strings.ToValidUTF8(s, "\uFFFD") {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case unicode.IsGraphic(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			fmt.Fprintf(&b, `\U%08X`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04X`, r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
 }
 
 // Set gives a key the value that a text from the environment or a flag means.

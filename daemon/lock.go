@@ -53,12 +53,7 @@ func AcquireLock(folder string, args []string, now time.Time) (*Lock, error) {
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, fmt.Errorf("locking %s: %w", file.Name(), err)
 		}
-		held := &HeldError{Folder: folder}
-		// Best effort: without it the message only says less.
-		if b, err := io.ReadAll(io.LimitReader(file, 64<<10)); err == nil {
-			_ = json.Unmarshal(b, &held.Holder)
-		}
-		return nil, held
+		return nil, &HeldError{Folder: folder, Holder: readHolder(file)}
 	}
 	b, err := json.Marshal(Holder{PID: os.Getpid(), SinceMS: now.UnixMilli(), Command: strings.Join(args, " ")})
 	if err == nil {
@@ -73,6 +68,24 @@ func AcquireLock(folder string, args []string, now time.Time) (*Lock, error) {
 	}
 	return &Lock{file: file}, nil
 }
+
+// readHolder returns what a lock file says, and nothing of one that is being
+// written, or damaged: without it the message only says less.
+func readHolder(r io.Reader) Holder {
+	var h Holder
+	b, err := io.ReadAll(io.LimitReader(r, 64<<10))
+	if err != nil || json.Unmarshal(b, &h) != nil || h.PID < 0 {
+		return Holder{}
+	}
+	h.Command = strings.Join(strings.Fields(h.Command), " ")
+	if r := []rune(h.Command); len(r) > maxCommand {
+		h.Command = string(r[:maxCommand]) + "…"
+	}
+	return h
+}
+
+// maxCommand is how much of a command line a message shows, in characters.
+const maxCommand = 200
 
 // flock takes the lock, or gives up after glimpse: those who only ask whether
 // somebody holds it hold it for an instant themselves.

@@ -1,11 +1,13 @@
 package hwfeedback
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -149,8 +151,12 @@ func readHolder(f *os.File) holder {
 	var h holder
 	b := make([]byte, 512)
 	n, err := f.ReadAt(b, 0)
-	if (err != nil && !errors.Is(err, io.EOF)) || json.Unmarshal(b[:n], &h) != nil {
+	line, _, _ := bytes.Cut(b[:n], []byte("\n")) // what a damaged file holds behind it stays there
+	if (err != nil && !errors.Is(err, io.EOF)) || json.Unmarshal(line, &h) != nil {
 		return holder{} // being written, or never was
+	}
+	if h.PID < 0 || h.Fence < 0 || h.Fence == math.MaxInt64 {
+		return holder{} // damaged: no process wrote this
 	}
 	return h
 }

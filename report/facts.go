@@ -211,7 +211,7 @@ func statusOf(r kernelwright.Round) string {
 			s += ", certification: " + string(c.Status)
 		}
 	}
-	return strings.ReplaceAll(s, "_", " ")
+	return strings.ReplaceAll(Line(s), "_", " ")
 }
 
 // saying is what the Judge said, or why the candidate failed, in one line.

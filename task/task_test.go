@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -184,7 +185,8 @@ func FuzzDecode(f *testing.F) {
 		text, err := Decode(content)
 		if err != nil {
 			var invalid *kernelwright.InvalidTaskError
-			if !errors.As(err, &invalid) || invalid.Reason == "" || invalid.Hint == "" || !utf8.ValidString(invalid.Reason) {
+			if !errors.As(err, &invalid) || invalid.Reason == "" || invalid.Hint == "" || !utf8.ValidString(invalid.Reason) ||
+				strings.ContainsFunc(invalid.Reason, unicode.IsControl) || len(invalid.Reason) > 1000 {
 				t.Fatalf("%q: %#v", content, err)
 			}
 			return

@@ -14,7 +14,9 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -23,8 +25,10 @@ from typing import Any
 import compiling
 import kernelwright
 import sandbox
+import source
 import toolchain
 from artifacts import LOAD_INLINE, NATIVE, inline_key, native_key
+from clients import hold, line_numbers, sentence
 from forkserver import ForkServer, Worker
 from protocol import Closed, ProtocolError, Timeout
 
@@ -34,9 +38,13 @@ PARSE_TIMEOUT = 20.0
 COMPILE_TIMEOUT = compiling.COMPILE_TIMEOUT * 2 + 20
 BUILD_TIMEOUT = 600.0  # of all objects of a candidate
 MAX_OBJECTS = 16  # in one candidate
+MAX_REQUESTS = 1000  # of them, where the same is asked for more than once
+MAX_SOURCES = 4 << 20  # characters, of a candidate's objects together
 MAX_BYTES = 256 << 20  # of one object
 MAX_HEADER = 1 << 30
 MAX_HEADERS = 3  # precompiled headers kept; each is some 500 MB
+KEPT = ("", "rejected", "build_failed")  # what a candidate comes to again, and is kept
+VOTERS = 5000  # lines of a source that tell where it lies in its file
 DIAGNOSTICS = compiling.MAX_DIAGNOSTICS
 
 Progress = Callable[[str], None]
@@ -73,8 +81,7 @@ def export(server: ForkServer, text: str, mode: str = "strict") -> str:
     if isinstance(answer, str):
         raise ValueError(answer)
     if not answer.get("ok") or not isinstance(answer.get("source"), str):
-        error = answer.get("error") or {}
-        raise ValueError(f"the candidate cannot be exported: {error.get('message', '')!s:.300}")
+        raise ValueError(f"the candidate cannot be exported: {_message(answer)}")
     return answer["source"]
 
 
@@ -96,8 +103,8 @@ def build(
     start = time.monotonic()
     text = candidate["source"]
     record_path = _path(cache_dir, "builds", _build_key(text, device) + ".json")
-    known = _read_json(record_path)
-    if known is not None and all(_intact(a) for a in known.get("artifacts", [])):
+    known = _kept(record_path)
+    if known is not None:
         known["build"] |= {"cached": True, "seconds": time.monotonic() - start}
         return known
     result: dict[str, Any] = {
@@ -115,7 +122,7 @@ def build(
         result |= {"status": e.status, "reason": e.reason}
         result["build"] |= e.report
     result["build"]["seconds"] = time.monotonic() - start
-    if result["status"] in ("", "rejected", "build_failed"):
+    if result["status"] in KEPT:
         _write_json(record_path, result)
     return result
 
@@ -253,8 +260,8 @@ def _recorded(worker: Worker, text: str) -> list[dict[str, Any]]:
         raise _Failed("timed_out" if "longer" in answer else "crashed", answer)
     error = answer.get("error")
     if isinstance(error, dict):
-        lines = [n for n in error.get("lines") or () if isinstance(n, int)]
-        what = f"{error.get('type', '')!s:.100}: {error.get('message', '')!s:.500}"
+        lines = line_numbers(error.get("lines"))
+        what = sentence(f"{error.get('type', '')!s:.100}: {error.get('message', '')!s:.500}")
         where = f" at line {lines[-1]}" if lines else ""
         raise _Failed(
             "build_failed",
@@ -263,13 +270,19 @@ def _recorded(worker: Worker, text: str) -> list[dict[str, Any]]:
             errors=[{"line": lines[-1] if lines else 0, "message": what}],
         )
     out: dict[str, dict[str, Any]] = {}
+    size = 0
     given = answer.get("requests")
-    for raw in given if isinstance(given, list) else ():
+    for raw in given[:MAX_REQUESTS] if isinstance(given, list) else ():
         try:
             request = _checked(raw)
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
+        except (KeyError, TypeError, ValueError) as e:
             raise _Failed("rejected", f"the candidate's request to build is malformed: {e}") from e
         out[request["request"]] = request
+        size += sum(map(len, _sources(request)))
+        if size > MAX_SOURCES:
+            raise _Failed(
+                "rejected", f"the sources to build are over {MAX_SOURCES} characters long"
+            )
     if len(out) > MAX_OBJECTS:
         raise _Failed(
             "rejected", f"the candidate builds {len(out)} objects, the limit is {MAX_OBJECTS}"
@@ -283,6 +296,8 @@ def _checked(raw: Any) -> dict[str, Any]:
             raise ValueError("not a list of strings")
         return value
 
+    if not isinstance(raw, dict):
+        raise ValueError("not a dict")
     flags = texts(raw["flags"])
     if problem := compiling.flags_problem(flags):
         raise _Failed("rejected", problem)
@@ -330,14 +345,14 @@ def _compile(
         if not answer.get("ok"):
             raise _Failed(
                 "build_failed",
-                f"compiling: {(answer.get('error') or {}).get('message', '')!s:.500}",
+                f"compiling: {_message(answer)}",
             )
         report = {
             "log": str(answer.get("log") or "")[: compiling.LOG_KEPT],
             "vectorised": _diagnostics(answer.get("vectorised")),
             "missed": _diagnostics(answer.get("missed")),
         }
-        if not fds:
+        if len(fds) != 1:
             lines = Lines(text, _sources(request))
             found = _unique(lines.diagnostic(d) for d in _diagnostics(answer.get("errors")))
             first = found[0] if found else {"line": 0, "message": report["log"].strip()[-300:]}
@@ -373,10 +388,36 @@ def _compile(
 def _cached_object(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
     key = _object_key(request)
     record = _read_json(_path(cache_dir, "objects", key + ".json"))
-    if record is None or "report" not in record:
+    report = record.get("report") if record is not None else None
+    if record is None or not isinstance(report, dict):
         return None
-    record |= {"request": request["request"], "path": _path(cache_dir, "objects", key + ".so")}
+    record |= {n: request[n] for n in ("kind", "name", "request")}
+    record |= {"key": key, "path": _path(cache_dir, "objects", key + ".so")}
+    record["report"] = {
+        "log": str(report.get("log") or "")[: compiling.LOG_KEPT],
+        "vectorised": _diagnostics(report.get("vectorised")),
+        "missed": _diagnostics(report.get("missed")),
+    }
     return record if _intact(record) else None
+
+
+def _kept(path: str) -> dict[str, Any] | None:
+    """Returns what a candidate came to, or None where that is not kept whole."""
+    record = _read_json(path)
+    forms: dict[str, Any] = {"build": dict, "status": str, "reason": str, "missing": [str]}
+    forms |= {"normalised_hash": str, "language": str}
+    forms["artifacts"] = [dict.fromkeys(("kind", "name", "request", "sha256", "path"), str)]
+    try:
+        hold(record, forms)
+        assert record is not None
+        hold(record["build"], {"form": str})
+        for name in ("errors", "vectorised", "missed"):
+            hold(record["build"].get(name, []), [{"line": int, "message": str}])
+        hold(record["build"].get("log", ""), str)
+    except ValueError:
+        return None
+    whole = record["status"] in KEPT and all(_intact(a) for a in record["artifacts"])
+    return record if whole else None
 
 
 def _object_key(request: dict[str, Any]) -> str:
@@ -444,37 +485,44 @@ def _problem_if_dead(worker: Worker, msg: dict[str, Any], timeout: float) -> dic
     return answer
 
 
+def _message(answer: dict[str, Any]) -> str:
+    """What a builder says of its failure."""
+    error = answer.get("error")
+    return sentence(str(error.get("message", "")))[:300] if isinstance(error, dict) else ""
+
+
 def _parsed(answer: dict[str, Any]) -> dict[str, Any]:
     problems = answer.get("problems")
     if not answer.get("ok"):
-        problems = [
-            f"reading the source fails: {(answer.get('error') or {}).get('message', '')!s:.300}"
-        ]
+        problems = [f"reading the source fails: {_message(answer)}"]
+
+    def word(name: str, pattern: str, otherwise: str) -> str:
+        value = answer.get(name)
+        return value if isinstance(value, str) and re.fullmatch(pattern, value) else otherwise
+
     return {
-        "normalised_hash": str(answer.get("normalised_hash") or ""),
-        "language": str(answer.get("language") or ""),
-        "form": str(answer.get("form") or "none"),
-        "problems": [str(p)[:500] for p in problems or ()],
+        "normalised_hash": word("normalised_hash", "[0-9a-f]{64}", ""),
+        "language": word("language", "[a-z]{1,16}", ""),
+        "form": word("form", "native|load_inline|none", "none"),
+        "problems": [
+            sentence(str(p)[:500])
+            for p in (problems[: source.MAX_PROBLEMS] if isinstance(problems, list) else ())
+        ],
     }
 
 
 def _diagnostic_of(problem: str) -> dict[str, Any]:
-    head, _, rest = problem.partition(": ")
-    if head.startswith("line ") and head[5:].isdigit():
-        return {"line": int(head[5:]), "message": rest}
-    return {"line": 0, "message": problem}
+    m = re.match(r"line ([0-9]{1,9}): ", problem)
+    return {"line": int(m[1]) if m else 0, "message": problem[m.end() :] if m else problem}
 
 
 def _diagnostics(value: Any) -> list[tuple[int, int, str]]:
     out = []
-    for item in value if isinstance(value, list) else ():
-        if (
-            isinstance(item, list)
-            and len(item) == 3
-            and isinstance(item[0], int)
-            and isinstance(item[1], int)
-        ):
-            out.append((item[0], item[1], str(item[2])[:500]))
+    for item in value[: 10 * DIAGNOSTICS] if isinstance(value, list) else ():
+        if isinstance(item, (list, tuple)) and len(item) == 3:
+            place, text = item[:2], item[2]
+            if all(type(n) is int and 0 <= n < 1 << 31 for n in place) and isinstance(text, str):
+                out.append((*place, sentence(text[:500])))
     return out[:DIAGNOSTICS]
 
 
@@ -505,7 +553,7 @@ class Lines:
 
     def _offset(self, lines: list[str]) -> int:
         votes: dict[int, int] = {}
-        for i, line in enumerate(lines, 1):
+        for i, line in enumerate(lines[:VOTERS], 1):
             for n in self._where.get(line.strip(), ())[:50]:
                 votes[n - i] = votes.get(n - i, 0) + 1
         return max(votes, key=lambda o: (votes[o], -o)) if votes else 0
@@ -554,6 +602,8 @@ def _replace(path: str, data: bytes) -> None:
 
 def _copy(fd: int, path: str, limit: int) -> str:
     """Copies what another process made, at most ``limit`` bytes, and returns its SHA-256."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise _Failed("build_failed", "what was built is no file")
     digest = hashlib.sha256()
     out, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
     try:
@@ -575,7 +625,8 @@ def _copy(fd: int, path: str, limit: int) -> str:
 
 
 def _sealed(data: bytes, name: str) -> int:
-    fd = os.memfd_create(name[:100], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    # The kernel takes 249 bytes, and a letter may have four.
+    fd = os.memfd_create(name[:60], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(fd, "wb", closefd=False) as f:
         f.write(data)
     seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -592,7 +643,7 @@ def _read_json(path: str) -> dict[str, Any] | None:
     try:
         with open(path, encoding="utf-8") as f:
             value = json.load(f)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 
+import trees
 from protocol import Closed, ProtocolError, Timeout
 from tensors import DTYPES, Block, Layout, LayoutError, layout_of, received
 
@@ -23,6 +25,14 @@ GUARD = 256  # bytes of red zone around each input
 _GUARD_BYTE = 0xA5
 _OUT_BYTE = 0x7F  # what an output block holds before it is written: nobody's expected value
 MAX_OUTPUT = 1 << 36  # bytes; a layout that asks for more is no layout
+SENTENCE = 600  # characters
+
+_SPECS = [{"dtype": str, "shape": [int]}]
+_LOADED = {"names": [str], "state": _SPECS, "trainable": [bool], "training": bool}
+_LOADED |= {"arguments": [str], "init": dict}
+_INSPECTED = {"inputs": _SPECS, "input_names": [str], "outputs": _SPECS, "operators": [str]}
+_INSPECTED |= {"operations": int, "changed": [str], "writes_inputs": bool, "linear": bool}
+_INSPECTED |= {"eager_ms": float}
 
 
 class Spawned(Protocol):
@@ -36,6 +46,38 @@ class Spawned(Protocol):
     def wait(self, timeout: float | None = None) -> Any: ...
 
     def log(self) -> str: ...
+
+
+def sentence(text: str) -> str:
+    """Returns a text that may have foreign parts as one line that can be shown."""
+    shown = "".join(c if c.isprintable() else " " for c in text[: 4 * SENTENCE])
+    return " ".join(shown.split())[:SENTENCE]
+
+
+def line_numbers(value: Any) -> list[int]:
+    """Returns the line numbers that a worker named, the last eight."""
+    given = value[-100:] if isinstance(value, list) else []
+    return [n for n in given if type(n) is int and 0 < n < 1 << 31][-8:]
+
+
+def hold(value: Any, form: Any) -> None:
+    """Raises ValueError where a worker's word has not this form: a type, a list of one form, or a
+    dict of some keys.
+    """
+    if isinstance(form, type):
+        fits = isinstance(value, form) and (form is not int or 0 <= value < 1 << 62)
+        if not fits or (isinstance(value, bool) and form is not bool):
+            raise ValueError(f"{value!r:.40} is no {form.__name__}")
+    elif isinstance(form, list):
+        hold(value, list)
+        for v in value:
+            hold(v, form[0])
+    else:
+        hold(value, dict)
+        for key, inner in form.items():
+            if key not in value:
+                raise ValueError(f"there is no {key!r}")
+            hold(value[key], inner)
 
 
 class WorkerFailure(Exception):
@@ -54,11 +96,10 @@ class WorkerError(WorkerFailure):
         self.client = client
         e = error if isinstance(error, dict) else {}
         self.stage = str(e.get("stage") or "")[:40]
-        self.type = str(e.get("type") or "error")[:80]
+        self.type = sentence(str(e.get("type") or "error")[:80])
         self.message = str(e.get("message") or "")[:2000]
         self.traceback = str(e.get("traceback") or "")[:8000]
-        lines = e.get("lines")
-        self.lines = [n for n in lines if isinstance(n, int)][:8] if isinstance(lines, list) else []
+        self.lines = line_numbers(e.get("lines"))
         super().__init__(f"{self.type}: {self.message}" if self.message else self.type)
 
 
@@ -128,31 +169,48 @@ class Client:
         self._deadline = time.monotonic() + timeout
         self._doing, self._allowed = doing, timeout
         try:
-            self.channel.send(msg, fds)
+            self.channel.send(msg, fds, timeout)
         except Timeout as e:
             raise self._late() from e
         except ProtocolError as e:
             raise self._gone() from e
 
-    def finish(self) -> tuple[dict[str, Any], list[int]]:
-        """Returns the answer. Raises WorkerError, WorkerGone, WorkerLate."""
+    def finish(self, fds_wanted: int = 0) -> tuple[dict[str, Any], list[int]]:
+        """Returns the answer and at most so many descriptors. Raises WorkerError, WorkerGone,
+        WorkerLate.
+        """
         try:
             msg, fds = self.channel.recv(max(self._deadline - time.monotonic(), 0.001))
         except Timeout as e:
             raise self._late() from e
         except ProtocolError as e:
-            raise self._gone(str(e) if not isinstance(e, Closed) else "") from e
-        if msg.get("ok") is not True:
+            raise self._gone("" if isinstance(e, Closed) else _broke(e)) from e
+        if msg.get("ok") is not True or len(fds) > fds_wanted:
             for fd in fds:
                 os.close(fd)
+            if msg.get("ok") is True:
+                raise self._gone(_broke(f"{len(fds)} descriptors came, {fds_wanted} may"))
             raise WorkerError(msg.get("error"), self)
         return msg, fds
 
     def ask(
-        self, msg: dict[str, Any], fds: Sequence[int] = (), timeout: float = 60.0, doing: str = ""
+        self,
+        msg: dict[str, Any],
+        fds: Sequence[int] = (),
+        timeout: float = 60.0,
+        doing: str = "",
+        fds_wanted: int = 0,
     ) -> tuple[dict[str, Any], list[int]]:
         self.begin(msg, fds, timeout, doing or str(msg.get("op")))
-        return self.finish()
+        return self.finish(fds_wanted)
+
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
+        """Where an answer is read: one that makes no sense breaks the protocol."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError) as e:
+            raise self._gone(_broke(e)) from e
 
     def _gone(self, broke: str = "") -> WorkerGone:
         exit_ = None if broke else self.worker.wait(5)
@@ -175,7 +233,11 @@ class Client:
         if have is not None and have.size >= size:
             return have
         made = Block.create(size, name)
-        self.ask({"op": "map", "name": name, "size": size}, [made.fd])
+        try:
+            self.ask({"op": "map", "name": name, "size": size}, [made.fd])
+        except WorkerFailure:
+            made.close()
+            raise
         if have is not None:
             have.close()
         self._blocks[name] = made
@@ -196,6 +258,14 @@ class Client:
         for b in self._blocks.values():
             b.close()
         self._blocks.clear()
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int
+
+
+def _broke(what: object) -> str:
+    return f"broke the protocol: {sentence(str(what))[:200]}"
 
 
 class _Zones:
@@ -228,9 +298,14 @@ def _private(fds: list[int], msg: dict[str, Any]) -> list[torch.Tensor]:
     """Copies the tensors of an answer's block."""
     if len(fds) != 1:
         raise LayoutError(f"{len(fds)} blocks came where one was expected")
-    size = int(msg["size"])
-    if not 0 < size < MAX_OUTPUT:
-        raise LayoutError(f"a block of {size} bytes")
+    try:
+        hold(msg, {"size": int, "layout": list})
+        size = msg["size"]
+        if not 0 < size < MAX_OUTPUT:
+            raise LayoutError(f"a block of {size} bytes")
+    except ValueError:
+        os.close(fds[0])
+        raise
     block = received(fds[0], size, writable=True)
     try:
         return [v.clone() for v in block.views(msg["layout"])]
@@ -247,26 +322,52 @@ class ReferenceClient(Client):
         self.info: dict[str, Any] = {}
         self.init: list[torch.Tensor] = []
         self._room = {"out0": 0, "out1": 0, "draw": 0}
+        self._modes: list[str] = []
         self._out = "out0"
 
     def load(self, source: str, *, threads: int, eval_mode: bool) -> None:
         msg = {"op": "load", "source": source, "threads": threads, "eval": eval_mode}
-        self.info, fds = self.ask(msg, timeout=self.timeout, doing="loading the reference")
-        self.init = _private(fds, self.info)
+        self.info, fds = self.ask(
+            msg, timeout=self.timeout, doing="loading the reference", fds_wanted=1
+        )
+        with self._understood():
+            self.init = _private(fds, self.info)
+            hold(self.info, _LOADED)
+            trees.build(self.info["init"], self.init)
+            if len({len(self.info[n]) for n in ("names", "state", "trainable")}) > 1:
+                raise ValueError("names and weights do not match")
 
     def draw(self, seed: int) -> tuple[Any, list[torch.Tensor]]:
         """Returns the tree and the tensors of one draw."""
         request = {"op": "draw", "seed": seed, "room": self._room["draw"]}
-        msg, fds = self.ask(request, timeout=self.timeout, doing="get_inputs()")
-        if not fds:
-            return msg["tree"], [v.clone() for v in self._blocks["draw"].views(msg["layout"])]
-        tensors = _private(fds, msg)
-        self._room["draw"] = self.block("draw", int(msg["size"])).size
+        msg, fds = self.ask(request, timeout=self.timeout, doing="get_inputs()", fds_wanted=1)
+        with self._understood():
+            if fds:
+                tensors = _private(fds, msg)
+            else:
+                tensors = [v.clone() for v in self._blocks["draw"].views(msg["layout"])]
+            hold(msg, {"tree": dict})
+            trees.build(msg["tree"], tensors)
+        if fds:
+            self._room["draw"] = self.block("draw", msg["size"]).size
         return msg["tree"], tensors
 
     def state(self) -> list[torch.Tensor]:
-        msg, fds = self.ask({"op": "state"}, timeout=self.timeout)
-        return _private(fds, msg)
+        msg, fds = self.ask({"op": "state"}, timeout=self.timeout, fds_wanted=1)
+        with self._understood():
+            tensors = _private(fds, msg)
+            if len(tensors) != len(self.info["names"]):
+                raise ValueError("names and weights do not match")
+        return tensors
+
+    def inspect(self, seed: int) -> dict[str, Any]:
+        """Returns what one forward on a draw shows."""
+        msg, _ = self.ask({"op": "inspect", "seed": seed}, timeout=self.timeout, doing="forward")
+        with self._understood():
+            hold(msg, _INSPECTED)
+            if len(msg["inputs"]) != len(msg["input_names"]):
+                raise ValueError("inputs and names do not match")
+        return msg
 
     def set_state(self, state: Sequence[torch.Tensor]) -> None:
         if state:
@@ -283,6 +384,7 @@ class ReferenceClient(Client):
     ) -> None:
         layout = self.put("in", inputs)
         msg = {"op": "forward", "tree": tree, "layout": layout, "modes": list(modes)}
+        self._modes = list(modes)
         self._out = "out1" if self._out == "out0" else "out0"
         msg |= {"sources": sources, "out": self._out, "room": self._room[self._out]}
         self.begin(msg, (), self.timeout, "the reference's forward")
@@ -293,24 +395,44 @@ class ReferenceClient(Client):
         The tensors live in memory shared with the reference and hold until the next but one
         forward ends; no candidate ever sees that memory.
         """
-        msg, fds = self.finish()
-        if fds:
-            tensors = _private(fds, msg)
-            if self._room[self._out] < msg["size"]:
-                # As large as the other: modes that give less alternate with some that give more.
-                size = max(int(msg["size"]), self._room["out0"], self._room["out1"])
-                self._room[self._out] = self.block(self._out, size).size
-        else:
-            tensors = self._blocks[self._out].views(msg["layout"])
-        results = []
+        msg, fds = self.finish(1)
+        with self._understood():
+            if fds:
+                tensors = _private(fds, msg)
+            else:
+                tensors = self._blocks[self._out].views(msg["layout"])
+            results = self._results(msg, tensors)
+        if fds and self._room[self._out] < msg["size"]:
+            # As large as the other: modes that give less alternate with some that give more.
+            size = max(msg["size"], self._room["out0"], self._room["out1"])
+            self._room[self._out] = self.block(self._out, size).size
+        return results
+
+    def _results(self, msg: dict[str, Any], tensors: list[torch.Tensor]) -> list[dict[str, Any]]:
+        """Returns the modes that were asked for, in that order."""
+        hold(msg, {"results": [{"mode": str}]})
+        if [r["mode"] for r in msg["results"]] != self._modes:
+            raise ValueError("other modes than were asked for")
+        results: list[dict[str, Any]] = []
         for r in msg["results"]:
             if "error" in r:
                 results.append({"mode": r["mode"], "error": WorkerError(r["error"], self)})
                 continue
+            hold(r, {"at": int, "count": int, "sources": list, "aliases": list, "tree": dict})
             own = tensors[r["at"] : r["at"] + r["count"]]
             n = len(r["sources"])
-            sources = [None if s is None else {**s, "values": own[s["at"]]} for s in r["sources"]]
+            if len(own) != r["count"] or n > len(own) or not all(map(_is_int, r["aliases"])):
+                raise ValueError("a result without its tensors")
+            trees.build(r["tree"], own[:n])
+            sources: list[dict[str, Any] | None] = []
+            for s in r["sources"]:
+                if s is not None:
+                    hold(s, {"at": int})
+                    s = {**s, "values": own[s["at"]]}
+                sources.append(s)
             results.append({**r, "tensors": own[:n], "sources": sources})
+        if len({len(r["tensors"]) for r in results if "tensors" in r}) > 1:
+            raise ValueError("its modes give different numbers of tensors")
         return results
 
     def forward(
@@ -420,9 +542,7 @@ class CandidateClient(Client):
 
     def wait_forward(self) -> None:
         """Waits until the forward has ended."""
-        self._answered, fds = self.finish()
-        for fd in fds:
-            os.close(fd)
+        self._answered, _ = self.finish()
 
     def answer(self) -> Answer:
         """Returns what the forward gave, once it has ended."""

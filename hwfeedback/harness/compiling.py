@@ -42,7 +42,11 @@ LIGHT_HEADER = """\
 def flags_problem(flags: Sequence[str]) -> str:
     """Returns a sentence on the first flag that is not allowed, or ""."""
     for flag in flags:
-        for word in flag.split():
+        try:
+            words = {*flag.split(), *shlex.split(flag)}
+        except ValueError:
+            return f"the compiler flag {flag!r:.100} has a quotation mark without its other"
+        for word in sorted(words):
             if not ALLOWED_FLAG.fullmatch(word):
                 return f"the compiler flag {word!r:.100} is not allowed"
     return ""
@@ -219,21 +223,28 @@ def reaches(built: str, kind: str) -> list[str]:
     return sorted(bad)[:MAX_REACHES]
 
 
-_ERROR = re.compile(r"^source(\d+)\.cpp:(\d+):(?:\d+:)? (?:fatal )?error: (.*)$", re.M)
-_FOREIGN = re.compile(
-    r"^(?:[^\s:]+:\d+:(?:\d+:)? )?(?:fatal )?error: (.*)$|.*?(undefined reference to .*)$", re.M
-)
+_ERROR = re.compile(r"source(\d{1,4})\.cpp:(\d{1,9}):(?:\d+:)? (?:fatal )?error: (.*)")
+_FOREIGN = re.compile(r"(?:[^\s:]+:\d+:(?:\d+:)? )?(?:fatal )?error: (.*)")
+_UNDEFINED = "undefined reference to "
+LOG_READ = 1 << 20  # characters of what the compiler wrote
 _OUTER = re.compile(r"loop nest|nested loops")
-_VECTOR = re.compile(r"^source(\d+)\.cpp:(\d+):\d+: (optimized|missed): +(.*)$")
+_VECTOR = re.compile(r"^source(\d{1,4})\.cpp:(\d{1,9}):\d+: (optimized|missed): +(.*)$")
 
 
 def errors(log: str) -> list[tuple[int, int, str]]:
     """Returns the compiler's errors as (source, line, message); line 0 for one that lies in no
     source of ours.
     """
-    found = [(int(m[1]), int(m[2]), m[3][:500]) for m in _ERROR.finditer(log)]
-    if not found:
-        found = [(0, 0, (m[1] or m[2])[:500]) for m in _FOREIGN.finditer(log)]
+    own: list[tuple[int, int, str]] = []
+    others: list[tuple[int, int, str]] = []
+    for line in log[:LOG_READ].split("\n"):
+        if m := _ERROR.match(line):
+            own.append((int(m[1]), int(m[2]), m[3][:500]))
+        elif m := _FOREIGN.match(line):
+            others.append((0, 0, m[1][:500]))
+        elif (at := line.find(_UNDEFINED)) >= 0:
+            others.append((0, 0, line[at : at + 500]))
+    found = own or others
     return list(dict.fromkeys(found))[:MAX_DIAGNOSTICS]
 
 
@@ -248,7 +259,7 @@ def vectorisation(report: str) -> tuple[list[tuple[int, int, str]], list[tuple[i
         m = _VECTOR.match(line)
         if m is None:
             continue
-        place, what = (int(m[1]), int(m[2])), m[4].strip()
+        place, what = (int(m[1]), int(m[2])), m[4].strip()[:500]
         if m[3] == "optimized":
             if what.startswith(("loop vectorized", "basic block part vectorized")):
                 best = done.get(place, "")

@@ -27,6 +27,7 @@ _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV = 1 << 0, 1 << 1, 1 << 5, 1 <<
 _TIMES = 1 << 0 | 1 << 1  # how long the event was enabled, and how long it was counted
 _CLOEXEC = 1 << 3
 _ENABLE, _DISABLE = 0x2400, 0x2401
+MAX_THREADS = 64  # each takes a descriptor an event, and it is the worker that starts them
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -36,6 +37,8 @@ class Counters:
     def __init__(self, pids: Iterable[int]) -> None:
         self._fds: dict[str, list[int]] = {}
         threads = [t for p in pids for t in _threads(p)]
+        if len(threads) > MAX_THREADS:
+            return
         for name, (kind, config) in EVENTS.items():
             opened = [_open(kind, config, t) for t in threads]
             if opened and all(fd >= 0 for fd in opened):
@@ -61,7 +64,10 @@ class Counters:
         for name, fds in self._fds.items():
             total = 0.0
             for fd in fds:
-                value, enabled, running = struct.unpack("QQQ", os.read(fd, 24))
+                data = os.read(fd, 24)
+                if len(data) < 24:
+                    break  # the kernel gave the counter up
+                value, enabled, running = struct.unpack("QQQ", data)
                 if enabled and not running:
                     break  # it never got a counter
                 total += value * (enabled / running if running else 1.0)

@@ -35,6 +35,7 @@ from clients import (
     WorkerGone,
     WorkerLate,
     how_it_ended,
+    sentence,
 )
 from correctness import Scale
 from protocol import ProtocolError, Timeout
@@ -65,7 +66,7 @@ class Fault(Exception):
         evidence: Sequence[str] = (),
         output: str = "",
     ) -> None:
-        super().__init__(reason)
+        super().__init__(sentence(reason) or "it failed without a word")
         self.status = status
         self.hint = hint
         self.evidence = [e for e in evidence if e]

@@ -53,7 +53,7 @@ if __name__ == "__main__":
 
 import allocator
 import sandbox
-from protocol import Channel, Closed, ProtocolError, Timeout
+from protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError, Timeout
 
 CONTROL_FD = 3
 POLL_MS = 500  # how often a server that is kept warm sees whether it is still wanted
@@ -253,6 +253,8 @@ class Server:
 
     def _handle(self, connection: Connection, msg: dict[str, Any], fds: list[int]) -> None:
         kind, ident = msg.get("type"), msg.get("id")
+        if type(ident) is not int or not 0 <= ident < 1 << 62:
+            raise ProtocolError(f"no request's id: {ident!r:.40}")
         child = connection.children.get(ident)
         if kind == "spawn":
             try:
@@ -277,15 +279,13 @@ class Server:
             raise ProtocolError(f"unknown request {kind!r:.40}")
 
     def _spawn(self, connection: Connection, msg: dict[str, Any], fds: list[int]) -> None:
-        role = msg["role"]
-        if role not in MODULES:
-            raise ValueError(f"unknown role {role!r:.40}")
+        settings, names = wanted(msg)
+        role = settings.profile
         if not fds:
             raise ValueError("a spawn needs the worker's socket")
         if msg["id"] in connection.children:
             raise ValueError(f"id {msg['id']!r:.40} is in use")
-        wanted = msg.get("settings") or {}
-        preimport(wanted.get("preimport") or ())
+        preimport(names)
         extra = list(fds)
         if role == "referee":
             ours, theirs = socket.socketpair()
@@ -306,13 +306,6 @@ class Server:
             }
             connection.channel.send(reply, timeout=5)
             return
-        settings = sandbox.Settings(
-            profile=role,
-            mode="weak" if wanted.get("mode") == "weak" else "strict",
-            read_only=[str(p) for p in wanted.get("read_only") or ()],
-            threads=int(wanted.get("threads") or 1),
-            limits={str(k): int(v) for k, v in (wanted.get("limits") or {}).items() if v},
-        )
         status_r, status_w = os.pipe()
         life_r, life_w = os.pipe()
         log_r, log_w = os.pipe()
@@ -484,6 +477,38 @@ class Server:
         connection.channel.close()
         for child in list(connection.children.values()):
             self._kill(child)
+
+
+def wanted(msg: dict[str, Any]) -> tuple[sandbox.Settings, list[str]]:
+    """Returns what a spawn asks for: its settings, and what to import for it before. Raises
+    ValueError for what is no such request.
+    """
+
+    def texts(value: Any) -> list[str]:
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise ValueError(f"no list of texts: {value!r:.40}")
+        return value
+
+    def number(value: Any) -> int:
+        if type(value) not in (int, float) or not 0 <= value < 1 << 62:
+            raise ValueError(f"no limit: {value!r:.40}")
+        return int(value)
+
+    role, given = msg.get("role"), msg.get("settings") or {}
+    if not isinstance(role, str) or role not in MODULES:
+        raise ValueError(f"unknown role {role!r:.40}")
+    if not isinstance(given, dict) or not isinstance(given.get("limits") or {}, dict):
+        raise ValueError(f"no settings: {given!r:.40}")
+    if not isinstance(msg.get("config") or {}, dict):
+        raise ValueError(f"no config: {msg['config']!r:.40}")
+    settings = sandbox.Settings(
+        profile=role,
+        mode="weak" if given.get("mode") == "weak" else "strict",
+        read_only=texts(given.get("read_only") or []),
+        threads=number(given.get("threads") or 1),
+        limits={k: number(v) for k, v in (given.get("limits") or {}).items() if v},
+    )
+    return settings, texts(given.get("preimport") or [])
 
 
 def preimport(names: Sequence[str]) -> None:
@@ -728,7 +753,7 @@ class ForkServer:
             "preimport": list(config.get("preimport") or ()),
             "limits": dict(limits or {}),
         }
-        ours, theirs = Channel.pair()
+        ours, theirs = Channel.pair(MAX_WORKER_FRAME)
         with self._lock:
             self._next += 1
             worker = Worker(self, self._next, ours)

@@ -13,7 +13,7 @@ import torch
 
 import correctness
 import verify
-from clients import ReferenceClient, Spawned, WorkerError, WorkerGone, WorkerLate
+from clients import ReferenceClient, Spawned, WorkerError, WorkerGone, WorkerLate, sentence
 from correctness import Expected
 from noise import one_ulp
 from tensors import DTYPES
@@ -26,6 +26,7 @@ class Invalid(Exception):
 
     def __init__(self, message: str, hint: str, traceback: str = "") -> None:
         super().__init__(message)
+        message = sentence(message)
         self.message, self.hint, self.traceback = message, hint, traceback
 
     def to_json(self) -> dict[str, Any]:
@@ -163,7 +164,7 @@ def _inspect(
     reference.load(source, threads=threads, eval_mode=False)
     seed = verify.secret()
     tree, inputs = reference.draw(seed)
-    seen, _ = reference.ask({"op": "inspect", "seed": seed}, timeout=timeout_s, doing="forward")
+    seen = reference.inspect(seed)
     for s in seen["outputs"]:
         if s["dtype"] not in DTYPES:
             raise Invalid(
@@ -177,9 +178,7 @@ def _inspect(
     if reference.info["training"] and (stochastic or seen["changed"]):
         # Dropout draws, and batch norm keeps count, in train mode only.
         reference.load(source, threads=threads, eval_mode=True)
-        again, _ = reference.ask(
-            {"op": "inspect", "seed": seed}, timeout=timeout_s, doing="forward"
-        )
+        again = reference.inspect(seed)
         first, second = _eager(reference, tree, inputs), _eager(reference, tree, inputs)
         if _close(first, second) and not again["changed"]:
             why = (
@@ -267,7 +266,8 @@ def _inspect(
         answer, _ = reference.ask(
             {"op": "capture", "seed": 0}, timeout=timeout_s, doing="capturing the graph"
         )
-        graph, graph_note = answer.get("graph"), str(answer.get("note") or "")
+        graph, graph_note = answer.get("graph"), sentence(str(answer.get("note") or ""))
+        graph = graph if isinstance(graph, dict) else None
     except WorkerError as e:
         graph_note = f"capture failed: {e}"[:300]
     except (WorkerGone, WorkerLate) as e:
@@ -320,8 +320,10 @@ def _wide_or_eager(
 
 def _close(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     """Whether two runs agree up to the rounding of another order of summation."""
+    if len(a) != len(b):
+        return False
     for x, y in zip(a, b, strict=True):
-        if x.shape != y.shape:
+        if x.shape != y.shape or x.dtype != y.dtype:
             return False
         if not x.is_floating_point():
             if not torch.equal(x, y):

@@ -20,8 +20,11 @@ from typing import Any
 
 VERSION = 1
 MAX_FRAME = 64 << 20  # bytes of JSON; tensors travel by descriptor, so only texts are this large
+MAX_WORKER_FRAME = 8 << 20  # of a worker's answer: in memory it may be thirty times as large
+MAX_DEPTH = 200  # of lists and objects within each other: nobody's recursion ends in what arrives
 MAX_FDS = 64  # well under the kernel's 253
 SEND_TIMEOUT = 60.0  # seconds a peer may refuse to read before it counts as stuck
+GRACE = 1.0  # seconds past a deadline in which what has arrived is still read
 _HEADER = 4
 
 
@@ -72,15 +75,40 @@ def encode(msg: dict[str, Any], fds: int = 0) -> bytes:
     return len(body).to_bytes(_HEADER, "big") + body
 
 
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON's")
+
+
+_decoder = json.JSONDecoder(parse_constant=_no_number)
+
+
+def _deeper(value: Any, depth: int) -> bool:
+    """Whether lists and dicts lie within each other more often than ``depth`` times."""
+    level = [value]
+    for _ in range(depth):
+        inner = (v.values() if isinstance(v, dict) else v for v in level)
+        level = [x for values in inner for x in values if isinstance(x, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
 def decode(body: bytes) -> dict[str, Any]:
     """Returns the message in a frame's body. Raises ProtocolError for anything else."""
     try:
-        msg = json.loads(body.decode("utf-8"))
+        msg = _decoder.decode(body.decode("utf-8"))
     except (ValueError, RecursionError) as e:
         raise ProtocolError(f"frame is not JSON: {str(e)[:200]}") from e
     if not isinstance(msg, dict):
         raise ProtocolError("frame is not a JSON object")
-    if msg.get("v") != VERSION or isinstance(msg["v"], bool):
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _deeper(msg, MAX_DEPTH):
+        raise ProtocolError("frame is nested too deeply")
+    if b"\\ud" in body.lower():  # half a character, unless its other half follows
+        try:
+            json.dumps(msg, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as e:
+            raise ProtocolError("frame holds text that is no Unicode") from e
+    if msg.get("v") != VERSION or type(msg["v"]) is not int:
         raise ProtocolError(f"peer speaks version {msg.get('v')!r:.40}, expected {VERSION}")
     fds = msg.get("fds", 0)
     if not isinstance(fds, int) or isinstance(fds, bool) or not 0 <= fds <= MAX_FDS:
@@ -91,11 +119,14 @@ def decode(body: bytes) -> dict[str, Any]:
 class Channel:
     """One end of a conversation, with its socket. One thread sends and one receives at a time."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, limit: int = MAX_FRAME) -> None:
+        """``limit``: the bytes of a frame that may arrive."""
         sock.setblocking(False)
         self._sock = sock
+        self._limit = limit
         self._buffer = bytearray()
         self._fds: list[int] = []
+        self._flooded = False  # with descriptors: what comes after is of no frame
 
     @classmethod
     def of_fd(cls, fd: int) -> Channel:
@@ -103,10 +134,10 @@ class Channel:
         return cls(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd))
 
     @classmethod
-    def pair(cls) -> tuple[Channel, socket.socket]:
+    def pair(cls, limit: int = MAX_FRAME) -> tuple[Channel, socket.socket]:
         """Returns a channel and the socket of its peer."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        return cls(ours), theirs
+        return cls(ours, limit), theirs
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -144,7 +175,12 @@ class Channel:
             frame = self._frame()
             if frame is not None:
                 return frame
-            if not self._fill() and not self._wait(select.POLLIN, deadline):
+            if self._fill():
+                # A peer that sends byte by byte always has something there.
+                late = deadline is not None and time.monotonic() > deadline + GRACE
+            else:
+                late = not self._wait(select.POLLIN, deadline)
+            if late and self._missing() > 0:
                 raise Timeout(f"no message within {timeout:g} s")
 
     def pending(self) -> bool:
@@ -171,7 +207,7 @@ class Channel:
     def _frame(self) -> tuple[dict[str, Any], list[int]] | None:
         if (
             len(self._buffer) >= _HEADER
-            and int.from_bytes(self._buffer[:_HEADER], "big") > MAX_FRAME
+            and int.from_bytes(self._buffer[:_HEADER], "big") > self._limit
         ):
             raise ProtocolError("frame over the size limit")
         if self._missing() > 0:
@@ -194,6 +230,8 @@ class Channel:
         """Reads towards the current frame and never past it, so that descriptors stay with their
         frame.
         """
+        if self._flooded:
+            raise ProtocolError("too many descriptors in one message")
         want = min(self._missing(), 1 << 20)
         try:
             data, ancillary, flags, _ = self._sock.recvmsg(
@@ -209,6 +247,7 @@ class Channel:
                 fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
                 self._fds.extend(fds)
         if flags & socket.MSG_CTRUNC or len(self._fds) > MAX_FDS:
+            self._flooded = True
             self._drop_fds()
             raise ProtocolError("too many descriptors in one message")
         if not data:

@@ -8,6 +8,7 @@ Layouts travel as JSON, the memfd as a descriptor, and nothing is ever pickled.
 from __future__ import annotations
 
 import fcntl
+import math
 import mmap
 import os
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from typing import Any
 import torch
 
 ALIGNMENT = 64
+MAX_TENSORS = 10_000  # in a block
+MAX_DIMENSIONS = 64  # torch's own limit
 DTYPES: dict[str, torch.dtype] = {
     str(d).removeprefix("torch."): d
     for d in (
@@ -99,21 +102,27 @@ class Block:
         Raises LayoutError for one that does not fit.
         """
         out: list[torch.Tensor] = []
+        if not isinstance(layout, list) or len(layout) > MAX_TENSORS:
+            raise LayoutError(f"no layout: {layout!r:.100}")
+        whole = 0
         for entry in layout:
             try:
                 dtype = DTYPES[entry["dtype"]]
-                shape = [int(d) for d in entry["shape"]]
-                offset = int(entry["offset"])
-            except (KeyError, TypeError, ValueError) as e:
-                raise LayoutError(f"malformed layout entry: {entry!r}") from e
-            count = 1
-            for d in shape:
-                if d < 0:
-                    raise LayoutError(f"negative dimension in {shape}")
-                count *= d
+                shape, offset = entry["shape"], entry["offset"]
+            except (KeyError, TypeError) as e:
+                raise LayoutError(f"malformed layout entry: {entry!r:.100}") from e
+            if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
+                raise LayoutError(f"malformed layout entry: {entry!r:.100}")
+            if not all(type(d) is int and 0 <= d < 1 << 48 for d in (*shape, offset)):
+                raise LayoutError(f"no size or offset: {entry!r:.100}")
+            count = math.prod(shape)
+            whole += count * dtype.itemsize
             end = offset + count * dtype.itemsize
-            if offset < 0 or offset % ALIGNMENT or end > self.size:
-                raise LayoutError(f"layout entry {entry!r} does not fit in {self.size} bytes")
+            # Tensors over each other would make a copy of all larger than the block.
+            if offset % ALIGNMENT or end > self.size or whole > self.size:
+                raise LayoutError(f"layout entry {entry!r:.100} does not fit in {self.size} bytes")
+            if math.prod(d or 1 for d in shape) >= 1 << 62:  # torch counts strides of empty ones
+                raise LayoutError(f"no shape: {entry!r:.100}")
             if count == 0:
                 out.append(torch.empty(shape, dtype=dtype))
                 continue
@@ -137,9 +146,23 @@ class Block:
 
 
 def received(fd: int, size: int, *, writable: bool, populate: bool = False) -> Block:
-    """Maps a block made by another process after checking that it is as large as said."""
-    actual = os.fstat(fd).st_size
-    if actual < size:
+    """Maps a block made by another process, after checking that it is as large as said and cannot
+    shrink: reading beyond the end of a file would kill the reader. The descriptor is taken over.
+    """
+    try:
+        actual = os.fstat(fd).st_size
+        if actual < size:
+            raise LayoutError(f"block of {actual} bytes where {size} were announced")
+        try:
+            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        except OSError as e:
+            raise LayoutError("what came is no memory to share") from e
+        if not seals & fcntl.F_SEAL_SHRINK:
+            raise LayoutError("a block that its maker could shrink")
+        try:
+            return Block(fd, size, writable=writable, populate=populate)
+        except (OSError, ValueError) as e:  # sealed against writing, or no address space
+            raise LayoutError(f"a block of {size} bytes cannot be mapped: {e}") from e
+    except BaseException:
         os.close(fd)
-        raise LayoutError(f"block of {actual} bytes where {size} were announced")
-    return Block(fd, size, writable=writable, populate=populate)
+        raise

@@ -150,9 +150,9 @@ def report(seen: Any, custom_code: bool) -> tuple[dict[str, Any], int]:
         for op, value in list(table.items())[:1000] if isinstance(table, dict) else []:
             try:
                 seconds, calls = float(value[0]), int(value[1])
-            except (TypeError, ValueError, IndexError, KeyError):
+            except (TypeError, ValueError, IndexError, KeyError, OverflowError):
                 continue
-            if not 0 <= seconds < 1e6 or calls < 0:
+            if not 0 <= seconds < 1e6 or not 0 <= calls < 1 << 31:
                 continue
             said = kind or ("vendor" if op in VENDOR else "pytorch")
             rows.append((str(op)[:80] if kind else f"aten.{str(op)[:80]}", said, seconds, calls))

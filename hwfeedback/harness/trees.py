@@ -63,21 +63,25 @@ def build(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
     if not isinstance(tree, dict) or len(tree) != 1:
         raise TreeError("is malformed")
     kind, v = next(iter(tree.items()))
-    if kind == "t" and isinstance(v, int) and 0 <= v < len(tensors):
+    if kind == "t" and type(v) is int and 0 <= v < len(tensors):
         return tensors[v]
     if kind == "value" and (v is None or isinstance(v, (bool, int, float, str))):
         return v
-    if kind == "float":
+    if kind == "float" and v in ("nan", "inf", "-inf"):
         return float(v)
-    if kind == "dtype" and isinstance(getattr(torch, str(v), None), torch.dtype):
+    if kind == "dtype" and isinstance(v, str) and isinstance(getattr(torch, v, None), torch.dtype):
         return getattr(torch, v)
-    if kind == "list":
+    if kind == "list" and isinstance(v, list):
         return [build(x, tensors) for x in v]
-    if kind == "tuple":
+    if kind == "tuple" and isinstance(v, list):
         return tuple(build(x, tensors) for x in v)
-    if kind == "dict":
+    if kind == "dict" and isinstance(v, list) and all(map(_is_item, v)):
         return {k: build(x, tensors) for k, x in v}
     raise TreeError("is malformed")
+
+
+def _is_item(v: Any) -> bool:
+    return isinstance(v, list) and len(v) == 2 and isinstance(v[0], (str, int))
 
 
 def same_shape(a: Any, b: Any) -> bool:

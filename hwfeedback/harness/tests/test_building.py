@@ -173,6 +173,20 @@ def test_a_compiler_that_vanished_is_nobodys_fault(server, tmp_path, monkeypatch
             build(server, NATIVE, tmp_path)
 
 
+def test_a_quotation_mark_without_its_other_is_refused(server, tmp_path):
+    text = INLINE.replace('["-O1"]', """['-DX="']""")
+    built = building.build(server, {"source": text}, str(tmp_path))
+    assert built["status"] == "rejected" and "quotation mark" in built["reason"]
+
+
+def test_a_name_of_wide_letters(server, tmp_path):
+    text = NATIVE.replace("native(source=", f'native(name="{chr(0x2000B) * 64}", source=')
+    built = building.build(server, {"source": text}, str(tmp_path))
+    assert built["status"] == "", built["reason"]
+    for fd in building.open_artifacts(built):
+        os.close(fd)
+
+
 def test_a_candidate_cannot_poison_the_cache(server, tmp_path):
     """A builder that has run a candidate refuses to compile: what it made could be anything."""
     with server.spawn("builder", {"sandbox": "weak"}) as worker:

@@ -1,0 +1,56 @@
+"""What a candidate asks to have built, and its C++ as far as it is read: a request, or an error
+that says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import hostile
+
+import artifacts
+import kernelwright
+
+_CANDIDATES = pathlib.Path(__file__).parents[3] / "examples" / "candidates"
+
+
+def seeds() -> list[bytes]:
+    arguments = {
+        "name": "x",
+        "cpp_sources": ["int f();"],
+        "functions": ["f"],
+        "extra_cflags": ["-O3"],
+        "with_pytorch_error_handling": False,
+    }
+    return [
+        json.dumps(arguments).encode(),
+        json.dumps({**arguments, "functions": {"f": "doc"}, "cuda_sources": ""}).encode(),
+        b'extern "C" void f(const float* x, int64_t n, float* __restrict__ y);\n',
+        b'extern "C" {\nint g(void);\nvoid h(double a[3], bool b) {}\n}\n',
+        b'// extern "C" void no();\n/* */ extern "C"   float   k ( ) {',
+        *(p.read_bytes() for p in sorted(_CANDIDATES.glob("*native.py"))),
+    ]
+
+
+def one(data: bytes) -> None:
+    # Reading declarations takes a time that grows with the square of what lies open.
+    text = data[:4096].decode("utf-8", "replace")
+    try:
+        found = kernelwright.prototypes(text)
+    except (ValueError, TypeError) as e:
+        assert str(e)
+    else:
+        assert len(found) <= len(text)
+    assert artifacts.native_key(text, ["-O3"]) != artifacts.native_key(text, ["-O2"])
+    script = hostile.parse(data)
+    if script is None:
+        return
+    try:
+        request = artifacts.inline_request(script)
+    except (ValueError, TypeError):
+        return
+    hostile.sendable({k: v for k, v in request.items() if k != "functions"})
+    assert request["name"].isidentifier()
+    assert all(isinstance(s, str) for s in (*request["sources"], *request["flags"]))
+    assert artifacts.inline_key(request) == artifacts.inline_key(json.loads(json.dumps(request)))

@@ -1,0 +1,81 @@
+"""A candidate's worker that answers what it likes: the referee has a verdict on it, or its Fault in
+one sentence; never another exception, and never a descriptor more than before.
+"""
+
+from __future__ import annotations
+
+import json
+import trace
+
+import hostile
+import torch
+
+import evaluation
+from clients import CandidateClient
+
+_OK = {"ok": True}
+_SPEC = {"dtype": "float32", "shape": [2, 3]}
+_HONEST = {
+    "load": [[{**_OK, "flags": {}}, []]],
+    "init": [[_OK, []]],
+    "set_state": [[_OK, []], [{**_OK, "changed": True}, []]],
+    "map": [[_OK, []]],
+    "forward": [[{**_OK, "fits": True, "outputs": [_SPEC], "aliases": [-1], "flags": {}}, []]],
+    "settle": [[_OK, []]],
+    "trace": [[{**_OK, "trace": {"operators": {"add": [0.1, 2]}, "native": {"f": [0.2, 1]}}}, []]],
+    "timed": [[_OK, []]],
+}
+_ERROR = {
+    "type": "ValueError",
+    "message": "first\nsecond",
+    "traceback": "Traceback\n x",
+    "stage": "forward",
+    "lines": [3, 4],
+}
+
+
+def seeds() -> list[bytes]:
+    raised = {"ok": False, "error": _ERROR}
+    return [
+        json.dumps(s).encode()
+        for s in (
+            _HONEST,
+            {**_HONEST, "forward": [[raised, []]]},
+            {**_HONEST, "load": [[{"ok": False, "error": {**_ERROR, "stage": "output"}}, []]]},
+            {**_HONEST, "load": [["\x00\x00\x00\x05{}", []]]},
+            {**_HONEST, "load": [[_OK, [0, 8, 1]]]},
+            {**_HONEST, "trace": [[{**_OK, "trace": {"native": {"f": [1.0, 10**300]}}}, []]]},
+        )
+    ]
+
+
+def one(data: bytes) -> None:
+    script = hostile.parse(data)
+    if script is None:
+        return
+    before = hostile.descriptors()
+    client = CandidateClient(hostile.Hostile(script), 2.0)
+    tensors, tree = [torch.ones(2, 3)], {"list": [{"t": 0}]}
+    try:
+        with evaluation.faults("verifying it", client):
+            client.load("class ModelNew: ...", [], [], threads=1, timeout=2)
+            client.init(tree, tensors, eval_mode=True, timeout=2)
+            client.set_state(["w"], tensors)
+            client.set_state(["w"], tensors, in_place=True)
+            client.begin_forward(tree, tensors, tensors, {"t": 0}, [-1])
+            answer = client.finish_forward()
+            assert len(answer.outputs) == 1 and not answer.wrote and not answer.outside
+            if answer.problem:
+                raise evaluation.Fault("wrong", answer.problem)
+            work, calls = trace.report(client.trace(tree, tensors), True)
+            client.ask({"op": "timed", "tree": tree, "order": []}, timeout=2)
+            hostile.sendable([work, float(calls)])
+            assert 0 <= work["custom"] <= 1 and len(work["operators"]) <= 64
+    except evaluation.Fault as e:
+        hostile.sentence(str(e))
+        assert e.status in ("crashed", "timed_out", "wrong"), e.status
+        hostile.sendable([e.hint, e.evidence, e.output])
+        assert sum(map(len, e.evidence)) < 10_000
+    finally:
+        client.kill()
+    assert hostile.descriptors() == before, "a descriptor was left open"

@@ -1,0 +1,80 @@
+"""A reference's worker that answers what it likes: inspection ends with a task, or with Invalid in
+one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+
+import hostile
+
+import inspection
+
+_SPEC = {"dtype": "float32", "shape": [2, 3]}
+_ENTRY = {**_SPEC, "offset": 0}
+_BLOCK = {"ok": True, "layout": [_ENTRY], "size": 64}
+_WEIGHTS = {
+    "names": ["w"],
+    "state": [_SPEC],
+    "trainable": [True],
+    "training": False,
+    "arguments": ["x"],
+}
+_SEEN = {
+    "inputs": [_SPEC],
+    "input_names": ["x"],
+    "outputs": [_SPEC],
+    "operators": ["aten.relu"],
+    "operations": 6,
+    "linear": True,
+    "changed": [],
+    "writes_inputs": False,
+    "eager_ms": 0.5,
+}
+_EACH = {"at": 0, "count": 1, "sources": [None], "aliases": [-1], "tree": {"t": 0}}
+_GRAPH = {"ok": True, "graph": {"nodes": []}, "note": ""}
+_HONEST = {
+    "load": [[{**_BLOCK, **_WEIGHTS, "init": {"list": []}, "layout": []}, [8]]],
+    "draw": [[{**_BLOCK, "tree": {"list": [{"t": 0}]}}, [8]]],
+    "inspect": [[{"ok": True, **_SEEN}, []]],
+    "forward": [[{**_BLOCK, "each": _EACH}, [8]], [{**_BLOCK, "each": _EACH}, []]],
+    "state": [[_BLOCK, [8]]],
+    "capture": [[_GRAPH, []]],
+}
+
+
+def seeds() -> list[bytes]:
+    failed = {"error": {"type": "E", "message": "m", "stage": "forward", "lines": [1]}}
+    source = {"at": 1, "kind": "index", "dim": 1, "several": False}
+    two = {**_BLOCK, "layout": [_ENTRY, {**_ENTRY, "offset": 64}], "size": 128}
+    return [
+        json.dumps(s).encode()
+        for s in (
+            _HONEST,
+            {**_HONEST, "inspect": [[{"ok": True, **_SEEN, "changed": ["b"]}, []]]},
+            {**_HONEST, "forward": [[{**_BLOCK, "each": failed}, [8]]]},
+            {**_HONEST, "draw": [[{**_BLOCK, "tree": {"list": [{"t": 0}]}}, [12]]]},
+            {**_HONEST, "state": [[{"ok": False, "error": {"type": "SystemExit"}}, []]]},
+            {
+                **_HONEST,
+                "forward": [[{**two, "each": {**_EACH, "count": 2, "sources": [source]}}, [16]]],
+            },
+        )
+    ]
+
+
+def one(data: bytes) -> None:
+    script = hostile.parse(data)
+    if script is None:
+        return
+    before = hostile.descriptors()
+    try:
+        task = inspection.inspect(
+            lambda: hostile.Hostile(script), "n", "source", "f" * 64, threads=1, timeout_s=2
+        )
+        hostile.sendable(task)
+        assert task["least_bytes"] >= 0 and task["operations"] >= 0
+    except inspection.Invalid as e:
+        hostile.sentence(e.message)
+        hostile.sendable(e.to_json())
+    assert hostile.descriptors() == before, "a descriptor was left open"

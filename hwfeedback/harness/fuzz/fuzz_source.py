@@ -1,0 +1,49 @@
+"""References and candidates as texts: ``parse`` has an answer for every one, and its hash sees
+meaning alone.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import hostile
+
+import source
+
+EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
+
+
+def seeds() -> list[bytes]:
+    files = [*sorted(EXAMPLES.glob("*.py"))[:6], *sorted(EXAMPLES.glob("candidates/*.py"))]
+    return [
+        *(p.read_bytes() for p in files),
+        b"",
+        b"class Model: pass\r\ndef get_inputs(): return []\r\n",
+        b"\xef\xbb\xbfclass ModelNew: x = '\\ud800'\n",
+        b"x = " + b"(" * 300 + b")" * 300,
+        b"x = " + b"-" * 3000 + b"1",
+        b"x = " + b"9" * 5000,
+        b"from torch.utils.cpp_extension import load_inline as l\nl(name='x', cuda_sources='y')\n",
+    ]
+
+
+def one(data: bytes) -> None:
+    # Lone surrogates too: a text may have come as JSON.
+    text = data.decode("utf-8", "surrogateescape" if len(data) % 2 else "replace")
+    for what in ("reference", "candidate"):
+        said = source.parse(text, what)
+        assert set(said) == {"normalised_hash", "language", "form", "problems"}
+        assert re.fullmatch("([0-9a-f]{64})?", said["normalised_hash"])
+        assert said["form"] in ("native", "load_inline", "none")
+        assert said["language"] in ("", "cpp", "cuda", "triton")
+        assert said["normalised_hash"] or said["problems"], "neither hash nor reason"
+        assert len(said["problems"]) <= source.MAX_PROBLEMS
+        for p in said["problems"]:
+            assert isinstance(p, str) and p and len(p) < 5000, p
+        hostile.sendable(said)
+        if said["normalised_hash"] and not text.endswith("\\"):
+            commented = source.parse(f"{text}\n# a comment\n", what)
+            assert commented["normalised_hash"] == said["normalised_hash"], "a comment counts"
+            shown = source.normalised_hash(text, what)
+            assert shown == said["normalised_hash"]
