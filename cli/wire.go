@@ -136,7 +136,8 @@ func (r *room) options(progress func(stage, note string)) hwfeedback.Options {
 	c := r.config
 	return hwfeedback.Options{
 		DataDir: r.folder, Python: c.Python, Device: c.Device, Sandbox: c.Sandbox, Threads: c.Threads,
-		Baselines: c.Evaluation.Baselines, Precision: c.Evaluation.Precision, Log: r.log, Progress: progress,
+		Baselines: c.Evaluation.Baselines, Precision: c.Evaluation.Precision,
+		InspectTimeout: c.Evaluation.InspectTimeout.Std(), Log: r.log, Progress: progress,
 	}
 }
 

@@ -216,7 +216,7 @@ func (d *Daemon) tell(log *slog.Logger, done Done, err error) {
 // intake decides what a file that is ready means: nothing new, another copy of
 // something known, or a new run. It runs in the watcher's goroutine.
 func (d *Daemon) intake(ctx context.Context, path string) error {
-	info, err := os.Stat(path)
+	stamped, err := stampOf(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -227,14 +227,19 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	file := store.File{Path: path, Size: info.Size(), ModTimeNS: info.ModTime().UnixNano()}
+	file := store.File{Path: path, Size: stamped.size, ModTimeNS: stamped.mtime.UnixNano()}
 	source, err := task.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		if _, err := os.Lstat(path); err != nil {
+			return nil //nolint:nilerr // it has gone: nothing to say
+		}
+		// A link to what is not there: that stays until somebody mends it.
 	}
 	var invalid *kernelwright.InvalidTaskError
 	if errors.As(err, &invalid) {
-		// Such a file has no text to compare: its size and time stand for it.
+		// Such a file has no text to compare: its size and time stand for it. Its
+		// time is when anything about it changed: permission to read it, say.
+		file.ModTimeNS = max(file.ModTimeNS, stamped.changed)
 		if known && seen.Size == file.Size && seen.ModTimeNS == file.ModTimeNS {
 			return nil
 		}

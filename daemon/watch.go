@@ -69,11 +69,12 @@ type Watcher struct {
 	full    bool
 }
 
-// stamp is what of a file changes when its content does.
+// stamp is what of a file changes when its content does, or who may read it.
 type stamp struct {
-	size  int64
-	mtime time.Time
-	inode uint64
+	size    int64
+	mtime   time.Time
+	changed int64 // Unix nanoseconds: with content, permission, links or name
+	inode   uint64
 }
 
 type wait struct {
@@ -258,7 +259,7 @@ func (w *Watcher) enter(dir string) {
 // events.
 func (w *Watcher) scanAll() {
 	for path := range w.known {
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 			delete(w.known, path)
 		}
 	}
@@ -396,17 +397,21 @@ func OwnFile(name string) bool {
 	return slices.ContainsFunc(ownSuffixes, func(s string) bool { return strings.HasSuffix(name, s) })
 }
 
+// stampOf also stamps what only looks like a file: a pipe, or a link that leads
+// nowhere. Whoever put it there is told why it is no reference.
 func stampOf(path string) (stamp, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return stamp{}, err
+		if info, err = os.Lstat(path); err != nil {
+			return stamp{}, err
+		}
 	}
-	if !info.Mode().IsRegular() {
-		return stamp{}, fmt.Errorf("%s is not a regular file", path)
+	if info.IsDir() {
+		return stamp{}, fmt.Errorf("%s is a folder", path)
 	}
 	s := stamp{size: info.Size(), mtime: info.ModTime()}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		s.inode = st.Ino
+		s.inode, s.changed = st.Ino, st.Ctim.Nano()
 	}
 	return s, nil
 }

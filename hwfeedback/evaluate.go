@@ -44,7 +44,7 @@ func (e *Evaluator) Evaluate(ctx context.Context, task kernelwright.Task, cand k
 	if again == nil || !inducible(ctx, again) {
 		return v, again
 	}
-	if sick := e.canary(ctx, task); sick != nil {
+	if sick := e.canary(ctx, &task); sick != nil {
 		if ctx.Err() != nil {
 			return kernelwright.Verdict{}, context.Cause(ctx)
 		}
@@ -78,16 +78,18 @@ func inducible(ctx context.Context, err error) bool {
 	return true
 }
 
-// canary judges a known candidate, and inspects the candidate's own task, on
-// a fresh slot. It returns why that failed.
-func (e *Evaluator) canary(ctx context.Context, task kernelwright.Task) error {
+// canary judges a known candidate, and inspects the task that a candidate was
+// for, where there is one, on a fresh slot. It returns why that failed.
+func (e *Evaluator) canary(ctx context.Context, task *kernelwright.Task) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, canaryTimeout, errors.New("the canary did not finish"))
 	defer cancel()
 	if err := e.super.renew(ctx); err != nil {
 		return err
 	}
-	if _, err := e.inspect(ctx, task.Name, task.Source); err != nil {
-		return fmt.Errorf("inspect the task: %w", err)
+	if task != nil {
+		if _, err := e.inspect(ctx, task.Name, task.Source); err != nil {
+			return fmt.Errorf("inspect the task: %w", err)
+		}
 	}
 	known, err := e.inspect(ctx, "canary", canaryReference)
 	if err != nil {

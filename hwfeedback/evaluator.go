@@ -42,7 +42,6 @@ const (
 // referee itself is stuck.
 const (
 	parseTimeout    = time.Minute
-	inspectTimeout  = 5 * time.Minute
 	ceilingsTimeout = 3 * time.Minute
 	quickTimeout    = 30 * time.Minute // building.py gives up after 10, and the first one on a machine measures all baselines
 	certifyTimeout  = time.Hour
@@ -50,9 +49,11 @@ const (
 	doctorTimeout   = 2 * time.Minute
 	canaryTimeout   = 5 * time.Minute
 
-	// inspectWall is the referee's own limit for a reference, which is then
-	// invalid because it is too slow.
-	inspectWall = 2 * time.Minute
+	defaultInspectTimeout = 5 * time.Minute
+	// inspectStep is the share of that which each step of an inspection may
+	// take: a reference that takes longer is invalid. All steps together may
+	// take inspection.WHOLE times as much, so the referee answers in time.
+	inspectStep = 0.4
 )
 
 // Precisions are what a task can hold its candidates to, the default first.
@@ -75,6 +76,8 @@ type Options struct {
 	// What candidates are held against: Baselines, or a part that has its first.
 	Baselines []string
 	Precision string // of Precisions
+	// InspectTimeout is for reading a reference; 0: five minutes.
+	InspectTimeout time.Duration
 	// KeepWarm leaves the process that has imported torch running for so long
 	// after Close, for the next Evaluator of the same data folder; 0: no.
 	// Ignored where the sandbox is weak: a candidate could find it.
@@ -111,6 +114,9 @@ func (o Options) normalised() (Options, error) {
 	}
 	if !slices.Contains(Precisions, o.Precision) {
 		return o, &SetupError{Reason: fmt.Sprintf("there is no precision %q", o.Precision), Hint: fmt.Sprintf("precision is one of %q", Precisions)}
+	}
+	if o.InspectTimeout == 0 {
+		o.InspectTimeout = defaultInspectTimeout
 	}
 	if o.DataDir == "" {
 		return o, &SetupError{Reason: "no data folder was named", Hint: "name one with --data-dir"}
@@ -333,14 +339,43 @@ func (e *Evaluator) Inspect(ctx context.Context, name, source string) (kernelwri
 		t.Name, t.Source = name, source
 		return t, nil
 	}
-	t, err = e.inspect(ctx, name, source)
-	if err != nil {
+	if t, err = e.inspectTwice(ctx, name, source); err != nil {
 		return kernelwright.Task{}, err
 	}
 	if parsed.NormalisedHash != "" {
 		e.remember(ctx, cacheTask, key, t)
 	}
 	return t, nil
+}
+
+// inspectTwice does not take a reference's word for it that the machine is
+// broken: one that breaks down on fresh processes too, while the canary passes,
+// is no task.
+func (e *Evaluator) inspectTwice(ctx context.Context, name, source string) (kernelwright.Task, error) {
+	t, err := e.inspect(ctx, name, source)
+	if err == nil || !inducible(ctx, err) {
+		return t, err
+	}
+	e.options.Log.Warn("the inspection failed and is tried again", "task", name, "error", err)
+	if err := e.super.renew(ctx); err != nil {
+		return kernelwright.Task{}, err
+	}
+	t, again := e.inspect(ctx, name, source)
+	if again == nil || !inducible(ctx, again) {
+		return t, again
+	}
+	if sick := e.canary(ctx, nil); sick != nil {
+		if ctx.Err() != nil {
+			return kernelwright.Task{}, context.Cause(ctx)
+		}
+		e.options.Log.Error("the canary failed too", "error", sick)
+		return kernelwright.Task{}, again
+	}
+	return kernelwright.Task{}, &kernelwright.InvalidTaskError{
+		Reason:    "its inspection broke down twice, on fresh processes, while a known task passed",
+		Hint:      "make the inputs and outputs smaller, and look for signals to other processes and writing to descriptors it did not open",
+		Traceback: "first: " + oneLine(err) + "\nsecond: " + oneLine(again),
+	}
 }
 
 // inspect runs the reference, so it needs the device: on a CPU it would
@@ -351,8 +386,8 @@ func (e *Evaluator) inspect(ctx context.Context, name, source string) (kernelwri
 		return kernelwright.Task{}, err
 	}
 	defer e.letGo(lease)
-	body := inspectBody{Name: name, Source: source, TimeoutS: inspectWall.Seconds(), workplace: e.workplace()}
-	result, err := e.super.request(ctx, "inspect", body, inspectTimeout, lease.File())
+	body := inspectBody{Name: name, Source: source, TimeoutS: inspectStep * e.options.InspectTimeout.Seconds(), workplace: e.workplace()}
+	result, err := e.super.request(ctx, "inspect", body, e.options.InspectTimeout, lease.File())
 	if err != nil {
 		return kernelwright.Task{}, requestError(err)
 	}

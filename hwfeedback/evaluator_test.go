@@ -289,6 +289,33 @@ func TestSickMachineIsAnInfrastructureError(t *testing.T) {
 	}
 }
 
+func TestAReferenceThatBreaksItsInspectionIsNoTask(t *testing.T) {
+	b := newBench(t)
+	task, err := b.Inspect(t.Context(), "once", "die_once")
+	if err != nil || task.Fingerprint != "die_once" || b.count("inspect") != 2 {
+		t.Errorf("got %+v, %v after %d inspections", task, err, b.count("inspect"))
+	}
+	_, err = b.Inspect(t.Context(), "twice", "die")
+	var invalid *kernelwright.InvalidTaskError
+	if !errors.As(err, &invalid) || !strings.Contains(invalid.Reason, "broke down twice") || invalid.Hint == "" || !strings.Contains(invalid.Traceback, "second: ") {
+		t.Errorf("got %#v", err)
+	}
+	if n := b.count("inspect"); n != 2+3 { // twice, and the canary
+		t.Errorf("%d inspections", n)
+	}
+	if _, err := b.Inspect(t.Context(), "next", "good"); err != nil {
+		t.Error(err)
+	}
+	_, err = b.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: "sick"}, kernelwright.Quick)
+	var infra *kernelwright.InfrastructureError
+	if !errors.As(err, &infra) {
+		t.Fatalf("got %v", err)
+	}
+	if _, err = b.Inspect(t.Context(), "twice", "die"); !errors.As(err, &infra) {
+		t.Errorf("on a sick machine: %v", err)
+	}
+}
+
 func TestEvaluateIsCancelled(t *testing.T) {
 	b := newBench(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)

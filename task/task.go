@@ -57,32 +57,54 @@ func name(path string) string {
 }
 
 func read(path string) ([]byte, error) {
+	// Not before it is known to be a file: opening a device can do something.
+	if info, err := os.Stat(path); err != nil {
+		return nil, unreadable(path, err)
+	} else if err := regular(info); err != nil {
+		return nil, err
+	}
 	// Without O_NONBLOCK, opening a named pipe waits for somebody to write to it.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, unreadable(err)
+		return nil, unreadable(path, err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, unreadable(err)
+		return nil, unreadable(path, err)
 	}
-	switch {
-	case info.IsDir():
-		return nil, invalid("it is a folder", "name a Python file; a folder can be watched by the daemon")
-	case !info.Mode().IsRegular():
-		return nil, invalid("it is not a regular file", "name a Python file")
-	case info.Size() > MaxBytes:
+	if err := regular(info); err != nil {
+		return nil, err
+	}
+	if info.Size() > MaxBytes {
 		return nil, tooLarge()
 	}
 	content, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
 	if err != nil {
-		return nil, unreadable(err)
+		return nil, unreadable(path, err)
 	}
 	if len(content) > MaxBytes { // it grew since
 		return nil, tooLarge()
 	}
 	return content, nil
+}
+
+func regular(info fs.FileInfo) error {
+	for _, k := range []struct {
+		mode fs.FileMode
+		name string
+	}{{fs.ModeNamedPipe, "a named pipe"}, {fs.ModeSocket, "a socket"}, {fs.ModeDevice, "a device"}} {
+		if info.Mode()&k.mode != 0 {
+			return invalid("it is "+k.name+", not a file", "put a Python file in its place")
+		}
+	}
+	switch {
+	case info.IsDir():
+		return invalid("it is a folder", "name a Python file; a folder can be watched by the daemon")
+	case !info.Mode().IsRegular():
+		return invalid("it is not a regular file", "put a Python file in its place")
+	}
+	return nil
 }
 
 // Decode returns a reference's text: UTF-8, a byte order mark removed, every
@@ -117,18 +139,7 @@ func Decode(content []byte) (string, error) {
 	return text, nil
 }
 
-var (
-	classModel   = regexp.MustCompile(`(?m)^class[ \t]+Model[ \t]*[(:]`)
-	getInputs    = regexp.MustCompile(`(?m)^(?:def[ \t]+get_inputs[ \t]*\(|get_inputs[ \t]*=)`)
-	codingCookie = regexp.MustCompile(`(?m)^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)`)
-)
-
-// IsReference tells cheaply whether a text looks like a reference: it defines
-// a class Model and get_inputs at the top level. A watcher uses it to pass
-// over the other Python files of a folder; only inspection decides.
-func IsReference(source string) bool {
-	return classModel.MatchString(source) && getInputs.MatchString(source)
-}
+var codingCookie = regexp.MustCompile(`(?m)^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)`)
 
 // wideEncoding names the encoding of a text whose characters are wider than a
 // byte, by its byte order mark or, without one, by where its zeros are: ASCII
@@ -229,9 +240,14 @@ type readError struct {
 
 func (e *readError) Unwrap() []error { return []error{e.InvalidTaskError, e.cause} }
 
-func unreadable(err error) error {
+func unreadable(path string, err error) error {
 	reason, hint := "it cannot be read: "+systemReason(err), "see that the file and its disk are in order"
+	target, notLink := os.Readlink(path)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && notLink == nil:
+		reason, hint = fmt.Sprintf("it is a link to %q, which is not there", target), "mend the link, or put the file itself here"
+	case errors.Is(err, syscall.ELOOP):
+		reason, hint = "it is a link that leads round in a circle", "mend the link, or put the file itself here"
 	case errors.Is(err, fs.ErrNotExist):
 		reason, hint = "there is no such file", "see that the path is right"
 	case errors.Is(err, fs.ErrPermission):

@@ -6,6 +6,7 @@ requests, deadlines, blocks, and private copies of what comes back.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -102,17 +103,25 @@ class WorkerError(WorkerFailure):
         self.lines = line_numbers(e.get("lines"))
         super().__init__(f"{self.type}: {self.message}" if self.message else self.type)
 
+    @property
+    def out_of_memory(self) -> bool:
+        return self.type in ("MemoryError", "OutOfMemoryError") or "allocate memory" in self.message
+
 
 class WorkerGone(WorkerFailure):
     """The worker's process ended, or broke the protocol.
 
-    The message is a clause: "was killed by signal 11".
+    The message is a clause: "was killed by signal 11". ``doing`` is what it was asked for.
     """
 
-    def __init__(self, how: str, log: str = "", oom: bool = False) -> None:
+    def __init__(
+        self, how: str, log: str = "", oom: bool = False, doing: str = "", broke: bool = False
+    ) -> None:
         super().__init__(how)
         self.log = log
         self.oom = oom
+        self.doing = doing
+        self.broke = broke
 
 
 class WorkerLate(WorkerFailure):
@@ -121,6 +130,7 @@ class WorkerLate(WorkerFailure):
     def __init__(self, doing: str, seconds: float, log: str = "") -> None:
         super().__init__(f"{doing} took over {seconds:g} s")
         self.log = log
+        self.doing = doing
 
 
 _SIGNALS = {
@@ -153,8 +163,9 @@ class Client:
         self.worker = worker
         self._blocks: dict[str, Block] = {}
         self._deadline = 0.0
-        self._doing = ""
+        self.doing = ""
         self._allowed = 0.0
+        self.until = math.inf  # of the monotonic clock: no request may take longer
 
     @property
     def channel(self) -> Any:
@@ -166,8 +177,8 @@ class Client:
 
     def begin(self, msg: dict[str, Any], fds: Sequence[int], timeout: float, doing: str) -> None:
         """Sends a request; ``finish`` gives its answer."""
-        self._deadline = time.monotonic() + timeout
-        self._doing, self._allowed = doing, timeout
+        self._deadline = min(time.monotonic() + timeout, self.until)
+        self.doing, self._allowed = doing, timeout
         try:
             self.channel.send(msg, fds, timeout)
         except Timeout as e:
@@ -215,7 +226,8 @@ class Client:
     def _gone(self, broke: str = "") -> WorkerGone:
         exit_ = None if broke else self.worker.wait(5)
         oom = exit_ is not None and exit_.reason == "oom"
-        gone = WorkerGone(broke or how_it_ended(exit_), self.worker.log(), oom)
+        how = f"broke the protocol ({broke})" if broke else how_it_ended(exit_)
+        gone = WorkerGone(how, self.worker.log(), oom, self.doing, bool(broke))
         if exit_ is None or exit_.reason != "lost":
             gone.client = self  # else it is nobody's fault
         return gone
@@ -223,7 +235,7 @@ class Client:
     def _late(self) -> WorkerLate:
         log = self.worker.log()
         self.worker.kill()
-        late = WorkerLate(self._doing, self._allowed, log)
+        late = WorkerLate(self.doing, self._allowed, log)
         late.client = self
         return late
 
@@ -233,8 +245,9 @@ class Client:
         if have is not None and have.size >= size:
             return have
         made = Block.create(size, name)
+        msg = {"op": "map", "name": name, "size": size}
         try:
-            self.ask({"op": "map", "name": name, "size": size}, [made.fd])
+            self.ask(msg, [made.fd], doing="sharing memory")
         except WorkerFailure:
             made.close()
             raise
@@ -326,9 +339,13 @@ class ReferenceClient(Client):
         self._out = "out0"
 
     def load(self, source: str, *, threads: int, eval_mode: bool) -> None:
-        msg = {"op": "load", "source": source, "threads": threads, "eval": eval_mode}
+        # Part by part, so that whoever waits knows for what.
+        msg: dict[str, Any] = {"op": "import", "source": source, "threads": threads}
+        self.ask(msg, timeout=self.timeout, doing="importing the file")
+        self.ask({"op": "init_inputs"}, timeout=self.timeout, doing="get_init_inputs()")
+        msg = {"op": "construct", "eval": eval_mode}
         self.info, fds = self.ask(
-            msg, timeout=self.timeout, doing="loading the reference", fds_wanted=1
+            msg, timeout=self.timeout, doing="Model's constructor", fds_wanted=1
         )
         with self._understood():
             self.init = _private(fds, self.info)
@@ -353,7 +370,9 @@ class ReferenceClient(Client):
         return msg["tree"], tensors
 
     def state(self) -> list[torch.Tensor]:
-        msg, fds = self.ask({"op": "state"}, timeout=self.timeout, fds_wanted=1)
+        msg, fds = self.ask(
+            {"op": "state"}, timeout=self.timeout, doing="Model's state_dict()", fds_wanted=1
+        )
         with self._understood():
             tensors = _private(fds, msg)
             if len(tensors) != len(self.info["names"]):
@@ -362,7 +381,9 @@ class ReferenceClient(Client):
 
     def inspect(self, seed: int) -> dict[str, Any]:
         """Returns what one forward on a draw shows."""
-        msg, _ = self.ask({"op": "inspect", "seed": seed}, timeout=self.timeout, doing="forward")
+        msg, _ = self.ask(
+            {"op": "inspect", "seed": seed}, timeout=self.timeout, doing="Model's forward"
+        )
         with self._understood():
             hold(msg, _INSPECTED)
             if len(msg["inputs"]) != len(msg["input_names"]):
@@ -372,7 +393,8 @@ class ReferenceClient(Client):
     def set_state(self, state: Sequence[torch.Tensor]) -> None:
         if state:
             layout = self.put("state", state)
-            self.ask({"op": "set_state", "layout": layout}, timeout=self.timeout)
+            msg = {"op": "set_state", "layout": layout}
+            self.ask(msg, timeout=self.timeout, doing="changing Model's weights")
 
     def begin_forward(
         self,
@@ -387,7 +409,7 @@ class ReferenceClient(Client):
         self._modes = list(modes)
         self._out = "out1" if self._out == "out0" else "out0"
         msg |= {"sources": sources, "out": self._out, "room": self._room[self._out]}
-        self.begin(msg, (), self.timeout, "the reference's forward")
+        self.begin(msg, (), self.timeout, "Model's forward")
 
     def finish_forward(self) -> list[dict[str, Any]]:
         """Returns a dict per mode: ``error``, or ``tensors``, ``sources``, ``tree``, ``aliases``.
@@ -416,7 +438,9 @@ class ReferenceClient(Client):
         results: list[dict[str, Any]] = []
         for r in msg["results"]:
             if "error" in r:
-                results.append({"mode": r["mode"], "error": WorkerError(r["error"], self)})
+                error = WorkerError(r["error"], self)
+                error.stage = error.stage or "forward"
+                results.append({"mode": r["mode"], "error": error})
                 continue
             hold(r, {"at": int, "count": int, "sources": list, "aliases": list, "tree": dict})
             own = tensors[r["at"] : r["at"] + r["count"]]

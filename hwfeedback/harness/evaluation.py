@@ -24,6 +24,7 @@ import torch
 
 import building
 import correctness
+import inspection
 import verify
 from baselines import BaselineFailed
 from clients import (
@@ -136,6 +137,16 @@ def _fault(e: WorkerFailure, doing: str) -> Fault:
     if e.type == "PermissionError":
         hint = "a candidate has no network, starts no program and writes to /tmp alone: do without"
     return Fault("crashed", what, hint, [e.traceback], output)
+
+
+def _reference_failed(e: verify.ReferenceBroken | WorkerError) -> Exception:
+    """Returns whose fault it is that the reference raises before any candidate runs: its own,
+    except that memory may have run out for what others hold.
+    """
+    error = e.error if isinstance(e, verify.ReferenceBroken) else e
+    if error.out_of_memory:
+        return Infrastructure(f"the reference's worker: {error}", error.traceback)
+    return inspection.invalid(error)
 
 
 class Costs:
@@ -349,8 +360,11 @@ class Evaluation:
             known = Calibration.from_json(self.known.get("calibration"))
             if known is None:
                 self._built(build, v)  # calibrating takes longer than what does not compile
-            reference = self._start_reference(known, learned)
-            self._prepare(reference)
+            try:
+                reference = self._start_reference(known, learned)
+                self._prepare(reference)
+            except (verify.ReferenceBroken, WorkerError) as e:
+                raise _reference_failed(e) from e
             if known is not None:
                 self._built(build, v)
             self._verify(reference, v)
@@ -361,10 +375,6 @@ class Evaluation:
             v["status"], v["reason"], v["hint"] = e.status, str(e), e.hint
             v["evidence"] += e.evidence
             v["output"] = e.output or self.log
-        except verify.ReferenceBroken as e:
-            raise Infrastructure(
-                f"the reference fails on its own draw: {e}", e.error.traceback
-            ) from e
         except WorkerFailure as e:
             # What a candidate's worker raises has become a Fault: this is the reference's.
             raise Infrastructure(f"the reference's worker: {e}", getattr(e, "traceback", "")) from e

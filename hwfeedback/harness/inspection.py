@@ -6,6 +6,7 @@ Every way in which a reference can be no task ends in one sentence, a hint and t
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +19,16 @@ from correctness import Expected
 from noise import one_ulp
 from tensors import DTYPES
 
-MAX_TENSOR_BYTES = 8 << 30
+# The whole of an inspection may take as many times as long as each of its steps.
+WHOLE = 2
+_TYPES = ", ".join(DTYPES)
 
 
 class Invalid(Exception):
-    """The file is no task. ``message`` is one sentence."""
+    """The file is no task. ``message`` becomes one line: it quotes foreign text."""
 
     def __init__(self, message: str, hint: str, traceback: str = "") -> None:
+        message = " ".join("".join(c if c.isprintable() else " " for c in message).split())
         super().__init__(message)
         message = sentence(message)
         self.message, self.hint, self.traceback = message, hint, traceback
@@ -39,52 +43,76 @@ class Invalid(Exception):
 
 
 _CONTRACT = "a task defines class Model(nn.Module), get_inputs() and get_init_inputs()"
+_SMALLER = "make the inputs or the model smaller"
+_ALONE = "a reference is one file that needs only PyTorch: no other files, packages or network"
+_NOT_ALONE = ("ImportError", "ModuleNotFoundError", "FileNotFoundError", "URLError")
+# What the client asks for, by the stage at which that fails.
+_PARTS = {
+    "import": "importing the file",
+    "init_inputs": "get_init_inputs()",
+    "construct": "Model's constructor",
+    "inputs": "get_inputs()",
+    "forward": "Model's forward",
+}
 
 
-def invalid(e: Exception, timeout_s: float) -> Invalid:
+def _during(doing: str) -> str:
+    if not doing:
+        return ""
+    return f" {'while' if doing.split()[0].endswith('ing') else 'in'} {doing}"
+
+
+def invalid(e: Exception) -> Invalid:
     """Turns what a reference worker's client raised into the sentence that its author reads."""
     if isinstance(e, WorkerLate):
-        return Invalid(
-            f"{e} in the reference",
-            "make the inputs smaller, or look for a loop that does not end",
-            e.log[-4000:],
-        )
+        hint = "look for a loop that does not end or a wait"
+        if e.doing != _PARTS["import"]:
+            hint += ", or make the inputs smaller"
+        return Invalid(str(e), hint, e.log[-4000:])
     if isinstance(e, WorkerGone):
+        during = _during(e.doing)
         if e.oom:
-            return Invalid(
-                "the reference ran out of memory",
-                "make the inputs or the model smaller",
-                e.log[-4000:],
-            )
-        return Invalid(
-            f"the reference's process {e}",
-            "a reference must not end its process: look for os._exit or a crash in native code",
-            e.log[-4000:],
-        )
+            return Invalid(f"the reference ran out of memory{during}", _SMALLER, e.log[-4000:])
+        hint = "a reference must not end its process: look for os._exit or a crash in native code"
+        if e.broke:
+            message = f"the reference writes to descriptors that are not its own{during}"
+            return Invalid(message, "write only to what the file itself opened", e.log[-4000:])
+        return Invalid(f"the reference's process {e}{during}", hint, e.log[-4000:])
     assert isinstance(e, WorkerError)
-    what = f"{e.type}: {e.message.splitlines()[0][:300]}" if e.message else e.type
+    first = next((line.strip() for line in e.message.splitlines() if line.strip()), "")
+    first = first.removesuffix(", but expected one of:").removesuffix(":")[:300]
+    what = f"{e.type}: {first}" if first else e.type
     line = f" (line {e.lines[-1]})" if e.lines else ""
-    if e.type in ("MemoryError", "OutOfMemoryError") or "allocate memory" in e.message:
-        return Invalid(
-            "the reference ran out of memory", "make the inputs or the model smaller", e.traceback
-        )
+    if e.out_of_memory:
+        message = f"the reference ran out of memory{_during(_PARTS.get(e.stage, ''))}"
+        return Invalid(message, _SMALLER, e.traceback)
     if e.type == "SystemExit":
         return Invalid(f"the reference calls sys.exit{line}", "remove the call", e.traceback)
+    if e.type == "Forked":
+        message = f"the reference forks{line}"
+        hint = "compute in one process: no os.fork, no multiprocessing"
+        return Invalid(message, hint, e.traceback)
+    if e.type == "EOFError" and "reading a line" in e.message:
+        hint = "remove input(): nobody is there to answer"
+        return Invalid(f"the reference waits for input{line}", hint, e.traceback)
     table = {
         "import": (
-            f"the file does not parse: {what}{line}"
-            if e.type in ("SyntaxError", "IndentationError", "TabError")
-            else f"the file fails when it is imported: {what}{line}",
-            "run it with python to see the error by itself",
+            f"the file fails when it is imported: {what}{line}",
+            _ALONE if e.type in _NOT_ALONE else "run it with python to see the error by itself",
         ),
         "names": (f"the file defines no {_listed(e.message)}", _CONTRACT),
         "model": (f"{e.message}, not a class derived from nn.Module", _CONTRACT),
+        "function": (f"{e.message}, not a function", _CONTRACT),
+        "threads": (
+            f"the reference leaves a thread running ({e.message})",
+            "end every thread in the call that starts it: it would compute while others are timed",
+        ),
         "init_inputs": (
             f"get_init_inputs() raises {what}{line}",
             "it must return a list of Model's arguments",
         ),
         "init_type": (
-            f"get_init_inputs() returns a {e.message}, not a list",
+            f"get_init_inputs() returns {e.message}, not a list",
             "return a list, [] where Model takes no arguments",
         ),
         "init_content": (
@@ -93,14 +121,15 @@ def invalid(e: Exception, timeout_s: float) -> Invalid:
         ),
         "construct": (
             f"Model(*get_init_inputs()) raises {what}{line}",
-            "check that its arguments fit __init__",
+            "check that __init__ takes what get_init_inputs() returns",
         ),
+        "state": (e.message, f"keep parameters and buffers on the CPU, dense, in one of {_TYPES}"),
         "inputs": (
             f"get_inputs() raises {what}{line}",
             "it must return a list of forward's arguments",
         ),
         "inputs_type": (
-            f"get_inputs() returns a {e.message}, not a list",
+            f"get_inputs() returns {e.message}, not a list",
             "return a list of forward's arguments",
         ),
         "inputs_content": (
@@ -116,9 +145,13 @@ def invalid(e: Exception, timeout_s: float) -> Invalid:
             f"forward's result {e.message}",
             "return tensors, numbers, and lists, tuples or dicts of them",
         ),
-        "no_output": ("forward returns no tensor", "return what it computes"),
+        "no_output": (f"forward returns {e.message}", "return what it computes"),
     }
     message, hint = table.get(e.stage, (f"the reference raises {what}{line}", _CONTRACT))
+    if "of dtype" in e.message and e.stage.endswith("_content"):
+        hint = f"use one of {_TYPES}"
+    if "NVIDIA" in first or "CUDA" in first:
+        hint = "make everything on the CPU, without .cuda() or device=: it is moved as needed"
     return Invalid(message, hint, e.traceback)
 
 
@@ -136,12 +169,21 @@ def inspect(
     threads: int,
     timeout_s: float,
 ) -> dict[str, Any]:
-    """Returns the Task as JSON. Raises Invalid."""
+    """Returns the Task as JSON. ``timeout_s`` is for each step. Raises Invalid."""
     reference = ReferenceClient(spawn(), timeout_s)
+    whole = WHOLE * timeout_s
+    reference.until = time.monotonic() + whole
     try:
-        return _inspect(reference, name, source, fingerprint, threads, spawn, timeout_s)
-    except (WorkerError, WorkerGone, WorkerLate) as e:
-        raise invalid(e, timeout_s) from e
+        return _inspect(reference, name, source, fingerprint, threads, timeout_s)
+    except WorkerLate as e:
+        if time.monotonic() < reference.until:
+            raise invalid(e) from e
+        message = f"inspecting the reference takes over {whole:g} s; it was at {e.doing}"
+        raise Invalid(message, "make the inputs smaller", e.log[-4000:]) from e
+    except (WorkerError, WorkerGone) as e:
+        if e.client is None:
+            raise  # nobody's fault
+        raise invalid(e) from e
     finally:
         reference.kill()
 
@@ -158,7 +200,6 @@ def _inspect(
     source: str,
     fingerprint: str,
     threads: int,
-    spawn: Callable[[], Spawned],
     timeout_s: float,
 ) -> dict[str, Any]:
     reference.load(source, threads=threads, eval_mode=False)
@@ -171,6 +212,8 @@ def _inspect(
                 f"forward returns a tensor of dtype {s['dtype']}",
                 "return a dtype that can be compared",
             )
+    if not any(t.numel() for t in inputs) and inputs:
+        raise Invalid("get_inputs() returns no element", "return tensors that hold something")
     flags: list[str] = []
     notes: list[str] = []
     first, second = _eager(reference, tree, inputs), _eager(reference, tree, inputs)
@@ -193,7 +236,8 @@ def _inspect(
     if stochastic:
         raise Invalid(
             "the reference is stochastic: two runs on the same input differ",
-            "draw random numbers in get_inputs() and pass them to forward",
+            "draw random numbers in get_inputs() and pass them to forward; "
+            "let no call depend on the calls before",
         )
     if seen["changed"]:
         notes.append(
@@ -226,16 +270,18 @@ def _inspect(
             "All elements of the output are the same: a constant would look right on one draw."
         )
     _, others = reference.draw(verify.secret())
-    fresh = [
-        b if a.shape != b.shape or not torch.equal(a, b) else _shaken(a)
-        for a, b in zip(inputs, others, strict=False)
-    ]
-    if len(fresh) == len(inputs) and inputs:
+    if not _alike(inputs, others):
+        raise Invalid(
+            "get_inputs() returns other tensors, shapes or dtypes from one call to the next",
+            "let only the content of tensors be random",
+        )
+    fresh = [_shaken(a) if torch.equal(a, b) else b for a, b in zip(inputs, others, strict=True)]
+    if inputs:
         other = _wide_or_eager(reference, tree, fresh, found)
         if other is not None and _close(tensors, other):
             flags.append("ignores_input")
             notes.append("The output does not depend on the input.")
-        if all(torch.equal(a, b) for a, b in zip(inputs, others, strict=False)):
+        if all(torch.equal(a, b) for a, b in zip(inputs, others, strict=True)):
             notes.append(
                 "get_inputs() returns the same values whatever the seed; "
                 "kernels are checked on those and on maps of them."
@@ -305,7 +351,6 @@ def _double(t: torch.Tensor) -> torch.Tensor:
 def _eager(reference: ReferenceClient, tree: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     r = reference.forward(tree, inputs, ["eager"])[0]
     if "error" in r:
-        r["error"].stage = r["error"].stage or "forward"
         raise r["error"]
     return r["tensors"]
 
@@ -318,13 +363,15 @@ def _wide_or_eager(
     return None if "error" in r else [_double(t) for t in r["tensors"]]
 
 
+def _alike(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return [(t.shape, t.dtype) for t in a] == [(t.shape, t.dtype) for t in b]
+
+
 def _close(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     """Whether two runs agree up to the rounding of another order of summation."""
-    if len(a) != len(b):
+    if not _alike(a, b):
         return False
     for x, y in zip(a, b, strict=True):
-        if x.shape != y.shape or x.dtype != y.dtype:
-            return False
         if not x.is_floating_point():
             if not torch.equal(x, y):
                 return False

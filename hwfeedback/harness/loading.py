@@ -32,9 +32,17 @@ class StageError(Exception):
     """
 
     def __init__(self, stage: str, cause: BaseException | str) -> None:
-        super().__init__(str(cause))
+        super().__init__(said(cause))
         self.stage = stage
         self.cause = cause
+
+
+def said(e: BaseException | str) -> str:
+    """Returns an error's message, "" where it has none: its ``__str__`` is foreign code."""
+    try:
+        return str(e.msg if isinstance(e, SyntaxError) else e)
+    except BaseException:
+        return ""
 
 
 def run_source(source: str, name: str, filename: str) -> types.ModuleType:
@@ -68,11 +76,10 @@ def error_of(e: BaseException, own: str = "") -> dict[str, Any]:
     lines = [f.lineno for f in frames if f.filename == own and f.lineno is not None]
     if isinstance(e, SyntaxError) and e.filename == own and e.lineno:
         lines.append(e.lineno)
-    try:
-        message = str(e)
-    except Exception:  # a foreign exception's __str__ is foreign code
-        message = ""
+    message = said(e)
     kept = [f for f in frames if f.filename == own] or frames
+    if stage:  # foreign code failed: ours above it is of no use to its author
+        kept = [f for f in kept if os.path.dirname(f.filename) != os.path.dirname(__file__)]
     text = "".join(
         [
             "Traceback (most recent call last):\n",
@@ -80,6 +87,8 @@ def error_of(e: BaseException, own: str = "") -> dict[str, Any]:
             f"{type(e).__name__}: {message}\n",
         ]
     )
+    if isinstance(e, StageError):
+        text = ""  # raised here: where is of no use to its author
     return {
         "type": type(e).__name__,
         "message": message[:2000],
@@ -113,6 +122,7 @@ def serve(channel: Channel, ops: dict[str, Op], own: str) -> None:
 
     An operation that returns None has answered by itself. ``own`` is the foreign file's name.
     """
+    pid = os.getpid()
     while True:
         try:
             msg, fds = channel.recv()
@@ -133,6 +143,8 @@ def serve(channel: Channel, ops: dict[str, Op], own: str) -> None:
                     os.close(fd)
                 except OSError:
                     pass  # an operation that took the descriptor over closed it
+        if os.getpid() != pid:
+            os._exit(0)  # a copy that foreign code made: two cannot answer
         if answer is not None:
             channel.send({"ok": True, **answer})
 

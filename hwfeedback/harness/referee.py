@@ -90,7 +90,7 @@ class Referee:
         problems = parsed.get("problems") or []
         if not parsed.get("normalised_hash"):
             raise Invalid(
-                f"the file does not parse: {problems[0] if problems else 'it is not Python'}",
+                problems[0] if problems else "the file is not Python",
                 "run it with python to see the error by itself",
             )
         threads = int(msg.get("threads") or os.cpu_count() or 1)

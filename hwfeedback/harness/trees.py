@@ -14,10 +14,43 @@ from typing import Any
 import torch
 
 MAX_DEPTH = 32
+# What a person writes down stays far below these; a list of a billion numbers does not, and every
+# value would cost its reader a hundred bytes.
+MAX_VALUES = 10_000
+MAX_CHARACTERS = 1 << 20  # of all strings together
+MAX_INT_BITS = 4096
 
 
 class TreeError(ValueError):
     """A value has no place in a tree; the message is a clause: "holds a set"."""
+
+
+class _Found:
+    """The tensors so far, and how much else there was."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.values = 0
+        self.characters = 0
+
+    def count(self, v: Any) -> None:
+        self.values += 1
+        if isinstance(v, str):
+            self.characters += len(v)
+        if self.values > MAX_VALUES:
+            raise TreeError(f"holds over {MAX_VALUES} values")
+        if self.characters > MAX_CHARACTERS:
+            raise TreeError(f"holds over {MAX_CHARACTERS} characters of text")
+        if isinstance(v, int) and v.bit_length() > MAX_INT_BITS:
+            raise TreeError(f"holds an integer of {v.bit_length()} bits")
+
+
+def named(kind: type) -> str:
+    """Returns a type as a sentence has it: "a set", "an object", "None"."""
+    name = "".join(c for c in kind.__name__[:80] if c.isprintable())
+    if kind is type(None):
+        return "None"
+    return f"{'an' if name[:1].lower() in 'aeio' or name == 'ndarray' else 'a'} {name}"
 
 
 def flatten(value: Any, *, numbers: bool = False) -> tuple[Any, list[torch.Tensor]]:
@@ -26,15 +59,17 @@ def flatten(value: Any, *, numbers: bool = False) -> tuple[Any, list[torch.Tenso
     With ``numbers``, floats become tensors of no dimension: what a model returns is compared, not
     copied.
     """
-    tensors: list[torch.Tensor] = []
-    return _flatten(value, numbers, tensors, 0), tensors
+    found = _Found()
+    return _flatten(value, numbers, found, 0), found.tensors
 
 
-def _flatten(v: Any, numbers: bool, tensors: list[torch.Tensor], depth: int) -> Any:
+def _flatten(v: Any, numbers: bool, found: _Found, depth: int) -> Any:
     # No closure over the list: one that calls itself is a cycle, which would keep every tensor
     # until the garbage collector comes, and timed calls would find no memory free.
     if depth > MAX_DEPTH:
         raise TreeError("is nested too deeply")
+    found.count(v)
+    tensors = found.tensors
     if isinstance(v, torch.Tensor):
         tensors.append(v)
         return {"t": len(tensors) - 1}
@@ -48,14 +83,16 @@ def _flatten(v: Any, numbers: bool, tensors: list[torch.Tensor], depth: int) -> 
     if isinstance(v, dict):
         if not all(isinstance(k, (str, int)) for k in v):
             raise TreeError("holds a dict whose keys are neither strings nor integers")
-        return {"dict": [[k, _flatten(x, numbers, tensors, depth + 1)] for k, x in v.items()]}
+        for k in v:
+            found.count(k)
+        return {"dict": [[k, _flatten(x, numbers, found, depth + 1)] for k, x in v.items()]}
     if isinstance(v, (tuple, torch.Size)):
-        return {"tuple": [_flatten(x, numbers, tensors, depth + 1) for x in v]}
+        return {"tuple": [_flatten(x, numbers, found, depth + 1) for x in v]}
     if isinstance(v, list):
-        return {"list": [_flatten(x, numbers, tensors, depth + 1) for x in v]}
+        return {"list": [_flatten(x, numbers, found, depth + 1) for x in v]}
     if isinstance(v, torch.dtype):
         return {"dtype": str(v).removeprefix("torch.")}
-    raise TreeError(f"holds a {type(v).__name__}")
+    raise TreeError(f"{'holds' if depth else 'is'} {named(type(v))}")
 
 
 def build(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:

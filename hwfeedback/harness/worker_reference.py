@@ -1,8 +1,8 @@
 """The reference worker: runs the reference file, somebody's code, and gives what it computes.
 
-Operations, besides ``window`` (windows.py): ``load``, ``map``, ``draw``, ``state``, ``set_state``,
-``forward``, ``inspect``, ``capture``. All tensors travel in blocks that the referee has mapped by
-name; ``forward`` reads block ``in``.
+Operations, besides ``window`` (windows.py): ``import``, ``init_inputs`` and ``construct``, which
+load it, ``map``, ``draw``, ``state``, ``set_state``, ``forward``, ``inspect``, ``capture``. All
+tensors travel in blocks that the referee has mapped by name; ``forward`` reads block ``in``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import os
+import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -25,9 +27,10 @@ from counting import Counter
 from loading import Blocks, StageError, specs_of
 from noise import Float32Noise, Sources
 from protocol import Channel
-from tensors import Block, layout_of
+from tensors import DTYPE_NAMES, Block, layout_of
 
 FILENAME = "reference.py"
+THREAD_S = 0.2  # how long a thread may outlive the call that started it
 COMPILED = {
     "compile": {},
     "max-autotune": {"mode": "max-autotune"},
@@ -61,8 +64,8 @@ class Reference:
 
     # Loading.
 
-    def load(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Builds the model. Every failure says at which stage it was."""
+    def import_(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Runs the file. Here and below every failure says at which stage it was."""
         torch.set_num_threads(int(msg.get("threads") or 1))
         try:
             self.module = loading.run_source(msg["source"], "reference", FILENAME)
@@ -73,18 +76,30 @@ class Reference:
         ]
         if missing:
             raise StageError("names", ", ".join(missing))
-        if not (
-            inspect.isclass(self.module.Model) and issubclass(self.module.Model, torch.nn.Module)
-        ):
-            raise StageError("model", f"Model is a {type(self.module.Model).__name__}")
+        model = self.module.Model
+        if not inspect.isclass(model):
+            raise StageError("model", f"Model is {trees.named(type(model))}")
+        if not issubclass(model, torch.nn.Module):
+            raise StageError("model", "Model is a class")
+        for name in ("get_inputs", "get_init_inputs"):
+            if not callable(getattr(self.module, name)):
+                what = trees.named(type(getattr(self.module, name)))
+                raise StageError("function", f"{name} is {what}")
+        _no_threads_left()
+        return {}
+
+    def init_inputs(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         loading.seed_everything(loading.CONSTRUCTION_SEED)
         try:
             init = self.module.get_init_inputs()
         except BaseException as e:
             raise StageError("init_inputs", e) from e
         if not isinstance(init, (list, tuple)):
-            raise StageError("init_type", type(init).__name__)
+            raise StageError("init_type", trees.named(type(init)))
         self.init = list(init)
+        return {}
+
+    def construct(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         loading.seed_everything(loading.CONSTRUCTION_SEED)
         try:
             self.model = self.module.Model(*self.init)
@@ -92,11 +107,18 @@ class Reference:
             raise StageError("construct", e) from e
         if msg.get("eval"):
             self.model.eval()
+        _no_threads_left()
+        for name, t in self._state().items():
+            if what := _unfit(t):
+                raise StageError("state", f"Model's {name} is {what}")
         self._buffers = [(b, b.detach().clone()) for b in self.model.buffers()]
         try:
             tree, tensors = trees.flatten(self.init)
         except trees.TreeError as e:
             raise StageError("init_content", str(e)) from e
+        for t in tensors:
+            if what := _unfit(t):
+                raise StageError("init_content", f"holds {what}")
         block, layout = Block.of(tensors)
         try:
             self.channel.send(
@@ -146,16 +168,16 @@ class Reference:
         except BaseException as e:
             raise StageError("inputs", e) from e
         if not isinstance(inputs, (list, tuple)):
-            raise StageError("inputs_type", type(inputs).__name__)
+            raise StageError("inputs_type", trees.named(type(inputs)))
         try:
-            tree, tensors = trees.flatten(list(inputs))
+            tree, tensors = trees.flatten(inputs if isinstance(inputs, list) else list(inputs))
         except trees.TreeError as e:
             raise StageError("inputs_content", str(e)) from e
         for t in tensors:
             if t.device.type != "cpu":
                 raise StageError("inputs_device", str(t.device))
-            if t.layout is not torch.strided:
-                raise StageError("inputs_content", f"holds a tensor of layout {t.layout}")
+            if what := _unfit(t):
+                raise StageError("inputs_content", f"holds {what}")
         return tree, [t.detach() for t in tensors]
 
     # Weights.
@@ -324,13 +346,16 @@ class Reference:
             if isinstance(e, StageError):
                 raise
             raise StageError("forward", e) from e
+        _no_threads_left()
         if not out:
-            raise StageError("no_output", "")
+            raise StageError("no_output", "no tensor")
         for t in out:
             if type(t) is not torch.Tensor and not isinstance(t, torch.nn.Parameter):
-                raise StageError("output_content", f"holds a {type(t).__name__}")
-            if t.layout is not torch.strided:
-                raise StageError("output_content", f"holds a tensor of layout {t.layout}")
+                raise StageError("output_content", f"holds {trees.named(type(t))}")
+            if what := _unfit(t):
+                raise StageError("output_content", f"holds {what}")
+        if not any(t.numel() for t in out):
+            raise StageError("no_output", "no element")
         changed = [
             n
             for n, a, b in zip(self._state(), before, self._state().values(), strict=True)
@@ -387,6 +412,34 @@ class Reference:
         return {}
 
 
+def _unfit(t: torch.Tensor) -> str:
+    """Returns what a tensor is that cannot be shared with another process, or ""."""
+    if t.device.type != "cpu":
+        return f"a tensor on {t.device}"
+    if t.layout is not torch.strided:
+        return f"a tensor of layout {t.layout}"
+    if t.dtype not in DTYPE_NAMES:
+        return f"a tensor of dtype {str(t.dtype).removeprefix('torch.')}"
+    return ""
+
+
+def _no_threads_left() -> None:
+    """Raises for threads that would compute while something is timed."""
+    for t in threading.enumerate():
+        if t is not threading.main_thread():
+            t.join(THREAD_S)
+            if t.is_alive():
+                raise StageError("threads", "".join(c for c in t.name[:80] if c.isprintable()))
+
+
+def _fork() -> NoReturn:
+    raise Forked("a reference computes in one process")
+
+
+class Forked(OSError):
+    """The reference tried to make a copy of its process."""
+
+
 def _spread(t: torch.Tensor) -> torch.Tensor:
     if t.dim() == 0 or not t.is_floating_point():
         return t
@@ -420,11 +473,14 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     if config.get("inductor_cache"):
         inductor.use(config["inductor_cache"])
     allocator.keep_freed_memory()
+    # Of a copy neither the work nor the answer is ours. Programs may be started: compilers are.
+    os.fork = os.forkpty = _fork
     r = Reference(channel)
-    ops = {
+    ops = {"import": r.import_} | {
         n: getattr(r, n)
         for n in (
-            "load",
+            "init_inputs",
+            "construct",
             "map",
             "draw",
             "state",

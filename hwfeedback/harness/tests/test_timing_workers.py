@@ -42,10 +42,16 @@ def ask(worker: forkserver.Worker, msg: dict[str, Any]) -> None:
     assert answer.get("ok"), answer
 
 
+def load(worker: forkserver.Worker, threads: int) -> None:
+    ask(worker, {"op": "import", "source": SOURCE, "threads": threads})
+    ask(worker, {"op": "init_inputs"})
+    ask(worker, {"op": "construct"})
+
+
 def test_eager_against_eager(server: forkserver.ForkServer) -> None:
     def spawn(_: str = "") -> forkserver.Worker:
         worker = server.spawn("reference", {"sandbox": "weak", "threads": 2})
-        ask(worker, {"op": "load", "source": SOURCE, "name": "tanh", "threads": 2})
+        load(worker, threads=2)
         ask(worker, {"op": "timed", "tree": {"list": [{"t": 0}]}})
         return worker
 
@@ -73,7 +79,7 @@ def test_a_worker_of_the_server_is_seen_from_outside(server: forkserver.ForkServ
     worker = server.spawn("reference", {"sandbox": "weak", "threads": 1})
     try:
         before = windows.usage(windows.tree(worker.pid))
-        ask(worker, {"op": "load", "source": SOURCE, "name": "tanh", "threads": 1})
+        load(worker, threads=1)
         after = windows.usage(windows.tree(worker.pid))
         assert after.cpu_ns > before.cpu_ns
     finally:
@@ -84,7 +90,7 @@ def test_timed_calls_touch_no_new_memory(server: forkserver.ForkServer) -> None:
     # Outputs that were not freed once made baselines three times too slow, and nobody else.
     worker = server.spawn("reference", {"sandbox": "weak", "threads": 1})
     try:
-        ask(worker, {"op": "load", "source": SOURCE, "name": "tanh", "threads": 1})
+        load(worker, threads=1)
         ask(worker, {"op": "timed", "tree": {"list": [{"t": 0}]}})
         draw = forked.draw((512, 1024))
         contents = windows.Contents(windows.Slots.of(draw(0), draw(0)), draw)

@@ -77,7 +77,7 @@ def referee(channel: Channel, config: dict) -> None:
 def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
     """The requests of an evaluation.
 
-    The candidate's source says what becomes of it, a word at a time: "die" kills the referee,
+    The source says what becomes of it, a word at a time: "die" kills the referee,
     "die_once" only the first time, "sick" leaves a machine that fails everything.
     """
     cache = config.get("cache_dir", "")
@@ -116,6 +116,8 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
                 ceilings["memory_gbs"], spread = float(f.read()), 0.6
         return {"ceilings": ceilings, "specs": {}, "spread": spread}
     if kind == "inspect":
+        if "die" in words or ("die_once" in words and mark("die_once") == 1):
+            os._exit(1)
         return {
             "task": {
                 "fingerprint": " ".join(words),
