@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from test_referee import HEAD, SOFTMAX, Judge
+from judging import Judge
+from test_referee import HEAD, SOFTMAX
 
 import evaluation
 import verify
@@ -19,8 +20,7 @@ from inspection import Invalid
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     j = Judge(str(tmp_path_factory.mktemp("cache")))
     yield j
-    j.server.close()
-    j.process.wait(30)
+    j.close()
 
 
 def whole(
