@@ -428,7 +428,7 @@ def _indices(
         )
     shape = list(values.shape)
     several = bool(source.get("several"))
-    shape[dim] = wide.shape[dim] if several else 1
+    shape[dim] = wide.numel() * shape[dim] // values.numel()
     if math.prod(shape) != wide.numel():
         wrong = int((got != wide).sum())
         return Outcome(False, infinite, allowed, 0, f"{wrong} of {got.numel()} indices differ")
