@@ -686,11 +686,12 @@ class Verification:
             upcoming = next(jobs, None) if kept else None
             later = None if following is None else self._expect_finish()
             if not passed and answer is not None:
-                if job.family.planted and later is not None:
-                    later = later.private()  # two more answers take its memory
-                whole = self._expect(job.tree, job.inputs)
+                if later is not None:
+                    later = later.private()  # more answers take its memory
+                whole = self._expect(job.tree, job.inputs).private()
                 if job.family.planted:
                     whole.excused = self._excused(job, whole)
+                self._look_closer(job.tree, job.inputs, whole)
                 self._judge(job.known, job.family.name, answer, whole)
             if following is None or later is None:
                 if first is None:
@@ -763,7 +764,9 @@ class Verification:
             )
             for i, got in enumerate(answer.outputs)
         ]
-        more = expected.eager is None or (mask and family.gates and expected.excused is None)
+        more = expected.eager is None or (
+            family.gates and (expected.moved is None or (mask and expected.excused is None))
+        )
         if more and not all(o.passed for o in outcomes):
             return False
         self.report.add(family, name, outcomes)
@@ -782,6 +785,36 @@ class Verification:
                 )
                 raise Failed("wrong", f"{which}{where}: {o.reason}")
         return True
+
+    def _judge_closely(
+        self,
+        family: FamilyCalibration,
+        name: str,
+        tree: Any,
+        inputs: Sequence[torch.Tensor],
+        answer: Answer,
+        expected: Expected,
+    ) -> None:
+        """Raises Failed. The reference must not be at work."""
+        if not self._judge(family, name, answer, expected):
+            self._look_closer(tree, inputs, expected)
+            self._judge(family, name, answer, expected)
+
+    def _look_closer(self, tree: Any, inputs: Sequence[torch.Tensor], expected: Expected) -> None:
+        """Finds how far float64 moves on this very draw when its inputs move by a unit."""
+        expected.moved = [Scale() for _ in expected.wide]
+        floating = any(t.is_floating_point() for t in expected.wide)
+        if not self.calibration.wide or not floating:
+            return
+        r = self.reference.forward(tree, one_ulp(list(inputs), 0), ["wide"])[0]
+        if "error" in r:
+            return
+        for n, (a, b) in enumerate(zip(expected.wide, r["tensors"], strict=True)):
+            if a.is_floating_point():
+                lost = ~(torch.isfinite(a) & torch.isfinite(b))
+                skip = expected.skips[n] if expected.skips else None
+                lost = lost if skip is None else skip | lost
+                expected.moved[n] = correctness.error_of(b, a, lost)
 
     def _excused(self, job: Job, expected: Expected) -> list[torch.Tensor]:
         """Returns per output where NaN becomes a number once large ones stand for the infinite."""
@@ -804,7 +837,8 @@ class Verification:
         """
         tree, inputs = self.draws[0].get()
         second, expected = self._both(candidate, tree, inputs, self.expected[0])
-        self._judge(self.calibration.families["base"], "base", second, expected)
+        base = self.calibration.families["base"]
+        self._judge_closely(base, "base", tree, inputs, second, expected)
         self.report.families["base"]["seeds"] -= 1
         self.report.deterministic = all(
             same_bytes(a, b) for a, b in zip(answer.outputs, second.outputs, strict=True)
@@ -844,7 +878,7 @@ class Verification:
             tree, inputs = draw.get()
             inputs = families.apply(families.BY_NAME["zero_one"], inputs, secret())
             answer, expected = self._both(candidate, tree, inputs)
-            self._judge(known, "zero_one", answer, expected)
+            self._judge_closely(known, "zero_one", tree, inputs, answer, expected)
 
     def _weights(self, candidate: CandidateClient, state: Sequence[torch.Tensor]) -> None:
         self.reference.set_state(state)
@@ -878,7 +912,7 @@ class Verification:
                 after = self._expect(tree, inputs)
                 if self._shows(base, before, after):
                     answer, _ = self._both(candidate, tree, inputs, after)
-                    self._judge(base, ELEMENT, answer, after)
+                    self._judge_closely(base, ELEMENT, tree, inputs, answer, after)
                     break
 
     def _shows(self, base: FamilyCalibration, before: Expected, after: Expected) -> bool:
@@ -907,6 +941,9 @@ class Verification:
         for i, got in enumerate(outputs):
             floor = self.calibration.floor(i).max
             o = correctness.compare(got, expected, i, base.outputs[i], floor)
+            if not o.passed and expected.moved is None:
+                self._look_closer(self.draws[0].tree, inputs, expected)
+                o = correctness.compare(got, expected, i, base.outputs[i], floor)
             if not o.passed:
                 which = f"output {i}" if len(outputs) > 1 else "the output"
                 return f"{which} of a timed call: {o.reason}"

@@ -191,6 +191,19 @@ def test_products_err_with_every_factor(coherent: bool) -> None:
     assert not compare(x.bfloat16().prod().float(), e, 0, n, floor_of(n)).passed
 
 
+def test_a_draw_that_is_worse_conditioned_than_any_before_has_its_own_bound() -> None:
+    wide = torch.ones(100, dtype=torch.float64)
+    e = complete(Expected([wide], [wide.float()], [None]))
+    n = Noise(moved=Scale(1e-6, 1e-6), scale=Scale(1.0, 1.0))
+    off = torch.ones(100)
+    off[7] += 3e-3
+    assert not compare(off, e, 0, n, 1e-6).passed
+    e.moved = [Scale(1e-3, 1e-4)]
+    assert compare(off, e, 0, n, 1e-6).passed
+    off[8:] += 1e-3
+    assert not compare(off, e, 0, n, 1e-6).passed
+
+
 def test_booleans_are_exact_outside_the_margin() -> None:
     x = torch.tensor([1.0, 1e-9, -1.0])
     with Sources() as sources:
