@@ -93,6 +93,8 @@ class Expected:
     # Where a NaN says nothing: it comes of an infinite input (Inf - Inf, 0 * Inf), which another
     # algorithm may do without. None where nobody has looked.
     excused: list[torch.Tensor] | None = None
+    # C of this very draw, which may be worse than any in calibration. None where nobody has looked.
+    moved: list[Scale] | None = None
 
     def private(self) -> Expected:
         """Returns a copy that outlives the reference's blocks."""
@@ -234,15 +236,21 @@ def complete(e: Expected) -> Expected:
     return e
 
 
-def bound_of(noise: Noise, own: Scale, scale: Scale, floor: float) -> Scale:
-    """Returns the bound for a draw whose output has this scale and eager this error of its own."""
+def bound_of(
+    noise: Noise, own: Scale, scale: Scale, floor: float, moved: Scale | None = None
+) -> Scale:
+    """Returns the bound for a draw whose output has this scale and eager this error of its own.
+
+    ``moved`` is the draw's own C, where it is known.
+    """
 
     def one(kind: str) -> float:
         known = getattr(noise.scale, kind)
         # A draw with larger outputs than any in calibration (heavy tails) errs more in proportion.
         stretch = max(1.0, getattr(scale, kind) / known) if known > 0 else 1.0
         e = max(getattr(noise.error, kind) * stretch, getattr(own, kind))
-        return C1 * e + C2 * getattr(noise.moved, kind) * stretch + floor + SMALLEST_NORMAL
+        c = max(getattr(noise.moved, kind) * stretch, getattr(moved, kind) if moved else 0.0)
+        return C1 * e + C2 * c + floor + SMALLEST_NORMAL
 
     return Scale(one("max"), one("rms"))
 
@@ -300,7 +308,8 @@ def compare(
         nonfinite = theirs != 0
         skip = nonfinite if skip is None else skip | nonfinite
     error = error_of(got, wide, skip)
-    bound = Scale() if exact else bound_of(noise, own, scale, floor)
+    moved = None if expected.moved is None else expected.moved[i]
+    bound = Scale() if exact else bound_of(noise, own, scale, floor, moved)
     passed = error.max <= bound.max and error.rms <= bound.rms
     skipped = 0 if skip is None else int(skip.sum())
     reason = "" if passed else _floating_reason(got, wide, skip, error, bound)
@@ -428,7 +437,7 @@ def _indices(
         )
     shape = list(values.shape)
     several = bool(source.get("several"))
-    shape[dim] = wide.shape[dim] if several else 1
+    shape[dim] = wide.numel() * shape[dim] // values.numel()
     if math.prod(shape) != wide.numel():
         wrong = int((got != wide).sum())
         return Outcome(False, infinite, allowed, 0, f"{wrong} of {got.numel()} indices differ")

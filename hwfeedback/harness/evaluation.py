@@ -487,7 +487,7 @@ class Evaluation:
         try:
             with self.costs.part("verify"), faults("verifying it", candidate):
                 try:
-                    verification.run(candidate)
+                    verification.run(candidate, lambda: self.candidate(reference, poison=True))
                 except verify.Failed as e:
                     raise Fault(
                         e.status, str(e), e.hint, (), candidate.worker.log()[-OUTPUT_KEPT:]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -165,6 +165,8 @@ _SUMS = {
     "matmul",
 }
 _ONE_AXIS = {"sum", "mean", "cumsum"}
+# One rounding a factor, in whatever order.
+_PRODUCTS = {"prod", "cumprod"}
 
 _TAKEN_APART = {
     "_softmax",
@@ -226,7 +228,9 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 def _variance(x: torch.Tensor, dims: Any, correction: float | None = 1, **_: Any) -> torch.Tensor:
     """Takes a variance apart, which torch's own decompositions leave whole."""
     dims = list(range(x.dim())) if dims is None else dims
-    squares = (x - x.mean(dims, keepdim=True)).square()
+    # A running mean, as Welford's, is rounded anew with every element.
+    mean = x.mean(dims, keepdim=True) * torch.ones_like(x)
+    squares = (x - mean).square()
     total = squares.sum(dims)
     n = x.numel() / max(total.numel(), 1)
     return total / max(n - (1 if correction is None else correction), 1)
@@ -289,9 +293,15 @@ class Float32Noise(TorchDispatchMode):
                 amount = amount if lost is None else torch.maximum(amount, lost)
             out.add_(self._signs(out).mul_(amount))
             return out
+        unit = ULP
+        if name in _PRODUCTS:
+            n = args[0].numel() // max(out.numel(), 1)
+            if name == "cumprod" and args[0].dim():
+                n = args[0].shape[args[1]]
+            unit *= max(1.0, n / 2 if self._coherent else math.sqrt(n))
         for t in out if isinstance(out, (tuple, list)) else (out,):
             if isinstance(t, torch.Tensor) and t.is_floating_point():
-                t.mul_(self._signs(t).mul_(ULP).add_(1.0))
+                t.mul_(self._signs(t).mul_(unit).add_(1.0))
         return out
 
     def _signs(self, like: torch.Tensor) -> torch.Tensor:
@@ -364,13 +374,34 @@ def one_ulp(tensors: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
 class Sources(TorchDispatchMode):
     """Remembers where indices and booleans came from, to tell ties and margins from mistakes.
 
-    ``of(output)`` gives the values that an index output points into and along which dimension, or
-    the difference whose sign a boolean output is.
+    ``of(output)`` gives the values that an index output points into and along which dimension
+    (``several``: an index counts once there), or the difference whose sign a boolean output is.
     """
 
     _INDICES = frozenset(
-        ["argmax", "argmin", "max", "min", "topk", "sort", "argsort", "kthvalue", "median"]
+        [
+            "argmax",
+            "argmin",
+            "max",
+            "min",
+            "topk",
+            "sort",
+            "argsort",
+            "kthvalue",
+            "median",
+            "mode",
+            "cummax",
+            "cummin",
+        ]
     )
+    _RUNNING = frozenset(["cummax", "cummin"])  # the same index again and again
+    # How many dimensions, laid flat, the indices of a pooling point into.
+    _POOLED: ClassVar[dict[str, int]] = {
+        "max_pool2d_with_indices": 2,
+        "max_pool3d_with_indices": 3,
+        "adaptive_max_pool2d": 2,
+        "adaptive_max_pool3d": 3,
+    }
     _COMPARISONS = frozenset(["gt", "lt", "ge", "le"])
 
     def __init__(self) -> None:
@@ -395,9 +426,15 @@ class Sources(TorchDispatchMode):
                     "kind": "index",
                     "values": source,
                     "dim": 0 if dim is None else dim,
-                    "several": found.dim() == source.dim() and dim is not None,
+                    "several": found.dim() == source.dim()
+                    and dim is not None
+                    and name not in self._RUNNING,
                 }
                 self._known[found.data_ptr()] = (found, entry)
+        elif name in self._POOLED:
+            source = args[0].flatten(-self._POOLED[name])
+            entry = {"kind": "index", "values": source, "dim": source.dim() - 1, "several": False}
+            self._known[out[1].data_ptr()] = (out[1], entry)
         elif name in self._COMPARISONS and isinstance(args[0], torch.Tensor):
             entry = {"kind": "margin", "values": (args[0] - args[1]).double()}
             self._known[out.data_ptr()] = (out, entry)

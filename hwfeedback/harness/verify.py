@@ -32,7 +32,7 @@ from correctness import Expected, Noise, Outcome, Scale
 from families import BASE, FAMILIES, PERMUTED, Axis, Family
 from noise import one_ulp
 
-CALIBRATION = 8  # version of what is kept: part of its check
+CALIBRATION = 9  # version of what is kept: part of its check
 CALIBRATION_SEEDS = 4
 FAMILY_SEEDS = 2
 CALIBRATION_S = 30.0  # past this a family is calibrated on one seed
@@ -49,6 +49,7 @@ ELEMENT = "one_element"
 STEPS = (8.0, 1e3, 1e5)
 
 Note = Callable[[str], None]
+Fresh = Callable[[], CandidateClient]
 
 
 def secret() -> int:
@@ -618,11 +619,14 @@ class Verification:
 
     # With a candidate.
 
-    def run(self, candidate: CandidateClient) -> Report:
-        """Raises Failed at the first gate not passed, and what the candidate's client raises."""
+    def run(self, candidate: CandidateClient, fresh: Fresh | None = None) -> Report:
+        """Raises Failed at the first gate not passed, and what the candidate's client raises.
+
+        ``fresh`` starts another process of the candidate, for one that keeps its first weights.
+        """
         self._again(candidate, self._stream(candidate, self._jobs()))
         self.report.seeds = len(self.draws)
-        self._exact(candidate)
+        self._exact(candidate, fresh)
         self._elements(candidate)
         if self.level == "certify" and any(self.reference.info["trainable"]):
             self._follows(candidate)
@@ -690,11 +694,12 @@ class Verification:
             upcoming = next(jobs, None) if kept else None
             later = None if following is None else self._expect_finish()
             if not passed and answer is not None:
-                if job.family.planted and later is not None:
-                    later = later.private()  # two more answers take its memory
-                whole = self._expect(job.tree, job.inputs)
+                if later is not None:
+                    later = later.private()  # more answers take its memory
+                whole = self._expect(job.tree, job.inputs).private()
                 if job.family.planted:
                     whole.excused = self._excused(job, whole)
+                self._look_closer(job.tree, job.inputs, whole)
                 self._judge(job.known, job.family.name, answer, whole)
             if following is None or later is None:
                 if first is None:
@@ -728,6 +733,9 @@ class Verification:
             # Where float32 itself goes astray only eager tells.
             e = attempt or self._expect(job.tree, job.inputs)
             wrong = self._wrong(job.known, outputs, e, job.known.exact)
+            if wrong is not None and e.moved is None:
+                self._look_closer(job.tree, job.inputs, e)
+                wrong = self._wrong(job.known, outputs, e, job.known.exact)
             if wrong is None:
                 return None
         return f"on family {job.family.name} (inputs: {job.family.says}) {wrong}"
@@ -743,7 +751,8 @@ class Verification:
 
         The reference must have this evaluation's weights.
         """
-        expected = self._expect(tree, inputs)
+        expected = self._expect(tree, inputs).private()
+        self._look_closer(tree, inputs, expected)
         for _ in range(3):
             answer, _ = self._both(candidate, tree, inputs, expected)
             if answer.problem or self._wrong(known, answer.outputs, expected, known.exact):
@@ -834,7 +843,9 @@ class Verification:
             )
             for i, got in enumerate(answer.outputs)
         ]
-        more = expected.eager is None or (mask and family.gates and expected.excused is None)
+        more = expected.eager is None or (
+            family.gates and (expected.moved is None or (mask and expected.excused is None))
+        )
         if more and not all(o.passed for o in outcomes):
             return False
         self.report.add(family, name, outcomes)
@@ -853,6 +864,36 @@ class Verification:
                 )
                 raise Failed("wrong", f"{which}{where}: {o.reason}")
         return True
+
+    def _judge_closely(
+        self,
+        family: FamilyCalibration,
+        name: str,
+        tree: Any,
+        inputs: Sequence[torch.Tensor],
+        answer: Answer,
+        expected: Expected,
+    ) -> None:
+        """Raises Failed. The reference must not be at work."""
+        if not self._judge(family, name, answer, expected):
+            self._look_closer(tree, inputs, expected)
+            self._judge(family, name, answer, expected)
+
+    def _look_closer(self, tree: Any, inputs: Sequence[torch.Tensor], expected: Expected) -> None:
+        """Finds how far float64 moves on this very draw when its inputs move by a unit."""
+        expected.moved = [Scale() for _ in expected.wide]
+        floating = any(t.is_floating_point() for t in expected.wide)
+        if not self.calibration.wide or not floating:
+            return
+        r = self.reference.forward(tree, one_ulp(list(inputs), 0), ["wide"])[0]
+        if "error" in r:
+            return
+        for n, (a, b) in enumerate(zip(expected.wide, r["tensors"], strict=True)):
+            if a.is_floating_point():
+                lost = ~(torch.isfinite(a) & torch.isfinite(b))
+                skip = expected.skips[n] if expected.skips else None
+                lost = lost if skip is None else skip | lost
+                expected.moved[n] = correctness.error_of(b, a, lost)
 
     def _excused(self, job: Job, expected: Expected) -> list[torch.Tensor]:
         """Returns per output where NaN becomes a number once large ones stand for the infinite."""
@@ -875,24 +916,48 @@ class Verification:
         """
         tree, inputs = self.draws[0].get()
         second, expected = self._both(candidate, tree, inputs, self.expected[0])
-        self._judge(self.calibration.families["base"], "base", second, expected)
+        base = self.calibration.families["base"]
+        self._judge_closely(base, "base", tree, inputs, second, expected)
         self.report.families["base"]["seeds"] -= 1
         self.report.deterministic = all(
             same_bytes(a, b) for a, b in zip(answer.outputs, second.outputs, strict=True)
         )
 
-    def _exact(self, candidate: CandidateClient) -> None:
-        """Zeros and ones as inputs and weights, where the task is linear: no error at all."""
+    def _exact(self, candidate: CandidateClient, fresh: Fresh | None) -> None:
+        """Zeros and ones as inputs and weights, where the task is linear: no error at all.
+
+        A candidate may pack its weights at the first call. One that fails with these, which are
+        its second, is asked again in a process that has met no others.
+        """
         known = self.calibration.families.get("zero_one")
         if known is None or not self._other_weights(known):
             return
-        self._weights(candidate, zero_one(self.original, self.reference.info["trainable"]))
+        state = zero_one(self.original, self.reference.info["trainable"])
+        self._weights(candidate, state)
+        try:
+            self._exact_forwards(candidate, known)
+        except Failed:
+            if fresh is None:
+                raise
+            self.report.families.pop("zero_one", None)
+            another = fresh()
+            try:
+                another.set_state(self.reference.info["names"], state)
+                self._exact_forwards(another, known)
+            except WorkerFailure as e:
+                if e.client is another:
+                    e.client = candidate  # whichever of its processes it was
+                raise
+            finally:
+                another.kill()
+        self._weights(candidate, self.state)
+
+    def _exact_forwards(self, candidate: CandidateClient, known: FamilyCalibration) -> None:
         for draw in self.draws[: SEEDS_PER_FAMILY[self.level]]:
             tree, inputs = draw.get()
             inputs = families.apply(families.BY_NAME["zero_one"], inputs, secret())
             answer, expected = self._both(candidate, tree, inputs)
-            self._judge(known, "zero_one", answer, expected)
-        self._weights(candidate, self.state)
+            self._judge_closely(known, "zero_one", tree, inputs, answer, expected)
 
     def _weights(self, candidate: CandidateClient, state: Sequence[torch.Tensor]) -> None:
         self.reference.set_state(state)
@@ -926,7 +991,7 @@ class Verification:
                 after = self._expect(tree, inputs)
                 if self._shows(base, before, after):
                     answer, _ = self._both(candidate, tree, inputs, after)
-                    self._judge(base, ELEMENT, answer, after)
+                    self._judge_closely(base, ELEMENT, tree, inputs, answer, after)
                     break
 
     def _shows(self, base: FamilyCalibration, before: Expected, after: Expected) -> bool:
@@ -951,7 +1016,13 @@ class Verification:
         Returns one sentence where it is wrong. The reference must have this evaluation's weights.
         """
         expected = self._expect(self.draws[0].tree, inputs)
-        return self._wrong(self.calibration.families["base"], outputs, expected)
+        base = self.calibration.families["base"]
+        tree = self.draws[0].tree
+        wrong = self._wrong(base, outputs, expected)
+        if wrong is not None and expected.moved is None:
+            self._look_closer(tree, inputs, expected)
+            wrong = self._wrong(base, outputs, expected)
+        return wrong
 
     def _follows(self, candidate: CandidateClient) -> None:
         """Changes the weights once more, in place, and sees whether the candidate follows."""

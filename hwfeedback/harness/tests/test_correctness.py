@@ -153,6 +153,57 @@ def test_top_k_must_name_each_index_once() -> None:
     assert compare(torch.tensor([[0, 0]]), e, 0, Noise(), 0.0).passed is False
 
 
+def test_indices_of_pooling_are_compared_by_their_values() -> None:
+    x = torch.tensor([[1.0, 3.0, 3.0, 0.0], [2.0, 3.0, 1.0, 9.0]]).expand(2, 5, 2, 4)
+    with Sources() as sources:
+        _, wide = torch.nn.functional.max_pool2d(x.double(), 2, return_indices=True)
+    e = complete(Expected([wide], [wide], [sources.of(wide)]))
+    assert wide.unique().tolist() == [1, 7]
+    assert compare(torch.where(wide == 1, 5, wide), e, 0, Noise(), 0.0).passed
+    assert not compare(torch.where(wide == 1, 4, wide), e, 0, Noise(), 0.0).passed
+    assert "dimension 2 has 8" in compare(wide + 4, e, 0, Noise(), 0.0).reason
+
+
+def test_indices_of_running_maxima_are_compared_by_their_values() -> None:
+    x = torch.tensor([[1.0, 5.0, 5.0, 2.0]])
+    with Sources() as sources:
+        wide = torch.cummax(x.double(), -1).indices
+    e = complete(Expected([wide], [wide], [sources.of(wide)]))
+    assert wide.tolist() == [[0, 1, 2, 2]]
+    assert compare(torch.tensor([[0, 1, 1, 1]]), e, 0, Noise(), 0.0).passed
+    assert not compare(torch.tensor([[0, 1, 1, 3]]), e, 0, Noise(), 0.0).passed
+
+
+@pytest.mark.parametrize("coherent", [False, True])
+def test_products_err_with_every_factor(coherent: bool) -> None:
+    g = torch.Generator().manual_seed(5)
+    x = torch.rand((), generator=g) * 0.01 + 1.0 if coherent else torch.rand(256, generator=g) + 0.5
+    x = x.expand(256)
+    wide = x.double().prod()
+    with Float32Noise(1, coherent=coherent):
+        noisy = x.double().prod()
+    n = Noise(error=correctness.error_of(noisy, wide, None), scale=correctness.scale_of(wide))
+    e = complete(Expected([wide], [wide.float()], [None]))
+    squared = x.clone()
+    while squared.numel() > 1:
+        squared = squared[::2] * squared[1::2]
+    assert compare(squared[0], e, 0, n, floor_of(n)).passed
+    assert not compare(x.bfloat16().prod().float(), e, 0, n, floor_of(n)).passed
+
+
+def test_a_draw_that_is_worse_conditioned_than_any_before_has_its_own_bound() -> None:
+    wide = torch.ones(100, dtype=torch.float64)
+    e = complete(Expected([wide], [wide.float()], [None]))
+    n = Noise(moved=Scale(1e-6, 1e-6), scale=Scale(1.0, 1.0))
+    off = torch.ones(100)
+    off[7] += 3e-3
+    assert not compare(off, e, 0, n, 1e-6).passed
+    e.moved = [Scale(1e-3, 1e-4)]
+    assert compare(off, e, 0, n, 1e-6).passed
+    off[8:] += 1e-3
+    assert not compare(off, e, 0, n, 1e-6).passed
+
+
 def test_booleans_are_exact_outside_the_margin() -> None:
     x = torch.tensor([1.0, 1e-9, -1.0])
     with Sources() as sources:

@@ -128,6 +128,29 @@ def test_zeros_and_ones_with_other_weights_are_asked_at_quick(judge: Judge) -> N
     assert v["status"] == "wrong" and "zero_one" in v["reason"], v["reason"]
 
 
+def test_packed_weights_meet_zeros_and_ones_in_a_process_of_their_own(judge: Judge) -> None:
+    init = (
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.linear = nn.Linear(64, 16)\n        self.packed = None\n\n"
+    )
+    source = task_of("return self.linear(x)", "[torch.randn(8, 64)]", init)
+    packs = (
+        "w, b = self.linear.weight, self.linear.bias\n"
+        "if self.packed is None:\n    {}\n    self.packed = w.t().clone(), b.clone()\n"
+        "return (x @ self.packed[0] + self.packed[1]){}"
+    )
+    v = judge.verdict(source, model_new(packs.format("pass", ""), init))
+    assert v["status"] == "correct", v["reason"]
+    exact = [f for f in v["correctness"]["families"] if f["name"] == "zero_one"]
+    assert len(exact) == 1 and exact[0]["passed"] and exact[0]["seeds"] == 1
+    v = judge.verdict(source, model_new(packs.format("pass", " * (1 + 2.0**-22)"), init))
+    assert v["status"] == "wrong" and "zero_one" in v["reason"], v["reason"]
+    # What its second process does is as much its own.
+    dies = "if torch.equal(w, w.round()):\n        import os; os._exit(3)"
+    v = judge.verdict(source, model_new(packs.format(dies, ""), init))
+    assert v["status"] == "crashed" and "exit code 3" in v["reason"], v["reason"]
+
+
 # The order along a reduced axis.
 
 

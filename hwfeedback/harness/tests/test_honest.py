@@ -1,0 +1,157 @@
+"""Honest kernels pass: every file of honest/kernels, a reference and an honest candidate for it.
+
+Each is evaluated once, and verified under the secret seeds of 19 more evaluations while build,
+calibration and processes stay. ``make soak`` has 20 whole evaluations of each, timed, and the
+certificate against all baselines.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import building
+import forkserver
+import source
+from clients import CandidateClient, ReferenceClient
+from evaluation import BASELINES, Evaluation, evaluate
+from verify import Calibration, Failed, calibrate
+
+KERNELS = {
+    f.stem: f for f in sorted((pathlib.Path(__file__).parent / "honest" / "kernels").glob("*.py"))
+}
+TIMES = 20
+THREADS = 2  # sums over threads are honest, too
+# They keep what they made of the first weights that they saw, so each time is a new process.
+PACK = {"linear_packed"}
+# What the check of timed calls could misjudge: ties, kept buffers, ill-conditioned outputs.
+TIMED = {"argmax_last", "output_transposed", "sin_of_large", "softmax_split", "solve_pivoting"}
+
+
+def parts(name: str) -> tuple[str, str]:
+    """Returns reference and candidate; the imports at the top are for both."""
+    head, rest = KERNELS[name].read_text().split("class Model(", 1)
+    model, candidate = rest.split("# The candidate.\n", 1)
+    common = head.replace("from kernelwright import native\n", "")
+    return f"{common}class Model({model}", head + candidate
+
+
+class Suite:
+    """A fork server, and what was calibrated with it."""
+
+    def __init__(self, cache: str) -> None:
+        folder = str(pathlib.Path(sys.executable).parent)
+        path = folder + ":" + os.environ.get("PATH", "/usr/bin:/bin")
+        self.server, self.process = forkserver.start(env={"PATH": path, "LANG": "C.UTF-8"})
+        self.cache = cache
+        self.calibrations: dict[tuple[str, bool], Any] = {}
+
+    def request(self, name: str, level: str, **more: Any) -> dict[str, Any]:
+        reference, candidate = parts(name)
+        return {
+            "task": {
+                "fingerprint": source.normalised_hash(reference),
+                "name": name,
+                "source": reference,
+                "flags": [],
+            },
+            "candidate": {"source": candidate, "language": "cpp"},
+            "level": level,
+            "threads": THREADS,
+            "cache_dir": self.cache,
+            "specs": {"l3_bytes": 8 << 20},
+            **more,
+        }
+
+    def calibration(self, name: str, *, compiled: bool) -> Any:
+        """What calibration says. Without torch.compile it is quick, and stricter."""
+        key = (name, compiled)
+        if key not in self.calibrations:
+            reference = self.reference(name, compiled)
+            try:
+                self.calibrations[key] = calibrate(reference, want_compile=compiled).to_json()
+            finally:
+                reference.kill()
+        return self.calibrations[key]
+
+    def reference(self, name: str, compiled: bool) -> ReferenceClient:
+        e = Evaluation(self.server, self.request(name, "quick"))
+        return e.reference(compiles=compiled, timeout=300)
+
+    def judged(self, name: str, level: str, wanted: str, **more: Any) -> dict[str, Any]:
+        """Evaluates a kernel and returns what was learned of its task."""
+        answer = evaluate(self.server, self.request(name, level, **more))
+        v = answer["verdict"]
+        said = f"{v['status']}: {v['reason']} {v['evidence']} {v['build'].get('log', '')}"
+        assert v["status"] == wanted, said
+        assert v["metrics"]["custom_calls"] > 0
+        return answer["learned"]
+
+    def refused(self, name: str, times: int) -> list[str]:
+        """Verifies a kernel again and again. Returns why it was not believed, where it was not."""
+        known = self.calibration(name, compiled=False)
+        e = Evaluation(self.server, self.request(name, "quick"))
+        e.calibration = Calibration.from_json(known)
+        e.build = building.build(self.server, e.request["candidate"], self.cache)
+        reference = e.reference(compiles=False)
+        original = reference.state()
+        workers: list[CandidateClient] = []
+        reasons: list[str] = []
+
+        def fresh() -> CandidateClient:
+            return e.candidate(reference, poison=True)
+
+        try:
+            for _ in range(times):
+                reference.set_state(original)
+                e._prepare(reference)
+                assert e.verification is not None
+                if not workers or name in PACK:
+                    workers.append(fresh())
+                else:
+                    workers[-1].set_state(reference.info["names"], e.state)
+                try:
+                    e.verification.run(workers[-1], fresh)
+                except Failed as failed:
+                    reasons.append(str(failed))
+        finally:
+            for w in [*workers, reference]:
+                w.kill()
+        return reasons
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
+    s = Suite(str(tmp_path_factory.mktemp("cache")))
+    yield s
+    s.server.close()
+    s.process.wait(30)
+
+
+def test_there_are_enough() -> None:
+    assert len(KERNELS) >= 50
+    assert set(KERNELS) >= PACK | TIMED
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_honest_passes(suite: Suite, name: str) -> None:
+    known = {"calibration": suite.calibration(name, compiled=False)}
+    timed = name in TIMED
+    suite.judged(name, "quick", "correct", known=known, time=timed, want_baselines=["eager"])
+    reasons = suite.refused(name, TIMES - 1)
+    assert not reasons, f"{len(reasons)} of {TIMES - 1} times: {reasons[0]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERNELS)
+def test_honest_passes_whole_evaluations(suite: Suite, name: str) -> None:
+    known = {"calibration": suite.calibration(name, compiled=True)}
+    for _ in range(TIMES):
+        learned = suite.judged(name, "quick", "correct", known=known, want_baselines=["eager"])
+        known |= learned
+    suite.judged(name, "certify", "certified", known=known, want_baselines=list(BASELINES))
