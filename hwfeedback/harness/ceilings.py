@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import sandbox
+
 SOURCE = Path(__file__).with_name("ceilings.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-pthread", "-ffp-contract=fast")
 BUILD_S = 60.0
@@ -94,6 +96,7 @@ def build(cache_dir: str, compiler: str = "g++") -> Path:
             capture_output=True,
             text=True,
             timeout=BUILD_S,
+            preexec_fn=sandbox.die_with_parent,
         )
         if done.returncode != 0:
             raise CeilingsFailed(f"{compiler} failed: {done.stderr[-2000:]}")
@@ -110,6 +113,7 @@ def _forked(library: Path, threads: int, llc: int) -> dict[str, float]:
     pid = os.fork()
     if pid == 0:
         try:
+            sandbox.die_with_parent()
             os.close(read)
             signal.alarm(int(MEASURE_S))
             os.write(write, json.dumps(_measure(library, threads, llc)).encode())
