@@ -62,9 +62,11 @@ test-go: dev
 test-python: dev
 	PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider
 
-soak: dev ## what takes too long for every day: every example under the master rule, races many times over
+soak: dev ## what takes too long for every day: every example under the master rule, races many times over, 200 kills
 	PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider -m slow
 	KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test -race -count 5 -timeout 2h ./...
+	KERNELWRIGHT_SOAK=1 KERNELWRIGHT_TEST_PYTHON=$(PYTHON) go test -timeout 4h -v \
+		-run 'TestKills|TestIdleMemory|TestManyFilesAtOnce|TestADroppedFileIsQueuedSoon' ./cli ./daemon
 
 bench: env ## the figures of docs/benchmarks.md, as Markdown; wants a quiet machine
 	@go run ./bench/eval_parts -data-dir $(DATA)
