@@ -360,7 +360,7 @@ func identify(dir string) (identity, error) {
 	if !ok {
 		return identity{}, nil
 	}
-	return identity{uint64(st.Dev), st.Ino}, nil
+	return identity{st.Dev, st.Ino}, nil
 }
 
 // scanAll is the start scan again: for what no event told of, and instead of
