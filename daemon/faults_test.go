@@ -259,7 +259,7 @@ func TestAFileSystemThatIsSilent(t *testing.T) {
 // More happens than the system keeps events for, while the watcher is busy:
 // every file is found once all the same, and that is said once.
 func TestTheQueueOfEventsOverflows(t *testing.T) {
-	const files = 9000 // of two events each; the system keeps 16,384
+	const files = 5000 // twice, of two events each; the system keeps 16,384
 	if b, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events"); err != nil || strings.TrimSpace(string(b)) != "16384" {
 		t.Skipf("the system keeps %s events: %v", b, err)
 	}
@@ -492,5 +492,80 @@ func TestADroppedFileIsQueuedSoon(t *testing.T) {
 			b.halt()
 			close(b.hw.enter)
 		})
+	}
+}
+
+// A file with the content of one that waits, whose task then turns out to be
+// one that was optimised before: both get its results.
+func TestCopiesOfAKnownTaskGetItsResults(t *testing.T) {
+	b := newBench(t)
+	b.start(nil)
+	b.drop("a.py", "softmax")
+	b.next()
+	b.halt()
+	release := b.held(nil)
+	b.drop("other.py", "log softmax")
+	<-b.hw.enter
+	for _, name := range []string{"b.py", "c.py"} {
+		b.drop(name, "softmax # in other words")
+	}
+	b.logged("one run stands for both")
+	release()
+	b.next()
+	if done := b.next(); done.WriteErr != nil {
+		t.Error(done.WriteErr)
+	}
+	for _, name := range []string{"b.best.py", "c.best.py", "b.certificate.json", "c.certificate.json"} {
+		b.read(filepath.Join(b.dir, name))
+	}
+	b.halt()
+	close(b.hw.enter)
+}
+
+// A run over which its process dies again and again ends as failed, with a
+// report that says so, and others are done before it.
+func TestARunThatKillsItsProcessEnds(t *testing.T) {
+	b := newBench(t)
+	ctx := t.Context()
+	w := b.daemon().Worker
+	// Not in the watched folder: a file whose run failed is tried again there.
+	dir := t.TempDir()
+	for _, source := range []string{"deadly", "softmax"} {
+		name, path := source, filepath.Join(dir, source+".py")
+		must(t, os.WriteFile(path, []byte(source), 0o600))
+		file := store.File{Path: path, Hash: kernelwright.HashText(source)}
+		_, err := w.Enqueue(ctx, Request{Path: path, Name: name, Source: source, Settings: b.daemon().Settings}, file, 0)
+		must(t, err)
+	}
+	// It dies twice before the other one has its turn; then the other one is
+	// put off too, for as long as this test needs.
+	for died := 0; died < maxDeaths; {
+		job, found, err := b.store.Claim(ctx, "a process that died")
+		if err != nil || !found {
+			t.Fatal(found, err)
+		}
+		if job.RunID != 1 {
+			must(t, b.store.Retry(ctx, job, 100*time.Millisecond))
+			continue
+		}
+		died++
+		if _, err := b.store.Recover(ctx, func(string) bool { return false }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.start(nil)
+	byRun := map[int64]Done{}
+	for range 2 {
+		d := b.next()
+		byRun[d.Data.Run.ID] = d
+	}
+	if r := byRun[1].Data.Run; r.Status != kernelwright.RunFailed || !strings.Contains(r.Reason, "died 20 times in a row") {
+		t.Errorf("%s: %s", r.Status, r.Reason)
+	}
+	if r := byRun[2].Data.Run; r.Status != kernelwright.RunDone {
+		t.Errorf("%s: %s", r.Status, r.Reason)
+	}
+	if text := b.read(filepath.Join(dir, "deadly.report.md")); !strings.Contains(text, "died 20 times") {
+		t.Errorf("%.500s", text)
 	}
 }
