@@ -519,10 +519,10 @@ func (b *batch) leftovers(files []string) {
 	}
 	found := filepath.WalkDir(b.data, func(path string, _ os.DirEntry, err error) error {
 		name := filepath.Base(path)
-		if strings.HasPrefix(name, ".new-") || strings.HasPrefix(name, "tmp") || len(name) == len("inductor-12345678") && strings.HasPrefix(name, "inductor-") {
+		if strings.HasPrefix(name, ".new-") || strings.HasPrefix(name, "tmp") || strings.HasPrefix(name, "cc") || len(name) == len("inductor-12345678") && strings.HasPrefix(name, "inductor-") {
 			b.t.Errorf("left in the data folder: %s", path)
 		}
-		if name == "harness" || name == "allocator" { // not of the device: a start may be making it
+		if name == "harness" || name == "torchinductor" { // theirs
 			return fs.SkipDir
 		}
 		return err

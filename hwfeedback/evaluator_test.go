@@ -446,8 +446,8 @@ func TestOptions(t *testing.T) {
 func TestTheCacheIsTidiedUp(t *testing.T) {
 	data := t.TempDir()
 	cache := filepath.Join(data, "cache")
-	halfMade := []string{"tmpabc_123.so", "inductor-ab12_xyz/scratch/x", "objects/.new-abc", "builds/.new-def"}
-	whole := []string{"ceilings-0123.so", "inductor-82fe1bd89128e1bc216634e8/record.json", "objects/ab.so", "builds/ab.json", "allocator/tmpabc.so"}
+	halfMade := []string{"tmpabc_123.so", "inductor-ab12_xyz/scratch/x", "ccfIaxLz.s", "objects/.new-abc", "builds/.new-def"}
+	whole := []string{"ceilings-0123.so", "inductor-82fe1bd89128e1bc216634e8/record.json", "objects/ab.so", "builds/ab.json", "allocator/tmpabc.so"} // the last one may be in the making
 	for _, name := range append(halfMade, whole...) {
 		path := filepath.Join(cache, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o600)); err != nil {
@@ -466,6 +466,13 @@ func TestTheCacheIsTidiedUp(t *testing.T) {
 	b := openBench(t, data, values)
 	if there(halfMade) != 0 || there(whole) != len(whole) {
 		t.Errorf("%d half made and %d whole ones are there", there(halfMade), there(whole))
+	}
+	if err := os.WriteFile(filepath.Join(cache, "allocator", "allocator-0123.so"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.tidy(t.Context())
+	if there(whole) != len(whole)-1 {
+		t.Error("what is left of making the allocator stays")
 	}
 	path := filepath.Join(cache, halfMade[0])
 	if err := os.WriteFile(path, nil, 0o600); err != nil {

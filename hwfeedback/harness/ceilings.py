@@ -96,6 +96,7 @@ def build(cache_dir: str, compiler: str = "g++") -> Path:
             capture_output=True,
             text=True,
             timeout=BUILD_S,
+            env={**os.environ, "TMPDIR": str(folder)},  # what it leaves when killed is found there
             preexec_fn=sandbox.die_with_parent,
         )
         if done.returncode != 0:
