@@ -67,9 +67,10 @@ test-go: dev
 test-python: dev
 	PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider
 
-soak: dev ## what takes too long for every day: every example under the master rule, races many times over, fuzzing
+soak: dev ## what takes too long for every day: every example under the master rule, races many times over, 200 kills, fuzzing
 	PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider -m slow
-	KERNELWRIGHT_SOAK=1 KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test -race -count 5 -timeout 2h ./...
+	KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test -race -count 5 -timeout 2h ./...
+	KERNELWRIGHT_SOAK=1 KERNELWRIGHT_TEST_PYTHON=$(PYTHON) go test -timeout 4h -v ./store ./cli ./daemon ./bench/...
 	@$(MAKE) --no-print-directory fuzz
 
 # A Go target is FuzzX, one of the harness the X of fuzz_X.py. What fails is written into testdata or corpus, to be

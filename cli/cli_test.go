@@ -63,9 +63,16 @@ func scripts(t *testing.T, dir string, env []string) {
 	})
 }
 
-// hold takes a data folder for as long as the script runs.
+// hold takes a data folder, or with -results a folder that results go to, for
+// as long as the script runs.
 func hold(ts *testscript.TestScript, _ bool, args []string) {
-	l, err := daemon.AcquireLock(ts.MkAbs(args[0]), []string{"kernelwright", "daemon"}, time.Now())
+	var l *daemon.Lock
+	var err error
+	if args[0] == "-results" {
+		l, err = daemon.HoldFolder(ts.MkAbs(args[1]))
+	} else {
+		l, err = daemon.AcquireLock(ts.MkAbs(args[0]), []string{"kernelwright", "daemon"}, time.Now())
+	}
 	ts.Check(err)
 	ts.Defer(func() { _ = l.Release() })
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/forge"
@@ -35,6 +36,18 @@ func (c daemonCmd) Run(a *app) (err error) {
 		if _, err := daemon.CheckFolder(dir); err != nil {
 			return &Error{Code: ExitUsage, Err: err, Hint: "make the folder, or name another with --watch"}
 		}
+	}
+	results := absolute(r.config.Watch.Folders)
+	if dir := r.config.Watch.OutputDir; dir != "" {
+		results = []string{dir}
+	}
+	slices.Sort(results)
+	for _, dir := range slices.Compact(results) {
+		held, err := daemon.HoldFolder(dir)
+		if err != nil {
+			return &Error{Code: ExitHeld, Err: err, Hint: "stop that process, or give these results another folder with --out"}
+		}
+		defer func() { err = errors.Join(err, held.Release()) }()
 	}
 	e, err := r.evaluator(a.ctx, func(stage, note string) {
 		if stage == "python" {

@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,8 +55,9 @@ func TestAnInterruptedRunIsLikeOneThatWasNot(t *testing.T) {
 	if err := os.WriteFile(eager, bytes.ReplaceAll(source, []byte("class Model("), []byte("class ModelNew(")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	runner{t, python, warm, reference}.command("eval", reference, eager).mustRun(t)
-	alone, broken := runner{t, python, t.TempDir(), reference}, runner{t, python, t.TempDir(), reference}
+	runner{t: t, python: python, data: warm, reference: reference}.command("eval", reference, eager).mustRun(t)
+	alone := runner{t: t, python: python, data: t.TempDir(), reference: reference}
+	broken := runner{t: t, python: python, data: t.TempDir(), reference: reference}
 	for _, r := range []runner{alone, broken} {
 		if err := os.CopyFS(r.data, os.DirFS(warm)); err != nil {
 			t.Fatal(err)
@@ -197,10 +199,11 @@ func same(t *testing.T, got, want []kernelwright.Round) {
 type runner struct {
 	t                       *testing.T
 	python, data, reference string
+	program                 string // this test's own where empty
 }
 
 func (r runner) command(args ...string) command {
-	c := exec.Command("kernelwright", args...)
+	c := exec.Command(cmp.Or(r.program, "kernelwright"), args...)
 	c.Env = append(os.Environ(), "KERNELWRIGHT_DATA_DIR="+r.data, "KERNELWRIGHT_PYTHON="+r.python, "HOME="+r.data,
 		// However busy the machine is, the round in progress is waited for.
 		"KERNELWRIGHT_DAEMON_GRACE=10m",

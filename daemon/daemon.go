@@ -145,7 +145,7 @@ func (d *Daemon) one(ctx context.Context, job store.Job) error {
 		return nil
 	}
 	if err != nil && done.Data.Run.FinishedMS == 0 {
-		return d.broken(ctx, err)
+		return d.broken(ctx, job, err)
 	}
 	d.recognise(context.WithoutCancel(ctx), run, done.Data.Run.Task)
 	d.tell(log, done, err)
@@ -166,13 +166,14 @@ func (d *Daemon) recognise(ctx context.Context, run kernelwright.Run, fingerprin
 
 // broken tells a failure of one run, which is tried again, from a failure of
 // the record, without which nothing can be done.
-func (d *Daemon) broken(ctx context.Context, err error) error {
+func (d *Daemon) broken(ctx context.Context, job store.Job, err error) error {
 	var damaged *store.DamagedError
 	if errors.As(err, &damaged) {
 		return err
 	}
-	if _, _, qerr := d.Worker.Store.QueueLength(context.WithoutCancel(ctx)); qerr != nil {
-		return errors.Join(err, qerr)
+	// Where even the end could not be recorded the run is still claimed.
+	if rerr := d.Worker.Store.Retry(context.WithoutCancel(ctx), job, retryAfter); rerr != nil {
+		return errors.Join(err, rerr)
 	}
 	d.log().Error("a run could not be brought to its end", "error", err)
 	return nil
@@ -241,7 +242,7 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 		// time is when anything about it changed: permission to read it, say.
 		file.ModTimeNS = max(file.ModTimeNS, stamped.changed)
 		if known && seen.Size == file.Size && seen.ModTimeNS == file.ModTimeNS {
-			return nil
+			return d.pay(ctx, path)
 		}
 		return d.refuse(ctx, file, stem(path), invalid)
 	}
@@ -251,7 +252,10 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 	file.Hash = kernelwright.HashText(source.Source)
 	request := Request{Path: path, Name: source.Name, Source: source.Source, Seed: d.Seed, Settings: d.Settings}
 	if known && seen.Hash == file.Hash && seen.RunID != 0 {
-		usable, _, err := d.usable(ctx, seen.RunID, request)
+		usable, ended, err := d.usable(ctx, seen.RunID, request)
+		if err == nil && ended {
+			err = d.pay(ctx, path)
+		}
 		if err != nil || usable {
 			return err
 		}
@@ -269,19 +273,15 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 			return err
 		}
 		if usable {
-			return d.share(ctx, file, c, ended)
+			return d.share(ctx, file, c, request, ended)
 		}
 	}
-	run, err := d.Worker.Enqueue(ctx, request, d.priority(path))
+	run, err := d.Worker.Enqueue(ctx, request, file, d.priority(path))
 	if err != nil {
 		return err
 	}
 	if known && seen.RunID != 0 {
 		d.supersede(ctx, seen, run)
-	}
-	file.RunID = run.ID
-	if err := d.Worker.Store.SaveFile(ctx, file); err != nil {
-		return err
 	}
 	d.log().Info("queued", "run", run.ID, "path", path)
 	select {
@@ -321,21 +321,39 @@ func (d *Daemon) usable(ctx context.Context, id int64, q Request) (usable, ended
 
 // share records that a file has the content of another, whose run stands for
 // both.
-func (d *Daemon) share(ctx context.Context, file, copied store.File, ended bool) error {
+func (d *Daemon) share(ctx context.Context, file, copied store.File, q Request, ended bool) error {
 	file.RunID, file.Fingerprint = copied.RunID, copied.Fingerprint
+	if err := d.Worker.Store.Owe(ctx, file.Path, file.RunID); err != nil {
+		return err
+	}
 	if err := d.Worker.Store.SaveFile(ctx, file); err != nil {
 		return err
 	}
 	d.log().Info("the same content as a file before: one run stands for both", "path", file.Path, "first", copied.Path, "run", file.RunID)
-	if !ended {
-		return nil // the worker writes results for both
+	if !ended { // it may have meanwhile; else the worker writes results for both
+		var err error
+		if _, ended, err = d.usable(ctx, file.RunID, q); err != nil || !ended {
+			return err
+		}
 	}
-	data, err := Load(ctx, d.Worker.Store, file.RunID)
+	return d.pay(ctx, file.Path)
+}
+
+// pay writes the results that are owed for a file.
+func (d *Daemon) pay(ctx context.Context, path string) error {
+	id, err := d.Worker.Store.Owed(ctx, path)
+	if err != nil || id == 0 {
+		return err
+	}
+	data, err := Load(ctx, d.Worker.Store, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return d.Worker.Store.Settle(ctx, path)
+	}
 	if err != nil {
 		return err
 	}
-	if _, err := d.Worker.Results.Write(file.Path, data); err != nil {
-		d.log().Error("results could not be written; the history has them", "path", file.Path, "error", err)
+	if _, err := d.Worker.deliver(ctx, path, data); err != nil {
+		d.log().Error("results could not be written; the history has them", "path", path, "error", err)
 	}
 	return nil
 }
@@ -353,32 +371,19 @@ func (d *Daemon) supersede(ctx context.Context, old store.File, by kernelwright.
 			return
 		}
 	}
-	cancelled, err := d.Worker.Store.Cancel(ctx, old.RunID)
-	if err != nil || !cancelled {
-		return
-	}
-	run, err := d.Worker.Store.Run(ctx, old.RunID)
-	if err == nil {
-		run.Status, run.FinishedMS = kernelwright.RunFailed, d.Worker.clock().Now().UnixMilli()
-		run.Reason = fmt.Sprintf("the file changed before this run began: run %d is for its new content", by.ID)
-		err = d.Worker.Store.UpdateRun(ctx, run)
-	}
-	if err != nil {
-		d.log().Warn("cannot record that a run was superseded", "run", old.RunID, "error", err)
+	reason := fmt.Sprintf("the file changed before this run began: run %d is for its new content", by.ID)
+	if _, err := d.Worker.Store.Supersede(ctx, old.RunID, reason); err != nil {
+		d.log().Warn("the run of the old content stays in the queue", "run", old.RunID, "error", err)
 	}
 }
 
 // refuse records a file that cannot even be read as a reference.
 func (d *Daemon) refuse(ctx context.Context, file store.File, name string, why *kernelwright.InvalidTaskError) error {
-	done, err := d.Worker.Refuse(ctx, Request{Path: file.Path, Name: name, Seed: d.Seed, Settings: d.Settings}, why)
+	done, err := d.Worker.Refuse(ctx, Request{Path: file.Path, Name: name, Seed: d.Seed, Settings: d.Settings}, why, store.WithFile(file), store.WithOwed(file.Path))
 	if err != nil {
 		return err
 	}
-	file.RunID = done.Data.Run.ID
-	if err := d.Worker.Store.SaveFile(ctx, file); err != nil {
-		return err
-	}
-	d.tell(d.log().With("run", file.RunID, "task", name), done, nil)
+	d.tell(d.log().With("run", done.Data.Run.ID, "task", name), done, nil)
 	return nil
 }
 

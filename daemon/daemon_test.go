@@ -528,7 +528,7 @@ func TestInfrastructureIsTriedAgainAndThenFails(t *testing.T) {
 	w := b.daemon().Worker
 	w.Clock, w.Attempts = clock, 2
 	ctx := context.Background()
-	if _, err := w.Enqueue(ctx, Request{Path: "/x/a.py", Name: "a", Source: "softmax", Settings: forge.Settings{Rounds: 1}}, 0); err != nil {
+	if _, err := w.Enqueue(ctx, Request{Path: "/x/a.py", Name: "a", Source: "softmax", Settings: forge.Settings{Rounds: 1}}, store.File{Path: "/x/a.py"}, 0); err != nil {
 		t.Fatal(err)
 	}
 	claim := func() (kernelwright.Run, store.Job) {
@@ -546,12 +546,14 @@ func TestInfrastructureIsTriedAgainAndThenFails(t *testing.T) {
 	if _, err := w.Run(ctx, run, &job); err == nil {
 		t.Fatal("a failure is an error")
 	}
-	if _, ok, _ := b.store.Claim(ctx, store.Self()); !ok {
-		// The fake clock's now is in the past, so the pause is over at once.
-		t.Fatal("it must wait for another attempt")
+	if waiting, _, err := b.store.QueueLength(ctx); waiting != 1 || err != nil {
+		t.Fatalf("%d wait for another attempt, %v", waiting, err)
+	}
+	if _, ok, err := b.store.Claim(ctx, store.Self()); ok || err != nil {
+		t.Fatalf("claimed again without a pause, %v", err)
 	}
 	b.hw.broken = 1
-	job.Attempts = 2
+	w.Attempts = 1
 	done, err := w.Run(ctx, run, &job)
 	if err == nil || done.Data.Run.Status != kernelwright.RunFailed || done.Data.Run.Reason == "" {
 		t.Errorf("%+v, %v", done.Data.Run, err)

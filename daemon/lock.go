@@ -8,9 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Lock is the hold of one process on a data folder. The kernel lets go of it
@@ -102,9 +105,64 @@ const glimpse = 200 * time.Millisecond
 
 // Release lets go of the folder. It may be called twice.
 func (l *Lock) Release() error {
+	if l.file == nil {
+		return nil
+	}
 	err := l.file.Close()
 	if errors.Is(err, fs.ErrClosed) {
 		return nil
 	}
 	return err
+}
+
+// FolderHeldError says that another daemon writes results to a folder.
+type FolderHeldError struct {
+	Folder string
+	PID    int // 0 where the system does not say
+}
+
+func (e *FolderHeldError) Error() string {
+	who := "another daemon"
+	if e.PID != 0 {
+		who = fmt.Sprintf("the daemon of process %d", e.PID)
+	}
+	return fmt.Sprintf("%s writes its results to %s", who, e.Folder)
+}
+
+// HoldFolder keeps other daemons, whatever their data folders, from writing
+// results to the same folder: one's certificate would stand beside the other's
+// kernel. Nothing is left in it. Where the file system knows no locks, or the
+// folder is not there, nobody is kept out.
+func HoldFolder(dir string) (*Lock, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return &Lock{}, nil //nolint:nilerr // whoever writes there says what is wrong
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		held := &FolderHeldError{Folder: dir, PID: flockHolder(f)}
+		return nil, errors.Join(held, f.Close())
+	}
+	return &Lock{file: f}, nil
+}
+
+// flockHolder asks the system who has locked a file.
+func flockHolder(f *os.File) int {
+	info, err := f.Stat()
+	if err != nil {
+		return 0
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0
+	}
+	this := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	locks, _ := os.ReadFile("/proc/locks")
+	for line := range strings.Lines(string(locks)) {
+		// 1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF
+		if fields := strings.Fields(line); len(fields) > 5 && fields[1] == "FLOCK" && fields[5] == this {
+			pid, _ := strconv.Atoi(fields[4])
+			return max(pid, 0) // -1 is a process of another namespace
+		}
+	}
+	return 0
 }

@@ -7,9 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/store"
 )
 
 // Results writes what a run came to as files.
@@ -125,7 +127,8 @@ func stem(path string) string {
 // writeAtomic writes beside the file and renames, so that a reader sees the
 // old content or the new, and a full disk leaves the old.
 func writeAtomic(path string, content []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	sweep(path)
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"."+store.Self()+".*")
 	if err != nil {
 		return writeError(path, err)
 	}
@@ -147,6 +150,23 @@ func writeAtomic(path string, content []byte) (err error) {
 		return err
 	}
 	return os.Rename(f.Name(), path)
+}
+
+// sweep removes what a process that was killed while it wrote the file left
+// beside it. The next start writes the same file again, so nothing stays.
+func sweep(path string) {
+	prefix := "." + filepath.Base(path) + "."
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return // writing says why
+	}
+	for _, e := range entries {
+		if rest, ours := strings.CutPrefix(e.Name(), prefix); ours {
+			if i := strings.LastIndexByte(rest, '.'); i > 0 && strings.Count(rest[:i], "@") == 2 && !store.Alive(rest[:i]) {
+				_ = os.Remove(filepath.Join(filepath.Dir(path), e.Name()))
+			}
+		}
+	}
 }
 
 // WriteError is a result that could not be written: what, why, what to do.

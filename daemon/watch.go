@@ -25,8 +25,8 @@ const (
 	// DefaultPoll is how often folders are scanned where nothing tells of
 	// changes.
 	DefaultPoll = 2 * time.Second
-	// rescanEvery finds what no event told of: a folder that came back, an
-	// event that the system dropped.
+	// rescanEvery finds what no event told of. Whether the watched folders
+	// themselves are still there is seen every Poll.
 	rescanEvery = time.Minute
 	// maxFolders and maxFiles bound what a watched home folder can cost.
 	maxFolders = 20_000
@@ -46,7 +46,7 @@ type Watcher struct {
 	Patterns  []string
 	Recursive bool
 	Debounce  time.Duration // DefaultDebounce where zero
-	Poll      time.Duration // DefaultPoll where zero
+	Poll      time.Duration // DefaultPoll where zero; also how soon a folder that came back is seen
 	// Skip names a folder that is left out, with all below it: the output
 	// folder, the data folder.
 	Skip []string
@@ -58,16 +58,23 @@ type Watcher struct {
 	Found func(ctx context.Context, path string) error
 	// Notify is fsnotify.NewWatcher where nil.
 	Notify func() (*fsnotify.Watcher, error)
+	// Silent names the kind of a folder's file system where that does not tell of
+	// all changes; nil looks.
+	Silent func(dir string) string
 
 	busy atomic.Int64 // 1 until the first scan, plus the files that wait
 
 	// Of the goroutine of Run only:
 	notify  *fsnotify.Watcher // nil while polling
-	watched map[string]bool
+	watched map[string]identity
 	known   map[string]stamp // what was told of each file
 	waiting map[string]wait
-	full    bool
+	roots   map[string]identity // of Folders, those that are there
+	said    map[string]bool     // warnings that are not repeated
 }
+
+// identity tells a folder from another that takes its place.
+type identity struct{ dev, inode uint64 }
 
 // stamp is what of a file changes when its content does, or who may read it.
 type stamp struct {
@@ -102,7 +109,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 	if w.Poll == 0 {
 		w.Poll = DefaultPoll
 	}
-	w.watched, w.known, w.waiting = map[string]bool{}, map[string]stamp{}, map[string]wait{}
+	w.watched, w.known, w.waiting = map[string]identity{}, map[string]stamp{}, map[string]wait{}
+	w.roots, w.said = map[string]identity{}, map[string]bool{}
 	for i, dir := range w.Folders {
 		abs, err := CheckFolder(dir)
 		if err != nil {
@@ -125,11 +133,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 			}
 		}()
 	}
-	for _, dir := range w.Folders {
-		w.enter(dir)
-	}
+	w.present(true)
 	w.settle(ctx)
 	rescan := w.Clock.After(w.interval())
+	there := w.Clock.After(w.Poll)
 	var events <-chan fsnotify.Event
 	var errs <-chan error
 	var timer <-chan time.Time
@@ -157,7 +164,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 			w.event(e)
 		case err, ok := <-errs:
 			if ok {
-				w.log().Warn("watching: changes may have been missed, scanning", "error", err)
+				w.once(err.Error(), "watching: changes may have been missed, scanning; this is said once", "error", err)
 				w.scanAll()
 			}
 		case <-timer:
@@ -166,6 +173,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 		case <-rescan:
 			w.scanAll()
 			rescan = w.Clock.After(w.interval())
+		case <-there:
+			w.present(false)
+			there = w.Clock.After(w.Poll)
 		}
 	}
 }
@@ -210,36 +220,92 @@ func (w *Watcher) interval() time.Duration {
 func (w *Watcher) poll(cause error) {
 	hint := ""
 	if errors.Is(cause, syscall.ENOSPC) || errors.Is(cause, syscall.EMFILE) {
-		hint = "; raise fs.inotify.max_user_watches or fs.inotify.max_user_instances to watch again"
+		hint = "; raise fs.inotify.max_user_watches or fs.inotify.max_user_instances and start again to have them watched"
 	}
 	w.log().Warn(fmt.Sprintf("the system cannot watch these folders: scanning them every %v instead%s", w.Poll, hint), "error", cause)
 	if w.notify != nil {
 		_ = w.notify.Close()
 		w.notify = nil
 	}
-	w.watched = map[string]bool{}
+	w.watched = map[string]identity{}
+}
+
+// once warns, unless it did before about the same.
+func (w *Watcher) once(what, text string, attrs ...any) {
+	if !w.said[what] {
+		w.said[what] = true
+		w.log().Warn(text, attrs...)
+	}
+}
+
+// present sees which watched folders are there, and enters those that came or
+// have another in their place: no event tells of a mount, or of a parent that
+// was renamed.
+func (w *Watcher) present(first bool) {
+	for _, dir := range w.Folders {
+		id, err := identify(dir)
+		was, there := w.roots[dir]
+		_, watched := w.watched[dir]
+		switch {
+		case err != nil && (there || first):
+			delete(w.roots, dir)
+			w.forget(dir)
+			w.log().Warn(fmt.Sprintf("a watched folder is gone: looking for it every %v", w.Poll), "folder", dir, "error", err)
+		case err != nil:
+		case there && was == id && (watched || w.notify == nil || w.said[dir]):
+		default:
+			if !first {
+				w.forget(dir)
+				w.log().Info("a watched folder is back", "folder", dir)
+			}
+			w.roots[dir] = id
+			if kind := w.silent(dir); kind != "" && w.notify != nil {
+				w.poll(fmt.Errorf("%s is on %s, which does not tell of every change", dir, kind))
+			}
+			w.enter(dir)
+		}
+	}
+}
+
+func (w *Watcher) silent(dir string) string {
+	if w.Silent != nil {
+		return w.Silent(dir)
+	}
+	return silentFileSystem(dir)
+}
+
+// forget drops what is known of a folder and of everything below it.
+func (w *Watcher) forget(dir string) {
+	below := dir + string(filepath.Separator)
+	for path := range w.watched {
+		if path == dir || strings.HasPrefix(path, below) {
+			if w.notify != nil {
+				_ = w.notify.Remove(path) // the system may have forgotten it before
+			}
+			delete(w.watched, path)
+		}
+	}
+	for path := range w.known {
+		if strings.HasPrefix(path, below) {
+			delete(w.known, path)
+		}
+	}
+	for path := range w.waiting {
+		if strings.HasPrefix(path, below) {
+			delete(w.waiting, path)
+		}
+	}
 }
 
 // enter watches a folder and everything below it, then looks at what it holds.
 func (w *Watcher) enter(dir string) {
-	if w.notify != nil && !w.watched[dir] {
-		if len(w.watched) >= maxFolders {
-			if !w.full {
-				w.full = true
-				w.log().Warn(fmt.Sprintf("more than %d folders: the rest is scanned once a minute", maxFolders), "folder", dir)
-			}
-		} else if err := w.notify.Add(dir); err == nil {
-			w.watched[dir] = true
-		} else if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EMFILE) {
-			w.poll(err)
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			w.log().Warn("cannot watch a folder, scanning it once a minute", "folder", dir, "error", err)
-		}
+	if w.notify != nil {
+		w.watch(dir)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			w.log().Warn("cannot read a folder", "folder", dir, "error", err)
+			w.once(dir, "cannot read a folder; this is said once", "folder", dir, "error", err)
 		}
 		return
 	}
@@ -255,32 +321,80 @@ func (w *Watcher) enter(dir string) {
 	}
 }
 
-// scanAll is the start scan again: for folders that came back, and instead of
+// watch has the system tell of changes in a folder, unless it does.
+func (w *Watcher) watch(dir string) {
+	id, err := identify(dir)
+	if err != nil {
+		return // reading it says why
+	}
+	if was, ok := w.watched[dir]; ok {
+		if was == id {
+			return
+		}
+		w.forget(dir) // another folder has taken its place
+	}
+	if len(w.watched) >= maxFolders {
+		w.once("folders", fmt.Sprintf("more than %d folders: the rest is scanned once a minute", maxFolders), "folder", dir)
+		return
+	}
+	err = w.notify.Add(dir)
+	switch {
+	case err == nil:
+		w.watched[dir] = id
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EMFILE):
+		w.poll(err)
+	case !errors.Is(err, fs.ErrNotExist):
+		w.once(dir, "cannot watch a folder, scanning it once a minute", "folder", dir, "error", err)
+	}
+}
+
+// identify says which folder stands at a path; a link is followed.
+func identify(dir string) (identity, error) {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return identity{}, err
+	}
+	if !info.IsDir() {
+		return identity{}, fmt.Errorf("%s is a file now", dir)
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return identity{}, nil
+	}
+	return identity{st.Dev, st.Ino}, nil
+}
+
+// scanAll is the start scan again: for what no event told of, and instead of
 // events.
 func (w *Watcher) scanAll() {
 	for path := range w.known {
-		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(path); err != nil {
 			delete(w.known, path)
 		}
 	}
 	if w.notify != nil {
 		// The kernel forgets a folder that is removed; so must we, or it would
 		// not be watched when it comes back.
-		list := w.notify.WatchList()
+		told := map[string]bool{}
+		for _, dir := range w.notify.WatchList() {
+			told[dir] = true
+		}
 		for dir := range w.watched {
-			if !slices.Contains(list, dir) {
+			if !told[dir] {
 				delete(w.watched, dir)
 			}
 		}
 	}
-	for _, dir := range w.Folders {
+	for dir := range w.roots {
 		w.enter(dir)
 	}
 }
 
 func (w *Watcher) event(e fsnotify.Event) {
 	if e.Op.Has(fsnotify.Remove) || e.Op.Has(fsnotify.Rename) {
-		delete(w.watched, e.Name)
+		if _, folder := w.watched[e.Name]; folder {
+			w.forget(e.Name)
+		}
 		delete(w.waiting, e.Name)
 		delete(w.known, e.Name)
 	}
@@ -313,7 +427,8 @@ func (w *Watcher) look(path string) {
 	if old, ok := w.waiting[path]; ok && old.last == s {
 		return
 	}
-	if len(w.known)+len(w.waiting) >= maxFiles {
+	if _, known := w.known[path]; !known && len(w.known)+len(w.waiting) >= maxFiles {
+		w.once("files", fmt.Sprintf("more than %d files: the rest is left until some of these are gone", maxFiles), "path", path)
 		return
 	}
 	w.waiting[path] = wait{last: s, due: w.Clock.Now().Add(w.Debounce)}

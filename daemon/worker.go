@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/kernelwright/kernelwright"
@@ -26,9 +25,9 @@ const (
 	DefaultAttempts = 3
 	// retryAfter is the pause before the second attempt; it doubles.
 	retryAfter = 10 * time.Second
-	// keepReference is the kind under which a run's reference is cached, so
-	// that it does not depend on a file that may change before its turn.
-	keepReference = "reference"
+	// maxDeaths is how often the process may die over a run that records
+	// nothing before the run has failed. Others go first from the second time on.
+	maxDeaths = 20
 )
 
 // ErrStopped says that a run was asked to stop and can go on later from its
@@ -95,13 +94,10 @@ func (w *Worker) newRun(q Request) kernelwright.Run {
 	}
 }
 
-// Enqueue records a request and its place in the queue.
-func (w *Worker) Enqueue(ctx context.Context, q Request, priority int) (kernelwright.Run, error) {
-	run, err := w.Store.Enqueue(ctx, w.newRun(q), priority)
-	if err != nil {
-		return run, err
-	}
-	return run, w.Store.Put(ctx, keepReference, strconv.FormatInt(run.ID, 10), []byte(q.Source))
+// Enqueue records a request, the file that it came from, and its place in the
+// queue.
+func (w *Worker) Enqueue(ctx context.Context, q Request, file store.File, priority int) (kernelwright.Run, error) {
+	return w.Store.Enqueue(ctx, w.newRun(q), priority, store.WithReference(q.Source), store.WithFile(file))
 }
 
 // Start records a request that does not wait in the queue, or finds the run of
@@ -119,26 +115,23 @@ func (w *Worker) Start(ctx context.Context, q Request) (run kernelwright.Run, re
 		}
 	}
 	fresh.Status, fresh.StartedMS = kernelwright.RunRunning, w.clock().Now().UnixMilli()
-	run, err = w.Store.CreateRun(ctx, fresh)
-	if err != nil {
-		return run, false, err
-	}
-	return run, false, w.Store.Put(ctx, keepReference, strconv.FormatInt(run.ID, 10), []byte(q.Source))
+	run, err = w.Store.CreateRun(ctx, fresh, store.WithReference(q.Source))
+	return run, false, err
 }
 
 // Refuse records a request whose file cannot even be read as a reference, and
 // writes the report that says why.
-func (w *Worker) Refuse(ctx context.Context, q Request, why *kernelwright.InvalidTaskError) (Done, error) {
+func (w *Worker) Refuse(ctx context.Context, q Request, why *kernelwright.InvalidTaskError, with ...store.With) (Done, error) {
 	run := w.newRun(q)
 	now := w.clock().Now().UnixMilli()
 	run.Status, run.Reason, run.Hint, run.Detail = kernelwright.RunInvalid, why.Reason, why.Hint, why.Traceback
 	run.StartedMS, run.FinishedMS = now, now
-	run, err := w.Store.CreateRun(ctx, run)
+	run, err := w.Store.CreateRun(ctx, run, with...)
 	if err != nil {
 		return Done{}, err
 	}
 	done := Done{Data: report.Data{Run: run}}
-	done.Written, done.WriteErr = w.Results.Write(q.Path, done.Data)
+	done.Written, done.WriteErr = w.deliver(ctx, q.Path, done.Data)
 	return done, nil
 }
 
@@ -148,14 +141,11 @@ func sameRequest(a, b kernelwright.Run) bool {
 
 // reference returns the text that a run is about.
 func (w *Worker) reference(ctx context.Context, run kernelwright.Run) (string, error) {
-	text, ok, err := w.Store.Get(ctx, keepReference, strconv.FormatInt(run.ID, 10))
-	if err != nil {
-		return "", err
+	text, ok, err := w.Store.Reference(ctx, run.ID)
+	if err == nil && !ok {
+		err = &kernelwright.InvalidTaskError{Reason: "its reference was not kept", Hint: "drop the file again"}
 	}
-	if !ok {
-		return "", &kernelwright.InvalidTaskError{Reason: "its reference was not kept", Hint: "drop the file again"}
-	}
-	return string(text), nil
+	return text, err
 }
 
 // Run takes a run to its end and writes its results. Cancelling ctx is a
@@ -167,26 +157,41 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 	defer release()
 	// What is recorded at the end of a run is recorded whatever was asked for.
 	record := context.WithoutCancel(ctx)
-	end := func(run kernelwright.Run, files bool) (Done, error) {
+	// The results are those of the run itself, or of an earlier one.
+	end := func(run kernelwright.Run, results int64) (Done, error) {
 		done := Done{Data: report.Data{Run: run}}
-		done.Data.Run.FinishedMS = w.clock().Now().UnixMilli()
-		data, err := w.load(record, done.Data)
+		ended := run
+		ended.FinishedMS = w.clock().Now().UnixMilli()
+		data, err := w.load(record, report.Data{Run: ended})
 		if err != nil {
 			return done, err
 		}
-		done.Data = data
-		// First the files: a crash in between repeats the end, and loses none.
-		if files {
-			done.Written, done.WriteErr = w.write(record, data)
+		ended = data.Run
+		if results != run.ID {
+			if data, err = Load(record, w.Store, results); err != nil {
+				return done, err
+			}
+			data.Run.TaskName = data.Task.Name
 		}
+		// First the files: a crash in between repeats the end, and loses none.
+		done.Written, done.WriteErr = w.write(record, ended, data)
 		if job != nil {
-			err = w.Store.Finish(record, *job, done.Data.Run)
+			err = w.Store.Finish(record, *job, ended)
 		} else {
-			err = w.Store.UpdateRun(record, done.Data.Run)
+			err = w.Store.UpdateRun(record, ended)
+		}
+		if err == nil {
+			done.Data = data
 		}
 		return done, err
 	}
-	run, out, err := w.optimise(hard, ctx.Done(), run)
+	var out forge.Outcome
+	var err error
+	if job != nil && job.Attempts > maxDeaths {
+		err = fmt.Errorf("the process that worked on it died %d times in a row without recording a round", job.Attempts-1)
+	} else {
+		run, out, err = w.optimise(hard, ctx.Done(), run)
+	}
 	var invalid *kernelwright.InvalidTaskError
 	var shared *sharedError
 	switch {
@@ -195,17 +200,13 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 		if out.Best == nil {
 			run.Reason = out.Summary
 		}
-		return end(run, true)
+		return end(run, run.ID)
 	case errors.As(err, &shared):
 		run.Status, run.Reason = kernelwright.RunDone, shared.Error()
-		done, err := end(run, false)
-		if err != nil {
-			return done, err
-		}
-		return w.reuse(record, done, shared.run)
+		return end(run, shared.run.ID)
 	case errors.As(err, &invalid):
 		run.Status, run.Reason, run.Hint, run.Detail = kernelwright.RunInvalid, invalid.Reason, invalid.Hint, invalid.Traceback
-		return end(run, true)
+		return end(run, run.ID)
 	case errors.Is(err, forge.ErrHalted) || ctx.Err() != nil:
 		if job != nil {
 			if err := w.Store.Return(record, *job); err != nil {
@@ -213,18 +214,24 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 			}
 		}
 		return Done{Data: report.Data{Run: run}}, ErrStopped
-	case job != nil && job.Attempts < w.attempts():
-		pause := retryAfter << min(job.Attempts-1, 6)
-		if rerr := w.Store.Retry(record, *job, w.clock().Now().Add(pause).UnixMilli()); rerr != nil {
+	}
+	if job != nil {
+		attempts, rerr := w.Store.Attempts(record, *job)
+		if rerr != nil {
 			return Done{}, errors.Join(err, rerr)
 		}
-		w.log().Warn(fmt.Sprintf("a run failed and is tried again in %v", pause), "run", run.ID, "task", run.TaskName, "error", err)
-		return Done{Data: report.Data{Run: run}}, err
-	default:
-		run.Status, run.Reason, run.Hint = kernelwright.RunFailed, err.Error(), "`kernelwright doctor` says what this machine lacks"
-		done, eerr := end(run, true)
-		return done, errors.Join(err, eerr)
+		if attempts < w.attempts() {
+			pause := retryAfter << min(max(attempts-1, 0), 6)
+			if rerr := w.Store.Retry(record, *job, pause); rerr != nil {
+				return Done{}, errors.Join(err, rerr)
+			}
+			w.log().Warn(fmt.Sprintf("a run failed and is tried again in %v", pause), "run", run.ID, "task", run.TaskName, "error", err)
+			return Done{Data: report.Data{Run: run}}, err
+		}
 	}
+	run.Status, run.Reason, run.Hint = kernelwright.RunFailed, err.Error(), "`kernelwright doctor` says what this machine lacks"
+	done, eerr := end(run, run.ID)
+	return done, errors.Join(err, eerr)
 }
 
 // grace returns a context that outlives a request to stop by Grace.
@@ -346,19 +353,6 @@ func (w *Worker) earlier(ctx context.Context, run kernelwright.Run) (kernelwrigh
 	return kernelwright.Run{}, false, nil
 }
 
-// reuse writes the results of an earlier run for the files of this one.
-func (w *Worker) reuse(ctx context.Context, done Done, earlier kernelwright.Run) (Done, error) {
-	data, err := Load(ctx, w.Store, earlier.ID)
-	if err != nil {
-		return done, err
-	}
-	path := done.Data.Run.Path
-	done.Data = data
-	done.Data.Run.TaskName = done.Data.Task.Name
-	done.Written, done.WriteErr = w.Results.Write(path, data)
-	return done, nil
-}
-
 // load completes the data of a run that is about to be recorded as ended.
 func (w *Worker) load(ctx context.Context, d report.Data) (report.Data, error) {
 	run := d.Run
@@ -396,35 +390,47 @@ func Load(ctx context.Context, s *store.Store, id int64) (report.Data, error) {
 	return d, nil
 }
 
-// write writes the results for the file that the run is about and for every
-// other one with the same content. A file that has changed since is left to
-// the run of its new content.
-func (w *Worker) write(ctx context.Context, d report.Data) (Written, error) {
+// write writes results for the file that a run is about and for every other
+// one with the same content. A file that has changed since is left to the run
+// of its new content.
+func (w *Worker) write(ctx context.Context, run kernelwright.Run, d report.Data) (Written, error) {
 	files, err := w.Store.Files(ctx)
 	if err != nil {
 		return Written{}, err
 	}
-	paths := []string{d.Run.Path}
+	paths := []string{run.Path}
 	for _, f := range files {
 		switch {
-		case f.Path == d.Run.Path:
-			if w.Share && f.RunID != 0 && f.RunID != d.Run.ID {
+		case f.Path == run.Path:
+			if w.Share && f.RunID != 0 && f.RunID != run.ID {
 				paths[0] = ""
 			}
-		case f.RunID == d.Run.ID:
+		case f.RunID == run.ID:
 			paths = append(paths, f.Path)
 		}
 	}
 	var first Written
 	var errs []error
 	for i, path := range standing(paths) {
-		written, err := w.Results.Write(path, d)
+		written, err := w.deliver(ctx, path, d)
 		errs = append(errs, err)
 		if i == 0 {
 			first = written
 		}
 	}
 	return first, errors.Join(errs...)
+}
+
+// deliver writes the results of a run for one file, or notes that they are
+// owed: they are written when the file is next found, by a later start or in a
+// folder that came back.
+func (w *Worker) deliver(ctx context.Context, path string, d report.Data) (Written, error) {
+	written, err := w.Results.Write(path, d)
+	note := w.Store.Settle(ctx, path)
+	if err != nil && w.Share { // nobody else comes back to a file
+		note = w.Store.Owe(ctx, path, d.Run.ID)
+	}
+	return written, errors.Join(err, note)
 }
 
 // standing returns the references that are still there. Where one was renamed

@@ -135,7 +135,10 @@ func (l *loop) round(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	round := kernelwright.Round{RunID: l.run.ID, Index: len(l.rounds), StartedMS: l.now().UnixMilli()}
+	began := l.now()
+	round := kernelwright.Round{RunID: l.run.ID, Index: len(l.rounds), StartedMS: began.UnixMilli()}
+	// By what went by, not by what the clock shows: it may be set in between.
+	finished := func(now time.Time) int64 { return round.StartedMS + now.Sub(began).Milliseconds() }
 	l.observe(Event{Kind: RoundStarted, Index: round.Index})
 
 	in := coderInput(l.run, l.task, l.Device, l.settings, l.rounds)
@@ -158,7 +161,7 @@ func (l *loop) round(ctx context.Context) error {
 			return fmt.Errorf("evaluate: %w", err)
 		}
 	}
-	round.FinishedMS = l.now().UnixMilli()
+	round.FinishedMS = finished(l.now())
 	l.observe(Event{Kind: Verdict, Index: round.Index, Candidate: &round.Candidate, Verdict: &round.Verdict, Duplicate: earlier != nil,
 		Best: best(append(l.rounds[:len(l.rounds):len(l.rounds)], round))})
 
@@ -181,7 +184,7 @@ func (l *loop) round(ctx context.Context) error {
 	end := l.now()
 	l.overhead += end.Sub(l.mark)
 	l.mark = end
-	round.FinishedMS = end.UnixMilli()
+	round.FinishedMS = finished(end)
 	round.OverheadMS = float64(l.overhead) / float64(time.Millisecond)
 	l.overhead = 0
 	if err := l.Recorder.AppendRound(ctx, round); err != nil {
@@ -254,7 +257,7 @@ func stopAfter(rounds []kernelwright.Round, s Settings) (stop kernelwright.StopR
 func spent(rounds []kernelwright.Round) time.Duration {
 	var ms int64
 	for _, r := range rounds {
-		ms += max(r.FinishedMS-r.StartedMS, 0) // a clock may be set back
+		ms += max(r.FinishedMS-r.StartedMS, 0) // records are foreign bytes
 	}
 	return time.Duration(ms) * time.Millisecond
 }

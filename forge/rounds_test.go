@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -398,6 +399,42 @@ func TestStops(t *testing.T) {
 				t.Error("the last round has a feedback that nobody reads")
 			}
 		})
+	}
+}
+
+// wallSet is a time after somebody set the clock: the system shows another
+// time of day, and its monotonic reading goes on. Package time has no way to
+// make one; this is its representation, which the test checks.
+func wallSet(t *testing.T, now time.Time, by time.Duration) time.Time {
+	t.Helper()
+	set := now
+	*(*uint64)(unsafe.Pointer(&set)) += uint64(by/time.Second) << 30
+	if set.Sub(now) != 0 || set.Round(0).Sub(now.Round(0)) != by {
+		t.Fatalf("%v is not %v set by %v", set, now, by)
+	}
+	return set
+}
+
+// A clock that is set in the middle of a round takes nothing from a run's time,
+// and adds nothing to it.
+func TestWallTimeOutlivesAClockThatIsSet(t *testing.T) {
+	for _, by := range []time.Duration{24 * time.Hour, -24 * time.Hour} {
+		w := timed(9, 8, 7, 6, 5, 4)
+		w.now = time.Now()
+		inner := w.verdict
+		w.verdict = func(c kw.Candidate, l kw.Level) kw.Verdict {
+			w.now = wallSet(t, w.now, by)
+			return inner(c, l)
+		}
+		out, err := w.strategy(forge.Settings{Rounds: 6, WallTime: 2 * time.Second}).Run(t.Context(), run, task)
+		if err != nil || out.Stop != kw.StopWallTime || out.Rounds != 3 {
+			t.Errorf("set by %v: stop %s after %d rounds, %v", by, out.Stop, out.Rounds, err)
+		}
+		for _, r := range w.rounds {
+			if took := r.FinishedMS - r.StartedMS; took < 700 || took > 1000 {
+				t.Errorf("set by %v: a round of 750 ms took %d ms", by, took)
+			}
+		}
 	}
 }
 

@@ -240,6 +240,7 @@ func open(ctx context.Context, e *Evaluator, start func(context.Context) (*forkS
 		return nil, e.startFailure(ctx, err)
 	}
 	e.device = cpuDevice(e.cpu, e.threads, e.versions)
+	e.tidy(ctx)
 	c, err := e.ceilings(ctx)
 	if err != nil {
 		e.super.close()

@@ -472,3 +472,53 @@ func TestOptions(t *testing.T) {
 		t.Errorf("got %+v, %v", o, err)
 	}
 }
+
+// What killed processes left half made in the cache is gone after the next
+// start, and nothing else; where somebody holds the device it is left alone.
+func TestTheCacheIsTidiedUp(t *testing.T) {
+	data := t.TempDir()
+	cache := filepath.Join(data, "cache")
+	halfMade := []string{"tmpabc_123.so", "inductor-ab12_xyz/scratch/x", "ccfIaxLz.s", "objects/.new-abc", "builds/.new-def"}
+	whole := []string{"ceilings-0123.so", "inductor-82fe1bd89128e1bc216634e8/record.json", "objects/ab.so", "builds/ab.json", "allocator/tmpabc.so"} // the last one may be in the making
+	for _, name := range append(halfMade, whole...) {
+		path := filepath.Join(cache, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := func(names []string) (n int) {
+		for _, name := range names {
+			if _, err := os.Stat(filepath.Join(cache, name)); err == nil {
+				n++
+			}
+		}
+		return n
+	}
+	values := &memoryCache{}
+	b := openBench(t, data, values)
+	if there(halfMade) != 0 || there(whole) != len(whole) {
+		t.Errorf("%d half made and %d whole ones are there", there(halfMade), there(whole))
+	}
+	if err := os.WriteFile(filepath.Join(cache, "allocator", "allocator-0123.so"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.tidy(t.Context())
+	if there(whole) != len(whole)-1 {
+		t.Error("what is left of making the allocator stays")
+	}
+	path := filepath.Join(cache, halfMade[0])
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lease, err := b.leases.Acquire(t.Context(), "cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.tidy(t.Context())
+	if there(halfMade) != 1 {
+		t.Error("it tidied up while somebody held the device")
+	}
+	if err := lease.Release(); err != nil {
+		t.Error(err)
+	}
+}

@@ -27,7 +27,11 @@ func (s *Store) Get(ctx context.Context, kind, key string) ([]byte, bool, error)
 
 // Put records a value under kind and key, in place of what was there.
 func (s *Store) Put(ctx context.Context, kind, key string, value []byte) error {
-	_, err := s.write.ExecContext(ctx, `INSERT INTO cache (kind, key, value, created) VALUES (?, ?, ?, ?)
+	return s.put(ctx, s.write, kind, key, value)
+}
+
+func (s *Store) put(ctx context.Context, q executor, kind, key string, value []byte) error {
+	_, err := q.ExecContext(ctx, `INSERT INTO cache (kind, key, value, created) VALUES (?, ?, ?, ?)
 		ON CONFLICT (kind, key) DO UPDATE SET value = excluded.value, created = excluded.created`,
 		kind, key, s.enc.EncodeAll(value, []byte{}), s.nowMS())
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 )
 
 // File is what is known of a reference file that the watcher has seen.
@@ -25,11 +26,13 @@ func scanFile(scan func(...any) error) (f File, err error) {
 }
 
 // SaveFile records what a path holds now. SeenMS is set here where it is 0.
-func (s *Store) SaveFile(ctx context.Context, f File) error {
+func (s *Store) SaveFile(ctx context.Context, f File) error { return s.saveFile(ctx, s.write, f) }
+
+func (s *Store) saveFile(ctx context.Context, q executor, f File) error {
 	if f.SeenMS == 0 {
 		f.SeenMS = s.nowMS()
 	}
-	_, err := s.write.ExecContext(ctx, `INSERT INTO files (`+fileColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?)
+	_, err := q.ExecContext(ctx, `INSERT INTO files (`+fileColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (path) DO UPDATE SET hash = excluded.hash, size = excluded.size, mtime = excluded.mtime,
 		fingerprint = excluded.fingerprint, run = excluded.run, seen = excluded.seen`,
 		f.Path, f.Hash, f.Size, f.ModTimeNS, f.Fingerprint, f.RunID, f.SeenMS)
@@ -64,6 +67,28 @@ func (s *Store) files(ctx context.Context, query string, args ...any) ([]File, e
 		return nil, err
 	}
 	return scanAll(rows, func(r *sql.Rows) (File, error) { return scanFile(r.Scan) })
+}
+
+const kindOwed = "owed" // of the cache: results that are not written yet, by path
+
+// Owe notes that the results of a run are still to be written for a path.
+func (s *Store) Owe(ctx context.Context, path string, run int64) error {
+	return s.Put(ctx, kindOwed, path, strconv.AppendInt(nil, run, 10))
+}
+
+// Owed returns the run whose results are still to be written for a path, or 0.
+func (s *Store) Owed(ctx context.Context, path string) (int64, error) {
+	value, ok, err := s.Get(ctx, kindOwed, path)
+	if err != nil || !ok {
+		return 0, err
+	}
+	return strconv.ParseInt(string(value), 10, 64)
+}
+
+// Settle notes that nothing is owed for a path.
+func (s *Store) Settle(ctx context.Context, path string) error {
+	_, err := s.write.ExecContext(ctx, `DELETE FROM cache WHERE kind = ? AND key = ?`, kindOwed, path)
+	return err
 }
 
 // ForgetFile drops a path that is gone. Forgetting an unknown one is fine.

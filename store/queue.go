@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -14,14 +15,14 @@ type Job struct {
 	ID       int64
 	RunID    int64
 	Priority int // higher goes first; equal ones in the order they came
-	Attempts int // how often it was claimed, this time included
+	Attempts int // how often it was claimed since its last recorded round, this time included
 }
 
 // Enqueue records a new run together with its place in the queue.
-func (s *Store) Enqueue(ctx context.Context, r kernelwright.Run, priority int) (kernelwright.Run, error) {
+func (s *Store) Enqueue(ctx context.Context, r kernelwright.Run, priority int, with ...With) (kernelwright.Run, error) {
 	err := s.inTx(ctx, func(tx *sql.Tx) (err error) {
 		r.Status = kernelwright.RunQueued
-		if r, err = s.createRun(ctx, tx, r); err != nil {
+		if r, err = s.createRun(ctx, tx, r, with); err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, `INSERT INTO queue (run, priority, state, attempts, available, owner, claimed, created)
@@ -33,14 +34,17 @@ func (s *Store) Enqueue(ctx context.Context, r kernelwright.Run, priority int) (
 
 // Claim gives the next waiting job to owner (see Self), or reports that none
 // is due. The run is then running; StartedMS is set the first time. A claimed
-// job is the owner's until Finish, Return, Retry or Recover.
+// job is the owner's until Finish, Return, Retry or Recover. A run that came to
+// nothing twice waits behind those of its priority that did not. The clock may
+// be set: a job that was put back in what is now the future is due.
 func (s *Store) Claim(ctx context.Context, owner string) (Job, bool, error) {
 	var j Job
 	found := false
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
 		now := s.nowMS()
 		err := tx.QueryRowContext(ctx, `UPDATE queue SET state = 'claimed', owner = ?1, claimed = ?2, attempts = attempts + 1
-			WHERE id = (SELECT id FROM queue WHERE state = 'waiting' AND available <= ?2 ORDER BY priority DESC, id LIMIT 1)
+			WHERE id = (SELECT id FROM queue WHERE state = 'waiting' AND (available <= ?2 OR claimed > ?2)
+				ORDER BY priority DESC, max(attempts - 1, 0), id LIMIT 1)
 			RETURNING id, run, priority, attempts`, owner, now).Scan(&j.ID, &j.RunID, &j.Priority, &j.Attempts)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
@@ -73,19 +77,20 @@ func (s *Store) Finish(ctx context.Context, j Job, r kernelwright.Run) error {
 // Return puts a claimed job back as if it had not been claimed: for a stop in
 // the middle, after which the next start goes on from the last round.
 func (s *Store) Return(ctx context.Context, j Job) error {
-	return s.putBack(ctx, j, -1, 0)
+	return s.putBack(ctx, j, 1, 0)
 }
 
-// Retry puts a claimed job back after a failure that was not its own, not to
-// be claimed before a time (Unix milliseconds).
-func (s *Store) Retry(ctx context.Context, j Job, notBeforeMS int64) error {
-	return s.putBack(ctx, j, 0, notBeforeMS)
+// Retry puts a claimed job back after a failure that was not its own, to be
+// claimed after a pause.
+func (s *Store) Retry(ctx context.Context, j Job, pause time.Duration) error {
+	return s.putBack(ctx, j, 0, pause)
 }
 
-func (s *Store) putBack(ctx context.Context, j Job, attempts int, available int64) error {
+func (s *Store) putBack(ctx context.Context, j Job, forgiven int, pause time.Duration) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `UPDATE queue SET state = 'waiting', owner = '', claimed = 0, attempts = attempts + ?, available = ?
-			WHERE id = ? AND state = 'claimed'`, attempts, available, j.ID)
+		now := s.nowMS()
+		res, err := tx.ExecContext(ctx, `UPDATE queue SET state = 'waiting', owner = '', claimed = ?, attempts = max(attempts - ?, 0), available = ?
+			WHERE id = ? AND state = 'claimed'`, now, forgiven, now+pause.Milliseconds(), j.ID)
 		if err != nil {
 			return err
 		}
@@ -97,9 +102,16 @@ func (s *Store) putBack(ctx context.Context, j Job, attempts int, available int6
 	})
 }
 
+// Attempts returns how often a claimed job was claimed since the last recorded
+// round of its run.
+func (s *Store) Attempts(ctx context.Context, j Job) (n int, err error) {
+	err = s.read.QueryRowContext(ctx, `SELECT attempts FROM queue WHERE id = ?`, j.ID).Scan(&n)
+	return n, err
+}
+
 // Recover puts back every job whose owner is no longer alive, and returns how
 // many. The daemon calls it when it starts, with Alive. The attempt that died
-// counts, so that a run which kills its process does not come back for ever.
+// counts, so that a run which kills its process does not keep others waiting.
 func (s *Store) Recover(ctx context.Context, alive func(owner string) bool) (int, error) {
 	recovered := 0
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
@@ -132,15 +144,22 @@ func (s *Store) Recover(ctx context.Context, alive func(owner string) bool) (int
 	return recovered, err
 }
 
-// Cancel takes a run that is still waiting off the queue. It reports whether
-// it was: a claimed run is its owner's to end.
-func (s *Store) Cancel(ctx context.Context, runID int64) (bool, error) {
-	res, err := s.write.ExecContext(ctx, `DELETE FROM queue WHERE run = ? AND state = 'waiting'`, runID)
-	if err != nil {
-		return false, err
-	}
-	n, err := res.RowsAffected()
-	return n > 0, err
+// Supersede takes a run that is still waiting off the queue and records why.
+// It reports whether it was: a claimed run is its owner's to end.
+func (s *Store) Supersede(ctx context.Context, runID int64, reason string) (waited bool, err error) {
+	err = s.inTx(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `DELETE FROM queue WHERE run = ? AND state = 'waiting'`, runID)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n == 0 {
+			return err
+		}
+		waited = true
+		_, err = tx.ExecContext(ctx, `UPDATE runs SET status = ?, reason = ?, finished = ? WHERE id = ?`, kernelwright.RunFailed, reason, s.nowMS(), runID)
+		return err
+	})
+	return waited, err
 }
 
 // QueueLength returns how many jobs wait, due or not, and how many are claimed.

@@ -113,6 +113,10 @@ func (s *Store) appendRound(ctx context.Context, tx *sql.Tx, r kernelwright.Roun
 			return err
 		}
 	}
+	// It came to something: failures before this are no reason to give up.
+	if _, err := tx.ExecContext(ctx, `UPDATE queue SET attempts = 0 WHERE run = ?`, r.RunID); err != nil {
+		return err
+	}
 	return updateBest(ctx, tx, r.RunID)
 }
 

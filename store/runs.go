@@ -7,22 +7,57 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
 )
 
+// With is recorded together with a new run, all or nothing.
+type With func(ctx context.Context, s *Store, tx *sql.Tx, run int64) error
+
+// WithReference keeps the text that a run is about, so that it does not depend
+// on a file that may change before its turn.
+func WithReference(source string) With {
+	return func(ctx context.Context, s *Store, tx *sql.Tx, run int64) error {
+		return s.put(ctx, tx, kindReference, strconv.FormatInt(run, 10), []byte(source))
+	}
+}
+
+// WithFile records what the path holds that the run is for.
+func WithFile(f File) With {
+	return func(ctx context.Context, s *Store, tx *sql.Tx, run int64) error {
+		f.RunID = run
+		return s.saveFile(ctx, tx, f)
+	}
+}
+
+// WithOwed notes that the run's results are still to be written for a path.
+func WithOwed(path string) With {
+	return func(ctx context.Context, s *Store, tx *sql.Tx, run int64) error {
+		return s.put(ctx, tx, kindOwed, path, strconv.AppendInt(nil, run, 10))
+	}
+}
+
+const kindReference = "reference" // of the cache
+
+// Reference returns what WithReference kept, and whether anything was.
+func (s *Store) Reference(ctx context.Context, run int64) (string, bool, error) {
+	text, ok, err := s.Get(ctx, kindReference, strconv.FormatInt(run, 10))
+	return string(text), ok, err
+}
+
 // CreateRun records a new run and returns it with its ID. CreatedMS is set
 // here where it is 0, and the status is queued where it is empty.
-func (s *Store) CreateRun(ctx context.Context, r kernelwright.Run) (kernelwright.Run, error) {
+func (s *Store) CreateRun(ctx context.Context, r kernelwright.Run, with ...With) (kernelwright.Run, error) {
 	err := s.inTx(ctx, func(tx *sql.Tx) (err error) {
-		r, err = s.createRun(ctx, tx, r)
+		r, err = s.createRun(ctx, tx, r, with)
 		return err
 	})
 	return r, err
 }
 
-func (s *Store) createRun(ctx context.Context, tx *sql.Tx, r kernelwright.Run) (kernelwright.Run, error) {
+func (s *Store) createRun(ctx context.Context, tx *sql.Tx, r kernelwright.Run, with []With) (kernelwright.Run, error) {
 	if r.CreatedMS == 0 {
 		r.CreatedMS = s.nowMS()
 	}
@@ -41,6 +76,11 @@ func (s *Store) createRun(ctx context.Context, tx *sql.Tx, r kernelwright.Run) (
 		r.MaxRounds, r.Settings, r.Status, r.Stop, r.Reason, r.Hint, detail, r.CreatedMS, r.StartedMS, r.FinishedMS).Scan(&r.ID)
 	if err != nil {
 		return r, fmt.Errorf("record a run: %w", err)
+	}
+	for _, w := range with {
+		if err := w(ctx, s, tx, r.ID); err != nil {
+			return r, err
+		}
 	}
 	return r, s.pin(ctx, tx, r.ID)
 }

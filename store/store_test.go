@@ -517,17 +517,20 @@ func TestQueue(t *testing.T) {
 	if again := claim(Self()); again.RunID != a.RunID || again.Attempts != 2 {
 		t.Errorf("%+v", again)
 	} else {
-		ok(t, s.Retry(ctx, again, 9000))
+		ok(t, s.Retry(ctx, again, 4*time.Second))
 	}
 	ok(t, s.Return(ctx, b))
 	if again := claim(Self()); again.RunID != b.RunID || again.Attempts != 1 {
 		t.Errorf("returned: %+v", again)
 	}
-	if cancelled := must(s.Cancel(ctx, ids[2]))(t); !cancelled {
-		t.Error("a waiting job was not cancelled")
+	if waited := must(s.Supersede(ctx, ids[2], "changed"))(t); !waited {
+		t.Error("a waiting job was not taken off")
 	}
-	if cancelled := must(s.Cancel(ctx, ids[0]))(t); cancelled {
-		t.Error("a claimed job was cancelled")
+	if r := must(s.Run(ctx, ids[2]))(t); r.Status != kw.RunFailed || r.Reason != "changed" || r.FinishedMS != 5000 {
+		t.Errorf("%+v", r)
+	}
+	if waited := must(s.Supersede(ctx, ids[0], "changed"))(t); waited {
+		t.Error("a claimed job was taken off")
 	}
 	if _, found, err := s.Claim(ctx, Self()); found || err != nil {
 		t.Errorf("before its time: %v %v", found, err)
@@ -548,6 +551,91 @@ func TestQueue(t *testing.T) {
 	}
 	if r := must(s.Run(ctx, last.RunID))(t); r.Status != kw.RunDone {
 		t.Errorf("%+v", r)
+	}
+}
+
+// A run that comes to nothing again and again lets others go first; one death
+// it is forgiven, and a recorded round makes good for all.
+func TestAFruitlessRunWaitsBehindOthers(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	first := must(s.Enqueue(ctx, kw.Run{Task: "f", DeviceKey: "d"}, 0))(t).ID
+	second := must(s.Enqueue(ctx, kw.Run{Task: "g", DeviceKey: "d"}, 0))(t).ID
+	die := func(want int64, attempts int) Job {
+		t.Helper()
+		j, found, err := s.Claim(ctx, "dead")
+		if err != nil || !found || j.RunID != want || j.Attempts != attempts {
+			t.Fatalf("%+v %v %v, want run %d", j, found, err, want)
+		}
+		must(s.Recover(ctx, Alive))(t)
+		return j
+	}
+	die(first, 1)
+	die(first, 2)
+	die(second, 1)
+	j := die(second, 2)
+	die(first, 3)
+	ok(t, s.AppendRound(ctx, round(second, 0, kw.Correct, 1)))
+	if n := must(s.Attempts(ctx, j))(t); n != 0 {
+		t.Errorf("%d attempts after a round", n)
+	}
+	die(second, 1)
+	die(second, 2)
+	die(second, 3)
+}
+
+// The clock may be set while a run waits for another attempt: by a day back it
+// is due at once, by a day forward too, and neither changes the order.
+func TestTheQueueOutlivesAClockThatIsSet(t *testing.T) {
+	for _, jump := range []time.Duration{-24 * time.Hour, 24 * time.Hour, -time.Minute} {
+		s, ctx := openTest(t), t.Context()
+		now := time.UnixMilli(1_790_000_000_000)
+		s.now = func() time.Time { return now }
+		first := must(s.Enqueue(ctx, kw.Run{Task: "f"}, 0))(t).ID
+		j, _, err := s.Claim(ctx, Self())
+		ok(t, err)
+		ok(t, s.Retry(ctx, j, 10*time.Second))
+		if _, found, err := s.Claim(ctx, Self()); found || err != nil {
+			t.Errorf("claimed before its pause was over: %v", err)
+		}
+		now = now.Add(jump)
+		second := must(s.Enqueue(ctx, kw.Run{Task: "g"}, 0))(t).ID
+		for _, want := range []int64{first, second} {
+			if j, found, err := s.Claim(ctx, Self()); !found || err != nil || j.RunID != want {
+				t.Errorf("after %v: %+v %v %v, want run %d", jump, j, found, err, want)
+			}
+		}
+	}
+}
+
+// A run, the text that it is about and the file that it is for are recorded
+// together or not at all.
+func TestARunIsRecordedWithWhatItNeeds(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	r := must(s.Enqueue(ctx, kw.Run{Task: "f"}, 0, WithReference("text"), WithFile(File{Path: "/a", Hash: "h"}), WithOwed("/a")))(t)
+	if text, found, err := s.Reference(ctx, r.ID); text != "text" || !found || err != nil {
+		t.Errorf("%q %v %v", text, found, err)
+	}
+	if f, found, err := s.File(ctx, "/a"); f.RunID != r.ID || !found || err != nil {
+		t.Errorf("%+v %v %v", f, found, err)
+	}
+	if id := must(s.Owed(ctx, "/a"))(t); id != r.ID {
+		t.Errorf("owed: %d", id)
+	}
+	ok(t, s.Settle(ctx, "/a"))
+	if id := must(s.Owed(ctx, "/a"))(t); id != 0 {
+		t.Errorf("still owed: %d", id)
+	}
+	torn := errors.New("the process died here")
+	_, err := s.Enqueue(ctx, kw.Run{Task: "g"}, 0, WithReference("other"), WithFile(File{Path: "/b", Hash: "i"}),
+		func(context.Context, *Store, *sql.Tx, int64) error { return torn })
+	if !errors.Is(err, torn) {
+		t.Fatal(err)
+	}
+	if _, found, err := s.File(ctx, "/b"); found || err != nil {
+		t.Errorf("the file of a run that is not there: %v", err)
+	}
+	if waiting, _, err := s.QueueLength(ctx); waiting != 1 || err != nil {
+		t.Errorf("%d wait, %v", waiting, err)
 	}
 }
 

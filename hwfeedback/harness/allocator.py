@@ -55,7 +55,7 @@ def _built(folder: pathlib.Path) -> str:
         os.close(handle)
         subprocess.run(
             [toolchain.compiler(), *FLAGS, "-o", made, str(SOURCE)],
-            env=toolchain.trusted_environment(),
+            env={**toolchain.trusted_environment(), "TMPDIR": str(folder)},
             capture_output=True,
             timeout=120,
             check=True,

@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import sandbox
 import toolchain
 
 SOURCE = Path(__file__).with_name("ceilings.cpp")
@@ -96,6 +97,8 @@ def build(cache_dir: str, compiler: str = "g++") -> Path:
             capture_output=True,
             text=True,
             timeout=BUILD_S,
+            env={**os.environ, "TMPDIR": str(folder)},  # what it leaves when killed is found there
+            preexec_fn=sandbox.die_with_parent,
         )
         if done.returncode != 0:
             raise CeilingsFailed(f"{compiler} failed: {done.stderr[-2000:]}")
@@ -112,6 +115,7 @@ def _forked(library: Path, threads: int, llc: int) -> dict[str, float]:
     pid = os.fork()
     if pid == 0:
         try:
+            sandbox.die_with_parent()
             os.close(read)
             signal.alarm(int(MEASURE_S))
             os.write(write, json.dumps(_measure(library, threads, llc)).encode())

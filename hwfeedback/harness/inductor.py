@@ -20,6 +20,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
+import sandbox
 import toolchain
 
 RECORD = "record.json"
@@ -51,6 +52,7 @@ def warm(cache_dir: str) -> str:
             check=True,
             capture_output=True,
             timeout=WARM_TIMEOUT,
+            preexec_fn=sandbox.die_with_parent,
         )
         shutil.rmtree(scratch, ignore_errors=True)
         _readable(work)
