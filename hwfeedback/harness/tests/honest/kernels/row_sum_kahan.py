@@ -12,7 +12,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(64, 4096)]
+    return [torch.randn(32, 2000)]
 
 
 def get_init_inputs():
