@@ -36,7 +36,7 @@ func check(c Config, origins Origins) error {
 	fail := func(key, text, hint string) {
 		if found == nil {
 			where := origins[key].Where
-			found = &Error{Where: where, Text: key + " " + text, Hint: hint}
+			found = &Error{Where: where, Text: shown(key + " " + text), Hint: hint}
 		}
 	}
 	oneOf := func(key, value string, words []string) {

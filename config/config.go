@@ -207,7 +207,7 @@ func Read(s Source) (Config, Origins, error) {
 		}
 		where := s.FlagNames[k]
 		if err := Set(&c, k, text); err != nil {
-			return Config{}, nil, &Error{Where: where, Text: err.Error()}
+			return Config{}, nil, &Error{Where: where, Text: shown(err.Error())}
 		}
 		origins[k] = Origin{Kind: "flag", Where: where}
 	}
@@ -344,7 +344,7 @@ func decodeError(path string, err error) error {
 	}
 }
 
-// shown makes a sentence of the parser's words, which repeat the file's bytes.
+// shown makes a sentence of words that repeat what a file or a variable holds.
 func shown(text string) string {
 	const most = 300 // characters
 	var b strings.Builder
@@ -368,7 +368,7 @@ func unknown(path, key string, lines map[string]int) error {
 	if n := lines[key]; n > 0 {
 		where = fmt.Sprintf("%s:%d", path, n)
 	}
-	e := &Error{Where: where, Text: fmt.Sprintf("unknown key %q", key), Hint: "see `kernelwright config show` for every key"}
+	e := &Error{Where: where, Text: shown(fmt.Sprintf("unknown key %q", key)), Hint: "see `kernelwright config show` for every key"}
 	if near := Nearest(key); near != "" {
 		e.Hint = fmt.Sprintf("did you mean %q?", near)
 	}
@@ -391,7 +391,7 @@ func readEnv(c *Config, origins Origins, env []string) error {
 			continue
 		}
 		if err := Set(c, k, value); err != nil {
-			return &Error{Where: name, Text: err.Error()}
+			return &Error{Where: name, Text: shown(err.Error())}
 		}
 		origins[k] = Origin{Kind: "environment", Where: name}
 	}

@@ -21,6 +21,11 @@ func FuzzVerdict(f *testing.F) {
 		if json.Unmarshal(b, &v) != nil {
 			return
 		}
+		// As the evaluator leaves it: by its hash the JSON says which file it is for.
+		v.ExportedSHA256 = ""
+		if v.Exported != "" {
+			v.ExportedSHA256 = kw.HashText(v.Exported)
+		}
 		run := newRun(t, s)
 		r := round(run.ID, 0, kw.Correct, 1)
 		r.Verdict = v

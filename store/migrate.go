@@ -65,6 +65,9 @@ func migrateOne(ctx context.Context, db *sql.DB, path string, steps []string) (d
 	if err := tx.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&version); err != nil {
 		return false, err
 	}
+	if version < 0 {
+		return false, &DamagedError{Path: path, Err: fmt.Errorf("its schema version is %d", version)}
+	}
 	if version > len(steps) {
 		return false, &NewerError{Path: path, Version: version, Know: len(steps)}
 	}
