@@ -81,6 +81,7 @@ _F_SEAL_FUTURE_WRITE = 0x0010  # linux/fcntl.h; the fcntl module of Python 3.11 
 AWAKE_NS = 50_000_000
 REGION_NS = 100_000
 PAUSE_S = 10e-6
+COMPUTES = 0.2  # of a window's time: a thread that uses less of it waits for its turn to do nothing
 WAKE_NS = 600_000  # a woken thread may wait for so long beside the one that woke it
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -415,9 +416,9 @@ def tree(pid: int) -> list[int]:
     return found
 
 
-def usage(pids: Iterable[int]) -> Usage:
-    """Sums over all threads that exist now. Zero for a process that is gone."""
-    total = Usage()
+def usage(pids: Iterable[int]) -> dict[int, Usage]:
+    """Returns what each thread that exists now has used. Empty for a process that is gone."""
+    found: dict[int, Usage] = {}
     for pid in pids:
         try:
             threads = os.listdir(f"/proc/{pid}/task")
@@ -429,8 +430,19 @@ def usage(pids: Iterable[int]) -> Usage:
                     run, wait, _ = f.read().split()
             except (OSError, ValueError):
                 continue
-            total.cpu_ns += int(run)
-            total.waiting_ns += int(wait)
+            found[int(thread)] = Usage(int(run), int(wait))
+    return found
+
+
+def used_between(before: dict[int, Usage], after: dict[int, Usage], wall_ns: int) -> Usage:
+    """Sums what threads have used. Only who computed has waited: idle ones wait for nothing."""
+    total = Usage()
+    for thread, now in after.items():
+        then = before.get(thread, Usage())
+        cpu = max(now.cpu_ns - then.cpu_ns, 0)
+        total.cpu_ns += cpu
+        if cpu >= COMPUTES * wall_ns:
+            total.waiting_ns += max(now.waiting_ns - then.waiting_ns, 0)
     return total
 
 
@@ -749,10 +761,11 @@ class Session:
                 start = _now()
                 self._stopped.go_on()
                 answer = self._answer()
-                wall += self._stopped.stop() - start
-                after = usage(self._pids)
-                used.cpu_ns += max(after.cpu_ns - before.cpu_ns, 0)
-                used.waiting_ns += max(after.waiting_ns - before.waiting_ns, 0)
+                took = self._stopped.stop() - start
+                wall += took
+                part = used_between(before, usage(self._pids), took)
+                used.cpu_ns += part.cpu_ns
+                used.waiting_ns += part.waiting_ns
                 steal += steal_ticks() - ticks
                 size = len(group) * slots.out_slot
                 ctypes.memmove(self._private_at + first * slots.out_slot, self._out.at, size)

@@ -48,7 +48,7 @@ def settle(pid: int) -> None:
     before = -1
     while time.monotonic() < end:
         time.sleep(0.05)
-        used = windows.usage([pid]).cpu_ns
+        used = sum(u.cpu_ns for u in windows.usage([pid]).values())
         if used == before:
             return
         before = used
