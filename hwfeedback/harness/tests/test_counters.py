@@ -23,6 +23,7 @@ def test_what_a_process_does_is_counted_and_nothing_before_or_after() -> None:
     try:
         if not counting.read():
             pytest.skip("perf_event_open gives nothing here")
+        settle(pid)
         with counting:
             pass
         assert all(v == 0 for v in counting.read().values())
