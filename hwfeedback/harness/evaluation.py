@@ -675,6 +675,8 @@ class Evaluation:
         with faults("being timed"):
             try:
                 return timing.measure(spawn)
+            except BaselineFailed as e:
+                raise Infrastructure(str(e)) from e
             except CallFailed as e:
                 if e.error.get("type") == "OutputMismatch":
                     message = str(e.error.get("message"))[:300]

@@ -22,7 +22,8 @@ How the referee uses it, per evaluation::
   every call must give a new process and ``kill`` must end it: that no candidate exists while a
   baseline is timed rests on it.
 - A candidate that fails raises ``windows.CallFailed`` or what its channel raises; a baseline that
-  fails is noted and left out, except for eager, whose failure is ``BaselineFailed``.
+  fails when it is measured alone is noted and left out, except for eager. Eager's failure, and
+  that of one that takes turns with a candidate, is ``BaselineFailed``.
 - ``Timed.learned`` goes into the cache and comes back as ``known`` for the same task, device,
   versions, precision.
 
@@ -564,11 +565,12 @@ class Timing:
         self._recalibrated = True
         # Was the machine another one when eager was timed? Time it again: if the cost of windows
         # has changed, its noise now says so.
-        worker = self._spawn_baseline(EAGER)
-        try:
-            self._again(worker)
-        finally:
-            worker.kill()
+        with _of_a_baseline():
+            worker = self._spawn_baseline(EAGER)
+            try:
+                self._again(worker)
+            finally:
+                worker.kill()
         return judge(visits, self._overhead, self._eager_alone)
 
     def _expect(self, session: Session) -> Visits:
@@ -690,12 +692,14 @@ class Timing:
         try:
             for r in range(MAX_ROUNDS):
                 self.log(f"round {r + 1}")
-                before = {n: self._hold(held, n, r) for n in names}
+                with _of_a_baseline():
+                    before = {n: self._hold(held, n, r) for n in names}
                 first, wrong = self._candidate(spawn_candidate, 2 * self.budget.visit_s)
                 if wrong is not None:
                     candidate.blocks.append(first)
                     return self._wrong(candidate, wrong, "interleaved")
-                after = {n: self._visit_again(held[n].session) for n in reversed(names)}
+                with _of_a_baseline():
+                    after = {n: self._visit_again(held[n].session) for n in reversed(names)}
                 candidate.blocks.append(first)
                 for n in names:
                     base[n].blocks.append([*before[n], *after[n]])
@@ -1000,6 +1004,17 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _of_a_baseline() -> Iterator[None]:
+    """What fails here is no candidate's fault."""
+    try:
+        yield
+    except BaselineFailed:
+        raise
+    except Exception as e:
+        raise BaselineFailed(f"a baseline that was timed before failed: {e}") from e
 
 
 @dataclass

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pathlib
 import random
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -190,6 +192,30 @@ def test_a_candidate_that_fails_is_not_a_measurement() -> None:
 def test_eager_that_fails_is_no_candidates_fault() -> None:
     with pytest.raises(timing.BaselineFailed, match="division"):
         time_it({"eager": lambda: lambda args: [1 // 0], "candidate": forked.spinning(0.001)})
+
+
+def test_a_baseline_that_fails_in_its_turn_is_no_candidates_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timing, "WINDOW_NS", 4_000_000)
+
+    def make() -> windows.Forward:
+        def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
+            if broken.exists():
+                raise RuntimeError("out of luck")
+            return [args[0] * 2]
+
+        return forward
+
+    with tempfile.TemporaryDirectory() as folder:
+        broken = pathlib.Path(folder) / "broken"
+
+        def candidate() -> windows.Forward:
+            broken.touch()
+            return lambda args: [args[0] * 2]
+
+        with pytest.raises(timing.BaselineFailed, match="out of luck"):
+            time_it({"eager": make, "candidate": candidate}, "certify")
 
 
 def test_a_baseline_that_fails_is_left_out() -> None:
