@@ -62,7 +62,7 @@ lint-tools: need-go ## installs golangci-lint into .tools, where there is none
 	@command -v golangci-lint >/dev/null || GOBIN=$(TOOLS)/bin go install $(GOLANGCI)
 
 test-go: dev
-	KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test -race -timeout 20m ./...
+	KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test -race -timeout 20m ./...
 
 test-python: dev
 	PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider

@@ -97,7 +97,7 @@ func TestBadReferencesInAWatchedFolder(t *testing.T) {
 	if python == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
 	}
-	r, dir := runner{t: t, python: python, data: t.TempDir()}, t.TempDir()
+	r, dir := runner{t: t, python: python, data: newData(t)}, t.TempDir()
 	bad := badReferences()
 	wanted := map[string]string{}
 	for name, f := range bad {

@@ -44,7 +44,7 @@ func TestScriptsWithPython(t *testing.T) {
 	}
 	// One data folder for all, so that ceilings and baselines are measured once.
 	// Nothing in the scripts depends on what the others did.
-	scripts(t, filepath.Join("testdata", "python"), []string{"KERNELWRIGHT_PYTHON=" + python, "SHARED=" + t.TempDir()})
+	scripts(t, filepath.Join("testdata", "python"), []string{"KERNELWRIGHT_PYTHON=" + python, "SHARED=" + newData(t)})
 }
 
 func scripts(t *testing.T, dir string, env []string) {

@@ -136,7 +136,7 @@ type batch struct {
 
 func newBatch(t *testing.T, python string, seed uint64) *batch {
 	b := &batch{
-		runner: runner{t: t, python: python, data: t.TempDir()}, t: t, dir: t.TempDir(), tmp: t.TempDir(),
+		runner: runner{t: t, python: python, data: newData(t)}, t: t, dir: t.TempDir(), tmp: t.TempDir(),
 		random: rand.New(rand.NewPCG(seed, 0)), want: map[string][]kernelwright.RunStatus{}, shares: map[string]string{},
 		seen: map[int64][]string{}, said: map[string]int{},
 	}

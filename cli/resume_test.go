@@ -46,7 +46,7 @@ func TestAnInterruptedRunIsLikeOneThatWasNot(t *testing.T) {
 	}
 	// Ceilings and baselines are measured once, by a verdict on PyTorch itself,
 	// so that both runs hold their candidates against the same.
-	warm := t.TempDir()
+	warm := newData(t)
 	source, err := os.ReadFile(reference)
 	if err != nil {
 		t.Fatal(err)
@@ -193,6 +193,24 @@ func same(t *testing.T, got, want []kernelwright.Round) {
 			t.Errorf("round %d was recorded before and has changed:\n%.2000s\n%.2000s", i, b, a)
 		}
 	}
+}
+
+// newData gives an empty data folder, but for what torch.compile precompiles
+// once on a machine: a cache named by KERNELWRIGHT_TEST_CACHE that has it saves
+// half a minute.
+func newData(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	kept, err := filepath.Glob(filepath.Join(os.Getenv("KERNELWRIGHT_TEST_CACHE"), "inductor-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range kept {
+		if err := os.CopyFS(filepath.Join(dir, "cache", filepath.Base(folder)), os.DirFS(folder)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 // runner starts the program on a data folder of its own.

@@ -160,6 +160,7 @@ class Client:
     """Requests to one worker, one at a time, with a deadline each."""
 
     def __init__(self, worker: Spawned) -> None:
+        self.waits = False  # whether ``kill`` returns only when the process is gone
         self.worker = worker
         self._blocks: dict[str, Block] = {}
         self._deadline = 0.0
@@ -268,6 +269,8 @@ class Client:
 
     def kill(self) -> None:
         self.worker.kill()
+        if self.waits:
+            self.worker.wait(30)
         for b in self._blocks.values():
             b.close()
         self._blocks.clear()

@@ -191,11 +191,13 @@ def _finish(command: list[str], folder: str, report: str, kind: str) -> dict[str
 
 # What a kernel has no use for: PyTorch's kernels past the dispatcher, where no trace sees them, the
 # interpreter that it runs in, and whatever finds or changes code at run time.
-_PAST_DISPATCH = re.compile(r"_ZNK?2at(6native|3cpu|19compositeexplicit|17compositeimplicit)")
+_PAST_DISPATCH = re.compile(
+    r"_ZNK?2at(6native|3cpu(?!\d+(is|L1|L2)_)|19compositeexplicit|17compositeimplicit)"
+)
 _ELSEWHERE = re.compile(
     r"(dlopen|dlmopen|dlsym|dlvsym|dl_iterate_phdr|mprotect|pkey_mprotect|ptrace|syscall|fork|vfork"
     r"|execv[pe]*|execl[pe]*|posix_spawnp?|system|popen|process_vm_(read|write)v|sigaction|signal"
-    r"|clock_settime|settimeofday|_?exit|_Exit)(@.*)?"
+    r"|clock_settime|settimeofday|timer_create)(@.*)?"
 )
 _PYTHON = re.compile(r"_?Py[A-Z_]\w*(@.*)?")
 MAX_REACHES = 10

@@ -27,10 +27,7 @@ def standalone(source: str, loader: str | None = None) -> str:
     ]
     if not imports:
         return source
-    if loader is None:
-        path = os.path.join(os.path.dirname(os.path.realpath(__file__)), "kernelwright.py")
-        with open(path, encoding="utf-8") as f:
-            loader = f.read()
+    loader = _loader() if loader is None else loader
     lines = [line.encode() for line in source.split("\n")]
     for node in sorted(imports, key=lambda n: (n.lineno, n.col_offset), reverse=True):
         before = lines[node.lineno - 1][: node.col_offset]
@@ -45,16 +42,19 @@ def original(source: str) -> str:
     """Returns what a standalone file was made from, but for its imports' form; other texts as they
     are.
     """
-    lines = source.replace("\r\n", "\n").split("\n")
-    try:
-        first, last = lines.index(f"def {LOADER}():"), lines.index(f"{LOADER} = {LOADER}()")
-    except ValueError:
+    before, loader, after = source.replace("\r\n", "\n").partition(_function(_loader()) + "\n")
+    if not loader:
         return source
-    kept = lines[: first - 1] + lines[last + 2 :]  # blank lines were put around it
-    name = re.compile(rf"(\w+) = {LOADER}\.(\w+)(?=;|$)")
-    whole = re.compile(rf"(\w+) = {LOADER}(?=;|$)")
-    kept = [name.sub(r"from kernelwright import \2 as \1", line) for line in kept]
-    return "\n".join(whole.sub(r"import kernelwright as \1", line) for line in kept)
+    name = re.compile(rf"\b(\w+) = {LOADER}\.(\w+)(?=;|$)")
+    whole = re.compile(rf"\b(\w+) = {LOADER}(?=;|$)")
+    kept = [name.sub(r"from kernelwright import \2 as \1", line) for line in after.split("\n")]
+    return before + "\n".join(whole.sub(r"import kernelwright as \1", line) for line in kept)
+
+
+def _loader() -> str:
+    path = os.path.join(os.path.dirname(os.path.realpath(__file__)), "kernelwright.py")
+    with open(path, encoding="utf-8") as f:
+        return f.read()
 
 
 def _ours(node: ast.Import | ast.ImportFrom) -> bool:

@@ -245,7 +245,10 @@ def _inspect(
             "it is put back after each run."
         )
     if seen["writes_inputs"]:
-        notes.append("The reference writes into its inputs.")
+        raise Invalid(
+            "the reference writes into its inputs",
+            "have forward work on a copy: inputs are shared, and read-only while a call is timed",
+        )
 
     wide_results = reference.forward(tree, inputs, ["wide", "eager"], sources=True)
     found = {r["mode"]: r for r in wide_results}

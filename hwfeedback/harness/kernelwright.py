@@ -223,7 +223,9 @@ def _wrap(
         f"    except (AttributeError, ArgumentError, TypeError) as e:\n"
         f"        blame(({listed}), e)\n"
     )
-    exec(code, space)  # made of numbers and of names that matched \w+
+    # Made of numbers and of names that matched \w+. By its file's name a call is known to be native
+    # code's, wherever the function is kept and whoever loaded it.
+    exec(compile(code, "<kernelwright native>", "exec"), space)
     wrapper = space["wrapper"]
     wrapper.__name__ = wrapper.__qualname__ = name
     return wrapper

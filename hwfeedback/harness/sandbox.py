@@ -157,6 +157,9 @@ _DENIED: dict[str, tuple[int, int]] = {  # name -> (x86_64, aarch64)
     "migrate_pages": (256, 238),
     "memfd_secret": (447, 447),
     "mknodat": (259, 33),
+    # Signals that the kernel sends by itself would let a stopped process go on.
+    "timer_create": (222, 107),
+    "mq_notify": (244, 184),
     "socket": (41, 198),
     "bind": (49, 200),
     "listen": (50, 201),
@@ -177,7 +180,8 @@ _DENIED_X86: dict[str, int] = {
 _EXECUTE: dict[str, tuple[int, int]] = {"execve": (59, 221), "execveat": (322, 281)}
 _FORK_X86: dict[str, int] = {"fork": 57, "vfork": 58}
 _CLONE, _CLONE3, _SOCKETPAIR = (56, 220), (435, 435), (53, 199)
-_PRCTL, _IOCTL = (157, 167), (16, 29)
+_PRCTL, _IOCTL, _FCNTL = (157, 167), (16, 29), (72, 25)
+_F_SETSIG = 10
 _PIVOT_ROOT = (155, 41)
 _MOUNT_SETATTR = 442
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
@@ -680,6 +684,11 @@ def _filter(profile: Profile, column: int, arch: int) -> bytes:
     low_argument(1)
     op(jeq, _TIOCSTI, 1, 0)
     op(jeq, _TIOCLINUX, 0, 1)
+    op(ret, deny)
+    op(ret, allow)
+    unless_number(_FCNTL[column], 4)
+    low_argument(1)
+    op(jeq, _F_SETSIG, 0, 1)
     op(ret, deny)
     op(ret, allow)
     denied = [pair[column] for pair in _DENIED.values()]

@@ -14,7 +14,7 @@ How the referee uses it, per evaluation::
   the eager baseline made of the same contents, in float32 or whatever the reference computes in.
   The tensors are views that die with the next window.
 - ``varied`` are inputs that the candidate was verified on; ``check_varied(i, outputs)`` is asked of
-  the i-th of them. ``dense`` says that the reference's outputs are contiguous.
+  the i-th of them.
 - ``spawn_baseline(name)`` and ``spawn_candidate()`` return a ``TimedWorker``: loaded, initialised,
   with the weights of this evaluation. Its ``window`` request carries ``mode``, the name of the
   baseline. Timing calls ``kill`` on every worker that it was given, once. At ``quick`` the referee
@@ -95,6 +95,7 @@ ALONE_NS = 5_000
 HIDDEN_NS = 20_000  # by so much processes differ in what it costs to wake one for a single call
 HIDES = 0.5  # a worker whose clock shows less than this share of what passed hides work
 HIDES_NS = 50_000
+VARIED_WINDOWS = 4  # of a visit
 MORE_CORES = 1.5  # times its threads: who uses more of them was not timed like the baselines
 SOLO = 0.03
 ROUNDS = 6
@@ -420,7 +421,6 @@ class Timing:
         budget: Budget | None = None,
         varied: Sequence[Sequence[torch.Tensor]] = (),
         check_varied: CheckVaried | None = None,
-        dense: bool = False,
     ) -> None:
         """``contents`` of a former Timing of the same task save drawing again.
 
@@ -438,7 +438,6 @@ class Timing:
         self.measured: set[str] = set()  # those measured in this evaluation
         self._check = check
         self._check_varied = check_varied
-        self._dense = dense
         self._spawn_baseline = spawn_baseline
         if contents is None:
             contents = Contents(Slots.of(draw(0), outputs), draw, varied)
@@ -717,6 +716,9 @@ class Timing:
                 h.worker.kill()
         speedups: dict[str, dict[str, Any]] = {}
         off = self._overhead.unresolved([s.event for s in candidate.kind("fresh")])
+        for visits in base.values():
+            loud = [s.disturbed for s in visits.kind("fresh")]
+            judged.doubtful = judged.doubtful or 2 * sum(loud) > len(loud)
         for n in names:
             interval = stats.paired_speedup(rounds[n], self.seed)
             low = min(interval.low, stats.paired_speedup(most[n], self.seed).low / off)
@@ -809,7 +811,6 @@ class Timing:
             evict=self._evict,
             mode=mode,
             cold=self._cold,
-            dense=self._dense and not mode,
             timeout_s=timeout,
         )
 
@@ -852,7 +853,9 @@ class Timing:
         A window of some calls has as many others, so that nobody can tell it by its first call.
         """
         n = self._plan.fresh
-        own = n if n < 4 else n // 2
+        # Some windows at least, so that they are spread over a visit.
+        some = max(math.ceil(len(self.contents.varied) / VARIED_WINDOWS), 1)
+        own = min(n if n < 4 else n // 2, some)
         left = list(self.contents.varied)
         self._random.shuffle(left)
         if self.level == "certify":
@@ -876,20 +879,24 @@ class Timing:
         pool = self.contents
         samples: list[Sample] = []
         fresh = calls = extra = 0
-        end = time.perf_counter() + seconds
+        now = time.perf_counter()
+        end = now + seconds
         hard = end + 2 * seconds
         varied = self._varied() if checked else []
-        first = list(PATTERN)
-        for _ in varied:
-            first.insert(self._random.randint(1, MIN_FRESH + 1), "varied")
-        kinds = itertools.chain(first, itertools.cycle(PATTERN))
+        # One of them comes when the visit is over, the others when nobody knows.
+        due = sorted(now + seconds * self._random.random() for _ in varied[1:])
+        kinds = itertools.cycle(PATTERN)
         over = False
         while True:
             now = time.perf_counter()
             over = over or (now > end and fresh >= MIN_FRESH and (calls >= owed or now > hard))
             if over and not varied:
                 break
-            kind = "varied" if over else next(kinds)
+            if over or (due and now > due[0]):
+                kind = "varied"
+                del due[:1]
+            else:
+                kind = next(kinds)
             n = self._plan.calls(kind)
             rows: Sequence[int]
             if kind == "repeat":

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dispatch import uncompiled
 
 RUNS = 2  # the first one warms up
+NATIVE_FILE = "<kernelwright native>"  # of kernelwright.py's wrappers
 MAX_OPERATORS = 40
 # PyTorch's own libraries of operators.
 LIBRARIES = ("aten", "prims", "prim", "mkldnn", "mkldnn_prepacked", "mkl", "quantized")
@@ -98,7 +99,11 @@ class _Functions:
         if event in ("c_call", "c_return", "c_exception"):
             name = self._built_in.get(id(argument))
         else:
-            name = self._python.get(id(frame.f_code))
+            native = frame.f_code.co_filename == NATIVE_FILE
+            if native:
+                name = frame.f_globals["wrapper"].__name__
+            else:
+                name = self._python.get(id(frame.f_code))
         if name is None:
             return
         if event in ("c_call", "call"):

@@ -81,6 +81,8 @@ _F_SEAL_FUTURE_WRITE = 0x0010  # linux/fcntl.h; the fcntl module of Python 3.11 
 AWAKE_NS = 50_000_000
 REGION_NS = 100_000
 PAUSE_S = 10e-6
+STOP_NS = 2_000_000_000  # by then every thread of a process has stopped
+RAN_ON = "RanOn"  # the type of the error of a worker that runs while it is stopped
 COMPUTES = 0.2  # of a window's time: a thread that uses less of it waits for its turn to do nothing
 WAKE_NS = 600_000  # a woken thread may wait for so long beside the one that woke it
 
@@ -234,17 +236,17 @@ def _warmed(outputs: Layout) -> None:
 def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) -> None:
     """Answers one ``window`` request: a session of windows, until the referee sends ``end``.
 
-    ``msg`` has inputs, in_slot, outputs, out_slot, slots, cold and dense; ``fds`` are the blocks
-    for outputs and for inputs. ``forward`` takes and returns flat lists of tensors. With ``dense``
-    an output that is not contiguous is made so within the call's time. A call that raises is
-    reported and the session goes on. Raises what the channel raises when the referee is gone.
+    ``msg`` has inputs, in_slot, outputs, out_slot, slots and cold; ``fds`` are the blocks for
+    outputs and for inputs. ``forward`` takes and returns flat lists of tensors. An output that is
+    not contiguous is made so within the call's time. A call that raises is reported and the session
+    goes on. Raises what the channel raises when the referee is gone.
     """
     inputs: _Inputs | None = None
     block: mmap.mmap | None = None
     try:
         rows = int(msg["slots"])
         out_slot = int(msg["out_slot"])
-        cold, dense = bool(msg.get("cold")), bool(msg.get("dense"))
+        cold = bool(msg.get("cold"))
         inputs = _Inputs(fds[1], msg["inputs"], int(msg["in_slot"]), rows)
         ready = _Ready(channel)
         block = mmap.mmap(fds[0], rows * out_slot, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
@@ -274,7 +276,7 @@ def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) 
                     if request.get("identity"):
                         identity = identity or _identity(msg["outputs"])
                     called = identity if request.get("identity") and identity else forward
-                    events = _calls(inputs.rows[: int(request["n"])], views, called, dense)
+                    events = _calls(inputs.rows[: int(request["n"])], views, called)
                     reply = {"ok": True, "event": events}
                     awake = bool(request["more"])
                 else:
@@ -361,7 +363,6 @@ def _calls(
     rows: Sequence[Sequence[torch.Tensor]],
     views: list[list[torch.Tensor]],
     forward: Forward,
-    dense: bool = False,
     now: Callable[[], int] = _now,
 ) -> list[int]:
     events: list[int] = []
@@ -373,7 +374,7 @@ def _calls(
                 given = list(row)
                 t0 = now()
                 outputs = forward(given)
-                if dense and not all(t.is_contiguous() for t in outputs):
+                if not all(t.is_contiguous() for t in outputs):
                     outputs = [t.contiguous() for t in outputs]
                 t1 = now()
                 _store(outputs, view)
@@ -434,16 +435,26 @@ def usage(pids: Iterable[int]) -> dict[int, Usage]:
     return found
 
 
-def used_between(before: dict[int, Usage], after: dict[int, Usage], wall_ns: int) -> Usage:
-    """Sums what threads have used. Only who computed has waited: idle ones wait for nothing."""
-    total = Usage()
+def waited(before: dict[int, Usage], after: dict[int, Usage], wall_ns: int) -> int:
+    """Returns how long threads that computed were kept waiting: idle ones wait for nothing."""
+    total = 0
     for thread, now in after.items():
         then = before.get(thread, Usage())
-        cpu = max(now.cpu_ns - then.cpu_ns, 0)
-        total.cpu_ns += cpu
-        if cpu >= COMPUTES * wall_ns:
-            total.waiting_ns += max(now.waiting_ns - then.waiting_ns, 0)
+        if now.cpu_ns - then.cpu_ns >= COMPUTES * wall_ns:
+            total += max(now.waiting_ns - then.waiting_ns, 0)
     return total
+
+
+def _processor_time(pid: int) -> int:
+    """Returns what a process has used, nanoseconds, those of its threads included that have ended.
+
+    By its processor clock (time(7), CPUCLOCK_SCHED of linux/posix-timers.h). 0 for one that is
+    gone.
+    """
+    try:
+        return time.clock_gettime_ns((~pid << 3) | 2)
+    except OSError:
+        return 0
 
 
 def steal_ticks() -> int:
@@ -640,12 +651,22 @@ class Stopped:
         self.pid = pid
 
     def stop(self) -> int:
-        """Returns when no thread of it ran any more. Does nothing for one that is gone."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGSTOP)
-        while not self._stands():
-            time.sleep(PAUSE_S)  # a thread may need this core to be stopped on
-        return _now()
+        """Returns when no thread of it ran any more. Does nothing for one that is gone.
+
+        Raises CallFailed for one that does not let itself be stopped.
+        """
+        end = _now() + STOP_NS
+        while True:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGSTOP)
+            for _ in range(100):
+                if self._stands():
+                    return _now()
+                time.sleep(PAUSE_S)  # a thread may need this core to be stopped on
+            if _now() > end:
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
+                raise _ran_on("it does not let itself be stopped")
 
     def _stands(self) -> bool:
         folder = f"/proc/{self.pid}/task"
@@ -662,9 +683,18 @@ class Stopped:
             return not os.path.exists(folder)  # a thread has just ended: look again
         return True
 
+    def check(self) -> None:
+        """Raises CallFailed where it has not stayed stopped: who was woken stays awake."""
+        if not self._stands():
+            raise _ran_on("its threads run")
+
     def go_on(self) -> None:
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
+
+
+def _ran_on(how: str) -> CallFailed:
+    return CallFailed({"type": RAN_ON, "message": f"while the clock stands still {how}"})
 
 
 class Session:
@@ -679,13 +709,11 @@ class Session:
         evict: Callable[[], None] | None = None,
         mode: str = "",
         cold: bool = False,
-        dense: bool = False,
         timeout_s: float = 60.0,
     ) -> None:
         """``capacity`` is the largest K. Raises CallFailed, or what the channel raises.
 
-        ``cold``: whether the memory of outputs is left as the emptied caches leave it. ``dense``:
-        whether outputs are to be contiguous, as the reference's are.
+        ``cold``: whether the memory of outputs is left as the emptied caches leave it.
         """
         self.worker = worker
         self.contents = contents
@@ -711,7 +739,6 @@ class Session:
                     "slots": capacity,
                     "mode": mode,
                     "cold": cold,
-                    "dense": dense,
                 },
                 [self._out.fd, self._in.fd],
             )
@@ -756,6 +783,8 @@ class Session:
                 if not PAST_CACHES and self._evict is not None:
                     self._evict()
                 before, ticks = usage(self._pids), steal_ticks()
+                self._stopped.check()
+                spent = _processor_time(self.worker.pid)
                 call = {"op": "calls", "n": len(group), "identity": identity}
                 self.worker.channel.send(call | {"more": first + len(group) < n})
                 start = _now()
@@ -763,12 +792,13 @@ class Session:
                 answer = self._answer()
                 took = self._stopped.stop() - start
                 wall += took
-                part = used_between(before, usage(self._pids), took)
-                used.cpu_ns += part.cpu_ns
-                used.waiting_ns += part.waiting_ns
+                after = usage(self._pids)
+                used.cpu_ns += max(_processor_time(self.worker.pid) - spent, 0)
+                used.waiting_ns += waited(before, after, took)
                 steal += steal_ticks() - ticks
                 size = len(group) * slots.out_slot
                 ctypes.memmove(self._private_at + first * slots.out_slot, self._out.at, size)
+                self._stopped.check()
                 events.extend(_durations(answer.get("event"), len(group)))
                 first += len(group)
         except BaseException:
@@ -788,10 +818,13 @@ class Session:
 
     def count(self, rows: range) -> dict[str, float]:
         """Runs a window under the counters and returns what a call of it does, by name."""
-        with Counters(tree(self.worker.pid)) as counting:
-            self.run("repeat", rows)
-        found = counting.read()
-        counting.close()
+        counting = Counters(tree(self.worker.pid))
+        try:
+            with counting:
+                self.run("repeat", rows)
+            found = counting.read()
+        finally:
+            counting.close()
         return {name: value / len(rows) for name, value in found.items()}
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ class Candidate:
         self.model: Any = None
         self.custom: dict[str, Any] = {}
         self.window_tree: Any = None
-        self.order: list[int] = []
+        self.output_tree: Any = None
 
     def load(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Imports the candidate, with what the builder made of its C++ in place of building."""
@@ -159,13 +159,13 @@ class Candidate:
         return {}
 
     def timed(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Says in which containers the tensors of timed calls go."""
+        """Says in which containers the tensors of timed calls go, and come."""
         self.window_tree = msg["tree"]
-        self.order = [int(i) for i in msg.get("order") or []]
+        self.output_tree = msg["output_tree"]
         return {}
 
     def window(self, msg: dict[str, Any], fds: list[int]) -> None:
-        tree = self.window_tree
+        tree, wanted = self.window_tree, self.output_tree
         model = self.model
         build = trees.build
         flatten = trees.flatten
@@ -175,7 +175,10 @@ class Candidate:
             out = model(*given) if single else model(*build(tree, given))
             if type(out) is torch.Tensor:
                 return [out]
-            return flatten(out, numbers=True)[1]
+            mine, found = flatten(out, numbers=True)
+            if not trees.same_shape(trees.renumbered(mine), wanted):
+                raise windows.OutputMismatch("forward returns another structure than the task's")
+            return [found[i] for i in trees.ordered_like(mine, wanted)]
 
         windows.serve(self.channel, msg, fds, forward)
         fds.clear()  # serve closed them

@@ -319,13 +319,7 @@ class Reference:
                     found[i] = {**rest, "at": len(out) + len(extra)}
                     extra.append(source["values"])
         aliases = [_alias(t, inputs) for t in out]
-        dense = all(t.is_contiguous() for t in out)
-        entry = {
-            "tree": trees.renumbered(out_tree),
-            "sources": found,
-            "aliases": aliases,
-            "dense": dense,
-        }
+        entry = {"tree": trees.renumbered(out_tree), "sources": found, "aliases": aliases}
         return entry, [*out, *extra]
 
     # Inspection.

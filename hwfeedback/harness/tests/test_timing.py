@@ -145,7 +145,7 @@ def hiding(share: float) -> forked.Make:
     def make() -> windows.Forward:
         honest = windows._now
         start = honest()
-        windows._calls.__defaults__ = (False, lambda: int(start + (honest() - start) * share))
+        windows._calls.__defaults__ = (lambda: int(start + (honest() - start) * share),)
         return forked.spinning(0.005)()
 
     return make
