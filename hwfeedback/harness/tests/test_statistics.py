@@ -134,12 +134,12 @@ def test_identical_code_does_not_win(judge: Judge, name: str) -> None:
 
 def test_a_disturbed_machine_invents_no_win(judge: Judge) -> None:
     task = TASKS["softmax"]
-    calm = [trial(judge, task, same(task)) for _ in range(4)]
+    calm = [trial(judge, task, same(task)) for _ in range(3)]
     with disturbed():
-        loud = [trial(judge, task, same(task)) for _ in range(6)]
+        loud = [trial(judge, task, same(task)) for _ in range(4)]
     assert not [v["speedup"] for v in loud if v["speedup"]["low"] >= WIN]
     middle = sorted(width(v) for v in calm)[1]
-    assert sorted(width(v) for v in loud)[3] > middle, "the interval does not show it"
+    assert sorted(width(v) for v in loud)[2] > middle, "the interval does not show it"
 
 
 @pytest.mark.slow
