@@ -126,7 +126,7 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 		return kernelwright.Verdict{}, err
 	}
 	v.Candidate = hash
-	if keeps(v.Status) {
+	if keeps(v) {
 		e.remember(ctx, cacheVerdict, key, v)
 	}
 	return v, nil
@@ -134,9 +134,11 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 
 // keeps says which verdicts are cached: those that the same machine would
 // reach again. A candidate that ran out of time may have met a busy machine,
-// so it is asked again; one that crashed in its own process did so by itself.
-func keeps(s kernelwright.Status) bool {
-	return s != kernelwright.TimedOut && s != ""
+// and one that somebody killed a machine without memory, so they are asked
+// again; one that crashed otherwise in its own process did so by itself.
+func keeps(v kernelwright.Verdict) bool {
+	killed := v.Status == kernelwright.Crashed && strings.Contains(v.Reason, "SIGKILL")
+	return v.Status != kernelwright.TimedOut && v.Status != "" && !killed
 }
 
 // verdictKey names everything that a verdict depends on. Language is in it

@@ -522,3 +522,21 @@ func TestTheCacheIsTidiedUp(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestWhatAnotherMachineMightJudgeOtherwiseIsNotKept(t *testing.T) {
+	for _, c := range []struct {
+		status kernelwright.Status
+		reason string
+		want   bool
+	}{
+		{kernelwright.Correct, "agrees with float64", true},
+		{kernelwright.Crashed, "the candidate's process died of a segmentation fault (SIGSEGV)", true},
+		{kernelwright.Crashed, "the candidate's process died of SIGKILL, most likely for want of memory", false},
+		{kernelwright.TimedOut, "a forward took over 10 s", false},
+		{"", "", false},
+	} {
+		if got := keeps(kernelwright.Verdict{Status: c.status, Reason: c.reason}); got != c.want {
+			t.Errorf("keeps %q, %q: %v", c.status, c.reason, got)
+		}
+	}
+}
