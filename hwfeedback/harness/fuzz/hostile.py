@@ -8,10 +8,13 @@ see ``_descriptor``.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
+import functools
 import json
 import os
 import socket
+import subprocess
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,6 +54,14 @@ def _descriptor(kind: Any) -> int:
         seals |= fcntl.F_SEAL_WRITE
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     return fd
+
+
+@functools.cache
+def _process() -> int:
+    """Returns a process that does nothing: a session stops the one that it times."""
+    child = subprocess.Popen(["sleep", "infinity"])
+    atexit.register(child.kill)
+    return child.pid
 
 
 class _Answering(protocol.Channel):
@@ -117,7 +128,7 @@ class Hostile:
         ours, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         peer.setblocking(False)
         self.channel = _Answering(ours, peer, script)
-        self.pid = os.getpid()
+        self.pid = _process()
         self.missing: list[str] = []
 
     def kill(self) -> None:

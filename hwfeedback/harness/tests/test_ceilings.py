@@ -57,7 +57,7 @@ def test_a_busy_machine_shows(tmp_path: Path) -> None:
 
 
 def test_a_compiler_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ceilings.CeilingsFailed, match="no compiler"):
+    with pytest.raises(ceilings.CeilingsFailed, match=r"no C\+\+ compiler"):
         ceilings.build(str(tmp_path), compiler="no-such-compiler")
 
 
