@@ -28,9 +28,8 @@ class Invalid(Exception):
     """The file is no task. ``message`` becomes one line: it quotes foreign text."""
 
     def __init__(self, message: str, hint: str, traceback: str = "") -> None:
-        message = " ".join("".join(c if c.isprintable() else " " for c in message).split())
-        super().__init__(message)
         message = sentence(message)
+        super().__init__(message)
         self.message, self.hint, self.traceback = message, hint, traceback
 
     def to_json(self) -> dict[str, Any]:

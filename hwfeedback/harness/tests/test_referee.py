@@ -11,6 +11,7 @@ from judging import Judge
 
 import evaluation
 import referee
+from inspection import Invalid
 
 HEAD = "import torch\nimport torch.nn as nn\n\n\n"
 
@@ -389,3 +390,9 @@ def test_flags(judge: Judge, kind: str) -> None:
     source, flag = FLAGGED[kind]
     t = judge.task(source)
     assert flag in t["flags"] and t["notes"]
+
+
+def test_a_reference_that_writes_into_its_inputs_is_no_task(judge: Judge) -> None:
+    source = task_of("return nn.functional.relu(x, inplace=True)")
+    with pytest.raises(Invalid, match="writes into its inputs"):
+        judge.referee.inspect({"name": "bad", "source": source, "threads": 1}, [])
