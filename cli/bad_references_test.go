@@ -93,6 +93,7 @@ func badReferences() map[string]struct{ content, reason string } {
 // A daemon that meets every bad file in one folder says of each what is wrong,
 // leaves it as it is, stays small, and then does its job.
 func TestBadReferencesInAWatchedFolder(t *testing.T) {
+	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
@@ -245,7 +246,7 @@ func (r runner) daemon(dir string) *watcher {
 	r.t.Helper()
 	w := &watcher{t: r.t, ended: make(chan report.Summary, 100), log: &bytes.Buffer{}}
 	w.cmd = r.command("daemon", "--watch", dir, "--rounds", "1", "--json").Cmd
-	w.cmd.Env = append(w.cmd.Env, "KERNELWRIGHT_EVALUATION_INSPECT_TIMEOUT=20s", "KERNELWRIGHT_EVALUATION_BASELINES=eager")
+	w.cmd.Env = append(w.cmd.Env, "KERNELWRIGHT_EVALUATION_INSPECT_TIMEOUT=10s")
 	w.cmd.Stderr = w.log
 	out, err := w.cmd.StdoutPipe()
 	if err != nil {

@@ -38,6 +38,7 @@ func TestScripts(t *testing.T) { scripts(t, "testdata", nil) }
 
 // TestScriptsWithPython measures: it needs a Python that has PyTorch.
 func TestScriptsWithPython(t *testing.T) {
+	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")

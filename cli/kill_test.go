@@ -31,6 +31,7 @@ import (
 // result, what was recorded stays as it was and is not done again, and nothing
 // is left behind.
 func TestKills(t *testing.T) {
+	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
@@ -214,7 +215,7 @@ func (b *batch) start(flags ...string) *working {
 		flags = []string{"--until-idle", "--rounds", "2"}
 	}
 	c := b.command(append([]string{"daemon", "--watch", b.dir, "--headroom", "1", "--patience", "100", "--wall-time", "24h"}, flags...)...)
-	c.Env = append(c.Env, "TMPDIR="+b.tmp, "KERNELWRIGHT_EVALUATION_BASELINES=eager", "KERNELWRIGHT_DAEMON_ATTEMPTS=20")
+	c.Env = append(c.Env, "TMPDIR="+b.tmp, "KERNELWRIGHT_DAEMON_ATTEMPTS=20")
 	stderr, err := c.StderrPipe()
 	if err == nil {
 		err = c.Start()
@@ -486,7 +487,9 @@ func (b *batch) finish() {
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		if strings.HasPrefix(name, "t") && len(d.Rounds) != 2 && d.Run.Stop != kernelwright.StopJudge {
+		// The same task in other words may have come first, when this run waited for its next attempt.
+		shared := strings.HasPrefix(d.Run.Reason, "the same task as run ")
+		if strings.HasPrefix(name, "t") && len(d.Rounds) != 2 && d.Run.Stop != kernelwright.StopJudge && !shared {
 			b.t.Errorf("%s has %d rounds and stopped by %q", name, len(d.Rounds), d.Run.Stop)
 		}
 	}

@@ -36,6 +36,7 @@ import (
 // (replay), interruptions not being in it; and as far as the hardware had the
 // Judge say the same in both, both went on the same.
 func TestAnInterruptedRunIsLikeOneThatWasNot(t *testing.T) {
+	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
@@ -226,7 +227,9 @@ func (r runner) command(args ...string) command {
 		// However busy the machine is, the round in progress is waited for.
 		"KERNELWRIGHT_DAEMON_GRACE=10m",
 		// Nothing may be left behind, and the folder is copied.
-		"KERNELWRIGHT_EVALUATION_KEEP_WARM=0s")
+		"KERNELWRIGHT_EVALUATION_KEEP_WARM=0s",
+		// The others take minutes to compile and are no matter here.
+		"KERNELWRIGHT_EVALUATION_BASELINES=eager")
 	return command{c}
 }
 

@@ -412,7 +412,10 @@ def _kept(path: str) -> dict[str, Any] | None:
         assert record is not None
         hold(record["build"], {"form": str})
         for name in ("errors", "vectorised", "missed"):
-            hold(record["build"].get(name, []), [{"line": int, "message": str}])
+            said = record["build"].get(name, [])
+            hold(said, [{"line": int, "message": str}])
+            if not all(0 <= d["line"] < 1 << 62 and d["message"].isprintable() for d in said):
+                return None
         hold(record["build"].get("log", ""), str)
     except ValueError:
         return None

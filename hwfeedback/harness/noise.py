@@ -29,6 +29,7 @@ SUM_UNIT = 2.0**-24  # half a unit: what one rounding costs at most
 # A sum in 32 lanes of n/32 additions each errs by about sqrt(n)/32 half units of the sum of
 # magnitudes once n is over a thousand, by less than one below.
 LANES = 32
+MANTISSAS = tuple(1.0 + k / 8.0 for k in range(8))
 POOL = 65_537  # signs; a prime, so that rows of a tensor never meet the same ones
 
 # Results that are one of the arguments, or no rounding at all.
@@ -289,7 +290,7 @@ class Float32Noise(TorchDispatchMode):
                 unit *= max(1.0, (n / 2 if self._coherent else math.sqrt(n)) / LANES)
             amount = sums.mul_(unit)
             if name in ("sum", "mean"):
-                lost = _lost_in_lanes(args, out, name == "mean")
+                lost = _lost_in_lanes(args, out, name == "mean", self._coherent)
                 amount = amount if lost is None else torch.maximum(amount, lost)
             out.add_(self._signs(out).mul_(amount))
             return out
@@ -316,12 +317,13 @@ class Float32Noise(TorchDispatchMode):
         return signs.to(like.dtype, copy=needed == 1).view(like.shape)
 
 
-def _lost_in_lanes(args: Any, out: torch.Tensor, mean: bool) -> torch.Tensor | None:
+def _lost_in_lanes(args: Any, out: torch.Tensor, mean: bool, coherent: bool) -> torch.Tensor | None:
     """Returns how far a float32 product with ones is off a sum or mean, None for what is no sum.
 
     The vendor's products add in a few lanes, or in one, from one end to the other: over many
     elements, small ones are lost beside what has been added up. That is no random walk, so it is
-    measured.
+    measured. Where all are equal it is their mantissa that says how much is lost, and the next draw
+    has another: then the most that is lost over several.
     """
     x = args[0]
     dims = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else None
@@ -329,13 +331,17 @@ def _lost_in_lanes(args: Any, out: torch.Tensor, mean: bool) -> torch.Tensor | N
         return None
     kept = [] if not dims else [d for d in range(x.dim()) if d not in {e % x.dim() for e in dims}]
     n = x.numel() // out.numel()
-    rows = x.permute(*kept, *(d for d in range(x.dim()) if d not in kept)).reshape(-1, n).float()
+    rows = x.permute(*kept, *(d for d in range(x.dim()) if d not in kept)).reshape(-1, n)
     ones = torch.ones(n, dtype=torch.float32)
-    added = [torch.dot(rows[0], ones).reshape(1) if len(rows) == 1 else rows @ ones]
     column = ones.reshape(1, n, 1).expand(len(rows), n, 1)
-    added.append(torch.bmm(rows.unsqueeze(1), column).reshape(-1))
-    exact = rows.sum(-1, dtype=torch.float64)
-    lost = torch.stack([(a.double() - exact).abs_() for a in added]).amax(0)
+    lost = torch.zeros(len(rows), dtype=torch.float64)
+    for factor in MANTISSAS if coherent else (1.0,):
+        moved = (rows * factor).float()
+        added = [torch.dot(moved[0], ones).reshape(1) if len(rows) == 1 else moved @ ones]
+        added.append(torch.bmm(moved.unsqueeze(1), column).reshape(-1))
+        exact = moved.sum(-1, dtype=torch.float64)
+        for a in added:
+            lost = torch.fmax(lost, (a.double() - exact).abs_().div_(factor))
     if mean:
         lost /= n
     lost = torch.where(torch.isfinite(lost), lost, 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import sys
 from typing import Any
 
@@ -25,6 +26,20 @@ UNBUILT = {
     "language": "cpp",
     "missing": [],
 }
+
+
+def new_cache(factory: pytest.TempPathFactory) -> str:
+    """Returns a cache folder that is empty but for what is compiled once on a machine.
+
+    Headers for torch.compile and load_inline cost a minute, unless KERNELWRIGHT_TEST_CACHE names a
+    cache that has them.
+    """
+    folder = factory.mktemp("cache")
+    kept = pathlib.Path(os.environ.get("KERNELWRIGHT_TEST_CACHE") or folder)
+    for made in [*kept.glob("inductor-*"), *kept.glob("header-*")]:
+        if kept != folder:
+            shutil.copytree(made, folder / made.name)
+    return str(folder)
 
 
 class Judge:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from judging import Judge
+from judging import Judge, new_cache
 from test_referee import HEAD, SOFTMAX
 
 import evaluation
@@ -18,7 +18,7 @@ from inspection import Invalid
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    j = Judge(str(tmp_path_factory.mktemp("cache")))
+    j = Judge(new_cache(tmp_path_factory))
     yield j
     j.close()
 

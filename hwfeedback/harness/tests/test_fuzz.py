@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import sys
 
@@ -18,14 +17,14 @@ import driver  # noqa: E402
 import watched  # noqa: E402
 
 SECONDS = 0.7
+SEED = 1  # the same every day: what others find is for `make fuzz`
 
 
 @pytest.mark.parametrize("name", driver.names())
 def test_target(name: str) -> None:
     target = driver.load(name)
     driver.replay(name, target)
-    seed = int.from_bytes(os.urandom(4), "big")
-    assert driver.at_random(name, target, SECONDS, seed) > 0
+    assert driver.at_random(name, target, SECONDS, SEED) > 0
 
 
 def test_every_target_is_watched() -> None:

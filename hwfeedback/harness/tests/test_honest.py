@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from judging import new_cache
 
 import building
 import forkserver
@@ -135,7 +136,7 @@ class Suite:
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
-    s = Suite(str(tmp_path_factory.mktemp("cache")))
+    s = Suite(new_cache(tmp_path_factory))
     yield s
     s.server.close()
     s.process.wait(30)

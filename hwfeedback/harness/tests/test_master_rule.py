@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from judging import new_cache
 
 import forkserver
 import source
@@ -62,7 +63,7 @@ class Bench:
             "task": task,
             "candidate": {"source": candidate, "language": "cpp"},
             "level": level,
-            "threads": os.cpu_count() or 1,
+            "threads": len(os.sched_getaffinity(0)),
             "sandbox": "weak",
             "cache_dir": self.cache,
             "require_custom": False,
@@ -96,7 +97,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     env = {"PATH": folder + ":" + os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8"}
     server, process = forkserver.start(env=env)
     try:
-        yield Bench(server, str(tmp_path_factory.mktemp("cache")), {})
+        yield Bench(server, new_cache(tmp_path_factory), {})
     finally:
         server.close()
         process.wait(30)

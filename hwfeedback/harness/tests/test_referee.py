@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterator
 
 import pytest
-from judging import Judge
+from judging import Judge, new_cache
 
 import evaluation
 import referee
@@ -102,7 +102,7 @@ AFFINE_INIT = """    def __init__(self, n):
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    j = Judge(str(tmp_path_factory.mktemp("cache")))
+    j = Judge(new_cache(tmp_path_factory))
     yield j
     j.close()
 

@@ -85,7 +85,7 @@ def same(task: str) -> str:
 
 def trial(judge: Judge, task: str, candidate: str, level: str = "quick") -> dict[str, Any]:
     """Returns the verdict of one evaluation, baselines of earlier ones being known."""
-    threads = os.cpu_count() or 1
+    threads = len(os.sched_getaffinity(0))
     v = judge.verdict(task, candidate, level, time=True, want_baselines=["eager"], threads=threads)
     assert v["status"] in ("correct", "certified"), v["reason"]
     return v
@@ -109,7 +109,8 @@ def wins(judge: Judge, task: str, candidate: str, trials: int, level: str) -> li
 def disturbed() -> Iterator[None]:
     """Keeps every core busy with somebody else's work."""
     context = multiprocessing.get_context("fork")
-    others = [context.Process(target=_burn, daemon=True) for _ in range(os.cpu_count() or 1)]
+    cores = len(os.sched_getaffinity(0))
+    others = [context.Process(target=_burn, daemon=True) for _ in range(cores)]
     for p in others:
         p.start()
     try:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from judging import new_cache
 from test_referee import AFFINE_INIT, HEAD, SCALED, Judge, eager, model_new
 
 import evaluation
@@ -22,7 +23,7 @@ from verify import Calibration, Verification
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    j = Judge(str(tmp_path_factory.mktemp("cache")))
+    j = Judge(new_cache(tmp_path_factory))
     yield j
     j.server.close()
     j.process.wait(30)

@@ -253,7 +253,7 @@ def test_a_process_that_wakes_itself_is_found() -> None:
         session(make) as (s, contents, _),
         pytest.raises(windows.CallFailed, match="while the clock stands still"),
     ):
-        for _ in range(20):
+        for _ in range(400):
             contents.new_process()
             s.run("fresh", contents.take(8))
 
