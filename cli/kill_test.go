@@ -360,6 +360,9 @@ func (b *batch) vanish(victim string, tree []being) {
 	}
 }
 
+// compilers matches what g++ names the files between its stages.
+var compilers = regexp.MustCompile(`^cc[A-Za-z0-9]{6}\.`)
+
 var toldRound = regexp.MustCompile(` round run=(\d+) .*round=(\d+) `)
 
 // check holds the record against what it was before, and what this start told
@@ -524,7 +527,7 @@ func (b *batch) leftovers(files []string) {
 	}
 	found := filepath.WalkDir(b.data, func(path string, _ os.DirEntry, err error) error {
 		name := filepath.Base(path)
-		if strings.HasPrefix(name, ".new-") || strings.HasPrefix(name, "tmp") || strings.HasPrefix(name, "cc") || len(name) == len("inductor-12345678") && strings.HasPrefix(name, "inductor-") {
+		if strings.HasPrefix(name, ".new-") || strings.HasPrefix(name, "tmp") || compilers.MatchString(name) || len(name) == len("inductor-12345678") && strings.HasPrefix(name, "inductor-") {
 			b.t.Errorf("left in the data folder: %s", path)
 		}
 		if name == "harness" || name == "torchinductor" { // theirs
