@@ -918,6 +918,7 @@ def main() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    os.environ |= sandbox.NO_GPU
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for whoever started us
     parser = argparse.ArgumentParser(description="The fork server: see its source.")
     parser.add_argument("--path", default="", help="of the socket, where descriptor 3 listens")

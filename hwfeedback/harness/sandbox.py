@@ -71,6 +71,10 @@ SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/et
 KERNEL_PATHS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 DEVICES = ("null", "zero", "full", "random", "urandom")
 
+# Parts of torch ask for GPUs when they are imported. On a machine that has one, the answer must not
+# come from CUDA: what is forked from a process that has touched it may not use it any more.
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
@@ -733,6 +737,7 @@ def environment(settings: Settings, home: str, toolchain: Sequence[str] = ()) ->
         "TORCH_EXTENSIONS_DIR": f"{home}/extensions",
         "TORCHINDUCTOR_CACHE_DIR": f"{home}/inductor",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        **NO_GPU,
     }
 
 

@@ -123,3 +123,15 @@ def test_it_ends_with_its_path(start: Start, path: str) -> None:
         assert ask(w, "import time; time.sleep(1.5); r = 1") == 1  # who is there stays
     client.close()
     assert process.wait(20) == 0
+
+
+def test_torch_compile_in_it_leaves_gpus_alone(start: Start, path: str) -> None:
+    """Parts of torch ask for GPUs when they are imported; who was forked after that has none."""
+    server = connect(path, start(60))
+    with server.spawn("reference", {"sandbox": "weak", "preimport": ["compile"]}):
+        pass
+    with server.spawn("reference", {"sandbox": "weak", "preimport": ["compile"]}) as worker:
+        asked = "import sys, torch\nr = ['torch._inductor.compile_fx' in sys.modules]\n"
+        asked += "r += [torch._C._cuda_isInBadFork(), torch.cuda.is_available()]"
+        assert ask(worker, asked) == [True, False, False]
+    server.close()
