@@ -237,15 +237,16 @@ def test_a_layout_that_is_left_to_the_copy_is_paid_for() -> None:
 
 def test_a_process_that_wakes_itself_is_found() -> None:
     def make() -> windows.Forward:
-        # SIGCONT from a timer of the kernel's, which needs no thread that runs. (The sandbox
-        # refuses it; these workers have none.)
+        # SIGCONT from timers of the kernel's, which need no thread that runs. (The sandbox refuses
+        # them; these workers have none.) Each fires once: one that fires again and again dies with
+        # the first SIGSTOP that finds its signal waiting.
         signal.signal(signal.SIGCONT, lambda *_: None)
         libc = ctypes.CDLL(None, use_errno=True)
         event = (ctypes.c_int * 16)(0, 0, int(signal.SIGCONT), 0)
-        timer = ctypes.c_void_p()
-        assert libc.timer_create(1, event, ctypes.byref(timer)) == 0
-        every = (ctypes.c_long * 4)(0, 200_000, 0, 200_000)
-        assert libc.timer_settime(timer, 0, every, None) == 0
+        for i in range(4000):
+            timer, after = ctypes.c_void_p(), divmod(250_000 * (i + 1), 10**9)
+            assert libc.timer_create(1, event, ctypes.byref(timer)) == 0
+            assert libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 0, *after), None) == 0
         threading.Thread(target=forked.busy, args=(60,), daemon=True).start()
         return lambda args: [args[0] * 2]
 

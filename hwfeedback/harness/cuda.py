@@ -1,0 +1,448 @@
+"""The CUDA driver and NVRTC through ctypes: as much of either as measuring needs, and no torch.
+
+Nothing is loaded when this module is imported, so a process that imports it can still fork workers
+that use CUDA. ``Driver()`` loads libcuda and ``Nvrtc()`` the compiler, which needs no GPU. Every
+call is checked: what fails is a CudaError with the driver's own name for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+# Attributes of a device, of CUdevice_attribute in cuda.h.
+ATTRIBUTES = {
+    "max_threads_per_block": 1,
+    "shared_bytes_per_block": 8,
+    "warp_size": 10,
+    "registers_per_block": 12,
+    "clock_khz": 13,
+    "multiprocessors": 16,
+    "integrated": 18,
+    "ecc": 32,
+    "memory_clock_khz": 36,
+    "memory_bus_bits": 37,
+    "l2_bytes": 38,
+    "threads_per_multiprocessor": 39,
+    "major": 75,
+    "minor": 76,
+    "shared_bytes_per_multiprocessor": 81,
+    "registers_per_multiprocessor": 82,
+    "cooperative": 95,
+    "shared_bytes_per_block_opt_in": 97,
+    "virtual_memory": 102,
+    "share_by_descriptor": 103,
+    "blocks_per_multiprocessor": 106,
+    "persisting_l2_bytes": 108,
+}
+
+# Errors after which a context is of no use any more, from the list of CUresult in cuda.h.
+STICKY = frozenset(
+    {
+        "CUDA_ERROR_ECC_UNCORRECTABLE",
+        "CUDA_ERROR_ILLEGAL_ADDRESS",
+        "CUDA_ERROR_LAUNCH_TIMEOUT",
+        "CUDA_ERROR_ASSERT",
+        "CUDA_ERROR_HARDWARE_STACK_ERROR",
+        "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+        "CUDA_ERROR_MISALIGNED_ADDRESS",
+        "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+        "CUDA_ERROR_INVALID_PC",
+        "CUDA_ERROR_LAUNCH_FAILED",
+        "CUDA_ERROR_CONTAINED",
+    }
+)
+
+_EVENT_DEFAULT = 0
+_DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+_PINNED, _ON_DEVICE, _READ_WRITE = 1, 1, 3  # CUmemAllocationType, CUmemLocationType, CUmemAccess
+
+
+class CudaError(Exception):
+    """A call of the driver or of NVRTC failed.
+
+    ``name`` is the driver's, as CUDA_ERROR_OUT_OF_MEMORY; ``log`` what a compiler said.
+    """
+
+    def __init__(self, call: str, name: str, log: str = "") -> None:
+        super().__init__(f"{call}: {name}")
+        self.call, self.name, self.log = call, name, log
+
+    @property
+    def sticky(self) -> bool:
+        """Whether every later call in the same context fails as well."""
+        return self.name in STICKY
+
+
+class _Location(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
+
+
+class _AllocationFlags(ctypes.Structure):
+    _fields_ = (
+        ("compression", ctypes.c_ubyte),
+        ("rdma", ctypes.c_ubyte),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_ubyte * 4),
+    )
+
+
+class _AllocationProp(ctypes.Structure):
+    """CUmemAllocationProp."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location", _Location),
+        ("security", ctypes.c_void_p),
+        ("flags", _AllocationFlags),
+    )
+
+
+class _Access(ctypes.Structure):
+    _fields_ = (("location", _Location), ("flags", ctypes.c_int))
+
+
+class Driver:
+    """libcuda with one device's primary context, which torch in the same process shares.
+
+    Raises CudaError: CUDA_ERROR_NO_DEVICE where the driver shows none, and ``libcuda.so.1`` as the
+    call where there is no driver.
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        try:
+            self._lib = ctypes.CDLL("libcuda.so.1")
+        except OSError as e:
+            raise CudaError("libcuda.so.1", "no NVIDIA driver is installed") from e
+        self._check("cuInit", 0)
+        self._device = ctypes.c_int()
+        self._check("cuDeviceGet", ctypes.byref(self._device), index)
+        self.index = index
+        self._context: ctypes.c_void_p | None = None
+
+    def _check(self, call: str, *args: Any) -> None:
+        code = getattr(self._lib, call)(*args)
+        if code:
+            text = ctypes.c_char_p()
+            self._lib.cuGetErrorName(code, ctypes.byref(text))
+            raise CudaError(call, (text.value or b"").decode() or f"error {code}")
+
+    def name(self) -> str:
+        """Returns the marketing name, as "NVIDIA H100 80GB HBM3"."""
+        text = ctypes.create_string_buffer(256)
+        self._check("cuDeviceGetName", text, len(text), self._device)
+        return text.value.decode(errors="replace")
+
+    def version(self) -> str:
+        """Returns the newest CUDA that the driver knows, as "13.0"."""
+        n = ctypes.c_int()
+        self._check("cuDriverGetVersion", ctypes.byref(n))
+        return f"{n.value // 1000}.{n.value % 1000 // 10}"
+
+    def attributes(self) -> dict[str, int]:
+        """Returns ATTRIBUTES' values, 0 for what this driver does not know, and memory_bytes."""
+        found = {}
+        for name, number in ATTRIBUTES.items():
+            value = ctypes.c_int()
+            code = self._lib.cuDeviceGetAttribute(ctypes.byref(value), number, self._device)
+            found[name] = 0 if code else value.value
+        total = ctypes.c_size_t()
+        self._check("cuDeviceTotalMem_v2", ctypes.byref(total), self._device)
+        return found | {"memory_bytes": total.value}
+
+    def retain(self) -> None:
+        """Makes the device's primary context, or takes it up, and has this thread use it."""
+        context = ctypes.c_void_p()
+        self._check("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
+        self._context = context
+        self._check("cuCtxSetCurrent", context)
+
+    def release(self) -> None:
+        """Lets the primary context go. With its last user goes all that was allocated in it."""
+        if self._context is not None:
+            self._context = None
+            self._check("cuDevicePrimaryCtxRelease_v2", self._device)
+
+    def synchronize(self) -> None:
+        """Waits until all that this process launched has ended."""
+        self._check("cuCtxSynchronize")
+
+    def free_bytes(self) -> int:
+        """Returns how much memory of the device nobody has."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._check("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
+    def allocate(self, size: int) -> int:
+        """Returns the address of ``size`` bytes of device memory."""
+        address = ctypes.c_uint64()
+        self._check("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address.value
+
+    def free(self, address: int) -> None:
+        self._check("cuMemFree_v2", ctypes.c_uint64(address))
+
+    def fill(self, address: int, value: int, size: int) -> None:
+        """Sets ``size`` bytes to the 32-bit ``value`` over and over; both are multiples of 4."""
+        at, count = ctypes.c_uint64(address), ctypes.c_size_t(size // 4)
+        self._check("cuMemsetD32_v2", at, ctypes.c_uint(value), count)
+
+    def to_device(self, address: int, host: int, size: int) -> None:
+        """Copies ``size`` bytes from the host's address ``host``."""
+        source = ctypes.c_void_p(host)
+        self._check("cuMemcpyHtoD_v2", ctypes.c_uint64(address), source, ctypes.c_size_t(size))
+
+    def to_host(self, host: int, address: int, size: int) -> None:
+        target = ctypes.c_void_p(host)
+        self._check("cuMemcpyDtoH_v2", target, ctypes.c_uint64(address), ctypes.c_size_t(size))
+
+    def share(self, size: int) -> tuple[Shared, int]:
+        """Allocates memory that another process can map.
+
+        Returns it with a descriptor to send; the caller closes that.
+        """
+        prop = self._prop()
+        granularity = ctypes.c_size_t()
+        self._check(
+            "cuMemGetAllocationGranularity", ctypes.byref(granularity), ctypes.byref(prop), 0
+        )
+        size = -(-size // granularity.value) * granularity.value
+        handle = ctypes.c_uint64()
+        self._check(
+            "cuMemCreate",
+            ctypes.byref(handle),
+            ctypes.c_size_t(size),
+            ctypes.byref(prop),
+            ctypes.c_uint64(0),
+        )
+        fd = ctypes.c_int(-1)
+        try:
+            self._check(
+                "cuMemExportToShareableHandle",
+                ctypes.byref(fd),
+                handle,
+                _DESCRIPTOR,
+                ctypes.c_uint64(0),
+            )
+            return self._map(handle, size), fd.value
+        except CudaError:
+            if fd.value >= 0:
+                os.close(fd.value)
+            self._check("cuMemRelease", handle)
+            raise
+
+    def take(self, fd: int, size: int) -> Shared:
+        """Maps what another process shares: ``size`` as its ``Shared`` says."""
+        handle = ctypes.c_uint64()
+        self._check(
+            "cuMemImportFromShareableHandle",
+            ctypes.byref(handle),
+            ctypes.c_void_p(fd),
+            _DESCRIPTOR,
+        )
+        return self._map(handle, size)
+
+    def _prop(self) -> _AllocationProp:
+        prop = _AllocationProp(type=_PINNED, handle_types=_DESCRIPTOR)
+        prop.location = _Location(_ON_DEVICE, self.index)
+        return prop
+
+    def _map(self, handle: ctypes.c_uint64, size: int) -> Shared:
+        address, bytes_ = ctypes.c_uint64(), ctypes.c_size_t(size)
+        nothing = ctypes.c_uint64(0)
+        self._check(
+            "cuMemAddressReserve",
+            ctypes.byref(address),
+            bytes_,
+            ctypes.c_size_t(0),
+            nothing,
+            nothing,
+        )
+        self._check("cuMemMap", address, bytes_, ctypes.c_size_t(0), handle, nothing)
+        access = _Access(_Location(_ON_DEVICE, self.index), _READ_WRITE)
+        self._check("cuMemSetAccess", address, bytes_, ctypes.byref(access), ctypes.c_size_t(1))
+        return Shared(self, handle, address.value, size)
+
+    def module(self, image: bytes) -> Module:
+        """Loads a cubin or PTX."""
+        return Module(self, image)
+
+    def event(self) -> Event:
+        return Event(self)
+
+    @contextmanager
+    def timed(self) -> Iterator[list[float]]:
+        """Times what is launched inside it, in seconds, by a pair of events on the null stream."""
+        start, end, took = self.event(), self.event(), [0.0]
+        try:
+            start.record()
+            yield took
+            end.record()
+            took[0] = end.seconds_since(start)
+        finally:
+            start.destroy()
+            end.destroy()
+
+
+class Shared:
+    """Device memory that two processes have mapped."""
+
+    def __init__(self, driver: Driver, handle: ctypes.c_uint64, address: int, size: int) -> None:
+        self._driver, self._handle = driver, handle
+        self.address, self.size = address, size
+
+    def unmap(self) -> None:
+        """Takes it out of this process; the other's mapping stays."""
+        at, size = ctypes.c_uint64(self.address), ctypes.c_size_t(self.size)
+        self._driver._check("cuMemUnmap", at, size)
+        self._driver._check("cuMemRelease", self._handle)
+        self._driver._check("cuMemAddressFree", at, size)
+
+
+class Event:
+    """A point in the work of the null stream."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver, self._event = driver, ctypes.c_void_p()
+        driver._check("cuEventCreate", ctypes.byref(self._event), _EVENT_DEFAULT)
+
+    def record(self) -> None:
+        self._driver._check("cuEventRecord", self._event, ctypes.c_void_p())
+
+    def seconds_since(self, earlier: Event) -> float:
+        """Waits for this event and returns the device's time since the other."""
+        self._driver._check("cuEventSynchronize", self._event)
+        milliseconds = ctypes.c_float()
+        call = "cuEventElapsedTime"
+        self._driver._check(call, ctypes.byref(milliseconds), earlier._event, self._event)
+        return milliseconds.value / 1e3
+
+    def destroy(self) -> None:
+        self._driver._check("cuEventDestroy_v2", self._event)
+
+
+class Module:
+    """Loaded device code."""
+
+    def __init__(self, driver: Driver, image: bytes) -> None:
+        self._driver, self._module = driver, ctypes.c_void_p()
+        driver._check("cuModuleLoadData", ctypes.byref(self._module), image)
+        self._functions: dict[str, ctypes.c_void_p] = {}
+
+    def launch(
+        self, name: str, grid: int, block: int, args: Sequence[ctypes._SimpleCData[Any]]
+    ) -> None:
+        """Launches ``name`` on the null stream: ``grid`` blocks of ``block`` threads."""
+        if name not in self._functions:
+            function = ctypes.c_void_p()
+            call = "cuModuleGetFunction"
+            self._driver._check(call, ctypes.byref(function), self._module, name.encode())
+            self._functions[name] = function
+        pointers = (ctypes.c_void_p * max(1, len(args)))(*(ctypes.addressof(a) for a in args))
+        stream = ctypes.c_void_p()
+        self._driver._check(
+            "cuLaunchKernel",
+            self._functions[name],
+            grid,
+            1,
+            1,
+            block,
+            1,
+            1,
+            0,
+            stream,
+            pointers,
+            ctypes.c_void_p(),
+        )
+
+    def unload(self) -> None:
+        self._driver._check("cuModuleUnload", self._module)
+
+
+class Nvrtc:
+    """The compiler that comes with torch. It needs neither a GPU nor a driver."""
+
+    _loaded: ClassVar[ctypes.CDLL | None] = None
+
+    def __init__(self) -> None:
+        if Nvrtc._loaded is None:
+            Nvrtc._loaded = _nvrtc()
+        self._lib = Nvrtc._loaded
+
+    def _check(self, call: str, *args: Any) -> None:
+        code = getattr(self._lib, call)(*args)
+        if code:
+            text = self._lib.nvrtcGetErrorString
+            text.restype = ctypes.c_char_p
+            raise CudaError(call, (text(code) or b"").decode())
+
+    def version(self) -> str:
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._check("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        return f"{major.value}.{minor.value}"
+
+    def architectures(self) -> list[int]:
+        """Returns what it compiles for, as 90 for sm_90."""
+        count = ctypes.c_int()
+        self._check("nvrtcGetNumSupportedArchs", ctypes.byref(count))
+        found = (ctypes.c_int * count.value)()
+        self._check("nvrtcGetSupportedArchs", found)
+        return list(found)
+
+    def cubin(self, source: str, arch: str, options: Sequence[str] = ()) -> bytes:
+        """Compiles device code for an architecture, as "sm_90a".
+
+        Raises CudaError, with the compiler's log, for code that it refuses.
+        """
+        program = ctypes.c_void_p()
+        text = source.encode()
+        self._check("nvrtcCreateProgram", ctypes.byref(program), text, b"kernel.cu", 0, None, None)
+        try:
+            flags = [f"--gpu-architecture={arch}", *options]
+            given = (ctypes.c_char_p * len(flags))(*(f.encode() for f in flags))
+            try:
+                self._check("nvrtcCompileProgram", program, len(flags), given)
+            except CudaError as e:
+                raise CudaError(e.call, e.name, self._log(program)) from None
+            size = ctypes.c_size_t()
+            self._check("nvrtcGetCUBINSize", program, ctypes.byref(size))
+            image = ctypes.create_string_buffer(size.value)
+            self._check("nvrtcGetCUBIN", program, image)
+            return image.raw
+        finally:
+            self._lib.nvrtcDestroyProgram(ctypes.byref(program))
+
+    def _log(self, program: ctypes.c_void_p) -> str:
+        size = ctypes.c_size_t()
+        self._check("nvrtcGetProgramLogSize", program, ctypes.byref(size))
+        text = ctypes.create_string_buffer(size.value)
+        self._check("nvrtcGetProgramLog", program, text)
+        return text.value.decode(errors="replace")
+
+
+def _nvrtc() -> ctypes.CDLL:
+    """Loads NVRTC from beside torch, or from the system.
+
+    What it opens by name at its first use has to be in the process before, since it lies in no
+    folder that the loader looks in.
+    """
+    for site in map(Path, sys.path):
+        for folder in sorted(site.glob("nvidia/cu*/lib")) + sorted(
+            site.glob("nvidia/cuda_nvrtc/lib")
+        ):
+            for builtins in sorted(folder.glob("libnvrtc-builtins.so*")):
+                ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
+            for library in sorted(folder.glob("libnvrtc.so*")):
+                return ctypes.CDLL(str(library))
+    for name in ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"):
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise CudaError("libnvrtc", "it is not installed")

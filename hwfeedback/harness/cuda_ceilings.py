@@ -1,0 +1,200 @@
+"""Ceilings of a GPU: the rates that nothing on it exceeds by much, measured in a few seconds.
+
+Memory, L2 and fused multiply-adds by kernels of our own (cuda_ceilings.cu, compiled by NVRTC);
+the tensor cores by the vendor's matrix products, which is what reaches most of them. All in a
+forked process, so that no context stays behind. What is kept is the fastest pass; the spread says
+how far the typical one stays below it, which is much where something else used the GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cuda
+import sandbox
+from ceilings import CeilingsFailed
+
+SOURCE = Path(__file__).with_name("cuda_ceilings.cu")
+MEASURE_S = 90.0
+PASSES = 15
+MEMORY_BYTES = 2 << 30  # read and as many written: beside it no cache of any GPU counts
+L2_PASSES = 40
+FMA_TURNS = 1000
+LAUNCHES = 2000
+PRODUCT = 8192  # rows and columns of the matrices
+BLOCK = 512
+
+
+def measure(index: int) -> dict[str, Any]:
+    """Returns {"ceilings": Ceilings, "attributes": cuda.ATTRIBUTES, "spread": float}.
+
+    ``ceilings``: memory_gbs (read plus written), read_gbs, cache_gbs (reads from L2), fp32_gflops,
+    tensor_gflops by type of operand, call_us (one launch after the other). The caller must not have
+    touched CUDA. Raises CeilingsFailed.
+    """
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            sandbox.die_with_parent()
+            os.close(read)
+            signal.alarm(int(MEASURE_S))
+            os.write(write, json.dumps(_measure(index)).encode())
+            os._exit(0)
+        except BaseException as e:
+            os.write(write, json.dumps({"error": f"{type(e).__name__}: {e}"}).encode())
+            os._exit(1)
+    os.close(write)
+    with os.fdopen(read, "rb") as f:
+        text = f.read()
+    _, status = os.waitpid(pid, 0)
+    if not text:
+        raise CeilingsFailed(f"the measuring process ended with status {status}")
+    found = json.loads(text)
+    if "error" in found:
+        raise CeilingsFailed(found["error"])
+    return found
+
+
+def compile_for(major: int, minor: int) -> bytes:
+    """Returns the microbenchmarks for one architecture."""
+    return cuda.Nvrtc().cubin(SOURCE.read_text(), f"sm_{major}{minor}", ["-std=c++17"])
+
+
+def _measure(index: int) -> dict[str, Any]:
+    driver = cuda.Driver(index)
+    has = driver.attributes()
+    driver.retain()
+    module = driver.module(compile_for(has["major"], has["minor"]))
+    each = min(MEMORY_BYTES, driver.free_bytes() // 4) // 512 * 512
+    x, y = driver.allocate(each), driver.allocate(each)
+    driver.fill(x, 0x3F800000, each)
+    driver.fill(y, 0, each)
+    sms = has["multiprocessors"]
+    # As many blocks as stay on the device at once, and a few more of them.
+    blocks = [sms * n for n in (2, 4, 8, 16)]
+
+    def number(n: int) -> ctypes.c_longlong:
+        return ctypes.c_longlong(n)
+
+    def best(work: float, launch: Callable[[int], None], shapes: list[int]) -> tuple[float, float]:
+        """Returns the fastest rate over the shapes, and how far its typical pass stays below."""
+        found = []
+        for shape in shapes:
+            launch(shape)
+            took = []
+            for _ in range(PASSES):
+                with driver.timed() as t:
+                    launch(shape)
+                took.append(t[0])
+            found.append((work / min(took), 1 - min(took) / statistics.median(took)))
+        return max(found)
+
+    vectors = each // 16
+    small = max(has["l2_bytes"] // 2, 1 << 20) // 16
+    a, b = ctypes.c_uint64(x), ctypes.c_uint64(y)
+
+    def copy(grid: int) -> None:
+        module.launch("copy", grid, BLOCK, [a, b, number(vectors)])
+
+    def stream(grid: int) -> None:
+        module.launch("read", grid, BLOCK, [a, b, number(vectors), ctypes.c_int(1)])
+
+    def cached(grid: int) -> None:
+        module.launch("read", grid, BLOCK, [a, b, number(small), ctypes.c_int(L2_PASSES)])
+
+    def fma(grid: int) -> None:
+        turns = ctypes.c_int(FMA_TURNS)
+        module.launch(
+            "multiply_add", grid, 256, [b, ctypes.c_float(0.999), ctypes.c_float(1e-3), turns]
+        )
+
+    memory, s1 = best(2.0 * each, copy, blocks)
+    streamed, s2 = best(float(each), stream, blocks)
+    cache, s3 = best(16.0 * small * L2_PASSES, cached, blocks)
+    grid = sms * 16
+    fp32, s4 = best(2.0 * 256 * FMA_TURNS * 256 * grid, fma, [grid])
+
+    def calls(_: int) -> None:
+        for _ in range(LAUNCHES):
+            module.launch("empty", 1, 32, [])
+
+    driver.synchronize()
+    launches, _ = best(float(LAUNCHES), calls, [1])
+    driver.free(x)
+    driver.free(y)
+    module.unload()
+    tensor, s5 = _products(index)
+    driver.release()
+    return {
+        "ceilings": {
+            "memory_gbs": memory / 1e9,
+            "read_gbs": streamed / 1e9,
+            "cache_gbs": cache / 1e9,
+            "fp32_gflops": fp32 / 1e9,
+            "tensor_gflops": tensor,
+            "call_us": 1e6 / launches,
+            "measured_at": int(time.time() * 1000),
+            "note": f"the fastest of {PASSES} passes; {each >> 20} MiB copied and read, {small >> 16} "
+            f"MiB read from L2, matrix products of {PRODUCT}",
+        },
+        "attributes": has,
+        "name": driver.name(),
+        "spread": max(s1, s2, s3, s4, s5),
+    }
+
+
+def _products(index: int) -> tuple[dict[str, float], float]:
+    """Returns 1e9 operations a second by type of operand, and the largest spread."""
+    import torch
+
+    device = torch.device("cuda", index)
+    n = PRODUCT
+    while 16 * n * n > torch.cuda.mem_get_info(device)[0]:
+        n //= 2
+    g = torch.Generator(device).manual_seed(1)
+    x = torch.randn(n, n, device=device, generator=g)
+    y = torch.randn(n, n, device=device, generator=g)
+    one = torch.ones((), device=device)
+    rates: dict[str, float] = {}
+    spreads = [0.0]
+
+    def product(name: str, work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except (RuntimeError, NotImplementedError, AttributeError):
+            return  # this GPU or this torch has no such product
+        torch.cuda.synchronize(device)
+        took = []
+        for _ in range(PASSES):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            work()
+            end.record()
+            end.synchronize()
+            took.append(start.elapsed_time(end) / 1e3)
+        rates[name] = 2.0 * n**3 / min(took) / 1e9
+        spreads.append(1 - min(took) / statistics.median(took))
+
+    with torch.cuda.device(device):
+        torch.backends.cuda.matmul.allow_tf32 = True
+        product("tf32", lambda: x @ y)
+        for name, dtype in (("float16", torch.float16), ("bfloat16", torch.bfloat16)):
+            p, q = x.to(dtype), y.to(dtype)
+            product(name, lambda p=p, q=q: p @ q)
+        p, q = x.to(torch.float8_e4m3fn), y.to(torch.float8_e4m3fn).t().contiguous().t()
+        product(
+            "float8",
+            lambda: torch._scaled_mm(p, q, scale_a=one, scale_b=one, out_dtype=torch.bfloat16),
+        )
+        i, j = x.mul(30).to(torch.int8), y.mul(30).to(torch.int8).t().contiguous().t()
+        product("int8", lambda: torch._int_mm(i, j))
+    return rates, max(spreads)
