@@ -1,0 +1,173 @@
+"""The CUDA driver and NVRTC. What needs a GPU is skipped without one."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import os
+import socket
+
+import pytest
+
+import cuda
+import cuda_ceilings
+from ceilings import CeilingsFailed
+
+
+def absent() -> str:
+    """Returns why there is no GPU here, or nothing. Asked in a process of its own."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            cuda.Driver()
+        except cuda.CudaError as e:
+            os.write(write, str(e).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as f:
+        said = f.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+ABSENT = absent()
+gpu = pytest.mark.skipif(bool(ABSENT), reason=f"no GPU here: {ABSENT}")
+
+
+def test_the_compiler_says_what_is_wrong() -> None:
+    with pytest.raises(cuda.CudaError, match="NVRTC_ERROR_COMPILATION") as caught:
+        cuda.Nvrtc().cubin("__global__ void f(float* x) {\n  x[0] = y;\n}", "sm_90")
+    assert 'kernel.cu(2): error: identifier "y" is undefined' in caught.value.log
+
+
+def test_an_architecture_that_is_unknown() -> None:
+    with pytest.raises(cuda.CudaError) as caught:
+        cuda.Nvrtc().cubin("", "sm_19")
+    assert "gpu-architecture" in caught.value.log
+
+
+def test_the_microbenchmarks_compile_for_all() -> None:
+    known = cuda.Nvrtc().architectures()
+    assert {80, 90, 100} <= set(known)
+    for n in known:
+        assert cuda_ceilings.compile_for(n // 10, n % 10).startswith(b"\x7fELF")
+
+
+@pytest.mark.skipif(not ABSENT, reason="there is a GPU here")
+def test_without_a_gpu_it_says_so() -> None:
+    with pytest.raises(cuda.CudaError, match=r"no NVIDIA driver|NO_DEVICE|cuInit"):
+        cuda.Driver()
+    with pytest.raises(CeilingsFailed, match="CudaError"):
+        cuda_ceilings.measure(0)
+
+
+def in_a_process(work) -> str:  # type: ignore[no-untyped-def]
+    """Runs what touches the GPU, and returns what it returns: contexts do not outlive a test."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(write, str(work()).encode())
+        except BaseException as e:
+            os.write(write, f"{type(e).__name__}: {e}".encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as f:
+        said = f.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+def floats(driver: cuda.Driver, address: int, n: int) -> list[float]:
+    found = (ctypes.c_float * n)()
+    driver.to_host(ctypes.addressof(found), address, 4 * n)
+    return list(found)
+
+
+@gpu
+def test_memory_is_shared_by_descriptor() -> None:
+    mine, theirs = socket.socketpair()
+
+    def worker() -> str:
+        driver = cuda.Driver()
+        driver.retain()
+        size, ancillary, *_ = theirs.recvmsg(64, 64)
+        fd = array.array("i", ancillary[0][2])[0]
+        shared = driver.take(fd, int(size))
+        os.close(fd)
+        seen = floats(driver, shared.address, 4)
+        driver.fill(shared.address, 0x40000000, 16)
+        driver.synchronize()
+        theirs.send(b"done")
+        theirs.recv(1)
+        shared.unmap()
+        driver.release()
+        return str(seen)
+
+    def referee() -> str:
+        driver = cuda.Driver()
+        driver.retain()
+        shared, fd = driver.share(64)
+        driver.fill(shared.address, 0x3F800000, 64)
+        driver.synchronize()
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+        mine.sendmsg([str(shared.size).encode()], rights)
+        os.close(fd)
+        mine.recv(4)
+        seen = floats(driver, shared.address, 5)
+        mine.send(b"x")
+        shared.unmap()
+        driver.release()
+        return str(seen)
+
+    pid = os.fork()
+    if pid == 0:
+        ok = in_a_process(worker) == str([1.0] * 4)
+        os._exit(0 if ok else 1)
+    assert in_a_process(referee) == str([2.0] * 4 + [1.0])
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+@gpu
+def test_an_illegal_access_is_named_and_sticky() -> None:
+    def work() -> str:
+        driver = cuda.Driver()
+        driver.retain()
+        source = 'extern "C" __global__ void f(float* x) { x[0] = 1; }'
+        has = driver.attributes()
+        module = driver.module(cuda.Nvrtc().cubin(source, f"sm_{has['major']}{has['minor']}"))
+        module.launch("f", 1, 1, [ctypes.c_uint64(64)])
+        try:
+            driver.synchronize()
+        except cuda.CudaError as e:
+            return f"{e.name} {e.sticky}"
+        return "nothing"
+
+    assert in_a_process(work) == "CUDA_ERROR_ILLEGAL_ADDRESS True"
+    assert in_a_process(lambda: cuda.Driver().attributes()["warp_size"]) == "32"
+
+
+@gpu
+def test_memory_that_is_not_there() -> None:
+    def work() -> str:
+        driver = cuda.Driver()
+        driver.retain()
+        with pytest.raises(cuda.CudaError) as caught:
+            driver.allocate(1 << 45)
+        return f"{caught.value.name} {caught.value.sticky} {driver.free_bytes() > 0}"
+
+    assert in_a_process(work) == "CUDA_ERROR_OUT_OF_MEMORY False True"
+
+
+@gpu
+def test_ceilings_of_this_gpu() -> None:
+    found = cuda_ceilings.measure(0)
+    rates, has = found["ceilings"], found["attributes"]
+    # A double data rate, and a clock that says the memory's, not the transfers'.
+    pins = 2e3 * has["memory_clock_khz"] * has["memory_bus_bits"] / 8 / 1e9
+    assert 0.7 * pins < rates["memory_gbs"] < 1.05 * pins
+    assert rates["read_gbs"] > 0.7 * pins
+    assert rates["cache_gbs"] > 1.2 * rates["memory_gbs"]
+    assert rates["tensor_gflops"]["float16"] > 3 * rates["fp32_gflops"] > 1e3
+    assert 1 < rates["call_us"] < 20
