@@ -366,7 +366,10 @@ class Module:
 
 
 class Nvrtc:
-    """The compiler that comes with torch. It needs neither a GPU nor a driver."""
+    """The compiler that comes with torch. It needs neither a GPU nor a driver.
+
+    Where there is a driver it looks at it: what is forked after that cannot use CUDA.
+    """
 
     _loaded: ClassVar[ctypes.CDLL | None] = None
 

@@ -507,6 +507,7 @@ def wanted(msg: dict[str, Any]) -> tuple[sandbox.Settings, list[str]]:
         read_only=texts(given.get("read_only") or []),
         threads=number(given.get("threads") or 1),
         limits={k: number(v) for k, v in (given.get("limits") or {}).items() if v},
+        gpu=None if given.get("gpu") is None else number(given["gpu"]),
     )
     return settings, texts(given.get("preimport") or [])
 
@@ -739,9 +740,10 @@ class ForkServer:
 
         ``config`` and ``fds`` go to the worker's ``main`` and not through the server. Of the config
         the sandbox reads: ``sandbox`` ("strict" or "weak"), ``threads``, ``read_only`` (host paths
-        to show), ``preimport`` (names in PREIMPORTS), ``inductor_cache``. ``limits``: memory_bytes,
-        processes, open_files, cpu_s, file_bytes, tmp_bytes. Raises sandbox.SandboxError when it
-        cannot be confined, Closed when the server is gone.
+        to show), ``preimport`` (names in PREIMPORTS), ``inductor_cache``, ``gpu`` (the number of
+        the one that it may use). ``limits``: memory_bytes, processes, open_files, cpu_s,
+        file_bytes, tmp_bytes. Raises sandbox.SandboxError when it cannot be confined, Closed when
+        the server is gone.
         """
         read_only = list(config.get("read_only") or ())
         if config.get("inductor_cache"):
@@ -750,6 +752,7 @@ class ForkServer:
             "mode": config.get("sandbox", "strict"),
             "threads": config.get("threads", 1),
             "read_only": read_only,
+            "gpu": config.get("gpu"),
             "preimport": list(config.get("preimport") or ()),
             "limits": dict(limits or {}),
         }

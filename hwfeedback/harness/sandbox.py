@@ -70,6 +70,8 @@ SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives")
 KERNEL_PATHS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 DEVICES = ("null", "zero", "full", "random", "urandom")
+# What every worker on a GPU opens, beside the node of that GPU.
+GPU_DEVICES = ("nvidiactl", "nvidia-uvm")
 
 # Parts of torch ask for GPUs when they are imported. On a machine that has one, the answer must not
 # come from CUDA: what is forked from a process that has touched it may not use it any more.
@@ -184,6 +186,9 @@ _DENIED_X86: dict[str, int] = {
 _EXECUTE: dict[str, tuple[int, int]] = {"execve": (59, 221), "execveat": (322, 281)}
 _FORK_X86: dict[str, int] = {"fork": 57, "vfork": 58}
 _CLONE, _CLONE3, _SOCKETPAIR = (56, 220), (435, 435), (53, 199)
+# CUDA does not start without a local socket that it listens on. Nobody can connect to one here: the
+# network namespace is the worker's own, and connect is denied.
+_CUDA_NEEDS = frozenset(("socket", "bind", "listen"))
 _PRCTL, _IOCTL, _FCNTL = (157, 167), (16, 29), (72, 25)
 _F_SETSIG = 10
 _PIVOT_ROOT = (155, 41)
@@ -207,6 +212,11 @@ class Settings:
     read_only: Sequence[str] = ()  # further host paths, bound read-only at their own place
     threads: int = 1
     limits: dict[str, int] = field(default_factory=dict)
+    gpu: int | None = None  # the number of the one NVIDIA GPU that it may use
+
+    def devices(self) -> tuple[str, ...]:
+        """Returns the names below /dev that it may open."""
+        return DEVICES if self.gpu is None else (*DEVICES, *GPU_DEVICES, f"nvidia{self.gpu}")
 
 
 @dataclass
@@ -391,7 +401,7 @@ def confine(settings: Settings, d: Departure) -> list[str]:
     except OSError:
         missing.append("landlock")
     try:
-        _seccomp(profile)
+        _seccomp(profile, settings.gpu is not None)
     except OSError:
         missing.append("seccomp")
     missing = list(dict.fromkeys(missing))
@@ -432,7 +442,7 @@ def _new_root(settings: Settings, profile: Profile) -> list[str]:
     os.mkdir("/newroot/dev/shm", 0o755)
     shm_flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     _mount("tmpfs", "/newroot/dev/shm", "tmpfs", shm_flags, f"mode=1777,size={profile.shm_bytes}")
-    for name in DEVICES:
+    for name in settings.devices():
         _bind(f"/dev/{name}", read_only=False)
     for name, target in (
         ("fd", "/proc/self/fd"),
@@ -615,6 +625,11 @@ def _landlock(settings: Settings, d: Departure) -> None:
             ]
             rules.append((d.scratch, everything))
         rules += [(f"/dev/{name}", read_file | write_file | (1 << 14)) for name in DEVICES]
+        if settings.gpu is not None:
+            nodes = settings.devices()[len(DEVICES) :]
+            rules += [(f"/dev/{n}", read_file | write_file | (1 << 14) | (1 << 15)) for n in nodes]
+            # CUDA names its threads, and does not start where it cannot.
+            rules.append(("/proc/self/task", read_file | write_file | (1 << 14)))
         for path, access in rules:
             try:
                 fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -635,7 +650,7 @@ def _landlock(settings: Settings, d: Departure) -> None:
         os.close(ruleset)
 
 
-def _filter(profile: Profile, column: int, arch: int) -> bytes:
+def _filter(profile: Profile, column: int, arch: int, cuda: bool = False) -> bytes:
     """The seccomp program: classic BPF over (number, arch, arguments)."""
     load, jeq, jge, jset, ret = 0x20, 0x15, 0x35, 0x45, 0x06
     allow, kill = 0x7FFF0000, 0x80000000
@@ -674,11 +689,12 @@ def _filter(profile: Profile, column: int, arch: int) -> bytes:
         _CLONE3[column], 1
     )  # its flags lie in memory, out of sight: the C library falls back to clone
     op(ret, absent)
-    unless_number(_SOCKETPAIR[column], 4)
-    low_argument(0)
-    op(jeq, _AF_UNIX, 1, 0)
-    op(ret, deny)
-    op(ret, allow)
+    for makes_socket in (_SOCKETPAIR, *([_DENIED["socket"]] if cuda else [])):
+        unless_number(makes_socket[column], 4)
+        low_argument(0)
+        op(jeq, _AF_UNIX, 1, 0)
+        op(ret, deny)
+        op(ret, allow)
     unless_number(_PRCTL[column], 4)
     low_argument(0)
     op(jeq, _PR_SET_PDEATHSIG, 0, 1)
@@ -695,7 +711,8 @@ def _filter(profile: Profile, column: int, arch: int) -> bytes:
     op(jeq, _F_SETSIG, 0, 1)
     op(ret, deny)
     op(ret, allow)
-    denied = [pair[column] for pair in _DENIED.values()]
+    allowed = _CUDA_NEEDS if cuda else frozenset()
+    denied = [pair[column] for name, pair in _DENIED.items() if name not in allowed]
     if column == 0:
         denied += _DENIED_X86.values()
     if not profile.execute:
@@ -709,11 +726,11 @@ def _filter(profile: Profile, column: int, arch: int) -> bytes:
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
-def _seccomp(profile: Profile) -> None:
+def _seccomp(profile: Profile, cuda: bool) -> None:
     known = _ARCHES.get(platform.machine())
     if known is None or struct.calcsize("P") != 8:
         raise OSError(errno.ENOSYS, f"no filter for {platform.machine()}")
-    code = _filter(profile, *known)
+    code = _filter(profile, *known, cuda)
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
     holder = ctypes.create_string_buffer(program, len(program))
@@ -737,7 +754,7 @@ def environment(settings: Settings, home: str, toolchain: Sequence[str] = ()) ->
         "TORCH_EXTENSIONS_DIR": f"{home}/extensions",
         "TORCHINDUCTOR_CACHE_DIR": f"{home}/inductor",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        **NO_GPU,
+        **(NO_GPU if settings.gpu is None else {}),
     }
 
 

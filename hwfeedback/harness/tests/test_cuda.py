@@ -1,4 +1,7 @@
-"""The CUDA driver and NVRTC. What needs a GPU is skipped without one."""
+"""The CUDA driver and NVRTC. What needs a GPU is skipped without one.
+
+NVRTC looks at the driver where there is one, so it runs in processes of its own, too.
+"""
 
 from __future__ import annotations
 
@@ -35,33 +38,6 @@ ABSENT = absent()
 gpu = pytest.mark.skipif(bool(ABSENT), reason=f"no GPU here: {ABSENT}")
 
 
-def test_the_compiler_says_what_is_wrong() -> None:
-    with pytest.raises(cuda.CudaError, match="NVRTC_ERROR_COMPILATION") as caught:
-        cuda.Nvrtc().cubin("__global__ void f(float* x) {\n  x[0] = y;\n}", "sm_90")
-    assert 'kernel.cu(2): error: identifier "y" is undefined' in caught.value.log
-
-
-def test_an_architecture_that_is_unknown() -> None:
-    with pytest.raises(cuda.CudaError) as caught:
-        cuda.Nvrtc().cubin("", "sm_19")
-    assert "gpu-architecture" in caught.value.log
-
-
-def test_the_microbenchmarks_compile_for_all() -> None:
-    known = cuda.Nvrtc().architectures()
-    assert {80, 90, 100} <= set(known)
-    for n in known:
-        assert cuda_ceilings.compile_for(n // 10, n % 10).startswith(b"\x7fELF")
-
-
-@pytest.mark.skipif(not ABSENT, reason="there is a GPU here")
-def test_without_a_gpu_it_says_so() -> None:
-    with pytest.raises(cuda.CudaError, match=r"no NVIDIA driver|NO_DEVICE|cuInit"):
-        cuda.Driver()
-    with pytest.raises(CeilingsFailed, match="CudaError"):
-        cuda_ceilings.measure(0)
-
-
 def in_a_process(work) -> str:  # type: ignore[no-untyped-def]
     """Runs what touches the GPU, and returns what it returns: contexts do not outlive a test."""
     read, write = os.pipe()
@@ -77,6 +53,41 @@ def in_a_process(work) -> str:  # type: ignore[no-untyped-def]
         said = f.read()
     os.waitpid(pid, 0)
     return said
+
+
+def test_the_compiler_says_what_is_wrong() -> None:
+    def work() -> str:
+        with pytest.raises(cuda.CudaError, match="NVRTC_ERROR_COMPILATION") as caught:
+            cuda.Nvrtc().cubin("__global__ void f(float* x) {\n  x[0] = y;\n}", "sm_90")
+        return caught.value.log
+
+    assert 'kernel.cu(2): error: identifier "y" is undefined' in in_a_process(work)
+
+
+def test_an_architecture_that_is_unknown() -> None:
+    def work() -> str:
+        with pytest.raises(cuda.CudaError) as caught:
+            cuda.Nvrtc().cubin("", "sm_19")
+        return caught.value.log
+
+    assert "gpu-architecture" in in_a_process(work)
+
+
+def test_the_microbenchmarks_compile_for_all() -> None:
+    def work() -> str:
+        known = cuda.Nvrtc().architectures()
+        compiled = [cuda_ceilings.compile_for(n // 10, n % 10) for n in known]
+        return f"{ {80, 90, 100} <= set(known) } { {c[1:4].decode() for c in compiled} }"
+
+    assert in_a_process(work) == "True {'ELF'}"
+
+
+@pytest.mark.skipif(not ABSENT, reason="there is a GPU here")
+def test_without_a_gpu_it_says_so() -> None:
+    with pytest.raises(cuda.CudaError, match=r"no NVIDIA driver|NO_DEVICE|cuInit"):
+        cuda.Driver()
+    with pytest.raises(CeilingsFailed, match="CudaError"):
+        cuda_ceilings.measure(0)
 
 
 def floats(driver: cuda.Driver, address: int, n: int) -> list[float]:
