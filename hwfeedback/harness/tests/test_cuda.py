@@ -8,9 +8,11 @@ from __future__ import annotations
 import array
 import ctypes
 import os
+import pathlib
 import socket
 
 import pytest
+from process_layer import ask, obedient_server
 
 import cuda
 import cuda_ceilings
@@ -182,3 +184,19 @@ def test_ceilings_of_this_gpu() -> None:
     assert rates["cache_gbs"] > 1.2 * rates["memory_gbs"]
     assert rates["tensor_gflops"]["float16"] > 3 * rates["fp32_gflops"] > 1e3
     assert 1 < rates["call_us"] < 20
+
+
+@gpu
+def test_cuda_works_in_the_sandbox(tmp_path: pathlib.Path) -> None:
+    path = os.environ.get("LD_LIBRARY_PATH", "")
+    client, process = obedient_server(tmp_path, env={"LD_LIBRARY_PATH": path})
+    try:
+        for profile in ("reference", "candidate"):
+            with client.spawn(profile, {"sandbox": "strict", "gpu": 0}) as worker:
+                asked = "import torch; r = torch.ones(3, device='cuda').cumsum(0).tolist()"
+                assert ask(worker, asked) == [1.0, 2.0, 3.0]
+            with client.spawn(profile, {"sandbox": "strict"}) as worker:
+                assert ask(worker, "import torch; r = torch.cuda.is_available()") is False
+    finally:
+        client.close()
+        process.wait(20)
