@@ -185,12 +185,19 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 			*part = value
 		}
 	}
-	result, err := e.super.request(ctx, "evaluate", evaluateBody{
+	keep := func(l learned) {
+		for kind, value := range map[string]json.RawMessage{cacheCalibration: l.Calibration, cacheBaselines: l.Baselines} {
+			if len(value) > 0 && string(value) != "null" && string(value) != "{}" {
+				e.remember(ctx, kind, learnedKey, value)
+			}
+		}
+	}
+	result, err := e.super.learn(ctx, "evaluate", evaluateBody{
 		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.Operations, task.Operators, flags(task.Flags)},
 		Candidate: candidateBody{cand.Source, cand.Language}, workplace: e.workplace(),
 		Level: level, Precision: e.options.Precision, Ceilings: e.device.Ceilings, Specs: e.device.Specs,
 		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines,
-	}, deadline, lease.File())
+	}, deadline, keep, lease.File())
 	if err != nil {
 		return kernelwright.Verdict{}, requestError(err)
 	}
@@ -201,11 +208,7 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 	if reply.Verdict == nil || reply.Verdict.Status == "" {
 		return kernelwright.Verdict{}, infrastructure("evaluate", errors.New("the referee sent no verdict"))
 	}
-	for kind, value := range map[string]json.RawMessage{cacheCalibration: reply.Learned.Calibration, cacheBaselines: reply.Learned.Baselines} {
-		if len(value) > 0 && string(value) != "null" && string(value) != "{}" {
-			e.remember(ctx, kind, learnedKey, value)
-		}
-	}
+	keep(reply.Learned)
 	return e.complete(*reply.Verdict, task, cand, level), nil
 }
 

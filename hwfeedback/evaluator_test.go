@@ -231,6 +231,16 @@ func TestWhatIsLearnedComesBack(t *testing.T) {
 	}
 }
 
+// What an evaluation has found out is kept at once: the next one goes on from
+// there when the referee, or all of us, are killed meanwhile.
+func TestWhatIsLearnedOutlivesTheEvaluation(t *testing.T) {
+	b := newBench(t)
+	v := b.evaluate("learns die_once", kernelwright.Quick)
+	if !strings.Contains(v.Evidence[0], "'eager': 41") || b.count("evaluate") != 2 {
+		t.Errorf("asked %d times, known at last: %s", b.count("evaluate"), v.Evidence[0])
+	}
+}
+
 func TestFailedBuild(t *testing.T) {
 	b := newBench(t)
 	v := b.evaluate("compile_error", kernelwright.Quick)

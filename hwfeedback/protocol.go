@@ -58,6 +58,8 @@ type message struct {
 	// progress
 	Stage string `json:"stage"`
 	Note  string `json:"note"`
+	// learned
+	Learned learned `json:"learned"`
 	// result, error
 	Result json.RawMessage `json:"result"`
 	Error  *remoteError    `json:"error"`

@@ -43,6 +43,7 @@ var goldenReceived = map[string]message{
 	"exited":           {Type: "exited", ID: 7, PID: 4242, Code: number(0), Reason: "exited"},
 	"exited_by_signal": {Type: "exited", ID: 7, PID: 4242, Signal: number(9), Reason: "killed", Log: "café ✓\n"},
 	"progress":         {Type: "progress", ID: 2, Stage: "verify", Note: "family scaled_up, seed 3 of 5"},
+	"learned":          {Type: "learned", ID: 2, Learned: learned{Calibration: json.RawMessage(`{"version":10}`), Baselines: json.RawMessage(`{"eager":{"window_ns":1000000}}`)}},
 	"result":           {Type: "result", ID: 1, Result: json.RawMessage(`{"normalised_hash":"00ff","problems":["line 1: not valid Python: invalid syntax"]}`)},
 	"error": {Type: "error", ID: 2, Error: &remoteError{Kind: "invalid", Message: "Model cannot be constructed",
 		Hint: "get_init_inputs() must return its arguments", Traceback: "Traceback (most recent call last):\n"}},
@@ -101,6 +102,7 @@ var golden = map[string]func() any{
 	"exited_by_signal": func() any { return &message{} },
 	"failed":           func() any { return &message{} },
 	"inspect":          func() any { return &request[inspectBody]{} },
+	"learned":          func() any { return &message{} },
 	"kill":             func() any { return &killRequest{} },
 	"parse":            func() any { return &request[parseBody]{} },
 	"progress":         func() any { return &message{} },
@@ -150,6 +152,7 @@ func TestGoldenMessages(t *testing.T) {
 			if want, ok := goldenReceived[name]; ok {
 				want.V = protocolVersion
 				got.Result = compact(got.Result)
+				got.Learned = learned{Calibration: compact(got.Learned.Calibration), Baselines: compact(got.Learned.Baselines)}
 				if !reflect.DeepEqual(got, want) {
 					t.Errorf("got  %+v\nwant %+v", got, want)
 				}

@@ -359,9 +359,15 @@ func (r *referee) kill() bool {
 	}
 }
 
+// hearer is told what the referee says before it answers.
+type hearer struct {
+	progress func(stage, note string)
+	learned  func(learned)
+}
+
 // call makes one request and waits for its one result. An error that is no
 // *remoteError leaves the referee in an unknown state: kill it.
-func (r *referee) call(ctx context.Context, kind string, body any, progress func(stage, note string), files ...*os.File) (json.RawMessage, error) {
+func (r *referee) call(ctx context.Context, kind string, body any, hear hearer, files ...*os.File) (json.RawMessage, error) {
 	r.last++
 	request, err := envelope(kind, r.last, body, len(files))
 	if err != nil {
@@ -381,7 +387,9 @@ func (r *referee) call(ctx context.Context, kind string, body any, progress func
 		case m.ID != r.last:
 			return nil, protocolErrorf("the referee answered request %d, not %d", m.ID, r.last)
 		case m.Type == "progress":
-			progress(m.Stage, m.Note)
+			hear.progress(m.Stage, m.Note)
+		case m.Type == "learned":
+			hear.learned(m.Learned)
 		case m.Type == "result" && m.Result != nil:
 			return m.Result, nil
 		case m.Type == "error" && m.Error != nil:
@@ -439,6 +447,12 @@ func newSupervisor(start func(context.Context) (*forkServer, error), config any,
 // request that ran out of time or was cancelled costs the referee its life,
 // and with it every worker's.
 func (s *supervisor) request(ctx context.Context, kind string, body any, timeout time.Duration, files ...*os.File) (json.RawMessage, error) {
+	return s.learn(ctx, kind, body, timeout, func(learned) {}, files...)
+}
+
+// learn is request for one in whose course the referee learns what is worth
+// keeping whether or not it ends.
+func (s *supervisor) learn(ctx context.Context, kind string, body any, timeout time.Duration, keep func(learned), files ...*os.File) (json.RawMessage, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.life, func() { cancel(errEvaluatorClosed) })()
@@ -456,7 +470,7 @@ func (s *supervisor) request(ctx context.Context, kind string, body any, timeout
 
 	bounded, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
-	result, err := s.referee.call(bounded, kind, body, s.progress, files...)
+	result, err := s.referee.call(bounded, kind, body, hearer{s.progress, keep}, files...)
 	if err == nil {
 		if s.heard != nil {
 			s.heard(kind, result)

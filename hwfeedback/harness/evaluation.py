@@ -56,6 +56,7 @@ BASELINES = ("eager", "compile", "max-autotune")
 CALIBRATING = ("compile",)
 
 Progress = Callable[[str, str], None]
+Learn = Callable[[dict[str, Any]], None]
 
 
 class Fault(Exception):
@@ -194,11 +195,13 @@ class Evaluation:
         request: dict[str, Any],
         fds: Sequence[int] = (),
         progress: Progress = lambda _stage, _note: None,
+        learn: Learn = lambda _: None,
     ) -> None:
         self.server = server
         self.request = request
         self.fds = list(fds)
         self.progress = progress
+        self.learn = learn
         self.task = request["task"]
         self.level = request.get("level") or "quick"
         self.threads = int(request.get("threads") or os.cpu_count() or 1)
@@ -446,6 +449,7 @@ class Evaluation:
                         reference, note=lambda note: self.progress("verify", note)
                     )
                 learned["calibration"] = calibration.to_json()
+                self.learn({"calibration": learned["calibration"]})
             self.calibration = calibration
             reference.timeout = LOAD_S
         except BaseException:
@@ -648,6 +652,7 @@ class Evaluation:
                     varied=[job.inputs for job, _ in self.verification.varied],
                     check_varied=self._check_varied,
                     log=lambda note: self.progress("time", note),
+                    learn=self.learn,
                 )
                 timing.prepare()
             except BaselineFailed as e:
@@ -885,9 +890,14 @@ def evaluate(
     request: dict[str, Any],
     fds: Sequence[int] = (),
     progress: Progress = lambda _s, _n: None,
+    learn: Learn = lambda _: None,
 ) -> dict[str, Any]:
-    """Returns {"verdict", "learned"}. Raises Infrastructure."""
-    return Evaluation(server, request, fds, progress).run()
+    """Returns {"verdict", "learned"}. Raises Infrastructure.
+
+    ``learn`` is given parts of "learned" as they are known: they take most of a first evaluation,
+    and stay true when it does not end.
+    """
+    return Evaluation(server, request, fds, progress, learn).run()
 
 
 def baselines(
@@ -895,10 +905,11 @@ def baselines(
     request: dict[str, Any],
     fds: Sequence[int] = (),
     progress: Progress = lambda _s, _n: None,
+    learn: Learn = lambda _: None,
 ) -> dict[str, Any]:
     """Measures the baselines of a task alone.
 
     Returns {"baselines", "learned"}. Raises Infrastructure.
     """
-    e = Evaluation(server, {"candidate": {"source": ""}, **request}, fds, progress)
+    e = Evaluation(server, {"candidate": {"source": ""}, **request}, fds, progress, learn)
     return e.run_baselines()

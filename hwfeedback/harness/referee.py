@@ -78,6 +78,10 @@ class Referee:
         with self._sending:  # a candidate is built in a thread of its own
             self.channel.send({"id": self._id, "type": "progress", "stage": stage, "note": note})
 
+    def learned(self, part: dict[str, Any]) -> None:
+        with self._sending:
+            self.channel.send({"id": self._id, "type": "learned", "learned": part})
+
     def parse(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         source, what = msg["source"], msg["what"]
         if what == "candidate":
@@ -117,10 +121,10 @@ class Referee:
     def evaluate(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         torch.set_num_threads(max(1, int(msg.get("threads") or os.cpu_count() or 1) // 3))
         msg["candidate"]["source"] = export.original(msg["candidate"]["source"])
-        return evaluation.evaluate(self.server, msg, fds, self.progress)
+        return evaluation.evaluate(self.server, msg, fds, self.progress, self.learned)
 
     def baselines(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        return evaluation.baselines(self.server, msg, fds, self.progress)
+        return evaluation.baselines(self.server, msg, fds, self.progress, self.learned)
 
     def export(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         mode = msg.get("sandbox") or "strict"

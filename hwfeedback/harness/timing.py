@@ -417,6 +417,7 @@ class Timing:
         known: dict[str, Any] | None = None,
         llc_bytes: int | None = None,
         log: Log = lambda _: None,
+        learn: Callable[[dict[str, Any]], None] = lambda _: None,
         seed: int = 0,
         contents: Contents | None = None,
         budget: Budget | None = None,
@@ -426,13 +427,15 @@ class Timing:
         """``contents`` of a former Timing of the same task save drawing again.
 
         ``known`` is the ``learned`` of a former evaluation. ``llc_bytes`` is the size of the
-        last-level cache; None reads it from the system.
+        last-level cache; None reads it from the system. ``learn`` is given what is ``learned`` so
+        far whenever a baseline has been measured.
         """
         self.level = level
         self.threads = threads
         self.want = [EAGER, *(w for w in want if w != EAGER)]
         self.budget = budget or BUDGETS[level]
         self.log = log
+        self._learn_now = learn
         self.seed = seed
         self.notes: list[str] = []
         self.records = baselines.usable(known, threads)
@@ -490,6 +493,7 @@ class Timing:
             missing = [w for w in self.want if w not in self.records]
             if EAGER in missing:
                 self._learn(EAGER, Visits([*sentinel.blocks, *self._solo(worker, EAGER).blocks]))
+                self._learn_now(self._learned())
         except Exception as e:
             raise BaselineFailed(f"eager could not be timed: {e}") from e
         finally:
@@ -497,6 +501,7 @@ class Timing:
         for name in missing:
             if name != EAGER:
                 self._measure_baseline(name)
+                self._learn_now(self._learned())
 
     def _events(self, visits: Visits) -> list[list[float]]:
         return visits.times("event", self._overhead)
