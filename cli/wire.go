@@ -77,7 +77,25 @@ func (a *app) openBy(alone bool, openStore func(string) (*store.Store, error)) (
 	if r.store, err = openStore(filepath.Join(r.folder, store.FileName)); err != nil {
 		return nil, errors.Join(dataError(r.folder, err), r.close())
 	}
+	if alone {
+		r.forget(context.Background(), time.Now())
+	}
 	return r, nil
+}
+
+// remember is for how long verdicts, and what was measured to reach them, are
+// kept outside the history. Other versions of anything never ask for them.
+const remember = 30 * 24 * time.Hour
+
+// forget drops what is older. What cannot be dropped now is dropped another
+// time.
+func (r *room) forget(ctx context.Context, now time.Time) {
+	for _, kind := range hwfeedback.Remembered {
+		if _, err := r.store.Forget(ctx, kind, now.Add(-remember).UnixMilli()); err != nil {
+			r.log.Warn("what was remembered long ago cannot be dropped", "error", err)
+			return
+		}
+	}
 }
 
 // openRecord opens the record to read it. There must be one.

@@ -3,10 +3,13 @@ package cli
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -138,5 +141,38 @@ func TestFullDisksHaveOneHint(t *testing.T) {
 		if code, _, hint := explain(err); code != ExitFailure || !strings.HasPrefix(hint, "make room on that disk") {
 			t.Errorf("%v: %d, %q", err, code, hint)
 		}
+	}
+}
+
+// What only saves time is dropped after a month, and nothing else is.
+func TestWhatIsRememberedIsForgotten(t *testing.T) {
+	s, err := store.Open(filepath.Join(t.TempDir(), store.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, kind := range []string{"verdict", "baselines", "ceilings"} {
+		if err := s.Put(t.Context(), kind, "key", []byte("value")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := &room{store: s, log: slog.New(slog.DiscardHandler)}
+	left := func() (kinds []string) {
+		for _, kind := range []string{"verdict", "baselines", "ceilings"} {
+			if _, found, err := s.Get(t.Context(), kind, "key"); err != nil {
+				t.Fatal(err)
+			} else if found {
+				kinds = append(kinds, kind)
+			}
+		}
+		return kinds
+	}
+	r.forget(t.Context(), time.Now().Add(29*24*time.Hour))
+	if got := left(); len(got) != 3 {
+		t.Errorf("after 29 days %q are left", got)
+	}
+	r.forget(t.Context(), time.Now().Add(31*24*time.Hour))
+	if got := left(); !slices.Equal(got, []string{"ceilings"}) {
+		t.Errorf("after 31 days %q are left", got)
 	}
 }

@@ -37,6 +37,10 @@ const (
 	cacheBaselines   = "baselines"   // see learnedKey
 )
 
+// Remembered are the kinds of value that can be found out again: what an
+// Evaluator keeps to save time, and nothing is lost when it is forgotten.
+var Remembered = []string{cacheSource, cacheTask, cacheVerdict, cacheCalibration, cacheBaselines}
+
 // Deadlines of requests. They are backstops behind the referee's own, which
 // turn a slow candidate into a verdict: reaching one of these means that the
 // referee itself is stuck.
