@@ -53,6 +53,7 @@ class Judge:
         channel, _peer = Channel.pair()
         self.referee = referee.Referee(channel, self.server)
         self.referee.progress = lambda _stage, _note: None  # type: ignore[method-assign]
+        self.referee.learned = lambda _part: None  # type: ignore[method-assign]
         self.cache = cache
         self.tasks: dict[str, dict[str, Any]] = {}
         self.known: dict[str, dict[str, Any]] = {}
