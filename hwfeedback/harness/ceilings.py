@@ -20,6 +20,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def measure(threads: int, cache_dir: str, compiler: str = "g++") -> dict[str, An
     """
     library = build(cache_dir, compiler)
     found = specs()
-    rates = _forked(library, threads, found["l3_bytes"] or found["l2_bytes"] or 32 << 20)
+    llc = found["l3_bytes"] or found["l2_bytes"] or 32 << 20
+    rates = forked(lambda: _measure(library, threads, llc), MEASURE_S)
     return {
         "ceilings": {
             "memory_gbs": rates["memory"] / 1e9,
@@ -110,18 +112,19 @@ def build(cache_dir: str, compiler: str = "g++") -> Path:
     return target
 
 
-def _forked(library: Path, threads: int, llc: int) -> dict[str, float]:
+def forked(work: Callable[[], dict[str, Any]], limit_s: float) -> dict[str, Any]:
+    """Returns what ``work`` returns in a process of its own. Raises CeilingsFailed."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             sandbox.die_with_parent()
             os.close(read)
-            signal.alarm(int(MEASURE_S))
-            os.write(write, json.dumps(_measure(library, threads, llc)).encode())
+            signal.alarm(int(limit_s))
+            os.write(write, json.dumps(work()).encode())
             os._exit(0)
         except BaseException as e:
-            os.write(write, json.dumps({"error": repr(e)}).encode())
+            os.write(write, json.dumps({"error": f"{type(e).__name__}: {e}"}).encode())
             os._exit(1)
     os.close(write)
     with os.fdopen(read, "rb") as f:

@@ -139,12 +139,6 @@ class Driver:
         self._check("cuDeviceGetName", text, len(text), self._device)
         return text.value.decode(errors="replace")
 
-    def version(self) -> str:
-        """Returns the newest CUDA that the driver knows, as "13.0"."""
-        n = ctypes.c_int()
-        self._check("cuDriverGetVersion", ctypes.byref(n))
-        return f"{n.value // 1000}.{n.value % 1000 // 10}"
-
     def attributes(self) -> dict[str, int]:
         """Returns ATTRIBUTES' values, 0 for what this driver does not know, and memory_bytes."""
         found = {}
@@ -192,11 +186,6 @@ class Driver:
         """Sets ``size`` bytes to the 32-bit ``value`` over and over; both are multiples of 4."""
         at, count = ctypes.c_uint64(address), ctypes.c_size_t(size // 4)
         self._check("cuMemsetD32_v2", at, ctypes.c_uint(value), count)
-
-    def to_device(self, address: int, host: int, size: int) -> None:
-        """Copies ``size`` bytes from the host's address ``host``."""
-        source = ctypes.c_void_p(host)
-        self._check("cuMemcpyHtoD_v2", ctypes.c_uint64(address), source, ctypes.c_size_t(size))
 
     def to_host(self, host: int, address: int, size: int) -> None:
         target = ctypes.c_void_p(host)

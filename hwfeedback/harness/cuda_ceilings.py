@@ -9,9 +9,6 @@ how far the typical one stays below it, which is much where something else used 
 from __future__ import annotations
 
 import ctypes
-import json
-import os
-import signal
 import statistics
 import time
 from collections.abc import Callable
@@ -19,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import cuda
-import sandbox
-from ceilings import CeilingsFailed
+from ceilings import forked
 
 SOURCE = Path(__file__).with_name("cuda_ceilings.cu")
 MEASURE_S = 90.0
@@ -40,28 +36,7 @@ def measure(index: int) -> dict[str, Any]:
     tensor_gflops by type of operand, call_us (one launch after the other). The caller must not have
     touched CUDA. Raises CeilingsFailed.
     """
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            sandbox.die_with_parent()
-            os.close(read)
-            signal.alarm(int(MEASURE_S))
-            os.write(write, json.dumps(_measure(index)).encode())
-            os._exit(0)
-        except BaseException as e:
-            os.write(write, json.dumps({"error": f"{type(e).__name__}: {e}"}).encode())
-            os._exit(1)
-    os.close(write)
-    with os.fdopen(read, "rb") as f:
-        text = f.read()
-    _, status = os.waitpid(pid, 0)
-    if not text:
-        raise CeilingsFailed(f"the measuring process ended with status {status}")
-    found = json.loads(text)
-    if "error" in found:
-        raise CeilingsFailed(found["error"])
-    return found
+    return forked(lambda: _measure(index), MEASURE_S)
 
 
 def compile_for(major: int, minor: int) -> bytes:

@@ -493,7 +493,6 @@ class Timing:
             missing = [w for w in self.want if w not in self.records]
             if EAGER in missing:
                 self._learn(EAGER, Visits([*sentinel.blocks, *self._solo(worker, EAGER).blocks]))
-                self._learn_now(self._learned())
         except Exception as e:
             raise BaselineFailed(f"eager could not be timed: {e}") from e
         finally:
@@ -501,7 +500,7 @@ class Timing:
         for name in missing:
             if name != EAGER:
                 self._measure_baseline(name)
-                self._learn_now(self._learned())
+            self._learn_now(self._learned())
 
     def _events(self, visits: Visits) -> list[list[float]]:
         return visits.times("event", self._overhead)

@@ -19,27 +19,6 @@ import cuda_ceilings
 from ceilings import CeilingsFailed
 
 
-def absent() -> str:
-    """Returns why there is no GPU here, or nothing. Asked in a process of its own."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            cuda.Driver()
-        except cuda.CudaError as e:
-            os.write(write, str(e).encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as f:
-        said = f.read()
-    os.waitpid(pid, 0)
-    return said
-
-
-ABSENT = absent()
-gpu = pytest.mark.skipif(bool(ABSENT), reason=f"no GPU here: {ABSENT}")
-
-
 def in_a_process(work) -> str:  # type: ignore[no-untyped-def]
     """Runs what touches the GPU, and returns what it returns: contexts do not outlive a test."""
     read, write = os.pipe()
@@ -55,6 +34,19 @@ def in_a_process(work) -> str:  # type: ignore[no-untyped-def]
         said = f.read()
     os.waitpid(pid, 0)
     return said
+
+
+def absent() -> str:
+    """Returns why there is no GPU here, or nothing."""
+    try:
+        cuda.Driver()
+    except cuda.CudaError as e:
+        return str(e)
+    return ""
+
+
+ABSENT = in_a_process(absent)
+gpu = pytest.mark.skipif(bool(ABSENT), reason=f"no GPU here: {ABSENT}")
 
 
 def test_the_compiler_says_what_is_wrong() -> None:
