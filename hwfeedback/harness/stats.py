@@ -60,6 +60,20 @@ def median(values: Sequence[float]) -> float:
     return quantile(values, 0.5)
 
 
+def off_median(values: Sequence[float], n: int, seed: int = 0) -> float:
+    """Returns how far the median of n values drawn from these may lie from theirs, in 95 % of draws.
+
+    A few that lie far off do not move a median: their distance is not its uncertainty.
+    """
+    g = torch.Generator().manual_seed(seed)
+    known = torch.tensor(values, dtype=torch.float64)
+    drawn = known[torch.randint(len(values), (RESAMPLES, n), generator=g)]
+    low = drawn.kthvalue((n - 1) // 2 + 1, dim=1).values
+    high = drawn.kthvalue(n // 2 + 1, dim=1).values
+    off = ((low + high) / 2 - median(values)).abs()
+    return float(off.quantile(0.95))
+
+
 def centre(blocks: Blocks) -> float:
     """Returns the middle of the blocks' medians: a mean of logarithms, so no process dominates."""
     logs = [math.log(median(b)) for b in blocks if b]

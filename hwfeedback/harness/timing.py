@@ -85,7 +85,7 @@ CHECKING_CALLS = 8  # calls of a window that is not fresh: enough to compare, ch
 WINDOW_NS = 20_000_000
 MAX_CALLS = 256  # of one window: past this, messages and not calls would fill the evaluation
 MIN_FRESH = 4  # windows
-QUICK_COLD = 8  # contents of a task with large outputs at quick: each costs several milliseconds
+QUICK_COLD = 14  # contents of a task with large outputs at quick: each costs several milliseconds
 REPETITIONS = 50
 
 AGREE = 0.10  # of the time, and
@@ -218,9 +218,8 @@ class Overhead:
         costs = self._walls("fresh")
         if not costs or not times:
             return 1.0
-        middle = stats.median(costs)
-        scatter = stats.quantile([abs(c - middle) for c in costs], 0.9)
-        share = scatter / math.sqrt(min(len(costs), len(times))) / max(stats.median(times), 1.0)
+        off = stats.off_median(costs, min(len(costs), len(times)))
+        share = off / max(stats.median(times), 1.0)
         return 1.0 + share if share > 0.05 else 1.0
 
     def noise(self, kind: str) -> float:
