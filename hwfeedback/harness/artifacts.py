@@ -25,9 +25,9 @@ EXTENSION = "torch.utils.cpp_extension"
 _loaded: list[tuple[str, Any]] = []
 
 
-def native_key(source: str, flags: Sequence[str]) -> str:
+def native_key(source: str, flags: Sequence[str], language: str = "cpp") -> str:
     """Names what a call of ``native`` asks for."""
-    return toolchain.key(NATIVE, source, *flags)
+    return toolchain.key(NATIVE if language == "cpp" else f"{NATIVE} {language}", source, *flags)
 
 
 def inline_request(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -79,8 +79,8 @@ def install(given: Sequence[dict[str, Any]], fds: Sequence[int]) -> None:
     paths = {a["request"]: f"/proc/self/fd/{fd}" for a, fd in zip(given, fds, strict=True)}
     _loaded.clear()
 
-    def built(source: str, flags: Sequence[str], name: str) -> str:
-        path = paths.get(native_key(source, flags))
+    def built(source: str, flags: Sequence[str], name: str, language: str = "cpp") -> str:
+        path = paths.get(native_key(source, flags, language))
         if path is None:
             raise RuntimeError(
                 f"native({name!r}) was not built: its source must not change from import to import"
@@ -88,8 +88,8 @@ def install(given: Sequence[dict[str, Any]], fds: Sequence[int]) -> None:
         return path
 
     class Library(kernelwright.Library):
-        def __init__(self, path: str, source: str) -> None:
-            super().__init__(path, source)
+        def __init__(self, path: str, source: str, language: str = "cpp") -> None:
+            super().__init__(path, source, language)
             _loaded.append((NATIVE, self))
 
     def inline(request: dict[str, Any]) -> Any:
@@ -150,18 +150,19 @@ class Recorder:
         kernelwright.native.__globals__["Library"] = self._library
         _replace_extension(self._inline)
 
-    def _native(self, source: str, flags: Sequence[str], name: str) -> str:
+    def _native(self, source: str, flags: Sequence[str], name: str, language: str = "cpp") -> str:
         if not isinstance(source, str) or not all(isinstance(f, str) for f in flags):
             raise TypeError("the source and the flags of native must be strings")
         request = {"kind": NATIVE, "name": name, "source": source, "flags": list(flags)}
-        self.requests.append({**request, "request": native_key(source, flags)})
+        request |= {"language": language, "request": native_key(source, flags, language)}
+        self.requests.append(request)
         return ""
 
     def _inline(self, request: dict[str, Any]) -> Any:
         self.requests.append({"kind": LOAD_INLINE, **request, "request": inline_key(request)})
         return _StandIn(self)
 
-    def _library(self, path: str, source: str) -> Any:
+    def _library(self, path: str, source: str, language: str = "cpp") -> Any:
         if not kernelwright.prototypes(source):
             raise ValueError('no function declared extern "C" was found in the source')
         return _StandIn(self)

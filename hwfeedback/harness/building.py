@@ -92,8 +92,11 @@ def build(
     device: str = "cpu",
     mode: str = "strict",
     progress: Progress | None = None,
+    arch: str = "",
 ) -> dict[str, Any]:
     """Builds a candidate, or finds it built. Never raises for the candidate's faults.
+
+    ``arch`` is what CUDA is compiled for, as "sm_90a"; without it there is no CUDA.
 
     Returns ``build`` (a BuildReport), ``status`` ("" when it is built, else rejected, build_failed,
     crashed or timed_out), ``reason``, ``artifacts`` (for ``open_artifacts``), ``normalised_hash``,
@@ -102,7 +105,7 @@ def build(
     """
     start = time.monotonic()
     text = candidate["source"]
-    record_path = _path(cache_dir, "builds", _build_key(text, device) + ".json")
+    record_path = _path(cache_dir, "builds", _build_key(text, device, arch) + ".json")
     known = _kept(record_path)
     if known is not None:
         known["build"] |= {"cached": True, "seconds": time.monotonic() - start}
@@ -117,7 +120,7 @@ def build(
         "missing": [],
     }
     try:
-        _build(server, text, cache_dir, mode, result, progress or (lambda _: None))
+        _build(server, text, cache_dir, mode, arch, result, progress or (lambda _: None))
     except _Failed as e:
         result |= {"status": e.status, "reason": e.reason}
         result["build"] |= e.report
@@ -184,6 +187,7 @@ def _build(
     text: str,
     cache_dir: str,
     mode: str,
+    arch: str,
     result: dict[str, Any],
     progress: Progress,
 ) -> None:
@@ -208,7 +212,7 @@ def _build(
             )
         if parsed["form"] == "none":
             return  # nothing to build: importing it is the candidate worker's business
-        requests = _recorded(worker, text)
+        requests = _recorded(worker, text, arch)
     result["build"]["form"] = NATIVE if any(r["kind"] == NATIVE for r in requests) else LOAD_INLINE
     end = time.monotonic() + BUILD_TIMEOUT
     compiler: Worker | None = None
@@ -238,6 +242,9 @@ def _build(
     for name in ("vectorised", "missed"):
         said = [lines.diagnostic(d) for lines, report in places for d in report.get(name, ())]
         result["build"][name] = _unique(said)
+    kernels = [k for report in reports for k in report.get("kernels", ())]
+    if kernels:
+        result["build"]["kernels"] = kernels
     result["build"]["log"] = "\n".join(filter(None, (r.get("log", "") for r in reports)))[
         : compiling.LOG_KEPT
     ]
@@ -251,7 +258,7 @@ def _compiler(server: ForkServer, cache_dir: str, kind: str, mode: str) -> Worke
     return server.spawn("builder", config)
 
 
-def _recorded(worker: Worker, text: str) -> list[dict[str, Any]]:
+def _recorded(worker: Worker, text: str, arch: str) -> list[dict[str, Any]]:
     """What the candidate asks to have built, checked: it comes from a process that ran the
     candidate.
     """
@@ -274,7 +281,7 @@ def _recorded(worker: Worker, text: str) -> list[dict[str, Any]]:
     given = answer.get("requests")
     for raw in given[:MAX_REQUESTS] if isinstance(given, list) else ():
         try:
-            request = _checked(raw)
+            request = _checked(raw, arch)
         except (KeyError, TypeError, ValueError) as e:
             raise _Failed("rejected", f"the candidate's request to build is malformed: {e}") from e
         out[request["request"]] = request
@@ -290,7 +297,7 @@ def _recorded(worker: Worker, text: str) -> list[dict[str, Any]]:
     return list(out.values())
 
 
-def _checked(raw: Any) -> dict[str, Any]:
+def _checked(raw: Any, arch: str) -> dict[str, Any]:
     def texts(value: Any) -> list[str]:
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
             raise ValueError("not a list of strings")
@@ -299,14 +306,20 @@ def _checked(raw: Any) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ValueError("not a dict")
     flags = texts(raw["flags"])
-    if problem := compiling.flags_problem(flags):
+    cuda = raw["kind"] == NATIVE and raw["language"] == "cuda"
+    allowed = compiling.ALLOWED_CUDA_FLAG if cuda else compiling.ALLOWED_FLAG
+    if problem := compiling.flags_problem(flags, allowed):
         raise _Failed("rejected", problem)
+    if cuda and not arch:
+        raise _Failed("rejected", "it is written in CUDA, and the device is the CPU")
     if raw["kind"] == NATIVE:
         name, source = raw["name"], raw["source"]
         if not isinstance(source, str) or not isinstance(name, str) or not name.isidentifier():
             raise ValueError("name or source is no text")
         request = {"kind": NATIVE, "name": name[:64], "source": source, "flags": flags}
-        return request | {"request": native_key(source, flags)}
+        language = "cuda" if cuda else "cpp"
+        request |= {"language": language, "arch": arch if cuda else ""}
+        return request | {"request": native_key(source, flags, language)}
     functions = raw["functions"]
     if functions is not None and not isinstance(functions, dict):
         raise ValueError("functions")
@@ -333,6 +346,8 @@ def _checked(raw: Any) -> dict[str, Any]:
 def _compile(
     worker: Worker, cache_dir: str, request: dict[str, Any], text: str, timeout: float
 ) -> dict[str, Any]:
+    if request.get("language") == "cuda" and not os.access(toolchain.nvcc(), os.X_OK):
+        raise sandbox.SandboxError(toolchain.NO_NVCC)
     if not os.access(toolchain.compiler(), os.X_OK):
         # Nobody's candidate: it may have been there when the machine was measured.
         raise sandbox.SandboxError(toolchain.NO_COMPILER)
@@ -351,6 +366,7 @@ def _compile(
             "log": str(answer.get("log") or "")[: compiling.LOG_KEPT],
             "vectorised": _diagnostics(answer.get("vectorised")),
             "missed": _diagnostics(answer.get("missed")),
+            "kernels": _resources(answer.get("kernels")),
         }
         if len(fds) != 1:
             lines = Lines(text, _sources(request))
@@ -397,6 +413,7 @@ def _cached_object(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | 
         "log": str(report.get("log") or "")[: compiling.LOG_KEPT],
         "vectorised": _diagnostics(report.get("vectorised")),
         "missed": _diagnostics(report.get("missed")),
+        "kernels": _resources(report.get("kernels")),
     }
     return record if _intact(record) else None
 
@@ -425,11 +442,14 @@ def _kept(path: str) -> dict[str, Any] | None:
 
 def _object_key(request: dict[str, Any]) -> str:
     flags = kernelwright.FLAGS if request["kind"] == NATIVE else ("load_inline",)
+    if request.get("language") == "cuda":
+        flags = (*kernelwright.CUDA_FLAGS, request["arch"], toolchain.nvcc_version())
     return toolchain.key(RULES, request["kind"], request["request"], *flags, toolchain.identity())
 
 
-def _build_key(text: str, device: str) -> str:
-    return toolchain.key(RULES, text, device, *kernelwright.FLAGS, toolchain.identity())
+def _build_key(text: str, device: str, arch: str) -> str:
+    cuda = (*kernelwright.CUDA_FLAGS, arch, toolchain.nvcc_version()) if arch else ()
+    return toolchain.key(RULES, text, device, *kernelwright.FLAGS, *cuda, toolchain.identity())
 
 
 def _light_header(cache_dir: str) -> str:
@@ -527,6 +547,22 @@ def _diagnostics(value: Any) -> list[tuple[int, int, str]]:
             if all(type(n) is int and 0 <= n < 1 << 31 for n in place) and isinstance(text, str):
                 out.append((*place, sentence(text[:500])))
     return out[:DIAGNOSTICS]
+
+
+_RESOURCES = ("registers", "shared_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes")
+
+
+def _resources(value: Any) -> list[dict[str, Any]]:
+    """Returns what kernels use, from a builder's word or a record."""
+    out: list[dict[str, Any]] = []
+    for item in value[:DIAGNOSTICS] if isinstance(value, list) else ():
+        if not isinstance(item, dict):
+            continue
+        numbers = {n: item.get(n, 0) for n in _RESOURCES}
+        if all(type(v) is int and 0 <= v < 1 << 31 for v in numbers.values()):
+            names = {n: sentence(str(item.get(n, ""))[:500]) for n in ("name", "arch")}
+            out.append(names | numbers)
+    return out
 
 
 def _unique(found: Any) -> list[dict[str, Any]]:

@@ -16,8 +16,9 @@ from typing import Any, Protocol
 import torch
 
 import trees
+from device import CPU, Device, GpuBlock
 from protocol import Closed, ProtocolError, Timeout
-from tensors import DTYPES, Block, Layout, LayoutError, layout_of, received
+from tensors import DTYPES, Block, Layout, LayoutError, layout_of
 
 _libc = ctypes.CDLL(None)
 _libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
@@ -159,10 +160,11 @@ def how_it_ended(exit_: Any) -> str:
 class Client:
     """Requests to one worker, one at a time, with a deadline each."""
 
-    def __init__(self, worker: Spawned) -> None:
+    def __init__(self, worker: Spawned, device: Device = CPU) -> None:
+        self.device = device  # where its tensors lie
         self.waits = False  # whether ``kill`` returns only when the process is gone
         self.worker = worker
-        self._blocks: dict[str, Block] = {}
+        self._blocks: dict[str, Block | GpuBlock] = {}
         self._deadline = 0.0
         self.doing = ""
         self._allowed = 0.0
@@ -180,6 +182,7 @@ class Client:
         """Sends a request; ``finish`` gives its answer."""
         self._deadline = min(time.monotonic() + timeout, self.until)
         self.doing, self._allowed = doing, timeout
+        self.device.synchronize()  # what it is asked about is there
         try:
             self.channel.send(msg, fds, timeout)
         except Timeout as e:
@@ -240,12 +243,12 @@ class Client:
         late.client = self
         return late
 
-    def block(self, name: str, size: int) -> Block:
+    def block(self, name: str, size: int) -> Block | GpuBlock:
         """Returns the block of this name; made and mapped on both sides where it is too small."""
         have = self._blocks.get(name)
         if have is not None and have.size >= size:
             return have
-        made = Block.create(size, name)
+        made = self.device.create(size, name)
         msg = {"op": "map", "name": name, "size": size}
         try:
             self.ask(msg, [made.fd], doing="sharing memory")
@@ -298,7 +301,7 @@ class _Zones:
         return all(bool((z == byte).all()) for z in self._zones)
 
 
-def _guards(block: Block, layout: Layout, guard: int) -> _Zones:
+def _guards(block: Block | GpuBlock, layout: Layout, guard: int) -> _Zones:
     raw = block.bytes()
     zones = [raw[:guard]]
     for entry in layout:
@@ -310,7 +313,7 @@ def _guards(block: Block, layout: Layout, guard: int) -> _Zones:
     return _Zones(zones)
 
 
-def _private(fds: list[int], msg: dict[str, Any]) -> list[torch.Tensor]:
+def _private(device: Device, fds: list[int], msg: dict[str, Any]) -> list[torch.Tensor]:
     """Copies the tensors of an answer's block."""
     if len(fds) != 1:
         raise LayoutError(f"{len(fds)} blocks came where one was expected")
@@ -322,7 +325,7 @@ def _private(fds: list[int], msg: dict[str, Any]) -> list[torch.Tensor]:
     except ValueError:
         os.close(fds[0])
         raise
-    block = received(fds[0], size, writable=True)
+    block = device.received(fds[0], size)
     try:
         return [v.clone() for v in block.views(msg["layout"])]
     finally:
@@ -332,8 +335,8 @@ def _private(fds: list[int], msg: dict[str, Any]) -> list[torch.Tensor]:
 class ReferenceClient(Client):
     """The reference worker."""
 
-    def __init__(self, worker: Spawned, timeout: float = 60.0) -> None:
-        super().__init__(worker)
+    def __init__(self, worker: Spawned, timeout: float = 60.0, device: Device = CPU) -> None:
+        super().__init__(worker, device)
         self.timeout = timeout
         self.info: dict[str, Any] = {}
         self.init: list[torch.Tensor] = []
@@ -351,7 +354,7 @@ class ReferenceClient(Client):
             msg, timeout=self.timeout, doing="Model's constructor", fds_wanted=1
         )
         with self._understood():
-            self.init = _private(fds, self.info)
+            self.init = _private(self.device, fds, self.info)
             hold(self.info, _LOADED)
             trees.build(self.info["init"], self.init)
             if len({len(self.info[n]) for n in ("names", "state", "trainable")}) > 1:
@@ -363,7 +366,7 @@ class ReferenceClient(Client):
         msg, fds = self.ask(request, timeout=self.timeout, doing="get_inputs()", fds_wanted=1)
         with self._understood():
             if fds:
-                tensors = _private(fds, msg)
+                tensors = _private(self.device, fds, msg)
             else:
                 tensors = [v.clone() for v in self._blocks["draw"].views(msg["layout"])]
             hold(msg, {"tree": dict})
@@ -377,7 +380,7 @@ class ReferenceClient(Client):
             {"op": "state"}, timeout=self.timeout, doing="Model's state_dict()", fds_wanted=1
         )
         with self._understood():
-            tensors = _private(fds, msg)
+            tensors = _private(self.device, fds, msg)
             if len(tensors) != len(self.info["names"]):
                 raise ValueError("names and weights do not match")
         return tensors
@@ -423,7 +426,7 @@ class ReferenceClient(Client):
         msg, fds = self.finish(1)
         with self._understood():
             if fds:
-                tensors = _private(fds, msg)
+                tensors = _private(self.device, fds, msg)
             else:
                 tensors = self._blocks[self._out].views(msg["layout"])
             results = self._results(msg, tensors)
@@ -500,8 +503,8 @@ class Answer:
 class CandidateClient(Client):
     """The candidate worker."""
 
-    def __init__(self, worker: Spawned, timeout: float) -> None:
-        super().__init__(worker)
+    def __init__(self, worker: Spawned, timeout: float, device: Device = CPU) -> None:
+        super().__init__(worker, device)
         self.timeout = timeout  # of one forward
         self._answered: dict[str, Any] = {}
         self._pending: tuple[Layout, Sequence[torch.Tensor], Layout, list[int]] | None = None
@@ -600,7 +603,8 @@ def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors of one dtype and shape are the same bit by bit."""
     if not a.numel():
         return True
-    if a.dtype == b.dtype and a.shape == b.shape and a.is_contiguous() and b.is_contiguous():
+    plain = a.is_contiguous() and b.is_contiguous() and a.is_cpu and b.is_cpu
+    if plain and a.dtype == b.dtype and a.shape == b.shape:
         return _libc.memcmp(a.data_ptr(), b.data_ptr(), a.numel() * a.element_size()) == 0
     if a.is_floating_point() or a.is_complex():
         words = {2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}[a.element_size()]

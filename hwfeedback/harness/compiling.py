@@ -39,7 +39,15 @@ LIGHT_HEADER = """\
 """
 
 
-def flags_problem(flags: Sequence[str]) -> str:
+# The same for nvcc.
+ALLOWED_CUDA_FLAG = re.compile(
+    r"-(O[0-3]|D\w[\w=+\"'.-]*|U\w+|std=[\w+]+|-?use_fast_math|-?(ftz|fmad|prec-div|prec-sqrt)=\w+"
+    r"|-?expt-(relaxed-constexpr|extended-lambda)|-?extended-lambda|-?maxrregcount=\d+|lineinfo"
+    r"|-?extra-device-vectorization|w|-?default-stream=[\w-]+)"
+)
+
+
+def flags_problem(flags: Sequence[str], allowed: re.Pattern[str] = ALLOWED_FLAG) -> str:
     """Returns a sentence on the first flag that is not allowed, or ""."""
     for flag in flags:
         try:
@@ -47,7 +55,7 @@ def flags_problem(flags: Sequence[str]) -> str:
         except ValueError:
             return f"the compiler flag {flag!r:.100} has a quotation mark without its other"
         for word in sorted(words):
-            if not ALLOWED_FLAG.fullmatch(word):
+            if not allowed.fullmatch(word):
                 return f"the compiler flag {word!r:.100} is not allowed"
     return ""
 
@@ -127,6 +135,51 @@ def compile_native(request: dict[str, Any], folder: str) -> dict[str, Any]:
     return _finish(command, folder, report, artifacts.NATIVE)
 
 
+def compile_cuda(request: dict[str, Any], folder: str) -> dict[str, Any]:
+    """The same for a native source in CUDA, for the architecture ``request["arch"]``."""
+    with open(os.path.join(folder, "source0.cu"), "w", encoding="utf-8") as f:
+        f.write(request["source"] + kernelwright._CUDA_TAIL)
+    nvcc = toolchain.nvcc()
+    libraries = os.path.join(os.path.dirname(os.path.dirname(nvcc)), "lib64")
+    command = [
+        nvcc, *kernelwright.CUDA_FLAGS, f"-arch={request['arch']}", *request["flags"],
+        "-Xptxas", "-v", "-cudart", "shared", "-Xlinker", f"-rpath,{libraries}",
+        "source0.cu", "-o", "built.so",
+    ]  # fmt: skip
+    done = _finish(command, folder, "", artifacts.NATIVE)
+    done["kernels"] = resources(done["log"])
+    return done
+
+
+_ENTRY = re.compile(r"Compiling entry function '([^']{1,500})' for '(sm_\w{1,8})'")
+_USED = re.compile(r"Used (\d{1,6}) registers")
+_SHARED = re.compile(r"(\d{1,9}) bytes smem")
+_SPILLS = re.compile(
+    r"(\d{1,9}) bytes stack frame, (\d{1,9}) bytes spill stores, (\d{1,9}) bytes spill loads"
+)
+
+
+def resources(log: str) -> list[dict[str, Any]]:
+    """Returns what ptxas says that each kernel uses: registers a thread; bytes of shared memory a
+    block, of stack and of spilled registers a thread.
+    """
+    found: list[dict[str, Any]] = []
+    for line in log[:LOG_READ].splitlines():
+        if m := _ENTRY.search(line):
+            found.append({"name": m[1], "arch": m[2], "registers": 0, "shared_bytes": 0})
+            found[-1] |= {"stack_bytes": 0, "spill_store_bytes": 0, "spill_load_bytes": 0}
+        elif not found:
+            continue
+        elif m := _SPILLS.search(line):
+            names = ("stack_bytes", "spill_store_bytes", "spill_load_bytes")
+            found[-1] |= {n: int(v) for n, v in zip(names, m.groups(), strict=True)}
+        elif m := _USED.search(line):
+            found[-1]["registers"] = int(m[1])
+            shared = _SHARED.search(line)
+            found[-1]["shared_bytes"] = int(shared[1]) if shared else 0
+    return found[:MAX_DIAGNOSTICS]
+
+
 def compile_inline(request: dict[str, Any], folder: str, light: str) -> dict[str, Any]:
     """The same for ``load_inline``. ``light`` is the folder of the light header, "" for none."""
     with open(os.path.join(folder, "main.cpp"), "w", encoding="utf-8") as f:
@@ -172,7 +225,7 @@ def _finish(command: list[str], folder: str, report: str, kind: str) -> dict[str
     vectorised: list[tuple[int, int, str]] = []
     missed: list[tuple[int, int, str]] = []
     try:
-        with open(report, encoding="utf-8", errors="replace") as f:
+        with open(report or os.devnull, encoding="utf-8", errors="replace") as f:
             vectorised, missed = vectorisation(f.read(8 << 20))
     except OSError:
         pass  # no report: nothing was compiled
@@ -225,7 +278,9 @@ def reaches(built: str, kind: str) -> list[str]:
     return sorted(bad)[:MAX_REACHES]
 
 
-_ERROR = re.compile(r"source(\d{1,4})\.cpp:(\d{1,9}):(?:\d+:)? (?:fatal )?error: (.*)")
+_ERROR = re.compile(
+    r"source(\d{1,4})\.(?:cpp:|cu[:(])(\d{1,9})(?:\)|:\d+)?: (?:fatal )?error: (.*)"
+)
 _FOREIGN = re.compile(r"(?:[^\s:]+:\d+:(?:\d+:)? )?(?:fatal )?error: (.*)")
 _UNDEFINED = "undefined reference to "
 LOG_READ = 1 << 20  # characters of what the compiler wrote

@@ -37,7 +37,10 @@ SMALLEST_NORMAL = 2.0**-126  # below it float32 has denormals, which may be flus
 # is known.
 OFF = 0.1
 ILL = 0.01  # a C above this share of the output: the task is ill-conditioned
-CHUNK = 1 << 17  # elements compared at once: what is made of them stays in a core's cache
+# Elements compared at once: what is made of them stays in a core's cache. A GPU has others to keep
+# busy, and memory for as many in float64.
+CHUNK = 1 << 17
+GPU_CHUNK = 1 << 25
 SENSITIVE = 100.0  # bounds by which one moved element must change float64, to count
 
 # KernelBench's for float32.
@@ -160,9 +163,14 @@ def error_of(got: torch.Tensor, wide: torch.Tensor, skip: torch.Tensor | None) -
 def _chunks(*tensors: torch.Tensor) -> Iterator[Any]:
     """Gives a tensor, or several side by side, in flat pieces that stay in a core's cache."""
     flats = [t.reshape(-1) for t in tensors]
-    for start in range(0, flats[0].numel(), CHUNK):
-        pieces = [f[start : start + CHUNK] for f in flats]
+    step = _chunk(tensors[0])
+    for start in range(0, flats[0].numel(), step):
+        pieces = [f[start : start + step] for f in flats]
         yield pieces[0] if len(pieces) == 1 else pieces
+
+
+def _chunk(t: torch.Tensor) -> int:
+    return GPU_CHUNK if t.is_cuda else CHUNK
 
 
 def _over_chunks(
@@ -176,7 +184,8 @@ def _over_chunks(
     allocated beside it, however large it is.
     """
     n = tensors[0].numel()
-    scratch = torch.empty(min(n, CHUNK), dtype=torch.float64)
+    room = min(n, _chunk(tensors[0]))
+    scratch = torch.empty(room, dtype=torch.float64, device=tensors[0].device)
     tops: list[float] = []
     norms: list[float] = []
     for pieces in _chunks(*tensors):
@@ -203,7 +212,7 @@ def _norm(t: torch.Tensor, top: float) -> float:
 
 def untrusted(eager: torch.Tensor, wide: torch.Tensor, scale: Scale) -> torch.Tensor | None:
     """Returns the mask of elements where the reference itself is not to be trusted, or None."""
-    mask = torch.empty(wide.shape, dtype=torch.bool)
+    mask = torch.empty(wide.shape, dtype=torch.bool, device=wide.device)
     for bad, e, w in _chunks(mask, eager, wide):
         off = torch.sub(e, w).abs_()
         torch.gt(off, w.abs().clamp_(min=scale.rms).mul_(OFF), out=bad)
@@ -257,7 +266,7 @@ def bound_of(
 
 def kinds(t: torch.Tensor) -> torch.Tensor:
     """Returns 0 for finite, 1 for NaN, 2 for +Inf, 3 for -Inf."""
-    found = torch.zeros(t.shape, dtype=torch.int8)
+    found = torch.zeros(t.shape, dtype=torch.int8, device=t.device)
     for kind, c in _chunks(found, t):
         if not bool(torch.isfinite(c).all()):
             kind.masked_fill_(torch.isnan(c), 1)
@@ -336,7 +345,7 @@ def _floating_reason(
             d.masked_fill_(left_out[0], 0.0)
         top, where = d.max(0)
         if float(top) > worst:
-            worst, at = float(top), k * CHUNK + int(where)
+            worst, at = float(top), k * _chunk(got) + int(where)
         over += int((d > bound.max).sum())
         bad += int((~torch.isfinite(g) & torch.isfinite(w)).sum())
     mine, theirs = float(got.reshape(-1)[at]), float(wide.reshape(-1)[at])

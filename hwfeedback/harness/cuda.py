@@ -124,6 +124,7 @@ class Driver:
         self._device = ctypes.c_int()
         self._check("cuDeviceGet", ctypes.byref(self._device), index)
         self.index = index
+        self._granularity = 0
         self._context: ctypes.c_void_p | None = None
 
     def _check(self, call: str, *args: Any) -> None:
@@ -156,6 +157,10 @@ class Driver:
         self._check("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
         self._context = context
         self._check("cuCtxSetCurrent", context)
+
+    def enter(self) -> None:
+        """Has this thread use the context, too."""
+        self._check("cuCtxSetCurrent", self._context)
 
     def release(self) -> None:
         """Lets the primary context go. With its last user goes all that was allocated in it."""
@@ -197,11 +202,7 @@ class Driver:
         Returns it with a descriptor to send; the caller closes that.
         """
         prop = self._prop()
-        granularity = ctypes.c_size_t()
-        self._check(
-            "cuMemGetAllocationGranularity", ctypes.byref(granularity), ctypes.byref(prop), 0
-        )
-        size = -(-size // granularity.value) * granularity.value
+        size = self._whole(size)
         handle = ctypes.c_uint64()
         self._check(
             "cuMemCreate",
@@ -227,7 +228,10 @@ class Driver:
             raise
 
     def take(self, fd: int, size: int) -> Shared:
-        """Maps what another process shares: ``size`` as its ``Shared`` says."""
+        """Maps what another process shares, of the size that it asked for.
+
+        Raises CudaError for a descriptor of something else, and for less memory than that.
+        """
         handle = ctypes.c_uint64()
         self._check(
             "cuMemImportFromShareableHandle",
@@ -235,7 +239,19 @@ class Driver:
             ctypes.c_void_p(fd),
             _DESCRIPTOR,
         )
-        return self._map(handle, size)
+        try:
+            return self._map(handle, self._whole(size))
+        except CudaError:
+            self._check("cuMemRelease", handle)
+            raise
+
+    def _whole(self, size: int) -> int:
+        """Returns the size of the pages that hold so much."""
+        if not self._granularity:
+            found, prop = ctypes.c_size_t(), self._prop()
+            self._check("cuMemGetAllocationGranularity", ctypes.byref(found), ctypes.byref(prop), 0)
+            self._granularity = found.value
+        return -(-size // self._granularity) * self._granularity
 
     def _prop(self) -> _AllocationProp:
         prop = _AllocationProp(type=_PINNED, handle_types=_DESCRIPTOR)
@@ -253,7 +269,11 @@ class Driver:
             nothing,
             nothing,
         )
-        self._check("cuMemMap", address, bytes_, ctypes.c_size_t(0), handle, nothing)
+        try:
+            self._check("cuMemMap", address, bytes_, ctypes.c_size_t(0), handle, nothing)
+        except CudaError:
+            self._check("cuMemAddressFree", address, bytes_)
+            raise
         access = _Access(_Location(_ON_DEVICE, self.index), _READ_WRITE)
         self._check("cuMemSetAccess", address, bytes_, ctypes.byref(access), ctypes.c_size_t(1))
         return Shared(self, handle, address.value, size)

@@ -23,8 +23,10 @@ from typing import Any
 import torch
 
 import building
+import device as devices
 import correctness
 import inspection
+import sandbox
 import verify
 import windows
 from baselines import BaselineFailed
@@ -40,6 +42,7 @@ from clients import (
     sentence,
 )
 from correctness import Scale
+from device import Device
 from protocol import ProtocolError, Timeout
 from sandbox import SandboxError
 from timing import Timing
@@ -132,11 +135,13 @@ def _fault(e: WorkerFailure, doing: str) -> Fault:
     if e.type == "SystemExit":
         what = f"{where} calls sys.exit{line}"
         return Fault("crashed", what, "remove the call", [e.traceback], output)
-    if e.type == "MemoryError" or "allocate memory" in first:
+    if e.type in ("MemoryError", "OutOfMemoryError") or "allocate memory" in first:
         what = f"{where} ran out of memory{line}"
         return Fault("crashed", what, "allocate less", [e.traceback], output)
     what = f"{where} raised {e.type}{line}" + (f": {first}" if first else "")
     hint = _HINTS.get(e.stage, "")
+    if "illegal memory access" in first or "misaligned address" in first:
+        hint = "check every index of every kernel: one read or wrote where nothing of its lies"
     if e.type == "PermissionError":
         hint = "a candidate has no network, starts no program and writes to /tmp alone: do without"
     return Fault("crashed", what, hint, [e.traceback], output)
@@ -186,6 +191,22 @@ class Costs:
         self._since = now
 
 
+def device_of(request: dict[str, Any]) -> Device:
+    """Returns the device that a request names: {"gpu": {"minor", "uuid"}}, or none for the CPU."""
+    if request.get("gpu") is None:
+        return devices.CPU
+    os.environ |= sandbox.one_gpu(request["gpu"]["uuid"])  # before anything looks for GPUs
+    return devices.gpu()
+
+
+def placed(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a worker's configuration says of that device."""
+    gpu = request.get("gpu")
+    if gpu is None:
+        return {}
+    return {"gpu": gpu["minor"], "gpu_uuid": gpu["uuid"], "device": "cuda"}
+
+
 class Evaluation:
     """One request to evaluate. ``server`` is a ForkServer."""
 
@@ -206,6 +227,7 @@ class Evaluation:
         self.level = request.get("level") or "quick"
         self.threads = int(request.get("threads") or os.cpu_count() or 1)
         self.sandbox = request.get("sandbox") or "strict"
+        self.device = device_of(request)
         self.eval_mode = "train_mode_dependent" in (self.task.get("flags") or [])
         self.build: dict[str, Any] = {}  # what building.build gave
         self.source = request["candidate"]["source"]
@@ -230,7 +252,7 @@ class Evaluation:
     # Workers.
 
     def _config(self, **more: Any) -> dict[str, Any]:
-        return {"sandbox": self.sandbox, "threads": self.threads} | more
+        return {"sandbox": self.sandbox, "threads": self.threads} | placed(self.request) | more
 
     def _limits(self) -> dict[str, int]:
         return {
@@ -249,11 +271,12 @@ class Evaluation:
         config = self._config(threads=threads)
         if compiles:
             config["preimport"] = ["compile"]
-            folder = self._warm_inductor()
+            folder = self._warm_inductor() if self.device.kind == "cpu" else ""
             if folder:
                 config["inductor_cache"] = folder
         with self.costs.part("worker"):
-            client = ReferenceClient(self.server.spawn("reference", config, self.fds), timeout)
+            worker = self.server.spawn("reference", config, self.fds)
+            client = ReferenceClient(worker, timeout, self.device)
         try:
             client.load(self.task["source"], threads=threads, eval_mode=self.eval_mode)
         except BaseException:
@@ -281,7 +304,7 @@ class Evaluation:
             ahead = self._ahead.pop(poison, None)
             worker = ahead.result() if ahead else self._empty(poison)
         self.missing = worker.missing
-        client = CandidateClient(worker, timeout)
+        client = CandidateClient(worker, timeout, self.device)
         opened: list[int] = []
         try:
             with self.costs.part("load"), faults("importing the candidate", client):
@@ -336,7 +359,15 @@ class Evaluation:
             self.request.get("device") or "cpu",
             self.sandbox,
             lambda note: self.progress("build", note),
+            self._arch(),
         )
+
+    def _arch(self) -> str:
+        """Returns what CUDA is compiled for, "" on the CPU."""
+        if isinstance(self.device, devices.Cpu):
+            return ""
+        has = self.device.driver.attributes()
+        return f"sm_{has['major']}{has['minor']}{'a' if has['major'] >= 9 else ''}"
 
     def _built(self, build: Future[dict[str, Any]], v: dict[str, Any]) -> None:
         """Waits until the candidate is built."""
@@ -653,6 +684,7 @@ class Evaluation:
                     check_varied=self._check_varied,
                     log=lambda note: self.progress("time", note),
                     learn=self.learn,
+                    device=self.device,
                 )
                 timing.prepare()
             except BaselineFailed as e:

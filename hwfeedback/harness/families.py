@@ -45,7 +45,7 @@ def _plant(x: torch.Tensor, g: torch.Generator) -> torch.Tensor:
     n = out.numel()
     flat = out.view(-1)
     count = min(PLANTED, max(n // 256, 1))
-    where = torch.randint(0, max(n, 1), (3 * count,), generator=g)
+    where = torch.randint(0, max(n, 1), (3 * count,), generator=g, device=g.device)
     for i, value in enumerate((float("nan"), float("inf"), float("-inf"))):
         flat[where[i * count : (i + 1) * count]] = value
     return out
@@ -66,7 +66,7 @@ def _near_overflow(x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
 def _equal(x: torch.Tensor, g: torch.Generator) -> torch.Tensor:
     # A value that half precision cannot hold, so that computing in less than float32 shows
     # coherently.
-    value = float(torch.rand((), generator=g)) + 1.0 / 3.0
+    value = float(torch.rand((), generator=g, device=g.device)) + 1.0 / 3.0
     return torch.full_like(x, value)
 
 
@@ -111,7 +111,7 @@ def apply(
 
     ``axes`` are those that ``permuted`` permutes.
     """
-    g = torch.Generator().manual_seed(seed)
+    g = torch.Generator(tensors[0].device if tensors else "cpu").manual_seed(seed)
     if family is PERMUTED:
         return permuted(tensors, axes, g)
     return [family.map(t, g) if t.is_floating_point() and t.numel() else t for t in tensors]
@@ -132,8 +132,8 @@ def permuted(
     out = list(tensors)
     for axis in axes:
         i, dim = axis[0]
-        order = torch.randperm(out[i].shape[dim], generator=g)
-        if len(order) < SMALL and torch.equal(order, torch.arange(len(order))):
+        order = torch.randperm(out[i].shape[dim], generator=g, device=g.device)
+        if len(order) < SMALL and order.tolist() == list(range(len(order))):
             order = order.flip(0)
         for i, dim in axis:
             out[i] = out[i].index_select(dim, order)
@@ -177,7 +177,7 @@ def fixed_share(draws: Sequence[torch.Tensor]) -> float:
     first = draws[0]
     if len(draws) < 2 or not first.numel():
         return 1.0
-    same = torch.ones(first.shape, dtype=torch.bool)
+    same = torch.ones(first.shape, dtype=torch.bool, device=first.device)
     for t in draws[1:]:
         if t.shape != first.shape:
             return 1.0

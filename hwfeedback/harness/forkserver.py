@@ -508,6 +508,7 @@ def wanted(msg: dict[str, Any]) -> tuple[sandbox.Settings, list[str]]:
         threads=number(given.get("threads") or 1),
         limits={k: number(v) for k, v in (given.get("limits") or {}).items() if v},
         gpu=None if given.get("gpu") is None else number(given["gpu"]),
+        gpu_uuid=str(given.get("gpu_uuid") or "")[:80],
     )
     return settings, texts(given.get("preimport") or [])
 
@@ -632,8 +633,9 @@ def _worker(
     if poll.poll(0):  # the server died before its death could have reached this process
         return
     home = departure.scratch or "/tmp"
+    new = sandbox.environment(settings, home)
     os.environ.clear()
-    os.environ.update(sandbox.environment(settings, home))
+    os.environ.update(new)
     tempfile.tempdir = None
     os.chdir(home)
     import torch
@@ -753,6 +755,7 @@ class ForkServer:
             "threads": config.get("threads", 1),
             "read_only": read_only,
             "gpu": config.get("gpu"),
+            "gpu_uuid": config.get("gpu_uuid"),
             "preimport": list(config.get("preimport") or ()),
             "limits": dict(limits or {}),
         }

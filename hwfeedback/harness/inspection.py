@@ -16,6 +16,7 @@ import correctness
 import verify
 from clients import ReferenceClient, Spawned, WorkerError, WorkerGone, WorkerLate, sentence
 from correctness import Expected
+from device import CPU, Device
 from noise import one_ulp
 from tensors import DTYPES
 
@@ -167,9 +168,10 @@ def inspect(
     *,
     threads: int,
     timeout_s: float,
+    device: Device = CPU,
 ) -> dict[str, Any]:
     """Returns the Task as JSON. ``timeout_s`` is for each step. Raises Invalid."""
-    reference = ReferenceClient(spawn(), timeout_s)
+    reference = ReferenceClient(spawn(), timeout_s, device)
     whole = WHOLE * timeout_s
     reference.until = time.monotonic() + whole
     try:

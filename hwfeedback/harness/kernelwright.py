@@ -1,9 +1,10 @@
-"""Loads C++ kernels for a candidate: ``lib = native(source=...)``, then ``lib.fn(x, y,
+"""Loads C++ and CUDA kernels for a candidate: ``lib = native(source=...)``, then ``lib.fn(x, y,
 x.numel())``.
 
 The functions declared ``extern "C"`` in the source become methods. Tensors become pointers, checked
 for device, contiguity and the element type of the parameter; numbers are converted as the
-parameter's type says.
+parameter's type says. A parameter of type ``cudaStream_t`` is not given: it is torch's current
+stream. A launch that CUDA refuses raises RuntimeError.
 """
 
 from __future__ import annotations
@@ -21,6 +22,15 @@ from typing import Any
 import torch
 
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=c++17", "-fno-math-errno")
+
+CUDA_FLAGS = ("-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC")
+# Behind the source: says what is wrong with a launch, which nobody else would.
+_CUDA_TAIL = """
+extern "C" const char* kernelwright_launch_error() {
+  cudaError_t e = cudaGetLastError();
+  return e == cudaSuccess ? nullptr : cudaGetErrorString(e);
+}
+"""
 
 # C type -> (ctypes for a value, torch dtypes a pointer to it may address)
 _TYPES: dict[str, tuple[Any, tuple[torch.dtype, ...]]] = {
@@ -44,7 +54,15 @@ _TYPES: dict[str, tuple[Any, tuple[torch.dtype, ...]]] = {
     "_Float16": (None, (torch.float16,)),
     "__fp16": (None, (torch.float16,)),
     "__bf16": (None, (torch.bfloat16,)),
+    "half": (None, (torch.float16,)),
+    "__half": (None, (torch.float16,)),
+    "nv_bfloat16": (None, (torch.bfloat16,)),
+    "__nv_bfloat16": (None, (torch.bfloat16,)),
+    "float2": (None, (torch.float32,)),
+    "float4": (None, (torch.float32,)),
+    "int4": (None, (torch.int32,)),
 }
+_STREAM = "cudaStream_t"
 _SPELLINGS = {
     "signed char": "int8_t", "unsigned char": "uint8_t", "signed": "int", "signed int": "int",
     "unsigned": "uint32_t", "unsigned int": "uint32_t", "short int": "short",
@@ -140,13 +158,16 @@ def prototypes(source: str) -> dict[str, tuple[tuple[str, bool], list[tuple[str,
     return out
 
 
-def _explain(function: str, name: str, value: Any, dtypes: tuple[torch.dtype, ...]) -> None:
+def _explain(
+    function: str, name: str, value: Any, dtypes: tuple[torch.dtype, ...], on: str = "cpu"
+) -> None:
     """Raises what is wrong with a tensor argument, if anything is."""
     where = f"{function}: argument {name!r}"
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{where} must be a tensor, got {type(value).__name__}")
-    if value.device.type != "cpu":
-        raise ValueError(f"{where} must be on the CPU, is on {value.device}")
+    if value.device.type != on:
+        where_it_must_be = "the CPU" if on == "cpu" else "the GPU"
+        raise ValueError(f"{where} must be on {where_it_must_be}, is on {value.device}")
     if dtypes and value.dtype not in dtypes:
         raise TypeError(f"{where} must be {' or '.join(map(str, dtypes))}, is {value.dtype}")
     if not value.is_contiguous():
@@ -158,12 +179,24 @@ def _too_large(function: str, name: str, value: Any, kind: str) -> None:
 
 
 def _wrap(
-    function: Any, name: str, result: tuple[str, bool], parameters: list[tuple[str, str, bool]]
+    function: Any,
+    name: str,
+    result: tuple[str, bool],
+    parameters: list[tuple[str, str, bool]],
+    on: str = "cpu",
+    failed: Callable[[], Any] | None = None,
 ) -> Callable[..., Any]:
     """Returns a Python function made for one prototype: checks without a loop keep a call under 5
-    us.
+    us. ``failed`` returns what was wrong with its launches, or nothing.
     """
+
+    def stream() -> int:
+        return int(torch.cuda.current_stream().cuda_stream)
+
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     space: dict[str, Any] = {
+        "stream": stream if raw is None else lambda: raw(torch.cuda.current_device()),
+        "failed": failed,
         "call": function,
         "explain": _explain,
         "too_large": _too_large,
@@ -172,6 +205,10 @@ def _wrap(
     checks, passed, names, kinds = [], [], [], []
     for i, (parameter, kind, pointer) in enumerate(parameters):
         a = f"a{i}"
+        if kind == _STREAM and not pointer:
+            passed.append("stream()")
+            kinds.append(ctypes.c_void_p)
+            continue
         names.append(a)
         if pointer:
             dtypes = _TYPES.get(kind, (None, ()))[1]
@@ -182,8 +219,8 @@ def _wrap(
                 wrong = f"{a}.dtype is not t{i} or "
             checks.append(
                 f"        if {a} is not None and "
-                f"({wrong}not {a}.is_cpu or not {a}.is_contiguous()):\n"
-                f"            explain({name!r}, {parameter!r}, {a}, d{i})\n"
+                f"({wrong}not {a}.is_{on} or not {a}.is_contiguous()):\n"
+                f"            explain({name!r}, {parameter!r}, {a}, d{i}, {on!r})\n"
             )
             passed.append(f"None if {a} is None else {a}.data_ptr()")
             kinds.append(ctypes.c_void_p)
@@ -206,20 +243,27 @@ def _wrap(
     if kind != "void" and not pointer and _TYPES.get(kind, (None, ()))[0] is None:
         raise ValueError(f"{name}: a result of type {kind!r} cannot be taken")
     function.restype = ctypes.c_void_p if pointer else None if kind == "void" else _TYPES[kind][0]
-    wanted = [(p, _TYPES.get(k, (None, ()))[1]) if is_p else None for p, k, is_p in parameters]
-    labels = ", ".join(p for p, _, _ in parameters)
+    given = [(p, k, is_p) for p, k, is_p in parameters if k != _STREAM or is_p]
+    wanted = [(p, _TYPES.get(k, (None, ()))[1]) if is_p else None for p, k, is_p in given]
+    labels = ", ".join(p for p, _, _ in given)
 
     def blame(values: Sequence[Any], error: Exception) -> None:
         for value, tensor in zip(values, wanted, strict=True):
             if tensor is not None and value is not None:
-                _explain(name, tensor[0], value, tensor[1])
+                _explain(name, tensor[0], value, tensor[1], on)
         raise TypeError(f"{name}({labels}): {error}") from None
 
     space["blame"] = blame
     listed = "".join(f"{n}, " for n in names)
+    calls = f"        return call({', '.join(passed)})\n"
+    if failed is not None:
+        calls = (
+            f"        out = call({', '.join(passed)})\n        wrong = failed()\n"
+            f"        if wrong:\n            raise RuntimeError({name!r} + ': ' + wrong.decode())\n"
+            "        return out\n"
+        )
     code = (
-        f"def wrapper({listed}{'/' if names else ''}):\n    try:\n{''.join(checks)}"
-        f"        return call({', '.join(passed)})\n"
+        f"def wrapper({listed}{'/' if names else ''}):\n    try:\n{''.join(checks)}{calls}"
         f"    except (AttributeError, ArgumentError, TypeError) as e:\n"
         f"        blame(({listed}), e)\n"
     )
@@ -234,8 +278,12 @@ def _wrap(
 class Library:
     """The functions of one built source."""
 
-    def __init__(self, path: str, source: str) -> None:
+    def __init__(self, path: str, source: str, language: str = "cpp") -> None:
         self._library = ctypes.CDLL(path)
+        on, failed = "cpu", None
+        if language == "cuda":
+            on, failed = "cuda", self._library.kernelwright_launch_error
+            failed.restype = ctypes.c_char_p
         found = prototypes(source)
         if not found:
             raise ValueError('no function declared extern "C" was found in the source')
@@ -244,31 +292,47 @@ class Library:
                 function = getattr(self._library, name)
             except AttributeError:
                 continue  # declared only
-            setattr(self, name, _wrap(function, name, result, parameters))
+            setattr(self, name, _wrap(function, name, result, parameters, on, failed))
 
 
-def _build(source: str, flags: Sequence[str], name: str) -> str:
-    """Compiles once a machine, into torch's folder for extensions. Returns the object's path."""
+def _compiler(language: str) -> tuple[list[str], str]:
+    """Returns the compiler with our flags, and what else an object of it depends on."""
+    if language == "cuda":
+        home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+        nvcc = shutil.which("nvcc") or shutil.which(os.path.join(home, "bin", "nvcc"))
+        if not nvcc:
+            raise RuntimeError("nvcc was not found: install the CUDA toolkit, or set CUDA_HOME")
+        major, minor = torch.cuda.get_device_capability()
+        return [nvcc, *CUDA_FLAGS, f"-arch=sm_{major}{minor}{'a' if major >= 9 else ''}"], ""
+    compiler = os.environ.get("CXX") or shutil.which("g++")
+    if not compiler:
+        raise RuntimeError("no C++ compiler was found: install g++")
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as f:
             machine = next((line for line in f if line.startswith(("flags", "Features"))), "")
     except OSError:
         machine = ""
-    key = hashlib.sha256(repr((source, FLAGS, tuple(flags), machine)).encode()).hexdigest()[:32]
+    return [compiler, *FLAGS], machine
+
+
+def _build(source: str, flags: Sequence[str], name: str, language: str = "cpp") -> str:
+    """Compiles once a machine, into torch's folder for extensions. Returns the object's path."""
+    compiler, machine = _compiler(language)
+    if language == "cuda":
+        source += _CUDA_TAIL
+    key = hashlib.sha256(repr((source, compiler, tuple(flags), machine)).encode()).hexdigest()[:32]
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.expanduser("~/.cache/torch_extensions")
     folder = os.path.join(root, "kernelwright")
     path = os.path.join(folder, f"{name}-{key}.so")
     if os.path.exists(path):
         return path
-    compiler = os.environ.get("CXX") or shutil.which("g++")
-    if not compiler:
-        raise RuntimeError("no C++ compiler was found: install g++")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work:
-        text, built = os.path.join(work, f"{name}.cpp"), os.path.join(work, "built.so")
+        ending = {"cpp": "cpp", "cuda": "cu"}[language]
+        text, built = os.path.join(work, f"{name}.{ending}"), os.path.join(work, "built.so")
         with open(text, "w", encoding="utf-8") as f:
             f.write(source)
-        command = [compiler, *FLAGS, *flags, text, "-o", built]
+        command = [*compiler, *flags, text, "-o", built]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{name} does not compile:\n{done.stderr}")
@@ -279,10 +343,10 @@ def _build(source: str, flags: Sequence[str], name: str) -> str:
 def native(
     source: str, language: str = "cpp", flags: Sequence[str] = (), name: str | None = None
 ) -> Library:
-    """Builds C++ source and returns its functions. ``flags`` are added to ours."""
-    if language != "cpp":
-        raise ValueError(f"native builds language 'cpp' here, not {language!r}")
+    """Builds C++ or CUDA source and returns its functions. ``flags`` are added to ours."""
+    if language not in ("cpp", "cuda"):
+        raise ValueError(f"native builds language 'cpp' or 'cuda', not {language!r}")
     label = name or "native"
     if not re.fullmatch(r"\w{1,64}", label):
         raise ValueError("name must be letters, digits and underscores")
-    return Library(_build(source, tuple(flags), label), source)
+    return Library(_build(source, tuple(flags), label, language), source, language)

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
+from device import CPU, Device, GpuBlock
 from protocol import Channel, Closed
-from tensors import Block, Layout, received
+from tensors import Block, Layout
 
 # The seed under which a model and its candidate are constructed: what they draw is replaced
 # afterwards.
@@ -101,14 +102,15 @@ def error_of(e: BaseException, own: str = "") -> dict[str, Any]:
 class Blocks:
     """The blocks that the referee has mapped into this worker, by name."""
 
-    def __init__(self) -> None:
-        self._blocks: dict[str, Block] = {}
+    def __init__(self, device: Device = CPU) -> None:
+        self._device = device
+        self._blocks: dict[str, Block | GpuBlock] = {}
 
     def map(self, name: str, fd: int, size: int) -> None:
         before = self._blocks.pop(name, None)
         if before is not None:
             before.close()
-        self._blocks[name] = received(fd, size, writable=True, populate=True)
+        self._blocks[name] = self._device.received(fd, size, populate=True)
 
     def views(self, name: str, layout: Layout) -> list[torch.Tensor]:
         return self._blocks[name].views(layout)
@@ -117,7 +119,7 @@ class Blocks:
 Op = Callable[[dict[str, Any], list[int]], dict[str, Any] | None]
 
 
-def serve(channel: Channel, ops: dict[str, Op], own: str) -> None:
+def serve(channel: Channel, ops: dict[str, Op], own: str, device: Device = CPU) -> None:
     """Answers requests until the referee is gone. What an operation raises is its answer.
 
     An operation that returns None has answered by itself. ``own`` is the foreign file's name.
@@ -133,6 +135,7 @@ def serve(channel: Channel, ops: dict[str, Op], own: str) -> None:
             if op is None:
                 raise ValueError(f"unknown operation {msg.get('op')!r:.40}")
             answer = op(msg, fds)
+            device.synchronize()  # what is answered has happened
         except Closed:
             return
         except BaseException as e:

@@ -312,6 +312,8 @@ class Float32Noise(TorchDispatchMode):
         """
         n = like.numel()
         at = int(torch.randint(0, POOL, (), generator=self._g))
+        if self._pool.device != like.device:
+            self._pool = self._pool.to(like.device)
         needed = -(-(at + n) // POOL)
         signs = self._pool.repeat(needed)[at : at + n] if n else self._pool[:0]
         return signs.to(like.dtype, copy=needed == 1).view(like.shape)
@@ -332,9 +334,9 @@ def _lost_in_lanes(args: Any, out: torch.Tensor, mean: bool, coherent: bool) -> 
     kept = [] if not dims else [d for d in range(x.dim()) if d not in {e % x.dim() for e in dims}]
     n = x.numel() // out.numel()
     rows = x.permute(*kept, *(d for d in range(x.dim()) if d not in kept)).reshape(-1, n)
-    ones = torch.ones(n, dtype=torch.float32)
+    ones = torch.ones(n, dtype=torch.float32, device=x.device)
     column = ones.reshape(1, n, 1).expand(len(rows), n, 1)
-    lost = torch.zeros(len(rows), dtype=torch.float64)
+    lost = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
     for factor in MANTISSAS if coherent else (1.0,):
         moved = (rows * factor).float()
         added = [torch.dot(moved[0], ones).reshape(1) if len(rows) == 1 else moved @ ones]
@@ -364,14 +366,15 @@ def _magnitudes(value: Any) -> Any:
 
 def one_ulp(tensors: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
     """Returns the inputs in float64, every element moved by one unit in float32's last place."""
-    g = torch.Generator().manual_seed(seed)
+    g = torch.Generator(tensors[0].device if tensors else "cpu").manual_seed(seed)
     moved = []
     for t in tensors:
         if not t.is_floating_point():
             moved.append(t)
             continue
         eps = torch.finfo(t.dtype).eps
-        signs = torch.randint(0, 2, t.shape, generator=g, dtype=torch.int8).double().mul_(2).sub_(1)
+        signs = torch.randint(0, 2, t.shape, generator=g, dtype=torch.int8, device=t.device)
+        signs = signs.double().mul_(2).sub_(1)
         moved.append(signs.mul_(eps).add_(1.0).mul_(t))
     return moved
 

@@ -99,7 +99,7 @@ class Referee:
             )
         threads = int(msg.get("threads") or os.cpu_count() or 1)
         timeout = float(msg.get("timeout_s") or INSPECT_S)
-        config = {"sandbox": mode, "threads": threads}
+        config = {"sandbox": mode, "threads": threads} | evaluation.placed(msg)
         task = inspection.inspect(
             lambda: self.server.spawn("reference", config, fds),
             msg["name"],
@@ -107,6 +107,7 @@ class Referee:
             parsed["normalised_hash"],
             threads=threads,
             timeout_s=timeout,
+            device=evaluation.device_of(msg),
         )
         return {"task": task}
 

@@ -212,7 +212,8 @@ class Settings:
     read_only: Sequence[str] = ()  # further host paths, bound read-only at their own place
     threads: int = 1
     limits: dict[str, int] = field(default_factory=dict)
-    gpu: int | None = None  # the number of the one NVIDIA GPU that it may use
+    gpu: int | None = None  # the minor number of the one NVIDIA GPU that it may use, and
+    gpu_uuid: str = ""  # its name for the driver
 
     def devices(self) -> tuple[str, ...]:
         """Returns the names below /dev that it may open."""
@@ -754,8 +755,22 @@ def environment(settings: Settings, home: str, toolchain: Sequence[str] = ()) ->
         "TORCH_EXTENSIONS_DIR": f"{home}/extensions",
         "TORCHINDUCTOR_CACHE_DIR": f"{home}/inductor",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        **(NO_GPU if settings.gpu is None else {}),
+        **(NO_GPU if settings.gpu is None else _gpu_environment(settings, home)),
     }
+
+
+def one_gpu(uuid: str) -> dict[str, str]:
+    """The environment of a process that sees this GPU alone."""
+    return {"CUDA_VISIBLE_DEVICES": uuid, "PYTORCH_NVML_BASED_CUDA_CHECK": "0"}
+
+
+def _gpu_environment(settings: Settings, home: str) -> dict[str, str]:
+    # Triton asks the linker's path for the driver's library, and keeps what it builds in a folder.
+    found = {"TRITON_CACHE_DIR": f"{home}/triton", "CUDA_CACHE_PATH": f"{home}/nv"}
+    for name in ("LD_LIBRARY_PATH", "CUDA_HOME"):
+        if os.environ.get(name):
+            found[name] = os.environ[name]
+    return one_gpu(settings.gpu_uuid) | found
 
 
 def describe(mode: str, missing: Sequence[str]) -> dict[str, Any]:

@@ -62,6 +62,37 @@ def layout_of(tensors: Sequence[torch.Tensor], guard: int = 0) -> tuple[Layout, 
     return layout, max(offset, ALIGNMENT)
 
 
+def checked(layout: Layout, size: int) -> list[tuple[torch.dtype, list[int], int, int]]:
+    """Returns dtype, shape, offset and number of elements of each tensor of a layout.
+
+    Raises LayoutError where they do not fit in a block of this size.
+    """
+    out: list[tuple[torch.dtype, list[int], int, int]] = []
+    if not isinstance(layout, list) or len(layout) > MAX_TENSORS:
+        raise LayoutError(f"no layout: {layout!r:.100}")
+    whole = 0
+    for entry in layout:
+        try:
+            dtype = DTYPES[entry["dtype"]]
+            shape, offset = entry["shape"], entry["offset"]
+        except (KeyError, TypeError) as e:
+            raise LayoutError(f"malformed layout entry: {entry!r:.100}") from e
+        if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
+            raise LayoutError(f"malformed layout entry: {entry!r:.100}")
+        if not all(type(d) is int and 0 <= d < 1 << 48 for d in (*shape, offset)):
+            raise LayoutError(f"no size or offset: {entry!r:.100}")
+        count = math.prod(shape)
+        whole += count * dtype.itemsize
+        end = offset + count * dtype.itemsize
+        # Tensors over each other would make a copy of all larger than the block.
+        if offset % ALIGNMENT or end > size or whole > size:
+            raise LayoutError(f"layout entry {entry!r:.100} does not fit in {size} bytes")
+        if math.prod(d or 1 for d in shape) >= 1 << 62:  # torch counts strides of empty ones
+            raise LayoutError(f"no shape: {entry!r:.100}")
+        out.append((dtype, shape, offset, count))
+    return out
+
+
 class Block:
     """One mapping of a memfd. The tensors it gives are views: they die with ``close``."""
 
@@ -102,27 +133,7 @@ class Block:
         Raises LayoutError for one that does not fit.
         """
         out: list[torch.Tensor] = []
-        if not isinstance(layout, list) or len(layout) > MAX_TENSORS:
-            raise LayoutError(f"no layout: {layout!r:.100}")
-        whole = 0
-        for entry in layout:
-            try:
-                dtype = DTYPES[entry["dtype"]]
-                shape, offset = entry["shape"], entry["offset"]
-            except (KeyError, TypeError) as e:
-                raise LayoutError(f"malformed layout entry: {entry!r:.100}") from e
-            if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
-                raise LayoutError(f"malformed layout entry: {entry!r:.100}")
-            if not all(type(d) is int and 0 <= d < 1 << 48 for d in (*shape, offset)):
-                raise LayoutError(f"no size or offset: {entry!r:.100}")
-            count = math.prod(shape)
-            whole += count * dtype.itemsize
-            end = offset + count * dtype.itemsize
-            # Tensors over each other would make a copy of all larger than the block.
-            if offset % ALIGNMENT or end > self.size or whole > self.size:
-                raise LayoutError(f"layout entry {entry!r:.100} does not fit in {self.size} bytes")
-            if math.prod(d or 1 for d in shape) >= 1 << 62:  # torch counts strides of empty ones
-                raise LayoutError(f"no shape: {entry!r:.100}")
+        for dtype, shape, offset, count in checked(layout, self.size):
             if count == 0:
                 out.append(torch.empty(shape, dtype=dtype))
                 continue

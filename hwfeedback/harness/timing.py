@@ -68,7 +68,9 @@ import torch
 import baselines
 import counters
 import stats
+import windows_cuda
 from baselines import EAGER, BaselineFailed
+from device import CPU, Device
 from windows import Contents, Evictor, Session, Slots, TimedWorker, Window
 
 Check = Callable[[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]], str | None]
@@ -85,6 +87,7 @@ CHECKING_CALLS = 8  # calls of a window that is not fresh: enough to compare, ch
 WINDOW_NS = 20_000_000
 MAX_CALLS = 256  # of one window: past this, messages and not calls would fill the evaluation
 MIN_FRESH = 4  # windows
+SEVERAL = 64  # calls of a window that tells what one costs
 QUICK_COLD = 14  # contents of a task with large outputs at quick: each costs several milliseconds
 REPETITIONS = 50
 
@@ -122,6 +125,11 @@ class Budget:
 BUDGETS = {
     "quick": Budget(0.4, 0.0, 0.8, 32 << 20, 512 << 20, 0.25, 0.1),
     "certify": Budget(3.0, 0.25, 1.0, 128 << 20, 1 << 30, 1.0, 0.3),
+}
+# A GPU draws and moves a hundred times as much in the same time.
+GPU_BUDGETS = {
+    "quick": Budget(0.2, 0.0, 0.4, 4 << 30, 16 << 30, 0.25, 0.05),
+    "certify": Budget(2.0, 0.2, 0.6, 8 << 30, 32 << 30, 1.0, 0.2),
 }
 
 
@@ -422,6 +430,7 @@ class Timing:
         budget: Budget | None = None,
         varied: Sequence[Sequence[torch.Tensor]] = (),
         check_varied: CheckVaried | None = None,
+        device: Device = CPU,
     ) -> None:
         """``contents`` of a former Timing of the same task save drawing again.
 
@@ -432,7 +441,9 @@ class Timing:
         self.level = level
         self.threads = threads
         self.want = [EAGER, *(w for w in want if w != EAGER)]
-        self.budget = budget or BUDGETS[level]
+        self.device = device
+        on_gpu = device.kind == "cuda"
+        self.budget = budget or (GPU_BUDGETS if on_gpu else BUDGETS)[level]
         self.log = log
         self._learn_now = learn
         self.seed = seed
@@ -443,11 +454,14 @@ class Timing:
         self._check_varied = check_varied
         self._spawn_baseline = spawn_baseline
         if contents is None:
-            contents = Contents(Slots.of(draw(0), outputs), draw, varied)
+            contents = Contents(Slots.of(draw(0), outputs), draw, varied, device)
         self.contents = contents
-        llc = last_level_cache() if llc_bytes is None else llc_bytes
-        self._evict = Evictor(llc)
-        self._cold = contents.slots.large(llc)
+        self._evict: Evictor | None = None
+        self._cold = False  # a GPU's caches are emptied before each call
+        if not on_gpu:
+            llc = last_level_cache() if llc_bytes is None else llc_bytes
+            self._evict = Evictor(llc)
+            self._cold = contents.slots.large(llc)
         self._overhead = Overhead()
         self._plan = Plan(1, 1)
         self._warm = 1
@@ -527,7 +541,18 @@ class Timing:
         session = self._session(worker, EAGER, 1)
         first = [session.run("fresh", pool.take(1)) for _ in range(3)]
         session.close()
-        return min(w.event_mean_ns for w in first[1:]), min(w.wall_ns for w in first[1:])
+        call, cost = min(w.event_mean_ns for w in first[1:]), min(w.wall_ns for w in first[1:])
+        if self.device.kind == "cuda":
+            # What a window costs is mostly its own there, and not its calls'.
+            room = _pool_bytes(self.budget, self.device) // pool.slots.bytes
+            many = max(min(SEVERAL, room // 2, int(WINDOW_NS / max(call, 1))), 1)
+            pool.grow(many)
+            session = self._session(worker, EAGER, many)
+            pool.new_process()
+            window = session.run("fresh", pool.take(many))
+            session.close()
+            call, cost = window.event_mean_ns, window.wall_ns / many
+        return call, cost
 
     def _size(self, call: float, cost: float) -> None:
         """Sets calls per window, and draws the contents."""
@@ -541,7 +566,7 @@ class Timing:
         total = max(total, MIN_FRESH + 4)
         if self._cold and self.level == "quick":
             total = min(total, QUICK_COLD)
-        total = max(min(total, _pool_bytes(self.budget) // pool.slots.bytes), 4)
+        total = max(min(total, _pool_bytes(self.budget, self.device) // pool.slots.bytes), 4)
         deadline = time.perf_counter_ns() + int(self.budget.draw_s * 1e9)
         pool.grow(self._warm + min(total, MIN_FRESH + 4))
         pool.grow(self._warm + total, deadline)
@@ -796,7 +821,7 @@ class Timing:
             owed = REPETITIONS // ROUNDS if self.level == "certify" else REPETITIONS
             block = self._visit(session, seconds, checked=True, trusted=False, owed=owed)
             if self._wrong_output is None:
-                if not self._counts:
+                if not self._counts and self.device.kind == "cpu":
                     self._counts = session.count(self.contents.met(self._plan.other))
                 session.close()
             return block, self._wrong_output
@@ -808,7 +833,8 @@ class Timing:
     def _session(self, worker: TimedWorker, mode: str, capacity: int) -> Session:
         # A baseline may compile at its first call; a candidate was verified before it is timed.
         timeout = 600.0 if mode else 60.0
-        return Session(
+        kind = windows_cuda.GpuSession if self.device.kind == "cuda" else Session
+        return kind(
             worker,
             self.contents,
             capacity,
@@ -982,7 +1008,9 @@ class Timing:
         time_ = stats.median([s.event for s in fresh])
         metrics |= counters.metrics(self._counts, report["candidate"]["median_ms"])
         excess = ""
-        if time_ > 100_000:  # below, what the window itself uses drowns the call
+        if (
+            time_ > 100_000 and self.device.kind == "cpu"
+        ):  # below, what the window itself uses drowns the call
             metrics["core_use"] = min(cpu / time_ / max(self.threads, 1), 1.0)
             quiet = [s for s in fresh if not s.disturbed]
             took = [self._overhead.cpu(s) / max(s.event, self._overhead.most(s)) for s in quiet]
@@ -1061,7 +1089,9 @@ def _nothing() -> dict[str, Any]:
     return {**zero, "repetitions": 0, "clock": "", "event_ms": 0.0, "wall_ms": 0.0}
 
 
-def _pool_bytes(budget: Budget) -> int:
+def _pool_bytes(budget: Budget, device: Device) -> int:
+    if device.kind == "cuda":
+        return min(budget.pool_bytes, windows_cuda.available() // 4)
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(budget.pool_bytes, available // 8)
 

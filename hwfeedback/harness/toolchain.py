@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import glob
 import hashlib
 import os
 import platform
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 
+NO_NVCC = "there is no nvcc here: install the CUDA toolkit, or pip install nvidia-cuda-nvcc"
 NO_COMPILER = "there is no C++ compiler here: install one (Debian, Ubuntu: apt install g++)"
 
 
@@ -31,6 +33,31 @@ def compiler_version() -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.splitlines()[0] if done.stdout else ""
+
+
+@functools.cache
+def nvcc() -> str:
+    """The path of nvcc, or "" where there is none: on the path, in CUDA_HOME, in the toolkit's
+    usual folder, or beside torch, where pip puts it.
+    """
+    folders = [os.path.join(os.environ.get("CUDA_HOME") or "/usr/local/cuda", "bin")]
+    for site in sys.path:
+        folders += sorted(glob.glob(os.path.join(site, "nvidia", "cu*", "bin")))
+    return shutil.which("nvcc") or shutil.which("nvcc", path=":".join(folders)) or ""
+
+
+@functools.cache
+def nvcc_version() -> str:
+    """What tells one release of nvcc from another, or ""."""
+    if not nvcc():
+        return ""
+    try:
+        done = subprocess.run(
+            [nvcc(), "--version"], capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
 
 
 @functools.cache

@@ -47,6 +47,16 @@ VENDOR = {
     "_slow_conv2d_forward",
     "slow_conv3d_forward",
     "_convolution",
+    # A GPU's: cuBLAS and cuDNN.
+    "_scaled_mm",
+    "_int_mm",
+    "cudnn_convolution",
+    "cudnn_convolution_relu",
+    "_cudnn_rnn",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_addmm_activation",
 }
 # What makes room or looks at it: no operator of a task is covered by it, and none is left to
 # PyTorch by it.
@@ -61,26 +71,38 @@ HOUSEKEEPING = {
 }
 
 
+class Clock:
+    """Tells the time of the host."""
+
+    def mark(self) -> Any:
+        return time.perf_counter()
+
+    def between(self, start: Any, end: Any) -> float:
+        """Returns seconds."""
+        return float(end - start)
+
+    def wait(self) -> None:
+        """Returns when all that was asked for is done."""
+
+    around_s = AROUND_S
+
+
 @uncompiled
 class _Operators(TorchDispatchMode):
     """Times every operator; those of other libraries than PyTorch's are custom code."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
-        self.times: dict[str, list[float]] = {}
-        self.custom: dict[str, list[float]] = {}
-        self.spent = 0.0  # in operators, with what is around them
+        self._clock = clock
+        self.calls: list[tuple[str, str, Any, Any]] = []  # library, name, start, end
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        start = time.perf_counter()
+        start = self._clock.mark()
         out = func(*args, **(kwargs or {}))
-        took = time.perf_counter() - start
-        self.spent += took + AROUND_S
+        end = self._clock.mark()
         library, _, name = func._schema.name.partition("::")
-        if library in LIBRARIES:
-            self.times.setdefault(name, []).append(took)
-        else:
-            self.custom.setdefault(func._schema.name, []).append(took)
+        own = library in LIBRARIES
+        self.calls.append(("" if own else library, name if own else func._schema.name, start, end))
         return out
 
 
@@ -90,14 +112,16 @@ class _Functions:
     By the interpreter's profile events, which name the function that is called.
     """
 
-    def __init__(self, functions: dict[str, Any], operators: _Operators) -> None:
-        self.times: dict[str, list[float]] = {}
+    def __init__(self, functions: dict[str, Any], operators: _Operators, clock: Clock) -> None:
+        # name, start, end, and the operators that ran inside: from the n-th to the m-th
+        self.calls: list[tuple[str, Any, Any, int, int]] = []
         self._operators = operators
+        self._clock = clock
         self._built_in = {id(f): n for n, f in functions.items()}
         self._python = {
             id(f.__code__): n for n, f in functions.items() if isinstance(f, types.FunctionType)
         }
-        self._open: list[tuple[str, float, float]] = []
+        self._open: list[tuple[str, Any, int]] = []
 
     def __call__(self, frame: Any, event: str, argument: Any) -> None:
         if event in ("c_call", "c_return", "c_exception"):
@@ -110,41 +134,60 @@ class _Functions:
                 name = self._python.get(id(frame.f_code))
         if name is None:
             return
+        ran = len(self._operators.calls)
         if event in ("c_call", "call"):
-            self._open.append((name, time.perf_counter(), self._operators.spent))
+            self._open.append((name, self._clock.mark(), ran))
         elif self._open and self._open[-1][0] == name:
-            _, start, spent = self._open.pop()
-            within = self._operators.spent - spent
-            took = max(time.perf_counter() - start - within, 0.0)
-            self.times.setdefault(name, []).append(took)
+            _, start, before = self._open.pop()
+            self.calls.append((name, start, self._clock.mark(), before, ran))
 
 
-def observe(forward: Callable[[], Any], found: dict[str, Any]) -> dict[str, Any]:
+def _seconds(
+    operators: _Operators, functions: _Functions, clock: Clock
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Returns the seconds of each call by PyTorch's operators, and by custom functions."""
+    took = [clock.between(start, end) for _, _, start, end in operators.calls]
+    own: dict[str, list[float]] = {}
+    custom: dict[str, list[float]] = {}
+    for name, start, end, n, m in functions.calls:
+        within = sum(took[n:m]) + clock.around_s * (m - n)
+        custom.setdefault(name, []).append(max(clock.between(start, end) - within, 0.0))
+    for (library, name, _, _), seconds in zip(operators.calls, took, strict=True):
+        (custom if library else own).setdefault(name, []).append(seconds)
+    return own, custom
+
+
+def observe(
+    forward: Callable[[], Any], found: dict[str, Any], clock: Clock | None = None
+) -> dict[str, Any]:
     """Runs a forward and returns seconds by operator and by custom function, in its fastest run.
 
     ``found`` is the custom functions by name.
     """
-    runs: list[tuple[float, _Operators, _Functions]] = []
+    clock = clock or Clock()
+    runs: list[tuple[float, dict[str, list[float]], dict[str, list[float]]]] = []
     before = sys.getprofile()
     began = time.perf_counter()
     while len(runs) < LEAST_RUNS or (
         len(runs) < MOST_RUNS and time.perf_counter() - began < RUNS_S
     ):
-        operators = _Operators()
-        functions = _Functions(found, operators)
-        start = time.perf_counter()
+        operators = _Operators(clock)
+        functions = _Functions(found, operators, clock)
+        start = clock.mark()
         sys.setprofile(functions)
         try:
             with operators:
                 forward()
         finally:
             sys.setprofile(before)
-        runs.append((time.perf_counter() - start, operators, functions))
-    total, operators, functions = min(runs[1:], key=lambda r: r[0])
+        end = clock.mark()
+        clock.wait()
+        runs.append((clock.between(start, end), *_seconds(operators, functions, clock)))
+    total, own, custom = min(runs[1:], key=lambda r: r[0])
     return {
         "total": total,
-        "operators": {n: [sum(t), len(t)] for n, t in operators.times.items()},
-        "native": {n: [sum(t), len(t)] for n, t in {**functions.times, **operators.custom}.items()},
+        "operators": {n: [sum(t), len(t)] for n, t in own.items()},
+        "native": {n: [sum(t), len(t)] for n, t in custom.items()},
     }
 
 

@@ -184,14 +184,14 @@ def perturbed(
 
     Buffers stay: a mask is no weight.
     """
-    g = torch.Generator().manual_seed(seed)
+    g = torch.Generator(state[0].device if state else "cpu").manual_seed(seed)
     out = []
     for t, may in zip(state, trainable, strict=True):
         if not may or not t.is_floating_point() or not t.numel():
             out.append(t)
             continue
         rms = correctness.scale_of(t).rms or 1.0
-        moves = torch.randn(t.shape, generator=g).mul_(PERTURBATION * rms)
+        moves = torch.randn(t.shape, generator=g, device=t.device).mul_(PERTURBATION * rms)
         out.append(moves.to(t.dtype).add_(t))
     return out
 
@@ -898,7 +898,7 @@ class Verification:
         try:
             large = self._expect(job.tree, [families.finite(t) for t in job.inputs])
         except WorkerError:
-            return [torch.zeros(t.shape, dtype=torch.bool) for t in expected.wide]
+            return [torch.zeros_like(t, dtype=torch.bool) for t in expected.wide]
         return [
             torch.isnan(t) & ~torch.isnan(other)
             for t, other in zip(expected.wide, large.wide, strict=True)

@@ -56,6 +56,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import gc
+import math
 import mmap
 import os
 import signal
@@ -69,6 +70,7 @@ from typing import Any, Protocol
 import torch
 
 from counters import Counters
+from device import CPU, Device
 from tensors import ALIGNMENT, DTYPES, Layout, layout_of
 
 Forward = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
@@ -210,6 +212,17 @@ class OutputMismatch(ValueError):
 
 
 def _store(outputs: Sequence[torch.Tensor], views: list[torch.Tensor]) -> None:
+    check_outputs(outputs, views)
+    for got, view in zip(outputs, views, strict=True):
+        if got.is_contiguous() and not got.is_conj() and not got.is_neg():
+            # Not copy_: it would wake threads, and those of the next call would wait for them.
+            ctypes.memmove(view.data_ptr(), got.data_ptr(), got.numel() * got.element_size())
+        else:
+            view.copy_(got)
+
+
+def check_outputs(outputs: Sequence[torch.Tensor], views: list[torch.Tensor]) -> None:
+    """Raises OutputMismatch for what are not the task's outputs."""
     if len(outputs) != len(views):
         raise OutputMismatch(f"forward returned {len(outputs)} tensors, the task has {len(views)}")
     for i, (got, view) in enumerate(zip(outputs, views, strict=True)):
@@ -220,11 +233,8 @@ def _store(outputs: Sequence[torch.Tensor], views: list[torch.Tensor]) -> None:
             )
         if type(got) not in (torch.Tensor, torch.nn.Parameter) or got.layout is not torch.strided:
             raise OutputMismatch(f"output {i} is a {type(got).__name__}, not a plain tensor")
-        if got.is_contiguous() and not got.is_conj() and not got.is_neg():
-            # Not copy_: it would wake threads, and those of the next call would wait for them.
-            ctypes.memmove(view.data_ptr(), got.data_ptr(), got.numel() * got.element_size())
-        else:
-            view.copy_(got)
+        if got.device != view.device:
+            raise OutputMismatch(f"output {i} is on {got.device}, the task's is on {view.device}")
 
 
 def _warmed(outputs: Layout) -> None:
@@ -233,7 +243,68 @@ def _warmed(outputs: Layout) -> None:
     del ready
 
 
-def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) -> None:
+class Host:
+    """The worker's side of a session whose tensors lie in the machine's memory."""
+
+    def __init__(self, channel: Link, msg: dict[str, Any], fds: list[int]) -> None:
+        rows = int(msg["slots"])
+        out_slot = int(msg["out_slot"])
+        self._cold = bool(msg.get("cold"))
+        self._outputs: Layout = msg["outputs"]
+        self._inputs = _Inputs(fds[1], msg["inputs"], int(msg["in_slot"]), rows)
+        self._ready = _Ready(channel)
+        self._block = mmap.mmap(fds[0], rows * out_slot, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        base = ctypes.addressof(ctypes.c_byte.from_buffer(self._block))
+        self._views = [
+            [_tensor_at(base + r * out_slot, e) for e in self._outputs] for r in range(rows)
+        ]
+        self._identity: Forward | None = None
+
+    def ready(self) -> None:
+        """Comes before each window."""
+        if not self._cold:
+            _warmed(self._outputs)
+        self._ready.wake()
+
+    def wait(self) -> None:
+        """Waits for a message without sleeping."""
+        self._ready.wait()
+
+    def identity(self) -> Forward:
+        """Returns a forward that computes nothing."""
+        if self._identity is None:
+            self._identity = _identity(self._outputs)
+        return self._identity
+
+    def calls(self, n: int, forward: Forward) -> list[int]:
+        """Calls it with the first n rows and returns what each took, nanoseconds."""
+        return _calls(self._inputs.rows[:n], self._views, forward)
+
+    def close(self) -> None:
+        self._inputs.close()
+
+
+class Side(Protocol):
+    """The worker's side of a session: what ``Host`` does."""
+
+    def ready(self) -> None: ...
+
+    def wait(self) -> None: ...
+
+    def identity(self) -> Forward: ...
+
+    def calls(self, n: int, forward: Forward) -> list[int]: ...
+
+    def close(self) -> None: ...
+
+
+def serve(
+    channel: Link,
+    msg: dict[str, Any],
+    fds: list[int],
+    forward: Forward,
+    make: Callable[[Link, dict[str, Any], list[int]], Side] = Host,
+) -> None:
     """Answers one ``window`` request: a session of windows, until the referee sends ``end``.
 
     ``msg`` has inputs, in_slot, outputs, out_slot, slots and cold; ``fds`` are the blocks for
@@ -241,23 +312,14 @@ def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) 
     not contiguous is made so within the call's time. A call that raises is reported and the session
     goes on. Raises what the channel raises when the referee is gone.
     """
-    inputs: _Inputs | None = None
-    block: mmap.mmap | None = None
+    side: Side | None = None
     try:
-        rows = int(msg["slots"])
-        out_slot = int(msg["out_slot"])
-        cold = bool(msg.get("cold"))
-        inputs = _Inputs(fds[1], msg["inputs"], int(msg["in_slot"]), rows)
-        ready = _Ready(channel)
-        block = mmap.mmap(fds[0], rows * out_slot, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        base = ctypes.addressof(ctypes.c_byte.from_buffer(block))
-        views = [[_tensor_at(base + r * out_slot, e) for e in msg["outputs"]] for r in range(rows)]
-        identity: Forward | None = None
+        side = make(channel, msg, fds)
         channel.send({"ok": True})
         awake = False
         while True:
             if awake:
-                ready.wait()
+                side.wait()
             request, more = channel.recv()
             for fd in more:
                 os.close(fd)
@@ -267,17 +329,12 @@ def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) 
                 return
             try:
                 if op == "ready":
-                    if not cold:
-                        _warmed(msg["outputs"])
-                    ready.wake()
+                    side.ready()
                     reply: dict[str, Any] = {"ok": True}
                     awake = True
                 elif op == "calls":
-                    if request.get("identity"):
-                        identity = identity or _identity(msg["outputs"])
-                    called = identity if request.get("identity") and identity else forward
-                    events = _calls(inputs.rows[: int(request["n"])], views, called)
-                    reply = {"ok": True, "event": events}
+                    called = side.identity() if request.get("identity") else forward
+                    reply = {"ok": True, "event": side.calls(int(request["n"]), called)}
                     awake = bool(request["more"])
                 else:
                     raise ValueError(f"unknown operation {op!r} in a session of windows")
@@ -285,12 +342,12 @@ def serve(channel: Link, msg: dict[str, Any], fds: list[int], forward: Forward) 
                 reply = _failure(e)
             channel.send(reply)
     except (KeyError, TypeError, ValueError, OSError) as e:
-        if inputs is not None and block is not None:
+        if side is not None:
             raise
         channel.send(_failure(e))
     finally:
-        if inputs is not None:
-            inputs.close()
+        if side is not None:
+            side.close()
         for fd in fds:
             os.close(fd)
 
@@ -493,15 +550,17 @@ class Contents:
         slots: Slots,
         draw: Callable[[int], Sequence[torch.Tensor]],
         varied: Sequence[Sequence[torch.Tensor]] = (),
+        device: Device = CPU,
     ) -> None:
         """``varied`` are further inputs: rows -1, -2 and so on, which ``take`` never deals out."""
         self.slots = slots
+        self.device = device
         self._draw = draw
-        self._varied = torch.empty(len(varied), slots.in_slot, dtype=torch.uint8)
+        self._varied = self._pool(len(varied), slots.in_slot)
         for i, tensors in enumerate(varied):
             self._fill(self._varied, i, tensors)
-        self._inputs = torch.zeros(0, slots.in_slot, dtype=torch.uint8)
-        self._outputs = torch.zeros(0, slots.out_slot, dtype=torch.uint8)
+        self._inputs = self._pool(0, slots.in_slot)
+        self._outputs = self._pool(0, slots.out_slot)
         self._known: list[bool] = []  # whether the row of _outputs is filled
         self._next = 0
 
@@ -513,10 +572,10 @@ class Contents:
         have = len(self._known)
         if count <= have:
             return
-        inputs = torch.empty(count, self.slots.in_slot, dtype=torch.uint8)
-        outputs = torch.empty(count, self.slots.out_slot, dtype=torch.uint8)
-        ctypes.memmove(inputs.data_ptr(), self._inputs.data_ptr(), have * self.slots.in_slot)
-        ctypes.memmove(outputs.data_ptr(), self._outputs.data_ptr(), have * self.slots.out_slot)
+        inputs = self._pool(count, self.slots.in_slot)
+        outputs = self._pool(count, self.slots.out_slot)
+        inputs[:have].copy_(self._inputs[:have])
+        outputs[:have].copy_(self._outputs[:have])
         self._inputs, self._outputs = inputs, outputs
         for i in range(have, count):
             self._fill(inputs, i, self._draw(i))
@@ -524,10 +583,11 @@ class Contents:
             if deadline_ns is not None and _now() > deadline_ns:
                 return
 
+    def _pool(self, rows: int, slot: int) -> torch.Tensor:
+        return torch.empty(rows, slot, dtype=torch.uint8, device=self.device.torch)
+
     def _fill(self, pool: torch.Tensor, row: int, tensors: Sequence[torch.Tensor]) -> None:
-        address = pool.data_ptr() + row * self.slots.in_slot
-        views = [_tensor_at(address, e) for e in self.slots.inputs]
-        for view, t in zip(views, tensors, strict=True):
+        for view, t in zip(row_views(pool[row], self.slots.inputs), tensors, strict=True):
             view.copy_(t)
 
     @property
@@ -553,12 +613,15 @@ class Contents:
         """Returns up to n contents that the current process has met, the latest ones."""
         return range(max(self._next - n, 0), self._next)
 
+    def row(self, row: int) -> torch.Tensor:
+        """Returns the bytes of one row."""
+        return self._inputs[row] if row >= 0 else self._varied[-1 - row]
+
     def write(self, rows: Sequence[int], target: int) -> None:
         """Copies these rows to memory at an address, past the caches."""
         slot = self.slots.in_slot
         for i, row in enumerate(rows):
-            pool, at = (self._inputs, row) if row >= 0 else (self._varied, -1 - row)
-            _copy_past_caches(target + i * slot, pool.data_ptr() + at * slot, slot)
+            _copy_past_caches(target + i * slot, self.row(row).data_ptr(), slot)
 
     def inputs(self, rows: Sequence[int]) -> list[torch.Tensor]:
         """Returns inputs that were drawn, each tensor with the call as its first dimension."""
@@ -572,18 +635,29 @@ class Contents:
 
     def set_expected(self, window: Window) -> None:
         """Keeps the outputs of a window of the eager baseline as what its contents give."""
-        slot = self.slots.out_slot
         for i, r in enumerate(window.rows):
-            target = self._outputs.data_ptr() + r * slot
-            ctypes.memmove(target, window.raw.data_ptr() + i * slot, slot)
+            self._outputs[r].copy_(window.raw[i])
             self._known[r] = True
+
+
+def row_views(raw: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
+    """Returns the tensors of one row. ``raw`` is uint8 [slot]."""
+    out = []
+    for entry in layout:
+        dtype, shape = DTYPES[entry["dtype"]], [int(d) for d in entry["shape"]]
+        size = math.prod(shape) * dtype.itemsize
+        if not size:
+            out.append(torch.empty(shape, dtype=dtype, device=raw.device))
+            continue
+        out.append(raw[entry["offset"] : entry["offset"] + size].view(dtype).view(shape))
+    return out
 
 
 def _rows(raw: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
     """Returns rows of a matrix: a view where they lie together, else a copy."""
     if isinstance(rows, range):
         return raw[rows.start : rows.stop]
-    return raw[torch.tensor(list(rows), dtype=torch.int64)]
+    return raw[torch.tensor(list(rows), dtype=torch.int64, device=raw.device)]
 
 
 def _stack(raw: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
@@ -599,7 +673,7 @@ def _stack(raw: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
             strides[i] = count
             count *= shape[i]
         if count == 0 or rows == 0:
-            out.append(torch.empty([rows, *shape], dtype=dtype))
+            out.append(torch.empty([rows, *shape], dtype=dtype, device=raw.device))
             continue
         # as_strided takes its offset in elements from the start of the storage, not of the view.
         flat = raw.view(-1).view(dtype)
@@ -724,28 +798,49 @@ class Session:
         self._pids: list[int] = []
         self._stopped = Stopped(worker.pid)
         slots = contents.slots
-        self._out = _Shared("outputs", capacity * slots.out_slot)
-        self._in = _Shared("inputs", capacity * slots.in_slot, _F_SEAL_FUTURE_WRITE)
-        self._private = torch.zeros(capacity, slots.out_slot, dtype=torch.uint8)
-        self._private_at = self._private.data_ptr()
+        request = {
+            "op": "window",
+            "inputs": slots.inputs,
+            "in_slot": slots.in_slot,
+            "outputs": slots.outputs,
+            "out_slot": slots.out_slot,
+            "slots": capacity,
+            "mode": mode,
+            "cold": cold,
+        }
+        more, fds = self._share()
         try:
-            worker.channel.send(
-                {
-                    "op": "window",
-                    "inputs": slots.inputs,
-                    "in_slot": slots.in_slot,
-                    "outputs": slots.outputs,
-                    "out_slot": slots.out_slot,
-                    "slots": capacity,
-                    "mode": mode,
-                    "cold": cold,
-                },
-                [self._out.fd, self._in.fd],
-            )
+            worker.channel.send(request | more, fds)
             self._answer()
         finally:
-            self._out.close_fd()
-            self._in.close_fd()
+            for fd in fds:
+                os.close(fd)
+
+    # What differs where the tensors lie elsewhere: see windows_cuda.py.
+
+    def _share(self) -> tuple[dict[str, Any], list[int]]:
+        """Makes the blocks. Returns what the worker must know of them and their descriptors."""
+        slots = self.contents.slots
+        self._out = _Shared("outputs", self.capacity * slots.out_slot)
+        self._in = _Shared("inputs", self.capacity * slots.in_slot, _F_SEAL_FUTURE_WRITE)
+        self._private = torch.zeros(self.capacity, slots.out_slot, dtype=torch.uint8)
+        return {}, [self._out.fd, self._in.fd]
+
+    def _put(self, group: Sequence[int]) -> None:
+        """Writes the contents of the next calls, and makes sure that their outputs are not there."""
+        ctypes.memset(self._out.at, 0xFF, len(group) * self.contents.slots.out_slot)
+        self.contents.write(group, self._in.at)
+        if not PAST_CACHES and self._evict is not None:
+            self._evict()
+
+    def _end(self, first: int, n: int) -> int:
+        """Stops the worker and returns when the clock stops."""
+        return self._stopped.stop()
+
+    def _collect(self, first: int, n: int) -> None:
+        """Copies the outputs of n calls into the referee's own memory."""
+        slot = self.contents.slots.out_slot
+        ctypes.memmove(self._private.data_ptr() + first * slot, self._out.at, n * slot)
 
     def _answer(self) -> dict[str, Any]:
         msg, fds = self.worker.channel.recv(self.timeout_s)
@@ -762,7 +857,6 @@ class Session:
         if not 0 < n <= self.capacity:
             raise ValueError(f"a window of {n} calls in a session for {self.capacity}")
         groups = [[r] for r in rows] if kind == "chained" else [rows]
-        slots = self.contents.slots
         self._stopped.stop()
         if self._evict is not None:
             self._evict()
@@ -778,10 +872,7 @@ class Session:
             self._answer()
             self._stopped.stop()
             for group in groups:
-                ctypes.memset(self._out.at, 0xFF, len(group) * slots.out_slot)
-                self.contents.write(group, self._in.at)
-                if not PAST_CACHES and self._evict is not None:
-                    self._evict()
+                self._put(group)
                 before, ticks = usage(self._pids), steal_ticks()
                 self._stopped.check()
                 spent = _processor_time(self.worker.pid)
@@ -790,14 +881,13 @@ class Session:
                 start = _now()
                 self._stopped.go_on()
                 answer = self._answer()
-                took = self._stopped.stop() - start
+                took = self._end(first, len(group)) - start
                 wall += took
                 after = usage(self._pids)
                 used.cpu_ns += max(_processor_time(self.worker.pid) - spent, 0)
                 used.waiting_ns += waited(before, after, took)
                 steal += steal_ticks() - ticks
-                size = len(group) * slots.out_slot
-                ctypes.memmove(self._private_at + first * slots.out_slot, self._out.at, size)
+                self._collect(first, len(group))
                 self._stopped.check()
                 events.extend(_durations(answer.get("event"), len(group)))
                 first += len(group)
@@ -810,7 +900,7 @@ class Session:
             wall_ns=wall,
             event_ns=events,
             raw=self._private,
-            slots=slots,
+            slots=self.contents.slots,
             cpu_ns=used.cpu_ns,
             waiting_ns=used.waiting_ns,
             steal=steal,
@@ -848,9 +938,6 @@ class _Shared:
             os.close(self.fd)
             raise
         self.at = ctypes.addressof(ctypes.c_byte.from_buffer(self._map))
-
-    def close_fd(self) -> None:
-        os.close(self.fd)
 
 
 def _durations(value: object, n: int) -> list[int]:

@@ -68,7 +68,9 @@ def _compile(channel: Channel, msg: dict[str, Any], light: str) -> None:
             built = compiling.compile_header(request["flags"], light, folder)
             report: dict[str, Any] = {"object": built}
         elif request["kind"] == artifacts.NATIVE:
-            report = compiling.compile_native(request, folder)
+            on_gpu = request["language"] == "cuda"
+            compile_ = compiling.compile_cuda if on_gpu else compiling.compile_native
+            report = compile_(request, folder)
         else:
             report = compiling.compile_inline(request, folder, light)
         path = report.pop("object")

@@ -9,6 +9,7 @@ the bytes in block ``out`` alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -18,22 +19,28 @@ from typing import Any
 import torch
 
 import allocator
+import device as devices
 import kernelwright
 import loading
 import trees
 import windows
+import windows_cuda
+from device import Device
 from loading import Blocks, StageError, specs_of
 from protocol import Channel
 
 FILENAME = "candidate.py"
+POISONED = 1 << 30  # bytes of a GPU's memory that are no zeros when a forward begins
 
 
 class Candidate:
     """The loaded candidate."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, device: Device, poison: bool) -> None:
         self.channel = channel
-        self.blocks = Blocks()
+        self.device = device
+        self.blocks = Blocks(device)
+        self._poisons = poison
         self.module: Any = None
         self.model: Any = None
         self.custom: dict[str, Any] = {}
@@ -72,13 +79,16 @@ class Candidate:
         args = trees.build(msg["tree"], [t.clone() for t in tensors])
         loading.seed_everything(loading.CONSTRUCTION_SEED)
         try:
-            self.model = self.module.ModelNew(*args)
+            with self.device.torch if self.device.kind == "cuda" else contextlib.nullcontext():
+                self.model = self.module.ModelNew(*args)
         except BaseException as e:
             raise StageError("construct", e) from e
         if not isinstance(self.model, torch.nn.Module):
             raise StageError(
                 "construct", f"ModelNew is no torch.nn.Module but a {type(self.model).__name__}"
             )
+        if self.device.kind == "cuda":
+            self.model.to(self.device.torch)
         if msg.get("eval"):
             self.model.eval()
         return {}
@@ -115,6 +125,8 @@ class Candidate:
     def forward(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Runs one forward on block ``in`` and copies what fits ``outputs`` to block ``out``."""
         inputs = self.blocks.views("in", msg["layout"])
+        if self._poisons and self.device.kind == "cuda":
+            _poison(self.device)
         tree, out = self._call(msg["tree"], inputs)
         wanted = self.blocks.views("out", msg["outputs"])
         specs = specs_of(out)
@@ -133,6 +145,7 @@ class Candidate:
         try:
             with torch.no_grad():
                 out = self.model(*args)
+            self.device.synchronize()  # what a kernel does wrong is said here
         except BaseException as e:
             raise StageError("forward", e) from e
         try:
@@ -144,18 +157,20 @@ class Candidate:
                 raise StageError(
                     "output", f"forward returns a {type(t).__name__}, not a plain tensor"
                 )
-            if t.layout is not torch.strided or t.device.type != "cpu":
+            if t.layout is not torch.strided or t.device.type != self.device.kind:
                 raise StageError("output", f"forward returns a {t.layout} tensor on {t.device}")
         return tree, found
 
     def trace(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         inputs = self.blocks.views("in", msg["layout"])
-        seen = trace.observe(lambda: self._call(msg["tree"], inputs), self.custom)
+        clock = windows_cuda.TraceClock() if self.device.kind == "cuda" else None
+        seen = trace.observe(lambda: self._call(msg["tree"], inputs), self.custom, clock)
         return {"trace": seen}
 
     def settle(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Ends the poisoning of memory: from here on the candidate is timed."""
         allocator.poison(False)
+        self._poisons = False
         return {}
 
     def timed(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
@@ -180,7 +195,8 @@ class Candidate:
                 raise windows.OutputMismatch("forward returns another structure than the task's")
             return [found[i] for i in trees.ordered_like(mine, wanted)]
 
-        windows.serve(self.channel, msg, fds, forward)
+        side = windows_cuda.OnGpu if self.device.kind == "cuda" else windows.Host
+        windows.serve(self.channel, msg, fds, forward, side)
         fds.clear()  # serve closed them
 
 
@@ -193,6 +209,17 @@ def _inside(t: torch.Tensor, inputs: list[torch.Tensor]) -> int:
         if x.numel() and x.data_ptr() <= at < x.data_ptr() + x.numel() * x.element_size():
             return i
     return -1
+
+
+def _poison(device: Device) -> None:
+    """Fills the memory that the next allocations will get."""
+    held = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    free, _ = torch.cuda.mem_get_info()
+    size = min(max(held, POISONED), free // 2) // 4
+    large = torch.empty(size, dtype=torch.int32, device=device.torch)
+    small = [torch.empty(1 << 16, dtype=torch.int32, device=device.torch) for _ in range(32)]
+    for t in (large, *small):
+        t.fill_(0x7F7F7F7F)
 
 
 def _flags() -> dict[str, Any]:
@@ -214,10 +241,18 @@ def _stand_in_for_the_compiler(given: list[dict[str, Any]], fds: list[int]) -> N
     objects = {a["request"]: f"/proc/self/fd/{fd}" for a, fd in zip(given, fds, strict=True)}
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        flags = list(command[1 + len(kernelwright.FLAGS) : -3])
         text, built = command[-3], command[-1]
+        language = "cuda" if text.endswith(".cu") else "cpp"
+        # The compiler and our flags; of nvcc the architecture, too.
+        own = (
+            len(kernelwright.CUDA_FLAGS) + 2 if language == "cuda" else len(kernelwright.FLAGS) + 1
+        )
+        flags = list(command[own:-3])
         with open(text, encoding="utf-8") as f:
-            found = objects.get(artifacts.native_key(f.read(), flags))
+            source = f.read()
+        if language == "cuda":
+            source = source.removesuffix(kernelwright._CUDA_TAIL)
+        found = objects.get(artifacts.native_key(source, flags, language))
         if found is None:
             return subprocess.CompletedProcess(command, 1, "", "this source was not built")
         os.symlink(found, built)
@@ -233,7 +268,8 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     # The file that holds the reference's rules is no secret, but a candidate has no business
     # importing it.
     sys.modules.pop("worker_reference", None)
-    c = Candidate(channel)
+    device = devices.of(str(config.get("device") or "cpu"))
+    c = Candidate(channel, device, bool(config.get("poison")))
     ops = {
         n: getattr(c, n)
         for n in (
@@ -248,4 +284,4 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
             "window",
         )
     }
-    loading.serve(channel, ops, FILENAME)
+    loading.serve(channel, ops, FILENAME, device)

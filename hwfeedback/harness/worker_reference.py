@@ -19,11 +19,14 @@ from typing import Any, NoReturn
 import torch
 
 import allocator
+import device as devices
 import inductor
 import loading
 import trees
 import windows
+import windows_cuda
 from counting import Counter
+from device import Device, GpuBlock
 from loading import Blocks, StageError, specs_of
 from noise import Float32Noise, Sources
 from protocol import Channel
@@ -51,9 +54,10 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 class Reference:
     """The loaded reference and the forms in which it can be run."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, device: Device) -> None:
         self.channel = channel
-        self.blocks = Blocks()
+        self.device = device
+        self.blocks = Blocks(device)
         self.module: Any = None
         self.model: torch.nn.Module
         self.init: list[Any] = []
@@ -91,7 +95,8 @@ class Reference:
     def init_inputs(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         loading.seed_everything(loading.CONSTRUCTION_SEED)
         try:
-            init = self.module.get_init_inputs()
+            with self._placing():
+                init = self.module.get_init_inputs()
         except BaseException as e:
             raise StageError("init_inputs", e) from e
         if not isinstance(init, (list, tuple)):
@@ -102,32 +107,37 @@ class Reference:
     def construct(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         loading.seed_everything(loading.CONSTRUCTION_SEED)
         try:
-            self.model = self.module.Model(*self.init)
+            with self._placing():
+                self.model = self.module.Model(*self.init).to(self.device.torch)
         except BaseException as e:
             raise StageError("construct", e) from e
         if msg.get("eval"):
             self.model.eval()
         _no_threads_left()
         for name, t in self._state().items():
-            if what := _unfit(t):
+            if what := self._unfit(t):
                 raise StageError("state", f"Model's {name} is {what}")
         self._buffers = [(b, b.detach().clone()) for b in self.model.buffers()]
         try:
             tree, tensors = trees.flatten(self.init)
         except trees.TreeError as e:
             raise StageError("init_content", str(e)) from e
+        tensors = [t.to(self.device.torch) for t in tensors]
         for t in tensors:
-            if what := _unfit(t):
+            if what := self._unfit(t):
                 raise StageError("init_content", f"holds {what}")
-        block, layout = Block.of(tensors)
+        block, layout = devices.block_of(self.device, tensors)
         try:
-            self.channel.send(
-                {"ok": True, "init": tree, "layout": layout, "size": block.size, **self._weights()},
-                [block.fd],
-            )
+            answer = {"init": tree, "layout": layout, "size": block.size, **self._weights()}
+            return self._give(block, answer)
         finally:
             block.close()
-        return None  # type: ignore[return-value]
+
+    def _give(self, block: Block | GpuBlock, answer: dict[str, Any]) -> Any:
+        """Answers with a block. Returns what an operation returns that has answered by itself."""
+        self.device.synchronize()
+        self.channel.send({"ok": True, **answer}, [block.fd])
+        return None
 
     def _weights(self) -> dict[str, Any]:
         state = self._state()
@@ -151,12 +161,11 @@ class Reference:
         layout, size = layout_of(tensors)
         answer = {"tree": tree, "layout": layout, "size": size}
         if size > msg.get("room", 0):
-            block, layout = Block.of(tensors)
+            block, layout = devices.block_of(self.device, tensors)
             try:
-                self.channel.send({"ok": True, **answer}, [block.fd])
+                return self._give(block, answer)
             finally:
                 block.close()
-            return None  # type: ignore[return-value]
         for view, t in zip(self.blocks.views("draw", layout), tensors, strict=True):
             view.copy_(t)
         return answer
@@ -164,7 +173,8 @@ class Reference:
     def _draw(self, seed: int) -> tuple[Any, list[torch.Tensor]]:
         loading.seed_everything(seed)
         try:
-            inputs = self.module.get_inputs()
+            with self._placing():
+                inputs = self.module.get_inputs()
         except BaseException as e:
             raise StageError("inputs", e) from e
         if not isinstance(inputs, (list, tuple)):
@@ -174,22 +184,37 @@ class Reference:
         except trees.TreeError as e:
             raise StageError("inputs_content", str(e)) from e
         for t in tensors:
-            if t.device.type != "cpu":
+            if t.device.type not in ("cpu", self.device.kind):
                 raise StageError("inputs_device", str(t.device))
-            if what := _unfit(t):
+        tensors = [t.detach().to(self.device.torch) for t in tensors]
+        for t in tensors:
+            if what := self._unfit(t):
                 raise StageError("inputs_content", f"holds {what}")
-        return tree, [t.detach() for t in tensors]
+        return tree, tensors
+
+    def _placing(self) -> contextlib.AbstractContextManager[Any]:
+        """Has the file make its tensors on the device, where it names none."""
+        return self.device.torch if self.device.kind == "cuda" else contextlib.nullcontext()
+
+    def _unfit(self, t: torch.Tensor) -> str:
+        """Returns what a tensor is that cannot be shared with another process, or ""."""
+        if t.device.type != self.device.kind:
+            return f"a tensor on {t.device}"
+        if t.layout is not torch.strided:
+            return f"a tensor of layout {t.layout}"
+        if t.dtype not in DTYPE_NAMES:
+            return f"a tensor of dtype {str(t.dtype).removeprefix('torch.')}"
+        return ""
 
     # Weights.
 
     def state(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         state = list(self._state().values())
-        block, layout = Block.of(state)
+        block, layout = devices.block_of(self.device, state)
         try:
-            self.channel.send({"ok": True, "layout": layout, "size": block.size}, [block.fd])
+            return self._give(block, {"layout": layout, "size": block.size})
         finally:
             block.close()
-        return None  # type: ignore[return-value]
 
     def set_state(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         views = self.blocks.views("state", msg["layout"])
@@ -275,16 +300,13 @@ class Reference:
             results.append({"mode": mode, **entry})
         layout, size = layout_of(kept)
         if size > msg.get("room", 0):
-            block = Block.create(size)
+            block = self.device.create(size)
             for view, t in zip(block.views(layout), kept, strict=True):
                 view.copy_(t)
             try:
-                self.channel.send(
-                    {"ok": True, "results": results, "layout": layout, "size": size}, [block.fd]
-                )
+                return self._give(block, {"results": results, "layout": layout, "size": size})
             finally:
                 block.close()
-            return None  # type: ignore[return-value]
         for view, t in zip(self.blocks.views(msg["out"], layout), kept, strict=True):
             view.copy_(t)
         return {"results": results, "layout": layout, "size": size}
@@ -346,7 +368,7 @@ class Reference:
         for t in out:
             if type(t) is not torch.Tensor and not isinstance(t, torch.nn.Parameter):
                 raise StageError("output_content", f"holds {trees.named(type(t))}")
-            if what := _unfit(t):
+            if what := self._unfit(t):
                 raise StageError("output_content", f"holds {what}")
         if not any(t.numel() for t in out):
             raise StageError("no_output", "no element")
@@ -362,8 +384,10 @@ class Reference:
         start = time.perf_counter()
         while len(times) < 5 and (not times or time.perf_counter() - start < 0.3):
             given = [t.clone() for t in inputs]
+            self.device.synchronize()
             began = time.perf_counter()
             self.call(tree, given, "eager")
+            self.device.synchronize()
             times.append(1e3 * (time.perf_counter() - began))
         for t, b in zip(self._state().values(), before, strict=True):
             t.copy_(b)
@@ -393,7 +417,12 @@ class Reference:
     def window(self, msg: dict[str, Any], fds: list[int]) -> None:
         tree = msg.get("tree") or self.window_tree
         mode = str(msg.get("mode") or "eager")
-        windows.serve(self.channel, msg, fds, lambda given: self.call(tree, given, mode)[1])
+
+        def forward(given: list[torch.Tensor]) -> list[torch.Tensor]:
+            return self.call(tree, given, mode)[1]
+
+        side = windows_cuda.OnGpu if self.device.kind == "cuda" else windows.Host
+        windows.serve(self.channel, msg, fds, forward, side)
         fds.clear()  # serve closed them
 
     def timed(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
@@ -404,17 +433,6 @@ class Reference:
     def map(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self.blocks.map(str(msg["name"]), fds.pop(), int(msg["size"]))
         return {}
-
-
-def _unfit(t: torch.Tensor) -> str:
-    """Returns what a tensor is that cannot be shared with another process, or ""."""
-    if t.device.type != "cpu":
-        return f"a tensor on {t.device}"
-    if t.layout is not torch.strided:
-        return f"a tensor of layout {t.layout}"
-    if t.dtype not in DTYPE_NAMES:
-        return f"a tensor of dtype {str(t.dtype).removeprefix('torch.')}"
-    return ""
 
 
 def _no_threads_left() -> None:
@@ -469,7 +487,11 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     allocator.keep_freed_memory()
     # Of a copy neither the work nor the answer is ours. Programs may be started: compilers are.
     os.fork = os.forkpty = _fork
-    r = Reference(channel)
+    device = devices.of(str(config.get("device") or "cpu"))
+    if device.kind == "cuda":
+        # A float32 reference is held to float32.
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    r = Reference(channel, device)
     ops = {"import": r.import_} | {
         n: getattr(r, n)
         for n in (
@@ -486,4 +508,4 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
             "timed",
         )
     }
-    loading.serve(channel, ops, FILENAME)
+    loading.serve(channel, ops, FILENAME, device)

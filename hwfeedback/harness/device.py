@@ -1,0 +1,196 @@
+"""The device whose memory tensors travel in between processes: the CPU, or one GPU.
+
+Both give blocks with the same methods: tensors.Block over a memfd, and ``GpuBlock`` over memory of
+the GPU that the driver shares by a descriptor. A process has one GPU at most, the one that its
+environment shows it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Sequence
+
+import torch
+
+import cuda
+from tensors import Block, Layout, LayoutError, checked, layout_of, received
+
+
+class Cpu:
+    """The memory of the machine."""
+
+    kind = "cpu"
+    torch = torch.device("cpu")
+
+    def create(self, size: int, name: str = "tensors") -> Block:
+        return Block.create(size, name)
+
+    def received(self, fd: int, size: int, *, populate: bool = False) -> Block:
+        """Maps a block made by another process. The descriptor is taken over."""
+        return received(fd, size, writable=True, populate=populate)
+
+    def synchronize(self) -> None:
+        """Returns when all that was asked of the device is done."""
+
+
+class Gpu:
+    """The memory of one GPU, and torch's context on it. Raises CudaError where there is none."""
+
+    kind = "cuda"
+    torch = torch.device("cuda", 0)
+
+    def __init__(self) -> None:
+        self.driver = cuda.Driver(0)
+        self.driver.retain()
+        torch.zeros(1, device=self.torch)
+
+    def create(self, size: int, name: str = "tensors") -> GpuBlock:
+        """Makes memory to share, zeroed."""
+        self.driver.enter()
+        shared, fd = self.driver.share(size)
+        block = GpuBlock(self, shared, fd, size)
+        block.bytes().zero_()
+        return block
+
+    def received(self, fd: int, size: int, *, populate: bool = False) -> GpuBlock:
+        """Maps a block made by another process. The descriptor is taken over."""
+        self.driver.enter()
+        try:
+            shared = self.driver.take(fd, size)
+        except cuda.CudaError as e:
+            raise LayoutError(f"a block of {size} bytes cannot be mapped: {e}") from e
+        finally:
+            os.close(fd)
+        return GpuBlock(self, shared, -1, size)
+
+    def synchronize(self) -> None:
+        """Returns when all that was asked of the device is done."""
+        torch.cuda.synchronize(self.torch)
+
+
+Device = Cpu | Gpu
+CPU = Cpu()
+
+
+@functools.cache
+def gpu() -> Gpu:
+    """Returns the GPU of this process."""
+    return Gpu()
+
+
+def of(kind: str) -> Device:
+    """Returns the device of this process of one kind."""
+    return gpu() if kind == "cuda" else CPU
+
+
+def block_of(device: Device, tensors: Sequence[torch.Tensor]) -> tuple[Block | GpuBlock, Layout]:
+    """Makes a block that holds copies of the tensors."""
+    layout, size = layout_of(tensors)
+    block = device.create(size)
+    for view, t in zip(block.views(layout), tensors, strict=True):
+        view.copy_(t)
+    return block, layout
+
+
+class GpuBlock:
+    """Memory of the GPU that two processes have mapped.
+
+    It stays mapped for as long as a tensor lies in it.
+    """
+
+    def __init__(self, device: Gpu, shared: cuda.Shared, fd: int, size: int) -> None:
+        """``fd`` is to be sent, and is this block's own; -1 for one that came."""
+        self.fd, self.size = fd, size
+        self._device = device
+        self._raw: torch.Tensor | None = _tensor(device, shared)
+
+    def bytes(self) -> torch.Tensor:
+        """Returns the whole block as bytes."""
+        if self._raw is None:
+            raise LayoutError("a block that was closed")
+        return self._raw[: self.size]
+
+    def views(self, layout: Layout) -> list[torch.Tensor]:
+        """Returns the tensors of a layout as views.
+
+        Raises LayoutError for one that does not fit.
+        """
+        raw = self.bytes()
+        out: list[torch.Tensor] = []
+        for dtype, shape, offset, count in checked(layout, self.size):
+            if count == 0:
+                out.append(torch.empty(shape, dtype=dtype, device=self._device.torch))
+            else:
+                out.append(raw[offset : offset + count * dtype.itemsize].view(dtype).view(shape))
+        return out
+
+    def close(self) -> None:
+        """Closes the descriptor, and unmaps once no view is left."""
+        self._raw = None
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+# DLPack (dlpack.h), by which torch takes memory that is not its own.
+
+
+class _Tensor(ctypes.Structure):
+    """DLManagedTensor, with its DLTensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+_CUDA, _UNSIGNED = 2, 1  # kDLCUDA, kDLUInt
+_lent: dict[int, tuple[_Tensor, ctypes.Array[ctypes.c_int64], Gpu, cuda.Shared]] = {}
+_capsule = ctypes.pythonapi.PyCapsule_New
+_capsule.restype = ctypes.py_object
+_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def _given_back(at: int) -> None:
+    """Unmaps memory in which no tensor lies any more."""
+    entry = _lent.pop(at, None)
+    if entry is None:
+        return
+    _, _, device, shared = entry
+    try:
+        device.driver.enter()
+        device.driver.synchronize()
+        shared.unmap()
+    except cuda.CudaError:
+        pass  # the context is of no use any more, and its memory goes with it
+
+
+def _tensor(device: Gpu, shared: cuda.Shared) -> torch.Tensor:
+    """Returns the memory as a tensor of bytes, which owns it."""
+    size = (ctypes.c_int64 * 1)(shared.size)
+    t = _Tensor(
+        data=shared.address,
+        device_type=_CUDA,
+        ndim=1,
+        code=_UNSIGNED,
+        bits=8,
+        lanes=1,
+        shape=size,
+        deleter=ctypes.cast(_given_back, ctypes.c_void_p).value,
+    )
+    at = ctypes.addressof(t)
+    _lent[at] = (t, size, device, shared)
+    return torch.from_dlpack(_capsule(at, b"dltensor", None))
