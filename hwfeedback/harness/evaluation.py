@@ -741,7 +741,9 @@ class Evaluation:
         client = self.reference(compiles=compiles, timeout=timeout, timed=True)
         try:
             client.set_state(self.state)
-            client.ask({"op": "timed", "tree": self.verification.draws[0].tree})
+            tree = self.verification.draws[0].tree
+            output_tree = self.verification.output_tree
+            client.ask({"op": "timed", "tree": tree, "output_tree": output_tree})
             # It is timed now: who still ends, or still begins, is waited for.
             while self._dying:
                 self._dying.pop().worker.wait(10)

@@ -61,7 +61,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def off_median(values: Sequence[float], n: int, seed: int = 0) -> float:
-    """Returns how far the median of n values drawn from these may lie from theirs, in 95 % of draws.
+    """Returns how far a median of n of these may lie from that of all, in 95 % of draws.
 
     A few that lie far off do not move a median: their distance is not its uncertainty.
     """

@@ -31,12 +31,15 @@ The time of a participant is the ``event`` clock where the referee's ``wall`` ag
 10 % + 2 us, else it is ``wall``, and the participant is marked unless the noise of wall may be the
 cause. A baseline is trusted: its time is always ``event``. Both clocks come from ``fresh`` windows;
 the other kinds (windows.py) are there to be checked and compared. A win has to be seen by both
-clocks: the lower end of a speedup's interval is the lesser of what either gives, wall with as
-little taken off as a window costs in the quietest session, and lowered by what noise leaves open
-where that is much; and calls made one by one have to show it as well. So a worker that shortens
-its own clock by less than the tolerance wins nothing. Where most windows of either side were
-disturbed nobody wins. The sample is a window's mean, never
-a call's median, which would hide a first call that does the work of all.
+clocks: the lower end of a speedup's interval is the lesser of what either gives; and calls made one
+by one have to show it as well. So a worker that shortens its own clock by less than the tolerance
+wins nothing. Where most windows of either side were disturbed nobody wins. The sample is a window's
+mean, never a call's median, which would hide a first call that does the work of all.
+
+From wall is taken what a window costs. At ``certify`` that is seen in the baselines' windows of the
+same round, and what is uncertain about it is in the interval, which is made of rounds. At
+``quick`` it was seen before: as little is taken off as in the quietest session, and the lower end
+is lowered by what noise leaves open where that is much.
 
 ``quick``: the candidate, in one process, against baselines measured earlier. A short measurement of
 eager at the start is the sentinel: where it agrees with the cached one (within 2 %, or within the
@@ -143,6 +146,7 @@ class Sample:
     outer: float  # the same by the referee's clock, with all that a window costs
     cpu: float  # nanoseconds of CPU time of a call, likewise
     disturbed: bool
+    cost: float | None = None  # of its window, of a call, seen at the same time in baselines
 
     @classmethod
     def of(cls, window: Window) -> Sample:
@@ -155,6 +159,35 @@ class Sample:
             cpu=window.cpu_ns / n,
             disturbed=window.disturbed(),
         )
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What a call takes more that comes alone than one in a row: caches were lost, and cores have
+    to wake. Seen in baselines; of a short call most is the same for everybody, of a long one it
+    grows with the call.
+    """
+
+    ratio: float = 1.0
+    more_ns: float = 0.0
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> Alone:
+        """Returns what a baseline's samples show: nothing where one kind is missing."""
+        fresh = [s.event for s in samples if s.kind == "fresh"]
+        chained = [s.event for s in samples if s.kind == "chained"]
+        if not fresh or not chained:
+            return cls()
+        row, single = max(stats.median(fresh), 1.0), stats.median(chained)
+        return cls(max(single / row, 1.0), max(single - row, 0.0))
+
+    def added(self, ns: float) -> float:
+        """Returns what a call takes alone that takes so long in a row."""
+        return max(ns * self.ratio, ns + self.more_ns)
+
+    def removed(self, ns: float) -> float:
+        """Returns what a call takes in a row at least that takes so long alone."""
+        return min(ns / self.ratio, ns - self.more_ns)
 
 
 @dataclass
@@ -197,22 +230,41 @@ class Overhead:
 
     def wall(self, s: Sample) -> float:
         """Returns a sample's time by the referee's clock, less what its window costs."""
+        if s.cost is not None:
+            return max(s.outer - s.cost, 0.0)
         values = self._walls(s.kind)
         return max(s.outer - (stats.median(values) if values else 0.0), 0.0)
 
     def most(self, s: Sample) -> float:
-        """Returns what a sample may have taken at most: no window costs less than the quietest."""
+        """Returns what a sample may have taken at most: no window costs less than the quietest.
+
+        One whose cost was seen at the same time needs no such guess.
+        """
+        if s.cost is not None:
+            return self.wall(s)
         kind = "fresh" if s.kind == "repeat" else s.kind
         return max(s.outer - max(self.least.get(kind, 0.0), 0.0), 0.0)
 
-    def alone(self, chained: Sequence[Sample], eager_alone: float) -> float:
-        """Returns what a call takes one by one at least, less what being alone costs eager too."""
+    def alone(self, chained: Sequence[Sample]) -> float:
+        """Returns what a call takes one by one at least, nanoseconds."""
         costs = self._walls("chained")
-        middle = stats.median(costs) if costs else 0.0
-        scatter = stats.quantile([abs(c - middle) for c in costs], 0.9) if costs else 0.0
-        noise = 2 * scatter / math.sqrt(max(min(len(costs), len(chained)), 1))
-        took = stats.median([max(s.event, self.most(s)) for s in chained])
-        return max(took - noise, SURE * took, 1.0) / max(eager_alone, 1.0)
+        event = stats.median([s.event for s in chained])
+        took = stats.median([self.most(s) for s in chained])
+        off = stats.off_median(costs, min(len(costs), len(chained))) if costs else 0.0
+        if all(s.cost is not None for s in chained):
+            return max(event, took - off, 1.0)
+        return max(event, took - off, SURE * took, 1.0)
+
+    def paired(self, rounds: Sequence[Pair]) -> Overhead:
+        """Returns what windows cost in these rounds: their scatter is that within a round."""
+        walls: dict[str, list[float]] = {}
+        for kind in ("fresh", "chained"):
+            found = [r.costs(kind) for r in rounds]
+            middle = stats.median([c for costs in found for c in costs] or [0.0])
+            walls[kind] = [
+                middle + c - stats.median(costs) for costs in found if costs for c in costs
+            ]
+        return Overhead(walls, self.cpus, self.least, self.quiet)
 
     def cpu(self, s: Sample) -> float:
         """Returns a fresh sample's CPU time, less what its window costs."""
@@ -238,6 +290,31 @@ class Overhead:
         middle = stats.median(values)
         within = stats.quantile([abs(v - middle) for v in values], 0.9)
         return within + OVERHEAD_SPREAD * max(middle, 0.0)
+
+
+@dataclass
+class Pair:
+    """A round: what was measured before the candidate, the candidate, and what after it."""
+
+    before: dict[str, list[Sample]]
+    candidate: list[Sample]
+    after: dict[str, list[Sample]]
+
+    def of(self, name: str) -> list[Sample]:
+        """Returns the samples of a baseline."""
+        return [*self.before[name], *self.after[name]]
+
+    def costs(self, kind: str) -> list[float]:
+        """Returns what the windows of the baselines cost, of a call, nanoseconds."""
+        found = [s for n in self.before for s in self.of(n) if s.kind == kind]
+        return [s.outer - s.event for s in found]
+
+    def pay(self) -> None:
+        """Tells the candidate's samples what their windows cost."""
+        by = {kind: self.costs(kind) for kind in ("fresh", "chained")}
+        for s in self.candidate:
+            costs = by["chained" if s.kind == "chained" else "fresh"]
+            s.cost = stats.median(costs) if costs else None
 
 
 @dataclass
@@ -277,11 +354,8 @@ class Judged:
     off: bool = False  # the referee's clock shows too little: its calibration is another machine's
 
 
-def judge(visits: Visits, overhead: Overhead, eager_alone: float = 1.0) -> Judged:
-    """Compares the clocks. ``eager_alone`` is eager's time in chained windows over fresh ones.
-
-    A call after a pause is slower than one in a row, for everybody: caches and clocks were lost.
-    """
+def judge(visits: Visits, overhead: Overhead, usual: Alone = Alone()) -> Judged:
+    """Compares the clocks. ``usual`` is what a call takes more that comes alone."""
     fresh = visits.kind("fresh")
     event = stats.median([s.event for s in fresh])
     wall = stats.median([overhead.wall(s) for s in fresh])
@@ -315,10 +389,11 @@ def judge(visits: Visits, overhead: Overhead, eager_alone: float = 1.0) -> Judge
     chained = visits.kind("chained")
     if chained:
         single = 3 * overhead.noise("chained")
-        judged.alone = min(1.0, 1.05 * chosen / overhead.alone(chained, eager_alone))
+        least = max(usual.removed(overhead.alone(chained)), 1.0)
+        judged.alone = min(1.0, 1.05 * chosen / least)
         alone = stats.median([max(s.event, overhead.wall(s) - single) for s in chained])
         hidden = stats.median([overhead.wall(s) - s.event for s in chained])
-        if alone > 1.5 * chosen * max(eager_alone, 1.0) + ALONE_NS + single:
+        if alone > 1.5 * usual.added(chosen) + ALONE_NS + single:
             judged.marked = judged.doubtful = True
             judged.notes.append(
                 f"calls one by one take {_us(alone)} each, in a batch {_us(chosen)}: "
@@ -467,7 +542,7 @@ class Timing:
         self._warm = 1
         self._drift = 1.0
         self._shown: dict[str, dict[str, Any]] = {}  # measurements newer than the records
-        self._eager_alone = 1.0
+        self._usual = Alone()
         self._recalibrated = False
         self._random = random.SystemRandom()
         self._wrong_output: str | None = None
@@ -587,7 +662,7 @@ class Timing:
 
     def _judge(self, visits: Visits) -> Judged:
         """Judges a candidate. No candidate process may exist."""
-        judged = judge(visits, self._overhead, self._eager_alone)
+        judged = judge(visits, self._overhead, self._usual)
         if not (judged.marked or judged.off) or self._recalibrated:
             return judged
         self._recalibrated = True
@@ -599,7 +674,7 @@ class Timing:
                 self._again(worker)
             finally:
                 worker.kill()
-        return judge(visits, self._overhead, self._eager_alone)
+        return judge(visits, self._overhead, self._usual)
 
     def _expect(self, session: Session) -> Visits:
         """Runs eager over every content: expected outputs, and the sentinel."""
@@ -620,9 +695,7 @@ class Timing:
             self._overhead.add(window)
             samples.append(Sample.of(window))
         visits = Visits([samples])
-        fresh = stats.median([s.event for s in visits.kind("fresh")])
-        alone = stats.median([s.event for s in visits.kind("chained")])
-        self._eager_alone = alone / max(fresh, 1.0)
+        self._usual = Alone.of(samples)
         self._overhead.end_session()
         return visits
 
@@ -665,7 +738,7 @@ class Timing:
         return Visits([block])
 
     def _learn(self, name: str, visits: Visits) -> None:
-        judged = judge(visits, self._overhead, self._eager_alone)
+        judged = judge(visits, self._overhead, self._usual)
         self.notes.extend(f"{name}: {n}" for n in judged.notes)
         self.records[name] = baselines.record(
             measurement(visits, self._overhead, seed=self.seed),
@@ -710,9 +783,9 @@ class Timing:
     def _interleaved(self, spawn_candidate: Callable[[], TimedWorker]) -> Timed:
         names = baselines.contenders(self.records)
         rounds: dict[str, list[stats.Round]] = {n: [] for n in names}
-        most: dict[str, list[stats.Round]] = {n: [] for n in names}
+        wall: dict[str, list[stats.Round]] = {n: [] for n in names}
         base: dict[str, Visits] = {n: Visits() for n in names}
-        pairs: list[tuple[dict[str, list[Sample]], list[Sample], dict[str, list[Sample]]]] = []
+        pairs: list[Pair] = []
         candidate = Visits()
         held: dict[str, _Held] = {}
         judged = Judged("event")
@@ -729,14 +802,17 @@ class Timing:
                 with _of_a_baseline():
                     after = {n: self._visit_again(held[n].session) for n in reversed(names)}
                 candidate.blocks.append(first)
+                pairs.append(Pair(before, first, after))
+                pairs[-1].pay()
                 for n in names:
-                    base[n].blocks.append([*before[n], *after[n]])
-                pairs.append((before, first, after))
+                    base[n].blocks.append(pairs[-1].of(n))
                 if r + 1 < ROUNDS:
                     continue
-                judged = self._judge(candidate)
-                rounds = {n: _rounds(pairs, n, judged.clock, self._overhead) for n in names}
-                most = {n: _rounds(pairs, n, "most", self._overhead) for n in names}
+                overhead = self._overhead.paired(pairs)
+                usual = [Alone.of([s for p in pairs for s in p.of(n)]) for n in names]
+                judged = judge(candidate, overhead, max(usual, key=lambda u: u.more_ns))
+                rounds = {n: _rounds(pairs, n, judged.clock, overhead) for n in names}
+                wall = {n: _rounds(pairs, n, "wall", overhead) for n in names}
                 widths = [_half_width(stats.paired_speedup(rounds[n], self.seed)) for n in names]
                 if max(widths) <= NARROW or time.perf_counter() > end:
                     break
@@ -744,13 +820,12 @@ class Timing:
             for h in held.values():
                 h.worker.kill()
         speedups: dict[str, dict[str, Any]] = {}
-        off = self._overhead.unresolved([s.event for s in candidate.kind("fresh")])
         for visits in base.values():
             loud = [s.disturbed for s in visits.kind("fresh")]
             judged.doubtful = judged.doubtful or 2 * sum(loud) > len(loud)
         for n in names:
             interval = stats.paired_speedup(rounds[n], self.seed)
-            low = min(interval.low, stats.paired_speedup(most[n], self.seed).low / off)
+            low = min(interval.low, stats.paired_speedup(wall[n], self.seed).low)
             low /= self._above_solo(n, base[n])
             speedups[n] = {
                 "value": interval.value,
@@ -1064,17 +1139,17 @@ class _Held:
 
 
 def _rounds(
-    pairs: Sequence[tuple[dict[str, list[Sample]], list[Sample], dict[str, list[Sample]]]],
+    pairs: Sequence[Pair],
     name: str,
     clock: str,
     overhead: Overhead,
 ) -> list[stats.Round]:
     """Returns the rounds of one baseline."""
     out: list[stats.Round] = []
-    for before, candidate, after in pairs:
-        a = _times(before[name], "event", overhead)
-        b = _times(after[name], "event", overhead)
-        c = _times(candidate, clock, overhead)
+    for p in pairs:
+        a = _times(p.before[name], "event", overhead)
+        b = _times(p.after[name], "event", overhead)
+        c = _times(p.candidate, clock, overhead)
         if a and b and c:
             out.append(stats.Round(a, c, b))
     return out

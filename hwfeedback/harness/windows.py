@@ -69,6 +69,7 @@ from typing import Any, Protocol
 
 import torch
 
+import trees
 from counters import Counters
 from device import CPU, Device
 from tensors import ALIGNMENT, DTYPES, Layout, layout_of
@@ -241,6 +242,28 @@ def _warmed(outputs: Layout) -> None:
     """Has memory for the outputs in the cache, where the allocator will find it."""
     ready = [torch.zeros(e["shape"], dtype=DTYPES[e["dtype"]]) for e in outputs]
     del ready
+
+
+def forward_of(model: Callable[..., Any], tree: Any, wanted: Any) -> Forward:
+    """Returns a forward over flat lists for a model whose inputs go in one tree, and whose outputs
+    come in the tree ``wanted``.
+
+    Baselines and candidates are called by the same one: what it takes counts.
+    """
+    build, flatten = trees.build, trees.flatten
+    parts = tree.get("list")
+    plain = parts is not None and parts == [{"t": i} for i in range(len(parts))]
+
+    def forward(given: list[torch.Tensor]) -> list[torch.Tensor]:
+        out = model(*given) if plain else model(*build(tree, given))
+        if type(out) is torch.Tensor:
+            return [out]
+        mine, found = flatten(out, numbers=True)
+        if not trees.same_shape(trees.renumbered(mine), wanted):
+            raise OutputMismatch("forward returns another structure than the task's")
+        return [found[i] for i in trees.ordered_like(mine, wanted)]
+
+    return forward
 
 
 class Host:

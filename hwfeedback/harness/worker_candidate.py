@@ -180,21 +180,7 @@ class Candidate:
         return {}
 
     def window(self, msg: dict[str, Any], fds: list[int]) -> None:
-        tree, wanted = self.window_tree, self.output_tree
-        model = self.model
-        build = trees.build
-        flatten = trees.flatten
-        single = tree == {"list": [{"t": i} for i in range(len(msg["inputs"]))]}
-
-        def forward(given: list[torch.Tensor]) -> list[torch.Tensor]:
-            out = model(*given) if single else model(*build(tree, given))
-            if type(out) is torch.Tensor:
-                return [out]
-            mine, found = flatten(out, numbers=True)
-            if not trees.same_shape(trees.renumbered(mine), wanted):
-                raise windows.OutputMismatch("forward returns another structure than the task's")
-            return [found[i] for i in trees.ordered_like(mine, wanted)]
-
+        forward = windows.forward_of(self.model, self.window_tree, self.output_tree)
         side = windows_cuda.OnGpu if self.device.kind == "cuda" else windows.Host
         windows.serve(self.channel, msg, fds, forward, side)
         fds.clear()  # serve closed them

@@ -13,7 +13,7 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -65,6 +65,7 @@ class Reference:
         self._compiled: dict[str, Any] = {}
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.window_tree: Any = None
+        self.output_tree: Any = None
 
     # Loading.
 
@@ -262,18 +263,22 @@ class Reference:
                 )
                 with _default_dtype(torch.float64):
                     out = self._wide_model()(*args)
-            elif mode in COMPILED:
-                if mode not in self._compiled:
-                    self._compiled[mode] = torch.compile(self.model, **COMPILED[mode])
-                out = self._compiled[mode](*trees.build(tree, tensors))
             else:
                 if mode == "scalar":
                     tensors = [_spread(t) for t in tensors]
-                out = self.model(*trees.build(tree, tensors))
+                out = self._form(mode)(*trees.build(tree, tensors))
         try:
             return trees.flatten(out, numbers=True)
         except trees.TreeError as e:
             raise StageError("output_content", str(e)) from e
+
+    def _form(self, mode: str) -> Callable[..., Any]:
+        """Returns the model as it is, or compiled."""
+        if mode not in COMPILED:
+            return self.model
+        if mode not in self._compiled:
+            self._compiled[mode] = torch.compile(self.model, **COMPILED[mode])
+        return self._compiled[mode]
 
     def forward(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Runs the modes asked for, one after the other, on block ``in``.
@@ -415,19 +420,16 @@ class Reference:
         return {"graph": graph, "note": note}
 
     def window(self, msg: dict[str, Any], fds: list[int]) -> None:
-        tree = msg.get("tree") or self.window_tree
-        mode = str(msg.get("mode") or "eager")
-
-        def forward(given: list[torch.Tensor]) -> list[torch.Tensor]:
-            return self.call(tree, given, mode)[1]
-
+        model = self._form(str(msg.get("mode") or "eager"))
+        forward = windows.forward_of(model, self.window_tree, self.output_tree)
         side = windows_cuda.OnGpu if self.device.kind == "cuda" else windows.Host
         windows.serve(self.channel, msg, fds, forward, side)
         fds.clear()  # serve closed them
 
     def timed(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Says in which containers the tensors of timed calls go."""
+        """Says in which containers the tensors of timed calls go, and come."""
         self.window_tree = msg["tree"]
+        self.output_tree = msg["output_tree"]
         return {}
 
     def map(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:

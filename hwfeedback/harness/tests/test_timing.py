@@ -251,8 +251,9 @@ def calibrated() -> timing.Overhead:
     return timing.Overhead(walls)
 
 
-def judged(*parts: Sequence[timing.Sample], eager_alone: float = 1.0) -> timing.Judged:
-    return timing.judge(timing.Visits([[s for p in parts for s in p]]), calibrated(), eager_alone)
+def judged(*parts: Sequence[timing.Sample], usual: timing.Alone | None = None) -> timing.Judged:
+    visits = timing.Visits([[s for p in parts for s in p]])
+    return timing.judge(visits, calibrated(), usual or timing.Alone())
 
 
 def test_clocks_that_agree() -> None:
@@ -274,10 +275,45 @@ def test_a_wall_clock_below_the_workers_never_decides() -> None:
 def test_one_launch_for_the_whole_batch() -> None:
     chained = samples("chained", 3, 2e6)
     assert judged(samples("fresh", 12, 1e6), chained).doubtful
-    assert not judged(samples("fresh", 12, 1e6), chained, eager_alone=1.6).marked
+    assert not judged(samples("fresh", 12, 1e6), chained, usual=timing.Alone(1.6, 6e5)).marked
     # Its own clock may say what it likes.
     chained = samples("chained", 3, 1e4, outer=5e4)
     assert judged(samples("fresh", 12, 1e4), chained).doubtful
+
+
+def test_what_a_call_takes_more_that_comes_alone() -> None:
+    eager = [*samples("fresh", 12, 1e5), *samples("chained", 3, 2.5e5)]
+    usual = timing.Alone.of(eager)
+    assert usual.ratio == pytest.approx(2.5, rel=0.02)
+    assert usual.more_ns == pytest.approx(1.5e5, rel=0.02)
+    # Waking a core costs a short call as much as a long one: it loses nothing by it.
+    alone = [dataclasses.replace(s, cost=5e4) for s in samples("chained", 3, 1.6e5)]
+    short = judged(samples("fresh", 12, 3e4), alone, usual=usual)
+    assert short.alone == 1.0 and not short.marked
+    # One that does all its work in the first call of a batch does it alone as well.
+    shared = judged(samples("fresh", 12, 1.3e4), samples("chained", 3, 2.5e5), usual=usual)
+    assert shared.alone < 0.2
+
+
+def test_what_windows_cost_at_the_same_time_is_taken_off() -> None:
+    rounds = []
+    for k in range(6):  # a machine on which windows cost more and more
+        cost = 50_000.0 + 30_000.0 * k
+        base = [timing.Sample("fresh", 8, 1e5, 1e5 + cost, 0.0, False) for _ in range(4)]
+        own = [timing.Sample("fresh", 8, 5e4, 5e4 + cost, 0.0, False) for _ in range(4)]
+        rounds.append(timing.Pair({"eager": base}, own, {"eager": base}))
+        rounds[-1].pay()
+    overhead = calibrated().paired(rounds)
+    wall = stats.paired_speedup(timing._rounds(rounds, "eager", "wall", overhead))
+    assert wall.value == pytest.approx(2.0) and wall.low > 1.9
+    assert overhead.noise("fresh") < 0.1 * 125_000.0
+    visits = timing.Visits([r.candidate for r in rounds])
+    assert not timing.judge(visits, overhead).marked
+    # A clock that shows a half of what passed changes nothing about the wall.
+    for r in rounds:
+        for s in r.candidate:
+            s.event /= 2
+    assert timing.judge(visits, overhead).clock == "wall"
 
 
 def test_a_clock_that_shows_less_than_half_hides() -> None:

@@ -52,7 +52,7 @@ def test_eager_against_eager(server: forkserver.ForkServer) -> None:
     def spawn(_: str = "") -> forkserver.Worker:
         worker = server.spawn("reference", {"sandbox": "weak", "threads": 2})
         load(worker, threads=2)
-        ask(worker, {"op": "timed", "tree": {"list": [{"t": 0}]}})
+        ask(worker, {"op": "timed", "tree": {"list": [{"t": 0}]}, "output_tree": {"t": 0}})
         return worker
 
     draw = forked.draw((512, 1024))
@@ -91,7 +91,7 @@ def test_timed_calls_touch_no_new_memory(server: forkserver.ForkServer) -> None:
     worker = server.spawn("reference", {"sandbox": "weak", "threads": 1})
     try:
         load(worker, threads=1)
-        ask(worker, {"op": "timed", "tree": {"list": [{"t": 0}]}})
+        ask(worker, {"op": "timed", "tree": {"list": [{"t": 0}]}, "output_tree": {"t": 0}})
         draw = forked.draw((512, 1024))
         contents = windows.Contents(windows.Slots.of(draw(0), draw(0)), draw)
         contents.grow(4)
