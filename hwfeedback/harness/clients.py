@@ -362,7 +362,12 @@ class ReferenceClient(Client):
 
     def draw(self, seed: int) -> tuple[Any, list[torch.Tensor]]:
         """Returns the tree and the tensors of one draw."""
-        request = {"op": "draw", "seed": seed, "room": self._room["draw"]}
+        tree, draws = self.draws([seed])
+        return tree, draws[0]
+
+    def draws(self, seeds: Sequence[int]) -> tuple[Any, list[list[torch.Tensor]]]:
+        """Returns the tree of all draws, and the tensors of each."""
+        request = {"op": "draw", "seeds": list(seeds), "room": self._room["draw"]}
         msg, fds = self.ask(request, timeout=self.timeout, doing="get_inputs()", fds_wanted=1)
         with self._understood():
             if fds:
@@ -370,10 +375,15 @@ class ReferenceClient(Client):
             else:
                 tensors = [v.clone() for v in self._blocks["draw"].views(msg["layout"])]
             hold(msg, {"tree": dict})
-            trees.build(msg["tree"], tensors)
+            each, rest = divmod(len(tensors), len(seeds))
+            if rest:
+                raise ValueError("draws of different numbers of tensors")
+            draws = [tensors[i * each : (i + 1) * each] for i in range(len(seeds))]
+            for draw in draws:
+                trees.build(msg["tree"], draw)
         if fds:
             self._room["draw"] = self.block("draw", msg["size"]).size
-        return msg["tree"], tensors
+        return msg["tree"], draws
 
     def state(self) -> list[torch.Tensor]:
         msg, fds = self.ask(

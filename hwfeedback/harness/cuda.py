@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,6 +140,12 @@ class Driver:
         text = ctypes.create_string_buffer(256)
         self._check("cuDeviceGetName", text, len(text), self._device)
         return text.value.decode(errors="replace")
+
+    def uuid(self) -> str:
+        """Returns the GPU's own name, as "GPU-" and the digits of a UUID."""
+        raw = (ctypes.c_ubyte * 16)()
+        self._check("cuDeviceGetUuid_v2", raw, self._device)
+        return f"GPU-{uuid.UUID(bytes=bytes(raw))}"
 
     def attributes(self) -> dict[str, int]:
         """Returns ATTRIBUTES' values, 0 for what this driver does not know, and memory_bytes."""

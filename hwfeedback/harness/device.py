@@ -34,6 +34,9 @@ class Cpu:
     def synchronize(self) -> None:
         """Returns when all that was asked of the device is done."""
 
+    def hold_to_float32(self) -> None:
+        """Has float32 mean float32: torch's defaults allow less in places."""
+
 
 class Gpu:
     """The memory of one GPU, and torch's context on it. Raises CudaError where there is none."""
@@ -68,6 +71,11 @@ class Gpu:
     def synchronize(self) -> None:
         """Returns when all that was asked of the device is done."""
         torch.cuda.synchronize(self.torch)
+
+    def hold_to_float32(self) -> None:
+        """Has float32 mean float32: torch's defaults allow TF32 in convolutions."""
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
 
 
 Device = Cpu | Gpu

@@ -25,12 +25,11 @@ FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=c++17", "
 
 CUDA_FLAGS = ("-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC")
 # Behind the source: says what is wrong with a launch, which nobody else would.
-_CUDA_TAIL = """
-extern "C" const char* kernelwright_launch_error() {
-  cudaError_t e = cudaGetLastError();
-  return e == cudaSuccess ? nullptr : cudaGetErrorString(e);
-}
-"""
+_CUDA_TAIL = (
+    '\nextern "C" const char* kernelwright_launch_error() {\n'
+    "  cudaError_t e = cudaGetLastError();\n"
+    "  return e == cudaSuccess ? nullptr : cudaGetErrorString(e);\n}\n"
+)
 
 # C type -> (ctypes for a value, torch dtypes a pointer to it may address)
 _TYPES: dict[str, tuple[Any, tuple[torch.dtype, ...]]] = {

@@ -131,8 +131,8 @@ BUDGETS = {
 }
 # A GPU draws and moves a hundred times as much in the same time.
 GPU_BUDGETS = {
-    "quick": Budget(0.2, 0.0, 0.4, 4 << 30, 16 << 30, 0.25, 0.05),
-    "certify": Budget(2.0, 0.2, 0.6, 8 << 30, 32 << 30, 1.0, 0.2),
+    "quick": Budget(0.2, 0.0, 0.4, 4 << 30, 16 << 30, 1.0, 0.05),
+    "certify": Budget(2.0, 0.2, 0.6, 8 << 30, 32 << 30, 2.0, 0.2),
 }
 
 

@@ -84,6 +84,9 @@ class Clock:
     def wait(self) -> None:
         """Returns when all that was asked for is done."""
 
+    def begin(self) -> None:
+        """Comes before each forward."""
+
     around_s = AROUND_S
 
 
@@ -173,6 +176,7 @@ def observe(
     ):
         operators = _Operators(clock)
         functions = _Functions(found, operators, clock)
+        clock.begin()
         start = clock.mark()
         sys.setprofile(functions)
         try:
@@ -211,13 +215,14 @@ def report(seen: Any, custom_code: bool) -> tuple[dict[str, Any], int]:
             said = kind or ("vendor" if op in VENDOR else "pytorch")
             rows.append((str(op)[:80] if kind else f"aten.{str(op)[:80]}", said, seconds, calls))
     whole = sum(s for _, _, s, _ in rows)
+    calls = sum(c for _, k, _, c in rows if k == "custom")
     if whole <= 0:
         none = {
             "custom": 1.0 if custom_code else 0.0,
             "vendor": 0.0,
             "pytorch": 0.0 if custom_code else 1.0,
         }
-        return {**none, "operators": []}, 0
+        return {**none, "operators": []}, calls
     shares = {
         k: sum(s for _, kind, s, _ in rows if kind == k) / whole
         for k in ("custom", "vendor", "pytorch")
@@ -227,7 +232,7 @@ def report(seen: Any, custom_code: bool) -> tuple[dict[str, Any], int]:
         {"name": n, "kind": k, "share": s / whole, "calls": c}
         for n, k, s, c in rows[:MAX_OPERATORS]
     ]
-    return {**shares, "operators": operators}, sum(c for _, k, _, c in rows if k == "custom")
+    return {**shares, "operators": operators}, calls
 
 
 def covers(seen: Any, operators: Sequence[str]) -> bool:

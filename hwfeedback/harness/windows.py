@@ -299,8 +299,11 @@ class Host:
             self._identity = _identity(self._outputs)
         return self._identity
 
-    def calls(self, n: int, forward: Forward) -> list[int]:
-        """Calls it with the first n rows and returns what each took, nanoseconds."""
+    def calls(self, n: int, forward: Forward, alone: bool) -> list[int]:
+        """Calls it with the first n rows and returns what each took, nanoseconds.
+
+        ``alone``: the call comes alone.
+        """
         return _calls(self._inputs.rows[:n], self._views, forward)
 
     def close(self) -> None:
@@ -316,7 +319,7 @@ class Side(Protocol):
 
     def identity(self) -> Forward: ...
 
-    def calls(self, n: int, forward: Forward) -> list[int]: ...
+    def calls(self, n: int, forward: Forward, alone: bool) -> list[int]: ...
 
     def close(self) -> None: ...
 
@@ -357,7 +360,8 @@ def serve(
                     awake = True
                 elif op == "calls":
                     called = side.identity() if request.get("identity") else forward
-                    reply = {"ok": True, "event": side.calls(int(request["n"]), called)}
+                    took = side.calls(int(request["n"]), called, bool(request.get("alone")))
+                    reply = {"ok": True, "event": took}
                     awake = bool(request["more"])
                 else:
                     raise ValueError(f"unknown operation {op!r} in a session of windows")
@@ -850,7 +854,7 @@ class Session:
         return {}, [self._out.fd, self._in.fd]
 
     def _put(self, group: Sequence[int]) -> None:
-        """Writes the contents of the next calls, and makes sure that their outputs are not there."""
+        """Writes the contents of the next calls, and wipes out what may be their outputs."""
         ctypes.memset(self._out.at, 0xFF, len(group) * self.contents.slots.out_slot)
         self.contents.write(group, self._in.at)
         if not PAST_CACHES and self._evict is not None:
@@ -900,6 +904,7 @@ class Session:
                 self._stopped.check()
                 spent = _processor_time(self.worker.pid)
                 call = {"op": "calls", "n": len(group), "identity": identity}
+                call["alone"] = kind == "chained"
                 self.worker.channel.send(call | {"more": first + len(group) < n})
                 start = _now()
                 self._stopped.go_on()

@@ -255,6 +255,7 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     # importing it.
     sys.modules.pop("worker_reference", None)
     device = devices.of(str(config.get("device") or "cpu"))
+    device.hold_to_float32()
     c = Candidate(channel, device, bool(config.get("poison")))
     ops = {
         n: getattr(c, n)

@@ -157,8 +157,10 @@ class Reference:
         }
 
     def draw(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Draws inputs under a seed."""
-        tree, tensors = self._draw(int(msg["seed"]))
+        """Draws inputs under a seed, or under several: their tensors one after the other."""
+        tree, tensors = self._draw(int(msg["seeds"][0]))
+        for seed in msg["seeds"][1:]:
+            tensors = [*tensors, *self._draw(int(seed))[1]]
         layout, size = layout_of(tensors)
         answer = {"tree": tree, "layout": layout, "size": size}
         if size > msg.get("room", 0):
@@ -490,9 +492,7 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     # Of a copy neither the work nor the answer is ours. Programs may be started: compilers are.
     os.fork = os.forkpty = _fork
     device = devices.of(str(config.get("device") or "cpu"))
-    if device.kind == "cuda":
-        # A float32 reference is held to float32.
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    device.hold_to_float32()
     r = Reference(channel, device)
     ops = {"import": r.import_} | {
         n: getattr(r, n)

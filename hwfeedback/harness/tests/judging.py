@@ -45,11 +45,16 @@ def new_cache(factory: pytest.TempPathFactory) -> str:
 class Judge:
     """A referee in this process, with a real fork server."""
 
-    def __init__(self, cache: str) -> None:
+    def __init__(self, cache: str, gpu: dict[str, Any] | None = None) -> None:
+        """``gpu`` is what a request names a GPU by; None: the CPU."""
+        self.place: dict[str, Any] = {} if gpu is None else {"gpu": gpu, "device": "cuda:0"}
         path = (
             str(pathlib.Path(sys.executable).parent) + ":" + os.environ.get("PATH", "/usr/bin:/bin")
         )
-        self.server, self.process = forkserver.start(env={"PATH": path, "LANG": "C.UTF-8"})
+        env = {"PATH": path, "LANG": "C.UTF-8"}
+        if gpu is not None and "LD_LIBRARY_PATH" in os.environ:  # the driver's library may be there
+            env["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+        self.server, self.process = forkserver.start(env=env)
         channel, _peer = Channel.pair()
         self.referee = referee.Referee(channel, self.server)
         self.referee.progress = lambda _stage, _note: None  # type: ignore[method-assign]
@@ -60,7 +65,7 @@ class Judge:
 
     def task(self, source: str) -> dict[str, Any]:
         if source not in self.tasks:
-            msg = {"name": "task", "source": source, "threads": 1, "timeout_s": 60}
+            msg = {"name": "task", "source": source, "threads": 1, "timeout_s": 60, **self.place}
             self.tasks[source] = self.referee.inspect(msg, [])["task"]
         return self.tasks[source]
 
@@ -80,10 +85,11 @@ class Judge:
     ) -> dict[str, Any]:
         return {
             "task": self.task(source),
-            "candidate": {"source": candidate, "language": "cpp"},
+            "candidate": {"source": candidate, "language": "cuda" if self.place else "cpp"},
             "level": level,
             "threads": 1,
             "cache_dir": self.cache,
+            **self.place,
             **more,
         }
 

@@ -1,0 +1,194 @@
+"""Whole verdicts on a GPU. Skipped where there is none."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from judging import Judge, new_cache
+from test_cuda import ABSENT, SEES
+
+pytestmark = pytest.mark.skipif(bool(ABSENT), reason=f"no GPU here: {ABSENT}")
+EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
+EAGER = ["eager"]
+
+TASK = """import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, -1)
+
+
+def get_inputs():
+    return [torch.randn(SHAPE)]
+
+
+def get_init_inputs():
+    return []
+"""
+SMALL, LARGE = TASK.replace("SHAPE", "2048, 1024"), TASK.replace("SHAPE", "4096, 65536")
+KERNEL = r'''import torch
+import torch.nn as nn
+from kernelwright import native
+
+lib = native(language="cuda", source=r"""
+__device__ float all(float v, bool largest) {
+  __shared__ float part[32];
+  for (int o = 16; o; o >>= 1) {
+    float u = __shfl_xor_sync(~0u, v, o);
+    v = largest ? fmaxf(v, u) : v + u;
+  }
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+  __syncthreads();
+  v = part[0];
+  for (int i = 1; i < blockDim.x / 32; i++) v = largest ? fmaxf(v, part[i]) : v + part[i];
+  __syncthreads();
+  return v;
+}
+__global__ void rows(const float* x, float* y, int n) {
+  x += (long long)blockIdx.x * n;
+  y += (long long)blockIdx.x * n;
+  float m = -INFINITY, s = 0;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) m = fmaxf(m, x[i]);
+  m = all(m, true);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) s += expf(x[i] - m);
+  s = all(s, false);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = expf(x[i] - m) / s;
+}
+extern "C" void softmax(const float* x, float* y, long long r, int n, cudaStream_t stream) {
+  rows<<<r, 256, 0, stream>>>(x, y, n);
+}
+""")
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        lib.softmax(x, y, x.shape[0], x.shape[1])
+        return y
+'''
+# A stream beside torch's, which nobody waits for.
+BESIDE = KERNEL.replace("<<<r, 256, 0, stream>>>", "<<<r, 256, 0, beside()>>>").replace(
+    'extern "C"',
+    "static cudaStream_t beside() {\n  static cudaStream_t s = 0;\n"
+    "  if (!s) cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);\n  return s;\n}\n"
+    'extern "C"',
+)
+# By the address of an input: the content behind it is new each time.
+REMEMBERS = KERNEL.replace(
+    "        y = torch.empty_like(x)\n",
+    "        if x.data_ptr() in known:\n            return known[x.data_ptr()]\n"
+    "        y = known[x.data_ptr()] = torch.empty_like(x)\n",
+).replace("class ModelNew", "known = {}\n\n\nclass ModelNew")
+HALF = KERNEL.replace(
+    "= expf(x[i] - m) / s", "= __half2float(__float2half(expf(x[i] - m) / s))"
+).replace("__device__ float all", "#include <cuda_fp16.h>\n__device__ float all")
+# Runs on, on a stream of its own, when a forward has long returned.
+RUNS_ON = KERNEL.replace(
+    "__global__ void rows",
+    "__global__ void forever(long long n) {\n"
+    "  for (long long t = clock64(); clock64() - t < n;) __nanosleep(1000);\n}\n"
+    "__global__ void rows",
+).replace(
+    "  rows<<<",
+    "  static cudaStream_t own = 0;\n  static int calls = 0;\n"
+    "  if (!own) cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking);\n"
+    "  if (calls++ % 64 == 63) forever<<<1, 1, 0, own>>>(20000000);\n  rows<<<",
+)
+LATE_CLOCK = KERNEL.replace(
+    "class ModelNew",
+    "import sys\n_event = sys.modules['cuda'].Event\n_true = _event.seconds_since\n"
+    "_event.seconds_since = lambda self, e: 0.4 * _true(self, e)\n\n\nclass ModelNew",
+)
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    j = Judge(new_cache(tmp_path_factory), {"minor": SEES["gpu"], "uuid": SEES["gpu_uuid"]})
+    yield j
+    j.close()
+
+
+def verdict(judge: Judge, task: str, candidate: str, level: str = "quick", **more: Any) -> Any:
+    more = {"want_baselines": EAGER, "threads": 4, **more}
+    return judge.verdict(task, candidate, level, built=True, time=True, **more)
+
+
+@pytest.mark.parametrize("task", [SMALL, LARGE], ids=["small", "large"])
+def test_an_honest_kernel(judge: Judge, task: str) -> None:
+    v = verdict(judge, task, KERNEL)
+    assert v["status"] == "correct", v["reason"]
+    assert v["language"] == "cuda"
+    assert v["candidate_ms"] > 0 and v["baselines"]["eager"] > 0
+    assert v["speedup"]["low"] < v["speedup"]["value"] < v["speedup"]["high"]
+    assert v["work"]["custom"] > 0.9
+    (kernel,) = v["build"]["kernels"]
+    assert kernel["arch"].startswith("sm_") and kernel["registers"] > 8
+    assert kernel["shared_bytes"] >= 128
+
+
+def test_a_kernel_is_certified(judge: Judge) -> None:
+    v = verdict(judge, SMALL, KERNEL, "certify", want_baselines=["eager", "compile"])
+    assert v["status"] == "certified", v["reason"]
+    assert "_kernelwright_loader" in v["exported"]
+    assert set(v["baselines"]) == {"eager", "compile"}
+
+
+def test_identical_code_is_no_faster(judge: Judge) -> None:
+    for _ in range(3):
+        v = verdict(judge, LARGE, LARGE.replace("Model(", "ModelNew("), require_custom=False)
+        assert v["status"] == "correct", v["reason"]
+        assert v["speedup"]["low"] < 1.05 and 0.97 < v["speedup"]["value"] < 1.03
+
+
+@pytest.mark.parametrize(
+    "candidate, status, says",
+    [
+        (KERNEL.replace("/ s;", "/ s * 1.0005f;"), "wrong", "off by more than"),
+        (HALF, "wrong", "off by more than"),
+        (KERNEL.replace("/ s;", "/ q;"), "build_failed", 'identifier "q" is undefined'),
+        (KERNEL.replace("y[i] = expf", "y[i + (1ll << 40)] = expf"), "crashed", "illegal memory"),
+        (KERNEL.replace("<<<r, 256,", "<<<r, 2560,"), "crashed", "softmax: invalid"),
+        (
+            KERNEL.replace("float m = -INFINITY", "while (n) __nanosleep(99); float m = -INFINITY"),
+            "timed_out",
+            "took over",
+        ),
+        (KERNEL.replace("y = torch.empty_like", "torch.empty(1 << 42); y = torch.empty_like"),
+         "crashed", "memory"),
+        (BESIDE, "cheated", "timed call"),
+        (REMEMBERS, "wrong", "off by more than"),
+    ],
+    ids=[
+        "a_little_wrong", "half_precision", "does_not_compile", "illegal_access", "no_such_launch",
+        "endless", "too_much_memory", "nobody_waits", "remembers_by_address",
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(judge: Judge, candidate: str, status: str, says: str) -> None:
+    v = verdict(judge, SMALL, candidate)
+    # What nobody waits for may be wrong when it is verified already.
+    allowed = {status, "wrong"} if status == "cheated" else {status}
+    assert v["status"] in allowed and (
+        says in v["reason"] or "base" in v["reason"] or "draws" in v["reason"]
+    ), f"{v['status']}: {v['reason']}"
+    again = verdict(judge, SMALL, KERNEL)
+    assert again["status"] == "correct", f"after it: {again['reason']}"
+
+
+@pytest.mark.parametrize("candidate", [RUNS_ON, LATE_CLOCK], ids=["runs_on", "late_clock"])
+def test_what_is_hidden_wins_nothing(judge: Judge, candidate: str) -> None:
+    v = verdict(judge, SMALL, candidate)
+    assert v["status"] in ("cheated", "rejected") or v["speedup"]["low"] < 1.0, v["speedup"]
+
+
+@pytest.mark.parametrize("name", [p.stem for p in sorted(EXAMPLES.glob("*.py"))])
+def test_eager_passes_as_a_candidate(judge: Judge, name: str) -> None:
+    task = (EXAMPLES / f"{name}.py").read_text()
+    eager = task.replace("class Model(", "class ModelNew(")
+    v = verdict(judge, task, eager, require_custom=False)
+    assert v["status"] == "correct", v["reason"]
+    assert v["speedup"]["low"] < 1.05, v["speedup"]
