@@ -25,8 +25,8 @@ GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: need-go ## bin/kernelwright
-	@CGO_ENABLED=0 go build -trimpath -o $(BIN) ./cmd/kernelwright
+build: need-go need-cxx ## bin/kernelwright
+	@CGO_ENABLED=1 CGO_CFLAGS="-O2 -Wno-deprecated-declarations" go build -trimpath -o $(BIN) ./cmd/kernelwright
 
 # Each demo drops files that were never dropped before, or the daemon would know them already. Verdicts that an earlier
 # one reached come from the cache.

@@ -62,6 +62,7 @@ type Specs struct {
 	L3Bytes     int64    `json:"l3_bytes,omitempty"`
 	MemoryBytes int64    `json:"memory_bytes"`
 	ClockMHz    float64  `json:"clock_mhz,omitempty"`
+	MemoryGBs   float64  `json:"memory_gbs,omitempty"` // 1e9 bytes/s that the memory's pins can move, of a GPU
 }
 
 // Ceilings is what the device was measured to reach, kept per machine.
@@ -69,8 +70,12 @@ type Ceilings struct {
 	MemoryGBs   float64 `json:"memory_gbs"`     // 1e9 bytes/s, read plus write, streaming, all threads
 	CacheGBs    float64 `json:"cache_gbs"`      // the same within half the last-level cache
 	FP32GFLOPs  float64 `json:"fp32_gflops"`    // peak fused multiply-adds, counted as two, all threads
-	CallUS      float64 `json:"call_us"`        // an empty native call
+	CallUS      float64 `json:"call_us"`        // an empty native call; an empty kernel after another, on a GPU
 	MeasuredMS  int64   `json:"measured_at"`    // Unix milliseconds
 	CPUThreads  int     `json:"threads"`        // threads they were measured with
 	Description string  `json:"note,omitempty"` // how, in one sentence
+
+	// Of a GPU: bytes read alone, and matrix products by type of operand.
+	ReadGBs      float64            `json:"read_gbs,omitempty"`
+	TensorGFLOPs map[string]float64 `json:"tensor_gflops,omitempty"`
 }

@@ -37,6 +37,9 @@ func (b Builtin) Propose(ctx context.Context, in kernelwright.CoderInput) (c ker
 	if err := ctx.Err(); err != nil {
 		return kernelwright.Candidate{}, err
 	}
+	if in.Device.Kind == kernelwright.CUDADevice {
+		return declined("the built-in Coder writes C++ for a CPU only, and the device is %s", in.Device)
+	}
 	if in.Language != "" && in.Language != kernelwright.CPP {
 		return declined("the built-in Coder writes C++ only, not %s", in.Language)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -13,7 +14,7 @@ var (
 	sandboxes  = []string{"strict", "weak"}
 	judgeModes = []string{"both", "correction", "optimisation", "none"}
 	languages  = []string{"cpp"}
-	devices    = []string{"cpu"}
+	devices    = []string{"cpu", "cuda"} // and cuda:1 for the second GPU
 	coders     = []string{"builtin"}
 	judges     = []string{"rules"}
 	baselines  = []string{"eager", "compile", "max-autotune"}
@@ -60,7 +61,13 @@ func check(c Config, origins Origins) error {
 		}
 	}
 
-	oneOf("device", c.Device, devices)
+	if kind, index, indexed := strings.Cut(c.Device, ":"); indexed && kind == "cuda" {
+		if _, err := strconv.ParseUint(index, 10, 16); err != nil {
+			fail("device", fmt.Sprintf("is %q", c.Device), `GPUs are counted from 0: "cuda:0"`)
+		}
+	} else {
+		oneOf("device", c.Device, devices)
+	}
 	between("threads", c.Threads, 0, maxThreads)
 	oneOf("sandbox", c.Sandbox, sandboxes)
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/hwfeedback/gpu"
 )
 
 // DoctorReport is what is here, what is missing, and what that costs.
@@ -52,7 +53,8 @@ func (e *Evaluator) Doctor(ctx context.Context) (DoctorReport, error) {
 		return DoctorReport{}, infrastructure("doctor", err)
 	}
 	checks = append(checks, said...)
-	checks = append(checks, ceilingsCheck(measuredCeilings{e.device.Ceilings, e.spread}))
+	checks = append(checks, ceilingsCheck(measuredCeilings{Ceilings: e.device.Ceilings, Spread: e.spread}))
+	checks = append(checks, gpuChecks(os.DirFS("/"), gpu.List)...)
 	checks = append(checks, machineChecks(os.DirFS("/"), e.cpu, e.threads, e.options.DataDir, enoughDisk)...)
 	return DoctorReport{Checks: checks, Summary: summarise(checks)}, nil
 }
@@ -63,6 +65,9 @@ func Diagnose(ctx context.Context, o Options, cache Cache, leases Leaser) (Docto
 	var checks []Check
 	disk := int64(enoughDisk)
 	normal, err := o.normalised()
+	if err == nil {
+		_, err = normal.gpu()
+	}
 	if err == nil {
 		var ready bool
 		if _, ready, err = newEnvironment(normal).ready(ctx); err == nil && !ready {
@@ -101,6 +106,7 @@ func Diagnose(ctx context.Context, o Options, cache Cache, leases Leaser) (Docto
 		if threads <= 0 {
 			threads = c.threads
 		}
+		checks = append(checks, gpuChecks(root, gpu.List)...)
 		checks = append(checks, machineChecks(root, c, threads, existing(normal.DataDir), disk)...)
 	}
 	return DoctorReport{Checks: checks, Summary: summarise(checks)}, nil
@@ -185,6 +191,47 @@ func machineChecks(root fs.FS, c cpu, threads int, dataDir string, disk int64) [
 	}
 	checks = append(checks, countersCheck(root), diskCheck(dataDir, disk))
 	return append(checks, inotifyCheck(root))
+}
+
+// gpuChecks looks at the GPUs. A machine without one lacks nothing: it measures
+// on its CPU.
+func gpuChecks(root fs.FS, list func() ([]gpu.GPU, error)) []Check {
+	gpus, err := list()
+	if err != nil {
+		c := Check{Name: "gpu", OK: true, Note: "none: " + err.Error()}
+		var absent *gpu.AbsentError
+		// A node without a driver that answers is a GPU that somebody wants to have.
+		if _, missing := fs.Stat(root, "dev/nvidiactl"); missing == nil && errors.As(err, &absent) {
+			c.OK, c.Note, c.Cost = false, absent.Reason, "nothing can be measured on a GPU: "+absent.Hint
+		}
+		return []Check{c}
+	}
+	var checks []Check
+	for _, g := range gpus {
+		c := Check{Name: fmt.Sprintf("cuda:%d", g.Index), Note: fmt.Sprintf("%s, compute capability %s, %.0f GB, driver %s for CUDA %s, %d MHz, %d °C",
+			g.Name, g.Compute, float64(g.MemoryBytes)/1e9, g.Driver, g.CUDA, g.State.SMClockMHz, g.State.TemperatureC)}
+		var costs []string
+		if g.MIG {
+			costs = append(costs, "it is split into MIG instances: no time on one would hold, so it is not measured on")
+		}
+		if n := len(g.State.Processes); n > 0 {
+			costs = append(costs, fmt.Sprintf("%d other %s a context on it: while one computes, times are worth nothing", n, map[bool]string{true: "process has", false: "processes have"}[n == 1]))
+		}
+		if len(g.State.Throttled) > 0 {
+			costs = append(costs, "its clocks are held down ("+strings.Join(g.State.Throttled, ", ")+"): times are longer than they could be")
+		}
+		if g.State.ECCErrors > 0 {
+			costs = append(costs, fmt.Sprintf("%d memory errors could not be corrected since the driver was loaded: results may be wrong", g.State.ECCErrors))
+		}
+		c.OK, c.Cost = len(costs) == 0, strings.Join(costs, "; ")
+		checks = append(checks, c)
+	}
+	p := Check{Name: "gpu counters", OK: true, Note: "may be read"}
+	if strings.Contains(readText(root, "proc/driver/nvidia/params"), "RmProfilingAdminOnly: 1") && os.Geteuid() != 0 {
+		p.OK, p.Note = false, "the driver lets root alone read them"
+		p.Cost = "no profile of a kernel; load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run as root"
+	}
+	return append(checks, p)
 }
 
 func vectorNote(s kernelwright.Specs) string {

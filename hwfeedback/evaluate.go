@@ -20,6 +20,8 @@ var (
 	canaryReference string
 	//go:embed canary/candidate.py
 	canaryCandidate string
+	//go:embed canary/candidate_cuda.py
+	canaryCUDA string
 )
 
 // Evaluate says what the hardware makes of a candidate. The error is for
@@ -95,7 +97,11 @@ func (e *Evaluator) canary(ctx context.Context, task *kernelwright.Task) error {
 	if err != nil {
 		return fmt.Errorf("inspect the canary: %w", err)
 	}
-	v, err := e.judge(ctx, known, kernelwright.Candidate{Source: canaryCandidate, Language: kernelwright.CPP}, kernelwright.Quick, []string{"eager"})
+	cand := kernelwright.Candidate{Source: canaryCandidate, Language: kernelwright.CPP}
+	if e.gpu != nil {
+		cand = kernelwright.Candidate{Source: canaryCUDA, Language: kernelwright.CUDA}
+	}
+	v, err := e.judge(ctx, known, cand, kernelwright.Quick, []string{"eager"})
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/hwfeedback/gpu"
 )
 
 // Cache keeps small values by kind and key. Errors are logged and otherwise
@@ -67,11 +68,15 @@ var Precisions = []string{"float32"}
 // is always measured: it tells whether the machine is still as it was.
 var Baselines = []string{"eager", "compile", "max-autotune"}
 
+// GPUBaselines are those of a GPU: max-autotune replays CUDA graphs, into which
+// it copies its inputs, and is the slower form on large tasks.
+var GPUBaselines = append(slices.Clone(Baselines), "max-autotune-no-cudagraphs")
+
 // Options say how to open an Evaluator. Only DataDir is required.
 type Options struct {
 	DataDir string
 	Python  string // an interpreter with PyTorch; empty: one is made under DataDir
-	Device  string // "cpu", which empty means too
+	Device  string // "cpu", which empty means too, "cuda" or "cuda:1"
 	Sandbox string // "strict", which empty means too, or "weak"
 	Threads int    // to measure with; 0: one per physical core that may be used
 	// Remeasure has the ceilings measured even where they are known, and put in
@@ -95,8 +100,13 @@ type Options struct {
 }
 
 func (o Options) normalised() (Options, error) {
-	if _, err := selectDevice(o.Device); err != nil {
+	kind, _, err := selectDevice(o.Device)
+	if err != nil {
 		return o, err
+	}
+	all := Baselines
+	if kind == kernelwright.CUDADevice {
+		all = GPUBaselines
 	}
 	switch o.Sandbox {
 	case "":
@@ -105,12 +115,12 @@ func (o Options) normalised() (Options, error) {
 	default:
 		return o, &SetupError{Reason: fmt.Sprintf("there is no sandbox %q", o.Sandbox), Hint: `sandbox is "strict" or "weak"`}
 	}
-	if len(o.Baselines) == 0 {
-		o.Baselines = Baselines
+	if len(o.Baselines) == 0 || slices.Equal(o.Baselines, Baselines) {
+		o.Baselines = all
 	}
 	for _, b := range o.Baselines {
-		if !slices.Contains(Baselines, b) || !slices.Contains(o.Baselines, Baselines[0]) {
-			return o, &SetupError{Reason: fmt.Sprintf("baselines cannot be %q", o.Baselines), Hint: fmt.Sprintf("they are some of %q, with the first", Baselines)}
+		if !slices.Contains(all, b) || !slices.Contains(o.Baselines, all[0]) {
+			return o, &SetupError{Reason: fmt.Sprintf("baselines cannot be %q", o.Baselines), Hint: fmt.Sprintf("they are some of %q, with the first", all)}
 		}
 	}
 	if o.Precision == "" {
@@ -142,6 +152,19 @@ func (o Options) normalised() (Options, error) {
 	return o, nil
 }
 
+// gpu returns the GPU that the options name, nil for the CPU.
+func (o Options) gpu() (*gpu.GPU, error) {
+	kind, index, err := selectDevice(o.Device)
+	if err != nil || kind != kernelwright.CUDADevice {
+		return nil, err
+	}
+	g, err := findGPU(index)
+	if err != nil {
+		return nil, err
+	}
+	return &g, nil
+}
+
 // quietSpread is how far the typical pass of measuring ceilings may stay below
 // the best, or a thread without a core, before the machine counts as busy;
 // ceilings.py has the same number. Measured: 0.04 to 0.11 on quiet machines of 1
@@ -151,7 +174,8 @@ const quietSpread = 0.15
 // measuredCeilings is what the cache keeps of a device.
 type measuredCeilings struct {
 	kernelwright.Ceilings
-	Spread float64 `json:"spread"` // a share from 0 to 1
+	Spread  float64 `json:"spread"`             // a share from 0 to 1
+	L2Bytes int64   `json:"l2_bytes,omitempty"` // of a GPU, which NVML does not tell
 }
 
 func (m measuredCeilings) quiet() bool { return m.Spread > 0 && m.Spread <= quietSpread }
@@ -168,6 +192,7 @@ func (m measuredCeilings) and(earlier measuredCeilings) measuredCeilings {
 	m.MemoryGBs = max(a.MemoryGBs, b.MemoryGBs)
 	m.CacheGBs = max(a.CacheGBs, b.CacheGBs)
 	m.FP32GFLOPs = max(a.FP32GFLOPs, b.FP32GFLOPs)
+	m.ReadGBs = max(a.ReadGBs, b.ReadGBs)
 	if b.CallUS > 0 {
 		m.CallUS = min(a.CallUS, b.CallUS)
 	}
@@ -181,6 +206,7 @@ type Evaluator struct {
 	harness  harness
 	env      pythonEnv
 	cpu      cpu
+	gpu      *gpu.GPU // where the device is one
 	device   kernelwright.Device
 	spread   float64 // of the device's ceilings, see measuredCeilings
 	threads  int
@@ -197,6 +223,10 @@ type Evaluator struct {
 // *kernelwright.InfrastructureError, or the context's.
 func Open(ctx context.Context, o Options, cache Cache, leases Leaser) (*Evaluator, error) {
 	o, err := o.normalised()
+	if err != nil {
+		return nil, err
+	}
+	g, err := o.gpu() // before anything is downloaded
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +252,7 @@ func Open(ctx context.Context, o Options, cache Cache, leases Leaser) (*Evaluato
 	if o.KeepWarm > 0 && o.Sandbox == "strict" {
 		start = warmServers{filepath.Join(o.DataDir, "warm"), env, folder, vars, o.KeepWarm}.first(start, o.Log)
 	}
-	return open(ctx, &Evaluator{options: o, env: env, harness: h, cache: cache, leases: leases}, start)
+	return open(ctx, &Evaluator{options: o, env: env, gpu: g, harness: h, cache: cache, leases: leases}, start)
 }
 
 // open starts the processes of an Evaluator and has its device.
@@ -244,6 +274,10 @@ func open(ctx context.Context, e *Evaluator, start func(context.Context) (*forkS
 		return nil, e.startFailure(ctx, err)
 	}
 	e.device = cpuDevice(e.cpu, e.threads, e.versions)
+	if e.gpu != nil {
+		e.device = gpuDevice(*e.gpu, e.versions)
+		e.versions["driver"], e.versions["cuda"] = e.gpu.Driver, e.gpu.CUDA
+	}
 	e.tidy(ctx)
 	c, err := e.ceilings(ctx)
 	if err != nil {
@@ -251,6 +285,9 @@ func open(ctx context.Context, e *Evaluator, start func(context.Context) (*forkS
 		return nil, err
 	}
 	e.device.Ceilings, e.spread = c.Ceilings, c.Spread
+	if c.L2Bytes > 0 {
+		e.device.Specs.L2Bytes = c.L2Bytes
+	}
 	return e, nil
 }
 
@@ -274,7 +311,11 @@ func (e *Evaluator) startFailure(ctx context.Context, err error) error {
 func (e *Evaluator) cacheDir() string { return filepath.Join(e.options.DataDir, "cache") }
 
 func (e *Evaluator) workplace() workplace {
-	return workplace{Device: string(kernelwright.CPUDevice), Threads: e.threads, Sandbox: e.options.Sandbox, CacheDir: e.cacheDir()}
+	w := workplace{Device: e.device.String(), Threads: e.threads, Sandbox: e.options.Sandbox, CacheDir: e.cacheDir()}
+	if e.gpu != nil {
+		w.GPU = &place{e.gpu.Minor, e.gpu.UUID}
+	}
+	return w
 }
 
 // Device returns the device with its specs and ceilings.
@@ -304,24 +345,27 @@ func (e *Evaluator) ceilings(ctx context.Context) (measuredCeilings, error) {
 	if !e.options.Remeasure && e.recall(ctx, cacheCeilings, key, &known) && known.quiet() {
 		return known, nil
 	}
-	e.options.Progress("device", "measuring what this machine can reach")
+	e.options.Progress("device", "measuring what "+map[bool]string{true: "this machine", false: e.device.String()}[e.gpu == nil]+" can reach")
 	lease, err := e.leases.Acquire(ctx, e.device.String())
 	if err != nil {
 		return known, err
 	}
 	defer e.letGo(lease)
-	result, err := e.super.request(ctx, "ceilings", map[string]any{"threads": e.threads, "sandbox": e.options.Sandbox, "cache_dir": e.cacheDir()}, ceilingsTimeout, lease.File())
+	result, err := e.super.request(ctx, "ceilings", e.workplace(), ceilingsTimeout, lease.File())
 	if err != nil {
 		return known, requestError(err)
 	}
 	var reply struct {
 		Ceilings kernelwright.Ceilings `json:"ceilings"`
 		Spread   float64               `json:"spread"`
+		Has      struct {
+			L2Bytes int64 `json:"l2_bytes"`
+		} `json:"attributes"` // of a GPU
 	}
 	if err := json.Unmarshal(result, &reply); err != nil {
 		return known, infrastructure("ceilings", err)
 	}
-	c := measuredCeilings{reply.Ceilings, reply.Spread}
+	c := measuredCeilings{reply.Ceilings, reply.Spread, reply.Has.L2Bytes}
 	if c.MemoryGBs <= 0 || c.FP32GFLOPs <= 0 {
 		return known, infrastructure("ceilings", fmt.Errorf("impossible ceilings: %s", result))
 	}

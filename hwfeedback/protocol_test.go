@@ -195,7 +195,7 @@ func TestGoldenRequestsAreWhatIsSent(t *testing.T) {
 		"kill":          killRequest{1, "kill", 7},
 		"parse":         request[parseBody]{1, "parse", 1, 0, parseBody{"import torch\n", "reference", "strict"}},
 		"inspect": request[inspectBody]{1, "inspect", 2, 1, inspectBody{"softmax", "import torch\n", 60,
-			workplace{"cpu", 2, "strict", "/var/lib/kernelwright/cache"}}},
+			workplace{"cpu", 2, "strict", "/var/lib/kernelwright/cache", nil}}},
 	} {
 		content, err := os.ReadFile(filepath.Join("testdata", "protocol", name+".json"))
 		if err != nil {

@@ -553,7 +553,7 @@ func forkServerEnv(env pythonEnv, dataDir string) []string {
 		// name is known to all and it stays. Workers have their own.
 		"TORCHINDUCTOR_CACHE_DIR=" + filepath.Join(dataDir, "cache", "torchinductor"),
 	}
-	for _, name := range []string{"LD_LIBRARY_PATH", "CC", "CXX", "TMPDIR", "TZ"} {
+	for _, name := range []string{"LD_LIBRARY_PATH", "CUDA_HOME", "CC", "CXX", "TMPDIR", "TZ"} {
 		if v := os.Getenv(name); v != "" {
 			vars = append(vars, name+"="+v)
 		}

@@ -27,6 +27,13 @@ type workplace struct {
 	Threads  int    `json:"threads"`
 	Sandbox  string `json:"sandbox"`
 	CacheDir string `json:"cache_dir"`
+	GPU      *place `json:"gpu,omitempty"` // none: the CPU
+}
+
+// place names one GPU to the harness.
+type place struct {
+	Minor int    `json:"minor"` // of its device node
+	UUID  string `json:"uuid"`
 }
 
 type taskBody struct {

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/hwfeedback/gpu"
 )
 
 // cpu is what this process may use of the machine: affinity and control
@@ -355,23 +357,63 @@ func cpuDevice(c cpu, threads int, versions map[string]string) kernelwright.Devi
 	}
 }
 
-// selectDevice says whether the named device can be had here.
-func selectDevice(name string) (kernelwright.DeviceKind, error) {
-	kind, index, indexed := strings.Cut(name, ":")
-	switch kernelwright.DeviceKind(kind) {
-	case "", kernelwright.CPUDevice:
-		if indexed {
-			return "", &SetupError{Reason: fmt.Sprintf("device %s does not exist: there is one cpu device", name), Hint: "say cpu"}
+// gpuDevice puts a GPU together, without ceilings.
+func gpuDevice(g gpu.GPU, versions map[string]string) kernelwright.Device {
+	sum := sha256.Sum256([]byte(joinKey(g.UUID, g.Name, g.Driver, versions["torch"])))
+	return kernelwright.Device{
+		Kind:  kernelwright.CUDADevice,
+		Index: g.Index,
+		Key:   "cuda-" + hex.EncodeToString(sum[:])[:16],
+		Name:  g.Name,
+		Specs: kernelwright.Specs{
+			Model: g.Name, Cores: g.SMs, ISA: []string{"sm_" + strings.ReplaceAll(g.Compute, ".", "")},
+			MemoryBytes: g.MemoryBytes, ClockMHz: float64(g.SMClockMHz), MemoryGBs: g.TheoreticalGBs(),
+		},
+	}
+}
+
+// findGPU returns the GPU of this number. What stands in the way is a
+// *SetupError.
+func findGPU(index int) (gpu.GPU, error) {
+	gpus, err := gpu.List()
+	var absent *gpu.AbsentError
+	if errors.As(err, &absent) {
+		hint := "set device to cpu"
+		if absent.Hint != "" {
+			hint = absent.Hint + "; or " + hint
 		}
-		return kernelwright.CPUDevice, nil
-	case kernelwright.CUDADevice:
-		if _, err := strconv.ParseUint(index, 10, 16); indexed && err != nil {
-			break
-		}
-		return "", &SetupError{
-			Reason: fmt.Sprintf("device %s is not available in this version: kernelwright %s measures on the cpu only", name, kernelwright.Version),
-			Hint:   "set device to cpu",
+		return gpu.GPU{}, &SetupError{Reason: absent.Reason, Hint: hint, cause: err}
+	}
+	if err != nil {
+		return gpu.GPU{}, infrastructure("open", err)
+	}
+	for _, g := range gpus {
+		switch {
+		case g.Index != index:
+		case g.MIG:
+			return g, &SetupError{Reason: fmt.Sprintf("GPU %d (%s) is split into MIG instances, which share its clocks and memory: no time on one would hold", index, g.Name), Hint: "name another GPU, or have its administrator switch MIG off"}
+		default:
+			return g, nil
 		}
 	}
-	return "", &SetupError{Reason: fmt.Sprintf("there is no device %q", name), Hint: "devices are cpu and cuda"}
+	return gpu.GPU{}, &SetupError{Reason: fmt.Sprintf("device cuda:%d does not exist: GPUs are counted from 0, and this machine shows %d", index, len(gpus)), Hint: fmt.Sprintf("say cuda:%d", gpus[0].Index)}
+}
+
+// selectDevice reads the name of a device. The index is a GPU's.
+func selectDevice(name string) (kind kernelwright.DeviceKind, number int, err error) {
+	said, index, indexed := strings.Cut(name, ":")
+	switch kernelwright.DeviceKind(said) {
+	case "", kernelwright.CPUDevice:
+		if indexed {
+			return "", 0, &SetupError{Reason: fmt.Sprintf("device %s does not exist: there is one cpu device", name), Hint: "say cpu"}
+		}
+		return kernelwright.CPUDevice, 0, nil
+	case kernelwright.CUDADevice:
+		n, err := strconv.ParseUint(cmp.Or(index, "0"), 10, 16)
+		if indexed && (err != nil || index == "") {
+			break
+		}
+		return kernelwright.CUDADevice, int(n), nil
+	}
+	return "", 0, &SetupError{Reason: fmt.Sprintf("there is no device %q", name), Hint: "devices are cpu and cuda, or cuda:1 for the second GPU"}
 }

@@ -9,6 +9,7 @@ import (
 	"testing/fstest"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/hwfeedback/gpu"
 )
 
 func machine(files map[string]string) fstest.MapFS {
@@ -164,17 +165,72 @@ func TestDeviceKey(t *testing.T) {
 
 func TestSelectDevice(t *testing.T) {
 	for _, name := range []string{"", "cpu"} {
-		if kind, err := selectDevice(name); err != nil || kind != kernelwright.CPUDevice {
+		if kind, _, err := selectDevice(name); err != nil || kind != kernelwright.CPUDevice {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
+	for name, want := range map[string]int{"cuda": 0, "cuda:0": 0, "cuda:1": 1} {
+		if kind, index, err := selectDevice(name); err != nil || kind != kernelwright.CUDADevice || index != want {
+			t.Errorf("%q: %v %d %v", name, kind, index, err)
+		}
+	}
 	for name, says := range map[string]string{
-		"cuda": "not available", "cuda:1": "not available", "cuda:x": "no device", "gpu": "no device", "cpu:0": "one cpu device",
+		"cuda:x": "no device", "cuda:": "no device", "cuda:-1": "no device", "gpu": "no device", "cpu:0": "one cpu device",
 	} {
-		_, err := selectDevice(name)
+		_, _, err := selectDevice(name)
 		var setup *SetupError
 		if !errors.As(err, &setup) || !strings.Contains(setup.Reason, says) || setup.Hint == "" {
 			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestGPUChecks(t *testing.T) {
+	h200 := gpu.GPU{Name: "NVIDIA H200", Compute: "9.0", MemoryBytes: 150e9, Driver: "580.1", CUDA: "13.0"}
+	busy := h200
+	busy.Index, busy.MIG = 1, true
+	busy.State = gpu.State{Throttled: []string{"power limit"}, ECCErrors: 2, Processes: []gpu.Process{{PID: 1}}}
+	list := func() ([]gpu.GPU, error) { return []gpu.GPU{h200, busy}, nil }
+	checks := gpuChecks(fstest.MapFS{}, list)
+	if len(checks) != 3 || !checks[0].OK || checks[0].Name != "cuda:0" || checks[1].OK || !checks[2].OK {
+		t.Fatalf("%+v", checks)
+	}
+	for _, says := range []string{"MIG", "1 other process", "power limit", "2 memory errors"} {
+		if !strings.Contains(checks[1].Cost, says) {
+			t.Errorf("%q is missing: %s", says, checks[1].Cost)
+		}
+	}
+	none := func() ([]gpu.GPU, error) {
+		return nil, &gpu.AbsentError{Reason: "there is no NVIDIA driver here", Hint: "install it"}
+	}
+	if checks := gpuChecks(fstest.MapFS{}, none); len(checks) != 1 || !checks[0].OK || !strings.Contains(checks[0].Note, "no NVIDIA driver") {
+		t.Errorf("%+v", checks)
+	}
+	if checks := gpuChecks(fstest.MapFS{"dev/nvidiactl": {}}, none); len(checks) != 1 || checks[0].OK || !strings.Contains(checks[0].Cost, "install it") {
+		t.Errorf("%+v", checks)
+	}
+}
+
+func TestGPUDevice(t *testing.T) {
+	g := gpu.GPU{Index: 1, UUID: "GPU-1", Name: "NVIDIA H200", Compute: "9.0", SMs: 132, MemClockMHz: 3201, BusBits: 6144, Driver: "580.1"}
+	d := gpuDevice(g, map[string]string{"torch": "2.11.0"})
+	if d.String() != "cuda:1" || d.Specs.ISA[0] != "sm_90" || d.Specs.Cores != 132 || d.Specs.MemoryGBs < 4900 || d.Specs.MemoryGBs > 4930 {
+		t.Errorf("%+v", d)
+	}
+	for name, change := range map[string]func(*gpu.GPU){
+		"the GPU": func(g *gpu.GPU) { g.UUID = "GPU-2" }, "the driver": func(g *gpu.GPU) { g.Driver = "581" },
+	} {
+		other := g
+		change(&other)
+		if gpuDevice(other, map[string]string{"torch": "2.11.0"}).Key == d.Key {
+			t.Errorf("the key does not depend on %s", name)
+		}
+	}
+	if _, err := gpu.List(); err != nil {
+		_, err := findGPU(0)
+		var setup *SetupError
+		if !errors.As(err, &setup) || !strings.Contains(setup.Hint, "set device to cpu") {
+			t.Errorf("without a GPU: %v", err)
 		}
 	}
 }

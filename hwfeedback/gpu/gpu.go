@@ -6,6 +6,7 @@ package gpu
 // GPU is one GPU as the driver describes it. Zero and empty mean unknown.
 type GPU struct {
 	Index       int    `json:"index"`
+	Minor       int    `json:"minor"` // of its device node, /dev/nvidia0
 	UUID        string `json:"uuid"`
 	Name        string `json:"name"`
 	PCI         string `json:"pci"` // bus address

@@ -62,6 +62,9 @@ func describe(d nvml.Device) GPU {
 	if r == nvml.SUCCESS {
 		g.Compute = fmt.Sprintf("%d.%d", major, minor)
 	}
+	if minor, r := d.GetMinorNumber(); r == nvml.SUCCESS {
+		g.Minor = minor
+	}
 	if cores, r := d.GetNumGpuCores(); r == nvml.SUCCESS {
 		if a, ok := ArchitectureOf(g.Compute); ok {
 			g.SMs = cores / a.FP32

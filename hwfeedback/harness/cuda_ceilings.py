@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import cuda
 from ceilings import forked
 
@@ -33,9 +35,10 @@ def measure(index: int) -> dict[str, Any]:
     """Returns {"ceilings": Ceilings, "attributes": cuda.ATTRIBUTES, "spread": float}.
 
     ``ceilings``: memory_gbs (read plus written), read_gbs, cache_gbs (reads from L2), fp32_gflops,
-    tensor_gflops by type of operand, call_us (one launch after the other). The caller must not have
-    touched CUDA. Raises CeilingsFailed.
+    tensor_gflops by type of operand, call_us (one launch after the other). Raises CeilingsFailed.
     """
+    if torch.cuda.is_initialized():  # what is forked from this process cannot use CUDA any more
+        return _measure(index)
     return forked(lambda: _measure(index), MEASURE_S)
 
 
@@ -129,8 +132,6 @@ def _measure(index: int) -> dict[str, Any]:
 
 def _products(index: int) -> tuple[dict[str, float], float]:
     """Returns 1e9 operations a second by type of operand, and the largest spread."""
-    import torch
-
     device = torch.device("cuda", index)
     n = PRODUCT
     while 16 * n * n > torch.cuda.mem_get_info(device)[0]:

@@ -20,6 +20,7 @@ import evaluation
 import export
 import forkserver
 import inspection
+import sandbox
 from evaluation import Infrastructure
 from inspection import Invalid
 from protocol import Channel, Closed, ProtocolError
@@ -114,6 +115,11 @@ class Referee:
     def ceilings(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         import ceilings
 
+        if msg.get("gpu") is not None:
+            import cuda_ceilings
+
+            os.environ |= sandbox.one_gpu(msg["gpu"]["uuid"])
+            return cuda_ceilings.measure(0)
         measured = ceilings.measure(
             int(msg.get("threads") or os.cpu_count() or 1), msg["cache_dir"]
         )

@@ -91,7 +91,7 @@ WINDOW_NS = 20_000_000
 MAX_CALLS = 256  # of one window: past this, messages and not calls would fill the evaluation
 MIN_FRESH = 4  # windows
 SEVERAL = 64  # calls of a window that tells what one costs
-QUICK_COLD = 14  # contents of a task with large outputs at quick: each costs several milliseconds
+QUICK_COLD = 8  # contents of a task with large outputs at quick: each costs several milliseconds
 REPETITIONS = 50
 
 AGREE = 0.10  # of the time, and
@@ -131,7 +131,7 @@ BUDGETS = {
 }
 # A GPU draws and moves a hundred times as much in the same time.
 GPU_BUDGETS = {
-    "quick": Budget(0.2, 0.0, 0.4, 4 << 30, 16 << 30, 1.0, 0.05),
+    "quick": Budget(0.4, 0.0, 0.6, 8 << 30, 24 << 30, 1.0, 0.05),
     "certify": Budget(2.0, 0.2, 0.6, 8 << 30, 32 << 30, 2.0, 0.2),
 }
 
