@@ -88,7 +88,7 @@ CHECKING_CALLS = 8  # calls of a window that is not fresh: enough to compare, ch
 WINDOW_NS = 20_000_000
 MAX_CALLS = 256  # of one window: past this, messages and not calls would fill the evaluation
 MIN_FRESH = 4  # windows
-QUICK_COLD = 14  # contents of a task with large outputs at quick: each costs several milliseconds
+QUICK_COLD = 8  # contents of a task with large outputs at quick: each costs several milliseconds
 REPETITIONS = 50
 
 AGREE = 0.10  # of the time, and
