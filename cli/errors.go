@@ -150,13 +150,15 @@ func worldHint(err error, other string) string {
 }
 
 // lower takes the capital off a sentence that begins with one, but not off a
-// name: "CUDA", "I/O".
+// name: "CUDA", "I/O", "ModelNew".
 func lower(s string) string {
 	if !strings.HasSuffix(s, "..") {
 		s = strings.TrimSuffix(s, ".")
 	}
 	r := []rune(s)
-	if len(r) > 1 && r[0] >= 'A' && r[0] <= 'Z' && r[1] >= 'a' && r[1] <= 'z' {
+	first, _, _ := strings.Cut(s, " ")
+	named := strings.IndexFunc(strings.TrimLeft(first, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"), func(c rune) bool { return c >= 'A' && c <= 'Z' }) >= 0
+	if len(r) > 1 && r[0] >= 'A' && r[0] <= 'Z' && r[1] >= 'a' && r[1] <= 'z' && !named {
 		r[0] += 'a' - 'A'
 	}
 	return string(r)

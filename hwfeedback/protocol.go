@@ -176,6 +176,9 @@ func (c *channel) send(msg any, deadline time.Time, files ...*os.File) error {
 		}
 		frame = frame[sent:]
 	}
+	if len(frame) == 0 { // writing nothing would fail where the peer has answered and gone
+		return nil
+	}
 	_, err = c.conn.Write(frame)
 	return channelError(err)
 }

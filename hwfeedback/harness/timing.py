@@ -28,13 +28,14 @@ How the referee uses it, per evaluation::
   versions, precision.
 
 The time of a participant is the ``event`` clock where the referee's ``wall`` agrees with it within
-10 % + 2 us, else it is ``wall``, and the participant is marked unless the noise of wall may be the
-cause. A baseline is trusted: its time is always ``event``. Both clocks come from ``fresh`` windows;
-the other kinds (windows.py) are there to be checked and compared. A win has to be seen by both
-clocks: the lower end of a speedup's interval is the lesser of what either gives; and calls made one
-by one have to show it as well. So a worker that shortens its own clock by less than the tolerance
-wins nothing. Where most windows of either side were disturbed nobody wins. The sample is a window's
-mean, never a call's median, which would hide a first call that does the work of all.
+10 % + 2 us and what wall may be off by, else it is ``wall``, and the participant is marked unless
+the noise of single windows may be the cause. A baseline is trusted: its time is always ``event``.
+Both clocks come from ``fresh`` windows; the other kinds (windows.py) are there to be checked and
+compared. A win has to be seen by both clocks: the lower end of a speedup's interval is the lesser
+of what either gives; and calls made one by one have to show it as well. So a worker that shortens
+its own clock by less than the tolerance wins nothing. Where most windows of either side were
+disturbed nobody wins. The sample is a window's mean, never a call's median, which would hide a
+first call that does the work of all.
 
 From wall is taken what a window costs. At ``certify`` that is seen in the baselines' windows of the
 same round, and what is uncertain about it is in the interval, which is made of rounds. At
@@ -247,13 +248,17 @@ class Overhead:
 
     def alone(self, chained: Sequence[Sample]) -> float:
         """Returns what a call takes one by one at least, nanoseconds."""
-        costs = self._walls("chained")
         event = stats.median([s.event for s in chained])
         took = stats.median([self.most(s) for s in chained])
-        off = stats.off_median(costs, min(len(costs), len(chained))) if costs else 0.0
+        off = self.off("chained", len(chained))
         if all(s.cost is not None for s in chained):
             return max(event, took - off, 1.0)
         return max(event, took - off, SURE * took, 1.0)
+
+    def off(self, kind: str, n: int) -> float:
+        """Returns by how much the cost of n windows, of a call, may be off the usual one."""
+        costs = self._walls(kind)
+        return stats.off_median(costs, min(len(costs), n)) if costs else 0.0
 
     def paired(self, rounds: Sequence[Pair]) -> Overhead:
         """Returns what windows cost in these rounds: their scatter is that within a round."""
@@ -275,11 +280,9 @@ class Overhead:
 
         1 where that is less than 5 %: intervals have it in them.
         """
-        costs = self._walls("fresh")
-        if not costs or not times:
+        if not times:
             return 1.0
-        off = stats.off_median(costs, min(len(costs), len(times)))
-        share = off / max(stats.median(times), 1.0)
+        share = self.off("fresh", len(times)) / max(stats.median(times), 1.0)
         return 1.0 + share if share > 0.05 else 1.0
 
     def noise(self, kind: str) -> float:
@@ -361,6 +364,7 @@ def judge(visits: Visits, overhead: Overhead, usual: Alone = Alone()) -> Judged:
     wall = stats.median([overhead.wall(s) for s in fresh])
     gaps = [overhead.wall(s) - s.event for s in fresh]
     spread = (stats.quantile(gaps, 0.75) - stats.quantile(gaps, 0.25)) / math.sqrt(len(gaps))
+    spread = math.hypot(spread, overhead.off("fresh", len(fresh)))
     noise = overhead.noise("fresh") + spread
     judged = Judged("event")
     # Where wall is the lower one its calibration is off: nobody gains by claiming more time. Where
