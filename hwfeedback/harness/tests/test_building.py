@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import building
+import compiling
 import forkserver
 import inductor
 import sandbox
@@ -267,3 +268,43 @@ def test_inductor_starts_warm(tmp_path):
     finally:
         client.close()
         process.wait(20)
+
+
+PTXAS = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z4rowsPKfPfi' for 'sm_90a'
+ptxas info    : Function properties for _Z4rowsPKfPfi
+    8 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads
+ptxas info    : Used 26 registers, used 1 barriers, 128 bytes smem
+ptxas info    : Compiling entry function 'small' for 'sm_90a'
+ptxas info    : Function properties for small
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers, used 0 barriers
+"""
+
+
+def test_what_ptxas_says() -> None:
+    first, second = compiling.resources(PTXAS)
+    assert first == {
+        "name": "_Z4rowsPKfPfi",
+        "arch": "sm_90a",
+        "registers": 26,
+        "shared_bytes": 128,
+        "stack_bytes": 8,
+        "spill_store_bytes": 12,
+        "spill_load_bytes": 16,
+    }
+    assert (second["name"], second["registers"], second["shared_bytes"]) == ("small", 8, 0)
+    assert compiling.resources("Used 9 registers") == []
+
+
+def test_errors_of_nvcc() -> None:
+    log = 'source0.cu(20): error: identifier "q" is undefined\n1 error detected\n'
+    assert compiling.errors(log) == [(0, 20, 'identifier "q" is undefined')]
+
+
+def test_flags_of_nvcc() -> None:
+    allowed = compiling.ALLOWED_CUDA_FLAG
+    assert not compiling.flags_problem(["--use_fast_math", "-maxrregcount=64", "-O3"], allowed)
+    for flag in ("-ccbin=/tmp/x", "-Xcompiler=-fplugin=x", "--run", "-include=/etc/passwd"):
+        assert "is not allowed" in compiling.flags_problem([flag], allowed)

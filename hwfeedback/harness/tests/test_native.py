@@ -112,7 +112,7 @@ def test_what_cannot_be_built(lib, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match='extern "C"'):
         kernelwright.native("void f() {}")
     with pytest.raises(ValueError, match="language"):
-        kernelwright.native("", language="cuda")
+        kernelwright.native("", language="fortran")
     with pytest.raises(ValueError, match="by value"):
         kernelwright.native('struct S { int a; }; extern "C" void f(S s) {}')
     with pytest.raises(ValueError, match="name"):
@@ -120,3 +120,35 @@ def test_what_cannot_be_built(lib, tmp_path, monkeypatch):
     lib = kernelwright.native('extern "C" int f() { return 1; }')
     assert lib.f() == 1
     assert kernelwright.native('extern "C" int f() { return 1; }').f() == 1, "from the cache"
+
+
+def test_a_stream_is_no_argument() -> None:
+    text = 'extern "C" void f(const float* x, int n, cudaStream_t stream) { }'
+    result, parameters = kernelwright.prototypes(text)["f"]
+    assert parameters[-1] == ("stream", "cudaStream_t", False)
+    called: list[tuple[object, ...]] = []
+
+    class Function:
+        def __call__(self, *args: object) -> None:
+            called.append(args)
+
+    wrapper = kernelwright._wrap(Function(), "f", result, parameters, "cuda", lambda: None)
+    with pytest.raises(ValueError, match="must be on the GPU, is on cpu"):
+        wrapper(torch.zeros(2), 2)
+    with pytest.raises(TypeError, match=r"2 positional arguments|takes 2"):
+        wrapper(torch.zeros(2), 2, 0)
+    assert not called
+
+
+def test_a_launch_that_is_refused_raises() -> None:
+    _, parameters = kernelwright.prototypes('extern "C" void f(int n);')["f"]
+
+    class Function:
+        def __call__(self, n: int) -> None:
+            pass
+
+    wrapper = kernelwright._wrap(
+        Function(), "f", ("void", False), parameters, "cuda", lambda: b"invalid argument"
+    )
+    with pytest.raises(RuntimeError, match="f: invalid argument"):
+        wrapper(1)
