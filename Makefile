@@ -13,6 +13,8 @@ BIN   := bin/kernelwright
 ROUNDS ?= 5
 DEMO  := reverse_cumsum masked_softmax group_norm max_pool
 export PATH := $(TOOLS)/bin:$(TOOLS)/python/bin:$(PATH)
+# NVML is called through cgo, and its header warns without end.
+export CGO_CFLAGS ?= -O2 -Wno-deprecated-declarations
 
 # The Python environment is the product's own, as users get it; what only development needs lies beside it.
 PYTHON  = $(abspath $(dir $(firstword $(shell ls -t $(DATA)/venv-*/.complete 2>/dev/null))))/bin/python
@@ -26,7 +28,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: need-go need-cxx ## bin/kernelwright
-	@CGO_ENABLED=1 CGO_CFLAGS="-O2 -Wno-deprecated-declarations" go build -trimpath -o $(BIN) ./cmd/kernelwright
+	@CGO_ENABLED=1 go build -trimpath -o $(BIN) ./cmd/kernelwright
 
 # Each demo drops files that were never dropped before, or the daemon would know them already. Verdicts that an earlier
 # one reached come from the cache.
