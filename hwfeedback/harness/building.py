@@ -306,7 +306,9 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ValueError("not a dict")
     flags = texts(raw["flags"])
-    cuda = raw["kind"] == NATIVE and raw["language"] == "cuda"
+    if raw.get("language", "cpp") not in ("cpp", "cuda"):
+        raise ValueError("language")
+    cuda = raw["kind"] == NATIVE and raw.get("language") == "cuda"
     allowed = compiling.ALLOWED_CUDA_FLAG if cuda else compiling.ALLOWED_FLAG
     if problem := compiling.flags_problem(flags, allowed):
         raise _Failed("rejected", problem)

@@ -109,7 +109,9 @@ class Reference:
         loading.seed_everything(loading.CONSTRUCTION_SEED)
         try:
             with self._placing():
-                self.model = self.module.Model(*self.init).to(self.device.torch)
+                self.model = self.module.Model(*self.init)
+                if self.device.kind == "cuda":
+                    self.model.to(self.device.torch)
         except BaseException as e:
             raise StageError("construct", e) from e
         if msg.get("eval"):
