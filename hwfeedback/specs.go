@@ -378,7 +378,7 @@ func findGPU(index int) (gpu.GPU, error) {
 	gpus, err := gpu.List()
 	var absent *gpu.AbsentError
 	if errors.As(err, &absent) {
-		hint := "set device to cpu"
+		hint := "say --device cpu"
 		if absent.Hint != "" {
 			hint = absent.Hint + "; or " + hint
 		}

@@ -229,7 +229,7 @@ func TestGPUDevice(t *testing.T) {
 	if _, err := gpu.List(); err != nil {
 		_, err := findGPU(0)
 		var setup *SetupError
-		if !errors.As(err, &setup) || !strings.Contains(setup.Hint, "set device to cpu") {
+		if !errors.As(err, &setup) || !strings.Contains(setup.Hint, "--device cpu") {
 			t.Errorf("without a GPU: %v", err)
 		}
 	}

@@ -147,7 +147,7 @@ func throttles(reasons uint64) []string {
 func absent(r nvml.Return) error {
 	switch r {
 	case nvml.ERROR_LIBRARY_NOT_FOUND:
-		return &AbsentError{Reason: "there is no NVIDIA driver here", Hint: "install NVIDIA's driver, or measure on the cpu"}
+		return &AbsentError{Reason: "there is no NVIDIA driver here", Hint: "install NVIDIA's driver"}
 	case nvml.ERROR_DRIVER_NOT_LOADED:
 		return &AbsentError{Reason: "the NVIDIA driver is installed and not loaded", Hint: "load it (modprobe nvidia), or restart the machine"}
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
