@@ -215,7 +215,7 @@ func gpuChecks(root fs.FS, list func() ([]gpu.GPU, error)) []Check {
 			costs = append(costs, "it is split into MIG instances: no time on one would hold, so it is not measured on")
 		}
 		if n := len(g.State.Processes); n > 0 {
-			costs = append(costs, fmt.Sprintf("%d other %s a context on it: while one computes, times are worth nothing", n, map[bool]string{true: "process has", false: "processes have"}[n == 1]))
+			costs = append(costs, fmt.Sprintf("contexts of other processes on it: %d; while one computes, times are worth nothing", n))
 		}
 		if len(g.State.Throttled) > 0 {
 			costs = append(costs, "its clocks are held down ("+strings.Join(g.State.Throttled, ", ")+"): times are longer than they could be")

@@ -345,7 +345,11 @@ func (e *Evaluator) ceilings(ctx context.Context) (measuredCeilings, error) {
 	if !e.options.Remeasure && e.recall(ctx, cacheCeilings, key, &known) && known.quiet() {
 		return known, nil
 	}
-	e.options.Progress("device", "measuring what "+map[bool]string{true: "this machine", false: e.device.String()}[e.gpu == nil]+" can reach")
+	what := "this machine"
+	if e.gpu != nil {
+		what = e.device.String()
+	}
+	e.options.Progress("device", "measuring what "+what+" can reach")
 	lease, err := e.leases.Acquire(ctx, e.device.String())
 	if err != nil {
 		return known, err

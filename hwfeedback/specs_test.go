@@ -195,7 +195,7 @@ func TestGPUChecks(t *testing.T) {
 	if len(checks) != 3 || !checks[0].OK || checks[0].Name != "cuda:0" || checks[1].OK || !checks[2].OK {
 		t.Fatalf("%+v", checks)
 	}
-	for _, says := range []string{"MIG", "1 other process", "power limit", "2 memory errors"} {
+	for _, says := range []string{"MIG", "other processes on it: 1", "power limit", "2 memory errors"} {
 		if !strings.Contains(checks[1].Cost, says) {
 			t.Errorf("%q is missing: %s", says, checks[1].Cost)
 		}

@@ -24,15 +24,20 @@ def compiler() -> str:
 @functools.cache
 def compiler_version() -> str:
     """The first line of ``g++ --version``, or ""."""
-    if not compiler():
-        return ""
+    return _version(compiler())[0]
+
+
+def _version(program: str) -> list[str]:
+    """The lines of what a program says to ``--version``; an empty one where it says nothing."""
+    if not program:
+        return [""]
     try:
         done = subprocess.run(
-            [compiler(), "--version"], capture_output=True, text=True, timeout=20, check=True
+            [program, "--version"], capture_output=True, text=True, timeout=20, check=True
         )
     except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.splitlines()[0] if done.stdout else ""
+        return [""]
+    return done.stdout.strip().splitlines() or [""]
 
 
 @functools.cache
@@ -49,15 +54,7 @@ def nvcc() -> str:
 @functools.cache
 def nvcc_version() -> str:
     """What tells one release of nvcc from another, or ""."""
-    if not nvcc():
-        return ""
-    try:
-        done = subprocess.run(
-            [nvcc(), "--version"], capture_output=True, text=True, timeout=20, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+    return _version(nvcc())[-1]
 
 
 @functools.cache
