@@ -1,11 +1,13 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -138,10 +140,11 @@ func (e *Examination) readTexts(ctx context.Context, db *examined, progress func
 	lost, err := ranges(ctx, db.DB, "texts", "id", `id, hash, size, body`, func(rows *sql.Rows) error {
 		var id, size int64
 		var hash, body []byte
-		if err := rows.Scan(&id, &hash, &size, &body); err != nil {
-			return err
+		err := rows.Scan(&id, &hash, &size, &body) // a damaged row's may be of other types
+		if err == nil {
+			err = db.whole(hash, size, body)
 		}
-		if err := db.whole(hash, size, body); err != nil {
+		if err != nil {
 			bad = append(bad, fmt.Sprintf("text %d: %v", id, err))
 		}
 		if n++; time.Since(told) > time.Second {
@@ -154,8 +157,7 @@ func (e *Examination) readTexts(ctx context.Context, db *examined, progress func
 		e.add("texts are damaged", bad...)
 	}
 	if lost > 0 {
-		e.add("texts are on pages that cannot be read", make([]string, lost)...)
-		e.Faults[len(e.Faults)-1].Examples = []string{}
+		e.Faults = append(e.Faults, Fault{What: "texts are on pages that cannot be read", Count: lost, Examples: []string{}})
 	}
 	return err
 }
@@ -239,27 +241,38 @@ func (x *examined) whole(hash []byte, size int64, body []byte) error {
 // single questions at most.
 const rangeSize = 1024
 
-// ranges reads the rows of a table by ascending integer key, around what is
-// damaged. See may be called twice with the same row. It returns how many keys
-// could not be asked for. Errors are see's, or the context's.
+// fruitless is how many questions in a row may bring no row before what follows
+// is given up: a damaged key may be any number, and a damaged inner page hides
+// all that is below it.
+const fruitless = 1 << 17
+
+// ranges reads the rows of a table by integer key, around what is damaged:
+// upwards, and where that ends in nothing but damage, downwards. See may be
+// called twice with the same row. It returns how many keys were asked for in
+// vain. Errors are see's, or the context's.
 func ranges(ctx context.Context, db *sql.DB, table, key, columns string, see func(*sql.Rows) error) (lost int64, err error) {
-	last := lastKey(ctx, db, table, key)
+	last := min(max(lastKey(ctx, db, table, key), 0), math.MaxInt64-1)
 	var seeErr error
+	asked, rowless := 0, false // questions since a row came, and whether the last one brought none
+	gaveUp := errors.New("nothing but damage")
 	read := func(low, high int64) error {
+		asked++
+		rowless = true
 		rows, err := db.QueryContext(ctx, `SELECT `+columns+` FROM `+table+` WHERE `+key+` >= ? AND `+key+` < ?`, low, high)
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
 		for rows.Next() {
+			asked, rowless = 0, false
 			if seeErr = see(rows); seeErr != nil {
 				return seeErr
 			}
 		}
 		return rows.Err()
 	}
-	var around func(low, high int64) error
-	around = func(low, high int64) error {
+	var around func(low, high int64, down bool) error
+	around = func(low, high int64, down bool) error {
 		err := read(low, high)
 		switch {
 		case err == nil:
@@ -270,20 +283,57 @@ func ranges(ctx context.Context, db *sql.DB, table, key, columns string, see fun
 			return seeErr
 		case high-low == 1:
 			lost++
+			if asked > fruitless {
+				return gaveUp
+			}
 			return nil
 		}
 		middle := low + (high-low)/2
-		if err := around(low, middle); err != nil {
-			return err
+		halves := [][2]int64{{low, middle}, {middle, high}}
+		if down {
+			slices.Reverse(halves)
 		}
-		return around(middle, high)
+		for _, half := range halves {
+			if err := around(half[0], half[1], down); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	for low := int64(0); low <= last; low += rangeSize {
-		if err := around(low, min(low+rangeSize, last+1)); err != nil {
-			return lost, err
+	size := int64(rangeSize)
+	next := func() {
+		if !rowless {
+			size = rangeSize
+		} else if size < math.MaxInt64/4 {
+			size *= 2 // a gap costs little
 		}
 	}
-	return lost, ctx.Err()
+	low := int64(0)
+	for low <= last && err == nil {
+		high := last + 1
+		if last-low >= size {
+			high = low + size
+		}
+		if err = around(low, high, false); err == nil {
+			low = high
+			next()
+		}
+	}
+	if errors.Is(err, gaveUp) { // as far as that, but not what lies above
+		asked, size, err = 0, rangeSize, nil
+		for high := last + 1; high > low && err == nil; next() {
+			below := low
+			if high-low > size {
+				below = high - size
+			}
+			err = around(below, high, true)
+			high = below
+		}
+		if errors.Is(err, gaveUp) {
+			err = nil
+		}
+	}
+	return lost, cmp.Or(err, ctx.Err())
 }
 
 // lastKey returns a key that none in the table exceeds. Where the end of the

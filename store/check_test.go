@@ -233,6 +233,49 @@ func TestSalvageAroundDamage(t *testing.T) {
 	}
 }
 
+// A damaged key may be any number, and a damaged inner page hides all below it:
+// neither costs more than some seconds and some memory, and what can be read on
+// both sides is found.
+func TestAHugeKey(t *testing.T) {
+	const huge = 1 << 60
+	path := lived(t, 9)
+	s, err := Open(path)
+	ok(t, err)
+	var before int64
+	ok(t, s.read.QueryRow(`SELECT count(*) FROM texts`).Scan(&before))
+	mark := strings.Repeat("a page of its own. ", 180)
+	_, err = s.write.Exec(`INSERT INTO texts (id, hash, size, body, indexed) VALUES (?, x'00', 1, ?, 0)`, huge, []byte(mark))
+	ok(t, err)
+	_, err = s.write.Exec(`PRAGMA foreign_keys = 0; UPDATE verdicts SET text = ? WHERE id = 1`, huge)
+	ok(t, err)
+	ok(t, s.Close())
+	whole := must(os.ReadFile(path))(t)
+	const page = 4096
+	at := bytes.Index(whole, []byte(mark)) / page * page
+	for name, damage := range map[string]func([]byte){
+		"a key that is there":    func([]byte) {},
+		"a page with such a key": func(b []byte) { clear(b[at : at+page]) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			content := slices.Clone(whole)
+			damage(content)
+			dir := t.TempDir()
+			path, to := filepath.Join(dir, FileName), filepath.Join(dir, "new.db")
+			ok(t, os.WriteFile(path, content, 0o600))
+			if e := examine(t, path); e.Sound() {
+				t.Error("nothing was found")
+			}
+			out := must(Salvage(t.Context(), path, to, quiet))(t)
+			if e := examine(t, to); !e.Sound() {
+				t.Errorf("salvaged: %+v", e.Faults)
+			}
+			if kept := out.Kept["texts"]; kept < before-40 || kept > before {
+				t.Errorf("%d of %d texts were salvaged", kept, before)
+			}
+		})
+	}
+}
+
 // An examination is stopped at once, and a salvage leaves no half copy.
 func TestExamineAndSalvageAreCancelled(t *testing.T) {
 	path := lived(t, 5)

@@ -89,5 +89,13 @@ func FuzzDamagedDatabase(f *testing.F) {
 		}
 		_, _ = s.Best(t.Context(), "f", "d") // must not panic
 		_, _ = s.Search(t.Context(), "ModelNew", 3)
+		_, err = Examine(t.Context(), path, quiet)
+		ok(t, err)
+		salvaged := filepath.Join(t.TempDir(), FileName)
+		_, err = Salvage(t.Context(), path, salvaged, quiet)
+		ok(t, err)
+		if e := examine(t, salvaged); !e.Sound() {
+			t.Fatalf("bytes %q at %d: salvaged, and %+v", patch, at, e.Faults)
+		}
 	})
 }

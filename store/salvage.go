@@ -20,8 +20,8 @@ type Salvaged struct {
 	Path string           `json:"path"`
 	Kept map[string]int64 `json:"kept"`
 	// Lost is rows that could not be read, or that are nothing without one that
-	// could not be. Where whole pages are damaged it counts the keys that could
-	// not be asked for.
+	// could not be. Where whole pages are damaged it counts the keys that were
+	// asked for in vain.
 	Lost map[string]int64 `json:"lost"`
 	// Cut lists runs that were not at their end and lost a round in between:
 	// they go on from the round before it.

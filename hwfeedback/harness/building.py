@@ -28,7 +28,7 @@ import sandbox
 import source
 import toolchain
 from artifacts import LOAD_INLINE, NATIVE, inline_key, native_key
-from clients import hold, line_numbers, sentence
+from clients import hold, how_it_ended, line_numbers, sentence
 from forkserver import ForkServer, Worker
 from protocol import Closed, ProtocolError, Timeout
 
@@ -370,6 +370,10 @@ def _compile(
             "missed": _diagnostics(answer.get("missed")),
             "kernels": _resources(answer.get("kernels")),
         }
+        if answer.get("killed"):
+            raise sandbox.SandboxError(
+                "the compiler was killed from outside, or by the kernel for want of memory"
+            )
         if len(fds) != 1:
             lines = Lines(text, _sources(request))
             found = _unique(lines.diagnostic(d) for d in _diagnostics(answer.get("errors")))
@@ -490,8 +494,8 @@ def _ask(
         return f"it took longer than {timeout:g} s", []
     except Closed:
         end = worker.wait(5)
-        if end is not None and end.reason == "lost":
-            raise
+        if end is not None and end.blameless:
+            raise sandbox.SandboxError(f"a builder {how_it_ended(end)}") from None
         if end is None or end.signal is None:
             return "its process ended by itself", []
         if end.reason == "oom":

@@ -152,6 +152,8 @@ def how_it_ended(exit_: Any) -> str:
         return "stopped answering"
     if exit_.reason == "lost":
         return "was lost with the server that had started it"
+    if exit_.reason == "foreign":
+        return "was killed from outside, or by the kernel because others hold the memory"
     if exit_.signal:
         return f"died of {_SIGNALS.get(exit_.signal, f'signal {exit_.signal}')}"
     return f"ended itself with exit code {exit_.code}"
@@ -232,7 +234,7 @@ class Client:
         oom = exit_ is not None and exit_.reason == "oom"
         how = f"broke the protocol ({broke})" if broke else how_it_ended(exit_)
         gone = WorkerGone(how, self.worker.log(), oom, self.doing, bool(broke))
-        if exit_ is None or exit_.reason != "lost":
+        if exit_ is None or not exit_.blameless:
             gone.client = self  # else it is nobody's fault
         return gone
 

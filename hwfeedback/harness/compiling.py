@@ -103,6 +103,9 @@ def inline_source(request: dict[str, Any]) -> str:
     return "\n".join(parts) + "\n"
 
 
+KILLED = re.compile(r"Killed signal terminated program|died due to signal 9 ")  # g++; nvcc
+
+
 def run(command: Sequence[str], folder: str) -> tuple[int, str]:
     """Runs the compiler. Returns its exit status (-1: too long) and what it wrote."""
     try:
@@ -232,6 +235,7 @@ def _finish(command: list[str], folder: str, report: str, kind: str) -> dict[str
     made = code == 0 and os.path.exists(built)
     return {
         "code": code,
+        "killed": code == -9 or KILLED.search(log) is not None,  # it, or what it had started
         "object": built if made else "",
         "reaches": reaches(built, kind) if made else [],
         "log": log[:LOG_KEPT],

@@ -738,10 +738,10 @@ class Evaluation:
                 if isinstance(e, Timeout) or not candidates:
                     raise Fault("timed_out", f"a timed call took too long: {e}") from e
                 end = candidates[-1].worker.wait(5)
-                if end is not None and end.reason == "lost":
-                    raise Infrastructure("the fork server ended while a candidate was timed") from e
-                how = how_it_ended(end)
-                raise Fault("crashed", f"the candidate's process {how} while it was timed") from e
+                message = f"the candidate's process {how_it_ended(end)} while it was timed"
+                if end is not None and end.blameless:
+                    raise Infrastructure(message) from e
+                raise Fault("crashed", message) from e
 
     def _spawn_baseline(self, name: str) -> ReferenceClient:
         assert self.verification is not None

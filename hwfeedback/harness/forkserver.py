@@ -34,6 +34,7 @@ import importlib
 import json
 import math
 import os
+import resource
 import select
 import shutil
 import signal
@@ -57,6 +58,7 @@ from protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError, Timeout
 
 CONTROL_FD = 3
 POLL_MS = 500  # how often a server that is kept warm sees whether it is still wanted
+LARGE = 0.25  # of the memory that it may use: a worker that was killed below that was in the way
 LOG_KEPT = 64 << 10  # bytes: the first quarter and the last three quarters of what a worker printed
 START_TIMEOUT = 30.0  # seconds a new worker waits for its start message
 MODULES = {
@@ -84,14 +86,19 @@ PREIMPORTS = {
 
 @dataclass
 class Exit:
-    """How a worker ended. ``reason``: "exited", "signalled", "killed" (by us), "oom" (a SIGKILL
-    that was not ours: the kernel's, for memory or processor time), "lost" (the fork server is
-    gone).
+    """How a worker ended. ``reason``: "exited", "signalled", "killed" (by us), "oom" (the kernel's
+    SIGKILL, for the memory or the processor time that it used), "foreign" (a SIGKILL from outside,
+    or the kernel's for want of memory that others hold), "lost" (the fork server is gone).
     """
 
     code: int | None
     signal: int | None
     reason: str
+
+    @property
+    def blameless(self) -> bool:
+        """Whether nothing that it did is why it ended."""
+        return self.reason in ("foreign", "lost")
 
 
 class Log:
@@ -132,6 +139,7 @@ class Child:
     contained: bool  # pid 1 of its own namespace
     scratch: str = ""
     mode: str = ""
+    limits: sandbox.Limits = field(default_factory=sandbox.Limits)
     status: bytearray = field(default_factory=bytearray)
     log: Log = field(default_factory=Log)
     killed: bool = False
@@ -333,6 +341,7 @@ class Server:
             first["contained"],
             first["scratch"],
             settings.mode,
+            sandbox.limits(settings),
         )
         self._register(child)
         for fd in (log_r, status_r):
@@ -398,7 +407,7 @@ class Server:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
@@ -406,9 +415,9 @@ class Server:
             child = self.children.pop(pid, None)
             if child is None:
                 continue  # an orphan of a worker without a pid namespace
-            self._bury(child, status)
+            self._bury(child, status, used)
 
-    def _bury(self, child: Child, status: int) -> None:
+    def _bury(self, child: Child, status: int, used: resource.struct_rusage) -> None:
         if not child.contained and child.role != "referee":
             with contextlib.suppress(OSError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -434,7 +443,7 @@ class Server:
         if killer is not None:
             reason = "signalled"
             if killer == signal.SIGKILL:
-                reason = "killed" if child.killed else "oom"
+                reason = "killed" if child.killed else _who_killed(child, used)
         if not child.failed:
             event = {
                 "type": "exited",
@@ -477,6 +486,17 @@ class Server:
         connection.channel.close()
         for child in list(connection.children.values()):
             self._kill(child)
+
+
+def _who_killed(child: Child, used: resource.struct_rusage) -> str:
+    """Returns why a worker got a SIGKILL that was not ours: "oom" or "foreign".
+
+    One in a namespace of its own cannot send itself any. The kernel does, for processor time, and
+    where memory runs out it takes our workers first, whoever holds it.
+    """
+    big = used.ru_maxrss << 10 > child.limits.memory_bytes * LARGE
+    long = used.ru_utime + used.ru_stime > child.limits.cpu_s * 0.9
+    return "oom" if big or long or not child.contained else "foreign"
 
 
 def wanted(msg: dict[str, Any]) -> tuple[sandbox.Settings, list[str]]:

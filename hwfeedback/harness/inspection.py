@@ -321,6 +321,8 @@ def _inspect(
     except WorkerError as e:
         graph_note = f"capture failed: {e}"[:300]
     except (WorkerGone, WorkerLate) as e:
+        if e.client is None:
+            raise
         graph_note = f"capture failed: the worker {e}"[:300]
     info = reference.info
     parameters = [

@@ -548,20 +548,33 @@ def _statm(key: str) -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What a worker may use."""
+
+    memory_bytes: int = 1 << 62
+    cpu_s: int = 1 << 62
+
+
+def limits(settings: Settings) -> Limits:
+    """Returns what the settings come to on this machine."""
+    profile, wanted = PROFILES[settings.profile], settings.limits
+    memory = wanted.get("memory_bytes") or profile.memory_share * machine_memory()
+    return Limits(int(memory), int(wanted.get("cpu_s") or profile.cpu_s))
+
+
 def machine_memory() -> int:
     """Bytes of memory that this machine has."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _set_limits(settings: Settings, profile: Profile) -> None:
-    wanted = settings.limits
-    memory = int(wanted.get("memory_bytes") or profile.memory_share * machine_memory())
+    wanted, memory = settings.limits, limits(settings).memory_bytes
     try:
         data, space = _statm("VmData"), _statm("VmSize")
     except OSError:
         data, space = GIB, 16 * GIB
-    cpu = int(wanted.get("cpu_s") or profile.cpu_s)
-    limits = {
+    wants = {
         resource.RLIMIT_CORE: 0,
         # What the worker may add to what it was born with. Data counts private memory; the address
         # space also counts shared blocks and files, of which it may map as much again.
@@ -570,11 +583,11 @@ def _set_limits(settings: Settings, profile: Profile) -> None:
         resource.RLIMIT_FSIZE: int(wanted.get("file_bytes") or memory),
         resource.RLIMIT_NPROC: int(wanted.get("processes") or profile.processes),
         resource.RLIMIT_NOFILE: int(wanted.get("open_files") or profile.open_files),
-        resource.RLIMIT_CPU: cpu,
+        resource.RLIMIT_CPU: limits(settings).cpu_s,
         resource.RLIMIT_MEMLOCK: 64 * MIB,
         resource.RLIMIT_MSGQUEUE: 0,
     }
-    for which, value in limits.items():
+    for which, value in wants.items():
         hard = resource.getrlimit(which)[1]
         if hard != resource.RLIM_INFINITY:
             value = min(value, hard)

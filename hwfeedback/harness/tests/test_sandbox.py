@@ -351,6 +351,24 @@ def test_processor_time_is_limited(server):
         assert end is not None and end.signal in (signal.SIGKILL, signal.SIGXCPU)
 
 
+def test_who_is_killed_for_others_is_blameless(server):
+    # The kernel may kill a small worker because others hold the memory; a person may kill any.
+    with server.spawn("candidate", {"sandbox": "weak"}) as w:
+        assert ask(w, "r = 1") == 1
+        os.kill(w.pid, signal.SIGKILL)
+        end = w.wait(30)
+    # Without a namespace of its own it may have done it itself.
+    expected = "oom" if "pid namespace" in w.missing else "foreign"
+    assert end.reason == expected and end.blameless == (expected == "foreign")
+    # One that had filled its memory is not.
+    limits = {"memory_bytes": 256 << 20}
+    with server.spawn("candidate", {"sandbox": "weak"}, limits=limits) as w:
+        assert ask(w, "held = bytearray(128 << 20)\nr = 1") == 1
+        os.kill(w.pid, signal.SIGKILL)
+        end = w.wait(30)
+        assert end.reason == "oom" and not end.blameless
+
+
 def test_printing_without_end_hurts_nobody(server, worker):
     ask(
         worker,

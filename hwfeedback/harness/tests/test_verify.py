@@ -351,17 +351,18 @@ class Vanished:
         raise Closed("the peer has closed")
 
     def wait(self, timeout: float | None = None) -> Exit:
-        return Exit(None, None, self.reason) if self.reason == "lost" else Exit(3, None, "exited")
+        ends = {"lost": (None, None), "foreign": (None, 9), "exited": (3, None)}
+        return Exit(*ends[self.reason], self.reason)
 
     def log(self) -> str:
         return ""
 
 
-@pytest.mark.parametrize("reason", ["lost", "exited"])
-def test_a_lost_server_is_no_fault_of_the_candidate(reason: str) -> None:
+@pytest.mark.parametrize("reason", ["lost", "foreign", "exited"])
+def test_a_lost_worker_is_no_fault_of_the_candidate(reason: str) -> None:
     client = CandidateClient(Vanished(reason), 1.0)  # type: ignore[arg-type]
     with (
-        pytest.raises(WorkerGone if reason == "lost" else Fault),
+        pytest.raises(Fault if reason == "exited" else WorkerGone),
         faults("verifying it", client),
     ):
         client.ask({"op": "settle"})
