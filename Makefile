@@ -34,7 +34,7 @@ build: need-go need-cxx ## bin/kernelwright
 # one reached come from the cache.
 demo: build need-cxx ## the main job: four references dropped into a watched folder, until the last one is done
 	@rm -rf demo-out && mkdir -p demo-out
-	@for name in $(DEMO); do { cat examples/$$name.py; echo "# dropped $$(date +%s)"; } >demo-out/$$name.py; done
+	@for name in $(DEMO); do { cat examples/$$name.py; echo "# A comment that makes this file a new one: $$(date +%s)"; } >demo-out/$$name.py; done
 	@echo "watching demo-out/: $(DEMO)"
 	@$(BIN) daemon --watch demo-out --until-idle --rounds 5 --data-dir $(DATA)
 

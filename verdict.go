@@ -138,6 +138,9 @@ type Measurement struct {
 	Clock       string  `json:"clock"`    // "event" or "wall": the one MedianMS comes from
 	EventMS     float64 `json:"event_ms"` // the worker's own clock
 	WallMS      float64 `json:"wall_ms"`  // the referee's, to private copies, identity subtracted
+	// Earlier: a baseline's, measured before on the same machine and scaled by
+	// how eager's time has changed since.
+	Earlier bool `json:"earlier,omitempty"`
 }
 
 // TimingReport holds the candidate and everything it was held against.

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/task"
 )
@@ -16,13 +18,14 @@ type evalCmd struct {
 	Reference string `arg:"" help:"The reference file." type:"path" predictor:"file"`
 	Candidate string `arg:"" help:"The file that defines ModelNew." type:"path" predictor:"file"`
 	Level     string `help:"How strict: quick or certify." enum:"quick,certify" default:"quick"`
+	Again     bool   `help:"Measure it and its baselines anew, whatever is remembered of them."`
 	Export    string `help:"Write the standalone file that was certified." placeholder:"FILE" type:"path" predictor:"file"`
 	deviceFlags
 }
 
 // Help is shown below the flags.
 func (evalCmd) Help() string {
-	return "Exit code 0 says that a verdict was reached, whatever it is: a bad reference is the verdict invalid. With --json one object is printed: status, reason, candidate_ms, baselines, speedup, headroom, and everything they rest on."
+	return "Exit code 0 says that a verdict was reached, whatever it is: a bad reference is the verdict invalid. The history does not get it: that records what `run` and the daemon do. A verdict that was reached before, on the same code, is remembered for thirty days; --again measures anew. With --json one object is printed: status, reason, candidate_ms, baselines, speedup, headroom, and everything they rest on."
 }
 
 // Run reaches one verdict.
@@ -76,7 +79,9 @@ func (c evalCmd) verdict(a *app, r *room) (v kernelwright.Verdict, err error) {
 	}
 	show := newProgress(a.stderr)
 	defer show.done()
-	e, err := r.evaluator(a.ctx, show.stage, r.config.Evaluation.KeepWarm.Std())
+	o := r.options(show.stage)
+	o.KeepWarm, o.Again = r.config.Evaluation.KeepWarm.Std(), c.Again
+	e, err := hwfeedback.Open(a.ctx, o, r.store, r.leases())
 	if err != nil {
 		return v, err
 	}
@@ -85,6 +90,9 @@ func (c evalCmd) verdict(a *app, r *room) (v kernelwright.Verdict, err error) {
 	limited := bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()}
 	t, err := limited.Inspect(a.ctx, reference.Name, reference.Source)
 	if v, ok := invalidVerdict(err, kernelwright.Level(c.Level)); ok {
+		if strings.Contains(reference.Source, "class ModelNew") && !strings.Contains(candidate.Source, "class ModelNew") {
+			v.Hint = "the reference comes first, the candidate second: these look as if they had changed places"
+		}
 		return v, nil
 	}
 	if err != nil {
@@ -118,10 +126,19 @@ func blankVerdict(s kernelwright.Status, reason, hint string, level kernelwright
 	}
 }
 
+// indented writes a text that may have several lines, such as a traceback.
+func indented(text string) string {
+	text = strings.TrimRight(report.Clean(text), "\n")
+	return "  " + strings.ReplaceAll(text, "\n", "\n  ") + "\n"
+}
+
 // printVerdict says a verdict to people.
 func printVerdict(a *app, v kernelwright.Verdict) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s", words(v.Status))
+	b.WriteString(words(v.Status))
+	if v.Cached {
+		b.WriteString(" (remembered; --again measures anew)")
+	}
 	if v.Reason != "" {
 		fmt.Fprintf(&b, ": %s", lower(report.Line(v.Reason)))
 	}
@@ -133,10 +150,16 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 		fmt.Fprintf(&b, "take care: %s\n", report.FlagText(f))
 	}
 	for _, d := range v.Build.Errors {
-		fmt.Fprintf(&b, "  line %d: %s\n", d.Line, report.Line(d.Message))
+		switch {
+		case strings.Contains(v.Reason, d.Message): // it was said
+		case d.Line > 0:
+			fmt.Fprintf(&b, "  line %d: %s\n", d.Line, report.Line(d.Message))
+		default:
+			fmt.Fprintf(&b, "  %s\n", report.Line(d.Message))
+		}
 	}
 	for _, e := range v.Evidence {
-		fmt.Fprintf(&b, "  %s\n", report.Line(e))
+		b.WriteString(indented(e))
 	}
 	if v.CandidateMS > 0 {
 		rows := [][]string{{"", "time", "speedup"}, {"candidate", report.Milliseconds(v.CandidateMS), ""}}
@@ -147,13 +170,23 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 			} else if v.Speedup != nil && v.Speedup.Against == n {
 				s = report.Speedup(v.Speedup)
 			}
-			rows = append(rows, []string{report.Line(n), report.Milliseconds(v.Baselines[n]), s})
+			name := report.Line(n)
+			if v.Timing.Baselines[n].Earlier {
+				name += " *"
+			}
+			rows = append(rows, []string{name, report.Milliseconds(v.Baselines[n]), s})
 		}
 		if v.Floor.MS > 0 {
 			rows = append(rows, []string{"floor (" + report.Line(v.Floor.Bound) + ")", report.Milliseconds(v.Floor.MS), "headroom " + report.Percent(v.Headroom)})
 		}
 		if err := report.Columns(&b, rows, map[int]bool{0: true}); err != nil {
 			return err
+		}
+		if slices.ContainsFunc(rows, func(r []string) bool { return strings.HasSuffix(r[0], " *") }) {
+			b.WriteString("* measured earlier, scaled to how fast eager is now\n")
+		}
+		for _, n := range v.Timing.Notes {
+			fmt.Fprintf(&b, "note: %s\n", lower(report.Line(n)))
 		}
 	}
 	if v.Sandbox.Mode == "weak" || len(v.Sandbox.Missing) > 0 {

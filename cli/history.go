@@ -139,6 +139,7 @@ func (c historyLsCmd) Run(a *app) (err error) {
 	}
 	working := r.working()
 	now := time.Now()
+	var speedups []*kernelwright.Speedup
 	rows := [][]string{{"run", "task", "status", "kernel", "time", "speedup", "against", "headroom", "begun", "reason"}}
 	for _, run := range runs {
 		kernel, ms, speed, against, headroom := "–", "–", "–", "–", "–"
@@ -148,9 +149,8 @@ func (c historyLsCmd) Run(a *app) (err error) {
 				v = *b.Certificate
 			}
 			kernel, ms, speed, headroom = words(v.Status), report.Milliseconds(v.CandidateMS), report.Speedup(v.Speedup), report.Percent(v.Headroom)
-			if v.Speedup != nil {
-				against = report.Line(v.Speedup.Against)
-			}
+			against = report.Against(v.Speedup)
+			speedups = append(speedups, v.Speedup)
 		}
 		began := run.StartedMS
 		if began == 0 {
@@ -161,7 +161,18 @@ func (c historyLsCmd) Run(a *app) (err error) {
 			ago(began, now), report.Line(run.Reason),
 		})
 	}
-	return ignoreClosed(report.Columns(a.stdout, rows, map[int]bool{1: true, 2: true, 3: true, 6: true, 8: true, 9: true}))
+	if err := report.Columns(a.stdout, rows, map[int]bool{1: true, 2: true, 3: true, 6: true, 8: true, 9: true}); err != nil {
+		return ignoreClosed(err)
+	}
+	return a.legend(speedups)
+}
+
+// legend explains a table's marks below it.
+func (a *app) legend(speedups []*kernelwright.Speedup) error {
+	if lines := report.Legend(speedups...); len(lines) > 0 {
+		return a.printf("\n%s\n", strings.Join(lines, "\n"))
+	}
+	return nil
 }
 
 // narrowed returns a filter for each thing that people may call a task: its
@@ -278,7 +289,8 @@ func (c historyShowCmd) Run(a *app) (err error) {
 		fmt.Fprintf(&b, "take care: %s\n", report.FlagText(f))
 	}
 	if len(d.Rounds) > 0 {
-		rows := [][]string{{"round", "verdict", "time", "speedup", "headroom", "what was tried"}}
+		rows := [][]string{{"round", "verdict", "time", "speedup", "against", "headroom", "what was tried"}}
+		var speedups []*kernelwright.Speedup
 		for _, round := range d.Rounds {
 			word := words(round.Verdict.Status)
 			if round.Certificate != nil {
@@ -288,14 +300,16 @@ func (c historyShowCmd) Run(a *app) (err error) {
 				word += " *"
 			}
 			rows = append(rows, []string{
-				strconv.Itoa(round.Index), word, report.Milliseconds(round.Verdict.CandidateMS), report.Speedup(round.Verdict.Speedup),
+				strconv.Itoa(round.Index), word, report.Milliseconds(round.Verdict.CandidateMS), report.Speedup(round.Verdict.Speedup), report.Against(round.Verdict.Speedup),
 				report.Percent(round.Verdict.Headroom), report.Line(round.Candidate.Note),
 			})
+			speedups = append(speedups, round.Verdict.Speedup)
 		}
 		b.WriteByte('\n')
-		if err := report.Columns(&b, rows, map[int]bool{1: true, 5: true}); err != nil {
+		if err := report.Columns(&b, rows, map[int]bool{1: true, 4: true, 6: true}); err != nil {
 			return err
 		}
+		b.WriteString("\n" + strings.Join(report.Legend(speedups...), "\n") + "\n")
 	}
 	if d.Run.Detail != "" {
 		fmt.Fprintf(&b, "\n%s\n", strings.TrimRight(report.Clean(d.Run.Detail), "\n"))

@@ -67,18 +67,57 @@ func (b Builtin) Propose(ctx context.Context, in kernelwright.CoderInput) (c ker
 	if in.Last != nil {
 		knobs, note = next(knobs, in)
 	}
-	if knobs.get("fuse", 1) == 0 {
-		if p, err = makePlan(g, false); err != nil {
+	w := writer{fused: p}
+	if _, ok := knobs["fuse"]; ok {
+		if w.apart, err = makePlan(g, false); err != nil {
 			return kernelwright.Candidate{}, fmt.Errorf("plan without fusion: %w", err)
 		}
-		p.name = in.Task.Name
+		w.apart.name = in.Task.Name
 	}
-	s := kernelwright.Schedule{Plan: describe(p), Knobs: knobs}
-	source, err := emitPython(p, s)
+	code, err := w.code(knobs)
 	if err != nil {
 		return declined("the plan has no Python form: %v", err)
 	}
-	return kernelwright.Candidate{Source: source, Language: kernelwright.CPP, Origin: "builtin", Note: s.Plan + "; " + note}, nil
+	s := kernelwright.Schedule{Plan: describe(w.plan(knobs)), Knobs: w.offered(knobs, code)}
+	head, rest, _ := strings.Cut(code, "\n") // the docstring comes first
+	return kernelwright.Candidate{Source: head + "\n" + s.Comment() + "\n" + rest, Language: kernelwright.CPP, Origin: "builtin", Note: s.Plan + "; " + note}, nil
+}
+
+// writer writes the candidates of a task.
+type writer struct {
+	fused, apart *plan // apart is nil where nothing can be fused
+}
+
+func (w writer) plan(knobs schedule) *plan {
+	if w.apart != nil && knobs.get("fuse", 1) == 0 {
+		return w.apart
+	}
+	return w.fused
+}
+
+func (w writer) code(knobs schedule) (string, error) { return emitPython(w.plan(knobs), knobs) }
+
+// offered returns the knobs with those choices alone that would change the
+// code, given what the others are: a round is not spent on any other.
+func (w writer) offered(knobs schedule, code string) schedule {
+	out := schedule{}
+	for name, k := range knobs {
+		seen := map[string]bool{code: true}
+		choices := []int{k.Value}
+		for _, c := range k.Choices {
+			if c == k.Value {
+				continue
+			}
+			other, err := w.code(knobs.with(map[string]int{name: c}))
+			if err == nil && !seen[other] {
+				seen[other] = true
+				choices = append(choices, c)
+			}
+		}
+		slices.Sort(choices)
+		out[name] = kernelwright.Knob{Value: k.Value, Choices: choices}
+	}
+	return out
 }
 
 func declined(format string, args ...any) (kernelwright.Candidate, error) {

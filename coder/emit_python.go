@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/kernelwright/kernelwright"
 )
 
 // torchNames are operators with a name that people know; all others are
@@ -20,21 +18,21 @@ var torchNames = map[string]string{
 }
 
 // emitPython returns the candidate: the kernels and ModelNew around them, in
-// the native form.
-func emitPython(p *plan, s kernelwright.Schedule) (string, error) {
-	e := &python{plan: p, knobs: s.Knobs}
+// the native form, without the comment that states the schedule.
+func emitPython(p *plan, knobs schedule) (string, error) {
+	e := &python{plan: p, knobs: knobs}
 	source, err := e.module()
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%q\n%s\n", p.name+", written by kernelwright's built-in Coder.", s.Comment())
+	fmt.Fprintf(&b, "%q\n", p.name+", written by kernelwright's built-in Coder.")
 	b.WriteString("import torch\nimport torch.nn as nn\n")
 	if strings.Contains(source, "F.") {
 		b.WriteString("import torch.nn.functional as F\n")
 	}
 	b.WriteString("\nfrom kernelwright import native\n\nlib = native(language=\"cpp\", source=r\"\"\"\n")
-	b.WriteString(emitCPP(p, s.Knobs))
+	b.WriteString(emitCPP(p, knobs))
 	b.WriteString("\"\"\")\n\n\n" + source)
 	return b.String(), nil
 }

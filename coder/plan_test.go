@@ -110,6 +110,45 @@ func propose(t *testing.T, in kernelwright.CoderInput) (kernelwright.Candidate, 
 	return c, s
 }
 
+// A round is not spent on a choice that changes no code.
+func TestEveryChoiceChangesTheCode(t *testing.T) {
+	dead := 0
+	for name, f := range committed(t) {
+		in := input(f)
+		first, s := propose(t, in)
+		g, err := decodeGraph(in.Task.Graph)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := makePlan(g, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.Last = &kernelwright.Attempt{Candidate: first, Verdict: kernelwright.Verdict{Status: kernelwright.Correct}}
+		for knob, all := range defaultSchedule(p, in.Device) {
+			offered := s.Knobs[knob]
+			if !slices.Contains(offered.Choices, offered.Value) || offered.Value != all.Value {
+				t.Errorf("%s: %s is %+v", name, knob, offered)
+			}
+			dead += len(all.Choices) - len(offered.Choices)
+			seen := map[string]int{}
+			for _, c := range offered.Choices {
+				in.Feedback = &kernelwright.Feedback{Knobs: map[string]int{knob: c}}
+				next, _ := propose(t, in)
+				_, code, _ := strings.Cut(next.Source, "}\n") // behind the schedule
+				if before, ok := seen[code]; ok {
+					t.Errorf("%s: %s of %d and of %d is the same code", name, knob, before, c)
+				}
+				seen[code] = c
+			}
+		}
+	}
+	t.Logf("%d choices would have changed nothing", dead)
+	if dead == 0 {
+		t.Error("nothing was left out: this tests nothing")
+	}
+}
+
 func TestFeedbackMovesKnobs(t *testing.T) {
 	in := input(committed(t)["softmax"])
 	c, before := propose(t, in)

@@ -128,6 +128,9 @@ func check(c Config, origins Origins) error {
 }
 
 func nearestWord(value string, words []string) string {
+	if strings.EqualFold(value, "gpu") && slices.Contains(words, "cuda") {
+		return "cuda"
+	}
 	best, at := "", max(2, len(value)/2)+1
 	for _, w := range words {
 		if d := distance(strings.ToLower(value), w); d < at {

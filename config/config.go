@@ -369,7 +369,9 @@ func unknown(path, key string, lines map[string]int) error {
 		where = fmt.Sprintf("%s:%d", path, n)
 	}
 	e := &Error{Where: where, Text: shown(fmt.Sprintf("unknown key %q", key)), Hint: "see `kernelwright config show` for every key"}
-	if near := Nearest(key); near != "" {
+	if table, keys := nearestTable(key); table != "" {
+		e.Hint = fmt.Sprintf("%s is a table, with the keys %s", table, strings.Join(keys, ", "))
+	} else if near := Nearest(key); near != "" {
 		e.Hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	return e

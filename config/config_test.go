@@ -68,6 +68,8 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"mistyped":      {"[rounds]\nmaxx = 3\n", ":2", `unknown key "rounds.maxx"`, `"rounds.max"`},
 		"wrong section": {"debounce_ms = 3\n", ":1", `unknown key "debounce_ms"`, `"watch.debounce_ms"`},
 		"unknown table": {"\n[round]\nmax = 3\n", ":3", `unknown key "round`, `"rounds.max"`},
+		"a table's":     {"round = 3\n", ":1", `unknown key "round"`, "rounds.max, "},
+		"GPU":           {"device = \"gpu\"\n", ":1", `device is "gpu"`, `did you mean "cuda"?`},
 		"nothing near":  {"zzzzzzzzzzzzzzzz = 3\n", ":1", "unknown key", "config show"},
 		"type":          {"threads = \"two\"\n", ":1", "threads", "config show"},
 		"syntax":        {"device = \"cpu\"\nthreads = = 2\n", ":2", "", "config show"},

@@ -169,6 +169,17 @@ func Nearest(key string) string {
 	return best
 }
 
+// nearestTable returns the table whose name a key has, or nearly, and its keys.
+func nearestTable(key string) (table string, keys []string) {
+	for _, k := range Keys() {
+		section, _ := cutLast(k)
+		if section != "" && distance(key, section) <= 1 {
+			table, keys = section, append(keys, k)
+		}
+	}
+	return table, keys
+}
+
 func cutLast(key string) (section, name string) {
 	i := strings.LastIndexByte(key, '.')
 	if i < 0 {

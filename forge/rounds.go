@@ -71,7 +71,7 @@ func (r *Rounds) Run(ctx context.Context, run kernelwright.Run, task kernelwrigh
 	if stop == kernelwright.StopDeclined && len(l.rounds) == 0 {
 		out.Status = kernelwright.RunDeclined
 	}
-	out.Summary = summarise(out, l.rounds, why)
+	out.Summary = summarise(out, l.rounds, l.settings, why)
 	l.observe(Event{Kind: Finished, Outcome: &out, Best: best})
 	return out, nil
 }
@@ -395,12 +395,12 @@ func normalise(source string) string {
 }
 
 // summarise says in one sentence how a run ended.
-func summarise(out Outcome, rounds []kernelwright.Round, why string) string {
+func summarise(out Outcome, rounds []kernelwright.Round, s Settings, why string) string {
 	ended := map[kernelwright.StopReason]string{
 		kernelwright.StopRounds:     "the rounds were used up",
 		kernelwright.StopWallTime:   "the time was used up",
 		kernelwright.StopHeadroom:   "the kernel is at the roofline",
-		kernelwright.StopNoProgress: "nothing faster came for a while",
+		kernelwright.StopNoProgress: "none of the last " + plural(s.Patience, "round") + " was faster beyond the noise of measuring",
 		kernelwright.StopJudge:      "the Judge saw nothing left to gain",
 		kernelwright.StopDeclined:   "the Coder had nothing more to try",
 	}[out.Stop]
@@ -424,7 +424,10 @@ func summarise(out Outcome, rounds []kernelwright.Round, why string) string {
 	v := out.Best.Certificate
 	speed := "of unknown speedup"
 	if s := v.Speedup; s != nil {
-		speed = fmt.Sprintf("%.2fx against %s (%.2f to %.2f)", s.Value, s.Against, s.Low, s.High)
+		speed = fmt.Sprintf("%.2fx the speed of %s (%.2f to %.2f)", s.Value, s.Against, s.Low, s.High)
+		if s.Low <= 1 && s.High >= 1 {
+			speed += ", which is no measurable difference"
+		}
 	}
 	return fmt.Sprintf("Certified round %d, %s, after %s: %s.", out.Best.Index, speed, after, ended)
 }

@@ -27,7 +27,7 @@ var (
 // Evaluate says what the hardware makes of a candidate. The error is for
 // infrastructure, cancellation, or a reference that is no task; whatever the
 // candidate does is a verdict. A verdict reached before under the same
-// conditions is returned with Cached set.
+// conditions is returned with Cached set, unless Options.Again is.
 func (e *Evaluator) Evaluate(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error) {
 	if level != kernelwright.Quick && level != kernelwright.Certify {
 		return kernelwright.Verdict{}, infrastructure("evaluate", fmt.Errorf("there is no level %q", level))
@@ -123,7 +123,7 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 	}
 	key := e.verdictKey(task, hash, cand, level)
 	var v kernelwright.Verdict
-	if e.recall(ctx, cacheVerdict, key, &v) {
+	if !e.options.Again && e.recall(ctx, cacheVerdict, key, &v) {
 		v.Cached = true
 		return v, nil
 	}
@@ -187,6 +187,9 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 	var known learned
 	for kind, part := range map[string]*json.RawMessage{cacheCalibration: &known.Calibration, cacheBaselines: &known.Baselines} {
 		var value json.RawMessage
+		if e.options.Again && kind == cacheBaselines {
+			continue
+		}
 		if e.recall(ctx, kind, learnedKey, &value) {
 			*part = value
 		}

@@ -82,6 +82,9 @@ type Options struct {
 	// Remeasure has the ceilings measured even where they are known, and put in
 	// place of what is known.
 	Remeasure bool
+	// Again has candidates and baselines measured even where that was done, and
+	// put in place of what is known.
+	Again bool
 	// What candidates are held against: Baselines, or a part that has its first.
 	Baselines []string
 	Precision string // of Precisions
@@ -266,6 +269,9 @@ func open(ctx context.Context, e *Evaluator, start func(context.Context) (*forkS
 	}
 	if e.threads = e.options.Threads; e.threads == 0 {
 		e.threads = e.cpu.threads
+	}
+	if e.threads > e.cpu.threads && e.gpu == nil {
+		e.options.Log.Warn("more threads than cores: they take turns, and times will scatter", "threads", e.threads, "cores", e.cpu.threads)
 	}
 	config := map[string]any{"cache_dir": e.cacheDir(), "sandbox": e.options.Sandbox, "threads": e.threads}
 	e.super = newSupervisor(start, config, e.options.Progress, e.options.Log)

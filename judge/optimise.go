@@ -72,8 +72,16 @@ func optimise(in kernelwright.JudgeInput, s search) kernelwright.Feedback {
 	out.Plan = fmt.Sprintf("Keep the code of %s and %s; %s.", where(base, s), n.words, meaning(n.step))
 	out.Evidence[n.knob] = float64(n.from)
 	if base.round != s.current.round {
-		out.Plan = fmt.Sprintf("Round %d (%.4g ms) is faster than this one (%.4g ms): go back to its schedule. ",
-			base.round, base.verdict.CandidateMS, s.current.verdict.CandidateMS) + out.Plan
+		better := fmt.Sprintf("Round %d (%.4g ms) is faster than this one (%.4g ms): go back to its schedule. ",
+			base.round, base.verdict.CandidateMS, s.current.verdict.CandidateMS)
+		switch {
+		case s.current.verdict.CandidateMS <= 0:
+			better = fmt.Sprintf("Go back to the schedule of round %d (%.4g ms). ", base.round, base.verdict.CandidateMS)
+		case s.current.verdict.CandidateMS <= base.verdict.CandidateMS*(1+realGain):
+			better = fmt.Sprintf("This one (%.4g ms) is no faster than round %d (%.4g ms): go back to its schedule. ",
+				s.current.verdict.CandidateMS, base.round, base.verdict.CandidateMS)
+		}
+		out.Plan = better + out.Plan
 	}
 	out.Knobs = s.difference(n.target)
 	return out

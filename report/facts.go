@@ -30,6 +30,9 @@ func timeRows(v kernelwright.Verdict) []timeRow {
 		return nil
 	}
 	row := func(name string, ms float64, m kernelwright.Measurement) timeRow {
+		if m.Earlier {
+			name += ", measured earlier"
+		}
 		t := timeRow{Name: name, Median: Milliseconds(ms), Interval: "–", Quartiles: "–", Share: ms / slowest}
 		if m.LowMS > 0 {
 			t.Interval = Milliseconds(m.LowMS) + " to " + Milliseconds(m.HighMS)
@@ -238,7 +241,7 @@ func stopText(s kernelwright.StopReason) string {
 	case kernelwright.StopHeadroom:
 		return "the kernel is as close to the roofline as asked"
 	case kernelwright.StopNoProgress:
-		return "no faster kernel was found for some rounds"
+		return "no round was faster, beyond the noise of measuring, for as many as its patience allows"
 	case kernelwright.StopJudge:
 		return "the Judge saw nothing left to gain"
 	case kernelwright.StopDeclined:

@@ -20,7 +20,7 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"line":  Line,
 	"say":   func(s string) string { return sentence(Line(s)) },
 	"ms":    Milliseconds,
-	"speed": Speedup,
+	"speed": Speedup, "against": Against,
 	"share": Percent,
 	"num":   digits,
 	"scale": func(v float64) string { return fmt.Sprintf("%.1f%%", 100*min(max(v, 0), 1)) },

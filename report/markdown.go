@@ -90,7 +90,7 @@ func (m *md) row(cells ...string) { m.line("| %s |", strings.Join(cells, " | "))
 func (m *md) times(v kernelwright.Verdict) {
 	m.line("## Time")
 	m.line("")
-	m.row("", "median", "95 % interval", "quartiles", "the kernel is faster by")
+	m.row("", "median", "95 % interval", "quartiles", "speedup of this kernel")
 	m.row("---", "---:", "---:", "---:", "---:")
 	for _, t := range timeRows(v) {
 		m.row(m.text(t.Name), t.Median, t.Interval, t.Quartiles, t.Speedup)
@@ -108,14 +108,14 @@ func (m *md) rounds(d Data, best kernelwright.Round, ok bool) {
 	}
 	m.line("## Rounds")
 	m.line("")
-	m.row("round", "verdict", "time", "speedup", "headroom", "what was tried", "what was said")
-	m.row("---:", "---", "---:", "---:", "---:", "---", "---")
+	m.row("round", "verdict", "time", "speedup", "against", "headroom", "what was tried", "what was said")
+	m.row("---:", "---", "---:", "---:", "---", "---:", "---", "---")
 	for _, r := range d.Rounds {
 		index := fmt.Sprint(r.Index)
 		if ok && r.Index == best.Index {
 			index = "**" + index + "**"
 		}
-		m.row(index, m.text(statusOf(r)), Milliseconds(r.Verdict.CandidateMS), Speedup(r.Verdict.Speedup), Percent(r.Verdict.Headroom),
+		m.row(index, m.text(statusOf(r)), Milliseconds(r.Verdict.CandidateMS), Speedup(r.Verdict.Speedup), m.text(Against(r.Verdict.Speedup)), Percent(r.Verdict.Headroom),
 			m.text(r.Candidate.Note), m.text(saying(r)))
 	}
 	m.line("")

@@ -335,6 +335,7 @@ softmax       4  certified    1.40 ms  4.20 ms  3.00 ms       3.10 ms  2.14× [2
 bad           0  invalid            –        –        –             –                   –  –               –  –
 
 bad: get_inputs is missing (add it)
+headroom: the share of the kernel's time that the roofline needs; 100 % is as fast as this hardware can be
 `
 	if b.String() != want {
 		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/kernelwright/kernelwright"
 )
 
 // Table writes one row a run: what a command ends with.
@@ -14,10 +16,6 @@ func Table(w io.Writer, rows []Summary) error {
 	cells := [][]string{head}
 	var notes []string
 	for _, s := range rows {
-		against := "–"
-		if s.Speedup != nil {
-			against = Line(s.Speedup.Against)
-		}
 		path := s.Report
 		if path == "" {
 			path = "–"
@@ -29,7 +27,7 @@ func Table(w io.Writer, rows []Summary) error {
 		cells = append(cells, []string{
 			Line(s.Task), fmt.Sprint(s.Rounds), status, Milliseconds(s.MS),
 			Milliseconds(s.Baseline["eager"]), Milliseconds(s.Baseline["compile"]), Milliseconds(s.Baseline["max-autotune"]),
-			Speedup(s.Speedup), against, Percent(s.Headroom), Line(path),
+			Speedup(s.Speedup), Against(s.Speedup), Percent(s.Headroom), Line(path),
 		})
 		if s.Speedup != nil && s.Speedup.High < 1 {
 			notes = append(notes, fmt.Sprintf("%s: slower than %s, which is the better choice", Line(s.Task), Line(s.Speedup.Against)))
@@ -48,6 +46,11 @@ func Table(w io.Writer, rows []Summary) error {
 	if err := Columns(w, cells, left); err != nil {
 		return err
 	}
+	speedups := make([]*kernelwright.Speedup, len(rows))
+	for i, s := range rows {
+		speedups[i] = s.Speedup
+	}
+	notes = append(notes, Legend(speedups...)...)
 	if len(notes) > 0 {
 		if _, err := fmt.Fprintln(w, "\n"+strings.Join(notes, "\n")); err != nil {
 			return err

@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -82,12 +83,40 @@ func interval(s kernelwright.Speedup) string {
 	return fmt.Sprintf("95 %% interval %.2f to %.2f", s.Low, s.High)
 }
 
-// Speedup writes a speedup with its interval: "2.10× [2.02, 2.19]".
+// Speedup writes a speedup with its interval: "2.10× [2.02, 2.19]". One that
+// may be none at all is marked: "≈ 1.03× [0.98, 1.09]".
 func Speedup(s *kernelwright.Speedup) string {
 	if s == nil {
 		return "–"
 	}
-	return fmt.Sprintf("%s [%.2f, %.2f]", times(s.Value), s.Low, s.High)
+	mark := ""
+	if !decided(s) {
+		mark = "≈ "
+	}
+	return fmt.Sprintf("%s%s [%.2f, %.2f]", mark, times(s.Value), s.Low, s.High)
+}
+
+// decided reports whether a speedup's interval leaves 1 out.
+func decided(s *kernelwright.Speedup) bool { return s == nil || s.Low > 1 || s.High < 1 }
+
+// Against writes what a speedup is held against.
+func Against(s *kernelwright.Speedup) string {
+	if s == nil {
+		return "–"
+	}
+	return Line(s.Against)
+}
+
+// Legend explains the marks of a table that shows these speedups.
+func Legend(speedups ...*kernelwright.Speedup) []string {
+	lines := []string{"headroom: the share of the kernel's time that the roofline needs; 100 % is as fast as this hardware can be"}
+	if !slices.ContainsFunc(speedups, func(s *kernelwright.Speedup) bool { return s != nil }) {
+		return nil
+	}
+	if slices.ContainsFunc(speedups, func(s *kernelwright.Speedup) bool { return !decided(s) }) {
+		lines = append(lines, "≈: no measurable difference, the 95 % interval holds 1")
+	}
+	return lines
 }
 
 // Percent writes a share: "62 %".

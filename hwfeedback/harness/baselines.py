@@ -45,6 +45,12 @@ def record(
     }
 
 
+def earlier(measurement: dict[str, Any], ratio: float) -> dict[str, Any]:
+    """Returns a cached measurement as it would be now, ``ratio`` being the drift since."""
+    times = {n: v * ratio for n, v in measurement.items() if n.endswith("_ms")}
+    return {**measurement, **times, "earlier": True}
+
+
 def usable(known: dict[str, Any] | None, threads: int) -> dict[str, Record]:
     """Returns those of the cached baselines that times of today can be compared with."""
     found = (known or {}).get("baselines") or {}
@@ -91,10 +97,11 @@ def drift(now: stats.Blocks, cached: Record, seed: int = 0) -> Drift:
     off = abs(math.log(ratio.value))
     if off <= math.log1p(SENTINEL) or ratio.low <= 1.0 <= ratio.high:
         return Drift(1.0, False)
-    said = f"eager is {100 * (ratio.value - 1):+.1f} % off its cached time: "
+    said = f"eager takes {ratio.value:.2f} times as long as when the baselines were measured: "
     if off > math.log1p(REMEASURE):
-        return Drift(1.0, True, said + "baselines measured again")
-    return Drift(ratio.value, False, said + "baselines scaled, interval widened to hold both")
+        return Drift(1.0, True, said + "they are measured again")
+    said += "their times are scaled by that, and the intervals hold both"
+    return Drift(ratio.value, False, said)
 
 
 def against(

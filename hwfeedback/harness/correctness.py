@@ -354,8 +354,8 @@ def _floating_reason(
         return f"{bad} of {got.numel()} elements are not finite: {values}"
     if over:
         return (
-            f"{over} of {got.numel()} elements are off by more than {bound.max:.3g}, "
-            f"at most {error.max:.3g}: {values}"
+            f"{over} of {got.numel()} elements are off by more than the {bound.max:.3g} allowed, "
+            f"the worst by {error.max:.3g}: {values}"
         )
     return (
         f"the root mean square error is {error.rms:.3g}, allowed {bound.rms:.3g}; "

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 import building
+import cold
 import correctness
 import device as devices
 import inspection
@@ -551,6 +552,9 @@ class Evaluation:
         if self.level == "certify":
             with self.costs.part("verify"):
                 self._general()
+            if self.request.get("cold", True) is not False:
+                with self.costs.part("cold"):
+                    self._cold(reference)
 
     def _does_the_work(
         self, reference: ReferenceClient, seen: Any, work: dict[str, Any], calls: int
@@ -612,6 +616,47 @@ class Evaluation:
             for w in workers:
                 w.kill()
                 w.worker.wait(10)
+
+    def _cold(self, reference: ReferenceClient) -> None:
+        """The file that its user gets, as its user runs it: by itself, in a new interpreter."""
+        assert self.verification is not None
+        evidence = self.verification.report.evidence
+        lacks = cold.lacking(self.build["build"].get("form") or "")
+        if self.device.kind != "cpu":
+            lacks = "a sandbox for new interpreters on a GPU"
+        if lacks:
+            evidence.append(f"not run by itself in a new interpreter: {lacks} is not there")
+            return
+        self.progress("verify", "in a new interpreter")
+        reference.set_state(self.state)
+        output_tree = self.verification.output_tree
+        timeout = COMPILE_S + FORWARD_EAGERS * self.eager_s
+
+        def run(tree: Any, inputs: Sequence[torch.Tensor], expected: Any) -> list[torch.Tensor]:
+            call = cold.Call(
+                (reference.info["init"], reference.init),
+                (reference.info["names"], self.state),
+                (tree, inputs),
+                (output_tree, expected.eager),
+                self.eval_mode,
+                self.threads,
+            )
+            return cold.run(self.server, self.exported, call, self.sandbox, timeout)
+
+        alone = "the exported file, run by itself in a new interpreter,"
+        try:
+            self.verification.elsewhere(run)
+        except cold.Broken as e:
+            status = "timed_out" if e.late else "crashed"
+            raise Fault(
+                status,
+                f"{alone} fails: {sentence(str(e))}",
+                "import what it needs in the file itself, and nothing that only the harness has",
+                (),
+                e.log[-OUTPUT_KEPT:],
+            ) from e
+        except verify.Failed as e:
+            raise Fault(e.status, f"{alone} is wrong: {e}", e.hint) from e
 
     # Timing.
 
@@ -901,7 +946,12 @@ class Evaluation:
         said = f"agrees with float64 on {n} input families"
         s = v["speedup"]
         if s:
-            said += f"; {s['value']:.2f}x {s['against']} ({s['low']:.2f} to {s['high']:.2f})"
+            word = f"{s['value']:.2f}x the speed of"
+            if s["high"] < 1:
+                word = f"slower than the baseline: {word}"
+            elif s["low"] <= 1:
+                word = f"no measurable difference: {word}"
+            said += f"; {word} {s['against']} ({s['low']:.2f} to {s['high']:.2f})"
         return said
 
 

@@ -157,7 +157,7 @@ def invalid(e: Exception) -> Invalid:
 
 def _listed(names: str) -> str:
     parts = [n if n == "Model" else f"{n}()" for n in names.split(", ")]
-    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and no " + parts[-1]
+    return ", no ".join(parts[:-1]) + (" and no " if parts[1:] else "") + parts[-1]
 
 
 def inspect(

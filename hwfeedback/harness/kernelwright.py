@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import keyword
 import os
 import re
 import shutil
@@ -177,6 +178,12 @@ def _too_large(function: str, name: str, value: Any, kind: str) -> None:
     raise OverflowError(f"{function}: argument {name!r} = {value} does not fit {kind}")
 
 
+# What the functions that _wrap makes refer to.
+_OURS = {"stream", "failed", "call", "explain", "blame", "too_large", "out", "wrong", "e"}
+_OURS |= {"ArgumentError", "AttributeError", "TypeError", "RuntimeError", "wrapper"}
+_OURS |= {f"{letter}{i}" for letter in "adt" for i in range(64)}
+
+
 def _wrap(
     function: Any,
     name: str,
@@ -203,7 +210,9 @@ def _wrap(
     }
     checks, passed, names, kinds = [], [], [], []
     for i, (parameter, kind, pointer) in enumerate(parameters):
-        a = f"a{i}"
+        # As the source calls it, so that Python's own words on a missing one name it.
+        named = parameter.isidentifier() and not keyword.iskeyword(parameter)
+        a = parameter if named and parameter[0] != "_" and parameter not in _OURS else f"a{i}"
         if kind == _STREAM and not pointer:
             passed.append("stream()")
             kinds.append(ctypes.c_void_p)

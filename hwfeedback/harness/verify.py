@@ -758,6 +758,18 @@ class Verification:
                 return False
         return True
 
+    def elsewhere(self, run: Callable[[Any, Sequence[torch.Tensor], Expected], Any]) -> None:
+        """Judges what ``run`` returns for a draw that nobody has seen: the outputs of the candidate
+        in a process that is not ours. Raises Failed.
+        """
+        draw = Draw(self.reference, secret(), kept=True)
+        tree, inputs = draw.get()
+        expected = self._expect(tree, inputs).private()
+        answer = Answer(run(tree, inputs, expected), "", [], False)
+        base = self.calibration.families["base"]
+        self._judge_closely(base, "base", tree, inputs, answer, expected)
+        self.report.seeds += 1
+
     def right_on_first(self, candidate: CandidateClient) -> bool:
         """Whether a process of a candidate is right on the first draw."""
         tree, inputs = self.draws[0].get()

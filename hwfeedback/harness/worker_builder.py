@@ -11,6 +11,7 @@ import tempfile
 from typing import Any
 
 import artifacts
+import cold
 import compiling
 import export
 import loading
@@ -41,6 +42,7 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
         "export": lambda msg, _: {"source": export.standalone(msg["source"])},
         "record": record,
         "compile": compile_,
+        "cold": cold.serve,
     }
     loading.serve(channel, ops, FILENAME)
 

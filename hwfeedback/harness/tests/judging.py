@@ -97,7 +97,8 @@ class Judge:
         self, source: str, candidate: str, level: str = "quick", *, built: bool = False, **more: Any
     ) -> dict[str, Any]:
         """``built``: whether it goes to the builder first, which refuses much of what is here."""
-        more = {"time": False, "require_custom": built, "known": self.calibration(source), **more}
+        more = {"known": self.calibration(source), **more}
+        more = {"time": False, "require_custom": built, "cold": False, **more}
         request = self.request(source, candidate, level, more)
         with pytest.MonkeyPatch.context() as m:
             if not built:

