@@ -11,6 +11,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -298,9 +300,26 @@ func (s *Store) Rounds(ctx context.Context, runID int64) ([]kernelwright.Round, 
 	if err != nil {
 		return nil, err
 	}
+	return s.fillAll(ctx, found)
+}
+
+// fillAll reads the texts of rounds side by side: a run's lie apart, and a disk
+// that is asked for one after the other lets each wait.
+func (s *Store) fillAll(ctx context.Context, found []roundRow) ([]kernelwright.Round, error) {
 	rounds := make([]kernelwright.Round, len(found))
-	for i, row := range found {
-		if rounds[i], err = s.fill(ctx, row); err != nil {
+	errs := make([]error, len(found))
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(maxReaders, (len(found)+1)/2) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(found); i = int(next.Add(1)) - 1 {
+				rounds[i], errs[i] = s.fill(ctx, found[i])
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
 			return nil, err
 		}
 	}
