@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 import trace
 import types
 from collections.abc import Callable
@@ -60,11 +62,82 @@ def test_a_built_in_function_is_seen() -> None:
 def test_an_operator_of_another_library_is_custom() -> None:
     lib = torch.library.Library("kernelwright_test", "DEF")
     lib.define("double(Tensor x) -> Tensor")
-    lib.impl("double", lambda t: t + t, "CPU")
+    lib.impl("double", spinning, "CPU")
     seen = trace.observe(lambda: torch.ops.kernelwright_test.double(x), {})
     assert seen["native"]["kernelwright_test::double"][1] == 1
     work, calls = trace.report(seen, True)
     assert calls == 1 and work["custom"] > 0.5
+
+
+def spinning(t: torch.Tensor) -> torch.Tensor:
+    end = time.perf_counter() + 1e-3
+    while time.perf_counter() < end:
+        pass
+    return t.clone()
+
+
+def products(t: torch.Tensor) -> torch.Tensor:
+    for _ in range(20):
+        t = torch.softmax(t @ t, 1)
+    return t
+
+
+def elsewhere(t: torch.Tensor) -> torch.Tensor:
+    out: list[torch.Tensor] = []
+    thread = threading.Thread(target=lambda: out.append(products(t)))
+    thread.start()
+    thread.join()
+    return out[0]
+
+
+def test_operators_that_another_library_calls_are_pytorchs() -> None:
+    lib = torch.library.Library("kernelwright_hides", "DEF")
+    lib.define("products(Tensor x) -> Tensor")
+    lib.impl("products", products, "CPU")
+    large = torch.randn(256, 256)
+    seen = trace.observe(lambda: torch.ops.kernelwright_hides.products(large), {})
+    assert seen["operators"]["mm"][1] == seen["operators"]["_softmax"][1] == 20
+    work, calls = trace.report(seen, True)
+    assert calls == 1 and work["custom"] < 0.5
+    assert not trace.covers(seen, ["aten.mm", "aten._softmax"])
+
+
+def test_operators_on_another_thread_are_pytorchs() -> None:
+    large = torch.randn(256, 256)
+    seen = trace.observe(lambda: elsewhere(large), {"elsewhere": elsewhere})
+    assert seen["operators"]["mm"][1] == seen["operators"]["_softmax"][1] == 20
+    work, calls = trace.report(seen, True)
+    assert calls == 1 and work["custom"] < 0.5
+
+
+HONEST: dict[str, Callable[[torch.Tensor], Any]] = {
+    "linear": torch.nn.Linear(64, 64),
+    "softmax": lambda t: torch.softmax(t.t().contiguous(), -1),
+    "norms": torch.nn.Sequential(torch.nn.LayerNorm(64), torch.nn.GELU()),
+    "attention": lambda t: torch.nn.functional.scaled_dot_product_attention(
+        t[None, None], t[None, None], t[None, None]
+    ),
+    "conv": lambda t: torch.nn.functional.conv2d(t[None, None], torch.ones(3, 1, 3, 3)),
+    "views": lambda t: t.reshape(8, -1).flatten().view(4, -1).to(torch.float64).sum().item(),
+    "loss": lambda t: torch.nn.functional.cross_entropy(t, torch.arange(64)),
+    "pool": lambda t: torch.nn.functional.max_pool2d(t[None], 2).mean(dim=(1, 2)),
+    "recurrent": torch.nn.LSTM(64, 8),
+    "pool of one dimension": lambda t: torch.nn.functional.max_pool1d(t[None], 2),
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_nothing_is_hidden_in_plain_pytorch(name: str) -> None:
+    forward = HONEST[name]
+    with torch.no_grad():
+        alone = trace._Operators(trace.Clock())
+        with alone:
+            forward(x)
+        seen = trace.observe(lambda: forward(x), {})
+    before: dict[str, int] = {}
+    for _, op, _, _ in alone.calls:
+        before[op] = before.get(op, 0) + 1
+    assert {n: c for n, (_, c) in seen["operators"].items()} == before
 
 
 def test_operators_within_a_custom_function_are_not_its_own_time() -> None:
