@@ -71,26 +71,18 @@ HOUSEKEEPING = {
     "new_empty_strided",
 }
 # What moves or looks at values and computes none, beside those: not counted where it is hidden.
-PLAIN = {
-    *("copy_", "clone", "_to_copy", "to", "contiguous", "fill_", "zero_", "zeros", "ones", "full"),
-    *("view", "_unsafe_view", "reshape", "_reshape_alias", "as_strided", "expand", "expand_as"),
-    *("t", "transpose", "permute", "slice", "select", "narrow", "unsqueeze", "squeeze", "flatten"),
-    *("unbind", "split", "chunk", "item", "_local_scalar_dense", "is_nonzero", "set_", "resize_"),
-    *("resolve_conj", "resolve_neg", "lift_fresh", "zeros_like", "ones_like", "result_type"),
-    *("conj", "numpy_T", "mT", "mH", "adjoint", "view_as", "movedim", "moveaxis", "ravel", "data"),
-    *("detach_", "is_pinned", "unflatten", "unfold", "diagonal", "swapaxes", "swapdims", "real"),
-    *("imag", "view_as_real", "view_as_complex", "broadcast_to", "broadcast_tensors", "size"),
-    *("tensor_split", "hsplit", "vsplit", "dsplit", "unsafe_split", "unsafe_chunk", "can_cast"),
-    *(
-        "type_as",
-        "squeeze_",
-        "unsqueeze_",
-        "t_",
-        "transpose_",
-        "cudnn_is_acceptable",
-        "promote_types",
-    ),
-}
+PLAIN = set(
+    """
+    copy_ clone _to_copy to contiguous fill_ zero_ zeros ones full view _unsafe_view reshape
+    _reshape_alias as_strided expand expand_as t transpose permute slice select narrow
+    unsqueeze squeeze flatten unbind split chunk item _local_scalar_dense is_nonzero set_
+    resize_ resolve_conj resolve_neg lift_fresh zeros_like ones_like result_type conj
+    numpy_T mT mH adjoint view_as movedim moveaxis ravel data detach_ is_pinned unflatten
+    unfold diagonal swapaxes swapdims real imag view_as_real view_as_complex broadcast_to
+    broadcast_tensors size tensor_split hsplit vsplit dsplit unsafe_split unsafe_chunk
+    can_cast type_as squeeze_ unsqueeze_ t_ transpose_ cudnn_is_acceptable promote_types
+    """.split()
+)
 
 
 class Clock:
