@@ -81,7 +81,7 @@ PLAIN = set(
     unfold diagonal swapaxes swapdims real imag view_as_real view_as_complex broadcast_to
     broadcast_tensors size tensor_split hsplit vsplit dsplit unsafe_split unsafe_chunk
     can_cast type_as squeeze_ unsqueeze_ t_ transpose_ cudnn_is_acceptable promote_types
-    """.split()
+    """.split()  # noqa: SIM905
 )
 
 
