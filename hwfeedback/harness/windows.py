@@ -72,6 +72,7 @@ import torch
 import trees
 from counters import Counters
 from device import CPU, Device
+from sandbox import SandboxError
 from tensors import ALIGNMENT, DTYPES, Layout, layout_of
 
 Forward = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
@@ -84,7 +85,9 @@ _F_SEAL_FUTURE_WRITE = 0x0010  # linux/fcntl.h; the fcntl module of Python 3.11 
 AWAKE_NS = 50_000_000
 REGION_NS = 100_000
 PAUSE_S = 10e-6
-STOP_NS = 2_000_000_000  # by then every thread of a process has stopped
+STOP_NS = 2_000_000_000  # by then every thread of a process has stopped, and
+PATIENCE_NS = 20_000_000_000  # by then where the machine is so busy that it gets no core to do so
+RUNS = 0.05  # of the time: a process that was told to stop and runs for so long does not mean to
 RAN_ON = "RanOn"  # the type of the error of a worker that runs while it is stopped
 COMPUTES = 0.2  # of a window's time: a thread that uses less of it waits for its turn to do nothing
 WAKE_NS = 600_000  # a woken thread may wait for so long beside the one that woke it
@@ -754,9 +757,11 @@ class Stopped:
     def stop(self) -> int:
         """Returns when no thread of it ran any more. Does nothing for one that is gone.
 
-        Raises CallFailed for one that does not let itself be stopped.
+        Raises CallFailed for one that does not let itself be stopped, SandboxError where it gets no
+        core to stop on.
         """
-        end = _now() + STOP_NS
+        began, ran = _now(), self._ran_ns()
+        end = began + STOP_NS
         while True:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGSTOP)
@@ -764,10 +769,23 @@ class Stopped:
                 if self._stands():
                     return _now()
                 time.sleep(PAUSE_S)  # a thread may need this core to be stopped on
-            if _now() > end:
-                with suppress(ProcessLookupError):
-                    os.kill(self.pid, signal.SIGKILL)
+            now = _now()
+            if now < end:
+                continue
+            runs = self._ran_ns() - ran > RUNS * (now - began)
+            if not runs and now < began + PATIENCE_NS:
+                end = now + STOP_NS
+                continue
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            if runs:
                 raise _ran_on("it does not let itself be stopped")
+            seconds = (now - began) / 1e9
+            raise SandboxError(f"a process did not stop in {seconds:.0f} s, nor did it run")
+
+    def _ran_ns(self) -> int:
+        """Returns for how long its threads have run."""
+        return sum(u.cpu_ns for u in usage([self.pid]).values())
 
     def _stands(self) -> bool:
         folder = f"/proc/{self.pid}/task"

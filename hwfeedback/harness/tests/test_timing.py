@@ -134,7 +134,10 @@ def test_a_machine_that_becomes_quiet_invents_no_win(
     timed, spawner, _ = time_it(makes)
     assert timed.speedup is not None and timed.report["protocol"] == "interleaved"
     assert spawner.count("candidate") == 1 + timing.QUICK_ROUNDS
-    assert (timed.speedup["low"] > 1.05) == wins, timed.speedup
+    if wins:  # by how much depends on what else the machine does
+        assert timed.speedup["value"] > 2, timed.speedup
+    else:
+        assert timed.speedup["low"] <= 1.05, timed.speedup
 
 
 def test_certify_interleaves_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:

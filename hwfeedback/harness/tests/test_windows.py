@@ -3,6 +3,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from forked import Forked
 
 import protocol
 import windows
+from sandbox import SandboxError
 
 
 def doubled() -> windows.Forward:
@@ -369,3 +372,30 @@ def test_threads_are_spread_out_and_then_free_again() -> None:
     with windows._spread_out():
         assert len(os.sched_getaffinity(0)) == 1
     assert os.sched_getaffinity(0) == cores
+
+
+@pytest.mark.parametrize(("share", "error"), [(0.5, windows.CallFailed), (0.0, SandboxError)])
+def test_who_gets_no_core_to_stop_on_has_not_refused(
+    monkeypatch: pytest.MonkeyPatch, share: float, error: type[Exception]
+) -> None:
+    monkeypatch.setattr(windows, "STOP_NS", 20_000_000)
+    monkeypatch.setattr(windows, "PATIENCE_NS", 100_000_000)
+    with subprocess.Popen(["sleep", "60"]) as child:
+        stopped = windows.Stopped(child.pid)
+        monkeypatch.setattr(stopped, "_stands", lambda: False)
+        monkeypatch.setattr(stopped, "_ran_ns", lambda: int(share * time.perf_counter_ns()))
+        with pytest.raises(error):
+            stopped.stop()
+        assert child.wait(10) == -signal.SIGKILL
+
+
+def test_what_a_process_ran_is_seen() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        stopped = windows.Stopped(child.pid)
+        while stopped._ran_ns() < 20_000_000:
+            time.sleep(0.01)
+        stopped.stop()
+        ran = stopped._ran_ns()
+        time.sleep(0.05)
+        assert stopped._ran_ns() == ran
+        child.kill()
