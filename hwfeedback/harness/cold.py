@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+import sandbox
 from clients import how_it_ended
 from forkserver import ForkServer
 from protocol import Closed, ProtocolError, Timeout
@@ -60,10 +61,16 @@ def lacking(form: str) -> str:
 
 
 def run(
-    server: ForkServer, source: str, call: Call, mode: str, timeout: float
+    server: ForkServer,
+    source: str,
+    call: Call,
+    mode: str,
+    timeout: float,
+    limits: dict[str, int] | None = None,
 ) -> list[torch.Tensor]:
-    """Returns what the file computes. Raises Broken, and SandboxError and ProtocolError for what is
-    the machine's fault.
+    """Returns what the file computes, within a candidate's limits or others.
+
+    Raises Broken, and SandboxError and ProtocolError for what is the machine's fault.
     """
     parts = [call.init[1], call.state[1], call.inputs[1]]
     given, layout = Block.of([t for part in parts for t in part])
@@ -84,7 +91,9 @@ def run(
     msg = {"op": "cold", "source": source, "request": request, "timeout": timeout}
     config = {"sandbox": mode, "threads": call.threads}
     try:
-        with server.spawn("builder", config) as worker:
+        usual = sandbox.limits(sandbox.Settings("candidate"))
+        bounds = {"memory_bytes": usual.memory_bytes, "cpu_s": usual.cpu_s, **(limits or {})}
+        with server.spawn("builder", config, limits=bounds) as worker:
             try:
                 worker.channel.send(msg, [given.fd, back.fd])
                 answer, _ = worker.channel.recv(timeout + 30)

@@ -641,7 +641,7 @@ class Evaluation:
                 self.eval_mode,
                 self.threads,
             )
-            return cold.run(self.server, self.exported, call, self.sandbox, timeout)
+            return cold.run(self.server, self.exported, call, self.sandbox, timeout, self._limits())
 
         alone = "the exported file, run by itself in a new interpreter,"
         try:

@@ -10,6 +10,7 @@ from judging import Judge, new_cache
 
 import building
 import cold
+import sandbox
 
 REFERENCE = """
 import torch
@@ -96,6 +97,15 @@ def test_a_file_that_stands_alone(judge: Judge) -> None:
 def test_what_does_not_work_there_is_said(judge: Judge, change: str, says: str) -> None:
     with pytest.raises(cold.Broken, match=says):
         outputs(judge, KERNEL + "\n" + change)
+
+
+def test_a_file_may_use_as_much_memory_as_a_candidate(judge: Judge) -> None:
+    large = "import torch; held = torch.empty({} << 20, dtype=torch.uint8)\n"
+    share = sandbox.PROFILES["builder"].memory_share + sandbox.PROFILES["candidate"].memory_share
+    between = int(share / 2 * sandbox.machine_memory()) >> 20
+    outputs(judge, large.format(between) + KERNEL)
+    with pytest.raises(cold.Broken, match="allocate"):
+        outputs(judge, large.format(3 * between) + KERNEL)
 
 
 def test_a_file_that_does_not_end(judge: Judge) -> None:
