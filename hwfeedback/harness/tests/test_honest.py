@@ -26,7 +26,7 @@ from verify import Calibration, Failed, calibrate
 KERNELS = {
     f.stem: f for f in sorted((pathlib.Path(__file__).parent / "honest" / "kernels").glob("*.py"))
 }
-DAILY = 10  # evaluations
+DAILY = 8  # evaluations
 TIMES = 20
 THREADS = 2  # sums over threads are honest, too
 # They keep what they made of the first weights that they saw, so each time is a new process.
