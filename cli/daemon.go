@@ -49,13 +49,13 @@ func (c daemonCmd) Run(a *app) (err error) {
 		}
 		defer func() { err = errors.Join(err, held.Release()) }()
 	}
-	e, err := r.evaluator(a.ctx, func(stage, note string) {
+	e, err := r.evaluator(a.ctx, r.options(func(stage, note string) {
 		if stage == "python" {
 			r.log.Info("making the Python environment", "step", note)
 		} else {
 			r.log.Debug(stage, "note", note)
 		}
-	}, 0)
+	}))
 	if err != nil {
 		return interruption(a.ctx, err)
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
-	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/task"
 )
@@ -81,7 +80,7 @@ func (c evalCmd) verdict(a *app, r *room) (v kernelwright.Verdict, err error) {
 	defer show.done()
 	o := r.options(show.stage)
 	o.KeepWarm, o.Again = r.config.Evaluation.KeepWarm.Std(), c.Again
-	e, err := hwfeedback.Open(a.ctx, o, r.store, r.leases())
+	e, err := r.evaluator(a.ctx, o)
 	if err != nil {
 		return v, err
 	}
@@ -183,7 +182,7 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 			return err
 		}
 		if slices.ContainsFunc(rows, func(r []string) bool { return strings.HasSuffix(r[0], " *") }) {
-			b.WriteString("* measured earlier, scaled to how fast eager is now\n")
+			b.WriteString("* measured earlier, scaled to how fast the machine is now\n")
 		}
 		for _, n := range v.Timing.Notes {
 			fmt.Fprintf(&b, "note: %s\n", lower(report.Line(n)))

@@ -164,15 +164,15 @@ func (c historyLsCmd) Run(a *app) (err error) {
 	if err := report.Columns(a.stdout, rows, map[int]bool{1: true, 2: true, 3: true, 6: true, 8: true, 9: true}); err != nil {
 		return ignoreClosed(err)
 	}
-	return a.legend(speedups)
+	return a.printf("%s", legend(speedups))
 }
 
 // legend explains a table's marks below it.
-func (a *app) legend(speedups []*kernelwright.Speedup) error {
+func legend(speedups []*kernelwright.Speedup) string {
 	if lines := report.Legend(speedups...); len(lines) > 0 {
-		return a.printf("\n%s\n", strings.Join(lines, "\n"))
+		return "\n" + strings.Join(lines, "\n") + "\n"
 	}
-	return nil
+	return ""
 }
 
 // narrowed returns a filter for each thing that people may call a task: its
@@ -309,7 +309,7 @@ func (c historyShowCmd) Run(a *app) (err error) {
 		if err := report.Columns(&b, rows, map[int]bool{1: true, 4: true, 6: true}); err != nil {
 			return err
 		}
-		b.WriteString("\n" + strings.Join(report.Legend(speedups...), "\n") + "\n")
+		b.WriteString(legend(speedups))
 	}
 	if d.Run.Detail != "" {
 		fmt.Fprintf(&b, "\n%s\n", strings.TrimRight(report.Clean(d.Run.Detail), "\n"))

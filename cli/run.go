@@ -38,7 +38,7 @@ func (c runCmd) Run(a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
 	show := newProgress(a.stderr)
-	e, err := r.evaluator(a.ctx, show.stage, 0)
+	e, err := r.evaluator(a.ctx, r.options(show.stage))
 	show.done()
 	if err != nil {
 		return interruption(a.ctx, err)

@@ -166,11 +166,8 @@ func (r *room) leases() *hwfeedback.FileLeases {
 	}
 }
 
-// evaluator opens the hardware, and leaves behind for so long what makes the
-// next opening quick.
-func (r *room) evaluator(ctx context.Context, progress func(stage, note string), keepWarm time.Duration) (*hwfeedback.Evaluator, error) {
-	o := r.options(progress)
-	o.KeepWarm = keepWarm
+// evaluator opens the hardware.
+func (r *room) evaluator(ctx context.Context, o hwfeedback.Options) (*hwfeedback.Evaluator, error) {
 	return hwfeedback.Open(ctx, o, r.store, r.leases())
 }
 

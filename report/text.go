@@ -109,10 +109,10 @@ func Against(s *kernelwright.Speedup) string {
 
 // Legend explains the marks of a table that shows these speedups.
 func Legend(speedups ...*kernelwright.Speedup) []string {
-	lines := []string{"headroom: the share of the kernel's time that the roofline needs; 100 % is as fast as this hardware can be"}
 	if !slices.ContainsFunc(speedups, func(s *kernelwright.Speedup) bool { return s != nil }) {
 		return nil
 	}
+	lines := []string{"headroom: the share of the kernel's time that the roofline needs; 100 % is as fast as this hardware can be"}
 	if slices.ContainsFunc(speedups, func(s *kernelwright.Speedup) bool { return !decided(s) }) {
 		lines = append(lines, "≈: no measurable difference, the 95 % interval holds 1")
 	}

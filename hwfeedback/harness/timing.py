@@ -548,6 +548,7 @@ class Timing:
         self._plan = Plan(1, 1)
         self._warm = 1
         self._drift = 1.0
+        self._since = 1.0  # the same again, of those that took turns with the candidate
         self._shown: dict[str, dict[str, Any]] = {}  # measurements newer than the records
         self._usual = Alone()
         self._recalibrated = False
@@ -780,11 +781,8 @@ class Timing:
             return self._interleaved(spawn_candidate, QUICK_ROUNDS, QUICK_ROUNDS)
         return self._result(visits, judged, speedups, protocol)
 
-    def _against_cached(
-        self, name: str, visits: Visits, clock: str, since: float = 1.0
-    ) -> dict[str, Any]:
-        """``since``: by how much baselines have drifted after this one was measured."""
-        ratio = since * (1.0 if name in self.measured else self._drift)
+    def _against_cached(self, name: str, visits: Visits, clock: str) -> dict[str, Any]:
+        ratio = self._ratio(name)
         by = {
             c: baselines.against(
                 name, self.records[name], visits.times(c, self._overhead), ratio, self.seed
@@ -854,15 +852,19 @@ class Timing:
         for n in names:
             self._shown[n] = measurement(base[n], self._overhead, seed=self.seed)
         known = self._current(names[0])
-        since = stats.speedup(self._events(base[names[0]]), known, self.seed).value
+        self._since = stats.speedup(self._events(base[names[0]]), known, self.seed).value
         for n in self.records:
             if n not in speedups:
-                speedups[n] = self._against_cached(n, candidate, judged.clock, since)
+                speedups[n] = self._against_cached(n, candidate, judged.clock)
         return self._result(candidate, judged, speedups, "interleaved")
+
+    def _ratio(self, name: str) -> float:
+        """Returns what a baseline would take now over what is known of it."""
+        return self._since * (1.0 if name in self.measured else self._drift)
 
     def _current(self, name: str) -> stats.Blocks:
         """Returns what is known of a baseline, as long as it would take now."""
-        ratio = 1.0 if name in self.measured else self._drift
+        ratio = self._ratio(name)
         return [[t * ratio for t in b] for b in self.records[name]["blocks"]]
 
     def _hold(self, held: dict[str, _Held], name: str, round_: int) -> list[Sample]:
@@ -1084,7 +1086,10 @@ class Timing:
         known = self.records[name]["measurement"]
         if name in self._shown:
             return self._shown[name]
-        return known if name in self.measured else baselines.earlier(known, self._drift)
+        ratio = self._ratio(name)
+        if name in self.measured and ratio == 1.0:
+            return known
+        return baselines.earlier(known, ratio)
 
     def _result(
         self,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import library
 
 x = torch.randn(64, 64)
 
@@ -60,7 +61,7 @@ def test_a_built_in_function_is_seen() -> None:
 
 
 def test_an_operator_of_another_library_is_custom() -> None:
-    lib = torch.library.Library("kernelwright_test", "DEF")
+    lib = library.Library("kernelwright_test", "DEF")
     lib.define("double(Tensor x) -> Tensor")
     lib.impl("double", spinning, "CPU")
     seen = trace.observe(lambda: torch.ops.kernelwright_test.double(x), {})
@@ -91,7 +92,7 @@ def elsewhere(t: torch.Tensor) -> torch.Tensor:
 
 
 def test_operators_that_another_library_calls_are_pytorchs() -> None:
-    lib = torch.library.Library("kernelwright_hides", "DEF")
+    lib = library.Library("kernelwright_hides", "DEF")
     lib.define("products(Tensor x) -> Tensor")
     lib.impl("products", products, "CPU")
     large = torch.randn(256, 256)
