@@ -42,6 +42,7 @@ class Spawned(Protocol):
 
     channel: Any
     pid: int
+    refused: dict[str, int]
 
     def kill(self) -> None: ...
 
@@ -520,6 +521,11 @@ class CandidateClient(Client):
         self.timeout = timeout  # of one forward
         self._answered: dict[str, Any] = {}
         self._pending: tuple[Layout, Sequence[torch.Tensor], Layout, list[int]] | None = None
+
+    def kill(self) -> None:
+        """Kills it, and learns before what the sandbox has refused it."""
+        self.worker.log()
+        super().kill()
 
     def load(
         self,

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -43,6 +43,7 @@ class Call:
     outputs: tuple[Any, Sequence[torch.Tensor]]
     eval_mode: bool
     threads: int
+    place: dict[str, Any] = field(default_factory=dict)  # what a worker is told of its GPU
 
 
 class Broken(Exception):
@@ -73,7 +74,7 @@ def run(
     Raises Broken, and SandboxError and ProtocolError for what is the machine's fault.
     """
     parts = [call.init[1], call.state[1], call.inputs[1]]
-    given, layout = Block.of([t for part in parts for t in part])
+    given, layout = Block.of([t.cpu() for part in parts for t in part])
     wanted, size = layout_of(call.outputs[1])
     back = Block.create(size)
     back.bytes().fill_(_UNWRITTEN)
@@ -86,10 +87,11 @@ def run(
         "inputs": call.inputs[0],
         "outputs": call.outputs[0],
         "eval": call.eval_mode,
+        "device": call.place.get("device") or "cpu",
         "threads": call.threads,
     }
     msg = {"op": "cold", "source": source, "request": request, "timeout": timeout}
-    config = {"sandbox": mode, "threads": call.threads}
+    config = {"sandbox": mode, "threads": call.threads, **call.place}
     try:
         usual = sandbox.limits(sandbox.Settings("candidate"))
         bounds = {"memory_bytes": usual.memory_bytes, "cpu_s": usual.cpu_s, **(limits or {})}
@@ -112,7 +114,10 @@ def run(
             raise Broken(f"takes over {timeout:g} s", log, late=True)
         if code:
             raise Broken(_last_line(log) or f"ends with exit code {code}", log)
-        return [v.clone() for v in back.views(wanted)]
+        return [
+            v.to(t.device, copy=True)
+            for v, t in zip(back.views(wanted), call.outputs[1], strict=True)
+        ]
     finally:
         given.close()
         back.close()

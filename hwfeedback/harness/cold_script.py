@@ -36,12 +36,14 @@ def main(folder: str) -> None:
         tensors.received(fd, request[name][1], writable=True)
         for fd, name in zip(request["fds"], ("given", "wanted"), strict=True)
     )
-    values = [v.clone() for v in given.views(request["given"][0])]
+    device = request["device"]
+    values = [v.to(device, copy=True) for v in given.views(request["given"][0])]
     a, b, _ = request["counts"]
     init, state, inputs = values[:a], values[a : a + b], values[a + b :]
 
     torch.manual_seed(0)
-    model = module.ModelNew(*trees.build(request["init"], init))
+    with torch.device(device):
+        model = module.ModelNew(*trees.build(request["init"], init)).to(device)
     weights = dict(zip(request["names"], state, strict=True))
     own = getattr(model, "load_reference_state", None)
     with torch.no_grad():

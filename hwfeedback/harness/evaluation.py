@@ -15,6 +15,7 @@ import random
 import threading
 import time
 import trace
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -248,6 +249,7 @@ class Evaluation:
         self._beside: ThreadPoolExecutor
         self._ahead: dict[bool, Future[Any]] = {}  # empty processes, by whether they poison
         self._dying: list[CandidateClient] = []  # those that were verified
+        self._met: list[CandidateClient] = []  # all of them
         # Of a timed call that was wrong: what holds for it, and its input.
         self._caught: tuple[verify.FamilyCalibration, Any, list[torch.Tensor]] | None = None
 
@@ -307,6 +309,7 @@ class Evaluation:
             worker = ahead.result() if ahead else self._empty(poison)
         self.missing = worker.missing
         client = CandidateClient(worker, timeout, self.device)
+        self._met.append(client)
         opened: list[int] = []
         try:
             with self.costs.part("load"), faults("importing the candidate", client):
@@ -430,10 +433,19 @@ class Evaluation:
         if self.verification is not None:
             v["correctness"] = self.verification.report.to_json()
             v["evidence"] += self.verification.report.evidence
+        v["evidence"] += self._tried()
         v["sandbox"] = {"mode": self.sandbox, "missing": self.missing}
         v["cost_s"] = {k: round(s, 4) for k, s in self.costs.parts.items()}
         v["cost_s"]["total"] = round(time.monotonic() - self.start, 4)
         return {"verdict": v, "learned": learned}
+
+    def _tried(self) -> list[str]:
+        """Says what the sandbox has refused the candidate: tried, whether or not it mattered."""
+        tried: Counter[str] = Counter()
+        for c in self._met:
+            tried.update(c.worker.refused)
+        times = [n if k == 1 else f"{n} ({k} times)" for n, k in tried.most_common()]
+        return [f"it tried what the sandbox refuses: {', '.join(times)}"] if times else []
 
     def _blank(self) -> dict[str, Any]:
         return {
@@ -622,8 +634,6 @@ class Evaluation:
         assert self.verification is not None
         evidence = self.verification.report.evidence
         lacks = cold.lacking(self.build["build"].get("form") or "")
-        if self.device.kind != "cpu":
-            lacks = "a sandbox for new interpreters on a GPU"
         if lacks:
             evidence.append(f"not run by itself in a new interpreter: {lacks} is not there")
             return
@@ -640,6 +650,7 @@ class Evaluation:
                 (output_tree, expected.eager),
                 self.eval_mode,
                 self.threads,
+                placed(self.request),
             )
             return cold.run(self.server, self.exported, call, self.sandbox, timeout, self._limits())
 

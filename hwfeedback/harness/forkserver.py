@@ -15,9 +15,10 @@ events on a connection (see protocol.schema.json):
     {"type": "spawn", "id", "role", "settings", "config"?}, fds = [worker's socket, ...the worker's
         own]
         -> {"type": "spawned", "id", "pid", "mode", "missing"} | {"type": "failed", "id", "message"}
-        -> later {"type": "exited", "id", "pid", "code", "signal", "reason", "log"}
+        -> later {"type": "exited", "id", "pid", "code", "signal", "reason", "log", "refused"}
     {"type": "kill", "id"}    -> the worker and all its descendants die; "exited" follows
-    {"type": "log", "id"}     -> {"type": "log", "id", "log"}: the end of what the worker printed
+    {"type": "log", "id"}     -> {"type": "log", "id", "log", "refused"}: the end of what the worker
+                                 printed, and how often it was refused which system calls
     {"type": "ping", "id"}    -> {"type": "pong", "id", "threads", "workers"}
 
 A spawn without "config" has its worker wait for {"type": "start", "config"} with further
@@ -140,10 +141,15 @@ class Child:
     scratch: str = ""
     mode: str = ""
     limits: sandbox.Limits = field(default_factory=sandbox.Limits)
+    refused: sandbox.Refused | None = None  # what it tried and may not
     status: bytearray = field(default_factory=bytearray)
     log: Log = field(default_factory=Log)
     killed: bool = False
     failed: bool = False
+
+    def tried(self) -> dict[str, int]:
+        """Returns how often it was refused what."""
+        return self.refused.counts if self.refused is not None else {}
 
 
 @dataclass(eq=False)
@@ -166,7 +172,8 @@ class Server:
         self.connections: dict[int, Connection] = {}
         self.children: dict[int, Child] = {}
         self.poll = select.poll()
-        self.readers: dict[int, Child] = {}  # log and status pipes
+        self.readers: dict[int, Child] = {}  # log pipes and status sockets
+        self.listeners: dict[int, Child] = {}  # of refused calls
         self.wake_r, self.wake_w = socket.socketpair()
         self.wake_r.setblocking(False)
         self.wake_w.setblocking(False)
@@ -191,13 +198,15 @@ class Server:
                     left = time.monotonic()
                 elif not events and (time.monotonic() - left > self.idle or not self._found()):
                     return
-                for fd, _ in events:
+                for fd, what in events:
                     if fd == self.wake_r.fileno():
                         with contextlib.suppress(BlockingIOError):
                             self.wake_r.recv(4096)
                         self._reap()
                     elif fd in self.readers:
                         self._read(self.readers[fd], fd)
+                    elif fd in self.listeners:
+                        self._hear(self.listeners[fd], what)
                     elif self.listens and fd == self.control.fileno():
                         self._accept()
                     elif fd in self.connections:
@@ -278,7 +287,9 @@ class Server:
             if child is not None and child.log_fd >= 0:
                 self._read(child, child.log_fd)
             text = child.log.text() if child is not None else ""
-            connection.channel.send({"type": "log", "id": ident, "log": text}, timeout=5)
+            tried = child.tried() if child is not None else {}
+            said = {"type": "log", "id": ident, "log": text, "refused": tried}
+            connection.channel.send(said, timeout=5)
         elif kind == "ping":
             tasks = len(os.listdir("/proc/self/task"))
             pong = {"type": "pong", "id": ident, "threads": tasks, "workers": len(self.children)}
@@ -314,7 +325,8 @@ class Server:
             }
             connection.channel.send(reply, timeout=5)
             return
-        status_r, status_w = os.pipe()
+        ours, theirs = socket.socketpair()
+        status_r, status_w = ours.detach(), theirs.detach()
         life_r, life_w = os.pipe()
         log_r, log_w = os.pipe()
         middle = os.fork()
@@ -361,7 +373,10 @@ class Server:
 
     def _read(self, child: Child, fd: int) -> None:
         try:
-            data = os.read(fd, 1 << 18)
+            if fd == child.status_fd:
+                data = self._status(child, fd)
+            else:
+                data = os.read(fd, 1 << 18)
         except BlockingIOError:
             return
         except OSError:
@@ -378,6 +393,36 @@ class Server:
             self._report(child)
         else:
             child.log_fd = -1
+
+    def _status(self, child: Child, fd: int) -> bytes:
+        """Reads what a worker says while it starts, and who hears of what it is refused."""
+        sock = socket.socket(fileno=fd)
+        try:
+            data, fds, _, _ = socket.recv_fds(sock, 1 << 16, 1)
+        finally:
+            sock.detach()
+        for listener in fds:
+            if child.refused is not None or child.status_fd < 0:
+                os.close(listener)
+                continue
+            child.refused = sandbox.Refused(listener)
+            self.listeners[listener] = child
+            self.poll.register(listener, select.POLLIN)
+        return data
+
+    def _hear(self, child: Child, what: int) -> None:
+        refused = child.refused
+        if refused is None:
+            return
+        if not what & select.POLLIN or not refused.hear():
+            self._deaf(child)
+
+    def _deaf(self, child: Child) -> None:
+        """Stops listening to what a worker is refused."""
+        refused = child.refused
+        if refused is not None and self.listeners.pop(refused.fd, None) is not None:
+            self.poll.unregister(refused.fd)
+            refused.close()
 
     def _report(self, child: Child) -> None:
         """Answers the spawn: the worker has closed its status pipe, so it is confined or dead."""
@@ -433,6 +478,7 @@ class Server:
                         child.log.text(),
                     ):
                         self._forget_fd(child, fd)
+        self._deaf(child)
         if child.life_fd >= 0:
             os.close(child.life_fd)
         if child.scratch:
@@ -453,6 +499,7 @@ class Server:
                 "signal": killer,
                 "reason": reason,
                 "log": child.log.text(),
+                "refused": child.tried(),
             }
             self._tell(child, event)
 
@@ -644,10 +691,15 @@ def _worker(
     for caught in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(caught, signal.SIG_DFL)
     try:
-        missing = sandbox.confine(settings, departure)
+        missing, listener = sandbox.confine(settings, departure)
     except (OSError, sandbox.SandboxError, ValueError) as e:
         os.write(status, json.dumps({"error": str(e)}).encode())
         return
+    if listener >= 0:
+        sock = socket.socket(fileno=status)
+        socket.send_fds(sock, [b" "], [listener])
+        sock.detach()
+        os.close(listener)
     poll = select.poll()
     poll.register(life, select.POLLIN)
     if poll.poll(0):  # the server died before its death could have reached this process
@@ -704,6 +756,7 @@ class Worker:
         self.pid = 0
         self.mode = ""
         self.missing: list[str] = []
+        self.refused: dict[str, int] = {}  # system calls by name, as far as is known
         self._server = server
         self._id = ident
         self._exit: Exit | None = None
@@ -715,6 +768,7 @@ class Worker:
             answer = self._server._ask({"type": "log", "id": self._id}, "log", timeout=10)
             if self._exit is None and answer is not None:
                 self._log = answer.get("log", "")
+                self.refused = answer.get("refused") or {}
         return self._log
 
     def kill(self) -> None:
@@ -886,6 +940,7 @@ class ForkServer:
             worker = self._workers.pop(ident, None)
             if worker is not None:
                 worker._log = msg.get("log") or ""
+                worker.refused = msg.get("refused") or {}
                 worker._exit = Exit(
                     msg.get("code"), msg.get("signal"), msg.get("reason") or "exited"
                 )

@@ -8,8 +8,10 @@ the machine could not give; in mode "strict" the absence of anything in REQUIRED
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import platform
 import resource
@@ -56,14 +58,15 @@ class Profile:
     open_files: int
     cpu_s: int  # processor time, all threads together: a backstop behind the caller's wall clock
     memory_share: float  # of the machine's memory
+    named: bool  # what the filter refuses is said in the verdict
 
 
 # The policy table. All three: no network, no privileges, nothing of the host's writable, nothing of
 # other processes visible.
 PROFILES: dict[str, Profile] = {
-    "reference": Profile(True, 4 * GIB, GIB, True, 256, 1024, 3600, 0.8),
-    "candidate": Profile(False, 512 * MIB, 256 * MIB, False, 256, 512, 1800, 0.7),
-    "builder": Profile(True, 2 * GIB, 64 * MIB, True, 128, 512, 900, 0.5),
+    "reference": Profile(True, 4 * GIB, GIB, True, 256, 1024, 3600, 0.8, False),
+    "candidate": Profile(False, 512 * MIB, 256 * MIB, False, 256, 512, 1800, 0.7, True),
+    "builder": Profile(True, 2 * GIB, 64 * MIB, True, 128, 512, 900, 0.5, False),
 }
 
 SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -187,9 +190,12 @@ _EXECUTE: dict[str, tuple[int, int]] = {"execve": (59, 221), "execveat": (322, 2
 _FORK_X86: dict[str, int] = {"fork": 57, "vfork": 58}
 _CLONE, _CLONE3, _SOCKETPAIR = (56, 220), (435, 435), (53, 199)
 # CUDA does not start without a local socket that it listens on. Nobody can connect to one here: the
-# network namespace is the worker's own, and connect is denied.
+# network namespace is the worker's own, and connect is denied. CUDA asks for a server that would
+# share the GPU (MPS) by itself, in vain: on a GPU a connect is nothing to tell of.
 _CUDA_NEEDS = frozenset(("socket", "bind", "listen"))
 _PRCTL, _IOCTL, _FCNTL = (157, 167), (16, 29), (72, 25)
+_OTHERS = {"clone": _CLONE, "socketpair": _SOCKETPAIR, "prctl": _PRCTL, "ioctl": _IOCTL}
+_OTHERS |= {"fcntl": _FCNTL}
 _F_SETSIG = 10
 _PIVOT_ROOT = (155, 41)
 _MOUNT_SETATTR = 442
@@ -198,6 +204,14 @@ _CLONE_THREAD = 0x00010000
 _AF_UNIX = 1
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 
+# Answered as any other call, but named like those that are refused: nobody who computes sends
+# signals.
+_NAMED = {"kill": (62, 129), "tkill": (200, 130)}
+_SECCOMP = (317, 277)
+_NEW_LISTENER, _NOTIFY = 1 << 3, 0x7FC00000
+_NOTIF_RECV, _NOTIF_SEND, _GO_ON = 0xC0502100, 0xC0182101, 1
+# After so many nobody listens any more: the kernel then refuses by itself (ENOSYS).
+MOST_REFUSED = 1000
 _ARCHES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # -> (column, AUDIT_ARCH)
 
 
@@ -366,11 +380,13 @@ def _require(settings: Settings, missing: Iterable[str]) -> None:
         )
 
 
-def confine(settings: Settings, d: Departure) -> list[str]:
-    """Takes every right from this process that its profile lacks. Returns what could not be had.
+def confine(settings: Settings, d: Departure) -> tuple[list[str], int]:
+    """Takes every right from this process that its profile lacks. Returns what could not be had,
+    and the descriptor that says which calls are refused (``Refused``), -1 where there is none.
 
     Raises SandboxError where the mode forbids to go on.
     """
+    listener = -1
     profile = PROFILES[settings.profile]
     missing = list(d.missing)
     _raise_oom_score()
@@ -402,12 +418,12 @@ def confine(settings: Settings, d: Departure) -> list[str]:
     except OSError:
         missing.append("landlock")
     try:
-        _seccomp(profile, settings.gpu is not None)
+        listener = _seccomp(profile, settings.gpu is not None)
     except OSError:
         missing.append("seccomp")
     missing = list(dict.fromkeys(missing))
     _require(settings, missing)
-    return missing
+    return missing, listener
 
 
 def _raise_oom_score() -> None:
@@ -642,8 +658,10 @@ def _landlock(settings: Settings, d: Departure) -> None:
         if settings.gpu is not None:
             nodes = settings.devices()[len(DEVICES) :]
             rules += [(f"/dev/{n}", read_file | write_file | (1 << 14) | (1 << 15)) for n in nodes]
-            # CUDA names its threads, and does not start where it cannot.
-            rules.append(("/proc/self/task", read_file | write_file | (1 << 14)))
+            # CUDA names its threads, and does not start where it cannot; nor do the programs that a
+            # profile may start, whose threads are below other numbers of its own /proc.
+            own = "/proc" if own_root and PROFILES[settings.profile].execute else "/proc/self/task"
+            rules.append((own, read_file | write_file | (1 << 14)))
         for path, access in rules:
             try:
                 fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -664,11 +682,18 @@ def _landlock(settings: Settings, d: Departure) -> None:
         os.close(ruleset)
 
 
-def _filter(profile: Profile, column: int, arch: int, cuda: bool = False) -> bytes:
-    """The seccomp program: classic BPF over (number, arch, arguments)."""
+def _filter(
+    profile: Profile, column: int, arch: int, cuda: bool = False, listened: bool = False
+) -> bytes:
+    """The seccomp program: classic BPF over (number, arch, arguments).
+
+    ``listened``: whether somebody is asked about, and so hears of, what is denied.
+    """
     load, jeq, jge, jset, ret = 0x20, 0x15, 0x35, 0x45, 0x06
     allow, kill = 0x7FFF0000, 0x80000000
     deny, absent = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+    if listened:
+        deny = _NOTIFY
     program: list[tuple[int, int, int, int]] = []
 
     def op(code: int, value: int, yes: int = 0, no: int = 0) -> None:
@@ -733,22 +758,80 @@ def _filter(profile: Profile, column: int, arch: int, cuda: bool = False) -> byt
         denied += [pair[column] for pair in _EXECUTE.values()]
         if column == 0:
             denied += _FORK_X86.values()
+    if listened:
+        denied += [pair[column] for pair in _NAMED.values()]
     for number in denied:
         unless_number(number, 1)
-        op(ret, deny)
+        silent = cuda and number == _DENIED["connect"][column]
+        op(ret, 0x00050000 | errno.EPERM if silent else deny)
     op(ret, allow)
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
-def _seccomp(profile: Profile, cuda: bool) -> None:
+def _seccomp(profile: Profile, cuda: bool) -> int:
+    """Installs the filter. Returns the descriptor that hears what it denies, or -1."""
     known = _ARCHES.get(platform.machine())
     if known is None or struct.calcsize("P") != 8:
         raise OSError(errno.ENOSYS, f"no filter for {platform.machine()}")
-    code = _filter(profile, *known, cuda)
-    buffer = ctypes.create_string_buffer(code, len(code))
-    program = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
-    holder = ctypes.create_string_buffer(program, len(program))
-    _prctl(_PR_SET_SECCOMP, 2, ctypes.addressof(holder))
+
+    def install(listened: bool) -> int:
+        code = _filter(profile, *known, cuda, listened)
+        buffer = ctypes.create_string_buffer(code, len(code))
+        program = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
+        holder = ctypes.create_string_buffer(program, len(program))
+        if not listened:
+            _prctl(_PR_SET_SECCOMP, 2, ctypes.addressof(holder))
+            return -1
+        call, at = ctypes.c_long(_SECCOMP[known[0]]), ctypes.c_ulong(ctypes.addressof(holder))
+        fd = _libc.syscall(call, ctypes.c_long(1), ctypes.c_long(_NEW_LISTENER), at)
+        _check(fd, "seccomp")
+        return int(fd)
+
+    if profile.named:
+        try:
+            return install(True)
+        except OSError:  # an older kernel, or one who listens is there already
+            pass
+    return install(False)
+
+
+class Refused:
+    """Answers and counts the calls that a worker's filter denies (seccomp_unotify(2)).
+
+    For the fork server's loop: ``fd`` becomes readable with each.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.counts: dict[str, int] = {}
+        column = _ARCHES[platform.machine()][0]
+        tables = (_DENIED, _EXECUTE, _NAMED, _OTHERS)
+        self._names = {pair[column]: name for t in tables for name, pair in t.items()}
+        if column == 0:
+            self._names |= {number: name for name, number in (_DENIED_X86 | _FORK_X86).items()}
+
+    def hear(self) -> bool:
+        """Takes one call. Returns whether there may be more."""
+        notice = bytearray(80)
+        try:
+            fcntl.ioctl(self.fd, _NOTIF_RECV, notice)
+        except OSError as e:
+            return e.errno in (errno.ENOENT, errno.EINTR)  # the caller is gone, or comes again
+        ident, _pid, _flags, number = struct.unpack_from("=QIIi", notice)
+        name = self._names.get(number, str(number))
+        self.counts[name] = self.counts.get(name, 0) + 1
+        if name in _NAMED:
+            answer = struct.pack("=QqiI", ident, 0, 0, _GO_ON)
+        else:
+            answer = struct.pack("=QqiI", ident, 0, -errno.EPERM, 0)
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(self.fd, _NOTIF_SEND, answer)
+        return sum(self.counts.values()) < MOST_REFUSED
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
 
 def environment(settings: Settings, home: str, toolchain: Sequence[str] = ()) -> dict[str, str]:

@@ -42,19 +42,23 @@ def new_cache(factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+def fork_server(**more: str) -> tuple[forkserver.ForkServer, Any]:
+    """Starts a real fork server, which finds what belongs to this Python, and its process."""
+    folder = str(pathlib.Path(sys.executable).parent)
+    path = folder + ":" + os.environ.get("PATH", "/usr/bin:/bin")
+    return forkserver.start(env={"PATH": path, "LANG": "C.UTF-8", **more})
+
+
 class Judge:
     """A referee in this process, with a real fork server."""
 
     def __init__(self, cache: str, gpu: dict[str, Any] | None = None) -> None:
         """``gpu`` is what a request names a GPU by; None: the CPU."""
         self.place: dict[str, Any] = {} if gpu is None else {"gpu": gpu, "device": "cuda:0"}
-        path = (
-            str(pathlib.Path(sys.executable).parent) + ":" + os.environ.get("PATH", "/usr/bin:/bin")
-        )
-        env = {"PATH": path, "LANG": "C.UTF-8"}
+        more = {}
         if gpu is not None and "LD_LIBRARY_PATH" in os.environ:  # the driver's library may be there
-            env["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
-        self.server, self.process = forkserver.start(env=env)
+            more["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+        self.server, self.process = fork_server(**more)
         channel, _peer = Channel.pair()
         self.referee = referee.Referee(channel, self.server)
         self.referee.progress = lambda _stage, _note: None  # type: ignore[method-assign]

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from judging import Judge, new_cache
+from judging import Judge
 from test_referee import HEAD, SOFTMAX
 
 import evaluation
 import verify
 from clients import WorkerError
 from inspection import Invalid
-
-
-@pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    j = Judge(new_cache(tmp_path_factory))
-    yield j
-    j.close()
 
 
 def whole(

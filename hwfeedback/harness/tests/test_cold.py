@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-from judging import Judge, new_cache
+from judging import Judge
 
 import building
 import cold
@@ -54,13 +52,6 @@ class ModelNew(torch.nn.Module):
         lib.f(x, self.scale, y, *x.shape)
         return y
 '''
-
-
-@pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    judge = Judge(new_cache(tmp_path_factory))
-    yield judge
-    judge.close()
 
 
 def outputs(judge: Judge, source: str, timeout: float = 60.0) -> list[torch.Tensor]:

@@ -9,11 +9,21 @@ from typing import Any
 import pytest
 from judging import Judge, new_cache
 from test_cuda import ABSENT, SEES
+from test_exploits import FOLDER, head_of, stopped
 
 pytestmark = pytest.mark.skipif(bool(ABSENT), reason=f"no GPU here: {ABSENT}")
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
 EAGER = ["eager"]
 SCATTERED = {"lstm"}
+
+
+def _for_gpus(path: pathlib.Path) -> bool:
+    """Whether an exploit is one for GPUs, or knows nothing of devices."""
+    head = head_of(path.read_text())
+    return path.parent.name == "cuda" or not {"native", "device"} & set(head)
+
+
+EXPLOITS = [p for p in sorted(FOLDER.rglob("*.py")) if _for_gpus(p)]
 
 TASK = """import torch
 import torch.nn as nn
@@ -106,6 +116,7 @@ def verdict(judge: Judge, task: str, candidate: str, level: str = "quick", **mor
 def test_an_honest_kernel(judge: Judge, task: str) -> None:
     v = verdict(judge, task, KERNEL)
     assert v["status"] == "correct", v["reason"]
+    assert not [e for e in v["evidence"] if "the sandbox refuses" in e]
     assert v["language"] == "cuda"
     assert v["candidate_ms"] > 0 and v["baselines"]["eager"] > 0
     assert v["speedup"]["low"] < v["speedup"]["value"] < v["speedup"]["high"]
@@ -116,8 +127,10 @@ def test_an_honest_kernel(judge: Judge, task: str) -> None:
 
 
 def test_a_kernel_is_certified(judge: Judge) -> None:
-    v = verdict(judge, SMALL, KERNEL, "certify", want_baselines=["eager", "compile"])
+    baselines = ["eager", "compile"]
+    v = verdict(judge, SMALL, KERNEL, "certify", want_baselines=baselines, cold=True)
     assert v["status"] == "certified", v["reason"]
+    assert not [e for e in v["evidence"] if "by itself" in e], "the exported file was not run"
     assert "_kernelwright_loader" in v["exported"]
     assert set(v["baselines"]) == {"eager", "compile"}
 
@@ -159,6 +172,11 @@ def test_what_is_wrong_is_named(judge: Judge, candidate: str, status: str, says:
     assert v["status"] in allowed and says in v["reason"], f"{v['status']}: {v['reason']}"
     again = verdict(judge, SMALL, KERNEL)
     assert again["status"] == "correct", f"after it: {again['reason']}"
+
+
+@pytest.mark.parametrize("name", [str(p.relative_to(FOLDER)) for p in EXPLOITS])
+def test_an_exploit_is_stopped(judge: Judge, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    stopped(judge, monkeypatch, (FOLDER / name).read_text())
 
 
 @pytest.mark.parametrize("name", [p.stem for p in sorted(EXAMPLES.glob("*.py"))])

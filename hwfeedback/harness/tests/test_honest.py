@@ -7,17 +7,14 @@ certificate against all baselines.
 
 from __future__ import annotations
 
-import os
 import pathlib
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from judging import new_cache
+from judging import fork_server, new_cache
 
 import building
-import forkserver
 import source
 from clients import CandidateClient, ReferenceClient
 from evaluation import BASELINES, Evaluation, evaluate
@@ -55,9 +52,7 @@ class Suite:
     """A fork server, and what was calibrated with it."""
 
     def __init__(self, cache: str) -> None:
-        folder = str(pathlib.Path(sys.executable).parent)
-        path = folder + ":" + os.environ.get("PATH", "/usr/bin:/bin")
-        self.server, self.process = forkserver.start(env={"PATH": path, "LANG": "C.UTF-8"})
+        self.server, self.process = fork_server()
         self.cache = cache
         self.calibrations: dict[tuple[str, bool], Any] = {}
 

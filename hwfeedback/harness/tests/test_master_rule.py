@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import os
 import pathlib
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from judging import new_cache
+from judging import fork_server, new_cache
 
-import forkserver
 import source
 from clients import Answer, ReferenceClient
 from evaluation import Evaluation, evaluate
@@ -91,9 +89,7 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    folder = str(pathlib.Path(sys.executable).parent)
-    env = {"PATH": folder + ":" + os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8"}
-    server, process = forkserver.start(env=env)
+    server, process = fork_server()
     try:
         yield Bench(server, new_cache(tmp_path_factory), {})
     finally:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterator
 
 import pytest
-from judging import Judge, new_cache
+from judging import Judge
 
 import evaluation
 import referee
@@ -98,13 +97,6 @@ AFFINE_INIT = """    def __init__(self, n):
         self.bias = nn.Parameter(torch.zeros(n))
 
 """
-
-
-@pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    j = Judge(new_cache(tmp_path_factory))
-    yield j
-    j.close()
 
 
 def eager(source: str) -> str:

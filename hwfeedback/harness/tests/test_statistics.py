@@ -72,13 +72,6 @@ def get_init_inputs():
 QUICKER = SPINNING.replace("class Model(", "class ModelNew(").replace("0.00110", "0.00100")
 
 
-@pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    j = Judge(str(tmp_path_factory.mktemp("cache")))
-    yield j
-    j.close()
-
-
 def same(task: str) -> str:
     """Returns the reference as its own candidate."""
     return task.replace("class Model(", "class ModelNew(")
@@ -129,8 +122,8 @@ def _burn() -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_identical_code_does_not_win(judge: Judge, name: str) -> None:
-    """Twenty-four in all: where one in a hundred wins, two of twelve happen once in 160 runs."""
-    found = wins(judge, TASKS[name], same(TASKS[name]), 12, "quick")
+    """Forty in all: where one in a hundred wins, two of twenty happen once in 60 runs."""
+    found = wins(judge, TASKS[name], same(TASKS[name]), 20, "quick")
     assert len(found) <= 1, found
 
 

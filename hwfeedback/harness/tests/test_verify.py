@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from judging import new_cache
 from test_referee import AFFINE_INIT, HEAD, SCALED, Judge, eager, model_new
 
 import evaluation
@@ -19,14 +18,6 @@ from evaluation import Evaluation, Fault, faults
 from forkserver import Exit
 from protocol import Closed
 from verify import Calibration, Verification
-
-
-@pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    j = Judge(new_cache(tmp_path_factory))
-    yield j
-    j.server.close()
-    j.process.wait(30)
 
 
 def task_of(forward: str, inputs: str, init: str = "", arguments: str = "x") -> str:

@@ -1,0 +1,16 @@
+"""What the tests of verdicts share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from judging import Judge, new_cache
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    """A referee on the CPU, with a cache of its own."""
+    j = Judge(new_cache(tmp_path_factory))
+    yield j
+    j.close()
