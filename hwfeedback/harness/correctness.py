@@ -128,7 +128,7 @@ def scale_of(t: torch.Tensor) -> Scale:
     """Returns maximum and root mean square of the finite elements."""
     if not t.numel():
         return Scale()
-    s = _over_chunks([t], lambda chunk, _: chunk[0])
+    s = _over_chunks([t], lambda chunk, _: chunk[0].double())
     if math.isfinite(s.max):
         return s
     finite = sum(int(torch.isfinite(c).sum()) for c in _chunks(t))
@@ -136,7 +136,7 @@ def scale_of(t: torch.Tensor) -> Scale:
         return Scale()
     return _over_chunks(
         [t],
-        lambda chunk, _: torch.where(torch.isfinite(chunk[0]), chunk[0], 0.0),
+        lambda chunk, _: torch.where(torch.isfinite(chunk[0]), chunk[0].double(), 0.0),
         t.numel() - finite,
     )
 
@@ -371,6 +371,20 @@ def whole(t: torch.Tensor, limit: float) -> bool:
 def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors hold the same numbers, whatever their types."""
     return all(torch.equal(x.double(), y.double()) for x, y in _chunks(a, b))
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two runs agree up to the rounding of another order of summation."""
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    scale = scale_of(a).rms
+    for x, y in _chunks(a, b):
+        x, y = x.double(), y.double()
+        agree = (x == y) | (torch.isnan(x) & torch.isnan(y))
+        agree |= torch.isfinite(x) & ((x - y).abs() <= 1e-5 * (x.abs() + scale))
+        if not bool(agree.all()):
+            return False
+    return True
 
 
 def near(got: torch.Tensor, eager: torch.Tensor, limit: float) -> bool:

@@ -314,6 +314,7 @@ def test_huge_outputs_are_compared_without_others_beside_them() -> None:
     assert bytes_of(lambda: compare(off, e, 0, known, 1e-6)) == 0
     assert bytes_of(lambda: compare(off, e, 0, known, 1e-6, mask=True)) <= 5
     assert bytes_of(lambda: correctness.near(off, x, 1e-3)) == 0
+    assert bytes_of(lambda: correctness.close(x, x)) == 0
     assert bytes_of(lambda: correctness.kernelbench_passes([off], [x])) == 0
     o = compare(off, e, 0, known, 1e-6, mask=True)
     assert f"1 of {n} elements are off" in o.reason and f"element [{n - 2}] is" in o.reason
@@ -345,3 +346,22 @@ def test_a_quick_yes_needs_every_element() -> None:
         got[n - 1] = value
         assert not correctness.near(got, eager, 1e-6)
     assert not correctness.near(torch.tensor([1, 2]), torch.tensor([1, 3]), 10.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_runs_are_close_or_not_chunk_by_chunk(dtype: torch.dtype) -> None:
+    g = torch.Generator().manual_seed(3)
+    a = torch.randn(3 * correctness.CHUNK + 7, generator=g).mul(300).to(dtype)
+    a[5], a[9] = math.nan, math.inf
+    assert correctness.close(a, a.clone())
+    near = a.double() * (1 + 4e-6)
+    assert correctness.close(a.double(), near)
+    for at in (0, correctness.CHUNK, a.numel() - 1):
+        other = a.clone()
+        other[at] += 1
+        assert not correctness.close(a, other)
+    other = a.clone()
+    other[9] = 0
+    assert not correctness.close(a, other)
+    counts = torch.arange(9)
+    assert correctness.close(counts, counts.clone()) and not correctness.close(counts, counts + 1)
