@@ -14,10 +14,10 @@ var (
 	sandboxes  = []string{"strict", "weak"}
 	judgeModes = []string{"both", "correction", "optimisation", "none"}
 	languages  = []string{"cpp"}
-	devices    = []string{"cpu", "cuda"} // and cuda:1 for the second GPU
+	devices    = []string{"cpu", "cuda", "auto"} // and cuda:1 for the second GPU
 	coders     = []string{"builtin"}
 	judges     = []string{"rules"}
-	baselines  = []string{"eager", "compile", "max-autotune"}
+	baselines  = []string{"eager", "compile", "max-autotune", "max-autotune-no-cudagraphs", "cudagraphs"}
 	precisions = []string{"float32"}
 	levels     = []string{"debug", "info", "warn", "error"}
 	formats    = []string{"text", "json"}

@@ -77,7 +77,7 @@ func Diagnose(ctx context.Context, o Options, cache Cache, leases Leaser) (Docto
 		}
 		if err == nil && ready {
 			var e *Evaluator
-			if e, err = Open(ctx, o, cache, leases); err == nil {
+			if e, err = Open(ctx, normal, cache, leases); err == nil {
 				var report DoctorReport
 				report, err = e.Doctor(ctx)
 				if err = errors.Join(err, e.Close()); err == nil {

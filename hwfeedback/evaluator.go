@@ -69,14 +69,18 @@ var Precisions = []string{"float32"}
 var Baselines = []string{"eager", "compile", "max-autotune"}
 
 // GPUBaselines are those of a GPU: max-autotune replays CUDA graphs, into which
-// it copies its inputs, and is the slower form on large tasks.
-var GPUBaselines = append(slices.Clone(Baselines), "max-autotune-no-cudagraphs")
+// it copies its inputs, and is the slower form on large tasks. cudagraphs is
+// eager as such a graph, without what launching costs.
+var GPUBaselines = append(slices.Clone(Baselines), "max-autotune-no-cudagraphs", "cudagraphs")
+
+// autoDevice is the first GPU, or the CPU where there is none.
+const autoDevice = "auto"
 
 // Options say how to open an Evaluator. Only DataDir is required.
 type Options struct {
 	DataDir string
 	Python  string // an interpreter with PyTorch; empty: one is made under DataDir
-	Device  string // "cpu", which empty means too, "cuda" or "cuda:1"
+	Device  string // "cpu", which empty means too, "cuda", "cuda:1", or "auto"
 	Sandbox string // "strict", which empty means too, or "weak"
 	Threads int    // to measure with; 0: one per physical core that may be used
 	// Remeasure has the ceilings measured even where they are known, and put in
@@ -103,6 +107,16 @@ type Options struct {
 }
 
 func (o Options) normalised() (Options, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Device == autoDevice {
+		o.Device = string(kernelwright.CUDADevice)
+		if _, err := findGPU(0); err != nil {
+			o.Device = string(kernelwright.CPUDevice)
+			o.Log.Info("no GPU can be used, so candidates run on the CPU", "reason", err)
+		}
+	}
 	kind, _, err := selectDevice(o.Device)
 	if err != nil {
 		return o, err
@@ -145,9 +159,6 @@ func (o Options) normalised() (Options, error) {
 	o.DataDir = abs
 	if o.Threads < 0 {
 		return o, &SetupError{Reason: fmt.Sprintf("threads cannot be %d", o.Threads), Hint: "0 is one per physical core"}
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Progress == nil {
 		o.Progress = func(string, string) {}

@@ -415,5 +415,5 @@ func selectDevice(name string) (kind kernelwright.DeviceKind, number int, err er
 		}
 		return kernelwright.CUDADevice, int(n), nil
 	}
-	return "", 0, &SetupError{Reason: fmt.Sprintf("there is no device %q", name), Hint: "devices are cpu and cuda, or cuda:1 for the second GPU"}
+	return "", 0, &SetupError{Reason: fmt.Sprintf("there is no device %q", name), Hint: "devices are cpu and cuda, or cuda:1 for the second GPU, or auto for a GPU where there is one"}
 }

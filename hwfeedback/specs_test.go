@@ -1,7 +1,9 @@
 package hwfeedback
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"os"
 	"reflect"
 	"strings"
@@ -244,4 +246,22 @@ func FuzzParseSize(f *testing.F) {
 			t.Fatalf("%q is %d", s, n)
 		}
 	})
+}
+
+func TestAutoIsAGPUWhereThereIsOne(t *testing.T) {
+	want := "cuda"
+	if _, err := gpu.List(); err != nil {
+		want = "cpu"
+	}
+	var said bytes.Buffer
+	o, err := Options{DataDir: "x", Device: "auto", Log: slog.New(slog.NewTextHandler(&said, nil))}.normalised()
+	if err != nil || o.Device != want {
+		t.Errorf("auto is %q, want %q: %v", o.Device, want, err)
+	}
+	if told := strings.Contains(said.String(), "candidates run on the CPU"); told != (want == "cpu") {
+		t.Errorf("it says %q", said.String())
+	}
+	if want == "cpu" && len(o.Baselines) != len(Baselines) {
+		t.Errorf("the CPU has baselines %v", o.Baselines)
+	}
 }

@@ -38,6 +38,7 @@ COMPILED = {
     "compile": {},
     "max-autotune": {"mode": "max-autotune"},
     "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
+    "cudagraphs": {"backend": "cudagraphs"},  # eager's kernels, replayed
 }
 
 
