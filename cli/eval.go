@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -14,67 +16,144 @@ import (
 )
 
 type evalCmd struct {
-	Reference string `arg:"" help:"The reference file." type:"path" predictor:"file"`
-	Candidate string `arg:"" help:"The file that defines ModelNew." type:"path" predictor:"file"`
-	Level     string `help:"How strict: quick or certify." enum:"quick,certify" default:"quick"`
-	Again     bool   `help:"Measure it and its baselines anew, whatever is remembered of them."`
-	Export    string `help:"Write the standalone file that was certified." placeholder:"FILE" type:"path" predictor:"file"`
+	Reference  string   `arg:"" help:"The reference file." type:"path" predictor:"file"`
+	Candidates []string `arg:"" optional:"" name:"candidate" help:"The file that defines ModelNew. Several are a batch." type:"path" predictor:"file"`
+	Batch      string   `help:"Judge every *.py file of this folder." placeholder:"FOLDER" type:"path" predictor:"dir"`
+	Level      string   `help:"How strict: quick or certify." enum:"quick,certify" default:"quick"`
+	Again      bool     `help:"Measure it and its baselines anew, whatever is remembered of them."`
+	Export     string   `help:"Write the standalone file that was certified." placeholder:"FILE" type:"path" predictor:"file"`
 	deviceFlags
 }
 
 // Help is shown below the flags.
 func (evalCmd) Help() string {
-	return "Exit code 0 says that a verdict was reached, whatever it is: a bad reference is the verdict invalid. The history does not get it: that records what `run` and the daemon do. A verdict that was reached before, on the same code, is remembered for thirty days; --again measures anew. With --json one object is printed: status, reason, candidate_ms, baselines, speedup, headroom, and everything they rest on."
+	return "Exit code 0 says that a verdict was reached, whatever it is: a bad reference is the verdict invalid. The history does not get it: that records what `run` and the daemon do. A verdict that was reached before, on the same code, is remembered for thirty days; --again measures anew. With --json one object is printed: status, reason, candidate_ms, baselines, speedup, headroom, and everything they rest on. A batch prints a line for each candidate as soon as it is judged, with --json one object a line, with the candidate's path in file; the next ones are built meanwhile."
 }
 
-// Run reaches one verdict.
+// Run reaches a verdict, or one for each of a batch.
 func (c evalCmd) Run(a *app) (err error) {
-	if c.Export != "" && c.Level != string(kernelwright.Certify) {
-		return usage("--export needs --level certify", "only what was certified is exported")
+	paths, err := c.candidates()
+	if err != nil {
+		return err
 	}
-	for _, path := range []string{c.Reference, c.Candidate} {
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return usage("there is no file "+path, "give a reference and a candidate")
-		}
+	batch := len(paths) > 1 || c.Batch != ""
+	if c.Export != "" && (c.Level != string(kernelwright.Certify) || batch) {
+		return usage("--export needs --level certify and one candidate", "only what was certified is exported")
 	}
 	r, err := a.open(false)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	v, err := c.verdict(a, r)
-	if err != nil {
-		return interruption(a.ctx, err)
+	width := 0
+	for _, p := range paths {
+		width = max(width, len(report.Line(filepath.Base(p))))
 	}
-	if c.Export != "" && v.Exported != "" {
-		if err := os.WriteFile(c.Export, []byte(v.Exported), 0o644); err != nil {
-			return &Error{Code: ExitFailure, Text: "the exported file", Err: err, Hint: "name a file that can be written with --export"}
+	err = c.verdicts(a, r, paths, func(path string, v kernelwright.Verdict) error {
+		if c.Export != "" && v.Exported != "" {
+			if err := os.WriteFile(c.Export, []byte(v.Exported), 0o644); err != nil {
+				return &Error{Code: ExitFailure, Text: "the exported file", Err: err, Hint: "name a file that can be written with --export"}
+			}
 		}
-	}
-	if a.json {
 		v.Exported = "" // its hash stays; --export writes it
-		return a.printJSON(v)
-	}
-	return printVerdict(a, v)
+		switch {
+		case batch && a.json:
+			return a.printLine(judged{path, v})
+		case batch:
+			return a.printf("%-*s  %s\n", width, report.Line(filepath.Base(path)), inOneLine(v))
+		case a.json:
+			return a.printJSON(v)
+		}
+		return printVerdict(a, v)
+	})
+	return interruption(a.ctx, err)
 }
 
-func (c evalCmd) verdict(a *app, r *room) (v kernelwright.Verdict, err error) {
+// judged is a line of a batch.
+type judged struct {
+	File string `json:"file"`
+	kernelwright.Verdict
+}
+
+// candidates returns the files to judge.
+func (c evalCmd) candidates() ([]string, error) {
+	paths := c.Candidates
+	if c.Batch != "" {
+		found, err := os.ReadDir(c.Batch)
+		if err != nil {
+			return nil, usage("the folder of the batch cannot be read: "+err.Error(), "--batch names a folder of candidates")
+		}
+		for _, f := range found {
+			if path := filepath.Join(c.Batch, f.Name()); !f.IsDir() && filepath.Ext(path) == ".py" {
+				paths = append(paths, path)
+			}
+		}
+		if len(paths) == 0 {
+			return nil, usage("there is no *.py file in "+c.Batch, "--batch names a folder of candidates")
+		}
+	}
+	if len(paths) == 0 {
+		return nil, usage("no candidate was given", "give a reference and a candidate, or --batch FOLDER")
+	}
+	for _, path := range append([]string{c.Reference}, paths...) {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return nil, usage("there is no file "+path, "give a reference and a candidate")
+		}
+	}
+	return paths, nil
+}
+
+// verdicts gives the verdict on each candidate to each, in their order.
+func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, kernelwright.Verdict) error) (err error) {
+	level := kernelwright.Level(c.Level)
+	all := func(v kernelwright.Verdict) error {
+		for _, p := range paths {
+			if err := each(p, v); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	reference, err := task.Read(c.Reference)
-	if v, ok := invalidVerdict(err, kernelwright.Level(c.Level)); ok {
-		return v, nil
+	if v, ok := invalidVerdict(err, level); ok {
+		return all(v)
 	}
 	if err != nil {
-		return v, err
+		return err
 	}
-	candidate, err := task.Read(c.Candidate)
-	var unreadable *kernelwright.InvalidTaskError
-	if errors.As(err, &unreadable) {
-		// The reasons are the same for any Python file, but here it is the
-		// candidate that is at fault.
-		return blankVerdict(kernelwright.Rejected, unreadable.Reason, unreadable.Hint, kernelwright.Level(c.Level)), nil
+	rejected := map[int]kernelwright.Verdict{} // what cannot be read
+	var cands []kernelwright.Candidate
+	var at []int // in paths, of each candidate
+	looksLike := ""
+	for i, path := range paths {
+		candidate, err := task.Read(path)
+		var unreadable *kernelwright.InvalidTaskError
+		switch {
+		case errors.As(err, &unreadable):
+			// The reasons are the same for any Python file, but here it is the
+			// candidate that is at fault.
+			rejected[i] = blankVerdict(kernelwright.Rejected, unreadable.Reason, unreadable.Hint, level)
+			continue
+		case err != nil:
+			return err
+		case strings.Contains(reference.Source, "class ModelNew") && !strings.Contains(candidate.Source, "class ModelNew"):
+			looksLike = "the reference comes first, the candidate second: these look as if they had changed places"
+		}
+		cands, at = append(cands, kernelwright.Candidate{Source: candidate.Source, Origin: "file"}), append(at, i)
 	}
-	if err != nil {
-		return v, err
+	next := 0 // of paths
+	until := func(end int) error {
+		for ; next < end; next++ {
+			if v, ok := rejected[next]; ok {
+				if err := each(paths[next], v); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	if len(cands) == 0 {
+		return until(len(paths))
 	}
 	show := newProgress(a.stderr)
 	defer show.done()
@@ -82,29 +161,51 @@ func (c evalCmd) verdict(a *app, r *room) (v kernelwright.Verdict, err error) {
 	o.KeepWarm, o.Again = r.config.Evaluation.KeepWarm.Std(), c.Again
 	e, err := r.evaluator(a.ctx, o)
 	if err != nil {
-		return v, err
+		return err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	show.begin(reference.Name)
 	limited := bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()}
 	t, err := limited.Inspect(a.ctx, reference.Name, reference.Source)
-	if v, ok := invalidVerdict(err, kernelwright.Level(c.Level)); ok {
-		if strings.Contains(reference.Source, "class ModelNew") && !strings.Contains(candidate.Source, "class ModelNew") {
-			v.Hint = "the reference comes first, the candidate second: these look as if they had changed places"
-		}
-		return v, nil
+	if v, ok := invalidVerdict(err, level); ok {
+		v.Hint = cmp.Or(looksLike, v.Hint)
+		return all(v)
 	}
 	if err != nil {
-		return v, err
+		return err
 	}
-	v, err = limited.Evaluate(a.ctx, t, kernelwright.Candidate{Source: candidate.Source, Origin: "file"}, kernelwright.Level(c.Level))
-	if v, ok := invalidVerdict(err, kernelwright.Level(c.Level)); ok {
-		return v, nil
+	err = limited.batch(a.ctx, e, t, cands, level, func(i int, v kernelwright.Verdict) error {
+		if err := until(at[i]); err != nil {
+			return err
+		}
+		if v.Baselines == nil {
+			v.Baselines = map[string]float64{}
+		}
+		show.done()
+		return each(paths[at[i]], v)
+	})
+	if v, ok := invalidVerdict(err, level); ok && len(paths) == 1 {
+		return each(paths[0], v)
 	}
-	if v.Baselines == nil {
-		v.Baselines = map[string]float64{}
+	if err != nil {
+		return err
 	}
-	return v, err
+	return until(len(paths))
+}
+
+// inOneLine says a verdict of a batch.
+func inOneLine(v kernelwright.Verdict) string {
+	if !v.Status.OK() || v.CandidateMS <= 0 {
+		return words(v.Status) + ": " + lower(report.Line(v.Reason))
+	}
+	said := fmt.Sprintf("%-9s  %8s", words(v.Status), report.Milliseconds(v.CandidateMS))
+	if v.Speedup != nil {
+		said += fmt.Sprintf("  %s against %s", report.Speedup(v.Speedup), report.Line(v.Speedup.Against))
+	}
+	if v.Cached {
+		said += "  (remembered)"
+	}
+	return said
 }
 
 // invalidVerdict is the verdict on a reference that is no task.

@@ -192,6 +192,23 @@ func (b bounded) Evaluate(ctx context.Context, t kernelwright.Task, c kernelwrig
 	return v, overdue(ctx, "the verdict", b.evaluate, err)
 }
 
+// batch gives each verdict of a batch as long as Evaluate does.
+func (b bounded) batch(ctx context.Context, e *hwfeedback.Evaluator, t kernelwright.Task, cs []kernelwright.Candidate, l kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := &kernelwright.InfrastructureError{Op: "the verdict", Err: fmt.Errorf("not there after %v", b.evaluate)}
+	timer := time.AfterFunc(b.evaluate, func() { cancel(late) })
+	defer timer.Stop()
+	err := e.EvaluateBatch(ctx, t, cs, l, func(i int, v kernelwright.Verdict) error {
+		timer.Reset(b.evaluate)
+		return yield(i, v)
+	})
+	if err != nil && context.Cause(ctx) == error(late) {
+		return late
+	}
+	return err
+}
+
 func overdue(ctx context.Context, what string, limit time.Duration, err error) error {
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &kernelwright.InfrastructureError{Op: what, Err: fmt.Errorf("not there after %v", limit)}

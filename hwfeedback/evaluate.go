@@ -29,10 +29,39 @@ var (
 // candidate does is a verdict. A verdict reached before under the same
 // conditions is returned with Cached set, unless Options.Again is.
 func (e *Evaluator) Evaluate(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error) {
+	return e.evaluate(ctx, task, cand, nil, level)
+}
+
+// EvaluateBatch judges candidates of one task, each as Evaluate does, and gives
+// each to yield with its index as soon as it is judged. What comes next is built
+// meanwhile, as far as that disturbs no measurement. It ends at the first error,
+// which says nothing about any candidate, its own or yield's.
+func (e *Evaluator) EvaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
+	for i, cand := range cands {
+		v, err := e.evaluate(ctx, task, cand, cands[i+1:], level)
+		if err != nil {
+			return err
+		}
+		if err := yield(i, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// upcomingBytes bounds what a request says of the candidates that come next,
+// and maxUpcoming how many it names.
+const (
+	maxUpcoming   = 8
+	upcomingBytes = 4 << 20
+)
+
+// evaluate is Evaluate, with the candidates that come after it.
+func (e *Evaluator) evaluate(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, next []kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error) {
 	if level != kernelwright.Quick && level != kernelwright.Certify {
 		return kernelwright.Verdict{}, infrastructure("evaluate", fmt.Errorf("there is no level %q", level))
 	}
-	v, err := e.attempt(ctx, task, cand, level)
+	v, err := e.attempt(ctx, task, cand, next, level)
 	if err == nil || !inducible(ctx, err) {
 		return v, err
 	}
@@ -42,7 +71,7 @@ func (e *Evaluator) Evaluate(ctx context.Context, task kernelwright.Task, cand k
 	if err := e.super.renew(ctx); err != nil {
 		return kernelwright.Verdict{}, err
 	}
-	v, again := e.attempt(ctx, task, cand, level)
+	v, again := e.attempt(ctx, task, cand, nil, level)
 	if again == nil || !inducible(ctx, again) {
 		return v, again
 	}
@@ -101,7 +130,7 @@ func (e *Evaluator) canary(ctx context.Context, task *kernelwright.Task) error {
 	if e.gpu != nil {
 		cand = kernelwright.Candidate{Source: canaryCUDA, Language: kernelwright.CUDA}
 	}
-	v, err := e.judge(ctx, known, cand, kernelwright.Quick, []string{"eager"})
+	v, err := e.judge(ctx, known, cand, nil, kernelwright.Quick, []string{"eager"})
 	if err != nil {
 		return err
 	}
@@ -112,7 +141,7 @@ func (e *Evaluator) canary(ctx context.Context, task *kernelwright.Task) error {
 }
 
 // attempt is one evaluation, from the cache or on the hardware.
-func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error) {
+func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, next []kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error) {
 	p, err := e.parse(ctx, cand.Source, "candidate")
 	if err != nil {
 		return kernelwright.Verdict{}, requestError(err)
@@ -128,7 +157,7 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 		return v, nil
 	}
 	cand.Language = cmp.Or(cand.Language, p.Language)
-	if v, err = e.judge(ctx, task, cand, level, e.options.Baselines); err != nil {
+	if v, err = e.judge(ctx, task, cand, next, level, e.options.Baselines); err != nil {
 		return kernelwright.Verdict{}, err
 	}
 	v.Candidate = hash
@@ -173,7 +202,7 @@ type evaluateReply struct {
 
 // judge builds and evaluates. Nothing is asked of the verdict cache. Building
 // needs the device too: on a CPU a compiler would disturb what is being timed.
-func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level, baselines []string) (kernelwright.Verdict, error) {
+func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, next []kernelwright.Candidate, level kernelwright.Level, baselines []string) (kernelwright.Verdict, error) {
 	lease, err := e.leases.Acquire(ctx, e.device.String())
 	if err != nil {
 		return kernelwright.Verdict{}, err
@@ -203,7 +232,7 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 	}
 	result, err := e.super.learn(ctx, "evaluate", evaluateBody{
 		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.Operations, task.Operators, flags(task.Flags)},
-		Candidate: candidateBody{cand.Source, cand.Language}, workplace: e.workplace(),
+		Candidate: candidateBody{cand.Source, cand.Language}, Upcoming: upcoming(next), workplace: e.workplace(),
 		Level: level, Precision: e.options.Precision, Ceilings: e.device.Ceilings, Specs: e.device.Specs,
 		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines,
 	}, deadline, keep, lease.File())
@@ -219,6 +248,18 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 	}
 	keep(reply.Learned)
 	return e.complete(*reply.Verdict, task, cand, level), nil
+}
+
+// upcoming returns as much of what comes next as a request may say.
+func upcoming(next []kernelwright.Candidate) (bodies []candidateBody) {
+	room := upcomingBytes
+	for _, c := range next[:min(len(next), maxUpcoming)] {
+		if room -= len(c.Source); room < 0 {
+			break
+		}
+		bodies = append(bodies, candidateBody{c.Source, c.Language})
+	}
+	return bodies
 }
 
 // complete adds to a verdict what only this side knows.

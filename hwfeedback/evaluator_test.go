@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -88,6 +89,36 @@ func (b bench) evaluate(source string, level kernelwright.Level) kernelwright.Ve
 		b.t.Fatal(err)
 	}
 	return v
+}
+
+func TestABatchIsJudgedInOrder(t *testing.T) {
+	b := newBench(t)
+	var cands []kernelwright.Candidate
+	for _, s := range []string{"good", "good", "good # x"} {
+		cands = append(cands, kernelwright.Candidate{Source: s})
+	}
+	var got []int
+	err := b.EvaluateBatch(t.Context(), aTask, cands, kernelwright.Quick, func(i int, v kernelwright.Verdict) error {
+		got = append(got, i)
+		if v.Status != kernelwright.Correct || v.Cached != (i == 1) {
+			t.Errorf("candidate %d: %s, cached: %v", i, v.Status, v.Cached)
+		}
+		return nil
+	})
+	if err != nil || !slices.Equal(got, []int{0, 1, 2}) {
+		t.Errorf("judged %v: %v", got, err)
+	}
+	enough := errors.New("enough")
+	if err := b.EvaluateBatch(t.Context(), aTask, cands, kernelwright.Quick, func(int, kernelwright.Verdict) error { return enough }); !errors.Is(err, enough) {
+		t.Errorf("it went on: %v", err)
+	}
+	large := kernelwright.Candidate{Source: strings.Repeat("x", upcomingBytes)}
+	if n := len(upcoming([]kernelwright.Candidate{large, large})); n != 1 {
+		t.Errorf("%d large ones are sent ahead", n)
+	}
+	if n := len(upcoming(make([]kernelwright.Candidate, 100))); n != maxUpcoming {
+		t.Errorf("%d of a hundred are sent ahead", n)
+	}
 }
 
 func TestOpenMeasuresCeilingsOnce(t *testing.T) {

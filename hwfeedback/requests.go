@@ -54,6 +54,8 @@ type candidateBody struct {
 type evaluateBody struct {
 	Task      taskBody      `json:"task"`
 	Candidate candidateBody `json:"candidate"`
+	// What is judged next: built while this one is verified.
+	Upcoming []candidateBody `json:"upcoming,omitempty"`
 	workplace
 	Level         kernelwright.Level    `json:"level"`
 	Precision     string                `json:"precision"`

@@ -17,7 +17,7 @@ import time
 import trace
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -60,6 +60,7 @@ MOSTLY = 0.5  # of a forward's time
 DRAWS, DRAWS_BYTES = 64, 1 << 30  # at once, at most
 BASELINES = ("eager", "compile", "max-autotune")
 CALIBRATING = ("compile",)
+SPARE_CORES = 4  # where there are more a compiler does not disturb what a GPU is asked for
 
 Progress = Callable[[str, str], None]
 Learn = Callable[[dict[str, Any]], None]
@@ -248,6 +249,7 @@ class Evaluation:
         self._inductor: str | None = None
         self._beside: ThreadPoolExecutor
         self._ahead: dict[bool, Future[Any]] = {}  # empty processes, by whether they poison
+        self._upcoming: list[Future[Any]] = []  # builds of the candidates that come after this one
         self._dying: list[CandidateClient] = []  # those that were verified
         self._met: list[CandidateClient] = []  # all of them
         # Of a timed call that was wrong: what holds for it, and its input.
@@ -354,18 +356,40 @@ class Evaluation:
         with ThreadPoolExecutor() as beside:
             self._beside = beside
             self._ahead[True] = beside.submit(self._empty, True)
-            return self._run(beside.submit(self._build))
+            try:
+                return self._run(beside.submit(self._build))
+            finally:
+                wait(self._upcoming)  # who is judged next must not be disturbed by them
 
-    def _build(self) -> dict[str, Any]:
+    def _build(
+        self, candidate: dict[str, Any] | None = None, progress: Callable[[str], None] | None = None
+    ) -> dict[str, Any]:
+        """Builds a candidate, this one if none is given."""
         return building.build(
             self.server,
-            self.request["candidate"],
+            candidate or self.request["candidate"],
             self.request["cache_dir"],
             self.request.get("device") or "cpu",
             self.sandbox,
-            lambda note: self.progress("build", note),
+            progress or (lambda note: self.progress("build", note)),
             self._arch(),
         )
+
+    def _build_upcoming(self) -> None:
+        """Begins to build what is judged after this, into the cache, as far as there are cores."""
+        cores = len(os.sched_getaffinity(0))
+        several = ThreadPoolExecutor(max(1, cores // 2))
+        for c in (self.request.get("upcoming") or [])[:cores]:
+            self._upcoming.append(several.submit(self._build, c, lambda _: None))
+        several.shutdown(wait=False)
+
+    def _quiet(self) -> None:
+        """Waits until nobody builds: on a CPU that would disturb what is timed; beside a GPU it
+        takes cores that nobody else needs, where there are some.
+        """
+        if self.device.kind == "cpu" or len(os.sched_getaffinity(0)) < SPARE_CORES:
+            with self.costs.part("upcoming"):
+                wait(self._upcoming)
 
     def _arch(self) -> str:
         """Returns what CUDA is compiled for, "" on the CPU."""
@@ -408,6 +432,7 @@ class Evaluation:
                 raise _reference_failed(e) from e
             if known is not None:
                 self._built(build, v)
+            self._build_upcoming()
             self._verify(reference, v)
             self._time(reference, v, learned)
             v["status"] = "certified" if self.level == "certify" else "correct"
@@ -675,6 +700,7 @@ class Evaluation:
         if self.request.get("time", True) is False:
             return
         assert self.verification is not None
+        self._quiet()
         self.progress("time", self.level)
         reference.set_state(self.state)
         first = self.verification.draws[0]

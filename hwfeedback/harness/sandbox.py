@@ -820,12 +820,13 @@ class Refused:
         ident, _pid, _flags, number = struct.unpack_from("=QIIi", notice)
         name = self._names.get(number, str(number))
         self.counts[name] = self.counts.get(name, 0) + 1
-        if name in _NAMED:
-            answer = struct.pack("=QqiI", ident, 0, 0, _GO_ON)
-        else:
-            answer = struct.pack("=QqiI", ident, 0, -errno.EPERM, 0)
-        with contextlib.suppress(OSError):
-            fcntl.ioctl(self.fd, _NOTIF_SEND, answer)
+        go_on = struct.pack("=QqiI", ident, 0, 0, _GO_ON)
+        no = struct.pack("=QqiI", ident, 0, -errno.EPERM, 0)
+        # Linux before 5.5 lets nothing go on.
+        for answer in [go_on, no] if name in _NAMED else [no]:
+            with contextlib.suppress(OSError):  # or the caller is gone
+                fcntl.ioctl(self.fd, _NOTIF_SEND, answer)
+                break
         return sum(self.counts.values()) < MOST_REFUSED
 
     def close(self) -> None:

@@ -279,6 +279,20 @@ def test_native_code_is_built_traced_and_certified_as_exported(judge: Judge) -> 
     assert "_kernelwright_loader" in v["exported"] and len(v["exported_sha256"]) == 64
 
 
+def test_what_comes_next_is_built_before_this_one_is_timed(judge: Judge) -> None:
+    following = NATIVE.replace("i < rows; i++", "i < rows; ++i", 1)
+    broken = NATIVE.replace("i < rows; i++", "i < rows; i++ +", 1)
+    upcoming = [{"source": s, "language": "cpp"} for s in (following, broken)]
+    v = judge.verdict(
+        SCALED, NATIVE, built=True, time=True, want_baselines=["eager"], upcoming=upcoming
+    )
+    assert v["status"] == "correct", v["reason"]
+    assert "upcoming" in v["cost_s"]  # what timing waited for them
+    assert judge.verdict(SCALED, following, built=True)["build"]["cached"]
+    v = judge.verdict(SCALED, broken, built=True)
+    assert v["status"] == "build_failed" and v["build"]["cached"]
+
+
 def test_work_that_custom_code_does_not_do_is_rejected(judge: Judge) -> None:
     idle = NATIVE.replace(
         "lib.affine(x, self.weight, self.bias, y, x.shape[0], x.shape[1])\n        return y",
