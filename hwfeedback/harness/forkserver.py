@@ -198,7 +198,7 @@ class Server:
                     left = time.monotonic()
                 elif not events and (time.monotonic() - left > self.idle or not self._found()):
                     return
-                for fd, what in events:
+                for fd, _ in events:
                     if fd == self.wake_r.fileno():
                         with contextlib.suppress(BlockingIOError):
                             self.wake_r.recv(4096)
@@ -206,7 +206,7 @@ class Server:
                     elif fd in self.readers:
                         self._read(self.readers[fd], fd)
                     elif fd in self.listeners:
-                        self._hear(self.listeners[fd], what)
+                        self._hear(self.listeners[fd])
                     elif self.listens and fd == self.control.fileno():
                         self._accept()
                     elif fd in self.connections:
@@ -410,11 +410,8 @@ class Server:
             self.poll.register(listener, select.POLLIN)
         return data
 
-    def _hear(self, child: Child, what: int) -> None:
-        refused = child.refused
-        if refused is None:
-            return
-        if not what & select.POLLIN or not refused.hear():
+    def _hear(self, child: Child) -> None:
+        if child.refused is not None and not child.refused.hear():
             self._deaf(child)
 
     def _deaf(self, child: Child) -> None:

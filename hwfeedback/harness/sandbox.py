@@ -15,6 +15,7 @@ import fcntl
 import os
 import platform
 import resource
+import select
 import struct
 import sys
 from collections.abc import Iterable, Sequence
@@ -811,7 +812,14 @@ class Refused:
             self._names |= {number: name for name, number in (_DENIED_X86 | _FORK_X86).items()}
 
     def hear(self) -> bool:
-        """Takes one call. Returns whether there may be more."""
+        """Takes one call, if one waits. Returns whether there may be more."""
+        waits = select.poll()
+        waits.register(self.fd, select.POLLIN)
+        found = waits.poll(0)
+        if not found:
+            return True  # taking one would wait for it, and the server with it
+        if not found[0][1] & select.POLLIN:
+            return False
         notice = bytearray(80)
         try:
             fcntl.ioctl(self.fd, _NOTIF_RECV, notice)

@@ -8,6 +8,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -621,6 +622,35 @@ def test_what_is_refused_is_named(server, gpu):
             w.log()
             assert w.refused.get(name) == 1, name
         assert set(w.refused) == set(REFUSED)
+
+
+def test_listening_for_nothing_does_not_wait(server):
+    """Who is told of a call that is gone again, or was another's, must not wait for the next."""
+    read, write = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            sandbox._prctl(sandbox._PR_SET_NO_NEW_PRIVS, 1)
+            listener = sandbox._seccomp(sandbox.PROFILES["candidate"], False)
+            socket.send_fds(write, [b"x"], [listener] if listener >= 0 else [])
+            time.sleep(60)
+        finally:
+            os._exit(0)
+    _, fds, _, _ = socket.recv_fds(read, 1, 1)
+    try:
+        if not fds:
+            pytest.skip("nobody may listen here")
+        refused = sandbox.Refused(fds[0])
+        assert refused.hear() and not refused.counts
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert not refused.hear(), "its process is gone"
+        refused.close()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        read.close()
+        write.close()
 
 
 def test_who_is_refused_without_end_is_not_heard_for_ever(server):
