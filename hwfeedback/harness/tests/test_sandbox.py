@@ -643,12 +643,14 @@ def test_listening_for_nothing_does_not_wait(server):
         refused = sandbox.Refused(fds[0])
         assert refused.hear() and not refused.counts
         os.kill(pid, signal.SIGKILL)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        os.waitpid(pid, 0)
+        pid = 0
         assert not refused.hear(), "its process is gone"
         refused.close()
     finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         read.close()
         write.close()
 
