@@ -203,7 +203,7 @@ func (b bounded) batch(ctx context.Context, e *hwfeedback.Evaluator, t kernelwri
 		timer.Reset(b.evaluate)
 		return yield(i, v)
 	})
-	if err != nil && context.Cause(ctx) == error(late) {
+	if err != nil && errors.Is(context.Cause(ctx), late) {
 		return late
 	}
 	return err
