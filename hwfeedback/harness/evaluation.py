@@ -60,7 +60,7 @@ MOSTLY = 0.5  # of a forward's time
 DRAWS, DRAWS_BYTES = 64, 1 << 30  # at once, at most
 BASELINES = ("eager", "compile", "max-autotune")
 CALIBRATING = ("compile",)
-SPARE_CORES = 4  # where there are more a compiler does not disturb what a GPU is asked for
+SPARE_CORES = 4  # with so many a compiler does not disturb what a GPU is asked for
 
 Progress = Callable[[str, str], None]
 Learn = Callable[[dict[str, Any]], None]
@@ -378,8 +378,11 @@ class Evaluation:
     def _build_upcoming(self) -> None:
         """Begins to build what is judged after this, into the cache, as far as there are cores."""
         cores = len(os.sched_getaffinity(0))
+        upcoming = (self.request.get("upcoming") or [])[:cores]
+        if not upcoming:
+            return
         several = ThreadPoolExecutor(max(1, cores // 2))
-        for c in (self.request.get("upcoming") or [])[:cores]:
+        for c in upcoming:
             self._upcoming.append(several.submit(self._build, c, lambda _: None))
         several.shutdown(wait=False)
 
@@ -387,7 +390,8 @@ class Evaluation:
         """Waits until nobody builds: on a CPU that would disturb what is timed; beside a GPU it
         takes cores that nobody else needs, where there are some.
         """
-        if self.device.kind == "cpu" or len(os.sched_getaffinity(0)) < SPARE_CORES:
+        needed = self.device.kind == "cpu" or len(os.sched_getaffinity(0)) < SPARE_CORES
+        if self._upcoming and needed:
             with self.costs.part("upcoming"):
                 wait(self._upcoming)
 

@@ -288,7 +288,8 @@ def test_what_comes_next_is_built_before_this_one_is_timed(judge: Judge) -> None
     )
     assert v["status"] == "correct", v["reason"]
     assert "upcoming" in v["cost_s"]  # what timing waited for them
-    assert judge.verdict(SCALED, following, built=True)["build"]["cached"]
+    v = judge.verdict(SCALED, following, built=True, time=True, want_baselines=["eager"])
+    assert v["build"]["cached"] and "upcoming" not in v["cost_s"]
     v = judge.verdict(SCALED, broken, built=True)
     assert v["status"] == "build_failed" and v["build"]["cached"]
 
