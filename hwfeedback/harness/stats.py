@@ -60,17 +60,15 @@ def median(values: Sequence[float]) -> float:
     return quantile(values, 0.5)
 
 
-def off_median(values: Sequence[float], n: int, seed: int = 0) -> float:
-    """Returns how far a median of n of these may lie from that of all, in 95 % of draws.
+def off_quantile(values: Sequence[float], n: int, q: float = 0.5, seed: int = 0) -> float:
+    """Returns how far a quantile of n of these may lie from that of all, in 95 % of draws.
 
     A few that lie far off do not move a median: their distance is not its uncertainty.
     """
     g = torch.Generator().manual_seed(seed)
     known = torch.tensor(values, dtype=torch.float64)
     drawn = known[torch.randint(len(values), (RESAMPLES, n), generator=g)]
-    low = drawn.kthvalue((n - 1) // 2 + 1, dim=1).values
-    high = drawn.kthvalue(n // 2 + 1, dim=1).values
-    off = ((low + high) / 2 - median(values)).abs()
+    off = (drawn.quantile(q, dim=1) - quantile(values, q)).abs()
     return float(off.quantile(0.95))
 
 

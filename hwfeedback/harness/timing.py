@@ -81,16 +81,17 @@ Check = Callable[[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]], s
 CheckVaried = Callable[[int, list[torch.Tensor]], str | None]
 Log = Callable[[str], None]
 
-# Ten fresh windows of twelve; the rest look for what a time alone would not show. Varied windows
+# Nine fresh windows of twelve; the rest look for what a time alone would not show. Varied windows
 # come between them, nobody knows where.
 PATTERN = (
-    "fresh", "fresh", "fresh", "chained", "fresh", "fresh",
-    "repeat", "fresh", "fresh", "fresh", "fresh", "fresh",
+    "fresh", "fresh", "chained", "fresh", "fresh", "fresh",
+    "repeat", "fresh", "chained", "fresh", "fresh", "fresh",
 )  # fmt: skip
 CHECKING_CALLS = 8  # calls of a window that is not fresh: enough to compare, cheap to run
 WINDOW_NS = 20_000_000
 MAX_CALLS = 256  # of one window: past this, messages and not calls would fill the evaluation
 MIN_FRESH = 4  # windows
+USUAL = {"chained": 0.25}  # the quantile that stands for a kind of window, else the median
 SEVERAL = 64  # calls of a window that tells what one costs
 QUICK_COLD = 8  # contents of a task with large outputs at quick: each costs several milliseconds
 REPETITIONS = 50
@@ -140,7 +141,7 @@ GPU_BUDGETS = {
 
 @dataclass
 class Sample:
-    """What is kept of a window once its outputs were checked."""
+    """What is kept of a window, or of one of its calls, once its outputs were checked."""
 
     kind: str
     calls: int
@@ -151,16 +152,25 @@ class Sample:
     cost: float | None = None  # of its window, of a call, seen at the same time in baselines
 
     @classmethod
-    def of(cls, window: Window) -> Sample:
+    def of(cls, window: Window) -> list[Sample]:
+        """Returns a sample for each time the referee's clock ran."""
         n = window.calls
-        return cls(
-            kind=window.kind,
-            calls=n,
-            event=window.event_mean_ns,
-            outer=window.wall_ns / n,
-            cpu=window.cpu_ns / n,
-            disturbed=window.disturbed(),
-        )
+        cpu, disturbed = window.cpu_ns / n, window.disturbed()
+        if len(window.walls_ns) == n:
+            pairs = zip(window.event_ns, window.walls_ns, strict=True)
+            return [cls(window.kind, 1, float(e), float(w), cpu, disturbed) for e, w in pairs]
+        return [cls(window.kind, n, window.event_mean_ns, window.wall_ns / n, cpu, disturbed)]
+
+
+def typical(kind: str, values: Sequence[float]) -> float:
+    """Returns what windows of a kind usually show.
+
+    Of calls that come one by one it is the lower quartile. What wakes a process, on a machine that
+    has put its core to sleep, is now and then a multiple of what it computes. Nobody gains by it: a
+    call's input does not exist before the last one's output was collected, so each call does its
+    work within its own time.
+    """
+    return stats.quantile(values, USUAL.get(kind, 0.5))
 
 
 @dataclass(frozen=True)
@@ -180,7 +190,7 @@ class Alone:
         chained = [s.event for s in samples if s.kind == "chained"]
         if not fresh or not chained:
             return cls()
-        row, single = max(stats.median(fresh), 1.0), stats.median(chained)
+        row, single = max(stats.median(fresh), 1.0), typical("chained", chained)
         return cls(max(single / row, 1.0), max(single - row, 0.0))
 
     def added(self, ns: float) -> float:
@@ -204,22 +214,22 @@ class Overhead:
     cpus: list[float] = field(default_factory=list)  # of windows that compute nothing
     least: dict[str, float] = field(default_factory=dict)  # what they cost in the quietest session
     quiet: bool = True  # in one session at least most windows were not disturbed
-    _session: list[tuple[str, float, bool]] = field(default_factory=list)
+    _session: list[list[Sample]] = field(default_factory=list)  # by window
 
-    def add(self, window: Window) -> None:
-        wall = window.wall_ns / window.calls - window.event_mean_ns
-        self.walls.setdefault(window.kind, []).append(wall)
-        self._session.append((window.kind, wall, window.disturbed()))
+    def add(self, window: list[Sample]) -> None:
+        self.walls.setdefault(window[0].kind, []).extend(s.outer - s.event for s in window)
+        self._session.append(window)
 
     def end_session(self) -> None:
         """Closes the windows that were added since the last call: one process, one time."""
         first = not self.least
-        for kind in {k for k, _, _ in self._session}:
-            costs = [w for k, w, _ in self._session if k == kind]
+        samples = [s for w in self._session for s in w]
+        for kind in {s.kind for s in samples}:
+            costs = [s.outer - s.event for s in samples if s.kind == kind]
             spread = stats.quantile(costs, 0.75) - stats.quantile(costs, 0.25)
-            low = stats.median(costs) - 1.5 * spread / math.sqrt(len(costs))
+            low = typical(kind, costs) - 1.5 * spread / math.sqrt(len(costs))
             self.least[kind] = min(low, self.least.get(kind, low))
-        disturbed = sum(d for _, _, d in self._session)
+        disturbed = sum(w[0].disturbed for w in self._session)
         calm = 2 * disturbed <= len(self._session)
         self.quiet = calm or (self.quiet and not first)
         self._session.clear()
@@ -235,7 +245,7 @@ class Overhead:
         if s.cost is not None:
             return max(s.outer - s.cost, 0.0)
         values = self._walls(s.kind)
-        return max(s.outer - (stats.median(values) if values else 0.0), 0.0)
+        return max(s.outer - (typical(s.kind, values) if values else 0.0), 0.0)
 
     def most(self, s: Sample) -> float:
         """Returns what a sample may have taken at most: no window costs less than the quietest.
@@ -249,8 +259,8 @@ class Overhead:
 
     def alone(self, chained: Sequence[Sample]) -> float:
         """Returns what a call takes one by one at least, nanoseconds."""
-        event = stats.median([s.event for s in chained])
-        took = stats.median([self.most(s) for s in chained])
+        event = typical("chained", [s.event for s in chained])
+        took = typical("chained", [self.most(s) for s in chained])
         off = self.off("chained", len(chained))
         if all(s.cost is not None for s in chained):
             return max(event, took - off, 1.0)
@@ -258,17 +268,17 @@ class Overhead:
 
     def off(self, kind: str, n: int) -> float:
         """Returns by how much the cost of n windows, of a call, may be off the usual one."""
-        costs = self._walls(kind)
-        return stats.off_median(costs, min(len(costs), n)) if costs else 0.0
+        costs, q = self._walls(kind), USUAL.get(kind, 0.5)
+        return stats.off_quantile(costs, min(len(costs), n), q) if costs else 0.0
 
     def paired(self, rounds: Sequence[Pair]) -> Overhead:
         """Returns what windows cost in these rounds: their scatter is that within a round."""
         walls: dict[str, list[float]] = {}
         for kind in ("fresh", "chained"):
             found = [r.costs(kind) for r in rounds]
-            middle = stats.median([c for costs in found for c in costs] or [0.0])
+            middle = typical(kind, [c for costs in found for c in costs] or [0.0])
             walls[kind] = [
-                middle + c - stats.median(costs) for costs in found if costs for c in costs
+                middle + c - typical(kind, costs) for costs in found if costs for c in costs
             ]
         return Overhead(walls, self.cpus, self.least, self.quiet)
 
@@ -291,7 +301,7 @@ class Overhead:
         values = self._walls(kind)
         if not values:
             return 0.0
-        middle = stats.median(values)
+        middle = typical(kind, values)
         within = stats.quantile([abs(v - middle) for v in values], 0.9)
         return within + OVERHEAD_SPREAD * max(middle, 0.0)
 
@@ -317,8 +327,8 @@ class Pair:
         """Tells the candidate's samples what their windows cost."""
         by = {kind: self.costs(kind) for kind in ("fresh", "chained")}
         for s in self.candidate:
-            costs = by["chained" if s.kind == "chained" else "fresh"]
-            s.cost = stats.median(costs) if costs else None
+            kind = "chained" if s.kind == "chained" else "fresh"
+            s.cost = typical(kind, by[kind]) if by[kind] else None
 
 
 @dataclass
@@ -398,8 +408,8 @@ def judge(visits: Visits, overhead: Overhead, usual: Alone = Alone()) -> Judged:
         single = 3 * overhead.noise("chained")
         least = max(usual.removed(overhead.alone(chained)), 1.0)
         judged.alone = min(1.0, 1.05 * chosen / least)
-        alone = stats.median([max(s.event, overhead.wall(s) - single) for s in chained])
-        hidden = stats.median([overhead.wall(s) - s.event for s in chained])
+        alone = typical("chained", [max(s.event, overhead.wall(s) - single) for s in chained])
+        hidden = typical("chained", [overhead.wall(s) - s.event for s in chained])
         if alone > 1.5 * usual.added(chosen) + ALONE_NS + single:
             judged.marked = judged.doubtful = True
             judged.notes.append(
@@ -707,13 +717,15 @@ class Timing:
             window = session.run("fresh", pool.take(self._plan.fresh))
             pool.set_expected(window)
             if 2 * window.calls >= self._plan.fresh:
-                self._overhead.add(window)
-                samples.append(Sample.of(window))
+                seen = Sample.of(window)
+                self._overhead.add(seen)
+                samples.extend(seen)
         for _ in range(4):
             pool.new_process()
             window = session.run("chained", pool.take(self._plan.other))
-            self._overhead.add(window)
-            samples.append(Sample.of(window))
+            seen = Sample.of(window)
+            self._overhead.add(seen)
+            samples.extend(seen)
         visits = Visits([samples])
         self._usual = Alone.of(samples)
         self._overhead.end_session()
@@ -1064,11 +1076,10 @@ class Timing:
                 if self._wrong_output is not None:
                     self._wrong_output = f"in a timed call: {self._wrong_output}"
                     break
-            sample = Sample.of(window)
-            samples.append(sample)
+            samples.extend(Sample.of(window))
             if kind != "fresh":
                 continue
-            if sample.disturbed and extra < 2 * MIN_FRESH:
+            if window.disturbed() and extra < 2 * MIN_FRESH:
                 extra += 1  # measured again by not counting it
                 continue
             fresh += 1

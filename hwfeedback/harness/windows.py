@@ -718,7 +718,7 @@ class Window:
 
     kind: str
     rows: Sequence[int]
-    wall_ns: int
+    walls_ns: list[int]  # of the window, or of each call where they come one by one
     event_ns: list[int]
     raw: torch.Tensor
     slots: Slots
@@ -729,6 +729,10 @@ class Window:
     @property
     def calls(self) -> int:
         return len(self.event_ns)
+
+    @property
+    def wall_ns(self) -> int:
+        return sum(self.walls_ns)
 
     @property
     def event_mean_ns(self) -> float:
@@ -909,8 +913,9 @@ class Session:
             self._pids = tree(self.worker.pid)
         self._windows += 1
         events: list[int] = []
-        first = wall = steal = 0
+        first = steal = 0
         used = Usage()
+        walls: list[int] = []
         try:
             self._stopped.go_on()
             self.worker.channel.send({"op": "ready"})
@@ -928,7 +933,7 @@ class Session:
                 self._stopped.go_on()
                 answer = self._answer()
                 took = self._end(first, len(group)) - start
-                wall += took
+                walls.append(took)
                 after = usage(self._pids)
                 used.cpu_ns += max(_processor_time(self.worker.pid) - spent, 0)
                 used.waiting_ns += waited(before, after, took)
@@ -943,7 +948,7 @@ class Session:
         return Window(
             kind=kind,
             rows=rows,
-            wall_ns=wall,
+            walls_ns=walls,
             event_ns=events,
             raw=self._private,
             slots=self.contents.slots,

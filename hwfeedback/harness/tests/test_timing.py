@@ -329,6 +329,15 @@ def test_what_a_call_takes_more_that_comes_alone() -> None:
     assert shared.alone < 0.2
 
 
+def test_calls_that_wake_a_core_late_cost_no_win() -> None:
+    fresh = samples("fresh", 12, 1e6)
+    late = [1.5e6 if i % 2 else 0.0 for i in range(16)]
+    waking = [timing.Sample("chained", 1, 1e6, 1.05e6 + more, 0.0, False) for more in late]
+    assert judged(fresh, waking).alone > 0.98
+    every = [timing.Sample("chained", 1, 1e6, 2.55e6, 0.0, False) for _ in late]
+    assert judged(fresh, every).alone < 0.6
+
+
 def test_what_windows_cost_at_the_same_time_is_taken_off() -> None:
     rounds = []
     for k in range(6):  # a machine on which windows cost more and more
