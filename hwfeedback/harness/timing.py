@@ -45,8 +45,9 @@ is lowered by what noise leaves open where that is much.
 eager at the start is the sentinel: where it agrees with the cached one (within 2 %, or within the
 95 % interval of the two, which is what a noisy machine can tell) the baselines stand. Where not,
 they are scaled by the drift and the interval is widened to hold both the scaled and the unscaled
-speedup. Past 25 % the baselines are measured again. Where the machine is noisy and the candidate
-seems to win, a few rounds as at ``certify`` decide.
+speedup. Past 25 % the baselines are measured again. Where the candidate seems to win, and the
+machine is noisy or its calls one by one took longer than they should, a few rounds as at
+``certify`` decide.
 
 ``certify``: rounds of A B B A, each candidate visit a new process, against the fastest baselines.
 Rounds go on, within bounds, while the interval is wider than 2 % either way: a rule that looks at
@@ -101,6 +102,7 @@ AGREE_NS = 2_000
 OVERHEAD_SPREAD = 0.05  # of what a window costs: by so much processes differ in it
 ALONE_NS = 5_000
 HIDDEN_NS = 20_000  # by so much processes differ in what it costs to wake one for a single call
+WAKES = 0.8  # a share that is less is no matter of waking: work is shared between calls
 HIDES = 0.5  # a worker whose clock shows less than this share of what passed hides work
 HIDES_NS = 50_000
 VARIED_WINDOWS = 4  # of a visit
@@ -800,8 +802,10 @@ class Timing:
         judged = self._judge(visits)
         speedups = {n: self._against_cached(n, visits, judged.clock) for n in self.records}
         wins = min(speedups.values(), key=lambda s: s["value"])["low"] > 1
-        if wins and judged.noisy and self.device.kind == "cpu":
-            # Others on the machine may have left while it ran: only turns can tell.
+        # Others on the machine may have left while it ran, and one process may be slower to wake
+        # than another: only turns can tell.
+        unsure = judged.noisy or WAKES <= judged.alone < 1
+        if wins and unsure and self.device.kind == "cpu":
             return self._interleaved(spawn_candidate, QUICK_ROUNDS, QUICK_ROUNDS)
         return self._result(visits, judged, speedups, protocol)
 
