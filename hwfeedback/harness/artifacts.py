@@ -41,10 +41,8 @@ def inline_request(arguments: dict[str, Any]) -> dict[str, Any]:
             raise ValueError("sources and flags of load_inline must be strings")
         return items
 
-    if texts(arguments.get("cuda_sources")) or texts(arguments.get("sycl_sources")):
-        raise ValueError(
-            "load_inline has sources for another device: on the CPU only cpp_sources are built"
-        )
+    if texts(arguments.get("sycl_sources")):
+        raise ValueError("load_inline has sycl_sources, and no device here runs them")
     functions = arguments.get("functions")
     if isinstance(functions, str):
         functions = [functions]
@@ -53,7 +51,12 @@ def inline_request(arguments: dict[str, Any]) -> dict[str, Any]:
     name = arguments.get("name")
     if not isinstance(name, str) or not name.isidentifier() or len(name) > 100:
         raise ValueError("the name of load_inline must be an identifier")
+    cuda = {}
+    if texts(arguments.get("cuda_sources")):
+        cuda["cuda_sources"] = texts(arguments.get("cuda_sources"))
+        cuda["cuda_flags"] = texts(arguments.get("extra_cuda_cflags"))
     return {
+        **cuda,
         "name": name,
         "sources": texts(arguments.get("cpp_sources")),
         "functions": functions,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -32,7 +33,7 @@ from clients import hold, how_it_ended, line_numbers, sentence
 from forkserver import ForkServer, Worker
 from protocol import Closed, ProtocolError, Timeout
 
-RULES = "3"  # changes when the same candidate would build to something else
+RULES = "4"  # changes when the same candidate would build to something else
 IMPORT_TIMEOUT = 60.0
 PARSE_TIMEOUT = 20.0
 COMPILE_TIMEOUT = compiling.COMPILE_TIMEOUT * 2 + 20
@@ -158,24 +159,31 @@ def warm_extension(
     """Precompiles our torch/extension.h for these flags of load_inline. Returns whether it is there
     afterwards.
     """
-    light = _light_header(cache_dir)
-    key = _header_key(flags)
-    target = os.path.join(light, compiling.SHIM + ".gch", key)
+    return _warm(server, _light_header(cache_dir), flags, mode, cuda=False)
+
+
+def _warm(server: ForkServer, light: str, flags: Sequence[str], mode: str, *, cuda: bool) -> bool:
+    target = os.path.join(light, compiling.SHIM + ".gch", _header_key(flags))
     if os.path.exists(target):
         return True
     if compiling.flags_problem(flags) or not toolchain.compiler():
         return False
+    folder = os.path.dirname(target)
+    others = sorted(os.scandir(folder), key=lambda e: e.stat().st_mtime)
+    for old in others[: max(0, len(others) - MAX_HEADERS + 1)]:
+        os.unlink(old.path)
+    request = {"kind": "header", "flags": list(flags), "cuda": cuda}
+    return _made(server, light, request, target, mode)
+
+
+def _made(server: ForkServer, light: str, request: dict[str, Any], target: str, mode: str) -> bool:
+    """Has a builder make a file of a folder of headers of ours. Returns whether it is there."""
     config = {"sandbox": mode, "threads": 1, "read_only": [light], "light": light}
     with server.spawn("builder", config) as worker:
-        request = {"kind": "header", "flags": list(flags)}
         answer, fds = _ask(worker, {"op": "compile", "request": request}, COMPILE_TIMEOUT)
         try:
             if isinstance(answer, str) or not fds:
                 return False
-            folder = os.path.dirname(target)
-            others = sorted(os.scandir(folder), key=lambda e: e.stat().st_mtime)
-            for old in others[: max(0, len(others) - MAX_HEADERS + 1)]:
-                os.unlink(old.path)
             _copy(fds[0], target, MAX_HEADER)
         finally:
             _close(fds)
@@ -222,10 +230,14 @@ def _build(
             artifact = _cached_object(cache_dir, request)
             if artifact is None:
                 progress(f"compiling {request['name']}")
+                light = ""
                 if request["kind"] == LOAD_INLINE:
-                    _maybe_warm(server, cache_dir, request["flags"], mode)
+                    light = _light(server, cache_dir, request, mode)
+                if compiler is not None and light:
+                    compiler.kill()  # it sees no other folder than its own
+                    compiler = None
                 if compiler is None:
-                    compiler = _compiler(server, cache_dir, request["kind"], mode)
+                    compiler = _compiler(server, light, mode)
                 left = end - time.monotonic()
                 if left <= 0:
                     raise _Failed("timed_out", f"building it takes longer than {BUILD_TIMEOUT:g} s")
@@ -250,10 +262,9 @@ def _build(
     ]
 
 
-def _compiler(server: ForkServer, cache_dir: str, kind: str, mode: str) -> Worker:
+def _compiler(server: ForkServer, light: str, mode: str) -> Worker:
     config: dict[str, Any] = {"sandbox": mode, "threads": 1}
-    if kind == LOAD_INLINE:
-        light = _light_header(cache_dir)
+    if light:
         config |= {"read_only": [light], "light": light}
     return server.spawn("builder", config)
 
@@ -308,13 +319,14 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
     flags = texts(raw["flags"])
     if raw.get("language", "cpp") not in ("cpp", "cuda"):
         raise ValueError("language")
-    cuda = raw["kind"] == NATIVE and raw.get("language") == "cuda"
-    allowed = compiling.ALLOWED_CUDA_FLAG if cuda else compiling.ALLOWED_FLAG
+    native = raw["kind"] == NATIVE
+    cuda = raw.get("language") == "cuda" if native else bool(raw.get("cuda_sources"))
+    allowed = compiling.ALLOWED_CUDA_FLAG if cuda and native else compiling.ALLOWED_FLAG
     if problem := compiling.flags_problem(flags, allowed):
         raise _Failed("rejected", problem)
     if cuda and not arch:
         raise _Failed("rejected", "it is written in CUDA, and the device is the CPU")
-    if raw["kind"] == NATIVE:
+    if native:
         name, source = raw["name"], raw["source"]
         if not isinstance(source, str) or not isinstance(name, str) or not name.isidentifier():
             raise ValueError("name or source is no text")
@@ -328,7 +340,8 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
     for name in functions or ():
         if not all(part.isidentifier() for part in name.split("::")):
             raise ValueError(f"{name!r:.100} is no function's name")
-    if problem := compiling.flags_problem(texts(raw["ldflags"])):
+    libraries = compiling.ALLOWED_CUDA_LIBRARY if cuda else compiling.ALLOWED_FLAG
+    if problem := compiling.flags_problem(texts(raw["ldflags"]), libraries):
         raise _Failed("rejected", problem)
     if not isinstance(raw["name"], str) or not raw["name"].isidentifier() or len(raw["name"]) > 100:
         raise ValueError("name")
@@ -342,7 +355,13 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
         "handling": raw["handling"] is True,
         "module": raw["module"] is True,
     }
-    return {"kind": LOAD_INLINE, **request, "request": inline_key(request)}
+    if not cuda:
+        return {"kind": LOAD_INLINE, **request, "request": inline_key(request)}
+    request |= {"cuda_sources": texts(raw["cuda_sources"]), "cuda_flags": texts(raw["cuda_flags"])}
+    if problem := compiling.flags_problem(request["cuda_flags"], compiling.ALLOWED_CUDA_FLAG):
+        raise _Failed("rejected", problem)
+    key = inline_key(request)
+    return {"kind": LOAD_INLINE, **request, "request": key, "language": "cuda", "arch": arch}
 
 
 def _compile(
@@ -449,7 +468,7 @@ def _kept(path: str) -> dict[str, Any] | None:
 def _object_key(request: dict[str, Any]) -> str:
     flags = kernelwright.FLAGS if request["kind"] == NATIVE else ("load_inline",)
     if request.get("language") == "cuda":
-        flags = (*kernelwright.CUDA_FLAGS, request["arch"], toolchain.nvcc_version())
+        flags = (*flags, *kernelwright.CUDA_FLAGS, request["arch"], toolchain.nvcc_version())
     return toolchain.key(RULES, request["kind"], request["request"], *flags, toolchain.identity())
 
 
@@ -460,12 +479,27 @@ def _build_key(text: str, device: str, arch: str) -> str:
 
 def _light_header(cache_dir: str) -> str:
     """The folder with our torch/extension.h, in front of torch's own when compiling load_inline."""
-    key = toolchain.key(compiling.LIGHT_HEADER, toolchain.identity())[:24]
+    return _header_folder(cache_dir, {compiling.SHIM: compiling.LIGHT_HEADER})
+
+
+def _light_tensor(cache_dir: str) -> str:
+    """The same with tensor_light.h in place of torch's headers, for load_inline in CUDA."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    files = dict.fromkeys(compiling.STANDS_FOR, f'#include "{compiling.TENSOR_LIGHT[0]}"\n')
+    for name in compiling.TENSOR_LIGHT:
+        with open(os.path.join(here, name), encoding="utf-8") as f:
+            files[name] = f.read()
+    return _header_folder(cache_dir, files)
+
+
+def _header_folder(cache_dir: str, files: dict[str, str]) -> str:
+    key = toolchain.key(*itertools.chain(*files.items()), toolchain.identity())[:24]
     folder = os.path.join(os.path.abspath(cache_dir), f"header-{key}")
-    header = os.path.join(folder, compiling.SHIM)
-    if not os.path.exists(header):
-        os.makedirs(header + ".gch", mode=0o755, exist_ok=True)
-        _replace(header, compiling.LIGHT_HEADER.encode())
+    if not os.path.exists(os.path.join(folder, compiling.SHIM)):
+        os.makedirs(os.path.join(folder, compiling.SHIM + ".gch"), mode=0o755, exist_ok=True)
+        for name in sorted(files, key=lambda n: n == compiling.SHIM):  # that one says it is whole
+            os.makedirs(os.path.dirname(os.path.join(folder, name)), mode=0o755, exist_ok=True)
+            _replace(os.path.join(folder, name), files[name].encode())
     return folder
 
 
@@ -473,14 +507,27 @@ def _header_key(flags: Sequence[str]) -> str:
     return toolchain.key(*compiling.torch_flags(flags))[:32]
 
 
-def _maybe_warm(server: ForkServer, cache_dir: str, flags: Sequence[str], mode: str) -> None:
-    """Precompiles the header for flags that come a second time: once costs more than it saves."""
-    light = _light_header(cache_dir)
-    seen = os.path.join(light, _header_key(flags) + ".seen")
+def _light(server: ForkServer, cache_dir: str, request: dict[str, Any], mode: str) -> str:
+    """Returns the folder of lighter headers for a request of load_inline.
+
+    They are precompiled for flags that come a second time: once costs more than it saves. What
+    CUDA's needs beside them is made when it is first asked for: it takes half as long as one build
+    without.
+    """
+    cuda = request.get("language") == "cuda"
+    light = _light_tensor(cache_dir) if cuda else _light_header(cache_dir)
+    if cuda:
+        helper = os.path.join(light, compiling.HELPER)
+        if not os.path.exists(helper) and not _made(
+            server, light, {"kind": "helper"}, helper, mode
+        ):
+            return ""
+    seen = os.path.join(light, _header_key(request["flags"]) + ".seen")
     if os.path.exists(seen):
-        warm_extension(server, cache_dir, flags, mode)
+        _warm(server, light, request["flags"], mode, cuda=cuda)
     else:
         _replace(seen, b"")
+    return light
 
 
 def _ask(
@@ -577,7 +624,9 @@ def _unique(found: Any) -> list[dict[str, Any]]:
 
 
 def _sources(request: dict[str, Any]) -> list[str]:
-    return [request["source"]] if request["kind"] == NATIVE else request["sources"]
+    if request["kind"] == NATIVE:
+        return [request["source"]]
+    return [*request["sources"], *request.get("cuda_sources", ())]
 
 
 class Lines:

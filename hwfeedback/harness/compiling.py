@@ -12,6 +12,7 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import artifacts
@@ -28,6 +29,10 @@ ALLOWED_FLAG = re.compile(
     r"-(O[0-3sgfast]*|f(?!plugin|dump|profile|auto-profile|opt-info)[\w=+.,-]+|m[\w=+.,-]+|D\w[\w=+\"'.-]*|U\w+|W(?!p,|a,|l,)[\w=+-]+"
     r"|std=[\w+]+|g\d?|l(m|gomp|pthread|dl)|pthread|pipe|-param[= ]?[\w=-]+)"
 )
+# What a candidate in CUDA may link: the toolkit's libraries as well.
+ALLOWED_CUDA_LIBRARY = re.compile(
+    r"-l(m|gomp|pthread|dl|cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver)"
+)
 
 LIGHT_HEADER = """\
 #pragma once
@@ -38,6 +43,26 @@ LIGHT_HEADER = """\
 #include <torch/csrc/utils/pybind.h>
 """
 
+
+# tensor_light.h stands in for these where CUDA is compiled; what includes another of torch's
+# headers needs them all.
+TENSOR_LIGHT = ("tensor_light.h", "tensor_light.cpp")
+STANDS_FOR = (
+    "torch/extension.h",
+    "torch/types.h",
+    "torch/torch.h",
+    "torch/all.h",
+    "torch/python.h",
+    "ATen/ATen.h",
+    "ATen/cuda/CUDAContext.h",
+    "ATen/cuda/CUDAContextLight.h",
+    "ATen/cuda/Exceptions.h",
+    "c10/cuda/CUDAException.h",
+    "c10/cuda/CUDAGuard.h",
+    "c10/cuda/CUDAStream.h",
+    "c10/util/Exception.h",
+    "c10/util/Optional.h",
+)
 
 # The same for nvcc.
 ALLOWED_CUDA_FLAG = re.compile(
@@ -103,6 +128,17 @@ def inline_source(request: dict[str, Any]) -> str:
     return "\n".join(parts) + "\n"
 
 
+def inline_cuda_source(request: dict[str, Any]) -> str:
+    """The file of CUDA that ``load_inline`` would compile beside the other one."""
+    parts = []
+    if request["headers"]:
+        parts.append("#include <torch/types.h>\n#include <cuda.h>\n#include <cuda_runtime.h>")
+    first = len(request["sources"])
+    for i, text in enumerate(request["cuda_sources"], first):
+        parts.append(f'#line 1 "source{i}.cu"\n{text}')
+    return "\n".join(parts) + "\n"
+
+
 KILLED = re.compile(r"Killed signal terminated program|died due to signal 9 ")  # g++; nvcc
 
 
@@ -145,7 +181,7 @@ def compile_cuda(request: dict[str, Any], folder: str) -> dict[str, Any]:
     nvcc = toolchain.nvcc()
     libraries = os.path.join(os.path.dirname(os.path.dirname(nvcc)), "lib64")
     command = [
-        nvcc, *kernelwright.CUDA_FLAGS, f"-arch={request['arch']}", *request["flags"],
+        nvcc, *kernelwright.CUDA_FLAGS, gencode(request["arch"]), *request["flags"],
         "-Xptxas", "-v", "-cudart", "shared", "-Xlinker", f"-rpath,{libraries}",
         "source0.cu", "-o", "built.so",
     ]  # fmt: skip
@@ -200,7 +236,94 @@ def compile_inline(request: dict[str, Any], folder: str, light: str) -> dict[str
     return _finish(whole, folder, report, artifacts.LOAD_INLINE)
 
 
-def compile_header(flags: Sequence[str], light: str, folder: str) -> str:
+# What torch gives nvcc.
+_TORCH_CUDA_FLAGS = (
+    "-D__CUDA_NO_HALF_OPERATORS__", "-D__CUDA_NO_HALF_CONVERSIONS__",
+    "-D__CUDA_NO_BFLOAT16_CONVERSIONS__", "-D__CUDA_NO_HALF2_OPERATORS__",
+    "--expt-relaxed-constexpr",
+)  # fmt: skip
+
+
+def gencode(arch: str) -> str:
+    """nvcc's flag for one architecture. ``-arch`` would have it compile a second time, to PTX."""
+    return f"-gencode=arch={arch.replace('sm_', 'compute_')},code={arch}"
+
+
+def cuda_includes() -> list[str]:
+    """The flags with which g++ finds CUDA's headers, and torch those of the toolkit's libraries."""
+    home = os.path.dirname(os.path.dirname(toolchain.nvcc()))
+    return ["-isystem", os.path.join(home, "include")]
+
+
+def cuda_libraries() -> list[str]:
+    """The same for linking."""
+    import torch
+
+    release = (torch.version.cuda or "").partition(".")[0]
+    home = os.path.dirname(os.path.dirname(toolchain.nvcc()))
+    beside = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "nvidia")
+    folders = [f"{home}/lib64", f"{home}/lib", f"{beside}/cu{release}/lib"]
+    found = [f"-L{f}" for f in folders if os.path.isdir(f)]
+    # Where pip put the toolkit there is no name without a version.
+    return [*found, "-lc10_cuda", "-ltorch_cuda", f"-l:libcudart.so.{release}"]
+
+
+def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dict[str, Any]:
+    """The same for ``load_inline`` with CUDA. ``light`` is the folder of tensor_light.h and of what
+    was made of it, "" for none.
+    """
+    texts = {"main.cpp": inline_source(request), "main.cu": inline_cuda_source(request)}
+    for name, text in texts.items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+            f.write(text)
+    done: dict[str, Any] = {}
+    for with_light in (True, False) if light else (False,):
+        first = ["-I", light] if with_light else []
+        host = [
+            toolchain.compiler(), *first, *cuda_includes(), *torch_flags(request["flags"]),
+            "-fdiagnostics-color=never", "-fmax-errors=20", "-c", "main.cpp", "-o", "main.o",
+        ]  # fmt: skip
+        own = [f for f in torch_flags([]) if f != "-fPIC"]
+        device = [
+            toolchain.nvcc(), *first, *own, *_TORCH_CUDA_FLAGS, gencode(request["arch"]),
+            *request["cuda_flags"], "-Xcompiler", "-fPIC", "-Xptxas", "-v",
+            "-c", "main.cu", "-o", "device.o",
+        ]  # fmt: skip
+        helper = [os.path.join(light, HELPER)] if with_light else []
+        link = [
+            toolchain.compiler(), "-shared", "main.o", "device.o", *helper, *torch_libraries(),
+            *cuda_libraries(), *request["ldflags"], "-o", "built.so",
+        ]  # fmt: skip
+        start = time.monotonic()
+        with ThreadPoolExecutor(2) as both:
+            runs = [both.submit(run, command, folder) for command in (host, device)]
+            (code, log), (code2, log2) = (r.result() for r in runs)
+        # What nvcc says comes first: it is the kernels that fail.
+        done = _done(code2 or code, log2 + log, folder, "", artifacts.LOAD_INLINE, start)
+        if code == code2 == 0:
+            code, said = run(link, folder)
+            done = _done(code, log2 + log + said, folder, "", artifacts.LOAD_INLINE, start)
+        if done["object"] or done["code"] < 0 or done["killed"]:
+            break
+    done["kernels"] = resources(done["log"])
+    return done
+
+
+HELPER = "tensor_light.o"
+
+
+def compile_helper(light: str, folder: str) -> str:
+    """Compiles tensor_light.cpp. Returns the path of the object, or ""."""
+    out = os.path.join(folder, HELPER)
+    command = [
+        toolchain.compiler(), "-O1", *cuda_includes(), *torch_flags([]), "-c",
+        os.path.join(light, "tensor_light.cpp"), "-o", out,
+    ]  # fmt: skip
+    code, _ = run(command, folder)
+    return out if code == 0 and os.path.exists(out) else ""
+
+
+def compile_header(flags: Sequence[str], light: str, folder: str, more: Sequence[str] = ()) -> str:
     """Precompiles the light header for these flags. Returns the path of the result, or ""."""
     out = os.path.join(folder, "header.gch")
     header = os.path.join(light, SHIM)
@@ -208,6 +331,7 @@ def compile_header(flags: Sequence[str], light: str, folder: str) -> str:
         toolchain.compiler(),
         "-I",
         light,
+        *more,
         *torch_flags(flags),
         "-x",
         "c++-header",
@@ -224,6 +348,10 @@ def _finish(command: list[str], folder: str, report: str, kind: str) -> dict[str
         return {"code": 127, "object": "", "log": "g++ was not found", "seconds": 0.0, "errors": []}
     start = time.monotonic()
     code, log = run(command, folder)
+    return _done(code, log, folder, report, kind, start)
+
+
+def _done(code: int, log: str, folder: str, report: str, kind: str, start: float) -> dict[str, Any]:
     built = os.path.join(folder, "built.so")
     vectorised: list[tuple[int, int, str]] = []
     missed: list[tuple[int, int, str]] = []

@@ -311,7 +311,9 @@ def _compiler(language: str) -> tuple[list[str], str]:
         if not nvcc:
             raise RuntimeError("nvcc was not found: install the CUDA toolkit, or set CUDA_HOME")
         major, minor = torch.cuda.get_device_capability()
-        return [nvcc, *CUDA_FLAGS, f"-arch=sm_{major}{minor}{'a' if major >= 9 else ''}"], ""
+        of = f"{major}{minor}{'a' if major >= 9 else ''}"
+        # Not -arch, which compiles twice: to what the GPU runs, and to PTX.
+        return [nvcc, *CUDA_FLAGS, f"-gencode=arch=compute_{of},code=sm_{of}"], ""
     compiler = os.environ.get("CXX") or shutil.which("g++")
     if not compiler:
         raise RuntimeError("no C++ compiler was found: install g++")

@@ -67,12 +67,17 @@ def _compile(channel: Channel, msg: dict[str, Any], light: str) -> None:
     request = msg["request"]
     with tempfile.TemporaryDirectory() as folder:
         if request["kind"] == "header":
-            built = compiling.compile_header(request["flags"], light, folder)
+            more = compiling.cuda_includes() if request["cuda"] else ()
+            built = compiling.compile_header(request["flags"], light, folder, more)
             report: dict[str, Any] = {"object": built}
+        elif request["kind"] == "helper":
+            report = {"object": compiling.compile_helper(light, folder)}
         elif request["kind"] == artifacts.NATIVE:
             on_gpu = request["language"] == "cuda"
             compile_ = compiling.compile_cuda if on_gpu else compiling.compile_native
             report = compile_(request, folder)
+        elif request.get("language") == "cuda":
+            report = compiling.compile_inline_cuda(request, folder, light)
         else:
             report = compiling.compile_inline(request, folder, light)
         path = report.pop("object")

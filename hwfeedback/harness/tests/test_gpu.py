@@ -100,6 +100,38 @@ HALF = KERNEL.replace(
 ).replace("__device__ float all", "#include <cuda_fp16.h>\n__device__ float all")
 
 
+INLINE = r'''import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+cuda = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+THE_ROWS
+torch::Tensor softmax(torch::Tensor x) {
+  TORCH_CHECK(x.is_cuda() && x.is_contiguous(), "x must be contiguous, on a GPU");
+  auto y = torch::empty_like(x);
+  rows<<<x.size(0), 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+      x.data_ptr<float>(), y.data_ptr<float>(), x.size(1));
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  return y;
+}
+"""
+lib = load_inline(
+    name="softmax_inline",
+    cpp_sources="torch::Tensor softmax(torch::Tensor x);",
+    cuda_sources=cuda,
+    functions=["softmax"],
+    extra_cuda_cflags=["-O3"],
+)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return lib.softmax(x)
+'''.replace("THE_ROWS", KERNEL.partition('r"""')[2].partition('extern "C"')[0])
+
+
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     j = Judge(new_cache(tmp_path_factory), {"minor": SEES["gpu"], "uuid": SEES["gpu_uuid"]})
@@ -124,6 +156,30 @@ def test_an_honest_kernel(judge: Judge, task: str) -> None:
     (kernel,) = v["build"]["kernels"]
     assert kernel["arch"].startswith("sm_") and kernel["registers"] > 8
     assert kernel["shared_bytes"] >= 128
+
+
+def test_load_inline(judge: Judge) -> None:
+    v = verdict(judge, SMALL, INLINE)
+    assert v["status"] == "correct", v["reason"]
+    assert (v["language"], v["build"]["form"]) == ("cuda", "load_inline")
+    assert v["work"]["custom"] > 0.9
+    (kernel,) = v["build"]["kernels"]
+    assert kernel["registers"] > 8
+    print(f"\nload_inline: built in {v['build']['seconds']:.1f} s, the first time")
+    again = verdict(judge, SMALL, INLINE.replace("expf(x[i] - m) / s", "expf(x[i] - m) * (1 / s)"))
+    assert again["status"] == "correct", again["reason"]
+    print(f"load_inline: another, built in {again['build']['seconds']:.1f} s")
+    third = verdict(judge, SMALL, INLINE.replace("/ s;", "/ s * 1.0005f;"))
+    assert third["status"] == "wrong", third["reason"]
+    print(f"load_inline: a third, built in {third['build']['seconds']:.1f} s")
+
+
+def test_load_inline_that_does_not_compile(judge: Judge) -> None:
+    v = verdict(judge, SMALL, INLINE.replace("/ s;", "/ q;"))
+    assert v["status"] == "build_failed", v["reason"]
+    (error,) = v["build"]["errors"]
+    assert 'identifier "q" is undefined' in error["message"]
+    assert "/ q;" in INLINE.replace("/ s;", "/ q;").splitlines()[error["line"] - 1]
 
 
 def test_a_kernel_is_certified(judge: Judge) -> None:

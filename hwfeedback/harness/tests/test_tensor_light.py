@@ -1,0 +1,271 @@
+"""tensor_light.h: what stands in for torch's headers where load_inline compiles CUDA.
+
+The sources here launch nothing, so that they run where there is no GPU; nvcc must be there.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from judging import fork_server
+
+import building
+import compiling
+import toolchain
+
+pytestmark = pytest.mark.skipif(not toolchain.nvcc(), reason=toolchain.NO_NVCC)
+ARCH = "sm_90a"
+
+CANDIDATE = '''import torch
+from torch.utils.cpp_extension import load_inline
+
+cuda = r"""
+SOURCE
+"""
+lib = load_inline("probe", [r"""DECLARATIONS"""], [cuda], functions=FUNCTIONS)
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return lib.FIRST(x)
+'''
+
+
+def candidate(source: str, declarations: str, *functions: str) -> str:
+    text = CANDIDATE.replace("SOURCE", source).replace("DECLARATIONS", declarations)
+    return text.replace("FUNCTIONS", repr(list(functions))).replace("FIRST", functions[0])
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], dict[str, Any]]]:
+    server, process = fork_server()
+    cache = str(tmp_path_factory.mktemp("cache"))
+
+    def built(text: str) -> dict[str, Any]:
+        return building.build(server, {"source": text}, cache, "cuda", "weak", arch=ARCH)
+
+    yield built
+    server.close()
+    process.wait(30)
+
+
+def loaded(built: dict[str, Any]) -> Any:
+    """Returns the extension, in this process."""
+    assert built["status"] == "", built
+    (fd,) = building.open_artifacts(built)
+    name = built["artifacts"][0]["name"]
+    try:
+        loader = importlib.machinery.ExtensionFileLoader(name, f"/proc/self/fd/{fd}")
+        spec = importlib.util.spec_from_file_location(name, loader.path, loader=loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+        return module
+    finally:
+        os.close(fd)
+
+
+# Each function of the header, on tensors of the CPU. In order, so that Python can say the same.
+PROBE = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime.h>
+#define CHECK_FLOAT(x) \
+  TORCH_CHECK(x.scalar_type() == torch::kFloat32, #x " is no float: ", x.scalar_type())
+
+template <typename T>
+__global__ void twice_kernel(const T* __restrict__ x, T* y, int64_t n) {
+  int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (i < n) y[i] = 2 * x[i];
+}
+
+torch::Tensor twice(torch::Tensor x) {
+  CHECK_FLOAT(x);
+  TORCH_CHECK(x.is_contiguous());
+  if (x.is_cuda()) {
+    const c10::cuda::CUDAGuard guard(x.device());
+    auto y = torch::empty_like(x);
+    const int64_t n = x.numel();
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "twice", ([&] {
+      twice_kernel<scalar_t><<<(n + 255) / 256, 256, 0, at::cuda::getCurrentCUDAStream()>>>(
+          x.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), n);
+    }));
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return y;
+  }
+  auto y = torch::empty(x.sizes(), x.options());
+  for (int64_t i = 0; i < x.numel(); i++) y.data_ptr<float>()[i] = 2 * x.const_data_ptr<float>()[i];
+  return y;
+}
+
+std::vector<torch::Tensor> shapes(torch::Tensor x) {
+  return {
+      x.t().contiguous(), x.view({-1}), x.reshape({3, 2}), x.permute({1, 0}), x.transpose(0, 1),
+      x.unsqueeze(0).expand({4, 2, 3}), x.unsqueeze(1).squeeze(1), x.unsqueeze(0).squeeze(),
+      x.flatten(), x.select(0, 1), x.narrow(1, 1, 2), x.clone(), x.detach(), x.sum(), x.mean(),
+  };
+}
+
+std::vector<torch::Tensor> made(torch::Tensor x) {
+  auto integers = torch::TensorOptions().dtype(torch::kInt32).device(x.device());
+  auto copied = torch::zeros_like(x);
+  copied.copy_(x);
+  auto filled = torch::empty({2}, torch::kFloat64);
+  filled.fill_(2.5);
+  auto zeroed = torch::ones({2, 2}, integers);
+  zeroed.zero_();
+  return {
+      torch::zeros({x.size(0), 4}, x.options().dtype(torch::kInt64)), torch::ones({3}, integers),
+      torch::full({2}, 3, torch::TensorOptions()), torch::full({2}, 1.5), torch::ones_like(x),
+      copied, filled, zeroed, x.to(torch::kFloat64), x.to(torch::kCPU), x + x, x - x, x * x, x / x,
+      torch::mm(x, x.t()), at::matmul(x, x.t()), torch::bmm(x.unsqueeze(0), x.t().unsqueeze(0)),
+      torch::addmm(x, torch::ones({2, 2}), x), torch::empty({0}, torch::dtype(torch::kBool)),
+  };
+}
+
+using Numbers = std::vector<int64_t>;
+std::tuple<Numbers, Numbers, Numbers> numbers(torch::Tensor x) {
+  return {x.sizes().vec(), x.strides().vec(),
+          {x.dim(), x.numel(), x.size(-1), x.stride(0), x.element_size(), int64_t(x.nbytes()),
+           x.is_contiguous(), x.is_cuda(), x.defined(), torch::Tensor().defined(),
+           x.requires_grad(), x.sizes() == x.t().sizes(), x.dtype() == torch::kFloat,
+           x.type().is_cuda(), x.device() == torch::Device(torch::kCPU), x.is_floating_point(),
+           x.sum().item<int64_t>()}};
+}
+
+double item(torch::Tensor x) { return x.sum().item<double>() + x.sum().item<float>(); }
+torch::Tensor maybe(std::optional<torch::Tensor> x, torch::Tensor y) { return x ? *x : y; }
+float* wrong_type(torch::Tensor x) { return x.data_ptr<float>(); }
+int64_t checks(torch::Tensor x) {
+  wrong_type(x);
+  return 0;
+}
+int64_t no_words(torch::Tensor x) {
+  TORCH_CHECK(x.dim() > 7);
+  return 0;
+}
+int64_t with_words(torch::Tensor x) {
+  TORCH_CHECK(x.dim() > 7, "has ", x.dim(), " of ", x.sizes(), " on ", x.device(), " in ", 1u, ' ',
+              true);
+  return 0;
+}
+int64_t dispatched(torch::Tensor x) {
+  int64_t size = 0;
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "dispatched", [&] { size = sizeof(scalar_t); });
+  return size;
+}
+"""
+HEADS = """
+torch::Tensor twice(torch::Tensor x);
+std::vector<torch::Tensor> shapes(torch::Tensor x);
+std::vector<torch::Tensor> made(torch::Tensor x);
+using Numbers = std::vector<int64_t>;
+std::tuple<Numbers, Numbers, Numbers> numbers(torch::Tensor x);
+double item(torch::Tensor x);
+torch::Tensor maybe(std::optional<torch::Tensor> x, torch::Tensor y);
+int64_t checks(torch::Tensor x);
+int64_t no_words(torch::Tensor x);
+int64_t with_words(torch::Tensor x);
+int64_t dispatched(torch::Tensor x);
+"""
+NAMES = (
+    "twice", "shapes", "made", "numbers", "item", "maybe", "checks", "no_words", "with_words",
+    "dispatched",
+)  # fmt: skip
+PROBE_CANDIDATE = candidate(PROBE, HEADS, *NAMES)
+
+
+def same(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    assert found.dtype == wanted.dtype and found.stride() == wanted.stride()
+    assert torch.equal(found, wanted)
+
+
+def as_python_says(lib: Any) -> None:
+    x = torch.arange(6.0).reshape(2, 3) + 1
+    same(lib.twice(x), 2 * x)
+    wanted = [
+        x.t().contiguous(), x.view(-1), x.reshape(3, 2), x.permute(1, 0), x.transpose(0, 1),
+        x.unsqueeze(0).expand(4, 2, 3), x, x, x.flatten(), x[1], x.narrow(1, 1, 2), x, x, x.sum(),
+        x.mean(),
+    ]  # fmt: skip
+    for found, w in zip(lib.shapes(x), wanted, strict=True):
+        same(found, w)
+    wanted = [
+        torch.zeros(2, 4, dtype=torch.int64), torch.ones(3, dtype=torch.int32),
+        torch.full((2,), 3), torch.full((2,), 1.5), torch.ones_like(x), x,
+        torch.full((2,), 2.5, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.int32),
+        x.double(), x, x + x, x - x, x * x, x / x, x @ x.t(), x @ x.t(), (x @ x.t()).unsqueeze(0),
+        torch.addmm(x, torch.ones(2, 2), x), torch.empty(0, dtype=torch.bool),
+    ]  # fmt: skip
+    for found, w in zip(lib.made(x), wanted, strict=True):
+        same(found, w)
+    truths = [True, False, True, False, False, False, True, False, True, True]
+    assert lib.numbers(x) == ([2, 3], [3, 1], [2, 6, 3, 3, 4, 24, *truths, 21])
+    assert lib.item(x) == 42
+    assert lib.maybe(None, x) is not None and torch.equal(lib.maybe(x, 2 * x), x)
+    assert lib.dispatched(x) == 4 and lib.dispatched(x.double()) == 8
+    for function, given, says in (
+        (lib.twice, x.double(), "x is no float: Double"),
+        (lib.twice, x.t(), "to be true, but got false"),
+        (lib.checks, x.double(), "expected scalar type Float but found Double"),
+        (lib.no_words, x, "Expected x.dim() > 7 to be true, but got false"),
+        (lib.with_words, x, "has 2 of [2, 3] on cpu in 1 1"),
+        (lib.dispatched, x.long(), "not implemented for 'Long'"),
+    ):
+        with pytest.raises(RuntimeError, match=re.escape(says)):
+            function(given)
+    with pytest.raises(TypeError):
+        lib.twice(3)
+    # Nothing is freed too early, nor kept.
+    alive = torch.ones(4)
+    for _ in range(3):
+        assert lib.maybe(alive, x)._use_count() == alive._use_count() == 1
+
+
+def test_it_does_what_torch_does(build: Callable[[str], dict[str, Any]]) -> None:
+    built = build(PROBE_CANDIDATE)
+    assert built["build"]["kernels"], "nothing of ptxas"
+    as_python_says(loaded(built))
+
+
+@pytest.mark.slow
+def test_torch_does_what_it_does(
+    build: Callable[[str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same sources with torch's own headers: a minute or more."""
+    monkeypatch.setattr(building, "_light", lambda *_: "")
+    text = PROBE_CANDIDATE.replace('"probe"', '"probe_with_all"')
+    as_python_says(loaded(build(text)))
+
+
+@pytest.mark.slow
+def test_what_it_lacks_is_compiled_with_torchs_headers(
+    build: Callable[[str], dict[str, Any]],
+) -> None:
+    source = "torch::Tensor soft(torch::Tensor x) { return torch::softmax(x, -1); }\n"
+    text = candidate(source, "torch::Tensor soft(torch::Tensor x);", "soft")
+    x = torch.randn(3, 5)
+    assert torch.equal(loaded(build(text)).soft(x), torch.softmax(x, -1))
+
+
+def test_what_is_wrong_is_found_in_its_line() -> None:
+    request = {"sources": [""], "headers": True, "cuda_sources": ["__global__ void k() { q; }\n"]}
+    assert '#line 1 "source1.cu"\n__global__' in compiling.inline_cuda_source(request)
+    assert compiling.errors('source1.cu(1): error: identifier "q" is undefined\n') == [
+        (1, 1, 'identifier "q" is undefined')
+    ]
+
+
+def test_flags_and_libraries() -> None:
+    libraries = compiling.ALLOWED_CUDA_LIBRARY
+    assert not compiling.flags_problem(["-lcublas", "-lcublasLt"], libraries)
+    for flag in ("-lcuda", "-L/tmp", "-Wl,-z", "-lpython3"):
+        assert "is not allowed" in compiling.flags_problem([flag], libraries)
