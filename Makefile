@@ -17,10 +17,14 @@ export PATH := $(TOOLS)/bin:$(TOOLS)/python/bin:$(PATH)
 export CGO_CFLAGS ?= -O2 -Wno-deprecated-declarations
 
 # The Python environment is the product's own, as users get it; what only development needs lies beside it.
+
 PYTHON  = $(abspath $(dir $(firstword $(shell ls -t $(DATA)/venv-*/.complete 2>/dev/null))))/bin/python
 PYTOOLS := pytest==9.2.0 ruff==0.17.6
 # Only where this Python has a wheel for it; without it the harness's fuzz targets mutate their inputs at random.
 FUZZTOOLS := atheris==3.0.0
+# A compiler for CUDA, which needs no GPU, where there is none.
+CUDA := $(or $(CUDA_HOME),$(wildcard /usr/local/cuda),$(TOOLS)/cuda/nvidia/cu13)
+CUDATOOLS := nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-cccl==13.0.85 nvidia-cuda-runtime==13.0.96
 FUZZ_SECONDS ?= 120
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
@@ -44,11 +48,13 @@ env: build need-cxx
 		$(BIN) eval examples/softmax.py examples/candidates/softmax_native.py --data-dir $(DATA)
 
 dev: env
-	@[ "$$(cat $(TOOLS)/python/.pins 2>/dev/null)" = "$(PYTOOLS) $(FUZZTOOLS)" ] || { \
+	@[ "$$(cat $(TOOLS)/python/.pins 2>/dev/null)" = "$(PYTOOLS) $(FUZZTOOLS) $(CUDATOOLS)" ] || { \
 		$(PYTHON) -m pip install -q --disable-pip-version-check --upgrade --target $(TOOLS)/python $(PYTOOLS) && \
 		{ $(PYTHON) -m pip install -q --disable-pip-version-check --upgrade --no-deps --only-binary :all: --target $(TOOLS)/python $(FUZZTOOLS) || \
 			echo "note: no wheel of $(FUZZTOOLS) for this Python: fuzz targets of the harness mutate at random"; } && \
-		echo "$(PYTOOLS) $(FUZZTOOLS)" >$(TOOLS)/python/.pins; }
+		{ [ -x $(CUDA)/bin/nvcc ] || $(PYTHON) -m pip install -q --disable-pip-version-check --upgrade --no-deps --target $(TOOLS)/cuda $(CUDATOOLS) || \
+			echo "note: no nvcc for this machine: tests that compile CUDA are skipped"; } && \
+		echo "$(PYTOOLS) $(FUZZTOOLS) $(CUDATOOLS)" >$(TOOLS)/python/.pins; }
 
 test: lint test-go test-python ## everything that CI runs
 
@@ -67,10 +73,10 @@ test-go: dev
 	KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test -race -timeout 20m ./...
 
 test-python: dev
-	PYTHONPATH=$(TOOLS)/python KERNELWRIGHT_TEST_CACHE=$(DATA)/cache $(PYTHON) -m pytest -p no:cacheprovider
+	CUDA_HOME=$(CUDA) PYTHONPATH=$(TOOLS)/python KERNELWRIGHT_TEST_CACHE=$(DATA)/cache $(PYTHON) -m pytest -p no:cacheprovider
 
 soak: dev ## what takes too long for every day: every example under the master rule, races many times over, 200 kills, fuzzing
-	PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider -m slow
+	CUDA_HOME=$(CUDA) PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider -m slow
 	KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test -race -count 5 -timeout 2h ./...
 	KERNELWRIGHT_SOAK=1 KERNELWRIGHT_TEST_PYTHON=$(PYTHON) go test -timeout 4h -v ./store ./cli ./daemon ./bench/...
 	@$(MAKE) --no-print-directory fuzz

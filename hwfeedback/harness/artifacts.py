@@ -18,8 +18,9 @@ from typing import Any
 
 import kernelwright
 import toolchain
+import triton_kernels
 
-NATIVE, LOAD_INLINE = "native", "load_inline"
+NATIVE, LOAD_INLINE, TRITON = "native", "load_inline", "triton"
 EXTENSION = "torch.utils.cpp_extension"
 
 _loaded: list[tuple[str, Any]] = []
@@ -81,6 +82,9 @@ def install(given: Sequence[dict[str, Any]], fds: Sequence[int]) -> None:
     """
     paths = {a["request"]: f"/proc/self/fd/{fd}" for a, fd in zip(given, fds, strict=True)}
     _loaded.clear()
+    for a, fd in zip(given, fds, strict=True):
+        if a["kind"] == TRITON:
+            triton_kernels.unpack(fd)
 
     def built(source: str, flags: Sequence[str], name: str, language: str = "cpp") -> str:
         path = paths.get(native_key(source, flags, language))

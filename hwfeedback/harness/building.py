@@ -28,12 +28,13 @@ import kernelwright
 import sandbox
 import source
 import toolchain
-from artifacts import LOAD_INLINE, NATIVE, inline_key, native_key
+import triton_kernels
+from artifacts import LOAD_INLINE, NATIVE, TRITON, inline_key, native_key
 from clients import hold, how_it_ended, line_numbers, sentence
 from forkserver import ForkServer, Worker
 from protocol import Closed, ProtocolError, Timeout
 
-RULES = "4"  # changes when the same candidate would build to something else
+RULES = "5"  # changes when the same candidate would build to something else
 IMPORT_TIMEOUT = 60.0
 PARSE_TIMEOUT = 20.0
 COMPILE_TIMEOUT = compiling.COMPILE_TIMEOUT * 2 + 20
@@ -71,7 +72,8 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dic
     finally:
         worker.kill()  # nobody need wait until it is gone
     if isinstance(answer, str):
-        return {"normalised_hash": "", "language": "", "form": "none", "problems": [answer]}
+        parsed = {"normalised_hash": "", "language": "", "form": "none", "problems": [answer]}
+        return parsed | {"triton": False}
     return _parsed(answer)
 
 
@@ -101,8 +103,8 @@ def build(
 
     Returns ``build`` (a BuildReport), ``status`` ("" when it is built, else rejected, build_failed,
     crashed or timed_out), ``reason``, ``artifacts`` (for ``open_artifacts``), ``normalised_hash``,
-    ``language`` and ``missing``. Raises sandbox.SandboxError and ProtocolError for what is the
-    machine's fault.
+    ``language``, ``triton`` (whether it has kernels that are compiled when it runs) and
+    ``missing``. Raises sandbox.SandboxError and ProtocolError for what is the machine's fault.
     """
     start = time.monotonic()
     text = candidate["source"]
@@ -119,6 +121,7 @@ def build(
         "normalised_hash": "",
         "language": candidate.get("language") or "cpp",
         "missing": [],
+        "triton": False,
     }
     try:
         _build(server, text, cache_dir, mode, arch, result, progress or (lambda _: None))
@@ -218,8 +221,9 @@ def _build(
                 log="\n".join(parsed["problems"]),
                 errors=[_diagnostic_of(p) for p in parsed["problems"]],
             )
-        if parsed["form"] == "none":
-            return  # nothing to build: importing it is the candidate worker's business
+        result["triton"] = parsed["triton"]
+        if parsed["form"] in ("none", "triton"):
+            return  # nothing to build yet: importing it is the candidate worker's business
         requests = _recorded(worker, text, arch)
     result["build"]["form"] = NATIVE if any(r["kind"] == NATIVE for r in requests) else LOAD_INLINE
     end = time.monotonic() + BUILD_TIMEOUT
@@ -477,6 +481,22 @@ def _build_key(text: str, device: str, arch: str) -> str:
     return toolchain.key(RULES, text, device, *kernelwright.FLAGS, *cuda, toolchain.identity())
 
 
+def kept_kernels(cache_dir: str, key: str) -> dict[str, Any] | None:
+    """Returns the artifact of Triton kernels that were compiled before, or None."""
+    record = _read_json(_path(cache_dir, "objects", key + ".json"))
+    return record if record is not None and _intact(record) else None
+
+
+def keep_kernels(cache_dir: str, key: str, fd: int) -> dict[str, Any]:
+    """Keeps what a worker has compiled (triton_kernels.py) and returns its artifact."""
+    path = _path(cache_dir, "objects", key + ".so")
+    sha256 = _copy(fd, path, 2 * triton_kernels.MAX_BYTES)
+    artifact = {"key": key, "kind": TRITON, "name": "kernels", "request": TRITON}
+    artifact |= {"sha256": sha256, "path": path}
+    _write_json(path.removesuffix(".so") + ".json", artifact)
+    return artifact
+
+
 def _light_header(cache_dir: str) -> str:
     """The folder with our torch/extension.h, in front of torch's own when compiling load_inline."""
     return _header_folder(cache_dir, {compiling.SHIM: compiling.LIGHT_HEADER})
@@ -579,7 +599,8 @@ def _parsed(answer: dict[str, Any]) -> dict[str, Any]:
     return {
         "normalised_hash": word("normalised_hash", "[0-9a-f]{64}", ""),
         "language": word("language", "[a-z]{1,16}", ""),
-        "form": word("form", "native|load_inline|none", "none"),
+        "form": word("form", "native|load_inline|triton|none", "none"),
+        "triton": answer.get("triton") is True,
         "problems": [
             sentence(str(p)[:500])
             for p in (problems[: source.MAX_PROBLEMS] if isinstance(problems, list) else ())

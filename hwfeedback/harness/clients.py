@@ -605,6 +605,11 @@ class CandidateClient(Client):
         outside = not _guards(self._blocks["in"], layout, GUARD).intact(_GUARD_BYTE)
         return Answer(outputs, _misfit(msg, wanted, aliases), wrote, outside)
 
+    def compiled(self) -> int:
+        """Returns a descriptor of what Triton has compiled in it, the caller's to close, or -1."""
+        _, fds = self.ask({"op": "compiled"}, timeout=60, fds_wanted=1)
+        return fds[0] if fds else -1
+
     def trace(self, tree: Any, inputs: Sequence[torch.Tensor]) -> Any:
         """Returns who did the work of a forward, by the worker's own word. Ends the poisoning."""
         self.ask({"op": "settle"}, timeout=self.timeout)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import secrets
 import threading
 import time
 import trace
@@ -29,6 +30,8 @@ import correctness
 import device as devices
 import inspection
 import sandbox
+import toolchain
+import triton_kernels
 import verify
 import windows
 from baselines import BaselineFailed
@@ -139,6 +142,10 @@ def _fault(e: WorkerFailure, doing: str) -> Fault:
     if e.type == "SystemExit":
         what = f"{where} calls sys.exit{line}"
         return Fault("crashed", what, "remove the call", [e.traceback], output)
+    if e.type in triton_kernels.ERRORS:
+        said = (e.message.strip().splitlines() or [""])[-1][:300]
+        what = f"a Triton kernel does not compile{line}: {said}"
+        return Fault("build_failed", what, "", [e.message[:2000]], output)
     if e.type in ("MemoryError", "OutOfMemoryError") or "allocate memory" in first:
         what = f"{where} ran out of memory{line}"
         return Fault("crashed", what, "allocate less", [e.traceback], output)
@@ -312,6 +319,17 @@ class Evaluation:
         self.missing = worker.missing
         client = CandidateClient(worker, timeout, self.device)
         self._met.append(client)
+        try:
+            self._load(client, reference, stand_in=stand_in)
+        except BaseException:
+            client.kill()
+            raise
+        return client
+
+    def _load(
+        self, client: CandidateClient, reference: ReferenceClient, *, stand_in: bool = False
+    ) -> None:
+        """Has a worker import and construct the candidate, with the weights of this evaluation."""
         opened: list[int] = []
         try:
             with self.costs.part("load"), faults("importing the candidate", client):
@@ -331,13 +349,9 @@ class Evaluation:
                     reference.info["init"], reference.init, eval_mode=self.eval_mode, timeout=LOAD_S
                 )
                 client.set_state(reference.info["names"], self.state)
-        except BaseException:
-            client.kill()
-            raise
         finally:
             for fd in opened:
                 os.close(fd)
-        return client
 
     def _empty(self, poison: bool) -> Any:
         """Starts a candidate's process, which has met nothing of the candidate's."""
@@ -412,14 +426,65 @@ class Evaluation:
         self.missing = self.build["missing"]
         if self.build["status"]:
             raise Fault(self.build["status"], self.build["reason"])
+        if not self.build["triton"]:
+            self._has_custom_code()
+        if self.level == "certify":
+            self._export()
+
+    def _has_custom_code(self) -> None:
         if self.request.get("require_custom", True) is not False and not self.artifacts():
             raise Fault(
                 "rejected",
                 "it has no custom code: nothing was built for it",
-                "write a kernel with native() or load_inline() for one operator of it at least",
+                "write a kernel with native(), load_inline() or Triton for one operator of it "
+                "at least",
             )
-        if self.level == "certify":
-            self._export()
+
+    def _compile_kernels(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
+        """Has Triton's kernels compiled, by a forward where programs may be started."""
+        if not self.build["triton"]:
+            return
+        if self.device.kind == "cpu":
+            raise Fault("rejected", "it is written in Triton, and the device is the CPU")
+        self.progress("build", "compiling Triton kernels")
+        began = time.monotonic()
+        task, cache = self.task["fingerprint"], self.request["cache_dir"]
+        versions = (torch.__version__, toolchain.identity(), self._arch(), str(self.eval_mode))
+        key = toolchain.key("triton", building.RULES, self.source, task, *versions)
+        kept = building.kept_kernels(cache, key)
+        with self.costs.part("build"):
+            if kept is None:
+                kept = self._compiled_kernels(reference, key)
+        if kept is not None:
+            self.build = {**self.build, "artifacts": [*self.artifacts(), kept]}
+        v["build"]["seconds"] += time.monotonic() - began
+        self._has_custom_code()
+
+    def _compiled_kernels(self, reference: ReferenceClient, key: str) -> dict[str, Any] | None:
+        with self.costs.part("worker"):
+            config = self._config(runs=True)
+            worker = self.server.spawn("builder", config, limits=self._limits())
+        client = CandidateClient(worker, COMPILE_S, self.device)
+        try:
+            self._load(client, reference)
+            # A draw that nothing else is judged by: what is compiled goes to the timed workers.
+            tree, inputs = reference.draw(secrets.randbits(62))
+            judge = self.verification
+            assert judge is not None
+            like = (judge.expected[0].eager, judge.output_tree, judge.aliases)
+            with faults("compiling its Triton kernels", client):
+                client.begin_forward(tree, inputs, *like)
+                client.finish_forward()
+                fd = client.compiled()
+            if fd < 0:
+                return None
+            try:
+                return building.keep_kernels(self.request["cache_dir"], key, fd)
+            finally:
+                os.close(fd)
+        finally:
+            client.kill()
+            client.worker.wait(10)
 
     def _run(self, build: Future[dict[str, Any]]) -> dict[str, Any]:
         v = self._blank()
@@ -436,6 +501,7 @@ class Evaluation:
                 raise _reference_failed(e) from e
             if known is not None:
                 self._built(build, v)
+            self._compile_kernels(reference, v)
             self._build_upcoming()
             self._verify(reference, v)
             self._time(reference, v, learned)

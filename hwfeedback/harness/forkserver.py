@@ -55,6 +55,7 @@ if __name__ == "__main__":
 
 import allocator
 import sandbox
+import triton_kernels
 from protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError, Timeout
 
 CONTROL_FD = 3
@@ -1010,6 +1011,8 @@ def main() -> None:
         # Where one is broken its worker will say so; the others must go on.
         with contextlib.suppress(Exception):
             importlib.import_module(module)
+    if os.path.exists("/dev/nvidiactl"):
+        triton_kernels.prepare()
     sandbox.become_subreaper()
     tasks = len(os.listdir("/proc/self/task"))
     if tasks != 1:

@@ -872,6 +872,7 @@ def one_gpu(uuid: str) -> dict[str, str]:
 def _gpu_environment(settings: Settings, home: str) -> dict[str, str]:
     # Triton asks the linker's path for the driver's library, and keeps what it builds in a folder.
     found = {"TRITON_CACHE_DIR": f"{home}/triton", "CUDA_CACHE_PATH": f"{home}/nv"}
+    found["TRITON_CACHE_AUTOTUNING"] = "1"
     for name in ("LD_LIBRARY_PATH", "CUDA_HOME"):
         if os.environ.get(name):
             found[name] = os.environ[name]

@@ -113,18 +113,20 @@ FORBIDDEN_PATHS = {
 
 
 def parse(text: str, what: str) -> dict[str, Any]:
-    """Returns ``normalised_hash``, ``language``, ``form`` and ``problems``, sentences of the form
-    "line 3: ...".
+    """Returns ``normalised_hash``, ``language``, ``form``, ``triton`` (whether it is imported) and
+    ``problems``, sentences of the form "line 3: ...".
 
     ``what`` is "reference" or "candidate". A text that is not Python has the hash "" and one
     problem.
     """
     result: dict[str, Any] = {"normalised_hash": "", "language": "", "form": "none", "problems": []}
+    result["triton"] = False
     try:
         tree = _tree(text, MAX_BYTES[what])
         result["normalised_hash"] = _hash(tree)
         if what == "candidate":
             result["language"], result["form"] = _language(tree)
+            result["triton"] = _imports_triton(tree)
             found = _triage(tree)
         else:
             found = _missing(tree, {"Model": (ast.ClassDef,), "get_inputs": (ast.FunctionDef,)})
@@ -320,16 +322,12 @@ def _import_problem(line: int, module: str, name: str) -> list[tuple[int, str]]:
 
 
 def _language(tree: ast.Module) -> tuple[str, str]:
-    """Returns the language and the form ("native", "load_inline" or "none") that the text seems to
-    use.
+    """Returns the language and the form ("native", "load_inline", "triton" or "none") that the text
+    seems to use.
     """
     aliases = _aliases(tree)
-    language, form = "cpp", "none"
+    language, form = ("triton", "triton") if _imports_triton(tree) else ("cpp", "none")
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            module = node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name
-            if module.split(".")[0] == "triton":
-                language = "triton"
         if not isinstance(node, ast.Call):
             continue
         path = _dotted(node.func, aliases)
@@ -340,13 +338,23 @@ def _language(tree: ast.Module) -> tuple[str, str]:
             if isinstance(wanted, ast.Constant) and wanted.value == "cuda":
                 language = "cuda"
         elif path.endswith("cpp_extension.load_inline"):
-            form = "load_inline" if form == "none" else form
+            form = form if form == "native" else "load_inline"
             sources = given.get("cuda_sources")
             if sources is not None and not (
                 isinstance(sources, (ast.List, ast.Constant)) and _empty(sources)
             ):
                 language = "cuda"
     return language, form
+
+
+def _imports_triton(tree: ast.Module) -> bool:
+    modules: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules += [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            modules.append(node.module or "")
+    return any(m.split(".")[0] == "triton" for m in modules)
 
 
 def _empty(node: ast.List | ast.Constant) -> bool:

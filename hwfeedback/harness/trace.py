@@ -16,6 +16,7 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dispatch import uncompiled
+from triton_kernels import KERNEL
 
 LEAST_RUNS, MOST_RUNS = 2, 8  # the first one warms up
 RUNS_S = 0.05  # runs are added until it is over: a short forward may be disturbed in each
@@ -156,6 +157,8 @@ class _Functions:
                 name = frame.f_globals["wrapper"].__name__
             else:
                 name = self._python.get(id(frame.f_code))
+                if name == KERNEL:
+                    name = str(getattr(frame.f_locals.get("self"), "__name__", name))
         if name is None:
             return
         ran = len(self._operators.calls)

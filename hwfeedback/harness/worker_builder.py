@@ -16,6 +16,7 @@ import compiling
 import export
 import loading
 import source
+import worker_candidate
 from protocol import Channel
 
 FILENAME = "candidate.py"
@@ -24,6 +25,9 @@ MAX_OBJECT = 256 << 20
 
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     """Serves ``parse``, ``record``, ``export`` and ``compile``."""
+    if config.get("runs"):  # a candidate, so that its Triton kernels are compiled
+        worker_candidate.main(channel, config, fds)
+        return
     del fds
     recorded = False
 

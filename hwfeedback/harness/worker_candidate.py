@@ -3,8 +3,8 @@
 It gets raw inputs and gives raw outputs.
 
 Operations, besides ``window`` (windows.py): ``load``, ``init``, ``map``, ``set_state``,
-``forward``, ``trace``, ``settle``, ``timed``. Whatever is answered here, the referee decides by
-the bytes in block ``out`` alone.
+``forward``, ``trace``, ``settle``, ``timed``, ``compiled``. Whatever is answered here, the referee
+decides by the bytes in block ``out`` alone.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import device as devices
 import kernelwright
 import loading
 import trees
+import triton_kernels
 import windows
 import windows_cuda
 from device import Device
@@ -55,6 +56,8 @@ class Candidate:
         given = msg.get("artifacts") or []
         if msg.get("stand_in"):
             artifacts.stand_in()
+            if any(a["kind"] == artifacts.TRITON for a in given):
+                triton_kernels.stand_in()
         else:
             artifacts.install(given, fds)
         if msg.get("standalone"):
@@ -64,7 +67,7 @@ class Candidate:
             self.module = loading.run_source(msg["source"], "candidate", FILENAME)
         except BaseException as e:
             raise StageError("import", e) from e
-        self.custom = artifacts.functions()
+        self.custom = artifacts.functions() | triton_kernels.functions()
         for value in list(vars(self.module).values()):
             if type(value).__name__ == "Library":  # of a loader written into an exported file
                 self.custom |= {n: f for n, f in vars(value).items() if n[0] != "_" and callable(f)}
@@ -173,6 +176,20 @@ class Candidate:
         self._poisons = False
         return {}
 
+    def compiled(self, msg: dict[str, Any], _: list[int]) -> None:
+        """Gives what Triton has compiled in this process."""
+        data = triton_kernels.packed()
+        if not data:
+            self.channel.send({"ok": True})
+            return
+        fd = os.memfd_create("kernels", os.MFD_CLOEXEC)
+        try:
+            with open(fd, "wb", closefd=False) as f:
+                f.write(data)
+            self.channel.send({"ok": True}, [fd])
+        finally:
+            os.close(fd)
+
     def timed(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Says in which containers the tensors of timed calls go, and come."""
         self.window_tree = msg["tree"]
@@ -247,6 +264,11 @@ def _stand_in_for_the_compiler(given: list[dict[str, Any]], fds: list[int]) -> N
     subprocess.run = run  # type: ignore[assignment]
 
 
+OPERATIONS = (
+    "load", "init", "set_state", "map", "forward", "trace", "settle", "timed", "window", "compiled",
+)  # fmt: skip
+
+
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     allocator.keep_freed_memory()
     if config.get("poison"):
@@ -257,18 +279,4 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     device = devices.of(str(config.get("device") or "cpu"))
     device.hold_to_float32()
     c = Candidate(channel, device, bool(config.get("poison")))
-    ops = {
-        n: getattr(c, n)
-        for n in (
-            "load",
-            "init",
-            "set_state",
-            "map",
-            "forward",
-            "trace",
-            "settle",
-            "timed",
-            "window",
-        )
-    }
-    loading.serve(channel, ops, FILENAME, device)
+    loading.serve(channel, {n: getattr(c, n) for n in OPERATIONS}, FILENAME, device)

@@ -89,7 +89,7 @@ class Judge:
     ) -> dict[str, Any]:
         return {
             "task": self.task(source),
-            "candidate": {"source": candidate, "language": "cuda" if self.place else "cpp"},
+            "candidate": {"source": candidate},
             "level": level,
             "threads": 1,
             "cache_dir": self.cache,

@@ -158,6 +158,77 @@ def test_an_honest_kernel(judge: Judge, task: str) -> None:
     assert kernel["shared_bytes"] >= 128
 
 
+TRITON = """import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.autotune([triton.Config({}, num_warps=w) for w in (4, 8)], key=["n"])
+@triton.jit
+def rows(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * n
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + at + i, mask=i < n, other=-float("inf"))
+    e = tl.exp(v - tl.max(v, 0))
+    tl.store(y + at + i, e / tl.sum(e, 0), mask=i < n)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        n = x.shape[1]
+        rows[(x.shape[0],)](x, y, n, BLOCK=triton.next_power_of_2(n))
+        return y
+"""
+
+
+@pytest.mark.parametrize("task", [SMALL, LARGE], ids=["small", "large"])
+def test_triton(judge: Judge, task: str) -> None:
+    v = verdict(judge, task, TRITON)
+    assert v["status"] == "correct", v["reason"]
+    assert v["build"]["form"] == "triton"
+    assert v["work"]["custom"] > 0.9
+    assert v["work"]["operators"][0]["name"] == "rows"
+    assert not [e for e in v["evidence"] if "the sandbox refuses" in e], v["evidence"]
+    print(f"\nTriton: compiled in {v['build']['seconds']:.1f} s, {v['candidate_ms']:.4f} ms")
+    again = verdict(judge, task, TRITON)
+    assert again["build"]["seconds"] < 0.5
+    print(f"again: {again['build']['seconds']:.2f} s, parts {again['cost_s']}")
+
+
+def test_triton_is_certified(judge: Judge) -> None:
+    v = verdict(judge, SMALL, TRITON, "certify", cold=True)
+    assert v["status"] == "certified", v["reason"]
+    assert not [e for e in v["evidence"] if "by itself" in e], "the exported file was not run"
+
+
+@pytest.mark.parametrize(
+    "candidate, status, says",
+    [
+        (TRITON.replace("tl.sum(e, 0)", "tl.sum(e, 0) * 1.0005"), "wrong", "off by more than"),
+        (TRITON.replace("tl.sum(e, 0)", "tl.sum(q, 0)"), "build_failed", "q is not defined"),
+        (TRITON.replace("y + at + i,", "y + at + i + (1 << 40),"), "crashed", "illegal memory"),
+        (
+            TRITON.replace("        rows[", "        return torch.softmax(x, -1)\n        rows["),
+            "rejected",
+            "no custom code",
+        ),
+        (
+            TRITON.replace("        return y", "        return torch.softmax(x, -1)"),
+            "rejected",
+            "right when its custom code does nothing",
+        ),
+    ],
+    ids=["a_little_wrong", "does_not_compile", "illegal_access", "never_called", "for_show"],
+)
+def test_what_is_wrong_in_triton_is_named(
+    judge: Judge, candidate: str, status: str, says: str
+) -> None:
+    v = verdict(judge, SMALL, candidate)
+    assert v["status"] == status and says in v["reason"], f"{v['status']}: {v['reason']}"
+
+
 def test_load_inline(judge: Judge) -> None:
     v = verdict(judge, SMALL, INLINE)
     assert v["status"] == "correct", v["reason"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import os
+import pathlib
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -228,6 +229,29 @@ def as_python_says(lib: Any) -> None:
     alive = torch.ones(4)
     for _ in range(3):
         assert lib.maybe(alive, x)._use_count() == alive._use_count() == 1
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
+def test_a_native_kernel_is_compiled_for_any_gpu(tmp_path: pathlib.Path, arch: str) -> None:
+    source = """
+#include <cuda_runtime.h>
+__global__ void sums(const float* x, float* y) {
+  __shared__ float part[64];
+  part[threadIdx.x] = x[blockIdx.x * 64 + threadIdx.x];
+  __syncthreads();
+  float sum = 0;
+  for (int i = 0; i < 64; i++) sum += part[(threadIdx.x + i) % 64];
+  y[blockIdx.x * 64 + threadIdx.x] = sum;
+}
+extern "C" void run(const float* x, float* y, int n, cudaStream_t s) {
+  sums<<<n, 64, 0, s>>>(x, y);
+}
+"""
+    request = {"source": source, "flags": [], "arch": arch}
+    done = compiling.compile_cuda(request, str(tmp_path))
+    assert done["object"], done["log"]
+    (kernel,) = done["kernels"]
+    assert kernel["arch"] == arch and kernel["shared_bytes"] == 256 and kernel["registers"] > 4
 
 
 def test_it_does_what_torch_does(build: Callable[[str], dict[str, Any]]) -> None:
