@@ -451,7 +451,7 @@ def _kept(path: str) -> dict[str, Any] | None:
     """Returns what a candidate came to, or None where that is not kept whole."""
     record = _read_json(path)
     forms: dict[str, Any] = {"build": dict, "status": str, "reason": str, "missing": [str]}
-    forms |= {"normalised_hash": str, "language": str}
+    forms |= {"normalised_hash": str, "language": str, "triton": bool}
     forms["artifacts"] = [dict.fromkeys(("kind", "name", "request", "sha256", "path"), str)]
     try:
         hold(record, forms)
@@ -484,7 +484,12 @@ def _build_key(text: str, device: str, arch: str) -> str:
 def kept_kernels(cache_dir: str, key: str) -> dict[str, Any] | None:
     """Returns the artifact of Triton kernels that were compiled before, or None."""
     record = _read_json(_path(cache_dir, "objects", key + ".json"))
-    return record if record is not None and _intact(record) else None
+    try:
+        hold(record, dict.fromkeys(("key", "kind", "name", "request", "sha256", "path"), str))
+    except ValueError:
+        return None
+    assert record is not None
+    return record if record["kind"] == TRITON and _intact(record) else None
 
 
 def keep_kernels(cache_dir: str, key: str, fd: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ def seeds() -> list[bytes]:
     return [
         json.dumps(arguments).encode(),
         json.dumps({**arguments, "functions": {"f": "doc"}, "cuda_sources": ""}).encode(),
+        json.dumps({**arguments, "cuda_sources": "x", "extra_cuda_cflags": ["-O3"]}).encode(),
         b'extern "C" void f(const float* x, int64_t n, float* __restrict__ y);\n',
         b'extern "C" {\nint g(void);\nvoid h(double a[3], bool b) {}\n}\n',
         b'// extern "C" void no();\n/* */ extern "C"   float   k ( ) {',
@@ -52,5 +53,6 @@ def one(data: bytes) -> None:
         return
     hostile.sendable({k: v for k, v in request.items() if k != "functions"})
     assert request["name"].isidentifier()
-    assert all(isinstance(s, str) for s in (*request["sources"], *request["flags"]))
+    cuda = (*request.get("cuda_sources", ()), *request.get("cuda_flags", ()))
+    assert all(isinstance(s, str) for s in (*request["sources"], *request["flags"], *cuda))
     assert artifacts.inline_key(request) == artifacts.inline_key(json.loads(json.dumps(request)))

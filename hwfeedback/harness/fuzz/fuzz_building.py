@@ -21,6 +21,7 @@ _PARSED = {
     "language": "cpp",
     "form": "native",
     "problems": [],
+    "triton": False,
 }
 _NATIVE = {"kind": "native", "name": "k", "source": _SOURCE, "flags": ["-O3"]}
 _INLINE = {
@@ -66,6 +67,8 @@ def seeds() -> list[bytes]:
             honest,
             {**honest, "record": recorded(_INLINE)},
             {**honest, "record": recorded(quoted)},
+            {**honest, "record": recorded({**_INLINE, "cuda_sources": ["x"], "cuda_flags": []})},
+            {**honest, "parse": [[{**_PARSED, "form": "triton", "triton": True}, []]]},
             {**honest, "record": recorded(wide)},
             {**honest, "record": recorded({**_NATIVE, "flags": ["-fplugin=x"]})},
             {**honest, "record": [[{"ok": True, "requests": [], "error": error}, []]]},

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
-import os
 import pathlib
 import re
 from collections.abc import Callable, Iterator
@@ -60,17 +59,14 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
 def loaded(built: dict[str, Any]) -> Any:
     """Returns the extension, in this process."""
     assert built["status"] == "", built
-    (fd,) = building.open_artifacts(built)
+    (fd,) = building.open_artifacts(built)  # stays open: a path is loaded once in a process
     name = built["artifacts"][0]["name"]
-    try:
-        loader = importlib.machinery.ExtensionFileLoader(name, f"/proc/self/fd/{fd}")
-        spec = importlib.util.spec_from_file_location(name, loader.path, loader=loader)
-        assert spec is not None
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-        return module
-    finally:
-        os.close(fd)
+    loader = importlib.machinery.ExtensionFileLoader(name, f"/proc/self/fd/{fd}")
+    spec = importlib.util.spec_from_file_location(name, loader.path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
 
 
 # Each function of the header, on tensors of the CPU. In order, so that Python can say the same.
