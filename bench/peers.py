@@ -1,0 +1,146 @@
+"""Prints how long one verdict takes: ours beside KernelBench's and CudaForge's, from one run.
+
+Each gets the same reference and the same candidate, with a comment that nobody has seen, so that
+nothing of the candidate is in a cache. A peer is its own checkout (``--kernelbench``,
+``--cudaforge``), in a new process per candidate, as its scripts do it; ours is ``kernelwright
+eval``, whose process with PyTorch in it waits from the last one, and which knows the baselines of
+a task from the first verdict on it. That first one is not counted, but shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[1]
+CANDIDATES = [
+    ROOT / "examples" / "candidates" / name
+    for name in ("softmax_cuda.py", "softmax_cuda_load_inline.py", "softmax_triton.py")
+]
+KERNELBENCH = """
+import sys, time
+sys.path.insert(0, sys.argv[1] + "/src")
+from kernelbench.eval import eval_kernel_against_ref
+reference, candidate, backend, build = sys.argv[2:6]
+begun = time.perf_counter()
+result = eval_kernel_against_ref(
+    open(reference).read(), open(candidate).read(), num_correct_trials=5, num_perf_trials=100,
+    measure_performance=True, build_dir=build, device=0, backend=backend,
+)
+print("SECONDS", time.perf_counter() - begun)
+print("SAYS", "correct" if result.correctness else "wrong", result.runtime)
+"""
+CUDAFORGE = """
+import pathlib, sys, time
+sys.path.insert(0, sys.argv[1])
+from utils.compile_and_run import compare_and_bench
+begun = time.perf_counter()
+result = compare_and_bench(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), log_dir=None)
+print("SECONDS", time.perf_counter() - begun)
+print("SAYS", "correct", result.get("test_latency_ms", {}).get("avg"))
+"""
+
+
+def variant(source: str) -> str:
+    """Returns the candidate with comments that no cache has seen, in the kernel's text as well."""
+    mark = str(time.time_ns())
+    # Two extensions of one name cannot be loaded, and are kept apart by theirs.
+    source = re.sub(r'name="(\w+)"', rf'name="\1_{mark}"', source)
+    return source.replace('r"""', f'r"""// {mark}\n', 1) + f"\n# {mark}\n"
+
+
+def peer(script: str, checkout: str, *words: str) -> str:
+    """Returns a cell of the table: seconds of the process and what it said."""
+    with tempfile.TemporaryDirectory() as build:
+        env = os.environ | {"TORCH_EXTENSIONS_DIR": build, "TRITON_CACHE_DIR": f"{build}/triton"}
+        begun = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", script, checkout, *words, *([build] if len(words) > 2 else [])],
+            capture_output=True, text=True, env=env, cwd=build,
+        )  # fmt: skip
+        took = time.perf_counter() - begun
+    if done.returncode:
+        return f"fails: {(done.stderr.strip().splitlines() or ['?'])[-1][:60]}"
+    call = re.search(r"SECONDS ([\d.]+)", done.stdout)
+    said = re.search(r"SAYS (\w+)", done.stdout)
+    within = f"{float(call[1]):.1f}" if call else "?"
+    return f"{took:.1f} ({within}), {said[1] if said else '?'}"
+
+
+def ours(args: argparse.Namespace, reference: str, path: str, level: str) -> tuple[float, Any]:
+    words = [args.bin, "eval", reference, path, "--level", level, "--device", "cuda", "--json"]
+    words += ["--data-dir", args.data_dir]
+    begun = time.perf_counter()
+    done = subprocess.run(words, capture_output=True, text=True)
+    took = time.perf_counter() - begun
+    try:
+        return took, json.loads(done.stdout)
+    except ValueError:
+        sys.exit(f"{' '.join(words)} failed: {done.stderr.strip()}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bin", default=str(ROOT / "bin" / "kernelwright"))
+    parser.add_argument("--data-dir", default=str(ROOT / ".kernelwright" / "bench"))
+    parser.add_argument("--reference", action="append", help="more than once for several")
+    parser.add_argument("--candidate", action="append", help="in place of those for softmax")
+    parser.add_argument("--kernelbench", help="a checkout of KernelBench")
+    parser.add_argument("--cudaforge", help="a checkout of CudaForge")
+    parser.add_argument("--repeats", type=int, default=2)
+    args = parser.parse_args()
+    references = args.reference or [str(ROOT / "examples" / "softmax.py")]
+    candidates = [pathlib.Path(c) for c in args.candidate or map(str, CANDIDATES)]
+    print("\nSeconds of a whole process, in brackets those of the call within it:\n")
+    print("| task | eager ms | candidate | KernelBench | CudaForge | **quick** | build | certify |")
+    print("|---|---:|---|---:|---:|---:|---:|---:|")
+    for reference in references:
+        for path in candidates:
+            source = path.read_text()
+            form = "triton" if "import triton" in source else "cuda"
+            cells: list[str] = []
+            seconds: list[tuple[float, float]] = []
+            eager = 0.0
+            for i in range(args.repeats + 2):
+                with tempfile.NamedTemporaryFile("w", suffix=".py") as f:
+                    f.write(variant(source))
+                    f.flush()
+                    last = i == args.repeats + 1
+                    took, v = ours(args, reference, f.name, "certify" if last else "quick")
+                    good = v["status"] in ("correct", "certified")
+                    says = "" if good else f", {v['status']}: {v['reason'][:60]}"
+                    if last:
+                        certify = f"{took:.1f}{says}"
+                        continue
+                    eager = v["baselines"].get("eager", 0.0)
+                    if i == 0:
+                        first = f" (first {took:.1f})"
+                        continue
+                    seconds.append((took, v["build"]["seconds"]))
+                    if i > 1:
+                        continue
+                    peers = ((KERNELBENCH, args.kernelbench), (CUDAFORGE, args.cudaforge))
+                    for script, checkout in peers:
+                        if not checkout or "kernelwright" in source:
+                            cells.append("–")
+                            continue
+                        more = [form] if script is KERNELBENCH else []
+                        cells.append(peer(script, checkout, reference, f.name, *more))
+            quick, build = min(seconds)
+            print(
+                f"| {pathlib.Path(reference).stem} | {eager:.3g} | {path.name} | {cells[0]} | "
+                f"{cells[1]} | **{quick:.1f}**{says}{first} | {build:.1f} | {certify} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
