@@ -86,7 +86,7 @@ func (s *Speedup) Wins(margin float64) bool { return s != nil && s.Low > 1+margi
 type BuildReport struct {
 	Seconds    float64      `json:"seconds"`
 	Cached     bool         `json:"cached"`
-	Form       string       `json:"form,omitempty"` // "native", "load_inline", "none"
+	Form       string       `json:"form,omitempty"` // "native", "load_inline", "triton", "none"
 	Log        string       `json:"log,omitempty"`  // the end of the compiler's output
 	Errors     []Diagnostic `json:"errors,omitempty"`
 	Vectorised []Diagnostic `json:"vectorised,omitempty"` // loops the compiler vectorised

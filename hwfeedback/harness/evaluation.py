@@ -58,6 +58,7 @@ FORWARD_S = 10.0  # a forward may take this long, and
 FORWARD_EAGERS = 200.0  # this many times eager's time
 LOAD_S = 60.0
 COMPILE_S = 300.0  # a baseline's first call compiles
+TRITON_S = 120.0  # so does a candidate's, and it may be tuned
 OUTPUT_KEPT = 4000
 MOSTLY = 0.5  # of a forward's time
 DRAWS, DRAWS_BYTES = 64, 1 << 30  # at once, at most
@@ -464,7 +465,7 @@ class Evaluation:
         with self.costs.part("worker"):
             config = self._config(runs=True)
             worker = self.server.spawn("builder", config, limits=self._limits())
-        client = CandidateClient(worker, COMPILE_S, self.device)
+        client = CandidateClient(worker, TRITON_S, self.device)
         try:
             self._load(client, reference)
             # A draw that nothing else is judged by: what is compiled goes to the timed workers.
