@@ -54,7 +54,7 @@ def variant(source: str) -> str:
     mark = str(time.time_ns())
     # Two extensions of one name cannot be loaded, and are kept apart by theirs.
     source = re.sub(r'name="(\w+)"', rf'name="\1_{mark}"', source)
-    return source.replace('r"""', f'r"""// {mark}\n', 1) + f"\n# {mark}\n"
+    return source.replace('r"""', f'r"""// {mark}\n', 1) + f"\nvariant = {mark}\n"
 
 
 def peer(script: str, checkout: str, *words: str) -> str:
@@ -97,7 +97,8 @@ def main() -> None:
     parser.add_argument("--cudaforge", help="a checkout of CudaForge")
     parser.add_argument("--repeats", type=int, default=2)
     args = parser.parse_args()
-    references = args.reference or [str(ROOT / "examples" / "softmax.py")]
+    given = args.reference or [ROOT / "examples" / "softmax.py"]
+    references = [str(pathlib.Path(r).resolve()) for r in given]
     candidates = [pathlib.Path(c) for c in args.candidate or map(str, CANDIDATES)]
     print("\nSeconds of a whole process, in brackets those of the call within it:\n")
     print("| task | eager ms | candidate | KernelBench | CudaForge | **quick** | build | certify |")
@@ -120,6 +121,7 @@ def main() -> None:
                     if last:
                         certify = f"{took:.1f}{says}"
                         continue
+                    said = says
                     eager = v["baselines"].get("eager", 0.0)
                     if i == 0:
                         first = f" (first {took:.1f})"
@@ -137,7 +139,7 @@ def main() -> None:
             quick, build = min(seconds)
             print(
                 f"| {pathlib.Path(reference).stem} | {eager:.3g} | {path.name} | {cells[0]} | "
-                f"{cells[1]} | **{quick:.1f}**{says}{first} | {build:.1f} | {certify} |",
+                f"{cells[1]} | **{quick:.1f}**{said}{first} | {build:.1f} | {certify} |",
                 flush=True,
             )
 

@@ -181,8 +181,7 @@ def _warm(server: ForkServer, light: str, flags: Sequence[str], mode: str, *, cu
 
 def _made(server: ForkServer, light: str, request: dict[str, Any], target: str, mode: str) -> bool:
     """Has a builder make a file of a folder of headers of ours. Returns whether it is there."""
-    config = {"sandbox": mode, "threads": 1, "read_only": [light], "light": light}
-    with server.spawn("builder", config) as worker:
+    with _compiler(server, light, mode, bool(request.get("cuda"))) as worker:
         answer, fds = _ask(worker, {"op": "compile", "request": request}, COMPILE_TIMEOUT)
         try:
             if isinstance(answer, str) or not fds:
@@ -228,6 +227,7 @@ def _build(
     result["build"]["form"] = NATIVE if any(r["kind"] == NATIVE for r in requests) else LOAD_INLINE
     end = time.monotonic() + BUILD_TIMEOUT
     compiler: Worker | None = None
+    seen = ("", False)  # of what lies outside of its sandbox
     reports: list[dict[str, Any]] = []
     try:
         for request in requests:
@@ -237,11 +237,12 @@ def _build(
                 light = ""
                 if request["kind"] == LOAD_INLINE:
                     light = _light(server, cache_dir, request, mode)
-                if compiler is not None and light:
-                    compiler.kill()  # it sees no other folder than its own
+                sees = (light, request.get("language") == "cuda")
+                if compiler is not None and sees != seen:
+                    compiler.kill()
                     compiler = None
                 if compiler is None:
-                    compiler = _compiler(server, light, mode)
+                    compiler, seen = _compiler(server, light, mode, sees[1]), sees
                 left = end - time.monotonic()
                 if left <= 0:
                     raise _Failed("timed_out", f"building it takes longer than {BUILD_TIMEOUT:g} s")
@@ -266,11 +267,12 @@ def _build(
     ]
 
 
-def _compiler(server: ForkServer, light: str, mode: str) -> Worker:
-    config: dict[str, Any] = {"sandbox": mode, "threads": 1}
-    if light:
-        config |= {"read_only": [light], "light": light}
-    return server.spawn("builder", config)
+def _compiler(server: ForkServer, light: str, mode: str, cuda: bool) -> Worker:
+    """Starts a builder that sees our lighter headers, and where it compiles CUDA the toolkit."""
+    home = toolchain.cuda_home() if cuda else ""
+    config: dict[str, Any] = {"sandbox": mode, "threads": 1, "cuda_home": home}
+    config["read_only"] = [f for f in (light, home) if f]
+    return server.spawn("builder", config | ({"light": light} if light else {}))
 
 
 def _recorded(worker: Worker, text: str, arch: str) -> list[dict[str, Any]]:
@@ -544,7 +546,7 @@ def _light(server: ForkServer, cache_dir: str, request: dict[str, Any], mode: st
     if cuda:
         helper = os.path.join(light, compiling.HELPER)
         if not os.path.exists(helper) and not _made(
-            server, light, {"kind": "helper"}, helper, mode
+            server, light, {"kind": "helper", "cuda": True}, helper, mode
         ):
             return ""
     seen = os.path.join(light, _header_key(request["flags"]) + ".seen")

@@ -178,12 +178,10 @@ def compile_cuda(request: dict[str, Any], folder: str) -> dict[str, Any]:
     """The same for a native source in CUDA, for the architecture ``request["arch"]``."""
     with open(os.path.join(folder, "source0.cu"), "w", encoding="utf-8") as f:
         f.write(request["source"] + kernelwright._CUDA_TAIL)
-    nvcc = toolchain.nvcc()
-    libraries = os.path.join(os.path.dirname(os.path.dirname(nvcc)), "lib64")
     command = [
-        nvcc, *kernelwright.CUDA_FLAGS, gencode(request["arch"]), *request["flags"],
-        "-Xptxas", "-v", "-cudart", "shared", "-Xlinker", f"-rpath,{libraries}",
-        "source0.cu", "-o", "built.so",
+        toolchain.nvcc(), *kernelwright.CUDA_FLAGS, gencode(request["arch"]), *request["flags"],
+        "-Xptxas", "-v", "-cudart", "none", "-cudadevrt", "none", "source0.cu", *cuda_runtime(),
+        "-o", "built.so",
     ]  # fmt: skip
     done = _finish(command, folder, "", artifacts.NATIVE)
     done["kernels"] = resources(done["log"])
@@ -251,21 +249,28 @@ def gencode(arch: str) -> str:
 
 def cuda_includes() -> list[str]:
     """The flags with which g++ finds CUDA's headers, and torch those of the toolkit's libraries."""
-    home = os.path.dirname(os.path.dirname(toolchain.nvcc()))
-    return ["-isystem", os.path.join(home, "include")]
+    return ["-isystem", os.path.join(toolchain.cuda_home(), "include")]
 
 
-def cuda_libraries() -> list[str]:
-    """The same for linking."""
+def cuda_folders() -> list[str]:
+    """Where CUDA's libraries lie: the toolkit's, and those that came with torch."""
     import torch
 
     release = (torch.version.cuda or "").partition(".")[0]
-    home = os.path.dirname(os.path.dirname(toolchain.nvcc()))
+    home = toolchain.cuda_home()
     beside = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "nvidia")
-    folders = [f"{home}/lib64", f"{home}/lib", f"{beside}/cu{release}/lib"]
-    found = [f"-L{f}" for f in folders if os.path.isdir(f)]
-    # Where pip put the toolkit there is no name without a version.
-    return [*found, "-lc10_cuda", "-ltorch_cuda", f"-l:libcudart.so.{release}"]
+    folders = (f"{home}/lib64", f"{home}/lib", f"{beside}/cu{release}/lib")
+    return [f for f in folders if os.path.isdir(f)]
+
+
+def cuda_runtime() -> list[str]:
+    """The flags that link the runtime of CUDA: the one that torch has in the process already."""
+    import torch
+
+    name = "libcudart.so." + (torch.version.cuda or "").partition(".")[0]
+    # By its path: where pip put the toolkit there is no name without a version.
+    found = [p for p in (os.path.join(f, name) for f in cuda_folders()) if os.path.exists(p)]
+    return ["-Xlinker", found[0]] if found else ["-lcudart"]
 
 
 def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dict[str, Any]:
@@ -277,6 +282,7 @@ def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dic
         with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
             f.write(text)
     done: dict[str, Any] = {}
+    before = ""
     for with_light in (True, False) if light else (False,):
         first = ["-I", light] if with_light else []
         host = [
@@ -292,7 +298,9 @@ def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dic
         helper = [os.path.join(light, HELPER)] if with_light else []
         link = [
             toolchain.compiler(), "-shared", "main.o", "device.o", *helper, *torch_libraries(),
-            *cuda_libraries(), *request["ldflags"], "-o", "built.so",
+            "-lc10_cuda", "-ltorch_cuda", *cuda_runtime(), *(f"-L{f}" for f in cuda_folders()),
+            *request["ldflags"],
+            "-o", "built.so",
         ]  # fmt: skip
         start = time.monotonic()
         with ThreadPoolExecutor(2) as both:
@@ -303,13 +311,17 @@ def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dic
         if code == code2 == 0:
             code, said = run(link, folder)
             done = _done(code, log2 + log + said, folder, "", artifacts.LOAD_INLINE, start)
+        done["kernels"] = resources(done["log"])
+        done["log"] = before + done["log"]
         if done["object"] or done["code"] < 0 or done["killed"]:
             break
-    done["kernels"] = resources(done["log"])
+        first = next((e[2] for e in done["errors"]), "")
+        before = f"{WHOLE}: {first}\n"
     return done
 
 
 HELPER = "tensor_light.o"
+WHOLE = "compiled with all of torch's headers, as the lighter ones do not do"
 
 
 def compile_helper(light: str, folder: str) -> str:

@@ -4,6 +4,7 @@
 // once. A source that asks for more than is here fails to compile with it, and is compiled again
 // with torch's own: nothing may behave in another way than there.
 #pragma once
+#pragma GCC system_header  // its warnings are nobody's business
 #include <cuda_runtime.h>
 
 #include <array>
@@ -82,7 +83,10 @@ KW_HIDDEN int kw_exchange_device(int device);
 [[noreturn]] KW_HIDDEN void kw_fail(const char* function, const char* file, uint32_t line, const char* text);
 }
 
+// A namespace of its own, or the linker would take our functions for torch's of the same name, which
+// lie in the same object.
 namespace at {
+inline namespace kernelwright_light {
 
 enum class ScalarType : int8_t {
   Byte = 0, Char = 1, Short = 2, Int = 3, Long = 4, Half = 5, Float = 6, Double = 7, Bool = 11, BFloat16 = 15,
@@ -284,6 +288,7 @@ class Tensor {
   Tensor narrow(int64_t d, int64_t start, int64_t n) const { return owning(kw_narrow(impl_, d, start, n)); }
   Tensor to(ScalarType dtype) const { return owning(kw_to(impl_, int(dtype), -1, -1)); }
   Tensor to(Device device) const { return owning(kw_to(impl_, -1, int(device.type()), device.index())); }
+  Tensor to(DeviceType type) const { return to(Device(type)); }
   Tensor to(const TensorOptions& o) const {
     return owning(kw_to(impl_, o.asked_dtype(), o.asked_device(), o.asked_index()));
   }
@@ -420,6 +425,7 @@ class CUDAGuard {
 };
 
 }  // namespace cuda
+}  // namespace kernelwright_light
 }  // namespace at
 
 namespace c10 {

@@ -51,6 +51,11 @@ def nvcc() -> str:
     return shutil.which("nvcc") or shutil.which("nvcc", path=":".join(folders)) or ""
 
 
+def cuda_home() -> str:
+    """The folder of the toolkit that nvcc belongs to, or ""."""
+    return os.path.dirname(os.path.dirname(nvcc()))
+
+
 @functools.cache
 def nvcc_version() -> str:
     """What tells one release of nvcc from another, or ""."""

@@ -29,6 +29,8 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
         worker_candidate.main(channel, config, fds)
         return
     del fds
+    if config.get("cuda_home"):
+        os.environ["CUDA_HOME"] = str(config["cuda_home"])
     recorded = False
 
     def record(msg: dict[str, Any], _: list[int]) -> dict[str, Any]:

@@ -252,8 +252,9 @@ extern "C" void run(const float* x, float* y, int n, cudaStream_t s) {
 
 def test_it_does_what_torch_does(build: Callable[[str], dict[str, Any]]) -> None:
     built = build(PROBE_CANDIDATE)
-    assert built["build"]["kernels"], "nothing of ptxas"
+    assert compiling.WHOLE not in built["build"]["log"], built["build"]["log"]
     as_python_says(loaded(built))
+    assert built["build"]["kernels"], "nothing of ptxas"
 
 
 @pytest.mark.slow
@@ -273,7 +274,9 @@ def test_what_it_lacks_is_compiled_with_torchs_headers(
     source = "torch::Tensor soft(torch::Tensor x) { return torch::softmax(x, -1); }\n"
     text = candidate(source, "torch::Tensor soft(torch::Tensor x);", "soft")
     x = torch.randn(3, 5)
-    assert torch.equal(loaded(build(text)).soft(x), torch.softmax(x, -1))
+    built = build(text)
+    assert torch.equal(loaded(built).soft(x), torch.softmax(x, -1))
+    assert compiling.WHOLE in built["build"]["log"]
 
 
 def test_what_is_wrong_is_found_in_its_line() -> None:

@@ -7,11 +7,13 @@ import importlib.util
 import os
 import pathlib
 import shutil
+import subprocess
 
 import pytest
 from judging import Judge
 
 import triton_kernels
+import worker_candidate
 
 TASK = """import torch
 
@@ -67,6 +69,16 @@ def test_what_is_compiled_moves_to_another_process(
     assert (to / "HASH" / "k.json").read_text() == "{}"
     assert (to / "HASH" / library).is_symlink()  # to memory: no file there may be loaded
     assert (to / "HASH" / library).read_bytes() == pathlib.Path(spec.origin).read_bytes()
+
+
+def test_triton_starts_its_programs_beside_the_stand_in_for_the_compiler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of an exported file, whose own compiler was run before."""
+    monkeypatch.setattr(subprocess, "run", subprocess.run)
+    worker_candidate._stand_in_for_the_compiler([], [])
+    done = subprocess.run(["echo", "kernel.ptx", "-o", "kernel.cubin"], capture_output=True)
+    assert done.stdout == b"kernel.ptx -o kernel.cubin\n"
 
 
 def test_too_much_is_said(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
