@@ -25,6 +25,7 @@ UNBUILT = {
     "normalised_hash": "",
     "language": "cpp",
     "missing": [],
+    "triton": False,
 }
 
 

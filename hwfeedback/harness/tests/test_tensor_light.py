@@ -5,6 +5,7 @@ The sources here launch nothing, so that they run where there is no GPU; nvcc mu
 
 from __future__ import annotations
 
+import ctypes
 import importlib.machinery
 import importlib.util
 import pathlib
@@ -246,6 +247,7 @@ extern "C" void run(const float* x, float* y, int n, cudaStream_t s) {
     request = {"source": source, "flags": [], "arch": arch}
     done = compiling.compile_cuda(request, str(tmp_path))
     assert done["object"], done["log"]
+    assert ctypes.CDLL(done["object"]).run  # with the runtime that torch has loaded
     (kernel,) = done["kernels"]
     assert kernel["arch"] == arch and kernel["shared_bytes"] == 256 and kernel["registers"] > 4
 
