@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -45,7 +46,7 @@ from utils.compile_and_run import compare_and_bench
 begun = time.perf_counter()
 result = compare_and_bench(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), log_dir=None)
 print("SECONDS", time.perf_counter() - begun)
-print("SAYS", "correct", result.get("test_latency_ms", {}).get("avg"))
+print("SAYS", "accepted", len(result))
 """
 
 
@@ -136,7 +137,7 @@ def main() -> None:
                             continue
                         more = [form] if script is KERNELBENCH else []
                         cells.append(peer(script, checkout, reference, f.name, *more))
-            quick, build = min(seconds)
+            quick, build = (statistics.median(s) for s in zip(*seconds, strict=True))
             print(
                 f"| {pathlib.Path(reference).stem} | {eager:.3g} | {path.name} | {cells[0]} | "
                 f"{cells[1]} | **{quick:.1f}**{said}{first} | {build:.1f} | {certify} |",

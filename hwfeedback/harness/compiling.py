@@ -282,16 +282,19 @@ def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dic
         with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
             f.write(text)
     done: dict[str, Any] = {}
-    before = ""
+    before = "" if light else f"{WHOLE}: they cannot be made here\n"
+    left_out = {"-fPIC"}  # it is in nvcc's words below
+    if any("-std=" in f for f in request["cuda_flags"]):
+        left_out.add("-std=c++17")  # nvcc takes one
     for with_light in (True, False) if light else (False,):
-        first = ["-I", light] if with_light else []
+        lighter = ["-I", light] if with_light else []
         host = [
-            toolchain.compiler(), *first, *cuda_includes(), *torch_flags(request["flags"]),
+            toolchain.compiler(), *lighter, *cuda_includes(), *torch_flags(request["flags"]),
             "-fdiagnostics-color=never", "-fmax-errors=20", "-c", "main.cpp", "-o", "main.o",
         ]  # fmt: skip
-        own = [f for f in torch_flags([]) if f != "-fPIC"]
+        usual = [f for f in torch_flags([]) if f not in left_out]
         device = [
-            toolchain.nvcc(), *first, *own, *_TORCH_CUDA_FLAGS, gencode(request["arch"]),
+            toolchain.nvcc(), *lighter, *usual, *_TORCH_CUDA_FLAGS, gencode(request["arch"]),
             *request["cuda_flags"], "-Xcompiler", "-fPIC", "-Xptxas", "-v",
             "-c", "main.cu", "-o", "device.o",
         ]  # fmt: skip
@@ -321,7 +324,7 @@ def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dic
 
 
 HELPER = "tensor_light.o"
-WHOLE = "compiled with all of torch's headers, as the lighter ones do not do"
+WHOLE = "compiled with all of torch's headers, as with the lighter ones it fails"
 
 
 def compile_helper(light: str, folder: str) -> str:

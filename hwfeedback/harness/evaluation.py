@@ -450,7 +450,8 @@ class Evaluation:
         self.progress("build", "compiling Triton kernels")
         began = time.monotonic()
         task, cache = self.task["fingerprint"], self.request["cache_dir"]
-        versions = (torch.__version__, toolchain.identity(), self._arch(), str(self.eval_mode))
+        # Kernels are tuned on the GPU that is there.
+        versions = (toolchain.identity(), str(placed(self.request)), str(self.eval_mode))
         key = toolchain.key("triton", building.RULES, self.source, task, *versions)
         kept = building.kept_kernels(cache, key)
         with self.costs.part("build"):

@@ -42,46 +42,10 @@ def get_init_inputs():
     return []
 """
 SMALL, LARGE = TASK.replace("SHAPE", "2048, 1024"), TASK.replace("SHAPE", "4096, 65536")
-KERNEL = r'''import torch
-import torch.nn as nn
-from kernelwright import native
-
-lib = native(language="cuda", source=r"""
-__device__ float all(float v, bool largest) {
-  __shared__ float part[32];
-  for (int o = 16; o; o >>= 1) {
-    float u = __shfl_xor_sync(~0u, v, o);
-    v = largest ? fmaxf(v, u) : v + u;
-  }
-  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
-  __syncthreads();
-  v = part[0];
-  for (int i = 1; i < blockDim.x / 32; i++) v = largest ? fmaxf(v, part[i]) : v + part[i];
-  __syncthreads();
-  return v;
-}
-__global__ void rows(const float* x, float* y, int n) {
-  x += (long long)blockIdx.x * n;
-  y += (long long)blockIdx.x * n;
-  float m = -INFINITY, s = 0;
-  for (int i = threadIdx.x; i < n; i += blockDim.x) m = fmaxf(m, x[i]);
-  m = all(m, true);
-  for (int i = threadIdx.x; i < n; i += blockDim.x) s += expf(x[i] - m);
-  s = all(s, false);
-  for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = expf(x[i] - m) / s;
-}
-extern "C" void softmax(const float* x, float* y, long long r, int n, cudaStream_t stream) {
-  rows<<<r, 256, 0, stream>>>(x, y, n);
-}
-""")
-
-
-class ModelNew(nn.Module):
-    def forward(self, x):
-        y = torch.empty_like(x)
-        lib.softmax(x, y, x.shape[0], x.shape[1])
-        return y
-'''
+KERNEL, INLINE, TRITON = (
+    (EXAMPLES / "candidates" / f"softmax_{name}.py").read_text()
+    for name in ("cuda", "cuda_load_inline", "triton")
+)
 # A stream beside torch's, which nobody waits for.
 BESIDE = KERNEL.replace("<<<r, 256, 0, stream>>>", "<<<r, 256, 0, beside()>>>").replace(
     'extern "C"',
@@ -98,38 +62,6 @@ REMEMBERS = KERNEL.replace(
 HALF = KERNEL.replace(
     "= expf(x[i] - m) / s", "= __half2float(__float2half(expf(x[i] - m) / s))"
 ).replace("__device__ float all", "#include <cuda_fp16.h>\n__device__ float all")
-
-
-INLINE = r'''import torch
-import torch.nn as nn
-from torch.utils.cpp_extension import load_inline
-
-cuda = r"""
-#include <torch/extension.h>
-#include <ATen/cuda/CUDAContext.h>
-THE_ROWS
-torch::Tensor softmax(torch::Tensor x) {
-  TORCH_CHECK(x.is_cuda() && x.is_contiguous(), "x must be contiguous, on a GPU");
-  auto y = torch::empty_like(x);
-  rows<<<x.size(0), 256, 0, at::cuda::getCurrentCUDAStream()>>>(
-      x.data_ptr<float>(), y.data_ptr<float>(), x.size(1));
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return y;
-}
-"""
-lib = load_inline(
-    name="softmax_inline",
-    cpp_sources="torch::Tensor softmax(torch::Tensor x);",
-    cuda_sources=cuda,
-    functions=["softmax"],
-    extra_cuda_cflags=["-O3"],
-)
-
-
-class ModelNew(nn.Module):
-    def forward(self, x):
-        return lib.softmax(x)
-'''.replace("THE_ROWS", KERNEL.partition('r"""')[2].partition('extern "C"')[0])
 
 
 @pytest.fixture(scope="module")
@@ -156,31 +88,6 @@ def test_an_honest_kernel(judge: Judge, task: str) -> None:
     (kernel,) = v["build"]["kernels"]
     assert kernel["arch"].startswith("sm_") and kernel["registers"] > 8
     assert kernel["shared_bytes"] >= 128
-
-
-TRITON = """import torch
-import torch.nn as nn
-import triton
-import triton.language as tl
-
-
-@triton.autotune([triton.Config({}, num_warps=w) for w in (4, 8)], key=["n"])
-@triton.jit
-def rows(x, y, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * n
-    i = tl.arange(0, BLOCK)
-    v = tl.load(x + at + i, mask=i < n, other=-float("inf"))
-    e = tl.exp(v - tl.max(v, 0))
-    tl.store(y + at + i, e / tl.sum(e, 0), mask=i < n)
-
-
-class ModelNew(nn.Module):
-    def forward(self, x):
-        y = torch.empty_like(x)
-        n = x.shape[1]
-        rows[(x.shape[0],)](x, y, n, BLOCK=triton.next_power_of_2(n))
-        return y
-"""
 
 
 @pytest.mark.parametrize("task", [SMALL, LARGE], ids=["small", "large"])
