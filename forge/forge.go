@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/kernelwright/kernelwright"
@@ -121,6 +122,9 @@ func ParseSettings(text string) (Settings, error) {
 	var j settingsJSON
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
 		return Settings{}, fmt.Errorf("settings of the run: %w", err)
+	}
+	if j.WallTimeMS > math.MaxInt64/int64(time.Millisecond) {
+		return Settings{}, fmt.Errorf("settings of the run: a wall time of %d ms is more than can be counted", j.WallTimeMS)
 	}
 	s := Settings{j.Rounds, time.Duration(j.WallTimeMS) * time.Millisecond, j.HeadroomStop, j.Patience, j.JudgeMode, j.Language}
 	return s, s.Validate()

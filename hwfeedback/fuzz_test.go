@@ -154,7 +154,7 @@ func FuzzLeaseFile(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if lease.Fence() <= before.Fence || lease.Fence() < 1 {
+		if lease.Fence() <= before.Fence && before.Fence < lastFence || lease.Fence() < 1 {
 			t.Fatalf("fence %d after %d", lease.Fence(), before.Fence)
 		}
 		if err := lease.Release(); err != nil {

@@ -58,6 +58,10 @@ const (
 	leaseWaitWorthTelling = time.Second / 2
 )
 
+// lastFence is more than a device will ever see; who reaches it by a damaged
+// file begins anew.
+const lastFence = math.MaxInt64 / 2
+
 // holder is what the lock file says of whoever holds it. It informs people;
 // the lock decides.
 type holder struct {
@@ -97,7 +101,7 @@ func (l *FileLeases) Acquire(ctx context.Context, device string) (Lease, error) 
 		return nil, err
 	}
 	before := readHolder(f)
-	fence := before.Fence + 1
+	fence := before.Fence%lastFence + 1
 	if l.NextFence != nil {
 		if fence, err = l.NextFence(ctx, device); err != nil {
 			f.Close()
@@ -155,7 +159,7 @@ func readHolder(f *os.File) holder {
 	if (err != nil && !errors.Is(err, io.EOF)) || json.Unmarshal(line, &h) != nil {
 		return holder{} // being written, or never was
 	}
-	if h.PID < 0 || h.Fence < 0 || h.Fence == math.MaxInt64 {
+	if h.PID < 0 || h.Fence < 0 || h.Fence > lastFence {
 		return holder{} // damaged: no process wrote this
 	}
 	return h

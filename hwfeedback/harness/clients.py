@@ -43,6 +43,7 @@ class Spawned(Protocol):
     channel: Any
     pid: int
     refused: dict[str, int]
+    files: dict[str, int]
 
     def kill(self) -> None: ...
 
@@ -523,7 +524,7 @@ class CandidateClient(Client):
         self._pending: tuple[Layout, Sequence[torch.Tensor], Layout, list[int]] | None = None
 
     def kill(self) -> None:
-        """Kills it, and learns before what the sandbox has refused it."""
+        """Kills it, and learns before what it tried that is not its business."""
         self.worker.log()
         super().kill()
 

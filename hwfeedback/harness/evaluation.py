@@ -61,6 +61,7 @@ COMPILE_S = 300.0  # a baseline's first call compiles
 TRITON_S = 120.0  # so does a candidate's, and it may be tuned
 OUTPUT_KEPT = 4000
 MOSTLY = 0.5  # of a forward's time
+NAMED = 10  # things that it tried
 DRAWS, DRAWS_BYTES = 64, 1 << 30  # at once, at most
 BASELINES = ("eager", "compile", "max-autotune")
 CALIBRATING = ("compile",)
@@ -537,12 +538,23 @@ class Evaluation:
         return {"verdict": v, "learned": learned}
 
     def _tried(self) -> list[str]:
-        """Says what the sandbox has refused the candidate: tried, whether or not it mattered."""
-        tried: Counter[str] = Counter()
+        """Says what the candidate tried that is not its business, whether or not it mattered."""
+        refused: Counter[str] = Counter()
+        files: Counter[str] = Counter()
         for c in self._met:
-            tried.update(c.worker.refused)
-        times = [n if k == 1 else f"{n} ({k} times)" for n, k in tried.most_common()]
-        return [f"it tried what the sandbox refuses: {', '.join(times)}"] if times else []
+            refused.update(c.worker.refused)
+            files.update(c.worker.files)
+        said: list[str] = []
+        for what, tried in (
+            ("it tried what the sandbox refuses", refused),
+            ("it asked for files that are not its own", files),
+        ):
+            times = [n if k == 1 else f"{n} ({k} times)" for n, k in tried.most_common(NAMED)]
+            if len(tried) > NAMED:
+                times.append(f"and {len(tried) - NAMED} more")
+            if times:
+                said.append(f"{what}: {sentence(', '.join(times))}")
+        return said
 
     def _blank(self) -> dict[str, Any]:
         return {

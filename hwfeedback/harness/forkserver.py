@@ -15,10 +15,12 @@ events on a connection (see protocol.schema.json):
     {"type": "spawn", "id", "role", "settings", "config"?}, fds = [worker's socket, ...the worker's
         own]
         -> {"type": "spawned", "id", "pid", "mode", "missing"} | {"type": "failed", "id", "message"}
-        -> later {"type": "exited", "id", "pid", "code", "signal", "reason", "log", "refused"}
+        -> later {"type": "exited", "id", "pid", "code", "signal", "reason", "log", "refused",
+            "files"}
     {"type": "kill", "id"}    -> the worker and all its descendants die; "exited" follows
-    {"type": "log", "id"}     -> {"type": "log", "id", "log", "refused"}: the end of what the worker
-                                 printed, and how often it was refused which system calls
+    {"type": "log", "id"}     -> {"type": "log", "id", "log", "refused", "files"}: the end of what
+                                 the worker printed, how often it was refused which system calls,
+                                 and how often it asked for which files that are not its own
     {"type": "ping", "id"}    -> {"type": "pong", "id", "threads", "workers"}
 
 A spawn without "config" has its worker wait for {"type": "start", "config"} with further
@@ -56,6 +58,7 @@ if __name__ == "__main__":
 import allocator
 import sandbox
 import triton_kernels
+from listening import Listener
 from protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError, Timeout
 
 CONTROL_FD = 3
@@ -142,15 +145,18 @@ class Child:
     scratch: str = ""
     mode: str = ""
     limits: sandbox.Limits = field(default_factory=sandbox.Limits)
-    refused: sandbox.Refused | None = None  # what it tried and may not
+    settings: sandbox.Settings | None = None
+    listener: Listener | None = None  # hears what it tries that is not its business
     status: bytearray = field(default_factory=bytearray)
     log: Log = field(default_factory=Log)
     killed: bool = False
     failed: bool = False
 
-    def tried(self) -> dict[str, int]:
-        """Returns how often it was refused what."""
-        return self.refused.counts if self.refused is not None else {}
+    def tried(self) -> dict[str, dict[str, int]]:
+        """Returns how often it was refused which calls, and asked for which files of others."""
+        if self.listener is None:
+            return {"refused": {}, "files": {}}
+        return {"refused": self.listener.refused, "files": self.listener.files}
 
 
 @dataclass(eq=False)
@@ -174,7 +180,7 @@ class Server:
         self.children: dict[int, Child] = {}
         self.poll = select.poll()
         self.readers: dict[int, Child] = {}  # log pipes and status sockets
-        self.listeners: dict[int, Child] = {}  # of refused calls
+        self.listeners: dict[int, Child] = {}
         self.wake_r, self.wake_w = socket.socketpair()
         self.wake_r.setblocking(False)
         self.wake_w.setblocking(False)
@@ -288,8 +294,9 @@ class Server:
             if child is not None and child.log_fd >= 0:
                 self._read(child, child.log_fd)
             text = child.log.text() if child is not None else ""
-            tried = child.tried() if child is not None else {}
-            said = {"type": "log", "id": ident, "log": text, "refused": tried}
+            said = {"type": "log", "id": ident, "log": text}
+            if child is not None:
+                said |= child.tried()
             connection.channel.send(said, timeout=5)
         elif kind == "ping":
             tasks = len(os.listdir("/proc/self/task"))
@@ -355,6 +362,7 @@ class Server:
             first["scratch"],
             settings.mode,
             sandbox.limits(settings),
+            settings,
         )
         self._register(child)
         for fd in (log_r, status_r):
@@ -396,31 +404,31 @@ class Server:
             child.log_fd = -1
 
     def _status(self, child: Child, fd: int) -> bytes:
-        """Reads what a worker says while it starts, and who hears of what it is refused."""
+        """Reads what a worker says while it starts, and who hears of what it tries."""
         sock = socket.socket(fileno=fd)
         try:
             data, fds, _, _ = socket.recv_fds(sock, 1 << 16, 1)
         finally:
             sock.detach()
         for listener in fds:
-            if child.refused is not None or child.status_fd < 0:
+            if child.listener is not None or child.status_fd < 0 or child.settings is None:
                 os.close(listener)
                 continue
-            child.refused = sandbox.Refused(listener)
+            child.listener = Listener(listener, child.settings)
             self.listeners[listener] = child
             self.poll.register(listener, select.POLLIN)
         return data
 
     def _hear(self, child: Child) -> None:
-        if child.refused is not None and not child.refused.hear():
+        if child.listener is not None and not child.listener.hear():
             self._deaf(child)
 
     def _deaf(self, child: Child) -> None:
-        """Stops listening to what a worker is refused."""
-        refused = child.refused
-        if refused is not None and self.listeners.pop(refused.fd, None) is not None:
-            self.poll.unregister(refused.fd)
-            refused.close()
+        """Stops listening to what a worker tries."""
+        listener = child.listener
+        if listener is not None and self.listeners.pop(listener.fd, None) is not None:
+            self.poll.unregister(listener.fd)
+            listener.close()
 
     def _report(self, child: Child) -> None:
         """Answers the spawn: the worker has closed its status pipe, so it is confined or dead."""
@@ -497,7 +505,7 @@ class Server:
                 "signal": killer,
                 "reason": reason,
                 "log": child.log.text(),
-                "refused": child.tried(),
+                **child.tried(),
             }
             self._tell(child, event)
 
@@ -754,7 +762,9 @@ class Worker:
         self.pid = 0
         self.mode = ""
         self.missing: list[str] = []
-        self.refused: dict[str, int] = {}  # system calls by name, as far as is known
+        # As far as is known: system calls by name, and files that are not its own by path.
+        self.refused: dict[str, int] = {}
+        self.files: dict[str, int] = {}
         self._server = server
         self._id = ident
         self._exit: Exit | None = None
@@ -766,8 +776,11 @@ class Worker:
             answer = self._server._ask({"type": "log", "id": self._id}, "log", timeout=10)
             if self._exit is None and answer is not None:
                 self._log = answer.get("log", "")
-                self.refused = answer.get("refused") or {}
+                self._tried(answer)
         return self._log
+
+    def _tried(self, msg: dict[str, Any]) -> None:
+        self.refused, self.files = msg.get("refused") or {}, msg.get("files") or {}
 
     def kill(self) -> None:
         """Kills it and all its descendants; ``wait`` tells when they are gone. Idempotent."""
@@ -938,7 +951,7 @@ class ForkServer:
             worker = self._workers.pop(ident, None)
             if worker is not None:
                 worker._log = msg.get("log") or ""
-                worker.refused = msg.get("refused") or {}
+                worker._tried(msg)
                 worker._exit = Exit(
                     msg.get("code"), msg.get("signal"), msg.get("reason") or "exited"
                 )

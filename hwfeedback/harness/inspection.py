@@ -43,7 +43,9 @@ class Invalid(Exception):
 
 
 _CONTRACT = "a task defines class Model(nn.Module), get_inputs() and get_init_inputs()"
-_SMALLER = "make the inputs or the model smaller"
+_SMALLER = (
+    "make the inputs or the model smaller: checking takes many times the memory of one forward"
+)
 _ALONE = "a reference is one file that needs only PyTorch: no other files, packages or network"
 _NOT_ALONE = ("ImportError", "ModuleNotFoundError", "FileNotFoundError", "URLError")
 # What the client asks for, by the stage at which that fails.

@@ -14,7 +14,7 @@ errors small together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -31,6 +31,8 @@ SUM_UNIT = 2.0**-24  # half a unit: what one rounding costs at most
 LANES = 32
 MANTISSAS = tuple(1.0 + k / 8.0 for k in range(8))
 POOL = 65_537  # signs; a prime, so that rows of a tensor never meet the same ones
+# Elements moved at once: what a core's cache holds, and on a GPU what is worth a launch.
+SLABS = {"cpu": 2 * POOL, "cuda": 256 * POOL}
 
 # Results that are one of the arguments, or no rounding at all.
 _EXACT = {
@@ -292,7 +294,8 @@ class Float32Noise(TorchDispatchMode):
             if name in ("sum", "mean"):
                 lost = _lost_in_lanes(args, out, name == "mean", self._coherent)
                 amount = amount if lost is None else torch.maximum(amount, lost)
-            out.add_(self._signs(out).mul_(amount))
+            for part, by, signs in self._parts(out, amount.expand_as(out)):
+                part.addcmul_(signs, by)
             return out
         unit = ULP
         if name in _PRODUCTS:
@@ -302,21 +305,31 @@ class Float32Noise(TorchDispatchMode):
             unit *= max(1.0, n / 2 if self._coherent else math.sqrt(n))
         for t in out if isinstance(out, (tuple, list)) else (out,):
             if isinstance(t, torch.Tensor) and t.is_floating_point():
-                t.mul_(self._signs(t).mul_(unit).add_(1.0))
+                for part, _, signs in self._parts(t, t):
+                    part.addcmul_(part, signs, value=unit)
         return out
 
-    def _signs(self, like: torch.Tensor) -> torch.Tensor:
-        """Random signs.
+    def _parts(
+        self, t: torch.Tensor, amount: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Yields a tensor in slabs, each with its part of ``amount`` and with random signs.
 
-        Dealt from a pool at a random place: drawing anew costs more than all else here.
+        Signs are dealt from a pool at a random place: drawing anew costs more than all else here.
         """
-        n = like.numel()
         at = int(torch.randint(0, POOL, (), generator=self._g))
-        if self._pool.device != like.device:
-            self._pool = self._pool.to(like.device)
-        needed = -(-(at + n) // POOL)
-        signs = self._pool.repeat(needed)[at : at + n] if n else self._pool[:0]
-        return signs.to(like.dtype, copy=needed == 1).view(like.shape)
+        if self._pool.device != t.device:
+            self._pool = self._pool.to(t.device)
+        dealt = self._pool.roll(-at).to(t.dtype)
+        n, slab = t.numel(), SLABS[t.device.type]
+        if n > POOL:
+            dealt = dealt.repeat(-(-min(n, slab) // POOL))
+        if not (t.is_contiguous() and amount.is_contiguous()):
+            yield t, amount, dealt.repeat(-(-n // len(dealt)))[:n].view(t.shape)
+            return
+        flat, amounts = t.view(-1), amount.view(-1)
+        for i in range(0, n, slab):
+            j = min(i + slab, n)
+            yield flat[i:j], amounts[i:j], dealt[: j - i]
 
 
 def _lost_in_lanes(args: Any, out: torch.Tensor, mean: bool, coherent: bool) -> torch.Tensor | None:

@@ -8,14 +8,12 @@ the machine could not give; in mode "strict" the absence of anything in REQUIRED
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import platform
+import re
 import resource
-import select
 import struct
 import sys
 from collections.abc import Iterable, Sequence
@@ -207,12 +205,12 @@ _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 
 # Answered as any other call, but named like those that are refused: nobody who computes sends
 # signals.
-_NAMED = {"kill": (62, 129), "tkill": (200, 130)}
+NAMED = {"kill": (62, 129), "tkill": (200, 130)}
+# Answered as any other call; whose file it is says whether it is named.
+_OPENS = {"openat": (257, 56), "openat2": (437, 437)}
+_OPENS_X86 = {"open": 2, "creat": 85}
 _SECCOMP = (317, 277)
 _NEW_LISTENER, _NOTIFY = 1 << 3, 0x7FC00000
-_NOTIF_RECV, _NOTIF_SEND, _GO_ON = 0xC0502100, 0xC0182101, 1
-# After so many nobody listens any more: the kernel then refuses by itself (ENOSYS).
-MOST_REFUSED = 1000
 _ARCHES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # -> (column, AUDIT_ARCH)
 
 
@@ -383,7 +381,7 @@ def _require(settings: Settings, missing: Iterable[str]) -> None:
 
 def confine(settings: Settings, d: Departure) -> tuple[list[str], int]:
     """Takes every right from this process that its profile lacks. Returns what could not be had,
-    and the descriptor that says which calls are refused (``Refused``), -1 where there is none.
+    and the descriptor of its filter's listener (``listening``), -1 where there is none.
 
     Raises SandboxError where the mode forbids to go on.
     """
@@ -760,13 +758,22 @@ def _filter(
         if column == 0:
             denied += _FORK_X86.values()
     if listened:
-        denied += [pair[column] for pair in _NAMED.values()]
+        denied += [pair[column] for pair in NAMED.values()]
+        if _release() >= (5, 5):  # before, nothing that is heard of can go on
+            denied += [pair[column] for pair in _OPENS.values()]
+            denied += _OPENS_X86.values() if column == 0 else []
     for number in denied:
         unless_number(number, 1)
         silent = cuda and number == _DENIED["connect"][column]
         op(ret, 0x00050000 | errno.EPERM if silent else deny)
     op(ret, allow)
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+
+
+def _release() -> tuple[int, int]:
+    """Returns Linux's version."""
+    found = re.match(r"(\d+)\.(\d+)", platform.release())
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _seccomp(profile: Profile, cuda: bool) -> int:
@@ -796,51 +803,19 @@ def _seccomp(profile: Profile, cuda: bool) -> int:
     return install(False)
 
 
-class Refused:
-    """Answers and counts the calls that a worker's filter denies (seccomp_unotify(2)).
-
-    For the fork server's loop: ``fd`` becomes readable with each.
+def listened() -> tuple[dict[int, str], dict[int, int]]:
+    """Returns what a listener may hear of: calls' names by number, and for those that open a file
+    which argument is its path.
     """
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.counts: dict[str, int] = {}
-        column = _ARCHES[platform.machine()][0]
-        tables = (_DENIED, _EXECUTE, _NAMED, _OTHERS)
-        self._names = {pair[column]: name for t in tables for name, pair in t.items()}
-        if column == 0:
-            self._names |= {number: name for name, number in (_DENIED_X86 | _FORK_X86).items()}
-
-    def hear(self) -> bool:
-        """Takes one call, if one waits. Returns whether there may be more."""
-        waits = select.poll()
-        waits.register(self.fd, select.POLLIN)
-        found = waits.poll(0)
-        if not found:
-            return True  # taking one would wait for it, and the server with it
-        if not found[0][1] & select.POLLIN:
-            return False
-        notice = bytearray(80)
-        try:
-            fcntl.ioctl(self.fd, _NOTIF_RECV, notice)
-        except OSError as e:
-            return e.errno in (errno.ENOENT, errno.EINTR)  # the caller is gone, or comes again
-        ident, _pid, _flags, number = struct.unpack_from("=QIIi", notice)
-        name = self._names.get(number, str(number))
-        self.counts[name] = self.counts.get(name, 0) + 1
-        go_on = struct.pack("=QqiI", ident, 0, 0, _GO_ON)
-        no = struct.pack("=QqiI", ident, 0, -errno.EPERM, 0)
-        # Linux before 5.5 lets nothing go on.
-        for answer in [go_on, no] if name in _NAMED else [no]:
-            with contextlib.suppress(OSError):  # or the caller is gone
-                fcntl.ioctl(self.fd, _NOTIF_SEND, answer)
-                break
-        return sum(self.counts.values()) < MOST_REFUSED
-
-    def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+    column = _ARCHES[platform.machine()][0]
+    tables = (_DENIED, _EXECUTE, NAMED, _OTHERS, _OPENS)
+    names = {pair[column]: name for t in tables for name, pair in t.items()}
+    opens = {pair[column]: 1 for pair in _OPENS.values()}
+    if column == 0:
+        opens |= dict.fromkeys(_OPENS_X86.values(), 0)
+        for table in (_DENIED_X86, _FORK_X86, _OPENS_X86):
+            names |= {number: name for name, number in table.items()}
+    return names, opens
 
 
 def environment(settings: Settings, home: str, toolchain: Sequence[str] = ()) -> dict[str, str]:

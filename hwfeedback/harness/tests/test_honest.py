@@ -95,6 +95,7 @@ class Suite:
         said = f"{v['status']}: {v['reason']} {v['evidence']} {v['build'].get('log', '')}"
         assert v["status"] == wanted, said
         assert v["metrics"]["custom_calls"] > 0
+        assert not any(e.startswith("it ") for e in v["evidence"]), "it tried nothing: " + said
         return answer["learned"]
 
     def refused(self, name: str, times: int) -> list[str]:

@@ -19,7 +19,9 @@ import pytest
 from process_layer import ask, obedient_server
 
 import forkserver
+import listening
 import sandbox
+from listening import Listener
 from protocol import Closed
 
 PROFILES = ["reference", "candidate", "builder"]
@@ -588,6 +590,10 @@ def test_as_an_ordinary_user(tmp_path):
                     )
                     == "hi\n"
                 )
+            with client.spawn("candidate", {"sandbox": "weak"}) as w:
+                ask(w, "try: open('/root/x')\nexcept OSError: pass")
+                w.log()
+                assert w.files == ({} if "seccomp" in w.missing else {"/root/x": 1})
         finally:
             client.close()
             process.wait(20)
@@ -614,6 +620,7 @@ def test_what_is_refused_is_named(server, gpu):
         if not w.refused and "seccomp" in w.missing:
             pytest.skip("this machine gives no seccomp")
         assert not w.refused, "honest code was refused something"
+        assert not w.files, "honest code asked for something"
         for name, code in REFUSED.items():
             try:
                 ask(w, code)
@@ -622,6 +629,50 @@ def test_what_is_refused_is_named(server, gpu):
             w.log()
             assert w.refused.get(name) == 1, name
         assert set(w.refused) == set(REFUSED)
+
+
+HOST = pathlib.Path.home()
+C_OPEN = "r = libc.open(path.encode(), 0)"
+# What a worker asks for -> by which path it is named.
+NOT_ITS_OWN = {
+    "open(path)": (f"{HOST}/.ssh/id_rsa",) * 2,
+    C_OPEN: ("/proc/4194000/environ", "/proc/4194000/environ"),
+    "open('../' + path[1:])": (f"{HOST}/.aws/credentials",) * 2,
+    "os.chdir('/'); open(path[1:])": ("/var/lib/x", "/var/lib/x"),
+    "os.open(path[1:], 0, dir_fd=os.open('/', os.O_PATH))": ("/srv/a/../b", "/srv/b"),
+    "os.listdir(path)": (f"//home/{'x' * 5000}/", ""),  # too long for the system itself
+    "open(path, 'w')": ("/usr/lib/x.so", "/usr/lib/x.so"),
+    "open(path, 'rb')": ("/dev/mem", "/dev/mem"),
+    "open(path, 'r')": ("/etc/shadow", "/etc/shadow"),
+}
+ITS_OWN = ["/proc/self/status", "/proc/1/maps", "/tmp/x", "/dev/urandom", "/etc/passwd", "/usr/x"]
+ITS_OWN += ["/", os.path.dirname(sys.prefix)]
+
+
+@pytest.mark.parametrize("gpu", [None, 0], ids=["cpu", "gpu"])
+def test_files_that_it_asks_for_are_named(server, gpu):
+    with server.spawn("candidate", {"sandbox": "weak", "gpu": gpu}) as w:
+        if {"seccomp", "mount namespace"} & set(w.missing):
+            pytest.skip("this machine gives no sandbox")
+        ask(w, "import ctypes, os; libc = ctypes.CDLL(None)")
+        for path in ITS_OWN:
+            ask(w, f"try: open({path!r})\nexcept OSError: pass")
+        ask(w, "open('/tmp/mine', 'w').write('x'); open('/dev/null', 'w').write('x')")
+        w.log()
+        assert not w.files
+        named: set[str] = set()
+        for code, (path, name) in NOT_ITS_OWN.items():
+            ask(w, f"path = {path!r}\ntry: {code}\nexcept OSError: pass")
+            named |= {name} - {""}
+            w.log()
+            assert set(w.files) == named, code
+        assert not w.refused
+        ask(w, f"for _ in range(2000): libc.open({str(HOST / 'again').encode()!r}, 0)")
+        w.log()
+        assert w.files[str(HOST / "again")] == 2000, "asking again and again stays possible"
+        ask(w, f"for i in range(100): libc.open(b'{HOST}/%d' % i, 0)")
+        w.log()
+        assert len(w.files) == listening.MOST_FILES
 
 
 def test_listening_for_nothing_does_not_wait(server):
@@ -640,8 +691,8 @@ def test_listening_for_nothing_does_not_wait(server):
     try:
         if not fds:
             pytest.skip("nobody may listen here")
-        refused = sandbox.Refused(fds[0])
-        assert refused.hear() and not refused.counts
+        refused = Listener(fds[0], sandbox.Settings("candidate"))
+        assert refused.hear() and not refused.refused
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         pid = 0
@@ -664,7 +715,7 @@ def test_who_is_refused_without_end_is_not_heard_for_ever(server):
         )
         assert set(ask(w, tried)) <= {errno.EPERM, errno.ENOSYS}
         w.log()
-        assert w.refused["socket"] <= sandbox.MOST_REFUSED
+        assert w.refused["socket"] <= listening.MOST_REFUSED
         assert ask(w, "r = 1") == 1
     assert server.ping()["threads"] == 1
 
