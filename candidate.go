@@ -22,6 +22,14 @@ type Candidate struct {
 	Note string `json:"note,omitempty"`
 }
 
+// NamedBaseline is a program that somebody has registered as a baseline of a
+// task, such as an expert's kernel. It is written as a candidate is.
+type NamedBaseline struct {
+	Name     string   `json:"name"`
+	Source   string   `json:"source"`
+	Language Language `json:"language"`
+}
+
 // DeviceKind is what a candidate runs on.
 type DeviceKind string
 

@@ -155,8 +155,18 @@ func (r *room) options(progress func(stage, note string)) hwfeedback.Options {
 	return hwfeedback.Options{
 		DataDir: r.folder, Python: c.Python, Device: c.Device, Sandbox: c.Sandbox, Threads: c.Threads,
 		Baselines: c.Evaluation.Baselines, Precision: c.Evaluation.Precision,
-		InspectTimeout: c.Evaluation.InspectTimeout.Std(), Log: r.log, Progress: progress,
+		InspectTimeout: c.Evaluation.InspectTimeout.Std(), Log: r.log, Progress: progress, Named: r.named,
 	}
+}
+
+// named returns the baselines that were registered for a task.
+func (r *room) named(ctx context.Context, fingerprint string, device kernelwright.DeviceKind) ([]kernelwright.NamedBaseline, error) {
+	found, err := r.store.Baselines(ctx, fingerprint, device)
+	named := make([]kernelwright.NamedBaseline, len(found))
+	for i, b := range found {
+		named[i] = b.NamedBaseline
+	}
+	return named, err
 }
 
 func (r *room) leases() *hwfeedback.FileLeases {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -130,7 +131,7 @@ func (e *Evaluator) canary(ctx context.Context, task *kernelwright.Task) error {
 	if e.gpu != nil {
 		cand = kernelwright.Candidate{Source: canaryCUDA, Language: kernelwright.CUDA}
 	}
-	v, err := e.judge(ctx, known, cand, nil, kernelwright.Quick, []string{"eager"})
+	v, err := e.judge(ctx, known, cand, nil, kernelwright.Quick, []string{"eager"}, nil)
 	if err != nil {
 		return err
 	}
@@ -150,14 +151,18 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 	if hash == "" { // it does not parse: only the same text is the same candidate
 		hash = kernelwright.HashText(cand.Source)
 	}
-	key := e.verdictKey(task, hash, cand, level)
+	named, err := e.named(ctx, task)
+	if err != nil {
+		return kernelwright.Verdict{}, infrastructure("read the named baselines", err)
+	}
+	key := e.verdictKey(task, hash, cand, level, named)
 	var v kernelwright.Verdict
 	if !e.options.Again && e.recall(ctx, cacheVerdict, key, &v) {
 		v.Cached = true
 		return v, nil
 	}
 	cand.Language = cmp.Or(cand.Language, p.Language)
-	if v, err = e.judge(ctx, task, cand, next, level, e.options.Baselines); err != nil {
+	if v, err = e.judge(ctx, task, cand, next, level, e.options.Baselines, named); err != nil {
 		return kernelwright.Verdict{}, err
 	}
 	v.Candidate = hash
@@ -180,13 +185,26 @@ func keeps(v kernelwright.Verdict) bool {
 // because the same text may be submitted as either; the sandbox because what
 // "weak" lets pass proves less; when the ceilings were measured because
 // headroom is a share of them.
-func (e *Evaluator) verdictKey(task kernelwright.Task, hash string, cand kernelwright.Candidate, level kernelwright.Level) string {
+func (e *Evaluator) verdictKey(task kernelwright.Task, hash string, cand kernelwright.Candidate, level kernelwright.Level, named []kernelwright.NamedBaseline) string {
+	against := slices.Clone(e.options.Baselines)
+	for _, b := range named {
+		against = append(against, b.Name+"="+kernelwright.HashText(b.Source))
+	}
 	return joinKey(task.Fingerprint, hash, string(cand.Language), string(level), e.device.Key,
 		strconv.FormatInt(e.device.Ceilings.MeasuredMS, 10), e.options.Sandbox, e.options.Precision,
-		strings.Join(e.options.Baselines, " "), kernelwright.Version, e.harness.hash, e.versions["torch"])
+		strings.Join(against, " "), kernelwright.Version, e.harness.hash, e.versions["torch"])
+}
+
+// named returns the baselines that somebody registered for the task.
+func (e *Evaluator) named(ctx context.Context, task kernelwright.Task) ([]kernelwright.NamedBaseline, error) {
+	if e.options.Named == nil {
+		return nil, nil
+	}
+	return e.options.Named(ctx, task.Fingerprint, e.device.Kind)
 }
 
 // learnedKey names what the baselines and the calibration of a task depend on.
+// A named baseline is kept with the hash of its source.
 func (e *Evaluator) learnedKey(task kernelwright.Task, baselines []string) string {
 	return joinKey(task.Fingerprint, e.device.Key, strings.Join(baselines, " "), e.options.Precision, kernelwright.Version, e.harness.hash, e.versions["torch"])
 }
@@ -202,7 +220,7 @@ type evaluateReply struct {
 
 // judge builds and evaluates. Nothing is asked of the verdict cache. Building
 // needs the device too: on a CPU a compiler would disturb what is being timed.
-func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, next []kernelwright.Candidate, level kernelwright.Level, baselines []string) (kernelwright.Verdict, error) {
+func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, next []kernelwright.Candidate, level kernelwright.Level, baselines []string, named []kernelwright.NamedBaseline) (kernelwright.Verdict, error) {
 	lease, err := e.leases.Acquire(ctx, e.device.String())
 	if err != nil {
 		return kernelwright.Verdict{}, err
@@ -234,7 +252,7 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.Operations, task.Operators, flags(task.Flags)},
 		Candidate: candidateBody{cand.Source, cand.Language}, Upcoming: upcoming(next), workplace: e.workplace(),
 		Level: level, Precision: e.options.Precision, Ceilings: e.device.Ceilings, Specs: e.device.Specs,
-		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines,
+		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines, Named: named,
 	}, deadline, keep, lease.File())
 	if err != nil {
 		return kernelwright.Verdict{}, requestError(err)

@@ -91,6 +91,9 @@ type Options struct {
 	Again bool
 	// What candidates are held against: Baselines, or a part that has its first.
 	Baselines []string
+	// Named returns what else the candidates for a task are held against on a
+	// kind of device; nil: nothing.
+	Named     func(ctx context.Context, fingerprint string, device kernelwright.DeviceKind) ([]kernelwright.NamedBaseline, error)
 	Precision string // of Precisions
 	// InspectTimeout is for reading a reference; 0: five minutes.
 	InspectTimeout time.Duration

@@ -57,14 +57,15 @@ type evaluateBody struct {
 	// What is judged next: built while this one is verified.
 	Upcoming []candidateBody `json:"upcoming,omitempty"`
 	workplace
-	Level         kernelwright.Level    `json:"level"`
-	Precision     string                `json:"precision"`
-	Ceilings      kernelwright.Ceilings `json:"ceilings"`
-	Specs         kernelwright.Specs    `json:"specs"`
-	Version       string                `json:"kernelwright_version"`
-	Harness       string                `json:"harness"`
-	Known         learned               `json:"known"`
-	WantBaselines []string              `json:"want_baselines"`
+	Level         kernelwright.Level           `json:"level"`
+	Precision     string                       `json:"precision"`
+	Ceilings      kernelwright.Ceilings        `json:"ceilings"`
+	Specs         kernelwright.Specs           `json:"specs"`
+	Version       string                       `json:"kernelwright_version"`
+	Harness       string                       `json:"harness"`
+	Known         learned                      `json:"known"`
+	WantBaselines []string                     `json:"want_baselines"`
+	Named         []kernelwright.NamedBaseline `json:"named,omitempty"`
 }
 
 // learned is what an evaluation finds out about its task, for the next one;

@@ -44,11 +44,22 @@ func (e *Examination) add(what string, examples ...string) {
 
 // tables is what Examine counts and Salvage copies, in the order in which they
 // refer to each other. Key is the integer column that their rows are found by;
-// empty where that is a text, or where they matter little.
-var tables = []struct{ name, key string }{
-	{"texts", "id"}, {"tasks", ""}, {"devices", ""}, {"fences", ""}, {"runs", "id"}, {"verdicts", "id"}, {"rounds", "run"}, {"feedback", "run"},
-	{"certificates", "run"}, {"metric_names", ""}, {"metrics", "run"}, {"messages", "run"}, {"cache", ""}, {"files", ""}, {"queue", ""},
+// empty where that is a text, or where they matter little. Since is the version
+// of the schema that brought it, where that was not the first.
+var tables = []struct {
+	name, key string
+	since     int
+}{
+	{name: "texts", key: "id"}, {name: "tasks"}, {name: "devices"}, {name: "fences"}, {name: "runs", key: "id"}, {name: "verdicts", key: "id"},
+	{name: "rounds", key: "run"}, {name: "feedback", key: "run"}, {name: "certificates", key: "run"}, {name: "metric_names"}, {name: "metrics", key: "run"},
+	{name: "messages", key: "run"}, {name: "cache"}, {name: "files"}, {name: "queue"}, {name: baselines, since: baselinesSince},
 }
+
+// The table of named baselines is younger than the others.
+const (
+	baselines      = "baselines"
+	baselinesSince = 4
+)
 
 // expectations are queries that find nothing in a sound history. Each returns
 // one text a row, which says where.
@@ -102,6 +113,9 @@ func Examine(ctx context.Context, path string, progress func(string)) (Examinati
 	}
 	e.unreadable(ctx, "references", err)
 	for _, t := range tables {
+		if t.since > version {
+			continue
+		}
 		var n int64
 		if err := db.QueryRowContext(ctx, `SELECT count(*) FROM `+t.name).Scan(&n); err != nil {
 			e.unreadable(ctx, "table "+t.name, err)

@@ -57,7 +57,7 @@ func Salvage(ctx context.Context, from, to string, progress func(string)) (Salva
 	if err != nil {
 		return Salvaged{}, err
 	}
-	s := salvage{src: src, dst: dst, out: Salvaged{Path: to, Kept: map[string]int64{}, Lost: map[string]int64{}, Cut: []int64{}}}
+	s := salvage{src: src, version: version, dst: dst, out: Salvaged{Path: to, Kept: map[string]int64{}, Lost: map[string]int64{}, Cut: []int64{}}}
 	if err = errors.Join(s.run(ctx, progress), dst.Close()); err == nil {
 		err = flush(to)
 	}
@@ -115,9 +115,10 @@ func flush(path string) error {
 }
 
 type salvage struct {
-	src *examined
-	dst *Store
-	out Salvaged
+	src     *examined
+	version int // of its schema, and of the copy's
+	dst     *Store
+	out     Salvaged
 }
 
 func (s *salvage) run(ctx context.Context, progress func(string)) error {
@@ -126,6 +127,9 @@ func (s *salvage) run(ctx context.Context, progress func(string)) error {
 		return err
 	}
 	for _, t := range tables {
+		if t.since > s.version {
+			continue
+		}
 		progress("copying " + t.name)
 		if err := s.copyTable(ctx, t.name, t.key); err != nil {
 			return fmt.Errorf("copy %s: %w", t.name, err)
@@ -140,6 +144,9 @@ func (s *salvage) run(ctx context.Context, progress func(string)) error {
 		return fmt.Errorf("build the search index: %w", err)
 	}
 	for _, t := range tables {
+		if t.since > s.version {
+			continue
+		}
 		var n int64
 		if err := s.dst.read.QueryRowContext(ctx, `SELECT count(*) FROM `+t.name).Scan(&n); err != nil {
 			return err
@@ -264,6 +271,7 @@ var dropped = []string{
 	`UPDATE runs SET device_detail = NULL WHERE device_detail NOT IN (SELECT id FROM texts)`,
 	`DELETE FROM tasks WHERE source NOT IN (SELECT id FROM texts) OR detail NOT IN (SELECT id FROM texts) OR graph NOT IN (SELECT id FROM texts)`,
 	`DELETE FROM devices WHERE detail NOT IN (SELECT id FROM texts)`,
+	incomplete,
 	`DELETE FROM verdicts WHERE text NOT IN (SELECT id FROM texts) OR exported NOT IN (SELECT id FROM texts)`,
 	`DELETE FROM rounds WHERE candidate NOT IN (SELECT id FROM texts) OR verdict NOT IN (SELECT id FROM verdicts)`,
 	// A run whose own row was lost is worth as much as its rounds.
@@ -292,6 +300,9 @@ var dropped = []string{
 		SELECT id, 0, 'waiting', 0, 0, '', 0, created FROM runs WHERE status = 'queued' AND id NOT IN (SELECT run FROM queue)`,
 }
 
+// incomplete is the named baselines that lack a text.
+const incomplete = `DELETE FROM ` + baselines + ` WHERE source NOT IN (SELECT id FROM texts) OR detail NOT IN (SELECT id FROM texts)`
+
 // gaps is the rounds of unfinished runs that come after one that was lost.
 const gaps = `DELETE FROM rounds WHERE (run, idx) IN (
 	SELECT r.run, r.idx FROM (SELECT run, idx, row_number() OVER (PARTITION BY run ORDER BY idx) - 1 AS place FROM rounds) r
@@ -300,6 +311,9 @@ const gaps = `DELETE FROM rounds WHERE (run, idx) IN (
 func (s *salvage) prune(ctx context.Context) error {
 	return s.dst.inTx(ctx, func(tx *sql.Tx) error {
 		for _, q := range dropped {
+			if q == incomplete && s.version < baselinesSince {
+				continue
+			}
 			if q != gaps {
 				if _, err := tx.ExecContext(ctx, q); err != nil {
 					return err

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -220,6 +221,20 @@ def placed(request: dict[str, Any]) -> dict[str, Any]:
     return {"gpu": gpu["minor"], "gpu_uuid": gpu["uuid"], "device": "cuda"}
 
 
+@dataclass
+class Program:
+    """What a candidate's process runs: the candidate, or a named baseline."""
+
+    text: str  # as it was given
+    source: str  # as it is loaded: the exported file where it is certified
+    standalone: bool = False  # it is exported
+    build: dict[str, Any] = field(default_factory=dict)  # what building.build gave
+
+    def artifacts(self) -> list[dict[str, Any]]:
+        """What was built for it."""
+        return list(self.build.get("artifacts") or [])
+
+
 class Evaluation:
     """One request to evaluate. ``server`` is a ForkServer."""
 
@@ -242,8 +257,10 @@ class Evaluation:
         self.sandbox = request.get("sandbox") or "strict"
         self.device = device_of(request)
         self.eval_mode = "train_mode_dependent" in (self.task.get("flags") or [])
-        self.build: dict[str, Any] = {}  # what building.build gave
-        self.source = request["candidate"]["source"]
+        text = request["candidate"]["source"]
+        self.program = Program(text, text)
+        self.named: dict[str, dict[str, Any]] = {n["name"]: n for n in request.get("named") or []}
+        self._programs: dict[str, Program] = {}  # of named baselines
         self.known = request.get("known") or {}
         self.limits = request.get("limits") or {}
         self.costs = Costs()
@@ -329,22 +346,30 @@ class Evaluation:
         return client
 
     def _load(
-        self, client: CandidateClient, reference: ReferenceClient, *, stand_in: bool = False
+        self,
+        client: CandidateClient,
+        reference: ReferenceClient,
+        *,
+        stand_in: bool = False,
+        program: Program | None = None,
     ) -> None:
-        """Has a worker import and construct the candidate, with the weights of this evaluation."""
+        """Has a worker import and construct the candidate, or another program, with the weights of
+        this evaluation.
+        """
+        p = program or self.program
         opened: list[int] = []
         try:
             with self.costs.part("load"), faults("importing the candidate", client):
-                opened = building.open_artifacts(self.build)
-                given = [{k: v for k, v in a.items() if k != "path"} for a in self.artifacts()]
-                source = self.request["candidate"]["source"] if stand_in else self.source
+                opened = building.open_artifacts(p.build)
+                given = [{k: v for k, v in a.items() if k != "path"} for a in p.artifacts()]
+                source = p.text if stand_in else p.source
                 client.load(
                     source,
                     given,
                     opened,
                     threads=self.threads,
                     timeout=LOAD_S,
-                    standalone=bool(self.exported) and not stand_in,
+                    standalone=p.standalone and not stand_in,
                     stand_in=stand_in,
                 )
                 client.init(
@@ -360,10 +385,6 @@ class Evaluation:
         return self.server.spawn(
             "candidate", self._config(poison=poison), self.fds, limits=self._limits()
         )
-
-    def artifacts(self) -> list[dict[str, Any]]:
-        """What was built for the candidate."""
-        return list(self.build.get("artifacts") or [])
 
     # The steps.
 
@@ -421,20 +442,20 @@ class Evaluation:
     def _built(self, build: Future[dict[str, Any]], v: dict[str, Any]) -> None:
         """Waits until the candidate is built."""
         with self.costs.part("build"):
-            self.build = build.result()
-        v["build"] = self.build["build"]
-        v["candidate"] = self.build["normalised_hash"]
-        v["language"] = v["language"] or self.build["language"]
-        self.missing = self.build["missing"]
-        if self.build["status"]:
-            raise Fault(self.build["status"], self.build["reason"])
-        if not self.build["triton"]:
+            built = self.program.build = build.result()
+        v["build"] = built["build"]
+        v["candidate"] = built["normalised_hash"]
+        v["language"] = v["language"] or built["language"]
+        self.missing = built["missing"]
+        if built["status"]:
+            raise Fault(built["status"], built["reason"])
+        if not built["triton"]:
             self._has_custom_code()
         if self.level == "certify":
             self._export()
 
     def _has_custom_code(self) -> None:
-        if self.request.get("require_custom", True) is not False and not self.artifacts():
+        if self.request.get("require_custom", True) is not False and not self.program.artifacts():
             raise Fault(
                 "rejected",
                 "it has no custom code: nothing was built for it",
@@ -443,33 +464,39 @@ class Evaluation:
             )
 
     def _compile_kernels(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
-        """Has Triton's kernels compiled, by a forward where programs may be started."""
-        if not self.build["triton"]:
+        """Has the candidate's Triton kernels compiled."""
+        if not self.program.build["triton"]:
             return
         if self.device.kind == "cpu":
             raise Fault("rejected", "it is written in Triton, and the device is the CPU")
         self.progress("build", "compiling Triton kernels")
         began = time.monotonic()
-        task, cache = self.task["fingerprint"], self.request["cache_dir"]
-        # Kernels are tuned on the GPU that is there.
-        versions = (toolchain.identity(), str(placed(self.request)), str(self.eval_mode))
-        key = toolchain.key("triton", building.RULES, self.source, task, *versions)
-        kept = building.kept_kernels(cache, key)
         with self.costs.part("build"):
-            if kept is None:
-                kept = self._compiled_kernels(reference, key)
-        if kept is not None:
-            self.build = {**self.build, "artifacts": [*self.artifacts(), kept]}
+            self._add_kernels(reference, self.program)
         v["build"]["seconds"] += time.monotonic() - began
         self._has_custom_code()
 
-    def _compiled_kernels(self, reference: ReferenceClient, key: str) -> dict[str, Any] | None:
+    def _add_kernels(self, reference: ReferenceClient, program: Program) -> None:
+        """Adds Triton's kernels to what was built, compiled by a forward where programs may be
+        started.
+        """
+        task, cache = self.task["fingerprint"], self.request["cache_dir"]
+        # Kernels are tuned on the GPU that is there.
+        versions = (toolchain.identity(), str(placed(self.request)), str(self.eval_mode))
+        key = toolchain.key("triton", building.RULES, program.source, task, *versions)
+        kept = building.kept_kernels(cache, key) or self._compiled_kernels(reference, program, key)
+        if kept is not None:
+            program.build = {**program.build, "artifacts": [*program.artifacts(), kept]}
+
+    def _compiled_kernels(
+        self, reference: ReferenceClient, program: Program, key: str
+    ) -> dict[str, Any] | None:
         with self.costs.part("worker"):
             config = self._config(runs=True)
             worker = self.server.spawn("builder", config, limits=self._limits())
         client = CandidateClient(worker, TRITON_S, self.device)
         try:
-            self._load(client, reference)
+            self._load(client, reference, program=program)
             # A draw that nothing else is judged by: what is compiled goes to the timed workers.
             tree, inputs = reference.draw(secrets.randbits(62))
             judge = self.verification
@@ -615,10 +642,10 @@ class Evaluation:
         """From here on the candidate is the standalone file that its user gets."""
         with self.costs.part("export"):
             try:
-                self.exported = building.export(self.server, self.source, self.sandbox)
+                self.exported = building.export(self.server, self.program.text, self.sandbox)
             except ValueError as e:
                 raise Fault("crashed", f"it cannot be exported: {e}") from e
-        self.source = self.exported
+        self.program.source, self.program.standalone = self.exported, True
 
     def _prepare(self, reference: ReferenceClient, level: str = "") -> None:
         """Draws, and has the first expected outputs computed: all that needs no candidate."""
@@ -660,7 +687,7 @@ class Evaluation:
             candidate.kill()
             self._dying.append(candidate)
         v["output"] = self.log
-        work, calls = trace.report(seen, bool(self.artifacts()))
+        work, calls = trace.report(seen, bool(self.program.artifacts()))
         v["work"] = work
         v["metrics"] |= {
             "custom_share": work["custom"],
@@ -742,7 +769,7 @@ class Evaluation:
         """The file that its user gets, as its user runs it: by itself, in a new interpreter."""
         assert self.verification is not None
         evidence = self.verification.report.evidence
-        lacks = cold.lacking(self.build["build"].get("form") or "")
+        lacks = cold.lacking(self.program.build["build"].get("form") or "")
         if lacks:
             evidence.append(f"not run by itself in a new interpreter: {lacks} is not there")
             return
@@ -849,11 +876,15 @@ class Evaluation:
                     draw=draw,
                     outputs=self.verification.expected[0].eager,
                     check=self._check,
-                    spawn_baseline=self._spawn_baseline,
+                    spawn_baseline=lambda name: self._spawn_baseline(name, reference),
                     level=self.level,
                     threads=self.threads,
-                    want=list(self.request.get("want_baselines") or BASELINES),
+                    want=[*(self.request.get("want_baselines") or BASELINES), *self.named],
                     known=_known(self.known.get("baselines")),
+                    sources={
+                        n: hashlib.sha256(b["source"].encode()).hexdigest()
+                        for n, b in self.named.items()
+                    },
                     llc_bytes=int(specs["l3_bytes"]) if specs.get("l3_bytes") else None,
                     varied=[job.inputs for job, _ in self.verification.varied],
                     check_varied=self._check_varied,
@@ -909,21 +940,48 @@ class Evaluation:
                     raise Infrastructure(message) from e
                 raise Fault("crashed", message) from e
 
-    def _spawn_baseline(self, name: str) -> ReferenceClient:
+    def _spawn_baseline(self, name: str, reference: ReferenceClient) -> Client:
         assert self.verification is not None
-        compiles = name != "eager"
-        timeout = COMPILE_S if compiles else LOAD_S
-        client = self.reference(compiles=compiles, timeout=timeout, timed=True)
+        client: Client
+        if name in self.named:
+            client = self._named_baseline(name, reference)
+        else:
+            compiles = name != "eager"
+            timeout = COMPILE_S if compiles else LOAD_S
+            client = self.reference(compiles=compiles, timeout=timeout, timed=True)
         try:
-            client.set_state(self.state)
+            if isinstance(client, ReferenceClient):
+                client.set_state(self.state)
             tree = self.verification.draws[0].tree
             output_tree = self.verification.output_tree
-            client.ask({"op": "timed", "tree": tree, "output_tree": output_tree})
+            client.ask({"op": "timed", "tree": tree, "output_tree": output_tree}, timeout=LOAD_S)
             # It is timed now: who still ends, or still begins, is waited for.
             while self._dying:
                 self._dying.pop().worker.wait(10)
             if False in self._ahead:
                 self._ahead[False].result()
+        except BaseException:
+            client.kill()
+            raise
+        return client
+
+    def _named_baseline(self, name: str, reference: ReferenceClient) -> CandidateClient:
+        """Starts the program that somebody has registered as a baseline of this task."""
+        given = self.named[name]
+        program = self._programs.get(name)
+        if program is None:
+            program = Program(given["source"], given["source"])
+            program.build = self._build(given, lambda _: None)
+            if program.build["status"]:
+                raise Fault(program.build["status"], program.build["reason"])
+            if program.build["triton"]:
+                self._add_kernels(reference, program)
+            self._programs[name] = program
+        timeout = FORWARD_S + FORWARD_EAGERS * self.eager_s
+        client = CandidateClient(self._empty(False), timeout, self.device)
+        client.waits = True  # what it holds must be gone when the candidate is timed
+        try:
+            self._load(client, reference, program=program)
         except BaseException:
             client.kill()
             raise

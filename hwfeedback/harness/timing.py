@@ -62,7 +62,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -516,6 +516,7 @@ class Timing:
         threads: int,
         want: Sequence[str] = baselines.NAMES,
         known: dict[str, Any] | None = None,
+        sources: Mapping[str, str] | None = None,
         llc_bytes: int | None = None,
         log: Log = lambda _: None,
         learn: Callable[[dict[str, Any]], None] = lambda _: None,
@@ -528,9 +529,10 @@ class Timing:
     ) -> None:
         """``contents`` of a former Timing of the same task save drawing again.
 
-        ``known`` is the ``learned`` of a former evaluation. ``llc_bytes`` is the size of the
-        last-level cache; None reads it from the system. ``learn`` is given what is ``learned`` so
-        far whenever a baseline has been measured.
+        ``known`` is the ``learned`` of a former evaluation. ``sources`` are the hashes of named
+        baselines' sources by their names: a time of another source is none. ``llc_bytes`` is the
+        size of the last-level cache; None reads it from the system. ``learn`` is given what is
+        ``learned`` so far whenever a baseline has been measured.
         """
         self.level = level
         self.threads = threads
@@ -542,7 +544,13 @@ class Timing:
         self._learn_now = learn
         self.seed = seed
         self.notes: list[str] = []
-        self.records = baselines.usable(known, threads)
+        self._sources = dict(sources or {})
+        usable = baselines.usable(known, threads)
+        self.records = {
+            n: r
+            for n, r in usable.items()
+            if n in self.want and r.get("source", "") == self._sources.get(n, "")
+        }
         self.measured: set[str] = set()  # those measured in this evaluation
         self._check = check
         self._check_varied = check_varied
@@ -780,6 +788,8 @@ class Timing:
             self.threads,
             stats.median([s.outer for s in visits.kind("fresh")]),
         )
+        if name in self._sources:
+            self.records[name]["source"] = self._sources[name]
         self.measured.add(name)
 
     # With a candidate.
@@ -789,9 +799,16 @@ class Timing:
         if not self.records:
             raise BaselineFailed("no baseline: prepare comes first")
         with _one_thread():
-            if self.level == "certify":
-                return self._interleaved(spawn_candidate, ROUNDS, MAX_ROUNDS)
-            return self._quick(spawn_candidate)
+            while True:
+                try:
+                    if self.level == "certify":
+                        return self._interleaved(spawn_candidate, ROUNDS, MAX_ROUNDS)
+                    return self._quick(spawn_candidate)
+                except _Lost as e:  # is not the candidate's fault
+                    if e.name == EAGER:
+                        raise BaselineFailed(f"{e}") from e
+                    self.notes.append(f"{e}, and is left out")
+                    del self.records[e.name]
 
     def _quick(self, spawn_candidate: Callable[[], TimedWorker]) -> Timed:
         protocol = "baselines measured just before" if self.measured else "cached baselines"
@@ -836,7 +853,7 @@ class Timing:
             for r in range(most):
                 self.log(f"round {r + 1}")
                 with _of_a_baseline():
-                    before = {n: self._hold(held, n, r) for n in names}
+                    before = {n: _of(n, self._hold, held, n, r) for n in names}
                 first, wrong = self._candidate(
                     spawn_candidate, 2 * self.budget.visit_s, REPETITIONS // ROUNDS
                 )
@@ -844,7 +861,7 @@ class Timing:
                     candidate.blocks.append(first)
                     return self._wrong(candidate, wrong, "interleaved")
                 with _of_a_baseline():
-                    after = {n: self._visit_again(held[n].session) for n in reversed(names)}
+                    after = {n: _of(n, self._visit_again, held[n].session) for n in reversed(names)}
                 candidate.blocks.append(first)
                 pairs.append(Pair(before, first, after))
                 pairs[-1].pay()
@@ -1182,12 +1199,27 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+class _Lost(Exception):
+    """A baseline failed while it took turns with the candidate."""
+
+    def __init__(self, name: str, why: Exception) -> None:
+        super().__init__(f"baseline {name} failed while it was timed: {why}")
+        self.name = name
+
+
+def _of(name: str, visit: Callable[..., list[Sample]], *given: Any) -> list[Sample]:
+    try:
+        return visit(*given)
+    except Exception as e:
+        raise _Lost(name, e) from e
+
+
 @contextmanager
 def _of_a_baseline() -> Iterator[None]:
     """What fails here is no candidate's fault."""
     try:
         yield
-    except BaselineFailed:
+    except (BaselineFailed, _Lost):
         raise
     except Exception as e:
         raise BaselineFailed(f"a baseline that was timed before failed: {e}") from e

@@ -103,7 +103,7 @@ class Suite:
         known = self.calibration(name, compiled=False)
         e = Evaluation(self.server, self.request(name, "quick"))
         e.calibration = Calibration.from_json(known)
-        e.build = building.build(self.server, e.request["candidate"], self.cache)
+        e.program.build = building.build(self.server, e.request["candidate"], self.cache)
         reference = e.reference(compiles=False)
         original = reference.state()
         workers: list[CandidateClient] = []
