@@ -57,7 +57,7 @@ func (c baselineAddCmd) Run(a *app) (err error) {
 	var v kernelwright.Verdict
 	err = e.verdicts(a, r, paths, func(_ string, reached kernelwright.Verdict) error { v = reached; return nil })
 	if err != nil {
-		return interruption(a.ctx, err)
+		return cutShort(a.ctx, err)
 	}
 	v.Exported = ""
 	if v.Status != kernelwright.Certified {

@@ -10,6 +10,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -69,7 +71,7 @@ func runWith(ctx context.Context, args, env []string, stdin io.Reader, stdout, s
 	k, err := kong.New(&g,
 		kong.Name("kernelwright"), kong.Description(description),
 		kong.Writers(stdout, stderr), kong.Exit(func(int) { helped = true }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
+		kong.NamedMapper("path", paths()), kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 	)
 	if err != nil {
 		return fmt.Errorf("the command line's grammar: %w", err)
@@ -77,7 +79,7 @@ func runWith(ctx context.Context, args, env []string, stdin io.Reader, stdout, s
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
-	kctx, err := k.Parse(args)
+	kctx, err := k.Parse(joined(args))
 	if helped {
 		return nil
 	}
@@ -97,6 +99,43 @@ func runWith(ctx context.Context, args, env []string, stdin io.Reader, stdout, s
 	}
 	return err
 }
+
+// paths reads the names of files. An empty one, as an unset variable of a
+// script gives, would be the working folder.
+func paths() kong.Mapper {
+	all := kong.NewRegistry().RegisterDefaults()
+	plain := all.ForNamedType("path", reflect.TypeFor[string]())
+	var one kong.MapperFunc = func(ctx *kong.DecodeContext, target reflect.Value) error {
+		if target.Kind() == reflect.Slice {
+			return all.ForType(target.Type()).Decode(ctx, target) // which comes back here for each
+		}
+		if t := ctx.Scan.Peek(); !t.IsEOL() && t.Value == "" {
+			return errors.New("the name of a file or folder is empty")
+		}
+		return plain.Decode(ctx, target)
+	}
+	all.RegisterName("path", one)
+	return one
+}
+
+// joined writes a flag and a negative number as one word, which would otherwise
+// be a flag of its own: what is wrong with the number is then said.
+func joined(args []string) []string {
+	var out []string
+	for i, arg := range args {
+		if arg == "--" {
+			return append(out, args[i:]...)
+		}
+		if n := len(out); negative.MatchString(arg) && n > 0 && strings.HasPrefix(out[n-1], "--") && !strings.Contains(out[n-1], "=") {
+			out[n-1] += "=" + arg
+			continue
+		}
+		out = append(out, arg)
+	}
+	return out
+}
+
+var negative = regexp.MustCompile(`^-[0-9.]`)
 
 // collect takes the flags that set a key, so that the settings know where
 // each value came from.

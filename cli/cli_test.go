@@ -64,11 +64,17 @@ func scripts(t *testing.T, dir string, env []string) {
 	})
 }
 
-// hold takes a data folder, or with -results a folder that results go to, for
-// as long as the script runs.
+// hold takes a data folder, or with -results a folder that results go to, with
+// -trees one with all below it, for as long as the script runs.
 func hold(ts *testscript.TestScript, _ bool, args []string) {
 	var l *daemon.Lock
 	var err error
+	if args[0] == "-trees" {
+		trees, err := daemon.HoldTrees([]string{ts.MkAbs(args[1])}, true)
+		ts.Check(err)
+		ts.Defer(func() { _ = trees.Release() })
+		return
+	}
 	if args[0] == "-results" {
 		l, err = daemon.HoldFolder(ts.MkAbs(args[1]))
 	} else {
@@ -138,6 +144,36 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("%v: %d, want %d", err, got, want)
 			}
 		}
+	}
+}
+
+// Only what goes on where it stopped says so.
+func TestInterruptedCommands(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, _, hint := explain(interruption(ctx, errors.New("x"))); !strings.Contains(hint, "goes on") {
+		t.Error(hint)
+	}
+	var out, errs strings.Builder
+	err := runWith(ctx, []string{"eval", "cli_test.go", "cli_test.go", "--data-dir", t.TempDir()},
+		[]string{"HOME=" + t.TempDir(), "KERNELWRIGHT_PYTHON=" + filepath.Join(t.TempDir(), "none")}, strings.NewReader(""), &out, &errs)
+	code, _, said := explain(err)
+	if code != ExitInterrupted || !strings.Contains(said, "begins anew") || strings.Contains(said, "goes on") {
+		t.Errorf("%d, %s", code, said)
+	}
+}
+
+// Damage, and a record that has gone, have one sentence and one hint wherever
+// they are met.
+func TestRecordsThatAreLostAreSaid(t *testing.T) {
+	damaged := &store.DamagedError{Path: "/x/kernelwright.db", Err: errors.New("page 3")}
+	code, text, hint := explain(fmt.Errorf("the queue: %w", damaged))
+	if code != ExitFailure || text != damaged.Error() || hint != lower(damagedHint) {
+		t.Errorf("%d, %s, %s", code, text, hint)
+	}
+	code, text, hint = explain(fmt.Errorf("the queue: %w", &store.GoneError{Path: "/x/lock", Replaced: true}))
+	if code != ExitFailure || text != "/x/lock was replaced by another file while it was in use" || !strings.Contains(hint, "start again") {
+		t.Errorf("%d, %s, %s", code, text, hint)
 	}
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -49,6 +50,13 @@ func (c daemonCmd) Run(a *app) (err error) {
 		}
 		defer func() { err = errors.Join(err, held.Release()) }()
 	}
+	if r.config.Watch.OutputDir == "" {
+		trees, held := daemon.HoldTrees(results, r.config.Watch.Recursive)
+		if held != nil {
+			return &Error{Code: ExitHeld, Err: held, Hint: "stop that process, or give these results another folder with --out"}
+		}
+		defer func() { err = errors.Join(err, trees.Release()) }()
+	}
 	e, err := r.evaluator(a.ctx, r.options(func(stage, note string) {
 		if stage == "python" {
 			r.log.Info("making the Python environment", "step", note)
@@ -71,7 +79,7 @@ func (c daemonCmd) Run(a *app) (err error) {
 			Folders: r.config.Watch.Folders, Patterns: r.config.Watch.Patterns, Recursive: r.config.Watch.Recursive,
 			Debounce: ms(r.config.Watch.DebounceMS), Poll: ms(r.config.Watch.PollMS), Log: r.log, Skip: skipped(r),
 		},
-		Seed: r.config.Rounds.Seed, Settings: r.strategy(), UntilIdle: c.UntilIdle,
+		Lock: r.lock, Seed: r.config.Rounds.Seed, Settings: r.strategy(), UntilIdle: c.UntilIdle,
 		Ended: func(done daemon.Done) {
 			s := done.Summary()
 			s.Report, s.Kernel = short(s.Report), short(s.Kernel)
@@ -84,8 +92,10 @@ func (c daemonCmd) Run(a *app) (err error) {
 		},
 	}
 	r.log.Info("watching", "folders", r.config.Watch.Folders, "device", e.Device().Name, "data", r.folder)
-	if err := d.Run(a.ctx); err != nil {
-		return err
+	failed := d.Run(a.ctx)
+	var untaken *daemon.UntakenError
+	if failed != nil && !errors.As(failed, &untaken) {
+		return failed
 	}
 	if a.ctx.Err() != nil {
 		r.log.Info("stopped; what is left goes on at the next start")
@@ -96,12 +106,21 @@ func (c daemonCmd) Run(a *app) (err error) {
 		return nil
 	}
 	if a.json {
-		return a.printJSON(map[string]any{"runs": rows})
+		object := map[string]any{"runs": rows}
+		if failed != nil {
+			code, text, hint := explain(failed)
+			object["error"], object["hint"], object["exit_code"] = text, hint, code
+		}
+		a.json = false
+		return cmp.Or(a.printJSON(object), failed)
 	}
-	if len(rows) == 0 {
-		return a.printf("nothing new in the watched folders\n")
+	switch {
+	case len(rows) > 0:
+		err = ignoreClosed(report.Table(a.stdout, rows))
+	case failed == nil:
+		err = a.printf("nothing new in the watched folders\n")
 	}
-	return ignoreClosed(report.Table(a.stdout, rows))
+	return cmp.Or(err, failed)
 }
 
 // absolute returns the folders as the watcher knows them.

@@ -50,7 +50,7 @@ func (c doctorCmd) Run(a *app) (err error) {
 		diagnosis, err = hwfeedback.Diagnose(a.ctx, options, r.store, r.leases())
 		show.done()
 		if err != nil {
-			return interruption(a.ctx, err)
+			return cutShort(a.ctx, err)
 		}
 	}
 	checks = append(checks, diagnosis.Checks...)

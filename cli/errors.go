@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,6 +64,9 @@ func notFound(text, hint string) error { return &Error{Code: ExitNotFound, Text:
 // kept what was done.
 var errInterrupted = &Error{Code: ExitInterrupted, Text: "interrupted", Hint: "the same command goes on where this one stopped"}
 
+// errCutShort is for a command that keeps nothing of what it had not finished.
+var errCutShort = &Error{Code: ExitInterrupted, Text: "interrupted", Hint: "the same command begins anew"}
+
 // ExitCode maps what Run returned to the code of the process.
 func ExitCode(err error) int {
 	if err == nil {
@@ -84,6 +88,8 @@ func explain(err error) (code int, text, hint string) {
 		invalid *kernelwright.InvalidTaskError
 		infra   *kernelwright.InfrastructureError
 		setup   *hwfeedback.SetupError
+		damaged *store.DamagedError
+		gone    *store.GoneError
 	)
 	switch {
 	case errors.As(err, &ours):
@@ -108,6 +114,10 @@ func explain(err error) (code int, text, hint string) {
 		text, hint = report.Line(write.Error()), write.Hint
 	case errors.As(err, &invalid):
 		code, hint = ExitUsage, invalid.Hint
+	case errors.As(err, &damaged):
+		text, hint = report.Line(damaged.Error()), cmp.Or(damaged.Hint, damagedHint)
+	case errors.As(err, &gone):
+		text, hint = report.Line(gone.Error()), goneHint
 	case store.Trouble(err) != nil:
 		text = lower(store.Trouble(err).Error()) + ": " + text
 		hint = worldHint(err, "")
@@ -129,6 +139,8 @@ func explain(err error) (code int, text, hint string) {
 }
 
 const damagedHint = "`kernelwright history check` says what of it can be read; put a copy in its place, or move it aside and keep it: a new record is then begun"
+
+const goneHint = "what was recorded since then is lost unless that very file is put back; then start again: where there is none, a new record is begun"
 
 // worldHint says what to do about a disk that is full, read-only or failing,
 // or what else where it is none of these.

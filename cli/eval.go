@@ -66,7 +66,7 @@ func (c evalCmd) Run(a *app) (err error) {
 		}
 		return printVerdict(a, v)
 	})
-	return interruption(a.ctx, err)
+	return cutShort(a.ctx, err)
 }
 
 // judged is a line of a batch.

@@ -50,7 +50,7 @@ func (c historyCheckCmd) Run(a *app) error {
 		err = &Error{Code: ExitFailure, Err: err, Hint: hint}
 	}
 	if err != nil && (damaged == nil || c.Salvage == "") {
-		return interruption(a.ctx, dataError(folder, err))
+		return cutShort(a.ctx, dataError(folder, err))
 	}
 	if damaged != nil {
 		found.Faults = append(found.Faults, store.Fault{What: damaged.Err.Error(), Count: 1, Examples: []string{}})
@@ -63,7 +63,7 @@ func (c historyCheckCmd) Run(a *app) error {
 			if errors.As(err, &damaged) {
 				hint = "nothing of it can be read: put a copy in its place, or move it aside and keep it, and a new record is begun"
 			}
-			return interruption(a.ctx, &Error{Code: ExitFailure, Text: "salvage", Err: err, Hint: hint})
+			return cutShort(a.ctx, &Error{Code: ExitFailure, Text: "salvage", Err: err, Hint: hint})
 		}
 		saved = &out
 	}

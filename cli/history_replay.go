@@ -24,7 +24,7 @@ func (c historyReplayCmd) Run(a *app) error {
 	}
 	diff, err := forge.Replay(a.ctx, d.Rounds, d.Task, d.Device, d.Run, coder.Builtin{}, judge.Rules{})
 	if err != nil {
-		return interruption(a.ctx, err)
+		return cutShort(a.ctx, err)
 	}
 	said := a.json
 	if said {

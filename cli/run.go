@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/task"
 )
 
@@ -28,8 +30,12 @@ func (runCmd) Help() string {
 // Run optimises the files one after the other.
 func (c runCmd) Run(a *app) (err error) {
 	for _, path := range c.Files {
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		info, err := os.Stat(path)
+		if errors.Is(err, fs.ErrNotExist) {
 			return usage("there is no file "+path, "name PyTorch reference files; examples/ has some")
+		}
+		if err == nil && info.IsDir() {
+			return usage(path+" is a folder", "name the files in it, or have it watched: `kernelwright daemon --until-idle --watch FOLDER`")
 		}
 	}
 	r, err := a.open(true)
@@ -62,6 +68,14 @@ func (c runCmd) Run(a *app) (err error) {
 		done, err := runOne(a, r, w, show, path)
 		if errors.Is(err, daemon.ErrStopped) || a.ctx.Err() != nil {
 			failed = errInterrupted
+			break
+		}
+		if errors.Is(store.Trouble(err), store.ErrDamaged) {
+			failed = err
+			break
+		}
+		if bad := cmp.Or(r.store.Usable(), r.lock.Usable()); bad != nil {
+			failed = bad
 			break
 		}
 		if err != nil {
@@ -127,10 +141,19 @@ func runOne(a *app, r *room, w *daemon.Worker, show *progress, path string) (dae
 	return w.Run(ctx, run, nil)
 }
 
-// interruption names a failure that a signal caused.
+// interruption names a failure that a signal caused, to a command that goes on
+// from there.
 func interruption(ctx context.Context, err error) error {
 	if ctx.Err() != nil && err != nil {
 		return errInterrupted
+	}
+	return err
+}
+
+// cutShort names a failure that a signal caused, to a command that does not.
+func cutShort(ctx context.Context, err error) error {
+	if ctx.Err() != nil && err != nil {
+		return errCutShort
 	}
 	return err
 }

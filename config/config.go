@@ -207,7 +207,7 @@ func Read(s Source) (Config, Origins, error) {
 		}
 		where := s.FlagNames[k]
 		if err := Set(&c, k, text); err != nil {
-			return Config{}, nil, &Error{Where: where, Text: shown(err.Error())}
+			return Config{}, nil, &Error{Where: where, Text: shown(err.Error()), Hint: takes(k)}
 		}
 		origins[k] = Origin{Kind: "flag", Where: where}
 	}
@@ -393,7 +393,7 @@ func readEnv(c *Config, origins Origins, env []string) error {
 			continue
 		}
 		if err := Set(c, k, value); err != nil {
-			return &Error{Where: name, Text: shown(err.Error())}
+			return &Error{Where: name, Text: shown(err.Error()), Hint: takes(k)}
 		}
 		origins[k] = Origin{Kind: "environment", Where: name}
 	}

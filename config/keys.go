@@ -78,6 +78,23 @@ func quote(s string) string {
 	return b.String()
 }
 
+// takes says in words what a key's value is written like, for who wrote it
+// otherwise.
+func takes(key string) string {
+	v, _ := Value(Default(), key)
+	switch v.(type) {
+	case Duration:
+		return `it takes a number with its unit, such as "90s" or "10m"`
+	case int, int64:
+		return fmt.Sprintf("it takes a whole number, such as %v, the default", v)
+	case float64:
+		return fmt.Sprintf("it takes a number, such as %v, the default", v)
+	case bool:
+		return "it takes true or false"
+	}
+	return ""
+}
+
 // Set gives a key the value that a text from the environment or a flag means.
 // Lists are separated by commas, or by line feeds where there is one.
 func Set(c *Config, key, text string) error {

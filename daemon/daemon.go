@@ -4,18 +4,22 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/task"
 )
@@ -42,17 +46,37 @@ type Daemon struct {
 	UntilIdle bool
 	// Ended is told of each run that ended, one at a time; may be nil.
 	Ended func(Done)
+	// Lock is the data folder's; may be nil.
+	Lock *Lock
 
 	wake    chan struct{} // there may be something in the queue
 	telling sync.Mutex    // held over Ended: worker and watcher both end runs
+	paid    time.Time     // when debts were last looked at; of the watcher's goroutine
 }
+
+// UntakenError says that files were found and could not be taken.
+type UntakenError struct {
+	Paths []string // sorted
+	Err   error    // the first one's
+}
+
+func (e *UntakenError) Error() string {
+	if len(e.Paths) == 1 {
+		return fmt.Sprintf("%s was found and could not be taken: %v", e.Paths[0], e.Err)
+	}
+	return fmt.Sprintf("%d files were found and could not be taken, the first is %s: %v", len(e.Paths), e.Paths[0], e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *UntakenError) Unwrap() error { return e.Err }
 
 // Run works until the context is done, which is a request to stop: the round
 // in progress may finish within the worker's grace, and the rest of the queue
-// is there at the next start. The error is what made work impossible.
+// is there at the next start. The error is what made work impossible, or with
+// UntilIdle an *UntakenError.
 func (d *Daemon) Run(ctx context.Context) error {
 	d.wake = make(chan struct{}, 1)
-	d.Watcher.Found = d.intake
+	d.Watcher.Found, d.Watcher.Check, d.Watcher.Scanned = d.intake, d.check, d.payAll
 	d.Watcher.Init()
 	if d.Watcher.Clock == nil {
 		d.Watcher.Clock = d.Worker.clock()
@@ -75,8 +99,27 @@ func (d *Daemon) Run(ctx context.Context) error {
 		watched <- err
 	}()
 	err = d.work(ctx)
+	idle := err == nil && ctx.Err() == nil
 	cancel(err)
-	return errors.Join(err, <-watched)
+	if err = cmp.Or(<-watched, err); err == nil && idle && len(d.Watcher.untaken) > 0 {
+		paths := slices.Sorted(maps.Keys(d.Watcher.untaken))
+		err = &UntakenError{Paths: paths, Err: d.Watcher.untaken[paths[0]]}
+	}
+	return err
+}
+
+// check returns what makes all work impossible: damage in the record, here the
+// error or met by anybody before, or a record or a lock that is not the one in
+// use any more, so that all that was recorded would be lost.
+func (d *Daemon) check(err error) error {
+	var damaged *store.DamagedError
+	if errors.As(err, &damaged) {
+		return damaged
+	}
+	if err := d.Worker.Store.Usable(); err != nil {
+		return err
+	}
+	return d.Lock.Usable()
 }
 
 // work is the one loop that takes runs from the queue.
@@ -84,6 +127,9 @@ func (d *Daemon) work(ctx context.Context) error {
 	clock := d.Worker.clock()
 	idleSince := time.Time{}
 	for ctx.Err() == nil {
+		if err := d.check(nil); err != nil {
+			return err
+		}
 		job, ok, err := d.Worker.Store.Claim(ctx, store.Self())
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -145,6 +191,9 @@ func (d *Daemon) one(ctx context.Context, job store.Job) error {
 		return nil
 	}
 	if err != nil && done.Data.Run.FinishedMS == 0 {
+		if fatal := d.check(err); fatal != nil {
+			return fatal
+		}
 		return d.broken(ctx, job, err)
 	}
 	d.recognise(context.WithoutCancel(ctx), run, done.Data.Run.Task)
@@ -164,13 +213,8 @@ func (d *Daemon) recognise(ctx context.Context, run kernelwright.Run, fingerprin
 	}
 }
 
-// broken tells a failure of one run, which is tried again, from a failure of
-// the record, without which nothing can be done.
+// broken puts a run that failed back, to be tried again.
 func (d *Daemon) broken(ctx context.Context, job store.Job, err error) error {
-	var damaged *store.DamagedError
-	if errors.As(err, &damaged) {
-		return err
-	}
 	// Where even the end could not be recorded the run is still claimed.
 	if rerr := d.Worker.Store.Retry(context.WithoutCancel(ctx), job, retryAfter); rerr != nil {
 		return errors.Join(err, rerr)
@@ -183,7 +227,7 @@ func (d *Daemon) tell(log *slog.Logger, done Done, err error) {
 	s := done.Summary()
 	attrs := []any{"status", s.Status, "rounds", s.Rounds}
 	if s.Speedup != nil {
-		attrs = append(attrs, "speedup", fmt.Sprintf("%.2f", s.Speedup.Value), "against", s.Speedup.Against)
+		attrs = append(attrs, "speedup", report.Speedup(s.Speedup), "against", s.Speedup.Against)
 	}
 	if s.Report != "" {
 		attrs = append(attrs, "report", s.Report)
@@ -203,7 +247,7 @@ func (d *Daemon) tell(log *slog.Logger, done Done, err error) {
 		hint := ""
 		var w *WriteError
 		if errors.As(done.WriteErr, &w) {
-			hint = w.Hint
+			hint = w.Hint + "; it is tried again every minute, and at the next start"
 		}
 		log.Error("results could not be written; the history has them", "error", done.WriteErr, "hint", hint)
 	}
@@ -242,7 +286,7 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 		// time is when anything about it changed: permission to read it, say.
 		file.ModTimeNS = max(file.ModTimeNS, stamped.changed)
 		if known && seen.Size == file.Size && seen.ModTimeNS == file.ModTimeNS {
-			return d.pay(ctx, path)
+			return d.pay(ctx, path, slog.LevelError)
 		}
 		return d.refuse(ctx, file, stem(path), invalid)
 	}
@@ -254,7 +298,7 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 	if known && seen.Hash == file.Hash && seen.RunID != 0 {
 		usable, ended, err := d.usable(ctx, seen.RunID, request)
 		if err == nil && ended {
-			err = d.pay(ctx, path)
+			err = d.pay(ctx, path, slog.LevelError)
 		}
 		if err != nil || usable {
 			return err
@@ -336,11 +380,12 @@ func (d *Daemon) share(ctx context.Context, file, copied store.File, q Request, 
 			return err
 		}
 	}
-	return d.pay(ctx, file.Path)
+	return d.pay(ctx, file.Path, slog.LevelError)
 }
 
-// pay writes the results that are owed for a file.
-func (d *Daemon) pay(ctx context.Context, path string) error {
+// pay writes the results that are owed for a file. Why it cannot is logged at a
+// level.
+func (d *Daemon) pay(ctx context.Context, path string, level slog.Level) error {
 	id, err := d.Worker.Store.Owed(ctx, path)
 	if err != nil || id == 0 {
 		return err
@@ -353,9 +398,41 @@ func (d *Daemon) pay(ctx context.Context, path string) error {
 		return err
 	}
 	if _, err := d.Worker.deliver(ctx, path, data); err != nil {
-		d.log().Error("results could not be written; the history has them", "path", path, "error", err)
+		d.log().Log(ctx, level, "results could not be written; the history has them", "run", id, "path", path, "error", err)
+		return nil
 	}
+	d.log().Info("results that were owed are written", "run", id, "path", path)
 	return nil
+}
+
+// payAll writes the results that are owed, where that is possible now: there
+// may be room on the disk again. It runs in the watcher's goroutine.
+func (d *Daemon) payAll(ctx context.Context) {
+	now := d.Worker.clock().Now()
+	if now.Sub(d.paid) < rescanEvery { // who polls scans more often
+		return
+	}
+	d.paid = now
+	debts, err := d.Worker.Store.Debts(ctx)
+	for _, path := range slices.Sorted(maps.Keys(debts)) {
+		if _, gone := os.Lstat(path); gone != nil || err != nil || ctx.Err() != nil {
+			continue
+		}
+		// Of content that a run is still to be done for, that run will tell.
+		var file store.File
+		var known, ended bool
+		if file, known, err = d.Worker.Store.File(ctx, path); known && err == nil {
+			var run kernelwright.Run
+			run, err = d.Worker.Store.Run(ctx, file.RunID)
+			ended = run.Status != kernelwright.RunQueued && run.Status != kernelwright.RunRunning
+		}
+		if err == nil && ended {
+			err = d.pay(ctx, path, slog.LevelDebug) // why not was said the first time
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		d.log().Warn("results that are owed cannot be looked for", "error", err)
+	}
 }
 
 // supersede takes the run of a file's old content off the queue, unless it has

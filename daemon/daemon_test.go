@@ -249,6 +249,7 @@ func TestADroppedFileGetsItsResults(t *testing.T) {
 	if done.WriteErr != nil || done.Data.Run.Status != kernelwright.RunDone || len(done.Data.Rounds) != 3 || done.Summary().Status != "certified" {
 		t.Fatalf("%+v", done)
 	}
+	b.logged(`speedup="1.50× [1.40, 1.60]" against=compile`)
 	base := strings.TrimSuffix(path, ".py")
 	kernel := b.read(base + ".best.py")
 	var c report.Certificate

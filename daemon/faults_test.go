@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -364,6 +366,167 @@ func TestResultsOfAFolderThatWentAreWrittenWhenItIsBack(t *testing.T) {
 	b.stop = nil
 	if _, err := os.Stat(kernel); err == nil {
 		t.Error("results that were taken away are there again")
+	}
+}
+
+// Results that could not be written are written by the daemon that owes them,
+// once they can be, with a line for each.
+func TestResultsThatAreOwedAreWrittenAtAScan(t *testing.T) {
+	b := newBench(t)
+	clock := newFakeClock()
+	out := filepath.Join(t.TempDir(), "out")
+	must(t, os.WriteFile(out, nil, 0o600))
+	w := &watching{t: t, clock: clock, log: b.log}
+	b.start(func(d *Daemon) { d.Worker.Clock, d.Worker.Results.Folder = clock, out })
+	a := b.drop("a.py", "softmax")
+	var done Done
+	w.pass("the run ends", func() bool {
+		select {
+		case done = <-b.ended:
+			return true
+		default:
+			return false
+		}
+	})
+	var unwritten *WriteError
+	if !errors.As(done.WriteErr, &unwritten) || !strings.Contains(unwritten.Hint, "history show 1 --out") {
+		t.Errorf("%v: %+v", done.WriteErr, unwritten)
+	}
+	w.says("it is tried again every minute")
+	for range 3 {
+		clock.Advance(rescanEvery)
+		time.Sleep(20 * time.Millisecond)
+	}
+	if n := w.times("results could not be written"); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+	must(t, os.Remove(out))
+	w.says("results that were owed are written")
+	b.read(filepath.Join(out, "a.best.py"))
+	if owed, err := b.store.Owed(t.Context(), a); err != nil || owed != 0 {
+		t.Errorf("still owed: %d, %v", owed, err)
+	}
+	clock.Advance(rescanEvery)
+	time.Sleep(20 * time.Millisecond)
+	if n := w.times("results that were owed are written"); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+}
+
+// The record or the lock is deleted or replaced under a daemon, at rest or over
+// a run: it stops and says so.
+func TestADataFolderThatGoesAwayEndsTheDaemon(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		for name, away := range map[string]func(data string) error{
+			"record deleted": func(data string) error { return os.Remove(filepath.Join(data, store.FileName)) },
+			"folder moved":   func(data string) error { return os.Rename(data, data+".away") },
+			"lock deleted":   func(data string) error { return os.Remove(filepath.Join(data, "lock")) },
+			"lock replaced": func(data string) error {
+				lock := filepath.Join(data, "lock")
+				return errors.Join(os.WriteFile(lock+".other", nil, 0o600), os.Rename(lock+".other", lock))
+			},
+		} {
+			t.Run(fmt.Sprintf("%s, busy=%v", name, busy), func(t *testing.T) {
+				b := newBench(t)
+				lock, err := AcquireLock(b.data, nil, time.Now())
+				must(t, err)
+				defer lock.Release()
+				change := func(d *Daemon) {
+					d.Lock, d.Watcher.Poll, d.Worker.Grace = lock, 10*time.Millisecond, 10*time.Millisecond
+				}
+				if busy {
+					b.held(change)
+					b.drop("a.py", "softmax")
+					<-b.hw.enter
+				} else {
+					b.start(change)
+				}
+				must(t, away(b.data))
+				var gone *store.GoneError
+				select {
+				case err := <-b.done:
+					if !errors.As(err, &gone) || gone.Replaced != (name == "lock replaced") {
+						t.Errorf("%v", err)
+					}
+				case <-time.After(testWait):
+					t.Fatal("it goes on")
+				}
+				b.stop = nil
+			})
+		}
+	}
+}
+
+// Damage that is met while files are taken, or runs worked on, ends the daemon
+// with the sentence for it, and nothing is logged for each file.
+func TestDamageEndsTheDaemon(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		b := newBench(t)
+		for i := range 200 {
+			must(t, b.store.Put(t.Context(), "k", fmt.Sprint(i), []byte(strings.Repeat(fmt.Sprint(i), 2000))))
+		}
+		release := b.held(nil)
+		if busy {
+			b.drop("a.py", "softmax")
+			<-b.hw.enter
+		}
+		// The log is folded in, so that pages are read from the file.
+		db, err := sql.Open("sqlite", filepath.Join(b.data, store.FileName))
+		must(t, err)
+		_, err = db.Exec(`PRAGMA wal_checkpoint(TRUNCATE)`)
+		must(t, err)
+		must(t, db.Close())
+		path := filepath.Join(b.data, store.FileName)
+		whole, err := os.ReadFile(path)
+		must(t, err)
+		for i := 4096; i < len(whole); i++ {
+			whole[i] ^= 0xa5
+		}
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		must(t, err)
+		_, err = f.WriteAt(whole[4096:], 4096)
+		must(t, err)
+		must(t, f.Close())
+		if busy {
+			release()
+		} else {
+			b.drop("a.py", "softmax")
+			b.drop("b.py", "log softmax")
+		}
+		var damaged *store.DamagedError
+		select {
+		case err := <-b.done:
+			if !errors.As(err, &damaged) {
+				t.Errorf("%v", err)
+			}
+		case <-time.After(testWait):
+			t.Fatal("it goes on")
+		}
+		b.stop = nil
+		if busy {
+			close(b.hw.enter)
+		}
+		if n := strings.Count(b.log.String(), "could not be taken"); n > 0 {
+			t.Errorf("said %d times", n)
+		}
+	}
+}
+
+// Who waits until nothing is left is told that a file could not be taken.
+func TestAFileThatCouldNotBeTakenIsToldAtTheEnd(t *testing.T) {
+	b := newBench(t)
+	path := b.drop("a.py", "softmax")
+	db, err := sql.Open("sqlite", filepath.Join(b.data, store.FileName))
+	must(t, err)
+	defer db.Close()
+	_, err = db.Exec(`CREATE TRIGGER never BEFORE INSERT ON runs BEGIN SELECT raise(FAIL, 'no room'); END`)
+	must(t, err)
+	b.start(func(d *Daemon) { d.UntilIdle = true })
+	err = <-b.done
+	b.stop = nil
+	var untaken *UntakenError
+	if !errors.As(err, &untaken) || !slices.Equal(untaken.Paths, []string{path}) || !strings.Contains(err.Error(), "no room") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -8,12 +8,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kernelwright/kernelwright/store"
 )
 
 // Lock is the hold of one process on a data folder. The kernel lets go of it
@@ -103,6 +106,19 @@ func flock(file *os.File) error {
 
 const glimpse = 200 * time.Millisecond
 
+// Usable returns a *store.GoneError where the folder's lock is not the one that
+// is held: then nothing keeps another process out.
+func (l *Lock) Usable() error {
+	if l == nil || l.file == nil {
+		return nil
+	}
+	held, err := l.file.Stat()
+	if err != nil {
+		return err
+	}
+	return store.StillAt(l.file.Name(), held)
+}
+
 // Release lets go of the folder. It may be called twice.
 func (l *Lock) Release() error {
 	if l.file == nil {
@@ -143,6 +159,112 @@ func HoldFolder(dir string) (*Lock, error) {
 		return nil, errors.Join(held, f.Close())
 	}
 	return &Lock{file: f}, nil
+}
+
+// NestedError says that another daemon watches, and writes results to, folders
+// of which some are the same.
+type NestedError struct {
+	Folder string
+	Around string // what the other one watches; empty: something within Folder
+}
+
+func (e *NestedError) Error() string {
+	if e.Around == "" {
+		return fmt.Sprintf("another daemon watches a folder within %s, and writes its results there", e.Folder)
+	}
+	return fmt.Sprintf("another daemon watches %s, within which %s lies, and writes its results there", e.Around, e.Folder)
+}
+
+// Trees is the hold of one process on folders with all that is below them.
+type Trees struct{ files []*os.File }
+
+// The bytes of a folder that are locked for shared reading, each as a mark.
+const (
+	markTree  = 0 // all that is below this folder is watched
+	markBelow = 1 // some folder below this one is watched
+)
+
+// HoldTrees keeps out daemons that watch folders within one of these, where
+// these are watched with their subfolders, and those that watch one around
+// these. HoldFolder keeps out those that watch the same. Folders that cannot be
+// marked keep nobody out.
+func HoldTrees(dirs []string, recursive bool) (*Trees, error) {
+	var roots []string
+	for _, dir := range dirs {
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			roots = append(roots, real)
+		}
+	}
+	if recursive { // what lies within another of one's own belongs to that
+		all := slices.Clone(roots)
+		roots = slices.DeleteFunc(roots, func(dir string) bool {
+			return slices.ContainsFunc(all, func(other string) bool { return slices.Contains(above(dir), other) })
+		})
+	}
+	t := &Trees{}
+	// First the marks: of two that begin at once, one at least sees the other.
+	for _, dir := range roots {
+		if recursive {
+			t.mark(dir, markTree)
+		}
+		for _, outer := range above(dir) {
+			t.mark(outer, markBelow)
+		}
+	}
+	for _, dir := range roots {
+		if recursive && marked(dir, markBelow) {
+			return nil, errors.Join(&NestedError{Folder: dir}, t.Release())
+		}
+		for _, outer := range above(dir) {
+			if marked(outer, markTree) {
+				return nil, errors.Join(&NestedError{Folder: dir, Around: outer}, t.Release())
+			}
+		}
+	}
+	return t, nil
+}
+
+// above returns the folders that a folder lies in, the nearest first.
+func above(dir string) []string {
+	var all []string
+	for parent := filepath.Dir(dir); parent != dir; dir, parent = parent, filepath.Dir(parent) {
+		all = append(all, parent)
+	}
+	return all
+}
+
+func (t *Trees) mark(dir string, at int64) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return
+	}
+	lock := unix.Flock_t{Type: unix.F_RDLCK, Whence: io.SeekStart, Start: at, Len: 1}
+	if unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock) != nil {
+		f.Close()
+		return
+	}
+	t.files = append(t.files, f)
+}
+
+// marked reports whether anybody marked a folder: a mark keeps writers out.
+func marked(dir string, at int64) bool {
+	f, err := os.Open(dir)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: at, Len: 1}
+	return unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock) == nil && lock.Type != unix.F_UNLCK
+}
+
+// Release takes the marks away.
+func (t *Trees) Release() error {
+	var errs []error
+	for _, f := range t.files {
+		errs = append(errs, f.Close())
+	}
+	t.files = nil
+	return errors.Join(errs...)
 }
 
 // flockHolder asks the system who has locked a file.

@@ -67,6 +67,69 @@ func TestOneDaemonAFolderOfResults(t *testing.T) {
 	}
 }
 
+// Daemons whose folders lie in each other write to the same ones, if they look
+// into subfolders.
+func TestOneDaemonATreeOfResults(t *testing.T) {
+	base := t.TempDir()
+	at := func(name string) string { return filepath.Join(base, name) }
+	for _, dir := range []string{"w/sub/deep", "w/other", "v"} {
+		if err := os.MkdirAll(at(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(at("w/sub"), at("link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		first  []string
+		whole  bool // with its subfolders
+		second []string
+		also   bool // and the second
+		free   bool
+	}{
+		{[]string{"w"}, true, []string{"w/sub"}, true, false},
+		{[]string{"w"}, true, []string{"w/sub/deep"}, false, false},
+		{[]string{"w"}, true, []string{"v", "link"}, true, false},
+		{[]string{"w"}, false, []string{"w/sub"}, true, true},
+		{[]string{"w/sub/deep"}, true, []string{"w"}, true, false},
+		{[]string{"w/sub/deep"}, false, []string{"w"}, true, false},
+		{[]string{"w/sub/deep"}, true, []string{"w"}, false, true},
+		{[]string{"w/sub"}, true, []string{"w/other", "v"}, true, true},
+		{[]string{"v"}, true, []string{"w", "w/sub", "w/sub/deep"}, true, true}, // one's own
+		{[]string{"v"}, true, []string{"w", "w/sub"}, false, true},
+	} {
+		hold := func(names []string, recursive bool) (*Trees, error) {
+			var dirs []string
+			for _, n := range names {
+				dirs = append(dirs, at(n))
+			}
+			return HoldTrees(dirs, recursive)
+		}
+		first, err := hold(tt.first, tt.whole)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := hold(tt.second, tt.also)
+		var nested *NestedError
+		if tt.free != (err == nil) || (err != nil && !errors.As(err, &nested)) {
+			t.Errorf("%+v: %v", tt, err)
+		}
+		if err == nil {
+			err = second.Release()
+		} else {
+			err = nil
+		}
+		if err = errors.Join(err, first.Release()); err != nil {
+			t.Error(err)
+		}
+		if second, err = hold(tt.second, tt.also); err != nil {
+			t.Errorf("%+v: nobody is there any more: %v", tt, err)
+		} else {
+			second.Release()
+		}
+	}
+}
+
 // What a process that was killed in the middle of writing left is gone after
 // the next write; what one that lives is writing is left alone.
 func TestHalfWrittenResultsAreSweptUp(t *testing.T) {

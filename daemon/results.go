@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -53,7 +54,7 @@ func (r Results) Write(path string, d report.Data) (Written, error) {
 		}
 		dir = filepath.Join(r.Folder, below)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return Written{}, writeError(dir, err)
+			return Written{}, ofRun(writeError(dir, err), d.Run.ID)
 		}
 	}
 	base := filepath.Join(dir, stem(path))
@@ -61,7 +62,7 @@ func (r Results) Write(path string, d report.Data) (Written, error) {
 	var errs []error
 	put := func(suffix string, content []byte, named *string) {
 		if err := writeAtomic(base+suffix, content); err != nil {
-			errs = append(errs, err)
+			errs = append(errs, ofRun(err, d.Run.ID))
 			return
 		}
 		*named = base + suffix
@@ -181,13 +182,22 @@ func (e *WriteError) Error() string { return fmt.Sprintf("cannot write %s: %v", 
 // Unwrap returns the cause.
 func (e *WriteError) Unwrap() error { return e.Err }
 
+// ofRun puts the number of the run in the hint's place for it.
+func ofRun(err error, run int64) error {
+	var w *WriteError
+	if errors.As(err, &w) {
+		w.Hint = strings.ReplaceAll(w.Hint, "RUN", strconv.FormatInt(run, 10))
+	}
+	return err
+}
+
 func writeError(path string, err error) error {
-	hint := "the record has everything: give another folder with --out, or set watch.output_dir"
+	hint := "the record has everything: `kernelwright history show RUN --out DIR` writes it elsewhere"
 	switch {
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		hint = "the disk is full: make room, then write the results again with `kernelwright history show RUN --out DIR`"
 	case errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS):
-		hint = "the folder cannot be written: give another with --out, or set watch.output_dir"
+		hint = "the folder cannot be written: mend that, or write the results elsewhere with `kernelwright history show RUN --out DIR`"
 	}
 	var pe *fs.PathError
 	if errors.As(err, &pe) {

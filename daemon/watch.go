@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/kernelwright/kernelwright/store"
 )
 
 // Tunables of the watcher.
@@ -56,6 +58,12 @@ type Watcher struct {
 	// Found is called, in the goroutine of Run, for each file that is ready.
 	// An error leaves the file to be told of again at the next scan.
 	Found func(ctx context.Context, path string) error
+	// Check is called, in the same goroutine, every Poll and with each error of
+	// Found: its error ends Run. Nil: nothing does.
+	Check func(error) error
+	// Scanned is called, in the same goroutine, after each periodic scan; may be
+	// nil.
+	Scanned func(ctx context.Context)
 	// Notify is fsnotify.NewWatcher where nil.
 	Notify func() (*fsnotify.Watcher, error)
 	// Silent names the kind of a folder's file system where that does not tell of
@@ -71,6 +79,7 @@ type Watcher struct {
 	waiting map[string]wait
 	roots   map[string]identity // of Folders, those that are there
 	said    map[string]bool     // warnings that are not repeated
+	untaken map[string]error    // why files were found and could not be taken; to be read after Run
 }
 
 // identity tells a folder from another that takes its place.
@@ -98,7 +107,7 @@ func (w *Watcher) Idle() bool { return w.busy.Load() == 0 }
 func (w *Watcher) Init() { w.busy.Store(1) }
 
 // Run watches until the context is done. Its error is a folder that cannot be
-// watched at all; what goes wrong later is logged and tried again.
+// watched at all, or Check's; what else goes wrong is logged and tried again.
 func (w *Watcher) Run(ctx context.Context) error {
 	if w.Clock == nil {
 		w.Clock = System{}
@@ -110,7 +119,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		w.Poll = DefaultPoll
 	}
 	w.watched, w.known, w.waiting = map[string]identity{}, map[string]stamp{}, map[string]wait{}
-	w.roots, w.said = map[string]identity{}, map[string]bool{}
+	w.roots, w.said, w.untaken = map[string]identity{}, map[string]bool{}, map[string]error{}
 	for i, dir := range w.Folders {
 		abs, err := CheckFolder(dir)
 		if err != nil {
@@ -134,7 +143,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 		}()
 	}
 	w.present(true)
-	w.settle(ctx)
+	if err := w.settle(ctx); err != nil {
+		return err
+	}
 	rescan := w.Clock.After(w.interval())
 	there := w.Clock.After(w.Poll)
 	var events <-chan fsnotify.Event
@@ -169,20 +180,38 @@ func (w *Watcher) Run(ctx context.Context) error {
 			}
 		case <-timer:
 			timer = nil
-			w.settle(ctx)
+			if err := w.settle(ctx); err != nil {
+				return err
+			}
 		case <-rescan:
 			w.scanAll()
+			if w.Scanned != nil {
+				w.Scanned(ctx)
+			}
 			rescan = w.Clock.After(w.interval())
 		case <-there:
+			if err := w.check(nil); err != nil {
+				return err
+			}
 			w.present(false)
 			there = w.Clock.After(w.Poll)
 		}
 	}
 }
 
+func (w *Watcher) check(err error) error {
+	if w.Check == nil {
+		return nil
+	}
+	return w.Check(err)
+}
+
 // CheckFolder says in a sentence why a folder cannot be watched, or returns
 // its absolute path.
 func CheckFolder(dir string) (string, error) {
+	if dir == "" {
+		return "", errors.New("the name of a watched folder is empty")
+	}
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return "", fmt.Errorf("watched folder %s: %w", dir, err)
@@ -435,7 +464,8 @@ func (w *Watcher) look(path string) {
 }
 
 // settle tells of the files whose wait is over and that did not change in it.
-func (w *Watcher) settle(ctx context.Context) {
+// Its error is Check's.
+func (w *Watcher) settle(ctx context.Context) error {
 	now := w.Clock.Now()
 	var ready []string
 	for path, it := range w.waiting {
@@ -456,16 +486,22 @@ func (w *Watcher) settle(ctx context.Context) {
 	slices.Sort(ready)
 	for _, path := range ready {
 		if ctx.Err() != nil {
-			return
+			return nil //nolint:nilerr // being told to stop is no failure
 		}
 		it := w.waiting[path]
-		if err := w.Found(ctx, path); err != nil {
+		delete(w.untaken, path)
+		if err := w.Found(ctx, path); err != nil && ctx.Err() == nil {
+			if fatal := w.check(err); fatal != nil {
+				return fatal
+			}
+			w.untaken[path] = err
 			w.log().Error("a file was found and could not be taken; it is tried again at the next scan", "path", path, "error", err)
-		} else {
+		} else if err == nil {
 			w.known[path] = it.last
 		}
 		delete(w.waiting, path)
 	}
+	return nil
 }
 
 func (w *Watcher) next() (time.Time, bool) {
@@ -485,12 +521,11 @@ func (w *Watcher) wantsFolder(path string) bool {
 	if strings.HasPrefix(name, ".") || name == "__pycache__" {
 		return false
 	}
-	for _, skip := range w.Skip {
-		if path == skip {
-			return false
-		}
+	if slices.Contains(w.Skip, path) {
+		return false
 	}
-	return true
+	_, err := os.Lstat(filepath.Join(path, store.FileName)) // somebody's data folder
+	return err != nil
 }
 
 func (w *Watcher) wants(path string) bool {

@@ -106,6 +106,18 @@ func (w *watching) nothing() {
 	}
 }
 
+// A folder that holds a record is a data folder, whosever it is.
+func TestDataFoldersAreNotWatched(t *testing.T) {
+	w := startWatch(t, map[string]string{"a.py": "1", "data/kernelwright.db": "x", "data/b.py": "2", "data/harness/c.py": "3"}, nil)
+	w.settled()
+	w.expect("a.py")
+	w.write("data/harness/d.py", "4")
+	w.write("e.py", "5")
+	w.settled()
+	w.expect("e.py")
+	w.nothing()
+}
+
 func TestFilesFromBeforeTheStartAreFound(t *testing.T) {
 	w := startWatch(t, map[string]string{
 		"a.py": "1", "sub/deep/b.py": "2", "note.txt": "3", ".hidden.py": "4", ".git/c.py": "5",

@@ -194,7 +194,13 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 	}
 	var invalid *kernelwright.InvalidTaskError
 	var shared *sharedError
+	var damaged *store.DamagedError
+	if bad := w.Store.Usable(); bad != nil { // nothing that is written now is kept
+		return Done{Data: report.Data{Run: run}}, bad
+	}
 	switch {
+	case errors.As(err, &damaged):
+		return Done{Data: report.Data{Run: run}}, damaged
 	case err == nil:
 		run.Status, run.Stop = out.Status, out.Stop
 		if out.Best == nil {

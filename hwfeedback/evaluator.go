@@ -54,6 +54,10 @@ const (
 	doctorTimeout   = 2 * time.Minute
 	canaryTimeout   = 5 * time.Minute
 
+	// ceilingsTries are on fresh processes: one that dies by chance, or is killed,
+	// is no broken machine.
+	ceilingsTries = 3
+
 	defaultInspectTimeout = 5 * time.Minute
 	// inspectStep is the share of that which each step of an inspection may
 	// take: a reference that takes longer is invalid. All steps together may
@@ -376,6 +380,12 @@ func (e *Evaluator) ceilings(ctx context.Context) (measuredCeilings, error) {
 	}
 	defer e.letGo(lease)
 	result, err := e.super.request(ctx, "ceilings", e.workplace(), ceilingsTimeout, lease.File())
+	for tries := 1; err != nil && inducible(ctx, err) && tries < ceilingsTries; tries++ {
+		e.options.Log.Warn("measuring what the device can reach failed and is tried again", "error", err)
+		if err = e.super.renew(ctx); err == nil {
+			result, err = e.super.request(ctx, "ceilings", e.workplace(), ceilingsTimeout, lease.File())
+		}
+	}
 	if err != nil {
 		return known, requestError(err)
 	}

@@ -121,6 +121,32 @@ func TestABatchIsJudgedInOrder(t *testing.T) {
 	}
 }
 
+// A referee that dies while the ceilings are measured is no broken machine,
+// unless it dies each time.
+func TestMeasuringCeilingsIsTriedAgain(t *testing.T) {
+	for deaths, works := range map[string]bool{"0": true, "1": true, "2": true, "3": false} {
+		data := t.TempDir()
+		if err := os.MkdirAll(filepath.Join(data, "cache"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(data, "cache", "deaths"), []byte(deaths), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o, err := Options{DataDir: data}.normalised()
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := open(t.Context(), &Evaluator{options: o, cache: &memoryCache{}, leases: &FileLeases{Dir: filepath.Join(data, "leases")}}, double(t, ""))
+		var infra *kernelwright.InfrastructureError
+		if works != (err == nil) || (err != nil && (!errors.As(err, &infra) || !strings.Contains(err.Error(), "the referee died"))) {
+			t.Errorf("%s deaths: %v", deaths, err)
+		}
+		if err == nil {
+			e.Close()
+		}
+	}
+}
+
 func TestOpenMeasuresCeilingsOnce(t *testing.T) {
 	b := newBench(t)
 	if d := b.Device(); d.Ceilings.MemoryGBs != 10 || d.Kind != kernelwright.CPUDevice || !strings.HasPrefix(d.Key, "cpu-") || d.Name == "" {

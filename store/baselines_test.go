@@ -63,7 +63,7 @@ func TestExaminesEveryEarlierVersion(t *testing.T) {
 	ok(t, err)
 	for from := 1; from <= len(steps); from++ {
 		path := filepath.Join(t.TempDir(), FileName)
-		s, err := open(t.Context(), path, steps[:from])
+		s, err := open(t.Context(), path, steps[:from], true)
 		ok(t, err)
 		ok(t, s.Close())
 		e, err := Examine(t.Context(), path, func(string) {})

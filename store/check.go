@@ -243,7 +243,7 @@ func openToExamine(ctx context.Context, path string) (*examined, int, error) {
 	if writable(filepath.Dir(path)) != nil {
 		mode = frozen
 	}
-	version, err := probe(ctx, path, len(steps), mode)
+	version, err := probe(ctx, path, len(steps), mode, false)
 	if err != nil {
 		return nil, 0, err
 	}

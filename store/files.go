@@ -85,6 +85,29 @@ func (s *Store) Owed(ctx context.Context, path string) (int64, error) {
 	return strconv.ParseInt(string(value), 10, 64)
 }
 
+// Debts returns the runs whose results are still to be written, by path.
+func (s *Store) Debts(ctx context.Context) (map[string]int64, error) {
+	rows, err := s.read.QueryContext(ctx, `SELECT key FROM cache WHERE kind = ?`, kindOwed)
+	if err != nil {
+		return nil, err
+	}
+	paths, err := scanAll(rows, func(r *sql.Rows) (path string, err error) { return path, r.Scan(&path) })
+	if err != nil {
+		return nil, err
+	}
+	debts := map[string]int64{}
+	for _, path := range paths {
+		run, err := s.Owed(ctx, path)
+		if err != nil {
+			return nil, err
+		}
+		if run != 0 { // else it was settled meanwhile
+			debts[path] = run
+		}
+	}
+	return debts, nil
+}
+
 // Settle notes that nothing is owed for a path.
 func (s *Store) Settle(ctx context.Context, path string) error {
 	_, err := s.write.ExecContext(ctx, `DELETE FROM cache WHERE kind = ? AND key = ?`, kindOwed, path)

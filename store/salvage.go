@@ -53,7 +53,7 @@ func Salvage(ctx context.Context, from, to string, progress func(string)) (Salva
 		return Salvaged{}, err
 	}
 	// With the schema that the rows are of; the next one to open it migrates.
-	dst, err := open(ctx, to, steps[:version])
+	dst, err := open(ctx, to, steps[:version], true)
 	if err != nil {
 		return Salvaged{}, err
 	}

@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -39,6 +40,11 @@ const maxReaders = 8
 // claims more is damaged or hostile.
 const maxTextBytes = 256 << 20
 
+// maxExamined is the largest file, with its log, whose pages are all read before
+// it is written to: 0.16 s for 218 MB in memory, about a second from a disk.
+// What is damaged in a larger one is met when it is read (guard).
+const maxExamined = 256 << 20
+
 // The pragmas of both kinds of connection. A transaction that starts deferred
 // and then writes fails at once when another process wrote in between, however
 // long it was told to wait: hence immediate for the writer.
@@ -56,6 +62,9 @@ type Store struct {
 	enc   *zstd.Encoder
 	dec   *zstd.Decoder
 	now   func() time.Time
+
+	file   os.FileInfo // what was opened
+	damage *atomic.Pointer[DamagedError]
 
 	closeOnce sync.Once
 	closeErr  error
@@ -87,20 +96,21 @@ func Open(path string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(context.Background(), path, steps)
+	return open(context.Background(), path, steps, true)
 }
 
-// OpenToRead opens a database that is there to be read. Where its folder cannot
+// OpenToRead opens a database that is there to be read, a damaged one too, as
+// far as it goes. Where its folder cannot
 // be written, as on a read-only disk, nothing is: then a database of an earlier
 // version, or one with changes that are not in the file yet, is refused.
 func OpenToRead(path string) (*Store, error) {
 	folder := filepath.Dir(path)
-	if writable(folder) == nil {
-		return Open(path)
-	}
 	steps, err := migrations()
 	if err != nil {
 		return nil, err
+	}
+	if writable(folder) == nil {
+		return open(context.Background(), path, steps, false)
 	}
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, err
@@ -108,18 +118,19 @@ func OpenToRead(path string) (*Store, error) {
 	if logBytes(path) > 0 {
 		return nil, fmt.Errorf("%s has changes beside it in %s-wal, and its folder cannot be written: copy both to another folder", path, FileName)
 	}
-	version, err := probe(context.Background(), path, len(steps), frozen)
+	version, err := probe(context.Background(), path, len(steps), frozen, false)
 	if err != nil {
 		return nil, err
 	}
 	if version < len(steps) {
 		return nil, fmt.Errorf("%s has schema version %d and its folder cannot be written, so it cannot be brought to version %d: copy it to another folder", path, version, len(steps))
 	}
-	db, err := sql.Open("sqlite", dsn(path, frozen+"&"+readerPragmas))
+	damage := &atomic.Pointer[DamagedError]{}
+	db, err := guarded(path, frozen+"&"+readerPragmas, damage)
 	if err != nil {
 		return nil, err
 	}
-	return newStore(path, db, db)
+	return newStore(path, db, db, damage)
 }
 
 // frozen opens a file that nobody can change, without locks.
@@ -133,7 +144,9 @@ func writable(folder string) error {
 	return nil
 }
 
-func open(ctx context.Context, path string, steps []string) (*Store, error) {
+// open examines the pages first where who opens it will write: on damaged ones
+// a write may spread the damage.
+func open(ctx context.Context, path string, steps []string, examine bool) (*Store, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
@@ -149,23 +162,25 @@ func open(ctx context.Context, path string, steps []string) (*Store, error) {
 			return nil, fmt.Errorf("begin the history: %w", err)
 		}
 	}
-	if _, err := probe(ctx, path, len(steps), probePragmas); err != nil {
+	// Read-only, since closing would fold a log into a file that may be damaged.
+	if _, err := probe(ctx, path, len(steps), "mode=ro&"+probePragmas, examine); err != nil {
 		return nil, err
 	}
-	write, err := openWriter(ctx, path, steps)
+	damage := &atomic.Pointer[DamagedError]{}
+	write, err := openWriter(ctx, path, steps, damage)
 	if err != nil {
 		return nil, fmt.Errorf("open the history: %w", err)
 	}
-	read, err := sql.Open("sqlite", dsn(path, readerPragmas))
+	read, err := guarded(path, readerPragmas, damage)
 	if err != nil {
 		write.Close()
 		return nil, err
 	}
-	return newStore(path, write, read)
+	return newStore(path, write, read, damage)
 }
 
-func openWriter(ctx context.Context, path string, steps []string) (*sql.DB, error) {
-	write, err := sql.Open("sqlite", dsn(path, writerPragmas))
+func openWriter(ctx context.Context, path string, steps []string, damage *atomic.Pointer[DamagedError]) (*sql.DB, error) {
+	write, err := guarded(path, writerPragmas, damage)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +200,7 @@ func create(ctx context.Context, path string, steps []string) error {
 	}
 	defer func() { _ = os.RemoveAll(temp) }() // what stays behind is only space
 	made := filepath.Join(temp, FileName)
-	write, err := openWriter(ctx, made, steps)
+	write, err := openWriter(ctx, made, steps, &atomic.Pointer[DamagedError]{})
 	if err != nil {
 		return err
 	}
@@ -208,7 +223,7 @@ func create(ctx context.Context, path string, steps []string) error {
 	return err
 }
 
-func newStore(path string, write, read *sql.DB) (*Store, error) {
+func newStore(path string, write, read *sql.DB, damage *atomic.Pointer[DamagedError]) (*Store, error) {
 	read.SetMaxOpenConns(maxReaders)
 	read.SetMaxIdleConns(maxReaders)
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
@@ -219,7 +234,11 @@ func newStore(path string, write, read *sql.DB) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, write.Close(), read.Close())
 	}
-	return &Store{path: path, write: write, read: read, enc: enc, dec: dec, now: time.Now}, nil
+	file, err := os.Stat(path)
+	if err != nil {
+		return nil, errors.Join(err, write.Close(), read.Close())
+	}
+	return &Store{path: path, write: write, read: read, enc: enc, dec: dec, now: time.Now, file: file, damage: damage}, nil
 }
 
 func dsn(path, pragmas string) string {
@@ -228,7 +247,8 @@ func dsn(path, pragmas string) string {
 
 // probe looks at an existing file before anything is allowed to change it:
 // switching a file to WAL already writes to it. It returns the schema's version.
-func probe(ctx context.Context, path string, know int, pragmas string) (int, error) {
+// Examine has every page read, of a file that is small enough.
+func probe(ctx context.Context, path string, know int, pragmas string, examine bool) (int, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, err
@@ -280,7 +300,22 @@ func probe(ctx context.Context, path string, know int, pragmas string) (int, err
 	case version > know:
 		return version, &NewerError{Path: path, Version: version, Know: know}
 	}
+	if examine && info.Size()+logBytes(path) <= maxExamined {
+		return version, quickCheck(ctx, db, path)
+	}
 	return version, nil
+}
+
+// quickCheck reads every page and reports the first damage found.
+func quickCheck(ctx context.Context, db *sql.DB, path string) error {
+	var answer string
+	if err := db.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&answer); err != nil {
+		return wrap(path, err)
+	}
+	if answer != "ok" {
+		return &DamagedError{Path: path, Err: errors.New(answer)}
+	}
+	return nil
 }
 
 // headerBytes is as much of a file as says how long it should be.
@@ -341,14 +376,7 @@ func (s *Store) Path() string { return s.path }
 // Check reads the whole file and reports the first damage found. It takes
 // seconds on a large history.
 func (s *Store) Check(ctx context.Context) error {
-	var answer string
-	if err := s.read.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&answer); err != nil {
-		return wrap(s.path, err)
-	}
-	if answer != "ok" {
-		return &DamagedError{Path: s.path, Err: errors.New(answer)}
-	}
-	return nil
+	return quickCheck(ctx, s.read, s.path)
 }
 
 // inTx runs f in a writing transaction, which commits if f returns nil.

@@ -90,13 +90,13 @@ func TestMigratesFromEveryEarlierVersion(t *testing.T) {
 	for from := 1; from < len(steps); from++ { // a file appears with version 1 in it
 		t.Run(fmt.Sprintf("from %d", from), func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), FileName)
-			s, err := open(t.Context(), path, steps[:from])
+			s, err := open(t.Context(), path, steps[:from], true)
 			ok(t, err)
 			_, err = s.write.Exec(`INSERT INTO cache (kind, key, value, created) VALUES ('k', 'v', x'', 1)`)
 			ok(t, err)
 			ok(t, s.Close())
 			for range 2 { // the second time there is nothing to do
-				s, err = open(t.Context(), path, steps)
+				s, err = open(t.Context(), path, steps, true)
 				ok(t, err)
 				var version, rows, kept int
 				ok(t, s.read.QueryRow(`SELECT (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM future), (SELECT count(*) FROM cache)`).Scan(&version, &rows, &kept))
@@ -117,7 +117,7 @@ func TestAFailedMigrationChangesNothing(t *testing.T) {
 	steps, err := migrations()
 	ok(t, err)
 	path := filepath.Join(t.TempDir(), FileName)
-	if _, err := open(t.Context(), path, append(slices.Clone(steps), `CREATE TABLE half (x); CREATE TABLE half (x);`)); err == nil {
+	if _, err := open(t.Context(), path, append(slices.Clone(steps), `CREATE TABLE half (x); CREATE TABLE half (x);`), true); err == nil {
 		t.Fatal("it passed")
 	}
 	s, err := Open(path)

@@ -31,6 +31,7 @@ SENTENCE = 600  # characters
 
 _SPECS = [{"dtype": str, "shape": [int]}]
 _LOADED = {"names": [str], "state": _SPECS, "trainable": [bool], "training": bool}
+_LOADED |= {"moved": [bool]}
 _LOADED |= {"arguments": [str], "init": dict}
 _INSPECTED = {"inputs": _SPECS, "input_names": [str], "outputs": _SPECS, "operators": [str]}
 _INSPECTED |= {"operations": int, "changed": [str], "writes_inputs": bool, "linear": bool}
@@ -361,7 +362,7 @@ class ReferenceClient(Client):
             self.init = _private(self.device, fds, self.info)
             hold(self.info, _LOADED)
             trees.build(self.info["init"], self.init)
-            if len({len(self.info[n]) for n in ("names", "state", "trainable")}) > 1:
+            if len({len(self.info[n]) for n in ("names", "state", "trainable", "moved")}) > 1:
                 raise ValueError("names and weights do not match")
 
     def draw(self, seed: int) -> tuple[Any, list[torch.Tensor]]:

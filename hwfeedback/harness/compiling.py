@@ -390,9 +390,20 @@ def _done(code: int, log: str, folder: str, report: str, kind: str, start: float
 
 
 # What a kernel has no use for: PyTorch's kernels past the dispatcher, where no trace sees them, the
-# interpreter that it runs in, and whatever finds or changes code at run time.
+# dispatcher itself and what it tells of calls, the interpreter that it runs in, and whatever finds
+# or changes code at run time.
 _PAST_DISPATCH = re.compile(
     r"_ZNK?2at(6native|3cpu(?!\d+(is|L1|L2)_)|19compositeexplicit|17compositeimplicit)"
+)
+# Who excludes dispatch keys hides nothing from the profiler: torch::empty_like does it, too.
+_UNSEEN = re.compile(
+    r"_ZN2at4_ops\w+10redispatchE"
+    r"|_ZNK?3c1010Dispatcher\d"
+    r"|_ZN3c104impl(20TorchDispatchModeTLS|19PythonDispatcherTLS|\d+tls_set_dispatch_key_)"
+    r"|_ZN2at\d+([gs]et_record_function_tls_|(en|dis)able(RecordFunction|Callback)E"
+    r"|reenableCallbackE|removeCallbackE|clear(|Global|ThreadLocal)CallbacksE"
+    r"|releaseRecordAllFunctionsE)"
+    r"|_ZN5torch(8autograd8profiler|8profiler4impl)"
 )
 _ELSEWHERE = re.compile(
     r"(dlopen|dlmopen|dlsym|dlvsym|dl_iterate_phdr|mprotect|pkey_mprotect|ptrace|syscall|fork|vfork"
@@ -419,6 +430,7 @@ def reaches(built: str, kind: str) -> list[str]:
         n
         for n in names
         if _PAST_DISPATCH.match(n)
+        or _UNSEEN.match(n)
         or _ELSEWHERE.fullmatch(n)
         or (kind == artifacts.NATIVE and _PYTHON.fullmatch(n))
     ]
@@ -430,6 +442,11 @@ _ERROR = re.compile(
 )
 _FOREIGN = re.compile(r"(?:[^\s:]+:\d+:(?:\d+:)? )?(?:fatal )?error: (.*)")
 _UNDEFINED = "undefined reference to "
+# Of the assembler and the linker, where their files do not fit into the builder's folder; the
+# compiler itself calls that an error of its own.
+TOO_LARGE = re.compile(
+    r"No space left on device|[Ff]ile (size limit|too large)|internal compiler error: Bus"
+)
 LOG_READ = 1 << 20  # characters of what the compiler wrote
 _OUTER = re.compile(r"loop nest|nested loops")
 _VECTOR = re.compile(r"^source(\d{1,4})\.cpp:(\d{1,9}):\d+: (optimized|missed): +(.*)$")
@@ -448,6 +465,8 @@ def errors(log: str) -> list[tuple[int, int, str]]:
             others.append((0, 0, m[1][:500]))
         elif (at := line.find(_UNDEFINED)) >= 0:
             others.append((0, 0, line[at : at + 500]))
+    if not own and TOO_LARGE.search(log):
+        others = [(0, 0, "the object is too large: make arrays smaller, or fill them at run time")]
     found = own or others
     return list(dict.fromkeys(found))[:MAX_DIAGNOSTICS]
 

@@ -41,6 +41,7 @@ ILL = 0.01  # a C above this share of the output: the task is ill-conditioned
 # busy, and memory for as many in float64.
 CHUNK = 1 << 17
 GPU_CHUNK = 1 << 25
+OVERFLOWN = 2.0  # times float32's largest number: past this no honest result is finite
 SENSITIVE = 100.0  # bounds by which one moved element must change float64, to count
 
 # KernelBench's for float32.
@@ -316,6 +317,17 @@ def compare(
             )
         nonfinite = theirs != 0
         skip = nonfinite if skip is None else skip | nonfinite
+    if skip is not None and not mask:
+        at = _not_overflown(got, expected.eager[i], wide)
+        if at >= 0:
+            return Outcome(
+                False,
+                Scale(math.inf, math.inf),
+                Scale(),
+                0,
+                f"element {_index(at, got)} is {float(got.reshape(-1)[at]):.7g}, expected "
+                f"{float(wide.reshape(-1)[at]):.7g}, which float32 does not hold: Inf",
+            )
     error = error_of(got, wide, skip)
     moved = None if expected.moved is None else expected.moved[i]
     bound = Scale() if exact else bound_of(noise, own, scale, floor, moved)
@@ -323,6 +335,22 @@ def compare(
     skipped = 0 if skip is None else int(skip.sum())
     reason = "" if passed else _floating_reason(got, wide, skip, error, bound)
     return Outcome(passed, error, bound, skipped, reason)
+
+
+def _not_overflown(got: torch.Tensor, eager: torch.Tensor, wide: torch.Tensor) -> int:
+    """Returns where a number stands for a value that no float32 holds, or -1.
+
+    There eager is infinite. NaN is let pass: another order of evaluation may come to Inf - Inf.
+    """
+    limit = OVERFLOWN * torch.finfo(torch.float32).max
+    for k, (g, e, w) in enumerate(_chunks(got, eager, wide)):
+        wrong = torch.isinf(e) & (w.abs() > limit) & (torch.sign(e) == torch.sign(w))
+        if not bool(wrong.any()):
+            continue
+        wrong &= torch.isfinite(g) | (torch.isinf(g) & (torch.sign(g) != torch.sign(w)))
+        if bool(wrong.any()):
+            return k * _chunk(got) + int(wrong.nonzero()[0])
+    return -1
 
 
 def _index(flat: int, t: torch.Tensor) -> str:

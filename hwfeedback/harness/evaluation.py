@@ -40,6 +40,7 @@ from clients import (
     CandidateClient,
     Client,
     ReferenceClient,
+    Spawned,
     WorkerError,
     WorkerFailure,
     WorkerGone,
@@ -57,6 +58,10 @@ from windows import CallFailed
 
 FORWARD_S = 10.0  # a forward may take this long, and
 FORWARD_EAGERS = 200.0  # this many times eager's time
+# All that is asked of a candidate before it is timed: for so long its answers are waited for, and
+# for what so many forwards may take over eager's time.
+PATIENCE_S = {"quick": 90.0, "certify": 300.0}
+PATIENCE_CALLS = {"quick": 64, "certify": 256}
 LOAD_S = 60.0
 COMPILE_S = 300.0  # a baseline's first call compiles
 TRITON_S = 120.0  # so does a candidate's, and it may be tuned
@@ -113,6 +118,42 @@ _HINTS = {
 }
 
 
+_FASTER = "make forward faster: it is called many times"
+
+
+class _Patience:
+    """How long the answers of a candidate's processes are waited for, all of them together."""
+
+    def __init__(self, seconds: float) -> None:
+        self.whole = self.left = seconds
+
+
+class _Awaited(CandidateClient):
+    """A candidate's process that is not timed."""
+
+    def __init__(
+        self, worker: Spawned, timeout: float, device: Device, patience: _Patience
+    ) -> None:
+        super().__init__(worker, timeout, device)
+        self.patience = patience
+        self._since = 0.0
+
+    def begin(self, msg: dict[str, Any], fds: Sequence[int], timeout: float, doing: str) -> None:
+        self._since = time.monotonic()
+        self.until = self._since + self.patience.left
+        super().begin(msg, fds, timeout, doing)
+
+    def finish(self, fds_wanted: int = 0) -> tuple[dict[str, Any], list[int]]:
+        asked = time.monotonic()
+        try:
+            return super().finish(fds_wanted)
+        except WorkerLate:
+            asked = self._since  # whoever asked did nothing else meanwhile
+            raise
+        finally:
+            self.patience.left -= time.monotonic() - asked
+
+
 @contextmanager
 def faults(doing: str, worker: CandidateClient | None = None) -> Iterator[None]:
     """Turns what a candidate's worker does wrong into a Fault."""
@@ -132,6 +173,9 @@ def _fault(e: WorkerFailure, doing: str) -> Fault:
         what = f"the candidate's process {e} while {doing}"
         return Fault("crashed", what, hint, (), e.log[-OUTPUT_KEPT:])
     if isinstance(e, WorkerLate):
+        if isinstance(e.client, _Awaited) and e.client.patience.left <= 0:
+            what = f"its answers together took over {e.client.patience.whole:.0f} s, before timing"
+            return Fault("timed_out", what, _FASTER, (), e.log[-OUTPUT_KEPT:])
         return Fault(
             "timed_out", str(e), "look for a loop that does not end", (), e.log[-OUTPUT_KEPT:]
         )
@@ -278,6 +322,7 @@ class Evaluation:
         self._upcoming: list[Future[Any]] = []  # builds of the candidates that come after this one
         self._dying: list[CandidateClient] = []  # those that were verified
         self._met: list[CandidateClient] = []  # all of them
+        self._patience: _Patience | None = None  # begins with the first of them
         # Of a timed call that was wrong: what holds for it, and its input.
         self._caught: tuple[verify.FamilyCalibration, Any, list[torch.Tensor]] | None = None
 
@@ -336,7 +381,10 @@ class Evaluation:
             ahead = self._ahead.pop(poison, None)
             worker = ahead.result() if ahead else self._empty(poison)
         self.missing = worker.missing
-        client = CandidateClient(worker, timeout, self.device)
+        if self._patience is None:
+            calls = PATIENCE_CALLS[self.level] * FORWARD_EAGERS * self.eager_s
+            self._patience = _Patience(PATIENCE_S[self.level] + calls)
+        client = _Awaited(worker, timeout, self.device, self._patience)
         self._met.append(client)
         try:
             self._load(client, reference, stand_in=stand_in)
@@ -814,7 +862,6 @@ class Evaluation:
         self._quiet()
         self.progress("time", self.level)
         reference.set_state(self.state)
-        first = self.verification.draws[0]
         candidates: list[CandidateClient] = []
 
         def spawn_candidate() -> CandidateClient:
@@ -822,8 +869,7 @@ class Evaluation:
             c.waits = True  # a baseline is timed next: what it holds must be gone
             candidates.append(c)
             with faults("preparing to be timed", c):
-                trees = {"tree": first.tree, "output_tree": self.verification.output_tree}
-                c.ask({"op": "timed", **trees}, timeout=LOAD_S)
+                c.ask(self._containers(), timeout=LOAD_S)
             return c
 
         try:
@@ -933,7 +979,7 @@ class Evaluation:
                 raise WorkerError({**e.error, "stage": "forward"}) from e
             except ProtocolError as e:
                 if isinstance(e, Timeout) or not candidates:
-                    raise Fault("timed_out", f"a timed call took too long: {e}") from e
+                    raise Fault("timed_out", f"a timed call took too long: {e}", _FASTER) from e
                 end = candidates[-1].worker.wait(5)
                 message = f"the candidate's process {how_it_ended(end)} while it was timed"
                 if end is not None and end.blameless:
@@ -952,9 +998,7 @@ class Evaluation:
         try:
             if isinstance(client, ReferenceClient):
                 client.set_state(self.state)
-            tree = self.verification.draws[0].tree
-            output_tree = self.verification.output_tree
-            client.ask({"op": "timed", "tree": tree, "output_tree": output_tree}, timeout=LOAD_S)
+            client.ask(self._containers(), timeout=LOAD_S)
             # It is timed now: who still ends, or still begins, is waited for.
             while self._dying:
                 self._dying.pop().worker.wait(10)
@@ -964,6 +1008,13 @@ class Evaluation:
             client.kill()
             raise
         return client
+
+    def _containers(self) -> dict[str, Any]:
+        """Returns the request that says what goes into timed calls, and what comes."""
+        judge = self.verification
+        assert judge is not None
+        trees = {"tree": judge.draws[0].tree, "output_tree": judge.output_tree}
+        return {"op": "timed", **trees, "aliases": judge.aliases}
 
     def _named_baseline(self, name: str, reference: ReferenceClient) -> CandidateClient:
         """Starts the program that somebody has registered as a baseline of this task."""

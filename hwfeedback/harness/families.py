@@ -20,6 +20,9 @@ HUGE = 1e36  # near float32's 3.4e38: a sum of a few still holds, a square does 
 TINY = 1e-40  # a float32 denormal
 UP, DOWN = 1e2, 1e-3
 TAIL_POWER = 3.0
+SHIFT = 30.0  # root mean squares
+SPIKES = 128  # one element in so many is larger, by
+SPIKE = 100.0
 PLANTED = (
     4  # of each of NaN, +Inf and -Inf: few, so that most of a row or of a channel stays comparable
 )
@@ -70,6 +73,19 @@ def _equal(x: torch.Tensor, g: torch.Generator) -> torch.Tensor:
     return torch.full_like(x, value)
 
 
+def _shifted(x: torch.Tensor, g: torch.Generator) -> torch.Tensor:
+    sign = 1.0 if float(torch.rand((), generator=g, device=g.device)) < 0.5 else -1.0
+    return x + sign * SHIFT * (correctness.scale_of(x).rms or 1.0)
+
+
+def _spikes(x: torch.Tensor, g: torch.Generator) -> torch.Tensor:
+    out = x.clone()
+    flat = out.view(-1)
+    n = flat.numel()
+    flat[torch.randint(0, n, (max(n // SPIKES, 1),), generator=g, device=g.device)] *= SPIKE
+    return out
+
+
 def _denormal(x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
     return x.abs().clamp_(max=100.0).add_(1.0).mul_(TINY).copysign_(x).masked_fill_(x == 0, 0.0)
 
@@ -82,6 +98,8 @@ FAMILIES: tuple[Family, ...] = (
     Family("scaled_down", lambda x, _: x * DOWN, f"times {DOWN:g}"),
     Family("negated", lambda x, _: -x, "negated"),
     Family("heavy_tails", _heavy, "sign(x)·|x|³"),
+    Family("spikes", _spikes, f"one in {SPIKES} times {SPIKE:g}"),
+    Family("shifted", _shifted, f"plus or minus {SHIFT:g} root mean squares"),
     Family("all_equal", _equal, "one value everywhere", equal=True),
     Family("zeros", lambda x, _: torch.zeros_like(x), "zeros"),
     Family("denormals", _denormal, "around 1e-40"),

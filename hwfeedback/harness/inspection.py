@@ -105,6 +105,10 @@ def invalid(e: Exception) -> Invalid:
         "names": (f"the file defines no {_listed(e.message)}", _CONTRACT),
         "model": (f"{e.message}, not a class derived from nn.Module", _CONTRACT),
         "function": (f"{e.message}, not a function", _CONTRACT),
+        "processes": (
+            f"the reference leaves a process running ({e.message})",
+            "end every program in the call that starts it: it would compute while others are timed",
+        ),
         "threads": (
             f"the reference leaves a thread running ({e.message})",
             "end every thread in the call that starts it: it would compute while others are timed",
@@ -293,6 +297,13 @@ def _inspect(
                 "get_inputs() returns the same values whatever the seed; "
                 "kernels are checked on those and on maps of them."
             )
+        names = seen["input_names"]
+        for n, a, b in zip(names, inputs, others, strict=True):
+            if not a.is_floating_point() and a.numel() > 1 and torch.equal(a, b):
+                notes.append(
+                    f"Input {n} is the same in every draw, and is not floating, so no other is "
+                    "made of it: a kernel that ignores it looks right."
+                )
     state = reference.state()
     trainable = reference.info["trainable"]
     if any(trainable):

@@ -187,6 +187,13 @@ _DENIED_X86: dict[str, int] = {
 }
 _EXECUTE: dict[str, tuple[int, int]] = {"execve": (59, 221), "execveat": (322, 281)}
 _FORK_X86: dict[str, int] = {"fork": 57, "vfork": 58}
+# Memory that no limit of a process counts. On a GPU the harness itself keeps Triton's kernels in
+# such files, and the driver may.
+_UNCOUNTED: dict[str, tuple[int, int]] = {
+    "memfd_create": (319, 279),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+}
 _CLONE, _CLONE3, _SOCKETPAIR = (56, 220), (435, 435), (53, 199)
 # CUDA does not start without a local socket that it listens on. Nobody can connect to one here: the
 # network namespace is the worker's own, and connect is denied. CUDA asks for a server that would
@@ -199,7 +206,8 @@ _F_SETSIG = 10
 _PIVOT_ROOT = (155, 41)
 _MOUNT_SETATTR = 442
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
-_CLONE_THREAD = 0x00010000
+# Who makes a thread by vfork sleeps until it ends, in a sleep out of which nobody can stop it.
+_CLONE_VFORK, _CLONE_THREAD = 0x00004000, 0x00010000
 _AF_UNIX = 1
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 
@@ -711,12 +719,12 @@ def _filter(
     if column == 0:
         op(jge, 0x40000000, 0, 1)  # the x32 set: other numbers, same calls
         op(ret, kill)
-    new_namespaces = _CLONE_NEWUSER
+    unclonable = _CLONE_NEWUSER | (0 if profile.execute else _CLONE_VFORK)
     for bit in _NAMESPACES.values():
-        new_namespaces |= bit
+        unclonable |= bit
     unless_number(_CLONE[column], 5 if profile.execute else 7)
     low_argument(0)
-    op(jset, new_namespaces, 0, 1)
+    op(jset, unclonable, 0, 1)
     op(ret, deny)
     if not profile.execute:
         op(jset, _CLONE_THREAD, 1, 0)
@@ -757,6 +765,8 @@ def _filter(
         denied += [pair[column] for pair in _EXECUTE.values()]
         if column == 0:
             denied += _FORK_X86.values()
+        if not cuda:
+            denied += [pair[column] for pair in _UNCOUNTED.values()]
     if listened:
         denied += [pair[column] for pair in NAMED.values()]
         if _release() >= (5, 5):  # before, nothing that is heard of can go on
@@ -808,7 +818,7 @@ def listened() -> tuple[dict[int, str], dict[int, int]]:
     which argument is its path.
     """
     column = _ARCHES[platform.machine()][0]
-    tables = (_DENIED, _EXECUTE, NAMED, _OTHERS, _OPENS)
+    tables = (_DENIED, _EXECUTE, _UNCOUNTED, NAMED, _OTHERS, _OPENS)
     names = {pair[column]: name for t in tables for name, pair in t.items()}
     opens = {pair[column]: 1 for pair in _OPENS.values()}
     if column == 0:

@@ -114,6 +114,8 @@ MAX_ROUNDS = 16
 QUICK_ROUNDS = 3  # where a noisy machine shows a win
 ROUNDS_S = 30.0  # after this no round is added
 NARROW = 0.02  # half-width of a speedup at which certify stops: wins of 10 % are then seen
+# A candidate's windows are waited for so long, all together, and for what so many calls may take.
+PATIENCE_S, PATIENCE_CALLS, PATIENCE_EAGERS = 90.0, 256, 200.0
 SLOW_SPAWN_S = 1.0  # a baseline this slow to start lives for half of the rounds
 
 
@@ -574,6 +576,7 @@ class Timing:
         self._recalibrated = False
         self._random = random.SystemRandom()
         self._wrong_output: str | None = None
+        self._patience_s: float | None = None  # what is left of it; begins with a candidate
         self._counts: dict[str, float] = {}  # of one call of the candidate
 
     # Before any candidate exists.
@@ -959,8 +962,13 @@ class Timing:
         self, spawn: Callable[[], TimedWorker], seconds: float, owed: int = REPETITIONS
     ) -> tuple[list[Sample], str | None]:
         worker = spawn()
+        if self._patience_s is None:
+            eager_s = 1e-3 * float(self.records[EAGER]["measurement"]["median_ms"])
+            self._patience_s = PATIENCE_S + PATIENCE_CALLS * PATIENCE_EAGERS * eager_s
+        began = time.monotonic()
         try:
             session = self._session(worker, "", self._plan.capacity)
+            session.until = began + self._patience_s
             wrong = self._warm_up(session, trusted=False)
             if wrong is not None:
                 return [], wrong
@@ -972,6 +980,7 @@ class Timing:
                 session.close()
             return block, self._wrong_output
         finally:
+            self._patience_s -= time.monotonic() - began
             worker.kill()
 
     # Windows.

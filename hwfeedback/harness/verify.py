@@ -32,13 +32,13 @@ from correctness import Expected, Noise, Outcome, Scale
 from families import BASE, FAMILIES, PERMUTED, Axis, Family
 from noise import one_ulp
 
-CALIBRATION = 10  # version of what is kept: part of its check
+CALIBRATION = 11  # version of what is kept: part of its check
 CALIBRATION_SEEDS = 4
 FAMILY_SEEDS = 2
 CALIBRATION_S = 30.0  # past this a family is calibrated on one seed
 BASE_SEEDS = {"quick": 5, "certify": 10}
 SEEDS_PER_FAMILY = {"quick": 1, "certify": 3}
-ELEMENTS = {"quick": 1, "certify": 4}  # one-element perturbations
+ELEMENTS = {"quick": 2, "certify": 4}  # one-element perturbations
 AXES = 16  # tried, of those that may be reduced, for at most
 AXES_S = 3.0
 KEPT_BYTES = 1 << 30  # of all draws of an evaluation; past this they are drawn again at each use
@@ -179,21 +179,23 @@ def draw_many(reference: ReferenceClient, count: int) -> list[Draw]:
 
 
 def perturbed(
-    state: Sequence[torch.Tensor], trainable: Sequence[bool], seed: int
+    state: Sequence[torch.Tensor], moved: Sequence[bool], seed: int
 ) -> list[torch.Tensor]:
     """Returns weights that nothing baked in at construction can know.
 
-    Buffers stay: a mask is no weight.
+    What is not ``moved`` stays: a buffer that is a mask is no weight. What is nowhere negative
+    stays so: a variance.
     """
     g = torch.Generator(state[0].device if state else "cpu").manual_seed(seed)
     out = []
-    for t, may in zip(state, trainable, strict=True):
+    for t, may in zip(state, moved, strict=True):
         if not may or not t.is_floating_point() or not t.numel():
             out.append(t)
             continue
         rms = correctness.scale_of(t).rms or 1.0
         moves = torch.randn(t.shape, generator=g, device=t.device).mul_(PERTURBATION * rms)
-        out.append(moves.to(t.dtype).add_(t))
+        now = moves.to(t.dtype).add_(t)
+        out.append(now.abs_() if bool((t >= 0).all()) and bool(t.any()) else now)
     return out
 
 
@@ -220,7 +222,7 @@ def calibrate(
     state = reference.state()
     trainable = reference.info["trainable"]
     draws = draw_many(reference, CALIBRATION_SEEDS)
-    reference.set_state(perturbed(state, trainable, secret()))
+    reference.set_state(perturbed(state, reference.info["moved"], secret()))
     start = time.monotonic()
     for family in FAMILIES:
         if family is not BASE and not any(t.is_floating_point() for t in draws[0].tensors):
@@ -571,7 +573,7 @@ class Verification:
         """
         r = self.reference
         self.original = r.state()
-        self.state = perturbed(self.original, r.info["trainable"], secret())
+        self.state = perturbed(self.original, r.info["moved"], secret())
         self.draws = draw_many(r, BASE_SEEDS[self.level])
         r.set_state(self.state)
         self.expected.append(self._expect(*self.draws[0].get()).private())
@@ -991,24 +993,25 @@ class Verification:
         if not floating:
             return
         for k in range(ELEMENTS[self.level]):
+            sign, outlier = 1 if secret() & 1 else -1, bool(k % 2)
             k %= len(self.expected)
             tree, tensors = self.draws[k].get()
-            before = self.expected[k]
             which = floating[secret() % len(floating)]
             target = tensors[which]
             at = secret() % target.numel()
             rms = correctness.scale_of(target).rms or 1.0
-            sign = 1 if secret() & 1 else -1
-            for step in STEPS:
+            # An outlier may matter where a small change does not, and upwards only.
+            for tried in [STEPS[1:], STEPS[1:]] if outlier else [STEPS]:
                 sign = -sign
-                moved = target.clone()
-                moved.view(-1)[at] += sign * step * rms
-                inputs = [moved if i == which else t for i, t in enumerate(tensors)]
-                after = self._expect(tree, inputs)
-                if self._shows(base, before, after):
-                    answer, _ = self._both(candidate, tree, inputs, after)
-                    self._judge_closely(base, ELEMENT, tree, inputs, answer, after)
-                    break
+                for step in tried:
+                    moved = target.clone()
+                    moved.view(-1)[at] += sign * step * rms
+                    inputs = [moved if i == which else t for i, t in enumerate(tensors)]
+                    after = self._expect(tree, inputs)
+                    if self._shows(base, self.expected[k], after):
+                        answer, _ = self._both(candidate, tree, inputs, after)
+                        self._judge_closely(base, ELEMENT, tree, inputs, answer, after)
+                        break
 
     def _shows(self, base: FamilyCalibration, before: Expected, after: Expected) -> bool:
         for i, (a, b) in enumerate(zip(before.wide, after.wide, strict=True)):
@@ -1046,7 +1049,7 @@ class Verification:
 
     def _follows(self, candidate: CandidateClient) -> None:
         """Changes the weights once more, in place, and sees whether the candidate follows."""
-        changed = perturbed(self.original, self.reference.info["trainable"], secret())
+        changed = perturbed(self.original, self.reference.info["moved"], secret())
         self.reference.set_state(changed)
         if not candidate.set_state(self.reference.info["names"], changed, in_place=True):
             self.report.evidence.append(

@@ -204,6 +204,7 @@ class _Inputs:
         flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
         base = _check_errno(_libc.mmap(None, self._size, mmap.PROT_READ, flags, fd, 0), "map")
         self._base = base
+        self.block = range(base, base + self._size)  # addresses
         self.rows = [[_tensor_at(base + r * slot, e) for e in layout] for r in range(rows)]
 
     def close(self) -> None:
@@ -215,8 +216,21 @@ class OutputMismatch(ValueError):
     """A forward returned something else than the task's outputs."""
 
 
-def _store(outputs: Sequence[torch.Tensor], views: list[torch.Tensor]) -> None:
-    check_outputs(outputs, views)
+def barred(msg: dict[str, Any], block: range) -> list[range]:
+    """Returns where each output may not lie: in ``block``, the inputs', unless ``aliases`` says
+    that the reference's lies there. A baseline's may.
+    """
+    n = len(msg["outputs"])
+    aliases = msg.get("aliases")
+    if aliases is None:
+        return [range(0)] * n
+    return [range(0) if a >= 0 else block for a in [*aliases, *[-1] * n][:n]]
+
+
+def _store(
+    outputs: Sequence[torch.Tensor], views: list[torch.Tensor], apart: Sequence[range]
+) -> None:
+    check_outputs(outputs, views, apart)
     for got, view in zip(outputs, views, strict=True):
         if got.is_contiguous() and not got.is_conj() and not got.is_neg():
             # Not copy_: it would wake threads, and those of the next call would wait for them.
@@ -225,7 +239,9 @@ def _store(outputs: Sequence[torch.Tensor], views: list[torch.Tensor]) -> None:
             view.copy_(got)
 
 
-def check_outputs(outputs: Sequence[torch.Tensor], views: list[torch.Tensor]) -> None:
+def check_outputs(
+    outputs: Sequence[torch.Tensor], views: list[torch.Tensor], apart: Sequence[range]
+) -> None:
     """Raises OutputMismatch for what are not the task's outputs."""
     if len(outputs) != len(views):
         raise OutputMismatch(f"forward returned {len(outputs)} tensors, the task has {len(views)}")
@@ -239,6 +255,8 @@ def check_outputs(outputs: Sequence[torch.Tensor], views: list[torch.Tensor]) ->
             raise OutputMismatch(f"output {i} is a {type(got).__name__}, not a plain tensor")
         if got.device != view.device:
             raise OutputMismatch(f"output {i} is on {got.device}, the task's is on {view.device}")
+        if got.data_ptr() in apart[i]:
+            raise OutputMismatch(f"output {i} lies in the memory of an input, the task's does not")
 
 
 def _warmed(outputs: Layout) -> None:
@@ -278,6 +296,7 @@ class Host:
         self._cold = bool(msg.get("cold"))
         self._outputs: Layout = msg["outputs"]
         self._inputs = _Inputs(fds[1], msg["inputs"], int(msg["in_slot"]), rows)
+        self._apart = barred(msg, self._inputs.block)
         self._ready = _Ready(channel)
         self._block = mmap.mmap(fds[0], rows * out_slot, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         base = ctypes.addressof(ctypes.c_byte.from_buffer(self._block))
@@ -307,7 +326,7 @@ class Host:
 
         ``alone``: the call comes alone.
         """
-        return _calls(self._inputs.rows[:n], self._views, forward)
+        return _calls(self._inputs.rows[:n], self._views, forward, self._apart)
 
     def close(self) -> None:
         self._inputs.close()
@@ -336,10 +355,10 @@ def serve(
 ) -> None:
     """Answers one ``window`` request: a session of windows, until the referee sends ``end``.
 
-    ``msg`` has inputs, in_slot, outputs, out_slot, slots and cold; ``fds`` are the blocks for
-    outputs and for inputs. ``forward`` takes and returns flat lists of tensors. An output that is
-    not contiguous is made so within the call's time. A call that raises is reported and the session
-    goes on. Raises what the channel raises when the referee is gone.
+    ``msg`` has inputs, in_slot, outputs, out_slot, slots, cold and, for a candidate, aliases;
+    ``fds`` are the blocks for outputs and for inputs. ``forward`` takes and returns flat lists of
+    tensors. An output that is not contiguous is made so within the call's time. A call that raises
+    is reported and the session goes on. Raises what the channel raises when the referee is gone.
     """
     side: Side | None = None
     try:
@@ -450,6 +469,7 @@ def _calls(
     rows: Sequence[Sequence[torch.Tensor]],
     views: list[list[torch.Tensor]],
     forward: Forward,
+    apart: Sequence[range],
     now: Callable[[], int] = _now,
 ) -> list[int]:
     events: list[int] = []
@@ -464,7 +484,7 @@ def _calls(
                 if not all(t.is_contiguous() for t in outputs):
                     outputs = [t.contiguous() for t in outputs]
                 t1 = now()
-                _store(outputs, view)
+                _store(outputs, view, apart)
                 t2 = now()
                 del outputs
                 t3 = now()
@@ -842,6 +862,7 @@ class Session:
         self.contents = contents
         self.capacity = capacity
         self.timeout_s = timeout_s
+        self.until = math.inf  # of the monotonic clock: no answer may take longer
         self._evict = evict
         self._windows = 0
         self._pids: list[int] = []
@@ -892,7 +913,8 @@ class Session:
         ctypes.memmove(self._private.data_ptr() + first * slot, self._out.at, n * slot)
 
     def _answer(self) -> dict[str, Any]:
-        msg, fds = self.worker.channel.recv(self.timeout_s)
+        left = max(round(self.until - time.monotonic(), 1), 0.1)
+        msg, fds = self.worker.channel.recv(min(self.timeout_s, left))
         for fd in fds:
             os.close(fd)
         if not msg.get("ok"):

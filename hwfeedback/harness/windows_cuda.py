@@ -45,6 +45,7 @@ from windows import (
     _now,
     _ran_on,
     _Ready,
+    barred,
     check_outputs,
     row_views,
 )
@@ -145,6 +146,8 @@ class OnGpu:
         self._out = self._device.received(fds.pop(0), max(rows * out_slot, 1))
         self._in = self._device.received(fds.pop(0), max(rows * in_slot, 1))
         out, given = self._out.bytes(), self._in.bytes()
+        block = range(given.data_ptr(), given.data_ptr() + given.numel())
+        self._apart = barred(msg, block)
         self._views = [
             row_views(out[r * out_slot : (r + 1) * out_slot], self._outputs) for r in range(rows)
         ]
@@ -200,7 +203,7 @@ class OnGpu:
                     if not all(t.is_contiguous() for t in outputs):
                         outputs = [t.contiguous() for t in outputs]
                     end.record()
-                    check_outputs(outputs, self._views[i])
+                    check_outputs(outputs, self._views[i], self._apart)
                     for view, got in zip(self._views[i], outputs, strict=True):
                         view.copy_(got)
                     del outputs

@@ -47,6 +47,7 @@ class Candidate:
         self.custom: dict[str, Any] = {}
         self.window_tree: Any = None
         self.output_tree: Any = None
+        self.aliases: list[int] | None = None
 
     def load(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Imports the candidate, with what the builder made of its C++ in place of building."""
@@ -191,15 +192,18 @@ class Candidate:
             os.close(fd)
 
     def timed(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Says in which containers the tensors of timed calls go, and come."""
+        """Says in which containers the tensors of timed calls go, and come, and which of those
+        may lie in an input.
+        """
         self.window_tree = msg["tree"]
         self.output_tree = msg["output_tree"]
+        self.aliases = msg.get("aliases")
         return {}
 
     def window(self, msg: dict[str, Any], fds: list[int]) -> None:
         forward = windows.forward_of(self.model, self.window_tree, self.output_tree)
         side = windows_cuda.OnGpu if self.device.kind == "cuda" else windows.Host
-        windows.serve(self.channel, msg, fds, forward, side)
+        windows.serve(self.channel, msg | {"aliases": self.aliases}, fds, forward, side)
         fds.clear()  # serve closed them
 
 

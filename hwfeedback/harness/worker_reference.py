@@ -30,7 +30,7 @@ from device import Device, GpuBlock
 from loading import Blocks, StageError, specs_of
 from noise import Float32Noise, Sources
 from protocol import Channel
-from tensors import DTYPE_NAMES, Block, layout_of
+from tensors import DTYPE_NAMES, MAX_TENSORS, Block, layout_of
 
 FILENAME = "reference.py"
 THREAD_S = 0.2  # how long a thread may outlive the call that started it
@@ -91,7 +91,7 @@ class Reference:
             if not callable(getattr(self.module, name)):
                 what = trees.named(type(getattr(self.module, name)))
                 raise StageError("function", f"{name} is {what}")
-        _no_threads_left()
+        _nothing_left_running()
         return {}
 
     def init_inputs(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Reference:
             raise StageError("construct", e) from e
         if msg.get("eval"):
             self.model.eval()
-        _no_threads_left()
+        _nothing_left_running()
         for name, t in self._state().items():
             if what := self._unfit(t):
                 raise StageError("state", f"Model's {name} is {what}")
@@ -150,8 +150,18 @@ class Reference:
             "names": list(state),
             "state": specs_of(list(state.values())),
             "trainable": [n in parameters for n in state],
+            "moved": [n in parameters | self._statistics() for n in state],
             "training": any(m.training for m in self.model.modules()),
             "arguments": _argument_names(self.model),
+        }
+
+    def _statistics(self) -> set[str]:
+        """The names of buffers that training fills, of batch normalisation."""
+        return {
+            f"{name}.{of}".lstrip(".")
+            for name, m in self.model.named_modules(remove_duplicate=False)
+            if isinstance(m, torch.nn.modules.batchnorm._NormBase)
+            for of in ("running_mean", "running_var")
         }
 
     def _state(self) -> dict[str, torch.Tensor]:
@@ -166,8 +176,10 @@ class Reference:
             tensors = [*tensors, *self._draw(int(seed))[1]]
         layout, size = layout_of(tensors)
         answer = {"tree": tree, "layout": layout, "size": size}
+        _fits(tensors, "inputs")
         if size > msg.get("room", 0):
-            block, layout = devices.block_of(self.device, tensors)
+            with _room_for("inputs"):
+                block, layout = devices.block_of(self.device, tensors)
             try:
                 return self._give(block, answer)
             finally:
@@ -309,8 +321,10 @@ class Reference:
             kept.extend(tensors)
             results.append({"mode": mode, **entry})
         layout, size = layout_of(kept)
+        _fits(kept, "output")
         if size > msg.get("room", 0):
-            block = self.device.create(size)
+            with _room_for("forward"):
+                block = self.device.create(size)
             for view, t in zip(block.views(layout), kept, strict=True):
                 view.copy_(t)
             try:
@@ -372,7 +386,7 @@ class Reference:
             if isinstance(e, StageError):
                 raise
             raise StageError("forward", e) from e
-        _no_threads_left()
+        _nothing_left_running()
         if not out:
             raise StageError("no_output", "no tensor")
         for t in out:
@@ -442,13 +456,44 @@ class Reference:
         return {}
 
 
-def _no_threads_left() -> None:
-    """Raises for threads that would compute while something is timed."""
+def _nothing_left_running() -> None:
+    """Raises for threads and processes that would compute while something is timed."""
     for t in threading.enumerate():
         if t is not threading.main_thread():
             t.join(THREAD_S)
             if t.is_alive():
                 raise StageError("threads", "".join(c for c in t.name[:80] if c.isprintable()))
+    end = time.monotonic() + THREAD_S
+    while program := _program() or _program():  # one whose parent has just ended hides in a look
+        if time.monotonic() > end:
+            raise StageError("processes", program)
+        time.sleep(0.01)
+
+
+def _fits(tensors: list[torch.Tensor], part: str) -> None:
+    """Raises for more tensors than can be told of."""
+    if len(tensors) > MAX_TENSORS:
+        raise StageError(f"{part}_content", "holds too many tensors")
+
+
+@contextlib.contextmanager
+def _room_for(stage: str) -> Iterator[None]:
+    """Where a block is made: a file of memory may not be as large as that."""
+    try:
+        yield
+    except OSError as e:
+        raise StageError(stage, MemoryError(str(e))) from e
+
+
+def _program() -> str:
+    """Returns the name of a process below this one that has not ended, "" where there is none."""
+    with contextlib.suppress(OSError):  # in weak mode /proc is the host's, and out of reach
+        for pid in windows.tree(os.getpid())[1:]:
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", errors="replace") as f:
+                name, _, rest = f.read().partition("(")[2].rpartition(")")
+                if rest.split()[0] not in "ZXx":
+                    return "".join(c for c in name if c.isprintable())
+    return ""
 
 
 def _fork() -> NoReturn:

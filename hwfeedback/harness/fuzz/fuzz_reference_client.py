@@ -17,6 +17,7 @@ _WEIGHTS = {
     "names": ["w"],
     "state": [_SPEC],
     "trainable": [True],
+    "moved": [True],
     "training": False,
     "arguments": ["x"],
 }

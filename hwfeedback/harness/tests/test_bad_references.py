@@ -177,6 +177,28 @@ BAD: dict[str, tuple[str, str]] = {  # what is wrong -> source, a part of the se
         whole("import threading as t", forward="t.Thread(target=t.Event().wait).start(); return x"),
         "the reference leaves a thread running (Thread-1",
     ),
+    "program": (
+        whole("import subprocess\nsubprocess.Popen(['sleep', '99'])"),
+        "the reference leaves a process running (sleep)",
+    ),
+    "program of forward": (
+        whole(
+            "import subprocess", forward="subprocess.Popen('sleep 99 & exit', shell=True); return x"
+        ),
+        "the reference leaves a process running (sleep)",
+    ),
+    "huge inputs": (
+        whole(inputs="return [torch.zeros(1).expand(1 << 34)]", forward="return x[:4]"),
+        "the reference ran out of memory in get_inputs()",
+    ),
+    "huge output": (
+        whole(forward="return x[:1, :1].expand(1 << 20, 1 << 14)"),
+        "the reference ran out of memory in Model's forward",
+    ),
+    "many outputs": (
+        whole(forward="return [x + 1 for _ in range(9000)]"),
+        "forward's result holds too many tensors",
+    ),
     "many threads": (
         whole(
             "import threading as t\nfor _ in range(9999): t.Thread(target=t.Event().wait).start()"
@@ -280,6 +302,12 @@ GOOD = {
         "from concurrent.futures import ThreadPoolExecutor as Pool",
         forward="\n        with Pool(2) as p: return list(p.map(torch.sin, x))",
     ),
+    "programs that end": whole(
+        "import subprocess",
+        construct="subprocess.run(['true'])",
+        forward="subprocess.Popen(['true']); return torch.sin(x)",
+    ),
+    "compiled": whole("@torch.compile\ndef sin(x): return torch.sin(x)", forward="return sin(x)"),
     "constant": whole(forward="return torch.ones_like(x)"),
     "nan": whole(forward="return x * float('nan')"),
 }

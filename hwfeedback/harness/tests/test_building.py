@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 
+import artifacts
 import building
 import compiling
 import forkserver
@@ -300,6 +301,8 @@ def test_what_ptxas_says() -> None:
 
 def test_errors_of_nvcc() -> None:
     log = 'source0.cu(20): error: identifier "q" is undefined\n1 error detected\n'
+    full = "ld: final link failed: No space left on device\ncollect2: error: ld returned 1"
+    assert "the object is too large" in compiling.errors(full)[0][2]
     assert compiling.errors(log) == [(0, 20, 'identifier "q" is undefined')]
 
 
@@ -308,3 +311,27 @@ def test_flags_of_nvcc() -> None:
     assert not compiling.flags_problem(["--use_fast_math", "-maxrregcount=64", "-O3"], allowed)
     for flag in ("-ccbin=/tmp/x", "-Xcompiler=-fplugin=x", "--run", "-include=/etc/passwd"):
         assert "is not allowed" in compiling.flags_problem([flag], allowed)
+
+
+def test_symbols_of_the_dispatcher_are_told_from_those_of_headers(tmp_path):
+    bad = [
+        "_ZN2at4_ops8_softmax10redispatchEN3c1014DispatchKeySetERKNS_6TensorElb",
+        "_ZN3c1010Dispatcher13realSingletonEv",
+        "_ZN3c104impl29tls_set_dispatch_key_excludedENS_11DispatchKeyEb",
+        "_ZN3c104impl20TorchDispatchModeTLS9pop_stackEv",
+        "_ZN2at20enableRecordFunctionEb",
+        "_ZN2at24get_record_function_tls_Ev",
+        "_ZN2at25clearThreadLocalCallbacksEv",
+    ]
+    good = [  # of torch::empty_like, torch::zeros, RECORD_FUNCTION, TORCH_LIBRARY
+        "_ZN2at4_ops10empty_like4callERKNS_6TensorE",
+        "_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE",
+        "_ZN2at14RecordFunctionC1ENS_11RecordScopeE",
+        "_ZN5torch7Library5_implEPKcONS_11CppFunctionENS_17_RegisterOrVerifyE",
+    ]
+    text = "".join(f'void f{i}() asm("{n}");\n' for i, n in enumerate([*bad, *good]))
+    text += "void all() {" + "".join(f"f{i}();" for i in range(len([*bad, *good]))) + "}\n"
+    (tmp_path / "source.cpp").write_text(text)
+    command = [toolchain.compiler(), "-shared", "-fPIC", "source.cpp", "-o", "built.so"]
+    assert compiling.run(command, str(tmp_path)) == (0, "")
+    assert compiling.reaches(str(tmp_path / "built.so"), artifacts.LOAD_INLINE) == sorted(bad)

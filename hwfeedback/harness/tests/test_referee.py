@@ -351,7 +351,7 @@ def test_the_golden_request_is_an_evaluation() -> None:
     golden = pathlib.Path(referee.__file__).parents[1] / "testdata" / "protocol" / "evaluate.json"
     e = evaluation.Evaluation(None, json.loads(golden.read_text()))
     assert (e.level, e.threads, e.sandbox) == ("quick", 2, "strict")
-    assert e.source == "class ModelNew: ...\n"
+    assert e.program.source == "class ModelNew: ...\n"
     assert e.known["baselines"] == {"eager": 1}
     assert e.request["candidate"]["language"] == "cpp" and e.request["cache_dir"]
     for name in ("precision", "want_baselines", "ceilings", "specs", "harness"):
@@ -397,6 +397,17 @@ def test_flags(judge: Judge, kind: str) -> None:
     source, flag = FLAGGED[kind]
     t = judge.task(source)
     assert flag in t["flags"] and t["notes"]
+
+
+def test_an_integer_input_that_never_changes_is_noted(judge: Judge) -> None:
+    forward = "return x * (mask > 0)"
+    for mask, noted in (("torch.arange(8)", True), ("torch.randint(0, 9, (8,))", False)):
+        source = task_of(forward, f"[torch.randn(8, 8), {mask}]").replace(
+            "(self, x)", "(self, x, mask)"
+        )
+        notes = " ".join(judge.task(source)["notes"])
+        assert ("Input mask is the same in every draw" in notes) == noted
+        assert "Input x" not in notes
 
 
 def test_a_reference_that_writes_into_its_inputs_is_no_task(judge: Judge) -> None:

@@ -218,6 +218,26 @@ def test_programs(worker):
     )
 
 
+def test_memory_that_no_limit_counts(worker):
+    ask(worker, SYSCALL)
+    column = 0 if os.uname().machine == "x86_64" else 1
+    may = sandbox.PROFILES[worker.profile].execute or worker.gpu
+    for name, numbers in sandbox._UNCOUNTED.items():
+        refused = ask(worker, f"r = errno_of({numbers[column]}, 0, 1, 0o600)") in DENIED
+        assert refused != may, name
+
+
+def test_no_thread_sleeps_where_it_cannot_be_stopped(worker):
+    if sandbox.PROFILES[worker.profile].execute:
+        pytest.skip("programs are started that way")
+    ask(worker, SYSCALL)
+    number = sandbox._CLONE[0 if os.uname().machine == "x86_64" else 1]
+    # A filter comes before the arguments, which make no sense: the signals of another memory.
+    sharing = 0x00010000 | 0x00000800
+    assert ask(worker, f"r = errno_of({number}, {sharing}, 0, 0, 0, 0)") == errno.EINVAL
+    assert ask(worker, f"r = errno_of({number}, {sharing} | 0x4000, 0, 0, 0, 0)") in DENIED
+
+
 BOMB = """
 import os, threading, time
 made = 0

@@ -104,6 +104,11 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
             "problems": [],
         }
     if kind == "ceilings":
+        # The file "deaths" in the cache folder says how often measuring dies.
+        if os.path.exists(os.path.join(cache, "deaths")):
+            with open(os.path.join(cache, "deaths")) as f:
+                if os.path.getsize(os.path.join(cache, "count.ceilings")) <= int(f.read()):
+                    os._exit(1)
         ceilings = {
             "memory_gbs": 10.0,
             "cache_gbs": 50.0,
