@@ -651,7 +651,7 @@ def test_what_is_refused_is_named(server, gpu):
         assert set(w.refused) == set(REFUSED)
 
 
-HOST = pathlib.Path.home()
+HOST = pathlib.Path("/home/somebody")
 C_OPEN = "r = libc.open(path.encode(), 0)"
 # What a worker asks for -> by which path it is named.
 NOT_ITS_OWN = {
