@@ -146,11 +146,12 @@ class Reference:
     def _weights(self) -> dict[str, Any]:
         state = self._state()
         parameters = {n for n, _ in self.model.named_parameters(remove_duplicate=False)}
+        moved = parameters | self._statistics()
         return {
             "names": list(state),
             "state": specs_of(list(state.values())),
             "trainable": [n in parameters for n in state],
-            "moved": [n in parameters | self._statistics() for n in state],
+            "moved": [n in moved for n in state],
             "training": any(m.training for m in self.model.modules()),
             "arguments": _argument_names(self.model),
         }
