@@ -18,6 +18,7 @@ import select
 import struct
 from collections.abc import Sequence
 
+import process_memory
 import sandbox
 
 _RECV, _SEND, _GO_ON = 0xC0502100, 0xC0182101, 1
@@ -44,20 +45,6 @@ _SECRET = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d", "/et
 _WRITABLE = ("/tmp", "/dev", "/proc")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _AT_FDCWD = -100
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-class _Part(ctypes.Structure):
-    """struct iovec."""
-
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
-
-
-_libc.process_vm_readv.restype = ctypes.c_ssize_t
-_libc.process_vm_readv.argtypes = (
-    [ctypes.c_int] + [ctypes.POINTER(_Part), ctypes.c_ulong] * 2 + [ctypes.c_ulong]
-)
 
 
 class Listener:
@@ -177,9 +164,7 @@ def _text_of(pid: int, address: int) -> bytes:
     have = 0
     while have < LONGEST:
         room = min(LONGEST - have, page - (address + have) % page)
-        here = _Part(ctypes.addressof(buffer) + have, room)
-        there = _Part(address + have, room)
-        if _libc.process_vm_readv(pid, here, 1, there, 1, 0) != room:
+        if process_memory.fetch(pid, address + have, ctypes.addressof(buffer) + have, room):
             return b""
         end = buffer.raw.find(b"\0", have, have + room)
         if end >= 0:

@@ -21,6 +21,12 @@ the two readings of the clock. The kinds of window:
 - ``chained``: one content at a time, always at the same address, and the k+1st is not written
   before the referee holds a private copy of output k. One launch cannot serve the whole batch.
 
+Outputs of a window of several calls are copied by the worker, each into a place of its own: what
+that costs is seen in eager's windows. An output of a call that comes alone, in a ``chained`` window
+or where outputs are large, stays where the worker made it, and the referee fetches it from there
+once the worker stands still. Nothing is then left out of the clock that could hide work, and a call
+that computes into the block for outputs, or while they are copied, is as slow as it is.
+
 Only ``fresh`` windows count towards the time. Being faster in a ``repeat`` window is a finding:
 hardware does not know that content was seen before.
 
@@ -54,6 +60,7 @@ part of the price, paid by baselines and candidates alike.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import gc
 import math
@@ -69,6 +76,7 @@ from typing import Any, Protocol
 
 import torch
 
+import process_memory
 import trees
 from counters import Counters
 from device import CPU, Device
@@ -304,9 +312,11 @@ class Host:
             [_tensor_at(base + r * out_slot, e) for e in self._outputs] for r in range(rows)
         ]
         self._identity: Forward | None = None
+        self._kept: list[torch.Tensor] = []  # the outputs of a call that came alone
 
     def ready(self) -> None:
         """Comes before each window."""
+        self._kept.clear()
         if not self._cold:
             _warmed(self._outputs)
         self._ready.wake()
@@ -321,12 +331,15 @@ class Host:
             self._identity = _identity(self._outputs)
         return self._identity
 
-    def calls(self, n: int, forward: Forward, alone: bool) -> list[int]:
-        """Calls it with the first n rows and returns what each took, nanoseconds.
+    def calls(self, n: int, forward: Forward, alone: bool, keeps: bool) -> dict[str, Any]:
+        """Calls it with the first n rows. Returns what each took, ``event``, nanoseconds.
 
-        ``alone``: the call comes alone.
+        ``alone``: the call comes alone. ``keeps``: its outputs stay where they are, until the next
+        one; ``at`` are then their addresses.
         """
-        return _calls(self._inputs.rows[:n], self._views, forward, self._apart)
+        kept = self._kept if keeps else None
+        event = _calls(self._inputs.rows[:n], self._views, forward, self._apart, kept)
+        return {"event": event, "at": [t.data_ptr() for t in self._kept] if keeps else []}
 
     def close(self) -> None:
         self._inputs.close()
@@ -341,7 +354,7 @@ class Side(Protocol):
 
     def identity(self) -> Forward: ...
 
-    def calls(self, n: int, forward: Forward, alone: bool) -> list[int]: ...
+    def calls(self, n: int, forward: Forward, alone: bool, keeps: bool) -> dict[str, Any]: ...
 
     def close(self) -> None: ...
 
@@ -382,8 +395,8 @@ def serve(
                     awake = True
                 elif op == "calls":
                     called = side.identity() if request.get("identity") else forward
-                    took = side.calls(int(request["n"]), called, bool(request.get("alone")))
-                    reply = {"ok": True, "event": took}
+                    alone, keeps = bool(request["alone"]), bool(request["keeps"])
+                    reply = {"ok": True, **side.calls(int(request["n"]), called, alone, keeps)}
                     awake = bool(request["more"])
                 else:
                     raise ValueError(f"unknown operation {op!r} in a session of windows")
@@ -470,8 +483,12 @@ def _calls(
     views: list[list[torch.Tensor]],
     forward: Forward,
     apart: Sequence[range],
+    kept: list[torch.Tensor] | None,
     now: Callable[[], int] = _now,
 ) -> list[int]:
+    """``kept`` are the outputs of the last call, which are released now, and then those of this
+    one; None: outputs are stored.
+    """
     events: list[int] = []
     collecting = gc.isenabled()
     gc.disable()
@@ -480,10 +497,18 @@ def _calls(
             for row, view in zip(rows, views, strict=False):
                 given = list(row)
                 t0 = now()
+                if kept is not None:
+                    kept.clear()
                 outputs = forward(given)
                 if not all(t.is_contiguous() for t in outputs):
                     outputs = [t.contiguous() for t in outputs]
+                if kept is not None:
+                    kept.extend(t.resolve_conj().resolve_neg() for t in outputs)
                 t1 = now()
+                if kept is not None:
+                    check_outputs(outputs, view, apart)
+                    events.append(t1 - t0)
+                    continue
                 _store(outputs, view, apart)
                 t2 = now()
                 del outputs
@@ -867,6 +892,8 @@ class Session:
         self._windows = 0
         self._pids: list[int] = []
         self._stopped = Stopped(worker.pid)
+        # A GPU's memory is no process'.
+        self._fetches = contents.device.kind == "cpu" and process_memory.readable(worker.pid)
         slots = contents.slots
         request = {
             "op": "window",
@@ -898,7 +925,8 @@ class Session:
 
     def _put(self, group: Sequence[int]) -> None:
         """Writes the contents of the next calls, and wipes out what may be their outputs."""
-        ctypes.memset(self._out.at, 0xFF, len(group) * self.contents.slots.out_slot)
+        if len(group) > 1 or not self._fetches:
+            ctypes.memset(self._out.at, 0xFF, len(group) * self.contents.slots.out_slot)
         self.contents.write(group, self._in.at)
         if not PAST_CACHES and self._evict is not None:
             self._evict()
@@ -907,10 +935,37 @@ class Session:
         """Stops the worker and returns when the clock stops."""
         return self._stopped.stop()
 
-    def _collect(self, first: int, n: int) -> None:
-        """Copies the outputs of n calls into the referee's own memory."""
+    def _collect(self, first: int, n: int, at: object) -> None:
+        """Copies the outputs of n calls into the referee's own memory.
+
+        ``at`` is where the worker claims that it keeps them, where it does.
+        """
         slot = self.contents.slots.out_slot
+        if n == 1 and self._fetches:
+            self._fetch(self._private.data_ptr() + first * slot, at)
+            return
         ctypes.memmove(self._private.data_ptr() + first * slot, self._out.at, n * slot)
+
+    def _fetch(self, to: int, at: object) -> None:
+        """Copies the outputs of a call from the worker's memory to an address."""
+        layout = self.contents.slots.outputs
+        if not isinstance(at, list) or len(at) != len(layout):
+            raise CallFailed({"type": "ValueError", "message": "the worker's answer is malformed"})
+        for i, (entry, address) in enumerate(zip(layout, at, strict=True)):
+            size = math.prod(entry["shape"]) * DTYPES[entry["dtype"]].itemsize
+            if not size:
+                continue
+            known = type(address) is int and 0 < address < 1 << 63
+            code = (
+                process_memory.fetch(self.worker.pid, address, to + entry["offset"], size)
+                if known
+                else -1
+            )
+            if code == errno.ESRCH:
+                return  # it is gone: its channel says so
+            if code:
+                message = f"output {i} lies in memory that cannot be read"
+                raise CallFailed({"type": OutputMismatch.__name__, "message": message})
 
     def _answer(self) -> dict[str, Any]:
         left = max(round(self.until - time.monotonic(), 1), 0.1)
@@ -950,6 +1005,7 @@ class Session:
                 spent = _processor_time(self.worker.pid)
                 call = {"op": "calls", "n": len(group), "identity": identity}
                 call["alone"] = kind == "chained"
+                call["keeps"] = self._fetches and len(group) == 1
                 self.worker.channel.send(call | {"more": first + len(group) < n})
                 start = _now()
                 self._stopped.go_on()
@@ -960,7 +1016,7 @@ class Session:
                 used.cpu_ns += max(_processor_time(self.worker.pid) - spent, 0)
                 used.waiting_ns += waited(before, after, took)
                 steal += steal_ticks() - ticks
-                self._collect(first, len(group))
+                self._collect(first, len(group), answer.get("at"))
                 self._stopped.check()
                 events.extend(_durations(answer.get("event"), len(group)))
                 first += len(group)

@@ -186,7 +186,7 @@ class OnGpu:
             self._identity = lambda _: ready
         return self._identity
 
-    def calls(self, n: int, forward: Forward, alone: bool) -> list[int]:
+    def calls(self, n: int, forward: Forward, alone: bool, keeps: bool) -> dict[str, Any]:
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -211,10 +211,8 @@ class OnGpu:
         finally:
             if collecting:
                 gc.enable()
-        return [
-            max(int(1e9 * end.seconds_since(start) - self._own), 0)
-            for start, end in self._pairs[:n]
-        ]
+        took = [end.seconds_since(start) for start, end in self._pairs[:n]]
+        return {"event": [max(int(1e9 * t - self._own), 0) for t in took]}
 
     def close(self) -> None:
         self._views, self._rows = [], []
@@ -264,7 +262,7 @@ class GpuSession(Session):
         self._stopped.stop()
         return end
 
-    def _collect(self, first: int, n: int) -> None:
+    def _collect(self, first: int, n: int, at: object) -> None:
         self._idle("after it")
         # The worker's mapping is one that it may write to.
         slot, block = self.contents.slots.in_slot, self._in_block.bytes()

@@ -6,10 +6,12 @@ import os
 import pathlib
 import shutil
 import sys
+import tempfile
 from typing import Any
 
 import pytest
 
+import allocator
 import building
 import evaluation
 import forkserver
@@ -47,7 +49,8 @@ def fork_server(**more: str) -> tuple[forkserver.ForkServer, Any]:
     """Starts a real fork server, which finds what belongs to this Python, and its process."""
     folder = str(pathlib.Path(sys.executable).parent)
     path = folder + ":" + os.environ.get("PATH", "/usr/bin:/bin")
-    return forkserver.start(env={"PATH": path, "LANG": "C.UTF-8", **more})
+    kept = f"{tempfile.gettempdir()}/kernelwright-{os.getuid()}"
+    return forkserver.start(env={"PATH": path, "LANG": "C.UTF-8", allocator.FOLDER: kept, **more})
 
 
 class Judge:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import forked
 import pytest
@@ -173,6 +174,39 @@ def pages_with_content(args: list[torch.Tensor]) -> list[torch.Tensor]:
     low, high = (int(x, 16) for x in line.split()[0].split("-"))
     pages = (ctypes.string_at(at, windows.PAGE) for at in range(low, high, windows.PAGE))
     return [torch.full_like(args[0], float(sum(any(page) for page in pages)))]
+
+
+@pytest.mark.parametrize("lie", [[4096], [-1], ["a"], [1 << 80], [], "a", [True], None])
+def test_an_output_that_cannot_be_fetched_fails_the_call(lie: Any) -> None:
+    def make() -> windows.Forward:
+        real = windows.Host.calls
+        windows.Host.calls = lambda *given: {**real(*given), "at": lie}  # type: ignore
+        return doubled()
+
+    with session(make) as (s, contents, _):
+        with pytest.raises(windows.CallFailed):
+            s.run("chained", contents.take(1))
+        assert wrong(s.run("fresh", contents.take(8)), contents) == 0
+
+
+def test_what_is_computed_while_an_output_is_copied_counts_in_no_call_that_comes_alone() -> None:
+    def make() -> windows.Forward:
+        given: list[torch.Tensor] = []
+
+        def store(_outputs: object, views: list[torch.Tensor], _apart: object) -> None:
+            views[0].copy_(given[-1] * 2)
+
+        def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
+            given.append(args[0])
+            return [torch.zeros_like(args[0])]
+
+        windows._store = store
+        return forward
+
+    with session(make) as (s, contents, _):
+        assert wrong(s.run("fresh", contents.take(8)), contents) == 0
+        assert wrong(s.run("chained", contents.take(8)), contents) == 8
+        assert wrong(s.run("fresh", contents.take(1)), contents) == 1  # as large outputs come
 
 
 def test_the_next_content_does_not_exist_in_a_chained_window() -> None:
