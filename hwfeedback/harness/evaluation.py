@@ -324,7 +324,7 @@ class Evaluation:
         self._met: list[CandidateClient] = []  # all of them
         self._patience: _Patience | None = None  # begins with the first of them
         # Of a timed call that was wrong: what holds for it, and its input.
-        self._caught: tuple[verify.FamilyCalibration, Any, list[torch.Tensor]] | None = None
+        self._caught: verify.Job | None = None  # what a timed call was wrong on
 
     # Workers.
 
@@ -1070,7 +1070,7 @@ class Evaluation:
             wrong = self.verification.judge_call(given, [t[k] for t in outputs])
             if wrong:
                 tree = self.verification.draws[0].tree
-                self._caught = (base, tree, [t.clone() for t in given])
+                self._caught = self.verification.base_job(tree, [t.clone() for t in given])
                 return wrong
             if time.monotonic() > end:
                 break
@@ -1080,8 +1080,7 @@ class Evaluation:
         assert self.verification is not None
         wrong = self.verification.judge_varied(i, outputs)
         if wrong:
-            job, _ = self.verification.varied[i]
-            self._caught = (job.known, job.tree, list(job.inputs))
+            self._caught, _ = self.verification.varied[i]
         return wrong
 
     def _deceives(self, reference: ReferenceClient) -> bool:
@@ -1090,7 +1089,7 @@ class Evaluation:
         candidate = self.candidate(reference, poison=True)
         try:
             with faults("being asked again", candidate):
-                return self.verification.right_again(candidate, *self._caught)
+                return self.verification.right_again(candidate, self._caught)
         except Fault:
             return False  # it fails where it is not timed, too
         finally:

@@ -697,11 +697,7 @@ class Verification:
             if not passed and answer is not None:
                 if later is not None:
                     later = later.private()  # more answers take its memory
-                whole = self._expect(job.tree, job.inputs).private()
-                if job.family.planted:
-                    whole.excused = self._excused(job, whole)
-                self._look_closer(job.tree, job.inputs, whole)
-                self._judge(job.known, job.family.name, answer, whole)
+                self._judge(job.known, job.family.name, answer, self._closely(job))
             if following is None or later is None:
                 if first is None:
                     raise RuntimeError("the reference's own draw was not judged")
@@ -717,7 +713,6 @@ class Verification:
             f.name
             for f in FAMILIES
             if f is not BASE
-            and not f.planted
             and (known := self.calibration.families.get(f.name)) is not None
             and known.gates
             and not self._other_weights(known)
@@ -730,33 +725,30 @@ class Verification:
     def judge_varied(self, i: int, outputs: Sequence[torch.Tensor]) -> str | None:
         """Judges a timed call on inputs of ``varied``. Returns one sentence where it is wrong."""
         job, expected = self.varied[i]
-        for attempt in (expected, None):
-            # Where float32 itself goes astray only eager tells.
-            e = attempt or self._expect(job.tree, job.inputs)
-            wrong = self._wrong(job.known, outputs, e, job.known.exact)
-            if wrong is not None and e.moved is None:
-                self._look_closer(job.tree, job.inputs, e)
-                wrong = self._wrong(job.known, outputs, e, job.known.exact)
-            if wrong is None:
-                return None
+        wrong = self._wrong(job, outputs, expected)
+        if wrong is not None:  # where float32 itself goes astray only more of the reference tells
+            wrong = self._wrong(job, outputs, self._closely(job))
+        if wrong is None:
+            return None
         return f"on family {job.family.name} (inputs: {job.family.says}) {wrong}"
 
-    def right_again(
-        self,
-        candidate: CandidateClient,
-        known: FamilyCalibration,
-        tree: Any,
-        inputs: Sequence[torch.Tensor],
-    ) -> bool:
-        """Whether another process of a candidate is right on these inputs, time after time.
+    def _closely(self, job: Job) -> Expected:
+        """Returns all that is known of what to expect of a job. The reference must be idle."""
+        expected = self._expect(job.tree, job.inputs).private()
+        if job.family.planted:
+            expected.excused = self._excused(job, expected)
+        self._look_closer(job.tree, job.inputs, expected)
+        return expected
+
+    def right_again(self, candidate: CandidateClient, job: Job) -> bool:
+        """Whether another process of a candidate is right on this, time after time.
 
         The reference must have this evaluation's weights.
         """
-        expected = self._expect(tree, inputs).private()
-        self._look_closer(tree, inputs, expected)
+        expected = self._closely(job)
         for _ in range(AGAIN):
-            answer, _ = self._both(candidate, tree, inputs, expected)
-            if answer.problem or self._wrong(known, answer.outputs, expected, known.exact):
+            answer, _ = self._both(candidate, job.tree, job.inputs, expected)
+            if answer.problem or self._wrong(job, answer.outputs, expected):
                 return False
         return True
 
@@ -774,21 +766,25 @@ class Verification:
 
     def right_on_first(self, candidate: CandidateClient) -> bool:
         """Whether a process of a candidate is right on the first draw."""
-        tree, inputs = self.draws[0].get()
-        answer, expected = self._both(candidate, tree, inputs, self.expected[0])
-        base = self.calibration.families["base"]
-        return not answer.problem and self._wrong(base, answer.outputs, expected) is None
+        job = self.base_job(*self.draws[0].get())
+        answer, expected = self._both(candidate, job.tree, job.inputs, self.expected[0])
+        return not answer.problem and self._wrong(job, answer.outputs, expected) is None
 
-    def _wrong(
-        self,
-        known: FamilyCalibration,
-        outputs: Sequence[torch.Tensor],
-        expected: Expected,
-        exact: bool = False,
-    ) -> str | None:
+    def base_job(self, tree: Any, inputs: Sequence[torch.Tensor]) -> Job:
+        """Returns what to compare on inputs as the reference draws them."""
+        return Job(BASE, self.calibration.families[BASE.name], tree, inputs)
+
+    def _wrong(self, job: Job, outputs: Sequence[torch.Tensor], expected: Expected) -> str | None:
         for i, got in enumerate(outputs):
-            floor = self.calibration.floor(i).max
-            o = correctness.compare(got, expected, i, known.outputs[i], floor, exact=exact)
+            o = correctness.compare(
+                got,
+                expected,
+                i,
+                job.known.outputs[i],
+                self.calibration.floor(i).max,
+                mask=job.family.planted,
+                exact=job.known.exact,
+            )
             if not o.passed:
                 which = f"output {i}" if len(outputs) > 1 else "the output"
                 return f"{which} of a timed call: {o.reason}"
@@ -1034,17 +1030,16 @@ class Verification:
 
         Returns one sentence where it is wrong. The reference must have this evaluation's weights.
         """
-        expected = self._expect(self.draws[0].tree, inputs)
-        base = self.calibration.families["base"]
-        tree = self.draws[0].tree
-        wrong = self._wrong(base, outputs, expected)
+        job = self.base_job(self.draws[0].tree, inputs)
+        expected = self._expect(job.tree, inputs)
+        wrong = self._wrong(job, outputs, expected)
         # Among hundreds of draws one may be far worse conditioned than any in calibration, and a
         # single pattern of signs may not show it.
         for patterns in (1, PATTERNS):
             if wrong is None:
                 break
-            self._look_closer(tree, inputs, expected, patterns)
-            wrong = self._wrong(base, outputs, expected)
+            self._look_closer(job.tree, inputs, expected, patterns)
+            wrong = self._wrong(job, outputs, expected)
         return wrong
 
     def _follows(self, candidate: CandidateClient) -> None:
