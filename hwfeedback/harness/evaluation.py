@@ -30,6 +30,7 @@ import cold
 import correctness
 import device as devices
 import inspection
+import sampling
 import sandbox
 import toolchain
 import triton_kernels
@@ -893,6 +894,14 @@ class Evaluation:
             )
         if timed.hides:
             raise Fault("cheated", timed.hides, "leave the clock and the harness alone")
+        traced = v["work"]["pytorch"] + v["work"]["vendor"]
+        if timed.seen.at_least() > traced + sampling.MORE:
+            raise Fault(
+                "cheated",
+                f"PyTorch was at work in {timed.seen.pytorch} of {timed.seen.looks} looks into "
+                f"timed calls; when operators were listed it took {traced:.0%} of the time",
+                "compute in the same way whether or not anybody looks",
+            )
         self._fill(v, timed)
 
     def _timing(self, reference: ReferenceClient) -> Timing:

@@ -60,6 +60,18 @@ def median(values: Sequence[float]) -> float:
     return quantile(values, 0.5)
 
 
+def wilson_low(hits: int, n: int, z: float) -> float:
+    """Returns the lower end of Wilson's score interval for a share, z standard deviations wide.
+
+    Wilson 1927. Raises ValueError where there are no trials.
+    """
+    if n < 1:
+        raise ValueError("no trials")
+    p, zz = hits / n, z * z
+    spread = z * math.sqrt(p * (1 - p) / n + zz / (4 * n * n))
+    return max((p + zz / (2 * n) - spread) / (1 + zz / n), 0.0)
+
+
 def off_quantile(values: Sequence[float], n: int, q: float = 0.5, seed: int = 0) -> float:
     """Returns how far a quantile of n of these may lie from that of all, in 95 % of draws.
 

@@ -76,6 +76,7 @@ import stats
 import windows_cuda
 from baselines import EAGER, BaselineFailed
 from device import CPU, Device
+from sampling import Sampler, Seen
 from windows import Contents, Evictor, Session, Slots, TimedWorker, Window
 
 Check = Callable[[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]], str | None]
@@ -479,6 +480,7 @@ class Timed:
     wrong: str | None = None
     hides: str = ""  # one sentence where it hides work from its own clock
     excess: str = ""  # one sentence where it uses more cores than it was given
+    seen: Seen = field(default_factory=Seen)  # whose code was at work in its calls
 
 
 @dataclass(frozen=True)
@@ -576,6 +578,7 @@ class Timing:
         self._recalibrated = False
         self._random = random.SystemRandom()
         self._wrong_output: str | None = None
+        self._seen = Seen()
         self._patience_s: float | None = None  # what is left of it; begins with a candidate
         self._counts: dict[str, float] = {}  # of one call of the candidate
 
@@ -1068,6 +1071,8 @@ class Timing:
         end = now + seconds
         hard = end + 2 * seconds
         varied = self._varied() if checked else []
+        on_cpu = self.device.kind == "cpu"
+        look = Sampler(session.worker.pid, self._seen).look if checked and on_cpu else None
         # One of them comes when the visit is over, the others when nobody knows.
         due = sorted(now + seconds * self._random.random() for _ in varied[1:])
         kinds = itertools.cycle(PATTERN)
@@ -1100,7 +1105,8 @@ class Timing:
                 rows = pool.take(n)
             if not rows:
                 continue
-            window = session.run(kind, rows)
+            # Windows that have no time of their own, and that nobody can tell from those that have.
+            window = session.run(kind, rows, look=look if kind == "varied" else None)
             if checked:
                 self._wrong_output = self._check_window(window)
                 if self._wrong_output is not None:
@@ -1191,6 +1197,7 @@ class Timing:
             metrics=metrics,
             hides=judged.hides,
             excess=excess,
+            seen=self._seen,
         )
 
     def _learned(self) -> dict[str, Any]:

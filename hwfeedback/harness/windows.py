@@ -66,6 +66,7 @@ import gc
 import math
 import mmap
 import os
+import random
 import signal
 import time
 import traceback
@@ -98,6 +99,7 @@ PATIENCE_NS = 20_000_000_000  # by then where the machine is so busy that it get
 RUNS = 0.05  # of the time: a process that was told to stop and runs for so long does not mean to
 RAN_ON = "RanOn"  # the type of the error of a worker that runs while it is stopped
 COMPUTES = 0.2  # of a window's time: a thread that uses less of it waits for its turn to do nothing
+LOOKS, LOOK_NS = 24, 50_000  # into a window, and between two of them at least
 WAKE_NS = 600_000  # a woken thread may wait for so long beside the one that woke it
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -890,6 +892,8 @@ class Session:
         self.until = math.inf  # of the monotonic clock: no answer may take longer
         self._evict = evict
         self._windows = 0
+        self._took_ns = 0  # by the last window
+        self._random = random.SystemRandom()
         self._pids: list[int] = []
         self._stopped = Stopped(worker.pid)
         # A GPU's memory is no process'.
@@ -967,6 +971,17 @@ class Session:
                 message = f"output {i} lies in memory that cannot be read"
                 raise CallFailed({"type": OutputMismatch.__name__, "message": message})
 
+    def _look(self, look: Callable[[], None]) -> None:
+        """Stops the worker again and again until it answers, and looks each time."""
+        between_s = max(self._took_ns / LOOKS, LOOK_NS) / 1e9
+        for _ in range(2 * LOOKS):
+            time.sleep(self._random.expovariate(1.0 / between_s))
+            if self.worker.channel.pending():
+                return
+            self._stopped.stop()
+            look()
+            self._stopped.go_on()
+
     def _answer(self) -> dict[str, Any]:
         left = max(round(self.until - time.monotonic(), 1), 0.1)
         msg, fds = self.worker.channel.recv(min(self.timeout_s, left))
@@ -977,8 +992,19 @@ class Session:
             raise CallFailed(error if isinstance(error, dict) else {"message": str(error)})
         return msg
 
-    def run(self, kind: str, rows: Sequence[int], *, identity: bool = False) -> Window:
-        """Runs one window over these contents. Raises CallFailed, and what the channel raises."""
+    def run(
+        self,
+        kind: str,
+        rows: Sequence[int],
+        *,
+        identity: bool = False,
+        look: Callable[[], None] | None = None,
+    ) -> Window:
+        """Runs one window over these contents. Raises CallFailed, and what the channel raises.
+
+        ``look`` is called now and then while the worker has just been stopped in its calls, at
+        moments that nobody knows: such a window has no time of its own.
+        """
         n = len(rows)
         if not 0 < n <= self.capacity:
             raise ValueError(f"a window of {n} calls in a session for {self.capacity}")
@@ -1009,6 +1035,8 @@ class Session:
                 self.worker.channel.send(call | {"more": first + len(group) < n})
                 start = _now()
                 self._stopped.go_on()
+                if look is not None:
+                    self._look(look)
                 answer = self._answer()
                 took = self._end(first, len(group)) - start
                 walls.append(took)
@@ -1020,6 +1048,7 @@ class Session:
                 self._stopped.check()
                 events.extend(_durations(answer.get("event"), len(group)))
                 first += len(group)
+            self._took_ns = sum(walls)
         except BaseException:
             self._stopped.go_on()  # who asks it something else must not wait
             raise
