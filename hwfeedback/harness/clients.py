@@ -169,6 +169,7 @@ class Client:
         self.device = device  # where its tensors lie
         self.waits = False  # whether ``kill`` returns only when the process is gone
         self.worker = worker
+        self.orders: Sequence[Sequence[int]] = ()  # of a forward's inputs: see tensors.layout_of
         self._blocks: dict[str, Block | GpuBlock] = {}
         self._deadline = 0.0
         self.doing = ""
@@ -265,9 +266,15 @@ class Client:
         self._blocks[name] = made
         return made
 
-    def put(self, name: str, tensors: Sequence[torch.Tensor], guard: int = 0) -> Layout:
+    def put(
+        self,
+        name: str,
+        tensors: Sequence[torch.Tensor],
+        guard: int = 0,
+        orders: Sequence[Sequence[int]] = (),
+    ) -> Layout:
         """Writes tensors into a block and returns their layout."""
-        layout, size = layout_of(tensors, guard)
+        layout, size = layout_of(tensors, guard, orders)
         block = self.block(name, size)
         if guard:
             _guards(block, layout, guard).fill_(_GUARD_BYTE)
@@ -379,7 +386,8 @@ class ReferenceClient(Client):
                 tensors = _private(self.device, fds, msg)
             else:
                 tensors = [v.clone() for v in self._blocks["draw"].views(msg["layout"])]
-            hold(msg, {"tree": dict})
+            hold(msg, {"tree": dict, "orders": [[int]]})
+            self.orders = msg["orders"]
             each, rest = divmod(len(tensors), len(seeds))
             if rest:
                 raise ValueError("draws of different numbers of tensors")
@@ -425,7 +433,7 @@ class ReferenceClient(Client):
         *,
         sources: bool = False,
     ) -> None:
-        layout = self.put("in", inputs)
+        layout = self.put("in", inputs, orders=self.orders)
         msg = {"op": "forward", "tree": tree, "layout": layout, "modes": list(modes)}
         self._modes = list(modes)
         self._out = "out1" if self._out == "out0" else "out0"
@@ -575,7 +583,7 @@ class CandidateClient(Client):
         wanted, size = layout_of(outputs)
         out = self.block("out", size)
         out.bytes().fill_(_OUT_BYTE)
-        layout = self.put("in", inputs, GUARD)
+        layout = self.put("in", inputs, GUARD, self.orders)
         msg = {
             "op": "forward",
             "tree": tree,
@@ -615,7 +623,7 @@ class CandidateClient(Client):
     def trace(self, tree: Any, inputs: Sequence[torch.Tensor]) -> Any:
         """Returns who did the work of a forward, by the worker's own word. Ends the poisoning."""
         self.ask({"op": "settle"}, timeout=self.timeout)
-        layout = self.put("in", inputs, GUARD)
+        layout = self.put("in", inputs, GUARD, self.orders)
         msg, _ = self.ask(
             {"op": "trace", "tree": tree, "layout": layout},
             timeout=3 * self.timeout,

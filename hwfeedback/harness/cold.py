@@ -44,6 +44,7 @@ class Call:
     eval_mode: bool
     threads: int
     place: dict[str, Any] = field(default_factory=dict)  # what a worker is told of its GPU
+    orders: Sequence[Sequence[int]] = ()  # of inputs: see tensors.layout_of
 
 
 class Broken(Exception):
@@ -74,7 +75,8 @@ def run(
     Raises Broken, and SandboxError and ProtocolError for what is the machine's fault.
     """
     parts = [call.init[1], call.state[1], call.inputs[1]]
-    given, layout = Block.of([t.cpu() for part in parts for t in part])
+    orders = [*([] for part in parts[:2] for _ in part), *call.orders]
+    given, layout = Block.of([t.cpu() for part in parts for t in part], orders)
     wanted, size = layout_of(call.outputs[1])
     back = Block.create(size)
     back.bytes().fill_(_UNWRITTEN)

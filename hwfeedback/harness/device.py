@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 
 import cuda
-from tensors import Block, Layout, LayoutError, checked, layout_of, received
+from tensors import Block, Layout, LayoutError, checked, laid_out, layout_of, received
 
 
 class Cpu:
@@ -127,11 +127,12 @@ class GpuBlock:
         """
         raw = self.bytes()
         out: list[torch.Tensor] = []
-        for dtype, shape, offset, count in checked(layout, self.size):
+        for entry, (dtype, offset, count) in zip(layout, checked(layout, self.size), strict=True):
             if count == 0:
-                out.append(torch.empty(shape, dtype=dtype, device=self._device.torch))
+                out.append(torch.empty(entry["shape"], dtype=dtype, device=self._device.torch))
             else:
-                out.append(raw[offset : offset + count * dtype.itemsize].view(dtype).view(shape))
+                flat = raw[offset : offset + count * dtype.itemsize].view(dtype)
+                out.append(laid_out(flat, entry))
         return out
 
     def close(self) -> None:

@@ -405,6 +405,7 @@ class Evaluation:
         """Has a worker import and construct the candidate, or another program, with the weights of
         this evaluation.
         """
+        client.orders = reference.orders
         p = program or self.program
         opened: list[int] = []
         try:
@@ -836,6 +837,7 @@ class Evaluation:
                 self.eval_mode,
                 self.threads,
                 placed(self.request),
+                reference.orders,
             )
             return cold.run(self.server, self.exported, call, self.sandbox, timeout, self._limits())
 
@@ -943,6 +945,7 @@ class Evaluation:
                     llc_bytes=int(specs["l3_bytes"]) if specs.get("l3_bytes") else None,
                     varied=[job.inputs for job, _ in self.verification.varied],
                     check_varied=self._check_varied,
+                    orders=reference.orders,
                     log=lambda note: self.progress("time", note),
                     learn=self.learn,
                     device=self.device,

@@ -1,7 +1,8 @@
 """Tensors in shared memory: how inputs and outputs travel between processes.
 
-A block is one memfd that holds several tensors, each contiguous at a 64-byte aligned offset,
+A block is one memfd that holds several tensors, each without gaps at a 64-byte aligned offset,
 described by a layout: a list of plain dicts ``{"dtype": "float32", "shape": [..], "offset": n}``.
+One whose elements lie in another order than a contiguous one's has ``"strides"`` as well.
 Layouts travel as JSON, the memfd as a descriptor, and nothing is ever pickled.
 """
 
@@ -45,29 +46,73 @@ class LayoutError(ValueError):
     """A layout from another process does not fit its block."""
 
 
-def layout_of(tensors: Sequence[torch.Tensor], guard: int = 0) -> tuple[Layout, int]:
+def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a tensor's elements lie without gaps, and each alone."""
+    if len(shape) != len(strides):
+        return False
+    count = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1:
+            if stride != count:
+                return False
+            count *= size
+    return True
+
+
+def orders_of(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+    """Returns the strides of each tensor that has another order than a contiguous one, but no
+    gaps, and [] for the others.
+    """
+    return [
+        list(t.stride()) if not t.is_contiguous() and dense(t.shape, t.stride()) else []
+        for t in tensors
+    ]
+
+
+def _ordered(shape: Sequence[int], like: Sequence[int]) -> list[int]:
+    """Returns the strides of a tensor without gaps, its dimensions in the order of others."""
+    strides = [0] * len(shape)
+    count = 1
+    for i in sorted(range(len(shape)), key=lambda i: (like[i], -i)):
+        strides[i] = count
+        count *= max(shape[i], 1)
+    return strides
+
+
+def layout_of(
+    tensors: Sequence[torch.Tensor], guard: int = 0, orders: Sequence[Sequence[int]] = ()
+) -> tuple[Layout, int]:
     """Returns the layout for tensors of these dtypes and shapes, and the block's size in bytes.
 
     ``guard`` bytes, a multiple of the alignment, are left free before, between and after the
-    tensors.
+    tensors. ``orders`` are strides, of other tensors maybe: those with the same number of
+    dimensions are laid out in the same order.
     """
     layout: Layout = []
     offset = guard
-    for t in tensors:
+    for i, t in enumerate(tensors):
         if t.dtype not in DTYPE_NAMES:
             raise LayoutError(f"dtype {t.dtype} cannot be shared")
         layout.append({"dtype": DTYPE_NAMES[t.dtype], "shape": list(t.shape), "offset": offset})
+        if i < len(orders) and orders[i] and len(orders[i]) == t.dim():
+            layout[-1]["strides"] = _ordered(t.shape, orders[i])
         size = t.numel() * t.element_size()
         offset += -(-size // ALIGNMENT) * ALIGNMENT + guard
     return layout, max(offset, ALIGNMENT)
 
 
-def checked(layout: Layout, size: int) -> list[tuple[torch.dtype, list[int], int, int]]:
-    """Returns dtype, shape, offset and number of elements of each tensor of a layout.
+def laid_out(flat: torch.Tensor, entry: dict[str, Any]) -> torch.Tensor:
+    """Returns all elements of a tensor, in the order in which they lie, as the tensor itself."""
+    strides = entry.get("strides")
+    return flat.as_strided(entry["shape"], strides) if strides else flat.view(entry["shape"])
+
+
+def checked(layout: Layout, size: int) -> list[tuple[torch.dtype, int, int]]:
+    """Returns dtype, offset and number of elements of each tensor of a layout.
 
     Raises LayoutError where they do not fit in a block of this size.
     """
-    out: list[tuple[torch.dtype, list[int], int, int]] = []
+    out: list[tuple[torch.dtype, int, int]] = []
     if not isinstance(layout, list) or len(layout) > MAX_TENSORS:
         raise LayoutError(f"no layout: {layout!r:.100}")
     whole = 0
@@ -81,6 +126,11 @@ def checked(layout: Layout, size: int) -> list[tuple[torch.dtype, list[int], int
             raise LayoutError(f"malformed layout entry: {entry!r:.100}")
         if not all(type(d) is int and 0 <= d < 1 << 48 for d in (*shape, offset)):
             raise LayoutError(f"no size or offset: {entry!r:.100}")
+        strides = entry.get("strides", [])
+        if not isinstance(strides, list) or not all(type(s) is int for s in strides):
+            raise LayoutError(f"malformed layout entry: {entry!r:.100}")
+        if strides and not dense(shape, strides):
+            raise LayoutError(f"no strides of a tensor without gaps: {entry!r:.100}")
         count = math.prod(shape)
         whole += count * dtype.itemsize
         end = offset + count * dtype.itemsize
@@ -89,7 +139,7 @@ def checked(layout: Layout, size: int) -> list[tuple[torch.dtype, list[int], int
             raise LayoutError(f"layout entry {entry!r:.100} does not fit in {size} bytes")
         if math.prod(d or 1 for d in shape) >= 1 << 62:  # torch counts strides of empty ones
             raise LayoutError(f"no shape: {entry!r:.100}")
-        out.append((dtype, shape, offset, count))
+        out.append((dtype, offset, count))
     return out
 
 
@@ -119,9 +169,11 @@ class Block:
             raise
 
     @classmethod
-    def of(cls, tensors: Sequence[torch.Tensor]) -> tuple[Block, Layout]:
+    def of(
+        cls, tensors: Sequence[torch.Tensor], orders: Sequence[Sequence[int]] = ()
+    ) -> tuple[Block, Layout]:
         """Makes a block that holds copies of the tensors."""
-        layout, size = layout_of(tensors)
+        layout, size = layout_of(tensors, orders=orders)
         block = cls.create(size)
         for view, t in zip(block.views(layout), tensors, strict=True):
             view.copy_(t)
@@ -133,12 +185,12 @@ class Block:
         Raises LayoutError for one that does not fit.
         """
         out: list[torch.Tensor] = []
-        for dtype, shape, offset, count in checked(layout, self.size):
+        for entry, (dtype, offset, count) in zip(layout, checked(layout, self.size), strict=True):
             if count == 0:
-                out.append(torch.empty(shape, dtype=dtype))
+                out.append(torch.empty(entry["shape"], dtype=dtype))
                 continue
             flat = torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset)
-            out.append(flat.view(shape))
+            out.append(laid_out(flat, entry))
         return out
 
     def bytes(self) -> torch.Tensor:

@@ -529,6 +529,7 @@ class Timing:
         budget: Budget | None = None,
         varied: Sequence[Sequence[torch.Tensor]] = (),
         check_varied: CheckVaried | None = None,
+        orders: Sequence[Sequence[int]] = (),
         device: Device = CPU,
     ) -> None:
         """``contents`` of a former Timing of the same task save drawing again.
@@ -536,7 +537,8 @@ class Timing:
         ``known`` is the ``learned`` of a former evaluation. ``sources`` are the hashes of named
         baselines' sources by their names: a time of another source is none. ``llc_bytes`` is the
         size of the last-level cache; None reads it from the system. ``learn`` is given what is
-        ``learned`` so far whenever a baseline has been measured.
+        ``learned`` so far whenever a baseline has been measured. ``orders`` are the inputs': see
+        tensors.layout_of.
         """
         self.level = level
         self.threads = threads
@@ -560,7 +562,7 @@ class Timing:
         self._check_varied = check_varied
         self._spawn_baseline = spawn_baseline
         if contents is None:
-            contents = Contents(Slots.of(draw(0), outputs), draw, varied, device)
+            contents = Contents(Slots.of(draw(0), outputs, orders), draw, varied, device)
         self.contents = contents
         self._evict: Evictor | None = None
         self._cold = False  # a GPU's caches are emptied before each call

@@ -82,7 +82,7 @@ import trees
 from counters import Counters
 from device import CPU, Device
 from sandbox import SandboxError
-from tensors import ALIGNMENT, DTYPES, Layout, layout_of
+from tensors import ALIGNMENT, DTYPES, Layout, laid_out, layout_of
 
 Forward = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
@@ -161,9 +161,17 @@ class Slots:
     out_slot: int
 
     @classmethod
-    def of(cls, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Slots:
-        """Returns the slots for tensors of these dtypes and shapes. Meta tensors will do."""
-        in_layout, in_size = layout_of(inputs)
+    def of(
+        cls,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        orders: Sequence[Sequence[int]] = (),
+    ) -> Slots:
+        """Returns the slots for tensors of these dtypes and shapes. Meta tensors will do.
+
+        ``orders`` are the inputs': see tensors.layout_of.
+        """
+        in_layout, in_size = layout_of(inputs, orders=orders)
         out_layout, out_size = layout_of(outputs)
         return cls(in_layout, _round(in_size, PAGE), out_layout, _round(out_size, ALIGNMENT))
 
@@ -197,7 +205,7 @@ def _tensor_at(address: int, entry: dict[str, Any]) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype)
     size = count * dtype.itemsize
     raw = (ctypes.c_byte * size).from_address(address + entry["offset"])
-    return torch.frombuffer(raw, dtype=dtype, count=count).view(shape)
+    return laid_out(torch.frombuffer(raw, dtype=dtype, count=count), entry)
 
 
 # The worker's side.
@@ -726,7 +734,8 @@ def row_views(raw: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
         if not size:
             out.append(torch.empty(shape, dtype=dtype, device=raw.device))
             continue
-        out.append(raw[entry["offset"] : entry["offset"] + size].view(dtype).view(shape))
+        flat = raw[entry["offset"] : entry["offset"] + size].view(dtype)
+        out.append(laid_out(flat, entry))
     return out
 
 
@@ -744,12 +753,8 @@ def _stack(raw: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
     for entry in layout:
         dtype = DTYPES[entry["dtype"]]
         shape = [int(d) for d in entry["shape"]]
-        strides = [0] * len(shape)
-        count = 1
-        for i in reversed(range(len(shape))):
-            strides[i] = count
-            count *= shape[i]
-        if count == 0 or rows == 0:
+        strides = entry.get("strides") or [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        if math.prod(shape) == 0 or rows == 0:
             out.append(torch.empty([rows, *shape], dtype=dtype, device=raw.device))
             continue
         # as_strided takes its offset in elements from the start of the storage, not of the view.

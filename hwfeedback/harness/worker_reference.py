@@ -30,7 +30,7 @@ from device import Device, GpuBlock
 from loading import Blocks, StageError, specs_of
 from noise import Float32Noise, Sources
 from protocol import Channel
-from tensors import DTYPE_NAMES, MAX_TENSORS, Block, layout_of
+from tensors import DTYPE_NAMES, MAX_TENSORS, Block, layout_of, orders_of
 
 FILENAME = "reference.py"
 THREAD_S = 0.2  # how long a thread may outlive the call that started it
@@ -176,7 +176,8 @@ class Reference:
         for seed in msg["seeds"][1:]:
             tensors = [*tensors, *self._draw(int(seed))[1]]
         layout, size = layout_of(tensors)
-        answer = {"tree": tree, "layout": layout, "size": size}
+        own = tensors[: len(tensors) // len(msg["seeds"])]
+        answer = {"tree": tree, "layout": layout, "size": size, "orders": orders_of(own)}
         _fits(tensors, "inputs")
         if size > msg.get("room", 0):
             with _room_for("inputs"):

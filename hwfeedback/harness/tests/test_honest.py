@@ -37,6 +37,7 @@ TIMED = {
     "sin_of_large",
     "softmax_split",
     "solve_pivoting",
+    "transposed_in_place",
 }
 
 
