@@ -221,9 +221,15 @@ type runner struct {
 	program                 string // this test's own where empty
 }
 
+// tmp is for temporary files, and for leases: tests do not wait for each other.
+func (r runner) tmp() string { return r.data + ".tmp" }
+
 func (r runner) command(args ...string) command {
 	c := exec.Command(cmp.Or(r.program, "kernelwright"), args...)
-	c.Env = append(os.Environ(), "KERNELWRIGHT_DATA_DIR="+r.data, "KERNELWRIGHT_PYTHON="+r.python, "HOME="+r.data,
+	if err := os.MkdirAll(r.tmp(), 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+	c.Env = append(os.Environ(), "KERNELWRIGHT_DATA_DIR="+r.data, "KERNELWRIGHT_PYTHON="+r.python, "HOME="+r.data, "TMPDIR="+r.tmp(),
 		// However busy the machine is, the round in progress is waited for.
 		"KERNELWRIGHT_DAEMON_GRACE=10m",
 		// Nothing may be left behind, and the folder is copied.
@@ -327,7 +333,7 @@ func (p *process) until(words string) {
 // round may hold it a little longer.
 func (p *process) measuring() {
 	p.t.Helper()
-	path := filepath.Join(p.data, "leases", "cpu.lock")
+	path := filepath.Join(p.tmp(), fmt.Sprintf("kernelwright-%d", os.Getuid()), "leases", "cpu.lock")
 	mine := fmt.Appendf(nil, `{"pid":%d,`, p.Process.Pid)
 	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		lease, err := os.ReadFile(path)

@@ -171,7 +171,7 @@ func (r *room) named(ctx context.Context, fingerprint string, device kernelwrigh
 
 func (r *room) leases() *hwfeedback.FileLeases {
 	return &hwfeedback.FileLeases{
-		Dir: filepath.Join(r.folder, "leases"), NextFence: r.store.NextFence,
+		Dir: hwfeedback.LeaseFolder(), NextFence: r.store.NextFence,
 		Waiting: func(device, holder string) { r.log.Info("waiting for the device", "device", device, "holder", holder) },
 	}
 }

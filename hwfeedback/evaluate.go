@@ -104,7 +104,7 @@ func inducible(ctx context.Context, err error) bool {
 	}
 	var start *startError
 	var remote *remoteError
-	if errors.As(err, &start) || (errors.As(err, &remote) && remote.Kind == "protocol") {
+	if errors.As(err, &start) || (errors.As(err, &remote) && (remote.Kind == "protocol" || remote.Kind == "missing")) {
 		return false
 	}
 	return true

@@ -39,12 +39,18 @@ type Lease interface {
 
 // FileLeases is a Leaser over one lock file a device.
 type FileLeases struct {
-	Dir string
+	Dir string // is made; whoever else may write to it could keep us waiting
 	// NextFence returns a number greater than every earlier one of the device.
 	// Without it the lock file itself counts.
 	NextFence func(ctx context.Context, device string) (int64, error)
 	// Waiting is told once per Acquire that has to wait, and for whom.
 	Waiting func(device, holder string)
+}
+
+// LeaseFolder is where the leases of this machine's devices are kept: one place
+// for all data folders of a user, because a device is one for all of them.
+func LeaseFolder() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("kernelwright-%d", os.Getuid()), "leases")
 }
 
 // A lock is looked at again after this long: at first often, because most
@@ -89,8 +95,13 @@ func (l *FileLeases) Acquire(ctx context.Context, device string) (Lease, error) 
 	if device == "" || strings.ContainsAny(device, "/\\\x00") || strings.HasPrefix(device, ".") {
 		return nil, fmt.Errorf("lease a device: impossible name %q", device)
 	}
-	if err := os.MkdirAll(l.Dir, 0o755); err != nil {
+	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("lease device %s: %w", device, err)
+	}
+	if info, err := os.Stat(l.Dir); err != nil {
+		return nil, fmt.Errorf("lease device %s: %w", device, err)
+	} else if s, ok := info.Sys().(*syscall.Stat_t); ok && int(s.Uid) != os.Getuid() {
+		return nil, fmt.Errorf("lease device %s: the folder %s belongs to user %d: remove it, or set TMPDIR", device, l.Dir, s.Uid)
 	}
 	f, err := os.OpenFile(filepath.Join(l.Dir, strings.ReplaceAll(device, ":", "-")+".lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {

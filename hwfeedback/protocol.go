@@ -67,7 +67,8 @@ type message struct {
 
 // remoteError is what the referee answers when it has no result. A
 // candidate's faults are results, so it is about the reference ("invalid"),
-// about us ("protocol"), or about the machinery ("infrastructure").
+// about us ("protocol"), about the machinery ("infrastructure"), or about what
+// this machine lacks ("missing").
 type remoteError struct {
 	Kind      string `json:"kind"`
 	Message   string `json:"message"`

@@ -482,7 +482,10 @@ func (s *supervisor) learn(ctx context.Context, kind string, body any, timeout t
 		if remote.Kind == "invalid" {
 			return nil, remote
 		}
-		s.log.Warn("the referee reported an error", "request", kind, "kind", remote.Kind, "message", remote.Message, "traceback", remote.Traceback)
+		s.log.Debug("the referee reported an error", "request", kind, "kind", remote.Kind, "message", remote.Message, "traceback", remote.Traceback)
+		if remote.Kind == "missing" {
+			return nil, infrastructure(kind, remote)
+		}
 		s.discard()
 		s.doubt()
 		return nil, infrastructure(kind, remote)

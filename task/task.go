@@ -100,7 +100,7 @@ func regular(info fs.FileInfo) error {
 	}
 	switch {
 	case info.IsDir():
-		return invalid("it is a folder", "name a Python file; a folder can be watched by the daemon")
+		return invalid("it is a folder", "name a Python file: the daemon watches folders, and eval --batch judges one")
 	case !info.Mode().IsRegular():
 		return invalid("it is not a regular file", "put a Python file in its place")
 	}
@@ -134,7 +134,7 @@ func Decode(content []byte) (string, error) {
 	text := strings.ReplaceAll(string(content), "\r\n", "\n")
 	text = strings.ReplaceAll(text, "\r", "\n")
 	if strings.TrimSpace(text) == "" {
-		return "", invalid("it is empty", "a reference defines Model, get_inputs() and get_init_inputs()")
+		return "", invalid("it is empty", "a reference defines Model, get_inputs() and get_init_inputs(), a candidate ModelNew")
 	}
 	return text, nil
 }

@@ -60,7 +60,7 @@ func main() {
 
 func run(ctx context.Context, dataDir, python, style string, repeats int) (err error) {
 	cache := &memory{values: map[string][]byte{}}
-	leases := &hwfeedback.FileLeases{Dir: filepath.Join(dataDir, "leases")}
+	leases := &hwfeedback.FileLeases{Dir: hwfeedback.LeaseFolder()}
 	started := time.Now()
 	e, err := hwfeedback.Open(ctx, hwfeedback.Options{
 		DataDir: dataDir, Python: python,

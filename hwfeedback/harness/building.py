@@ -104,7 +104,8 @@ def build(
     Returns ``build`` (a BuildReport), ``status`` ("" when it is built, else rejected, build_failed,
     crashed or timed_out), ``reason``, ``artifacts`` (for ``open_artifacts``), ``normalised_hash``,
     ``language``, ``triton`` (whether it has kernels that are compiled when it runs) and
-    ``missing``. Raises sandbox.SandboxError and ProtocolError for what is the machine's fault.
+    ``missing``. Raises toolchain.Missing, sandbox.SandboxError and ProtocolError for what is the
+    machine's fault.
     """
     start = time.monotonic()
     text = candidate["source"]
@@ -374,10 +375,10 @@ def _compile(
     worker: Worker, cache_dir: str, request: dict[str, Any], text: str, timeout: float
 ) -> dict[str, Any]:
     if request.get("language") == "cuda" and not os.access(toolchain.nvcc(), os.X_OK):
-        raise sandbox.SandboxError(toolchain.NO_NVCC)
+        raise toolchain.Missing(toolchain.NO_NVCC)
     if not os.access(toolchain.compiler(), os.X_OK):
         # Nobody's candidate: it may have been there when the machine was measured.
-        raise sandbox.SandboxError(toolchain.NO_COMPILER)
+        raise toolchain.Missing(toolchain.NO_COMPILER)
     answer, fds = _ask(worker, {"op": "compile", "request": request}, timeout)
     try:
         if isinstance(answer, str):

@@ -81,7 +81,7 @@ def build(cache_dir: str, compiler: str = "g++") -> Path:
             [compiler, "-dumpfullversion", "-dumpmachine"], capture_output=True, timeout=BUILD_S
         ).stdout
     except (OSError, subprocess.SubprocessError) as e:
-        raise CeilingsFailed(f"{toolchain.NO_COMPILER}: {e}") from e
+        raise toolchain.Missing(toolchain.NO_COMPILER) from e
     # -march=native: the file is of this kind of processor only.
     flags = _cpuinfo().get("flags", "") or platform.processor()
     parts = (source, version, " ".join(FLAGS).encode(), flags.encode())

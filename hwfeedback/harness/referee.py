@@ -21,6 +21,7 @@ import export
 import forkserver
 import inspection
 import sandbox
+import toolchain
 from evaluation import Infrastructure
 from inspection import Invalid
 from protocol import Channel, Closed, ProtocolError
@@ -57,6 +58,8 @@ class Referee:
             except (KeyError, TypeError, ProtocolError) as e:
                 kind = "protocol" if isinstance(e, ProtocolError) else "infrastructure"
                 answer = {"type": "error", "error": _error(kind, e)}
+            except toolchain.Missing as e:
+                answer = {"type": "error", "error": _error("missing", e)}
             except Exception as e:
                 answer = {"type": "error", "error": _error("infrastructure", e)}
             finally:
@@ -144,8 +147,10 @@ class Referee:
 
 
 def _error(kind: str, e: BaseException) -> dict[str, Any]:
-    if isinstance(e, (Infrastructure, SandboxError)):
+    if isinstance(e, (Infrastructure, SandboxError, toolchain.Missing)):
         message = str(e)
+    elif isinstance(e, OSError) and e.strerror and e.filename:
+        message = f"{e.filename}: {e.strerror}"
     else:
         message = f"{type(e).__name__}: {e}"
     hint = "run kernelwright doctor" if isinstance(e, SandboxError) else ""

@@ -15,6 +15,10 @@ NO_NVCC = "there is no nvcc here: install the CUDA toolkit, or pip install nvidi
 NO_COMPILER = "there is no C++ compiler here: install one (Debian, Ubuntu: apt install g++)"
 
 
+class Missing(RuntimeError):
+    """This machine lacks something, one sentence: trying again does not help."""
+
+
 @functools.cache
 def compiler() -> str:
     """The path of g++, or "" where there is none."""

@@ -14,7 +14,6 @@ import building
 import compiling
 import forkserver
 import inductor
-import sandbox
 import toolchain
 
 pytestmark = pytest.mark.skipif(not toolchain.compiler(), reason="there is no g++ here")
@@ -171,7 +170,7 @@ def test_faults_are_statuses(server, tmp_path, monkeypatch, text, status, words)
 def test_a_compiler_that_vanished_is_nobodys_fault(server, tmp_path, monkeypatch):
     for gone in ("", str(tmp_path / "g++")):
         monkeypatch.setattr(toolchain, "compiler", lambda gone=gone: gone)
-        with pytest.raises(sandbox.SandboxError, match="no C\\+\\+ compiler here: install one"):
+        with pytest.raises(toolchain.Missing, match="no C\\+\\+ compiler here: install one"):
             build(server, NATIVE, tmp_path)
 
 
