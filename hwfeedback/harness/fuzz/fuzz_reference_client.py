@@ -36,7 +36,7 @@ _EACH = {"at": 0, "count": 1, "sources": [None], "aliases": [-1], "tree": {"t": 
 _GRAPH = {"ok": True, "graph": {"nodes": []}, "note": ""}
 _HONEST = {
     "load": [[{**_BLOCK, **_WEIGHTS, "init": {"list": []}, "layout": []}, [8]]],
-    "draw": [[{**_BLOCK, "tree": {"list": [{"t": 0}]}}, [8]]],
+    "draw": [[{**_BLOCK, "tree": {"list": [{"t": 0}]}, "orders": [[]]}, [8]]],
     "inspect": [[{"ok": True, **_SEEN}, []]],
     "forward": [[{**_BLOCK, "each": _EACH}, [8]], [{**_BLOCK, "each": _EACH}, []]],
     "state": [[_BLOCK, [8]]],
@@ -54,7 +54,8 @@ def seeds() -> list[bytes]:
             _HONEST,
             {**_HONEST, "inspect": [[{"ok": True, **_SEEN, "changed": ["b"]}, []]]},
             {**_HONEST, "forward": [[{**_BLOCK, "each": failed}, [8]]]},
-            {**_HONEST, "draw": [[{**_BLOCK, "tree": {"list": [{"t": 0}]}}, [12]]]},
+            {**_HONEST, "draw": [[{**_BLOCK, "tree": {"list": [{"t": 0}]}, "orders": [[]]}, [12]]]},
+            {**_HONEST, "draw": [[{**_BLOCK, "tree": {"t": 0}, "orders": [[1, 2], [-1]]}, [8]]]},
             {**_HONEST, "state": [[{"ok": False, "error": {"type": "SystemExit"}}, []]]},
             {
                 **_HONEST,

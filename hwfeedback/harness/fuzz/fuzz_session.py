@@ -27,7 +27,7 @@ def seeds() -> list[bytes]:
     honest = {
         "window": [[_OK, []]],
         "ready": [[_OK, []]],
-        "calls": [[{**_OK, "event": [100, 200]}, []], [{**_OK, "event": [100]}, []]],
+        "calls": [[{**_OK, "event": [1, 2]}, []], [{**_OK, "event": [1], "at": [1 << 46]}, []]],
         "end": [[_OK, []]],
     }
     failed = {"ok": False, "error": {"type": "ValueError", "message": "x\ny", "traceback": "t"}}

@@ -25,6 +25,8 @@ def seeds() -> list[bytes]:
             [{**entry, "shape": [0, 1 << 40, 1 << 40]}],
             [{**entry, "shape": [1] * 70}],
             [entry] * 200,
+            tensors.layout_of(given, orders=[[1, 3], [], [1, 1]])[0],
+            [{**entry, "shape": [2, 2], "strides": [1, 4]}],
         )
     ]
 
