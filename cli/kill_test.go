@@ -451,8 +451,7 @@ func (b *batch) finish() {
 	if left := b.processes(); len(left) > 0 {
 		b.t.Errorf("processes left behind: %v", left)
 	}
-	b.t.Setenv("TMPDIR", b.tmp)
-	leases := hwfeedback.LeaseFolder()
+	leases := leasesBelow(b.tmp)
 	entries, err := os.ReadDir(b.tmp)
 	if err != nil || len(entries) > 1 || entries[0].Name() != filepath.Base(filepath.Dir(leases)) {
 		b.t.Errorf("left in the folder for temporary files: %v, %v", entries, err)

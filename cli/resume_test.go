@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/coder"
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/forge"
@@ -221,6 +222,11 @@ type runner struct {
 	program                 string // this test's own where empty
 }
 
+// leasesBelow is hwfeedback.LeaseFolder where TMPDIR is a folder.
+func leasesBelow(tmp string) string {
+	return filepath.Join(tmp, filepath.Base(filepath.Dir(hwfeedback.LeaseFolder())), "leases")
+}
+
 // tmp is for temporary files, and for leases: tests do not wait for each other.
 func (r runner) tmp() string { return r.data + ".tmp" }
 
@@ -333,7 +339,7 @@ func (p *process) until(words string) {
 // round may hold it a little longer.
 func (p *process) measuring() {
 	p.t.Helper()
-	path := filepath.Join(p.tmp(), fmt.Sprintf("kernelwright-%d", os.Getuid()), "leases", "cpu.lock")
+	path := filepath.Join(leasesBelow(p.tmp()), "cpu.lock")
 	mine := fmt.Appendf(nil, `{"pid":%d,`, p.Process.Pid)
 	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		lease, err := os.ReadFile(path)
