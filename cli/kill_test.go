@@ -453,7 +453,7 @@ func (b *batch) finish() {
 	}
 	leases := leasesBelow(b.tmp)
 	entries, err := os.ReadDir(b.tmp)
-	if err != nil || len(entries) > 1 || entries[0].Name() != filepath.Base(filepath.Dir(leases)) {
+	if err != nil || len(entries) != 1 || entries[0].Name() != filepath.Base(filepath.Dir(leases)) {
 		b.t.Errorf("left in the folder for temporary files: %v, %v", entries, err)
 	}
 	lease, err := (&hwfeedback.FileLeases{Dir: leases}).Acquire(b.t.Context(), "cpu")

@@ -30,8 +30,8 @@ type Leaser interface {
 // a worker that outlives its lease still keeps others away.
 type Lease interface {
 	File() *os.File
-	// Fence grows with every lease of the device: who holds an older number has
-	// lost it.
+	// Fence grows with every lease of the device in one data folder: who holds an
+	// older number has lost it.
 	Fence() int64
 	// Release gives up this process's hold. It may be called more than once.
 	Release() error
@@ -98,10 +98,10 @@ func (l *FileLeases) Acquire(ctx context.Context, device string) (Lease, error) 
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("lease device %s: %w", device, err)
 	}
-	if info, err := os.Stat(l.Dir); err != nil {
-		return nil, fmt.Errorf("lease device %s: %w", device, err)
-	} else if s, ok := info.Sys().(*syscall.Stat_t); ok && int(s.Uid) != os.Getuid() {
-		return nil, fmt.Errorf("lease device %s: the folder %s belongs to user %d: remove it, or set TMPDIR", device, l.Dir, s.Uid)
+	for _, dir := range []string{filepath.Dir(l.Dir), l.Dir} {
+		if err := unshared(dir); err != nil {
+			return nil, fmt.Errorf("lease device %s: %w", device, err)
+		}
 	}
 	f, err := os.OpenFile(filepath.Join(l.Dir, strings.ReplaceAll(device, ":", "-")+".lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -125,6 +125,19 @@ func (l *FileLeases) Acquire(ctx context.Context, device string) (Lease, error) 
 		return nil, fmt.Errorf("lease device %s: %w", device, err)
 	}
 	return &fileLease{file: f, holder: h}, nil
+}
+
+// unshared returns an error for a folder that somebody else could change.
+func unshared(dir string) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || (ok && int(s.Uid) != os.Getuid()) || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%s is not a folder that only its user may change: remove it, or set TMPDIR", dir)
+	}
+	return nil
 }
 
 func (l *FileLeases) lock(ctx context.Context, f *os.File, device string) error {

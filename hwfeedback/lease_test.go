@@ -162,3 +162,33 @@ func TestLeaseSurvivesDamage(t *testing.T) {
 		l.Release()
 	}
 }
+
+func TestLeasesAreKeptWhereOnlyTheirUserMayChangeThem(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	dir := LeaseFolder()
+	l, err := (&FileLeases{Dir: dir}).Acquire(t.Context(), "cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Release(); err != nil {
+		t.Fatal(err)
+	}
+	for _, shared := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(shared, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := (&FileLeases{Dir: dir}).Acquire(t.Context(), "cpu"); err == nil || !strings.Contains(err.Error(), shared+" is not a folder that only its user may change") {
+			t.Errorf("%s may be changed by all: %v", shared, err)
+		}
+		if err := os.Chmod(shared, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&FileLeases{Dir: link}).Acquire(t.Context(), "cpu"); err == nil {
+		t.Error("a link was followed")
+	}
+}

@@ -482,10 +482,11 @@ func (s *supervisor) learn(ctx context.Context, kind string, body any, timeout t
 		if remote.Kind == "invalid" {
 			return nil, remote
 		}
-		s.log.Debug("the referee reported an error", "request", kind, "kind", remote.Kind, "message", remote.Message, "traceback", remote.Traceback)
 		if remote.Kind == "missing" {
 			return nil, infrastructure(kind, remote)
 		}
+		s.log.Warn("the referee reported an error", "request", kind, "kind", remote.Kind, "message", remote.Message)
+		s.log.Debug("where the referee failed", "request", kind, "traceback", remote.Traceback)
 		s.discard()
 		s.doubt()
 		return nil, infrastructure(kind, remote)

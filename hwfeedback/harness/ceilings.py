@@ -46,9 +46,10 @@ class CeilingsFailed(Exception):
 
 
 def measure(threads: int, cache_dir: str, compiler: str = "g++") -> dict[str, Any]:
-    """Returns {"ceilings": Ceilings, "specs": Specs, "spread": float}. Raises CeilingsFailed.
+    """Returns {"ceilings": Ceilings, "specs": Specs, "spread": float}.
 
-    ``spread`` is a share from 0 to 1, see the module.
+    Raises CeilingsFailed, and toolchain.Missing where there is no compiler. ``spread`` is a share
+    from 0 to 1, see the module.
     """
     library = build(cache_dir, compiler)
     found = specs()
@@ -80,8 +81,10 @@ def build(cache_dir: str, compiler: str = "g++") -> Path:
         version = subprocess.run(
             [compiler, "-dumpfullversion", "-dumpmachine"], capture_output=True, timeout=BUILD_S
         ).stdout
-    except (OSError, subprocess.SubprocessError) as e:
+    except (FileNotFoundError, PermissionError) as e:
         raise toolchain.Missing(toolchain.NO_COMPILER) from e
+    except (OSError, subprocess.SubprocessError) as e:
+        raise CeilingsFailed(f"the compiler does not say its version: {e}") from e
     # -march=native: the file is of this kind of processor only.
     flags = _cpuinfo().get("flags", "") or platform.processor()
     parts = (source, version, " ".join(FLAGS).encode(), flags.encode())

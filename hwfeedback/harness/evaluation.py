@@ -30,7 +30,6 @@ import cold
 import correctness
 import device as devices
 import inspection
-import sampling
 import sandbox
 import toolchain
 import triton_kernels
@@ -325,7 +324,8 @@ class Evaluation:
         self._met: list[CandidateClient] = []  # all of them
         self._patience: _Patience | None = None  # begins with the first of them
         # Of a timed call that was wrong: what holds for it, and its input.
-        self._caught: verify.Job | None = None  # what a timed call was wrong on
+        self._caught: verify.Job | None = None
+        self._traced = 0.0  # share of a traced forward that was not custom
 
     # Workers.
 
@@ -739,6 +739,7 @@ class Evaluation:
         v["output"] = self.log
         work, calls = trace.report(seen, bool(self.program.artifacts()))
         v["work"] = work
+        self._traced = trace.not_custom(seen)
         v["metrics"] |= {
             "custom_share": work["custom"],
             "vendor_share": work["vendor"],
@@ -749,7 +750,7 @@ class Evaluation:
             self._does_the_work(reference, seen, work, calls)
         if self.level == "certify":
             with self.costs.part("verify"):
-                self._general()
+                self._general(reference.orders)
             if self.request.get("cold", True) is not False:
                 with self.costs.part("cold"):
                     self._cold(reference)
@@ -797,7 +798,7 @@ class Evaluation:
             candidate.kill()
             self._dying.append(candidate)
 
-    def _general(self) -> None:
+    def _general(self, orders: Sequence[Sequence[int]]) -> None:
         """Tries other shapes, in processes of their own: what happens there changes no verdict."""
         assert self.verification is not None
         workers: list[Client] = []
@@ -805,6 +806,7 @@ class Evaluation:
             reference = self.reference(compiles=False)
             workers.append(reference)
             reference.set_state(self.state)
+            reference.orders = orders  # it draws nothing
             candidate = self.candidate(reference, poison=True)
             workers.append(candidate)
             self.verification.general(reference, candidate)
@@ -896,12 +898,13 @@ class Evaluation:
             )
         if timed.hides:
             raise Fault("cheated", timed.hides, "leave the clock and the harness alone")
-        traced = v["work"]["pytorch"] + v["work"]["vendor"]
-        if timed.seen.at_least() > traced + sampling.MORE:
+        objects = [a["path"] for a in self.program.artifacts()]
+        if timed.seen.too_much(self._traced, objects):
             raise Fault(
                 "cheated",
-                f"PyTorch was at work in {timed.seen.pytorch} of {timed.seen.looks} looks into "
-                f"timed calls; when operators were listed it took {traced:.0%} of the time",
+                f"PyTorch was at work in {len(timed.seen.pytorch)} of {timed.seen.looks} looks "
+                f"into timed calls; when operators were listed it took {self._traced:.0%} of "
+                "the time",
                 "compute in the same way whether or not anybody looks",
             )
         self._fill(v, timed)

@@ -186,6 +186,8 @@ class Channel:
     def pending(self) -> bool:
         """Whether ``recv`` would return without waiting."""
         while self._missing() > 0:
+            if self._missing() > _HEADER + self._limit:
+                return True
             try:
                 if not self._fill():
                     return False

@@ -1,35 +1,53 @@
 """Whose code is at work in a process that stands still: where its threads would go on.
 
-Read from outside, so that nobody who is looked at can tell or deny it: proc(5), ``syscall`` and
-``maps``.
+Read from outside, proc(5), ``syscall`` and ``maps``: what is found there the process cannot forge.
+That it was stopped it can tell, afterwards, by a clock.
 """
 
 from __future__ import annotations
 
-import bisect
 import os
-from dataclasses import dataclass
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import stats
 
 # Operators and the libraries linked into it: MKL, oneDNN. Not the threads that wait for work
 # (libgomp), nor the bindings, which whoever calls anything goes through.
 PYTORCH = "libtorch_cpu.so"
-# In an interval this wide one verdict in some thousand is wrong; and so much more than the list of
-# operators shows is another way of working.
-SIGMAS, MORE = 3.3, 0.25
+# Of it, functions of vectors: PyTorch's own operators call them, and whoever uses ATen's headers.
+FREE = "Sleef_"
+# Nobody honest is to be accused: the list of operators is of another forward, whose inputs were in
+# the cache. So the share has to be large, far from what the list says, and certain.
+SIGMAS, LEAST, TIMES = 3.3, 0.5, 4.0
 
 
 @dataclass
 class Seen:
-    """In how many of all looks a thread was found computing, and how often in PyTorch."""
+    """What many looks into the calls of one candidate found."""
 
-    pytorch: int = 0
-    looks: int = 0
+    looks: int = 0  # that found any thread computing
+    pytorch: list[int] = field(default_factory=list)  # of these in PyTorch: where, from its start
+    library: str = ""  # its path
 
-    def at_least(self) -> float:
-        """Returns the share of PyTorch's that is certain."""
-        return stats.wilson_low(self.pytorch, self.looks, SIGMAS) if self.looks else 0.0
+    def too_much(self, traced: float, objects: Iterable[str]) -> bool:
+        """Whether PyTorch was at work far more than the share of time that was ``traced``.
+
+        ``objects`` are the files with the candidate's code.
+        """
+        limit = max(LEAST, TIMES * traced)
+        if self._certain(self.pytorch) <= limit:
+            return False
+        if not any(FREE.encode() in Path(o).read_bytes() for o in objects):
+            return True
+        free = _free(self.library)
+        own = [at for at in self.pytorch if not any(a <= at < b for a, b in free)]
+        return self._certain(own) > limit
+
+    def _certain(self, hits: Sequence[int]) -> float:
+        return stats.wilson_low(len(hits), self.looks, SIGMAS) if self.looks else 0.0
 
 
 class Sampler:
@@ -38,22 +56,20 @@ class Sampler:
     def __init__(self, pid: int, seen: Seen) -> None:
         self.seen = seen
         self._folder = f"/proc/{pid}"
-        self._starts: list[int] = []
-        self._ranges: list[tuple[int, int]] = []  # of PyTorch's instructions
+        self._from = self._to = 0  # of the library, with its data: it lies in one piece
 
     def look(self) -> None:
-        """Takes one sample of each thread that computes. None where the system tells nothing."""
-        if not self._ranges:
+        """Takes one sample, however many threads compute. None where the system tells nothing."""
+        if not self._to:
             self._find()
         try:
             threads = os.listdir(f"{self._folder}/task")
         except OSError:
             return
-        for thread in threads:
-            at = self._goes_on_at(thread)
-            if at:
-                self.seen.looks += 1
-                self.seen.pytorch += self._is_pytorch(at)
+        found = [at for at in map(self._goes_on_at, threads) if at]
+        inside = [at - self._from for at in found if self._from <= at < self._to]
+        self.seen.looks += bool(found)
+        self.seen.pytorch.extend(inside[:1])
 
     def _goes_on_at(self, thread: str) -> int:
         """Returns the address of a thread's next instruction, 0 for one that waits in a call."""
@@ -64,19 +80,30 @@ class Sampler:
             return 0
         return int(fields[2], 16) if len(fields) == 3 and fields[0] == "-1" else 0
 
-    def _is_pytorch(self, at: int) -> bool:
-        i = bisect.bisect_right(self._starts, at) - 1
-        return i >= 0 and at < self._ranges[i][1]
-
     def _find(self) -> None:
         try:
-            with open(f"{self._folder}/maps") as f:
+            with open(f"{self._folder}/maps", errors="replace") as f:
                 lines = [line.rstrip("\n").split(maxsplit=5) for line in f]
         except OSError:
             return
-        for fields in lines:
-            if len(fields) == 6 and "x" in fields[1] and os.path.basename(fields[5]) == PYTORCH:
-                low, high = fields[0].split("-")
-                self._ranges.append((int(low, 16), int(high, 16)))
-        self._ranges.sort()
-        self._starts = [low for low, _ in self._ranges]
+        own = [x for x in lines if len(x) == 6 and os.path.basename(x[5]) == PYTORCH]
+        if own:
+            ends = [tuple(int(end, 16) for end in x[0].split("-")) for x in own]
+            self._from, self._to = min(a for a, _ in ends), max(b for _, b in ends)
+            self.seen.library = own[0][5]
+
+
+def _free(library: str) -> list[tuple[int, int]]:
+    """Returns where a library's functions lie that are no work of PyTorch's, from its start."""
+    command = ["nm", "-D", "-S", "--defined-only", library]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    found: list[tuple[int, int]] = []
+    for line in done.stdout.splitlines():
+        fields = line.split()
+        if len(fields) == 4 and fields[3].startswith(FREE):
+            start, size = int(fields[0], 16), int(fields[1], 16)
+            found.append((start, start + size))
+    return found

@@ -741,9 +741,10 @@ def _filter(
         op(jeq, _AF_UNIX, 1, 0)
         op(ret, deny)
         op(ret, allow)
-    unless_number(_PRCTL[column], 4)
+    unless_number(_PRCTL[column], 5)
     low_argument(0)
-    op(jeq, _PR_SET_PDEATHSIG, 0, 1)
+    op(jeq, _PR_SET_PDEATHSIG, 1, 0)
+    op(jeq, _PR_SET_DUMPABLE, 0, 1)  # nobody could look into it any more
     op(ret, deny)
     op(ret, allow)
     unless_number(_IOCTL[column], 5)

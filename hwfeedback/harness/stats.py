@@ -67,6 +67,8 @@ def wilson_low(hits: int, n: int, z: float) -> float:
     """
     if n < 1:
         raise ValueError("no trials")
+    if not hits:
+        return 0.0
     p, zz = hits / n, z * z
     spread = z * math.sqrt(p * (1 - p) / n + zz / (4 * n * n))
     return max((p + zz / (2 * n) - spread) / (1 + zz / n), 0.0)

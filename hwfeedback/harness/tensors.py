@@ -127,7 +127,9 @@ def checked(layout: Layout, size: int) -> list[tuple[torch.dtype, int, int]]:
         if not all(type(d) is int and 0 <= d < 1 << 48 for d in (*shape, offset)):
             raise LayoutError(f"no size or offset: {entry!r:.100}")
         strides = entry.get("strides", [])
-        if not isinstance(strides, list) or not all(type(s) is int for s in strides):
+        if not isinstance(strides, list) or not all(
+            type(s) is int and 0 < s < 1 << 62 for s in strides
+        ):
             raise LayoutError(f"malformed layout entry: {entry!r:.100}")
         if strides and not dense(shape, strides):
             raise LayoutError(f"no strides of a tensor without gaps: {entry!r:.100}")

@@ -1107,7 +1107,7 @@ class Timing:
                 rows = pool.take(n)
             if not rows:
                 continue
-            # Windows that have no time of their own, and that nobody can tell from those that have.
+            # These windows have no time of their own, and begin like those that have.
             window = session.run(kind, rows, look=look if kind == "varied" else None)
             if checked:
                 self._wrong_output = self._check_window(window)

@@ -1,7 +1,8 @@
 """Who did the work of a forward: custom code, vendor libraries, or PyTorch.
 
 ``observe`` runs in the candidate's process, so what it gives explains and never convicts by
-itself; ``report`` is the referee's reading of it.
+itself; ``report`` is the referee's reading of it. What was seen from outside is held against it
+(sampling.py).
 """
 
 from __future__ import annotations
@@ -212,21 +213,23 @@ def observe(
         clock.wait()
         runs.append((clock.between(start, end), *_seconds(operators, functions, clock)))
     total, own, custom = min(runs[1:], key=lambda r: r[0])
-    hidden = _hidden(forward, own)
+    hidden, plain = _hidden(forward, own)
     if hidden:
         _add_hidden(clock.working(forward, hidden), own, custom)
     return {
         "total": total,
         "operators": {n: [sum(t), len(t)] for n, t in own.items()},
         "native": {n: [sum(t), len(t)] for n, t in custom.items()},
+        "plain": plain,
     }
 
 
 def _hidden(
     forward: Callable[[], Any], seen: dict[str, list[float]]
-) -> list[tuple[list[str], float]]:
+) -> tuple[list[tuple[list[str], float]], float]:
     """Runs a forward again and returns PyTorch's operators that no dispatch mode sees: what
-    ``TORCH_LIBRARY`` operators or threads of C++ call. Each with what it calls, and seconds.
+    ``TORCH_LIBRARY`` operators or threads of C++ call. Each with what it calls, and seconds; and
+    the seconds of those that are not counted, because they only move values.
 
     By torch's profiler, whose callbacks are called for every operator on every thread.
     """
@@ -243,12 +246,13 @@ def _hidden(
         roots = _disable_profiler().experimental_event_tree()
     left = {n: len(t) for n, t in seen.items()}
     found: list[tuple[list[str], float]] = []
+    plain: list[float] = []
     for root in roots:
-        _walk(root, left, found)
+        _walk(root, left, found, plain)
     # What was seen and did not come again ran under another name: an operator may take another way
     # where a dispatch mode listens.
     renamed = sum(c for n, c in left.items() if n not in PLAIN and n not in HOUSEKEEPING)
-    return found[renamed:]
+    return found[renamed:], sum(plain)
 
 
 def everywhere() -> Any:
@@ -271,7 +275,9 @@ def _below(event: Any) -> list[str]:
     return names + [n for c in event.children for n in _below(c)]
 
 
-def _walk(event: Any, left: dict[str, int], found: list[tuple[list[str], float]]) -> None:
+def _walk(
+    event: Any, left: dict[str, int], found: list[tuple[list[str], float]], plain: list[float]
+) -> None:
     """Finds what was not seen: ``left`` counts what was."""
     name = _operator(event)
     if left.get(name, 0):
@@ -279,11 +285,14 @@ def _walk(event: Any, left: dict[str, int], found: list[tuple[list[str], float]]
         return
     names = _below(event)
     if name and not any(left.get(n, 0) for n in names):
-        if not all(n in PLAIN or n in HOUSEKEEPING for n in names):
-            found.append((names, event.duration_time_ns / 1e9))
+        seconds = event.duration_time_ns / 1e9
+        if all(n in PLAIN or n in HOUSEKEEPING for n in names):
+            plain.append(seconds)
+        else:
+            found.append((names, seconds))
         return
     for child in event.children:
-        _walk(child, left, found)
+        _walk(child, left, found, plain)
 
 
 def _add_hidden(
@@ -340,6 +349,19 @@ def report(seen: Any, custom_code: bool) -> tuple[dict[str, Any], int]:
         for n, k, s, c in rows[:MAX_OPERATORS]
     ]
     return {**shares, "operators": operators}, calls
+
+
+def not_custom(seen: Any) -> float:
+    """Returns the share of a forward's time that PyTorch's and vendors' code took, with what is
+    counted nowhere else because it only moves values.
+    """
+    work, _ = report(seen, True)
+    total = seen.get("total") if isinstance(seen, dict) else None
+    plain = seen.get("plain") if isinstance(seen, dict) else None
+    share = work["vendor"] + work["pytorch"]
+    if isinstance(total, float) and isinstance(plain, float) and 0 <= plain < 1e6 and total > 0:
+        share += plain / total
+    return min(share, 1.0)
 
 
 def covers(seen: Any, operators: Sequence[str]) -> bool:

@@ -688,16 +688,17 @@ class Verification:
                         answer.outputs, expected.eager
                     )
                 passed = self._judge(job.known, job.family.name, answer, expected)
-                if passed and job.family.name in wanted:
-                    wanted.remove(job.family.name)
-                    self.varied.append((job, expected.private()))
+                if passed:
+                    self._keep(job, expected, wanted)
             # While the reference works, unless it is the one to draw.
             upcoming = next(jobs, None) if kept else None
             later = None if following is None else self._expect_finish()
             if not passed and answer is not None:
                 if later is not None:
                     later = later.private()  # more answers take its memory
-                self._judge(job.known, job.family.name, answer, self._closely(job))
+                whole = self._closely(job)
+                self._judge(job.known, job.family.name, answer, whole)
+                self._keep(job, whole, wanted)
             if following is None or later is None:
                 if first is None:
                     raise RuntimeError("the reference's own draw was not judged")
@@ -706,6 +707,12 @@ class Verification:
                 self.expected.append(later.private())
             job, expected = following, later
             following = upcoming if kept else next(jobs, None)
+
+    def _keep(self, job: Job, expected: Expected, wanted: set[str]) -> None:
+        """Keeps what the candidate was right on for the timed calls, one of each wanted family."""
+        if job.family.name in wanted:
+            wanted.remove(job.family.name)
+            self.varied.append((job, expected.private()))
 
     def _choose_varied(self) -> set[str]:
         """Returns the families of which one input each will come among the timed calls."""

@@ -9,7 +9,7 @@ block for them, mapped read-only for the whole session, and one for its outputs.
 while the worker may run and the content is there, and at no other time: the referee stops the
 worker (SIGSTOP, every thread of it), writes the contents of the next window, starts its clock and
 lets the worker go on; when the worker says that it is done it is stopped again, and the clock with
-it. What is in the block for outputs then is what it gave. So neither a thread that works on, nor
+it. What the outputs' memory holds then is what it gave. So neither a thread that works on, nor
 one that has begun early, has any time of its own, and nothing but the calls themselves lies between
 the two readings of the clock. The kinds of window:
 
@@ -53,14 +53,13 @@ lie on 4 KiB pages of shared memory for everybody.
 State of the allocator, likewise: what is freed is kept and given out again (allocator.py).
 
 The ``event`` clock is the worker's monotonic clock, bound when this module is imported, before any
-candidate. It covers forward and the release of what it returned: allocating and freeing outputs is
-part of the price, paid by baselines and candidates alike.
+candidate. It covers forward and, where another call follows, the release of what it returned:
+allocating and freeing outputs is part of the price, paid by baselines and candidates alike.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import gc
 import math
@@ -858,6 +857,14 @@ class Stopped:
             return not os.path.exists(folder)  # a thread has just ended: look again
         return True
 
+    def gone(self) -> bool:
+        """Whether it has ended."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as f:
+                return f.read().rpartition(b")")[2][1:2] in b"ZX"
+        except OSError:
+            return True
+
     def check(self) -> None:
         """Raises CallFailed where it has not stayed stopped: who was woken stays awake."""
         if not self._stands():
@@ -933,7 +940,7 @@ class Session:
         return {}, [self._out.fd, self._in.fd]
 
     def _put(self, group: Sequence[int]) -> None:
-        """Writes the contents of the next calls, and wipes out what may be their outputs."""
+        """Writes the contents of the next calls, and wipes out the block for their outputs."""
         if len(group) > 1 or not self._fetches:
             ctypes.memset(self._out.at, 0xFF, len(group) * self.contents.slots.out_slot)
         self.contents.write(group, self._in.at)
@@ -970,8 +977,8 @@ class Session:
                 if known
                 else -1
             )
-            if code == errno.ESRCH:
-                return  # it is gone: its channel says so
+            if code and self._stopped.gone():
+                self.worker.channel.recv(1.0)  # says so
             if code:
                 message = f"output {i} lies in memory that cannot be read"
                 raise CallFailed({"type": OutputMismatch.__name__, "message": message})
@@ -981,7 +988,7 @@ class Session:
         between_s = max(self._took_ns / LOOKS, LOOK_NS) / 1e9
         for _ in range(2 * LOOKS):
             time.sleep(self._random.expovariate(1.0 / between_s))
-            if self.worker.channel.pending():
+            if self.worker.channel.pending() or time.monotonic() > self.until:
                 return
             self._stopped.stop()
             look()
@@ -1008,7 +1015,7 @@ class Session:
         """Runs one window over these contents. Raises CallFailed, and what the channel raises.
 
         ``look`` is called now and then while the worker has just been stopped in its calls, at
-        moments that nobody knows: such a window has no time of its own.
+        moments that nobody knows before: such a window has no time of its own.
         """
         n = len(rows)
         if not 0 < n <= self.capacity:

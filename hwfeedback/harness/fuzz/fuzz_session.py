@@ -27,7 +27,7 @@ def seeds() -> list[bytes]:
     honest = {
         "window": [[_OK, []]],
         "ready": [[_OK, []]],
-        "calls": [[{**_OK, "event": [1, 2]}, []], [{**_OK, "event": [1], "at": [1 << 46]}, []]],
+        "calls": [[{**_OK, "event": [1, 2]}, []], [{**_OK, "event": [1], "at": "here"}, []]],
         "end": [[_OK, []]],
     }
     failed = {"ok": False, "error": {"type": "ValueError", "message": "x\ny", "traceback": "t"}}
@@ -38,6 +38,7 @@ def seeds() -> list[bytes]:
             {**honest, "calls": [[failed, []]]},
             {**honest, "ready": [[_OK, [0, 1, 2]]]},
             {**honest, "calls": [[{**_OK, "event": [10**30, -1]}, []]]},
+            {**honest, "calls": [[{**_OK, "event": [1, 2]}, []], [{**_OK, "at": [1 << 46]}, []]]},
             {**honest, "window": [["\x00\x00\x00\x02[]", []]]},
         )
     ]

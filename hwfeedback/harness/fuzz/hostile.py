@@ -64,11 +64,21 @@ def _process() -> int:
     return child.pid
 
 
+@functools.cache
+def _readable(pid: int) -> int:
+    """Returns an address that can be read in a process."""
+    with open(f"/proc/{pid}/maps") as f:
+        return next(int(line.split("-")[0], 16) for line in f if " r" in line)
+
+
 class _Answering(protocol.Channel):
     """The referee's end: to send a request puts its answer on the way."""
 
-    def __init__(self, sock: socket.socket, peer: socket.socket, script: dict[str, Any]) -> None:
+    def __init__(
+        self, sock: socket.socket, peer: socket.socket, script: dict[str, Any], readable: int
+    ) -> None:
         super().__init__(sock, protocol.MAX_WORKER_FRAME)
+        self._readable = readable
         self._peer = peer
         self._script = script
         self._asked: dict[str, int] = {}
@@ -94,6 +104,8 @@ class _Answering(protocol.Channel):
             else:
                 if isinstance(message, dict):
                     message = {"v": 1, "fds": len(opened), **message}
+                    if message.get("at") == "here":
+                        message["at"] = [self._readable]
                     if isinstance(each := message.pop("each", None), dict):
                         modes = request.get("modes") or []
                         message["results"] = [{**each, "mode": m} for m in modes]
@@ -127,8 +139,8 @@ class Hostile:
     def __init__(self, script: dict[str, Any]) -> None:
         ours, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         peer.setblocking(False)
-        self.channel = _Answering(ours, peer, script)
         self.pid = _process()
+        self.channel = _Answering(ours, peer, script, _readable(self.pid))
         self.missing: list[str] = []
 
     def kill(self) -> None:

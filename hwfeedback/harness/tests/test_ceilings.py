@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import ceilings
+import toolchain
 
 
 def test_ceilings_of_this_machine(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_a_busy_machine_shows(tmp_path: Path) -> None:
 
 
 def test_a_compiler_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ceilings.CeilingsFailed, match=r"no C\+\+ compiler"):
+    with pytest.raises(toolchain.Missing, match=r"no C\+\+ compiler"):
         ceilings.build(str(tmp_path), compiler="no-such-compiler")
 
 

@@ -1,0 +1,117 @@
+"""Looks from outside at who works in a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+import sampling
+import stats
+from sampling import Sampler, Seen
+from windows import Stopped
+
+
+@contextmanager
+def busy(work: Callable[[], object], threads: int = 1) -> Iterator[int]:
+    """A process that does nothing else. Gives its number."""
+    pid = os.fork()
+    if pid == 0:
+        torch.set_num_threads(1)
+        for _ in range(threads - 1):
+            threading.Thread(target=forever, args=(work,), daemon=True).start()
+        forever(work)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def forever(work: Callable[[], object]) -> None:
+    while True:
+        work()
+
+
+def seen_of(work: Callable[[], object], looks: int = 60, threads: int = 1) -> Seen:
+    found = Seen()
+    with busy(work, threads) as pid:
+        sampler, process = Sampler(pid, found), Stopped(pid)
+        for _ in range(5 * looks):
+            if found.looks >= looks:
+                break
+            time.sleep(0.002)
+            process.stop()
+            sampler.look()
+            process.go_on()
+    return found
+
+
+def softmax() -> object:
+    return torch.softmax(X, -1)
+
+
+X = torch.randn(512, 1024)
+
+
+def test_pytorch_at_work_is_seen() -> None:
+    found = seen_of(softmax)
+    assert found.looks == 60 and len(found.pytorch) > 0.8 * found.looks
+    assert found.too_much(0.0, []) and found.too_much(0.1, [])
+    assert not found.too_much(0.3, []), "the list of operators has it"
+
+
+def test_whoever_computes_by_itself_is_not_pytorch() -> None:
+    found = seen_of(lambda: sum(range(10_000)))
+    assert found.looks == 60 and not found.pytorch
+    assert not found.too_much(0.0, [])
+
+
+def test_threads_that_only_wait_are_not_counted() -> None:
+    assert seen_of(lambda: time.sleep(1), looks=10, threads=2).looks < 10
+
+
+def test_many_threads_are_one_look() -> None:
+    found = seen_of(softmax, looks=20, threads=4)
+    assert found.looks == 20 and 15 <= len(found.pytorch) <= 20
+
+
+def test_a_process_that_is_gone_shows_nothing() -> None:
+    with busy(lambda: time.sleep(1)) as pid:
+        pass
+    found = Seen()
+    Sampler(pid, found).look()
+    assert found == Seen()
+
+
+def test_who_calls_vector_functions_is_not_accused_of_them(tmp_path: Path) -> None:
+    library = seen_of(softmax, looks=1).library
+    (start, end), *_ = sampling._free(library)
+    inside, beside = Seen(60, [start, end - 1] * 30, library), Seen(60, [0x10] * 60, library)
+    calls, other = tmp_path / "calls.so", tmp_path / "other.so"
+    calls.write_bytes(b"\0Sleef_expf8_u10\0")
+    other.write_bytes(b"\0expf\0")
+    assert inside.too_much(0.0, [str(other)]) and beside.too_much(0.0, [str(other)])
+    assert not inside.too_much(0.0, [str(other), str(calls)])
+    assert beside.too_much(0.0, [str(calls)])
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 10), (10, 10), (7, 10), (60, 100)])
+def test_wilsons_interval(hits: int, n: int) -> None:
+    low = stats.wilson_low(hits, n, 1.96)
+    assert 0 <= low <= hits / n
+    assert stats.wilson_low(hits, n, 3.3) <= low
+    # A share that is so low is so many deviations away.
+    assert hits / n - low == pytest.approx(1.96 * (low * (1 - low) / n) ** 0.5)
+
+
+def test_no_trial_has_no_share() -> None:
+    with pytest.raises(ValueError, match="no trials"):
+        stats.wilson_low(0, 0, 1.0)
