@@ -45,7 +45,10 @@ func TestScriptsWithPython(t *testing.T) {
 	}
 	// One data folder for all, so that ceilings and baselines are measured once.
 	// Nothing in the scripts depends on what the others did.
-	scripts(t, filepath.Join("testdata", "python"), []string{"KERNELWRIGHT_PYTHON=" + python, "SHARED=" + newData(t)})
+	scripts(t, filepath.Join("testdata", "python"), []string{
+		"KERNELWRIGHT_PYTHON=" + python, "SHARED=" + newData(t),
+		"TMPDIR=" + t.TempDir(), // one for all: leases are kept there, so the scripts wait for each other
+	})
 }
 
 func scripts(t *testing.T, dir string, env []string) {

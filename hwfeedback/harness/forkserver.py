@@ -588,12 +588,17 @@ def wanted(msg: dict[str, Any]) -> tuple[sandbox.Settings, list[str]]:
 
 def preimport(names: Sequence[str]) -> None:
     """Imports a named group of modules. Raises ValueError for an unknown name."""
-    for name in names:
-        if name not in PREIMPORTS:
-            raise ValueError(f"unknown preimport {name!r:.40}")
-        for module in PREIMPORTS[name]:
-            with contextlib.suppress(ImportError):  # private modules move between versions
-                importlib.import_module(module)
+    before = tempfile.tempdir
+    tempfile.tempdir = "/tmp"  # torch keeps its name; whatever TMPDIR says is not there in a worker
+    try:
+        for name in names:
+            if name not in PREIMPORTS:
+                raise ValueError(f"unknown preimport {name!r:.40}")
+            for module in PREIMPORTS[name]:
+                with contextlib.suppress(ImportError):  # private modules move between versions
+                    importlib.import_module(module)
+    finally:
+        tempfile.tempdir = before
 
 
 def _read_line(fd: int) -> dict[str, Any]:
