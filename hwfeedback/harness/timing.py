@@ -107,6 +107,7 @@ WAKES = 0.8  # a share that is less is no matter of waking: work is shared betwe
 HIDES = 0.5  # a worker whose clock shows less than this share of what passed hides work
 HIDES_NS = 50_000
 VARIED_WINDOWS = 4  # of a visit
+WATCHED = {"quick": 4, "certify": 16}  # windows
 SURE = 0.8  # of what calls one by one seem to take counts however noisy the clock is
 MORE_CORES = 1.5  # times its threads: who uses more of them was not timed like the baselines
 SOLO = 0.03
@@ -810,8 +811,12 @@ class Timing:
             while True:
                 try:
                     if self.level == "certify":
-                        return self._interleaved(spawn_candidate, ROUNDS, MAX_ROUNDS)
-                    return self._quick(spawn_candidate)
+                        timed = self._interleaved(spawn_candidate, ROUNDS, MAX_ROUNDS)
+                    else:
+                        timed = self._quick(spawn_candidate)
+                    if timed.wrong is None and self.device.kind == "cpu":
+                        _, timed.wrong = self._candidate(spawn_candidate, 0.0, watched=True)
+                    return timed
                 except _Lost as e:  # is not the candidate's fault
                     if e.name == EAGER:
                         raise BaselineFailed(f"{e}") from e
@@ -964,8 +969,16 @@ class Timing:
         return above
 
     def _candidate(
-        self, spawn: Callable[[], TimedWorker], seconds: float, owed: int = REPETITIONS
+        self,
+        spawn: Callable[[], TimedWorker],
+        seconds: float,
+        owed: int = REPETITIONS,
+        *,
+        watched: bool = False,
     ) -> tuple[list[Sample], str | None]:
+        """``watched``: what it does is looked at, in a process that cannot tell itself from those
+        that are timed; stopping it again and again disturbs what comes after.
+        """
         worker = spawn()
         if self._patience_s is None:
             eager_s = 1e-3 * float(self.records[EAGER]["measurement"]["median_ms"])
@@ -978,6 +991,8 @@ class Timing:
             if wrong is not None:
                 return [], wrong
             self._wrong_output = None
+            if watched:
+                return [], self._watch(session)
             block = self._visit(session, seconds, checked=True, trusted=False, owed=owed)
             if self._wrong_output is None:
                 if not self._counts and self.device.kind == "cpu":
@@ -1052,6 +1067,19 @@ class Timing:
             left = left[: math.ceil(len(left) / 2)]  # there are as many visits as rounds
         return [left[i : i + own] for i in range(0, len(left), own)]
 
+    def _watch(self, session: Session) -> str | None:
+        """Looks, in fresh windows, at whose code is at work. Returns what is wrong in an output."""
+        sampler, pool = Sampler(session.worker.pid, self._seen), self.contents
+        for _ in range(WATCHED[self.level]):
+            rows = pool.take(self._plan.fresh)
+            if not rows:
+                break
+            wrong = self._check_window(session.run("fresh", rows, look=sampler.look))
+            if wrong is not None:
+                return f"in a timed call: {wrong}"
+        session.close()
+        return None
+
     def _visit(
         self,
         session: Session,
@@ -1073,8 +1101,6 @@ class Timing:
         end = now + seconds
         hard = end + 2 * seconds
         varied = self._varied() if checked else []
-        on_cpu = self.device.kind == "cpu"
-        look = Sampler(session.worker.pid, self._seen).look if checked and on_cpu else None
         # One of them comes when the visit is over, the others when nobody knows.
         due = sorted(now + seconds * self._random.random() for _ in varied[1:])
         kinds = itertools.cycle(PATTERN)
@@ -1107,8 +1133,7 @@ class Timing:
                 rows = pool.take(n)
             if not rows:
                 continue
-            # These windows have no time of their own, and begin like those that have.
-            window = session.run(kind, rows, look=look if kind == "varied" else None)
+            window = session.run(kind, rows)
             if checked:
                 self._wrong_output = self._check_window(window)
                 if self._wrong_output is not None:
