@@ -739,7 +739,7 @@ class Evaluation:
         v["output"] = self.log
         work, calls = trace.report(seen, bool(self.program.artifacts()))
         v["work"] = work
-        self._traced = trace.not_custom(seen)
+        self._traced = trace.not_custom(seen, work)
         v["metrics"] |= {
             "custom_share": work["custom"],
             "vendor_share": work["vendor"],

@@ -351,11 +351,10 @@ def report(seen: Any, custom_code: bool) -> tuple[dict[str, Any], int]:
     return {**shares, "operators": operators}, calls
 
 
-def not_custom(seen: Any) -> float:
+def not_custom(seen: Any, work: dict[str, Any]) -> float:
     """Returns the share of a forward's time that PyTorch's and vendors' code took, with what is
-    counted nowhere else because it only moves values.
+    counted nowhere else because it only moves values. ``work`` is the WorkReport.
     """
-    work, _ = report(seen, True)
     total = seen.get("total") if isinstance(seen, dict) else None
     plain = seen.get("plain") if isinstance(seen, dict) else None
     share = work["vendor"] + work["pytorch"]
