@@ -19,7 +19,7 @@ export CGO_CFLAGS ?= -O2 -Wno-deprecated-declarations
 # The Python environment is the product's own, as users get it; what only development needs lies beside it.
 
 PYTHON  = $(abspath $(dir $(firstword $(shell ls -t $(DATA)/venv-*/.complete 2>/dev/null))))/bin/python
-PYTOOLS := pytest==9.2.0 ruff==0.17.6
+PYTOOLS := pytest==9.2.0 pytest-xdist==3.8.0 ruff==0.17.6
 # Only where this Python has a wheel for it; without it the harness's fuzz targets mutate their inputs at random.
 FUZZTOOLS := atheris==3.0.0
 # A compiler for CUDA, which needs no GPU, where there is none.
@@ -72,8 +72,13 @@ lint-tools: need-go ## installs golangci-lint into .tools, where there is none
 test-go: dev
 	KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test -race -timeout 20m ./...
 
+# What measures runs alone, all else two at a time.
+test-python: export CUDA_HOME = $(CUDA)
+test-python: export PYTHONPATH = $(TOOLS)/python
+test-python: export KERNELWRIGHT_TEST_CACHE = $(DATA)/cache
 test-python: dev
-	CUDA_HOME=$(CUDA) PYTHONPATH=$(TOOLS)/python KERNELWRIGHT_TEST_CACHE=$(DATA)/cache $(PYTHON) -m pytest -p no:cacheprovider
+	$(PYTHON) -m pytest -p no:cacheprovider -n 2 -m 'not slow and not alone'
+	$(PYTHON) -m pytest -p no:cacheprovider -m 'not slow and alone'
 
 soak: dev ## what takes too long for every day: every example under the master rule, races many times over, 200 kills, fuzzing
 	CUDA_HOME=$(CUDA) PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider -m slow

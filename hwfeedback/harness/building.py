@@ -48,6 +48,7 @@ MAX_HEADERS = 3  # precompiled headers kept; each is some 500 MB
 KEPT = ("", "rejected", "build_failed")  # what a candidate comes to again, and is kept
 VOTERS = 5000  # lines of a source that tell where it lies in its file
 DIAGNOSTICS = compiling.MAX_DIAGNOSTICS
+COMPILING = "compiling "  # what is told of an object before its name: the candidate's part is over
 
 Progress = Callable[[str], None]
 
@@ -234,7 +235,7 @@ def _build(
         for request in requests:
             artifact = _cached_object(cache_dir, request)
             if artifact is None:
-                progress(f"compiling {request['name']}")
+                progress(COMPILING + request["name"])
                 light = ""
                 if request["kind"] == LOAD_INLINE:
                     light = _light(server, cache_dir, request, mode)

@@ -17,7 +17,7 @@ import torch
 
 import trees
 from device import CPU, Device, GpuBlock
-from protocol import Closed, ProtocolError, Timeout
+from protocol import MAX_FDS, Closed, ProtocolError, Timeout
 from tensors import DTYPES, Block, Layout, LayoutError, layout_of
 
 _libc = ctypes.CDLL(None)
@@ -167,6 +167,7 @@ class Client:
 
     def __init__(self, worker: Spawned, device: Device = CPU) -> None:
         self.device = device  # where its tensors lie
+        self._asked = False  # and not answered
         self.waits = False  # whether ``kill`` returns only when the process is gone
         self.worker = worker
         self.orders: Sequence[Sequence[int]] = ()  # of a forward's inputs: see tensors.layout_of
@@ -189,6 +190,7 @@ class Client:
         self._deadline = min(time.monotonic() + timeout, self.until)
         self.doing, self._allowed = doing, timeout
         self.device.synchronize()  # what it is asked about is there
+        self._asked = True
         try:
             self.channel.send(msg, fds, timeout)
         except Timeout as e:
@@ -206,6 +208,7 @@ class Client:
             raise self._late() from e
         except ProtocolError as e:
             raise self._gone("" if isinstance(e, Closed) else _broke(e)) from e
+        self._asked = False
         if msg.get("ok") is not True or len(fds) > fds_wanted:
             for fd in fds:
                 os.close(fd)
@@ -224,6 +227,16 @@ class Client:
     ) -> tuple[dict[str, Any], list[int]]:
         self.begin(msg, fds, timeout, doing or str(msg.get("op")))
         return self.finish(fds_wanted)
+
+    def drain(self) -> None:
+        """Waits for an answer that nobody has waited for, and forgets it."""
+        if self._asked:
+            for fd in self.finish(MAX_FDS)[1]:
+                os.close(fd)
+
+    def holds(self) -> int:
+        """Returns the bytes of the memory that is shared with it."""
+        return sum(b.size for b in self._blocks.values())
 
     @contextmanager
     def _understood(self) -> Iterator[None]:
@@ -350,6 +363,7 @@ class ReferenceClient(Client):
     def __init__(self, worker: Spawned, timeout: float = 60.0, device: Device = CPU) -> None:
         super().__init__(worker, device)
         self.timeout = timeout
+        self.key = ""  # processes of the same key are alike
         self.info: dict[str, Any] = {}
         self.init: list[torch.Tensor] = []
         self._room = {"out0": 0, "out1": 0, "draw": 0}

@@ -180,8 +180,8 @@ def compile_cuda(request: dict[str, Any], folder: str) -> dict[str, Any]:
         f.write(request["source"] + kernelwright._CUDA_TAIL)
     command = [
         toolchain.nvcc(), *kernelwright.CUDA_FLAGS, gencode(request["arch"]), *request["flags"],
-        "-Xptxas", "-v", "-cudart", "none", "-cudadevrt", "none", "source0.cu", *cuda_runtime(),
-        "-o", "built.so",
+        "-Xptxas", "-v", *SIDE_BY_SIDE, "-cudart", "none", "-cudadevrt", "none", "source0.cu",
+        *cuda_runtime(), "-o", "built.so",
     ]  # fmt: skip
     done = _finish(command, folder, "", artifacts.NATIVE)
     done["kernels"] = resources(done["log"])
@@ -234,6 +234,8 @@ def compile_inline(request: dict[str, Any], folder: str, light: str) -> dict[str
     return _finish(whole, folder, report, artifacts.LOAD_INLINE)
 
 
+# nvcc reads code for the host and code for the device at once.
+SIDE_BY_SIDE = ("--threads", "2")
 # What torch gives nvcc.
 _TORCH_CUDA_FLAGS = (
     "-D__CUDA_NO_HALF_OPERATORS__", "-D__CUDA_NO_HALF_CONVERSIONS__",
@@ -295,7 +297,7 @@ def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dic
         usual = [f for f in torch_flags([]) if f not in left_out]
         device = [
             toolchain.nvcc(), *lighter, *usual, *_TORCH_CUDA_FLAGS, gencode(request["arch"]),
-            *request["cuda_flags"], "-Xcompiler", "-fPIC", "-Xptxas", "-v",
+            *request["cuda_flags"], "-Xcompiler", "-fPIC", "-Xptxas", "-v", *SIDE_BY_SIDE,
             "-c", "main.cu", "-o", "device.o",
         ]  # fmt: skip
         helper = [os.path.join(light, HELPER)] if with_light else []

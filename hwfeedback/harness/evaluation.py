@@ -10,6 +10,7 @@ candidate: one that is started ahead for it is empty, and asleep.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import secrets
@@ -72,6 +73,8 @@ DRAWS, DRAWS_BYTES = 64, 1 << 30  # at once, at most
 BASELINES = ("eager", "compile", "max-autotune")
 CALIBRATING = ("compile",)
 SPARE_CORES = 4  # with so many a compiler does not disturb what a GPU is asked for
+KEPT_BYTES = 1 << 30  # that a process may hold which waits for the next evaluation
+EARLY_BYTES = 256 << 20  # of a call: what eager is timed on is kept while a candidate is verified
 
 Progress = Callable[[str, str], None]
 Learn = Callable[[dict[str, Any]], None]
@@ -279,6 +282,44 @@ class Program:
         return list(self.build.get("artifacts") or [])
 
 
+class Kept:
+    """The reference's process that an evaluation ended with. The next one of the same task has it
+    load the file anew, and saves starting a process, on a GPU with a context of its own.
+    """
+
+    def __init__(self) -> None:
+        self._client: ReferenceClient | None = None
+
+    def __bool__(self) -> bool:
+        return self._client is not None
+
+    def take(self, key: str) -> ReferenceClient | None:
+        """Returns a process of this key, if there is one, and keeps nothing."""
+        client, self._client = self._client, None
+        if client is None:
+            return None
+        try:
+            if client.key == key:
+                client.drain()
+                return client
+        except WorkerFailure:
+            pass  # it has ended since
+        client.kill()
+        return None
+
+    def give(self, client: ReferenceClient) -> None:
+        self.close()
+        if client.key and client.holds() <= KEPT_BYTES:
+            self._client = client
+        else:
+            client.kill()
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.kill()
+            self._client = None
+
+
 class Evaluation:
     """One request to evaluate. ``server`` is a ForkServer."""
 
@@ -289,8 +330,10 @@ class Evaluation:
         fds: Sequence[int] = (),
         progress: Progress = lambda _stage, _note: None,
         learn: Learn = lambda _: None,
+        kept: Kept | None = None,
     ) -> None:
         self.server = server
+        self._kept = kept
         self.request = request
         self.fds = list(fds)
         self.progress = progress
@@ -320,11 +363,13 @@ class Evaluation:
         self._beside: ThreadPoolExecutor
         self._ahead: dict[bool, Future[Any]] = {}  # empty processes, by whether they poison
         self._upcoming: list[Future[Any]] = []  # builds of the candidates that come after this one
-        self._dying: list[CandidateClient] = []  # those that were verified
-        self._met: list[CandidateClient] = []  # all of them
+        self._met: list[CandidateClient] = []  # those that met the candidate
         self._patience: _Patience | None = None  # begins with the first of them
         # Of a timed call that was wrong: what holds for it, and its input.
         self._caught: verify.Job | None = None
+        self._compiling = threading.Event()  # the candidate's own part of its build is over
+        self._prepared: Timing | None = None
+        self._eager: Future[ReferenceClient] | None = None  # the sentinel's, on a GPU
         self._traced = 0.0  # share of a traced forward that was not custom
 
     # Workers.
@@ -352,9 +397,21 @@ class Evaluation:
             folder = self._warm_inductor() if self.device.kind == "cpu" else ""
             if folder:
                 config["inductor_cache"] = folder
+        key = ""
+        if self._kept is not None and not (compiles or timed):
+            key = json.dumps([config, self.task["source"], self.eval_mode], sort_keys=True)
+        kept = self._kept.take(key) if self._kept is not None and key else None
+        if kept is not None:
+            with suppress(WorkerGone):  # it has ended since
+                return self._loaded(kept, threads, timeout)
         with self.costs.part("worker"):
             worker = self.server.spawn("reference", config, self.fds)
-            client = ReferenceClient(worker, timeout, self.device)
+        client = ReferenceClient(worker, timeout, self.device)
+        client.key = key
+        return self._loaded(client, threads, timeout)
+
+    def _loaded(self, client: ReferenceClient, threads: int, timeout: float) -> ReferenceClient:
+        client.timeout = timeout
         try:
             client.load(self.task["source"], threads=threads, eval_mode=self.eval_mode)
         except BaseException:
@@ -443,6 +500,8 @@ class Evaluation:
         with ThreadPoolExecutor() as beside:
             self._beside = beside
             self._ahead[True] = beside.submit(self._empty, True)
+            if self._eager_is_known():
+                self._eager = beside.submit(self.reference, compiles=False, timed=True)
             try:
                 return self._run(beside.submit(self._build))
             finally:
@@ -458,9 +517,14 @@ class Evaluation:
             self.request["cache_dir"],
             self.request.get("device") or "cpu",
             self.sandbox,
-            progress or (lambda note: self.progress("build", note)),
+            progress or self._building,
             self._arch(),
         )
+
+    def _building(self, note: str) -> None:
+        if note.startswith(building.COMPILING):
+            self._compiling.set()
+        self.progress("build", note)
 
     def _build_upcoming(self) -> None:
         """Begins to build what is judged after this, into the cache, as far as there are cores."""
@@ -580,6 +644,7 @@ class Evaluation:
             except (verify.ReferenceBroken, WorkerError) as e:
                 raise _reference_failed(e) from e
             if known is not None:
+                self._time_eager_beside(build, reference)
                 self._built(build, v)
             self._compile_kernels(reference, v)
             self._build_upcoming()
@@ -600,7 +665,12 @@ class Evaluation:
             for empty in self._ahead.values():
                 with suppress(Exception):
                     empty.result().kill()
-            if reference is not None:
+            if self._eager is not None:
+                with suppress(Exception):
+                    self._eager.result().kill()
+            if reference is not None and v["status"] and self._kept is not None:
+                self._kept.give(reference)
+            elif reference is not None:
                 reference.kill()
         if v["status"] == "certified" and self.exported:
             v["exported"] = self.exported
@@ -720,6 +790,8 @@ class Evaluation:
         verification = self.verification
         assert verification is not None
         self.progress("verify", self.level)
+        if self.device.kind == "cuda" and self._timed():
+            self._ahead[False] = self._beside.submit(self._empty, False)
         candidate = self.candidate(reference, poison=True)
         try:
             with self.costs.part("verify"), faults("verifying it", candidate):
@@ -735,7 +807,6 @@ class Evaluation:
             self.log = candidate.worker.log()[-OUTPUT_KEPT:]
         finally:
             candidate.kill()
-            self._dying.append(candidate)
         v["output"] = self.log
         work, calls = trace.report(seen, bool(self.program.artifacts()))
         v["work"] = work
@@ -796,7 +867,6 @@ class Evaluation:
             return False
         finally:
             candidate.kill()
-            self._dying.append(candidate)
 
     def _general(self, orders: Sequence[Sequence[int]]) -> None:
         """Tries other shapes, in processes of their own: what happens there changes no verdict."""
@@ -860,8 +930,11 @@ class Evaluation:
 
     # Timing.
 
+    def _timed(self) -> bool:
+        return self.request.get("time", True) is not False
+
     def _time(self, reference: ReferenceClient, v: dict[str, Any], learned: dict[str, Any]) -> None:
-        if self.request.get("time", True) is False:
+        if not self._timed():
             return
         assert self.verification is not None
         self._quiet()
@@ -871,16 +944,20 @@ class Evaluation:
 
         def spawn_candidate() -> CandidateClient:
             c = self.candidate(reference, poison=False)
-            c.waits = True  # a baseline is timed next: what it holds must be gone
+            # A baseline is timed next: what it holds must be gone. At quick on a GPU hardly ever.
+            c.waits = self.level == "certify" or self.device.kind == "cpu"
             candidates.append(c)
             with faults("preparing to be timed", c):
                 c.ask(self._containers(), timeout=LOAD_S)
+            self._nobody_but(c)
             return c
 
         try:
             with self.costs.part("time"):
-                self._ahead[False] = self._beside.submit(self._empty, False)
-                timing = self._timing(reference)
+                if False not in self._ahead:
+                    self._ahead[False] = self._beside.submit(self._empty, False)
+                timing = self._prepared or self._timing(reference)
+                timing.vary([j.inputs for j, _ in self.verification.varied], self._check_varied)
                 timed = self._measure(timing, spawn_candidate, candidates)
         finally:
             for c in candidates:
@@ -908,6 +985,33 @@ class Evaluation:
                 "compute in the same way whether or not anybody looks",
             )
         self._fill(v, timed)
+
+    def _time_eager_beside(self, build: Future[dict[str, Any]], reference: ReferenceClient) -> None:
+        """On a GPU, and where there are cores enough, times the sentinel while a compiler works."""
+        build.add_done_callback(lambda _: self._compiling.set())
+        few = len(os.sched_getaffinity(0)) < SPARE_CORES
+        if few or not self._eager_is_known() or self._content_bytes() > EARLY_BYTES:
+            return
+        self._compiling.wait()  # before that it is the candidate that runs
+        if not build.done():
+            self._prepared = self._timing(reference)
+
+    def _eager_is_known(self) -> bool:
+        """Whether the first that is timed on a GPU will be the sentinel, and nothing else of it."""
+        known = self.known.get("baselines") or {}
+        wants = self._timed() and bool(self.known.get("calibration"))
+        return wants and self.device.kind == "cuda" and known.keys() >= set(self._wanted())
+
+    def _wanted(self) -> list[str]:
+        """Returns the names of all baselines."""
+        return [*(self.request.get("want_baselines") or BASELINES), *self.named]
+
+    def _content_bytes(self) -> int:
+        """Returns what the inputs of a call and its outputs take."""
+        assert self.verification is not None
+        eager = self.verification.expected[0].eager or []
+        tensors = [*self.verification.draws[0].tensors, *eager]
+        return sum(t.numel() * t.element_size() for t in tensors)
 
     def _timing(self, reference: ReferenceClient) -> Timing:
         """Prepares the timing: baselines or the sentinel.
@@ -939,15 +1043,13 @@ class Evaluation:
                     spawn_baseline=lambda name: self._spawn_baseline(name, reference),
                     level=self.level,
                     threads=self.threads,
-                    want=[*(self.request.get("want_baselines") or BASELINES), *self.named],
+                    want=self._wanted(),
                     known=_known(self.known.get("baselines")),
                     sources={
                         n: hashlib.sha256(b["source"].encode()).hexdigest()
                         for n, b in self.named.items()
                     },
                     llc_bytes=int(specs["l3_bytes"]) if specs.get("l3_bytes") else None,
-                    varied=[job.inputs for job, _ in self.verification.varied],
-                    check_varied=self._check_varied,
                     orders=reference.orders,
                     log=lambda note: self.progress("time", note),
                     learn=self.learn,
@@ -1008,21 +1110,29 @@ class Evaluation:
             client = self._named_baseline(name, reference)
         else:
             compiles = name != "eager"
-            timeout = COMPILE_S if compiles else LOAD_S
-            client = self.reference(compiles=compiles, timeout=timeout, timed=True)
+            begun, self._eager = (None, self._eager) if compiles else (self._eager, None)
+            if begun is not None:
+                client = begun.result()
+            else:
+                timeout = COMPILE_S if compiles else LOAD_S
+                client = self.reference(compiles=compiles, timeout=timeout, timed=True)
         try:
             if isinstance(client, ReferenceClient):
                 client.set_state(self.state)
             client.ask(self._containers(), timeout=LOAD_S)
-            # It is timed now: who still ends, or still begins, is waited for.
-            while self._dying:
-                self._dying.pop().worker.wait(10)
-            if False in self._ahead:
-                self._ahead[False].result()
+            self._nobody_but(client)
         except BaseException:
             client.kill()
             raise
         return client
+
+    def _nobody_but(self, timed: Client) -> None:
+        """Waits, before somebody is timed, for who still ends, or still begins."""
+        for c in self._met:
+            if c is not timed:
+                c.worker.wait(10)
+        for empty in list(self._ahead.values()):
+            empty.result()
 
     def _containers(self) -> dict[str, Any]:
         """Returns the request that says what goes into timed calls, and what comes."""
@@ -1228,13 +1338,14 @@ def evaluate(
     fds: Sequence[int] = (),
     progress: Progress = lambda _s, _n: None,
     learn: Learn = lambda _: None,
+    kept: Kept | None = None,
 ) -> dict[str, Any]:
     """Returns {"verdict", "learned"}. Raises Infrastructure.
 
     ``learn`` is given parts of "learned" as they are known: they take most of a first evaluation,
-    and stay true when it does not end.
+    and stay true when it does not end. ``kept`` is used, and filled again.
     """
-    return Evaluation(server, request, fds, progress, learn).run()
+    return Evaluation(server, request, fds, progress, learn, kept).run()
 
 
 def baselines(

@@ -56,6 +56,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 
 import allocator
+import process_memory
 import sandbox
 import triton_kernels
 from listening import Listener
@@ -875,6 +876,8 @@ class ForkServer:
         worker.pid = int(answer["pid"])
         worker.mode = str(answer.get("mode", ""))
         worker.missing = [str(m) for m in answer.get("missing") or ()]
+        if not process_memory.readable(worker.pid):
+            worker.missing.append("reads of a worker's memory")
         return worker
 
     def ping(self) -> dict[str, Any]:

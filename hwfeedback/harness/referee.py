@@ -24,10 +24,11 @@ import sandbox
 import toolchain
 from evaluation import Infrastructure
 from inspection import Invalid
-from protocol import Channel, Closed, ProtocolError
+from protocol import Channel, Closed, ProtocolError, Timeout
 from sandbox import SandboxError
 
 INSPECT_S = 60.0
+KEPT_S = 60.0  # a reference's process waits for the next candidate
 
 
 class Referee:
@@ -36,6 +37,7 @@ class Referee:
     def __init__(self, channel: Channel, server: Any) -> None:
         self.channel = channel
         self.server = server
+        self._kept = evaluation.Kept()
         self._id: Any = None
         self._sending = threading.Lock()
 
@@ -43,7 +45,10 @@ class Referee:
         """Serves until Go is gone."""
         while True:
             try:
-                msg, fds = self.channel.recv()
+                msg, fds = self.channel.recv(KEPT_S if self._kept else None)
+            except Timeout:
+                self._kept.close()
+                continue
             except Closed:
                 return
             self._id = msg.get("id")
@@ -118,6 +123,7 @@ class Referee:
     def ceilings(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         import ceilings
 
+        self._kept.close()
         if msg.get("gpu") is not None:
             import cuda_ceilings
 
@@ -131,9 +137,10 @@ class Referee:
     def evaluate(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         torch.set_num_threads(max(1, int(msg.get("threads") or os.cpu_count() or 1) // 3))
         msg["candidate"]["source"] = export.original(msg["candidate"]["source"])
-        return evaluation.evaluate(self.server, msg, fds, self.progress, self.learned)
+        return evaluation.evaluate(self.server, msg, fds, self.progress, self.learned, self._kept)
 
     def baselines(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self._kept.close()
         return evaluation.baselines(self.server, msg, fds, self.progress, self.learned)
 
     def export(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ How the referee uses it, per evaluation::
   its first dimension, and returns None or one sentence saying what is wrong. ``expected`` is what
   the eager baseline made of the same contents, in float32 or whatever the reference computes in.
   The tensors are views that die with the next window.
-- ``varied`` are inputs that the candidate was verified on; ``check_varied(i, outputs)`` is asked of
-  the i-th of them.
+- ``vary(inputs, check)`` adds inputs that the candidate was verified on; ``check(i, outputs)`` is
+  asked of the i-th of them.
 - ``spawn_baseline(name)`` and ``spawn_candidate()`` return a ``TimedWorker``: loaded, initialised,
   with the weights of this evaluation. Its ``window`` request carries ``mode``, the name of the
   baseline. Timing calls ``kill`` on every worker that it was given, once. Every call must give a
@@ -95,6 +95,7 @@ MAX_CALLS = 256  # of one window: past this, messages and not calls would fill t
 MIN_FRESH = 4  # windows
 USUAL = {"chained": 0.25}  # the quantile that stands for a kind of window, else the median
 SEVERAL = 64  # calls of a window that tells what one costs
+QUICK_GPU = 256  # contents: drawing more takes longer than timing them
 QUICK_COLD = 8  # contents of a task with large outputs at quick: each costs several milliseconds
 REPETITIONS = 50
 
@@ -528,8 +529,6 @@ class Timing:
         seed: int = 0,
         contents: Contents | None = None,
         budget: Budget | None = None,
-        varied: Sequence[Sequence[torch.Tensor]] = (),
-        check_varied: CheckVaried | None = None,
         orders: Sequence[Sequence[int]] = (),
         device: Device = CPU,
     ) -> None:
@@ -560,10 +559,10 @@ class Timing:
         }
         self.measured: set[str] = set()  # those measured in this evaluation
         self._check = check
-        self._check_varied = check_varied
+        self._check_varied: CheckVaried | None = None
         self._spawn_baseline = spawn_baseline
         if contents is None:
-            contents = Contents(Slots.of(draw(0), outputs, orders), draw, varied, device)
+            contents = Contents(Slots.of(draw(0), outputs, orders), draw, device)
         self.contents = contents
         self._evict: Evictor | None = None
         self._cold = False  # a GPU's caches are emptied before each call
@@ -676,8 +675,8 @@ class Timing:
         windows = 3 * len(PATTERN)
         total = min(enough, windows * chosen.fresh, 8192)
         total = max(total, MIN_FRESH + 4)
-        if self._cold and self.level == "quick":
-            total = min(total, QUICK_COLD)
+        if self.level == "quick" and (self._cold or self.device.kind == "cuda"):
+            total = min(total, QUICK_COLD if self._cold else QUICK_GPU)
         total = max(min(total, _pool_bytes(self.budget, self.device) // pool.slots.bytes), 4)
         deadline = time.perf_counter_ns() + int(self.budget.draw_s * 1e9)
         pool.grow(self._warm + min(total, MIN_FRESH + 4))
@@ -802,6 +801,11 @@ class Timing:
         self.measured.add(name)
 
     # With a candidate.
+
+    def vary(self, varied: Sequence[Sequence[torch.Tensor]], check: CheckVaried) -> None:
+        """Has inputs that the candidate was verified on come among its timed calls."""
+        self.contents.vary(varied)
+        self._check_varied = check
 
     def measure(self, spawn_candidate: Callable[[], TimedWorker]) -> Timed:
         """Times the candidate. Raises CallFailed, or what its channel raises, when it fails."""

@@ -633,16 +633,12 @@ class Contents:
         self,
         slots: Slots,
         draw: Callable[[int], Sequence[torch.Tensor]],
-        varied: Sequence[Sequence[torch.Tensor]] = (),
         device: Device = CPU,
     ) -> None:
-        """``varied`` are further inputs: rows -1, -2 and so on, which ``take`` never deals out."""
         self.slots = slots
         self.device = device
         self._draw = draw
-        self._varied = self._pool(len(varied), slots.in_slot)
-        for i, tensors in enumerate(varied):
-            self._fill(self._varied, i, tensors)
+        self._varied = self._pool(0, slots.in_slot)
         self._inputs = self._pool(0, slots.in_slot)
         self._outputs = self._pool(0, slots.out_slot)
         self._known: list[bool] = []  # whether the row of _outputs is filled
@@ -650,6 +646,12 @@ class Contents:
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def vary(self, varied: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Adds further inputs: rows -1, -2 and so on, which ``take`` never deals out."""
+        self._varied = self._pool(len(varied), self.slots.in_slot)
+        for i, tensors in enumerate(varied):
+            self._fill(self._varied, i, tensors)
 
     def grow(self, count: int, deadline_ns: int | None = None) -> None:
         """Draws until there are ``count`` contents, or until the deadline."""

@@ -71,7 +71,11 @@ class Reference:
     # Loading.
 
     def import_(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Runs the file. Here and below every failure says at which stage it was."""
+        """Runs the file. Here and below every failure says at which stage it was.
+
+        Nothing stays of what was loaded before.
+        """
+        self._wide, self._compiled, self._buffers = None, {}, []
         torch.set_num_threads(int(msg.get("threads") or 1))
         try:
             self.module = loading.run_source(msg["source"], "reference", FILENAME)

@@ -11,6 +11,8 @@ import pytest
 import ceilings
 import toolchain
 
+pytestmark = pytest.mark.alone
+
 
 def test_ceilings_of_this_machine(tmp_path: Path) -> None:
     built = ceilings.build(str(tmp_path))

@@ -16,6 +16,8 @@ from process_layer import HARNESS, OBEDIENT, ask
 import forkserver
 from protocol import Channel, Closed
 
+pytestmark = pytest.mark.alone
+
 Start = Callable[[float], subprocess.Popen[bytes]]
 
 

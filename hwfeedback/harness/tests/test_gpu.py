@@ -11,7 +11,10 @@ from judging import Judge, new_cache
 from test_cuda import ABSENT, SEES
 from test_exploits import FOLDER, head_of, stopped
 
-pytestmark = pytest.mark.skipif(bool(ABSENT), reason=f"no GPU here: {ABSENT}")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(bool(ABSENT), reason=f"no GPU here: {ABSENT}"),
+]
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
 EAGER = ["eager"]
 SCATTERED = {"lstm"}

@@ -145,7 +145,12 @@ def test_there_are_enough() -> None:
     assert set(KERNELS) >= PACK | TIMED
 
 
-@pytest.mark.parametrize("name", KERNELS)
+def _params() -> Iterator[Any]:
+    for name in KERNELS:
+        yield pytest.param(name, marks=[pytest.mark.alone] if name in TIMED else [])
+
+
+@pytest.mark.parametrize("name", _params())
 def test_honest_passes(suite: Suite, name: str) -> None:
     known = {"calibration": suite.calibration(name, compiled=False)}
     timed = name in TIMED

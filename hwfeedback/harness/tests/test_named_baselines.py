@@ -11,6 +11,8 @@ from judging import Judge, new_cache
 import baselines
 from timing import Timing
 
+pytestmark = pytest.mark.alone
+
 TASK = """
 import torch
 import torch.nn as nn

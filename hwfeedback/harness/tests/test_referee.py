@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pathlib
+import signal
 
 import pytest
 from judging import Judge
 
 import evaluation
+import process_memory
 import referee
 from inspection import Invalid
+
+pytestmark = pytest.mark.alone
 
 HEAD = "import torch\nimport torch.nn as nn\n\n\n"
 
@@ -341,6 +347,41 @@ def test_timed(judge: Judge) -> None:
     wanted = {"achieved_gbs", "memory_share", "custom_share", "threads"}
     assert wanted <= set(v["metrics"])
     assert "eager" in answer["learned"]["baselines"]
+
+
+def test_where_no_memory_can_be_read_a_verdict_says_so(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_memory, "fetch", lambda *_: errno.EPERM)
+    v = judge.verdict(SCALED, NATIVE, built=True, time=True, want_baselines=["eager"])
+    assert v["status"] == "correct", v["reason"]
+    assert "reads of a worker's memory" in v["sandbox"]["missing"]
+    assert v["speedup"]["value"] > 0
+
+
+def test_a_references_process_serves_the_next_candidate(judge: Judge) -> None:
+    # It keeps the first weights that it meets, which are other ones in each evaluation.
+    packs = SCALED.replace(
+        "        return torch.relu(x * self.weight",
+        "        self.packed = getattr(self, 'packed', self.weight.detach().clone())\n"
+        "        return torch.relu(x * self.packed",
+    )
+    body = "return torch.relu(x * self.weight + self.bias)"
+
+    def judged(source: str, candidate: str) -> int:
+        v = judge.verdict(source, candidate)
+        assert v["status"] == "correct", v["reason"]
+        return judge.referee._kept._client.pid
+
+    first = judged(packs, model_new(body, AFFINE_INIT))
+    assert judged(packs, model_new(body, AFFINE_INIT)) == first
+    wrong = judge.verdict(packs, model_new("return x * self.weight", AFFINE_INIT))
+    assert wrong["status"] == "wrong"  # the reference may be at work then
+    assert judged(packs, model_new(body, AFFINE_INIT)) == first
+    os.kill(first, signal.SIGKILL)
+    assert judged(packs, model_new(body, AFFINE_INIT)) != first
+    assert judged(SOFTMAX, model_new("return torch.softmax(x, -1)")) != first
+    judge.referee._kept.close()
 
 
 # Inspection.

@@ -18,6 +18,8 @@ import stats
 from sampling import Sampler, Seen
 from windows import Stopped
 
+pytestmark = pytest.mark.alone
+
 
 @contextmanager
 def busy(work: Callable[[], object], threads: int = 1) -> Iterator[int]:

@@ -24,6 +24,8 @@ import sandbox
 from listening import Listener
 from protocol import Closed
 
+pytestmark = pytest.mark.alone
+
 PROFILES = ["reference", "candidate", "builder"]
 DENIED = (1, 13)  # EPERM, EACCES
 

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from judging import Judge
 
+pytestmark = pytest.mark.alone
+
 WIN = 1.05
 CALM = 1.3  # an interval no wider than this was measured on a machine that nobody disturbed
 HEAD = "import time\n\nimport torch\nimport torch.nn as nn\n\n\n"

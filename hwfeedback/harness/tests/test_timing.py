@@ -19,6 +19,8 @@ import stats
 import timing
 import windows
 
+pytestmark = pytest.mark.alone
+
 SHAPE = (64, 64)
 
 
@@ -57,7 +59,10 @@ def short(level: str) -> timing.Budget:
 
 
 def time_it(
-    makes: dict[str, forked.Make], level: str = "quick", **options: Any
+    makes: dict[str, forked.Make],
+    level: str = "quick",
+    varied: tuple[Any, timing.CheckVaried] | None = None,
+    **options: Any,
 ) -> tuple[timing.Timed, Spawner, timing.Timing]:
     spawner = Spawner(makes)
     draw = forked.draw(SHAPE)
@@ -73,6 +78,8 @@ def time_it(
         **options,
     )
     t.prepare()
+    if varied is not None:
+        t.vary(*varied)
     timed = t.measure(spawner.candidate)
     assert all(w.killed for _, w in spawner.workers)
     assert not spawner.mixed
@@ -211,10 +218,10 @@ def test_another_algorithm_for_timed_calls_is_found() -> None:
         return None if torch.equal(outputs[0], 2 * large[i][0]) else f"varied {i} differs"
 
     makes = {"eager": forked.spinning(0.001), "candidate": make}
-    timed, _, _ = time_it(makes, varied=large, check_varied=right)
+    timed, _, _ = time_it(makes, varied=(large, right))
     assert timed.wrong is not None and "differs" in timed.wrong and "varied" in timed.wrong
     makes["candidate"] = forked.spinning(0.001)
-    timed, _, _ = time_it(makes, varied=large, check_varied=right)
+    timed, _, _ = time_it(makes, varied=(large, right))
     assert timed.wrong is None and timed.speedup is not None
 
 

@@ -13,6 +13,8 @@ import forkserver
 import timing
 import windows
 
+pytestmark = pytest.mark.alone
+
 SOURCE = """
 import torch
 

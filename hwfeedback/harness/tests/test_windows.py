@@ -20,6 +20,8 @@ import protocol
 import windows
 from sandbox import SandboxError
 
+pytestmark = pytest.mark.alone
+
 
 def doubled() -> windows.Forward:
     return lambda args: [args[0] * 2]
@@ -244,7 +246,8 @@ def test_nothing_runs_while_the_clock_does_not() -> None:
 def test_varied_rows_come_among_the_others() -> None:
     draw = forked.draw((33, 5))
     odd = [draw(100), draw(101)]
-    contents = windows.Contents(windows.Slots.of(draw(0), draw(0)), draw, odd)
+    contents = windows.Contents(windows.Slots.of(draw(0), draw(0)), draw)
+    contents.vary(odd)
     contents.grow(8)
     worker = Forked(doubled)
     try:
