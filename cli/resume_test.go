@@ -241,7 +241,9 @@ func (r runner) command(args ...string) command {
 		// Nothing may be left behind, and the folder is copied.
 		"KERNELWRIGHT_EVALUATION_KEEP_WARM=0s",
 		// The others take minutes to compile and are no matter here.
-		"KERNELWRIGHT_EVALUATION_BASELINES=eager")
+		"KERNELWRIGHT_EVALUATION_BASELINES=eager",
+		// Tests run beside each other: threads would wait for each other's cores.
+		"KERNELWRIGHT_THREADS=1")
 	return command{c}
 }
 

@@ -228,9 +228,10 @@ class Client:
         self.begin(msg, fds, timeout, doing or str(msg.get("op")))
         return self.finish(fds_wanted)
 
-    def drain(self) -> None:
+    def drain(self, timeout: float) -> None:
         """Waits for an answer that nobody has waited for, and forgets it."""
         if self._asked:
+            self._deadline = min(self._deadline, time.monotonic() + timeout)
             for fd in self.finish(MAX_FDS)[1]:
                 os.close(fd)
 
@@ -385,6 +386,10 @@ class ReferenceClient(Client):
             trees.build(self.info["init"], self.init)
             if len({len(self.info[n]) for n in ("names", "state", "trainable", "moved")}) > 1:
                 raise ValueError("names and weights do not match")
+
+    def hold(self, fds: Sequence[int]) -> None:
+        """Has it keep these descriptors open, and no others."""
+        self.ask({"op": "hold"}, fds, timeout=self.timeout)
 
     def draw(self, seed: int) -> tuple[Any, list[torch.Tensor]]:
         """Returns the tree and the tensors of one draw."""

@@ -73,6 +73,7 @@ DRAWS, DRAWS_BYTES = 64, 1 << 30  # at once, at most
 BASELINES = ("eager", "compile", "max-autotune")
 CALIBRATING = ("compile",)
 SPARE_CORES = 4  # with so many a compiler does not disturb what a GPU is asked for
+DRAIN_S = 1.0  # what a reference that is to be kept may still be at work
 KEPT_BYTES = 1 << 30  # that a process may hold which waits for the next evaluation
 EARLY_BYTES = 256 << 20  # of a call: what eager is timed on is kept while a candidate is verified
 
@@ -296,23 +297,21 @@ class Kept:
     def take(self, key: str) -> ReferenceClient | None:
         """Returns a process of this key, if there is one, and keeps nothing."""
         client, self._client = self._client, None
-        if client is None:
+        if client is not None and client.key != key:
+            client.kill()
             return None
-        try:
-            if client.key == key:
-                client.drain()
-                return client
-        except WorkerFailure:
-            pass  # it has ended since
-        client.kill()
-        return None
+        return client
 
     def give(self, client: ReferenceClient) -> None:
+        """Keeps it, unless it holds or does too much. It does not hold the device any more."""
         self.close()
         if client.key and client.holds() <= KEPT_BYTES:
-            self._client = client
-        else:
-            client.kill()
+            with suppress(WorkerFailure):
+                client.drain(DRAIN_S)
+                client.hold(())
+                self._client = client
+                return
+        client.kill()
 
     def close(self) -> None:
         if self._client is not None:
@@ -403,6 +402,7 @@ class Evaluation:
         kept = self._kept.take(key) if self._kept is not None and key else None
         if kept is not None:
             with suppress(WorkerGone):  # it has ended since
+                kept.hold(self.fds)
                 return self._loaded(kept, threads, timeout)
         with self.costs.part("worker"):
             worker = self.server.spawn("reference", config, self.fds)

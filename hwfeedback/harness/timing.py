@@ -65,7 +65,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -95,13 +95,17 @@ MAX_CALLS = 256  # of one window: past this, messages and not calls would fill t
 MIN_FRESH = 4  # windows
 USUAL = {"chained": 0.25}  # the quantile that stands for a kind of window, else the median
 SEVERAL = 64  # calls of a window that tells what one costs
-QUICK_GPU = 256  # contents: drawing more takes longer than timing them
+# On a GPU a window costs what reading the caches empty costs, before each call of it. That scatters
+# by a hundredth: many short windows show the time, a few long ones do not.
+QUICK_GPU = 640  # contents at quick: drawing more takes longer than timing them
+WINDOWS_GPU = 20
 QUICK_COLD = 8  # contents of a task with large outputs at quick: each costs several milliseconds
 REPETITIONS = 50
 
 AGREE = 0.10  # of the time, and
 AGREE_NS = 2_000
 OVERHEAD_SPREAD = 0.05  # of what a window costs: by so much processes differ in it
+OVERHEAD_SPREAD_GPU = 0.02
 ALONE_NS = 5_000
 HIDDEN_NS = 20_000  # by so much processes differ in what it costs to wake one for a single call
 WAKES = 0.8  # a share that is less is no matter of waking: work is shared between calls
@@ -109,6 +113,7 @@ HIDES = 0.5  # a worker whose clock shows less than this share of what passed hi
 HIDES_NS = 50_000
 VARIED_WINDOWS = 4  # of a visit
 WATCHED = {"quick": 4, "certify": 16}  # windows
+BOTH = 1.5  # of what windows' costs may be off: a candidate's windows, and those it is held against
 SURE = 0.8  # of what calls one by one seem to take counts however noisy the clock is
 MORE_CORES = 1.5  # times its threads: who uses more of them was not timed like the baselines
 SOLO = 0.03
@@ -141,7 +146,7 @@ BUDGETS = {
 }
 # A GPU draws and moves a hundred times as much in the same time.
 GPU_BUDGETS = {
-    "quick": Budget(0.4, 0.0, 0.6, 8 << 30, 24 << 30, 1.0, 0.05),
+    "quick": Budget(0.4, 0.0, 0.6, 8 << 30, 6 << 30, 1.0, 0.05),
     "certify": Budget(2.0, 0.2, 0.6, 8 << 30, 32 << 30, 2.0, 0.2),
 }
 
@@ -221,6 +226,7 @@ class Overhead:
     cpus: list[float] = field(default_factory=list)  # of windows that compute nothing
     least: dict[str, float] = field(default_factory=dict)  # what they cost in the quietest session
     quiet: bool = True  # in one session at least most windows were not disturbed
+    gpu: bool = False
     _session: list[list[Sample]] = field(default_factory=list)  # by window
 
     def add(self, window: list[Sample]) -> None:
@@ -267,8 +273,13 @@ class Overhead:
     def alone(self, chained: Sequence[Sample]) -> float:
         """Returns what a call takes one by one at least, nanoseconds."""
         event = typical("chained", [s.event for s in chained])
-        took = typical("chained", [self.most(s) for s in chained])
         off = self.off("chained", len(chained))
+        if self.gpu:
+            # Nobody's cost is known better than this: of short calls the referee's clock says
+            # nothing, and the worker's own has to be believed.
+            took = typical("chained", [self.wall(s) for s in chained])
+            return max(event, took - BOTH * off, 1.0)
+        took = typical("chained", [self.most(s) for s in chained])
         if all(s.cost is not None for s in chained):
             return max(event, took - off, 1.0)
         return max(event, took - off, SURE * took, 1.0)
@@ -287,7 +298,7 @@ class Overhead:
             walls[kind] = [
                 middle + c - typical(kind, costs) for costs in found if costs for c in costs
             ]
-        return Overhead(walls, self.cpus, self.least, self.quiet)
+        return replace(self, walls=walls, _session=[])
 
     def cpu(self, s: Sample) -> float:
         """Returns a fresh sample's CPU time, less what its window costs."""
@@ -310,7 +321,7 @@ class Overhead:
             return 0.0
         middle = typical(kind, values)
         within = stats.quantile([abs(v - middle) for v in values], 0.9)
-        return within + OVERHEAD_SPREAD * max(middle, 0.0)
+        return within + (OVERHEAD_SPREAD_GPU if self.gpu else OVERHEAD_SPREAD) * max(middle, 0.0)
 
 
 @dataclass
@@ -570,7 +581,7 @@ class Timing:
             llc = last_level_cache() if llc_bytes is None else llc_bytes
             self._evict = Evictor(llc)
             self._cold = contents.slots.large(llc)
-        self._overhead = Overhead()
+        self._overhead = Overhead(gpu=on_gpu)
         self._plan = Plan(1, 1)
         self._warm = 1
         self._drift = 1.0
@@ -686,7 +697,8 @@ class Timing:
         if self._cold:
             chosen = Plan(1, 1)
         other = max(min(chosen.other, drawn // 8), 1)
-        self._plan = Plan(max(min(chosen.fresh, (drawn - 2 * other) // MIN_FRESH), 1), other)
+        windows = MIN_FRESH if self.device.kind == "cpu" else WINDOWS_GPU
+        self._plan = Plan(max(min(chosen.fresh, (drawn - 2 * other) // windows), 1), other)
         self._warm = max(1, min(self._plan.other, drawn // 8))
 
     def _calibrate_cpu(self, session: Session) -> None:

@@ -548,7 +548,17 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     device = devices.of(str(config.get("device") or "cpu"))
     device.hold_to_float32()
     r = Reference(channel, device)
-    ops = {"import": r.import_} | {
+    held = list(fds)
+
+    def hold(_: dict[str, Any], given: list[int]) -> dict[str, Any]:
+        """Keeps these descriptors open, and no others: whoever has one has the device."""
+        for fd in held:
+            os.close(fd)
+        held[:] = given
+        given.clear()
+        return {}
+
+    ops = {"import": r.import_, "hold": hold} | {
         n: getattr(r, n)
         for n in (
             "init_inputs",

@@ -150,7 +150,7 @@ def _params() -> Iterator[Any]:
         yield pytest.param(name, marks=[pytest.mark.alone] if name in TIMED else [])
 
 
-@pytest.mark.parametrize("name", _params())
+@pytest.mark.parametrize("name", list(_params()))
 def test_honest_passes(suite: Suite, name: str) -> None:
     known = {"calibration": suite.calibration(name, compiled=False)}
     timed = name in TIMED

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pathlib
+import select
 import signal
 
 import pytest
@@ -381,6 +382,16 @@ def test_a_references_process_serves_the_next_candidate(judge: Judge) -> None:
     os.kill(first, signal.SIGKILL)
     assert judged(packs, model_new(body, AFFINE_INIT)) != first
     assert judged(SOFTMAX, model_new("return torch.softmax(x, -1)")) != first
+    # Who waits does not hold the device.
+    ours, theirs = os.pipe()
+    more = {"known": judge.calibration(SOFTMAX), "time": False, "require_custom": False}
+    request = judge.request(SOFTMAX, model_new("return torch.softmax(x, -1)"), "quick", more)
+    for _ in range(2):
+        assert judge.referee.evaluate(dict(request), [theirs])["verdict"]["status"] == "correct"
+    os.close(theirs)
+    assert judge.referee._kept
+    assert select.select([ours], [], [], 10)[0] and os.read(ours, 1) == b""
+    os.close(ours)
     judge.referee._kept.close()
 
 
