@@ -365,6 +365,7 @@ class ReferenceClient(Client):
         super().__init__(worker, device)
         self.timeout = timeout
         self.key = ""  # processes of the same key are alike
+        self.kept = False  # it has served an evaluation before
         self.info: dict[str, Any] = {}
         self.init: list[torch.Tensor] = []
         self._room = {"out0": 0, "out1": 0, "draw": 0}

@@ -309,6 +309,7 @@ class Kept:
             with suppress(WorkerFailure):
                 client.drain(DRAIN_S)
                 client.hold(())
+                client.kept = True
                 self._client = client
                 return
         client.kill()
@@ -402,7 +403,6 @@ class Evaluation:
         kept = self._kept.take(key) if self._kept is not None and key else None
         if kept is not None:
             with suppress(WorkerGone):  # it has ended since
-                kept.hold(self.fds)
                 return self._loaded(kept, threads, timeout)
         with self.costs.part("worker"):
             worker = self.server.spawn("reference", config, self.fds)
@@ -413,6 +413,8 @@ class Evaluation:
     def _loaded(self, client: ReferenceClient, threads: int, timeout: float) -> ReferenceClient:
         client.timeout = timeout
         try:
+            if client.kept:
+                client.hold(self.fds)
             client.load(self.task["source"], threads=threads, eval_mode=self.eval_mode)
         except BaseException:
             client.kill()

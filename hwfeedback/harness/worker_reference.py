@@ -556,6 +556,8 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
             os.close(fd)
         held[:] = given
         given.clear()
+        if not held and device.kind == "cuda":
+            torch.cuda.empty_cache()
         return {}
 
     ops = {"import": r.import_, "hold": hold} | {
