@@ -241,9 +241,7 @@ func (r runner) command(args ...string) command {
 		// Nothing may be left behind, and the folder is copied.
 		"KERNELWRIGHT_EVALUATION_KEEP_WARM=0s",
 		// The others take minutes to compile and are no matter here.
-		"KERNELWRIGHT_EVALUATION_BASELINES=eager",
-		// Tests run beside each other: threads would wait for each other's cores.
-		"KERNELWRIGHT_THREADS=1")
+		"KERNELWRIGHT_EVALUATION_BASELINES=eager")
 	return command{c}
 }
 

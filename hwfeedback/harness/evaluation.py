@@ -543,10 +543,13 @@ class Evaluation:
         """Waits until nobody builds: on a CPU that would disturb what is timed; beside a GPU it
         takes cores that nobody else needs, where there are some.
         """
-        needed = self.device.kind == "cpu" or len(os.sched_getaffinity(0)) < SPARE_CORES
-        if self._upcoming and needed:
+        if self._upcoming and self._compilers_disturb():
             with self.costs.part("upcoming"):
                 wait(self._upcoming)
+
+    def _compilers_disturb(self) -> bool:
+        """Whether what is timed suffers from a compiler beside it."""
+        return self.device.kind == "cpu" or len(os.sched_getaffinity(0)) < SPARE_CORES
 
     def _arch(self) -> str:
         """Returns what CUDA is compiled for, "" on the CPU."""
@@ -991,8 +994,9 @@ class Evaluation:
     def _time_eager_beside(self, build: Future[dict[str, Any]], reference: ReferenceClient) -> None:
         """On a GPU, and where there are cores enough, times the sentinel while a compiler works."""
         build.add_done_callback(lambda _: self._compiling.set())
-        few = len(os.sched_getaffinity(0)) < SPARE_CORES
-        if few or not self._eager_is_known() or self._content_bytes() > EARLY_BYTES:
+        if self._compilers_disturb() or not self._eager_is_known():
+            return
+        if self._content_bytes() > EARLY_BYTES:
             return
         self._compiling.wait()  # before that it is the candidate that runs
         if not build.done():

@@ -65,7 +65,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -105,7 +105,6 @@ REPETITIONS = 50
 AGREE = 0.10  # of the time, and
 AGREE_NS = 2_000
 OVERHEAD_SPREAD = 0.05  # of what a window costs: by so much processes differ in it
-OVERHEAD_SPREAD_GPU = 0.02
 ALONE_NS = 5_000
 HIDDEN_NS = 20_000  # by so much processes differ in what it costs to wake one for a single call
 WAKES = 0.8  # a share that is less is no matter of waking: work is shared between calls
@@ -113,7 +112,6 @@ HIDES = 0.5  # a worker whose clock shows less than this share of what passed hi
 HIDES_NS = 50_000
 VARIED_WINDOWS = 4  # of a visit
 WATCHED = {"quick": 4, "certify": 16}  # windows
-BOTH = 1.5  # of what windows' costs may be off: a candidate's windows, and those it is held against
 SURE = 0.8  # of what calls one by one seem to take counts however noisy the clock is
 MORE_CORES = 1.5  # times its threads: who uses more of them was not timed like the baselines
 SOLO = 0.03
@@ -226,7 +224,6 @@ class Overhead:
     cpus: list[float] = field(default_factory=list)  # of windows that compute nothing
     least: dict[str, float] = field(default_factory=dict)  # what they cost in the quietest session
     quiet: bool = True  # in one session at least most windows were not disturbed
-    gpu: bool = False
     _session: list[list[Sample]] = field(default_factory=list)  # by window
 
     def add(self, window: list[Sample]) -> None:
@@ -273,13 +270,8 @@ class Overhead:
     def alone(self, chained: Sequence[Sample]) -> float:
         """Returns what a call takes one by one at least, nanoseconds."""
         event = typical("chained", [s.event for s in chained])
-        off = self.off("chained", len(chained))
-        if self.gpu:
-            # Nobody's cost is known better than this: of short calls the referee's clock says
-            # nothing, and the worker's own has to be believed.
-            took = typical("chained", [self.wall(s) for s in chained])
-            return max(event, took - BOTH * off, 1.0)
         took = typical("chained", [self.most(s) for s in chained])
+        off = self.off("chained", len(chained))
         if all(s.cost is not None for s in chained):
             return max(event, took - off, 1.0)
         return max(event, took - off, SURE * took, 1.0)
@@ -298,7 +290,7 @@ class Overhead:
             walls[kind] = [
                 middle + c - typical(kind, costs) for costs in found if costs for c in costs
             ]
-        return replace(self, walls=walls, _session=[])
+        return Overhead(walls, self.cpus, self.least, self.quiet)
 
     def cpu(self, s: Sample) -> float:
         """Returns a fresh sample's CPU time, less what its window costs."""
@@ -321,7 +313,7 @@ class Overhead:
             return 0.0
         middle = typical(kind, values)
         within = stats.quantile([abs(v - middle) for v in values], 0.9)
-        return within + (OVERHEAD_SPREAD_GPU if self.gpu else OVERHEAD_SPREAD) * max(middle, 0.0)
+        return within + OVERHEAD_SPREAD * max(middle, 0.0)
 
 
 @dataclass
@@ -581,7 +573,7 @@ class Timing:
             llc = last_level_cache() if llc_bytes is None else llc_bytes
             self._evict = Evictor(llc)
             self._cold = contents.slots.large(llc)
-        self._overhead = Overhead(gpu=on_gpu)
+        self._overhead = Overhead()
         self._plan = Plan(1, 1)
         self._warm = 1
         self._drift = 1.0

@@ -145,12 +145,10 @@ def test_there_are_enough() -> None:
     assert set(KERNELS) >= PACK | TIMED
 
 
-def _params() -> Iterator[Any]:
-    for name in KERNELS:
-        yield pytest.param(name, marks=[pytest.mark.alone] if name in TIMED else [])
-
-
-@pytest.mark.parametrize("name", list(_params()))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.alone] if n in TIMED else []) for n in KERNELS],
+)
 def test_honest_passes(suite: Suite, name: str) -> None:
     known = {"calibration": suite.calibration(name, compiled=False)}
     timed = name in TIMED
