@@ -116,4 +116,4 @@ def one(data: bytes) -> None:
             hostile.sentence(str(evaluation.Fault("crashed", f"it cannot be exported: {e}")))
     finally:
         shutil.rmtree(folder)
-    assert hostile.descriptors() == before, "a descriptor was left open"
+    assert hostile.descriptors() <= before, "a descriptor was left open"

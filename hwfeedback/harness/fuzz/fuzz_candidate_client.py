@@ -78,4 +78,4 @@ def one(data: bytes) -> None:
         assert sum(map(len, e.evidence)) < 10_000
     finally:
         client.kill()
-    assert hostile.descriptors() == before, "a descriptor was left open"
+    assert hostile.descriptors() <= before, "a descriptor was left open"

@@ -79,4 +79,4 @@ def one(data: bytes) -> None:
     except inspection.Invalid as e:
         hostile.sentence(e.message)
         hostile.sendable(e.to_json())
-    assert hostile.descriptors() == before, "a descriptor was left open"
+    assert hostile.descriptors() <= before, "a descriptor was left open"

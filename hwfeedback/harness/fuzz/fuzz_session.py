@@ -66,4 +66,4 @@ def one(data: bytes) -> None:
     finally:
         worker.kill()
         del session
-    assert hostile.descriptors() == before, "a descriptor was left open"
+    assert hostile.descriptors() <= before, "a descriptor was left open"
