@@ -162,6 +162,7 @@ class Recorder:
             raise TypeError("the source and the flags of native must be strings")
         request = {"kind": NATIVE, "name": name, "source": source, "flags": list(flags)}
         request |= {"language": language, "request": native_key(source, flags, language)}
+        request["launched"] = language == "cuda" and bool(kernelwright.kernels(source))
         self.requests.append(request)
         return ""
 
@@ -170,13 +171,13 @@ class Recorder:
         return _StandIn(self)
 
     def _library(self, path: str, source: str, language: str = "cpp") -> Any:
-        if not kernelwright.prototypes(source):
-            raise ValueError('no function declared extern "C" was found in the source')
+        if not kernelwright.kernels(source):
+            kernelwright.declared(source)
         return _StandIn(self)
 
 
 class _StandIn:
-    """An object whose every function does nothing: there is nothing to run yet."""
+    """An object whose every function and kernel does nothing: there is nothing to run yet."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -184,12 +185,18 @@ class _StandIn:
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name.startswith("__"):
             raise AttributeError(name)
-        recorder = self._recorder
+        return _Nothing(self._recorder)
 
-        def nothing(*_: Any, **__: Any) -> None:
-            recorder.called = True
 
-        return nothing
+class _Nothing:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __getitem__(self, _: Any) -> _Nothing:
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        self._recorder.called = True
 
 
 def _replace_extension(inline: Callable[[dict[str, Any]], Any]) -> None:

@@ -204,6 +204,31 @@ def _build(
     progress: Progress,
 ) -> None:
     progress("reading the candidate")
+    ahead: Worker | None = None
+    if arch and _seems_launched(text):
+        # What NVRTC needs for its first compilation takes as long as reading the candidate.
+        ahead = _compiler(server, "", mode, cuda=True, warm=True)
+    try:
+        _read_and_compile(server, text, cache_dir, mode, arch, result, progress, ahead)
+    finally:
+        if ahead is not None:
+            ahead.kill()
+
+
+def _seems_launched(text: str) -> bool:
+    return "__global__" in text and "<<<" not in text
+
+
+def _read_and_compile(
+    server: ForkServer,
+    text: str,
+    cache_dir: str,
+    mode: str,
+    arch: str,
+    result: dict[str, Any],
+    progress: Progress,
+    ahead: Worker | None,
+) -> None:
     with server.spawn("builder", {"sandbox": mode, "threads": 1}) as worker:
         result["missing"] = worker.missing
         answer = _problem_if_dead(
@@ -228,8 +253,8 @@ def _build(
         requests = _recorded(worker, text, arch)
     result["build"]["form"] = NATIVE if any(r["kind"] == NATIVE for r in requests) else LOAD_INLINE
     end = time.monotonic() + BUILD_TIMEOUT
-    compiler: Worker | None = None
-    seen = ("", False)  # of what lies outside of its sandbox
+    compiler = ahead
+    seen = ("", ahead is not None)  # of what lies outside of its sandbox
     reports: list[dict[str, Any]] = []
     try:
         for request in requests:
@@ -269,10 +294,13 @@ def _build(
     ]
 
 
-def _compiler(server: ForkServer, light: str, mode: str, cuda: bool) -> Worker:
-    """Starts a builder that sees our lighter headers, and where it compiles CUDA the toolkit."""
+def _compiler(server: ForkServer, light: str, mode: str, cuda: bool, warm: bool = False) -> Worker:
+    """Starts a builder that sees our lighter headers, and where it compiles CUDA the toolkit.
+
+    ``warm`` has it make NVRTC ready.
+    """
     home = toolchain.cuda_home() if cuda else ""
-    config: dict[str, Any] = {"sandbox": mode, "threads": 1, "cuda_home": home}
+    config: dict[str, Any] = {"sandbox": mode, "threads": 1, "cuda_home": home, "warm": warm}
     config["read_only"] = [f for f in (light, home) if f]
     return server.spawn("builder", config | ({"light": light} if light else {}))
 
@@ -341,6 +369,7 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
         request = {"kind": NATIVE, "name": name[:64], "source": source, "flags": flags}
         language = "cuda" if cuda else "cpp"
         request |= {"language": language, "arch": arch if cuda else ""}
+        request["launched"] = cuda and raw.get("launched") is True
         return request | {"request": native_key(source, flags, language)}
     functions = raw["functions"]
     if functions is not None and not isinstance(functions, dict):
@@ -375,9 +404,12 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
 def _compile(
     worker: Worker, cache_dir: str, request: dict[str, Any], text: str, timeout: float
 ) -> dict[str, Any]:
-    if request.get("language") == "cuda" and not os.access(toolchain.nvcc(), os.X_OK):
+    launched = bool(request.get("launched"))
+    cuda = request.get("language") == "cuda"
+    enough = launched and kernelwright.nvrtc_version()
+    if cuda and not enough and not os.access(toolchain.nvcc(), os.X_OK):
         raise toolchain.Missing(toolchain.NO_NVCC)
-    if not os.access(toolchain.compiler(), os.X_OK):
+    if not launched and not os.access(toolchain.compiler(), os.X_OK):
         # Nobody's candidate: it may have been there when the machine was measured.
         raise toolchain.Missing(toolchain.NO_COMPILER)
     answer, fds = _ask(worker, {"op": "compile", "request": request}, timeout)
@@ -476,13 +508,18 @@ def _kept(path: str) -> dict[str, Any] | None:
 def _object_key(request: dict[str, Any]) -> str:
     flags = kernelwright.FLAGS if request["kind"] == NATIVE else ("load_inline",)
     if request.get("language") == "cuda":
-        flags = (*flags, *kernelwright.CUDA_FLAGS, request["arch"], toolchain.nvcc_version())
+        own = kernelwright.CUBIN_FLAGS if request.get("launched") else kernelwright.CUDA_FLAGS
+        flags = (*flags, *own, request["arch"], *_cuda_versions())
     return toolchain.key(RULES, request["kind"], request["request"], *flags, toolchain.identity())
 
 
 def _build_key(text: str, device: str, arch: str) -> str:
-    cuda = (*kernelwright.CUDA_FLAGS, arch, toolchain.nvcc_version()) if arch else ()
+    cuda = (*kernelwright.CUDA_FLAGS, arch, *_cuda_versions()) if arch else ()
     return toolchain.key(RULES, text, device, *kernelwright.FLAGS, *cuda, toolchain.identity())
+
+
+def _cuda_versions() -> tuple[str, str]:
+    return toolchain.nvcc_version(), kernelwright.nvrtc_version()
 
 
 def kept_kernels(cache_dir: str, key: str) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ foreign.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -186,6 +187,38 @@ def compile_cuda(request: dict[str, Any], folder: str) -> dict[str, Any]:
     done = _finish(command, folder, "", artifacts.NATIVE)
     done["kernels"] = resources(done["log"])
     return done
+
+
+def compile_kernels(request: dict[str, Any], folder: str) -> dict[str, Any]:
+    """The same for a source of kernels that are launched from Python: by NVRTC, and what that does
+    not compile by nvcc, whose words are then the report's.
+    """
+    start = time.monotonic()
+    built = os.path.join(folder, "built.so")
+    flags = [*request["flags"], "--ptxas-options=-v"]
+    try:
+        image, log = kernelwright.nvrtc(request["source"], request["arch"], flags, "source0.cu")
+        with open(built, "wb") as f:
+            f.write(image)
+        done = _done(0, log, folder, "", artifacts.NATIVE, start)
+    except (OSError, kernelwright.Refused) as e:
+        if not toolchain.nvcc():
+            return _done(1, str(e), folder, "", artifacts.NATIVE, start)
+        with open(os.path.join(folder, "source0.cu"), "w", encoding="utf-8") as f:
+            f.write(request["source"])
+        command = [
+            toolchain.nvcc(), *kernelwright.CUBIN_FLAGS, gencode(request["arch"]),
+            *request["flags"], "-Xptxas", "-v", "source0.cu", "-o", built,
+        ]  # fmt: skip
+        done = _finish(command, folder, "", artifacts.NATIVE)
+    done["kernels"] = resources(done["log"])
+    return done
+
+
+def warm_kernels() -> None:
+    """Has this process' NVRTC open what it opens at its first use."""
+    with contextlib.suppress(OSError, kernelwright.Refused):
+        kernelwright.nvrtc('extern "C" __global__ void nothing() {}', "sm_90")
 
 
 _ENTRY = re.compile(r"Compiling entry function '([^']{1,500})' for '(sm_\w{1,8})'")

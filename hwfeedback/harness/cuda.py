@@ -1,20 +1,18 @@
-"""The CUDA driver and NVRTC through ctypes: as much of either as measuring needs, and no torch.
+"""The CUDA driver through ctypes: as much of it as measuring needs, and no torch.
 
 Nothing is loaded when this module is imported, so a process that imports it can still fork workers
-that use CUDA. ``Driver()`` loads libcuda and ``Nvrtc()`` the compiler, which needs no GPU. Every
-call is checked: what fails is a CudaError with the driver's own name for it.
+that use CUDA. ``Driver()`` loads libcuda. Every call is checked: what fails is a CudaError with the
+driver's own name for it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 # Attributes of a device, of CUdevice_attribute in cuda.h.
 ATTRIBUTES = {
@@ -65,14 +63,11 @@ _PINNED, _ON_DEVICE, _READ_WRITE = 1, 1, 3  # CUmemAllocationType, CUmemLocation
 
 
 class CudaError(Exception):
-    """A call of the driver or of NVRTC failed.
+    """A call of the driver failed. ``name`` is its own, as CUDA_ERROR_OUT_OF_MEMORY."""
 
-    ``name`` is the driver's, as CUDA_ERROR_OUT_OF_MEMORY; ``log`` what a compiler said.
-    """
-
-    def __init__(self, call: str, name: str, log: str = "") -> None:
+    def __init__(self, call: str, name: str) -> None:
         super().__init__(f"{call}: {name}")
-        self.call, self.name, self.log = call, name, log
+        self.call, self.name = call, name
 
     @property
     def sticky(self) -> bool:
@@ -379,89 +374,3 @@ class Module:
 
     def unload(self) -> None:
         self._driver._check("cuModuleUnload", self._module)
-
-
-class Nvrtc:
-    """The compiler that comes with torch. It needs neither a GPU nor a driver.
-
-    Where there is a driver it looks at it: what is forked after that cannot use CUDA.
-    """
-
-    _loaded: ClassVar[ctypes.CDLL | None] = None
-
-    def __init__(self) -> None:
-        if Nvrtc._loaded is None:
-            Nvrtc._loaded = _nvrtc()
-        self._lib = Nvrtc._loaded
-
-    def _check(self, call: str, *args: Any) -> None:
-        code = getattr(self._lib, call)(*args)
-        if code:
-            text = self._lib.nvrtcGetErrorString
-            text.restype = ctypes.c_char_p
-            raise CudaError(call, (text(code) or b"").decode())
-
-    def version(self) -> str:
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        self._check("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
-        return f"{major.value}.{minor.value}"
-
-    def architectures(self) -> list[int]:
-        """Returns what it compiles for, as 90 for sm_90."""
-        count = ctypes.c_int()
-        self._check("nvrtcGetNumSupportedArchs", ctypes.byref(count))
-        found = (ctypes.c_int * count.value)()
-        self._check("nvrtcGetSupportedArchs", found)
-        return list(found)
-
-    def cubin(self, source: str, arch: str, options: Sequence[str] = ()) -> bytes:
-        """Compiles device code for an architecture, as "sm_90a".
-
-        Raises CudaError, with the compiler's log, for code that it refuses.
-        """
-        program = ctypes.c_void_p()
-        text = source.encode()
-        self._check("nvrtcCreateProgram", ctypes.byref(program), text, b"kernel.cu", 0, None, None)
-        try:
-            flags = [f"--gpu-architecture={arch}", *options]
-            given = (ctypes.c_char_p * len(flags))(*(f.encode() for f in flags))
-            try:
-                self._check("nvrtcCompileProgram", program, len(flags), given)
-            except CudaError as e:
-                raise CudaError(e.call, e.name, self._log(program)) from None
-            size = ctypes.c_size_t()
-            self._check("nvrtcGetCUBINSize", program, ctypes.byref(size))
-            image = ctypes.create_string_buffer(size.value)
-            self._check("nvrtcGetCUBIN", program, image)
-            return image.raw
-        finally:
-            self._lib.nvrtcDestroyProgram(ctypes.byref(program))
-
-    def _log(self, program: ctypes.c_void_p) -> str:
-        size = ctypes.c_size_t()
-        self._check("nvrtcGetProgramLogSize", program, ctypes.byref(size))
-        text = ctypes.create_string_buffer(size.value)
-        self._check("nvrtcGetProgramLog", program, text)
-        return text.value.decode(errors="replace")
-
-
-def _nvrtc() -> ctypes.CDLL:
-    """Loads NVRTC from beside torch, or from the system.
-
-    What it opens by name at its first use has to be in the process before, since it lies in no
-    folder that the loader looks in.
-    """
-    for site in map(Path, sys.path):
-        for folder in sorted(site.glob("nvidia/cu*/lib")) + sorted(
-            site.glob("nvidia/cuda_nvrtc/lib")
-        ):
-            for builtins in sorted(folder.glob("libnvrtc-builtins.so*")):
-                ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
-            for library in sorted(folder.glob("libnvrtc.so*")):
-                return ctypes.CDLL(str(library))
-    for name in ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"):
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    raise CudaError("libnvrtc", "it is not installed")

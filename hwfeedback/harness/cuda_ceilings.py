@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 import cuda
+import kernelwright
 from ceilings import forked
 
 SOURCE = Path(__file__).with_name("cuda_ceilings.cu")
@@ -44,7 +45,7 @@ def measure(index: int) -> dict[str, Any]:
 
 def compile_for(major: int, minor: int) -> bytes:
     """Returns the microbenchmarks for one architecture."""
-    return cuda.Nvrtc().cubin(SOURCE.read_text(), f"sm_{major}{minor}", ["-std=c++17"])
+    return kernelwright.nvrtc(SOURCE.read_text(), f"sm_{major}{minor}")[0]
 
 
 def _measure(index: int) -> dict[str, Any]:

@@ -32,6 +32,8 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     if config.get("cuda_home"):
         os.environ["CUDA_HOME"] = str(config["cuda_home"])
     recorded = False
+    if config.get("warm"):
+        compiling.warm_kernels()
 
     def record(msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         nonlocal recorded
@@ -79,9 +81,12 @@ def _compile(channel: Channel, msg: dict[str, Any], light: str) -> None:
         elif request["kind"] == "helper":
             report = {"object": compiling.compile_helper(light, folder)}
         elif request["kind"] == artifacts.NATIVE:
-            on_gpu = request["language"] == "cuda"
-            compile_ = compiling.compile_cuda if on_gpu else compiling.compile_native
-            report = compile_(request, folder)
+            if request["launched"]:
+                report = compiling.compile_kernels(request, folder)
+            elif request["language"] == "cuda":
+                report = compiling.compile_cuda(request, folder)
+            else:
+                report = compiling.compile_native(request, folder)
         elif request.get("language") == "cuda":
             report = compiling.compile_inline_cuda(request, folder, light)
         else:

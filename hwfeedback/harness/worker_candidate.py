@@ -258,11 +258,11 @@ def _stand_in_for_the_compiler(given: list[dict[str, Any]], fds: list[int]) -> N
         if not text.endswith((".cpp", ".cu")):
             return real(command, **more)  # another program's: Triton starts some
         language = "cuda" if text.endswith(".cu") else "cpp"
+        ours = kernelwright.CUDA_FLAGS if language == "cuda" else kernelwright.FLAGS
+        if "-cubin" in command:
+            ours = kernelwright.CUBIN_FLAGS
         # The compiler and our flags; of nvcc the architecture, too.
-        own = (
-            len(kernelwright.CUDA_FLAGS) + 2 if language == "cuda" else len(kernelwright.FLAGS) + 1
-        )
-        flags = list(command[own:-3])
+        flags = list(command[len(ours) + 1 + (language == "cuda") : -3])
         with open(text, encoding="utf-8") as f:
             source = f.read()
         if language == "cuda":

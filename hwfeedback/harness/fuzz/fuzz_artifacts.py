@@ -29,8 +29,10 @@ def seeds() -> list[bytes]:
         json.dumps({**arguments, "cuda_sources": "x", "extra_cuda_cflags": ["-O3"]}).encode(),
         b'extern "C" void f(const float* x, int64_t n, float* __restrict__ y);\n',
         b'extern "C" {\nint g(void);\nvoid h(double a[3], bool b) {}\n}\n',
+        b'extern "C" __global__ void __launch_bounds__(256, 2) k(float* x, size_t n) {}\n',
         b'// extern "C" void no();\n/* */ extern "C"   float   k ( ) {',
         *(p.read_bytes() for p in sorted(_CANDIDATES.glob("*native.py"))),
+        *(p.read_bytes() for p in sorted(_CANDIDATES.glob("*kernel.py"))),
     ]
 
 
@@ -38,11 +40,11 @@ def one(data: bytes) -> None:
     # Reading declarations takes a time that grows with the square of what lies open.
     text = data[:4096].decode("utf-8", "replace")
     try:
-        found = kernelwright.prototypes(text)
+        found, launched = kernelwright.prototypes(text), kernelwright.kernels(text)
     except (ValueError, TypeError) as e:
         assert str(e)
     else:
-        assert len(found) <= len(text)
+        assert len(found) <= len(text) and not (found and launched)
     assert artifacts.native_key(text, ["-O3"]) != artifacts.native_key(text, ["-O2"])
     script = hostile.parse(data)
     if script is None:

@@ -16,6 +16,7 @@ from process_layer import ask, obedient_server
 
 import cuda
 import cuda_ceilings
+import kernelwright
 from ceilings import CeilingsFailed
 
 
@@ -52,25 +53,35 @@ gpu = pytest.mark.skipif(bool(ABSENT), reason=f"no GPU here: {ABSENT}")
 
 def test_the_compiler_says_what_is_wrong() -> None:
     def work() -> str:
-        with pytest.raises(cuda.CudaError, match="NVRTC_ERROR_COMPILATION") as caught:
-            cuda.Nvrtc().cubin("__global__ void f(float* x) {\n  x[0] = y;\n}", "sm_90")
-        return caught.value.log
+        with pytest.raises(kernelwright.Refused) as caught:
+            kernelwright.nvrtc("__global__ void f(float* x) {\n  x[0] = y;\n}", "sm_90")
+        return str(caught.value)
 
     assert 'kernel.cu(2): error: identifier "y" is undefined' in in_a_process(work)
 
 
 def test_an_architecture_that_is_unknown() -> None:
     def work() -> str:
-        with pytest.raises(cuda.CudaError) as caught:
-            cuda.Nvrtc().cubin("", "sm_19")
-        return caught.value.log
+        with pytest.raises(kernelwright.Refused) as caught:
+            kernelwright.nvrtc("", "sm_19")
+        return str(caught.value)
 
     assert "gpu-architecture" in in_a_process(work)
 
 
+def architectures() -> list[int]:
+    """Returns what NVRTC compiles for, as 90 for sm_90."""
+    lib = kernelwright._nvrtc()[0]
+    count = ctypes.c_int()
+    assert lib.nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0
+    found = (ctypes.c_int * count.value)()
+    assert lib.nvrtcGetSupportedArchs(found) == 0
+    return list(found)
+
+
 def test_the_microbenchmarks_compile_for_all() -> None:
     def work() -> str:
-        known = cuda.Nvrtc().architectures()
+        known = architectures()
         compiled = [cuda_ceilings.compile_for(n // 10, n % 10) for n in known]
         return f"{ {80, 90, 100} <= set(known) } { {c[1:4].decode() for c in compiled} }"
 
@@ -142,7 +153,7 @@ def test_an_illegal_access_is_named_and_sticky() -> None:
         driver.retain()
         source = 'extern "C" __global__ void f(float* x) { x[0] = 1; }'
         has = driver.attributes()
-        module = driver.module(cuda.Nvrtc().cubin(source, f"sm_{has['major']}{has['minor']}"))
+        module = driver.module(kernelwright.nvrtc(source, f"sm_{has['major']}{has['minor']}")[0])
         module.launch("f", 1, 1, [ctypes.c_uint64(64)])
         try:
             driver.synchronize()

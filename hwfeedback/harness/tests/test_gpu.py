@@ -45,10 +45,11 @@ def get_init_inputs():
     return []
 """
 SMALL, LARGE = TASK.replace("SHAPE", "2048, 1024"), TASK.replace("SHAPE", "4096, 65536")
-KERNEL, INLINE, TRITON = (
+KERNEL, LAUNCHED, INLINE, TRITON = (
     (EXAMPLES / "candidates" / f"softmax_{name}.py").read_text()
-    for name in ("cuda", "cuda_load_inline", "triton")
+    for name in ("cuda", "cuda_kernel", "cuda_load_inline", "triton")
 )
+NATIVE = pytest.mark.parametrize("candidate", [KERNEL, LAUNCHED], ids=["nvcc", "launched"])
 # A stream beside torch's, which nobody waits for.
 BESIDE = KERNEL.replace("<<<r, 256, 0, stream>>>", "<<<r, 256, 0, beside()>>>").replace(
     'extern "C"',
@@ -79,9 +80,10 @@ def verdict(judge: Judge, task: str, candidate: str, level: str = "quick", **mor
     return judge.verdict(task, candidate, level, built=True, time=True, **more)
 
 
+@NATIVE
 @pytest.mark.parametrize("task", [SMALL, LARGE], ids=["small", "large"])
-def test_an_honest_kernel(judge: Judge, task: str) -> None:
-    v = verdict(judge, task, KERNEL)
+def test_an_honest_kernel(judge: Judge, task: str, candidate: str) -> None:
+    v = verdict(judge, task, candidate)
     assert v["status"] == "correct", v["reason"]
     assert not [e for e in v["evidence"] if "the sandbox refuses" in e]
     assert v["language"] == "cuda"
@@ -163,9 +165,10 @@ def test_load_inline_that_does_not_compile(judge: Judge) -> None:
     assert "/ q;" in INLINE.replace("/ s;", "/ q;").splitlines()[error["line"] - 1]
 
 
-def test_a_kernel_is_certified(judge: Judge) -> None:
+@NATIVE
+def test_a_kernel_is_certified(judge: Judge, candidate: str) -> None:
     baselines = ["eager", "compile"]
-    v = verdict(judge, SMALL, KERNEL, "certify", want_baselines=baselines, cold=True)
+    v = verdict(judge, SMALL, candidate, "certify", want_baselines=baselines, cold=True)
     assert v["status"] == "certified", v["reason"]
     assert not [e for e in v["evidence"] if "by itself" in e], "the exported file was not run"
     assert "_kernelwright_loader" in v["exported"]
@@ -195,11 +198,18 @@ def test_identical_code_is_no_faster(judge: Judge) -> None:
         (KERNEL.replace("y = torch.empty_like", "torch.empty(1 << 42); y = torch.empty_like"),
          "crashed", "memory"),
         (BESIDE, "cheated", "elements are"),
+        (LAUNCHED.replace("/ s;", "/ q;"), "build_failed", 'identifier "q" is undefined'),
+        (LAUNCHED.replace("y[i] = expf", "y[i + (1ll << 40)] = expf"), "crashed", "illegal memory"),
+        (LAUNCHED.replace("[rows, 256]", "[rows, 2560]"), "crashed", "is refused: invalid"),
+        (LAUNCHED.replace("[rows, 256]", "[rows, 256, 1 << 20]"), "crashed", "shared memory"),
+        (LAUNCHED.replace("(x, y, columns)", "(x.cpu(), y, columns)"), "crashed", "on the GPU"),
         (REMEMBERS, "wrong", "off by more than"),
     ],
     ids=[
         "a_little_wrong", "half_precision", "does_not_compile", "illegal_access", "no_such_launch",
-        "endless", "too_much_memory", "nobody_waits", "remembers_by_address",
+        "endless", "too_much_memory", "nobody_waits",
+        "launched_does_not_compile", "launched_illegal_access", "launched_no_such_block",
+        "launched_too_much_shared", "launched_on_the_host", "remembers_by_address",
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(judge: Judge, candidate: str, status: str, says: str) -> None:
