@@ -3,6 +3,7 @@ package hwfeedback
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	_ "embed" // the canary
 	"encoding/json"
 	"errors"
@@ -30,7 +31,7 @@ var (
 // candidate does is a verdict. A verdict reached before under the same
 // conditions is returned with Cached set, unless Options.Again is.
 func (e *Evaluator) Evaluate(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error) {
-	return e.evaluate(ctx, task, cand, nil, level)
+	return e.evaluate(ctx, task, cand, batch{}, level)
 }
 
 // EvaluateBatch judges candidates of one task, each as Evaluate does, and gives
@@ -38,8 +39,9 @@ func (e *Evaluator) Evaluate(ctx context.Context, task kernelwright.Task, cand k
 // meanwhile, as far as that disturbs no measurement. It ends at the first error,
 // which says nothing about any candidate, its own or yield's.
 func (e *Evaluator) EvaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
+	name := rand.Text()
 	for i, cand := range cands {
-		v, err := e.evaluate(ctx, task, cand, cands[i+1:], level)
+		v, err := e.evaluate(ctx, task, cand, batch{name, cands[i+1:]}, level)
 		if err != nil {
 			return err
 		}
@@ -50,6 +52,12 @@ func (e *Evaluator) EvaluateBatch(ctx context.Context, task kernelwright.Task, c
 	return nil
 }
 
+// batch is what a candidate was handed in with.
+type batch struct {
+	name string // to the referee, which knows by it what belongs together; empty: it came alone
+	next []kernelwright.Candidate
+}
+
 // upcomingBytes bounds what a request says of the candidates that come next,
 // and maxUpcoming how many it names.
 const (
@@ -57,12 +65,12 @@ const (
 	upcomingBytes = 4 << 20
 )
 
-// evaluate is Evaluate, with the candidates that come after it.
-func (e *Evaluator) evaluate(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, next []kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error) {
+// evaluate is Evaluate for one of a batch.
+func (e *Evaluator) evaluate(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, of batch, level kernelwright.Level) (kernelwright.Verdict, error) {
 	if level != kernelwright.Quick && level != kernelwright.Certify {
 		return kernelwright.Verdict{}, infrastructure("evaluate", fmt.Errorf("there is no level %q", level))
 	}
-	v, err := e.attempt(ctx, task, cand, next, level)
+	v, err := e.attempt(ctx, task, cand, of, level)
 	if err == nil || !inducible(ctx, err) {
 		return v, err
 	}
@@ -72,7 +80,7 @@ func (e *Evaluator) evaluate(ctx context.Context, task kernelwright.Task, cand k
 	if err := e.super.renew(ctx); err != nil {
 		return kernelwright.Verdict{}, err
 	}
-	v, again := e.attempt(ctx, task, cand, nil, level)
+	v, again := e.attempt(ctx, task, cand, batch{}, level)
 	if again == nil || !inducible(ctx, again) {
 		return v, again
 	}
@@ -131,7 +139,7 @@ func (e *Evaluator) canary(ctx context.Context, task *kernelwright.Task) error {
 	if e.gpu != nil {
 		cand = kernelwright.Candidate{Source: canaryCUDA, Language: kernelwright.CUDA}
 	}
-	v, err := e.judge(ctx, known, cand, nil, kernelwright.Quick, []string{"eager"}, nil)
+	v, err := e.judge(ctx, known, cand, batch{}, kernelwright.Quick, []string{"eager"}, nil)
 	if err != nil {
 		return err
 	}
@@ -142,7 +150,7 @@ func (e *Evaluator) canary(ctx context.Context, task *kernelwright.Task) error {
 }
 
 // attempt is one evaluation, from the cache or on the hardware.
-func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, next []kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error) {
+func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, of batch, level kernelwright.Level) (kernelwright.Verdict, error) {
 	p, err := e.parse(ctx, cand.Source, "candidate")
 	if err != nil {
 		return kernelwright.Verdict{}, requestError(err)
@@ -162,7 +170,7 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 		return v, nil
 	}
 	cand.Language = cmp.Or(cand.Language, p.Language)
-	if v, err = e.judge(ctx, task, cand, next, level, e.options.Baselines, named); err != nil {
+	if v, err = e.judge(ctx, task, cand, of, level, e.options.Baselines, named); err != nil {
 		return kernelwright.Verdict{}, err
 	}
 	v.Candidate = hash
@@ -216,11 +224,12 @@ func joinKey(parts ...string) string { return strings.Join(parts, "|") }
 type evaluateReply struct {
 	Verdict *kernelwright.Verdict `json:"verdict"`
 	Learned learned               `json:"learned"`
+	Parsed  []*parsed             `json:"parsed"` // what comes next, as far as it was read meanwhile
 }
 
 // judge builds and evaluates. Nothing is asked of the verdict cache. Building
 // needs the device too: on a CPU a compiler would disturb what is being timed.
-func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, next []kernelwright.Candidate, level kernelwright.Level, baselines []string, named []kernelwright.NamedBaseline) (kernelwright.Verdict, error) {
+func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, of batch, level kernelwright.Level, baselines []string, named []kernelwright.NamedBaseline) (kernelwright.Verdict, error) {
 	lease, err := e.leases.Acquire(ctx, e.device.String())
 	if err != nil {
 		return kernelwright.Verdict{}, err
@@ -250,7 +259,7 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 	}
 	result, err := e.super.learn(ctx, "evaluate", evaluateBody{
 		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.Operations, task.Operators, flags(task.Flags)},
-		Candidate: candidateBody{cand.Source, cand.Language}, Upcoming: upcoming(next), workplace: e.workplace(),
+		Candidate: candidateBody{cand.Source, cand.Language}, Batch: of.name, Upcoming: upcoming(of.next), workplace: e.workplace(),
 		Level: level, Precision: e.options.Precision, Ceilings: e.device.Ceilings, Specs: e.device.Specs,
 		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines, Named: named,
 	}, deadline, keep, lease.File())
@@ -265,6 +274,11 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 		return kernelwright.Verdict{}, infrastructure("evaluate", errors.New("the referee sent no verdict"))
 	}
 	keep(reply.Learned)
+	for i, p := range reply.Parsed {
+		if i < len(of.next) && p != nil {
+			e.remember(ctx, cacheSource, e.sourceKey("candidate", of.next[i].Source), p)
+		}
+	}
 	return e.complete(*reply.Verdict, task, cand, level), nil
 }
 

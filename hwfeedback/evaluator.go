@@ -513,7 +513,7 @@ type parsed struct {
 // parse returns the normalised hash of a text, "" for one that does not parse.
 func (e *Evaluator) parse(ctx context.Context, source, what string) (parsed, error) {
 	var p parsed
-	key := joinKey(what, kernelwright.HashText(source), e.harness.hash)
+	key := e.sourceKey(what, source)
 	if e.recall(ctx, cacheSource, key, &p) {
 		return p, nil
 	}
@@ -527,6 +527,10 @@ func (e *Evaluator) parse(ctx context.Context, source, what string) (parsed, err
 	}
 	e.remember(ctx, cacheSource, key, p)
 	return p, nil
+}
+
+func (e *Evaluator) sourceKey(what, source string) string {
+	return joinKey(what, kernelwright.HashText(source), e.harness.hash)
 }
 
 // Export returns the candidate as a standalone file that needs only torch and

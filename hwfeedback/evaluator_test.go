@@ -94,7 +94,7 @@ func (b bench) evaluate(source string, level kernelwright.Level) kernelwright.Ve
 func TestABatchIsJudgedInOrder(t *testing.T) {
 	b := newBench(t)
 	var cands []kernelwright.Candidate
-	for _, s := range []string{"good", "good", "good # x"} {
+	for _, s := range []string{"good", "good", "good # x", "good # y", "good # z"} {
 		cands = append(cands, kernelwright.Candidate{Source: s})
 	}
 	var got []int
@@ -105,8 +105,12 @@ func TestABatchIsJudgedInOrder(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil || !slices.Equal(got, []int{0, 1, 2}) {
+	if err != nil || !slices.Equal(got, []int{0, 1, 2, 3, 4}) {
 		t.Errorf("judged %v: %v", got, err)
+	}
+	// What comes next is read while one is judged: only the first and the last are asked about.
+	if n := b.count("parse"); n != 2 {
+		t.Errorf("candidates were read %d times", n)
 	}
 	enough := errors.New("enough")
 	if err := b.EvaluateBatch(t.Context(), aTask, cands, kernelwright.Quick, func(int, kernelwright.Verdict) error { return enough }); !errors.Is(err, enough) {

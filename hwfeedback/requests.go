@@ -54,7 +54,8 @@ type candidateBody struct {
 type evaluateBody struct {
 	Task      taskBody      `json:"task"`
 	Candidate candidateBody `json:"candidate"`
-	// What is judged next: built while this one is verified.
+	Batch     string        `json:"batch,omitempty"` // names those that were handed in together
+	// What is judged next of them: built while this one is verified.
 	Upcoming []candidateBody `json:"upcoming,omitempty"`
 	workplace
 	Level         kernelwright.Level           `json:"level"`

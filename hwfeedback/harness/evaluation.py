@@ -9,6 +9,7 @@ candidate: one that is started ahead for it is empty, and asleep.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -51,6 +52,7 @@ from clients import (
 )
 from correctness import Scale
 from device import Device
+from kept import Batch, Kept, Timed
 from protocol import ProtocolError, Timeout
 from sandbox import SandboxError
 from timing import Timing
@@ -73,8 +75,7 @@ DRAWS, DRAWS_BYTES = 64, 1 << 30  # at once, at most
 BASELINES = ("eager", "compile", "max-autotune")
 CALIBRATING = ("compile",)
 SPARE_CORES = 4  # with so many a compiler does not disturb what a GPU is asked for
-DRAIN_S = 1.0  # what a reference that is to be kept may still be at work
-KEPT_BYTES = 1 << 30  # that a process may hold which waits for the next evaluation
+SHARES = {"cuda"}  # devices whose state outlasts a candidate: the sentinel serves several
 EARLY_BYTES = 256 << 20  # of a call: what eager is timed on is kept while a candidate is verified
 
 Progress = Callable[[str, str], None]
@@ -283,43 +284,6 @@ class Program:
         return list(self.build.get("artifacts") or [])
 
 
-class Kept:
-    """The reference's process that an evaluation ended with. The next one of the same task has it
-    load the file anew, and saves starting a process, on a GPU with a context of its own.
-    """
-
-    def __init__(self) -> None:
-        self._client: ReferenceClient | None = None
-
-    def __bool__(self) -> bool:
-        return self._client is not None
-
-    def take(self, key: str) -> ReferenceClient | None:
-        """Returns a process of this key, if there is one, and keeps nothing."""
-        client, self._client = self._client, None
-        if client is not None and client.key != key:
-            client.kill()
-            return None
-        return client
-
-    def give(self, client: ReferenceClient) -> None:
-        """Keeps it, unless it holds or does too much. It does not hold the device any more."""
-        self.close()
-        if client.key and client.holds() <= KEPT_BYTES:
-            with suppress(WorkerFailure):
-                client.drain(DRAIN_S)
-                client.hold(())
-                client.kept = True
-                self._client = client
-                return
-        client.kill()
-
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.kill()
-            self._client = None
-
-
 class Evaluation:
     """One request to evaluate. ``server`` is a ForkServer."""
 
@@ -334,6 +298,8 @@ class Evaluation:
     ) -> None:
         self.server = server
         self._kept = kept
+        name = str(request.get("batch") or "")
+        self._batch: Batch | None = kept.batch(name) if kept is not None else None
         self.request = request
         self.fds = list(fds)
         self.progress = progress
@@ -370,6 +336,7 @@ class Evaluation:
         self._compiling = threading.Event()  # the candidate's own part of its build is over
         self._prepared: Timing | None = None
         self._eager: Future[ReferenceClient] | None = None  # the sentinel's, on a GPU
+        self._before: Timed | None = None  # what the batch has been timed with
         self._traced = 0.0  # share of a traced forward that was not custom
 
     # Workers.
@@ -489,25 +456,63 @@ class Evaluation:
             for fd in opened:
                 os.close(fd)
 
-    def _empty(self, poison: bool) -> Any:
+    def _empty(self, poison: bool, fds: Sequence[int] | None = None) -> Any:
         """Starts a candidate's process, which has met nothing of the candidate's."""
+        held = self.fds if fds is None else fds
         return self.server.spawn(
-            "candidate", self._config(poison=poison), self.fds, limits=self._limits()
+            "candidate", self._config(poison=poison), held, limits=self._limits()
         )
+
+    def _spare(self, poison: bool) -> Any:
+        """Returns such a process, one that was started for the batch if there is one."""
+        if self._batch is not None:
+            worker = self._batch.take_empty(self._empty_key(poison))
+            if worker is not None:
+                with suppress(ProtocolError):  # it has ended since
+                    worker.channel.send({"op": "hold"}, self.fds)
+                    if worker.channel.recv(LOAD_S)[0].get("ok"):
+                        return worker
+                worker.kill()
+        return self._empty(poison)
+
+    def _empty_key(self, poison: bool) -> str:
+        return json.dumps([self._config(poison=poison), self._limits()], sort_keys=True)
+
+    def _begin_next(self) -> None:
+        """Has the processes started in which the next one of the batch will run."""
+        if self._batch is None or not self.request.get("upcoming"):
+            return
+        if self.device.kind not in SHARES or self._compilers_disturb():
+            return
+        for poison in (True, False) if self._timed() else (True,):
+            # They get the device when it is theirs.
+            start = functools.partial(self._beside.submit, self._empty, poison, ())
+            self._batch.begin_empty(self._empty_key(poison), start)
 
     # The steps.
 
     def run(self) -> dict[str, Any]:
-        """Returns {"verdict", "learned"}."""
+        """Returns {"verdict", "learned", "parsed"}: the last one of what comes next."""
         with ThreadPoolExecutor() as beside:
             self._beside = beside
-            self._ahead[True] = beside.submit(self._empty, True)
-            if self._eager_is_known():
+            self._ahead[True] = beside.submit(self._spare, True)
+            if self._batch is not None:
+                self._before = self._batch.timed_on(self.task["fingerprint"])
+            if self._eager_is_known() and not self._sentinel_is_known():
                 self._eager = beside.submit(self.reference, compiles=False, timed=True)
             try:
-                return self._run(beside.submit(self._build))
+                return self._run(beside.submit(self._build_this))
             finally:
-                wait(self._upcoming)  # who is judged next must not be disturbed by them
+                if self._compilers_disturb():
+                    wait(self._upcoming)  # who is judged next must not be disturbed by them
+
+    def _build_this(self) -> dict[str, Any]:
+        source = self.request["candidate"]["source"]
+        begun = self._batch.begun(source) if self._batch is not None else None
+        if begun is not None and not begun.cancelled():
+            with suppress(Exception):  # it is built now, and fails again or does not
+                begun.result()
+        return self._build()
 
     def _build(
         self, candidate: dict[str, Any] | None = None, progress: Callable[[str], None] | None = None
@@ -532,12 +537,9 @@ class Evaluation:
         """Begins to build what is judged after this, into the cache, as far as there are cores."""
         cores = len(os.sched_getaffinity(0))
         upcoming = (self.request.get("upcoming") or [])[:cores]
-        if not upcoming:
-            return
-        several = ThreadPoolExecutor(max(1, cores // 2))
-        for c in upcoming:
-            self._upcoming.append(several.submit(self._build, c, lambda _: None))
-        several.shutdown(wait=False)
+        for c in upcoming if self._batch is not None else ():
+            work = functools.partial(self._build, c, lambda _: None)
+            self._upcoming.append(self._batch.build(c["source"], work, max(1, cores // 2)))
 
     def _quiet(self) -> None:
         """Waits until nobody builds: on a CPU that would disturb what is timed; beside a GPU it
@@ -653,6 +655,7 @@ class Evaluation:
                 self._built(build, v)
             self._compile_kernels(reference, v)
             self._build_upcoming()
+            self._begin_next()
             self._verify(reference, v)
             self._time(reference, v, learned)
             v["status"] = "certified" if self.level == "certify" else "correct"
@@ -687,7 +690,7 @@ class Evaluation:
         v["sandbox"] = {"mode": self.sandbox, "missing": self.missing}
         v["cost_s"] = {k: round(s, 4) for k, s in self.costs.parts.items()}
         v["cost_s"]["total"] = round(time.monotonic() - self.start, 4)
-        return {"verdict": v, "learned": learned}
+        return {"verdict": v, "learned": learned, "parsed": [_parsed(b) for b in self._upcoming]}
 
     def _tried(self) -> list[str]:
         """Says what the candidate tried that is not its business, whether or not it mattered."""
@@ -783,7 +786,7 @@ class Evaluation:
                 precision=self.request.get("precision") or "float32",
             )
             began = time.perf_counter()
-            self.verification.prepare()
+            self.verification.prepare(self._before.state if self._before is not None else None)
             # Beside it a candidate may be imported and built: what is known of eager is not its
             # work.
             known = (self.known.get("baselines") or {}).get("eager")
@@ -796,7 +799,7 @@ class Evaluation:
         assert verification is not None
         self.progress("verify", self.level)
         if self.device.kind == "cuda" and self._timed():
-            self._ahead[False] = self._beside.submit(self._empty, False)
+            self._ahead[False] = self._beside.submit(self._spare, False)
         candidate = self.candidate(reference, poison=True)
         try:
             with self.costs.part("verify"), faults("verifying it", candidate):
@@ -960,7 +963,7 @@ class Evaluation:
         try:
             with self.costs.part("time"):
                 if False not in self._ahead:
-                    self._ahead[False] = self._beside.submit(self._empty, False)
+                    self._ahead[False] = self._beside.submit(self._spare, False)
                 timing = self._prepared or self._timing(reference)
                 timing.vary([j.inputs for j, _ in self.verification.varied], self._check_varied)
                 timed = self._measure(timing, spawn_candidate, candidates)
@@ -996,6 +999,8 @@ class Evaluation:
         build.add_done_callback(lambda _: self._compiling.set())
         if self._compilers_disturb() or not self._eager_is_known():
             return
+        if self._sentinel_is_known():
+            return
         if self._content_bytes() > EARLY_BYTES:
             return
         self._compiling.wait()  # before that it is the candidate that runs
@@ -1007,6 +1012,11 @@ class Evaluation:
         known = self.known.get("baselines") or {}
         wants = self._timed() and bool(self.known.get("calibration"))
         return wants and self.device.kind == "cuda" and known.keys() >= set(self._wanted())
+
+    def _sentinel_is_known(self) -> bool:
+        """Whether one of the same batch was timed a moment ago."""
+        shares = self.level == "quick" and self.device.kind in SHARES
+        return shares and self._before is not None and self._before.recent()
 
     def _wanted(self) -> list[str]:
         """Returns the names of all baselines."""
@@ -1025,6 +1035,14 @@ class Evaluation:
         No process may live that has met the candidate.
         """
         assert self.verification is not None
+        before = self._before
+        if before is not None and self._sentinel_is_known():
+            return before.timing.for_another(
+                check=self._check,
+                spawn_baseline=lambda name: self._spawn_baseline(name, reference),
+                log=lambda note: self.progress("time", note),
+                learn=self.learn,
+            )
         specs = self.request.get("specs") or {}
         drawn = self.verification.draws
 
@@ -1059,11 +1077,15 @@ class Evaluation:
                     orders=reference.orders,
                     log=lambda note: self.progress("time", note),
                     learn=self.learn,
+                    contents=before.timing.contents.drawn_by(draw) if before else None,
                     device=self.device,
                 )
                 timing.prepare()
             except BaselineFailed as e:
                 raise Infrastructure(str(e)) from e
+        if self._batch is not None and self.level == "quick" and self.device.kind in SHARES:
+            task = self.task["fingerprint"]
+            self._batch.timed = Timed(task, self.state, timing, time.monotonic())
         return timing
 
     def run_baselines(self) -> dict[str, Any]:
@@ -1139,6 +1161,8 @@ class Evaluation:
                 c.worker.wait(10)
         for empty in list(self._ahead.values()):
             empty.result()
+        if self._batch is not None:
+            self._batch.wait_for_empty()
 
     def _containers(self) -> dict[str, Any]:
         """Returns the request that says what goes into timed calls, and what comes."""
@@ -1318,6 +1342,15 @@ class Evaluation:
 # Of a window, for calls that differ from eager's. Where ties make every call differ, a random part
 # of them is judged: a candidate does not know which.
 SUSPECTS_S = 0.5
+
+
+def _parsed(build: Future[dict[str, Any]]) -> dict[str, Any] | None:
+    """Returns what was read of a candidate that comes later, as far as it was."""
+    if not build.done() or build.cancelled() or build.exception() is not None:
+        return None
+    built = build.result()
+    told = {n: built[n] for n in ("normalised_hash", "language")}
+    return told | {"form": built["build"]["form"]}
 
 
 def _known(value: Any) -> dict[str, Any] | None:

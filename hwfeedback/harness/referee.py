@@ -20,6 +20,7 @@ import evaluation
 import export
 import forkserver
 import inspection
+import kept
 import sandbox
 import toolchain
 from evaluation import Infrastructure
@@ -37,7 +38,7 @@ class Referee:
     def __init__(self, channel: Channel, server: Any) -> None:
         self.channel = channel
         self.server = server
-        self._kept = evaluation.Kept()
+        self._kept = kept.Kept()
         self._id: Any = None
         self._sending = threading.Lock()
 
@@ -136,7 +137,8 @@ class Referee:
 
     def evaluate(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         torch.set_num_threads(max(1, int(msg.get("threads") or os.cpu_count() or 1) // 3))
-        msg["candidate"]["source"] = export.original(msg["candidate"]["source"])
+        for candidate in (msg["candidate"], *(msg.get("upcoming") or ())):
+            candidate["source"] = export.original(candidate["source"])
         return evaluation.evaluate(self.server, msg, fds, self.progress, self.learned, self._kept)
 
     def baselines(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:

@@ -562,7 +562,6 @@ class Timing:
         }
         self.measured: set[str] = set()  # those measured in this evaluation
         self._check = check
-        self._check_varied: CheckVaried | None = None
         self._spawn_baseline = spawn_baseline
         if contents is None:
             contents = Contents(Slots.of(draw(0), outputs, orders), draw, device)
@@ -577,15 +576,43 @@ class Timing:
         self._plan = Plan(1, 1)
         self._warm = 1
         self._drift = 1.0
-        self._since = 1.0  # the same again, of those that took turns with the candidate
-        self._shown: dict[str, dict[str, Any]] = {}  # measurements newer than the records
         self._usual = Alone()
-        self._recalibrated = False
         self._random = random.SystemRandom()
+        self._noted: list[str] = []  # before any candidate was met
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is known of a candidate yet."""
+        self._check_varied: CheckVaried | None = None
+        self._since = 1.0  # the drift again, of those that took turns with the candidate
+        self._shown: dict[str, dict[str, Any]] = {}  # measurements newer than the records
+        self._recalibrated = False
         self._wrong_output: str | None = None
         self._seen = Seen()
         self._patience_s: float | None = None  # what is left of it; begins with a candidate
         self._counts: dict[str, float] = {}  # of one call of the candidate
+
+    def for_another(
+        self,
+        *,
+        check: Check,
+        spawn_baseline: Callable[[str], TimedWorker],
+        log: Log,
+        learn: Callable[[dict[str, Any]], None],
+    ) -> Timing:
+        """Returns this, prepared, for another candidate of the same task and weights.
+
+        It is timed on the same contents and against the same sentinel, at ``quick``.
+        """
+        self._check, self._spawn_baseline, self.log, self._learn_now = (
+            check,
+            spawn_baseline,
+            log,
+            learn,
+        )
+        self.notes = list(self._noted)
+        self._forget()
+        return self
 
     # Before any candidate exists.
 
@@ -596,6 +623,7 @@ class Timing:
         """
         with _one_thread():
             self._prepare()
+        self._noted = list(self.notes)
 
     def _prepare(self) -> None:
         with ThreadPoolExecutor(1) as beside:

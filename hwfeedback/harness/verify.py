@@ -566,14 +566,13 @@ class Verification:
         self.varied: list[tuple[Job, Expected]] = []  # some of what the candidate was right on
         self.state: list[torch.Tensor] = []
 
-    def prepare(self) -> None:
-        """Draws inputs and weights and has the first expected outputs computed:
-
-        all that needs no candidate.
+    def prepare(self, state: list[torch.Tensor] | None = None) -> None:
+        """Draws inputs and weights, unless they are given, and has the first expected outputs
+        computed: all that needs no candidate.
         """
         r = self.reference
         self.original = r.state()
-        self.state = perturbed(self.original, r.info["moved"], secret())
+        self.state = perturbed(self.original, r.info["moved"], secret()) if state is None else state
         self.draws = draw_many(r, BASE_SEEDS[self.level])
         r.set_state(self.state)
         self.expected.append(self._expect(*self.draws[0].get()).private())

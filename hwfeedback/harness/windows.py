@@ -647,6 +647,11 @@ class Contents:
     def __len__(self) -> int:
         return len(self._known)
 
+    def drawn_by(self, draw: Callable[[int], Sequence[torch.Tensor]]) -> Contents:
+        """Returns this pool, where ``draw`` gives what it grows by."""
+        self._draw = draw
+        return self
+
     def vary(self, varied: Sequence[Sequence[torch.Tensor]]) -> None:
         """Adds further inputs: rows -1, -2 and so on, which ``take`` never deals out."""
         self._varied = self._pool(len(varied), self.slots.in_slot)

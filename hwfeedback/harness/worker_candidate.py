@@ -176,6 +176,11 @@ class Candidate:
         seen = trace.observe(forward, self.custom, clock)
         return {"trace": seen}
 
+    def hold(self, _: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Keeps these descriptors open. Comes before anything of the candidate's."""
+        fds.clear()
+        return {}
+
     def settle(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Ends the poisoning of memory: from here on the candidate is timed."""
         allocator.poison(False)
@@ -277,7 +282,8 @@ def _stand_in_for_the_compiler(given: list[dict[str, Any]], fds: list[int]) -> N
 
 
 OPERATIONS = (
-    "load", "init", "set_state", "map", "forward", "trace", "settle", "timed", "window", "compiled",
+    "hold", "load", "init", "set_state", "map", "forward", "trace", "settle", "timed", "window",
+    "compiled",
 )  # fmt: skip
 
 

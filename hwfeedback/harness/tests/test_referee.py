@@ -8,13 +8,16 @@ import os
 import pathlib
 import select
 import signal
+from typing import Any
 
 import pytest
 from judging import Judge
 
 import evaluation
+import kept
 import process_memory
 import referee
+import timing
 from inspection import Invalid
 
 pytestmark = pytest.mark.alone
@@ -291,14 +294,85 @@ def test_what_comes_next_is_built_before_this_one_is_timed(judge: Judge) -> None
     broken = NATIVE.replace("i < rows; i++", "i < rows; i++ +", 1)
     upcoming = [{"source": s, "language": "cpp"} for s in (following, broken)]
     v = judge.verdict(
-        SCALED, NATIVE, built=True, time=True, want_baselines=["eager"], upcoming=upcoming
+        SCALED,
+        NATIVE,
+        built=True,
+        time=True,
+        want_baselines=["eager"],
+        upcoming=upcoming,
+        batch="some",
     )
     assert v["status"] == "correct", v["reason"]
     assert "upcoming" in v["cost_s"]  # what timing waited for them
-    v = judge.verdict(SCALED, following, built=True, time=True, want_baselines=["eager"])
+    more = {"want_baselines": ["eager"], "batch": "some"}
+    v = judge.verdict(SCALED, following, built=True, time=True, **more)
     assert v["build"]["cached"] and "upcoming" not in v["cost_s"]
-    v = judge.verdict(SCALED, broken, built=True)
+    v = judge.verdict(SCALED, broken, built=True, **more)
     assert v["status"] == "build_failed" and v["build"]["cached"]
+
+
+def test_candidates_of_a_batch_share_what_they_are_timed_with(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: one sentinel, the same contents and weights, processes that are started ahead,
+    which get the device when it is theirs.
+    """
+    monkeypatch.setattr(evaluation, "SHARES", {"cpu"})
+    disturb = evaluation.Evaluation._compilers_disturb
+    monkeypatch.setattr(evaluation.Evaluation, "_compilers_disturb", lambda _: False)
+    following = NATIVE.replace("i < rows; i++", "i < rows; ++i", 1)
+    # Right for as long as it is not timed: it counts its calls.
+    late = NATIVE.replace(
+        "        return y",
+        "        self.calls = getattr(self, 'calls', 0) + 1\n"
+        "        return y if self.calls < 40 else y * 1.01",
+    )
+    broken = NATIVE.replace("i < rows; i++", "i < rows; i++ +", 1)
+    handed_in = [NATIVE, following, broken, late, following + "\n# again\n"]
+    prepare, sentinels = timing.Timing.prepare, []
+
+    def noted(self: timing.Timing) -> None:
+        sentinels.append(self)
+        prepare(self)
+
+    monkeypatch.setattr(timing.Timing, "prepare", noted)
+    verdicts: list[dict[str, Any]] = []
+    ours, theirs = os.pipe()
+    for i, text in enumerate(handed_in):
+        known = judge.calibration(SCALED)
+        more = {"known": known, "time": True, "batch": "b", "want_baselines": ["eager"]}
+        more["upcoming"] = [{"source": s, "language": "cpp"} for s in handed_in[i + 1 :]]
+        answer = judge.referee.evaluate(judge.request(SCALED, text, "quick", more), [theirs])
+        judge.known[SCALED] |= answer["learned"]
+        verdicts.append(answer["verdict"])
+        if i == 2:
+            batch = judge.referee._kept._batch
+            assert batch is not None and batch.timed is not None
+            monkeypatch.setattr(evaluation.Evaluation, "_compilers_disturb", disturb)
+        if i == 3:  # what was read of it, as far as it was: the text that Go would ask about
+            assert all(p is None or len(p["normalised_hash"]) == 64 for p in answer["parsed"])
+    said = [(v["status"], v["reason"]) for v in verdicts]
+    assert [s for s, _ in said] == ["correct", "correct", "build_failed", "cheated", "correct"], (
+        said
+    )
+    assert len(sentinels) == 1, "each had a sentinel of its own"
+    assert all(v["baselines"]["eager"] > 0 for v in verdicts if v["status"] == "correct")
+    assert not verdicts[-1]["timing"]["marked"]
+    # An old sentinel is timed again, on the same contents; another task has its own.
+    monkeypatch.setattr(kept, "SENTINEL_S", 0.0)
+    more = {"time": True, "batch": "b", "want_baselines": ["eager"]}
+    again = judge.verdict(SCALED, NATIVE, built=True, **more)
+    assert again["status"] == "correct", again["reason"]
+    assert [t.contents for t in sentinels] == 2 * [sentinels[0].contents]
+    other = judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
+    assert other["status"] == "correct", other["reason"]
+    # Nothing of the batch outlives it, and nobody has the device.
+    judge.verdict(SCALED, NATIVE, built=True)
+    assert judge.referee._kept._batch is None
+    judge.referee._kept.close()
+    os.close(theirs)
+    assert select.select([ours], [], [], 10)[0] and os.read(ours, 1) == b""
+    os.close(ours)
 
 
 def test_work_that_custom_code_does_not_do_is_rejected(judge: Judge) -> None:

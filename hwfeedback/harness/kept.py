@@ -1,0 +1,150 @@
+"""What an evaluation leaves for the next one: the reference's process, and for candidates that were
+handed in together more than that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from clients import ReferenceClient, WorkerFailure
+from timing import Timing
+
+DRAIN_S = 1.0  # what a reference that is to be kept may still be at work
+KEPT_BYTES = 1 << 30  # that a process may hold which waits for the next evaluation
+SENTINEL_S = 10.0  # a sentinel is that of whoever is timed within
+
+
+@dataclass
+class Timed:
+    """What candidates of a batch are timed with: weights, and what eager made of them."""
+
+    task: str  # its fingerprint
+    state: list[torch.Tensor]
+    timing: Timing
+    since: float  # time.monotonic() when the sentinel had been timed
+
+    def recent(self) -> bool:
+        return time.monotonic() - self.since < SENTINEL_S
+
+
+class Batch:
+    """Candidates that were handed in together.
+
+    All of them were there before anything was drawn, and none learns anything of another, so the
+    same secrets do for all: weights, the contents of timed calls and the sentinel. What comes next
+    is built, and gets its empty processes, while this one is verified.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.timed: Timed | None = None
+        self._empty: dict[str, Future[Any]] = {}
+        self._builds: dict[str, Future[Any]] = {}
+        self._builders: ThreadPoolExecutor | None = None
+
+    def timed_on(self, task: str) -> Timed | None:
+        """Returns what there is for a task, and keeps nothing of another."""
+        if self.timed is not None and self.timed.task != task:
+            self.timed = None
+        return self.timed
+
+    def begin_empty(self, key: str, start: Callable[[], Future[Any]]) -> None:
+        """Has a process started that is asked for later by the same key."""
+        if key not in self._empty:
+            self._empty[key] = start()
+
+    def take_empty(self, key: str) -> Any:
+        """Returns a process that was started, or None."""
+        begun = self._empty.pop(key, None)
+        with suppress(Exception):
+            return begun.result() if begun is not None else None
+        return None
+
+    def wait_for_empty(self) -> None:
+        """Returns when no process is being started."""
+        for begun in self._empty.values():
+            with suppress(Exception):
+                begun.result()
+
+    def build(self, key: str, work: Callable[[], Any], workers: int) -> Future[Any]:
+        """Begins to build something, unless that was begun."""
+        if self._builders is None:
+            self._builders = ThreadPoolExecutor(workers)
+        if key not in self._builds:
+            self._builds[key] = self._builders.submit(work)
+        return self._builds[key]
+
+    def begun(self, key: str) -> Future[Any] | None:
+        """Returns what builds something, or has built it, where that was begun; once."""
+        return self._builds.pop(key, None)
+
+    def close(self) -> None:
+        self.timed = None
+        for begun in self._empty.values():
+            with suppress(Exception):
+                begun.result().kill()
+        self._empty.clear()
+        if self._builders is not None:
+            self._builders.shutdown(wait=False, cancel_futures=True)
+            self._builders = None
+        self._builds.clear()
+
+
+class Kept:
+    """The reference's process that an evaluation ended with, and the batch that it was of.
+
+    The next one of the same task has the process load the file anew, and saves starting one, on a
+    GPU with a context of its own.
+    """
+
+    def __init__(self) -> None:
+        self._client: ReferenceClient | None = None
+        self._batch: Batch | None = None
+
+    def __bool__(self) -> bool:
+        return self._client is not None or self._batch is not None
+
+    def batch(self, name: str) -> Batch | None:
+        """Returns the batch of this name, a new one if need be; none for no name."""
+        if self._batch is not None and self._batch.name != name:
+            self._batch.close()
+            self._batch = None
+        if name and self._batch is None:
+            self._batch = Batch(name)
+        return self._batch
+
+    def take(self, key: str) -> ReferenceClient | None:
+        """Returns a process of this key, if there is one, and keeps nothing."""
+        client, self._client = self._client, None
+        if client is not None and client.key != key:
+            client.kill()
+            return None
+        return client
+
+    def give(self, client: ReferenceClient) -> None:
+        """Keeps it, unless it holds or does too much. It does not hold the device any more."""
+        self._kill()
+        if client.key and client.holds() <= KEPT_BYTES:
+            with suppress(WorkerFailure):
+                client.drain(DRAIN_S)
+                client.hold(())
+                client.kept = True
+                self._client = client
+                return
+        client.kill()
+
+    def _kill(self) -> None:
+        if self._client is not None:
+            self._client.kill()
+            self._client = None
+
+    def close(self) -> None:
+        self._kill()
+        self.batch("")
