@@ -91,6 +91,23 @@ type BuildReport struct {
 	Errors     []Diagnostic `json:"errors,omitempty"`
 	Vectorised []Diagnostic `json:"vectorised,omitempty"` // loops the compiler vectorised
 	Missed     []Diagnostic `json:"missed,omitempty"`     // loops it did not, with its reason
+	Kernels    []Kernel     `json:"kernels,omitempty"`    // of a GPU
+}
+
+// Kernel is what is known of a compiled kernel of a GPU without running it. Bytes
+// of shared memory are a block's, those of stack and spills a thread's.
+type Kernel struct {
+	Name            string         `json:"name"`
+	Arch            string         `json:"arch"` // "sm_90a"
+	Registers       int            `json:"registers"`
+	SharedBytes     int            `json:"shared_bytes"` // static
+	StackBytes      int            `json:"stack_bytes"`
+	SpillStoreBytes int            `json:"spill_store_bytes"`
+	SpillLoadBytes  int            `json:"spill_load_bytes"`
+	Warps           int            `json:"warps,omitempty"`        // of a block, Triton's
+	Instructions    map[string]int `json:"instructions,omitempty"` // in its SASS, by class
+	LoadBytes       float64        `json:"load_bytes,omitempty"`   // that a thread moves with a load of global memory, mean
+	StoreBytes      float64        `json:"store_bytes,omitempty"`
 }
 
 // Diagnostic is one line of a compiler. Line counts in the candidate's file,

@@ -232,6 +232,9 @@ func indented(text string) string {
 	return "  " + strings.ReplaceAll(text, "\n", "\n  ") + "\n"
 }
 
+// maxKernels is how many compiled kernels are shown of a verdict.
+const maxKernels = 5
+
 // printVerdict says a verdict to people.
 func printVerdict(a *app, v kernelwright.Verdict) error {
 	var b strings.Builder
@@ -288,6 +291,13 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 		for _, n := range v.Timing.Notes {
 			fmt.Fprintf(&b, "note: %s\n", lower(report.Line(n)))
 		}
+	}
+	for i, k := range v.Build.Kernels {
+		if i == maxKernels {
+			fmt.Fprintf(&b, "and %d more kernels\n", len(v.Build.Kernels)-i)
+			break
+		}
+		fmt.Fprintf(&b, "kernel %s\n", report.Kernel(k))
 	}
 	if v.Sandbox.Mode == "weak" || len(v.Sandbox.Missing) > 0 {
 		fmt.Fprintf(&b, "sandbox: %s", report.Line(v.Sandbox.Mode))

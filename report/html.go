@@ -76,6 +76,7 @@ type pageRound struct {
 	Costs          []fact
 	Vectorised     []kernelwright.Diagnostic
 	Missed         []kernelwright.Diagnostic
+	Kernels        []string
 	Source         []string
 	Diff           []DiffLine
 	Same, HasFirst bool
@@ -140,6 +141,9 @@ func newPageRound(r kernelwright.Round, before *kernelwright.Round, kept bool) p
 		Note: r.Candidate.Note, Said: saying(r), Origin: r.Candidate.Origin, Reason: v.Reason, Hint: v.Hint, Evidence: v.Evidence,
 		Errors: v.Build.Errors, Output: v.Output, Vectorised: v.Build.Vectorised, Missed: v.Build.Missed,
 		Source: splitLines(cut(Clean(r.Candidate.Source))),
+	}
+	for _, k := range v.Build.Kernels {
+		p.Kernels = append(p.Kernels, Kernel(k))
 	}
 	if !v.Status.OK() {
 		p.Log = v.Build.Log

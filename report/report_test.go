@@ -204,7 +204,7 @@ func TestHostileTextsStayTexts(t *testing.T) {
 		r.Candidate.Note, r.Candidate.Origin = hostile, hostile
 		r.Candidate.Source += hostile
 		r.Verdict.Reason, r.Verdict.Hint, r.Verdict.Output = hostile, hostile, hostile
-		r.Verdict.Build = kernelwright.BuildReport{Log: hostile, Errors: []kernelwright.Diagnostic{{Line: 1, Message: hostile}}, Missed: []kernelwright.Diagnostic{{Message: hostile}}}
+		r.Verdict.Build = kernelwright.BuildReport{Log: hostile, Errors: []kernelwright.Diagnostic{{Line: 1, Message: hostile}}, Missed: []kernelwright.Diagnostic{{Message: hostile}}, Kernels: []kernelwright.Kernel{{Name: hostile, Arch: hostile, Instructions: map[string]int{hostile: 1}}}}
 		r.Verdict.Evidence = []string{hostile}
 		r.Verdict.Metrics = map[string]float64{hostile: 1}
 		r.Feedback = &kernelwright.Feedback{Kind: hostile, Issue: hostile, Plan: hostile, Evidence: map[string]float64{hostile: 1}, Knobs: map[string]int{hostile: 2}}
@@ -339,5 +339,20 @@ headroom: the share of the kernel's time that the roofline needs; 100 % is as fa
 `
 	if b.String() != want {
 		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
+	}
+}
+
+func TestKernel(t *testing.T) {
+	k := kernelwright.Kernel{
+		Name: "rows(float const*)", Arch: "sm_90a", Registers: 24, SharedBytes: 128, LoadBytes: 4, StoreBytes: 16,
+		Instructions: map[string]int{"load_global": 10, "fp32": 60, "integer": 20, "branch": 5, "move": 5},
+	}
+	const want = "rows(float const*) (sm_90a): 24 registers, 128 B shared; 100 instructions: fp32 60 %, integer 20 %, load global 10 %, branch 5 %; 4 bytes a global load, 16 bytes a global store"
+	if got := Kernel(k); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	spills := kernelwright.Kernel{Name: "a\x1b[2J", Arch: "sm_80", Registers: 255, SpillStoreBytes: 8, SpillLoadBytes: 4, Warps: 8}
+	if got := Kernel(spills); got != "a⟨U+001B⟩[2J (sm_80): 255 registers, 8 warps, 12 B spilled" {
+		t.Errorf("got %q", got)
 	}
 }

@@ -143,6 +143,9 @@ func byteSize(n int64) string {
 	if n <= 0 {
 		return "–"
 	}
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
 	v, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	i := 0
 	for v >= 1024 && i < len(units)-1 {

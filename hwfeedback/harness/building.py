@@ -26,6 +26,7 @@ from typing import Any
 import compiling
 import kernelwright
 import sandbox
+import sass
 import source
 import toolchain
 import triton_kernels
@@ -38,6 +39,7 @@ RULES = "6"  # changes when the same candidate would build to something else
 IMPORT_TIMEOUT = 60.0
 PARSE_TIMEOUT = 20.0
 COMPILE_TIMEOUT = compiling.COMPILE_TIMEOUT * 2 + 20
+FACTS_TIMEOUT = 60.0
 BUILD_TIMEOUT = 600.0  # of all objects of a candidate
 MAX_OBJECTS = 16  # in one candidate
 MAX_REQUESTS = 1000  # of them, where the same is asked for more than once
@@ -156,6 +158,41 @@ def open_artifacts(built: dict[str, Any]) -> list[int]:
             os.close(fd)
         raise
     return fds
+
+
+def facts(
+    server: ForkServer, built: dict[str, Any], cache_dir: str, mode: str = "strict"
+) -> list[dict[str, Any]]:
+    """Returns what is known of the kernels in a build's objects (sass.py): kept by the object's
+    hash. Never raises for what a reader makes of an object: it is then not known.
+    """
+    artifacts = list(built.get("artifacts") or ())
+    paths = [_path(cache_dir, "facts", f"{a['sha256']}.json") for a in artifacts]
+    known = [_read_json(p) for p in paths]
+    missing = [i for i, k in enumerate(known) if k is None]
+    if missing and toolchain.cuobjdump():
+        fds = open_artifacts({"artifacts": [artifacts[i] for i in missing]})
+        try:
+            with _compiler(server, "", mode, cuda=True) as worker:
+                answer, more = _ask(worker, {"op": "facts"}, FACTS_TIMEOUT, fds)
+                _close(more)
+        finally:
+            _close(fds)
+        said = answer.get("kernels") if isinstance(answer, dict) else None
+        if isinstance(said, list) and len(said) == len(missing):
+            for i, kernels in zip(missing, said, strict=True):
+                known[i] = {"kernels": _resources(kernels)}
+                _write_json(paths[i], known[i])
+    return [k for each in known if each for k in _resources(each.get("kernels"))]
+
+
+def with_facts(
+    kernels: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Returns what the compiler said of kernels with what their objects say beside it."""
+    told = {k["name"]: k for k in known}
+    both = [{**told.pop(k["name"], {}), **k} for k in kernels]
+    return [*both, *(k for k in known if k["name"] in told)][:DIAGNOSTICS]
 
 
 def warm_extension(
@@ -597,11 +634,11 @@ def _light(server: ForkServer, cache_dir: str, request: dict[str, Any], mode: st
 
 
 def _ask(
-    worker: Worker, msg: dict[str, Any], timeout: float
+    worker: Worker, msg: dict[str, Any], timeout: float, given: Sequence[int] = ()
 ) -> tuple[dict[str, Any] | str, list[int]]:
     """An answer and its descriptors, or a sentence on why there is none."""
     try:
-        worker.channel.send(msg)
+        worker.channel.send(msg, given)
         return worker.channel.recv(timeout)
     except Timeout:
         return f"it took longer than {timeout:g} s", []
@@ -670,10 +707,11 @@ def _diagnostics(value: Any) -> list[tuple[int, int, str]]:
 
 
 _RESOURCES = ("registers", "shared_bytes", "stack_bytes", "spill_store_bytes", "spill_load_bytes")
+_MEANS = ("load_bytes", "store_bytes")
 
 
 def _resources(value: Any) -> list[dict[str, Any]]:
-    """Returns what kernels use, from a builder's word or a record."""
+    """Returns what is known of kernels, from a builder's word or a record."""
     out: list[dict[str, Any]] = []
     for item in value[:DIAGNOSTICS] if isinstance(value, list) else ():
         if not isinstance(item, dict):
@@ -681,8 +719,24 @@ def _resources(value: Any) -> list[dict[str, Any]]:
         numbers = {n: item.get(n, 0) for n in _RESOURCES}
         if all(type(v) is int and 0 <= v < 1 << 31 for v in numbers.values()):
             names = {n: sentence(str(item.get(n, ""))[:500]) for n in ("name", "arch")}
-            out.append(names | numbers)
+            out.append(names | numbers | _mix(item))
     return out
+
+
+def _mix(item: dict[str, Any]) -> dict[str, Any]:
+    """Returns what is known of a kernel's instructions, as far as it is sound."""
+    found: dict[str, Any] = {}
+    counts = item.get("instructions")
+    if isinstance(counts, dict):
+        sound = {k: v for k, v in counts.items() if k in sass.CLASSES and type(v) is int}
+        found["instructions"] = {k: v for k, v in sound.items() if 0 < v < 1 << 31}
+    for n in _MEANS:
+        mean = item.get(n)
+        if type(mean) in (int, float) and 0 < mean <= 64:
+            found[n] = float(mean)
+    if type(item.get("warps")) is int and 0 < item["warps"] <= 64:
+        found["warps"] = item["warps"]
+    return found
 
 
 def _unique(found: Any) -> list[dict[str, Any]]:
@@ -815,7 +869,7 @@ def _write_json(path: str, value: dict[str, Any]) -> None:
 
 def free(cache_dir: str) -> None:
     """Removes everything that was built and kept."""
-    for name in ("objects", "builds"):
+    for name in ("objects", "builds", "facts"):
         shutil.rmtree(os.path.join(cache_dir, name), ignore_errors=True)
 
 

@@ -336,6 +336,7 @@ class Evaluation:
         self._compiling = threading.Event()  # the candidate's own part of its build is over
         self._prepared: Timing | None = None
         self._eager: Future[ReferenceClient] | None = None  # the sentinel's, on a GPU
+        self._facts: Future[list[dict[str, Any]]] | None = None  # of its kernels
         self._before: Timed | None = None  # what the batch has been timed with
         self._traced = 0.0  # share of a traced forward that was not custom
 
@@ -654,6 +655,7 @@ class Evaluation:
                 self._time_eager_beside(build, reference)
                 self._built(build, v)
             self._compile_kernels(reference, v)
+            self._begin_facts()
             self._build_upcoming()
             self._begin_next()
             self._verify(reference, v)
@@ -676,6 +678,7 @@ class Evaluation:
             if self._eager is not None:
                 with suppress(Exception):
                     self._eager.result().kill()
+            self._add_facts(v)
             if reference is not None and v["status"] and self._kept is not None:
                 self._kept.give(reference)
             elif reference is not None:
@@ -744,6 +747,27 @@ class Evaluation:
                 "kernelwright": str(self.request.get("kernelwright_version") or ""),
             },
         }
+
+    def _begin_facts(self) -> None:
+        """Has its objects read, on a GPU, while it is verified."""
+        if self.device.kind == "cuda" and self.program.artifacts():
+            self._facts = self._beside.submit(
+                building.facts,
+                self.server,
+                self.program.build,
+                self.request["cache_dir"],
+                self.sandbox,
+            )
+
+    def _add_facts(self, v: dict[str, Any]) -> None:
+        """Waits for what is known of its kernels: nobody reads while it is timed."""
+        facts, self._facts = self._facts, None
+        if facts is None:
+            return
+        with self.costs.part("facts"), suppress(Exception):  # nothing rests on them
+            v["build"]["kernels"] = building.with_facts(
+                v["build"].get("kernels") or [], facts.result()
+            )
 
     def _start_reference(
         self, calibration: Calibration | None, learned: dict[str, Any]
@@ -946,6 +970,7 @@ class Evaluation:
             return
         assert self.verification is not None
         self._quiet()
+        self._add_facts(v)
         self.progress("time", self.level)
         reference.set_state(self.state)
         candidates: list[CandidateClient] = []

@@ -55,6 +55,27 @@ def nvcc() -> str:
     return shutil.which("nvcc") or shutil.which("nvcc", path=":".join(folders)) or ""
 
 
+def _reader(name: str) -> str:
+    """Returns the path of a program of the toolkit's that reads objects, or "": beside nvcc, or
+    where Triton has its own.
+    """
+    folders = [os.path.join(cuda_home(), "bin")]
+    folders += [os.path.join(s, "triton", "backends", "nvidia", "bin") for s in sys.path]
+    return shutil.which(name, path=":".join(folders)) or shutil.which(name) or ""
+
+
+@functools.cache
+def cuobjdump() -> str:
+    """The path of cuobjdump, or "" where there is none."""
+    return _reader("cuobjdump")
+
+
+@functools.cache
+def nvdisasm() -> str:
+    """The path of nvdisasm, or "" where there is none."""
+    return _reader("nvdisasm")
+
+
 def cuda_home() -> str:
     """The folder of the toolkit that nvcc belongs to, or ""."""
     return os.path.dirname(os.path.dirname(nvcc()))

@@ -15,6 +15,7 @@ import cold
 import compiling
 import export
 import loading
+import sass
 import source
 import worker_candidate
 from protocol import Channel
@@ -45,12 +46,20 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
             raise RuntimeError("this builder has run a candidate: compile in a fresh one")
         _compile(channel, msg, str(config.get("light") or ""))
 
+    def facts(_: dict[str, Any], given: list[int]) -> dict[str, Any]:
+        found = []
+        for fd in given:
+            with open(f"/proc/self/fd/{fd}", "rb") as f:
+                found.append(sass.facts(f.read()))
+        return {"kernels": found}
+
     ops = {
         "parse": lambda msg, _: source.parse(msg["source"], msg["what"]),
         "export": lambda msg, _: {"source": export.standalone(msg["source"])},
         "record": record,
         "compile": compile_,
         "cold": cold.serve,
+        "facts": facts,
     }
     loading.serve(channel, ops, FILENAME)
 
@@ -91,6 +100,8 @@ def _compile(channel: Channel, msg: dict[str, Any], light: str) -> None:
             report = compiling.compile_inline_cuda(request, folder, light)
         else:
             report = compiling.compile_inline(request, folder, light)
+        for kernel in report.get("kernels", ()):
+            kernel["name"] = sass.demangled(kernel["name"])
         path = report.pop("object")
         if not path:
             channel.send({"ok": True, "built": False, **report})

@@ -9,7 +9,9 @@ import shlex
 
 import hostile
 
+import building
 import compiling
+import sass
 
 _LOG = b"""source0.cpp: In function 'void f()':
 source0.cpp:3:9: error: 'x' was not declared in this scope
@@ -32,6 +34,9 @@ def seeds() -> list[bytes]:
         b"-fopenmp\n-fplugin=x.so",
         b"-Wl,-rpath,/x",
         b"--param=x=1 -std=c++20 -g",
+        b"\t.target\tsm_90\n.text._Z1fv:\n  /*0150*/  @!P0 LDG.E.128 R4 ;\n  /*0160*/ STL R1 ;\n",
+        b" Function _Z1fv:\n  REG:24 STACK:8 SHARED:1152 LOCAL:0 CONSTANT[0]:548\n",
+        b"Compiling entry function 'k' for 'sm_90a'\nUsed 24 registers, 128 bytes smem",
     ]
 
 
@@ -45,6 +50,11 @@ def one(data: bytes) -> None:
             assert source >= 0 and line >= 0 and "\n" not in what and len(what) <= 500
         hostile.sendable([list(f) for f in found])
     assert not {f[:2] for f in loops} & {f[:2] for f in missed}, "vectorised and missed"
+    said = [*sass.mixes(text).values(), *sass.usage(text).values(), *compiling.resources(text)]
+    sound = building._resources(said)
+    assert all(set(k.get("instructions", {})) <= set(sass.CLASSES) for k in sound)
+    hostile.sendable(sound)
+    assert sass.demangled(text) or not text
     problem = compiling.flags_problem([text])
     if problem:
         assert len(problem) < 600

@@ -5,7 +5,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "build_cache": ("building", "clients"),
     "building": ("building", "compiling", "clients", "protocol"),
     "candidate_client": ("clients", "protocol", "evaluation", "trace"),
-    "compiling": ("compiling",),
+    "compiling": ("compiling", "sass"),
     "counters": ("counters",),
     "forkserver": ("forkserver", "protocol"),
     "protocol": ("protocol",),

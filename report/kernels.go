@@ -1,0 +1,59 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// shownClasses is how many classes of instructions are named of a kernel.
+const shownClasses = 4
+
+// Kernel says what is known of a compiled kernel, in one line.
+func Kernel(k kernelwright.Kernel) string {
+	parts := []string{fmt.Sprintf("%d registers", k.Registers)}
+	if k.Warps > 0 {
+		parts = append(parts, fmt.Sprintf("%d warps", k.Warps))
+	}
+	if k.SharedBytes > 0 {
+		parts = append(parts, byteSize(int64(k.SharedBytes))+" shared")
+	}
+	if spilled := k.SpillStoreBytes + k.SpillLoadBytes; spilled > 0 {
+		parts = append(parts, byteSize(int64(spilled))+" spilled")
+	} else if k.StackBytes > 0 {
+		parts = append(parts, byteSize(int64(k.StackBytes))+" of stack")
+	}
+	said := Line(k.Name) + " (" + Line(k.Arch) + "): " + strings.Join(parts, ", ")
+	total := 0
+	for _, n := range k.Instructions {
+		total += n
+	}
+	if total == 0 {
+		return said
+	}
+	classes := slices.SortedFunc(maps.Keys(k.Instructions), func(a, b string) int {
+		return cmp.Or(cmp.Compare(k.Instructions[b], k.Instructions[a]), cmp.Compare(a, b))
+	})
+	var mix []string
+	for _, c := range classes[:min(len(classes), shownClasses)] {
+		mix = append(mix, strings.ReplaceAll(Line(c), "_", " ")+" "+Percent(float64(k.Instructions[c])/float64(total)))
+	}
+	said += fmt.Sprintf("; %d instructions: %s", total, strings.Join(mix, ", "))
+	var moved []string
+	for _, m := range []struct {
+		what  string
+		bytes float64
+	}{{"load", k.LoadBytes}, {"store", k.StoreBytes}} {
+		if m.bytes > 0 {
+			moved = append(moved, fmt.Sprintf("%.3g bytes a global %s", m.bytes, m.what))
+		}
+	}
+	if len(moved) > 0 {
+		said += "; " + strings.Join(moved, ", ")
+	}
+	return said
+}
