@@ -17,7 +17,7 @@ import (
 
 type evalCmd struct {
 	Reference  string   `arg:"" help:"The reference file." type:"path" predictor:"file"`
-	Candidates []string `arg:"" optional:"" name:"candidate" help:"The file that defines ModelNew. Several are a batch." type:"path" predictor:"file"`
+	Candidates []string `arg:"" optional:"" name:"candidate" help:"The file that defines ModelNew, or a work folder with model_new.py, *.cu and *.cpp. Several are a batch." type:"path" predictor:"file"`
 	Batch      string   `help:"Judge every *.py file of this folder." placeholder:"FOLDER" type:"path" predictor:"dir"`
 	Level      string   `help:"How strict: quick or certify." enum:"quick,certify" default:"quick"`
 	Again      bool     `help:"Measure it and its baselines anew, whatever is remembered of them."`
@@ -126,7 +126,7 @@ func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, ker
 	var at []int // in paths, of each candidate
 	looksLike := ""
 	for i, path := range paths {
-		candidate, err := task.Read(path)
+		candidate, err := task.ReadCandidate(path)
 		var unreadable *kernelwright.InvalidTaskError
 		switch {
 		case errors.As(err, &unreadable):

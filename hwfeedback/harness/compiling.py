@@ -54,6 +54,7 @@ STANDS_FOR = (
     "torch/torch.h",
     "torch/all.h",
     "torch/python.h",
+    "torch/csrc/utils/pybind.h",
     "ATen/ATen.h",
     "ATen/cuda/CUDAContext.h",
     "ATen/cuda/CUDAContextLight.h",

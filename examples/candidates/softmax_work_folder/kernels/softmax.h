@@ -1,0 +1,3 @@
+#pragma once
+
+void softmax_rows(const float* x, float* y, long rows, long columns);

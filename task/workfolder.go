@@ -1,0 +1,224 @@
+package task
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A work folder is the form in which CUDA Agent's tools leave a candidate:
+// model_new.py, which imports cuda_extension, and beside it, or in kernels/, the
+// C++ and CUDA sources that cuda_extension is built from.
+const (
+	workModel     = "model_new.py"
+	workExtension = "cuda_extension"
+	maxWorkFiles  = 200
+)
+
+var (
+	importsExtension = regexp.MustCompile(`(?m)^([ \t]*)(?:import[ \t]+cuda_extension(?:[ \t]+as[ \t]+(\w+))?|from[ \t]+cuda_extension[ \t]+import[ \t]+(\w[\w, \t]*))[ \t]*(?:#.*)?$`)
+	localInclude     = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$`)
+	pragmaOnce       = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*pragma[ \t]+once[ \t]*$`)
+)
+
+// ReadCandidate reads a candidate: a Python file, or a work folder, whose
+// sources become one load_inline in the text of its model_new.py. Errors are
+// Read's.
+func ReadCandidate(path string) (File, error) {
+	info, err := os.Stat(path)
+	if err != nil || !info.IsDir() {
+		return Read(path)
+	}
+	model, err := Read(filepath.Join(path, workModel))
+	if errors.Is(err, fs.ErrNotExist) {
+		return File{}, invalid("it is a folder without a "+workModel, "name a Python file, or a work folder: "+workModel+" with its *.cu and *.cpp, there or in kernels/")
+	}
+	if err != nil {
+		return File{}, err
+	}
+	w := workFolder{root: path, seen: map[string]bool{}}
+	cpp, cuda, err := w.sources()
+	if err != nil {
+		return File{}, err
+	}
+	model.Path, model.Name = path, filepath.Base(filepath.Clean(path))
+	at := importsExtension.FindStringSubmatchIndex(model.Source)
+	if at == nil || len(cpp)+len(cuda) == 0 {
+		return model, nil // nothing of it is built: the verdict will say what is missing
+	}
+	model.Source = importsExtension.ReplaceAllStringFunc(model.Source, inPlace)
+	head := strings.TrimRight(model.Source[:at[0]], "\n")
+	if head != "" {
+		head += "\n\n\n"
+	}
+	call := "def _work_folder():\n" +
+		"    # The sources of a work folder, as they lay in it.\n" +
+		"    from torch.utils.cpp_extension import load_inline\n\n" +
+		"    return load_inline(\n" +
+		"        name=" + strconv.Quote(workExtension) + ",\n" +
+		"        cpp_sources=[" + list(cpp) + "],\n" +
+		"        cuda_sources=[" + list(cuda) + "],\n" +
+		"        extra_cflags=[\"-O3\"],\n" +
+		"        extra_cuda_cflags=[\"-O3\", \"--use_fast_math\"],\n" +
+		"        no_implicit_headers=True,\n" +
+		"    )\n\n\n"
+	if len(cuda) == 0 {
+		call = strings.Replace(call, "        extra_cuda_cflags=[\"-O3\", \"--use_fast_math\"],\n", "", 1)
+	}
+	model.Source = head + call + model.Source[at[0]:]
+	if len(model.Source) > MaxBytes {
+		return File{}, tooLarge()
+	}
+	return model, nil
+}
+
+// inPlace returns what stands for a line that imports cuda_extension.
+func inPlace(line string) string {
+	m := importsExtension.FindStringSubmatch(line)
+	if m[3] == "" {
+		return m[1] + cmp.Or(m[2], workExtension) + " = _work_folder()"
+	}
+	out := m[1] + workExtension + " = _work_folder()"
+	for _, name := range strings.Split(m[3], ",") {
+		words := strings.Fields(name) // "f", or "f as g"
+		if len(words) == 0 {
+			continue
+		}
+		out += "; " + words[len(words)-1] + " = " + workExtension + "." + words[0]
+	}
+	return out
+}
+
+func list(sources []string) string {
+	var b strings.Builder
+	for _, s := range sources {
+		b.WriteString("\n            " + literal(s) + ",")
+	}
+	if len(sources) > 0 {
+		b.WriteString("\n        ")
+	}
+	return b.String()
+}
+
+// literal returns a text as Python writes it: raw where that can be, so that a
+// compiler's line is found in it again.
+func literal(s string) string {
+	s = strings.TrimRight(s, "\n") + "\n"
+	for _, quotes := range []string{`"""`, `'''`} {
+		if !strings.Contains(s, quotes) {
+			return "r" + quotes + s + quotes
+		}
+	}
+	return strconv.QuoteToASCII(s)
+}
+
+type workFolder struct {
+	root string
+	seen map[string]bool // headers that were included
+	size int
+}
+
+// sources returns the texts of the folder's C++ and CUDA files, each with the
+// folder's own headers in it, where they are first included.
+func (w *workFolder) sources() (cpp, cuda []string, err error) {
+	var paths []string
+	for _, folder := range []string{w.root, filepath.Join(w.root, "kernels")} {
+		for _, ending := range []string{"*.cpp", "*.cu"} {
+			found, err := filepath.Glob(filepath.Join(escaped(folder), ending))
+			if err != nil {
+				return nil, nil, invalid("its folder cannot be listed: "+err.Error(), "give it another name")
+			}
+			paths = append(paths, found...)
+		}
+	}
+	if len(paths) > maxWorkFiles {
+		return nil, nil, invalid(fmt.Sprintf("it has %d sources", len(paths)), fmt.Sprintf("%d are read at most", maxWorkFiles))
+	}
+	// What binds comes last: it may call what the others define.
+	slices.SortStableFunc(paths, func(a, b string) int { return rank(a) - rank(b) })
+	headers := map[string]map[string]bool{".cpp": {}, ".cu": {}} // by what is compiled as one
+	for _, path := range paths {
+		ending := filepath.Ext(path)
+		w.seen = headers[ending]
+		text, err := w.text(path, 0)
+		if err != nil {
+			return nil, nil, err
+		}
+		if ending == ".cu" {
+			cuda = append(cuda, text)
+		} else {
+			cpp = append(cpp, text)
+		}
+	}
+	return cpp, cuda, nil
+}
+
+func rank(path string) int {
+	if filepath.Base(filepath.Dir(path)) == "kernels" {
+		return 0
+	}
+	return 1
+}
+
+func escaped(folder string) string {
+	return regexp.MustCompile(`[*?\[\\]`).ReplaceAllString(folder, `\$0`)
+}
+
+// maxIncludes is how deep headers of the folder may include each other.
+const maxIncludes = 20
+
+// text returns a source with the folder's headers in place of its #include of
+// them. A header that lies elsewhere, or was there before, is left to the
+// compiler, or out.
+func (w *workFolder) text(path string, depth int) (string, error) {
+	f, err := Read(path)
+	if err != nil {
+		return "", err
+	}
+	if w.size += len(f.Source); w.size > MaxBytes {
+		return "", tooLarge()
+	}
+	var failed error
+	text := localInclude.ReplaceAllStringFunc(f.Source, func(line string) string {
+		name := localInclude.FindStringSubmatch(line)[1]
+		header, inside := w.inside(filepath.Join(filepath.Dir(path), filepath.FromSlash(name)))
+		if !inside || depth >= maxIncludes || failed != nil {
+			return line
+		}
+		if w.seen[header] {
+			return "// " + name + ": above"
+		}
+		w.seen[header] = true
+		included, err := w.text(header, depth+1)
+		if err != nil {
+			failed = err
+			return line
+		}
+		return pragmaOnce.ReplaceAllString(strings.TrimRight(included, "\n"), "")
+	})
+	return text, failed
+}
+
+// inside returns the file's true path, and whether it is a file of the folder.
+func (w *workFolder) inside(path string) (string, bool) {
+	root, err := filepath.EvalSymlinks(w.root)
+	if err != nil {
+		return "", false
+	}
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		return "", false
+	}
+	relative, err := filepath.Rel(root, path)
+	if err != nil || relative == ".." || strings.HasPrefix(relative, ".."+string(filepath.Separator)) {
+		return "", false
+	}
+	info, err := os.Stat(path)
+	return path, err == nil && info.Mode().IsRegular()
+}

@@ -1,0 +1,148 @@
+package task
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+func fill(t *testing.T, folder string, files map[string]string) string {
+	t.Helper()
+	for name, text := range files {
+		path := filepath.Join(folder, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folder
+}
+
+const modelNew = "import torch\nimport cuda_extension\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return cuda_extension.f(x)\n"
+
+func TestAWorkFolderIsOneCandidate(t *testing.T) {
+	folder := fill(t, filepath.Join(t.TempDir(), "tried[1]"), map[string]string{
+		"model_new.py":          modelNew,
+		"registry.h":            "#pragma once\n#include <string>\nint registry;",
+		"binding.cpp":           "#include \"registry.h\"\nPYBIND11_MODULE(cuda_extension, m) {}",
+		"kernels/a.cu":          "#include \"../registry.h\"\n#include \"elsewhere.h\"\nextern \"C\" void a();",
+		"kernels/a_binding.cpp": "#include \"../registry.h\"\nvoid bind_a() { auto s = \"\"\"x\"; }",
+		"kernels/notes.txt":     "not a source",
+	})
+	f, err := ReadCandidate(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Name != "tried[1]" || f.Path != folder {
+		t.Errorf("it is called %q, of %q", f.Name, f.Path)
+	}
+	const want = `import torch
+
+
+def _work_folder():
+    # The sources of a work folder, as they lay in it.
+    from torch.utils.cpp_extension import load_inline
+
+    return load_inline(
+        name="cuda_extension",
+        cpp_sources=[
+            r'''
+#include <string>
+int registry;
+void bind_a() { auto s = """x"; }
+''',
+            r"""// registry.h: above
+PYBIND11_MODULE(cuda_extension, m) {}
+""",
+        ],
+        cuda_sources=[
+            r"""
+#include <string>
+int registry;
+#include "elsewhere.h"
+extern "C" void a();
+""",
+        ],
+        extra_cflags=["-O3"],
+        extra_cuda_cflags=["-O3", "--use_fast_math"],
+        no_implicit_headers=True,
+    )
+
+
+cuda_extension = _work_folder()
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return cuda_extension.f(x)
+`
+	if f.Source != want {
+		t.Errorf("got\n%s", f.Source)
+	}
+}
+
+func TestWaysToImportTheExtension(t *testing.T) {
+	for line, want := range map[string]string{
+		"import cuda_extension":                    "cuda_extension = _work_folder()",
+		"    import cuda_extension  # built":       "    cuda_extension = _work_folder()",
+		"import cuda_extension as ext":             "ext = _work_folder()",
+		"from cuda_extension import f":             "cuda_extension = _work_folder(); f = cuda_extension.f",
+		"from cuda_extension import f as g, other": "cuda_extension = _work_folder(); g = cuda_extension.f; other = cuda_extension.other",
+	} {
+		if got := importsExtension.ReplaceAllStringFunc(line, inPlace); got != want {
+			t.Errorf("%q becomes %q", line, got)
+		}
+	}
+}
+
+func TestWhatIsNoWorkFolder(t *testing.T) {
+	for name, c := range map[string]struct {
+		files map[string]string
+		says  string
+	}{
+		"empty":    {map[string]string{"x.txt": ""}, "without a model_new.py"},
+		"binary":   {map[string]string{"model_new.py": modelNew, "a.cu": "\x7fELF\x00"}, "no Python source"},
+		"large":    {map[string]string{"model_new.py": modelNew, "a.cu": strings.Repeat("// x\n", MaxBytes/5+1)}, "larger than"},
+		"together": {map[string]string{"model_new.py": modelNew, "a.cu": strings.Repeat("// x\n", MaxBytes/6), "b.cu": strings.Repeat("// x\n", MaxBytes/6), "c.cu": strings.Repeat("// x\n", MaxBytes/6)}, "larger than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ReadCandidate(fill(t, t.TempDir(), c.files))
+			var invalid *kernelwright.InvalidTaskError
+			if !errors.As(err, &invalid) || !strings.Contains(invalid.Reason, c.says) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	// A header outside of the folder is the compiler's affair, and none of ours.
+	outside := t.TempDir()
+	fill(t, outside, map[string]string{"secret.h": "int secret;", "folder/model_new.py": modelNew, "folder/a.cu": "#include \"../secret.h\"\nint a;"})
+	f, err := ReadCandidate(filepath.Join(outside, "folder"))
+	if err != nil || strings.Contains(f.Source, "int secret") || !strings.Contains(f.Source, `#include "../secret.h"`) {
+		t.Errorf("%v\n%s", err, f.Source)
+	}
+	if err := os.Symlink(filepath.Join(outside, "secret.h"), filepath.Join(outside, "folder", "link.h")); err != nil {
+		t.Fatal(err)
+	}
+	fill(t, filepath.Join(outside, "folder"), map[string]string{"a.cu": "#include \"link.h\"\n"})
+	if f, err := ReadCandidate(filepath.Join(outside, "folder")); err != nil || strings.Contains(f.Source, "int secret") {
+		t.Errorf("%v\n%s", err, f.Source)
+	}
+	// Headers that include each other end, too.
+	ring := fill(t, t.TempDir(), map[string]string{"model_new.py": modelNew, "a.h": "#include \"b.h\"\n", "b.h": "#include \"a.h\"\n", "a.cu": "#include \"a.h\"\n"})
+	if _, err := ReadCandidate(ring); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAFileIsACandidate(t *testing.T) {
+	path := filepath.Join(fill(t, t.TempDir(), map[string]string{"a.py": modelNew}), "a.py")
+	if f, err := ReadCandidate(path); err != nil || f.Source != modelNew {
+		t.Errorf("%v, %q", err, f.Source)
+	}
+}
