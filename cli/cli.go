@@ -34,6 +34,7 @@ type grammar struct {
 
 	Run        runCmd        `cmd:"" help:"Optimise reference files."`
 	Eval       evalCmd       `cmd:"" help:"Judge one candidate against its reference."`
+	Inspect    inspectCmd    `cmd:"" help:"Say what reference files are."`
 	Baseline   baselineCmd   `cmd:"" help:"Hold candidates against kernels of your own."`
 	Daemon     daemonCmd     `cmd:"" help:"Watch folders and optimise what is dropped into them."`
 	History    historyCmd    `cmd:"" help:"Ask what was tried, and what came of it."`

@@ -142,7 +142,7 @@ func facts(d Data, v kernelwright.Verdict) []fact {
 	add("Outputs", specs(d.Task.Outputs))
 	add("Operators", strings.Join(d.Task.Operators, ", "))
 	add("Operations", count(d.Task.Operations))
-	add("Least bytes", byteSize(d.Task.LeastBytes))
+	add("Least bytes", ByteSize(d.Task.LeastBytes))
 	if v.Floor.MS > 0 {
 		add("Floor", fmt.Sprintf("%s, bound by %s; headroom %s", Milliseconds(v.Floor.MS), v.Floor.Bound, Percent(v.Headroom)))
 	}

@@ -20,12 +20,12 @@ func Kernel(k kernelwright.Kernel) string {
 		parts = append(parts, fmt.Sprintf("%d warps", k.Warps))
 	}
 	if k.SharedBytes > 0 {
-		parts = append(parts, byteSize(int64(k.SharedBytes))+" shared")
+		parts = append(parts, ByteSize(int64(k.SharedBytes))+" shared")
 	}
 	if spilled := k.SpillStoreBytes + k.SpillLoadBytes; spilled > 0 {
-		parts = append(parts, byteSize(int64(spilled))+" spilled")
+		parts = append(parts, ByteSize(int64(spilled))+" spilled")
 	} else if k.StackBytes > 0 {
-		parts = append(parts, byteSize(int64(k.StackBytes))+" of stack")
+		parts = append(parts, ByteSize(int64(k.StackBytes))+" of stack")
 	}
 	said := Line(k.Name) + " (" + Line(k.Arch) + "): " + strings.Join(parts, ", ")
 	total := 0

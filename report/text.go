@@ -139,7 +139,8 @@ func shape(t kernelwright.TensorSpec) string {
 	return s
 }
 
-func byteSize(n int64) string {
+// ByteSize says a number of bytes.
+func ByteSize(n int64) string {
 	if n <= 0 {
 		return "–"
 	}

@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/task"
+)
+
+type inspectCmd struct {
+	References []string `arg:"" name:"reference" help:"Reference files, and folders of them." type:"path" predictor:"file"`
+	deviceFlags
+}
+
+// Help is shown below the flags.
+func (inspectCmd) Help() string {
+	return "Reads each reference, runs it on the device, and says what it is: eager's time, the bytes that it moves at least and the operations that it takes, its operators, and what needs care, or why it is no task. Folders are read with those in them. What was inspected before, on the same code, is remembered: a long list may be interrupted and goes on. With --json one object a line. Exit code 0, whatever the references are."
+}
+
+// inspected is what is said of one reference.
+type inspected struct {
+	File        string                    `json:"file"`
+	Fingerprint string                    `json:"fingerprint,omitempty"`
+	EagerMS     float64                   `json:"eager_ms"`
+	Inputs      []kernelwright.TensorSpec `json:"inputs,omitempty"`
+	Outputs     []kernelwright.TensorSpec `json:"outputs,omitempty"`
+	Operators   []string                  `json:"operators,omitempty"`
+	Operations  int64                     `json:"operations"`
+	LeastBytes  int64                     `json:"least_bytes"`
+	Flags       []kernelwright.TaskFlag   `json:"flags,omitempty"`
+	Notes       []string                  `json:"notes,omitempty"`
+	Reason      string                    `json:"reason,omitempty"` // why it is no task
+	Hint        string                    `json:"hint,omitempty"`
+	Seconds     float64                   `json:"seconds"`
+}
+
+// Run inspects them one after the other.
+func (c inspectCmd) Run(a *app) (err error) {
+	paths, err := references(c.References)
+	if err != nil {
+		return err
+	}
+	r, err := a.open(false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	show := newProgress(a.stderr)
+	defer show.done()
+	o := r.options(show.stage)
+	o.KeepWarm = r.config.Evaluation.KeepWarm.Std()
+	e, err := r.evaluator(a.ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	limited := bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()}
+	width := 0
+	for _, p := range paths {
+		width = max(width, len(report.Line(filepath.Base(p))))
+	}
+	begun, valid, flagged := time.Now(), 0, 0
+	for _, path := range paths {
+		show.begin(filepath.Base(path))
+		since := time.Now()
+		found := inspected{File: path}
+		reference, err := task.Read(path)
+		var t kernelwright.Task
+		if err == nil {
+			t, err = limited.Inspect(a.ctx, reference.Name, reference.Source)
+		}
+		var invalid *kernelwright.InvalidTaskError
+		switch {
+		case errors.As(err, &invalid):
+			found.Reason, found.Hint = invalid.Reason, invalid.Hint
+		case err != nil:
+			return cutShort(a.ctx, err)
+		default:
+			valid++
+			if len(t.Flags) > 0 {
+				flagged++
+			}
+			found.Fingerprint, found.EagerMS, found.Inputs, found.Outputs = t.Fingerprint, t.EagerMS, t.Inputs, t.Outputs
+			found.Operators, found.Operations, found.LeastBytes = t.Operators, t.Operations, t.LeastBytes
+			found.Flags, found.Notes = t.Flags, t.Notes
+		}
+		found.Seconds = time.Since(since).Seconds()
+		show.done()
+		if a.json {
+			err = a.printLine(found)
+		} else {
+			err = a.printf("%-*s  %s\n", width, report.Line(filepath.Base(path)), found.line())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if a.json || len(paths) == 1 {
+		return nil
+	}
+	return a.printf("\n%d references: %d are tasks, %d of them need care, %d are none; in %s\n",
+		len(paths), valid, flagged, len(paths)-valid, time.Since(begun).Round(100*time.Millisecond))
+}
+
+// line says it in one line.
+func (i inspected) line() string {
+	if i.Reason != "" {
+		return "no task: " + lower(report.Line(i.Reason))
+	}
+	said := fmt.Sprintf("eager %9s  %9s  %s", report.Milliseconds(i.EagerMS), report.ByteSize(i.LeastBytes), report.Line(operatorsInShort(i.Operators)))
+	for _, f := range i.Flags {
+		said += "; take care: " + report.FlagText(f)
+	}
+	return said
+}
+
+// shownOperators is how many kinds of operator are named of a reference.
+const shownOperators = 4
+
+// operatorsInShort names the kinds of operators in their order, each once.
+func operatorsInShort(operators []string) string {
+	var kinds []string
+	for _, o := range operators {
+		if o = strings.TrimPrefix(o, "aten."); !slices.Contains(kinds, o) {
+			kinds = append(kinds, o)
+		}
+	}
+	if more := len(kinds) - shownOperators; more > 0 {
+		return strings.Join(kinds[:shownOperators], ", ") + fmt.Sprintf(" and %d more", more)
+	}
+	return strings.Join(kinds, ", ")
+}
+
+// references returns the files that are named, and those of folders, in the
+// order in which people number them.
+func references(named []string) ([]string, error) {
+	var out []string
+	for _, path := range named {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, usage("there is no file "+path, "name reference files, or folders of them")
+		}
+		if !info.IsDir() {
+			out = append(out, path)
+			continue
+		}
+		var found []string
+		err = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			hidden := strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "__")
+			if d.IsDir() && hidden && p != path {
+				return filepath.SkipDir
+			}
+			if !d.IsDir() && !hidden && filepath.Ext(p) == ".py" {
+				found = append(found, p)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, usage("the folder cannot be read: "+err.Error(), "name reference files, or folders of them")
+		}
+		if len(found) == 0 {
+			return nil, usage("there is no *.py file in "+path, "name reference files, or folders of them")
+		}
+		slices.SortFunc(found, numbered)
+		out = append(out, found...)
+	}
+	return out, nil
+}
+
+var numberOrText = regexp.MustCompile(`\d+|\D+`)
+
+// numbered compares paths so that 2_x comes before 10_x.
+func numbered(a, b string) int {
+	x, y := numberOrText.FindAllString(a, -1), numberOrText.FindAllString(b, -1)
+	for i := range min(len(x), len(y)) {
+		m, errM := strconv.ParseUint(x[i], 10, 64)
+		n, errN := strconv.ParseUint(y[i], 10, 64)
+		order := strings.Compare(x[i], y[i])
+		if errM == nil && errN == nil {
+			order = cmp.Or(cmp.Compare(m, n), order)
+		}
+		if order != 0 {
+			return order
+		}
+	}
+	return cmp.Compare(len(x), len(y))
+}
