@@ -1,0 +1,179 @@
+"""Prints what the clock is worth on this device, in the harness' own process.
+
+``spread``: how far the medians of fresh processes lie apart, for kernels from microseconds to
+milliseconds. ``statistics``: how often code identical to the reference is taken for faster, and
+how often code that is truly 10 % faster is seen. Verdicts are appended to a file as they are
+reached, so that a long run may be made in parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[1]
+sys.path[:0] = [
+    str(ROOT / "hwfeedback" / "harness"),
+    str(ROOT / "hwfeedback" / "harness" / "tests"),
+]
+
+from judging import Judge  # noqa: E402
+
+TASK = """import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        {body}
+
+
+def get_inputs():
+    return [torch.randn({shape})]
+
+
+def get_init_inputs():
+    return []
+"""
+RELU, PRODUCT = "return torch.relu(x)", "return x @ x"
+SPREAD = [
+    ("relu, 256 KB", RELU, "64, 1024"),
+    ("relu, 8 MB", RELU, "2048, 1024"),
+    ("softmax, 16 MB", "return torch.softmax(x, -1)", "4096, 1024"),
+    ("relu, 64 MB", RELU, "16384, 1024"),
+    ("softmax, 128 MB", "return torch.softmax(x, -1)", "4096, 8192"),
+    ("product, 1024", PRODUCT, "1024, 1024"),
+    ("product, 2048", PRODUCT, "2048, 2048"),
+    ("cumsum, 128 MB", "return torch.cumsum(x, -1)", "4096, 8192"),
+    ("product, 4096", PRODUCT, "4096, 4096"),
+    ("product, 8192", PRODUCT, "8192, 8192"),
+]
+# A kernel that takes so many cycles of the GPU, and one that takes a tenth less.
+SLEEPS = "torch.cuda._sleep({cycles})\n        return torch.relu(x)"
+CYCLES = (18_000, 90_000, 180_000, 900_000, 9_000_000)
+
+
+def task(body: str, shape: str) -> str:
+    return TASK.format(body=body, shape=shape)
+
+
+class Run:
+    """Verdicts, kept in a file."""
+
+    def __init__(self, judge: Judge, path: pathlib.Path, seconds: float, threads: int) -> None:
+        self.judge, self.path, self.threads = judge, path, threads
+        self.end = time.monotonic() + seconds
+        self.kept: dict[str, list[dict[str, Any]]] = {}
+        if path.exists():
+            for line in path.read_text().splitlines():
+                row = json.loads(line)
+                self.kept.setdefault(row["name"], []).append(row)
+
+    def verdicts(self, name: str, reference: str, candidate: str, n: int) -> list[dict[str, Any]]:
+        """Returns n verdicts, or as many as there was time for."""
+        rows = self.kept.setdefault(name, [])
+        while len(rows) < n and time.monotonic() < self.end:
+            begun = time.perf_counter()
+            v = self.judge.verdict(
+                reference,
+                candidate,
+                "quick",
+                time=True,
+                want_baselines=["eager"],
+                threads=self.threads,
+                require_custom=False,
+            )
+            row = {
+                "name": name,
+                "seconds": time.perf_counter() - begun,
+                "status": v["status"],
+                "reason": v["reason"],
+                "ms": v["candidate_ms"],
+                "speedup": v["speedup"],
+            }
+            rows.append(row)
+            with self.path.open("a") as f:
+                f.write(json.dumps(row) + "\n")
+        return rows
+
+
+def spread(run: Run, n: int) -> None:
+    print("| kernel | ms | processes | standard deviation | range | s a verdict |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for name, body, shape in SPREAD:
+        reference = task(body, shape)
+        rows = run.verdicts(name, reference, reference.replace("Model(", "ModelNew("), n)
+        times = [r["ms"] for r in rows if r["status"] == "correct"]
+        if len(times) < 2:
+            print(f"| {name} | – | {len(times)} of {len(rows)} | | | |", flush=True)
+            continue
+        middle = statistics.median(times)
+        off = statistics.stdev(times) / middle
+        far = (max(times) - min(times)) / middle
+        each = statistics.median(r["seconds"] for r in rows)
+        print(
+            f"| {name} | {middle:.4g} | {len(times)} of {len(rows)} | {off:.2%} | {far:.2%} "
+            f"| {each:.2f} |",
+            flush=True,
+        )
+
+
+def outcome(name: str, rows: list[dict[str, Any]]) -> None:
+    good = [r for r in rows if r["status"] == "correct"]
+    wins = sum(r["speedup"]["low"] > 1 for r in good)
+    more = sum(r["speedup"]["low"] >= 1.05 for r in good)
+    middle = statistics.median(r["speedup"]["value"] for r in good) if good else 0.0
+    ms = statistics.median(r["ms"] for r in good) if good else 0.0
+    print(f"| {name} | {ms:.4g} | {len(good)} of {len(rows)} | {middle:.3f} | {wins} | {more} |")
+    sys.stdout.flush()
+
+
+def probabilities(run: Run, n: int, gpu: bool) -> None:
+    print("| candidate | ms | verdicts | median speedup | lower end over 1 | 1.05 or more |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for name, body, shape in SPREAD[1:5:3] if gpu else SPREAD[1:2]:
+        reference = task(body, shape)
+        same = reference.replace("Model(", "ModelNew(")
+        outcome(f"identical, {name}", run.verdicts(f"same {name}", reference, same, n))
+    for cycles in CYCLES if gpu else ():
+        reference = task(SLEEPS.format(cycles=cycles), "64, 1024")
+        faster = task(SLEEPS.format(cycles=int(cycles * 0.9)), "64, 1024")
+        faster = faster.replace("Model(", "ModelNew(")
+        rows = run.verdicts(f"faster {cycles}", reference, faster, n)
+        outcome(f"a tenth faster, {cycles} cycles", rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["spread", "statistics"])
+    parser.add_argument("-n", type=int, default=30, help="verdicts of each")
+    parser.add_argument("--seconds", type=float, default=540.0, help="then it stops, and goes on")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--threads", type=int, default=4)
+    parser.add_argument("--results", type=pathlib.Path, required=True, help="a file to append to")
+    args = parser.parse_args()
+    place: dict[str, Any] | None = None
+    if args.device == "cuda":
+        from test_cuda import SEES
+
+        place = {"minor": SEES["gpu"], "uuid": SEES["gpu_uuid"]}
+    with tempfile.TemporaryDirectory() as cache:
+        judge = Judge(cache, place)
+        try:
+            run = Run(judge, args.results, args.seconds, args.threads)
+            if args.what == "spread":
+                spread(run, args.n)
+            else:
+                probabilities(run, args.n, place is not None)
+        finally:
+            judge.close()
+
+
+if __name__ == "__main__":
+    main()
