@@ -549,8 +549,13 @@ class CandidateClient(Client):
     def __init__(self, worker: Spawned, timeout: float, device: Device = CPU) -> None:
         super().__init__(worker, device)
         self.timeout = timeout  # of one forward
+        self.free_before = 0  # bytes of the device's memory that nobody had when it began
         self._answered: dict[str, Any] = {}
         self._pending: tuple[Layout, Sequence[torch.Tensor], Layout, list[int]] | None = None
+
+    def took_memory(self) -> bool:
+        """Whether most of what was free when it began is gone."""
+        return self.device.free_bytes() < self.free_before / 2
 
     def kill(self) -> None:
         """Kills it, and learns before what it tried that is not its business."""

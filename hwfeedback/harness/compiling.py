@@ -428,8 +428,12 @@ def _done(code: int, log: str, folder: str, report: str, kind: str, start: float
 # What a kernel has no use for: PyTorch's kernels past the dispatcher, where no trace sees them, the
 # dispatcher itself and what it tells of calls, the interpreter that it runs in, and whatever finds
 # or changes code at run time.
+# On a GPU they are told from helpers by the tensors that they take; the shim for compiled models
+# calls them, too.
 _PAST_DISPATCH = re.compile(
-    r"_ZNK?2at(6native|3cpu(?!\d+(is|L1|L2)_)|19compositeexplicit|17compositeimplicit)"
+    r"_ZNK?2at(6native|3cpu(?!\d+(is|L1|L2)_)|19compositeexplicit|17compositeimplicit"
+    r"|4cuda\d+\w*NS_6TensorE)"
+    r"|aoti_torch_(cpu|cuda)_\w+"
 )
 # Who excludes dispatch keys hides nothing from the profiler: torch::empty_like does it, too.
 _UNSEEN = re.compile(

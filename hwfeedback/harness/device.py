@@ -34,6 +34,10 @@ class Cpu:
     def synchronize(self) -> None:
         """Returns when all that was asked of the device is done."""
 
+    def free_bytes(self) -> int:
+        """Returns how much memory nobody has: of the machine's that is the sandbox's affair."""
+        return 0
+
     def hold_to_float32(self) -> None:
         """Has float32 mean float32: torch's defaults allow less in places."""
 
@@ -67,6 +71,10 @@ class Gpu:
         finally:
             os.close(fd)
         return GpuBlock(self, shared, -1, size)
+
+    def free_bytes(self) -> int:
+        """Returns how much of its memory nobody has."""
+        return int(torch.cuda.mem_get_info(self.torch)[0])
 
     def synchronize(self) -> None:
         """Returns when all that was asked of the device is done."""

@@ -123,6 +123,7 @@ _HINTS = {
 }
 
 
+_TOOK_MEMORY = ("it leaves the GPU without memory", "allocate less: the judge needs some, too")
 _FASTER = "make forward faster: it is called many times"
 
 
@@ -164,6 +165,10 @@ def faults(doing: str, worker: CandidateClient | None = None) -> Iterator[None]:
     """Turns what a candidate's worker does wrong into a Fault."""
     try:
         yield
+    except torch.OutOfMemoryError as e:
+        if worker is None or not worker.took_memory():
+            raise
+        raise Fault("crashed", *_TOOK_MEMORY) from e
     except WorkerFailure as e:
         if e.client is not worker or (isinstance(e, WorkerGone) and e.client is None):
             raise  # the reference's worker, or one that was lost: not this candidate's fault
@@ -413,6 +418,7 @@ class Evaluation:
             calls = PATIENCE_CALLS[self.level] * FORWARD_EAGERS * self.eager_s
             self._patience = _Patience(PATIENCE_S[self.level] + calls)
         client = _Awaited(worker, timeout, self.device, self._patience)
+        client.free_before = self.device.free_bytes()
         self._met.append(client)
         try:
             self._load(client, reference, stand_in=stand_in)
@@ -669,8 +675,8 @@ class Evaluation:
         except WorkerFailure as e:
             # What a candidate's worker raises has become a Fault: this is the reference's.
             raise Infrastructure(f"the reference's worker: {e}", getattr(e, "traceback", "")) from e
-        except (SandboxError, ProtocolError) as e:
-            raise Infrastructure(str(e)) from e
+        except (SandboxError, ProtocolError, torch.OutOfMemoryError) as e:
+            raise Infrastructure((str(e).strip() or type(e).__name__).splitlines()[0]) from e
         finally:
             for empty in self._ahead.values():
                 with suppress(Exception):
@@ -1141,6 +1147,8 @@ class Evaluation:
             except BaselineFailed as e:
                 raise Infrastructure(str(e)) from e
             except CallFailed as e:
+                if e.error.get("type") == windows.TOOK_MEMORY:
+                    raise Fault("crashed", *_TOOK_MEMORY) from e
                 if e.error.get("type") == windows.RAN_ON:
                     raise Fault("cheated", str(e.error["message"])[:300]) from e
                 if e.error.get("type") == "OutputMismatch":

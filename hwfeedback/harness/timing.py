@@ -75,9 +75,10 @@ import counters
 import stats
 import windows_cuda
 from baselines import EAGER, BaselineFailed
+from cuda import CudaError
 from device import CPU, Device
 from sampling import Sampler, Seen
-from windows import Contents, Evictor, Session, Slots, TimedWorker, Window
+from windows import TOOK_MEMORY, CallFailed, Contents, Evictor, Session, Slots, TimedWorker, Window
 
 Check = Callable[[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]], str | None]
 CheckVaried = Callable[[int, list[torch.Tensor]], str | None]
@@ -1035,6 +1036,12 @@ class Timing:
                     self._counts = session.count(self.contents.met(self._plan.other))
                 session.close()
             return block, self._wrong_output
+        except (torch.OutOfMemoryError, CudaError) as e:
+            told = not isinstance(e, CudaError) or e.name == "CUDA_ERROR_OUT_OF_MEMORY"
+            if not told or not worker.took_memory():
+                raise
+            error = {"type": TOOK_MEMORY, "message": "the GPU's memory ran out"}
+            raise CallFailed(error) from e
         finally:
             self._patience_s -= time.monotonic() - began
             worker.kill()
@@ -1339,7 +1346,7 @@ def _nothing() -> dict[str, Any]:
 
 def _pool_bytes(budget: Budget, device: Device) -> int:
     if device.kind == "cuda":
-        return min(budget.pool_bytes, windows_cuda.available() // 4)
+        return min(budget.pool_bytes, device.free_bytes() // 4)
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(budget.pool_bytes, available // 8)
 

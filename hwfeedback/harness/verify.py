@@ -43,6 +43,7 @@ AXES = 16  # tried, of those that may be reduced, for at most
 AXES_S = 3.0
 KEPT_BYTES = 1 << 30  # of all draws of an evaluation; past this they are drawn again at each use
 VARIED_BYTES = {"quick": 96 << 20, "certify": 256 << 20}  # of what comes among the timed calls
+VARIED_ON_A_GPU = 4 << 30  # likewise: it moves them a hundred times as fast
 PATTERNS = 8  # of signs, before a timed call is wrong
 AGAIN = 16  # times that one wrong in a timed call is asked: a race would show
 PERTURBATION = 0.1  # of a parameter's root mean square
@@ -725,7 +726,10 @@ class Verification:
         ]
         tensors = [*self.draws[0].tensors, *self.expected[0].wide]
         size = sum(t.numel() * t.element_size() for t in tensors)
-        count = max(VARIED_BYTES[self.level] // max(size, 1), 1)
+        room = VARIED_BYTES[self.level]
+        if self.reference.device.kind == "cuda":
+            room = min(VARIED_ON_A_GPU, self.reference.device.free_bytes() // 16)
+        count = max(room // max(size, 1), 1)
         return set(random.SystemRandom().sample(names, min(count, len(names))))
 
     def judge_varied(self, i: int, outputs: Sequence[torch.Tensor]) -> str | None:

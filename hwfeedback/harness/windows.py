@@ -97,6 +97,7 @@ STOP_NS = 2_000_000_000  # by then every thread of a process has stopped, and
 PATIENCE_NS = 20_000_000_000  # by then where the machine is so busy that it gets no core to do so
 RUNS = 0.05  # of the time: a process that was told to stop and runs for so long does not mean to
 RAN_ON = "RanOn"  # the type of the error of a worker that runs while it is stopped
+TOOK_MEMORY = "TookMemory"  # of one that leaves the GPU without
 COMPUTES = 0.2  # of a window's time: a thread that uses less of it waits for its turn to do nothing
 LOOKS, LOOK_NS = 24, 50_000  # into a window, and between two of them at least
 WAKE_NS = 600_000  # a woken thread may wait for so long beside the one that woke it
@@ -137,6 +138,8 @@ class TimedWorker(Protocol):
     pid: int
 
     def kill(self) -> None: ...
+
+    def took_memory(self) -> bool: ...
 
 
 class CallFailed(Exception):

@@ -288,8 +288,3 @@ class GpuSession(Session):
         super().close()
         self._out_block.close()
         self._in_block.close()
-
-
-def available() -> int:
-    """Returns the bytes of the GPU's memory that nobody has."""
-    return torch.cuda.mem_get_info(gpu().torch)[0]

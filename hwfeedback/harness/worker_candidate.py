@@ -241,9 +241,13 @@ def _poison(device: Device) -> None:
 
 def _flags() -> dict[str, Any]:
     """The global switches that change what PyTorch computes."""
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set by the older switches and by the newer ones
+        precision = "mixed"
     return {
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-        "matmul_precision": torch.get_float32_matmul_precision(),
+        "matmul_precision": precision,
         "threads": torch.get_num_threads(),
     }
 

@@ -321,12 +321,19 @@ def test_symbols_of_the_dispatcher_are_told_from_those_of_headers(tmp_path):
         "_ZN2at20enableRecordFunctionEb",
         "_ZN2at24get_record_function_tls_Ev",
         "_ZN2at25clearThreadLocalCallbacksEv",
+        "_ZN2at4cuda8_softmaxERKNS_6TensorElb",
+        "_ZN2at4cuda6mm_outERNS_6TensorERKS1_S4_",
+        "aoti_torch_cuda_mm_out",
     ]
     good = [  # of torch::empty_like, torch::zeros, RECORD_FUNCTION, TORCH_LIBRARY
         "_ZN2at4_ops10empty_like4callERKNS_6TensorE",
         "_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE",
         "_ZN2at14RecordFunctionC1ENS_11RecordScopeE",
         "_ZN5torch7Library5_implEPKcONS_11CppFunctionENS_17_RegisterOrVerifyE",
+        # Of at::cuda::getCurrentDeviceProperties, canUse32BitIndexMath, and the stable shim.
+        "_ZN2at4cuda26getCurrentDevicePropertiesEv",
+        "_ZN2at4cuda6detail20canUse32BitIndexMathERKNS_10TensorBaseEl",
+        "aoti_torch_get_data_ptr",
     ]
     text = "".join(f'void f{i}() asm("{n}");\n' for i, n in enumerate([*bad, *good]))
     text += "void all() {" + "".join(f"f{i}();" for i in range(len([*bad, *good]))) + "}\n"

@@ -11,8 +11,11 @@ import signal
 from typing import Any
 
 import pytest
+import torch
 from judging import Judge
 
+import clients
+import device
 import evaluation
 import kept
 import process_memory
@@ -467,6 +470,41 @@ def test_a_references_process_serves_the_next_candidate(judge: Judge) -> None:
     assert select.select([ours], [], [], 10)[0] and os.read(ours, 1) == b""
     os.close(ours)
     judge.referee._kept.close()
+
+
+@pytest.mark.parametrize("when", ["verified", "timed"])
+def test_who_takes_all_memory_is_at_fault(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The judge runs out of it while a candidate lives. Played by the CPU: it has no such end."""
+    free = [100]
+    monkeypatch.setattr(type(device.CPU), "free_bytes", lambda _: free[0])
+
+    def out_of_memory(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore.")
+
+    def judged() -> dict[str, Any]:
+        if when == "verified":
+            monkeypatch.setattr(clients.CandidateClient, "answer", out_of_memory)
+        else:
+            monkeypatch.setattr(timing.Timing, "_visit", out_of_memory)
+        more = {"time": True, "want_baselines": ["eager"]}
+        return judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
+
+    judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), time=True)
+    with pytest.raises(
+        evaluation.Infrastructure, match=r"out of memory. Tried to allocate 2 GiB\.$"
+    ):
+        judged()
+    took = clients.CandidateClient.took_memory
+
+    def later(self: clients.CandidateClient) -> bool:
+        free[0] = 49
+        return took(self)
+
+    monkeypatch.setattr(clients.CandidateClient, "took_memory", later)
+    v = judged()
+    assert (v["status"], v["reason"]) == ("crashed", "it leaves the GPU without memory")
 
 
 # Inspection.
