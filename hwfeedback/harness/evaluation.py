@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import secrets
 import threading
 import time
@@ -175,7 +176,32 @@ def faults(doing: str, worker: CandidateClient | None = None) -> Iterator[None]:
         raise _fault(e, doing) from e
 
 
-def _fault(e: WorkerFailure, doing: str) -> Fault:
+# What CUDA says of a GPU or a driver that is not as it should be. Who says so in its own words is
+# asked again, and then it is its fault where a known candidate passes.
+_MACHINE = re.compile(
+    r"uncorrectable ECC|driver version is insufficient|driver is a stub|driver shutting down"
+    r"|busy or unavailable|GPU (is lost|has fallen)|no CUDA-capable device|not yet initialized"
+    r"|NVLink|unsupported toolchain|hardware stack error|MPS "
+)
+# What CUDA says of a kernel, and what to look at.
+_KERNEL = {
+    "illegal memory access": "check every index of every kernel: one read or wrote where nothing "
+    "of its lies",
+    "misaligned address": "a vector of 8 or 16 bytes is read or written at an address that is no "
+    "multiple of that: check the offsets of vector accesses",
+    "no kernel image is available": "it was compiled for another architecture: leave that to us",
+    "too many resources requested": "a block needs more registers or threads than there are: make "
+    "it smaller, or say __launch_bounds__",
+    "device-side assert": "an assert of a kernel failed",
+    "invalid configuration argument": "a grid or a block is empty or too large, or has too much "
+    "shared memory",
+    "unspecified launch failure": "a kernel went astray: check indices of shared memory, and that "
+    "every thread of a block reaches each barrier",
+}
+
+
+def _fault(e: WorkerFailure, doing: str) -> Exception:
+    """Returns the Fault of a candidate whose worker failed, or Infrastructure."""
     if isinstance(e, WorkerGone):
         hint = ""
         if "SIGSEGV" in str(e) or "SIGBUS" in str(e):
@@ -194,6 +220,8 @@ def _fault(e: WorkerFailure, doing: str) -> Fault:
     line = f" (line {e.lines[-1]})" if e.lines else ""
     first = e.message.strip().splitlines()[0][:300] if e.message.strip() else ""
     output = e.client.worker.log()[-OUTPUT_KEPT:] if e.client is not None else ""
+    if "CUDA" in first and _MACHINE.search(first):
+        return Infrastructure(f"{where} met a GPU that does not work: {first}", e.traceback)
     if e.stage == "output":
         return Fault("wrong", first, _HINTS["output"], [e.traceback], output)
     if e.type == "SystemExit":
@@ -208,8 +236,7 @@ def _fault(e: WorkerFailure, doing: str) -> Fault:
         return Fault("crashed", what, "allocate less", [e.traceback], output)
     what = f"{where} raised {e.type}{line}" + (f": {first}" if first else "")
     hint = _HINTS.get(e.stage, "")
-    if "illegal memory access" in first or "misaligned address" in first:
-        hint = "check every index of every kernel: one read or wrote where nothing of its lies"
+    hint = next((h for said, h in _KERNEL.items() if said in first), hint)
     if e.type == "PermissionError":
         hint = "a candidate has no network, starts no program and writes to /tmp alone: do without"
     return Fault("crashed", what, hint, [e.traceback], output)

@@ -472,6 +472,45 @@ def test_a_references_process_serves_the_next_candidate(judge: Judge) -> None:
     judge.referee._kept.close()
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA error: uncorrectable ECC error encountered",
+        "CUDA driver version is insufficient for CUDA runtime version",
+        "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+        "CUDA error: the GPU is lost; CUDA_ERROR_UNKNOWN",
+        "CUDA error: hardware stack error",
+    ],
+)
+def test_a_sick_gpu_is_nobodys_fault(message: str) -> None:
+    error = {"stage": "forward", "type": "AcceleratorError", "message": f"{message}\nMore."}
+    failed = evaluation._fault(clients.WorkerError(error), "being timed")
+    assert isinstance(failed, evaluation.Infrastructure)
+    assert str(failed) == f"ModelNew's forward met a GPU that does not work: {message}"
+
+
+@pytest.mark.parametrize(
+    "message, hint",
+    [
+        ("CUDA error: an illegal memory access was encountered", "every index"),
+        ("CUDA error: misaligned address", "multiple of that"),
+        ("CUDA error: no kernel image is available for execution on the device", "architecture"),
+        ("CUDA error: too many resources requested for launch", "__launch_bounds__"),
+        ("CUDA error: device-side assert triggered", "an assert"),
+        ("softmax: invalid configuration argument", "empty or too large"),
+        ("CUDA error: unspecified launch failure", "every thread of a block"),
+        ("uncorrectable ECC error, says nobody", ""),
+    ],
+)
+def test_what_a_kernel_does_wrong_has_a_hint(message: str, hint: str) -> None:
+    error = {"stage": "forward", "type": "AcceleratorError", "message": message, "lines": [7]}
+    failed = evaluation._fault(clients.WorkerError(error), "being timed")
+    assert isinstance(failed, evaluation.Fault)
+    assert (failed.status, hint in failed.hint) == ("crashed", True)
+    said = f"ModelNew's forward raised AcceleratorError (line 7): {message}"
+    assert str(failed) == said
+
+
 @pytest.mark.parametrize("when", ["verified", "timed"])
 def test_who_takes_all_memory_is_at_fault(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, when: str
