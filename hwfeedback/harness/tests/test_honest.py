@@ -7,14 +7,15 @@ certificate against all baselines.
 
 from __future__ import annotations
 
+import os
 import pathlib
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import pytest
 from judging import fork_server, new_cache
 
-import building
 import source
 from clients import CandidateClient, ReferenceClient
 from evaluation import BASELINES, Evaluation, evaluate
@@ -41,24 +42,42 @@ TIMED = {
 }
 
 
-def parts(name: str) -> tuple[str, str]:
+# At the top of a file, but for the candidate alone.
+OWN = re.compile(
+    r"^(from kernelwright import native|from torch\.utils\.cpp_extension import load_inline"
+    r"|import triton.*|from triton.*)\n",
+    re.M,
+)
+
+
+def parts(path: pathlib.Path) -> tuple[str, str]:
     """Returns reference and candidate; the imports at the top are for both."""
-    head, rest = KERNELS[name].read_text().split("class Model(", 1)
+    head, rest = path.read_text().split("class Model(", 1)
     model, candidate = rest.split("# The candidate.\n", 1)
-    common = head.replace("from kernelwright import native\n", "")
-    return f"{common}class Model({model}", head + candidate
+    return f"{OWN.sub('', head)}class Model({model}", head + candidate
 
 
 class Suite:
     """A fork server, and what was calibrated with it."""
 
-    def __init__(self, cache: str) -> None:
-        self.server, self.process = fork_server()
-        self.cache = cache
+    def __init__(
+        self,
+        cache: str,
+        kernels: Mapping[str, pathlib.Path] = KERNELS,
+        pack: Collection[str] = PACK,
+        gpu: dict[str, Any] | None = None,
+    ) -> None:
+        """``gpu`` is what a request names a GPU by; None: the CPU."""
+        self.place: dict[str, Any] = {} if gpu is None else {"gpu": gpu, "device": "cuda:0"}
+        more = {}
+        if gpu is not None and "LD_LIBRARY_PATH" in os.environ:  # the driver's library may be there
+            more["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+        self.server, self.process = fork_server(**more)
+        self.cache, self.kernels, self.pack = cache, kernels, pack
         self.calibrations: dict[tuple[str, bool], Any] = {}
 
     def request(self, name: str, level: str, **more: Any) -> dict[str, Any]:
-        reference, candidate = parts(name)
+        reference, candidate = parts(self.kernels[name])
         return {
             "task": {
                 "fingerprint": source.normalised_hash(reference),
@@ -71,6 +90,7 @@ class Suite:
             "threads": THREADS,
             "cache_dir": self.cache,
             "specs": {"l3_bytes": 8 << 20},
+            **self.place,
             **more,
         }
 
@@ -104,7 +124,7 @@ class Suite:
         known = self.calibration(name, compiled=False)
         e = Evaluation(self.server, self.request(name, "quick"))
         e.calibration = Calibration.from_json(known)
-        e.program.build = building.build(self.server, e.request["candidate"], self.cache)
+        e.program.build = e._build()
         reference = e.reference(compiles=False)
         original = reference.state()
         workers: list[CandidateClient] = []
@@ -118,7 +138,9 @@ class Suite:
                 reference.set_state(original)
                 e._prepare(reference)
                 assert e.verification is not None
-                if not workers or name in PACK:
+                if e.program.build["triton"] and not workers:
+                    e._add_kernels(reference, e.program)
+                if not workers or name in self.pack:
                     workers.append(fresh())
                 else:
                     workers[-1].set_state(reference.info["names"], e.state)
