@@ -77,7 +77,7 @@ var Baselines = []string{"eager", "compile", "max-autotune"}
 // eager as such a graph, without what launching costs.
 var GPUBaselines = append(slices.Clone(Baselines), "max-autotune-no-cudagraphs", "cudagraphs")
 
-// autoDevice is the first GPU, or the CPU where there is none.
+// autoDevice is the first GPU that can be measured on, or the CPU where there is none.
 const autoDevice = "auto"
 
 // Options say how to open an Evaluator. Only DataDir is required.
@@ -118,8 +118,9 @@ func (o Options) normalised() (Options, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Device == autoDevice {
-		o.Device = string(kernelwright.CUDADevice)
-		if _, err := findGPU(0); err != nil {
+		g, err := firstGPU()
+		o.Device = fmt.Sprintf("%s:%d", kernelwright.CUDADevice, g.Index)
+		if err != nil {
 			o.Device = string(kernelwright.CPUDevice)
 			o.Log.Info("no GPU can be used, so candidates run on the CPU", "reason", err)
 		}

@@ -375,6 +375,39 @@ func gpuDevice(g gpu.GPU, versions map[string]string) kernelwright.Device {
 // findGPU returns the GPU of this number. What stands in the way is a
 // *SetupError.
 func findGPU(index int) (gpu.GPU, error) {
+	gpus, err := listGPUs()
+	if err != nil {
+		return gpu.GPU{}, err
+	}
+	for _, g := range gpus {
+		if g.Index == index {
+			return g, usable(g)
+		}
+	}
+	return gpu.GPU{}, &SetupError{Reason: fmt.Sprintf("device cuda:%d does not exist: GPUs are counted from 0, and this machine shows %d", index, len(gpus)), Hint: fmt.Sprintf("say cuda:%d", gpus[0].Index)}
+}
+
+// firstGPU returns the first one that can be measured on, or what stands in the
+// way of the first.
+func firstGPU() (gpu.GPU, error) {
+	gpus, err := listGPUs()
+	if err != nil {
+		return gpu.GPU{}, err
+	}
+	return first(gpus)
+}
+
+func first(gpus []gpu.GPU) (gpu.GPU, error) {
+	for _, g := range gpus {
+		if usable(g) == nil {
+			return g, nil
+		}
+	}
+	return gpus[0], usable(gpus[0])
+}
+
+// listGPUs returns what the driver shows: one at least.
+func listGPUs() ([]gpu.GPU, error) {
 	gpus, err := gpu.List()
 	var absent *gpu.AbsentError
 	if errors.As(err, &absent) {
@@ -382,21 +415,20 @@ func findGPU(index int) (gpu.GPU, error) {
 		if absent.Hint != "" {
 			hint = absent.Hint + "; or " + hint
 		}
-		return gpu.GPU{}, &SetupError{Reason: absent.Reason, Hint: hint, cause: err}
+		return nil, &SetupError{Reason: absent.Reason, Hint: hint, cause: err}
 	}
 	if err != nil {
-		return gpu.GPU{}, infrastructure("open", err)
+		return nil, infrastructure("open", err)
 	}
-	for _, g := range gpus {
-		switch {
-		case g.Index != index:
-		case g.MIG:
-			return g, &SetupError{Reason: fmt.Sprintf("GPU %d (%s) is split into MIG instances, which share its clocks and memory: no time on one would hold", index, g.Name), Hint: "name another GPU, or have its administrator switch MIG off"}
-		default:
-			return g, nil
-		}
+	return gpus, nil
+}
+
+// usable returns why nothing can be measured on a GPU.
+func usable(g gpu.GPU) error {
+	if g.MIG {
+		return &SetupError{Reason: fmt.Sprintf("GPU %d (%s) is split into MIG instances, which share its clocks and memory: no time on one would hold", g.Index, g.Name), Hint: "name another GPU, or have its administrator switch MIG off"}
 	}
-	return gpu.GPU{}, &SetupError{Reason: fmt.Sprintf("device cuda:%d does not exist: GPUs are counted from 0, and this machine shows %d", index, len(gpus)), Hint: fmt.Sprintf("say cuda:%d", gpus[0].Index)}
+	return nil
 }
 
 // selectDevice reads the name of a device. The index is a GPU's.

@@ -265,3 +265,14 @@ func TestAutoIsAGPUWhereThereIsOne(t *testing.T) {
 		t.Errorf("the CPU has baselines %v", o.Baselines)
 	}
 }
+
+func TestAutoTakesTheFirstGPUThatCanBeMeasuredOn(t *testing.T) {
+	split, whole := gpu.GPU{Index: 0, Name: "H100", MIG: true}, gpu.GPU{Index: 1, Name: "H100"}
+	if g, err := first([]gpu.GPU{split, whole}); err != nil || g.Index != 1 {
+		t.Errorf("got %d, %v", g.Index, err)
+	}
+	var setup *SetupError
+	if _, err := first([]gpu.GPU{split}); !errors.As(err, &setup) || !strings.Contains(setup.Reason, "GPU 0 (H100) is split into MIG instances") {
+		t.Errorf("got %v", err)
+	}
+}

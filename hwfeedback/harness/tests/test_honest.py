@@ -74,6 +74,7 @@ class Suite:
             more["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
         self.server, self.process = fork_server(**more)
         self.cache, self.kernels, self.pack = cache, kernels, pack
+        self.replayed: Collection[str] = ()  # whose custom code only a CUDA graph calls
         self.calibrations: dict[tuple[str, bool], Any] = {}
 
     def request(self, name: str, level: str, **more: Any) -> dict[str, Any]:
@@ -115,7 +116,7 @@ class Suite:
         v = answer["verdict"]
         said = f"{v['status']}: {v['reason']} {v['evidence']} {v['build'].get('log', '')}"
         assert v["status"] == wanted, said
-        assert v["metrics"]["custom_calls"] > 0
+        assert v["metrics"]["custom_calls"] > 0 or name in self.replayed
         assert not any(e.startswith("it ") for e in v["evidence"]), "it tried nothing: " + said
         return answer["learned"]
 

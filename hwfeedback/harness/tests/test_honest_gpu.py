@@ -26,6 +26,7 @@ KERNELS = {
 DAILY = 3
 TIMES = 20
 PACK = {"linear_packed"}
+REPLAYED = {"graph_replayed"}
 FORMS = ("native", "triton", "load_inline")
 LONG_TO_BUILD = {"inline_rms_norm", "inline_two_functions"}
 
@@ -49,6 +50,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
     place = {"minor": SEES["gpu"], "uuid": SEES["gpu_uuid"]}
     s = Suite(new_cache(tmp_path_factory), KERNELS, PACK, place)
+    s.replayed = REPLAYED
     yield s
     s.server.close()
     s.process.wait(30)
@@ -60,7 +62,7 @@ def test_there_are_enough() -> None:
     assert {form_of(t) for t in texts} == set(FORMS)
     launched = [t for t in texts if form_of(t) == "native" and not needs_nvcc(t)]
     assert len(launched) >= 15 and sum(map(needs_nvcc, texts)) >= 8
-    assert set(KERNELS) >= PACK | LONG_TO_BUILD
+    assert set(KERNELS) >= PACK | LONG_TO_BUILD | REPLAYED
 
 
 @pytest.mark.parametrize(

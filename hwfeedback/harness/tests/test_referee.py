@@ -522,15 +522,16 @@ def test_who_takes_all_memory_is_at_fault(
     def out_of_memory(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore.")
 
+    more = {"time": True, "want_baselines": ["eager"]}
+
     def judged() -> dict[str, Any]:
         if when == "verified":
             monkeypatch.setattr(clients.CandidateClient, "answer", out_of_memory)
         else:
             monkeypatch.setattr(timing.Timing, "_visit", out_of_memory)
-        more = {"time": True, "want_baselines": ["eager"]}
         return judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
 
-    judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), time=True)
+    judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
     with pytest.raises(
         evaluation.Infrastructure, match=r"out of memory. Tried to allocate 2 GiB\.$"
     ):
