@@ -93,6 +93,7 @@ def test_an_honest_kernel(judge: Judge, task: str, candidate: str) -> None:
     (kernel,) = v["build"]["kernels"]
     assert kernel["arch"].startswith("sm_") and kernel["registers"] > 8
     assert kernel["shared_bytes"] >= 128
+    assert kernel["instructions"]["load_global"] == 3 and kernel["load_bytes"] == 4
 
 
 @pytest.mark.parametrize("task", [SMALL, LARGE], ids=["small", "large"])
@@ -107,6 +108,14 @@ def test_triton(judge: Judge, task: str) -> None:
     again = verdict(judge, task, TRITON)
     assert again["build"]["seconds"] < 0.5
     print(f"again: {again['build']['seconds']:.2f} s, parts {again['cost_s']}")
+
+
+def test_triton_with_weights(judge: Judge) -> None:
+    task = (EXAMPLES / "layer_norm.py").read_text()
+    v = verdict(judge, task, (EXAMPLES / "candidates" / "layer_norm_triton.py").read_text())
+    assert v["status"] == "correct", v["reason"]
+    (kernel,) = v["build"]["kernels"]
+    assert (kernel["name"], kernel["warps"], kernel["load_bytes"] > 3) == ("rows", 4, True)
 
 
 def test_triton_is_certified(judge: Judge) -> None:
