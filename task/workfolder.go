@@ -25,6 +25,7 @@ const (
 var (
 	importsExtension = regexp.MustCompile(`(?m)^([ \t]*)(?:import[ \t]+cuda_extension(?:[ \t]+as[ \t]+(\w+))?|from[ \t]+cuda_extension[ \t]+import[ \t]+(\w[\w, \t]*))[ \t]*(?:#.*)?$`)
 	localInclude     = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$`)
+	patternSigns     = regexp.MustCompile(`[*?\[\\]`) // of filepath.Glob
 	pragmaOnce       = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*pragma[ \t]+once[ \t]*$`)
 )
 
@@ -49,7 +50,7 @@ func ReadCandidate(path string) (File, error) {
 		return File{}, err
 	}
 	model.Path, model.Name = path, filepath.Base(filepath.Clean(path))
-	at := importsExtension.FindStringSubmatchIndex(model.Source)
+	at := importsExtension.FindStringIndex(model.Source)
 	if at == nil || len(cpp)+len(cuda) == 0 {
 		return model, nil // nothing of it is built: the verdict will say what is missing
 	}
@@ -168,7 +169,7 @@ func rank(path string) int {
 }
 
 func escaped(folder string) string {
-	return regexp.MustCompile(`[*?\[\\]`).ReplaceAllString(folder, `\$0`)
+	return patternSigns.ReplaceAllString(folder, `\$0`)
 }
 
 // maxIncludes is how deep headers of the folder may include each other.

@@ -35,7 +35,7 @@ from clients import hold, how_it_ended, line_numbers, sentence
 from forkserver import ForkServer, Worker
 from protocol import Closed, ProtocolError, Timeout
 
-RULES = "6"  # changes when the same candidate would build to something else
+RULES = "7"  # changes when the same candidate would build to something else
 IMPORT_TIMEOUT = 60.0
 PARSE_TIMEOUT = 20.0
 COMPILE_TIMEOUT = compiling.COMPILE_TIMEOUT * 2 + 20

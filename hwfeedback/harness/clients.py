@@ -167,6 +167,7 @@ class Client:
 
     def __init__(self, worker: Spawned, device: Device = CPU) -> None:
         self.device = device  # where its tensors lie
+        self.free_before = 0  # bytes of the device's memory that nobody had when it began
         self._asked = False  # and not answered
         self.waits = False  # whether ``kill`` returns only when the process is gone
         self.worker = worker
@@ -227,6 +228,10 @@ class Client:
     ) -> tuple[dict[str, Any], list[int]]:
         self.begin(msg, fds, timeout, doing or str(msg.get("op")))
         return self.finish(fds_wanted)
+
+    def took_memory(self) -> bool:
+        """Whether most of what was free when it began is gone."""
+        return self.device.free_bytes() < self.free_before / 2
 
     def drain(self, timeout: float) -> None:
         """Waits for an answer that nobody has waited for, and forgets it."""
@@ -549,13 +554,8 @@ class CandidateClient(Client):
     def __init__(self, worker: Spawned, timeout: float, device: Device = CPU) -> None:
         super().__init__(worker, device)
         self.timeout = timeout  # of one forward
-        self.free_before = 0  # bytes of the device's memory that nobody had when it began
         self._answered: dict[str, Any] = {}
         self._pending: tuple[Layout, Sequence[torch.Tensor], Layout, list[int]] | None = None
-
-    def took_memory(self) -> bool:
-        """Whether most of what was free when it began is gone."""
-        return self.device.free_bytes() < self.free_before / 2
 
     def kill(self) -> None:
         """Kills it, and learns before what it tried that is not its business."""

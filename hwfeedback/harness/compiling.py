@@ -199,9 +199,6 @@ def compile_kernels(request: dict[str, Any], folder: str) -> dict[str, Any]:
     flags = [*request["flags"], "--ptxas-options=-v"]
     try:
         image, log = kernelwright.nvrtc(request["source"], request["arch"], flags, "source0.cu")
-        with open(built, "wb") as f:
-            f.write(image)
-        done = _done(0, log, folder, "", artifacts.NATIVE, start)
     except (OSError, kernelwright.Refused) as e:
         if not toolchain.nvcc():
             return _done(1, str(e), folder, "", artifacts.NATIVE, start)
@@ -212,6 +209,10 @@ def compile_kernels(request: dict[str, Any], folder: str) -> dict[str, Any]:
             *request["flags"], "-Xptxas", "-v", "source0.cu", "-o", built,
         ]  # fmt: skip
         done = _finish(command, folder, "", artifacts.NATIVE)
+    else:
+        with open(built, "wb") as f:
+            f.write(image)
+        done = _done(0, log, folder, "", artifacts.NATIVE, start)
     done["kernels"] = resources(done["log"])
     return done
 

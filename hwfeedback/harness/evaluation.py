@@ -53,7 +53,7 @@ from clients import (
 )
 from correctness import Scale
 from device import Device
-from kept import Batch, Kept, Timed
+from kept import Batch, Kept, SharedTiming
 from protocol import ProtocolError, Timeout
 from sandbox import SandboxError
 from timing import Timing
@@ -369,7 +369,7 @@ class Evaluation:
         self._prepared: Timing | None = None
         self._eager: Future[ReferenceClient] | None = None  # the sentinel's, on a GPU
         self._facts: Future[list[dict[str, Any]]] | None = None  # of its kernels
-        self._before: Timed | None = None  # what the batch has been timed with
+        self._before: SharedTiming | None = None  # what the batch has been timed with
         self._traced = 0.0  # share of a traced forward that was not custom
 
     # Workers.
@@ -702,8 +702,10 @@ class Evaluation:
         except WorkerFailure as e:
             # What a candidate's worker raises has become a Fault: this is the reference's.
             raise Infrastructure(f"the reference's worker: {e}", getattr(e, "traceback", "")) from e
-        except (SandboxError, ProtocolError, torch.OutOfMemoryError) as e:
-            raise Infrastructure((str(e).strip() or type(e).__name__).splitlines()[0]) from e
+        except (SandboxError, ProtocolError) as e:
+            raise Infrastructure(str(e)) from e
+        except torch.OutOfMemoryError as e:  # the first line says how much was asked for
+            raise Infrastructure(str(e).partition("\n")[0]) from e
         finally:
             for empty in self._ahead.values():
                 with suppress(Exception):
@@ -797,7 +799,8 @@ class Evaluation:
         facts, self._facts = self._facts, None
         if facts is None:
             return
-        with self.costs.part("facts"), suppress(Exception):  # nothing rests on them
+        # Nothing rests on them: a builder may fail, or an object be gone from the cache.
+        with self.costs.part("facts"), suppress(OSError, SandboxError, ProtocolError):
             v["build"]["kernels"] = building.with_facts(
                 v["build"].get("kernels") or [], facts.result()
             )
@@ -895,14 +898,8 @@ class Evaluation:
         self, reference: ReferenceClient, seen: Any, work: dict[str, Any], calls: int
     ) -> None:
         """Raises a Fault where custom code covers no operator of the task."""
-        if not calls and self.device.kind == "cuda" and not self._right_without(reference):
-            assert self.verification is not None
-            self.verification.report.evidence.append(
-                "none of its custom code was called in the forward that was traced, and it is "
-                "needed: a CUDA graph replays it, and what else is in that is not seen"
-            )
-            return
-        if not calls:
+        # A CUDA graph replays what was called when it was captured, before the trace.
+        if not calls and (self.device.kind == "cpu" or self._right_without(reference)):
             did = ", ".join(trace.computes(work)[:6]) or "nothing"
             raise Fault(
                 "rejected",
@@ -918,7 +915,13 @@ class Evaluation:
                 f"its custom code covers no operator of the task: PyTorch ran {did}",
                 "compute at least one of them in the custom kernel, and not beside it",
             )
-        if (trace.computes(work) or self.level == "certify") and self._right_without(reference):
+        if not calls:
+            assert self.verification is not None
+            self.verification.report.evidence.append(
+                "none of its custom code was called in the forward that was traced, and it is "
+                "needed: a CUDA graph replays it, and what else is in that is not seen"
+            )
+        elif (trace.computes(work) or self.level == "certify") and self._right_without(reference):
             raise Fault(
                 "rejected",
                 "its output is right when its custom code does nothing",
@@ -1150,7 +1153,7 @@ class Evaluation:
                 raise Infrastructure(str(e)) from e
         if self._batch is not None and self.level == "quick" and self.device.kind in SHARES:
             task = self.task["fingerprint"]
-            self._batch.timed = Timed(task, self.state, timing, time.monotonic())
+            self._batch.timed = SharedTiming(task, self.state, timing, time.monotonic())
         return timing
 
     def run_baselines(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ SENTINEL_S = 10.0  # a sentinel is that of whoever is timed within
 
 
 @dataclass
-class Timed:
+class SharedTiming:
     """What candidates of a batch are timed with: weights, and what eager made of them."""
 
     task: str  # its fingerprint
@@ -44,12 +44,12 @@ class Batch:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.timed: Timed | None = None
+        self.timed: SharedTiming | None = None
         self._empty: dict[str, Future[Any]] = {}
         self._builds: dict[str, Future[Any]] = {}
         self._builders: ThreadPoolExecutor | None = None
 
-    def timed_on(self, task: str) -> Timed | None:
+    def timed_on(self, task: str) -> SharedTiming | None:
         """Returns what there is for a task, and keeps nothing of another."""
         if self.timed is not None and self.timed.task != task:
             self.timed = None

@@ -660,18 +660,22 @@ def _build(source: str, flags: Sequence[str], name: str, language: str = "cpp") 
         text, built = os.path.join(work, f"{name}.{ending}"), os.path.join(work, "built.so")
         with open(text, "w", encoding="utf-8") as f:
             f.write(source)
-        try:
-            if not launched:
-                raise OSError
+        image = b""
+        if launched:
+            try:
+                image, _ = nvrtc(source, _arch(), flags)
+            except (OSError, Refused) as e:
+                if not compiler[0]:
+                    said = f"{name} does not compile, and there is no nvcc:\n{e}"
+                    raise RuntimeError(said) from None
+        if image:
             with open(built, "wb") as f:
-                f.write(nvrtc(source, _arch(), flags)[0])
-        except (OSError, Refused) as e:
-            if not compiler[0]:
-                raise RuntimeError(f"{name} does not compile, and there is no nvcc:\n{e}") from None
+                f.write(image)
+        else:
             command = [*compiler, *flags, text, "-o", built]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
-                raise RuntimeError(f"{name} does not compile:\n{done.stderr}") from None
+                raise RuntimeError(f"{name} does not compile:\n{done.stderr}")
         os.replace(built, path)
     return path
 

@@ -74,13 +74,8 @@ def instruction_class(name: str) -> str:
 
 def _width(modifiers: str) -> int:
     """Returns the bytes that an access moves for a thread."""
-    for word, size in ((".128", 16), (".256", 32), (".64", 8), ("8", 1), ("16", 2)):
-        if word[0] == ".":
-            if word in modifiers:
-                return size
-        elif re.search(rf"\.[US]{word}\b", modifiers):
-            return size
-    return 4
+    m = re.search(r"\.(?:[US](?=8\b|16\b))?(8|16|64|128|256)\b", modifiers)
+    return int(m[1]) // 8 if m else 4
 
 
 def mixes(text: str) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,8 @@ import os
 import pathlib
 import select
 import signal
+import trace
+import types
 from typing import Any
 
 import pytest
@@ -470,6 +472,38 @@ def test_a_references_process_serves_the_next_candidate(judge: Judge) -> None:
     assert select.select([ours], [], [], 10)[0] and os.read(ours, 1) == b""
     os.close(ours)
     judge.referee._kept.close()
+
+
+@pytest.mark.parametrize(
+    "where, needed, operators, says",
+    [
+        ("cuda", True, [], ""),  # all of it is in the graph
+        ("cuda", False, [], "none of its custom code ran"),
+        ("cpu", True, [], "none of its custom code ran"),
+        ("cuda", True, ["_softmax"], "covers no operator"),  # custom code made a constant, say
+    ],
+)
+def test_custom_code_that_only_a_graph_calls(
+    where: str, needed: bool, operators: list[str], says: str
+) -> None:
+    """Played without a GPU: the trace shows no call of custom code."""
+    seen = {"operators": {o: [1e-3, 1] for o in operators}, "native": {}}
+    work, calls = trace.report(seen, True)
+    evidence: list[str] = []
+    played = types.SimpleNamespace(
+        device=types.SimpleNamespace(kind=where),
+        task={"operators": ["aten.softmax"] if not operators else ["aten._softmax"]},
+        level="quick",
+        verification=types.SimpleNamespace(report=types.SimpleNamespace(evidence=evidence)),
+        _right_without=lambda _: not needed,
+    )
+    does = evaluation.Evaluation._does_the_work
+    if says:
+        with pytest.raises(evaluation.Fault, match=says):
+            does(played, None, seen, work, calls)  # type: ignore[arg-type]
+    else:
+        does(played, None, seen, work, calls)  # type: ignore[arg-type]
+        assert "a CUDA graph replays it" in evidence[0]
 
 
 @pytest.mark.parametrize(
