@@ -1,9 +1,9 @@
 """Prints what the clock is worth on this device, in the harness' own process.
 
 ``spread``: how far the medians of fresh processes lie apart, for kernels from microseconds to
-milliseconds. ``statistics``: how often code identical to the reference is taken for faster, and
-how often code that is truly 10 % faster is seen. Verdicts are appended to a file as they are
-reached, so that a long run may be made in parts.
+milliseconds, and how far the referee's clock is off the worker's. ``statistics``: how often code
+identical to the reference is taken for faster, and how often code that is truly 10 % faster is
+seen. Verdicts are appended to a file as they are reached, so that a long run may be made in parts.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ class Run:
                 "status": v["status"],
                 "reason": v["reason"],
                 "ms": v["candidate_ms"],
+                "event_ms": v["timing"].get("candidate", {}).get("event_ms", 0.0),
+                "wall_ms": v["timing"].get("candidate", {}).get("wall_ms", 0.0),
                 "speedup": v["speedup"],
             }
             rows.append(row)
@@ -104,22 +106,25 @@ class Run:
 
 
 def spread(run: Run, n: int) -> None:
-    print("| kernel | ms | processes | standard deviation | range | s a verdict |")
-    print("|---|---:|---:|---:|---:|---:|")
+    print(
+        "| kernel | ms | processes | standard deviation | range | wall - event, us | s a verdict |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---:|")
     for name, body, shape in SPREAD:
         reference = task(body, shape)
         rows = run.verdicts(name, reference, reference.replace("Model(", "ModelNew("), n)
         times = [r["ms"] for r in rows if r["status"] == "correct"]
         if len(times) < 2:
-            print(f"| {name} | – | {len(times)} of {len(rows)} | | | |", flush=True)
+            print(f"| {name} | – | {len(times)} of {len(rows)} | | | | |", flush=True)
             continue
         middle = statistics.median(times)
         off = statistics.stdev(times) / middle
         far = (max(times) - min(times)) / middle
         each = statistics.median(r["seconds"] for r in rows)
+        gaps = [1e3 * (r["wall_ms"] - r["event_ms"]) for r in rows if r["status"] == "correct"]
         print(
             f"| {name} | {middle:.4g} | {len(times)} of {len(rows)} | {off:.2%} | {far:.2%} "
-            f"| {each:.2f} |",
+            f"| {statistics.mean(gaps):.2f} ± {statistics.stdev(gaps):.2f} us | {each:.2f} |",
             flush=True,
         )
 

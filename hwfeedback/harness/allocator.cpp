@@ -184,4 +184,70 @@ void kernelwright_copy_past_caches(void* to, const void* from, size_t bytes) {
 #endif
 }
 
+// For a worker on a GPU: memory for torch.cuda.MemPool in a block that the referee has mapped too,
+// so that it fetches outputs from where they were made. What does not fit comes from the driver.
+// Pieces that are given back are found again by their size.
+
+namespace {
+
+struct Piece {
+    uintptr_t at;
+    size_t size;
+};
+pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+uintptr_t pool_base;
+size_t pool_size, pool_used, pool_lent;
+Piece pieces[4096];  // given back
+size_t pieces_kept;
+int (*driver_allocates)(uint64_t*, size_t);
+int (*driver_frees)(uint64_t);
+
+}  // namespace
+
+void kernelwright_pool(void* at, size_t bytes, void* allocates, void* frees) {
+    pthread_mutex_lock(&pool_lock);
+    pool_base = reinterpret_cast<uintptr_t>(at);
+    pool_size = bytes;
+    pool_used = pool_lent = pieces_kept = 0;
+    driver_allocates = reinterpret_cast<int (*)(uint64_t*, size_t)>(allocates);
+    driver_frees = reinterpret_cast<int (*)(uint64_t)>(frees);
+    pthread_mutex_unlock(&pool_lock);
+}
+
+void* kernelwright_pool_take(ssize_t bytes, int, void*) {
+    size_t size = (size_t(bytes) + 511) / 512 * 512;
+    uintptr_t found = 0;
+    pthread_mutex_lock(&pool_lock);
+    for (size_t i = 0; i < pieces_kept && !found; i++) {
+        if (pieces[i].size != size) continue;
+        found = pieces[i].at;
+        pieces[i] = pieces[--pieces_kept];
+    }
+    if (!found && size <= pool_size - pool_used) {
+        found = pool_base + pool_used;
+        pool_used += size;
+    }
+    if (found) pool_lent += size;
+    pthread_mutex_unlock(&pool_lock);
+    if (found) return reinterpret_cast<void*>(found);
+    uint64_t other = 0;
+    return driver_allocates(&other, size) ? nullptr : reinterpret_cast<void*>(other);
+}
+
+void kernelwright_pool_give_back(void* p, ssize_t bytes, int, void*) {
+    uintptr_t at = reinterpret_cast<uintptr_t>(p);
+    if (at - pool_base >= pool_size) {
+        driver_frees(at);
+        return;
+    }
+    size_t size = (size_t(bytes) + 511) / 512 * 512;
+    pthread_mutex_lock(&pool_lock);
+    pool_lent -= size;
+    if (pieces_kept < sizeof pieces / sizeof *pieces) pieces[pieces_kept++] = {at, size};
+    pthread_mutex_unlock(&pool_lock);
+}
+
+// Returns how many bytes of the block are in use.
+size_t kernelwright_pool_lent() { return pool_lent; }
+
 }  // extern "C"

@@ -13,7 +13,7 @@ from typing import Any
 
 import stats
 
-PROTOCOL = 6  # of windows and timing: times of another protocol are not comparable
+PROTOCOL = 7  # of windows and timing: times of another protocol are not comparable
 EAGER = "eager"
 NAMES = (EAGER, "compile", "max-autotune")
 

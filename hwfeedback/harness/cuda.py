@@ -58,6 +58,9 @@ STICKY = frozenset(
 )
 
 _EVENT_DEFAULT = 0
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+_GOT_TO = 0  # CU_STREAM_WAIT_VALUE_GEQ
+_NOT_READY = 600  # CUDA_ERROR_NOT_READY
 _DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 _PINNED, _ON_DEVICE, _READ_WRITE = 1, 1, 3  # CUmemAllocationType, CUmemLocationType, CUmemAccess
 
@@ -124,7 +127,9 @@ class Driver:
         self._context: ctypes.c_void_p | None = None
 
     def _check(self, call: str, *args: Any) -> None:
-        code = getattr(self._lib, call)(*args)
+        self._said(call, getattr(self._lib, call)(*args))
+
+    def _said(self, call: str, code: int) -> None:
         if code:
             text = ctypes.c_char_p()
             self._lib.cuGetErrorName(code, ctypes.byref(text))
@@ -287,6 +292,24 @@ class Driver:
     def event(self) -> Event:
         return Event(self)
 
+    def functions(self, *names: str) -> list[ctypes.c_void_p]:
+        """Returns the addresses of functions of the driver, for code that is not Python."""
+        return [ctypes.cast(getattr(self._lib, name), ctypes.c_void_p) for name in names]
+
+    def stream(self) -> Stream:
+        return Stream(self)
+
+    def await_word(self, address: int, value: int) -> None:
+        """Has the null stream wait until the 32-bit word there has got to ``value``."""
+        at, nothing = ctypes.c_uint64(address), ctypes.c_void_p()
+        self._check("cuStreamWaitValue32_v2", nothing, at, ctypes.c_uint32(value), _GOT_TO)
+
+    def write_word(self, address: int, value: int, stream: Stream | None = None) -> None:
+        """Has a stream, the null stream, write a 32-bit word when all before it is done."""
+        on = ctypes.c_void_p() if stream is None else stream.handle
+        at = ctypes.c_uint64(address)
+        self._check("cuStreamWriteValue32_v2", on, at, ctypes.c_uint32(value), 0)
+
     @contextmanager
     def timed(self) -> Iterator[list[float]]:
         """Times what is launched inside it, in seconds, by a pair of events on the null stream."""
@@ -316,6 +339,17 @@ class Shared:
         self._driver._check("cuMemAddressFree", at, size)
 
 
+class Stream:
+    """A stream that does not wait for the null stream, nor it for this one."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver, self.handle = driver, ctypes.c_void_p()
+        driver._check("cuStreamCreate", ctypes.byref(self.handle), _NON_BLOCKING)
+
+    def destroy(self) -> None:
+        self._driver._check("cuStreamDestroy_v2", self.handle)
+
+
 class Event:
     """A point in the work of the null stream."""
 
@@ -325,6 +359,13 @@ class Event:
 
     def record(self) -> None:
         self._driver._check("cuEventRecord", self._event, ctypes.c_void_p())
+
+    def over(self) -> bool:
+        """Whether all before it is done. Raises CudaError where that has failed."""
+        code = self._driver._lib.cuEventQuery(self._event)
+        if code != _NOT_READY:
+            self._driver._said("cuEventQuery", code)
+        return code != _NOT_READY
 
     def seconds_since(self, earlier: Event) -> float:
         """Waits for this event and returns the device's time since the other."""

@@ -95,17 +95,16 @@ WINDOW_NS = 20_000_000
 MAX_CALLS = 256  # of one window: past this, messages and not calls would fill the evaluation
 MIN_FRESH = 4  # windows
 USUAL = {"chained": 0.25}  # the quantile that stands for a kind of window, else the median
-SEVERAL = 64  # calls of a window that tells what one costs
-# On a GPU a window costs what reading the caches empty costs, before each call of it. That scatters
-# by a hundredth: many short windows show the time, a few long ones do not.
-QUICK_GPU = 640  # contents at quick: drawing more takes longer than timing them
-WINDOWS_GPU = 20
+# On a GPU each call costs a third of a millisecond beside what it takes.
+GPU_CONTENTS = {"quick": 192, "certify": 1024}
+GPU_WINDOWS = 12
 QUICK_COLD = 8  # contents of a task with large outputs at quick: each costs several milliseconds
 REPETITIONS = 50
 
 AGREE = 0.10  # of the time, and
 AGREE_NS = 2_000
 OVERHEAD_SPREAD = 0.05  # of what a window costs: by so much processes differ in it
+TURNS_SPREAD = 0.002  # of what a turn on a GPU costs
 ALONE_NS = 5_000
 HIDDEN_NS = 20_000  # by so much processes differ in what it costs to wake one for a single call
 WAKES = 0.8  # a share that is less is no matter of waking: work is shared between calls
@@ -145,8 +144,8 @@ BUDGETS = {
 }
 # A GPU draws and moves a hundred times as much in the same time.
 GPU_BUDGETS = {
-    "quick": Budget(0.4, 0.0, 0.6, 8 << 30, 6 << 30, 1.0, 0.05),
-    "certify": Budget(2.0, 0.2, 0.6, 8 << 30, 32 << 30, 2.0, 0.2),
+    "quick": Budget(0.4, 0.0, 0.6, 2 << 30, 6 << 30, 1.0, 0.05),
+    "certify": Budget(2.0, 0.2, 0.6, 2 << 30, 32 << 30, 2.0, 0.2),
 }
 
 
@@ -161,16 +160,50 @@ class Sample:
     cpu: float  # nanoseconds of CPU time of a call, likewise
     disturbed: bool
     cost: float | None = None  # of its window, of a call, seen at the same time in baselines
+    alone: bool = False  # its calls came one by one
+    turns: bool = False  # they took turns on a GPU
 
     @classmethod
     def of(cls, window: Window) -> list[Sample]:
         """Returns a sample for each time the referee's clock ran."""
         n = window.calls
         cpu, disturbed = window.cpu_ns / n, window.disturbed()
+        several = [(window.event_mean_ns, window.wall_ns / n, n)]
         if len(window.walls_ns) == n:
             pairs = zip(window.event_ns, window.walls_ns, strict=True)
-            return [cls(window.kind, 1, float(e), float(w), cpu, disturbed) for e, w in pairs]
-        return [cls(window.kind, n, window.event_mean_ns, window.wall_ns / n, cpu, disturbed)]
+            several = [(float(event), float(wall), 1) for event, wall in pairs]
+        return [
+            cls(
+                window.kind,
+                calls,
+                event,
+                wall,
+                cpu,
+                disturbed,
+                alone=window.alone,
+                turns=window.turns,
+            )
+            for event, wall, calls in several
+        ]
+
+    @property
+    def like(self) -> str:
+        """The kind of window that costs the same."""
+        return "chained" if self.alone or self.kind == "chained" else "fresh"
+
+
+def quieter(samples: Iterable[Sample]) -> list[Sample]:
+    """Returns those by which the referee's clock is read: of turns on a GPU the half that took
+    least.
+
+    What disturbs them adds the same to many in a row: 8 us a call while the driver wipes what a
+    process has left. Nobody gains by it: no turn is over before its work is done.
+    """
+    found = list(samples)
+    if not all(s.turns for s in found):
+        return found
+    found.sort(key=lambda s: s.outer)
+    return found[: max(len(found) // 2, MIN_FRESH)]
 
 
 def typical(kind: str, values: Sequence[float]) -> float:
@@ -193,6 +226,7 @@ class Alone:
 
     ratio: float = 1.0
     more_ns: float = 0.0
+    single_ns: float = math.inf  # what such a call takes
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> Alone:
@@ -202,7 +236,7 @@ class Alone:
         if not fresh or not chained:
             return cls()
         row, single = max(stats.median(fresh), 1.0), typical("chained", chained)
-        return cls(max(single / row, 1.0), max(single - row, 0.0))
+        return cls(max(single / row, 1.0), max(single - row, 0.0), single)
 
     def added(self, ns: float) -> float:
         """Returns what a call takes alone that takes so long in a row."""
@@ -225,18 +259,19 @@ class Overhead:
     cpus: list[float] = field(default_factory=list)  # of windows that compute nothing
     least: dict[str, float] = field(default_factory=dict)  # what they cost in the quietest session
     quiet: bool = True  # in one session at least most windows were not disturbed
+    turns: bool = False  # fresh windows are turns on a GPU
     _session: list[list[Sample]] = field(default_factory=list)  # by window
 
     def add(self, window: list[Sample]) -> None:
-        self.walls.setdefault(window[0].kind, []).extend(s.outer - s.event for s in window)
         self._session.append(window)
 
     def end_session(self) -> None:
         """Closes the windows that were added since the last call: one process, one time."""
         first = not self.least
         samples = [s for w in self._session for s in w]
-        for kind in {s.kind for s in samples}:
-            costs = [s.outer - s.event for s in samples if s.kind == kind]
+        for kind in {s.like for s in samples}:
+            costs = [s.outer - s.event for s in quieter(s for s in samples if s.like == kind)]
+            self.walls.setdefault(kind, []).extend(costs)
             spread = stats.quantile(costs, 0.75) - stats.quantile(costs, 0.25)
             low = typical(kind, costs) - 1.5 * spread / math.sqrt(len(costs))
             self.least[kind] = min(low, self.least.get(kind, low))
@@ -248,15 +283,12 @@ class Overhead:
     def add_identity(self, window: Window) -> None:
         self.cpus.append(window.cpu_ns / window.calls)
 
-    def _walls(self, kind: str) -> list[float]:
-        return self.walls.get("fresh" if kind == "repeat" else kind, [])
-
     def wall(self, s: Sample) -> float:
         """Returns a sample's time by the referee's clock, less what its window costs."""
         if s.cost is not None:
             return max(s.outer - s.cost, 0.0)
-        values = self._walls(s.kind)
-        return max(s.outer - (typical(s.kind, values) if values else 0.0), 0.0)
+        values = self.walls.get(s.like, [])
+        return max(s.outer - (typical(s.like, values) if values else 0.0), 0.0)
 
     def most(self, s: Sample) -> float:
         """Returns what a sample may have taken at most: no window costs less than the quietest.
@@ -265,8 +297,7 @@ class Overhead:
         """
         if s.cost is not None:
             return self.wall(s)
-        kind = "fresh" if s.kind == "repeat" else s.kind
-        return max(s.outer - max(self.least.get(kind, 0.0), 0.0), 0.0)
+        return max(s.outer - max(self.least.get(s.like, 0.0), 0.0), 0.0)
 
     def alone(self, chained: Sequence[Sample]) -> float:
         """Returns what a call takes one by one at least, nanoseconds."""
@@ -279,7 +310,7 @@ class Overhead:
 
     def off(self, kind: str, n: int) -> float:
         """Returns by how much the cost of n windows, of a call, may be off the usual one."""
-        costs, q = self._walls(kind), USUAL.get(kind, 0.5)
+        costs, q = self.walls.get(kind, []), USUAL.get(kind, 0.5)
         return stats.off_quantile(costs, min(len(costs), n), q) if costs else 0.0
 
     def paired(self, rounds: Sequence[Pair]) -> Overhead:
@@ -291,30 +322,32 @@ class Overhead:
             walls[kind] = [
                 middle + c - typical(kind, costs) for costs in found if costs for c in costs
             ]
-        return Overhead(walls, self.cpus, self.least, self.quiet)
+        return Overhead(walls, self.cpus, self.least, self.quiet, self.turns)
 
     def cpu(self, s: Sample) -> float:
         """Returns a fresh sample's CPU time, less what its window costs."""
         return max(s.cpu - (stats.median(self.cpus) if self.cpus else 0.0), 0.0)
 
-    def unresolved(self, times: Sequence[float]) -> float:
-        """Returns the factor by which a median of these times, nanoseconds, may be off by noise.
+    def unresolved(self, samples: Sequence[Sample]) -> float:
+        """Returns the factor by which a median of their times may be off by noise.
 
         1 where that is less than 5 %: intervals have it in them.
         """
-        if not times:
+        if not samples:
             return 1.0
-        share = self.off("fresh", len(times)) / max(stats.median(times), 1.0)
+        time_ = max(stats.median([s.event for s in samples]), 1.0)
+        share = self.off(samples[0].like, len(samples)) / time_
         return 1.0 + share if share > 0.05 else 1.0
 
     def noise(self, kind: str) -> float:
         """Returns how far one window's cost is from the median, usually, at most."""
-        values = self._walls(kind)
+        values = self.walls.get(kind, [])
         if not values:
             return 0.0
         middle = typical(kind, values)
         within = stats.quantile([abs(v - middle) for v in values], 0.9)
-        return within + OVERHEAD_SPREAD * max(middle, 0.0)
+        turns = self.turns and kind == "fresh"
+        return within + (TURNS_SPREAD if turns else OVERHEAD_SPREAD) * max(middle, 0.0)
 
 
 @dataclass
@@ -331,15 +364,15 @@ class Pair:
 
     def costs(self, kind: str) -> list[float]:
         """Returns what the windows of the baselines cost, of a call, nanoseconds."""
-        found = [s for n in self.before for s in self.of(n) if s.kind == kind]
+        of_all = [s for n in self.before for s in self.of(n)]
+        found = quieter(s for s in of_all if s.like == kind and s.kind != "repeat")
         return [s.outer - s.event for s in found]
 
     def pay(self) -> None:
         """Tells the candidate's samples what their windows cost."""
         by = {kind: self.costs(kind) for kind in ("fresh", "chained")}
         for s in self.candidate:
-            kind = "chained" if s.kind == "chained" else "fresh"
-            s.cost = typical(kind, by[kind]) if by[kind] else None
+            s.cost = typical(s.like, by[s.like]) if by[s.like] else None
 
 
 @dataclass
@@ -362,6 +395,8 @@ def _times(block: Iterable[Sample], clock: str, overhead: Overhead) -> list[floa
     # Where half are disturbed the machine is busy or the worker disturbs itself: leaving those out
     # would then choose the lucky ones.
     kept = quiet if 2 * len(quiet) >= len(fresh) else fresh
+    if clock != "event":
+        kept = quieter(kept)
     read = {"event": lambda s: s.event, "wall": overhead.wall, "most": overhead.most}[clock]
     return [max(read(s), 1.0) / 1e6 for s in kept]
 
@@ -384,11 +419,11 @@ def judge(visits: Visits, overhead: Overhead, usual: Alone = Alone()) -> Judged:
     """Compares the clocks. ``usual`` is what a call takes more that comes alone."""
     fresh = visits.kind("fresh")
     event = stats.median([s.event for s in fresh])
-    wall = stats.median([overhead.wall(s) for s in fresh])
-    gaps = [overhead.wall(s) - s.event for s in fresh]
+    wall = stats.median([overhead.wall(s) for s in quieter(fresh)])
+    gaps = [overhead.wall(s) - s.event for s in quieter(fresh)]
     spread = (stats.quantile(gaps, 0.75) - stats.quantile(gaps, 0.25)) / math.sqrt(len(gaps))
-    spread = math.hypot(spread, overhead.off("fresh", len(fresh)))
-    noise = overhead.noise("fresh") + spread
+    spread = math.hypot(spread, overhead.off(fresh[0].like, len(fresh)))
+    noise = overhead.noise(fresh[0].like) + spread
     judged = Judged("event")
     # Where wall is the lower one its calibration is off: nobody gains by claiming more time. Where
     # the machine is too noisy to tell, wall counts all the same, and nobody is blamed.
@@ -415,7 +450,22 @@ def judge(visits: Visits, overhead: Overhead, usual: Alone = Alone()) -> Judged:
         )
     chosen = max(wall, event) if judged.clock == "wall" else event
     chained = visits.kind("chained")
-    if chained:
+    if overhead.turns and fresh[0].alone and "fresh" in overhead.walls:
+        judged.clock, judged.doubtful = "most", True
+        judged.notes.append(
+            "its forward waits for the GPU, and eager's does not: "
+            "its time is that of calls one by one, with the host's work"
+        )
+    elif chained and overhead.turns:
+        # No call of these windows knows the next one's input. What is left is the host's work.
+        latency = typical("chained", [s.event for s in chained])
+        if latency > (1 + AGREE) * usual.single_ns + ALONE_NS:
+            judged.doubtful = True
+            judged.notes.append(
+                f"calls that come one by one take {_us(latency)} with the host's work, "
+                f"eager's {_us(usual.single_ns)}: what wins one by losing the other is not faster"
+            )
+    elif chained:
         single = 3 * overhead.noise("chained")
         least = max(usual.removed(overhead.alone(chained)), 1.0)
         judged.alone = min(1.0, 1.05 * chosen / least)
@@ -468,9 +518,9 @@ def measurement(
         "low_ms": interval.low,
         "high_ms": interval.high,
         "repetitions": sum(s.calls for s in fresh),
-        "clock": clock,
+        "clock": "event" if clock == "event" else "wall",
         "event_ms": stats.median([s.event for s in fresh]) / 1e6,
-        "wall_ms": stats.median([overhead.wall(s) for s in fresh]) / 1e6,
+        "wall_ms": stats.median([overhead.wall(s) for s in quieter(fresh)]) / 1e6,
     }
 
 
@@ -502,6 +552,9 @@ class Plan:
     @property
     def capacity(self) -> int:
         return max(self.fresh, self.other)
+
+
+TURNS = Plan(32, 4)  # at most, on a GPU
 
 
 def plan(call_ns: float, slots: Slots, budget: Budget) -> Plan:
@@ -569,11 +622,12 @@ class Timing:
         self.contents = contents
         self._evict: Evictor | None = None
         self._cold = False  # a GPU's caches are emptied before each call
+        self._ahead: int | None = None  # how many calls eager is known to ask for at once
         if not on_gpu:
             llc = last_level_cache() if llc_bytes is None else llc_bytes
             self._evict = Evictor(llc)
             self._cold = contents.slots.large(llc)
-        self._overhead = Overhead()
+        self._overhead = Overhead(turns=on_gpu)
         self._plan = Plan(1, 1)
         self._warm = 1
         self._drift = 1.0
@@ -664,8 +718,10 @@ class Timing:
     def _sentinel(self, worker: TimedWorker) -> Visits:
         """Times the worker without work, and eager over all contents."""
         session = self._session(worker, EAGER, self._plan.capacity)
-        self._calibrate_cpu(session)
+        if self.device.kind == "cpu":
+            self._calibrate_cpu(session)
         visits = self._expect(session)
+        self._ahead = session.ahead
         session.close()
         return visits
 
@@ -682,19 +738,13 @@ class Timing:
         pool.grow(3)
         pool.new_process()
         session = self._session(worker, EAGER, 1)
-        first = [session.run("fresh", pool.take(1)) for _ in range(3)]
+        # The referee, too, loads what it uses when it is first used.
+        first = [
+            session.run("fresh", [i % 3]) for i in range(3 if self.device.kind == "cpu" else 6)
+        ]
+        self._ahead = session.ahead
         session.close()
         call, cost = min(w.event_mean_ns for w in first[1:]), min(w.wall_ns for w in first[1:])
-        if self.device.kind == "cuda":
-            # What a window costs is mostly its own there, and not its calls'.
-            room = _pool_bytes(self.budget, self.device) // pool.slots.bytes
-            many = max(min(SEVERAL, room // 2, int(WINDOW_NS / max(call, 1))), 1)
-            pool.grow(many)
-            session = self._session(worker, EAGER, many)
-            pool.new_process()
-            window = session.run("fresh", pool.take(many))
-            session.close()
-            call, cost = window.event_mean_ns, window.wall_ns / many
         return call, cost
 
     def _size(self, call: float, cost: float) -> None:
@@ -707,8 +757,11 @@ class Timing:
         windows = 3 * len(PATTERN)
         total = min(enough, windows * chosen.fresh, 8192)
         total = max(total, MIN_FRESH + 4)
-        if self.level == "quick" and (self._cold or self.device.kind == "cuda"):
-            total = min(total, QUICK_COLD if self._cold else QUICK_GPU)
+        if self.device.kind == "cuda":
+            total = min(total, GPU_CONTENTS[self.level])
+            chosen = Plan(min(chosen.fresh, TURNS.fresh), min(chosen.other, TURNS.other))
+        elif self.level == "quick" and self._cold:
+            total = min(total, QUICK_COLD)
         total = max(min(total, _pool_bytes(self.budget, self.device) // pool.slots.bytes), 4)
         deadline = time.perf_counter_ns() + int(self.budget.draw_s * 1e9)
         pool.grow(self._warm + min(total, MIN_FRESH + 4))
@@ -718,7 +771,7 @@ class Timing:
         if self._cold:
             chosen = Plan(1, 1)
         other = max(min(chosen.other, drawn // 8), 1)
-        windows = MIN_FRESH if self.device.kind == "cpu" else WINDOWS_GPU
+        windows = MIN_FRESH if self.device.kind == "cpu" else GPU_WINDOWS
         self._plan = Plan(max(min(chosen.fresh, (drawn - 2 * other) // windows), 1), other)
         self._warm = max(1, min(self._plan.other, drawn // 8))
 
@@ -743,19 +796,7 @@ class Timing:
                 self._again(worker)
             finally:
                 worker.kill()
-        return self._flushes(judge(visits, self._overhead, self._usual))
-
-    def _flushes(self, judged: Judged) -> Judged:
-        """A window that is over sooner than what its calls take, with the emptying of the caches
-        before each, is one whose worker may have left that out: no win.
-        """
-        if judged.off and self.device.kind == "cuda":
-            judged.doubtful = True
-            judged.notes.append(
-                "the referee's clock shows less than the calls take: "
-                "caches may not have been emptied before each"
-            )
-        return judged
+        return judge(visits, self._overhead, self._usual)
 
     def _expect(self, session: Session) -> Visits:
         """Runs eager over every content: expected outputs, and the sentinel."""
@@ -884,7 +925,7 @@ class Timing:
             )
             for c in {clock, "most"}
         }
-        off = self._overhead.unresolved([s.event for s in visits.kind("fresh")])
+        off = self._overhead.unresolved(visits.kind("fresh"))
         return {**by[clock], "low": min(by[clock]["low"], by["most"]["low"] / off)}
 
     def _interleaved(
@@ -921,9 +962,7 @@ class Timing:
                     continue
                 overhead = self._overhead.paired(pairs)
                 usual = [Alone.of([s for p in pairs for s in p.of(n)]) for n in names]
-                judged = self._flushes(
-                    judge(candidate, overhead, max(usual, key=lambda u: u.more_ns))
-                )
+                judged = judge(candidate, overhead, max(usual, key=lambda u: u.more_ns))
                 rounds = {n: _rounds(pairs, n, judged.clock, overhead) for n in names}
                 wall = {n: _rounds(pairs, n, "wall", overhead) for n in names}
                 widths = [_half_width(stats.paired_speedup(rounds[n], self.seed)) for n in names]
@@ -1052,7 +1091,7 @@ class Timing:
         # A baseline may compile at its first call; a candidate was verified before it is timed.
         timeout = 600.0 if mode else 60.0
         kind = windows_cuda.GpuSession if self.device.kind == "cuda" else Session
-        return kind(
+        session = kind(
             worker,
             self.contents,
             capacity,
@@ -1061,6 +1100,8 @@ class Timing:
             cold=self._cold,
             timeout_s=timeout,
         )
+        session.ahead = self._ahead
+        return session
 
     def _warm_up(self, session: Session, *, trusted: bool) -> str | None:
         """Runs calls that count for nothing, on contents that no timed call will get."""

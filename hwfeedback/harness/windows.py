@@ -71,7 +71,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -98,6 +98,7 @@ PATIENCE_NS = 20_000_000_000  # by then where the machine is so busy that it get
 RUNS = 0.05  # of the time: a process that was told to stop and runs for so long does not mean to
 RAN_ON = "RanOn"  # the type of the error of a worker that runs while it is stopped
 TOOK_MEMORY = "TookMemory"  # of one that leaves the GPU without
+MALFORMED = "the worker's answer is malformed"
 COMPUTES = 0.2  # of a window's time: a thread that uses less of it waits for its turn to do nothing
 LOOKS, LOOK_NS = 24, 50_000  # into a window, and between two of them at least
 WAKE_NS = 600_000  # a woken thread may wait for so long beside the one that woke it
@@ -343,12 +344,13 @@ class Host:
             self._identity = _identity(self._outputs)
         return self._identity
 
-    def calls(self, n: int, forward: Forward, alone: bool, keeps: bool) -> dict[str, Any]:
+    def calls(self, n: int, forward: Forward, request: dict[str, Any]) -> dict[str, Any]:
         """Calls it with the first n rows. Returns what each took, ``event``, nanoseconds.
 
-        ``alone``: the call comes alone. ``keeps``: its outputs stay where they are, until the next
-        one; ``at`` are then their addresses.
+        ``keeps``: the outputs of a call that comes alone stay where they are, until the next one;
+        ``at`` are then their addresses.
         """
+        keeps = bool(request["keeps"])
         kept = self._kept if keeps else None
         event = _calls(self._inputs.rows[:n], self._views, forward, self._apart, kept)
         return {"event": event, "at": [t.data_ptr() for t in self._kept] if keeps else []}
@@ -366,7 +368,7 @@ class Side(Protocol):
 
     def identity(self) -> Forward: ...
 
-    def calls(self, n: int, forward: Forward, alone: bool, keeps: bool) -> dict[str, Any]: ...
+    def calls(self, n: int, forward: Forward, request: dict[str, Any]) -> dict[str, Any]: ...
 
     def close(self) -> None: ...
 
@@ -407,8 +409,7 @@ def serve(
                     awake = True
                 elif op == "calls":
                     called = side.identity() if request.get("identity") else forward
-                    alone, keeps = bool(request["alone"]), bool(request["keeps"])
-                    reply = {"ok": True, **side.calls(int(request["n"]), called, alone, keeps)}
+                    reply = {"ok": True, **side.calls(int(request["n"]), called, request)}
                     awake = bool(request["more"])
                 else:
                     raise ValueError(f"unknown operation {op!r} in a session of windows")
@@ -786,6 +787,8 @@ class Window:
     cpu_ns: int = 0
     waiting_ns: int = 0
     steal: int = 0
+    alone: bool = False  # each call came alone, with the host's work
+    turns: bool = False  # calls took turns with the referee on a GPU
 
     @property
     def calls(self) -> int:
@@ -809,7 +812,7 @@ class Window:
 
         What a wake-up by a message may wait for the sender's core is nobody else's doing.
         """
-        messages = self.calls if self.kind == "chained" else 1
+        messages = self.calls if self.alone else 1
         return self.waiting_ns > 0.03 * self.wall_ns + messages * WAKE_NS or self.steal > 0
 
 
@@ -885,12 +888,40 @@ class Stopped:
             os.kill(self.pid, signal.SIGCONT)
 
 
+@dataclass
+class _Took:
+    """What a group of calls has used. Times are nanoseconds."""
+
+    ns: int = 0
+    event_ns: list[int] = field(default_factory=list)
+    cpu_ns: int = 0
+    waiting_ns: int = 0
+    steal: int = 0
+    alone: bool = False
+    turns: bool = False
+
+    def add(self, other: _Took) -> None:
+        self.ns += other.ns
+        self.event_ns.extend(other.event_ns)
+        self.cpu_ns += other.cpu_ns
+        self.waiting_ns += other.waiting_ns
+        self.steal += other.steal
+        self.alone = self.alone or other.alone
+        self.turns = not self.alone
+
+
 def _ran_on(how: str) -> CallFailed:
     return CallFailed({"type": RAN_ON, "message": f"while the clock stands still {how}"})
 
 
 class Session:
-    """The referee's side of one worker's windows. Close it before other requests to the worker."""
+    """The referee's side of one worker's windows. Close it before other requests to the worker.
+
+    ``ahead`` is how many calls a worker is known to ask for before the GPU has done the first; None
+    where nothing is known.
+    """
+
+    ahead: int | None = None
 
     def __init__(
         self,
@@ -976,7 +1007,7 @@ class Session:
         """Copies the outputs of a call from the worker's memory to an address."""
         layout = self.contents.slots.outputs
         if not isinstance(at, list) or len(at) != len(layout):
-            raise CallFailed({"type": "ValueError", "message": "the worker's answer is malformed"})
+            raise CallFailed({"type": "ValueError", "message": MALFORMED})
         for i, (entry, address) in enumerate(zip(layout, at, strict=True)):
             size = math.prod(entry["shape"]) * DTYPES[entry["dtype"]].itemsize
             if not size:
@@ -1037,54 +1068,67 @@ class Session:
         if self._windows % 4 == 0:  # looking through /proc takes milliseconds
             self._pids = tree(self.worker.pid)
         self._windows += 1
-        events: list[int] = []
-        first = steal = 0
-        used = Usage()
-        walls: list[int] = []
+        took: list[_Took] = []
+        first = 0
         try:
             self._stopped.go_on()
             self.worker.channel.send({"op": "ready"})
             self._answer()
             self._stopped.stop()
             for group in groups:
-                self._put(group)
-                before, ticks = usage(self._pids), steal_ticks()
-                self._stopped.check()
-                spent = _processor_time(self.worker.pid)
-                call = {"op": "calls", "n": len(group), "identity": identity}
-                call["alone"] = kind == "chained"
-                call["keeps"] = self._fetches and len(group) == 1
-                self.worker.channel.send(call | {"more": first + len(group) < n})
-                start = _now()
-                self._stopped.go_on()
-                if look is not None:
-                    self._look(look)
-                answer = self._answer()
-                took = self._end(first, len(group)) - start
-                walls.append(took)
-                after = usage(self._pids)
-                used.cpu_ns += max(_processor_time(self.worker.pid) - spent, 0)
-                used.waiting_ns += waited(before, after, took)
-                steal += steal_ticks() - ticks
-                self._collect(first, len(group), answer.get("at"))
-                self._stopped.check()
-                events.extend(_durations(answer.get("event"), len(group)))
+                call = {"op": "calls", "identity": identity, "alone": kind == "chained"}
+                last = first + len(group) == n
+                took.append(self._timed(group, first, call | {"more": not last}, look))
                 first += len(group)
-            self._took_ns = sum(walls)
+            self._took_ns = sum(t.ns for t in took)
         except BaseException:
             self._stopped.go_on()  # who asks it something else must not wait
             raise
         return Window(
             kind=kind,
             rows=rows,
-            walls_ns=walls,
-            event_ns=events,
+            walls_ns=[t.ns for t in took],
+            event_ns=[e for t in took for e in t.event_ns],
             raw=self._private,
             slots=self.contents.slots,
-            cpu_ns=used.cpu_ns,
-            waiting_ns=used.waiting_ns,
-            steal=steal,
+            cpu_ns=sum(t.cpu_ns for t in took),
+            waiting_ns=sum(t.waiting_ns for t in took),
+            steal=sum(t.steal for t in took),
+            alone=any(t.alone for t in took),
+            turns=all(t.turns for t in took),
         )
+
+    def _timed(
+        self,
+        group: Sequence[int],
+        first: int,
+        call: dict[str, Any],
+        look: Callable[[], None] | None = None,
+    ) -> _Took:
+        """Has these contents computed while the clock runs, by a worker that has been stopped, and
+        collects the outputs: they are the window's from the ``first`` on.
+        """
+        n = len(group)
+        self._put(group)
+        before, ticks = usage(self._pids), steal_ticks()
+        self._stopped.check()
+        spent = _processor_time(self.worker.pid)
+        keeps = self._fetches and n == 1
+        self.worker.channel.send(call | {"n": n, "keeps": keeps})
+        start = _now()
+        self._stopped.go_on()
+        if look is not None:
+            self._look(look)
+        answer = self._answer()
+        took = _Took(self._end(first, n) - start, alone=call["alone"])
+        after = usage(self._pids)
+        took.cpu_ns = max(_processor_time(self.worker.pid) - spent, 0)
+        took.waiting_ns = waited(before, after, took.ns)
+        took.steal = steal_ticks() - ticks
+        self._collect(first, n, answer.get("at"))
+        self._stopped.check()
+        took.event_ns = _durations(answer.get("event"), n)
+        return took
 
     def count(self, rows: range) -> dict[str, float]:
         """Runs a window under the counters and returns what a call of it does, by name."""

@@ -1,22 +1,32 @@
 """Windows whose tensors lie in the memory of a GPU: see windows.py.
 
-The host's side is the same: the worker is stopped, with every thread, whenever the clock does not
-run. A GPU cannot be stopped, so three things take the place of that:
+The calls of a window take turns with the referee, on the GPU and without the host: two streams in
+two processes wait for each other by words in memory that both have mapped. The worker asks for all
+its calls at once; before each its stream waits for the referee's, and after it says so. The
+referee's stream, for each call: writes the content, has the GPU read twice its L2, lets the worker
+go on, waits until it has had its turn, and copies the outputs from where they were made. So
 
-- Before the clock starts and after it has stopped the referee sees that the GPU does nothing: two
-  contexts take turns, so a trivial kernel of its own then takes a hundred times as long.
-- The clock stops when the referee holds private copies of all outputs of the window, not when the
-  worker says so, nor when it is stopped, which takes as long as a short window.
-- Contents are written while the worker is stopped and nothing runs: whoever waits for them on the
-  GPU is seen.
+- no content exists before the outputs of the call before were fetched, and nothing that a call
+  will read lies in the L2: neither inputs, nor weights, nor the memory of its outputs;
+- the referee's clock, a pair of events on its own stream, runs from before the first content is
+  written until it holds the last output, and beside the calls there is nothing in it but the
+  referee's own work and changes between two contexts: a constant, some 330 us a call, that is seen
+  in windows of eager and scatters by a quarter of a microsecond;
+- the host's work is not in it: all calls were asked for before the clock starts.
 
-Before each call the worker has the GPU read twice its L2, FLUSHES times over: a call finds neither
-inputs, nor weights, nor the memory of its outputs there, and no dirty lines either; and while the
-GPU reads, the host asks for the forward. So the ``event`` clock, a pair of the driver's events
-around forward less what a pair around nothing takes, shows the GPU's time, unless the host needs
-longer than the reading (some 100 us). A call of a ``chained`` window comes to a GPU that waits for
-it: there the clock shows the latency, with the host's work. Events are recorded on the legacy
-default stream, which is torch's own.
+Nothing that a worker does gives it time. The two contexts never run at once: who works while the
+referee writes or reads delays it by as much. Outputs that do not lie in the block that the referee
+has mapped, where torch allocates within a window (``MemPool``), the worker copies there, in its
+turn. Before the clock starts and after it has stopped the referee sees that the GPU does nothing: a
+trivial kernel of its own takes a hundred times as long beside another context's.
+
+The ``event`` clock is a pair of the driver's events around forward, on the legacy default stream,
+which is torch's own, less what a pair around nothing takes.
+
+A forward that waits for the GPU cannot be asked for ahead, nor as many calls as there are launches
+that the driver takes without waiting. Groups are then as small as need be; in the end calls come
+one by one, as those of ``chained`` windows always do: the host's work is in their time, and the
+worker is stopped, with every thread, whenever the clock does not run.
 """
 
 from __future__ import annotations
@@ -25,35 +35,46 @@ import base64
 import ctypes
 import functools
 import gc
+import math
 import time
 import trace
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
 
 import torch
 
 import cuda
 import cuda_ceilings
-from device import Gpu, gpu
+from device import Gpu, GpuBlock, gpu
 from stats import median
-from tensors import Layout
+from tensors import DTYPES, Layout
 from windows import (
+    MALFORMED,
     CallFailed,
     Forward,
     Link,
     Session,
+    _durations,
     _now,
     _ran_on,
     _Ready,
+    _Took,
     barred,
     check_outputs,
     row_views,
+    steal_ticks,
 )
 
 BUSY_NS = 1_000_000  # a kernel that does nothing takes less, unless another context's is there
 LOOKS = 3  # at a GPU that seems to be busy
 PAIRS = 64  # of events around nothing
-FLUSHES = 4  # before each call
+AHEAD_S = 0.1  # for so long a worker may ask for the calls of a window
+ASKED = 800  # operations that the driver takes without waiting
+TURN_S = 10.0  # and the GPU may stand between the worker's answer and its last turn
+FLAGS = 4096  # bytes at the end of the outputs' block: whose turn it is
+ROOM = 64 << 20  # in it for what a forward allocates besides
+_GO, _DONE = 0, 64  # bytes from there
 READ_BLOCK = 512
 BACKLOG, BACKLOG_BYTES = 4, 1 << 30  # of work before a traced forward: some milliseconds
 
@@ -135,22 +156,63 @@ class TraceClock(trace.Clock):
         return [(names, mean.get(names[0], 0.0)) for names, _ in hidden]
 
 
+class _Pool:
+    """Where torch allocates within a window: in the block that the referee has mapped."""
+
+    _held: ClassVar[list[GpuBlock]] = []  # in which a candidate keeps something
+
+    def __init__(self, device: Gpu, block: GpuBlock, room: torch.Tensor) -> None:
+        self._block, self._pool, self._libc = block, None, ctypes.CDLL(None)
+        if not room.numel() or not hasattr(self._libc, "kernelwright_pool"):
+            return
+        functions = device.driver.functions("cuMemAlloc_v2", "cuMemFree_v2")
+        size = ctypes.c_size_t(room.numel())
+        self._libc.kernelwright_pool(ctypes.c_void_p(room.data_ptr()), size, *functions)
+        take, give_back = (
+            ctypes.cast(getattr(self._libc, f"kernelwright_pool_{name}"), ctypes.c_void_p).value
+            for name in ("take", "give_back")
+        )
+        self._allocator = torch._C._cuda_customAllocator(take, give_back)
+        self._pool = torch.cuda.MemPool(self._allocator)
+
+    def used(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._pool is None else torch.cuda.use_mem_pool(self._pool)
+
+    def close(self) -> None:
+        """Closes the block, unless something lies in it that somebody still has."""
+        if self._pool is not None:
+            self._pool = None
+            torch.cuda.empty_cache()
+            lent = self._libc.kernelwright_pool_lent
+            lent.restype = ctypes.c_size_t
+            if lent():
+                self._held.append(self._block)
+                return
+        self._block.close()
+
+
 class OnGpu:
     """The worker's side of a session."""
 
     def __init__(self, channel: Link, msg: dict[str, Any], fds: list[int]) -> None:
+        self._channel = channel
         self._device = gpu()
         rows = int(msg["slots"])
         in_slot, out_slot = int(msg["in_slot"]), int(msg["out_slot"])
         self._outputs: Layout = msg["outputs"]
-        self._out = self._device.received(fds.pop(0), max(rows * out_slot, 1))
+        self._block = self._device.received(fds.pop(0), int(msg["out_bytes"]))
         self._in = self._device.received(fds.pop(0), max(rows * in_slot, 1))
-        out, given = self._out.bytes(), self._in.bytes()
+        out, given = self._block.bytes(), self._in.bytes()
+        self._base = out.data_ptr()
+        self._flags = self._base + out.numel() - FLAGS
         block = range(given.data_ptr(), given.data_ptr() + given.numel())
         self._apart = barred(msg, block)
         self._views = [
             row_views(out[r * out_slot : (r + 1) * out_slot], self._outputs) for r in range(rows)
         ]
+        room = out[_whole(rows * out_slot) : out.numel() - FLAGS]
+        self._room = range(room.data_ptr(), room.data_ptr() + room.numel())
+        self._pool = _Pool(self._device, self._block, room)
         self._rows = [
             row_views(given[r * in_slot : (r + 1) * in_slot], msg["inputs"]) for r in range(rows)
         ]
@@ -159,6 +221,7 @@ class OnGpu:
         self._pairs = [(driver.event(), driver.event()) for _ in range(max(rows, PAIRS))]
         self._ready = _Ready(channel)
         self._identity: Forward | None = None
+        self._kept: list[Sequence[torch.Tensor]] = []  # the outputs of a window's calls
         self._own = self._around_nothing()
 
     def _around_nothing(self) -> float:
@@ -173,6 +236,7 @@ class OnGpu:
 
     def ready(self) -> None:
         """Has the GPU's clock up and this process awake."""
+        self._kept.clear()
         for _ in range(4):
             self._flush()
         self._device.synchronize()
@@ -186,27 +250,20 @@ class OnGpu:
             self._identity = lambda _: ready
         return self._identity
 
-    def calls(self, n: int, forward: Forward, alone: bool, keeps: bool) -> dict[str, Any]:
+    def calls(self, n: int, forward: Forward, request: dict[str, Any]) -> dict[str, Any]:
+        """Calls it with the first n rows. Returns what each took, ``event``, nanoseconds.
+
+        ``turn``: the calls wait for their turns, from this one on. When all were asked for the
+        referee is told where their outputs lie in the block: ``at``.
+        """
+        turn = int(request.get("turn", 0))
         collecting = gc.isenabled()
         gc.disable()
         try:
-            with torch.no_grad():
-                for i in range(n):
-                    start, end = self._pairs[i]
-                    given = list(self._rows[i])
-                    for _ in range(1 if alone else FLUSHES):
-                        self._flush()
-                    if alone:
-                        self._device.synchronize()
-                    start.record()
-                    outputs: Sequence[torch.Tensor] = forward(given)
-                    if not all(t.is_contiguous() for t in outputs):
-                        outputs = [t.contiguous() for t in outputs]
-                    end.record()
-                    check_outputs(outputs, self._views[i], self._apart)
-                    for view, got in zip(self._views[i], outputs, strict=True):
-                        view.copy_(got)
-                    del outputs
+            with torch.no_grad(), self._pool.used() if turn else nullcontext():
+                at = [self._call(i, forward, turn and turn + i) for i in range(n)]
+            if turn:
+                self._channel.send({"ok": True, "at": at})
             self._device.synchronize()
         finally:
             if collecting:
@@ -214,13 +271,51 @@ class OnGpu:
         took = [end.seconds_since(start) for start, end in self._pairs[:n]]
         return {"event": [max(int(1e9 * t - self._own), 0) for t in took]}
 
+    def _call(self, i: int, forward: Forward, turn: int) -> list[int]:
+        """Returns where in the block the outputs lie."""
+        driver = self._device.driver
+        start, end = self._pairs[i]
+        given = list(self._rows[i])
+        if turn:
+            driver.await_word(self._flags + _GO, turn)
+        else:
+            self._device.synchronize()
+        start.record()
+        outputs: Sequence[torch.Tensor] = forward(given)
+        if not all(t.is_contiguous() for t in outputs):
+            outputs = [t.contiguous() for t in outputs]
+        end.record()
+        check_outputs(outputs, self._views[i], self._apart)
+        at: list[int] = []
+        for view, got in zip(self._views[i], outputs, strict=True):
+            plain = not got.is_conj() and not got.is_neg()
+            if turn and plain and got.data_ptr() in self._room:
+                at.append(got.data_ptr() - self._base)
+            else:
+                view.copy_(got)
+                at.append(view.data_ptr() - self._base)
+        if turn:
+            self._kept.append(outputs)
+            driver.write_word(self._flags + _DONE, turn)
+        return at
+
     def close(self) -> None:
+        self._kept.clear()
         self._views, self._rows = [], []
         for start, end in self._pairs:
             start.destroy()
             end.destroy()
-        self._out.close()
+        self._pool.close()
         self._in.close()
+
+
+def _whole(n: int) -> int:
+    """Returns n, rounded up to where torch's allocator may begin."""
+    return -(-n // 512) * 512
+
+
+class _NotAhead(Exception):
+    """The worker cannot ask for so many calls before the first has its turn."""
 
 
 class GpuSession(Session):
@@ -228,35 +323,52 @@ class GpuSession(Session):
 
     def _share(self) -> tuple[dict[str, Any], list[int]]:
         device = gpu()
-        slots = self.contents.slots
-        self._out_block = device.create(max(self.capacity * slots.out_slot, 1))
-        self._in_block = device.create(max(self.capacity * slots.in_slot, 1))
-        self._private = torch.zeros(
-            self.capacity, slots.out_slot, dtype=torch.uint8, device=device.torch
-        )
+        slots, rows = self.contents.slots, self.capacity
+        # Twice what the outputs need, for torch allocates in pieces, and temporary tensors.
+        room = min(2 * (rows * slots.out_slot + slots.bytes) + ROOM, device.free_bytes() // 8)
+        size = _whole(rows * slots.out_slot) + _whole(room) + FLAGS
+        self._out_block = device.create(size)
+        self._in_block = device.create(max(rows * slots.in_slot, 1))
+        self._out = self._out_block.bytes()
+        self._in = self._in_block.bytes()
+        self._flags = self._out.data_ptr() + size - FLAGS
+        self._private = torch.zeros(rows, slots.out_slot, dtype=torch.uint8, device=device.torch)
+        self._into = [row_views(private, slots.outputs) for private in self._private]
         self._trifle = torch.zeros(1, device=device.torch)
         self._flush = _Flush(device, image())
-        self._given: list[int] = []
+        self._begun, self._over = device.driver.event(), device.driver.event()
+        self._aside = device.driver.stream()
+        # The referee's part waits for a word in the host's memory: asking for it is not timed.
+        self._pinned = torch.zeros(16, dtype=torch.int32).pin_memory()
+        self._start = ctypes.c_uint32.from_address(self._pinned.data_ptr())
+        self._turn = 1
+        self._most = max(ASKED // (4 + len(slots.outputs)), 1)
+        self._given: Sequence[int] = []
+        self._tried = False  # to ask for calls ahead, in vain, once
         device.synchronize()
         fds = [self._out_block.fd, self._in_block.fd]
         self._out_block.fd = self._in_block.fd = -1  # the caller's to close
-        return {"image": base64.b64encode(image()).decode()}, fds
+        return {"image": base64.b64encode(image()).decode(), "out_bytes": size}, fds
+
+    # Calls that come one by one.
 
     def _put(self, group: Sequence[int]) -> None:
-        slots = self.contents.slots
-        self._out_block.bytes()[: len(group) * slots.out_slot].fill_(0xFF)
-        into = self._in_block.bytes()
-        for i, row in enumerate(group):
-            into[i * slots.in_slot : (i + 1) * slots.in_slot].copy_(self.contents.row(row))
-        self._given = list(group)
+        self._out[: len(group) * self.contents.slots.out_slot].fill_(0xFF)
+        self._write(group)
         self._flush()  # what has just been written must not be found in the L2
         gpu().synchronize()
         self._idle("before the clock starts")
 
+    def _write(self, group: Sequence[int]) -> None:
+        slot = self.contents.slots.in_slot
+        for i, row in enumerate(group):
+            self._in[i * slot : (i + 1) * slot].copy_(self.contents.row(row))
+        self._given = group
+
     def _end(self, first: int, n: int) -> int:
         # Whatever still computes has the clock running until what it makes has been copied.
         slot = self.contents.slots.out_slot
-        self._private[first : first + n].view(-1).copy_(self._out_block.bytes()[: n * slot])
+        self._private[first : first + n].view(-1).copy_(self._out[: n * slot])
         gpu().synchronize()
         end = _now()
         self._stopped.stop()
@@ -265,13 +377,135 @@ class GpuSession(Session):
     def _collect(self, first: int, n: int, at: object) -> None:
         self._idle("after it")
         # The worker's mapping is one that it may write to.
-        slot, block = self.contents.slots.in_slot, self._in_block.bytes()
+        slot = self.contents.slots.in_slot
         written = torch.zeros((), dtype=torch.bool, device=gpu().torch)
         for i, row in enumerate(self._given):
-            has = block[i * slot : (i + 1) * slot].view(torch.int64)
+            has = self._in[i * slot : (i + 1) * slot].view(torch.int64)
             written |= (has != self.contents.row(row).view(torch.int64)).any()
         if written.item():
             raise CallFailed({"type": "OutputMismatch", "message": "forward writes to its input"})
+
+    # Calls that take turns.
+
+    def _timed(
+        self,
+        group: Sequence[int],
+        first: int,
+        call: dict[str, Any],
+        look: Callable[[], None] | None = None,
+    ) -> _Took:
+        # A first call makes what later ones find: it may wait for the GPU.
+        if call["alone"] or self._windows == 1:
+            return super()._timed(group, first, call, look)
+        took = _Took()
+        left = group
+        while left:
+            ahead = self._most if self.ahead is None else min(self.ahead, self._most)
+            some, left = left[: max(ahead, 1)], left[max(ahead, 1) :]
+            piece = call | {"n": len(some), "keeps": False, "more": call["more"] or bool(left)}
+            if ahead == 0:
+                took.add(super()._timed(some, first, piece | {"alone": True}))
+            else:
+                try:
+                    took.add(self._in_turns(some, first, piece))
+                except _NotAhead:
+                    if self._tried:
+                        self.ahead = len(some) // 4
+                    self._tried, left = True, [*some, *left]
+                    continue
+            first += len(some)
+        return took
+
+    def _in_turns(self, group: Sequence[int], first: int, call: dict[str, Any]) -> _Took:
+        driver, n = gpu().driver, len(group)
+        turn, ticks = self._turn, steal_ticks()
+        self._turn += n
+        try:
+            self.worker.channel.send(call | {"turn": turn})
+            self._stopped.go_on()
+            places = self._places(group, n)
+            # What lies there is not what is expected, nor what anything is that was there before.
+            for of_call in places:
+                for place in of_call:
+                    place.fill_(0xFF)
+            gpu().synchronize()
+            self._idle("before the clock starts")
+            driver.await_word(self._pinned.data_ptr(), turn)
+            self._begun.record()
+            self._given = group
+            slot = self.contents.slots.in_slot
+            for i, row in enumerate(group):
+                self._in[i * slot : (i + 1) * slot].copy_(self.contents.row(row))
+                self._flush()
+                driver.write_word(self._flags + _GO, turn + i)
+                driver.await_word(self._flags + _DONE, turn + i)
+                for place, to in zip(places[i], self._into[first + i], strict=True):
+                    to.view(-1).view(torch.uint8).copy_(place)
+            self._over.record()
+            self._start.value = turn
+            answer = self._until_over()
+            # The GPU's own clock, in this process: the host's may be late on a busy machine.
+            took = _Took(round(1e9 * self._over.seconds_since(self._begun)), turns=True)
+        except BaseException:
+            # Whoever waits must not wait for ever.
+            self._start.value = self._turn
+            for at in (_GO, _DONE):
+                driver.write_word(self._flags + at, self._turn - 1, self._aside)
+            raise
+        answer = answer or self._answer()
+        self._stopped.stop()
+        took.event_ns = _durations(answer.get("event"), n)
+        took.steal = steal_ticks() - ticks
+        self._collect(first, n, None)
+        self._stopped.check()
+        return took
+
+    def _places(self, group: Sequence[int], n: int) -> list[list[torch.Tensor]]:
+        """Returns the memory of the outputs of all calls, once they were asked for."""
+        end = time.monotonic() + AHEAD_S
+        while not self.worker.channel.pending():
+            if time.monotonic() > end:
+                # Contents that it has met: what an index is must be one.
+                self._write([0] * n)
+                gpu().synchronize()
+                for at in (_GO, _DONE):
+                    gpu().driver.write_word(self._flags + at, self._turn - 1, self._aside)
+                self._answer()
+                self._answer()
+                self._stopped.stop()
+                self._idle("after it")
+                raise _NotAhead
+            time.sleep(20e-6)
+        said = self._answer().get("at")
+        sizes = [
+            math.prod(e["shape"]) * DTYPES[e["dtype"]].itemsize for e in self.contents.slots.outputs
+        ]
+        least = self._out.numel() - FLAGS
+        places: list[list[torch.Tensor]] = []
+        for of_call in said if isinstance(said, list) and len(said) == n else [None]:
+            if not isinstance(of_call, list) or len(of_call) != len(sizes):
+                raise CallFailed({"type": "ValueError", "message": MALFORMED})
+            for at, size in zip(of_call, sizes, strict=True):
+                if type(at) is not int or not 0 <= at <= least - size:
+                    raise CallFailed({"type": "ValueError", "message": MALFORMED})
+            pairs = zip(of_call, sizes, strict=True)
+            places.append([self._out[at : at + size] for at, size in pairs])
+        return places
+
+    def _until_over(self) -> dict[str, Any] | None:
+        """Returns when the GPU has done all turns, with the worker's answer if it has come."""
+        answer: dict[str, Any] | None = None
+        by, looked = min(self.until, time.monotonic() + self.timeout_s), 0
+        while not self._over.over():
+            looked += 1
+            if looked % 64:
+                continue
+            late = time.monotonic() > by
+            if answer is None and (late or self.worker.channel.pending()):
+                answer, by = self._answer(), time.monotonic() + TURN_S
+            elif late:
+                raise _ran_on("a turn of it is not over")
+        return answer
 
     def _idle(self, when: str) -> None:
         """Raises CallFailed where the GPU does something while the worker is stopped."""
@@ -286,5 +520,8 @@ class GpuSession(Session):
 
     def close(self) -> None:
         super().close()
+        self._begun.destroy()
+        self._over.destroy()
+        self._aside.destroy()
         self._out_block.close()
         self._in_block.close()

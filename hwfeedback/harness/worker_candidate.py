@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import trace
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from protocol import Channel
 
 FILENAME = "candidate.py"
 POISONED = 1 << 30  # bytes of a GPU's memory that are no zeros when a forward begins
+SMALL = 1 << 20  # bytes: what torch's allocator serves from small segments
 
 
 class Candidate:
@@ -229,14 +231,36 @@ def _inside(t: torch.Tensor, inputs: list[torch.Tensor]) -> int:
 
 
 def _poison(device: Device) -> None:
-    """Fills the memory that the next allocations will get."""
-    held = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    free, _ = torch.cuda.mem_get_info()
-    size = min(max(held, POISONED), free // 2) // 4
-    large = torch.empty(size, dtype=torch.int32, device=device.torch)
-    small = [torch.empty(1 << 16, dtype=torch.int32, device=device.torch) for _ in range(32)]
-    for t in (large, *small):
+    """Fills the memory that the next allocations will get: what is kept for them, and as much of
+    what is free as they may ask for.
+    """
+    stream = torch.cuda.current_stream().cuda_stream
+    kept = requests_for(torch.cuda.memory_snapshot(), stream)
+    size = min(POISONED, torch.cuda.mem_get_info()[0] // 2)
+    if not kept or kept[0] < size:
+        kept += [size, *[1 << 18] * 32]
+    for t in [torch.empty(n // 4, dtype=torch.int32, device=device.torch) for n in kept]:
         t.fill_(0x7F7F7F7F)
+
+
+def requests_for(segments: Iterable[dict[str, Any]], stream: int) -> list[int]:
+    """Returns, largest first, requests of bytes that get all that torch's allocator keeps for a
+    stream: one for a block of a large segment, several for one of a small segment.
+
+    ``segments`` is torch.cuda.memory_snapshot(). What no request gets is left out: the pools of
+    graphs, and what is left over of large blocks.
+    """
+    sizes: list[int] = []
+    for segment in segments:
+        if segment["stream"] != stream or any(segment.get("segment_pool_id", ())):
+            continue
+        for block in segment["blocks"]:
+            size = int(block["size"]) if block["state"] == "inactive" else 0
+            if segment["segment_type"] == "small":
+                sizes += [SMALL] * (size // SMALL) + ([size % SMALL] if size % SMALL else [])
+            elif size > SMALL:
+                sizes.append(size)
+    return sorted(sizes, reverse=True)
 
 
 def _flags() -> dict[str, Any]:

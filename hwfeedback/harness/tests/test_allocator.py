@@ -12,6 +12,7 @@ import pytest
 
 import allocator
 import toolchain
+import worker_candidate
 
 HARNESS = pathlib.Path(allocator.__file__).parent
 
@@ -117,3 +118,26 @@ def test_without_a_compiler_nothing_is_preloaded(
 ) -> None:
     monkeypatch.setattr(toolchain, "compiler", lambda: "")
     assert allocator._built(tmp_path) == ""
+
+
+def test_what_torch_keeps_of_a_gpus_memory_is_asked_for() -> None:
+    def segment(kind: str, *blocks: tuple[str, int], stream: int = 0, pool: int = 0) -> dict:
+        found = [{"state": state, "size": size} for state, size in blocks]
+        return {
+            "segment_type": kind,
+            "stream": stream,
+            "segment_pool_id": (0, pool),
+            "blocks": found,
+        }
+
+    mib = 1 << 20
+    segments = [
+        segment("large", ("inactive", 20 * mib)),
+        segment("large", ("active_allocated", 8 * mib), ("inactive", 12 * mib)),
+        segment("large", ("active_allocated", 19 * mib), ("inactive", mib)),  # no request gets it
+        segment("small", ("active_allocated", 512), ("inactive", 2 * mib - 512)),
+        segment("large", ("inactive", 40 * mib), stream=5),
+        segment("large", ("inactive", 60 * mib), pool=3),
+    ]
+    wanted = [20 * mib, 12 * mib, mib, mib - 512]
+    assert worker_candidate.requests_for(segments, 0) == wanted

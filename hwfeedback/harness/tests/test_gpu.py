@@ -230,6 +230,47 @@ def test_what_is_wrong_is_named(judge: Judge, candidate: str, status: str, says:
     assert again["status"] == "correct", f"after it: {again['reason']}"
 
 
+def test_the_clocks_agree(judge: Judge) -> None:
+    """What turns cost is the same for eager's process and a candidate's: a call of 2 us is seen."""
+    task = TASK.replace("SHAPE", "64, 1024").replace("torch.softmax(x, -1)", "torch.relu(x)")
+    v = verdict(judge, task, task.replace("Model(", "ModelNew("), require_custom=False)
+    c = v["timing"]["candidate"]
+    assert c["clock"] == "event" and abs(c["wall_ms"] - c["event_ms"]) < 3e-3, c
+
+
+@pytest.mark.parametrize(
+    ("forward", "says"),
+    [
+        ("torch.cuda.synchronize()\n        return torch.softmax(x, -1)", "waits for the GPU"),
+        ("for _ in range(2000): x = x * 1\n        return torch.softmax(x, -1)", ""),
+        ("self.y = torch.softmax(x, -1)\n        return self.y", ""),
+        ("return torch.softmax(x, -1, out=self.out(x))", ""),
+    ],
+    ids=["waits", "launches", "keeps", "buffer"],
+)
+def test_how_a_forward_may_be_asked_for(judge: Judge, forward: str, says: str) -> None:
+    task = TASK.replace("SHAPE", "64, 1024")
+    candidate = task.replace("Model(", "ModelNew(").replace("return torch.softmax(x, -1)", forward)
+    candidate = candidate.replace(
+        "    def forward",
+        "    y = None\n\n    def out(self, x):\n"
+        "        self.y = torch.empty_like(x) if self.y is None else self.y\n"
+        "        return self.y\n\n    def forward",
+    )
+    v = verdict(judge, task, candidate, require_custom=False)
+    assert v["status"] == "correct", v["reason"]
+    assert any(says in note for note in v["timing"]["notes"]) or not says, v["timing"]["notes"]
+    assert v["speedup"]["low"] <= 1.05
+
+
+def test_an_eager_that_waits_for_the_gpu(judge: Judge) -> None:
+    waits = "return x.relu() if x.sum().item() < 1e30 else x"
+    task = TASK.replace("SHAPE", "64, 1024").replace("return torch.softmax(x, -1)", waits)
+    v = verdict(judge, task, task.replace("Model(", "ModelNew("), require_custom=False)
+    assert v["status"] == "correct", v["reason"]
+    assert 0.5 < v["speedup"]["value"] < 2 and v["speedup"]["low"] <= 1.05
+
+
 @pytest.mark.parametrize("name", [str(p.relative_to(FOLDER)) for p in EXPLOITS])
 def test_an_exploit_is_stopped(judge: Judge, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     stopped(judge, monkeypatch, (FOLDER / name).read_text())
