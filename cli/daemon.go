@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/forge"
@@ -57,7 +58,7 @@ func (c daemonCmd) Run(a *app) (err error) {
 		}
 		defer func() { err = errors.Join(err, trees.Release()) }()
 	}
-	e, err := r.evaluator(a.ctx, r.options(func(stage, note string) {
+	es, err := r.evaluators(a.ctx, r.options(func(stage, note string) {
 		if stage == "python" {
 			r.log.Info("making the Python environment", "step", note)
 		} else {
@@ -67,14 +68,19 @@ func (c daemonCmd) Run(a *app) (err error) {
 	if err != nil {
 		return interruption(a.ctx, err)
 	}
-	defer func() { err = errors.Join(err, e.Close()) }()
-	w := r.worker(e)
-	w.Results.Base = daemon.Common(absolute(r.config.Watch.Folders))
-	w.Share = true
-	w.Observe = func(ev forge.Event) { logEvent(r, ev) }
+	defer func() { err = errors.Join(err, closeAll(es)) }()
+	workers := make([]*daemon.Worker, len(es))
+	names := make([]string, len(es))
+	for i, e := range es {
+		w := r.worker(e)
+		w.Results.Base = daemon.Common(absolute(r.config.Watch.Folders))
+		w.Share = true
+		w.Observe = func(ev forge.Event) { logEvent(r, ev) }
+		workers[i], names[i] = w, e.Device().Name
+	}
 	rows := []report.Summary{}
 	d := &daemon.Daemon{
-		Worker: w,
+		Worker: workers[0], More: workers[1:],
 		Watcher: &daemon.Watcher{
 			Folders: r.config.Watch.Folders, Patterns: r.config.Watch.Patterns, Recursive: r.config.Watch.Recursive,
 			Debounce: ms(r.config.Watch.DebounceMS), Poll: ms(r.config.Watch.PollMS), Log: r.log, Skip: skipped(r),
@@ -91,7 +97,7 @@ func (c daemonCmd) Run(a *app) (err error) {
 			}
 		},
 	}
-	r.log.Info("watching", "folders", r.config.Watch.Folders, "device", e.Device().Name, "data", r.folder)
+	r.log.Info("watching", "folders", r.config.Watch.Folders, "device", strings.Join(names, ", "), "data", r.folder)
 	failed := d.Run(a.ctx)
 	var untaken *daemon.UntakenError
 	if failed != nil && !errors.As(failed, &untaken) {

@@ -24,7 +24,7 @@ import (
 // deviceFlags say where and how measuring is done. Flags with a key are given
 // to the settings as text, which check them.
 type deviceFlags struct {
-	Device  string `help:"What candidates run on: cpu, cuda, cuda:1 for the second GPU, or auto." placeholder:"DEVICE" key:"device"`
+	Device  string `help:"What candidates run on: cpu, cuda, cuda:1 for the second GPU, or auto. The daemon takes several: cuda:0,1 or cuda:all." placeholder:"DEVICE" key:"device"`
 	Threads string `help:"Threads for candidates and baselines; 0: one a core." placeholder:"N" key:"threads"`
 	Python  string `help:"A Python that has PyTorch." placeholder:"PROGRAM" key:"python"`
 	Sandbox string `help:"strict or weak." placeholder:"MODE" key:"sandbox"`
@@ -176,9 +176,33 @@ func (r *room) leases() *hwfeedback.FileLeases {
 	}
 }
 
-// evaluator opens the hardware.
+// evaluator opens the hardware: of several devices the first.
 func (r *room) evaluator(ctx context.Context, o hwfeedback.Options) (*hwfeedback.Evaluator, error) {
 	return hwfeedback.Open(ctx, o, r.store, r.leases())
+}
+
+// evaluators opens the hardware, all of it.
+func (r *room) evaluators(ctx context.Context, o hwfeedback.Options) (found []*hwfeedback.Evaluator, err error) {
+	names, err := hwfeedback.Devices(o.Device)
+	if err != nil {
+		return nil, err
+	}
+	for _, o.Device = range names {
+		e, err := hwfeedback.Open(ctx, o, r.store, r.leases())
+		if err != nil {
+			return nil, errors.Join(err, closeAll(found))
+		}
+		found = append(found, e)
+	}
+	return found, nil
+}
+
+func closeAll(es []*hwfeedback.Evaluator) error {
+	var err error
+	for _, e := range es {
+		err = errors.Join(err, e.Close())
+	}
+	return err
 }
 
 // bounded gives up on an answer that takes too long. What a candidate does has

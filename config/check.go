@@ -14,7 +14,7 @@ var (
 	sandboxes  = []string{"strict", "weak"}
 	judgeModes = []string{"both", "correction", "optimisation", "none"}
 	languages  = []string{"cpp"}
-	devices    = []string{"cpu", "cuda", "auto"} // and cuda:1 for the second GPU
+	devices    = []string{"cpu", "cuda", "auto"} // and cuda:1 for the second GPU, cuda:0,1 for two, cuda:all
 	coders     = []string{"builtin"}
 	judges     = []string{"rules"}
 	baselines  = []string{"eager", "compile", "max-autotune", "max-autotune-no-cudagraphs", "cudagraphs"}
@@ -61,9 +61,14 @@ func check(c Config, origins Origins) error {
 		}
 	}
 
-	if kind, index, indexed := strings.Cut(c.Device, ":"); indexed && kind == "cuda" {
-		if _, err := strconv.ParseUint(index, 10, 16); err != nil {
-			fail("device", fmt.Sprintf("is %q", c.Device), `GPUs are counted from 0: "cuda:0"`)
+	if kind, which, indexed := strings.Cut(c.Device, ":"); indexed && kind == "cuda" {
+		seen := map[string]bool{}
+		for index := range strings.SplitSeq(which, ",") {
+			if _, err := strconv.ParseUint(index, 10, 16); which != "all" && (err != nil || seen[index]) {
+				fail("device", fmt.Sprintf("is %q", c.Device), `GPUs are counted from 0: "cuda:0", "cuda:0,1" for two, "cuda:all"`)
+				break
+			}
+			seen[index] = true
 		}
 	} else {
 		oneOf("device", c.Device, devices)

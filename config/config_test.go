@@ -69,6 +69,8 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"wrong section": {"debounce_ms = 3\n", ":1", `unknown key "debounce_ms"`, `"watch.debounce_ms"`},
 		"unknown table": {"\n[round]\nmax = 3\n", ":3", `unknown key "round`, `"rounds.max"`},
 		"a table's":     {"round = 3\n", ":1", `unknown key "round"`, "rounds.max, "},
+		"GPUs":          {"device = \"cuda:0,x\"\n", ":1", `device is "cuda:0,x"`, `"cuda:0,1" for two`},
+		"GPU twice":     {"device = \"cuda:1,1\"\n", ":1", `device is "cuda:1,1"`, `"cuda:all"`},
 		"GPU":           {"device = \"gpu\"\n", ":1", `device is "gpu"`, `did you mean "cuda"?`},
 		"nothing near":  {"zzzzzzzzzzzzzzzz = 3\n", ":1", "unknown key", "config show"},
 		"type":          {"threads = \"two\"\n", ":1", "threads", "config show"},

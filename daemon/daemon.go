@@ -32,6 +32,8 @@ const (
 	// idleFor is how long nothing must happen before UntilIdle believes it:
 	// longer than a debounce, and than the system takes to tell of a file.
 	idleFor = time.Second
+	// illFor is after how long a device that was left is looked at again.
+	illFor = 5 * time.Minute
 )
 
 // Daemon watches and works. The caller holds the data folder's lock and owns
@@ -39,6 +41,9 @@ const (
 type Daemon struct {
 	Worker  *Worker
 	Watcher *Watcher
+	// More takes runs at the same time, each on a device of its own, in all else
+	// like Worker.
+	More []*Worker
 	// Seed and Settings of new runs.
 	Seed     int64
 	Settings forge.Settings
@@ -75,7 +80,7 @@ func (e *UntakenError) Unwrap() error { return e.Err }
 // is there at the next start. The error is what made work impossible, or with
 // UntilIdle an *UntakenError.
 func (d *Daemon) Run(ctx context.Context) error {
-	d.wake = make(chan struct{}, 1)
+	d.wake = make(chan struct{}, 1+len(d.More))
 	d.Watcher.Found, d.Watcher.Check, d.Watcher.Scanned = d.intake, d.check, d.payAll
 	d.Watcher.Init()
 	if d.Watcher.Clock == nil {
@@ -122,15 +127,112 @@ func (d *Daemon) check(err error) error {
 	return d.Lock.Usable()
 }
 
-// work is the one loop that takes runs from the queue.
+// work takes runs from the queue, on all devices, until the context is done or
+// with UntilIdle nothing is left.
 func (d *Daemon) work(ctx context.Context) error {
-	clock := d.Worker.clock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	devices := &devices{well: map[string]int{}}
+	workers := append([]*Worker{d.Worker}, d.More...)
+	for _, w := range workers {
+		devices.set(w, true)
+		w.Others = func() bool { return len(devices.others(w)) > 0 }
+	}
+	ended := make(chan error, len(workers))
+	for _, w := range workers {
+		go func() { ended <- d.loop(ctx, w, devices, cancel) }()
+	}
+	var err error
+	for range workers {
+		if failed := <-ended; failed != nil && err == nil {
+			err = failed
+			cancel(err)
+		}
+	}
+	return err
+}
+
+// devices knows which devices take runs.
+type devices struct {
+	mu   sync.Mutex
+	well map[string]int // workers by the keys of their devices
+}
+
+// set notes whether a worker's device takes runs, and returns how many do.
+func (s *devices) set(w *Worker, well bool) (left int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.well[w.Evaluator.Device().Key] += map[bool]int{true: 1, false: -1}[well]
+	for _, n := range s.well {
+		left += n
+	}
+	return left
+}
+
+// others returns the keys of the devices that take runs beside a worker's.
+func (s *devices) others(w *Worker) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	own := w.Evaluator.Device().Key
+	var keys []string
+	for key, n := range s.well {
+		if n > 0 && key != own {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// loop takes runs from the queue for one device. One that is ill is left to
+// itself for a while. The last that ends for want of work ends all.
+func (d *Daemon) loop(ctx context.Context, w *Worker, s *devices, end context.CancelCauseFunc) error {
+	for {
+		err := d.take(ctx, w, s)
+		var ill *IllError
+		if !errors.As(err, &ill) {
+			if s.set(w, false) == 0 {
+				end(nil)
+			}
+			return err
+		}
+		if s.set(w, false) == 0 {
+			return ill // the others fell ill meanwhile
+		}
+		w.log().Error("a device takes no more runs; they go on elsewhere", "device", ill.Device, "error", ill.Found, "again in", illFor)
+		d.nudge()
+		for ill != nil {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-w.clock().After(illFor):
+			}
+			if found := w.Evaluator.Check(ctx); found == nil {
+				w.log().Info("a device takes runs again", "device", ill.Device)
+				ill = nil
+			}
+		}
+		s.set(w, true)
+	}
+}
+
+// nudge says that there may be something in the queue.
+func (d *Daemon) nudge() {
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take takes runs from the queue for a device that is well. The error is what
+// makes all work impossible, or an *IllError.
+func (d *Daemon) take(ctx context.Context, w *Worker, s *devices) error {
+	clock := w.clock()
 	idleSince := time.Time{}
 	for ctx.Err() == nil {
 		if err := d.check(nil); err != nil {
 			return err
 		}
-		job, ok, err := d.Worker.Store.Claim(ctx, store.Self())
+		job, ok, err := w.Store.Claim(ctx, store.Self(), s.others(w)...)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil //nolint:nilerr // being told to stop is no failure
@@ -138,13 +240,13 @@ func (d *Daemon) work(ctx context.Context) error {
 			return fmt.Errorf("the queue: %w", err)
 		case ok:
 			idleSince = time.Time{}
-			if err := d.one(ctx, job); err != nil {
+			if err := d.one(ctx, w, job); err != nil {
 				return err
 			}
 			continue
 		}
 		if d.UntilIdle {
-			waiting, _, err := d.Worker.Store.QueueLength(ctx)
+			waiting, claimed, err := w.Store.QueueLength(ctx)
 			if err != nil {
 				if ctx.Err() != nil {
 					return nil //nolint:nilerr // being told to stop is no failure
@@ -152,7 +254,7 @@ func (d *Daemon) work(ctx context.Context) error {
 				return fmt.Errorf("the queue: %w", err)
 			}
 			switch {
-			case waiting > 0 || !d.Watcher.Idle():
+			case waiting > 0 || (claimed > 0 && len(d.More) > 0) || !d.Watcher.Idle():
 				idleSince = time.Time{}
 			case idleSince.IsZero():
 				idleSince = clock.Now()
@@ -173,22 +275,31 @@ func (d *Daemon) work(ctx context.Context) error {
 	return nil
 }
 
-// one takes a claimed run to its end. Only what makes all work impossible is
-// an error.
-func (d *Daemon) one(ctx context.Context, job store.Job) error {
-	run, err := d.Worker.Store.Run(ctx, job.RunID)
+// one takes a claimed run to its end. Only what makes all work impossible, and
+// an *IllError, is an error.
+func (d *Daemon) one(ctx context.Context, w *Worker, job store.Job) error {
+	run, err := w.Store.Run(ctx, job.RunID)
 	if err != nil {
 		if ctx.Err() != nil {
-			return d.Worker.Store.Return(context.WithoutCancel(ctx), job)
+			return w.Store.Return(context.WithoutCancel(ctx), job)
 		}
 		return fmt.Errorf("the queue: %w", err)
 	}
 	log := d.log().With("run", run.ID, "task", run.TaskName)
+	if len(d.More) > 0 {
+		log = log.With("device", w.Evaluator.Device().String())
+	}
 	log.Info("run begins", "attempt", job.Attempts)
-	done, err := d.Worker.Run(ctx, run, &job)
+	done, err := w.Run(ctx, run, &job)
 	if errors.Is(err, ErrStopped) {
 		log.Info("run stopped; it goes on at the next start")
 		return nil
+	}
+	if errors.Is(err, errRepeated) {
+		return nil
+	}
+	if ill := (*IllError)(nil); errors.As(err, &ill) {
+		return ill
 	}
 	if err != nil && done.Data.Run.FinishedMS == 0 {
 		if fatal := d.check(err); fatal != nil {
@@ -328,10 +439,7 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 		d.supersede(ctx, seen, run)
 	}
 	d.log().Info("queued", "run", run.ID, "path", path)
-	select {
-	case d.wake <- struct{}{}:
-	default:
-	}
+	d.nudge()
 	return nil
 }
 

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +25,8 @@ import (
 // fakeHardware judges by what a text says, at once.
 type fakeHardware struct {
 	mu       sync.Mutex
+	key      string        // "test-cpu" where empty
+	ill      error         // what a check finds
 	broken   int           // inspections that fail before one works
 	enter    chan struct{} // told at each quick evaluation, where set
 	leave    chan struct{} // waited for at each, where set
@@ -33,12 +36,28 @@ type fakeHardware struct {
 }
 
 func (f *fakeHardware) Device() kernelwright.Device {
-	return kernelwright.Device{Kind: kernelwright.CPUDevice, Key: "test-cpu", Name: "a test's CPU", Ceilings: f.ceilings}
+	return kernelwright.Device{Kind: kernelwright.CPUDevice, Key: cmp.Or(f.key, "test-cpu"), Name: "a test's CPU", Ceilings: f.ceilings}
+}
+
+func (f *fakeHardware) Check(context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.ill
+}
+
+// fall has the hardware fail from now on, and a check find it.
+func (f *fakeHardware) fall(ill error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ill = ill
 }
 
 func (f *fakeHardware) Inspect(_ context.Context, name, source string) (kernelwright.Task, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.ill != nil {
+		return kernelwright.Task{}, &kernelwright.InfrastructureError{Op: "inspect", Err: f.ill}
+	}
 	if f.broken > 0 {
 		f.broken--
 		return kernelwright.Task{}, &kernelwright.InfrastructureError{Op: "inspect", Err: errors.New("the server died")}
@@ -61,8 +80,11 @@ func (f *fakeHardware) Evaluate(ctx context.Context, task kernelwright.Task, c k
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.ill != nil {
+		return kernelwright.Verdict{}, &kernelwright.InfrastructureError{Op: "evaluate", Err: f.ill}
+	}
 	v := kernelwright.Verdict{
-		Status: kernelwright.Correct, Level: level, Task: task.Fingerprint, Candidate: kernelwright.HashText(c.Source), Device: "cpu", DeviceKey: "test-cpu",
+		Status: kernelwright.Correct, Level: level, Task: task.Fingerprint, Candidate: kernelwright.HashText(c.Source), Device: "cpu", DeviceKey: cmp.Or(f.key, "test-cpu"),
 		CandidateMS: 4 / float64(2+len(c.Note)), Baselines: map[string]float64{"eager": 4, "compile": 3, "max-autotune": 3.5},
 		Speedup: &kernelwright.Speedup{Value: 1.5, Low: 1.4, High: 1.6, Against: "compile"}, Headroom: 0.5,
 	}

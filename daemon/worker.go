@@ -41,7 +41,28 @@ type Evaluator interface {
 	// is no task; any other error is infrastructure.
 	Inspect(ctx context.Context, name, source string) (kernelwright.Task, error)
 	Device() kernelwright.Device
+	// Check returns what is wrong with the device, nil where it does what is known
+	// to work.
+	Check(ctx context.Context) error
 }
+
+// IllError says that a device cannot be measured on any more. The run that met
+// it waits in the queue again, as if it had not begun.
+type IllError struct {
+	Device string
+	Err    error // what the run met
+	Found  error // what a check of the device met
+}
+
+func (e *IllError) Error() string {
+	return fmt.Sprintf("%s is ill: %v (met as: %v)", e.Device, e.Found, e.Err)
+}
+
+// Unwrap returns what the check met.
+func (e *IllError) Unwrap() error { return e.Found }
+
+// errRepeated says that another run does what this one was for.
+var errRepeated = errors.New("another run does it anew")
 
 // Worker takes runs from their reference to their results, one at a time.
 type Worker struct {
@@ -60,6 +81,9 @@ type Worker struct {
 	Share bool
 	// Observe is told of every step of a run; may be nil.
 	Observe func(forge.Event)
+	// Others says whether other devices take runs, too: an ill one is left then.
+	// Nil: none do.
+	Others func() bool
 }
 
 // Request is a run that somebody wants.
@@ -213,6 +237,18 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 	case errors.As(err, &invalid):
 		run.Status, run.Reason, run.Hint, run.Detail = kernelwright.RunInvalid, invalid.Reason, invalid.Hint, invalid.Traceback
 		return end(run, run.ID)
+	case errors.As(err, new(*elsewhereError)) && job != nil:
+		run.Status, run.FinishedMS = kernelwright.RunFailed, w.clock().Now().UnixMilli()
+		again := w.newRun(Request{Path: run.Path, Name: run.TaskName, Seed: run.Seed})
+		again.MaxRounds, again.Settings = run.MaxRounds, run.Settings
+		if again, rerr := w.Store.Repeat(record, *job, run, again, func(by int64) string {
+			return fmt.Sprintf("%v: run %d does it anew", err, by)
+		}); rerr == nil {
+			w.log().Warn("a run is done anew", "run", run.ID, "task", run.TaskName, "by", again.ID, "reason", err)
+		} else {
+			return Done{}, errors.Join(err, rerr)
+		}
+		return Done{Data: report.Data{Run: run}}, errRepeated
 	case errors.Is(err, forge.ErrHalted) || ctx.Err() != nil:
 		if job != nil {
 			if err := w.Store.Return(record, *job); err != nil {
@@ -220,6 +256,9 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 			}
 		}
 		return Done{Data: report.Data{Run: run}}, ErrStopped
+	}
+	if ill := w.ill(hard, err); ill != nil && job != nil {
+		return Done{Data: report.Data{Run: run}}, errors.Join(ill, w.Store.Return(record, *job))
 	}
 	if job != nil {
 		attempts, rerr := w.Store.Attempts(record, *job)
@@ -238,6 +277,28 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 	run.Status, run.Reason, run.Hint = kernelwright.RunFailed, err.Error(), "`kernelwright doctor` says what this machine lacks"
 	done, eerr := end(run, run.ID)
 	return done, errors.Join(err, eerr)
+}
+
+// ill looks at the device after an error where others could take its place.
+// Nil: it is well, or nobody else could do better.
+func (w *Worker) ill(ctx context.Context, met error) error {
+	var infra *kernelwright.InfrastructureError
+	if w.Others == nil || !w.Others() || !errors.As(met, &infra) {
+		return nil
+	}
+	found := w.Evaluator.Check(ctx)
+	if found == nil || ctx.Err() != nil {
+		return nil //nolint:nilerr // it is well, or nobody waits for an answer
+	}
+	device := w.Evaluator.Device()
+	return &IllError{device.String(), met, found}
+}
+
+// elsewhereError says that a run was begun under other conditions.
+type elsewhereError struct{ run kernelwright.Run }
+
+func (e *elsewhereError) Error() string {
+	return fmt.Sprintf("run %d was begun on another device or with other versions, and verdicts of two are never mixed", e.run.ID)
 }
 
 // grace returns a context that outlives a request to stop by Grace.
@@ -304,7 +365,7 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 		return run, forge.Outcome{}, err
 	}
 	if len(rounds) > 0 && run.DeviceKey != device.Key {
-		return run, forge.Outcome{}, fmt.Errorf("run %d was begun on another device or with other versions, and verdicts of two are never mixed", run.ID)
+		return run, forge.Outcome{}, &elsewhereError{run}
 	}
 	if len(rounds) > 0 {
 		// What is known of either may have changed since, its ceilings for one.

@@ -118,6 +118,10 @@ func inducible(ctx context.Context, err error) bool {
 	return true
 }
 
+// Check returns what is wrong with the device or the machine: nil where a task
+// and a candidate that are known to be right pass.
+func (e *Evaluator) Check(ctx context.Context) error { return e.canary(ctx, nil) }
+
 // canary judges a known candidate, and inspects the task that a candidate was
 // for, where there is one, on a fresh slot. It returns why that failed.
 func (e *Evaluator) canary(ctx context.Context, task *kernelwright.Task) error {

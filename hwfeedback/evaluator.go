@@ -84,7 +84,7 @@ const autoDevice = "auto"
 type Options struct {
 	DataDir string
 	Python  string // an interpreter with PyTorch; empty: one is made under DataDir
-	Device  string // "cpu", which empty means too, "cuda", "cuda:1", or "auto"
+	Device  string // "cpu", which empty means too, "cuda", "cuda:1", or "auto"; of several, see Devices, the first
 	Sandbox string // "strict", which empty means too, or "weak"
 	Threads int    // to measure with; 0: one per physical core that may be used
 	// Remeasure has the ceilings measured even where they are known, and put in
@@ -125,6 +125,11 @@ func (o Options) normalised() (Options, error) {
 			o.Log.Info("no GPU can be used, so candidates run on the CPU", "reason", err)
 		}
 	}
+	names, err := Devices(o.Device)
+	if err != nil {
+		return o, err
+	}
+	o.Device = names[0]
 	kind, _, err := selectDevice(o.Device)
 	if err != nil {
 		return o, err

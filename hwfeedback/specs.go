@@ -387,6 +387,40 @@ func findGPU(index int) (gpu.GPU, error) {
 	return gpu.GPU{}, &SetupError{Reason: fmt.Sprintf("device cuda:%d does not exist: GPUs are counted from 0, and this machine shows %d", index, len(gpus)), Hint: fmt.Sprintf("say cuda:%d", gpus[0].Index)}
 }
 
+// Devices returns the devices that a name stands for, one at least: "cuda:0,2"
+// is two, "cuda:all" every GPU that can be measured on. Errors are *SetupError.
+func Devices(name string) ([]string, error) {
+	kind, which, _ := strings.Cut(name, ":")
+	if which != "all" && !strings.Contains(which, ",") {
+		return []string{name}, nil
+	}
+	var names []string
+	for index := range strings.SplitSeq(which, ",") {
+		names = append(names, kind+":"+index)
+	}
+	if which != "all" {
+		return names, nil
+	}
+	gpus, err := listGPUs()
+	if err != nil {
+		return nil, err
+	}
+	return well(gpus)
+}
+
+func well(gpus []gpu.GPU) ([]string, error) {
+	var names []string
+	for _, g := range gpus {
+		if usable(g) == nil {
+			names = append(names, fmt.Sprintf("%s:%d", kernelwright.CUDADevice, g.Index))
+		}
+	}
+	if len(names) == 0 {
+		return nil, usable(gpus[0])
+	}
+	return names, nil
+}
+
 // firstGPU returns the first one that can be measured on, or what stands in the
 // way of the first.
 func firstGPU() (gpu.GPU, error) {
@@ -447,5 +481,5 @@ func selectDevice(name string) (kind kernelwright.DeviceKind, number int, err er
 		}
 		return kernelwright.CUDADevice, int(n), nil
 	}
-	return "", 0, &SetupError{Reason: fmt.Sprintf("there is no device %q", name), Hint: "devices are cpu and cuda, or cuda:1 for the second GPU, or auto for a GPU where there is one"}
+	return "", 0, &SetupError{Reason: fmt.Sprintf("there is no device %q", name), Hint: "devices are cpu and cuda, or cuda:1 for the second GPU, cuda:0,1 or cuda:all for several, or auto for a GPU where there is one"}
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -274,5 +275,27 @@ func TestAutoTakesTheFirstGPUThatCanBeMeasuredOn(t *testing.T) {
 	var setup *SetupError
 	if _, err := first([]gpu.GPU{split}); !errors.As(err, &setup) || !strings.Contains(setup.Reason, "GPU 0 (H100) is split into MIG instances") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestDevices(t *testing.T) {
+	for name, want := range map[string][]string{
+		"": {""}, "cpu": {"cpu"}, "cuda": {"cuda"}, "cuda:1": {"cuda:1"}, "cuda:0,2": {"cuda:0", "cuda:2"},
+	} {
+		if got, err := Devices(name); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q is %q, %v; want %q", name, got, err, want)
+		}
+	}
+	split, whole := gpu.GPU{Index: 0, Name: "H100", MIG: true}, gpu.GPU{Index: 3, Name: "H100"}
+	if got, err := well([]gpu.GPU{split, whole, {Index: 4}}); err != nil || !slices.Equal(got, []string{"cuda:3", "cuda:4"}) {
+		t.Errorf("%q, %v", got, err)
+	}
+	var setup *SetupError
+	if _, err := well([]gpu.GPU{split}); !errors.As(err, &setup) {
+		t.Error(err)
+	}
+	o, err := Options{DataDir: "x", Device: "cuda:2,1"}.normalised()
+	if err != nil || o.Device != "cuda:2" {
+		t.Errorf("a verb that takes one device takes the first: %q, %v", o.Device, err)
 	}
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -36,16 +37,23 @@ func (s *Store) Enqueue(ctx context.Context, r kernelwright.Run, priority int, w
 // is due. The run is then running; StartedMS is set the first time. A claimed
 // job is the owner's until Finish, Return, Retry or Recover. A run that came to
 // nothing twice waits behind those of its priority that did not. The clock may
-// be set: a job that was put back in what is now the future is due.
-func (s *Store) Claim(ctx context.Context, owner string) (Job, bool, error) {
+// be set: a job that was put back in what is now the future is due. Elsewhere
+// are the keys of other devices: runs that have rounds of theirs are left alone.
+func (s *Store) Claim(ctx context.Context, owner string, elsewhere ...string) (Job, bool, error) {
 	var j Job
 	found := false
-	err := s.inTx(ctx, func(tx *sql.Tx) error {
+	others, err := json.Marshal(elsewhere)
+	if err != nil {
+		return j, false, err
+	}
+	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		now := s.nowMS()
 		err := tx.QueryRowContext(ctx, `UPDATE queue SET state = 'claimed', owner = ?1, claimed = ?2, attempts = attempts + 1
 			WHERE id = (SELECT id FROM queue WHERE state = 'waiting' AND (available <= ?2 OR claimed > ?2)
+				AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = queue.run AND device_key IN (SELECT value FROM json_each(?3))
+					AND EXISTS (SELECT 1 FROM rounds WHERE rounds.run = runs.id))
 				ORDER BY priority DESC, max(attempts - 1, 0), id LIMIT 1)
-			RETURNING id, run, priority, attempts`, owner, now).Scan(&j.ID, &j.RunID, &j.Priority, &j.Attempts)
+			RETURNING id, run, priority, attempts`, owner, now, string(others)).Scan(&j.ID, &j.RunID, &j.Priority, &j.Attempts)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
@@ -72,6 +80,45 @@ func (s *Store) Finish(ctx context.Context, j Job, r kernelwright.Run) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM queue WHERE id = ?`, j.ID)
 		return err
 	})
+}
+
+// Repeat records that a claimed run has ended without having done what it was
+// for, and a new one that waits in the queue to do it: the files and the debts
+// of the first are the second's. Why is told which run that is.
+func (s *Store) Repeat(ctx context.Context, j Job, ended, again kernelwright.Run, why func(by int64) string) (kernelwright.Run, error) {
+	if ended.ID != j.RunID {
+		return again, fmt.Errorf("repeat job %d: it is for run %d, not %d", j.ID, j.RunID, ended.ID)
+	}
+	source, _, err := s.Reference(ctx, ended.ID)
+	if err != nil {
+		return again, err
+	}
+	debts, err := s.Debts(ctx)
+	if err != nil {
+		return again, err
+	}
+	err = s.inTx(ctx, func(tx *sql.Tx) (err error) {
+		again.Status = kernelwright.RunQueued
+		with := []With{WithReference(source)}
+		for path, run := range debts {
+			if run == ended.ID {
+				with = append(with, WithOwed(path))
+			}
+		}
+		if again, err = s.createRun(ctx, tx, again, with); err != nil {
+			return err
+		}
+		ended.Reason = why(again.ID)
+		if err := s.updateRun(ctx, tx, ended); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `UPDATE files SET run = ? WHERE run = ?`, again.ID, ended.ID); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `UPDATE queue SET run = ?, state = 'waiting', owner = '', claimed = 0, attempts = 0, available = 0 WHERE id = ?`, again.ID, j.ID)
+		return err
+	})
+	return again, err
 }
 
 // Return puts a claimed job back as if it had not been claimed: for a stop in

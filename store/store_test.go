@@ -487,6 +487,38 @@ func TestARunKeepsItsTaskAndDevice(t *testing.T) {
 	}
 }
 
+func TestARunIsDoneAnew(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	file := File{Path: "/a.py", Hash: "h"}
+	first := must(s.Enqueue(ctx, kw.Run{Task: "f", Path: "/a.py"}, 7, WithReference("text"), WithFile(file), WithOwed("/b.py")))(t)
+	ok(t, s.SaveFile(ctx, File{Path: "/b.py", Hash: "h", RunID: first.ID}))
+	job, _, err := s.Claim(ctx, Self())
+	ok(t, err)
+	first.Status = kw.RunFailed
+	if _, err := s.Repeat(ctx, Job{ID: job.ID, RunID: first.ID + 1}, first, kw.Run{}, nil); err == nil {
+		t.Error("a job is for its run")
+	}
+	again := must(s.Repeat(ctx, job, first, kw.Run{Path: "/a.py"}, func(by int64) string { return fmt.Sprint("see ", by) }))(t)
+	if r := must(s.Run(ctx, first.ID))(t); r.Status != kw.RunFailed || r.Reason != fmt.Sprint("see ", again.ID) {
+		t.Errorf("%+v", r)
+	}
+	for _, path := range []string{"/a.py", "/b.py"} {
+		if f, _, err := s.File(ctx, path); err != nil || f.RunID != again.ID {
+			t.Errorf("%+v, %v", f, err)
+		}
+	}
+	if owed := must(s.Owed(ctx, "/b.py"))(t); owed != again.ID {
+		t.Errorf("run %d is owed", owed)
+	}
+	if text, found, err := s.Reference(ctx, again.ID); text != "text" || !found || err != nil {
+		t.Errorf("%q, %v", text, err)
+	}
+	next, found, err := s.Claim(ctx, Self())
+	if err != nil || !found || next.RunID != again.ID || next.Priority != 7 || next.Attempts != 1 {
+		t.Errorf("%+v, %v, %v", next, found, err)
+	}
+}
+
 func TestQueue(t *testing.T) {
 	s, ctx := openTest(t), t.Context()
 	now := time.UnixMilli(5000)

@@ -1,0 +1,173 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/store"
+)
+
+// two starts a daemon on two devices, whose evaluations wait.
+func (b *bench) two(change func(*Daemon)) (first, second *fakeHardware) {
+	b.t.Helper()
+	first, second = b.hw, &fakeHardware{key: "second"}
+	first.key = "first"
+	for _, hw := range []*fakeHardware{first, second} {
+		hw.enter, hw.leave = make(chan struct{}), make(chan struct{})
+	}
+	b.start(func(d *Daemon) {
+		other := *d.Worker
+		other.Evaluator = second
+		d.More = []*Worker{&other}
+		if change != nil {
+			change(d)
+		}
+	})
+	return first, second
+}
+
+// free lets evaluations through from now on.
+func (f *fakeHardware) free() {
+	close(f.leave)
+	go func() {
+		for range f.enter {
+		}
+	}()
+}
+
+func TestTwoDevicesWorkAtTheSameTime(t *testing.T) {
+	b := newBench(t)
+	b.drop("a.py", "softmax")
+	b.drop("b.py", "relu")
+	first, second := b.two(func(d *Daemon) { d.UntilIdle = true })
+	<-first.enter // both are at work, neither waits for the other
+	<-second.enter
+	first.free()
+	second.free()
+	keys := map[string]bool{}
+	for range 2 {
+		done := b.next()
+		if done.Data.Run.Status != kernelwright.RunDone || len(done.Data.Rounds) != 3 {
+			t.Fatalf("%+v", done.Data.Run)
+		}
+		keys[done.Data.Run.DeviceKey] = true
+		for _, r := range done.Data.Rounds {
+			if r.Verdict.DeviceKey != done.Data.Run.DeviceKey {
+				t.Errorf("run %d has a verdict of %s", done.Data.Run.ID, r.Verdict.DeviceKey)
+			}
+		}
+	}
+	if len(keys) != 2 {
+		t.Errorf("%v", keys)
+	}
+	if err := <-b.done; err != nil {
+		t.Fatal(err)
+	}
+	b.stop = nil
+	close(first.enter)
+	close(second.enter)
+}
+
+func TestADeviceThatFallsIllIsLeft(t *testing.T) {
+	b := newBench(t)
+	path := b.drop("a.py", "softmax")
+	first, second := b.two(func(d *Daemon) { d.UntilIdle = true })
+	// One of the two has the run; it records a round and then loses its device.
+	ill, well := first, second
+	select {
+	case <-first.enter:
+	case <-second.enter:
+		ill, well = second, first
+	}
+	ill.leave <- struct{}{}
+	<-ill.enter
+	ill.fall(errors.New("the GPU has fallen off the bus"))
+	ill.leave <- struct{}{}
+	<-well.enter
+	well.free()
+	done := b.next()
+	if done.Data.Run.Status != kernelwright.RunDone || done.Data.Run.DeviceKey != well.key || len(done.Data.Rounds) != 3 {
+		t.Fatalf("%+v", done.Data.Run)
+	}
+	if err := <-b.done; err != nil {
+		t.Fatal(err)
+	}
+	b.stop = nil
+	close(well.enter)
+	b.logged("a device takes no more runs")
+	b.logged("fallen off the bus")
+	runs := b.runs()
+	if len(runs) != 2 {
+		t.Fatalf("%+v", runs)
+	}
+	old := runs[1]
+	if old.Status != kernelwright.RunFailed || !strings.Contains(old.Reason, "run 2 does it anew") || old.DeviceKey != ill.key {
+		t.Errorf("%+v", old)
+	}
+	rounds, err := b.store.Rounds(context.Background(), old.ID)
+	if err != nil || len(rounds) == 0 {
+		t.Errorf("%d rounds, %v: what was recorded stays", len(rounds), err)
+	}
+	if text := b.read(strings.TrimSuffix(path, ".py") + ".best.py"); text == "" {
+		t.Error("the results are there")
+	}
+}
+
+func TestTheLastDeviceIsNotLeft(t *testing.T) {
+	b := newBench(t)
+	b.drop("a.py", "softmax")
+	first, second := b.two(nil)
+	second.fall(errors.New("it is lost"))
+	first.fall(errors.New("it is lost"))
+	for _, hw := range []*fakeHardware{first, second} {
+		hw.free()
+	}
+	// One is left; the other, alone then, tries again and again as a single one does.
+	b.logged("a device takes no more runs")
+	b.logged("a run failed and is tried again")
+	b.halt()
+	close(first.enter)
+	close(second.enter)
+}
+
+func TestRunsOfADeviceWaitForIt(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	w := b.daemon().Worker
+	run, err := w.Enqueue(ctx, Request{Path: "/x/a.py", Name: "a", Source: "softmax"}, store.File{Path: "/x/a.py"}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim := func(want bool, elsewhere ...string) store.Job {
+		t.Helper()
+		job, ok, err := b.store.Claim(ctx, store.Self(), elsewhere...)
+		if err != nil || ok != want {
+			t.Fatalf("claimed: %v, %v", ok, err)
+		}
+		return job
+	}
+	job := claim(true, "other")
+	run.DeviceKey = "other"
+	if err := b.store.UpdateRun(ctx, run); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.store.Return(ctx, job); err != nil {
+		t.Fatal(err)
+	}
+	// Without rounds it is nobody's yet.
+	if err := b.store.Return(ctx, claim(true, "other")); err != nil {
+		t.Fatal(err)
+	}
+	round := kernelwright.Round{
+		RunID: run.ID, Candidate: kernelwright.Candidate{Source: "x", Language: kernelwright.CPP},
+		Verdict: kernelwright.Verdict{Status: kernelwright.Wrong, Level: kernelwright.Quick, Candidate: kernelwright.HashText("x"), DeviceKey: "other"},
+	}
+	if err := b.store.AppendRound(ctx, round); err != nil {
+		t.Fatal(err)
+	}
+	claim(false, "other", "third")
+	claim(true, "third")
+}
