@@ -34,6 +34,7 @@ type grammar struct {
 
 	Run        runCmd        `cmd:"" help:"Optimise reference files."`
 	Eval       evalCmd       `cmd:"" help:"Judge one candidate against its reference."`
+	Build      buildCmd      `cmd:"" help:"Say what compilers make of candidates, for any GPU."`
 	Inspect    inspectCmd    `cmd:"" help:"Say what reference files are."`
 	Baseline   baselineCmd   `cmd:"" help:"Hold candidates against kernels of your own."`
 	Daemon     daemonCmd     `cmd:"" help:"Watch folders and optimise what is dropped into them."`

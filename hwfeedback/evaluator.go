@@ -559,6 +559,50 @@ func (e *Evaluator) Export(ctx context.Context, cand kernelwright.Candidate) (st
 	return reply.Source, nil
 }
 
+// Build is what compilers made of a candidate for one architecture.
+type Build struct {
+	Arch   string                   `json:"arch"`   // "sm_90a"; empty: the CPU
+	Status string                   `json:"status"` // "built", or a verdict's: "rejected", "build_failed", ...
+	Reason string                   `json:"reason,omitempty"`
+	Triton bool                     `json:"triton,omitempty"` // its kernels are compiled when it runs
+	Report kernelwright.BuildReport `json:"build"`
+}
+
+// Architectures are what a candidate in CUDA is built for where nobody says.
+var Architectures = []string{"sm_80", "sm_90a", "sm_100a"}
+
+// Build builds a candidate for architectures, for which no such GPU need be
+// there; none: Architectures for code for a GPU, else the CPU.
+func (e *Evaluator) Build(ctx context.Context, cand kernelwright.Candidate, archs []string) ([]Build, error) {
+	p, err := e.parse(ctx, cand.Source, "candidate")
+	if err != nil {
+		return nil, requestError(err)
+	}
+	switch {
+	case p.Language == kernelwright.CPP || p.Language == "":
+		archs = []string{""}
+	case len(archs) == 0:
+		archs = Architectures
+	}
+	body := map[string]any{
+		"candidate": candidateBody{cand.Source, p.Language}, "archs": archs, "sandbox": e.options.Sandbox, "cache_dir": e.cacheDir(),
+	}
+	result, err := e.super.request(ctx, "build", body, quickTimeout)
+	if err != nil {
+		return nil, requestError(err)
+	}
+	var reply struct {
+		Builds []Build `json:"builds"`
+	}
+	if err := json.Unmarshal(result, &reply); err != nil {
+		return nil, infrastructure("build", err)
+	}
+	if len(reply.Builds) != len(archs) {
+		return nil, infrastructure("build", fmt.Errorf("%d builds for %d architectures", len(reply.Builds), len(archs)))
+	}
+	return reply.Builds, nil
+}
+
 // requestError turns the referee's word that a reference is bad into the
 // type that says so. Every other error of a request is what it should be.
 func requestError(err error) error {

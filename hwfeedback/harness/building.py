@@ -35,7 +35,7 @@ from clients import hold, how_it_ended, line_numbers, sentence
 from forkserver import ForkServer, Worker
 from protocol import Closed, ProtocolError, Timeout
 
-RULES = "7"  # changes when the same candidate would build to something else
+RULES = "8"  # changes when the same candidate would build to something else
 IMPORT_TIMEOUT = 60.0
 PARSE_TIMEOUT = 20.0
 COMPILE_TIMEOUT = compiling.COMPILE_TIMEOUT * 2 + 20
@@ -395,7 +395,8 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
     native = raw["kind"] == NATIVE
     cuda = raw.get("language") == "cuda" if native else bool(raw.get("cuda_sources"))
     allowed = compiling.ALLOWED_CUDA_FLAG if cuda and native else compiling.ALLOWED_FLAG
-    if problem := compiling.flags_problem(flags, allowed):
+    used = compiling.without_architecture(flags) if cuda and native else flags
+    if problem := compiling.flags_problem(used, allowed):
         raise _Failed("rejected", problem)
     if cuda and not arch:
         raise _Failed("rejected", "it is written in CUDA, and the device is the CPU")
@@ -403,7 +404,7 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
         name, source = raw["name"], raw["source"]
         if not isinstance(source, str) or not isinstance(name, str) or not name.isidentifier():
             raise ValueError("name or source is no text")
-        request = {"kind": NATIVE, "name": name[:64], "source": source, "flags": flags}
+        request = {"kind": NATIVE, "name": name[:64], "source": source, "flags": used}
         language = "cuda" if cuda else "cpp"
         request |= {"language": language, "arch": arch if cuda else ""}
         request["launched"] = cuda and raw.get("launched") is True
@@ -432,9 +433,10 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
     if not cuda:
         return {"kind": LOAD_INLINE, **request, "request": inline_key(request)}
     request |= {"cuda_sources": texts(raw["cuda_sources"]), "cuda_flags": texts(raw["cuda_flags"])}
+    key = inline_key(request)
+    request["cuda_flags"] = compiling.without_architecture(request["cuda_flags"])
     if problem := compiling.flags_problem(request["cuda_flags"], compiling.ALLOWED_CUDA_FLAG):
         raise _Failed("rejected", problem)
-    key = inline_key(request)
     return {"kind": LOAD_INLINE, **request, "request": key, "language": "cuda", "arch": arch}
 
 

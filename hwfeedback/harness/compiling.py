@@ -70,8 +70,34 @@ STANDS_FOR = (
 ALLOWED_CUDA_FLAG = re.compile(
     r"-(O[0-3]|D\w[\w=+\"'.-]*|U\w+|std=[\w+]+|-?use_fast_math|-?(ftz|fmad|prec-div|prec-sqrt)=\w+"
     r"|-?expt-(relaxed-constexpr|extended-lambda)|-?extended-lambda|-?maxrregcount=\d+|lineinfo"
-    r"|-?extra-device-vectorization|w|-?default-stream=[\w-]+)"
+    r"|-?extra-device-vectorization|w|-?default-stream=[\w-]+"
+    r"|Xptxas|(Xptxas=-|-ptxas-options=-)?(O[0-3]|dlcm=c[agv]|warn-spills))"
 )
+
+
+# What is compiled is for the device at hand, and ptxas reports in any case.
+_ARCHITECTURE = re.compile(r"-(arch|-gpu-architecture|gencode|-generate-code)(=.*)?")
+_REPORTS = re.compile(r"-(Xptxas|-ptxas-options)=(-v|--verbose)|-Xptxas (-v|--verbose)")
+
+
+def without_architecture(flags: Sequence[str]) -> list[str]:
+    """Returns nvcc's flags without those that name an architecture, or ask for a report.
+
+    The value may be a word of its own, of the same flag or the next.
+    """
+    kept: list[str] = []
+    value_follows = False
+    for flag in flags:
+        if value_follows:
+            value_follows = False
+            continue
+        name, _, value = flag.strip().partition(" ")
+        found = _ARCHITECTURE.fullmatch(name)
+        if found:
+            value_follows = not found[2] and not value
+        elif not _REPORTS.fullmatch(flag.strip()):
+            kept.append(flag)
+    return kept
 
 
 def flags_problem(flags: Sequence[str], allowed: re.Pattern[str] = ALLOWED_FLAG) -> str:

@@ -6,10 +6,12 @@ connection as its second.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -80,6 +82,7 @@ class Referee:
             "ceilings": self.ceilings,
             "evaluate": self.evaluate,
             "baselines": self.baselines,
+            "build": self.build,
             "export": self.export,
             "doctor": self.doctor,
         }
@@ -144,6 +147,31 @@ class Referee:
     def baselines(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self._kept.close()
         return evaluation.baselines(self.server, msg, fds, self.progress, self.learned)
+
+    def build(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Builds a candidate for architectures, "" being the CPU: no device is needed."""
+        mode, cache = str(msg.get("sandbox") or "strict"), msg["cache_dir"]
+        candidate = {**msg["candidate"], "source": export.original(msg["candidate"]["source"])}
+
+        def one(arch: str) -> dict[str, Any]:
+            device = "cuda" if arch else "cpu"
+            note = functools.partial(self.progress, "build")
+            built = building.build(self.server, candidate, cache, device, mode, note, arch)
+            report = built["build"]
+            if not built["status"]:
+                known = building.facts(self.server, built, cache, mode)
+                report["kernels"] = building.with_facts(report.get("kernels") or [], known)
+            return {
+                "arch": arch,
+                "status": built["status"] or "built",
+                "reason": built["reason"],
+                "triton": bool(built["triton"]),
+                "build": report,
+            }
+
+        archs = [str(a) for a in msg["archs"]]
+        with ThreadPoolExecutor(max(len(archs), 1)) as pool:
+            return {"builds": list(pool.map(one, archs))}
 
     def export(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         mode = msg.get("sandbox") or "strict"

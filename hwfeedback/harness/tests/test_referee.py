@@ -23,6 +23,7 @@ import kept
 import process_memory
 import referee
 import timing
+import toolchain
 from inspection import Invalid
 
 pytestmark = pytest.mark.alone
@@ -292,6 +293,25 @@ def test_native_code_is_built_traced_and_certified_as_exported(judge: Judge) -> 
     v = judge.verdict(SCALED, NATIVE, "certify", built=True)
     assert v["status"] == "certified", v["reason"]
     assert "_kernelwright_loader" in v["exported"] and len(v["exported_sha256"]) == 64
+
+
+def test_what_compilers_make_of_a_candidate(judge: Judge) -> None:
+    def built(text: str, *archs: str) -> list[dict[str, Any]]:
+        msg = {"candidate": {"source": text}, "archs": list(archs), "cache_dir": judge.cache}
+        return judge.referee.build(msg, [])["builds"]
+
+    (one,) = built(NATIVE, "")
+    assert (one["arch"], one["status"], one["build"]["form"]) == ("", "built", "native")
+    (one,) = built(NATIVE.replace("i < rows", "i < row", 1), "")
+    assert one["status"] == "build_failed" and "row" in one["reason"]
+    if not toolchain.nvcc():
+        pytest.skip(toolchain.NO_NVCC)
+    examples = pathlib.Path(__file__).parents[3] / "examples"
+    text = (examples / "candidates" / "softmax_cuda.py").read_text()
+    both = built(text, "sm_80", "sm_90a")
+    assert [b["status"] for b in both] == ["built", "built"]
+    assert [b["build"]["kernels"][0]["arch"] for b in both] == ["sm_80", "sm_90a"]
+    assert all(b["build"]["kernels"][0]["registers"] > 8 for b in both)
 
 
 def test_what_comes_next_is_built_before_this_one_is_timed(judge: Judge) -> None:
