@@ -18,7 +18,8 @@ import (
 type buildCmd struct {
 	Candidates []string `arg:"" name:"candidate" help:"Files that define ModelNew, or work folders." type:"path" predictor:"file"`
 	Arch       []string `help:"Architectures of GPUs to compile for; else sm_80, sm_90a and sm_100a. No such GPU is needed." placeholder:"SM"`
-	deviceFlags
+	Python     string   `help:"A Python that has PyTorch." placeholder:"PROGRAM" key:"python"`
+	Sandbox    string   `help:"strict or weak." placeholder:"MODE" key:"sandbox"`
 }
 
 // Help is shown below the flags.
@@ -57,6 +58,7 @@ func (c buildCmd) Run(a *app) (err error) {
 	defer show.done()
 	o := r.options(show.stage)
 	o.KeepWarm = r.config.Evaluation.KeepWarm.Std()
+	o.Device, o.Unmeasured = string(kernelwright.CPUDevice), true
 	e, err := r.evaluator(a.ctx, o)
 	if err != nil {
 		return err

@@ -188,11 +188,19 @@ func (r *room) evaluators(ctx context.Context, o hwfeedback.Options) (found []*h
 		return nil, err
 	}
 	for _, o.Device = range names {
-		e, err := hwfeedback.Open(ctx, o, r.store, r.leases())
-		if err != nil {
-			return nil, errors.Join(err, closeAll(found))
+		e, failed := hwfeedback.Open(ctx, o, r.store, r.leases())
+		if failed != nil && (len(names) == 1 || ctx.Err() != nil) {
+			return nil, errors.Join(failed, closeAll(found))
+		}
+		if failed != nil {
+			r.log.Error("a device cannot be used", "device", o.Device, "error", failed)
+			err = cmp.Or(err, failed)
+			continue
 		}
 		found = append(found, e)
+	}
+	if len(found) == 0 {
+		return nil, err
 	}
 	return found, nil
 }

@@ -62,9 +62,10 @@ func check(c Config, origins Origins) error {
 	}
 
 	if kind, which, indexed := strings.Cut(c.Device, ":"); indexed && kind == "cuda" {
-		seen := map[string]bool{}
-		for index := range strings.SplitSeq(which, ",") {
-			if _, err := strconv.ParseUint(index, 10, 16); which != "all" && (err != nil || seen[index]) {
+		seen := map[uint64]bool{}
+		for text := range strings.SplitSeq(which, ",") {
+			index, err := strconv.ParseUint(text, 10, 16)
+			if which != "all" && (err != nil || seen[index]) {
 				fail("device", fmt.Sprintf("is %q", c.Device), `GPUs are counted from 0: "cuda:0", "cuda:0,1" for two, "cuda:all"`)
 				break
 			}

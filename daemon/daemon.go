@@ -169,6 +169,21 @@ func (s *devices) set(w *Worker, well bool) (left int) {
 	return left
 }
 
+// leave has a worker's device take no more runs, unless no other does.
+func (s *devices) leave(w *Worker) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := 0
+	for _, n := range s.well {
+		left += n
+	}
+	if left < 2 {
+		return false
+	}
+	s.well[w.Evaluator.Device().Key]--
+	return true
+}
+
 // others returns the keys of the devices that take runs beside a worker's.
 func (s *devices) others(w *Worker) []string {
 	s.mu.Lock()
@@ -195,8 +210,8 @@ func (d *Daemon) loop(ctx context.Context, w *Worker, s *devices, end context.Ca
 			}
 			return err
 		}
-		if s.set(w, false) == 0 {
-			return ill // the others fell ill meanwhile
+		if !s.leave(w) { // the others fell ill meanwhile: this one goes on trying
+			continue
 		}
 		w.log().Error("a device takes no more runs; they go on elsewhere", "device", ill.Device, "error", ill.Found, "again in", illFor)
 		d.nudge()

@@ -119,6 +119,7 @@ func TestADeviceThatFallsIllIsLeft(t *testing.T) {
 func TestTheLastDeviceIsNotLeft(t *testing.T) {
 	b := newBench(t)
 	b.drop("a.py", "softmax")
+	b.drop("b.py", "relu") // both devices fall ill at once
 	first, second := b.two(nil)
 	second.fall(errors.New("it is lost"))
 	first.fall(errors.New("it is lost"))
@@ -128,9 +129,60 @@ func TestTheLastDeviceIsNotLeft(t *testing.T) {
 	// One is left; the other, alone then, tries again and again as a single one does.
 	b.logged("a device takes no more runs")
 	b.logged("a run failed and is tried again")
+	if n := strings.Count(b.log.String(), "a device takes no more runs"); n != 1 {
+		t.Errorf("%d devices were left", n)
+	}
 	b.halt()
 	close(first.enter)
 	close(second.enter)
+}
+
+func TestARunThatMakesDevicesIllIsGivenUp(t *testing.T) {
+	b := newBench(t)
+	b.drop("a.py", "softmax")
+	first, second := b.two(func(d *Daemon) {
+		for _, w := range append(d.More, d.Worker) {
+			w.Attempts = 2
+		}
+	})
+	for _, hw := range []*fakeHardware{first, second} {
+		hw.fall(errors.New("it is wedged"))
+		hw.free()
+	}
+	if done := b.next(); done.Data.Run.Status != kernelwright.RunFailed || !strings.Contains(done.Data.Run.Reason, "it is wedged") {
+		t.Errorf("%+v", done.Data.Run)
+	}
+	b.halt()
+	close(first.enter)
+	close(second.enter)
+}
+
+func TestARunOfAnotherVersionIsBegunAnewByHand(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	w := b.daemon().Worker
+	q := Request{Path: "/x/a.py", Name: "a", Source: "softmax"}
+	old, resumed, err := w.Start(ctx, q)
+	if err != nil || resumed {
+		t.Fatal(resumed, err)
+	}
+	if again, resumed, err := w.Start(ctx, q); err != nil || !resumed || again.ID != old.ID {
+		t.Fatalf("%+v, %v, %v", again, resumed, err)
+	}
+	old.DeviceKey = "of another version"
+	if err := b.store.UpdateRun(ctx, old); err != nil {
+		t.Fatal(err)
+	}
+	round := kernelwright.Round{
+		RunID: old.ID, Candidate: kernelwright.Candidate{Source: "x", Language: kernelwright.CPP},
+		Verdict: kernelwright.Verdict{Status: kernelwright.Wrong, Level: kernelwright.Quick, Candidate: kernelwright.HashText("x"), DeviceKey: old.DeviceKey},
+	}
+	if err := b.store.AppendRound(ctx, round); err != nil {
+		t.Fatal(err)
+	}
+	if fresh, resumed, err := w.Start(ctx, q); err != nil || resumed || fresh.ID == old.ID {
+		t.Fatalf("%+v, %v, %v", fresh, resumed, err)
+	}
 }
 
 func TestRunsOfADeviceWaitForIt(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/kernelwright/kernelwright"
@@ -47,7 +48,7 @@ type Evaluator interface {
 }
 
 // IllError says that a device cannot be measured on any more. The run that met
-// it waits in the queue again, as if it had not begun.
+// it waits in the queue again.
 type IllError struct {
 	Device string
 	Err    error // what the run met
@@ -134,7 +135,15 @@ func (w *Worker) Start(ctx context.Context, q Request) (run kernelwright.Run, re
 	}
 	for _, old := range open {
 		source, err := w.reference(ctx, old)
-		if err == nil && source == q.Source && sameRequest(old, fresh) {
+		if err != nil || source != q.Source || !sameRequest(old, fresh) {
+			continue
+		}
+		// One with rounds of another device, or version, cannot go on here.
+		rounds, err := w.Store.Rounds(ctx, old.ID)
+		if err != nil {
+			return run, false, err
+		}
+		if len(rounds) == 0 || old.DeviceKey == w.Evaluator.Device().Key {
 			return old, true, nil
 		}
 	}
@@ -242,6 +251,9 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 		again := w.newRun(Request{Path: run.Path, Name: run.TaskName, Seed: run.Seed})
 		again.MaxRounds, again.Settings = run.MaxRounds, run.Settings
 		if again, rerr := w.Store.Repeat(record, *job, run, again, func(by int64) string {
+			if by == 0 {
+				return fmt.Sprintf("%v, and the file holds something else by now", err)
+			}
 			return fmt.Sprintf("%v: run %d does it anew", err, by)
 		}); rerr == nil {
 			w.log().Warn("a run is done anew", "run", run.ID, "task", run.TaskName, "by", again.ID, "reason", err)
@@ -257,15 +269,25 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 		}
 		return Done{Data: report.Data{Run: run}}, ErrStopped
 	}
-	if ill := w.ill(hard, err); ill != nil && job != nil {
-		return Done{Data: report.Data{Run: run}}, errors.Join(ill, w.Store.Return(record, *job))
-	}
 	if job != nil {
 		attempts, rerr := w.Store.Attempts(record, *job)
 		if rerr != nil {
 			return Done{}, errors.Join(err, rerr)
 		}
 		if attempts < w.attempts() {
+			ill := w.ill(hard, err)
+			switch {
+			case ctx.Err() != nil: // while the device was looked at
+				if rerr := w.Store.Return(record, *job); rerr != nil {
+					return Done{}, errors.Join(err, rerr)
+				}
+				return Done{Data: report.Data{Run: run}}, ErrStopped
+			case ill != nil: // the attempt counts: it may be the run's doing
+				if rerr := w.Store.Retry(record, *job, 0); rerr != nil {
+					return Done{}, errors.Join(err, rerr)
+				}
+				return Done{Data: report.Data{Run: run}}, ill
+			}
 			pause := retryAfter << min(max(attempts-1, 0), 6)
 			if rerr := w.Store.Retry(record, *job, pause); rerr != nil {
 				return Done{}, errors.Join(err, rerr)
@@ -281,7 +303,7 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 
 // ill looks at the device after an error where others could take its place.
 // Nil: it is well, or nobody else could do better.
-func (w *Worker) ill(ctx context.Context, met error) error {
+func (w *Worker) ill(ctx context.Context, met error) *IllError {
 	var infra *kernelwright.InfrastructureError
 	if w.Others == nil || !w.Others() || !errors.As(met, &infra) {
 		return nil
@@ -354,12 +376,6 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 	// The name is the file's: two files may hold the same task.
 	task.Name = run.TaskName
 	device := w.Evaluator.Device()
-	if err := w.Store.SaveTask(ctx, task); err != nil {
-		return run, forge.Outcome{}, err
-	}
-	if err := w.Store.SaveDevice(ctx, device); err != nil {
-		return run, forge.Outcome{}, err
-	}
 	rounds, err := w.Store.Rounds(ctx, run.ID)
 	if err != nil {
 		return run, forge.Outcome{}, err
@@ -367,6 +383,7 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 	if len(rounds) > 0 && run.DeviceKey != device.Key {
 		return run, forge.Outcome{}, &elsewhereError{run}
 	}
+	seen, found := task, device
 	if len(rounds) > 0 {
 		// What is known of either may have changed since, its ceilings for one.
 		// The run goes on by what its first rounds were decided by.
@@ -375,7 +392,7 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 		}
 	}
 	run.Task, run.Device, run.DeviceKey = task.Fingerprint, device.String(), device.Key
-	if err := w.Store.UpdateRun(ctx, run); err != nil {
+	if err := w.describe(ctx, run, seen, found); err != nil {
 		return run, forge.Outcome{}, err
 	}
 	if w.Share && len(rounds) == 0 {
@@ -392,6 +409,23 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 	}
 	out, err := strategy.Run(ctx, run, task)
 	return run, out, err
+}
+
+// describing is held while a run, its task and its device are recorded: two
+// workers may describe one task by two files, and each run keeps its own.
+var describing sync.Mutex
+
+// describe records what a run is about, before its first round.
+func (w *Worker) describe(ctx context.Context, run kernelwright.Run, task kernelwright.Task, device kernelwright.Device) error {
+	describing.Lock()
+	defer describing.Unlock()
+	if err := w.Store.SaveTask(ctx, task); err != nil {
+		return err
+	}
+	if err := w.Store.SaveDevice(ctx, device); err != nil {
+		return err
+	}
+	return w.Store.UpdateRun(ctx, run)
 }
 
 // pinned returns the task and the device as the run's first rounds saw them.

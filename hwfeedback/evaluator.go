@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -105,7 +106,9 @@ type Options struct {
 	// after Close, for the next Evaluator of the same data folder; 0: no.
 	// Ignored where the sandbox is weak: a candidate could find it.
 	KeepWarm time.Duration
-	Log      *slog.Logger
+	// Unmeasured leaves the ceilings out: for what runs nothing on the device.
+	Unmeasured bool
+	Log        *slog.Logger
 	// Progress is told what goes on: while the environment is made (stage
 	// "python") and while a candidate is judged ("build", "verify", "time").
 	// Calls come from the goroutine that waits for the work, one at a time for
@@ -309,6 +312,9 @@ func open(ctx context.Context, e *Evaluator, start func(context.Context) (*forkS
 		e.versions["driver"], e.versions["cuda"] = e.gpu.Driver, e.gpu.CUDA
 	}
 	e.tidy(ctx)
+	if e.options.Unmeasured {
+		return e, nil
+	}
 	c, err := e.ceilings(ctx)
 	if err != nil {
 		e.super.close()
@@ -565,6 +571,7 @@ type Build struct {
 	Status string                   `json:"status"` // "built", or a verdict's: "rejected", "build_failed", ...
 	Reason string                   `json:"reason,omitempty"`
 	Triton bool                     `json:"triton,omitempty"` // its kernels are compiled when it runs
+	CUDA   bool                     `json:"-"`                // refused for the CPU, being written in CUDA
 	Report kernelwright.BuildReport `json:"build"`
 }
 
@@ -578,14 +585,29 @@ func (e *Evaluator) Build(ctx context.Context, cand kernelwright.Candidate, arch
 	if err != nil {
 		return nil, requestError(err)
 	}
-	switch {
-	case p.Language == kernelwright.CPP || p.Language == "":
+	// What language it is in only shows when it is read as a whole: this is a
+	// first guess.
+	guessed := len(archs) == 0
+	if guessed && (p.Language == kernelwright.CPP || p.Language == "") {
 		archs = []string{""}
-	case len(archs) == 0:
+	} else if guessed {
 		archs = Architectures
 	}
+	lease, err := e.leases.Acquire(ctx, e.device.String())
+	if err != nil {
+		return nil, err
+	}
+	defer e.letGo(lease)
+	builds, err := e.build(ctx, cand, p.Language, archs)
+	if err == nil && guessed && len(builds) == 1 && builds[0].CUDA {
+		return e.build(ctx, cand, kernelwright.CUDA, Architectures)
+	}
+	return builds, err
+}
+
+func (e *Evaluator) build(ctx context.Context, cand kernelwright.Candidate, language kernelwright.Language, archs []string) ([]Build, error) {
 	body := map[string]any{
-		"candidate": candidateBody{cand.Source, p.Language}, "archs": archs, "sandbox": e.options.Sandbox, "cache_dir": e.cacheDir(),
+		"candidate": candidateBody{cand.Source, language}, "archs": archs, "sandbox": e.options.Sandbox, "cache_dir": e.cacheDir(),
 	}
 	result, err := e.super.request(ctx, "build", body, quickTimeout)
 	if err != nil {
@@ -596,6 +618,10 @@ func (e *Evaluator) Build(ctx context.Context, cand kernelwright.Candidate, arch
 	}
 	if err := json.Unmarshal(result, &reply); err != nil {
 		return nil, infrastructure("build", err)
+	}
+	for i := range reply.Builds {
+		b := &reply.Builds[i]
+		b.CUDA = b.Arch == "" && b.Status == string(kernelwright.Rejected) && strings.Contains(b.Reason, "written in CUDA")
 	}
 	if len(reply.Builds) != len(archs) {
 		return nil, infrastructure("build", fmt.Errorf("%d builds for %d architectures", len(reply.Builds), len(archs)))

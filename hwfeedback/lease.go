@@ -89,6 +89,19 @@ func (h holder) String() string {
 	return fmt.Sprintf("process %d, since %s", h.PID, time.UnixMilli(h.Since).Format(time.TimeOnly))
 }
 
+// HeldError says that a device was waited for in vain.
+type HeldError struct {
+	Device, Holder string
+	Err            error // why the wait ended
+}
+
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("device %s is held by %s: %v", e.Device, e.Holder, e.Err)
+}
+
+// Unwrap returns why the wait ended.
+func (e *HeldError) Unwrap() error { return e.Err }
+
 // Acquire waits for the device. When the context ends first, the error says
 // who holds it and wraps the context's cause.
 func (l *FileLeases) Acquire(ctx context.Context, device string) (Lease, error) {
@@ -160,7 +173,7 @@ func (l *FileLeases) lock(ctx context.Context, f *os.File, device string) error 
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("device %s is held by %s: %w", device, readHolder(f), context.Cause(ctx))
+			return &HeldError{device, readHolder(f).String(), context.Cause(ctx)}
 		}
 		wait = min(wait*3/2, lastLeasePoll)
 	}

@@ -84,7 +84,8 @@ func (s *Store) Finish(ctx context.Context, j Job, r kernelwright.Run) error {
 
 // Repeat records that a claimed run has ended without having done what it was
 // for, and a new one that waits in the queue to do it: the files and the debts
-// of the first are the second's. Why is told which run that is.
+// of the first are the second's. Why is told which run that is; 0 says that the
+// file holds something else by now, so that nothing is to be done anew.
 func (s *Store) Repeat(ctx context.Context, j Job, ended, again kernelwright.Run, why func(by int64) string) (kernelwright.Run, error) {
 	if ended.ID != j.RunID {
 		return again, fmt.Errorf("repeat job %d: it is for run %d, not %d", j.ID, j.RunID, ended.ID)
@@ -98,6 +99,19 @@ func (s *Store) Repeat(ctx context.Context, j Job, ended, again kernelwright.Run
 		return again, err
 	}
 	err = s.inTx(ctx, func(tx *sql.Tx) (err error) {
+		var wanted, changed bool
+		if err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM files WHERE run = ?1), EXISTS (SELECT 1 FROM files WHERE path = ?2 AND run NOT IN (0, ?1))`,
+			ended.ID, ended.Path).Scan(&wanted, &changed); err != nil {
+			return err
+		}
+		if changed && !wanted {
+			ended.Reason = why(0)
+			if err := s.updateRun(ctx, tx, ended); err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(ctx, `DELETE FROM queue WHERE id = ?`, j.ID)
+			return err
+		}
 		again.Status = kernelwright.RunQueued
 		with := []With{WithReference(source)}
 		for path, run := range debts {
@@ -115,7 +129,7 @@ func (s *Store) Repeat(ctx context.Context, j Job, ended, again kernelwright.Run
 		if _, err := tx.ExecContext(ctx, `UPDATE files SET run = ? WHERE run = ?`, again.ID, ended.ID); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `UPDATE queue SET run = ?, state = 'waiting', owner = '', claimed = 0, attempts = 0, available = 0 WHERE id = ?`, again.ID, j.ID)
+		_, err = tx.ExecContext(ctx, `UPDATE queue SET run = ?, state = 'waiting', owner = '', claimed = 0, available = 0 WHERE id = ?`, again.ID, j.ID)
 		return err
 	})
 	return again, err

@@ -77,7 +77,7 @@ func (s *Store) appendRound(ctx context.Context, tx *sql.Tx, r kernelwright.Roun
 		return fmt.Errorf("the next round is %d", next)
 	}
 	if next == 0 { // a task or device that was recorded only after its run
-		if err := s.pin(ctx, tx, r.RunID); err != nil {
+		if err := s.pin(ctx, tx, r.RunID, "task_source IS NULL OR device_detail IS NULL"); err != nil {
 			return err
 		}
 	}

@@ -514,8 +514,20 @@ func TestARunIsDoneAnew(t *testing.T) {
 		t.Errorf("%q, %v", text, err)
 	}
 	next, found, err := s.Claim(ctx, Self())
-	if err != nil || !found || next.RunID != again.ID || next.Priority != 7 || next.Attempts != 1 {
+	if err != nil || !found || next.RunID != again.ID || next.Priority != 7 || next.Attempts != 2 {
 		t.Errorf("%+v, %v, %v", next, found, err)
+	}
+
+	// The file has changed meanwhile, and its new content has a run of its own.
+	ok(t, s.SaveFile(ctx, File{Path: "/a.py", Hash: "new", RunID: 99}))
+	ok(t, s.SaveFile(ctx, File{Path: "/b.py", Hash: "new", RunID: 99}))
+	again.Status = kw.RunFailed
+	none := must(s.Repeat(ctx, next, again, kw.Run{Path: "/a.py"}, func(by int64) string { return fmt.Sprint("see ", by) }))(t)
+	if r := must(s.Run(ctx, again.ID))(t); none.ID != 0 || r.Reason != "see 0" {
+		t.Errorf("%+v, %+v", none, r)
+	}
+	if waiting, claimed, err := s.QueueLength(ctx); waiting+claimed != 0 || err != nil {
+		t.Errorf("%d and %d, %v", waiting, claimed, err)
 	}
 }
 

@@ -19,6 +19,7 @@ import re
 import shutil
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -51,6 +52,7 @@ KEPT = ("", "rejected", "build_failed")  # what a candidate comes to again, and 
 VOTERS = 5000  # lines of a source that tell where it lies in its file
 DIAGNOSTICS = compiling.MAX_DIAGNOSTICS
 COMPILING = "compiling "  # what is told of an object before its name: the candidate's part is over
+_headers = threading.Lock()  # held while what many builds need is made
 
 Progress = Callable[[str], None]
 
@@ -300,7 +302,8 @@ def _read_and_compile(
                 progress(COMPILING + request["name"])
                 light = ""
                 if request["kind"] == LOAD_INLINE:
-                    light = _light(server, cache_dir, request, mode)
+                    with _headers:
+                        light = _light(server, cache_dir, request, mode)
                 sees = (light, request.get("language") == "cuda")
                 if compiler is not None and sees != seen:
                     compiler.kill()
@@ -395,8 +398,7 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
     native = raw["kind"] == NATIVE
     cuda = raw.get("language") == "cuda" if native else bool(raw.get("cuda_sources"))
     allowed = compiling.ALLOWED_CUDA_FLAG if cuda and native else compiling.ALLOWED_FLAG
-    used = compiling.without_architecture(flags) if cuda and native else flags
-    if problem := compiling.flags_problem(used, allowed):
+    if problem := compiling.flags_problem(flags, allowed):
         raise _Failed("rejected", problem)
     if cuda and not arch:
         raise _Failed("rejected", "it is written in CUDA, and the device is the CPU")
@@ -404,7 +406,7 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
         name, source = raw["name"], raw["source"]
         if not isinstance(source, str) or not isinstance(name, str) or not name.isidentifier():
             raise ValueError("name or source is no text")
-        request = {"kind": NATIVE, "name": name[:64], "source": source, "flags": used}
+        request = {"kind": NATIVE, "name": name[:64], "source": source, "flags": flags}
         language = "cuda" if cuda else "cpp"
         request |= {"language": language, "arch": arch if cuda else ""}
         request["launched"] = cuda and raw.get("launched") is True
@@ -434,9 +436,10 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
         return {"kind": LOAD_INLINE, **request, "request": inline_key(request)}
     request |= {"cuda_sources": texts(raw["cuda_sources"]), "cuda_flags": texts(raw["cuda_flags"])}
     key = inline_key(request)
-    request["cuda_flags"] = compiling.without_architecture(request["cuda_flags"])
+    request["cuda_flags"] = compiling.without_architecture(request["cuda_flags"], arch)
     if problem := compiling.flags_problem(request["cuda_flags"], compiling.ALLOWED_CUDA_FLAG):
-        raise _Failed("rejected", problem)
+        other = f" (it is compiled for {arch})" if "arch" in problem or "gencode" in problem else ""
+        raise _Failed("rejected", problem + other)
     return {"kind": LOAD_INLINE, **request, "request": key, "language": "cuda", "arch": arch}
 
 

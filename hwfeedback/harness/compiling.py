@@ -71,33 +71,37 @@ ALLOWED_CUDA_FLAG = re.compile(
     r"-(O[0-3]|D\w[\w=+\"'.-]*|U\w+|std=[\w+]+|-?use_fast_math|-?(ftz|fmad|prec-div|prec-sqrt)=\w+"
     r"|-?expt-(relaxed-constexpr|extended-lambda)|-?extended-lambda|-?maxrregcount=\d+|lineinfo"
     r"|-?extra-device-vectorization|w|-?default-stream=[\w-]+"
-    r"|Xptxas|(Xptxas=-|-ptxas-options=-)?(O[0-3]|dlcm=c[agv]|warn-spills))"
+    r"|(Xptxas|-ptxas-options)=-(O[0-3]|dlcm=c[agv]|warn-spills))"
 )
 
 
-# What is compiled is for the device at hand, and ptxas reports in any case.
-_ARCHITECTURE = re.compile(r"-(arch|-gpu-architecture|gencode|-generate-code)(=.*)?")
-_REPORTS = re.compile(r"-(Xptxas|-ptxas-options)=(-v|--verbose)|-Xptxas (-v|--verbose)")
+_WITH_VALUE = ("-arch", "--gpu-architecture", "-gencode", "--generate-code", "-Xptxas")
+_REPORTS = re.compile(r"-(Xptxas|-ptxas-options)=(-v|--verbose)")
 
 
-def without_architecture(flags: Sequence[str]) -> list[str]:
-    """Returns nvcc's flags without those that name an architecture, or ask for a report.
+def without_architecture(flags: Sequence[str], arch: str) -> list[str]:
+    """Returns nvcc's flags as words, without those that name the device's own architecture
+    ("sm_90a" is that of sm_90, too) or ask for a report: both are given in any case.
 
-    The value may be a word of its own, of the same flag or the next.
+    A flag and its value are one word with an equals sign.
     """
-    kept: list[str] = []
-    value_follows = False
-    for flag in flags:
-        if value_follows:
-            value_follows = False
-            continue
-        name, _, value = flag.strip().partition(" ")
-        found = _ARCHITECTURE.fullmatch(name)
-        if found:
-            value_follows = not found[2] and not value
-        elif not _REPORTS.fullmatch(flag.strip()):
-            kept.append(flag)
-    return kept
+    try:
+        words = [w for flag in flags for w in shlex.split(flag)]
+    except ValueError:
+        return list(flags)  # flags_problem says what is wrong
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in _WITH_VALUE:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    number = re.escape(re.sub(r"\D", "", arch))
+    real = rf"(sm|compute)_{number}[af]?"
+    own = re.compile(
+        rf"-(arch|-gpu-architecture)=(native|{real})"
+        rf"|-(gencode|-generate-code)=arch=compute_{number}[af]?,code={real}"
+    )
+    return [w for w in joined if not own.fullmatch(w) and not _REPORTS.fullmatch(w)]
 
 
 def flags_problem(flags: Sequence[str], allowed: re.Pattern[str] = ALLOWED_FLAG) -> str:

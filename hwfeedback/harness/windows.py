@@ -944,6 +944,7 @@ class Session:
         self.timeout_s = timeout_s
         self.until = math.inf  # of the monotonic clock: no answer may take longer
         self._evict = evict
+        self._mode = mode
         self._windows = 0
         self._took_ns = 0  # by the last window
         self._random = random.SystemRandom()

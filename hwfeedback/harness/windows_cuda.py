@@ -36,10 +36,12 @@ import ctypes
 import functools
 import gc
 import math
+import os
+import signal
 import time
 import trace
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, ClassVar
 
 import torch
@@ -63,14 +65,15 @@ from windows import (
     barred,
     check_outputs,
     row_views,
-    steal_ticks,
 )
 
 BUSY_NS = 1_000_000  # a kernel that does nothing takes less, unless another context's is there
-LOOKS = 3  # at a GPU that seems to be busy
+LOOKS = 20  # at a GPU that seems to be busy
 PAIRS = 64  # of events around nothing
+COPY_NS = 1_000  # what is less is no copy
 AHEAD_S = 0.1  # for so long a worker may ask for the calls of a window
 ASKED = 800  # operations that the driver takes without waiting
+STILL_S = 1.0  # for so long at least a window's turns may take without the worker's host
 TURN_S = 10.0  # and the GPU may stand between the worker's answer and its last turn
 FLAGS = 4096  # bytes at the end of the outputs' block: whose turn it is
 ROOM = 64 << 20  # in it for what a forward allocates besides
@@ -178,6 +181,22 @@ class _Pool:
     def used(self) -> AbstractContextManager[object]:
         return nullcontext() if self._pool is None else torch.cuda.use_mem_pool(self._pool)
 
+    def in_use(self) -> list[range]:
+        """Returns what of it somebody has."""
+        if self._pool is None:
+            return []
+        blocks = (
+            (int(segment["address"]), segment["blocks"])
+            for segment in torch.cuda.memory_snapshot(self._pool.id)
+        )
+        found: list[range] = []
+        for at, parts in blocks:
+            for part in parts:
+                if part["state"] != "inactive":
+                    found.append(range(at, at + int(part["size"])))
+                at += int(part["size"])
+        return found
+
     def close(self) -> None:
         """Closes the block, unless something lies in it that somebody still has."""
         if self._pool is not None:
@@ -219,6 +238,8 @@ class OnGpu:
         driver = self._device.driver
         self._flush = _Flush(self._device, base64.b64decode(msg["image"]))
         self._pairs = [(driver.event(), driver.event()) for _ in range(max(rows, PAIRS))]
+        self._copies = [(driver.event(), driver.event()) for _ in range(rows)]
+        self._lasting: list[range] = []  # of the room, what was in use before a window
         self._ready = _Ready(channel)
         self._identity: Forward | None = None
         self._kept: list[Sequence[torch.Tensor]] = []  # the outputs of a window's calls
@@ -257,6 +278,9 @@ class OnGpu:
         referee is told where their outputs lie in the block: ``at``.
         """
         turn = int(request.get("turn", 0))
+        if turn:
+            self._kept.clear()  # those of earlier turns have been fetched
+            self._lasting = self._pool.in_use()
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -269,7 +293,12 @@ class OnGpu:
             if collecting:
                 gc.enable()
         took = [end.seconds_since(start) for start, end in self._pairs[:n]]
-        return {"event": [max(int(1e9 * t - self._own), 0) for t in took]}
+        copies = [end.seconds_since(start) for start, end in self._copies[:n]] if turn else []
+        copied = [int(1e9 * t - self._own) for t in copies]
+        return {
+            "event": [max(int(1e9 * t - self._own), 0) for t in took],
+            "copied": [t if t > COPY_NS else 0 for t in copied],
+        }
 
     def _call(self, i: int, forward: Forward, turn: int) -> list[int]:
         """Returns where in the block the outputs lie."""
@@ -287,22 +316,39 @@ class OnGpu:
         end.record()
         check_outputs(outputs, self._views[i], self._apart)
         at: list[int] = []
+        begin, copied = self._copies[i]
+        if turn:
+            begin.record()
         for view, got in zip(self._views[i], outputs, strict=True):
-            plain = not got.is_conj() and not got.is_neg()
-            if turn and plain and got.data_ptr() in self._room:
+            if not got.numel():
+                at.append(0)
+            elif turn and self._fetched_from(got):
                 at.append(got.data_ptr() - self._base)
             else:
                 view.copy_(got)
                 at.append(view.data_ptr() - self._base)
         if turn:
+            copied.record()
             self._kept.append(outputs)
             driver.write_word(self._flags + _DONE, turn)
         return at
 
+    def _fetched_from(self, got: torch.Tensor) -> bool:
+        """Whether the referee may take an output from where it lies: made by this call, and not
+        kept from an earlier window, since what lies there is wiped out before the clock starts.
+        """
+        at = got.data_ptr()
+        return (
+            at in self._room
+            and not got.is_conj()
+            and not got.is_neg()
+            and not any(at in block for block in self._lasting)
+        )
+
     def close(self) -> None:
         self._kept.clear()
         self._views, self._rows = [], []
-        for start, end in self._pairs:
+        for start, end in (*self._pairs, *self._copies):
             start.destroy()
             end.destroy()
         self._pool.close()
@@ -315,7 +361,41 @@ def _whole(n: int) -> int:
 
 
 class _NotAhead(Exception):
-    """The worker cannot ask for so many calls before the first has its turn."""
+    """The worker cannot ask for so many calls before the first has its turn, or for none."""
+
+    def __init__(self, *, ever: bool = True) -> None:
+        super().__init__()
+        self.ever = ever
+
+
+class _Turns:
+    """What all sessions of a referee take turns by: windows come one after the other."""
+
+    def __init__(self, device: Gpu) -> None:
+        driver = device.driver
+        self.flush = _Flush(device, image())
+        self.trifle = torch.zeros(1, device=device.torch)
+        self.begun, self.over = driver.event(), driver.event()
+        self.aside = driver.stream()
+        # The referee's part waits for a word in the host's memory: asking for it is not timed.
+        self._pinned = torch.zeros(16, dtype=torch.int32).pin_memory()
+        self.gate = self._pinned.data_ptr()
+        self._word = ctypes.c_uint32.from_address(self.gate)
+        self.next = 1
+
+    def take(self, n: int) -> int:
+        """Returns the number of the first of n turns."""
+        self.next += n
+        return self.next - n
+
+    def open(self, turn: int) -> None:
+        """Lets the referee's stream begin."""
+        self._word.value = turn
+
+
+@functools.cache
+def _turns() -> _Turns:
+    return _Turns(gpu())
 
 
 class GpuSession(Session):
@@ -327,24 +407,27 @@ class GpuSession(Session):
         # Twice what the outputs need, for torch allocates in pieces, and temporary tensors.
         room = min(2 * (rows * slots.out_slot + slots.bytes) + ROOM, device.free_bytes() // 8)
         size = _whole(rows * slots.out_slot) + _whole(room) + FLAGS
-        self._out_block = device.create(size)
-        self._in_block = device.create(max(rows * slots.in_slot, 1))
-        self._out = self._out_block.bytes()
-        self._in = self._in_block.bytes()
-        self._flags = self._out.data_ptr() + size - FLAGS
-        self._private = torch.zeros(rows, slots.out_slot, dtype=torch.uint8, device=device.torch)
-        self._into = [row_views(private, slots.outputs) for private in self._private]
-        self._trifle = torch.zeros(1, device=device.torch)
-        self._flush = _Flush(device, image())
-        self._begun, self._over = device.driver.event(), device.driver.event()
-        self._aside = device.driver.stream()
-        # The referee's part waits for a word in the host's memory: asking for it is not timed.
-        self._pinned = torch.zeros(16, dtype=torch.int32).pin_memory()
-        self._start = ctypes.c_uint32.from_address(self._pinned.data_ptr())
-        self._turn = 1
-        self._most = max(ASKED // (4 + len(slots.outputs)), 1)
+        self._trust = bool(self._mode)  # a baseline's events are believed
+        self._turns = _turns()
+        self._flush = self._turns.flush
+        self._most = ASKED // (4 + len(slots.outputs))
         self._given: Sequence[int] = []
-        self._tried = False  # to ask for calls ahead, in vain, once
+        self._failed = 0  # attempts to ask for calls ahead, one after the other
+        self._call_ns = 0  # what a call of the last window took
+        blocks: list[GpuBlock] = []
+        try:
+            blocks += [device.create(size), device.create(max(rows * slots.in_slot, 1))]
+            self._private = torch.zeros(
+                rows, slots.out_slot, dtype=torch.uint8, device=device.torch
+            )
+        except BaseException:
+            for block in blocks:
+                block.close()
+            raise
+        self._out_block, self._in_block = blocks
+        self._out, self._in = self._out_block.bytes(), self._in_block.bytes()
+        self._flags = self._out.data_ptr() + size - FLAGS
+        self._into = [row_views(private, slots.outputs) for private in self._private]
         device.synchronize()
         fds = [self._out_block.fd, self._in_block.fd]
         self._out_block.fd = self._in_block.fd = -1  # the caller's to close
@@ -396,7 +479,9 @@ class GpuSession(Session):
     ) -> _Took:
         # A first call makes what later ones find: it may wait for the GPU.
         if call["alone"] or self._windows == 1:
-            return super()._timed(group, first, call, look)
+            took = super()._timed(group, first, call, look)
+            self._call_ns = took.ns // len(group)
+            return took
         took = _Took()
         left = group
         while left:
@@ -408,30 +493,36 @@ class GpuSession(Session):
             else:
                 try:
                     took.add(self._in_turns(some, first, piece))
-                except _NotAhead:
-                    if self._tried:
-                        self.ahead = len(some) // 4
-                    self._tried, left = True, [*some, *left]
+                except _NotAhead as e:
+                    self._failed += 1
+                    if not e.ever:
+                        self.ahead = 0
+                    elif self._failed == 2:  # the first time it may have made what it needs
+                        self.ahead, self._failed = len(some) // 4, 0
+                    left = [*some, *left]
                     continue
+                self._failed = 0
             first += len(some)
+        self._call_ns = took.ns // len(group)
         return took
 
     def _in_turns(self, group: Sequence[int], first: int, call: dict[str, Any]) -> _Took:
-        driver, n = gpu().driver, len(group)
-        turn, ticks = self._turn, steal_ticks()
-        self._turn += n
+        driver, turns, n = gpu().driver, self._turns, len(group)
+        turn = turns.take(n)
         try:
             self.worker.channel.send(call | {"turn": turn})
             self._stopped.go_on()
-            places = self._places(group, n)
+            places = self._places(turn, n)
+            # All is asked for. No thread of it has the content of a call before its turn.
+            self._stopped.stop()
             # What lies there is not what is expected, nor what anything is that was there before.
             for of_call in places:
                 for place in of_call:
                     place.fill_(0xFF)
             gpu().synchronize()
             self._idle("before the clock starts")
-            driver.await_word(self._pinned.data_ptr(), turn)
-            self._begun.record()
+            driver.await_word(turns.gate, turn)
+            turns.begun.record()
             self._given = group
             slot = self.contents.slots.in_slot
             for i, row in enumerate(group):
@@ -441,26 +532,45 @@ class GpuSession(Session):
                 driver.await_word(self._flags + _DONE, turn + i)
                 for place, to in zip(places[i], self._into[first + i], strict=True):
                     to.view(-1).view(torch.uint8).copy_(place)
-            self._over.record()
-            self._start.value = turn
-            answer = self._until_over()
+            turns.over.record()
+            turns.open(turn)
+            still, answer = self._until_over(n)
             # The GPU's own clock, in this process: the host's may be late on a busy machine.
-            took = _Took(round(1e9 * self._over.seconds_since(self._begun)), turns=True)
-        except BaseException:
-            # Whoever waits must not wait for ever.
-            self._start.value = self._turn
-            for at in (_GO, _DONE):
-                driver.write_word(self._flags + at, self._turn - 1, self._aside)
+            took = _Took(round(1e9 * turns.over.seconds_since(turns.begun)), turns=True)
+        except BaseException as e:
+            if not isinstance(e, _NotAhead):
+                self._release(turn + n - 1)
             raise
+        self._stopped.go_on()
         answer = answer or self._answer()
         self._stopped.stop()
-        took.event_ns = _durations(answer.get("event"), n)
-        took.steal = steal_ticks() - ticks
         self._collect(first, n, None)
         self._stopped.check()
+        if not still:
+            raise _NotAhead(ever=False)
+        took.event_ns = _durations(answer.get("event"), n)
+        copied = _durations(answer.get("copied"), n)
+        if self._trust:
+            took.ns = max(took.ns - sum(copied), 0)
+        else:  # what it copies, because the referee cannot see it, takes its time
+            took.event_ns = [e + c for e, c in zip(took.event_ns, copied, strict=True)]
         return took
 
-    def _places(self, group: Sequence[int], n: int) -> list[list[torch.Tensor]]:
+    def _release(self, last: int) -> None:
+        """Has nobody wait any more: the worker is killed, or it might take back what is written."""
+        turns, driver = self._turns, gpu().driver
+        turns.open(last)
+        self.worker.kill()
+        with suppress(ProcessLookupError):
+            os.kill(self.worker.pid, signal.SIGKILL)
+        turns.over.record()
+        end = time.monotonic() + TURN_S
+        while not turns.over.over() and time.monotonic() < end:
+            for at in (_GO, _DONE):
+                driver.write_word(self._flags + at, last, turns.aside)
+            time.sleep(1e-3)
+
+    def _places(self, turn: int, n: int) -> list[list[torch.Tensor]]:
         """Returns the memory of the outputs of all calls, once they were asked for."""
         end = time.monotonic() + AHEAD_S
         while not self.worker.channel.pending():
@@ -468,8 +578,7 @@ class GpuSession(Session):
                 # Contents that it has met: what an index is must be one.
                 self._write([0] * n)
                 gpu().synchronize()
-                for at in (_GO, _DONE):
-                    gpu().driver.write_word(self._flags + at, self._turn - 1, self._aside)
+                gpu().driver.write_word(self._flags + _GO, turn + n - 1, self._turns.aside)
                 self._answer()
                 self._answer()
                 self._stopped.stop()
@@ -492,26 +601,35 @@ class GpuSession(Session):
             places.append([self._out[at : at + size] for at, size in pairs])
         return places
 
-    def _until_over(self) -> dict[str, Any] | None:
-        """Returns when the GPU has done all turns, with the worker's answer if it has come."""
+    def _until_over(self, n: int) -> tuple[bool, dict[str, Any] | None]:
+        """Returns when the GPU has done all turns: whether the worker stood still until then, and
+        its answer if it has come.
+        """
         answer: dict[str, Any] | None = None
-        by, looked = min(self.until, time.monotonic() + self.timeout_s), 0
-        while not self._over.over():
+        patience_s = max(STILL_S, 8 * n * self._call_ns / 1e9)
+        begun = time.monotonic()
+        still, by, looked = True, math.inf, 0
+        while not self._turns.over.over():
             looked += 1
             if looked % 64:
                 continue
-            late = time.monotonic() > by
-            if answer is None and (late or self.worker.channel.pending()):
-                answer, by = self._answer(), time.monotonic() + TURN_S
-            elif late:
+            now = time.monotonic()
+            if still and now - begun > patience_s:  # its GPU may need its host, or has failed
+                still, by = False, min(self.until, now + self.timeout_s)
+                self._stopped.go_on()
+            if still:
+                continue
+            if answer is None and (now > by or self.worker.channel.pending()):
+                answer, by = self._answer(), now + TURN_S
+            elif now > by:
                 raise _ran_on("a turn of it is not over")
-        return answer
+        return still, answer
 
     def _idle(self, when: str) -> None:
         """Raises CallFailed where the GPU does something while the worker is stopped."""
         for _ in range(LOOKS):
             start = _now()
-            self._trifle.add_(1.0)
+            self._turns.trifle.add_(1.0)
             gpu().synchronize()
             if _now() - start < BUSY_NS:
                 return
@@ -520,8 +638,5 @@ class GpuSession(Session):
 
     def close(self) -> None:
         super().close()
-        self._begun.destroy()
-        self._over.destroy()
-        self._aside.destroy()
         self._out_block.close()
         self._in_block.close()

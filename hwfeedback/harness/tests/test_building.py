@@ -305,23 +305,32 @@ def test_errors_of_nvcc() -> None:
     assert compiling.errors(log) == [(0, 20, 'identifier "q" is undefined')]
 
 
-def test_the_architecture_is_the_devices() -> None:
-    given = [
-        "-O3", "-arch=sm_80", "-gencode=arch=compute_80,code=sm_80", "-gencode",
-        "arch=compute_90,code=compute_90", "--gpu-architecture sm_90", "-arch native",
-        "--ptxas-options=-v", "-Xptxas -v", "--use_fast_math",
-    ]  # fmt: skip
-    assert compiling.without_architecture(given) == ["-O3", "--use_fast_math"]
-    assert compiling.without_architecture(["-archbinutils", "-lineinfo"]) == [
-        "-archbinutils",
-        "-lineinfo",
+def test_the_architecture_may_be_the_devices() -> None:
+    def left(*flags: str) -> list[str]:
+        return compiling.without_architecture(flags, "sm_90a")
+
+    assert left("-O3", "-arch=sm_90", "--use_fast_math") == ["-O3", "--use_fast_math"]
+    assert left("-gencode=arch=compute_90,code=sm_90", "-arch=sm_90a --use_fast_math") == [
+        "--use_fast_math"
     ]
+    assert left("-gencode", "arch=compute_90a,code=sm_90a", "-arch native") == []
+    assert left("--ptxas-options=-v", "-Xptxas -v", "-Xptxas", "-v") == []
+    assert left("-Xptxas -O3", "-Xptxas", "-dlcm=ca") == ["-Xptxas=-O3", "-Xptxas=-dlcm=ca"]
+    for bad in (
+        ["-arch=sm_80"],
+        ["-gencode=arch=compute_90,code=sm_90 `rm -rf x`"],
+        ["-arch=sm_90", "-ccbin=x"],
+        ["-arch", "-include=/etc/passwd"],
+        ["-gencode", "--run"],
+    ):
+        problem = compiling.flags_problem(left(*bad), compiling.ALLOWED_CUDA_FLAG)
+        assert "is not allowed" in problem, bad
 
 
 def test_flags_of_nvcc() -> None:
     allowed = compiling.ALLOWED_CUDA_FLAG
     assert not compiling.flags_problem(["--use_fast_math", "-maxrregcount=64", "-O3"], allowed)
-    assert not compiling.flags_problem(["-Xptxas -O3", "--ptxas-options=-dlcm=ca"], allowed)
+    assert not compiling.flags_problem(["-Xptxas=-O3", "--ptxas-options=-dlcm=ca"], allowed)
     for flag in ("-ccbin=/tmp/x", "-Xcompiler=-fplugin=x", "--run", "-include=/etc/passwd"):
         assert "is not allowed" in compiling.flags_problem([flag], allowed)
 
