@@ -11,14 +11,16 @@ go on, waits until it has had its turn, and copies the outputs from where they w
 - the referee's clock, a pair of events on its own stream, runs from before the first content is
   written until it holds the last output, and beside the calls there is nothing in it but the
   referee's own work and changes between two contexts: a constant, some 330 us a call, that is seen
-  in windows of eager and scatters by a quarter of a microsecond;
+  in windows of eager and scatters by a quarter to half of a microsecond;
 - the host's work is not in it: all calls were asked for before the clock starts.
 
 Nothing that a worker does gives it time. The two contexts never run at once: who works while the
-referee writes or reads delays it by as much. Outputs that do not lie in the block that the referee
-has mapped, where torch allocates within a window (``MemPool``), the worker copies there, in its
-turn. Before the clock starts and after it has stopped the referee sees that the GPU does nothing: a
-trivial kernel of its own takes a hundred times as long beside another context's.
+referee writes or reads delays it by as much. Its process stands still until all turns are over; one
+whose GPU needs its host by then gets its calls one by one. Outputs that do not lie in the block
+that the referee has mapped, where torch allocates within a window (``MemPool``), the worker copies
+there, in its turn; the copy is in a candidate's time, and not in a baseline's. Before the clock
+starts and after it has stopped the referee sees that the GPU does nothing: a trivial kernel of its
+own takes a hundred times as long beside another context's.
 
 The ``event`` clock is a pair of the driver's events around forward, on the legacy default stream,
 which is torch's own, less what a pair around nothing takes.
