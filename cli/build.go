@@ -124,13 +124,7 @@ func (f builtFile) text() string {
 			fmt.Fprintf(&b, ": %s", lower(report.Line(made.Reason)))
 		}
 		b.WriteByte('\n')
-		for i, k := range made.Report.Kernels {
-			if i == maxKernels {
-				fmt.Fprintf(&b, "    and %d more kernels\n", len(made.Report.Kernels)-i)
-				break
-			}
-			fmt.Fprintf(&b, "    kernel %s\n", report.Kernel(k))
-		}
+		writeKernels(&b, "    ", made.Report.Kernels)
 		for _, d := range made.Report.Errors {
 			if d.Line < 1 || strings.Contains(made.Reason, d.Message) {
 				continue // the reason says it

@@ -292,13 +292,7 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 			fmt.Fprintf(&b, "note: %s\n", lower(report.Line(n)))
 		}
 	}
-	for i, k := range v.Build.Kernels {
-		if i == maxKernels {
-			fmt.Fprintf(&b, "and %d more kernels\n", len(v.Build.Kernels)-i)
-			break
-		}
-		fmt.Fprintf(&b, "kernel %s\n", report.Kernel(k))
-	}
+	writeKernels(&b, "", v.Build.Kernels)
 	if v.Sandbox.Mode == "weak" || len(v.Sandbox.Missing) > 0 {
 		fmt.Fprintf(&b, "sandbox: %s", report.Line(v.Sandbox.Mode))
 		if len(v.Sandbox.Missing) > 0 {
@@ -307,4 +301,15 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 		b.WriteByte('\n')
 	}
 	return a.printf("%s", b.String())
+}
+
+// writeKernels lists what was compiled, a line each.
+func writeKernels(b *strings.Builder, indent string, kernels []kernelwright.Kernel) {
+	for i, k := range kernels {
+		if i == maxKernels {
+			fmt.Fprintf(b, "%sand %d more kernels\n", indent, len(kernels)-i)
+			break
+		}
+		fmt.Fprintf(b, "%skernel %s\n", indent, report.Kernel(k))
+	}
 }

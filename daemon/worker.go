@@ -250,16 +250,16 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 		run.Status, run.FinishedMS = kernelwright.RunFailed, w.clock().Now().UnixMilli()
 		again := w.newRun(Request{Path: run.Path, Name: run.TaskName, Seed: run.Seed})
 		again.MaxRounds, again.Settings = run.MaxRounds, run.Settings
-		if again, rerr := w.Store.Repeat(record, *job, run, again, func(by int64) string {
-			if by == 0 {
-				return fmt.Sprintf("%v, and the file holds something else by now", err)
+		var reason string
+		if _, rerr := w.Store.Repeat(record, *job, run, again, func(by int64) string {
+			if reason = fmt.Sprintf("%v: run %d does it anew", err, by); by == 0 {
+				reason = fmt.Sprintf("%v, and the file holds something else by now", err)
 			}
-			return fmt.Sprintf("%v: run %d does it anew", err, by)
-		}); rerr == nil {
-			w.log().Warn("a run is done anew", "run", run.ID, "task", run.TaskName, "by", again.ID, "reason", err)
-		} else {
+			return reason
+		}); rerr != nil {
 			return Done{}, errors.Join(err, rerr)
 		}
+		w.log().Warn("a run cannot go on", "run", run.ID, "task", run.TaskName, "reason", reason)
 		return Done{Data: report.Data{Run: run}}, errRepeated
 	case errors.Is(err, forge.ErrHalted) || ctx.Err() != nil:
 		if job != nil {

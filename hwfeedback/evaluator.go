@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -571,7 +570,6 @@ type Build struct {
 	Status string                   `json:"status"` // "built", or a verdict's: "rejected", "build_failed", ...
 	Reason string                   `json:"reason,omitempty"`
 	Triton bool                     `json:"triton,omitempty"` // its kernels are compiled when it runs
-	CUDA   bool                     `json:"-"`                // refused for the CPU, being written in CUDA
 	Report kernelwright.BuildReport `json:"build"`
 }
 
@@ -585,29 +583,21 @@ func (e *Evaluator) Build(ctx context.Context, cand kernelwright.Candidate, arch
 	if err != nil {
 		return nil, requestError(err)
 	}
-	// What language it is in only shows when it is read as a whole: this is a
-	// first guess.
-	guessed := len(archs) == 0
-	if guessed && (p.Language == kernelwright.CPP || p.Language == "") {
-		archs = []string{""}
-	} else if guessed {
+	var otherwise []string // where it turns out to be in CUDA, which its text need not show
+	if len(archs) == 0 {
 		archs = Architectures
+		if p.Language == kernelwright.CPP || p.Language == "" {
+			archs, otherwise = []string{""}, Architectures
+		}
 	}
 	lease, err := e.leases.Acquire(ctx, e.device.String())
 	if err != nil {
 		return nil, err
 	}
 	defer e.letGo(lease)
-	builds, err := e.build(ctx, cand, p.Language, archs)
-	if err == nil && guessed && len(builds) == 1 && builds[0].CUDA {
-		return e.build(ctx, cand, kernelwright.CUDA, Architectures)
-	}
-	return builds, err
-}
-
-func (e *Evaluator) build(ctx context.Context, cand kernelwright.Candidate, language kernelwright.Language, archs []string) ([]Build, error) {
 	body := map[string]any{
-		"candidate": candidateBody{cand.Source, language}, "archs": archs, "sandbox": e.options.Sandbox, "cache_dir": e.cacheDir(),
+		"candidate": candidateBody{cand.Source, p.Language}, "archs": archs, "otherwise": otherwise,
+		"sandbox": e.options.Sandbox, "cache_dir": e.cacheDir(),
 	}
 	result, err := e.super.request(ctx, "build", body, quickTimeout)
 	if err != nil {
@@ -619,12 +609,8 @@ func (e *Evaluator) build(ctx context.Context, cand kernelwright.Candidate, lang
 	if err := json.Unmarshal(result, &reply); err != nil {
 		return nil, infrastructure("build", err)
 	}
-	for i := range reply.Builds {
-		b := &reply.Builds[i]
-		b.CUDA = b.Arch == "" && b.Status == string(kernelwright.Rejected) && strings.Contains(b.Reason, "written in CUDA")
-	}
-	if len(reply.Builds) != len(archs) {
-		return nil, infrastructure("build", fmt.Errorf("%d builds for %d architectures", len(reply.Builds), len(archs)))
+	if n := len(reply.Builds); n != len(archs) && n != len(otherwise) {
+		return nil, infrastructure("build", fmt.Errorf("%d builds for %d architectures", n, len(archs)))
 	}
 	return reply.Builds, nil
 }

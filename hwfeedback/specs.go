@@ -391,7 +391,7 @@ func findGPU(index int) (gpu.GPU, error) {
 // is two, "cuda:all" every GPU that can be measured on. Errors are *SetupError.
 func Devices(name string) ([]string, error) {
 	kind, which, _ := strings.Cut(name, ":")
-	if which != "all" && !strings.Contains(which, ",") {
+	if kind != string(kernelwright.CUDADevice) || which != "all" && !strings.Contains(which, ",") {
 		return []string{name}, nil
 	}
 	var names []string

@@ -280,7 +280,7 @@ func TestAutoTakesTheFirstGPUThatCanBeMeasuredOn(t *testing.T) {
 
 func TestDevices(t *testing.T) {
 	for name, want := range map[string][]string{
-		"": {""}, "cpu": {"cpu"}, "cuda": {"cuda"}, "cuda:1": {"cuda:1"}, "cuda:0,2": {"cuda:0", "cuda:2"},
+		"": {""}, "cpu": {"cpu"}, "cpu:all": {"cpu:all"}, "cuda": {"cuda"}, "cuda:1": {"cuda:1"}, "cuda:0,2": {"cuda:0", "cuda:2"},
 	} {
 		if got, err := Devices(name); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%q is %q, %v; want %q", name, got, err, want)

@@ -65,8 +65,10 @@ func (s *Store) appendRound(ctx context.Context, tx *sql.Tx, r kernelwright.Roun
 	}
 	var task, key string
 	var next int
-	err = tx.QueryRowContext(ctx, `SELECT task, device_key, (SELECT coalesce(max(idx) + 1, 0) FROM rounds WHERE run = id) FROM runs WHERE id = ?`, r.RunID).
-		Scan(&task, &key, &next)
+	var pinned bool
+	err = tx.QueryRowContext(ctx, `SELECT task, device_key, (SELECT coalesce(max(idx) + 1, 0) FROM rounds WHERE run = id),
+		task_source IS NOT NULL AND device_detail IS NOT NULL FROM runs WHERE id = ?`, r.RunID).
+		Scan(&task, &key, &next, &pinned)
 	if errors.Is(err, sql.ErrNoRows) {
 		return ErrNotFound
 	}
@@ -76,8 +78,8 @@ func (s *Store) appendRound(ctx context.Context, tx *sql.Tx, r kernelwright.Roun
 	if r.Index != next {
 		return fmt.Errorf("the next round is %d", next)
 	}
-	if next == 0 { // a task or device that was recorded only after its run
-		if err := s.pin(ctx, tx, r.RunID, "task_source IS NULL OR device_detail IS NULL"); err != nil {
+	if next == 0 && !pinned { // a task or device that was recorded only after its run
+		if err := s.pin(ctx, tx, r.RunID); err != nil {
 			return err
 		}
 	}

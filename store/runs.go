@@ -82,7 +82,7 @@ func (s *Store) createRun(ctx context.Context, tx *sql.Tx, r kernelwright.Run, w
 			return r, err
 		}
 	}
-	return r, s.pin(ctx, tx, r.ID, "true")
+	return r, s.pin(ctx, tx, r.ID)
 }
 
 // UpdateRun records how a run stands now. Which round is its best follows from
@@ -120,17 +120,16 @@ func (s *Store) updateRun(ctx context.Context, tx *sql.Tx, r kernelwright.Run) e
 		return fmt.Errorf("record run %d: %w", r.ID, err)
 	}
 	if rounds == 0 {
-		return s.pin(ctx, tx, r.ID, "true")
+		return s.pin(ctx, tx, r.ID)
 	}
 	return nil
 }
 
-// pin notes which description of its task and device a run works from, on a
-// condition: the same task may be described anew by another run.
-func (s *Store) pin(ctx context.Context, tx *sql.Tx, run int64, where string) error {
+// pin notes which description of its task and device a run works from.
+func (s *Store) pin(ctx context.Context, tx *sql.Tx, run int64) error {
 	_, err := tx.ExecContext(ctx, `UPDATE runs SET (task_source, task_graph, task_detail) =
 		(SELECT source, graph, detail FROM tasks WHERE fingerprint = runs.task),
-		device_detail = (SELECT detail FROM devices WHERE key = runs.device_key) WHERE id = ? AND (`+where+`)`, run)
+		device_detail = (SELECT detail FROM devices WHERE key = runs.device_key) WHERE id = ?`, run)
 	return err
 }
 

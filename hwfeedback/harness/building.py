@@ -52,6 +52,7 @@ KEPT = ("", "rejected", "build_failed")  # what a candidate comes to again, and 
 VOTERS = 5000  # lines of a source that tell where it lies in its file
 DIAGNOSTICS = compiling.MAX_DIAGNOSTICS
 COMPILING = "compiling "  # what is told of an object before its name: the candidate's part is over
+FOR_A_GPU = "it is written in CUDA, and the device is the CPU"
 _headers = threading.Lock()  # held while what many builds need is made
 
 Progress = Callable[[str], None]
@@ -401,7 +402,7 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
     if problem := compiling.flags_problem(flags, allowed):
         raise _Failed("rejected", problem)
     if cuda and not arch:
-        raise _Failed("rejected", "it is written in CUDA, and the device is the CPU")
+        raise _Failed("rejected", FOR_A_GPU)
     if native:
         name, source = raw["name"], raw["source"]
         if not isinstance(source, str) or not isinstance(name, str) or not name.isidentifier():

@@ -343,11 +343,8 @@ class Stream:
     """A stream that does not wait for the null stream, nor it for this one."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver, self.handle = driver, ctypes.c_void_p()
+        self.handle = ctypes.c_void_p()
         driver._check("cuStreamCreate", ctypes.byref(self.handle), _NON_BLOCKING)
-
-    def destroy(self) -> None:
-        self._driver._check("cuStreamDestroy_v2", self.handle)
 
 
 class Event:

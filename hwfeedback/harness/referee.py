@@ -149,7 +149,10 @@ class Referee:
         return evaluation.baselines(self.server, msg, fds, self.progress, self.learned)
 
     def build(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Builds a candidate for architectures, "" being the CPU: no device is needed."""
+        """Builds a candidate for architectures, "" being the CPU: no device is needed.
+
+        What turns out to be for a GPU is built for those of ``otherwise`` in place of the CPU.
+        """
         mode, cache = str(msg.get("sandbox") or "strict"), msg["cache_dir"]
         candidate = {**msg["candidate"], "source": export.original(msg["candidate"]["source"])}
 
@@ -169,9 +172,12 @@ class Referee:
                 "build": report,
             }
 
-        archs = [str(a) for a in msg["archs"]]
-        with ThreadPoolExecutor(max(len(archs), 1)) as pool:
-            return {"builds": list(pool.map(one, archs))}
+        archs, otherwise = msg["archs"], msg.get("otherwise") or []
+        with ThreadPoolExecutor(max(len(archs), len(otherwise), 1)) as pool:
+            builds = list(pool.map(one, archs))
+            if otherwise and building.FOR_A_GPU in builds[0]["reason"]:
+                builds = list(pool.map(one, otherwise))
+        return {"builds": builds}
 
     def export(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         mode = msg.get("sandbox") or "strict"

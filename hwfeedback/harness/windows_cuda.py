@@ -11,7 +11,7 @@ go on, waits until it has had its turn, and copies the outputs from where they w
 - the referee's clock, a pair of events on its own stream, runs from before the first content is
   written until it holds the last output, and beside the calls there is nothing in it but the
   referee's own work and changes between two contexts: a constant, some 330 us a call, that is seen
-  in windows of eager and scatters by a quarter to half of a microsecond;
+  in windows of eager;
 - the host's work is not in it: all calls were asked for before the clock starts.
 
 Nothing that a worker does gives it time. The two contexts never run at once: who works while the

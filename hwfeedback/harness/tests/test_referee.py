@@ -16,6 +16,7 @@ import pytest
 import torch
 from judging import Judge
 
+import building
 import clients
 import device
 import evaluation
@@ -296,9 +297,9 @@ def test_native_code_is_built_traced_and_certified_as_exported(judge: Judge) -> 
 
 
 def test_what_compilers_make_of_a_candidate(judge: Judge) -> None:
-    def built(text: str, *archs: str) -> list[dict[str, Any]]:
+    def built(text: str, *archs: str, **more: Any) -> list[dict[str, Any]]:
         msg = {"candidate": {"source": text}, "archs": list(archs), "cache_dir": judge.cache}
-        return judge.referee.build(msg, [])["builds"]
+        return judge.referee.build(msg | more, [])["builds"]
 
     (one,) = built(NATIVE, "")
     assert (one["arch"], one["status"], one["build"]["form"]) == ("", "built", "native")
@@ -312,6 +313,11 @@ def test_what_compilers_make_of_a_candidate(judge: Judge) -> None:
     assert [b["status"] for b in both] == ["built", "built"]
     assert [b["build"]["kernels"][0]["arch"] for b in both] == ["sm_80", "sm_90a"]
     assert all(b["build"]["kernels"][0]["registers"] > 8 for b in both)
+
+    (refused,) = built(text, "")
+    assert refused["status"] == "rejected" and building.FOR_A_GPU in refused["reason"]
+    (meant,) = built(text, "", otherwise=["sm_80"])
+    assert (meant["arch"], meant["status"]) == ("sm_80", "built")
 
 
 def test_what_comes_next_is_built_before_this_one_is_timed(judge: Judge) -> None:
