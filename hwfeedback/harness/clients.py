@@ -109,7 +109,10 @@ class WorkerError(WorkerFailure):
 
     @property
     def out_of_memory(self) -> bool:
-        return self.type in ("MemoryError", "OutOfMemoryError") or "allocate memory" in self.message
+        said = "allocate memory", "CUDA_ERROR_OUT_OF_MEMORY"
+        return self.type in ("MemoryError", "OutOfMemoryError") or any(
+            s in self.message for s in said
+        )
 
 
 class WorkerGone(WorkerFailure):

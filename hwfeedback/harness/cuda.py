@@ -77,6 +77,10 @@ class CudaError(Exception):
         """Whether every later call in the same context fails as well."""
         return self.name in STICKY
 
+    @property
+    def out_of_memory(self) -> bool:
+        return self.name == "CUDA_ERROR_OUT_OF_MEMORY"
+
 
 class _Location(ctypes.Structure):
     _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))

@@ -52,6 +52,7 @@ from clients import (
     sentence,
 )
 from correctness import Scale
+from cuda import CudaError
 from device import Device
 from kept import Batch, Kept, SharedTiming
 from protocol import ProtocolError, Timeout
@@ -163,14 +164,20 @@ class _Awaited(CandidateClient):
 
 @contextmanager
 def faults(doing: str, worker: CandidateClient | None = None) -> Iterator[None]:
-    """Turns what a candidate's worker does wrong into a Fault."""
+    """Turns what a candidate's worker does wrong into a Fault: its own failure, and that others
+    find no memory where it has taken it.
+    """
     try:
         yield
-    except torch.OutOfMemoryError as e:
-        if worker is None or not worker.took_memory():
+    except (torch.OutOfMemoryError, CudaError) as e:
+        told = e.out_of_memory if isinstance(e, CudaError) else True
+        if not told or worker is None or not worker.took_memory():
             raise
         raise Fault("crashed", *_TOOK_MEMORY) from e
     except WorkerFailure as e:
+        others = isinstance(e, WorkerError) and e.client is not worker and e.out_of_memory
+        if others and worker is not None and worker.took_memory():
+            raise Fault("crashed", *_TOOK_MEMORY) from e
         if e.client is not worker or (isinstance(e, WorkerGone) and e.client is None):
             raise  # the reference's worker, or one that was lost: not this candidate's fault
         raise _fault(e, doing) from e

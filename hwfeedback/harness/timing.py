@@ -1078,7 +1078,7 @@ class Timing:
                 session.close()
             return block, self._wrong_output
         except (torch.OutOfMemoryError, CudaError) as e:
-            told = not isinstance(e, CudaError) or e.name == "CUDA_ERROR_OUT_OF_MEMORY"
+            told = e.out_of_memory if isinstance(e, CudaError) else True
             if not told or not worker.took_memory():
                 raise
             error = {"type": TOOK_MEMORY, "message": "the GPU's memory ran out"}

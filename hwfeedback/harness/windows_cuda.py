@@ -26,9 +26,12 @@ The ``event`` clock is a pair of the driver's events around forward, on the lega
 which is torch's own, less what a pair around nothing takes.
 
 A forward that waits for the GPU cannot be asked for ahead, nor as many calls as there are launches
-that the driver takes without waiting. Groups are then as small as need be; in the end calls come
-one by one, as those of ``chained`` windows always do: the host's work is in their time, and the
-worker is stopped, with every thread, whenever the clock does not run.
+that the driver takes without waiting. Groups are then as small as need be. A context of which one
+stream alone waits leaves the GPU to others; one of which several do takes its slice of time, two
+milliseconds on an H100, and does nothing in it. Calls on several streams are so asked for one at a
+time: what the referee does before such a turn fits into a slice of its own, and after it nothing
+waits. In the end calls come one by one, as those of ``chained`` windows always do: the host's work
+is in their time, and the worker is stopped, with every thread, whenever the clock does not run.
 """
 
 from __future__ import annotations
@@ -78,6 +81,7 @@ ASKED = 800  # operations that the driver takes without waiting
 STILL_S = 1.0  # for so long at least a window's turns may take without the worker's host
 TURN_S = 10.0  # and the GPU may stand between the worker's answer and its last turn
 FLAGS = 4096  # bytes at the end of the outputs' block: whose turn it is
+SLICE_BYTES = 1 << 29  # that a GPU writes within a slice of time
 ROOM = 64 << 20  # in it for what a forward allocates besides
 _GO, _DONE = 0, 64  # bytes from there
 READ_BLOCK = 512
@@ -363,11 +367,13 @@ def _whole(n: int) -> int:
 
 
 class _NotAhead(Exception):
-    """The worker cannot ask for so many calls before the first has its turn, or for none."""
+    """The worker cannot ask for so many calls before the first has its turn: for ``most``, where
+    that is known.
+    """
 
-    def __init__(self, *, ever: bool = True) -> None:
+    def __init__(self, most: int | None = None) -> None:
         super().__init__()
-        self.ever = ever
+        self.most = most
 
 
 class _Turns:
@@ -497,8 +503,8 @@ class GpuSession(Session):
                     took.add(self._in_turns(some, first, piece))
                 except _NotAhead as e:
                     self._failed += 1
-                    if not e.ever:
-                        self.ahead = 0
+                    if e.most is not None:
+                        self.ahead, self._failed = e.most, 0
                     elif self._failed == 2:  # the first time it may have made what it needs
                         self.ahead, self._failed = len(some) // 4, 0
                     left = [*some, *left]
@@ -510,7 +516,9 @@ class GpuSession(Session):
 
     def _in_turns(self, group: Sequence[int], first: int, call: dict[str, Any]) -> _Took:
         driver, turns, n = gpu().driver, self._turns, len(group)
+        slot = self.contents.slots.in_slot
         turn = turns.take(n)
+        self._idle("before the clock starts")
         try:
             self.worker.channel.send(call | {"turn": turn})
             self._stopped.go_on()
@@ -522,11 +530,13 @@ class GpuSession(Session):
                 for place in of_call:
                     place.fill_(0xFF)
             gpu().synchronize()
-            self._idle("before the clock starts")
+            # Several streams of it that wait keep the GPU for whole slices of time.
+            if n > 1 and self._trifle_ns() > BUSY_NS:
+                self._let_go(turn, n)
+                raise _NotAhead(most=1 if slot <= SLICE_BYTES else 0)
             driver.await_word(turns.gate, turn)
             turns.begun.record()
             self._given = group
-            slot = self.contents.slots.in_slot
             for i, row in enumerate(group):
                 self._in[i * slot : (i + 1) * slot].copy_(self.contents.row(row))
                 self._flush()
@@ -549,7 +559,7 @@ class GpuSession(Session):
         self._collect(first, n, None)
         self._stopped.check()
         if not still:
-            raise _NotAhead(ever=False)
+            raise _NotAhead(most=0)
         took.event_ns = _durations(answer.get("event"), n)
         copied = _durations(answer.get("copied"), n)
         if self._trust:
@@ -577,14 +587,7 @@ class GpuSession(Session):
         end = time.monotonic() + AHEAD_S
         while not self.worker.channel.pending():
             if time.monotonic() > end:
-                # Contents that it has met: what an index is must be one.
-                self._write([0] * n)
-                gpu().synchronize()
-                gpu().driver.write_word(self._flags + _GO, turn + n - 1, self._turns.aside)
-                self._answer()
-                self._answer()
-                self._stopped.stop()
-                self._idle("after it")
+                self._let_go(turn, n, asked=False)
                 raise _NotAhead
             time.sleep(20e-6)
         said = self._answer().get("at")
@@ -602,6 +605,18 @@ class GpuSession(Session):
             pairs = zip(of_call, sizes, strict=True)
             places.append([self._out[at : at + size] for at, size in pairs])
         return places
+
+    def _let_go(self, turn: int, n: int, *, asked: bool = True) -> None:
+        """Has all calls done that were asked for, and counts nothing. ``asked``: all were."""
+        # Contents that it has met: what an index is must be one.
+        self._write([0] * n)
+        gpu().synchronize()
+        gpu().driver.write_word(self._flags + _GO, turn + n - 1, self._turns.aside)
+        self._stopped.go_on()
+        for _ in range(1 if asked else 2):
+            self._answer()
+        self._stopped.stop()
+        self._idle("after it")
 
     def _until_over(self, n: int) -> tuple[bool, dict[str, Any] | None]:
         """Returns when the GPU has done all turns: whether the worker stood still until then, and
@@ -630,13 +645,17 @@ class GpuSession(Session):
     def _idle(self, when: str) -> None:
         """Raises CallFailed where the GPU does something while the worker is stopped."""
         for _ in range(LOOKS):
-            start = _now()
-            self._turns.trifle.add_(1.0)
-            gpu().synchronize()
-            if _now() - start < BUSY_NS:
+            if self._trifle_ns() < BUSY_NS:
                 return
             time.sleep(1e-3)
         raise _ran_on(f"the GPU is at work {when}")
+
+    def _trifle_ns(self) -> int:
+        """Returns what a kernel that does nothing takes."""
+        start = _now()
+        self._turns.trifle.add_(1.0)
+        gpu().synchronize()
+        return _now() - start
 
     def close(self) -> None:
         super().close()

@@ -264,7 +264,7 @@ def test_how_a_forward_may_be_asked_for(judge: Judge, forward: str, says: str) -
 
 
 def test_an_eager_that_waits_for_the_gpu(judge: Judge) -> None:
-    waits = "return x.relu() if x.sum().item() < 1e30 else x"
+    waits = "return x.relu() if x.sum().item() < 1e30 else x.abs()"
     task = TASK.replace("SHAPE", "64, 1024").replace("return torch.softmax(x, -1)", waits)
     v = verdict(judge, task, task.replace("Model(", "ModelNew("), require_custom=False)
     assert v["status"] == "correct", v["reason"]
