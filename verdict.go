@@ -155,6 +155,9 @@ type Measurement struct {
 	Clock       string  `json:"clock"`    // "event" or "wall": the one MedianMS comes from
 	EventMS     float64 `json:"event_ms"` // the worker's own clock
 	WallMS      float64 `json:"wall_ms"`  // the referee's, to private copies, identity subtracted
+	// A profiler's, from where the first kernel starts until the last has
+	// ended: it corroborates. Certify on a GPU only.
+	SpanMS float64 `json:"span_ms,omitempty"`
 	// Earlier: a baseline's, measured before on the same machine and scaled by
 	// how eager's time has changed since.
 	Earlier bool `json:"earlier,omitempty"`
@@ -186,6 +189,17 @@ type WorkReport struct {
 	Vendor    float64         `json:"vendor"`
 	PyTorch   float64         `json:"pytorch"`
 	Operators []OperatorShare `json:"operators,omitempty"`
+	Launches  []Launch        `json:"launches,omitempty"` // Certify on a GPU only, the longest first
+}
+
+// Launch is one kind of what a forward has a GPU do, a kernel or a copy, as a
+// profiler saw it in the exported file, run by itself.
+type Launch struct {
+	Name  string  `json:"name"`
+	Count int     `json:"count"`
+	MS    float64 `json:"ms"` // all of them together, in one forward
+	Grid  []int   `json:"grid,omitempty"`
+	Block []int   `json:"block,omitempty"`
 }
 
 // OperatorShare is one operator of a trace.

@@ -293,6 +293,13 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 		}
 	}
 	writeKernels(&b, "", v.Build.Kernels)
+	launches := report.Launches(v.Work.Launches)
+	for _, l := range launches[:min(len(launches), maxKernels)] {
+		fmt.Fprintf(&b, "launch %s\n", l)
+	}
+	if n := len(launches) - maxKernels; n > 0 {
+		fmt.Fprintf(&b, "and %d more kinds of launches\n", n)
+	}
 	if v.Sandbox.Mode == "weak" || len(v.Sandbox.Missing) > 0 {
 		fmt.Fprintf(&b, "sandbox: %s", report.Line(v.Sandbox.Mode))
 		if len(v.Sandbox.Missing) > 0 {

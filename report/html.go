@@ -50,6 +50,7 @@ type pageData struct {
 	Facts             []fact
 	Notes             []string
 	Operators         []kernelwright.OperatorShare
+	Launches          []string
 	Reference         string
 	Version, Finished string
 	Run               int64
@@ -104,7 +105,7 @@ func HTML(w io.Writer, d Data) error {
 		p.Times, p.TimeNotes = timeRows(v), timeNotes(v)
 		p.Precision, p.Seeds, p.Level = v.Correctness.Precision, v.Correctness.Seeds, levelText(v.Level)
 		p.Families, p.Findings = v.Correctness.Families, findings(v)
-		p.Operators = v.Work.Operators
+		p.Operators, p.Launches = v.Work.Operators, Launches(v.Work.Launches)
 	}
 	if c, drawn := newChart(d); drawn {
 		p.Chart = &c

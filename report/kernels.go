@@ -57,3 +57,36 @@ func Kernel(k kernelwright.Kernel) string {
 	}
 	return said
 }
+
+// Launches says what a forward has a GPU do, a line for each kind, the longest
+// first.
+func Launches(launches []kernelwright.Launch) []string {
+	total := 0.0
+	for _, l := range launches {
+		total += l.MS
+	}
+	var lines []string
+	for _, l := range launches {
+		said := Line(l.Name)
+		if l.Count > 1 {
+			said += fmt.Sprintf(" × %d", l.Count)
+		}
+		said += ": " + Milliseconds(l.MS)
+		if total > 0 {
+			said += ", " + Percent(l.MS/total)
+		}
+		if len(l.Grid) > 0 && len(l.Block) > 0 {
+			said += fmt.Sprintf(", %s blocks of %s threads", dimensions(l.Grid), dimensions(l.Block))
+		}
+		lines = append(lines, said)
+	}
+	return lines
+}
+
+// dimensions writes [64 2 1] as "64 × 2".
+func dimensions(sizes []int) string {
+	for len(sizes) > 1 && sizes[len(sizes)-1] == 1 {
+		sizes = sizes[:len(sizes)-1]
+	}
+	return strings.Join(strings.Fields(strings.Trim(fmt.Sprint(sizes), "[]")), " × ")
+}

@@ -216,6 +216,7 @@ func TestHostileTextsStayTexts(t *testing.T) {
 			r.Certificate.Versions = map[string]string{hostile: hostile}
 			r.Certificate.Correctness.Families[0].Name = hostile
 			r.Certificate.Work.Operators = []kernelwright.OperatorShare{{Name: hostile, Kind: hostile}}
+			r.Certificate.Work.Launches = []kernelwright.Launch{{Name: hostile, Count: 1, MS: 1}}
 		}
 	}
 	html, markdown := pages(t, d)
@@ -354,5 +355,23 @@ func TestKernel(t *testing.T) {
 	spills := kernelwright.Kernel{Name: "a\x1b[2J", Arch: "sm_80", Registers: 255, SpillStoreBytes: 8, SpillLoadBytes: 4, Warps: 8}
 	if got := Kernel(spills); got != "a⟨U+001B⟩[2J (sm_80): 255 registers, 8 warps, 12 B spilled" {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestLaunches(t *testing.T) {
+	got := Launches([]kernelwright.Launch{
+		{Name: "void softmax<float>(float*)", Count: 1, MS: 0.03, Grid: []int{4096, 1, 1}, Block: []int{256, 1, 1}},
+		{Name: "scale", Count: 2, MS: 0.01, Grid: []int{64, 2, 1}, Block: []int{32, 8, 1}},
+		{Name: "Memcpy DtoD", Count: 1},
+	})
+	want := []string{
+		"void softmax<float>(float*): 30.0 µs, 75 %, 4096 blocks of 256 threads",
+		"scale × 2: 10.0 µs, 25 %, 64 × 2 blocks of 32 × 8 threads",
+		"Memcpy DtoD: –, –",
+	}
+	for i, line := range want {
+		if i >= len(got) || got[i] != line {
+			t.Errorf("line %d is %q, want %q", i, got, line)
+		}
 	}
 }

@@ -1,5 +1,6 @@
 """Runs an exported file as its user will: in a new interpreter, which compiles it, and into which
-nothing of ours is imported before it.
+nothing of ours is imported before it. On a GPU its kernels are listed as a profiler sees them, and
+compute-sanitizer looks at them.
 
 ``run`` is the referee's side, ``serve`` the sandboxed worker's; ``cold_script.py`` is what the new
 interpreter does.
@@ -15,22 +16,30 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 import sandbox
+import sanitizers
 from clients import how_it_ended
 from forkserver import ForkServer
 from protocol import Closed, ProtocolError, Timeout
 from sandbox import SandboxError
+from sanitizers import Check
 from tensors import Block, layout_of
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 SCRIPT = "cold_script.py"
 TOOLS = ("trees.py", "tensors.py")  # for the script, once the file is imported
+CHECK_S = 90.0  # a sanitizer may take, all of them at once
+PROFILED = 12  # forwards whose launches are listed
+SHOWN = 40  # launches of a forward
 _UNWRITTEN = 0xA5
+_LATE = 1000  # no exit code
+_SAID = 2000  # characters of what one prints that is not well
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,29 @@ class Call:
     threads: int
     place: dict[str, Any] = field(default_factory=dict)  # what a worker is told of its GPU
     orders: Sequence[Sequence[int]] = ()  # of inputs: see tensors.layout_of
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kind of what a forward has the GPU do: a kernel, or a copy."""
+
+    name: str
+    count: int
+    ms: float  # of all of them together, median over forwards
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+
+
+@dataclass
+class Ran:
+    """What came of it. ``span_ms``: what the profiler sees of a forward, from where the first
+    kernel starts until the last has ended, the L2 being empty of it; 0 where it sees nothing.
+    """
+
+    outputs: list[torch.Tensor]
+    launches: list[Launch] = field(default_factory=list)
+    span_ms: float = 0.0
+    checks: list[Check] = field(default_factory=list)
 
 
 class Broken(Exception):
@@ -62,6 +94,35 @@ def lacking(form: str) -> str:
     return "ninja, which load_inline needs," if form == "load_inline" and not has else ""
 
 
+class _Given:
+    """The memory in which a call is handed over, and what the script is told of it."""
+
+    def __init__(self, call: Call) -> None:
+        parts = [call.init[1], call.state[1], call.inputs[1]]
+        orders = [*([] for part in parts[:2] for _ in part), *call.orders]
+        self.block, layout = Block.of([t.cpu() for part in parts for t in part], orders)
+        self.wanted, size = layout_of(call.outputs[1])
+        self.back = Block.create(size)
+        self.back.bytes().fill_(_UNWRITTEN)
+        self.fds = [self.block.fd, self.back.fd]
+        self.request = {
+            "counts": [len(p) for p in parts],
+            "given": [layout, self.block.size],
+            "wanted": [self.wanted, size],
+            "init": call.init[0],
+            "names": list(call.state[0]),
+            "inputs": call.inputs[0],
+            "outputs": call.outputs[0],
+            "eval": call.eval_mode,
+            "device": call.place.get("device") or "cpu",
+            "threads": call.threads,
+        }
+
+    def close(self) -> None:
+        self.block.close()
+        self.back.close()
+
+
 def run(
     server: ForkServer,
     source: str,
@@ -69,38 +130,32 @@ def run(
     mode: str,
     timeout: float,
     limits: dict[str, int] | None = None,
-) -> list[torch.Tensor]:
+    sanitizer: str = "",
+    small: Call | None = None,
+) -> Ran:
     """Returns what the file computes, within a candidate's limits or others.
+
+    ``sanitizer``: the program under which it is run after that, on a ``small`` call if there is
+    one.
 
     Raises Broken, and SandboxError and ProtocolError for what is the machine's fault.
     """
-    parts = [call.init[1], call.state[1], call.inputs[1]]
-    orders = [*([] for part in parts[:2] for _ in part), *call.orders]
-    given, layout = Block.of([t.cpu() for part in parts for t in part], orders)
-    wanted, size = layout_of(call.outputs[1])
-    back = Block.create(size)
-    back.bytes().fill_(_UNWRITTEN)
-    request = {
-        "counts": [len(p) for p in parts],
-        "given": [layout, given.size],
-        "wanted": [wanted, size],
-        "init": call.init[0],
-        "names": list(call.state[0]),
-        "inputs": call.inputs[0],
-        "outputs": call.outputs[0],
-        "eval": call.eval_mode,
-        "device": call.place.get("device") or "cpu",
-        "threads": call.threads,
+    given = [_Given(call)] + ([_Given(small)] if small is not None and sanitizer else [])
+    msg = {
+        "op": "cold",
+        "source": source,
+        "requests": [g.request for g in given],
+        "sanitizer": sanitizer,
+        "timeout": timeout,
     }
-    msg = {"op": "cold", "source": source, "request": request, "timeout": timeout}
     config = {"sandbox": mode, "threads": call.threads, **call.place}
     try:
         usual = sandbox.limits(sandbox.Settings("candidate"))
         bounds = {"memory_bytes": usual.memory_bytes, "cpu_s": usual.cpu_s, **(limits or {})}
         with server.spawn("builder", config, limits=bounds) as worker:
             try:
-                worker.channel.send(msg, [given.fd, back.fd])
-                answer, _ = worker.channel.recv(timeout + 30)
+                worker.channel.send(msg, [fd for g in given for fd in g.fds])
+                answer, _ = worker.channel.recv(timeout + (2 * CHECK_S if sanitizer else 0) + 30)
             except Timeout as e:
                 raise Broken(f"takes over {timeout:g} s", worker.log(), late=True) from e
             except Closed as e:
@@ -116,21 +171,47 @@ def run(
             raise Broken(f"takes over {timeout:g} s", log, late=True)
         if code:
             raise Broken(_last_line(log) or f"ends with exit code {code}", log)
-        return [
-            v.to(t.device, copy=True)
-            for v, t in zip(back.views(wanted), call.outputs[1], strict=True)
-        ]
+        views = given[0].back.views(given[0].wanted)
+        outputs = [v.to(t.device, copy=True) for v, t in zip(views, call.outputs[1], strict=True)]
+        launches, span_ms = _launches(answer.get("profile"))
+        return Ran(outputs, launches, span_ms, _checks(answer.get("checks")))
     finally:
-        given.close()
-        back.close()
+        for g in given:
+            g.close()
+
+
+def _launches(profile: Any) -> tuple[list[Launch], float]:
+    """Reads what the script saw: its word, which may be the candidate's."""
+    try:
+        found = [
+            Launch(
+                str(e["name"])[:300],
+                max(int(e["count"]), 1),
+                max(float(e["ms"]), 0.0),
+                tuple(int(n) for n in e["grid"][:3]),
+                tuple(int(n) for n in e["block"][:3]),
+            )
+            for e in profile["launches"][:SHOWN]
+        ]
+        span_ms = float(profile["span_ms"])
+        return found, span_ms if 0 <= span_ms < 1e9 else 0.0
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return [], 0.0
+
+
+def _checks(answer: Any) -> list[Check]:
+    found = []
+    said_of = answer if isinstance(answer, list) else []
+    for tool, given in zip(sanitizers.TOOLS, said_of, strict=False):
+        if isinstance(given, dict) and type(given.get("code")) is int:
+            report, said = str(given.get("report") or ""), str(given.get("said") or "")
+            found.append(sanitizers.check(tool, given["code"], report, said))
+    return found
 
 
 def _last_line(log: str) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
     return lines[-1].strip()[:300] if lines else ""
-
-
-_LATE = 1000  # no exit code
 
 
 def serve(msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -142,18 +223,79 @@ def serve(msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
             shutil.copy(os.path.join(HERE, name), tools)
         with open(os.path.join(folder, "kernel.py"), "w", encoding="utf-8") as f:
             f.write(msg["source"])
-        with open(os.path.join(folder, "request.json"), "w", encoding="utf-8") as f:
-            json.dump({**msg["request"], "fds": fds}, f)
-        home = {"HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": str(msg["request"]["threads"])}
+        requests = msg["requests"]
+        for i, request in enumerate(requests):
+            request["profile"] = PROFILED if not i and request["device"] == "cuda" else 0
+            with open(os.path.join(folder, f"request{i}.json"), "w", encoding="utf-8") as f:
+                json.dump({**request, "fds": fds[2 * i : 2 * i + 2]}, f)
+        seen = os.path.join(folder, "profile.json")
+        done = os.path.join(folder, "done")
+        code = _interpreter(folder, 0, fds, float(msg["timeout"]), requests[0]["threads"])
+        if code and os.path.exists(done):
+            code = 0  # what it computed was there: looking at it failed
+        answer: dict[str, Any] = {"code": code, "profile": None, "checks": []}
+        if code == 0 and os.path.exists(seen):
+            with open(seen, encoding="utf-8") as f:
+                answer["profile"] = json.load(f)
+        if code == 0 and msg.get("sanitizer"):
+            answer["checks"] = _sanitized(folder, msg["sanitizer"], len(requests) - 1, fds)
+        return answer
+
+
+def _sanitized(folder: str, program: str, which: int, fds: list[int]) -> list[dict[str, Any]]:
+    """Runs it under all tools at once: what it has compiled is there now."""
+
+    def one(tool: str) -> dict[str, Any]:
+        report, said = (os.path.join(folder, f"{tool}.{kind}") for kind in ("report", "said"))
+        prefix = sanitizers.command(program, tool, report)
+        # With each tensor an allocation of its own, an access beside it is one beside all. Who
+        # captures a graph cannot do without the allocator.
+        for alone in (True, False):
+            more = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if alone else {}
+            code = _interpreter(folder, which, fds, CHECK_S, 1, prefix, more, said)
+            found = _end(report, sanitizers.MAX_LOG, begin=True)
+            if code in (0, sanitizers.FOUND, _LATE):
+                break
+        return {"code": code, "report": found, "said": _end(said, _SAID)}
+
+    with ThreadPoolExecutor(len(sanitizers.TOOLS)) as pool:
+        return list(pool.map(one, sanitizers.TOOLS))
+
+
+def _end(path: str, most: int, *, begin: bool = False) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            text = f.read(1 << 24)
+    except OSError:
+        return ""
+    return text[:most] if begin else text[-most:]
+
+
+def _interpreter(
+    folder: str,
+    which: int,
+    fds: list[int],
+    timeout: float,
+    threads: int,
+    prefix: Sequence[str] = (),
+    more: dict[str, str] | None = None,
+    said: str = "",
+) -> int:
+    """Returns the exit code of a new interpreter that does one of the requests."""
+    script = os.path.join(folder, "tools", SCRIPT)
+    home = {"HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": str(threads)}
+    with open(said or os.devnull, "w", encoding="utf-8") as out:
+        own = {"stdout": out, "stderr": out} if said else {}
         try:
             done = subprocess.run(
-                [sys.executable, "-I", "-B", os.path.join(tools, SCRIPT), folder],
+                [*prefix, sys.executable, "-I", "-B", script, folder, str(which)],
                 cwd=folder,
-                env={**os.environ, **home},
+                env={**os.environ, **home, **(more or {})},
                 stdin=subprocess.DEVNULL,
                 pass_fds=fds,
-                timeout=float(msg["timeout"]),
+                timeout=timeout,
+                **own,
             )
         except subprocess.TimeoutExpired:
-            return {"code": _LATE}
-    return {"code": done.returncode}
+            return _LATE
+    return done.returncode

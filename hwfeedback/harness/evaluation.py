@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ import correctness
 import device as devices
 import inspection
 import sandbox
+import sanitizers
 import toolchain
 import triton_kernels
 import verify
@@ -71,6 +72,9 @@ LOAD_S = 60.0
 COMPILE_S = 300.0  # a baseline's first call compiles
 TRITON_S = 120.0  # so does a candidate's, and it may be tuned
 OUTPUT_KEPT = 4000
+# The profiler's time of a call and the clock's differ by less, or that is said.
+SPAN_SHARE, SPAN_MS = 0.1, 0.002
+SANITIZED = 6  # findings of a sanitizer that are shown
 MOSTLY = 0.5  # of a forward's time
 NAMED = 10  # things that it tried
 DRAWS, DRAWS_BYTES = 64, 1 << 30  # at once, at most
@@ -377,6 +381,7 @@ class Evaluation:
         self._eager: Future[ReferenceClient] | None = None  # the sentinel's, on a GPU
         self._facts: Future[list[dict[str, Any]]] | None = None  # of its kernels
         self._before: SharedTiming | None = None  # what the batch has been timed with
+        self._profiled: cold.Ran | None = None  # the exported file by itself, at certify
         self._traced = 0.0  # share of a traced forward that was not custom
 
     # Workers.
@@ -700,6 +705,7 @@ class Evaluation:
             self._begin_next()
             self._verify(reference, v)
             self._time(reference, v, learned)
+            self._add_profile(v)
             v["status"] = "certified" if self.level == "certify" else "correct"
             v["reason"] = self._success(v)
         except Fault as e:
@@ -981,19 +987,41 @@ class Evaluation:
         reference.set_state(self.state)
         output_tree = self.verification.output_tree
         timeout = COMPILE_S + FORWARD_EAGERS * self.eager_s
+        cuda = self.device.kind == "cuda"
+        sanitizer = toolchain.compute_sanitizer() if cuda else ""
+        if cuda and not sanitizer:
+            evidence.append("not run under compute-sanitizer: it is not there")
 
-        def run(tree: Any, inputs: Sequence[torch.Tensor], expected: Any) -> list[torch.Tensor]:
-            call = cold.Call(
+        def call_of(tree: Any, inputs: Sequence[torch.Tensor], eager: Any) -> cold.Call:
+            return cold.Call(
                 (reference.info["init"], reference.init),
                 (reference.info["names"], self.state),
                 (tree, inputs),
-                (output_tree, expected.eager),
+                (output_tree, eager),
                 self.eval_mode,
                 self.threads,
                 placed(self.request),
                 reference.orders,
             )
-            return cold.run(self.server, self.exported, call, self.sandbox, timeout, self._limits())
+
+        ran: list[cold.Ran] = []
+        small = call_of(*self.verification.small) if self.verification.small else None
+
+        def run(tree: Any, inputs: Sequence[torch.Tensor], expected: Any) -> list[torch.Tensor]:
+            call = call_of(tree, inputs, expected.eager)
+            ran.append(
+                cold.run(
+                    self.server,
+                    self.exported,
+                    call,
+                    self.sandbox,
+                    timeout,
+                    self._limits(),
+                    sanitizer,
+                    small,
+                )
+            )
+            return ran[-1].outputs
 
         alone = "the exported file, run by itself in a new interpreter,"
         try:
@@ -1009,6 +1037,22 @@ class Evaluation:
             ) from e
         except verify.Failed as e:
             raise Fault(e.status, f"{alone} is wrong: {e}", e.hint) from e
+        given = small.inputs[1] if small is not None else self.verification.draws[0].tensors
+        self._sanitized(ran[-1].checks, ", ".join(str(list(t.shape)) for t in given))
+        self._profiled = ran[-1]
+
+    def _sanitized(self, checks: Sequence[sanitizers.Check], at: str) -> None:
+        """Raises a Fault for what compute-sanitizer finds. ``at``: the shapes of the inputs."""
+        assert self.verification is not None
+        self.verification.report.evidence += sanitizers.told(checks, at)
+        for c in checks:
+            if c.convicts:
+                raise Fault(
+                    "wrong",
+                    f"compute-sanitizer's {c.tool} finds on inputs of {at}: {c.findings[0]}",
+                    sanitizers.HINTS[c.tool],
+                    [f"{c.tool}: {f}" for f in c.findings[1:SANITIZED]],
+                )
 
     # Timing.
 
@@ -1361,6 +1405,23 @@ class Evaluation:
             "bytes": nbytes,
             "operations": operations,
         }
+
+    def _add_profile(self, v: dict[str, Any]) -> None:
+        """Adds what a profiler saw of the exported file: it explains, and decides nothing."""
+        ran = self._profiled
+        if ran is None or not ran.launches:
+            return
+        v["work"]["launches"] = [asdict(launch) for launch in ran.launches]
+        v["metrics"]["launches"] = float(sum(launch.count for launch in ran.launches))
+        ms = v["candidate_ms"]
+        if ms <= 0 or ran.span_ms <= 0:
+            return
+        v["timing"]["candidate"]["span_ms"] = ran.span_ms
+        if abs(ran.span_ms - ms) > SPAN_SHARE * ms + SPAN_MS:
+            v["timing"].setdefault("notes", []).append(
+                f"a profiler in a new interpreter sees {1e3 * ran.span_ms:.1f} us of work in a "
+                f"call, the clock {1e3 * ms:.1f} us"
+            )
 
     def _fill(self, v: dict[str, Any], timed: Any) -> None:
         v["timing"] = timed.report

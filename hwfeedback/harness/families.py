@@ -223,6 +223,7 @@ def _sorted(t: torch.Tensor, dim: int) -> bool:
 # Above this share of elements that no draw changes, an input has a structure that another shape
 # would not have.
 FIXED = 0.1
+SMALL_BYTES = 1 << 20  # of inputs on which something slow is done
 
 
 @dataclass(frozen=True)
@@ -240,8 +241,7 @@ def shapes_of(draws: Sequence[Sequence[torch.Tensor]]) -> list[list[Shape]]:
     are ways to do the same; the first that the reference can compute will do. None makes the
     inputs over twice as large.
     """
-    first = draws[0]
-    plain = [i for i, t in enumerate(first) if _plain([d[i] for d in draws])]
+    first, plain = draws[0], _all_plain(draws)
     if not plain:
         return []
     total = sum(_nbytes(t) for t in first)
@@ -255,7 +255,7 @@ def shapes_of(draws: Sequence[Sequence[torch.Tensor]]) -> list[list[Shape]]:
 
     one = plain[0]
     batch = first[one].shape[0]
-    leading = tuple((i, 0) for i, t in enumerate(first) if t.dim() and t.shape[0] == batch)
+    leading = _leading(first, batch)
     for size in (batch // 2, 2 * batch, _next_prime(batch)):
         add(size, leading, ((one, 0),))
     last = first[max(plain, key=lambda i: first[i].dim())].shape[-1]
@@ -268,6 +268,29 @@ def shapes_of(draws: Sequence[Sequence[torch.Tensor]]) -> list[list[Shape]]:
         )
         add(_next_prime(last), ends, everywhere)
     return tried
+
+
+def small(draws: Sequence[Sequence[torch.Tensor]]) -> list[Shape]:
+    """Returns ways to have so few of a batch that the inputs take about SMALL_BYTES: none where
+    they take no more, or cannot be made smaller so.
+    """
+    first, plain = draws[0], _all_plain(draws)
+    total = sum(_nbytes(t) for t in first)
+    if not plain or total <= 2 * SMALL_BYTES:
+        return []
+    batch = first[plain[0]].shape[0]
+    size = max(min(batch // 2, round(batch * SMALL_BYTES / total)), 1)
+    ways = dict.fromkeys((_leading(first, batch), ((plain[0], 0),)))
+    return [Shape(w, size) for w in ways if all(i in plain for i, _ in w)] if size < batch else []
+
+
+def _all_plain(draws: Sequence[Sequence[torch.Tensor]]) -> list[int]:
+    """Returns which inputs have no structure that another shape would not have."""
+    return [i for i in range(len(draws[0])) if _plain([d[i] for d in draws])]
+
+
+def _leading(first: Sequence[torch.Tensor], batch: int) -> Axis:
+    return tuple((i, 0) for i, t in enumerate(first) if t.dim() and t.shape[0] == batch)
 
 
 def _plain(draws: Sequence[torch.Tensor]) -> bool:

@@ -76,6 +76,13 @@ def nvdisasm() -> str:
     return _reader("nvdisasm")
 
 
+@functools.cache
+def compute_sanitizer() -> str:
+    """The path of compute-sanitizer, or "" where there is none."""
+    own = os.path.join(cuda_home(), "compute-sanitizer")
+    return shutil.which("compute-sanitizer", path=own) or _reader("compute-sanitizer")
+
+
 def cuda_home() -> str:
     """The folder of the toolkit that nvcc belongs to, or ""."""
     return os.path.dirname(os.path.dirname(nvcc()))

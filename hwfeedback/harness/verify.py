@@ -11,7 +11,8 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -560,6 +561,8 @@ class Verification:
         self.level = level
         self.input_names = [str(n) for n in reference.info.get("arguments") or []]
         self.report = Report(precision)
+        # Few inputs on which a certified candidate is right, and what is right: see general().
+        self.small: tuple[Any, list[torch.Tensor], list[torch.Tensor]] | None = None
         self.draws: list[Draw] = []
         self.expected: list[Expected] = []
         self.output_tree: Any = None
@@ -762,7 +765,9 @@ class Verification:
                 return False
         return True
 
-    def elsewhere(self, run: Callable[[Any, Sequence[torch.Tensor], Expected], Any]) -> None:
+    def elsewhere(
+        self, run: Callable[[Any, Sequence[torch.Tensor], Expected], list[torch.Tensor]]
+    ) -> None:
         """Judges what ``run`` returns for a draw that nobody has seen: the outputs of the candidate
         in a process that is not ours. Raises Failed.
         """
@@ -1105,16 +1110,26 @@ class Verification:
         if not right and not failed:
             return
         self.report.general = not failed
+        if not failed:
+            self.small = judge._small(candidate)
         parts = [f"right on {'; '.join(right)}"] if right else []
         parts += [f"fails on {'; '.join(failed)}"] if failed else []
         self.report.evidence.append(f"inputs of other shapes: {', '.join(parts)}")
 
     def _other_shapes(self) -> Iterator[tuple[Any, list[torch.Tensor], Expected]]:
         """Gives inputs of the shapes on which the reference itself runs."""
+        yield from self._reshaped_as(families.shapes_of(self._some_draws()))
+
+    def _some_draws(self) -> list[list[torch.Tensor]]:
         together = all(d.kept for d in self.draws)
-        tree, first = self.draws[0].get()
-        draws = [first, *(d.tensors for d in (self.draws[1:] if together else self.draws[1:2]))]
-        for ways in families.shapes_of(draws):
+        return [d.tensors for d in (self.draws if together else self.draws[:2])]
+
+    def _reshaped_as(
+        self, tried: Iterable[Sequence[families.Shape]]
+    ) -> Iterator[tuple[Any, list[torch.Tensor], Expected]]:
+        """Gives, of each list, inputs of the first shape on which the reference itself runs."""
+        tree, draws = self.draws[0].tree, self._some_draws()
+        for ways in tried:
             for shape in ways:
                 inputs = families.reshaped(draws, shape)
                 try:
@@ -1123,6 +1138,16 @@ class Verification:
                     continue  # the reference cannot, so nobody need
                 yield tree, inputs, expected
                 break
+
+    def _small(
+        self, candidate: CandidateClient
+    ) -> tuple[Any, list[torch.Tensor], list[torch.Tensor]] | None:
+        """Returns few inputs on which it is right, as a tree and its tensors, and what is right."""
+        with suppress(WorkerFailure):
+            for tree, inputs, expected in self._reshaped_as([families.small(self._some_draws())]):
+                if not self._wrong_at(candidate, tree, inputs, expected):
+                    return tree, inputs, expected.private().eager
+        return None
 
     def _wrong_at(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 import torch
 from judging import Judge
@@ -64,9 +66,9 @@ def outputs(judge: Judge, source: str, timeout: float = 60.0) -> list[torch.Tens
         eval_mode=True,
         threads=1,
     )
-    got = cold.run(judge.server, building.export(judge.server, source), call, "weak", timeout)
-    assert torch.equal(got[0], torch.relu(x) * scale)
-    return got
+    ran = cold.run(judge.server, building.export(judge.server, source), call, "weak", timeout)
+    assert torch.equal(ran.outputs[0], torch.relu(x) * scale)
+    return ran.outputs
 
 
 def test_a_file_that_stands_alone(judge: Judge) -> None:
@@ -132,3 +134,76 @@ def test_certify_runs_the_file_by_itself(
     v = judge.verdict(REFERENCE, candidate, "certify", built=True, cold=True)
     assert (v["status"], says in v["reason"]) == (status, True), v["reason"]
     assert v["cost_s"]["cold"] > 0
+
+
+# Does what compute-sanitizer does to a command, and says what that has said.
+TOOL = """#!/bin/sh
+tool=$2; report=$4; shift 12
+[ "$1" != --racecheck-report ] || shift 2
+case $tool in
+memcheck)
+    "$@" || exit
+    printf '========= Invalid read of size 4 bytes\\n=========     at k+0x1\\n' > $report
+    exit 86;;
+racecheck) "$@" && printf '========= RACECHECK SUMMARY: 0 hazards displayed\\n' > $report;;
+synccheck) [ -z "$PYTORCH_NO_CUDA_MEMORY_CACHING" ] && "$@";;
+initcheck) echo "this GPU is not one of mine" >&2; exit 7;;
+esac
+"""
+
+
+def test_a_sanitizer_is_heard(judge: Judge, tmp_path: pathlib.Path) -> None:
+    tool = tmp_path / "sanitizer"
+    tool.write_text(TOOL)
+    tool.chmod(0o755)
+    x, few, scale = torch.randn(64, 32), torch.randn(4, 32), torch.rand(32)
+    call, small = (
+        cold.Call(
+            init=({"list": [{"value": 32}]}, []),
+            state=(["scale"], [scale]),
+            inputs=({"list": [{"t": 0}]}, [given]),
+            outputs=({"t": 0}, [given]),
+            eval_mode=True,
+            threads=1,
+        )
+        for given in (x, few)
+    )
+    given = [cold._Given(call), cold._Given(small)]
+    # The worker's side, in this process: a sandbox does not show it the tool.
+    answer = cold.serve(
+        {
+            "source": building.export(judge.server, KERNEL),
+            "requests": [g.request for g in given],
+            "sanitizer": str(tool),
+            "timeout": 60.0,
+        },
+        [fd for g in given for fd in g.fds],
+    )
+    assert answer["code"] == 0 and answer["profile"] is None  # there is no GPU
+    for g, inputs in zip(given, (x, few), strict=True):
+        (y,) = g.back.views(g.wanted)
+        assert torch.equal(y, torch.relu(inputs) * scale)
+        g.close()
+    by_tool = {c.tool: c for c in cold._checks(answer["checks"])}
+    (finding,) = by_tool["memcheck"].findings
+    assert str(finding) == "Invalid read of size 4 bytes at k+0x1"
+    assert by_tool["memcheck"].convicts
+    for clean in ("racecheck", "synccheck"):
+        assert (by_tool[clean].failed, list(by_tool[clean].findings)) == ("", [])
+    assert by_tool["initcheck"].failed == "this GPU is not one of mine"
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [None, 3, {}, {"launches": [{}], "span_ms": 1}, {"launches": [], "span_ms": "no"},
+     {"launches": [{"name": "k", "count": 1, "ms": "inf", "grid": 3, "block": []}], "span_ms": 1}],
+)  # fmt: skip
+def test_what_a_profiler_says_may_be_nonsense(profile: object) -> None:
+    assert cold._launches(profile) == ([], 0.0)
+
+
+def test_what_a_profiler_says() -> None:
+    launch = {"name": "k", "count": 2, "ms": 0.5, "grid": [4, 1, 1], "block": [32, 1, 1]}
+    launches, span_ms = cold._launches({"launches": [launch], "span_ms": 0.6})
+    assert launches == [cold.Launch("k", 2, 0.5, (4, 1, 1), (32, 1, 1))]
+    assert span_ms == 0.6

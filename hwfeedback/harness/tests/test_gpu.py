@@ -182,6 +182,36 @@ def test_a_kernel_is_certified(judge: Judge, candidate: str) -> None:
     assert not [e for e in v["evidence"] if "by itself" in e], "the exported file was not run"
     assert "_kernelwright_loader" in v["exported"]
     assert set(v["baselines"]) == {"eager", "compile"}
+    (launch,) = v["work"]["launches"]
+    assert (launch["count"], launch["grid"][0], launch["block"][0]) == (1, 2048, 256), launch
+    span_ms, ms = v["timing"]["candidate"]["span_ms"], v["candidate_ms"]
+    assert abs(span_ms - launch["ms"]) < 1e-3 and abs(span_ms - ms) < 0.1 * ms + 2e-3
+    said = "compute-sanitizer finds nothing on inputs of [256, 1024]: memcheck, racecheck, "
+    assert [e for e in v["evidence"] if e.startswith(said + "synccheck, initcheck")], v["evidence"]
+
+
+# Right all the same: what is read outside is not used, and neighbours' turns come late enough.
+READ = "  if (threadIdx.x == 0 && x[(long long)(gridDim.x - blockIdx.x) * n] == 12345.f) m = 0;\n"
+RACE = (
+    "  __shared__ float near[256];\n  near[threadIdx.x] = x[threadIdx.x];\n"
+    "  if (near[threadIdx.x ^ 64] == 12345.f) m = 0;\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (READ, "memcheck finds on inputs of [256, 1024]: Invalid __global__ read of size 4"),
+        (RACE, "racecheck finds on inputs of [256, 1024]: Race reported between Write access"),
+    ],
+    ids=["outside", "race"],
+)
+def test_what_a_sanitizer_finds_is_not_certified(judge: Judge, more: str, says: str) -> None:
+    at = "  float m = -INFINITY, s = 0;\n"
+    candidate = KERNEL.replace(at, at + more, 1)
+    assert candidate != KERNEL
+    v = verdict(judge, SMALL, candidate, "certify", cold=True)
+    assert (v["status"], says in v["reason"]) == ("wrong", True), v["reason"]
 
 
 def test_identical_code_is_no_faster(judge: Judge) -> None:

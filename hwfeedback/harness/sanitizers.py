@@ -1,0 +1,136 @@
+"""What compute-sanitizer finds in an exported file that is run under it (cold.py).
+
+It patches every kernel and looks at each access: memcheck finds what lies outside allocations or
+is misaligned, racecheck threads of a block that do not wait for each other, synccheck barriers that
+not all reach, initcheck reads of memory that nobody has written. The report is text, read here; its
+forms are those of release 2025.3 (docs.nvidia.com/compute-sanitizer).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# What each finds is a fault, but for initcheck: whether what was read matters is decided where
+# memory is poisoned, and a load that is wider than what is used is honest.
+HINTS = {
+    "memcheck": "check every index against the size of what it reads and writes",
+    "racecheck": "between a write to shared memory and another thread's access to the same place "
+    "there must be a barrier",
+    "synccheck": "every thread that a barrier waits for must reach it",
+    "initcheck": "",
+}
+TOOLS = tuple(HINTS)
+LATE = 1000  # stands for the exit code of one that took too long
+FOUND = 86  # exit code where something was found
+MAX_LOG = 100_000  # bytes of a report that are read
+PRINTED = 50  # findings that are printed, before they are counted
+
+# Kernels of PyTorch and of NVIDIA's libraries: what is said of them there, apart from accesses that
+# are not allowed, is not the candidate's.
+_FOREIGN = re.compile(r"at::native|cublas|cudnn|xmma|nvjet|cutlass_\d")
+_LINE = re.compile(r"=========( .*)?$")
+_NO_FINDING = re.compile(
+    r"COMPUTE-SANITIZER|(ERROR|RACECHECK|LEAK) SUMMARY|Target application returned|Error: process|"
+    r"Program hit|Warning: |Internal Sanitizer|This (run|tool)|Attached|Copyright|No attachable"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a tool says, and how often."""
+
+    what: str  # "Invalid __global__ write of size 4 bytes"
+    where: str  # "softmax+0x130"
+    count: int
+
+    def __str__(self) -> str:
+        often = f", {self.count} times" if self.count > 1 else ""
+        return f"{self.what}{f' at {self.where}' if self.where else ''}{often}"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What came of one tool. ``failed`` says why it found out nothing, "" if it did."""
+
+    tool: str
+    findings: Sequence[Finding]
+    failed: str = ""
+
+    @property
+    def convicts(self) -> bool:
+        return bool(self.findings) and bool(HINTS[self.tool])
+
+
+def command(program: str, tool: str, report: str) -> list[str]:
+    """Returns what to put before a command, so that its report is written to a file."""
+    more = ["--racecheck-report", "analysis"] if tool == "racecheck" else []
+    return [
+        program, "--tool", tool, "--log-file", report, "--print-limit", str(PRINTED),
+        "--error-exitcode", str(FOUND), "--target-processes", "application-only",
+        "--report-api-errors", "no", *more,
+    ]  # fmt: skip
+
+
+def check(tool: str, code: int, report: str, said: str) -> Check:
+    """Reads the report of a tool, the exit code of what ran under it, and the end of what that
+    printed: all of it may be a candidate's own words.
+    """
+    findings = _findings(report)
+    if tool != "memcheck":
+        findings = [f for f in findings if not _FOREIGN.search(f"{f.what} {f.where}")]
+    if findings or code == 0:
+        return Check(tool, findings)
+    if code == LATE:
+        return Check(tool, [], "it took too long")
+    if code == FOUND:  # in kernels that are not the candidate's
+        return Check(tool, [])
+    lines = [line.strip("= ") for line in (report + "\n" + said).splitlines()]
+    last = next((line for line in reversed(lines) if line), "")
+    return Check(tool, [], last[:200] or f"it ended with exit code {code}")
+
+
+def _findings(report: str) -> list[Finding]:
+    found: Counter[tuple[str, str]] = Counter()
+    what, where = "", ""
+
+    def end() -> None:
+        nonlocal what, where
+        if what:
+            found[what, where] += 1
+        what, where = "", ""
+
+    for raw in report[:MAX_LOG].splitlines():
+        m = _LINE.fullmatch(raw.rstrip())
+        if m is None:
+            continue
+        text = m[1] or ""
+        if text.startswith("     "):
+            detail = text.strip()
+            if what and not where and detail.startswith("at "):
+                where = detail[3:]
+            elif what and detail.startswith("and ") and "access" in detail and "Race" in what:
+                what += " " + re.sub(r" \[\d+ hazards?\]", "", detail)
+            continue
+        end()
+        text = text.strip()
+        if text and not _NO_FINDING.match(text):
+            what = text.removeprefix("Error: ").rstrip(".")
+    end()
+    return [Finding(a[:300], b[:300], n) for (a, b), n in found.items()]
+
+
+def told(checks: Sequence[Check], at: str) -> list[str]:
+    """Returns what the tools say, in sentences. ``at``: the shapes of the inputs."""
+    said = []
+    clean = [c.tool for c in checks if not c.findings and not c.failed]
+    if clean:
+        said.append(f"compute-sanitizer finds nothing on inputs of {at}: {', '.join(clean)}")
+    for c in checks:
+        if c.failed:
+            said.append(f"compute-sanitizer's {c.tool} could not be run: {c.failed}")
+        elif c.findings and not c.convicts:
+            said.append(f"compute-sanitizer's {c.tool} says on inputs of {at}: {c.findings[0]}")
+    return said
