@@ -24,7 +24,7 @@ PYTOOLS := pytest==9.2.0 pytest-xdist==3.8.0 ruff==0.17.6
 FUZZTOOLS := atheris==3.0.0
 # A compiler for CUDA, which needs no GPU, where there is none.
 CUDA := $(or $(CUDA_HOME),$(wildcard /usr/local/cuda),$(TOOLS)/cuda/nvidia/cu13)
-CUDATOOLS := nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-cccl==13.0.85 nvidia-cuda-runtime==13.0.96
+CUDATOOLS := nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-cccl==13.0.85 nvidia-cuda-runtime==13.0.96 nvidia-cuda-sanitizer-api==13.0.85
 FUZZ_SECONDS ?= 120
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 

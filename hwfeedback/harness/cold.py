@@ -149,6 +149,9 @@ def run(
         "timeout": timeout,
     }
     config = {"sandbox": mode, "threads": call.threads, **call.place}
+    if sanitizer:
+        folder = os.path.dirname(os.path.realpath(sanitizer))
+        config |= {"tools": True, "read_only": [folder]}
     try:
         usual = sandbox.limits(sandbox.Settings("candidate"))
         bounds = {"memory_bytes": usual.memory_bytes, "cpu_s": usual.cpu_s, **(limits or {})}

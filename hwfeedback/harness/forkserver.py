@@ -583,6 +583,7 @@ def wanted(msg: dict[str, Any]) -> tuple[sandbox.Settings, list[str]]:
         limits={k: number(v) for k, v in (given.get("limits") or {}).items() if v},
         gpu=None if given.get("gpu") is None else number(given["gpu"]),
         gpu_uuid=str(given.get("gpu_uuid") or "")[:80],
+        tools=given.get("tools") is True,
     )
     return settings, texts(given.get("preimport") or [])
 
@@ -834,9 +835,9 @@ class ForkServer:
         ``config`` and ``fds`` go to the worker's ``main`` and not through the server. Of the config
         the sandbox reads: ``sandbox`` ("strict" or "weak"), ``threads``, ``read_only`` (host paths
         to show), ``preimport`` (names in PREIMPORTS), ``inductor_cache``, ``gpu`` (the number of
-        the one that it may use). ``limits``: memory_bytes, processes, open_files, cpu_s,
-        file_bytes, tmp_bytes. Raises sandbox.SandboxError when it cannot be confined, Closed when
-        the server is gone.
+        the one that it may use), ``tools`` (whether NVIDIA's may look at what it starts).
+        ``limits``: memory_bytes, processes, open_files, cpu_s, file_bytes, tmp_bytes. Raises
+        sandbox.SandboxError when it cannot be confined, Closed when the server is gone.
         """
         read_only = list(config.get("read_only") or ())
         if config.get("inductor_cache"):
@@ -847,6 +848,7 @@ class ForkServer:
             "read_only": read_only,
             "gpu": config.get("gpu"),
             "gpu_uuid": config.get("gpu_uuid"),
+            "tools": config.get("tools") is True,
             "preimport": list(config.get("preimport") or ()),
             "limits": dict(limits or {}),
         }

@@ -199,6 +199,10 @@ _CLONE, _CLONE3, _SOCKETPAIR = (56, 220), (435, 435), (53, 199)
 # network namespace is the worker's own, and connect is denied. CUDA asks for a server that would
 # share the GPU (MPS) by itself, in vain: on a GPU a connect is nothing to tell of.
 _CUDA_NEEDS = frozenset(("socket", "bind", "listen"))
+# A tool that looks at a process, as compute-sanitizer does, speaks with it through named pipes and
+# a local socket, both the worker's own: its file system and its network namespace are private.
+_TOOLS_NEED = _CUDA_NEEDS | {"accept", "accept4", "connect"}
+_S_IFMT, _S_IFIFO = 0o170000, 0o010000
 _PRCTL, _IOCTL, _FCNTL = (157, 167), (16, 29), (72, 25)
 _OTHERS = {"clone": _CLONE, "socketpair": _SOCKETPAIR, "prctl": _PRCTL, "ioctl": _IOCTL}
 _OTHERS |= {"fcntl": _FCNTL}
@@ -235,6 +239,7 @@ class Settings:
     limits: dict[str, int] = field(default_factory=dict)
     gpu: int | None = None  # the minor number of the one NVIDIA GPU that it may use, and
     gpu_uuid: str = ""  # its name for the driver
+    tools: bool = False  # NVIDIA's tools may look at what it starts
 
     def devices(self) -> tuple[str, ...]:
         """Returns the names below /dev that it may open."""
@@ -425,7 +430,9 @@ def confine(settings: Settings, d: Departure) -> tuple[list[str], int]:
     except OSError:
         missing.append("landlock")
     try:
-        listener = _seccomp(profile, settings.gpu is not None)
+        # Without a network of its own, a local socket might be the host's.
+        tools = settings.tools and "network namespace" in d.namespaces
+        listener = _seccomp(profile, settings.gpu is not None, tools)
     except OSError:
         missing.append("seccomp")
     missing = list(dict.fromkeys(missing))
@@ -690,13 +697,19 @@ def _landlock(settings: Settings, d: Departure) -> None:
 
 
 def _filter(
-    profile: Profile, column: int, arch: int, cuda: bool = False, listened: bool = False
+    profile: Profile,
+    column: int,
+    arch: int,
+    cuda: bool = False,
+    listened: bool = False,
+    tools: bool = False,
 ) -> bytes:
     """The seccomp program: classic BPF over (number, arch, arguments).
 
-    ``listened``: whether somebody is asked about, and so hears of, what is denied.
+    ``listened``: whether somebody is asked about, and so hears of, what is denied. ``tools``: see
+    Settings.
     """
-    load, jeq, jge, jset, ret = 0x20, 0x15, 0x35, 0x45, 0x06
+    load, jeq, jge, jset, ret, both = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
     allow, kill = 0x7FFF0000, 0x80000000
     deny, absent = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
     if listened:
@@ -735,7 +748,15 @@ def _filter(
         _CLONE3[column], 1
     )  # its flags lie in memory, out of sight: the C library falls back to clone
     op(ret, absent)
-    for makes_socket in (_SOCKETPAIR, *([_DENIED["socket"]] if cuda else [])):
+    allowed = (_CUDA_NEEDS if cuda else frozenset()) | (_TOOLS_NEED if tools else frozenset())
+    if tools:
+        unless_number(_DENIED["mknodat"][column], 5)
+        low_argument(2)
+        op(both, _S_IFMT)
+        op(jeq, _S_IFIFO, 1, 0)
+        op(ret, deny)
+        op(ret, allow)
+    for makes_socket in (_SOCKETPAIR, *([_DENIED["socket"]] if "socket" in allowed else [])):
         unless_number(makes_socket[column], 4)
         low_argument(0)
         op(jeq, _AF_UNIX, 1, 0)
@@ -758,7 +779,6 @@ def _filter(
     op(jeq, _F_SETSIG, 0, 1)
     op(ret, deny)
     op(ret, allow)
-    allowed = _CUDA_NEEDS if cuda else frozenset()
     denied = [pair[column] for name, pair in _DENIED.items() if name not in allowed]
     if column == 0:
         denied += _DENIED_X86.values()
@@ -787,14 +807,14 @@ def _release() -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _seccomp(profile: Profile, cuda: bool) -> int:
+def _seccomp(profile: Profile, cuda: bool, tools: bool = False) -> int:
     """Installs the filter. Returns the descriptor that hears what it denies, or -1."""
     known = _ARCHES.get(platform.machine())
     if known is None or struct.calcsize("P") != 8:
         raise OSError(errno.ENOSYS, f"no filter for {platform.machine()}")
 
     def install(listened: bool) -> int:
-        code = _filter(profile, *known, cuda, listened)
+        code = _filter(profile, *known, cuda, listened, tools)
         buffer = ctypes.create_string_buffer(code, len(code))
         program = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
         holder = ctypes.create_string_buffer(program, len(program))

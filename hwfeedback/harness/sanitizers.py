@@ -28,13 +28,15 @@ FOUND = 86  # exit code where something was found
 MAX_LOG = 100_000  # bytes of a report that are read
 PRINTED = 50  # findings that are printed, before they are counted
 
+RACE = "Race reported"  # what a racecheck finding begins with
+
 # Kernels of PyTorch and of NVIDIA's libraries: what is said of them there, apart from accesses that
 # are not allowed, is not the candidate's.
 _FOREIGN = re.compile(r"at::native|cublas|cudnn|xmma|nvjet|cutlass_\d")
 _LINE = re.compile(r"=========( .*)?$")
 _NO_FINDING = re.compile(
-    r"COMPUTE-SANITIZER|(ERROR|RACECHECK|LEAK) SUMMARY|Target application returned|Error: process|"
-    r"Program hit|Warning: |Internal Sanitizer|This (run|tool)|Attached|Copyright|No attachable"
+    r"COMPUTE-SANITIZER|[A-Z]+ SUMMARY|Target application returned|Error: (?!Race)|Warning: |"
+    r"Program hit|Error launching"
 )
 
 
@@ -98,7 +100,7 @@ def _findings(report: str) -> list[Finding]:
 
     def end() -> None:
         nonlocal what, where
-        if what:
+        if where or what.startswith(RACE):
             found[what, where] += 1
         what, where = "", ""
 
@@ -111,7 +113,7 @@ def _findings(report: str) -> list[Finding]:
             detail = text.strip()
             if what and not where and detail.startswith("at "):
                 where = detail[3:]
-            elif what and detail.startswith("and ") and "access" in detail and "Race" in what:
+            elif what.startswith(RACE) and detail.startswith("and "):
                 what += " " + re.sub(r" \[\d+ hazards?\]", "", detail)
             continue
         end()

@@ -78,9 +78,10 @@ def nvdisasm() -> str:
 
 @functools.cache
 def compute_sanitizer() -> str:
-    """The path of compute-sanitizer, or "" where there is none."""
-    own = os.path.join(cuda_home(), "compute-sanitizer")
-    return shutil.which("compute-sanitizer", path=own) or _reader("compute-sanitizer")
+    """The path of compute-sanitizer, or "" where there is none. Its folder is all that it needs."""
+    # A toolkit's bin has a script that starts the one in a folder of its own; pip's has it itself.
+    folders = [os.path.join(cuda_home(), name) for name in ("compute-sanitizer", "bin")]
+    return shutil.which("compute-sanitizer", path=":".join(folders)) or ""
 
 
 def cuda_home() -> str:

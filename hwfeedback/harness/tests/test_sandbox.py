@@ -21,6 +21,8 @@ from process_layer import ask, obedient_server
 import forkserver
 import listening
 import sandbox
+import sanitizers
+import toolchain
 from listening import Listener
 from protocol import Closed
 
@@ -748,14 +750,48 @@ def test_filter_is_well_formed():
 
     for profile in sandbox.PROFILES.values():
         for column, arch in sandbox._ARCHES.values():
-            for cuda, listened in itertools.product((False, True), repeat=2):
-                code = sandbox._filter(profile, column, arch, cuda, listened)
+            for cuda, listened, tools in itertools.product((False, True), repeat=3):
+                code = sandbox._filter(profile, column, arch, cuda, listened, tools)
                 program = [struct.unpack_from("=HBBI", code, i) for i in range(0, len(code), 8)]
                 assert len(program) < 4096
                 assert program[-1][0] == 0x06
                 for i, (op, yes, no, _) in enumerate(program):
                     if op & 7 == 5:
                         assert i + 1 + max(yes, no) < len(program)
+
+
+def test_tools_speak_with_what_they_look_at(server):
+    """Named pipes and local sockets, and nothing else that others may not have."""
+    with server.spawn("builder", {"sandbox": "weak", "tools": True}) as w:
+        needs(w, "network namespace", "seccomp")
+        ask(w, "import os, socket, stat")
+        ask(w, "os.mkfifo('/tmp/pipe'); r = stat.S_ISFIFO(os.stat('/tmp/pipe').st_mode); assert r")
+        for kind in ("S_IFCHR", "S_IFBLK", "S_IFSOCK", "S_IFREG"):
+            with pytest.raises(RuntimeError, match="PermissionError"):
+                ask(w, f"os.mknod('/tmp/{kind}', stat.{kind} | 0o600, os.makedev(1, 3))")
+        ask(w, "a = socket.socket(socket.AF_UNIX); a.bind('\\0mine'); a.listen()")
+        ask(w, "b = socket.socket(socket.AF_UNIX); b.connect('\\0mine'); c, _ = a.accept()")
+        assert ask(w, "b.send(b'x'); r = c.recv(1).decode()") == "x"
+        for family in ("AF_INET", "AF_INET6", "AF_NETLINK"):
+            with pytest.raises(RuntimeError, match="PermissionError"):
+                ask(w, f"socket.socket(socket.{family}, socket.SOCK_DGRAM)")
+    with server.spawn("builder", {"sandbox": "weak"}) as w:
+        needs(w, "seccomp")
+        with pytest.raises(RuntimeError, match="PermissionError"):
+            ask(w, "import os; os.mkfifo('/tmp/pipe')")
+
+
+@pytest.mark.skipif(not toolchain.compute_sanitizer(), reason="there is no compute-sanitizer here")
+def test_a_sanitizer_is_started_in_the_sandbox(server):
+    """As far as it goes without a GPU: what it starts is heard of, and asks for none."""
+    program = toolchain.compute_sanitizer()
+    config = {"sandbox": "weak", "tools": True, "read_only": [os.path.dirname(program)]}
+    with server.spawn("builder", config) as w:
+        needs(w, "network namespace")
+        command = [*sanitizers.command(program, "memcheck", "/tmp/report"), "/bin/true"]
+        ask(w, f"import subprocess; subprocess.run({command!r})")
+        report = ask(w, "r = open('/tmp/report').read()")
+        assert "launching" not in report and "before first instrumented API call" in report
 
 
 def test_the_server_starts_without_our_environment(tmp_path):
