@@ -35,6 +35,7 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 SCRIPT = "cold_script.py"
 TOOLS = ("trees.py", "tensors.py")  # for the script, once the file is imported
 CHECK_S = 90.0  # a sanitizer may take, all of them at once
+CHECKING = 512  # processes and threads of all sanitizers together
 PROFILED = 12  # forwards whose launches are listed
 SHOWN = 40  # launches of a forward
 _UNWRITTEN = 0xA5
@@ -155,6 +156,8 @@ def run(
     try:
         usual = sandbox.limits(sandbox.Settings("candidate"))
         bounds = {"memory_bytes": usual.memory_bytes, "cpu_s": usual.cpu_s, **(limits or {})}
+        if sanitizer:
+            bounds["processes"] = max(bounds.get("processes", 0), CHECKING)
         with server.spawn("builder", config, limits=bounds) as worker:
             try:
                 worker.channel.send(msg, [fd for g in given for fd in g.fds])

@@ -55,7 +55,7 @@ from clients import (
 from correctness import Scale
 from cuda import CudaError
 from device import Device
-from kept import Batch, Kept, SharedTiming
+from kept import KEPT_BYTES, Batch, Kept, SharedTiming
 from protocol import ProtocolError, Timeout
 from sandbox import SandboxError
 from timing import Timing
@@ -399,7 +399,7 @@ class Evaluation:
     def reference(
         self, *, compiles: bool, timeout: float = LOAD_S, timed: bool = False
     ) -> ReferenceClient:
-        """Starts a reference worker with the reference loaded."""
+        """Returns a reference worker with the reference loaded: a new one, or one that was kept."""
         # While a candidate is verified three processes compute at once; with more threads than
         # cores they would wait for each other in barriers most of the time.
         threads = self.threads if timed else max(1, self.threads // 3)
@@ -416,6 +416,12 @@ class Evaluation:
         if kept is not None:
             with suppress(WorkerGone):  # it has ended since
                 return self._loaded(kept, threads, timeout)
+        if timed and not compiles and self._kept is not None:
+            spare = self._kept.spares.take(self._eager_key())
+            if spare is not None:
+                with suppress(WorkerGone):
+                    spare.hold(self.fds)
+                    return spare
         with self.costs.part("worker"):
             worker = self.server.spawn("reference", config, self.fds)
         client = ReferenceClient(worker, timeout, self.device)
@@ -510,9 +516,9 @@ class Evaluation:
         )
 
     def _spare(self, poison: bool) -> Any:
-        """Returns such a process, one that was started for the batch if there is one."""
-        if self._batch is not None:
-            worker = self._batch.take_empty(self._empty_key(poison))
+        """Returns such a process, one that was started ahead if there is one."""
+        if self._kept is not None:
+            worker = self._kept.spares.take(self._empty_key(poison))
             if worker is not None:
                 with suppress(ProtocolError):  # it has ended since
                     worker.channel.send({"op": "hold"}, self.fds)
@@ -524,16 +530,32 @@ class Evaluation:
     def _empty_key(self, poison: bool) -> str:
         return json.dumps([self._config(poison=poison), self._limits()], sort_keys=True)
 
+    def _eager_key(self) -> str:
+        return json.dumps(
+            ["eager", self._config(), self.task["source"], self.eval_mode], sort_keys=True
+        )
+
+    def _eager_ahead(self) -> ReferenceClient:
+        """Starts the process of a sentinel, which gets the device when it is its turn."""
+        worker = self.server.spawn("reference", self._config(), ())
+        client = ReferenceClient(worker, LOAD_S, self.device)
+        return self._loaded(client, self.threads, LOAD_S)
+
     def _begin_next(self) -> None:
-        """Has the processes started in which the next one of the batch will run."""
-        if self._batch is None or not self.request.get("upcoming"):
-            return
-        if self.device.kind not in SHARES or self._compilers_disturb():
+        """Has the processes started in which the next candidate will run, of whatever task."""
+        if self._kept is None or self.device.kind not in SHARES or self._compilers_disturb():
             return
         for poison in (True, False) if self._timed() else (True,):
             # They get the device when it is theirs.
-            start = functools.partial(self._beside.submit, self._empty, poison, ())
-            self._batch.begin_empty(self._empty_key(poison), start)
+            start = functools.partial(self._empty, poison, ())
+            self._kept.spares.begin(self._empty_key(poison), start)
+
+    def _begin_sentinel(self) -> None:
+        """Has the process started in which eager is timed for the next candidate of this task."""
+        if self._kept is None or self.device.kind not in SHARES or self._compilers_disturb():
+            return
+        if self._timed() and sum(t.numel() * t.element_size() for t in self.state) <= KEPT_BYTES:
+            self._kept.spares.begin(self._eager_key(), self._eager_ahead)
 
     # The steps.
 
@@ -541,16 +563,23 @@ class Evaluation:
         """Returns {"verdict", "learned", "parsed"}: the last one of what comes next."""
         with ThreadPoolExecutor() as beside:
             self._beside = beside
+            if self._kept is not None:
+                ours = {self._eager_key(), self._empty_key(True), self._empty_key(False)}
+                self._kept.spares.keep(ours)
             self._ahead[True] = beside.submit(self._spare, True)
             if self._batch is not None:
                 self._before = self._batch.timed_on(self.task["fingerprint"])
             if self._eager_is_known() and not self._sentinel_is_known():
                 self._eager = beside.submit(self.reference, compiles=False, timed=True)
             try:
-                return self._run(beside.submit(self._build_this))
+                answer = self._run(beside.submit(self._build_this))
             finally:
                 if self._compilers_disturb():
                     wait(self._upcoming)  # who is judged next must not be disturbed by them
+        if not self.request.get("upcoming"):  # who comes next of a batch shares the sentinel
+            self._begin_next()
+            self._begin_sentinel()
+        return answer
 
     def _build_this(self) -> dict[str, Any]:
         source = self.request["candidate"]["source"]
@@ -702,7 +731,8 @@ class Evaluation:
             self._compile_kernels(reference, v)
             self._begin_facts()
             self._build_upcoming()
-            self._begin_next()
+            if self._batch is not None and self.request.get("upcoming"):
+                self._begin_next()
             self._verify(reference, v)
             self._time(reference, v, learned)
             self._add_profile(v)
@@ -1282,8 +1312,8 @@ class Evaluation:
                 c.worker.wait(10)
         for empty in list(self._ahead.values()):
             empty.result()
-        if self._batch is not None:
-            self._batch.wait_for_empty()
+        if self._kept is not None:
+            self._kept.spares.wait()
 
     def _containers(self) -> dict[str, Any]:
         """Returns the request that says what goes into timed calls, and what comes."""

@@ -1,11 +1,11 @@
-"""What an evaluation leaves for the next one: the reference's process, and for candidates that were
-handed in together more than that.
+"""What an evaluation leaves for the next one: the reference's process, others that are started for
+it ahead, and for candidates that were handed in together more than that.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,18 +34,62 @@ class SharedTiming:
         return time.monotonic() - self.since < SENTINEL_S
 
 
+class Spares:
+    """Processes that are started before they are needed: on a GPU each makes a context of its own,
+    which takes longer than much of what it does.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[str, Future[Any]] = {}
+        self._starters: ThreadPoolExecutor | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._begun)
+
+    def begin(self, key: str, start: Callable[[], Any]) -> None:
+        """Has a process started that is asked for later by the same key."""
+        if self._starters is None:
+            self._starters = ThreadPoolExecutor(4)
+        if key not in self._begun:
+            self._begun[key] = self._starters.submit(start)
+
+    def take(self, key: str) -> Any:
+        """Returns a process that was started, or None."""
+        begun = self._begun.pop(key, None)
+        with suppress(Exception):
+            return begun.result() if begun is not None else None
+        return None
+
+    def wait(self) -> None:
+        """Returns when no process is being started."""
+        for begun in self._begun.values():
+            with suppress(Exception):
+                begun.result()
+
+    def keep(self, keys: Collection[str]) -> None:
+        """Keeps those with these keys, and no others."""
+        for key in self._begun.keys() - set(keys):
+            if (process := self.take(key)) is not None:
+                process.kill()
+
+    def close(self) -> None:
+        self.keep(())
+        if self._starters is not None:
+            self._starters.shutdown()
+            self._starters = None
+
+
 class Batch:
     """Candidates that were handed in together.
 
     All of them were there before anything was drawn, and none learns anything of another, so the
     same secrets do for all: weights, the contents of timed calls and the sentinel. What comes next
-    is built, and gets its empty processes, while this one is verified.
+    is built, and its processes are started, while this one is verified.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.timed: SharedTiming | None = None
-        self._empty: dict[str, Future[Any]] = {}
         self._builds: dict[str, Future[Any]] = {}
         self._builders: ThreadPoolExecutor | None = None
 
@@ -54,24 +98,6 @@ class Batch:
         if self.timed is not None and self.timed.task != task:
             self.timed = None
         return self.timed
-
-    def begin_empty(self, key: str, start: Callable[[], Future[Any]]) -> None:
-        """Has a process started that is asked for later by the same key."""
-        if key not in self._empty:
-            self._empty[key] = start()
-
-    def take_empty(self, key: str) -> Any:
-        """Returns a process that was started, or None."""
-        begun = self._empty.pop(key, None)
-        with suppress(Exception):
-            return begun.result() if begun is not None else None
-        return None
-
-    def wait_for_empty(self) -> None:
-        """Returns when no process is being started."""
-        for begun in self._empty.values():
-            with suppress(Exception):
-                begun.result()
 
     def build(self, key: str, work: Callable[[], Any], workers: int) -> Future[Any]:
         """Begins to build something, unless that was begun."""
@@ -87,10 +113,6 @@ class Batch:
 
     def close(self) -> None:
         self.timed = None
-        for begun in self._empty.values():
-            with suppress(Exception):
-                begun.result().kill()
-        self._empty.clear()
         if self._builders is not None:
             self._builders.shutdown(wait=False, cancel_futures=True)
             self._builders = None
@@ -98,7 +120,8 @@ class Batch:
 
 
 class Kept:
-    """The reference's process that an evaluation ended with, and the batch that it was of.
+    """The reference's process that an evaluation ended with, the batch that it was of, and what was
+    started for the next one.
 
     The next one of the same task has the process load the file anew, and saves starting one, on a
     GPU with a context of its own.
@@ -107,9 +130,10 @@ class Kept:
     def __init__(self) -> None:
         self._client: ReferenceClient | None = None
         self._batch: Batch | None = None
+        self.spares = Spares()
 
     def __bool__(self) -> bool:
-        return self._client is not None or self._batch is not None
+        return self._client is not None or self._batch is not None or bool(self.spares)
 
     def batch(self, name: str) -> Batch | None:
         """Returns the batch of this name, a new one if need be; none for no name."""
@@ -148,3 +172,4 @@ class Kept:
     def close(self) -> None:
         self._kill()
         self.batch("")
+        self.spares.close()

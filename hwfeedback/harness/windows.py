@@ -922,6 +922,7 @@ class Session:
     """
 
     ahead: int | None = None
+    _looks = 4  # windows between looks for processes of the worker's
 
     def __init__(
         self,
@@ -988,6 +989,10 @@ class Session:
         self.contents.write(group, self._in.at)
         if not PAST_CACHES and self._evict is not None:
             self._evict()
+
+    def _wakes(self, kind: str) -> bool:
+        """Whether the worker is woken before a window of this kind, outside of its time."""
+        return True
 
     def _end(self, first: int, n: int) -> int:
         """Stops the worker and returns when the clock stops."""
@@ -1066,16 +1071,17 @@ class Session:
         self._stopped.stop()
         if self._evict is not None:
             self._evict()
-        if self._windows % 4 == 0:  # looking through /proc takes milliseconds
+        if self._windows % self._looks == 0:  # looking through /proc takes milliseconds
             self._pids = tree(self.worker.pid)
         self._windows += 1
         took: list[_Took] = []
         first = 0
         try:
-            self._stopped.go_on()
-            self.worker.channel.send({"op": "ready"})
-            self._answer()
-            self._stopped.stop()
+            if self._wakes(kind):
+                self._stopped.go_on()
+                self.worker.channel.send({"op": "ready"})
+                self._answer()
+                self._stopped.stop()
             for group in groups:
                 call = {"op": "calls", "identity": identity, "alone": kind == "chained"}
                 last = first + len(group) == n

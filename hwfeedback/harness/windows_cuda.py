@@ -409,6 +409,8 @@ def _turns() -> _Turns:
 class GpuSession(Session):
     """The referee's side."""
 
+    _looks = 16
+
     def _share(self) -> tuple[dict[str, Any], list[int]]:
         device = gpu()
         slots, rows = self.contents.slots, self.capacity
@@ -440,6 +442,10 @@ class GpuSession(Session):
         fds = [self._out_block.fd, self._in_block.fd]
         self._out_block.fd = self._in_block.fd = -1  # the caller's to close
         return {"image": base64.b64encode(image()).decode(), "out_bytes": size}, fds
+
+    def _wakes(self, kind: str) -> bool:
+        # Who takes turns is awake: it was asked for its calls before the clock starts.
+        return kind == "chained" or self._windows == 1 or self.ahead == 0
 
     # Calls that come one by one.
 

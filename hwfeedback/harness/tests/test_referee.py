@@ -25,6 +25,7 @@ import process_memory
 import referee
 import timing
 import toolchain
+import windows
 from inspection import Invalid
 
 pytestmark = pytest.mark.alone
@@ -404,6 +405,62 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
     os.close(theirs)
     assert select.select([ours], [], [], 10)[0] and os.read(ours, 1) == b""
     os.close(ours)
+
+
+def test_processes_are_started_for_the_next_candidate(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU. They have no device until it is theirs, and eager's is of one task."""
+    monkeypatch.setattr(evaluation, "SHARES", {"cpu"})
+    monkeypatch.setattr(evaluation.Evaluation, "_compilers_disturb", lambda _: False)
+    timed: list[int] = []
+    begin = windows.Session.__init__
+
+    def noted(self: windows.Session, worker: Any, *more: Any, **named: Any) -> None:
+        timed.append(worker.pid)
+        begin(self, worker, *more, **named)
+
+    monkeypatch.setattr(windows.Session, "__init__", noted)
+    more = {"built": True, "time": True, "want_baselines": ["eager"]}
+    spares = judge.referee._kept.spares
+
+    def pids() -> set[int]:
+        spares.wait()
+        return {
+            f.result().worker.pid if "eager" in k else f.result().pid
+            for k, f in spares._begun.items()
+        }
+
+    ours, theirs = os.pipe()
+    request = judge.request(SCALED, NATIVE, "quick", {"time": True, "want_baselines": ["eager"]})
+    request["known"] = judge.calibration(SCALED)
+    assert judge.referee.evaluate(request, [theirs])["verdict"]["status"] == "correct"
+    ahead = pids()
+    assert len(ahead) == 3 and not ahead & set(timed)
+    judge.referee._kept.take("")  # the reference's process, which lets go of the device when kept
+    os.close(theirs)
+    assert select.select([ours], [], [], 10)[0] and os.read(ours, 1) == b""
+    os.close(ours)
+
+    timed.clear()
+    following = NATIVE.replace("i < rows; i++", "i < rows; ++i", 1)
+    v = judge.verdict(SCALED, following, **more)
+    assert v["status"] == "correct", v["reason"]
+    assert len(set(timed) & ahead) == 2, "eager's and the candidate's that is timed"
+    new = pids()
+    assert len(new) == 3 and not new & ahead
+
+    # One that has ended since is not missed.
+    os.kill(next(iter(new)), signal.SIGKILL)
+    v = judge.verdict(SCALED, NATIVE, **more)
+    assert v["status"] == "correct", v["reason"]
+
+    (eager_of,) = [f.result().worker for k, f in spares._begun.items() if "eager" in k]
+    v = judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), time=True)
+    assert v["status"] == "correct", v["reason"]
+    assert eager_of.wait(10) is not None, "eager of another task was kept"
+    judge.referee._kept.close()
+    assert not spares
 
 
 def test_work_that_custom_code_does_not_do_is_rejected(judge: Judge) -> None:
