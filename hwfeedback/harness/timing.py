@@ -72,6 +72,7 @@ import torch
 
 import baselines
 import counters
+import nvml
 import stats
 import windows_cuda
 from baselines import EAGER, BaselineFailed
@@ -162,6 +163,7 @@ class Sample:
     cost: float | None = None  # of its window, of a call, seen at the same time in baselines
     alone: bool = False  # its calls came one by one
     turns: bool = False  # they took turns on a GPU
+    slowed: Sequence[str] = ()  # why the GPU had slowed itself down
 
     @classmethod
     def of(cls, window: Window) -> list[Sample]:
@@ -182,6 +184,7 @@ class Sample:
                 disturbed,
                 alone=window.alone,
                 turns=window.turns,
+                slowed=window.slowed,
             )
             for event, wall, calls in several
         ]
@@ -493,9 +496,9 @@ def judge(visits: Visits, overhead: Overhead, usual: Alone = Alone()) -> Judged:
     if 2 * disturbed > len(fresh) or not overhead.quiet:
         judged.doubtful = True
     if 2 * disturbed > len(fresh):
-        judged.notes.append(
-            f"{disturbed} of {len(fresh)} windows were disturbed: the machine is busy"
-        )
+        why = sorted({w for s in fresh for w in s.slowed})
+        told = f"the GPU slows itself down, {', '.join(why)}" if why else "the machine is busy"
+        judged.notes.append(f"{disturbed} of {len(fresh)} windows were disturbed: {told}")
     return judged
 
 
@@ -1289,6 +1292,8 @@ class Timing:
         cpu = stats.median([self._overhead.cpu(s) for s in fresh])
         time_ = stats.median([s.event for s in fresh])
         metrics |= counters.metrics(self._counts, report["candidate"]["median_ms"])
+        if self.device.kind == "cuda":
+            metrics |= _felt(windows_cuda.sensors().read(), fresh)
         excess = ""
         if (
             time_ > 100_000 and self.device.kind == "cpu"
@@ -1376,6 +1381,13 @@ def _rounds(
         if a and b and c:
             out.append(stats.Round(a, c, b))
     return out
+
+
+def _felt(now: nvml.Reading, fresh: Sequence[Sample]) -> dict[str, float]:
+    """Returns what a GPU's sensors show when it has been timed."""
+    felt = {"sm_mhz": float(now.sm_mhz), "celsius": float(now.celsius)}
+    slowed = sum(bool(s.slowed) for s in fresh) / max(len(fresh), 1)
+    return {k: v for k, v in felt.items() if v} | ({"slowed_share": slowed} if slowed else {})
 
 
 def _half_width(interval: stats.Interval) -> float:

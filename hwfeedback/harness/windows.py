@@ -311,6 +311,8 @@ def forward_of(model: Callable[..., Any], tree: Any, wanted: Any) -> Forward:
 class Host:
     """The worker's side of a session whose tensors lie in the machine's memory."""
 
+    fetched = False
+
     def __init__(self, channel: Link, msg: dict[str, Any], fds: list[int]) -> None:
         rows = int(msg["slots"])
         out_slot = int(msg["out_slot"])
@@ -360,7 +362,13 @@ class Host:
 
 
 class Side(Protocol):
-    """The worker's side of a session: what ``Host`` does."""
+    """The worker's side of a session: what ``Host`` does.
+
+    ``fetched``: whether the referee can take the outputs of several calls from where forward makes
+    them.
+    """
+
+    fetched: bool
 
     def ready(self) -> None: ...
 
@@ -390,7 +398,7 @@ def serve(
     side: Side | None = None
     try:
         side = make(channel, msg, fds)
-        channel.send({"ok": True})
+        channel.send({"ok": True, "fetched": side.fetched})
         awake = False
         while True:
             if awake:
@@ -789,6 +797,7 @@ class Window:
     steal: int = 0
     alone: bool = False  # each call came alone, with the host's work
     turns: bool = False  # calls took turns with the referee on a GPU
+    slowed: Sequence[str] = ()  # why the GPU had slowed itself down
 
     @property
     def calls(self) -> int:
@@ -808,12 +817,14 @@ class Window:
         return _stack(self.raw[: self.calls], self.slots.outputs)
 
     def disturbed(self) -> bool:
-        """Whether others took the cores: waiting over 3 % of the window, or stolen time.
+        """Whether others took the cores: waiting over 3 % of the window, or stolen time. Or whether
+        a GPU had slowed itself down.
 
         What a wake-up by a message may wait for the sender's core is nobody else's doing.
         """
         messages = self.calls if self.alone else 1
-        return self.waiting_ns > 0.03 * self.wall_ns + messages * WAKE_NS or self.steal > 0
+        waited = self.waiting_ns > 0.03 * self.wall_ns + messages * WAKE_NS
+        return waited or self.steal > 0 or bool(self.slowed)
 
 
 class Stopped:
@@ -967,7 +978,8 @@ class Session:
         more, fds = self._share()
         try:
             worker.channel.send(request | more, fds)
-            self._answer()
+            # Whether outputs are fetched from where they were made: a baseline's word.
+            self._fetched = self._answer().get("fetched") is True
         finally:
             for fd in fds:
                 os.close(fd)
@@ -993,6 +1005,10 @@ class Session:
     def _wakes(self, kind: str) -> bool:
         """Whether the worker is woken before a window of this kind, outside of its time."""
         return True
+
+    def _slowed(self) -> Sequence[str]:
+        """Returns why the device has slowed itself down."""
+        return ()
 
     def _end(self, first: int, n: int) -> int:
         """Stops the worker and returns when the clock stops."""
@@ -1103,6 +1119,7 @@ class Session:
             steal=sum(t.steal for t in took),
             alone=any(t.alone for t in took),
             turns=all(t.turns for t in took),
+            slowed=self._slowed(),
         )
 
     def _timed(

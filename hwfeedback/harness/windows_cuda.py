@@ -18,9 +18,10 @@ Nothing that a worker does gives it time. The two contexts never run at once: wh
 referee writes or reads delays it by as much. Its process stands still until all turns are over; one
 whose GPU needs its host by then gets its calls one by one. Outputs that do not lie in the block
 that the referee has mapped, where torch allocates within a window (``MemPool``), the worker copies
-there, in its turn; the copy is in a candidate's time, and not in a baseline's. Before the clock
-starts and after it has stopped the referee sees that the GPU does nothing: a trivial kernel of its
-own takes a hundred times as long beside another context's.
+there, in its turn; the copy is in a candidate's time, and not in a baseline's, unless nobody's
+outputs can lie there. Before the clock starts and after it has stopped the referee sees that the
+GPU does nothing: a trivial kernel of its own takes a hundred times as long beside another
+context's.
 
 The ``event`` clock is a pair of the driver's events around forward, on the legacy default stream,
 which is torch's own, less what a pair around nothing takes.
@@ -53,6 +54,7 @@ import torch
 
 import cuda
 import cuda_ceilings
+import nvml
 from device import Gpu, GpuBlock, gpu
 from stats import median
 from tensors import DTYPES, Layout
@@ -185,6 +187,11 @@ class _Pool:
         self._allocator = torch._C._cuda_customAllocator(take, give_back)
         self._pool = torch.cuda.MemPool(self._allocator)
 
+    @property
+    def there(self) -> bool:
+        """Whether there is one: it takes a library of ours, for which there may be no compiler."""
+        return self._pool is not None
+
     def used(self) -> AbstractContextManager[object]:
         return nullcontext() if self._pool is None else torch.cuda.use_mem_pool(self._pool)
 
@@ -248,6 +255,7 @@ class OnGpu:
         self._copies = [(driver.event(), driver.event()) for _ in range(rows)]
         self._lasting: list[range] = []  # of the room, what was in use before a window
         self._ready = _Ready(channel)
+        self.fetched = self._pool.there
         self._kept: list[Sequence[torch.Tensor]] = []  # the outputs of a window's calls
         self._own = self._around_nothing()
 
@@ -382,6 +390,12 @@ class _NotAhead(Exception):
         self.most = most
 
 
+@functools.cache
+def sensors() -> nvml.Sensors:
+    """Returns those of the GPU of this process."""
+    return nvml.Sensors(gpu().driver.uuid())
+
+
 class _Turns:
     """What all sessions of a referee take turns by: windows come one after the other."""
 
@@ -452,6 +466,9 @@ class GpuSession(Session):
     def _wakes(self, kind: str) -> bool:
         # Who takes turns is awake: it was asked for its calls before the clock starts.
         return kind == "chained" or self._windows == 1 or self.ahead == 0
+
+    def _slowed(self) -> Sequence[str]:
+        return sensors().read().slowed
 
     # Calls that come one by one.
 
@@ -574,7 +591,7 @@ class GpuSession(Session):
             raise _NotAhead(most=0)
         took.event_ns = _durations(answer.get("event"), n)
         copied = _durations(answer.get("copied"), n)
-        if self._trust:
+        if self._trust and self._fetched:  # so others need not copy: what it does is no cost of its
             took.ns = max(took.ns - sum(copied), 0)
         else:  # what it copies, because the referee cannot see it, takes its time
             took.event_ns = [e + c for e, c in zip(took.event_ns, copied, strict=True)]

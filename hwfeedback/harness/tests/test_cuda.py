@@ -17,6 +17,7 @@ from process_layer import ask, obedient_server
 import cuda
 import cuda_ceilings
 import kernelwright
+import nvml
 from ceilings import CeilingsFailed
 
 
@@ -188,6 +189,13 @@ def test_ceilings_of_this_gpu() -> None:
     assert rates["cache_gbs"] > 1.2 * rates["memory_gbs"]
     assert rates["tensor_gflops"]["float16"] > 3 * rates["fp32_gflops"] > 1e3
     assert 1 < rates["call_us"] < 20
+
+
+@gpu
+def test_the_sensors_of_this_gpu() -> None:
+    seen = nvml.Sensors(SEES["gpu_uuid"]).read()
+    assert seen.sm_mhz > 100 and 10 < seen.celsius < 110
+    assert not seen.slowed
 
 
 @gpu
