@@ -15,8 +15,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +40,7 @@ CHECK_S = 90.0  # a sanitizer may take, all of them at once
 CHECKING = 512  # processes and threads of all sanitizers together
 PROFILED = 12  # forwards whose launches are listed
 SHOWN = 40  # launches of a forward
+MAX_PROFILE = 1 << 20  # bytes
 _UNWRITTEN = 0xA5
 _LATE = 1000  # no exit code
 _SAID = 2000  # characters of what one prints that is not well
@@ -78,6 +81,7 @@ class Ran:
     launches: list[Launch] = field(default_factory=list)
     span_ms: float = 0.0
     checks: list[Check] = field(default_factory=list)
+    checks_s: float = 0.0  # that the sanitizers took, all of them at once
 
 
 class Broken(Exception):
@@ -180,7 +184,8 @@ def run(
         views = given[0].back.views(given[0].wanted)
         outputs = [v.to(t.device, copy=True) for v, t in zip(views, call.outputs[1], strict=True)]
         launches, span_ms = _launches(answer.get("profile"))
-        return Ran(outputs, launches, span_ms, _checks(answer.get("checks")))
+        checks, seconds = _checks(answer.get("checks"))
+        return Ran(outputs, launches, span_ms, checks, seconds)
     finally:
         for g in given:
             g.close()
@@ -205,14 +210,16 @@ def _launches(profile: Any) -> tuple[list[Launch], float]:
         return [], 0.0
 
 
-def _checks(answer: Any) -> list[Check]:
-    found = []
+def _checks(answer: Any) -> tuple[list[Check], float]:
+    found, most = [], 0.0
     said_of = answer if isinstance(answer, list) else []
     for tool, given in zip(sanitizers.TOOLS, said_of, strict=False):
         if isinstance(given, dict) and type(given.get("code")) is int:
             report, said = str(given.get("report") or ""), str(given.get("said") or "")
             found.append(sanitizers.check(tool, given["code"], report, said))
-    return found
+            took = given.get("seconds")
+            most = max(most, took if type(took) is float and took < 1e6 else 0.0)
+    return found, most
 
 
 def _last_line(log: str) -> str:
@@ -229,40 +236,45 @@ def serve(msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
             shutil.copy(os.path.join(HERE, name), tools)
         with open(os.path.join(folder, "kernel.py"), "w", encoding="utf-8") as f:
             f.write(msg["source"])
-        requests = msg["requests"]
-        for i, request in enumerate(requests):
-            request["profile"] = PROFILED if not i and request["device"] == "cuda" else 0
-            with open(os.path.join(folder, f"request{i}.json"), "w", encoding="utf-8") as f:
-                json.dump({**request, "fds": fds[2 * i : 2 * i + 2]}, f)
+        first, last = msg["requests"][0], msg["requests"][-1]
+        profiled = PROFILED if first["device"] == "cuda" else 0
+        for name, request in (
+            ("alone", {**first, "fds": fds[:2], "profile": profiled}),
+            ("checked", {**last, "fds": fds[-2:], "profile": 0}),
+        ):
+            with open(os.path.join(folder, f"{name}.json"), "w", encoding="utf-8") as f:
+                json.dump(request, f)
         seen = os.path.join(folder, "profile.json")
         done = os.path.join(folder, "done")
-        code = _interpreter(folder, 0, fds, float(msg["timeout"]), requests[0]["threads"])
+        code = _interpreter(folder, "alone", fds, float(msg["timeout"]), first["threads"])
         if code and os.path.exists(done):
             code = 0  # what it computed was there: looking at it failed
         answer: dict[str, Any] = {"code": code, "profile": None, "checks": []}
-        if code == 0 and os.path.exists(seen):
-            with open(seen, encoding="utf-8") as f:
-                answer["profile"] = json.load(f)
+        if code == 0:  # the file is the script's, and what it ran can write to it
+            with suppress(OSError, ValueError, RecursionError), open(seen, encoding="utf-8") as f:
+                answer["profile"] = json.loads(f.read(MAX_PROFILE))
         if code == 0 and msg.get("sanitizer"):
-            answer["checks"] = _sanitized(folder, msg["sanitizer"], len(requests) - 1, fds)
+            answer["checks"] = _sanitized(folder, msg["sanitizer"], fds)
         return answer
 
 
-def _sanitized(folder: str, program: str, which: int, fds: list[int]) -> list[dict[str, Any]]:
+def _sanitized(folder: str, program: str, fds: list[int]) -> list[dict[str, Any]]:
     """Runs it under all tools at once: what it has compiled is there now."""
 
     def one(tool: str) -> dict[str, Any]:
         report, said = (os.path.join(folder, f"{tool}.{kind}") for kind in ("report", "said"))
         prefix = sanitizers.command(program, tool, report)
+        began = time.monotonic()
         # With each tensor an allocation of its own, an access beside it is one beside all. Who
         # captures a graph cannot do without the allocator.
         for alone in (True, False):
             more = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if alone else {}
-            code = _interpreter(folder, which, fds, CHECK_S, 1, prefix, more, said)
+            code = _interpreter(folder, "checked", fds, CHECK_S, 1, prefix, more, said)
             found = _end(report, sanitizers.MAX_LOG, begin=True)
             if code in (0, sanitizers.FOUND, _LATE):
                 break
-        return {"code": code, "report": found, "said": _end(said, _SAID)}
+        seconds = time.monotonic() - began
+        return {"code": code, "report": found, "said": _end(said, _SAID), "seconds": seconds}
 
     with ThreadPoolExecutor(len(sanitizers.TOOLS)) as pool:
         return list(pool.map(one, sanitizers.TOOLS))
@@ -279,7 +291,7 @@ def _end(path: str, most: int, *, begin: bool = False) -> str:
 
 def _interpreter(
     folder: str,
-    which: int,
+    request: str,
     fds: list[int],
     timeout: float,
     threads: int,
@@ -294,7 +306,7 @@ def _interpreter(
         own = {"stdout": out, "stderr": out} if said else {}
         try:
             done = subprocess.run(
-                [*prefix, sys.executable, "-I", "-B", script, folder, str(which)],
+                [*prefix, sys.executable, "-I", "-B", script, folder, request],
                 cwd=folder,
                 env={**os.environ, **home, **(more or {})},
                 stdin=subprocess.DEVNULL,

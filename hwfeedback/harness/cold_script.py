@@ -71,15 +71,15 @@ def profiled(forward: Any, times: int) -> dict[str, Any]:
             took.setdefault(key, []).append(sum(durations))
             count[key] = max(count.get(key, 0), len(durations))
     launches = [
-        {"name": n, "grid": g, "block": b, "count": count[n, g, b], "ms": 1e-3 * median(us)}
+        {"name": n[:300], "grid": g, "block": b, "count": count[n, g, b], "ms": 1e-3 * median(us)}
         for (n, g, b), us in took.items()
     ]
     launches.sort(key=lambda e: -e["ms"])
-    return {"launches": launches, "span_ms": 1e-3 * median(spans)}
+    return {"launches": launches[:100], "span_ms": 1e-3 * median(spans)}
 
 
-def main(folder: str, which: str) -> None:
-    with open(os.path.join(folder, f"request{which}.json"), encoding="utf-8") as f:
+def main(folder: str, name: str) -> None:
+    with open(os.path.join(folder, f"{name}.json"), encoding="utf-8") as f:
         request = json.load(f)
     module = imported(os.path.join(folder, "kernel.py"))
 

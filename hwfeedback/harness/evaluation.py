@@ -288,6 +288,12 @@ class Costs:
             self._pass()
             self._open.pop()
 
+    def moved(self, seconds: float, name: str) -> None:
+        """Gives what the part that is open has taken to another."""
+        self._pass()
+        for part, s in ((self._open[-1], -seconds), (name, seconds)):
+            self.parts[part] = self.parts.get(part, 0.0) + s
+
     def _pass(self) -> None:
         """Gives the time since the last change to the innermost part."""
         now = time.perf_counter()
@@ -1068,6 +1074,7 @@ class Evaluation:
         except verify.Failed as e:
             raise Fault(e.status, f"{alone} is wrong: {e}", e.hint) from e
         given = small.inputs[1] if small is not None else self.verification.draws[0].tensors
+        self.costs.moved(ran[-1].checks_s, "sanitizers")
         self._sanitized(ran[-1].checks, ", ".join(str(list(t.shape)) for t in given))
         self._profiled = ran[-1]
 

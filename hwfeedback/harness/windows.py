@@ -839,8 +839,9 @@ class Stopped:
         Raises CallFailed for one that does not let itself be stopped, SandboxError where it gets no
         core to stop on.
         """
-        began, ran = _now(), self._ran_ns()
+        began = _now()
         end = began + STOP_NS
+        ran: int | None = None  # until who stands at once is known not to
         while True:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGSTOP)
@@ -849,6 +850,8 @@ class Stopped:
                     return _now()
                 time.sleep(PAUSE_S)  # a thread may need this core to be stopped on
             now = _now()
+            if ran is None:
+                began, ran = now, self._ran_ns()
             if now < end:
                 continue
             runs = self._ran_ns() - ran > RUNS * (now - began)

@@ -184,7 +184,9 @@ def test_a_sanitizer_is_heard(judge: Judge, tmp_path: pathlib.Path) -> None:
         (y,) = g.back.views(g.wanted)
         assert torch.equal(y, torch.relu(inputs) * scale)
         g.close()
-    by_tool = {c.tool: c for c in cold._checks(answer["checks"])}
+    checks, seconds = cold._checks(answer["checks"])
+    assert 0 < seconds < 60
+    by_tool = {c.tool: c for c in checks}
     (finding,) = by_tool["memcheck"].findings
     assert str(finding) == "Invalid read of size 4 bytes at k+0x1"
     assert by_tool["memcheck"].convicts
@@ -207,3 +209,12 @@ def test_what_a_profiler_says() -> None:
     launches, span_ms = cold._launches({"launches": [launch], "span_ms": 0.6})
     assert launches == [cold.Launch("k", 2, 0.5, (4, 1, 1), (32, 1, 1))]
     assert span_ms == 0.6
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[" * 100_000, '{"launches": ' + " " * (2 << 20) + "[]}", "\\ud800"]
+)
+def test_a_file_may_write_what_is_not_its_own(judge: Judge, text: str) -> None:
+    """In place of what a profiler would have seen."""
+    write = "import os\nopen(os.environ['HOME'] + '/profile.json', 'w', errors='surrogatepass')"
+    outputs(judge, KERNEL + f"\n{write}.write({text!r})\n")
