@@ -12,14 +12,14 @@ import importlib.util
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -40,8 +40,11 @@ CHECK_S = 90.0  # a sanitizer may take, all of them at once
 CHECKING = 512  # processes and threads of all sanitizers together
 PROFILED = 12  # forwards whose launches are listed
 SHOWN = 40  # launches of a forward
-MAX_PROFILE = 1 << 20  # bytes
+MAX_PROFILE = 1 << 20  # characters
+MAX_READ = 1 << 24
+REQUESTS = ("alone", "whole", "few")  # the script's: alone, and under sanitizers
 _UNWRITTEN = 0xA5
+_LONG_MS = 1e9
 _LATE = 1000  # no exit code
 _SAID = 2000  # characters of what one prints that is not well
 
@@ -102,15 +105,20 @@ def lacking(form: str) -> str:
 class _Given:
     """The memory in which a call is handed over, and what the script is told of it."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, like: _Given | None = None) -> None:
+        """``like``: one with the same inputs, whose memory is used."""
         parts = [call.init[1], call.state[1], call.inputs[1]]
         orders = [*([] for part in parts[:2] for _ in part), *call.orders]
-        self.block, layout = Block.of([t.cpu() for part in parts for t in part], orders)
+        self._own = like is None
+        if like is not None:
+            self.block, layout = like.block, like.request["given"][0]
+        else:
+            self.block, layout = Block.of([t.cpu() for part in parts for t in part], orders)
         self.wanted, size = layout_of(call.outputs[1])
         self.back = Block.create(size)
         self.back.bytes().fill_(_UNWRITTEN)
         self.fds = [self.block.fd, self.back.fd]
-        self.request = {
+        self.request: dict[str, Any] = {
             "counts": [len(p) for p in parts],
             "given": [layout, self.block.size],
             "wanted": [self.wanted, size],
@@ -124,7 +132,8 @@ class _Given:
         }
 
     def close(self) -> None:
-        self.block.close()
+        if self._own:
+            self.block.close()
         self.back.close()
 
 
@@ -137,15 +146,19 @@ def run(
     limits: dict[str, int] | None = None,
     sanitizer: str = "",
     small: Call | None = None,
+    own: Sequence[str] = (),
 ) -> Ran:
     """Returns what the file computes, within a candidate's limits or others.
 
     ``sanitizer``: the program under which it is run after that, on a ``small`` call if there is
-    one.
+    one, and on this one where that finds something. ``own``: the names of its kernels.
 
     Raises Broken, and SandboxError and ProtocolError for what is the machine's fault.
     """
-    given = [_Given(call)] + ([_Given(small)] if small is not None and sanitizer else [])
+    given = [_Given(call)]
+    if sanitizer:  # they write to memory of their own
+        given.append(_Given(call, given[0]))
+        given.append(_Given(small) if small is not None else given[1])
     msg = {
         "op": "cold",
         "source": source,
@@ -155,8 +168,8 @@ def run(
     }
     config = {"sandbox": mode, "threads": call.threads, **call.place}
     if sanitizer:
-        folder = os.path.dirname(os.path.realpath(sanitizer))
-        config |= {"tools": True, "read_only": [folder]}
+        msg["sanitizer"] = os.path.realpath(sanitizer)
+        config |= {"tools": True, "read_only": [os.path.dirname(msg["sanitizer"])]}
     try:
         usual = sandbox.limits(sandbox.Settings("candidate"))
         bounds = {"memory_bytes": usual.memory_bytes, "cpu_s": usual.cpu_s, **(limits or {})}
@@ -165,7 +178,7 @@ def run(
         with server.spawn("builder", config, limits=bounds) as worker:
             try:
                 worker.channel.send(msg, [fd for g in given for fd in g.fds])
-                answer, _ = worker.channel.recv(timeout + (2 * CHECK_S if sanitizer else 0) + 30)
+                answer, _ = worker.channel.recv(timeout + (4 * CHECK_S if sanitizer else 0) + 30)
             except Timeout as e:
                 raise Broken(f"takes over {timeout:g} s", worker.log(), late=True) from e
             except Closed as e:
@@ -184,41 +197,51 @@ def run(
         views = given[0].back.views(given[0].wanted)
         outputs = [v.to(t.device, copy=True) for v, t in zip(views, call.outputs[1], strict=True)]
         launches, span_ms = _launches(answer.get("profile"))
-        checks, seconds = _checks(answer.get("checks"))
+        checks, seconds = _checks(answer.get("checks"), own)
         return Ran(outputs, launches, span_ms, checks, seconds)
     finally:
-        for g in given:
+        for g in dict.fromkeys(given):
             g.close()
 
 
 def _launches(profile: Any) -> tuple[list[Launch], float]:
     """Reads what the script saw: its word, which may be the candidate's."""
+
+    def number(value: Any) -> int:
+        return min(max(int(value), 0), (1 << 31) - 1)
+
     try:
+        read = json.loads(profile)
         found = [
             Launch(
                 str(e["name"])[:300],
-                max(int(e["count"]), 1),
-                max(float(e["ms"]), 0.0),
-                tuple(int(n) for n in e["grid"][:3]),
-                tuple(int(n) for n in e["block"][:3]),
+                max(number(e["count"]), 1),
+                max(min(float(e["ms"]), _LONG_MS), 0.0),
+                tuple(number(n) for n in e["grid"][:3]),
+                tuple(number(n) for n in e["block"][:3]),
             )
-            for e in profile["launches"][:SHOWN]
+            for e in read["launches"][:SHOWN]
         ]
-        span_ms = float(profile["span_ms"])
-        return found, span_ms if 0 <= span_ms < 1e9 else 0.0
-    except (KeyError, TypeError, ValueError, OverflowError):
+        return found, max(min(float(read["span_ms"]), _LONG_MS), 0.0)
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return [], 0.0
 
 
-def _checks(answer: Any) -> tuple[list[Check], float]:
+def _checks(answer: Any, own: Sequence[str]) -> tuple[list[Check], float]:
+    """Reads what came of each tool: on the task's own inputs where there is that, else on fewer."""
     found, most = [], 0.0
     said_of = answer if isinstance(answer, list) else []
     for tool, given in zip(sanitizers.TOOLS, said_of, strict=False):
-        if isinstance(given, dict) and type(given.get("code")) is int:
-            report, said = str(given.get("report") or ""), str(given.get("said") or "")
-            found.append(sanitizers.check(tool, given["code"], report, said))
-            took = given.get("seconds")
-            most = max(most, took if type(took) is float and took < 1e6 else 0.0)
+        runs: list[Check] = []
+        for run in given if isinstance(given, list) else []:
+            if isinstance(run, dict) and type(run.get("code")) is int:
+                report, said = str(run.get("report") or ""), str(run.get("said") or "")
+                runs.append(sanitizers.check(tool, run["code"], report, said, own))
+                took = run.get("seconds")
+                most = max(most, took if type(took) is float and took < 1e6 else 0.0)
+        if len(runs) > 1 and not runs[1].findings:  # on fewer inputs alone
+            runs.append(replace(runs[0], fewer=True))
+        found += runs[-1:]
     return found, most
 
 
@@ -229,64 +252,79 @@ def _last_line(log: str) -> str:
 
 def serve(msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """Runs the file in a new interpreter. What it prints goes where the worker's own words go."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         tools = os.path.join(folder, "tools")
         os.mkdir(tools)
         for name in (*TOOLS, SCRIPT):
             shutil.copy(os.path.join(HERE, name), tools)
         with open(os.path.join(folder, "kernel.py"), "w", encoding="utf-8") as f:
             f.write(msg["source"])
-        first, last = msg["requests"][0], msg["requests"][-1]
-        profiled = PROFILED if first["device"] == "cuda" else 0
-        for name, request in (
-            ("alone", {**first, "fds": fds[:2], "profile": profiled}),
-            ("checked", {**last, "fds": fds[-2:], "profile": 0}),
-        ):
+        requests = msg["requests"]
+        profiled = PROFILED if requests[0]["device"] == "cuda" else 0
+        for i, (name, request) in enumerate(zip(REQUESTS, requests, strict=False)):
+            own = {"fds": fds[2 * i : 2 * i + 2], "profile": 0 if i else profiled}
             with open(os.path.join(folder, f"{name}.json"), "w", encoding="utf-8") as f:
-                json.dump(request, f)
-        seen = os.path.join(folder, "profile.json")
+                json.dump({**request, **own}, f)
         done = os.path.join(folder, "done")
-        code = _interpreter(folder, "alone", fds, float(msg["timeout"]), first["threads"])
+        code = _interpreter(folder, "alone", fds, float(msg["timeout"]), requests[0]["threads"])
         if code and os.path.exists(done):
             code = 0  # what it computed was there: looking at it failed
-        answer: dict[str, Any] = {"code": code, "profile": None, "checks": []}
+        answer: dict[str, Any] = {"code": code, "profile": "", "checks": []}
         if code == 0:  # the file is the script's, and what it ran can write to it
-            with suppress(OSError, ValueError, RecursionError), open(seen, encoding="utf-8") as f:
-                answer["profile"] = json.loads(f.read(MAX_PROFILE))
+            answer["profile"] = _read(os.path.join(folder, "profile.json"))[:MAX_PROFILE]
         if code == 0 and msg.get("sanitizer"):
-            answer["checks"] = _sanitized(folder, msg["sanitizer"], fds)
+            few = REQUESTS[1:] if requests[1:2] != requests[2:] else REQUESTS[1:2]
+            answer["checks"] = _sanitized(folder, msg["sanitizer"], few[::-1], fds)
         return answer
 
 
-def _sanitized(folder: str, program: str, fds: list[int]) -> list[dict[str, Any]]:
-    """Runs it under all tools at once: what it has compiled is there now."""
+def _sanitized(
+    folder: str, program: str, requests: Sequence[str], fds: list[int]
+) -> list[list[dict[str, Any]]]:
+    """Runs it under all tools at once: what it has compiled is there now. Where something is found
+    the next request is tried.
+    """
+    place = tempfile.mkdtemp(dir=folder)
 
-    def one(tool: str) -> dict[str, Any]:
-        report, said = (os.path.join(folder, f"{tool}.{kind}") for kind in ("report", "said"))
+    def under(tool: str, request: str) -> dict[str, Any]:
+        report, said = (os.path.join(place, f"{tool}.{request}.{k}") for k in ("report", "said"))
         prefix = sanitizers.command(program, tool, report)
         began = time.monotonic()
+        code = 0
         # With each tensor an allocation of its own, an access beside it is one beside all. Who
         # captures a graph cannot do without the allocator.
         for alone in (True, False):
             more = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if alone else {}
-            code = _interpreter(folder, "checked", fds, CHECK_S, 1, prefix, more, said)
-            found = _end(report, sanitizers.MAX_LOG, begin=True)
+            try:
+                code = _interpreter(folder, request, fds, CHECK_S, 1, prefix, more, said)
+            except OSError as e:  # it has left no process, or no folder
+                return {"code": 1, "report": "", "said": str(e), "seconds": 0.0}
             if code in (0, sanitizers.FOUND, _LATE):
                 break
+        found, last = _read(report)[: sanitizers.MAX_LOG], _read(said)[-_SAID:]
         seconds = time.monotonic() - began
-        return {"code": code, "report": found, "said": _end(said, _SAID), "seconds": seconds}
+        return {"code": code, "report": found, "said": last, "seconds": seconds}
+
+    def one(tool: str) -> list[dict[str, Any]]:
+        runs: list[dict[str, Any]] = []
+        for request in requests:
+            runs.append(under(tool, request))
+            if runs[-1]["code"] != sanitizers.FOUND:
+                break
+        return runs
 
     with ThreadPoolExecutor(len(sanitizers.TOOLS)) as pool:
         return list(pool.map(one, sanitizers.TOOLS))
 
 
-def _end(path: str, most: int, *, begin: bool = False) -> str:
+def _read(path: str) -> str:
+    """Returns the text of a file that others may have written, "" where it is none."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as f:
-            text = f.read(1 << 24)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(fd, encoding="utf-8", errors="replace") as f:
+            return f.read(MAX_READ) if stat.S_ISREG(os.fstat(fd).st_mode) else ""
     except OSError:
         return ""
-    return text[:most] if begin else text[-most:]
 
 
 def _interpreter(

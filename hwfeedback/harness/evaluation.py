@@ -554,14 +554,14 @@ class Evaluation:
         for poison in (True, False) if self._timed() else (True,):
             # They get the device when it is theirs.
             start = functools.partial(self._empty, poison, ())
-            self._kept.spares.begin(self._empty_key(poison), start)
+            self._kept.spares.begin(self._empty_key(poison), start, self.fds)
 
     def _begin_sentinel(self) -> None:
         """Has the process started in which eager is timed for the next candidate of this task."""
         if self._kept is None or self.device.kind not in SHARES or self._compilers_disturb():
             return
         if self._timed() and sum(t.numel() * t.element_size() for t in self.state) <= KEPT_BYTES:
-            self._kept.spares.begin(self._eager_key(), self._eager_ahead)
+            self._kept.spares.begin(self._eager_key(), self._eager_ahead, self.fds)
 
     # The steps.
 
@@ -941,7 +941,7 @@ class Evaluation:
                 self._general(reference.orders)
             if self.request.get("cold", True) is not False:
                 with self.costs.part("cold"):
-                    self._cold(reference)
+                    self._cold(reference, v)
 
     def _does_the_work(
         self, reference: ReferenceClient, seen: Any, work: dict[str, Any], calls: int
@@ -1011,7 +1011,7 @@ class Evaluation:
                 w.kill()
                 w.worker.wait(10)
 
-    def _cold(self, reference: ReferenceClient) -> None:
+    def _cold(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
         """The file that its user gets, as its user runs it: by itself, in a new interpreter."""
         assert self.verification is not None
         evidence = self.verification.report.evidence
@@ -1027,6 +1027,8 @@ class Evaluation:
         sanitizer = toolchain.compute_sanitizer() if cuda else ""
         if cuda and not sanitizer:
             evidence.append("not run under compute-sanitizer: it is not there")
+        self._add_facts(v)
+        own = [str(k.get("name")) for k in v["build"].get("kernels") or []]
 
         def call_of(tree: Any, inputs: Sequence[torch.Tensor], eager: Any) -> cold.Call:
             return cold.Call(
@@ -1055,6 +1057,7 @@ class Evaluation:
                     self._limits(),
                     sanitizer,
                     small,
+                    own,
                 )
             )
             return ran[-1].outputs
@@ -1073,22 +1076,27 @@ class Evaluation:
             ) from e
         except verify.Failed as e:
             raise Fault(e.status, f"{alone} is wrong: {e}", e.hint) from e
-        given = small.inputs[1] if small is not None else self.verification.draws[0].tensors
+        whole = self.verification.draws[0].tensors
+        few = small.inputs[1] if small is not None else whole
         self.costs.moved(ran[-1].checks_s, "sanitizers")
-        self._sanitized(ran[-1].checks, ", ".join(str(list(t.shape)) for t in given))
+        self._sanitized(
+            ran[-1].checks, *(", ".join(str(list(t.shape)) for t in i) for i in (few, whole))
+        )
         self._profiled = ran[-1]
 
-    def _sanitized(self, checks: Sequence[sanitizers.Check], at: str) -> None:
-        """Raises a Fault for what compute-sanitizer finds. ``at``: the shapes of the inputs."""
+    def _sanitized(self, checks: Sequence[sanitizers.Check], few: str, whole: str) -> None:
+        """Raises a Fault for what compute-sanitizer finds on the task's own inputs. ``few`` and
+        ``whole``: the shapes of those that it had first, and of the task's.
+        """
         assert self.verification is not None
-        self.verification.report.evidence += sanitizers.told(checks, at)
+        self.verification.report.evidence += sanitizers.told(checks, few)
         for c in checks:
             if c.convicts:
                 raise Fault(
                     "wrong",
-                    f"compute-sanitizer's {c.tool} finds on inputs of {at}: {c.findings[0]}",
+                    f"compute-sanitizer's {c.tool} finds on inputs of {whole}: {c.findings[0]}",
                     sanitizers.HINTS[c.tool],
-                    [f"{c.tool}: {f}" for f in c.findings[1:SANITIZED]],
+                    [f"{c.tool}: {f}" for f in c.findings[:SANITIZED]],
                 )
 
     # Timing.

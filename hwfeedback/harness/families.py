@@ -272,14 +272,16 @@ def shapes_of(draws: Sequence[Sequence[torch.Tensor]]) -> list[list[Shape]]:
 
 def small(draws: Sequence[Sequence[torch.Tensor]]) -> list[Shape]:
     """Returns ways to have so few of a batch that the inputs take about SMALL_BYTES: none where
-    they take no more, or cannot be made smaller so.
+    they take no more, or cannot be made smaller so. A batch that tiles divide is halved, so that
+    they divide it still.
     """
     first, plain = draws[0], _all_plain(draws)
     total = sum(_nbytes(t) for t in first)
-    if not plain or total <= 2 * SMALL_BYTES:
+    if not plain:
         return []
-    batch = first[plain[0]].shape[0]
-    size = max(min(batch // 2, round(batch * SMALL_BYTES / total)), 1)
+    batch = size = first[plain[0]].shape[0]
+    while size % 2 == 0 and total * size >= 2 * SMALL_BYTES * batch:
+        size //= 2
     ways = dict.fromkeys((_leading(first, batch), ((plain[0], 0),)))
     return [Shape(w, size) for w in ways if all(i in plain for i, _ in w)] if size < batch else []
 

@@ -4,8 +4,9 @@ it ahead, and for candidates that were handed in together more than that.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,17 +42,27 @@ class Spares:
 
     def __init__(self) -> None:
         self._begun: dict[str, Future[Any]] = {}
+        self._leaving: list[Future[Any]] = []  # that nobody wants any more
         self._starters: ThreadPoolExecutor | None = None
 
     def __bool__(self) -> bool:
         return bool(self._begun)
 
-    def begin(self, key: str, start: Callable[[], Any]) -> None:
-        """Has a process started that is asked for later by the same key."""
+    def begin(self, key: str, start: Callable[[], Any], fds: Sequence[int] = ()) -> None:
+        """Has a process started that is asked for later by the same key. ``fds``: descriptors that
+        stay open until it is there, but are not its own.
+        """
         if self._starters is None:
             self._starters = ThreadPoolExecutor(4)
         if key not in self._begun:
+            held = [os.dup(fd) for fd in fds]
+
+            def let_go(_: Future[Any]) -> None:
+                for fd in held:
+                    os.close(fd)
+
             self._begun[key] = self._starters.submit(start)
+            self._begun[key].add_done_callback(let_go)
 
     def take(self, key: str) -> Any:
         """Returns a process that was started, or None."""
@@ -62,20 +73,27 @@ class Spares:
 
     def wait(self) -> None:
         """Returns when no process is being started."""
-        for begun in self._begun.values():
+        for begun in (*self._begun.values(), *self._leaving):
             with suppress(Exception):
                 begun.result()
+        self._leaving.clear()
 
     def keep(self, keys: Collection[str]) -> None:
-        """Keeps those with these keys, and no others."""
+        """Keeps those with these keys. The others end as soon as they have begun."""
+
+        def end(begun: Future[Any]) -> None:
+            with suppress(Exception):
+                begun.result().kill()
+
         for key in self._begun.keys() - set(keys):
-            if (process := self.take(key)) is not None:
-                process.kill()
+            begun = self._begun.pop(key)
+            self._leaving.append(begun)
+            begun.add_done_callback(end)
 
     def close(self) -> None:
         self.keep(())
         if self._starters is not None:
-            self._starters.shutdown()
+            self._starters.shutdown(wait=False)
             self._starters = None
 
 

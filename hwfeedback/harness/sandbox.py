@@ -430,8 +430,9 @@ def confine(settings: Settings, d: Departure) -> tuple[list[str], int]:
     except OSError:
         missing.append("landlock")
     try:
-        # Without a network of its own, a local socket might be the host's.
-        tools = settings.tools and "network namespace" in d.namespaces
+        # Without a network and a file system of its own, a local socket might be the host's.
+        own = "network namespace" in d.namespaces and "mount namespace" in d.namespaces
+        tools = settings.tools and own and "mount namespace" not in missing
         listener = _seccomp(profile, settings.gpu is not None, tools)
     except OSError:
         missing.append("seccomp")

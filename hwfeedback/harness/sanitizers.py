@@ -30,9 +30,6 @@ PRINTED = 50  # findings that are printed, before they are counted
 
 RACE = "Race reported"  # what a racecheck finding begins with
 
-# Kernels of PyTorch and of NVIDIA's libraries: what is said of them there, apart from accesses that
-# are not allowed, is not the candidate's.
-_FOREIGN = re.compile(r"at::native|cublas|cudnn|xmma|nvjet|cutlass_\d")
 _LINE = re.compile(r"=========( .*)?$")
 _NO_FINDING = re.compile(
     r"COMPUTE-SANITIZER|[A-Z]+ SUMMARY|Target application returned|Error: (?!Race)|Warning: |"
@@ -55,15 +52,22 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """What came of one tool. ``failed`` says why it found out nothing, "" if it did."""
+    """What came of one tool. ``failed`` says why it found out nothing, "" if it did.
+
+    ``findings`` are those in the candidate's own kernels, ``others`` those in PyTorch's and in
+    libraries', whose ways the tools do not always understand. ``fewer``: the inputs were fewer than
+    the task's, on which it found nothing, or could not be run.
+    """
 
     tool: str
     findings: Sequence[Finding]
     failed: str = ""
+    others: Sequence[Finding] = ()
+    fewer: bool = False
 
     @property
     def convicts(self) -> bool:
-        return bool(self.findings) and bool(HINTS[self.tool])
+        return bool(self.findings) and bool(HINTS[self.tool]) and not self.fewer
 
 
 def command(program: str, tool: str, report: str) -> list[str]:
@@ -76,19 +80,20 @@ def command(program: str, tool: str, report: str) -> list[str]:
     ]  # fmt: skip
 
 
-def check(tool: str, code: int, report: str, said: str) -> Check:
+def check(tool: str, code: int, report: str, said: str, own: Sequence[str]) -> Check:
     """Reads the report of a tool, the exit code of what ran under it, and the end of what that
-    printed: all of it may be a candidate's own words.
+    printed: all of it may be a candidate's own words. ``own``: the names of its kernels.
     """
-    findings = _findings(report)
-    if tool != "memcheck":
-        findings = [f for f in findings if not _FOREIGN.search(f"{f.what} {f.where}")]
-    if findings or code == 0:
-        return Check(tool, findings)
+    names = {m[1] for n in own if (m := re.search(r"(\w+)\s*(?:[<(]|$)", n))}
+    found = _findings(report)
+    findings = [f for f in found if names & set(re.findall(r"\w+", f"{f.what} {f.where}"))]
+    others = [f for f in found if f not in findings]
+    if found or code == 0:
+        return Check(tool, findings, "", others)
     if code == LATE:
         return Check(tool, [], "it took too long")
-    if code == FOUND:  # in kernels that are not the candidate's
-        return Check(tool, [])
+    if code == FOUND:
+        return Check(tool, [], "what it found could not be read")
     lines = [line.strip("= ") for line in (report + "\n" + said).splitlines()]
     last = next((line for line in reversed(lines) if line), "")
     return Check(tool, [], last[:200] or f"it ended with exit code {code}")
@@ -127,12 +132,19 @@ def _findings(report: str) -> list[Finding]:
 def told(checks: Sequence[Check], at: str) -> list[str]:
     """Returns what the tools say, in sentences. ``at``: the shapes of the inputs."""
     said = []
-    clean = [c.tool for c in checks if not c.findings and not c.failed]
+    clean = [c.tool for c in checks if not (c.findings or c.others or c.failed)]
     if clean:
         said.append(f"compute-sanitizer finds nothing on inputs of {at}: {', '.join(clean)}")
     for c in checks:
         if c.failed:
             said.append(f"compute-sanitizer's {c.tool} could not be run: {c.failed}")
         elif c.findings and not c.convicts:
-            said.append(f"compute-sanitizer's {c.tool} says on inputs of {at}: {c.findings[0]}")
+            whole = ", and nothing on the task's own" if c.fewer else ""
+            said.append(
+                f"compute-sanitizer's {c.tool} says on inputs of {at}{whole}: {c.findings[0]}"
+            )
+        elif c.others and not c.findings:
+            said.append(
+                f"compute-sanitizer's {c.tool} says of a kernel that is not its own: {c.others[0]}"
+            )
     return said

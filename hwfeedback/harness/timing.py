@@ -456,8 +456,8 @@ def judge(visits: Visits, overhead: Overhead, usual: Alone = Alone()) -> Judged:
     if overhead.turns and overhead.walls.get("fresh") and any(s.alone for s in fresh):
         judged.clock, judged.doubtful = "most", True
         judged.notes.append(
-            "its forward waits for the GPU, and eager's does not: "
-            "its time is that of calls one by one, with the host's work"
+            "its forward waits for the GPU, or has several streams and inputs that are large, and "
+            "eager's does not: its time is that of calls one by one, with the host's work"
         )
     elif chained and overhead.turns:
         # No call of these windows knows the next one's input. What is left is the host's work.

@@ -851,7 +851,7 @@ class Stopped:
                 time.sleep(PAUSE_S)  # a thread may need this core to be stopped on
             now = _now()
             if ran is None:
-                began, ran = now, self._ran_ns()
+                began, ran, end = now, self._ran_ns(), now + STOP_NS
             if now < end:
                 continue
             runs = self._ran_ns() - ran > RUNS * (now - began)

@@ -19,8 +19,8 @@ referee writes or reads delays it by as much. Its process stands still until all
 whose GPU needs its host by then gets its calls one by one. Outputs that do not lie in the block
 that the referee has mapped, where torch allocates within a window (``MemPool``), the worker copies
 there, in its turn; the copy is in a candidate's time, and not in a baseline's, unless nobody's
-outputs can lie there. Before the clock starts and after it has stopped the referee sees that the
-GPU does nothing: a trivial kernel of its own takes a hundred times as long beside another
+outputs can lie there. Before calls are asked for, and after the clock has stopped, the referee sees
+that the GPU does nothing: a trivial kernel of its own takes a hundred times as long beside another
 context's.
 
 The ``event`` clock is a pair of the driver's events around forward, on the legacy default stream,
@@ -75,6 +75,7 @@ from windows import (
 )
 
 BUSY_NS = 1_000_000  # a kernel that does nothing takes less, unless another context's is there
+SPINS_NS = 250_000  # a part of another's slice, and more than a look takes
 LOOKS = 20  # at a GPU that seems to be busy
 PAIRS = 64  # of events around nothing, which take less than this:
 NOTHING_NS = 20_000
@@ -560,7 +561,7 @@ class GpuSession(Session):
                     place.fill_(0xFF)
             gpu().synchronize()
             # Several streams of it that wait keep the GPU for whole slices of time.
-            if n > 1 and self._trifle_ns() > BUSY_NS:
+            if (n > 1 or slot > SLICE_BYTES) and self._spins():
                 self._let_go(turn, n)
                 raise _NotAhead(most=1 if slot <= SLICE_BYTES else 0)
             driver.await_word(turns.gate, turn)
@@ -678,6 +679,14 @@ class GpuSession(Session):
                 return
             time.sleep(1e-3)
         raise _ran_on(f"the GPU is at work {when}")
+
+    def _spins(self) -> bool:
+        """Whether another context takes slices of the GPU's time: the first look finds a whole one,
+        those after it parts. A referee that loses its core once sees that once.
+        """
+        if self._trifle_ns() < BUSY_NS:
+            return False
+        return median([float(self._trifle_ns()) for _ in range(5)]) > SPINS_NS
 
     def _trifle_ns(self) -> int:
         """Returns what a kernel that does nothing takes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import pathlib
 
 import pytest
@@ -168,7 +170,8 @@ def test_a_sanitizer_is_heard(judge: Judge, tmp_path: pathlib.Path) -> None:
         )
         for given in (x, few)
     )
-    given = [cold._Given(call), cold._Given(small)]
+    given = [cold._Given(call)]
+    given += [cold._Given(call, given[0]), cold._Given(small)]
     # The worker's side, in this process: a sandbox does not show it the tool.
     answer = cold.serve(
         {
@@ -179,12 +182,13 @@ def test_a_sanitizer_is_heard(judge: Judge, tmp_path: pathlib.Path) -> None:
         },
         [fd for g in given for fd in g.fds],
     )
-    assert answer["code"] == 0 and answer["profile"] is None  # there is no GPU
-    for g, inputs in zip(given, (x, few), strict=True):
+    assert answer["code"] == 0 and answer["profile"] == ""  # there is no GPU
+    for g, inputs in zip(given, (x, x, few), strict=True):
         (y,) = g.back.views(g.wanted)
         assert torch.equal(y, torch.relu(inputs) * scale)
         g.close()
-    checks, seconds = cold._checks(answer["checks"])
+    checks, seconds = cold._checks(answer["checks"], ["k"])
+    assert len(answer["checks"][0]) == 2, "what is found on few inputs is looked for on all"
     assert 0 < seconds < 60
     by_tool = {c.tool: c for c in checks}
     (finding,) = by_tool["memcheck"].findings
@@ -195,20 +199,27 @@ def test_a_sanitizer_is_heard(judge: Judge, tmp_path: pathlib.Path) -> None:
     assert by_tool["initcheck"].failed == "this GPU is not one of mine"
 
 
+LAUNCH = {"name": "k", "count": 2, "ms": 0.5, "grid": [4, 1, 1], "block": [32, 1, 1]}
+
+
 @pytest.mark.parametrize(
     "profile",
-    [None, 3, {}, {"launches": [{}], "span_ms": 1}, {"launches": [], "span_ms": "no"},
-     {"launches": [{"name": "k", "count": 1, "ms": "inf", "grid": 3, "block": []}], "span_ms": 1}],
+    [None, 3, "", "{", "[" * 300 + "]" * 300, "[" * 100_000, "{}",
+     '{"launches": [{}], "span_ms": 1}', '{"launches": [], "span_ms": "no"}',
+     json.dumps({"launches": [LAUNCH | {"grid": 3}], "span_ms": 1}),
+     json.dumps({"launches": [LAUNCH | {"count": math.inf}], "span_ms": 1})],
 )  # fmt: skip
 def test_what_a_profiler_says_may_be_nonsense(profile: object) -> None:
     assert cold._launches(profile) == ([], 0.0)
 
 
 def test_what_a_profiler_says() -> None:
-    launch = {"name": "k", "count": 2, "ms": 0.5, "grid": [4, 1, 1], "block": [32, 1, 1]}
-    launches, span_ms = cold._launches({"launches": [launch], "span_ms": 0.6})
+    launches, span_ms = cold._launches(json.dumps({"launches": [LAUNCH], "span_ms": 0.6}))
     assert launches == [cold.Launch("k", 2, 0.5, (4, 1, 1), (32, 1, 1))]
     assert span_ms == 0.6
+    huge = LAUNCH | {"count": 10**19, "ms": 1e300, "grid": [-1, 1 << 40]}
+    (launch,), _ = cold._launches(json.dumps({"launches": [huge], "span_ms": 1}))
+    assert launch == cold.Launch("k", (1 << 31) - 1, 1e9, (0, (1 << 31) - 1), (32, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -218,3 +229,12 @@ def test_a_file_may_write_what_is_not_its_own(judge: Judge, text: str) -> None:
     """In place of what a profiler would have seen."""
     write = "import os\nopen(os.environ['HOME'] + '/profile.json', 'w', errors='surrogatepass')"
     outputs(judge, KERNEL + f"\n{write}.write({text!r})\n")
+
+
+def test_a_file_may_leave_folders_and_pipes(judge: Judge) -> None:
+    """Where others would be written or read."""
+    write = "import os\nos.mkdir(os.environ['HOME'] + '/profile.json')"
+    outputs(judge, KERNEL + f"\n{write}\n")
+    gone = "import shutil, os\nshutil.rmtree(os.environ['HOME'] + '/tools')"
+    with pytest.raises(cold.Broken):
+        outputs(judge, KERNEL + f"\n{gone}\n")

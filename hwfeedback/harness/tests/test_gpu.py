@@ -201,8 +201,8 @@ RACE = (
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (READ, "memcheck finds on inputs of [256, 1024]: Invalid __global__ read of size 4"),
-        (RACE, "racecheck finds on inputs of [256, 1024]: Race reported between Write access"),
+        (READ, "memcheck finds on inputs of [2048, 1024]: Invalid __global__ read of size 4"),
+        (RACE, "racecheck finds on inputs of [2048, 1024]: Race reported between Write access"),
     ],
     ids=["outside", "race"],
 )
