@@ -2,7 +2,8 @@
 of them in two modes. The folder of references is given by path: KernelBench's level 1, say.
 
 Nothing is timed, so several processes may share the device (``--jobs``). Rows are appended to a
-file as they are reached: a run may be made in parts, and what is in the file is not done again.
+file as they are reached: a run may be made in parts, and what is in the file is not done again,
+unless it was an error.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ def told(rows: list[dict[str, Any]], asked: int) -> None:
 def done(path: pathlib.Path, level: str) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [r for r in rows if r["level"] == level]
+    rows = (json.loads(line) for line in path.read_text().splitlines())
+    return list({r["name"]: r for r in rows if r["level"] == level}.values())  # the last of each
 
 
 def main() -> None:
@@ -138,7 +139,8 @@ def main() -> None:
             p.wait()
         told(done(args.results, args.level), len(paths))
         return
-    known = {r["name"] for r in done(args.results, args.level)}
+    rows = done(args.results, args.level)
+    known = {r["name"] for r in rows if r.get("error", "invalid").startswith("invalid")}
     place = None
     if args.device == "cuda":
         from test_cuda import SEES

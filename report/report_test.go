@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -369,9 +370,7 @@ func TestLaunches(t *testing.T) {
 		"scale × 2: 10.0 µs, 25 %, 64 × 2 blocks of 32 × 8 threads",
 		"Memcpy DtoD: –, –",
 	}
-	for i, line := range want {
-		if i >= len(got) || got[i] != line {
-			t.Errorf("line %d is %q, want %q", i, got, line)
-		}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,16 +37,15 @@ from tensors import Block, layout_of
 HERE = os.path.dirname(os.path.realpath(__file__))
 SCRIPT = "cold_script.py"
 TOOLS = ("trees.py", "tensors.py")  # for the script, once the file is imported
-CHECK_S = 90.0  # a sanitizer may take, all of them at once
+CHECK_S = 90.0  # a sanitizer may take, all of them at once; so may the profiler
 CHECKING = 512  # processes and threads of all sanitizers together
-PROFILED = 12  # forwards whose launches are listed
 SHOWN = 40  # launches of a forward
 MAX_PROFILE = 1 << 20  # characters
 MAX_READ = 1 << 24
-REQUESTS = ("alone", "whole", "few")  # the script's: alone, and under sanitizers
+REQUESTS = ("alone", "whole", "few")  # the script's: the first is judged, others are looked at
 _UNWRITTEN = 0xA5
 _LONG_MS = 1e9
-_LATE = 1000  # no exit code
+_LATE = sanitizers.LATE
 _SAID = 2000  # characters of what one prints that is not well
 
 
@@ -156,9 +156,12 @@ def run(
     Raises Broken, and SandboxError and ProtocolError for what is the machine's fault.
     """
     given = [_Given(call)]
-    if sanitizer:  # they write to memory of their own
+    seconds = timeout + 30
+    if call.place.get("device") == "cuda" or sanitizer:  # who is looked at has memory of his own
         given.append(_Given(call, given[0]))
-        given.append(_Given(small) if small is not None else given[1])
+        seconds += CHECK_S + (4 * CHECK_S if sanitizer else 0)
+    if small is not None and sanitizer:
+        given.append(_Given(small))
     msg = {
         "op": "cold",
         "source": source,
@@ -178,7 +181,7 @@ def run(
         with server.spawn("builder", config, limits=bounds) as worker:
             try:
                 worker.channel.send(msg, [fd for g in given for fd in g.fds])
-                answer, _ = worker.channel.recv(timeout + (4 * CHECK_S if sanitizer else 0) + 30)
+                answer, _ = worker.channel.recv(seconds)
             except Timeout as e:
                 raise Broken(f"takes over {timeout:g} s", worker.log(), late=True) from e
             except Closed as e:
@@ -197,10 +200,10 @@ def run(
         views = given[0].back.views(given[0].wanted)
         outputs = [v.to(t.device, copy=True) for v, t in zip(views, call.outputs[1], strict=True)]
         launches, span_ms = _launches(answer.get("profile"))
-        checks, seconds = _checks(answer.get("checks"), own)
-        return Ran(outputs, launches, span_ms, checks, seconds)
+        checks, checks_s = _checks(answer.get("checks"), own)
+        return Ran(outputs, launches, span_ms, checks, checks_s)
     finally:
-        for g in dict.fromkeys(given):
+        for g in given:
             g.close()
 
 
@@ -240,7 +243,8 @@ def _checks(answer: Any, own: Sequence[str]) -> tuple[list[Check], float]:
                 took = run.get("seconds")
                 most = max(most, took if type(took) is float and took < 1e6 else 0.0)
         if len(runs) > 1 and not runs[1].findings:  # on fewer inputs alone
-            runs.append(replace(runs[0], fewer=True))
+            why = runs[1].failed
+            runs.append(replace(runs[0], fewer=f"it could not be run: {why}" if why else "nothing"))
         found += runs[-1:]
     return found, most
 
@@ -259,32 +263,38 @@ def serve(msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
             shutil.copy(os.path.join(HERE, name), tools)
         with open(os.path.join(folder, "kernel.py"), "w", encoding="utf-8") as f:
             f.write(msg["source"])
-        requests = msg["requests"]
-        profiled = PROFILED if requests[0]["device"] == "cuda" else 0
-        for i, (name, request) in enumerate(zip(REQUESTS, requests, strict=False)):
-            own = {"fds": fds[2 * i : 2 * i + 2], "profile": 0 if i else profiled}
+        names = REQUESTS[: len(msg["requests"])]
+        for i, (name, request) in enumerate(zip(names, msg["requests"], strict=True)):
             with open(os.path.join(folder, f"{name}.json"), "w", encoding="utf-8") as f:
-                json.dump({**request, **own}, f)
-        done = os.path.join(folder, "done")
-        code = _interpreter(folder, "alone", fds, float(msg["timeout"]), requests[0]["threads"])
-        if code and os.path.exists(done):
-            code = 0  # what it computed was there: looking at it failed
+                json.dump({**request, "fds": fds[2 * i : 2 * i + 2]}, f)
+        threads = msg["requests"][0]["threads"]
+        code = _interpreter(folder, "alone", fds, float(msg["timeout"]), threads)
         answer: dict[str, Any] = {"code": code, "profile": "", "checks": []}
-        if code == 0:  # the file is the script's, and what it ran can write to it
-            answer["profile"] = _read(os.path.join(folder, "profile.json"))[:MAX_PROFILE]
-        if code == 0 and msg.get("sanitizer"):
-            few = REQUESTS[1:] if requests[1:2] != requests[2:] else REQUESTS[1:2]
-            answer["checks"] = _sanitized(folder, msg["sanitizer"], few[::-1], fds)
+        if code:
+            return answer
+        # What it has compiled is there now. The file may have done away with its own folder.
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+            if msg["requests"][0]["device"] == "cuda":
+                answer["profile"] = _profiled(folder, place, fds, threads)
+            if msg.get("sanitizer"):
+                answer["checks"] = _sanitized(folder, place, msg["sanitizer"], names[:0:-1], fds)
         return answer
 
 
-def _sanitized(
-    folder: str, program: str, requests: Sequence[str], fds: list[int]
-) -> list[list[dict[str, Any]]]:
-    """Runs it under all tools at once: what it has compiled is there now. Where something is found
-    the next request is tried.
+def _profiled(folder: str, place: str, fds: list[int], threads: int) -> str:
+    """Returns what the script writes of forwards that it has profiled, in an interpreter that
+    nobody judges; what runs in it can write there too.
     """
-    place = tempfile.mkdtemp(dir=folder)
+    seen, said = (os.path.join(place, name) for name in ("profile.json", "profile.said"))
+    with suppress(OSError):
+        _interpreter(folder, "whole", fds, CHECK_S, threads, said=said, more_args=[seen])
+    return _read(seen)[:MAX_PROFILE]
+
+
+def _sanitized(
+    folder: str, place: str, program: str, requests: Sequence[str], fds: list[int]
+) -> list[list[dict[str, Any]]]:
+    """Runs it under all tools at once. Where something is found the next request is tried."""
 
     def under(tool: str, request: str) -> dict[str, Any]:
         report, said = (os.path.join(place, f"{tool}.{request}.{k}") for k in ("report", "said"))
@@ -336,6 +346,7 @@ def _interpreter(
     prefix: Sequence[str] = (),
     more: dict[str, str] | None = None,
     said: str = "",
+    more_args: Sequence[str] = (),
 ) -> int:
     """Returns the exit code of a new interpreter that does one of the requests."""
     script = os.path.join(folder, "tools", SCRIPT)
@@ -344,7 +355,7 @@ def _interpreter(
         own = {"stdout": out, "stderr": out} if said else {}
         try:
             done = subprocess.run(
-                [*prefix, sys.executable, "-I", "-B", script, folder, request],
+                [*prefix, sys.executable, "-I", "-B", script, folder, request, *more_args],
                 cwd=folder,
                 env={**os.environ, **home, **(more or {})},
                 stdin=subprocess.DEVNULL,

@@ -542,25 +542,23 @@ class Evaluation:
         )
 
     def _eager_ahead(self) -> ReferenceClient:
-        """Starts the process of a sentinel, which gets the device when it is its turn."""
+        """Starts the process of a sentinel."""
         worker = self.server.spawn("reference", self._config(), ())
         client = ReferenceClient(worker, LOAD_S, self.device)
         return self._loaded(client, self.threads, LOAD_S)
 
-    def _begin_next(self) -> None:
-        """Has the processes started in which the next candidate will run, of whatever task."""
+    def _begin_next(self, *, sentinel: bool) -> None:
+        """Has the processes started in which the next candidate will run, of whatever task, and
+        that in which eager is timed for the next one of this task. They get the device when it is
+        theirs.
+        """
         if self._kept is None or self.device.kind not in SHARES or self._compilers_disturb():
             return
         for poison in (True, False) if self._timed() else (True,):
-            # They get the device when it is theirs.
             start = functools.partial(self._empty, poison, ())
             self._kept.spares.begin(self._empty_key(poison), start, self.fds)
-
-    def _begin_sentinel(self) -> None:
-        """Has the process started in which eager is timed for the next candidate of this task."""
-        if self._kept is None or self.device.kind not in SHARES or self._compilers_disturb():
-            return
-        if self._timed() and sum(t.numel() * t.element_size() for t in self.state) <= KEPT_BYTES:
+        small = sum(t.numel() * t.element_size() for t in self.state) <= KEPT_BYTES
+        if sentinel and self._timed() and small:
             self._kept.spares.begin(self._eager_key(), self._eager_ahead, self.fds)
 
     # The steps.
@@ -583,8 +581,7 @@ class Evaluation:
                 if self._compilers_disturb():
                     wait(self._upcoming)  # who is judged next must not be disturbed by them
         if not self.request.get("upcoming"):  # who comes next of a batch shares the sentinel
-            self._begin_next()
-            self._begin_sentinel()
+            self._begin_next(sentinel=True)
         return answer
 
     def _build_this(self) -> dict[str, Any]:
@@ -738,7 +735,7 @@ class Evaluation:
             self._begin_facts()
             self._build_upcoming()
             if self._batch is not None and self.request.get("upcoming"):
-                self._begin_next()
+                self._begin_next(sentinel=False)
             self._verify(reference, v)
             self._time(reference, v, learned)
             self._add_profile(v)
@@ -1083,6 +1080,8 @@ class Evaluation:
             ran[-1].checks, *(", ".join(str(list(t.shape)) for t in i) for i in (few, whole))
         )
         self._profiled = ran[-1]
+        if cuda and not ran[-1].launches:
+            evidence.append("what it launches is not known: a profiler saw nothing")
 
     def _sanitized(self, checks: Sequence[sanitizers.Check], few: str, whole: str) -> None:
         """Raises a Fault for what compute-sanitizer finds on the task's own inputs. ``few`` and
@@ -1464,8 +1463,8 @@ class Evaluation:
         v["timing"]["candidate"]["span_ms"] = ran.span_ms
         if abs(ran.span_ms - ms) > SPAN_SHARE * ms + SPAN_MS:
             v["timing"].setdefault("notes", []).append(
-                f"a profiler in a new interpreter sees {1e3 * ran.span_ms:.1f} us of work in a "
-                f"call, the clock {1e3 * ms:.1f} us"
+                f"a profiler in a new interpreter sees {1e3 * ran.span_ms:.1f} us from a call's "
+                f"first kernel to the end of its last, the clock {1e3 * ms:.1f} us"
             )
 
     def _fill(self, v: dict[str, Any], timed: Any) -> None:

@@ -55,15 +55,15 @@ class Check:
     """What came of one tool. ``failed`` says why it found out nothing, "" if it did.
 
     ``findings`` are those in the candidate's own kernels, ``others`` those in PyTorch's and in
-    libraries', whose ways the tools do not always understand. ``fewer``: the inputs were fewer than
-    the task's, on which it found nothing, or could not be run.
+    libraries', whose ways the tools do not always understand. ``fewer``: "" where the findings are
+    of the task's own inputs; else they are of fewer, and this is what came of the task's own.
     """
 
     tool: str
     findings: Sequence[Finding]
     failed: str = ""
     others: Sequence[Finding] = ()
-    fewer: bool = False
+    fewer: str = ""
 
     @property
     def convicts(self) -> bool:
@@ -139,7 +139,7 @@ def told(checks: Sequence[Check], at: str) -> list[str]:
         if c.failed:
             said.append(f"compute-sanitizer's {c.tool} could not be run: {c.failed}")
         elif c.findings and not c.convicts:
-            whole = ", and nothing on the task's own" if c.fewer else ""
+            whole = f" (on the task's own {c.fewer})" if c.fewer else ""
             said.append(
                 f"compute-sanitizer's {c.tool} says on inputs of {at}{whole}: {c.findings[0]}"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import pathlib
 
 import pytest
@@ -58,9 +59,8 @@ class ModelNew(torch.nn.Module):
 '''
 
 
-def outputs(judge: Judge, source: str, timeout: float = 60.0) -> list[torch.Tensor]:
-    x, scale = torch.randn(64, 32), torch.rand(32)
-    call = cold.Call(
+def call_of(x: torch.Tensor, scale: torch.Tensor) -> cold.Call:
+    return cold.Call(
         init=({"list": [{"value": 32}]}, []),
         state=(["scale"], [scale]),
         inputs=({"list": [{"t": 0}]}, [x]),
@@ -68,6 +68,11 @@ def outputs(judge: Judge, source: str, timeout: float = 60.0) -> list[torch.Tens
         eval_mode=True,
         threads=1,
     )
+
+
+def outputs(judge: Judge, source: str, timeout: float = 60.0) -> list[torch.Tensor]:
+    x, scale = torch.randn(64, 32), torch.rand(32)
+    call = call_of(x, scale)
     ran = cold.run(judge.server, building.export(judge.server, source), call, "weak", timeout)
     assert torch.equal(ran.outputs[0], torch.relu(x) * scale)
     return ran.outputs
@@ -159,17 +164,7 @@ def test_a_sanitizer_is_heard(judge: Judge, tmp_path: pathlib.Path) -> None:
     tool.write_text(TOOL)
     tool.chmod(0o755)
     x, few, scale = torch.randn(64, 32), torch.randn(4, 32), torch.rand(32)
-    call, small = (
-        cold.Call(
-            init=({"list": [{"value": 32}]}, []),
-            state=(["scale"], [scale]),
-            inputs=({"list": [{"t": 0}]}, [given]),
-            outputs=({"t": 0}, [given]),
-            eval_mode=True,
-            threads=1,
-        )
-        for given in (x, few)
-    )
+    call, small = call_of(x, scale), call_of(few, scale)
     given = [cold._Given(call)]
     given += [cold._Given(call, given[0]), cold._Given(small)]
     # The worker's side, in this process: a sandbox does not show it the tool.
@@ -199,6 +194,47 @@ def test_a_sanitizer_is_heard(judge: Judge, tmp_path: pathlib.Path) -> None:
     assert by_tool["initcheck"].failed == "this GPU is not one of mine"
 
 
+def test_a_file_that_does_away_with_its_folder(judge: Judge) -> None:
+    gone = "import atexit, os, shutil\natexit.register(shutil.rmtree, os.environ['HOME'])"
+    outputs(judge, KERNEL + f"\n{gone}\n")
+    given = [cold._Given(call_of(torch.randn(4, 32), torch.rand(32)))]
+    given += [cold._Given(call_of(torch.randn(4, 32), torch.rand(32)))]
+    answer = cold.serve(
+        {
+            "source": building.export(judge.server, KERNEL + f"\n{gone}\n"),
+            "requests": [g.request for g in given],
+            "sanitizer": "/bin/true",
+            "timeout": 60.0,
+        },
+        [fd for g in given for fd in g.fds],
+    )
+    for g in given:
+        g.close()
+    checks, _ = cold._checks(answer["checks"], ["k"])
+    assert answer["code"] == 0 and len(checks) == 4
+    assert all("No such file" in c.failed for c in checks), [c.failed for c in checks]
+
+
+def test_what_is_found_on_fewer_inputs_alone() -> None:
+    found = {"code": 86, "report": "========= Invalid read\n=========     at k+0x1\n"}
+    for then, fewer in (
+        ({"code": 0, "report": ""}, "nothing"),
+        ({"code": 1, "said": "no"}, "it could not be run: no"),
+    ):
+        (check,), _ = cold._checks([[found, then]], ["k"])
+        assert (check.fewer, check.convicts, len(check.findings)) == (fewer, False, 1)
+    (check,), _ = cold._checks([[found, found]], ["k"])
+    assert check.convicts
+
+
+def test_a_file_that_fails_at_its_end_is_not_certified(judge: Judge) -> None:
+    """Whatever it has written where others look."""
+    dies = "import atexit, os, pathlib\n"
+    dies += "pathlib.Path(os.environ['HOME'], 'done').touch()\natexit.register(os._exit, 3)"
+    with pytest.raises(cold.Broken, match="exit code 3"):
+        outputs(judge, KERNEL + f"\n{dies}\n")
+
+
 LAUNCH = {"name": "k", "count": 2, "ms": 0.5, "grid": [4, 1, 1], "block": [32, 1, 1]}
 
 
@@ -222,19 +258,11 @@ def test_what_a_profiler_says() -> None:
     assert launch == cold.Launch("k", (1 << 31) - 1, 1e9, (0, (1 << 31) - 1), (32, 1, 1))
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "[" * 100_000, '{"launches": ' + " " * (2 << 20) + "[]}", "\\ud800"]
-)
-def test_a_file_may_write_what_is_not_its_own(judge: Judge, text: str) -> None:
-    """In place of what a profiler would have seen."""
-    write = "import os\nopen(os.environ['HOME'] + '/profile.json', 'w', errors='surrogatepass')"
-    outputs(judge, KERNEL + f"\n{write}.write({text!r})\n")
-
-
-def test_a_file_may_leave_folders_and_pipes(judge: Judge) -> None:
-    """Where others would be written or read."""
-    write = "import os\nos.mkdir(os.environ['HOME'] + '/profile.json')"
-    outputs(judge, KERNEL + f"\n{write}\n")
-    gone = "import shutil, os\nshutil.rmtree(os.environ['HOME'] + '/tools')"
-    with pytest.raises(cold.Broken):
-        outputs(judge, KERNEL + f"\n{gone}\n")
+def test_what_others_write_is_read_if_it_is_text(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "text").write_bytes(b"\xffyes")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "text")
+    found = {p.name: cold._read(str(p)) for p in tmp_path.iterdir()}
+    assert found == {"text": "\ufffdyes", "folder": "", "pipe": "", "link": ""}
+    assert cold._read(str(tmp_path / "none")) == ""

@@ -130,9 +130,9 @@ def test_what_is_found_elsewhere_convicts_nobody() -> None:
     unread = sanitizers.check("memcheck", 86, "", "", OWN)
     assert unread.failed == "what it found could not be read"
     found = sanitizers.check("memcheck", 86, OUTSIDE, "", OWN)
-    fewer = dataclasses.replace(found, fewer=True)
+    fewer = dataclasses.replace(found, fewer="nothing")
     assert found.convicts and not fewer.convicts
-    assert "and nothing on the task's own: Invalid" in sanitizers.told([fewer], "[4]")[0]
+    assert "(on the task's own nothing): Invalid" in sanitizers.told([fewer], "[4]")[0]
 
 
 def test_any_text_is_read() -> None:
