@@ -3,6 +3,7 @@ package kernelwright
 // CoderInput is all a Coder sees: the task, the device, its last candidate
 // with the verdict on it, and the feedback. Not the whole talk.
 type CoderInput struct {
+	Run      int64 // whose round it is; 0 for none
 	Task     Task
 	Device   Device
 	Language Language
@@ -20,6 +21,7 @@ type Attempt struct {
 
 // JudgeInput is all a Judge sees.
 type JudgeInput struct {
+	Run     int64 // whose round it is; 0 for none
 	Task    Task
 	Device  Device
 	Want    FeedbackKind // Correction after a failed verdict, else Optimisation
@@ -35,3 +37,31 @@ type JudgeInput struct {
 type DeclinedError struct{ Reason string }
 
 func (e *DeclinedError) Error() string { return e.Reason }
+
+// UnusableError is a Coder's answer that holds no candidate: a language model
+// sent prose, half a file, or nothing. It costs a round, whose correction is
+// Reason and Hint, and is no failure of the run.
+type UnusableError struct {
+	Answer string // as it came: foreign text
+	Reason string // one sentence: what is wrong with it
+	Hint   string // one sentence: what to send instead
+	Origin string // who sent it
+}
+
+func (e *UnusableError) Error() string { return e.Reason }
+
+// Spend is what language models were asked and what it cost.
+type Spend struct {
+	Calls     int64   `json:"calls"`
+	TokensIn  int64   `json:"tokens_in"`
+	TokensOut int64   `json:"tokens_out"`
+	USD       float64 `json:"usd"`
+	// Unpriced is how many of the calls are not in USD, because the price of
+	// their model is not known.
+	Unpriced int64 `json:"unpriced,omitempty"`
+}
+
+// Add returns the sum of both.
+func (s Spend) Add(o Spend) Spend {
+	return Spend{s.Calls + o.Calls, s.TokensIn + o.TokensIn, s.TokensOut + o.TokensOut, s.USD + o.USD, s.Unpriced + o.Unpriced}
+}

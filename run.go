@@ -59,6 +59,7 @@ const (
 	StopNoProgress StopReason = "no_progress"
 	StopJudge      StopReason = "judge"
 	StopDeclined   StopReason = "declined"
+	StopBudget     StopReason = "budget"
 )
 
 // Run is one attempt to optimise one task on one device.
@@ -89,9 +90,13 @@ type Run struct {
 // Round has one candidate, one verdict and at most one feedback. Index counts
 // from 0. The certification of a run's best kernel is recorded as the
 // certificate of its round.
+//
+// Parent is the index of the round whose candidate and feedback the Coder saw,
+// where that is not the one before: a beam goes on from several.
 type Round struct {
 	RunID       int64     `json:"run"`
 	Index       int       `json:"index"`
+	Parent      *int      `json:"parent,omitempty"`
 	Candidate   Candidate `json:"candidate"`
 	Verdict     Verdict   `json:"verdict"`
 	Feedback    *Feedback `json:"feedback,omitempty"`

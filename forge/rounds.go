@@ -197,7 +197,7 @@ func (l *loop) round(ctx context.Context) error {
 
 // coderInput is what the Coder sees for the round after these.
 func coderInput(run kernelwright.Run, task kernelwright.Task, device kernelwright.Device, s Settings, rounds []kernelwright.Round) kernelwright.CoderInput {
-	in := kernelwright.CoderInput{Task: task, Device: device, Language: s.Language, Round: len(rounds), Seed: run.Seed}
+	in := kernelwright.CoderInput{Run: run.ID, Task: task, Device: device, Language: s.Language, Round: len(rounds), Seed: run.Seed}
 	if n := len(rounds); n > 0 {
 		last := rounds[n-1]
 		in.Last = &kernelwright.Attempt{Candidate: last.Candidate, Verdict: last.Verdict}
@@ -214,7 +214,7 @@ func judgeInput(run kernelwright.Run, task kernelwright.Task, device kernelwrigh
 		want, mode = kernelwright.Optimisation, JudgeOptimisation
 	}
 	return kernelwright.JudgeInput{
-		Task: task, Device: device, Want: want, History: history, Seed: run.Seed,
+		Run: run.ID, Task: task, Device: device, Want: want, History: history, Seed: run.Seed,
 		Current: kernelwright.Attempt{Candidate: round.Candidate, Verdict: round.Verdict},
 	}, s.JudgeMode == JudgeBoth || s.JudgeMode == mode
 }

@@ -1,0 +1,54 @@
+package llm
+
+import (
+	"fmt"
+	"time"
+)
+
+// Kind says what kept a call from being answered.
+type Kind string
+
+// The kinds of failure.
+const (
+	BadKey       Kind = "bad key"       // missing, refused, or without the right
+	UnknownModel Kind = "unknown model" // or unknown provider
+	Unreachable  Kind = "unreachable"   // no network, no server there
+	RateLimited  Kind = "rate limited"
+	Quota        Kind = "quota"       // the account has nothing left
+	Unavailable  Kind = "unavailable" // the server's own failure
+	TooLong      Kind = "too long"    // the request does not fit the model's context
+	BadRequest   Kind = "bad request" // anything else that the server refuses
+	Malformed    Kind = "malformed"   // the server's answer cannot be read, or does not end
+	Truncated    Kind = "truncated"   // the answer broke off without a reason to stop
+	Late         Kind = "late"        // not there in the time that one call may take
+	OverBudget   Kind = "over budget" // not asked: it could cost more than is left
+	NotRecorded  Kind = "not recorded"
+)
+
+// Error is why a call was not answered. Its text names the model, holds no
+// secret, and is one sentence; what a server wrote in it is foreign text.
+type Error struct {
+	Kind   Kind
+	Model  string // Model.Name()
+	Status int    // HTTP, or 0
+	Text   string // what happened
+	Hint   string // what to do about it
+	// RetryAfter is how long the server wants to be left alone; 0: it did not
+	// say.
+	RetryAfter time.Duration
+	Err        error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s: %s", e.Model, e.Text) }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Temporary reports whether the same call may be answered later.
+func (e *Error) Temporary() bool {
+	switch e.Kind {
+	case RateLimited, Unavailable, Unreachable, Malformed, Truncated, Late:
+		return true
+	}
+	return false
+}

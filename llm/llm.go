@@ -1,0 +1,175 @@
+// Package llm talks to language models. It declares one small interface, and
+// holds what stands behind it: providers, and decorators that retry, limit,
+// price, bound and record. A policy in training is a provider like any other.
+package llm
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+)
+
+// Model answers requests. An implementation is safe for concurrent use, keeps
+// nothing between calls, and changes nothing in its request.
+type Model interface {
+	// Name says who it is in records: "provider:model".
+	Name() string
+	// Generate asks once and returns the whole reply. A reply that is no answer
+	// (a refusal, a filter, cut off at MaxTokens) is a reply: its Stop says so.
+	// An error is an *Error, or the context's once ctx is done; Generate then
+	// returns promptly.
+	Generate(ctx context.Context, r Request) (Reply, error)
+}
+
+// Role says who speaks.
+type Role string
+
+// The roles of a talk.
+const (
+	System    Role = "system" // the first message, or none
+	User      Role = "user"
+	Assistant Role = "assistant"
+	ToolRole  Role = "tool" // what a tool call brought
+)
+
+// Message is one turn of a talk.
+type Message struct {
+	Role      Role       `json:"role"`
+	Text      string     `json:"text,omitempty"`
+	ToolCalls []ToolCall `json:"tool_calls,omitempty"` // Assistant
+	// Call and Name are of the tool call that a ToolRole message answers.
+	Call string `json:"call,omitempty"`
+	Name string `json:"name,omitempty"`
+}
+
+// Tool is something that a model may call.
+type Tool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Parameters  json.RawMessage `json:"parameters"` // a JSON schema of an object
+}
+
+// ToolCall is a model's wish. Arguments is what it wrote: it may be no JSON at
+// all.
+type ToolCall struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+}
+
+// Schema is the form that a reply must have: one JSON object. Where a provider
+// can hold a model to it, it does; the reply is foreign text all the same.
+type Schema struct {
+	Name   string          `json:"name"`
+	Schema json.RawMessage `json:"schema"`
+}
+
+// Key says which call of a run this is. Calls of a run with the same agent and
+// round are numbered from 0 in Seq. The zero Key is of no run: such a call is
+// made and paid for, but not recalled.
+type Key struct {
+	Run   int64  `json:"run,omitempty"`
+	Round int    `json:"round,omitempty"`
+	Agent string `json:"agent,omitempty"` // "coder" or "judge"
+	Seq   int    `json:"seq,omitempty"`
+}
+
+// Request is what a model is asked. Zero values leave it to the model's
+// settings.
+type Request struct {
+	Key Key `json:"-"` // no model sees it
+
+	Messages    []Message `json:"messages"`
+	Tools       []Tool    `json:"tools,omitempty"`
+	Schema      *Schema   `json:"schema,omitempty"`
+	MaxTokens   int       `json:"max_tokens,omitempty"` // of the reply, reasoning included
+	Temperature *float64  `json:"temperature,omitempty"`
+	TopP        *float64  `json:"top_p,omitempty"`
+	Seed        *int64    `json:"seed,omitempty"`
+
+	// Append says that Messages go on where the last call of the same run and
+	// agent ended: they begin with its messages and its reply. Else they replace
+	// what was said: the strategy forgets, or has compacted.
+	Append bool `json:"append,omitempty"`
+}
+
+// Digest is the SHA-256 of what is asked of whom: the same request to the same
+// model has the same one, whichever call it is.
+func (r Request) Digest(model string) [sha256.Size]byte {
+	b, err := json.Marshal(struct {
+		Model   string  `json:"model"`
+		Request Request `json:"request"`
+	}{model, r})
+	if err != nil { // a schema that is no JSON, which is ours
+		panic(fmt.Sprintf("llm: a request that has no JSON form: %v", err))
+	}
+	return sha256.Sum256(b)
+}
+
+// Stop says why a reply ended.
+type Stop string
+
+// The reasons. A provider that gives none has cut the reply off: that is an
+// error of Kind Truncated.
+const (
+	StopEnd      Stop = "end"
+	StopLength   Stop = "length" // MaxTokens, or the context, is full
+	StopTools    Stop = "tools"  // it wants tools called
+	StopFiltered Stop = "filtered"
+	StopRefused  Stop = "refused"
+)
+
+// Reply is what a model answered. All of it is foreign text.
+type Reply struct {
+	Text      string     `json:"text"`
+	Reasoning string     `json:"reasoning,omitempty"` // where the provider shows it
+	ToolCalls []ToolCall `json:"tool_calls,omitempty"`
+	Stop      Stop       `json:"stop"`
+	Usage     Usage      `json:"usage"`
+	Model     string     `json:"model,omitempty"` // as the provider names who answered: "gpt-5-2026-08-01"
+
+	// Of a policy in training, and of servers that return them: the ids of the
+	// prompt's and the reply's tokens, and each of the latter's log-probability
+	// when it was drawn.
+	PromptIDs []int     `json:"prompt_ids,omitempty"`
+	TokenIDs  []int     `json:"token_ids,omitempty"`
+	LogProbs  []float64 `json:"log_probs,omitempty"`
+}
+
+// Message returns the reply as a turn of the talk.
+func (r Reply) Message() Message {
+	return Message{Role: Assistant, Text: r.Text, ToolCalls: r.ToolCalls}
+}
+
+// Usage is what a call consumed, in tokens. Where the provider says nothing it
+// is estimated, and Estimated is set.
+type Usage struct {
+	In        int64 `json:"in"`
+	Out       int64 `json:"out"`              // reasoning included
+	CachedIn  int64 `json:"cached,omitempty"` // part of In that was cheaper
+	Reasoning int64 `json:"reasoning,omitempty"`
+	Estimated bool  `json:"estimated,omitempty"`
+}
+
+// Record is a call that was answered.
+type Record struct {
+	Key     Key      `json:"key"`
+	Model   string   `json:"model"` // Model.Name()
+	Request Request  `json:"request"`
+	Reply   Reply    `json:"reply"`
+	CostUSD *float64 `json:"cost_usd"` // nil: the price is not known
+	BeganMS int64    `json:"began"`    // Unix milliseconds
+	TookMS  int64    `json:"took"`     // waiting for limits included
+}
+
+// Journal remembers calls. What it has acknowledged survives a crash: a call
+// that was answered is not paid for again.
+type Journal interface {
+	// Recall returns the record under the key whose request has the digest, and
+	// whether there is one.
+	Recall(ctx context.Context, key Key, digest [sha256.Size]byte) (Record, bool, error)
+	// Append records a call. Under one key there may be several with different
+	// requests: a run that goes on with other settings asks another question.
+	Append(ctx context.Context, r Record) error
+}
