@@ -29,11 +29,12 @@ type scratch struct {
 
 // Sizes of launches.
 const (
-	mapBlock       = 256 // threads of a block whose threads have nothing to do with each other
-	leastBlock     = 128 // threads of a block that takes several rows
-	keptElements   = 64  // of a row that one thread may keep in registers
-	loadsAhead     = 4   // vectors that a thread asks for before it waits
-	defaultDevice  = 132 // multiprocessors where the device does not say
+	mapBlock       = 256     // threads of a block whose threads have nothing to do with each other
+	leastBlock     = 128     // threads of a block that takes several rows
+	keptElements   = 64      // of a row that one thread may keep in registers
+	keptInBlock    = 1 << 15 // and all threads of a block: half of a multiprocessor's registers
+	loadsAhead     = 4       // vectors that a thread asks for before it waits
+	defaultDevice  = 132     // multiprocessors where the device does not say
 	positionsLimit = 1 << 30
 )
 

@@ -171,8 +171,8 @@ func (r *reducing) of(stage int) (accs []*anchor, stores []store) {
 	return accs, stores
 }
 
-// spread chooses the threads. A row of n vectors gets about n/4 threads, so that
-// each has several loads under way and rows share a block where they are short.
+// spread chooses the threads: so many that each takes its share of a row. Short
+// rows share a block.
 func (r *reducing) spread() {
 	width, rows := r.g.groups[r.g.inner].size, 1
 	for _, i := range r.g.outer {
@@ -186,22 +186,14 @@ func (r *reducing) spread() {
 	if r.g.lanes {
 		columns := (width + r.vector - 1) / r.vector
 		r.x = min(max(powerAbove(columns), 1), 32)
-		r.y = r.knobs.get("along", 0)
-		if r.y == 0 {
-			r.y = min(max(powerBelow(r.steps/4), 1), 16)
-		}
-		r.y = max(r.y, (32+r.x-1)/r.x)
-		for r.x*r.y > 1024 {
-			r.y /= 2
-		}
+		r.y = min(powerBelow(r.steps/r.knobs.get("share", 4)), 16)
+		r.y = max(r.y, 32/r.x)
 		r.block = r.x * r.y
 		blocks = rows * ((columns + r.x - 1) / r.x)
 	} else {
 		r.steps *= width / r.vector
-		r.threads = r.knobs.get("row_threads", 0)
-		if r.threads == 0 {
-			r.threads = min(max(powerAbove((r.steps+3)/4), 1), 512)
-		}
+		share := r.knobs.get("share", 4)
+		r.threads = min(powerAbove((r.steps+share-1)/share), 1024)
 		r.block = max(r.threads, leastBlock)
 		r.rowsPerBlock = r.block / r.threads
 		blocks = (rows + r.rowsPerBlock - 1) / r.rowsPerBlock
@@ -253,7 +245,7 @@ func (r *reducing) keep() {
 		}
 	}
 	found = slices.DeleteFunc(found, func(v *value) bool { return len(stages[v]) < 2 })
-	if len(found) == 0 || r.share()*r.vector*len(found) > keptElements {
+	if len(found) == 0 || r.share()*r.vector*len(found) > min(keptElements, keptInBlock/r.block) {
 		return
 	}
 	for _, v := range found {

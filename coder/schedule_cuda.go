@@ -6,7 +6,7 @@ import "github.com/kernelwright/kernelwright"
 // enough blocks for the whole device.
 func cudaSchedule(p *plan) schedule {
 	s := schedule{}
-	var maps, rows, columns, reduces, scans, splits, kept, joins bool
+	var maps, reduces, scans, splits, kept, joins bool
 	for _, st := range p.steps {
 		k := st.kernel
 		if k == nil {
@@ -14,8 +14,6 @@ func cudaSchedule(p *plan) schedule {
 		}
 		g := k.geometry()
 		maps = maps || k.kind == mapKernel
-		rows = rows || (k.kind == reduceKernel && !g.lanes)
-		columns = columns || (k.kind == reduceKernel && g.lanes)
 		reduces = reduces || k.kind == reduceKernel
 		scans = scans || (k.kind == scanKernel && g.lanes)
 		splits = splits || k.kind == reduceKernel || (k.kind == scanKernel && !g.lanes)
@@ -27,13 +25,10 @@ func cudaSchedule(p *plan) schedule {
 		// How many times a thread does what it does.
 		s["items"] = kernelwright.Knob{Value: 1, Choices: []int{1, 2, 4}}
 	}
-	if rows {
-		// Threads of a row; 0: by its length.
-		s["row_threads"] = kernelwright.Knob{Value: 0, Choices: []int{0, 8, 32, 64, 128, 256, 512, 1024}}
-	}
-	if columns {
-		// Threads along a column; 0: by its length.
-		s["along"] = kernelwright.Knob{Value: 0, Choices: []int{0, 1, 2, 4, 8, 16, 32}}
+	if reduces {
+		// Vectors of a row, or elements of a column, that one thread takes: more
+		// hide the latency of each load, fewer leave more threads to hide it.
+		s["share"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4, 8, 16}}
 	}
 	if reduces || scans {
 		// Loads that a thread has under way.
