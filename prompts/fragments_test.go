@@ -146,7 +146,15 @@ func program(t *testing.T, names ...string) string {
 
 func mustRun(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	return mustRunWith(t, nil, name, args...)
+}
+
+// mustRunWith adds to the environment.
+func mustRunWith(t *testing.T, environment []string, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Env = append(cmd.Environ(), environment...)
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("%s: %v\n%s", filepath.Base(name), err, out)
 	}
@@ -165,6 +173,7 @@ func write(t *testing.T, folder, name string, text []byte) string {
 // TestFragmentsInCUDA compiles the fragments for sm_90a at once, and those
 // for sm_80 as well, and each alone, when there is time.
 func TestFragmentsInCUDA(t *testing.T) {
+	t.Parallel()
 	all := fragmentsOf(t, "cuda")
 	compiler := nvcc(t)
 	folder := t.TempDir()
@@ -196,9 +205,42 @@ func TestFragmentsInCUDA(t *testing.T) {
 	}
 }
 
+// TestFragmentsOnGPU runs what the fragments define against PyTorch, where
+// there is a GPU.
+func TestFragmentsOnGPU(t *testing.T) {
+	if _, err := os.Stat("/dev/nvidiactl"); err != nil {
+		t.Skip("there is no GPU here: the skills' CUDA was only compiled")
+	}
+	python := program(t, os.Getenv("KERNELWRIGHT_TEST_PYTHON"), "python3")
+	ask := "import torch\nprint('sm_%d%d' % torch.cuda.get_device_capability() if torch.cuda.is_available() else '')"
+	found, err := exec.CommandContext(t.Context(), python, "-c", ask).Output()
+	arch := strings.TrimSpace(string(found))
+	if err != nil || arch == "" {
+		t.Skip("PyTorch finds no GPU here: the skills' CUDA was only compiled")
+	}
+	if arch == "sm_90" {
+		arch = "sm_90a"
+	}
+	var here []fragment
+	for _, f := range fragmentsOf(t, "cuda") {
+		if forArchitecture(f, arch) {
+			here = append(here, f)
+		}
+	}
+	folder := t.TempDir()
+	at := write(t, folder, "together.cu", together(here))
+	library := filepath.Join(folder, "fragments.so")
+	code := "-gencode=arch=compute_" + strings.TrimPrefix(arch, "sm_") + ",code=" + arch
+	mustRun(t, nvcc(t), "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", code, at, "-o", library)
+	if !t.Failed() {
+		t.Log(mustRun(t, python, "testdata/check_cuda.py", "cuda", library))
+	}
+}
+
 // TestFragmentsInCPP compiles the fragments and runs what they define against
 // plain code.
 func TestFragmentsInCPP(t *testing.T) {
+	t.Parallel()
 	all := fragmentsOf(t, "cpp")
 	compiler := program(t, os.Getenv("CXX"), "g++")
 	folder := t.TempDir()
@@ -225,6 +267,7 @@ func TestFragmentsInCPP(t *testing.T) {
 // there their kernels too: to Triton's own form, or to machine code when there
 // is time.
 func TestFragmentsInPython(t *testing.T) {
+	t.Parallel()
 	python := program(t, os.Getenv("KERNELWRIGHT_TEST_PYTHON"), "python3")
 	folder := t.TempDir()
 	var files, kernels []string
@@ -246,8 +289,8 @@ func TestFragmentsInPython(t *testing.T) {
 	if soaking() {
 		stage = "cubin"
 	}
-	t.Setenv("TRITON_CACHE_DIR", filepath.Join(folder, "cache"))
-	out := mustRun(t, python, append([]string{"testdata/compile_triton.py", stage}, kernels...)...)
+	cache := []string{"TRITON_CACHE_DIR=" + filepath.Join(folder, "cache")}
+	out := mustRunWith(t, cache, python, append([]string{"testdata/compile_triton.py", stage}, kernels...)...)
 	if lines := strings.Count(out, "\n"); lines < len(kernels) {
 		t.Errorf("%d files have %d kernels:\n%s", len(kernels), lines, out)
 	}
