@@ -276,8 +276,8 @@ def doubled() -> None:
 
 CHECKS = [
     axpy, relu, transpose, total, max_over_dim, softmax, layer_norm, cumsum, products,
-    half_products("gemm_bf16"), half_products("gemm_wgmma"), wmma, three_tf32, depthwise, max_pool, attention, fused,
-    l1_rows, norms, gauss, bulk, remove_means, exact_sums, nhwc_to_nchw, doubled,
+    half_products("gemm_bf16"), half_products("gemm_wgmma"), wmma, three_tf32, depthwise, max_pool,
+    attention, fused, l1_rows, norms, gauss, bulk, remove_means, exact_sums, nhwc_to_nchw, doubled,
 ]  # fmt: skip
 
 torch.manual_seed(7)
