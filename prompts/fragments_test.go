@@ -233,7 +233,7 @@ func TestFragmentsOnGPU(t *testing.T) {
 	code := "-gencode=arch=compute_" + strings.TrimPrefix(arch, "sm_") + ",code=" + arch
 	mustRun(t, nvcc(t), "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", code, at, "-o", library)
 	if !t.Failed() {
-		t.Log(mustRun(t, python, "testdata/check_cuda.py", "cuda", library))
+		t.Log(mustRun(t, python, "testdata/check_cuda.py", library))
 	}
 }
 

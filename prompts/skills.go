@@ -71,7 +71,7 @@ func LoadSkills(folder string) (*Skills, error) {
 	}
 	if folder != "" {
 		if info, err := os.Stat(folder); err != nil {
-			return nil, fmt.Errorf("%s: the folder of prompts cannot be read: %w", folder, errors.Unwrap(err))
+			return nil, fmt.Errorf("%s: the folder of prompts cannot be read: %w", folder, plain(err))
 		} else if !info.IsDir() {
 			return nil, fmt.Errorf("%s: what should be the folder of prompts is a file", folder)
 		}
@@ -89,12 +89,16 @@ func LoadSkills(folder string) (*Skills, error) {
 
 // readSkills adds what lies in one folder; shown is that folder's path in errors.
 func readSkills(from fs.FS, shown string, into map[string]Skill) error {
-	entries, err := fs.ReadDir(from, skillsFolder)
+	info, err := fs.Stat(from, skillsFolder)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	if err == nil && !info.IsDir() {
+		return fmt.Errorf("%s: what should be the folder of skills is a file", filepath.Join(shown, skillsFolder))
+	}
+	entries, err := fs.ReadDir(from, skillsFolder)
 	if err != nil {
-		return fmt.Errorf("%s: the skills cannot be read: %w", filepath.Join(shown, skillsFolder), err)
+		return fmt.Errorf("%s: the skills cannot be read: %w", filepath.Join(shown, skillsFolder), plain(err))
 	}
 	read := 0
 	for _, e := range entries {

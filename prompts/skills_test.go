@@ -336,11 +336,15 @@ func TestFolder(t *testing.T) {
 func TestBadFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	put(t, filepath.Dir(file), "x.md", smallSkill)
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
+	flat := t.TempDir()
+	for _, at := range []string{file, filepath.Join(flat, skillsFolder)} {
+		if err := os.WriteFile(at, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for folder, want := range map[string]string{
 		"/nowhere":         "/nowhere: the folder of prompts cannot be read: no such file or directory",
+		flat:               filepath.Join(flat, skillsFolder) + ": what should be the folder of skills is a file",
 		file:               file + ": what should be the folder of prompts is a file",
 		filepath.Dir(file): `x.md: it is named "softmax" inside: a skill has its file's name, "x"`,
 	} {
