@@ -64,6 +64,8 @@ type Options struct {
 	Getenv func(string) string `toml:"-" json:"-"`
 	// HTTP carries the requests; nil: one that is shared by all models.
 	HTTP http.RoundTripper `toml:"-" json:"-"`
+	// Policies answers for "policy:NAME"; nil where nothing is trained.
+	Policies *Broker `toml:"-" json:"-"`
 }
 
 // The defaults of what every provider has.
@@ -95,6 +97,7 @@ func (o Options) Over(below Options) Options {
 	take(&below.Concurrency, o.Concurrency)
 	take(&below.RequestsPerMinute, o.RequestsPerMinute)
 	take(&below.TokensPerMinute, o.TokensPerMinute)
+	take(&below.Policies, o.Policies)
 	if o.Getenv != nil {
 		below.Getenv = o.Getenv
 	}
