@@ -131,8 +131,9 @@ func NewBudget(a Allowances, p Prices, l Ledger, now func() time.Time) *Budget {
 
 // Watch returns a model that asks m only where the budget has what the call could
 // cost at worst: a prompt of PromptBound tokens, a reply of maxTokens (or the
-// request's), one call, and at most timeout. Otherwise it fails with Kind
-// OverBudget. A call that began is ended when the time that was left is over.
+// request's), one call, and timeout, which is the deadline that m has. Otherwise
+// it fails with Kind OverBudget. Where less time is left than timeout, the call
+// is made and ended when that is over.
 // Each call is booked with what it consumed; one that failed after it was sent,
 // so that it may have been billed, with its worst case.
 func (b *Budget) Watch(m Model, maxTokens int, timeout time.Duration) Model {
@@ -157,7 +158,10 @@ func (m *watched) Generate(ctx context.Context, r Request) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
-	inner, cancel := context.WithTimeout(ctx, held.wall)
+	inner, cancel := ctx, func() {}
+	if held.wall < m.timeout {
+		inner, cancel = context.WithTimeout(ctx, held.wall)
+	}
 	began := b.now()
 	reply, err := m.Model.Generate(inner, r)
 	outOfTime := err != nil && inner.Err() != nil && ctx.Err() == nil
@@ -179,7 +183,7 @@ func (m *watched) Generate(ctx context.Context, r Request) (Reply, error) {
 	if bookErr := b.settle(ctx, held, c); bookErr != nil {
 		return Reply{}, fmt.Errorf("book a call of %s: %w", m.Name(), bookErr)
 	}
-	if outOfTime && held.wall < m.timeout {
+	if outOfTime {
 		return Reply{}, &Error{Kind: OverBudget, Model: m.Name(), Text: fmt.Sprintf("the call was ended after the %v that the budget of time had left", held.wall)}
 	}
 	return reply, err

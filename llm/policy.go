@@ -71,6 +71,9 @@ func (p *policy) Generate(ctx context.Context, r Request) (Reply, error) {
 	if err := ctx.Err(); err != nil {
 		return Reply{}, err
 	}
+	if len(r.Messages) == 0 {
+		return Reply{}, &Error{Kind: BadRequest, Model: p.name, Text: noMessages}
+	}
 	c := &policyCall{
 		Pending: Pending{ID: rand.Text(), Policy: p.name, Key: r.Key, Request: r, SinceMS: time.Now().UnixMilli()},
 		answer:  make(chan policyAnswer, 1),
@@ -80,7 +83,7 @@ func (p *policy) Generate(ctx context.Context, r Request) (Reply, error) {
 	}
 	timer := time.NewTimer(b.expiry)
 	defer timer.Stop()
-	late := error(nil)
+	var late error
 	select {
 	case a := <-c.answer:
 		return a.unpack()

@@ -65,7 +65,7 @@ func (m *remote) Generate(ctx context.Context, r Request) (Reply, error) {
 	}
 	c := &call{name: m.name, model: m.model, request: r, options: m.options, key: m.key}
 	if len(r.Messages) == 0 {
-		return Reply{}, &Error{Kind: BadRequest, Model: m.name, Text: "there is no message to answer"}
+		return Reply{}, &Error{Kind: BadRequest, Model: m.name, Text: noMessages}
 	}
 	if len(r.Tools) > 0 && !*m.options.NativeTools {
 		return Reply{}, &Error{Kind: BadRequest, Model: m.name, Text: "this model cannot be given tools", Hint: "set native_tools = true where it can"}

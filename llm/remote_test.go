@@ -1,6 +1,7 @@
 package llm_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/kernelwright/kernelwright/llm"
@@ -53,4 +54,13 @@ func TestProviders(t *testing.T) {
 			})
 		}
 	}
+}
+
+// kindOf is the kind of an error, or "".
+func kindOf(err error) llm.Kind {
+	var e *llm.Error
+	if errors.As(err, &e) {
+		return e.Kind
+	}
+	return ""
 }

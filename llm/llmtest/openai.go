@@ -37,7 +37,7 @@ func (c chat) check(body object) (wrong, last string) {
 		known = append(known, "return_token_ids")
 	}
 	if key := unknown(body, known...); key != "" {
-		return "Unrecognized request argument supplied: " + key, ""
+		return "unknown argument: " + key, ""
 	}
 	model, _ := body["model"].(string)
 	_, oldMax := body["max_tokens"]
@@ -81,7 +81,7 @@ func (c chat) check(body object) (wrong, last string) {
 		}
 		if id, _ := m["tool_call_id"].(string); m["role"] == "tool" {
 			if !open[id] {
-				return "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'", ""
+				return "messages with role 'tool' must be a response to a message before it with 'tool_calls'", ""
 			}
 			delete(open, id)
 		}

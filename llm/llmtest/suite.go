@@ -43,13 +43,13 @@ func Suite(t *testing.T, newSubject func(t *testing.T) Subject) {
 		{"max tokens end a reply", short, false, false},
 		{"done before it begins", canceledBefore, false, false},
 		{"64 at once", concurrent, false, false},
-		{"no message", noMessage, false, true},
+		{"no message", noMessage, false, false},
 		{"texts arrive byte by byte", texts, true, false},
 		{"reasons to stop", reasons, true, false},
 		{"reasoning stands apart", reasoning, true, true},
 		{"tools are called, and answered", tools, true, false},
 		{"a reply by a schema", schema, true, false},
-		{"done while waiting", canceledWithin, true, true},
+		{"done while waiting", canceledWithin, false, false},
 		{"usage is estimated where none is told", estimated, true, true},
 		{"problems have kinds", problems, true, true},
 		{"faults have kinds", faults, true, true},
@@ -128,9 +128,12 @@ func NoKey(t testing.TB, v any) {
 }
 
 func named(t *testing.T, s Subject) {
-	provider, model, err := llm.Split(s.Model.Name())
-	if err != nil || provider == "" || model == "" || s.Model.Name() != s.Model.Name() {
-		t.Errorf("the name %q: %v", s.Model.Name(), err)
+	name := s.Model.Name()
+	if _, _, err := llm.Split(name); err != nil {
+		t.Errorf("the name %q: %v", name, err)
+	}
+	if again := s.Model.Name(); again != name {
+		t.Errorf("the name was %q and is %q", name, again)
 	}
 }
 
@@ -190,10 +193,16 @@ func canceledBefore(t *testing.T, s Subject) {
 }
 
 func canceledWithin(t *testing.T, s Subject) {
-	for _, a := range []Answer{{Hold: make(chan struct{})}, {Fault: Endless}} {
+	answers := []Answer{{Hold: make(chan struct{})}, {Fault: Endless}}
+	if s.Plain || s.Say == nil {
+		answers = answers[:1]
+	}
+	for _, a := range answers {
 		s.say(a)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		_, err := s.Model.Generate(ctx, Ask("hello"))
+		r := Ask("tell a long story")
+		r.MaxTokens = 4000
+		_, err := s.Model.Generate(ctx, r)
 		var e *llm.Error
 		tooLong := a.Fault == Endless && errors.As(err, &e) && e.Kind == llm.Malformed // its bound came first
 		if !errors.Is(err, context.DeadlineExceeded) && !tooLong {
