@@ -18,7 +18,7 @@ const placeholder = "unused"
 type remote struct {
 	name, model string
 	options     Options
-	key         string
+	key         secret
 	chat        llms.Model
 	// onePart: langchaingo sends only the first part of a turn.
 	onePart bool
@@ -34,7 +34,7 @@ func openRemote(name, model string, p provider, o Options, key string) (*remote,
 		// A key is for the server that was named.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	m := &remote{name: name, model: model, options: o, key: key}
+	m := &remote{name: name, model: model, options: o, key: func() string { return key }}
 	var err error
 	switch p.dialect.(type) {
 	case messagesAPI:

@@ -27,7 +27,7 @@ type call struct {
 	model   string // as the provider names it
 	request Request
 	options Options // resolved
-	key     string
+	key     secret
 	origin  []int // the message that each of langchaingo's turns is a part of
 
 	reply Reply
@@ -54,11 +54,15 @@ func (c *call) maxTokens() int {
 // scrub takes the key out of foreign text. What is shorter than a key ever is
 // would be found everywhere.
 func (c *call) scrub(s string) string {
-	if len(c.key) < 8 {
+	key := c.key()
+	if len(key) < 8 {
 		return s
 	}
-	return strings.ReplaceAll(s, c.key, "[key]")
+	return strings.ReplaceAll(s, key, "[key]")
 }
+
+// secret is a key. Printed with what holds it, it is an address.
+type secret func() string
 
 // transport is what makes langchaingo reliable. It takes its requests apart,
 // writes what langchaingo leaves out or gets wrong, signs them (langchaingo never
@@ -164,7 +168,7 @@ func (t *transport) rewrite(req *http.Request, c *call) (*http.Request, error) {
 	if *c.options.Stream {
 		out.Header.Set("Accept", "text/event-stream")
 	}
-	t.sign(out.Header, c.key)
+	t.sign(out.Header, c.key())
 	return out, nil
 }
 
