@@ -236,6 +236,19 @@ func (a *argumentsText) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
+// count is a number of tokens. Some servers write 12.0, and whoever writes
+// nonsense has counted nothing.
+type count int64
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (c *count) UnmarshalJSON(b []byte) error {
+	var f float64
+	if json.Unmarshal(b, &f) == nil && f >= 0 && f < 1e12 {
+		*c = count(f)
+	}
+	return nil
+}
+
 // objectOr returns arguments as the object that providers want to see again in
 // a talk; what is none is put into one, so that the model sees its mistake.
 func objectOr(arguments string) string {

@@ -115,10 +115,10 @@ type anthropicBlock struct {
 }
 
 type anthropicUsage struct {
-	Input    *int64 `json:"input_tokens"`
-	Output   *int64 `json:"output_tokens"`
-	Created  *int64 `json:"cache_creation_input_tokens"`
-	CacheHit *int64 `json:"cache_read_input_tokens"`
+	Input    *count `json:"input_tokens"`
+	Output   *count `json:"output_tokens"`
+	Created  *count `json:"cache_creation_input_tokens"`
+	CacheHit *count `json:"cache_read_input_tokens"`
 }
 
 type anthropicMessage struct {
@@ -277,9 +277,9 @@ func (a *messageReader) takeUsage(u *anthropicUsage) {
 	if u == nil {
 		return
 	}
-	latest := func(to *int64, from *int64) {
+	latest := func(to *int64, from *count) {
 		if from != nil {
-			*to = max(*from, 0)
+			*to = int64(*from)
 		}
 	}
 	latest(&a.input, u.Input)

@@ -96,6 +96,7 @@ type Budget struct {
 
 	mu       sync.Mutex // held from the look at what was spent to the reservation
 	inFlight map[*reservation]struct{}
+	settled  chan struct{} // closed when a call ends, and made anew
 }
 
 // reservation is what a call in flight may consume at most.
@@ -126,13 +127,14 @@ func NewBudget(a Allowances, p Prices, l Ledger, now func() time.Time) *Budget {
 	if now == nil {
 		now = time.Now
 	}
-	return &Budget{allowed: a, prices: p, ledger: l, now: now, inFlight: make(map[*reservation]struct{})}
+	return &Budget{allowed: a, prices: p, ledger: l, now: now, inFlight: make(map[*reservation]struct{}), settled: make(chan struct{})}
 }
 
 // Watch returns a model that asks m only where the budget has what the call could
 // cost at worst: a prompt of PromptBound tokens, a reply of maxTokens (or the
 // request's), one call, and timeout, which is the deadline that m has. Otherwise
-// it fails with Kind OverBudget. Where less time is left than timeout, the call
+// it fails with Kind OverBudget. Where only calls in flight stand in the way, it
+// waits until they have ended and their true cost is known. Where less time is left than timeout, the call
 // is made and ended when that is over.
 // Each call is booked with what it consumed; one that failed after it was sent,
 // so that it may have been billed, with its worst case.
@@ -202,12 +204,29 @@ func (e *Error) mayBeBilled() bool {
 
 // reserve holds what a call may consume, or refuses it.
 func (b *Budget) reserve(ctx context.Context, model string, key Key, worst Usage, timeout time.Duration) (*reservation, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	price, priced := b.prices.Of(model)
 	need := use{price.worst(worst.In, worst.Out), worst.In + worst.Out, 1, timeout}
+	for {
+		held, settled, err := b.tryReserve(ctx, model, key, need, priced)
+		if held != nil || err != nil {
+			return held, err
+		}
+		select {
+		case <-settled:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// tryReserve returns neither a reservation nor an error where calls in flight
+// must end first; settled is closed when one has.
+func (b *Budget) tryReserve(ctx context.Context, model string, key Key, need use, priced bool) (*reservation, <-chan struct{}, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	y, mo, d := b.now().UTC().Date()
 	day := time.Date(y, mo, d, 0, 0, 0, 0, time.UTC)
+	wait := false
 	for _, limit := range []struct {
 		name    string
 		allowed Allowance
@@ -221,40 +240,43 @@ func (b *Budget) reserve(ctx context.Context, model string, key Key, worst Usage
 		if !limit.applies || limit.allowed == (Allowance{}) {
 			continue
 		}
-		used, err := b.used(ctx, limit.scope)
+		spent, err := b.ledger.Spent(ctx, limit.scope)
 		if err != nil {
-			return nil, err
+			return nil, nil, fmt.Errorf("look up what was spent: %w", err)
 		}
-		if why := limit.allowed.refuse(&need, used, priced); why != "" {
-			return nil, &Error{
+		used := use{spent.USD, spent.TokensIn + spent.TokensOut, spent.Calls, spent.Wall}
+		if why := limit.allowed.refuse(need, used, priced); why != "" {
+			return nil, nil, &Error{
 				Kind: OverBudget, Model: model, Text: fmt.Sprintf("the budget %s: %s", limit.name, why),
 				Hint: "raise it under [budget], or lower max_tokens",
 			}
 		}
+		used.add(b.reserved(limit.scope))
+		wait = wait || limit.allowed.refuse(need, used, priced) != ""
+		if limit.allowed.Wall > 0 { // a call can be ended
+			need.wall = min(need.wall, limit.allowed.Wall-used.wall)
+		}
+	}
+	if wait {
+		return nil, b.settled, nil
 	}
 	held := &reservation{key.Run, model, need}
 	b.inFlight[held] = struct{}{}
-	return held, nil
+	return held, nil, nil
 }
 
-// used is what was spent within a scope, with what is reserved there.
-func (b *Budget) used(ctx context.Context, s Scope) (use, error) {
-	spent, err := b.ledger.Spent(ctx, s)
-	if err != nil {
-		return use{}, fmt.Errorf("look up what was spent: %w", err)
-	}
-	sum := use{spent.USD, spent.TokensIn + spent.TokensOut, spent.Calls, spent.Wall}
+// reserved is what calls in flight may consume within a scope.
+func (b *Budget) reserved(s Scope) (sum use) {
 	for held := range b.inFlight {
 		if (s.Run == 0 || s.Run == held.run) && (s.Model == "" || s.Model == held.model) {
 			sum.add(held.use)
 		}
 	}
-	return sum, nil
+	return sum
 }
 
-// refuse says why a call cannot be made, or "". It cuts the time of need to what
-// is left, since a call can be ended.
-func (a Allowance) refuse(need *use, used use, priced bool) string {
+// refuse says why a call cannot be made, or "".
+func (a Allowance) refuse(need, used use, priced bool) string {
 	switch {
 	case a.USD > 0 && !priced:
 		return "it is one of money, and the price of the model is not known; write it under [llm.prices]"
@@ -265,10 +287,7 @@ func (a Allowance) refuse(need *use, used use, priced bool) string {
 	case a.Calls > 0 && used.calls+need.calls > a.Calls:
 		return fmt.Sprintf("all of %d calls are used", a.Calls)
 	case a.Wall > 0 && used.wall >= a.Wall:
-		return fmt.Sprintf("nothing of %v of waiting for models is left, calls in flight counted", a.Wall)
-	}
-	if a.Wall > 0 {
-		need.wall = min(need.wall, a.Wall-used.wall)
+		return fmt.Sprintf("nothing of %v of waiting for models is left", a.Wall)
 	}
 	return ""
 }
@@ -280,5 +299,7 @@ func (b *Budget) settle(ctx context.Context, held *reservation, c Charge) error 
 	defer b.mu.Unlock()
 	err := b.ledger.Book(context.WithoutCancel(ctx), c)
 	delete(b.inFlight, held)
+	close(b.settled)
+	b.settled = make(chan struct{})
 	return err
 }

@@ -156,6 +156,45 @@ func TestBudgetOfTime(t *testing.T) {
 	})
 }
 
+// Calls that stand in each other's way only by what they could cost wait for
+// each other, and are all made.
+func TestBudgetWaitsForCallsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ledger := &llmtest.Ledger{}
+		inner := &scripted{answer: func(context.Context, int, llm.Request) (llm.Reply, error) {
+			time.Sleep(time.Second)
+			return llm.Reply{Usage: llm.Usage{In: 10, Out: 10}}, nil
+		}}
+		// Each could take 613 tokens and a minute.
+		b := llm.NewBudget(llm.Allowances{Day: llm.Allowance{Tokens: 1500, Wall: time.Hour}}, nil, ledger, nil)
+		m := b.Watch(inner, 64, time.Minute)
+		began := time.Now()
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				if _, err := m.Generate(t.Context(), llmtest.Ask("hello")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if took := time.Since(began); took != 5*time.Second { // two at a time
+			t.Errorf("%v were waited", took)
+		}
+		// Who leaves while waiting is not asked for.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		go func() { _, _ = m.Generate(t.Context(), llmtest.Ask("a")) }()
+		synctest.Wait()
+		r := llmtest.Ask("b")
+		r.MaxTokens = 450
+		if _, err := m.Generate(ctx, r); !errors.Is(err, context.DeadlineExceeded) || inner.made() != 11 {
+			t.Errorf("%v; %d calls", err, inner.made())
+		}
+		time.Sleep(time.Minute) // the other one ends
+	})
+}
+
 // Whatever is asked at once, however it ends: no limit is ever passed.
 func TestBudgetIsNeverPassed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

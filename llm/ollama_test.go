@@ -109,7 +109,8 @@ func serveOllama(t *testing.T, binary string) string {
 	post(t, url+"/api/blobs/"+digest, model)
 	create, err := json.Marshal(map[string]any{
 		"model": "tiny", "stream": false, "files": map[string]string{"tiny.gguf": digest},
-		"template": "{{ range .Messages }}{{ .Role }} {{ .Content }} {{ end }}",
+		"parameters": map[string]any{"num_thread": 1}, // more threads only wait for each other
+		"template":   "{{ range .Messages }}{{ .Role }} {{ .Content }} {{ end }}",
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -193,28 +193,25 @@ type chatCall struct {
 }
 
 type chatUsage struct {
-	Prompt     int64 `json:"prompt_tokens"`
-	Completion int64 `json:"completion_tokens"`
-	Total      int64 `json:"total_tokens"`
-	Details    *struct {
-		Cached int64 `json:"cached_tokens"`
+	Prompt     count `json:"prompt_tokens"`
+	Completion count `json:"completion_tokens"`
+	Total      count `json:"total_tokens"`
+	Details    struct {
+		Cached count `json:"cached_tokens"`
 	} `json:"prompt_tokens_details"`
-	Hit        int64 `json:"prompt_cache_hit_tokens"` // DeepSeek
-	OutDetails *struct {
-		Reasoning int64 `json:"reasoning_tokens"`
+	Hit        count `json:"prompt_cache_hit_tokens"` // DeepSeek
+	OutDetails struct {
+		Reasoning count `json:"reasoning_tokens"`
 	} `json:"completion_tokens_details"`
 }
 
 func (u chatUsage) usage() *Usage {
-	out := Usage{In: max(u.Prompt, 0), Out: max(u.Completion, 0), CachedIn: max(u.Hit, 0)}
-	if u.Details != nil {
-		out.CachedIn = max(out.CachedIn, u.Details.Cached)
-	}
-	if u.OutDetails != nil {
-		out.Reasoning = max(u.OutDetails.Reasoning, 0)
+	out := Usage{
+		In: int64(u.Prompt), Out: int64(u.Completion),
+		CachedIn: int64(max(u.Hit, u.Details.Cached)), Reasoning: int64(u.OutDetails.Reasoning),
 	}
 	// Google counts reasoning in the total alone.
-	if rest := u.Total - out.In - out.Out; rest > 0 {
+	if rest := int64(u.Total) - out.In - out.Out; rest > 0 {
 		out.Out += rest
 		out.Reasoning = max(out.Reasoning, rest)
 	}

@@ -3,6 +3,7 @@ package llm_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/llm/llmtest"
@@ -54,6 +55,21 @@ func TestProviders(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Everything that New puts round a model keeps the contract.
+func TestStack(t *testing.T) {
+	llmtest.Suite(t, func(t *testing.T) llmtest.Subject {
+		s := llmtest.NewOpenAI(t)
+		o := s.Options()
+		o.Attempts, o.Concurrency, o.RequestsPerMinute, o.TokensPerMinute, o.MaxReplyBytes = 1, 8, 1<<20, 1<<30, 1<<20
+		budget := llm.NewBudget(llm.Allowances{Day: llm.Allowance{USD: 1000, Wall: time.Hour}}, llm.Prices{"openai:*": {In: 1, Out: 1}}, &llmtest.Ledger{}, nil)
+		m, err := llm.New("openai:gpt-4.1", o, llm.Services{Journal: &llmtest.Journal{}, Budget: budget})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return llmtest.Subject{Model: m, Say: s.Say}
+	})
 }
 
 // kindOf is the kind of an error, or "".
