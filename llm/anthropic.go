@@ -4,11 +4,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 )
 
 // messagesAPI is Anthropic's protocol of that name.
 type messagesAPI struct{}
+
+// Claude before 4.7 takes sampling parameters, thinks on a budget of tokens, and
+// is held to a schema as the arguments of a tool that it must call. Later ones
+// refuse all three: they think by themselves, as far as an effort goes, and take a
+// schema as such.
+var elderClaude = regexp.MustCompile(`^claude-(instant|[23]|(opus|sonnet|haiku)-4(-[0156])?(-\d{8})?$)`)
 
 // write implements dialect. langchaingo sends of each of a model's turns the
 // first part alone, so each part comes as a turn here and they are joined again;
@@ -19,16 +26,6 @@ func (messagesAPI) write(fields map[string]json.RawMessage, c *call) error {
 		delete(fields, key)
 	}
 	values := map[string]any{"max_tokens": c.maxTokens()}
-	thinking := thinkingBudget(o.ReasoningEffort, c.maxTokens())
-	switch t, p := or(r.Temperature, o.Temperature), or(r.TopP, o.TopP); {
-	case thinking > 0:
-		values["thinking"] = map[string]any{"type": "enabled", "budget_tokens": thinking}
-	case !*o.Sampling:
-	case t != nil: // newer models refuse both together
-		values["temperature"] = min(*t, 1)
-	case p != nil:
-		values["top_p"] = *p
-	}
 	if *o.Stream {
 		values["stream"] = true
 	}
@@ -36,14 +33,38 @@ func (messagesAPI) write(fields map[string]json.RawMessage, c *call) error {
 	for _, t := range r.Tools {
 		tools = append(tools, map[string]any{"name": t.Name, "description": t.Description, "input_schema": t.Parameters})
 	}
-	switch {
-	case len(tools) > 0:
+	if len(tools) > 0 {
 		values["tools"], values["tool_choice"] = tools, map[string]string{"type": "auto"}
-	case c.schemaTool():
+	}
+	thinking := c.thinkingBudget()
+	if t, p := or(r.Temperature, o.Temperature), or(r.TopP, o.TopP); *o.Sampling && thinking == 0 {
+		if t != nil { // some refuse both together
+			values["temperature"] = min(*t, 1)
+		} else if p != nil {
+			values["top_p"] = *p
+		}
+	}
+	if thinking > 0 {
+		values["thinking"] = map[string]any{"type": "enabled", "budget_tokens": thinking}
+	}
+	if c.schemaTool() {
 		values["tools"] = []any{map[string]any{
 			"name": r.Schema.Name, "description": "Takes the answer.", "input_schema": r.Schema.Schema,
 		}}
 		values["tool_choice"] = map[string]string{"type": "tool", "name": r.Schema.Name}
+	}
+	if !elderClaude.MatchString(c.model) {
+		output := make(map[string]any)
+		if o.ReasoningEffort != "" {
+			values["thinking"] = map[string]string{"type": "adaptive"}
+			output["effort"] = o.ReasoningEffort
+		}
+		if r.Schema != nil && *o.JSONSchema && strict(r.Schema.Schema) {
+			output["format"] = map[string]any{"type": "json_schema", "schema": r.Schema.Schema}
+		}
+		if len(output) > 0 {
+			values["output_config"] = output
+		}
 	}
 	if err := setAll(fields, values); err != nil {
 		return err
@@ -51,21 +72,24 @@ func (messagesAPI) write(fields map[string]json.RawMessage, c *call) error {
 	return joinTurns(fields, r.Messages, c.origin)
 }
 
-// schemaTool reports whether a reply is held to its schema as the arguments of a
-// tool that must be called. While a model thinks none can be forced on it.
+// schemaTool reports whether a reply is held to its schema by a tool. None can be
+// forced on a model that thinks.
 func (c *call) schemaTool() bool {
 	return c.request.Schema != nil && *c.options.JSONSchema && len(c.request.Tools) == 0 &&
-		thinkingBudget(c.options.ReasoningEffort, c.maxTokens()) == 0
+		elderClaude.MatchString(c.model) && c.thinkingBudget() == 0
 }
 
 // minThinking is the least that the protocol allows.
 const minThinking = 1024
 
-// thinkingBudget is the share of a reply's tokens that an effort thinks for; 0:
-// it does not.
-func thinkingBudget(effort string, maxTokens int) int {
-	share := map[string]float64{"minimal": 0.1, "low": 0.2, "medium": 0.5, "high": 0.8}[effort]
-	n := int(share * float64(maxTokens))
+// thinkingBudget is how many of a reply's tokens an elder model thinks for, as its
+// effort says; 0: it does not.
+func (c *call) thinkingBudget() int {
+	if !elderClaude.MatchString(c.model) {
+		return 0
+	}
+	share := map[string]float64{"minimal": 0.1, "low": 0.2, "medium": 0.5, "high": 0.8}[c.options.ReasoningEffort]
+	n := int(share * float64(c.maxTokens()))
 	if n < minThinking {
 		return 0
 	}

@@ -15,8 +15,8 @@ import (
 const atOnce = 64
 
 // slowServer holds every reply until all calls are there, and then for wait. A
-// reply is a kernel's length, and names who asked.
-func slowServer(t testing.TB, start func(testing.TB) *llmtest.Server, wait time.Duration) *llmtest.Server {
+// reply is a kernel's length, in that many pieces, and names who asked.
+func slowServer(t testing.TB, start func(testing.TB) *llmtest.Server, wait time.Duration, pieces int) *llmtest.Server {
 	s := start(t)
 	body := strings.Repeat("    acc += x[i];\n", 1000)
 	var mu sync.Mutex
@@ -30,7 +30,7 @@ func slowServer(t testing.TB, start func(testing.TB) *llmtest.Server, wait time.
 			waiting, release = 0, make(chan struct{})
 			time.AfterFunc(wait, func() { close(gate) })
 		}
-		return llmtest.Answer{Text: a.Last + "\n" + body, Pieces: 500, Hold: gate}
+		return llmtest.Answer{Text: a.Last + "\n" + body, Pieces: pieces, Hold: gate}
 	}
 	return s
 }
@@ -57,8 +57,11 @@ func askAll(t testing.TB, m llm.Model, round int) (lost int) {
 }
 
 func TestManyAtASlowServer(t *testing.T) {
-	for _, d := range doubles {
-		s := slowServer(t, d.start, 10*time.Millisecond)
+	for _, d := range []struct {
+		name, model string
+		start       func(testing.TB) *llmtest.Server
+	}{{"openai", "openai:gpt-4.1", llmtest.NewOpenAI}, {"anthropic", "anthropic:m", llmtest.NewAnthropic}} {
+		s := slowServer(t, d.start, 10*time.Millisecond, 10)
 		journal := &llmtest.Journal{}
 		m, err := llm.New(d.model, s.Options(), llm.Services{Journal: journal})
 		if err != nil {
@@ -77,7 +80,7 @@ func TestManyAtASlowServer(t *testing.T) {
 func BenchmarkManyAtASlowServer(b *testing.B) {
 	for _, stream := range []bool{true, false} {
 		b.Run(fmt.Sprintf("stream=%v", stream), func(b *testing.B) {
-			s := slowServer(b, llmtest.NewOpenAI, 100*time.Millisecond)
+			s := slowServer(b, llmtest.NewOpenAI, 100*time.Millisecond, 500)
 			o := s.Options()
 			o.Stream = &stream
 			m, err := llm.New("openai:gpt-4.1", o, llm.Services{

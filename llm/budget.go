@@ -15,9 +15,9 @@ import (
 // Allowance is how much may be used. 0 is no limit.
 type Allowance struct {
 	USD    float64       `toml:"usd" json:"usd"`
-	Tokens int64         `toml:"tokens" json:"tokens"` // in and out
-	Calls  int64         `toml:"calls" json:"calls"`   // attempts count
-	Wall   time.Duration `toml:"wall" json:"wall"`     // waiting for the model, summed over calls
+	Tokens int64         `toml:"tokens" json:"tokens"`       // in and out
+	Calls  int64         `toml:"calls" json:"calls"`         // attempts count
+	Wall   time.Duration `toml:"wall_time" json:"wall_time"` // waiting for the model, summed over calls
 }
 
 // Allowances is what each run, each day (UTC, all runs together) and each day of

@@ -145,7 +145,8 @@ func TestDeadline(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	// n calls at once through the limits; each takes a second and 100 + 500 tokens.
+	// n calls at once through the limits; each takes most of a second and 100 + 500
+	// tokens.
 	run := func(t *testing.T, n, concurrency, requests, tokens int) (took time.Duration, most int) {
 		var mu sync.Mutex
 		inside := 0
@@ -154,7 +155,7 @@ func TestLimits(t *testing.T) {
 			inside++
 			most = max(most, inside)
 			mu.Unlock()
-			time.Sleep(time.Second)
+			time.Sleep(900 * time.Millisecond)
 			mu.Lock()
 			inside--
 			mu.Unlock()

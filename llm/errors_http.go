@@ -177,8 +177,15 @@ func (c *call) answered(status int, header http.Header, body []byte, now time.Ti
 		e.Kind, e.Text, e.Hint = BadRequest, "the server sends requests elsewhere", "set base_url to where the API is"
 	case status >= 400:
 		e.Kind, e.Text = BadRequest, "the server refuses the request"
-		if p := strings.ToLower(s.Param + " " + s.Message); strings.Contains(p, "temperature") || strings.Contains(p, "top_p") {
+		switch p := strings.ToLower(s.Param + " " + s.Message); {
+		case strings.Contains(p, "temperature"), strings.Contains(p, "top_p"):
 			e.Hint = "set sampling = false for this model"
+		case strings.Contains(p, "reasoning_effort"), strings.Contains(p, "thinking"), strings.Contains(p, "effort"):
+			e.Hint = "leave reasoning_effort out for this model; some of OpenAI's take it only with native_tools = false"
+		case strings.Contains(p, "schema"), strings.Contains(p, "response_format"):
+			e.Hint = "set json_schema = false for this model"
+		case strings.Contains(p, "max_tokens"), strings.Contains(p, "max_completion_tokens"):
+			e.Hint = "set a smaller max_tokens for this model"
 		}
 	default: // an error inside an answer, without a number
 		e.Kind, e.Text = Unavailable, "the server reports an error in its answer"

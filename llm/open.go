@@ -89,8 +89,20 @@ func Split(name string) (providerName, model string, err error) {
 	return providerName, model, nil
 }
 
-// Models of OpenAI's that reason refuse temperature and top_p.
-var reasons = regexp.MustCompile(`^(o\d|gpt-5)`)
+// Models of OpenAI's that take temperature, top_p and a seed. Those that reason,
+// which are all later ones, refuse them.
+var elderGPT = regexp.MustCompile(`^(ft:)?(gpt-3|gpt-4|chatgpt-4o)`)
+
+// sampling reports whether a model takes sampling parameters.
+func sampling(provider, model string) bool {
+	switch provider {
+	case "openai":
+		return elderGPT.MatchString(model)
+	case "anthropic":
+		return elderClaude.MatchString(model)
+	}
+	return true
+}
 
 // Resolve fills in what o leaves open, for the model of that name, and reports
 // what cannot be.
@@ -119,9 +131,9 @@ func resolve(name string, o Options) (Options, provider, error) {
 		p.options = Options{Timeout: DefaultExpiry + time.Minute, Attempts: 1}
 	}
 	yes, no := true, false
-	sampling := who != "openai" || !reasons.MatchString(model)
+	sampled := sampling(who, model)
 	o = o.Over(p.options.Over(Options{
-		AllowPlainHTTP: &no, MaxTokens: DefaultMaxTokens, Sampling: &sampling, Stream: &yes, NativeTools: &yes, JSONSchema: &yes,
+		AllowPlainHTTP: &no, MaxTokens: DefaultMaxTokens, Sampling: &sampled, Stream: &yes, NativeTools: &yes, JSONSchema: &yes,
 		TokenIDs: &no, Timeout: DefaultTimeout, MaxReplyBytes: DefaultMaxReplyBytes, Attempts: DefaultAttempts, Getenv: os.Getenv,
 	}))
 	if err := o.Validate(); err != nil {

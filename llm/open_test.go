@@ -93,7 +93,7 @@ as_of = "2026-11-23"
 
 [budget.run]
 usd = 0.5
-wall = "20m"
+wall_time = "20m"
 
 [budget.models."openai:gpt-5"]
 tokens = 1000000

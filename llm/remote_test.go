@@ -16,11 +16,12 @@ var doubles = []struct {
 	noRefusal   bool
 }{
 	{"openai", "openai:gpt-4.1", llmtest.NewOpenAI, false},
-	{"openai that reasons", "openai:gpt-5", llmtest.NewOpenAI, false},
+	{"openai that reasons", "openai:gpt-5.4", llmtest.NewOpenAI, false},
 	{"google", "google:gemini-3-pro", llmtest.NewGoogle, false},
 	{"vllm", "vllm:Qwen/Qwen3-32B", llmtest.NewCompatible, false},
 	{"another", "mine:org/model:8b", llmtest.NewCompatible, false},
-	{"anthropic", "anthropic:claude-sonnet-4-5", llmtest.NewAnthropic, true},
+	{"anthropic", "anthropic:claude-sonnet-5-5", llmtest.NewAnthropic, true},
+	{"an elder of anthropic", "anthropic:claude-sonnet-4-5-20250929", llmtest.NewAnthropic, true},
 }
 
 // open opens a model at a double, with small bounds.

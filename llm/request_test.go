@@ -56,10 +56,12 @@ func TestRequestFields(t *testing.T) {
 		{"deepseek:m", llmtest.NewCompatible, nil, tight, `{}`, "response_format"},
 		{"google:m", llmtest.NewGoogle, func(o *llm.Options) { o.ReasoningEffort = "low" }, sampled, `{"temperature":0.7,"top_p":0.9,"max_tokens":64,"reasoning_effort":"low"}`, "seed"},
 		{"anthropic:m", llmtest.NewAnthropic, nil, asked, `{"max_tokens":64,"stream":true}`, "temperature top_p thinking tools seed"},
-		{"anthropic:m", llmtest.NewAnthropic, nil, sampled, `{"temperature":0.7}`, "top_p"},
-		{"anthropic:m", llmtest.NewAnthropic, func(o *llm.Options) { o.ReasoningEffort = "medium" }, llm.Request{Messages: asked.Messages, MaxTokens: 8000, Temperature: &warm, Schema: tight.Schema}, `{"thinking":{"type":"enabled","budget_tokens":4000},"max_tokens":8000}`, "temperature tool_choice"},
-		{"anthropic:m", llmtest.NewAnthropic, nil, tight, `{"tool_choice":{"type":"tool","name":"f"}}`, "response_format"},
-		{"anthropic:m", llmtest.NewAnthropic, func(o *llm.Options) { o.JSONSchema = &no }, tight, `{}`, "tools tool_choice"},
+		{"anthropic:claude-sonnet-4-5", llmtest.NewAnthropic, nil, sampled, `{"temperature":0.7}`, "top_p"},
+		{"anthropic:claude-sonnet-5-5", llmtest.NewAnthropic, func(o *llm.Options) { o.ReasoningEffort = "xhigh" }, withSchema(sampled, tight.Schema), `{"thinking":{"type":"adaptive"},"output_config":{"effort":"xhigh","format":{"type":"json_schema","schema":{"type":"object","properties":{"a":{"type":"array","items":{"type":"string"}}},"required":["a"],"additionalProperties":false}}}}`, "temperature top_p tools tool_choice"},
+		{"anthropic:claude-sonnet-5-5", llmtest.NewAnthropic, nil, loose, `{}`, "output_config thinking tools tool_choice"},
+		{"anthropic:claude-opus-4-1-20250805", llmtest.NewAnthropic, func(o *llm.Options) { o.ReasoningEffort = "medium" }, llm.Request{Messages: asked.Messages, MaxTokens: 8000, Temperature: &warm, Schema: tight.Schema}, `{"thinking":{"type":"enabled","budget_tokens":4000},"max_tokens":8000}`, "temperature tool_choice"},
+		{"anthropic:claude-3-7-sonnet-20250219", llmtest.NewAnthropic, nil, tight, `{"tool_choice":{"type":"tool","name":"f"}}`, "response_format"},
+		{"anthropic:claude-3-7-sonnet-20250219", llmtest.NewAnthropic, func(o *llm.Options) { o.JSONSchema = &no }, tight, `{}`, "tools tool_choice output_config"},
 	} {
 		body := sent(t, test.model, test.start(t), test.change, test.r)
 		var want map[string]any
@@ -77,6 +79,11 @@ func TestRequestFields(t *testing.T) {
 			}
 		}
 	}
+}
+
+func withSchema(r llm.Request, s *llm.Schema) llm.Request {
+	r.Schema = s
+	return r
 }
 
 // A long talk with tools arrives whole at a provider whose turns langchaingo
@@ -116,7 +123,7 @@ func TestAnthropicTurns(t *testing.T) {
 // Headers that langchaingo takes from the environment go to nobody, and the key
 // only where it belongs.
 func TestHeaders(t *testing.T) {
-	t.Setenv("OPENAI_ORGANIZATION", "org-of-another")
+	t.Setenv("OPENAI_ORGANIZATION", "org-of-another") //nolint:misspell // the variable's name
 	t.Setenv("OPENAI_API_KEY", "sk-of-another")
 	t.Setenv("OPENAI_BASE_URL", "http://elsewhere.invalid")
 	t.Setenv("OPENAI_MODEL", "another")

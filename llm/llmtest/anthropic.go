@@ -20,20 +20,41 @@ func (messages) signed(h http.Header) bool {
 }
 
 func (messages) check(body object) (wrong, last string) {
-	if key := unknown(body, "model", "messages", "system", "max_tokens", "temperature", "top_p", "stop_sequences", "stream", "tools", "tool_choice", "thinking"); key != "" {
+	if key := unknown(body, "model", "messages", "system", "max_tokens", "temperature", "top_p", "stop_sequences", "stream", "tools", "tool_choice", "thinking", "output_config"); key != "" {
 		return key + ": Extra inputs are not permitted", ""
 	}
 	maxTokens, _ := body["max_tokens"].(float64)
 	temperature, hot := body["temperature"].(float64)
+	_, nucleus := body["top_p"]
 	thinking, thinks := body["thinking"].(object)
+	choice, _ := body["tool_choice"].(object)
+	model, _ := body["model"].(string)
+	later := strings.Contains(model, "-5-5") // as all are since 4.7
+	output, outputs := body["output_config"].(object)
+	format, formatted := output["format"].(object)
+	budget, budgeted := thinking["budget_tokens"].(float64)
 	switch {
+	case later && (hot || nucleus):
+		return "`temperature` is deprecated for this model.", ""
+	case later && budgeted:
+		return "thinking.type: \"enabled\" is not supported for this model. Use \"adaptive\" and output_config.effort.", ""
+	case later && choice["type"] == "tool":
+		return "Thinking may not be enabled when tool_choice forces tool use.", ""
+	case !later && outputs:
+		return "output_config: Extra inputs are not permitted", ""
+	case formatted && format["schema"].(object)["additionalProperties"] != false:
+		return "output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false", ""
+	case hot && nucleus:
+		return "`temperature` and `top_p` cannot both be specified for this model.", ""
+	case thinks && choice["type"] == "tool":
+		return "Thinking may not be enabled when tool_choice forces tool use.", ""
 	case maxTokens < 1:
 		return "max_tokens: Field required", ""
 	case temperature > 1:
 		return "temperature: range: 0..1", ""
-	case thinks && hot:
+	case budgeted && hot:
 		return "`temperature` may only be set to 1 when thinking is enabled.", ""
-	case thinks && thinking["budget_tokens"].(float64) >= maxTokens:
+	case budget >= maxTokens:
 		return "`max_tokens` must be greater than `thinking.budget_tokens`", ""
 	}
 	turns := list(body, "messages")
