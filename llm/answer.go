@@ -68,6 +68,16 @@ var failedStops = map[string]Kind{
 	"malformed_function_call": Malformed,
 }
 
+// byReason looks a reason up. Google writes some as "content_filter: SAFETY".
+func byReason[T any](table map[string]T, reason string) (T, bool) {
+	general, special, _ := strings.Cut(strings.ToLower(reason), ":")
+	if v, ok := table[strings.TrimSpace(special)]; ok {
+		return v, true
+	}
+	v, ok := table[strings.TrimSpace(general)]
+	return v, ok
+}
+
 // reply closes the answer to r. finish must be known.
 func (a *answer) reply(r Request) Reply {
 	out := Reply{
@@ -79,7 +89,7 @@ func (a *answer) reply(r Request) Reply {
 	}
 	out.ToolCalls = a.toolCalls(len(r.Messages))
 	out.Stop = StopEnd
-	if s, ok := stops[strings.ToLower(a.finish)]; ok {
+	if s, ok := byReason(stops, a.finish); ok {
 		out.Stop = s
 	}
 	switch {

@@ -72,6 +72,8 @@ func TestHostileReplies(t *testing.T) {
 		{"done without a reason", "vllm:m", says{200, asEvents, chunk(`{"choices":[{"delta":{"content":"a"}}]}`) + chunk("[DONE]")}, llm.Truncated, nil},
 		{"a reason and no done", "vllm:m", says{200, asEvents, chunk(`{"choices":[{"delta":{"content":"a"}}]}`) + done}, "", func(r llm.Reply) bool { return r.Text == "a" && r.Usage.Estimated }},
 		{"a reason nobody knows", "vllm:m", says{200, asJSON, `{"choices":[{"message":{"content":"a"},"finish_reason":"eos"}]}`}, "", func(r llm.Reply) bool { return r.Stop == llm.StopEnd }},
+		{"a filter by name", "google:m", says{200, asJSON, `{"choices":[{"message":{"content":null},"finish_reason":"content_filter: PROHIBITED_CONTENT"}]}`}, "", func(r llm.Reply) bool { return r.Stop == llm.StopFiltered }},
+		{"a call that went wrong", "google:m", says{200, asJSON, `{"choices":[{"message":{"content":null},"finish_reason":"function_call_filter: MALFORMED_FUNCTION_CALL"}]}`}, llm.Malformed, nil},
 		{"no empty lines", "vllm:m", says{200, asEvents, "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\ndata:{\"choices\":[{\"delta\":{\"content\":\"b\"},\"finish_reason\":\"stop\"}]}\ndata: [DONE]"}, "", func(r llm.Reply) bool { return r.Text == "ab" }},
 		{"CRLF, a mark of byte order, comments, other fields", "vllm:m", says{200, asEvents, "\ufeff: hi\r\nevent: x\r\nid: 1\r\nretry: 5\r\ndata: {\"choices\":\r\ndata: [{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\r\n\r\n"}, "", func(r llm.Reply) bool { return r.Text == "a" }},
 		{"other choices", "vllm:m", says{200, asEvents, chunk(`{"choices":[{"index":1,"delta":{"content":"no"}},{"index":0,"delta":{"content":"yes"}}]}`) + done}, "", func(r llm.Reply) bool { return r.Text == "yes" }},

@@ -42,8 +42,8 @@ type Options struct {
 	// JSONSchema says whether the provider holds a reply to a schema. Where it
 	// does not, the schema is not sent.
 	JSONSchema *bool `toml:"json_schema" json:"json_schema"`
-	// TokenIDs asks a vLLM or SGLang server for the ids and log-probabilities
-	// of the tokens.
+	// TokenIDs asks a vLLM server for the ids and log-probabilities of the
+	// tokens.
 	TokenIDs *bool `toml:"token_ids" json:"token_ids"`
 
 	// Timeout is how long one attempt may take, from the first byte sent to the

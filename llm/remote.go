@@ -29,11 +29,7 @@ func openRemote(name, model string, p provider, o Options, key string) (*remote,
 	if base == nil {
 		base = sharedHTTP
 	}
-	client := &http.Client{
-		Transport: &transport{dialect: p.dialect, base: base, sign: p.sign},
-		// A key is for the server that was named.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	client := &http.Client{Transport: &transport{dialect: p.dialect, base: base, sign: p.sign}}
 	m := &remote{name: name, model: model, options: o, key: func() string { return key }}
 	var err error
 	switch p.dialect.(type) {
@@ -88,6 +84,9 @@ func (m *remote) Generate(ctx context.Context, r Request) (Reply, error) {
 func (m *remote) turns(c *call) []llms.MessageContent {
 	var out []llms.MessageContent
 	for i, msg := range c.request.Messages {
+		if m.onePart && strings.TrimSpace(msg.Text) == "" {
+			msg.Text = "(empty)" // which Anthropic refuses
+		}
 		role, parts := llms.ChatMessageTypeHuman, []llms.ContentPart{llms.TextPart(msg.Text)}
 		switch msg.Role {
 		case System:
@@ -97,7 +96,7 @@ func (m *remote) turns(c *call) []llms.MessageContent {
 			parts = []llms.ContentPart{llms.ToolCallResponse{ToolCallID: msg.Call, Name: msg.Name, Content: msg.Text}}
 		case Assistant:
 			role = llms.ChatMessageTypeAI
-			if len(msg.ToolCalls) > 0 && strings.TrimSpace(msg.Text) == "" {
+			if len(msg.ToolCalls) > 0 && strings.TrimSpace(c.request.Messages[i].Text) == "" {
 				parts = nil
 			}
 			for _, t := range msg.ToolCalls {

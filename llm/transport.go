@@ -126,7 +126,7 @@ func (t *transport) exchange(req *http.Request, c *call) *Error {
 	if err != nil {
 		return c.brokenOff(err)
 	}
-	if kind, failed := failedStops[strings.ToLower(r.reason())]; failed {
+	if kind, failed := byReason(failedStops, r.reason()); failed {
 		return &Error{Kind: kind, Model: c.name, Status: http.StatusOK, Text: fmt.Sprintf("the model gave up with the reason %q", plain(r.reason()))}
 	}
 	for _, name := range []string{"X-Request-Id", "Request-Id"} {

@@ -72,7 +72,7 @@ func (messages) check(body object) (wrong, last string) {
 		for i, b := range list(m, "content") {
 			switch b["type"] {
 			case "text":
-				if last, _ = b["text"].(string); last == "" {
+				if last, _ = b["text"].(string); strings.TrimSpace(last) == "" {
 					return "messages: text content blocks must be non-empty", ""
 				}
 			case "thinking":

@@ -262,8 +262,16 @@ func texts(t *testing.T, s Subject) {
 		}
 	}
 	s.say(Answer{Text: ""})
-	if got := s.generate(t, Ask("go on")); got.Text != "" || got.Stop != llm.StopEnd {
+	r := Ask("go on")
+	got := s.generate(t, r)
+	if got.Text != "" || got.Stop != llm.StopEnd {
 		t.Errorf("an empty reply came as %+v", got)
+	}
+	// Even such a talk can go on.
+	r.Messages = append(r.Messages, got.Message(), llm.Message{Role: llm.User, Text: "you said nothing"})
+	s.say(Answer{Text: "sorry"})
+	if got := s.generate(t, r); got.Text != "sorry" {
+		t.Errorf("after an empty reply: %+v", got)
 	}
 }
 
