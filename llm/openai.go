@@ -99,21 +99,22 @@ type chatCarry struct {
 	Calls map[string]map[string]json.RawMessage `json:"calls,omitempty"` // by id
 }
 
-// carryBack puts what earlier replies carried where it came from.
+// carryBack puts what earlier replies carried where it came from. Turns that call
+// tools stand in the same order on both sides.
 func carryBack(fields map[string]json.RawMessage, messages []Message) error {
-	turns := make(map[string]map[string]json.RawMessage) // by the id of the first call
-	calls := make(map[string]map[string]json.RawMessage)
+	var carried []chatCarry
+	found := false
 	for _, m := range messages {
+		if len(m.ToolCalls) == 0 {
+			continue
+		}
 		var c chatCarry
-		if len(m.ToolCalls) == 0 || len(m.Carry) == 0 || json.Unmarshal(m.Carry, &c) != nil {
-			continue // of another protocol
+		if len(m.Carry) > 0 && json.Unmarshal(m.Carry, &c) == nil { // else it is of another protocol
+			found = true
 		}
-		turns[m.ToolCalls[0].ID] = c.Turn
-		for id, extra := range c.Calls {
-			calls[id] = extra
-		}
+		carried = append(carried, c)
 	}
-	if len(turns) == 0 {
+	if !found {
 		return nil
 	}
 	var out []map[string]json.RawMessage
@@ -121,21 +122,24 @@ func carryBack(fields map[string]json.RawMessage, messages []Message) error {
 		return err
 	}
 	for _, m := range out {
-		var sent []map[string]json.RawMessage
-		if m["tool_calls"] == nil || json.Unmarshal(m["tool_calls"], &sent) != nil {
+		var calls []map[string]json.RawMessage
+		if m["tool_calls"] == nil || len(carried) == 0 {
 			continue
 		}
-		for i, s := range sent {
-			var id string
-			if json.Unmarshal(s["id"], &id) != nil {
-				continue
-			}
-			if i == 0 {
-				add(m, turns[id])
-			}
-			add(s, calls[id])
+		if err := json.Unmarshal(m["tool_calls"], &calls); err != nil {
+			return err
 		}
-		if err := set(m, "tool_calls", sent); err != nil {
+		c := carried[0]
+		carried = carried[1:]
+		add(m, c.Turn)
+		for _, call := range calls {
+			var id string
+			if err := json.Unmarshal(call["id"], &id); err != nil {
+				return err
+			}
+			add(call, c.Calls[id])
+		}
+		if err := set(m, "tool_calls", calls); err != nil {
 			return err
 		}
 	}
@@ -225,11 +229,12 @@ func (d chatCompletions) reader(c *call) reader {
 
 type chatReader struct {
 	*answer
-	request       Request
-	at            map[int]int // a call's index to its place
-	extra         []json.RawMessage
-	details       []json.RawMessage
-	keepReasoning bool
+	request Request
+	at      map[int]int       // a call's index to its place
+	extra   []json.RawMessage // of each call
+	details []json.RawMessage // reasoning_details
+	// Who says reasoning_content may want it back.
+	wantsReasoning bool
 }
 
 // read implements reader.
@@ -271,6 +276,9 @@ func (a *chatReader) read(data []byte, stream bool) (bool, error) {
 				a.logProbs = append(a.logProbs, p.LogProb)
 			}
 		}
+		if err := a.grow(4 * (len(v.PromptIDs) + len(choice.PromptIDs) + len(choice.TokenIDs))); err != nil {
+			return false, err
+		}
 		m := choice.Delta
 		if !stream || m == nil {
 			m = choice.Message
@@ -292,15 +300,14 @@ func (a *chatReader) take(m *chatMessage) error {
 		return err
 	}
 	// Servers that know both names send the same under each.
-	reasoning, field := string(m.ReasoningContent), "reasoning_content"
-	if reasoning == "" {
-		reasoning, field = string(m.Reasoning), "reasoning"
+	reasoning := string(m.ReasoningContent)
+	if reasoning != "" {
+		a.wantsReasoning = true
+	} else {
+		reasoning = string(m.Reasoning)
 	}
 	if err := a.write(&a.reasoning, reasoning); err != nil {
 		return err
-	}
-	if reasoning != "" && field == "reasoning_content" {
-		a.keepReasoning = true
 	}
 	if said(m.ReasoningDetails) {
 		var details []json.RawMessage
@@ -375,7 +382,7 @@ func (a *chatReader) carried(reply Reply) (json.RawMessage, error) {
 			return nil, err
 		}
 	}
-	if a.keepReasoning {
+	if a.wantsReasoning {
 		if err := set(c.Turn, "reasoning_content", reply.Reasoning); err != nil {
 			return nil, err
 		}

@@ -237,6 +237,11 @@ func checkPosted(r Reply) error {
 	if len(r.LogProbs) != len(r.TokenIDs) {
 		return fmt.Errorf("%d log_probs for %d token_ids", len(r.LogProbs), len(r.TokenIDs))
 	}
+	for i, c := range r.ToolCalls {
+		if c.ID == "" || c.Name == "" {
+			return fmt.Errorf("tool_calls[%d] has no id or no name", i)
+		}
+	}
 	for i, p := range r.LogProbs {
 		if math.IsNaN(p) || math.IsInf(p, 0) || p > 1e-3 { // sampled in low precision it may be a little above 0
 			return fmt.Errorf("log_probs[%d] is %v: no logarithm of a probability", i, p)

@@ -234,6 +234,7 @@ func TestPostChecks(t *testing.T) {
 		{func(r *llm.Reply) { r.LogProbs = r.LogProbs[:1] }, "1 log_probs for 2 token_ids"},
 		{func(r *llm.Reply) { r.LogProbs[1] = math.NaN() }, "log_probs[1] is NaN"},
 		{func(r *llm.Reply) { r.LogProbs[0] = 0.5 }, "log_probs[0] is 0.5"},
+		{func(r *llm.Reply) { r.ToolCalls = []llm.ToolCall{{Name: "read"}} }, "tool_calls[0] has no id"},
 	} {
 		b := llm.NewBroker(0)
 		r := posted("text")

@@ -120,6 +120,35 @@ func TestAnthropicTurns(t *testing.T) {
 	}
 }
 
+// What a provider added to a turn and its calls goes back to it, and nothing that
+// another one added.
+func TestCarriedBack(t *testing.T) {
+	s := llmtest.NewCompatible(t)
+	turn := func(carry string) []llm.Message {
+		return []llm.Message{
+			{Role: llm.Assistant, ToolCalls: []llm.ToolCall{{ID: "a", Name: "read", Arguments: `{}`}}, Carry: json.RawMessage(carry)},
+			{Role: llm.ToolRole, Call: "a", Name: "read", Text: "x"},
+		}
+	}
+	messages := []llm.Message{{Role: llm.System, Text: "be brief"}, {Role: llm.User, Text: "read"}}
+	messages = append(messages, turn(`[{"type":"thinking"}]`)...)
+	messages = append(messages, turn(`{"turn":{"reasoning_content":"hm"},"calls":{"a":{"extra_content":{"s":1}}}}`)...) // the same id again
+	messages = append(messages, turn(`{"turn":{"role":"system","reasoning_details":[1]}}`)...)
+	body := sent(t, "vllm:m", s, nil, llm.Request{Messages: messages})
+	got, err := json.Marshal(body["messages"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	const plainCall = `[{"function":{"arguments":"{}","name":"read"},"id":"a","type":"function"}]`
+	const want = `[{"content":"be brief","role":"system"},{"content":"read","role":"user"},` +
+		`{"content":"","role":"assistant","tool_calls":` + plainCall + `},{"content":"x","role":"tool","tool_call_id":"a"},` +
+		`{"content":"","reasoning_content":"hm","role":"assistant","tool_calls":[{"extra_content":{"s":1},"function":{"arguments":"{}","name":"read"},"id":"a","type":"function"}]},{"content":"x","role":"tool","tool_call_id":"a"},` +
+		`{"content":"","reasoning_details":[1],"role":"assistant","tool_calls":` + plainCall + `},{"content":"x","role":"tool","tool_call_id":"a"}]`
+	if string(got) != want {
+		t.Errorf("the turns are\n%s\nwant\n%s", got, want)
+	}
+}
+
 // Headers that langchaingo takes from the environment go to nobody, and the key
 // only where it belongs.
 func TestHeaders(t *testing.T) {
