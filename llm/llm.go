@@ -69,8 +69,8 @@ type Schema struct {
 }
 
 // Key says which call of a run this is. Calls of a run with the same agent and
-// round are numbered from 0 in Seq. The zero Key is of no run: such a call is
-// made and paid for, but not recalled.
+// round are numbered from 0 in Seq. A Key without a Run is of none: such a call is
+// made, recorded and paid for, but not recalled.
 type Key struct {
 	Run   int64  `json:"run,omitempty"`
 	Round int    `json:"round,omitempty"`
@@ -176,7 +176,7 @@ type Journal interface {
 	Recall(ctx context.Context, key Key, digest [sha256.Size]byte) (Record, bool, error)
 	// Known reports whether any record is under the key.
 	Known(ctx context.Context, key Key) (bool, error)
-	// Append records a call; one of the zero Key belongs to no run. Under one key there may be several with different
+	// Append records a call; one of Run 0 belongs to none. Under one key there may be several with different
 	// requests: a run that goes on with other settings asks another question.
 	Append(ctx context.Context, r Record) error
 }

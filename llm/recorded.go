@@ -37,7 +37,7 @@ func (m *recorded) Generate(ctx context.Context, r Request) (Reply, error) {
 	if err := ctx.Err(); err != nil {
 		return Reply{}, err
 	}
-	if r.Key != (Key{}) {
+	if r.Key.Run != 0 {
 		known, ok, err := m.journal.Recall(ctx, r.Key, r.Digest(m.name))
 		if err != nil {
 			return Reply{}, fmt.Errorf("recall a call of %s: %w", m.name, err)
@@ -67,7 +67,7 @@ func (m *recorded) Generate(ctx context.Context, r Request) (Reply, error) {
 
 func (m *recorded) notRecorded(ctx context.Context, k Key) error {
 	e := &Error{Kind: NotRecorded, Model: m.name, Hint: "replay needs the version and the settings of the recorded run"}
-	if k == (Key{}) {
+	if k.Run == 0 {
 		e.Text = "a call of no run is not recorded"
 		return e
 	}

@@ -45,7 +45,7 @@ func TestRecordAndReplay(t *testing.T) {
 	}
 	// A call of no run is recorded, and not recalled.
 	for range 2 {
-		if _, err := m.Generate(t.Context(), llmtest.Ask("hello")); err != nil {
+		if _, err := m.Generate(t.Context(), keyed("hello", llm.Key{Agent: "coder"})); err != nil {
 			t.Error(err)
 		}
 	}
