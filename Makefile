@@ -69,6 +69,7 @@ lint: dev ## gofmt, go vet, golangci-lint where it is installed, ruff
 lint-tools: need-go ## installs golangci-lint into .tools, where there is none
 	@command -v golangci-lint >/dev/null || GOBIN=$(TOOLS)/bin go install $(GOLANGCI)
 
+test-go: export CUDA_HOME = $(CUDA)
 test-go: dev
 	KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test -race -timeout 20m ./...
 

@@ -6,10 +6,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/kernelwright/kernelwright"
@@ -19,6 +21,14 @@ type fixture struct {
 	Name  string          `json:"name"`
 	Graph json.RawMessage `json:"graph"`
 	Note  string          `json:"note"`
+}
+
+// onGPU is the same input for a GPU with a few multiprocessors.
+func onGPU(f fixture) kernelwright.CoderInput {
+	in := input(f)
+	in.Language = kernelwright.CUDA
+	in.Device = kernelwright.Device{Kind: kernelwright.CUDADevice, Specs: kernelwright.Specs{Cores: 6}}
+	return in
 }
 
 func input(f fixture) kernelwright.CoderInput {
@@ -44,7 +54,7 @@ func readFixtures(t *testing.T, b []byte) []fixture {
 
 // variants returns the default candidate and one for each other choice of
 // each knob.
-func variants(t *testing.T, f fixture) map[string]string {
+func variants(t *testing.T, f fixture, input func(fixture) kernelwright.CoderInput) map[string]string {
 	t.Helper()
 	first, err := Builtin{}.Propose(context.Background(), input(f))
 	if err != nil {
@@ -79,45 +89,67 @@ func variants(t *testing.T, f fixture) map[string]string {
 	return out
 }
 
+var testPython = os.Getenv("KERNELWRIGHT_TEST_PYTHON")
+
+// runScript runs a script of testdata with the harness and returns what it prints.
+func runScript(script string, args ...string) ([]byte, error) {
+	harness, err := filepath.Abs("../hwfeedback/harness")
+	if err != nil {
+		return nil, err
+	}
+	folder, err := os.MkdirTemp("", "kernelwright-coder-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(folder)
+	cmd := exec.Command(testPython, append([]string{script, harness}, args...)...)
+	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "TORCH_EXTENSIONS_DIR="+folder)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	b, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", script, err, stderr.String())
+	}
+	return b, nil
+}
+
+// captures are the graphs of testdata/models.py, captured once.
+var captures = sync.OnceValues(func() ([]byte, error) { return runScript("testdata/generate.py") })
+
 // TestCandidatesAreRight captures every module of testdata/models.py, has the
 // Coder write candidates with the default schedule and with other choices, and
 // compares what they compute with float64.
-func TestCandidatesAreRight(t *testing.T) {
-	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
-	if python == "" {
+func TestCandidatesAreRight(t *testing.T) { candidatesAreRight(t, input, 17, 3) }
+
+// Kernels in CUDA are run on the CPU, each thread on a stack of its own: what they compute
+// is seen without a GPU, how fast is not.
+func TestCUDACandidatesAreRight(t *testing.T) { candidatesAreRight(t, onGPU, 67, 13) }
+
+// candidatesAreRight takes the default schedule of every case, and of the other
+// choices one in so many, more of those cases that threads share.
+func candidatesAreRight(t *testing.T, input func(fixture) kernelwright.CoderInput, few, many int) {
+	t.Helper()
+	if testPython == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python with torch: candidates are not run")
 	}
-	harness, err := filepath.Abs("../hwfeedback/harness")
+	captured, err := captures()
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := func(args ...string) []byte {
-		cmd := exec.Command(python, args...)
-		cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "TORCH_EXTENSIONS_DIR="+t.TempDir())
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		b, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, stderr.String())
-		}
-		return b
-	}
 	dir := t.TempDir()
 	files := 0
-	for i, f := range readFixtures(t, run("testdata/generate.py", harness)) {
+	for i, f := range readFixtures(t, captured) {
 		if string(f.Graph) == "null" {
 			t.Errorf("%s: not captured: %s", f.Name, f.Note)
 			continue
 		}
-		// Many choices for the cases that threads share, a rotating few for the
-		// others, to stay quick.
 		n := 0
-		all := variants(t, f)
+		all := variants(t, f, input)
 		for _, tag := range sortedKeys(all) {
 			n++
-			every := 17
+			every := few
 			if strings.HasPrefix(f.Name, "large_") || strings.HasPrefix(f.Name, "wide_") {
-				every = 3
+				every = many
 			}
 			if tag != "default" && (testing.Short() || (n+i)%every != 0) {
 				continue
@@ -128,8 +160,12 @@ func TestCandidatesAreRight(t *testing.T) {
 			files++
 		}
 	}
+	checked, err := runScript("testdata/check.py", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
 	right := 0
-	for line := range strings.Lines(string(run("testdata/check.py", harness, dir))) {
+	for line := range strings.Lines(string(checked)) {
 		var r struct{ File, Error string }
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatal(err)

@@ -1,5 +1,5 @@
 // Package coder holds the Coders. Builtin needs no model and no network: it
-// plans over the captured operator graph of a task and writes C++.
+// plans over the captured operator graph of a task and writes C++ or CUDA.
 package coder
 
 import (
@@ -37,11 +37,12 @@ func (b Builtin) Propose(ctx context.Context, in kernelwright.CoderInput) (c ker
 	if err := ctx.Err(); err != nil {
 		return kernelwright.Candidate{}, err
 	}
+	language := kernelwright.CPP
 	if in.Device.Kind == kernelwright.CUDADevice {
-		return declined("the built-in Coder writes C++ for a CPU only, and the device is %s", in.Device)
+		language = kernelwright.CUDA
 	}
-	if in.Language != "" && in.Language != kernelwright.CPP {
-		return declined("the built-in Coder writes C++ only, not %s", in.Language)
+	if in.Language != "" && in.Language != language {
+		return declined("the built-in Coder writes C++ for a CPU and CUDA for a GPU, not %s for %s", in.Language, in.Device)
 	}
 	if len(in.Task.Graph) == 0 {
 		note := strings.TrimSuffix(in.Task.GraphNote, ".")
@@ -62,12 +63,16 @@ func (b Builtin) Propose(ctx context.Context, in kernelwright.CoderInput) (c ker
 		return declined("it covers none of the operators here: %s", strings.Join(slices.Compact(slices.Clone(p.kept)), ", "))
 	}
 	p.name = in.Task.Name
+	w := writer{fused: p}
 	knobs := defaultSchedule(p, in.Device)
+	if language == kernelwright.CUDA {
+		w.on = target{gpu: true, multiprocessors: in.Device.Specs.Cores}
+		knobs = cudaSchedule(p)
+	}
 	note := "first schedule"
 	if in.Last != nil {
 		knobs, note = next(knobs, in)
 	}
-	w := writer{fused: p}
 	if _, ok := knobs["fuse"]; ok {
 		if w.apart, err = makePlan(g, false); err != nil {
 			return kernelwright.Candidate{}, fmt.Errorf("plan without fusion: %w", err)
@@ -80,12 +85,13 @@ func (b Builtin) Propose(ctx context.Context, in kernelwright.CoderInput) (c ker
 	}
 	s := kernelwright.Schedule{Plan: describe(w.plan(knobs)), Knobs: w.offered(knobs, code)}
 	head, rest, _ := strings.Cut(code, "\n") // the docstring comes first
-	return kernelwright.Candidate{Source: head + "\n" + s.Comment() + "\n" + rest, Language: kernelwright.CPP, Origin: "builtin", Note: s.Plan + "; " + note}, nil
+	return kernelwright.Candidate{Source: head + "\n" + s.Comment() + "\n" + rest, Language: language, Origin: "builtin", Note: s.Plan + "; " + note}, nil
 }
 
 // writer writes the candidates of a task.
 type writer struct {
 	fused, apart *plan // apart is nil where nothing can be fused
+	on           target
 }
 
 func (w writer) plan(knobs schedule) *plan {
@@ -95,7 +101,7 @@ func (w writer) plan(knobs schedule) *plan {
 	return w.fused
 }
 
-func (w writer) code(knobs schedule) (string, error) { return emitPython(w.plan(knobs), knobs) }
+func (w writer) code(knobs schedule) (string, error) { return emitPython(w.plan(knobs), knobs, w.on) }
 
 // offered returns the knobs with those choices alone that would change the
 // code, given what the others are: a round is not spent on any other.

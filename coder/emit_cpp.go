@@ -122,35 +122,39 @@ func emitCPP(p *plan, knobs schedule) string {
 	return head.String() + bodies.String()
 }
 
-// functions returns those of cpp/functions.cpp that are used, in its order.
-func (e *cpp) functions() string {
+// functions returns those of cpp/functions.cpp that are used.
+func (e *cpp) functions() string { return sections(functionsCPP, e.used) }
+
+// sections returns those parts of a text that are used, and what they need, in
+// its order. A part begins with a line "//@ its name, and what it needs".
+func sections(text string, used map[string]bool) string {
 	type section struct {
 		needs []string
 		text  string
 	}
 	var names []string
-	sections := map[string]section{}
-	for _, part := range strings.Split(functionsCPP, "//@ ")[1:] {
+	all := map[string]section{}
+	for _, part := range strings.Split(text, "//@ ")[1:] {
 		head, text, _ := strings.Cut(part, "\n")
 		words := strings.Fields(head)
 		names = append(names, words[0])
-		sections[words[0]] = section{words[1:], text}
+		all[words[0]] = section{words[1:], text}
 	}
 	need := map[string]bool{}
 	var walk func(string)
 	walk = func(n string) {
 		need[n] = true
-		for _, d := range sections[n].needs {
+		for _, d := range all[n].needs {
 			walk(d)
 		}
 	}
-	for n := range e.used {
+	for n := range used {
 		walk(n)
 	}
 	out := ""
 	for _, n := range names {
 		if need[n] {
-			out += sections[n].text + "\n"
+			out += all[n].text + "\n"
 		}
 	}
 	return out
@@ -230,11 +234,13 @@ type body struct {
 	tile      int
 	names     map[*value]string // values computed so far, in the open scopes
 	scopes    [][]*value
-	cached    map[*value]bool   // kept in a row's scratch
-	ready     map[*value]bool   // of those, already filled
-	rowed     map[*value]string // values per lane, computed before the rows are walked
-	window    []string          // index expressions of a pooling's operand
-	loopsMade int               // numbers what a loop declares beside itself
+	cached    map[*value]bool     // kept in a row's scratch
+	ready     map[*value]bool     // of those, already filled
+	rowed     map[*value]string   // values per lane, computed before the rows are walked
+	window    []string            // index expressions of a pooling's operand
+	special   func(*value) string // how an emitter writes what it has another form for; nil: as C++
+	builtin   string              // what stands before the names of C's functions
+	loopsMade int                 // numbers what a loop declares beside itself
 }
 
 // size returns the number of iterations of a group as an expression.
@@ -258,7 +264,7 @@ func (b *body) kernelThreads() int {
 }
 
 func (e *cpp) kernel(k *kernel) {
-	b := &body{cpp: e, k: k, g: k.geometry(), names: map[*value]string{}, cached: map[*value]bool{}, ready: map[*value]bool{}, rowed: map[*value]string{}}
+	b := &body{cpp: e, builtin: "__builtin_", k: k, g: k.geometry(), names: map[*value]string{}, cached: map[*value]bool{}, ready: map[*value]bool{}, rowed: map[*value]string{}}
 	b.tile = max(e.knobs.get("tile", 512), 16)
 	if e.knobs.get("tile", 512) == 0 {
 		b.tile = 512
@@ -574,6 +580,11 @@ var infix = map[string]string{
 }
 
 func (b *body) expression(v *value) string {
+	if b.special != nil {
+		if s := b.special(v); s != "" {
+			return s
+		}
+	}
 	switch v.kind {
 	case position:
 		return "(" + b.index(v.idx[0]) + ")"
@@ -613,7 +624,7 @@ func (b *body) expression(v *value) string {
 		return fmt.Sprintf("%s %s %s", args[0], op, args[1])
 	}
 	if f := mathCalls[v.op]; f != "" && v.dtype.floating() {
-		return fmt.Sprintf("__builtin_%s%s(%s)", f, suffix, strings.Join(args, ", "))
+		return fmt.Sprintf("%s%s%s(%s)", b.builtin, f, suffix, strings.Join(args, ", "))
 	}
 	switch v.op {
 	case "neg":

@@ -19,8 +19,14 @@ var torchNames = map[string]string{
 
 // emitPython returns the candidate: the kernels and ModelNew around them, in
 // the native form, without the comment that states the schedule.
-func emitPython(p *plan, knobs schedule) (string, error) {
-	e := &python{plan: p, knobs: knobs}
+func emitPython(p *plan, knobs schedule, on target) (string, error) {
+	e := &python{plan: p, knobs: knobs, gpu: on.gpu}
+	var kernels string
+	if on.gpu {
+		kernels, e.scratch = emitCUDA(p, knobs, on.multiprocessors)
+	} else {
+		kernels = emitCPP(p, knobs)
+	}
 	source, err := e.module()
 	if err != nil {
 		return "", err
@@ -31,16 +37,29 @@ func emitPython(p *plan, knobs schedule) (string, error) {
 	if strings.Contains(source, "F.") {
 		b.WriteString("import torch.nn.functional as F\n")
 	}
-	b.WriteString("\nfrom kernelwright import native\n\nlib = native(language=\"cpp\", source=r\"\"\"\n")
-	b.WriteString(emitCPP(p, knobs))
+	// A value that is computed twice must be the same twice, so no product is joined with a sum.
+	language := `language="cpp"`
+	if on.gpu {
+		language = `language="cuda", flags=("-fmad=false",)`
+	}
+	b.WriteString("\nfrom kernelwright import native\n\nlib = native(" + language + ", source=r\"\"\"\n")
+	b.WriteString(kernels)
 	b.WriteString("\"\"\")\n\n\n" + source)
 	return b.String(), nil
 }
 
+// target is what a candidate is written for.
+type target struct {
+	gpu             bool
+	multiprocessors int
+}
+
 type python struct {
-	plan  *plan
-	knobs schedule
-	out   strings.Builder
+	plan    *plan
+	knobs   schedule
+	out     strings.Builder
+	gpu     bool
+	scratch map[*kernel][]scratch // of a GPU
 }
 
 func (e *python) line(depth int, format string, args ...any) {
@@ -73,8 +92,13 @@ func (e *python) module() (string, error) {
 		}
 	}
 	for _, t := range g.Constants {
-		if used["s_"+t.Name] {
-			e.line(2, "s_%s = self._constants[%q]", t.Name, t.Name)
+		if !used["s_"+t.Name] {
+			continue
+		}
+		e.line(2, "s_%s = self._constants[%q]", t.Name, t.Name)
+		if e.gpu {
+			e.line(2, "if s_%s.device != device:", t.Name)
+			e.line(3, "s_%s = self._constants[%q] = s_%s.to(device)", t.Name, t.Name, t.Name)
 		}
 	}
 	segments := e.plan.segments()
@@ -284,6 +308,26 @@ func (e *python) checks() error {
 			e.line(2, "%s = %s.contiguous()", name, name)
 		}
 	}
+	return e.place()
+}
+
+// place names the device, and refuses batches whose positions a GPU's kernels
+// cannot count.
+func (e *python) place() error {
+	if !e.gpu {
+		return nil
+	}
+	for _, in := range e.plan.g.Inputs {
+		if in.isTensor() {
+			e.line(2, "device = v_%s.device", in.Name)
+			break
+		}
+	}
+	if b := e.plan.g.Batch; b != nil && !e.plan.wide() {
+		most := positionsLimit / max(e.plan.largest()/b.Size, 1)
+		e.line(2, "if batch > %d:", most)
+		e.line(3, "raise ValueError(f\"this kernel was made for a batch of up to %d, not {batch}\")", most)
+	}
 	return nil
 }
 
@@ -329,14 +373,32 @@ func (e *python) segment(s segment) {
 			if b.batch {
 				shape = batched(b.shape)
 			}
-			e.line(2, "%s = torch.empty(%s, dtype=torch.%s)", b.name, shape, b.dtype)
+			e.line(2, "%s = torch.empty(%s, dtype=torch.%s%s)", b.name, shape, b.dtype, e.device())
 		}
 		args = append(args, b.name)
+	}
+	for _, k := range s.kernels {
+		for _, m := range e.scratch[k] {
+			n := strconv.Itoa(m.bytes)
+			if m.batch {
+				n = fmt.Sprintf("batch * %d", m.bytes/e.plan.g.Batch.Size)
+			}
+			e.line(2, "%s = torch.empty((%s,), dtype=torch.uint8%s)", m.name, n, e.device())
+			args = append(args, m.name)
+		}
 	}
 	if s.batch {
 		args = append(args, "batch")
 	}
 	e.line(2, "lib.%s(%s)", s.name, strings.Join(args, ", "))
+}
+
+// device is where new tensors go, as an argument.
+func (e *python) device() string {
+	if e.gpu {
+		return ", device=device"
+	}
+	return ""
 }
 
 func (e *python) call(c *torchCall) error {

@@ -120,6 +120,14 @@ func meaning(st step) string {
 		return say("stores go past the cache, so that lines are not read before they are overwritten", "the output stays in the cache for whoever reads it next")
 	case "fuse":
 		return say("intermediate results stay in registers", "smaller loops keep fewer streams open")
+	case "items":
+		return say("each thread has more loads under way", "more threads, and fewer registers for each")
+	case "share":
+		return say("each thread has more of a row, and more loads under way", "more threads take a row, each with fewer registers")
+	case "keep":
+		return say("rows stay on chip from pass to pass", "registers are spared, and rows are read again")
+	case "split":
+		return say("several blocks share a row, so that no multiprocessor is idle", "one launch does it all")
 	case "static":
 		return say("sizes become constants that the compiler can use", "one code serves all sizes")
 	}

@@ -1,7 +1,7 @@
 """Runs candidates of the cases in models.py and compares them with float64.
 
 ``check.py HARNESS FOLDER``: candidates are FOLDER/NAME.TAG.py. Prints one JSON object a line,
-``{"file", "error"}``, where an empty error means right.
+``{"file", "error"}``, where an empty error means right. Those in CUDA are run on the CPU.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 sys.path.insert(0, sys.argv[1])
 
+import emulate
 import models
 import torch
 from torch.utils import _pytree as pytree
@@ -31,7 +32,7 @@ def double(tree: Any) -> Any:
 
 def load(path: pathlib.Path) -> type[torch.nn.Module]:
     space: dict[str, Any] = {"__name__": "candidate"}
-    exec(compile(path.read_text(), str(path), "exec"), space)
+    exec(compile(emulate.on_cpu(path.read_text()), str(path), "exec"), space)
     return space["ModelNew"]
 
 

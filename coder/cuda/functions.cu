@@ -1,0 +1,223 @@
+//@ pack
+// V elements that move in one instruction where they lie aligned, 16 bytes at most.
+template <int V, typename T>
+struct alignas(V * sizeof(T) > 16 ? 16 : V * sizeof(T)) Pack {
+  T x[V];
+};
+//@ load pack
+template <int V, typename T>
+__device__ __forceinline__ void load(T (&to)[V], const T* from) {
+  const Pack<V, T> p = *reinterpret_cast<const Pack<V, T>*>(from);
+#pragma unroll
+  for (int j = 0; j < V; ++j) to[j] = p.x[j];
+}
+//@ store pack
+template <int V, typename T>
+__device__ __forceinline__ void store(T* to, const T (&from)[V]) {
+  Pack<V, T> p;
+#pragma unroll
+  for (int j = 0; j < V; ++j) p.x[j] = from[j];
+  *reinterpret_cast<Pack<V, T>*>(to) = p;
+}
+//@ exp
+__device__ __forceinline__ float kw_exp(float x) { return expf(x); }
+__device__ __forceinline__ double kw_exp(double x) { return exp(x); }
+//@ expm1
+__device__ __forceinline__ float kw_expm1(float x) { return expm1f(x); }
+__device__ __forceinline__ double kw_expm1(double x) { return expm1(x); }
+//@ log
+__device__ __forceinline__ float kw_log(float x) { return logf(x); }
+__device__ __forceinline__ double kw_log(double x) { return log(x); }
+//@ log1p
+__device__ __forceinline__ float kw_log1p(float x) { return log1pf(x); }
+__device__ __forceinline__ double kw_log1p(double x) { return log1p(x); }
+//@ tanh
+__device__ __forceinline__ float kw_tanh(float x) { return tanhf(x); }
+__device__ __forceinline__ double kw_tanh(double x) { return tanh(x); }
+//@ erf
+__device__ __forceinline__ float kw_erf(float x) { return erff(x); }
+__device__ __forceinline__ double kw_erf(double x) { return erf(x); }
+//@ Sum
+// What threads carry of a reduction, and how two of them become one.
+template <typename T>
+struct Sum {
+  T v;
+  __device__ void merge(const Sum& b) { v += b.v; }
+};
+//@ Product
+template <typename T>
+struct Product {
+  T v;
+  __device__ void merge(const Product& b) { v *= b.v; }
+};
+//@ Most
+// The largest, or NaN where there was one.
+template <typename T>
+struct Most {
+  T v;
+  __device__ void add(T x) { v = x > v || x != x ? x : v; }
+  __device__ void merge(const Most& b) { add(b.v); }
+};
+//@ Least
+template <typename T>
+struct Least {
+  T v;
+  __device__ void add(T x) { v = x < v || x != x ? x : v; }
+  __device__ void merge(const Least& b) { add(b.v); }
+};
+//@ Top
+// The largest, NaN left aside.
+template <typename T>
+struct Top {
+  T v;
+  __device__ void add(T x) { v = x > v ? x : v; }
+  __device__ void merge(const Top& b) { add(b.v); }
+};
+//@ FirstMost
+// Where the largest is: the first of equals, and a NaN before anything else.
+template <typename T>
+struct FirstMost {
+  T v;
+  long long at;
+  __device__ void add(T x, long long i) {
+    const bool nan = x != x, had = v != v;
+    if (nan ? !had || i < at : !had && (x > v || (x == v && i < at))) v = x, at = i;
+  }
+  __device__ void merge(const FirstMost& b) { add(b.v, b.at); }
+};
+//@ FirstLeast
+template <typename T>
+struct FirstLeast {
+  T v;
+  long long at;
+  __device__ void add(T x, long long i) {
+    const bool nan = x != x, had = v != v;
+    if (nan ? !had || i < at : !had && (x < v || (x == v && i < at))) v = x, at = i;
+  }
+  __device__ void merge(const FirstLeast& b) { add(b.v, b.at); }
+};
+//@ TopSum exp
+// The largest, and the sum of exponentials under it (Milakov and Gimelshein 2018). Under a largest of -inf
+// differences would be NaN: 0 stands for it then.
+template <typename T>
+struct TopSum {
+  T v;
+  double s;
+  __device__ T under() const { return v == -INFINITY ? T(0) : v; }
+  __device__ void merge(const TopSum& b) {
+    TopSum r = {b.v > v ? b.v : v, 0};
+    r.s = s * kw_exp(v - r.under()) + b.s * kw_exp(b.v - r.under());
+    *this = r;
+  }
+};
+//@ Spread
+// The mean of n elements, and the sum of squares about it (Chan, Golub and LeVeque 1979).
+template <typename T>
+struct Spread {
+  double n, v, s;
+  __device__ void merge(const Spread& b) {
+    if (b.n == 0) return;
+    const double all = n + b.n, apart = b.v - v, share = b.n / all;
+    s += b.s + apart * apart * n * share;
+    v += apart * share;
+    n = all;
+  }
+};
+//@ across
+// Merges what T threads side by side hold; each of them gets the same. All threads of the block take part.
+template <typename S>
+__device__ __forceinline__ S lanes_apart(S v, int mask) {
+  static_assert(sizeof(S) % 4 == 0, "words of 4 bytes");
+  int words[sizeof(S) / 4];
+  memcpy(words, &v, sizeof(S));
+#pragma unroll
+  for (int i = 0; i < (int)(sizeof(S) / 4); ++i) words[i] = __shfl_xor_sync(0xffffffffu, words[i], mask);
+  memcpy(&v, words, sizeof(S));
+  return v;
+}
+template <typename S>
+__device__ __forceinline__ S lane_of(S v, int lane, int width) {
+  int words[sizeof(S) / 4];
+  memcpy(words, &v, sizeof(S));
+#pragma unroll
+  for (int i = 0; i < (int)(sizeof(S) / 4); ++i) words[i] = __shfl_sync(0xffffffffu, words[i], lane, width);
+  memcpy(&v, words, sizeof(S));
+  return v;
+}
+template <int T, typename S>
+__device__ __forceinline__ S across(S v) {
+  constexpr int W = T < 32 ? T : 32;
+#pragma unroll
+  for (int mask = W / 2; mask > 0; mask /= 2) v.merge(lanes_apart(v, mask));
+  if (T <= 32) return lane_of(v, 0, W);
+  constexpr int parts = T / 32 < 1 ? 1 : T / 32;
+  __shared__ S part[32];
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+  __syncthreads();
+  v = part[threadIdx.x / T * parts + threadIdx.x % parts];
+#pragma unroll
+  for (int mask = parts / 2; mask > 0; mask /= 2) v.merge(lanes_apart(v, mask));
+  __syncthreads();
+  return lane_of(v, 0, 32);
+}
+//@ down
+// Merges what Y threads hold that are X apart; each of them gets the same.
+template <int X, int Y, typename S>
+__device__ __forceinline__ S down(S v) {
+  if (Y == 1) return v;
+  __shared__ S part[Y][X];
+  const int x = threadIdx.x % X, y = threadIdx.x / X;
+  part[y][x] = v;
+  __syncthreads();
+#pragma unroll
+  for (int half = Y / 2; half > 0; half /= 2) {
+    if (y < half) {
+      S own = part[y][x];
+      own.merge(part[y + half][x]);
+      part[y][x] = own;
+    }
+    __syncthreads();
+  }
+  v = part[0][x];
+  __syncthreads();
+  return v;
+}
+//@ before
+// What the threads before this one hold, merged in their order, and what all of them hold.
+template <int T, typename S>
+__device__ __forceinline__ void before(S v, S none, S& earlier, S& all) {
+  __shared__ S part[T / 32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  S run = v;
+#pragma unroll
+  for (int apart = 1; apart < 32; apart *= 2) {
+    int words[sizeof(S) / 4];
+    memcpy(words, &run, sizeof(S));
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(S) / 4); ++i) words[i] = __shfl_up_sync(0xffffffffu, words[i], apart);
+    S other;
+    memcpy(&other, words, sizeof(S));
+    if (lane >= apart) {
+      other.merge(run);
+      run = other;
+    }
+  }
+  if (lane == 31) part[warp] = run;
+  __syncthreads();
+  S sum = none;
+  earlier = none;
+#pragma unroll
+  for (int w = 0; w < T / 32; ++w) {
+    if (w == warp) earlier = sum;
+    sum.merge(part[w]);
+  }
+  all = sum;
+  int words[sizeof(S) / 4];
+  memcpy(words, &run, sizeof(S));
+#pragma unroll
+  for (int i = 0; i < (int)(sizeof(S) / 4); ++i) words[i] = __shfl_up_sync(0xffffffffu, words[i], 1);
+  S inside;
+  memcpy(&inside, words, sizeof(S));
+  if (lane > 0) earlier.merge(inside);
+  __syncthreads();
+}

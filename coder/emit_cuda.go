@@ -1,0 +1,503 @@
+package coder
+
+import (
+	_ "embed"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+)
+
+//go:embed cuda/functions.cu
+var functionsCUDA string
+
+// cuda emits a plan as CUDA: kernels, and one function for the host a segment,
+// which launches them on the stream that it is given.
+type cuda struct {
+	*cpp
+	multiprocessors int // of the device: fewer blocks than these leave some idle
+	host            strings.Builder
+	scratch         map[*kernel][]scratch
+}
+
+// scratch is memory that blocks of one kernel leave for those of the next.
+type scratch struct {
+	name  string
+	bytes int  // with the batch as captured
+	batch bool // it grows with the batch
+}
+
+// Sizes of launches.
+const (
+	mapBlock       = 256     // threads of a block whose threads have nothing to do with each other
+	leastBlock     = 128     // threads of a block that takes several rows
+	keptElements   = 64      // of a row that one thread may keep in registers
+	keptInBlock    = 1 << 15 // and all threads of a block: half of a multiprocessor's registers
+	loadsAhead     = 4       // vectors that a thread asks for before it waits
+	defaultDevice  = 132     // multiprocessors where the device does not say
+	positionsLimit = 1 << 30
+)
+
+// emitCUDA returns the whole CUDA source, and what memory each kernel needs
+// beside its buffers.
+func emitCUDA(p *plan, knobs schedule, multiprocessors int) (string, map[*kernel][]scratch) {
+	e := &cuda{cpp: &cpp{plan: p, knobs: knobs, used: map[string]bool{}}, multiprocessors: multiprocessors, scratch: map[*kernel][]scratch{}}
+	if multiprocessors <= 0 {
+		e.multiprocessors = defaultDevice
+	}
+	var bodies strings.Builder
+	for _, s := range p.segments() {
+		var launches strings.Builder
+		for _, k := range s.kernels {
+			e.out.Reset()
+			e.host.Reset()
+			e.kernel(k)
+			bodies.WriteString(e.out.String())
+			launches.WriteString(e.host.String())
+		}
+		e.out.Reset()
+		e.function(s, launches.String())
+		bodies.WriteString(e.out.String())
+	}
+	// Positions are counted in 32 bits: divisions of 64 cost four times as much.
+	count := "int"
+	if p.wide() {
+		count = "long long"
+	}
+	head := "#include <climits>\n#include <cmath>\n#include <cstdint>\n#include <cstring>\n\ntypedef " + count + " pos;\n\n"
+	return head + sections(functionsCUDA, e.used) + bodies.String(), e.scratch
+}
+
+// largest returns the number of elements of the largest tensor, or of the
+// largest space that is walked.
+func (p *plan) largest() int {
+	most := 0
+	for _, b := range p.buffers {
+		most = max(most, numel(b.shape))
+	}
+	for _, s := range p.steps {
+		if s.kernel != nil {
+			most = max(most, numel(s.kernel.space))
+		}
+	}
+	return most
+}
+
+// wide reports whether positions need 64 bits.
+func (p *plan) wide() bool { return p.largest() >= positionsLimit }
+
+// function writes what Python calls.
+func (e *cuda) function(s segment, launches string) {
+	writes := func(b *buffer) bool {
+		return slices.ContainsFunc(s.kernels, func(k *kernel) bool { return k.writes(b) })
+	}
+	parameters := e.parameters(s.buffers, writes, false, false)
+	for _, k := range s.kernels {
+		for _, m := range e.scratch[k] {
+			parameters += ", unsigned char* " + m.name
+		}
+	}
+	if s.batch {
+		parameters += ", long long batch"
+	}
+	e.open(`extern "C" void %s(%s, cudaStream_t stream)`, s.name, parameters)
+	e.out.WriteString(launches)
+	e.close()
+}
+
+func (e *cuda) launch(format string, args ...any) {
+	e.host.WriteString("  ")
+	fmt.Fprintf(&e.host, format, args...)
+	e.host.WriteByte('\n')
+}
+
+// gpu is the state while one kernel is emitted.
+type gpu struct {
+	*body
+	device *cuda
+	vector int               // elements that a thread takes side by side
+	arrays map[*value]string // loads of V elements that are there: an array
+}
+
+func (e *cuda) kernel(k *kernel) {
+	b := &body{cpp: e.cpp, k: k, g: k.geometry(), names: map[*value]string{}, cached: map[*value]bool{}, ready: map[*value]bool{}, rowed: map[*value]string{}}
+	g := &gpu{body: b, device: e, arrays: map[*value]string{}}
+	b.special = g.special
+	g.vector = g.widest()
+	switch k.kind {
+	case reduceKernel:
+		g.reductions()
+	case scanKernel:
+		g.scans()
+	default:
+		g.maps()
+	}
+}
+
+// widest is how many elements a thread can take side by side: as many as the
+// knob says, divide the innermost loop, and make 16 bytes.
+func (g *gpu) widest() int {
+	if slices.ContainsFunc(g.k.anchors, func(a *anchor) bool { return a.value.kind == pool }) {
+		return 1
+	}
+	inner := g.g.groups[g.g.inner]
+	n := inner.size
+	if inner.batch {
+		n /= g.plan.g.Batch.Size
+	}
+	v := g.knobs.get("vector", 4)
+	for v > 1 && n%v != 0 {
+		v /= 2
+	}
+	return v
+}
+
+// special writes the values that have another form here than in C++.
+func (g *gpu) special(v *value) string {
+	switch {
+	case v.kind == access && v.args[0].kind == scan:
+		return fmt.Sprintf("s%d", v.args[0].id)
+	case v.kind == access && v.args[0].kind == reduce && g.g.lanes:
+		return fmt.Sprintf("r%d[j]", v.args[0].id)
+	case v.kind == access:
+		return fmt.Sprintf("r%d", v.args[0].id)
+	case g.rowed[v] != "":
+		return g.rowed[v] + "[j]"
+	}
+	return ""
+}
+
+// neighbours reports whether a load takes V elements that lie side by side, the
+// first of them at a multiple of V.
+func (g *gpu) neighbours(v *value) bool {
+	if v.kind != load || len(v.args) > 0 || g.window != nil {
+		return false
+	}
+	inner := g.g.groups[g.g.inner]
+	if len(inner.dims) == 0 {
+		return false
+	}
+	last := inner.dims[len(inner.dims)-1]
+	along := false
+	for _, t := range v.idx[0].terms {
+		switch {
+		case g.position(t.dim) == "":
+		case t.dim == last:
+			if along || t.coef != 1 || t.div != 1 || t.mod != 0 {
+				return false
+			}
+			along = true
+		case t.coef%g.vector != 0:
+			return false
+		}
+	}
+	return along && v.idx[0].off%g.vector == 0
+}
+
+// innermost is the level of what changes from element to element.
+func (g *gpu) innermost() int { return len(g.g.order) + 1 }
+
+// fetch loads what the roots need of V neighbours each into arrays. into names
+// the array of a value that is kept, and whether it has to be loaded.
+func (g *gpu) fetch(all []*value, into func(*value) (string, bool)) {
+	for _, r := range all {
+		visit(r, func(v *value) {
+			if g.arrays[v] != "" || !g.neighbours(v) {
+				return
+			}
+			name, missing := fmt.Sprintf("x%d", v.id), true
+			if into != nil {
+				if kept, fill := into(v); kept != "" {
+					name, missing = kept, fill
+				}
+			}
+			if missing {
+				g.used["load"] = true
+				if name == fmt.Sprintf("x%d", v.id) {
+					g.line("%s %s[V];", element(v.dtype), name)
+				}
+				g.open("")
+				g.line("const pos i%d = base;", g.g.inner)
+				g.line("load<V>(%s, %s + (%s));", name, v.buf.name, g.index(v.idx[0]))
+				g.close()
+			}
+			g.arrays[v] = name
+		})
+	}
+}
+
+// element is the type in which an element lies in memory.
+func element(d dtype) string {
+	if d == boole {
+		return "unsigned char"
+	}
+	return cppTypes[d]
+}
+
+// each runs over the V elements from base on.
+func (g *gpu) each(f func()) {
+	g.line("#pragma unroll")
+	g.open("for (int j = 0; j < V; ++j)")
+	g.push()
+	g.line("const pos i%d = base + j;", g.g.inner)
+	for v, name := range g.arrays {
+		text := name + "[j]"
+		if v.dtype == boole {
+			text = "(" + text + " != 0)"
+		}
+		g.name(v, text)
+	}
+	f()
+	g.pop()
+	g.close()
+}
+
+// tile computes operands at V neighbours, has use take them, and then writes the
+// stores, of which guard, if not empty, says whether they are this thread's.
+func (g *gpu) tile(operands []*value, stores []store, guard string, into func(*value) (string, bool), use func()) {
+	saved := g.arrays
+	g.arrays = map[*value]string{}
+	g.fetch(slices.Concat(operands, storedValues(stores)), into)
+	for _, s := range stores {
+		g.line("%s y_%s[V];", element(s.buf.dtype), s.buf.name)
+	}
+	g.each(func() {
+		for _, a := range g.k.anchors {
+			if a.value.kind == pool {
+				g.pool(a)
+			}
+		}
+		g.compute(g.innermost(), operands...)
+		if use != nil {
+			use()
+		}
+		g.compute(g.innermost(), storedValues(stores)...)
+		for _, s := range stores {
+			g.line("y_%s[j] = %s;", s.buf.name, g.text(s.value))
+		}
+	})
+	for _, s := range stores {
+		g.used["store"] = true
+		if guard != "" {
+			g.open("if (%s)", guard)
+		} else {
+			g.open("")
+		}
+		g.line("const pos i%d = base;", g.g.inner)
+		g.line("store<V>(%s + (%s), y_%s);", s.buf.name, g.at(s), s.buf.name)
+		g.close()
+	}
+	g.arrays = saved
+}
+
+// begin opens a kernel.
+func (g *gpu) begin(suffix string, block int, more []string) {
+	if g.vector > 1 {
+		g.line("template <int V>")
+	}
+	parameters := g.parameters(g.k.buffers(), g.k.writes, true, false)
+	for _, m := range more {
+		parameters += ", unsigned char* __restrict__ " + m
+	}
+	if g.k.batch {
+		parameters += ", const pos batch"
+	}
+	g.open("__global__ void __launch_bounds__(%d) kernel%d%s(%s)", block, g.k.at, suffix, parameters)
+	if g.vector <= 1 {
+		g.line("constexpr int V = 1;")
+	}
+	g.push()
+}
+
+func (g *gpu) end() {
+	g.pop()
+	g.close()
+	g.line("")
+}
+
+// start launches a kernel with the vectors that the pointers allow. blocks may
+// use V, rows and width.
+func (g *gpu) start(suffix string, block int, blocks string, more []string) {
+	var args, pointers []string
+	for _, b := range g.k.buffers() {
+		pointers = append(pointers, "(uintptr_t)"+b.name)
+		switch {
+		case b.dtype != boole:
+			args = append(args, b.name)
+		case g.k.writes(b):
+			args = append(args, "(unsigned char*)"+b.name)
+		default:
+			args = append(args, "(const unsigned char*)"+b.name)
+		}
+	}
+	args = append(args, more...)
+	if g.k.batch {
+		args = append(args, "(pos)batch")
+	}
+	g.device.launch("{")
+	g.device.launch("  const long long rows = %s, width = %s;", g.rows(), g.size(g.g.inner))
+	if g.vector > 1 {
+		g.device.launch("  const int V = (%s) %% 16 == 0 ? %d : 1;", strings.Join(pointers, " | "), g.vector)
+	} else {
+		g.device.launch("  const int V = 1;")
+	}
+	g.device.launch("  const long long blocks = %s;", blocks)
+	call := fmt.Sprintf("<<<(unsigned)blocks, %d, 0, stream>>>(%s);", block, strings.Join(args, ", "))
+	if g.vector > 1 {
+		g.device.launch("  if (blocks > 0 && V > 1) kernel%d%s<%d>%s", g.k.at, suffix, g.vector, call)
+		g.device.launch("  if (blocks > 0 && V == 1) kernel%d%s<1>%s", g.k.at, suffix, call)
+	} else {
+		g.device.launch("  if (blocks > 0) kernel%d%s%s", g.k.at, suffix, call)
+	}
+	g.device.launch("  (void)rows, (void)width, (void)V;")
+	g.device.launch("}")
+}
+
+// rows is how many rows there are, or tiles' rows of columns.
+func (g *gpu) rows() string {
+	if len(g.g.outer) == 0 {
+		return "1"
+	}
+	var sizes []string
+	for _, i := range g.g.outer {
+		sizes = append(sizes, g.size(i))
+	}
+	return strings.Join(sizes, " * ")
+}
+
+func (g *gpu) sizes() {
+	g.line("const pos rows = %s, width = %s;", g.rows(), g.size(g.g.inner))
+	g.line("(void)rows;")
+	g.line("(void)width;")
+}
+
+// decode declares the position along each of some groups from one number.
+func (g *gpu) decode(number string, groups []int) {
+	for n, i := range groups {
+		var below []string
+		for _, j := range groups[n+1:] {
+			below = append(below, g.size(j))
+		}
+		x := number
+		if len(below) > 0 {
+			x = fmt.Sprintf("%s / (%s)", number, strings.Join(below, " * "))
+		}
+		if n > 0 {
+			x = fmt.Sprintf("%s %% (%s)", x, g.size(i))
+		}
+		g.line("const pos i%d = %s;", i, x)
+	}
+}
+
+// maps emits a kernel none of whose elements depends on another.
+func (g *gpu) maps() {
+	items := g.knobs.get("items", 1)
+	g.begin("", mapBlock, nil)
+	g.sizes()
+	g.line("#pragma unroll")
+	g.open("for (int item = 0; item < %d; ++item)", items)
+	g.push()
+	g.line("const pos task = ((pos)blockIdx.x * %d + item) * %d + (pos)threadIdx.x;", items, mapBlock)
+	g.line("if (task >= rows * (width / V)) return;")
+	if len(g.g.outer) > 0 {
+		g.line("const pos row = task / (width / V), base = task %% (width / V) * V;")
+	} else {
+		g.line("const pos base = task * V;")
+	}
+	g.decode("row", g.g.outer)
+	all := storedValues(g.k.stores)
+	for n := range len(g.g.order) + 1 {
+		g.compute(n, all...)
+	}
+	g.tile(nil, g.k.stores, "", nil, nil)
+	g.pop()
+	g.close()
+	g.end()
+	g.start("", mapBlock, fmt.Sprintf("(rows * (width / V) + %d) / %d", items*mapBlock-1, items*mapBlock), nil)
+}
+
+// pool emits the window of one output.
+func (g *gpu) pool(a *anchor) {
+	v, w := a.value, a.value.window
+	rank := len(w.kernel)
+	lead := len(g.k.space) - rank
+	typ := cppTypes[v.dtype]
+	if v.op == "mean" && numel(w.kernel) > 64 {
+		typ = "double"
+	}
+	at := func(d int) string {
+		if p := g.position(lead + d); p != "" {
+			return p
+		}
+		return "0"
+	}
+	init := "0"
+	if v.op == "max" {
+		init = literal(-inf, v.dtype)
+	}
+	g.line("%s p%d = %s;", typ, v.id, init)
+	var window []string
+	depth := g.depth
+	for d := range rank {
+		if w.kernel[d] <= 16 {
+			g.line("#pragma unroll")
+		}
+		g.open("for (int k%d = 0; k%d < %d; ++k%d)", d, d, w.kernel[d], d)
+		g.line("const pos q%d = %s * %d - %d + k%d * %d;", d, at(d), w.stride[d], w.padding[d], d, w.dilation[d])
+		if w.padding[d] > 0 {
+			g.line("if (q%d < 0 || q%d >= %d) continue;", d, d, w.in[d])
+		}
+		window = append(window, fmt.Sprintf("q%d", d))
+	}
+	g.push()
+	saved := g.window
+	g.window = window
+	g.compute(g.innermost(), a.operand)
+	x := g.text(a.operand)
+	g.window = saved
+	if v.op == "max" {
+		g.line("p%d = %s > p%d || %s != %s ? %s : p%d;", v.id, x, v.id, x, x, x, v.id)
+	} else {
+		g.line("p%d += %s;", v.id, x)
+	}
+	g.pop()
+	for g.depth > depth {
+		g.close()
+	}
+	if v.op != "mean" {
+		g.line("const %s r%d = p%d;", cppTypes[v.dtype], v.id, v.id)
+		return
+	}
+	divisor := w.divisor
+	if divisor == 0 && (w.counted || !slices.ContainsFunc(w.padding, func(p int) bool { return p > 0 })) {
+		divisor = numel(w.kernel)
+	}
+	if divisor > 0 {
+		g.line("const %s r%d = (%s)(p%d / %d);", cppTypes[v.dtype], v.id, cppTypes[v.dtype], v.id, divisor)
+		return
+	}
+	// Only what is inside counts.
+	g.line("int inside%d = 1;", v.id)
+	for d := range rank {
+		g.line("{ const pos a = %s * %d - %d, z = a + %d; inside%d *= (z < %d ? z : %d) - (a > 0 ? a : 0); }",
+			at(d), w.stride[d], w.padding[d], w.kernel[d], v.id, w.in[d], w.in[d])
+	}
+	g.line("const %s r%d = (%s)(p%d / inside%d);", cppTypes[v.dtype], v.id, cppTypes[v.dtype], v.id, v.id)
+}
+
+// powerBelow returns the largest power of two that is at most n, and 1 for less.
+func powerBelow(n int) int {
+	if n < 1 {
+		return 1
+	}
+	return 1 << (bits.Len(uint(n)) - 1)
+}
+
+// powerAbove returns the least power of two that is at least n.
+func powerAbove(n int) int {
+	p := powerBelow(n)
+	if p < n {
+		p *= 2
+	}
+	return p
+}

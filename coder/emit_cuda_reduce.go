@@ -1,0 +1,826 @@
+package coder
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// reducing is how a reduction is spread: threads of one row side by side (T of
+// them), or, where rows lie side by side, X threads over columns and Y along
+// them; and into how many parts a row is cut, each with a block of its own.
+type reducing struct {
+	*gpu
+	threads, rowsPerBlock int // of a row; rows of a block
+	x, y                  int
+	block                 int
+	parts                 int
+	steps                 int               // vectors of a row, or elements of a column
+	kept                  map[*value]string // loads that stay in registers from pass to pass
+	filled                map[*value]bool   // of those, already loaded
+	names                 []string          // of the parts' results
+	ending                bool              // the kernel after the last part: one block a row
+}
+
+// carry is what threads hold of one reduction, or of two that share a pass.
+type carry struct {
+	a, with *anchor // with is the second of a pair, else nil
+	typ     string
+	init    string
+}
+
+func (g *gpu) carry(a *anchor, accs []*anchor) carry {
+	t := cppTypes[a.operand.dtype]
+	c := carry{a: a}
+	for _, d := range accs {
+		if d.with == a {
+			c.with = d
+		}
+	}
+	var form string
+	switch op := a.value.op; {
+	case c.with != nil && op == "mean":
+		form, c.typ, c.init = "Spread", "Spread<"+t+">", "0, 0, 0"
+	case c.with != nil:
+		form, c.typ, c.init = "TopSum", "TopSum<"+t+">", literal(-inf, a.operand.dtype)+", 0"
+	case op == "prod":
+		form, c.typ, c.init = "Product", "Product<"+accumulator(a.value.dtype)+">", "1"
+	case op == "max":
+		form, c.typ, c.init = "Most", "Most<"+t+">", literal(-inf, a.operand.dtype)
+	case op == "min":
+		form, c.typ, c.init = "Least", "Least<"+t+">", literal(inf, a.operand.dtype)
+	case op == "maxnum":
+		form, c.typ, c.init = "Top", "Top<"+t+">", literal(-inf, a.operand.dtype)
+	case op == "argmax":
+		form, c.typ, c.init = "FirstMost", "FirstMost<"+t+">", literal(-inf, a.operand.dtype)+", LLONG_MAX"
+	case op == "argmin":
+		form, c.typ, c.init = "FirstLeast", "FirstLeast<"+t+">", literal(inf, a.operand.dtype)+", LLONG_MAX"
+	default:
+		form, c.typ, c.init = "Sum", "Sum<"+accumulator(a.value.dtype)+">", "0"
+	}
+	g.used[form] = true
+	return c
+}
+
+// sizeOf returns the bytes of a carry of cuda/functions.cu.
+func sizeOf(typ string) int {
+	form, of, _ := strings.Cut(strings.TrimSuffix(typ, ">"), "<")
+	switch form {
+	case "TopSum", "FirstMost", "FirstLeast":
+		return 16
+	case "Spread":
+		return 24
+	}
+	if of == "float" || of == "int" {
+		return 4
+	}
+	return 8
+}
+
+// keepScratch has memory for each part of each row, or of each column.
+func (g *gpu) keepScratch(a *anchor, parts, bytes int) {
+	n := parts * bytes
+	for _, i := range g.g.outer {
+		n *= g.g.groups[i].size
+	}
+	if g.g.lanes {
+		n *= g.g.groups[g.g.inner].size
+	}
+	g.device.scratch[g.k] = append(g.device.scratch[g.k], scratch{name: fmt.Sprintf("part%d", a.value.id), bytes: n, batch: g.k.batch})
+}
+
+func (g *gpu) reductions() {
+	r := &reducing{gpu: g, parts: 1, kept: map[*value]string{}, filled: map[*value]bool{}}
+	g.k.join(false)
+	r.spread()
+	r.keep()
+	if len(r.kept) == 0 {
+		g.k.join(g.knobs.get("passes", 1) == 1)
+	}
+	last := 0
+	for _, a := range g.k.anchors {
+		last = max(last, a.stage)
+	}
+	for _, s := range g.k.stores {
+		if !s.row {
+			last = max(last, g.k.stageOf(s.value))
+		}
+	}
+	if r.parts == 1 {
+		g.begin("", r.block, nil)
+		r.head()
+		for stage := range last + 1 {
+			r.pass(stage)
+		}
+		r.rowStores()
+		g.end()
+		g.start("", r.block, r.blocks(), nil)
+		return
+	}
+	for _, a := range g.k.anchors {
+		if a.with == nil {
+			c := g.carry(a, g.k.anchors)
+			r.names = append(r.names, fmt.Sprintf("part%d", a.value.id))
+			g.keepScratch(a, r.parts, sizeOf(c.typ))
+		}
+	}
+	for stage := range last + 1 {
+		accs, stores := r.of(stage)
+		if len(accs)+len(stores) == 0 {
+			continue
+		}
+		suffix := fmt.Sprintf("_%d", stage)
+		g.begin(suffix, r.block, r.names)
+		r.head()
+		for earlier := range stage {
+			r.recall(earlier)
+		}
+		r.pass(stage)
+		g.end()
+		g.start(suffix, r.block, r.blocks(), r.names)
+		clear(g.rowed)
+	}
+	if slices.ContainsFunc(g.k.stores, func(s store) bool { return s.row }) {
+		whole := r.parts
+		g.begin("_rows", r.block, r.names)
+		r.ending = true
+		r.head()
+		for earlier := range last + 1 {
+			r.recall(earlier)
+		}
+		r.rowStores()
+		g.end()
+		r.parts = 1
+		g.start("_rows", r.block, r.blocks(), r.names)
+		r.parts = whole
+	}
+}
+
+// of returns the reductions and full stores of a stage.
+func (r *reducing) of(stage int) (accs []*anchor, stores []store) {
+	for _, a := range r.k.anchors {
+		if a.stage == stage {
+			accs = append(accs, a)
+		}
+	}
+	for _, s := range r.k.stores {
+		if !s.row && r.k.stageOf(s.value) == stage {
+			stores = append(stores, s)
+		}
+	}
+	return accs, stores
+}
+
+// spread chooses the threads: so many that each takes its share of a row. Short
+// rows share a block.
+func (r *reducing) spread() {
+	width, rows := r.g.groups[r.g.inner].size, 1
+	for _, i := range r.g.outer {
+		rows *= r.g.groups[i].size
+	}
+	r.steps = 1
+	for _, i := range r.g.order {
+		r.steps *= r.g.groups[i].size
+	}
+	var blocks int
+	if r.g.lanes {
+		columns := (width + r.vector - 1) / r.vector
+		r.x = min(max(powerAbove(columns), 1), 32)
+		r.y = min(powerBelow(r.steps/r.knobs.get("share", 4)), 16)
+		r.y = max(r.y, 32/r.x)
+		r.block = r.x * r.y
+		blocks = rows * ((columns + r.x - 1) / r.x)
+	} else {
+		r.steps *= width / r.vector
+		share := r.knobs.get("share", 4)
+		r.threads = min(powerAbove((r.steps+share-1)/share), 1024)
+		r.block = max(r.threads, leastBlock)
+		r.rowsPerBlock = r.block / r.threads
+		blocks = (rows + r.rowsPerBlock - 1) / r.rowsPerBlock
+	}
+	if r.knobs.get("split", 1) == 0 || blocks >= r.device.multiprocessors {
+		return
+	}
+	// A part takes enough steps to be worth a launch of its own.
+	along := r.y
+	if !r.g.lanes {
+		along = 256
+	}
+	most := r.steps / (along * 8)
+	want := (2*r.device.multiprocessors + blocks - 1) / blocks
+	if parts := min(powerAbove(want), powerBelow(most)); parts > 1 {
+		r.parts = parts
+		if !r.g.lanes {
+			r.threads, r.block, r.rowsPerBlock = 256, 256, 1
+		}
+	}
+}
+
+// keep chooses the loads that stay in registers: those that more than one pass
+// takes, if a row's share of a thread is small enough.
+func (r *reducing) keep() {
+	if r.parts > 1 || r.knobs.get("keep", 1) == 0 {
+		return
+	}
+	stages := map[*value]map[int]bool{}
+	var found []*value
+	use := func(root *value, stage int) {
+		visit(root, func(v *value) {
+			if !r.neighbours(v) || !r.k.varies(v) {
+				return
+			}
+			if stages[v] == nil {
+				stages[v] = map[int]bool{}
+				found = append(found, v)
+			}
+			stages[v][stage] = true
+		})
+	}
+	for _, a := range r.k.anchors {
+		use(a.operand, a.stage)
+	}
+	for _, s := range r.k.stores {
+		if !s.row {
+			use(s.value, r.k.stageOf(s.value))
+		}
+	}
+	found = slices.DeleteFunc(found, func(v *value) bool { return len(stages[v]) < 2 })
+	if len(found) == 0 || r.share()*r.vector*len(found) > min(keptElements, keptInBlock/r.block) {
+		return
+	}
+	for _, v := range found {
+		r.kept[v] = fmt.Sprintf("kept%d", v.id)
+	}
+}
+
+// share is how many steps one thread takes at most.
+func (r *reducing) share() int {
+	along := r.threads
+	if r.g.lanes {
+		along = r.y
+	}
+	return (r.steps + along - 1) / along
+}
+
+// blocks is how many blocks there are, as the host computes it.
+func (r *reducing) blocks() string {
+	out := fmt.Sprintf("(rows + %d) / %d", r.rowsPerBlock-1, max(r.rowsPerBlock, 1))
+	if r.g.lanes {
+		out = fmt.Sprintf("rows * ((width / V + %d) / %d)", r.x-1, r.x)
+	}
+	if r.parts > 1 {
+		out = fmt.Sprintf("(%s) * %d", out, r.parts)
+	}
+	return out
+}
+
+// head declares which row, or columns, and which part a thread works on. All
+// threads stay to the end: those without a row take the first, and store
+// nothing.
+func (r *reducing) head() {
+	r.sizes()
+	own := "(pos)blockIdx.x"
+	if r.parts > 1 && !r.ending {
+		r.line("const pos own = (pos)blockIdx.x / %d;", r.parts)
+		r.line("const int part = (pos)blockIdx.x %% %d;", r.parts)
+		own = "own"
+	}
+	if r.g.lanes {
+		r.line("const int lane = threadIdx.x %% %d, y = threadIdx.x / %d;", r.x, r.x)
+		r.line("const pos tiles = (width / V + %d) / %d;", r.x-1, r.x)
+		r.line("const pos row = %s / tiles, first = (%s %% tiles * %d + lane) * V;", own, own, r.x)
+		r.line("const bool live = first < width;")
+		r.line("const pos base = live ? first : 0;")
+	} else {
+		r.line("const int lane = threadIdx.x %% %d;", r.threads)
+		if r.rowsPerBlock > 1 {
+			r.line("const pos mine = %s * %d + (pos)threadIdx.x / %d;", own, r.rowsPerBlock, r.threads)
+			r.line("const bool live = mine < rows;")
+			r.line("const pos row = live ? mine : 0;")
+		} else {
+			r.line("const pos row = %s;", own)
+			r.line("const bool live = true;")
+		}
+	}
+	r.line("(void)row, (void)live, (void)lane;")
+	steps := r.stepsText()
+	if r.parts > 1 && !r.ending {
+		r.line("constexpr pos steps = %s, per = (steps + %d) / %d;", steps, r.parts-1, r.parts)
+		r.line("const pos from = part * per, to = from + per < steps ? from + per : steps;")
+	} else {
+		r.line("constexpr pos steps = %s;", steps)
+		if len(r.kept) > 0 {
+			r.line("constexpr int share = (steps + %d) / %d;", r.along()-1, r.along())
+		}
+	}
+	for _, l := range r.sortedKept() {
+		r.line("%s %s[share][V];", element(l.v.dtype), l.name)
+	}
+	r.decode("row", r.g.outer)
+}
+
+type keptLoad struct {
+	v    *value
+	name string
+}
+
+func (r *reducing) sortedKept() []keptLoad {
+	var out []keptLoad
+	for v, n := range r.kept {
+		out = append(out, keptLoad{v, n})
+	}
+	slices.SortFunc(out, func(a, b keptLoad) int { return a.v.id - b.v.id })
+	return out
+}
+
+func (r *reducing) along() int {
+	if r.g.lanes {
+		return r.y
+	}
+	return r.threads
+}
+
+// stepsText is the number of steps of a row, which with the vectors that the
+// pointers allow is a constant.
+func (r *reducing) stepsText() string {
+	var sizes []string
+	for _, i := range r.g.order {
+		sizes = append(sizes, r.size(i))
+	}
+	if !r.g.lanes {
+		sizes = append(sizes, fmt.Sprintf("(%s / V)", r.size(r.g.inner)))
+	}
+	if len(sizes) == 0 {
+		return "1"
+	}
+	return strings.Join(sizes, " * ")
+}
+
+// within declares the positions of one step from its number, at.
+func (r *reducing) within() {
+	if r.g.lanes {
+		r.decode("at", r.g.order)
+		return
+	}
+	if len(r.g.order) == 0 {
+		r.line("const pos base = at * V;")
+		return
+	}
+	r.line("const pos base = at %% (%s / V) * V, step = at / (%s / V);", r.size(r.g.inner), r.size(r.g.inner))
+	r.decode("step", r.g.order)
+}
+
+// walk runs f over the steps of this thread.
+func (r *reducing) walk(f func(into func(*value) (string, bool))) {
+	first := "lane"
+	if r.g.lanes {
+		first = "y"
+	}
+	if len(r.kept) > 0 {
+		r.line("#pragma unroll")
+		r.open("for (int c = 0; c < share; ++c)")
+		r.push()
+		r.line("const pos at = %s + c * %d;", first, r.along())
+		r.line("if (steps %% %d != 0 && at >= steps) break;", r.along())
+		r.within()
+		f(func(v *value) (string, bool) {
+			if n := r.kept[v]; n != "" {
+				return n + "[c]", !r.filled[v]
+			}
+			return "", false
+		})
+		r.pop()
+		r.close()
+		return
+	}
+	from, to := "0", "steps"
+	if r.parts > 1 {
+		from, to = "from", "to"
+	}
+	r.line("#pragma unroll %d", r.knobs.get("unroll", loadsAhead))
+	r.open("for (pos at = %s + %s; at < %s; at += %d)", from, first, to, r.along())
+	r.push()
+	r.within()
+	f(nil)
+	r.pop()
+	r.close()
+}
+
+// index of a thread's carry.
+func (r *reducing) j() string {
+	if r.g.lanes {
+		return "[j]"
+	}
+	return ""
+}
+
+// columns runs over the V columns of a thread, or does once what is to be done
+// for a row.
+func (r *reducing) columns(f func()) {
+	if !r.g.lanes {
+		f()
+		return
+	}
+	r.line("#pragma unroll")
+	r.open("for (int j = 0; j < V; ++j)")
+	f()
+	r.close()
+}
+
+// add is the statement that takes one element.
+func (r *reducing) add(a *anchor, to, x string) {
+	switch a.value.op {
+	case "prod":
+		r.line("%s.v *= %s;", to, x)
+	case "max", "min", "maxnum":
+		r.line("%s.add(%s);", to, x)
+	case "argmax", "argmin":
+		at := "0"
+		switch {
+		case r.g.lanes && len(r.g.order) > 0:
+			at = fmt.Sprintf("i%d", r.g.order[0])
+		case !r.g.lanes:
+			at = fmt.Sprintf("i%d", r.g.inner)
+		}
+		r.line("%s.add(%s, %s);", to, x, at)
+	default:
+		r.line("%s.v += %s;", to, x)
+	}
+}
+
+// pass emits one walk over the rows, and the results of its reductions.
+func (r *reducing) pass(stage int) {
+	accs, stores := r.of(stage)
+	if len(accs)+len(stores) == 0 {
+		return
+	}
+	var operands []*value
+	for _, a := range accs {
+		if a.with == nil {
+			operands = append(operands, a.operand)
+		}
+	}
+	all := slices.Concat(operands, storedValues(stores))
+	r.compute(0, all...)
+	r.perColumn(all)
+	var carries []carry
+	for _, a := range accs {
+		if a.with != nil {
+			continue
+		}
+		c := r.carry(a, accs)
+		carries = append(carries, c)
+		if r.g.lanes {
+			r.line("%s a%d[V];", c.typ, a.value.id)
+			r.columns(func() { r.line("a%d[j] = {%s};", a.value.id, c.init) })
+		} else {
+			r.line("%s a%d = {%s};", c.typ, a.value.id, c.init)
+		}
+	}
+	guard := "live"
+	if slices.ContainsFunc(carries, func(c carry) bool { return c.with != nil }) {
+		r.joined(carries, stores)
+	} else {
+		r.walk(func(into func(*value) (string, bool)) {
+			for n := range len(r.g.order) {
+				r.compute(n+1, all...)
+			}
+			r.tile(operands, stores, guard, into, func() {
+				for _, c := range carries {
+					r.add(c.a, fmt.Sprintf("a%d%s", c.a.value.id, r.j()), r.text(c.a.operand))
+				}
+			})
+		})
+		for _, v := range r.sortedKept() {
+			for _, root := range all {
+				visit(root, func(w *value) {
+					if w == v.v {
+						r.filled[w] = true
+					}
+				})
+			}
+		}
+	}
+	r.merge(carries)
+}
+
+// merge joins what the threads hold. Where a row has parts it is left for the
+// next kernel, else it becomes the results.
+func (r *reducing) merge(carries []carry) {
+	for _, c := range carries {
+		r.used[map[bool]string{true: "down", false: "across"}[r.g.lanes]] = true
+		id := c.a.value.id
+		r.columns(func() {
+			if r.g.lanes {
+				r.line("a%d[j] = down<%d, %d>(a%d[j]);", id, r.x, r.y, id)
+			} else {
+				r.line("a%d = across<%d>(a%d);", id, r.threads, id)
+			}
+			if r.parts == 1 {
+				return
+			}
+			if r.g.lanes {
+				r.line("if (y == 0 && live) reinterpret_cast<%s*>(part%d)[(row * %d + part) * width + base + j] = a%d[j];", c.typ, id, r.parts, id)
+			} else {
+				r.line("if (lane == 0 && live) reinterpret_cast<%s*>(part%d)[row * %d + part] = a%d;", c.typ, id, r.parts, id)
+			}
+		})
+		if r.parts == 1 {
+			r.results(c)
+		}
+	}
+}
+
+// results declares what the rest of the kernel reads of a carry.
+func (r *reducing) results(c carry) {
+	give := func(v *value, text string) {
+		t := cppTypes[v.dtype]
+		if r.g.lanes {
+			r.line("%s r%d[V];", t, v.id)
+			r.columns(func() { r.line("r%d[j] = (%s)%s;", v.id, t, text) })
+		} else {
+			r.line("const %s r%d = (%s)%s;", t, v.id, t, text)
+		}
+	}
+	a := fmt.Sprintf("a%d%s", c.a.value.id, r.j())
+	switch op := c.a.value.op; {
+	case c.with != nil:
+		give(c.a.value, a+".v")
+		give(c.with.value, a+".s")
+	case op == "mean":
+		give(c.a.value, fmt.Sprintf("(%s.v / %d)", a, r.k.rowLength()))
+	case strings.HasPrefix(op, "arg"):
+		give(c.a.value, a+".at")
+	default:
+		give(c.a.value, a+".v")
+	}
+}
+
+// recall reads back what the parts left of a stage.
+func (r *reducing) recall(stage int) {
+	accs, _ := r.of(stage)
+	for _, a := range accs {
+		if a.with != nil {
+			continue
+		}
+		c := r.carry(a, accs)
+		id := a.value.id
+		if r.g.lanes {
+			r.used["down"] = true
+			r.line("%s a%d[V];", c.typ, id)
+			r.columns(func() {
+				r.line("a%d[j] = {%s};", id, c.init)
+				r.line("for (int p = y; p < %d; p += %d) a%d[j].merge(reinterpret_cast<const %s*>(part%d)[(row * %d + p) * width + base + j]);",
+					r.parts, r.y, id, c.typ, id, r.parts)
+				r.line("a%d[j] = down<%d, %d>(a%d[j]);", id, r.x, r.y, id)
+			})
+		} else {
+			r.used["across"] = true
+			r.line("%s a%d = {%s};", c.typ, id, c.init)
+			r.line("for (int p = lane; p < %d; p += %d) a%d.merge(reinterpret_cast<const %s*>(part%d)[row * %d + p]);",
+				r.parts, r.threads, id, c.typ, id, r.parts)
+			r.line("a%d = across<%d>(a%d);", id, r.threads, id)
+		}
+		r.results(c)
+	}
+}
+
+// joined emits a walk in which pairs of reductions share a pass: the first of a
+// pair over a few steps, then the second with that result, then both are merged
+// with what came before.
+func (r *reducing) joined(carries []carry, stores []store) {
+	var firsts, seconds []*value
+	for _, c := range carries {
+		firsts = append(firsts, c.a.operand)
+		if c.with != nil {
+			seconds = append(seconds, c.with.operand)
+		}
+	}
+	all := slices.Concat(firsts, seconds, storedValues(stores))
+	first, from, to := "lane", "0", "steps"
+	if r.g.lanes {
+		first = "y"
+	}
+	if r.parts > 1 {
+		from, to = "from", "to"
+	}
+	u := r.knobs.get("unroll", loadsAhead)
+	r.open("for (pos begin = %s + %s; begin < %s; begin += %d * %d)", from, first, to, u, r.along())
+	r.push()
+	var loads []*value
+	for _, v := range all {
+		visit(v, func(w *value) {
+			if r.neighbours(w) && r.k.varies(w) && !slices.Contains(loads, w) {
+				loads = append(loads, w)
+			}
+		})
+	}
+	for _, v := range loads {
+		r.line("%s ahead%d[%d][V];", element(v.dtype), v.id, u)
+	}
+	for _, c := range carries {
+		if c.with == nil {
+			continue
+		}
+		typ, init := r.local(c)
+		if r.g.lanes {
+			r.line("%s p%d[V];", typ, c.a.value.id)
+			r.columns(func() { r.line("p%d[j] = {%s};", c.a.value.id, init) })
+		} else {
+			r.line("%s p%d = {%s};", typ, c.a.value.id, init)
+		}
+	}
+	r.line("int more = 0;")
+	walk := func(fill bool, f func(into func(*value) (string, bool))) {
+		r.line("#pragma unroll")
+		r.open("for (int c = 0; c < %d; ++c)", u)
+		r.push()
+		r.line("const pos at = begin + c * %d;", r.along())
+		r.line("if (at >= %s) break;", to)
+		r.within()
+		f(func(v *value) (string, bool) {
+			if slices.Contains(loads, v) {
+				return fmt.Sprintf("ahead%d[c]", v.id), fill
+			}
+			return "", false
+		})
+		r.pop()
+		r.close()
+	}
+	walk(true, func(into func(*value) (string, bool)) {
+		for n := range len(r.g.order) {
+			r.compute(n+1, slices.Concat(firsts, storedValues(stores))...)
+		}
+		// What only the second of a pair takes is loaded here, too.
+		r.line("++more;")
+		for _, v := range loads {
+			if name, _ := into(v); !r.takes(firsts, v) && !r.takes(storedValues(stores), v) {
+				r.used["load"] = true
+				r.open("")
+				r.line("const pos i%d = base;", r.g.inner)
+				r.line("load<V>(%s, %s + (%s));", name, v.buf.name, r.index(v.idx[0]))
+				r.close()
+			}
+		}
+		r.tile(firsts, stores, "live", into, func() {
+			for _, c := range carries {
+				to := fmt.Sprintf("a%d%s", c.a.value.id, r.j())
+				if c.with != nil {
+					to = fmt.Sprintf("p%d%s", c.a.value.id, r.j())
+				}
+				r.add(c.a, to, r.text(c.a.operand))
+			}
+		})
+	})
+	// The results of these few steps stand where the row's would.
+	for _, c := range carries {
+		if c.with == nil {
+			continue
+		}
+		id, t := c.a.value.id, cppTypes[c.a.value.dtype]
+		text := fmt.Sprintf("p%d%s.v == %s ? %s : p%d%s.v", id, r.j(), literal(-inf, c.a.operand.dtype), literal(0, c.a.operand.dtype), id, r.j())
+		if c.a.value.op == "mean" {
+			text = fmt.Sprintf("(%s)(p%d%s.v / (more * %s))", t, id, r.j(), r.taken())
+		}
+		if r.g.lanes {
+			r.line("%s r%d[V];", t, id)
+			r.columns(func() { r.line("r%d[j] = %s;", id, text) })
+			r.line("double q%d[V];", id)
+			r.columns(func() { r.line("q%d[j] = 0;", id) })
+		} else {
+			r.line("const %s r%d = %s;", t, id, text)
+			r.line("double q%d = 0;", id)
+		}
+	}
+	r.compute(0, seconds...)
+	walk(false, func(into func(*value) (string, bool)) {
+		for n := range len(r.g.order) {
+			r.compute(n+1, seconds...)
+		}
+		r.tile(seconds, nil, "", into, func() {
+			for _, c := range carries {
+				if c.with != nil {
+					r.line("q%d%s += %s;", c.a.value.id, r.j(), r.text(c.with.operand))
+				}
+			}
+		})
+	})
+	for _, c := range carries {
+		if c.with == nil {
+			continue
+		}
+		id, j := c.a.value.id, r.j()
+		r.columns(func() {
+			if c.a.value.op == "mean" {
+				r.line("a%d%s.merge({(double)(more * %s), (double)p%d%s.v / (more * %s), q%d%s});", id, j, r.taken(), id, j, r.taken(), id, j)
+			} else {
+				r.line("a%d%s.merge({p%d%s.v, q%d%s});", id, j, id, j, id, j)
+			}
+		})
+	}
+	r.pop()
+	r.close()
+}
+
+// takes reports whether any of the values reads a load.
+func (r *reducing) takes(all []*value, load *value) bool {
+	found := false
+	for _, v := range all {
+		visit(v, func(w *value) { found = found || w == load })
+	}
+	return found
+}
+
+// taken is how many elements of one row a thread takes in a step.
+func (r *reducing) taken() string {
+	if r.g.lanes {
+		return "1"
+	}
+	return "V"
+}
+
+// local is what the first of a pair is carried in over a few steps.
+func (r *reducing) local(c carry) (typ, init string) {
+	if c.a.value.op == "mean" {
+		r.used["Sum"] = true
+		return "Sum<double>", "0"
+	}
+	r.used["Top"] = true
+	return "Top<" + cppTypes[c.a.operand.dtype] + ">", literal(-inf, c.a.operand.dtype)
+}
+
+// perColumn computes once per column what a walk would compute for each of its
+// elements.
+func (r *reducing) perColumn(all []*value) {
+	if !r.g.lanes || len(r.g.order) == 0 {
+		return
+	}
+	var found []*value
+	memo := map[*value]int{}
+	seen := map[*value]bool{}
+	var walk func(v *value)
+	walk = func(v *value) {
+		if seen[v] || r.rowed[v] != "" {
+			return
+		}
+		seen[v] = true
+		if v.kind == point && !r.k.varies(v) && r.level(v, memo) > 0 && (v.cost >= 6 || holds(v, access)) {
+			found = append(found, v)
+			return
+		}
+		if v.kind != access {
+			for _, a := range v.args {
+				walk(a)
+			}
+		}
+	}
+	for _, v := range all {
+		walk(v)
+	}
+	if len(found) == 0 {
+		return
+	}
+	for _, v := range found {
+		r.line("%s w%d[V];", cppTypes[v.dtype], v.id)
+	}
+	r.each(func() {
+		r.compute(r.innermost(), found...)
+		for _, v := range found {
+			r.line("w%d[j] = %s;", v.id, r.text(v))
+		}
+	})
+	for _, v := range found {
+		r.rowed[v] = fmt.Sprintf("w%d", v.id)
+	}
+}
+
+// rowStores writes what there is one of for each row.
+func (r *reducing) rowStores() {
+	var rows []store
+	for _, s := range r.k.stores {
+		if s.row {
+			rows = append(rows, s)
+		}
+	}
+	if len(rows) == 0 {
+		return
+	}
+	roots := storedValues(rows)
+	r.compute(0, roots...)
+	if r.g.lanes {
+		r.open("if (y == 0 && live)")
+		r.each(func() {
+			r.compute(r.innermost(), roots...)
+			for _, s := range rows {
+				r.line("%s[%s] = %s;", s.buf.name, r.at(s), r.text(s.value))
+			}
+		})
+		r.close()
+		return
+	}
+	r.open("if (lane == 0 && live)")
+	for _, s := range rows {
+		r.line("%s[%s] = %s;", s.buf.name, r.at(s), r.text(s.value))
+	}
+	r.close()
+}

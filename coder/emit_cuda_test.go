@@ -1,0 +1,102 @@
+package coder
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// cudaOf returns the CUDA of a fixture's candidate with some knobs set.
+func cudaOf(t *testing.T, name string, knobs map[string]int) string {
+	t.Helper()
+	f, ok := committed(t)[name]
+	if !ok {
+		t.Fatalf("%s: no fixture", name)
+	}
+	g, err := decodeGraph(f.Graph)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := makePlan(g, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, _ := emitCUDA(p, cudaSchedule(p).with(knobs), 132)
+	return source
+}
+
+// TestCUDAForms checks by what is written that a knob or a shape chooses the
+// form that it should. That each form is right is TestCUDACandidatesAreRight's.
+func TestCUDAForms(t *testing.T) {
+	for name, c := range map[string]struct {
+		fixture   string
+		knobs     map[string]int
+		has, lack []string
+	}{
+		"rows stay in registers":              {"softmax", nil, []string{"kept"}, []string{"ahead"}},
+		"rows that do not are read once less": {"softmax", map[string]int{"keep": 0}, []string{"ahead", "TopSum<float>"}, []string{"kept"}},
+		"or in plain passes":                  {"softmax", map[string]int{"keep": 0, "passes": 3}, nil, []string{"kept", "ahead"}},
+		"columns are shared by threads":       {"softmax_0", nil, []string{"down<"}, []string{"across<"}},
+		"a few long rows are cut":             {"wide_cumsum_one", nil, []string{"kernel0_sums", "kernel0_all"}, nil},
+		"unless that is switched off":         {"wide_cumsum_one", map[string]int{"split": 0}, nil, []string{"kernel0_sums"}},
+		"a long search is shared by blocks":   {"wide_argmax_all", nil, []string{"FirstMost<float>*>(part"}, nil},
+		"columns by Welford":                  {"column_var", map[string]int{"keep": 0}, []string{"Spread<float>"}, nil},
+		"a pooling's window is unrolled":      {"max_pool", nil, []string{"for (int k1 = 0; k1 < 3; ++k1)"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			source := cudaOf(t, c.fixture, c.knobs)
+			for _, s := range c.has {
+				if !strings.Contains(source, s) {
+					t.Errorf("lacks %q:\n%s", s, source)
+				}
+			}
+			for _, s := range c.lack {
+				if strings.Contains(source, s) {
+					t.Errorf("has %q:\n%s", s, source)
+				}
+			}
+		})
+	}
+}
+
+// TestCUDACompiles has nvcc compile the committed fixtures, for the oldest and
+// the newest GPU that are written for.
+func TestCUDACompiles(t *testing.T) {
+	home := os.Getenv("CUDA_HOME")
+	nvcc := filepath.Join(home, "bin", "nvcc")
+	if _, err := os.Stat(nvcc); home == "" || err != nil {
+		t.Skip("CUDA_HOME names no CUDA toolkit: kernels are not compiled")
+	}
+	var all strings.Builder
+	for _, name := range sortedKeys(committed(t)) {
+		c, err := Builtin{}.Propose(context.Background(), onGPU(committed(t)[name]))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		_, source, _ := strings.Cut(c.Source, "source=r\"\"\"\n")
+		source, _, _ = strings.Cut(source, `""")`)
+		for line := range strings.Lines(source) {
+			if strings.HasPrefix(line, "#include") {
+				continue
+			}
+			if strings.HasPrefix(line, "typedef") {
+				all.WriteString("namespace " + name + " {\n")
+			}
+			all.WriteString(strings.ReplaceAll(line, `extern "C" void run`, "void run"))
+		}
+		all.WriteString("}\n")
+	}
+	file := filepath.Join(t.TempDir(), "all.cu")
+	head := "#include <climits>\n#include <cmath>\n#include <cstdint>\n#include <cstring>\n"
+	if err := os.WriteFile(file, []byte(head+all.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(nvcc, "-std=c++17", "-fmad=false", "-Xcicc", "-O1", "-Xptxas", "-O1", "-gencode=arch=compute_80,code=sm_80",
+		"-gencode=arch=compute_100,code=sm_100", "--threads", "2", "-c", file, "-o", file+".o").CombinedOutput()
+	if err != nil {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}

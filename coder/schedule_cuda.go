@@ -1,0 +1,52 @@
+package coder
+
+import "github.com/kernelwright/kernelwright"
+
+// cudaSchedule is the start on a GPU: 16 bytes an access, rows kept on chip, and
+// enough blocks for the whole device.
+func cudaSchedule(p *plan) schedule {
+	s := schedule{}
+	var maps, reduces, scans, splits, kept, joins bool
+	for _, st := range p.steps {
+		k := st.kernel
+		if k == nil {
+			continue
+		}
+		g := k.geometry()
+		maps = maps || k.kind == mapKernel
+		reduces = reduces || k.kind == reduceKernel
+		scans = scans || (k.kind == scanKernel && g.lanes)
+		splits = splits || k.kind == reduceKernel || (k.kind == scanKernel && !g.lanes)
+		joins = joins || k.joins() != ""
+		kept = kept || k.kind == reduceKernel
+	}
+	s["vector"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4}}
+	if maps {
+		// How many times a thread does what it does.
+		s["items"] = kernelwright.Knob{Value: 1, Choices: []int{1, 2, 4}}
+	}
+	if reduces {
+		// Vectors of a row, or elements of a column, that one thread takes: more
+		// hide the latency of each load, fewer leave more threads to hide it.
+		s["share"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4, 8, 16}}
+	}
+	if reduces || scans {
+		// Loads that a thread has under way.
+		s["unroll"] = kernelwright.Knob{Value: loadsAhead, Choices: []int{1, 2, 4, 8}}
+	}
+	if splits {
+		// Whether a row is cut where there are too few of them for the device.
+		s["split"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1}}
+	}
+	if kept {
+		// Whether rows stay in registers from pass to pass, where they fit.
+		s["keep"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1}}
+	}
+	if joins {
+		s["passes"] = kernelwright.Knob{Value: 1, Choices: []int{1, 3}}
+	}
+	if len(p.covered) > 1 {
+		s["fuse"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1}}
+	}
+	return s
+}
