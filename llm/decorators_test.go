@@ -208,7 +208,7 @@ func TestLimits(t *testing.T) {
 		defer cancel()
 		_, first := m.Generate(ctx, llmtest.Ask("a"))
 		_, second := m.Generate(ctx, llmtest.Ask("a"))
-		if first != nil || !errors.Is(second, context.DeadlineExceeded) {
+		if first != nil || !errors.Is(second, context.DeadlineExceeded) || ctx.Err() == nil {
 			t.Errorf("%v, then %v", first, second)
 		}
 	})

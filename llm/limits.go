@@ -65,14 +65,17 @@ func (m *limits) Generate(ctx context.Context, r Request) (Reply, error) {
 	return reply, err
 }
 
-// wait waits for n of the limiter's; it fails with the context's error alone,
-// which rate gives up before when it sees that the deadline would pass.
+// wait waits for n of the limiter's. Its own Wait would give up before the
+// context does, where it sees that the deadline will pass.
 func wait(ctx context.Context, l *rate.Limiter, n int) error {
-	if err := l.WaitN(ctx, n); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return context.DeadlineExceeded
+	r := l.ReserveN(time.Now(), n)
+	timer := time.NewTimer(r.Delay())
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		r.Cancel()
+		return ctx.Err()
 	}
-	return nil
 }

@@ -2,6 +2,8 @@ package llm_test
 
 import (
 	"errors"
+	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -62,6 +64,36 @@ func TestOpenRefuses(t *testing.T) {
 		var e *llm.Error
 		if errors.As(err, &e); !strings.Contains(e.Text+" "+e.Hint, test.want) {
 			t.Errorf("%s: %q, hint %q: want %q", test.name, e.Text, e.Hint, test.want)
+		}
+	}
+}
+
+// Over forgets no setting, whichever are added.
+func TestOptionsOver(t *testing.T) {
+	kind := reflect.TypeFor[llm.Options]()
+	for i := range kind.NumField() {
+		name := kind.Field(i).Name
+		var o llm.Options
+		f := reflect.ValueOf(&o).Elem().Field(i)
+		switch f.Kind() {
+		case reflect.String:
+			f.SetString("x")
+		case reflect.Int, reflect.Int64:
+			f.SetInt(7)
+		case reflect.Pointer:
+			f.Set(reflect.New(f.Type().Elem()))
+		case reflect.Func:
+			o.Getenv = func(string) string { return "" }
+		case reflect.Interface:
+			o.HTTP = http.DefaultTransport
+		default:
+			t.Fatalf("%s is a %v, which this test does not know", name, f.Kind())
+		}
+		if got := reflect.ValueOf(o.Over(llm.Options{})).Field(i); got.IsZero() {
+			t.Errorf("%s is lost over nothing", name)
+		}
+		if got := reflect.ValueOf(llm.Options{}.Over(o)).Field(i); got.IsZero() {
+			t.Errorf("%s is lost below nothing", name)
 		}
 	}
 }
