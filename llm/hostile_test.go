@@ -1,6 +1,7 @@
 package llm_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -173,7 +174,12 @@ func TestUnreachable(t *testing.T) {
 	tls.Config.ErrorLog = log.New(io.Discard, "", 0)
 	tls.StartTLS()
 	defer tls.Close()
-	base := &http.Transport{}
+	base := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if strings.HasPrefix(address, "no-such-host.invalid:") { // no test asks the network
+			return nil, &net.OpError{Op: "dial", Net: network, Err: &net.DNSError{Err: "no such host", Name: "no-such-host.invalid", IsNotFound: true}}
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}}
 	defer base.CloseIdleConnections()
 	for _, test := range []struct{ url, hint string }{
 		{closed, "check base_url, and that the server runs"},
