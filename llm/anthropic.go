@@ -213,7 +213,8 @@ func (a *messageReader) read(data []byte, stream bool) (bool, error) {
 		if e.Block == nil || e.Index != len(a.blocks) {
 			return false, fmt.Errorf("block %d of a message begins after %d blocks", e.Index, len(a.blocks))
 		}
-		if string(e.Block.Input) == "{}" { // the arguments follow
+		var given map[string]json.RawMessage
+		if json.Unmarshal(e.Block.Input, &given) == nil && len(given) == 0 { // the arguments follow
 			e.Block.Input = nil
 		}
 		return false, a.takeBlock(e.Block)
@@ -295,8 +296,8 @@ func (a *messageReader) takeBlock(b *anthropicBlock) error {
 	return a.write(&a.text, b.Text)
 }
 
-// takeUsage takes over the counts that are there: the last event has the final ones,
-// and not all of them.
+// takeUsage takes over the counts that are there: the last event has the final
+// ones, and not all of them.
 func (a *messageReader) takeUsage(u *anthropicUsage) {
 	if u == nil {
 		return

@@ -4,86 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"sync"
 	"time"
-
-	"github.com/kernelwright/kernelwright"
 )
-
-// Allowance is how much may be used. 0 is no limit.
-type Allowance struct {
-	USD    float64       `toml:"usd" json:"usd"`
-	Tokens int64         `toml:"tokens" json:"tokens"`       // in and out
-	Calls  int64         `toml:"calls" json:"calls"`         // attempts count
-	Wall   time.Duration `toml:"wall_time" json:"wall_time"` // waiting for the model, summed over calls
-}
-
-// Allowances is what each run, each day (UTC, all runs together) and each day of
-// a model ("provider:model") may use.
-type Allowances struct {
-	Run    Allowance            `toml:"run" json:"run"`
-	Day    Allowance            `toml:"day" json:"day"`
-	Models map[string]Allowance `toml:"models" json:"models"`
-}
-
-// Validate reports the first value that is no limit. Its text begins with the
-// key.
-func (a Allowances) Validate() error {
-	check := func(key string, a Allowance) error {
-		if a.USD < 0 || math.IsNaN(a.USD) || math.IsInf(a.USD, 0) || a.Tokens < 0 || a.Calls < 0 || a.Wall < 0 {
-			return fmt.Errorf("%s: a limit is above 0, and 0 is none", key)
-		}
-		return nil
-	}
-	if err := check("run", a.Run); err != nil {
-		return err
-	}
-	if err := check("day", a.Day); err != nil {
-		return err
-	}
-	for name, m := range a.Models {
-		if err := check(fmt.Sprintf("models.%q", name), m); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Scope narrows what was spent. A zero field does not.
-type Scope struct {
-	Run   int64     // calls of this run
-	Since time.Time // that ended then or later
-	Model string    // of this model: Model.Name()
-}
-
-// Spent is what calls have used.
-type Spent struct {
-	kernelwright.Spend
-	Wall time.Duration
-}
-
-// Charge is one attempt that has ended, answered or not.
-type Charge struct {
-	Key   Key
-	Model string // Model.Name()
-	// Usage is what it consumed. Of an attempt that failed but may have been
-	// billed it is the most that it can have been, and Estimated.
-	Usage   Usage
-	USD     *float64 // nil: the price is not known
-	EndedMS int64    // Unix milliseconds
-	Took    time.Duration
-	Failed  Kind // "": it was answered
-}
-
-// Ledger keeps what was spent, over restarts. It is safe for concurrent use.
-type Ledger interface {
-	// Spent sums the charges within the scope.
-	Spent(ctx context.Context, s Scope) (Spent, error)
-	// Book adds a charge; what it has acknowledged survives a crash.
-	Book(ctx context.Context, c Charge) error
-}
 
 // Budget refuses calls that could go beyond what is allowed. One Budget watches
 // over all models that share the allowances: it knows what calls in flight may
@@ -134,10 +58,10 @@ func NewBudget(a Allowances, p Prices, l Ledger, now func() time.Time) *Budget {
 // cost at worst: a prompt of PromptBound tokens, a reply of maxTokens (or the
 // request's), one call, and timeout, which is the deadline that m has. Otherwise
 // it fails with Kind OverBudget. Where only calls in flight stand in the way, it
-// waits until they have ended and their true cost is known. Where less time is left than timeout, the call
-// is made and ended when that is over.
-// Each call is booked with what it consumed; one that failed after it was sent,
-// so that it may have been billed, with its worst case.
+// waits until they have ended and their true cost is known. Where less time is
+// left than timeout, the call is made, and ended when that is over. Each call is
+// booked with what it consumed; one that failed after it was sent, so that it may
+// have been billed, with its worst case.
 func (b *Budget) Watch(m Model, maxTokens int, timeout time.Duration) Model {
 	return &watched{m, b, maxTokens, timeout}
 }
@@ -151,6 +75,9 @@ type watched struct {
 
 // Generate implements Model.
 func (m *watched) Generate(ctx context.Context, r Request) (Reply, error) {
+	if err := ctx.Err(); err != nil {
+		return Reply{}, err
+	}
 	worst := Usage{In: PromptBound(r), Out: int64(m.maxTokens), Estimated: true}
 	if r.MaxTokens > 0 {
 		worst.Out = int64(r.MaxTokens)
@@ -273,23 +200,6 @@ func (b *Budget) reserved(s Scope) (sum use) {
 		}
 	}
 	return sum
-}
-
-// refuse says why a call cannot be made, or "".
-func (a Allowance) refuse(need, used use, priced bool) string {
-	switch {
-	case a.USD > 0 && !priced:
-		return "it is one of money, and the price of the model is not known; write it under [llm.prices]"
-	case a.USD > 0 && used.usd+need.usd > a.USD:
-		return fmt.Sprintf("$%.4f of $%.4f are left, and the call could cost $%.4f", max(a.USD-used.usd, 0), a.USD, need.usd)
-	case a.Tokens > 0 && used.tokens+need.tokens > a.Tokens:
-		return fmt.Sprintf("%d of %d tokens are left, and the call could take %d", max(a.Tokens-used.tokens, 0), a.Tokens, need.tokens)
-	case a.Calls > 0 && used.calls+need.calls > a.Calls:
-		return fmt.Sprintf("all of %d calls are used", a.Calls)
-	case a.Wall > 0 && used.wall >= a.Wall:
-		return fmt.Sprintf("nothing of %v of waiting for models is left", a.Wall)
-	}
-	return ""
 }
 
 // settle books a call and lets go of what was held for it. The booking outlives

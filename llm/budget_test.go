@@ -233,6 +233,18 @@ func TestBudgetIsNeverPassed(t *testing.T) {
 	})
 }
 
+// Who has left already is asked for nothing, so nothing is booked.
+func TestBudgetOfTheGone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ledger := &llmtest.Ledger{}
+	inner := failing()
+	m := llm.NewBudget(llm.Allowances{}, nil, ledger, nil).Watch(inner, 10, time.Minute)
+	if _, err := m.Generate(ctx, llmtest.Ask("a")); !errors.Is(err, context.Canceled) || inner.made() != 0 || len(ledger.Charges()) != 0 {
+		t.Errorf("%v; %d calls, booked %+v", err, inner.made(), ledger.Charges())
+	}
+}
+
 type brokenLedger struct{ llmtest.Ledger }
 
 func (*brokenLedger) Book(context.Context, llm.Charge) error { return errors.New("disk full") }
