@@ -243,6 +243,16 @@ func TestBudgetOfTheGone(t *testing.T) {
 	if _, err := m.Generate(ctx, llmtest.Ask("a")); !errors.Is(err, context.Canceled) || inner.made() != 0 || len(ledger.Charges()) != 0 {
 		t.Errorf("%v; %d calls, booked %+v", err, inner.made(), ledger.Charges())
 	}
+	// Who leaves in the middle may have been billed.
+	ctx, cancel = context.WithCancel(t.Context())
+	leaving := &scripted{answer: func(ctx context.Context, _ int, _ llm.Request) (llm.Reply, error) {
+		cancel()
+		return llm.Reply{}, ctx.Err()
+	}}
+	m = llm.NewBudget(llm.Allowances{}, nil, ledger, nil).Watch(leaving, 10, time.Minute)
+	if _, err := m.Generate(ctx, llmtest.Ask("a")); !errors.Is(err, context.Canceled) || len(ledger.Charges()) != 1 || ledger.Charges()[0].Usage.Out != 64 {
+		t.Errorf("%v; booked %+v", err, ledger.Charges())
+	}
 }
 
 type brokenLedger struct{ llmtest.Ledger }

@@ -36,7 +36,10 @@ func (j *Journal) Known(_ context.Context, key llm.Key) (bool, error) {
 }
 
 // Append implements llm.Journal.
-func (j *Journal) Append(_ context.Context, r llm.Record) error {
+func (j *Journal) Append(ctx context.Context, r llm.Record) error {
+	if err := ctx.Err(); err != nil { // as of one that is no memory
+		return err
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.records = append(j.records, r)
@@ -79,7 +82,10 @@ func (l *Ledger) Spent(_ context.Context, s llm.Scope) (llm.Spent, error) {
 }
 
 // Book implements llm.Ledger.
-func (l *Ledger) Book(_ context.Context, c llm.Charge) error {
+func (l *Ledger) Book(ctx context.Context, c llm.Charge) error {
+	if err := ctx.Err(); err != nil { // as of one that is no memory
+		return err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.charges = append(l.charges, c)
