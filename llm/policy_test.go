@@ -214,12 +214,11 @@ func TestPolicyGivenUpWhileAnswered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		go cancel()
+		cancel() // who waits is awake now, and has not looked yet
 		posted := b.Post(calls[0].ID, posted("b"))
 		if err := <-result; (err == nil) != (posted == nil) {
 			t.Fatalf("Generate: %v, Post: %v", err, posted)
 		}
-		cancel()
 	}
 }
 
