@@ -48,7 +48,7 @@ func Suite(t *testing.T, newSubject func(t *testing.T) Subject) {
 		{"reasons to stop", reasons, true, false},
 		{"reasoning stands apart", reasoning, true, true},
 		{"tools are called, and answered", tools, true, false},
-		{"a reply by a schema", schema, true, false},
+		{"a reply by a schema", schema, false, false},
 		{"done while waiting", canceledWithin, false, false},
 		{"usage is estimated where none is told", estimated, true, true},
 		{"problems have kinds", problems, true, true},
@@ -345,7 +345,10 @@ func tools(t *testing.T, s Subject) {
 func schema(t *testing.T, s Subject) {
 	s.say(Answer{Text: `{"kind":"stop","why":"at the floor"}`, Stop: llm.StopEnd})
 	r := Ask("judge it")
-	r.Schema = &llm.Schema{Name: "feedback", Schema: json.RawMessage(`{"type":"object","properties":{"kind":{"type":"string"},"why":{"type":"string"}},"required":["kind","why"],"additionalProperties":false}`)}
+	r.MaxTokens = 300 // with all the space that JSON allows
+	r.Schema = &llm.Schema{Name: "feedback", Schema: json.RawMessage(`{"type":"object","properties":{
+		"kind":{"type":"string","enum":["stop"]},"why":{"type":"string","enum":["at the floor"]}},
+		"required":["kind","why"],"additionalProperties":false}`)} // whoever is held to it says this
 	got := s.generate(t, r)
 	var v struct{ Kind, Why string }
 	if err := json.Unmarshal([]byte(got.Text), &v); err != nil || v.Kind != "stop" || v.Why != "at the floor" || got.Stop != llm.StopEnd || got.ToolCalls != nil {
