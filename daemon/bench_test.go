@@ -125,6 +125,9 @@ func TestABenchGoesOnWhereItWasStopped(t *testing.T) {
 		})
 		err := m.Run(ctx)
 		cancel()
+		if err != nil && !errors.Is(err, ErrStopped) {
+			t.Fatal(err)
+		}
 		rounds := map[int64][]kernelwright.Round{}
 		for _, run := range b.runs() {
 			if rounds[run.ID], err = b.store.Rounds(t.Context(), run.ID); err != nil {
