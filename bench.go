@@ -11,6 +11,8 @@ type Bench struct {
 	Seeds          []int64         `json:"seeds"`
 	Device         string          `json:"device"`
 	DeviceKey      string          `json:"device_key"`
+	Baselines      []string        `json:"baselines"` // that PyTorch is measured as
+	Precision      string          `json:"precision"`
 	Command        []string        `json:"command"` // as it was typed first
 	Version        string          `json:"version"` // of kernelwright
 	CreatedMS      int64           `json:"created"`
@@ -28,7 +30,7 @@ type Reference struct {
 type Configuration struct {
 	Strategy string   `json:"strategy"`
 	Coder    string   `json:"coder"`
-	Judge    string   `json:"judge"`      // "none" where none is asked
+	Judge    string   `json:"judge"`      // or the mode, where that asks none
 	Mode     string   `json:"judge_mode"` // what the Judge may speak about
 	Language Language `json:"language"`
 	Rounds   int      `json:"rounds"`             // at most
@@ -52,7 +54,7 @@ func (b Bench) Key() string {
 	for i, r := range b.References {
 		files[i] = file{r.Path, r.SHA256}
 	}
-	text, err := json.Marshal([]any{files, b.Configurations, b.Seeds, b.DeviceKey})
+	text, err := json.Marshal([]any{files, b.Configurations, b.Seeds, b.DeviceKey, b.Baselines, b.Precision})
 	if err != nil { // texts and whole numbers only: cannot fail
 		panic(err)
 	}

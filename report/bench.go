@@ -18,23 +18,10 @@ type Bench struct {
 	Runs     []BenchRun          `json:"runs"`
 }
 
-// Spend is what the calls of models cost that a run made.
+// Spend is what a run asked of models, and the dollars of its rounds by index.
 type Spend struct {
-	USD       float64 `json:"usd"`
-	Unpriced  int64   `json:"unpriced"` // calls of a model whose price is not known
-	Calls     int64   `json:"calls"`
-	TokensIn  int64   `json:"tokens_in"`
-	TokensOut int64   `json:"tokens_out"`
-	// RoundUSD is the dollars of each round, in their order.
-	RoundUSD []float64 `json:"-"`
-}
-
-func (s *Spend) add(other Spend) {
-	s.USD += other.USD
-	s.Unpriced += other.Unpriced
-	s.Calls += other.Calls
-	s.TokensIn += other.TokensIn
-	s.TokensOut += other.TokensOut
+	kernelwright.Spend
+	Rounds map[int]float64
 }
 
 // BenchRun is what one run of a bench came to.
@@ -55,10 +42,10 @@ type BenchRun struct {
 	Seconds   float64                 `json:"seconds"` // of its rounds and of certification
 	// Remembered is the verdicts that were reached before this run asked. They
 	// count with the time that they took then.
-	Remembered int    `json:"remembered"`
-	Spend      Spend  `json:"spend"`
-	Report     string `json:"report,omitempty"` // path from the bench's page, where one was written
-	Kernel     string `json:"kernel,omitempty"`
+	Remembered int                `json:"remembered"`
+	Spend      kernelwright.Spend `json:"spend"`
+	Report     string             `json:"report,omitempty"` // path from the bench's page, where one was written
+	Kernel     string             `json:"kernel,omitempty"`
 }
 
 // BenchRound is a round of a bench's run.
@@ -74,7 +61,7 @@ func ReduceRun(d Data, m kernelwright.Member, spend Spend) BenchRun {
 	s := Summarise(d)
 	m.RunID = d.Run.ID
 	b := BenchRun{
-		Member: m, Status: s.Status, Reason: s.Reason, Hint: s.Hint, Stop: s.Stop, Covered: len(d.Rounds) > 0, Spend: spend,
+		Member: m, Status: s.Status, Reason: s.Reason, Hint: s.Hint, Stop: s.Stop, Covered: len(d.Rounds) > 0, Spend: spend.Spend,
 		Speedups: map[string]float64{}, Rounds: []BenchRound{},
 	}
 	switch d.Run.Status {
@@ -97,11 +84,8 @@ func ReduceRun(d Data, m kernelwright.Member, spend Spend) BenchRun {
 		b.Status = "not certified"
 	}
 	seen := map[string]bool{}
-	for i, r := range d.Rounds {
-		round := BenchRound{Status: statusOf(r), Seconds: float64(max(r.FinishedMS-r.StartedMS, 0)) / 1000}
-		if i < len(spend.RoundUSD) {
-			round.USD = spend.RoundUSD[i]
-		}
+	for _, r := range d.Rounds {
+		round := BenchRound{Status: statusOf(r), Seconds: float64(max(r.FinishedMS-r.StartedMS, 0)) / 1000, USD: spend.Rounds[r.Index]}
 		// The same source again in one run is not measured again: that is no
 		// memory of others.
 		if r.Verdict.Cached && !seen[r.Verdict.Candidate] {
@@ -128,7 +112,7 @@ func ConfigurationNames(cs []kernelwright.Configuration) []string {
 		func(c kernelwright.Configuration) string { return "strategy " + Line(c.Strategy) },
 		func(c kernelwright.Configuration) string { return "coder " + Line(c.Coder) },
 		func(c kernelwright.Configuration) string {
-			if c.Mode == "" || c.Mode == "both" || c.Mode == c.Judge {
+			if c.Mode == "both" || c.Mode == c.Judge {
 				return "judge " + Line(c.Judge)
 			}
 			return fmt.Sprintf("judge %s (%s)", Line(c.Judge), Line(c.Mode))

@@ -65,8 +65,8 @@ type ConfigurationFigures struct {
 	Minutes Number `json:"minutes"`
 	USD     Number `json:"usd"`
 
-	Remembered int   `json:"remembered"` // verdicts, of all runs together
-	Spend      Spend `json:"spend"`      // likewise
+	Remembered int                `json:"remembered"` // verdicts, of all runs together
+	Spend      kernelwright.Spend `json:"spend"`      // likewise
 
 	ByRounds  []CurvePoint `json:"by_rounds"`
 	ByMinutes []CurvePoint `json:"by_minutes"`
@@ -148,7 +148,7 @@ func configurationFigures(b Bench, configuration int, name string) Configuration
 	for _, r := range slices.Concat(groups...) {
 		c.Ended++
 		c.Remembered += r.Remembered
-		c.Spend.add(r.Spend)
+		c.Spend = c.Spend.Add(r.Spend)
 		if r.Covered {
 			c.Covered++
 			rounds += len(r.Rounds)

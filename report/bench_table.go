@@ -33,11 +33,11 @@ func (b Bench) tables(f BenchFigures) []table {
 func (b Bench) resultTable(f BenchFigures) table {
 	t := table{
 		Title: "Against the fastest baseline",
-		Head:  []string{"configuration", "runs", "covered", "certified", "correct", "of covered", "fast_1", "faster", "slower", "mean", "geomean", "median", "Q1", "Q3", "geomean of all", "rounds", "minutes", "cost"},
+		Head:  []string{"configuration", "runs", "covered", "certified", "correct", "of covered", "fast_1", "faster", "slower", "mean", "geomean", "median", "Q1", "Q3", "rounds", "minutes", "cost"},
 		Left:  []int{0},
 		Notes: []string{
 			"correct: the share of all runs that ended with a certified kernel; of covered: of those in which the Coder wrote a candidate; fast_1: certified with a speedup above 1; faster, slower: runs whose speedup's 95 % interval lies above or below 1, so that it is no noise",
-			"mean to Q3: speedups of the certified kernels; geomean of all: a run without one counts as 1×; rounds, minutes and cost: the mean of a covered run",
+			"mean to Q3: speedups of the certified kernels; rounds, minutes and cost: the mean of a covered run",
 			"[ ]: 95 % interval over the references, by bootstrap",
 		},
 	}
@@ -46,7 +46,7 @@ func (b Bench) resultTable(f BenchFigures) table {
 		remembered, unpriced, failed = remembered+c.Remembered, unpriced+c.Spend.Unpriced, failed+c.Failed
 		row := []string{c.Name, fmt.Sprint(c.Ended), fmt.Sprint(c.Covered), fmt.Sprint(c.Certified), shareOf(c.Correct), shareOf(c.CorrectOfCovered)}
 		a := c.Against[0]
-		row = append(row, shareOf(a.fastP(1)), fmt.Sprint(c.Faster), fmt.Sprint(c.Slower), factor(a.Mean), factorOf(a.Geomean), factor(a.Median), factor(a.Q1), factor(a.Q3), factorOf(a.GeomeanAll),
+		row = append(row, shareOf(a.fastP(1)), fmt.Sprint(c.Faster), fmt.Sprint(c.Slower), factor(a.Mean), factorOf(a.Geomean), factor(a.Median), factor(a.Q1), factor(a.Q3),
 			number(c.Rounds, "%.1f"), number(c.Minutes, "%.2f"), dollars(c.USD))
 		t.Rows = append(t.Rows, row)
 	}
@@ -70,7 +70,7 @@ func (b Bench) baselineTable(f BenchFigures) table {
 		Title: "Against each baseline",
 		Head:  []string{"configuration", "against"},
 		Left:  []int{0, 1},
-		Notes: []string{"fast_p: the share of all runs whose kernel is certified and whose speedup is above p"},
+		Notes: []string{"fast_p: the share of all runs whose kernel is certified and whose speedup is above p; geomean of all: a run without a certified kernel counts as 1×"},
 	}
 	for _, p := range Thresholds {
 		t.Head = append(t.Head, fmt.Sprintf("fast_%v", p))
@@ -246,6 +246,7 @@ func (b Bench) about() []fact {
 	for i, name := range ConfigurationNames(b.Configurations) {
 		out = append(out, fact{"Configuration " + fmt.Sprint(i+1), name + ": " + b.Configurations[i].Settings})
 	}
+	out = append(out, fact{"Baselines", strings.Join(b.Baselines, ", ")}, fact{"Precision", b.Precision})
 	if b.Version != "" {
 		out = append(out, fact{"kernelwright", b.Version})
 	}

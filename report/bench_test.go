@@ -161,7 +161,7 @@ func TestWhatARunOfABenchCameTo(t *testing.T) {
 		remembered.Rounds[i].Verdict.CostS = map[string]float64{"total": 7}
 		remembered.Rounds[i].FinishedMS = 1001
 	}
-	r = ReduceRun(remembered, kernelwright.Member{}, Spend{USD: 0.5, RoundUSD: []float64{0.2, 0.3}})
+	r = ReduceRun(remembered, kernelwright.Member{}, Spend{kernelwright.Spend{USD: 0.5}, map[int]float64{0: 0.2, 1: 0.3}})
 	if r.Remembered != 1 || !near(r.Rounds[0].Seconds, 8) || !near(r.Rounds[1].Seconds, 1) || !near(r.Seconds, 39) || r.Rounds[1].USD != 0.3 {
 		t.Errorf("%+v", r)
 	}

@@ -71,12 +71,13 @@ func TestBenchesAndTheirRuns(t *testing.T) {
 func TestKeysTellBenchesApart(t *testing.T) {
 	keys := map[string]string{aBench().Key(): "itself"}
 	for name, change := range map[string]func(*kw.Bench){
-		"a file":     func(b *kw.Bench) { b.References[0].SHA256 = "ef" },
-		"its path":   func(b *kw.Bench) { b.References[0].Path = "/y/softmax.py" },
-		"the order":  func(b *kw.Bench) { slices.Reverse(b.References) },
-		"the rounds": func(b *kw.Bench) { b.Configurations[0].Rounds = 4 },
-		"the seeds":  func(b *kw.Bench) { b.Seeds = []int64{1} },
-		"the device": func(b *kw.Bench) { b.DeviceKey = "e" },
+		"a file":        func(b *kw.Bench) { b.References[0].SHA256 = "ef" },
+		"its path":      func(b *kw.Bench) { b.References[0].Path = "/y/softmax.py" },
+		"the order":     func(b *kw.Bench) { slices.Reverse(b.References) },
+		"the rounds":    func(b *kw.Bench) { b.Configurations[0].Rounds = 4 },
+		"the seeds":     func(b *kw.Bench) { b.Seeds = []int64{1} },
+		"the device":    func(b *kw.Bench) { b.DeviceKey = "e" },
+		"the baselines": func(b *kw.Bench) { b.Baselines = []string{"eager"} },
 	} {
 		b := aBench()
 		change(&b)
