@@ -71,17 +71,17 @@ func (c benchCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	r, err := a.open(true)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
-	seeds := []int64{r.config.Rounds.Seed}
+	seeds := []int64{configs[0].Rounds.Seed}
 	if c.Seed != "" {
 		if seeds, err = listed("--seed", c.Seed, func(text string) (int64, error) { return strconv.ParseInt(text, 10, 64) }); err != nil {
 			return err
 		}
 	}
+	r, err := a.open(true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
 	show := newProgress(a.stderr)
 	defer show.done()
 	e, err := r.evaluator(a.ctx, r.options(show.stage))
@@ -135,7 +135,7 @@ func (c benchCmd) Run(a *app) (err error) {
 	case b.Bench.FinishedMS != 0:
 		show.say(fmt.Sprintf("bench %d has these runs already; --again begins anew", b.Bench.ID))
 	default:
-		show.say(fmt.Sprintf("bench %d: %d runs", b.Bench.ID, len(paths)*len(configs)*len(seeds)))
+		show.say(fmt.Sprintf("bench %d: runs to be made: %d", b.Bench.ID, len(paths)*len(configs)*len(seeds)))
 	}
 	failed := b.Run(a.ctx)
 	show.done()
@@ -151,14 +151,13 @@ func (c benchCmd) Run(a *app) (err error) {
 // recordedBench finds the bench that the same command began, or records it.
 func (r *room) recordedBench(ctx context.Context, b kernelwright.Bench, again bool) (kernelwright.Bench, error) {
 	known, err := r.store.LatestBench(ctx, b.Key())
-	// What --again began and was stopped goes on, too.
-	if err == nil && !(again && known.FinishedMS != 0) {
-		return known, nil
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return r.store.CreateBench(ctx, b)
+	case err == nil && again && known.FinishedMS != 0: // one that was stopped goes on even then
+		return r.store.CreateBench(ctx, b)
 	}
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return b, err
-	}
-	return r.store.CreateBench(ctx, b)
+	return known, err
 }
 
 // readReferences takes the files as they are now.

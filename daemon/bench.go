@@ -70,7 +70,7 @@ func (b *Bench) Run(ctx context.Context) error {
 					continue
 				}
 				run, err := b.one(ctx, m, run, invalid[reference])
-				if errors.Is(err, ErrStopped) || ctx.Err() != nil {
+				if errors.Is(err, ErrStopped) || err != nil && ctx.Err() != nil {
 					return ErrStopped
 				}
 				if errors.Is(store.Trouble(err), store.ErrDamaged) {
@@ -99,7 +99,7 @@ func (b *Bench) Run(ctx context.Context) error {
 	if b.Bench.FinishedMS != 0 {
 		return nil
 	}
-	return b.Store.FinishBench(ctx, b.Bench.ID)
+	return b.Store.FinishBench(context.WithoutCancel(ctx), b.Bench.ID)
 }
 
 // invalidity is why the reference of a run is no task, nil where it is one.

@@ -90,15 +90,20 @@ func newBenchChart(title, unit string, f BenchFigures, curves [][]CurvePoint) be
 		}
 		var line, over, under strings.Builder
 		for k, p := range points {
-			move := "L"
 			if k == 0 {
-				move = "M"
+				fmt.Fprintf(&line, "M%g %g", x(p.At), y(p.Value))
+				fmt.Fprintf(&over, "M%g %g", x(p.At), y(p.High))
+				continue
 			}
-			fmt.Fprintf(&line, "%s%g %g", move, x(p.At), y(p.Value))
-			fmt.Fprintf(&over, "%s%g %g", move, x(p.At), y(p.High))
+			// What holds at a point holds until the next.
+			fmt.Fprintf(&line, "L%g %gL%g %g", x(p.At), y(points[k-1].Value), x(p.At), y(p.Value))
+			fmt.Fprintf(&over, "L%g %gL%g %g", x(p.At), y(points[k-1].High), x(p.At), y(p.High))
 		}
-		for _, p := range slices.Backward(points) {
+		for k, p := range slices.Backward(points) {
 			fmt.Fprintf(&under, "L%g %g", x(p.At), y(p.Low))
+			if k > 0 {
+				fmt.Fprintf(&under, "L%g %g", x(p.At), y(points[k-1].Low))
+			}
 		}
 		name := f.Configurations[i].Name
 		c.Lines = append(c.Lines, benchLine{Name: name, Path: line.String(), Band: over.String() + under.String() + "Z", Colour: i % palette})

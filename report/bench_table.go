@@ -138,7 +138,15 @@ func factorOf(i *score.Interval) string {
 	if i == nil {
 		return "–"
 	}
-	return fmt.Sprintf("%.2f× [%.2f, %.2f]", i.Value, i.Low, i.High)
+	return fmt.Sprintf("%.2f×", i.Value) + brackets(*i)
+}
+
+// brackets is an interval where there is one: a single reference has none.
+func brackets(i score.Interval) string {
+	if i.Low == i.High {
+		return ""
+	}
+	return fmt.Sprintf(" [%.2f, %.2f]", i.Low, i.High)
 }
 
 // shareOf leaves the interval to JSON: with it a row would be twice as wide.
@@ -177,13 +185,16 @@ func (b Bench) headline(f BenchFigures) string {
 	}
 	said := fmt.Sprintf("%d of %d %s got a certified kernel", c.Certified, c.Ended, what)
 	if a := c.Against[0]; a.Geomean != nil {
-		said += fmt.Sprintf("; held against the fastest baseline of each, these are %.2f× as fast in the geometric mean (95 %% interval %.2f to %.2f) and %s in the median",
-			a.Geomean.Value, a.Geomean.Low, a.Geomean.High, factor(a.Median))
+		interval := ""
+		if a.Geomean.Low < a.Geomean.High {
+			interval = fmt.Sprintf(" (95 %% interval %.2f to %.2f)", a.Geomean.Low, a.Geomean.High)
+		}
+		said += fmt.Sprintf("; against the fastest baseline of each, kernels are %.2f× as fast in the geometric mean%s and %s in the median", a.Geomean.Value, interval, factor(a.Median))
 	}
 	if len(f.Configurations) == 1 {
 		return so + said + "."
 	}
-	said = fmt.Sprintf("%s came furthest: %s.", c.Name, said)
+	said = fmt.Sprintf("Of %d configurations, %s came furthest: %s.", len(f.Configurations), c.Name, said)
 	if len(f.Configurations) == 2 && f.Pairs[0].Ratio != nil {
 		r := *f.Pairs[0].Ratio
 		if best == 1 {

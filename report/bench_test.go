@@ -63,7 +63,7 @@ func aBench() Bench {
 	b := Bench{
 		Bench: kernelwright.Bench{
 			ID: 3, Seeds: []int64{0}, Device: "cpu", Command: []string{"kernelwright", "bench", "a folder", "--judge", "rules,none"},
-			Version: "0.1.0", CreatedMS: 1_790_000_000_000, FinishedMS: 1_790_000_600_000,
+			Baselines: []string{"eager", "compile"}, Precision: "float32", Version: "0.1.0", CreatedMS: 1_790_000_000_000, FinishedMS: 1_790_000_600_000,
 			Configurations: []kernelwright.Configuration{
 				{Strategy: "rounds", Coder: "builtin", Judge: "rules", Mode: "both", Language: "cpp", Rounds: 3, Settings: `{"rounds":3}`},
 				{Strategy: "rounds", Coder: "builtin", Judge: "none", Mode: "none", Language: "cpp", Rounds: 3, Settings: `{"rounds":3}`},

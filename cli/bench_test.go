@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"bufio"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/daemon"
+	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/store"
+)
+
+// A bench that is killed in a round, and interrupted in another, goes on by the
+// same command: what was recorded stays as it was, nothing is done twice, and a
+// run that had ended is left alone.
+func TestAKilledBenchGoesOn(t *testing.T) {
+	t.Parallel()
+	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
+	if python == "" {
+		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
+	}
+	refs := t.TempDir()
+	for name, forward := range map[string]string{"a_matmul.py": "x @ x.t()", "b_tanh.py": "torch.tanh(x) * 3"} {
+		if err := os.WriteFile(filepath.Join(refs, name), []byte(strings.ReplaceAll(reference, "%s", forward)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := runner{t: t, python: python, data: newData(t)}
+	start := func() *process {
+		c := r.command("bench", refs, "--rounds", "4", "--headroom", "1", "--patience", "100", "--wall-time", "24h")
+		stderr, err := c.StderrPipe()
+		if err == nil {
+			err = c.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+		})
+		return &process{runner: r, Cmd: c.Cmd, lines: bufio.NewScanner(stderr)}
+	}
+	told := map[string]bool{}
+	tell := func(p *process) {
+		t.Helper()
+		for _, line := range p.said {
+			if round, _, found := strings.Cut(line, " of 4  "); found {
+				if told[round] {
+					t.Errorf("done again: %s", line)
+				}
+				told[round] = true
+			}
+		}
+	}
+
+	p := start()
+	p.until("bench 1: runs to be made: 2")
+	p.until("round 0 of 4")
+	p.measuring()
+	p.signal(syscall.SIGKILL)
+	p.wait(-1)
+	tell(p)
+	killed := benchRuns(t, r)
+	if len(killed) != 2 || killed[0].Run.Status != kernelwright.RunDeclined || killed[1].Run.Status != kernelwright.RunRunning || len(killed[1].Rounds) == 0 {
+		t.Fatalf("%+v", killed)
+	}
+
+	p = start()
+	p.until("b_tanh: going on where it was stopped")
+	p.measuring()
+	p.signal(syscall.SIGINT)
+	p.wait(0, 130)
+	p.mustSay("finishing the round")
+	tell(p)
+	interrupted := benchRuns(t, r)
+	same(t, interrupted[1].Rounds[:len(killed[1].Rounds)], killed[1].Rounds)
+	// A Judge that stops it early leaves the certification to be interrupted.
+	if over := interrupted[1].Run.Status == kernelwright.RunDone; over != (p.ProcessState.ExitCode() == 0) || !over && len(interrupted[1].Rounds) <= len(killed[1].Rounds) {
+		t.Errorf("exit code %d, %d rounds, %d before", p.ProcessState.ExitCode(), len(interrupted[1].Rounds), len(killed[1].Rounds))
+	}
+
+	p = start()
+	p.wait(0)
+	tell(p)
+	done := benchRuns(t, r)
+	same(t, done[1].Rounds[:len(interrupted[1].Rounds)], interrupted[1].Rounds)
+	if d := done[1]; d.Run.Status != kernelwright.RunDone || len(d.Rounds) != 4 && d.Run.Stop != kernelwright.StopJudge {
+		t.Errorf("it is %s after %d rounds: %s", d.Run.Status, len(d.Rounds), d.Run.Stop)
+	}
+	if slices.ContainsFunc(p.said, func(line string) bool { return strings.HasPrefix(line, "a_matmul") }) {
+		t.Errorf("a run that had ended was touched: %q", p.said)
+	}
+}
+
+// benchRuns reads what is kept of the one bench; nobody else may write it.
+func benchRuns(t *testing.T, r runner) []report.Data {
+	t.Helper()
+	s, err := store.Open(filepath.Join(r.data, store.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	members, err := s.Members(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if runs, err := s.Runs(t.Context(), store.RunFilter{}); err != nil || len(runs) != len(members) {
+		t.Fatalf("%d runs, of which the bench has %d, %v", len(runs), len(members), err)
+	}
+	var all []report.Data
+	for _, m := range members {
+		d, err := daemon.Load(t.Context(), s, m.RunID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, d)
+	}
+	return all
+}
