@@ -77,6 +77,11 @@ func (c benchCmd) Run(a *app) (err error) {
 			return err
 		}
 	}
+	if c.Out != "" {
+		if err := writableFolder(c.Out); err != nil {
+			return err
+		}
+	}
 	r, err := a.open(true)
 	if err != nil {
 		return err

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/report"
 )
@@ -150,8 +152,8 @@ func (c chosenFlags) matches(path string) bool {
 // runs, which the pages link to.
 func (r *room) writeBench(ctx context.Context, b *report.Bench, out string) ([]string, error) {
 	ctx = context.WithoutCancel(ctx)
-	if err := os.MkdirAll(out, 0o755); err != nil {
-		return nil, outError(out, err)
+	if err := writableFolder(out); err != nil {
+		return nil, err
 	}
 	folders := make([]string, len(b.References))
 	for i, reference := range b.References {
@@ -195,6 +197,19 @@ func (r *room) writeBench(ctx context.Context, b *report.Bench, out string) ([]s
 		paths = append(paths, path)
 	}
 	return paths, errors.Join(errs...)
+}
+
+// writableFolder makes a folder and says why nothing can be written into it, or
+// nil: before hours of work whose report goes there.
+func writableFolder(dir string) error {
+	err := os.MkdirAll(dir, 0o755)
+	if err == nil {
+		err = unix.Access(dir, unix.W_OK|unix.X_OK)
+	}
+	if err != nil {
+		return outError(dir, err)
+	}
+	return nil
 }
 
 // unlikely is what has no place in a folder's name.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,45 @@ import (
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
+
+func TestReferencesOfABench(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{
+		"KernelBench/level1/10_Softmax.py", "KernelBench/level1/2_ReLU.py", "KernelBench/level1/2_ReLU.best.py", "KernelBench/level2/1_Conv_Softmax.py",
+		"KernelBench/level1/__init__.py", "KernelBench/level3/7_LogSoftmax.py", "list.txt",
+	} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("KernelBench/level2/1_Conv_Softmax.py\n\n# but\nKernelBench/level1/2_ReLU.py # and\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	below := filepath.Join(dir, "KernelBench")
+	for want, c := range map[string]struct {
+		flags chosenFlags
+		named string
+	}{
+		"2_ReLU 10_Softmax 1_Conv_Softmax 7_LogSoftmax": {named: dir},
+		"2_ReLU 10_Softmax":                             {chosenFlags{Level: "1"}, dir},
+		"1_Conv_Softmax 2_ReLU 10_Softmax":              {chosenFlags{Level: "2,1"}, below},
+		"10_Softmax":                                    {chosenFlags{Only: []string{"softmax*"}}, dir},
+		"10_Softmax 1_Conv_Softmax 7_LogSoftmax":        {chosenFlags{Only: []string{"*SOFTMAX.py"}}, dir},
+		"2_ReLU 7_LogSoftmax":                           {chosenFlags{Only: []string{"7_*", "relu"}}, dir},
+		"1_Conv_Softmax 2_ReLU":                         {chosenFlags{List: filepath.Join(dir, "list.txt")}, dir},
+		"2_ReLU":                                        {chosenFlags{Level: "1", Limit: 1}, dir},
+	} {
+		paths, err := c.flags.chosen([]string{c.named})
+		if err != nil {
+			t.Errorf("%+v: %v", c.flags, err)
+		}
+		var names []string
+		for _, path := range paths {
+			names = append(names, strings.TrimSuffix(filepath.Base(path), ".py"))
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%+v: %s, want %s", c.flags, got, want)
+		}
+	}
+}
 
 // A bench that is killed in a round, and interrupted in another, goes on by the
 // same command: what was recorded stays as it was, nothing is done twice, and a

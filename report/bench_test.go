@@ -176,6 +176,35 @@ func TestWhatARunOfABenchCameTo(t *testing.T) {
 	}
 }
 
+func TestWhatModelsCost(t *testing.T) {
+	b := aBench()
+	b.Configurations, b.References = b.Configurations[:1], b.References[:2]
+	b.Runs = []BenchRun{
+		ReduceRun(tried(1, 4), kernelwright.Member{}, Spend{kernelwright.Spend{USD: 4, Calls: 3}, map[int]float64{0: 1, 1: 3}}),
+		ReduceRun(tried(1), kernelwright.Member{Reference: 1}, Spend{kernelwright.Spend{USD: 2, Calls: 2, Unpriced: 1}, map[int]float64{0: 2}}),
+	}
+	f := Figures(b)
+	c := f.Configurations[0]
+	if c.USD != 3 || c.Spend != (kernelwright.Spend{USD: 6, Calls: 5, Unpriced: 1}) {
+		t.Errorf("%+v", c)
+	}
+	at := func(usd float64) float64 {
+		value := 0.0
+		for _, p := range c.ByUSD {
+			if p.At <= usd {
+				value = p.Value
+			}
+		}
+		return value
+	}
+	if at(0) != 1 || at(3.9) != 1 || !near(at(4), 2) {
+		t.Errorf("%+v", c.ByUSD)
+	}
+	if len(benchCharts(f)) != 3 || !strings.Contains(strings.Join(b.resultTable(f).Notes, " "), "1 call of models") {
+		t.Error("what models cost is told and drawn")
+	}
+}
+
 func TestFiguresOfABenchThatIsNotDone(t *testing.T) {
 	b := aBench()
 	b.Runs = b.Runs[:1]
