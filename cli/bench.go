@@ -63,19 +63,9 @@ func (c benchCmd) Run(a *app) (err error) {
 		}
 		return a.showBench(c.Show, c.Out)
 	}
-	paths, err := c.chosen(c.References)
+	p, err := c.plan(a)
 	if err != nil {
 		return err
-	}
-	configs, err := c.configurations(a)
-	if err != nil {
-		return err
-	}
-	seeds := []int64{configs[0].Rounds.Seed}
-	if c.Seed != "" {
-		if seeds, err = listed("--seed", c.Seed, func(text string) (int64, error) { return strconv.ParseInt(text, 10, 64) }); err != nil {
-			return err
-		}
 	}
 	if c.Out != "" {
 		if err := writableFolder(c.Out); err != nil {
@@ -95,53 +85,30 @@ func (c benchCmd) Run(a *app) (err error) {
 		return interruption(a.ctx, err)
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-
-	b := &daemon.Bench{
-		Store: r.store, Usable: func() error { return cmp.Or(r.store.Usable(), r.lock.Usable()) },
-		Invalid: map[int]*kernelwright.InvalidTaskError{},
-		Bench: kernelwright.Bench{
-			Seeds: seeds, Device: e.Device().String(), DeviceKey: e.Device().Key,
-			Baselines: r.config.Evaluation.Baselines, Precision: r.config.Evaluation.Precision,
-			Command: append([]string{"kernelwright"}, a.args...), Version: kernelwright.Version,
-		},
-	}
-	for _, conf := range configs {
-		under := r.under(conf)
-		w := under.worker(e)
-		w.Observe, w.RecordOnly = show.observe, true
-		b.Workers, b.Settings = append(b.Workers, w), append(b.Settings, under.strategy())
-		b.Bench.Configurations = append(b.Bench.Configurations, configuration(conf, under.strategy()))
-	}
-	if err := readReferences(b, paths); err != nil {
+	b, err := r.bench(e, p, append([]string{"kernelwright"}, a.args...))
+	if err != nil {
 		return err
 	}
-	if b.Bench, err = r.recordedBench(a.ctx, b.Bench, c.Again); err != nil {
+	var begun bool
+	if b.Bench, begun, err = r.recordedBench(a.ctx, b.Bench, c.Again); err != nil {
 		return err
 	}
-	names := report.ConfigurationNames(b.Bench.Configurations)
-	b.Begun = func(m kernelwright.Member, resumed bool) {
-		label := b.Bench.References[m.Reference].Name
-		if len(names) > 1 {
-			label += " [" + names[m.Configuration] + "]"
-		}
-		if len(seeds) > 1 {
-			label += fmt.Sprintf(" [seed %d]", m.Seed)
-		}
-		show.begin(label)
-		if resumed {
-			show.say(report.Line(label) + ": going on where it was stopped")
-		}
+	switch {
+	case b.Bench.FinishedMS != 0:
+		show.say(fmt.Sprintf("bench %d has these runs already; --again begins anew", b.Bench.ID))
+	case begun:
+		show.say(fmt.Sprintf("going on with bench %d", b.Bench.ID))
+	default:
+		show.say(fmt.Sprintf("bench %d: runs to be made: %d", b.Bench.ID, len(p.paths)*len(p.configs)*len(p.seeds)))
 	}
+	for _, w := range b.Workers {
+		w.Observe = show.observe
+	}
+	b.Begun = benchLabels(b.Bench, show)
 	stopNotice := context.AfterFunc(a.ctx, func() {
 		show.say(fmt.Sprintf("finishing the round, for at most %s; a second interrupt stops at once", r.config.Daemon.Grace))
 	})
 	defer stopNotice()
-	switch {
-	case b.Bench.FinishedMS != 0:
-		show.say(fmt.Sprintf("bench %d has these runs already; --again begins anew", b.Bench.ID))
-	default:
-		show.say(fmt.Sprintf("bench %d: runs to be made: %d", b.Bench.ID, len(paths)*len(configs)*len(seeds)))
-	}
 	failed := b.Run(a.ctx)
 	show.done()
 	if errors.Is(failed, daemon.ErrStopped) {
@@ -153,16 +120,75 @@ func (c benchCmd) Run(a *app) (err error) {
 	return r.tellBench(a, b.Bench.ID, c.Out, failed)
 }
 
-// recordedBench finds the bench that the same command began, or records it.
-func (r *room) recordedBench(ctx context.Context, b kernelwright.Bench, again bool) (kernelwright.Bench, error) {
-	known, err := r.store.LatestBench(ctx, b.Key())
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		return r.store.CreateBench(ctx, b)
-	case err == nil && again && known.FinishedMS != 0: // one that was stopped goes on even then
-		return r.store.CreateBench(ctx, b)
+// benchPlan is what a command line asks for.
+type benchPlan struct {
+	paths   []string
+	configs []config.Config
+	seeds   []int64
+}
+
+func (c benchCmd) plan(a *app) (p benchPlan, err error) {
+	if p.paths, err = c.chosen(c.References); err != nil {
+		return p, err
 	}
-	return known, err
+	if p.configs, err = c.configurations(a); err != nil {
+		return p, err
+	}
+	p.seeds = []int64{p.configs[0].Rounds.Seed}
+	if c.Seed != "" {
+		p.seeds, err = listed("--seed", c.Seed, func(text string) (int64, error) { return strconv.ParseInt(text, 10, 64) })
+	}
+	return p, err
+}
+
+// bench is what the daemon works off, not recorded yet.
+func (r *room) bench(e daemon.Evaluator, p benchPlan, command []string) (*daemon.Bench, error) {
+	b := &daemon.Bench{
+		Store: r.store, Usable: func() error { return cmp.Or(r.store.Usable(), r.lock.Usable()) },
+		Invalid: map[int]*kernelwright.InvalidTaskError{},
+		Bench: kernelwright.Bench{
+			Seeds: p.seeds, Device: e.Device().String(), DeviceKey: e.Device().Key,
+			Baselines: r.config.Evaluation.Baselines, Precision: r.config.Evaluation.Precision,
+			Command: command, Version: kernelwright.Version,
+		},
+	}
+	for _, c := range p.configs {
+		under := r.under(c)
+		w, settings := under.worker(e), under.strategy()
+		w.RecordOnly = true
+		b.Workers, b.Settings = append(b.Workers, w), append(b.Settings, settings)
+		b.Bench.Configurations = append(b.Bench.Configurations, configuration(c, settings))
+	}
+	return b, readReferences(b, p.paths)
+}
+
+// benchLabels tells whose rounds follow.
+func benchLabels(b kernelwright.Bench, show *progress) func(kernelwright.Member, bool) {
+	names := report.ConfigurationNames(b.Configurations)
+	return func(m kernelwright.Member, resumed bool) {
+		label := b.References[m.Reference].Name
+		if len(names) > 1 {
+			label += " [" + names[m.Configuration] + "]"
+		}
+		if len(b.Seeds) > 1 {
+			label += fmt.Sprintf(" [seed %d]", m.Seed)
+		}
+		show.begin(label)
+		if resumed {
+			show.say(report.Line(label) + ": going on where it was stopped")
+		}
+	}
+}
+
+// recordedBench finds the bench that the same command began, or records it.
+func (r *room) recordedBench(ctx context.Context, b kernelwright.Bench, again bool) (_ kernelwright.Bench, begun bool, err error) {
+	known, err := r.store.LatestBench(ctx, b.Key())
+	anew := again && known.FinishedMS != 0 // one that was stopped goes on even then
+	if errors.Is(err, store.ErrNotFound) || err == nil && anew {
+		b, err = r.store.CreateBench(ctx, b)
+		return b, false, err
+	}
+	return known, true, err
 }
 
 // readReferences takes the files as they are now.

@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,47 @@ import (
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
+
+// The matrix is every combination, in the order of the flags, and all else is as
+// in the settings.
+func TestConfigurationsOfABench(t *testing.T) {
+	said := func(c benchCmd, env ...string) (out []string) {
+		t.Helper()
+		a := &app{env: append(env, "HOME="+t.TempDir()), flags: map[string]string{"rounds.patience": "7"}, flagNames: map[string]string{"rounds.patience": "--patience"}}
+		configs, err := c.configurations(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, conf := range configs {
+			r := (&room{}).under(conf)
+			k := configuration(conf, r.strategy())
+			if conf.Rounds.Patience != 7 || !strings.Contains(k.Settings, `"patience":7`) {
+				t.Errorf("a flag was lost: %+v", k)
+			}
+			out = append(out, fmt.Sprintf("%s %s %s/%s %s %d", k.Strategy, k.Coder, k.Judge, k.Mode, k.Language, k.Rounds))
+		}
+		return out
+	}
+	for _, c := range []struct {
+		flags matrixFlags
+		env   []string
+		want  []string
+	}{
+		{matrixFlags{}, []string{"KERNELWRIGHT_ROUNDS_MAX=4"}, []string{"rounds builtin rules/both cpp 4"}},
+		{
+			matrixFlags{Judge: "rules,none, correction", Rounds: "1,5", Coder: "builtin"}, nil,
+			[]string{
+				"rounds builtin rules/both cpp 1", "rounds builtin rules/both cpp 5", "rounds builtin none/none cpp 1", "rounds builtin none/none cpp 5",
+				"rounds builtin rules/correction cpp 1", "rounds builtin rules/correction cpp 5",
+			},
+		},
+		{matrixFlags{Rounds: "2"}, []string{"KERNELWRIGHT_ROUNDS_JUDGE=none"}, []string{"rounds builtin none/none cpp 2"}},
+	} {
+		if got := said(benchCmd{matrixFlags: c.flags}, c.env...); !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %q, want %q", c.flags, got, c.want)
+		}
+	}
+}
 
 func TestReferencesOfABench(t *testing.T) {
 	dir := t.TempDir()

@@ -31,9 +31,8 @@ type Bench struct {
 	Invalid map[int]*kernelwright.InvalidTaskError
 	// Usable says why nothing more should be recorded; nil where all is well.
 	Usable func() error
-	// Begun is told of each run that is worked on, and Ended when it is over.
+	// Begun is told of each run that is worked on; may be nil.
 	Begun func(m kernelwright.Member, resumed bool)
-	Ended func(m kernelwright.Member, run kernelwright.Run)
 }
 
 // Run makes every run that has not ended, references in their order and the
@@ -131,20 +130,13 @@ func (b *Bench) one(ctx context.Context, m kernelwright.Member, run kernelwright
 	var done Done
 	var err error
 	switch {
-	case !resumed && invalid != nil:
+	case resumed:
+		done, err = w.Run(ctx, run, nil)
+	case invalid != nil:
 		done, err = w.Refuse(ctx, q, invalid, store.WithReference(q.Source), store.WithMember(b.Bench.ID, m))
 	default:
-		if !resumed {
-			if run, err = w.Begin(ctx, q, store.WithMember(b.Bench.ID, m)); err != nil {
-				return run, err
-			}
-		}
-		done, err = w.Run(ctx, run, nil)
-	}
-	if err == nil {
-		m.RunID = done.Data.Run.ID
-		if b.Ended != nil {
-			b.Ended(m, done.Data.Run)
+		if run, err = w.Begin(ctx, q, store.WithMember(b.Bench.ID, m)); err == nil {
+			done, err = w.Run(ctx, run, nil)
 		}
 	}
 	return done.Data.Run, err

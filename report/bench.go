@@ -74,10 +74,12 @@ func ReduceRun(d Data, m kernelwright.Member, spend Spend) BenchRun {
 	if b.Certified = found && v.Status == kernelwright.Certified; b.Certified {
 		b.MS, b.Speedup = v.CandidateMS, v.Speedup
 		for name, ms := range v.Baselines {
+			speedup := ms / v.CandidateMS
 			if s, timed := v.Speedups[name]; timed {
-				b.Speedups[name] = s.Value
-			} else if ms > 0 && v.CandidateMS > 0 {
-				b.Speedups[name] = ms / v.CandidateMS
+				speedup = s.Value
+			}
+			if sound(speedup) {
+				b.Speedups[name] = speedup
 			}
 		}
 	} else if found && b.Ended {
@@ -85,12 +87,12 @@ func ReduceRun(d Data, m kernelwright.Member, spend Spend) BenchRun {
 	}
 	seen := map[string]bool{}
 	for _, r := range d.Rounds {
-		round := BenchRound{Status: statusOf(r), Seconds: float64(max(r.FinishedMS-r.StartedMS, 0)) / 1000, USD: spend.Rounds[r.Index]}
+		round := BenchRound{Status: statusOf(r), Seconds: seconds(float64(r.FinishedMS-r.StartedMS) / 1000), USD: spend.Rounds[r.Index]}
 		// The same source again in one run is not measured again: that is no
 		// memory of others.
 		if r.Verdict.Cached && !seen[r.Verdict.Candidate] {
 			b.Remembered++
-			round.Seconds += r.Verdict.CostS["total"]
+			round.Seconds += seconds(r.Verdict.CostS["total"])
 		}
 		seen[r.Verdict.Candidate] = true
 		refused := r.Certificate != nil && r.Certificate.Status != kernelwright.Certified
@@ -99,11 +101,20 @@ func ReduceRun(d Data, m kernelwright.Member, spend Spend) BenchRun {
 		}
 		b.Seconds += round.Seconds
 		if c := r.Certificate; c != nil {
-			b.Seconds += c.CostS["total"]
+			b.Seconds += seconds(c.CostS["total"])
 		}
 		b.Rounds = append(b.Rounds, round)
 	}
 	return b
+}
+
+// seconds is a time from a record, which is foreign bytes: none is below zero,
+// and sums of what is past centuries stay numbers.
+func seconds(s float64) float64 {
+	if s > 0 {
+		return min(s, 1e10)
+	}
+	return 0
 }
 
 // ConfigurationNames says the configurations of a bench by what they differ in.

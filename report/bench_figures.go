@@ -115,22 +115,24 @@ type PairFigures struct {
 }
 
 // Figures computes what a bench came to.
-func Figures(b Bench) BenchFigures {
+func Figures(b Bench) BenchFigures { return figures(b, score.DefaultDraws) }
+
+func figures(b Bench, times int) BenchFigures {
 	f := BenchFigures{Configurations: []ConfigurationFigures{}, Pairs: []PairFigures{}}
 	names := ConfigurationNames(b.Configurations)
 	for i := range b.Configurations {
-		f.Configurations = append(f.Configurations, configurationFigures(b, i, names[i]))
+		f.Configurations = append(f.Configurations, configurationFigures(b, i, names[i], times))
 	}
 	for i := range b.Configurations {
 		for k := i + 1; k < len(b.Configurations); k++ {
-			f.Pairs = append(f.Pairs, pairFigures(b, i, k))
+			f.Pairs = append(f.Pairs, pairFigures(b, i, k, times))
 		}
 	}
 	f.Headline = b.headline(f)
 	return f
 }
 
-func configurationFigures(b Bench, configuration int, name string) ConfigurationFigures {
+func configurationFigures(b Bench, configuration int, name string, times int) ConfigurationFigures {
 	c := ConfigurationFigures{Name: name, Runs: len(b.References) * len(b.Seeds)}
 	var groups [][]BenchRun // by reference: seeds of one are no independent tasks
 	for reference := range b.References {
@@ -173,7 +175,7 @@ func configurationFigures(b Bench, configuration int, name string) Configuration
 	covered := float64(c.Covered)
 	c.Rounds, c.Minutes, c.USD = Number(float64(rounds)/covered), Number(seconds/60/covered), Number(c.Spend.USD/covered)
 
-	draws := score.Draw(len(groups), score.DefaultDraws, benchSeed)
+	draws := score.Draw(len(groups), times, benchSeed)
 	c.Correct = known(draws.Interval(of(groups, func(r BenchRun) (score.Result, bool) { return r.result(Fastest), true }, score.Correct)))
 	c.CorrectOfCovered = known(draws.Interval(of(groups, func(r BenchRun) (score.Result, bool) { return r.result(Fastest), r.Covered }, score.Correct)))
 	for _, baseline := range b.baselines() {
@@ -329,7 +331,7 @@ func curve(groups [][]BenchRun, draws score.Draws, steps func(BenchRun) []score.
 	return points
 }
 
-func pairFigures(b Bench, a, other int) PairFigures {
+func pairFigures(b Bench, a, other, times int) PairFigures {
 	f := PairFigures{A: a, B: other}
 	var ratios [][]float64 // by reference
 	for reference := range b.References {
@@ -355,7 +357,7 @@ func pairFigures(b Bench, a, other int) PairFigures {
 	}
 	f.References = len(ratios)
 	var drawn []float64
-	f.Ratio = known(score.Draw(len(ratios), score.DefaultDraws, benchSeed).Interval(func(references []int) float64 {
+	f.Ratio = known(score.Draw(len(ratios), times, benchSeed).Interval(func(references []int) float64 {
 		drawn = drawn[:0]
 		for _, i := range references {
 			drawn = append(drawn, ratios[i]...)

@@ -126,7 +126,7 @@ func (f BaselineFigures) fastP(p float64) *score.Interval {
 }
 
 func number(n Number, format string) string {
-	if math.IsNaN(float64(n)) {
+	if v := float64(n); math.IsNaN(v) || math.IsInf(v, 0) {
 		return "–"
 	}
 	return fmt.Sprintf(format, float64(n))
