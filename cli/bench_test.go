@@ -114,7 +114,7 @@ func TestAKilledBenchGoesOn(t *testing.T) {
 	}
 	r := runner{t: t, python: python, data: newData(t)}
 	start := func() *process {
-		c := r.command("bench", refs, "--rounds", "4", "--headroom", "1", "--patience", "100", "--wall-time", "24h")
+		c := r.command("bench", refs, "--rounds", "3", "--headroom", "1", "--patience", "100", "--wall-time", "24h")
 		stderr, err := c.StderrPipe()
 		if err == nil {
 			err = c.Start()
@@ -132,7 +132,7 @@ func TestAKilledBenchGoesOn(t *testing.T) {
 	tell := func(p *process) {
 		t.Helper()
 		for _, line := range p.said {
-			if round, _, found := strings.Cut(line, " of 4  "); found {
+			if round, _, found := strings.Cut(line, " of 3  "); found {
 				if told[round] {
 					t.Errorf("done again: %s", line)
 				}
@@ -143,7 +143,7 @@ func TestAKilledBenchGoesOn(t *testing.T) {
 
 	p := start()
 	p.until("bench 1: runs to be made: 2")
-	p.until("round 0 of 4")
+	p.until("round 0 of 3")
 	p.measuring()
 	p.signal(syscall.SIGKILL)
 	p.wait(-1)
@@ -172,7 +172,7 @@ func TestAKilledBenchGoesOn(t *testing.T) {
 	tell(p)
 	done := benchRuns(t, r)
 	same(t, done[1].Rounds[:len(interrupted[1].Rounds)], interrupted[1].Rounds)
-	if d := done[1]; d.Run.Status != kernelwright.RunDone || len(d.Rounds) != 4 && d.Run.Stop != kernelwright.StopJudge {
+	if d := done[1]; d.Run.Status != kernelwright.RunDone || len(d.Rounds) != 3 && d.Run.Stop != kernelwright.StopJudge {
 		t.Errorf("it is %s after %d rounds: %s", d.Run.Status, len(d.Rounds), d.Run.Stop)
 	}
 	if slices.ContainsFunc(p.said, func(line string) bool { return strings.HasPrefix(line, "a_matmul") }) {
