@@ -34,6 +34,7 @@ type grammar struct {
 
 	Run        runCmd        `cmd:"" help:"Optimise reference files."`
 	Eval       evalCmd       `cmd:"" help:"Judge one candidate against its reference."`
+	Bench      benchCmd      `cmd:"" help:"Optimise a folder of references under one or several configurations, and score them."`
 	Build      buildCmd      `cmd:"" help:"Say what compilers make of candidates, for any GPU."`
 	Inspect    inspectCmd    `cmd:"" help:"Say what reference files are."`
 	Baseline   baselineCmd   `cmd:"" help:"Hold candidates against kernels of your own."`
@@ -155,6 +156,9 @@ func (a *app) collect(kctx *kong.Context) {
 		if list, ok := kctx.FlagValue(f).([]string); ok {
 			// By lines, since a folder's name may hold a comma.
 			text = strings.Join(list, "\n") + "\n"
+		}
+		if key == "judge.name" {
+			key = judgeKey(text)
 		}
 		a.flags[key], a.flagNames[key] = text, "--"+f.Name
 	}

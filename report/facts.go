@@ -160,6 +160,9 @@ func facts(d Data, v kernelwright.Verdict) []fact {
 	add("Strategy", d.Run.Strategy)
 	add("Coder", d.Run.Coder)
 	add("Judge", d.Run.Judge)
+	if d.Spend.Calls > 0 {
+		add("Language models", Spent(d.Spend))
+	}
 	add("Seed", fmt.Sprint(d.Run.Seed))
 	add("Started", when(d.Run.StartedMS))
 	add("Finished", when(d.Run.FinishedMS))
@@ -246,6 +249,10 @@ func stopText(s kernelwright.StopReason) string {
 		return "the Judge saw nothing left to gain"
 	case kernelwright.StopDeclined:
 		return "the Coder declined"
+	case kernelwright.StopBudget:
+		return "its budget did not allow another call of a model"
+	case kernelwright.StopTurns:
+		return "all its turns were used"
 	default:
 		return string(s)
 	}

@@ -15,7 +15,18 @@ import (
 //go:embed report.html.tmpl
 var pageText string
 
-var page = template.Must(template.New("report").Funcs(template.FuncMap{
+// styleText is what the pages of a run and of a bench share.
+//
+//go:embed style.html.tmpl
+var styleText string
+
+var page = newPage("report", pageText)
+
+func newPage(name, text string) *template.Template {
+	return template.Must(template.Must(template.New(name).Funcs(pageFuncs).Parse(styleText)).Parse(text))
+}
+
+var pageFuncs = template.FuncMap{
 	"clean": func(s string) string { return cut(Clean(s)) },
 	"line":  Line,
 	"say":   func(s string) string { return sentence(Line(s)) },
@@ -26,7 +37,7 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"scale": func(v float64) string { return fmt.Sprintf("%.1f%%", 100*min(max(v, 0), 1)) },
 	"mid":   func(a, b float64) float64 { return (a + b) / 2 },
 	"add":   func(a, b float64) float64 { return a + b },
-}).Parse(pageText))
+}
 
 // pageData is the page with everything decided, so that the template only
 // places.
@@ -81,6 +92,18 @@ type pageRound struct {
 	Source         []string
 	Diff           []DiffLine
 	Same, HasFirst bool
+	Talk           []pageTurn
+}
+
+// pageTurn is something that was said in a talk with a language model.
+type pageTurn struct{ Who, Text string }
+
+func pageTurns(turns []Turn) []pageTurn {
+	out := make([]pageTurn, len(turns))
+	for i, t := range turns {
+		out[i] = pageTurn{t.who(), t.Text}
+	}
+	return out
 }
 
 // HTML writes the report as one page that loads nothing from anywhere.
@@ -110,12 +133,18 @@ func HTML(w io.Writer, d Data) error {
 	if c, drawn := newChart(d); drawn {
 		p.Chart = &c
 	}
+	talk, beyond := talkByRound(d)
 	for i, r := range d.Rounds {
 		var before *kernelwright.Round
 		if i > 0 {
 			before = &d.Rounds[i-1]
 		}
-		p.Rounds = append(p.Rounds, newPageRound(r, before, ok && r.Index == best.Index))
+		round := newPageRound(r, before, ok && r.Index == best.Index)
+		round.Talk = pageTurns(talk[r.Index])
+		p.Rounds = append(p.Rounds, round)
+	}
+	for _, index := range beyond {
+		p.Rounds = append(p.Rounds, pageRound{Index: index, Status: "not finished", Class: "open", Talk: pageTurns(talk[index])})
 	}
 	return page.Execute(w, p)
 }
@@ -127,6 +156,9 @@ func cards(d Data, s Summary, v kernelwright.Verdict) []fact {
 	}
 	if v.Speedup != nil {
 		out = append(out, fact{"speedup", Speedup(v.Speedup)})
+	}
+	if d.Spend.Calls > 0 {
+		out = append(out, fact{"language models", Cost(d.Spend)})
 	}
 	return append(out, fact{"headroom", Percent(v.Headroom)}, fact{"rounds", fmt.Sprintf("%d of %d", s.Rounds, max(d.Run.MaxRounds, s.Rounds))})
 }
