@@ -250,7 +250,7 @@ func (r runner) daemon(dir string) *watcher {
 	r.t.Helper()
 	w := &watcher{t: r.t, ended: make(chan report.Summary, 100), log: &bytes.Buffer{}}
 	w.cmd = r.command("daemon", "--watch", dir, "--rounds", "1", "--json").Cmd
-	w.cmd.Env = append(w.cmd.Env, "KERNELWRIGHT_EVALUATION_INSPECT_TIMEOUT=10s")
+	w.cmd.Env = append(w.cmd.Env, "KERNELWRIGHT_EVALUATION_INSPECT_TIMEOUT=20s")
 	w.cmd.Stderr = w.log
 	out, err := w.cmd.StdoutPipe()
 	if err != nil {

@@ -18,6 +18,7 @@ const idleMB = 60
 
 // After many tasks the daemon is as small as it was.
 func TestIdleMemory(t *testing.T) {
+	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
@@ -30,8 +31,8 @@ func TestIdleMemory(t *testing.T) {
 	// The program as it is built, since a test's own is larger, above all with
 	// the race detector in it.
 	b.program = filepath.Join(t.TempDir(), "kernelwright")
-	build := exec.Command("go", "build", "-o", b.program, "../cmd/kernelwright")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	build := exec.Command("go", "build", "-trimpath", "-o", b.program, "../cmd/kernelwright")
+	build.Env = append(os.Environ(), "CGO_ENABLED=1")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -19,7 +19,7 @@ func openWarm(t *testing.T, o Options, cache Cache) *Evaluator {
 	if o.Python = os.Getenv("KERNELWRIGHT_TEST_PYTHON"); o.Python == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
 	}
-	o.KeepWarm = time.Minute
+	o.KeepWarm, o.Unmeasured = time.Minute, true
 	e, err := Open(t.Context(), o, cache, &FileLeases{Dir: filepath.Join(o.DataDir, "leases")})
 	if err != nil {
 		t.Fatal(err)

@@ -21,8 +21,6 @@ from clients import Answer, ReferenceClient
 from evaluation import Evaluation, evaluate
 from verify import Calibration, Verification, calibrate
 
-pytestmark = pytest.mark.alone
-
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
 HONEST = pathlib.Path(__file__).parent / "honest"
 NAMES = sorted(p.stem for p in EXAMPLES.glob("*.py"))

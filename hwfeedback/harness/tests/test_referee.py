@@ -28,8 +28,6 @@ import toolchain
 import windows
 from inspection import Invalid
 
-pytestmark = pytest.mark.alone
-
 HEAD = "import torch\nimport torch.nn as nn\n\n\n"
 
 SOFTMAX = (
@@ -321,6 +319,7 @@ def test_what_compilers_make_of_a_candidate(judge: Judge) -> None:
     assert (meant["arch"], meant["status"]) == ("sm_80", "built")
 
 
+@pytest.mark.alone
 def test_what_comes_next_is_built_before_this_one_is_timed(judge: Judge) -> None:
     following = NATIVE.replace("i < rows; i++", "i < rows; ++i", 1)
     broken = NATIVE.replace("i < rows; i++", "i < rows; i++ +", 1)
@@ -343,6 +342,7 @@ def test_what_comes_next_is_built_before_this_one_is_timed(judge: Judge) -> None
     assert v["status"] == "build_failed" and v["build"]["cached"]
 
 
+@pytest.mark.alone
 def test_candidates_of_a_batch_share_what_they_are_timed_with(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,6 +407,7 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
     os.close(ours)
 
 
+@pytest.mark.alone
 def test_processes_are_started_for_the_next_candidate(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -492,6 +493,7 @@ def test_out_of_bounds_beside_the_input_is_found(judge: Judge) -> None:
     assert v["status"] == "wrong" and "outside" in v["reason"]
 
 
+@pytest.mark.alone
 def test_timed(judge: Judge) -> None:
     ceilings = {"memory_gbs": 10.0, "cache_gbs": 20.0, "fp32_gflops": 50.0, "call_us": 1.0}
     more = {
@@ -512,6 +514,7 @@ def test_timed(judge: Judge) -> None:
     assert "eager" in answer["learned"]["baselines"]
 
 
+@pytest.mark.alone
 def test_where_no_memory_can_be_read_a_verdict_says_so(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -522,6 +525,7 @@ def test_where_no_memory_can_be_read_a_verdict_says_so(
     assert v["speedup"]["value"] > 0
 
 
+@pytest.mark.alone
 def test_a_references_process_serves_the_next_candidate(judge: Judge) -> None:
     # It keeps the first weights that it meets, which are other ones in each evaluation.
     packs = SCALED.replace(
@@ -628,6 +632,7 @@ def test_what_a_kernel_does_wrong_has_a_hint(message: str, hint: str) -> None:
     assert str(failed) == said
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("when", ["verified", "timed"])
 def test_who_takes_all_memory_is_at_fault(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, when: str

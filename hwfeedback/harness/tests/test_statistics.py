@@ -124,8 +124,8 @@ def _burn() -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_identical_code_does_not_win(judge: Judge, name: str) -> None:
-    """Forty in all: where one in a hundred wins, two of twenty happen once in 60 runs."""
-    found = wins(judge, TASKS[name], same(TASKS[name]), 20, "quick")
+    """Where one in a hundred wins, two of ten happen once in 230 runs. ``make soak`` has 300."""
+    found = wins(judge, TASKS[name], same(TASKS[name]), 10, "quick")
     assert len(found) <= 1, found
 
 
