@@ -185,7 +185,7 @@ func TestPromptSizes(t *testing.T) {
 		if form == prompts.FormLoadInline {
 			c.Form = llmcoder.LoadInline
 		}
-		in := kw.CoderInput{Task: kw.Task{Source: softmaxReference}, Device: device, Language: form.Language()}
+		in := kw.CoderInput{Task: kw.Task{Source: "class Model: pass\n"}, Device: device, Language: form.Language()}
 		for _, last := range []struct {
 			what string
 			view kw.View
@@ -212,7 +212,7 @@ func TestPromptSizes(t *testing.T) {
 			v.Status = kw.Correct
 		}
 		j := judge.Model{LLM: model, Prompts: templates(t)}
-		_, _ = j.Judge(ctx, kw.JudgeInput{Task: kw.Task{Source: softmaxReference}, Device: kw.Device{Kind: kw.CUDADevice}, Want: want,
+		_, _ = j.Judge(ctx, kw.JudgeInput{Task: kw.Task{Source: "class Model: pass\n"}, Device: kw.Device{Kind: kw.CUDADevice}, Want: want,
 			Current: kw.Attempt{Candidate: kw.Candidate{Source: "class ModelNew", Language: kw.CUDA}, Verdict: v}})
 		size("judge " + string(want))
 	}

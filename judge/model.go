@@ -86,7 +86,7 @@ func (m Model) Judge(ctx context.Context, in kernelwright.JudgeInput) (kernelwri
 			return said, nil
 		}
 	}
-	rules.Rule = fmt.Sprintf("%s (the answer of %s could not be read: %s)", rules.Rule, m.Name(), oneLine(wrong.Error()))
+	rules.Rule = fmt.Sprintf("%s (the answer of %s could not be read: %s)", rules.Rule, m.Name(), prompts.Line(wrong.Error(), 200))
 	return rules, nil
 }
 
@@ -113,7 +113,6 @@ func (m Model) repair(first llm.Request, reply llm.Reply, wrong error, view prom
 func (m Model) view(in kernelwright.JudgeInput, rules kernelwright.Feedback) (prompts.JudgeView, map[string]float64) {
 	c, verdict := in.Current.Candidate, in.Current.Verdict
 	v := prompts.JudgeView{
-		Language:  c.Language,
 		GPU:       in.Device.Kind == kernelwright.CUDADevice,
 		Reference: prompts.Fence("reference", in.Task.Source, prompts.MaxReferenceBytes),
 		Task:      prompts.TaskFacts(in.Task),
@@ -123,6 +122,9 @@ func (m Model) view(in kernelwright.JudgeInput, rules kernelwright.Feedback) (pr
 		Build:     prompts.BuildFacts(verdict),
 		Earlier:   prompts.EarlierRounds(in.History),
 		Finding:   prompts.FeedbackFacts(rules),
+	}
+	if slices.Contains([]kernelwright.Language{kernelwright.CPP, kernelwright.CUDA, kernelwright.Triton}, c.Language) {
+		v.Language = c.Language
 	}
 	v.Compiler, v.Output = prompts.OutputFacts(verdict)
 	var metrics map[string]float64

@@ -15,9 +15,8 @@ import (
 // show it bare.
 type Data string
 
-// Bounds on one piece of data, in bytes. All of them together stay under what
-// any model of today reads, and the longest reference of KernelBench is within
-// its own.
+// Bounds on one piece of data, in bytes. A prompt in which all are reached has
+// some 40,000 tokens.
 const (
 	MaxReferenceBytes = 24 << 10
 	MaxCandidateBytes = 48 << 10
