@@ -111,7 +111,7 @@ func (m Model) view(in kernelwright.CoderInput, form prompts.Form) (prompts.Code
 		what, words = last(in, &v)
 	}
 	if m.Skills != nil {
-		v.Skills = m.Skills.Select(prompts.Query{Language: form.Language(), Operators: in.Task.Operators, Words: prompts.Words(words...), ISA: in.Device.Specs.ISA}, 0)
+		v.Skills = m.Skills.Select(prompts.QueryFor(in.Task, in.Device, form.Language(), words...), 0)
 	}
 	return what, v
 }

@@ -66,8 +66,8 @@ func written(language kw.Language) string {
 }
 
 var (
-	cpu = kw.Device{Kind: kw.CPUDevice, Specs: kw.Specs{Model: "a CPU", Cores: 4}}
-	gpu = kw.Device{Kind: kw.CUDADevice, Specs: kw.Specs{Model: "a GPU", Cores: 132, ISA: []string{"sm_90a"}}}
+	aCPU = kw.Device{Kind: kw.CPUDevice, Specs: kw.Specs{Model: "a CPU", Cores: 4}}
+	aGPU = kw.Device{Kind: kw.CUDADevice, Specs: kw.Specs{Model: "a GPU", Cores: 132, ISA: []string{"sm_90a"}}}
 )
 
 func inputs() []kw.CoderInput {
@@ -76,7 +76,7 @@ func inputs() []kw.CoderInput {
 	for _, on := range []struct {
 		device   kw.Device
 		language kw.Language
-	}{{cpu, kw.CPP}, {cpu, ""}, {gpu, kw.CUDA}, {gpu, kw.Triton}, {gpu, ""}, {cpu, kw.CUDA}, {gpu, kw.CPP}} {
+	}{{aCPU, kw.CPP}, {aCPU, ""}, {aGPU, kw.CUDA}, {aGPU, kw.Triton}, {aGPU, ""}, {aCPU, kw.CUDA}, {aGPU, kw.CPP}} {
 		all = append(all, kw.CoderInput{Run: 3, Task: task, Device: on.device, Language: on.language, Seed: 9})
 		for _, v := range []kw.Verdict{{Status: kw.BuildFailed, Reason: "It does not compile."}, {Status: kw.Correct, CandidateMS: 1}} {
 			all = append(all, kw.CoderInput{Run: 3, Task: task, Device: on.device, Language: on.language, Round: 1, Seed: 9, Last: &kw.Attempt{Verdict: v}},

@@ -69,7 +69,7 @@ func evaluator(t *testing.T, python string) *hwfeedback.Evaluator {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cache.Close() })
-	e, err := hwfeedback.Open(t.Context(), hwfeedback.Options{DataDir: data, Python: python, Baselines: []string{"eager"}, Log: slog.New(slog.DiscardHandler)},
+	e, err := hwfeedback.Open(t.Context(), hwfeedback.Options{DataDir: data, Python: python, Threads: 1, Baselines: []string{"eager"}, Log: slog.New(slog.DiscardHandler)},
 		cache, &hwfeedback.FileLeases{Dir: filepath.Join(data, "leases")})
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func wholeRun(t *testing.T, e *hwfeedback.Evaluator) {
 	answers := []string{
 		change("sum / n + eps", "sum / (n + 1) + eps"),
 		change("float sum = 0;", "float sum = 0"),
-		// One core does everything ten times: it is slower on a busy machine too.
+		// Everything is done ten times: it is slower on a busy machine too.
 		change("#pragma omp parallel for\n", "for (volatile int again = 0; again < 10; again = again + 1)\n"),
 		fast,
 	}

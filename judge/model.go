@@ -133,8 +133,7 @@ func (m Model) view(in kernelwright.JudgeInput, rules kernelwright.Feedback) (pr
 		v.Lessons = prompts.Lessons(m.Lessons(in))
 	}
 	if m.Skills != nil {
-		words := prompts.Words(rules.Rule, rules.Bottleneck, rules.Issue, string(verdict.Status), verdict.Reason)
-		v.Skills = m.Skills.Select(prompts.Query{Language: c.Language, Operators: in.Task.Operators, Words: words, ISA: in.Device.Specs.ISA}, 0)
+		v.Skills = m.Skills.Select(prompts.QueryFor(in.Task, in.Device, c.Language, rules.Rule, rules.Bottleneck, rules.Issue, string(verdict.Status), verdict.Reason), 0)
 	}
 	return v, metrics
 }

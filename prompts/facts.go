@@ -25,14 +25,19 @@ const (
 	maxAdvice    = 2000 // of what a Judge says in one part
 )
 
-// Words are texts for a Query. Foreign ones are as long as they like, and all of
-// a query is looked through.
-func Words(texts ...string) []string {
-	var words []string
-	for _, t := range texts {
-		words = append(words, Line(t, maxSentence))
+// QueryFor asks for the skills for a task on a device. The words may be foreign
+// text: all of a query is looked through, so they are cut to a sentence each.
+func QueryFor(t kernelwright.Task, d kernelwright.Device, l kernelwright.Language, words ...string) Query {
+	q := Query{Language: l, Operators: t.Operators, ISA: d.Specs.ISA}
+	for _, w := range words {
+		q.Words = append(q.Words, Line(w, maxSentence))
 	}
-	return words
+	for _, s := range slices.Concat(t.Inputs, t.Parameters) {
+		if !slices.Contains(q.DTypes, s.DType) {
+			q.DTypes = append(q.DTypes, s.DType)
+		}
+	}
+	return q
 }
 
 // TaskFacts is what inspection found out about a task, for a prompt.

@@ -5,7 +5,7 @@ import triton.language as tl
 
 
 @triton.jit
-def rows(x, weight, y, n, eps, BLOCK: tl.constexpr):
+def rms_norm_rows(x, weight, y, n, eps, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * n
     i = tl.arange(0, BLOCK)
     v = tl.load(x + at + i, mask=i < n, other=0.0)
@@ -25,5 +25,5 @@ class ModelNew(nn.Module):
         y = torch.empty_like(x)
         n = x.shape[-1]
         block = triton.next_power_of_2(n)
-        rows[(x.numel() // n,)](x, self.weight, y, n, self.eps, BLOCK=block, num_warps=4)
+        rms_norm_rows[(x.numel() // n,)](x, self.weight, y, n, self.eps, BLOCK=block, num_warps=4)
         return y
