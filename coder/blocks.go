@@ -43,6 +43,9 @@ func nestedBlocks(lines []string, depth int) ([]block, string) {
 		end := closingFence(lines, i+1, fence)
 		body := lines[i+1 : min(end, len(lines))]
 		b := block{tag: tag, text: undent(body), closed: end < len(lines)}
+		if code, ok := strings.CutSuffix(strings.TrimRight(b.text, " \t\n"), fence); ok && !b.closed {
+			b.text, b.closed = code+"\n", true // the fence stands behind the last line, not below
+		}
 		i = end
 		if inner := within(body, depth); len(inner) > 0 {
 			if b.closed { // its end is that of the last one inside

@@ -308,10 +308,20 @@ func (p piece) isKernel() bool {
 
 // choose returns the index of the piece that is the candidate.
 func choose(pieces []piece, prose string, cut bool) (int, *unusable) {
+	found := -1
 	for i, p := range slices.Backward(pieces) {
-		if p.defines() && !p.python.breaksOff() && !p.elided() && (p.closed || !cut) {
+		if !p.defines() || p.python.breaksOff() || p.elided() || (!p.closed && cut) {
+			continue
+		}
+		if importsAnything.MatchString(p.python.code) { // without, it is no file
 			return i, nil
 		}
+		if found < 0 {
+			found = i
+		}
+	}
+	if found >= 0 {
+		return found, nil
 	}
 	for _, p := range slices.Backward(pieces) {
 		if !p.defines() {
@@ -415,8 +425,9 @@ func distance(a, b string) int {
 
 var (
 	usesKernels     = regexp.MustCompile(`\b(native|load_inline)[ \t]*\(`)
-	usesNative      = regexp.MustCompile(`\bnative[ \t]*\(`)
-	cudaSources     = regexp.MustCompile(`\bcuda_sources[ \t]*=`)
+	usesInline      = regexp.MustCompile(`\bload_inline[ \t]*\(`)
+	cudaSources     = regexp.MustCompile(`\bcuda_sources[ \t]*=[ \t]*`)
+	noText          = regexp.MustCompile(`^(""[^"]|''[^']|\[[ \t]*\]|None\b)`)
 	importsTriton   = regexp.MustCompile(`(?m)^[ \t]*(import|from)[ \t]+triton\b`)
 	importsAnything = regexp.MustCompile(`(?m)^[ \t]*(import[ \t]+\w|from[ \t]+[\w.]+[ \t]+import\b)`)
 	sourceArgument  = regexp.MustCompile(`\b(?:source|cuda_sources|cpp_sources)[ \t]*=[ \t]*\[?[ \t]*([A-Za-z_]\w*)[ \t]*[\],)\n]`)
@@ -468,21 +479,21 @@ func bound(name, code string) bool {
 
 var languageArgument = regexp.MustCompile(`\bnative[ \t]*\([^()]*?\blanguage[ \t]*=[ \t\n]*`)
 
-// languageOf returns what a candidate is written in, as the builder will see it;
-// empty where nothing in it is compiled.
+// languageOf returns what a candidate is written in, as the builder will see it
+// (harness/source.py); empty where nothing in it is compiled.
 func languageOf(source string) kernelwright.Language {
 	p := scanPython(source)
 	if at := languageArgument.FindStringIndex(p.code); at != nil {
-		value := source[at[1]:]
-		if strings.HasPrefix(value, `"cuda"`) || strings.HasPrefix(value, `'cuda'`) {
+		if value := source[at[1]:]; strings.HasPrefix(value, `"cuda"`) || strings.HasPrefix(value, `'cuda'`) {
 			return kernelwright.CUDA
 		}
 	}
+	inline := cudaSources.FindStringIndex(p.code)
 	switch {
+	case inline != nil && usesInline.MatchString(p.code) && !noText.MatchString(source[inline[1]:]):
+		return kernelwright.CUDA
 	case importsTriton.MatchString(p.code):
 		return kernelwright.Triton
-	case cudaSources.MatchString(p.code) && !usesNative.MatchString(p.code):
-		return kernelwright.CUDA
 	case usesKernels.MatchString(p.code):
 		return kernelwright.CPP
 	}

@@ -77,7 +77,7 @@ func padded(text, pad string) string {
 
 // What models send, and what becomes of it.
 func TestReplies(t *testing.T) {
-	found := map[string]string{}
+	found := map[string]extracted{}
 	for _, a := range readAnswers(t) {
 		t.Run(a.name, func(t *testing.T) {
 			got, bad := extract(a.reply, kernelwright.Language(a.head["language"]))
@@ -93,7 +93,7 @@ func TestReplies(t *testing.T) {
 			if a.head["want"] != "candidate" {
 				t.Fatalf("a candidate, want %s:\n%s", a.head["want"], got.source)
 			}
-			found[a.name] = got.source
+			found[a.name] = got
 			if want := a.head["contains"]; !strings.Contains(got.source, want) {
 				t.Errorf("the candidate lacks %q:\n%s", want, got.source)
 			}
@@ -112,31 +112,39 @@ func TestReplies(t *testing.T) {
 			}
 		})
 	}
-	parsesAsPython(t, found)
+	asTheBuilderSeesThem(t, found)
 }
 
-// parsesAsPython asks Python itself whether what was found are files.
-func parsesAsPython(t *testing.T, sources map[string]string) {
+// asTheBuilderSeesThem asks Python whether what was found are files that define
+// ModelNew, in the language that was found.
+func asTheBuilderSeesThem(t *testing.T, found map[string]extracted) {
 	t.Helper()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {
-		t.Log("KERNELWRIGHT_TEST_PYTHON names no Python: it is not asked whether candidates parse")
+		t.Log("KERNELWRIGHT_TEST_PYTHON names no Python: it is not asked what candidates are")
 		return
+	}
+	type one struct{ Source, Language string }
+	sources := map[string]one{}
+	for name, e := range found {
+		sources[name] = one{e.source, string(languageOf(e.source))}
 	}
 	in, err := json.Marshal(sources)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const ask = `
-import ast, json, sys
-for name, source in json.load(sys.stdin).items():
-    try:
-        classes = [n.name for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ClassDef)]
-        assert "ModelNew" in classes, classes
-    except Exception as e:
-        print(name, e)
+import json, sys
+sys.path.insert(0, "../hwfeedback/harness")
+import source
+for name, it in json.load(sys.stdin).items():
+    seen = source.parse(it["Source"], "candidate")
+    wrong = [p for p in seen["problems"] if "not valid Python" in p or "defines no class" in p]
+    if wrong or (it["Language"] or "cpp") != seen["language"]:
+        print(name, it["Language"], seen)
 `
-	cmd := exec.Command(python, "-I", "-c", ask)
+	cmd := exec.Command(python, "-c", ask)
+	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
 	cmd.Stdin = bytes.NewReader(in)
 	out, err := cmd.CombinedOutput()
 	if err != nil || len(out) > 0 {
