@@ -78,7 +78,7 @@ func extract(reply llm.Reply, wanted kernelwright.Language) (extracted, *unusabl
 	text, thought := withoutThinking(tidy(reply.Text))
 	if strings.TrimSpace(text) == "" {
 		switch {
-		case thought != "" || (cut && reply.Text == ""):
+		case thought != "" || reply.Reasoning != "" || (cut && reply.Text == ""):
 			return extracted{}, &unusable{flawThinking, "the answer ends before its code: there is nothing but thinking", hintShorter}
 		case len(reply.ToolCalls) > 0:
 			return extracted{}, &unusable{flawEmpty, "the answer is a call of a tool, and there are no tools", hintWhole}

@@ -104,6 +104,8 @@ func (m Model) view(in kernelwright.CoderInput, form prompts.Form) (prompts.Code
 		Task:      prompts.TaskFacts(in.Task),
 		Device:    prompts.DeviceFacts(in.Device),
 		Sample:    in.Sample,
+		// What was rejected may not have been a candidate at all.
+		ShowExample: in.Last == nil || in.Last.Verdict.Status == kernelwright.Rejected,
 	}
 	what := prompts.CoderSeed
 	var words []string // what skills are chosen by

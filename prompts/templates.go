@@ -53,6 +53,7 @@ func (f Form) Language() kernelwright.Language {
 type CoderView struct {
 	Form             Form
 	GPU              bool
+	ShowExample      bool   // where no candidate of its own shows it the form
 	ExampleReference string // ours, or the user's
 	Example          string // of this form
 
@@ -240,7 +241,7 @@ var shows = map[string][]string{
 // nothing.
 func (t *Templates) check(paths map[string]string) error {
 	mark := func(field string) Data { return Data(sample(field)) }
-	coder := CoderView{Form: FormCUDA, GPU: true, ExampleReference: "r\n", Example: "e\n", Reference: mark("Reference"), Task: mark("Task"),
+	coder := CoderView{Form: FormCUDA, GPU: true, ShowExample: true, ExampleReference: "r\n", Example: "e\n", Reference: mark("Reference"), Task: mark("Task"),
 		Device: mark("Device"), Skills: []Skill{{Title: "t", Text: "t"}}, Candidate: mark("Candidate"), Correct: true, Verdict: mark("Verdict"),
 		Feedback: mark("Feedback"), Compiler: mark("Compiler"), Output: mark("Output"), Metrics: mark("Metrics"), Build: mark("Build"), Score: sample("Score"), Repeats: true, Sample: 1}
 	judge := JudgeView{Language: kernelwright.CUDA, GPU: true, Reference: mark("Reference"), Task: mark("Task"), Device: mark("Device"),
@@ -301,7 +302,8 @@ func (t *Templates) execute(name string, view any) (string, error) {
 
 // Coder returns the two messages in which a Coder is asked. What the view
 // leaves to the templates (the examples) is put in. The first message is the
-// same for all tasks of a form, so that a server can keep it.
+// same for all tasks of a form, with the example and without, so that a server
+// can keep it.
 func (t *Templates) Coder(what CoderPrompt, v CoderView) (system, user string, err error) {
 	v.ExampleReference, v.Example = t.examples["example_reference.py"], t.examples["example_"+string(v.Form)+".py"]
 	if v.Example == "" {
