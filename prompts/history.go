@@ -30,7 +30,10 @@ func EarlierRounds(rounds []kernelwright.Round) Data {
 		f.add("round %d, %s: %s", r.Index, advice, came)
 		advice = "without advice"
 		if fb := r.Feedback; fb != nil {
-			advice = "advised: " + Line(fb.Method+fb.Fix+" "+fb.Plan, maxSentence)
+			advice = "advised: " + Line(fb.Fix+fb.Method, maxSentence)
+			if fb.Plan != "" {
+				advice += ": " + Line(fb.Plan, maxSentence)
+			}
 		}
 	}
 	if len(rounds) > 0 {
