@@ -6,11 +6,7 @@ package forge
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"math"
-	"time"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -59,105 +55,15 @@ type Recorder interface {
 	SetCertificate(ctx context.Context, runID int64, index int, v kernelwright.Verdict) error
 }
 
-// JudgeMode says what the Judge may speak about.
-type JudgeMode string
-
-// The modes. Without a Judge the Coder sees its last candidate and verdict.
+// The names of the strategies, as runs record them.
 const (
-	JudgeBoth         JudgeMode = "both"
-	JudgeCorrection   JudgeMode = "correction"
-	JudgeOptimisation JudgeMode = "optimisation"
-	JudgeNone         JudgeMode = "none"
+	RoundsStrategy = "rounds"
+	BeamStrategy   = "beam"
+	ReactStrategy  = "react"
 )
 
-// Defaults of Settings. Ten rounds are CudaForge's; the rest is in config.toml
-// with its reason.
-const (
-	DefaultRounds       = 10
-	DefaultWallTime     = 10 * time.Minute
-	DefaultHeadroomStop = 0.95
-	DefaultPatience     = 4
-)
-
-// Settings is when a run stops and what its Judge may say. They are part of
-// the run's record (kernelwright.Run.Settings), as JSON.
-type Settings struct {
-	Rounds       int                   // at most; 0 means DefaultRounds
-	WallTime     time.Duration         // sum over the rounds, certification not included; 0 means no limit
-	HeadroomStop float64               // stop at this headroom; 0 means never
-	Patience     int                   // rounds without progress, once a candidate was correct; 0 means no limit
-	JudgeMode    JudgeMode             // empty means JudgeBoth
-	Language     kernelwright.Language // empty leaves it to the Coder
-}
-
-// DefaultSettings are what a run gets when nobody says.
-func DefaultSettings() Settings {
-	return Settings{Rounds: DefaultRounds, WallTime: DefaultWallTime, HeadroomStop: DefaultHeadroomStop, Patience: DefaultPatience, JudgeMode: JudgeBoth}
-}
-
-// settingsJSON is the form in which settings are recorded.
-type settingsJSON struct {
-	Rounds       int                   `json:"rounds"`
-	WallTimeMS   int64                 `json:"wall_time_ms"`
-	HeadroomStop float64               `json:"headroom_stop"`
-	Patience     int                   `json:"patience"`
-	JudgeMode    JudgeMode             `json:"judge"`
-	Language     kernelwright.Language `json:"language,omitempty"`
-}
-
-// String returns the settings as a run records them.
-func (s Settings) String() string {
-	b, err := json.Marshal(settingsJSON{s.Rounds, s.WallTime.Milliseconds(), s.HeadroomStop, s.Patience, s.JudgeMode, s.Language})
-	if err != nil { // a headroom of NaN: Validate refuses it
-		return "{}"
-	}
-	return string(b)
-}
-
-// ParseSettings reads what String wrote. An empty text gives the defaults.
-func ParseSettings(text string) (Settings, error) {
-	if text == "" {
-		return DefaultSettings(), nil
-	}
-	var j settingsJSON
-	if err := json.Unmarshal([]byte(text), &j); err != nil {
-		return Settings{}, fmt.Errorf("settings of the run: %w", err)
-	}
-	if j.WallTimeMS > math.MaxInt64/int64(time.Millisecond) {
-		return Settings{}, fmt.Errorf("settings of the run: a wall time of %d ms is more than can be counted", j.WallTimeMS)
-	}
-	s := Settings{j.Rounds, time.Duration(j.WallTimeMS) * time.Millisecond, j.HeadroomStop, j.Patience, j.JudgeMode, j.Language}
-	return s, s.Validate()
-}
-
-// Validate reports the first setting that makes no sense.
-func (s Settings) Validate() error {
-	switch {
-	case s.Rounds < 0:
-		return fmt.Errorf("rounds is %d: it cannot be negative", s.Rounds)
-	case s.WallTime < 0:
-		return fmt.Errorf("wall time is %v: it cannot be negative", s.WallTime)
-	case s.Patience < 0:
-		return fmt.Errorf("patience is %d: it cannot be negative", s.Patience)
-	case !(s.HeadroomStop >= 0 && s.HeadroomStop <= 1):
-		return fmt.Errorf("headroom stop is %v: it must be from 0 to 1", s.HeadroomStop)
-	}
-	switch s.JudgeMode {
-	case "", JudgeBoth, JudgeCorrection, JudgeOptimisation, JudgeNone:
-		return nil
-	}
-	return fmt.Errorf("judge mode is %q: it must be both, correction, optimisation or none", s.JudgeMode)
-}
-
-func (s Settings) withDefaults() Settings {
-	if s.Rounds == 0 {
-		s.Rounds = DefaultRounds
-	}
-	if s.JudgeMode == "" {
-		s.JudgeMode = JudgeBoth
-	}
-	return s
-}
+// Strategies are the names of all strategies.
+var Strategies = []string{RoundsStrategy, BeamStrategy, ReactStrategy}
 
 // EventKind says what just happened in a run.
 type EventKind string

@@ -39,7 +39,7 @@ func Replay(ctx context.Context, rounds []kernelwright.Round, task kernelwright.
 		return nil, err
 	}
 	settings = settings.withDefaults()
-	if judge == nil && settings.JudgeMode != JudgeNone {
+	if judge == nil && settings.JudgeMode.asked() {
 		return nil, errors.New("replay: there is no Judge")
 	}
 	for i, round := range rounds {

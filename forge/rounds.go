@@ -11,9 +11,6 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-// RoundsStrategy is the name of the strategy in records.
-const RoundsStrategy = "rounds"
-
 // Rounds is CudaForge's loop (arXiv 2511.01884). Round 0 generates; a failed
 // candidate gets one correction, a correct one gets one optimisation; the
 // Coder sees the task, its last candidate and the feedback, nothing else. At
@@ -51,7 +48,7 @@ func (r *Rounds) Run(ctx context.Context, run kernelwright.Run, task kernelwrigh
 	if err := l.settings.Validate(); err != nil {
 		return Outcome{}, err
 	}
-	if r.Judge == nil && l.settings.JudgeMode != JudgeNone {
+	if r.Judge == nil && l.settings.JudgeMode.asked() {
 		return Outcome{}, errors.New("rounds: there is no Judge")
 	}
 	l.mark = l.now()
