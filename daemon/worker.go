@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
@@ -71,11 +72,16 @@ type Worker struct {
 	Evaluator Evaluator
 	Coder     forge.Coder
 	Judge     forge.Judge
-	Results   Results
-	Attempts  int           // DefaultAttempts where 0
-	Grace     time.Duration // DefaultGrace where 0
-	Clock     Clock         // System where nil
-	Log       *slog.Logger  // may be nil
+	// Of runs with the strategy react: who acts (nil: such a run fails), what
+	// keeps what its tools said, and what it may look up.
+	Model    llm.Model
+	Journal  llm.Journal
+	Skills   []forge.Skill
+	Results  Results
+	Attempts int           // DefaultAttempts where 0
+	Grace    time.Duration // DefaultGrace where 0
+	Clock    Clock         // System where nil
+	Log      *slog.Logger  // may be nil
 	// Share lets a run whose task was optimised before, under the same
 	// settings, take that result: for files that somebody dropped. Who types
 	// `run` wants it run.
@@ -403,9 +409,12 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 			return run, forge.Outcome{}, err
 		}
 	}
-	strategy := &forge.Rounds{
+	strategy, err := forge.New(run.Strategy, forge.Parts{
 		Coder: w.Coder, Judge: w.Judge, Evaluator: w.Evaluator, Recorder: w.Store, Device: device, Settings: settings,
-		Now: w.clock().Now, Observe: w.Observe, Halt: halt,
+		Model: w.Model, Journal: w.Journal, Skills: w.Skills, Now: w.clock().Now, Observe: w.Observe, Halt: halt,
+	})
+	if err != nil {
+		return run, forge.Outcome{}, err
 	}
 	out, err := strategy.Run(ctx, run, task)
 	return run, out, err

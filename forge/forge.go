@@ -20,8 +20,10 @@ type Coder interface {
 	// same input, seed included, gives the same candidate where the
 	// implementation is deterministic at all. A *kernelwright.DeclinedError
 	// says that it cannot improve this task (or no further); it ends the run
-	// and is no failure. Any other error is infrastructure: the run can be
-	// resumed. When ctx is done, Propose returns its error promptly.
+	// and is no failure. A *kernelwright.UnusableError says that its answer
+	// holds no candidate; it costs a round. An *llm.Error of Kind OverBudget
+	// ends the run. Any other error is infrastructure: the run can be resumed.
+	// When ctx is done, Propose returns its error promptly.
 	Propose(ctx context.Context, in kernelwright.CoderInput) (kernelwright.Candidate, error)
 }
 
@@ -31,8 +33,9 @@ type Judge interface {
 	// Name says who it is in records: "rules", "provider:model".
 	Name() string
 	// Judge returns one valid feedback (Feedback.Validate) of the kind that
-	// the input wants, or of kind Stop. An error is infrastructure: the run
-	// can be resumed. When ctx is done, Judge returns its error promptly.
+	// the input wants, or of kind Stop. An *llm.Error of Kind OverBudget ends
+	// the run. Any other error is infrastructure: the run can be resumed. When
+	// ctx is done, Judge returns its error promptly.
 	Judge(ctx context.Context, in kernelwright.JudgeInput) (kernelwright.Feedback, error)
 }
 
@@ -41,6 +44,22 @@ type Judge interface {
 // nothing about the candidate. Asking twice may answer from a cache.
 type Evaluator interface {
 	Evaluate(ctx context.Context, task kernelwright.Task, candidate kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error)
+}
+
+// Batcher is an Evaluator that judges several candidates of a task sooner
+// together than one by one. Each gets the verdict that Evaluate gives; yield is
+// called with its index, in order, as soon as it is there. It ends at the first
+// error, its own or yield's, which it returns or wraps.
+type Batcher interface {
+	EvaluateBatch(ctx context.Context, task kernelwright.Task, candidates []kernelwright.Candidate, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error
+}
+
+// Builder is an Evaluator that can build a candidate without measuring it.
+type Builder interface {
+	// BuildOnly returns what the compiler made of a candidate for the device.
+	// failure is one sentence on why it was not built, or empty. The error is
+	// infrastructure.
+	BuildOnly(ctx context.Context, candidate kernelwright.Candidate) (report kernelwright.BuildReport, failure string, err error)
 }
 
 // Recorder remembers rounds. What it has acknowledged survives a crash.
@@ -54,16 +73,6 @@ type Recorder interface {
 	// candidate, whether or not it certifies it.
 	SetCertificate(ctx context.Context, runID int64, index int, v kernelwright.Verdict) error
 }
-
-// The names of the strategies, as runs record them.
-const (
-	RoundsStrategy = "rounds"
-	BeamStrategy   = "beam"
-	ReactStrategy  = "react"
-)
-
-// Strategies are the names of all strategies.
-var Strategies = []string{RoundsStrategy, BeamStrategy, ReactStrategy}
 
 // EventKind says what just happened in a run.
 type EventKind string

@@ -85,6 +85,9 @@ type BeamSettings struct {
 type ReactSettings struct {
 	Turns         int `json:"turns,omitzero"`          // answers of the model; 0 means DefaultReactTurns
 	ContextTokens int `json:"context_tokens,omitzero"` // of the talk; beyond it is compacted; 0 means DefaultReactContextTokens
+	// TextTools: the model calls tools in the text of its answers, for one that
+	// cannot be given tools.
+	TextTools bool `json:"text_tools,omitzero"`
 }
 
 // DefaultSettings are what a run gets when nobody says.
