@@ -16,7 +16,7 @@ import (
 // shortened.
 //
 // A run that was interrupted is begun anew, with the answers that its model gave
-// before (Model is best an llm.Recorded) and the rounds that were recorded: it
+// before (so its calls have to be journaled) and the rounds that were recorded: it
 // comes to where it was without asking or measuring again.
 type React struct{ Parts }
 

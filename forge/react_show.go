@@ -100,7 +100,7 @@ func (a *actor) verdictText(r kernelwright.Round) string {
 			timeLines(&b, v)
 		}
 		if f := r.Feedback; f != nil && f.Kind == kernelwright.Correction {
-			fmt.Fprintf(&b, "The Judge: %s. Why: %s. To do: %s\n", oneLine(f.Issue, 1000), oneLine(f.Why, 1000), oneLine(f.Fix, 2000))
+			feedbackLines(&b, [][2]string{{"issue", f.Issue}, {"why", f.Why}, {"fix", f.Fix}})
 		}
 	}
 	won := 0
@@ -114,14 +114,21 @@ func (a *actor) verdictText(r kernelwright.Round) string {
 		if overCompile(v) {
 			not = ""
 		}
-		fmt.Fprintf(&b, "It is%s %.0f %% faster than torch.compile beyond the noise of measuring.\n", not, 100*compileMargin)
+		fmt.Fprintf(&b, "It is%s %.0f %% faster than %s, beyond the noise of measuring.\n", not, 100*compileMargin, rival(v))
 	}
-	fmt.Fprintf(&b, "%s of %d so far were.", plural(won, "candidate"), len(a.rounds))
+	fmt.Fprintf(&b, "So far %d of %s were that fast.", won, plural(len(a.rounds), "candidate"))
 	if best := best(a.rounds); best != nil {
 		fmt.Fprintf(&b, " The best is that of round %d, %.4g ms.", best.Index, best.Verdict.CandidateMS)
 	}
 	fmt.Fprintf(&b, " Rounds left: %d.\n", a.settings.Rounds-len(a.rounds))
 	return b.String()
+}
+
+func feedbackLines(b *strings.Builder, parts [][2]string) {
+	b.WriteString("The Judge says:\n")
+	for _, p := range parts {
+		fmt.Fprintf(b, "- %s: %s\n", p[0], oneLine(p[1], 2000))
+	}
 }
 
 func (a *actor) failureLines(b *strings.Builder, v kernelwright.Verdict) {
@@ -177,9 +184,9 @@ func (a *actor) profileText(r kernelwright.Round) string {
 	staticLines(&b, v.Build)
 	if f := r.Feedback; f != nil {
 		if f.Kind == kernelwright.Stop {
-			fmt.Fprintf(&b, "The Judge sees nothing left to gain: %s\n", oneLine(f.Why, 1000))
+			feedbackLines(&b, [][2]string{{"nothing left to gain", f.Why}})
 		} else {
-			fmt.Fprintf(&b, "The Judge: %s. Method: %s. Plan: %s\n", oneLine(f.Bottleneck, 1000), oneLine(f.Method, 1000), oneLine(f.Plan, 2000))
+			feedbackLines(&b, [][2]string{{"bottleneck", f.Bottleneck}, {"method", f.Method}, {"plan", f.Plan}})
 		}
 		if len(f.Evidence) > 0 {
 			if evidence, err := json.Marshal(f.Evidence); err == nil { // finite: the feedback was checked

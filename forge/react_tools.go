@@ -368,7 +368,7 @@ func (a *actor) finish(_ context.Context, args arguments) (result, error) {
 		a.refused = true
 		why := "no candidate was correct yet"
 		if b != nil {
-			why = fmt.Sprintf("the best, round %d, is not %.0f %% faster than torch.compile beyond the noise of measuring", b.Index, 100*compileMargin)
+			why = fmt.Sprintf("the best, round %d, is not %.0f %% faster than %s beyond the noise of measuring", b.Index, 100*compileMargin, rival(b.Verdict))
 		}
 		return said("not yet: %s, and %s are left; go on, or call finish again if nothing more can be gained", why, plural(left, "turn")), nil
 	}
@@ -382,6 +382,14 @@ func overCompile(v kernelwright.Verdict) bool {
 		return s.Wins(compileMargin)
 	}
 	return v.Speedup.Wins(compileMargin)
+}
+
+// rival names what overCompile holds a candidate against.
+func rival(v kernelwright.Verdict) string {
+	if _, ok := v.Speedups["compile"]; ok || v.Speedup == nil {
+		return "torch.compile"
+	}
+	return v.Speedup.Against
 }
 
 // oneLine makes foreign text fit for a sentence.

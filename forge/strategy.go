@@ -57,10 +57,12 @@ type Parts struct {
 	Device    kernelwright.Device
 	Settings  Settings
 
-	// Model acts in react; its calls are best recorded (llm.Recorded).
+	// Model acts in react. Its calls have to be journaled, else a run that was
+	// interrupted is a *DivergedError.
 	Model llm.Model
-	// Journal keeps what react's compile tool said, so that a run goes on and is
-	// replayed without building again. It may be nil.
+	// Journal keeps what react's compile tool said, as calls of the agent
+	// "compile", so that a run goes on and is replayed without building again. It
+	// may be nil.
 	Journal llm.Journal
 	// Skills are what react's model may look up.
 	Skills []Skill

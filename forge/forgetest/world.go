@@ -199,7 +199,7 @@ func (m model) Generate(ctx context.Context, r llm.Request) (llm.Reply, error) {
 	return reply, nil
 }
 
-// Recall and Append make the world a journal. Recalling takes the time that the
+// Recall, Known and Append make the world a journal. Recalling takes the time that the
 // call took, so that limits of time are met at the same point again.
 func (w *world) Recall(_ context.Context, key llm.Key, digest [32]byte) (llm.Record, bool, error) {
 	w.mu.Lock()
@@ -210,6 +210,13 @@ func (w *world) Recall(_ context.Context, key llm.Key, digest [32]byte) (llm.Rec
 		}
 	}
 	return llm.Record{}, false, nil
+}
+
+// Known reports whether a call was recorded under the key, with any request.
+func (w *world) Known(_ context.Context, key llm.Key) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.journal[key]) > 0, nil
 }
 
 func (w *world) Append(_ context.Context, r llm.Record) error {
