@@ -45,13 +45,12 @@ func (s *script) Generate(_ context.Context, r llm.Request) (llm.Reply, error) {
 
 // told returns what the tools said to answer n, from 0.
 func (s *script) told(n int) string {
+	if n+1 >= len(s.seen) {
+		return ""
+	}
 	var b strings.Builder
-	before := 0
-	if n < len(s.seen)-1 {
-		before = len(s.seen[n].Messages) + 1
-		for _, m := range s.seen[n+1].Messages[before:] {
-			b.WriteString(m.Text + "\n")
-		}
+	for _, m := range s.seen[n+1].Messages[len(s.seen[n].Messages)+1:] {
+		b.WriteString(m.Text + "\n")
 	}
 	return b.String()
 }
