@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/llm"
@@ -144,8 +145,9 @@ func (a *actor) turn(ctx context.Context) error {
 // generate asks the model how to go on. Where its context is smaller than the
 // settings say, the talk is shortened until it fits.
 func (a *actor) generate(ctx context.Context) (reply llm.Reply, err error) {
-	seed := a.run.Seed
-	request := llm.Request{Key: llm.Key{Run: a.run.ID, Round: len(a.rounds), Agent: coderAgent, Seq: a.asked}, Seed: &seed}
+	key := llm.Key{Run: a.run.ID, Round: len(a.rounds), Agent: coderAgent, Seq: a.asked}
+	seed := callSeed(a.run.Seed, key)
+	request := llm.Request{Key: key, Seed: &seed}
 	if !a.settings.React.TextTools {
 		request.Tools = declared(a.tools)
 	}
@@ -164,6 +166,14 @@ func (a *actor) generate(ctx context.Context) (reply llm.Reply, err error) {
 		a.talk.sent()
 		return reply, nil
 	}
+}
+
+// callSeed is another for each call of a run. It fits 31 bits, which is what
+// providers take.
+func callSeed(seed int64, k llm.Key) int64 {
+	h := fnv.New32a()
+	fmt.Fprint(h, seed, k.Round, k.Seq) // a hash takes everything
+	return int64(h.Sum32() >> 1)
 }
 
 // verify makes a round of what is in the folder. Where there is no candidate in

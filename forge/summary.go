@@ -13,6 +13,7 @@ const maxWhyBytes = 500
 // summarise says in one sentence how a run ended.
 // unit is what patience counts.
 func summarise(out Outcome, rounds []kernelwright.Round, s Settings, why, unit string) string {
+	why = oneLine(why, maxWhyBytes)
 	ended := map[kernelwright.StopReason]string{
 		kernelwright.StopRounds:     "the rounds were used up",
 		kernelwright.StopWallTime:   "the time was used up",
@@ -26,7 +27,7 @@ func summarise(out Outcome, rounds []kernelwright.Round, s Settings, why, unit s
 	if out.Status == kernelwright.RunDeclined {
 		return "The Coder declined: " + sentence(why)
 	}
-	if why = bounded(strings.Join(strings.Fields(why), " "), maxWhyBytes); why != "" {
+	if why != "" {
 		ended += " (" + strings.TrimSuffix(strings.TrimSpace(why), ".") + ")"
 	}
 	after := plural(len(rounds), "round")

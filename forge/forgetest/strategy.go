@@ -28,6 +28,7 @@ func Strategy(t *testing.T, name string) {
 	t.Run("budget", s.budget)
 	t.Run("unusable_answers", s.unusable)
 	t.Run("errors_of_models", s.modelErrors)
+	t.Run("wall_time", s.wallTime)
 	t.Run("overhead", s.overhead)
 	t.Run("replay_finds_differences", s.differences)
 }
@@ -417,6 +418,33 @@ func (s suite) modelErrors(t *testing.T) {
 		if out := s.must(t, w, settings); out.Summary != want.Summary {
 			t.Errorf("%s: then %q", kind, out.Summary)
 		}
+	}
+}
+
+// A run that takes longer than it may ends between rounds, and its replay at the
+// same one, although that takes no time.
+func (s suite) wallTime(t *testing.T) {
+	ended := 0
+	for seed := range int64(20) {
+		w := newWorld(seed)
+		settings := forge.Settings{Rounds: 9, WallTime: 2500 * time.Millisecond, React: forge.ReactSettings{Turns: 40}}
+		out := s.must(t, w, settings)
+		s.replays(t, w, settings, out)
+		if out.Stop != kernelwright.StopWallTime {
+			continue
+		}
+		ended++
+		var took int64
+		for _, r := range w.rounds {
+			took += r.FinishedMS - r.StartedMS
+		}
+		last := w.rounds[len(w.rounds)-1]
+		if took < 2500 || took-(last.FinishedMS-last.StartedMS) >= 2500 {
+			t.Errorf("it ended after %d ms, the last round took %d", took, last.FinishedMS-last.StartedMS)
+		}
+	}
+	if ended == 0 {
+		t.Error("no run took so long")
 	}
 }
 
