@@ -249,6 +249,34 @@ func TestATalkFitsItsLimit(t *testing.T) {
 	})
 }
 
+func TestFinishIsRefusedOnce(t *testing.T) {
+	fast := kernelwright.Round{Verdict: kernelwright.Verdict{Status: kernelwright.Correct, CandidateMS: 1, Speedup: &kernelwright.Speedup{Value: 1.2, Low: 1.1, High: 1.3}}}
+	slow := kernelwright.Round{Verdict: kernelwright.Verdict{Status: kernelwright.Correct, CandidateMS: 1, Speedup: &kernelwright.Speedup{Value: 1, Low: 0.9, High: 1.3}}}
+	for _, c := range []struct {
+		name    string
+		rounds  []kernelwright.Round
+		turns   int // made so far
+		refused string
+	}{
+		{"nothing yet", nil, 3, "not yet: no candidate was correct yet, and 6 turns are left"},
+		{"too slow", []kernelwright.Round{slow}, 3, "round 0, is not 5 % faster"},
+		{"fast enough", []kernelwright.Round{slow, fast}[1:], 3, ""},
+		{"the last turn", nil, 9, ""},
+	} {
+		a := desk(t, Settings{React: ReactSettings{Turns: 10}})
+		a.rounds, a.turns = c.rounds, c.turns
+		if c.refused != "" {
+			if got := a.call(t, "finish", `{"reason": "r"}`); !strings.Contains(got, c.refused) {
+				t.Errorf("%s: %q", c.name, got)
+			}
+		}
+		_, err := a.do(t.Context(), llm.ToolCall{Name: "finish", Arguments: `{"reason": " enough "}`})
+		if end, other := over(err); other != nil || end != (ended{kernelwright.StopDeclined, "enough"}) {
+			t.Errorf("%s: then %v", c.name, err)
+		}
+	}
+}
+
 func TestOverCompile(t *testing.T) {
 	won, lost := kernelwright.Speedup{Value: 1.2, Low: 1.06, High: 1.3}, kernelwright.Speedup{Value: 1.2, Low: 1.04, High: 1.3}
 	for _, c := range []struct {

@@ -1,6 +1,7 @@
 package forgetest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -223,6 +224,17 @@ func (s suite) holds(t tester, w *world, settings forge.Settings, out forge.Outc
 			}
 			if (f.Rule == "reply") != (r.Verdict.Status == kernelwright.Rejected) {
 				t.Fatalf("round %d is %s and has a feedback by %q", i, r.Verdict.Status, f.Rule)
+			}
+		}
+		if s.name == forge.BeamStrategy && r.Feedback != nil && r.Verdict.Status.OK() {
+			faster := map[string]bool{}
+			for _, e := range w.rounds[:i] {
+				if e.Verdict.Status.OK() && e.Verdict.CandidateMS < r.Verdict.CandidateMS {
+					faster[e.Candidate.Source] = true
+				}
+			}
+			if len(faster) >= cmp.Or(settings.Beam.Width, forge.DefaultBeamWidth) {
+				t.Fatalf("round %d has a feedback, and %d before it are better", i, len(faster))
 			}
 		}
 		fast := out.Best == nil || r.Verdict.CandidateMS < out.Best.Verdict.CandidateMS

@@ -192,6 +192,12 @@ func (m model) Generate(ctx context.Context, r llm.Request) (llm.Reply, error) {
 	if err := m.step(20 * time.Millisecond); err != nil {
 		return llm.Reply{}, err
 	}
+	if before := r.Key; before.Seq > 0 {
+		before.Seq--
+		if len(m.journal[before]) == 0 {
+			return llm.Reply{}, fmt.Errorf("call %+v comes without the one before it", r.Key)
+		}
+	}
 	m.budget--
 	m.paid[fmt.Sprintf("%v %x", r.Key, digest)]++
 	reply := m.answer(r)
@@ -245,7 +251,7 @@ func (w *world) answer(r llm.Request) llm.Reply {
 		return llm.Reply{Text: advice(n, strings.HasPrefix(last, "correct")), Stop: llm.StopEnd}
 	case n%11 == 0:
 		return prose
-	case n%41 == 0:
+	case n%19 == 0:
 		return llm.Reply{Stop: llm.StopRefused}
 	}
 	return llm.Reply{Text: source(n), Stop: llm.StopEnd}
