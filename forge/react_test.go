@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -103,6 +104,21 @@ class ModelNew(nn.Module):
         return y
 `
 
+// shown returns the candidate that the prompt shows for a language.
+func shown(t *testing.T, language string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("react", "form_"+language+".md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, code, _ := strings.Cut(string(text), "```python\n")
+	code, _, ok := strings.Cut(code, "```\n")
+	if !ok {
+		t.Fatalf("there is no candidate in the form of %s", language)
+	}
+	return code
+}
+
 // A model works with the real compiler and the real evaluator, and what it made
 // is certified.
 func TestReactOnTheRealHardware(t *testing.T) {
@@ -127,10 +143,16 @@ func TestReactOnTheRealHardware(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := exec.LookPath(filepath.Join(os.Getenv("CUDA_HOME"), "bin", "nvcc")); err == nil {
+		built, err := e.Build(t.Context(), kw.Candidate{Source: shown(t, "cuda")}, []string{"sm_90a"})
+		if err != nil || built[0].Status != "built" {
+			t.Errorf("the form of a candidate in CUDA: %+v %v", built, err)
+		}
+	}
 	model := &script{calls: [][]string{
 		{"list", "{}", "read", `{"path": "reference.py"}`, "write", writing("reference.py", "x")},
 		{"write", writing("model_new.py", fmt.Sprintf(scaleCandidate, "x[i] *")), "compile", "{}"},
-		{"edit", `{"path": "model_new.py", "old": "x[i] *;", "new": "x[i] * x[i];"}`, "compile", "{}", "verify", "{}"},
+		{"write", writing("model_new.py", shown(t, "cpp")), "compile", "{}", "verify", "{}"},
 		{"write", writing("model_new.py", fmt.Sprintf(scaleCandidate, "(x[i] < 0 ? 0 : x[i]) * 0.5f + x[i] * x[i]")), "verify", "{}"},
 		{"profile", "{}", "finish", `{"reason": "It is at the memory's speed."}`},
 		{"finish", `{"reason": "It is at the memory's speed."}`},
