@@ -18,6 +18,7 @@ import (
 	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/judge"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/store"
 )
 
 // script is a model that calls what it is told to, and keeps what it was told.
@@ -127,7 +128,22 @@ func TestReactOnTheRealHardware(t *testing.T) {
 		t.Skip("skipped: KERNELWRIGHT_TEST_PYTHON names no interpreter with PyTorch")
 	}
 	data := t.TempDir()
-	e, err := hwfeedback.Open(t.Context(), hwfeedback.Options{DataDir: data, Python: python, Baselines: []string{"eager"}, Unmeasured: true}, nil,
+	// What torch.compile prepares once on a machine takes half a minute.
+	kept, err := filepath.Glob(filepath.Join(os.Getenv("KERNELWRIGHT_TEST_CACHE"), "inductor-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range kept {
+		if err := os.CopyFS(filepath.Join(data, "cache", filepath.Base(folder)), os.DirFS(folder)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cache, err := store.Open(filepath.Join(data, store.FileName)) // else each verdict calibrates anew
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cache.Close()
+	e, err := hwfeedback.Open(t.Context(), hwfeedback.Options{DataDir: data, Python: python, Threads: 1, Baselines: []string{"eager"}, Unmeasured: true}, cache,
 		&hwfeedback.FileLeases{Dir: filepath.Join(data, "leases")})
 	if err != nil {
 		t.Fatal(err)
@@ -170,6 +186,12 @@ func TestReactOnTheRealHardware(t *testing.T) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, r := range record.rounds {
+		t.Logf("round %d cost %v s", r.Index, r.Verdict.CostS)
+	}
+	if out.Best != nil {
+		t.Logf("its certificate cost %v s", out.Best.Certificate.CostS)
 	}
 	for n, want := range [][]string{
 		{"reference.py, ", "torch.relu(x) * 0.5", "reference.py is protected"},
