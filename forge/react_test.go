@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/judge"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/store"
 )
 
 // script is a model that calls what it is told to, and keeps what it was told.
@@ -103,6 +105,21 @@ class ModelNew(nn.Module):
         return y
 `
 
+// shown returns the candidate that the prompt shows for a language.
+func shown(t *testing.T, language string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("react", "form_"+language+".md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, code, _ := strings.Cut(string(text), "```python\n")
+	code, _, ok := strings.Cut(code, "```\n")
+	if !ok {
+		t.Fatalf("there is no candidate in the form of %s", language)
+	}
+	return code
+}
+
 // A model works with the real compiler and the real evaluator, and what it made
 // is certified.
 func TestReactOnTheRealHardware(t *testing.T) {
@@ -111,7 +128,22 @@ func TestReactOnTheRealHardware(t *testing.T) {
 		t.Skip("skipped: KERNELWRIGHT_TEST_PYTHON names no interpreter with PyTorch")
 	}
 	data := t.TempDir()
-	e, err := hwfeedback.Open(t.Context(), hwfeedback.Options{DataDir: data, Python: python, Baselines: []string{"eager"}, Unmeasured: true}, nil,
+	// What torch.compile prepares once on a machine takes half a minute.
+	kept, err := filepath.Glob(filepath.Join(os.Getenv("KERNELWRIGHT_TEST_CACHE"), "inductor-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range kept {
+		if err := os.CopyFS(filepath.Join(data, "cache", filepath.Base(folder)), os.DirFS(folder)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cache, err := store.Open(filepath.Join(data, store.FileName)) // else each verdict calibrates anew
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cache.Close()
+	e, err := hwfeedback.Open(t.Context(), hwfeedback.Options{DataDir: data, Python: python, Threads: 1, Baselines: []string{"eager"}, Unmeasured: true}, cache,
 		&hwfeedback.FileLeases{Dir: filepath.Join(data, "leases")})
 	if err != nil {
 		t.Fatal(err)
@@ -127,10 +159,16 @@ func TestReactOnTheRealHardware(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := exec.LookPath(filepath.Join(os.Getenv("CUDA_HOME"), "bin", "nvcc")); err == nil {
+		built, err := e.Build(t.Context(), kw.Candidate{Source: shown(t, "cuda")}, []string{"sm_90a"})
+		if err != nil || built[0].Status != "built" {
+			t.Errorf("the form of a candidate in CUDA: %+v %v", built, err)
+		}
+	}
 	model := &script{calls: [][]string{
 		{"list", "{}", "read", `{"path": "reference.py"}`, "write", writing("reference.py", "x")},
 		{"write", writing("model_new.py", fmt.Sprintf(scaleCandidate, "x[i] *")), "compile", "{}"},
-		{"edit", `{"path": "model_new.py", "old": "x[i] *;", "new": "x[i] * x[i];"}`, "compile", "{}", "verify", "{}"},
+		{"write", writing("model_new.py", shown(t, "cpp")), "compile", "{}", "verify", "{}"},
 		{"write", writing("model_new.py", fmt.Sprintf(scaleCandidate, "(x[i] < 0 ? 0 : x[i]) * 0.5f + x[i] * x[i]")), "verify", "{}"},
 		{"profile", "{}", "finish", `{"reason": "It is at the memory's speed."}`},
 		{"finish", `{"reason": "It is at the memory's speed."}`},
@@ -148,6 +186,12 @@ func TestReactOnTheRealHardware(t *testing.T) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, r := range record.rounds {
+		t.Logf("round %d cost %v s", r.Index, r.Verdict.CostS)
+	}
+	if out.Best != nil {
+		t.Logf("its certificate cost %v s", out.Best.Certificate.CostS)
 	}
 	for n, want := range [][]string{
 		{"reference.py, ", "torch.relu(x) * 0.5", "reference.py is protected"},
