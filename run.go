@@ -60,6 +60,7 @@ const (
 	StopJudge      StopReason = "judge"
 	StopDeclined   StopReason = "declined"
 	StopBudget     StopReason = "budget"
+	StopSubmitted  StopReason = "submitted" // the agent that held the loop was done
 )
 
 // Run is one attempt to optimise one task on one device.

@@ -1,6 +1,7 @@
 package forge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,20 +45,9 @@ type Rounds struct {
 // from there, and certifies the best. The error is a context's, ErrHalted, or
 // infrastructure; after any of them Run can be called again.
 func (r *Rounds) Run(ctx context.Context, run kernelwright.Run, task kernelwright.Task) (Outcome, error) {
-	l := loop{Rounds: r, run: run, task: task, settings: r.Settings.withDefaults(), now: r.Now}
-	if l.now == nil {
-		l.now = time.Now
-	}
-	if err := l.settings.Validate(); err != nil {
+	l, err := r.begin(ctx, run, task)
+	if err != nil {
 		return Outcome{}, err
-	}
-	if r.Judge == nil && l.settings.JudgeMode != JudgeNone {
-		return Outcome{}, errors.New("rounds: there is no Judge")
-	}
-	l.mark = l.now()
-	var err error
-	if l.rounds, err = r.Recorder.Rounds(ctx, run.ID); err != nil {
-		return Outcome{}, fmt.Errorf("read the rounds so far: %w", err)
 	}
 	stop, why, err := l.generate(ctx)
 	if err != nil {
@@ -76,7 +66,27 @@ func (r *Rounds) Run(ctx context.Context, run kernelwright.Run, task kernelwrigh
 	return out, nil
 }
 
-// loop is one call of Run.
+// begin reads the rounds so far.
+func (r *Rounds) begin(ctx context.Context, run kernelwright.Run, task kernelwright.Task) (*loop, error) {
+	l := &loop{Rounds: r, run: run, task: task, settings: r.Settings.withDefaults(), now: r.Now}
+	if l.now == nil {
+		l.now = time.Now
+	}
+	if err := l.settings.Validate(); err != nil {
+		return nil, err
+	}
+	if r.Judge == nil && l.settings.JudgeMode != JudgeNone {
+		return nil, errors.New("rounds: there is no Judge")
+	}
+	l.mark = l.now()
+	var err error
+	if l.rounds, err = r.Recorder.Rounds(ctx, run.ID); err != nil {
+		return nil, fmt.Errorf("read the rounds so far: %w", err)
+	}
+	return l, nil
+}
+
+// loop is one call of Run, Step or Certify.
 type loop struct {
 	*Rounds
 	run      kernelwright.Run
@@ -161,6 +171,8 @@ func (l *loop) round(ctx context.Context) error {
 			return fmt.Errorf("evaluate: %w", err)
 		}
 	}
+	// Who was not told what a text is written in is told by its verdict.
+	round.Candidate.Language = cmp.Or(round.Candidate.Language, round.Verdict.Language)
 	round.FinishedMS = finished(l.now())
 	l.observe(Event{Kind: Verdict, Index: round.Index, Candidate: &round.Candidate, Verdict: &round.Verdict, Duplicate: earlier != nil,
 		Best: best(append(l.rounds[:len(l.rounds):len(l.rounds)], round))})
@@ -310,35 +322,42 @@ func best(rounds []kernelwright.Round) *kernelwright.Round {
 // is. Certificates from before an interruption count.
 func (l *loop) certify(ctx context.Context) (*kernelwright.Round, error) {
 	order := byTime(l.rounds)
-	for _, i := range order {
-		r := &l.rounds[i]
-		if r.Certificate != nil && r.Certificate.Status == kernelwright.Certified {
-			return r, nil
-		}
-	}
 	for n, i := range order {
 		r := &l.rounds[i]
-		if r.Certificate != nil || duplicateOf(r.Candidate, pick(l.rounds, order[:n])) != nil {
-			continue // failed already, as itself or as its twin
+		if r.Certificate == nil && duplicateOf(r.Candidate, pick(l.rounds, order[:n])) != nil {
+			continue // its twin failed
 		}
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		l.observe(Event{Kind: Certifying, Index: i, Candidate: &r.Candidate})
-		v, err := l.Evaluator.Evaluate(ctx, l.task, r.Candidate, kernelwright.Certify)
+		certified, err := l.certifyRound(ctx, i)
 		if err != nil {
-			return nil, fmt.Errorf("certify round %d: %w", i, err)
-		}
-		if err := l.Recorder.SetCertificate(ctx, l.run.ID, i, v); err != nil {
 			return nil, err
 		}
-		r.Certificate = &v
-		l.observe(Event{Kind: Certified, Index: i, Candidate: &r.Candidate, Verdict: &v})
-		if v.Status == kernelwright.Certified {
+		if certified {
 			return r, nil
 		}
 	}
 	return nil, nil
+}
+
+// certifyRound has a round's candidate certified, unless it was asked before.
+func (l *loop) certifyRound(ctx context.Context, i int) (bool, error) {
+	r := &l.rounds[i]
+	if r.Certificate != nil {
+		return r.Certificate.Status == kernelwright.Certified, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	l.observe(Event{Kind: Certifying, Index: i, Candidate: &r.Candidate})
+	v, err := l.Evaluator.Evaluate(ctx, l.task, r.Candidate, kernelwright.Certify)
+	if err != nil {
+		return false, fmt.Errorf("certify round %d: %w", i, err)
+	}
+	if err := l.Recorder.SetCertificate(ctx, l.run.ID, i, v); err != nil {
+		return false, err
+	}
+	r.Certificate = &v
+	l.observe(Event{Kind: Certified, Index: i, Candidate: &r.Candidate, Verdict: &v})
+	return v.Status == kernelwright.Certified, nil
 }
 
 // byTime returns the indices of the rounds that may be certified, the fastest
@@ -368,7 +387,7 @@ func pick(rounds []kernelwright.Round, order []int) []kernelwright.Round {
 func duplicateOf(c kernelwright.Candidate, rounds []kernelwright.Round) *kernelwright.Round {
 	want := normalise(c.Source)
 	for i := range rounds {
-		if rounds[i].Candidate.Language == c.Language && normalise(rounds[i].Candidate.Source) == want {
+		if (c.Language == "" || rounds[i].Candidate.Language == c.Language) && normalise(rounds[i].Candidate.Source) == want {
 			return &rounds[i]
 		}
 	}

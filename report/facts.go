@@ -246,6 +246,8 @@ func stopText(s kernelwright.StopReason) string {
 		return "the Judge saw nothing left to gain"
 	case kernelwright.StopDeclined:
 		return "the Coder declined"
+	case kernelwright.StopSubmitted:
+		return "the Coder submitted it"
 	default:
 		return string(s)
 	}
