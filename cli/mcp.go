@@ -38,7 +38,7 @@ func (c mcpCmd) Run(a *app) (err error) {
 			}
 			return usage(fmt.Sprintf("the folder %s %s", c.Root, what), "--root names the folder with the references")
 		}
-		defer root.Close()
+		defer func() { err = errors.Join(err, root.Close()) }()
 	}
 	// No lock: a client keeps its server for days, and a daemon is to work beside
 	// it. Devices have leases, and each run is held by itself.
@@ -82,15 +82,15 @@ type unclosed struct{ io.Writer }
 
 func (unclosed) Close() error { return nil }
 
-// below returns the path of a file from the root folder, if it lies there.
-func below(root *os.Root, folder, path string) (string, bool) {
+// below reports whether a file lies below the root folder.
+func below(root *os.Root, folder, path string) bool {
 	if root == nil || path == "" {
-		return "", false
+		return false
 	}
 	rel, err := filepath.Rel(folder, path)
 	if err != nil || !filepath.IsLocal(rel) {
-		return "", false
+		return false
 	}
 	_, err = root.Stat(filepath.Dir(rel)) // no link leads out on the way
-	return rel, err == nil
+	return err == nil
 }

@@ -343,7 +343,7 @@ func (w *workshop) results(run kernelwright.Run) daemon.Results {
 	if r.Base = w.folder; r.Folder != "" {
 		return r
 	}
-	if _, ok := below(w.root, w.folder, run.Path); !ok {
+	if !below(w.root, w.folder, run.Path) {
 		r.Folder = filepath.Join(w.room.folder, "kernels", strconv.FormatInt(run.ID, 10))
 	}
 	return r
@@ -351,7 +351,7 @@ func (w *workshop) results(run kernelwright.Run) daemon.Results {
 
 // resultPath is the reference after which the files of a run are named.
 func (w *workshop) resultPath(run kernelwright.Run) string {
-	if _, ok := below(w.root, w.folder, run.Path); ok {
+	if below(w.root, w.folder, run.Path) {
 		return run.Path
 	}
 	return filepath.Base(run.TaskName) + ".py"

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -304,12 +303,6 @@ func holds(tb testing.TB, text string, parts ...string) {
 			tb.Errorf("%q is not in:\n%s", p, text)
 		}
 	}
-}
-
-func with(a args, more args) args {
-	a = maps.Clone(a)
-	maps.Copy(a, more)
-	return a
 }
 
 // pipes is a server over plain streams, for messages that no client sends. What it
