@@ -142,7 +142,7 @@ func (s *Server) runs(ctx context.Context, in historyArgs, limit int) (string, h
 		b.WriteByte('\n')
 		out.Runs = append(out.Runs, row)
 	}
-	return orNothing(b.String(), "no such runs are recorded"), out, nil
+	return clip(orNothing(b.String(), "no such runs are recorded"), maxAnswer), out, nil
 }
 
 func (s *Server) rounds(ctx context.Context, in historyArgs, limit int) (string, history, error) {
@@ -170,14 +170,14 @@ func (s *Server) rounds(ctx context.Context, in historyArgs, limit int) (string,
 		}
 		row := roundRow{
 			Round: r.Index, Status: v.Status, Reason: clip(report.Line(v.Reason), maxForeign/4), CandidateMS: v.CandidateMS, Speedup: v.Speedup, Headroom: v.Headroom,
-			Note: clip(report.Line(r.Candidate.Note), maxForeign/4), Finding: r.Feedback,
+			Note: clip(report.Line(r.Candidate.Note), maxForeign/4), Finding: brief(r.Feedback),
 		}
 		fmt.Fprintf(&b, "round %d: %s, %s, %s: %s\n", r.Index, words(v.Status), report.Milliseconds(v.CandidateMS), report.Speedup(v.Speedup), row.Reason)
 		if row.Note != "" {
 			fmt.Fprintf(&b, "  tried: %s\n", row.Note)
 		}
-		if r.Feedback != nil {
-			b.WriteString("  " + strings.ReplaceAll(strings.TrimSuffix(finding(*r.Feedback), "\n"), "\n", "\n  ") + "\n")
+		if row.Finding != nil {
+			b.WriteString("  " + strings.ReplaceAll(strings.TrimSuffix(finding(*row.Finding), "\n"), "\n", "\n  ") + "\n")
 		}
 		if in.Round != nil {
 			row.Source = clip(report.Clean(r.Candidate.Source), maxSource)

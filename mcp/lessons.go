@@ -191,7 +191,7 @@ func learn(run kernelwright.Run, rounds []kernelwright.Round, same bool) []lesso
 			continue
 		}
 		l := lesson{
-			Task: report.Line(run.TaskName), SameTask: same, Device: run.Device, Run: run.ID, Round: r.Index, Advised: p.Feedback,
+			Task: report.Line(run.TaskName), SameTask: same, Device: run.Device, Run: run.ID, Round: r.Index, Advised: brief(p.Feedback),
 			Tried: clip(report.Line(r.Candidate.Note), maxForeign/4), FromMS: p.Verdict.CandidateMS, ToMS: r.Verdict.CandidateMS, Status: r.Verdict.Status,
 			Outcome: outcome(p.Verdict, r.Verdict),
 			Change:  clip(report.Unified(report.Diff(report.Clean(p.Candidate.Source), report.Clean(r.Candidate.Source))), maxChange),

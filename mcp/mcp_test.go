@@ -246,6 +246,29 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
+// A language model's advice, in a run of another agent, is as long as it likes.
+func TestOthersFeedbackIsBounded(t *testing.T) {
+	s := newShop(t)
+	k := dial(t, s, "one")
+	k.call("evaluate", args{"path": "softmax.py", "candidate": "class ModelNew: 'ms=2'"})
+	long := kernelwright.Feedback{Kind: kernelwright.Optimisation, Bottleneck: strings.Repeat("memory ", 9000), Method: "m\x1b", Plan: "p\nq"}
+	for i := 1; i < 100; i++ {
+		r := kernelwright.Round{RunID: 1, Index: i, Candidate: kernelwright.Candidate{Source: fmt.Sprint("x", i)}, Verdict: verdict("ms=2", kernelwright.Quick), Feedback: &long}
+		if err := s.AppendRound(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, text, err := k.answer(t.Context(), "history", args{"what": "rounds", "run": 1, "limit": 100})
+	if err != nil || r.IsError {
+		t.Fatal(err, text)
+	}
+	whole, err := json.Marshal(r)
+	if err != nil || len(text) > maxAnswer+64 || len(whole) > 200*maxForeign {
+		t.Errorf("%d and %d characters, %v", len(text), len(whole), err)
+	}
+	holds(t, text, "the Judge's finding: memory", "the rules' finding: ")
+}
+
 func TestProgress(t *testing.T) {
 	k := dial(t, newShop(t), "one")
 	k.call("evaluate", args{"path": "softmax.py", "candidate": "class ModelNew: 'ms=2'"})

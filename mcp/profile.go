@@ -160,7 +160,7 @@ func (s *Server) newProfile(ctx context.Context, d report.Data, at int) (profile
 	f, err := s.judge.Judge(ctx, kernelwright.JudgeInput{
 		Run: r.RunID, Task: d.Task, Device: d.Device, Want: want, Current: kernelwright.Attempt{Candidate: r.Candidate, Verdict: r.Verdict}, Seed: d.Run.Seed,
 	})
-	p.Finding = &f
+	p.Finding = brief(&f)
 	return p, err
 }
 

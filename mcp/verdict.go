@@ -44,7 +44,7 @@ func newJudged(r kernelwright.Round, v kernelwright.Verdict, best *standing) jud
 	j := judged{
 		Run: r.RunID, Round: r.Index, Status: v.Status, Reason: clip(report.Line(v.Reason), maxForeign), Hint: clip(report.Line(v.Hint), maxForeign), Level: v.Level, Cached: v.Cached,
 		CandidateMS: v.CandidateMS, Baselines: v.Baselines, Speedup: v.Speedup, Headroom: v.Headroom, FloorMS: v.Floor.MS, Bound: v.Floor.Bound,
-		Flags: v.Flags, Output: tail(report.Clean(v.Output), maxForeign), Finding: r.Feedback, Best: best,
+		Flags: v.Flags, Output: tail(report.Clean(v.Output), maxForeign), Finding: brief(r.Feedback), Best: best,
 	}
 	for _, e := range v.Evidence[:min(len(v.Evidence), maxList)] {
 		j.Evidence = append(j.Evidence, clip(report.Line(e), maxForeign/4))
@@ -126,14 +126,29 @@ func (j judged) String() string {
 	return clip(b.String(), maxAnswer)
 }
 
-// finding says what the rules advise.
+// brief bounds a feedback: a language model's may be long.
+func brief(f *kernelwright.Feedback) *kernelwright.Feedback {
+	if f == nil {
+		return nil
+	}
+	line := func(s string) string { return clip(report.Line(s), maxForeign/2) }
+	return &kernelwright.Feedback{
+		Kind: f.Kind, Issue: line(f.Issue), Why: line(f.Why), Fix: line(f.Fix), Bottleneck: line(f.Bottleneck), Method: line(f.Method), Plan: line(f.Plan), Rule: line(f.Rule),
+		Evidence: f.Evidence, Knobs: f.Knobs,
+	}
+}
+
+// finding says what was advised, of a feedback that is brief.
 func finding(f kernelwright.Feedback) string {
-	line := report.Line
+	who := "the Judge's"
+	if f.Rule != "" {
+		who = "the rules'"
+	}
 	switch f.Kind {
 	case kernelwright.Correction:
-		return fmt.Sprintf("the rules' finding: %s\n  why: %s\n  fix: %s\n", line(f.Issue), line(f.Why), line(f.Fix))
+		return fmt.Sprintf("%s finding: %s\n  why: %s\n  fix: %s\n", who, f.Issue, f.Why, f.Fix)
 	case kernelwright.Optimisation:
-		return fmt.Sprintf("the rules' finding: %s\n  method: %s\n  plan: %s\n", line(f.Bottleneck), line(f.Method), line(f.Plan))
+		return fmt.Sprintf("%s finding: %s\n  method: %s\n  plan: %s\n", who, f.Bottleneck, f.Method, f.Plan)
 	}
-	return fmt.Sprintf("the rules have nothing more to say: %s\n", line(f.Why))
+	return fmt.Sprintf("%s finding: nothing more to say: %s\n", who, f.Why)
 }
