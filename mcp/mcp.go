@@ -13,6 +13,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -154,6 +155,22 @@ func (s *Server) bounded(next sdk.MethodHandler) sdk.MethodHandler {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })()
-		return next(ctx, method, req)
+		answer, err := next(ctx, method, req)
+		if r, ok := answer.(*sdk.CallToolResult); ok && err == nil && r.IsError {
+			explainSchema(r)
+		}
+		return answer, err
+	}
+}
+
+// explainSchema bounds what the SDK says of arguments that a tool does not have,
+// which quotes them.
+func explainSchema(r *sdk.CallToolResult) {
+	for _, part := range r.Content {
+		if text, ok := part.(*sdk.TextContent); ok {
+			if what, ok := strings.CutPrefix(text.Text, `validating "arguments": `); ok {
+				text.Text = "the arguments are not those of the tool: " + clip(report.Line(what), maxForeign) + "\nhint: the list of tools has the arguments of each"
+			}
+		}
 	}
 }

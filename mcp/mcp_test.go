@@ -131,7 +131,8 @@ func TestBadInput(t *testing.T) {
 		"a blank candidate":       {"evaluate", args{"path": "softmax.py", "candidate": " \n"}, []string{"the candidate cannot be read: it is empty"}},
 		"a candidate that is NUL": {"evaluate", args{"path": "softmax.py", "candidate": "x\x00y"}, []string{"NUL byte on line 1"}},
 		"a huge candidate":        {"evaluate", args{"path": "softmax.py", "candidate": strings.Repeat("#", 4<<20+1)}, []string{"larger than 4 MiB"}},
-		"a candidate of numbers":  {"evaluate", args{"path": "softmax.py", "candidate": 7}, []string{"candidate", "string"}},
+		"a candidate of numbers":  {"evaluate", args{"path": "softmax.py", "candidate": 7}, []string{"the arguments are not those of the tool", "candidate", "string", "hint: the list of tools"}},
+		"a candidate of many":     {"evaluate", args{"path": "softmax.py", "candidate": []string{strings.Repeat("x\x1b", 1<<16)}}, []string{"the arguments are not those of the tool", "candidate"}},
 		"two tasks":               {"evaluate", args{"path": "softmax.py", "task": "softmax", "candidate": good}, []string{"2 of path, task and reference are given"}},
 		"an unknown level":        {"evaluate", args{"path": "softmax.py", "candidate": good, "level": "strict"}, []string{`there is no level "strict"`, "hint: level is one of quick, certify"}},
 		"an unknown argument":     {"evaluate", args{"path": "softmax.py", "candidate": good, "lovel": "quick"}, []string{"lovel"}},
@@ -177,7 +178,7 @@ func TestBadInput(t *testing.T) {
 				t.Fatalf("%v, %+v", err, r)
 			}
 			holds(t, text, c.want...)
-			if len(text) > maxAnswer {
+			if len(text) > maxAnswer || strings.Contains(text, "\x1b") {
 				t.Errorf("%d characters", len(text))
 			}
 		})

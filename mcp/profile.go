@@ -44,16 +44,16 @@ type profile struct {
 // roofline is where a candidate stands below what the device was measured to
 // reach.
 type roofline struct {
-	FloorMS       float64 `json:"floor_ms"`
-	Bound         string  `json:"bound"`
-	Headroom      float64 `json:"headroom"` // 1 is at the roofline
-	GBs           float64 `json:"gbs"`      // the least bytes over its time, 1e9 a second
-	MemoryGBs     float64 `json:"memory_gbs"`
-	CacheGBs      float64 `json:"cache_gbs"`
-	GFLOPs        float64 `json:"gflops"`
-	PeakFP32      float64 `json:"fp32_gflops"`
-	BytesEach     int64   `json:"least_bytes"`
-	OperationsAll int64   `json:"operations"`
+	FloorMS    float64 `json:"floor_ms"`
+	Bound      string  `json:"bound"`
+	Headroom   float64 `json:"headroom"` // 1 is at the roofline
+	GBs        float64 `json:"gbs"`      // the least bytes over its time, 1e9 a second
+	MemoryGBs  float64 `json:"memory_gbs"`
+	CacheGBs   float64 `json:"cache_gbs"`
+	GFLOPs     float64 `json:"gflops"`
+	PeakFP32   float64 `json:"fp32_gflops"`
+	LeastBytes int64   `json:"least_bytes"`
+	Operations int64   `json:"operations"`
 }
 
 func (s *Server) addProfile() {
@@ -131,7 +131,7 @@ func (s *Server) newProfile(ctx context.Context, d report.Data, at int) (profile
 		Run: r.RunID, Round: r.Index, Status: v.Status, Level: v.Level, CandidateMS: v.CandidateMS, Metrics: v.Metrics,
 		Custom: v.Work.Custom, Vendor: v.Work.Vendor, PyTorch: v.Work.PyTorch, Vectorised: len(v.Build.Vectorised),
 		Roofline: roofline{
-			FloorMS: v.Floor.MS, Bound: v.Floor.Bound, Headroom: v.Headroom, BytesEach: v.Floor.Bytes, OperationsAll: v.Floor.Operations,
+			FloorMS: v.Floor.MS, Bound: v.Floor.Bound, Headroom: v.Headroom, LeastBytes: v.Floor.Bytes, Operations: v.Floor.Operations,
 			MemoryGBs: d.Device.Ceilings.MemoryGBs, CacheGBs: d.Device.Ceilings.CacheGBs, PeakFP32: d.Device.Ceilings.FP32GFLOPs,
 		},
 	}
