@@ -7,3 +7,8 @@ import _ "embed"
 //
 //go:embed config.toml
 var DefaultConfig string
+
+// CandidateGuide is docs/candidate.md, for agents that write candidates.
+//
+//go:embed docs/candidate.md
+var CandidateGuide string

@@ -61,6 +61,7 @@ const (
 	StopDeclined   StopReason = "declined"
 	StopBudget     StopReason = "budget"
 	StopTurns      StopReason = "turns"
+	StopSubmitted  StopReason = "submitted" // the agent that held the loop was done
 )
 
 // Run is one attempt to optimise one task on one device.

@@ -38,11 +38,8 @@ var baselineName = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,31}$`)
 
 // Run judges the kernel and registers it.
 func (c baselineAddCmd) Run(a *app) (err error) {
-	if !baselineName.MatchString(c.Name) {
-		return usage(fmt.Sprintf("a baseline cannot be named %q", c.Name), "a name has small letters, digits, - _ and . and up to 32 of them")
-	}
-	if slices.Contains(hwfeedback.GPUBaselines, c.Name) {
-		return usage(fmt.Sprintf("%q is one of the baselines that are always there", c.Name), "give it a name of its own")
+	if err := checkBaselineName(c.Name); err != nil {
+		return err
 	}
 	e := evalCmd{Reference: c.Reference, Candidates: []string{c.File}, Level: string(kernelwright.Certify), deviceFlags: c.deviceFlags}
 	paths, err := e.candidates()
@@ -79,15 +76,7 @@ func (c baselineAddCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	kind := kernelwright.CUDADevice
-	if v.Device == string(kernelwright.CPUDevice) {
-		kind = kernelwright.CPUDevice
-	}
-	b := store.Baseline{
-		NamedBaseline: kernelwright.NamedBaseline{Name: c.Name, Source: kernel.Source, Language: v.Language},
-		Task:          v.Task, TaskName: reference.Name, Device: kind, DeviceKey: v.DeviceKey,
-		Path: path, Status: v.Status, CandidateMS: v.CandidateMS,
-	}
+	b := newBaseline(c.Name, reference.Name, path, kernel.Source, v)
 	before, err := r.store.Baselines(a.ctx, b.Task, b.Device)
 	if err != nil {
 		return err
@@ -106,7 +95,30 @@ func (c baselineAddCmd) Run(a *app) (err error) {
 	if slices.ContainsFunc(before, func(o store.Baseline) bool { return o.Name == c.Name }) {
 		said = "put in the place of the one of that name"
 	}
-	return a.printf("%s is %s: candidates for %s are held against it on this kind of device (%s)\n", c.Name, said, report.Line(reference.Name), kind)
+	return a.printf("%s is %s: candidates for %s are held against it on this kind of device (%s)\n", c.Name, said, report.Line(reference.Name), b.Device)
+}
+
+func checkBaselineName(name string) error {
+	if !baselineName.MatchString(name) {
+		return usage(fmt.Sprintf("a baseline cannot be named %q", name), "a name has small letters, digits, - _ and . and up to 32 of them")
+	}
+	if slices.Contains(hwfeedback.GPUBaselines, name) {
+		return usage(fmt.Sprintf("%q is one of the baselines that are always there", name), "give it a name of its own")
+	}
+	return nil
+}
+
+// newBaseline is the record of a program that this verdict certified.
+func newBaseline(name, taskName, path, source string, v kernelwright.Verdict) store.Baseline {
+	kind := kernelwright.CUDADevice
+	if v.Device == string(kernelwright.CPUDevice) {
+		kind = kernelwright.CPUDevice
+	}
+	return store.Baseline{
+		NamedBaseline: kernelwright.NamedBaseline{Name: name, Source: source, Language: v.Language},
+		Task:          v.Task, TaskName: taskName, Device: kind, DeviceKey: v.DeviceKey,
+		Path: path, Status: v.Status, CandidateMS: v.CandidateMS,
+	}
 }
 
 type baselineLsCmd struct {

@@ -39,6 +39,7 @@ type grammar struct {
 	Inspect    inspectCmd    `cmd:"" help:"Say what reference files are."`
 	Baseline   baselineCmd   `cmd:"" help:"Hold candidates against kernels of your own."`
 	Daemon     daemonCmd     `cmd:"" help:"Watch folders and optimise what is dropped into them."`
+	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Let an agent outside be the Coder, over the Model Context Protocol."`
 	History    historyCmd    `cmd:"" help:"Ask what was tried, and what came of it."`
 	Doctor     doctorCmd     `cmd:"" help:"Say what is here, what is missing, and what that costs."`
 	Settings   configCmd     `cmd:"" name:"config" help:"Show or check the settings."`
@@ -192,9 +193,10 @@ func (a *app) logger(c config.Config) *slog.Logger {
 	return slog.New(tint.NewTextHandler(a.stderr, &tint.Options{Level: level, TimeFormat: "15:04:05", NoColor: !a.colour(a.stderr)}))
 }
 
-// terminal reports whether a writer is one, so that lines may be redrawn.
-func terminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
+// terminal reports whether a stream is one: a writer's lines may be redrawn then,
+// and behind a reader somebody sits.
+func terminal(stream any) bool {
+	f, ok := stream.(*os.File)
 	return ok && isatty.IsTerminal(f.Fd())
 }
 

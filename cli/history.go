@@ -9,10 +9,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/daemon"
+	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
@@ -39,18 +41,26 @@ func runWord(r kernelwright.Run, working bool) string {
 	return report.Line(string(r.Status))
 }
 
-// working reports whether some process holds the data folder, and so may be
-// working on runs.
-func (r *room) working() bool {
-	lock, err := daemon.AcquireLock(r.folder, os.Args, time.Now())
-	var held *daemon.HeldError
-	if errors.As(err, &held) {
-		return true
+// working says of runs whether some process may be working on them: whoever
+// holds the data folder, or the run itself where an agent outside codes it.
+func (r *room) working() func(kernelwright.Run) bool {
+	folder := sync.OnceValue(func() bool { return held(daemon.AcquireLock(r.folder, os.Args, time.Now())) })
+	return func(run kernelwright.Run) bool {
+		switch {
+		case run.Status != kernelwright.RunRunning:
+			return false
+		case run.Strategy == forge.OutsideStrategy:
+			return held(daemon.HoldGuest(r.folder, run.ID, time.Now()))
+		}
+		return folder()
 	}
+}
+
+func held(lock *daemon.Lock, err error) bool {
 	if err == nil {
 		_ = lock.Release() // it was ours for an instant; the kernel frees it in any case
 	}
-	return false
+	return errors.As(err, new(*daemon.HeldError))
 }
 
 func ago(ms int64, now time.Time) string {
@@ -178,7 +188,7 @@ func (c historyLsCmd) Run(a *app) (err error) {
 			began = run.CreatedMS
 		}
 		rows = append(rows, []string{
-			strconv.FormatInt(run.ID, 10), report.Line(run.TaskName), runWord(run, working), kernel, ms, speed, against, headroom,
+			strconv.FormatInt(run.ID, 10), report.Line(run.TaskName), runWord(run, working(run)), kernel, ms, speed, against, headroom,
 			ago(began, now), report.Cost(spent[i]), report.Line(run.Reason),
 		})
 	}
@@ -305,7 +315,7 @@ func (c historyShowCmd) Run(a *app) (err error) {
 		return ignoreClosed(report.Markdown(a.stdout, d))
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "run %d  %s  %s", d.Run.ID, report.Line(d.Run.TaskName), runWord(d.Run, r.working()))
+	fmt.Fprintf(&b, "run %d  %s  %s", d.Run.ID, report.Line(d.Run.TaskName), runWord(d.Run, r.working()(d.Run)))
 	if d.Run.Stop != "" {
 		fmt.Fprintf(&b, " (%s)", strings.ReplaceAll(report.Line(string(d.Run.Stop)), "_", " "))
 	}

@@ -75,6 +75,17 @@ func AcquireLock(folder string, args []string, now time.Time) (*Lock, error) {
 	return &Lock{file: file}, nil
 }
 
+// HoldGuest takes one run of an outside agent for this process, and leaves the
+// data folder to whoever wants it: such a run stays open for hours, and beside it
+// a daemon is to work. A *HeldError says who has it.
+func HoldGuest(folder string, run int64, now time.Time) (*Lock, error) {
+	return AcquireLock(guestFolder(folder, run), os.Args, now)
+}
+
+func guestFolder(folder string, run int64) string {
+	return filepath.Join(folder, "guests", strconv.FormatInt(run, 10))
+}
+
 // readHolder returns what a lock file says, and nothing of one that is being
 // written, or damaged: without it the message only says less.
 func readHolder(r io.Reader) Holder {

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/kernelwright/kernelwright"
@@ -104,6 +103,9 @@ type Request struct {
 	Seed     int64
 	Strategy string // of forge.Strategies; empty: rounds
 	Settings forge.Settings
+	// Guest is the agent outside of this process that holds the loop of the run
+	// itself (Host); empty: the Worker's own Coder.
+	Guest string
 }
 
 // Done is a run that has ended, with the files that tell of it.
@@ -123,10 +125,15 @@ func (d Done) Summary() report.Summary {
 
 // newRun is the record of a request.
 func (w *Worker) newRun(q Request) kernelwright.Run {
-	strategy := cmp.Or(q.Strategy, forge.RoundsStrategy)
+	strategy, coder := cmp.Or(q.Strategy, forge.RoundsStrategy), q.Guest
+	if coder != "" {
+		strategy = forge.OutsideStrategy
+	} else {
+		coder = w.Coder.Name()
+	}
 	run := kernelwright.Run{
 		TaskName: q.Name, Path: q.Path, Device: string(kernelwright.CPUDevice), Strategy: strategy,
-		Coder: w.Coder.Name(), Judge: w.Judge.Name(), Seed: q.Seed, MaxRounds: q.Settings.Rounds, Settings: q.Settings.For(strategy).String(),
+		Coder: coder, Judge: w.Judge.Name(), Seed: q.Seed, MaxRounds: q.Settings.Rounds, Settings: q.Settings.For(strategy).String(),
 	}
 	if strategy == forge.ReactStrategy && w.Model != nil {
 		run.Coder = w.Model.Name()
@@ -162,16 +169,20 @@ func (w *Worker) Start(ctx context.Context, q Request) (run kernelwright.Run, re
 			return old, true, nil
 		}
 	}
-	run, err = w.Begin(ctx, q)
+	run, err = w.begin(ctx, fresh, q)
 	return run, false, err
 }
 
 // Begin records a request that does not wait in the queue, whatever else there
 // is of the same reference.
 func (w *Worker) Begin(ctx context.Context, q Request, with ...store.With) (kernelwright.Run, error) {
-	run := w.newRun(q)
-	run.Status, run.StartedMS = kernelwright.RunRunning, w.clock().Now().UnixMilli()
-	return w.Store.CreateRun(ctx, run, append(with, store.WithReference(q.Source))...)
+	return w.begin(ctx, w.newRun(q), q, with...)
+}
+
+// begin records a run that begins now.
+func (w *Worker) begin(ctx context.Context, fresh kernelwright.Run, q Request, with ...store.With) (kernelwright.Run, error) {
+	fresh.Status, fresh.StartedMS = kernelwright.RunRunning, w.clock().Now().UnixMilli()
+	return w.Store.CreateRun(ctx, fresh, append(with, store.WithReference(q.Source))...)
 }
 
 // Refuse records a request whose file cannot even be read as a reference, and
@@ -212,33 +223,8 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 	defer release()
 	// What is recorded at the end of a run is recorded whatever was asked for.
 	record := context.WithoutCancel(ctx)
-	// The results are those of the run itself, or of an earlier one.
 	end := func(run kernelwright.Run, results int64) (Done, error) {
-		done := Done{Data: report.Data{Run: run}}
-		ended := run
-		ended.FinishedMS = w.clock().Now().UnixMilli()
-		data, err := w.load(record, report.Data{Run: ended})
-		if err != nil {
-			return done, err
-		}
-		ended = data.Run
-		if results != run.ID {
-			if data, err = Load(record, w.Store, results); err != nil {
-				return done, err
-			}
-			data.Run.TaskName = data.Task.Name
-		}
-		// First the files: a crash in between repeats the end, and loses none.
-		done.Written, done.WriteErr = w.write(record, ended, data)
-		if job != nil {
-			err = w.Store.Finish(record, *job, ended)
-		} else {
-			err = w.Store.UpdateRun(record, ended)
-		}
-		if err == nil {
-			done.Data = data
-		}
-		return done, err
+		return w.end(record, run, results, job, w.write)
 	}
 	var out forge.Outcome
 	var err error
@@ -345,6 +331,36 @@ func final(err error) (reason, hint string, hopeless bool) {
 	return err.Error(), "", false
 }
 
+// end records that a run has ended, after its results were written: those of
+// the run itself, or of an earlier one.
+func (w *Worker) end(ctx context.Context, run kernelwright.Run, results int64, job *store.Job, write func(context.Context, kernelwright.Run, report.Data) (Written, error)) (Done, error) {
+	done := Done{Data: report.Data{Run: run}}
+	ended := run
+	ended.FinishedMS = w.clock().Now().UnixMilli()
+	data, err := w.load(ctx, report.Data{Run: ended})
+	if err != nil {
+		return done, err
+	}
+	ended = data.Run
+	if results != run.ID {
+		if data, err = Load(ctx, w.Store, results); err != nil {
+			return done, err
+		}
+		data.Run.TaskName = data.Task.Name
+	}
+	// First the files: a crash in between repeats the end, and loses none.
+	done.Written, done.WriteErr = write(ctx, ended, data)
+	if job != nil {
+		err = w.Store.Finish(ctx, *job, ended)
+	} else {
+		err = w.Store.UpdateRun(ctx, ended)
+	}
+	if err == nil {
+		done.Data = data
+	}
+	return done, err
+}
+
 // ill looks at the device after an error where others could take its place.
 // Nil: it is well, or nobody else could do better.
 func (w *Worker) ill(ctx context.Context, met error) *IllError {
@@ -413,33 +429,12 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 	if err != nil {
 		return run, forge.Outcome{}, err
 	}
-	task, err := w.Evaluator.Inspect(ctx, run.TaskName, source)
+	about, err := w.prepare(ctx, run, source)
+	run = about.run
 	if err != nil {
 		return run, forge.Outcome{}, err
 	}
-	// The name is the file's: two files may hold the same task.
-	task.Name = run.TaskName
-	device := w.Evaluator.Device()
-	rounds, err := w.Store.Rounds(ctx, run.ID)
-	if err != nil {
-		return run, forge.Outcome{}, err
-	}
-	if len(rounds) > 0 && run.DeviceKey != device.Key {
-		return run, forge.Outcome{}, &elsewhereError{run}
-	}
-	seen, found := task, device
-	if len(rounds) > 0 {
-		// What is known of either may have changed since, its ceilings for one.
-		// The run goes on by what its first rounds were decided by.
-		if task, device, err = w.pinned(ctx, run); err != nil {
-			return run, forge.Outcome{}, err
-		}
-	}
-	run.Task, run.Device, run.DeviceKey = task.Fingerprint, device.String(), device.Key
-	if err := w.describe(ctx, run, seen, found); err != nil {
-		return run, forge.Outcome{}, err
-	}
-	if w.Share && len(rounds) == 0 {
+	if w.Share && !about.begun {
 		if earlier, ok, err := w.earlier(ctx, run); err != nil || ok {
 			if err == nil {
 				err = &sharedError{earlier}
@@ -448,31 +443,52 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 		}
 	}
 	strategy, err := forge.New(run.Strategy, forge.Parts{
-		Coder: w.Coder, Judge: w.Judge, Evaluator: w.Evaluator, Recorder: w.Store, Device: device, Settings: settings,
+		Coder: w.Coder, Judge: w.Judge, Evaluator: w.Evaluator, Recorder: w.Store, Device: about.device, Settings: settings,
 		Model: w.Model, Journal: w.Journal, Skills: w.Skills, Now: w.clock().Now, Observe: w.Observe, Halt: halt,
 	})
 	if err != nil {
 		return run, forge.Outcome{}, err
 	}
-	out, err := strategy.Run(ctx, run, task)
+	out, err := strategy.Run(ctx, run, about.task)
 	return run, out, err
 }
 
-// describing is held while a run, its task and its device are recorded: two
-// workers may describe one task by two files, and each run keeps its own.
-var describing sync.Mutex
+// subject is a run with the task and the device that its decisions are made by.
+type subject struct {
+	run    kernelwright.Run
+	task   kernelwright.Task
+	device kernelwright.Device
+	begun  bool // it has rounds
+}
 
-// describe records what a run is about, before its first round.
-func (w *Worker) describe(ctx context.Context, run kernelwright.Run, task kernelwright.Task, device kernelwright.Device) error {
-	describing.Lock()
-	defer describing.Unlock()
-	if err := w.Store.SaveTask(ctx, task); err != nil {
-		return err
+// prepare inspects the reference of a run and records what the run is about.
+func (w *Worker) prepare(ctx context.Context, run kernelwright.Run, source string) (subject, error) {
+	s := subject{run: run}
+	var err error
+	if s.task, err = w.Evaluator.Inspect(ctx, run.TaskName, source); err != nil {
+		return s, err
 	}
-	if err := w.Store.SaveDevice(ctx, device); err != nil {
-		return err
+	// The name is the file's: two files may hold the same task.
+	s.task.Name = run.TaskName
+	s.device = w.Evaluator.Device()
+	rounds, err := w.Store.Rounds(ctx, run.ID)
+	if err != nil {
+		return s, err
 	}
-	return w.Store.UpdateRun(ctx, run)
+	s.begun = len(rounds) > 0
+	if s.begun && run.DeviceKey != s.device.Key {
+		return s, &elsewhereError{run}
+	}
+	seen, found := s.task, s.device
+	if s.begun {
+		// What is known of either may have changed since, its ceilings for one.
+		// The run goes on by what its first rounds were decided by.
+		if s.task, s.device, err = w.pinned(ctx, run); err != nil {
+			return s, err
+		}
+	}
+	s.run.Task, s.run.Device, s.run.DeviceKey = s.task.Fingerprint, s.device.String(), s.device.Key
+	return s, w.Store.Describe(ctx, s.run, seen, found)
 }
 
 // pinned returns the task and the device as the run's first rounds saw them.

@@ -11,40 +11,45 @@ import (
 // certify has the rounds' candidates certified, the fastest first, until one
 // is. Certificates from before an interruption count.
 func (l *loop) certify(ctx context.Context) (*kernelwright.Round, error) {
-	order := byTime(l.rounds)
-	for _, i := range order {
-		r := &l.rounds[i]
-		if r.Certificate != nil && r.Certificate.Status == kernelwright.Certified {
-			return r, nil
-		}
-	}
 	failed := map[sourceKey]bool{}
-	for _, i := range order {
+	for _, i := range byTime(l.rounds) {
 		r := &l.rounds[i]
 		key := keyOf(r.Candidate)
-		if r.Certificate != nil || failed[key] {
-			failed[key] = true // as itself or as its twin
-			continue
+		if r.Certificate == nil && failed[key] {
+			continue // its twin failed
 		}
 		failed[key] = true
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		l.observe(Event{Kind: Certifying, Index: i, Candidate: &r.Candidate})
-		v, err := l.Evaluator.Evaluate(ctx, l.task, r.Candidate, kernelwright.Certify)
+		certified, err := l.certifyRound(ctx, i)
 		if err != nil {
-			return nil, fmt.Errorf("certify round %d: %w", i, err)
-		}
-		if err := l.Recorder.SetCertificate(ctx, l.run.ID, i, v); err != nil {
 			return nil, err
 		}
-		r.Certificate = &v
-		l.observe(Event{Kind: Certified, Index: i, Candidate: &r.Candidate, Verdict: &v})
-		if v.Status == kernelwright.Certified {
+		if certified {
 			return r, nil
 		}
 	}
 	return nil, nil
+}
+
+// certifyRound has a round's candidate certified, unless it was asked before.
+func (l *loop) certifyRound(ctx context.Context, i int) (bool, error) {
+	r := &l.rounds[i]
+	if r.Certificate != nil {
+		return r.Certificate.Status == kernelwright.Certified, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	l.observe(Event{Kind: Certifying, Index: i, Candidate: &r.Candidate})
+	v, err := l.Evaluator.Evaluate(ctx, l.task, r.Candidate, kernelwright.Certify)
+	if err != nil {
+		return false, fmt.Errorf("certify round %d: %w", i, err)
+	}
+	if err := l.Recorder.SetCertificate(ctx, l.run.ID, i, v); err != nil {
+		return false, err
+	}
+	r.Certificate = &v
+	l.observe(Event{Kind: Certified, Index: i, Candidate: &r.Candidate, Verdict: &v})
+	return v.Status == kernelwright.Certified, nil
 }
 
 // byTime returns the indices of the rounds that may be certified, the fastest

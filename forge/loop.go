@@ -1,6 +1,7 @@
 package forge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,8 @@ import (
 
 var errNoCoder = errors.New("there is no Coder")
 
-// loop is one call of a strategy's Run: what all strategies share.
+// loop is one call of a strategy's Run, or of Step or Certify: what all of them
+// share.
 type loop struct {
 	*Parts
 	run      kernelwright.Run
@@ -39,18 +41,17 @@ type ended struct {
 
 func (e *ended) Error() string { return "the run is over: " + string(e.stop) }
 
-// bring is Run of every strategy: rounds adds rounds to the loop until it
-// returns an *ended, or an error. unit is what its patience counts.
-func (p *Parts) bring(ctx context.Context, run kernelwright.Run, task kernelwright.Task, unit string, rounds func(context.Context, *loop) error) (Outcome, error) {
+// begin reads the rounds so far.
+func (p *Parts) begin(ctx context.Context, run kernelwright.Run, task kernelwright.Task) (*loop, error) {
 	l := &loop{Parts: p, run: run, task: task, settings: p.Settings.withDefaults(), now: p.Now}
 	if l.now == nil {
 		l.now = time.Now
 	}
 	if err := l.settings.Validate(); err != nil {
-		return Outcome{}, err
+		return nil, err
 	}
 	if p.Judge == nil && l.settings.JudgeMode.asked() {
-		return Outcome{}, errors.New("there is no Judge")
+		return nil, errors.New("there is no Judge")
 	}
 	l.stops = func(rounds []kernelwright.Round) (kernelwright.StopReason, string) {
 		return stopAfter(rounds, l.settings)
@@ -59,7 +60,17 @@ func (p *Parts) bring(ctx context.Context, run kernelwright.Run, task kernelwrig
 	l.began = l.mark
 	var err error
 	if l.rounds, err = p.Recorder.Rounds(ctx, run.ID); err != nil {
-		return Outcome{}, fmt.Errorf("read the rounds so far: %w", err)
+		return nil, fmt.Errorf("read the rounds so far: %w", err)
+	}
+	return l, nil
+}
+
+// bring is Run of every strategy: rounds adds rounds to the loop until it
+// returns an *ended, or an error. unit is what its patience counts.
+func (p *Parts) bring(ctx context.Context, run kernelwright.Run, task kernelwright.Task, unit string, rounds func(context.Context, *loop) error) (Outcome, error) {
+	l, err := p.begin(ctx, run, task)
+	if err != nil {
+		return Outcome{}, err
 	}
 	end, err := over(rounds(ctx, l))
 	if err != nil {
@@ -189,6 +200,8 @@ func (l *loop) evaluate(ctx context.Context, round *kernelwright.Round) (err err
 	if err != nil {
 		return fmt.Errorf("evaluate: %w", err)
 	}
+	// Who was not told what a text is written in is told by its verdict.
+	round.Candidate.Language = cmp.Or(round.Candidate.Language, round.Verdict.Language)
 	return nil
 }
 

@@ -254,6 +254,31 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 	if level == kernelwright.Certify {
 		deadline = certifyTimeout
 	}
+	body, keep := e.evaluation(ctx, task, level, baselines, named)
+	body.Candidate, body.Batch, body.Upcoming = candidateBody{cand.Source, cand.Language}, of.name, upcoming(of.next)
+	result, err := e.super.learn(ctx, "evaluate", body, deadline, keep, lease.File())
+	if err != nil {
+		return kernelwright.Verdict{}, requestError(err)
+	}
+	var reply evaluateReply
+	if err := json.Unmarshal(result, &reply); err != nil {
+		return kernelwright.Verdict{}, infrastructure("evaluate", err)
+	}
+	if reply.Verdict == nil || reply.Verdict.Status == "" {
+		return kernelwright.Verdict{}, infrastructure("evaluate", errors.New("the referee sent no verdict"))
+	}
+	keep(reply.Learned)
+	for i, p := range reply.Parsed {
+		if i < len(of.next) && p != nil {
+			e.remember(ctx, cacheSource, e.sourceKey("candidate", of.next[i].Source), p)
+		}
+	}
+	return e.complete(*reply.Verdict, task, cand, level), nil
+}
+
+// evaluation is what the referee is asked about a task, with what is known of it,
+// and how what it learns is kept.
+func (e *Evaluator) evaluation(ctx context.Context, task kernelwright.Task, level kernelwright.Level, baselines []string, named []kernelwright.NamedBaseline) (evaluateBody, func(learned)) {
 	learnedKey := e.learnedKey(task, baselines)
 	var known learned
 	for kind, part := range map[string]*json.RawMessage{cacheCalibration: &known.Calibration, cacheBaselines: &known.Baselines} {
@@ -272,29 +297,12 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 			}
 		}
 	}
-	result, err := e.super.learn(ctx, "evaluate", evaluateBody{
+	return evaluateBody{
 		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.Operations, task.Operators, flags(task.Flags)},
-		Candidate: candidateBody{cand.Source, cand.Language}, Batch: of.name, Upcoming: upcoming(of.next), workplace: e.workplace(),
-		Level: level, Precision: e.options.Precision, Ceilings: e.device.Ceilings, Specs: e.device.Specs,
+		workplace: e.workplace(),
+		Level:     level, Precision: e.options.Precision, Ceilings: e.device.Ceilings, Specs: e.device.Specs,
 		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines, Named: named,
-	}, deadline, keep, lease.File())
-	if err != nil {
-		return kernelwright.Verdict{}, requestError(err)
-	}
-	var reply evaluateReply
-	if err := json.Unmarshal(result, &reply); err != nil {
-		return kernelwright.Verdict{}, infrastructure("evaluate", err)
-	}
-	if reply.Verdict == nil || reply.Verdict.Status == "" {
-		return kernelwright.Verdict{}, infrastructure("evaluate", errors.New("the referee sent no verdict"))
-	}
-	keep(reply.Learned)
-	for i, p := range reply.Parsed {
-		if i < len(of.next) && p != nil {
-			e.remember(ctx, cacheSource, e.sourceKey("candidate", of.next[i].Source), p)
-		}
-	}
-	return e.complete(*reply.Verdict, task, cand, level), nil
+	}, keep
 }
 
 // upcoming returns as much of what comes next as a request may say.

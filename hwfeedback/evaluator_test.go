@@ -293,6 +293,28 @@ func TestWhatIsLearnedComesBack(t *testing.T) {
 	}
 }
 
+// Baselines that were measured alone are those of the next verdict.
+func TestBaselinesWithoutACandidate(t *testing.T) {
+	b := newBench(t)
+	measured, err := b.MeasureBaselines(t.Context(), aTask)
+	if err != nil || len(measured) != len(Baselines) || measured["compile"].MedianMS != 2 || b.count("baselines") != 1 || b.count("evaluate") != 0 {
+		t.Fatalf("%+v, %v", measured, err)
+	}
+	if v := b.evaluate("one", kernelwright.Quick); v.Evidence[0] != "{'calibration': None, 'baselines': {'eager': 17}}" {
+		t.Errorf("known: %s", v.Evidence[0])
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.MeasureBaselines(ctx, aTask); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	lease, err := b.leases.Acquire(t.Context(), "cpu")
+	if err != nil {
+		t.Fatalf("the device was not given back: %v", err)
+	}
+	lease.Release()
+}
+
 // What an evaluation has found out is kept at once: the next one goes on from
 // there when the referee, or all of us, are killed meanwhile.
 func TestWhatIsLearnedOutlivesTheEvaluation(t *testing.T) {

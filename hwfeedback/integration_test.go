@@ -115,6 +115,12 @@ func TestEndToEnd(t *testing.T) {
 	if err != nil || !again.Cached {
 		t.Errorf("not cached: %v", err)
 	}
+	measured, err := e.MeasureBaselines(ctx, task) // which are known by now
+	for _, name := range Baselines {
+		if err != nil || measured[name].MedianMS <= 0 {
+			t.Errorf("baseline %s alone: %+v, %v", name, measured[name], err)
+		}
+	}
 
 	for name, tt := range map[string]struct {
 		source string

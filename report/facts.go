@@ -253,6 +253,8 @@ func stopText(s kernelwright.StopReason) string {
 		return "its budget did not allow another call of a model"
 	case kernelwright.StopTurns:
 		return "all its turns were used"
+	case kernelwright.StopSubmitted:
+		return "the Coder submitted it"
 	default:
 		return string(s)
 	}

@@ -12,19 +12,21 @@ import (
 // SaveDevice records a device with its specs and ceilings, or replaces what
 // was known under its key.
 func (s *Store) SaveDevice(ctx context.Context, d kernelwright.Device) error {
+	return s.inTx(ctx, func(tx *sql.Tx) error { return s.saveDevice(ctx, tx, d) })
+}
+
+func (s *Store) saveDevice(ctx context.Context, tx *sql.Tx, d kernelwright.Device) error {
 	if d.Key == "" {
 		return errors.New("record a device: it has no key")
 	}
-	return s.inTx(ctx, func(tx *sql.Tx) error {
-		detail, err := s.putJSON(ctx, tx, d, "")
-		if err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO devices (key, name, detail, updated) VALUES (?, ?, ?, ?)
-			ON CONFLICT (key) DO UPDATE SET name = excluded.name, detail = excluded.detail, updated = excluded.updated`,
-			d.Key, d.Name, detail, s.nowMS())
+	detail, err := s.putJSON(ctx, tx, d, "")
+	if err != nil {
 		return err
-	})
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO devices (key, name, detail, updated) VALUES (?, ?, ?, ?)
+		ON CONFLICT (key) DO UPDATE SET name = excluded.name, detail = excluded.detail, updated = excluded.updated`,
+		d.Key, d.Name, detail, s.nowMS())
+	return err
 }
 
 // Device returns a device as it was last recorded, or ErrNotFound.

@@ -92,6 +92,21 @@ func (s *Store) UpdateRun(ctx context.Context, r kernelwright.Run) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error { return s.updateRun(ctx, tx, r) })
 }
 
+// Describe records what a run is about before its first round: its task, its
+// device, and the run that names them, at once. So another process that works
+// on the same task by another file leaves each run its own.
+func (s *Store) Describe(ctx context.Context, r kernelwright.Run, t kernelwright.Task, d kernelwright.Device) error {
+	return s.inTx(ctx, func(tx *sql.Tx) error {
+		if err := s.saveTask(ctx, tx, t); err != nil {
+			return err
+		}
+		if err := s.saveDevice(ctx, tx, d); err != nil {
+			return err
+		}
+		return s.updateRun(ctx, tx, r)
+	})
+}
+
 func (s *Store) updateRun(ctx context.Context, tx *sql.Tx, r kernelwright.Run) error {
 	var task, key string
 	var rounds int

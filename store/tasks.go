@@ -11,32 +11,34 @@ import (
 
 // SaveTask records a task, or replaces what was known of it.
 func (s *Store) SaveTask(ctx context.Context, t kernelwright.Task) error {
+	return s.inTx(ctx, func(tx *sql.Tx) error { return s.saveTask(ctx, tx, t) })
+}
+
+func (s *Store) saveTask(ctx context.Context, tx *sql.Tx, t kernelwright.Task) error {
 	if t.Fingerprint == "" {
 		return errors.New("record a task: it has no fingerprint")
 	}
-	return s.inTx(ctx, func(tx *sql.Tx) error {
-		source, err := s.putText(ctx, tx, t.Source, taskWords(t.Name, t.Source))
-		if err != nil {
-			return err
-		}
-		var graph any
-		if len(t.Graph) > 0 {
-			if graph, err = s.putText(ctx, tx, string(t.Graph), ""); err != nil {
-				return err
-			}
-		}
-		rest := t
-		rest.Source, rest.Graph = "", nil
-		detail, err := s.putJSON(ctx, tx, rest, "")
-		if err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO tasks (fingerprint, name, source, graph, detail, updated) VALUES (?, ?, ?, ?, ?, ?)
-			ON CONFLICT (fingerprint) DO UPDATE SET name = excluded.name, source = excluded.source, graph = excluded.graph,
-			detail = excluded.detail, updated = excluded.updated`,
-			t.Fingerprint, t.Name, source, graph, detail, s.nowMS())
+	source, err := s.putText(ctx, tx, t.Source, taskWords(t.Name, t.Source))
+	if err != nil {
 		return err
-	})
+	}
+	var graph any
+	if len(t.Graph) > 0 {
+		if graph, err = s.putText(ctx, tx, string(t.Graph), ""); err != nil {
+			return err
+		}
+	}
+	rest := t
+	rest.Source, rest.Graph = "", nil
+	detail, err := s.putJSON(ctx, tx, rest, "")
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO tasks (fingerprint, name, source, graph, detail, updated) VALUES (?, ?, ?, ?, ?, ?)
+		ON CONFLICT (fingerprint) DO UPDATE SET name = excluded.name, source = excluded.source, graph = excluded.graph,
+		detail = excluded.detail, updated = excluded.updated`,
+		t.Fingerprint, t.Name, source, graph, detail, s.nowMS())
+	return err
 }
 
 // Task returns the task as it was last recorded, or ErrNotFound.

@@ -36,8 +36,15 @@ type File struct {
 // *kernelwright.InvalidTaskError with a reason and a hint; what the operating
 // system said is wrapped too, so errors.Is(err, fs.ErrNotExist) tells a file
 // that has gone from one that cannot be a task.
-func Read(path string) (File, error) {
-	content, err := read(path)
+func Read(path string) (File, error) { return readFrom(system{}, path) }
+
+// ReadIn is Read for somebody who may read what lies below a folder and nothing
+// else: links that lead out of it are refused. Path is relative to the folder,
+// in the answer too.
+func ReadIn(folder *os.Root, path string) (File, error) { return readFrom(folder, path) }
+
+func readFrom(files opener, path string) (File, error) {
+	content, err := read(files, path)
 	if err != nil {
 		return File{}, err
 	}
@@ -48,6 +55,23 @@ func Read(path string) (File, error) {
 	return File{Path: path, Name: name(path), Source: source}, nil
 }
 
+// opener is where files are: *os.Root, or all there are.
+type opener interface {
+	Stat(name string) (fs.FileInfo, error)
+	OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error)
+	Readlink(name string) (string, error)
+}
+
+type system struct{}
+
+func (system) Stat(name string) (fs.FileInfo, error) { return os.Stat(name) }
+
+func (system) OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error) {
+	return os.OpenFile(name, flag, perm)
+}
+
+func (system) Readlink(name string) (string, error) { return os.Readlink(name) }
+
 func name(path string) string {
 	base := filepath.Base(path)
 	if stem := strings.TrimSuffix(base, filepath.Ext(base)); stem != "" {
@@ -56,22 +80,22 @@ func name(path string) string {
 	return base // ".py" alone
 }
 
-func read(path string) ([]byte, error) {
+func read(files opener, path string) ([]byte, error) {
 	// Not before it is known to be a file: opening a device can do something.
-	if info, err := os.Stat(path); err != nil {
-		return nil, unreadable(path, err)
+	if info, err := files.Stat(path); err != nil {
+		return nil, unreadable(files, path, err)
 	} else if err := regular(info); err != nil {
 		return nil, err
 	}
 	// Without O_NONBLOCK, opening a named pipe waits for somebody to write to it.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := files.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, unreadable(path, err)
+		return nil, unreadable(files, path, err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, unreadable(path, err)
+		return nil, unreadable(files, path, err)
 	}
 	if err := regular(info); err != nil {
 		return nil, err
@@ -81,7 +105,7 @@ func read(path string) ([]byte, error) {
 	}
 	content, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
 	if err != nil {
-		return nil, unreadable(path, err)
+		return nil, unreadable(files, path, err)
 	}
 	if len(content) > MaxBytes { // it grew since
 		return nil, tooLarge()
@@ -240,10 +264,12 @@ type readError struct {
 
 func (e *readError) Unwrap() []error { return []error{e.InvalidTaskError, e.cause} }
 
-func unreadable(path string, err error) error {
+func unreadable(files opener, path string, err error) error {
 	reason, hint := "it cannot be read: "+systemReason(err), "see that the file and its disk are in order"
-	target, notLink := os.Readlink(path)
+	target, notLink := files.Readlink(path)
 	switch {
+	case strings.HasSuffix(err.Error(), "path escapes from parent"): // os.Root has no value for it
+		reason, hint = "it is outside of the folder that may be read", "name a file below that folder, by its path from there"
 	case errors.Is(err, fs.ErrNotExist) && notLink == nil:
 		reason, hint = fmt.Sprintf("it is a link to %q, which is not there", target), "mend the link, or put the file itself here"
 	case errors.Is(err, syscall.ELOOP):

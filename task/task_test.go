@@ -196,3 +196,37 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// What lies outside of the folder cannot be read, whichever way it is named.
+func TestReadIn(t *testing.T) {
+	outside, dir := t.TempDir(), t.TempDir()
+	secret := filepath.Join(outside, "secret.py")
+	for path, text := range map[string]string{secret: "key = 1\n", filepath.Join(dir, "a.py"): "class Model: pass\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, target := range map[string]string{"file.py": secret, "folder": outside, "within.py": "a.py", "nowhere.py": "gone.py"} {
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for path, want := range map[string]string{
+		"a.py": "", "within.py": "",
+		"file.py": "outside of the folder", "folder/secret.py": "outside of the folder", "../secret.py": "outside of the folder", secret: "outside of the folder",
+		"nowhere.py": `a link to "gone.py"`, "gone.py": "no such file", ".": "is a folder",
+	} {
+		f, err := ReadIn(root, path)
+		if want == "" && (err != nil || f.Source != "class Model: pass\n" || f.Path != path) {
+			t.Errorf("%s: %+v, %v", path, f, err)
+		}
+		if want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), outside)) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+}
