@@ -170,7 +170,8 @@ func TestReactOnTheRealHardware(t *testing.T) {
 		{"write", writing("model_new.py", fmt.Sprintf(scaleCandidate, "x[i] *")), "compile", "{}"},
 		{"write", writing("model_new.py", shown(t, "cpp")), "compile", "{}", "verify", "{}"},
 		{"write", writing("model_new.py", fmt.Sprintf(scaleCandidate, "(x[i] < 0 ? 0 : x[i]) * 0.5f + x[i] * x[i]")), "verify", "{}"},
-		{"profile", "{}", "finish", `{"reason": "It is at the memory's speed."}`},
+		{"profile", "{}"},
+		{"finish", `{"reason": "It is at the memory's speed."}`}, // which is refused once where it is not that much faster
 		{"finish", `{"reason": "It is at the memory's speed."}`},
 	}}
 	record := &memory{}
