@@ -159,6 +159,9 @@ func allowances(b config.Budget) llm.Allowances {
 // replaying returns the agents of a recorded run, whose models answer from the
 // record alone: without a network, and without a key.
 func (r *room) replaying(run kernelwright.Run) (agents, error) {
+	if run.Strategy == forge.OutsideStrategy {
+		return agents{}, usage(fmt.Sprintf("run %d was coded by %q, which cannot be asked again", run.ID, run.Coder), "what an agent outside decided is not in the record; `kernelwright history show` has what it tried")
+	}
 	c := r.casting()
 	c.coder, c.judge = run.Coder, run.Judge
 	for role, name := range map[string]string{"coded": c.coder, "judged": c.judge} {

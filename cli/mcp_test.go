@@ -336,7 +336,7 @@ func TestAgentWithPython(t *testing.T) {
 	must("baselines", given{"action": "measure"}, "eager ", "no named baselines")
 	must("evaluate", given{"candidate": candidate("softmax_unstable.py")}, "wrong: on family scaled_up", "the rules' finding: ", "run 1, round 0")
 	must("evaluate", given{"candidate": candidate("softmax_native.py"), "note": "three passes"}, "correct: agrees with float64", "against eager", "run 1, round 1")
-	must("profile", nil, "run 1, round 1: correct", "roofline: ", "work: custom ", "operator softmax_rows (custom)", "core_use ")
+	must("profile", nil, "run 1, round 1: correct", "roofline: ", "work: custom ", "operator softmax_rows (custom)", "custom_share ")
 
 	// Given up in the middle of a verdict, which is then none.
 	calling, cancel := context.WithCancel(t.Context())
