@@ -44,6 +44,8 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %s", e.Model, e.Text) }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+const noMessages = "there is no message to answer"
+
 // Temporary reports whether the same call may be answered later.
 func (e *Error) Temporary() bool {
 	switch e.Kind {

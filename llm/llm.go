@@ -41,6 +41,9 @@ type Message struct {
 	// Call and Name are of the tool call that a ToolRole message answers.
 	Call string `json:"call,omitempty"`
 	Name string `json:"name,omitempty"`
+	// Carry is what the model's provider wants to see again with this turn, such
+	// as signatures of its reasoning: Reply.Carry as it came. Nobody else reads it.
+	Carry json.RawMessage `json:"carry,omitempty"` // Assistant
 }
 
 // Tool is something that a model may call.
@@ -66,8 +69,8 @@ type Schema struct {
 }
 
 // Key says which call of a run this is. Calls of a run with the same agent and
-// round are numbered from 0 in Seq. The zero Key is of no run: such a call is
-// made and paid for, but not recalled.
+// round are numbered from 0 in Seq. A Key without a Run is of none: such a call is
+// made, recorded and paid for, but not recalled.
 type Key struct {
 	Run   int64  `json:"run,omitempty"`
 	Round int    `json:"round,omitempty"`
@@ -122,12 +125,14 @@ const (
 
 // Reply is what a model answered. All of it is foreign text.
 type Reply struct {
-	Text      string     `json:"text"`
-	Reasoning string     `json:"reasoning,omitempty"` // where the provider shows it
-	ToolCalls []ToolCall `json:"tool_calls,omitempty"`
-	Stop      Stop       `json:"stop"`
-	Usage     Usage      `json:"usage"`
-	Model     string     `json:"model,omitempty"` // as the provider names who answered: "gpt-5-2026-08-01"
+	Text      string          `json:"text"`
+	Reasoning string          `json:"reasoning,omitempty"` // where the provider shows it
+	ToolCalls []ToolCall      `json:"tool_calls,omitempty"`
+	Stop      Stop            `json:"stop"`
+	Usage     Usage           `json:"usage"`
+	Carry     json.RawMessage `json:"carry,omitempty"`      // for Message.Carry
+	RequestID string          `json:"request_id,omitempty"` // as the provider names the call
+	Model     string          `json:"model,omitempty"`      // as the provider names who answered: "gpt-5-2026-08-01"
 
 	// Of a policy in training, and of servers that return them: the ids of the
 	// prompt's and the reply's tokens, and each of the latter's log-probability
@@ -139,7 +144,7 @@ type Reply struct {
 
 // Message returns the reply as a turn of the talk.
 func (r Reply) Message() Message {
-	return Message{Role: Assistant, Text: r.Text, ToolCalls: r.ToolCalls}
+	return Message{Role: Assistant, Text: r.Text, ToolCalls: r.ToolCalls, Carry: r.Carry}
 }
 
 // Usage is what a call consumed, in tokens. Where the provider says nothing it
@@ -169,7 +174,9 @@ type Journal interface {
 	// Recall returns the record under the key whose request has the digest, and
 	// whether there is one.
 	Recall(ctx context.Context, key Key, digest [sha256.Size]byte) (Record, bool, error)
-	// Append records a call. Under one key there may be several with different
+	// Known reports whether any record is under the key.
+	Known(ctx context.Context, key Key) (bool, error)
+	// Append records a call; one of Run 0 belongs to none. Under one key there may be several with different
 	// requests: a run that goes on with other settings asks another question.
 	Append(ctx context.Context, r Record) error
 }

@@ -1,0 +1,215 @@
+package llm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Budget refuses calls that could go beyond what is allowed. One Budget watches
+// over all models that share the allowances: it knows what calls in flight may
+// still cost. Calls of other processes it knows once they are booked.
+type Budget struct {
+	allowed Allowances
+	prices  Prices
+	ledger  Ledger
+	now     func() time.Time
+
+	mu       sync.Mutex // held from the look at what was spent to the reservation
+	inFlight map[*reservation]struct{}
+	settled  chan struct{} // closed when a call ends, and made anew
+}
+
+// reservation is what a call in flight may consume at most.
+type reservation struct {
+	run   int64
+	model string
+	use
+}
+
+// use is an amount of everything that is limited.
+type use struct {
+	usd    float64
+	tokens int64
+	calls  int64
+	wall   time.Duration
+}
+
+func (u *use) add(o use) {
+	u.usd += o.usd
+	u.tokens += o.tokens
+	u.calls += o.calls
+	u.wall += o.wall
+}
+
+// NewBudget returns a budget over what the ledger knows. now is the wall clock;
+// nil takes the machine's.
+func NewBudget(a Allowances, p Prices, l Ledger, now func() time.Time) *Budget {
+	if now == nil {
+		now = time.Now
+	}
+	return &Budget{allowed: a, prices: p, ledger: l, now: now, inFlight: make(map[*reservation]struct{}), settled: make(chan struct{})}
+}
+
+// Watch returns a model that asks m only where the budget has what the call could
+// cost at worst: a prompt of PromptBound tokens, a reply of maxTokens (or the
+// request's), one call, and timeout, which is the deadline that m has. Otherwise
+// it fails with Kind OverBudget. Where only calls in flight stand in the way, it
+// waits until they have ended and their true cost is known. Where less time is
+// left than timeout, the call is made, and ended when that is over. Each call is
+// booked with what it consumed; one that failed after it was sent, so that it may
+// have been billed, with its worst case.
+func (b *Budget) Watch(m Model, maxTokens int, timeout time.Duration) Model {
+	return &watched{m, b, maxTokens, timeout}
+}
+
+type watched struct {
+	Model
+	budget    *Budget
+	maxTokens int
+	timeout   time.Duration
+}
+
+// Generate implements Model.
+func (m *watched) Generate(ctx context.Context, r Request) (Reply, error) {
+	if err := ctx.Err(); err != nil {
+		return Reply{}, err
+	}
+	worst := Usage{In: PromptBound(r), Out: int64(m.maxTokens), Estimated: true}
+	if r.MaxTokens > 0 {
+		worst.Out = int64(r.MaxTokens)
+	}
+	b := m.budget
+	held, err := b.reserve(ctx, m.Name(), r.Key, worst, m.timeout)
+	if err != nil {
+		return Reply{}, err
+	}
+	inner, cancel := ctx, func() {}
+	if held.wall < m.timeout {
+		inner, cancel = context.WithTimeout(ctx, held.wall)
+	}
+	began := b.now()
+	reply, err := m.Model.Generate(inner, r)
+	outOfTime := err != nil && inner.Err() != nil && ctx.Err() == nil
+	cancel()
+
+	c := Charge{Key: r.Key, Model: m.Name(), Usage: reply.Usage, EndedMS: b.now().UnixMilli(), Took: b.now().Sub(began)}
+	var e *Error
+	switch {
+	case err == nil:
+	case errors.As(err, &e):
+		c.Failed, c.Usage = e.Kind, Usage{}
+		if e.mayBeBilled() {
+			c.Usage = worst
+		}
+	default:
+		c.Failed, c.Usage = Late, worst
+	}
+	c.USD = b.prices.Cost(m.Name(), c.Usage)
+	if bookErr := b.settle(ctx, held, c); bookErr != nil {
+		return Reply{}, fmt.Errorf("book a call of %s: %w", m.Name(), bookErr)
+	}
+	if outOfTime {
+		return Reply{}, &Error{Kind: OverBudget, Model: m.Name(), Text: fmt.Sprintf("the call was ended after the %v that the budget of time had left", held.wall)}
+	}
+	return reply, err
+}
+
+// mayBeBilled reports whether a call that failed so had reached the model.
+func (e *Error) mayBeBilled() bool {
+	switch e.Kind {
+	case Late, Truncated, Malformed:
+		return true
+	case Unavailable: // without a status the connection broke on the way
+		return e.Status == 0 || e.Status == http.StatusOK
+	}
+	return false
+}
+
+// reserve holds what a call may consume, or refuses it.
+func (b *Budget) reserve(ctx context.Context, model string, key Key, worst Usage, timeout time.Duration) (*reservation, error) {
+	price, priced := b.prices.Of(model)
+	need := use{price.worst(worst.In, worst.Out), worst.In + worst.Out, 1, timeout}
+	for {
+		held, settled, err := b.tryReserve(ctx, model, key, need, priced)
+		if held != nil || err != nil {
+			return held, err
+		}
+		select {
+		case <-settled:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// tryReserve returns neither a reservation nor an error where calls in flight
+// must end first; settled is closed when one has.
+func (b *Budget) tryReserve(ctx context.Context, model string, key Key, need use, priced bool) (*reservation, <-chan struct{}, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	y, mo, d := b.now().UTC().Date()
+	day := time.Date(y, mo, d, 0, 0, 0, 0, time.UTC)
+	wait := false
+	for _, limit := range []struct {
+		name    string
+		allowed Allowance
+		applies bool
+		scope   Scope
+	}{
+		{"of this run", b.allowed.Run, key.Run != 0, Scope{Run: key.Run}},
+		{"of today (UTC)", b.allowed.Day, true, Scope{Since: day}},
+		{"of this model today (UTC)", b.allowed.Models[model], true, Scope{Since: day, Model: model}},
+	} {
+		if !limit.applies || limit.allowed == (Allowance{}) {
+			continue
+		}
+		spent, err := b.ledger.Spent(ctx, limit.scope)
+		if err != nil {
+			return nil, nil, fmt.Errorf("look up what was spent: %w", err)
+		}
+		used := use{spent.USD, spent.TokensIn + spent.TokensOut, spent.Calls, spent.Wall}
+		if why := limit.allowed.refuse(need, used, priced); why != "" {
+			return nil, nil, &Error{
+				Kind: OverBudget, Model: model, Text: fmt.Sprintf("the budget %s: %s", limit.name, why),
+				Hint: "raise it under [budget], or lower max_tokens",
+			}
+		}
+		used.add(b.reserved(limit.scope))
+		wait = wait || limit.allowed.refuse(need, used, priced) != ""
+		if limit.allowed.Wall > 0 { // a call can be ended
+			need.wall = min(need.wall, limit.allowed.Wall-used.wall)
+		}
+	}
+	if wait {
+		return nil, b.settled, nil
+	}
+	held := &reservation{key.Run, model, need}
+	b.inFlight[held] = struct{}{}
+	return held, nil, nil
+}
+
+// reserved is what calls in flight may consume within a scope.
+func (b *Budget) reserved(s Scope) (sum use) {
+	for held := range b.inFlight {
+		if (s.Run == 0 || s.Run == held.run) && (s.Model == "" || s.Model == held.model) {
+			sum.add(held.use)
+		}
+	}
+	return sum
+}
+
+// settle books a call and lets go of what was held for it. The booking outlives
+// the call's context: the money is spent.
+func (b *Budget) settle(ctx context.Context, held *reservation, c Charge) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	err := b.ledger.Book(context.WithoutCancel(ctx), c)
+	delete(b.inFlight, held)
+	close(b.settled)
+	b.settled = make(chan struct{})
+	return err
+}

@@ -1,0 +1,100 @@
+package llmtest
+
+import (
+	"context"
+	"crypto/sha256"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kernelwright/kernelwright/llm"
+)
+
+// Journal is an llm.Journal in memory.
+type Journal struct {
+	mu      sync.Mutex
+	records []llm.Record
+}
+
+// Recall implements llm.Journal.
+func (j *Journal) Recall(_ context.Context, key llm.Key, digest [sha256.Size]byte) (llm.Record, bool, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, r := range j.records {
+		if r.Key == key && r.Request.Digest(r.Model) == digest {
+			return r, true, nil
+		}
+	}
+	return llm.Record{}, false, nil
+}
+
+// Known implements llm.Journal.
+func (j *Journal) Known(_ context.Context, key llm.Key) (bool, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.ContainsFunc(j.records, func(r llm.Record) bool { return r.Key == key }), nil
+}
+
+// Append implements llm.Journal.
+func (j *Journal) Append(ctx context.Context, r llm.Record) error {
+	if err := ctx.Err(); err != nil { // as of one that is no memory
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.records = append(j.records, r)
+	return nil
+}
+
+// Records returns what was recorded, in order.
+func (j *Journal) Records() []llm.Record {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.records)
+}
+
+// Ledger is an llm.Ledger in memory.
+type Ledger struct {
+	mu      sync.Mutex
+	charges []llm.Charge
+}
+
+// Spent implements llm.Ledger.
+func (l *Ledger) Spent(_ context.Context, s llm.Scope) (llm.Spent, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var sum llm.Spent
+	for _, c := range l.charges {
+		if s.Run != 0 && c.Key.Run != s.Run || s.Model != "" && c.Model != s.Model || time.UnixMilli(c.EndedMS).Before(s.Since) {
+			continue
+		}
+		sum.Calls++
+		sum.TokensIn += c.Usage.In
+		sum.TokensOut += c.Usage.Out
+		sum.Wall += c.Took
+		if c.USD == nil {
+			sum.Unpriced++
+			continue
+		}
+		sum.USD += *c.USD
+	}
+	return sum, nil
+}
+
+// Book implements llm.Ledger.
+func (l *Ledger) Book(ctx context.Context, c llm.Charge) error {
+	if err := ctx.Err(); err != nil { // as of one that is no memory
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.charges = append(l.charges, c)
+	return nil
+}
+
+// Charges returns what was booked, in order.
+func (l *Ledger) Charges() []llm.Charge {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.charges)
+}

@@ -1,0 +1,34 @@
+package llm
+
+// Services is what all models of a process share.
+type Services struct {
+	Prices  Prices
+	Budget  *Budget // nil: nothing is limited, and nothing booked
+	Journal Journal // nil: nothing is recorded
+}
+
+// New returns the model of that name with everything round it. From the outside
+// in: the journal answers what was answered before, which costs nothing; a retry
+// follows what may pass; limits hold an attempt back until its turn; the budget
+// lets it through, or not, and books it; the deadline ends it. Whoever asks the
+// same model shares the one that was returned: its limits are its own.
+func New(name string, o Options, s Services) (Model, error) {
+	o, err := Resolve(name, o)
+	if err != nil {
+		return nil, err
+	}
+	m, err := Open(name, o)
+	if err != nil {
+		return nil, err
+	}
+	m = WithDeadline(m, o.Timeout)
+	if s.Budget != nil {
+		m = s.Budget.Watch(m, o.MaxTokens, o.Timeout)
+	}
+	m = WithLimits(m, o.Concurrency, o.RequestsPerMinute, o.TokensPerMinute)
+	m = WithRetry(m, o.Attempts, nil)
+	if s.Journal != nil {
+		m = WithJournal(m, s.Journal, s.Prices, nil)
+	}
+	return m, nil
+}

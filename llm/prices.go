@@ -1,0 +1,86 @@
+package llm
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
+
+// Price is what a model's tokens cost, in USD for a million.
+type Price struct {
+	In       float64  `toml:"in" json:"in"`
+	CachedIn *float64 `toml:"cached_in" json:"cached_in"` // nil: as In
+	Out      float64  `toml:"out" json:"out"`             // reasoning included
+	AsOf     string   `toml:"as_of" json:"as_of"`         // the day that it was looked up: "2026-11-23"
+}
+
+// Prices is what is known of prices, by "provider:model". A name may end in
+// "*", which stands for any rest; the longest name that fits counts. A model
+// that no name fits has no price: nothing is guessed.
+type Prices map[string]Price
+
+// Of returns the price of a model, and whether it is known.
+func (p Prices) Of(model string) (Price, bool) {
+	if price, ok := p[model]; ok {
+		return price, true
+	}
+	best, found := "", false
+	for name := range p {
+		prefix, wild := strings.CutSuffix(name, "*")
+		if wild && strings.HasPrefix(model, prefix) && (!found || len(name) > len(best)) {
+			best, found = name, true
+		}
+	}
+	return p[best], found
+}
+
+// Cost is what a usage costs in USD, or nil where the price is not known.
+func (p Prices) Cost(model string, u Usage) *float64 {
+	price, ok := p.Of(model)
+	if !ok {
+		return nil
+	}
+	usd := price.cost(u)
+	return &usd
+}
+
+func (p Price) cost(u Usage) float64 {
+	cached := p.In
+	if p.CachedIn != nil {
+		cached = *p.CachedIn
+	}
+	return (float64(u.In-u.CachedIn)*p.In + float64(u.CachedIn)*cached + float64(u.Out)*p.Out) / 1e6
+}
+
+// worst is what that many tokens cost at most, whatever of them is cached.
+func (p Price) worst(in, out int64) float64 {
+	dear := p.In
+	if p.CachedIn != nil {
+		dear = max(dear, *p.CachedIn)
+	}
+	return (float64(in)*dear + float64(out)*p.Out) / 1e6
+}
+
+// Validate reports the first entry that is no price. Its text begins with the
+// name.
+func (p Prices) Validate() error {
+	for name, price := range p {
+		if i := strings.IndexByte(name, '*'); i >= 0 && i != len(name)-1 {
+			return fmt.Errorf("%q: a * may stand at the end only", name)
+		}
+		values := []float64{price.In, price.Out}
+		if price.CachedIn != nil {
+			values = append(values, *price.CachedIn)
+		}
+		for _, v := range values {
+			if v < 0 || math.IsNaN(v) || math.IsInf(v, 0) {
+				return fmt.Errorf("%q: %v is no price in USD for a million tokens", name, v)
+			}
+		}
+		if _, err := time.Parse(time.DateOnly, price.AsOf); err != nil {
+			return fmt.Errorf("%q: as_of is %q: say the day that the price was looked up, such as %q", name, price.AsOf, "2026-11-23")
+		}
+	}
+	return nil
+}

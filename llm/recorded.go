@@ -1,0 +1,85 @@
+package llm
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// WithJournal returns a model that answers from the journal what it has answered
+// before: the same call of a run (Request.Key) with the same request. Every other
+// reply is journaled before it is returned. now is the wall clock; nil takes the
+// machine's.
+func WithJournal(m Model, j Journal, p Prices, now func() time.Time) Model {
+	if now == nil {
+		now = time.Now
+	}
+	return &recorded{name: m.Name(), model: m, journal: j, prices: p, now: now}
+}
+
+// Replay returns a model of that name that answers from the journal alone. What
+// is not there fails with Kind NotRecorded.
+func Replay(name string, j Journal) Model { return &recorded{name: name, journal: j} }
+
+type recorded struct {
+	name    string
+	model   Model // nil: replay
+	journal Journal
+	prices  Prices
+	now     func() time.Time
+}
+
+// Name implements Model.
+func (m *recorded) Name() string { return m.name }
+
+// Generate implements Model.
+func (m *recorded) Generate(ctx context.Context, r Request) (Reply, error) {
+	if err := ctx.Err(); err != nil {
+		return Reply{}, err
+	}
+	if r.Key.Run != 0 {
+		known, ok, err := m.journal.Recall(ctx, r.Key, r.Digest(m.name))
+		if err != nil {
+			return Reply{}, fmt.Errorf("recall a call of %s: %w", m.name, err)
+		}
+		if ok {
+			return known.Reply, nil
+		}
+	}
+	if m.model == nil {
+		return Reply{}, m.notRecorded(ctx, r.Key)
+	}
+	began := m.now()
+	reply, err := m.model.Generate(ctx, r)
+	if err != nil {
+		return Reply{}, err
+	}
+	record := Record{
+		Key: r.Key, Model: m.name, Request: r, Reply: reply, CostUSD: m.prices.Cost(m.name, reply.Usage),
+		BeganMS: began.UnixMilli(), TookMS: m.now().Sub(began).Milliseconds(),
+	}
+	// The reply is paid for: it is kept even where nobody waits for it any more.
+	if err := m.journal.Append(context.WithoutCancel(ctx), record); err != nil {
+		return Reply{}, fmt.Errorf("record a call of %s: %w", m.name, err)
+	}
+	return reply, nil
+}
+
+func (m *recorded) notRecorded(ctx context.Context, k Key) error {
+	e := &Error{Kind: NotRecorded, Model: m.name, Hint: "replay needs the version and the settings of the recorded run"}
+	if k.Run == 0 {
+		e.Text = "a call of no run is not recorded"
+		return e
+	}
+	known, err := m.journal.Known(ctx, k)
+	if err != nil {
+		return fmt.Errorf("recall a call of %s: %w", m.name, err)
+	}
+	call := fmt.Sprintf("call %d of the %s in round %d of run %d", k.Seq, k.Agent, k.Round, k.Run)
+	if known {
+		e.Text = call + " was recorded with another request, or another model"
+	} else {
+		e.Text = call + " was never recorded"
+	}
+	return e
+}

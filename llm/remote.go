@@ -1,0 +1,119 @@
+package llm
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/tmc/langchaingo/llms"
+	"github.com/tmc/langchaingo/llms/anthropic"
+	"github.com/tmc/langchaingo/llms/openai"
+)
+
+// placeholder stands where langchaingo wants a key: transport signs.
+const placeholder = "unused"
+
+// remote is a model behind langchaingo: that writes messages, knows paths, and
+// sends; transport has the rest.
+type remote struct {
+	name, model string
+	options     Options
+	key         secret
+	chat        llms.Model
+	// onePart: langchaingo sends only the first part of a turn.
+	onePart bool
+}
+
+func openRemote(name, model string, p provider, o Options, key string) (*remote, error) {
+	base := o.HTTP
+	if base == nil {
+		base = sharedHTTP
+	}
+	client := &http.Client{Transport: &transport{dialect: p.dialect, base: base, sign: p.sign}}
+	m := &remote{name: name, model: model, options: o, key: func() string { return key }}
+	var err error
+	switch p.dialect.(type) {
+	case messagesAPI:
+		m.onePart = true
+		m.chat, err = anthropic.New(anthropic.WithToken(placeholder), anthropic.WithModel(model),
+			anthropic.WithBaseURL(o.BaseURL), anthropic.WithHTTPClient(client))
+	default:
+		m.chat, err = openai.New(openai.WithToken(placeholder), openai.WithModel(model),
+			openai.WithBaseURL(o.BaseURL), openai.WithHTTPClient(client))
+	}
+	return m, err
+}
+
+// sharedHTTP keeps connections for as many calls as go to one server at a time.
+var sharedHTTP = func() http.RoundTripper {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.MaxIdleConnsPerHost = 64
+	return t
+}()
+
+// Name implements Model.
+func (m *remote) Name() string { return m.name }
+
+// Generate implements Model.
+func (m *remote) Generate(ctx context.Context, r Request) (Reply, error) {
+	if err := ctx.Err(); err != nil {
+		return Reply{}, err
+	}
+	c := &call{name: m.name, model: m.model, request: r, options: m.options, key: m.key}
+	if len(r.Messages) == 0 {
+		return Reply{}, &Error{Kind: BadRequest, Model: m.name, Text: noMessages}
+	}
+	if len(r.Tools) > 0 && !*m.options.NativeTools {
+		return Reply{}, &Error{Kind: BadRequest, Model: m.name, Text: "this model cannot be given tools", Hint: "set native_tools = true where it can"}
+	}
+	turns := m.turns(c)
+	// What langchaingo returns is empty, or an error that has lost its reason.
+	_, err := m.chat.GenerateContent(context.WithValue(ctx, callKey{}, c), turns, llms.WithModel(m.model))
+	switch {
+	case c.done:
+		return c.reply, nil
+	case c.err != nil:
+		return Reply{}, ctxOr(ctx, c.err)
+	case err != nil:
+		return Reply{}, ctxOr(ctx, &Error{Kind: BadRequest, Model: m.name, Text: "the request cannot be made: " + c.scrub(plain(err.Error()))})
+	}
+	return Reply{}, &Error{Kind: BadRequest, Model: m.name, Text: "the request was never sent"}
+}
+
+// turns are the messages as langchaingo has them.
+func (m *remote) turns(c *call) []llms.MessageContent {
+	var out []llms.MessageContent
+	for i, msg := range c.request.Messages {
+		if m.onePart && strings.TrimSpace(msg.Text) == "" {
+			msg.Text = "(empty)" // which Anthropic refuses
+		}
+		role, parts := llms.ChatMessageTypeHuman, []llms.ContentPart{llms.TextPart(msg.Text)}
+		switch msg.Role {
+		case System:
+			role = llms.ChatMessageTypeSystem
+		case ToolRole:
+			role = llms.ChatMessageTypeTool
+			parts = []llms.ContentPart{llms.ToolCallResponse{ToolCallID: msg.Call, Name: msg.Name, Content: msg.Text}}
+		case Assistant:
+			role = llms.ChatMessageTypeAI
+			if len(msg.ToolCalls) > 0 && strings.TrimSpace(c.request.Messages[i].Text) == "" {
+				parts = nil
+			}
+			for _, t := range msg.ToolCalls {
+				parts = append(parts, llms.ToolCall{ID: t.ID, Type: "function",
+					FunctionCall: &llms.FunctionCall{Name: t.Name, Arguments: objectOr(t.Arguments)}})
+			}
+		}
+		if !m.onePart {
+			out = append(out, llms.MessageContent{Role: role, Parts: parts})
+			continue
+		}
+		for _, p := range parts {
+			out = append(out, llms.MessageContent{Role: role, Parts: []llms.ContentPart{p}})
+			if role != llms.ChatMessageTypeSystem { // which is no turn there
+				c.origin = append(c.origin, i)
+			}
+		}
+	}
+	return out
+}
