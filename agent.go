@@ -7,11 +7,33 @@ type CoderInput struct {
 	Task     Task
 	Device   Device
 	Language Language
-	Round    int   // the round that the answer is for, from 0
-	Seed     int64 // same seed, same input: same candidate
-	Last     *Attempt
+	Round    int       // the round that the answer is for, from 0
+	Seed     int64     // same seed, same input: same candidate
+	Last     *Attempt  // nil at the first round, and where a strategy starts anew
 	Feedback *Feedback // nil at round 0, or with the Judge switched off
+
+	View View // what there is to show of Last's verdict
+	// FullMetrics: with ViewMetrics every metric is to be shown, not a selection.
+	FullMetrics bool
+	// Sample tells answers to one and the same input apart, from 0: a strategy
+	// that asks several times wants several.
+	Sample int
+	// SameAs is the earlier round of which Last's candidate is a repetition, so
+	// that the Coder can be told; nil where it is none.
+	SameAs *int
 }
+
+// View is how much of the verdict on its last candidate a Coder is to show to a
+// model.
+type View string
+
+// The views. With ViewScore the verdict in the input holds no more than its name
+// says: a status, a speedup, and for a rejected answer what was wrong with it.
+const (
+	ViewFeedback View = ""        // how far it came; what follows from it is in the feedback
+	ViewMetrics  View = "metrics" // all of it, with its metrics: the Coder is its own Judge
+	ViewScore    View = "score"
+)
 
 // Attempt is a candidate with the verdict on it.
 type Attempt struct {
@@ -30,6 +52,8 @@ type JudgeInput struct {
 	// Current. The rules read it so as not to advise the same thing twice.
 	History []Round
 	Seed    int64
+	// FullMetrics: a model is to be shown every metric, not a selection.
+	FullMetrics bool
 }
 
 // DeclinedError is a Coder's answer to a task that it cannot improve. Reason

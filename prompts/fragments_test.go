@@ -278,6 +278,7 @@ func TestFragmentsInPython(t *testing.T) {
 			kernels = append(kernels, at)
 		}
 	}
+	kernels = append(kernels, "templates/example_triton.py")
 	mustRun(t, python, append([]string{"-c", "import sys\nfor f in sys.argv[1:]: compile(open(f).read(), f, 'exec')"}, files...)...)
 	if t.Failed() {
 		return

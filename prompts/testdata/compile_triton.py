@@ -1,4 +1,4 @@
-"""Compiles the Triton kernels of the skills, which needs no GPU.
+"""Compiles the Triton kernels of the skills and of the example, which needs no GPU.
 
 Usage: compile_triton.py STAGE FILE...: STAGE is "ttir" (Triton's own first form: names, shapes and
 types hold) or "cubin" (all the way to machine code for sm_90). Each kernel has its types below.
@@ -26,6 +26,7 @@ SIGNATURES = {
     "layer_norm_rows": (["*fp32"] * 4 + ["i32", "fp32"], {"BLOCK": 1024}),
     "partial_sums": (["*fp32"] * 2 + ["i32", "i32"], {"BLOCK": 2048}),
     "join": (["*fp32"] * 2 + ["i32"], {"PIECES": 16}),
+    "rms_norm_rows": (["*fp32"] * 3 + ["i32", "fp32"], {"BLOCK": 2048}),
     "product": (["*fp32"] * 3 + ["i32"] * 3, {"BM": 64, "BN": 64, "BK": 32, "GROUP": 8}),
 }
 

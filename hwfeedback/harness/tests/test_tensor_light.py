@@ -294,3 +294,9 @@ def test_flags_and_libraries() -> None:
     assert not compiling.flags_problem(["-lcublas", "-lcublasLt"], libraries)
     for flag in ("-lcuda", "-L/tmp", "-Wl,-z", "-lpython3"):
         assert "is not allowed" in compiling.flags_problem([flag], libraries)
+
+
+def test_the_example_in_the_prompt_builds(build: Callable[[str], dict[str, Any]]) -> None:
+    folder = pathlib.Path(__file__).parents[3] / "prompts" / "templates"
+    built = build((folder / "example_load_inline.py").read_text())
+    assert built["status"] == "" and len(built["build"]["kernels"]) == 1, built

@@ -1,0 +1,164 @@
+package coder
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"strings"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/prompts"
+)
+
+// Form is how a language model writes candidates in CUDA.
+type Form string
+
+// The forms of CUDA. The native form builds some twenty times as fast.
+const (
+	Native     Form = "native"
+	LoadInline Form = "load_inline"
+)
+
+// Model is a Coder that asks a language model once a round. It is shown the
+// task, the device, its last candidate and the feedback on it, never the talk
+// before. What it says is foreign text: a candidate is found in it, or
+// *kernelwright.UnusableError says what is wrong with it.
+type Model struct {
+	LLM     llm.Model
+	Prompts *prompts.Templates
+	Skills  *prompts.Skills // nil for none
+	Form    Form            // of candidates in CUDA; empty means Native
+}
+
+// Name is the language model's.
+func (m Model) Name() string { return m.LLM.Name() }
+
+// Propose asks for the candidate of a round. A language that the device does not
+// run is declined. Errors of the language model are returned as they are.
+func (m Model) Propose(ctx context.Context, in kernelwright.CoderInput) (kernelwright.Candidate, error) {
+	if err := ctx.Err(); err != nil {
+		return kernelwright.Candidate{}, err
+	}
+	form, err := m.form(in)
+	if err != nil {
+		return kernelwright.Candidate{}, err
+	}
+	what, view := m.view(in, form)
+	system, user, err := m.Prompts.Coder(what, view)
+	if err != nil {
+		return kernelwright.Candidate{}, fmt.Errorf("make the prompt %s: %w", what, err)
+	}
+	seed := callSeed(in.Seed, in.Round)
+	reply, err := m.LLM.Generate(ctx, llm.Request{
+		Key:      llm.Key{Run: in.Run, Round: in.Round, Agent: "coder"},
+		Messages: []llm.Message{{Role: llm.System, Text: system}, {Role: llm.User, Text: user}},
+		Seed:     &seed,
+	})
+	if err != nil {
+		return kernelwright.Candidate{}, err
+	}
+	found, bad := extract(reply, in.Language)
+	if bad != nil {
+		return kernelwright.Candidate{}, &kernelwright.UnusableError{Answer: kept(reply.Text), Reason: bad.reason, Hint: bad.hint, Origin: m.Name()}
+	}
+	return kernelwright.Candidate{Source: found.source, Language: found.language, Origin: m.Name(), Note: found.note}, nil
+}
+
+// form is how the candidate is to be written. Where nobody says in which
+// language, it is CUDA on a GPU and C++ on a CPU.
+func (m Model) form(in kernelwright.CoderInput) (prompts.Form, error) {
+	gpu := in.Device.Kind == kernelwright.CUDADevice
+	language := in.Language
+	if language == "" && gpu {
+		language = kernelwright.CUDA
+	} else if language == "" {
+		language = kernelwright.CPP
+	}
+	if gpu == (language == kernelwright.CPP) {
+		runs := "cpp"
+		if gpu {
+			runs = "cuda or triton"
+		}
+		return "", &kernelwright.DeclinedError{Reason: fmt.Sprintf("candidates in %s do not run on the device %s, which takes %s", language, in.Device, runs)}
+	}
+	switch language {
+	case kernelwright.Triton:
+		return prompts.FormTriton, nil
+	case kernelwright.CPP:
+		return prompts.FormCPP, nil
+	}
+	if m.Form == LoadInline {
+		return prompts.FormLoadInline, nil
+	}
+	return prompts.FormCUDA, nil
+}
+
+// view is what the model is shown, and what it is asked for.
+func (m Model) view(in kernelwright.CoderInput, form prompts.Form) (prompts.CoderPrompt, prompts.CoderView) {
+	v := prompts.CoderView{
+		Form:      form,
+		GPU:       in.Device.Kind == kernelwright.CUDADevice,
+		Reference: prompts.Fence("reference", in.Task.Source, prompts.MaxReferenceBytes),
+		Task:      prompts.TaskFacts(in.Task),
+		Device:    prompts.DeviceFacts(in.Device),
+		Sample:    in.Sample,
+		// What was rejected may not have been a candidate at all.
+		ShowExample: in.Last == nil || in.Last.Verdict.Status == kernelwright.Rejected,
+	}
+	what := prompts.CoderSeed
+	var words []string // what skills are chosen by
+	if in.Last != nil {
+		what, words = last(in, &v)
+	}
+	if m.Skills != nil {
+		v.Skills = m.Skills.Select(prompts.QueryFor(in.Task, in.Device, form.Language(), words...), 0)
+	}
+	return what, v
+}
+
+// last puts into the view what is to be seen of the last candidate.
+func last(in kernelwright.CoderInput, v *prompts.CoderView) (what prompts.CoderPrompt, words []string) {
+	verdict := in.Last.Verdict
+	v.Candidate = prompts.Fence("last answer", in.Last.Candidate.Source, prompts.MaxCandidateBytes)
+	v.Correct = verdict.Status.OK()
+	v.Repeats = in.SameAs != nil
+	if in.View == kernelwright.ViewScore {
+		v.Score = prompts.Score(verdict)
+		if verdict.Status == kernelwright.Rejected {
+			v.Verdict = prompts.VerdictFacts(verdict)
+		}
+		return prompts.CoderScore, nil
+	}
+	v.Verdict = prompts.VerdictFacts(verdict)
+	v.Compiler, v.Output = prompts.OutputFacts(verdict)
+	words = []string{string(verdict.Status), verdict.Reason}
+	if in.View == kernelwright.ViewMetrics {
+		v.Metrics, _ = prompts.Metrics(verdict, in.FullMetrics)
+		v.Build = prompts.BuildFacts(verdict)
+		return prompts.CoderSelf, words
+	}
+	if f := in.Feedback; f != nil {
+		v.Feedback = prompts.FeedbackFacts(*f)
+		words = []string{f.Rule, f.Bottleneck, f.Method, f.Issue, f.Why}
+	}
+	if v.Correct {
+		return prompts.CoderOptimisation, words
+	}
+	return prompts.CoderCorrection, words
+}
+
+// callSeed mixes a run's seed with a round's number. It fits 31 bits, which is
+// what all servers take.
+func callSeed(seed int64, round int) int64 {
+	h := fnv.New32a()
+	b := binary.LittleEndian.AppendUint64(nil, uint64(seed))
+	_, _ = h.Write(binary.LittleEndian.AppendUint64(b, uint64(round)))
+	return int64(h.Sum32() >> 1)
+}
+
+// kept is as much of an unusable answer as is kept.
+func kept(answer string) string {
+	return strings.ToValidUTF8(prompts.Shorten(answer, prompts.MaxCandidateBytes), "\uFFFD")
+}

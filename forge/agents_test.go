@@ -1,0 +1,183 @@
+package forge_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	kw "github.com/kernelwright/kernelwright"
+	llmcoder "github.com/kernelwright/kernelwright/coder"
+	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/judge"
+	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/prompts"
+	"github.com/kernelwright/kernelwright/store"
+)
+
+// scripted is a language model that answers from a script and keeps what it was
+// asked.
+type scripted struct {
+	answer func(llm.Request) string
+
+	mu    sync.Mutex
+	asked []llm.Request
+}
+
+func (*scripted) Name() string { return "test:scripted" }
+
+func (s *scripted) Generate(ctx context.Context, r llm.Request) (llm.Reply, error) {
+	if err := ctx.Err(); err != nil {
+		return llm.Reply{}, err
+	}
+	s.mu.Lock()
+	s.asked = append(s.asked, r)
+	s.mu.Unlock()
+	return llm.Reply{Text: s.answer(r), Stop: llm.StopEnd}, nil
+}
+
+func templates(t *testing.T) *prompts.Templates {
+	t.Helper()
+	p, err := prompts.LoadTemplates("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// evaluator opens the real one. What torch.compile precompiles once on a machine
+// is taken from KERNELWRIGHT_TEST_CACHE, which saves half a minute.
+func evaluator(t *testing.T, python string) *hwfeedback.Evaluator {
+	t.Helper()
+	data := t.TempDir()
+	kept, err := filepath.Glob(filepath.Join(os.Getenv("KERNELWRIGHT_TEST_CACHE"), "inductor-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range kept {
+		if err := os.CopyFS(filepath.Join(data, "cache", filepath.Base(folder)), os.DirFS(folder)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cache, err := store.Open(filepath.Join(data, store.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cache.Close() })
+	e, err := hwfeedback.Open(t.Context(), hwfeedback.Options{DataDir: data, Python: python, Threads: 1, Baselines: []string{"eager"}, Log: slog.New(slog.DiscardHandler)},
+		cache, &hwfeedback.FileLeases{Dir: filepath.Join(data, "leases")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return e
+}
+
+// example is a file of the prompts.
+func example(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("../prompts/templates", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestLanguageModelsAndTheHardware(t *testing.T) {
+	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
+	if python == "" {
+		t.Skip("skipped: KERNELWRIGHT_TEST_PYTHON names no interpreter with PyTorch")
+	}
+	e := evaluator(t, python)
+	t.Run("run", func(t *testing.T) { wholeRun(t, e) })
+	t.Run("example_in_cuda", func(t *testing.T) {
+		if os.Getenv("CUDA_HOME") == "" {
+			t.Skip("skipped: CUDA_HOME names no toolkit")
+		}
+		builds, err := e.Build(t.Context(), kw.Candidate{Source: example(t, "example_cuda.py"), Language: kw.CUDA}, []string{"sm_90a"})
+		if err != nil || len(builds) != 1 || builds[0].Status != "built" || len(builds[0].Report.Kernels) != 1 {
+			t.Errorf("%+v %v", builds, err)
+		}
+	})
+}
+
+// A language model writes, another judges, the hardware decides: from a wrong
+// candidate over a broken one and a slow one to a fast one that is certified. The
+// task and the last candidate are the example in the prompt.
+func wholeRun(t *testing.T, e *hwfeedback.Evaluator) {
+	fast := example(t, "example_cpp.py")
+	change := func(from, to string) string {
+		if !strings.Contains(fast, from) {
+			t.Fatalf("the example has no %q", from)
+		}
+		return strings.Replace(fast, from, to, 1)
+	}
+	answers := []string{
+		change("sum / n + eps", "sum / (n + 1) + eps"),
+		change("float sum = 0;", "float sum = 0"),
+		// Everything is done ten times: it is slower on a busy machine too.
+		change("#pragma omp parallel for\n", "for (volatile int again = 0; again < 10; again = again + 1)\n"),
+		fast,
+	}
+	writer := &scripted{answer: func(r llm.Request) string {
+		return "By lane.\n```python\n" + answers[r.Key.Round] + "```\n"
+	}}
+	reader := &scripted{answer: func(r llm.Request) string {
+		if r.Schema.Name == "correction" {
+			return fmt.Sprintf(`{"kind": "correction", "issue": "issue %d", "why": "why", "fix": "fix %[1]d", "evidence": []}`, r.Key.Round)
+		}
+		return `{"kind": "optimisation", "bottleneck": "one core", "method": "more cores", "plan": "omp", "why": "", "evidence": ["core_use", "made_up"]}`
+	}}
+
+	task, err := e.Inspect(t.Context(), "rms_norm", example(t, "example_reference.py"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(0) // remembers the rounds
+	var strategy forge.Rounds
+	strategy.Coder, strategy.Judge = llmcoder.Model{LLM: writer, Prompts: templates(t)}, judge.Model{LLM: reader, Prompts: templates(t)}
+	strategy.Evaluator, strategy.Recorder, strategy.Device = e, w, e.Device()
+	strategy.Settings = forge.Settings{Rounds: len(answers), Language: kw.CPP}
+	out, err := strategy.Run(t.Context(), kw.Run{ID: 7, Seed: 1}, task)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []kw.Status{kw.Wrong, kw.BuildFailed, kw.Correct, kw.Correct} {
+		if i >= len(w.rounds) || w.rounds[i].Verdict.Status != want {
+			t.Fatalf("round %d of %d is not %s: %+v", i, len(w.rounds), want, w.rounds[min(i, len(w.rounds)-1)].Verdict)
+		}
+	}
+	if out.Best == nil || out.Best.Index != 3 || out.Best.Certificate.Status != kw.Certified {
+		t.Fatalf("%+v", out)
+	}
+	t.Log(out.Summary)
+
+	// Each saw what it had to see, and no more.
+	if len(writer.asked) != 4 || len(reader.asked) != 3 {
+		t.Fatalf("%d and %d calls", len(writer.asked), len(reader.asked))
+	}
+	for i, r := range writer.asked {
+		if want := (llm.Key{Run: 7, Round: i, Agent: "coder"}); r.Key != want || r.Append || len(r.Messages) != 2 || r.Seed == nil {
+			t.Errorf("call %d: %+v", i, r.Key)
+		}
+		said := r.Messages[1].Text
+		if i > 0 && (!strings.Contains(said, strings.TrimSpace(answers[i-1])) || strings.Contains(said, answers[i])) {
+			t.Errorf("round %d does not show the last candidate alone", i)
+		}
+	}
+	if said := writer.asked[2].Messages[1].Text; !strings.Contains(said, "fix 1") || strings.Contains(said, "fix 0") || !strings.Contains(said, "data: compiler output") {
+		t.Errorf("round 2 was asked for by\n%s", said)
+	}
+	f := w.rounds[2].Feedback
+	if f == nil || f.Evidence["core_use"] != w.rounds[2].Verdict.Metrics["core_use"] || len(f.Evidence) != 1 {
+		t.Errorf("feedback %+v, metrics %v", f, w.rounds[2].Verdict.Metrics)
+	}
+	if said := reader.asked[2].Messages[1].Text; !strings.Contains(said, fmt.Sprintf("candidate_ms = %.4g ms", w.rounds[2].Verdict.CandidateMS)) {
+		t.Errorf("the Judge was not shown the candidate's own metrics:\n%s", said)
+	}
+}

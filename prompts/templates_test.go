@@ -1,0 +1,85 @@
+package prompts
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestOverrides(t *testing.T) {
+	for name, c := range map[string]struct{ file, text, wrong string }{
+		"its own words":   {"coder_seed.tmpl", "Look: {{.Reference}}\nBe quick.", ""},
+		"windows":         {"coder_seed.tmpl", "\ufeffLook:\r\n{{.Reference}}\r\n", ""},
+		"example":         {"example_cuda.py", "class ModelNew: pass\n", ""},
+		"does not parse":  {"coder_seed.tmpl", "{{.Reference}} {{if}}", "coder_seed.tmpl: it is no template: coder_seed:1: missing value for if"},
+		"unknown field":   {"coder_seed.tmpl", "{{.Reference}} {{.Secret}}", "coder_seed.tmpl: it cannot be filled in: \"coder_seed\" at <.Secret>: can't evaluate field Secret"},
+		"in one branch":   {"form.tmpl", "{{if eq .Form \"triton\"}}{{.Nope}}{{end}}", "form.tmpl: it cannot be filled in"},
+		"leaves out":      {"coder_correction.tmpl", "{{.Reference}} {{.Candidate}}", "coder_correction.tmpl: it leaves out {{.Feedback}}"},
+		"no word on data": {"judge_system.tmpl", "Judge.", "judge_system.tmpl: it leaves out what blocks are"},
+		"not a prompt":    {"coder_sead.tmpl", "x", "coder_sead.tmpl: no prompt has a file of that name"},
+		"too large":       {"coder_seed.tmpl", strings.Repeat("x", MaxTemplateBytes+1), "coder_seed.tmpl: it is larger than 64 KiB"},
+		"no text":         {"coder_seed.tmpl", "\xff{{.Reference}}", "coder_seed.tmpl: it is not UTF-8"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := t.TempDir()
+			at := filepath.Join(folder, "templates")
+			if err := os.Mkdir(at, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(at, c.file), []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			loaded, err := LoadTemplates(folder)
+			if c.wrong != "" {
+				if err == nil || !strings.HasPrefix(err.Error(), filepath.Join(at, c.wrong)) || strings.Contains(err.Error(), "\n") {
+					t.Fatalf("got %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			system, user, err := loaded.Coder(CoderSeed, CoderView{Form: FormCUDA, ShowExample: true, Reference: Fence("reference", "class Model: pass", 100)})
+			own := strings.TrimSpace(strings.ReplaceAll(strings.TrimPrefix(c.text, "\ufeff"), "\r\n", "\n"))
+			own, _, _ = strings.Cut(own, "{{")
+			if err != nil || !strings.Contains(system+user, strings.TrimSpace(own)) {
+				t.Errorf("%v\n%s\n%s", err, system, user)
+			}
+		})
+	}
+	t.Run("a folder that is none", func(t *testing.T) {
+		missing := filepath.Join(t.TempDir(), "gone")
+		if _, err := LoadTemplates(missing); err == nil || !strings.HasPrefix(err.Error(), missing+": the folder of prompts cannot be read") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("a folder of others", func(t *testing.T) {
+		if _, err := LoadTemplates(t.TempDir()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What is shown of the metrics is what docs/metrics.md says of them.
+func TestSelectedMetricsAreDocumented(t *testing.T) {
+	b, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range selected {
+		row := ""
+		for line := range strings.Lines(string(b)) {
+			if strings.HasPrefix(line, "| `"+m.name+"`") || strings.Contains(line, ", `"+m.name+"`") {
+				row = line
+			}
+		}
+		unit := map[string]string{"GB/s": "10⁹ bytes/s", "GFLOP/s": "10⁹/s"}[m.unit]
+		if unit == "" {
+			unit = m.unit
+		}
+		if row == "" || !strings.Contains(row, unit) {
+			t.Errorf("%s in %q: docs/metrics.md has %q", m.name, m.unit, row)
+		}
+	}
+}
