@@ -60,6 +60,7 @@ const (
 	StopJudge      StopReason = "judge"
 	StopDeclined   StopReason = "declined"
 	StopBudget     StopReason = "budget"
+	StopTurns      StopReason = "turns"
 )
 
 // Run is one attempt to optimise one task on one device.
@@ -92,7 +93,7 @@ type Run struct {
 // certificate of its round.
 //
 // Parent is the index of the round whose candidate and feedback the Coder saw,
-// where that is not the one before: a beam goes on from several.
+// where that is not the one before: a beam goes on from several. -1: of none.
 type Round struct {
 	RunID       int64     `json:"run"`
 	Index       int       `json:"index"`

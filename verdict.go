@@ -87,6 +87,7 @@ type BuildReport struct {
 	Seconds    float64      `json:"seconds"`
 	Cached     bool         `json:"cached"`
 	Form       string       `json:"form,omitempty"` // "native", "load_inline", "triton", "none"
+	Code       string       `json:"code,omitempty"` // the same for candidates whose compiled code is the same; empty where that is not known
 	Log        string       `json:"log,omitempty"`  // the end of the compiler's output
 	Errors     []Diagnostic `json:"errors,omitempty"`
 	Vectorised []Diagnostic `json:"vectorised,omitempty"` // loops the compiler vectorised

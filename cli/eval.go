@@ -174,7 +174,7 @@ func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, ker
 	if err != nil {
 		return err
 	}
-	err = limited.batch(a.ctx, e, t, cands, level, func(i int, v kernelwright.Verdict) error {
+	err = limited.EvaluateBatch(a.ctx, t, cands, level, func(i int, v kernelwright.Verdict) error {
 		if err := until(at[i]); err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ func (c historyReplayCmd) Run(a *app) error {
 	if want := (coder.Builtin{}).Name(); d.Run.Coder != want {
 		return usage(fmt.Sprintf("run %d was coded by %q, which cannot be asked again", c.ID, d.Run.Coder), "only runs of the built-in Coder and Judge are replayed")
 	}
-	diff, err := forge.Replay(a.ctx, d.Rounds, d.Task, d.Device, d.Run, coder.Builtin{}, judge.Rules{})
+	diff, err := forge.Replay(a.ctx, d.Rounds, d.Task, d.Run, forge.Parts{Device: d.Device, Coder: coder.Builtin{}, Judge: judge.Rules{}})
 	if err != nil {
 		return cutShort(a.ctx, err)
 	}

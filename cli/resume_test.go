@@ -147,7 +147,7 @@ func replays(t *testing.T, d report.Data) {
 			t.Errorf("round %d stands at %d", r.Index, i)
 		}
 	}
-	diff, err := forge.Replay(t.Context(), d.Rounds, d.Task, d.Device, d.Run, coder.Builtin{}, judge.Rules{})
+	diff, err := forge.Replay(t.Context(), d.Rounds, d.Task, d.Run, forge.Parts{Device: d.Device, Coder: coder.Builtin{}, Judge: judge.Rules{}})
 	if err != nil || diff != nil {
 		t.Errorf("the record does not replay: %v %v", diff, err)
 	}

@@ -213,35 +213,49 @@ func closeAll(es []*hwfeedback.Evaluator) error {
 	return err
 }
 
+// hardware is what *hwfeedback.Evaluator offers to runs.
+type hardware interface {
+	daemon.Evaluator
+	forge.Batcher
+	forge.Builder
+}
+
 // bounded gives up on an answer that takes too long. What a candidate does has
 // far smaller limits of its own: this is for a machine that hangs.
 type bounded struct {
-	daemon.Evaluator
+	hardware
 	evaluate, inspect time.Duration
 }
 
 func (b bounded) Inspect(ctx context.Context, name, source string) (kernelwright.Task, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.inspect)
 	defer cancel()
-	t, err := b.Evaluator.Inspect(ctx, name, source)
+	t, err := b.hardware.Inspect(ctx, name, source)
 	return t, overdue(ctx, "reading the reference", b.inspect, err)
 }
 
 func (b bounded) Evaluate(ctx context.Context, t kernelwright.Task, c kernelwright.Candidate, l kernelwright.Level) (kernelwright.Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.evaluate)
 	defer cancel()
-	v, err := b.Evaluator.Evaluate(ctx, t, c, l)
+	v, err := b.hardware.Evaluate(ctx, t, c, l)
 	return v, overdue(ctx, "the verdict", b.evaluate, err)
 }
 
-// batch gives each verdict of a batch as long as Evaluate does.
-func (b bounded) batch(ctx context.Context, e *hwfeedback.Evaluator, t kernelwright.Task, cs []kernelwright.Candidate, l kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
+func (b bounded) BuildOnly(ctx context.Context, c kernelwright.Candidate) (kernelwright.BuildReport, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.evaluate)
+	defer cancel()
+	built, failure, err := b.hardware.BuildOnly(ctx, c)
+	return built, failure, overdue(ctx, "the build", b.evaluate, err)
+}
+
+// EvaluateBatch gives each verdict of a batch as long as Evaluate does.
+func (b bounded) EvaluateBatch(ctx context.Context, t kernelwright.Task, cs []kernelwright.Candidate, l kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	late := &kernelwright.InfrastructureError{Op: "the verdict", Err: fmt.Errorf("not there after %v", b.evaluate)}
 	timer := time.AfterFunc(b.evaluate, func() { cancel(late) })
 	defer timer.Stop()
-	err := e.EvaluateBatch(ctx, t, cs, l, func(i int, v kernelwright.Verdict) error {
+	err := b.hardware.EvaluateBatch(ctx, t, cs, l, func(i int, v kernelwright.Verdict) error {
 		timer.Reset(b.evaluate)
 		return yield(i, v)
 	})
@@ -259,7 +273,7 @@ func overdue(ctx context.Context, what string, limit time.Duration, err error) e
 }
 
 // worker wires what brings runs forward.
-func (r *room) worker(e daemon.Evaluator) *daemon.Worker {
+func (r *room) worker(e hardware) *daemon.Worker {
 	c := r.config
 	return &daemon.Worker{
 		Store: r.store, Evaluator: bounded{e, c.Evaluation.Timeout.Std(), c.Evaluation.InspectTimeout.Std()},

@@ -44,8 +44,9 @@ type Daemon struct {
 	// More takes runs at the same time, each on a device of its own, in all else
 	// like Worker.
 	More []*Worker
-	// Seed and Settings of new runs.
+	// Seed, Strategy and Settings of new runs.
 	Seed     int64
+	Strategy string
 	Settings forge.Settings
 	// UntilIdle ends Run when the queue is empty and no file waits.
 	UntilIdle bool
@@ -420,7 +421,7 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 		return err
 	}
 	file.Hash = kernelwright.HashText(source.Source)
-	request := Request{Path: path, Name: source.Name, Source: source.Source, Seed: d.Seed, Settings: d.Settings}
+	request := Request{Path: path, Name: source.Name, Source: source.Source, Seed: d.Seed, Strategy: d.Strategy, Settings: d.Settings}
 	if known && seen.Hash == file.Hash && seen.RunID != 0 {
 		usable, ended, err := d.usable(ctx, seen.RunID, request)
 		if err == nil && ended {
@@ -579,7 +580,7 @@ func (d *Daemon) supersede(ctx context.Context, old store.File, by kernelwright.
 
 // refuse records a file that cannot even be read as a reference.
 func (d *Daemon) refuse(ctx context.Context, file store.File, name string, why *kernelwright.InvalidTaskError) error {
-	done, err := d.Worker.Refuse(ctx, Request{Path: file.Path, Name: name, Seed: d.Seed, Settings: d.Settings}, why, store.WithFile(file), store.WithOwed(file.Path))
+	done, err := d.Worker.Refuse(ctx, Request{Path: file.Path, Name: name, Seed: d.Seed, Strategy: d.Strategy, Settings: d.Settings}, why, store.WithFile(file), store.WithOwed(file.Path))
 	if err != nil {
 		return err
 	}

@@ -516,7 +516,7 @@ func TestAStopFinishesTheRoundAndTheNextStartGoesOn(t *testing.T) {
 	b.hw.ceilings.MemoryGBs = 12
 	b.start(nil)
 	done := b.next()
-	diff, err := forge.Replay(t.Context(), done.Data.Rounds, done.Data.Task, done.Data.Device, done.Data.Run, fakeCoder{}, fakeJudge{})
+	diff, err := forge.Replay(t.Context(), done.Data.Rounds, done.Data.Task, done.Data.Run, forge.Parts{Device: done.Data.Device, Coder: fakeCoder{}, Judge: fakeJudge{}})
 	if err != nil || diff != nil {
 		t.Errorf("it does not replay: %v %v", diff, err)
 	}

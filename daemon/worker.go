@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
@@ -71,11 +73,16 @@ type Worker struct {
 	Evaluator Evaluator
 	Coder     forge.Coder
 	Judge     forge.Judge
-	Results   Results
-	Attempts  int           // DefaultAttempts where 0
-	Grace     time.Duration // DefaultGrace where 0
-	Clock     Clock         // System where nil
-	Log       *slog.Logger  // may be nil
+	// Of runs with the strategy react: who acts (nil: such a run fails), what
+	// keeps what its tools said, and what it may look up.
+	Model    llm.Model
+	Journal  llm.Journal
+	Skills   []forge.Skill
+	Results  Results
+	Attempts int           // DefaultAttempts where 0
+	Grace    time.Duration // DefaultGrace where 0
+	Clock    Clock         // System where nil
+	Log      *slog.Logger  // may be nil
 	// Share lets a run whose task was optimised before, under the same
 	// settings, take that result: for files that somebody dropped. Who types
 	// `run` wants it run.
@@ -93,6 +100,7 @@ type Request struct {
 	Name     string
 	Source   string // as decoded
 	Seed     int64
+	Strategy string // of forge.Strategies; empty: rounds
 	Settings forge.Settings
 }
 
@@ -113,10 +121,15 @@ func (d Done) Summary() report.Summary {
 
 // newRun is the record of a request.
 func (w *Worker) newRun(q Request) kernelwright.Run {
-	return kernelwright.Run{
-		TaskName: q.Name, Path: q.Path, Device: string(kernelwright.CPUDevice), Strategy: "rounds",
-		Coder: w.Coder.Name(), Judge: w.Judge.Name(), Seed: q.Seed, MaxRounds: q.Settings.Rounds, Settings: q.Settings.String(),
+	strategy := cmp.Or(q.Strategy, forge.RoundsStrategy)
+	run := kernelwright.Run{
+		TaskName: q.Name, Path: q.Path, Device: string(kernelwright.CPUDevice), Strategy: strategy,
+		Coder: w.Coder.Name(), Judge: w.Judge.Name(), Seed: q.Seed, MaxRounds: q.Settings.Rounds, Settings: q.Settings.For(strategy).String(),
 	}
+	if strategy == forge.ReactStrategy && w.Model != nil {
+		run.Coder = w.Model.Name()
+	}
+	return run
 }
 
 // Enqueue records a request, the file that it came from, and its place in the
@@ -248,7 +261,7 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 		return end(run, run.ID)
 	case errors.As(err, new(*elsewhereError)) && job != nil:
 		run.Status, run.FinishedMS = kernelwright.RunFailed, w.clock().Now().UnixMilli()
-		again := w.newRun(Request{Path: run.Path, Name: run.TaskName, Seed: run.Seed})
+		again := w.newRun(Request{Path: run.Path, Name: run.TaskName, Seed: run.Seed, Strategy: run.Strategy})
 		again.MaxRounds, again.Settings = run.MaxRounds, run.Settings
 		var reason string
 		if _, rerr := w.Store.Repeat(record, *job, run, again, func(by int64) string {
@@ -269,7 +282,8 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 		}
 		return Done{Data: report.Data{Run: run}}, ErrStopped
 	}
-	if job != nil {
+	reason, hint, hopeless := final(err)
+	if job != nil && !hopeless {
 		attempts, rerr := w.Store.Attempts(record, *job)
 		if rerr != nil {
 			return Done{}, errors.Join(err, rerr)
@@ -296,9 +310,25 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 			return Done{Data: report.Data{Run: run}}, err
 		}
 	}
-	run.Status, run.Reason, run.Hint = kernelwright.RunFailed, err.Error(), "`kernelwright doctor` says what this machine lacks"
+	run.Status, run.Reason, run.Hint = kernelwright.RunFailed, reason, cmp.Or(hint, "`kernelwright doctor` says what this machine lacks")
 	done, eerr := end(run, run.ID)
 	return done, errors.Join(err, eerr)
+}
+
+// final returns what to record of an error that ended a run, what to do about
+// it, and whether it comes again however often the run is tried.
+func final(err error) (reason, hint string, hopeless bool) {
+	var model *llm.Error
+	var diverged *forge.DivergedError
+	switch {
+	case errors.As(err, &model) && !model.Temporary():
+		return model.Error(), model.Hint, true
+	case errors.As(err, &model):
+		return err.Error(), model.Hint, false
+	case errors.As(err, &diverged):
+		return diverged.Error(), "start it again; the rounds so far are in its record", true
+	}
+	return err.Error(), "", false
 }
 
 // ill looks at the device after an error where others could take its place.
@@ -403,9 +433,12 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 			return run, forge.Outcome{}, err
 		}
 	}
-	strategy := &forge.Rounds{
+	strategy, err := forge.New(run.Strategy, forge.Parts{
 		Coder: w.Coder, Judge: w.Judge, Evaluator: w.Evaluator, Recorder: w.Store, Device: device, Settings: settings,
-		Now: w.clock().Now, Observe: w.Observe, Halt: halt,
+		Model: w.Model, Journal: w.Journal, Skills: w.Skills, Now: w.clock().Now, Observe: w.Observe, Halt: halt,
+	})
+	if err != nil {
+		return run, forge.Outcome{}, err
 	}
 	out, err := strategy.Run(ctx, run, task)
 	return run, out, err

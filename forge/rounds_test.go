@@ -161,7 +161,7 @@ var (
 )
 
 func (w *world) strategy(s forge.Settings) *forge.Rounds {
-	return &forge.Rounds{Coder: coder{w}, Judge: fakeJudge{w}, Evaluator: w, Recorder: w, Settings: s, Now: func() time.Time { return w.now }}
+	return &forge.Rounds{Parts: forge.Parts{Coder: coder{w}, Judge: fakeJudge{w}, Evaluator: w, Recorder: w, Settings: s, Now: func() time.Time { return w.now }}}
 }
 
 func drawSettings(t *rapid.T) forge.Settings {
@@ -305,7 +305,7 @@ func TestInvariants(t *testing.T) {
 		}
 		run := run
 		run.Settings, run.Status, run.Stop = settings.String(), out.Status, out.Stop
-		d, err := forge.Replay(context.Background(), w.rounds, task, kw.Device{}, run, coder{w}, fakeJudge{w})
+		d, err := forge.Replay(context.Background(), w.rounds, task, run, forge.Parts{Device: kw.Device{}, Coder: coder{w}, Judge: fakeJudge{w}})
 		if err != nil || d != nil {
 			t.Fatalf("replay: %v %v", d, err)
 		}
@@ -331,7 +331,7 @@ func TestReplayFindsTheFirstDifference(t *testing.T) {
 	} {
 		rounds, run := slices.Clone(w.rounds), run
 		c.spoil(rounds, &run)
-		d, err := forge.Replay(t.Context(), rounds, task, kw.Device{}, run, coder{w}, fakeJudge{w})
+		d, err := forge.Replay(t.Context(), rounds, task, run, forge.Parts{Device: kw.Device{}, Coder: coder{w}, Judge: fakeJudge{w}})
 		if err != nil || d == nil || d.Round != c.round || d.What != c.what {
 			t.Errorf("%s in round %d: got %v %v", c.what, c.round, d, err)
 		}

@@ -58,7 +58,7 @@ func TestReplaysFromTheDatabaseAlone(t *testing.T) {
 	if err1 != nil || err2 != nil || err3 != nil || len(rounds) != 5 {
 		t.Fatal(err1, err2, err3, len(rounds))
 	}
-	d, err := forge.Replay(t.Context(), rounds, pinned, on, again, coder{w}, fakeJudge{w})
+	d, err := forge.Replay(t.Context(), rounds, pinned, again, forge.Parts{Device: on, Coder: coder{w}, Judge: fakeJudge{w}})
 	if d != nil || err != nil {
 		t.Errorf("%v %v", d, err)
 	}

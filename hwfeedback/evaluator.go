@@ -5,6 +5,7 @@
 package hwfeedback
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -613,6 +616,32 @@ func (e *Evaluator) Build(ctx context.Context, cand kernelwright.Candidate, arch
 		return nil, infrastructure("build", fmt.Errorf("%d builds for %d architectures", n, len(archs)))
 	}
 	return reply.Builds, nil
+}
+
+// BuildOnly builds a candidate for the device, without measuring it. failure is
+// one sentence on why it was not built, or empty. The error is infrastructure.
+func (e *Evaluator) BuildOnly(ctx context.Context, cand kernelwright.Candidate) (report kernelwright.BuildReport, failure string, err error) {
+	builds, err := e.Build(ctx, cand, []string{e.architecture()})
+	if err != nil {
+		return report, "", err
+	}
+	if b := builds[0]; b.Status != "built" {
+		return b.Report, cmp.Or(b.Reason, b.Status), nil
+	}
+	return builds[0].Report, "", nil
+}
+
+// architecture is what code is compiled for: "sm_90a" where the device is an
+// sm_90, whose own instructions come with the a; empty for the CPU.
+func (e *Evaluator) architecture() string {
+	if e.gpu == nil || len(e.device.Specs.ISA) == 0 {
+		return ""
+	}
+	isa := e.device.Specs.ISA[0]
+	if n, err := strconv.Atoi(strings.TrimPrefix(isa, "sm_")); err == nil && n >= 90 {
+		isa += "a"
+	}
+	return isa
 }
 
 // requestError turns the referee's word that a reference is bad into the

@@ -246,6 +246,10 @@ func stopText(s kernelwright.StopReason) string {
 		return "the Judge saw nothing left to gain"
 	case kernelwright.StopDeclined:
 		return "the Coder declined"
+	case kernelwright.StopBudget:
+		return "its budget did not allow another call of a model"
+	case kernelwright.StopTurns:
+		return "all its turns were used"
 	default:
 		return string(s)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -44,12 +45,31 @@ func ReadCandidate(path string) (File, error) {
 	if err != nil {
 		return File{}, err
 	}
-	w := workFolder{root: path, seen: map[string]bool{}}
+	model.Path, model.Name = path, filepath.Base(filepath.Clean(path))
+	return join(model, onDisk(path))
+}
+
+// JoinFiles is ReadCandidate for a work folder that is nowhere on a disk: files
+// by their path in it, with slashes. Errors are *kernelwright.InvalidTaskError.
+func JoinFiles(files map[string]string) (File, error) {
+	text, ok := files[workModel]
+	if !ok {
+		return File{}, invalid("there is no "+workModel, "write "+workModel+", which defines ModelNew")
+	}
+	source, err := Decode([]byte(text))
+	if err != nil {
+		return File{}, err
+	}
+	return join(File{Path: workModel, Name: name(workModel), Source: source}, inMemory(files))
+}
+
+// join puts the sources of a work folder into its model.
+func join(model File, f folder) (File, error) {
+	w := workFolder{folder: f}
 	cpp, cuda, err := w.sources()
 	if err != nil {
 		return File{}, err
 	}
-	model.Path, model.Name = path, filepath.Base(filepath.Clean(path))
 	at := importsExtension.FindStringIndex(model.Source)
 	if at == nil || len(cpp)+len(cuda) == 0 {
 		return model, nil // nothing of it is built: the verdict will say what is missing
@@ -120,8 +140,19 @@ func literal(s string) string {
 	return strconv.QuoteToASCII(s)
 }
 
+// folder is where the sources of a work folder lie. Paths are its own.
+type folder interface {
+	// list returns the files directly in a folder of it ("" or "kernels") whose
+	// names have the ending.
+	list(in, ending string) ([]string, error)
+	read(path string) (string, error)
+	// inside returns the true path of a file that one at path includes by name,
+	// and whether it is a file of the folder.
+	inside(path, name string) (string, bool)
+}
+
 type workFolder struct {
-	root string
+	folder
 	seen map[string]bool // headers that were included
 	size int
 }
@@ -130,11 +161,11 @@ type workFolder struct {
 // folder's own headers in it, where they are first included.
 func (w *workFolder) sources() (cpp, cuda []string, err error) {
 	var paths []string
-	for _, folder := range []string{w.root, filepath.Join(w.root, "kernels")} {
-		for _, ending := range []string{"*.cpp", "*.cu"} {
-			found, err := filepath.Glob(filepath.Join(escaped(folder), ending))
+	for _, in := range []string{"", "kernels"} {
+		for _, ending := range []string{".cpp", ".cu"} {
+			found, err := w.list(in, ending)
 			if err != nil {
-				return nil, nil, invalid("its folder cannot be listed: "+err.Error(), "give it another name")
+				return nil, nil, err
 			}
 			paths = append(paths, found...)
 		}
@@ -168,10 +199,6 @@ func rank(path string) int {
 	return 1
 }
 
-func escaped(folder string) string {
-	return patternSigns.ReplaceAllString(folder, `\$0`)
-}
-
 // maxIncludes is how deep headers of the folder may include each other.
 const maxIncludes = 20
 
@@ -179,17 +206,17 @@ const maxIncludes = 20
 // them. A header that lies elsewhere, or was there before, is left to the
 // compiler, or out.
 func (w *workFolder) text(path string, depth int) (string, error) {
-	f, err := Read(path)
+	source, err := w.read(path)
 	if err != nil {
 		return "", err
 	}
-	if w.size += len(f.Source); w.size > MaxBytes {
+	if w.size += len(source); w.size > MaxBytes {
 		return "", tooLarge()
 	}
 	var failed error
-	text := localInclude.ReplaceAllStringFunc(f.Source, func(line string) string {
+	text := localInclude.ReplaceAllStringFunc(source, func(line string) string {
 		name := localInclude.FindStringSubmatch(line)[1]
-		header, inside := w.inside(filepath.Join(filepath.Dir(path), filepath.FromSlash(name)))
+		header, inside := w.inside(path, name)
 		if !inside || depth >= maxIncludes || failed != nil {
 			return line
 		}
@@ -207,19 +234,57 @@ func (w *workFolder) text(path string, depth int) (string, error) {
 	return text, failed
 }
 
-// inside returns the file's true path, and whether it is a file of the folder.
-func (w *workFolder) inside(path string) (string, bool) {
-	root, err := filepath.EvalSymlinks(w.root)
+// onDisk is the path of a work folder.
+type onDisk string
+
+func (root onDisk) list(in, ending string) ([]string, error) {
+	path := patternSigns.ReplaceAllString(filepath.Join(string(root), in), `\$0`)
+	found, err := filepath.Glob(filepath.Join(path, "*"+ending))
+	if err != nil {
+		return nil, invalid("its folder cannot be listed: "+err.Error(), "give it another name")
+	}
+	return found, nil
+}
+
+func (onDisk) read(path string) (string, error) {
+	f, err := Read(path)
+	return f.Source, err
+}
+
+func (root onDisk) inside(path, name string) (string, bool) {
+	top, err := filepath.EvalSymlinks(string(root))
 	if err != nil {
 		return "", false
 	}
-	if path, err = filepath.EvalSymlinks(path); err != nil {
+	if path, err = filepath.EvalSymlinks(filepath.Join(filepath.Dir(path), filepath.FromSlash(name))); err != nil {
 		return "", false
 	}
-	relative, err := filepath.Rel(root, path)
+	relative, err := filepath.Rel(top, path)
 	if err != nil || relative == ".." || strings.HasPrefix(relative, ".."+string(filepath.Separator)) {
 		return "", false
 	}
 	info, err := os.Stat(path)
 	return path, err == nil && info.Mode().IsRegular()
+}
+
+// inMemory is a work folder's files by their path.
+type inMemory map[string]string
+
+func (files inMemory) list(in, ending string) ([]string, error) {
+	var found []string
+	for name := range files {
+		if path.Ext(name) == ending && path.Join(in, path.Base(name)) == name {
+			found = append(found, name)
+		}
+	}
+	slices.Sort(found)
+	return found, nil
+}
+
+func (files inMemory) read(name string) (string, error) { return Decode([]byte(files[name])) }
+
+func (files inMemory) inside(from, name string) (string, bool) {
+	name = path.Join(path.Dir(from), name)
+	_, ok := files[name]
+	return name, ok
 }

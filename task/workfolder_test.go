@@ -146,3 +146,35 @@ func TestAFileIsACandidate(t *testing.T) {
 		t.Errorf("%v, %q", err, f.Source)
 	}
 }
+
+// Files in memory make the candidate that the same files on a disk make, and
+// reach nothing that is not among them.
+func TestJoinedFilesAreTheFolder(t *testing.T) {
+	for name, files := range map[string]map[string]string{
+		"native alone": {"model_new.py": "class ModelNew: pass\n", "notes.md": "x"},
+		"headers": {
+			"model_new.py": modelNew, "a.h": "#pragma once\nint a;", "binding.cpp": "#include \"a.h\"\n#include \"kernels/b.h\"\nint main_;",
+			"kernels/b.h": "#include \"../a.h\"\nint b;", "kernels/k.cu": "#include \"b.h\"\n#include \"../../outside.h\"\n#include \"/etc/hostname\"\nint k;",
+			"deeper/down/x.cu": "int never;", "kernels/.hidden.cu": "int hidden;",
+		},
+		"nothing built": {"model_new.py": modelNew},
+		"a loop":        {"model_new.py": modelNew, "a.cpp": "#include \"b.h\"", "b.h": "#include \"b.h\"\nint b;"},
+	} {
+		onDisk, err1 := ReadCandidate(fill(t, t.TempDir(), files))
+		inMemory, err2 := JoinFiles(files)
+		if err1 != nil || err2 != nil || onDisk.Source != inMemory.Source {
+			t.Errorf("%s: %v, %v\n%s\n%s", name, err1, err2, onDisk.Source, inMemory.Source)
+		}
+	}
+	for name, files := range map[string]map[string]string{
+		"no model_new.py": {"model.py": "x"},
+		"binary":          {"model_new.py": "a\x00b"},
+		"binary source":   {"model_new.py": modelNew, "a.cu": "a\x00b"},
+		"too large":       {"model_new.py": modelNew, "a.cu": strings.Repeat("x", MaxBytes), "b.cu": "y"},
+	} {
+		var bad *kernelwright.InvalidTaskError
+		if _, err := JoinFiles(files); !errors.As(err, &bad) || bad.Hint == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

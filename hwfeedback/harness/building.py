@@ -79,7 +79,7 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dic
         worker.kill()  # nobody need wait until it is gone
     if isinstance(answer, str):
         parsed = {"normalised_hash": "", "language": "", "form": "none", "problems": [answer]}
-        return parsed | {"triton": False}
+        return parsed | {"triton": False, "program_hash": ""}
     return _parsed(answer)
 
 
@@ -321,6 +321,9 @@ def _read_and_compile(
         if compiler is not None:
             compiler.kill()
             compiler.wait(10)
+    # Objects and what calls them: sources that differ in no more than words give the same.
+    same = [parsed["program_hash"], *(a["sha256"] for a in result["artifacts"])]
+    result["build"]["code"] = hashlib.sha256("\n".join(same).encode()).hexdigest()
     places = [
         (Lines(text, _sources(r)), report) for r, report in zip(requests, reports, strict=True)
     ]
@@ -542,6 +545,7 @@ def _kept(path: str) -> dict[str, Any] | None:
             if not all(0 <= d["line"] < 1 << 62 and d["message"].isprintable() for d in said):
                 return None
         hold(record["build"].get("log", ""), str)
+        hold(record["build"].get("code", ""), str)
     except ValueError:
         return None
     whole = record["status"] in KEPT and all(_intact(a) for a in record["artifacts"])
@@ -687,6 +691,7 @@ def _parsed(answer: dict[str, Any]) -> dict[str, Any]:
 
     return {
         "normalised_hash": word("normalised_hash", "[0-9a-f]{64}", ""),
+        "program_hash": word("program_hash", "[0-9a-f]{64}", ""),
         "language": word("language", "[a-z]{1,16}", ""),
         "form": word("form", "native|load_inline|triton|none", "none"),
         "triton": answer.get("triton") is True,

@@ -113,17 +113,19 @@ FORBIDDEN_PATHS = {
 
 
 def parse(text: str, what: str) -> dict[str, Any]:
-    """Returns ``normalised_hash``, ``language``, ``form``, ``triton`` (whether it is imported) and
+    """Returns ``normalised_hash``, ``program_hash`` (the same, but for texts of several lines, such
+    as the sources of kernels), ``language``, ``form``, ``triton`` (whether it is imported) and
     ``problems``, sentences of the form "line 3: ...".
 
     ``what`` is "reference" or "candidate". A text that is not Python has the hash "" and one
     problem.
     """
     result: dict[str, Any] = {"normalised_hash": "", "language": "", "form": "none", "problems": []}
-    result["triton"] = False
+    result |= {"triton": False, "program_hash": ""}
     try:
         tree = _tree(text, MAX_BYTES[what])
         result["normalised_hash"] = _hash(tree)
+        result["program_hash"] = _hash(tree, texts=False)
         if what == "candidate":
             result["language"], result["form"] = _language(tree)
             result["triton"] = _imports_triton(tree)
@@ -176,8 +178,10 @@ def _tree(text: str, limit: int) -> ast.Module:
         raise SourceError("the source is nested too deeply") from e
 
 
-def _hash(tree: ast.Module) -> str:
-    """Hashes the tree in order, with a stack of its own: the depth is the author's choice."""
+def _hash(tree: ast.Module, texts: bool = True) -> str:
+    """Hashes the tree in order, with a stack of its own: the depth is the author's choice. Without
+    ``texts``, those of several lines are all the same.
+    """
     digest = hashlib.sha256()
     stack: list[Any] = [tree]
     end_node, end_list = object(), object()
@@ -199,6 +203,8 @@ def _hash(tree: ast.Module) -> str:
             stack.extend(reversed(item))
         elif item is end_node or item is end_list:
             digest.update(b")" if item is end_node else b"]")
+        elif not texts and isinstance(item, str) and "\n" in item:
+            digest.update(b"text;")
         else:
             digest.update(f"{type(item).__name__}:{item!r};".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

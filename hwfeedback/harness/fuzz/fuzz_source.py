@@ -33,8 +33,10 @@ def one(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape" if len(data) % 2 else "replace")
     for what in ("reference", "candidate"):
         said = source.parse(text, what)
-        assert set(said) == {"normalised_hash", "language", "form", "triton", "problems"}
+        words = {"normalised_hash", "program_hash", "language", "form", "triton", "problems"}
+        assert set(said) == words
         assert re.fullmatch("([0-9a-f]{64})?", said["normalised_hash"])
+        assert re.fullmatch("([0-9a-f]{64})?", said["program_hash"])
         assert said["form"] in ("native", "load_inline", "triton", "none")
         assert said["triton"] is True or said["form"] != "triton"
         assert said["language"] in ("", "cpp", "cuda", "triton")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 
 import pytest
@@ -110,6 +111,20 @@ def test_an_outer_loop_is_not_missed(server, tmp_path):
     assert len(built["build"]["missed"]) == 1  # the one that NATIVE has
 
 
+def test_the_same_code_is_known_by_what_was_built(server, tmp_path):
+    code = build(server, NATIVE, tmp_path)["build"]["code"]
+    assert re.fullmatch("[0-9a-f]{64}", code)
+    c = re.search(r'r"""(.*?)"""', NATIVE, re.DOTALL)[1]
+    first = c.index("{") + 1
+    for same in (c + "// said once more\n", c[:first] + " /* here */" + c[first:]):
+        assert build(server, NATIVE.replace(c, same), tmp_path)["build"]["code"] == code
+    other = [
+        NATIVE.replace(c, c[:first] + " n -= 1;" + c[first:]),
+        NATIVE + "\nLIMIT = 3\n",  # the same object, another program
+    ]
+    assert len({code, *(build(server, text, tmp_path)["build"]["code"] for text in other)}) == 3
+
+
 def test_cache_and_its_repair(server, tmp_path):
     built = build(server, NATIVE, tmp_path)
     start = time.monotonic()
@@ -120,6 +135,7 @@ def test_cache_and_its_repair(server, tmp_path):
     assert not changed["build"]["cached"] and changed["artifacts"] == built["artifacts"], (
         "same C++, same object"
     )
+    assert again["build"]["code"] == changed["build"]["code"] == built["build"]["code"]
     path = built["artifacts"][0]["path"]
     with open(path, "r+b") as f:
         f.seek(200)

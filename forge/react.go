@@ -1,0 +1,246 @@
+package forge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/llm"
+)
+
+// React is CUDA Agent's loop (arXiv 2602.24286): one model acts with tools in a
+// work folder until it finishes or a limit is reached. A call of verify makes a
+// round; the other tools only work in the folder, which is in memory. The model
+// remembers its talk, up to a number of tokens, beyond which what is old is
+// shortened.
+//
+// A run that was interrupted is begun anew, with the answers that its model gave
+// before (so its calls have to be journaled) and the rounds that were recorded: it
+// comes to where it was without asking or measuring again.
+type React struct{ Parts }
+
+// Name returns "react".
+func (*React) Name() string { return ReactStrategy }
+
+// DivergedError says that a run of react cannot go on: the answers of its model
+// do not lead to the rounds that were recorded. They were not kept, or what the
+// model is told has changed since.
+type DivergedError struct{ Round int }
+
+func (e *DivergedError) Error() string {
+	return fmt.Sprintf("what the model answers does not lead to round %d as it was recorded, so the run cannot go on", e.Round)
+}
+
+// Run is Strategy's. The error may be a *DivergedError, which another call does
+// not mend.
+func (r *React) Run(ctx context.Context, run kernelwright.Run, task kernelwright.Task) (Outcome, error) {
+	return r.bring(ctx, run, task, "round", func(ctx context.Context, l *loop) error {
+		if l.Model == nil {
+			return errors.New("react: there is no model to act")
+		}
+		a := newActor(l)
+		for a.turns = 0; a.turns < l.settings.React.Turns; a.turns++ {
+			if err := l.goOn(ctx); err != nil {
+				return a.whole(err)
+			}
+			if err := a.turn(ctx); err != nil {
+				return a.whole(fmt.Errorf("turn %d: %w", a.turns, err))
+			}
+		}
+		return a.whole(&ended{stop: kernelwright.StopTurns})
+	})
+}
+
+// Limits of what a model may do in one answer, and how many answers in a row may
+// do nothing.
+const (
+	maxCalls = 16
+	maxIdle  = 8
+)
+
+// coderAgent and compileAgent name whose calls are recorded (llm.Key.Agent).
+const (
+	coderAgent   = "coder"
+	compileAgent = "compile"
+)
+
+// actor is a model at work in its folder.
+type actor struct {
+	*loop
+	recorded []kernelwright.Round // of the run; those that were reached again are in loop.rounds
+	folder   workFiles
+	talk     talk
+	tools    []tool
+
+	turns    int
+	asked    int  // calls of the model since the last round
+	compiled int  // calls of the compiler since the last round
+	started  bool // the round in progress was told of
+	refused  bool // finish was, once
+	idle     int  // answers in a row that called no tool
+}
+
+func newActor(l *loop) *actor {
+	a := &actor{loop: l, recorded: l.rounds}
+	l.rounds, l.sources = nil, sources{}
+	a.folder = newWorkFiles(l.task)
+	a.tools = a.allTools()
+	a.talk = newTalk(a.opening(), l.settings.React.ContextTokens)
+	return a
+}
+
+// whole passes on the end of the talk, if it comes where the record ends.
+func (a *actor) whole(err error) error {
+	if _, other := over(err); other == nil && len(a.rounds) < len(a.recorded) {
+		return &DivergedError{len(a.rounds)}
+	}
+	return err
+}
+
+// turn asks the model once, and does what it wants done.
+func (a *actor) turn(ctx context.Context) error {
+	if !a.started && len(a.rounds) == len(a.recorded) {
+		a.observe(Event{Kind: RoundStarted, Index: len(a.rounds)})
+		a.started = true
+	}
+	reply, err := a.generate(ctx)
+	if err != nil {
+		return err
+	}
+	calls, complaint := a.calls(reply)
+	t := turn{reply: reply.Message()}
+	if complaint != "" {
+		if a.idle++; a.idle >= maxIdle {
+			return &ended{kernelwright.StopDeclined, fmt.Sprintf("it called no tool in %d answers in a row", maxIdle)}
+		}
+		t.results = []llm.Message{{Role: llm.User, Text: complaint}}
+		t.notes = []string{complaint}
+		a.talk.add(t)
+		return nil
+	}
+	a.idle = 0
+	results := make([]result, len(calls))
+	for i, c := range calls {
+		if i >= maxCalls {
+			results[i] = said("not done: an answer may call %d tools at most", maxCalls)
+			continue
+		}
+		before := len(a.rounds)
+		if results[i], err = a.do(ctx, c); err != nil {
+			return err
+		}
+		if len(a.rounds) > before {
+			if stop, why := a.stops(a.rounds); stop != "" {
+				return &ended{stop, why}
+			}
+		}
+	}
+	t.results, t.notes = a.answers(calls, results)
+	a.talk.add(t)
+	return nil
+}
+
+// generate asks the model how to go on. Where its context is smaller than the
+// settings say, the talk is shortened until it fits.
+func (a *actor) generate(ctx context.Context) (reply llm.Reply, err error) {
+	key := llm.Key{Run: a.run.ID, Round: len(a.rounds), Agent: coderAgent, Seq: a.asked}
+	seed := callSeed(a.run.Seed, key)
+	request := llm.Request{Key: key, Seed: &seed}
+	if !a.settings.React.TextTools {
+		request.Tools = declared(a.tools)
+	}
+	a.asked++
+	for tries := 0; ; tries++ {
+		request.Messages, request.Append = a.talk.messages(a.soFar)
+		a.outside(func() { reply, err = a.Model.Generate(ctx, request) })
+		var model *llm.Error
+		if errors.As(err, &model) && model.Kind == llm.TooLong && tries < 3 {
+			a.talk.halve()
+			continue
+		}
+		if err != nil {
+			return reply, fmt.Errorf("model: %w", err)
+		}
+		a.talk.sent()
+		return reply, nil
+	}
+}
+
+// callSeed is another for each call of a run. It fits 31 bits, which is what
+// providers take.
+func callSeed(seed int64, k llm.Key) int64 {
+	h := fnv.New32a()
+	fmt.Fprint(h, seed, k.Round, k.Seq) // a hash takes everything
+	return int64(h.Sum32() >> 1)
+}
+
+// verify makes a round of what is in the folder. Where there is no candidate in
+// it, complaint says why.
+func (a *actor) verify(ctx context.Context) (round *kernelwright.Round, complaint string, err error) {
+	c, complaint := a.candidate()
+	if complaint != "" {
+		return nil, complaint, nil
+	}
+	if at := len(a.rounds); at < len(a.recorded) {
+		if sameCandidate(a.recorded[at], c) != nil {
+			return nil, "", &DivergedError{at}
+		}
+		a.rounds = append(a.rounds, a.recorded[at])
+		a.began = a.now()
+	} else {
+		if !a.started { // it is one of several rounds of an answer
+			a.observe(Event{Kind: RoundStarted, Index: at})
+		}
+		ans := answer{candidate: c}
+		round := a.open(ans, at-1)
+		if !a.known(round, ans) {
+			if err := a.evaluate(ctx, round); err != nil {
+				return nil, "", err
+			}
+		}
+		if err := a.close(ctx, round, ans, true); err != nil {
+			return nil, "", err
+		}
+	}
+	a.asked, a.compiled, a.started = 0, 0, false
+	return &a.rounds[len(a.rounds)-1], "", nil
+}
+
+// build says what the compiler makes of a candidate, or recalls what it said.
+// known is false where nobody can build without measuring.
+func (a *actor) build(ctx context.Context, c kernelwright.Candidate) (text string, known bool, err error) {
+	request := llm.Request{
+		Key:      llm.Key{Run: a.run.ID, Round: len(a.rounds), Agent: compileAgent, Seq: a.compiled},
+		Messages: []llm.Message{{Role: llm.User, Text: string(c.Language) + "\n" + c.Source}},
+	}
+	a.compiled++
+	keep := a.Journal != nil && a.run.ID != 0
+	if keep {
+		recorded, ok, err := a.Journal.Recall(ctx, request.Key, request.Digest(compileAgent))
+		if err != nil || ok {
+			return recorded.Reply.Text, ok, err
+		}
+	}
+	builder, ok := a.Evaluator.(Builder)
+	if !ok {
+		return "", false, nil
+	}
+	began := a.now()
+	var report kernelwright.BuildReport
+	var failure string
+	a.outside(func() { report, failure, err = builder.BuildOnly(ctx, c) })
+	if err != nil {
+		return "", false, fmt.Errorf("build: %w", err)
+	}
+	text = buildText(report, failure)
+	if keep {
+		free := 0.0
+		err = a.Journal.Append(ctx, llm.Record{
+			Key: request.Key, Model: compileAgent, Request: request, Reply: llm.Reply{Text: text, Stop: llm.StopEnd}, CostUSD: &free,
+			BeganMS: began.UnixMilli(), TookMS: a.now().Sub(began).Milliseconds(),
+		})
+	}
+	return text, true, err
+}

@@ -1,0 +1,117 @@
+package forge
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/kernelwright/kernelwright/llm"
+)
+
+// The text protocol, for models that cannot be given tools: each call is a block
+//
+//	```tool
+//	{"tool": "read", "arguments": {"path": "model_new.py"}}
+//	```
+//
+// whose fences stand alone on their lines and which holds one JSON object with
+// these two keys and no other. Calls are done in their order, and answered in
+// one message. What is not a call, between or round the blocks, is talk.
+const (
+	toolFence  = "```tool"
+	closeFence = "```"
+)
+
+// badCall is the name of a call that could not be read; no tool has it. Its
+// arguments are the sentence that says why.
+const badCall = "\x00bad"
+
+// calls returns what a reply wants done. complaint is one sentence where that
+// is nothing.
+func (a *actor) calls(r llm.Reply) (calls []llm.ToolCall, complaint string) {
+	if calls = r.ToolCalls; a.settings.React.TextTools {
+		calls = textCalls(r.Text)
+	}
+	if len(calls) > 0 {
+		return calls, ""
+	}
+	switch r.Stop {
+	case llm.StopLength:
+		return nil, "Your answer was cut off before it called a tool: be shorter, and write a long file in parts, with write and then edit."
+	case llm.StopRefused, llm.StopFiltered:
+		return nil, "Your answer was withheld before it called a tool: go on with the work by calling one."
+	}
+	if a.settings.React.TextTools {
+		return nil, "You called no tool. A call is a block that begins with a line ```tool, holds one JSON object with \"tool\" and \"arguments\", and ends with a line ```."
+	}
+	return nil, "You called no tool: call one, or finish."
+}
+
+// textCalls reads the calls in a model's text.
+func textCalls(text string) []llm.ToolCall {
+	var calls []llm.ToolCall
+	var block *strings.Builder
+	for line := range strings.Lines(text) {
+		switch mark := strings.TrimSpace(line); {
+		case block == nil && mark == toolFence:
+			block = &strings.Builder{}
+		case block != nil && mark == closeFence:
+			calls = append(calls, textCall(block.String()))
+			block = nil
+		case block != nil:
+			block.WriteString(line)
+		}
+	}
+	if block != nil {
+		calls = append(calls, llm.ToolCall{Name: badCall, Arguments: "the block of the call does not end: it needs a line ``` of its own"})
+	}
+	return calls
+}
+
+func textCall(block string) llm.ToolCall {
+	bad := func(format string, args ...any) llm.ToolCall {
+		return llm.ToolCall{Name: badCall, Arguments: fmt.Sprintf(format, args...)}
+	}
+	if len(block) > maxArgumentBytes {
+		return bad("the call has %d bytes: %d at most", len(block), maxArgumentBytes)
+	}
+	var call struct {
+		Tool      string          `json:"tool"`
+		Arguments json.RawMessage `json:"arguments"`
+	}
+	dec := json.NewDecoder(strings.NewReader(block))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&call); err != nil {
+		return bad("the call is no JSON object with \"tool\" and \"arguments\": %s", oneLine(err.Error(), 200))
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return bad("there is text after the JSON object: one call a block")
+	}
+	if call.Tool == "" {
+		return bad("the call names no tool: \"tool\" is missing")
+	}
+	return llm.ToolCall{Name: call.Tool, Arguments: string(call.Arguments)}
+}
+
+// answers returns what tools said as messages of the talk, and in one line each.
+func (a *actor) answers(calls []llm.ToolCall, results []result) (messages []llm.Message, notes []string) {
+	var b strings.Builder
+	for i, c := range calls {
+		notes = append(notes, results[i].note)
+		if !a.settings.React.TextTools {
+			messages = append(messages, llm.Message{Role: llm.ToolRole, Text: results[i].text, Call: c.ID, Name: c.Name})
+			continue
+		}
+		name := c.Name
+		if name == badCall {
+			name = "the call"
+		}
+		fmt.Fprintf(&b, "%d. %s\n%s\n", i+1, oneLine(name, 100), results[i].text)
+	}
+	if a.settings.React.TextTools {
+		messages = []llm.Message{{Role: llm.User, Text: b.String()}}
+	}
+	return messages, notes
+}

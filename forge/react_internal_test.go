@@ -1,0 +1,316 @@
+package forge
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/llm"
+)
+
+// desk is an actor at an empty work folder.
+func desk(t testing.TB, s Settings) *actor {
+	t.Helper()
+	l := &loop{
+		Parts: &Parts{Skills: []Skill{{"scans", "Prefix sums.", "Add as you go."}}}, task: kernelwright.Task{Name: "softmax", Source: "class Model: pass\n"},
+		settings: s.withDefaults(), now: time.Now,
+	}
+	return newActor(l)
+}
+
+func (a *actor) call(t testing.TB, name, arguments string) string {
+	t.Helper()
+	r, err := a.do(context.Background(), llm.ToolCall{Name: name, Arguments: arguments})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.text
+}
+
+func TestTheWorkFolder(t *testing.T) {
+	a := desk(t, Settings{})
+	for _, c := range []struct{ name, arguments, want string }{
+		{"list", `{}`, "kernelwright.py, "},
+		{"list", ``, "reference.py, 18 bytes, protected"},
+		{"read", `{"path": "reference.py"}`, "class Model: pass"},
+		{"read", `{"path": "model_new.py"}`, "there is no file model_new.py: the folder has kernelwright.py, reference.py"},
+		{"write", `{"path": "model_new.py", "content": "a\nb\nb\n"}`, "model_new.py is written, 6 bytes"},
+		{"write", `{"path": "./kernels//k.cu", "content": "__global__ x"}`, "kernels/k.cu is written"},
+		{"write", `{"path": "reference.py", "content": "x"}`, "reference.py is protected"},
+		{"write", `{"path": "./reference.py", "content": "x"}`, "reference.py is protected"},
+		{"write", `{"path": "kernelwright/__init__.py", "content": "x"}`, "kernelwright.py is protected"},
+		{"edit", `{"path": "kernelwright.py", "old": "def native", "new": "x"}`, "kernelwright.py is protected"},
+		{"write", `{"path": "/etc/passwd", "content": "x"}`, "absolute path"},
+		{"write", `{"path": "../x.py", "content": "x"}`, "leads out of the work folder"},
+		{"write", `{"path": "kernels/../../x.py", "content": "x"}`, "leads out of the work folder"},
+		{"write", `{"path": "a/b/c/d/e.py", "content": "x"}`, "too deep"},
+		{"write", `{"path": ".git", "content": "x"}`, "begins with a dot"},
+		{"write", `{"path": "a\\b", "content": "x"}`, "is no path here"},
+		{"write", `{"path": "a\u0000", "content": "x"}`, "is no path here"},
+		{"write", `{"path": "", "content": "x"}`, "the path is empty"},
+		{"write", `{"path": "model_new.py/x", "content": "x"}`, "cannot be a file"},
+		{"write", `{"path": "kernels", "content": "x"}`, "cannot be a file"},
+		{"write", `{"path": "model_new.py"}`, `write: the argument "content" is missing`},
+		{"write", `{"path": 3, "content": "x"}`, `write: the argument "path" must be a text`},
+		{"write", `{"path": null, "content": "x"}`, `write: the argument "path" must be a text`},
+		{"write", `{"path": "x", "content": "x", "mode": 7}`, `write: there is no argument "mode": it takes path, content`},
+		{"write", `["x"]`, "write: the arguments are no JSON object"},
+		{"write", `{"path": "x", "content": "x"} and more`, "there is text after"},
+		{"write", `{"path": "x", "content": "` + strings.Repeat("y", maxFileBytes+1) + `"}`, "bytes: 131072 at most"},
+		{"write", strings.Repeat(" ", maxArgumentBytes+1), "bytes: 262144 at most"},
+		{"edit", `{"path": "model_new.py", "old": "b", "new": "c"}`, `has the passage in "old" 2 times`},
+		{"edit", `{"path": "model_new.py", "old": "z", "new": "c"}`, `does not have the passage`},
+		{"edit", `{"path": "model_new.py", "old": "", "new": "c"}`, `"old" is empty`},
+		{"edit", `{"path": "model_new.py", "old": "b\nb", "new": "c\nd"}`, "changed, in line 2"},
+		{"read", `{"path": "model_new.py", "first": 2, "lines": 1}`, "lines 2 to 2 of 3\n```text\nc\n```"},
+		{"read", `{"path": "model_new.py", "first": 9}`, "has 3 lines"},
+		{"read", `{"path": "model_new.py", "first": 0}`, "must be a whole number from 1"},
+		{"read", `{"path": "model_new.py", "first": 1.5}`, "must be a whole number from 1"},
+		{"search", `{"pattern": "^[cd]$"}`, "2 lines match\n```text\nmodel_new.py:2: c\nmodel_new.py:3: d\n```"},
+		{"search", `{"pattern": "("}`, "no regular expression"},
+		{"search", `{"pattern": "nowhere"}`, "no line matches"},
+		{"skill", `{}`, "scans: Prefix sums."},
+		{"skill", `{"name": null}`, "scans: Prefix sums."},
+		{"skill", `{"name": "scans"}`, "Add as you go."},
+		{"skill", `{"name": "../secrets"}`, `There is no skill "../secrets"`},
+		{"verify", `{"now": true}`, `verify: it takes no arguments, and "now" was given`},
+		{"shell", `{"command": "id"}`, `there is no tool "shell": there are read, write`},
+	} {
+		if got := a.call(t, c.name, c.arguments); !strings.Contains(got, c.want) {
+			t.Errorf("%s %.80s: got %q, want %q", c.name, c.arguments, got, c.want)
+		}
+	}
+	if got := a.folder.files[referenceFile]; got != "class Model: pass\n" {
+		t.Errorf("the reference is %q now", got)
+	}
+	if a.folder.files[loaderFile] != loaderText {
+		t.Error("the loader was changed")
+	}
+}
+
+func TestTheWorkFolderIsBounded(t *testing.T) {
+	a := desk(t, Settings{})
+	big, err := json.Marshal(strings.Repeat("x", maxFileBytes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := 0
+	for i := range 200 {
+		got := a.call(t, "write", fmt.Sprintf(`{"path": "f%d", "content": %s}`, i, big))
+		if strings.Contains(got, "would hold more than") {
+			full++
+		}
+	}
+	if a.folder.size > maxFolderBytes || full == 0 {
+		t.Errorf("it holds %d bytes, refused %d times", a.folder.size, full)
+	}
+	a = desk(t, Settings{})
+	for i := range 200 {
+		a.call(t, "write", fmt.Sprintf(`{"path": "f%d", "content": "x"}`, i))
+	}
+	if len(a.folder.files) != maxFiles || !strings.Contains(a.call(t, "write", `{"path": "more", "content": "x"}`), "which is the most") {
+		t.Errorf("it has %d files", len(a.folder.files))
+	}
+	a.call(t, "write", fmt.Sprintf(`{"path": "f1", "content": %s}`, big))
+	if got := a.call(t, "read", `{"path": "f1"}`); len(got) > maxResultBytes+100 {
+		t.Errorf("a file of one line is shown in %d bytes", len(got))
+	}
+}
+
+func TestTextCalls(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		want       []llm.ToolCall
+	}{
+		{"none", "I will read it.", nil},
+		{"another block", "```json\n{\"tool\": \"read\"}\n```\n", nil},
+		{"not alone on its line", "see ```tool\n{}\n```", nil},
+		{"one", "So:\n```tool\n{\"tool\": \"list\", \"arguments\": {}}\n```\nDone.", []llm.ToolCall{{Name: "list", Arguments: "{}"}}},
+		{"without arguments", "```tool\n{\"tool\": \"list\"}\n```", []llm.ToolCall{{Name: "list"}}},
+		{"CRLF", "```tool\r\n{\"tool\": \"list\"}\r\n```\r\n", []llm.ToolCall{{Name: "list"}}},
+		{"two", "```tool\n{\"tool\": \"a\"}\n```\n\n```tool\n{\"tool\": \"b\"}\n```\n", []llm.ToolCall{{Name: "a"}, {Name: "b"}}},
+		{"over lines", "```tool\n{\"tool\": \"write\",\n \"arguments\": {\"content\": \"```\\n\"}}\n```", []llm.ToolCall{{Name: "write", Arguments: "{\"content\": \"```\\n\"}"}}},
+		{"no end", "```tool\n{\"tool\": \"a\"}\n", []llm.ToolCall{{Name: badCall, Arguments: "the block of the call does not end"}}},
+		{"no JSON", "```tool\nread it\n```", []llm.ToolCall{{Name: badCall, Arguments: "the call is no JSON object"}}},
+		{"two objects", "```tool\n{\"tool\": \"a\"}{\"tool\": \"b\"}\n```", []llm.ToolCall{{Name: badCall, Arguments: "one call a block"}}},
+		{"another key", "```tool\n{\"name\": \"a\"}\n```", []llm.ToolCall{{Name: badCall, Arguments: "unknown field"}}},
+		{"no name", "```tool\n{\"arguments\": {}}\n```", []llm.ToolCall{{Name: badCall, Arguments: "names no tool"}}},
+	} {
+		got := textCalls(c.text)
+		if len(got) != len(c.want) {
+			t.Errorf("%s: got %+v", c.name, got)
+			continue
+		}
+		for i, w := range c.want {
+			if got[i].Name != w.Name || w.Name != badCall && got[i].Arguments != w.Arguments || !strings.Contains(got[i].Arguments, w.Arguments) {
+				t.Errorf("%s: got %+v, want %+v", c.name, got[i], w)
+			}
+		}
+	}
+}
+
+// Whatever a model writes, it is answered, nothing leaves the folder, and what
+// is given stays as it is.
+func FuzzToolCalls(f *testing.F) {
+	f.Add("write", `{"path": "model_new.py", "content": "x"}`)
+	f.Add("read", `{"path": "../x"}`)
+	f.Add("edit", `{"path": "reference.py", "old": "class", "new": ""}`)
+	f.Add("search", `{"pattern": "(a*)*b"}`)
+	f.Add("\x00bad", "x")
+	f.Add("```tool\n{\"tool\": \"write\", \"arguments\": {\"path\": \"a/../../b\"}}\n```", "")
+	f.Fuzz(func(t *testing.T, name, arguments string) {
+		if name == "compile" || name == "verify" || name == "profile" || name == "finish" {
+			return // these ask others
+		}
+		a := desk(t, Settings{})
+		for _, c := range append(textCalls(name), llm.ToolCall{Name: name, Arguments: arguments}) {
+			if c.Name == "compile" || c.Name == "verify" || c.Name == "profile" || c.Name == "finish" {
+				continue
+			}
+			if got := a.call(t, c.Name, c.Arguments); got == "" || len(got) > maxResultBytes+100 {
+				t.Fatalf("%q %q is answered with %d bytes", c.Name, c.Arguments, len(got))
+			}
+		}
+		if a.folder.files[referenceFile] != a.task.Source || a.folder.files[loaderFile] != loaderText {
+			t.Fatal("what is protected was changed")
+		}
+		for p := range a.folder.files {
+			if strings.HasPrefix(p, "/") || strings.Contains(p, "..") && strings.Contains("/"+p+"/", "/../") {
+				t.Fatalf("the folder has %q", p)
+			}
+		}
+	})
+}
+
+// A talk of any turns fits its limit, begins with its head, answers each call
+// that is still in it, and goes on with what was sent wherever it says so.
+func TestATalkFitsItsLimit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := rapid.IntRange(leastReactTalk, 40_000).Draw(t, "limit")
+		head := []llm.Message{{Role: llm.System, Text: "system"}, {Role: llm.User, Text: strings.Repeat("r", rapid.IntRange(0, 9_000).Draw(t, "reference"))}}
+		a := newTalk(head, limit)
+		var before []llm.Message
+		compacted := 0
+		for i := range rapid.IntRange(1, 60).Draw(t, "turns") {
+			got, goesOn := a.messages(func() string { return "so far" })
+			size := 0
+			calls := map[string]bool{}
+			for _, m := range got {
+				size += messageBytes(m)
+				for _, c := range m.ToolCalls {
+					calls[c.ID] = true
+					if !json.Valid([]byte(c.Arguments)) {
+						t.Fatalf("arguments are %q", c.Arguments)
+					}
+				}
+				if m.Role == llm.ToolRole && !calls[m.Call] {
+					t.Fatalf("%s is answered, and nobody asked", m.Call)
+				}
+			}
+			if size > limit*bytesPerToken {
+				t.Fatalf("turn %d: %d bytes in %d tokens", i, size, limit)
+			}
+			if got[0].Text != "system" || !strings.HasPrefix(got[1].Text, head[1].Text) || got[2:] != nil && len(got) > 2 && got[2].Role != llm.Assistant {
+				t.Fatal("the head is gone")
+			}
+			if goesOn {
+				for j, m := range before {
+					if m.Text != got[j].Text || len(m.ToolCalls) != len(got[j].ToolCalls) {
+						t.Fatalf("turn %d does not go on with message %d", i, j)
+					}
+				}
+			} else if i > 0 {
+				compacted++
+			}
+			a.sent()
+			reply := llm.Message{Role: llm.Assistant, Text: strings.Repeat("t", rapid.IntRange(0, 3000).Draw(t, "text"))}
+			var results []llm.Message
+			var notes []string
+			for n := range rapid.IntRange(1, 3).Draw(t, "calls") {
+				id := fmt.Sprintf("%d.%d", i, n)
+				args, err := json.Marshal(map[string]string{"path": "p", "content": strings.Repeat("\"", rapid.IntRange(0, 2000).Draw(t, "content"))})
+				if err != nil {
+					t.Fatal(err)
+				}
+				reply.ToolCalls = append(reply.ToolCalls, llm.ToolCall{ID: id, Name: "write", Arguments: string(args)})
+				results = append(results, llm.Message{Role: llm.ToolRole, Call: id, Text: strings.Repeat("o", rapid.IntRange(0, 3000).Draw(t, "result"))})
+				notes = append(notes, "write: it is written")
+			}
+			a.add(turn{reply: reply, results: results, notes: notes})
+			before = slices.Concat(got, []llm.Message{reply})
+		}
+	})
+}
+
+func TestFinishIsRefusedOnce(t *testing.T) {
+	fast := kernelwright.Round{Verdict: kernelwright.Verdict{Status: kernelwright.Correct, CandidateMS: 1, Speedup: &kernelwright.Speedup{Value: 1.2, Low: 1.1, High: 1.3}}}
+	slow := kernelwright.Round{Verdict: kernelwright.Verdict{Status: kernelwright.Correct, CandidateMS: 1, Speedup: &kernelwright.Speedup{Value: 1, Low: 0.9, High: 1.3}}}
+	for _, c := range []struct {
+		name    string
+		rounds  []kernelwright.Round
+		turns   int // made so far
+		refused string
+	}{
+		{"nothing yet", nil, 3, "not yet: no candidate was correct yet, and 6 turns are left"},
+		{"too slow", []kernelwright.Round{slow}, 3, "round 0, is not 5 % faster"},
+		{"fast enough", []kernelwright.Round{slow, fast}[1:], 3, ""},
+		{"the last turn", nil, 9, ""},
+	} {
+		a := desk(t, Settings{React: ReactSettings{Turns: 10}})
+		a.rounds, a.turns = c.rounds, c.turns
+		if c.refused != "" {
+			if got := a.call(t, "finish", `{"reason": "r"}`); !strings.Contains(got, c.refused) {
+				t.Errorf("%s: %q", c.name, got)
+			}
+		}
+		_, err := a.do(t.Context(), llm.ToolCall{Name: "finish", Arguments: `{"reason": " enough "}`})
+		if end, other := over(err); other != nil || end != (ended{kernelwright.StopDeclined, "enough"}) {
+			t.Errorf("%s: then %v", c.name, err)
+		}
+	}
+}
+
+func TestOverCompile(t *testing.T) {
+	won, lost := kernelwright.Speedup{Value: 1.2, Low: 1.06, High: 1.3}, kernelwright.Speedup{Value: 1.2, Low: 1.04, High: 1.3}
+	for _, c := range []struct {
+		v    kernelwright.Verdict
+		want bool
+	}{
+		{kernelwright.Verdict{Speedups: map[string]kernelwright.Speedup{"compile": won}, Speedup: &lost}, true},
+		{kernelwright.Verdict{Speedups: map[string]kernelwright.Speedup{"compile": lost}, Speedup: &won}, false},
+		{kernelwright.Verdict{Speedup: &won}, true},
+		{kernelwright.Verdict{Speedup: &lost}, false},
+		{kernelwright.Verdict{}, false},
+	} {
+		if got := overCompile(c.v); got != c.want {
+			t.Errorf("%+v: got %v", c.v, got)
+		}
+	}
+}
+
+func TestTheSettingsReachTheOpening(t *testing.T) {
+	for language, want := range map[kernelwright.Language]string{
+		kernelwright.CPP: "#pragma omp", kernelwright.CUDA: "cudaStream_t", kernelwright.Triton: "@triton.jit",
+	} {
+		a := desk(t, Settings{Language: language, React: ReactSettings{Turns: 33, TextTools: language == kernelwright.CUDA}})
+		text := a.opening()[0].Text
+		if !strings.Contains(text, want) || !strings.Contains(text, "33 answers") || strings.Contains(text, "<no value>") {
+			t.Errorf("%s:\n%s", language, text)
+		}
+		if strings.Contains(text, "```tool") != (language == kernelwright.CUDA) {
+			t.Errorf("%s: the text protocol is where it should not be, or is not there:\n%s", language, text)
+		}
+	}
+	a := desk(t, Settings{})
+	a.task.Source = "# ```\n" + strings.Repeat("x", 1<<20)
+	if text := a.taskText(); len(text) > maxReferenceBytes+2000 || !strings.Contains(text, "````text") {
+		t.Errorf("the task is told of in %d bytes", len(text))
+	}
+}

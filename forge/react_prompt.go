@@ -1,0 +1,81 @@
+package forge
+
+import (
+	_ "embed" // the texts
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/template"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/llm"
+)
+
+var (
+	//go:embed react/system.md
+	systemText string
+	//go:embed react/kernelwright.py
+	loaderText string
+	//go:embed react/form_cpp.md
+	formCPP string
+	//go:embed react/form_cuda.md
+	formCUDA string
+	//go:embed react/form_triton.md
+	formTriton string
+
+	systemTemplate = template.Must(template.New("system").Parse(systemText))
+)
+
+// maxReferenceBytes is how much of a reference the first message shows; the rest
+// can be read.
+const maxReferenceBytes = 32 << 10
+
+// opening is what the model is told first.
+func (a *actor) opening() []llm.Message {
+	form := map[kernelwright.Language]string{kernelwright.CPP: formCPP, kernelwright.CUDA: formCUDA, kernelwright.Triton: formTriton}[a.language()]
+	tools, err := json.MarshalIndent(declared(a.tools), "", " ")
+	if err != nil {
+		panic(err) // schemas that declared wrote
+	}
+	var b strings.Builder
+	err = systemTemplate.Execute(&b, map[string]any{
+		"Margin": fmt.Sprintf("%.0f", 100*compileMargin), "Turns": a.settings.React.Turns, "Rounds": a.settings.Rounds, "Language": a.language(),
+		"Form": strings.TrimSpace(form), "TextTools": a.settings.React.TextTools, "Tools": string(tools), "Skills": len(a.Skills) > 0,
+		"Reference": referenceFile, "Model": modelFile, "Loader": loaderFile,
+	})
+	if err != nil {
+		panic(err) // the template and its values are ours
+	}
+	return []llm.Message{{Role: llm.System, Text: b.String()}, {Role: llm.User, Text: a.taskText()}}
+}
+
+func (a *actor) taskText() string {
+	var b strings.Builder
+	t, d := a.task, a.Device
+	fmt.Fprintf(&b, "The task is %s, in %s:\n", oneLine(t.Name, 100), referenceFile)
+	b.WriteString(fenced(bounded(t.Source, maxReferenceBytes)))
+	if len(t.Source) > maxReferenceBytes {
+		fmt.Fprintf(&b, "\n(the first %d of %d bytes: read shows the rest)", maxReferenceBytes, len(t.Source))
+	}
+	fmt.Fprintf(&b, "\n\nThe device is %s (%s)", oneLine(d.Name, 100), d)
+	for _, f := range []struct {
+		form  string
+		value float64
+	}{
+		{"%.0f GB/s of memory, read and written", d.Ceilings.MemoryGBs}, {"%.0f GB/s of cache", d.Ceilings.CacheGBs},
+		{"%.0f GFLOP/s in float32", d.Ceilings.FP32GFLOPs}, {"%.1f us a call", d.Ceilings.CallUS},
+	} {
+		if f.value > 0 {
+			fmt.Fprintf(&b, ", "+f.form, f.value)
+		}
+	}
+	b.WriteString(", as measured.")
+	if t.LeastBytes > 0 {
+		fmt.Fprintf(&b, " A forward has to move %d bytes at least and does %d operations.", t.LeastBytes, t.Operations)
+	}
+	for _, n := range t.Notes {
+		fmt.Fprintf(&b, "\n- %s", oneLine(n, 300))
+	}
+	fmt.Fprintf(&b, "\n\nBegin.")
+	return b.String()
+}

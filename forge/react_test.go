@@ -1,0 +1,215 @@
+package forge_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	kw "github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/judge"
+	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/store"
+)
+
+// script is a model that calls what it is told to, and keeps what it was told.
+type script struct {
+	calls [][]string // of an answer: tool, arguments, tool, arguments, ...
+	mu    sync.Mutex
+	seen  []llm.Request
+}
+
+func (*script) Name() string { return "scripted:model" }
+
+func (s *script) Generate(_ context.Context, r llm.Request) (llm.Reply, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = append(s.seen, r)
+	if len(s.seen) > len(s.calls) {
+		return llm.Reply{}, errors.New("the script is over")
+	}
+	reply := llm.Reply{Stop: llm.StopTools}
+	answer := s.calls[len(s.seen)-1]
+	for i := 0; i+1 < len(answer); i += 2 {
+		reply.ToolCalls = append(reply.ToolCalls, llm.ToolCall{ID: fmt.Sprint(len(s.seen), ".", i), Name: answer[i], Arguments: answer[i+1]})
+	}
+	return reply, nil
+}
+
+// told returns what the tools said to answer n, from 0.
+func (s *script) told(n int) string {
+	if n+1 >= len(s.seen) {
+		return ""
+	}
+	var b strings.Builder
+	for _, m := range s.seen[n+1].Messages[len(s.seen[n].Messages)+1:] {
+		b.WriteString(m.Text + "\n")
+	}
+	return b.String()
+}
+
+func writing(name, content string) string {
+	b, err := json.Marshal(map[string]string{"path": name, "content": content})
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// memory records rounds.
+type memory struct{ rounds []kw.Round }
+
+func (m *memory) Rounds(context.Context, int64) ([]kw.Round, error) {
+	return slices.Clone(m.rounds), nil
+}
+
+func (m *memory) AppendRound(_ context.Context, r kw.Round) error {
+	m.rounds = append(m.rounds, r)
+	return nil
+}
+
+func (m *memory) SetCertificate(_ context.Context, _ int64, i int, v kw.Verdict) error {
+	m.rounds[i].Certificate = &v
+	return nil
+}
+
+const scaleCandidate = `import torch
+import torch.nn as nn
+
+from kernelwright import native
+
+lib = native(
+    language="cpp",
+    source=r"""
+extern "C" void scale(const float* x, float* y, long long n) {
+#pragma omp parallel for
+    for (long long i = 0; i < n; i++) y[i] = %s;
+}
+""",
+)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        lib.scale(x, y, x.numel())
+        return y
+`
+
+// shown returns the candidate that the prompt shows for a language.
+func shown(t *testing.T, language string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("react", "form_"+language+".md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, code, _ := strings.Cut(string(text), "```python\n")
+	code, _, ok := strings.Cut(code, "```\n")
+	if !ok {
+		t.Fatalf("there is no candidate in the form of %s", language)
+	}
+	return code
+}
+
+// A model works with the real compiler and the real evaluator, and what it made
+// is certified.
+func TestReactOnTheRealHardware(t *testing.T) {
+	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
+	if python == "" {
+		t.Skip("skipped: KERNELWRIGHT_TEST_PYTHON names no interpreter with PyTorch")
+	}
+	data := t.TempDir()
+	// What torch.compile prepares once on a machine takes half a minute.
+	kept, err := filepath.Glob(filepath.Join(os.Getenv("KERNELWRIGHT_TEST_CACHE"), "inductor-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range kept {
+		if err := os.CopyFS(filepath.Join(data, "cache", filepath.Base(folder)), os.DirFS(folder)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cache, err := store.Open(filepath.Join(data, store.FileName)) // else each verdict calibrates anew
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cache.Close()
+	e, err := hwfeedback.Open(t.Context(), hwfeedback.Options{DataDir: data, Python: python, Threads: 1, Baselines: []string{"eager"}, Unmeasured: true}, cache,
+		&hwfeedback.FileLeases{Dir: filepath.Join(data, "leases")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	reference := "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n        return torch.relu(x) * 0.5 + x * x\n\n\n" +
+		"def get_inputs():\n    return [torch.randn(256, 1024)]\n\n\ndef get_init_inputs():\n    return []\n"
+	task, err := e.Inspect(t.Context(), "scale", reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := exec.LookPath(filepath.Join(os.Getenv("CUDA_HOME"), "bin", "nvcc")); err == nil {
+		built, err := e.Build(t.Context(), kw.Candidate{Source: shown(t, "cuda")}, []string{"sm_90a"})
+		if err != nil || built[0].Status != "built" {
+			t.Errorf("the form of a candidate in CUDA: %+v %v", built, err)
+		}
+	}
+	model := &script{calls: [][]string{
+		{"list", "{}", "read", `{"path": "reference.py"}`, "write", writing("reference.py", "x")},
+		{"write", writing("model_new.py", fmt.Sprintf(scaleCandidate, "x[i] *")), "compile", "{}"},
+		{"write", writing("model_new.py", shown(t, "cpp")), "compile", "{}", "verify", "{}"},
+		{"write", writing("model_new.py", fmt.Sprintf(scaleCandidate, "(x[i] < 0 ? 0 : x[i]) * 0.5f + x[i] * x[i]")), "verify", "{}"},
+		{"profile", "{}", "finish", `{"reason": "It is at the memory's speed."}`},
+		{"finish", `{"reason": "It is at the memory's speed."}`},
+	}}
+	record := &memory{}
+	strategy, err := forge.New(forge.ReactStrategy, forge.Parts{
+		Model: model, Judge: judge.Rules{}, Evaluator: e, Recorder: record, Device: e.Device(), Settings: forge.Settings{Rounds: 5},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := strategy.Run(t.Context(), kw.Run{ID: 1, Seed: 1}, task)
+	for i := range model.calls {
+		t.Logf("answer %d:\n%s", i, model.told(i))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range record.rounds {
+		t.Logf("round %d cost %v s", r.Index, r.Verdict.CostS)
+	}
+	if out.Best != nil {
+		t.Logf("its certificate cost %v s", out.Best.Certificate.CostS)
+	}
+	for n, want := range [][]string{
+		{"reference.py, ", "torch.relu(x) * 0.5", "reference.py is protected"},
+		{"not built: ", "line "},
+		{"built\n", "round 0: wrong", "Rounds left: 4"},
+		{"round 1: correct, ", "eager takes ", "The best is that of round 1"},
+		{"round 1: correct, ", "is in own code", "The Judge says:"},
+	} {
+		for _, w := range want {
+			if !strings.Contains(model.told(n), w) {
+				t.Errorf("answer %d was not told %q", n, w)
+			}
+		}
+	}
+	if len(record.rounds) != 2 || out.Stop != kw.StopDeclined || out.Best == nil || out.Best.Index != 1 || out.Best.Certificate.Exported == "" {
+		t.Errorf("%d rounds, %+v", len(record.rounds), out)
+	}
+	if c := record.rounds[1].Candidate; c.Language != kw.CPP || c.Origin != "scripted:model" {
+		t.Errorf("%+v", c)
+	}
+}

@@ -1,0 +1,414 @@
+package forge
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/llm"
+)
+
+// Bounds of what a tool takes and says.
+const (
+	maxArgumentBytes = 2 * maxFileBytes // escaped, as JSON
+	maxResultBytes   = 16 << 10
+	maxPatternBytes  = 200
+	maxMatches       = 100
+)
+
+// compileMargin is by how much CUDA Agent's model has to beat torch.compile.
+const compileMargin = 0.05
+
+// result is what a tool says: all of it, and in one line for when it is old.
+type result struct{ text, note string }
+
+// said is a result of one sentence.
+func said(format string, args ...any) result {
+	text := fmt.Sprintf(format, args...)
+	return result{text, text}
+}
+
+// tool is something that the model may do.
+type tool struct {
+	name, about string
+	params      []param
+	do          func(ctx context.Context, args arguments) (result, error)
+}
+
+// param is an argument of a tool.
+type param struct {
+	name, about string
+	number      bool // else text
+	optional    bool
+	most        int // bytes, or the largest number
+}
+
+// arguments are those of a call, checked.
+type arguments struct {
+	text   map[string]string
+	number map[string]int
+}
+
+func (a *actor) allTools() []tool {
+	file := param{name: "path", about: "path of the file in the work folder", most: 4 * maxPathBytes}
+	tools := []tool{
+		{"read", "Show a file, with all its lines or some of them.", []param{file,
+			{name: "first", about: "first line to show, from 1", number: true, optional: true, most: 1 << 30},
+			{name: "lines", about: "how many lines to show", number: true, optional: true, most: 1 << 30}}, a.read},
+		{"write", "Write a file, in place of one that is there.", []param{file,
+			{name: "content", about: "the whole text of the file", most: maxFileBytes}}, a.write},
+		{"edit", "Replace one passage of a file.", []param{file,
+			{name: "old", about: "the passage as it stands there, once", most: maxFileBytes},
+			{name: "new", about: "what to put in its place", most: maxFileBytes}}, a.edit},
+		{"list", "List the files of the work folder.", nil, a.list},
+		{"search", "Find the lines of the folder's files that match a regular expression.", []param{
+			{name: "pattern", about: "regular expression (RE2)", most: maxPatternBytes}}, a.search},
+		{"compile", "Build the candidate without running it: fast, and no round.", nil, a.compileTool},
+		{"verify", "Build, check and time the candidate: one round.", nil, a.verifyTool},
+		{"profile", "Say where the candidate's time goes: its metrics, and what they point to. A round if it was not verified as it is.", nil, a.profileTool},
+	}
+	if len(a.Skills) > 0 {
+		tools = append(tools, tool{"skill", "Look up what experts know of a subject; without a name, list the subjects.", []param{
+			{name: "name", about: "name of the skill", optional: true, most: maxPathBytes}}, a.skill})
+	}
+	return append(tools, tool{"finish", "End the work: the fastest candidate that was verified counts.", []param{
+		{name: "reason", about: "one sentence: why nothing more is to be gained", most: 4 << 10}}, a.finish})
+}
+
+// declared returns the tools as a model is given them.
+func declared(tools []tool) []llm.Tool {
+	type property struct {
+		Type        string `json:"type"`
+		Description string `json:"description"`
+	}
+	out := make([]llm.Tool, len(tools))
+	for i, t := range tools {
+		properties, required := map[string]property{}, []string{}
+		for _, p := range t.params {
+			kind := "string"
+			if p.number {
+				kind = "integer"
+			}
+			properties[p.name] = property{kind, p.about}
+			if !p.optional {
+				required = append(required, p.name)
+			}
+		}
+		schema, err := json.Marshal(map[string]any{"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+		if err != nil {
+			panic(err) // strings and maps of strings
+		}
+		out[i] = llm.Tool{Name: t.name, Description: t.about, Parameters: schema}
+	}
+	return out
+}
+
+// do does what a call wants. A bad call is answered by a sentence; the error is
+// an *ended, or infrastructure.
+func (a *actor) do(ctx context.Context, call llm.ToolCall) (result, error) {
+	if err := a.halted(ctx); err != nil {
+		return result{}, err
+	}
+	if call.Name == badCall {
+		return said("%s", call.Arguments), nil
+	}
+	at := slices.IndexFunc(a.tools, func(t tool) bool { return t.name == call.Name })
+	if at < 0 {
+		names := make([]string, len(a.tools))
+		for i, t := range a.tools {
+			names[i] = t.name
+		}
+		return said("there is no tool %q: there are %s", bounded(call.Name, 100), strings.Join(names, ", ")), nil
+	}
+	t := a.tools[at]
+	args, err := t.arguments(call.Arguments)
+	if err != nil {
+		return said("%s: %v", t.name, err), nil
+	}
+	r, err := t.do(ctx, args)
+	if len(r.text) > maxResultBytes {
+		r.text = bounded(r.text, maxResultBytes) + "\n(cut off here)"
+	}
+	r.note = t.name + ": " + oneLine(r.note, 300)
+	return r, err
+}
+
+// arguments checks what a model wrote. The error is one sentence, for the model.
+func (t tool) arguments(text string) (arguments, error) {
+	args := arguments{map[string]string{}, map[string]int{}}
+	if len(text) > maxArgumentBytes {
+		return args, fmt.Errorf("the arguments have %d bytes: %d at most", len(text), maxArgumentBytes)
+	}
+	var given map[string]json.RawMessage
+	if strings.TrimSpace(text) != "" {
+		dec := json.NewDecoder(strings.NewReader(text))
+		if err := dec.Decode(&given); err != nil {
+			return args, fmt.Errorf("the arguments are no JSON object: %s", oneLine(err.Error(), 200))
+		}
+		if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+			return args, errors.New("there is text after the JSON object of the arguments")
+		}
+	}
+	var names []string
+	for _, p := range t.params {
+		names = append(names, p.name)
+		raw, ok := given[p.name]
+		delete(given, p.name)
+		if !ok || p.optional && bytes.Equal(raw, []byte("null")) {
+			if !p.optional {
+				return args, fmt.Errorf("the argument %q is missing: %s", p.name, p.about)
+			}
+			continue
+		}
+		if err := p.check(raw, args); err != nil {
+			return args, err
+		}
+	}
+	if len(given) > 0 {
+		name := slices.Min(slices.Collect(maps.Keys(given))) // what is said must not depend on chance
+		if len(names) == 0 {
+			return args, fmt.Errorf("it takes no arguments, and %q was given", bounded(name, 100))
+		}
+		return args, fmt.Errorf("there is no argument %q: it takes %s", bounded(name, 100), strings.Join(names, ", "))
+	}
+	return args, nil
+}
+
+func (p param) check(raw json.RawMessage, into arguments) error {
+	if p.number {
+		var n int
+		if err := json.Unmarshal(raw, &n); err != nil || n < 1 || n > p.most {
+			return fmt.Errorf("the argument %q must be a whole number from 1 to %d", p.name, p.most)
+		}
+		into.number[p.name] = n
+		return nil
+	}
+	var s string
+	if err := json.Unmarshal(raw, &s); err != nil || bytes.Equal(raw, []byte("null")) {
+		return fmt.Errorf("the argument %q must be a text", p.name)
+	}
+	if len(s) > p.most {
+		return fmt.Errorf("the argument %q has %d bytes: %d at most", p.name, len(s), p.most)
+	}
+	into.text[p.name] = s
+	return nil
+}
+
+func (a *actor) read(_ context.Context, args arguments) (result, error) {
+	p, text, complaint := a.folder.read(args.text["path"])
+	if complaint != "" {
+		return said("%s", complaint), nil
+	}
+	lines := strings.SplitAfter(text, "\n")
+	if lines[len(lines)-1] == "" {
+		lines = lines[:len(lines)-1]
+	}
+	first, count := max(args.number["first"], 1), args.number["lines"]
+	if first > max(len(lines), 1) {
+		return said("%s has %d lines", p, len(lines)), nil
+	}
+	last := len(lines)
+	if count > 0 {
+		last = min(last, first-1+count)
+	}
+	shown := strings.Join(lines[first-1:last], "")
+	// What does not fit is left to another call, by whole lines.
+	for len(shown) > maxResultBytes-200 && last > first {
+		last--
+		shown = shown[:len(shown)-len(lines[last])]
+	}
+	head := fmt.Sprintf("%s, lines %d to %d of %d", p, first, last, len(lines))
+	return result{head + "\n" + fenced(shown), head}, nil
+}
+
+func (a *actor) write(_ context.Context, args arguments) (result, error) {
+	content := args.text["content"]
+	p, complaint := a.folder.write(args.text["path"], content)
+	if complaint != "" {
+		return said("%s", complaint), nil
+	}
+	return said("%s is written, %d bytes", p, len(content)), nil
+}
+
+func (a *actor) edit(_ context.Context, args arguments) (result, error) {
+	p, text, complaint := a.folder.read(args.text["path"])
+	if complaint != "" {
+		return said("%s", complaint), nil
+	}
+	from := args.text["old"]
+	switch n := strings.Count(text, from); {
+	case from == "":
+		return said(`the argument "old" is empty: give the passage that is to be replaced, or use write`), nil
+	case n == 0:
+		return said(`%s does not have the passage in "old": read it again, line ends and spaces count`, p), nil
+	case n > 1:
+		return said(`%s has the passage in "old" %d times: give more of what is round it`, p, n), nil
+	}
+	if p, complaint = a.folder.write(p, strings.Replace(text, from, args.text["new"], 1)); complaint != "" {
+		return said("%s", complaint), nil
+	}
+	before, _, _ := strings.Cut(text, from)
+	return said("%s is changed, in line %d", p, 1+strings.Count(before, "\n")), nil
+}
+
+func (a *actor) list(context.Context, arguments) (result, error) {
+	var b strings.Builder
+	for _, name := range a.folder.names() {
+		note := ""
+		if a.folder.fixed[name] {
+			note = ", protected"
+		}
+		fmt.Fprintf(&b, "%s, %d bytes%s\n", name, len(a.folder.files[name]), note)
+	}
+	return result{b.String(), strings.Join(a.folder.names(), ", ")}, nil
+}
+
+func (a *actor) search(_ context.Context, args arguments) (result, error) {
+	pattern, err := regexp.Compile(args.text["pattern"])
+	if err != nil {
+		return said("the pattern is no regular expression: %s", oneLine(err.Error(), 200)), nil
+	}
+	var b strings.Builder
+	found := 0
+	for _, name := range a.folder.names() {
+		n := 0
+		for line := range strings.Lines(a.folder.files[name]) {
+			n++
+			if !pattern.MatchString(strings.TrimRight(line, "\n")) {
+				continue
+			}
+			if found++; found <= maxMatches {
+				fmt.Fprintf(&b, "%s:%d: %s\n", name, n, bounded(strings.TrimRight(line, "\n"), 200))
+			}
+		}
+	}
+	head := fmt.Sprintf("%s match", plural(found, "line"))
+	if found > maxMatches {
+		head += fmt.Sprintf(", of which the first %d", maxMatches)
+	}
+	if found == 0 {
+		return said("no line matches"), nil
+	}
+	return result{head + "\n" + fenced(b.String()), head}, nil
+}
+
+func (a *actor) compileTool(ctx context.Context, _ arguments) (result, error) {
+	c, complaint := a.candidate()
+	if complaint != "" {
+		return said("%s", complaint), nil
+	}
+	text, known, err := a.build(ctx, c)
+	if err != nil {
+		return result{}, err
+	}
+	if !known {
+		r, err := a.verifyTool(ctx, arguments{})
+		r.text = "Nothing is built here without being measured, so this was a verify.\n" + r.text
+		return r, err
+	}
+	head, _, _ := strings.Cut(text, "\n")
+	return result{text, head}, nil
+}
+
+func (a *actor) verifyTool(ctx context.Context, _ arguments) (result, error) {
+	round, complaint, err := a.verify(ctx)
+	if err != nil {
+		return result{}, err
+	}
+	if complaint != "" {
+		return said("%s", complaint), nil
+	}
+	return result{a.verdictText(*round), roundLine(*round)}, nil
+}
+
+func (a *actor) profileTool(ctx context.Context, _ arguments) (result, error) {
+	c, complaint := a.candidate()
+	if complaint != "" {
+		return said("%s", complaint), nil
+	}
+	round := a.duplicate(c, len(a.rounds))
+	if round == nil {
+		var err error
+		if round, _, err = a.verify(ctx); err != nil {
+			return result{}, err
+		}
+	}
+	return result{a.profileText(*round), roundLine(*round)}, nil
+}
+
+func (a *actor) skill(_ context.Context, args arguments) (result, error) {
+	name := args.text["name"]
+	at := slices.IndexFunc(a.Skills, func(s Skill) bool { return s.Name == name })
+	if at >= 0 {
+		return result{bounded(a.Skills[at].Text, maxResultBytes), name}, nil
+	}
+	var b strings.Builder
+	if name != "" {
+		fmt.Fprintf(&b, "There is no skill %q. ", bounded(name, 100))
+	}
+	b.WriteString("The skills are:\n")
+	for _, s := range a.Skills {
+		fmt.Fprintf(&b, "%s: %s\n", s.Name, s.Summary)
+	}
+	return result{b.String(), "the list of skills"}, nil
+}
+
+func (a *actor) finish(_ context.Context, args arguments) (result, error) {
+	left := a.settings.React.Turns - a.turns - 1
+	if b := best(a.rounds); !a.refused && left > 0 && (b == nil || !overCompile(b.Verdict)) {
+		a.refused = true
+		why := "no candidate was correct yet"
+		if b != nil {
+			why = fmt.Sprintf("the best, round %d, is not %.0f %% faster than %s beyond the noise of measuring", b.Index, 100*compileMargin, rival(b.Verdict))
+		}
+		return said("not yet: %s, and %s are left; go on, or call finish again if nothing more can be gained", why, plural(left, "turn")), nil
+	}
+	return result{}, &ended{kernelwright.StopDeclined, strings.TrimSpace(args.text["reason"])}
+}
+
+// overCompile says whether a candidate is faster than torch.compile by the
+// margin. Where that was not measured, the fastest baseline takes its place.
+func overCompile(v kernelwright.Verdict) bool {
+	if s, ok := v.Speedups["compile"]; ok {
+		return s.Wins(compileMargin)
+	}
+	return v.Speedup.Wins(compileMargin)
+}
+
+// rival names what overCompile holds a candidate against.
+func rival(v kernelwright.Verdict) string {
+	if _, ok := v.Speedups["compile"]; ok || v.Speedup == nil {
+		return "torch.compile"
+	}
+	return v.Speedup.Against
+}
+
+// oneLine makes foreign text fit for a sentence.
+func oneLine(s string, most int) string {
+	s = strings.Join(strings.Fields(bounded(s, 4*most+utf8.UTFMax)), " ")
+	if len(s) > most {
+		s = bounded(s, most) + "…"
+	}
+	return s
+}
+
+// fenced returns foreign text between fences that do not occur in it.
+func fenced(s string) string {
+	fence := "```"
+	for strings.Contains(s, fence) {
+		fence += "`"
+	}
+	if s != "" && !strings.HasSuffix(s, "\n") {
+		s += "\n"
+	}
+	return fence + "text\n" + s + fence
+}

@@ -1,0 +1,89 @@
+package forge
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/llm"
+)
+
+// The names of the strategies, as runs record them.
+const (
+	RoundsStrategy = "rounds"
+	BeamStrategy   = "beam"
+	ReactStrategy  = "react"
+)
+
+// Strategies are the names of all strategies.
+var Strategies = []string{RoundsStrategy, BeamStrategy, ReactStrategy}
+
+// Strategy takes a run from its task to its best kernel.
+//
+// Every decision follows from what was recorded, so a run that was interrupted
+// anywhere goes on as if it had not been.
+type Strategy interface {
+	// Name is that of Strategies.
+	Name() string
+	// Run brings a run to its end: it reads the rounds recorded so far, goes on
+	// from there, and certifies the best. The error is a context's, ErrHalted,
+	// or infrastructure; after any of them Run can be called again. What was
+	// asked of a model meanwhile is recalled, where its calls are recorded.
+	Run(ctx context.Context, run kernelwright.Run, task kernelwright.Task) (Outcome, error)
+}
+
+// New returns the strategy of that name, made of the parts; an empty name is
+// rounds, which every run was once.
+func New(name string, p Parts) (Strategy, error) {
+	switch name {
+	case "", RoundsStrategy:
+		return &Rounds{p}, nil
+	case BeamStrategy:
+		return &Beam{p}, nil
+	case ReactStrategy:
+		return &React{p}, nil
+	}
+	return nil, fmt.Errorf("there is no strategy %q: it must be %s", name, strings.Join(Strategies, ", "))
+}
+
+// Parts is what strategies are made of.
+type Parts struct {
+	Coder     Coder // of rounds and beam
+	Judge     Judge // may be nil with a JudgeMode in which none is asked
+	Evaluator Evaluator
+	Recorder  Recorder
+	Device    kernelwright.Device
+	Settings  Settings
+
+	// Model acts in react. Its calls have to be journaled, else a run that was
+	// interrupted is a *DivergedError.
+	Model llm.Model
+	// Journal keeps what react's compile tool said, as calls of the agent
+	// "compile", so that a run goes on and is replayed without building again. It
+	// may be nil.
+	Journal llm.Journal
+	// Skills are what react's model may look up.
+	Skills []Skill
+
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+	// Observe is called in the goroutine of Run, in order, and holds the run
+	// up while it runs. It may be nil.
+	Observe func(Event)
+	// Halt, once closed, ends Run with ErrHalted after the round in progress
+	// was recorded. Cancelling the context does not wait for the round, which
+	// is then lost and done again. It may be nil.
+	Halt <-chan struct{}
+
+	// restamp sets a round's times to those of the record. Of Replay alone.
+	restamp func(*kernelwright.Round)
+}
+
+// Skill is a text on one subject that a model may look up.
+type Skill struct {
+	Name    string // one word
+	Summary string // one sentence
+	Text    string
+}
