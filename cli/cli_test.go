@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -63,7 +64,7 @@ func scripts(t *testing.T, dir string, env []string) {
 			}
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"seed": seed, "hold": hold, "sql": runSQL},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"seed": seed, "seedbench": seedBench, "hold": hold, "sql": runSQL, "alone": alone},
 	})
 }
 
@@ -131,6 +132,32 @@ func seed(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	_, err = s.CreateRun(ctx, kernelwright.Run{TaskName: "half", Path: "/x/half.py", Status: kernelwright.RunRunning})
 	ts.Check(err)
+}
+
+// seedBench records a bench of two references whose first run is the one that
+// seed made.
+func seedBench(ts *testscript.TestScript, _ bool, args []string) {
+	ctx := context.Background()
+	dir := ts.MkAbs(args[0])
+	s, err := store.Open(filepath.Join(dir, store.FileName))
+	ts.Check(err)
+	b, err := s.CreateBench(ctx, kernelwright.Bench{
+		References:     []kernelwright.Reference{{Name: "softmax", Path: ts.MkAbs("softmax.py")}, {Name: "gelu", Path: ts.MkAbs("gelu.py")}},
+		Configurations: []kernelwright.Configuration{{Strategy: "rounds", Coder: "other", Judge: "rules", Mode: "both", Language: "cpp", Rounds: 2}},
+		Seeds:          []int64{0}, Device: "cpu", DeviceKey: "key", Command: []string{"kernelwright", "bench", "x"},
+	})
+	ts.Check(errors.Join(err, s.Close()))
+	runSQL(ts, false, []string{filepath.Join(args[0], store.FileName), fmt.Sprintf("INSERT INTO bench_runs VALUES (%d, 0, 0, 0, 1)", b.ID)})
+}
+
+// taken is held by the script that has the shared data folder for itself.
+var taken sync.Mutex
+
+// alone has scripts whose verbs take the shared data folder for themselves wait
+// for each other.
+func alone(ts *testscript.TestScript, _ bool, _ []string) {
+	taken.Lock()
+	ts.Defer(taken.Unlock)
 }
 
 func TestExitCodes(t *testing.T) {

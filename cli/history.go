@@ -22,6 +22,7 @@ type historyCmd struct {
 	Show   historyShowCmd   `cmd:"" help:"Show one run with its rounds, or write its results again."`
 	Best   historyBestCmd   `cmd:"" help:"Print the best kernel of a task."`
 	Diff   historyDiffCmd   `cmd:"" help:"Compare the candidates of two rounds."`
+	Bench  historyBenchCmd  `cmd:"" help:"List benches, or print one again."`
 	Replay historyReplayCmd `cmd:"" help:"Make the decisions of a run again from the record alone."`
 	Check  historyCheckCmd  `cmd:"" help:"Examine the whole record, and copy what can be read of a damaged one."`
 	Search historySearchCmd `cmd:"" help:"Search references, candidates, verdicts and feedback."`

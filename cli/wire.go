@@ -18,6 +18,7 @@ import (
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/judge"
+	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -290,6 +291,17 @@ func (r *room) strategy() forge.Settings {
 		JudgeMode: forge.JudgeMode(c.Judge), Language: kernelwright.Language(c.Language),
 	}
 }
+
+// under is the room with other settings.
+func (r *room) under(c config.Config) *room {
+	other := *r
+	other.config = c
+	return &other
+}
+
+// spend is what the calls of models cost that a run made. The built-in agents
+// make none.
+func (r *room) spend(_ context.Context, _ int64) (report.Spend, error) { return report.Spend{}, nil }
 
 // short writes a path as people in the working folder would.
 func short(path string) string {

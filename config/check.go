@@ -12,6 +12,7 @@ import (
 // The words that some keys take.
 var (
 	sandboxes  = []string{"strict", "weak"}
+	strategies = []string{"rounds"}
 	judgeModes = []string{"both", "correction", "optimisation", "none"}
 	languages  = []string{"cpp"}
 	devices    = []string{"cpu", "cuda", "auto"} // and cuda:1 for the second GPU, cuda:0,1 for two, cuda:all
@@ -91,6 +92,7 @@ func check(c Config, origins Origins) error {
 	between("watch.debounce_ms", c.Watch.DebounceMS, 1, maxMS)
 	between("watch.poll_ms", c.Watch.PollMS, 10, maxMS)
 
+	oneOf("rounds.strategy", c.Rounds.Strategy, strategies)
 	between("rounds.max", c.Rounds.Max, 1, maxRounds)
 	lasting("rounds.wall_time", c.Rounds.WallTime)
 	// Written so that NaN, which compares false with everything, is refused.

@@ -57,6 +57,7 @@ type Watch struct {
 
 // Rounds bounds a run.
 type Rounds struct {
+	Strategy string   `toml:"strategy" json:"strategy"`
 	Max      int      `toml:"max" json:"max"`
 	WallTime Duration `toml:"wall_time" json:"wall_time"`
 	Headroom float64  `toml:"headroom" json:"headroom"`

@@ -143,7 +143,7 @@ func TestHalfWrittenResultsAreSweptUp(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := writeAtomic(path, []byte("whole")); err != nil {
+	if err := WriteFile(path, []byte("whole")); err != nil {
 		t.Fatal(err)
 	}
 	for f, want := range map[string]bool{dead: false, alive: true, foreign: true, path: true} {

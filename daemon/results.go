@@ -61,7 +61,7 @@ func (r Results) Write(path string, d report.Data) (Written, error) {
 	var out Written
 	var errs []error
 	put := func(suffix string, content []byte, named *string) {
-		if err := writeAtomic(base+suffix, content); err != nil {
+		if err := WriteFile(base+suffix, content); err != nil {
 			errs = append(errs, ofRun(err, d.Run.ID))
 			return
 		}
@@ -125,9 +125,9 @@ func stem(path string) string {
 	return name[:len(name)-len(filepath.Ext(name))]
 }
 
-// writeAtomic writes beside the file and renames, so that a reader sees the
+// WriteFile writes beside the file and renames, so that a reader sees the
 // old content or the new, and a full disk leaves the old.
-func writeAtomic(path string, content []byte) (err error) {
+func WriteFile(path string, content []byte) (err error) {
 	sweep(path)
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"."+store.Self()+".*")
 	if err != nil {

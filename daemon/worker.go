@@ -75,14 +75,16 @@ type Worker struct {
 	Judge     forge.Judge
 	// Of runs with the strategy react: who acts (nil: such a run fails), what
 	// keeps what its tools said, and what it may look up.
-	Model    llm.Model
-	Journal  llm.Journal
-	Skills   []forge.Skill
-	Results  Results
-	Attempts int           // DefaultAttempts where 0
-	Grace    time.Duration // DefaultGrace where 0
-	Clock    Clock         // System where nil
-	Log      *slog.Logger  // may be nil
+	Model   llm.Model
+	Journal llm.Journal
+	Skills  []forge.Skill
+	Results Results
+	// RecordOnly writes no results: who wants files makes them from the record.
+	RecordOnly bool
+	Attempts   int           // DefaultAttempts where 0
+	Grace      time.Duration // DefaultGrace where 0
+	Clock      Clock         // System where nil
+	Log        *slog.Logger  // may be nil
 	// Share lets a run whose task was optimised before, under the same
 	// settings, take that result: for files that somebody dropped. Who types
 	// `run` wants it run.
@@ -160,9 +162,16 @@ func (w *Worker) Start(ctx context.Context, q Request) (run kernelwright.Run, re
 			return old, true, nil
 		}
 	}
-	fresh.Status, fresh.StartedMS = kernelwright.RunRunning, w.clock().Now().UnixMilli()
-	run, err = w.Store.CreateRun(ctx, fresh, store.WithReference(q.Source))
+	run, err = w.Begin(ctx, q)
 	return run, false, err
+}
+
+// Begin records a request that does not wait in the queue, whatever else there
+// is of the same reference.
+func (w *Worker) Begin(ctx context.Context, q Request, with ...store.With) (kernelwright.Run, error) {
+	run := w.newRun(q)
+	run.Status, run.StartedMS = kernelwright.RunRunning, w.clock().Now().UnixMilli()
+	return w.Store.CreateRun(ctx, run, append(with, store.WithReference(q.Source))...)
 }
 
 // Refuse records a request whose file cannot even be read as a reference, and
@@ -559,6 +568,9 @@ func (w *Worker) write(ctx context.Context, run kernelwright.Run, d report.Data)
 // owed: they are written when the file is next found, by a later start or in a
 // folder that came back.
 func (w *Worker) deliver(ctx context.Context, path string, d report.Data) (Written, error) {
+	if w.RecordOnly {
+		return Written{}, nil
+	}
 	written, err := w.Results.Write(path, d)
 	note := w.Store.Settle(ctx, path)
 	if err != nil && w.Share { // nobody else comes back to a file

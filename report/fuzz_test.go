@@ -1,7 +1,9 @@
 package report
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -54,6 +56,44 @@ func FuzzReport(f *testing.F) {
 		}
 		if exported == "" || c.SHA256 != kernelwright.HashText(exported) || c.Verdict.ExportedSHA256 != c.SHA256 || c.Verdict.Exported != "" {
 			t.Fatalf("%s does not hold %q to its hash", certificate, exported)
+		}
+	})
+}
+
+// Whatever the record of a bench holds, its figures are JSON, and its pages are
+// well formed and clean.
+func FuzzBench(f *testing.F) {
+	v, err := json.Marshal(timed(2))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(v, "softmax", "it is wrong", 1.5)
+	f.Add([]byte(`{"status":"correct","candidate_ms":1e-300,"baselines":{"eager":1e300},"speedup":{"value":1e308},"cost_s":{"total":1e308},"cached":true}`), hostile, hostile, -1e308)
+	f.Fuzz(func(t *testing.T, verdict []byte, name, reason string, usd float64) {
+		d := tried(1, 2)
+		certificate := *d.Rounds[1].Certificate
+		if json.Unmarshal(verdict, &d.Rounds[0].Verdict) != nil || json.Unmarshal(verdict, &certificate) != nil {
+			return
+		}
+		certificate.Status = kernelwright.Certified
+		d.Rounds[1].Certificate = &certificate
+		b := aBench()
+		b.References[0].Name, b.Configurations[0].Coder, b.Runs[6].Reason = name, name, reason
+		b.Runs[0] = ReduceRun(d, b.Runs[0].Member, Spend{Rounds: map[int]float64{0: usd}})
+		b.Runs[0].Report = "x/" + name
+		f := figures(b, 10)
+		if _, err := json.Marshal(map[string]any{"bench": b, "figures": f}); err != nil {
+			t.Fatal(err)
+		}
+		var html, markdown, text bytes.Buffer
+		if err := errors.Join(BenchHTML(&html, b, f), BenchMarkdown(&markdown, b, f), BenchTable(&text, b, f)); err != nil {
+			t.Fatal(err)
+		}
+		wellFormed(t, html.String())
+		for _, page := range []string{html.String(), text.String(), strings.ReplaceAll(markdown.String(), "\u200b", "")} {
+			if !utf8.ValidString(page) || strings.ContainsFunc(page, hidden) || strings.Contains(page, "NaN") && !strings.Contains(name+reason+string(verdict), "NaN") {
+				t.Fatalf("hidden characters, or what is no number, in %q", page)
+			}
 		}
 	})
 }

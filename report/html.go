@@ -15,7 +15,18 @@ import (
 //go:embed report.html.tmpl
 var pageText string
 
-var page = template.Must(template.New("report").Funcs(template.FuncMap{
+// styleText is what the pages of a run and of a bench share.
+//
+//go:embed style.html.tmpl
+var styleText string
+
+var page = newPage("report", pageText)
+
+func newPage(name, text string) *template.Template {
+	return template.Must(template.Must(template.New(name).Funcs(pageFuncs).Parse(styleText)).Parse(text))
+}
+
+var pageFuncs = template.FuncMap{
 	"clean": func(s string) string { return cut(Clean(s)) },
 	"line":  Line,
 	"say":   func(s string) string { return sentence(Line(s)) },
@@ -26,7 +37,7 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"scale": func(v float64) string { return fmt.Sprintf("%.1f%%", 100*min(max(v, 0), 1)) },
 	"mid":   func(a, b float64) float64 { return (a + b) / 2 },
 	"add":   func(a, b float64) float64 { return a + b },
-}).Parse(pageText))
+}
 
 // pageData is the page with everything decided, so that the template only
 // places.

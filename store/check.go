@@ -53,12 +53,16 @@ var tables = []struct {
 	{name: "texts", key: "id"}, {name: "tasks"}, {name: "devices"}, {name: "fences"}, {name: "runs", key: "id"}, {name: "verdicts", key: "id"},
 	{name: "rounds", key: "run"}, {name: "feedback", key: "run"}, {name: "certificates", key: "run"}, {name: "metric_names"}, {name: "metrics", key: "run"},
 	{name: "messages", key: "run"}, {name: "cache"}, {name: "files"}, {name: "queue"}, {name: baselines, since: baselinesSince},
+	{name: benches, key: "id", since: benchesSince}, {name: benchRuns, key: "bench", since: benchesSince},
 }
 
-// The table of named baselines is younger than the others.
+// The tables that are younger than the others.
 const (
 	baselines      = "baselines"
 	baselinesSince = 4
+	benches        = "benches"
+	benchRuns      = "bench_runs"
+	benchesSince   = 6
 )
 
 // expectations are queries that find nothing in a sound history. Each returns

@@ -291,6 +291,7 @@ var dropped = []string{
 	`DELETE FROM messages WHERE run NOT IN (SELECT id FROM runs) OR text NOT IN (SELECT id FROM texts)`,
 	`DELETE FROM queue WHERE run NOT IN (SELECT id FROM runs WHERE status IN ('queued', 'running'))`,
 	`DELETE FROM files WHERE run <> 0 AND run NOT IN (SELECT id FROM runs)`, // then it is queued again
+	benchless, // a bench that lacks a run makes it again
 	`UPDATE rounds SET (task, device_key) = (SELECT task, device_key FROM runs WHERE id = run)`,
 	`UPDATE rounds AS r SET (standing, ms) = (SELECT ` + standingByVerdict + `, CASE WHEN c.candidate_ms > 0 THEN c.candidate_ms ELSE v.candidate_ms END
 		FROM verdicts v LEFT JOIN certificates ce ON ce.run = r.run AND ce.idx = r.idx LEFT JOIN verdicts c ON c.id = ce.verdict WHERE v.id = r.verdict)`,
@@ -303,6 +304,14 @@ var dropped = []string{
 // incomplete is the named baselines that lack a text.
 const incomplete = `DELETE FROM ` + baselines + ` WHERE source NOT IN (SELECT id FROM texts) OR detail NOT IN (SELECT id FROM texts)`
 
+// benchless is the benches that lack their text, and runs that lack either.
+const benchless = `DELETE FROM ` + benches + ` WHERE detail NOT IN (SELECT id FROM texts);
+	DELETE FROM ` + benchRuns + ` WHERE bench NOT IN (SELECT id FROM ` + benches + `) OR run NOT IN (SELECT id FROM runs)`
+
+// youngest is the version of the schema that a query of dropped needs, where
+// that is not the first.
+var youngest = map[string]int{incomplete: baselinesSince, benchless: benchesSince}
+
 // gaps is the rounds of unfinished runs that come after one that was lost.
 const gaps = `DELETE FROM rounds WHERE (run, idx) IN (
 	SELECT r.run, r.idx FROM (SELECT run, idx, row_number() OVER (PARTITION BY run ORDER BY idx) - 1 AS place FROM rounds) r
@@ -311,7 +320,7 @@ const gaps = `DELETE FROM rounds WHERE (run, idx) IN (
 func (s *salvage) prune(ctx context.Context) error {
 	return s.dst.inTx(ctx, func(tx *sql.Tx) error {
 		for _, q := range dropped {
-			if q == incomplete && s.version < baselinesSince {
+			if s.version < youngest[q] {
 				continue
 			}
 			if q != gaps {

@@ -1,0 +1,2 @@
+-- Nothing: the version before the next.
+SELECT 1;
