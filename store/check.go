@@ -44,43 +44,55 @@ func (e *Examination) add(what string, examples ...string) {
 
 // tables is what Examine counts and Salvage copies, in the order in which they
 // refer to each other. Key is the integer column that their rows are found by;
-// empty where that is a text, or where they matter little. Since is the version
-// of the schema that brought it, where that was not the first.
+// empty where that is a text, or where they matter little.
 var tables = []struct {
 	name, key string
-	since     int
+	versions
 }{
 	{name: "texts", key: "id"}, {name: "tasks"}, {name: "devices"}, {name: "fences"}, {name: "runs", key: "id"}, {name: "verdicts", key: "id"},
 	{name: "rounds", key: "run"}, {name: "feedback", key: "run"}, {name: "certificates", key: "run"}, {name: "metric_names"}, {name: "metrics", key: "run"},
-	{name: "messages", key: "run"}, {name: "cache"}, {name: "files"}, {name: "queue"}, {name: baselines, since: baselinesSince},
-	{name: benches, key: "id", since: benchesSince}, {name: benchRuns, key: "bench", since: benchesSince},
+	{name: "messages", key: "run", versions: messages}, {name: "cache"}, {name: "files"}, {name: "queue"}, {name: "baselines", versions: baselines},
+	{name: "turns", key: "id", versions: calls}, {name: "calls", key: "id", versions: calls}, {name: "charges", key: "id", versions: calls},
+	{name: "benches", key: "id", versions: benches}, {name: "bench_runs", key: "bench", versions: benches},
 }
 
-// The tables that are younger than the others.
-const (
-	baselines      = "baselines"
-	baselinesSince = 4
-	benches        = "benches"
-	benchRuns      = "bench_runs"
-	benchesSince   = 6
+// versions is which versions of the schema have something: from one up to, but
+// without, another; 0 is no bound.
+type versions struct{ since, until int }
+
+func (v versions) has(version int) bool {
+	return version >= v.since && (v.until == 0 || version < v.until)
+}
+
+// What not every version has.
+var (
+	baselines = versions{since: 4}
+	messages  = versions{until: 5}
+	calls     = versions{since: 5}
+	benches   = versions{since: 6}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns
 // one text a row, which says where.
-var expectations = []struct{ what, query string }{
-	{"texts are missing from the search index", `SELECT 'text ' || id FROM texts WHERE indexed AND id NOT IN (SELECT id FROM texts_fts_docsize)`},
-	{"entries of the search index have no text", `SELECT 'text ' || id FROM texts_fts_docsize WHERE id NOT IN (SELECT id FROM texts WHERE indexed)`},
-	{"runs lack a round between two others", `SELECT 'run ' || run FROM rounds WHERE run NOT IN (SELECT id FROM runs WHERE reason LIKE '` + salvaged + `%')
+var expectations = []struct {
+	what, query string
+	versions
+}{
+	{what: "texts are missing from the search index", query: `SELECT 'text ' || id FROM texts WHERE indexed AND id NOT IN (SELECT id FROM texts_fts_docsize)`},
+	{what: "entries of the search index have no text", query: `SELECT 'text ' || id FROM texts_fts_docsize WHERE id NOT IN (SELECT id FROM texts WHERE indexed)`},
+	{what: "runs lack a round between two others", query: `SELECT 'run ' || run FROM rounds WHERE run NOT IN (SELECT id FROM runs WHERE reason LIKE '` + salvaged + `%')
 		GROUP BY run HAVING min(idx) <> 0 OR max(idx) <> count(*) - 1`},
-	{"rounds name another task or device than their run", `SELECT 'round ' || r.idx || ' of run ' || r.run FROM rounds r JOIN runs ON runs.id = r.run
+	{what: "rounds name another task or device than their run", query: `SELECT 'round ' || r.idx || ' of run ' || r.run FROM rounds r JOIN runs ON runs.id = r.run
 		WHERE r.task <> runs.task OR r.device_key <> runs.device_key`},
-	{"runs name a best round that is not their best", `SELECT 'run ' || id FROM runs WHERE best IS NOT ` + bestOfRun},
-	{"rounds do not stand as their verdicts say", `SELECT 'round ' || r.idx || ' of run ' || r.run FROM rounds r JOIN verdicts v ON v.id = r.verdict
+	{what: "runs name a best round that is not their best", query: `SELECT 'run ' || id FROM runs WHERE best IS NOT ` + bestOfRun},
+	{what: "rounds do not stand as their verdicts say", query: `SELECT 'round ' || r.idx || ' of run ' || r.run FROM rounds r JOIN verdicts v ON v.id = r.verdict
 		LEFT JOIN certificates ce ON ce.run = r.run AND ce.idx = r.idx LEFT JOIN verdicts c ON c.id = ce.verdict WHERE r.standing <> ` + standingByVerdict},
-	{"certified kernels have no file or another one than they name", `SELECT 'round ' || ce.idx || ' of run ' || ce.run FROM certificates ce JOIN verdicts v ON v.id = ce.verdict
+	{what: "certified kernels have no file or another one than they name", query: `SELECT 'round ' || ce.idx || ' of run ' || ce.run FROM certificates ce JOIN verdicts v ON v.id = ce.verdict
 		LEFT JOIN texts t ON t.id = v.exported WHERE ce.sha256 <> '' AND ce.sha256 IS NOT lower(hex(t.hash))`},
-	{"runs wait for a turn that they do not have", `SELECT 'run ' || id FROM runs WHERE status = 'queued' AND id NOT IN (SELECT run FROM queue)`},
-	{"runs have a turn although they ended", `SELECT 'run ' || runs.id FROM queue JOIN runs ON runs.id = queue.run WHERE runs.status NOT IN ('queued', 'running')`},
+	{what: "runs wait for a turn that they do not have", query: `SELECT 'run ' || id FROM runs WHERE status = 'queued' AND id NOT IN (SELECT run FROM queue)`},
+	{what: "runs have a turn although they ended", query: `SELECT 'run ' || runs.id FROM queue JOIN runs ON runs.id = queue.run WHERE runs.status NOT IN ('queued', 'running')`},
+	{what: "turns of a talk go on from later ones", query: `SELECT 'turn ' || id FROM turns WHERE before >= id`, versions: calls},
+	{what: "calls follow later ones", query: `SELECT 'call ' || id FROM calls WHERE follows >= id`, versions: calls},
 }
 
 // standingByVerdict is a round's standing as AppendRound and SetCertificate
@@ -117,7 +129,7 @@ func Examine(ctx context.Context, path string, progress func(string)) (Examinati
 	}
 	e.unreadable(ctx, "references", err)
 	for _, t := range tables {
-		if t.since > version {
+		if !t.has(version) {
 			continue
 		}
 		var n int64
@@ -128,6 +140,9 @@ func Examine(ctx context.Context, path string, progress func(string)) (Examinati
 		e.Rows[t.name] = n
 	}
 	for _, x := range expectations {
+		if !x.has(version) {
+			continue
+		}
 		progress("whether " + x.what)
 		found, err := db.strings(ctx, x.query)
 		if len(found) > 0 {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	kw "github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/llm"
 )
 
 func quiet(string) {}
@@ -32,7 +33,9 @@ func lived(t testing.TB, runs int) string {
 		run := must(s.Enqueue(ctx, kw.Run{Task: task.Fingerprint, TaskName: task.Name, DeviceKey: "d", Detail: fmt.Sprintf("detail %d", i)}, 0))(t)
 		ok(t, s.Put(ctx, "reference", fmt.Sprint(run.ID), []byte(task.Source)))
 		ok(t, s.SaveFile(ctx, File{Path: fmt.Sprintf("/x/%d.py", i), RunID: run.ID}))
-		ok(t, s.AppendMessage(ctx, Message{RunID: run.ID, Agent: "coder", Role: "user", Text: fmt.Sprintf("say %d", i)}))
+		for _, r := range talkOf(run.ID, i) {
+			ok(t, s.Append(ctx, r))
+		}
 		if i == runs-1 {
 			continue // it waits
 		}
@@ -47,6 +50,7 @@ func lived(t testing.TB, runs int) string {
 			ok(t, s.AppendRound(ctx, r))
 		}
 		exported := fmt.Sprintf("# exported %d", i)
+		ok(t, s.Book(ctx, llm.Charge{Key: llm.Key{Run: run.ID}, Model: "p:m", Usage: llm.Usage{In: 1}}))
 		ok(t, s.SetCertificate(ctx, run.ID, 5, kw.Verdict{Status: kw.Certified, CandidateMS: 2, Exported: exported, ExportedSHA256: kw.HashText(exported)}))
 		if i == runs-2 {
 			continue // it is under way
@@ -67,7 +71,7 @@ func TestASoundHistoryIsSoundAndSoIsItsCopy(t *testing.T) {
 	path := lived(t, 9)
 	before := must(os.ReadFile(path))(t)
 	e := examine(t, path)
-	if !e.Sound() || e.Rows["rounds"] != 48 || e.Rows["queue"] != 2 || e.Rows["messages"] != 9 {
+	if !e.Sound() || e.Rows["rounds"] != 48 || e.Rows["queue"] != 2 || e.Rows["calls"] != 27 || e.Rows["turns"] != 37 {
 		t.Errorf("%+v", e)
 	}
 	to := filepath.Join(t.TempDir(), "new", FileName)
@@ -103,7 +107,7 @@ func contents(t testing.TB, path string) string {
 	for _, r := range must(s.Runs(ctx, RunFilter{Limit: 1000}))(t) {
 		task, _ := s.RunTask(ctx, r.ID)
 		device, _ := s.RunDevice(ctx, r.ID)
-		all = append(all, must(s.Run(ctx, r.ID))(t), must(s.Rounds(ctx, r.ID))(t), must(s.Messages(ctx, r.ID))(t), task, device)
+		all = append(all, must(s.Run(ctx, r.ID))(t), must(s.Rounds(ctx, r.ID))(t), must(s.Calls(ctx, r.ID))(t), must(s.Spend(ctx, r.ID))(t), task, device)
 	}
 	all = append(all, must(s.Files(ctx))(t))
 	for _, words := range []string{"softmax", "line3", "because", "plan 2", "say"} {
@@ -131,6 +135,9 @@ func TestExamineNamesWhatIsWrong(t *testing.T) {
 		`INSERT INTO texts_fts (rowid, body) VALUES (9999, 'x')`:                        "entries of the search index have no text",
 		`DELETE FROM queue`: "runs wait for a turn that they do not have",
 		`UPDATE runs SET status = 'done' WHERE status = 'queued'`:                        "runs have a turn although they ended",
+		`UPDATE turns SET before = (SELECT max(id) FROM turns) WHERE before IS NOT NULL`: "turns of a talk go on from later ones",
+		`UPDATE calls SET follows = id WHERE id = 2`:                                     "calls follow later ones",
+		`UPDATE calls SET run = 99 WHERE id = 1`:                                         "rows refer to rows that are not there",
 		`PRAGMA writable_schema = 1; DELETE FROM sqlite_schema WHERE name = 'runs_name'`: "pages or indexes are damaged",
 	} {
 		t.Run(damage, func(t *testing.T) {

@@ -96,9 +96,9 @@ func (s *Store) appendRound(ctx context.Context, tx *sql.Tx, r kernelwright.Roun
 		standing = standingCorrect
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO rounds (run, idx, task, device_key, standing, ms, candidate, language, origin, note, verdict,
-		started, finished, overhead_ms, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		started, finished, overhead_ms, digest, parent) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.RunID, r.Index, task, key, standing, r.Verdict.CandidateMS, candidate, r.Candidate.Language, r.Candidate.Origin, r.Candidate.Note,
-		verdict, r.StartedMS, r.FinishedMS, r.OverheadMS, digest)
+		verdict, r.StartedMS, r.FinishedMS, r.OverheadMS, digest, r.Parent)
 	if err != nil {
 		return err
 	}
@@ -249,7 +249,7 @@ func updateBest(ctx context.Context, tx *sql.Tx, run int64) error {
 }
 
 const roundQuery = `SELECT r.run, r.idx, r.candidate, r.language, r.origin, r.note, r.verdict, r.started, r.finished, r.overhead_ms,
-	f.text, c.verdict FROM rounds r
+	r.parent, f.text, c.verdict FROM rounds r
 	LEFT JOIN feedback f ON f.run = r.run AND f.idx = r.idx
 	LEFT JOIN certificates c ON c.run = r.run AND c.idx = r.idx `
 
@@ -263,7 +263,7 @@ type roundRow struct {
 func scanRound(scan func(...any) error) (row roundRow, err error) {
 	r := &row.round
 	return row, scan(&r.RunID, &r.Index, &row.candidate, &r.Candidate.Language, &r.Candidate.Origin, &r.Candidate.Note, &row.verdict,
-		&r.StartedMS, &r.FinishedMS, &r.OverheadMS, &row.feedback, &row.certificate)
+		&r.StartedMS, &r.FinishedMS, &r.OverheadMS, &r.Parent, &row.feedback, &row.certificate)
 }
 
 func (s *Store) fill(ctx context.Context, row roundRow) (kernelwright.Round, error) {

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/llm"
 )
 
 // Salvaged says what Salvage brought over, by table.
@@ -127,7 +128,7 @@ func (s *salvage) run(ctx context.Context, progress func(string)) error {
 		return err
 	}
 	for _, t := range tables {
-		if t.since > s.version {
+		if !t.has(s.version) {
 			continue
 		}
 		progress("copying " + t.name)
@@ -144,7 +145,7 @@ func (s *salvage) run(ctx context.Context, progress func(string)) error {
 		return fmt.Errorf("build the search index: %w", err)
 	}
 	for _, t := range tables {
-		if t.since > s.version {
+		if !t.has(s.version) {
 			continue
 		}
 		var n int64
@@ -264,53 +265,60 @@ const salvaged = "salvaged: "
 
 // dropped is what is nothing without something that was lost, in an order in
 // which one dropping brings on the next.
-var dropped = []string{
-	`UPDATE runs SET detail = NULL WHERE detail NOT IN (SELECT id FROM texts)`,
-	`UPDATE runs SET task_source = NULL, task_graph = NULL, task_detail = NULL
-		WHERE task_source NOT IN (SELECT id FROM texts) OR task_graph NOT IN (SELECT id FROM texts) OR task_detail NOT IN (SELECT id FROM texts)`,
-	`UPDATE runs SET device_detail = NULL WHERE device_detail NOT IN (SELECT id FROM texts)`,
-	`DELETE FROM tasks WHERE source NOT IN (SELECT id FROM texts) OR detail NOT IN (SELECT id FROM texts) OR graph NOT IN (SELECT id FROM texts)`,
-	`DELETE FROM devices WHERE detail NOT IN (SELECT id FROM texts)`,
-	incomplete,
-	`DELETE FROM verdicts WHERE text NOT IN (SELECT id FROM texts) OR exported NOT IN (SELECT id FROM texts)`,
-	`DELETE FROM rounds WHERE candidate NOT IN (SELECT id FROM texts) OR verdict NOT IN (SELECT id FROM verdicts)`,
+var dropped = []struct {
+	query string
+	versions
+}{
+	{query: `UPDATE runs SET detail = NULL WHERE detail NOT IN (SELECT id FROM texts)`},
+	{query: `UPDATE runs SET task_source = NULL, task_graph = NULL, task_detail = NULL
+		WHERE task_source NOT IN (SELECT id FROM texts) OR task_graph NOT IN (SELECT id FROM texts) OR task_detail NOT IN (SELECT id FROM texts)`},
+	{query: `UPDATE runs SET device_detail = NULL WHERE device_detail NOT IN (SELECT id FROM texts)`},
+	{query: `DELETE FROM tasks WHERE source NOT IN (SELECT id FROM texts) OR detail NOT IN (SELECT id FROM texts) OR graph NOT IN (SELECT id FROM texts)`},
+	{query: `DELETE FROM devices WHERE detail NOT IN (SELECT id FROM texts)`},
+	{`DELETE FROM baselines WHERE source NOT IN (SELECT id FROM texts) OR detail NOT IN (SELECT id FROM texts)`, baselines},
+	{query: `DELETE FROM verdicts WHERE text NOT IN (SELECT id FROM texts) OR exported NOT IN (SELECT id FROM texts)`},
+	{query: `DELETE FROM rounds WHERE candidate NOT IN (SELECT id FROM texts) OR verdict NOT IN (SELECT id FROM verdicts)`},
 	// A run whose own row was lost is worth as much as its rounds.
-	`INSERT INTO runs (id, task, task_name, path, device, device_key, strategy, coder, judge, seed, max_rounds, settings, status, stop, reason, hint,
+	{query: `INSERT INTO runs (id, task, task_name, path, device, device_key, strategy, coder, judge, seed, max_rounds, settings, status, stop, reason, hint,
 		created, started, finished, task_source, task_graph, task_detail, device_detail)
 		SELECT r.run, r.task, coalesce(t.name, ''), '', '', r.device_key, '', '', '', 0, count(*), '', 'failed', '', '` + salvaged + `all but its rounds was lost', '',
 		min(r.started), min(r.started), max(r.finished), t.source, t.graph, t.detail, d.detail
 		FROM rounds r LEFT JOIN tasks t ON t.fingerprint = r.task LEFT JOIN devices d ON d.key = r.device_key
-		WHERE r.run NOT IN (SELECT id FROM runs) GROUP BY r.run`,
-	gaps,
-	`UPDATE runs SET reason = '` + salvaged + `some of its rounds were lost' WHERE id IN
-		(SELECT run FROM rounds GROUP BY run HAVING min(idx) <> 0 OR max(idx) <> count(*) - 1)`,
-	`DELETE FROM feedback WHERE text NOT IN (SELECT id FROM texts) OR (run, idx) NOT IN (SELECT run, idx FROM rounds)`,
-	`DELETE FROM certificates WHERE verdict NOT IN (SELECT id FROM verdicts) OR (run, idx) NOT IN (SELECT run, idx FROM rounds)
-		OR sha256 <> '' AND sha256 IS NOT (SELECT lower(hex(t.hash)) FROM verdicts v JOIN texts t ON t.id = v.exported WHERE v.id = verdict)`,
-	`DELETE FROM metrics WHERE name NOT IN (SELECT id FROM metric_names) OR (run, idx) NOT IN (SELECT run, idx FROM rounds)`,
-	`DELETE FROM messages WHERE run NOT IN (SELECT id FROM runs) OR text NOT IN (SELECT id FROM texts)`,
-	`DELETE FROM queue WHERE run NOT IN (SELECT id FROM runs WHERE status IN ('queued', 'running'))`,
-	`DELETE FROM files WHERE run <> 0 AND run NOT IN (SELECT id FROM runs)`, // then it is queued again
-	benchless, // a bench that lacks a run makes it again
-	`UPDATE rounds SET (task, device_key) = (SELECT task, device_key FROM runs WHERE id = run)`,
-	`UPDATE rounds AS r SET (standing, ms) = (SELECT ` + standingByVerdict + `, CASE WHEN c.candidate_ms > 0 THEN c.candidate_ms ELSE v.candidate_ms END
-		FROM verdicts v LEFT JOIN certificates ce ON ce.run = r.run AND ce.idx = r.idx LEFT JOIN verdicts c ON c.id = ce.verdict WHERE v.id = r.verdict)`,
-	`UPDATE runs SET best = ` + bestOfRun,
+		WHERE r.run NOT IN (SELECT id FROM runs) GROUP BY r.run`},
+	{query: gaps},
+	{query: `UPDATE runs SET reason = '` + salvaged + `some of its rounds were lost' WHERE id IN
+		(SELECT run FROM rounds GROUP BY run HAVING min(idx) <> 0 OR max(idx) <> count(*) - 1)`},
+	{query: `DELETE FROM feedback WHERE text NOT IN (SELECT id FROM texts) OR (run, idx) NOT IN (SELECT run, idx FROM rounds)`},
+	{query: `DELETE FROM certificates WHERE verdict NOT IN (SELECT id FROM verdicts) OR (run, idx) NOT IN (SELECT run, idx FROM rounds)
+		OR sha256 <> '' AND sha256 IS NOT (SELECT lower(hex(t.hash)) FROM verdicts v JOIN texts t ON t.id = v.exported WHERE v.id = verdict)`},
+	{query: `DELETE FROM metrics WHERE name NOT IN (SELECT id FROM metric_names) OR (run, idx) NOT IN (SELECT run, idx FROM rounds)`},
+	{`DELETE FROM messages WHERE run NOT IN (SELECT id FROM runs) OR text NOT IN (SELECT id FROM texts)`, messages},
+	// A call was paid for, whatever of it is lost.
+	{`WITH RECURSIVE gone(id) AS (SELECT id FROM turns WHERE text NOT IN (SELECT id FROM texts) OR detail NOT IN (SELECT id FROM texts)
+		OR before >= id OR before NOT IN (SELECT id FROM turns) UNION SELECT t.id FROM turns t JOIN gone ON t.before = gone.id)
+		DELETE FROM turns WHERE id IN (SELECT id FROM gone)`, calls},
+	{`UPDATE calls SET turn = NULL WHERE turn NOT IN (SELECT id FROM turns)`, calls},
+	{`UPDATE calls SET request = NULL WHERE request NOT IN (SELECT id FROM texts)`, calls},
+	{`UPDATE calls SET reasoning = NULL WHERE reasoning NOT IN (SELECT id FROM texts)`, calls},
+	{`UPDATE calls SET text = NULL, reply = NULL WHERE text NOT IN (SELECT id FROM texts) OR reply NOT IN (SELECT id FROM texts)`, calls},
+	{`WITH RECURSIVE gone(id) AS (SELECT id FROM calls WHERE tokens NOT IN (SELECT id FROM texts) OR follows >= id
+		OR follows NOT IN (SELECT id FROM calls WHERE tokens IS NOT NULL) UNION SELECT c.id FROM calls c JOIN gone ON c.follows = gone.id)
+		UPDATE calls SET tokens = NULL, follows = NULL WHERE id IN (SELECT id FROM gone)`, calls},
+	{`UPDATE calls SET run = NULL WHERE run NOT IN (SELECT id FROM runs)`, calls},
+	{`UPDATE charges SET run = NULL WHERE run NOT IN (SELECT id FROM runs)`, calls},
+	{query: `DELETE FROM queue WHERE run NOT IN (SELECT id FROM runs WHERE status IN ('queued', 'running'))`},
+	{query: `DELETE FROM files WHERE run <> 0 AND run NOT IN (SELECT id FROM runs)`}, // then it is queued again
+	// A bench that lacks a run makes it again.
+	{`DELETE FROM benches WHERE detail NOT IN (SELECT id FROM texts)`, benches},
+	{`DELETE FROM bench_runs WHERE bench NOT IN (SELECT id FROM benches) OR run NOT IN (SELECT id FROM runs)`, benches},
+	{query: `UPDATE rounds SET (task, device_key) = (SELECT task, device_key FROM runs WHERE id = run)`},
+	{query: `UPDATE rounds AS r SET (standing, ms) = (SELECT ` + standingByVerdict + `, CASE WHEN c.candidate_ms > 0 THEN c.candidate_ms ELSE v.candidate_ms END
+		FROM verdicts v LEFT JOIN certificates ce ON ce.run = r.run AND ce.idx = r.idx LEFT JOIN verdicts c ON c.id = ce.verdict WHERE v.id = r.verdict)`},
+	{query: `UPDATE runs SET best = ` + bestOfRun},
 	// A run that waited and lost its turn would wait for ever.
-	`INSERT INTO queue (run, priority, state, attempts, available, owner, claimed, created)
-		SELECT id, 0, 'waiting', 0, 0, '', 0, created FROM runs WHERE status = 'queued' AND id NOT IN (SELECT run FROM queue)`,
+	{query: `INSERT INTO queue (run, priority, state, attempts, available, owner, claimed, created)
+		SELECT id, 0, 'waiting', 0, 0, '', 0, created FROM runs WHERE status = 'queued' AND id NOT IN (SELECT run FROM queue)`},
 }
-
-// incomplete is the named baselines that lack a text.
-const incomplete = `DELETE FROM ` + baselines + ` WHERE source NOT IN (SELECT id FROM texts) OR detail NOT IN (SELECT id FROM texts)`
-
-// benchless is the benches that lack their text, and runs that lack either.
-const benchless = `DELETE FROM ` + benches + ` WHERE detail NOT IN (SELECT id FROM texts);
-	DELETE FROM ` + benchRuns + ` WHERE bench NOT IN (SELECT id FROM ` + benches + `) OR run NOT IN (SELECT id FROM runs)`
-
-// youngest is the version of the schema that a query of dropped needs, where
-// that is not the first.
-var youngest = map[string]int{incomplete: baselinesSince, benchless: benchesSince}
 
 // gaps is the rounds of unfinished runs that come after one that was lost.
 const gaps = `DELETE FROM rounds WHERE (run, idx) IN (
@@ -319,17 +327,17 @@ const gaps = `DELETE FROM rounds WHERE (run, idx) IN (
 
 func (s *salvage) prune(ctx context.Context) error {
 	return s.dst.inTx(ctx, func(tx *sql.Tx) error {
-		for _, q := range dropped {
-			if s.version < youngest[q] {
+		for _, d := range dropped {
+			if !d.has(s.version) {
 				continue
 			}
-			if q != gaps {
-				if _, err := tx.ExecContext(ctx, q); err != nil {
+			if d.query != gaps {
+				if _, err := tx.ExecContext(ctx, d.query); err != nil {
 					return err
 				}
 				continue
 			}
-			rows, err := tx.QueryContext(ctx, q)
+			rows, err := tx.QueryContext(ctx, d.query)
 			if err != nil {
 				return err
 			}
@@ -351,25 +359,38 @@ func (s *salvage) prune(ctx context.Context) error {
 
 // index makes the search index anew.
 func (s *salvage) index(ctx context.Context) error {
+	always := versions{}
 	plain := func(extra, text string) (string, error) { return text, nil }
 	for _, kind := range []struct {
 		query string // the text's number, and what else its words are made of
 		words func(extra, text string) (string, error)
+		versions
 	}{
-		{`SELECT source, name FROM tasks`, func(name, text string) (string, error) { return taskWords(name, text), nil }},
-		{`SELECT candidate, note FROM rounds`, func(note, text string) (string, error) { return candidateWords(note, text), nil }},
+		{`SELECT source, name FROM tasks`, func(name, text string) (string, error) { return taskWords(name, text), nil }, always},
+		{`SELECT candidate, note FROM rounds`, func(note, text string) (string, error) { return candidateWords(note, text), nil }, always},
 		{`SELECT text, '' FROM verdicts`, func(_, text string) (string, error) {
 			var v kernelwright.Verdict
 			err := json.Unmarshal([]byte(text), &v)
 			return verdictWords(v), err
-		}},
+		}, always},
 		{`SELECT text, '' FROM feedback`, func(_, text string) (string, error) {
 			var f kernelwright.Feedback
 			err := json.Unmarshal([]byte(text), &f)
 			return feedbackWords(f), err
-		}},
-		{`SELECT text, '' FROM messages`, plain},
+		}, always},
+		{`SELECT text, '' FROM messages`, plain, messages},
+		{`SELECT text, '' FROM turns`, plain, calls},
+		{`SELECT text, '' FROM calls WHERE text IS NOT NULL`, plain, calls},
+		{`SELECT reasoning, '' FROM calls WHERE reasoning IS NOT NULL`, plain, calls},
+		{`SELECT reply, '' FROM calls WHERE reply IS NOT NULL`, func(_, text string) (string, error) {
+			var rest llm.Reply
+			err := json.Unmarshal([]byte(text), &rest)
+			return callWords(rest.ToolCalls), err
+		}, calls},
 	} {
+		if !kind.has(s.version) {
+			continue
+		}
 		rows, err := s.dst.read.QueryContext(ctx, kind.query)
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -71,12 +72,21 @@ func (s *Store) places(ctx context.Context, text int64) ([]Hit, error) {
 		UNION ALL SELECT * FROM (SELECT 'candidate', task, run, idx FROM rounds WHERE candidate = ?1 LIMIT ?2)
 		UNION ALL SELECT * FROM (SELECT 'verdict', r.task, r.run, r.idx FROM verdicts v JOIN rounds r ON r.verdict = v.id WHERE v.text = ?1 LIMIT ?2)
 		UNION ALL SELECT * FROM (SELECT 'feedback', r.task, f.run, f.idx FROM feedback f JOIN rounds r ON r.run = f.run AND r.idx = f.idx WHERE f.text = ?1 LIMIT ?2)
-		UNION ALL SELECT * FROM (SELECT 'message', runs.task, m.run, m.idx FROM messages m JOIN runs ON runs.id = m.run WHERE m.text = ?1 LIMIT ?2)`,
+		UNION ALL SELECT * FROM (SELECT 'message', runs.task, c.run, c.round FROM calls c JOIN runs ON runs.id = c.run
+			WHERE c.text = ?1 OR c.reasoning = ?1 OR c.reply = ?1 LIMIT ?2)
+		UNION ALL SELECT * FROM (SELECT 'message', runs.task, t.run, t.round FROM turns t JOIN runs ON runs.id = t.run WHERE t.text = ?1 LIMIT ?2)`,
 		text, maxHitsPerText)
 	if err != nil {
 		return nil, err
 	}
-	return scanAll(rows, func(r *sql.Rows) (h Hit, err error) { return h, r.Scan(&h.Kind, &h.Task, &h.RunID, &h.Round) })
+	found, err := scanAll(rows, func(r *sql.Rows) (h Hit, err error) { return h, r.Scan(&h.Kind, &h.Task, &h.RunID, &h.Round) })
+	var hits []Hit
+	for _, h := range found {
+		if !slices.Contains(hits, h) { // a reply is said again by the call that goes on from it
+			hits = append(hits, h)
+		}
+	}
+	return hits, err
 }
 
 // ftsQuery quotes each word, so that what people type is never FTS5 syntax.

@@ -1,0 +1,91 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/llm"
+)
+
+// Book records an attempt at a call that has ended: llm.Ledger.
+func (s *Store) Book(ctx context.Context, c llm.Charge) error {
+	k, u := c.Key, c.Usage
+	_, err := s.write.ExecContext(ctx, `INSERT INTO charges (run, round, agent, seq, model, tokens_in, tokens_out, cached, thought, estimated, cost_usd, ended, took, failed)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		ofRun(k), k.Round, k.Agent, k.Seq, c.Model, u.In, u.Out, u.CachedIn, u.Reasoning, u.Estimated, c.USD, c.EndedMS, c.Took.Milliseconds(), c.Failed)
+	if err != nil {
+		return fmt.Errorf("record what a call of %s cost: %w", c.Model, err)
+	}
+	return nil
+}
+
+const spendColumns = `count(*), coalesce(sum(tokens_in), 0), coalesce(sum(tokens_out), 0), coalesce(sum(cost_usd), 0), count(*) - count(cost_usd)`
+
+func spendInto(s *kernelwright.Spend) []any {
+	return []any{&s.Calls, &s.TokensIn, &s.TokensOut, &s.USD, &s.Unpriced}
+}
+
+// Spent sums the charges within the scope: llm.Ledger.
+func (s *Store) Spent(ctx context.Context, of llm.Scope) (llm.Spent, error) {
+	var where []string
+	var args []any
+	narrow := func(condition string, arg any) {
+		where, args = append(where, condition), append(args, arg)
+	}
+	if of.Run != 0 {
+		narrow("run = ?", of.Run)
+	}
+	if !of.Since.IsZero() {
+		narrow("ended >= ?", of.Since.UnixMilli())
+	}
+	if of.Model != "" {
+		narrow("model = ?", of.Model)
+	}
+	query := `SELECT ` + spendColumns + `, coalesce(sum(took), 0) FROM charges`
+	if len(where) > 0 {
+		query += ` WHERE ` + strings.Join(where, " AND ")
+	}
+	var spent llm.Spent
+	var took int64
+	if err := s.read.QueryRowContext(ctx, query, args...).Scan(append(spendInto(&spent.Spend), &took)...); err != nil {
+		return spent, fmt.Errorf("read what was spent: %w", err)
+	}
+	spent.Wall = time.Duration(took) * time.Millisecond
+	return spent, nil
+}
+
+// Spend returns what a run has asked of models, failed attempts included, and
+// what that cost.
+func (s *Store) Spend(ctx context.Context, runID int64) (kernelwright.Spend, error) {
+	if runID == 0 {
+		return kernelwright.Spend{}, nil
+	}
+	spent, err := s.Spent(ctx, llm.Scope{Run: runID})
+	return spent.Spend, err
+}
+
+const dayMS = 24 * 60 * 60 * 1000
+
+// Spending is what one model was asked in one day.
+type Spending struct {
+	DayMS int64  `json:"day"` // when the day began, in UTC
+	Model string `json:"model"`
+	kernelwright.Spend
+}
+
+// Spending returns what was asked of models in calls that ended at or after a
+// time (Unix milliseconds; 0: ever), by day in UTC and by model, the latest day
+// first.
+func (s *Store) Spending(ctx context.Context, sinceMS int64) ([]Spending, error) {
+	rows, err := s.read.QueryContext(ctx, `SELECT ended / ?1 * ?1, model, `+spendColumns+` FROM charges WHERE ended >= ?2 GROUP BY 1, 2 ORDER BY 1 DESC, 2`, dayMS, sinceMS)
+	if err != nil {
+		return nil, fmt.Errorf("read what was spent: %w", err)
+	}
+	return scanAll(rows, func(r *sql.Rows) (day Spending, err error) {
+		return day, r.Scan(append([]any{&day.DayMS, &day.Model}, spendInto(&day.Spend)...)...)
+	})
+}
