@@ -25,7 +25,7 @@ func (configShowCmd) Run(a *app) error {
 		return err
 	}
 	var list []setting
-	for _, k := range config.Keys() {
+	for _, k := range config.KeysOf(c) {
 		v, _ := config.Value(c, k)
 		list = append(list, setting{k, v, origins[k]})
 	}
@@ -80,5 +80,5 @@ func (c configCheckCmd) Run(a *app) error {
 	if a.json {
 		return a.printJSON(map[string]any{"file": c.File, "ok": true, "keys": n})
 	}
-	return a.printf("%s is fine: it sets %d of %d keys\n", report.Line(c.File), n, len(config.Keys()))
+	return a.printf("%s is fine: it sets %d of %d keys\n", report.Line(c.File), n, len(origins))
 }

@@ -12,12 +12,14 @@ import (
 // The words that some keys take.
 var (
 	sandboxes  = []string{"strict", "weak"}
-	strategies = []string{"rounds"}
-	judgeModes = []string{"both", "correction", "optimisation", "none"}
-	languages  = []string{"cpp"}
+	strategies = []string{"rounds", "beam", "react"}
+	judgeModes = []string{"both", "correction", "optimisation", "none", "self", "score"}
+	metrics    = []string{"selected", "full"}
+	languages  = []string{"cpp", "cuda", "triton"}
 	devices    = []string{"cpu", "cuda", "auto"} // and cuda:1 for the second GPU, cuda:0,1 for two, cuda:all
-	coders     = []string{"builtin"}
-	judges     = []string{"rules"}
+	coders     = []string{"builtin"}             // or a model
+	forms      = []string{"native", "load_inline"}
+	judges     = []string{"rules", "none"} // or a model
 	baselines  = []string{"eager", "compile", "max-autotune", "max-autotune-no-cudagraphs", "cudagraphs"}
 	precisions = []string{"float32"}
 	levels     = []string{"debug", "info", "warn", "error"}
@@ -30,6 +32,11 @@ const (
 	maxRounds   = 10000
 	maxMS       = 60 * 60 * 1000
 	maxDuration = 30 * 24 * time.Hour
+	// As forge has them.
+	maxBeam      = 64
+	maxTurns     = 2000
+	leastContext = 16_000
+	maxContext   = 10_000_000
 )
 
 // check says what is wrong with the first value that is.
@@ -38,9 +45,16 @@ func check(c Config, origins Origins) error {
 	fail := func(key, text, hint string) {
 		if found == nil {
 			where := origins[key].Where
+			table, _ := cutLast(key)
+			for _, k := range KeysOf(c) { // of a table that people named the first key tells where it is
+				if where == "" && (strings.HasPrefix(k, key+".") || len(split(table)) > 2 && strings.HasPrefix(k, table+".")) {
+					where = origins[k].Where
+				}
+			}
 			found = &Error{Where: where, Text: shown(key + " " + text), Hint: hint}
 		}
 	}
+	checkSecrets(c, fail) // first: no other sentence may repeat one
 	oneOf := func(key, value string, words []string) {
 		if slices.Contains(words, value) {
 			return
@@ -92,7 +106,6 @@ func check(c Config, origins Origins) error {
 	between("watch.debounce_ms", c.Watch.DebounceMS, 1, maxMS)
 	between("watch.poll_ms", c.Watch.PollMS, 10, maxMS)
 
-	oneOf("rounds.strategy", c.Rounds.Strategy, strategies)
 	between("rounds.max", c.Rounds.Max, 1, maxRounds)
 	lasting("rounds.wall_time", c.Rounds.WallTime)
 	// Written so that NaN, which compares false with everything, is refused.
@@ -100,10 +113,51 @@ func check(c Config, origins Origins) error {
 		fail("rounds.headroom", fmt.Sprintf("is %v", c.Rounds.Headroom), "it takes a share above 0 and up to 1, such as 0.95")
 	}
 	between("rounds.patience", c.Rounds.Patience, 1, maxRounds)
+	oneOf("rounds.strategy", c.Rounds.Strategy, strategies)
 	oneOf("rounds.judge", c.Rounds.Judge, judgeModes)
+	oneOf("rounds.metrics", c.Rounds.Metrics, metrics)
 	oneOf("rounds.language", c.Rounds.Language, languages)
-	oneOf("coder.name", c.Coder.Name, coders)
-	oneOf("judge.name", c.Judge.Name, judges)
+	between("beam.width", c.Beam.Width, 1, maxBeam)
+	between("beam.samples", c.Beam.Samples, 1, maxBeam)
+	between("react.turns", c.React.Turns, 1, maxTurns)
+	between("react.context_tokens", c.React.ContextTokens, leastContext, maxContext)
+	agent := func(key, value string, words []string) {
+		if provider, model, ok := strings.Cut(value, ":"); ok && provider != "" && model != "" && tableName.MatchString(value) {
+			return
+		}
+		if slices.Contains(words, value) {
+			return
+		}
+		hint := "it takes " + orList(words) + `, or a model as "provider:model"`
+		if near := nearestWord(value, words); near != "" {
+			hint = fmt.Sprintf("did you mean %q? %s", near, hint)
+		}
+		fail(key, fmt.Sprintf("is %q", value), hint)
+	}
+	agent("coder.name", c.Coder.Name, coders)
+	agent("judge.name", c.Judge.Name, judges)
+	oneOf("coder.form", c.Coder.Form, forms)
+	if c.Coder.Form == "load_inline" && c.Rounds.Language != "cuda" {
+		fail("coder.form", `is "load_inline"`, `that form is for rounds.language "cuda"; the others have one form each, "native"`)
+	}
+	if c.Coder.Name == "builtin" {
+		needs := func(key, value string) {
+			fail(key, fmt.Sprintf("is %q, which the built-in Coder cannot do", value), "name a model with coder.name: docs/models.md says how")
+		}
+		switch {
+		case c.Rounds.Strategy == "react":
+			needs("rounds.strategy", c.Rounds.Strategy)
+		case c.Rounds.Judge == "self":
+			needs("rounds.judge", c.Rounds.Judge)
+		case c.Rounds.Language != "cpp":
+			needs("rounds.language", c.Rounds.Language)
+		}
+	}
+	if c.Device == "cpu" && c.Rounds.Language != "cpp" {
+		fail("rounds.language", fmt.Sprintf("is %q", c.Rounds.Language), `on a CPU candidates are written in "cpp"`)
+	}
+
+	checkModels(c, fail, between)
 
 	lasting("evaluation.timeout", c.Evaluation.Timeout)
 	lasting("evaluation.inspect_timeout", c.Evaluation.InspectTimeout)

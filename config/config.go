@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -38,8 +39,13 @@ type Config struct {
 
 	Watch      Watch      `toml:"watch" json:"watch"`
 	Rounds     Rounds     `toml:"rounds" json:"rounds"`
-	Coder      Agent      `toml:"coder" json:"coder"`
-	Judge      Agent      `toml:"judge" json:"judge"`
+	Beam       Beam       `toml:"beam" json:"beam"`
+	React      React      `toml:"react" json:"react"`
+	Coder      Coder      `toml:"coder" json:"coder"`
+	Judge      Judge      `toml:"judge" json:"judge"`
+	Prompts    Prompts    `toml:"prompts" json:"prompts"`
+	LLM        LLM        `toml:"llm" json:"llm"`
+	Budget     Budget     `toml:"budget" json:"budget"`
 	Evaluation Evaluation `toml:"evaluation" json:"evaluation"`
 	Daemon     Daemon     `toml:"daemon" json:"daemon"`
 	Log        Log        `toml:"log" json:"log"`
@@ -63,13 +69,96 @@ type Rounds struct {
 	Headroom float64  `toml:"headroom" json:"headroom"`
 	Patience int      `toml:"patience" json:"patience"`
 	Judge    string   `toml:"judge" json:"judge"`
+	Metrics  string   `toml:"metrics" json:"metrics"`
 	Language string   `toml:"language" json:"language"`
 	Seed     int64    `toml:"seed" json:"seed"`
 }
 
-// Agent names a Coder or a Judge.
-type Agent struct {
+// Beam is of the strategy of that name.
+type Beam struct {
+	Width   int `toml:"width" json:"width"`
+	Samples int `toml:"samples" json:"samples"`
+}
+
+// React is of the strategy of that name.
+type React struct {
+	Turns         int  `toml:"turns" json:"turns"`
+	ContextTokens int  `toml:"context_tokens" json:"context_tokens"`
+	TextTools     bool `toml:"text_tools" json:"text_tools"`
+}
+
+// Coder names who writes candidates.
+type Coder struct {
 	Name string `toml:"name" json:"name"`
+	Form string `toml:"form" json:"form"`
+}
+
+// Judge names who reads verdicts.
+type Judge struct {
+	Name string `toml:"name" json:"name"`
+}
+
+// Prompts says in which words models are asked.
+type Prompts struct {
+	Folder string `toml:"folder" json:"folder"`
+}
+
+// LLM says how language models are reached. Its tables have names that people
+// choose: of providers, and of models as "provider:model".
+type LLM struct {
+	MaxTokens int                `toml:"max_tokens" json:"max_tokens"`
+	Timeout   Duration           `toml:"timeout" json:"timeout"`
+	Attempts  int                `toml:"attempts" json:"attempts"`
+	Providers map[string]Options `toml:"providers" json:"providers"`
+	Models    map[string]Options `toml:"models" json:"models"`
+	Prices    map[string]Price   `toml:"prices" json:"prices"`
+}
+
+// Options is of one provider or one model. What is not set is left to what
+// stands below: the provider, then the defaults of LLM, then the program's.
+type Options struct {
+	BaseURL           string   `toml:"base_url" json:"base_url,omitzero"`
+	KeyEnv            string   `toml:"key_env" json:"key_env,omitzero"`
+	AllowPlainHTTP    *bool    `toml:"allow_plain_http" json:"allow_plain_http,omitzero"`
+	MaxTokens         int      `toml:"max_tokens" json:"max_tokens,omitzero"`
+	ContextLength     int      `toml:"context_length" json:"context_length,omitzero"`
+	Temperature       *float64 `toml:"temperature" json:"temperature,omitzero"`
+	TopP              *float64 `toml:"top_p" json:"top_p,omitzero"`
+	Sampling          *bool    `toml:"sampling" json:"sampling,omitzero"`
+	ReasoningEffort   string   `toml:"reasoning_effort" json:"reasoning_effort,omitzero"`
+	Stream            *bool    `toml:"stream" json:"stream,omitzero"`
+	NativeTools       *bool    `toml:"native_tools" json:"native_tools,omitzero"`
+	JSONSchema        *bool    `toml:"json_schema" json:"json_schema,omitzero"`
+	TokenIDs          *bool    `toml:"token_ids" json:"token_ids,omitzero"`
+	Timeout           Duration `toml:"timeout" json:"timeout,omitzero"`
+	MaxReplyBytes     int64    `toml:"max_reply_bytes" json:"max_reply_bytes,omitzero"`
+	Attempts          int      `toml:"attempts" json:"attempts,omitzero"`
+	Concurrency       int      `toml:"concurrency" json:"concurrency,omitzero"`
+	RequestsPerMinute int      `toml:"requests_per_minute" json:"requests_per_minute,omitzero"`
+	TokensPerMinute   int      `toml:"tokens_per_minute" json:"tokens_per_minute,omitzero"`
+}
+
+// Price is what a model's tokens cost, in USD for a million.
+type Price struct {
+	In       float64  `toml:"in" json:"in"`
+	CachedIn *float64 `toml:"cached_in" json:"cached_in,omitzero"`
+	Out      float64  `toml:"out" json:"out"`
+	AsOf     string   `toml:"as_of" json:"as_of"`
+}
+
+// Budget is what language models may use.
+type Budget struct {
+	Run    Allowance            `toml:"run" json:"run"`
+	Day    Allowance            `toml:"day" json:"day"`
+	Models map[string]Allowance `toml:"models" json:"models"`
+}
+
+// Allowance is how much may be used; 0 is no limit.
+type Allowance struct {
+	USD      float64  `toml:"usd" json:"usd"`
+	Tokens   int64    `toml:"tokens" json:"tokens"`
+	Calls    int64    `toml:"calls" json:"calls"`
+	WallTime Duration `toml:"wall_time" json:"wall_time"`
 }
 
 // Evaluation says what candidates are held against, and what one answer of the
@@ -190,7 +279,7 @@ type Source struct {
 func Read(s Source) (Config, Origins, error) {
 	c := Default()
 	origins := make(Origins)
-	for _, k := range Keys() {
+	for _, k := range KeysOf(c) {
 		origins[k] = Origin{Kind: "default"}
 	}
 	if s.File != "" {
@@ -212,10 +301,19 @@ func Read(s Source) (Config, Origins, error) {
 		}
 		origins[k] = Origin{Kind: "flag", Where: where}
 	}
+	c.LLM.Providers, c.LLM.Models, c.Budget.Models = orNone(c.LLM.Providers), orNone(c.LLM.Models), orNone(c.Budget.Models)
 	if err := check(c, origins); err != nil {
 		return Config{}, nil, err
 	}
 	return c, origins, nil
+}
+
+// orNone is nil for a table that was named and left empty.
+func orNone[V any](m map[string]V) map[string]V {
+	if len(m) == 0 {
+		return nil
+	}
+	return m
 }
 
 // FindFile returns the settings file in force: the one asked for, the one that
@@ -303,8 +401,8 @@ func readFile(c *Config, origins Origins, path string) error {
 		}
 		return unknown(path, key, lines)
 	}
-	for _, k := range Keys() {
-		if !md.IsDefined(strings.Split(k, ".")...) {
+	for _, k := range KeysOf(*c) {
+		if !md.IsDefined(split(k)...) {
 			continue
 		}
 		where := path
@@ -338,11 +436,11 @@ func decodeError(path string, err error) error {
 	if parse.LastKey != "" {
 		text = parse.LastKey + ": " + text
 	}
-	return &Error{
-		Where: fmt.Sprintf("%s:%d", path, max(parse.Position.Line, 1)),
-		Text:  shown(text),
-		Hint:  "see `kernelwright config show` for every key and the kind of its value",
+	hint := "see `kernelwright config show` for every key and the kind of its value"
+	if strings.Contains(text, "':'") {
+		hint = `a name with a colon stands in quotes: [llm.models."openai:gpt-5"]`
 	}
+	return &Error{Where: fmt.Sprintf("%s:%d", path, max(parse.Position.Line, 1)), Text: shown(text), Hint: hint}
 }
 
 // shown makes a sentence of words that repeat what a file or a variable holds.
@@ -369,11 +467,13 @@ func unknown(path, key string, lines map[string]int) error {
 	if n := lines[key]; n > 0 {
 		where = fmt.Sprintf("%s:%d", path, n)
 	}
-	e := &Error{Where: where, Text: shown(fmt.Sprintf("unknown key %q", key)), Hint: "see `kernelwright config show` for every key"}
-	if table, keys := nearestTable(key); table != "" {
+	e := &Error{Where: where, Text: shown("unknown key " + quoted(key)), Hint: "see `kernelwright config show` for every key"}
+	if _, name := cutLast(key); strings.HasPrefix(key, "llm.") && slices.Contains(secrets, name) {
+		e.Hint = secretHint
+	} else if table, keys := nearestTable(key); table != "" {
 		e.Hint = fmt.Sprintf("%s is a table, with the keys %s", table, strings.Join(keys, ", "))
 	} else if near := Nearest(key); near != "" {
-		e.Hint = fmt.Sprintf("did you mean %q?", near)
+		e.Hint = fmt.Sprintf("did you mean %s?", quoted(near))
 	}
 	return e
 }

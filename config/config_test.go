@@ -65,26 +65,52 @@ func TestOriginsFollowTheStrongest(t *testing.T) {
 
 func TestWhatIsWrongIsSaid(t *testing.T) {
 	for name, tt := range map[string]struct{ text, where, says, hint string }{
-		"mistyped":      {"[rounds]\nmaxx = 3\n", ":2", `unknown key "rounds.maxx"`, `"rounds.max"`},
-		"wrong section": {"debounce_ms = 3\n", ":1", `unknown key "debounce_ms"`, `"watch.debounce_ms"`},
-		"unknown table": {"\n[round]\nmax = 3\n", ":3", `unknown key "round`, `"rounds.max"`},
-		"a table's":     {"round = 3\n", ":1", `unknown key "round"`, "rounds.max, "},
-		"GPUs":          {"device = \"cuda:0,x\"\n", ":1", `device is "cuda:0,x"`, `"cuda:0,1" for two`},
-		"GPU twice":     {"device = \"cuda:1,1\"\n", ":1", `device is "cuda:1,1"`, `"cuda:all"`},
-		"GPU":           {"device = \"gpu\"\n", ":1", `device is "gpu"`, `did you mean "cuda"?`},
-		"nothing near":  {"zzzzzzzzzzzzzzzz = 3\n", ":1", "unknown key", "config show"},
-		"type":          {"threads = \"two\"\n", ":1", "threads", "config show"},
-		"syntax":        {"device = \"cpu\"\nthreads = = 2\n", ":2", "", "config show"},
-		"duration":      {"[rounds]\nwall_time = \"soon\"\n", "", "not a length of time", ""},
-		"word":          {"sandbox = \"week\"\n", ":1", `sandbox is "week"`, `"weak"`},
-		"range":         {"[rounds]\nmax = 0\n", ":2", "rounds.max is 0", "from 1"},
-		"nan":           {"[rounds]\nheadroom = nan\n", ":2", "rounds.headroom is NaN", "0.95"},
-		"baseline":      {"[evaluation]\nbaselines = [\"eager\", \"compiled\"]\n", ":2", `evaluation.baselines has "compiled"`, `did you mean "compile"?`},
-		"twice":         {"[evaluation]\nbaselines = [\"eager\", \"eager\"]\n", ":2", `has "eager" twice`, "once"},
-		"no eager":      {"[evaluation]\nbaselines = [\"compile\"]\n", ":2", `lacks "eager"`, "always measured"},
-		"no baselines":  {"[evaluation]\nbaselines = []\n", ":2", `lacks "eager"`, "always measured"},
-		"precision":     {"[evaluation]\nprecision = \"float16\"\n", ":2", `evaluation.precision is "float16"`, `it takes "float32"`},
-		"pattern":       {"[watch]\npatterns = [\"[\"]\n", ":2", "no pattern", "*.py"},
+		"mistyped":       {"[rounds]\nmaxx = 3\n", ":2", `unknown key "rounds.maxx"`, `"rounds.max"`},
+		"wrong section":  {"debounce_ms = 3\n", ":1", `unknown key "debounce_ms"`, `"watch.debounce_ms"`},
+		"unknown table":  {"\n[round]\nmax = 3\n", ":3", `unknown key "round`, `"rounds.max"`},
+		"a table's":      {"round = 3\n", ":1", `unknown key "round"`, "rounds.max, "},
+		"GPUs":           {"device = \"cuda:0,x\"\n", ":1", `device is "cuda:0,x"`, `"cuda:0,1" for two`},
+		"GPU twice":      {"device = \"cuda:1,1\"\n", ":1", `device is "cuda:1,1"`, `"cuda:all"`},
+		"GPU":            {"device = \"gpu\"\n", ":1", `device is "gpu"`, `did you mean "cuda"?`},
+		"nothing near":   {"zzzzzzzzzzzzzzzz = 3\n", ":1", "unknown key", "config show"},
+		"type":           {"threads = \"two\"\n", ":1", "threads", "config show"},
+		"syntax":         {"device = \"cpu\"\nthreads = = 2\n", ":2", "", "config show"},
+		"duration":       {"[rounds]\nwall_time = \"soon\"\n", "", "not a length of time", ""},
+		"word":           {"sandbox = \"week\"\n", ":1", `sandbox is "week"`, `"weak"`},
+		"range":          {"[rounds]\nmax = 0\n", ":2", "rounds.max is 0", "from 1"},
+		"nan":            {"[rounds]\nheadroom = nan\n", ":2", "rounds.headroom is NaN", "0.95"},
+		"baseline":       {"[evaluation]\nbaselines = [\"eager\", \"compiled\"]\n", ":2", `evaluation.baselines has "compiled"`, `did you mean "compile"?`},
+		"twice":          {"[evaluation]\nbaselines = [\"eager\", \"eager\"]\n", ":2", `has "eager" twice`, "once"},
+		"no eager":       {"[evaluation]\nbaselines = [\"compile\"]\n", ":2", `lacks "eager"`, "always measured"},
+		"no baselines":   {"[evaluation]\nbaselines = []\n", ":2", `lacks "eager"`, "always measured"},
+		"precision":      {"[evaluation]\nprecision = \"float16\"\n", ":2", `evaluation.precision is "float16"`, `it takes "float32"`},
+		"strategy":       {"[rounds]\nstrategy = \"beams\"\n", ":2", `rounds.strategy is "beams"`, `did you mean "beam"?`},
+		"built-in":       {"[rounds]\nstrategy = \"react\"\n", ":2", `rounds.strategy is "react", which the built-in Coder cannot do`, "coder.name"},
+		"language":       {"[rounds]\nlanguage = \"cuda\"\n[coder]\nname = \"a:b\"\n", ":2", `rounds.language is "cuda"`, `on a CPU`},
+		"form":           {"[coder]\nform = \"load_inline\"\n", ":2", `coder.form is "load_inline"`, `"cuda"`},
+		"coder":          {"[coder]\nname = \"buildin\"\n", ":2", `coder.name is "buildin"`, `did you mean "builtin"? it takes "builtin", or a model as "provider:model"`},
+		"judge":          {"[judge]\nname = \"gpt-5\"\n", ":2", `judge.name is "gpt-5"`, `"provider:model"`},
+		"no model":       {"[judge]\nname = \"openai:\"\n", ":2", `judge.name is "openai:"`, `"provider:model"`},
+		"beam":           {"[beam]\nwidth = 0\n", ":2", "beam.width is 0", "from 1 to 64"},
+		"context":        {"[react]\ncontext_tokens = 99\n", ":2", "react.context_tokens is 99", "from 16000"},
+		"option":         {"[llm.models.\"openai:gpt-6.1\"]\nmax_tokns = 3\n", ":2", "unknown key `llm.models.\"openai:gpt-6.1\".max_tokns`", "did you mean `llm.models.\"openai:gpt-6.1\".max_tokens`?"},
+		"option's table": {"[llm.provider.vllm]\nbase_url = \"http://x/v1\"\n", ":2", `unknown key "llm.provider.vllm.base_url"`, `"llm.providers.vllm.base_url"`},
+		"no quotes":      {"[llm.models.openai:gpt-5]\nmax_tokens = 3\n", ":1", "", `[llm.models."openai:gpt-5"]`},
+		"option range":   {"[llm.providers.vllm]\n\nconcurrency = -1\n", ":3", "llm.providers.vllm.concurrency is -1", "from 0"},
+		"option's kind":  {"[llm.providers.vllm]\nconcurrency = \"two\"\n", ":2", "concurrency", "config show"},
+		"too hot":        {"[llm.models.\"a:b\"]\ntemperature = 3.0\n", ":2", "llm.models.\"a:b\".temperature is 3", "from 0 to 2"},
+		"no room":        {"[llm.models.\"a:b\"]\nmax_tokens = 9\ncontext_length = 9\n", ":2", "max_tokens is 9", "its context_length is 9"},
+		"no model's":     {"[llm.models.gpt-5]\nmax_tokens = 3\n", ":2", "llm.models.gpt-5 names no model", `"provider:model"`},
+		"no provider's":  {"[llm.providers.\"a:b\"]\nmax_tokens = 3\n", ":2", "is the name of a model", "[llm.models."},
+		"odd name":       {"[llm.providers.\"a b\"]\nmax_tokens = 3\n", ":2", "is a name that nothing can have", "letters"},
+		"nothing set":    {"[llm.models.\"a:b\"]\n", "", "llm.models.\"a:b\" sets nothing", "leave the table out"},
+		"address":        {"[llm.providers.x]\nbase_url = \"localhost:8000\"\n", ":2", "llm.providers.x.base_url is no address of a server", "http://localhost:8000/v1"},
+		"price's day":    {"[llm.prices.\"a:b\"]\nin = 1.0\nout = 2.0\n", ":2", `llm.prices."a:b".as_of is ""`, `"2026-11-23"`},
+		"price":          {"[llm.prices.\"a:*\"]\nin = -1.0\nas_of = \"2026-01-01\"\n", ":2", `llm.prices."a:*".in is -1`, "1.25"},
+		"many models":    {"[budget.models.\"a:*\"]\nusd = 1.0\n", ":2", `budget.models."a:*" ends in *`, "only a price"},
+		"no limit":       {"[budget.models.\"a:b\"]\nusd = 0.0\n", "", `budget.models."a:b".usd is 0`, "give it a limit"},
+		"budget":         {"[budget.run]\nusd = -1.0\n", ":2", "budget.run.usd is -1", "0 for no limit"},
+		"pattern":        {"[watch]\npatterns = [\"[\"]\n", ":2", "no pattern", "*.py"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := Load(write(t, tt.text))
@@ -99,6 +125,69 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	}
 	if _, _, err := Load(filepath.Join(t.TempDir(), "none.toml")); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Error(err)
+	}
+}
+
+// A key that somebody put into the settings is refused, and told to nobody.
+func TestAKeyNeverStandsInTheSettings(t *testing.T) {
+	const key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
+	for name, text := range map[string]string{
+		"as key_env":       "[llm.providers.openai]\nkey_env = \"" + key + "\"\n",
+		"a short one":      "[llm.providers.openai]\nkey_env = \"abcDEF123\"\n",
+		"as a key":         "[llm.providers.openai]\napi_key = \"" + key + "\"\n",
+		"as a model's key": "[llm.models.\"openai:gpt-5\"]\ntoken = \"" + key + "\"\n",
+		"in an address":    "[llm.providers.openai]\nbase_url = \"https://me:" + key + "@example.com/v1\"\n",
+		"a password":       "[llm.providers.openai]\nbase_url = \"https://me:abcDEF123@example.com/v1\"\n",
+		"elsewhere":        "python = \"" + key + "\"\n",
+		"as a device":      "device = \"" + key + "\"\n",
+		"as a name":        "[llm.models.\"openai:" + key + "\"]\nmax_tokens = 3\n",
+		"a Google one":     "[llm.providers.google]\nkey_env = \"AIzaSyA1234567890abcdefghijklmnopqrstuv\"\n",
+		"a header":         "[watch]\nfolders = [\"Bearer abcDEF12345\"]\n",
+	} {
+		_, _, err := Load(write(t, text))
+		var e *Error
+		if !errors.As(err, &e) || e.Hint != secretHint {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, s := range []string{key, "abcDEF123", "AIzaSy"} {
+			if strings.Contains(e.Error()+e.Hint, s) {
+				t.Errorf("%s: it is repeated: %v", name, e)
+			}
+		}
+	}
+	for _, name := range []string{"OPENAI_API_KEY", "none", "MY_KEY_2"} {
+		if _, _, err := Load(write(t, "[llm.providers.openai]\nkey_env = \""+name+"\"\n")); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Tables that people name have keys, origins and values as the others.
+func TestTablesWithNamesOfPeoplesOwn(t *testing.T) {
+	path := write(t, "[llm.providers.lab]\nbase_url = \"http://lab:8000/v1\" # ours\n\n[llm.models.\"lab:qwen-3.5\"]\ntemperature = 0.7\nstream = false\n"+
+		"[llm.prices]\n\"lab:*\" = { in = 0.0, out = 0.0, as_of = \"2026-11-01\" }\n[budget.models.'lab:qwen-3.5']\nwall_time = \"1h\"\n")
+	c, origins, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{
+		`llm.providers.lab.base_url`: `"http://lab:8000/v1" ` + path + ":2", `llm.models."lab:qwen-3.5".temperature`: "0.7 " + path + ":5",
+		`llm.models."lab:qwen-3.5".stream`: "false " + path + ":6", `llm.prices."lab:*".in`: "0 " + path, `llm.prices."ollama:*".in`: "0 default",
+		`budget.models."lab:qwen-3.5".wall_time`: `"1h" ` + path + ":10",
+	} {
+		v, found := Value(c, key)
+		if got := Literal(v) + " " + origins[key].String(); !found || got != want {
+			t.Errorf("%s: %s, want %s", key, got, want)
+		}
+	}
+	for _, key := range []string{`llm.models."lab:qwen-3.5".max_tokens`, "llm.models", "llm.models.x.stream", "llm.providers.NAME.base_url", `budget.models."lab:qwen-3.5"`} {
+		if _, ok := origins[key]; ok {
+			t.Errorf("%s has an origin", key)
+		}
+	}
+	if err := Set(&c, `llm.providers.lab.base_url`, "x"); err == nil {
+		t.Error("what a copy holds was set")
 	}
 }
 

@@ -35,7 +35,7 @@ func sentence(t *testing.T, err error) {
 // asTOML writes settings as `config show` does.
 func asTOML(c Config) string {
 	var b strings.Builder
-	for _, k := range Keys() {
+	for _, k := range KeysOf(c) {
 		v, _ := Value(c, k)
 		fmt.Fprintf(&b, "%s = %s\n", k, Literal(v))
 	}
@@ -49,6 +49,8 @@ func FuzzLoad(f *testing.F) {
 	f.Add("[rounds]\nmax = \"x\"\n")
 	f.Add("watch.folders = [\"a\\u0007b\", 'c\"d']\ndata_dir = \"\\u007f\"\n")
 	f.Add("[rounds]\nwall_time = \"1h30m\"\nheadroom = nan\n")
+	f.Add("[llm.models.\"a:b.c\"]\nstream = false\ntop_p = 0.5\n[llm.prices.\"x:*\"]\nin = 0.0\nas_of = \"2026-01-02\"\n[budget.models.'a:b']\ncalls = 3\n")
+	f.Add("llm.providers.\"sk-aaaaaaaaaaaaaaaaaaaa\".base_url = \"http://h\"\nbudget.models = {}\n")
 	f.Add("[\"a\\nb\"]\n\"c\\td\" = 1\n")
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, text string) {

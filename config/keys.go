@@ -4,37 +4,102 @@ import (
 	"encoding"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"unicode"
+
+	"github.com/BurntSushi/toml"
 )
 
-// Keys returns every key, in the order of config.toml: "rounds.max".
-func Keys() []string { return keys() }
+// Keys returns every key whose name is known, in the order of config.toml:
+// "rounds.max". Those of tables that people name are KeysOf's.
+func Keys() []string { return slices.DeleteFunc(slices.Clone(allKeys()), free) }
 
-var keys = sync.OnceValue(func() []string {
+// anyName stands for a name that people choose in a key, as it does in what
+// people read.
+const anyName = "NAME"
+
+// free reports whether a key has a name in it that people choose.
+func free(key string) bool { return strings.Contains(key, "."+anyName+".") }
+
+var allKeys = sync.OnceValue(func() []string {
 	var out []string
 	var walk func(t reflect.Type, prefix string)
 	walk = func(t reflect.Type, prefix string) {
 		for f := range t.Fields() {
 			name := prefix + f.Tag.Get("toml")
-			if f.Type.Kind() == reflect.Struct {
+			switch f.Type.Kind() {
+			case reflect.Struct:
 				walk(f.Type, name+".")
-				continue
+			case reflect.Map:
+				walk(f.Type.Elem(), name+"."+anyName+".")
+			default:
+				out = append(out, name)
 			}
-			out = append(out, name)
 		}
 	}
 	walk(reflect.TypeFor[Config](), "")
 	return out
 })
 
+// KeysOf returns the keys that have a value in c: all of Keys, and what is set
+// in the tables that people name: `llm.models."openai:gpt-5".max_tokens`.
+func KeysOf(c Config) []string {
+	var out []string
+	last := ""
+	for _, k := range allKeys() {
+		table, _, ok := strings.Cut(k, "."+anyName+".")
+		if !ok {
+			out = append(out, k)
+			continue
+		}
+		if table == last {
+			continue // with the first of its keys
+		}
+		last = table
+		tables, _ := field(reflect.ValueOf(&c).Elem(), split(table))
+		for _, chosen := range names(tables) {
+			for _, k := range allKeys() {
+				of, name, ok := strings.Cut(k, "."+anyName+".")
+				if !ok || of != table {
+					continue
+				}
+				key := inTable(table, chosen, name)
+				// A price of 0 is a price; another 0 is nothing.
+				if v, ok := field(reflect.ValueOf(&c).Elem(), split(key)); ok && (!v.IsZero() || table == prices && v.Kind() != reflect.Pointer) {
+					out = append(out, key)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// names returns the names that people chose in a table, sorted.
+func names(tables reflect.Value) []string {
+	var out []string
+	for _, k := range tables.MapKeys() {
+		out = append(out, k.String())
+	}
+	slices.Sort(out)
+	return out
+}
+
+// inTable is the key of a value in a table that people named.
+func inTable(table, chosen, name string) string {
+	return table + "." + toml.Key{chosen}.String() + "." + name
+}
+
 // Value returns the value of a key, and whether there is such a key.
 func Value(c Config, key string) (any, bool) {
-	v, ok := field(reflect.ValueOf(&c).Elem(), key)
+	v, ok := field(reflect.ValueOf(&c).Elem(), split(key))
 	if !ok {
 		return nil, false
+	}
+	if v.Kind() == reflect.Pointer && !v.IsNil() {
+		v = v.Elem()
 	}
 	return v.Interface(), true
 }
@@ -98,9 +163,9 @@ func takes(key string) string {
 // Set gives a key the value that a text from the environment or a flag means.
 // Lists are separated by commas, or by line feeds where there is one.
 func Set(c *Config, key, text string) error {
-	v, ok := field(reflect.ValueOf(c).Elem(), key)
-	if !ok {
-		return fmt.Errorf("unknown key %q", key)
+	v, ok := field(reflect.ValueOf(c).Elem(), split(key))
+	if !ok || !v.CanSet() {
+		return fmt.Errorf("unknown key %s", quoted(key))
 	}
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		return u.UnmarshalText([]byte(text))
@@ -143,28 +208,81 @@ func Set(c *Config, key, text string) error {
 	return nil
 }
 
-func field(v reflect.Value, key string) (reflect.Value, bool) {
-	head, rest, nested := strings.Cut(key, ".")
-	for f, fv := range v.Fields() {
-		if f.Tag.Get("toml") != head {
-			continue
+// field returns what is at a key. What people named can be read and not set: it
+// is a copy.
+func field(v reflect.Value, key []string) (reflect.Value, bool) {
+	if len(key) == 0 {
+		return v, v.Kind() != reflect.Struct
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for f, fv := range v.Fields() {
+			if f.Tag.Get("toml") == key[0] {
+				return field(fv, key[1:])
+			}
 		}
-		if nested != (f.Type.Kind() == reflect.Struct) {
-			return reflect.Value{}, false
+	case reflect.Map:
+		if one := v.MapIndex(reflect.ValueOf(key[0])); one.IsValid() {
+			return field(one, key[1:])
 		}
-		if nested {
-			return field(fv, rest)
-		}
-		return fv, true
 	}
 	return reflect.Value{}, false
+}
+
+// split returns the parts of a key, without the quotes that some stand in.
+func split(key string) []string {
+	var parts []string
+	for {
+		key = strings.TrimLeft(key, " \t")
+		var part string
+		if q := strings.IndexAny(key, `"'`); q == 0 {
+			end := strings.IndexByte(key[1:], key[0])
+			if end < 0 {
+				return append(parts, key)
+			}
+			part, key = key[1:end+1], key[end+2:]
+			rest := strings.IndexByte(key, '.')
+			if rest < 0 {
+				return append(parts, part)
+			}
+			parts, key = append(parts, part), key[rest+1:]
+			continue
+		}
+		part, rest, more := strings.Cut(key, ".")
+		parts = append(parts, strings.TrimSpace(part))
+		if !more {
+			return parts
+		}
+		key = rest
+	}
+}
+
+// quoted is a key as sentences have it.
+func quoted(key string) string {
+	if strings.Contains(key, `"`) {
+		return "`" + key + "`"
+	}
+	return fmt.Sprintf("%q", key)
+}
+
+// filled returns every key, with the name from another key where that has one.
+func filled(key string) []string {
+	parts := split(key)
+	out := slices.Clone(allKeys())
+	for i, k := range out {
+		table, name, ok := strings.Cut(k, "."+anyName+".")
+		if n := len(split(table)); ok && len(parts) > n {
+			out[i] = inTable(table, parts[n], name)
+		}
+	}
+	return out
 }
 
 // Nearest returns the key that a mistyped one most likely means, or "". A key
 // in the wrong section, or with the environment's underscores, is near too.
 func Nearest(key string) string {
 	best, bestAt := "", 1<<30
-	for _, k := range Keys() {
+	for _, k := range filled(key) {
 		d := distance(key, k)
 		d = min(d, distance(key, strings.ReplaceAll(k, ".", "_")))
 		_, last := cutLast(k)
@@ -188,7 +306,7 @@ func Nearest(key string) string {
 
 // nearestTable returns the table whose name a key has, or nearly, and its keys.
 func nearestTable(key string) (table string, keys []string) {
-	for _, k := range Keys() {
+	for _, k := range allKeys() {
 		section, _ := cutLast(k)
 		if section != "" && distance(key, section) <= 1 {
 			table, keys = section, append(keys, k)
@@ -245,7 +363,7 @@ func keyLines(text string) map[string]int {
 		n++
 		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "[") {
-			name, _, ok := strings.Cut(strings.TrimLeft(line, "["), "]")
+			name, ok := cutOutside(strings.TrimLeft(line, "["), ']')
 			if ok {
 				section = plainKey(name)
 				if _, seen := lines[section]; !seen {
@@ -254,7 +372,7 @@ func keyLines(text string) map[string]int {
 			}
 			continue
 		}
-		name, _, ok := strings.Cut(line, "=")
+		name, ok := cutOutside(line, '=')
 		if !ok || strings.HasPrefix(line, "#") {
 			continue
 		}
@@ -269,10 +387,20 @@ func keyLines(text string) map[string]int {
 	return lines
 }
 
-func plainKey(name string) string {
-	parts := strings.Split(name, ".")
-	for i, p := range parts {
-		parts[i] = strings.Trim(strings.TrimSpace(p), `"'`)
+// cutOutside is what stands before a character that does not stand in quotes.
+func cutOutside(s string, at byte) (before string, found bool) {
+	var in byte
+	for i := range len(s) {
+		switch c := s[i]; {
+		case in != 0 && c == in:
+			in = 0
+		case in == 0 && (c == '"' || c == '\''):
+			in = c
+		case in == 0 && c == at:
+			return s[:i], true
+		}
 	}
-	return strings.Join(parts, ".")
+	return s, false
 }
+
+func plainKey(name string) string { return toml.Key(split(name)).String() }
