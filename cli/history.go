@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/daemon"
+	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
@@ -25,7 +26,8 @@ type historyCmd struct {
 	Bench  historyBenchCmd  `cmd:"" help:"List benches, or print one again."`
 	Replay historyReplayCmd `cmd:"" help:"Make the decisions of a run again from the record alone."`
 	Check  historyCheckCmd  `cmd:"" help:"Examine the whole record, and copy what can be read of a damaged one."`
-	Search historySearchCmd `cmd:"" help:"Search references, candidates, verdicts and feedback."`
+	Search historySearchCmd `cmd:"" help:"Search references, candidates, verdicts, feedback and what was said to models."`
+	Costs  historyCostsCmd  `cmd:"" help:"Say what was spent on language models, by day and model."`
 }
 
 // runWord is how a run's status is shown. A run that nobody works on any more
@@ -129,11 +131,24 @@ func (c historyLsCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	if a.json {
-		if runs == nil {
-			runs = []kernelwright.Run{}
+	spent := make([]kernelwright.Spend, len(runs))
+	for i, run := range runs {
+		if spent[i], err = r.store.Spend(a.ctx, run.ID); err != nil {
+			return err
 		}
-		return a.printJSON(map[string]any{"runs": runs})
+	}
+	if a.json {
+		type listed struct {
+			kernelwright.Run
+			Spend *kernelwright.Spend `json:"spend,omitempty"` // absent where no language model was asked
+		}
+		list := make([]listed, len(runs))
+		for i, run := range runs {
+			if list[i].Run = run; spent[i].Calls > 0 {
+				list[i].Spend = &spent[i]
+			}
+		}
+		return a.printJSON(map[string]any{"runs": list})
 	}
 	if len(runs) == 0 {
 		return a.printf("no runs\n")
@@ -141,8 +156,8 @@ func (c historyLsCmd) Run(a *app) (err error) {
 	working := r.working()
 	now := time.Now()
 	var speedups []*kernelwright.Speedup
-	rows := [][]string{{"run", "task", "status", "kernel", "time", "speedup", "against", "headroom", "begun", "reason"}}
-	for _, run := range runs {
+	rows := [][]string{{"run", "task", "status", "kernel", "time", "speedup", "against", "headroom", "begun", "cost", "reason"}}
+	for i, run := range runs {
 		kernel, ms, speed, against, headroom := "–", "–", "–", "–", "–"
 		if b := run.Best; b != nil {
 			v := b.Verdict
@@ -159,10 +174,17 @@ func (c historyLsCmd) Run(a *app) (err error) {
 		}
 		rows = append(rows, []string{
 			strconv.FormatInt(run.ID, 10), report.Line(run.TaskName), runWord(run, working), kernel, ms, speed, against, headroom,
-			ago(began, now), report.Line(run.Reason),
+			ago(began, now), report.Cost(spent[i]), report.Line(run.Reason),
 		})
 	}
-	if err := report.Columns(a.stdout, rows, map[int]bool{1: true, 2: true, 3: true, 6: true, 8: true, 9: true}); err != nil {
+	left := map[int]bool{1: true, 2: true, 3: true, 6: true, 8: true, 10: true}
+	if !slices.ContainsFunc(spent, func(s kernelwright.Spend) bool { return s.Calls > 0 }) {
+		for i, row := range rows {
+			rows[i] = slices.Delete(row, 9, 10)
+		}
+		left[9] = true
+	}
+	if err := report.Columns(a.stdout, rows, left); err != nil {
 		return ignoreClosed(err)
 	}
 	return a.printf("%s", legend(speedups))
@@ -241,6 +263,7 @@ type historyShowCmd struct {
 	ID       int64  `arg:"" name:"run" help:"Number of the run."`
 	Out      string `help:"Write the kernel, the certificate and the reports into this folder." placeholder:"DIR" type:"path" predictor:"dir"`
 	Markdown bool   `help:"Print the whole report as Markdown."`
+	Talk     bool   `help:"Print what was said to language models, and what they said."`
 }
 
 // Run shows a run.
@@ -268,7 +291,11 @@ func (c historyShowCmd) Run(a *app) (err error) {
 		if rounds == nil {
 			rounds = []kernelwright.Round{}
 		}
-		return a.printJSON(map[string]any{"run": d.Run, "task": d.Task, "device": d.Device, "rounds": rounds, "summary": s, "written": written})
+		object := map[string]any{"run": d.Run, "task": d.Task, "device": d.Device, "rounds": rounds, "summary": s, "written": written}
+		if c.Talk {
+			object["talk"] = append([]llm.Record{}, d.Talk...)
+		}
+		return a.printJSON(object)
 	case c.Markdown:
 		return ignoreClosed(report.Markdown(a.stdout, d))
 	}
@@ -280,7 +307,7 @@ func (c historyShowCmd) Run(a *app) (err error) {
 	b.WriteByte('\n')
 	for _, f := range []struct{ name, value string }{
 		{"file", d.Run.Path}, {"device", strings.TrimSuffix(d.Run.Device+", "+d.Device.Name, ", ")}, {"coder", d.Run.Coder}, {"judge", d.Run.Judge},
-		{"reason", d.Run.Reason}, {"hint", d.Run.Hint},
+		{"models", spentOn(d.Spend)}, {"reason", d.Run.Reason}, {"hint", d.Run.Hint},
 	} {
 		if f.value != "" {
 			fmt.Fprintf(&b, "%-7s %s\n", f.name, report.Line(f.value))
@@ -315,10 +342,24 @@ func (c historyShowCmd) Run(a *app) (err error) {
 	if d.Run.Detail != "" {
 		fmt.Fprintf(&b, "\n%s\n", strings.TrimRight(report.Clean(d.Run.Detail), "\n"))
 	}
+	if c.Talk {
+		if len(d.Talk) == 0 {
+			b.WriteString("\nno language model was asked in this run\n")
+		}
+		report.WriteTalk(&b, d.Talk)
+	}
 	if s.Report != "" {
 		fmt.Fprintf(&b, "\nwritten: %s\n", report.Line(s.Report))
 	}
 	return a.printf("%s", b.String())
+}
+
+// spentOn is what was asked of models, or nothing where none was.
+func spentOn(s kernelwright.Spend) string {
+	if s.Calls == 0 {
+		return ""
+	}
+	return report.Spent(s)
 }
 
 type historyBestCmd struct {

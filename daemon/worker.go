@@ -524,6 +524,12 @@ func Load(ctx context.Context, s *store.Store, id int64) (report.Data, error) {
 	if d.Rounds, err = s.Rounds(ctx, id); err != nil {
 		return d, err
 	}
+	if d.Spend, err = s.Spend(ctx, id); err != nil {
+		return d, err
+	}
+	if d.Talk, err = s.Calls(ctx, id); err != nil {
+		return d, err
+	}
 	if d.Task, err = s.RunTask(ctx, id); err != nil && !errors.Is(err, store.ErrNotFound) {
 		return d, err
 	}

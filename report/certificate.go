@@ -25,6 +25,7 @@ type Certificate struct {
 	Run          int64                   `json:"run"`
 	Round        int                     `json:"round"`
 	Origin       string                  `json:"origin,omitempty"` // who wrote the candidate
+	Spend        *kernelwright.Spend     `json:"spend,omitempty"`  // of the run, on language models
 	Flags        []kernelwright.TaskFlag `json:"flags"`            // what needs care; never left out
 	Verdict      kernelwright.Verdict    `json:"verdict"`
 }
@@ -63,6 +64,9 @@ func Certify(d Data, file string) (certificate []byte, exported string, ok bool,
 		},
 		Device: d.Device, Versions: v.Versions, Run: d.Run.ID, Round: r.Index, Origin: r.Candidate.Origin,
 		Flags: flagsOf(d, v), Verdict: v,
+	}
+	if d.Spend.Calls > 0 {
+		c.Spend = &d.Spend
 	}
 	if c.Flags == nil {
 		c.Flags = []kernelwright.TaskFlag{}

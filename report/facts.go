@@ -160,6 +160,9 @@ func facts(d Data, v kernelwright.Verdict) []fact {
 	add("Strategy", d.Run.Strategy)
 	add("Coder", d.Run.Coder)
 	add("Judge", d.Run.Judge)
+	if d.Spend.Calls > 0 {
+		add("Language models", Spent(d.Spend))
+	}
 	add("Seed", fmt.Sprint(d.Run.Seed))
 	add("Started", when(d.Run.StartedMS))
 	add("Finished", when(d.Run.FinishedMS))

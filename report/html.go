@@ -92,6 +92,18 @@ type pageRound struct {
 	Source         []string
 	Diff           []DiffLine
 	Same, HasFirst bool
+	Talk           []pageTurn
+}
+
+// pageTurn is something that was said in a talk with a language model.
+type pageTurn struct{ Who, Text string }
+
+func pageTurns(turns []Turn) []pageTurn {
+	out := make([]pageTurn, len(turns))
+	for i, t := range turns {
+		out[i] = pageTurn{t.who(), t.Text}
+	}
+	return out
 }
 
 // HTML writes the report as one page that loads nothing from anywhere.
@@ -121,12 +133,18 @@ func HTML(w io.Writer, d Data) error {
 	if c, drawn := newChart(d); drawn {
 		p.Chart = &c
 	}
+	talk, beyond := talkByRound(d)
 	for i, r := range d.Rounds {
 		var before *kernelwright.Round
 		if i > 0 {
 			before = &d.Rounds[i-1]
 		}
-		p.Rounds = append(p.Rounds, newPageRound(r, before, ok && r.Index == best.Index))
+		round := newPageRound(r, before, ok && r.Index == best.Index)
+		round.Talk = pageTurns(talk[r.Index])
+		p.Rounds = append(p.Rounds, round)
+	}
+	for _, index := range beyond {
+		p.Rounds = append(p.Rounds, pageRound{Index: index, Status: "not finished", Class: "open", Talk: pageTurns(talk[index])})
 	}
 	return page.Execute(w, p)
 }
@@ -138,6 +156,9 @@ func cards(d Data, s Summary, v kernelwright.Verdict) []fact {
 	}
 	if v.Speedup != nil {
 		out = append(out, fact{"speedup", Speedup(v.Speedup)})
+	}
+	if d.Spend.Calls > 0 {
+		out = append(out, fact{"language models", Cost(d.Spend)})
 	}
 	return append(out, fact{"headroom", Percent(v.Headroom)}, fact{"rounds", fmt.Sprintf("%d of %d", s.Rounds, max(d.Run.MaxRounds, s.Rounds))})
 }

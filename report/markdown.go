@@ -42,8 +42,15 @@ func Markdown(w io.Writer, d Data) error {
 		m.correctness(v)
 	}
 	m.about(d, v)
+	talk, beyond := talkByRound(d)
 	for i, r := range d.Rounds {
 		m.round(d, i, r)
+		m.talk(talk[r.Index])
+	}
+	for _, index := range beyond {
+		m.line("## Round %d: not finished", index)
+		m.line("")
+		m.talk(talk[index])
 	}
 	if d.Run.Detail != "" {
 		m.line("## Traceback")
@@ -202,6 +209,22 @@ func (m *md) round(d Data, i int, r kernelwright.Round) {
 		return
 	}
 	m.code("diff", Unified(lines))
+}
+
+// talk folds what was said to models, and what they said.
+func (m *md) talk(turns []Turn) {
+	if len(turns) == 0 {
+		return
+	}
+	m.line("<details><summary>the talk with language models</summary>")
+	m.line("")
+	for _, t := range turns {
+		m.line("**%s**", m.text(t.who()))
+		m.line("")
+		m.code("", t.Text)
+	}
+	m.line("</details>")
+	m.line("")
 }
 
 // Unified writes a difference as text, without line numbers.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/llm"
 )
 
 // Data is one run with everything that a report of it shows. Rounds are in
@@ -21,6 +22,8 @@ type Data struct {
 	Task   kernelwright.Task
 	Device kernelwright.Device
 	Rounds []kernelwright.Round
+	Spend  kernelwright.Spend // on language models
+	Talk   []llm.Record       // with them, in order
 }
 
 // Summary is what a run came to.
@@ -39,6 +42,7 @@ type Summary struct {
 	Speedup  *kernelwright.Speedup   `json:"speedup"`
 	Headroom float64                 `json:"headroom"`
 	Flags    []kernelwright.TaskFlag `json:"flags,omitempty"`
+	Spend    *kernelwright.Spend     `json:"spend,omitempty"`  // nil where no language model was asked
 	Report   string                  `json:"report,omitempty"` // path, where one was written
 	Kernel   string                  `json:"kernel,omitempty"`
 }
@@ -81,6 +85,9 @@ func Summarise(d Data) Summary {
 	}
 	if s.Task == "" {
 		s.Task = d.Task.Name
+	}
+	if d.Spend.Calls > 0 {
+		s.Spend = &d.Spend
 	}
 	r, v, ok := Best(d.Rounds)
 	if !ok {

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/llm"
 )
 
 func yes() *bool { b := true; return &b }
@@ -220,6 +221,8 @@ func TestHostileTextsStayTexts(t *testing.T) {
 			r.Certificate.Work.Launches = []kernelwright.Launch{{Name: hostile, Count: 1, MS: 1}}
 		}
 	}
+	d.Talk = []llm.Record{{Key: llm.Key{Agent: hostile}, Model: hostile, Request: llm.Request{Messages: []llm.Message{{Role: hostile, Text: hostile, Name: hostile}}},
+		Reply: llm.Reply{Text: hostile, Reasoning: hostile, Stop: hostile, ToolCalls: []llm.ToolCall{{Name: hostile, Arguments: hostile}}}}, {Key: llm.Key{Round: 9}, Reply: llm.Reply{Text: hostile}}}
 	html, markdown := pages(t, d)
 	for _, bad := range []string{"<script", "<img", "\x1b", "\u202e"} {
 		if strings.Contains(html, bad) {

@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -11,9 +12,13 @@ import (
 
 // Table writes one row a run: what a command ends with.
 func Table(w io.Writer, rows []Summary) error {
-	head := []string{"task", "rounds", "verdict", "candidate", "eager", "compile", "max-autotune", "speedup", "against", "headroom", "report"}
+	head := []string{"task", "rounds", "verdict", "candidate", "eager", "compile", "max-autotune", "speedup", "against", "headroom"}
 	left := map[int]bool{0: true, 2: true, 8: true, 10: true}
-	cells := [][]string{head}
+	priced := slices.ContainsFunc(rows, func(s Summary) bool { return s.Spend != nil })
+	if priced {
+		head, left = append(head, "cost"), map[int]bool{0: true, 2: true, 8: true, 11: true}
+	}
+	cells := [][]string{append(head, "report")}
 	var notes []string
 	for _, s := range rows {
 		path := s.Report
@@ -27,8 +32,18 @@ func Table(w io.Writer, rows []Summary) error {
 		cells = append(cells, []string{
 			Line(s.Task), fmt.Sprint(s.Rounds), status, Milliseconds(s.MS),
 			Milliseconds(s.Baseline["eager"]), Milliseconds(s.Baseline["compile"]), Milliseconds(s.Baseline["max-autotune"]),
-			Speedup(s.Speedup), Against(s.Speedup), Percent(s.Headroom), Line(path),
+			Speedup(s.Speedup), Against(s.Speedup), Percent(s.Headroom),
 		})
+		last := &cells[len(cells)-1]
+		if priced {
+			var spend kernelwright.Spend
+			if s.Spend != nil {
+				spend = *s.Spend
+				notes = append(notes, Line(s.Task)+": language models: "+Spent(spend))
+			}
+			*last = append(*last, Cost(spend))
+		}
+		*last = append(*last, Line(path))
 		if s.Speedup != nil && s.Speedup.High < 1 {
 			notes = append(notes, fmt.Sprintf("%s: slower than %s, which is the better choice", Line(s.Task), Line(s.Speedup.Against)))
 		}

@@ -1,0 +1,185 @@
+package report
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/llm"
+)
+
+// Turn is something that was said in a call with a model: a message that the
+// call before it did not have, or what the model answered. Its text is foreign.
+type Turn struct {
+	Key   llm.Key
+	Model string
+	Role  string // "system", "user", "assistant", "tool", or "reasoning", which is the model's too
+	Text  string
+	Note  string // of the last turn of a call: what it took
+}
+
+// Talk returns what was said in calls, which are in the order in which they were
+// made. What a call repeats of the one before by the same agent is left out.
+func Talk(calls []llm.Record) []Turn {
+	var turns []Turn
+	before := map[string][]llm.Message{}
+	for _, c := range calls {
+		say := func(role, text string) {
+			turns = append(turns, Turn{Key: c.Key, Model: c.Model, Role: role, Text: text})
+		}
+		messages, known := c.Request.Messages, before[c.Key.Agent]
+		shared := 0
+		for shared < min(len(messages), len(known)) && reflect.DeepEqual(messages[shared], known[shared]) {
+			shared++
+		}
+		for _, m := range messages[shared:] {
+			say(string(m.Role), saidText(m))
+		}
+		if c.Reply.Reasoning != "" {
+			say("reasoning", c.Reply.Reasoning)
+		}
+		reply := c.Reply.Message()
+		say(string(reply.Role), saidText(reply))
+		turns[len(turns)-1].Note = callNote(c)
+		before[c.Key.Agent] = append(messages[:len(messages):len(messages)], reply)
+	}
+	return turns
+}
+
+// saidText is a message with the tools that it calls, or the one that it is of.
+func saidText(m llm.Message) string {
+	var b strings.Builder
+	if m.Role == llm.ToolRole && m.Name != "" {
+		fmt.Fprintf(&b, "(of %s)\n", m.Name)
+	}
+	b.WriteString(m.Text)
+	for _, c := range m.ToolCalls {
+		if b.Len() > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "(calls %s with %s)", c.Name, c.Arguments)
+	}
+	return b.String()
+}
+
+func callNote(c llm.Record) string {
+	s := kernelwright.Spend{Calls: 1, TokensIn: c.Reply.Usage.In, TokensOut: c.Reply.Usage.Out, Unpriced: 1}
+	if c.CostUSD != nil {
+		s.USD, s.Unpriced = *c.CostUSD, 0
+	}
+	note := fmt.Sprintf("%s, %s", tokens(s), Cost(s))
+	if c.Reply.Usage.Estimated {
+		note = "about " + note
+	}
+	if c.TookMS > 0 {
+		note += ", " + (time.Duration(c.TookMS) * time.Millisecond).Round(10*time.Millisecond).String()
+	}
+	if stop := c.Reply.Stop; stop != llm.StopEnd && stop != llm.StopTools && stop != "" {
+		note += ", ended by: " + Line(string(stop))
+	}
+	return note
+}
+
+func tokens(s kernelwright.Spend) string {
+	return fmt.Sprintf("%s tokens in, %s out", thousands(s.TokensIn), thousands(s.TokensOut))
+}
+
+// Cost writes what calls cost: "$0.03", "≥ $0.03" where the price of some is not
+// known, "price unknown" where that of none is, and "–" where there were none.
+func Cost(s kernelwright.Spend) string {
+	switch {
+	case s.Calls == 0:
+		return "–"
+	case s.Unpriced == s.Calls:
+		return "price unknown"
+	case s.Unpriced > 0:
+		return "≥ " + usd(s.USD)
+	}
+	return usd(s.USD)
+}
+
+// usd keeps two digits that mean something of what is less than a dollar.
+func usd(v float64) string {
+	places := 2
+	for at := 0.1; places < 6 && v > 0 && v < at; at /= 10 {
+		places++
+	}
+	return fmt.Sprintf("$%.*f", places, v)
+}
+
+// Spent writes what was asked of models: "12 calls, 34,120 tokens in, 5,020 out,
+// $0.03".
+func Spent(s kernelwright.Spend) string {
+	word := "calls"
+	if s.Calls == 1 {
+		word = "call"
+	}
+	text := fmt.Sprintf("%s %s, %s, %s", thousands(s.Calls), word, tokens(s), Cost(s))
+	if s.Unpriced > 0 && s.Unpriced < s.Calls {
+		text += fmt.Sprintf(" (the price of %d is not known)", s.Unpriced)
+	}
+	return text
+}
+
+func thousands(n int64) string {
+	s := fmt.Sprint(n)
+	for at := len(s) - 3; at > 0 && s[at-1] != '-'; at -= 3 {
+		s = s[:at] + "," + s[at:]
+	}
+	return s
+}
+
+// How much of a talk a report carries; the history has the whole.
+const (
+	maxTurn = 16 << 10  // bytes of one turn
+	maxTalk = 256 << 10 // of all
+)
+
+// talkByRound is a talk as a report shows it, and the rounds that it has turns
+// of beyond the recorded ones.
+func talkByRound(d Data) (turns map[int][]Turn, beyond []int) {
+	turns = map[int][]Turn{}
+	left := maxTalk
+	for _, t := range Talk(d.Talk) {
+		text := Clean(t.Text)
+		if most := min(maxTurn, max(left, 0)); len(text) > most {
+			text = strings.ToValidUTF8(text[:most], "") + fmt.Sprintf("\n… cut here; `kernelwright history show %d --talk` has the rest", d.Run.ID)
+		}
+		left -= len(text)
+		t.Text = text
+		if _, seen := turns[t.Key.Round]; !seen && t.Key.Round >= len(d.Rounds) {
+			beyond = append(beyond, t.Key.Round)
+		}
+		turns[t.Key.Round] = append(turns[t.Key.Round], t)
+	}
+	return turns, beyond
+}
+
+// who is a turn's heading.
+func (t Turn) who() string {
+	s := t.Key.Agent + ", " + t.Role
+	if t.Role == string(llm.Assistant) || t.Role == "reasoning" {
+		s = t.Model + " as " + t.Key.Agent
+		if t.Role == "reasoning" {
+			s += ", reasoning"
+		}
+	}
+	if t.Note != "" {
+		s += " (" + t.Note + ")"
+	}
+	return Line(s)
+}
+
+// WriteTalk writes a whole talk for a terminal.
+func WriteTalk(b *strings.Builder, calls []llm.Record) {
+	round := -1
+	for _, t := range Talk(calls) {
+		if t.Key.Round != round {
+			round = t.Key.Round
+			fmt.Fprintf(b, "\n== round %d\n", round)
+		}
+		fmt.Fprintf(b, "\n-- %s\n%s\n", t.who(), strings.TrimRight(Clean(t.Text), "\n"))
+	}
+}

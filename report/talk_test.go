@@ -1,0 +1,134 @@
+package report
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/llm"
+)
+
+func TestCosts(t *testing.T) {
+	for _, tt := range []struct {
+		spend       kernelwright.Spend
+		cost, spent string
+	}{
+		{kernelwright.Spend{}, "–", "0 calls, 0 tokens in, 0 out, –"},
+		{kernelwright.Spend{Calls: 1, TokensIn: 999, TokensOut: 1000, USD: 0.0312}, "$0.031", "1 call, 999 tokens in, 1,000 out, $0.031"},
+		{kernelwright.Spend{Calls: 1200, TokensIn: 1234567, USD: 12.5}, "$12.50", "1,200 calls, 1,234,567 tokens in, 0 out, $12.50"},
+		{kernelwright.Spend{Calls: 2, USD: 0}, "$0.00", "2 calls, 0 tokens in, 0 out, $0.00"},
+		{kernelwright.Spend{Calls: 2, USD: 0.00042}, "$0.00042", "2 calls, 0 tokens in, 0 out, $0.00042"},
+		{kernelwright.Spend{Calls: 3, Unpriced: 3}, "price unknown", "3 calls, 0 tokens in, 0 out, price unknown"},
+		{kernelwright.Spend{Calls: 3, Unpriced: 1, USD: 0.5}, "≥ $0.50", "3 calls, 0 tokens in, 0 out, ≥ $0.50 (the price of 1 is not known)"},
+	} {
+		if got := Cost(tt.spend); got != tt.cost {
+			t.Errorf("%+v: %q", tt.spend, got)
+		}
+		if got := Spent(tt.spend); got != tt.spent {
+			t.Errorf("%+v: %q", tt.spend, got)
+		}
+	}
+}
+
+// talked is a Coder that goes on from its first call in the second one, and a
+// Judge in between.
+func talked() []llm.Record {
+	price := 0.004
+	first := []llm.Message{{Role: llm.System, Text: "you write kernels"}, {Role: llm.User, Text: "the task"}}
+	a := llm.Record{Key: llm.Key{Run: 3, Agent: "coder"}, Model: "p:m", Request: llm.Request{Messages: first}, CostUSD: &price, TookMS: 1234,
+		Reply: llm.Reply{Text: "here", Reasoning: "let me see", Stop: llm.StopTools, ToolCalls: []llm.ToolCall{{Name: "read", Arguments: `{"path":"x"}`}}, Usage: llm.Usage{In: 1200, Out: 30}}}
+	j := llm.Record{Key: llm.Key{Run: 3, Agent: "judge"}, Model: "p:j", Request: llm.Request{Messages: []llm.Message{{Role: llm.User, Text: "what now?"}}},
+		Reply: llm.Reply{Text: "{}", Stop: llm.StopLength, Usage: llm.Usage{Estimated: true}}}
+	b := a
+	b.Key.Round = 1
+	b.Request.Messages = slices.Concat(first, []llm.Message{a.Reply.Message(), {Role: llm.ToolRole, Name: "read", Text: "class Model"}})
+	b.Reply = llm.Reply{Text: "again", Stop: llm.StopEnd}
+	return []llm.Record{a, j, b}
+}
+
+func TestTalk(t *testing.T) {
+	var b strings.Builder
+	WriteTalk(&b, talked())
+	const want = `
+== round 0
+
+-- coder, system
+you write kernels
+
+-- coder, user
+the task
+
+-- p:m as coder, reasoning
+let me see
+
+-- p:m as coder (1,200 tokens in, 30 out, $0.0040, 1.23s)
+here
+(calls read with {"path":"x"})
+
+-- judge, user
+what now?
+
+-- p:j as judge (about 0 tokens in, 0 out, price unknown, ended by: length)
+{}
+
+== round 1
+
+-- coder, tool
+(of read)
+class Model
+
+-- p:m as coder (0 tokens in, 0 out, $0.0040, 1.23s)
+again
+`
+	if b.String() != want {
+		t.Errorf("%s", b.String())
+	}
+}
+
+func TestReportsTellWhatWasSaidAndSpent(t *testing.T) {
+	d := finished()
+	d.Talk = talked()
+	d.Talk[2].Key.Round = 7 // a round that was cut off
+	d.Spend = kernelwright.Spend{Calls: 3, TokensIn: 1200, TokensOut: 30, USD: 0.008, Unpriced: 1}
+	html, markdown := pages(t, d)
+	for name, text := range map[string]string{"page": html, "Markdown": strings.ReplaceAll(markdown, `\`, "")} {
+		for _, want := range []string{"you write kernels", "let me see", "class Model", "3 calls, 1,200 tokens in, 30 out, ≥ $0.0080", "not finished", "<details><summary"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("the %s lacks %q", name, want)
+			}
+		}
+		if strings.Count(text, "you write kernels") != 1 {
+			t.Errorf("the %s repeats what was said", name)
+		}
+	}
+	wellFormed(t, html)
+	b, _, ok, err := Certify(d, "x.best.py")
+	var c Certificate
+	if err := json.Unmarshal(b, &c); err != nil || c.Spend == nil || *c.Spend != d.Spend {
+		t.Errorf("%v %+v", err, c.Spend)
+	}
+	if err != nil || !ok {
+		t.Error(ok, err)
+	}
+	var table strings.Builder
+	plain := Summarise(finished())
+	if err := Table(&table, []Summary{Summarise(d), plain}); err != nil || !strings.Contains(table.String(), "cost") || !strings.Contains(table.String(), "≥ $0.0080") ||
+		!strings.Contains(table.String(), "softmax: language models: 3 calls, 1,200 tokens in, 30 out, ≥ $0.0080 (the price of 1 is not known)") {
+		t.Errorf("%v\n%s", err, table.String())
+	}
+	table.Reset()
+	if err := Table(&table, []Summary{plain}); err != nil || strings.Contains(table.String(), "cost") {
+		t.Errorf("%v\n%s", err, table.String())
+	}
+
+	// A talk without end is cut, and so is one turn of it.
+	for i := range 100 {
+		d.Talk = append(d.Talk, llm.Record{Key: llm.Key{Round: 1, Agent: "coder", Seq: i}, Reply: llm.Reply{Text: strings.Repeat("x", 1<<20)}})
+	}
+	html, markdown = pages(t, d)
+	if len(html) > 1<<20 || len(markdown) > 1<<20 || !strings.Contains(html, "history show 3 --talk") {
+		t.Errorf("%d and %d bytes", len(html), len(markdown))
+	}
+}
