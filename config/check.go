@@ -157,6 +157,10 @@ func check(c Config, origins Origins) error {
 		fail("rounds.language", fmt.Sprintf("is %q", c.Rounds.Language), `on a CPU candidates are written in "cpp"`)
 	}
 
+	if c.Sandbox == "weak" && strings.Contains(c.Coder.Name, ":") {
+		fail("sandbox", `is "weak", and the Coder is a language model`, `what a model writes is run with sandbox = "strict" alone`)
+	}
+
 	checkModels(c, fail, between)
 
 	lasting("evaluation.timeout", c.Evaluation.Timeout)

@@ -70,6 +70,9 @@ func (e *Evaluator) evaluate(ctx context.Context, task kernelwright.Task, cand k
 	if level != kernelwright.Quick && level != kernelwright.Certify {
 		return kernelwright.Verdict{}, infrastructure("evaluate", fmt.Errorf("there is no level %q", level))
 	}
+	if err := e.contains(cand); err != nil {
+		return kernelwright.Verdict{}, err
+	}
 	v, err := e.attempt(ctx, task, cand, of, level)
 	if err == nil || !inducible(ctx, err) {
 		return v, err

@@ -582,6 +582,9 @@ var Architectures = []string{"sm_80", "sm_90a", "sm_100a"}
 // Build builds a candidate for architectures, for which no such GPU need be
 // there; none: Architectures for code for a GPU, else the CPU.
 func (e *Evaluator) Build(ctx context.Context, cand kernelwright.Candidate, archs []string) ([]Build, error) {
+	if err := e.contains(cand); err != nil {
+		return nil, err
+	}
 	p, err := e.parse(ctx, cand.Source, "candidate")
 	if err != nil {
 		return nil, requestError(err)
