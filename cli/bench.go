@@ -77,6 +77,12 @@ func (c benchCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
+	by := make([]agents, len(p.configs))
+	for i, c := range p.configs {
+		if by[i], err = r.under(c).agents(); err != nil {
+			return err
+		}
+	}
 	show := newProgress(a.stderr)
 	defer show.done()
 	e, err := r.evaluator(a.ctx, r.options(show.stage))
@@ -85,7 +91,7 @@ func (c benchCmd) Run(a *app) (err error) {
 		return interruption(a.ctx, err)
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	b, err := r.bench(e, p, append([]string{"kernelwright"}, a.args...))
+	b, err := r.bench(e, by, p, append([]string{"kernelwright"}, a.args...))
 	if err != nil {
 		return err
 	}
@@ -141,8 +147,9 @@ func (c benchCmd) plan(a *app) (p benchPlan, err error) {
 	return p, err
 }
 
-// bench is what the daemon works off, not recorded yet.
-func (r *room) bench(e hardware, p benchPlan, command []string) (*daemon.Bench, error) {
+// bench is what the daemon works off, not recorded yet: by has the agents of each
+// configuration.
+func (r *room) bench(e hardware, by []agents, p benchPlan, command []string) (*daemon.Bench, error) {
 	b := &daemon.Bench{
 		Store: r.store, Usable: func() error { return cmp.Or(r.store.Usable(), r.lock.Usable()) },
 		Invalid: map[int]*kernelwright.InvalidTaskError{},
@@ -152,9 +159,9 @@ func (r *room) bench(e hardware, p benchPlan, command []string) (*daemon.Bench, 
 			Command: command, Version: kernelwright.Version,
 		},
 	}
-	for _, c := range p.configs {
+	for i, c := range p.configs {
 		under := r.under(c)
-		w, settings := under.worker(e), under.strategy()
+		w, settings := under.worker(e, by[i]), under.strategy()
 		w.RecordOnly = true
 		b.Workers, b.Settings = append(b.Workers, w), append(b.Settings, settings)
 		b.Bench.Configurations = append(b.Bench.Configurations, configuration(c, settings))

@@ -157,6 +157,9 @@ func (a *app) collect(kctx *kong.Context) {
 			// By lines, since a folder's name may hold a comma.
 			text = strings.Join(list, "\n") + "\n"
 		}
+		if key == "judge.name" {
+			key = judgeKey(text)
+		}
 		a.flags[key], a.flagNames[key] = text, "--"+f.Name
 	}
 }

@@ -53,6 +53,7 @@ func TestScriptsWithPython(t *testing.T) {
 }
 
 func scripts(t *testing.T, dir string, env []string) {
+	models := newDoubles(t)
 	testscript.Run(t, testscript.Params{
 		Dir: dir,
 		Setup: func(e *testscript.Env) error {
@@ -64,7 +65,10 @@ func scripts(t *testing.T, dir string, env []string) {
 			}
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"seed": seed, "seedbench": seedBench, "hold": hold, "sql": runSQL, "alone": alone},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"seed": seed, "seedbench": seedBench, "hold": hold, "sql": runSQL, "alone": alone,
+			"serve": models.serve, "holdback": models.holdback, "asked": models.wasAsked,
+		},
 	})
 }
 

@@ -58,6 +58,10 @@ func (c daemonCmd) Run(a *app) (err error) {
 		}
 		defer func() { err = errors.Join(err, trees.Release()) }()
 	}
+	by, err := r.agents()
+	if err != nil {
+		return err
+	}
 	es, err := r.evaluators(a.ctx, r.options(func(stage, note string) {
 		if stage == "python" {
 			r.log.Info("making the Python environment", "step", note)
@@ -72,7 +76,7 @@ func (c daemonCmd) Run(a *app) (err error) {
 	workers := make([]*daemon.Worker, len(es))
 	names := make([]string, len(es))
 	for i, e := range es {
-		w := r.worker(e)
+		w := r.worker(e, by)
 		w.Results.Base = daemon.Common(absolute(r.config.Watch.Folders))
 		w.Share = true
 		w.Observe = func(ev forge.Event) { logEvent(r, ev) }
@@ -85,7 +89,7 @@ func (c daemonCmd) Run(a *app) (err error) {
 			Folders: r.config.Watch.Folders, Patterns: r.config.Watch.Patterns, Recursive: r.config.Watch.Recursive,
 			Debounce: ms(r.config.Watch.DebounceMS), Poll: ms(r.config.Watch.PollMS), Log: r.log, Skip: skipped(r),
 		},
-		Lock: r.lock, Seed: r.config.Rounds.Seed, Settings: r.strategy(), UntilIdle: c.UntilIdle,
+		Lock: r.lock, Seed: r.config.Rounds.Seed, Strategy: r.config.Rounds.Strategy, Settings: r.strategy(), UntilIdle: c.UntilIdle,
 		Ended: func(done daemon.Done) {
 			s := done.Summary()
 			s.Report, s.Kernel = short(s.Report), short(s.Kernel)

@@ -16,6 +16,7 @@ import (
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
@@ -90,6 +91,7 @@ func explain(err error) (code int, text, hint string) {
 		setup   *hwfeedback.SetupError
 		damaged *store.DamagedError
 		gone    *store.GoneError
+		model   *llm.Error
 	)
 	switch {
 	case errors.As(err, &ours):
@@ -114,6 +116,11 @@ func explain(err error) (code int, text, hint string) {
 		text, hint = report.Line(write.Error()), write.Hint
 	case errors.As(err, &invalid):
 		code, hint = ExitUsage, invalid.Hint
+	case errors.As(err, &model):
+		text, hint = report.Line(model.Error()), model.Hint
+		if model.Kind == llm.BadKey || model.Kind == llm.UnknownModel || model.Kind == llm.BadRequest {
+			code = ExitUsage
+		}
 	case errors.As(err, &damaged):
 		text, hint = report.Line(damaged.Error()), cmp.Or(damaged.Hint, damagedHint)
 	case errors.As(err, &gone):

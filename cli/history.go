@@ -97,10 +97,15 @@ func (a *app) openRounds(id int64) (d report.Data, err error) {
 	if err := r.close(); err != nil {
 		return d, err
 	}
+	return d, hasRounds(d)
+}
+
+// hasRounds is the error of a verb that needs rounds, where there are none.
+func hasRounds(d report.Data) error {
 	if len(d.Rounds) == 0 {
-		return d, notFound(fmt.Sprintf("run %d has no rounds", id), fmt.Sprintf("`kernelwright history show %d` says why", id))
+		return notFound(fmt.Sprintf("run %d has no rounds", d.Run.ID), fmt.Sprintf("`kernelwright history show %d` says why", d.Run.ID))
 	}
-	return d, nil
+	return nil
 }
 
 type historyLsCmd struct {

@@ -1,11 +1,10 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 
-	"github.com/kernelwright/kernelwright/coder"
 	"github.com/kernelwright/kernelwright/forge"
-	"github.com/kernelwright/kernelwright/judge"
 )
 
 type historyReplayCmd struct {
@@ -13,16 +12,22 @@ type historyReplayCmd struct {
 }
 
 // Run makes a run's decisions again, with the recorded verdicts, and says
-// where they come out otherwise. It measures nothing.
-func (c historyReplayCmd) Run(a *app) error {
-	d, err := a.openRounds(c.ID)
+// where they come out otherwise. It measures nothing, and asks no model: what
+// models answered is in the record.
+func (c historyReplayCmd) Run(a *app) (err error) {
+	r, d, err := a.openRun(c.ID)
 	if err != nil {
 		return err
 	}
-	if want := (coder.Builtin{}).Name(); d.Run.Coder != want {
-		return usage(fmt.Sprintf("run %d was coded by %q, which cannot be asked again", c.ID, d.Run.Coder), "only runs of the built-in Coder and Judge are replayed")
+	defer func() { err = errors.Join(err, r.close()) }()
+	if err := hasRounds(d); err != nil {
+		return err
 	}
-	diff, err := forge.Replay(a.ctx, d.Rounds, d.Task, d.Run, forge.Parts{Device: d.Device, Coder: coder.Builtin{}, Judge: judge.Rules{}})
+	by, err := r.replaying(d.Run)
+	if err != nil {
+		return err
+	}
+	diff, err := forge.Replay(a.ctx, d.Rounds, d.Task, d.Run, forge.Parts{Device: d.Device, Coder: by.coder, Judge: by.judge, Model: by.model, Journal: r.store, Skills: by.skills})
 	if err != nil {
 		return cutShort(a.ctx, err)
 	}

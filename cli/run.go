@@ -43,6 +43,10 @@ func (c runCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
+	by, err := r.agents()
+	if err != nil {
+		return err
+	}
 	show := newProgress(a.stderr)
 	e, err := r.evaluator(a.ctx, r.options(show.stage))
 	show.done()
@@ -50,7 +54,7 @@ func (c runCmd) Run(a *app) (err error) {
 		return interruption(a.ctx, err)
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	w := r.worker(e)
+	w := r.worker(e, by)
 	folders := make([]string, len(c.Files))
 	for i, path := range c.Files {
 		folders[i] = filepath.Dir(path)
@@ -85,6 +89,10 @@ func (c runCmd) Run(a *app) (err error) {
 			failed = errors.Join(failed, done.WriteErr)
 		}
 		s := done.Summary()
+		if s.Status == string(kernelwright.RunRunning) { // a model could not be asked
+			s.Status = "stopped"
+			show.say(fmt.Sprintf("%s: run %d has stopped; the same command goes on from there", report.Line(s.Task), s.Run))
+		}
 		missing = missing || s.Status != string(kernelwright.Certified)
 		s.Report, s.Kernel = short(s.Report), short(s.Kernel)
 		rows = append(rows, s)
@@ -120,7 +128,7 @@ func runOne(a *app, r *room, w *daemon.Worker, show *progress, path string) (dae
 	if ctx.Err() != nil {
 		return daemon.Done{}, daemon.ErrStopped
 	}
-	q := daemon.Request{Path: path, Name: filepath.Base(path), Seed: r.config.Rounds.Seed, Settings: r.strategy()}
+	q := daemon.Request{Path: path, Name: filepath.Base(path), Seed: r.config.Rounds.Seed, Strategy: r.config.Rounds.Strategy, Settings: r.strategy()}
 	f, err := task.Read(path)
 	var invalid *kernelwright.InvalidTaskError
 	if errors.As(err, &invalid) {

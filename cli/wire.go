@@ -12,12 +12,10 @@ import (
 	"time"
 
 	"github.com/kernelwright/kernelwright"
-	"github.com/kernelwright/kernelwright/coder"
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/hwfeedback"
-	"github.com/kernelwright/kernelwright/judge"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
@@ -33,14 +31,17 @@ type deviceFlags struct {
 
 // roundFlags bound a run.
 type roundFlags struct {
-	Rounds   string `help:"At most so many rounds." placeholder:"N" key:"rounds.max"`
-	WallTime string `help:"At most this long: 90s, 10m." placeholder:"TIME" key:"rounds.wall_time"`
-	Headroom string `help:"Stop at this share of the roofline." placeholder:"SHARE" key:"rounds.headroom"`
-	Patience string `help:"Stop after so many rounds without a faster kernel." placeholder:"N" key:"rounds.patience"`
-	Judge    string `help:"What the Judge may say: both, correction, optimisation or none." placeholder:"MODE" key:"rounds.judge"`
-	Language string `help:"What candidates are written in: cpp." placeholder:"LANGUAGE" key:"rounds.language"`
-	Seed     string `help:"Same seed, same machine: same decisions." placeholder:"N" key:"rounds.seed"`
-	Out      string `help:"Where results go; else beside the reference." placeholder:"DIR" type:"path" key:"watch.output_dir" predictor:"dir"`
+	Rounds    string `help:"At most so many rounds." placeholder:"N" key:"rounds.max"`
+	WallTime  string `help:"At most this long: 90s, 10m." placeholder:"TIME" key:"rounds.wall_time"`
+	Headroom  string `help:"Stop at this share of the roofline." placeholder:"SHARE" key:"rounds.headroom"`
+	Patience  string `help:"Stop after so many rounds without a faster kernel." placeholder:"N" key:"rounds.patience"`
+	Strategy  string `help:"How the Coder is asked: rounds, beam or react." placeholder:"NAME" key:"rounds.strategy"`
+	Coder     string `help:"Who writes candidates: builtin, or a model as provider:model." placeholder:"NAME" key:"coder.name"`
+	Judge     string `help:"Who reads verdicts: rules, a model as provider:model, or none; or what it may say (--judge-mode)." placeholder:"NAME" key:"judge.name"`
+	JudgeMode string `help:"What the Judge may say: both, correction, optimisation or none; self and score ask no Judge." placeholder:"MODE" key:"rounds.judge"`
+	Language  string `help:"What candidates are written in: cpp, cuda or triton." placeholder:"LANGUAGE" key:"rounds.language"`
+	Seed      string `help:"Same seed, same machine: same decisions." placeholder:"N" key:"rounds.seed"`
+	Out       string `help:"Where results go; else beside the reference." placeholder:"DIR" type:"path" key:"watch.output_dir" predictor:"dir"`
 }
 
 // room is what a verb that touches the record works in.
@@ -50,6 +51,7 @@ type room struct {
 	log    *slog.Logger
 	store  *store.Store
 	lock   *daemon.Lock
+	models *models
 }
 
 // open reads the settings and opens the record. Alone takes the data folder
@@ -78,6 +80,7 @@ func (a *app) openBy(alone bool, openStore func(string) (*store.Store, error)) (
 	if r.store, err = openStore(filepath.Join(r.folder, store.FileName)); err != nil {
 		return nil, errors.Join(dataError(r.folder, err), r.close())
 	}
+	r.models = newModels(c, a.getenv, r.store)
 	if alone {
 		r.forget(context.Background(), time.Now())
 	}
@@ -274,11 +277,11 @@ func overdue(ctx context.Context, what string, limit time.Duration, err error) e
 }
 
 // worker wires what brings runs forward.
-func (r *room) worker(e hardware) *daemon.Worker {
+func (r *room) worker(e hardware, by agents) *daemon.Worker {
 	c := r.config
 	return &daemon.Worker{
 		Store: r.store, Evaluator: bounded{e, c.Evaluation.Timeout.Std(), c.Evaluation.InspectTimeout.Std()},
-		Coder: coder.Builtin{}, Judge: judge.Rules{},
+		Coder: by.coder, Judge: by.judge, Model: by.model, Journal: r.store, Skills: by.skills,
 		Results:  daemon.Results{Folder: c.Watch.OutputDir, Markdown: c.Daemon.ReportMarkdown, HTML: c.Daemon.ReportHTML},
 		Attempts: c.Daemon.Attempts, Grace: c.Daemon.Grace.Std(), Log: r.log,
 	}
@@ -286,10 +289,19 @@ func (r *room) worker(e hardware) *daemon.Worker {
 
 func (r *room) strategy() forge.Settings {
 	c := r.config.Rounds
-	return forge.Settings{
+	s := forge.Settings{
 		Rounds: c.Max, WallTime: c.WallTime.Std(), HeadroomStop: c.Headroom, Patience: c.Patience,
-		JudgeMode: forge.JudgeMode(c.Judge), Language: kernelwright.Language(c.Language),
+		JudgeMode: forge.JudgeMode(c.Judge), Language: kernelwright.Language(c.Language), Metrics: forge.Metrics(c.Metrics),
+		Beam:  forge.BeamSettings{Width: r.config.Beam.Width, Samples: r.config.Beam.Samples},
+		React: forge.ReactSettings{Turns: r.config.React.Turns, ContextTokens: r.config.React.ContextTokens, TextTools: r.config.React.TextTools},
 	}
+	switch s.JudgeMode {
+	case forge.JudgeBoth, forge.JudgeCorrection, forge.JudgeOptimisation:
+		if r.config.Judge.Name == noJudge {
+			s.JudgeMode = forge.JudgeNone
+		}
+	}
+	return s.For(c.Strategy)
 }
 
 // under is the room with other settings.
@@ -299,9 +311,15 @@ func (r *room) under(c config.Config) *room {
 	return &other
 }
 
-// spend is what the calls of models cost that a run made. The built-in agents
-// make none.
-func (r *room) spend(_ context.Context, _ int64) (report.Spend, error) { return report.Spend{}, nil }
+// spend is what the calls of models cost that a run made.
+func (r *room) spend(ctx context.Context, run int64) (report.Spend, error) {
+	spent, err := r.store.Spend(ctx, run)
+	if err != nil {
+		return report.Spend{}, err
+	}
+	rounds, err := r.store.RoundUSD(ctx, run)
+	return report.Spend{Spend: spent, Rounds: rounds}, err
+}
 
 // short writes a path as people in the working folder would.
 func short(path string) string {

@@ -356,6 +356,9 @@ func (d *Daemon) tell(log *slog.Logger, done Done, err error) {
 	if s.Speedup != nil {
 		attrs = append(attrs, "speedup", report.Speedup(s.Speedup), "against", s.Speedup.Against)
 	}
+	if s.Spend != nil {
+		attrs = append(attrs, "models", report.Spent(*s.Spend))
+	}
 	if s.Report != "" {
 		attrs = append(attrs, "report", s.Report)
 	}

@@ -291,6 +291,11 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 		}
 		return Done{Data: report.Data{Run: run}}, ErrStopped
 	}
+	if job == nil && errors.As(err, new(*llm.Error)) {
+		// Who typed the command is told what to mend, and gives it again: nothing
+		// that a model was paid for is lost.
+		return Done{Data: report.Data{Run: run}}, err
+	}
 	reason, hint, hopeless := final(err)
 	if job != nil && !hopeless {
 		attempts, rerr := w.Store.Attempts(record, *job)

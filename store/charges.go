@@ -68,6 +68,25 @@ func (s *Store) Spend(ctx context.Context, runID int64) (kernelwright.Spend, err
 	return spent.Spend, err
 }
 
+// RoundUSD returns the dollars of a run by round, as far as prices are known.
+func (s *Store) RoundUSD(ctx context.Context, runID int64) (map[int]float64, error) {
+	rows, err := s.read.QueryContext(ctx, `SELECT round, sum(cost_usd) FROM charges WHERE run = ? AND cost_usd IS NOT NULL GROUP BY round`, runID)
+	if err != nil {
+		return nil, fmt.Errorf("read what was spent: %w", err)
+	}
+	defer rows.Close()
+	spent := map[int]float64{}
+	for rows.Next() {
+		var round int
+		var usd float64
+		if err := rows.Scan(&round, &usd); err != nil {
+			return nil, err
+		}
+		spent[round] = usd
+	}
+	return spent, rows.Err()
+}
+
 const dayMS = 24 * 60 * 60 * 1000
 
 // Spending is what one model was asked in one day.
