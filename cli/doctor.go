@@ -17,6 +17,7 @@ import (
 
 type doctorCmd struct {
 	deviceFlags
+	Models  bool `help:"Ask each language model that the settings name once; it costs a few tokens."`
 	Measure bool `help:"Measure again what this machine can reach, and forget what was measured before."`
 }
 
@@ -44,6 +45,7 @@ func (c doctorCmd) Run(a *app) (err error) {
 	} else {
 		defer func() { err = errors.Join(err, r.close()) }()
 		checks = append(checks, recordCheck(a, r))
+		checks = append(checks, r.modelChecks(a.ctx, c.Models)...)
 		show := newProgress(a.stderr)
 		options := r.options(show.stage)
 		options.Remeasure = c.Measure
