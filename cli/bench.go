@@ -42,10 +42,10 @@ type chosenFlags struct {
 
 // matrixFlags take several values each; a bench tries all their combinations.
 type matrixFlags struct {
-	Strategy string `help:"Strategies to compare, separated by commas: rounds." placeholder:"NAMES"`
-	Coder    string `help:"Coders to compare: builtin." placeholder:"NAMES"`
-	Judge    string `help:"Judges to compare: rules, or none; correction and optimisation let it say only that." placeholder:"NAMES"`
-	Language string `help:"Languages to compare: cpp." placeholder:"NAMES"`
+	Strategy string `help:"Strategies to compare, separated by commas: rounds, beam, react." placeholder:"NAMES"`
+	Coder    string `help:"Coders to compare: builtin, and models as provider:model." placeholder:"NAMES"`
+	Judge    string `help:"Judges to compare: rules, none, and models as provider:model; correction and optimisation let it say only that, self and score ask none." placeholder:"NAMES"`
+	Language string `help:"Languages to compare: auto, cpp, cuda, triton." placeholder:"NAMES"`
 	Rounds   string `help:"Numbers of rounds to compare: at most so many." placeholder:"NUMBERS"`
 	Seed     string `help:"Seeds: each makes a run of its own." placeholder:"NUMBERS"`
 }
@@ -302,7 +302,7 @@ func configuration(c config.Config, s forge.Settings) kernelwright.Configuration
 	case forge.JudgeNone: // as any other mode that asks no Judge
 	}
 	return kernelwright.Configuration{
-		Strategy: c.Rounds.Strategy, Coder: c.Coder.Name, Judge: judge, Mode: string(s.JudgeMode), Language: s.Language, Rounds: s.Rounds, Settings: s.String(),
+		Strategy: c.Rounds.Strategy, Coder: c.Coder.Name, Judge: judge, Mode: string(s.JudgeMode), Language: kernelwright.Language(c.Rounds.Language), Rounds: s.Rounds, Settings: s.String(),
 	}
 }
 

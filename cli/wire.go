@@ -39,7 +39,7 @@ type roundFlags struct {
 	Coder     string `help:"Who writes candidates: builtin, or a model as provider:model." placeholder:"NAME" key:"coder.name"`
 	Judge     string `help:"Who reads verdicts: rules, a model as provider:model, or none; or what it may say (--judge-mode)." placeholder:"NAME" key:"judge.name"`
 	JudgeMode string `help:"What the Judge may say: both, correction, optimisation or none; self and score ask no Judge." placeholder:"MODE" key:"rounds.judge"`
-	Language  string `help:"What candidates are written in: cpp, cuda or triton." placeholder:"LANGUAGE" key:"rounds.language"`
+	Language  string `help:"What candidates are written in: auto, cpp, cuda or triton." placeholder:"LANGUAGE" key:"rounds.language"`
 	Seed      string `help:"Same seed, same machine: same decisions." placeholder:"N" key:"rounds.seed"`
 	Out       string `help:"Where results go; else beside the reference." placeholder:"DIR" type:"path" key:"watch.output_dir" predictor:"dir"`
 }
@@ -287,11 +287,19 @@ func (r *room) worker(e hardware, by agents) *daemon.Worker {
 	}
 }
 
+// language is empty where the device decides.
+func language(word string) kernelwright.Language {
+	if word == "auto" {
+		return ""
+	}
+	return kernelwright.Language(word)
+}
+
 func (r *room) strategy() forge.Settings {
 	c := r.config.Rounds
 	s := forge.Settings{
 		Rounds: c.Max, WallTime: c.WallTime.Std(), HeadroomStop: c.Headroom, Patience: c.Patience,
-		JudgeMode: forge.JudgeMode(c.Judge), Language: kernelwright.Language(c.Language), Metrics: forge.Metrics(c.Metrics),
+		JudgeMode: forge.JudgeMode(c.Judge), Language: language(c.Language), Metrics: forge.Metrics(c.Metrics),
 		Beam:  forge.BeamSettings{Width: r.config.Beam.Width, Samples: r.config.Beam.Samples},
 		React: forge.ReactSettings{Turns: r.config.React.Turns, ContextTokens: r.config.React.ContextTokens, TextTools: r.config.React.TextTools},
 	}

@@ -15,7 +15,7 @@ var (
 	strategies = []string{"rounds", "beam", "react"}
 	judgeModes = []string{"both", "correction", "optimisation", "none", "self", "score"}
 	metrics    = []string{"selected", "full"}
-	languages  = []string{"cpp", "cuda", "triton"}
+	languages  = []string{"auto", "cpp", "cuda", "triton"}
 	devices    = []string{"cpu", "cuda", "auto"} // and cuda:1 for the second GPU, cuda:0,1 for two, cuda:all
 	coders     = []string{"builtin"}             // or a model
 	forms      = []string{"native", "load_inline"}
@@ -137,7 +137,7 @@ func check(c Config, origins Origins) error {
 	agent("coder.name", c.Coder.Name, coders)
 	agent("judge.name", c.Judge.Name, judges)
 	oneOf("coder.form", c.Coder.Form, forms)
-	if c.Coder.Form == "load_inline" && c.Rounds.Language != "cuda" {
+	if c.Coder.Form == "load_inline" && c.Rounds.Language != "cuda" && c.Rounds.Language != "auto" {
 		fail("coder.form", `is "load_inline"`, `that form is for rounds.language "cuda"; the others have one form each, "native"`)
 	}
 	if c.Coder.Name == "builtin" {
@@ -149,12 +149,18 @@ func check(c Config, origins Origins) error {
 			needs("rounds.strategy", c.Rounds.Strategy)
 		case c.Rounds.Judge == "self":
 			needs("rounds.judge", c.Rounds.Judge)
-		case c.Rounds.Language != "cpp":
+		case c.Rounds.Language == "triton":
 			needs("rounds.language", c.Rounds.Language)
 		}
 	}
-	if c.Device == "cpu" && c.Rounds.Language != "cpp" {
-		fail("rounds.language", fmt.Sprintf("is %q", c.Rounds.Language), `on a CPU candidates are written in "cpp"`)
+	if gpu := strings.HasPrefix(c.Device, "cuda"); c.Device == "cpu" || gpu {
+		switch cpp := c.Rounds.Language == "cpp"; {
+		case c.Rounds.Language == "auto":
+		case gpu && cpp:
+			fail("rounds.language", `is "cpp"`, `on a GPU candidates are written in "cuda" or "triton"`)
+		case !gpu && !cpp:
+			fail("rounds.language", fmt.Sprintf("is %q", c.Rounds.Language), `on a CPU candidates are written in "cpp"; --device cuda is a GPU`)
+		}
 	}
 
 	if c.Sandbox == "weak" && strings.Contains(c.Coder.Name, ":") {

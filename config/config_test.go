@@ -87,7 +87,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"strategy":       {"[rounds]\nstrategy = \"beams\"\n", ":2", `rounds.strategy is "beams"`, `did you mean "beam"?`},
 		"built-in":       {"[rounds]\nstrategy = \"react\"\n", ":2", `rounds.strategy is "react", which the built-in Coder cannot do`, "coder.name"},
 		"language":       {"[rounds]\nlanguage = \"cuda\"\n[coder]\nname = \"a:b\"\n", ":2", `rounds.language is "cuda"`, `on a CPU`},
-		"form":           {"[coder]\nform = \"load_inline\"\n", ":2", `coder.form is "load_inline"`, `"cuda"`},
+		"form":           {"[coder]\nform = \"load_inline\"\n[rounds]\nlanguage = \"cpp\"\n", ":2", `coder.form is "load_inline"`, `"cuda"`},
 		"weak":           {"sandbox = \"weak\"\n[coder]\nname = \"a:b\"\n", ":1", `sandbox is "weak", and the Coder is a language model`, `"strict"`},
 		"coder":          {"[coder]\nname = \"buildin\"\n", ":2", `coder.name is "buildin"`, `did you mean "builtin"? it takes "builtin", or a model as "provider:model"`},
 		"judge":          {"[judge]\nname = \"gpt-5\"\n", ":2", `judge.name is "gpt-5"`, `"provider:model"`},
