@@ -92,7 +92,7 @@ func Cost(s kernelwright.Spend) string {
 	switch {
 	case s.Calls == 0:
 		return "–"
-	case s.Unpriced == s.Calls:
+	case s.Unpriced > 0 && s.USD == 0:
 		return "price unknown"
 	case s.Unpriced > 0:
 		return "≥ " + usd(s.USD)
@@ -117,7 +117,7 @@ func Spent(s kernelwright.Spend) string {
 		word = "call"
 	}
 	text := fmt.Sprintf("%s %s, %s, %s", thousands(s.Calls), word, tokens(s), Cost(s))
-	if s.Unpriced > 0 && s.Unpriced < s.Calls {
+	if s.Unpriced > 0 && s.USD > 0 {
 		text += fmt.Sprintf(" (the price of %d is not known)", s.Unpriced)
 	}
 	return text

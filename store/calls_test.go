@@ -106,6 +106,12 @@ func TestSpend(t *testing.T) {
 	for range 2 {
 		charge(llm.Key{}, "p:m", 3*dayMS+7, &price, "") // of no run
 	}
+	ok(t, s.Book(ctx, llm.Charge{Key: llm.Key{Run: other.ID}, Model: "q:refused", EndedMS: 5 * dayMS, Failed: llm.BadKey}))
+	if got, want := must(s.Spend(ctx, other.ID))(t), (kw.Spend{Calls: 1}); got != want { // it used nothing
+		t.Errorf("%+v", got)
+	}
+	_, err := s.write.Exec(`DELETE FROM charges WHERE model = 'q:refused'`)
+	ok(t, err)
 	if got, want := must(s.Spend(ctx, run.ID))(t), (kw.Spend{Calls: 3, TokensIn: 30, TokensOut: 12, USD: 0.5, Unpriced: 1}); got != want {
 		t.Errorf("%+v", got)
 	}

@@ -23,7 +23,9 @@ func (s *Store) Book(ctx context.Context, c llm.Charge) error {
 	return nil
 }
 
-const spendColumns = `count(*), coalesce(sum(tokens_in), 0), coalesce(sum(tokens_out), 0), coalesce(sum(cost_usd), 0), count(*) - count(cost_usd)`
+// An attempt that used nothing cost nothing, whatever the price.
+const spendColumns = `count(*), coalesce(sum(tokens_in), 0), coalesce(sum(tokens_out), 0), coalesce(sum(cost_usd), 0),
+	coalesce(sum(cost_usd IS NULL AND tokens_in + tokens_out > 0), 0)`
 
 func spendInto(s *kernelwright.Spend) []any {
 	return []any{&s.Calls, &s.TokensIn, &s.TokensOut, &s.USD, &s.Unpriced}
