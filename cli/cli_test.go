@@ -48,6 +48,7 @@ func TestScriptsWithPython(t *testing.T) {
 	// Nothing in the scripts depends on what the others did.
 	scripts(t, filepath.Join("testdata", "python"), []string{
 		"KERNELWRIGHT_PYTHON=" + python, "SHARED=" + newData(t),
+		"OWN=" + newData(t),     // of the script that counts its runs
 		"TMPDIR=" + t.TempDir(), // one for all: leases are kept there, so the scripts wait for each other
 	})
 }

@@ -118,7 +118,8 @@ func (b *Bench) one(ctx context.Context, m kernelwright.Member, run kernelwright
 	}
 	w, reference := b.Workers[m.Configuration], b.Bench.References[m.Reference]
 	q := Request{
-		Path: reference.Path, Name: path.Base(reference.Name), Source: b.Sources[m.Reference], Seed: m.Seed, Settings: b.Settings[m.Configuration],
+		Path: reference.Path, Name: path.Base(reference.Name), Source: b.Sources[m.Reference], Seed: m.Seed,
+		Strategy: b.Bench.Configurations[m.Configuration].Strategy, Settings: b.Settings[m.Configuration],
 	}
 	if why := b.Invalid[m.Reference]; why != nil {
 		invalid = why
