@@ -42,15 +42,19 @@ func TestConfigurationsOfABench(t *testing.T) {
 		env   []string
 		want  []string
 	}{
-		{matrixFlags{}, []string{"KERNELWRIGHT_ROUNDS_MAX=4"}, []string{"rounds builtin rules/both cpp 4"}},
+		{matrixFlags{}, []string{"KERNELWRIGHT_ROUNDS_MAX=4"}, []string{"rounds builtin rules/both auto 4"}},
 		{
 			matrixFlags{Judge: "rules,none, correction", Rounds: "1,5", Coder: "builtin"}, nil,
 			[]string{
-				"rounds builtin rules/both cpp 1", "rounds builtin rules/both cpp 5", "rounds builtin none/none cpp 1", "rounds builtin none/none cpp 5",
-				"rounds builtin rules/correction cpp 1", "rounds builtin rules/correction cpp 5",
+				"rounds builtin rules/both auto 1", "rounds builtin rules/both auto 5", "rounds builtin none/none auto 1", "rounds builtin none/none auto 5",
+				"rounds builtin rules/correction auto 1", "rounds builtin rules/correction auto 5",
 			},
 		},
-		{matrixFlags{Rounds: "2"}, []string{"KERNELWRIGHT_ROUNDS_JUDGE=none"}, []string{"rounds builtin none/none cpp 2"}},
+		{matrixFlags{Rounds: "2"}, []string{"KERNELWRIGHT_ROUNDS_JUDGE=none"}, []string{"rounds builtin none/none auto 2"}},
+		{
+			matrixFlags{Coder: "openai:x", Judge: "self,openai:y", Strategy: "react", Rounds: "3"}, nil,
+			[]string{"react openai:x self/self auto 3", "react openai:x openai:y/both auto 3"},
+		},
 	} {
 		if got := said(benchCmd{matrixFlags: c.flags}, c.env...); !slices.Equal(got, c.want) {
 			t.Errorf("%+v: %q, want %q", c.flags, got, c.want)
