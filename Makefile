@@ -56,7 +56,10 @@ dev: env
 			echo "note: no nvcc for this machine: tests that compile CUDA are skipped"; } && \
 		echo "$(PYTOOLS) $(FUZZTOOLS) $(CUDATOOLS)" >$(TOOLS)/python/.pins; }
 
-test: lint test-go test-python ## everything that CI runs
+# What measures nothing runs beside the Go tests, which wait for much; what measures runs alone, after them.
+test: lint ## everything that CI runs
+	@$(MAKE) --no-print-directory -j2 --output-sync=target test-go test-python-shared
+	@$(MAKE) --no-print-directory test-python-alone
 
 lint: dev ## gofmt, go vet, golangci-lint where it is installed, ruff
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
@@ -77,18 +80,20 @@ test-go: export CUDA_HOME = $(CUDA)
 test-go: dev
 	KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test $(RACE) -timeout 20m ./...
 
-# What measures runs alone, all else two at a time.
-test-python: export CUDA_HOME = $(CUDA)
-test-python: export PYTHONPATH = $(TOOLS)/python
-test-python: export KERNELWRIGHT_TEST_CACHE = $(DATA)/cache
-test-python: dev
-	$(PYTHON) -m pytest -p no:cacheprovider -n 2 -m 'not slow and not alone'
+test-python: test-python-shared test-python-alone
+
+test-python-shared test-python-alone: export CUDA_HOME = $(CUDA)
+test-python-shared test-python-alone: export PYTHONPATH = $(TOOLS)/python
+test-python-shared test-python-alone: export KERNELWRIGHT_TEST_CACHE = $(DATA)/cache
+test-python-shared: dev
+	$(PYTHON) -m pytest -p no:cacheprovider -n 1 -m 'not slow and not alone'
+test-python-alone: dev
 	$(PYTHON) -m pytest -p no:cacheprovider -m 'not slow and alone'
 
 soak: dev ## what takes too long for every day: every example under the master rule, races many times over, 200 kills, fuzzing
 	CUDA_HOME=$(CUDA) PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider -m slow
 	KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test $(RACE) -count 5 -timeout 2h ./...
-	KERNELWRIGHT_SOAK=1 KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CUDA_HOME=$(CUDA) go test -timeout 4h -v ./store ./cli ./daemon ./llm ./prompts ./bench/...
+	KERNELWRIGHT_SOAK=1 KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CUDA_HOME=$(CUDA) go test -timeout 4h -v ./store ./cli ./daemon ./forge ./llm ./prompts ./bench/...
 	@$(MAKE) --no-print-directory fuzz
 
 # A Go target is FuzzX, one of the harness the X of fuzz_X.py. What fails is written into testdata or corpus, to be
@@ -124,4 +129,4 @@ need-cxx:
 	@python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
 		echo "note: Python.h is missing, so torch.compile cannot be a baseline (Debian: apt install python3-dev)"
 
-.PHONY: help build demo env dev test lint lint-tools test-go test-python soak fuzz bench clean need-go need-cxx
+.PHONY: help build demo env dev test lint lint-tools test-go test-python test-python-shared test-python-alone soak fuzz bench clean need-go need-cxx

@@ -328,10 +328,18 @@ func ranges(ctx context.Context, db *sql.DB, table, key, columns string, see fun
 	var seeErr error
 	asked, rowless := 0, false // questions since a row came, and whether the last one brought none
 	gaveUp := errors.New("nothing but damage")
+	// Read once: to ask takes less than to have the question read.
+	question, unread := db.PrepareContext(ctx, `SELECT `+columns+` FROM `+table+` WHERE `+key+` >= ? AND `+key+` < ?`)
+	if unread == nil {
+		defer question.Close() //nolint:errcheck // only read
+	}
 	read := func(low, high int64) error {
 		asked++
 		rowless = true
-		rows, err := db.QueryContext(ctx, `SELECT `+columns+` FROM `+table+` WHERE `+key+` >= ? AND `+key+` < ?`, low, high)
+		if unread != nil {
+			return unread
+		}
+		rows, err := question.QueryContext(ctx, low, high)
 		if err != nil {
 			return err
 		}

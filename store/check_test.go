@@ -180,7 +180,7 @@ func TestSalvageAroundDamage(t *testing.T) {
 	const page = 4096
 	pages := len(whole) / page
 	best := 0
-	seeds := uint64(6)
+	seeds := uint64(4)
 	if os.Getenv("KERNELWRIGHT_SOAK") != "" {
 		seeds = 100
 	}
