@@ -707,7 +707,8 @@ class Timing:
             if EAGER in missing:
                 self._learn(EAGER, Visits([*sentinel.blocks, *self._solo(worker, EAGER).blocks]))
         except Exception as e:
-            raise BaselineFailed(f"eager could not be timed: {e}") from e
+            said = str(e).strip().partition("\n")[0]  # torch's errors go on with advice
+            raise BaselineFailed(f"eager could not be timed: {said}") from e
         finally:
             worker.kill()
         for name in missing:

@@ -645,12 +645,17 @@ def test_who_takes_all_memory_is_at_fault(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore.")
 
     more = {"time": True, "want_baselines": ["eager"]}
+    visit = timing.Timing._visit
+
+    def visited(self: timing.Timing, *args: Any, **how: Any) -> Any:
+        # Not eager's, which is timed anew where the machine is no longer as it was.
+        return visit(self, *args, **how) if how["trusted"] else out_of_memory()
 
     def judged() -> dict[str, Any]:
         if when == "verified":
             monkeypatch.setattr(clients.CandidateClient, "answer", out_of_memory)
         else:
-            monkeypatch.setattr(timing.Timing, "_visit", out_of_memory)
+            monkeypatch.setattr(timing.Timing, "_visit", visited)
         return judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
 
     judge.verdict(SOFTMAX, model_new("return torch.softmax(x, -1)"), **more)
