@@ -58,6 +58,7 @@ dev: env
 
 # What measures nothing runs beside the Go tests, which wait for much; what measures runs alone, after them.
 test: lint ## everything that CI runs
+	@echo "the Go tests beside those of the harness that measure nothing: what they say comes when each is done, in some fifteen minutes on two cores"
 	@$(MAKE) --no-print-directory -j2 --output-sync=target test-go test-python-shared
 	@$(MAKE) --no-print-directory test-python-alone
 

@@ -370,11 +370,11 @@ func (b *body) clear(accs []acc) {
 	b.close()
 }
 
-// perLane computes once per lane what the loops over rows would compute for
-// each of their elements.
-func (b *body) perLane(all []*value) {
+// invariants returns the dear values that differ from row to row of those side by
+// side, but not along a row.
+func (b *body) invariants(all []*value) []*value {
 	if !b.g.lanes || len(b.g.order) == 0 {
-		return
+		return nil
 	}
 	var found []*value
 	memo := map[*value]int{}
@@ -398,6 +398,13 @@ func (b *body) perLane(all []*value) {
 	for _, r := range all {
 		walk(r)
 	}
+	return found
+}
+
+// perLane computes once per lane what the loops over rows would compute for
+// each of their elements.
+func (b *body) perLane(all []*value) {
+	found := b.invariants(all)
 	if len(found) == 0 {
 		return
 	}

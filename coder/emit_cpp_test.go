@@ -9,8 +9,8 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-// emitted returns the C++ of a fixture with some knobs set.
-func emitted(t *testing.T, name string, knobs map[string]int) string {
+// planned returns the plan of a fixture.
+func planned(t *testing.T, name string) (*plan, fixture) {
 	t.Helper()
 	f, ok := committed(t)[name]
 	if !ok {
@@ -24,6 +24,28 @@ func emitted(t *testing.T, name string, knobs map[string]int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return p, f
+}
+
+// holdsForms checks what a source has, and what it lacks.
+func holdsForms(t *testing.T, source string, has, lacks []string) {
+	t.Helper()
+	for _, s := range has {
+		if !strings.Contains(source, s) {
+			t.Errorf("lacks %q:\n%s", s, source)
+		}
+	}
+	for _, s := range lacks {
+		if strings.Contains(source, s) {
+			t.Errorf("has %q:\n%s", s, source)
+		}
+	}
+}
+
+// emitted returns the C++ of a fixture with some knobs set.
+func emitted(t *testing.T, name string, knobs map[string]int) string {
+	t.Helper()
+	p, f := planned(t, name)
 	return emitCPP(p, defaultSchedule(p, input(f).Device).with(knobs))
 }
 
@@ -68,16 +90,7 @@ func TestForms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			source := emitted(t, c.fixture, c.knobs)
-			for _, s := range c.has {
-				if !strings.Contains(source, s) {
-					t.Errorf("lacks %q:\n%s", s, source)
-				}
-			}
-			for _, s := range c.lack {
-				if strings.Contains(source, s) {
-					t.Errorf("has %q:\n%s", s, source)
-				}
-			}
+			holdsForms(t, source, c.has, c.lack)
 		})
 	}
 }

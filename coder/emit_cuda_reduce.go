@@ -752,31 +752,7 @@ func (r *reducing) local(c carry) (typ, init string) {
 // perColumn computes once per column what a walk would compute for each of its
 // elements.
 func (r *reducing) perColumn(all []*value) {
-	if !r.g.lanes || len(r.g.order) == 0 {
-		return
-	}
-	var found []*value
-	memo := map[*value]int{}
-	seen := map[*value]bool{}
-	var walk func(v *value)
-	walk = func(v *value) {
-		if seen[v] || r.rowed[v] != "" {
-			return
-		}
-		seen[v] = true
-		if v.kind == point && !r.k.varies(v) && r.level(v, memo) > 0 && (v.cost >= 6 || holds(v, access)) {
-			found = append(found, v)
-			return
-		}
-		if v.kind != access {
-			for _, a := range v.args {
-				walk(a)
-			}
-		}
-	}
-	for _, v := range all {
-		walk(v)
-	}
+	found := r.invariants(all)
 	if len(found) == 0 {
 		return
 	}

@@ -12,18 +12,7 @@ import (
 // cudaOf returns the CUDA of a fixture's candidate with some knobs set.
 func cudaOf(t *testing.T, name string, knobs map[string]int) string {
 	t.Helper()
-	f, ok := committed(t)[name]
-	if !ok {
-		t.Fatalf("%s: no fixture", name)
-	}
-	g, err := decodeGraph(f.Graph)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := makePlan(g, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p, _ := planned(t, name)
 	source, _ := emitCUDA(p, cudaSchedule(p).with(knobs), 132)
 	return source
 }
@@ -48,16 +37,7 @@ func TestCUDAForms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			source := cudaOf(t, c.fixture, c.knobs)
-			for _, s := range c.has {
-				if !strings.Contains(source, s) {
-					t.Errorf("lacks %q:\n%s", s, source)
-				}
-			}
-			for _, s := range c.lack {
-				if strings.Contains(source, s) {
-					t.Errorf("has %q:\n%s", s, source)
-				}
-			}
+			holdsForms(t, source, c.has, c.lack)
 		})
 	}
 }
