@@ -56,6 +56,7 @@ type Verdict struct {
 	Floor       Floor              `json:"floor"`
 	Work        WorkReport         `json:"work"`
 	Metrics     map[string]float64 `json:"metrics,omitempty"` // for the Judge; names and units in docs/metrics.md
+	Profile     *Profile           `json:"profile,omitempty"` // nil where nobody looked
 	Sandbox     SandboxReport      `json:"sandbox"`
 	Flags       []TaskFlag         `json:"flags,omitempty"`
 	Evidence    []string           `json:"evidence,omitempty"` // one sentence each, what the status rests on
@@ -109,6 +110,30 @@ type Kernel struct {
 	Instructions    map[string]int `json:"instructions,omitempty"` // in its SASS, by class
 	LoadBytes       float64        `json:"load_bytes,omitempty"`   // that a thread moves with a load of global memory, mean
 	StoreBytes      float64        `json:"store_bytes,omitempty"`
+}
+
+// Profile is what a profiler saw a GPU do in one forward of the candidate, after
+// warm-up. It is taken in the candidate's process: it explains and never convicts.
+type Profile struct {
+	Tool     string             `json:"tool"`              // "ncu", "profiler" (launches and their times alone), "static" (what the compiler says)
+	Why      string             `json:"why,omitempty"`     // why it is not ncu
+	Launches int                `json:"launches"`          // of kernels in one forward
+	MS       float64            `json:"ms"`                // their times together
+	Kernels  []KernelProfile    `json:"kernels,omitempty"` // by share of the time, largest first
+	Metrics  map[string]float64 `json:"metrics,omitempty"` // of the whole forward, weighted by time; sums where the metric is a sum
+	Missing  []string           `json:"missing,omitempty"` // metrics that were asked for and this GPU or this ncu has not
+}
+
+// KernelProfile is one kernel of a Profile: all its launches in the forward.
+type KernelProfile struct {
+	Name     string             `json:"name"`
+	Whose    string             `json:"whose"` // "custom", "vendor", "pytorch"
+	Launches int                `json:"launches"`
+	MS       float64            `json:"ms"`
+	Share    float64            `json:"share"` // of the forward's time on the GPU
+	Grid     [3]int             `json:"grid"`
+	Block    [3]int             `json:"block"`
+	Metrics  map[string]float64 `json:"metrics,omitempty"` // by ncu's names, in ncu's base units (docs/metrics.md)
 }
 
 // Diagnostic is one line of a compiler. Line counts in the candidate's file,
