@@ -437,9 +437,10 @@ class Evaluation:
     def _loaded(self, client: ReferenceClient, threads: int, timeout: float) -> ReferenceClient:
         client.timeout = timeout
         try:
-            if client.kept:
-                client.hold(self.fds)
-            client.load(self.task["source"], threads=threads, eval_mode=self.eval_mode)
+            with self.costs.part("worker"):
+                if client.kept:
+                    client.hold(self.fds)
+                client.load(self.task["source"], threads=threads, eval_mode=self.eval_mode)
         except BaseException:
             client.kill()
             raise
@@ -1166,7 +1167,8 @@ class Evaluation:
             return
         if self._content_bytes() > EARLY_BYTES:
             return
-        self._compiling.wait()  # before that it is the candidate that runs
+        with self.costs.part("build"):
+            self._compiling.wait()  # before that it is the candidate that runs
         if not build.done():
             self._prepared = self._timing(reference)
 

@@ -27,6 +27,8 @@ LATE = 1000  # stands for the exit code of one that took too long
 FOUND = 86  # exit code where something was found
 MAX_LOG = 100_000  # bytes of a report that are read
 PRINTED = 50  # findings that are printed, before they are counted
+# Allocations lie side by side: what reads just past one would read the next, which is allowed.
+PADDING = 1 << 20  # bytes
 
 RACE = "Race reported"  # what a racecheck finding begins with
 
@@ -72,7 +74,10 @@ class Check:
 
 def command(program: str, tool: str, report: str) -> list[str]:
     """Returns what to put before a command, so that its report is written to a file."""
-    more = ["--racecheck-report", "analysis"] if tool == "racecheck" else []
+    more = {
+        "memcheck": ["--padding", str(PADDING)],
+        "racecheck": ["--racecheck-report", "analysis"],
+    }.get(tool, [])
     return [
         program, "--tool", tool, "--log-file", report, "--print-limit", str(PRINTED),
         "--error-exitcode", str(FOUND), "--target-processes", "application-only",

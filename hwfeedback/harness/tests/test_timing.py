@@ -114,6 +114,14 @@ def test_quick_measures_baselines_once_and_then_uses_them() -> None:
     assert set(again.learned["baselines"]) == {"eager", "compile"}
 
 
+@pytest.mark.parametrize(
+    ("ns", "least", "most"), [(6_000, 1.06, 1.08), (50_000, 1.005, 1.01), (1e6, 1.0, 1.001)]
+)
+def test_how_far_two_processes_lie_apart(ns: float, least: float, most: float) -> None:
+    fresh = [timing.Sample("fresh", 4, ns, ns, 0.0, False, turns=True) for _ in range(5)]
+    assert least < timing.of_a_process(fresh) < most
+
+
 @pytest.mark.parametrize(("seconds", "wins"), [(0.004, False), (0.001, True)])
 def test_a_machine_that_becomes_quiet_invents_no_win(
     monkeypatch: pytest.MonkeyPatch, seconds: float, wins: bool
