@@ -98,7 +98,7 @@ MAX_CALLS = 256  # of one window: past this, messages and not calls would fill t
 MIN_FRESH = 4  # windows
 USUAL = {"chained": 0.25}  # the quantile that stands for a kind of window, else the median
 # On a GPU each call costs a third of a millisecond beside what it takes.
-GPU_CONTENTS = {"quick": 192, "certify": 1024}
+GPU_CONTENTS = {"quick": 128, "certify": 1024}
 GPU_WINDOWS = 12
 QUICK_COLD = 8  # contents of a task with large outputs at quick: each costs several milliseconds
 REPETITIONS = 50
