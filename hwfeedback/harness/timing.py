@@ -127,7 +127,8 @@ ROUNDS_S = 30.0  # after this no round is added
 NARROW = 0.02  # half-width of a speedup at which certify stops: wins of 10 % are then seen
 # A candidate's windows are waited for so long, all together, and for what so many calls may take.
 PATIENCE_S, PATIENCE_CALLS, PATIENCE_EAGERS = 90.0, 256, 200.0
-SLOW_SPAWN_S = 1.0  # a baseline this slow to start lives for half of the rounds
+SLOW_SPAWN_S = 1.0  # a baseline this slow to start lives for half of the rounds,
+STAYS_S = 6.0  # and one this slow for all of them: max-autotune compiles for half a minute
 
 
 @dataclass(frozen=True)
@@ -1020,7 +1021,8 @@ class Timing:
     def _hold(self, held: dict[str, _Held], name: str, round_: int) -> list[Sample]:
         """Returns a visit of a baseline, in a new process where one is due."""
         h = held.get(name)
-        if h is not None and (h.spawn_s <= SLOW_SPAWN_S or round_ == ROUNDS // 2):
+        half = round_ == ROUNDS // 2 and h is not None and h.spawn_s <= STAYS_S
+        if h is not None and (h.spawn_s <= SLOW_SPAWN_S or half):
             h.worker.kill()
             del held[name]
             h = None
