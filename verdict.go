@@ -57,13 +57,15 @@ type Verdict struct {
 	Work        WorkReport         `json:"work"`
 	Metrics     map[string]float64 `json:"metrics,omitempty"` // for the Judge; names and units in docs/metrics.md
 	Profile     *Profile           `json:"profile,omitempty"` // nil where nobody looked
-	Sandbox     SandboxReport      `json:"sandbox"`
-	Flags       []TaskFlag         `json:"flags,omitempty"`
-	Evidence    []string           `json:"evidence,omitempty"` // one sentence each, what the status rests on
-	Output      string             `json:"output,omitempty"`   // the end of what the candidate printed; untrusted
-	CostS       map[string]float64 `json:"cost_s"`             // part ("worker", "build", "verify", "time", ...) to seconds
-	Versions    map[string]string  `json:"versions"`
-	Cached      bool               `json:"cached,omitempty"` // served from the verdict cache
+	// EagerProfile is the same of the reference, taken once for a task and a device.
+	EagerProfile *Profile           `json:"eager_profile,omitempty"`
+	Sandbox      SandboxReport      `json:"sandbox"`
+	Flags        []TaskFlag         `json:"flags,omitempty"`
+	Evidence     []string           `json:"evidence,omitempty"` // one sentence each, what the status rests on
+	Output       string             `json:"output,omitempty"`   // the end of what the candidate printed; untrusted
+	CostS        map[string]float64 `json:"cost_s"`             // part ("worker", "build", "verify", "time", ...) to seconds
+	Versions     map[string]string  `json:"versions"`
+	Cached       bool               `json:"cached,omitempty"` // served from the verdict cache
 
 	// Exported is the standalone file that was certified: it needs only torch
 	// and a compiler. ExportedSHA256 is its hash. Only at Certify.
@@ -116,7 +118,7 @@ type Kernel struct {
 // warm-up. It is taken in the candidate's process: it explains and never convicts.
 type Profile struct {
 	Tool     string             `json:"tool"`              // "ncu", "profiler" (launches and their times alone), "static" (what the compiler says)
-	Why      string             `json:"why,omitempty"`     // why it is not ncu
+	Why      string             `json:"why,omitempty"`     // why it is not ncu, or not all that ncu could say
 	Launches int                `json:"launches"`          // of kernels in one forward
 	MS       float64            `json:"ms"`                // their times together
 	Kernels  []KernelProfile    `json:"kernels,omitempty"` // by share of the time, largest first
@@ -124,7 +126,9 @@ type Profile struct {
 	Missing  []string           `json:"missing,omitempty"` // metrics that were asked for and this GPU or this ncu has not
 }
 
-// KernelProfile is one kernel of a Profile: all its launches in the forward.
+// KernelProfile is one kernel of a Profile, or a copy: all its launches in the
+// forward with one grid and block. One of them was measured; a metric that is a
+// sum (its name ends in ".sum") is of all of them.
 type KernelProfile struct {
 	Name     string             `json:"name"`
 	Whose    string             `json:"whose"` // "custom", "vendor", "pytorch"

@@ -21,9 +21,12 @@ type evalCmd struct {
 	Batch      string   `help:"Judge every *.py file of this folder." placeholder:"FOLDER" type:"path" predictor:"dir"`
 	Level      string   `help:"How strict: quick or certify." enum:"quick,certify" default:"quick"`
 	Again      bool     `help:"Measure it and its baselines anew, whatever is remembered of them."`
+	Profile    bool     `help:"Have Nsight Compute measure the kernels of a correct candidate, on a GPU."`
 	Export     string   `help:"Write the standalone file that was certified." placeholder:"FILE" type:"path" predictor:"file"`
 	deviceFlags
 }
+
+var errProfileOnCPU = usage("--profile is for a GPU, and the device is the CPU", "name one with --device cuda, or leave --profile out")
 
 // Help is shown below the flags.
 func (evalCmd) Help() string {
@@ -40,11 +43,17 @@ func (c evalCmd) Run(a *app) (err error) {
 	if c.Export != "" && (c.Level != string(kernelwright.Certify) || batch) {
 		return usage("--export needs --level certify and one candidate", "only what was certified is exported")
 	}
+	if c.Profile && c.Level != string(kernelwright.Quick) {
+		return usage("--profile is for --level quick", "certify lists what a forward launches by itself")
+	}
 	r, err := a.open(false)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
+	if c.Profile && r.config.Device == string(kernelwright.CPUDevice) {
+		return errProfileOnCPU
+	}
 	width := 0
 	for _, p := range paths {
 		width = max(width, len(report.Line(filepath.Base(p))))
@@ -158,12 +167,18 @@ func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, ker
 	show := newProgress(a.stderr)
 	defer show.done()
 	o := r.options(show.stage)
-	o.KeepWarm, o.Again = r.config.Evaluation.KeepWarm.Std(), c.Again
+	o.KeepWarm, o.Again, o.Profile = r.config.Evaluation.KeepWarm.Std(), c.Again, ""
+	if c.Profile {
+		o.Profile = r.config.Rounds.Metrics
+	}
 	e, err := r.evaluator(a.ctx, o)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
+	if c.Profile && e.Device().Kind != kernelwright.CUDADevice { // auto found none
+		return errProfileOnCPU
+	}
 	show.begin(reference.Name)
 	limited := bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()}
 	t, err := limited.Inspect(a.ctx, reference.Name, reference.Source)
@@ -300,6 +315,7 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 	if n := len(launches) - maxKernels; n > 0 {
 		fmt.Fprintf(&b, "and %d more kinds of launches\n", n)
 	}
+	writeProfile(&b, v)
 	if v.Sandbox.Mode == "weak" || len(v.Sandbox.Missing) > 0 {
 		fmt.Fprintf(&b, "sandbox: %s", report.Line(v.Sandbox.Mode))
 		if len(v.Sandbox.Missing) > 0 {
@@ -308,6 +324,20 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 		b.WriteByte('\n')
 	}
 	return a.printf("%s", b.String())
+}
+
+// writeProfile says what a profiler saw, and how much of that eager has.
+func writeProfile(b *strings.Builder, v kernelwright.Verdict) {
+	for i, line := range report.Profile(v.Profile) {
+		if i > maxKernels {
+			fmt.Fprintf(b, "and %d more kernels\n", len(v.Profile.Kernels)-maxKernels)
+			break
+		}
+		fmt.Fprintf(b, "%s\n", line)
+	}
+	if lines := report.Profile(v.EagerProfile); len(lines) > 0 {
+		fmt.Fprintf(b, "eager: %s\n", lines[0])
+	}
 }
 
 // writeKernels lists what was compiled, a line each.

@@ -156,10 +156,14 @@ func (r *room) close() error {
 
 func (r *room) options(progress func(stage, note string)) hwfeedback.Options {
 	c := r.config
+	profile := ""
+	if c.Evaluation.Profile {
+		profile = c.Rounds.Metrics // the words are the same
+	}
 	return hwfeedback.Options{
 		DataDir: r.folder, Python: c.Python, Device: c.Device, Sandbox: c.Sandbox, Threads: c.Threads,
 		Baselines: c.Evaluation.Baselines, Precision: c.Evaluation.Precision,
-		InspectTimeout: c.Evaluation.InspectTimeout.Std(), Log: r.log, Progress: progress, Named: r.named,
+		InspectTimeout: c.Evaluation.InspectTimeout.Std(), Log: r.log, Progress: progress, Named: r.named, Profile: profile,
 	}
 }
 

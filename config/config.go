@@ -168,6 +168,7 @@ type Evaluation struct {
 	InspectTimeout Duration `toml:"inspect_timeout" json:"inspect_timeout"`
 	Baselines      []string `toml:"baselines" json:"baselines"`
 	Precision      string   `toml:"precision" json:"precision"`
+	Profile        bool     `toml:"profile" json:"profile"`
 	KeepWarm       Duration `toml:"keep_warm" json:"keep_warm"`
 }
 

@@ -154,7 +154,7 @@ func (e *Evaluator) canary(ctx context.Context, task *kernelwright.Task) error {
 	if e.gpu != nil {
 		cand = kernelwright.Candidate{Source: canaryCUDA, Language: kernelwright.CUDA}
 	}
-	v, err := e.judge(ctx, known, cand, batch{}, kernelwright.Quick, []string{"eager"}, nil)
+	v, _, err := e.judge(ctx, known, cand, batch{}, kernelwright.Quick, []string{"eager"}, nil, "")
 	if err != nil {
 		return err
 	}
@@ -179,20 +179,61 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 		return kernelwright.Verdict{}, infrastructure("read the named baselines", err)
 	}
 	key := e.verdictKey(task, hash, cand, level, named)
-	var v kernelwright.Verdict
-	if !e.options.Again && e.recall(ctx, cacheVerdict, key, &v) {
-		v.Cached = true
+	profile := e.profiles(level)
+	if v, found := e.recallVerdict(ctx, key, profile); found {
 		return v, nil
 	}
 	cand.Language = cmp.Or(cand.Language, p.Language)
-	if v, err = e.judge(ctx, task, cand, of, level, e.options.Baselines, named); err != nil {
+	v, passing, err := e.judge(ctx, task, cand, of, level, e.options.Baselines, named, profile)
+	if err != nil {
 		return kernelwright.Verdict{}, err
 	}
 	v.Candidate = hash
+	if passing { // who asks for a profile later gets a better one
+		profile = ""
+	}
 	if keeps(v) {
-		e.remember(ctx, cacheVerdict, key, v)
+		e.remember(ctx, cacheVerdict, profiledKey(key, profile), v)
 	}
 	return v, nil
+}
+
+// The profiles that may be asked for.
+const (
+	SelectedProfile = "selected" // harness/metrics_*.toml
+	FullProfile     = "full"     // all that Nsight Compute can measure
+)
+
+// profiles returns which profile a verdict of a level has, empty for none.
+func (e *Evaluator) profiles(level kernelwright.Level) string {
+	if e.gpu == nil || level != kernelwright.Quick {
+		return ""
+	}
+	return e.options.Profile
+}
+
+// recallVerdict returns what is remembered under a key. Any profile serves who
+// asks for none, and none serves who asks for one where the candidate failed.
+func (e *Evaluator) recallVerdict(ctx context.Context, key, profile string) (kernelwright.Verdict, bool) {
+	if e.options.Again {
+		return kernelwright.Verdict{}, false
+	}
+	for _, known := range []string{profile, "", SelectedProfile, FullProfile} {
+		var v kernelwright.Verdict
+		if e.recall(ctx, cacheVerdict, profiledKey(key, known), &v) && (profile == "" || known == profile || !v.Status.OK()) {
+			v.Cached = true
+			return v, true
+		}
+	}
+	return kernelwright.Verdict{}, false
+}
+
+// profiledKey is the key of a verdict that a profile was asked for with.
+func profiledKey(key, profile string) string {
+	if profile == "" {
+		return key
+	}
+	return joinKey(key, "profile="+profile)
 }
 
 // keeps says which verdicts are cached: those that the same machine would
@@ -239,15 +280,17 @@ func joinKey(parts ...string) string { return strings.Join(parts, "|") }
 type evaluateReply struct {
 	Verdict *kernelwright.Verdict `json:"verdict"`
 	Learned learned               `json:"learned"`
-	Parsed  []*parsed             `json:"parsed"` // what comes next, as far as it was read meanwhile
+	Passing bool                  `json:"passing"` // what its profile lacks may be there another time
+	Parsed  []*parsed             `json:"parsed"`  // what comes next, as far as it was read meanwhile
 }
 
-// judge builds and evaluates. Nothing is asked of the verdict cache. Building
+// judge builds and evaluates. Nothing is asked of the verdict cache. Passing says that
+// what its profile lacks may be there another time. Building
 // needs the device too: on a CPU a compiler would disturb what is being timed.
-func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, of batch, level kernelwright.Level, baselines []string, named []kernelwright.NamedBaseline) (kernelwright.Verdict, error) {
+func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, of batch, level kernelwright.Level, baselines []string, named []kernelwright.NamedBaseline, profile string) (v kernelwright.Verdict, passing bool, err error) {
 	lease, err := e.leases.Acquire(ctx, e.device.String())
 	if err != nil {
-		return kernelwright.Verdict{}, err
+		return v, false, err
 	}
 	defer e.letGo(lease)
 	deadline := quickTimeout
@@ -256,24 +299,46 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 	}
 	body, keep := e.evaluation(ctx, task, level, baselines, named)
 	body.Candidate, body.Batch, body.Upcoming = candidateBody{cand.Source, cand.Language}, of.name, upcoming(of.next)
+	body.Profile, body.Known.Profile = profile, e.knownProfile(ctx, task, profile)
 	result, err := e.super.learn(ctx, "evaluate", body, deadline, keep, lease.File())
 	if err != nil {
-		return kernelwright.Verdict{}, requestError(err)
+		return v, false, requestError(err)
 	}
 	var reply evaluateReply
 	if err := json.Unmarshal(result, &reply); err != nil {
-		return kernelwright.Verdict{}, infrastructure("evaluate", err)
+		return v, false, infrastructure("evaluate", err)
 	}
 	if reply.Verdict == nil || reply.Verdict.Status == "" {
-		return kernelwright.Verdict{}, infrastructure("evaluate", errors.New("the referee sent no verdict"))
+		return v, false, infrastructure("evaluate", errors.New("the referee sent no verdict"))
 	}
 	keep(reply.Learned)
+	if p := reply.Learned.Profile; !nothing(p) {
+		e.remember(ctx, cacheProfile, e.profileKey(task, profile), p)
+	}
 	for i, p := range reply.Parsed {
 		if i < len(of.next) && p != nil {
 			e.remember(ctx, cacheSource, e.sourceKey("candidate", of.next[i].Source), p)
 		}
 	}
-	return e.complete(*reply.Verdict, task, cand, level), nil
+	return e.complete(*reply.Verdict, task, cand, level), reply.Passing, nil
+}
+
+// knownProfile returns what is known of eager's profile.
+func (e *Evaluator) knownProfile(ctx context.Context, task kernelwright.Task, profile string) json.RawMessage {
+	var known json.RawMessage
+	if profile == "" || e.options.Again || !e.recall(ctx, cacheProfile, e.profileKey(task, profile), &known) {
+		return nil
+	}
+	return known
+}
+
+func (e *Evaluator) profileKey(task kernelwright.Task, profile string) string {
+	return joinKey(e.learnedKey(task, nil), profile)
+}
+
+// nothing reports whether a part of what was learned says nothing.
+func nothing(part json.RawMessage) bool {
+	return len(part) == 0 || string(part) == "null" || string(part) == "{}"
 }
 
 // evaluation is what the referee is asked about a task, with what is known of it,
@@ -292,7 +357,7 @@ func (e *Evaluator) evaluation(ctx context.Context, task kernelwright.Task, leve
 	}
 	keep := func(l learned) {
 		for kind, value := range map[string]json.RawMessage{cacheCalibration: l.Calibration, cacheBaselines: l.Baselines} {
-			if len(value) > 0 && string(value) != "null" && string(value) != "{}" {
+			if !nothing(value) {
 				e.remember(ctx, kind, learnedKey, value)
 			}
 		}

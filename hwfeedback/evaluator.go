@@ -39,11 +39,12 @@ const (
 	cacheCeilings    = "ceilings"    // device key to ceilings
 	cacheCalibration = "calibration" // see learnedKey
 	cacheBaselines   = "baselines"   // see learnedKey
+	cacheProfile     = "profile"     // of eager; see profileKey
 )
 
 // Remembered are the kinds of value that can be found out again: what an
 // Evaluator keeps to save time, and nothing is lost when it is forgotten.
-var Remembered = []string{cacheSource, cacheTask, cacheVerdict, cacheCalibration, cacheBaselines}
+var Remembered = []string{cacheSource, cacheTask, cacheVerdict, cacheCalibration, cacheBaselines, cacheProfile}
 
 // Deadlines of requests. They are backstops behind the referee's own, which
 // turn a slow candidate into a verdict: reaching one of these means that the
@@ -102,6 +103,9 @@ type Options struct {
 	// kind of device; nil: nothing.
 	Named     func(ctx context.Context, fingerprint string, device kernelwright.DeviceKind) ([]kernelwright.NamedBaseline, error)
 	Precision string // of Precisions
+	// Profile has a correct candidate's kernels on a GPU profiled, and eager's:
+	// SelectedProfile, FullProfile; empty: no.
+	Profile string
 	// InspectTimeout is for reading a reference; 0: five minutes.
 	InspectTimeout time.Duration
 	// KeepWarm leaves the process that has imported torch running for so long
@@ -163,6 +167,9 @@ func (o Options) normalised() (Options, error) {
 	}
 	if !slices.Contains(Precisions, o.Precision) {
 		return o, &SetupError{Reason: fmt.Sprintf("there is no precision %q", o.Precision), Hint: fmt.Sprintf("precision is one of %q", Precisions)}
+	}
+	if !slices.Contains([]string{"", SelectedProfile, FullProfile}, o.Profile) {
+		return o, &SetupError{Reason: fmt.Sprintf("there is no profile %q", o.Profile), Hint: fmt.Sprintf("it is %q or %q, or there is none", SelectedProfile, FullProfile)}
 	}
 	if o.InspectTimeout == 0 {
 		o.InspectTimeout = defaultInspectTimeout

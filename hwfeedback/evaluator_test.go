@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/hwfeedback/gpu"
 )
 
 // memoryCache is a Cache for tests. With broken set every call fails.
@@ -281,6 +282,52 @@ func TestVerdictIsCached(t *testing.T) {
 	b.evaluate("good", kernelwright.Quick)
 	if b.count("parse") != parses {
 		t.Error("the same text was parsed again")
+	}
+}
+
+// The cache knows whether a profile is in a verdict, and which.
+func TestVerdictsWithProfiles(t *testing.T) {
+	b := newBench(t)
+	b.gpu = &gpu.GPU{}
+	ask := func(source, profile string, level kernelwright.Level) kernelwright.Verdict {
+		b.options.Profile = profile
+		return b.evaluate(source, level)
+	}
+	without := ask("one", "", kernelwright.Quick)
+	with := ask("one", SelectedProfile, kernelwright.Quick)
+	if without.Profile != nil || with.Cached || with.Profile == nil || with.Profile.Tool != SelectedProfile {
+		t.Fatalf("got %+v, then %+v", without.Profile, with.Profile)
+	}
+	for _, c := range []struct {
+		source, profile string
+		cached, has     bool
+	}{
+		{"one", SelectedProfile, true, true},
+		{"one", "", true, false},
+		{"one", FullProfile, false, true},
+		{"one", FullProfile, true, true},
+		{"two", SelectedProfile, false, true},
+		{"two", "", true, true}, // a profile does no harm to who asks for none
+		{"two passing", SelectedProfile, false, true},
+		{"two passing", SelectedProfile, false, true}, // it may be better now
+		{"two passing", "", true, true},
+		{"compile_error", "", false, false},
+		{"compile_error", SelectedProfile, true, false}, // no candidate that failed has one
+	} {
+		v := ask(c.source, c.profile, kernelwright.Quick)
+		if v.Cached != c.cached || (v.Profile != nil) != c.has {
+			t.Errorf("%q with profile %q: cached %v, profile %+v", c.source, c.profile, v.Cached, v.Profile)
+		}
+	}
+	if v := ask("three", SelectedProfile, kernelwright.Quick); !strings.Contains(v.Evidence[0], "'profile': {'tool': 'ncu'}") {
+		t.Errorf("eager's profile did not come back: %s", v.Evidence[0])
+	}
+	if v := ask("four", FullProfile, kernelwright.Certify); v.Profile != nil {
+		t.Error("a certificate has a profile")
+	}
+	b.gpu = nil
+	if v := ask("five", SelectedProfile, kernelwright.Quick); v.Profile != nil {
+		t.Error("a CPU has a profile")
 	}
 }
 
@@ -554,6 +601,7 @@ func TestOptions(t *testing.T) {
 		"sandbox":        {DataDir: "x", Sandbox: "none"},
 		"device":         {DataDir: "x", Device: "cuda:999"},
 		"threads":        {DataDir: "x", Threads: -1},
+		"profile":        {DataDir: "x", Profile: "some"},
 	} {
 		_, err := Open(t.Context(), o, nil, nil)
 		var setup *SetupError

@@ -16,7 +16,7 @@ import (
 
 // The Python that runs references and candidates, without its tests.
 //
-//go:embed harness/*.py harness/*.cpp harness/*.cu harness/*.h harness/protocol.schema.json
+//go:embed harness/*.py harness/*.cpp harness/*.cu harness/*.h harness/*.toml harness/protocol.schema.json
 var harnessFiles embed.FS
 
 // harness is what is embedded: file name to content, and the hash over both,

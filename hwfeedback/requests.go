@@ -67,6 +67,7 @@ type evaluateBody struct {
 	Known         learned                      `json:"known"`
 	WantBaselines []string                     `json:"want_baselines"`
 	Named         []kernelwright.NamedBaseline `json:"named,omitempty"`
+	Profile       string                       `json:"profile,omitempty"` // SelectedProfile, FullProfile; empty: none
 }
 
 // learned is what an evaluation finds out about its task, for the next one;
@@ -74,4 +75,5 @@ type evaluateBody struct {
 type learned struct {
 	Calibration json.RawMessage `json:"calibration"`
 	Baselines   json.RawMessage `json:"baselines"`
+	Profile     json.RawMessage `json:"profile,omitempty"` // eager's, kernelwright.Profile
 }

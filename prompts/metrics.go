@@ -31,6 +31,12 @@ var selected = []metric{
 	{"custom_calls", "", "calls of own code in a forward"},
 	{"call_overhead_share", "share", "of the time that these calls cost"},
 	{"launches", "", "kernels and copies in a forward"},
+	{"kernels_ms", "ms", "of a forward that the GPU is in kernels"},
+	{"dram_roof_share", "share", "of the measured memory bandwidth, while kernels run"},
+	{"l2_roof_share", "share", "of the measured bandwidth of the L2"},
+	{"fp32_roof_share", "share", "of the measured float32 rate"},
+	{"tensor_roof_share", "share", "of the tensor cores' cycles"},
+	{"dram_bytes_ratio", "", "bytes moved in memory over the least there are; above 1: moved more than once"},
 	{"vectorised_loops", "", ""},
 	{"missed_loops", "", "loops that the compiler left scalar"},
 	{"instructions_per_cycle", "", ""},
@@ -38,6 +44,47 @@ var selected = []metric{
 	{"page_faults", "", "in a call; many: memory is allocated anew"},
 	{"slowed_share", "share", "of the windows in which the GPU had slowed itself down"},
 }
+
+// measured are metrics of Nsight Compute whose names do not say enough.
+var measured = map[string]metric{}
+
+func init() {
+	for _, m := range []metric{
+		{"gpu__time_duration.sum", "ns", ""},
+		{"dram__bytes_read.sum", "bytes", ""},
+		{"dram__bytes_write.sum", "bytes", ""},
+		{"lts__t_bytes.sum", "bytes", "through the L2"},
+		{"sm__warps_active.avg.pct_of_peak_sustained_active", "%", "achieved occupancy"},
+		{"sm__maximum_warps_per_active_cycle_pct", "%", "occupancy that the launch allows"},
+		{"launch__occupancy_limit_registers", "blocks", "an SM holds for registers"},
+		{"launch__occupancy_limit_shared_mem", "blocks", "an SM holds for shared memory"},
+		{"launch__waves_per_multiprocessor", "", "little over a whole number: a tail"},
+		{"l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio", "sectors", "32 B each; 4 is what float needs, 32 is one a thread"},
+		{"l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio", "sectors", "32 B each; 4 is what float needs, 32 is one a thread"},
+		{"smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct", "%", "of the loaded bytes that are used"},
+		{"smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct", "%", "of the stored bytes that are written"},
+		{"l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum", "bytes", "of local memory: spills and indexed arrays"},
+		{"l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum", "bytes", "of local memory: spills and indexed arrays"},
+		{"smsp__issue_active.avg.pct_of_peak_sustained_active", "%", "of cycles with an instruction issued"},
+		{"smsp__warps_eligible.avg.per_cycle_active", "warps", "that could go on; below 1: latency is not hidden"},
+	} {
+		measured[m.name] = m
+	}
+}
+
+// ofKernels are the metrics that are shown of each kernel where there are several.
+var ofKernels = []string{
+	"dram__throughput.avg.pct_of_peak_sustained_elapsed",
+	"sm__throughput.avg.pct_of_peak_sustained_elapsed",
+	"sm__warps_active.avg.pct_of_peak_sustained_active",
+	"launch__registers_per_thread",
+	"l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
+	"smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
+	"smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
+}
+
+// maxKernels is how many kernels of a profile are shown.
+const maxKernels = 5
 
 // MaxMetrics is how many metrics are shown in full.
 const MaxMetrics = 200
@@ -47,16 +94,23 @@ const MaxMetrics = 200
 // It is a selection, or everything. What a profiler of a GPU measured (its names
 // have "__") was selected when it was asked for.
 func Metrics(v kernelwright.Verdict, full bool) (Data, map[string]float64) {
-	known := map[string]metric{}
+	values := maps.Clone(v.Metrics)
+	if values == nil {
+		values = map[string]float64{}
+	}
+	if v.Profile != nil {
+		maps.Copy(values, v.Profile.Metrics)
+	}
+	known := maps.Clone(measured)
 	var names []string
 	for _, m := range selected {
 		known[m.name] = m
-		if _, ok := v.Metrics[m.name]; ok {
+		if _, ok := values[m.name]; ok {
 			names = append(names, m.name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(v.Metrics)) {
-		if _, ok := known[name]; !ok && (full || strings.Contains(name, "__")) {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if !slices.Contains(names, name) && (full || strings.Contains(name, "__")) {
 			names = append(names, name)
 		}
 	}
@@ -68,7 +122,7 @@ func Metrics(v kernelwright.Verdict, full bool) (Data, map[string]float64) {
 		f.add("headroom = %.4g (roofline over time: 1 is all there is)", v.Headroom)
 	}
 	for _, name := range names {
-		x := v.Metrics[name]
+		x := values[name]
 		as := Line(name, maxWord)
 		if _, twice := shown[as]; twice || !finite(x) || len(shown) >= MaxMetrics {
 			continue
@@ -76,7 +130,35 @@ func Metrics(v kernelwright.Verdict, full bool) (Data, map[string]float64) {
 		shown[as] = x
 		f.add("%s", strings.TrimSpace(cmp.Or(as, "?")+" = "+number(x)+" "+told(known[name])))
 	}
+	profile(&f, v.Profile)
+	if eager := v.EagerProfile; eager != nil && eager.MS > 0 {
+		f.add("eager: %d launches, %.4g ms in kernels", eager.Launches, eager.MS)
+	}
 	return Fence("metrics", f.b.String(), MaxFactsBytes*2), shown
+}
+
+// profile says which kernels a profiler saw; their metrics together were shown.
+func profile(f *facts, p *kernelwright.Profile) {
+	if p == nil {
+		return
+	}
+	f.add("profiled by %s: %d launches, %.4g ms in kernels", Line(p.Tool, maxWord), p.Launches, p.MS)
+	if p.Why != "" {
+		f.add("note: %s", Line(p.Why, maxSentence))
+	}
+	for i, k := range p.Kernels {
+		if i == maxKernels {
+			f.add("and %d more kernels", len(p.Kernels)-i)
+			break
+		}
+		f.add("kernel %s (%s): %d launches, %.4g ms, %.0f %% of the forward, grid %v, block %v",
+			Line(k.Name, maxWord), Line(k.Whose, maxWord), k.Launches, k.MS, 100*k.Share, k.Grid, k.Block)
+		for _, name := range ofKernels {
+			if x, ok := k.Metrics[name]; ok && len(p.Kernels) > 1 && finite(x) {
+				f.add("  %s = %s", name, number(x))
+			}
+		}
+	}
 }
 
 func told(m metric) string {

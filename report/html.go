@@ -89,6 +89,7 @@ type pageRound struct {
 	Vectorised     []kernelwright.Diagnostic
 	Missed         []kernelwright.Diagnostic
 	Kernels        []string
+	Profile        []string
 	Source         []string
 	Diff           []DiffLine
 	Same, HasFirst bool
@@ -178,6 +179,7 @@ func newPageRound(r kernelwright.Round, before *kernelwright.Round, kept bool) p
 	for _, k := range v.Build.Kernels {
 		p.Kernels = append(p.Kernels, Kernel(k))
 	}
+	p.Profile = profiles(v)
 	if !v.Status.OK() {
 		p.Log = v.Build.Log
 	}

@@ -185,6 +185,12 @@ func (m *md) round(d Data, i int, r kernelwright.Round) {
 	for _, e := range r.Verdict.Build.Errors {
 		m.line("- line %d: %s", e.Line, m.text(e.Message))
 	}
+	for _, line := range profiles(r.Verdict) {
+		m.line("- %s", m.text(line))
+	}
+	if r.Verdict.Profile != nil {
+		m.line("")
+	}
 	if f := r.Feedback; f != nil {
 		for _, s := range feedbackFacts(*f) {
 			m.line("- **%s**: %s", m.text(s.Name), m.text(s.Value))

@@ -209,6 +209,8 @@ func TestHostileTextsStayTexts(t *testing.T) {
 		r.Verdict.Build = kernelwright.BuildReport{Log: hostile, Errors: []kernelwright.Diagnostic{{Line: 1, Message: hostile}}, Missed: []kernelwright.Diagnostic{{Message: hostile}}, Kernels: []kernelwright.Kernel{{Name: hostile, Arch: hostile, Instructions: map[string]int{hostile: 1}}}}
 		r.Verdict.Evidence = []string{hostile}
 		r.Verdict.Metrics = map[string]float64{hostile: 1}
+		r.Verdict.Profile = &kernelwright.Profile{Tool: hostile, Why: hostile, Kernels: []kernelwright.KernelProfile{{Name: hostile, Whose: hostile, Metrics: map[string]float64{hostile: 1}}}}
+		r.Verdict.EagerProfile = r.Verdict.Profile
 		r.Feedback = &kernelwright.Feedback{Kind: hostile, Issue: hostile, Plan: hostile, Evidence: map[string]float64{hostile: 1}, Knobs: map[string]int{hostile: 2}}
 		if r.Verdict.Speedup != nil {
 			r.Verdict.Speedup.Against = hostile
@@ -359,6 +361,37 @@ func TestKernel(t *testing.T) {
 	spills := kernelwright.Kernel{Name: "a\x1b[2J", Arch: "sm_80", Registers: 255, SpillStoreBytes: 8, SpillLoadBytes: 4, Warps: 8}
 	if got := Kernel(spills); got != "a⟨U+001B⟩[2J (sm_80): 255 registers, 8 warps, 12 B spilled" {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestProfile(t *testing.T) {
+	p := &kernelwright.Profile{Tool: "ncu", Launches: 3, MS: 0.1, Kernels: []kernelwright.KernelProfile{
+		{Name: "void rows<4>(float const*)", Whose: "custom", Launches: 2, MS: 0.08, Share: 0.8, Grid: [3]int{2048, 1, 1}, Block: [3]int{32, 8, 1}, Metrics: map[string]float64{
+			dramRead: 8 << 20, dramWrite: 4 << 20, dramShare: 81.7, smShare: 22.4, tensorShare: 0.3, occupancy: 71.2, occupancyLimit: 100, registers: 32,
+			sectorsLoaded: 32, sectorsStored: 4, conflicts: 30, wavefronts: 40, localLoaded: 1024, localStored: 1024,
+			"smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": 17.2,
+			"smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio":         3,
+		}},
+		{Name: "Memcpy DtoD", Whose: "pytorch", Launches: 1, MS: 0.02, Share: 0.2},
+	}}
+	want := []string{
+		"profile by Nsight Compute: 3 launches, 0.100 ms on the GPU",
+		"void rows<4>(float const*) × 2 (custom): 80.0 µs, 80 %; 2048 blocks of 32 × 8 threads; 8.00 MiB read and 4.00 MiB written, memory 82 %, SMs 22 %, occupancy 71 % of 100 %, 32 registers, 32 sectors a load, 4 a store, bank conflicts 75 % of shared memory's work, 2.00 KiB of local memory moved, warps wait for global memory",
+		"Memcpy DtoD (pytorch): 20.0 µs, 20 %",
+	}
+	if got := Profile(p); !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	static := &kernelwright.Profile{Tool: "static", Why: "ncu is not\x1b[2J there", Kernels: []kernelwright.KernelProfile{{Name: "rows", Whose: "custom", Metrics: map[string]float64{registers: 40}}}}
+	if got := Profile(static); len(got) != 2 || got[0] != "profile by the compiler alone (ncu is not⟨U+001B⟩[2J there)" || got[1] != "rows (custom): 40 registers" {
+		t.Errorf("got %q", got)
+	}
+	if got := Profile(nil); got != nil {
+		t.Errorf("got %q of nothing", got)
+	}
+	many := &kernelwright.Profile{Tool: "ncu", Kernels: make([]kernelwright.KernelProfile, 40)}
+	if got := profiles(kernelwright.Verdict{Profile: many, EagerProfile: static}); len(got) != shownProfiles+3 || got[shownProfiles+1] != "and 28 more" {
+		t.Errorf("got %d lines: %q", len(got), got)
 	}
 }
 

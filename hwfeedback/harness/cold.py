@@ -199,7 +199,7 @@ def run(
             raise Broken(_last_line(log) or f"ends with exit code {code}", log)
         views = given[0].back.views(given[0].wanted)
         outputs = [v.to(t.device, copy=True) for v, t in zip(views, call.outputs[1], strict=True)]
-        launches, span_ms = _launches(answer.get("profile"))
+        launches, span_ms = launches_of(answer.get("profile"))
         checks, checks_s = _checks(answer.get("checks"), own)
         return Ran(outputs, launches, span_ms, checks, checks_s)
     finally:
@@ -207,7 +207,7 @@ def run(
             g.close()
 
 
-def _launches(profile: Any) -> tuple[list[Launch], float]:
+def launches_of(profile: Any) -> tuple[list[Launch], float]:
     """Reads what the script saw: its word, which may be the candidate's."""
 
     def number(value: Any) -> int:
@@ -288,7 +288,7 @@ def _profiled(folder: str, place: str, fds: list[int], threads: int) -> str:
     seen, said = (os.path.join(place, name) for name in ("profile.json", "profile.said"))
     with suppress(OSError):
         _interpreter(folder, "whole", fds, CHECK_S, threads, said=said, more_args=[seen])
-    return _read(seen)[:MAX_PROFILE]
+    return read_text(seen)[:MAX_PROFILE]
 
 
 def _sanitized(
@@ -311,7 +311,7 @@ def _sanitized(
                 return {"code": 1, "report": "", "said": str(e), "seconds": 0.0}
             if code in (0, sanitizers.FOUND, _LATE):
                 break
-        found, last = _read(report)[: sanitizers.MAX_LOG], _read(said)[-_SAID:]
+        found, last = read_text(report)[: sanitizers.MAX_LOG], read_text(said)[-_SAID:]
         seconds = time.monotonic() - began
         return {"code": code, "report": found, "said": last, "seconds": seconds}
 
@@ -327,7 +327,7 @@ def _sanitized(
         return list(pool.map(one, sanitizers.TOOLS))
 
 
-def _read(path: str) -> str:
+def read_text(path: str) -> str:
     """Returns the text of a file that others may have written, "" where it is none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -22,7 +22,7 @@ def imported(path: str) -> Any:
 PROFILED = 12  # forwards
 
 
-def profiled(forward: Any) -> dict[str, Any]:
+def profiled(forward: Any, times: int = PROFILED) -> dict[str, Any]:
     """What PyTorch's profiler sees of forwards that find nothing in the L2: kernels and copies, and
     the time from where the first starts until the last has ended. Medians, in milliseconds.
     """
@@ -41,7 +41,7 @@ def profiled(forward: Any) -> dict[str, Any]:
         forward()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        for _ in range(PROFILED):
+        for _ in range(times):
             block.sum()
             mark()
             forward()

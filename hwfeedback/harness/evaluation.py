@@ -33,6 +33,8 @@ import cold
 import correctness
 import device as devices
 import inspection
+import ncu
+import profiling
 import sandbox
 import sanitizers
 import toolchain
@@ -389,6 +391,7 @@ class Evaluation:
         self._before: SharedTiming | None = None  # what the batch has been timed with
         self._profiled: cold.Ran | None = None  # the exported file by itself, at certify
         self._traced = 0.0  # share of a traced forward that was not custom
+        self._profiler: profiling.Profiler | None = None  # where a profile is asked for
 
     # Workers.
 
@@ -571,6 +574,7 @@ class Evaluation:
             if self._kept is not None:
                 ours = {self._eager_key(), self._empty_key(True), self._empty_key(False)}
                 self._kept.spares.keep(ours)
+            self._begin_profiler()
             self._ahead[True] = beside.submit(self._spare, True)
             if self._batch is not None:
                 self._before = self._batch.timed_on(self.task["fingerprint"])
@@ -583,7 +587,8 @@ class Evaluation:
                     wait(self._upcoming)  # who is judged next must not be disturbed by them
         if not self.request.get("upcoming"):  # who comes next of a batch shares the sentinel
             self._begin_next(sentinel=True)
-        return answer
+        self._begin_profiler()
+        return answer | {"passing": self._profiler is not None and self._profiler.passing}
 
     def _build_this(self) -> dict[str, Any]:
         source = self.request["candidate"]["source"]
@@ -739,7 +744,8 @@ class Evaluation:
                 self._begin_next(sentinel=False)
             self._verify(reference, v)
             self._time(reference, v, learned)
-            self._add_profile(v)
+            self._add_launches(v)
+            self._profile(reference, v, learned)
             v["status"] = "certified" if self.level == "certify" else "correct"
             v["reason"] = self._success(v)
         except Fault as e:
@@ -1452,7 +1458,82 @@ class Evaluation:
             "operations": operations,
         }
 
-    def _add_profile(self, v: dict[str, Any]) -> None:
+    # The profile.
+
+    def _begin_profiler(self) -> None:
+        """Has the process started in which the next profile is taken, where that disturbs nobody.
+        It touches no GPU.
+        """
+        wants = self.request.get("profile") and self.device.kind == "cuda" and self._timed()
+        kept = self._kept.profilers if self._kept is not None else None
+        if not wants or self.level != "quick":
+            if kept is not None:
+                kept.keep(())
+            return
+        if self._profiler is None:
+            has = self.device.driver.attributes()
+            self._profiler = profiling.Profiler(
+                self.server,
+                self.device,
+                self._config(),
+                self._limits(),
+                self.fds,
+                int(10 * has["major"] + has["minor"]),
+                spares=kept,
+                full=self.request["profile"] == ncu.FULL,
+            )
+        if kept is not None and not self._compilers_disturb():
+            kept.keep(self._profiler.keys)
+            self._profiler.ahead()
+
+    def _profile(
+        self, reference: ReferenceClient, v: dict[str, Any], learned: dict[str, Any]
+    ) -> None:
+        """Adds the profile of a correct candidate, and that of eager. It explains, and decides
+        nothing.
+        """
+        profiler = self._profiler
+        if profiler is None or v["candidate_ms"] <= 0:
+            return
+        self.progress("profile", self.level)
+        kernels = v["build"].get("kernels") or []
+        with self.costs.part("profile"):
+            v["profile"] = profiler.profile(self._subject(reference, self.program, kernels, True))
+            position = profiling.position(
+                v["profile"], self.request.get("ceilings") or {}, v["floor"]["bytes"]
+            )
+            v["metrics"] |= position
+        known = self.known.get("profile")
+        if isinstance(known, dict):
+            v["eager_profile"] = known
+            return
+        text = f"{self.task['source']}\n\nModelNew = Model\n"
+        with self.costs.part("profile of eager"):
+            eager = profiler.profile(self._subject(reference, Program(text, text), (), False))
+        v["eager_profile"] = eager
+        if not profiler.passing:
+            learned["profile"] = eager
+
+    def _subject(
+        self,
+        reference: ReferenceClient,
+        program: Program,
+        kernels: Sequence[dict[str, Any]],
+        custom: bool,
+    ) -> profiling.Subject:
+        assert self.verification is not None
+        draw = self.verification.draws[0]
+        return profiling.Subject(
+            lambda client: self._load(client, reference, program=program),
+            draw.tree,
+            draw.tensors,
+            kernels,
+            custom,
+            reference.orders,
+            FORWARD_S + FORWARD_EAGERS * self.eager_s,
+        )
+
+    def _add_launches(self, v: dict[str, Any]) -> None:
         """Adds what a profiler saw of the exported file: it explains, and decides nothing."""
         ran = self._profiled
         if ran is None or not ran.launches:

@@ -72,6 +72,7 @@ MODULES = {
     "reference": "worker_reference",
     "candidate": "worker_candidate",
     "builder": "worker_builder",
+    "profiler": "worker_profiler",
 }
 # Costly imports that start no thread, done in the server when a worker first asks, so that its
 # successors have them.

@@ -64,8 +64,9 @@ class Spares:
             self._begun[key] = self._starters.submit(start)
             self._begun[key].add_done_callback(let_go)
 
-    def take(self, key: str) -> Any:
-        """Returns a process that was started, or None."""
+    def take(self, *keys: str) -> Any:
+        """Returns the process that was started first under one of the keys, or None."""
+        key = next((k for k in self._begun if k in keys), "")
         begun = self._begun.pop(key, None)
         with suppress(Exception):
             return begun.result() if begun is not None else None
@@ -149,9 +150,13 @@ class Kept:
         self._client: ReferenceClient | None = None
         self._batch: Batch | None = None
         self.spares = Spares()
+        # Under a profiler: they take seconds to start and nothing of the GPU, so that nobody who
+        # is timed waits for them.
+        self.profilers = Spares()
 
     def __bool__(self) -> bool:
-        return self._client is not None or self._batch is not None or bool(self.spares)
+        waits = bool(self.spares) or bool(self.profilers)
+        return self._client is not None or self._batch is not None or waits
 
     def batch(self, name: str) -> Batch | None:
         """Returns the batch of this name, a new one if need be; none for no name."""
@@ -191,3 +196,4 @@ class Kept:
         self._kill()
         self.batch("")
         self.spares.close()
+        self.profilers.close()

@@ -60,12 +60,14 @@ class Profile:
     named: bool  # what the filter refuses is said in the verdict
 
 
-# The policy table. All three: no network, no privileges, nothing of the host's writable, nothing of
+# The policy table. All: no network, no privileges, nothing of the host's writable, nothing of
 # other processes visible.
 PROFILES: dict[str, Profile] = {
     "reference": Profile(True, 4 * GIB, GIB, True, 256, 1024, 3600, 0.8, False),
     "candidate": Profile(False, 512 * MIB, 256 * MIB, False, 256, 512, 1800, 0.7, True),
     "builder": Profile(True, 2 * GIB, 64 * MIB, True, 128, 512, 900, 0.5, False),
+    # A candidate and the profiler that looks at it, which starts it.
+    "profiler": Profile(True, 2 * GIB, 256 * MIB, True, 512, 1024, 900, 0.7, False),
 }
 
 SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 
+NSIGHT_COMPUTE = "/opt/nvidia/nsight-compute"  # where packages put it
 NO_NVCC = "there is no nvcc here: install the CUDA toolkit, or pip install nvidia-cuda-nvcc"
 NO_COMPILER = "there is no C++ compiler here: install one (Debian, Ubuntu: apt install g++)"
 
@@ -82,6 +83,14 @@ def compute_sanitizer() -> str:
     # A toolkit's bin has a script that starts the one in a folder of its own; pip's has it itself.
     folders = [os.path.join(cuda_home(), name) for name in ("compute-sanitizer", "bin")]
     return shutil.which("compute-sanitizer", path=":".join(folders)) or ""
+
+
+@functools.cache
+def ncu() -> str:
+    """The path of Nsight Compute's program, or "" where there is none."""
+    usual = sorted(glob.glob(os.path.join(NSIGHT_COMPUTE, "*")), reverse=True)
+    folders = [os.path.join(cuda_home() or "/usr/local/cuda", "bin"), *usual]
+    return shutil.which("ncu") or shutil.which("ncu", path=":".join(folders)) or ""
 
 
 def cuda_home() -> str:

@@ -8,6 +8,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "compiling": ("compiling", "sass"),
     "counters": ("counters",),
     "forkserver": ("forkserver", "protocol"),
+    "profiling": ("ncu", "profiling"),
     "protocol": ("protocol",),
     "reference_client": ("clients", "protocol", "inspection", "tensors"),
     "session": ("windows", "protocol"),

@@ -29,7 +29,7 @@ def obedient_server(
     """Starts a fork server on a copy of the harness in which every worker obeys."""
     copy = folder / "harness"
     shutil.copytree(HARNESS, copy, ignore=shutil.ignore_patterns("tests", "__pycache__"))
-    for role in ("reference", "candidate", "builder"):
+    for role in ("reference", "candidate", "builder", "profiler"):
         (copy / f"worker_{role}.py").write_text(OBEDIENT)
     return forkserver.start(script=str(copy / "forkserver.py"), env=env)
 

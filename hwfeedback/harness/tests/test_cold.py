@@ -246,15 +246,15 @@ LAUNCH = {"name": "k", "count": 2, "ms": 0.5, "grid": [4, 1, 1], "block": [32, 1
      json.dumps({"launches": [LAUNCH | {"count": math.inf}], "span_ms": 1})],
 )  # fmt: skip
 def test_what_a_profiler_says_may_be_nonsense(profile: object) -> None:
-    assert cold._launches(profile) == ([], 0.0)
+    assert cold.launches_of(profile) == ([], 0.0)
 
 
 def test_what_a_profiler_says() -> None:
-    launches, span_ms = cold._launches(json.dumps({"launches": [LAUNCH], "span_ms": 0.6}))
+    launches, span_ms = cold.launches_of(json.dumps({"launches": [LAUNCH], "span_ms": 0.6}))
     assert launches == [cold.Launch("k", 2, 0.5, (4, 1, 1), (32, 1, 1))]
     assert span_ms == 0.6
     huge = LAUNCH | {"count": 10**19, "ms": 1e300, "grid": [-1, 1 << 40]}
-    (launch,), _ = cold._launches(json.dumps({"launches": [huge], "span_ms": 1}))
+    (launch,), _ = cold.launches_of(json.dumps({"launches": [huge], "span_ms": 1}))
     assert launch == cold.Launch("k", (1 << 31) - 1, 1e9, (0, (1 << 31) - 1), (32, 1, 1))
 
 
@@ -263,6 +263,6 @@ def test_what_others_write_is_read_if_it_is_text(tmp_path: pathlib.Path) -> None
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "text")
-    found = {p.name: cold._read(str(p)) for p in tmp_path.iterdir()}
+    found = {p.name: cold.read_text(str(p)) for p in tmp_path.iterdir()}
     assert found == {"text": "\ufffdyes", "folder": "", "pipe": "", "link": ""}
-    assert cold._read(str(tmp_path / "none")) == ""
+    assert cold.read_text(str(tmp_path / "none")) == ""

@@ -31,7 +31,7 @@ def start(tmp_path: pathlib.Path, path: str) -> Iterator[Start]:
     """Starts a server that listens and ends after so many seconds without a connection."""
     harness = tmp_path / "harness"
     shutil.copytree(HARNESS, harness, ignore=shutil.ignore_patterns("tests", "__pycache__"))
-    for role in ("reference", "candidate", "builder"):
+    for role in ("reference", "candidate", "builder", "profiler"):
         (harness / f"worker_{role}.py").write_text(OBEDIENT)
     started: list[subprocess.Popen[bytes]] = []
 

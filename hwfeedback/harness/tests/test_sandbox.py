@@ -28,7 +28,7 @@ from protocol import Closed
 
 pytestmark = pytest.mark.alone
 
-PROFILES = ["reference", "candidate", "builder"]
+PROFILES = ["reference", "candidate", "builder", "profiler"]
 DENIED = (1, 13)  # EPERM, EACCES
 
 

@@ -1,0 +1,70 @@
+"""What ncu wrote, and what a worker says of its launches: a profile that holds, or none."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import device
+import ncu
+import profiling
+
+_KERNELS = [{"name": "rows<4>(float const*)", "registers": 32, "shared_bytes": 0}]
+_CSV = """==PROF== Connected to process 1
+==WARNING== Note: Running with unmodified GPU clocks.
+"ID","Kernel Name","Block Size","Grid Size","gpu__time_duration.sum","dram__bytes_read.sum"
+"","","","","ns","Mbyte"
+"0","void rows<4>(const float *)","(256, 1, 1)","(65,536, 1, 1)","56,704","1.5"
+"1","rows(const float *)","(32, 8, 1)","(4, 1, 1)","nan","n/a"
+==ERROR== ERR_NVGPUCTRPERM - no permission
+"""
+
+
+def seeds() -> list[bytes]:
+    launches = [
+        ["void rows<4>(float const*)", [4, 1, 1], [256, 1, 1], 3],
+        ["Memcpy HtoD", [0] * 3, [0] * 3, 1],
+    ]
+    return [
+        json.dumps({"report": _CSV, "launches": launches}).encode(),
+        json.dumps({"report": _CSV.replace(",", ""), "launches": None}).encode(),
+        json.dumps({"report": '"ID"\n""\n"0"', "launches": [[]]}).encode(),
+        _CSV.encode(),
+    ]
+
+
+def _finite(value: Any) -> None:
+    if isinstance(value, dict):
+        for inner in value.values():
+            _finite(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _finite(inner)
+    elif isinstance(value, (int, float)):
+        assert math.isfinite(value) and abs(value) < 1e300, value
+
+
+def one(data: bytes) -> None:
+    try:
+        given = json.loads(data)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        given = {"report": data.decode("utf-8", "replace"), "launches": None}
+    report = ncu.read(str(given.get("report")))
+    assert len(report.rows) <= ncu.MAX_ROWS
+    assert all(len(r.name) <= ncu.MAX_NAME for r in report.rows)
+    told, _ = ncu.complaint(report)
+    assert len(told) < 3 * ncu.MAX_WORDS
+    kinds = profiling.kinds_of(given.get("launches"))
+    subject = profiling.Subject(lambda _: None, {}, [], _KERNELS, True)
+    profiler = profiling.Profiler(None, device.CPU, {}, {}, (), 90)
+    for listed in (kinds, [profiling.Kind(r.name, r.grid, r.block, 1) for r in report.rows]):
+        profile = profiler._told(subject, profiling.Seen(listed, report), "ncu", "")
+        assert len(profile["kernels"]) <= profiling.MAX_KERNELS
+        assert all(0 <= k["share"] <= 1 + 1e-9 for k in profile["kernels"])
+        assert all(len(k["grid"]) == len(k["block"]) == 3 for k in profile["kernels"])
+        profile["position"] = profiling.position(profile, {"memory_gbs": 4000.0}, 1 << 20)
+        _finite(profile)
+        json.dumps(profile, allow_nan=False)

@@ -1,0 +1,571 @@
+"""The profile of a forward: which kernels it launches on a GPU, and what each of them does there.
+
+It is taken in processes of its own after a candidate has been timed, by Nsight Compute (ncu.py,
+worker_profiler.py). Where that cannot be, by PyTorch's profiler, which knows launches and their
+times; where that cannot be either, it is what the compiler says. The profile names which it was and
+why. It is the word of the candidate's process: it explains, decides nothing, and nothing that goes
+wrong here ends anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import cold
+import ncu
+import toolchain
+from clients import (
+    GUARD,
+    CandidateClient,
+    WorkerError,
+    WorkerFailure,
+    WorkerGone,
+    WorkerLate,
+    sentence,
+)
+from cuda import CudaError
+from device import Device
+from kept import Spares
+from protocol import MAX_WORKER_FRAME, Channel, ProtocolError
+from sandbox import SandboxError
+
+AHEAD = 2  # processes: one takes longer to start than a verdict on a small task
+START_S = 30.0  # until an interpreter under ncu has imported PyTorch
+MEASURE_S = 30.0  # for what ncu measures; what it has by then is taken
+LIST_S = 60.0  # for PyTorch's profiler
+REPORT_S = 20.0  # until ncu has ended and its report is there
+WARM = 2  # forwards before the one that is looked at
+MAX_KERNELS = 40  # that a profile names, the longest
+MAX_METRICS = 1500  # of a kernel
+MAX_COUNT = 1 << 31
+_LONG_MS = 1e9
+# Columns that say what the GPU is and not what a kernel does.
+_OF_THE_GPU = ("device__", "nvlink__", "c2clink__", "numa__", "pcie__", "profiler__", "context__")
+TIME = "gpu__time_duration.sum"  # ns
+_FLOPS = {"fadd": 1, "fmul": 1, "ffma": 2}
+_COPIES = ("Memcpy ", "Memset ")
+
+# Whose a kernel is that the candidate's compilers did not name, by its name.
+_PYTORCH = re.compile(r"\bat::|\bc10::|at_cuda_detail|\bcub::|\btriton_(poi|red|per|tem|for)_")
+_VENDOR = re.compile(
+    r"nvjet|cutlass|cublas|cudnn|xmma|gemm|gemv|splitKreduce|winograd|implicit_convolve|"
+    r"flash_fwd|fmha|nchwToNhwc|nhwcToNchw|convolve|\bfft|vector_fft|^(void )?dot_kernel|"
+    r"reduce_1Block_kernel|scal_kernel|axpy_kernel",
+    re.IGNORECASE,
+)
+
+
+class NoProfile(Exception):
+    """Why something is not known, a sentence. ``passing``: it may go another time."""
+
+    def __init__(self, why: str, *, passing: bool = False) -> None:
+        super().__init__(sentence(why))
+        self.passing = passing
+
+
+@dataclass
+class Subject:
+    """Whose forward it is."""
+
+    load: Callable[[CandidateClient], None]  # imports and constructs it, with its weights
+    tree: Any
+    inputs: Sequence[torch.Tensor]
+    kernels: Sequence[dict[str, Any]]  # the compiler's word: kernelwright.Kernel, as JSON
+    custom: bool  # whether it brings code of its own
+    orders: Sequence[Sequence[int]] = ()  # of inputs: see tensors.layout_of
+    forward_s: float = 10.0  # that a forward may take
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Launches that differ in nothing but their arguments."""
+
+    name: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    count: int
+    ms: float = 0.0  # of all of them; 0: not known
+
+    @property
+    def key(self) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+        return ncu.base(self.name), tuple(self.grid), tuple(self.block)
+
+    @property
+    def is_copy(self) -> bool:
+        return self.name.startswith(_COPIES)
+
+
+@dataclass
+class Seen:
+    """What is known of the launches of one forward."""
+
+    kinds: list[Kind] = field(default_factory=list)
+    report: ncu.Report = field(default_factory=ncu.Report)
+    why: str = ""
+
+
+class Served:
+    """A candidate's process under ncu, as clients.Spawned: the process that is spawned is the one
+    that waits for ncu's report.
+    """
+
+    def __init__(self, worker: Any, channel: Channel) -> None:
+        self._worker = worker
+        self.channel = channel
+        self.pid = worker.pid
+        self.refused: dict[str, int] = {}
+        self.files: dict[str, int] = {}
+
+    def kill(self) -> None:
+        self._worker.kill()
+        self.channel.close()
+
+    def wait(self, timeout: float | None = None) -> Any:
+        return self._worker.wait(timeout)
+
+    def log(self) -> str:
+        return str(self._worker.log())
+
+    def stop(self) -> None:
+        """Has whatever runs under ncu ended: ncu writes what it knows."""
+        self._worker.channel.send({"op": "stop"})
+
+    def report(self) -> dict[str, Any]:
+        """Returns what came of ncu once the candidate's process has nothing more to do."""
+        self.channel.close()
+        answer, _ = self._worker.channel.recv(REPORT_S)
+        return answer
+
+
+class Profiler:
+    """Takes profiles on one device, within one evaluation."""
+
+    def __init__(
+        self,
+        server: Any,
+        device: Device,
+        config: dict[str, Any],
+        limits: dict[str, int],
+        fds: Sequence[int],
+        capability: int,
+        *,
+        spares: Spares | None = None,
+        full: bool = False,
+    ) -> None:
+        """``config`` and ``limits`` are a worker's, ``fds`` what it is to keep open.
+        ``capability`` is the GPU's, as 90 for 9.0.
+        """
+        self._server, self._device, self._fds = server, device, fds
+        self._config, self._limits = config, limits
+        self._spares = spares
+        self._program = toolchain.ncu()
+        self._asked = () if full else ncu.selection(capability)
+        self._full = full
+        self.passing = False  # whether something was not known that may be another time
+
+    @property
+    def keys(self) -> list[str]:
+        """Of processes that are started ahead."""
+        command = ncu.command(self._program, self._asked)
+        whole = ["profiler", self._config, self._limits, command]
+        return [json.dumps([i, *whole], sort_keys=True) for i in range(AHEAD)]
+
+    def ahead(self) -> None:
+        """Has processes started that the next profiles are taken in, of whatever task."""
+        if self._spares is not None and self._program and (self._asked or self._full):
+            for key in self.keys:
+                self._spares.begin(key, self._start)
+
+    def profile(self, subject: Subject) -> dict[str, Any]:
+        """Returns a kernelwright.Profile, as JSON."""
+        whys: list[str] = []
+        ways: tuple[tuple[str, Callable[[Subject], Seen]], ...]
+        ways = ("ncu", self._by_ncu), ("profiler", lambda s: Seen(self._listed(s)))
+        for tool, way in ways:
+            try:
+                seen = way(subject)
+                return self._told(
+                    subject, seen, tool, "; ".join([*whys, *filter(None, [seen.why])])
+                )
+            except NoProfile as e:
+                whys.append(str(e))
+                self.passing |= e.passing
+            except Exception as e:  # nothing rests on a profile
+                whys.append(f"the profile by {tool} failed: {type(e).__name__}: {e}")
+                self.passing = True
+        return self._static(subject, "; ".join(whys))
+
+    # Nsight Compute.
+
+    def _start(self) -> Served:
+        """Starts ncu with an interpreter that has imported what it needs, and met nobody."""
+        ours, theirs = Channel.pair(MAX_WORKER_FRAME)
+        config = self._config | {
+            "tools": True,
+            "read_only": _folders(self._program),
+            "command": ncu.command(self._program, self._asked),
+        }
+        try:
+            worker = self._server.spawn("profiler", config, [theirs.fileno()], limits=self._limits)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        served = Served(worker, ours)
+        try:
+            ours.send({"op": "hold"})
+            ours.recv(START_S)
+        except ProtocolError as e:
+            late = not _ended(served)
+            why = f"ncu did not start within {START_S:g} s" if late else ""
+            raise self._failed(served, why) from e
+        return served
+
+    def _failed(self, served: Served, otherwise: str, *, passing: bool = True) -> NoProfile:
+        """Ends a process. Returns why there is no profile: by ncu's own words if it has any."""
+        try:
+            with suppress(ProtocolError):  # it has ended
+                served.stop()
+            answer = served.report()
+        except (ProtocolError, OSError):
+            answer = {}
+        log = served.log()
+        served.kill()
+        # What it says before it knows where to write comes as its output.
+        told, again = ncu.complaint(ncu.read(f"{answer.get('report') or ''}\n{log}"))
+        if told:
+            return NoProfile(told, passing=again)
+        if answer.get("said"):
+            return NoProfile(f"ncu cannot be run: {answer['said']}")
+        code = answer.get("code")
+        if type(code) is int and code < 0 and not answer.get("stopped"):
+            return NoProfile(f"ncu was killed by signal {-code}", passing=True)
+        if otherwise:
+            return NoProfile(otherwise, passing=passing)
+        last = ([w for w in log.splitlines() if w.strip()] or ["no word"])[-1]
+        return NoProfile(f"ncu ended with exit code {code}: {last[:200]}")
+
+    def _by_ncu(self, subject: Subject) -> Seen:
+        if not self._program:
+            raise NoProfile("Nsight Compute (ncu) is not there")
+        if not self._asked and not self._full:
+            raise NoProfile("there is no selection of metrics for a GPU of this kind")
+        served = self._spares.take(*self.keys) if self._spares is not None else None
+        try:
+            served = served or self._start()
+        except (SandboxError, ProtocolError) as e:
+            raise NoProfile(f"ncu's sandbox cannot be had: {e}", passing=True) from e
+        client = CandidateClient(served, subject.forward_s, self._device)
+        try:
+            return self._measured(served, client, subject)
+        finally:
+            client.kill()
+
+    def _measured(self, served: Served, client: CandidateClient, subject: Subject) -> Seen:
+        doing = "being loaded"
+        try:
+            msg = self._ready(client, subject)
+            doing = "a forward"
+            client.begin({"op": "measure", **msg}, (), MEASURE_S + REPORT_S, doing)
+            late = not select.select([served.channel.fileno()], [], [], MEASURE_S)[0]
+            if late:
+                served.stop()
+                launches = None
+            else:
+                launches = client.finish()[0].get("launches")
+            answer = served.report()
+        except WorkerError as e:
+            raise NoProfile(f"it fails under ncu in {doing}: {e}") from e
+        except WorkerGone as e:
+            why = f"its process ended under ncu in {doing}"
+            raise self._failed(served, why, passing=False) from e
+        except (WorkerLate, ProtocolError) as e:
+            raise self._failed(served, "ncu does not answer") from e
+        report = ncu.read(str(answer.get("report") or ""))
+        if not report.rows:
+            raise self._nothing(report, launches, late, answer.get("code"))
+        kinds = kinds_of(launches)
+        why = ""
+        if late:
+            why = f"it takes ncu over {MEASURE_S:g} s: what it had measured by then"
+            self.passing = True
+        if not kinds:
+            try:
+                kinds = self._listed(subject)
+            except NoProfile as e:
+                kinds = [Kind(r.name, r.grid, r.block, 1) for r in report.rows]
+                said = f"how often each kernel is launched is not known: {e}"
+                why = f"{why}; {said}" if why else said
+        return Seen(kinds, report, why)
+
+    def _nothing(self, report: ncu.Report, launches: Any, late: bool, code: Any) -> NoProfile:
+        """Returns why ncu measured nothing."""
+        told, again = ncu.complaint(report)
+        if told:
+            return NoProfile(told, passing=again)
+        if late:
+            return NoProfile(f"ncu measured nothing within {MEASURE_S:g} s", passing=True)
+        if launches == []:
+            return NoProfile("a forward launches no kernel")
+        return NoProfile(f"ncu saw no kernel (exit code {code})")
+
+    # PyTorch's profiler.
+
+    def _listed(self, subject: Subject) -> list[Kind]:
+        """Returns the launches of a forward and their times. Raises NoProfile."""
+        try:
+            worker = self._server.spawn(
+                "profiler", self._config | {"tools": True}, self._fds, limits=self._limits
+            )
+        except (SandboxError, ProtocolError) as e:
+            raise NoProfile(f"PyTorch's profiler cannot be had: {e}", passing=True) from e
+        client = CandidateClient(worker, subject.forward_s, self._device)
+        try:
+            msg = self._ready(client, subject)
+            answer, _ = client.ask({"op": "launches", **msg}, timeout=LIST_S, doing="a forward")
+        except (WorkerFailure, ProtocolError) as e:
+            raise NoProfile(f"PyTorch's profiler cannot be had: {e}", passing=True) from e
+        finally:
+            client.kill()
+        launches, _ = cold.launches_of(answer.get("seen"))
+        if not launches:
+            raise NoProfile("PyTorch's profiler saw no kernel")
+        return [Kind(e.name, e.grid, e.block, e.count, e.ms) for e in launches]
+
+    def _ready(self, client: CandidateClient, subject: Subject) -> dict[str, Any]:
+        """Has a process load the subject. Returns what a request for a forward says."""
+        client.ask({"op": "hold"}, self._fds, START_S, "importing PyTorch")
+        begin = {"op": "begin", "device": self._device.kind}
+        client.ask(begin, timeout=START_S, doing="beginning on the GPU")
+        try:
+            subject.load(client)
+        except (WorkerFailure, ProtocolError):
+            raise
+        except (torch.OutOfMemoryError, CudaError) as e:
+            raise NoProfile(f"there is no memory for it: {e}", passing=True) from e
+        except Exception as e:  # what a candidate does wrong: it did not, where it was judged
+            raise NoProfile(f"it cannot be loaded once more: {e}", passing=True) from e
+        try:
+            layout = client.put("in", subject.inputs, GUARD, subject.orders)
+        except (torch.OutOfMemoryError, CudaError) as e:
+            raise NoProfile(f"there is no memory for it: {e}", passing=True) from e
+        return {"tree": subject.tree, "layout": layout, "warm": WARM}
+
+    # What is told of it.
+
+    def _told(self, subject: Subject, seen: Seen, tool: str, why: str) -> dict[str, Any]:
+        own = {m[1] for k in subject.kernels if (m := _OWN.search(str(k.get("name"))))}
+        rows = list(seen.report.rows)
+        kernels: list[dict[str, Any]] = []
+        for kind in seen.kinds:
+            row = _row_of(kind, rows)
+            metrics = self._metrics(row, kind.count) if row is not None else {}
+            ms = kind.ms or 1e-6 * metrics.get(TIME, 0.0)
+            kernels.append(
+                {
+                    "name": kind.name[: ncu.MAX_NAME],
+                    "whose": whose(kind.name, own, subject.custom),
+                    "launches": kind.count,
+                    "ms": min(ms, _LONG_MS),
+                    "share": 0.0,
+                    "grid": _three(kind.grid),
+                    "block": _three(kind.block),
+                    "metrics": metrics,
+                }
+            )
+        kernels.sort(key=lambda k: -k["ms"])
+        total = sum(k["ms"] for k in kernels)
+        for k in kernels:
+            k["share"] = k["ms"] / total if total > 0 else 0.0
+        measured = [k for k in kernels if k["metrics"]]
+        if tool == "ncu" and len(measured) < len([k for k in seen.kinds if not k.is_copy]):
+            said = f"{len(measured)} of {len(kernels)} kinds of launches were measured"
+            why = f"{why}; {said}" if why else said
+        profile: dict[str, Any] = {
+            "tool": tool,
+            "launches": sum(k.count for k in seen.kinds if not k.is_copy),
+            "ms": total,
+            "kernels": kernels[:MAX_KERNELS],
+            "metrics": of_a_forward(measured),
+        }
+        if why:
+            profile["why"] = sentence(why)
+        lacking = [m for m in self._asked if not any(m in k["metrics"] for k in measured)]
+        if tool == "ncu" and lacking:
+            profile["missing"] = lacking
+        return profile
+
+    def _metrics(self, row: ncu.Row, count: int) -> dict[str, float]:
+        """Returns what is kept of a row, for so many launches alike."""
+        kept = self._asked or [m for m in row.metrics if not m.startswith(_OF_THE_GPU)]
+        found = {m: row.metrics[m] for m in kept[:MAX_METRICS] if m in row.metrics}
+        return {m: v * count if is_sum(m) else v for m, v in found.items()}
+
+    def _static(self, subject: Subject, why: str) -> dict[str, Any]:
+        """Returns what the compiler says, as a profile."""
+        kernels = []
+        for k in subject.kernels[:MAX_KERNELS]:
+            said = {
+                "launch__registers_per_thread": k.get("registers"),
+                "launch__shared_mem_per_block_static": k.get("shared_bytes"),
+            }
+            kernels.append(
+                {
+                    "name": str(k.get("name"))[: ncu.MAX_NAME],
+                    "whose": "custom",
+                    "launches": 0,
+                    "ms": 0.0,
+                    "share": 0.0,
+                    "grid": [0, 0, 0],
+                    "block": [0, 0, 0],
+                    "metrics": {m: float(v) for m, v in said.items() if isinstance(v, int)},
+                }
+            )
+        return {
+            "tool": "static",
+            "why": sentence(why),
+            "launches": 0,
+            "ms": 0.0,
+            "kernels": kernels,
+        }
+
+
+_OWN = re.compile(r"(\w+)\s*(?:[<(]|$)")
+
+
+def _folders(program: str) -> list[str]:
+    """Returns what a worker must see of the host's for a program to run."""
+    found = [toolchain.NSIGHT_COMPUTE, os.path.dirname(os.path.realpath(program))]
+    return [f for f in dict.fromkeys(found) if os.path.isdir(f) and f != "/"]
+
+
+def _ended(served: Served) -> bool:
+    """Whether nobody is left at the other end."""
+    ready, _, _ = select.select([served.channel.fileno()], [], [], 0)
+    return bool(ready)
+
+
+def _three(sizes: Sequence[int]) -> list[int]:
+    return [min(int(n), MAX_COUNT) for n in (*sizes, 0, 0, 0)][:3]
+
+
+def kinds_of(launches: Any) -> list[Kind]:
+    """Reads the launches that a worker listed: its word, which may be the candidate's."""
+    found: list[Kind] = []
+    if not isinstance(launches, list):
+        return found
+    for entry in launches[:1000]:
+        try:
+            name, grid, block, count = entry
+            sizes = [_size(n) for n in (*grid, *block)]
+            if isinstance(name, str) and len(grid) == len(block) == 3 and _size(count) > 0:
+                found.append(Kind(name[: ncu.MAX_NAME], tuple(sizes[:3]), tuple(sizes[3:]), count))
+        except (TypeError, ValueError):
+            continue
+    return found
+
+
+def _size(n: Any) -> int:
+    if type(n) is not int or not 0 <= n < MAX_COUNT:
+        raise ValueError("no size")
+    return n
+
+
+def _row_of(kind: Kind, rows: list[ncu.Row]) -> ncu.Row | None:
+    """Takes the row of a kind out of what is left. Profilers write names differently, so that two
+    instances of a template look alike, and some have a name of their own: the first that fits is
+    taken.
+    """
+    sized = [r for r in rows if (r.grid, r.block) == kind.key[1:]]
+    alike = [r for r in sized if ncu.base(r.name) == kind.key[0]] or sized
+    if not alike:
+        return None
+    row = next((r for r in alike if r.name == kind.name), alike[0])
+    rows.remove(row)
+    return row
+
+
+def is_sum(metric: str) -> bool:
+    """Whether several launches have the sum of what each has."""
+    return metric.endswith(".sum")
+
+
+def of_a_forward(kernels: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Returns the metrics of kernels together: sums, and means weighted by time."""
+    found: dict[str, float] = {}
+    for name in dict.fromkeys(m for k in kernels for m in k["metrics"]):
+        having = [k for k in kernels if name in k["metrics"]]
+        values = [k["metrics"][name] for k in having]
+        weights = [k["ms"] for k in having]
+        if is_sum(name):
+            found[name] = sum(values)
+        elif sum(weights) > 0:
+            weighted = sum(v * w for v, w in zip(values, weights, strict=True))
+            found[name] = weighted / sum(weights)
+        else:
+            found[name] = sum(values) / len(values)
+    return found
+
+
+def whose(name: str, own: set[str], custom: bool) -> str:
+    """Returns whose a kernel is: "custom", "vendor" or "pytorch". ``own``: names that the
+    candidate's compilers gave; ``custom``: whether one that nobody knows is its own.
+    """
+    if name.startswith(_COPIES):
+        return "pytorch"
+    if ncu.base(name) in own:
+        return "custom"
+    if _PYTORCH.search(name):
+        return "pytorch"
+    if _VENDOR.search(name):
+        return "vendor"
+    return "custom" if custom else "pytorch"
+
+
+def position(
+    profile: dict[str, Any], ceilings: dict[str, Any], least_bytes: int
+) -> dict[str, float]:
+    """Returns where a forward's kernels stand below the measured ceilings (docs/metrics.md)."""
+    found: dict[str, float] = {}
+    ms, has = profile["ms"], profile.get("metrics") or {}
+    launches = sum(k["launches"] for k in profile.get("kernels") or [])
+    if launches:
+        found["launches"] = float(max(launches, profile["launches"]))
+    if ms <= 0:
+        return found
+
+    def rate(name: str, work: float | None, share: str, ceiling: Any) -> None:
+        if work is None:
+            return
+        found[name] = work / (1e6 * ms)
+        if isinstance(ceiling, (int, float)) and ceiling > 0:
+            found[share] = found[name] / ceiling
+
+    def total(*names: str) -> float | None:
+        return sum(has[n] for n in names) if all(n in has for n in names) else None
+
+    found["kernels_ms"] = ms
+    dram = total("dram__bytes_read.sum", "dram__bytes_write.sum")
+    rate("dram_gbs", dram, "dram_roof_share", ceilings.get("memory_gbs"))
+    rate("l2_gbs", total("lts__t_bytes.sum"), "l2_roof_share", ceilings.get("cache_gbs"))
+    executed = [f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum" for op in _FLOPS]
+    flops = None
+    if all(n in has for n in executed):
+        flops = sum(w * has[n] for w, n in zip(_FLOPS.values(), executed, strict=True))
+    rate("fp32_gflops", flops, "fp32_roof_share", ceilings.get("fp32_gflops"))
+    tensor = has.get("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active")
+    if tensor is not None:
+        found["tensor_roof_share"] = tensor / 100
+    if dram is not None and least_bytes > 0:
+        found["dram_bytes_ratio"] = dram / least_bytes
+    return found

@@ -1,0 +1,411 @@
+"""The profile of a candidate: reports that ncu wrote on a GPU, read; and an ncu that behaves badly,
+in a real sandbox. Whether it holds on a GPU: test_gpu.py.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from judging import fork_server
+
+import device as devices
+import ncu
+import profiling
+import toolchain
+from clients import CandidateClient
+from forkserver import ForkServer
+from kept import Spares
+
+HERE = pathlib.Path(__file__).parent
+CANDIDATE = """
+import torch, torch.nn as nn
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+"""
+KERNELS = [{"name": "relu(const float*, float*, long)", "registers": 16, "shared_bytes": 0}]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    client, process = fork_server()
+    yield client
+    client.close()
+    process.wait(30)
+
+
+def subject(source: str = CANDIDATE) -> profiling.Subject:
+    def load(client: CandidateClient) -> None:
+        client.load(source, [], [], threads=1, timeout=60)
+        client.init({"tuple": []}, [], eval_mode=False, timeout=60)
+
+    x = torch.zeros(4)
+    return profiling.Subject(load, {"tuple": [{"t": 0}]}, [x], KERNELS, True)
+
+
+def profiler(server: ForkServer, **more: Any) -> profiling.Profiler:
+    config = {"sandbox": "strict", "threads": 1}
+    return profiling.Profiler(server, devices.CPU, config, {}, (), 90, **more)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Puts a program in ncu's place: ``$report`` is where its report goes, ``"$@"`` what it is to
+    start. It lies where the sandbox's user may look.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        program = pathlib.Path(folder, "ncu")
+
+        def place(body: str) -> None:
+            program.write_text(HEAD + body)
+            program.chmod(0o755)
+            monkeypatch.setattr(toolchain, "ncu", lambda: str(program))
+
+        yield place
+
+
+HEAD = """#!/bin/sh
+while [ $# -gt 0 ]; do
+  case $1 in
+    --log-file) report=$2; shift 2; break;;
+    *) shift;;
+  esac
+done
+"""
+WRITES = """cat > $report <<'END'
+==PROF== Connected to process 1
+"ID","Kernel Name","Block Size","Grid Size","gpu__time_duration.sum","sm__cycles_active.avg"
+"","","","","ns","cycle"
+"0","void relu<4>(const float *, float *)","(256, 1, 1)","(4, 1, 1)","2,000","n/a"
+"1","relu(const float *)","(256, 1, 1)","(8, 1, 1)","6000","9"
+END
+"""
+
+
+ENDS = """cat > $report <<'END'
+==PROF== Disconnected from process 1
+END
+"""
+
+
+def says(*lines: str) -> str:
+    return "cat > $report <<'END'\n" + "".join(f"=={w}\n" for w in lines) + "END\n"
+
+
+def test_what_ncu_measured(server: ForkServer, fake: Callable[[str], None]) -> None:
+    """All of it but ncu and the GPU."""
+    fake('"$@"\n' + WRITES)
+    p = profiler(server)
+    found = p.profile(subject())
+    assert (found["tool"], found["launches"], p.passing) == ("ncu", 2, False)
+    assert found["ms"] == pytest.approx(0.008)
+    first, second = found["kernels"]
+    assert first["name"] == "relu(const float *)" and first["whose"] == "custom"
+    assert (first["share"], first["grid"], first["block"]) == (0.75, [8, 1, 1], [256, 1, 1])
+    assert first["metrics"] == {profiling.TIME: 6000.0, "sm__cycles_active.avg": 9.0}
+    assert second["metrics"] == {profiling.TIME: 2000.0}, "what is no number is absent"
+    assert found["metrics"] == {profiling.TIME: 8000.0, "sm__cycles_active.avg": 9.0}
+    assert "dram__bytes_read.sum" in found["missing"]
+    assert profiling.TIME not in found["missing"]
+    # A CPU's forward cannot be captured as a graph of a GPU's, nor listed.
+    assert "how often each kernel is launched is not known" in found["why"]
+
+
+def test_it_is_started_ahead(server: ForkServer, fake: Callable[[str], None]) -> None:
+    fake('"$@"\n' + WRITES)
+    spares = Spares()
+    p = profiler(server, spares=spares)
+    p.ahead()
+    spares.wait()
+    assert spares
+    fake("exit 1\n")  # who starts one now gets nothing
+    for _ in range(profiling.AHEAD):
+        assert p.profile(subject())["tool"] == "ncu"
+    assert not spares, "one candidate each"
+    assert p.profile(subject())["tool"] == "static"
+    spares.close()
+
+
+PERMISSION = "ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU"
+BUSY = "ERROR== Profiling failed because a driver resource was unavailable. Ensure that no other"
+OLD = "echo \"==ERROR== unrecognised option '--filter-mode'. Use --help for details\"; exit 1\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "why", "passing"),
+    [
+        (None, "Nsight Compute (ncu) is not there", False),
+        ('"$@"\n' + says(PERMISSION), "NVreg_RestrictProfilingToAdminUsers", False),
+        ('"$@"\n' + says(BUSY), "the GPU's counters are busy", True),
+        (OLD, "this ncu is too old", False),
+        ('"$@"\n' + says("ERROR== Cuda driver is not compatible"), "ncu says: Cuda driver", True),
+        ('"$@"\n' + ENDS, "ncu saw no kernel", False),
+        ('"$@"\nexit 3\n', "ncu saw no kernel (exit code 3)", False),
+        ("echo cannot open shared object file; exit 127\n", "exit code 127: cannot open", False),
+        ("kill -9 $$\n", "ncu was killed by signal 9", True),
+        ("sleep 1000\n", "ncu did not start within 3 s", True),
+        ('"$@"\nsleep 1000\n', "ncu does not answer", True),
+        ('"$@"\nhead -c 9000000 /dev/zero | tr "\\0" "x" > $report\n', "saw no kernel", False),
+    ],
+    ids=[
+        "absent", "permission", "busy", "old", "other words", "no kernel", "exits", "broken",
+        "killed", "hangs at start", "hangs at the end", "junk",
+    ],
+)  # fmt: skip
+def test_an_ncu_that_cannot(
+    server: ForkServer,
+    fake: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    body: str | None,
+    why: str,
+    passing: bool,
+) -> None:
+    """Each is named, bounded in time, and PyTorch's profiler and then the compiler come instead."""
+    if body is None:
+        monkeypatch.setattr(toolchain, "ncu", lambda: "")
+    else:
+        fake(body)
+    if "sleep" in (body or ""):
+        monkeypatch.setattr(profiling, "START_S", 3.0 if not body.startswith('"') else 30.0)
+        monkeypatch.setattr(profiling, "REPORT_S", 3.0)
+    seen: list[str] = []
+
+    def listed(_: profiling.Subject) -> list[profiling.Kind]:
+        seen.append("asked")
+        raise profiling.NoProfile("no GPU here")
+
+    p = profiler(server)
+    monkeypatch.setattr(p, "_listed", listed)
+    began = time.monotonic()
+    found = p.profile(subject())
+    assert time.monotonic() - began < 60
+    assert why in found["why"] and "no GPU here" in found["why"]
+    assert (found["tool"], p.passing, seen) == ("static", passing, ["asked"])
+    assert found["kernels"][0]["metrics"]["launch__registers_per_thread"] == 16
+
+
+@pytest.mark.parametrize(
+    ("forward", "why"),
+    [
+        ("raise ValueError('not twice')", "it fails under ncu in a forward: ValueError: not twice"),
+        ("import os; os._exit(3)", "its process ended under ncu in a forward"),
+        ("import os; os.kill(os.getppid(), 9); import time; time.sleep(60)", "ncu was killed"),
+    ],
+)
+def test_a_candidate_that_fails_under_it(
+    server: ForkServer,
+    fake: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    forward: str,
+    why: str,
+) -> None:
+    fake('"$@"\n')
+    source = CANDIDATE.replace("return", f"{forward}\n        return")
+    p = profiler(server)
+    monkeypatch.setattr(p, "_listed", lambda _: [profiling.Kind("relu", (8,), (256,), 1, 0.5)])
+    found = p.profile(subject(source))
+    assert found["tool"] == "profiler" and why in found["why"]
+    assert (found["launches"], found["ms"], found["kernels"][0]["share"]) == (1, 0.5, 1.0)
+
+
+def test_what_was_measured_when_time_was_up(
+    server: ForkServer, fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiling, "MEASURE_S", 2.0)
+    fake('"$@"\n' + WRITES)  # ncu writes what it knows when its program has been killed
+    source = CANDIDATE.replace("return", "import time; time.sleep(1000)\n        return")
+    p = profiler(server)
+    monkeypatch.setattr(p, "_listed", lambda _: [profiling.Kind("relu", (8, 1, 1), (256, 1, 1), 3)])
+    found = p.profile(subject(source))
+    assert found["tool"] == "ncu" and p.passing
+    assert found["why"].startswith("it takes ncu over 2 s: what it had measured by then")
+    assert found["kernels"][0]["launches"] == 3
+    assert found["kernels"][0]["metrics"][profiling.TIME] == 18000, "a sum is of all launches"
+
+
+def test_no_processes_are_left(server: ForkServer, fake: Callable[[str], None]) -> None:
+    fake("sleep 1000 & sleep 1000 & exit 1\n")
+    profiler(server).profile(subject())
+    end = time.monotonic() + 20
+    while server.ping()["workers"] and time.monotonic() < end:
+        time.sleep(0.05)
+    assert server.ping()["workers"] == 0
+
+
+def test_a_report_of_three_kernels() -> None:
+    """As release 2025.3.1 wrote it on an H200, where a locale separates thousands; columns that
+    say what the GPU is are left out.
+    """
+    report = ncu.read((HERE / "ncu" / "three_kernels.csv").read_text())
+    assert not report.errors and ncu.complaint(report) == ("", True)
+    straight, strided, conflicts = report.rows
+    assert [ncu.base(r.name) for r in report.rows] == ["strided", "strided", "conflicts"]
+    assert straight.grid == (65536, 1, 1) and conflicts.block == (1024, 1, 1)
+    asked = ncu.selection(90)
+    assert all(set(asked) <= set(r.metrics) for r in report.rows)
+    assert straight.metrics[profiling.TIME] == 56704
+    assert straight.metrics["dram__bytes.sum.per_second"] == pytest.approx(2.0323566591e12)
+    sectors = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
+    assert (straight.metrics[sectors], strided.metrics[sectors]) == (4, 32)
+    assert conflicts.metrics["l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"] > 3e7
+
+
+def test_kinds_find_their_rows() -> None:
+    """Names as the driver's graph and as ncu have them, which are not the same."""
+    report = ncu.read((HERE / "ncu" / "three_kernels.csv").read_text())
+    report.rows += ncu.read((HERE / "ncu" / "eager_softmax.csv").read_text()).rows
+    listed = [
+        ["strided(float const*, float*, long, int)", [65536, 1, 1], [256, 1, 1], 2],
+        ["void conflicts<3>(float const*, float*, long)", [16384, 1, 1], [1024, 1, 1], 1],
+        [
+            "void at::native::(anonymous namespace)::cunn_SoftMaxForwardReg<float, 4>(float*)",
+            [8192, 1, 1],
+            [1024, 1, 1],
+            1,
+        ],
+        ["another(int)", [7, 1, 1], [32, 1, 1], 5],
+    ]
+    p = profiling.Profiler(None, devices.CPU, {}, {}, (), 90)
+    seen = profiling.Seen(profiling.kinds_of(listed), report)
+    found = p._told(subject(), seen, "ncu", "")
+    assert found["launches"] == 9
+    assert found["why"] == "3 of 4 kinds of launches were measured"
+    by_name = {ncu.base(k["name"]): k for k in found["kernels"]}
+    assert by_name["strided"]["ms"] == pytest.approx(2 * 0.056704)
+    assert by_name["strided"]["metrics"]["dram__bytes_read.sum"] == 2 * 67117056
+    assert by_name["cunn_SoftMaxForwardReg"]["whose"] == "pytorch"
+    assert by_name["cunn_SoftMaxForwardReg"]["ms"] > 0
+    assert by_name["another"]["metrics"] == {} and by_name["another"]["ms"] == 0
+
+
+def test_what_a_worker_lists_is_held_to_its_form() -> None:
+    sound = ["k", [1, 1, 1], [32, 1, 1], 3]
+    for bad in (
+        None, "no", 3, {}, [None], [[]], [["k"]], [["k", [1], [32], 1]], [["k", 1, 2, 3]],
+        [["k", [1, 1, 1], [32, 1, 1], 0]], [["k", [1, 1, -1], [32, 1, 1], 1]],
+        [["k", [1, 1, 1 << 40], [32, 1, 1], 1]], [[7, [1, 1, 1], [32, 1, 1], 1]],
+        [["k", [1, 1, 1], [32, 1, 1], 1.5]], [["k", [True, 1, 1], [32, 1, 1], 1]],
+    ):  # fmt: skip
+        assert profiling.kinds_of(bad) == []
+    assert profiling.kinds_of([None, sound]) == [profiling.Kind("k", (1, 1, 1), (32, 1, 1), 3)]
+    assert len(profiling.kinds_of([sound] * 5000)) == 1000
+
+
+def test_reads_units_and_separators() -> None:
+    text = WRITES.replace('"ns"', '"us"').replace('"2,000"', '"1,234.5"').replace("END", "")
+    first, second = ncu.read(text).rows
+    assert first.metrics == {profiling.TIME: 1234500.0}
+    assert second.grid == (8, 1, 1) and second.block == (256, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("cell", "unit", "value"),
+    [
+        ("1,234,567.5", "", 1234567.5),
+        ("12", "Kbyte", 12000.0),
+        ("2.5", "Gbyte/s", 2.5e9),
+        ("3", "byte/ns", 3e9),
+        ("7", "ms", 7e6),
+        ("99.5", "%", 99.5),
+        ("1e3", "cycle", 1000.0),
+        *((c, "", None) for c in ("n/a", "nan", "inf", "", "-1", "1" * 40, "0x10", "1e99", "١")),
+    ],
+)
+def test_numbers(cell: str, unit: str, value: float | None) -> None:
+    assert ncu.number(cell, unit) == (value if value is None else pytest.approx(value))
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("void softmax<4>(float const*, float*)", "softmax"),
+        ("softmax(const float *, float *)", "softmax"),
+        ("void at::native::(anonymous namespace)::reduce<int>(T)", "reduce"),
+        ("void at::native::<unnamed>::reduce<int>(T)", "reduce"),
+        ("triton_poi_fused_0", "triton_poi_fused_0"),
+        ("<<<", "<<<"),
+        ("", ""),
+    ],
+)
+def test_base_names(name: str, base: str) -> None:
+    assert ncu.base(name) == base
+
+
+@pytest.mark.parametrize(
+    ("name", "is_of"),
+    [
+        ("void rows<4>(float const*)", "custom"),
+        ("void at::native::vectorized_elementwise_kernel<4, float>(int)", "pytorch"),
+        ("nvjet_hsh_128x64_64x8", "vendor"),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm>(T)", "vendor"),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_nn", "vendor"),
+        ("Memcpy DtoD (Device -> Device)", "pytorch"),
+        ("unknown_kernel", "custom"),
+    ],
+)
+def test_whose(name: str, is_of: str) -> None:
+    assert profiling.whose(name, {"rows"}, True) == is_of
+    if name == "unknown_kernel":
+        assert profiling.whose(name, set(), False) == "pytorch"
+
+
+def test_metrics_of_a_forward_are_weighted_by_time() -> None:
+    kernels = [
+        {"ms": 3.0, "metrics": {"a__b.sum": 10.0, "a__b.pct": 50.0}},
+        {"ms": 1.0, "metrics": {"a__b.sum": 5.0, "a__b.pct": 90.0, "a__c.avg": 7.0}},
+    ]
+    together = {"a__b.sum": 15.0, "a__b.pct": 60.0, "a__c.avg": 7.0}
+    assert profiling.of_a_forward(kernels) == together
+
+
+def test_the_position_below_the_ceilings() -> None:
+    executed = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+    profile = {
+        "ms": 2.0,
+        "launches": 3,
+        "kernels": [{"launches": 3}, {"launches": 1}],
+        "metrics": {
+            "dram__bytes_read.sum": 3e9,
+            "dram__bytes_write.sum": 1e9,
+            "lts__t_bytes.sum": 6e9,
+            **{executed.format(op): 1e9 for op in ("fadd", "fmul", "ffma")},
+            "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": 25.0,
+        },
+    }
+    ceilings = {"memory_gbs": 4000.0, "cache_gbs": 6000.0, "fp32_gflops": 50000.0}
+    found = profiling.position(profile, ceilings, 2 * 10**9)
+    assert found == {
+        "launches": 4.0,
+        "kernels_ms": 2.0,
+        "dram_gbs": 2000.0,
+        "dram_roof_share": 0.5,
+        "l2_gbs": 3000.0,
+        "l2_roof_share": 0.5,
+        "fp32_gflops": 2000.0,
+        "fp32_roof_share": 0.04,
+        "tensor_roof_share": 0.25,
+        "dram_bytes_ratio": 2.0,
+    }
+    assert profiling.position({"ms": 0.0, "launches": 0}, ceilings, 1) == {}
+
+
+def test_selections_are_of_known_names() -> None:
+    for capability in ncu.families():
+        chosen = ncu.selection(capability)
+        assert profiling.TIME in chosen and len(chosen) > 20
+        assert {"dram__bytes_read.sum", "dram__bytes_write.sum"} <= set(chosen)
+        assert all(ncu._METRIC.fullmatch(m) for m in chosen)
+    assert ncu.selection(99) == ncu.selection(max(c for c in ncu.families() if c <= 99))
+    assert ncu.selection(20) == ()
+    asked = ncu.command("ncu", ("a__b.sum",))
+    assert asked[0] == "ncu" and asked[asked.index("--metrics") + 1] == "a__b.sum"
+    assert ncu.command("ncu", ())[-2:] == ["--set", "full"]

@@ -1,0 +1,158 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// Metrics of Nsight Compute that a report shows (docs/metrics.md).
+const (
+	dramRead       = "dram__bytes_read.sum"
+	dramWrite      = "dram__bytes_write.sum"
+	dramShare      = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
+	smShare        = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+	tensorShare    = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+	occupancy      = "sm__warps_active.avg.pct_of_peak_sustained_active"
+	occupancyLimit = "sm__maximum_warps_per_active_cycle_pct"
+	registers      = "launch__registers_per_thread"
+	sectorsLoaded  = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
+	sectorsStored  = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio"
+	conflicts      = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
+	wavefronts     = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
+	localLoaded    = "l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum"
+	localStored    = "l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum"
+	stalled        = "smsp__average_warps_issue_stalled_%s_per_issue_active.ratio"
+)
+
+// stalls are what warps wait for, by ncu's words and in ours.
+var stalls = []struct{ name, said string }{
+	{"long_scoreboard", "global memory"},
+	{"short_scoreboard", "shared memory"},
+	{"barrier", "a barrier"},
+	{"lg_throttle", "the queue of global memory"},
+	{"mio_throttle", "the queue of shared memory"},
+	{"math_pipe_throttle", "a busy pipe"},
+	{"wait", "the last instruction"},
+}
+
+// tools are a profile's, in words.
+var tools = map[string]string{"ncu": "Nsight Compute", "profiler": "PyTorch's profiler", "static": "the compiler alone"}
+
+// Profile says what a profiler saw of a forward: a line for all of it, and one
+// for each kernel, the longest first. None where nobody looked.
+func Profile(p *kernelwright.Profile) []string {
+	if p == nil {
+		return nil
+	}
+	tool, known := tools[p.Tool]
+	if !known {
+		tool = Line(p.Tool)
+	}
+	said := "profile by " + tool
+	if p.Launches > 0 {
+		many := "es"
+		if p.Launches == 1 {
+			many = ""
+		}
+		said += fmt.Sprintf(": %d launch%s, %s on the GPU", p.Launches, many, Milliseconds(p.MS))
+	}
+	if p.Why != "" {
+		said += " (" + Line(p.Why) + ")"
+	}
+	lines := []string{said}
+	for _, k := range p.Kernels {
+		lines = append(lines, kernelProfile(k))
+	}
+	return lines
+}
+
+// shownProfiles is how many kernels of a profile a report lists.
+const shownProfiles = 12
+
+// profiles is Profile of a candidate, cut to what a report shows, with what all of
+// eager is.
+func profiles(v kernelwright.Verdict) []string {
+	lines := Profile(v.Profile)
+	if more := len(lines) - 1 - shownProfiles; more > 0 {
+		lines = append(lines[:1+shownProfiles], fmt.Sprintf("and %d more", more))
+	}
+	if eager := Profile(v.EagerProfile); len(lines) > 0 && len(eager) > 0 {
+		lines = append(lines, "eager: "+eager[0])
+	}
+	return lines
+}
+
+func kernelProfile(k kernelwright.KernelProfile) string {
+	said := Line(k.Name)
+	if k.Launches > 1 {
+		said += fmt.Sprintf(" × %d", k.Launches)
+	}
+	said += " (" + Line(k.Whose) + ")"
+	var parts []string
+	if k.MS > 0 {
+		parts = append(parts, Milliseconds(k.MS)+", "+Percent(k.Share))
+	}
+	if k.Block[0] > 0 {
+		parts = append(parts, fmt.Sprintf("%s blocks of %s threads", dimensions(k.Grid[:]), dimensions(k.Block[:])))
+	}
+	if more := kernelMetrics(k.Metrics); len(more) > 0 {
+		parts = append(parts, strings.Join(more, ", "))
+	}
+	if len(parts) == 0 {
+		return said
+	}
+	return said + ": " + strings.Join(parts, "; ")
+}
+
+// kernelMetrics are the few that matter, in words.
+func kernelMetrics(m map[string]float64) (parts []string) {
+	has := func(names ...string) bool {
+		for _, n := range names {
+			if _, ok := m[n]; !ok {
+				return false
+			}
+		}
+		return true
+	}
+	bytes := func(n float64) string { return ByteSize(int64(min(n, 1e18))) }
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	if has(dramRead, dramWrite) {
+		add("%s read and %s written", bytes(m[dramRead]), bytes(m[dramWrite]))
+	}
+	if has(dramShare) {
+		add("memory %s", Percent(m[dramShare]/100))
+	}
+	if has(smShare) {
+		add("SMs %s", Percent(m[smShare]/100))
+	}
+	if m[tensorShare] >= 1 {
+		add("tensor cores %s", Percent(m[tensorShare]/100))
+	}
+	if has(occupancy, occupancyLimit) {
+		add("occupancy %s of %s", Percent(m[occupancy]/100), Percent(m[occupancyLimit]/100))
+	}
+	if has(registers) {
+		add("%.0f registers", m[registers])
+	}
+	if m[sectorsLoaded] > 0 || m[sectorsStored] > 0 {
+		add("%.3g sectors a load, %.3g a store", m[sectorsLoaded], m[sectorsStored])
+	}
+	if m[conflicts] > 0 && m[wavefronts] > 0 {
+		add("bank conflicts %s of shared memory's work", Percent(min(m[conflicts]/m[wavefronts], 1)))
+	}
+	if local := m[localLoaded] + m[localStored]; local > 0 {
+		add("%s of local memory moved", bytes(local))
+	}
+	most, what := 0.0, ""
+	for _, s := range stalls {
+		if x := m[fmt.Sprintf(stalled, s.name)]; x > most {
+			most, what = x, s.said
+		}
+	}
+	if most >= 1 {
+		add("warps wait for %s", what)
+	}
+	return parts
+}
