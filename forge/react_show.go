@@ -13,7 +13,9 @@ import (
 // How much of a verdict a model is shown.
 const (
 	maxDiagnostics = 20
-	maxMetrics     = 40 // of a profile, where not all were asked for
+	maxMetrics     = 40  // of a profile, where not all were asked for
+	maxProfiled    = 100 // of what a profiler of a GPU measured
+	maxLaunches    = 8
 	maxLogBytes    = 3 << 10
 	maxRoundLines  = 30
 )
@@ -181,6 +183,13 @@ func (a *actor) profileText(r kernelwright.Round) string {
 	for _, name := range names {
 		fmt.Fprintf(&b, "%s = %.6g\n", oneLine(name, 100), v.Metrics[name])
 	}
+	if p := v.Profile; p != nil {
+		names := slices.Sorted(maps.Keys(p.Metrics))
+		for _, name := range names[:min(len(names), maxProfiled)] {
+			fmt.Fprintf(&b, "%s = %.6g\n", oneLine(name, 100), p.Metrics[name])
+		}
+	}
+	launchLines(&b, v.Profile)
 	staticLines(&b, v.Build)
 	if f := r.Feedback; f != nil {
 		if f.Kind == kernelwright.Stop {
@@ -195,6 +204,21 @@ func (a *actor) profileText(r kernelwright.Round) string {
 		}
 	}
 	return b.String()
+}
+
+// launchLines say which kernels a profiler saw. Its metrics stand among the
+// verdict's.
+func launchLines(b *strings.Builder, p *kernelwright.Profile) {
+	if p == nil {
+		return
+	}
+	fmt.Fprintf(b, "Profiled by %s: %d launches, %.4g ms in kernels.\n", oneLine(p.Tool, 20), p.Launches, p.MS)
+	if p.Why != "" {
+		fmt.Fprintf(b, "note: %s\n", oneLine(p.Why, 300))
+	}
+	for _, k := range p.Kernels[:min(len(p.Kernels), maxLaunches)] {
+		fmt.Fprintf(b, "- %s (%s): %d launches, %.4g ms, grid %v, block %v\n", oneLine(k.Name, 100), oneLine(k.Whose, 20), k.Launches, k.MS, k.Grid, k.Block)
+	}
 }
 
 // soFar stands for turns that were left out of the talk.

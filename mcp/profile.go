@@ -36,6 +36,7 @@ type profile struct {
 	Operators   []string                  `json:"operators,omitempty"`
 	Launches    []string                  `json:"launches,omitempty"` // at certify on a GPU
 	Kernels     []string                  `json:"kernels,omitempty"`  // compiled ones, of a GPU
+	Profile     []string                  `json:"profile,omitempty"`  // what its kernels do there, and what eager's do
 	Vectorised  int                       `json:"vectorised"`         // loops
 	Missed      []kernelwright.Diagnostic `json:"missed,omitempty"`   // loops that are not, with the compiler's reason
 	Finding     *kernelwright.Feedback    `json:"finding,omitempty"`
@@ -149,6 +150,10 @@ func (s *Server) newProfile(ctx context.Context, d report.Data, at int) (profile
 	for _, k := range v.Build.Kernels[:min(len(v.Build.Kernels), maxList)] {
 		p.Kernels = append(p.Kernels, clip(report.Kernel(k), maxForeign/4))
 	}
+	measured := report.Profiles(r.Verdict) // a certificate has none
+	for _, l := range measured[:min(len(measured), maxList)] {
+		p.Profile = append(p.Profile, clip(l, maxForeign/4))
+	}
 	for _, m := range v.Build.Missed[:min(len(v.Build.Missed), maxList)] {
 		p.Missed = append(p.Missed, kernelwright.Diagnostic{Line: m.Line, Message: clip(report.Line(m.Message), maxForeign/4)})
 	}
@@ -182,6 +187,7 @@ func (p profile) String() string {
 	list("operator", p.Operators)
 	list("launch", p.Launches)
 	list("kernel", p.Kernels)
+	list("measured:", p.Profile)
 	if p.Vectorised > 0 || len(p.Missed) > 0 {
 		fmt.Fprintf(&b, "%d loops are vectorised; not vectorised:\n", p.Vectorised)
 		for _, m := range p.Missed {

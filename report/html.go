@@ -179,7 +179,7 @@ func newPageRound(r kernelwright.Round, before *kernelwright.Round, kept bool) p
 	for _, k := range v.Build.Kernels {
 		p.Kernels = append(p.Kernels, Kernel(k))
 	}
-	p.Profile = profiles(v)
+	p.Profile = Profiles(v)
 	if !v.Status.OK() {
 		p.Log = v.Build.Log
 	}

@@ -185,7 +185,7 @@ func (m *md) round(d Data, i int, r kernelwright.Round) {
 	for _, e := range r.Verdict.Build.Errors {
 		m.line("- line %d: %s", e.Line, m.text(e.Message))
 	}
-	for _, line := range profiles(r.Verdict) {
+	for _, line := range Profiles(r.Verdict) {
 		m.line("- %s", m.text(line))
 	}
 	if r.Verdict.Profile != nil {

@@ -71,9 +71,9 @@ func Profile(p *kernelwright.Profile) []string {
 // shownProfiles is how many kernels of a profile a report lists.
 const shownProfiles = 12
 
-// profiles is Profile of a candidate, cut to what a report shows, with what all of
+// Profiles is Profile of a candidate, cut to what a report shows, with what all of
 // eager is.
-func profiles(v kernelwright.Verdict) []string {
+func Profiles(v kernelwright.Verdict) []string {
 	lines := Profile(v.Profile)
 	if more := len(lines) - 1 - shownProfiles; more > 0 {
 		lines = append(lines[:1+shownProfiles], fmt.Sprintf("and %d more", more))

@@ -390,7 +390,7 @@ func TestProfile(t *testing.T) {
 		t.Errorf("got %q of nothing", got)
 	}
 	many := &kernelwright.Profile{Tool: "ncu", Kernels: make([]kernelwright.KernelProfile, 40)}
-	if got := profiles(kernelwright.Verdict{Profile: many, EagerProfile: static}); len(got) != shownProfiles+3 || got[shownProfiles+1] != "and 28 more" {
+	if got := Profiles(kernelwright.Verdict{Profile: many, EagerProfile: static}); len(got) != shownProfiles+3 || got[shownProfiles+1] != "and 28 more" {
 		t.Errorf("got %d lines: %q", len(got), got)
 	}
 }

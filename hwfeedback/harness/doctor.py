@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 
 import toolchain
 from sandbox import SandboxError
+
+DRIVER = "/proc/driver/nvidia/params"
+PROFILER = (
+    "the kernels of candidates are listed with their times, and nothing of what they do is measured"
+)
 
 
 def report(server: Any, mode: str) -> dict[str, Any]:
@@ -38,6 +44,9 @@ def report(server: Any, mode: str) -> dict[str, Any]:
         f"{compiler}, {toolchain.compiler_version()}" if compiler else "g++ was not found",
         "C++ candidates cannot be built and torch.compile is no baseline: install g++",
     )
+    if os.path.exists(DRIVER):
+        ok, note = _profiler()
+        check("profiler", ok, note, PROFILER)
     vector = torch.backends.cpu.get_cpu_capability()
     check("torch", True, f"{torch.__version__}, {vector}, {torch.get_num_threads()} threads")
     return {
@@ -46,3 +55,19 @@ def report(server: Any, mode: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "checks": checks,
     }
+
+
+def _profiler() -> tuple[bool, str]:
+    """Returns whether Nsight Compute can measure in the sandbox, and a note."""
+    program = toolchain.ncu()
+    if not program:
+        return False, "Nsight Compute (ncu) was not found"
+    try:
+        with open(DRIVER, encoding="utf-8", errors="replace") as f:
+            closed = "RmProfilingAdminOnly: 1" in f.read()
+    except OSError:
+        closed = False
+    if closed:
+        hint = "NVreg_RestrictProfilingToAdminUsers=0 gives them to all"
+        return False, f"{program}; the driver gives its counters to administrators alone: {hint}"
+    return True, program

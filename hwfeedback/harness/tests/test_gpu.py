@@ -11,6 +11,9 @@ from judging import Judge, new_cache
 from test_cuda import ABSENT, SEES
 from test_exploits import FOLDER, head_of, stopped
 
+import doctor
+import toolchain
+
 pytestmark = [
     pytest.mark.alone,
     pytest.mark.skipif(bool(ABSENT), reason=f"no GPU here: {ABSENT}"),
@@ -315,3 +318,99 @@ def test_eager_passes_as_a_candidate(judge: Judge, name: str) -> None:
     # One process of this may differ from the next by over 10 %, it is not known why, and
     # the interval of one process against another's does not know it yet.
     assert v["speedup"]["low"] < (1.05 if name not in SCATTERED else 1.25), v["speedup"]
+
+
+# Profiles. Where ncu is not there, or may not measure, that is said and the first ones are skipped.
+
+NCU = pytest.mark.skipif(not doctor._profiler()[0], reason=f"no profile: {doctor._profiler()[1]}")
+MANY = KERNEL.replace(
+    "rows<<<r, 256, 0, stream>>>(x, y, n);",
+    "for (int i = 0; i < 5000; i++) rows<<<r, 256, 0, stream>>>(x, y, n);",
+)
+GRAPH = """
+import torch, torch.nn as nn
+{kernel}
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.own, self.graph = Own(), None
+
+    def forward(self, x):
+        if self.graph is None:
+            self.x = x.clone()
+            self.own(self.x)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.y = self.own(self.x)
+        self.x.copy_(x)
+        self.graph.replay()
+        return self.y.clone()
+""".format(kernel=KERNEL.replace("class ModelNew", "class Own"))
+
+
+def profiled(judge: Judge, candidate: str, **more: Any) -> dict[str, Any]:
+    more = {"profile": "selected", "ceilings": {"memory_gbs": 4000.0}, **more}
+    v = verdict(judge, SMALL, candidate, **more)
+    assert v["status"] == "correct", v["reason"]
+    p = v["profile"]
+    print(f"\n{p['tool']}: {p['launches']} launches, {p['ms']:.4f} ms, {v['cost_s']}")
+    print(p.get("why"), p.get("missing"), [(k["name"], k["ms"]) for k in p["kernels"][:5]])
+    return v
+
+
+@NCU
+@pytest.mark.parametrize(
+    "candidate", [KERNEL, LAUNCHED, TRITON], ids=["nvcc", "launched", "triton"]
+)
+def test_a_profile(judge: Judge, candidate: str) -> None:
+    v = profiled(judge, candidate)
+    p = v["profile"]
+    assert (p["tool"], p["launches"], p.get("why")) == ("ncu", 1, None)
+    (kernel,) = p["kernels"]
+    assert (kernel["whose"], kernel["share"], kernel["grid"]) == ("custom", 1.0, [2048, 1, 1])
+    assert len(kernel["metrics"]) > 40 and kernel["metrics"] == p["metrics"]
+    assert kernel["metrics"]["dram__bytes_read.sum"] > 2048 * 1024 * 4 * 0.9
+    assert v["candidate_ms"] / 2 < p["ms"] < 2 * v["candidate_ms"] + 0.005
+    assert v["metrics"]["launches"] == 1 and 0 < v["metrics"]["dram_roof_share"] < 1.2
+    eager = v["eager_profile"]
+    assert eager["tool"] == "ncu" and eager["ms"] > 0
+    assert {k["whose"] for k in eager["kernels"]} <= {"pytorch", "vendor"}
+
+
+@NCU
+def test_a_profile_of_many_launches_and_of_a_graph(judge: Judge) -> None:
+    v = profiled(judge, MANY)
+    assert v["profile"]["launches"] == 5000 and len(v["profile"]["kernels"]) == 1
+    assert v["cost_s"]["profile"] < 40
+    p = profiled(judge, GRAPH)["profile"]
+    assert p["tool"] == "ncu" and [k for k in p["kernels"] if k["whose"] == "custom" and k["ms"]]
+
+
+@NCU
+def test_a_profile_with_all_metrics(judge: Judge) -> None:
+    p = profiled(judge, KERNEL, profile="full")["profile"]
+    assert p["tool"] == "ncu" and len(p["metrics"]) > 150
+    assert not [m for m in p["metrics"] if m.startswith("device__")]
+
+
+@NCU
+def test_a_profile_of_a_forward_that_waits(judge: Judge) -> None:
+    """It cannot be captured: its launches are those that PyTorch's profiler sees."""
+    waits = KERNEL.replace(
+        "def forward(self, x):\n", "def forward(self, x):\n        x[0, 0].item()\n"
+    )
+    p = profiled(judge, waits)["profile"]
+    assert p["tool"] == "ncu"
+    (kernel,) = [k for k in p["kernels"] if k["whose"] == "custom"]
+    assert kernel["launches"] == 1 and kernel["metrics"]
+
+
+def test_a_profile_without_ncu(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "ncu", lambda: "")
+    p = profiled(judge, KERNEL)["profile"]
+    assert (p["tool"], p["launches"]) == ("profiler", 1)
+    assert p["why"] == "Nsight Compute (ncu) is not there"
+    (kernel,) = p["kernels"]
+    assert (kernel["whose"], kernel["grid"], kernel["metrics"]) == ("custom", [2048, 1, 1], {})
+    assert 0 < p["ms"] < 1

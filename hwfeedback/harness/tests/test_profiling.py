@@ -16,6 +16,7 @@ import torch
 from judging import fork_server
 
 import device as devices
+import doctor
 import ncu
 import profiling
 import toolchain
@@ -409,3 +410,28 @@ def test_selections_are_of_known_names() -> None:
     asked = ncu.command("ncu", ("a__b.sum",))
     assert asked[0] == "ncu" and asked[asked.index("--metrics") + 1] == "a__b.sum"
     assert ncu.command("ncu", ())[-2:] == ["--set", "full"]
+
+
+@pytest.mark.parametrize(
+    ("there", "params", "ok", "says"),
+    [
+        (True, "RmProfilingAdminOnly: 0\n", True, "ncu"),
+        (True, "RmProfilingAdminOnly: 1\n", False, "NVreg_RestrictProfilingToAdminUsers=0"),
+        (True, None, True, "ncu"),
+        (False, "RmProfilingAdminOnly: 0\n", False, "was not found"),
+    ],
+)
+def test_the_doctor_says_whether_it_can_be(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    there: bool,
+    params: str | None,
+    ok: bool,
+    says: str,
+) -> None:
+    monkeypatch.setattr(toolchain, "ncu", lambda: "/opt/ncu" if there else "")
+    monkeypatch.setattr(doctor, "DRIVER", str(tmp_path / "params"))
+    if params is not None:
+        (tmp_path / "params").write_text(params)
+    found, note = doctor._profiler()
+    assert found == ok and says in note
