@@ -124,6 +124,7 @@ class Served:
         self.pid = worker.pid
         self.refused: dict[str, int] = {}
         self.files: dict[str, int] = {}
+        self.inner = 0  # the candidate's process, as its own namespace has it
 
     def kill(self) -> None:
         self._worker.kill()
@@ -136,8 +137,8 @@ class Served:
         return str(self._worker.log())
 
     def stop(self) -> None:
-        """Has whatever runs under ncu ended: ncu writes what it knows."""
-        self._worker.channel.send({"op": "stop"})
+        """Has what runs under ncu ended: ncu writes what it knows."""
+        self._worker.channel.send({"op": "stop", "pid": self.inner})
 
     def report(self) -> dict[str, Any]:
         """Returns what came of ncu once the candidate's process has nothing more to do."""
@@ -224,7 +225,7 @@ class Profiler:
         served = Served(worker, ours)
         try:
             ours.send({"op": "hold"})
-            ours.recv(START_S)
+            served.inner = ours.recv(START_S)[0].get("pid") or 0
         except ProtocolError as e:
             late = not _ended(served)
             why = f"ncu did not start within {START_S:g} s" if late else ""

@@ -90,10 +90,11 @@ def _wait(channel: Channel, process: subprocess.Popen[bytes]) -> bool:
     ready, _, _ = select.select([channel.fileno(), over], [], [])
     if over in ready:
         return False
-    channel.recv(1)  # Closed: who asked is gone, and so are we
-    for child in _children(process.pid):
+    msg, _ = channel.recv(1)  # Closed: who asked is gone, and so are we
+    target, below = msg.get("pid"), _children(process.pid)
+    for pid in [target, *_children(target)] if target in below else below:
         with contextlib.suppress(OSError):
-            os.kill(child, 9)
+            os.kill(pid, 9)
     if not select.select([over], [], [], LAST_S)[0]:
         process.kill()
         select.select([over], [], [], LAST_S)
@@ -128,7 +129,7 @@ class Profiled:
     def hold(self, _: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Keeps these descriptors open. Comes before anything of the candidate's."""
         fds.clear()
-        return {}
+        return {"pid": os.getpid()}
 
     def begin(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         allocator.keep_freed_memory()

@@ -222,7 +222,8 @@ def test_what_was_measured_when_time_was_up(
     server: ForkServer, fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(profiling, "MEASURE_S", 2.0)
-    fake('"$@"\n' + WRITES)  # ncu writes what it knows when its program has been killed
+    # ncu writes what it knows when its program has been killed; a script that starts ncu is not.
+    fake('sh -c \'"$@"; true\' sh "$@"\n' + WRITES)
     source = CANDIDATE.replace("return", "import time; time.sleep(1000)\n        return")
     p = profiler(server)
     monkeypatch.setattr(p, "_listed", lambda _: [profiling.Kind("relu", (8, 1, 1), (256, 1, 1), 3)])
