@@ -41,6 +41,7 @@ import worker_candidate
 from protocol import Channel
 
 HERE = os.path.dirname(os.path.realpath(__file__))
+ENDING_S = 0.3  # for what is ending by itself when it is to be ended
 LAST_S = 5.0  # that ncu has to write what it knows once its program has been ended
 MAX_NODES = 100_000  # of a graph that are looked at
 MAX_KINDS = 1000  # of launches
@@ -91,6 +92,8 @@ def _wait(channel: Channel, process: subprocess.Popen[bytes]) -> bool:
     if over in ready:
         return False
     msg, _ = channel.recv(1)  # Closed: who asked is gone, and so are we
+    if select.select([over], [], [], ENDING_S)[0]:
+        return False
     target, below = msg.get("pid"), _children(process.pid)
     for pid in [target, *_children(target)] if target in below else below:
         with contextlib.suppress(OSError):
