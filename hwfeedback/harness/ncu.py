@@ -69,13 +69,11 @@ def families() -> dict[int, str]:
 
 @functools.cache
 def selection(capability: int) -> tuple[str, ...]:
-    """Returns the metrics that a GPU of this compute capability is asked for. Of a capability below
-    all files it is none.
+    """Returns the metrics that a GPU of this compute capability is asked for: those of the last
+    family that is not above it, or of the first. What it has not ncu leaves out.
     """
-    below = [c for c in families() if c <= capability]
-    if not below:
-        return ()
-    with open(families()[max(below)], "rb") as f:
+    nearest = max((c for c in families() if c <= capability), default=min(families()))
+    with open(families()[nearest], "rb") as f:
         found = tomllib.load(f)["metrics"]
     return tuple(dict.fromkeys(m for m in found if _METRIC.fullmatch(m)))
 

@@ -170,7 +170,6 @@ class Profiler:
         self._spares = spares
         self._program = toolchain.ncu()
         self._asked = () if full else ncu.selection(capability)
-        self._full = full
         self.passing = False  # whether something was not known that may be another time
 
     @property
@@ -182,7 +181,7 @@ class Profiler:
 
     def ahead(self) -> None:
         """Has processes started that the next profiles are taken in, of whatever task."""
-        if self._spares is not None and self._program and (self._asked or self._full):
+        if self._spares is not None and self._program:
             for key in self.keys:
                 self._spares.begin(key, self._start)
 
@@ -259,8 +258,6 @@ class Profiler:
     def _by_ncu(self, subject: Subject) -> Seen:
         if not self._program:
             raise NoProfile("Nsight Compute (ncu) is not there")
-        if not self._asked and not self._full:
-            raise NoProfile("there is no selection of metrics for a GPU of this kind")
         served = self._spares.take(*self.keys) if self._spares is not None else None
         try:
             served = served or self._start()
@@ -273,10 +270,10 @@ class Profiler:
             client.kill()
 
     def _measured(self, served: Served, client: CandidateClient, subject: Subject) -> Seen:
-        doing = "being loaded"
+        doing = "while it was loaded"
         try:
             msg = self._ready(client, subject)
-            doing = "a forward"
+            doing = "in a forward"
             client.begin({"op": "measure", **msg}, (), MEASURE_S + REPORT_S, doing)
             late = not select.select([served.channel.fileno()], [], [], MEASURE_S)[0]
             if late:
@@ -286,10 +283,10 @@ class Profiler:
                 launches = client.finish()[0].get("launches")
             answer = served.report()
         except WorkerError as e:
-            raise NoProfile(f"it fails under ncu in {doing}: {e}") from e
+            raise NoProfile(f"it fails under ncu {doing}: {e}") from e
         except WorkerGone as e:
-            why = f"its process ended under ncu in {doing}"
-            raise self._failed(served, why, passing=False) from e
+            why = f"its process ended under ncu {doing}"
+            raise self._failed(served, why, passing=doing != "in a forward") from e
         except (WorkerLate, ProtocolError) as e:
             raise self._failed(served, "ncu does not answer") from e
         report = ncu.read(str(answer.get("report") or ""))
