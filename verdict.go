@@ -127,8 +127,8 @@ type Profile struct {
 }
 
 // KernelProfile is one kernel of a Profile, or a copy: all its launches in the
-// forward with one grid and block. One of them was measured; a metric that is a
-// sum (its name ends in ".sum") is of all of them.
+// forward with one grid and block. Of many the first few were measured; a metric
+// that is a sum (its name ends in ".sum") is of all of them.
 type KernelProfile struct {
 	Name     string             `json:"name"`
 	Whose    string             `json:"whose"` // "custom", "vendor", "pytorch"

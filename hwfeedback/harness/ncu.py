@@ -20,6 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 FULL = "full"  # instead of a selection: all that ncu knows to measure
+# That are measured of launches alike. By their names ncu does not tell them apart: several kernels
+# of one size are hidden by no more than so many launches of the first.
+EACH = 8
 MAX_REPORT = 4 << 20  # characters of a report that are read
 MAX_ROWS = 1000
 MAX_COLUMNS = 4000
@@ -80,14 +83,15 @@ def selection(capability: int) -> tuple[str, ...]:
 
 def command(program: str, metrics: Sequence[str]) -> list[str]:
     """Returns what to put before a command, so that what it launches between cudaProfilerStart and
-    cudaProfilerStop is measured: of launches that differ in nothing but their arguments one. No
-    metrics: all that there are. The report's path is the worker's own (worker_profiler.py).
+    cudaProfilerStop is measured: the first EACH launches of one grid, block and size of shared
+    memory. No metrics: all that there are. The report's path is the worker's own
+    (worker_profiler.py).
     """
     asked = ["--metrics", ",".join(metrics)] if metrics else ["--set", FULL]
     return [
         program, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
         "--profile-from-start", "off", "--target-processes", "application-only",
-        "--filter-mode", "per-launch-config", "--launch-count", "1", *asked,
+        "--filter-mode", "per-launch-config", "--launch-count", str(EACH), *asked,
     ]  # fmt: skip
 
 

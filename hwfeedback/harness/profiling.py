@@ -301,7 +301,7 @@ class Profiler:
             try:
                 kinds = self._listed(subject)
             except NoProfile as e:
-                kinds = [Kind(r.name, r.grid, r.block, 1) for r in report.rows]
+                kinds = kinds_in(report.rows)
                 said = f"how often each kernel is launched is not known: {e}"
                 why = f"{why}; {said}" if why else said
         return Seen(kinds, report, why)
@@ -363,11 +363,9 @@ class Profiler:
 
     def _told(self, subject: Subject, seen: Seen, tool: str, why: str) -> dict[str, Any]:
         own = {m[1] for k in subject.kernels if (m := _OWN.search(str(k.get("name"))))}
-        rows = list(seen.report.rows)
         kernels: list[dict[str, Any]] = []
-        for kind in seen.kinds:
-            row = _row_of(kind, rows)
-            metrics = self._metrics(row, kind.count) if row is not None else {}
+        for kind, rows in zip(seen.kinds, rows_of(seen.kinds, seen.report.rows), strict=True):
+            metrics = self._metrics(rows, kind.count)
             ms = kind.ms or 1e-6 * metrics.get(TIME, 0.0)
             kernels.append(
                 {
@@ -403,11 +401,15 @@ class Profiler:
             profile["missing"] = lacking
         return profile
 
-    def _metrics(self, row: ncu.Row, count: int) -> dict[str, float]:
-        """Returns what is kept of a row, for so many launches alike."""
-        kept = self._asked or [m for m in row.metrics if not m.startswith(_OF_THE_GPU)]
-        found = {m: row.metrics[m] for m in kept[:MAX_METRICS] if m in row.metrics}
-        return {m: v * count if is_sum(m) else v for m, v in found.items()}
+    def _metrics(self, rows: Sequence[ncu.Row], count: int) -> dict[str, float]:
+        """Returns what is kept of rows of one kind, for so many launches."""
+        if not rows:
+            return {}
+        each = [{"ms": r.metrics.get(TIME, 0.0), "metrics": r.metrics} for r in rows]
+        had = of_a_forward(each)
+        kept = self._asked or [m for m in had if not m.startswith(_OF_THE_GPU)]
+        times = count / len(rows)
+        return {m: had[m] * times if is_sum(m) else had[m] for m in kept[:MAX_METRICS] if m in had}
 
     def _static(self, subject: Subject, why: str) -> dict[str, Any]:
         """Returns what the compiler says, as a profile."""
@@ -479,18 +481,33 @@ def _size(n: Any) -> int:
     return n
 
 
-def _row_of(kind: Kind, rows: list[ncu.Row]) -> ncu.Row | None:
-    """Takes the row of a kind out of what is left. Profilers write names differently, so that two
-    instances of a template look alike, and some have a name of their own: the first that fits is
-    taken.
+def rows_of(kinds: Sequence[Kind], rows: Sequence[ncu.Row]) -> list[list[ncu.Row]]:
+    """Returns the rows of each kind. Profilers write names differently, so that two instances of a
+    template look alike, and some have a name of their own: both come in the order of launches, and
+    the first that fits is taken.
     """
-    sized = [r for r in rows if (r.grid, r.block) == kind.key[1:]]
-    alike = [r for r in sized if ncu.base(r.name) == kind.key[0]] or sized
-    if not alike:
-        return None
-    row = next((r for r in alike if r.name == kind.name), alike[0])
-    rows.remove(row)
-    return row
+    groups: dict[tuple[str, Any, Any], list[ncu.Row]] = {}
+    for r in rows:
+        groups.setdefault((r.name, r.grid, r.block), []).append(r)
+    known = {k.key[0] for k in kinds}
+    found: list[list[ncu.Row]] = []
+    for kind in kinds:
+        base, *size = kind.key
+        sized = [g for g in groups if [*g[1:]] == size]
+        alike = [g for g in sized if ncu.base(g[0]) == base]
+        alike = alike or [g for g in sized if ncu.base(g[0]) not in known]
+        best = next((g for g in alike if g[0] == kind.name), alike[0] if alike else None)
+        found.append(groups.pop(best) if best is not None else [])
+    return found
+
+
+def kinds_in(rows: Sequence[ncu.Row]) -> list[Kind]:
+    """Returns what was measured as kinds, each as often as it was."""
+    counts: dict[tuple[str, Any, Any], int] = {}
+    for r in rows:
+        key = r.name, r.grid, r.block
+        counts[key] = counts.get(key, 0) + 1
+    return [Kind(*key, count) for key, count in counts.items()]
 
 
 def is_sum(metric: str) -> bool:

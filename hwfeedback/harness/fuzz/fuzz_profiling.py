@@ -60,7 +60,7 @@ def one(data: bytes) -> None:
     kinds = profiling.kinds_of(given.get("launches"))
     subject = profiling.Subject(lambda _: None, {}, [], _KERNELS, True)
     profiler = profiling.Profiler(None, device.CPU, {}, {}, (), 90)
-    for listed in (kinds, [profiling.Kind(r.name, r.grid, r.block, 1) for r in report.rows]):
+    for listed in (kinds, profiling.kinds_in(report.rows)):
         profile = profiler._told(subject, profiling.Seen(listed, report), "ncu", "")
         assert len(profile["kernels"]) <= profiling.MAX_KERNELS
         assert all(0 <= k["share"] <= 1 + 1e-9 for k in profile["kernels"])

@@ -282,11 +282,36 @@ def test_kinds_find_their_rows() -> None:
     assert found["launches"] == 9
     assert found["why"] == "3 of 4 kinds of launches were measured"
     by_name = {ncu.base(k["name"]): k for k in found["kernels"]}
-    assert by_name["strided"]["ms"] == pytest.approx(2 * 0.056704)
-    assert by_name["strided"]["metrics"]["dram__bytes_read.sum"] == 2 * 67117056
+    assert by_name["strided"]["ms"] == pytest.approx(0.056704 + 0.295808)
+    assert by_name["strided"]["metrics"]["dram__bytes_read.sum"] == 67117056 + 1073741056
     assert by_name["cunn_SoftMaxForwardReg"]["whose"] == "pytorch"
     assert by_name["cunn_SoftMaxForwardReg"]["ms"] > 0
     assert by_name["another"]["metrics"] == {} and by_name["another"]["ms"] == 0
+
+
+def test_several_launches_of_a_kind_are_one() -> None:
+    """Measured of each kind is not how often it was launched."""
+    ratio = "sm__cycles_active.avg"
+
+    def row(name: str, ns: float, value: float) -> ncu.Row:
+        return ncu.Row(name, (4, 1, 1), (32, 1, 1), {profiling.TIME: ns, ratio: value})
+
+    rows = [
+        row("void at::elementwise<add>(T1)", 100, 10),
+        row("void at::elementwise<mul>(T1)", 400, 1),
+        row("void at::elementwise<add>(T1)", 300, 20),
+    ]
+    kinds = [
+        profiling.Kind("void at::elementwise<Add>(int)", (4, 1, 1), (32, 1, 1), 10),
+        profiling.Kind("void at::elementwise<Mul>(int)", (4, 1, 1), (32, 1, 1), 1),
+    ]
+    p = profiling.Profiler(None, devices.CPU, {}, {}, (), 90)
+    found = p._told(subject(), profiling.Seen(kinds, ncu.Report(rows)), "ncu", "")
+    add, mul = found["kernels"]
+    assert add["name"].endswith("<Add>(int)") and add["ms"] == pytest.approx(2000e-6)
+    assert add["metrics"] == {profiling.TIME: 2000, ratio: (100 * 10 + 300 * 20) / 400}
+    assert mul["metrics"] == {profiling.TIME: 400, ratio: 1}
+    assert [k.count for k in profiling.kinds_in(rows)] == [2, 1]
 
 
 def test_what_a_worker_lists_is_held_to_its_form() -> None:
