@@ -231,7 +231,7 @@ class Profiler:
             raise self._failed(served, why) from e
         return served
 
-    def _failed(self, served: Served, otherwise: str, *, passing: bool = True) -> NoProfile:
+    def _failed(self, served: Served, otherwise: str) -> NoProfile:
         """Ends a process. Returns why there is no profile: by ncu's own words if it has any."""
         try:
             with suppress(ProtocolError):  # it has ended
@@ -251,7 +251,7 @@ class Profiler:
         if type(code) is int and code < 0 and not answer.get("stopped"):
             return NoProfile(f"ncu was killed by signal {-code}", passing=True)
         if otherwise:
-            return NoProfile(otherwise, passing=passing)
+            return NoProfile(otherwise, passing=True)
         last = ([w for w in log.splitlines() if w.strip()] or ["no word"])[-1]
         return NoProfile(f"ncu ended with exit code {code}: {last[:200]}")
 
@@ -270,49 +270,59 @@ class Profiler:
             client.kill()
 
     def _measured(self, served: Served, client: CandidateClient, subject: Subject) -> Seen:
-        doing = "while it was loaded"
         try:
             msg = self._ready(client, subject)
-            doing = "in a forward"
-            client.begin({"op": "measure", **msg}, (), MEASURE_S + REPORT_S, doing)
-            late = not select.select([served.channel.fileno()], [], [], MEASURE_S)[0]
-            if late:
-                served.stop()
-                launches = None
-            else:
-                launches = client.finish()[0].get("launches")
-            answer = served.report()
         except WorkerError as e:
-            raise NoProfile(f"it fails under ncu {doing}: {e}") from e
+            raise NoProfile(f"it fails under ncu while it was loaded: {e}") from e
         except WorkerGone as e:
-            why = f"its process ended under ncu {doing}"
-            raise self._failed(served, why, passing=doing != "in a forward") from e
+            raise self._failed(served, "its process ended under ncu while it was loaded") from e
         except (WorkerLate, ProtocolError) as e:
+            raise self._failed(served, "ncu does not answer") from e
+        launches, cut = None, ""  # why not all was measured
+        try:
+            client.begin({"op": "measure", **msg}, (), MEASURE_S + REPORT_S, "a forward")
+            if select.select([served.channel.fileno()], [], [], MEASURE_S)[0]:
+                launches = client.finish()[0].get("launches")
+            else:
+                served.stop()
+                cut = f"it takes ncu over {MEASURE_S:g} s"
+        except WorkerError as e:
+            raise NoProfile(f"it fails under ncu in a forward: {e}") from e
+        except WorkerGone:
+            cut = "its process ended under ncu in a forward"
+        except (WorkerLate, ProtocolError) as e:
+            raise self._failed(served, "ncu does not answer") from e
+        try:
+            answer = served.report()
+        except ProtocolError as e:
             raise self._failed(served, "ncu does not answer") from e
         report = ncu.read(str(answer.get("report") or ""))
         if not report.rows:
-            raise self._nothing(report, launches, late, answer.get("code"))
-        kinds = kinds_of(launches)
-        why = ""
-        if late:
-            why = f"it takes ncu over {MEASURE_S:g} s: what it had measured by then"
+            raise self._nothing(report, launches, cut, answer)
+        kinds, whys = kinds_of(launches), []
+        if cut:
+            whys.append(f"{cut}: what it had measured by then")
             self.passing = True
         if not kinds:
             try:
                 kinds = self._listed(subject)
             except NoProfile as e:
                 kinds = kinds_in(report.rows)
-                said = f"how often each kernel is launched is not known: {e}"
-                why = f"{why}; {said}" if why else said
-        return Seen(kinds, report, why)
+                whys.append(f"how often each kernel is launched is not known: {e}")
+        return Seen(kinds, report, "; ".join(whys))
 
-    def _nothing(self, report: ncu.Report, launches: Any, late: bool, code: Any) -> NoProfile:
+    def _nothing(
+        self, report: ncu.Report, launches: Any, cut: str, answer: dict[str, Any]
+    ) -> NoProfile:
         """Returns why ncu measured nothing."""
         told, again = ncu.complaint(report)
         if told:
             return NoProfile(told, passing=again)
-        if late:
-            return NoProfile(f"ncu measured nothing within {MEASURE_S:g} s", passing=True)
+        code = answer.get("code")
+        if type(code) is int and code < 0 and not answer.get("stopped"):
+            return NoProfile(f"ncu was killed by signal {-code}", passing=True)
+        if cut:
+            return NoProfile(cut, passing=bool(answer.get("stopped")))
         if launches == []:
             return NoProfile("a forward launches no kernel")
         return NoProfile(f"ncu saw no kernel (exit code {code})")

@@ -218,18 +218,31 @@ def test_a_candidate_that_fails_under_it(
     assert (found["launches"], found["ms"], found["kernels"][0]["share"]) == (1, 0.5, 1.0)
 
 
-def test_what_was_measured_when_time_was_up(
-    server: ForkServer, fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("forward", "why"),
+    [
+        ("import time; time.sleep(1000)", "it takes ncu over 2 s: what it had measured by then"),
+        (
+            "import os; os._exit(3)",
+            "its process ended under ncu in a forward: what it had measured",
+        ),
+    ],
+)
+def test_what_was_measured_until_it_was_cut_off(
+    server: ForkServer,
+    fake: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    forward: str,
+    why: str,
 ) -> None:
     monkeypatch.setattr(profiling, "MEASURE_S", 2.0)
     # ncu writes what it knows when its program has been killed; a script that starts ncu is not.
     fake('sh -c \'"$@"; true\' sh "$@"\n' + WRITES)
-    source = CANDIDATE.replace("return", "import time; time.sleep(1000)\n        return")
     p = profiler(server)
     monkeypatch.setattr(p, "_listed", lambda _: [profiling.Kind("relu", (8, 1, 1), (256, 1, 1), 3)])
-    found = p.profile(subject(source))
+    found = p.profile(subject(CANDIDATE.replace("return", f"{forward}\n        return")))
     assert found["tool"] == "ncu" and p.passing
-    assert found["why"].startswith("it takes ncu over 2 s: what it had measured by then")
+    assert found["why"].startswith(why)
     assert found["kernels"][0]["launches"] == 3
     assert found["kernels"][0]["metrics"][profiling.TIME] == 18000, "a sum is of all launches"
 
