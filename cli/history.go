@@ -21,15 +21,16 @@ import (
 )
 
 type historyCmd struct {
-	Ls     historyLsCmd     `cmd:"" help:"List runs, newest first."`
-	Show   historyShowCmd   `cmd:"" help:"Show one run with its rounds, or write its results again."`
-	Best   historyBestCmd   `cmd:"" help:"Print the best kernel of a task."`
-	Diff   historyDiffCmd   `cmd:"" help:"Compare the candidates of two rounds."`
-	Bench  historyBenchCmd  `cmd:"" help:"List benches, or print one again."`
-	Replay historyReplayCmd `cmd:"" help:"Make the decisions of a run again from the record alone."`
-	Check  historyCheckCmd  `cmd:"" help:"Examine the whole record, and copy what can be read of a damaged one."`
-	Search historySearchCmd `cmd:"" help:"Search references, candidates, verdicts, feedback and what was said to models."`
-	Costs  historyCostsCmd  `cmd:"" help:"Say what was spent on language models, by day and model."`
+	Ls      historyLsCmd      `cmd:"" help:"List runs, newest first."`
+	Show    historyShowCmd    `cmd:"" help:"Show one run with its rounds, or write its results again."`
+	Best    historyBestCmd    `cmd:"" help:"Print the best kernel of a task."`
+	Diff    historyDiffCmd    `cmd:"" help:"Compare the candidates of two rounds."`
+	Bench   historyBenchCmd   `cmd:"" help:"List benches, or print one again."`
+	Replay  historyReplayCmd  `cmd:"" help:"Make the decisions of a run again from the record alone."`
+	Check   historyCheckCmd   `cmd:"" help:"Examine the whole record, and copy what can be read of a damaged one."`
+	Lessons historyLessonsCmd `cmd:"" help:"Say what changes brought, in runs that ended with a certified kernel."`
+	Search  historySearchCmd  `cmd:"" help:"Search references, candidates, verdicts, feedback and what was said to models."`
+	Costs   historyCostsCmd   `cmd:"" help:"Say what was spent on language models, by day and model."`
 }
 
 // runWord is how a run's status is shown. A run that nobody works on any more

@@ -56,6 +56,8 @@ type Parts struct {
 	Recorder  Recorder
 	Device    kernelwright.Device
 	Settings  Settings
+	// Lessons is what the Judge is given of earlier runs.
+	Lessons []kernelwright.Lesson
 
 	// Model acts in react. Its calls have to be journaled, else a run that was
 	// interrupted is a *DivergedError.

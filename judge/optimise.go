@@ -2,6 +2,8 @@ package judge
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -54,22 +56,25 @@ func optimise(in kernelwright.JudgeInput, s search) kernelwright.Feedback {
 			wanted, owner = append(wanted, m), append(owner, i)
 		}
 	}
+	wanted, owner = s.past.moves(base, found, wanted, owner)
 	n, ok := s.next(wanted)
 	if !ok {
 		return stop("schedules_exhausted", fmt.Sprintf(
-			"Every schedule one knob away from the best (round %d, %.4g ms) was tried and none is faster.", base.round, base.verdict.CandidateMS), v.evidence())
+			"Every schedule one knob away from the best (round %d, %.4g ms) was tried and none is faster%s.", base.round, base.verdict.CandidateMS, s.shunned()), v.evidence())
 	}
 	f := found[0]
 	out := kernelwright.Feedback{Kind: kernelwright.Optimisation, Rule: f.rule, Bottleneck: f.bottleneck, Evidence: f.evidence}
+	tried := s.past.step("", n.step)
 	if n.asked >= 0 {
 		f = found[owner[n.asked]]
 		out.Rule, out.Bottleneck, out.Evidence = f.rule, f.bottleneck, f.evidence
 		out.Method = f.method + " (" + n.words + ")"
+		tried = s.past.step(f.rule, n.step)
 	} else {
 		out.Rule = "local_search"
 		out.Method = "Try the neighbouring schedule: " + n.words
 	}
-	out.Plan = fmt.Sprintf("Keep the code of %s and %s; %s.", where(base, s), n.words, meaning(n.step))
+	out.Plan = strings.TrimSpace(fmt.Sprintf("Keep the code of %s and %s; %s. %s", where(base, s), n.words, meaning(n.step), tried))
 	out.Evidence[n.knob] = float64(n.from)
 	if base.round != s.current.round {
 		better := fmt.Sprintf("Round %d (%.4g ms) is faster than this one (%.4g ms): go back to its schedule. ",
@@ -154,12 +159,13 @@ func optimiseByWords(in kernelwright.JudgeInput, v view) kernelwright.Feedback {
 			return stop(f.rule, f.why, f.evidence)
 		}
 	}
-	for _, f := range found {
+	earlier := past(in.Lessons)
+	for _, f := range earlier.findings(found) {
 		if said[f.rule] {
 			continue
 		}
 		out := kernelwright.Feedback{Kind: kernelwright.Optimisation, Rule: f.rule,
-			Bottleneck: f.bottleneck, Method: f.method, Plan: f.plan, Evidence: f.evidence}
+			Bottleneck: f.bottleneck, Method: f.method, Plan: strings.TrimSpace(f.plan + " " + earlier.words(f.rule).String()), Evidence: f.evidence}
 		if best != nil && v.verdict.CandidateMS > best.Verdict.CandidateMS*(1+realGain) {
 			out.Plan = fmt.Sprintf("The last change made it slower (%.4g ms; round %d had %.4g ms): take it back first. ",
 				v.verdict.CandidateMS, best.Index, best.Verdict.CandidateMS) + out.Plan
@@ -167,5 +173,9 @@ func optimiseByWords(in kernelwright.JudgeInput, v view) kernelwright.Feedback {
 		}
 		return out
 	}
-	return stop("advice_exhausted", "Everything that the measurements point at was advised already.", v.evidence())
+	why := "Everything that the measurements point at was advised already."
+	if slices.ContainsFunc(found, func(f finding) bool { return !said[f.rule] }) {
+		why = "Everything that the measurements point at was advised already, or mostly made tasks like this one slower on this device."
+	}
+	return stop("advice_exhausted", why, v.evidence())
 }

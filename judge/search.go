@@ -1,6 +1,7 @@
 package judge
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -21,6 +22,7 @@ type search struct {
 	tried   map[string]bool
 	gained  []step // moves that made things faster, the latest last
 	seed    int64
+	past    past
 }
 
 // point is a schedule that was measured.
@@ -50,7 +52,7 @@ type next struct {
 const realGain = 0.02
 
 func newSearch(in kernelwright.JudgeInput) search {
-	s := search{tried: map[string]bool{}, seed: in.Seed}
+	s := search{tried: map[string]bool{}, seed: in.Seed, past: in.Lessons}
 	rounds := slices.Concat(in.History, []kernelwright.Round{
 		{Index: len(in.History), Candidate: in.Current.Candidate, Verdict: in.Current.Verdict}})
 	for i, r := range rounds {
@@ -93,8 +95,10 @@ func (s search) base() point {
 }
 
 // next chooses the next move from the base: one that a rule wants; else one
-// more step the way that helped last; else any, in an order that the seed
-// decides. It is false when every neighbour was tried.
+// more step the way that helped last; else any, those that helped on other tasks
+// first, in an order that the seed decides. Of its own accord it goes no step
+// that mostly made other tasks slower. It is false when every neighbour was
+// tried.
 func (s search) next(wanted []move) (next, bool) {
 	from := s.base()
 	for i, m := range wanted {
@@ -125,15 +129,11 @@ func (s search) next(wanted []move) (next, bool) {
 			}
 		}
 	}
-	var all []step
-	for name, k := range from.schedule.Knobs {
-		for _, way := range []toward{toUp, toDown} {
-			if to, ok := target(k, way); ok {
-				all = append(all, step{name, k.Value, to})
-			}
-		}
-	}
+	all := neighbours(from.schedule)
 	slices.SortFunc(all, func(a, b step) int {
+		if x, y := s.past.step("", a).gain, s.past.step("", b).gain; x != y {
+			return cmp.Compare(y, x)
+		}
 		if x, y := s.lot(a), s.lot(b); x != y {
 			if x < y {
 				return -1
@@ -150,6 +150,36 @@ func (s search) next(wanted []move) (next, bool) {
 	return next{}, false
 }
 
+// neighbours is every step of one knob to the next choice up or down.
+func neighbours(schedule kernelwright.Schedule) []step {
+	var all []step
+	for name, k := range schedule.Knobs {
+		for _, way := range []toward{toUp, toDown} {
+			if to, ok := target(k, way); ok {
+				all = append(all, step{name, k.Value, to})
+			}
+		}
+	}
+	return all
+}
+
+// shunned says, to go on a sentence with, that some steps from the base were not
+// tried for what they brought elsewhere; empty where none were.
+func (s search) shunned() string {
+	from, n := s.base(), 0
+	for _, st := range neighbours(from.schedule) {
+		goal := maps.Clone(from.knobs)
+		goal[st.knob] = st.to
+		if !s.tried[key(goal)] && s.past.step("", st).bad() {
+			n++
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %d more mostly made tasks like this one slower", n)
+}
+
 func (s search) try(from point, knob string, to, asked int) (next, bool) {
 	goal := maps.Clone(from.knobs)
 	goal[knob] = to
@@ -157,6 +187,9 @@ func (s search) try(from point, knob string, to, asked int) (next, bool) {
 		return next{}, false
 	}
 	st := step{knob, from.knobs[knob], to}
+	if asked < 0 && s.past.step("", st).bad() {
+		return next{}, false
+	}
 	return next{step: st, words: fmt.Sprintf("set %s from %d to %d", knob, st.from, st.to), target: goal, asked: asked}, true
 }
 
