@@ -301,6 +301,10 @@ func (c historyShowCmd) Run(a *app) (err error) {
 	}
 	s := report.Summarise(d)
 	s.Report, s.Kernel = short(written.Report()), short(written.Kernel)
+	lessons, err := r.store.RunLessons(a.ctx, c.ID)
+	if err != nil {
+		return err
+	}
 	switch {
 	case a.json:
 		rounds := d.Rounds
@@ -308,6 +312,9 @@ func (c historyShowCmd) Run(a *app) (err error) {
 			rounds = []kernelwright.Round{}
 		}
 		object := map[string]any{"run": d.Run, "task": d.Task, "device": d.Device, "rounds": rounds, "summary": s, "written": written}
+		if len(lessons) > 0 {
+			object["lessons"] = lessons
+		}
 		if c.Talk {
 			object["talk"] = append([]llm.Record{}, d.Talk...)
 		}
@@ -323,7 +330,7 @@ func (c historyShowCmd) Run(a *app) (err error) {
 	b.WriteByte('\n')
 	for _, f := range []struct{ name, value string }{
 		{"file", d.Run.Path}, {"device", strings.TrimSuffix(d.Run.Device+", "+d.Device.Name, ", ")}, {"coder", d.Run.Coder}, {"judge", d.Run.Judge},
-		{"models", spentOn(d.Spend)}, {"reason", d.Run.Reason}, {"hint", d.Run.Hint},
+		{"models", spentOn(d.Spend)}, {"lessons", givenLessons(lessons)}, {"reason", d.Run.Reason}, {"hint", d.Run.Hint},
 	} {
 		if f.value != "" {
 			fmt.Fprintf(&b, "%-7s %s\n", f.name, report.Line(f.value))
@@ -368,6 +375,18 @@ func (c historyShowCmd) Run(a *app) (err error) {
 		fmt.Fprintf(&b, "\nwritten: %s\n", report.Line(s.Report))
 	}
 	return a.printf("%s", b.String())
+}
+
+// givenLessons says what a run's Judge was given; empty for nothing.
+func givenLessons(lessons []kernelwright.Lesson) string {
+	if len(lessons) == 0 {
+		return ""
+	}
+	runs := map[int64]bool{}
+	for _, l := range lessons {
+		runs[l.Run] = true
+	}
+	return fmt.Sprintf("%d, of %d earlier runs on this device (--json has them)", len(lessons), len(runs))
 }
 
 // spentOn is what was asked of models, or nothing where none was.
