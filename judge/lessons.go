@@ -66,7 +66,7 @@ func (t tally) String() string {
 	if t.tried == 0 {
 		return ""
 	}
-	return fmt.Sprintf("On tasks like this one this was tried %d times on this device: %d times it was faster, %d times slower or wrong.", t.tried, t.faster, t.worse)
+	return fmt.Sprintf("Earlier tries of this on tasks like this one, on this device: %d; faster: %d, slower or wrong: %d.", t.tried, t.faster, t.worse)
 }
 
 // step is what came of one step of one knob, advised by the rule; of any rule,
