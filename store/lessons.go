@@ -48,8 +48,8 @@ const (
 	maxMoved        = 4   // metrics of a lesson
 	leastMoved      = 0.05
 	leastShare      = 0.01 // that a share has to move besides
-	maxLessonsKept  = 48 // of a run
-	maxLessonsAlike = 4  // of these, with the same advice and the same steps
+	maxLessonsKept  = 48   // of a run
+	maxLessonsAlike = 4    // of these, with the same advice and the same steps
 )
 
 // teaching is the rounds r of runs that ended with a certified kernel whose
