@@ -1,0 +1,33 @@
+package judge
+
+import "fmt"
+
+// spills is for a kernel whose threads have more values alive than registers:
+// the rest goes through local memory. What it costs is the part that these
+// accesses have of all its accesses, in its code or, where counted, in bytes.
+func spills(v view, k gpuKernel) (finding, bool) {
+	bytes := float64(k.built.SpillStoreBytes) + float64(k.built.SpillLoadBytes)
+	if !k.compiled || bytes <= 0 {
+		return finding{}, false
+	}
+	n := k.built.Instructions
+	local := float64(n["local"])
+	share := within(local / (local + float64(n["load_global"]+n["store_global"]+n["load_shared"]+n["store_shared"])))
+	by := "of its accesses to memory in the code"
+	if loaded, ok := k.count(localLoads); ok {
+		if all, known := k.count("l1tex__t_bytes.sum"); known && all > 0 {
+			share, by = within(loaded/all), "of the bytes through L1"
+		}
+	}
+	f := finding{
+		bottleneck: fmt.Sprintf("Registers: with %d a thread the compiler keeps %.0f bytes in local memory, %s %s.", k.built.Registers, bytes, percent(share), by),
+		method:     "Keep fewer values alive in a thread",
+		plan: "Give a thread fewer elements at a time, unroll less, reduce into fewer accumulators, and index arrays of a thread by constants alone; or allow more registers with " +
+			"__launch_bounds__(threads) and fewer threads.",
+		evidence: v.about(k, registersOf, localLoads),
+		gain:     share,
+		moves:    []move{{"unroll", toDown}, {"share", toDown}, {"items", toDown}, {"keep", toLeast}, {"vector", toDown}},
+	}
+	f.evidence["spill_bytes"], f.evidence["registers"] = bytes, float64(k.built.Registers)
+	return f, true
+}
