@@ -9,8 +9,8 @@ const conflictsMost = 0.1
 // bankConflicts is for threads of a warp that want different words of one bank
 // of shared memory, so that their access takes several turns.
 func bankConflicts(v view, k gpuKernel) (finding, bool) {
-	more, ok := k.count(conflicts, "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum")
-	all, known := k.count(wavefronts, "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum")
+	more, ok := k.count(conflicts)
+	all, known := k.count(wavefronts)
 	if !ok || !known || all <= 0 || within(more/all) <= conflictsMost {
 		return finding{}, false
 	}
@@ -30,7 +30,7 @@ func bankConflicts(v view, k gpuKernel) (finding, bool) {
 		method:     "Spread the threads of a warp over the banks",
 		plan: "Pad the rows of the array in shared memory by one element (tile[32][33]) or swizzle its columns, so that 32 threads side by side take 32 banks; let a thread take " +
 			"words that are 32 apart; join within a warp by shuffles instead.",
-		evidence: v.about(k, conflicts, wavefronts, l1Busy, stallName("short_scoreboard"), stallName("mio_throttle")),
+		evidence: v.about(k, conflicts, wavefronts, l1Busy, stallShare("short_scoreboard"), stallRatio("mio_throttle")),
 		gain:     share * cost,
 		moves:    []move{{"share", toUp}, {"vector", toDown}},
 	}, true

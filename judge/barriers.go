@@ -19,7 +19,7 @@ func barriers(v view, k gpuKernel) (finding, bool) {
 		method:     "Wait less often, for fewer",
 		plan: "Reduce within a warp by shuffles and across warps once at the end, give each thread more elements so that fewer threads share a row, and take out every __syncthreads that " +
 			"keeps no write of another thread from being missed.",
-		evidence: v.about(k, stallName("barrier"), stallsAll, issueBusy, warpsActive),
+		evidence: v.about(k, stallShare("barrier"), stallRatio("barrier"), issueBusy, warpsActive),
 		gain:     min(share, 1-busy),
 		moves:    []move{{"share", toUp}, {"unroll", toUp}, {"passes", toLeast}},
 	}

@@ -18,7 +18,7 @@ func computeBound(v view, k gpuKernel) (finding, bool) {
 	switch {
 	case ok && busy >= saturated && memory < busy:
 		f.bottleneck = fmt.Sprintf("Arithmetic: %s of %s is used, and memory to %s; the task's own operations need %s of the peak.", percent(busy), unitName(unit), percent(memory), percent(own))
-		f.evidence = v.about(k, issueBusy, fp32Busy, fmaBusy, tensorBusy, dramBusy)
+		f.evidence = v.about(k, issueBusy, fmaBusy, tensorBusy, dramBusy)
 		f.gain = min(1-max(memory, own)/busy, oneStep)
 	case !ok && own >= ceilingShare:
 		f.bottleneck = fmt.Sprintf("Arithmetic: %.4g GFLOP/s, %s of the measured peak.", v.or("achieved_gflops", 0), percent(own))
@@ -35,8 +35,8 @@ func computeBound(v view, k gpuKernel) (finding, bool) {
 
 func unitName(counter string) string {
 	switch counter {
-	case fp32Busy, fmaBusy:
-		return "the float32 units"
+	case fmaBusy:
+		return "the units for float32"
 	case tensorBusy:
 		return "the tensor cores"
 	}

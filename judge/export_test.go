@@ -1,12 +1,14 @@
 package judge
 
-// Counters returns the counters of ncu that rules read, by all their names.
+// Counters returns the counters of ncu that rules read.
 func Counters() []string {
-	all := []string{dramRead, dramWritten, dramRate, dramBusy, "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", l2Busy, l1Busy, issueBusy, fp32Busy, fmaBusy, tensorBusy, warpsActive, stallsAll,
-		registersOf, wavesOf, conflicts, wavefronts, localLoads, "l1tex__t_bytes.sum", loadSectors, storeSectors, limitRegisters, limitShared, limitWarps, limitBlocks,
-		"smsp__warp_issue_stalled_memory_dependency_per_warp_active.pct"}
+	all := []string{dramRead, dramWritten, dramRate, dramBusy, l2Busy, l1Busy, issueBusy, fmaBusy, tensorBusy, warpsActive, registersOf, wavesOf, l2Bytes, localLoaded, localStored,
+		conflicts, wavefronts, loadSectors, storeSectors, loadedUsed, storedUsed, limitRegisters, limitShared, limitWarps, limitBlocks}
+	for _, reason := range []string{"long_scoreboard", "short_scoreboard", "barrier"} {
+		all = append(all, stallShare(reason))
+	}
 	for _, reason := range []string{"long_scoreboard", "short_scoreboard", "barrier", "mio_throttle", "lg_throttle"} {
-		all = append(all, stallName(reason), "smsp__warp_issue_stalled_"+reason+"_per_warp_active.pct")
+		all = append(all, stallRatio(reason))
 	}
 	return all
 }

@@ -35,7 +35,7 @@ type gpuKernel struct {
 // templates the one with the widest loads, which is what aligned tensors get.
 func (v view) gpuKernels() []gpuKernel {
 	var all []gpuKernel
-	if p := v.verdict.Profile; p != nil && len(p.Kernels) > 0 {
+	if p := v.verdict.Profile; p != nil && p.MS > 0 && len(p.Kernels) > 0 {
 		for _, k := range p.Kernels {
 			if k.Whose != "custom" {
 				continue
@@ -170,20 +170,18 @@ func (v view) launches(n float64) float64 {
 	return within(n * v.device.Ceilings.CallUS / 1000 / v.verdict.CandidateMS)
 }
 
-// count returns a counter of a kernel by the first of its names that was
-// measured.
-func (k gpuKernel) count(names ...string) (float64, bool) {
-	for _, name := range names {
-		if x, ok := k.counted[name]; ok && x >= 0 && !math.IsInf(x, 0) {
-			return x, true
-		}
+// count returns a counter of a kernel, and false where it was not measured.
+func (k gpuKernel) count(name string) (float64, bool) {
+	x, ok := k.counted[name]
+	if !(x >= 0) || math.IsInf(x, 0) {
+		return 0, false
 	}
-	return 0, false
+	return x, ok
 }
 
 // used returns a counter in per cent as a share.
-func (k gpuKernel) used(names ...string) (float64, bool) {
-	x, ok := k.count(names...)
+func (k gpuKernel) used(name string) (float64, bool) {
+	x, ok := k.count(name)
 	return within(x / 100), ok
 }
 
@@ -193,21 +191,23 @@ const (
 	dramWritten    = "dram__bytes_write.sum"
 	dramRate       = "dram__bytes.sum.per_second"
 	dramBusy       = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
-	l2Busy         = "lts__throughput.avg.pct_of_peak_sustained_elapsed"
+	l2Busy         = "lts__throughput.avg.pct_of_peak_sustained_active"
 	l1Busy         = "l1tex__throughput.avg.pct_of_peak_sustained_active"
 	issueBusy      = "smsp__issue_active.avg.pct_of_peak_sustained_active"
-	fp32Busy       = "sm__inst_executed_pipe_fp32.avg.pct_of_peak_sustained_active"
-	fmaBusy        = "sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active"
-	tensorBusy     = "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active"
+	fmaBusy        = "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active"
+	tensorBusy     = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
 	warpsActive    = "sm__warps_active.avg.pct_of_peak_sustained_active"
-	stallsAll      = "smsp__average_warp_latency_per_inst_issued.ratio"
 	registersOf    = "launch__registers_per_thread"
 	wavesOf        = "launch__waves_per_multiprocessor"
-	conflicts      = "l1tex__data_bank_conflicts_pipe_lsu.sum"
-	wavefronts     = "l1tex__data_pipe_lsu_wavefronts.sum"
-	localLoads     = "l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum"
+	l2Bytes        = "lts__t_bytes.sum"
+	localLoaded    = "l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum"
+	localStored    = "l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum"
+	conflicts      = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
+	wavefronts     = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
 	loadSectors    = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
 	storeSectors   = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio"
+	loadedUsed     = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"
+	storedUsed     = "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct"
 	limitRegisters = "launch__occupancy_limit_registers"
 	limitShared    = "launch__occupancy_limit_shared_mem"
 	limitWarps     = "launch__occupancy_limit_warps"
@@ -225,7 +225,7 @@ func (v view) dram(k gpuKernel) (float64, bool) {
 	if rate, ok := k.count(dramRate); ok && ceiling > 0 {
 		return within(rate / 1e9 / ceiling), true
 	}
-	busy, ok := k.used(dramBusy, "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed")
+	busy, ok := k.used(dramBusy)
 	if pins := v.device.Specs.MemoryGBs; ok && ceiling > 0 && pins > ceiling {
 		busy = within(busy * pins / ceiling)
 	}
@@ -246,7 +246,7 @@ func (v view) memoryBusy(k gpuKernel) (float64, bool) {
 // computeBusy is the share of the busiest arithmetic unit under a kernel, or of
 // the places for instructions.
 func (k gpuKernel) computeBusy() (share float64, name string, known bool) {
-	for _, n := range []string{issueBusy, fp32Busy, fmaBusy, tensorBusy} {
+	for _, n := range []string{issueBusy, fmaBusy, tensorBusy} {
 		if x, ok := k.used(n); ok && (!known || x > share) {
 			share, name, known = x, n, true
 		}
@@ -276,20 +276,32 @@ func (v view) reached() float64 {
 }
 
 // stalled is the share of their time that the warps of a kernel wait for one
-// reason: "barrier", "long_scoreboard".
+// reason: "barrier", "long_scoreboard". ncu has some as shares of all warps, and
+// all as warps for each instruction that is issued; where it has one as both, the
+// two say how many warps there are for each.
 func (k gpuKernel) stalled(reason string) (float64, bool) {
-	if x, ok := k.used("smsp__warp_issue_stalled_" + reason + "_per_warp_active.pct"); ok {
+	if x, ok := k.used(stallShare(reason)); ok {
 		return x, true
 	}
-	x, ok := k.count(stallName(reason))
-	all, known := k.count(stallsAll)
-	if !ok || !known || all <= 0 {
+	x, ok := k.count(stallRatio(reason))
+	if !ok {
 		return 0, false
 	}
-	return within(x / all), true
+	for _, both := range []string{"long_scoreboard", "short_scoreboard", "barrier"} {
+		share, has := k.used(stallShare(both))
+		waiting, too := k.count(stallRatio(both))
+		if has && too && share > 0 && waiting > 0 {
+			return within(x * share / waiting), true
+		}
+	}
+	return 0, false
 }
 
-func stallName(reason string) string {
+func stallShare(reason string) string {
+	return "smsp__warp_issue_stalled_" + reason + "_per_warp_active.pct"
+}
+
+func stallRatio(reason string) string {
 	return "smsp__average_warps_issue_stalled_" + reason + "_per_issue_active.ratio"
 }
 

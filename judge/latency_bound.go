@@ -25,7 +25,7 @@ func latencyBound(v view, k gpuKernel) (finding, bool) {
 		method: "Have more loads under way in each thread",
 		plan: "Load several independent vectors of 16 bytes into registers before the first of them is used, unroll the loop over them by 4 or more, and give each copy its own accumulator; " +
 			"or copy ahead into shared memory asynchronously (cp.async).",
-		evidence: v.about(k, stallName("long_scoreboard"), stallsAll, issueBusy, dramBusy, l2Busy, warpsActive),
+		evidence: v.about(k, stallShare("long_scoreboard"), stallRatio("lg_throttle"), issueBusy, dramBusy, l2Busy, warpsActive),
 		gain:     min(1-busy, oneStep),
 		moves:    []move{{"unroll", toUp}, {"items", toUp}, {"share", toUp}, {"vector", toMost}},
 	}

@@ -17,7 +17,7 @@ func narrowAccesses(v view, k gpuKernel) (finding, bool) {
 	if !k.compiled || width <= 0 || width > narrow || k.built.Instructions["load_global"] == 0 {
 		return finding{}, false
 	}
-	if sectors, ok := k.count(loadSectors); ok && sectors > width*sectorSlack {
+	if used, ok := k.used(loadedUsed); ok && used < sectorUsed {
 		return finding{}, false // they lie apart, and cannot be joined
 	}
 	busy, _ := v.busiest(k)
@@ -33,7 +33,7 @@ func narrowAccesses(v view, k gpuKernel) (finding, bool) {
 		bottleneck: fmt.Sprintf("Narrow accesses: a load moves %.3g bytes for a thread where it could move %d%s.", width, widest, waits),
 		method:     "Move 16 bytes with each access",
 		plan:       "Read and write float4 (reinterpret_cast where addresses and row lengths are multiples of 16 bytes), compute on its four elements, and treat what is left over one by one.",
-		evidence:   v.about(k, loadSectors, stallName("long_scoreboard"), stallName("lg_throttle"), l1Busy),
+		evidence:   v.about(k, loadSectors, stallShare("long_scoreboard"), stallRatio("lg_throttle"), l1Busy),
 		gain:       gain,
 		moves:      []move{{"vector", toMost}, {"vector", toUp}},
 	}
@@ -46,8 +46,5 @@ func narrowAccesses(v view, k gpuKernel) (finding, bool) {
 func (k gpuKernel) waitsForMemory() (float64, bool) {
 	long, ok := k.stalled("long_scoreboard")
 	queue, too := k.stalled("lg_throttle")
-	if !ok && !too {
-		long, ok = k.used("smsp__warp_issue_stalled_memory_dependency_per_warp_active.pct")
-	}
 	return within(long + queue), ok || too
 }

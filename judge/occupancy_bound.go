@@ -27,7 +27,7 @@ func occupancyBound(v view, k gpuKernel) (finding, bool) {
 	}
 	f := finding{
 		bottleneck: fmt.Sprintf("Occupancy: %.3g blocks of %.0f threads fit on a multiprocessor at once, %s of its warps; the limit is the %s.", r.blocks, k.threads, percent(r.occupancy), r.limit),
-		evidence:   v.about(k, warpsActive, registersOf, limitRegisters, limitShared, stallName("long_scoreboard")),
+		evidence:   v.about(k, warpsActive, registersOf, limitRegisters, limitShared, stallShare("long_scoreboard")),
 		gain:       gain,
 	}
 	f.evidence["occupancy"], f.evidence["block_threads"] = r.occupancy, k.threads

@@ -14,17 +14,17 @@ func spills(v view, k gpuKernel) (finding, bool) {
 	local := float64(n["local"])
 	share := within(local / (local + float64(n["load_global"]+n["store_global"]+n["load_shared"]+n["store_shared"])))
 	by := "of its accesses to memory in the code"
-	if loaded, ok := k.count(localLoads); ok {
-		if all, known := k.count("l1tex__t_bytes.sum"); known && all > 0 {
-			share, by = within(loaded/all), "of the bytes through L1"
-		}
+	loaded, ok := k.count(localLoaded)
+	stored, too := k.count(localStored)
+	if below, known := k.count(l2Bytes); ok && too && known && loaded+stored+below > 0 {
+		share, by = (loaded+stored)/(loaded+stored+below), "of the bytes that go there or come from L2"
 	}
 	f := finding{
 		bottleneck: fmt.Sprintf("Registers: with %d a thread the compiler keeps %.0f bytes in local memory, %s %s.", k.built.Registers, bytes, percent(share), by),
 		method:     "Keep fewer values alive in a thread",
 		plan: "Give a thread fewer elements at a time, unroll less, reduce into fewer accumulators, and index arrays of a thread by constants alone; or allow more registers with " +
 			"__launch_bounds__(threads) and fewer threads.",
-		evidence: v.about(k, registersOf, localLoads),
+		evidence: v.about(k, registersOf, localLoaded, localStored, l2Bytes),
 		gain:     share,
 		moves:    []move{{"unroll", toDown}, {"share", toDown}, {"items", toDown}, {"keep", toLeast}, {"vector", toDown}},
 	}
