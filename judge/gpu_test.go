@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/prompts"
 )
 
 // h200 has the specs of one, and ceilings as they are measured on one.
@@ -308,5 +309,31 @@ func TestWhatFitsOnAMultiprocessor(t *testing.T) {
 		if got, ok := (view{device: h200}).resides(k); !ok || got != c.want {
 			t.Errorf("%s, %d registers, %v threads: %+v, want %+v", c.arch, c.registers, c.threads, got, c.want)
 		}
+	}
+}
+
+// Skills are chosen by the word that a rule's name and what it says come to
+// first.
+func TestRulesForAGPULeadToSkills(t *testing.T) {
+	want := map[string]prompts.Bottleneck{
+		"pytorch_share": prompts.ExtraPasses, "launch_bound": prompts.Launch, "vendor_share": prompts.ExtraPasses, "idle_sms": prompts.IdleCores, "tail": prompts.Tail,
+		"uncoalesced": prompts.Uncoalesced, "extra_traffic": prompts.ExtraPasses, "spills": prompts.Registers, "bank_conflicts": prompts.BankConflicts, "barriers": prompts.Barriers,
+		"narrow_accesses": prompts.NotVectorised, "occupancy_bound": prompts.Occupancy, "l2_bound": prompts.Cache, "compute_bound": prompts.Compute, "latency_bound": prompts.Latency,
+		"memory_bound": prompts.Memory,
+	}
+	seen := map[string]bool{}
+	for _, c := range kinds {
+		for _, f := range findings(view{device: h200, verdict: c.forward.verdict("ncu")}) {
+			if f.rule == "roofline_gap" {
+				continue
+			}
+			seen[f.rule] = true
+			if found := prompts.FindBottlenecks(f.rule, f.bottleneck); len(found) == 0 || found[0] != want[f.rule] {
+				t.Errorf("%s (%s) comes to %v", f.rule, f.bottleneck, found)
+			}
+		}
+	}
+	if len(seen) != len(want) {
+		t.Errorf("spoke: %v", slices.Sorted(maps.Keys(seen)))
 	}
 }

@@ -27,7 +27,7 @@ func latencyBound(v view, k gpuKernel) (finding, bool) {
 			"or copy ahead into shared memory asynchronously (cp.async).",
 		evidence: v.about(k, stallShare("long_scoreboard"), stallRatio("lg_throttle"), issueBusy, dramBusy, l2Busy, warpsActive),
 		gain:     min(1-busy, oneStep),
-		moves:    []move{{"unroll", toUp}, {"items", toUp}, {"share", toUp}, {"vector", toMost}},
+		moves:    []move{{"unroll", toUp}, {"items", toMost}, {"share", toUp}, {"vector", toMost}},
 	}
 	waits, known := k.waitsForMemory()
 	switch {

@@ -24,7 +24,7 @@ func memoryBound(v view) (finding, bool) {
 		plan:       "Take 16 bytes with each access, several of them before the first is used, and read what is used once past the caches (__ldcs, __stcs).",
 		evidence:   e,
 		gain:       1 - share,
-		moves:      []move{{"vector", toMost}, {"items", toUp}, {"unroll", toUp}, {"share", toUp}, {"fuse", toMost}},
+		moves:      []move{{"vector", toMost}, {"items", toMost}, {"unroll", toUp}, {"share", toUp}, {"fuse", toMost}},
 	}, true
 }
 

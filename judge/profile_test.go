@@ -78,6 +78,11 @@ func TestAnyProfile(t *testing.T) {
 			if len(f.Evidence) > 12 { // what a prompt shows
 				rt.Fatalf("%d numbers are more than a model is shown: %v", len(f.Evidence), f.Evidence)
 			}
+			for name := range f.Evidence {
+				if len(name) > 80 { // what a prompt shows of one
+					rt.Fatalf("%s is cut in a prompt", name)
+				}
+			}
 			if g, ok := f.Evidence["gain_at_most"]; ok && (g < 0.05 || g > 1) {
 				rt.Fatalf("a gain of %v", g)
 			}
