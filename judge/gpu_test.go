@@ -199,6 +199,14 @@ var kinds = map[string]seen{
 			counted: streaming(map[string]float64{dramRate: 1.8e12, dramBusy: 37, l2Busy: 28, issueBusy: 9, "long_scoreboard": 89})},
 		ncu: []string{"latency_bound"}, profiler: []string{"latency_bound"}, static: []string{"latency_bound"}, says: "94 % of their time",
 	},
+	// Two kernels with 10 MB between them, which stay in L2.
+	"hands a small tensor on": {
+		forward: forward{
+			ms: 0.06, headroom: 0.5, build: wide, launches: 2, blocks: 16384, threads: 256, kernelsMS: 0.055,
+			counted: streaming(map[string]float64{dramRead: 80e6, dramWritten: 68e6, dramRate: 2.6e12, wavesOf: 15}),
+		},
+		ncu: none, profiler: []string{"latency_bound"}, static: []string{"latency_bound"}, says: "No single one",
+	},
 	// A kernel beside PyTorch's own softmax.
 	"most is PyTorch's": {
 		forward: forward{ms: 0.6, headroom: 0.45, build: wide, metrics: map[string]float64{"custom_share": 0.3, "pytorch_share": 0.7}, blocks: 1 << 18, threads: 256, kernelsMS: 0.59, share: 0.3,
