@@ -64,14 +64,20 @@ func TestTheCoderFollowsTheRulesOnAGPU(t *testing.T) {
 		}
 		return c
 	}
+	looks := map[string]kernelwright.Verdict{}
+	for kind, is := range kinds {
+		looks[kind] = is.forward.verdict("ncu")
+	}
+	for kernel, m := range onH200(t) {
+		looks[kernel] = m.verdict("ncu")
+	}
 	heard := map[string]bool{}
 	exhausted := 0
 	for name, task := range graphs(t, "softmax", "column_var", "block", "max_pool", "wide_argmax_all", "cumsum", "large_layer_norm", "group_norm_mish") {
 		first := propose(task, nil, nil)
 		taken := propose(task, &kernelwright.Attempt{Candidate: first, Verdict: kernelwright.Verdict{Status: kernelwright.Correct}}, plain)
 		for start, c := range map[string]kernelwright.Candidate{"default": first, "plain": taken} {
-			for kind, is := range kinds {
-				v := is.forward.verdict("ncu")
+			for kind, v := range looks {
 				in := kernelwright.JudgeInput{Task: task, Device: device, Want: kernelwright.Optimisation, Current: kernelwright.Attempt{Candidate: c, Verdict: v}}
 				for round := 0; ; round++ {
 					if round > 60 {

@@ -25,6 +25,11 @@ func extraTraffic(v view) (finding, bool) {
 			// the one before it left there, as far as half of it.
 			extra -= float64(v.device.Specs.L2Bytes) / 2
 		}
+		whole := gpuKernel{counted: v.verdict.Profile.Metrics}
+		for _, name := range []string{localLoaded, localStored} { // spills are another matter
+			local, _ := whole.count(name)
+			extra -= local
+		}
 		if least <= 0 || ceiling <= 0 || v.verdict.CandidateMS <= 0 || extra <= 0 {
 			return finding{}, false
 		}

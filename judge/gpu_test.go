@@ -326,13 +326,20 @@ func TestRulesForAGPULeadToSkills(t *testing.T) {
 	want := map[string]prompts.Bottleneck{
 		"pytorch_share": prompts.ExtraPasses, "launch_bound": prompts.Launch, "vendor_share": prompts.ExtraPasses, "idle_sms": prompts.IdleCores, "tail": prompts.Tail,
 		"uncoalesced": prompts.Uncoalesced, "extra_traffic": prompts.ExtraPasses, "spills": prompts.Registers, "bank_conflicts": prompts.BankConflicts, "barriers": prompts.Barriers,
-		"narrow_accesses": prompts.NotVectorised, "occupancy_bound": prompts.Occupancy, "l2_bound": prompts.Cache, "compute_bound": prompts.Compute, "latency_bound": prompts.Latency,
+		"narrow_accesses": prompts.NotVectorised, "occupancy_bound": prompts.Occupancy, "l2_bound": prompts.Cache, "l1_bound": prompts.Cache, "compute_bound": prompts.Compute, "latency_bound": prompts.Latency,
 		"memory_bound": prompts.Memory,
 	}
 	seen := map[string]bool{}
+	var all []kernelwright.Verdict
 	for _, c := range kinds {
-		for _, f := range findings(view{device: h200, verdict: c.forward.verdict("ncu")}) {
-			if f.rule == "roofline_gap" {
+		all = append(all, c.forward.verdict("ncu"))
+	}
+	for _, m := range onH200(t) {
+		all = append(all, m.verdict("ncu"))
+	}
+	for _, v := range all {
+		for _, f := range findings(view{device: h200, verdict: v}) {
+			if f.rule == "roofline_gap" || f.done {
 				continue
 			}
 			seen[f.rule] = true

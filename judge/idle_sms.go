@@ -8,7 +8,7 @@ func idleSMs(v view, k gpuKernel) (finding, bool) {
 	if sms < 2 || k.blocks < 1 || k.blocks >= sms {
 		return finding{}, false
 	}
-	busy, _ := v.busiest(k)
+	busy, _ := v.dram(k) // a multiprocessor's own counters are of those at work
 	f := finding{
 		bottleneck: fmt.Sprintf("Idle multiprocessors: %.0f blocks for %.0f of them.", k.blocks, sms),
 		method:     "Split the work over more blocks",

@@ -2,10 +2,6 @@ package judge
 
 import "fmt"
 
-// l2Full is the share of L2's peak from which it is what a kernel waits for: its
-// counter stays well below 100 % under plain streaming.
-const l2Full = 0.7
-
 // l2Bound is for a kernel that takes more from L2 than memory gives. Were L2
 // asked no more than memory is, the next busiest unit would be the limit.
 func l2Bound(v view, k gpuKernel) (finding, bool) {

@@ -42,6 +42,7 @@ var gpuRules = []rule{
 	{"narrow_accesses", ofKernels(narrowAccesses)},
 	{"occupancy_bound", ofKernels(occupancyBound)},
 	{"l2_bound", ofKernels(l2Bound)},
+	{"l1_bound", ofKernels(l1Bound)},
 	{"compute_bound", ofKernels(computeBound)},
 	{"latency_bound", ofKernels(latencyBound)},
 	{"memory_bound", memoryBound},

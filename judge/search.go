@@ -168,7 +168,7 @@ func (s search) neighbour(from point) (next, bool) {
 		}
 	}
 	slices.SortFunc(all, func(a, b step) int {
-		return cmp.Or(cmp.Compare(boolean(a.doubtful()), boolean(b.doubtful())), cmp.Compare(s.lot(a), s.lot(b)), strings.Compare(fmt.Sprint(a), fmt.Sprint(b)))
+		return cmp.Or(cmp.Compare(a.doubt(), b.doubt()), cmp.Compare(s.lot(a), s.lot(b)), strings.Compare(fmt.Sprint(a), fmt.Sprint(b)))
 	})
 	for _, m := range all {
 		if n, ok := s.try(from, m.knob, m.to, -1); ok {
@@ -178,10 +178,13 @@ func (s search) neighbour(from point) (next, bool) {
 	return next{}, false
 }
 
-// doubtful reports whether a step takes back what spares traffic, or what keeps
-// all of a GPU at work.
-func (st step) doubtful() bool {
-	return st.to < st.from && (st.knob == "keep" || st.knob == "split" || st.knob == "fuse")
+// doubt is 1 for a step that takes back what spares traffic, or what keeps all of
+// a GPU at work, else 0.
+func (st step) doubt() int {
+	if st.to < st.from && (st.knob == "keep" || st.knob == "split" || st.knob == "fuse") {
+		return 1
+	}
+	return 0
 }
 
 func (s search) try(from point, knob string, to, asked int) (next, bool) {

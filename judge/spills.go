@@ -18,6 +18,7 @@ func spills(v view, k gpuKernel) (finding, bool) {
 	stored, too := k.count(localStored)
 	if below, known := k.count(l2Bytes); ok && too && known && loaded+stored+below > 0 {
 		share, by = (loaded+stored)/(loaded+stored+below), "of the bytes that go there or come from L2"
+		share = max(share, v.spilledTo(loaded+stored))
 	}
 	f := finding{
 		bottleneck: fmt.Sprintf("Registers: with %d a thread the compiler keeps %.0f bytes in local memory, %s %s.", k.built.Registers, bytes, percent(share), by),
@@ -30,4 +31,16 @@ func spills(v view, k gpuKernel) (finding, bool) {
 	}
 	f.evidence["spill_bytes"], f.evidence["registers"] = bytes, float64(k.built.Registers)
 	return f, true
+}
+
+// spilledTo is the share of the candidate's time that so many bytes in local
+// memory take at the memory's bandwidth, as far as more moves there than the
+// task's own.
+func (v view) spilledTo(local float64) float64 {
+	moved, ok := v.movedBytes()
+	ceiling := v.device.Ceilings.MemoryGBs
+	if !ok || ceiling <= 0 || v.verdict.CandidateMS <= 0 {
+		return 0
+	}
+	return within(min(local, moved-float64(v.verdict.Floor.Bytes)) / 1e6 / ceiling / v.verdict.CandidateMS)
 }

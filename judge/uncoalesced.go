@@ -16,9 +16,26 @@ func uncoalesced(v view, k gpuKernel) (finding, bool) {
 	if !known {
 		busy = 1
 	}
-	for _, way := range []struct{ what, used, sectors string }{{"loads", loadedUsed, loadSectors}, {"stores", storedUsed, storeSectors}} {
+	// What is read and written weighs by the bytes that move for it.
+	read, _ := k.count(dramRead)
+	written, _ := k.count(dramWritten)
+	if read+written <= 0 {
+		read, written = 1, 1
+	}
+	moving := func(bytes float64, counter string) (whole, wasted float64) {
+		if used, ok := k.used(counter); ok && used > 0 {
+			return bytes / used, bytes/used - bytes
+		}
+		return bytes, 0
+	}
+	loads, lost := moving(read, loadedUsed)
+	stores, gone := moving(written, storedUsed)
+	for _, way := range []struct {
+		what, used, sectors string
+		wasted              float64
+	}{{"loads", loadedUsed, loadSectors, lost}, {"stores", storedUsed, storeSectors, gone}} {
 		used, ok := k.used(way.used)
-		gain := busy * (1 - used)
+		gain := busy * way.wasted / (loads + stores)
 		if !ok || used <= 0 || used >= sectorUsed || (found && gain <= f.gain) {
 			continue
 		}

@@ -45,7 +45,7 @@ var phrases = map[string]Bottleneck{
 	"overflow": Numerics, "accumulation": Numerics, "wrong result": Crash, "crashed": Crash, "timed out": Crash,
 
 	"memory bound": Memory, "memory traffic": ExtraPasses, "memory bandwidth": Memory, "dram": Memory, "hbm": Memory, "bandwidth": Memory,
-	"cache": Cache, "l1tex": Cache, "l2": Cache, "lts": Cache, "hit rate": Cache,
+	"cache": Cache, "l1tex": Cache, "l1 bound": Cache, "l2": Cache, "lts": Cache, "hit rate": Cache,
 	"latency": Latency, "stall": Latency, "long scoreboard": Latency, "short scoreboard": BankConflicts, "dependen": Latency, "pipelin": Latency,
 	"stall long scoreboard": Latency, "stall short scoreboard": BankConflicts, "stall barrier": Barriers, "stall mio throttle": BankConflicts,
 	"stall math pipe": Compute, "stall lg throttle": Uncoalesced, "stalled barrier": Barriers, "stalled long scoreboard": Latency,
