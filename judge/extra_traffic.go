@@ -35,7 +35,7 @@ func extraTraffic(v view) (finding, bool) {
 		}
 		f.bottleneck = fmt.Sprintf("Extra traffic: %s move where the task has %s, %.3g times as many.", byteSize(moved), byteSize(least), moved/least)
 		f.gain = within(extra / 1e6 / ceiling / v.verdict.CandidateMS)
-		f.evidence["dram_bytes"] = moved
+		f.evidence["dram_bytes_ratio"] = moved / least
 		return f, true
 	}
 	// Nobody counted: the candidate itself may say that it goes over rows again, or

@@ -10,9 +10,11 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-// measured is a kernel of testdata/h200/kernels.cu on an H200: its time between
-// events, what Nsight Compute 2025.3 counted, and what the compiler says of it.
+// measured is a kernel of testdata/h200/kernels.cu as make.py there measured it on
+// an H200: its time between events, what Nsight Compute 2025.3 counted, and what the
+// compiler says of it.
 type measured struct {
+	Case        string
 	Launches    int
 	CandidateMS float64 `json:"candidate_ms"`
 	LeastBytes  int64   `json:"least_bytes"`
@@ -32,7 +34,7 @@ func onH200(t *testing.T) map[string]measured {
 		if err := json.Unmarshal([]byte(line), &m); err != nil {
 			t.Fatal(err)
 		}
-		all[template(m.Kernel.Name)] = m
+		all[m.Case] = m
 	}
 	return all
 }
@@ -53,6 +55,17 @@ func (m measured) verdict(tool string) kernelwright.Verdict {
 	}
 	v.Profile.Kernels = []kernelwright.KernelProfile{k}
 	return v
+}
+
+// make.py measures what the rules read.
+func TestCountersAreMeasured(t *testing.T) {
+	b, err := os.ReadFile("testdata/h200/counters.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Fields(string(b)); !slices.Equal(got, Counters()) {
+		t.Errorf("counters.txt has %q, rules read %q", got, Counters())
+	}
 }
 
 // Each kernel has one thing wrong with it, on purpose; the first has nothing.

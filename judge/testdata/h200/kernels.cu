@@ -1,11 +1,16 @@
-// Kernels each of which has one thing wrong with it, for what ncu counts of them.
-extern "C" int cudaProfilerStart(); extern "C" int cudaProfilerStop();
+// Kernels each of which has one thing wrong with it, and the same without it, for
+// what their rules make of them (../../h200_test.go). make.py measures them. Prints a
+// line for each: name, milliseconds between events, bytes that it has to move,
+// launches, kernel.
+#include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
-#include <cstdio>
-#include <cmath>
-#include <cfloat>
-#include <vector>
+
 #include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
 
 __device__ __forceinline__ float gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678f)); }
 
@@ -195,9 +200,8 @@ __global__ void __launch_bounds__(256, 8) one_wave(const float4* __restrict__ x,
     y[(long long)blockIdx.x * n4 + i] = v;
   }
 }
-template <int PAD>
-__global__ void __launch_bounds__(1024) transpose(const float* __restrict__ x, float* __restrict__ y, int n) {
-  __shared__ float tile[32][32 + PAD];
+__global__ void __launch_bounds__(1024) transpose_padded(const float* __restrict__ x, float* __restrict__ y, int n) {
+  __shared__ float tile[32][33];
   const int tx = threadIdx.x % 32, ty = threadIdx.x / 32;
   tile[ty][tx] = x[(long long)(blockIdx.y * 32 + ty) * n + blockIdx.x * 32 + tx];
   __syncthreads();
@@ -286,49 +290,51 @@ __global__ void __launch_bounds__(256) four_loads(const float* __restrict__ x, f
 }
 
 static float *x, *y;
-template <typename F> void run(const char* name, double mib, int launches, F f) {
+static long long flush;
+template <typename F> void run(const char* name, const char* kernel, double mib, int launches, F f) {
   cudaEvent_t a, b;
   cudaEventCreate(&a); cudaEventCreate(&b);
   f();
   std::vector<float> t;
-  for (int i = 0; i < 9; ++i) {
-    cudaMemsetAsync(x + (256ll << 20), i, 200 << 20);
+  for (int i = 0; i < 15; ++i) {
+    cudaMemsetAsync(x + flush, i, 200 << 20);  // what is in L2 is none of its data
     cudaEventRecord(a); f(); cudaEventRecord(b); cudaEventSynchronize(b);
     float ms; cudaEventElapsedTime(&ms, a, b); t.push_back(ms);
   }
   std::sort(t.begin(), t.end());
   cudaProfilerStart(); f(); cudaDeviceSynchronize(); cudaProfilerStop();
-  fprintf(stderr, "%s,%.6f,%.3f,%d,%s\n", name, t[4], mib, launches, cudaGetErrorString(cudaGetLastError()));
+  if (cudaGetLastError() != cudaSuccess) exit(1);
+  printf("%s,%.6f,%.0f,%d,%s\n", name, t[7], mib * 1048576, launches, kernel);
 }
 int main() {
-  const long long n = 256ll << 20;  // 1 GiB
+  const long long n = flush = 256ll << 20;  // 1 GiB
   cudaMalloc(&x, n * 4 + (200 << 20)); cudaMalloc(&y, n * 4);
   cudaMemset(x, 0x3c, n * 4); cudaMemset(y, 0, n * 4);
   auto X4 = (const float4*)x; auto Y4 = (float4*)y;
-  run("gelu_stream", 2048, 1, [&] { gelu_stream<<<n / 1024, 256>>>(X4, Y4, n / 4); });
-  run("relu_narrow", 2048, 1, [&] { relu_narrow<<<n / 256, 256>>>(x, y, n); });
-  run("small_tanh", 0.125, 5, [&] { for (int i = 0; i < 5; ++i) small_tanh<<<64, 256>>>(x, y, 16384); });
-  run("long_rows", 256, 1, [&] { long_rows<<<4, 1024>>>(X4, y, 4 << 20); });
-  run("wave_tail", 600. * 2 / 16, 1, [&] { wave_tail<<<600, 512>>>(X4, Y4, 4096); });
-  run("across_rows", 2048, 1, [&] { across_rows<<<n / 256, 256>>>(x, y, 16384, 16384); });
-  run("three_passes", 2048, 1, [&] { three_passes<<<1024, 1024>>>(X4, Y4, 65536); });
-  run("spilling", 2048, 1, [&] { spilling<<<4096, 1024>>>(X4, Y4); });
-  run("conflicting", 2048, 1, [&] { conflicting<<<dim3(512, 512), 1024>>>(x, y, 16384); });
-  run("waiting", 2048, 1, [&] { waiting<<<65536, 1024>>>(x, y, 4096); });
-  run("many_registers", 5957 * 44. / 128, 1, [&] { many_registers<<<5957, 256>>>(X4, Y4); });
-  run("windows", 2 * 64, 1, [&] { windows<<<(long long)1014 * 1014 * 16 / 256, 256>>>(x, y, 1024, 1024); });
-  run("mish_precise", 2048, 1, [&] { mish_precise<<<n / 1024, 256>>>(X4, Y4, n / 4); });
-  run("one_load", 1024, 1, [&] { one_load<<<4096, 256>>>(x, y, 65536); });
-  run("relu_wide", 2048, 1, [&] { relu_wide<<<n / 1024, 256>>>(X4, Y4, n / 4); });
-  run("five_tanh", 0.125, 1, [&] { five_tanh<<<64, 256>>>(x, y, 16384); });
-  run("row_parts", 256, 2, [&] { row_parts<<<dim3(256, 4), 256>>>(X4, y, 4 << 20, 16384); join_parts<<<4, 256>>>(y, 256); });
-  run("one_wave", 75, 1, [&] { one_wave<<<600, 256>>>(X4, Y4, 4096); });
-  run("transpose_padded", 2048, 1, [&] { transpose<1><<<dim3(512, 512), 1024>>>(x, y, 16384); });
-  run("online", 2048, 1, [&] { online<<<1024, 1024>>>(X4, Y4, 65536); });
-  run("fitting", 2048, 1, [&] { fitting<<<16384, 256>>>(X4, Y4); });
-  run("shuffling", 2048, 1, [&] { shuffling<<<65536, 1024>>>(x, y, 4096); });
-  run("window_rows", 128, 1, [&] { window_rows<<<(1014ll / 6 * 1014 * 16 + 255) / 256, 256>>>(x, y, 1024, 1024); });
-  run("mish_short", 2048, 1, [&] { mish_short<<<n / 1024, 256>>>(X4, Y4, n / 4); });
-  run("four_loads", 1024, 1, [&] { four_loads<<<4096, 256>>>(x, y, 65536); });
+  run("gelu_stream", "gelu_stream", 2048, 1, [&] { gelu_stream<<<n / 1024, 256>>>(X4, Y4, n / 4); });
+  run("relu_narrow", "relu_narrow", 2048, 1, [&] { relu_narrow<<<n / 256, 256>>>(x, y, n); });
+  run("small_tanh", "small_tanh", 0.125, 5, [&] { for (int i = 0; i < 5; ++i) small_tanh<<<64, 256>>>(x, y, 16384); });
+  run("long_rows", "long_rows", 256, 1, [&] { long_rows<<<4, 1024>>>(X4, y, 4 << 20); });
+  run("wave_tail", "wave_tail", 600. * 2 / 16, 1, [&] { wave_tail<<<600, 512>>>(X4, Y4, 4096); });
+  run("across_rows", "across_rows", 2048, 1, [&] { across_rows<<<n / 256, 256>>>(x, y, 16384, 16384); });
+  run("three_passes", "three_passes", 2048, 1, [&] { three_passes<<<1024, 1024>>>(X4, Y4, 65536); });
+  run("spilling", "spilling", 2048, 1, [&] { spilling<<<4096, 1024>>>(X4, Y4); });
+  run("conflicting", "conflicting", 2048, 1, [&] { conflicting<<<dim3(512, 512), 1024>>>(x, y, 16384); });
+  run("waiting", "waiting", 2048, 1, [&] { waiting<<<65536, 1024>>>(x, y, 4096); });
+  run("many_registers", "many_registers", 5957 * 44. / 128, 1, [&] { many_registers<<<5957, 256>>>(X4, Y4); });
+  run("windows", "windows", 2 * 64, 1, [&] { windows<<<(long long)1014 * 1014 * 16 / 256, 256>>>(x, y, 1024, 1024); });
+  run("mish_precise", "mish_precise", 2048, 1, [&] { mish_precise<<<n / 1024, 256>>>(X4, Y4, n / 4); });
+  run("one_load", "one_load", 1024, 1, [&] { one_load<<<4096, 256>>>(x, y, 65536); });
+  run("relu_wide", "relu_wide", 2048, 1, [&] { relu_wide<<<n / 1024, 256>>>(X4, Y4, n / 4); });
+  run("five_tanh", "five_tanh", 0.125, 1, [&] { five_tanh<<<64, 256>>>(x, y, 16384); });
+  run("row_parts", "row_parts", 256, 2, [&] { row_parts<<<dim3(256, 4), 256>>>(X4, y, 4 << 20, 16384); join_parts<<<4, 256>>>(y, 256); });
+  run("one_wave", "one_wave", 75, 1, [&] { one_wave<<<600, 256>>>(X4, Y4, 4096); });
+  run("transpose_padded", "transpose_padded", 2048, 1, [&] { transpose_padded<<<dim3(512, 512), 1024>>>(x, y, 16384); });
+  run("online", "online", 2048, 1, [&] { online<<<1024, 1024>>>(X4, Y4, 65536); });
+  run("fitting", "fitting", 2048, 1, [&] { fitting<<<16384, 256>>>(X4, Y4); });
+  run("shuffling", "shuffling", 2048, 1, [&] { shuffling<<<65536, 1024>>>(x, y, 4096); });
+  run("window_rows", "window_rows", 128, 1, [&] { window_rows<<<(1014ll / 6 * 1014 * 16 + 255) / 256, 256>>>(x, y, 1024, 1024); });
+  run("mish_short", "mish_short", 2048, 1, [&] { mish_short<<<n / 1024, 256>>>(X4, Y4, n / 4); });
+  run("four_loads", "four_loads", 1024, 1, [&] { four_loads<<<4096, 256>>>(x, y, 65536); });
   return 0;
 }
