@@ -11,11 +11,10 @@ func memoryBound(v view) (finding, bool) {
 	}
 	e := v.evidence("memory_share", "achieved_gbs", "working_set_bytes")
 	said := fmt.Sprintf("Memory: %.4g GB/s, %s of what this GPU was measured to reach", share*v.device.Ceilings.MemoryGBs, percent(share))
-	if moved > 0 {
-		e["dram_bytes_ratio"] = moved / max(float64(v.verdict.Floor.Bytes), 1)
-		if share >= NearFloor && moved <= float64(v.verdict.Floor.Bytes)*(1+leastGain) {
-			return finding{done: true, why: fmt.Sprintf("%s, and %s is all that it moves: the task's own %s.", said, byteSize(moved), byteSize(float64(v.verdict.Floor.Bytes))),
-				evidence: e}, true
+	if least := float64(v.verdict.Floor.Bytes); moved > 0 && least > 0 {
+		e["dram_bytes_ratio"] = moved / least
+		if share >= NearFloor && moved <= least*(1+leastGain) {
+			return finding{done: true, why: fmt.Sprintf("%s, and %s is all that it moves: the task's own %s.", said, byteSize(moved), byteSize(least)), evidence: e}, true
 		}
 	}
 	return finding{
