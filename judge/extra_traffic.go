@@ -15,7 +15,7 @@ func extraTraffic(v view) (finding, bool) {
 		plan: "Keep a row in registers or shared memory from one pass to the next, join passes (a maximum and its sum in one, with rescaling; a mean and its variance by " +
 			"Welford's), and compute intermediate tensors where they are used instead of writing them.",
 		evidence: v.evidence("memory_share", "working_set_bytes"),
-		moves:    []move{{"keep", toMost}, {"passes", toLeast}, {"fuse", toMost}},
+		moves:    []move{{"keep", toMost}, {"passes", toLeast}, {"fuse", toMost}, {"team", toUp}},
 	}
 	least, ceiling := float64(v.verdict.Floor.Bytes), v.device.Ceilings.MemoryGBs
 	if moved, ok := v.movedBytes(); ok {

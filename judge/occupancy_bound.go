@@ -39,7 +39,7 @@ func occupancyBound(v view, k gpuKernel) (finding, bool) {
 	case "shared memory":
 		f.method = "Use less shared memory a block"
 		f.plan = "Take smaller tiles, reduce by shuffles within a warp so that shared memory holds one value a warp, or keep what only one thread uses in registers."
-		f.moves = []move{{"share", toUp}, {"vector", toDown}}
+		f.moves = []move{{"team", toUp}, {"share", toUp}, {"vector", toDown}}
 	default:
 		f.method = "Use blocks of another size"
 		f.plan = "Take 128 to 256 threads a block, several rows in one block where rows are short, so that blocks fill a multiprocessor's places without a rest."
