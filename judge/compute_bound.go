@@ -17,7 +17,10 @@ func computeBound(v view, k gpuKernel) (finding, bool) {
 	memory, _ := v.memoryBusy(k)
 	switch {
 	case ok && busy >= saturated && memory < busy:
-		f.bottleneck = fmt.Sprintf("Arithmetic: %s of %s is used, and memory to %s; the task's own operations need %s of the peak.", percent(busy), unitName(unit), percent(memory), percent(own))
+		f.bottleneck = fmt.Sprintf("Arithmetic: %s of %s is used, and memory to %s.", percent(busy), unitName(unit), percent(memory))
+		if own > 0 {
+			f.bottleneck += fmt.Sprintf(" The task's own operations need %s of the peak.", percent(own))
+		}
 		f.evidence = v.about(k, issueBusy, fmaBusy, tensorBusy, dramBusy)
 		f.gain = min(1-max(memory, own)/busy, oneStep)
 	case !ok && own >= ceilingShare:
