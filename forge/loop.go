@@ -307,14 +307,6 @@ func checkFeedback(f kernelwright.Feedback, want kernelwright.FeedbackKind) erro
 // noParent is the parent of a round that goes on from no other.
 const noParent = -1
 
-// parentOf returns the index of the round that a round goes on from.
-func parentOf(r kernelwright.Round) int {
-	if r.Parent != nil {
-		return *r.Parent
-	}
-	return r.Index - 1
-}
-
 // coderInput is what the Coder sees for a round that goes on from another.
 func (l *loop) coderInput(index, parent, sample int) kernelwright.CoderInput {
 	in := kernelwright.CoderInput{

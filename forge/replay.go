@@ -141,7 +141,7 @@ func (r *replay) AppendRound(_ context.Context, got kernelwright.Round) error {
 	if err := sameCandidate(want, got.Candidate); err != nil {
 		return err
 	}
-	if a, b := parentOf(want), parentOf(got); a != b {
+	if a, b := want.After(), got.After(); a != b {
 		return &Difference{Round: r.at, What: "parent", Recorded: fmt.Sprint(a), Replayed: fmt.Sprint(b)}
 	}
 	if err := differ(r.at, "verdict", want.Verdict, got.Verdict); err != nil {

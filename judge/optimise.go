@@ -8,7 +8,7 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-// optimisationRules, what weighs most first: overhead that hides everything
+// optimisationRules are those for a CPU, what weighs most first: overhead that hides everything
 // else, then who does the work, then how the cores are used, then what they
 // wait for.
 var optimisationRules = []rule{
@@ -24,6 +24,39 @@ var optimisationRules = []rule{
 	{"cache_bound", cacheBound},
 	{"instruction_parallelism", instructionParallelism},
 	{"roofline_gap", rooflineGap},
+}
+
+// gpuRules are those for a GPU. Their findings come in the order of what each
+// would bring, by its own estimate (see attainable); of equals the one that is
+// nearer to a cause goes first.
+var gpuRules = []rule{
+	{"vendor_library", vendorLibrary},
+	{"pytorch_share", pytorchShare},
+	{"launch_bound", launchBound},
+	{"vendor_share", vendorShare},
+	{"idle_sms", ofKernels(idleSMs)},
+	{"tail", ofKernels(tail)},
+	{"uncoalesced", ofKernels(uncoalesced)},
+	{"extra_traffic", extraTraffic},
+	{"spills", ofKernels(spills)},
+	{"bank_conflicts", ofKernels(bankConflicts)},
+	{"barriers", ofKernels(barriers)},
+	{"narrow_accesses", ofKernels(narrowAccesses)},
+	{"occupancy_bound", ofKernels(occupancyBound)},
+	{"l2_bound", ofKernels(l2Bound)},
+	{"l1_bound", ofKernels(l1Bound)},
+	{"compute_bound", ofKernels(computeBound)},
+	{"latency_bound", ofKernels(latencyBound)},
+	{"memory_bound", memoryBound},
+	{"roofline_gap", rooflineGap},
+}
+
+// findings is what there is to say of a correct verdict, what weighs most first.
+func findings(v view) []finding {
+	if v.device.Kind == kernelwright.CUDADevice {
+		return attainable(ask(gpuRules, v), v)
+	}
+	return ask(optimisationRules, v)
 }
 
 // optimise returns the one optimisation for a correct verdict, or stop.
@@ -43,7 +76,7 @@ func optimise(in kernelwright.JudgeInput, s search) kernelwright.Feedback {
 	if v.verdict.Headroom >= NearFloor {
 		return stop("at_the_floor", fmt.Sprintf("Round %d is at %s of the roofline.", base.round, percent(v.verdict.Headroom)), v.evidence())
 	}
-	found := ask(optimisationRules, v)
+	found := findings(v)
 	for _, f := range found {
 		if f.done {
 			return stop(f.rule, f.why, f.evidence)
@@ -60,7 +93,7 @@ func optimise(in kernelwright.JudgeInput, s search) kernelwright.Feedback {
 	n, ok := s.next(wanted)
 	if !ok {
 		return stop("schedules_exhausted", fmt.Sprintf(
-			"Every schedule one knob away from the best (round %d, %.4g ms) was tried and none is faster%s.", base.round, base.verdict.CandidateMS, s.shunned()), v.evidence())
+			"Every schedule one knob away from the best (round %d, %.4g ms), and from those nearly as fast, was tried and none is faster%s.", base.round, base.verdict.CandidateMS, s.shunned()), v.evidence())
 	}
 	f := found[0]
 	out := kernelwright.Feedback{Kind: kernelwright.Optimisation, Rule: f.rule, Bottleneck: f.bottleneck, Evidence: f.evidence}
@@ -74,22 +107,28 @@ func optimise(in kernelwright.JudgeInput, s search) kernelwright.Feedback {
 		out.Rule = "local_search"
 		out.Method = "Try the neighbouring schedule: " + n.words
 	}
-	out.Plan = strings.TrimSpace(fmt.Sprintf("Keep the code of %s and %s; %s. %s", where(base, s), n.words, meaning(n.step), tried))
+	out.Plan = strings.TrimSpace(back(n.start, base, s.current) + fmt.Sprintf("Keep the code of %s and %s; %s. %s", where(n.start, s), n.words, meaning(n.step), tried))
 	out.Evidence[n.knob] = float64(n.from)
-	if base.round != s.current.round {
-		better := fmt.Sprintf("Round %d (%.4g ms) is faster than this one (%.4g ms): go back to its schedule. ",
-			base.round, base.verdict.CandidateMS, s.current.verdict.CandidateMS)
-		switch {
-		case s.current.verdict.CandidateMS <= 0:
-			better = fmt.Sprintf("Go back to the schedule of round %d (%.4g ms). ", base.round, base.verdict.CandidateMS)
-		case s.current.verdict.CandidateMS <= base.verdict.CandidateMS*(1+realGain):
-			better = fmt.Sprintf("This one (%.4g ms) is no faster than round %d (%.4g ms): go back to its schedule. ",
-				s.current.verdict.CandidateMS, base.round, base.verdict.CandidateMS)
-		}
-		out.Plan = better + out.Plan
-	}
 	out.Knobs = s.difference(n.target)
 	return out
+}
+
+// back says why the next schedule starts from an earlier round's, where it does
+// not start from the current one.
+func back(from, best, current point) string {
+	ms := current.verdict.CandidateMS
+	switch {
+	case from.round == current.round:
+		return ""
+	case from.round != best.round:
+		return fmt.Sprintf("Beside the fastest, round %d (%.4g ms), all was tried: go on from the schedule of round %d (%.4g ms). ",
+			best.round, best.verdict.CandidateMS, from.round, from.verdict.CandidateMS)
+	case ms <= 0:
+		return fmt.Sprintf("Go back to the schedule of round %d (%.4g ms). ", best.round, best.verdict.CandidateMS)
+	case ms <= best.verdict.CandidateMS*(1+realGain):
+		return fmt.Sprintf("This one (%.4g ms) is no faster than round %d (%.4g ms): go back to its schedule. ", ms, best.round, best.verdict.CandidateMS)
+	}
+	return fmt.Sprintf("Round %d (%.4g ms) is faster than this one (%.4g ms): go back to its schedule. ", best.round, best.verdict.CandidateMS, ms)
 }
 
 func where(base point, s search) string {
@@ -133,6 +172,8 @@ func meaning(st step) string {
 		return say("rows stay on chip from pass to pass", "registers are spared, and rows are read again")
 	case "split":
 		return say("several blocks share a row, so that no multiprocessor is idle", "one launch does it all")
+	case "team":
+		return say("more blocks hold a row between them, each in less shared memory", "fewer blocks wait for each other over a row")
 	case "static":
 		return say("sizes become constants that the compiler can use", "one code serves all sizes")
 	}
@@ -153,7 +194,7 @@ func optimiseByWords(in kernelwright.JudgeInput, v view) kernelwright.Feedback {
 			best = r
 		}
 	}
-	found := ask(optimisationRules, v)
+	found := findings(v)
 	for _, f := range found {
 		if f.done {
 			return stop(f.rule, f.why, f.evidence)
