@@ -3,6 +3,7 @@ package judge
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -66,7 +67,7 @@ func (t tally) String() string {
 	if t.tried == 0 {
 		return ""
 	}
-	return fmt.Sprintf("On tasks like this one this was tried %d times on this device: %d times it was faster, %d times slower or wrong.", t.tried, t.faster, t.worse)
+	return fmt.Sprintf("Earlier tries of this on tasks like this one, on this device: %d; faster: %d, slower or wrong: %d.", t.tried, t.faster, t.worse)
 }
 
 // step is what came of one step of one knob, advised by the rule; of any rule,
@@ -77,6 +78,9 @@ func (p past) step(rule string, st step) tally {
 		return (rule == "" || l.Rule == rule) && len(l.Steps) == 1 && l.Steps[0] == want
 	})
 }
+
+// compare puts the steps of a search in order: what brought most first.
+func (p past) compare(a, b step) int { return cmp.Compare(p.step("", b).gain, p.step("", a).gain) }
 
 // words is what came of a rule's advice where the Coder has no schedule.
 func (p past) words(rule string) tally {
@@ -118,4 +122,34 @@ func (p past) findings(found []finding) []finding {
 	kept := slices.DeleteFunc(slices.Clone(found), func(f finding) bool { return p.words(f.rule).bad() })
 	slices.SortStableFunc(kept, func(a, b finding) int { return cmp.Compare(p.words(b.rule).gain, p.words(a.rule).gain) })
 	return kept
+}
+
+// neighbours is every step of one knob to the next choice up or down.
+func neighbours(schedule kernelwright.Schedule) []step {
+	var all []step
+	for name, k := range schedule.Knobs {
+		for _, way := range []toward{toUp, toDown} {
+			if to, ok := target(k, way); ok {
+				all = append(all, step{name, k.Value, to})
+			}
+		}
+	}
+	return all
+}
+
+// shunned says, to go on a sentence with, that some steps from the base were not
+// tried for what they brought elsewhere; empty where none were.
+func (s search) shunned() string {
+	from, n := s.base(), 0
+	for _, st := range neighbours(from.schedule) {
+		goal := maps.Clone(from.knobs)
+		goal[st.knob] = st.to
+		if !s.tried[key(goal)] && s.past.step("", st).bad() {
+			n++
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %d more mostly made tasks like this one slower", n)
 }

@@ -1,7 +1,6 @@
 package judge
 
 import (
-	"cmp"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -131,8 +130,8 @@ func (s search) next(wanted []move) (next, bool) {
 	}
 	all := neighbours(from.schedule)
 	slices.SortFunc(all, func(a, b step) int {
-		if x, y := s.past.step("", a).gain, s.past.step("", b).gain; x != y {
-			return cmp.Compare(y, x)
+		if c := s.past.compare(a, b); c != 0 {
+			return c
 		}
 		if x, y := s.lot(a), s.lot(b); x != y {
 			if x < y {
@@ -148,36 +147,6 @@ func (s search) next(wanted []move) (next, bool) {
 		}
 	}
 	return next{}, false
-}
-
-// neighbours is every step of one knob to the next choice up or down.
-func neighbours(schedule kernelwright.Schedule) []step {
-	var all []step
-	for name, k := range schedule.Knobs {
-		for _, way := range []toward{toUp, toDown} {
-			if to, ok := target(k, way); ok {
-				all = append(all, step{name, k.Value, to})
-			}
-		}
-	}
-	return all
-}
-
-// shunned says, to go on a sentence with, that some steps from the base were not
-// tried for what they brought elsewhere; empty where none were.
-func (s search) shunned() string {
-	from, n := s.base(), 0
-	for _, st := range neighbours(from.schedule) {
-		goal := maps.Clone(from.knobs)
-		goal[st.knob] = st.to
-		if !s.tried[key(goal)] && s.past.step("", st).bad() {
-			n++
-		}
-	}
-	if n == 0 {
-		return ""
-	}
-	return fmt.Sprintf("; %d more mostly made tasks like this one slower", n)
 }
 
 func (s search) try(from point, knob string, to, asked int) (next, bool) {

@@ -47,8 +47,9 @@ const (
 	maxLessonWords  = 240 // bytes of a sentence
 	maxMoved        = 4   // metrics of a lesson
 	leastMoved      = 0.05
-	maxLessonsKept  = 48 // of a run
-	maxLessonsAlike = 4  // of these, with the same advice and the same steps
+	leastShare      = 0.01 // that a share has to move besides
+	maxLessonsKept  = 48   // of a run
+	maxLessonsAlike = 4    // of these, with the same advice and the same steps
 )
 
 // teaching is the rounds r of runs that ended with a certified kernel whose
@@ -289,10 +290,9 @@ func (s *Store) taught(ctx context.Context, run int64) (*taught, error) {
 	return t, err
 }
 
-// lesson is what the round of this index brought; false where that is none. The
-// built-in Judge sends a Coder that has a schedule back to the fastest one so
-// far, so that is what such a round is held against; any other against the one
-// that it was made from.
+// lesson is what the round of this index brought; false where that is none. What
+// it is held against is the round that it was made from; with a schedule, where
+// its step began.
 func (t *taught) lesson(index int) (kernelwright.Lesson, bool) {
 	at := slices.IndexFunc(t.rounds, func(r kernelwright.Round) bool { return r.Index == index })
 	if at < 1 {
@@ -308,12 +308,8 @@ func (t *taught) lesson(index int) (kernelwright.Lesson, bool) {
 	}
 	advised := t.rounds[from].Feedback
 	after, stated := kernelwright.ParseSchedule(r.Candidate.Source)
-	if _, too := kernelwright.ParseSchedule(t.rounds[from].Candidate.Source); stated && too {
-		for i, p := range t.rounds[:from] {
-			if _, ok := kernelwright.ParseSchedule(p.Candidate.Source); ok && timed(p.Verdict) && p.Verdict.CandidateMS < t.rounds[from].Verdict.CandidateMS {
-				from = i
-			}
-		}
+	if stated {
+		from = t.start(from, after)
 	}
 	p := t.rounds[from]
 	if !timed(p.Verdict) || p.Candidate.Source == r.Candidate.Source {
@@ -341,6 +337,27 @@ func (t *taught) lesson(index int) (kernelwright.Lesson, bool) {
 	return l, true
 }
 
+// start is the round from which the built-in Judge had a Coder take its step to a
+// schedule: it sends it back to one that was fast, whatever the last one was. So
+// it is the fastest up to the given round of those that are one step away, else
+// the given one.
+func (t *taught) start(given int, to kernelwright.Schedule) int {
+	at := given
+	away := func(i int) int {
+		s, ok := kernelwright.ParseSchedule(t.rounds[i].Candidate.Source)
+		if !ok || !timed(t.rounds[i].Verdict) {
+			return 0
+		}
+		return len(kernelwright.Steps(s, to))
+	}
+	for i := range t.rounds[:given] {
+		if away(i) == 1 && (away(at) != 1 || t.rounds[i].Verdict.CandidateMS < t.rounds[at].Verdict.CandidateMS) {
+			at = i
+		}
+	}
+	return at
+}
+
 func timed(v kernelwright.Verdict) bool { return v.Status.OK() && v.CandidateMS > 0 }
 
 // outcome says what came of a change, beyond the noise of measuring.
@@ -361,7 +378,7 @@ func outcome(from, to kernelwright.Verdict) kernelwright.LessonOutcome {
 // unit: of these the one that bounds the task is enough.
 var (
 	circumstances = []string{"sm_mhz", "celsius", "slowed_share", "context_switches", "page_faults"}
-	timeAgain     = []string{"achieved_gbs", "achieved_gflops", "memory_share", "cache_share", "compute_share"}
+	timeAgain     = []string{"achieved_gbs", "achieved_gflops", "memory_share", "cache_share", "compute_share", "call_overhead_share"}
 )
 
 // moved returns the metrics that changed most, by their change relative to the
@@ -376,6 +393,9 @@ func moved(from, to kernelwright.Verdict) []kernelwright.Movement {
 		x, ok := before[name]
 		m := kernelwright.Movement{Metric: name, From: x, To: after[name]}
 		if !ok || slices.Contains(circumstances, name) || slices.Contains(timeAgain, name) && name != to.Floor.Bound+"_share" || len(name) > maxKindBytes {
+			continue
+		}
+		if strings.HasSuffix(name, "_share") && math.Abs(m.To-m.From) < leastShare {
 			continue
 		}
 		if c := change(m); c >= leastMoved { // of two zeros it is NaN

@@ -40,7 +40,7 @@ func teach(t testing.TB, s *Store, device, operators, ends string, rounds ...att
 		}
 		if a.ms > 0 {
 			r.Verdict = kw.Verdict{Status: kw.Correct, CandidateMS: a.ms, Floor: kw.Floor{Bound: "memory"}, Metrics: map[string]float64{
-				"memory_share": 1 / a.ms, "achieved_gbs": 10 / a.ms, "core_use": 0.5, "celsius": 30 + a.ms, "instructions": 100 * a.ms * a.ms, "bad": math.MaxFloat64 / a.ms}}
+				"memory_share": 1 / a.ms, "achieved_gbs": 10 / a.ms, "core_use": 0.5, "pytorch_share": 0.001 / a.ms, "call_overhead_share": 0.3 / a.ms, "celsius": 30 + a.ms, "instructions": 100 * a.ms * a.ms, "bad": math.MaxFloat64 / a.ms}}
 			r.Verdict.Timing.Candidate = kw.Measurement{LowMS: 0.95 * a.ms, HighMS: 1.05 * a.ms}
 			r.Verdict.Profile = &kw.Profile{Metrics: map[string]float64{"dram__bytes.sum": 1000 - a.ms}}
 			if rounds[best].ms == 0 || a.ms < rounds[best].ms {
@@ -137,6 +137,11 @@ func TestAStepIsHeldAgainstWhereItBegan(t *testing.T) {
 	teach(t, s, "d", "a", "certified", attempt{ms: 4, knob: 2, feedback: optimise("r", "m")}, attempt{ms: 5, knob: 4, feedback: optimise("r", "m")},
 		attempt{ms: 3, knob: 1, feedback: optimise("q", "m")}, attempt{ms: 3.5, knob: 2})
 	if got := summaries(t, s, LessonFilter{}); got != "1/3<2 q [{unroll 1 2}] slower 0.857; 1/2<0 r [{unroll 2 1}] faster 1.33; 1/1<0 r [{unroll 2 4}] slower 0.8" {
+		t.Error(got)
+	}
+	// Nothing is one step away: against the one before.
+	teach(t, s, "e", "a", "certified", attempt{ms: 4, knob: 2}, attempt{ms: 5, source: "x"}, attempt{ms: 3, source: "y"}, attempt{ms: 2, knob: 2})
+	if got := summaries(t, s, LessonFilter{Devices: []string{"e"}}); got != "2/3<2  [] faster 1.5; 2/2<1  [] faster 1.67; 2/1<0  [] slower 0.8" {
 		t.Error(got)
 	}
 }
