@@ -51,6 +51,10 @@ type JudgeInput struct {
 	// History is the earlier rounds of this run, oldest first, without
 	// Current. The rules read it so as not to advise the same thing twice.
 	History []Round
+	// Lessons is what earlier runs learned on this device, of tasks with
+	// operators like this one's, the likest first. It is the same for every
+	// round of a run, and part of its record.
+	Lessons []Lesson
 	Seed    int64
 	// FullMetrics: a model is to be shown every metric, not a selection.
 	FullMetrics bool

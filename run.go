@@ -107,3 +107,11 @@ type Round struct {
 	FinishedMS  int64     `json:"finished"`
 	OverheadMS  float64   `json:"overhead_ms"` // the loop's own share: all but Coder, Judge and evaluator
 }
+
+// After returns the index of the round that this one goes on from; -1 for none.
+func (r Round) After() int {
+	if r.Parent != nil {
+		return *r.Parent
+	}
+	return r.Index - 1
+}

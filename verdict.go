@@ -85,6 +85,20 @@ type Speedup struct {
 // interval's lower end clears it. Wins(0.05) is "5 % faster".
 func (s *Speedup) Wins(margin float64) bool { return s != nil && s.Low > 1+margin }
 
+// plainMargin is the gain that counts between times that came without intervals:
+// timing noise between processes reaches 2 %.
+const plainMargin = 0.02
+
+// FasterThan reports whether the candidate is faster than another beyond the noise
+// of measuring. Both were timed.
+func (v Verdict) FasterThan(other Verdict) bool {
+	a, b := v.Timing.Candidate, other.Timing.Candidate
+	if a.HighMS > 0 && b.LowMS > 0 {
+		return a.HighMS < b.LowMS
+	}
+	return v.CandidateMS < other.CandidateMS*(1-plainMargin)
+}
+
 // BuildReport is what the compiler said.
 type BuildReport struct {
 	Seconds    float64      `json:"seconds"`

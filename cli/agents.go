@@ -162,6 +162,9 @@ func (r *room) replaying(run kernelwright.Run) (agents, error) {
 	if run.Strategy == forge.OutsideStrategy {
 		return agents{}, usage(fmt.Sprintf("run %d was coded by %q, which cannot be asked again", run.ID, run.Coder), "what an agent outside decided is not in the record; `kernelwright history show` has what it tried")
 	}
+	if run.Strategy == forge.RecheckStrategy {
+		return agents{}, usage(fmt.Sprintf("run %d asked whether a kernel of another device holds on this one: there are no decisions to make again", run.ID), fmt.Sprintf("`kernelwright history show %d` has what came of it", run.ID))
+	}
 	c := r.casting()
 	c.coder, c.judge = run.Coder, run.Judge
 	for role, name := range map[string]string{"coded": c.coder, "judged": c.judge} {

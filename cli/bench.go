@@ -162,7 +162,7 @@ func (r *room) bench(e hardware, by []agents, p benchPlan, command []string) (*d
 	for i, c := range p.configs {
 		under := r.under(c)
 		w, settings := under.worker(e, by[i]), under.strategy()
-		w.RecordOnly = true
+		w.RecordOnly, w.Lessons = true, false // what is compared does not learn from each other
 		b.Workers, b.Settings = append(b.Workers, w), append(b.Settings, settings)
 		b.Bench.Configurations = append(b.Bench.Configurations, configuration(c, settings))
 	}

@@ -109,7 +109,7 @@ func seed(ts *testscript.TestScript, _ bool, args []string) {
 	s, err := store.Open(filepath.Join(ts.MkAbs(args[0]), store.FileName))
 	ts.Check(err)
 	defer func() { ts.Check(s.Close()) }()
-	task := kernelwright.Task{Fingerprint: strings.Repeat("ab", 32), Name: "softmax", Source: "class Model: 'the reference'\n"}
+	task := kernelwright.Task{Fingerprint: strings.Repeat("ab", 32), Name: "softmax", Source: "class Model: 'the reference'\n", Operators: []string{"aten.softmax"}}
 	device := kernelwright.Device{Kind: kernelwright.CPUDevice, Key: "key", Name: "a CPU"}
 	ts.Check(s.SaveTask(ctx, task))
 	ts.Check(s.SaveDevice(ctx, device))
@@ -125,6 +125,10 @@ func seed(ts *testscript.TestScript, _ bool, args []string) {
 			Speedup: &kernelwright.Speedup{Value: 4 / (3 - float64(i)), Low: 1.2, High: 2.1, Against: "eager"},
 		}
 		round := kernelwright.Round{RunID: run.ID, Index: i, Candidate: kernelwright.Candidate{Source: source, Language: kernelwright.CPP, Note: fmt.Sprintf("%d passes", 3-i)}, Verdict: v}
+		if i == 0 {
+			round.Feedback = &kernelwright.Feedback{Kind: kernelwright.Optimisation, Rule: "extra_passes", Bottleneck: "It reads twice\x1b[2J.", Method: "Read less", Plan: "x"}
+		}
+		round.Verdict.Timing.Candidate = kernelwright.Measurement{LowMS: v.CandidateMS - 0.1, HighMS: v.CandidateMS + 0.1}
 		ts.Check(s.AppendRound(ctx, round))
 		if i == 1 {
 			v.Status, v.Level, v.Exported = kernelwright.Certified, kernelwright.Certify, "# standalone\n"+source

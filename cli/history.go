@@ -21,15 +21,16 @@ import (
 )
 
 type historyCmd struct {
-	Ls     historyLsCmd     `cmd:"" help:"List runs, newest first."`
-	Show   historyShowCmd   `cmd:"" help:"Show one run with its rounds, or write its results again."`
-	Best   historyBestCmd   `cmd:"" help:"Print the best kernel of a task."`
-	Diff   historyDiffCmd   `cmd:"" help:"Compare the candidates of two rounds."`
-	Bench  historyBenchCmd  `cmd:"" help:"List benches, or print one again."`
-	Replay historyReplayCmd `cmd:"" help:"Make the decisions of a run again from the record alone."`
-	Check  historyCheckCmd  `cmd:"" help:"Examine the whole record, and copy what can be read of a damaged one."`
-	Search historySearchCmd `cmd:"" help:"Search references, candidates, verdicts, feedback and what was said to models."`
-	Costs  historyCostsCmd  `cmd:"" help:"Say what was spent on language models, by day and model."`
+	Ls      historyLsCmd      `cmd:"" help:"List runs, newest first."`
+	Show    historyShowCmd    `cmd:"" help:"Show one run with its rounds, or write its results again."`
+	Best    historyBestCmd    `cmd:"" help:"Print the best kernel of a task."`
+	Diff    historyDiffCmd    `cmd:"" help:"Compare the candidates of two rounds."`
+	Bench   historyBenchCmd   `cmd:"" help:"List benches, or print one again."`
+	Replay  historyReplayCmd  `cmd:"" help:"Make the decisions of a run again from the record alone."`
+	Check   historyCheckCmd   `cmd:"" help:"Examine the whole record, and copy what can be read of a damaged one."`
+	Lessons historyLessonsCmd `cmd:"" help:"Say what changes brought, in runs that ended with a certified kernel."`
+	Search  historySearchCmd  `cmd:"" help:"Search references, candidates, verdicts, feedback and what was said to models."`
+	Costs   historyCostsCmd   `cmd:"" help:"Say what was spent on language models, by day and model."`
 }
 
 // runWord is how a run's status is shown. A run that nobody works on any more
@@ -300,6 +301,10 @@ func (c historyShowCmd) Run(a *app) (err error) {
 	}
 	s := report.Summarise(d)
 	s.Report, s.Kernel = short(written.Report()), short(written.Kernel)
+	lessons, err := r.store.RunLessons(a.ctx, c.ID)
+	if err != nil {
+		return err
+	}
 	switch {
 	case a.json:
 		rounds := d.Rounds
@@ -307,6 +312,9 @@ func (c historyShowCmd) Run(a *app) (err error) {
 			rounds = []kernelwright.Round{}
 		}
 		object := map[string]any{"run": d.Run, "task": d.Task, "device": d.Device, "rounds": rounds, "summary": s, "written": written}
+		if len(lessons) > 0 {
+			object["lessons"] = lessons
+		}
 		if c.Talk {
 			object["talk"] = append([]llm.Record{}, d.Talk...)
 		}
@@ -322,7 +330,7 @@ func (c historyShowCmd) Run(a *app) (err error) {
 	b.WriteByte('\n')
 	for _, f := range []struct{ name, value string }{
 		{"file", d.Run.Path}, {"device", strings.TrimSuffix(d.Run.Device+", "+d.Device.Name, ", ")}, {"coder", d.Run.Coder}, {"judge", d.Run.Judge},
-		{"models", spentOn(d.Spend)}, {"reason", d.Run.Reason}, {"hint", d.Run.Hint},
+		{"models", spentOn(d.Spend)}, {"lessons", givenLessons(lessons)}, {"reason", d.Run.Reason}, {"hint", d.Run.Hint},
 	} {
 		if f.value != "" {
 			fmt.Fprintf(&b, "%-7s %s\n", f.name, report.Line(f.value))
@@ -367,6 +375,18 @@ func (c historyShowCmd) Run(a *app) (err error) {
 		fmt.Fprintf(&b, "\nwritten: %s\n", report.Line(s.Report))
 	}
 	return a.printf("%s", b.String())
+}
+
+// givenLessons says what a run's Judge was given; empty for nothing.
+func givenLessons(lessons []kernelwright.Lesson) string {
+	if len(lessons) == 0 {
+		return ""
+	}
+	runs := map[int64]bool{}
+	for _, l := range lessons {
+		runs[l.Run] = true
+	}
+	return fmt.Sprintf("%d, of %d earlier runs on this device (--json has them)", len(lessons), len(runs))
 }
 
 // spentOn is what was asked of models, or nothing where none was.

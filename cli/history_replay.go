@@ -27,7 +27,11 @@ func (c historyReplayCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	diff, err := forge.Replay(a.ctx, d.Rounds, d.Task, d.Run, forge.Parts{Device: d.Device, Coder: by.coder, Judge: by.judge, Model: by.model, Journal: r.store, Skills: by.skills})
+	lessons, err := r.store.RunLessons(a.ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	diff, err := forge.Replay(a.ctx, d.Rounds, d.Task, d.Run, forge.Parts{Device: d.Device, Lessons: lessons, Coder: by.coder, Judge: by.judge, Model: by.model, Journal: r.store, Skills: by.skills})
 	if err != nil {
 		return cutShort(a.ctx, err)
 	}

@@ -40,7 +40,7 @@ type roundFlags struct {
 	Judge     string `help:"Who reads verdicts: rules, a model as provider:model, or none; or what it may say (--judge-mode)." placeholder:"NAME" key:"judge.name"`
 	JudgeMode string `help:"What the Judge may say: both, correction, optimisation or none; self and score ask no Judge." placeholder:"MODE" key:"rounds.judge"`
 	Language  string `help:"What candidates are written in: auto, cpp, cuda or triton." placeholder:"LANGUAGE" key:"rounds.language"`
-	Seed      string `help:"Same seed, same machine: same decisions." placeholder:"N" key:"rounds.seed"`
+	Seed      string `help:"Same seed, same machine, same lessons: same decisions." placeholder:"N" key:"rounds.seed"`
 	Out       string `help:"Where results go; else beside the reference." placeholder:"DIR" type:"path" key:"watch.output_dir" predictor:"dir"`
 }
 
@@ -104,18 +104,26 @@ func (r *room) forget(ctx context.Context, now time.Time) {
 
 // openRecord opens the record to read it. There must be one.
 func (a *app) openRecord() (*room, error) {
+	if err := a.recorded(); err != nil {
+		return nil, err
+	}
+	return a.openBy(false, store.OpenToRead)
+}
+
+// recorded returns an error where there is no record.
+func (a *app) recorded() error {
 	c, _, err := a.settings()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	folder, err := config.DataFolder(c, a.getenv)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if _, err := os.Stat(filepath.Join(folder, store.FileName)); errors.Is(err, fs.ErrNotExist) {
-		return nil, nothingRecorded(folder)
+		return nothingRecorded(folder)
 	}
-	return a.openBy(false, store.OpenToRead)
+	return nil
 }
 
 func nothingRecorded(folder string) error {
@@ -286,8 +294,8 @@ func (r *room) worker(e hardware, by agents) *daemon.Worker {
 	return &daemon.Worker{
 		Store: r.store, Evaluator: bounded{e, c.Evaluation.Timeout.Std(), c.Evaluation.InspectTimeout.Std()},
 		Coder: by.coder, Judge: by.judge, Model: by.model, Journal: r.store, Skills: by.skills,
-		Results:  daemon.Results{Folder: c.Watch.OutputDir, Markdown: c.Daemon.ReportMarkdown, HTML: c.Daemon.ReportHTML},
-		Attempts: c.Daemon.Attempts, Grace: c.Daemon.Grace.Std(), Log: r.log,
+		Results: daemon.Results{Folder: c.Watch.OutputDir, Markdown: c.Daemon.ReportMarkdown, HTML: c.Daemon.ReportHTML},
+		Lessons: c.Judge.Lessons, Attempts: c.Daemon.Attempts, Grace: c.Daemon.Grace.Std(), Log: r.log,
 	}
 }
 

@@ -95,7 +95,8 @@ type Coder struct {
 
 // Judge names who reads verdicts.
 type Judge struct {
-	Name string `toml:"name" json:"name"`
+	Name    string `toml:"name" json:"name"`
+	Lessons bool   `toml:"lessons" json:"lessons"`
 }
 
 // Prompts says in which words models are asked.

@@ -113,15 +113,11 @@ func (w *Worker) join(ctx context.Context, id int64, q Request) (_ *Guest, err e
 	if err != nil {
 		return nil, err
 	}
-	settings, err := forge.ParseSettings(run.Settings)
-	if err != nil {
-		return nil, err
-	}
 	if g.subject, err = w.prepare(ctx, run, source); err != nil {
 		return nil, err
 	}
 	g.rounds = &forge.Rounds{Parts: forge.Parts{
-		Judge: w.Judge, Evaluator: w.Evaluator, Recorder: w.Store, Device: g.device, Settings: settings,
+		Judge: w.Judge, Evaluator: w.Evaluator, Recorder: w.Store, Device: g.device, Settings: g.settings, Lessons: g.lessons,
 		Now: w.clock().Now, Observe: w.Observe,
 	}}
 	return g, nil

@@ -80,10 +80,12 @@ type Worker struct {
 	Results Results
 	// RecordOnly writes no results: who wants files makes them from the record.
 	RecordOnly bool
-	Attempts   int           // DefaultAttempts where 0
-	Grace      time.Duration // DefaultGrace where 0
-	Clock      Clock         // System where nil
-	Log        *slog.Logger  // may be nil
+	// Lessons has new runs' Judges go by what earlier runs learned.
+	Lessons  bool
+	Attempts int           // DefaultAttempts where 0
+	Grace    time.Duration // DefaultGrace where 0
+	Clock    Clock         // System where nil
+	Log      *slog.Logger  // may be nil
 	// Share lets a run whose task was optimised before, under the same
 	// settings, take that result: for files that somebody dropped. Who types
 	// `run` wants it run.
@@ -425,10 +427,6 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 	if err != nil {
 		return run, forge.Outcome{}, err
 	}
-	settings, err := forge.ParseSettings(run.Settings)
-	if err != nil {
-		return run, forge.Outcome{}, err
-	}
 	about, err := w.prepare(ctx, run, source)
 	run = about.run
 	if err != nil {
@@ -443,7 +441,7 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 		}
 	}
 	strategy, err := forge.New(run.Strategy, forge.Parts{
-		Coder: w.Coder, Judge: w.Judge, Evaluator: w.Evaluator, Recorder: w.Store, Device: about.device, Settings: settings,
+		Coder: w.Coder, Judge: w.Judge, Evaluator: w.Evaluator, Recorder: w.Store, Device: about.device, Settings: about.settings, Lessons: about.lessons,
 		Model: w.Model, Journal: w.Journal, Skills: w.Skills, Now: w.clock().Now, Observe: w.Observe, Halt: halt,
 	})
 	if err != nil {
@@ -455,16 +453,21 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 
 // subject is a run with the task and the device that its decisions are made by.
 type subject struct {
-	run    kernelwright.Run
-	task   kernelwright.Task
-	device kernelwright.Device
-	begun  bool // it has rounds
+	run      kernelwright.Run
+	settings forge.Settings
+	task     kernelwright.Task
+	device   kernelwright.Device
+	lessons  []kernelwright.Lesson
+	begun    bool // it has rounds
 }
 
 // prepare inspects the reference of a run and records what the run is about.
 func (w *Worker) prepare(ctx context.Context, run kernelwright.Run, source string) (subject, error) {
 	s := subject{run: run}
 	var err error
+	if s.settings, err = forge.ParseSettings(run.Settings); err != nil {
+		return s, err
+	}
 	if s.task, err = w.Evaluator.Inspect(ctx, run.TaskName, source); err != nil {
 		return s, err
 	}
@@ -480,15 +483,24 @@ func (w *Worker) prepare(ctx context.Context, run kernelwright.Run, source strin
 		return s, &elsewhereError{run}
 	}
 	seen, found := s.task, s.device
+	var learned []kernelwright.Lesson
 	if s.begun {
 		// What is known of either may have changed since, its ceilings for one.
 		// The run goes on by what its first rounds were decided by.
 		if s.task, s.device, err = w.pinned(ctx, run); err != nil {
 			return s, err
 		}
+		if s.lessons, err = w.Store.RunLessons(ctx, run.ID); err != nil {
+			return s, err
+		}
+	} else if w.Lessons && s.settings.JudgeMode.Asked() {
+		if learned, err = w.Store.LessonsFor(ctx, s.task, s.device); err != nil {
+			return s, err
+		}
+		s.lessons = learned
 	}
 	s.run.Task, s.run.Device, s.run.DeviceKey = s.task.Fingerprint, s.device.String(), s.device.Key
-	return s, w.Store.Describe(ctx, s.run, seen, found)
+	return s, w.Store.Describe(ctx, s.run, seen, found, learned)
 }
 
 // pinned returns the task and the device as the run's first rounds saw them.

@@ -97,7 +97,7 @@ func grow(rounds []kernelwright.Round, s Settings, declined map[int]decline) (ge
 		for _, want := range plan(parents, start, s) {
 			_, no := declined[want.parent]
 			switch {
-			case at < len(rounds) && parentOf(rounds[at]) == want.parent:
+			case at < len(rounds) && rounds[at].After() == want.parent:
 				at++
 			case no:
 			case at == len(rounds):
@@ -116,7 +116,7 @@ func grow(rounds []kernelwright.Round, s Settings, declined map[int]decline) (ge
 		}
 		progress := fastest
 		for i := start; i < at; i++ {
-			if kept(rounds[i]) && (progress < 0 || faster(rounds[i].Verdict, rounds[progress].Verdict)) {
+			if kept(rounds[i]) && (progress < 0 || rounds[i].Verdict.FasterThan(rounds[progress].Verdict)) {
 				progress = i
 			}
 		}

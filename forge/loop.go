@@ -50,7 +50,7 @@ func (p *Parts) begin(ctx context.Context, run kernelwright.Run, task kernelwrig
 	if err := l.settings.Validate(); err != nil {
 		return nil, err
 	}
-	if p.Judge == nil && l.settings.JudgeMode.asked() {
+	if p.Judge == nil && l.settings.JudgeMode.Asked() {
 		return nil, errors.New("there is no Judge")
 	}
 	l.stops = func(rounds []kernelwright.Round) (kernelwright.StopReason, string) {
@@ -288,7 +288,7 @@ func (l *loop) judgeInput(round *kernelwright.Round) (kernelwright.JudgeInput, b
 		want, mode = kernelwright.Optimisation, JudgeOptimisation
 	}
 	return kernelwright.JudgeInput{
-		Run: l.run.ID, Task: l.task, Device: l.Device, Want: want, History: l.rounds, Seed: l.run.Seed,
+		Run: l.run.ID, Task: l.task, Device: l.Device, Want: want, History: l.rounds, Lessons: l.Lessons, Seed: l.run.Seed,
 		Current:     kernelwright.Attempt{Candidate: round.Candidate, Verdict: round.Verdict},
 		FullMetrics: l.settings.Metrics == FullMetrics,
 	}, l.settings.JudgeMode == JudgeBoth || l.settings.JudgeMode == mode
@@ -306,14 +306,6 @@ func checkFeedback(f kernelwright.Feedback, want kernelwright.FeedbackKind) erro
 
 // noParent is the parent of a round that goes on from no other.
 const noParent = -1
-
-// parentOf returns the index of the round that a round goes on from.
-func parentOf(r kernelwright.Round) int {
-	if r.Parent != nil {
-		return *r.Parent
-	}
-	return r.Index - 1
-}
 
 // coderInput is what the Coder sees for a round that goes on from another.
 func (l *loop) coderInput(index, parent, sample int) kernelwright.CoderInput {

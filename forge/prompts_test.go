@@ -128,8 +128,9 @@ func TestWhatOthersSayStaysInItsFence(t *testing.T) {
 				return
 			}
 			history := []kw.Round{{Candidate: last.Candidate, Verdict: last.Verdict, Feedback: &feedback}}
-			reader.Lessons = func(kw.JudgeInput) []string { return []string{said} }
-			if _, err := reader.Judge(t.Context(), kw.JudgeInput{Task: hostileTask(said), Device: device, Want: kind, Current: last, History: history, FullMetrics: true}); err != nil {
+			lesson := kw.Lesson{TaskName: said, Rule: said, Bottleneck: said, Method: said, Tried: said, Status: kw.Status(said), Reason: said, Outcome: kw.LessonFailed,
+				Steps: []kw.Step{{Knob: said}}, Moved: []kw.Movement{{Metric: said}}}
+			if _, err := reader.Judge(t.Context(), kw.JudgeInput{Lessons: []kw.Lesson{lesson}, Task: hostileTask(said), Device: device, Want: kind, Current: last, History: history, FullMetrics: true}); err != nil {
 				t.Fatal(err)
 			}
 		}

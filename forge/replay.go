@@ -34,7 +34,8 @@ func (d *Difference) Error() string { return d.String() }
 
 // Replay runs the strategy of a recorded run again, with the recorded verdicts
 // in place of measuring, and returns the first thing that came out otherwise,
-// or nil. Of the parts it takes Coder, Judge, Model, Journal, Skills and Device:
+// or nil. Of the parts it takes Coder, Judge, Model, Journal, Skills, Device and
+// Lessons, those that the run was given:
 // agents that can be asked again, or that answer from the record
 // (llm.NotRecorded where they have nothing there). It measures, builds and
 // records nothing. The error is a context's, or says that an agent failed.
@@ -49,7 +50,7 @@ func Replay(ctx context.Context, rounds []kernelwright.Round, task kernelwright.
 		close(r.end)
 	}
 	p := Parts{
-		Evaluator: r, Recorder: r, Device: parts.Device, Settings: settings, Journal: parts.Journal, Skills: parts.Skills, Halt: r.end, restamp: r.restamp,
+		Evaluator: r, Recorder: r, Device: parts.Device, Settings: settings, Lessons: parts.Lessons, Journal: parts.Journal, Skills: parts.Skills, Halt: r.end, restamp: r.restamp,
 	}
 	if parts.Coder != nil {
 		p.Coder = replayCoder{parts.Coder, r}
@@ -140,7 +141,7 @@ func (r *replay) AppendRound(_ context.Context, got kernelwright.Round) error {
 	if err := sameCandidate(want, got.Candidate); err != nil {
 		return err
 	}
-	if a, b := parentOf(want), parentOf(got); a != b {
+	if a, b := want.After(), got.After(); a != b {
 		return &Difference{Round: r.at, What: "parent", Recorded: fmt.Sprint(a), Replayed: fmt.Sprint(b)}
 	}
 	if err := differ(r.at, "verdict", want.Verdict, got.Verdict); err != nil {

@@ -23,8 +23,8 @@ const (
 	JudgeScore        JudgeMode = "score" // refine on speedup: the Coder sees how far it came and its speedup
 )
 
-// asked reports whether a Judge speaks at all.
-func (m JudgeMode) asked() bool { return m != JudgeNone && m != JudgeSelf && m != JudgeScore }
+// Asked reports whether a Judge speaks at all.
+func (m JudgeMode) Asked() bool { return m != JudgeNone && m != JudgeSelf && m != JudgeScore }
 
 // Metrics says how many of a verdict's metrics a model is shown.
 type Metrics string

@@ -29,13 +29,15 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("run %d has all the %d rounds that it may have", e.Run, e.Rounds)
 }
 
-// given is the Coder of one step.
-type given struct{ candidate kernelwright.Candidate }
+// Given is a Coder that has one candidate, somebody else's.
+type Given struct{ Candidate kernelwright.Candidate }
 
-func (g given) Name() string { return g.candidate.Origin }
+// Name is that of who wrote it.
+func (g Given) Name() string { return g.Candidate.Origin }
 
-func (g given) Propose(context.Context, kernelwright.CoderInput) (kernelwright.Candidate, error) {
-	return g.candidate, nil
+// Propose returns the candidate.
+func (g Given) Propose(context.Context, kernelwright.CoderInput) (kernelwright.Candidate, error) {
+	return g.Candidate, nil
 }
 
 // Step is one round with the given candidate, for an agent that decides by
@@ -62,7 +64,7 @@ func (r *Rounds) Step(ctx context.Context, run kernelwright.Run, task kernelwrig
 			c.Language = l.rounds[i].Candidate.Language
 		}
 	}
-	parts.Coder = given{c}
+	parts.Coder = Given{c}
 	if err := l.round(ctx); err != nil {
 		return kernelwright.Round{}, fmt.Errorf("round %d: %w", n, err)
 	}

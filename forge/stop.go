@@ -51,7 +51,7 @@ func spent(rounds []kernelwright.Round) time.Duration {
 func sinceProgress(rounds []kernelwright.Round) int {
 	at := -1
 	for i, r := range rounds {
-		if kept(r) && (at < 0 || faster(r.Verdict, rounds[at].Verdict)) {
+		if kept(r) && (at < 0 || r.Verdict.FasterThan(rounds[at].Verdict)) {
 			at = i
 		}
 	}
@@ -59,19 +59,6 @@ func sinceProgress(rounds []kernelwright.Round) int {
 		return 0
 	}
 	return len(rounds) - 1 - at
-}
-
-// plainMargin is the gain that counts as progress between times that came
-// without intervals: timing noise between processes reaches 2 %.
-const plainMargin = 0.02
-
-// faster reports whether a is faster than b beyond the noise of measuring.
-func faster(a, b kernelwright.Verdict) bool {
-	ta, tb := a.Timing.Candidate, b.Timing.Candidate
-	if ta.HighMS > 0 && tb.LowMS > 0 {
-		return ta.HighMS < tb.LowMS
-	}
-	return a.CandidateMS < b.CandidateMS*(1-plainMargin)
 }
 
 // kept reports whether a round's candidate may become the kernel of its run.

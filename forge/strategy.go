@@ -15,9 +15,12 @@ const (
 	RoundsStrategy = "rounds"
 	BeamStrategy   = "beam"
 	ReactStrategy  = "react"
+	// RecheckStrategy is that of a run which only asks whether a kernel of another
+	// device holds on this one: rounds, with one candidate, which is Given.
+	RecheckStrategy = "recheck"
 )
 
-// Strategies are the names of all strategies.
+// Strategies are the names of all that look for a kernel.
 var Strategies = []string{RoundsStrategy, BeamStrategy, ReactStrategy}
 
 // Strategy takes a run from its task to its best kernel.
@@ -38,7 +41,7 @@ type Strategy interface {
 // rounds, which every run was once.
 func New(name string, p Parts) (Strategy, error) {
 	switch name {
-	case "", RoundsStrategy:
+	case "", RoundsStrategy, RecheckStrategy:
 		return &Rounds{p}, nil
 	case BeamStrategy:
 		return &Beam{p}, nil
@@ -56,6 +59,8 @@ type Parts struct {
 	Recorder  Recorder
 	Device    kernelwright.Device
 	Settings  Settings
+	// Lessons is what the Judge is given of earlier runs.
+	Lessons []kernelwright.Lesson
 
 	// Model acts in react. Its calls have to be journaled, else a run that was
 	// interrupted is a *DivergedError.

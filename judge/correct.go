@@ -22,7 +22,7 @@ var correctionRules = []rule{
 
 // safer is the way to plain code, from what is most likely at fault, for a
 // finding that does not know better.
-var safer = []move{{"nontemporal", toLeast}, {"passes", toMost}, {"chains", toLeast}, {"unroll", toLeast}, {"vector", toDown}, {"static", toLeast}, {"threads", toLeast}, {"fuse", toLeast}}
+var safer = []move{{"nontemporal", toLeast}, {"split", toLeast}, {"passes", toMost}, {"keep", toLeast}, {"items", toLeast}, {"chains", toLeast}, {"unroll", toLeast}, {"vector", toDown}, {"static", toLeast}, {"threads", toLeast}, {"fuse", toLeast}}
 
 // correct returns the one correction for a failed verdict.
 func correct(in kernelwright.JudgeInput, s search) kernelwright.Feedback {
@@ -34,12 +34,12 @@ func correct(in kernelwright.JudgeInput, s search) kernelwright.Feedback {
 		// No schedule to turn: the words have to do.
 	case s.best != nil:
 		// Something worked before: take back what broke it and search on from there.
-		out.Fix += fmt.Sprintf(" Go back to the schedule of round %d, which was correct", s.best.round)
+		const back = " Go back to the schedule of round %d, which was correct"
 		if next, ok := s.next(nil); ok {
-			out.Fix += ", and " + next.words + " from there."
+			out.Fix += fmt.Sprintf(back+", and %s from there.", next.start.round, next.words)
 			out.Knobs = s.difference(next.target)
 		} else {
-			out.Fix += "."
+			out.Fix += fmt.Sprintf(back+".", s.best.round)
 			out.Knobs = s.difference(s.best.knobs)
 		}
 	default:

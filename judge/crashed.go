@@ -22,6 +22,24 @@ func crashed(v view) (finding, bool) {
 		return false
 	}
 	switch {
+	case has("illegal memory access"):
+		f.why = "A kernel read or wrote where nothing of its lies: an index past the end of a tensor, a tail without a guard, or a product of indices that overflows 32 bits."
+		f.fix = "Hold every index against the sizes that are passed in, the last block's above all, and compute offsets in 64 bits where a tensor has 2^31 elements or more."
+		f.moves = []move{{"vector", toLeast}, {"split", toLeast}}
+	case has("misaligned address"):
+		f.why = "An access of 8 or 16 bytes goes to an address that is no multiple of that: a view that begins elsewhere, or rows whose length is no multiple of the vector."
+		f.fix = "Use vectors only where the address and the row's length are multiples of them, and single elements elsewhere."
+		f.moves = []move{{"vector", toLeast}, {"vector", toDown}}
+	case has("too many resources requested"):
+		f.why = "A block's threads need more registers than a multiprocessor has."
+		f.fix = "Say __launch_bounds__(threads) with the number that is launched, or launch smaller blocks."
+		f.moves = []move{{"share", toUp}, {"unroll", toLeast}, {"keep", toLeast}}
+	case has("invalid configuration argument"):
+		f.why = "A grid or a block is empty or too large, or asks for more shared memory than a block may have."
+		f.fix = "Compute the grid from the sizes that are passed in, launch nothing where there is nothing to do, and set cudaFuncAttributeMaxDynamicSharedMemorySize above 48 KiB."
+	case has("unspecified launch failure", "device-side assert"):
+		f.why = "A kernel went astray: an index of shared memory, or a barrier that not every thread of a block reaches."
+		f.fix = "Check the indices of shared memory, and take every __syncthreads out of branches that only some threads take."
 	case has("SIGSEGV", "signal 11", "egmentation fault", "SIGBUS"):
 		f.why = "Its process was killed for touching memory that is not its own: an index past the end of a tensor, a wrong stride, or a tail that a vector load reads beyond."
 		f.fix = "Check every index against the sizes that are passed in, and handle the tail after the last full vector one element at a time."

@@ -21,7 +21,13 @@ func FuzzJudge(f *testing.F) {
 		f.Add(b, kw.Schedule{Plan: "softmax", Knobs: map[string]kw.Knob{"tile": {Value: 2, Choices: []int{1, 2, 4}}, "fuse": {Value: 1, Choices: []int{0, 1}}}}.Comment())
 	}
 	f.Add([]byte(`{"status":"wrong","candidate_ms":-1,"metrics":{"threads":-5e300}}`), `# kernelwright-schedule: {"knobs":{"":{"value":-9,"choices":[]}}}`)
+	f.Add([]byte(`{"status":"correct","candidate_ms":1,"profile":{"tool":"ncu","launches":2,"ms":0.5,"kernels":[{"name":"k","whose":"custom","share":1,"grid":[7,1,1],"block":[256,1,1],"metrics":{"launch__waves_per_multiprocessor":1.1}}]},
+		"build":{"kernels":[{"name":"k","registers":255,"spill_load_bytes":9}]}}`), "")
 	f.Fuzz(func(t *testing.T, verdict []byte, source string) {
+		device := device
+		if len(verdict)%2 == 0 {
+			device = gpu
+		}
 		in := kw.JudgeInput{Device: device, Want: kw.Optimisation, Current: kw.Attempt{Candidate: kw.Candidate{Source: source}}}
 		if json.Unmarshal(verdict, &in.Current.Verdict) != nil {
 			return

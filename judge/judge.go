@@ -89,6 +89,10 @@ type finding struct {
 	moves []move
 	// done says that nothing can be gained; why is then the reason.
 	done bool
+	// gain is, on a GPU, the share of the candidate's time that the change would
+	// take away at most, by estimate. gainless is for what has none to tell.
+	gain     float64
+	gainless bool
 }
 
 // toward is where to a knob should go.
@@ -138,11 +142,13 @@ func oneLine(s string) string {
 	return s
 }
 
-func percent(x float64) string { return fmt.Sprintf("%.0f %%", 100*x) }
+func percent(x float64) string { return fmt.Sprintf("%.0f %%", 100*max(min(x, 1e6), -1e6)) }
 
 // byteSize writes bytes for people.
 func byteSize(n float64) string {
 	switch {
+	case n >= 1<<60:
+		return fmt.Sprintf("%.3g bytes", n)
 	case n >= 1<<30:
 		return fmt.Sprintf("%.1f GiB", n/(1<<30))
 	case n >= 1<<20:

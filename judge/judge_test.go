@@ -13,7 +13,14 @@ import (
 	"github.com/kernelwright/kernelwright/judge"
 )
 
-func TestConformance(t *testing.T) { forgetest.Judge(t, judge.Rules{}, true) }
+func TestConformance(t *testing.T) {
+	onGPU := kw.JudgeInput{Task: kw.Task{Name: "on_a_gpu"}, Device: gpu, Want: kw.Optimisation, Current: kw.Attempt{
+		Candidate: kw.Candidate{Source: kw.Schedule{Knobs: map[string]kw.Knob{"share": {Value: 4, Choices: []int{2, 4, 8}}, "keep": {Value: 1, Choices: []int{0, 1}}}}.Comment()},
+		Verdict: kw.Verdict{Status: kw.Correct, CandidateMS: 1, Headroom: 0.4, Profile: &kw.Profile{Tool: "ncu", Launches: 2, MS: 0.9, Kernels: []kw.KernelProfile{
+			{Name: "one", Whose: "custom", Share: 0.6, Grid: [3]int{40, 1, 1}, Block: [3]int{256, 1, 1}},
+			{Name: "two", Whose: "custom", Share: 0.4, Grid: [3]int{30, 1, 1}, Block: [3]int{256, 1, 1}}}}}}}
+	forgetest.Judge(t, judge.Rules{}, true, onGPU)
+}
 
 var device = kw.Device{Kind: kw.CPUDevice, Key: "d", Specs: kw.Specs{Cores: 4, L2Bytes: 1 << 20, L3Bytes: 16 << 20}, Ceilings: kw.Ceilings{CPUThreads: 4}}
 

@@ -25,9 +25,6 @@ type Model struct {
 	LLM     llm.Model
 	Prompts *prompts.Templates
 	Skills  *prompts.Skills // nil for none
-
-	// Lessons returns what helped on other tasks, a sentence each; nil for none.
-	Lessons func(kernelwright.JudgeInput) []string
 }
 
 // Name is the language model's.
@@ -129,8 +126,8 @@ func (m Model) view(in kernelwright.JudgeInput, rules kernelwright.Feedback) (pr
 	v.Compiler, v.Output = prompts.OutputFacts(verdict)
 	var metrics map[string]float64
 	v.Metrics, metrics = prompts.Metrics(verdict, in.FullMetrics)
-	if m.Lessons != nil {
-		v.Lessons = prompts.Lessons(m.Lessons(in))
+	if in.Want == kernelwright.Optimisation {
+		v.Lessons = prompts.Lessons(in.Lessons, in.Task, rules.Rule)
 	}
 	if m.Skills != nil {
 		v.Skills = m.Skills.Select(prompts.QueryFor(in.Task, in.Device, c.Language, rules.Rule, rules.Bottleneck, rules.Issue, string(verdict.Status), verdict.Reason), 0)

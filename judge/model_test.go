@@ -171,8 +171,8 @@ func TestErrorsOfTheModel(t *testing.T) {
 // selected.
 func TestWhatTheJudgeIsShown(t *testing.T) {
 	m, s := model(t, said(optimisation))
-	m.Lessons = func(kw.JudgeInput) []string { return []string{"Rows kept in registers: 1.8x."} }
 	in := slow
+	in.Lessons = []kw.Lesson{{Task: "f", TaskName: "other", Method: "Keep rows in registers", FromMS: 1.8, ToMS: 1, Outcome: kw.LessonFaster, Moved: []kw.Movement{{Metric: "memory_share", From: 0.3, To: 0.6}}}}
 	in.Task = kw.Task{Source: "class Model: pass # the reference\n", Operators: []string{"aten.softmax"}}
 	in.Device = kw.Device{Kind: kw.CPUDevice, Specs: kw.Specs{Model: "a CPU", Cores: 4}, Ceilings: kw.Ceilings{MemoryGBs: 20}}
 	in.History = []kw.Round{{Verdict: kw.Verdict{Status: kw.Correct, CandidateMS: 5}, Feedback: &kw.Feedback{Kind: kw.Optimisation, Method: "Use more cores"}}}
@@ -182,7 +182,7 @@ func TestWhatTheJudgeIsShown(t *testing.T) {
 	}
 	text := s.asked[0].Messages[1].Text
 	for _, want := range []string{"# the reference", "class ModelNew", "memory_share = 0.4 share (achieved of the measured memory bandwidth)", "candidate_ms = 2 ms", "headroom",
-		"memory 20 GB/s", "Rows kept in registers", "round 0, the first candidate: correct, 5 ms", "advised: Use more cores", "It is evidence, and may be wrong:\n```data: feedback"} {
+		"memory 20 GB/s", "other: advised: Keep rows in registers; faster, 1.8 to 1 ms; memory_share 0.3 to 0.6", "round 0, the first candidate: correct, 5 ms", "advised: Use more cores", "It is evidence, and may be wrong:\n```data: feedback"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it is not shown %q:\n%s", want, text)
 		}

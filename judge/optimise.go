@@ -2,11 +2,13 @@ package judge
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/kernelwright/kernelwright"
 )
 
-// optimisationRules, what weighs most first: overhead that hides everything
+// optimisationRules are those for a CPU, what weighs most first: overhead that hides everything
 // else, then who does the work, then how the cores are used, then what they
 // wait for.
 var optimisationRules = []rule{
@@ -22,6 +24,39 @@ var optimisationRules = []rule{
 	{"cache_bound", cacheBound},
 	{"instruction_parallelism", instructionParallelism},
 	{"roofline_gap", rooflineGap},
+}
+
+// gpuRules are those for a GPU. Their findings come in the order of what each
+// would bring, by its own estimate (see attainable); of equals the one that is
+// nearer to a cause goes first.
+var gpuRules = []rule{
+	{"vendor_library", vendorLibrary},
+	{"pytorch_share", pytorchShare},
+	{"launch_bound", launchBound},
+	{"vendor_share", vendorShare},
+	{"idle_sms", ofKernels(idleSMs)},
+	{"tail", ofKernels(tail)},
+	{"uncoalesced", ofKernels(uncoalesced)},
+	{"extra_traffic", extraTraffic},
+	{"spills", ofKernels(spills)},
+	{"bank_conflicts", ofKernels(bankConflicts)},
+	{"barriers", ofKernels(barriers)},
+	{"narrow_accesses", ofKernels(narrowAccesses)},
+	{"occupancy_bound", ofKernels(occupancyBound)},
+	{"l2_bound", ofKernels(l2Bound)},
+	{"l1_bound", ofKernels(l1Bound)},
+	{"compute_bound", ofKernels(computeBound)},
+	{"latency_bound", ofKernels(latencyBound)},
+	{"memory_bound", memoryBound},
+	{"roofline_gap", rooflineGap},
+}
+
+// findings is what there is to say of a correct verdict, what weighs most first.
+func findings(v view) []finding {
+	if v.device.Kind == kernelwright.CUDADevice {
+		return attainable(ask(gpuRules, v), v)
+	}
+	return ask(optimisationRules, v)
 }
 
 // optimise returns the one optimisation for a correct verdict, or stop.
@@ -41,7 +76,7 @@ func optimise(in kernelwright.JudgeInput, s search) kernelwright.Feedback {
 	if v.verdict.Headroom >= NearFloor {
 		return stop("at_the_floor", fmt.Sprintf("Round %d is at %s of the roofline.", base.round, percent(v.verdict.Headroom)), v.evidence())
 	}
-	found := ask(optimisationRules, v)
+	found := findings(v)
 	for _, f := range found {
 		if f.done {
 			return stop(f.rule, f.why, f.evidence)
@@ -54,37 +89,46 @@ func optimise(in kernelwright.JudgeInput, s search) kernelwright.Feedback {
 			wanted, owner = append(wanted, m), append(owner, i)
 		}
 	}
+	wanted, owner = s.past.moves(base, found, wanted, owner)
 	n, ok := s.next(wanted)
 	if !ok {
 		return stop("schedules_exhausted", fmt.Sprintf(
-			"Every schedule one knob away from the best (round %d, %.4g ms) was tried and none is faster.", base.round, base.verdict.CandidateMS), v.evidence())
+			"Every schedule one knob away from the best (round %d, %.4g ms), and from those nearly as fast, was tried and none is faster%s.", base.round, base.verdict.CandidateMS, s.shunned()), v.evidence())
 	}
 	f := found[0]
 	out := kernelwright.Feedback{Kind: kernelwright.Optimisation, Rule: f.rule, Bottleneck: f.bottleneck, Evidence: f.evidence}
+	tried := s.past.step("", n.step)
 	if n.asked >= 0 {
 		f = found[owner[n.asked]]
 		out.Rule, out.Bottleneck, out.Evidence = f.rule, f.bottleneck, f.evidence
 		out.Method = f.method + " (" + n.words + ")"
+		tried = s.past.step(f.rule, n.step)
 	} else {
 		out.Rule = "local_search"
 		out.Method = "Try the neighbouring schedule: " + n.words
 	}
-	out.Plan = fmt.Sprintf("Keep the code of %s and %s; %s.", where(base, s), n.words, meaning(n.step))
+	out.Plan = strings.TrimSpace(back(n.start, base, s.current) + fmt.Sprintf("Keep the code of %s and %s; %s. %s", where(n.start, s), n.words, meaning(n.step), tried))
 	out.Evidence[n.knob] = float64(n.from)
-	if base.round != s.current.round {
-		better := fmt.Sprintf("Round %d (%.4g ms) is faster than this one (%.4g ms): go back to its schedule. ",
-			base.round, base.verdict.CandidateMS, s.current.verdict.CandidateMS)
-		switch {
-		case s.current.verdict.CandidateMS <= 0:
-			better = fmt.Sprintf("Go back to the schedule of round %d (%.4g ms). ", base.round, base.verdict.CandidateMS)
-		case s.current.verdict.CandidateMS <= base.verdict.CandidateMS*(1+realGain):
-			better = fmt.Sprintf("This one (%.4g ms) is no faster than round %d (%.4g ms): go back to its schedule. ",
-				s.current.verdict.CandidateMS, base.round, base.verdict.CandidateMS)
-		}
-		out.Plan = better + out.Plan
-	}
 	out.Knobs = s.difference(n.target)
 	return out
+}
+
+// back says why the next schedule starts from an earlier round's, where it does
+// not start from the current one.
+func back(from, best, current point) string {
+	ms := current.verdict.CandidateMS
+	switch {
+	case from.round == current.round:
+		return ""
+	case from.round != best.round:
+		return fmt.Sprintf("Beside the fastest, round %d (%.4g ms), all was tried: go on from the schedule of round %d (%.4g ms). ",
+			best.round, best.verdict.CandidateMS, from.round, from.verdict.CandidateMS)
+	case ms <= 0:
+		return fmt.Sprintf("Go back to the schedule of round %d (%.4g ms). ", best.round, best.verdict.CandidateMS)
+	case ms <= best.verdict.CandidateMS*(1+realGain):
+		return fmt.Sprintf("This one (%.4g ms) is no faster than round %d (%.4g ms): go back to its schedule. ", ms, best.round, best.verdict.CandidateMS)
+	}
+	return fmt.Sprintf("Round %d (%.4g ms) is faster than this one (%.4g ms): go back to its schedule. ", best.round, best.verdict.CandidateMS, ms)
 }
 
 func where(base point, s search) string {
@@ -128,6 +172,8 @@ func meaning(st step) string {
 		return say("rows stay on chip from pass to pass", "registers are spared, and rows are read again")
 	case "split":
 		return say("several blocks share a row, so that no multiprocessor is idle", "one launch does it all")
+	case "team":
+		return say("more blocks hold a row between them, each in less shared memory", "fewer blocks wait for each other over a row")
 	case "static":
 		return say("sizes become constants that the compiler can use", "one code serves all sizes")
 	}
@@ -148,18 +194,19 @@ func optimiseByWords(in kernelwright.JudgeInput, v view) kernelwright.Feedback {
 			best = r
 		}
 	}
-	found := ask(optimisationRules, v)
+	found := findings(v)
 	for _, f := range found {
 		if f.done {
 			return stop(f.rule, f.why, f.evidence)
 		}
 	}
-	for _, f := range found {
+	earlier := past(in.Lessons)
+	for _, f := range earlier.findings(found) {
 		if said[f.rule] {
 			continue
 		}
 		out := kernelwright.Feedback{Kind: kernelwright.Optimisation, Rule: f.rule,
-			Bottleneck: f.bottleneck, Method: f.method, Plan: f.plan, Evidence: f.evidence}
+			Bottleneck: f.bottleneck, Method: f.method, Plan: strings.TrimSpace(f.plan + " " + earlier.words(f.rule).String()), Evidence: f.evidence}
 		if best != nil && v.verdict.CandidateMS > best.Verdict.CandidateMS*(1+realGain) {
 			out.Plan = fmt.Sprintf("The last change made it slower (%.4g ms; round %d had %.4g ms): take it back first. ",
 				v.verdict.CandidateMS, best.Index, best.Verdict.CandidateMS) + out.Plan
@@ -167,5 +214,9 @@ func optimiseByWords(in kernelwright.JudgeInput, v view) kernelwright.Feedback {
 		}
 		return out
 	}
-	return stop("advice_exhausted", "Everything that the measurements point at was advised already.", v.evidence())
+	why := "Everything that the measurements point at was advised already."
+	if slices.ContainsFunc(found, func(f finding) bool { return !said[f.rule] }) {
+		why = "Everything that the measurements point at was advised already, or mostly made tasks like this one slower on this device."
+	}
+	return stop("advice_exhausted", why, v.evidence())
 }

@@ -31,6 +31,7 @@ func pytorchShare(v view) (finding, bool) {
 		method:     "Fuse them into the custom kernel",
 		plan:       "Compute them in the loop that produces or consumes their operand, so that the intermediate tensors are never written.",
 		evidence:   v.evidence("pytorch_share", "custom_share", "vendor_share"),
+		gain:       share,
 		moves:      []move{{"fuse", toMost}},
 	}, true
 }

@@ -1,6 +1,7 @@
 package judge
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -10,17 +11,23 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-// search is a local search over the knobs of a schedule. It moves one knob at
-// a time from the fastest correct schedule so far, by one choice up or down
-// unless a rule asks for an end of the range, and never to the same place
-// twice. Everything it knows it reads from the rounds: it keeps nothing.
+// search is a local search over the knobs of a schedule, the best first. It
+// moves one knob at a time from the fastest correct schedule so far, by one
+// choice up or down unless a rule asks for an end of the range, and never to the
+// same place twice. When every neighbour of the fastest was tried, it goes on
+// from those that are nearly as fast: what one knob lost there another may win,
+// and a knob may do something there that it does not beside the fastest. Where
+// none is left that is near enough, it ends. Everything it knows it reads from
+// the rounds: it keeps nothing.
 type search struct {
 	known   bool // the current candidate states a schedule
 	current point
-	best    *point // nil until something was correct
+	best    *point  // nil until something was correct
+	right   []point // all that were
 	tried   map[string]bool
 	gained  []step // moves that made things faster, the latest last
 	seed    int64
+	past    past
 }
 
 // point is a schedule that was measured.
@@ -37,9 +44,10 @@ type step struct {
 	from, to int
 }
 
-// next is where to go and how to say it.
+// next is where to go, from where, and how to say it.
 type next struct {
 	step
+	start  point
 	words  string
 	target map[string]int
 	asked  int // which of the wanted moves it is; -1 for none
@@ -49,8 +57,12 @@ type next struct {
 // less is timing noise.
 const realGain = 0.02
 
+// nearBest is how much slower than the fastest a schedule may be for the search
+// to go on from it: more than single knobs mostly bring is not made up for.
+const nearBest = 0.1
+
 func newSearch(in kernelwright.JudgeInput) search {
-	s := search{tried: map[string]bool{}, seed: in.Seed}
+	s := search{tried: map[string]bool{}, seed: in.Seed, past: in.Lessons}
 	rounds := slices.Concat(in.History, []kernelwright.Round{
 		{Index: len(in.History), Candidate: in.Current.Candidate, Verdict: in.Current.Verdict}})
 	for i, r := range rounds {
@@ -77,6 +89,7 @@ func newSearch(in kernelwright.JudgeInput) search {
 				s.gained = append(s.gained, d[0])
 			}
 		}
+		s.right = append(s.right, p)
 		if s.best == nil || r.Verdict.CandidateMS < s.best.verdict.CandidateMS {
 			s.best = &p
 		}
@@ -92,9 +105,9 @@ func (s search) base() point {
 	return s.current
 }
 
-// next chooses the next move from the base: one that a rule wants; else one
+// next chooses the next move: from the base one that a rule wants; else one
 // more step the way that helped last; else any, in an order that the seed
-// decides. It is false when every neighbour was tried.
+// decides. Then any from the next best. It is false when all were tried.
 func (s search) next(wanted []move) (next, bool) {
 	from := s.base()
 	for i, m := range wanted {
@@ -125,22 +138,32 @@ func (s search) next(wanted []move) (next, bool) {
 			}
 		}
 	}
-	var all []step
-	for name, k := range from.schedule.Knobs {
-		for _, way := range []toward{toUp, toDown} {
-			if to, ok := target(k, way); ok {
-				all = append(all, step{name, k.Value, to})
-			}
+	if n, ok := s.neighbour(from); ok {
+		return n, true
+	}
+	if s.best == nil {
+		return next{}, false
+	}
+	others := slices.Clone(s.right)
+	slices.SortStableFunc(others, func(a, b point) int { return cmp.Compare(a.verdict.CandidateMS, b.verdict.CandidateMS) })
+	for _, p := range others {
+		if p.verdict.CandidateMS > s.best.verdict.CandidateMS*(1+nearBest) {
+			break
+		}
+		if n, ok := s.neighbour(p); ok {
+			return n, true
 		}
 	}
+	return next{}, false
+}
+
+// neighbour is a schedule beside one that was measured, which was not tried
+// yet. What helped on other tasks comes first, and what takes back something that
+// spares work last. It goes no step that mostly made other tasks slower.
+func (s search) neighbour(from point) (next, bool) {
+	all := neighbours(from.schedule)
 	slices.SortFunc(all, func(a, b step) int {
-		if x, y := s.lot(a), s.lot(b); x != y {
-			if x < y {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(fmt.Sprint(a), fmt.Sprint(b))
+		return cmp.Or(s.past.compare(a, b), cmp.Compare(a.doubt(), b.doubt()), cmp.Compare(s.lot(a), s.lot(b)), strings.Compare(fmt.Sprint(a), fmt.Sprint(b)))
 	})
 	for _, m := range all {
 		if n, ok := s.try(from, m.knob, m.to, -1); ok {
@@ -150,6 +173,15 @@ func (s search) next(wanted []move) (next, bool) {
 	return next{}, false
 }
 
+// doubt is 1 for a step that takes back what spares traffic, or what keeps all of
+// a GPU at work, else 0.
+func (st step) doubt() int {
+	if st.to < st.from && (st.knob == "keep" || st.knob == "split" || st.knob == "fuse") {
+		return 1
+	}
+	return 0
+}
+
 func (s search) try(from point, knob string, to, asked int) (next, bool) {
 	goal := maps.Clone(from.knobs)
 	goal[knob] = to
@@ -157,7 +189,10 @@ func (s search) try(from point, knob string, to, asked int) (next, bool) {
 		return next{}, false
 	}
 	st := step{knob, from.knobs[knob], to}
-	return next{step: st, words: fmt.Sprintf("set %s from %d to %d", knob, st.from, st.to), target: goal, asked: asked}, true
+	if asked < 0 && s.past.step("", st).bad() {
+		return next{}, false
+	}
+	return next{step: st, start: from, words: fmt.Sprintf("set %s from %d to %d", knob, st.from, st.to), target: goal, asked: asked}, true
 }
 
 // lot breaks ties: the same seed draws the same order.

@@ -88,6 +88,7 @@ type Record interface {
 	Worked(ctx context.Context, f store.RunFilter) ([]store.Worked, error)
 	Best(ctx context.Context, task, deviceKey string) (kernelwright.Round, error)
 	Search(ctx context.Context, query string, limit int) ([]store.Hit, error)
+	Lessons(ctx context.Context, f store.LessonFilter) ([]kernelwright.Lesson, error)
 	Baselines(ctx context.Context, task string, device kernelwright.DeviceKind) ([]store.Baseline, error)
 }
 

@@ -41,11 +41,11 @@ var Bottlenecks = []Bottleneck{Memory, Cache, Latency, Compute, Occupancy, Launc
 var phrases = map[string]Bottleneck{
 	// Names of the built-in Judge's rules that are no word of the vocabulary.
 	"memory ceiling": Memory, "cache bound": Cache, "compute ceiling": Compute, "call overhead": Launch, "pytorch share": ExtraPasses,
-	"instruction parallelism": Latency, "too many threads": IdleCores, "reduced precision": Numerics, "nan handling": Numerics,
+	"instruction parallelism": Latency, "too many threads": IdleCores, "extra traffic": ExtraPasses, "narrow access": NotVectorised, "vendor share": ExtraPasses, "reduced precision": Numerics, "nan handling": Numerics,
 	"overflow": Numerics, "accumulation": Numerics, "wrong result": Crash, "crashed": Crash, "timed out": Crash,
 
 	"memory bound": Memory, "memory traffic": ExtraPasses, "memory bandwidth": Memory, "dram": Memory, "hbm": Memory, "bandwidth": Memory,
-	"cache": Cache, "l1tex": Cache, "l2": Cache, "lts": Cache, "hit rate": Cache,
+	"cache": Cache, "l1tex": Cache, "l1 bound": Cache, "l2": Cache, "lts": Cache, "hit rate": Cache,
 	"latency": Latency, "stall": Latency, "long scoreboard": Latency, "short scoreboard": BankConflicts, "dependen": Latency, "pipelin": Latency,
 	"stall long scoreboard": Latency, "stall short scoreboard": BankConflicts, "stall barrier": Barriers, "stall mio throttle": BankConflicts,
 	"stall math pipe": Compute, "stall lg throttle": Uncoalesced, "stalled barrier": Barriers, "stalled long scoreboard": Latency,
@@ -61,7 +61,7 @@ var phrases = map[string]Bottleneck{
 	"tail": Tail, "wave": Tail, "partial wave": Tail, "load imbalance": Tail,
 	"extra pass": ExtraPasses, "fewer passes": ExtraPasses, "fuse": ExtraPasses, "fusion": ExtraPasses, "intermediate": ExtraPasses,
 	"not vectorised": NotVectorised, "not vectorized": NotVectorised, "vectoris": NotVectorised, "vectoriz": NotVectorised, "scalar load": NotVectorised, "float4": NotVectorised,
-	"idle core": IdleCores, "idle sm": IdleCores, "few blocks": IdleCores, "too few blocks": IdleCores, "small grid": IdleCores,
+	"idle core": IdleCores, "idle sm": IdleCores, "idle multiprocessor": IdleCores, "few blocks": IdleCores, "too few blocks": IdleCores, "small grid": IdleCores,
 	"numeric": Numerics, "precision": Numerics, "rounding": Numerics, "nan": Numerics, "inf": Numerics, "infinite": Numerics, "infinity": Numerics, "tf32": Numerics, "tolerance": Numerics, "cancellation": Numerics,
 	"build error": BuildError, "build failed": BuildError, "does not compile": BuildError, "compil": BuildError, "undefined": BuildError, "ptxas error": BuildError,
 	"crash": Crash, "illegal memory": Crash, "illegal address": Crash, "misaligned": Crash, "out of bounds": Crash, "segmentation": Crash, "sigsegv": Crash,

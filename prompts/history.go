@@ -1,7 +1,11 @@
 package prompts
 
 import (
+	"cmp"
 	"fmt"
+	"math"
+	"slices"
+	"strings"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -42,11 +46,62 @@ func EarlierRounds(rounds []kernelwright.Round) Data {
 	return Fence("earlier rounds", f.b.String(), MaxFactsBytes)
 }
 
-// Lessons is what helped on other tasks.
-func Lessons(sentences []string) Data {
-	var f facts
-	for _, s := range sentences[:min(len(sentences), maxListed)] {
-		f.add("%s", Line(s, maxSentence))
+// Lessons is what changes brought on tasks like this one, on this device: first
+// those that were advised by the rule, then those that changed most.
+func Lessons(lessons []kernelwright.Lesson, t kernelwright.Task, rule string) Data {
+	weight := func(l kernelwright.Lesson) float64 {
+		if l.Ratio() <= 0 {
+			return math.Log(failedWeight)
+		}
+		return math.Abs(math.Log(l.Ratio()))
 	}
-	return Fence("lessons from other tasks", f.b.String(), MaxFactsBytes)
+	sorted := slices.Clone(lessons)
+	slices.SortStableFunc(sorted, func(a, b kernelwright.Lesson) int {
+		if here := a.Rule == rule; rule != "" && here != (b.Rule == rule) {
+			if here {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(weight(b), weight(a))
+	})
+	var f facts
+	for _, l := range sorted[:min(len(sorted), maxListed)] {
+		on := Line(l.TaskName, maxWord)
+		if l.Task == t.Fingerprint {
+			on = "this task"
+		}
+		f.add("%s: %s", on, lesson(l))
+	}
+	return Fence("lessons of earlier runs on this device", f.b.String(), MaxFactsBytes)
+}
+
+// failedWeight puts what broke a candidate between large gains and small ones.
+const failedWeight = 1.1
+
+// lesson says what was advised, what was changed, and what that brought.
+func lesson(l kernelwright.Lesson) string {
+	var parts []string
+	if l.Method != "" {
+		parts = append(parts, "advised: "+Line(l.Method, maxSentence))
+	}
+	for _, s := range l.Steps[:min(len(l.Steps), maxListed)] {
+		parts = append(parts, fmt.Sprintf("%s from %d to %d", Line(s.Knob, maxWord), s.From, s.To))
+	}
+	if l.Tried != "" {
+		parts = append(parts, "tried: "+Line(l.Tried, maxSentence))
+	}
+	came := string(l.Outcome)
+	switch l.Outcome {
+	case kernelwright.LessonFailed:
+		came = Line(string(l.Status), maxWord) + ": " + Line(l.Reason, maxSentence)
+	case kernelwright.LessonUnchanged:
+		came = "no measurable difference"
+	case kernelwright.LessonFaster, kernelwright.LessonSlower:
+		came += fmt.Sprintf(", %.4g to %.4g ms", l.FromMS, l.ToMS)
+	}
+	for _, m := range l.Moved[:min(len(l.Moved), maxListed)] {
+		came += fmt.Sprintf("; %s %s to %s", Line(m.Metric, maxWord), number(m.From), number(m.To))
+	}
+	return strings.Join(append(parts, came), "; ")
 }

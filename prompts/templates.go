@@ -94,7 +94,7 @@ type JudgeView struct {
 	Metrics   Data
 	Build     Data
 	Earlier   Data // what the rounds before tried and brought
-	Lessons   Data // what helped on other tasks
+	Lessons   Data // what changes brought in earlier runs on this device
 	Finding   Data // the built-in Judge's
 
 	Error Data // what was wrong with the answer, in judge_repair alone

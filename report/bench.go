@@ -54,6 +54,7 @@ type BenchRound struct {
 	Speedup float64 `json:"speedup"` // against the fastest baseline; 0 where its candidate cannot be kept
 	Seconds float64 `json:"seconds"`
 	USD     float64 `json:"usd"`
+	Advice  *Advice `json:"advice,omitempty"` // that it followed
 }
 
 // ReduceRun keeps of a run what a bench's report shows.
@@ -87,7 +88,7 @@ func ReduceRun(d Data, m kernelwright.Member, spend Spend) BenchRun {
 	}
 	seen := map[string]bool{}
 	for _, r := range d.Rounds {
-		round := BenchRound{Status: statusOf(r), Seconds: seconds(float64(r.FinishedMS-r.StartedMS) / 1000), USD: spend.Rounds[r.Index]}
+		round := BenchRound{Status: statusOf(r), Seconds: seconds(float64(r.FinishedMS-r.StartedMS) / 1000), USD: spend.Rounds[r.Index], Advice: adviceOf(d.Rounds, r)}
 		// The same source again in one run is not measured again: that is no
 		// memory of others.
 		if r.Verdict.Cached && !seen[r.Verdict.Candidate] {

@@ -68,6 +68,8 @@ type ConfigurationFigures struct {
 	Remembered int                `json:"remembered"` // verdicts, of all runs together
 	Spend      kernelwright.Spend `json:"spend"`      // likewise
 
+	Advice []AdviceFigures `json:"advice"` // of the Judge, and what came of it
+
 	ByRounds  []CurvePoint `json:"by_rounds"`
 	ByMinutes []CurvePoint `json:"by_minutes"`
 	ByUSD     []CurvePoint `json:"by_usd"` // empty where nothing was spent
@@ -181,6 +183,8 @@ func configurationFigures(b Bench, configuration int, name string, times int) Co
 	for _, baseline := range b.baselines() {
 		c.Against = append(c.Against, baselineFigures(groups, draws, baseline))
 	}
+
+	c.Advice = adviceFigures(groups, draws)
 
 	byRounds := func(r BenchRun) []score.Step {
 		return r.steps(func(BenchRound) float64 { return 1 })

@@ -26,6 +26,9 @@ func (b Bench) tables(f BenchFigures) []table {
 	if len(f.Pairs) > 0 {
 		out = append(out, pairTable(f))
 	}
+	if t := adviceTable(f); len(t.Rows) > 0 {
+		out = append(out, t)
+	}
 	return out
 }
 

@@ -75,10 +75,13 @@ func aBench() Bench {
 	for _, name := range []string{"softmax", "gelu", "scan", "matmul", "broken"} {
 		b.References = append(b.References, kernelwright.Reference{Name: "sub/" + name, Path: "/x/sub/" + name + ".py"})
 	}
+	advised := tried(0, 2, 1.5)
+	advised.Rounds[0].Feedback = &kernelwright.Feedback{Kind: kernelwright.Correction, Rule: "overflow"}
+	advised.Rounds[1].Feedback = &kernelwright.Feedback{Kind: kernelwright.Optimisation, Rule: "extra_passes"}
 	flagged := tried(0, 4, 4)
 	flagged.Task.Flags = []kernelwright.TaskFlag{kernelwright.FlagConstantOutput}
 	for reference, runs := range [][2]Data{
-		{tried(0, 2, 1.5), tried(1)},
+		{advised, tried(1)},
 		{flagged, tried(0, 0, 0)},
 		{tried(0.5, 0.7), tried(0.5, 0.7)},
 		{ended(kernelwright.RunDeclined, "it would cover no operator"), ended(kernelwright.RunDeclined, "it would cover no operator")},
@@ -376,6 +379,62 @@ func TestChartsOfABenchHoldWhatTheyShow(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A round that follows advice is held against the fastest until the advice was
+// given, whichever round that was, and not against others of its generation.
+func TestWhatCameOfAdvice(t *testing.T) {
+	said := func(kind kernelwright.FeedbackKind, rule string) *kernelwright.Feedback {
+		return &kernelwright.Feedback{Kind: kind, Rule: rule}
+	}
+	at := func(i int) *int { return &i }
+	d := tried(0, 1, 2, 1.5, 2.1, 0, 3, 2.99)
+	for i, f := range []*kernelwright.Feedback{
+		said(kernelwright.Correction, "overflow"),      // 1: correct
+		said(kernelwright.Optimisation, "tail"),        // 2: twice as fast
+		said(kernelwright.Optimisation, "tail"),        // 3: slower than 2
+		said(kernelwright.Optimisation, "spills"),      // 4: faster than 3 that was advised, and than 2 that was the fastest
+		said(kernelwright.Optimisation, "tail"),        // 5: wrong
+		nil,                                            // 6 and 7 are of a beam, both after 4
+		said(kernelwright.Stop, "schedules_exhausted"), // 7 is not after it
+	} {
+		d.Rounds[i].Feedback = f
+	}
+	d.Rounds[6].Parent, d.Rounds[7].Parent = at(4), at(4)
+	var came []string
+	for _, r := range ReduceRun(d, kernelwright.Member{}, Spend{}).Rounds {
+		word := "-"
+		if r.Advice != nil {
+			word = r.Advice.Rule + " " + r.Advice.Came
+		}
+		came = append(came, word)
+	}
+	want := []string{"-", "overflow helped", "tail helped", "tail slower", "spills helped", "tail failed", "tail helped", "tail helped"}
+	if !slices.Equal(came, want) {
+		t.Errorf("%q, want %q", came, want)
+	}
+	// Intervals that overlap are noise, whatever the medians are.
+	noisy := tried(1, 1.1)
+	noisy.Rounds[0].Feedback = said(kernelwright.Optimisation, "tail (the answer of x could not be read)")
+	noisy.Rounds[0].Verdict.Timing.Candidate = kernelwright.Measurement{LowMS: 2.5, HighMS: 3.5}
+	noisy.Rounds[1].Verdict.Timing.Candidate = kernelwright.Measurement{LowMS: 2.4, HighMS: 3.0}
+	reduced := ReduceRun(noisy, kernelwright.Member{Reference: 1}, Spend{})
+	if a := reduced.Rounds[1].Advice; a == nil || *a != (Advice{Rule: "tail", Kind: kernelwright.Optimisation, Came: "same", Ratio: a.Ratio}) || !near(a.Ratio, 1.1) {
+		t.Errorf("%+v", a)
+	}
+
+	b := aBench()
+	b.Configurations = b.Configurations[:1]
+	b.Runs = []BenchRun{ReduceRun(d, kernelwright.Member{}, Spend{}), reduced}
+	figures := Figures(b).Configurations[0].Advice
+	if len(figures) != 3 {
+		t.Fatalf("%+v", figures)
+	}
+	tail := figures[1]
+	if figures[0].Rule != "overflow" || tail.Rule != "tail" || tail.Followed != 6 || tail.Helped != 3 || tail.Slower != 1 || tail.Failed != 1 || !near(tail.Share.Value, 0.5) ||
+		tail.Share.Low != 0 || !near(tail.Share.High, 0.6) || !near(float64(tail.Ratio), math.Pow(2*0.75*(3/2.1)*(2.99/2.1)*1.1, 0.2)) {
+		t.Errorf("%+v", figures)
+	}
 }
 
 func TestShellCommands(t *testing.T) {

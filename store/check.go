@@ -53,7 +53,7 @@ var tables = []struct {
 	{name: "rounds", key: "run"}, {name: "feedback", key: "run"}, {name: "certificates", key: "run"}, {name: "metric_names"}, {name: "metrics", key: "run"},
 	{name: "messages", key: "run", versions: messages}, {name: "cache"}, {name: "files"}, {name: "queue"}, {name: "baselines", versions: baselines},
 	{name: "turns", key: "id", versions: calls}, {name: "calls", key: "id", versions: calls}, {name: "charges", key: "id", versions: calls},
-	{name: "benches", key: "id", versions: benches}, {name: "bench_runs", key: "bench", versions: benches},
+	{name: "benches", key: "id", versions: benches}, {name: "bench_runs", key: "bench", versions: benches}, {name: "lessons", key: "run", versions: lessons},
 }
 
 // versions is which versions of the schema have something: from one up to, but
@@ -70,6 +70,7 @@ var (
 	messages  = versions{until: 5}
 	calls     = versions{since: 5}
 	benches   = versions{since: 6}
+	lessons   = versions{since: 7}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns
@@ -93,6 +94,9 @@ var expectations = []struct {
 	{what: "runs have a turn although they ended", query: `SELECT 'run ' || runs.id FROM queue JOIN runs ON runs.id = queue.run WHERE runs.status NOT IN ('queued', 'running')`},
 	{what: "turns of a talk go on from later ones", query: `SELECT 'turn ' || id FROM turns WHERE before >= id`, versions: calls},
 	{what: "calls follow later ones", query: `SELECT 'call ' || id FROM calls WHERE follows >= id`, versions: calls},
+	{what: "lessons are of runs without a certified kernel", query: `SELECT 'run ' || run FROM lessons WHERE run NOT IN (SELECT run FROM rounds WHERE standing = 2) GROUP BY run`, versions: lessons},
+	{what: "changes are missing from the lessons", query: `SELECT 'round ' || r.idx || ' of run ' || r.run` + teaching + `
+		AND NOT EXISTS (SELECT 1 FROM lessons l WHERE l.run = r.run AND l.idx = r.idx)`, versions: lessons},
 }
 
 // standingByVerdict is a round's standing as AppendRound and SetCertificate

@@ -93,15 +93,21 @@ func (s *Store) UpdateRun(ctx context.Context, r kernelwright.Run) error {
 }
 
 // Describe records what a run is about before its first round: its task, its
-// device, and the run that names them, at once. So another process that works
+// device, the lessons that its Judge goes by (nil: those that it has), and the
+// run that names them, at once. So another process that works
 // on the same task by another file leaves each run its own.
-func (s *Store) Describe(ctx context.Context, r kernelwright.Run, t kernelwright.Task, d kernelwright.Device) error {
+func (s *Store) Describe(ctx context.Context, r kernelwright.Run, t kernelwright.Task, d kernelwright.Device, lessons []kernelwright.Lesson) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error {
 		if err := s.saveTask(ctx, tx, t); err != nil {
 			return err
 		}
 		if err := s.saveDevice(ctx, tx, d); err != nil {
 			return err
+		}
+		if lessons != nil {
+			if err := s.pinLessons(ctx, tx, r.ID, lessons); err != nil {
+				return err
+			}
 		}
 		return s.updateRun(ctx, tx, r)
 	})
@@ -136,6 +142,11 @@ func (s *Store) updateRun(ctx context.Context, tx *sql.Tx, r kernelwright.Run) e
 	}
 	if rounds == 0 {
 		return s.pin(ctx, tx, r.ID)
+	}
+	if r.Status == kernelwright.RunDone {
+		if _, err := tx.ExecContext(ctx, LearnQuery, r.ID); err != nil {
+			return fmt.Errorf("note the lessons of run %d: %w", r.ID, err)
+		}
 	}
 	return nil
 }

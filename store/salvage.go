@@ -311,10 +311,13 @@ var dropped = []struct {
 	// A bench that lacks a run makes it again.
 	{`DELETE FROM benches WHERE detail NOT IN (SELECT id FROM texts)`, benches},
 	{`DELETE FROM bench_runs WHERE bench NOT IN (SELECT id FROM benches) OR run NOT IN (SELECT id FROM runs)`, benches},
+	{`UPDATE runs SET lessons = NULL WHERE lessons NOT IN (SELECT id FROM texts)`, lessons},
 	{query: `UPDATE rounds SET (task, device_key) = (SELECT task, device_key FROM runs WHERE id = run)`},
 	{query: `UPDATE rounds AS r SET (standing, ms) = (SELECT ` + standingByVerdict + `, CASE WHEN c.candidate_ms > 0 THEN c.candidate_ms ELSE v.candidate_ms END
 		FROM verdicts v LEFT JOIN certificates ce ON ce.run = r.run AND ce.idx = r.idx LEFT JOIN verdicts c ON c.id = ce.verdict WHERE v.id = r.verdict)`},
+	{`DELETE FROM lessons WHERE (run, idx) NOT IN (SELECT run, idx FROM rounds) OR run NOT IN (SELECT run FROM rounds WHERE standing = 2)`, lessons},
 	{query: `UPDATE runs SET best = ` + bestOfRun},
+	{learnAll, lessons},
 	// A run that waited and lost its turn would wait for ever.
 	{query: `INSERT INTO queue (run, priority, state, attempts, available, owner, claimed, created)
 		SELECT id, 0, 'waiting', 0, 0, '', 0, created FROM runs WHERE status = 'queued' AND id NOT IN (SELECT run FROM queue)`},

@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/store"
 )
 
 // drawn is a run to record. Certificates are in their rounds.
@@ -232,6 +233,7 @@ var statements = map[string]string{
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 	"feedback":    `INSERT INTO feedback (run, idx, kind, rule, text) VALUES (?, ?, ?, ?, ?)`,
 	"certificate": `INSERT INTO certificates (run, idx, verdict, sha256, created) VALUES (?, ?, ?, ?, ?)`,
+	"lessons":     store.LearnQuery,
 	"metric":      `INSERT INTO metrics (run, idx, name, value) VALUES (?, ?, ?, ?)`,
 }
 
@@ -336,7 +338,7 @@ func (b batch) run(p preparedRun) error {
 			return fmt.Errorf("round %d of run %d: %w", q.round.Index, r.ID, err)
 		}
 	}
-	return nil
+	return b.exec("lessons", r.ID)
 }
 
 func (b batch) round(run kernelwright.Run, q prepared) error {

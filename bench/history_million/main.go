@@ -107,6 +107,11 @@ func measure(ctx context.Context, db *store.Store, s settings) error {
 		{"search", func() ([]string, error) {
 			return []string{"search", []string{"softmax", "bits", "unroll", "elements"}[rng.IntN(4)]}, nil
 		}},
+		{"lessons", func() ([]string, error) { return []string{"lessons"}, nil }},
+		{"lessons --operators", func() ([]string, error) { return []string{"lessons", "--operators", "softmax"}, nil }},
+		{"lessons --bottleneck", func() ([]string, error) {
+			return []string{"lessons", "--bottleneck", []string{"memory_ceiling", "local_search", "idle_cores"}[rng.IntN(3)]}, nil
+		}},
 		{"show", func() ([]string, error) { return []string{"show", strconv.FormatInt(anyRun(), 10)}, nil }},
 	} {
 		line := "| `" + q.name + "` |"
@@ -171,6 +176,15 @@ func within(ctx context.Context, db *store.Store, args []string) error {
 			}
 		}
 		return nil
+	case "lessons":
+		f := store.LessonFilter{}
+		if len(args) > 1 && args[1] == "--operators" {
+			f.Holding = []string{"aten." + value}
+		} else if len(args) > 1 {
+			f.Bottleneck = value
+		}
+		_, err := db.Lessons(ctx, f)
+		return err
 	case "search":
 		_, err := db.Search(ctx, value, 0)
 		return err

@@ -1,0 +1,50 @@
+package judge
+
+import "fmt"
+
+// conflictsMost is the share of shared memory's turns that conflicts may take:
+// ncu's rule on shared memory speaks from about as many on.
+const conflictsMost = 0.1
+
+// bankConflicts is for threads of a warp that want different words of one bank
+// of shared memory, so that their access takes several turns.
+func bankConflicts(v view, k gpuKernel) (finding, bool) {
+	share, ok := k.conflicting()
+	if !ok || share <= conflictsMost {
+		return finding{}, false
+	}
+	// Without them warps wait less for shared memory; or, where its unit is the
+	// busiest, that much less is asked of it.
+	short, stalled := k.stalled("short_scoreboard")
+	queue, queued := k.stalled("mio_throttle")
+	gain := share * within(short+queue)
+	l1, known := k.used(l1Busy)
+	if !stalled && !queued && !known {
+		return finding{}, false
+	}
+	compute, _, _ := k.computeBusy()
+	dram, _ := v.dram(k)
+	l2, _ := k.used(l2Busy)
+	if next := max(compute, dram, l2, l1*(1-share)); l1 > next {
+		gain = max(gain, 1-next/l1)
+	}
+	return finding{
+		bottleneck: fmt.Sprintf("Bank conflicts: %s of the turns of shared memory repeat an access whose threads want the same bank.", percent(share)),
+		method:     "Spread the threads of a warp over the banks",
+		plan: "Pad the rows of the array in shared memory by one element (tile[32][33]) or swizzle its columns, so that 32 threads side by side take 32 banks; let a thread take " +
+			"words that are 32 apart; join within a warp by shuffles instead.",
+		evidence: v.about(k, conflicts, wavefronts, l1Busy, stallShare("short_scoreboard"), stallRatio("mio_throttle")),
+		gain:     gain,
+		moves:    []move{{"share", toUp}, {"vector", toDown}},
+	}, true
+}
+
+// conflicting is the share of shared memory's turns that conflicts take.
+func (k gpuKernel) conflicting() (float64, bool) {
+	more, ok := k.count(conflicts)
+	all, known := k.count(wavefronts)
+	if !ok || !known || all <= 0 {
+		return 0, false
+	}
+	return within(more / all), true
+}

@@ -1,0 +1,155 @@
+package judge
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// past is what earlier runs learned on this device, of tasks like this one
+// (kernelwright.JudgeInput.Lessons). Without any, nothing that the rules say is
+// different.
+type past []kernelwright.Lesson
+
+// tally is how often a change was tried, and what came of it.
+type tally struct {
+	tried, faster, worse int // worse: slower, or it failed
+	gain                 float64
+}
+
+const (
+	// fewTries is how often a change must have been tried before it is given up.
+	fewTries = 3
+	// failedGain is the ratio that a change counts as that broke its candidate:
+	// it cost a round.
+	failedGain = 0.5
+	// mostGain bounds the weight of one lesson, both ways.
+	mostGain = 4.0
+)
+
+// of counts the lessons that match. The gain is the mean logarithm of time before
+// over time after, drawn towards 0 as by one more try that changed nothing: one
+// lucky try does not outweigh several good ones.
+func (p past) of(match func(kernelwright.Lesson) bool) tally {
+	var t tally
+	sum := 0.0
+	for _, l := range p {
+		if !match(l) {
+			continue
+		}
+		t.tried++
+		switch l.Outcome {
+		case kernelwright.LessonFaster:
+			t.faster++
+			sum += math.Log(min(max(l.Ratio(), 1), mostGain))
+		case kernelwright.LessonSlower:
+			t.worse++
+			sum += math.Log(min(max(l.Ratio(), 1/mostGain), 1))
+		case kernelwright.LessonFailed:
+			t.worse++
+			sum += math.Log(failedGain)
+		case kernelwright.LessonUnchanged:
+		}
+	}
+	t.gain = sum / float64(t.tried+1)
+	return t
+}
+
+// bad reports whether a change mostly made things worse.
+func (t tally) bad() bool { return t.tried >= fewTries && 2*t.worse > t.tried }
+
+// String says it in a sentence; empty where there is nothing to say.
+func (t tally) String() string {
+	if t.tried == 0 {
+		return ""
+	}
+	return fmt.Sprintf("Earlier tries of this on tasks like this one, on this device: %d; faster: %d, slower or wrong: %d.", t.tried, t.faster, t.worse)
+}
+
+// step is what came of one step of one knob, advised by the rule; of any rule,
+// where that is empty.
+func (p past) step(rule string, st step) tally {
+	want := kernelwright.Step{Knob: st.knob, From: st.from, To: st.to}
+	return p.of(func(l kernelwright.Lesson) bool {
+		return (rule == "" || l.Rule == rule) && len(l.Steps) == 1 && l.Steps[0] == want
+	})
+}
+
+// compare puts the steps of a search in order: what brought most first.
+func (p past) compare(a, b step) int { return cmp.Compare(p.step("", b).gain, p.step("", a).gain) }
+
+// words is what came of a rule's advice where the Coder has no schedule.
+func (p past) words(rule string) tally {
+	return p.of(func(l kernelwright.Lesson) bool { return l.Rule == rule && len(l.Steps) == 0 })
+}
+
+// moves puts the moves that findings want from a point in the order of what they
+// brought so far for the same finding, and leaves out those that mostly made
+// things worse. What was not tried counts as what brought nothing. Owner says
+// which finding wants each.
+func (p past) moves(from point, found []finding, wanted []move, owner []int) ([]move, []int) {
+	type choice struct {
+		move
+		owner int
+		gain  float64
+	}
+	var all []choice
+	for i, m := range wanted {
+		c := choice{m, owner[i], 0}
+		if to, ok := target(from.schedule.Knobs[m.knob], m.to); ok {
+			t := p.step(found[owner[i]].rule, step{m.knob, from.knobs[m.knob], to})
+			if t.bad() {
+				continue
+			}
+			c.gain = t.gain
+		}
+		all = append(all, c)
+	}
+	slices.SortStableFunc(all, func(a, b choice) int { return cmp.Compare(b.gain, a.gain) })
+	wanted, owner = nil, nil
+	for _, c := range all {
+		wanted, owner = append(wanted, c.move), append(owner, c.owner)
+	}
+	return wanted, owner
+}
+
+// findings does the same with findings for a Coder without a schedule.
+func (p past) findings(found []finding) []finding {
+	kept := slices.DeleteFunc(slices.Clone(found), func(f finding) bool { return p.words(f.rule).bad() })
+	slices.SortStableFunc(kept, func(a, b finding) int { return cmp.Compare(p.words(b.rule).gain, p.words(a.rule).gain) })
+	return kept
+}
+
+// neighbours is every step of one knob to the next choice up or down.
+func neighbours(schedule kernelwright.Schedule) []step {
+	var all []step
+	for name, k := range schedule.Knobs {
+		for _, way := range []toward{toUp, toDown} {
+			if to, ok := target(k, way); ok {
+				all = append(all, step{name, k.Value, to})
+			}
+		}
+	}
+	return all
+}
+
+// shunned says, to go on a sentence with, that some steps from the base were not
+// tried for what they brought elsewhere; empty where none were.
+func (s search) shunned() string {
+	from, n := s.base(), 0
+	for _, st := range neighbours(from.schedule) {
+		goal := maps.Clone(from.knobs)
+		goal[st.knob] = st.to
+		if !s.tried[key(goal)] && s.past.step("", st).bad() {
+			n++
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %d more mostly made tasks like this one slower", n)
+}

@@ -1,0 +1,66 @@
+package judge_test
+
+import (
+	"strings"
+	"testing"
+
+	kw "github.com/kernelwright/kernelwright"
+)
+
+// A knob may do nothing beside the fastest schedule, and much beside one that is
+// nearly as fast: rows that are not kept can be gone over once.
+func TestSearchGoesOnFromTheNextBest(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		without float64 // ms when rows are not kept, in three passes
+		want    bool    // whether one pass is tried then
+	}{{"nearly as fast", 1.05, true}, {"much slower", 1.3, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			in := kw.JudgeInput{Want: kw.Optimisation, Device: gpu}
+			knobs := map[string]int{"keep": 1, "passes": 3, "share": 4}
+			tried := false
+			var order []string
+			for round := 0; ; round++ {
+				if round > 20 {
+					t.Fatal("it does not come to an end")
+				}
+				schedule := kw.Schedule{Knobs: map[string]kw.Knob{
+					"keep": {Value: knobs["keep"], Choices: []int{0, 1}}, "passes": {Value: knobs["passes"], Choices: []int{3}}, "share": {Value: knobs["share"], Choices: []int{2, 4}}}}
+				if knobs["keep"] == 0 {
+					schedule.Knobs["passes"] = kw.Knob{Value: knobs["passes"], Choices: []int{1, 3}}
+				}
+				ms := 1.0
+				switch {
+				case knobs["share"] == 2:
+					ms = 1.5
+				case knobs["passes"] == 1:
+					tried, ms = true, 0.7
+				case knobs["keep"] == 0:
+					ms = c.without
+				}
+				in.Current = kw.Attempt{Candidate: kw.Candidate{Source: schedule.Comment()}, Verdict: kw.Verdict{Status: kw.Correct, CandidateMS: ms, Headroom: 0.5}}
+				f := feedback(t, in)
+				if f.Kind == kw.Stop {
+					if f.Rule != "schedules_exhausted" {
+						t.Errorf("%+v", f)
+					}
+					break
+				}
+				if _, ok := f.Knobs["passes"]; ok && !strings.Contains(f.Plan, "Keep the code of") {
+					t.Errorf("%s", f.Plan)
+				}
+				order = append(order, f.Method)
+				in.History = append(in.History, kw.Round{Index: round, Candidate: in.Current.Candidate, Verdict: in.Current.Verdict, Feedback: &f})
+				for name, v := range f.Knobs {
+					knobs[name] = v
+				}
+			}
+			if tried != c.want {
+				t.Errorf("one pass tried: %v", tried)
+			}
+			if !strings.Contains(order[0], "share") { // what takes back a saving comes last
+				t.Errorf("%q", order)
+			}
+		})
+	}
+}

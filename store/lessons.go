@@ -1,0 +1,455 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+	"modernc.org/sqlite"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// LessonFilter chooses lessons. Empty fields do not narrow.
+type LessonFilter struct {
+	Devices []string // keys: lessons of any of them
+	// Like is kinds of operators: only of tasks that have at least half of the
+	// kinds in common with these, the likest first.
+	Like []string
+	// Holding is kinds that the task must all have.
+	Holding []string
+	// Bottleneck is the name of the rule that advised the change, or a word of
+	// the bottleneck that a language model named.
+	Bottleneck string
+	Limit      int // 0 means DefaultLimit
+}
+
+// MaxLessons is how many lessons are looked at for one question.
+const MaxLessons = 300
+
+// Bounds of what is read for them, and of what a lesson holds.
+const (
+	maxLessonRuns = 24
+	alike         = 0.5 // share of the kinds of two tasks that both have
+
+	maxKinds        = 32
+	maxKindBytes    = 80
+	maxLessonWords  = 240 // bytes of a sentence
+	maxMoved        = 4   // metrics of a lesson
+	leastMoved      = 0.05
+	leastShare      = 0.01 // that a share has to move besides
+	maxLessonsKept  = 48   // of a run
+	maxLessonsAlike = 4    // of these, with the same advice and the same steps
+)
+
+// teaching is the rounds r of runs that ended with a certified kernel whose
+// candidate was made from another one, p, that was correct and timed.
+const teaching = ` FROM runs JOIN rounds b ON b.run = runs.id AND b.idx = runs.best AND b.standing = 2
+	JOIN rounds r ON r.run = runs.id
+	JOIN rounds p ON p.run = r.run AND p.idx = coalesce(r.parent, r.idx - 1) AND p.standing > 0 AND p.candidate <> r.candidate
+	LEFT JOIN feedback f ON f.run = p.run AND f.idx = p.idx
+	WHERE runs.status = 'done' AND runs.task_detail IS NOT NULL`
+
+// learnAll notes the lessons of all runs. Noting them again does nothing. The
+// rule of a finding that stands in for a language model's has its reason in
+// brackets behind its name.
+const learnAll = `INSERT OR IGNORE INTO lessons (run, idx, device_key, kinds, rule)
+	SELECT r.run, r.idx, r.device_key, (SELECT operator_kinds(body) FROM texts WHERE id = runs.task_detail),
+		CASE WHEN instr(f.rule, ' (') > 0 THEN substr(f.rule, 1, instr(f.rule, ' (') - 1) ELSE coalesce(f.rule, '') END` + teaching
+
+// LearnQuery notes the lessons of one run: for who records in bulk.
+const LearnQuery = learnAll + ` AND runs.id = ?`
+
+func init() {
+	// Of a task that cannot be read nothing is alike: the history stays usable.
+	sqlite.MustRegisterDeterministicScalarFunction("operator_kinds", 1, func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
+		body, _ := args[0].([]byte)
+		return strings.Join(kindsOf(body), " "), nil
+	})
+}
+
+var kindsDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(maxReaders), zstd.WithDecoderMaxMemory(maxTextBytes))
+})
+
+// kindsOf reads the kinds of operators from a task's compressed detail.
+func kindsOf(body []byte) []string {
+	dec, err := kindsDecoder()
+	if err != nil {
+		return nil
+	}
+	text, err := dec.DecodeAll(body, nil)
+	if err != nil {
+		return nil
+	}
+	var t struct {
+		Operators []string `json:"operators"`
+	}
+	if json.Unmarshal(text, &t) != nil {
+		return nil
+	}
+	return kinds(t.Operators)
+}
+
+// kinds returns operators sorted, each once. Names that no operator has are left
+// out: a reference may define its own.
+func kinds(operators []string) []string {
+	var all []string
+	for _, o := range operators {
+		if o != "" && len(o) <= maxKindBytes && !strings.ContainsFunc(o, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			all = append(all, o)
+		}
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	return all[:min(len(all), maxKinds)]
+}
+
+// Lessons returns what changes brought, in runs that ended with a certified
+// kernel. Without Like the newest come first.
+func (s *Store) Lessons(ctx context.Context, f LessonFilter) ([]kernelwright.Lesson, error) {
+	if f.Limit <= 0 {
+		f.Limit = DefaultLimit
+	}
+	places, err := s.lessonPlaces(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	var found []kernelwright.Lesson
+	read := map[int64]*taught{}
+	for _, p := range places {
+		if read[p.run] == nil {
+			if len(read) == maxLessonRuns {
+				break
+			}
+			if read[p.run], err = s.taught(ctx, p.run); err != nil {
+				return nil, err
+			}
+		}
+		l, ok := read[p.run].lesson(p.index)
+		if !ok || f.Bottleneck != "" && p.rule != f.Bottleneck && !strings.Contains(strings.ToLower(l.Bottleneck), strings.ToLower(f.Bottleneck)) {
+			continue
+		}
+		l.Kinds, l.Rule = strings.Fields(p.kinds), p.rule
+		if found = append(found, l); len(found) == f.Limit {
+			break
+		}
+	}
+	return found, nil
+}
+
+// LessonsFor returns the lessons for a new run on a task: of the same device
+// alone, and few of the same advice and the same steps.
+func (s *Store) LessonsFor(ctx context.Context, t kernelwright.Task, d kernelwright.Device) ([]kernelwright.Lesson, error) {
+	if len(kinds(t.Operators)) == 0 {
+		return nil, nil
+	}
+	all, err := s.Lessons(ctx, LessonFilter{Devices: []string{d.Key}, Like: t.Operators, Limit: MaxLessons})
+	if err != nil {
+		return nil, err
+	}
+	var kept []kernelwright.Lesson
+	seen := map[string]int{}
+	for _, l := range all {
+		same := l.Rule + fmt.Sprint(l.Steps)
+		if l.Rule == "" {
+			same += l.Method
+		}
+		if seen[same]++; seen[same] > maxLessonsAlike {
+			continue
+		}
+		if kept = append(kept, l); len(kept) == maxLessonsKept {
+			break
+		}
+	}
+	return kept, nil
+}
+
+// place is where a lesson stands.
+type place struct {
+	run         int64
+	index       int
+	kinds, rule string
+}
+
+// lessonPlaces returns where the lessons stand that may match, in their order.
+func (s *Store) lessonPlaces(ctx context.Context, f LessonFilter) ([]place, error) {
+	const narrow = ` AND (?1 = '' OR rule = ?1 OR rule = '')`
+	scan := func(r *sql.Rows) (p place, err error) { return p, r.Scan(&p.run, &p.index, &p.kinds, &p.rule) }
+	if len(f.Like) == 0 && len(f.Holding) == 0 {
+		devices, err := json.Marshal(f.Devices)
+		if err != nil {
+			return nil, err
+		}
+		rows, err := s.read.QueryContext(ctx, `SELECT run, idx, kinds, rule FROM lessons WHERE (?2 = 0 OR device_key IN (SELECT value FROM json_each(?3)))`+narrow+`
+			ORDER BY run DESC, idx DESC LIMIT ?4`, f.Bottleneck, len(f.Devices), string(devices), MaxLessons)
+		if err != nil {
+			return nil, err
+		}
+		return scanAll(rows, scan)
+	}
+	sets, err := s.kindSets(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	var all []place
+	for _, set := range sets {
+		rows, err := s.read.QueryContext(ctx, lessonsOfKinds+narrow+` ORDER BY run DESC, idx LIMIT ?4`, f.Bottleneck, set.device, set.kinds, MaxLessons)
+		if err != nil {
+			return nil, err
+		}
+		found, err := scanAll(rows, scan)
+		if err != nil {
+			return nil, err
+		}
+		if all = append(all, found...); len(f.Like) > 0 && len(all) >= MaxLessons {
+			break
+		}
+	}
+	if len(f.Like) == 0 {
+		slices.SortStableFunc(all, func(a, b place) int { return cmp.Compare(b.run, a.run) })
+	}
+	return all[:min(len(all), MaxLessons)], nil
+}
+
+const lessonsOfKinds = `SELECT run, idx, kinds, rule FROM lessons WHERE device_key = ?2 AND kinds = ?3`
+
+// kindSet is the kinds of the tasks that some lessons on a device are of.
+type kindSet struct {
+	device, kinds string
+	like          float64
+}
+
+// kindSets returns those that match, the likest first.
+func (s *Store) kindSets(ctx context.Context, f LessonFilter) ([]kindSet, error) {
+	like, holding := kinds(f.Like), kinds(f.Holding)
+	var sets []kindSet
+	for last := (kindSet{}); ; {
+		err := s.read.QueryRowContext(ctx, kindSetQuery, last.device, last.kinds).Scan(&last.device, &last.kinds)
+		if errors.Is(err, sql.ErrNoRows) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(f.Devices) > 0 && !slices.Contains(f.Devices, last.device) {
+			continue
+		}
+		have := strings.Fields(last.kinds)
+		if slices.ContainsFunc(holding, func(k string) bool { return !slices.Contains(have, k) }) {
+			continue
+		}
+		last.like = likeness(have, like)
+		if len(f.Like) == 0 || last.like >= alike {
+			sets = append(sets, last)
+		}
+	}
+	slices.SortStableFunc(sets, func(a, b kindSet) int { return cmp.Compare(b.like, a.like) })
+	return sets, nil
+}
+
+const kindSetQuery = `SELECT device_key, kinds FROM lessons WHERE (device_key, kinds) > (?, ?) ORDER BY device_key, kinds LIMIT 1`
+
+// likeness is the share of the kinds of two tasks that both have.
+func likeness(a, b []string) float64 {
+	both := 0
+	for _, k := range a {
+		if slices.Contains(b, k) {
+			both++
+		}
+	}
+	if both == 0 {
+		return 0
+	}
+	return float64(both) / float64(len(a)+len(b)-both)
+}
+
+// taught is a run that has lessons.
+type taught struct {
+	run    kernelwright.Run
+	rounds []kernelwright.Round
+}
+
+func (s *Store) taught(ctx context.Context, run int64) (*taught, error) {
+	t := &taught{run: kernelwright.Run{ID: run}}
+	err := s.read.QueryRowContext(ctx, `SELECT task, task_name, device, device_key FROM runs WHERE id = ?`, run).
+		Scan(&t.run.Task, &t.run.TaskName, &t.run.Device, &t.run.DeviceKey)
+	if err == nil {
+		t.rounds, err = s.Rounds(ctx, run)
+	}
+	return t, err
+}
+
+// lesson is what the round of this index brought; false where that is none. What
+// it is held against is the round that it was made from; with a schedule, where
+// its step began.
+func (t *taught) lesson(index int) (kernelwright.Lesson, bool) {
+	at := slices.IndexFunc(t.rounds, func(r kernelwright.Round) bool { return r.Index == index })
+	if at < 1 {
+		return kernelwright.Lesson{}, false
+	}
+	r := t.rounds[at]
+	from := at - 1
+	if r.Parent != nil {
+		from = slices.IndexFunc(t.rounds, func(p kernelwright.Round) bool { return p.Index == *r.Parent })
+	}
+	if from < 0 || from >= at {
+		return kernelwright.Lesson{}, false
+	}
+	advised := t.rounds[from].Feedback
+	after, stated := kernelwright.ParseSchedule(r.Candidate.Source)
+	if stated {
+		from = t.start(from, after)
+	}
+	p := t.rounds[from]
+	if !timed(p.Verdict) || p.Candidate.Source == r.Candidate.Source {
+		return kernelwright.Lesson{}, false
+	}
+	l := kernelwright.Lesson{
+		Run: r.RunID, Round: r.Index, From: p.Index, Task: t.run.Task, TaskName: sentence(t.run.TaskName, maxKindBytes), Device: t.run.Device, DeviceKey: t.run.DeviceKey,
+		Tried: sentence(r.Candidate.Note, maxLessonWords), FromMS: p.Verdict.CandidateMS, Status: r.Verdict.Status, Outcome: outcome(p.Verdict, r.Verdict),
+	}
+	if advised != nil {
+		l.Bottleneck, l.Method = sentence(advised.Bottleneck, maxLessonWords), sentence(advised.Method, maxLessonWords)
+	}
+	if before, ok := kernelwright.ParseSchedule(p.Candidate.Source); ok && stated {
+		l.Steps = kernelwright.Steps(before, after)
+		for i := range l.Steps {
+			l.Steps[i].Knob = sentence(l.Steps[i].Knob, maxKindBytes)
+		}
+		l.Steps = l.Steps[:min(len(l.Steps), maxKinds)]
+	}
+	if l.Outcome == kernelwright.LessonFailed {
+		l.Reason = sentence(r.Verdict.Reason, maxLessonWords)
+		return l, true
+	}
+	l.ToMS, l.Moved = r.Verdict.CandidateMS, moved(p.Verdict, r.Verdict)
+	return l, true
+}
+
+// start is the round from which the built-in Judge had a Coder take its step to a
+// schedule: it sends it back to one that was fast, whatever the last one was. So
+// it is the fastest up to the given round of those that are one step away, else
+// the given one.
+func (t *taught) start(given int, to kernelwright.Schedule) int {
+	at := given
+	away := func(i int) int {
+		s, ok := kernelwright.ParseSchedule(t.rounds[i].Candidate.Source)
+		if !ok || !timed(t.rounds[i].Verdict) {
+			return 0
+		}
+		return len(kernelwright.Steps(s, to))
+	}
+	for i := range t.rounds[:given] {
+		if away(i) == 1 && (away(at) != 1 || t.rounds[i].Verdict.CandidateMS < t.rounds[at].Verdict.CandidateMS) {
+			at = i
+		}
+	}
+	return at
+}
+
+func timed(v kernelwright.Verdict) bool { return v.Status.OK() && v.CandidateMS > 0 }
+
+// outcome says what came of a change, beyond the noise of measuring.
+func outcome(from, to kernelwright.Verdict) kernelwright.LessonOutcome {
+	a, b := from.Timing.Candidate, to.Timing.Candidate
+	switch {
+	case !timed(to):
+		return kernelwright.LessonFailed
+	case b.HighMS > 0 && b.HighMS < a.LowMS:
+		return kernelwright.LessonFaster
+	case a.HighMS > 0 && b.LowMS > a.HighMS:
+		return kernelwright.LessonSlower
+	}
+	return kernelwright.LessonUnchanged
+}
+
+// Metrics that say how the machine was, and those that are the time in another
+// unit: of these the one that bounds the task is enough.
+var (
+	circumstances = []string{"sm_mhz", "celsius", "slowed_share", "context_switches", "page_faults"}
+	timeAgain     = []string{"achieved_gbs", "achieved_gflops", "memory_share", "cache_share", "compute_share", "call_overhead_share"}
+)
+
+// moved returns the metrics that changed most, by their change relative to the
+// larger of both values.
+func moved(from, to kernelwright.Verdict) []kernelwright.Movement {
+	before, after := metrics(from), metrics(to)
+	change := func(m kernelwright.Movement) float64 {
+		return math.Abs(m.To-m.From) / max(math.Abs(m.From), math.Abs(m.To))
+	}
+	var all []kernelwright.Movement
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		x, ok := before[name]
+		m := kernelwright.Movement{Metric: name, From: x, To: after[name]}
+		if !ok || slices.Contains(circumstances, name) || slices.Contains(timeAgain, name) && name != to.Floor.Bound+"_share" || len(name) > maxKindBytes {
+			continue
+		}
+		if strings.HasSuffix(name, "_share") && math.Abs(m.To-m.From) < leastShare {
+			continue
+		}
+		if c := change(m); c >= leastMoved { // of two zeros it is NaN
+			all = append(all, m)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b kernelwright.Movement) int { return cmp.Compare(change(b), change(a)) })
+	return all[:min(len(all), maxMoved)]
+}
+
+// metrics returns a verdict's finite metrics, with those of its profile.
+func metrics(v kernelwright.Verdict) map[string]float64 {
+	all := map[string]float64{}
+	if v.Profile != nil {
+		maps.Copy(all, v.Profile.Metrics)
+	}
+	maps.Copy(all, v.Metrics)
+	maps.DeleteFunc(all, func(_ string, x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) })
+	return all
+}
+
+// sentence makes one line of a text, of at most so many bytes.
+func sentence(s string, most int) string {
+	if len(s) > 16*most {
+		s = s[:16*most]
+	}
+	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "")), " ")
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+// pinLessons records the lessons that a run's Judge goes by.
+func (s *Store) pinLessons(ctx context.Context, tx *sql.Tx, run int64, all []kernelwright.Lesson) error {
+	text, err := s.putJSON(ctx, tx, all, "")
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `UPDATE runs SET lessons = ? WHERE id = ?`, text, run)
+	return err
+}
+
+// RunLessons returns the lessons that a run's Judge goes by; none where it was
+// given none.
+func (s *Store) RunLessons(ctx context.Context, run int64) ([]kernelwright.Lesson, error) {
+	var text sql.NullInt64
+	err := s.read.QueryRowContext(ctx, `SELECT lessons FROM runs WHERE id = ?`, run).Scan(&text)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && !text.Valid {
+		return nil, nil
+	}
+	var all []kernelwright.Lesson
+	if err == nil {
+		err = s.textJSON(ctx, s.read, text.Int64, &all)
+	}
+	return all, err
+}
