@@ -25,10 +25,11 @@ const (
 
 // agents is who writes candidates and who reads verdicts.
 type agents struct {
-	coder  forge.Coder
-	judge  forge.Judge
-	model  llm.Model // the Coder's, where it is one
-	skills []forge.Skill
+	coder   forge.Coder
+	judge   forge.Judge
+	model   llm.Model // the Coder's, where it is one
+	skills  []forge.Skill
+	prompts *prompts.Templates
 }
 
 // casting is which agents a run has, by name, and what they are shown.
@@ -64,6 +65,7 @@ func (c casting) agents(open func(name string) (llm.Model, error)) (agents, erro
 	if err != nil {
 		return a, &Error{Code: ExitUsage, Err: err, Hint: "mend that file, or leave prompts.folder empty: the program has skills of its own"}
 	}
+	a.prompts = templates
 	if c.coder != builtinCoder {
 		if a.model, err = open(c.coder); err != nil {
 			return a, err

@@ -14,6 +14,7 @@ import (
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/prompts"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
@@ -73,10 +74,12 @@ type Worker struct {
 	Coder     forge.Coder
 	Judge     forge.Judge
 	// Of runs with the strategy react: who acts (nil: such a run fails), what
-	// keeps what its tools said, and what it may look up.
+	// keeps what its tools said, what it may look up, and what it is told first
+	// (nil: the program's own words).
 	Model   llm.Model
 	Journal llm.Journal
 	Skills  []forge.Skill
+	Prompts *prompts.Templates
 	Results Results
 	// RecordOnly writes no results: who wants files makes them from the record.
 	RecordOnly bool
@@ -444,7 +447,7 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 	}
 	strategy, err := forge.New(run.Strategy, forge.Parts{
 		Coder: w.Coder, Judge: w.Judge, Evaluator: w.Evaluator, Recorder: w.Store, Device: about.device, Settings: settings,
-		Model: w.Model, Journal: w.Journal, Skills: w.Skills, Now: w.clock().Now, Observe: w.Observe, Halt: halt,
+		Model: w.Model, Journal: w.Journal, Skills: w.Skills, Prompts: w.Prompts, Now: w.clock().Now, Observe: w.Observe, Halt: halt,
 	})
 	if err != nil {
 		return run, forge.Outcome{}, err
