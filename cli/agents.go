@@ -101,11 +101,16 @@ type models struct {
 	getenv func(string) string
 	store  *store.Store
 	budget *llm.Budget
+	limits map[string]*llm.Limits // of providers
 	opened map[string]llm.Model
 }
 
 func newModels(c config.Config, getenv func(string) string, s *store.Store) *models {
-	return &models{c, getenv, s, llm.NewBudget(allowances(c.Budget), priceList(c.LLM.Prices), s, nil), map[string]llm.Model{}}
+	limits := map[string]*llm.Limits{}
+	for name, o := range c.LLM.Providers {
+		limits[name] = llm.NewLimits(o.Concurrency, o.RequestsPerMinute, o.TokensPerMinute)
+	}
+	return &models{c, getenv, s, llm.NewBudget(allowances(c.Budget), priceList(c.LLM.Prices), s, nil), limits, map[string]llm.Model{}}
 }
 
 // open returns the model of that name, with everything round it.
@@ -113,7 +118,7 @@ func (m *models) open(name string) (llm.Model, error) {
 	if known := m.opened[name]; known != nil {
 		return known, nil
 	}
-	opened, err := llm.New(name, m.options(name), llm.Services{Prices: priceList(m.config.LLM.Prices), Budget: m.budget, Journal: m.store})
+	opened, err := llm.New(name, m.options(name), llm.Services{Prices: priceList(m.config.LLM.Prices), Budget: m.budget, Journal: m.store, Limits: m.limits})
 	if err != nil {
 		return nil, err
 	}
@@ -122,12 +127,15 @@ func (m *models) open(name string) (llm.Model, error) {
 }
 
 // options is what the settings say of a model: its own, its provider's, those of
-// all.
+// all. What limits a provider's calls limits those of all its models together,
+// and none of them alone.
 func (m *models) options(name string) llm.Options {
 	c := m.config.LLM
 	provider, _, _ := strings.Cut(name, ":")
 	all := llm.Options{MaxTokens: c.MaxTokens, Timeout: c.Timeout.Std(), Attempts: c.Attempts, Getenv: m.getenv}
-	return modelOptions(c.Models[name]).Over(modelOptions(c.Providers[provider])).Over(all)
+	shared := c.Providers[provider]
+	shared.Concurrency, shared.RequestsPerMinute, shared.TokensPerMinute = 0, 0, 0
+	return modelOptions(c.Models[name]).Over(modelOptions(shared)).Over(all)
 }
 
 func modelOptions(o config.Options) llm.Options {
