@@ -154,7 +154,7 @@ func (a *actor) turn(ctx context.Context) error {
 func (a *actor) generate(ctx context.Context) (reply llm.Reply, err error) {
 	key := llm.Key{Run: a.run.ID, Round: len(a.rounds), Agent: coderAgent, Seq: a.asked}
 	seed := callSeed(a.run.Seed, key)
-	request := llm.Request{Key: key, Seed: &seed}
+	request := llm.Request{Key: key, Task: a.task.Name, Seed: &seed}
 	if !a.settings.React.TextTools {
 		request.Tools = declared(a.tools)
 	}
