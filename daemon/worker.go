@@ -64,6 +64,18 @@ func (e *IllError) Error() string {
 // Unwrap returns what the check met.
 func (e *IllError) Unwrap() error { return e.Found }
 
+// RefusedError says that a model refuses to answer until somebody mends its key,
+// its name or its account. The run that met it waits in the queue, with all that
+// it has.
+type RefusedError struct{ Err *llm.Error }
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%v; what is queued waits, and goes on at the next start", e.Err)
+}
+
+// Unwrap returns what the model said.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
 // errRepeated says that another run does what this one was for.
 var errRepeated = errors.New("another run does it anew")
 
@@ -219,8 +231,9 @@ func (w *Worker) reference(ctx context.Context, run kernelwright.Run) (string, e
 
 // Run takes a run to its end and writes its results. Cancelling ctx is a
 // request to stop: the round in progress may finish within Grace, and the
-// error is then ErrStopped. Any other error is infrastructure; job is nil for
-// a run that is not of the queue.
+// error is then ErrStopped. A *RefusedError says that the run waits in the queue
+// for a model. Any other error is infrastructure; job is nil for a run that is not
+// of the queue.
 func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) (Done, error) {
 	hard, release := w.grace(ctx)
 	defer release()
@@ -229,6 +242,7 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 	end := func(run kernelwright.Run, results int64) (Done, error) {
 		return w.end(record, run, results, job, w.write)
 	}
+	run.Reason, run.Hint = "", "" // what it waited for is there
 	var out forge.Outcome
 	var err error
 	if job != nil && job.Attempts > maxDeaths {
@@ -280,10 +294,17 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 		}
 		return Done{Data: report.Data{Run: run}}, ErrStopped
 	}
-	if job == nil && errors.As(err, new(*llm.Error)) {
+	var model *llm.Error
+	switch refused := errors.As(err, &model); {
+	case refused && job == nil:
 		// Who typed the command is told what to mend, and gives it again: nothing
 		// that a model was paid for is lost.
 		return Done{Data: report.Data{Run: run}}, err
+	case refused && model.Mendable():
+		if herr := w.Store.Hold(record, *job, "it waits: "+model.Error(), cmp.Or(model.Hint, "mend the model's key, name or account")+"; it is asked again by itself, and at the next start"); herr != nil {
+			return Done{}, errors.Join(err, herr)
+		}
+		return Done{Data: report.Data{Run: run}}, &RefusedError{model}
 	}
 	reason, hint, hopeless := final(err)
 	if job != nil && !hopeless {
