@@ -73,7 +73,7 @@ func scripts(t *testing.T, dir string, env []string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"seed": seed, "seedbench": seedBench, "hold": hold, "sql": runSQL, "alone": alone,
-			"serve": models.serve, "holdback": models.holdback, "asked": models.wasAsked,
+			"serve": models.serve, "acts": models.act, "holdback": models.holdback, "asked": models.wasAsked,
 		},
 	})
 }
