@@ -198,14 +198,15 @@ func TestEachCallOfABeamHasAKeyOfItsOwn(t *testing.T) {
 		if r.Key.Agent == "judge" {
 			return fmt.Sprintf(`{"kind": "optimisation", "bottleneck": "bottleneck %d", "method": "method", "plan": "plan", "why": "", "evidence": []}`, r.Key.Round)
 		}
-		return fmt.Sprintf("It.\n```python\nfrom kernelwright import native\nlib = native(language=\"cpp\", source=\"// %d\")\n\n\nclass ModelNew: pass\n```\n", r.Key.Round)
+		return fmt.Sprintf("It.\n```python\nfrom kernelwright import native\nlib = native(language=\"cpp\", source=\"// %d \")\n\n\nclass ModelNew: pass\n```\n", r.Key.Round)
 	}}
 	journal := &llmtest.Journal{}
 	model := llm.WithJournal(said, journal, nil, nil)
 	w := newWorld(1)
 	w.verdict = func(c kw.Candidate, l kw.Level) kw.Verdict {
 		var n int
-		if _, err := fmt.Sscanf(c.Source[strings.Index(c.Source, "//"):], "// %d", &n); err != nil {
+		_, comment, _ := strings.Cut(c.Source, "//")
+		if _, err := fmt.Sscan(comment, &n); err != nil {
 			t.Error(err)
 		}
 		v := kw.Verdict{Status: kw.Correct, Level: l, CandidateMS: 10 - float64(n)}

@@ -58,7 +58,7 @@ func measured(ctx context.Context, s settings) (err error) {
 	if err != nil {
 		return err
 	}
-	defer server.stop()
+	defer func() { _, _ = server.stop() }()
 	m, err := bring(ctx, s, server.url)
 	if err != nil {
 		return err
