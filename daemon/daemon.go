@@ -476,7 +476,7 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 		return err
 	}
 	if known && seen.RunID != 0 {
-		d.supersede(ctx, seen, run)
+		d.supersede(ctx, seen, file, run)
 	}
 	d.log().Info("queued", "run", run.ID, "path", path)
 	d.nudge()
@@ -583,9 +583,9 @@ func (d *Daemon) payAll(ctx context.Context) {
 	}
 }
 
-// supersede takes the run of a file's old content off the queue, unless it has
-// begun or stands for another file too.
-func (d *Daemon) supersede(ctx context.Context, old store.File, by kernelwright.Run) {
+// supersede takes the run of what a file was before, or of the settings before,
+// off the queue, unless it has begun or stands for another file too.
+func (d *Daemon) supersede(ctx context.Context, old, file store.File, by kernelwright.Run) {
 	copies, err := d.Worker.Store.FilesByHash(ctx, old.Hash)
 	if err != nil {
 		d.log().Warn("the run of the old content stays in the queue", "run", old.RunID, "error", err)
@@ -597,6 +597,9 @@ func (d *Daemon) supersede(ctx context.Context, old store.File, by kernelwright.
 		}
 	}
 	reason := fmt.Sprintf("the file changed before this run began: run %d is for its new content", by.ID)
+	if old.Hash == file.Hash {
+		reason = fmt.Sprintf("the settings changed before this run began, or went on: run %d is under the new ones", by.ID)
+	}
 	if _, err := d.Worker.Store.Supersede(ctx, old.RunID, reason); err != nil {
 		d.log().Warn("the run of the old content stays in the queue", "run", old.RunID, "error", err)
 	}

@@ -152,6 +152,43 @@ func TestRunsWaitForAModelThatIsMended(t *testing.T) {
 	}
 }
 
+// other is the same Coder under a name that its provider knows.
+type other struct{ *refusing }
+
+func (other) Name() string { return "openai:known" }
+
+// A name is mended in the settings: what waited for the wrong one is done anew by
+// the right one, once.
+func TestAMendedNameDoesAnewWhatWaited(t *testing.T) {
+	b := newBench(t)
+	model, clock := &refusing{err: refusal(llm.UnknownModel)}, newFakeClock()
+	b.start(func(d *Daemon) { d.Worker.Coder, d.Worker.Clock, d.Watcher.Clock = model, clock, System{} })
+	path := b.drop("a.py", "softmax")
+	clock.WaitFor(askAgain)
+	b.halt()
+	model.say(nil)
+	d := b.daemon()
+	d.Worker.Coder, d.UntilIdle = other{model}, true
+	if err := d.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	runs := b.runs() // the newest first
+	old := runs[len(runs)-1]
+	if old.Coder != "fake" || old.Status != kernelwright.RunFailed || old.Reason == "" {
+		t.Errorf("%+v", old)
+	}
+	rounds := 0
+	for _, r := range runs[:len(runs)-1] {
+		recorded, err := b.store.Rounds(t.Context(), r.ID)
+		if rounds += len(recorded); err != nil || r.Coder != "openai:known" || r.Status != kernelwright.RunDone {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+	if rounds != 3 || b.read(strings.TrimSuffix(path, ".py")+".best.py") == "" {
+		t.Errorf("%d rounds in %d runs", rounds, len(runs)-1)
+	}
+}
+
 // acting is a model that writes one candidate, verifies it and finishes.
 type acting struct{}
 

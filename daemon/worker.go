@@ -144,16 +144,20 @@ func (w *Worker) newRun(q Request) kernelwright.Run {
 	if coder != "" {
 		strategy = forge.OutsideStrategy
 	} else {
-		coder = w.Coder.Name()
+		coder = w.coderOf(strategy)
 	}
-	run := kernelwright.Run{
+	return kernelwright.Run{
 		TaskName: q.Name, Path: q.Path, Device: string(kernelwright.CPUDevice), Strategy: strategy,
 		Coder: coder, Judge: w.Judge.Name(), Seed: q.Seed, MaxRounds: q.Settings.Rounds, Settings: q.Settings.For(strategy).String(),
 	}
+}
+
+// coderOf returns the name of who writes candidates under a strategy.
+func (w *Worker) coderOf(strategy string) string {
 	if strategy == forge.ReactStrategy && w.Model != nil {
-		run.Coder = w.Model.Name()
+		return w.Model.Name()
 	}
-	return run
+	return w.Coder.Name()
 }
 
 // Enqueue records a request, the file that it came from, and its place in the
@@ -401,11 +405,12 @@ func (w *Worker) ill(ctx context.Context, met error) *IllError {
 }
 
 // elsewhereError says that a run was begun under other conditions.
-type elsewhereError struct{ run kernelwright.Run }
-
-func (e *elsewhereError) Error() string {
-	return fmt.Sprintf("run %d was begun on another device or with other versions, and verdicts of two are never mixed", e.run.ID)
+type elsewhereError struct {
+	run  kernelwright.Run
+	what string
 }
+
+func (e *elsewhereError) Error() string { return fmt.Sprintf("run %d was %s", e.run.ID, e.what) }
 
 // grace returns a context that outlives a request to stop by Grace.
 func (w *Worker) grace(ctx context.Context) (context.Context, func()) {
@@ -452,6 +457,9 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 	settings, err := forge.ParseSettings(run.Settings)
 	if err != nil {
 		return run, forge.Outcome{}, err
+	}
+	if coder, judge := w.coderOf(run.Strategy), w.Judge.Name(); run.Coder != coder || run.Judge != judge {
+		return run, forge.Outcome{}, &elsewhereError{run, fmt.Sprintf("for the Coder %s and the Judge %s, and the settings name others by now", run.Coder, run.Judge)}
 	}
 	about, err := w.prepare(ctx, run, source)
 	run = about.run
@@ -501,7 +509,7 @@ func (w *Worker) prepare(ctx context.Context, run kernelwright.Run, source strin
 	}
 	s.begun = len(rounds) > 0
 	if s.begun && run.DeviceKey != s.device.Key {
-		return s, &elsewhereError{run}
+		return s, &elsewhereError{run, "begun on another device or with other versions, and verdicts of two are never mixed"}
 	}
 	seen, found := s.task, s.device
 	if s.begun {
