@@ -49,6 +49,7 @@ func TestScriptsWithPython(t *testing.T) {
 	scripts(t, filepath.Join("testdata", "python"), []string{
 		"KERNELWRIGHT_PYTHON=" + python, "SHARED=" + newData(t),
 		"OWN=" + newData(t),     // of the script that counts its runs
+		"APART=" + newData(t),   // of one whose benches are not counted by another
 		"TMPDIR=" + t.TempDir(), // one for all: leases are kept there, so the scripts wait for each other
 	})
 }
