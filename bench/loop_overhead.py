@@ -3,7 +3,8 @@
 The daemon records it with every round: scheduling, the store, and everything else that is neither
 writing a candidate nor judging nor building nor measuring one. Of rounds in which language models
 were asked, a second table has all that is beside waiting for their answers and beside the
-evaluator's own time: making prompts, reading answers and recording them, too.
+referee's time: making prompts, reading answers and recording them, too, and what the evaluator does
+round the referee.
 """
 
 from __future__ import annotations

@@ -53,6 +53,8 @@ func measured(ctx context.Context, s settings) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(s.dir)) }()
+	} else if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
 	}
 	server, err := startServer(ctx, s)
 	if err != nil {
