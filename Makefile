@@ -116,6 +116,7 @@ bench: env ## the figures of docs/benchmarks.md, as Markdown; wants a quiet mach
 	@go run ./bench/eval_parts -data-dir $(DATA)
 	@$(PYTHON) bench/examples_table.py --fresh --rounds $(ROUNDS) --bin $(BIN) --data-dir $(DATA)/bench --python $(PYTHON)
 	@$(PYTHON) bench/loop_overhead.py --bin $(BIN) --data-dir $(DATA)/bench
+	@go run ./bench/many_runs
 	@$(PYTHON) bench/warm_eval.py --bin $(BIN) --data-dir $(DATA)/bench --python $(PYTHON)
 
 clean: ## removes what was built, the demo's results and the data folder of these targets

@@ -1,7 +1,10 @@
 """Prints what the loop costs beside its Coder, its Judge and the evaluator, from recorded runs.
 
 The daemon records it with every round: scheduling, the store, and everything else that is neither
-writing a candidate nor judging nor building nor measuring one.
+writing a candidate nor judging nor building nor measuring one. Of rounds in which language models
+were asked, a second table has all that is beside waiting for their answers and beside the
+referee's time: making prompts, reading answers and recording them, too, and what the evaluator does
+round the referee.
 """
 
 from __future__ import annotations
@@ -30,20 +33,42 @@ def main() -> None:
     parser.add_argument("--bin", default=str(ROOT / "bin" / "kernelwright"))
     parser.add_argument("--data-dir", default=str(ROOT / ".kernelwright" / "bench"))
     args = parser.parse_args()
-    overhead: list[float] = []
+    own: list[float] = []
     whole: list[float] = []
+    models: list[float] = []
+    beside: list[float] = []
     for run in ask(args, "ls", "--status", "done", "--limit", "1000")["runs"]:
-        for r in ask(args, "show", str(run["id"]))["rounds"]:
-            overhead.append(r["overhead_ms"])
+        shown = ask(args, "show", str(run["id"]), "--talk")
+        waited: dict[int, int] = {}
+        for call in shown["talk"]:
+            at = call["key"].get("round", 0)
+            waited[at] = waited.get(at, 0) + call["took"]
+        for r in shown["rounds"]:
+            own.append(r["overhead_ms"])
             whole.append(r["finished"] - r["started"])
-    if not overhead:
+            if r["index"] not in waited:
+                continue
+            verdict = r["verdict"]
+            measured = 0.0
+            if not verdict.get("cached"):
+                measured = 1000 * (verdict["cost_s"] or {}).get("total", 0.0)
+            models.append(whole[-1])
+            beside.append(max(whole[-1] - waited[r["index"]] - measured, 0.0))
+    if not own:
         sys.exit("no rounds are recorded there")
-    overhead.sort()
-    print("| rounds | median overhead | 95th percentile | largest | median of a whole round |")
+    table("overhead", own, whole)
+    if beside:
+        print()
+        table("beside models and hardware", beside, models)
+
+
+def table(name: str, values: list[float], whole: list[float]) -> None:
+    values.sort()
+    print(f"| rounds | median {name} | 95th percentile | largest | median of a whole round |")
     print("|---:|---:|---:|---:|---:|")
     print(
-        f"| {len(overhead)} | {statistics.median(overhead):.1f} ms | "
-        f"{overhead[int(0.95 * (len(overhead) - 1))]:.1f} ms | {overhead[-1]:.1f} ms | "
+        f"| {len(values)} | {statistics.median(values):.1f} ms | "
+        f"{values[int(0.95 * (len(values) - 1))]:.1f} ms | {values[-1]:.1f} ms | "
         f"{statistics.median(whole) / 1000:.1f} s |"
     )
 

@@ -25,10 +25,11 @@ const (
 
 // agents is who writes candidates and who reads verdicts.
 type agents struct {
-	coder  forge.Coder
-	judge  forge.Judge
-	model  llm.Model // the Coder's, where it is one
-	skills []forge.Skill
+	coder   forge.Coder
+	judge   forge.Judge
+	model   llm.Model // the Coder's, where it is one
+	skills  []forge.Skill
+	prompts *prompts.Templates
 }
 
 // casting is which agents a run has, by name, and what they are shown.
@@ -64,6 +65,7 @@ func (c casting) agents(open func(name string) (llm.Model, error)) (agents, erro
 	if err != nil {
 		return a, &Error{Code: ExitUsage, Err: err, Hint: "mend that file, or leave prompts.folder empty: the program has skills of its own"}
 	}
+	a.prompts = templates
 	if c.coder != builtinCoder {
 		if a.model, err = open(c.coder); err != nil {
 			return a, err
@@ -99,11 +101,16 @@ type models struct {
 	getenv func(string) string
 	store  *store.Store
 	budget *llm.Budget
+	limits map[string]*llm.Limits // of providers
 	opened map[string]llm.Model
 }
 
 func newModels(c config.Config, getenv func(string) string, s *store.Store) *models {
-	return &models{c, getenv, s, llm.NewBudget(allowances(c.Budget), priceList(c.LLM.Prices), s, nil), map[string]llm.Model{}}
+	limits := map[string]*llm.Limits{}
+	for name, o := range c.LLM.Providers {
+		limits[name] = llm.NewLimits(o.Concurrency, o.RequestsPerMinute, o.TokensPerMinute)
+	}
+	return &models{c, getenv, s, llm.NewBudget(allowances(c.Budget), priceList(c.LLM.Prices), s, nil), limits, map[string]llm.Model{}}
 }
 
 // open returns the model of that name, with everything round it.
@@ -111,7 +118,7 @@ func (m *models) open(name string) (llm.Model, error) {
 	if known := m.opened[name]; known != nil {
 		return known, nil
 	}
-	opened, err := llm.New(name, m.options(name), llm.Services{Prices: priceList(m.config.LLM.Prices), Budget: m.budget, Journal: m.store})
+	opened, err := llm.New(name, m.options(name), llm.Services{Prices: priceList(m.config.LLM.Prices), Budget: m.budget, Journal: m.store, Limits: m.limits})
 	if err != nil {
 		return nil, err
 	}
@@ -120,12 +127,15 @@ func (m *models) open(name string) (llm.Model, error) {
 }
 
 // options is what the settings say of a model: its own, its provider's, those of
-// all.
+// all. What limits a provider's calls limits those of all its models together,
+// and none of them alone.
 func (m *models) options(name string) llm.Options {
 	c := m.config.LLM
 	provider, _, _ := strings.Cut(name, ":")
 	all := llm.Options{MaxTokens: c.MaxTokens, Timeout: c.Timeout.Std(), Attempts: c.Attempts, Getenv: m.getenv}
-	return modelOptions(c.Models[name]).Over(modelOptions(c.Providers[provider])).Over(all)
+	shared := c.Providers[provider]
+	shared.Concurrency, shared.RequestsPerMinute, shared.TokensPerMinute = 0, 0, 0
+	return modelOptions(c.Models[name]).Over(modelOptions(shared)).Over(all)
 }
 
 func modelOptions(o config.Options) llm.Options {

@@ -1,11 +1,17 @@
 package cli
 
 import (
+	"context"
+	"errors"
+	"path/filepath"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/llm/llmtest"
+	"github.com/kernelwright/kernelwright/store"
 )
 
 // Every setting of a model reaches it.
@@ -38,5 +44,63 @@ func TestSettingsOfAModelReachIt(t *testing.T) {
 	}
 	for name := range known {
 		t.Errorf("the setting %s reaches no model", name)
+	}
+}
+
+// What a provider's account allows is for all its models together, what a model
+// may do for that one alone.
+func TestModelsOfAProviderShareItsLimits(t *testing.T) {
+	server := llmtest.NewOpenAI(t)
+	held := make(chan struct{})
+	server.Reply = func(llmtest.Asked) llmtest.Answer { return llmtest.Answer{Text: "ok", Hold: held} }
+	s, err := store.Open(filepath.Join(t.TempDir(), store.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	c := config.Default()
+	c.LLM.Providers = map[string]config.Options{"openai": {BaseURL: server.URL, Concurrency: 2}}
+	c.LLM.Models = map[string]config.Options{"openai:a": {Concurrency: 1}}
+	m := newModels(c, func(string) string { return llmtest.Canary }, s)
+	opened := map[string]llm.Model{}
+	for _, name := range []string{"openai:a", "openai:b", "openai:c"} {
+		if opened[name], err = m.open(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask := func(ctx context.Context, name string) error {
+		_, err := opened[name].Generate(ctx, llmtest.Ask("a"))
+		return err
+	}
+	answered := make(chan error, 2)
+	inFlight := func(n int) {
+		for len(server.Asked()) < n {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	late := func(name string) {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		if err := ask(ctx, name); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	go func() { answered <- ask(t.Context(), "openai:a") }()
+	inFlight(1)
+	late("openai:a")
+	go func() { answered <- ask(t.Context(), "openai:b") }()
+	inFlight(2)
+	late("openai:c")
+	if n := len(server.Asked()); n != 2 {
+		t.Errorf("%d calls were in flight", n)
+	}
+	close(held)
+	for range 2 {
+		if err := <-answered; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := ask(t.Context(), "openai:c"); err != nil {
+		t.Error(err)
 	}
 }

@@ -49,17 +49,23 @@ func TestScriptsWithPython(t *testing.T) {
 	scripts(t, filepath.Join("testdata", "python"), []string{
 		"KERNELWRIGHT_PYTHON=" + python, "SHARED=" + newData(t),
 		"OWN=" + newData(t),     // of the script that counts its runs
+		"APART=" + newData(t),   // of one whose benches are not counted by another
 		"TMPDIR=" + t.TempDir(), // one for all: leases are kept there, so the scripts wait for each other
 	})
 }
 
 func scripts(t *testing.T, dir string, env []string) {
 	models := newDoubles(t)
+	examples, err := filepath.Abs(filepath.Join("..", "examples"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: dir,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("HOME", filepath.Join(e.WorkDir, "home"))
 			e.Setenv("KERNELWRIGHT_DATA_DIR", filepath.Join(e.WorkDir, "data"))
+			e.Setenv("EXAMPLES", examples)
 			for _, v := range env {
 				name, value, _ := strings.Cut(v, "=")
 				e.Setenv(name, value)
@@ -68,7 +74,7 @@ func scripts(t *testing.T, dir string, env []string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"seed": seed, "seedbench": seedBench, "hold": hold, "sql": runSQL, "alone": alone,
-			"serve": models.serve, "holdback": models.holdback, "asked": models.wasAsked,
+			"serve": models.serve, "acts": models.act, "holdback": models.holdback, "asked": models.wasAsked,
 		},
 	})
 }

@@ -104,7 +104,12 @@ func (c daemonCmd) Run(a *app) (err error) {
 	r.log.Info("watching", "folders", r.config.Watch.Folders, "device", strings.Join(names, ", "), "data", r.folder)
 	failed := d.Run(a.ctx)
 	var untaken *daemon.UntakenError
-	if failed != nil && !errors.As(failed, &untaken) {
+	var refused *daemon.RefusedError
+	switch {
+	case errors.As(failed, &refused):
+		code, _, hint := explain(refused.Err)
+		failed = &Error{Code: code, Err: refused, Hint: hint}
+	case failed != nil && !errors.As(failed, &untaken):
 		return failed
 	}
 	if a.ctx.Err() != nil {

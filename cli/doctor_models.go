@@ -49,7 +49,7 @@ func (r *room) modelCheck(ctx context.Context, name string, call bool) hwfeedbac
 			}
 		}
 	}
-	if err == nil && call {
+	if err == nil && call && !llm.IsRecording(name) { // which knows the calls of runs alone
 		check.Note, err = r.call(ctx, m)
 	}
 	if err != nil {

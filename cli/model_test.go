@@ -21,8 +21,10 @@ type double struct {
 	server *llmtest.Server
 	asked  chan struct{} // one for each request, as it comes in
 	first  llmtest.Answer
+	other  llmtest.Answer // to who is asked what others are asked
 	later  llmtest.Answer
 	judge  llmtest.Answer
+	acts   []llmtest.Answer // of one that is given tools, in order
 
 	mu       sync.Mutex
 	hold     int           // requests until one is held; 0: none is
@@ -47,11 +49,15 @@ func (d *doubles) get(ts *testscript.TestScript) *double {
 	return d.of[ts]
 }
 
-// serve SETTINGS FIRST LATER JUDGE: a server for openai:test, and settings that
-// name it. The Coder says FIRST to a task and LATER to a verdict.
+// serve SETTINGS FIRST LATER JUDGE [OTHER]: a server for openai:test, and settings
+// that name it. The Coder says FIRST to a task and LATER to a verdict, and OTHER
+// to a task that several samples are asked for.
 func (d *doubles) serve(ts *testscript.TestScript, _ bool, args []string) {
 	s := &double{server: llmtest.NewOpenAI(d.t), asked: make(chan struct{}, 1000), held: make(chan struct{}), answered: map[string]int{}}
-	for i, a := range []*llmtest.Answer{&s.first, &s.later, &s.judge} {
+	if len(args) == 4 {
+		args = append(args, args[1])
+	}
+	for i, a := range []*llmtest.Answer{&s.first, &s.later, &s.judge, &s.other} {
 		*a = llmtest.Answer{Text: ts.ReadFile(args[i+1]), Usage: &llm.Usage{In: 1000, Out: 200}}
 	}
 	s.server.Reply = s.reply
@@ -75,6 +81,10 @@ func (s *double) reply(q llmtest.Asked) llmtest.Answer {
 	switch text := string(body); {
 	case strings.Contains(text, "You judge kernels"):
 		a = s.judge
+	case q.Body["tools"] != nil:
+		a = s.acts[min(strings.Count(text, `"role":"assistant"`), len(s.acts)-1)]
+	case !strings.Contains(text, "data: last answer") && strings.Contains(text, "Others are asked the same"):
+		a = s.other
 	case !strings.Contains(text, "data: last answer"):
 		a = s.first
 	}
@@ -86,6 +96,28 @@ func (s *double) reply(q llmtest.Asked) llmtest.Answer {
 	}
 	s.answered[string(body)]++
 	return a
+}
+
+// acts FILE: what the model of the server does that is given tools, a call a line:
+// a tool with its arguments in JSON, or "write PATH FILE".
+func (d *doubles) act(ts *testscript.TestScript, _ bool, args []string) {
+	s := d.get(ts)
+	var acts []llmtest.Answer
+	for line := range strings.Lines(ts.ReadFile(args[0])) {
+		name, arguments, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if name == "write" {
+			path, file, _ := strings.Cut(arguments, " ")
+			b, err := json.Marshal(map[string]string{"path": path, "content": ts.ReadFile(file)})
+			ts.Check(err)
+			arguments = string(b)
+		}
+		acts = append(acts, llmtest.Answer{
+			Tools: []llm.ToolCall{{ID: fmt.Sprintf("call-%d", len(acts)), Name: name, Arguments: arguments}}, Usage: &llm.Usage{In: 1000, Out: 200},
+		})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.acts = acts
 }
 
 // holdback N: the Nth request from now on is not answered, with 0 none. What was

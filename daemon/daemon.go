@@ -34,6 +34,10 @@ const (
 	idleFor = time.Second
 	// illFor is after how long a device that was left is looked at again.
 	illFor = 5 * time.Minute
+	// askAgain is after how long a model that refused is asked again. It doubles,
+	// up to askAgainAtMost.
+	askAgain       = time.Minute
+	askAgainAtMost = 30 * time.Minute
 )
 
 // Daemon watches and works. The caller holds the data folder's lock and owns
@@ -79,7 +83,7 @@ func (e *UntakenError) Unwrap() error { return e.Err }
 // Run works until the context is done, which is a request to stop: the round
 // in progress may finish within the worker's grace, and the rest of the queue
 // is there at the next start. The error is what made work impossible, or with
-// UntilIdle an *UntakenError.
+// UntilIdle an *UntakenError or a *RefusedError.
 func (d *Daemon) Run(ctx context.Context) error {
 	d.wake = make(chan struct{}, 1+len(d.More))
 	d.Watcher.Found, d.Watcher.Check, d.Watcher.Scanned = d.intake, d.check, d.payAll
@@ -239,11 +243,13 @@ func (d *Daemon) nudge() {
 	}
 }
 
-// take takes runs from the queue for a device that is well. The error is what
-// makes all work impossible, or an *IllError.
+// take takes runs from the queue for a device that is well, but for a while none
+// after a model has refused. The error is what makes all work impossible, an
+// *IllError, or with UntilIdle a *RefusedError.
 func (d *Daemon) take(ctx context.Context, w *Worker, s *devices) error {
 	clock := w.clock()
 	idleSince := time.Time{}
+	pause := askAgain // where a model refuses
 	for ctx.Err() == nil {
 		if err := d.check(nil); err != nil {
 			return err
@@ -256,8 +262,20 @@ func (d *Daemon) take(ctx context.Context, w *Worker, s *devices) error {
 			return fmt.Errorf("the queue: %w", err)
 		case ok:
 			idleSince = time.Time{}
-			if err := d.one(ctx, w, job); err != nil {
+			err := d.one(ctx, w, job)
+			refused := (*RefusedError)(nil)
+			switch {
+			case err == nil:
+				pause = askAgain
+			case !errors.As(err, &refused) || d.UntilIdle:
 				return err
+			default: // so it will refuse any other run
+				w.log().Error("a model refuses: its runs wait", "run", job.RunID, "error", refused.Err, "hint", refused.Err.Hint, "asked again in", pause)
+				select {
+				case <-ctx.Done():
+				case <-clock.After(pause):
+				}
+				pause = min(2*pause, askAgainAtMost)
 			}
 			continue
 		}
@@ -278,21 +296,21 @@ func (d *Daemon) take(ctx context.Context, w *Worker, s *devices) error {
 				return nil
 			}
 		}
-		pause := queuePoll
+		poll := queuePoll
 		if !idleSince.IsZero() {
-			pause = idleFor / 4
+			poll = idleFor / 4
 		}
 		select {
 		case <-ctx.Done():
 		case <-d.wake:
-		case <-clock.After(pause):
+		case <-clock.After(poll):
 		}
 	}
 	return nil
 }
 
-// one takes a claimed run to its end. Only what makes all work impossible, and
-// an *IllError, is an error.
+// one takes a claimed run to its end. Only what makes all work impossible, an
+// *IllError and a *RefusedError are errors.
 func (d *Daemon) one(ctx context.Context, w *Worker, job store.Job) error {
 	run, err := w.Store.Run(ctx, job.RunID)
 	if err != nil {
@@ -316,6 +334,9 @@ func (d *Daemon) one(ctx context.Context, w *Worker, job store.Job) error {
 	}
 	if ill := (*IllError)(nil); errors.As(err, &ill) {
 		return ill
+	}
+	if refused := (*RefusedError)(nil); errors.As(err, &refused) {
+		return refused
 	}
 	if err != nil && done.Data.Run.FinishedMS == 0 {
 		if fatal := d.check(err); fatal != nil {
@@ -455,7 +476,7 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 		return err
 	}
 	if known && seen.RunID != 0 {
-		d.supersede(ctx, seen, run)
+		d.supersede(ctx, seen, file, run)
 	}
 	d.log().Info("queued", "run", run.ID, "path", path)
 	d.nudge()
@@ -562,9 +583,9 @@ func (d *Daemon) payAll(ctx context.Context) {
 	}
 }
 
-// supersede takes the run of a file's old content off the queue, unless it has
-// begun or stands for another file too.
-func (d *Daemon) supersede(ctx context.Context, old store.File, by kernelwright.Run) {
+// supersede takes the run of what a file was before, or of the settings before,
+// off the queue, unless it has begun or stands for another file too.
+func (d *Daemon) supersede(ctx context.Context, old, file store.File, by kernelwright.Run) {
 	copies, err := d.Worker.Store.FilesByHash(ctx, old.Hash)
 	if err != nil {
 		d.log().Warn("the run of the old content stays in the queue", "run", old.RunID, "error", err)
@@ -576,6 +597,9 @@ func (d *Daemon) supersede(ctx context.Context, old store.File, by kernelwright.
 		}
 	}
 	reason := fmt.Sprintf("the file changed before this run began: run %d is for its new content", by.ID)
+	if old.Hash == file.Hash {
+		reason = fmt.Sprintf("the settings changed before this run began, or went on: run %d is under the new ones", by.ID)
+	}
 	if _, err := d.Worker.Store.Supersede(ctx, old.RunID, reason); err != nil {
 		d.log().Warn("the run of the old content stays in the queue", "run", old.RunID, "error", err)
 	}

@@ -8,9 +8,6 @@ import (
 	"github.com/kernelwright/kernelwright/store"
 )
 
-// silentJudge is the Judge of runs in which none is asked.
-const silentJudge = "none"
-
 // Recheck has a kernel that was certified on another device certified on the
 // Worker's, as a run of its own with the kernel as its one candidate. One that
 // was stopped goes on. What comes of it is in the run's rounds; errors are those
@@ -33,7 +30,7 @@ func (w *Worker) Recheck(ctx context.Context, k store.Kept) (Done, error) {
 	q := Request{Path: of.Path, Name: of.TaskName, Source: task.Source, Strategy: forge.RecheckStrategy, Settings: forge.Settings{Rounds: 1, JudgeMode: forge.JudgeNone}}
 	fresh := by.newRun(q)
 	device := w.Evaluator.Device()
-	fresh.Judge, fresh.Task, fresh.Device, fresh.DeviceKey = silentJudge, task.Fingerprint, device.String(), device.Key
+	fresh.Task, fresh.Device, fresh.DeviceKey = task.Fingerprint, device.String(), device.Key
 	open, err := w.Store.Runs(ctx, store.RunFilter{Task: fresh.Task, DeviceKey: fresh.DeviceKey, Status: kernelwright.RunRunning})
 	if err != nil {
 		return Done{}, err

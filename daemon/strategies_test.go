@@ -3,7 +3,10 @@ package daemon
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/kernelwright/kernelwright"
@@ -12,28 +15,51 @@ import (
 	"github.com/kernelwright/kernelwright/store"
 )
 
-// refusing is a Coder whose model does not answer.
+// refusing is a Coder whose model does not answer after its first round, while
+// there is a reason.
 type refusing struct {
 	fakeCoder
+	mu    sync.Mutex
 	err   *llm.Error
-	asked *int
+	asked int
 }
 
-func (r refusing) Propose(context.Context, kernelwright.CoderInput) (kernelwright.Candidate, error) {
-	*r.asked++
-	return kernelwright.Candidate{}, r.err
+func (r *refusing) Propose(ctx context.Context, in kernelwright.CoderInput) (kernelwright.Candidate, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked++
+	if r.err != nil && in.Round > 0 {
+		return kernelwright.Candidate{}, r.err
+	}
+	return r.fakeCoder.Propose(ctx, in)
+}
+
+func (r *refusing) say(err *llm.Error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+}
+
+func refusal(kind llm.Kind) *llm.Error {
+	return &llm.Error{Kind: kind, Model: "openai:m", Text: "it does not answer", Hint: "do this"}
 }
 
 // What another attempt would meet again ends a run at once, with what to do
-// about it; anything else is tried again.
-func TestAModelThatNeverAnswersEndsARunAtOnce(t *testing.T) {
-	for kind, again := range map[llm.Kind]bool{llm.BadKey: false, llm.UnknownModel: false, llm.TooLong: false, llm.Unavailable: true, llm.RateLimited: true} {
+// about it; what somebody can mend holds it; anything else is tried again.
+func TestAModelThatDoesNotAnswer(t *testing.T) {
+	for kind, c := range map[llm.Kind]struct {
+		status kernelwright.RunStatus
+		reason string
+	}{
+		llm.BadKey: {kernelwright.RunQueued, "it waits: openai:m: it does not answer"}, llm.UnknownModel: {kernelwright.RunQueued, "it waits: openai:m: it does not answer"},
+		llm.Quota: {kernelwright.RunQueued, "it waits: openai:m: it does not answer"}, llm.TooLong: {kernelwright.RunFailed, "openai:m: it does not answer"},
+		llm.BadRequest: {kernelwright.RunFailed, "openai:m: it does not answer"}, llm.Unavailable: {kernelwright.RunQueued, ""}, llm.RateLimited: {kernelwright.RunQueued, ""},
+	} {
 		t.Run(strings.ReplaceAll(string(kind), " ", "_"), func(t *testing.T) {
 			b := newBench(t)
 			w := b.daemon().Worker
-			asked := 0
-			w.Coder = refusing{err: &llm.Error{Kind: kind, Model: "openai:m", Text: "it does not answer", Hint: "do this"}, asked: &asked}
-			w.Results.Folder = t.TempDir()
+			model := &refusing{err: refusal(kind)}
+			w.Coder, w.Results.Folder = model, t.TempDir()
 			ctx := t.Context()
 			if _, err := w.Enqueue(ctx, Request{Path: "/x/a.py", Name: "a", Source: "softmax", Settings: forge.Settings{Rounds: 2}}, store.File{Path: "/x/a.py"}, 0); err != nil {
 				t.Fatal(err)
@@ -47,21 +73,119 @@ func TestAModelThatNeverAnswersEndsARunAtOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			done, err := w.Run(ctx, run, &job)
+			if held := strings.HasPrefix(c.reason, "it waits"); errors.As(err, new(*RefusedError)) != held {
+				t.Errorf("%v", err)
+			}
 			waiting, _, qerr := b.store.QueueLength(ctx)
-			if err == nil || qerr != nil || asked != 1 || (waiting == 1) != again {
-				t.Fatalf("asked %d times, %d wait: %v %v", asked, waiting, err, qerr)
+			kept, kerr := b.store.Run(ctx, job.RunID)
+			if err == nil || qerr != nil || kerr != nil || model.asked != 2 || (waiting == 1) != (c.status == kernelwright.RunQueued) {
+				t.Fatalf("asked %d times, %d wait: %v %v %v", model.asked, waiting, err, qerr, kerr)
 			}
-			if again {
-				return
+			if kept.Status != c.status || kept.Reason != c.reason || c.reason != "" && !strings.HasPrefix(kept.Hint, "do this") {
+				t.Errorf("%+v", kept)
 			}
-			kept, err := b.store.Run(ctx, job.RunID)
-			if err != nil || kept.Status != kernelwright.RunFailed || kept.Reason != "openai:m: it does not answer" || kept.Hint != "do this" {
-				t.Errorf("%+v, %v", kept, err)
-			}
-			if done.Data.Run.Hint != "do this" {
+			if c.status == kernelwright.RunFailed && done.Data.Run.Hint != "do this" {
 				t.Errorf("the report says %q", done.Data.Run.Hint)
 			}
 		})
+	}
+}
+
+// Runs wait for a model whose key is refused: it is asked again, less and less
+// often, and at the next start, and they go on from where they were.
+func TestRunsWaitForAModelThatIsMended(t *testing.T) {
+	b := newBench(t)
+	model, clock := &refusing{err: refusal(llm.BadKey)}, newFakeClock()
+	start := func() {
+		b.start(func(d *Daemon) { d.Worker.Coder, d.Worker.Clock, d.Watcher.Clock = model, clock, System{} })
+	}
+	start()
+	b.drop("a.py", "softmax a")
+	clock.WaitFor(askAgain)
+	b.drop("b.py", "softmax b")
+	b.logged("path=" + filepath.Join(b.dir, "b.py"))
+	clock.Advance(askAgain)
+	clock.WaitFor(2 * askAgain)
+	if model.asked != 3 { // round 0, and round 1 twice
+		t.Errorf("it was asked %d times", model.asked)
+	}
+	b.logged(`a model refuses: its runs wait" run=1 error="openai:m: it does not answer" hint="do this" "asked again in"=2m0s`)
+	for i, want := range []string{"", "it waits: openai:m: it does not answer"} { // the newest first
+		if r := b.runs()[i]; r.Status != kernelwright.RunQueued || r.Reason != want {
+			t.Errorf("%+v", r)
+		}
+	}
+	model.say(nil)
+	clock.Advance(2 * askAgain)
+	for range 2 {
+		if d := b.next(); d.Data.Run.Status != kernelwright.RunDone || d.Data.Run.Reason != "" || len(d.Data.Rounds) != 3 {
+			t.Errorf("%+v", d.Data.Run)
+		}
+	}
+	if b.hw.evaluate != 6 {
+		t.Errorf("%d verdicts: a round was done twice, or lost", b.hw.evaluate)
+	}
+
+	// The key is mended where a running process cannot see it: at the next start.
+	model.say(refusal(llm.UnknownModel))
+	b.drop("c.py", "softmax c")
+	b.logged("run=3 error=")
+	b.halt()
+	if r := b.runs()[0]; r.Status != kernelwright.RunQueued || !strings.HasPrefix(r.Hint, "do this; it is asked again") {
+		t.Errorf("%+v", r)
+	}
+
+	// Who waits for the end is told that there is none.
+	err := func() error {
+		d := b.daemon()
+		d.Worker.Coder, d.UntilIdle = model, true
+		return d.Run(t.Context())
+	}()
+	var refused *RefusedError
+	if !errors.As(err, &refused) || err.Error() != "openai:m: it does not answer; what is queued waits, and goes on at the next start" {
+		t.Errorf("%v", err)
+	}
+	model.say(nil)
+	start()
+	if d := b.next(); d.Data.Run.ID != 3 || d.Data.Run.Status != kernelwright.RunDone || len(d.Data.Rounds) != 3 {
+		t.Errorf("%+v", d.Data.Run)
+	}
+}
+
+// other is the same Coder under a name that its provider knows.
+type other struct{ *refusing }
+
+func (other) Name() string { return "openai:known" }
+
+// A name is mended in the settings: what waited for the wrong one is done anew by
+// the right one, once.
+func TestAMendedNameDoesAnewWhatWaited(t *testing.T) {
+	b := newBench(t)
+	model, clock := &refusing{err: refusal(llm.UnknownModel)}, newFakeClock()
+	b.start(func(d *Daemon) { d.Worker.Coder, d.Worker.Clock, d.Watcher.Clock = model, clock, System{} })
+	path := b.drop("a.py", "softmax")
+	clock.WaitFor(askAgain)
+	b.halt()
+	model.say(nil)
+	d := b.daemon()
+	d.Worker.Coder, d.UntilIdle = other{model}, true
+	if err := d.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	runs := b.runs() // the newest first
+	old := runs[len(runs)-1]
+	if old.Coder != "fake" || old.Status != kernelwright.RunFailed || old.Reason == "" {
+		t.Errorf("%+v", old)
+	}
+	rounds := 0
+	for _, r := range runs[:len(runs)-1] {
+		recorded, err := b.store.Rounds(t.Context(), r.ID)
+		if rounds += len(recorded); err != nil || r.Coder != "openai:known" || r.Status != kernelwright.RunDone {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+	if rounds != 3 || b.read(strings.TrimSuffix(path, ".py")+".best.py") == "" {
+		t.Errorf("%d rounds in %d runs", rounds, len(runs)-1)
 	}
 }
 

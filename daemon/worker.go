@@ -14,6 +14,7 @@ import (
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/prompts"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
@@ -63,6 +64,18 @@ func (e *IllError) Error() string {
 // Unwrap returns what the check met.
 func (e *IllError) Unwrap() error { return e.Found }
 
+// RefusedError says that a model refuses to answer until somebody mends its key,
+// its name or its account. The run that met it waits in the queue, with all that
+// it has.
+type RefusedError struct{ Err *llm.Error }
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%v; what is queued waits, and goes on at the next start", e.Err)
+}
+
+// Unwrap returns what the model said.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
 // errRepeated says that another run does what this one was for.
 var errRepeated = errors.New("another run does it anew")
 
@@ -73,10 +86,12 @@ type Worker struct {
 	Coder     forge.Coder
 	Judge     forge.Judge
 	// Of runs with the strategy react: who acts (nil: such a run fails), what
-	// keeps what its tools said, and what it may look up.
+	// keeps what its tools said, what it may look up, and what it is told first
+	// (nil: the program's own words).
 	Model   llm.Model
 	Journal llm.Journal
 	Skills  []forge.Skill
+	Prompts *prompts.Templates
 	Results Results
 	// RecordOnly writes no results: who wants files makes them from the record.
 	RecordOnly bool
@@ -131,16 +146,31 @@ func (w *Worker) newRun(q Request) kernelwright.Run {
 	if coder != "" {
 		strategy = forge.OutsideStrategy
 	} else {
-		coder = w.Coder.Name()
+		coder = w.coderOf(strategy)
 	}
-	run := kernelwright.Run{
+	return kernelwright.Run{
 		TaskName: q.Name, Path: q.Path, Device: string(kernelwright.CPUDevice), Strategy: strategy,
-		Coder: coder, Judge: w.Judge.Name(), Seed: q.Seed, MaxRounds: q.Settings.Rounds, Settings: q.Settings.For(strategy).String(),
+		Coder: coder, Judge: w.judgeOf(strategy), Seed: q.Seed, MaxRounds: q.Settings.Rounds, Settings: q.Settings.For(strategy).String(),
 	}
+}
+
+// coderOf returns the name of who writes candidates under a strategy.
+func (w *Worker) coderOf(strategy string) string {
 	if strategy == forge.ReactStrategy && w.Model != nil {
-		run.Coder = w.Model.Name()
+		return w.Model.Name()
 	}
-	return run
+	return w.Coder.Name()
+}
+
+// silentJudge is the Judge of runs in which none is asked.
+const silentJudge = "none"
+
+// judgeOf returns the name of who judges under a strategy.
+func (w *Worker) judgeOf(strategy string) string {
+	if strategy == forge.RecheckStrategy {
+		return silentJudge
+	}
+	return w.Judge.Name()
 }
 
 // Enqueue records a request, the file that it came from, and its place in the
@@ -218,8 +248,9 @@ func (w *Worker) reference(ctx context.Context, run kernelwright.Run) (string, e
 
 // Run takes a run to its end and writes its results. Cancelling ctx is a
 // request to stop: the round in progress may finish within Grace, and the
-// error is then ErrStopped. Any other error is infrastructure; job is nil for
-// a run that is not of the queue.
+// error is then ErrStopped. A *RefusedError says that the run waits in the queue
+// for a model. Any other error is infrastructure; job is nil for a run that is not
+// of the queue.
 func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) (Done, error) {
 	hard, release := w.grace(ctx)
 	defer release()
@@ -228,6 +259,7 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 	end := func(run kernelwright.Run, results int64) (Done, error) {
 		return w.end(record, run, results, job, w.write)
 	}
+	run.Reason, run.Hint = "", "" // what it waited for is there
 	var out forge.Outcome
 	var err error
 	if job != nil && job.Attempts > maxDeaths {
@@ -279,10 +311,17 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 		}
 		return Done{Data: report.Data{Run: run}}, ErrStopped
 	}
-	if job == nil && errors.As(err, new(*llm.Error)) {
+	var model *llm.Error
+	switch refused := errors.As(err, &model); {
+	case refused && job == nil:
 		// Who typed the command is told what to mend, and gives it again: nothing
 		// that a model was paid for is lost.
 		return Done{Data: report.Data{Run: run}}, err
+	case refused && model.Mendable():
+		if herr := w.Store.Hold(record, *job, "it waits: "+model.Error(), cmp.Or(model.Hint, "mend the model's key, name or account")+"; it is asked again by itself, and at the next start"); herr != nil {
+			return Done{}, errors.Join(err, herr)
+		}
+		return Done{Data: report.Data{Run: run}}, &RefusedError{model}
 	}
 	reason, hint, hopeless := final(err)
 	if job != nil && !hopeless {
@@ -379,11 +418,12 @@ func (w *Worker) ill(ctx context.Context, met error) *IllError {
 }
 
 // elsewhereError says that a run was begun under other conditions.
-type elsewhereError struct{ run kernelwright.Run }
-
-func (e *elsewhereError) Error() string {
-	return fmt.Sprintf("run %d was begun on another device or with other versions, and verdicts of two are never mixed", e.run.ID)
+type elsewhereError struct {
+	run  kernelwright.Run
+	what string
 }
+
+func (e *elsewhereError) Error() string { return fmt.Sprintf("run %d was %s", e.run.ID, e.what) }
 
 // grace returns a context that outlives a request to stop by Grace.
 func (w *Worker) grace(ctx context.Context) (context.Context, func()) {
@@ -427,6 +467,9 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 	if err != nil {
 		return run, forge.Outcome{}, err
 	}
+	if coder, judge := w.coderOf(run.Strategy), w.judgeOf(run.Strategy); run.Coder != coder || run.Judge != judge {
+		return run, forge.Outcome{}, &elsewhereError{run, fmt.Sprintf("for the Coder %s and the Judge %s, and the settings name others by now", run.Coder, run.Judge)}
+	}
 	about, err := w.prepare(ctx, run, source)
 	run = about.run
 	if err != nil {
@@ -442,7 +485,7 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 	}
 	strategy, err := forge.New(run.Strategy, forge.Parts{
 		Coder: w.Coder, Judge: w.Judge, Evaluator: w.Evaluator, Recorder: w.Store, Device: about.device, Settings: about.settings, Lessons: about.lessons,
-		Model: w.Model, Journal: w.Journal, Skills: w.Skills, Now: w.clock().Now, Observe: w.Observe, Halt: halt,
+		Model: w.Model, Journal: w.Journal, Skills: w.Skills, Prompts: w.Prompts, Now: w.clock().Now, Observe: w.Observe, Halt: halt,
 	})
 	if err != nil {
 		return run, forge.Outcome{}, err
@@ -480,7 +523,7 @@ func (w *Worker) prepare(ctx context.Context, run kernelwright.Run, source strin
 	}
 	s.begun = len(rounds) > 0
 	if s.begun && run.DeviceKey != s.device.Key {
-		return s, &elsewhereError{run}
+		return s, &elsewhereError{run, "begun on another device or with other versions, and verdicts of two are never mixed"}
 	}
 	seen, found := s.task, s.device
 	var learned []kernelwright.Lesson

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/judge"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/llm/llmtest"
 	"github.com/kernelwright/kernelwright/prompts"
 	"github.com/kernelwright/kernelwright/store"
 )
@@ -182,5 +184,78 @@ func wholeRun(t *testing.T, e *hwfeedback.Evaluator) {
 	}
 	if said := reader.asked[2].Messages[1].Text; !strings.Contains(said, fmt.Sprintf("candidate_ms = %.4g ms", w.rounds[2].Verdict.CandidateMS)) {
 		t.Errorf("the Judge was not shown the candidate's own metrics:\n%s", said)
+	}
+}
+
+// Each call that a beam makes has a key of its own, samples of one generation and
+// what is judged of them included: a run that lost its last rounds is told
+// everything again, and nobody is asked.
+func TestEachCallOfABeamHasAKeyOfItsOwn(t *testing.T) {
+	said := &scripted{answer: func(r llm.Request) string {
+		if r.Key.Agent == "judge" && r.Schema.Name == "correction" {
+			return fmt.Sprintf(`{"kind": "correction", "issue": "issue %d", "why": "why", "fix": "fix", "evidence": []}`, r.Key.Round)
+		}
+		if r.Key.Agent == "judge" {
+			return fmt.Sprintf(`{"kind": "optimisation", "bottleneck": "bottleneck %d", "method": "method", "plan": "plan", "why": "", "evidence": []}`, r.Key.Round)
+		}
+		return fmt.Sprintf("It.\n```python\nfrom kernelwright import native\nlib = native(language=\"cpp\", source=\"// %d \")\n\n\nclass ModelNew: pass\n```\n", r.Key.Round)
+	}}
+	journal := &llmtest.Journal{}
+	model := llm.WithJournal(said, journal, nil, nil)
+	w := newWorld(1)
+	w.verdict = func(c kw.Candidate, l kw.Level) kw.Verdict {
+		var n int
+		_, comment, _ := strings.Cut(c.Source, "//")
+		if _, err := fmt.Sscan(comment, &n); err != nil {
+			t.Error(err)
+		}
+		v := kw.Verdict{Status: kw.Correct, Level: l, CandidateMS: 10 - float64(n)}
+		switch {
+		case l == kw.Certify:
+			v.Status = kw.Certified
+		case n%3 == 1:
+			v = kw.Verdict{Status: kw.Wrong, Level: l, Reason: "it is wrong"}
+		}
+		return v
+	}
+	beam := forge.Beam{Parts: forge.Parts{
+		Coder: llmcoder.Model{LLM: model, Prompts: templates(t)}, Judge: judge.Model{LLM: model, Prompts: templates(t)}, Evaluator: w, Recorder: w,
+		Device: kw.Device{Kind: kw.CPUDevice}, Settings: forge.Settings{Rounds: 10, Beam: forge.BeamSettings{Width: 2, Samples: 2}, JudgeMode: forge.JudgeBoth},
+	}}
+	run, task := kw.Run{ID: 3, Seed: 5}, kw.Task{Name: "softmax", Source: "class Model: pass\n"}
+	if _, err := beam.Run(t.Context(), run, task); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[llm.Key]bool{}
+	judged := map[int]bool{}
+	for _, r := range journal.Records() {
+		if seen[r.Key] {
+			t.Errorf("two calls have the key %+v", r.Key)
+		}
+		seen[r.Key] = true
+		if r.Key.Agent == "judge" {
+			judged[r.Key.Round] = true
+			if f := w.rounds[r.Key.Round].Feedback; f == nil || !strings.HasSuffix(f.Issue+f.Bottleneck, fmt.Sprint(" ", r.Key.Round)) {
+				t.Errorf("round %d has the feedback %+v", r.Key.Round, f)
+			}
+		}
+	}
+	if len(w.rounds) != 10 || len(judged) < 4 || len(seen) != 10+len(judged) {
+		t.Fatalf("%d rounds, %d judged, %d calls", len(w.rounds), len(judged), len(seen))
+	}
+	asked, recorded := len(said.asked), w.rounds
+	for kept := range recorded {
+		w.rounds = slices.Clone(recorded[:kept])
+		if _, err := beam.Run(t.Context(), run, task); err != nil {
+			t.Fatal(err)
+		}
+		if len(said.asked) != asked {
+			t.Fatalf("after %d rounds %d calls were made anew", kept, len(said.asked)-asked)
+		}
+		for i := range recorded {
+			if w.rounds[i].Candidate != recorded[i].Candidate {
+				t.Errorf("after %d rounds round %d is another", kept, i)
+			}
+		}
 	}
 }

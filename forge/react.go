@@ -40,7 +40,10 @@ func (r *React) Run(ctx context.Context, run kernelwright.Run, task kernelwright
 		if l.Model == nil {
 			return errors.New("react: there is no model to act")
 		}
-		a := newActor(l)
+		a, err := newActor(l)
+		if err != nil {
+			return err
+		}
 		for a.turns = 0; a.turns < l.settings.React.Turns; a.turns++ {
 			if err := l.goOn(ctx); err != nil {
 				return a.whole(err)
@@ -82,13 +85,17 @@ type actor struct {
 	idle     int  // answers in a row that called no tool
 }
 
-func newActor(l *loop) *actor {
+func newActor(l *loop) (*actor, error) {
 	a := &actor{loop: l, recorded: l.rounds}
 	l.rounds, l.sources = nil, sources{}
 	a.folder = newWorkFiles(l.task)
 	a.tools = a.allTools()
-	a.talk = newTalk(a.opening(), l.settings.React.ContextTokens)
-	return a
+	opening, err := a.opening()
+	if err != nil {
+		return nil, err
+	}
+	a.talk = newTalk(opening, l.settings.React.ContextTokens)
+	return a, nil
 }
 
 // whole passes on the end of the talk, if it comes where the record ends.
@@ -147,7 +154,7 @@ func (a *actor) turn(ctx context.Context) error {
 func (a *actor) generate(ctx context.Context) (reply llm.Reply, err error) {
 	key := llm.Key{Run: a.run.ID, Round: len(a.rounds), Agent: coderAgent, Seq: a.asked}
 	seed := callSeed(a.run.Seed, key)
-	request := llm.Request{Key: key, Seed: &seed}
+	request := llm.Request{Key: key, Task: a.task.Name, Seed: &seed}
 	if !a.settings.React.TextTools {
 		request.Tools = declared(a.tools)
 	}

@@ -22,7 +22,11 @@ func desk(t testing.TB, s Settings) *actor {
 		Parts: &Parts{Skills: []Skill{{"scans", "Prefix sums.", "Add as you go."}}}, task: kernelwright.Task{Name: "softmax", Source: "class Model: pass\n"},
 		settings: s.withDefaults(), now: time.Now,
 	}
-	return newActor(l)
+	a, err := newActor(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
 }
 
 func (a *actor) call(t testing.TB, name, arguments string) string {
@@ -300,7 +304,11 @@ func TestTheSettingsReachTheOpening(t *testing.T) {
 		kernelwright.CPP: "#pragma omp", kernelwright.CUDA: "cudaStream_t", kernelwright.Triton: "@triton.jit",
 	} {
 		a := desk(t, Settings{Language: language, React: ReactSettings{Turns: 33, TextTools: language == kernelwright.CUDA}})
-		text := a.opening()[0].Text
+		opening, err := a.opening()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := opening[0].Text
 		if !strings.Contains(text, want) || !strings.Contains(text, "33 answers") || strings.Contains(text, "<no value>") {
 			t.Errorf("%s:\n%s", language, text)
 		}

@@ -1,52 +1,43 @@
 package forge
 
 import (
-	_ "embed" // the texts
+	_ "embed" // the loader
 	"encoding/json"
 	"fmt"
 	"strings"
-	"text/template"
 
-	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/prompts"
 )
 
-var (
-	//go:embed react/system.md
-	systemText string
-	//go:embed react/kernelwright.py
-	loaderText string
-	//go:embed react/form_cpp.md
-	formCPP string
-	//go:embed react/form_cuda.md
-	formCUDA string
-	//go:embed react/form_triton.md
-	formTriton string
-
-	systemTemplate = template.Must(template.New("system").Parse(systemText))
-)
+//go:embed react_loader.py
+var loaderText string
 
 // maxReferenceBytes is how much of a reference the first message shows; the rest
 // can be read.
 const maxReferenceBytes = 32 << 10
 
 // opening is what the model is told first.
-func (a *actor) opening() []llm.Message {
-	form := map[kernelwright.Language]string{kernelwright.CPP: formCPP, kernelwright.CUDA: formCUDA, kernelwright.Triton: formTriton}[a.language()]
+func (a *actor) opening() ([]llm.Message, error) {
+	templates := a.Prompts
+	if templates == nil {
+		var err error
+		if templates, err = prompts.LoadTemplates(""); err != nil {
+			return nil, err
+		}
+	}
 	tools, err := json.MarshalIndent(declared(a.tools), "", " ")
 	if err != nil {
 		panic(err) // schemas that declared wrote
 	}
-	var b strings.Builder
-	err = systemTemplate.Execute(&b, map[string]any{
-		"Margin": fmt.Sprintf("%.0f", 100*compileMargin), "Turns": a.settings.React.Turns, "Rounds": a.settings.Rounds, "Language": a.language(),
-		"Form": strings.TrimSpace(form), "TextTools": a.settings.React.TextTools, "Tools": string(tools), "Skills": len(a.Skills) > 0,
-		"Reference": referenceFile, "Model": modelFile, "Loader": loaderFile,
+	system, err := templates.React(prompts.ReactView{
+		Margin: fmt.Sprintf("%.0f", 100*compileMargin), Turns: a.settings.React.Turns, Rounds: a.settings.Rounds, Language: a.language(),
+		Reference: referenceFile, Model: modelFile, Loader: loaderFile, Skills: len(a.Skills) > 0, TextTools: a.settings.React.TextTools, Tools: string(tools),
 	})
 	if err != nil {
-		panic(err) // the template and its values are ours
+		return nil, fmt.Errorf("make the prompt of react: %w", err)
 	}
-	return []llm.Message{{Role: llm.System, Text: b.String()}, {Role: llm.User, Text: a.taskText()}}
+	return []llm.Message{{Role: llm.System, Text: system}, {Role: llm.User, Text: a.taskText()}}, nil
 }
 
 func (a *actor) taskText() string {

@@ -108,7 +108,7 @@ class ModelNew(nn.Module):
 // shown returns the candidate that the prompt shows for a language.
 func shown(t *testing.T, language string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("react", "form_"+language+".md"))
+	text, err := os.ReadFile(filepath.Join("..", "prompts", "templates", "react_form_"+language+".tmpl"))
 	if err != nil {
 		t.Fatal(err)
 	}

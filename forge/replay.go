@@ -34,8 +34,8 @@ func (d *Difference) Error() string { return d.String() }
 
 // Replay runs the strategy of a recorded run again, with the recorded verdicts
 // in place of measuring, and returns the first thing that came out otherwise,
-// or nil. Of the parts it takes Coder, Judge, Model, Journal, Skills, Device and
-// Lessons, those that the run was given:
+// or nil. Of the parts it takes Coder, Judge, Model, Journal, Skills, Prompts,
+// Device and Lessons, those that the run was given:
 // agents that can be asked again, or that answer from the record
 // (llm.NotRecorded where they have nothing there). It measures, builds and
 // records nothing. The error is a context's, or says that an agent failed.
@@ -50,7 +50,8 @@ func Replay(ctx context.Context, rounds []kernelwright.Round, task kernelwright.
 		close(r.end)
 	}
 	p := Parts{
-		Evaluator: r, Recorder: r, Device: parts.Device, Settings: settings, Lessons: parts.Lessons, Journal: parts.Journal, Skills: parts.Skills, Halt: r.end, restamp: r.restamp,
+		Evaluator: r, Recorder: r, Device: parts.Device, Settings: settings, Lessons: parts.Lessons, Journal: parts.Journal, Skills: parts.Skills,
+		Prompts: parts.Prompts, Halt: r.end, restamp: r.restamp,
 	}
 	if parts.Coder != nil {
 		p.Coder = replayCoder{parts.Coder, r}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/prompts"
 )
 
 // The names of the strategies, as runs record them.
@@ -69,8 +70,10 @@ type Parts struct {
 	// "compile", so that a run goes on and is replayed without building again. It
 	// may be nil.
 	Journal llm.Journal
-	// Skills are what react's model may look up.
-	Skills []Skill
+	// Skills are what react's model may look up, and Prompts what it is told
+	// first; nil is the program's own.
+	Skills  []Skill
+	Prompts *prompts.Templates
 
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time

@@ -56,6 +56,7 @@ func (m Model) Judge(ctx context.Context, in kernelwright.JudgeInput) (kernelwri
 	seed := callSeed(in)
 	request := llm.Request{
 		Key:      llm.Key{Run: in.Run, Round: len(in.History), Agent: "judge"},
+		Task:     in.Task.Name,
 		Messages: []llm.Message{{Role: llm.System, Text: system}, {Role: llm.User, Text: user}},
 		Schema:   schemas[in.Want],
 		Seed:     &seed,

@@ -150,22 +150,26 @@ func TestLimits(t *testing.T) {
 	run := func(t *testing.T, n, concurrency, requests, tokens int) (took time.Duration, most int) {
 		var mu sync.Mutex
 		inside := 0
-		m := llm.WithLimits(&scripted{answer: func(context.Context, int, llm.Request) (llm.Reply, error) {
-			mu.Lock()
-			inside++
-			most = max(most, inside)
-			mu.Unlock()
-			time.Sleep(900 * time.Millisecond)
-			mu.Lock()
-			inside--
-			mu.Unlock()
-			return llm.Reply{Usage: llm.Usage{In: 100, Out: 500}}, nil
-		}}, concurrency, requests, tokens)
+		limits := llm.NewLimits(concurrency, requests, tokens)
+		models := []llm.Model{} // of one account
+		for range 2 {
+			models = append(models, limits.Watch(&scripted{answer: func(context.Context, int, llm.Request) (llm.Reply, error) {
+				mu.Lock()
+				inside++
+				most = max(most, inside)
+				mu.Unlock()
+				time.Sleep(900 * time.Millisecond)
+				mu.Lock()
+				inside--
+				mu.Unlock()
+				return llm.Reply{Usage: llm.Usage{In: 100, Out: 500}}, nil
+			}}))
+		}
 		began := time.Now()
 		var wg sync.WaitGroup
-		for range n {
+		for i := range n {
 			wg.Go(func() {
-				if _, err := m.Generate(t.Context(), llmtest.Ask(strings.Repeat("abc", 92))); err != nil { // 100 tokens as estimated
+				if _, err := models[i%2].Generate(t.Context(), llmtest.Ask(strings.Repeat("abc", 92))); err != nil { // 100 tokens as estimated
 					t.Error(err)
 				}
 			})
@@ -196,14 +200,14 @@ func TestLimits(t *testing.T) {
 	}
 	// A prompt larger than a minute's tokens waits, and is asked.
 	synctest.Test(t, func(t *testing.T) {
-		m := llm.WithLimits(failing(), 0, 0, 100)
+		m := llm.NewLimits(0, 0, 100).Watch(failing())
 		if _, err := m.Generate(t.Context(), llmtest.Ask(strings.Repeat("x", 10_000))); err != nil {
 			t.Error(err)
 		}
 	})
 	// Whoever leaves while waiting gets the context's error.
 	synctest.Test(t, func(t *testing.T) {
-		m := llm.WithLimits(failing(), 0, 1, 0)
+		m := llm.NewLimits(0, 1, 0).Watch(failing())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, first := m.Generate(ctx, llmtest.Ask("a"))

@@ -54,3 +54,13 @@ func (e *Error) Temporary() bool {
 	}
 	return false
 }
+
+// Mendable reports whether the same call may be answered once somebody has mended
+// the key, the name or the account.
+func (e *Error) Mendable() bool {
+	switch e.Kind {
+	case BadKey, UnknownModel, Quota:
+		return true
+	}
+	return false
+}

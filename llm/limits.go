@@ -7,12 +7,16 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// WithLimits returns a model that keeps to what an account allows: calls in
-// flight, requests and tokens by the minute; 0 is no limit. Calls wait for their
-// turn. Models that share an account share limits only where they share the
-// returned model.
-func WithLimits(m Model, concurrency, requestsPerMinute, tokensPerMinute int) Model {
-	l := &limits{Model: m}
+// Limits is what an account allows. Models that share an account share one.
+type Limits struct {
+	slots            chan struct{}
+	requests, tokens *rate.Limiter
+}
+
+// NewLimits returns limits of calls in flight, of requests and of tokens by the
+// minute; 0 is no limit.
+func NewLimits(concurrency, requestsPerMinute, tokensPerMinute int) *Limits {
+	l := &Limits{}
 	if concurrency > 0 {
 		l.slots = make(chan struct{}, concurrency)
 	}
@@ -26,15 +30,18 @@ func WithLimits(m Model, concurrency, requestsPerMinute, tokensPerMinute int) Mo
 	return l
 }
 
-type limits struct {
+// Watch returns a model that keeps to the limits, together with all others that
+// they watch: calls wait for their turn.
+func (l *Limits) Watch(m Model) Model { return &limited{m, l} }
+
+type limited struct {
 	Model
-	slots            chan struct{}
-	requests, tokens *rate.Limiter
+	*Limits
 }
 
 // Generate implements Model. The prompt's tokens are waited for as they are
 // estimated; what a call took beyond them the next ones wait for.
-func (m *limits) Generate(ctx context.Context, r Request) (Reply, error) {
+func (m *limited) Generate(ctx context.Context, r Request) (Reply, error) {
 	if m.slots != nil {
 		select {
 		case m.slots <- struct{}{}:

@@ -81,7 +81,8 @@ type Key struct {
 // Request is what a model is asked. Zero values leave it to the model's
 // settings.
 type Request struct {
-	Key Key `json:"-"` // no model sees it
+	Key  Key    `json:"-"` // no model sees it
+	Task string `json:"-"` // the name of the task that it is about; only a recording goes by it
 
 	Messages    []Message `json:"messages"`
 	Tools       []Tool    `json:"tools,omitempty"`

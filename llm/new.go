@@ -1,10 +1,15 @@
 package llm
 
+import "strings"
+
 // Services is what all models of a process share.
 type Services struct {
 	Prices  Prices
 	Budget  *Budget // nil: nothing is limited, and nothing booked
 	Journal Journal // nil: nothing is recorded
+	// Limits are those of providers' accounts, by the provider's name: all models
+	// of a provider keep to them together, and each to its Options besides.
+	Limits map[string]*Limits
 }
 
 // New returns the model of that name with everything round it. From the outside
@@ -25,7 +30,11 @@ func New(name string, o Options, s Services) (Model, error) {
 	if s.Budget != nil {
 		m = s.Budget.Watch(m, o.MaxTokens, o.Timeout)
 	}
-	m = WithLimits(m, o.Concurrency, o.RequestsPerMinute, o.TokensPerMinute)
+	provider, _, _ := strings.Cut(name, ":")
+	if account := s.Limits[provider]; account != nil {
+		m = account.Watch(m)
+	}
+	m = NewLimits(o.Concurrency, o.RequestsPerMinute, o.TokensPerMinute).Watch(m)
 	m = WithRetry(m, o.Attempts, nil)
 	if s.Journal != nil {
 		m = WithJournal(m, s.Journal, s.Prices, nil)

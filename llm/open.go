@@ -74,7 +74,7 @@ func noSchema(p provider) provider {
 
 // Providers returns the names that need no base URL, in order.
 func Providers() []string {
-	return append(slices.Sorted(maps.Keys(providers)), policyProvider)
+	return append(slices.Sorted(maps.Keys(providers)), policyProvider, recordingProvider)
 }
 
 // Split takes a model's name apart. The model's part may hold colons itself.
@@ -117,7 +117,7 @@ func resolve(name string, o Options) (Options, provider, error) {
 		return Options{}, provider{}, err
 	}
 	p, known := providers[who]
-	if !known && who != policyProvider {
+	if !known && who != policyProvider && who != recordingProvider {
 		if o.BaseURL == "" {
 			return Options{}, provider{}, &Error{
 				Kind: UnknownModel, Model: name, Text: fmt.Sprintf("no provider is called %q", who),
@@ -129,6 +129,9 @@ func resolve(name string, o Options) (Options, provider, error) {
 	if who == policyProvider {
 		// Its broker knows when to give up, and who samples it is not far away.
 		p.options = Options{Timeout: DefaultExpiry + time.Minute, Attempts: 1}
+	}
+	if who == recordingProvider {
+		p.options = Options{KeyEnv: noKey, Attempts: 1}
 	}
 	yes, no := true, false
 	sampled := sampling(who, model)
@@ -156,6 +159,9 @@ func Open(name string, o Options) (Model, error) {
 			return nil, &Error{Kind: UnknownModel, Model: name, Text: "no policy is in training here", Hint: "policies answer within episodes of `kernelwright train`"}
 		}
 		return o.Policies.Model(name), nil
+	}
+	if who == recordingProvider {
+		return openRecording(name, model)
 	}
 	key, err := readKey(name, o)
 	if err != nil {

@@ -54,9 +54,10 @@ type Options struct {
 	// Attempts is how often a call is made until it is answered; 1: no retry.
 	Attempts int `toml:"attempts" json:"attempts"`
 
-	// Concurrency is how many calls may be in flight; 0: no limit.
+	// Concurrency is how many calls of this model may be in flight; 0: no limit.
 	Concurrency int `toml:"concurrency" json:"concurrency"`
-	// RequestsPerMinute and TokensPerMinute are the account's limits; 0: none.
+	// RequestsPerMinute and TokensPerMinute are this model's limits; 0: none. What
+	// several models share is in Services.Limits.
 	RequestsPerMinute int `toml:"requests_per_minute" json:"requests_per_minute"`
 	TokensPerMinute   int `toml:"tokens_per_minute" json:"tokens_per_minute"`
 

@@ -100,6 +100,20 @@ type JudgeView struct {
 	Error Data // what was wrong with the answer, in judge_repair alone
 }
 
+// ReactView is what the template of a model that acts with tools shows. Nobody
+// else wrote any of it.
+type ReactView struct {
+	Language      kernelwright.Language
+	Margin        string // percent over torch.compile that it is asked for
+	Turns, Rounds int    // at most
+
+	Reference, Model, Loader string // files of its folder
+	Skills                   bool   // there are some
+
+	TextTools bool   // it calls tools in its text
+	Tools     string // their schemas, as JSON
+}
+
 // CoderPrompt names what a Coder is asked for.
 type CoderPrompt string
 
@@ -235,6 +249,7 @@ var shows = map[string][]string{
 	string(JudgeCorrection):   {"Reference", "Candidate", "Verdict"},
 	string(JudgeOptimisation): {"Reference", "Candidate", "Verdict", "Metrics"},
 	string(JudgeRepair):       {"Error"},
+	reactSystem:               {"Reference", "Model", "Tools"},
 }
 
 // check executes every template, with everything there is and with next to
@@ -247,9 +262,16 @@ func (t *Templates) check(paths map[string]string) error {
 	judge := JudgeView{Language: kernelwright.CUDA, GPU: true, Reference: mark("Reference"), Task: mark("Task"), Device: mark("Device"),
 		Skills: []Skill{{Title: "t", Text: "t"}}, Candidate: mark("Candidate"), Verdict: mark("Verdict"), Compiler: mark("Compiler"), Output: mark("Output"),
 		Metrics: mark("Metrics"), Build: mark("Build"), Earlier: mark("Earlier"), Lessons: mark("Lessons"), Finding: mark("Finding"), Error: mark("Error")}
+	react := ReactView{Language: kernelwright.CUDA, Margin: "5", Turns: 2, Rounds: 2, Reference: sample("Reference"), Model: sample("Model"),
+		Loader: sample("Loader"), Skills: true, TextTools: true, Tools: sample("Tools")}
 	for name, fields := range shows {
-		views := []any{judge, JudgeView{}}
-		if !strings.HasPrefix(name, "judge") {
+		var views []any
+		switch {
+		case strings.HasPrefix(name, "judge"):
+			views = []any{judge, JudgeView{}}
+		case name == reactSystem:
+			views = []any{react, ReactView{Language: kernelwright.CPP}, ReactView{Language: kernelwright.Triton}}
+		default:
 			views = []any{coder, CoderView{}}
 			for _, f := range Forms {
 				other := coder
@@ -276,6 +298,9 @@ func (t *Templates) check(paths map[string]string) error {
 	}
 	return nil
 }
+
+// reactSystem is the template that React fills in.
+const reactSystem = "react_system"
 
 // sample stands for what a field holds.
 func sample(field string) string {
@@ -324,3 +349,6 @@ func (t *Templates) Judge(what JudgePrompt, v JudgeView) (system, user string, e
 	user, err = t.execute(string(what), v)
 	return system, user, err
 }
+
+// React returns what a model that acts with tools is told first.
+func (t *Templates) React(v ReactView) (system string, err error) { return t.execute(reactSystem, v) }

@@ -48,6 +48,34 @@ func TestOverrides(t *testing.T) {
 			}
 		})
 	}
+	t.Run("words for a model that acts", func(t *testing.T) {
+		folder := t.TempDir()
+		if err := os.Mkdir(filepath.Join(folder, "templates"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		at := filepath.Join(folder, "templates", "react_system.tmpl")
+		view := ReactView{Language: "triton", Margin: "5", Turns: 7, Rounds: 3, Reference: "reference.py", Model: "model_new.py", Loader: "kernelwright.py", TextTools: true, Tools: "[]"}
+		for text, want := range map[string]string{
+			"Beat it by {{.Margin}} %. {{.Reference}} {{.Model}} {{.Tools}}\n{{template \"react_form_triton\" .}}": "Beat it by 5 %. reference.py model_new.py []\nThe form:",
+			"{{.Reference}} {{.Model}}": "react_system.tmpl: it leaves out {{.Tools}}",
+			"{{.Reference}} {{.Model}} {{.Tools}} {{if not .Skills}}{{.No}}{{end}}": "react_system.tmpl: it cannot be filled in",
+		} {
+			if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			said := ""
+			loaded, err := LoadTemplates(folder)
+			if err == nil {
+				said, err = loaded.React(view)
+			}
+			if err != nil {
+				said = strings.TrimPrefix(err.Error(), filepath.Dir(at)+"/")
+			}
+			if !strings.HasPrefix(said, want) {
+				t.Errorf("%q: %q", text, said)
+			}
+		}
+	})
 	t.Run("a folder that is none", func(t *testing.T) {
 		missing := filepath.Join(t.TempDir(), "gone")
 		if _, err := LoadTemplates(missing); err == nil || !strings.HasPrefix(err.Error(), missing+": the folder of prompts cannot be read") {

@@ -61,7 +61,7 @@ func (s *Store) Claim(ctx context.Context, owner string, elsewhere ...string) (J
 			return err
 		}
 		found = true
-		_, err = tx.ExecContext(ctx, `UPDATE runs SET status = ?, started = CASE started WHEN 0 THEN ? ELSE started END WHERE id = ?`,
+		_, err = tx.ExecContext(ctx, `UPDATE runs SET status = ?, started = CASE started WHEN 0 THEN ? ELSE started END, reason = '', hint = '' WHERE id = ?`,
 			kernelwright.RunRunning, now, j.RunID)
 		return err
 	})
@@ -138,16 +138,22 @@ func (s *Store) Repeat(ctx context.Context, j Job, ended, again kernelwright.Run
 // Return puts a claimed job back as if it had not been claimed: for a stop in
 // the middle, after which the next start goes on from the last round.
 func (s *Store) Return(ctx context.Context, j Job) error {
-	return s.putBack(ctx, j, 1, 0)
+	return s.putBack(ctx, j, 1, 0, "", "")
+}
+
+// Hold puts a claimed job back as Return does, and records of its run what it
+// waits for.
+func (s *Store) Hold(ctx context.Context, j Job, reason, hint string) error {
+	return s.putBack(ctx, j, 1, 0, reason, hint)
 }
 
 // Retry puts a claimed job back after a failure that was not its own, to be
 // claimed after a pause.
 func (s *Store) Retry(ctx context.Context, j Job, pause time.Duration) error {
-	return s.putBack(ctx, j, 0, pause)
+	return s.putBack(ctx, j, 0, pause, "", "")
 }
 
-func (s *Store) putBack(ctx context.Context, j Job, forgiven int, pause time.Duration) error {
+func (s *Store) putBack(ctx context.Context, j Job, forgiven int, pause time.Duration, reason, hint string) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error {
 		now := s.nowMS()
 		res, err := tx.ExecContext(ctx, `UPDATE queue SET state = 'waiting', owner = '', claimed = ?, attempts = max(attempts - ?, 0), available = ?
@@ -158,7 +164,7 @@ func (s *Store) putBack(ctx context.Context, j Job, forgiven int, pause time.Dur
 		if n, err := res.RowsAffected(); err != nil || n == 0 {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `UPDATE runs SET status = ? WHERE id = ?`, kernelwright.RunQueued, j.RunID)
+		_, err = tx.ExecContext(ctx, `UPDATE runs SET status = ?, reason = ?, hint = ? WHERE id = ?`, kernelwright.RunQueued, reason, hint, j.RunID)
 		return err
 	})
 }

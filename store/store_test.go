@@ -574,6 +574,17 @@ func TestQueue(t *testing.T) {
 	ok(t, s.Return(ctx, b))
 	if again := claim(Self()); again.RunID != b.RunID || again.Attempts != 1 {
 		t.Errorf("returned: %+v", again)
+	} else {
+		ok(t, s.Hold(ctx, again, "it waits", "mend it"))
+	}
+	if r := must(s.Run(ctx, b.RunID))(t); r.Status != kw.RunQueued || r.Reason != "it waits" || r.Hint != "mend it" {
+		t.Errorf("held: %+v", r)
+	}
+	if again := claim(Self()); again.RunID != b.RunID || again.Attempts != 1 {
+		t.Errorf("held: %+v", again)
+	}
+	if r := must(s.Run(ctx, b.RunID))(t); r.Status != kw.RunRunning || r.Reason+r.Hint != "" {
+		t.Errorf("claimed again: %+v", r)
 	}
 	if waited := must(s.Supersede(ctx, ids[2], "changed"))(t); !waited {
 		t.Error("a waiting job was not taken off")
