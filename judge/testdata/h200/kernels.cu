@@ -1,5 +1,5 @@
-// Kernels each of which has one thing wrong with it, and the same without it, for
-// what their rules make of them (../../h200_test.go). make.py measures them. Prints a
+// Kernels each of which has one thing wrong with it, for what the rules make of them
+// (../../h200_test.go). make.py measures them. Prints a
 // line for each: name, milliseconds between events, bytes that it has to move,
 // launches, kernel.
 #include <cuda_profiler_api.h>
@@ -162,133 +162,6 @@ __global__ void __launch_bounds__(256) one_load(const float* __restrict__ x, flo
   if (threadIdx.x == 0) y[blockIdx.x] = s;
 }
 
-// The same, each with that one thing mended.
-__global__ void __launch_bounds__(256) relu_wide(const float4* __restrict__ x, float4* __restrict__ y, long long n4) {
-  const long long i = (long long)blockIdx.x * 256 + threadIdx.x;
-  if (i < n4) { float4 v = x[i]; y[i] = make_float4(fmaxf(v.x, 0.f), fmaxf(v.y, 0.f), fmaxf(v.z, 0.f), fmaxf(v.w, 0.f)); }
-}
-__global__ void __launch_bounds__(256) five_tanh(const float* __restrict__ x, float* __restrict__ y, int n) {
-  const int i = blockIdx.x * 256 + threadIdx.x;
-  if (i < n) y[i] = tanhf(tanhf(tanhf(tanhf(tanhf(x[i])))));
-}
-__global__ void __launch_bounds__(256) row_parts(const float4* __restrict__ x, float* __restrict__ y, long long n4, long long per) {
-  __shared__ float part[8];
-  const float4* row = x + blockIdx.y * n4 + blockIdx.x * per;
-  float m = -FLT_MAX;
-#pragma unroll 4
-  for (long long i = threadIdx.x; i < per; i += 256) { float4 v = row[i]; m = fmaxf(m, fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w))); }
-  m = block_max(m, part);
-  if (threadIdx.x == 0) y[64 + blockIdx.y * gridDim.x + blockIdx.x] = m;
-}
-__global__ void __launch_bounds__(256) join_parts(float* __restrict__ y, int parts) {
-  __shared__ float part[8];
-  float m = -FLT_MAX;
-  for (int i = threadIdx.x; i < parts; i += 256) m = fmaxf(m, y[64 + blockIdx.x * parts + i]);
-  m = block_max(m, part);
-  if (threadIdx.x == 0) y[blockIdx.x] = m;
-}
-__global__ void __launch_bounds__(256, 8) one_wave(const float4* __restrict__ x, float4* __restrict__ y, int n4) {
-  __shared__ float part[8];
-  const float4* row = x + (long long)blockIdx.x * n4;
-  float s = 0;
-  for (int i = threadIdx.x; i < n4; i += 256) { float4 v = row[i]; s += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
-  s = rsqrtf(block_sum(s, part) / n4);
-  for (int i = threadIdx.x; i < n4; i += 256) {
-    float4 v = row[i];
-    float* p = (float*)&v;
-    for (int j = 0; j < 4; ++j) { float u = p[j] * s; for (int k = 0; k < 24; ++k) u = fmaf(u, 0.999f, 0.001f * u * u); p[j] = u; }
-    y[(long long)blockIdx.x * n4 + i] = v;
-  }
-}
-__global__ void __launch_bounds__(1024) transpose_padded(const float* __restrict__ x, float* __restrict__ y, int n) {
-  __shared__ float tile[32][33];
-  const int tx = threadIdx.x % 32, ty = threadIdx.x / 32;
-  tile[ty][tx] = x[(long long)(blockIdx.y * 32 + ty) * n + blockIdx.x * 32 + tx];
-  __syncthreads();
-  y[(long long)(blockIdx.x * 32 + ty) * n + blockIdx.y * 32 + tx] = tile[tx][ty];
-}
-__global__ void __launch_bounds__(1024) online(const float4* __restrict__ x, float4* __restrict__ y, int n4) {
-  __shared__ float part[32];
-  const float4* row = x + (long long)blockIdx.x * n4;
-  float m = -FLT_MAX, s = 0;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < n4; i += 1024) {
-    float4 v = row[i];
-    const float t = fmaxf(m, fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)));
-    s = s * __expf(m - t) + __expf(v.x - t) + __expf(v.y - t) + __expf(v.z - t) + __expf(v.w - t);
-    m = t;
-  }
-  const float all = block_max(m, part);
-  s = 1 / block_sum(s * __expf(m - all), part);
-#pragma unroll 4
-  for (int i = threadIdx.x; i < n4; i += 1024) {
-    float4 v = row[i];
-    y[(long long)blockIdx.x * n4 + i] = make_float4(__expf(v.x - all) * s, __expf(v.y - all) * s, __expf(v.z - all) * s, __expf(v.w - all) * s);
-  }
-}
-__global__ void __launch_bounds__(256) fitting(const float4* __restrict__ x, float4* __restrict__ y) {
-  float v[64];
-  const float4* in = x + (long long)blockIdx.x * 4096 + threadIdx.x;
-  float s = 0;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) { float4 u = in[i * 256]; v[4 * i] = u.x; v[4 * i + 1] = u.y; v[4 * i + 2] = u.z; v[4 * i + 3] = u.w; s += u.x + u.y + u.z + u.w; }
-  for (int d = 16; d; d >>= 1) s += __shfl_xor_sync(~0u, s, d);
-#pragma unroll
-  for (int i = 0; i < 16; ++i)
-    y[(long long)blockIdx.x * 4096 + threadIdx.x + i * 256] = make_float4(v[4 * i] - s, v[4 * i + 1] - s, v[4 * i + 2] - s, v[4 * i + 3] - s);
-}
-__global__ void __launch_bounds__(1024) shuffling(const float* __restrict__ x, float* __restrict__ y, int n) {
-  __shared__ float part[32];
-  const float* row = x + (long long)blockIdx.x * n;
-  float v[4], s = 0;
-  for (int i = 0; i < 4; ++i) { v[i] = row[threadIdx.x + i * 1024]; s += v[i] * v[i]; }
-  s = rsqrtf(block_sum(s, part) / n + 1e-5f);
-  for (int i = 0; i < 4; ++i) y[(long long)blockIdx.x * n + threadIdx.x + i * 1024] = v[i] * s;
-}
-__global__ void __launch_bounds__(256) window_rows(const float* __restrict__ x, float* __restrict__ y, int h, int w) {
-  const int ow = w - 10, oh = h - 10, q = ow / 6;  // six outputs side by side
-  const long long i = (long long)blockIdx.x * 256 + threadIdx.x;
-  const int c = i % q * 6, r = i / q % oh, p = i / ((long long)q * oh);
-  const float* in = x + ((long long)p * h + r) * w + c;
-  float m[6];
-#pragma unroll
-  for (int j = 0; j < 6; ++j) m[j] = -FLT_MAX;
-  for (int a = 0; a < 11; ++a) {
-    float v[16];
-#pragma unroll
-    for (int b = 0; b < 16; ++b) v[b] = in[(long long)a * w + b];
-#pragma unroll
-    for (int j = 0; j < 6; ++j)
-#pragma unroll
-      for (int b = 0; b < 11; ++b) m[j] = fmaxf(m[j], v[j + b]);
-  }
-#pragma unroll
-  for (int j = 0; j < 6; ++j) y[((long long)p * oh + r) * ow + c + j] = m[j];
-}
-__global__ void __launch_bounds__(256) mish_short(const float4* __restrict__ x, float4* __restrict__ y, long long n4) {
-  const long long i = (long long)blockIdx.x * 256 + threadIdx.x;
-  if (i >= n4) return;
-  float4 v = x[i];
-  float* p = (float*)&v;
-#pragma unroll
-  for (int j = 0; j < 4; ++j) { float u = p[j]; for (int k = 0; k < 2; ++k) { const float e = expf(fminf(u, 20.f)), t = e * (e + 2); u = u * (t / (t + 2)); } p[j] = u; }
-  y[i] = v;
-}
-__global__ void __launch_bounds__(256) four_loads(const float* __restrict__ x, float* __restrict__ y, int n) {
-  __shared__ float part[8];
-  const float* row = x + (long long)blockIdx.x * n;
-  float s[4] = {0, 0, 0, 0};
-  for (int i = threadIdx.x; i < n; i += 1024) {
-    float v[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) v[j] = __ldcv(row + i + j * 256);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) s[j] = fmaf(s[j], 0.5f, v[j] * (s[j] < 1e30f));
-  }
-  const float t = block_sum(s[0] + s[1] + s[2] + s[3], part);
-  if (threadIdx.x == 0) y[blockIdx.x] = t;
-}
-
 static float *x, *y;
 static long long flush;
 template <typename F> void run(const char* name, const char* kernel, double mib, int launches, F f) {
@@ -325,16 +198,5 @@ int main() {
   run("windows", "windows", 2 * 64, 1, [&] { windows<<<(long long)1014 * 1014 * 16 / 256, 256>>>(x, y, 1024, 1024); });
   run("mish_precise", "mish_precise", 2048, 1, [&] { mish_precise<<<n / 1024, 256>>>(X4, Y4, n / 4); });
   run("one_load", "one_load", 1024, 1, [&] { one_load<<<4096, 256>>>(x, y, 65536); });
-  run("relu_wide", "relu_wide", 2048, 1, [&] { relu_wide<<<n / 1024, 256>>>(X4, Y4, n / 4); });
-  run("five_tanh", "five_tanh", 0.125, 1, [&] { five_tanh<<<64, 256>>>(x, y, 16384); });
-  run("row_parts", "row_parts", 256, 2, [&] { row_parts<<<dim3(256, 4), 256>>>(X4, y, 4 << 20, 16384); join_parts<<<4, 256>>>(y, 256); });
-  run("one_wave", "one_wave", 75, 1, [&] { one_wave<<<600, 256>>>(X4, Y4, 4096); });
-  run("transpose_padded", "transpose_padded", 2048, 1, [&] { transpose_padded<<<dim3(512, 512), 1024>>>(x, y, 16384); });
-  run("online", "online", 2048, 1, [&] { online<<<1024, 1024>>>(X4, Y4, 65536); });
-  run("fitting", "fitting", 2048, 1, [&] { fitting<<<16384, 256>>>(X4, Y4); });
-  run("shuffling", "shuffling", 2048, 1, [&] { shuffling<<<65536, 1024>>>(x, y, 4096); });
-  run("window_rows", "window_rows", 128, 1, [&] { window_rows<<<(1014ll / 6 * 1014 * 16 + 255) / 256, 256>>>(x, y, 1024, 1024); });
-  run("mish_short", "mish_short", 2048, 1, [&] { mish_short<<<n / 1024, 256>>>(X4, Y4, n / 4); });
-  run("four_loads", "four_loads", 1024, 1, [&] { four_loads<<<4096, 256>>>(x, y, 65536); });
   return 0;
 }
