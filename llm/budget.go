@@ -120,6 +120,9 @@ func (m *watched) Generate(ctx context.Context, r Request) (Reply, error) {
 
 // mayBeBilled reports whether a call that failed so had reached the model.
 func (e *Error) mayBeBilled() bool {
+	if e.begun {
+		return true
+	}
 	switch e.Kind {
 	case Late, Truncated, Malformed:
 		return true

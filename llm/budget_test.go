@@ -308,3 +308,33 @@ func TestPrices(t *testing.T) {
 		t.Errorf("a negative limit: %v", err)
 	}
 }
+
+// A reply that a server's own error ends has been begun, and may be billed.
+func TestErrorInAReplyIsBooked(t *testing.T) {
+	for _, d := range doubles {
+		s := d.start(t)
+		ledger := &llmtest.Ledger{}
+		m := llm.NewBudget(llm.Allowances{}, nil, ledger, nil).Watch(open(t, d.model, s, nil), 100, time.Minute)
+		s.Say(llmtest.Answer{Text: "half of a kernel", Fault: llmtest.InStream}, llmtest.Answer{Problem: llmtest.Overloaded})
+		for i, billed := range []bool{true, false} {
+			_, err := m.Generate(t.Context(), llmtest.Ask("hello"))
+			if c := ledger.Charges()[i]; kindOf(err) != llm.Unavailable || (c.Usage.Out > 0) != billed {
+				t.Errorf("%s: %v is booked as %+v", d.model, err, c)
+			}
+		}
+	}
+}
+
+// A bound holds for what is sent: arguments that are no JSON go back within one.
+func TestPromptBoundOfArguments(t *testing.T) {
+	for _, arguments := range []string{strings.Repeat("\"", 10_000), strings.Repeat("\x01", 10_000), `{"a":1}`} {
+		r := llm.Request{Messages: []llm.Message{{Role: llm.Assistant, ToolCalls: []llm.ToolCall{{ID: "a", Name: "f", Arguments: arguments}}},
+			{Role: llm.ToolRole, Call: "a", Name: "f", Text: "no"}}}
+		s := llmtest.NewCompatible(t)
+		body := sent(t, "vllm:m", s, nil, r)
+		call := body["messages"].([]any)[0].(map[string]any)["tool_calls"].([]any)[0].(map[string]any)["function"].(map[string]any)
+		if n := len(call["arguments"].(string)); int64(n) > llm.PromptBound(r) {
+			t.Errorf("%d bytes of arguments are sent, and the bound is %d tokens", n, llm.PromptBound(r))
+		}
+	}
+}

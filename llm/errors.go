@@ -37,6 +37,8 @@ type Error struct {
 	// say.
 	RetryAfter time.Duration
 	Err        error
+
+	begun bool // some of a reply had come
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s", e.Model, e.Text) }

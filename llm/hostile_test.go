@@ -97,6 +97,10 @@ func TestHostileReplies(t *testing.T) {
 		{"the key in the reply", "openai:m", says{200, asJSON, fmt.Sprintf(`{"id":%q,"model":%q,"choices":[{"message":{"content":"it is %s.","reasoning":"%s","reasoning_details":["%s"],"tool_calls":[{"id":"x","function":{"name":"f","arguments":"{\"k\":\"%s\"}"},"extra_content":"%s"}]},"finish_reason":"stop"}]}`, llmtest.Canary, llmtest.Canary, llmtest.Canary, llmtest.Canary, llmtest.Canary, llmtest.Canary, llmtest.Canary)}, "", func(r llm.Reply) bool { return r.Text == "it is [key]." && json.Valid(r.Carry) }},
 		{"too much", "openai:m", says{200, asJSON, `{"choices":[{"message":{"content":"` + strings.Repeat("x", 65<<10) + `"},"finish_reason":"stop"}]}`}, llm.Malformed, nil},
 		{"a filtered prompt", "openai:m", says{400, asJSON, `{"error":{"message":"filtered","code":"content_filter"}}`}, "", func(r llm.Reply) bool { return r.Stop == llm.StopFiltered && r.Usage.Estimated }},
+		{"a prompt that is filtered once the answer has begun", "openai:m", says{200, asEvents, chunk(`{"error":{"message":"filtered","type":"content_filter","code":400}}`)}, "", func(r llm.Reply) bool { return r.Stop == llm.StopFiltered && r.Usage.Estimated }},
+		{"arguments whose bytes are no text", "vllm:m", says{200, asJSON, "{\"choices\":[{\"message\":{\"tool_calls\":[{\"id\":\"a\",\"function\":{\"name\":\"f\",\"arguments\":{\"x\":\"\xff\"}}}]},\"finish_reason\":\"stop\"}]}"}, "", func(r llm.Reply) bool { return r.ToolCalls[0].Arguments == "{\"x\":\"\ufffd\"}" }},
+		{"an id that is ours, and one that is missing", "vllm:m", says{200, asJSON, `{"choices":[{"message":{"tool_calls":[{"id":"call_1_1","function":{"name":"f"}},{"function":{"name":"g"}}]},"finish_reason":"stop"}]}`}, "", func(r llm.Reply) bool { return r.ToolCalls[1].ID == "call_1_2" }},
+		{"an event of empty lines without an end", "vllm:m", says{200, asEvents, strings.Repeat("data:\n", 400_000)}, llm.Malformed, nil},
 		{"deep JSON", "openai:m", says{200, asJSON, strings.Repeat("[", 100_000)}, llm.Unavailable, nil},
 
 		{"an empty message", "anthropic:m", says{200, asJSON, `{}`}, llm.Malformed, nil},
@@ -125,6 +129,18 @@ func TestHostileReplies(t *testing.T) {
 				t.Errorf("kind %q, want %q: %+v, %v", kindOf(err), test.kind, reply, err)
 			}
 		})
+	}
+}
+
+// What is cut to a length is cut after the key was taken out.
+func TestHalfAKey(t *testing.T) {
+	for n := 270; n <= 300; n++ {
+		for _, body := range []string{fmt.Sprintf(`{"error":{"message":"%s%s"}}`, strings.Repeat("x", n), llmtest.Canary), strings.Repeat("x", n) + llmtest.Canary} {
+			_, err := from(t, "openai:m", says{401, asJSON, body}).Generate(t.Context(), llmtest.Ask("hello"))
+			if kindOf(err) != llm.BadKey || strings.Contains(fmt.Sprint(err), llmtest.Canary[:3]) {
+				t.Errorf("after %d letters: %v", n, err)
+			}
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package llm_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -146,6 +147,23 @@ func TestCarriedBack(t *testing.T) {
 		`{"content":"","reasoning_details":[1],"role":"assistant","tool_calls":` + plainCall + `},{"content":"x","role":"tool","tool_call_id":"a"}]`
 	if string(got) != want {
 		t.Errorf("the turns are\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A talk goes on after a model has called a tool by a name that providers refuse.
+func TestNamesOfCalls(t *testing.T) {
+	for _, d := range doubles {
+		s := d.start(t)
+		var messages []llm.Message
+		for i, name := range []string{"functions.read", "", "\x00bad", "lesen und schreiben", strings.Repeat("ü", 100)} {
+			id := fmt.Sprint("call", i)
+			messages = append(messages, llm.Message{Role: llm.User, Text: "go on"},
+				llm.Message{Role: llm.Assistant, ToolCalls: []llm.ToolCall{{ID: id, Name: name, Arguments: `{}`}}, Carry: json.RawMessage(`{"calls":{"` + id + `":{"extra_content":{}}}}`)},
+				llm.Message{Role: llm.ToolRole, Call: id, Name: name, Text: "there is none"})
+		}
+		if _, err := open(t, d.model, s, nil).Generate(t.Context(), llm.Request{Messages: messages}); err != nil {
+			t.Errorf("%s: %v", d.model, err)
+		}
 	}
 }
 

@@ -83,6 +83,9 @@ func (messages) check(body object) (wrong, last string) {
 				if _, ok := b["input"].(object); !ok {
 					return "tool_use.input: Input should be a valid dictionary", ""
 				}
+				if name, _ := b["name"].(string); !callName.MatchString(name) {
+					return "tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'", ""
+				}
 				open[b["id"].(string)] = true
 			case "tool_result":
 				id, _ := b["tool_use_id"].(string)
