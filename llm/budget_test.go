@@ -59,7 +59,7 @@ func TestBudgetRefuses(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			ledger := &llmtest.Ledger{}
 			for _, c := range test.spent {
-				if err := ledger.Book(t.Context(), c); err != nil {
+				if _, err := ledger.Book(t.Context(), c); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -257,12 +257,44 @@ func TestBudgetOfTheGone(t *testing.T) {
 
 type brokenLedger struct{ llmtest.Ledger }
 
-func (*brokenLedger) Book(context.Context, llm.Charge) error { return errors.New("disk full") }
+func (*brokenLedger) Book(context.Context, llm.Charge) (int64, error) {
+	return 0, errors.New("disk full")
+}
 
+// What cannot be booked is not asked.
 func TestBudgetThatCannotBook(t *testing.T) {
 	b := llm.NewBudget(llm.Allowances{}, nil, &brokenLedger{}, nil)
-	if _, err := b.Watch(failing(), 10, time.Minute).Generate(t.Context(), llmtest.Ask("a")); err == nil || !strings.Contains(err.Error(), "disk full") {
-		t.Errorf("%v", err)
+	inner := failing()
+	if _, err := b.Watch(inner, 10, time.Minute).Generate(t.Context(), llmtest.Ask("a")); err == nil || !strings.Contains(err.Error(), "disk full") || inner.made() != 0 {
+		t.Errorf("%v; %d calls", err, inner.made())
+	}
+}
+
+// A process that dies while it waits for a reply leaves what that can have cost,
+// and so does one that still waits, for another.
+func TestBudgetAfterACrash(t *testing.T) {
+	const name = "test:scripted"
+	ledger := &llmtest.Ledger{}
+	prices := llm.Prices{name: {In: 1e6, Out: 2e6, AsOf: "2026-11-23"}}
+	allowed := llm.Allowances{Run: llm.Allowance{USD: 677 + 600}} // two calls could cost more
+	r := llmtest.Ask("hello")
+	r.Key = llm.Key{Run: 1}
+	asked, leave := make(chan struct{}), make(chan struct{})
+	defer close(leave)
+	first := llm.NewBudget(allowed, prices, ledger, nil).Watch(&scripted{answer: func(context.Context, int, llm.Request) (llm.Reply, error) {
+		close(asked)
+		<-leave // this is where it dies
+		return llm.Reply{}, nil
+	}}, 9999, time.Minute)
+	go func() { _, _ = first.Generate(context.Background(), r) }()
+	<-asked
+	inner := failing()
+	_, err := llm.NewBudget(allowed, prices, ledger, nil).Watch(inner, 9999, time.Minute).Generate(t.Context(), r)
+	if kindOf(err) != llm.OverBudget || !strings.Contains(err.Error(), "$600.0000 of $1277.0000 are left") || inner.made() != 0 {
+		t.Errorf("%v; %d calls", err, inner.made())
+	}
+	if c := ledger.Charges()[0]; c.Failed != llm.Unfinished || *c.USD != 677 || c.Took != time.Minute || c.Key != r.Key || c.Model != name {
+		t.Errorf("booked %+v", c)
 	}
 }
 

@@ -64,8 +64,8 @@ func (l *Ledger) Spent(_ context.Context, s llm.Scope) (llm.Spent, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var sum llm.Spent
-	for _, c := range l.charges {
-		if s.Run != 0 && c.Key.Run != s.Run || s.Model != "" && c.Model != s.Model || time.UnixMilli(c.EndedMS).Before(s.Since) {
+	for id, c := range l.charges {
+		if slices.Contains(s.Except, int64(id)) || s.Run != 0 && c.Key.Run != s.Run || s.Model != "" && c.Model != s.Model || time.UnixMilli(c.EndedMS).Before(s.Since) {
 			continue
 		}
 		sum.Calls++
@@ -82,13 +82,24 @@ func (l *Ledger) Spent(_ context.Context, s llm.Scope) (llm.Spent, error) {
 }
 
 // Book implements llm.Ledger.
-func (l *Ledger) Book(ctx context.Context, c llm.Charge) error {
+func (l *Ledger) Book(ctx context.Context, c llm.Charge) (int64, error) {
 	if err := ctx.Err(); err != nil { // as of one that is no memory
-		return err
+		return 0, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.charges = append(l.charges, c)
+	return int64(len(l.charges) - 1), nil
+}
+
+// Rebook implements llm.Ledger.
+func (l *Ledger) Rebook(ctx context.Context, id int64, c llm.Charge) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.charges[id] = c
 	return nil
 }
 
