@@ -83,7 +83,7 @@ func (t *talk) bytes() int {
 }
 
 func messageBytes(m llm.Message) int {
-	n := len(m.Text) + 16
+	n := len(m.Text) + len(m.Carry) + 16
 	for _, c := range m.ToolCalls {
 		n += len(c.Name) + len(c.Arguments) + 32
 	}
@@ -112,6 +112,7 @@ func (t *talk) compact(room int, soFar func() string) {
 	}
 	if len(t.turns) == 1 && t.bytes() > room {
 		t.turns[0].shorten()
+		t.turns[0].reply.Carry = nil // which its provider may want back, and cannot have
 	}
 	for i := range t.head { // a reference of megabytes, in a small context
 		if t.bytes() <= room {

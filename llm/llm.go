@@ -121,6 +121,9 @@ const (
 	StopTools    Stop = "tools"  // it wants tools called
 	StopFiltered Stop = "filtered"
 	StopRefused  Stop = "refused"
+	// Of a Record alone: the request did not fit the model's context, and Generate
+	// fails with Kind TooLong. It decides how a run goes on, so a replay needs it.
+	StopTooLong Stop = "too long"
 )
 
 // Reply is what a model answered. All of it is foreign text.
@@ -157,7 +160,7 @@ type Usage struct {
 	Estimated bool  `json:"estimated,omitempty"`
 }
 
-// Record is a call that was answered.
+// Record is a call that was answered, be it by a refusal to read so much.
 type Record struct {
 	Key     Key      `json:"key"`
 	Model   string   `json:"model"` // Model.Name()
@@ -172,7 +175,7 @@ type Record struct {
 // that was answered is not paid for again.
 type Journal interface {
 	// Recall returns the record under the key whose request has the digest, and
-	// whether there is one.
+	// whether there is one. One that has a reply comes before one that was too long.
 	Recall(ctx context.Context, key Key, digest [sha256.Size]byte) (Record, bool, error)
 	// Known reports whether any record is under the key.
 	Known(ctx context.Context, key Key) (bool, error)

@@ -250,14 +250,14 @@ func (s *Store) damagedCall(id int64, what string) error {
 	return &DamagedError{Path: s.path, Err: fmt.Errorf("call %d: %s", id, what)}
 }
 
-// Recall returns the first record under the key whose request has the digest:
-// llm.Journal.
+// Recall returns the first record under the key whose request has the digest, one
+// with a reply before one that was too long: llm.Journal.
 func (s *Store) Recall(ctx context.Context, k llm.Key, digest [sha256.Size]byte) (llm.Record, bool, error) {
 	if k.Run == 0 {
 		return llm.Record{}, false, nil
 	}
-	found, err := s.calls(ctx, `WHERE run = ? AND round = ? AND agent = ? AND seq = ? AND digest = ? AND text IS NOT NULL ORDER BY take LIMIT 1`,
-		k.Run, k.Round, k.Agent, k.Seq, digest[:])
+	found, err := s.calls(ctx, `WHERE run = ? AND round = ? AND agent = ? AND seq = ? AND digest = ? AND text IS NOT NULL ORDER BY stop = ?, take LIMIT 1`,
+		k.Run, k.Round, k.Agent, k.Seq, digest[:], llm.StopTooLong)
 	if err != nil || len(found) == 0 {
 		return llm.Record{}, false, err
 	}

@@ -74,6 +74,15 @@ func TestCallsAreRecalled(t *testing.T) {
 	if got := must(s.Calls(ctx, run.ID))(t); len(got) != 5 || asJSON(t, got[3]) != asJSON(t, other) || asJSON(t, got[4]) != asJSON(t, twice) {
 		t.Errorf("%s", asJSON(t, got))
 	}
+	// A request that was too long once, and was answered later.
+	long := talk[0]
+	long.Key.Round, long.Request.Key.Round, long.Reply = 5, 5, llm.Reply{Stop: llm.StopTooLong}
+	ok(t, s.Append(ctx, long))
+	recall(t, s, long)
+	fitted := long
+	fitted.Reply, fitted.BeganMS = talk[0].Reply, 7
+	ok(t, s.Append(ctx, fitted))
+	recall(t, s, fitted)
 	for _, key := range []llm.Key{{}, {Run: run.ID, Agent: "coder", Round: 7}, {Run: run.ID, Agent: "coder", Seq: 1}, {Run: 99, Agent: "coder"}} {
 		if _, found, err := s.Recall(ctx, key, talk[0].Request.Digest("p:m")); found || err != nil {
 			t.Errorf("%+v: %v %v", key, found, err)

@@ -20,12 +20,13 @@ type Journal struct {
 func (j *Journal) Recall(_ context.Context, key llm.Key, digest [sha256.Size]byte) (llm.Record, bool, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	found, ok := llm.Record{}, false
 	for _, r := range j.records {
-		if r.Key == key && r.Request.Digest(r.Model) == digest {
-			return r, true, nil
+		if r.Key == key && r.Request.Digest(r.Model) == digest && (!ok || found.Reply.Stop == llm.StopTooLong) {
+			found, ok = r, true
 		}
 	}
-	return llm.Record{}, false, nil
+	return found, ok, nil
 }
 
 // Known implements llm.Journal.
