@@ -258,7 +258,22 @@ func TestATalkFitsItsLimit(t *testing.T) {
 			if got[0].Text != "system" || !strings.HasPrefix(got[1].Text, head[1].Text) || got[2:] != nil && len(got) > 2 && got[2].Role != llm.Assistant {
 				t.Fatal("the head is gone")
 			}
+			shared := 0
+			for j, m := range got {
+				if m.Shared > len(m.Text) || m.Shared > 0 && m.Role == llm.Assistant {
+					t.Fatalf("of message %d %d bytes are shared", j, m.Shared)
+				}
+				if m.Shared > 0 {
+					shared++
+				}
+			}
+			if last := got[len(got)-1]; shared > 4 || got[0].Shared != len("system") || last.Shared != len(last.Text) || got[1].Shared < min(len(head[1].Text), len(got[1].Text)) {
+				t.Fatalf("turn %d: %d messages are shared", i, shared)
+			}
 			if goesOn {
+				if at := len(before) - 2; at >= 0 && got[at].Shared != len(got[at].Text) {
+					t.Fatalf("turn %d: the end of the last request is not shared", i)
+				}
 				for j, m := range before {
 					if m.Text != got[j].Text || len(m.ToolCalls) != len(got[j].ToolCalls) {
 						t.Fatalf("turn %d does not go on with message %d", i, j)

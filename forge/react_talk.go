@@ -57,15 +57,31 @@ func (t *talk) messages(soFar func() string) ([]llm.Message, bool) {
 	return t.flat(), t.goesOn
 }
 
+// flat returns the whole talk. What a later request begins with too is marked as
+// shared: each message of the head, which outlives a compaction, the end of the
+// request before this one, and the end of this one.
 func (t *talk) flat() []llm.Message {
 	all := slices.Clone(t.head)
+	for i := range all {
+		all[i].Shared = len(all[i].Text)
+	}
 	if t.middle != "" {
 		all[len(all)-1].Text += "\n\n" + t.middle
 	}
-	for _, n := range t.turns {
+	for i, n := range t.turns {
+		if i == len(t.turns)-1 {
+			shareAll(all)
+		}
 		all = append(append(all, n.reply), n.results...)
 	}
+	shareAll(all)
 	return all
+}
+
+// shareAll marks the last message as shared.
+func shareAll(talk []llm.Message) {
+	last := &talk[len(talk)-1]
+	last.Shared = len(last.Text)
 }
 
 func (t *talk) bytes() int {

@@ -146,6 +146,7 @@ func usageOr(u *Usage, r Request, reply Reply) Usage {
 	if u != nil && (u.In > 0 || u.Out > 0) {
 		v := *u
 		v.CachedIn = min(v.CachedIn, v.In)
+		v.CacheWrite = min(v.CacheWrite, v.In-v.CachedIn)
 		v.Reasoning = min(v.Reasoning, v.Out)
 		return v
 	}

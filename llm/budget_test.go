@@ -27,7 +27,7 @@ func charge(run int64, model string, at time.Time, tokens int64, usd float64, wa
 
 func TestBudgetRefuses(t *testing.T) {
 	const name = "test:scripted"
-	yesterday := someDay.Add(-13 * time.Hour)
+	yesterday, dear := someDay.Add(-13*time.Hour), 12.5
 	prices := llm.Prices{name: {In: 10, Out: 100, AsOf: "2026-11-23"}}
 	// A request of 1000 bytes: at most 1544 tokens in, and 100 out: 1644, or
 	// 0.01544 + 0.01 USD.
@@ -40,6 +40,8 @@ func TestBudgetRefuses(t *testing.T) {
 	}{
 		{"nothing is limited", llm.Allowances{}, nil, nil, ""},
 		{"money is enough", llm.Allowances{Run: llm.Allowance{USD: 0.02545}}, prices, nil, ""},
+		{"money is enough, were there no cache to write to", llm.Allowances{Run: llm.Allowance{USD: 0.02545}}, llm.Prices{name: {In: 10, CacheWrite: &dear, Out: 100, AsOf: "2026-11-23"}}, nil,
+			"the call could cost $0.0293"}, // 0.0193 + 0.01
 		{"money is not enough", llm.Allowances{Run: llm.Allowance{USD: 0.0254}}, prices, nil,
 			"the budget of this run: $0.0254 of $0.0254 are left, and the call could cost $0.0254"},
 		{"money was spent", llm.Allowances{Run: llm.Allowance{USD: 1}}, prices, []llm.Charge{charge(7, name, someDay, 1, 0.98, 0)},
@@ -299,8 +301,9 @@ func TestBudgetAfterACrash(t *testing.T) {
 }
 
 func TestPrices(t *testing.T) {
-	half := 0.5
+	half, more := 0.5, 1.25
 	p := llm.Prices{
+		"anthropic:c":        {In: 1, CachedIn: &half, CacheWrite: &more, Out: 10, AsOf: "2026-11-23"},
 		"openai:gpt-5":       {In: 1, CachedIn: &half, Out: 10, AsOf: "2026-11-23"},
 		"openai:gpt-5*":      {In: 2, Out: 20, AsOf: "2026-11-23"},
 		"openai:*":           {In: 3, Out: 30, AsOf: "2026-11-23"},
@@ -318,14 +321,23 @@ func TestPrices(t *testing.T) {
 	if got := p.Cost("openai:gpt-5-mini", u); got == nil || math.Abs(*got-4) > 1e-12 {
 		t.Errorf("without a price of cached ones: %v", *got)
 	}
+	u.CacheWrite = 500_000
+	if got := p.Cost("anthropic:c", u); got == nil || math.Abs(*got-(0.1+0.2+0.625+1)) > 1e-12 {
+		t.Errorf("with tokens that were written to a cache: %v", *got)
+	}
+	if got := p.Cost("openai:gpt-5", u); got == nil || math.Abs(*got-(0.6+0.2+1)) > 1e-12 {
+		t.Errorf("without a price of those: %v", *got)
+	}
 	for _, name := range []string{"anthropic:claude", "openrouter:meta", "openai", ""} {
 		if got := p.Cost(name, u); got != nil {
 			t.Errorf("%s costs %v, which nobody said", name, *got)
 		}
 	}
+	minus := -2.0
 	for name, bad := range map[string]llm.Prices{
 		"a * may stand":  {"openai:*-mini": {AsOf: "2026-11-23"}},
 		"is no price":    {"a:b": {In: -1, AsOf: "2026-11-23"}},
+		"-2 is no price": {"a:b": {CacheWrite: &minus, AsOf: "2026-11-23"}},
 		"as_of is \"\"":  {"a:b": {}},
 		"as_of is \"x\"": {"a:b": {AsOf: "x"}},
 	} {

@@ -113,7 +113,7 @@ func TestHostileReplies(t *testing.T) {
 		{"a block too far", "anthropic:m", says{200, asEvents, chunk(`{"type":"content_block_start","index":1000000,"content_block":{"type":"text"}}`)}, llm.Malformed, nil},
 		{"arguments of a text", "anthropic:m", says{200, asEvents, chunk(`{"type":"content_block_start","index":0,"content_block":{"type":"text"}}`) + chunk(`{"type":"content_block_delta","index":0,"delta":{"partial_json":"{"}}`)}, llm.Malformed, nil},
 		{"a stop without a reason", "anthropic:m", says{200, asEvents, chunk(`{"type":"message_start","message":{"usage":{"input_tokens":5}}}`) + chunk(`{"type":"message_stop"}`)}, llm.Truncated, nil},
-		{"the cache counts", "anthropic:m", says{200, asJSON, `{"type":"message","content":[{"type":"text","text":"a"}],"stop_reason":"end_turn","usage":{"input_tokens":5,"cache_creation_input_tokens":20,"cache_read_input_tokens":100,"output_tokens":7}}`}, "", func(r llm.Reply) bool { return r.Usage == llm.Usage{In: 125, CachedIn: 100, Out: 7} }},
+		{"the cache counts", "anthropic:m", says{200, asJSON, `{"type":"message","content":[{"type":"text","text":"a"}],"stop_reason":"end_turn","usage":{"input_tokens":5,"cache_creation_input_tokens":20,"cache_read_input_tokens":100,"output_tokens":7}}`}, "", func(r llm.Reply) bool { return r.Usage == llm.Usage{In: 125, CachedIn: 100, CacheWrite: 20, Out: 7} }},
 		{"thoughts that are hidden", "anthropic:m", says{200, asJSON, `{"type":"message","content":[{"type":"redacted_thinking","data":"xyz"},{"type":"tool_use","id":"a","name":"f","input":{"x":1}}],"stop_reason":"tool_use"}`}, "", func(r llm.Reply) bool {
 			return string(r.Carry) == `[{"type":"redacted_thinking","data":"xyz"}]` && r.Stop == llm.StopTools
 		}},

@@ -44,6 +44,10 @@ type Message struct {
 	// Carry is what the model's provider wants to see again with this turn, such
 	// as signatures of its reasoning: Reply.Carry as it came. Nobody else reads it.
 	Carry json.RawMessage `json:"carry,omitempty"` // Assistant
+	// Shared is how many bytes of Text, with all that stands before them, a later
+	// call is likely to begin with as well: a provider that wants to be told what to
+	// cache is told. It is advice that changes no answer, so no record has it.
+	Shared int `json:"-"` // System, User, ToolRole
 }
 
 // Tool is something that a model may call.
@@ -153,11 +157,12 @@ func (r Reply) Message() Message {
 // Usage is what a call consumed, in tokens. Where the provider says nothing it
 // is estimated, and Estimated is set.
 type Usage struct {
-	In        int64 `json:"in"`
-	Out       int64 `json:"out"`              // reasoning included
-	CachedIn  int64 `json:"cached,omitempty"` // part of In that was cheaper
-	Reasoning int64 `json:"reasoning,omitempty"`
-	Estimated bool  `json:"estimated,omitempty"`
+	In         int64 `json:"in"`
+	Out        int64 `json:"out"`                   // reasoning included
+	CachedIn   int64 `json:"cached,omitempty"`      // part of In that was read from a cache, and cheaper
+	CacheWrite int64 `json:"cache_write,omitempty"` // part of In that was written to one, and dearer
+	Reasoning  int64 `json:"reasoning,omitempty"`
+	Estimated  bool  `json:"estimated,omitempty"`
 }
 
 // Record is a call that was answered, be it by a refusal to read so much.

@@ -161,19 +161,19 @@ func TestSpend(t *testing.T) {
 func TestRebook(t *testing.T) {
 	s, ctx := openTest(t), t.Context()
 	run := newRun(t, s)
-	worst, true_ := 7.0, 0.5
+	worst, real := 7.0, 0.5
 	c := llm.Charge{Key: llm.Key{Run: run.ID, Agent: "coder"}, Model: "p:m", Usage: llm.Usage{In: 900, Out: 100, Estimated: true}, USD: &worst, EndedMS: 5, Took: time.Minute, Failed: llm.Unfinished}
 	id := must(s.Book(ctx, c))(t)
 	second := must(s.Book(ctx, c))(t)
-	if got := must(s.Spent(ctx, llm.Scope{Except: []int64{second}}))(t); got.Spend != (kw.Spend{Calls: 1, TokensIn: 900, TokensOut: 100, USD: 7}) || got.Wall != time.Minute {
+	if got := must(s.Spent(ctx, llm.Scope{Except: []int64{second}}))(t); got.Spend != (kw.Spend{Calls: 1, TokensIn: 900, TokensOut: 100, USD: 7, Unfinished: 1}) || got.Wall != time.Minute {
 		t.Errorf("%+v", got)
 	}
 	if got := must(s.Spent(ctx, llm.Scope{Run: run.ID, Except: []int64{id, second}}))(t); got != (llm.Spent{}) {
 		t.Errorf("%+v", got)
 	}
-	c.Usage, c.USD, c.EndedMS, c.Took, c.Failed = llm.Usage{In: 10, Out: 4}, &true_, dayMS+9, time.Second, ""
+	c.Usage, c.USD, c.EndedMS, c.Took, c.Failed = llm.Usage{In: 10, Out: 4, CachedIn: 3, CacheWrite: 2}, &real, dayMS+9, time.Second, ""
 	ok(t, s.Rebook(ctx, id, c))
-	if got := must(s.Spent(ctx, llm.Scope{Since: time.UnixMilli(dayMS)}))(t); got.Spend != (kw.Spend{Calls: 1, TokensIn: 10, TokensOut: 4, USD: 0.5}) || got.Wall != time.Second {
+	if got := must(s.Spent(ctx, llm.Scope{Since: time.UnixMilli(dayMS)}))(t); got.Spend != (kw.Spend{Calls: 1, TokensIn: 10, TokensOut: 4, USD: 0.5, CachedIn: 3, CacheWrite: 2}) || got.Wall != time.Second {
 		t.Errorf("%+v", got)
 	}
 	if err := s.Rebook(ctx, 99, c); err == nil || !strings.Contains(err.Error(), "charge 99") {
@@ -225,7 +225,7 @@ func TestRecallReturnsWhatWasAppended(t *testing.T) {
 			r.Reply.Text, r.Reply.Reasoning = rapid.String().Draw(rt, "text"), rapid.String().Draw(rt, "reasoning")
 			last := drawMessage(rt, "reply")
 			r.Reply.ToolCalls, r.Reply.Carry, r.Reply.RequestID = last.ToolCalls, last.Carry, last.Call
-			r.Reply.Usage = llm.Usage{In: rapid.Int64Range(0, 1e9).Draw(rt, "in"), CachedIn: 1, Estimated: rapid.Bool().Draw(rt, "estimated")}
+			r.Reply.Usage = llm.Usage{In: rapid.Int64Range(0, 1e9).Draw(rt, "in"), CachedIn: 1, CacheWrite: rapid.Int64Range(0, 9).Draw(rt, "written"), Estimated: rapid.Bool().Draw(rt, "estimated")}
 			r.Reply.PromptIDs = append(r.Reply.PromptIDs, ids.Draw(rt, "prompt")...)
 			if ids := ids.Draw(rt, "ids"); len(ids) > 0 {
 				r.Reply.TokenIDs = ids

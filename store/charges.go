@@ -15,8 +15,8 @@ import (
 // llm.Ledger.
 func (s *Store) Book(ctx context.Context, c llm.Charge) (id int64, err error) {
 	k := c.Key
-	err = s.write.QueryRowContext(ctx, `INSERT INTO charges (run, round, agent, seq, model, tokens_in, tokens_out, cached, thought, estimated, cost_usd, ended, took, failed)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id`,
+	err = s.write.QueryRowContext(ctx, `INSERT INTO charges (run, round, agent, seq, model, tokens_in, tokens_out, cached, written, thought, estimated, cost_usd, ended, took, failed)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id`,
 		append([]any{ofRun(k), k.Round, k.Agent, k.Seq, c.Model}, cost(c)...)...).Scan(&id)
 	if err != nil {
 		return 0, fmt.Errorf("record what a call of %s may cost: %w", c.Model, err)
@@ -26,7 +26,7 @@ func (s *Store) Book(ctx context.Context, c llm.Charge) (id int64, err error) {
 
 // Rebook records how an attempt ended that was booked: llm.Ledger.
 func (s *Store) Rebook(ctx context.Context, id int64, c llm.Charge) error {
-	done, err := s.write.ExecContext(ctx, `UPDATE charges SET tokens_in = ?, tokens_out = ?, cached = ?, thought = ?, estimated = ?, cost_usd = ?, ended = ?, took = ?, failed = ?
+	done, err := s.write.ExecContext(ctx, `UPDATE charges SET tokens_in = ?, tokens_out = ?, cached = ?, written = ?, thought = ?, estimated = ?, cost_usd = ?, ended = ?, took = ?, failed = ?
 		WHERE id = ?`, append(cost(c), id)...)
 	if err == nil {
 		var n int64
@@ -43,15 +43,15 @@ func (s *Store) Rebook(ctx context.Context, id int64, c llm.Charge) error {
 // cost is what the last columns of a charge hold.
 func cost(c llm.Charge) []any {
 	u := c.Usage
-	return []any{u.In, u.Out, u.CachedIn, u.Reasoning, u.Estimated, c.USD, c.EndedMS, c.Took.Milliseconds(), c.Failed}
+	return []any{u.In, u.Out, u.CachedIn, u.CacheWrite, u.Reasoning, u.Estimated, c.USD, c.EndedMS, c.Took.Milliseconds(), c.Failed}
 }
 
 // An attempt that used nothing cost nothing, whatever the price.
 const spendColumns = `count(*), coalesce(sum(tokens_in), 0), coalesce(sum(tokens_out), 0), coalesce(sum(cost_usd), 0),
-	coalesce(sum(cost_usd IS NULL AND tokens_in + tokens_out > 0), 0)`
+	coalesce(sum(cost_usd IS NULL AND tokens_in + tokens_out > 0), 0), coalesce(sum(cached), 0), coalesce(sum(written), 0), coalesce(sum(failed = '` + string(llm.Unfinished) + `'), 0)`
 
 func spendInto(s *kernelwright.Spend) []any {
-	return []any{&s.Calls, &s.TokensIn, &s.TokensOut, &s.USD, &s.Unpriced}
+	return []any{&s.Calls, &s.TokensIn, &s.TokensOut, &s.USD, &s.Unpriced, &s.CachedIn, &s.CacheWrite, &s.Unfinished}
 }
 
 // Spent sums the charges within the scope: llm.Ledger.

@@ -72,7 +72,12 @@ func (l *Ledger) Spent(_ context.Context, s llm.Scope) (llm.Spent, error) {
 		sum.Calls++
 		sum.TokensIn += c.Usage.In
 		sum.TokensOut += c.Usage.Out
+		sum.CachedIn += c.Usage.CachedIn
+		sum.CacheWrite += c.Usage.CacheWrite
 		sum.Wall += c.Took
+		if c.Failed == llm.Unfinished {
+			sum.Unfinished++
+		}
 		if c.USD == nil {
 			sum.Unpriced++
 			continue
