@@ -200,7 +200,8 @@ func (b *Budget) tryReserve(ctx context.Context, model string, key Key, worst Us
 	if priced {
 		c.USD = &need.usd
 	}
-	id, err := b.ledger.Book(ctx, c)
+	// Not cut off in the middle: it would stay, and nothing be asked.
+	id, err := b.ledger.Book(context.WithoutCancel(ctx), c)
 	if err != nil {
 		return reservation{}, nil, fmt.Errorf("book a call of %s: %w", model, err)
 	}

@@ -126,7 +126,7 @@ func Spent(s kernelwright.Spend) string {
 		text += fmt.Sprintf(" (the price of %d is not known)", s.Unpriced)
 	}
 	if s.Unfinished > 0 {
-		text += fmt.Sprintf(" (%d not come back, at their worst)", s.Unfinished)
+		text += fmt.Sprintf(" (%d did not come back, counted at worst)", s.Unfinished)
 	}
 	return text
 }
