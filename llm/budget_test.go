@@ -42,6 +42,8 @@ func TestBudgetRefuses(t *testing.T) {
 		{"money is enough", llm.Allowances{Run: llm.Allowance{USD: 0.02545}}, prices, nil, ""},
 		{"money is enough, were there no cache to write to", llm.Allowances{Run: llm.Allowance{USD: 0.02545}}, llm.Prices{name: {In: 10, CacheWrite: &dear, Out: 100, AsOf: "2026-11-23"}}, nil,
 			"the call could cost $0.0293"}, // 0.0193 + 0.01
+		{"money is enough, were what is cached not dearer", llm.Allowances{Run: llm.Allowance{USD: 0.02545}}, llm.Prices{name: {In: 10, CachedIn: &dear, Out: 100, AsOf: "2026-11-23"}}, nil,
+			"the call could cost $0.0293"},
 		{"money is not enough", llm.Allowances{Run: llm.Allowance{USD: 0.0254}}, prices, nil,
 			"the budget of this run: $0.0254 of $0.0254 are left, and the call could cost $0.0254"},
 		{"money was spent", llm.Allowances{Run: llm.Allowance{USD: 1}}, prices, []llm.Charge{charge(7, name, someDay, 1, 0.98, 0)},
@@ -80,6 +82,27 @@ func TestBudgetRefuses(t *testing.T) {
 				t.Errorf("%v; %d calls; want %q", err, inner.made(), test.want)
 			}
 		})
+	}
+}
+
+// A day is one of UTC, wherever the machine is.
+func TestBudgetOfADayElsewhere(t *testing.T) {
+	for _, zone := range []int{-11, 0, 13} {
+		now := time.Date(2026, 11, 23, 12, 30, 0, 0, time.UTC).In(time.FixedZone("", zone*3600))
+		for at, want := range map[time.Time]llm.Kind{
+			time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC):              llm.OverBudget,
+			time.Date(2026, 11, 22, 23, 59, 59, 999_000_000, time.UTC): "",
+		} {
+			ledger := &llmtest.Ledger{}
+			if _, err := ledger.Book(t.Context(), charge(8, "a:b", at, 1, 0, 0)); err != nil {
+				t.Fatal(err)
+			}
+			b := llm.NewBudget(llm.Allowances{Day: llm.Allowance{Calls: 1}}, nil, ledger, func() time.Time { return now })
+			_, err := b.Watch(failing(), 10, time.Minute).Generate(t.Context(), llmtest.Ask("hello"))
+			if kindOf(err) != want {
+				t.Errorf("at %v, after a call at %v: %v", now, at, err)
+			}
+		}
 	}
 }
 
