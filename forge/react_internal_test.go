@@ -121,8 +121,8 @@ func TestTheWorkFolderIsBounded(t *testing.T) {
 		t.Errorf("it has %d files", len(a.folder.files))
 	}
 	a.call(t, "write", fmt.Sprintf(`{"path": "f1", "content": %s}`, big))
-	if got := a.call(t, "read", `{"path": "f1"}`); len(got) > maxResultBytes+100 {
-		t.Errorf("a file of one line is shown in %d bytes", len(got))
+	if got := a.call(t, "read", `{"path": "f1"}`); len(got) > maxResultBytes+100 || !strings.HasSuffix(got, "x\n```\n(cut off here)") {
+		t.Errorf("a file of one line is shown in %d bytes, to %q", len(got), got[len(got)-30:])
 	}
 }
 
@@ -241,7 +241,10 @@ func TestATalkFitsItsLimit(t *testing.T) {
 			size := 0
 			calls := map[string]bool{}
 			for _, m := range got {
-				size += messageBytes(m)
+				size += len(m.Text) + len(m.Carry)
+				for _, c := range m.ToolCalls {
+					size += len(c.Arguments)
+				}
 				for _, c := range m.ToolCalls {
 					calls[c.ID] = true
 					if !json.Valid([]byte(c.Arguments)) {

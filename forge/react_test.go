@@ -309,3 +309,88 @@ func TestReactOfTooManyCalls(t *testing.T) {
 		t.Errorf("%d calls and %d messages go back, the last of which is %q", n, len(second.Messages), last.Text)
 	}
 }
+
+// A run does not go on where its model's answers lead to other rounds.
+func TestReactDiverges(t *testing.T) {
+	source := "import torch\nclass ModelNew(torch.nn.Module): pass\n"
+	for _, c := range []struct {
+		name  string
+		calls [][]string
+	}{
+		{"another candidate", [][]string{{"write", writing("model_new.py", source+"# another\n"), "verify", "{}"}}},
+		{"an earlier end", [][]string{{"finish", `{"reason": "no"}`}, {"finish", `{"reason": "no"}`}}},
+	} {
+		record := &memory{}
+		run := func(calls [][]string) error {
+			strategy, err := forge.New(forge.ReactStrategy, forge.Parts{
+				Model: &script{calls: calls}, Evaluator: correct{}, Recorder: record, Settings: forge.Settings{Rounds: 5, JudgeMode: forge.JudgeScore},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = strategy.Run(t.Context(), kw.Run{ID: 1}, kw.Task{Name: "t", Source: "class Model: pass\n"})
+			return err
+		}
+		if err := run([][]string{{"write", writing("model_new.py", source), "verify", "{}"}}); err == nil || len(record.rounds) != 1 {
+			t.Fatalf("%v, %d rounds", err, len(record.rounds)) // the script is over
+		}
+		var diverged *forge.DivergedError
+		if err := run(c.calls); !errors.As(err, &diverged) || diverged.Round != 0 || len(record.rounds) != 1 {
+			t.Errorf("%s: %v, %d rounds", c.name, err, len(record.rounds))
+		}
+	}
+}
+
+// A model that calls nothing is told so, and left after some answers.
+func TestReactThatCallsNothing(t *testing.T) {
+	model := &script{calls: make([][]string, 100)}
+	strategy, err := forge.New(forge.ReactStrategy, forge.Parts{Model: model, Evaluator: correct{}, Recorder: &memory{}, Settings: forge.Settings{JudgeMode: forge.JudgeScore}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := strategy.Run(t.Context(), kw.Run{ID: 1}, kw.Task{Name: "t", Source: "class Model: pass\n"})
+	if err != nil || out.Stop != kw.StopDeclined || !strings.Contains(out.Summary, "it called no tool in 8 answers in a row") || len(model.seen) != 8 || !strings.Contains(model.told(0), "You called no tool") {
+		t.Errorf("%+v, %v after %d answers, told %q", out, err, len(model.seen), model.told(0))
+	}
+}
+
+// measured says more of a candidate than a score.
+type measured struct{ failed bool }
+
+func (m measured) Evaluate(_ context.Context, _ kw.Task, c kw.Candidate, l kw.Level) (kw.Verdict, error) {
+	if m.failed {
+		return kw.Verdict{Status: kw.Crashed, Level: l, Reason: "it crashed", Hint: "mind the bounds", Evidence: []string{"at line 7"}, Output: "printed"}, nil
+	}
+	return kw.Verdict{Status: kw.Correct, Level: l, CandidateMS: 2, Baselines: map[string]float64{"eager": 4}, Speedup: &kw.Speedup{Value: 2, Low: 1.9, High: 2.1, Against: "eager"},
+		Headroom: 0.5, Metrics: map[string]float64{"memory_share": 0.4}}, nil
+}
+
+// Where a model is to go by the score alone, it is shown no more.
+func TestReactOfScores(t *testing.T) {
+	for _, mode := range []forge.JudgeMode{forge.JudgeSelf, forge.JudgeScore} {
+		for _, failed := range []bool{false, true} {
+			model := &script{calls: [][]string{{"write", writing("model_new.py", "import torch\nclass ModelNew(torch.nn.Module): pass\n"), "profile", "{}"}}}
+			strategy, err := forge.New(forge.ReactStrategy, forge.Parts{Model: model, Evaluator: measured{failed}, Recorder: &memory{}, Settings: forge.Settings{Rounds: 5, JudgeMode: mode}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := strategy.Run(t.Context(), kw.Run{ID: 1}, kw.Task{Name: "t", Source: "class Model: pass\n"}); err == nil {
+				t.Fatal("the script is not over")
+			}
+			told := model.told(0)
+			all := []string{"eager takes 4 ms", "50 % of the roofline", "memory_share = 0.4"}
+			score := "2.00x the speed of eager"
+			if failed {
+				all, score = []string{"hint: mind the bounds", "- at line 7", "printed"}, "round 0: crashed"
+			}
+			if !strings.Contains(told, score) {
+				t.Errorf("%s: it is not told %q:\n%s", mode, score, told)
+			}
+			for _, text := range all {
+				if strings.Contains(told, text) != (mode != forge.JudgeScore) {
+					t.Errorf("%s: %q is in, or is not:\n%s", mode, text, told)
+				}
+			}
+		}
+	}
+}
