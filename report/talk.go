@@ -180,6 +180,10 @@ func (t Turn) who() string {
 	return Line(s)
 }
 
+// headings are what the lines of a talk begin with that say who speaks. A line of
+// somebody's own that begins so is moved to the right.
+var headings = strings.NewReplacer("\n-- ", "\n -- ", "\n== ", "\n == ")
+
 // WriteTalk writes a whole talk for a terminal.
 func WriteTalk(b *strings.Builder, calls []llm.Record) {
 	round := -1
@@ -188,6 +192,6 @@ func WriteTalk(b *strings.Builder, calls []llm.Record) {
 			round = t.Key.Round
 			fmt.Fprintf(b, "\n== round %d\n", round)
 		}
-		fmt.Fprintf(b, "\n-- %s\n%s\n", t.who(), strings.TrimRight(Clean(t.Text), "\n"))
+		fmt.Fprintf(b, "\n-- %s%s\n", t.who(), headings.Replace("\n"+strings.TrimRight(Clean(t.Text), "\n")))
 	}
 }
