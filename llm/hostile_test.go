@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kernelwright/kernelwright/llm"
@@ -134,6 +135,32 @@ func TestHostileReplies(t *testing.T) {
 			}
 		})
 	}
+}
+
+// stays answers every request with this and leaves the connection open.
+type stays struct{ body string }
+
+func (s stays) RoundTrip(r *http.Request) (*http.Response, error) {
+	in, out := io.Pipe()
+	go func() { _, _ = io.WriteString(out, s.body) }()
+	return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {asEvents}}, Body: in, Request: r}, nil
+}
+
+// A reply that is whole is not waited for until its time is up.
+func TestAConnectionThatStaysOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := llm.Open("vllm:m", llm.Options{HTTP: stays{"data: {\"choices\":[{\"delta\":{\"content\":\"yes\"},\"finish_reason\":\"stop\"}]}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2}}\n\n"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		began := time.Now()
+		reply, err := m.Generate(ctx, llmtest.Ask("hello"))
+		if took := time.Since(began); err != nil || reply.Text != "yes" || reply.Usage != (llm.Usage{In: 5, Out: 2}) || took > time.Minute {
+			t.Errorf("%+v, %v after %v", reply, err, took)
+		}
+	})
 }
 
 // What is cut to a length is cut after the key was taken out.

@@ -114,7 +114,7 @@ func (t *transport) exchange(req *http.Request, c *call) *Error {
 		return c.refused(resp.StatusCode, resp.Header, text)
 	}
 	r := t.dialect.reader(c)
-	if err := c.readAll(r, resp.Header, body); err != nil {
+	if err := c.readAll(r, resp.Header, body, resp.Body.Close); err != nil {
 		var refused *refusal
 		if errors.As(err, &refused) {
 			return c.refused(refused.status, resp.Header, refused.body)
@@ -182,9 +182,13 @@ func (t *transport) rewrite(req *http.Request, c *call) (*http.Request, error) {
 	return out, nil
 }
 
+// linger is how long a stream is still read whose reply is whole: its usage comes
+// last, and some servers leave the connection open after that.
+const linger = 10 * time.Second
+
 // readAll reads an answer to its end: a stream where the server sends one,
-// whatever was asked for.
-func (c *call) readAll(r reader, header http.Header, body io.Reader) error {
+// whatever was asked for. leave ends the reading.
+func (c *call) readAll(r reader, header http.Header, body io.Reader, leave func() error) error {
 	// One JSON value, all of it escaped, with what surrounds it.
 	bound := 6*c.options.MaxReplyBytes + 1<<20
 	kind, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
@@ -202,7 +206,12 @@ func (c *call) readAll(r reader, header http.Header, body io.Reader) error {
 		return nil
 	}
 	in := newEvents(body, int(bound))
+	var left *time.Timer
 	for {
+		if left == nil && r.reason() != "" {
+			left = time.AfterFunc(linger, func() { _ = leave() }) // it is closed again
+			defer left.Stop()
+		}
 		data, err := in.next()
 		switch {
 		case err != nil && r.reason() != "" && !errors.Is(err, errTooLarge):
