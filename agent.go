@@ -87,9 +87,19 @@ type Spend struct {
 	// Unpriced is how many of the calls are not in USD, because the price of
 	// their model is not known.
 	Unpriced int64 `json:"unpriced,omitempty"`
+	// CachedIn and CacheWrite are what of TokensIn was read from providers' caches,
+	// and written to them.
+	CachedIn   int64 `json:"cached_in,omitempty"`
+	CacheWrite int64 `json:"cache_write,omitempty"`
+	// Unfinished is how many of the calls have not come back: they are still made, or
+	// their process died. They count with the most that they can have cost.
+	Unfinished int64 `json:"unfinished,omitempty"`
 }
 
 // Add returns the sum of both.
 func (s Spend) Add(o Spend) Spend {
-	return Spend{s.Calls + o.Calls, s.TokensIn + o.TokensIn, s.TokensOut + o.TokensOut, s.USD + o.USD, s.Unpriced + o.Unpriced}
+	return Spend{
+		s.Calls + o.Calls, s.TokensIn + o.TokensIn, s.TokensOut + o.TokensOut, s.USD + o.USD, s.Unpriced + o.Unpriced,
+		s.CachedIn + o.CachedIn, s.CacheWrite + o.CacheWrite, s.Unfinished + o.Unfinished,
+	}
 }

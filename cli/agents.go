@@ -142,7 +142,7 @@ func modelOptions(o config.Options) llm.Options {
 	return llm.Options{
 		BaseURL: o.BaseURL, KeyEnv: o.KeyEnv, AllowPlainHTTP: o.AllowPlainHTTP, MaxTokens: o.MaxTokens, ContextLength: o.ContextLength,
 		Temperature: o.Temperature, TopP: o.TopP, Sampling: o.Sampling, ReasoningEffort: o.ReasoningEffort, Stream: o.Stream,
-		NativeTools: o.NativeTools, JSONSchema: o.JSONSchema, TokenIDs: o.TokenIDs, Timeout: o.Timeout.Std(), MaxReplyBytes: o.MaxReplyBytes,
+		NativeTools: o.NativeTools, JSONSchema: o.JSONSchema, PromptCache: o.PromptCache, TokenIDs: o.TokenIDs, Timeout: o.Timeout.Std(), MaxReplyBytes: o.MaxReplyBytes,
 		Attempts: o.Attempts, Concurrency: o.Concurrency, RequestsPerMinute: o.RequestsPerMinute, TokensPerMinute: o.TokensPerMinute,
 	}
 }
@@ -150,7 +150,7 @@ func modelOptions(o config.Options) llm.Options {
 func priceList(prices map[string]config.Price) llm.Prices {
 	out := llm.Prices{}
 	for name, p := range prices {
-		out[name] = llm.Price{In: p.In, CachedIn: p.CachedIn, Out: p.Out, AsOf: p.AsOf}
+		out[name] = llm.Price{In: p.In, CachedIn: p.CachedIn, CacheWrite: p.CacheWrite, Out: p.Out, AsOf: p.AsOf}
 	}
 	return out
 }

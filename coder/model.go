@@ -52,10 +52,13 @@ func (m Model) Propose(ctx context.Context, in kernelwright.CoderInput) (kernelw
 	}
 	seed := callSeed(in.Seed, in.Round)
 	reply, err := m.LLM.Generate(ctx, llm.Request{
-		Key:      llm.Key{Run: in.Run, Round: in.Round, Agent: "coder"},
-		Task:     in.Task.Name,
-		Messages: []llm.Message{{Role: llm.System, Text: system}, {Role: llm.User, Text: user}},
-		Seed:     &seed,
+		Key:  llm.Key{Run: in.Run, Round: in.Round, Agent: "coder"},
+		Task: in.Task.Name,
+		Messages: []llm.Message{
+			{Role: llm.System, Text: system, Shared: len(system)},
+			{Role: llm.User, Text: user, Shared: prompts.SharedPrefix(user, view.Reference, view.Task, view.Device)},
+		},
+		Seed: &seed,
 	})
 	if err != nil {
 		return kernelwright.Candidate{}, err

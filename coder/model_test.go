@@ -147,6 +147,31 @@ func TestAnAnswerThatRepeatsItself(t *testing.T) {
 }
 
 // What is shown follows from the input's view and from what the Judge said.
+// What is said to be shared stands in the prompts of all rounds, and is all that
+// the task and the device are described by.
+func TestRoundsShareTheTask(t *testing.T) {
+	m, s := languageModel(t, always(written(kw.CPP)))
+	for i, v := range []kw.Verdict{{}, {Status: kw.BuildFailed, Reason: "It does not compile."}, {Status: kw.Correct, CandidateMS: 1}, {Status: kw.Correct, CandidateMS: 2}} {
+		in := inputs()[0]
+		if in.Round = i; i > 0 {
+			in.Last = &kw.Attempt{Candidate: kw.Candidate{Source: fmt.Sprintf("# candidate %d\n", i)}, Verdict: v}
+		}
+		if _, err := m.Propose(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, r := range s.asked {
+		system, user := r.Messages[0], r.Messages[1]
+		shared := user.Text[:user.Shared]
+		if system.Shared != len(system.Text) || i > 1 && system.Text != s.asked[1].Messages[0].Text || !strings.HasPrefix(s.asked[0].Messages[1].Text, shared) || user.Shared != s.asked[0].Messages[1].Shared {
+			t.Errorf("round %d shares %d bytes and\n%s", i, system.Shared, shared)
+		}
+		if !strings.Contains(shared, "class Model: pass") || !strings.Contains(shared, "a CPU") || strings.Contains(shared, "# candidate") {
+			t.Errorf("round %d shares\n%s", i, shared)
+		}
+	}
+}
+
 func TestWhatTheCoderIsShown(t *testing.T) {
 	v := kw.Verdict{Status: kw.Correct, CandidateMS: 2, Speedup: &kw.Speedup{Value: 1.5, Low: 1.4, High: 1.6, Against: "eager"},
 		Metrics: map[string]float64{"memory_share": 0.4, "threads": 4}, Output: "printed"}

@@ -79,6 +79,9 @@ func checkModels(c Config, fail func(key, text, hint string), between func(key s
 		if p.CachedIn != nil {
 			price("cached_in", *p.CachedIn)
 		}
+		if p.CacheWrite != nil {
+			price("cache_write", *p.CacheWrite)
+		}
 		if _, err := time.Parse(time.DateOnly, p.AsOf); err != nil {
 			fail(inTable(prices, name, "as_of"), fmt.Sprintf("is %q", p.AsOf), `it takes the day on which the price was looked up, such as "2026-11-23"`)
 		}

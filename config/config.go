@@ -130,6 +130,7 @@ type Options struct {
 	Stream            *bool    `toml:"stream" json:"stream,omitzero"`
 	NativeTools       *bool    `toml:"native_tools" json:"native_tools,omitzero"`
 	JSONSchema        *bool    `toml:"json_schema" json:"json_schema,omitzero"`
+	PromptCache       *bool    `toml:"prompt_cache" json:"prompt_cache,omitzero"`
 	TokenIDs          *bool    `toml:"token_ids" json:"token_ids,omitzero"`
 	Timeout           Duration `toml:"timeout" json:"timeout,omitzero"`
 	MaxReplyBytes     int64    `toml:"max_reply_bytes" json:"max_reply_bytes,omitzero"`
@@ -141,10 +142,11 @@ type Options struct {
 
 // Price is what a model's tokens cost, in USD for a million.
 type Price struct {
-	In       float64  `toml:"in" json:"in"`
-	CachedIn *float64 `toml:"cached_in" json:"cached_in,omitzero"`
-	Out      float64  `toml:"out" json:"out"`
-	AsOf     string   `toml:"as_of" json:"as_of"`
+	In         float64  `toml:"in" json:"in"`
+	CachedIn   *float64 `toml:"cached_in" json:"cached_in,omitzero"`
+	CacheWrite *float64 `toml:"cache_write" json:"cache_write,omitzero"`
+	Out        float64  `toml:"out" json:"out"`
+	AsOf       string   `toml:"as_of" json:"as_of"`
 }
 
 // Budget is what language models may use.

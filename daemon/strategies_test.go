@@ -153,9 +153,9 @@ func TestRunsWaitForAModelThatIsMended(t *testing.T) {
 }
 
 // other is the same Coder under a name that its provider knows.
-type other struct{ *refusing }
+type renamed struct{ *refusing }
 
-func (other) Name() string { return "openai:known" }
+func (renamed) Name() string { return "openai:known" }
 
 // A name is mended in the settings: what waited for the wrong one is done anew by
 // the right one, once.
@@ -168,7 +168,7 @@ func TestAMendedNameDoesAnewWhatWaited(t *testing.T) {
 	b.halt()
 	model.say(nil)
 	d := b.daemon()
-	d.Worker.Coder, d.UntilIdle = other{model}, true
+	d.Worker.Coder, d.UntilIdle = renamed{model}, true
 	if err := d.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/llm"
@@ -128,12 +129,12 @@ func (a *actor) turn(ctx context.Context) error {
 		return nil
 	}
 	a.idle = 0
+	undone := len(calls) - maxCalls
+	if undone > 0 { // what there are thousands of would fill every request from now on
+		calls = calls[:maxCalls]
+	}
 	results := make([]result, len(calls))
 	for i, c := range calls {
-		if i >= maxCalls {
-			results[i] = said("not done: an answer may call %d tools at most", maxCalls)
-			continue
-		}
 		before := len(a.rounds)
 		if results[i], err = a.do(ctx, c); err != nil {
 			return err
@@ -143,6 +144,12 @@ func (a *actor) turn(ctx context.Context) error {
 				return &ended{stop, why}
 			}
 		}
+	}
+	if undone > 0 {
+		last := &results[len(results)-1].text
+		*last = fmt.Sprintf("%s\n(%s of your answer not done: it may call %d tools at most)", *last, plural(undone, "further call"), maxCalls)
+		t.reply.ToolCalls = slices.Clip(t.reply.ToolCalls[:min(len(t.reply.ToolCalls), maxCalls)])
+		a.talk.goesOn = false
 	}
 	t.results, t.notes = a.answers(calls, results)
 	a.talk.add(t)

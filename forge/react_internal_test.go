@@ -80,6 +80,8 @@ func TestTheWorkFolder(t *testing.T) {
 		{"search", `{"pattern": "^[cd]$"}`, "2 lines match\n```text\nmodel_new.py:2: c\nmodel_new.py:3: d\n```"},
 		{"search", `{"pattern": "("}`, "no regular expression"},
 		{"search", `{"pattern": "nowhere"}`, "no line matches"},
+		{"search", `{"pattern": "(a|b|.){999}"}`, "steps, its repetitions written out: 1000 at most"},
+		{badCall, strings.Repeat("x", 50_000), `there is no tool "\x00bad"`},
 		{"skill", `{}`, "scans: Prefix sums."},
 		{"skill", `{"name": null}`, "scans: Prefix sums."},
 		{"skill", `{"name": "scans"}`, "Add as you go."},
@@ -123,8 +125,44 @@ func TestTheWorkFolderIsBounded(t *testing.T) {
 		t.Errorf("it has %d files", len(a.folder.files))
 	}
 	a.call(t, "write", fmt.Sprintf(`{"path": "f1", "content": %s}`, big))
-	if got := a.call(t, "read", `{"path": "f1"}`); len(got) > maxResultBytes+100 {
-		t.Errorf("a file of one line is shown in %d bytes", len(got))
+	if got := a.call(t, "read", `{"path": "f1"}`); len(got) > maxResultBytes+100 || !strings.HasSuffix(got, "x\n```\n(cut off here)") {
+		t.Errorf("a file of one line is shown in %d bytes, to %q", len(got), got[len(got)-30:])
+	}
+}
+
+// What is foreign stays between its fences where it is cut off, and what a tool
+// says after it does not.
+func TestCutOff(t *testing.T) {
+	for _, foreign := range []string{
+		strings.Repeat("x", 3*maxResultBytes), strings.Repeat("x\n", maxResultBytes), "```text\n" + strings.Repeat("````\n```text\n", maxResultBytes),
+		strings.Repeat("`", 2*maxResultBytes), strings.Repeat("x", maxResultBytes-28) + "\nlast", strings.Repeat("x", maxResultBytes-31),
+	} {
+		for _, before := range []string{"", "head\n", "head\n" + fenced("a\nb") + "\n"} {
+			whole := before + fenced(foreign)
+			got := cutOff(whole)
+			if len(got) > maxResultBytes+maxFence+20 {
+				t.Errorf("%d bytes", len(got))
+			}
+			fence := ""
+			for line := range strings.Lines(got) {
+				switch mark := strings.TrimSuffix(line, "\n"); {
+				case fence != "" && mark == fence:
+					fence = ""
+				case fence == "" && strings.HasPrefix(mark, "```"):
+					fence = strings.TrimSuffix(mark, "text")
+				case fence != "" && mark == "(cut off here)":
+					t.Errorf("what we say stands between the fences:\n%.60q ... %.60q", got, got[len(got)-60:])
+				case fence == "" && strings.Contains(mark, "xxx"):
+					t.Errorf("what is foreign stands outside the fences:\n%.60q", mark)
+				}
+			}
+			if fence != "" || (len(whole) > maxResultBytes) != strings.HasSuffix(got, "\n(cut off here)") {
+				t.Errorf("%.60q ... %.60q", got, got[len(got)-60:])
+			}
+		}
+	}
+	if got := cutOff("short"); got != "short" {
+		t.Errorf("%q", got)
 	}
 }
 
@@ -207,7 +245,10 @@ func TestATalkFitsItsLimit(t *testing.T) {
 			size := 0
 			calls := map[string]bool{}
 			for _, m := range got {
-				size += messageBytes(m)
+				size += len(m.Text) + len(m.Carry)
+				for _, c := range m.ToolCalls {
+					size += len(c.Arguments)
+				}
 				for _, c := range m.ToolCalls {
 					calls[c.ID] = true
 					if !json.Valid([]byte(c.Arguments)) {
@@ -224,7 +265,22 @@ func TestATalkFitsItsLimit(t *testing.T) {
 			if got[0].Text != "system" || !strings.HasPrefix(got[1].Text, head[1].Text) || got[2:] != nil && len(got) > 2 && got[2].Role != llm.Assistant {
 				t.Fatal("the head is gone")
 			}
+			shared := 0
+			for j, m := range got {
+				if m.Shared > len(m.Text) || m.Shared > 0 && m.Role == llm.Assistant {
+					t.Fatalf("of message %d %d bytes are shared", j, m.Shared)
+				}
+				if m.Shared > 0 {
+					shared++
+				}
+			}
+			if last := got[len(got)-1]; shared > 4 || got[0].Shared != len("system") || last.Shared != len(last.Text) || got[1].Shared < min(len(head[1].Text), len(got[1].Text)) {
+				t.Fatalf("turn %d: %d messages are shared", i, shared)
+			}
 			if goesOn {
+				if at := len(before) - 2; at >= 0 && got[at].Shared != len(got[at].Text) {
+					t.Fatalf("turn %d: the end of the last request is not shared", i)
+				}
 				for j, m := range before {
 					if m.Text != got[j].Text || len(m.ToolCalls) != len(got[j].ToolCalls) {
 						t.Fatalf("turn %d does not go on with message %d", i, j)
@@ -235,6 +291,7 @@ func TestATalkFitsItsLimit(t *testing.T) {
 			}
 			a.sent()
 			reply := llm.Message{Role: llm.Assistant, Text: strings.Repeat("t", rapid.IntRange(0, 3000).Draw(t, "text"))}
+			reply.Carry = json.RawMessage(`"` + strings.Repeat("c", rapid.IntRange(0, 30_000).Draw(t, "carry")) + `"`)
 			var results []llm.Message
 			var notes []string
 			for n := range rapid.IntRange(1, 3).Draw(t, "calls") {

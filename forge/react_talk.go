@@ -57,15 +57,31 @@ func (t *talk) messages(soFar func() string) ([]llm.Message, bool) {
 	return t.flat(), t.goesOn
 }
 
+// flat returns the whole talk. What a later request begins with too is marked as
+// shared: each message of the head, which outlives a compaction, the end of the
+// request before this one, and the end of this one.
 func (t *talk) flat() []llm.Message {
 	all := slices.Clone(t.head)
+	for i := range all {
+		all[i].Shared = len(all[i].Text)
+	}
 	if t.middle != "" {
 		all[len(all)-1].Text += "\n\n" + t.middle
 	}
-	for _, n := range t.turns {
+	for i, n := range t.turns {
+		if i == len(t.turns)-1 {
+			shareAll(all)
+		}
 		all = append(append(all, n.reply), n.results...)
 	}
+	shareAll(all)
 	return all
+}
+
+// shareAll marks the last message as shared.
+func shareAll(talk []llm.Message) {
+	last := &talk[len(talk)-1]
+	last.Shared = len(last.Text)
 }
 
 func (t *talk) bytes() int {
@@ -83,7 +99,7 @@ func (t *talk) bytes() int {
 }
 
 func messageBytes(m llm.Message) int {
-	n := len(m.Text) + 16
+	n := len(m.Text) + len(m.Carry) + 16
 	for _, c := range m.ToolCalls {
 		n += len(c.Name) + len(c.Arguments) + 32
 	}
@@ -112,6 +128,7 @@ func (t *talk) compact(room int, soFar func() string) {
 	}
 	if len(t.turns) == 1 && t.bytes() > room {
 		t.turns[0].shorten()
+		t.turns[0].reply.Carry = nil // which its provider may want back, and cannot have
 	}
 	for i := range t.head { // a reference of megabytes, in a small context
 		if t.bytes() <= room {

@@ -18,6 +18,7 @@ import (
 	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/judge"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/llm/llmtest"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -212,5 +213,184 @@ func TestReactOnTheRealHardware(t *testing.T) {
 	}
 	if c := record.rounds[1].Candidate; c.Language != kw.CPP || c.Origin != "scripted:model" {
 		t.Errorf("%+v", c)
+	}
+}
+
+// correct says of every candidate that it is correct, and the faster the longer.
+type correct struct{}
+
+func (correct) Evaluate(_ context.Context, _ kw.Task, c kw.Candidate, l kw.Level) (kw.Verdict, error) {
+	v := kw.Verdict{Status: kw.Correct, Level: l, CandidateMS: 1e6 / float64(len(c.Source)), Candidate: kw.HashText(c.Source)}
+	if l == kw.Certify {
+		v.Status = kw.Certified
+	}
+	return v, nil
+}
+
+// narrow is a model whose context takes so many bytes.
+type narrow struct {
+	llm.Model
+	most int
+}
+
+func (n narrow) Generate(ctx context.Context, r llm.Request) (llm.Reply, error) {
+	size := 0
+	for _, m := range r.Messages {
+		size += len(m.Text)
+		for _, c := range m.ToolCalls {
+			size += len(c.Arguments)
+		}
+	}
+	if size > n.most {
+		return llm.Reply{}, &llm.Error{Kind: llm.TooLong, Model: n.Name(), Text: "too long"}
+	}
+	return n.Model.Generate(ctx, r)
+}
+
+// A model whose context is smaller than the settings say is told less, and the run
+// is replayed from its record.
+func TestReactInASmallContext(t *testing.T) {
+	long := "import torch\nclass ModelNew(torch.nn.Module): pass\n" + strings.Repeat("# a long comment\n", 1000)
+	model := &script{calls: [][]string{
+		{"write", writing("model_new.py", long), "verify", "{}"},
+		{"read", `{"path": "model_new.py"}`},
+		{"read", `{"path": "model_new.py"}`},
+		{"read", `{"path": "model_new.py"}`},
+		{"write", writing("model_new.py", long+"# more\n"), "verify", "{}"},
+		{"finish", `{"reason": "enough"}`},
+		{"finish", `{"reason": "enough"}`},
+	}}
+	journal, record := &llmtest.Journal{}, &memory{}
+	settings := forge.Settings{Rounds: 5, JudgeMode: forge.JudgeScore}
+	parts := forge.Parts{Journal: journal, Evaluator: correct{}, Recorder: record, Settings: settings, Model: llm.WithJournal(narrow{model, 60_000}, journal, nil, nil)}
+	strategy, err := forge.New(forge.ReactStrategy, parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := kw.Run{ID: 1, Seed: 1, Strategy: forge.ReactStrategy, Status: kw.RunDone}
+	out, err := strategy.Run(t.Context(), run, kw.Task{Name: "t", Source: "class Model: pass\n"})
+	if err != nil || len(record.rounds) != 2 || out.Stop != kw.StopDeclined {
+		t.Fatalf("%+v, %d rounds, %v", out, len(record.rounds), err)
+	}
+	refused := 0
+	for _, r := range journal.Records() {
+		if r.Reply.Stop == llm.StopTooLong {
+			refused++
+		}
+	}
+	if refused == 0 {
+		t.Fatal("nothing was too long")
+	}
+	run.Settings, run.Stop = settings.String(), out.Stop
+	d, err := forge.Replay(t.Context(), record.rounds, kw.Task{Name: "t", Source: "class Model: pass\n"}, run,
+		forge.Parts{Journal: journal, Model: llm.Replay(model.Name(), journal)})
+	if d != nil || err != nil {
+		t.Errorf("replayed: %v, %v", d, err)
+	}
+}
+
+// An answer with thousands of calls is not carried along in every request.
+func TestReactOfTooManyCalls(t *testing.T) {
+	many := make([]string, 0, 2*5000)
+	for range 5000 {
+		many = append(many, "list", "{}")
+	}
+	model := &script{calls: [][]string{many, {"finish", `{"reason": "enough"}`}, {"finish", `{"reason": "enough"}`}}}
+	strategy, err := forge.New(forge.ReactStrategy, forge.Parts{Model: model, Evaluator: correct{}, Recorder: &memory{}, Settings: forge.Settings{JudgeMode: forge.JudgeScore}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := strategy.Run(t.Context(), kw.Run{ID: 1}, kw.Task{Name: "t", Source: "class Model: pass\n"}); err != nil {
+		t.Fatal(err)
+	}
+	second := model.seen[1]
+	last := second.Messages[len(second.Messages)-1]
+	if n := len(second.Messages[2].ToolCalls); n != 16 || len(second.Messages) != 2+1+16 || second.Append || !strings.Contains(last.Text, "(4984 further calls of your answer not done: it may call 16 tools at most)") {
+		t.Errorf("%d calls and %d messages go back, the last of which is %q", n, len(second.Messages), last.Text)
+	}
+}
+
+// A run does not go on where its model's answers lead to other rounds.
+func TestReactDiverges(t *testing.T) {
+	source := "import torch\nclass ModelNew(torch.nn.Module): pass\n"
+	for _, c := range []struct {
+		name  string
+		calls [][]string
+	}{
+		{"another candidate", [][]string{{"write", writing("model_new.py", source+"# another\n"), "verify", "{}"}}},
+		{"an earlier end", [][]string{{"finish", `{"reason": "no"}`}, {"finish", `{"reason": "no"}`}}},
+	} {
+		record := &memory{}
+		run := func(calls [][]string) error {
+			strategy, err := forge.New(forge.ReactStrategy, forge.Parts{
+				Model: &script{calls: calls}, Evaluator: correct{}, Recorder: record, Settings: forge.Settings{Rounds: 5, JudgeMode: forge.JudgeScore},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = strategy.Run(t.Context(), kw.Run{ID: 1}, kw.Task{Name: "t", Source: "class Model: pass\n"})
+			return err
+		}
+		if err := run([][]string{{"write", writing("model_new.py", source), "verify", "{}"}}); err == nil || len(record.rounds) != 1 {
+			t.Fatalf("%v, %d rounds", err, len(record.rounds)) // the script is over
+		}
+		var diverged *forge.DivergedError
+		if err := run(c.calls); !errors.As(err, &diverged) || diverged.Round != 0 || len(record.rounds) != 1 {
+			t.Errorf("%s: %v, %d rounds", c.name, err, len(record.rounds))
+		}
+	}
+}
+
+// A model that calls nothing is told so, and left after some answers.
+func TestReactThatCallsNothing(t *testing.T) {
+	model := &script{calls: make([][]string, 100)}
+	strategy, err := forge.New(forge.ReactStrategy, forge.Parts{Model: model, Evaluator: correct{}, Recorder: &memory{}, Settings: forge.Settings{JudgeMode: forge.JudgeScore}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := strategy.Run(t.Context(), kw.Run{ID: 1}, kw.Task{Name: "t", Source: "class Model: pass\n"})
+	if err != nil || out.Stop != kw.StopDeclined || !strings.Contains(out.Summary, "it called no tool in 8 answers in a row") || len(model.seen) != 8 || !strings.Contains(model.told(0), "You called no tool") {
+		t.Errorf("%+v, %v after %d answers, told %q", out, err, len(model.seen), model.told(0))
+	}
+}
+
+// measured says more of a candidate than a score.
+type measured struct{ failed bool }
+
+func (m measured) Evaluate(_ context.Context, _ kw.Task, c kw.Candidate, l kw.Level) (kw.Verdict, error) {
+	if m.failed {
+		return kw.Verdict{Status: kw.Crashed, Level: l, Reason: "it crashed", Hint: "mind the bounds", Evidence: []string{"at line 7"}, Output: "printed"}, nil
+	}
+	return kw.Verdict{Status: kw.Correct, Level: l, CandidateMS: 2, Baselines: map[string]float64{"eager": 4}, Speedup: &kw.Speedup{Value: 2, Low: 1.9, High: 2.1, Against: "eager"},
+		Headroom: 0.5, Metrics: map[string]float64{"memory_share": 0.4}}, nil
+}
+
+// Where a model is to go by the score alone, it is shown no more.
+func TestReactOfScores(t *testing.T) {
+	for _, mode := range []forge.JudgeMode{forge.JudgeSelf, forge.JudgeScore} {
+		for _, failed := range []bool{false, true} {
+			model := &script{calls: [][]string{{"write", writing("model_new.py", "import torch\nclass ModelNew(torch.nn.Module): pass\n"), "profile", "{}"}}}
+			strategy, err := forge.New(forge.ReactStrategy, forge.Parts{Model: model, Evaluator: measured{failed}, Recorder: &memory{}, Settings: forge.Settings{Rounds: 5, JudgeMode: mode}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := strategy.Run(t.Context(), kw.Run{ID: 1}, kw.Task{Name: "t", Source: "class Model: pass\n"}); err == nil {
+				t.Fatal("the script is not over")
+			}
+			told := model.told(0)
+			all := []string{"eager takes 4 ms", "50 % of the roofline", "memory_share = 0.4"}
+			score := "2.00x the speed of eager"
+			if failed {
+				all, score = []string{"hint: mind the bounds", "- at line 7", "printed"}, "round 0: crashed"
+			}
+			if !strings.Contains(told, score) {
+				t.Errorf("%s: it is not told %q:\n%s", mode, score, told)
+			}
+			for _, text := range all {
+				if strings.Contains(told, text) != (mode != forge.JudgeScore) {
+					t.Errorf("%s: %q is in, or is not:\n%s", mode, text, told)
+				}
+			}
+		}
 	}
 }

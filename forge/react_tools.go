@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -22,6 +23,8 @@ const (
 	maxArgumentBytes = 2 * maxFileBytes // escaped, as JSON
 	maxResultBytes   = 16 << 10
 	maxPatternBytes  = 200
+	maxPatternSteps  = 1000 // of its program: each is tried at each byte
+	maxFence         = 64
 	maxMatches       = 100
 )
 
@@ -118,7 +121,7 @@ func (a *actor) do(ctx context.Context, call llm.ToolCall) (result, error) {
 	if err := a.halted(ctx); err != nil {
 		return result{}, err
 	}
-	if call.Name == badCall {
+	if call.Name == badCall && a.settings.React.TextTools {
 		return said("%s", call.Arguments), nil
 	}
 	at := slices.IndexFunc(a.tools, func(t tool) bool { return t.name == call.Name })
@@ -135,11 +138,38 @@ func (a *actor) do(ctx context.Context, call llm.ToolCall) (result, error) {
 		return said("%s: %v", t.name, err), nil
 	}
 	r, err := t.do(ctx, args)
-	if len(r.text) > maxResultBytes {
-		r.text = bounded(r.text, maxResultBytes) + "\n(cut off here)"
-	}
+	r.text = cutOff(r.text)
 	r.note = t.name + ": " + oneLine(r.note, 300)
 	return r, err
+}
+
+// cutOff bounds what a tool says. A fence that it cuts open is closed: what comes
+// after it is no foreign text.
+func cutOff(text string) string {
+	if len(text) <= maxResultBytes {
+		return text
+	}
+	text = bounded(text, maxResultBytes)
+	if at := strings.LastIndexByte(text, '\n') + 1; strings.HasPrefix(text[at:], "```") { // half a fence, it may be
+		text = text[:at]
+	}
+	fence, at, n := "", 0, 0
+	for line := range strings.Lines(text) {
+		switch mark := strings.TrimSuffix(line, "\n"); {
+		case fence != "" && mark == fence:
+			fence = ""
+		case fence == "" && strings.HasPrefix(mark, "```") && strings.HasSuffix(mark, fenceKind):
+			fence, at = strings.TrimSuffix(mark, fenceKind), n
+		}
+		n += len(line)
+	}
+	switch {
+	case len(fence) > maxFence:
+		text = text[:at]
+	case fence != "":
+		text = strings.TrimSuffix(text, "\n") + "\n" + fence
+	}
+	return strings.TrimSuffix(text, "\n") + "\n(cut off here)"
 }
 
 // arguments checks what a model wrote. The error is one sentence, for the model.
@@ -277,6 +307,9 @@ func (a *actor) search(_ context.Context, args arguments) (result, error) {
 	if err != nil {
 		return said("the pattern is no regular expression: %s", oneLine(err.Error(), 200)), nil
 	}
+	if steps := patternSteps(args.text["pattern"]); steps > maxPatternSteps {
+		return said("the pattern has %d steps, its repetitions written out: %d at most", steps, maxPatternSteps), nil
+	}
 	var b strings.Builder
 	found := 0
 	for _, name := range a.folder.names() {
@@ -299,6 +332,20 @@ func (a *actor) search(_ context.Context, args arguments) (result, error) {
 		return said("no line matches"), nil
 	}
 	return result{head + "\n" + fenced(b.String()), head}, nil
+}
+
+// patternSteps is how long the program of a regular expression is. Repetitions of
+// repetitions are few bytes and many steps.
+func patternSteps(pattern string) int {
+	parsed, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return 0
+	}
+	program, err := syntax.Compile(parsed.Simplify())
+	if err != nil {
+		return 0
+	}
+	return len(program.Inst)
 }
 
 func (a *actor) compileTool(ctx context.Context, _ arguments) (result, error) {
@@ -401,6 +448,9 @@ func oneLine(s string, most int) string {
 	return s
 }
 
+// fenceKind follows the fence that foreign text begins with.
+const fenceKind = "text"
+
 // fenced returns foreign text between fences that do not occur in it.
 func fenced(s string) string {
 	fence := "```"
@@ -410,5 +460,5 @@ func fenced(s string) string {
 	if s != "" && !strings.HasSuffix(s, "\n") {
 		s += "\n"
 	}
-	return fence + "text\n" + s + fence
+	return fence + fenceKind + "\n" + s + fence
 }

@@ -55,11 +55,14 @@ func (m Model) Judge(ctx context.Context, in kernelwright.JudgeInput) (kernelwri
 	}
 	seed := callSeed(in)
 	request := llm.Request{
-		Key:      llm.Key{Run: in.Run, Round: len(in.History), Agent: "judge"},
-		Task:     in.Task.Name,
-		Messages: []llm.Message{{Role: llm.System, Text: system}, {Role: llm.User, Text: user}},
-		Schema:   schemas[in.Want],
-		Seed:     &seed,
+		Key:  llm.Key{Run: in.Run, Round: len(in.History), Agent: "judge"},
+		Task: in.Task.Name,
+		Messages: []llm.Message{
+			{Role: llm.System, Text: system, Shared: len(system)},
+			{Role: llm.User, Text: user, Shared: prompts.SharedPrefix(user, view.Reference, view.Task, view.Device)},
+		},
+		Schema: schemas[in.Want],
+		Seed:   &seed,
 	}
 	reply, err := m.LLM.Generate(ctx, request)
 	if err != nil {

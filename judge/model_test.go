@@ -190,6 +190,9 @@ func TestWhatTheJudgeIsShown(t *testing.T) {
 	if strings.Contains(text, "context_switches") {
 		t.Error("it is shown what was not selected")
 	}
+	if system, user := s.asked[0].Messages[0], s.asked[0].Messages[1]; system.Shared != len(system.Text) || !strings.HasSuffix(strings.TrimSpace(strings.TrimRight(text[:user.Shared], "`\n")), "GB/s") {
+		t.Errorf("other rounds share\n%s", text[:user.Shared])
+	}
 	in.FullMetrics = true
 	if _, err := m.Judge(t.Context(), in); err != nil || !strings.Contains(s.asked[1].Messages[1].Text, "context_switches = 3") {
 		t.Errorf("it is not shown everything: %v", err)

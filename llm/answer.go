@@ -112,8 +112,8 @@ func (a *answer) toolCalls(turn int) []ToolCall {
 	seen := make(map[string]bool)
 	for i, c := range a.calls {
 		id := c.id
-		if id == "" || seen[id] {
-			id = fmt.Sprintf("call_%d_%d", turn, i)
+		for n := 0; id == "" || seen[id]; n++ {
+			id = fmt.Sprintf("call_%d_%d", turn, i+n)
 		}
 		seen[id] = true
 		args := c.args.String()
@@ -146,6 +146,7 @@ func usageOr(u *Usage, r Request, reply Reply) Usage {
 	if u != nil && (u.In > 0 || u.Out > 0) {
 		v := *u
 		v.CachedIn = min(v.CachedIn, v.In)
+		v.CacheWrite = min(v.CacheWrite, v.In-v.CachedIn)
 		v.Reasoning = min(v.Reasoning, v.Out)
 		return v
 	}
@@ -170,6 +171,11 @@ func promptEstimate(r Request) int64 { return tokensIn(promptBytes(r)) + 8*int64
 // before all of it was seen to be below these additions.
 func PromptBound(r Request) int64 {
 	n := int64(promptBytes(r)) + 512 + 32*int64(len(r.Messages))
+	for _, m := range r.Messages {
+		for _, c := range m.ToolCalls {
+			n += int64(len(objectOr(c.Arguments)) - len(c.Arguments))
+		}
+	}
 	if len(r.Tools) > 0 || r.Schema != nil {
 		n += 1024 + 128*int64(len(r.Tools))
 	}

@@ -2,10 +2,13 @@ package llm
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 )
 
 // messagesAPI is Anthropic's protocol of that name.
@@ -69,7 +72,83 @@ func (messagesAPI) write(fields map[string]json.RawMessage, c *call) error {
 	if err := setAll(fields, values); err != nil {
 		return err
 	}
-	return joinTurns(fields, r.Messages, c.origin)
+	marks := c.cacheMarks()
+	if first := r.Messages[0]; marks[0] && first.Role == System {
+		block, err := json.Marshal(anthropicBlock{Type: "text", Text: first.Text})
+		if err != nil {
+			return err
+		}
+		blocks, err := cachedBlocks(first, block)
+		if err != nil {
+			return err
+		}
+		if err := set(fields, "system", blocks); err != nil {
+			return err
+		}
+	}
+	return joinTurns(fields, r.Messages, c.origin, marks)
+}
+
+// maxCacheMarks is how many places of a request may be marked for the cache.
+const maxCacheMarks = 4
+
+// cacheMarks returns the messages that are marked: the first one that a later call
+// shares, which other runs may share too, and the last ones. Before a mark the
+// provider looks for what it has cached 20 blocks back at most, so the end of the
+// request before is best one of them.
+func (c *call) cacheMarks() map[int]bool {
+	if !*c.options.PromptCache {
+		return nil
+	}
+	var at []int
+	for i, m := range c.request.Messages {
+		if m.Shared > 0 && m.Role != Assistant && strings.TrimSpace(m.Text) != "" {
+			at = append(at, i)
+		}
+	}
+	if n := len(at); n > maxCacheMarks {
+		at = append(at[:1], at[n-maxCacheMarks+1:]...)
+	}
+	marks := make(map[int]bool)
+	for _, i := range at {
+		marks[i] = true
+	}
+	return marks
+}
+
+// cachedBlocks marks a message's block for the cache. Where only the beginning of a
+// text is shared, that becomes a block of its own.
+func cachedBlocks(m Message, block json.RawMessage) ([]json.RawMessage, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(block, &fields); err != nil {
+		return nil, err
+	}
+	n := min(m.Shared, len(m.Text))
+	for n > 0 && n < len(m.Text) && !utf8.RuneStart(m.Text[n]) {
+		n--
+	}
+	begin, rest := m.Text[:n], m.Text[n:]
+	out := []json.RawMessage{nil}
+	if m.Role != ToolRole && strings.TrimSpace(rest) != "" {
+		if strings.TrimSpace(begin) == "" { // which would be refused
+			return []json.RawMessage{block}, nil
+		}
+		after := maps.Clone(fields)
+		if err := errors.Join(set(fields, "text", begin), set(after, "text", rest)); err != nil {
+			return nil, err
+		}
+		b, err := json.Marshal(after)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, b)
+	}
+	if err := set(fields, "cache_control", map[string]string{"type": "ephemeral"}); err != nil {
+		return nil, err
+	}
+	var err error
+	out[0], err = json.Marshal(fields)
+	return out, err
 }
 
 // schemaTool reports whether a reply is held to its schema by a tool. None can be
@@ -98,8 +177,8 @@ func (c *call) thinkingBudget() int {
 
 // joinTurns joins turns in a row of the same role, and puts before each of the
 // model's what it carried. origin tells for each of langchaingo's turns which
-// message it is a part of.
-func joinTurns(fields map[string]json.RawMessage, messages []Message, origin []int) error {
+// message it is a part of, marks which messages are marked for the cache.
+func joinTurns(fields map[string]json.RawMessage, messages []Message, origin []int, marks map[int]bool) error {
 	type turn struct {
 		Role    string            `json:"role"`
 		Content []json.RawMessage `json:"content"`
@@ -118,6 +197,12 @@ func joinTurns(fields map[string]json.RawMessage, messages []Message, origin []i
 			p.Content = append(blocks, p.Content...)
 		}
 		last = origin[i]
+		if marks[last] && len(p.Content) == 1 { // as all have that can be marked
+			var err error
+			if p.Content, err = cachedBlocks(messages[last], p.Content[0]); err != nil {
+				return err
+			}
+		}
 		if n := len(out); n > 0 && out[n-1].Role == p.Role {
 			out[n-1].Content = append(out[n-1].Content, p.Content...)
 			continue
@@ -315,7 +400,7 @@ func (a *messageReader) takeUsage(u *anthropicUsage) {
 	}
 	latest(&a.usage.Out, u.Output)
 	// What went through the cache is not in the count of the input.
-	a.usage.In, a.usage.CachedIn = a.input+a.created+a.cached, a.cached
+	a.usage.In, a.usage.CachedIn, a.usage.CacheWrite = a.input+a.created+a.cached, a.cached, a.created
 }
 
 // close implements reader. Reasoning becomes text, and goes back as it came

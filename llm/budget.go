@@ -4,30 +4,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
 
 // Budget refuses calls that could go beyond what is allowed. One Budget watches
 // over all models that share the allowances: it knows what calls in flight may
-// still cost. Calls of other processes it knows once they are booked.
+// still cost, and waits for them where only they stand in the way. Calls of other
+// processes count as they are booked: with their worst case until they have ended.
 type Budget struct {
 	allowed Allowances
 	prices  Prices
 	ledger  Ledger
 	now     func() time.Time
 
-	mu       sync.Mutex // held from the look at what was spent to the reservation
-	inFlight map[*reservation]struct{}
-	settled  chan struct{} // closed when a call ends, and made anew
+	mu       sync.Mutex            // held from the look at what was spent to the reservation
+	inFlight map[int64]reservation // by the id of its charge
+	settled  chan struct{}         // closed when a call ends, and made anew
 }
 
 // reservation is what a call in flight may consume at most.
 type reservation struct {
-	run   int64
-	model string
+	id int64
 	use
+	charge Charge // as it was booked
 }
 
 // use is an amount of everything that is limited.
@@ -51,7 +54,7 @@ func NewBudget(a Allowances, p Prices, l Ledger, now func() time.Time) *Budget {
 	if now == nil {
 		now = time.Now
 	}
-	return &Budget{allowed: a, prices: p, ledger: l, now: now, inFlight: make(map[*reservation]struct{}), settled: make(chan struct{})}
+	return &Budget{allowed: a, prices: p, ledger: l, now: now, inFlight: make(map[int64]reservation), settled: make(chan struct{})}
 }
 
 // Watch returns a model that asks m only where the budget has what the call could
@@ -60,8 +63,9 @@ func NewBudget(a Allowances, p Prices, l Ledger, now func() time.Time) *Budget {
 // it fails with Kind OverBudget. Where only calls in flight stand in the way, it
 // waits until they have ended and their true cost is known. Where less time is
 // left than timeout, the call is made, and ended when that is over. Each call is
-// booked with what it consumed; one that failed after it was sent, so that it may
-// have been billed, with its worst case.
+// booked before it is made, with its worst case, and afterwards with what it
+// consumed; one that failed after it was sent, so that it may have been billed,
+// keeps its worst case.
 func (b *Budget) Watch(m Model, maxTokens int, timeout time.Duration) Model {
 	return &watched{m, b, maxTokens, timeout}
 }
@@ -96,19 +100,20 @@ func (m *watched) Generate(ctx context.Context, r Request) (Reply, error) {
 	outOfTime := err != nil && inner.Err() != nil && ctx.Err() == nil
 	cancel()
 
-	c := Charge{Key: r.Key, Model: m.Name(), Usage: reply.Usage, EndedMS: b.now().UnixMilli(), Took: b.now().Sub(began)}
+	c := held.charge
+	c.EndedMS, c.Took = b.now().UnixMilli(), b.now().Sub(began)
 	var e *Error
 	switch {
 	case err == nil:
+		c.Failed, c.Usage, c.USD = "", reply.Usage, b.prices.Cost(m.Name(), reply.Usage)
 	case errors.As(err, &e):
-		c.Failed, c.Usage = e.Kind, Usage{}
-		if e.mayBeBilled() {
-			c.Usage = worst
+		c.Failed = e.Kind
+		if !e.mayBeBilled() {
+			c.Usage, c.USD = Usage{}, b.prices.Cost(m.Name(), Usage{})
 		}
 	default:
-		c.Failed, c.Usage = Late, worst
+		c.Failed = Late
 	}
-	c.USD = b.prices.Cost(m.Name(), c.Usage)
 	if bookErr := b.settle(ctx, held, c); bookErr != nil {
 		return Reply{}, fmt.Errorf("book a call of %s: %w", m.Name(), bookErr)
 	}
@@ -120,6 +125,9 @@ func (m *watched) Generate(ctx context.Context, r Request) (Reply, error) {
 
 // mayBeBilled reports whether a call that failed so had reached the model.
 func (e *Error) mayBeBilled() bool {
+	if e.begun {
+		return true
+	}
 	switch e.Kind {
 	case Late, Truncated, Malformed:
 		return true
@@ -130,25 +138,25 @@ func (e *Error) mayBeBilled() bool {
 }
 
 // reserve holds what a call may consume, or refuses it.
-func (b *Budget) reserve(ctx context.Context, model string, key Key, worst Usage, timeout time.Duration) (*reservation, error) {
+func (b *Budget) reserve(ctx context.Context, model string, key Key, worst Usage, timeout time.Duration) (reservation, error) {
 	price, priced := b.prices.Of(model)
 	need := use{price.worst(worst.In, worst.Out), worst.In + worst.Out, 1, timeout}
 	for {
-		held, settled, err := b.tryReserve(ctx, model, key, need, priced)
-		if held != nil || err != nil {
+		held, wait, err := b.tryReserve(ctx, model, key, worst, need, priced)
+		if wait == nil || err != nil {
 			return held, err
 		}
 		select {
-		case <-settled:
+		case <-wait:
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return reservation{}, ctx.Err()
 		}
 	}
 }
 
-// tryReserve returns neither a reservation nor an error where calls in flight
-// must end first; settled is closed when one has.
-func (b *Budget) tryReserve(ctx context.Context, model string, key Key, need use, priced bool) (*reservation, <-chan struct{}, error) {
+// tryReserve returns a reservation, which is booked, or an error; or, where calls
+// in flight must end first, what is closed when one has.
+func (b *Budget) tryReserve(ctx context.Context, model string, key Key, worst Usage, need use, priced bool) (reservation, <-chan struct{}, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	y, mo, d := b.now().UTC().Date()
@@ -167,13 +175,14 @@ func (b *Budget) tryReserve(ctx context.Context, model string, key Key, need use
 		if !limit.applies || limit.allowed == (Allowance{}) {
 			continue
 		}
+		limit.scope.Except = slices.Collect(maps.Keys(b.inFlight))
 		spent, err := b.ledger.Spent(ctx, limit.scope)
 		if err != nil {
-			return nil, nil, fmt.Errorf("look up what was spent: %w", err)
+			return reservation{}, nil, fmt.Errorf("look up what was spent: %w", err)
 		}
 		used := use{spent.USD, spent.TokensIn + spent.TokensOut, spent.Calls, spent.Wall}
 		if why := limit.allowed.refuse(need, used, priced); why != "" {
-			return nil, nil, &Error{
+			return reservation{}, nil, &Error{
 				Kind: OverBudget, Model: model, Text: fmt.Sprintf("the budget %s: %s", limit.name, why),
 				Hint: "raise it under [budget], or lower max_tokens",
 			}
@@ -185,30 +194,38 @@ func (b *Budget) tryReserve(ctx context.Context, model string, key Key, need use
 		}
 	}
 	if wait {
-		return nil, b.settled, nil
+		return reservation{}, b.settled, nil
 	}
-	held := &reservation{key.Run, model, need}
-	b.inFlight[held] = struct{}{}
-	return held, nil, nil
+	c := Charge{Key: key, Model: model, Usage: worst, EndedMS: b.now().UnixMilli(), Took: need.wall, Failed: Unfinished}
+	if priced {
+		c.USD = &need.usd
+	}
+	// Not cut off in the middle: it would stay, and nothing be asked.
+	id, err := b.ledger.Book(context.WithoutCancel(ctx), c)
+	if err != nil {
+		return reservation{}, nil, fmt.Errorf("book a call of %s: %w", model, err)
+	}
+	b.inFlight[id] = reservation{id, need, c}
+	return b.inFlight[id], nil, nil
 }
 
 // reserved is what calls in flight may consume within a scope.
 func (b *Budget) reserved(s Scope) (sum use) {
-	for held := range b.inFlight {
-		if (s.Run == 0 || s.Run == held.run) && (s.Model == "" || s.Model == held.model) {
+	for _, held := range b.inFlight {
+		if (s.Run == 0 || s.Run == held.charge.Key.Run) && (s.Model == "" || s.Model == held.charge.Model) {
 			sum.add(held.use)
 		}
 	}
 	return sum
 }
 
-// settle books a call and lets go of what was held for it. The booking outlives
-// the call's context: the money is spent.
-func (b *Budget) settle(ctx context.Context, held *reservation, c Charge) error {
+// settle books how a call ended and lets go of what was held for it. The booking
+// outlives the call's context: the money is spent.
+func (b *Budget) settle(ctx context.Context, held reservation, c Charge) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	err := b.ledger.Book(context.WithoutCancel(ctx), c)
-	delete(b.inFlight, held)
+	err := b.ledger.Rebook(context.WithoutCancel(ctx), held.id, c)
+	delete(b.inFlight, held.id)
 	close(b.settled)
 	b.settled = make(chan struct{})
 	return err

@@ -27,7 +27,7 @@ func charge(run int64, model string, at time.Time, tokens int64, usd float64, wa
 
 func TestBudgetRefuses(t *testing.T) {
 	const name = "test:scripted"
-	yesterday := someDay.Add(-13 * time.Hour)
+	yesterday, dear := someDay.Add(-13*time.Hour), 12.5
 	prices := llm.Prices{name: {In: 10, Out: 100, AsOf: "2026-11-23"}}
 	// A request of 1000 bytes: at most 1544 tokens in, and 100 out: 1644, or
 	// 0.01544 + 0.01 USD.
@@ -40,6 +40,10 @@ func TestBudgetRefuses(t *testing.T) {
 	}{
 		{"nothing is limited", llm.Allowances{}, nil, nil, ""},
 		{"money is enough", llm.Allowances{Run: llm.Allowance{USD: 0.02545}}, prices, nil, ""},
+		{"money is enough, were there no cache to write to", llm.Allowances{Run: llm.Allowance{USD: 0.02545}}, llm.Prices{name: {In: 10, CacheWrite: &dear, Out: 100, AsOf: "2026-11-23"}}, nil,
+			"the call could cost $0.0293"}, // 0.0193 + 0.01
+		{"money is enough, were what is cached not dearer", llm.Allowances{Run: llm.Allowance{USD: 0.02545}}, llm.Prices{name: {In: 10, CachedIn: &dear, Out: 100, AsOf: "2026-11-23"}}, nil,
+			"the call could cost $0.0293"},
 		{"money is not enough", llm.Allowances{Run: llm.Allowance{USD: 0.0254}}, prices, nil,
 			"the budget of this run: $0.0254 of $0.0254 are left, and the call could cost $0.0254"},
 		{"money was spent", llm.Allowances{Run: llm.Allowance{USD: 1}}, prices, []llm.Charge{charge(7, name, someDay, 1, 0.98, 0)},
@@ -59,7 +63,7 @@ func TestBudgetRefuses(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			ledger := &llmtest.Ledger{}
 			for _, c := range test.spent {
-				if err := ledger.Book(t.Context(), c); err != nil {
+				if _, err := ledger.Book(t.Context(), c); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -78,6 +82,27 @@ func TestBudgetRefuses(t *testing.T) {
 				t.Errorf("%v; %d calls; want %q", err, inner.made(), test.want)
 			}
 		})
+	}
+}
+
+// A day is one of UTC, wherever the machine is.
+func TestBudgetOfADayElsewhere(t *testing.T) {
+	for _, zone := range []int{-11, 0, 13} {
+		now := time.Date(2026, 11, 23, 12, 30, 0, 0, time.UTC).In(time.FixedZone("", zone*3600))
+		for at, want := range map[time.Time]llm.Kind{
+			time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC):              llm.OverBudget,
+			time.Date(2026, 11, 22, 23, 59, 59, 999_000_000, time.UTC): "",
+		} {
+			ledger := &llmtest.Ledger{}
+			if _, err := ledger.Book(t.Context(), charge(8, "a:b", at, 1, 0, 0)); err != nil {
+				t.Fatal(err)
+			}
+			b := llm.NewBudget(llm.Allowances{Day: llm.Allowance{Calls: 1}}, nil, ledger, func() time.Time { return now })
+			_, err := b.Watch(failing(), 10, time.Minute).Generate(t.Context(), llmtest.Ask("hello"))
+			if kindOf(err) != want {
+				t.Errorf("at %v, after a call at %v: %v", now, at, err)
+			}
+		}
 	}
 }
 
@@ -257,18 +282,51 @@ func TestBudgetOfTheGone(t *testing.T) {
 
 type brokenLedger struct{ llmtest.Ledger }
 
-func (*brokenLedger) Book(context.Context, llm.Charge) error { return errors.New("disk full") }
+func (*brokenLedger) Book(context.Context, llm.Charge) (int64, error) {
+	return 0, errors.New("disk full")
+}
 
+// What cannot be booked is not asked.
 func TestBudgetThatCannotBook(t *testing.T) {
 	b := llm.NewBudget(llm.Allowances{}, nil, &brokenLedger{}, nil)
-	if _, err := b.Watch(failing(), 10, time.Minute).Generate(t.Context(), llmtest.Ask("a")); err == nil || !strings.Contains(err.Error(), "disk full") {
-		t.Errorf("%v", err)
+	inner := failing()
+	if _, err := b.Watch(inner, 10, time.Minute).Generate(t.Context(), llmtest.Ask("a")); err == nil || !strings.Contains(err.Error(), "disk full") || inner.made() != 0 {
+		t.Errorf("%v; %d calls", err, inner.made())
+	}
+}
+
+// A process that dies while it waits for a reply leaves what that can have cost,
+// and so does one that still waits, for another.
+func TestBudgetAfterACrash(t *testing.T) {
+	const name = "test:scripted"
+	ledger := &llmtest.Ledger{}
+	prices := llm.Prices{name: {In: 1e6, Out: 2e6, AsOf: "2026-11-23"}}
+	allowed := llm.Allowances{Run: llm.Allowance{USD: 677 + 600}} // two calls could cost more
+	r := llmtest.Ask("hello")
+	r.Key = llm.Key{Run: 1}
+	asked, leave := make(chan struct{}), make(chan struct{})
+	defer close(leave)
+	first := llm.NewBudget(allowed, prices, ledger, nil).Watch(&scripted{answer: func(context.Context, int, llm.Request) (llm.Reply, error) {
+		close(asked)
+		<-leave // this is where it dies
+		return llm.Reply{}, nil
+	}}, 9999, time.Minute)
+	go func() { _, _ = first.Generate(context.Background(), r) }()
+	<-asked
+	inner := failing()
+	_, err := llm.NewBudget(allowed, prices, ledger, nil).Watch(inner, 9999, time.Minute).Generate(t.Context(), r)
+	if kindOf(err) != llm.OverBudget || !strings.Contains(err.Error(), "$600.0000 of $1277.0000 are left") || inner.made() != 0 {
+		t.Errorf("%v; %d calls", err, inner.made())
+	}
+	if c := ledger.Charges()[0]; c.Failed != llm.Unfinished || *c.USD != 677 || c.Took != time.Minute || c.Key != r.Key || c.Model != name {
+		t.Errorf("booked %+v", c)
 	}
 }
 
 func TestPrices(t *testing.T) {
-	half := 0.5
+	half, more := 0.5, 1.25
 	p := llm.Prices{
+		"anthropic:c":        {In: 1, CachedIn: &half, CacheWrite: &more, Out: 10, AsOf: "2026-11-23"},
 		"openai:gpt-5":       {In: 1, CachedIn: &half, Out: 10, AsOf: "2026-11-23"},
 		"openai:gpt-5*":      {In: 2, Out: 20, AsOf: "2026-11-23"},
 		"openai:*":           {In: 3, Out: 30, AsOf: "2026-11-23"},
@@ -286,14 +344,23 @@ func TestPrices(t *testing.T) {
 	if got := p.Cost("openai:gpt-5-mini", u); got == nil || math.Abs(*got-4) > 1e-12 {
 		t.Errorf("without a price of cached ones: %v", *got)
 	}
+	u.CacheWrite = 500_000
+	if got := p.Cost("anthropic:c", u); got == nil || math.Abs(*got-(0.1+0.2+0.625+1)) > 1e-12 {
+		t.Errorf("with tokens that were written to a cache: %v", *got)
+	}
+	if got := p.Cost("openai:gpt-5", u); got == nil || math.Abs(*got-(0.6+0.2+1)) > 1e-12 {
+		t.Errorf("without a price of those: %v", *got)
+	}
 	for _, name := range []string{"anthropic:claude", "openrouter:meta", "openai", ""} {
 		if got := p.Cost(name, u); got != nil {
 			t.Errorf("%s costs %v, which nobody said", name, *got)
 		}
 	}
+	minus := -2.0
 	for name, bad := range map[string]llm.Prices{
 		"a * may stand":  {"openai:*-mini": {AsOf: "2026-11-23"}},
 		"is no price":    {"a:b": {In: -1, AsOf: "2026-11-23"}},
+		"-2 is no price": {"a:b": {CacheWrite: &minus, AsOf: "2026-11-23"}},
 		"as_of is \"\"":  {"a:b": {}},
 		"as_of is \"x\"": {"a:b": {AsOf: "x"}},
 	} {
@@ -306,5 +373,35 @@ func TestPrices(t *testing.T) {
 	}
 	if err := (llm.Allowances{Models: map[string]llm.Allowance{"a:b": {Calls: -1}}}).Validate(); err == nil || !strings.Contains(fmt.Sprint(err), `models."a:b"`) {
 		t.Errorf("a negative limit: %v", err)
+	}
+}
+
+// A reply that a server's own error ends has been begun, and may be billed.
+func TestErrorInAReplyIsBooked(t *testing.T) {
+	for _, d := range doubles {
+		s := d.start(t)
+		ledger := &llmtest.Ledger{}
+		m := llm.NewBudget(llm.Allowances{}, nil, ledger, nil).Watch(open(t, d.model, s, nil), 100, time.Minute)
+		s.Say(llmtest.Answer{Text: "half of a kernel", Fault: llmtest.InStream}, llmtest.Answer{Problem: llmtest.Overloaded})
+		for i, billed := range []bool{true, false} {
+			_, err := m.Generate(t.Context(), llmtest.Ask("hello"))
+			if c := ledger.Charges()[i]; kindOf(err) != llm.Unavailable || (c.Usage.Out > 0) != billed {
+				t.Errorf("%s: %v is booked as %+v", d.model, err, c)
+			}
+		}
+	}
+}
+
+// A bound holds for what is sent: arguments that are no JSON go back within one.
+func TestPromptBoundOfArguments(t *testing.T) {
+	for _, arguments := range []string{strings.Repeat("\"", 10_000), strings.Repeat("\x01", 10_000), `{"a":1}`} {
+		r := llm.Request{Messages: []llm.Message{{Role: llm.Assistant, ToolCalls: []llm.ToolCall{{ID: "a", Name: "f", Arguments: arguments}}},
+			{Role: llm.ToolRole, Call: "a", Name: "f", Text: "no"}}}
+		s := llmtest.NewCompatible(t)
+		body := sent(t, "vllm:m", s, nil, r)
+		call := body["messages"].([]any)[0].(map[string]any)["tool_calls"].([]any)[0].(map[string]any)["function"].(map[string]any)
+		if n := len(call["arguments"].(string)); int64(n) > llm.PromptBound(r) {
+			t.Errorf("%d bytes of arguments are sent, and the bound is %d tokens", n, llm.PromptBound(r))
+		}
 	}
 }

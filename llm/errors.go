@@ -23,6 +23,7 @@ const (
 	Late         Kind = "late"        // not there in the time that one call may take
 	OverBudget   Kind = "over budget" // not asked: it could cost more than is left
 	NotRecorded  Kind = "not recorded"
+	Unfinished   Kind = "unfinished" // of a Charge alone: it was begun, and has not come back
 )
 
 // Error is why a call was not answered. Its text names the model, holds no
@@ -37,6 +38,8 @@ type Error struct {
 	// say.
 	RetryAfter time.Duration
 	Err        error
+
+	begun bool // some of a reply had come
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s", e.Model, e.Text) }

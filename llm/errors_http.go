@@ -43,7 +43,7 @@ func readServerError(body []byte) serverError {
 	}
 	var outer map[string]json.RawMessage
 	if json.Unmarshal(body, &outer) != nil {
-		return serverError{Message: plain(string(body))}
+		return serverError{Message: string(body)}
 	}
 	inner := outer
 	if raw, ok := outer["error"]; ok {
@@ -55,7 +55,7 @@ func readServerError(body []byte) serverError {
 		}
 	}
 	var e serverError
-	e.Message = plain(first(inner, "message", "detail", "error", "msg"))
+	e.Message = first(inner, "message", "detail", "error", "msg")
 	var codes []string
 	for _, key := range []string{"code", "type", "status", "reason"} {
 		if s := first(inner, key); s != "" {
@@ -194,7 +194,7 @@ func (c *call) answered(status int, header http.Header, body []byte, now time.Ti
 		e.Text += fmt.Sprintf(" (HTTP %d)", status)
 	}
 	if s.Message != "" {
-		e.Text += ": " + c.scrub(s.Message)
+		e.Text += ": " + c.plain(s.Message)
 	}
 	return e, true
 }
@@ -237,7 +237,7 @@ func boundRetry(d time.Duration) time.Duration { return min(max(d, 0), maxRetryA
 
 // unanswered makes an error of a request that brought no answer.
 func (c *call) unanswered(err error) *Error {
-	e := &Error{Model: c.name, Err: errors.New(c.scrub(plain(err.Error())))}
+	e := &Error{Model: c.name, Err: errors.New(c.plain(err.Error()))}
 	var dial *net.OpError
 	var dns *net.DNSError
 	var authority x509.UnknownAuthorityError
@@ -259,7 +259,7 @@ func (c *call) unanswered(err error) *Error {
 
 // brokenOff makes an error of an answer that could not be read to its end.
 func (c *call) brokenOff(err error) *Error {
-	e := &Error{Kind: Malformed, Model: c.name, Status: http.StatusOK, Err: errors.New(c.scrub(plain(err.Error())))}
+	e := &Error{Kind: Malformed, Model: c.name, Status: http.StatusOK, Err: errors.New(c.plain(err.Error()))}
 	var netErr net.Error
 	switch {
 	case errors.Is(err, errTooLarge):

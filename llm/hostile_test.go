@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kernelwright/kernelwright/llm"
@@ -92,11 +93,18 @@ func TestHostileReplies(t *testing.T) {
 		}},
 		{"negative usage", "vllm:m", says{200, asJSON, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":-5,"completion_tokens":-9}}`}, "", func(r llm.Reply) bool { return r.Usage.In > 0 && r.Usage.Estimated }},
 		{"usage that is too large", "vllm:m", says{200, asJSON, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1e300,"completion_tokens":"7"}}`}, "", func(r llm.Reply) bool { return r.Usage.Estimated }},
+		{"more from the cache than went in, more thought than said", "vllm:m", says{200, asJSON, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":99},"completion_tokens_details":{"reasoning_tokens":99}}}`}, "", func(r llm.Reply) bool { return r.Usage == llm.Usage{In: 10, CachedIn: 10, Out: 3, Reasoning: 3} }},
+		{"thought that only the total counts", "google:m", says{200, asJSON, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":3,"total_tokens":20}}`}, "", func(r llm.Reply) bool { return r.Usage == llm.Usage{In: 10, Out: 10, Reasoning: 7} }},
+		{"a stream of comments without an end", "vllm:m", says{200, asEvents, strings.Repeat(": ping\n\n", 500_000) + done}, llm.Malformed, nil},
 		{"usage in fractions", "vllm:m", says{200, asJSON, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":12.0,"completion_tokens":3.0,"prompt_tokens_details":null}}`}, "", func(r llm.Reply) bool { return r.Usage == llm.Usage{In: 12, Out: 3} }},
 		{"bytes that are no text", "vllm:m", says{200, asJSON, "{\"choices\":[{\"message\":{\"content\":\"a\xff\"},\"finish_reason\":\"stop\"}]}"}, "", func(r llm.Reply) bool { return r.Text == "a\ufffd" }},
 		{"the key in the reply", "openai:m", says{200, asJSON, fmt.Sprintf(`{"id":%q,"model":%q,"choices":[{"message":{"content":"it is %s.","reasoning":"%s","reasoning_details":["%s"],"tool_calls":[{"id":"x","function":{"name":"f","arguments":"{\"k\":\"%s\"}"},"extra_content":"%s"}]},"finish_reason":"stop"}]}`, llmtest.Canary, llmtest.Canary, llmtest.Canary, llmtest.Canary, llmtest.Canary, llmtest.Canary, llmtest.Canary)}, "", func(r llm.Reply) bool { return r.Text == "it is [key]." && json.Valid(r.Carry) }},
 		{"too much", "openai:m", says{200, asJSON, `{"choices":[{"message":{"content":"` + strings.Repeat("x", 65<<10) + `"},"finish_reason":"stop"}]}`}, llm.Malformed, nil},
 		{"a filtered prompt", "openai:m", says{400, asJSON, `{"error":{"message":"filtered","code":"content_filter"}}`}, "", func(r llm.Reply) bool { return r.Stop == llm.StopFiltered && r.Usage.Estimated }},
+		{"a prompt that is filtered once the answer has begun", "openai:m", says{200, asEvents, chunk(`{"error":{"message":"filtered","type":"content_filter","code":400}}`)}, "", func(r llm.Reply) bool { return r.Stop == llm.StopFiltered && r.Usage.Estimated }},
+		{"arguments whose bytes are no text", "vllm:m", says{200, asJSON, "{\"choices\":[{\"message\":{\"tool_calls\":[{\"id\":\"a\",\"function\":{\"name\":\"f\",\"arguments\":{\"x\":\"\xff\"}}}]},\"finish_reason\":\"stop\"}]}"}, "", func(r llm.Reply) bool { return r.ToolCalls[0].Arguments == "{\"x\":\"\ufffd\"}" }},
+		{"an id that is ours, and one that is missing", "vllm:m", says{200, asJSON, `{"choices":[{"message":{"tool_calls":[{"id":"call_1_1","function":{"name":"f"}},{"function":{"name":"g"}}]},"finish_reason":"stop"}]}`}, "", func(r llm.Reply) bool { return r.ToolCalls[1].ID == "call_1_2" }},
+		{"an event of empty lines without an end", "vllm:m", says{200, asEvents, strings.Repeat("data:\n", 400_000)}, llm.Malformed, nil},
 		{"deep JSON", "openai:m", says{200, asJSON, strings.Repeat("[", 100_000)}, llm.Unavailable, nil},
 
 		{"an empty message", "anthropic:m", says{200, asJSON, `{}`}, llm.Malformed, nil},
@@ -109,7 +117,8 @@ func TestHostileReplies(t *testing.T) {
 		{"a block too far", "anthropic:m", says{200, asEvents, chunk(`{"type":"content_block_start","index":1000000,"content_block":{"type":"text"}}`)}, llm.Malformed, nil},
 		{"arguments of a text", "anthropic:m", says{200, asEvents, chunk(`{"type":"content_block_start","index":0,"content_block":{"type":"text"}}`) + chunk(`{"type":"content_block_delta","index":0,"delta":{"partial_json":"{"}}`)}, llm.Malformed, nil},
 		{"a stop without a reason", "anthropic:m", says{200, asEvents, chunk(`{"type":"message_start","message":{"usage":{"input_tokens":5}}}`) + chunk(`{"type":"message_stop"}`)}, llm.Truncated, nil},
-		{"the cache counts", "anthropic:m", says{200, asJSON, `{"type":"message","content":[{"type":"text","text":"a"}],"stop_reason":"end_turn","usage":{"input_tokens":5,"cache_creation_input_tokens":20,"cache_read_input_tokens":100,"output_tokens":7}}`}, "", func(r llm.Reply) bool { return r.Usage == llm.Usage{In: 125, CachedIn: 100, Out: 7} }},
+		{"the cache counts", "anthropic:m", says{200, asJSON, `{"type":"message","content":[{"type":"text","text":"a"}],"stop_reason":"end_turn","usage":{"input_tokens":5,"cache_creation_input_tokens":20,"cache_read_input_tokens":100,"output_tokens":7}}`}, "", func(r llm.Reply) bool { return r.Usage == llm.Usage{In: 125, CachedIn: 100, CacheWrite: 20, Out: 7} }},
+		{"thoughts where no tool is called", "anthropic:m", says{200, asJSON, `{"type":"message","content":[{"type":"thinking","thinking":"hm","signature":"s"},{"type":"text","text":"a"}],"stop_reason":"end_turn"}`}, "", func(r llm.Reply) bool { return r.Carry == nil && r.Reasoning == "hm" }},
 		{"thoughts that are hidden", "anthropic:m", says{200, asJSON, `{"type":"message","content":[{"type":"redacted_thinking","data":"xyz"},{"type":"tool_use","id":"a","name":"f","input":{"x":1}}],"stop_reason":"tool_use"}`}, "", func(r llm.Reply) bool {
 			return string(r.Carry) == `[{"type":"redacted_thinking","data":"xyz"}]` && r.Stop == llm.StopTools
 		}},
@@ -125,6 +134,44 @@ func TestHostileReplies(t *testing.T) {
 				t.Errorf("kind %q, want %q: %+v, %v", kindOf(err), test.kind, reply, err)
 			}
 		})
+	}
+}
+
+// stays answers every request with this and leaves the connection open.
+type stays struct{ body string }
+
+func (s stays) RoundTrip(r *http.Request) (*http.Response, error) {
+	in, out := io.Pipe()
+	go func() { _, _ = io.WriteString(out, s.body) }()
+	return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {asEvents}}, Body: in, Request: r}, nil
+}
+
+// A reply that is whole is not waited for until its time is up.
+func TestAConnectionThatStaysOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := llm.Open("vllm:m", llm.Options{HTTP: stays{"data: {\"choices\":[{\"delta\":{\"content\":\"yes\"},\"finish_reason\":\"stop\"}]}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2}}\n\n"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		began := time.Now()
+		reply, err := m.Generate(ctx, llmtest.Ask("hello"))
+		if took := time.Since(began); err != nil || reply.Text != "yes" || reply.Usage != (llm.Usage{In: 5, Out: 2}) || took > time.Minute {
+			t.Errorf("%+v, %v after %v", reply, err, took)
+		}
+	})
+}
+
+// What is cut to a length is cut after the key was taken out.
+func TestHalfAKey(t *testing.T) {
+	for n := 270; n <= 300; n++ {
+		for _, body := range []string{fmt.Sprintf(`{"error":{"message":"%s%s"}}`, strings.Repeat("x", n), llmtest.Canary), strings.Repeat("x", n) + llmtest.Canary} {
+			_, err := from(t, "openai:m", says{401, asJSON, body}).Generate(t.Context(), llmtest.Ask("hello"))
+			if kindOf(err) != llm.BadKey || strings.Contains(fmt.Sprint(err), llmtest.Canary[:3]) {
+				t.Errorf("after %d letters: %v", n, err)
+			}
+		}
 	}
 }
 
@@ -237,7 +284,7 @@ func TestNoKeyAnywhere(t *testing.T) {
 		llmtest.NoKey(t, open(t, d.model, s, nil))
 		llmtest.NoKey(t, journal.Records())
 		llmtest.NoKey(t, ledger.Charges())
-		if len(ledger.Charges()) != len(answers) || len(journal.Records()) != 2 {
+		if len(ledger.Charges()) != len(answers) || len(journal.Records()) != 3 { // a prompt that is too long is recorded
 			t.Errorf("%d charges, %d records", len(ledger.Charges()), len(journal.Records()))
 		}
 	}

@@ -44,6 +44,10 @@ type Message struct {
 	// Carry is what the model's provider wants to see again with this turn, such
 	// as signatures of its reasoning: Reply.Carry as it came. Nobody else reads it.
 	Carry json.RawMessage `json:"carry,omitempty"` // Assistant
+	// Shared is how many bytes of Text, with all that stands before them, a later
+	// call is likely to begin with as well: a provider that wants to be told what to
+	// cache is told. It is advice that changes no answer, so no record has it.
+	Shared int `json:"-"` // System, User, ToolRole
 }
 
 // Tool is something that a model may call.
@@ -122,6 +126,9 @@ const (
 	StopTools    Stop = "tools"  // it wants tools called
 	StopFiltered Stop = "filtered"
 	StopRefused  Stop = "refused"
+	// Of a Record alone: the request did not fit the model's context, and Generate
+	// fails with Kind TooLong. It decides how a run goes on, so a replay needs it.
+	StopTooLong Stop = "too long"
 )
 
 // Reply is what a model answered. All of it is foreign text.
@@ -151,14 +158,15 @@ func (r Reply) Message() Message {
 // Usage is what a call consumed, in tokens. Where the provider says nothing it
 // is estimated, and Estimated is set.
 type Usage struct {
-	In        int64 `json:"in"`
-	Out       int64 `json:"out"`              // reasoning included
-	CachedIn  int64 `json:"cached,omitempty"` // part of In that was cheaper
-	Reasoning int64 `json:"reasoning,omitempty"`
-	Estimated bool  `json:"estimated,omitempty"`
+	In         int64 `json:"in"`
+	Out        int64 `json:"out"`                   // reasoning included
+	CachedIn   int64 `json:"cached,omitempty"`      // part of In that was read from a cache, and cheaper
+	CacheWrite int64 `json:"cache_write,omitempty"` // part of In that was written to one, and dearer
+	Reasoning  int64 `json:"reasoning,omitempty"`
+	Estimated  bool  `json:"estimated,omitempty"`
 }
 
-// Record is a call that was answered.
+// Record is a call that was answered, be it by a refusal to read so much.
 type Record struct {
 	Key     Key      `json:"key"`
 	Model   string   `json:"model"` // Model.Name()
@@ -173,7 +181,7 @@ type Record struct {
 // that was answered is not paid for again.
 type Journal interface {
 	// Recall returns the record under the key whose request has the digest, and
-	// whether there is one.
+	// whether there is one. One that has a reply comes before one that was too long.
 	Recall(ctx context.Context, key Key, digest [sha256.Size]byte) (Record, bool, error)
 	// Known reports whether any record is under the key.
 	Known(ctx context.Context, key Key) (bool, error)

@@ -22,6 +22,10 @@ func New(name string, o Options, s Services) (Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A price that does not say what writing to a cache costs would book too little.
+	if p, known := s.Prices.Of(name); known && p.CacheWrite == nil {
+		o.PromptCache = new(bool)
+	}
 	m, err := Open(name, o)
 	if err != nil {
 		return nil, err

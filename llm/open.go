@@ -136,7 +136,7 @@ func resolve(name string, o Options) (Options, provider, error) {
 	yes, no := true, false
 	sampled := sampling(who, model)
 	o = o.Over(p.options.Over(Options{
-		AllowPlainHTTP: &no, MaxTokens: DefaultMaxTokens, Sampling: &sampled, Stream: &yes, NativeTools: &yes, JSONSchema: &yes,
+		AllowPlainHTTP: &no, MaxTokens: DefaultMaxTokens, Sampling: &sampled, Stream: &yes, NativeTools: &yes, JSONSchema: &yes, PromptCache: &yes,
 		TokenIDs: &no, Timeout: DefaultTimeout, MaxReplyBytes: DefaultMaxReplyBytes, Attempts: DefaultAttempts, Getenv: os.Getenv,
 	}))
 	if err := o.Validate(); err != nil {

@@ -42,6 +42,9 @@ type Options struct {
 	// JSONSchema says whether the provider holds a reply to a schema. Where it
 	// does not, the schema is not sent.
 	JSONSchema *bool `toml:"json_schema" json:"json_schema"`
+	// PromptCache says whether a provider that wants to be told what to cache is
+	// told.
+	PromptCache *bool `toml:"prompt_cache" json:"prompt_cache"`
 	// TokenIDs asks a vLLM server for the ids and log-probabilities of the
 	// tokens.
 	TokenIDs *bool `toml:"token_ids" json:"token_ids"`
@@ -91,6 +94,7 @@ func (o Options) Over(below Options) Options {
 	take(&below.Stream, o.Stream)
 	take(&below.NativeTools, o.NativeTools)
 	take(&below.JSONSchema, o.JSONSchema)
+	take(&below.PromptCache, o.PromptCache)
 	take(&below.TokenIDs, o.TokenIDs)
 	take(&below.Timeout, o.Timeout)
 	take(&below.MaxReplyBytes, o.MaxReplyBytes)

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -9,10 +10,11 @@ import (
 
 // Price is what a model's tokens cost, in USD for a million.
 type Price struct {
-	In       float64  `toml:"in" json:"in"`
-	CachedIn *float64 `toml:"cached_in" json:"cached_in"` // nil: as In
-	Out      float64  `toml:"out" json:"out"`             // reasoning included
-	AsOf     string   `toml:"as_of" json:"as_of"`         // the day that it was looked up: "2026-11-23"
+	In         float64  `toml:"in" json:"in"`
+	CachedIn   *float64 `toml:"cached_in" json:"cached_in"`     // read from a cache; nil: as In
+	CacheWrite *float64 `toml:"cache_write" json:"cache_write"` // written to one; nil: as In
+	Out        float64  `toml:"out" json:"out"`                 // reasoning included
+	AsOf       string   `toml:"as_of" json:"as_of"`             // the day that it was looked up: "2026-11-23"
 }
 
 // Prices is what is known of prices, by "provider:model". A name may end in
@@ -46,20 +48,17 @@ func (p Prices) Cost(model string, u Usage) *float64 {
 }
 
 func (p Price) cost(u Usage) float64 {
-	cached := p.In
-	if p.CachedIn != nil {
-		cached = *p.CachedIn
-	}
-	return (float64(u.In-u.CachedIn)*p.In + float64(u.CachedIn)*cached + float64(u.Out)*p.Out) / 1e6
+	fresh := u.In - u.CachedIn - u.CacheWrite
+	return (float64(fresh)*p.In + float64(u.CachedIn)*p.cachedIn() + float64(u.CacheWrite)*p.cacheWrite() + float64(u.Out)*p.Out) / 1e6
 }
 
-// worst is what that many tokens cost at most, whatever of them is cached.
+func (p Price) cachedIn() float64   { return *cmp.Or(p.CachedIn, &p.In) }
+func (p Price) cacheWrite() float64 { return *cmp.Or(p.CacheWrite, &p.In) }
+
+// worst is what that many tokens cost at most, whatever of them comes from a cache
+// or goes to one.
 func (p Price) worst(in, out int64) float64 {
-	dear := p.In
-	if p.CachedIn != nil {
-		dear = max(dear, *p.CachedIn)
-	}
-	return (float64(in)*dear + float64(out)*p.Out) / 1e6
+	return (float64(in)*max(p.In, p.cachedIn(), p.cacheWrite()) + float64(out)*p.Out) / 1e6
 }
 
 // Validate reports the first entry that is no price. Its text begins with the
@@ -69,11 +68,7 @@ func (p Prices) Validate() error {
 		if i := strings.IndexByte(name, '*'); i >= 0 && i != len(name)-1 {
 			return fmt.Errorf("%q: a * may stand at the end only", name)
 		}
-		values := []float64{price.In, price.Out}
-		if price.CachedIn != nil {
-			values = append(values, *price.CachedIn)
-		}
-		for _, v := range values {
+		for _, v := range []float64{price.In, price.cachedIn(), price.cacheWrite(), price.Out} {
 			if v < 0 || math.IsNaN(v) || math.IsInf(v, 0) {
 				return fmt.Errorf("%q: %v is no price in USD for a million tokens", name, v)
 			}

@@ -2,14 +2,16 @@ package llm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
 
 // WithJournal returns a model that answers from the journal what it has answered
 // before: the same call of a run (Request.Key) with the same request. Every other
-// reply is journaled before it is returned. now is the wall clock; nil takes the
-// machine's.
+// reply is journaled before it is returned, and so is that a request was too long;
+// such a one is asked again, because that costs nothing and the server may have
+// changed. now is the wall clock; nil takes the machine's.
 func WithJournal(m Model, j Journal, p Prices, now func() time.Time) Model {
 	if now == nil {
 		now = time.Now
@@ -37,30 +39,44 @@ func (m *recorded) Generate(ctx context.Context, r Request) (Reply, error) {
 	if err := ctx.Err(); err != nil {
 		return Reply{}, err
 	}
+	tooLong := false // as recorded
 	if r.Key.Run != 0 {
 		known, ok, err := m.journal.Recall(ctx, r.Key, r.Digest(m.name))
 		if err != nil {
 			return Reply{}, fmt.Errorf("recall a call of %s: %w", m.name, err)
 		}
-		if ok {
+		tooLong = ok && known.Reply.Stop == StopTooLong
+		if ok && !tooLong {
 			return known.Reply, nil
 		}
+	}
+	if m.model == nil && tooLong {
+		return Reply{}, &Error{Kind: TooLong, Model: m.name, Text: "the request does not fit the model's context"}
 	}
 	if m.model == nil {
 		return Reply{}, m.notRecorded(ctx, r.Key)
 	}
 	began := m.now()
 	reply, err := m.model.Generate(ctx, r)
-	if err != nil {
+	cost := m.prices.Cost(m.name, reply.Usage)
+	var failed *Error
+	switch {
+	case err == nil:
+	case errors.As(err, &failed) && failed.Kind == TooLong && r.Key.Run != 0 && !tooLong:
+		reply, cost = Reply{Stop: StopTooLong}, new(float64)
+	default:
 		return Reply{}, err
 	}
 	record := Record{
-		Key: r.Key, Model: m.name, Request: r, Reply: reply, CostUSD: m.prices.Cost(m.name, reply.Usage),
+		Key: r.Key, Model: m.name, Request: r, Reply: reply, CostUSD: cost,
 		BeganMS: began.UnixMilli(), TookMS: m.now().Sub(began).Milliseconds(),
 	}
 	// The reply is paid for: it is kept even where nobody waits for it any more.
-	if err := m.journal.Append(context.WithoutCancel(ctx), record); err != nil {
-		return Reply{}, fmt.Errorf("record a call of %s: %w", m.name, err)
+	if lost := m.journal.Append(context.WithoutCancel(ctx), record); lost != nil {
+		return Reply{}, fmt.Errorf("record a call of %s: %w", m.name, lost)
+	}
+	if failed != nil {
+		return Reply{}, err
 	}
 	return reply, nil
 }

@@ -103,3 +103,40 @@ func TestRecordedFailures(t *testing.T) {
 type brokenJournal struct{ llm.Journal }
 
 func (brokenJournal) Append(context.Context, llm.Record) error { return errors.New("disk full") }
+
+// That a request was too long is a part of how a run went: a replay is told so, and
+// only who can ask asks again.
+func TestTooLongIsRecorded(t *testing.T) {
+	key := llm.Key{Run: 3, Agent: "coder"}
+	journal := &llmtest.Journal{}
+	fits := false
+	live := &scripted{answer: func(context.Context, int, llm.Request) (llm.Reply, error) {
+		if !fits {
+			return llm.Reply{}, &llm.Error{Kind: llm.TooLong, Model: "test:scripted", Text: "too long"}
+		}
+		return llm.Reply{Text: "yes", Stop: llm.StopEnd}, nil
+	}}
+	m, replay := llm.WithJournal(live, journal, nil, nil), llm.Replay("test:scripted", journal)
+	for n := 1; n <= 2; n++ {
+		if reply, err := m.Generate(t.Context(), keyed("hello", key)); kindOf(err) != llm.TooLong || !reflect.DeepEqual(reply, llm.Reply{}) || live.made() != n || len(journal.Records()) != 1 {
+			t.Errorf("%+v, %v; %d calls, %d records", reply, err, live.made(), len(journal.Records()))
+		}
+	}
+	if c := journal.Records()[0].CostUSD; c == nil || *c != 0 {
+		t.Errorf("it cost %v", c)
+	}
+	if reply, err := replay.Generate(t.Context(), keyed("hello", key)); kindOf(err) != llm.TooLong || !reflect.DeepEqual(reply, llm.Reply{}) {
+		t.Errorf("replayed %+v, %v", reply, err)
+	}
+	fits = true // the server has more room now
+	for _, m := range []llm.Model{m, replay, m} {
+		if reply, err := m.Generate(t.Context(), keyed("hello", key)); err != nil || reply.Text != "yes" || live.made() != 3 {
+			t.Errorf("%+v, %v; %d calls", reply, err, live.made())
+		}
+	}
+	// Of no run there is nothing to replay.
+	fits = false
+	if _, err := m.Generate(t.Context(), keyed("hello", llm.Key{})); kindOf(err) != llm.TooLong || len(journal.Records()) != 2 {
+		t.Errorf("%v; %d records", err, len(journal.Records()))
+	}
+}

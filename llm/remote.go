@@ -1,9 +1,12 @@
 package llm
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/tmc/langchaingo/llms"
 	"github.com/tmc/langchaingo/llms/anthropic"
@@ -75,9 +78,25 @@ func (m *remote) Generate(ctx context.Context, r Request) (Reply, error) {
 	case c.err != nil:
 		return Reply{}, ctxOr(ctx, c.err)
 	case err != nil:
-		return Reply{}, ctxOr(ctx, &Error{Kind: BadRequest, Model: m.name, Text: "the request cannot be made: " + c.scrub(plain(err.Error()))})
+		return Reply{}, ctxOr(ctx, &Error{Kind: BadRequest, Model: m.name, Text: "the request cannot be made: " + c.plain(err.Error())})
 	}
 	return Reply{}, &Error{Kind: BadRequest, Model: m.name, Text: "the request was never sent"}
+}
+
+// maxCallName is the longest name of a tool that every provider takes.
+const maxCallName = 64
+
+// callName is the name of a tool that a model called, in the letters that
+// providers take. Models call tools that there are not, under any name, and a talk
+// that holds it would be refused from then on.
+func callName(name string) string {
+	clean := strings.Map(func(r rune) rune {
+		if r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)) || r == '-' {
+			return r
+		}
+		return '_'
+	}, name)
+	return cmp.Or(clean[:min(len(clean), maxCallName)], "_")
 }
 
 // turns are the messages as langchaingo has them.
@@ -93,7 +112,7 @@ func (m *remote) turns(c *call) []llms.MessageContent {
 			role = llms.ChatMessageTypeSystem
 		case ToolRole:
 			role = llms.ChatMessageTypeTool
-			parts = []llms.ContentPart{llms.ToolCallResponse{ToolCallID: msg.Call, Name: msg.Name, Content: msg.Text}}
+			parts = []llms.ContentPart{llms.ToolCallResponse{ToolCallID: msg.Call, Name: callName(msg.Name), Content: msg.Text}}
 		case Assistant:
 			role = llms.ChatMessageTypeAI
 			if len(msg.ToolCalls) > 0 && strings.TrimSpace(c.request.Messages[i].Text) == "" {
@@ -101,7 +120,7 @@ func (m *remote) turns(c *call) []llms.MessageContent {
 			}
 			for _, t := range msg.ToolCalls {
 				parts = append(parts, llms.ToolCall{ID: t.ID, Type: "function",
-					FunctionCall: &llms.FunctionCall{Name: t.Name, Arguments: objectOr(t.Arguments)}})
+					FunctionCall: &llms.FunctionCall{Name: callName(t.Name), Arguments: objectOr(t.Arguments)}})
 			}
 		}
 		if !m.onePart {

@@ -13,7 +13,7 @@ import (
 var doubles = []struct {
 	name, model string
 	start       func(testing.TB) *llmtest.Server
-	noRefusal   bool
+	anthropic   bool
 }{
 	{"openai", "openai:gpt-4.1", llmtest.NewOpenAI, false},
 	{"openai that reasons", "openai:gpt-5.4", llmtest.NewOpenAI, false},
@@ -51,7 +51,7 @@ func TestProviders(t *testing.T) {
 				llmtest.Suite(t, func(t *testing.T) llmtest.Subject {
 					s := d.start(t)
 					m := open(t, d.model, s, func(o *llm.Options) { o.Stream = &stream })
-					return llmtest.Subject{Model: m, Say: s.Say, Whole: !stream && d.noRefusal, NoRefusal: d.noRefusal}
+					return llmtest.Subject{Model: m, Say: s.Say, Whole: !stream && d.anthropic, NoRefusal: d.anthropic, NoCacheWrite: !d.anthropic}
 				})
 			})
 		}
@@ -69,7 +69,7 @@ func TestStack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return llmtest.Subject{Model: m, Say: s.Say}
+		return llmtest.Subject{Model: m, Say: s.Say, NoCacheWrite: true}
 	})
 }
 

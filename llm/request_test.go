@@ -2,6 +2,7 @@ package llm_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -120,6 +121,92 @@ func TestAnthropicTurns(t *testing.T) {
 	}
 }
 
+// What later calls share is marked for Anthropic's cache: the system's text, the
+// beginning of the task, and the last ends of the talk; four places at most.
+func TestCacheMarks(t *testing.T) {
+	result := func(id, text string) llm.Message {
+		return llm.Message{Role: llm.ToolRole, Call: id, Name: "read", Text: text, Shared: len(text)}
+	}
+	call := func(id string) llm.Message {
+		return llm.Message{Role: llm.Assistant, ToolCalls: []llm.ToolCall{{ID: id, Name: "read", Arguments: `{}`}}}
+	}
+	r := llm.Request{Messages: []llm.Message{
+		{Role: llm.System, Text: "you are brief", Shared: 13}, {Role: llm.User, Text: "the tÄsk, and more", Shared: 6}, // in the middle of Ä
+		call("a"), result("a", "one"), call("b"), result("b", "two"), call("c"), result("c", "three"),
+	}}
+	const mark = `"cache_control":{"type":"ephemeral"},`
+	const turn = `{"content":[{"id":"%s","input":{},"name":"read","type":"tool_use"}],"role":"assistant"},{"content":[{%s"content":"%s","tool_use_id":"%[1]s","type":"tool_result"}],"role":"user"}`
+	for _, test := range []struct {
+		name, system, want string
+		change             func(*llm.Options)
+	}{
+		{"marked", `[{` + mark + `"text":"you are brief","type":"text"}]`, `[{"content":[{"text":"the tÄsk, and more","type":"text"}],"role":"user"},` +
+			fmt.Sprintf(turn, "a", mark, "one") + "," + fmt.Sprintf(turn, "b", mark, "two") + "," + fmt.Sprintf(turn, "c", mark, "three") + "]", nil},
+		{"not wanted", `"you are brief"`, `[{"content":[{"text":"the tÄsk, and more","type":"text"}],"role":"user"},` +
+			fmt.Sprintf(turn, "a", "", "one") + "," + fmt.Sprintf(turn, "b", "", "two") + "," + fmt.Sprintf(turn, "c", "", "three") + "]", func(o *llm.Options) { o.PromptCache = new(bool) }},
+	} {
+		body := sent(t, "anthropic:claude-sonnet-5-5", llmtest.NewAnthropic(t), test.change, r)
+		system, err := json.Marshal(body["system"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := json.Marshal(body["messages"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(system) != test.system || string(got) != test.want {
+			t.Errorf("%s: the system is %s\nand the talk\n%s\nwant\n%s", test.name, system, got, test.want)
+		}
+	}
+	// Of a text only the beginning may be shared.
+	r.Messages = r.Messages[:2]
+	body := sent(t, "anthropic:claude-sonnet-5-5", llmtest.NewAnthropic(t), nil, r)
+	got, err := json.Marshal(body["messages"])
+	if want := `[{"content":[{` + mark + `"text":"the t","type":"text"},{"text":"Äsk, and more","type":"text"}],"role":"user"}]`; err != nil || string(got) != want {
+		t.Errorf("the beginning of a text: %s\nwant %s", got, want)
+	}
+	// Another provider sees nothing of it.
+	body = sent(t, "openai:gpt-4.1", llmtest.NewOpenAI(t), nil, r)
+	if got, err := json.Marshal(body["messages"]); err != nil || string(got) != `[{"content":"you are brief","role":"system"},{"content":"the tÄsk, and more","role":"user"}]` {
+		t.Errorf("elsewhere: %s", got)
+	}
+}
+
+// What is advised about caches is no part of a request that is recalled.
+func TestSharedIsNoPartOfTheRecord(t *testing.T) {
+	r := llmtest.Ask("hello")
+	before := r.Digest("p:m")
+	r.Messages[0].Shared = 3
+	if b, err := json.Marshal(r); err != nil || r.Digest("p:m") != before || strings.Contains(strings.ToLower(string(b)), "shared") {
+		t.Errorf("%s %v", b, err)
+	}
+}
+
+// Nothing is written to a cache at a price that nobody has written down.
+func TestCacheWithoutAPrice(t *testing.T) {
+	price := 2.5
+	for _, test := range []struct {
+		prices llm.Prices
+		marked bool
+	}{
+		{nil, true},
+		{llm.Prices{"anthropic:*": {In: 2, CacheWrite: &price, Out: 10}}, true},
+		{llm.Prices{"anthropic:*": {In: 2, Out: 10}}, false},
+	} {
+		s := llmtest.NewAnthropic(t)
+		m, err := llm.New("anthropic:claude-sonnet-5-5", s.Options(), llm.Services{Prices: test.prices})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Generate(t.Context(), llm.Request{Messages: []llm.Message{{Role: llm.User, Text: "hello", Shared: 5}}}); err != nil {
+			t.Fatal(err)
+		}
+		if body := fmt.Sprint(s.Asked()[0].Body); strings.Contains(body, "cache_control") != test.marked {
+			t.Errorf("%v: %s", test.prices, body)
+		}
+	}
+}
+
 // What a provider added to a turn and its calls goes back to it, and nothing that
 // another one added.
 func TestCarriedBack(t *testing.T) {
@@ -146,6 +233,23 @@ func TestCarriedBack(t *testing.T) {
 		`{"content":"","reasoning_details":[1],"role":"assistant","tool_calls":` + plainCall + `},{"content":"x","role":"tool","tool_call_id":"a"}]`
 	if string(got) != want {
 		t.Errorf("the turns are\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A talk goes on after a model has called a tool by a name that providers refuse.
+func TestNamesOfCalls(t *testing.T) {
+	for _, d := range doubles {
+		s := d.start(t)
+		var messages []llm.Message
+		for i, name := range []string{"functions.read", "", "\x00bad", "lesen und schreiben", strings.Repeat("ü", 100)} {
+			id := fmt.Sprint("call", i)
+			messages = append(messages, llm.Message{Role: llm.User, Text: "go on"},
+				llm.Message{Role: llm.Assistant, ToolCalls: []llm.ToolCall{{ID: id, Name: name, Arguments: `{}`}}, Carry: json.RawMessage(`{"calls":{"` + id + `":{"extra_content":{}}}}`)},
+				llm.Message{Role: llm.ToolRole, Call: id, Name: name, Text: "there is none"})
+		}
+		if _, err := open(t, d.model, s, nil).Generate(t.Context(), llm.Request{Messages: messages}); err != nil {
+			t.Errorf("%s: %v", d.model, err)
+		}
 	}
 }
 

@@ -8,6 +8,10 @@ import (
 	"io"
 )
 
+// maxLines is how many lines one event may have: empty ones have no bytes that
+// would count.
+const maxLines = 1 << 16
+
 // errTooLarge is a line or a body over its bound.
 var errTooLarge = errors.New("more than a reply may have")
 
@@ -38,7 +42,7 @@ func (e *events) next() (string, error) {
 		}
 		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
 			data = bytes.TrimPrefix(data, []byte(" "))
-			if size += len(data); size > e.maxLine {
+			if size += len(data); size > e.maxLine || len(lines) == maxLines {
 				return "", errTooLarge
 			}
 			lines = append(lines, string(data))

@@ -30,6 +30,7 @@ type call struct {
 	key     secret
 	origin  []int // the message that each of langchaingo's turns is a part of
 
+	begun bool // some of the reply has come
 	reply Reply
 	err   *Error // nil, and done: it was answered
 	done  bool
@@ -51,8 +52,9 @@ func (c *call) maxTokens() int {
 	return n
 }
 
-// scrub takes the key out of foreign text. What is shorter than a key ever is
-// would be found everywhere.
+// scrub takes the key out of foreign text, before that is cut to a length: half
+// of a key is no key to it. What is shorter than a key ever is would be found
+// everywhere.
 func (c *call) scrub(s string) string {
 	key := c.key()
 	if len(key) < 8 {
@@ -60,6 +62,9 @@ func (c *call) scrub(s string) string {
 	}
 	return strings.ReplaceAll(s, key, "[key]")
 }
+
+// plain makes one short line of foreign text, without the key.
+func (c *call) plain(s string) string { return plain(c.scrub(s)) }
 
 // secret is a key. Printed with what holds it, it is an address.
 type secret func() string
@@ -96,7 +101,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 func (t *transport) exchange(req *http.Request, c *call) *Error {
 	out, err := t.rewrite(req, c)
 	if err != nil {
-		return &Error{Kind: BadRequest, Model: c.name, Text: "the request cannot be written: " + c.scrub(plain(err.Error())), Err: err}
+		return &Error{Kind: BadRequest, Model: c.name, Text: "the request cannot be written: " + c.plain(err.Error()), Err: err}
 	}
 	resp, err := t.base.RoundTrip(out)
 	if err != nil {
@@ -106,19 +111,13 @@ func (t *transport) exchange(req *http.Request, c *call) *Error {
 	body := &bounded{r: resp.Body, left: 32*c.options.MaxReplyBytes + 1<<20}
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(body, 64<<10)) // as much of it as there is
-		e, isError := c.answered(resp.StatusCode, resp.Header, text, time.Now())
-		if isError {
-			return e
-		}
-		c.reply = Reply{Stop: StopFiltered, Usage: Usage{In: promptEstimate(c.request), Estimated: true}}
-		return nil
+		return c.refused(resp.StatusCode, resp.Header, text)
 	}
 	r := t.dialect.reader(c)
-	if err := c.readAll(r, resp.Header, body); err != nil {
+	if err := c.readAll(r, resp.Header, body, resp.Body.Close); err != nil {
 		var refused *refusal
 		if errors.As(err, &refused) {
-			e, _ := c.answered(refused.status, resp.Header, refused.body, time.Now())
-			return e
+			return c.refused(refused.status, resp.Header, refused.body)
 		}
 		return c.brokenOff(err)
 	}
@@ -127,7 +126,7 @@ func (t *transport) exchange(req *http.Request, c *call) *Error {
 		return c.brokenOff(err)
 	}
 	if kind, failed := byReason(failedStops, r.reason()); failed {
-		return &Error{Kind: kind, Model: c.name, Status: http.StatusOK, Text: fmt.Sprintf("the model gave up with the reason %q", plain(r.reason()))}
+		return &Error{Kind: kind, Model: c.name, Status: http.StatusOK, Text: fmt.Sprintf("the model gave up with the reason %q", c.plain(r.reason()))}
 	}
 	for _, name := range []string{"X-Request-Id", "Request-Id"} {
 		if id := resp.Header.Get(name); id != "" {
@@ -135,6 +134,17 @@ func (t *transport) exchange(req *http.Request, c *call) *Error {
 		}
 	}
 	c.reply = c.clean(reply)
+	return nil
+}
+
+// refused is what to make of an error that the server reports: an error, or,
+// where it has filtered the prompt, an empty reply.
+func (c *call) refused(status int, header http.Header, body []byte) *Error {
+	if e, isError := c.answered(status, header, body, time.Now()); isError {
+		e.begun = c.begun
+		return e
+	}
+	c.reply = Reply{Stop: StopFiltered, Usage: Usage{In: promptEstimate(c.request), Estimated: true}}
 	return nil
 }
 
@@ -172,9 +182,13 @@ func (t *transport) rewrite(req *http.Request, c *call) (*http.Request, error) {
 	return out, nil
 }
 
+// linger is how long a stream is still read whose reply is whole: its usage comes
+// last, and some servers leave the connection open after that.
+const linger = 10 * time.Second
+
 // readAll reads an answer to its end: a stream where the server sends one,
-// whatever was asked for.
-func (c *call) readAll(r reader, header http.Header, body io.Reader) error {
+// whatever was asked for. leave ends the reading.
+func (c *call) readAll(r reader, header http.Header, body io.Reader, leave func() error) error {
 	// One JSON value, all of it escaped, with what surrounds it.
 	bound := 6*c.options.MaxReplyBytes + 1<<20
 	kind, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
@@ -192,7 +206,12 @@ func (c *call) readAll(r reader, header http.Header, body io.Reader) error {
 		return nil
 	}
 	in := newEvents(body, int(bound))
+	var left *time.Timer
 	for {
+		if left == nil && r.reason() != "" {
+			left = time.AfterFunc(linger, func() { _ = leave() }) // it is closed again
+			defer left.Stop()
+		}
 		data, err := in.next()
 		switch {
 		case err != nil && r.reason() != "" && !errors.Is(err, errTooLarge):
@@ -209,6 +228,7 @@ func (c *call) readAll(r reader, header http.Header, body io.Reader) error {
 		if err != nil {
 			return err
 		}
+		c.begun = true
 		if done && r.reason() == "" {
 			return errCutOff
 		}
@@ -219,14 +239,15 @@ func (c *call) readAll(r reader, header http.Header, body io.Reader) error {
 }
 
 // clean takes the key out of a reply, should a server echo it, and makes its
-// strings what JSON can hold.
+// strings what JSON can hold: what comes back from a record is the same.
 func (c *call) clean(r Reply) Reply {
-	for _, s := range []*string{&r.Text, &r.Reasoning, &r.Model, &r.RequestID} {
-		*s = c.scrub(strings.ToValidUTF8(*s, "\ufffd"))
-	}
+	strs := []*string{&r.Text, &r.Reasoning, &r.Model, &r.RequestID}
 	for i := range r.ToolCalls {
 		t := &r.ToolCalls[i]
-		t.ID, t.Name, t.Arguments = c.scrub(t.ID), c.scrub(t.Name), c.scrub(t.Arguments)
+		strs = append(strs, &t.ID, &t.Name, &t.Arguments)
+	}
+	for _, s := range strs {
+		*s = c.scrub(strings.ToValidUTF8(*s, "\ufffd"))
 	}
 	if r.Carry != nil {
 		r.Carry = json.RawMessage(c.scrub(string(r.Carry)))

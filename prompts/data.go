@@ -132,3 +132,20 @@ func Line(s string, limit int) string {
 	}
 	return s
 }
+
+// SharedPrefix returns how many bytes of a prompt these parts take, as far as it
+// begins with them, one after the other: what prompts for other rounds begin with
+// as well.
+func SharedPrefix(prompt string, parts ...Data) int {
+	n := 0
+	for _, p := range parts {
+		rest := strings.TrimLeft(prompt[n:], "\n")
+		if !strings.HasPrefix(rest, string(p)) {
+			break
+		}
+		if p != "" {
+			n = len(prompt) - len(rest) + len(p)
+		}
+	}
+	return n
+}

@@ -102,3 +102,23 @@ func FuzzFence(f *testing.F) {
 		}
 	})
 }
+
+func TestSharedPrefix(t *testing.T) {
+	for _, c := range []struct {
+		prompt string
+		parts  []Data
+		want   string
+	}{
+		{"one\n\ntwo\nand more", []Data{"one", "two"}, "one\n\ntwo"},
+		{"one\ntwo", []Data{"one", "", "two"}, "one\ntwo"},
+		{"one\n# two\ntwo", []Data{"one", "two"}, "one"},
+		{"Task:\none", []Data{"one"}, ""}, // a template of somebody's own
+		{"one", []Data{"one", "two"}, "one"},
+		{"", []Data{"one"}, ""},
+		{"one", nil, ""},
+	} {
+		if got := c.prompt[:SharedPrefix(c.prompt, c.parts...)]; got != c.want {
+			t.Errorf("%q %q: %q, want %q", c.prompt, c.parts, got, c.want)
+		}
+	}
+}

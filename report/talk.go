@@ -65,12 +65,13 @@ func saidText(m llm.Message) string {
 }
 
 func callNote(c llm.Record) string {
-	s := kernelwright.Spend{Calls: 1, TokensIn: c.Reply.Usage.In, TokensOut: c.Reply.Usage.Out, Unpriced: 1}
+	u := c.Reply.Usage
+	s := kernelwright.Spend{Calls: 1, TokensIn: u.In, TokensOut: u.Out, CachedIn: u.CachedIn, CacheWrite: u.CacheWrite, Unpriced: 1}
 	if c.CostUSD != nil {
 		s.USD, s.Unpriced = *c.CostUSD, 0
 	}
 	note := fmt.Sprintf("%s, %s", tokens(s), Cost(s))
-	if c.Reply.Usage.Estimated {
+	if u.Estimated {
 		note = "about " + note
 	}
 	if c.TookMS > 0 {
@@ -83,7 +84,11 @@ func callNote(c llm.Record) string {
 }
 
 func tokens(s kernelwright.Spend) string {
-	return fmt.Sprintf("%s tokens in, %s out", thousands(s.TokensIn), thousands(s.TokensOut))
+	cached := ""
+	if s.CachedIn > 0 || s.CacheWrite > 0 {
+		cached = fmt.Sprintf(" (%s from caches, %s to them)", thousands(s.CachedIn), thousands(s.CacheWrite))
+	}
+	return fmt.Sprintf("%s tokens in%s, %s out", thousands(s.TokensIn), cached, thousands(s.TokensOut))
 }
 
 // Cost writes what calls cost: "$0.03", "≥ $0.03" where the price of some is not
@@ -109,8 +114,8 @@ func usd(v float64) string {
 	return fmt.Sprintf("$%.*f", places, v)
 }
 
-// Spent writes what was asked of models: "12 calls, 34,120 tokens in, 5,020 out,
-// $0.03".
+// Spent writes what was asked of models: "12 calls, 34,120 tokens in (20,000 from
+// caches, 4,000 to them), 5,020 out, $0.03".
 func Spent(s kernelwright.Spend) string {
 	word := "calls"
 	if s.Calls == 1 {
@@ -119,6 +124,9 @@ func Spent(s kernelwright.Spend) string {
 	text := fmt.Sprintf("%s %s, %s, %s", thousands(s.Calls), word, tokens(s), Cost(s))
 	if s.Unpriced > 0 && s.USD > 0 {
 		text += fmt.Sprintf(" (the price of %d is not known)", s.Unpriced)
+	}
+	if s.Unfinished > 0 {
+		text += fmt.Sprintf(" (%d did not come back, counted at worst)", s.Unfinished)
 	}
 	return text
 }
@@ -172,6 +180,10 @@ func (t Turn) who() string {
 	return Line(s)
 }
 
+// headings are what the lines of a talk begin with that say who speaks. A line of
+// somebody's own that begins so is moved to the right.
+var headings = strings.NewReplacer("\n-- ", "\n -- ", "\n== ", "\n == ")
+
 // WriteTalk writes a whole talk for a terminal.
 func WriteTalk(b *strings.Builder, calls []llm.Record) {
 	round := -1
@@ -180,6 +192,6 @@ func WriteTalk(b *strings.Builder, calls []llm.Record) {
 			round = t.Key.Round
 			fmt.Fprintf(b, "\n== round %d\n", round)
 		}
-		fmt.Fprintf(b, "\n-- %s\n%s\n", t.who(), strings.TrimRight(Clean(t.Text), "\n"))
+		fmt.Fprintf(b, "\n-- %s%s\n", t.who(), headings.Replace("\n"+strings.TrimRight(Clean(t.Text), "\n")))
 	}
 }

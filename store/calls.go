@@ -55,10 +55,10 @@ func (s *Store) appendCall(ctx context.Context, tx *sql.Tx, r llm.Record) error 
 	}
 	u := r.Reply.Usage
 	_, err = tx.ExecContext(ctx, `INSERT INTO calls (run, round, agent, seq, take, digest, model, turn, request, text, reasoning, reply, tokens, follows, stop,
-		tokens_in, tokens_out, cached, thought, estimated, cost_usd, began, took)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		tokens_in, tokens_out, cached, written, thought, estimated, cost_usd, began, took)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		ofRun(k), k.Round, k.Agent, k.Seq, take, digest[:], r.Model, turn, request, c.text, c.reasoning, c.reply, tokens, follows, r.Reply.Stop,
-		u.In, u.Out, u.CachedIn, u.Reasoning, u.Estimated, r.CostUSD, r.BeganMS, r.TookMS)
+		u.In, u.Out, u.CachedIn, u.CacheWrite, u.Reasoning, u.Estimated, r.CostUSD, r.BeganMS, r.TookMS)
 	return err
 }
 
@@ -250,14 +250,14 @@ func (s *Store) damagedCall(id int64, what string) error {
 	return &DamagedError{Path: s.path, Err: fmt.Errorf("call %d: %s", id, what)}
 }
 
-// Recall returns the first record under the key whose request has the digest:
-// llm.Journal.
+// Recall returns the first record under the key whose request has the digest, one
+// with a reply before one that was too long: llm.Journal.
 func (s *Store) Recall(ctx context.Context, k llm.Key, digest [sha256.Size]byte) (llm.Record, bool, error) {
 	if k.Run == 0 {
 		return llm.Record{}, false, nil
 	}
-	found, err := s.calls(ctx, `WHERE run = ? AND round = ? AND agent = ? AND seq = ? AND digest = ? AND text IS NOT NULL ORDER BY take LIMIT 1`,
-		k.Run, k.Round, k.Agent, k.Seq, digest[:])
+	found, err := s.calls(ctx, `WHERE run = ? AND round = ? AND agent = ? AND seq = ? AND digest = ? AND text IS NOT NULL ORDER BY stop = ?, take LIMIT 1`,
+		k.Run, k.Round, k.Agent, k.Seq, digest[:], llm.StopTooLong)
 	if err != nil || len(found) == 0 {
 		return llm.Record{}, false, err
 	}
@@ -286,7 +286,7 @@ type callRow struct {
 
 func (s *Store) calls(ctx context.Context, where string, args ...any) ([]llm.Record, error) {
 	rows, err := s.read.QueryContext(ctx, `SELECT id, run, round, agent, seq, model, turn, request, text, reasoning, reply, tokens, stop,
-		tokens_in, tokens_out, cached, thought, estimated, cost_usd, began, took FROM calls `+where, args...)
+		tokens_in, tokens_out, cached, written, thought, estimated, cost_usd, began, took FROM calls `+where, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -294,7 +294,7 @@ func (s *Store) calls(ctx context.Context, where string, args ...any) ([]llm.Rec
 		k, reply := &c.record.Key, &c.record.Reply
 		u := &reply.Usage
 		err = r.Scan(&c.id, &c.run, &k.Round, &k.Agent, &k.Seq, &c.record.Model, &c.turn, &c.request, &c.text, &c.reasoning, &c.rest, &c.tokens, &reply.Stop,
-			&u.In, &u.Out, &u.CachedIn, &u.Reasoning, &u.Estimated, &c.record.CostUSD, &c.record.BeganMS, &c.record.TookMS)
+			&u.In, &u.Out, &u.CachedIn, &u.CacheWrite, &u.Reasoning, &u.Estimated, &c.record.CostUSD, &c.record.BeganMS, &c.record.TookMS)
 		k.Run = c.run.Int64
 		return c, err
 	})

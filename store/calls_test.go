@@ -74,6 +74,15 @@ func TestCallsAreRecalled(t *testing.T) {
 	if got := must(s.Calls(ctx, run.ID))(t); len(got) != 5 || asJSON(t, got[3]) != asJSON(t, other) || asJSON(t, got[4]) != asJSON(t, twice) {
 		t.Errorf("%s", asJSON(t, got))
 	}
+	// A request that was too long once, and was answered later.
+	long := talk[0]
+	long.Key.Round, long.Request.Key.Round, long.Reply = 5, 5, llm.Reply{Stop: llm.StopTooLong}
+	ok(t, s.Append(ctx, long))
+	recall(t, s, long)
+	fitted := long
+	fitted.Reply, fitted.BeganMS = talk[0].Reply, 7
+	ok(t, s.Append(ctx, fitted))
+	recall(t, s, fitted)
 	for _, key := range []llm.Key{{}, {Run: run.ID, Agent: "coder", Round: 7}, {Run: run.ID, Agent: "coder", Seq: 1}, {Run: 99, Agent: "coder"}} {
 		if _, found, err := s.Recall(ctx, key, talk[0].Request.Digest("p:m")); found || err != nil {
 			t.Errorf("%+v: %v %v", key, found, err)
@@ -98,7 +107,7 @@ func TestSpend(t *testing.T) {
 	run, other := newRun(t, s), newRun(t, s)
 	price := 0.25
 	charge := func(key llm.Key, model string, ended int64, usd *float64, failed llm.Kind) {
-		ok(t, s.Book(ctx, llm.Charge{Key: key, Model: model, Usage: llm.Usage{In: 10, Out: 4}, USD: usd, EndedMS: ended, Took: 1500 * time.Millisecond, Failed: failed}))
+		must(s.Book(ctx, llm.Charge{Key: key, Model: model, Usage: llm.Usage{In: 10, Out: 4}, USD: usd, EndedMS: ended, Took: 1500 * time.Millisecond, Failed: failed}))(t)
 	}
 	charge(llm.Key{Run: run.ID, Agent: "coder"}, "p:m", 5, &price, "")
 	charge(llm.Key{Run: run.ID, Agent: "coder"}, "p:m", 9, &price, llm.Truncated) // paid for, and asked again
@@ -106,7 +115,7 @@ func TestSpend(t *testing.T) {
 	for range 2 {
 		charge(llm.Key{}, "p:m", 3*dayMS+7, &price, "") // of no run
 	}
-	ok(t, s.Book(ctx, llm.Charge{Key: llm.Key{Run: other.ID}, Model: "q:refused", EndedMS: 5 * dayMS, Failed: llm.BadKey}))
+	must(s.Book(ctx, llm.Charge{Key: llm.Key{Run: other.ID}, Model: "q:refused", EndedMS: 5 * dayMS, Failed: llm.BadKey}))(t)
 	if got, want := must(s.Spend(ctx, other.ID))(t), (kw.Spend{Calls: 1}); got != want { // it used nothing
 		t.Errorf("%+v", got)
 	}
@@ -142,8 +151,33 @@ func TestSpend(t *testing.T) {
 	if got := must(s.Spending(ctx, 3*dayMS))(t); asJSON(t, got) != asJSON(t, want[:1]) {
 		t.Errorf("%s", asJSON(t, got))
 	}
-	if err := s.Book(ctx, llm.Charge{Key: llm.Key{Run: 99}, Model: "p:m"}); err == nil {
+	if _, err := s.Book(ctx, llm.Charge{Key: llm.Key{Run: 99}, Model: "p:m"}); err == nil {
 		t.Error("a run that is not there was charged")
+	}
+}
+
+// A charge counts from when it is booked, with what it can be; its own process
+// leaves it out, and another one takes its place.
+func TestRebook(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	run := newRun(t, s)
+	worst, real := 7.0, 0.5
+	c := llm.Charge{Key: llm.Key{Run: run.ID, Agent: "coder"}, Model: "p:m", Usage: llm.Usage{In: 900, Out: 100, Estimated: true}, USD: &worst, EndedMS: 5, Took: time.Minute, Failed: llm.Unfinished}
+	id := must(s.Book(ctx, c))(t)
+	second := must(s.Book(ctx, c))(t)
+	if got := must(s.Spent(ctx, llm.Scope{Except: []int64{second}}))(t); got.Spend != (kw.Spend{Calls: 1, TokensIn: 900, TokensOut: 100, USD: 7, Unfinished: 1}) || got.Wall != time.Minute {
+		t.Errorf("%+v", got)
+	}
+	if got := must(s.Spent(ctx, llm.Scope{Run: run.ID, Except: []int64{id, second}}))(t); got != (llm.Spent{}) {
+		t.Errorf("%+v", got)
+	}
+	c.Usage, c.USD, c.EndedMS, c.Took, c.Failed = llm.Usage{In: 10, Out: 4, CachedIn: 3, CacheWrite: 2}, &real, dayMS+9, time.Second, ""
+	ok(t, s.Rebook(ctx, id, c))
+	if got := must(s.Spent(ctx, llm.Scope{Since: time.UnixMilli(dayMS)}))(t); got.Spend != (kw.Spend{Calls: 1, TokensIn: 10, TokensOut: 4, USD: 0.5, CachedIn: 3, CacheWrite: 2}) || got.Wall != time.Second {
+		t.Errorf("%+v", got)
+	}
+	if err := s.Rebook(ctx, 99, c); err == nil || !strings.Contains(err.Error(), "charge 99") {
+		t.Errorf("one that is not there: %v", err)
 	}
 }
 
@@ -191,7 +225,7 @@ func TestRecallReturnsWhatWasAppended(t *testing.T) {
 			r.Reply.Text, r.Reply.Reasoning = rapid.String().Draw(rt, "text"), rapid.String().Draw(rt, "reasoning")
 			last := drawMessage(rt, "reply")
 			r.Reply.ToolCalls, r.Reply.Carry, r.Reply.RequestID = last.ToolCalls, last.Carry, last.Call
-			r.Reply.Usage = llm.Usage{In: rapid.Int64Range(0, 1e9).Draw(rt, "in"), CachedIn: 1, Estimated: rapid.Bool().Draw(rt, "estimated")}
+			r.Reply.Usage = llm.Usage{In: rapid.Int64Range(0, 1e9).Draw(rt, "in"), CachedIn: 1, CacheWrite: rapid.Int64Range(0, 9).Draw(rt, "written"), Estimated: rapid.Bool().Draw(rt, "estimated")}
 			r.Reply.PromptIDs = append(r.Reply.PromptIDs, ids.Draw(rt, "prompt")...)
 			if ids := ids.Draw(rt, "ids"); len(ids) > 0 {
 				r.Reply.TokenIDs = ids
@@ -338,7 +372,7 @@ func TestSalvagedCalls(t *testing.T) {
 	talk := talkOf(run.ID, 0)
 	for _, r := range talk {
 		ok(t, s.Append(t.Context(), r))
-		ok(t, s.Book(t.Context(), llm.Charge{Key: r.Key, Model: r.Model, Usage: r.Reply.Usage}))
+		must(s.Book(t.Context(), llm.Charge{Key: r.Key, Model: r.Model, Usage: r.Reply.Usage}))(t)
 	}
 	// The first call's request, and the last one's reply.
 	_, err = s.write.Exec(`PRAGMA foreign_keys = 0; DELETE FROM texts WHERE id IN (SELECT text FROM turns WHERE role = 'system' UNION SELECT text FROM calls WHERE agent = 'judge')`)

@@ -11,24 +11,47 @@ import (
 	"github.com/kernelwright/kernelwright/llm"
 )
 
-// Book records an attempt at a call that has ended: llm.Ledger.
-func (s *Store) Book(ctx context.Context, c llm.Charge) error {
-	k, u := c.Key, c.Usage
-	_, err := s.write.ExecContext(ctx, `INSERT INTO charges (run, round, agent, seq, model, tokens_in, tokens_out, cached, thought, estimated, cost_usd, ended, took, failed)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		ofRun(k), k.Round, k.Agent, k.Seq, c.Model, u.In, u.Out, u.CachedIn, u.Reasoning, u.Estimated, c.USD, c.EndedMS, c.Took.Milliseconds(), c.Failed)
+// Book records an attempt at a call and returns what Rebook knows it by:
+// llm.Ledger.
+func (s *Store) Book(ctx context.Context, c llm.Charge) (id int64, err error) {
+	k := c.Key
+	err = s.write.QueryRowContext(ctx, `INSERT INTO charges (run, round, agent, seq, model, tokens_in, tokens_out, cached, written, thought, estimated, cost_usd, ended, took, failed)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id`,
+		append([]any{ofRun(k), k.Round, k.Agent, k.Seq, c.Model}, cost(c)...)...).Scan(&id)
+	if err != nil {
+		return 0, fmt.Errorf("record what a call of %s may cost: %w", c.Model, err)
+	}
+	return id, nil
+}
+
+// Rebook records how an attempt ended that was booked: llm.Ledger.
+func (s *Store) Rebook(ctx context.Context, id int64, c llm.Charge) error {
+	done, err := s.write.ExecContext(ctx, `UPDATE charges SET tokens_in = ?, tokens_out = ?, cached = ?, written = ?, thought = ?, estimated = ?, cost_usd = ?, ended = ?, took = ?, failed = ?
+		WHERE id = ?`, append(cost(c), id)...)
+	if err == nil {
+		var n int64
+		if n, err = done.RowsAffected(); err == nil && n != 1 {
+			err = fmt.Errorf("charge %d is not there", id)
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("record what a call of %s cost: %w", c.Model, err)
 	}
 	return nil
 }
 
+// cost is what the last columns of a charge hold.
+func cost(c llm.Charge) []any {
+	u := c.Usage
+	return []any{u.In, u.Out, u.CachedIn, u.CacheWrite, u.Reasoning, u.Estimated, c.USD, c.EndedMS, c.Took.Milliseconds(), c.Failed}
+}
+
 // An attempt that used nothing cost nothing, whatever the price.
 const spendColumns = `count(*), coalesce(sum(tokens_in), 0), coalesce(sum(tokens_out), 0), coalesce(sum(cost_usd), 0),
-	coalesce(sum(cost_usd IS NULL AND tokens_in + tokens_out > 0), 0)`
+	coalesce(sum(cost_usd IS NULL AND tokens_in + tokens_out > 0), 0), coalesce(sum(cached), 0), coalesce(sum(written), 0), coalesce(sum(failed = '` + string(llm.Unfinished) + `'), 0)`
 
 func spendInto(s *kernelwright.Spend) []any {
-	return []any{&s.Calls, &s.TokensIn, &s.TokensOut, &s.USD, &s.Unpriced}
+	return []any{&s.Calls, &s.TokensIn, &s.TokensOut, &s.USD, &s.Unpriced, &s.CachedIn, &s.CacheWrite, &s.Unfinished}
 }
 
 // Spent sums the charges within the scope: llm.Ledger.
@@ -46,6 +69,9 @@ func (s *Store) Spent(ctx context.Context, of llm.Scope) (llm.Spent, error) {
 	}
 	if of.Model != "" {
 		narrow("model = ?", of.Model)
+	}
+	for _, id := range of.Except {
+		narrow("id <> ?", id)
 	}
 	query := `SELECT ` + spendColumns + `, coalesce(sum(took), 0) FROM charges`
 	if len(where) > 0 {

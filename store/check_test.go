@@ -50,7 +50,7 @@ func lived(t testing.TB, runs int) string {
 			ok(t, s.AppendRound(ctx, r))
 		}
 		exported := fmt.Sprintf("# exported %d", i)
-		ok(t, s.Book(ctx, llm.Charge{Key: llm.Key{Run: run.ID}, Model: "p:m", Usage: llm.Usage{In: 1}}))
+		must(s.Book(ctx, llm.Charge{Key: llm.Key{Run: run.ID}, Model: "p:m", Usage: llm.Usage{In: 1}}))(t)
 		ok(t, s.SetCertificate(ctx, run.ID, 5, kw.Verdict{Status: kw.Certified, CandidateMS: 2, Exported: exported, ExportedSHA256: kw.HashText(exported)}))
 		if i == runs-2 {
 			continue // it is under way

@@ -943,7 +943,7 @@ func writeForEver(path string) {
 			if err := s.Append(ctx, call); err != nil {
 				panic(err)
 			}
-			if err := s.Book(ctx, llm.Charge{Key: call.Key, Model: call.Model, Usage: call.Reply.Usage}); err != nil {
+			if _, err := s.Book(ctx, llm.Charge{Key: call.Key, Model: call.Model, Usage: call.Reply.Usage}); err != nil {
 				panic(err)
 			}
 			fmt.Printf("%d %d\n", j.ID, i)

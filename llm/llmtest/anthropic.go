@@ -1,6 +1,7 @@
 package llmtest
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -57,6 +58,9 @@ func (messages) check(body object) (wrong, last string) {
 	case budget >= maxTokens:
 		return "`max_tokens` must be greater than `thinking.budget_tokens`", ""
 	}
+	if wrong := wrongMarks(body); wrong != "" {
+		return wrong, ""
+	}
 	turns := list(body, "messages")
 	if len(turns) == 0 || turns[0]["role"] != "user" {
 		return "messages: first message must use the \"user\" role", ""
@@ -83,6 +87,9 @@ func (messages) check(body object) (wrong, last string) {
 				if _, ok := b["input"].(object); !ok {
 					return "tool_use.input: Input should be a valid dictionary", ""
 				}
+				if name, _ := b["name"].(string); !callName.MatchString(name) {
+					return "tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'", ""
+				}
 				open[b["id"].(string)] = true
 			case "tool_result":
 				id, _ := b["tool_use_id"].(string)
@@ -98,6 +105,31 @@ func (messages) check(body object) (wrong, last string) {
 		}
 	}
 	return "", last
+}
+
+// wrongMarks says what is wrong with the places that are marked for the cache.
+func wrongMarks(body object) string {
+	marked := 0
+	for _, m := range append([]object{{"content": body["system"]}}, list(body, "messages")...) {
+		for _, b := range list(m, "content") {
+			control, ok := b["cache_control"].(object)
+			switch {
+			case !ok:
+				continue
+			case control["type"] != "ephemeral":
+				return "cache_control.type: Input should be 'ephemeral'"
+			case b["type"] == "thinking" || b["type"] == "redacted_thinking":
+				return "cache_control cannot be set for thinking blocks"
+			case b["type"] == "text" && b["text"] == "":
+				return "cache_control cannot be set for empty text blocks"
+			}
+			marked++
+		}
+	}
+	if marked > 4 {
+		return fmt.Sprintf("A maximum of 4 blocks with cache_control may be provided. Found %d.", marked)
+	}
+	return ""
 }
 
 // obey has the model call the tool that it must call.
@@ -150,7 +182,9 @@ func (messages) stop(a Answer) any {
 
 func (messages) usage(a Answer) object {
 	u := a.usage()
-	return object{"input_tokens": u.In - u.CachedIn, "cache_read_input_tokens": u.CachedIn, "cache_creation_input_tokens": 0, "output_tokens": u.Out}
+	return object{
+		"input_tokens": u.In - u.CachedIn - u.CacheWrite, "cache_read_input_tokens": u.CachedIn, "cache_creation_input_tokens": u.CacheWrite, "output_tokens": u.Out,
+	}
 }
 
 // blocks are the content of a reply. Text comes in two blocks, as it does

@@ -20,12 +20,13 @@ type Journal struct {
 func (j *Journal) Recall(_ context.Context, key llm.Key, digest [sha256.Size]byte) (llm.Record, bool, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	found, ok := llm.Record{}, false
 	for _, r := range j.records {
-		if r.Key == key && r.Request.Digest(r.Model) == digest {
-			return r, true, nil
+		if r.Key == key && r.Request.Digest(r.Model) == digest && (!ok || found.Reply.Stop == llm.StopTooLong) {
+			found, ok = r, true
 		}
 	}
-	return llm.Record{}, false, nil
+	return found, ok, nil
 }
 
 // Known implements llm.Journal.
@@ -64,14 +65,19 @@ func (l *Ledger) Spent(_ context.Context, s llm.Scope) (llm.Spent, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var sum llm.Spent
-	for _, c := range l.charges {
-		if s.Run != 0 && c.Key.Run != s.Run || s.Model != "" && c.Model != s.Model || time.UnixMilli(c.EndedMS).Before(s.Since) {
+	for id, c := range l.charges {
+		if slices.Contains(s.Except, int64(id)) || s.Run != 0 && c.Key.Run != s.Run || s.Model != "" && c.Model != s.Model || time.UnixMilli(c.EndedMS).Before(s.Since) {
 			continue
 		}
 		sum.Calls++
 		sum.TokensIn += c.Usage.In
 		sum.TokensOut += c.Usage.Out
+		sum.CachedIn += c.Usage.CachedIn
+		sum.CacheWrite += c.Usage.CacheWrite
 		sum.Wall += c.Took
+		if c.Failed == llm.Unfinished {
+			sum.Unfinished++
+		}
 		if c.USD == nil {
 			sum.Unpriced++
 			continue
@@ -82,13 +88,24 @@ func (l *Ledger) Spent(_ context.Context, s llm.Scope) (llm.Spent, error) {
 }
 
 // Book implements llm.Ledger.
-func (l *Ledger) Book(ctx context.Context, c llm.Charge) error {
+func (l *Ledger) Book(ctx context.Context, c llm.Charge) (int64, error) {
 	if err := ctx.Err(); err != nil { // as of one that is no memory
-		return err
+		return 0, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.charges = append(l.charges, c)
+	return int64(len(l.charges) - 1), nil
+}
+
+// Rebook implements llm.Ledger.
+func (l *Ledger) Rebook(ctx context.Context, id int64, c llm.Charge) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.charges[id] = c
 	return nil
 }
 

@@ -68,10 +68,13 @@ func (c chat) check(body object) (wrong, last string) {
 		for _, call := range list(m, "tool_calls") {
 			id, _ := call["id"].(string)
 			f, _ := call["function"].(object)
+			name, _ := f["name"].(string)
 			arguments, isString := f["arguments"].(string)
 			switch {
 			case id == "" || call["type"] != "function":
 				return "a tool call without id or type", ""
+			case !callName.MatchString(name):
+				return "Invalid 'tool_calls[0].function.name': string does not match pattern '^[a-zA-Z0-9_-]+$'", ""
 			case !isString || !json.Valid([]byte(arguments)):
 				return "arguments of a tool call are no JSON", ""
 			case c.google && call["extra_content"] == nil:

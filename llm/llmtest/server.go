@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -335,6 +336,9 @@ func list(o object, key string) []object {
 	}
 	return out
 }
+
+// callName is what a tool in a talk may be called.
+var callName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 
 // unknown returns the first field that is not among those known.
 func unknown(body object, known ...string) string {

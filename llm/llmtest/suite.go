@@ -24,6 +24,8 @@ type Subject struct {
 	Plain bool
 	// Whole: a reply comes in one JSON value, so that arguments in it are JSON.
 	Whole bool
+	// NoCacheWrite: the protocol does not tell what was written to a cache.
+	NoCacheWrite bool
 	// NoRefusal: the protocol knows filters and no refusals, or takes one for the
 	// other.
 	NoRefusal bool
@@ -50,6 +52,8 @@ func Suite(t *testing.T, newSubject func(t *testing.T) Subject) {
 		{"tools are called, and answered", tools, true, false},
 		{"a reply by a schema", schema, false, false},
 		{"done while waiting", canceledWithin, false, false},
+		{"a talk that later calls share", shared, true, false},
+		{"what caches gave and took", caches, true, true},
 		{"usage is estimated where none is told", estimated, true, true},
 		{"problems have kinds", problems, true, true},
 		{"faults have kinds", faults, true, true},
@@ -353,6 +357,44 @@ func schema(t *testing.T, s Subject) {
 	var v struct{ Kind, Why string }
 	if err := json.Unmarshal([]byte(got.Text), &v); err != nil || v.Kind != "stop" || v.Why != "at the floor" || got.Stop != llm.StopEnd || got.ToolCalls != nil {
 		t.Errorf("%+v: %v", got, err)
+	}
+}
+
+// shared: that a talk will go on changes nothing of what is said.
+func shared(t *testing.T, s Subject) {
+	var r llm.Request
+	r.Messages = []llm.Message{{Role: llm.System, Text: "you read files", Shared: 3}, {Role: llm.User, Text: "the t\u00e4sk, and the rest", Shared: 6}}
+	r.Tools = []llm.Tool{readTool}
+	for i := range 5 {
+		s.say(Answer{Text: "I look.", Tools: []llm.ToolCall{{ID: fmt.Sprint("call", i), Name: "read", Arguments: `{}`}}})
+		got := s.generate(t, r)
+		if got.Text != "I look." || len(got.ToolCalls) != 1 {
+			t.Fatalf("turn %d: %+v", i, got)
+		}
+		r.Append = true
+		r.Messages = append(r.Messages, got.Message())
+		for _, c := range got.ToolCalls {
+			text := fmt.Sprint("file ", i)
+			r.Messages = append(r.Messages, llm.Message{Role: llm.ToolRole, Call: c.ID, Name: c.Name, Text: text, Shared: len(text)})
+		}
+	}
+	for _, n := range []int{0, 1, 99} { // blanks, and more than there is
+		s.say(Answer{Text: "yes"})
+		blank := llm.Request{Messages: []llm.Message{{Role: llm.User, Text: " \n a", Shared: n}, {Role: llm.Assistant, Text: "what?", Shared: n}, {Role: llm.User, Text: "", Shared: n}}}
+		if got := s.generate(t, blank); got.Text != "yes" {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
+func caches(t *testing.T, s Subject) {
+	want := llm.Usage{In: 1000, Out: 50, CachedIn: 600, CacheWrite: 300}
+	s.say(Answer{Text: "yes", Usage: &want})
+	if s.NoCacheWrite {
+		want.CacheWrite = 0
+	}
+	if got := s.generate(t, Ask("yes or no")); got.Usage != want {
+		t.Errorf("usage %+v, want %+v", got.Usage, want)
 	}
 }
 
