@@ -276,6 +276,9 @@ class CudaForge:
         self.judge_failed = judger_repair.build_correctness_prompts
         self.judge_correct = judger_optimization.build_judger_optimization_prompts
         self.gpu = gpu
+        # Those that it asks ncu for: importing them would need pandas.
+        text = (pathlib.Path(checkout) / "run_ncu.py").read_text()
+        self.metrics = re.findall(r'(?m)^    "(\w+__[\w.]+)",$', text)
 
     def coder(self, reference: pathlib.Path, last: Json | None, folder: pathlib.Path) -> int:
         """Characters of the Coder's prompt after a round, or of the first."""
@@ -300,8 +303,8 @@ class CudaForge:
         """Characters of the Judge's prompt about a round."""
         source = last["candidate"]["source"]
         if last["verdict"]["status"] in GOOD:
-            profile = last["verdict"].get("profile") or {}
-            kernels = {k["name"]: k.get("metrics") or {} for k in profile.get("kernels") or []}
+            # A value of three digits stands for each: what ncu measured need not be there.
+            kernels = {k["name"]: dict.fromkeys(self.metrics, 0.5) for k in self.kernels(last)}
             both = self.judge_correct(
                 arch_path=reference, gpu_name=self.gpu, cuda_code=source,
                 ncu_metrics_block=json.dumps(kernels, indent=2),
@@ -311,6 +314,10 @@ class CudaForge:
                 error_log=self.log(last), arch_path=reference, cuda_code=source
             )
         return sum(map(len, both))
+
+    def kernels(self, last: Json) -> list[Json]:
+        """The candidate's own kernels, which are those that it profiles."""
+        return last["verdict"]["build"].get("kernels") or []
 
     def log(self, last: Json) -> str:
         """The last 150 lines of an error, as it takes them."""
