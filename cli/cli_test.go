@@ -44,10 +44,14 @@ func TestScriptsWithPython(t *testing.T) {
 	if python == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
 	}
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
 	// One data folder for all, so that ceilings and baselines are measured once.
 	// Nothing in the scripts depends on what the others did.
 	scripts(t, filepath.Join("testdata", "python"), []string{
-		"KERNELWRIGHT_PYTHON=" + python, "SHARED=" + newData(t),
+		"KERNELWRIGHT_PYTHON=" + python, "ROOT=" + root, "SHARED=" + newData(t),
 		"OWN=" + newData(t),     // of the script that counts its runs
 		"APART=" + newData(t),   // of one whose benches are not counted by another
 		"TMPDIR=" + t.TempDir(), // one for all: leases are kept there, so the scripts wait for each other

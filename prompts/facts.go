@@ -175,8 +175,11 @@ func timing(f *facts, v kernelwright.Verdict) {
 		f.add("baseline %s: %.4g ms", Line(name, maxWord), v.Baselines[name])
 	}
 	if v.Floor.MS > 0 {
-		f.add("roofline: no faster than %.4g ms (bound by %s: %s, %.3g operations), so headroom %.2f of 1",
-			v.Floor.MS, Line(v.Floor.Bound, maxWord), byteSize(float64(v.Floor.Bytes)), float64(v.Floor.Operations), v.Headroom)
+		work := byteSize(float64(v.Floor.Bytes))
+		if v.Floor.Operations > 0 {
+			work += fmt.Sprintf(", %.3g operations", float64(v.Floor.Operations))
+		}
+		f.add("roofline: no faster than %.4g ms (bound by %s: %s), so headroom %.2f of 1", v.Floor.MS, Line(v.Floor.Bound, maxWord), work, v.Headroom)
 	}
 }
 

@@ -76,6 +76,9 @@ TRITON_S = 120.0  # so does a candidate's, and it may be tuned
 OUTPUT_KEPT = 4000
 # The profiler's time of a call and the clock's differ by less, or that is said.
 SPAN_SHARE, SPAN_MS = 0.1, 0.002
+# Who takes less than this share of what the task's operations take at the measured rate does not do
+# them all: a sum over the columns of x W is x times a sum. A rate is measured to a few per cent.
+LEFT_OUT = 0.9
 SANITIZED = 6  # findings of a sanitizer that are shown
 MOSTLY = 0.5  # of a forward's time
 NAMED = 10  # things that it tried
@@ -1425,11 +1428,12 @@ class Evaluation:
 
     # The verdict's figures.
 
-    def _floor(self) -> dict[str, Any]:
+    def _floor(self, ms: float = 0.0) -> dict[str, Any]:
         """The least time on the measured ceilings, under the conditions in which we time.
 
         Inputs always come from memory, because windows evict them from the caches; weights and
-        outputs may stay in the cache where the whole working set fits.
+        outputs may stay in the cache where the whole working set fits. The reference's operations
+        bound nobody who was done in ``ms`` without the time for them.
         """
         nbytes = int(self.task.get("least_bytes") or 0)
         operations = int(self.task.get("operations") or 0)
@@ -1449,6 +1453,8 @@ class Evaluation:
             if nbytes > cold:
                 moving += (nbytes - cold) / (1e6 * cache)
         computing = operations / (1e6 * peak) if peak else 0.0
+        if 0 < ms < LEFT_OUT * computing:
+            operations, computing = 0, 0.0
         mostly_cached = nbytes > cold and (nbytes - cold) * memory > cold * cache
         bound = "compute" if computing > moving else "cache" if mostly_cached else "memory"
         return {
@@ -1561,7 +1567,7 @@ class Evaluation:
         v["speedups"] = timed.speedups
         if ms <= 0:
             return
-        floor = v["floor"] = self._floor()
+        floor = v["floor"] = self._floor(ms)
         v["headroom"] = min(1.0, floor["ms"] / ms)
         ceilings = self.request.get("ceilings") or {}
         gbs, gflops = floor["bytes"] / (1e6 * ms), floor["operations"] / (1e6 * ms)
@@ -1582,6 +1588,9 @@ class Evaluation:
         ):
             if ceilings.get(ceiling):
                 metrics[share] = value / float(ceilings[ceiling])
+        if self.task.get("operations") and not floor["operations"]:
+            del metrics["achieved_gflops"]
+            metrics.pop("compute_share", None)
         if ceilings.get("call_us"):
             calls = v["metrics"].get("custom_calls", 0.0)
             metrics["call_overhead_share"] = min(

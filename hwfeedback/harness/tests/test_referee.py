@@ -689,6 +689,29 @@ def test_the_golden_request_is_an_evaluation() -> None:
         assert e.request[name]
 
 
+def test_operations_that_nobody_did_are_no_floor() -> None:
+    """A kernel that needs fewer of them than the reference is bound by its bytes."""
+    golden = pathlib.Path(referee.__file__).parents[1] / "testdata" / "protocol" / "evaluate.json"
+    request = json.loads(golden.read_text())
+    request["ceilings"] = {"memory_gbs": 100.0, "fp32_gflops": 50.0}
+    request["task"] |= {"least_bytes": 10**8, "operations": 10**9}
+    e = evaluation.Evaluation(None, request)
+
+    def measured(ms: float) -> dict[str, Any]:
+        v: dict[str, Any] = {"build": {}, "metrics": {}}
+        report = {"candidate": {"median_ms": ms}}
+        timed = types.SimpleNamespace(report=report, speedup=None, speedups={}, metrics={})
+        e._fill(v, timed)
+        return v
+
+    at_peak, fewer = measured(19.0), measured(4.0)
+    assert (at_peak["floor"]["bound"], at_peak["floor"]["ms"]) == ("compute", 20.0)
+    assert at_peak["headroom"] == 1 and at_peak["metrics"]["compute_share"] > 1
+    assert fewer["floor"] == {"ms": 1.0, "bound": "memory", "bytes": 10**8, "operations": 0}
+    assert fewer["headroom"] == 0.25 and fewer["metrics"]["memory_share"] == 0.25
+    assert not {"compute_share", "achieved_gflops"} & set(fewer["metrics"])
+
+
 def test_a_task_is_described(judge: Judge) -> None:
     t = judge.task(SCALED)
     assert t["inputs"] == [{"name": "x", "dtype": "float32", "shape": [16, 64]}]
