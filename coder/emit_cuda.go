@@ -35,7 +35,7 @@ const (
 	keptInBlock    = 1 << 15 // and all threads of a block: half of a multiprocessor's registers
 	loadsAhead     = 4       // vectors that a thread asks for before it waits
 	defaultDevice  = 132     // multiprocessors where the device does not say
-	positionsLimit = 1 << 30
+	positionsLimit = 1<<31 - 1<<20 // of elements that 32 bits count: a loop's counter passes the end of what it counts
 )
 
 // emitCUDA returns the whole CUDA source, and what memory each kernel needs
@@ -59,32 +59,91 @@ func emitCUDA(p *plan, knobs schedule, multiprocessors int) (string, map[*kernel
 		e.function(s, launches.String())
 		bodies.WriteString(e.out.String())
 	}
-	// Positions are counted in 32 bits: divisions of 64 cost four times as much.
-	count := "int"
-	if p.wide() {
-		count = "long long"
-	}
-	head := "#include <climits>\n#include <cmath>\n#include <cstdint>\n#include <cstring>\n\ntypedef " + count + " pos;\n\n"
+	head := "#include <climits>\n#include <cmath>\n#include <cstdint>\n#include <cstring>\n\n"
 	return head + sections(functionsCUDA, e.used) + bodies.String(), e.scratch
 }
 
-// largest returns the number of elements of the largest tensor, or of the
-// largest space that is walked.
-func (p *plan) largest() int {
-	most := 0
-	for _, b := range p.buffers {
+// largest returns the number of elements of the largest tensor that a kernel
+// touches, or of the space that it walks.
+func (k *kernel) largest() int {
+	most := numel(k.space)
+	for _, b := range k.buffers() {
 		most = max(most, numel(b.shape))
 	}
-	for _, s := range p.steps {
-		if s.kernel != nil {
-			most = max(most, numel(s.kernel.space))
+	return most
+}
+
+// far reports whether positions in a kernel's tensors need 64 bits.
+func (k *kernel) far() bool { return k.largest() >= positionsLimit }
+
+// counted is how far a thread counts: over all elements of a map, and in a walk
+// over rows to the end of a row as its tensors lie in memory. Divisions in 64
+// bits cost four times as much, so it counts in 32 where they suffice.
+func (k *kernel) counted(g geometry) int {
+	most := numel(k.space)
+	if k.kind != mapKernel {
+		most = 1
+		for i, t := range g.groups {
+			if !slices.Contains(g.outer, i) {
+				most *= t.size
+			}
+		}
+	}
+	inside := func(x index) {
+		n := max(x.off, -x.off)
+		for _, t := range x.terms {
+			if i := g.of[t.dim]; i >= 0 && !slices.Contains(g.outer, i) {
+				n += max(t.coef, -t.coef) * t.span(k.space)
+			}
+		}
+		most = max(most, n)
+	}
+	for _, a := range k.anchors {
+		if w := a.value.window; w != nil {
+			most = max(most, numel(w.in))
+			continue
+		}
+		visit(a.operand, func(v *value) {
+			if v.kind == load {
+				inside(v.idx[0])
+			}
+		})
+	}
+	for _, s := range k.stores {
+		visit(s.value, func(v *value) {
+			if v.kind == load {
+				inside(v.idx[0])
+			}
+		})
+		if !s.row {
+			inside(flat(positions(k.space), k.space, k.space))
 		}
 	}
 	return most
 }
 
-// wide reports whether positions need 64 bits.
-func (p *plan) wide() bool { return p.largest() >= positionsLimit }
+// mostBatch is the largest batch for which positions can be counted; 0 for any.
+func (p *plan) mostBatch() int {
+	most := 0
+	limit := func(n int) {
+		if m := positionsLimit / max(n/p.g.Batch.Size, 1); most == 0 || m < most {
+			most = m
+		}
+	}
+	for _, s := range p.steps {
+		k := s.kernel
+		if k == nil || !k.batch {
+			continue
+		}
+		g := k.geometry()
+		if !k.far() {
+			limit(k.largest())
+		} else if n := k.counted(g); n < positionsLimit && (k.kind == mapKernel || g.groups[g.inner].batch) {
+			limit(n)
+		}
+	}
+	return most
+}
 
 // function writes what Python calls.
 func (e *cuda) function(s segment, launches string) {
@@ -300,11 +359,21 @@ func (g *gpu) begin(suffix string, block int, more []string) {
 		parameters += ", unsigned char* __restrict__ " + m
 	}
 	if g.k.batch {
-		parameters += ", const pos batch"
+		parameters += ", const long long batch"
 	}
 	g.open("__global__ void __launch_bounds__(%d) kernel%d%s(%s)", block, g.k.at, suffix, parameters)
 	if g.vector <= 1 {
 		g.line("constexpr int V = 1;")
+	}
+	for _, t := range []struct {
+		name string
+		long bool
+	}{{"pos", g.k.counted(g.g) >= positionsLimit}, {"far", g.k.far()}} {
+		typ := "int"
+		if t.long {
+			typ = "long long"
+		}
+		g.line("typedef %s %s;", typ, t.name)
 	}
 	g.push()
 }
@@ -332,7 +401,7 @@ func (g *gpu) start(suffix string, block int, blocks string, more []string) {
 	}
 	args = append(args, more...)
 	if g.k.batch {
-		args = append(args, "(pos)batch")
+		args = append(args, "batch")
 	}
 	g.device.launch("{")
 	g.device.launch("  const long long rows = %s, width = %s;", g.rows(), g.size(g.g.inner))
@@ -366,13 +435,14 @@ func (g *gpu) rows() string {
 }
 
 func (g *gpu) sizes() {
-	g.line("const pos rows = %s, width = %s;", g.rows(), g.size(g.g.inner))
+	g.line("const far rows = %s;", g.rows())
+	g.line("const pos width = %s;", g.size(g.g.inner))
 	g.line("(void)rows;")
 	g.line("(void)width;")
 }
 
 // decode declares the position along each of some groups from one number.
-func (g *gpu) decode(number string, groups []int) {
+func (g *gpu) decode(typ, number string, groups []int) {
 	for n, i := range groups {
 		var below []string
 		for _, j := range groups[n+1:] {
@@ -385,7 +455,7 @@ func (g *gpu) decode(number string, groups []int) {
 		if n > 0 {
 			x = fmt.Sprintf("%s %% (%s)", x, g.size(i))
 		}
-		g.line("const pos i%d = %s;", i, x)
+		g.line("const %s i%d = %s;", typ, i, x)
 	}
 }
 
@@ -404,7 +474,7 @@ func (g *gpu) maps() {
 	} else {
 		g.line("const pos base = task * V;")
 	}
-	g.decode("row", g.g.outer)
+	g.decode("far", "row", g.g.outer)
 	all := storedValues(g.k.stores)
 	for n := range len(g.g.order) + 1 {
 		g.compute(n, all...)

@@ -279,26 +279,26 @@ func (r *reducing) blocks() string {
 // nothing.
 func (r *reducing) head() {
 	r.sizes()
-	own := "(pos)blockIdx.x"
+	own := "(int)blockIdx.x"
 	if r.parts > 1 && !r.ending {
-		r.line("const pos own = (pos)blockIdx.x / %d;", r.parts)
-		r.line("const int part = (pos)blockIdx.x %% %d;", r.parts)
+		r.line("const int own = blockIdx.x / %d, part = blockIdx.x %% %d;", r.parts, r.parts)
 		own = "own"
 	}
 	if r.g.lanes {
 		r.line("const int lane = threadIdx.x %% %d, y = threadIdx.x / %d;", r.x, r.x)
 		r.line("const pos tiles = (width / V + %d) / %d;", r.x-1, r.x)
-		r.line("const pos row = %s / tiles, first = (%s %% tiles * %d + lane) * V;", own, own, r.x)
+		r.line("const far row = %s / tiles;", own)
+		r.line("const pos first = (%s %% tiles * %d + lane) * V;", own, r.x)
 		r.line("const bool live = first < width;")
 		r.line("const pos base = live ? first : 0;")
 	} else {
 		r.line("const int lane = threadIdx.x %% %d;", r.threads)
 		if r.rowsPerBlock > 1 {
-			r.line("const pos mine = %s * %d + (pos)threadIdx.x / %d;", own, r.rowsPerBlock, r.threads)
+			r.line("const far mine = (far)%s * %d + (int)threadIdx.x / %d;", own, r.rowsPerBlock, r.threads)
 			r.line("const bool live = mine < rows;")
-			r.line("const pos row = live ? mine : 0;")
+			r.line("const far row = live ? mine : 0;")
 		} else {
-			r.line("const pos row = %s;", own)
+			r.line("const far row = %s;", own)
 			r.line("const bool live = true;")
 		}
 	}
@@ -316,7 +316,7 @@ func (r *reducing) head() {
 	for _, l := range r.sortedKept() {
 		r.line("%s %s[share][V];", element(l.v.dtype), l.name)
 	}
-	r.decode("row", r.g.outer)
+	r.decode("far", "row", r.g.outer)
 }
 
 type keptLoad struct {
@@ -359,7 +359,7 @@ func (r *reducing) stepsText() string {
 // within declares the positions of one step from its number, at.
 func (r *reducing) within() {
 	if r.g.lanes {
-		r.decode("at", r.g.order)
+		r.decode("pos", "at", r.g.order)
 		return
 	}
 	if len(r.g.order) == 0 {
@@ -367,7 +367,7 @@ func (r *reducing) within() {
 		return
 	}
 	r.line("const pos base = at %% (%s / V) * V, step = at / (%s / V);", r.size(r.g.inner), r.size(r.g.inner))
-	r.decode("step", r.g.order)
+	r.decode("pos", "step", r.g.order)
 }
 
 // walk runs f over the steps of this thread.

@@ -65,13 +65,15 @@ func (g *gpu) scanHead(parts int) {
 	g.sizes()
 	if parts > 1 {
 		g.line("constexpr pos per = ((%s) / V + %d) / %d * V;", g.size(g.g.inner), parts-1, parts)
-		g.line("const pos row = blockIdx.x / %d, part = blockIdx.x %% %d;", parts, parts)
+		g.line("const far row = blockIdx.x / %d;", parts)
+		g.line("const int part = blockIdx.x %% %d;", parts)
 		g.line("const pos from = part * per, to = from + per < width ? from + per : width;")
 	} else {
-		g.line("const pos row = blockIdx.x, from = 0, to = width;")
+		g.line("const far row = blockIdx.x;")
+		g.line("const pos from = 0, to = width;")
 	}
 	g.line("(void)row;")
-	g.decode("row", g.g.outer)
+	g.decode("far", "row", g.g.outer)
 }
 
 // scanBase declares where a thread's V elements lie: a reversed scan counts
@@ -228,11 +230,12 @@ func (g *gpu) scanColumns() {
 	const block = 64 // few columns are spread over many multiprocessors
 	g.begin("", block, nil)
 	g.sizes()
-	g.line("const pos task = (pos)blockIdx.x * %d + (pos)threadIdx.x;", block)
+	g.line("const far task = (far)blockIdx.x * %d + (int)threadIdx.x;", block)
 	g.line("if (task >= rows * (width / V)) return;")
-	g.line("const pos row = task / (width / V), base = task %% (width / V) * V;")
+	g.line("const far row = task / (width / V);")
+	g.line("const pos base = task %% (width / V) * V;")
 	g.line("(void)row;")
-	g.decode("row", g.g.outer)
+	g.decode("far", "row", g.g.outer)
 	roots := g.scanRoots()
 	g.compute(0, roots...)
 	for _, a := range g.k.anchors {

@@ -58,12 +58,10 @@ func TestCUDACompiles(t *testing.T) {
 		}
 		_, source, _ := strings.Cut(c.Source, "source=r\"\"\"\n")
 		source, _, _ = strings.Cut(source, `""")`)
+		all.WriteString("namespace " + name + " {\n")
 		for line := range strings.Lines(source) {
 			if strings.HasPrefix(line, "#include") {
 				continue
-			}
-			if strings.HasPrefix(line, "typedef") {
-				all.WriteString("namespace " + name + " {\n")
 			}
 			all.WriteString(strings.ReplaceAll(line, `extern "C" void run`, "void run"))
 		}

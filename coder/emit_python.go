@@ -323,8 +323,10 @@ func (e *python) place() error {
 			break
 		}
 	}
-	if b := e.plan.g.Batch; b != nil && !e.plan.wide() {
-		most := positionsLimit / max(e.plan.largest()/b.Size, 1)
+	if e.plan.g.Batch == nil {
+		return nil
+	}
+	if most := e.plan.mostBatch(); most > 0 {
 		e.line(2, "if batch > %d:", most)
 		e.line(3, "raise ValueError(f\"this kernel was made for a batch of up to %d, not {batch}\")", most)
 	}
