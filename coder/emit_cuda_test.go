@@ -13,7 +13,7 @@ import (
 func cudaOf(t *testing.T, name string, knobs map[string]int) string {
 	t.Helper()
 	p, _ := planned(t, name)
-	source, _ := emitCUDA(p, cudaSchedule(p).with(knobs), 132)
+	source, _ := emitCUDA(p, cudaSchedule(p).with(knobs), target{gpu: true, multiprocessors: 132})
 	return source
 }
 
@@ -25,15 +25,18 @@ func TestCUDAForms(t *testing.T) {
 		knobs     map[string]int
 		has, lack []string
 	}{
-		"rows stay in registers":              {"softmax", nil, []string{"kept"}, []string{"ahead"}},
-		"rows that do not are read once less": {"softmax", map[string]int{"keep": 0}, []string{"ahead", "TopSum<float>"}, []string{"kept"}},
-		"or in plain passes":                  {"softmax", map[string]int{"keep": 0, "passes": 3}, nil, []string{"kept", "ahead"}},
-		"columns are shared by threads":       {"softmax_0", nil, []string{"down<"}, []string{"across<"}},
-		"a few long rows are cut":             {"wide_cumsum_one", nil, []string{"kernel0_sums", "kernel0_all"}, nil},
-		"unless that is switched off":         {"wide_cumsum_one", map[string]int{"split": 0}, nil, []string{"kernel0_sums"}},
-		"a long search is shared by blocks":   {"wide_argmax_all", nil, []string{"FirstMost<float>*>(part"}, nil},
-		"columns by Welford":                  {"column_var", map[string]int{"keep": 0}, []string{"Spread<float>"}, nil},
-		"a pooling's window is unrolled":      {"max_pool", nil, []string{"for (int k1 = 0; k1 < 3; ++k1)"}, nil},
+		"rows stay in registers":                {"softmax", nil, []string{"kept"}, []string{"ahead"}},
+		"rows that do not are read once less":   {"softmax", map[string]int{"keep": 0}, []string{"ahead", "TopSum<float>"}, []string{"kept"}},
+		"or in plain passes":                    {"softmax", map[string]int{"keep": 0, "passes": 3}, nil, []string{"kept", "ahead"}},
+		"or in shared memory":                   {"softmax", map[string]int{"team": 1}, []string{"held", "copy_ahead"}, []string{"meet("}},
+		"of several blocks":                     {"softmax", map[string]int{"team": 4}, []string{"held", "meet(", "together("}, nil},
+		"columns are shared by threads":         {"softmax_0", nil, []string{"down<"}, []string{"across<"}},
+		"a few long rows are cut and read once": {"wide_cumsum_one", nil, []string{"told0", "held"}, []string{"kernel0_sums"}},
+		"or cut and read twice":                 {"wide_cumsum_one", map[string]int{"keep": 0}, []string{"kernel0_sums", "kernel0_all"}, []string{"held"}},
+		"unless that is switched off":           {"wide_cumsum_one", map[string]int{"split": 0}, nil, []string{"kernel0_sums", "held"}},
+		"a long search is shared by blocks":     {"wide_argmax_all", nil, []string{"FirstMost<float, int>*>(part"}, nil},
+		"columns by Welford":                    {"column_var", map[string]int{"keep": 0}, []string{"Spread<float>"}, nil},
+		"a pooling's window is unrolled":        {"max_pool", nil, []string{"for (int k1 = 0; k1 < 3; ++k1)"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			source := cudaOf(t, c.fixture, c.knobs)
@@ -68,7 +71,7 @@ func TestCUDACompiles(t *testing.T) {
 		all.WriteString("}\n")
 	}
 	file := filepath.Join(t.TempDir(), "all.cu")
-	head := "#include <climits>\n#include <cmath>\n#include <cstdint>\n#include <cstring>\n"
+	head := "#include <climits>\n#include <cmath>\n#include <cstdint>\n#include <cstring>\n#include <cuda_pipeline.h>\n"
 	if err := os.WriteFile(file, []byte(head+all.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func emitPython(p *plan, knobs schedule, on target) (string, error) {
 	e := &python{plan: p, knobs: knobs, gpu: on.gpu}
 	var kernels string
 	if on.gpu {
-		kernels, e.scratch = emitCUDA(p, knobs, on.multiprocessors)
+		kernels, e.scratch = emitCUDA(p, knobs, on)
 	} else {
 		kernels = emitCPP(p, knobs)
 	}
@@ -51,7 +51,8 @@ func emitPython(p *plan, knobs schedule, on target) (string, error) {
 // target is what a candidate is written for.
 type target struct {
 	gpu             bool
-	multiprocessors int
+	multiprocessors int // fewer blocks than these leave some idle
+	shared          int // bytes of shared memory of a multiprocessor
 }
 
 type python struct {

@@ -18,7 +18,7 @@ func cudaSchedule(p *plan) schedule {
 		scans = scans || (k.kind == scanKernel && g.lanes)
 		splits = splits || k.kind == reduceKernel || (k.kind == scanKernel && !g.lanes)
 		joins = joins || k.joins() != ""
-		kept = kept || k.kind == reduceKernel
+		kept = kept || k.kind == reduceKernel || (k.kind == scanKernel && !g.lanes)
 	}
 	s["vector"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4}}
 	if maps {
@@ -39,8 +39,11 @@ func cudaSchedule(p *plan) schedule {
 		s["split"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1}}
 	}
 	if kept {
-		// Whether rows stay in registers from pass to pass, where they fit.
+		// Whether rows stay on the chip from pass to pass, where they fit.
 		s["keep"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1}}
+		// How many blocks hold a row between them in shared memory; 0: none where
+		// registers suffice, else as many as it takes.
+		s["team"] = kernelwright.Knob{Value: 0, Choices: []int{0, 1, 2, 4, 8, 16, 32, 64}}
 	}
 	if joins {
 		s["passes"] = kernelwright.Knob{Value: 1, Choices: []int{1, 3}}
