@@ -194,7 +194,7 @@ func (r *reducing) teams(last int) {
 		}
 		r.used["together"] = true
 		r.device.launch("    cudaMemsetAsync(%s, 0, %d, stream);", r.names[len(r.names)-1], there*counterBytes)
-		r.device.launch("    if (rows > 0) together(%s, (teams > 0 ? teams : 1) * %d, %d, %d, stream, %s);", kernel, r.team, r.block, bytes, args)
+		r.device.launch("    if (rows > 0) together(%s, teams > 0 ? teams : 1, %d, %d, %d, stream, %s);", kernel, r.team, r.block, bytes, args)
 	})
 }
 

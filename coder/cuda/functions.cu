@@ -264,20 +264,24 @@ static int there(K* kernel, int threads, int bytes, int (&known)[devices]) {
   return each * all;
 }
 //@ together
-// Launches blocks that are all there at once, so that they may wait for each other.
+// Launches teams of blocks that are all there at once, so that they may wait for each other: under a tool that needs
+// room of its own fewer than it was said that there is place for.
 template <typename... P, typename... A>
-static void together(void (*kernel)(P...), long long blocks, int threads, int bytes, cudaStream_t stream, A... given) {
+static void together(void (*kernel)(P...), long long teams, int size, int threads, int bytes, cudaStream_t stream, A... given) {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeCooperative;
   attribute.val.cooperative = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3((unsigned)blocks);
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = bytes;
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  cudaLaunchKernelEx(&config, kernel, given...);
+  for (;; teams /= 2) {
+    config.gridDim = dim3((unsigned)(teams * size));
+    if (cudaLaunchKernelEx(&config, kernel, given...) != cudaErrorCooperativeLaunchTooLarge || teams == 1) return;
+    cudaGetLastError();
+  }
 }
 //@ copy_ahead
 // Begins to copy V elements to shared memory; they are there when this thread has waited for its copies.
