@@ -23,6 +23,7 @@ def on_cpu(source: str) -> str:
     )
     return source.replace(
         'native(language="cuda", flags=("-fmad=false",), source=r"""\n',
-        'native(language="cpp", flags=("-O1", "-fno-tree-sra", "-ffp-contract=off", "-w"), source=r"""\n'
+        'native(language="cpp", flags=("-O1", "-fno-tree-sra", "-ffp-contract=off", "-w"), '
+        'source=r"""\n'
         f"{HEADER.read_text()}\n",
     )
