@@ -26,7 +26,7 @@ func unbiased(g *graph) *graph {
 			out.Nodes = append(out.Nodes, n)
 			continue
 		}
-		product, bias, sum := n, graphNode{}, graphNode{}
+		product := n
 		product.Name += "_product"
 		product.Args = slices.Clone(n.Args)
 		product.Args[2] = arg{}
@@ -36,8 +36,8 @@ func unbiased(g *graph) *graph {
 			sizes.List = append(sizes.List, arg{Kind: argInt, Int: int64(s), F: float64(s)})
 		}
 		meta := tensorMeta{Shape: shape, DType: o.DType, Strides: contiguous(shape)}
-		bias = graphNode{Name: n.Name + "_bias", Op: "aten.view.default", Args: []arg{n.Args[2], sizes}, Outputs: []tensorMeta{meta}}
-		sum = graphNode{Name: n.Name, Op: "aten.add.Tensor", Outputs: n.Outputs,
+		bias := graphNode{Name: n.Name + "_bias", Op: "aten.view.default", Args: []arg{n.Args[2], sizes}, Outputs: []tensorMeta{meta}}
+		sum := graphNode{Name: n.Name, Op: "aten.add.Tensor", Outputs: n.Outputs,
 			Args: []arg{{Kind: argRef, S: product.Name, Item: -1}, {Kind: argRef, S: bias.Name, Item: -1}}}
 		out.Nodes = append(out.Nodes, product, bias, sum)
 	}
