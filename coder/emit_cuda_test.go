@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kernelwright/kernelwright"
 )
 
 // cudaOf returns the CUDA of a fixture's candidate with some knobs set.
@@ -83,5 +85,25 @@ func TestCUDACompiles(t *testing.T) {
 		"-gencode=arch=compute_100,code=sm_100", "--threads", "2", "-c", file, "-o", file+".o").CombinedOutput()
 	if err != nil {
 		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
+// TestConvolutionBias: on a GPU torch would add the bias in a kernel of its own.
+func TestConvolutionBias(t *testing.T) {
+	f := committed(t)["conv_pool"]
+	for name, c := range map[string]struct {
+		in   kernelwright.CoderInput
+		want string
+	}{
+		"on a GPU": {onGPU(f), "F.conv2d(v_x, s_p_layer_weight, None)"},
+		"on a CPU": {input(f), "F.conv2d(v_x, s_p_layer_weight, s_p_layer_bias)"},
+	} {
+		got, err := Builtin{}.Propose(context.Background(), c.in)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if !strings.Contains(got.Source, c.want) {
+			t.Errorf("%s: no %s in\n%s", name, c.want, got.Source)
+		}
 	}
 }
