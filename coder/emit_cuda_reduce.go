@@ -200,8 +200,13 @@ func (r *reducing) spread() {
 	var blocks int
 	if r.g.lanes {
 		columns := (width + r.vector - 1) / r.vector
-		r.x = min(max(powerAbove(columns), 1), 32)
-		r.y = min(powerBelow(r.steps/r.knobs.get("share", 4)), 16)
+		// Threads side by side take 512 bytes of each row: a sector of memory that
+		// two blocks share would be read twice.
+		r.x = min(max(powerAbove(columns), 1), 128/r.vector)
+		for r.x > 32 && rows*((columns+r.x-1)/r.x) < r.device.on.multiprocessors {
+			r.x /= 2
+		}
+		r.y = min(powerBelow(r.steps/r.knobs.get("share", 4)), 512/r.x, 16)
 		r.y = max(r.y, 32/r.x)
 		r.block = r.x * r.y
 		blocks = rows * ((columns + r.x - 1) / r.x)
