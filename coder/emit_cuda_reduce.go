@@ -266,7 +266,7 @@ func (r *reducing) again() []*value {
 // keep has the loads that more than one pass takes stay in registers, if a row's
 // share of a thread is small enough, and reports whether they do.
 func (r *reducing) keep() bool {
-	if r.parts > 1 || r.knobs.get("keep", 1) == 0 || r.knobs.get("team", 0) > 0 {
+	if r.parts > 1 || r.knobs.get("keep", 1) == 0 || r.knobs.get("team", 0) > 1 {
 		return false
 	}
 	found := r.again()
@@ -543,7 +543,7 @@ func (r *reducing) pass(stage int) {
 // merge joins what the threads hold. Where a row has parts it is left for the
 // next kernel, else it becomes the results.
 func (r *reducing) merge(carries []carry) {
-	if r.team > 1 {
+	if r.team > 0 {
 		r.meet(carries)
 		return
 	}
@@ -831,7 +831,7 @@ func (r *reducing) rowStores() {
 		r.close()
 		return
 	}
-	if r.team > 1 {
+	if r.team > 0 {
 		r.open("if (lane == 0 && part == 0)")
 	} else {
 		r.open("if (lane == 0 && live)")

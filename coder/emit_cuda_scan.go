@@ -87,7 +87,7 @@ func (g *gpu) holdScan(sc *scanning) bool {
 			return false
 		}
 	}
-	if each == 0 || g.knobs.get("keep", 1) == 0 {
+	if each == 0 || g.knobs.get("team", 0) == 0 {
 		return false
 	}
 	room := (max(g.device.on.shared, leastShared)/scanBeside - 2<<10) / each / g.vector * g.vector

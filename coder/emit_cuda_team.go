@@ -8,9 +8,9 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-// Rows that registers cannot keep from pass to pass are held in shared memory: by
-// one block, or by a team of blocks of which each holds a part, and which wait for
-// each other where a pass needs all of the row. While a row is worked on, the next
+// Rows that registers cannot keep from pass to pass are held in shared memory by a
+// team of blocks, of which each holds a part, and which wait for each other where a
+// pass needs all of the row. While a row is worked on, the next
 // one is on its way into a second buffer. What does not fit is read again, soon
 // enough to be in the second-level cache. So a row is read once from memory,
 // whatever its length up to what the whole chip holds.
@@ -42,7 +42,7 @@ func gpuTarget(d kernelwright.Device) target {
 // the blocks that are there at once can hold a row.
 func (r *reducing) hold() {
 	wanted := r.knobs.get("team", 0)
-	if r.g.lanes || r.knobs.get("keep", 1) == 0 {
+	if wanted == 0 || r.g.lanes || r.knobs.get("keep", 1) == 0 {
 		return
 	}
 	found := r.again()
@@ -60,7 +60,7 @@ func (r *reducing) hold() {
 	each := (max(r.device.on.shared, leastShared)/teamsBeside - 2<<10) / buffers / bytes // steps that a block holds
 	there := teamsBeside * r.device.on.multiprocessors
 	team := wanted
-	if team == 0 {
+	if team == 1 {
 		if team = (r.steps + each - 1) / each; team > there {
 			if r.steps*4/5 > there*each { // with a fifth to be read again
 				return
@@ -74,7 +74,7 @@ func (r *reducing) hold() {
 		}
 		team = min(there/teams, max(r.steps/teamThreads, team))
 	}
-	team = min(team, there, r.steps)
+	team = max(min(team, there, r.steps), 2)
 	per := (r.steps + team - 1) / team
 	r.team, r.parts = team, 1
 	r.room, r.whole = min(per, each)*r.vector, per <= each
@@ -109,26 +109,24 @@ func (r *reducing) heldLoads() (all []keptLoad, at []int, bytes int) {
 	return all, at, bytes * buffers
 }
 
-// teams emits the kernel of rows that one block holds, or a team of them. Blocks
-// stay, and go from row to row.
+// teams emits the kernel of rows that a team of blocks holds. Blocks stay, and go
+// from row to row.
 func (r *reducing) teams(last int) {
 	loads, begins, bytes := r.heldLoads()
 	there := teamsBeside * r.device.on.multiprocessors / r.team
-	if r.team > 1 {
-		// Beside what the blocks leave for each other there are two copies: the
-		// fastest may be one meeting ahead.
-		for _, a := range r.k.anchors {
-			if a.with == nil {
-				c := r.carry(a, r.k.anchors)
-				name := fmt.Sprintf("part%d", a.value.id)
-				r.names = append(r.names, name)
-				r.device.scratch[r.k] = append(r.device.scratch[r.k], scratch{name: name, bytes: 2 * there * r.team * sizeOf(c.typ)})
-			}
+	// Of what the blocks leave for each other there are two copies: the fastest may
+	// be one meeting ahead.
+	for _, a := range r.k.anchors {
+		if a.with == nil {
+			c := r.carry(a, r.k.anchors)
+			name := fmt.Sprintf("part%d", a.value.id)
+			r.names = append(r.names, name)
+			r.device.scratch[r.k] = append(r.device.scratch[r.k], scratch{name: name, bytes: 2 * there * r.team * sizeOf(c.typ)})
 		}
-		arrived := fmt.Sprintf("arrived%d", r.k.at)
-		r.names = append(r.names, arrived)
-		r.device.scratch[r.k] = append(r.device.scratch[r.k], scratch{name: arrived, bytes: there * counterBytes})
 	}
+	arrived := fmt.Sprintf("arrived%d", r.k.at)
+	r.names = append(r.names, arrived)
+	r.device.scratch[r.k] = append(r.device.scratch[r.k], scratch{name: arrived, bytes: there * counterBytes})
 	r.beside = teamsBeside
 	r.begin("", r.block, r.names)
 	r.sizes()
@@ -138,10 +136,8 @@ func (r *reducing) teams(last int) {
 	r.line("const bool live = true;")
 	r.line("const int team = blockIdx.x / %d, part = blockIdx.x %% %d, teams = gridDim.x / %d;", r.team, r.team, r.team)
 	r.line("const pos from = part * per, to = from + per < steps ? from + per : steps;")
-	r.line("(void)live, (void)part;")
-	if r.team > 1 {
-		r.line("unsigned met = 0;")
-	}
+	r.line("(void)live;")
+	r.line("unsigned met = 0;")
 	fill := func(row, turn string) {
 		r.used["copy_ahead"] = true
 		r.open("")
@@ -183,16 +179,11 @@ func (r *reducing) teams(last int) {
 	r.close()
 	r.end()
 	known := fmt.Sprintf("there%d", r.k.at)
-	r.used["there"] = true
+	r.used["there"], r.used["together"] = true, true
 	r.launched("", r.names, func(kernel, args string) {
 		r.device.launch("    static int %s[devices];", known)
 		r.device.launch("    const long long most = there(%s, %d, %d, %s) / %d;", kernel, r.block, bytes, known, r.team)
 		r.device.launch("    const long long teams = rows < most && rows < %d ? rows : most < %d ? most : %d;", there, there, there)
-		if r.team == 1 {
-			r.device.launch("    if (rows > 0) %s<<<(unsigned)teams, %d, %d, stream>>>(%s);", kernel, r.block, bytes, args)
-			return
-		}
-		r.used["together"] = true
 		r.device.launch("    cudaMemsetAsync(%s, 0, %d, stream);", r.names[len(r.names)-1], there*counterBytes)
 		r.device.launch("    if (rows > 0) together(%s, teams > 0 ? teams : 1, %d, %d, %d, stream, %s);", kernel, r.team, r.block, bytes, args)
 	})

@@ -137,9 +137,10 @@ func (s schedule) with(knobs map[string]int) schedule {
 func (s schedule) safer() (schedule, bool) {
 	steps := []map[string]int{
 		{"nontemporal": 0},
-		{"keep": 0, "team": 0},
+		{"team": 0},
 		{"split": 0},
 		{"passes": 3},
+		{"keep": 0},
 		{"items": 1},
 		{"chains": 1},
 		{"unroll": 1, "tile": s.plainTile()},
