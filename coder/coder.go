@@ -55,6 +55,9 @@ func (b Builtin) Propose(ctx context.Context, in kernelwright.CoderInput) (c ker
 	if err != nil {
 		return kernelwright.Candidate{}, err
 	}
+	if language == kernelwright.CUDA {
+		g = unbiased(g)
+	}
 	p, err := makePlan(g, true)
 	if err != nil {
 		return declined("the operator graph has no plan: %v", err)
@@ -66,7 +69,7 @@ func (b Builtin) Propose(ctx context.Context, in kernelwright.CoderInput) (c ker
 	w := writer{fused: p}
 	knobs := defaultSchedule(p, in.Device)
 	if language == kernelwright.CUDA {
-		w.on = target{gpu: true, multiprocessors: in.Device.Specs.Cores}
+		w.on = gpuTarget(in.Device)
 		knobs = cudaSchedule(p)
 	}
 	note := "first schedule"

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -15,9 +16,9 @@ var functionsCUDA string
 // which launches them on the stream that it is given.
 type cuda struct {
 	*cpp
-	multiprocessors int // of the device: fewer blocks than these leave some idle
-	host            strings.Builder
-	scratch         map[*kernel][]scratch
+	on      target
+	host    strings.Builder
+	scratch map[*kernel][]scratch
 }
 
 // scratch is memory that blocks of one kernel leave for those of the next.
@@ -29,22 +30,22 @@ type scratch struct {
 
 // Sizes of launches.
 const (
-	mapBlock       = 256     // threads of a block whose threads have nothing to do with each other
-	leastBlock     = 128     // threads of a block that takes several rows
-	keptElements   = 64      // of a row that one thread may keep in registers
-	keptInBlock    = 1 << 15 // and all threads of a block: half of a multiprocessor's registers
-	loadsAhead     = 4       // vectors that a thread asks for before it waits
-	defaultDevice  = 132     // multiprocessors where the device does not say
-	positionsLimit = 1 << 30
+	mapBlock       = 256           // threads of a block whose threads have nothing to do with each other
+	leastBlock     = 128           // threads of a block that takes several rows
+	keptElements   = 64            // of a row that one thread may keep in registers
+	keptInBlock    = 1 << 15       // and all threads of a block: half of a multiprocessor's registers
+	loadsAhead     = 4             // vectors that a thread asks for before it waits
+	defaultDevice  = 132           // multiprocessors where the device does not say
+	positionsLimit = 1<<31 - 1<<20 // of elements that 32 bits count: a loop's counter passes the end of what it counts
 )
 
 // emitCUDA returns the whole CUDA source, and what memory each kernel needs
 // beside its buffers.
-func emitCUDA(p *plan, knobs schedule, multiprocessors int) (string, map[*kernel][]scratch) {
-	e := &cuda{cpp: &cpp{plan: p, knobs: knobs, used: map[string]bool{}}, multiprocessors: multiprocessors, scratch: map[*kernel][]scratch{}}
-	if multiprocessors <= 0 {
-		e.multiprocessors = defaultDevice
+func emitCUDA(p *plan, knobs schedule, on target) (string, map[*kernel][]scratch) {
+	if on.multiprocessors <= 0 {
+		on.multiprocessors = defaultDevice
 	}
+	e := &cuda{cpp: &cpp{plan: p, knobs: knobs, used: map[string]bool{}}, on: on, scratch: map[*kernel][]scratch{}}
 	var bodies strings.Builder
 	for _, s := range p.segments() {
 		var launches strings.Builder
@@ -59,32 +60,94 @@ func emitCUDA(p *plan, knobs schedule, multiprocessors int) (string, map[*kernel
 		e.function(s, launches.String())
 		bodies.WriteString(e.out.String())
 	}
-	// Positions are counted in 32 bits: divisions of 64 cost four times as much.
-	count := "int"
-	if p.wide() {
-		count = "long long"
+	head := "#include <climits>\n#include <cmath>\n#include <cstdint>\n#include <cstring>\n"
+	if e.used["copy_ahead"] {
+		head += "\n#include <cuda_pipeline.h>\n"
 	}
-	head := "#include <climits>\n#include <cmath>\n#include <cstdint>\n#include <cstring>\n\ntypedef " + count + " pos;\n\n"
-	return head + sections(functionsCUDA, e.used) + bodies.String(), e.scratch
+	return head + "\n" + sections(functionsCUDA, e.used) + bodies.String(), e.scratch
 }
 
-// largest returns the number of elements of the largest tensor, or of the
-// largest space that is walked.
-func (p *plan) largest() int {
-	most := 0
-	for _, b := range p.buffers {
+// largest returns the number of elements of the largest tensor that a kernel
+// touches, or of the space that it walks.
+func (k *kernel) largest() int {
+	most := numel(k.space)
+	for _, b := range k.buffers() {
 		most = max(most, numel(b.shape))
 	}
-	for _, s := range p.steps {
-		if s.kernel != nil {
-			most = max(most, numel(s.kernel.space))
+	return most
+}
+
+// far reports whether positions in a kernel's tensors need 64 bits.
+func (k *kernel) far() bool { return k.largest() >= positionsLimit }
+
+// counted is how far a thread counts: over all elements of a map, and in a walk
+// over rows to the end of a row as its tensors lie in memory. Divisions in 64
+// bits cost four times as much, so it counts in 32 where they suffice.
+func (k *kernel) counted(g geometry) int {
+	most := numel(k.space)
+	if k.kind != mapKernel {
+		most = 1
+		for i, t := range g.groups {
+			if !slices.Contains(g.outer, i) {
+				most *= t.size
+			}
+		}
+	}
+	inside := func(x index) {
+		n := max(x.off, -x.off)
+		for _, t := range x.terms {
+			if i := g.of[t.dim]; i >= 0 && !slices.Contains(g.outer, i) {
+				n += max(t.coef, -t.coef) * t.span(k.space)
+			}
+		}
+		most = max(most, n)
+	}
+	for _, a := range k.anchors {
+		if w := a.value.window; w != nil {
+			most = max(most, numel(w.in))
+			continue
+		}
+		visit(a.operand, func(v *value) {
+			if v.kind == load {
+				inside(v.idx[0])
+			}
+		})
+	}
+	for _, s := range k.stores {
+		visit(s.value, func(v *value) {
+			if v.kind == load {
+				inside(v.idx[0])
+			}
+		})
+		if !s.row {
+			inside(flat(positions(k.space), k.space, k.space))
 		}
 	}
 	return most
 }
 
-// wide reports whether positions need 64 bits.
-func (p *plan) wide() bool { return p.largest() >= positionsLimit }
+// mostBatch is the largest batch for which positions can be counted; 0 for any.
+func (p *plan) mostBatch() int {
+	most := 0
+	limit := func(n int) {
+		if m := positionsLimit / max(n/p.g.Batch.Size, 1); most == 0 || m < most {
+			most = m
+		}
+	}
+	for _, s := range p.steps {
+		k := s.kernel
+		if k == nil || !k.batch {
+			continue
+		}
+		g := k.geometry()
+		if !k.far() {
+			limit(k.largest())
+		} else if n := k.counted(g); n < positionsLimit && (k.kind == mapKernel || g.groups[g.inner].batch) {
+			limit(n)
+		}
+	}
+	return most
+}
 
 // function writes what Python calls.
 func (e *cuda) function(s segment, launches string) {
@@ -116,6 +179,8 @@ type gpu struct {
 	*body
 	device *cuda
 	vector int               // elements that a thread takes side by side
+	column column            // of outputs that a thread of a pooling takes
+	beside int               // blocks that are to be on a multiprocessor at once; 0 for any
 	arrays map[*value]string // loads of V elements that are there: an array
 }
 
@@ -197,33 +262,56 @@ func (g *gpu) neighbours(v *value) bool {
 // innermost is the level of what changes from element to element.
 func (g *gpu) innermost() int { return len(g.g.order) + 1 }
 
-// fetch loads what the roots need of V neighbours each into arrays. into names
-// the array of a value that is kept, and whether it has to be loaded.
-func (g *gpu) fetch(all []*value, into func(*value) (string, bool)) {
+// destination is where V neighbours are put: an array of the thread's own where
+// nothing else is said.
+type destination struct {
+	array string // that outlives the step
+	there bool   // it is filled already
+	held  string // shared memory from which they come, as far as they are in its room
+	slot  string // where there; empty for a step's
+	whole bool   // all are
+}
+
+// fetch loads what the roots need of V neighbours each into arrays. into says
+// where those go that are kept; nil for none.
+func (g *gpu) fetch(all []*value, into func(*value) destination) {
 	for _, r := range all {
 		visit(r, func(v *value) {
 			if g.arrays[v] != "" || !g.neighbours(v) {
 				return
 			}
-			name, missing := fmt.Sprintf("x%d", v.id), true
+			var d destination
 			if into != nil {
-				if kept, fill := into(v); kept != "" {
-					name, missing = kept, fill
-				}
+				d = into(v)
 			}
-			if missing {
-				g.used["load"] = true
-				if name == fmt.Sprintf("x%d", v.id) {
-					g.line("%s %s[V];", element(v.dtype), name)
-				}
-				g.open("")
-				g.line("const pos i%d = base;", g.g.inner)
-				g.line("load<V>(%s, %s + (%s));", name, v.buf.name, g.index(v.idx[0]))
-				g.close()
-			}
-			g.arrays[v] = name
+			g.arrays[v] = g.bring(v, d)
 		})
 	}
+}
+
+// bring loads V neighbours, and returns the array in which they are then.
+func (g *gpu) bring(v *value, d destination) string {
+	name := d.array
+	if name == "" {
+		name = fmt.Sprintf("x%d", v.id)
+		g.line("%s %s[V];", element(v.dtype), name)
+	} else if d.there {
+		return name
+	}
+	g.used["load"] = true
+	g.open("")
+	g.line("const pos i%d = base;", g.g.inner)
+	if d.held != "" {
+		if d.slot == "" {
+			d.slot = "(at - from) * V"
+		}
+		g.line("%sload<V>(%s, %s + %s);", map[bool]string{false: "if (at - from < room) "}[d.whole], name, d.held, d.slot)
+	}
+	if !d.whole {
+		g.line("%sload<V>(%s, %s + (%s));", map[bool]string{true: "else "}[d.held != ""], name, v.buf.name, g.index(v.idx[0]))
+	}
+	g.close()
+	return name
 }
 
 // element is the type in which an element lies in memory.
@@ -254,7 +342,7 @@ func (g *gpu) each(f func()) {
 
 // tile computes operands at V neighbours, has use take them, and then writes the
 // stores, of which guard, if not empty, says whether they are this thread's.
-func (g *gpu) tile(operands []*value, stores []store, guard string, into func(*value) (string, bool), use func()) {
+func (g *gpu) tile(operands []*value, stores []store, guard string, into func(*value) destination, use func()) {
 	saved := g.arrays
 	g.arrays = map[*value]string{}
 	g.fetch(slices.Concat(operands, storedValues(stores)), into)
@@ -264,7 +352,7 @@ func (g *gpu) tile(operands []*value, stores []store, guard string, into func(*v
 	g.each(func() {
 		for _, a := range g.k.anchors {
 			if a.value.kind == pool {
-				g.pool(a)
+				g.pooled(a)
 			}
 		}
 		g.compute(g.innermost(), operands...)
@@ -297,14 +385,28 @@ func (g *gpu) begin(suffix string, block int, more []string) {
 	}
 	parameters := g.parameters(g.k.buffers(), g.k.writes, true, false)
 	for _, m := range more {
-		parameters += ", unsigned char* __restrict__ " + m
+		parameters += ", unsigned char* " + m
 	}
 	if g.k.batch {
-		parameters += ", const pos batch"
+		parameters += ", const long long batch"
 	}
-	g.open("__global__ void __launch_bounds__(%d) kernel%d%s(%s)", block, g.k.at, suffix, parameters)
+	bounds := strconv.Itoa(block)
+	if g.beside > 0 {
+		bounds += ", " + strconv.Itoa(g.beside)
+	}
+	g.open("__global__ void __launch_bounds__(%s) kernel%d%s(%s)", bounds, g.k.at, suffix, parameters)
 	if g.vector <= 1 {
 		g.line("constexpr int V = 1;")
+	}
+	for _, t := range []struct {
+		name string
+		long bool
+	}{{"pos", g.k.counted(g.g) >= positionsLimit}, {"far", g.k.far()}} {
+		typ := "int"
+		if t.long {
+			typ = "long long"
+		}
+		g.line("typedef %s %s;", typ, t.name)
 	}
 	g.push()
 }
@@ -318,6 +420,13 @@ func (g *gpu) end() {
 // start launches a kernel with the vectors that the pointers allow. blocks may
 // use V, rows and width.
 func (g *gpu) start(suffix string, block int, blocks string, more []string) {
+	g.launched(suffix, more, func(kernel, args string) {
+		g.device.launch("  if (blocks > 0) %s<<<(unsigned)blocks, %d, 0, stream>>>(%s);", kernel, block, args)
+	}, "  const long long blocks = "+blocks+";")
+}
+
+// launched has the host call once for each choice of V.
+func (g *gpu) launched(suffix string, more []string, call func(kernel, args string), before ...string) {
 	var args, pointers []string
 	for _, b := range g.k.buffers() {
 		pointers = append(pointers, "(uintptr_t)"+b.name)
@@ -332,25 +441,31 @@ func (g *gpu) start(suffix string, block int, blocks string, more []string) {
 	}
 	args = append(args, more...)
 	if g.k.batch {
-		args = append(args, "(pos)batch")
+		args = append(args, "batch")
 	}
-	g.device.launch("{")
-	g.device.launch("  const long long rows = %s, width = %s;", g.rows(), g.size(g.g.inner))
+	e := g.device
+	e.launch("{")
+	e.launch("  const long long rows = %s, width = %s;", g.rows(), g.size(g.g.inner))
 	if g.vector > 1 {
-		g.device.launch("  const int V = (%s) %% 16 == 0 ? %d : 1;", strings.Join(pointers, " | "), g.vector)
+		e.launch("  const int V = (%s) %% 16 == 0 ? %d : 1;", strings.Join(pointers, " | "), g.vector)
 	} else {
-		g.device.launch("  const int V = 1;")
+		e.launch("  const int V = 1;")
 	}
-	g.device.launch("  const long long blocks = %s;", blocks)
-	call := fmt.Sprintf("<<<(unsigned)blocks, %d, 0, stream>>>(%s);", block, strings.Join(args, ", "))
+	for _, l := range before {
+		e.launch("%s", l)
+	}
+	name, all := fmt.Sprintf("kernel%d%s", g.k.at, suffix), strings.Join(args, ", ")
 	if g.vector > 1 {
-		g.device.launch("  if (blocks > 0 && V > 1) kernel%d%s<%d>%s", g.k.at, suffix, g.vector, call)
-		g.device.launch("  if (blocks > 0 && V == 1) kernel%d%s<1>%s", g.k.at, suffix, call)
+		e.launch("  if (V > 1) {")
+		call(fmt.Sprintf("%s<%d>", name, g.vector), all)
+		e.launch("  } else {")
+		call(name+"<1>", all)
+		e.launch("  }")
 	} else {
-		g.device.launch("  if (blocks > 0) kernel%d%s%s", g.k.at, suffix, call)
+		call(name, all)
 	}
-	g.device.launch("  (void)rows, (void)width, (void)V;")
-	g.device.launch("}")
+	e.launch("  (void)rows, (void)width, (void)V;")
+	e.launch("}")
 }
 
 // rows is how many rows there are, or tiles' rows of columns.
@@ -360,129 +475,131 @@ func (g *gpu) rows() string {
 	}
 	var sizes []string
 	for _, i := range g.g.outer {
-		sizes = append(sizes, g.size(i))
+		sizes = append(sizes, g.tasks(i))
 	}
 	return strings.Join(sizes, " * ")
 }
 
+// tasks is how many positions along a group are told apart by the number of a
+// task: a column of outputs counts as one.
+func (g *gpu) tasks(i int) string {
+	if g.column.rows > 1 && i == g.column.group {
+		return fmt.Sprintf("((%s + %d) / %d)", g.size(i), g.column.rows-1, g.column.rows)
+	}
+	return g.size(i)
+}
+
 func (g *gpu) sizes() {
-	g.line("const pos rows = %s, width = %s;", g.rows(), g.size(g.g.inner))
+	g.line("const far rows = %s;", g.rows())
+	g.line("const pos width = %s;", g.size(g.g.inner))
 	g.line("(void)rows;")
 	g.line("(void)width;")
 }
 
 // decode declares the position along each of some groups from one number.
-func (g *gpu) decode(number string, groups []int) {
+func (g *gpu) decode(typ, number string, groups []int) {
 	for n, i := range groups {
 		var below []string
 		for _, j := range groups[n+1:] {
-			below = append(below, g.size(j))
+			below = append(below, g.tasks(j))
 		}
 		x := number
 		if len(below) > 0 {
 			x = fmt.Sprintf("%s / (%s)", number, strings.Join(below, " * "))
 		}
 		if n > 0 {
-			x = fmt.Sprintf("%s %% (%s)", x, g.size(i))
+			x = fmt.Sprintf("%s %% (%s)", x, g.tasks(i))
 		}
-		g.line("const pos i%d = %s;", i, x)
+		if g.column.rows > 1 && i == g.column.group {
+			g.line("const %s first = (%s) * %d;", typ, x, g.column.rows)
+			continue
+		}
+		g.line("const %s i%d = %s;", typ, i, x)
 	}
 }
 
-// maps emits a kernel none of whose elements depends on another.
+// maps emits a kernel none of whose elements depends on another. A thread with
+// several items asks for what all of them load before it waits for the first.
 func (g *gpu) maps() {
 	items := g.knobs.get("items", 1)
+	g.column = g.poolColumn()
 	g.begin("", mapBlock, nil)
 	g.sizes()
+	all := storedValues(g.k.stores)
+	var loads []*value
+	if items > 1 && !slices.ContainsFunc(g.k.anchors, func(a *anchor) bool { return a.value.kind == pool }) {
+		for _, r := range all {
+			visit(r, func(v *value) {
+				if g.neighbours(v) && !slices.Contains(loads, v) {
+					loads = append(loads, v)
+				}
+			})
+		}
+	}
+	array := func(v *value) string { return fmt.Sprintf("ahead%d[item]", v.id) }
+	g.line("const pos tasks = rows * (width / V);")
+	if len(loads) > 0 {
+		for _, v := range loads {
+			g.line("%s ahead%d[%d][V];", element(v.dtype), v.id, items)
+		}
+		g.items(items, func() {
+			g.line("const pos task = own < tasks ? own : tasks - 1;")
+			g.task()
+			for _, v := range loads {
+				g.bring(v, destination{array: array(v)})
+			}
+		})
+	}
+	g.items(items, func() {
+		g.line("const pos task = own;")
+		g.line("if (task >= tasks) return;")
+		g.task()
+		if g.column.rows > 1 {
+			g.line("const pos i%d = base;", g.g.inner)
+			g.windows(g.k.anchors[0])
+			g.line("#pragma unroll")
+			g.open("for (int n = 0; n < %d; ++n)", g.column.rows)
+			g.push()
+			g.line("const far i%d = first + n;", g.column.group)
+			g.line("if (i%d >= %s) break;", g.column.group, g.size(g.column.group))
+		}
+		for n := range len(g.g.order) + 1 {
+			g.compute(n, all...)
+		}
+		g.tile(nil, g.k.stores, "", func(v *value) destination {
+			if slices.Contains(loads, v) {
+				return destination{array: array(v), there: true}
+			}
+			return destination{}
+		}, nil)
+		if g.column.rows > 1 {
+			g.pop()
+			g.close()
+		}
+	})
+	g.end()
+	g.start("", mapBlock, fmt.Sprintf("(rows * (width / V) + %d) / %d", items*mapBlock-1, items*mapBlock), nil)
+}
+
+// items runs over what a thread of a map does.
+func (g *gpu) items(items int, f func()) {
 	g.line("#pragma unroll")
 	g.open("for (int item = 0; item < %d; ++item)", items)
 	g.push()
-	g.line("const pos task = ((pos)blockIdx.x * %d + item) * %d + (pos)threadIdx.x;", items, mapBlock)
-	g.line("if (task >= rows * (width / V)) return;")
+	g.line("const pos own = ((pos)blockIdx.x * %d + item) * %d + (pos)threadIdx.x;", items, mapBlock)
+	f()
+	g.pop()
+	g.close()
+}
+
+// task declares the positions of a map's task from its number.
+func (g *gpu) task() {
 	if len(g.g.outer) > 0 {
 		g.line("const pos row = task / (width / V), base = task %% (width / V) * V;")
 	} else {
 		g.line("const pos base = task * V;")
 	}
-	g.decode("row", g.g.outer)
-	all := storedValues(g.k.stores)
-	for n := range len(g.g.order) + 1 {
-		g.compute(n, all...)
-	}
-	g.tile(nil, g.k.stores, "", nil, nil)
-	g.pop()
-	g.close()
-	g.end()
-	g.start("", mapBlock, fmt.Sprintf("(rows * (width / V) + %d) / %d", items*mapBlock-1, items*mapBlock), nil)
-}
-
-// pool emits the window of one output.
-func (g *gpu) pool(a *anchor) {
-	v, w := a.value, a.value.window
-	rank := len(w.kernel)
-	lead := len(g.k.space) - rank
-	typ := cppTypes[v.dtype]
-	if v.op == "mean" && numel(w.kernel) > 64 {
-		typ = "double"
-	}
-	at := func(d int) string {
-		if p := g.position(lead + d); p != "" {
-			return p
-		}
-		return "0"
-	}
-	init := "0"
-	if v.op == "max" {
-		init = literal(-inf, v.dtype)
-	}
-	g.line("%s p%d = %s;", typ, v.id, init)
-	var window []string
-	depth := g.depth
-	for d := range rank {
-		if w.kernel[d] <= 16 {
-			g.line("#pragma unroll")
-		}
-		g.open("for (int k%d = 0; k%d < %d; ++k%d)", d, d, w.kernel[d], d)
-		g.line("const pos q%d = %s * %d - %d + k%d * %d;", d, at(d), w.stride[d], w.padding[d], d, w.dilation[d])
-		if w.padding[d] > 0 {
-			g.line("if (q%d < 0 || q%d >= %d) continue;", d, d, w.in[d])
-		}
-		window = append(window, fmt.Sprintf("q%d", d))
-	}
-	g.push()
-	saved := g.window
-	g.window = window
-	g.compute(g.innermost(), a.operand)
-	x := g.text(a.operand)
-	g.window = saved
-	if v.op == "max" {
-		g.line("p%d = %s > p%d || %s != %s ? %s : p%d;", v.id, x, v.id, x, x, x, v.id)
-	} else {
-		g.line("p%d += %s;", v.id, x)
-	}
-	g.pop()
-	for g.depth > depth {
-		g.close()
-	}
-	if v.op != "mean" {
-		g.line("const %s r%d = p%d;", cppTypes[v.dtype], v.id, v.id)
-		return
-	}
-	divisor := w.divisor
-	if divisor == 0 && (w.counted || !slices.ContainsFunc(w.padding, func(p int) bool { return p > 0 })) {
-		divisor = numel(w.kernel)
-	}
-	if divisor > 0 {
-		g.line("const %s r%d = (%s)(p%d / %d);", cppTypes[v.dtype], v.id, cppTypes[v.dtype], v.id, divisor)
-		return
-	}
-	// Only what is inside counts.
-	g.line("int inside%d = 1;", v.id)
-	for d := range rank {
-		g.line("{ const pos a = %s * %d - %d, z = a + %d; inside%d *= (z < %d ? z : %d) - (a > 0 ? a : 0); }",
-			at(d), w.stride[d], w.padding[d], w.kernel[d], v.id, w.in[d], w.in[d])
-	}
-	g.line("const %s r%d = (%s)(p%d / inside%d);", cppTypes[v.dtype], v.id, cppTypes[v.dtype], v.id, v.id)
+	g.decode("far", "row", g.g.outer)
 }
 
 // powerBelow returns the largest power of two that is at most n, and 1 for less.

@@ -17,9 +17,13 @@ type reducing struct {
 	parts                 int
 	steps                 int               // vectors of a row, or elements of a column
 	kept                  map[*value]string // loads that stay in registers from pass to pass
-	filled                map[*value]bool   // of those, already loaded
+	held                  map[*value]string // loads that stay in shared memory
+	filled                map[*value]bool   // of those in registers, already loaded
 	names                 []string          // of the parts' results
 	ending                bool              // the kernel after the last part: one block a row
+	team                  int               // blocks that hold a row between them; see emit_cuda_team.go
+	room                  int               // elements of each held load that a block holds
+	whole                 bool              // that is all of its part
 }
 
 // carry is what threads hold of one reduction, or of two that share a pass.
@@ -27,6 +31,7 @@ type carry struct {
 	a, with *anchor // with is the second of a pair, else nil
 	typ     string
 	init    string
+	last    string // of a search: the position that stands for none
 }
 
 func (g *gpu) carry(a *anchor, accs []*anchor) carry {
@@ -38,6 +43,10 @@ func (g *gpu) carry(a *anchor, accs []*anchor) carry {
 		}
 	}
 	var form string
+	at, last := "int", "INT_MAX"
+	if g.k.rowLength() > positionsLimit {
+		at, last = "long long", "LLONG_MAX"
+	}
 	switch op := a.value.op; {
 	case c.with != nil && op == "mean":
 		form, c.typ, c.init = "Spread", "Spread<"+t+">", "0, 0, 0"
@@ -52,11 +61,14 @@ func (g *gpu) carry(a *anchor, accs []*anchor) carry {
 	case op == "maxnum":
 		form, c.typ, c.init = "Top", "Top<"+t+">", literal(-inf, a.operand.dtype)
 	case op == "argmax":
-		form, c.typ, c.init = "FirstMost", "FirstMost<"+t+">", literal(-inf, a.operand.dtype)+", LLONG_MAX"
+		form, c.typ, c.init = "FirstMost", "FirstMost<"+t+", "+at+">", literal(-inf, a.operand.dtype)+", "+last
 	case op == "argmin":
-		form, c.typ, c.init = "FirstLeast", "FirstLeast<"+t+">", literal(inf, a.operand.dtype)+", LLONG_MAX"
+		form, c.typ, c.init = "FirstLeast", "FirstLeast<"+t+", "+at+">", literal(inf, a.operand.dtype)+", "+last
 	default:
 		form, c.typ, c.init = "Sum", "Sum<"+accumulator(a.value.dtype)+">", "0"
+	}
+	if strings.HasPrefix(a.value.op, "arg") {
+		c.last = last
 	}
 	g.used[form] = true
 	return c
@@ -65,13 +77,12 @@ func (g *gpu) carry(a *anchor, accs []*anchor) carry {
 // sizeOf returns the bytes of a carry of cuda/functions.cu.
 func sizeOf(typ string) int {
 	form, of, _ := strings.Cut(strings.TrimSuffix(typ, ">"), "<")
-	switch form {
-	case "TopSum", "FirstMost", "FirstLeast":
+	switch {
+	case form == "TopSum" || (strings.HasPrefix(form, "First") && of != "float, int"):
 		return 16
-	case "Spread":
+	case form == "Spread":
 		return 24
-	}
-	if of == "float" || of == "int" {
+	case of == "float" || of == "int":
 		return 4
 	}
 	return 8
@@ -90,11 +101,11 @@ func (g *gpu) keepScratch(a *anchor, parts, bytes int) {
 }
 
 func (g *gpu) reductions() {
-	r := &reducing{gpu: g, parts: 1, kept: map[*value]string{}, filled: map[*value]bool{}}
+	r := &reducing{gpu: g, parts: 1, kept: map[*value]string{}, held: map[*value]string{}, filled: map[*value]bool{}}
 	g.k.join(false)
 	r.spread()
-	r.keep()
-	if len(r.kept) == 0 {
+	if !r.keep() {
+		r.hold()
 		g.k.join(g.knobs.get("passes", 1) == 1)
 	}
 	last := 0
@@ -105,6 +116,10 @@ func (g *gpu) reductions() {
 		if !s.row {
 			last = max(last, g.k.stageOf(s.value))
 		}
+	}
+	if r.team > 0 {
+		r.teams(last)
+		return
 	}
 	if r.parts == 1 {
 		g.begin("", r.block, nil)
@@ -185,8 +200,13 @@ func (r *reducing) spread() {
 	var blocks int
 	if r.g.lanes {
 		columns := (width + r.vector - 1) / r.vector
-		r.x = min(max(powerAbove(columns), 1), 32)
-		r.y = min(powerBelow(r.steps/r.knobs.get("share", 4)), 16)
+		// Threads side by side take 512 bytes of each row: a sector of memory that
+		// two blocks share would be read twice.
+		r.x = min(max(powerAbove(columns), 1), 128/r.vector)
+		for r.x > 32 && rows*((columns+r.x-1)/r.x) < r.device.on.multiprocessors {
+			r.x /= 2
+		}
+		r.y = min(powerBelow(r.steps/r.knobs.get("share", 4)), 512/r.x, 16)
 		r.y = max(r.y, 32/r.x)
 		r.block = r.x * r.y
 		blocks = rows * ((columns + r.x - 1) / r.x)
@@ -198,7 +218,7 @@ func (r *reducing) spread() {
 		r.rowsPerBlock = r.block / r.threads
 		blocks = (rows + r.rowsPerBlock - 1) / r.rowsPerBlock
 	}
-	if r.knobs.get("split", 1) == 0 || blocks >= r.device.multiprocessors {
+	if r.knobs.get("split", 1) == 0 || blocks >= r.device.on.multiprocessors {
 		return
 	}
 	// A part takes enough steps to be worth a launch of its own.
@@ -206,8 +226,8 @@ func (r *reducing) spread() {
 	if !r.g.lanes {
 		along = 256
 	}
-	most := r.steps / (along * 8)
-	want := (2*r.device.multiprocessors + blocks - 1) / blocks
+	most := r.steps / (along * 2)
+	want := (2*r.device.on.multiprocessors + blocks - 1) / blocks
 	if parts := min(powerAbove(want), powerBelow(most)); parts > 1 {
 		r.parts = parts
 		if !r.g.lanes {
@@ -216,12 +236,8 @@ func (r *reducing) spread() {
 	}
 }
 
-// keep chooses the loads that stay in registers: those that more than one pass
-// takes, if a row's share of a thread is small enough.
-func (r *reducing) keep() {
-	if r.parts > 1 || r.knobs.get("keep", 1) == 0 {
-		return
-	}
+// again returns the loads that more than one pass over a row takes.
+func (r *reducing) again() []*value {
 	stages := map[*value]map[int]bool{}
 	var found []*value
 	use := func(root *value, stage int) {
@@ -244,13 +260,23 @@ func (r *reducing) keep() {
 			use(s.value, r.k.stageOf(s.value))
 		}
 	}
-	found = slices.DeleteFunc(found, func(v *value) bool { return len(stages[v]) < 2 })
+	return slices.DeleteFunc(found, func(v *value) bool { return len(stages[v]) < 2 })
+}
+
+// keep has the loads that more than one pass takes stay in registers, if a row's
+// share of a thread is small enough, and reports whether they do.
+func (r *reducing) keep() bool {
+	if r.parts > 1 || r.knobs.get("keep", 1) == 0 || r.knobs.get("team", 0) > 1 {
+		return false
+	}
+	found := r.again()
 	if len(found) == 0 || r.share()*r.vector*len(found) > min(keptElements, keptInBlock/r.block) {
-		return
+		return false
 	}
 	for _, v := range found {
 		r.kept[v] = fmt.Sprintf("kept%d", v.id)
 	}
+	return true
 }
 
 // share is how many steps one thread takes at most.
@@ -279,26 +305,26 @@ func (r *reducing) blocks() string {
 // nothing.
 func (r *reducing) head() {
 	r.sizes()
-	own := "(pos)blockIdx.x"
+	own := "(int)blockIdx.x"
 	if r.parts > 1 && !r.ending {
-		r.line("const pos own = (pos)blockIdx.x / %d;", r.parts)
-		r.line("const int part = (pos)blockIdx.x %% %d;", r.parts)
+		r.line("const int own = blockIdx.x / %d, part = blockIdx.x %% %d;", r.parts, r.parts)
 		own = "own"
 	}
 	if r.g.lanes {
 		r.line("const int lane = threadIdx.x %% %d, y = threadIdx.x / %d;", r.x, r.x)
 		r.line("const pos tiles = (width / V + %d) / %d;", r.x-1, r.x)
-		r.line("const pos row = %s / tiles, first = (%s %% tiles * %d + lane) * V;", own, own, r.x)
+		r.line("const far row = %s / tiles;", own)
+		r.line("const pos first = (%s %% tiles * %d + lane) * V;", own, r.x)
 		r.line("const bool live = first < width;")
 		r.line("const pos base = live ? first : 0;")
 	} else {
 		r.line("const int lane = threadIdx.x %% %d;", r.threads)
 		if r.rowsPerBlock > 1 {
-			r.line("const pos mine = %s * %d + (pos)threadIdx.x / %d;", own, r.rowsPerBlock, r.threads)
+			r.line("const far mine = (far)%s * %d + (int)threadIdx.x / %d;", own, r.rowsPerBlock, r.threads)
 			r.line("const bool live = mine < rows;")
-			r.line("const pos row = live ? mine : 0;")
+			r.line("const far row = live ? mine : 0;")
 		} else {
-			r.line("const pos row = %s;", own)
+			r.line("const far row = %s;", own)
 			r.line("const bool live = true;")
 		}
 	}
@@ -316,7 +342,7 @@ func (r *reducing) head() {
 	for _, l := range r.sortedKept() {
 		r.line("%s %s[share][V];", element(l.v.dtype), l.name)
 	}
-	r.decode("row", r.g.outer)
+	r.decode("far", "row", r.g.outer)
 }
 
 type keptLoad struct {
@@ -359,7 +385,7 @@ func (r *reducing) stepsText() string {
 // within declares the positions of one step from its number, at.
 func (r *reducing) within() {
 	if r.g.lanes {
-		r.decode("at", r.g.order)
+		r.decode("pos", "at", r.g.order)
 		return
 	}
 	if len(r.g.order) == 0 {
@@ -367,11 +393,11 @@ func (r *reducing) within() {
 		return
 	}
 	r.line("const pos base = at %% (%s / V) * V, step = at / (%s / V);", r.size(r.g.inner), r.size(r.g.inner))
-	r.decode("step", r.g.order)
+	r.decode("pos", "step", r.g.order)
 }
 
 // walk runs f over the steps of this thread.
-func (r *reducing) walk(f func(into func(*value) (string, bool))) {
+func (r *reducing) walk(f func(into func(*value) destination)) {
 	first := "lane"
 	if r.g.lanes {
 		first = "y"
@@ -381,29 +407,45 @@ func (r *reducing) walk(f func(into func(*value) (string, bool))) {
 		r.open("for (int c = 0; c < share; ++c)")
 		r.push()
 		r.line("const pos at = %s + c * %d;", first, r.along())
-		r.line("if (steps %% %d != 0 && at >= steps) break;", r.along())
+		r.line("if (c == share - 1 && steps %% %d != 0 && at >= steps) break;", r.along())
 		r.within()
-		f(func(v *value) (string, bool) {
+		f(func(v *value) destination {
 			if n := r.kept[v]; n != "" {
-				return n + "[c]", !r.filled[v]
+				return destination{array: n + "[c]", there: r.filled[v]}
 			}
-			return "", false
+			return destination{}
 		})
 		r.pop()
 		r.close()
 		return
 	}
-	from, to := "0", "steps"
-	if r.parts > 1 {
-		from, to = "from", "to"
-	}
-	r.line("#pragma unroll %d", r.knobs.get("unroll", loadsAhead))
+	from, to := r.bounds()
+	r.line("#pragma unroll %d", r.ahead())
 	r.open("for (pos at = %s + %s; at < %s; at += %d)", from, first, to, r.along())
 	r.push()
 	r.within()
-	f(nil)
+	f(r.intoHeld)
 	r.pop()
 	r.close()
+}
+
+// bounds are the steps of a block: those of its part of a row.
+func (r *reducing) bounds() (from, to string) {
+	if r.parts > 1 || r.team > 0 {
+		return "from", "to"
+	}
+	return "0", "steps"
+}
+
+// ahead is how many loads a thread has under way: more where each is of fewer bytes.
+func (r *reducing) ahead() int { return r.knobs.get("unroll", loadsAhead) * 4 / r.vector }
+
+// intoHeld is where a step's loads go.
+func (r *reducing) intoHeld(v *value) destination {
+	if n := r.held[v]; n != "" {
+		return destination{held: n, whole: r.whole}
+	}
+	return destination{}
 }
 
 // index of a thread's carry.
@@ -481,7 +523,7 @@ func (r *reducing) pass(stage int) {
 	if slices.ContainsFunc(carries, func(c carry) bool { return c.with != nil }) {
 		r.joined(carries, stores)
 	} else {
-		r.walk(func(into func(*value) (string, bool)) {
+		r.walk(func(into func(*value) destination) {
 			for n := range len(r.g.order) {
 				r.compute(n+1, all...)
 			}
@@ -491,15 +533,9 @@ func (r *reducing) pass(stage int) {
 				}
 			})
 		})
-		for _, v := range r.sortedKept() {
-			for _, root := range all {
-				visit(root, func(w *value) {
-					if w == v.v {
-						r.filled[w] = true
-					}
-				})
-			}
-		}
+	}
+	for _, root := range all {
+		visit(root, func(v *value) { r.filled[v] = r.filled[v] || r.kept[v] != "" })
 	}
 	r.merge(carries)
 }
@@ -507,6 +543,10 @@ func (r *reducing) pass(stage int) {
 // merge joins what the threads hold. Where a row has parts it is left for the
 // next kernel, else it becomes the results.
 func (r *reducing) merge(carries []carry) {
+	if r.team > 0 {
+		r.meet(carries)
+		return
+	}
 	for _, c := range carries {
 		r.used[map[bool]string{true: "down", false: "across"}[r.g.lanes]] = true
 		id := c.a.value.id
@@ -550,7 +590,7 @@ func (r *reducing) results(c carry) {
 	case op == "mean":
 		give(c.a.value, fmt.Sprintf("(%s.v / %d)", a, r.k.rowLength()))
 	case strings.HasPrefix(op, "arg"):
-		give(c.a.value, a+".at")
+		give(c.a.value, fmt.Sprintf("(%s.at == %s ? 0 : %s.at)", a, c.last, a))
 	default:
 		give(c.a.value, a+".v")
 	}
@@ -597,14 +637,12 @@ func (r *reducing) joined(carries []carry, stores []store) {
 		}
 	}
 	all := slices.Concat(firsts, seconds, storedValues(stores))
-	first, from, to := "lane", "0", "steps"
+	first := "lane"
 	if r.g.lanes {
 		first = "y"
 	}
-	if r.parts > 1 {
-		from, to = "from", "to"
-	}
-	u := r.knobs.get("unroll", loadsAhead)
+	from, to := r.bounds()
+	u := r.ahead()
 	r.open("for (pos begin = %s + %s; begin < %s; begin += %d * %d)", from, first, to, u, r.along())
 	r.push()
 	var loads []*value
@@ -631,36 +669,44 @@ func (r *reducing) joined(carries []carry, stores []store) {
 		}
 	}
 	r.line("int more = 0;")
-	walk := func(fill bool, f func(into func(*value) (string, bool))) {
+	// All loads are under way before the first of them is waited for: a step past
+	// the end loads the first one again.
+	r.line("#pragma unroll")
+	r.open("for (int c = 0; c < %d; ++c)", u)
+	r.push()
+	r.line("const bool inside = begin + c * %d < %s;", r.along(), to)
+	r.line("const pos at = inside ? begin + c * %d : begin;", r.along())
+	r.line("more += inside;")
+	r.within()
+	for n := range len(r.g.order) {
+		r.compute(n+1, loads...)
+	}
+	for _, v := range loads {
+		d := r.intoHeld(v)
+		d.array = fmt.Sprintf("ahead%d[c]", v.id)
+		r.bring(v, d)
+	}
+	r.pop()
+	r.close()
+	walk := func(f func(into func(*value) destination)) {
 		r.line("#pragma unroll")
 		r.open("for (int c = 0; c < %d; ++c)", u)
 		r.push()
 		r.line("const pos at = begin + c * %d;", r.along())
 		r.line("if (at >= %s) break;", to)
 		r.within()
-		f(func(v *value) (string, bool) {
+		f(func(v *value) destination {
 			if slices.Contains(loads, v) {
-				return fmt.Sprintf("ahead%d[c]", v.id), fill
+				return destination{array: fmt.Sprintf("ahead%d[c]", v.id), there: true}
 			}
-			return "", false
+			return destination{}
 		})
 		r.pop()
 		r.close()
 	}
-	walk(true, func(into func(*value) (string, bool)) {
+	walk(func(into func(*value) destination) {
 		for n := range len(r.g.order) {
 			r.compute(n+1, slices.Concat(firsts, storedValues(stores))...)
-		}
-		// What only the second of a pair takes is loaded here, too.
-		r.line("++more;")
-		for _, v := range loads {
-			if name, _ := into(v); !r.takes(firsts, v) && !r.takes(storedValues(stores), v) {
-				r.used["load"] = true
-				r.open("")
-				r.line("const pos i%d = base;", r.g.inner)
-				r.line("load<V>(%s, %s + (%s));", name, v.buf.name, r.index(v.idx[0]))
-				r.close()
-			}
 		}
 		r.tile(firsts, stores, "live", into, func() {
 			for _, c := range carries {
@@ -693,7 +739,7 @@ func (r *reducing) joined(carries []carry, stores []store) {
 		}
 	}
 	r.compute(0, seconds...)
-	walk(false, func(into func(*value) (string, bool)) {
+	walk(func(into func(*value) destination) {
 		for n := range len(r.g.order) {
 			r.compute(n+1, seconds...)
 		}
@@ -720,15 +766,6 @@ func (r *reducing) joined(carries []carry, stores []store) {
 	}
 	r.pop()
 	r.close()
-}
-
-// takes reports whether any of the values reads a load.
-func (r *reducing) takes(all []*value, load *value) bool {
-	found := false
-	for _, v := range all {
-		visit(v, func(w *value) { found = found || w == load })
-	}
-	return found
 }
 
 // taken is how many elements of one row a thread takes in a step.
@@ -794,7 +831,11 @@ func (r *reducing) rowStores() {
 		r.close()
 		return
 	}
-	r.open("if (lane == 0 && live)")
+	if r.team > 0 {
+		r.open("if (lane == 0 && part == 0)")
+	} else {
+		r.open("if (lane == 0 && live)")
+	}
 	for _, s := range rows {
 		r.line("%s[%s] = %s;", s.buf.name, r.at(s), r.text(s.value))
 	}

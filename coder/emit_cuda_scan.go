@@ -1,6 +1,9 @@
 package coder
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // scanBlock is how many threads scan one row.
 const scanBlock = 256
@@ -26,17 +29,172 @@ func (g *gpu) scans() {
 	}
 	parts := g.scanParts()
 	if parts == 1 {
-		g.scanRows("", 1, nil)
+		g.scanRows("", &scanning{parts: 1})
 		return
 	}
-	var names []string
+	sc := &scanning{parts: parts}
 	for _, a := range g.k.anchors {
 		typ, _ := g.carried(a)
-		names = append(names, fmt.Sprintf("part%d", a.value.id))
+		sc.names = append(sc.names, fmt.Sprintf("part%d", a.value.id))
 		g.keepScratch(a, parts, sizeOf(typ))
 	}
-	g.scanSums(parts, names)
-	g.scanRows("_all", parts, names)
+	if g.holdScan(sc) {
+		g.scanRows("", sc)
+		return
+	}
+	g.scanSums(sc)
+	g.scanRows("_all", sc)
+}
+
+// scanning is how rows are scanned: whole by a block each, or in parts, each with
+// a block of its own, of which names has what others need to know of it. Parts
+// that blocks hold in shared memory are read once: each block tells the sum of its
+// part, and waits for those of the parts before. That is the look-back of Merrill
+// and Garland 2016, with all sums added in their order, so that the same input
+// gives the same result. Else a kernel before sums the parts.
+type scanning struct {
+	parts int
+	names []string
+	held  map[*value]string
+	begin map[*value]int // in bytes of shared memory
+	bytes int
+}
+
+// held shared memory of a scan's block, and the parts of a row beyond which
+// adding up those before takes longer than reading the row twice.
+const (
+	scanBeside    = 4
+	mostScanParts = 4096
+)
+
+// holdScan has parts stay in shared memory, with more of them if need be.
+func (g *gpu) holdScan(sc *scanning) bool {
+	var loads []*value
+	each := 0
+	for _, r := range g.scanOperands() {
+		plain := true
+		visit(r, func(v *value) {
+			switch {
+			case v.kind != load:
+			case !g.neighbours(v):
+				plain = false
+			case !slices.Contains(loads, v):
+				loads = append(loads, v)
+				each += elementBytes(v.dtype)
+			}
+		})
+		if !plain {
+			return false
+		}
+	}
+	if each == 0 || g.knobs.get("team", 0) == 0 {
+		return false
+	}
+	room := (max(g.device.on.shared, leastShared)/scanBeside - 2<<10) / each / g.vector * g.vector
+	width := g.g.groups[g.g.inner].size
+	parts := max(sc.parts, (width+room-1)/room)
+	if parts > mostScanParts {
+		return false
+	}
+	per := (width/g.vector + parts - 1) / parts * g.vector
+	g.device.scratch[g.k] = nil
+	sc.parts, sc.held, sc.begin = parts, map[*value]string{}, map[*value]int{}
+	for _, a := range g.k.anchors {
+		typ, _ := g.carried(a)
+		g.keepScratch(a, parts, sizeOf(typ))
+	}
+	for _, v := range loads {
+		sc.held[v], sc.begin[v] = fmt.Sprintf("held%d", v.id), sc.bytes
+		sc.bytes += (per*elementBytes(v.dtype) + 15) / 16 * 16
+	}
+	rows := 1
+	for _, i := range g.g.outer {
+		rows *= g.g.groups[i].size
+	}
+	told, ticket := fmt.Sprintf("told%d", g.k.at), fmt.Sprintf("ticket%d", g.k.at)
+	sc.names = append(sc.names, told, ticket)
+	g.device.scratch[g.k] = append(g.device.scratch[g.k], scratch{name: told, bytes: rows * parts * 4, batch: g.k.batch}, scratch{name: ticket, bytes: counterBytes})
+	return true
+}
+
+func (sc *scanning) sorted() []*value {
+	var loads []*value
+	for v := range sc.held {
+		loads = append(loads, v)
+	}
+	slices.SortFunc(loads, func(a, b *value) int { return a.id - b.id })
+	return loads
+}
+
+// intoHeld is where the loads of a part come from that is held.
+func (sc *scanning) intoHeld(v *value) destination {
+	if n := sc.held[v]; n != "" {
+		return destination{held: n, slot: "at - from", whole: true}
+	}
+	return destination{}
+}
+
+// sumEarlier emits what a block does that holds its part, before it scans it:
+// it sums the part, and what the parts before are told to be.
+func (g *gpu) sumEarlier(sc *scanning) {
+	g.used["across"], g.used["copy_ahead"], g.used["meet"] = true, true, true
+	operands := g.scanOperands()
+	loads := sc.sorted()
+	walk := func(f func()) {
+		g.open("for (pos at = from + (pos)threadIdx.x * V; at < to; at += %d * V)", scanBlock)
+		g.push()
+		g.scanBase()
+		f()
+		g.pop()
+		g.close()
+	}
+	walk(func() {
+		g.line("const pos i%d = base;", g.g.inner)
+		for _, v := range loads {
+			g.line("copy_ahead<V>(%s + (at - from), %s + (%s));", sc.held[v], v.buf.name, g.index(v.idx[0]))
+		}
+	})
+	g.line("__pipeline_commit();")
+	g.line("__pipeline_wait_prior(0);")
+	for _, a := range g.k.anchors {
+		typ, none := g.carried(a)
+		g.line("%s a%d = {%s};", typ, a.value.id, none)
+	}
+	walk(func() {
+		saved := g.arrays
+		g.arrays = map[*value]string{}
+		g.fetch(operands, sc.intoHeld)
+		g.scanned(func() {
+			g.compute(g.innermost(), operands...)
+			for _, a := range g.k.anchors {
+				g.line("a%d.v += %s;", a.value.id, g.text(a.operand))
+			}
+		})
+		g.arrays = saved
+	})
+	told := sc.names[len(sc.names)-2]
+	at := func(a *anchor, part string) string {
+		typ, _ := g.carried(a)
+		return fmt.Sprintf("reinterpret_cast<%s*>(part%d)[row * %d + %s]", typ, a.value.id, sc.parts, part)
+	}
+	for _, a := range g.k.anchors {
+		g.line("a%d = across<%d>(a%d);", a.value.id, scanBlock, a.value.id)
+		g.line("if (threadIdx.x == 0) %s = a%d;", at(a, "part"), a.value.id)
+	}
+	g.open("if (threadIdx.x == 0)")
+	g.line("__threadfence();")
+	g.line("reinterpret_cast<volatile int*>(%s)[row * %d + part] = 1;", told, sc.parts)
+	g.close()
+	g.open("for (int p = threadIdx.x; p < part; p += %d)", scanBlock)
+	g.line("while (reinterpret_cast<const volatile int*>(%s)[row * %d + p] == 0) __nanosleep(20);", told, sc.parts)
+	g.line("__threadfence();")
+	for _, a := range g.k.anchors {
+		g.line("carry%d.merge(fresh(&%s));", a.value.id, at(a, "p"))
+	}
+	g.close()
+	for _, a := range g.k.anchors {
+		g.line("carry%d = across<%d>(carry%d);", a.value.id, scanBlock, a.value.id)
+	}
 }
 
 // scanParts is into how many parts a row is cut, so that there are blocks for
@@ -54,24 +212,26 @@ func (g *gpu) scanParts() int {
 	}
 	width := g.g.groups[g.g.inner].size
 	most := min(powerBelow(width/splitScanLength), 1024)
-	if rows >= g.device.multiprocessors || most < 2 || g.knobs.get("split", 1) == 0 {
+	if rows >= g.device.on.multiprocessors || most < 2 || g.knobs.get("split", 1) == 0 {
 		return 1
 	}
-	return min(most, powerAbove((2*g.device.multiprocessors+rows-1)/rows))
+	return min(most, powerAbove((2*g.device.on.multiprocessors+rows-1)/rows))
 }
 
 // scanHead declares the row, and the part of it, that a block works on.
-func (g *gpu) scanHead(parts int) {
+func (g *gpu) scanHead(parts int, number string) {
 	g.sizes()
 	if parts > 1 {
 		g.line("constexpr pos per = ((%s) / V + %d) / %d * V;", g.size(g.g.inner), parts-1, parts)
-		g.line("const pos row = blockIdx.x / %d, part = blockIdx.x %% %d;", parts, parts)
+		g.line("const far row = %s / %d;", number, parts)
+		g.line("const int part = %s %% %d;", number, parts)
 		g.line("const pos from = part * per, to = from + per < width ? from + per : width;")
 	} else {
-		g.line("const pos row = blockIdx.x, from = 0, to = width;")
+		g.line("const far row = blockIdx.x;")
+		g.line("const pos from = 0, to = width;")
 	}
 	g.line("(void)row;")
-	g.decode("row", g.g.outer)
+	g.decode("far", "row", g.g.outer)
 }
 
 // scanBase declares where a thread's V elements lie: a reversed scan counts
@@ -108,10 +268,11 @@ func (g *gpu) scanned(f func()) {
 }
 
 // scanSums emits the kernel that sums each part of each row.
-func (g *gpu) scanSums(parts int, names []string) {
+func (g *gpu) scanSums(sc *scanning) {
+	parts, names := sc.parts, sc.names
 	g.used["across"] = true
 	g.begin("_sums", scanBlock, names)
-	g.scanHead(parts)
+	g.scanHead(parts, "blockIdx.x")
 	operands := g.scanOperands()
 	g.compute(0, operands...)
 	for _, a := range g.k.anchors {
@@ -144,27 +305,77 @@ func (g *gpu) scanSums(parts int, names []string) {
 
 // scanRows emits the kernel that scans rows, or parts of them whose sums are
 // known: a block takes a tile after the other, and carries the sum on.
-func (g *gpu) scanRows(suffix string, parts int, names []string) {
+func (g *gpu) scanRows(suffix string, sc *scanning) {
+	parts, names := sc.parts, sc.names
 	g.used["before"] = true
 	g.begin(suffix, scanBlock, names)
-	g.scanHead(parts)
+	if sc.held != nil {
+		// Blocks take parts in the order in which they come: those that one waits for are there.
+		g.line("__shared__ unsigned number;")
+		g.line("if (threadIdx.x == 0) number = atomicAdd(reinterpret_cast<unsigned*>(%s), 1u);", names[len(names)-1])
+		g.line("__syncthreads();")
+		g.line("extern __shared__ __align__(16) unsigned char shared[];")
+		g.scanHead(parts, "number")
+		for _, v := range sc.sorted() {
+			g.line("%s* const %s = reinterpret_cast<%s*>(shared + %d);", element(v.dtype), sc.held[v], element(v.dtype), sc.begin[v])
+		}
+	} else {
+		g.scanHead(parts, "blockIdx.x")
+	}
 	operands := g.scanOperands()
 	roots := g.scanRoots()
 	g.compute(0, roots...)
 	for i, a := range g.k.anchors {
 		typ, none := g.carried(a)
 		g.line("%s carry%d = {%s};", typ, a.value.id, none)
-		if parts > 1 {
+		if parts > 1 && sc.held == nil {
 			g.used["across"] = true
 			g.line("for (int p = threadIdx.x; p < part; p += %d) carry%d.merge(reinterpret_cast<const %s*>(%s)[row * %d + p]);",
 				scanBlock, a.value.id, typ, names[i], parts)
 			g.line("carry%d = across<%d>(carry%d);", a.value.id, scanBlock, a.value.id)
 		}
 	}
+	if sc.held != nil {
+		g.sumEarlier(sc)
+	}
+	// What the next tile loads is under way while this one is scanned.
+	var loads []*value
+	for _, r := range operands {
+		if sc.held != nil {
+			break
+		}
+		visit(r, func(v *value) {
+			if g.neighbours(v) && !slices.Contains(loads, v) {
+				loads = append(loads, v)
+			}
+		})
+	}
+	ahead := func(at string) {
+		g.open("if (const pos at = %s; at < to)", at)
+		g.scanBase()
+		for _, v := range loads {
+			g.bring(v, destination{array: fmt.Sprintf("ahead%d", v.id)})
+		}
+		g.close()
+	}
+	for _, v := range loads {
+		g.line("%s ahead%d[V];", element(v.dtype), v.id)
+	}
+	if len(loads) > 0 {
+		ahead("from + (pos)threadIdx.x * V")
+	}
 	g.open("for (pos tile = from; tile < to; tile += %d * V)", scanBlock)
 	g.push()
 	g.line("const pos at = tile + (pos)threadIdx.x * V;")
 	g.line("const bool live = at < to;")
+	for _, v := range loads {
+		g.line("%s x%d[V];", element(v.dtype), v.id)
+		g.line("#pragma unroll")
+		g.line("for (int j = 0; j < V; ++j) x%d[j] = ahead%d[j];", v.id, v.id)
+	}
+	if len(loads) > 0 {
+		ahead(fmt.Sprintf("tile + (%d + (pos)threadIdx.x) * V", scanBlock))
+	}
 	for _, a := range g.k.anchors {
 		typ, none := g.carried(a)
 		g.line("%s own%d[V], sum%d = {%s};", typ, a.value.id, a.value.id, none)
@@ -174,7 +385,13 @@ func (g *gpu) scanRows(suffix string, parts int, names []string) {
 	g.open("if (live)")
 	g.push()
 	g.scanBase()
-	g.fetch(operands, nil)
+	there := func(v *value) destination {
+		if slices.Contains(loads, v) {
+			return destination{array: fmt.Sprintf("x%d", v.id), there: true}
+		}
+		return sc.intoHeld(v)
+	}
+	g.fetch(operands, there)
 	g.scanned(func() {
 		g.compute(g.innermost(), operands...)
 		for _, a := range g.k.anchors {
@@ -197,7 +414,7 @@ func (g *gpu) scanRows(suffix string, parts int, names []string) {
 	g.push()
 	g.scanBase()
 	g.arrays = map[*value]string{}
-	g.tile(nil, g.k.stores, "", nil, func() {
+	g.tile(nil, g.k.stores, "", there, func() {
 		for _, a := range g.k.anchors {
 			typ, _ := g.carried(a)
 			g.line("%s run%d = carry%d;", typ, a.value.id, a.value.id)
@@ -215,6 +432,18 @@ func (g *gpu) scanRows(suffix string, parts int, names []string) {
 	g.pop()
 	g.close()
 	g.end()
+	if sc.held != nil {
+		known := fmt.Sprintf("there%d", g.k.at)
+		g.used["there"] = true
+		g.launched(suffix, names, func(kernel, args string) {
+			g.device.launch("    static int %s[devices];", known)
+			g.device.launch("    there(%s, %d, %d, %s);", kernel, scanBlock, sc.bytes, known)
+			g.device.launch("    cudaMemsetAsync(%s, 0, %d, stream);", names[len(names)-1], counterBytes)
+			g.device.launch("    cudaMemsetAsync(%s, 0, rows * %d, stream);", names[len(names)-2], parts*4)
+			g.device.launch("    if (rows > 0) %s<<<(unsigned)(rows * %d), %d, %d, stream>>>(%s);", kernel, parts, scanBlock, sc.bytes, args)
+		})
+		return
+	}
 	blocks := "rows"
 	if parts > 1 {
 		blocks = fmt.Sprintf("rows * %d", parts)
@@ -228,11 +457,12 @@ func (g *gpu) scanColumns() {
 	const block = 64 // few columns are spread over many multiprocessors
 	g.begin("", block, nil)
 	g.sizes()
-	g.line("const pos task = (pos)blockIdx.x * %d + (pos)threadIdx.x;", block)
+	g.line("const far task = (far)blockIdx.x * %d + (int)threadIdx.x;", block)
 	g.line("if (task >= rows * (width / V)) return;")
-	g.line("const pos row = task / (width / V), base = task %% (width / V) * V;")
+	g.line("const far row = task / (width / V);")
+	g.line("const pos base = task %% (width / V) * V;")
 	g.line("(void)row;")
-	g.decode("row", g.g.outer)
+	g.decode("far", "row", g.g.outer)
 	roots := g.scanRoots()
 	g.compute(0, roots...)
 	for _, a := range g.k.anchors {

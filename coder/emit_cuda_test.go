@@ -7,13 +7,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kernelwright/kernelwright"
 )
 
 // cudaOf returns the CUDA of a fixture's candidate with some knobs set.
 func cudaOf(t *testing.T, name string, knobs map[string]int) string {
 	t.Helper()
 	p, _ := planned(t, name)
-	source, _ := emitCUDA(p, cudaSchedule(p).with(knobs), 132)
+	source, _ := emitCUDA(p, cudaSchedule(p).with(knobs), target{gpu: true, multiprocessors: 132})
 	return source
 }
 
@@ -25,15 +27,18 @@ func TestCUDAForms(t *testing.T) {
 		knobs     map[string]int
 		has, lack []string
 	}{
-		"rows stay in registers":              {"softmax", nil, []string{"kept"}, []string{"ahead"}},
-		"rows that do not are read once less": {"softmax", map[string]int{"keep": 0}, []string{"ahead", "TopSum<float>"}, []string{"kept"}},
-		"or in plain passes":                  {"softmax", map[string]int{"keep": 0, "passes": 3}, nil, []string{"kept", "ahead"}},
-		"columns are shared by threads":       {"softmax_0", nil, []string{"down<"}, []string{"across<"}},
-		"a few long rows are cut":             {"wide_cumsum_one", nil, []string{"kernel0_sums", "kernel0_all"}, nil},
-		"unless that is switched off":         {"wide_cumsum_one", map[string]int{"split": 0}, nil, []string{"kernel0_sums"}},
-		"a long search is shared by blocks":   {"wide_argmax_all", nil, []string{"FirstMost<float>*>(part"}, nil},
-		"columns by Welford":                  {"column_var", map[string]int{"keep": 0}, []string{"Spread<float>"}, nil},
-		"a pooling's window is unrolled":      {"max_pool", nil, []string{"for (int k1 = 0; k1 < 3; ++k1)"}, nil},
+		"rows stay in registers":                {"softmax", nil, []string{"kept"}, []string{"ahead"}},
+		"rows that do not are read once less":   {"softmax", map[string]int{"keep": 0}, []string{"ahead", "TopSum<float>"}, []string{"kept"}},
+		"or in plain passes":                    {"softmax", map[string]int{"keep": 0, "passes": 3}, nil, []string{"kept", "ahead"}},
+		"wherever they suffice":                 {"softmax", map[string]int{"team": 1}, []string{"kept"}, []string{"held"}},
+		"or in shared memory of a team":         {"softmax", map[string]int{"team": 4}, []string{"held", "copy_ahead", "meet(", "together("}, nil},
+		"columns are shared by threads":         {"softmax_0", nil, []string{"down<"}, []string{"across<"}},
+		"a few long rows are cut and read once": {"wide_cumsum_one", map[string]int{"team": 1}, []string{"told0", "held"}, []string{"kernel0_sums"}},
+		"or cut and read twice":                 {"wide_cumsum_one", nil, []string{"kernel0_sums", "kernel0_all"}, []string{"held"}},
+		"unless that is switched off":           {"wide_cumsum_one", map[string]int{"split": 0}, nil, []string{"kernel0_sums", "held"}},
+		"a long search is shared by blocks":     {"wide_argmax_all", nil, []string{"FirstMost<float, int>*>(part"}, nil},
+		"columns by Welford":                    {"column_var", map[string]int{"keep": 0}, []string{"Spread<float>"}, nil},
+		"a pooling's window is unrolled":        {"max_pool", nil, []string{"for (int k1 = 0; k1 < 3; ++k1)"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			source := cudaOf(t, c.fixture, c.knobs)
@@ -51,26 +56,28 @@ func TestCUDACompiles(t *testing.T) {
 		t.Skip("CUDA_HOME names no CUDA toolkit: kernels are not compiled")
 	}
 	var all strings.Builder
-	for _, name := range sortedKeys(committed(t)) {
-		c, err := Builtin{}.Propose(context.Background(), onGPU(committed(t)[name]))
+	sources := map[string]string{"softmax_of_a_team": cudaOf(t, "softmax", map[string]int{"team": 4})}
+	for name, f := range committed(t) {
+		c, err := Builtin{}.Propose(context.Background(), onGPU(f))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		_, source, _ := strings.Cut(c.Source, "source=r\"\"\"\n")
-		source, _, _ = strings.Cut(source, `""")`)
+		sources[name], _, _ = strings.Cut(source, `""")`)
+	}
+	for _, name := range sortedKeys(sources) {
+		source := sources[name]
+		all.WriteString("namespace " + name + " {\n")
 		for line := range strings.Lines(source) {
 			if strings.HasPrefix(line, "#include") {
 				continue
-			}
-			if strings.HasPrefix(line, "typedef") {
-				all.WriteString("namespace " + name + " {\n")
 			}
 			all.WriteString(strings.ReplaceAll(line, `extern "C" void run`, "void run"))
 		}
 		all.WriteString("}\n")
 	}
 	file := filepath.Join(t.TempDir(), "all.cu")
-	head := "#include <climits>\n#include <cmath>\n#include <cstdint>\n#include <cstring>\n"
+	head := "#include <climits>\n#include <cmath>\n#include <cstdint>\n#include <cstring>\n#include <cuda_pipeline.h>\n"
 	if err := os.WriteFile(file, []byte(head+all.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -78,5 +85,25 @@ func TestCUDACompiles(t *testing.T) {
 		"-gencode=arch=compute_100,code=sm_100", "--threads", "2", "-c", file, "-o", file+".o").CombinedOutput()
 	if err != nil {
 		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
+// TestConvolutionBias: on a GPU torch would add the bias in a kernel of its own.
+func TestConvolutionBias(t *testing.T) {
+	f := committed(t)["conv_pool"]
+	for name, c := range map[string]struct {
+		in   kernelwright.CoderInput
+		want string
+	}{
+		"on a GPU": {onGPU(f), "F.conv2d(v_x, s_p_layer_weight, None)"},
+		"on a CPU": {input(f), "F.conv2d(v_x, s_p_layer_weight, s_p_layer_bias)"},
+	} {
+		got, err := Builtin{}.Propose(context.Background(), c.in)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if !strings.Contains(got.Source, c.want) {
+			t.Errorf("%s: no %s in\n%s", name, c.want, got.Source)
+		}
 	}
 }

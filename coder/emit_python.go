@@ -23,7 +23,7 @@ func emitPython(p *plan, knobs schedule, on target) (string, error) {
 	e := &python{plan: p, knobs: knobs, gpu: on.gpu}
 	var kernels string
 	if on.gpu {
-		kernels, e.scratch = emitCUDA(p, knobs, on.multiprocessors)
+		kernels, e.scratch = emitCUDA(p, knobs, on)
 	} else {
 		kernels = emitCPP(p, knobs)
 	}
@@ -51,7 +51,8 @@ func emitPython(p *plan, knobs schedule, on target) (string, error) {
 // target is what a candidate is written for.
 type target struct {
 	gpu             bool
-	multiprocessors int
+	multiprocessors int // fewer blocks than these leave some idle
+	shared          int // bytes of shared memory of a multiprocessor
 }
 
 type python struct {
@@ -323,8 +324,10 @@ func (e *python) place() error {
 			break
 		}
 	}
-	if b := e.plan.g.Batch; b != nil && !e.plan.wide() {
-		most := positionsLimit / max(e.plan.largest()/b.Size, 1)
+	if e.plan.g.Batch == nil {
+		return nil
+	}
+	if most := e.plan.mostBatch(); most > 0 {
 		e.line(2, "if batch > %d:", most)
 		e.line(3, "raise ValueError(f\"this kernel was made for a batch of up to %d, not {batch}\")", most)
 	}

@@ -193,6 +193,15 @@ func contiguous(shape []int) []int {
 	return out
 }
 
+// positions is a shape's own positions, one index for each dimension.
+func positions(shape []int) []index {
+	idx := make([]index, len(shape))
+	for i := range shape {
+		idx[i] = along(i)
+	}
+	return idx
+}
+
 // flat returns the position inside a densely packed shape of what idx points
 // at, one index for each of its dimensions.
 func flat(idx []index, src []int, shape []int) index {

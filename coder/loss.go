@@ -194,9 +194,6 @@ func (l *lowering) likelihood(logp, t *value, d int, ignore float64, how int) ([
 // gather takes element t along dimension d; t has v's shape without d. An
 // index outside is drawn inside, so that no read leaves the buffer.
 func (l *lowering) gather(v, t *value, d int) (*value, bool) {
-	if holds(v, pool, scan) {
-		v = l.materialise(v)
-	}
 	m := make([]index, len(v.shape))
 	for i := range m {
 		switch {
@@ -205,6 +202,15 @@ func (l *lowering) gather(v, t *value, d int) (*value, bool) {
 		case i > d:
 			m[i] = along(i - 1)
 		}
+	}
+	return l.taken(v, t, d, m)
+}
+
+// taken is the element t along dimension d of v, whose other positions m gives
+// over t's shape.
+func (l *lowering) taken(v, t *value, d int, m []index) (*value, bool) {
+	if holds(v, pool, scan) {
+		v = l.materialise(v)
 	}
 	var walk func(v *value) (*value, bool)
 	walk = func(v *value) (*value, bool) {

@@ -89,6 +89,16 @@ func init() {
 		}
 		return []*value{l.sum(l.operand(l.cast(x, n.dtype())), dims, n.arg(2, "keepdim").Bool)}, true
 	}
+	// A matrix times one column is a reduction, which memory bounds.
+	lowerers["matmul"] = func(l *lowering, n graphNode) ([]*value, bool) {
+		x, ok := l.ref(n.arg(0, "self"))
+		y, ok2 := l.ref(n.arg(1, "other"))
+		if !ok || !ok2 || !n.dtype().floating() || len(x.shape) != 2 || len(y.shape) != 2 || y.shape[1] != 1 || x.shape[0] == 1 {
+			return nil, false
+		}
+		column := l.reshape(l.operand(y), []int{y.shape[0]})
+		return []*value{l.sum(l.mul(l.operand(x), column), []int{1}, true)}, true
+	}
 	lowerers["mean"] = reduction(1, func(l *lowering, _ graphNode, x *value, dims []int, keep bool) *value {
 		return l.mean(x, dims, keep)
 	})

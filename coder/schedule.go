@@ -137,6 +137,7 @@ func (s schedule) with(knobs map[string]int) schedule {
 func (s schedule) safer() (schedule, bool) {
 	steps := []map[string]int{
 		{"nontemporal": 0},
+		{"team": 0},
 		{"split": 0},
 		{"passes": 3},
 		{"keep": 0},

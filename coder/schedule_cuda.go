@@ -6,7 +6,7 @@ import "github.com/kernelwright/kernelwright"
 // enough blocks for the whole device.
 func cudaSchedule(p *plan) schedule {
 	s := schedule{}
-	var maps, reduces, scans, splits, kept, joins bool
+	var maps, reduces, scans, splits, kept, teams, joins bool
 	for _, st := range p.steps {
 		k := st.kernel
 		if k == nil {
@@ -19,6 +19,7 @@ func cudaSchedule(p *plan) schedule {
 		splits = splits || k.kind == reduceKernel || (k.kind == scanKernel && !g.lanes)
 		joins = joins || k.joins() != ""
 		kept = kept || k.kind == reduceKernel
+		teams = teams || !g.lanes && k.kind != mapKernel
 	}
 	s["vector"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4}}
 	if maps {
@@ -39,8 +40,14 @@ func cudaSchedule(p *plan) schedule {
 		s["split"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1}}
 	}
 	if kept {
-		// Whether rows stay in registers from pass to pass, where they fit.
+		// Whether rows stay on the chip from pass to pass, where they fit.
 		s["keep"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1}}
+	}
+	if teams {
+		// How many blocks hold a row between them in shared memory, and wait for
+		// each other; 0 for none, 1 for as many as it takes where registers do not
+		// suffice. The start is without.
+		s["team"] = kernelwright.Knob{Value: 0, Choices: []int{0, 1, 2, 4, 8, 16, 32, 64}}
 	}
 	if joins {
 		s["passes"] = kernelwright.Knob{Value: 1, Choices: []int{1, 3}}

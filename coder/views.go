@@ -167,7 +167,7 @@ func init() {
 				c, ok = otherwise, true
 			}
 			// A constant that torch or forward wants as a tensor keeps its own call.
-			if !ok || n.Outputs[0].Batch {
+			if !ok || (n.Outputs[0].Batch && !l.onlyPads(n.Name)) {
 				return nil, false
 			}
 			return []*value{l.constant(c, n.dtype(), n.Outputs[0].Shape)}, true

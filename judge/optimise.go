@@ -170,6 +170,8 @@ func meaning(st step) string {
 		return say("each thread has more of a row, and more loads under way", "more threads take a row, each with fewer registers")
 	case "keep":
 		return say("rows stay on chip from pass to pass", "registers are spared, and rows are read again")
+	case "team":
+		return say("more blocks share a row in shared memory, so that each holds less of it", "fewer blocks wait for each other")
 	case "split":
 		return say("several blocks share a row, so that no multiprocessor is idle", "one launch does it all")
 	case "team":

@@ -74,27 +74,32 @@ struct Top {
   __device__ void merge(const Top& b) { add(b.v); }
 };
 //@ FirstMost
-// Where the largest is: the first of equals, and a NaN before anything else.
-template <typename T>
+// Where the largest is: the first of equals, and a NaN before anything else. Elements are added in their order, from
+// -infinity at the largest I on, which stands for the first element.
+template <typename T, typename I>
 struct FirstMost {
   T v;
-  long long at;
-  __device__ void add(T x, long long i) {
-    const bool nan = x != x, had = v != v;
-    if (nan ? !had || i < at : !had && (x > v || (x == v && i < at))) v = x, at = i;
+  I at;
+  __device__ void add(T x, I i) {
+    if (x > v || (x != x && v == v)) v = x, at = i;
   }
-  __device__ void merge(const FirstMost& b) { add(b.v, b.at); }
+  __device__ void merge(const FirstMost& b) {
+    const bool nan = b.v != b.v, had = v != v;
+    if (nan ? !had || b.at < at : !had && (b.v > v || (b.v == v && b.at < at))) *this = b;
+  }
 };
 //@ FirstLeast
-template <typename T>
+template <typename T, typename I>
 struct FirstLeast {
   T v;
-  long long at;
-  __device__ void add(T x, long long i) {
-    const bool nan = x != x, had = v != v;
-    if (nan ? !had || i < at : !had && (x < v || (x == v && i < at))) v = x, at = i;
+  I at;
+  __device__ void add(T x, I i) {
+    if (x < v || (x != x && v == v)) v = x, at = i;
   }
-  __device__ void merge(const FirstLeast& b) { add(b.v, b.at); }
+  __device__ void merge(const FirstLeast& b) {
+    const bool nan = b.v != b.v, had = v != v;
+    if (nan ? !had || b.at < at : !had && (b.v < v || (b.v == v && b.at < at))) *this = b;
+  }
 };
 //@ TopSum exp
 // The largest, and the sum of exponentials under it (Milakov and Gimelshein 2018). Under a largest of -inf
@@ -221,3 +226,86 @@ __device__ __forceinline__ void before(S v, S none, S& earlier, S& all) {
   if (lane > 0) earlier.merge(inside);
   __syncthreads();
 }
+//@ meet
+// What another block left. Only volatile loads are sure to look.
+template <typename S>
+__device__ __forceinline__ S fresh(const S* from) {
+  static_assert(sizeof(S) % 4 == 0, "words of 4 bytes");
+  int words[sizeof(S) / 4];
+#pragma unroll
+  for (int i = 0; i < (int)(sizeof(S) / 4); ++i) words[i] = reinterpret_cast<const volatile int*>(from)[i];
+  S v;
+  memcpy(&v, words, sizeof(S));
+  return v;
+}
+// Waits until blocks have come here so many times; what they wrote before is then there to be read.
+__device__ __forceinline__ void meet(unsigned* arrived, unsigned times) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    atomicAdd(arrived, 1u);
+    while (*reinterpret_cast<const volatile unsigned*>(arrived) < times) __nanosleep(20);
+    __threadfence();
+  }
+  __syncthreads();
+}
+//@ there
+// How many blocks of a kernel with so much shared memory are on the device at once.
+constexpr int devices = 64;
+template <typename K>
+static int there(K* kernel, int threads, int bytes, int (&known)[devices]) {
+  int device = 0, each = 0, all = 0;
+  cudaGetDevice(&device);
+  if (device < devices && known[device] > 0) return known[device];
+  cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, reinterpret_cast<const void*>(kernel), threads, bytes);
+  cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, device);
+  if (device < devices) known[device] = each * all;
+  return each * all;
+}
+//@ together
+// Launches teams of blocks that are all there at once, so that they may wait for each other: under a tool that needs
+// room of its own fewer than it was said that there is place for.
+template <typename... P, typename... A>
+static void together(void (*kernel)(P...), long long teams, int size, int threads, int bytes, cudaStream_t stream, A... given) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeCooperative;
+  attribute.val.cooperative = 1;
+  cudaLaunchConfig_t config = {};
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  for (;; teams /= 2) {
+    config.gridDim = dim3((unsigned)(teams * size));
+    if (cudaLaunchKernelEx(&config, kernel, given...) != cudaErrorCooperativeLaunchTooLarge || teams == 1) return;
+    cudaGetLastError();
+  }
+}
+//@ copy_ahead
+// Begins to copy V elements to shared memory; they are there when this thread has waited for its copies.
+template <int V, typename T>
+__device__ __forceinline__ void copy_ahead(T* to, const T* from) {
+  constexpr int bytes = V * sizeof(T), each = bytes < 16 ? bytes : 16;
+  if constexpr (each < 4) {
+#pragma unroll
+    for (int j = 0; j < V; ++j) to[j] = from[j];
+  } else {
+#pragma unroll
+    for (int i = 0; i < bytes / each; ++i) __pipeline_memcpy_async(to + i * (each / sizeof(T)), from + i * (each / sizeof(T)), each);
+  }
+}
+//@ most
+// The larger of two, or NaN where one is.
+template <typename T>
+__device__ __forceinline__ T most(T a, T b) {
+  return a > b || a != a ? a : b;
+}
+#ifdef __CUDA_ARCH__
+__device__ __forceinline__ float most(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+#endif

@@ -1,7 +1,8 @@
 // Enough of CUDA to run a candidate's kernels on a CPU, for tests of what they compute: each thread of a block
-// is a fiber, which waits at barriers and shuffles; blocks run one after the other. A thread that reads what another
-// one wrote without a barrier between them may see it or not, as on a GPU: the order of threads in a warp changes from
-// block to block.
+// is a fiber, which waits at barriers and shuffles; blocks run one after the other, those of a cooperative launch at
+// once, each in a thread of the system. A thread that reads what another one wrote without a barrier between them may
+// see it or not, as on a GPU: the order of threads in a warp changes from block to block.
+#include <sched.h>
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -10,42 +11,54 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 #define __global__ static
 #define __device__
 #define __host__
 #define __forceinline__ inline
-#define __shared__ static
-#define __launch_bounds__(n)
+#define __shared__ static thread_local
+#define __launch_bounds__(...)
 #define __restrict__
 
 typedef void* cudaStream_t;
 
-namespace emulated {
-
 struct Three {
   unsigned x = 0, y = 0, z = 0;
 };
+static thread_local Three blockIdx, blockDim, gridDim;
+
+namespace emulated {
+
 enum State { running, at_warp, at_block, done };
 
 constexpr int most = 1024;
 constexpr size_t stack_bytes = 64 << 10;
+
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
 
 // Contexts begin a fiber, jumps go on with it: a jump asks nothing of the system.
 struct Fiber {
   jmp_buf at;
   State state;
   int words[1];  // what it shows to its warp
+  std::vector<Copy> copies;
 };
 
-static Fiber fibers[most];
-static char* stacks = nullptr;
-static int begun = 0, now = 0, size = 0;
-static ucontext_t scheduler, first;
-static jmp_buf back;
-static Three block, grid, threads;
-static void (*body)(void*) = nullptr;
-static void* arguments = nullptr;
+// Of a thread of the system: the block that it runs.
+static thread_local Fiber fibers[most];
+static thread_local char* stacks = nullptr;
+static thread_local int begun = 0, now = 0, size = 0;
+static thread_local ucontext_t scheduler, first;
+static thread_local jmp_buf back;
+static thread_local void (*body)(void*) = nullptr;
+static thread_local void* arguments = nullptr;
+static thread_local unsigned char* dynamic = nullptr;  // shared memory whose size the launch says
 
 static void leave(State s) {
   Fiber& f = fibers[now];
@@ -78,7 +91,26 @@ static bool release() {
   return any;
 }
 
-static void run(long long blocks, int count) {
+static void run_block(long long b) {
+  blockIdx.x = b;
+  for (int t = 0; t < size; ++t) fibers[t].state = running;
+  for (;;) {
+    bool left = false;
+    for (int n = 0; n < size; ++n) {
+      now = b % 2 ? size - 1 - n : n;
+      if (fibers[now].state == running && _setjmp(back) == 0) _longjmp(fibers[now].at, 1);
+      left = left || fibers[now].state != done;
+    }
+    if (!left) break;
+    if (!release()) {
+      fprintf(stderr, "threads of a block wait for each other at different places\n");
+      abort();
+    }
+  }
+}
+
+// Makes this thread of the system ready for blocks of a launch.
+static void prepare(long long blocks, int count, int bytes) {
   if (count % 32 != 0 || count > most || blocks <= 0 || blocks > 0x7fffffff) {
     fprintf(stderr, "a launch of %lld blocks of %d threads\n", blocks, count);
     abort();
@@ -94,32 +126,42 @@ static void run(long long blocks, int count) {
     if (_setjmp(back) == 0) swapcontext(&scheduler, &first);
   }
   size = count;
-  grid.x = blocks;
-  threads.x = count;
-  for (long long b = 0; b < blocks; ++b) {
-    block.x = b;
-    for (int t = 0; t < size; ++t) fibers[t].state = running;
-    for (;;) {
-      bool left = false;
-      for (int n = 0; n < size; ++n) {
-        now = b % 2 ? size - 1 - n : n;
-        if (fibers[now].state == running && _setjmp(back) == 0) _longjmp(fibers[now].at, 1);
-        left = left || fibers[now].state != done;
-      }
-      if (!left) break;
-      if (!release()) {
-        fprintf(stderr, "threads of a block wait for each other at different places\n");
-        abort();
-      }
-    }
-  }
+  gridDim.x = blocks;
+  blockDim.x = count;
+  free(dynamic);
+  dynamic = bytes ? static_cast<unsigned char*>(aligned_alloc(16, (bytes + 15) / 16 * 16)) : nullptr;
+  if (bytes) memset(dynamic, 0xff, bytes);
 }
 
 template <typename F>
-void launch(long long blocks, int count, F f) {
+void take(F& f) {
   body = [](void* p) { (*static_cast<F*>(p))(); };
   arguments = &f;
-  run(blocks, count);
+}
+
+template <typename F>
+void launch(long long blocks, int count, int bytes, F f) {
+  prepare(blocks, count, bytes);
+  take(f);
+  for (long long b = 0; b < blocks; ++b) run_block(b);
+}
+
+// How many blocks of a cooperative launch there are at most: of each of so many multiprocessors, so many.
+constexpr int multiprocessors = 6, beside = 2;
+
+template <typename F>
+void launch_at_once(long long blocks, int count, int bytes, F f) {
+  std::vector<std::thread> all;
+  for (long long b = 0; b < blocks; ++b) {
+    all.emplace_back([=]() mutable {
+      prepare(blocks, count, bytes);
+      take(f);
+      run_block(b);
+      free(stacks);
+      free(dynamic);
+    });
+  }
+  for (std::thread& t : all) t.join();
 }
 
 static inline Three thread_index() { return {static_cast<unsigned>(now), 0, 0}; }
@@ -141,13 +183,6 @@ static inline int lane() { return now % 32; }
 
 }  // namespace emulated
 
-#define threadIdx (emulated::thread_index())
-#define blockIdx (emulated::block)
-#define blockDim (emulated::threads)
-#define gridDim (emulated::grid)
-#define __syncthreads() emulated::wait(emulated::at_block)
-#define __syncwarp() emulated::wait(emulated::at_warp)
-
 template <typename T>
 T __shfl_xor_sync(unsigned, T v, int mask) { return emulated::shuffled(v, emulated::lane() ^ mask); }
 template <typename T>
@@ -158,3 +193,62 @@ template <typename T>
 T __shfl_up_sync(unsigned, T v, int apart) {
   return emulated::shuffled(v, emulated::lane() >= apart ? emulated::lane() - apart : -1);
 }
+
+#define __threadfence() __sync_synchronize()
+static inline unsigned atomicAdd(unsigned* to, unsigned n) { return __sync_fetch_and_add(to, n); }
+static inline void __nanosleep(unsigned) { sched_yield(); }
+
+// Copies are done when their thread waits for them, and not before.
+static inline void __pipeline_memcpy_async(void* to, const void* from, size_t bytes) {
+  emulated::fibers[emulated::now].copies.push_back({to, from, bytes});
+}
+static inline void __pipeline_commit() {}
+static inline void __pipeline_wait_prior(int) {
+  for (const emulated::Copy& c : emulated::fibers[emulated::now].copies) memcpy(c.to, c.from, c.bytes);
+  emulated::fibers[emulated::now].copies.clear();
+}
+
+struct dim3 {
+  unsigned x;
+  explicit dim3(unsigned n = 1) : x(n) {}
+};
+enum { cudaSuccess, cudaErrorCooperativeLaunchTooLarge };
+enum { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaDevAttrMultiProcessorCount, cudaLaunchAttributeCooperative };
+struct cudaLaunchAttribute {
+  int id;
+  struct {
+    int cooperative;
+  } val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  int dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  int numAttrs;
+};
+static inline int cudaGetLastError() { return cudaSuccess; }
+static inline int cudaGetDevice(int* device) { return *device = 0; }
+static inline int cudaFuncSetAttribute(const void*, int, int) { return 0; }
+static inline int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* n, const void*, int, int) {
+  *n = emulated::beside;
+  return 0;
+}
+static inline int cudaDeviceGetAttribute(int* n, int, int) {
+  *n = emulated::multiprocessors;
+  return 0;
+}
+static inline int cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t) {
+  memset(at, value, bytes);
+  return 0;
+}
+template <typename... P, typename... A>
+int cudaLaunchKernelEx(const cudaLaunchConfig_t* c, void (*kernel)(P...), A... given) {
+  if (c->gridDim.x > emulated::multiprocessors * emulated::beside) return cudaErrorCooperativeLaunchTooLarge;
+  emulated::launch_at_once(c->gridDim.x, c->blockDim.x, c->dynamicSmemBytes, [=] { kernel(given...); });
+  return 0;
+}
+
+#define threadIdx (emulated::thread_index())
+#define __syncthreads() emulated::wait(emulated::at_block)
+#define __syncwarp() emulated::wait(emulated::at_warp)

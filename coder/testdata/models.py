@@ -161,6 +161,14 @@ def cases() -> dict[str, Case]:
         "two_outputs": lambda x: (F.relu(x), F.relu(x).sum(1)),
         "softmax_of_softmax": lambda x: torch.softmax(torch.softmax(x, 1) * 3, 1).sum(0),
         "transposed_softmax": lambda x: torch.softmax(x.t(), 1),
+        "matrix_vector": lambda x: torch.matmul(x, x[:1].t()) + 1,
+        "padded": lambda x: torch.cat(
+            (torch.zeros_like(x[:, :3]), x * 2, torch.ones_like(x[:, :1])), 1
+        ),
+        "exclusive_sum": lambda x: torch.cat((torch.zeros_like(x[:, :1]), x[:, :-1].cumsum(1)), 1),
+        "exclusive_from_end": lambda x: torch.cat(
+            (x[:, 1:].flip(1).cumsum(1).flip(1), torch.zeros_like(x[:, :1])), 1
+        ),
         "matmul_epilogue": lambda x: F.gelu(torch.matmul(x, x.t()) * 0.1).amax(1),
     }
     for name, f in rows.items():

@@ -1,0 +1,218 @@
+package coder
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// Rows that registers cannot keep from pass to pass are held in shared memory by a
+// team of blocks, of which each holds a part, and which wait for each other where a
+// pass needs all of the row. While a row is worked on, the next
+// one is on its way into a second buffer. What does not fit is read again, soon
+// enough to be in the second-level cache. So a row is read once from memory,
+// whatever its length up to what the whole chip holds.
+
+const (
+	teamsBeside  = 2        // blocks of a multiprocessor: one computes while another one waits
+	buffers      = 2        // of a block: one is filled while the other one is worked on
+	teamThreads  = 512      // of a block
+	counterBytes = 128      // apart are the counters of two teams
+	leastShared  = 99 << 10 // bytes of shared memory that a multiprocessor has
+)
+
+// sharedMemory is the bytes of shared memory that blocks of a multiprocessor can
+// have together, by architecture (CUDA Programming Guide, table of technical
+// specifications per compute capability); where it is not listed, the least.
+var sharedMemory = map[string]int{"sm_80": 163 << 10, "sm_87": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10, "sm_103": 227 << 10}
+
+func gpuTarget(d kernelwright.Device) target {
+	on := target{gpu: true, multiprocessors: d.Specs.Cores, shared: leastShared}
+	for _, isa := range d.Specs.ISA {
+		if n := sharedMemory[strings.TrimRight(isa, "af")]; n > 0 {
+			on.shared = n
+		}
+	}
+	return on
+}
+
+// hold has the loads that more than one pass takes stay in shared memory, where
+// the blocks that are there at once can hold a row.
+func (r *reducing) hold() {
+	wanted := r.knobs.get("team", 0)
+	if wanted == 0 || r.g.lanes || r.knobs.get("keep", 1) == 0 {
+		return
+	}
+	found := r.again()
+	bytes := 0 // of a step
+	for _, v := range found {
+		bytes += r.vector * elementBytes(v.dtype)
+	}
+	if bytes == 0 {
+		return
+	}
+	rows := 1
+	for _, i := range r.g.outer {
+		rows *= r.g.groups[i].size
+	}
+	each := (max(r.device.on.shared, leastShared)/teamsBeside - 2<<10) / buffers / bytes // steps that a block holds
+	there := teamsBeside * r.device.on.multiprocessors
+	team := wanted
+	if team == 1 {
+		if team = (r.steps + each - 1) / each; team > there {
+			if r.steps*4/5 > there*each { // with a fifth to be read again
+				return
+			}
+			team = there
+		}
+		// Few teams have all blocks; of many, so many that few blocks are left over.
+		teams := min(there/team, rows)
+		for teams > 1 && teams < rows && there/teams*teams < there*97/100 {
+			teams--
+		}
+		team = min(there/teams, max(r.steps/teamThreads, team))
+	}
+	team = max(min(team, there, r.steps), 2)
+	per := (r.steps + team - 1) / team
+	r.team, r.parts = team, 1
+	r.room, r.whole = min(per, each)*r.vector, per <= each
+	r.threads = min(max(powerAbove((per+r.knobs.get("share", 4)-1)/r.knobs.get("share", 4)), leastBlock), teamThreads)
+	r.block, r.rowsPerBlock = r.threads, 1
+	for _, v := range found {
+		r.held[v] = fmt.Sprintf("held%d", v.id)
+	}
+}
+
+func elementBytes(d dtype) int {
+	switch d {
+	case boole:
+		return 1
+	case f32, i32:
+		return 4
+	}
+	return 8
+}
+
+// heldLoads returns what is held, in order, with where it begins in a buffer of
+// shared memory, and the bytes of all buffers.
+func (r *reducing) heldLoads() (all []keptLoad, at []int, bytes int) {
+	for v, n := range r.held {
+		all = append(all, keptLoad{v, n})
+	}
+	slices.SortFunc(all, func(a, b keptLoad) int { return a.v.id - b.v.id })
+	for _, l := range all {
+		at = append(at, bytes)
+		bytes += (r.room*elementBytes(l.v.dtype) + 15) / 16 * 16
+	}
+	return all, at, bytes * buffers
+}
+
+// teams emits the kernel of rows that a team of blocks holds. Blocks stay, and go
+// from row to row.
+func (r *reducing) teams(last int) {
+	loads, begins, bytes := r.heldLoads()
+	there := teamsBeside * r.device.on.multiprocessors / r.team
+	// Of what the blocks leave for each other there are two copies: the fastest may
+	// be one meeting ahead.
+	for _, a := range r.k.anchors {
+		if a.with == nil {
+			c := r.carry(a, r.k.anchors)
+			name := fmt.Sprintf("part%d", a.value.id)
+			r.names = append(r.names, name)
+			r.device.scratch[r.k] = append(r.device.scratch[r.k], scratch{name: name, bytes: 2 * there * r.team * sizeOf(c.typ)})
+		}
+	}
+	arrived := fmt.Sprintf("arrived%d", r.k.at)
+	r.names = append(r.names, arrived)
+	r.device.scratch[r.k] = append(r.device.scratch[r.k], scratch{name: arrived, bytes: there * counterBytes})
+	r.beside = teamsBeside
+	r.begin("", r.block, r.names)
+	r.sizes()
+	r.line("extern __shared__ __align__(16) unsigned char shared[];")
+	r.line("constexpr pos steps = %s, per = (steps + %d) / %d, room = %d / V;", r.stepsText(), r.team-1, r.team, r.room)
+	r.line("const int lane = threadIdx.x;")
+	r.line("const bool live = true;")
+	r.line("const int team = blockIdx.x / %d, part = blockIdx.x %% %d, teams = gridDim.x / %d;", r.team, r.team, r.team)
+	r.line("const pos from = part * per, to = from + per < steps ? from + per : steps;")
+	r.line("(void)live;")
+	r.line("unsigned met = 0;")
+	fill := func(row, turn string) {
+		r.used["copy_ahead"] = true
+		r.open("")
+		r.line("const far row = %s;", row)
+		r.decode("far", "row", r.g.outer)
+		r.line("(void)row;")
+		r.line("#pragma unroll 4")
+		r.open("for (pos at = from + lane; at < to && at - from < room; at += %d)", r.threads)
+		r.within()
+		r.line("const pos i%d = base;", r.g.inner)
+		for i, l := range loads {
+			r.line("copy_ahead<V>(reinterpret_cast<%s*>(shared + %d + %s * %d) + (at - from) * V, %s + (%s));",
+				element(l.v.dtype), begins[i], turn, bytes/buffers, l.v.buf.name, r.index(l.v.idx[0]))
+		}
+		r.close()
+		r.line("__pipeline_commit();")
+		r.close()
+	}
+	r.open("if (team < rows)")
+	fill("team", "0")
+	r.close()
+	r.line("int turn = 0;")
+	r.open("for (far row = team; row < rows; row += teams, turn = 1 - turn)")
+	r.push()
+	r.line("__pipeline_wait_prior(0);")
+	r.open("if (row + teams < rows)")
+	r.line("const far next = row + teams;")
+	fill("next", "(1 - turn)")
+	r.close()
+	for i, l := range loads {
+		r.line("const %s* const %s = reinterpret_cast<const %s*>(shared + %d + turn * %d);", element(l.v.dtype), l.name, element(l.v.dtype), begins[i], bytes/buffers)
+	}
+	r.decode("far", "row", r.g.outer)
+	for stage := range last + 1 {
+		r.pass(stage)
+	}
+	r.rowStores()
+	r.pop()
+	r.close()
+	r.end()
+	known := fmt.Sprintf("there%d", r.k.at)
+	r.used["there"], r.used["together"] = true, true
+	r.launched("", r.names, func(kernel, args string) {
+		r.device.launch("    static int %s[devices];", known)
+		r.device.launch("    const long long most = there(%s, %d, %d, %s) / %d;", kernel, r.block, bytes, known, r.team)
+		r.device.launch("    const long long teams = rows < most && rows < %d ? rows : most < %d ? most : %d;", there, there, there)
+		r.device.launch("    cudaMemsetAsync(%s, 0, %d, stream);", r.names[len(r.names)-1], there*counterBytes)
+		r.device.launch("    if (rows > 0) together(%s, teams > 0 ? teams : 1, %d, %d, %d, stream, %s);", kernel, r.team, r.block, bytes, args)
+	})
+}
+
+// meet merges what the blocks of a team hold. Each leaves its own, waits until
+// all have, and merges what they left.
+func (r *reducing) meet(carries []carry) {
+	if len(carries) == 0 {
+		return
+	}
+	r.used["across"], r.used["meet"] = true, true
+	slot := func(c carry, part string) string {
+		return fmt.Sprintf("reinterpret_cast<%s*>(part%d)[((met & 1) * teams + team) * %d + %s]", c.typ, c.a.value.id, r.team, part)
+	}
+	for _, c := range carries {
+		id := c.a.value.id
+		r.line("a%d = across<%d>(a%d);", id, r.threads, id)
+		r.line("if (lane == 0) %s = a%d;", slot(c, "part"), id)
+	}
+	r.line("meet(reinterpret_cast<unsigned*>(%s + team * %d), (met + 1) * %du);", r.names[len(r.names)-1], counterBytes, r.team)
+	for _, c := range carries {
+		id := c.a.value.id
+		r.line("a%d = {%s};", id, c.init)
+		r.line("for (int p = lane; p < %d; p += %d) a%d.merge(fresh(&%s));", r.team, r.threads, id, slot(c, "p"))
+		r.line("a%d = across<%d>(a%d);", id, r.threads, id)
+	}
+	r.line("++met;")
+	for _, c := range carries {
+		r.results(c)
+	}
+}
