@@ -174,8 +174,6 @@ func meaning(st step) string {
 		return say("more blocks share a row in shared memory, so that each holds less of it", "fewer blocks wait for each other")
 	case "split":
 		return say("several blocks share a row, so that no multiprocessor is idle", "one launch does it all")
-	case "team":
-		return say("more blocks hold a row between them, each in less shared memory", "fewer blocks wait for each other over a row")
 	case "static":
 		return say("sizes become constants that the compiler can use", "one code serves all sizes")
 	}
