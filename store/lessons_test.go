@@ -264,7 +264,9 @@ func TestLessonsOfEarlierVersions(t *testing.T) {
 	teach(t, s, "d", "c", "running", attempt{ms: 4}, attempt{ms: 2})
 	teach(t, s, "e", "c", "certified", attempt{ms: 4}, attempt{}, attempt{ms: 2})
 	want := asJSON(t, must(s.Lessons(t.Context(), LessonFilter{}))(t))
-	_, err = s.write.Exec(`DROP TABLE lessons; ALTER TABLE runs DROP COLUMN lessons; PRAGMA user_version = 6`)
+	_, err = s.write.Exec(`DROP TABLE lessons; ALTER TABLE runs DROP COLUMN lessons;
+		DROP INDEX charges_spent; CREATE INDEX charges_spent ON charges(ended);
+		ALTER TABLE calls DROP COLUMN written; ALTER TABLE charges DROP COLUMN written; PRAGMA user_version = 6`)
 	ok(t, err)
 	ok(t, s.Close())
 	s, err = Open(path)
