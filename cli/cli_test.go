@@ -76,6 +76,12 @@ func scripts(t *testing.T, dir string, env []string) {
 			}
 			return nil
 		},
+		Condition: func(name string) (bool, error) {
+			if name != "soak" {
+				return false, fmt.Errorf("no condition %q", name)
+			}
+			return os.Getenv("KERNELWRIGHT_SOAK") == "1", nil
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"seed": seed, "seedbench": seedBench, "hold": hold, "sql": runSQL, "alone": alone,
 			"serve": models.serve, "acts": models.act, "holdback": models.holdback, "asked": models.wasAsked,
