@@ -146,7 +146,7 @@ def test_certify_runs_the_file_by_itself(
 # Does what compute-sanitizer does to a command, and says what that has said.
 TOOL = """#!/bin/sh
 tool=$2; report=$4; shift 12
-[ "$1" != --racecheck-report ] || shift 2
+case $1 in --racecheck-report|--padding) shift 2;; esac
 case $tool in
 memcheck)
     "$@" || exit
