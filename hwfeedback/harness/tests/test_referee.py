@@ -753,6 +753,12 @@ def test_flags(judge: Judge, kind: str) -> None:
     assert flag in t["flags"] and t["notes"]
 
 
+def test_what_is_averaged_over_much_does_not_ignore_its_input(judge: Judge) -> None:
+    t = judge.task(task_of("return 100 + x.mean()", "[torch.rand(1000, 1000)]"))
+    assert "ignores_input" not in t["flags"]
+    assert "nearly the same in every draw" in " ".join(t["notes"])
+
+
 def test_an_integer_input_that_never_changes_is_noted(judge: Judge) -> None:
     forward = "return x * (mask > 0)"
     for mask, noted in (("torch.arange(8)", True), ("torch.randint(0, 9, (8,))", False)):
