@@ -119,11 +119,11 @@ var captures = sync.OnceValues(func() ([]byte, error) { return runScript("testda
 // TestCandidatesAreRight captures every module of testdata/models.py, has the
 // Coder write candidates with the default schedule and with other choices, and
 // compares what they compute with float64.
-func TestCandidatesAreRight(t *testing.T) { candidatesAreRight(t, input, 17, 3) }
+func TestCandidatesAreRight(t *testing.T) { candidatesAreRight(t, input, 31, 5) }
 
 // Kernels in CUDA are run on the CPU, each thread on a stack of its own: what they compute
 // is seen without a GPU, how fast is not.
-func TestCUDACandidatesAreRight(t *testing.T) { candidatesAreRight(t, onGPU, 67, 13) }
+func TestCUDACandidatesAreRight(t *testing.T) { candidatesAreRight(t, onGPU, 127, 23) }
 
 // candidatesAreRight takes the default schedule of every case, and of the other
 // choices one in so many, more of those cases that threads share.

@@ -206,7 +206,8 @@ def test_work_hidden_from_the_workers_clock_is_found() -> None:
     assert timed.report["marked"] and timed.report["candidate"]["clock"] == "wall"
     assert timed.report["candidate"]["event_ms"] < 1 < 4 < timed.report["candidate"]["median_ms"]
     assert timed.speedup is not None and timed.speedup["value"] < 2
-    if not any("disturbed" in n for n in timed.report["notes"]):
+    # Nobody is blamed on a machine that is too loud to tell.
+    if not any("disturbed" in n or "resolves" in n for n in timed.report["notes"]):
         assert "work is hidden from the clock" in timed.hides
 
 
