@@ -201,14 +201,18 @@ def hiding(share: float) -> forked.Make:
 
 
 def test_work_hidden_from_the_workers_clock_is_found() -> None:
-    timed, _, _ = time_it({"eager": forked.spinning(0.005), "candidate": hiding(0.01)})
-    assert timed.wrong is None
-    assert timed.report["marked"] and timed.report["candidate"]["clock"] == "wall"
-    assert timed.report["candidate"]["event_ms"] < 1 < 4 < timed.report["candidate"]["median_ms"]
-    assert timed.speedup is not None and timed.speedup["value"] < 2
-    # Nobody is blamed on a machine that is too loud to tell.
-    if not any("disturbed" in n or "resolves" in n for n in timed.report["notes"]):
-        assert "work is hidden from the clock" in timed.hides
+    notes: list[str] = []
+    for _ in range(3):  # nobody is blamed while the machine is too loud to tell
+        timed, _, _ = time_it({"eager": forked.spinning(0.005), "candidate": hiding(0.01)})
+        assert timed.wrong is None
+        c = timed.report["candidate"]
+        assert timed.report["marked"] and c["clock"] == "wall"
+        assert c["event_ms"] < 1 < 4 < c["median_ms"]
+        assert timed.speedup is not None and timed.speedup["value"] < 2
+        if "work is hidden from the clock" in timed.hides:
+            return
+        notes = timed.report["notes"]
+    assert any("disturbed" in n or "resolves" in n for n in notes), notes
 
 
 def test_what_a_clock_may_be_off_by_wins_nothing() -> None:
