@@ -108,7 +108,7 @@ AGREE_NS = 2_000
 OVERHEAD_SPREAD = 0.05  # of what a window costs: by so much processes differ in it
 TURNS_SPREAD = 0.002  # of what a turn on a GPU costs
 # Standard deviation of what a kernel takes from one process to the next, wherever its memory lies:
-# 0.10 us in 38 processes each with kernels of 6 and 8 us on an H200, with as much again for others.
+# 0.10 us in 38 processes with kernels of 6 and 8 us on an H200, and half as much again for others.
 PROCESSES_NS = 150.0
 ALONE_NS = 5_000
 HIDDEN_NS = 20_000  # by so much processes differ in what it costs to wake one for a single call
