@@ -10,9 +10,9 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-// measured is a kernel of testdata/h200/kernels.cu as make.py there measured it on
-// an H200: its time between events, what Nsight Compute 2025.3 counted, and what the
-// compiler says of it.
+// measured is a kernel of testdata/h200/kernels.cu as it was measured on an H200: its
+// time between events, what Nsight Compute 2025.3 counted, and what the compiler says
+// of it. make.py there does the same again; as a whole it has not run on a GPU yet.
 type measured struct {
 	Case        string
 	Launches    int
