@@ -32,6 +32,7 @@ import building
 import cold
 import correctness
 import device as devices
+import inductor
 import inspection
 import ncu
 import profiling
@@ -418,6 +419,7 @@ class Evaluation:
         config = self._config(threads=threads)
         if compiles:
             config["preimport"] = ["compile"]
+        if compiles or inductor.compiles(self.task["source"]):
             folder = self._warm_inductor() if self.device.kind == "cpu" else ""
             if folder:
                 config["inductor_cache"] = folder
@@ -454,8 +456,6 @@ class Evaluation:
 
     def _warm_inductor(self) -> str:
         if self._inductor is None:
-            import inductor
-
             folder = self.request.get("cache_dir")
             self._inductor = inductor.warm(folder) if folder else ""
         return self._inductor

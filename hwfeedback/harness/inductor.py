@@ -27,6 +27,11 @@ RECORD = "record.json"
 WARM_TIMEOUT = 300.0
 
 
+def compiles(source: str) -> bool:
+    """Tells whether a reference may compile itself."""
+    return "compile" in source
+
+
 def warm(cache_dir: str) -> str:
     """Returns the folder of what is precompiled for this machine and toolchain, made now if need
     be.

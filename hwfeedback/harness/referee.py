@@ -21,6 +21,7 @@ import building
 import evaluation
 import export
 import forkserver
+import inductor
 import inspection
 import kept
 import sandbox
@@ -113,6 +114,9 @@ class Referee:
         threads = int(msg.get("threads") or os.cpu_count() or 1)
         timeout = float(msg.get("timeout_s") or INSPECT_S)
         config = {"sandbox": mode, "threads": threads} | evaluation.placed(msg)
+        device = evaluation.device_of(msg)
+        if inductor.compiles(msg["source"]) and device.kind == "cpu" and msg.get("cache_dir"):
+            config["inductor_cache"] = inductor.warm(msg["cache_dir"])
         task = inspection.inspect(
             lambda: self.server.spawn("reference", config, fds),
             msg["name"],
@@ -120,7 +124,7 @@ class Referee:
             parsed["normalised_hash"],
             threads=threads,
             timeout_s=timeout,
-            device=evaluation.device_of(msg),
+            device=device,
         )
         return {"task": task}
 

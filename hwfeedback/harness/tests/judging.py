@@ -73,7 +73,8 @@ class Judge:
 
     def task(self, source: str) -> dict[str, Any]:
         if source not in self.tasks:
-            msg = {"name": "task", "source": source, "threads": 1, "timeout_s": 60, **self.place}
+            msg = {"name": "task", "source": source, "threads": 1, **self.place}
+            msg["cache_dir"] = self.cache
             self.tasks[source] = self.referee.inspect(msg, [])["task"]
         return self.tasks[source]
 
