@@ -1311,11 +1311,11 @@ class Timing:
         ):  # below, what the window itself uses drowns the call
             metrics["core_use"] = min(cpu / time_ / max(self.threads, 1), 1.0)
             quiet = [s for s in fresh if not s.disturbed]
-            took = [self._overhead.cpu(s) / max(s.event, self._overhead.most(s)) for s in quiet]
-            cores = stats.median(took) if len(took) >= MIN_FRESH else 0.0
-            if cores > MORE_CORES * self.threads and self.threads < (os.cpu_count() or 1):
+            used = [cores(s, self._overhead.most(s), self.threads) for s in quiet]
+            at_once = stats.median(used) if len(used) >= MIN_FRESH else 0.0
+            if at_once > MORE_CORES * self.threads and self.threads < (os.cpu_count() or 1):
                 excess = (
-                    f"it computes on {cores:.1f} cores at once where the baselines "
+                    f"it computes on {at_once:.1f} cores at once where the baselines "
                     f"have {self.threads}"
                 )
         return Timed(
@@ -1399,6 +1399,17 @@ def _felt(now: nvml.Reading, fresh: Sequence[Sample]) -> dict[str, float]:
     felt = {"sm_mhz": float(now.sm_mhz), "celsius": float(now.celsius)}
     slowed = sum(bool(s.slowed) for s in fresh) / max(len(fresh), 1)
     return {k: v for k, v in felt.items() if v} | ({"slowed_share": slowed} if slowed else {})
+
+
+def cores(s: Sample, wall_ns: float, threads: int) -> float:
+    """Returns how many cores the calls of a window had at work at least.
+
+    ``wall_ns`` is what a call took by the referee's clock. However much of a window is not its
+    calls', so many threads cannot use more processor time than passes for each of them: what was
+    used beyond that others used, while calls ran.
+    """
+    beyond = max(s.cpu - threads * s.outer, 0.0)
+    return threads + beyond / max(s.event, wall_ns, 1.0)
 
 
 def of_a_process(fresh: Sequence[Sample]) -> float:

@@ -7,6 +7,7 @@ itself; ``report`` is the referee's reading of it. What was seen from outside is
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -14,7 +15,9 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from dispatch import uncompiled
 from triton_kernels import KERNEL
@@ -121,6 +124,7 @@ class _Operators(TorchDispatchMode):
         super().__init__()
         self._clock = clock
         self.calls: list[tuple[str, str, Any, Any]] = []  # library, name, start, end
+        self.met: dict[str, int] = {}  # elements that PyTorch's got, by name
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         start = self._clock.mark()
@@ -128,8 +132,15 @@ class _Operators(TorchDispatchMode):
         end = self._clock.mark()
         library, _, name = func._schema.name.partition("::")
         own = library in LIBRARIES
+        if own:
+            self.met[name] = self.met.get(name, 0) + _elements((args, kwargs))
         self.calls.append(("" if own else library, name if own else func._schema.name, start, end))
         return out
+
+
+def _elements(values: Any) -> int:
+    """Returns how many elements the tensors among values have."""
+    return sum(v.numel() for v in tree_leaves(values) if isinstance(v, torch.Tensor))
 
 
 class _Functions:
@@ -193,7 +204,8 @@ def observe(
     ``found`` is the custom functions by name.
     """
     clock = clock or Clock()
-    runs: list[tuple[float, dict[str, list[float]], dict[str, list[float]]]] = []
+    runs: list[tuple[float, float, dict[str, list[float]], dict[str, list[float]]]] = []
+    met: dict[str, int] = {}
     before = sys.getprofile()
     began = time.perf_counter()
     while len(runs) < LEAST_RUNS or (
@@ -202,18 +214,23 @@ def observe(
         operators = _Operators(clock)
         functions = _Functions(found, operators, clock)
         clock.begin()
-        start = clock.mark()
+        start, on_host = clock.mark(), time.perf_counter()
         sys.setprofile(functions)
         try:
             with operators:
                 forward()
         finally:
             sys.setprofile(before)
-        end = clock.mark()
+        end, on_host = clock.mark(), time.perf_counter() - on_host
         clock.wait()
-        runs.append((clock.between(start, end), *_seconds(operators, functions, clock)))
-    total, own, custom = min(runs[1:], key=lambda r: r[0])
-    hidden, plain = _hidden(forward, own)
+        took = clock.between(start, end)
+        runs.append((took, on_host, *_seconds(operators, functions, clock)))
+        met = operators.met
+    total, on_host, own, custom = min(runs[1:], key=lambda r: r[0])
+    hidden, plain, beside = _hidden(forward, own, met)
+    # Others may have had the cores in one of the two: what counts is its share of its own forward.
+    hidden = [(names, seconds * on_host / beside) for names, seconds in hidden]
+    plain *= on_host / beside
     if hidden:
         _add_hidden(clock.working(forward, hidden), own, custom)
     return {
@@ -221,15 +238,17 @@ def observe(
         "operators": {n: [sum(t), len(t)] for n, t in own.items()},
         "native": {n: [sum(t), len(t)] for n, t in custom.items()},
         "plain": plain,
+        "met": met,
     }
 
 
 def _hidden(
-    forward: Callable[[], Any], seen: dict[str, list[float]]
-) -> tuple[list[tuple[list[str], float]], float]:
+    forward: Callable[[], Any], seen: dict[str, list[float]], met: dict[str, int]
+) -> tuple[list[tuple[list[str], float]], float, float]:
     """Runs a forward again and returns PyTorch's operators that no dispatch mode sees: what
-    ``TORCH_LIBRARY`` operators or threads of C++ call. Each with what it calls, and seconds; and
-    the seconds of those that are not counted, because they only move values.
+    ``TORCH_LIBRARY`` operators or threads of C++ call. Each with what it calls, and seconds; the
+    seconds of those that are not counted, because they only move values; and the forward's. Adds
+    to ``met`` how many elements they got, by name.
 
     By torch's profiler, whose callbacks are called for every operator on every thread.
     """
@@ -237,22 +256,27 @@ def _hidden(
     from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState
 
     state = ProfilerState.KINETO
-    config = ProfilerConfig(state, False, False, False, False, False, everywhere())
+    config = ProfilerConfig(state, True, False, False, False, False, everywhere())
     _prepare_profiler(config, {ProfilerActivity.CPU})
     _enable_profiler(config, {ProfilerActivity.CPU})
+    start = time.perf_counter()
     try:
         forward()
     finally:
+        took = time.perf_counter() - start
         roots = _disable_profiler().experimental_event_tree()
     left = {n: len(t) for n, t in seen.items()}
-    found: list[tuple[list[str], float]] = []
+    found: list[tuple[Any, float]] = []
     plain: list[float] = []
     for root in roots:
         _walk(root, left, found, plain)
     # What was seen and did not come again ran under another name: an operator may take another way
     # where a dispatch mode listens.
     renamed = sum(c for n, c in left.items() if n not in PLAIN and n not in HOUSEKEEPING)
-    return found[renamed:], sum(plain)
+    hidden = found[renamed:]
+    for event, _ in hidden:
+        _count(event, met)
+    return [(_below(event), seconds) for event, seconds in hidden], sum(plain), took
 
 
 def everywhere() -> Any:
@@ -275,8 +299,18 @@ def _below(event: Any) -> list[str]:
     return names + [n for c in event.children for n in _below(c)]
 
 
+def _count(event: Any, met: dict[str, int]) -> None:
+    """Adds the elements that the operators of an event got, and of all that it calls."""
+    name = _operator(event)
+    if name:
+        got = tree_leaves(getattr(event.extra_fields, "inputs", None) or [])
+        met[name] = met.get(name, 0) + sum(math.prod(t.sizes) for t in got if hasattr(t, "sizes"))
+    for child in event.children:
+        _count(child, met)
+
+
 def _walk(
-    event: Any, left: dict[str, int], found: list[tuple[list[str], float]], plain: list[float]
+    event: Any, left: dict[str, int], found: list[tuple[Any, float]], plain: list[float]
 ) -> None:
     """Finds what was not seen: ``left`` counts what was."""
     name = _operator(event)
@@ -289,7 +323,7 @@ def _walk(
         if all(n in PLAIN or n in HOUSEKEEPING for n in names):
             plain.append(seconds)
         else:
-            found.append((names, seconds))
+            found.append((event, seconds))
         return
     for child in event.children:
         _walk(child, left, found, plain)
@@ -378,6 +412,20 @@ def covers(seen: Any, operators: Sequence[str]) -> bool:
         name = op.removeprefix("aten.").strip("_")
         wanted[name] = wanted.get(name, 0) + 1
     return not wanted or any(ran.get(n, 0) < count for n, count in wanted.items())
+
+
+def as_much(seen: Any, operators: Sequence[str], elements: int) -> bool:
+    """Whether a forward gave PyTorch's operators of the task, or one that computes, at least
+    half as many elements as the task's inputs have: what a kernel has summed in parts is less.
+    """
+    table = seen.get("met") if isinstance(seen, dict) else None
+    names = {op.removeprefix("aten.") for op in operators} - PLAIN - HOUSEKEEPING
+    wanted = {n.strip("_") for n in names}
+    got: dict[str, int] = {}
+    for op, n in table.items() if isinstance(table, dict) else ():
+        if isinstance(n, int):
+            got[str(op).strip("_")] = got.get(str(op).strip("_"), 0) + n
+    return any(2 * got.get(op, 0) >= elements for op in wanted)
 
 
 def computes(work: dict[str, Any]) -> list[str]:

@@ -358,6 +358,17 @@ def test_calls_that_wake_a_core_late_cost_no_win() -> None:
     assert judged(fresh, every).alone < 0.6
 
 
+def test_what_a_window_costs_is_not_taken_for_more_cores() -> None:
+    def used(cpu: float, outer: float, threads: int = 1) -> float:
+        return timing.cores(timing.Sample("fresh", 8, 2e5, outer, cpu, False), 2.2e5, threads)
+
+    # Faults of pages and messages are the window's: what is busy with them is one thread.
+    assert used(5.1e5, 5.2e5) == 1.0
+    assert used(2.0e5, 9.0e5) == 1.0
+    assert used(2 * 2.2e5 + 3e5, 2.2e5 + 3e5) == pytest.approx(2.0)
+    assert used(4 * 2.2e5 + 3e5, 2.2e5 + 3e5, threads=2) == pytest.approx(2 + 1.4 / 2.2, rel=0.1)
+
+
 def test_what_windows_cost_at_the_same_time_is_taken_off() -> None:
     rounds = []
     for k in range(6):  # a machine on which windows cost more and more

@@ -98,17 +98,33 @@ def test_operators_that_another_library_calls_are_pytorchs() -> None:
     large = torch.randn(256, 256)
     seen = trace.observe(lambda: torch.ops.kernelwright_hides.products(large), {})
     assert seen["operators"]["mm"][1] == seen["operators"]["_softmax"][1] == 20
+    assert seen["met"]["mm"] == 2 * seen["met"]["_softmax"] == 20 * 2 * large.numel()
     work, calls = trace.report(seen, True)
     assert calls == 1 and work["custom"] < 0.5
     assert not trace.covers(seen, ["aten.mm", "aten._softmax"])
 
 
 def test_operators_on_another_thread_are_pytorchs() -> None:
-    large = torch.randn(256, 256)
+    large = torch.randn(512, 512)  # a busy machine is slow to start a thread
     seen = trace.observe(lambda: elsewhere(large), {"elsewhere": elsewhere})
     assert seen["operators"]["mm"][1] == seen["operators"]["_softmax"][1] == 20
+    assert seen["met"]["mm"] == 2 * seen["met"]["_softmax"] == 20 * 2 * large.numel()
     work, calls = trace.report(seen, True)
     assert calls == 1 and work["custom"] < 0.5
+
+
+def test_a_sum_of_partial_sums_is_given_less_than_the_task() -> None:
+    def parts(t: torch.Tensor) -> torch.Tensor:
+        return t[0] * len(t)
+
+    large = torch.ones(256, 256)
+    given = trace.observe(lambda: parts(large.t()).sum(), {"parts": parts})
+    assert not trace.covers(given, ["aten.t", "aten.sum"])
+    assert not trace.as_much(given, ["aten.t", "aten.sum"], large.numel())
+    whole = trace.observe(lambda: parts(large).sum() + large.sum(), {"parts": parts})
+    assert trace.as_much(whole, ["aten.sum"], large.numel())
+    halves = trace.observe(lambda: large[:64].sum() + large[64:128].sum(), {"parts": parts})
+    assert trace.as_much(halves, ["aten.sum"], large.numel())
 
 
 HONEST: dict[str, Callable[[torch.Tensor], Any]] = {
