@@ -45,7 +45,7 @@ demo: build need-cxx ## the main job: four references dropped into a watched fol
 # The first verdict on a machine makes the environment and shows that everything works.
 env: build need-cxx
 	@ls $(DATA)/venv-*/.complete >/dev/null 2>&1 || \
-		$(BIN) eval examples/softmax.py examples/candidates/softmax_native.py --data-dir $(DATA)
+		KERNELWRIGHT_EVALUATION_BASELINES=eager,compile $(BIN) eval examples/softmax.py examples/candidates/softmax_native.py --data-dir $(DATA)
 
 dev: env
 	@[ "$$(cat $(TOOLS)/python/.pins 2>/dev/null)" = "$(PYTOOLS) $(FUZZTOOLS) $(CUDATOOLS)" ] || { \
@@ -57,17 +57,23 @@ dev: env
 		echo "$(PYTOOLS) $(FUZZTOOLS) $(CUDATOOLS)" >$(TOOLS)/python/.pins; }
 
 # What measures nothing runs beside the Go tests, which wait for much; what measures runs alone, after them.
-test: lint ## everything that CI runs
+test: ## everything that CI runs
+	@$(MAKE) --no-print-directory -j2 lint-go dev
+	@$(MAKE) --no-print-directory lint-python
 	@echo "the Go tests beside those of the harness that measure nothing: what they say comes when each is done, in some fifteen minutes on two cores"
 	@$(MAKE) --no-print-directory -j2 --output-sync=target test-go test-python-shared
 	@$(MAKE) --no-print-directory test-python-alone
 
-lint: dev ## gofmt, go vet, golangci-lint where it is installed, ruff
+lint: lint-go lint-python ## gofmt, go vet, golangci-lint where it is installed, ruff
+
+lint-go: need-go
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
 		[ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
 	go vet ./...
 	@if command -v golangci-lint >/dev/null; then echo "golangci-lint run"; golangci-lint run; \
 		else echo "golangci-lint is not installed (make lint-tools): go vet alone"; fi
+
+lint-python: dev
 	ruff check .
 
 lint-tools: need-go ## installs golangci-lint into .tools, where there is none
@@ -79,7 +85,7 @@ RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false
 
 test-go: export CUDA_HOME = $(CUDA)
 test-go: dev
-	KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test $(RACE) -timeout 20m ./...
+	KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test $(RACE) -timeout 30m ./...
 
 test-python: test-python-shared test-python-alone
 
@@ -131,4 +137,4 @@ need-cxx:
 	@python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
 		echo "note: Python.h is missing, so torch.compile cannot be a baseline (Debian: apt install python3-dev)"
 
-.PHONY: help build demo env dev test lint lint-tools test-go test-python test-python-shared test-python-alone soak fuzz bench clean need-go need-cxx
+.PHONY: help build demo env dev test lint lint-go lint-python lint-tools test-go test-python test-python-shared test-python-alone soak fuzz bench clean need-go need-cxx

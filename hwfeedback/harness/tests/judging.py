@@ -31,18 +31,32 @@ UNBUILT = {
 }
 
 
+MADE: list[pathlib.Path] = []  # caches of this session
+
+
 def new_cache(factory: pytest.TempPathFactory) -> str:
     """Returns a cache folder that is empty but for what is compiled once on a machine.
 
-    Headers for torch.compile and load_inline cost a minute, unless KERNELWRIGHT_TEST_CACHE names a
-    cache that has them.
+    Headers for torch.compile and load_inline cost a minute: they are those of the cache that
+    KERNELWRIGHT_TEST_CACHE names, and of earlier tests.
     """
     folder = factory.mktemp("cache")
-    kept = pathlib.Path(os.environ.get("KERNELWRIGHT_TEST_CACHE") or folder)
-    for made in [*kept.glob("inductor-*"), *kept.glob("header-*")]:
-        if kept != folder:
-            shutil.copytree(made, folder / made.name)
+    kept = os.environ.get("KERNELWRIGHT_TEST_CACHE")
+    for known in [*MADE, *([pathlib.Path(kept)] if kept else [])]:
+        for made in [*known.glob("inductor-*"), *known.glob("header-*")]:
+            shutil.copytree(made, folder / made.name, copy_function=_link, dirs_exist_ok=True)
+    MADE.append(folder)
     return str(folder)
+
+
+def _link(source: str, to: str) -> None:
+    """Half a gigabyte need not be copied: whole files are put in place, and none is written to."""
+    if os.path.exists(to):
+        return
+    try:
+        os.link(source, to)
+    except OSError:
+        shutil.copy2(source, to)
 
 
 def fork_server(**more: str) -> tuple[forkserver.ForkServer, Any]:
