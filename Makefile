@@ -25,6 +25,10 @@ FUZZTOOLS := atheris==3.0.0
 # A compiler for CUDA, which needs no GPU, where there is none.
 CUDA := $(or $(CUDA_HOME),$(wildcard /usr/local/cuda),$(TOOLS)/cuda/nvidia/cu13)
 CUDATOOLS := nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-cccl==13.0.85 nvidia-cuda-runtime==13.0.96 nvidia-cuda-sanitizer-api==13.0.85
+# The headers of CuTe, for the example that includes them: 6 MB to download, 40 on the disk.
+CUTLASS := $(or $(CUTLASS_PATH),$(TOOLS)/cutlass/cutlass_library/source)
+CUTLASSTOOLS := nvidia-cutlass==4.2.0.0
+PINS := $(PYTOOLS) $(FUZZTOOLS) $(CUDATOOLS) $(CUTLASSTOOLS)
 FUZZ_SECONDS ?= 120
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
@@ -48,13 +52,15 @@ env: build need-cxx
 		KERNELWRIGHT_EVALUATION_BASELINES=eager,compile $(BIN) eval examples/softmax.py examples/candidates/softmax_native.py --data-dir $(DATA)
 
 dev: env
-	@[ "$$(cat $(TOOLS)/python/.pins 2>/dev/null)" = "$(PYTOOLS) $(FUZZTOOLS) $(CUDATOOLS)" ] || { \
+	@[ "$$(cat $(TOOLS)/python/.pins 2>/dev/null)" = "$(PINS)" ] || { \
 		$(PYTHON) -m pip install -q --disable-pip-version-check --upgrade --target $(TOOLS)/python $(PYTOOLS) && \
 		{ $(PYTHON) -m pip install -q --disable-pip-version-check --upgrade --no-deps --only-binary :all: --target $(TOOLS)/python $(FUZZTOOLS) || \
 			echo "note: no wheel of $(FUZZTOOLS) for this Python: fuzz targets of the harness mutate at random"; } && \
 		{ [ -x $(CUDA)/bin/nvcc ] || $(PYTHON) -m pip install -q --disable-pip-version-check --upgrade --no-deps --target $(TOOLS)/cuda $(CUDATOOLS) || \
 			echo "note: no nvcc for this machine: tests that compile CUDA are skipped"; } && \
-		echo "$(PYTOOLS) $(FUZZTOOLS) $(CUDATOOLS)" >$(TOOLS)/python/.pins; }
+		{ [ -f $(CUTLASS)/include/cute/tensor.hpp ] || $(PYTHON) -m pip install -q --disable-pip-version-check --upgrade --no-deps --target $(TOOLS)/cutlass $(CUTLASSTOOLS) || \
+			echo "note: CUTLASS could not be had: the tests that compile its headers are skipped"; } && \
+		echo "$(PINS)" >$(TOOLS)/python/.pins; }
 
 # What measures nothing runs beside the Go tests, which wait for much; what measures runs alone, after them.
 test: ## everything that CI runs
@@ -90,6 +96,7 @@ test-go: dev
 test-python: test-python-shared test-python-alone
 
 test-python-shared test-python-alone: export CUDA_HOME = $(CUDA)
+test-python-shared test-python-alone: export CUTLASS_PATH = $(CUTLASS)
 test-python-shared test-python-alone: export PYTHONPATH = $(TOOLS)/python
 test-python-shared test-python-alone: export KERNELWRIGHT_TEST_CACHE = $(DATA)/cache
 test-python-shared: dev
@@ -98,7 +105,7 @@ test-python-alone: dev
 	$(PYTHON) -m pytest -p no:cacheprovider -m 'not slow and alone'
 
 soak: dev ## what takes too long for every day: every example under the master rule, races many times over, 200 kills, fuzzing
-	CUDA_HOME=$(CUDA) PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider -m slow
+	CUDA_HOME=$(CUDA) CUTLASS_PATH=$(CUTLASS) PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider -m slow
 	KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test $(RACE) -count 5 -timeout 2h ./...
 	KERNELWRIGHT_SOAK=1 KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CUDA_HOME=$(CUDA) go test -timeout 4h -v ./store ./cli ./daemon ./forge ./llm ./prompts ./bench/...
 	@$(MAKE) --no-print-directory fuzz

@@ -248,7 +248,7 @@ func keeps(v kernelwright.Verdict) bool {
 // verdictKey names everything that a verdict depends on. Language is in it
 // because the same text may be submitted as either; the sandbox because what
 // "weak" lets pass proves less; when the ceilings were measured because
-// headroom is a share of them.
+// headroom is a share of them; CUTLASS for who may include its headers.
 func (e *Evaluator) verdictKey(task kernelwright.Task, hash string, cand kernelwright.Candidate, level kernelwright.Level, named []kernelwright.NamedBaseline) string {
 	against := slices.Clone(e.options.Baselines)
 	for _, b := range named {
@@ -256,7 +256,8 @@ func (e *Evaluator) verdictKey(task kernelwright.Task, hash string, cand kernelw
 	}
 	return joinKey(task.Fingerprint, hash, string(cand.Language), string(level), e.device.Key,
 		strconv.FormatInt(e.device.Ceilings.MeasuredMS, 10), e.options.Sandbox, e.options.Precision,
-		strings.Join(against, " "), kernelwright.Version, e.harness.hash, e.versions["torch"])
+		strings.Join(against, " "), kernelwright.Version, e.harness.hash, e.versions["torch"],
+		cutlassOf(cand.Source))
 }
 
 // named returns the baselines that somebody registered for the task.

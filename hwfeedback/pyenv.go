@@ -558,6 +558,9 @@ func forkServerEnv(env pythonEnv, dataDir string) []string {
 			vars = append(vars, name+"="+v)
 		}
 	}
+	if root := cutlassPath(); root != "" {
+		vars = append(vars, "CUTLASS_PATH="+root)
+	}
 	return vars
 }
 

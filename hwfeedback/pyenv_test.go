@@ -424,3 +424,24 @@ func TestForkServerEnvHoldsNoSecrets(t *testing.T) {
 		t.Errorf("got %q", env)
 	}
 }
+
+// Python works in another folder than we do.
+func TestForkServerEnvNamesCUTLASSByItsWholePath(t *testing.T) {
+	t.Chdir(t.TempDir())
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for value, want := range map[string]string{"": "", "/opt/cutlass": "CUTLASS_PATH=/opt/cutlass", "cutlass": "CUTLASS_PATH=" + here + "/cutlass"} {
+		t.Setenv("CUTLASS_PATH", value)
+		got := ""
+		for _, v := range forkServerEnv(pythonEnv{Interpreter: "/venv/bin/python"}, "/data") {
+			if strings.HasPrefix(v, "CUTLASS_PATH=") {
+				got = v
+			}
+		}
+		if got != want {
+			t.Errorf("CUTLASS_PATH=%s: got %q, want %q", value, got, want)
+		}
+	}
+}

@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import compiling
 import kernelwright
@@ -52,6 +52,7 @@ KEPT = ("", "rejected", "build_failed")  # what a candidate comes to again, and 
 VOTERS = 5000  # lines of a source that tell where it lies in its file
 DIAGNOSTICS = compiling.MAX_DIAGNOSTICS
 COMPILING = "compiling "  # what is told of an object before its name: the candidate's part is over
+NONE = "none"  # the CUTLASS of a candidate that asks for it, where there is none
 FOR_A_GPU = "it is written in CUDA, and the device is the CPU"
 _headers = threading.Lock()  # held while what many builds need is made
 
@@ -129,6 +130,7 @@ def build(
         "language": candidate.get("language") or "cpp",
         "missing": [],
         "triton": False,
+        "cutlass": "",
     }
     try:
         _build(server, text, cache_dir, mode, arch, result, progress or (lambda _: None))
@@ -176,7 +178,7 @@ def facts(
     if missing and toolchain.cuobjdump():
         fds = open_artifacts({"artifacts": [artifacts[i] for i in missing]})
         try:
-            with _compiler(server, "", mode, cuda=True) as worker:
+            with _compiler(server, _Sees(cuda=True), mode) as worker:
                 answer, more = _ask(worker, {"op": "facts"}, FACTS_TIMEOUT, fds)
                 _close(more)
         finally:
@@ -223,7 +225,7 @@ def _warm(server: ForkServer, light: str, flags: Sequence[str], mode: str, *, cu
 
 def _made(server: ForkServer, light: str, request: dict[str, Any], target: str, mode: str) -> bool:
     """Has a builder make a file of a folder of headers of ours. Returns whether it is there."""
-    with _compiler(server, light, mode, bool(request.get("cuda"))) as worker:
+    with _compiler(server, _Sees(light, bool(request.get("cuda"))), mode) as worker:
         answer, fds = _ask(worker, {"op": "compile", "request": request}, COMPILE_TIMEOUT)
         try:
             if isinstance(answer, str) or not fds:
@@ -247,7 +249,7 @@ def _build(
     ahead: Worker | None = None
     if arch and _seems_launched(text):
         # What NVRTC needs for its first compilation takes as long as reading the candidate.
-        ahead = _compiler(server, "", mode, cuda=True, warm=True)
+        ahead = _compiler(server, _Sees("", True, tuple(_includes([text]))), mode, warm=True)
     try:
         _read_and_compile(server, text, cache_dir, mode, arch, result, progress, ahead)
     finally:
@@ -293,8 +295,9 @@ def _read_and_compile(
         requests = _recorded(worker, text, arch)
     result["build"]["form"] = NATIVE if any(r["kind"] == NATIVE for r in requests) else LOAD_INLINE
     end = time.monotonic() + BUILD_TIMEOUT
+    result["cutlass"] = next((r["cutlass"] for r in requests if r.get("cutlass")), "")
     compiler = ahead
-    seen = ("", ahead is not None)  # of what lies outside of its sandbox
+    seen = None if ahead is None else _Sees("", True, tuple(_includes([text])))
     reports: list[dict[str, Any]] = []
     try:
         for request in requests:
@@ -305,12 +308,13 @@ def _read_and_compile(
                 if request["kind"] == LOAD_INLINE:
                     with _headers:
                         light = _light(server, cache_dir, request, mode)
-                sees = (light, request.get("language") == "cuda")
+                cuda = request.get("language") == "cuda"
+                sees = _Sees(light, cuda, tuple(request.get("includes", ())))
                 if compiler is not None and sees != seen:
                     compiler.kill()
                     compiler = None
                 if compiler is None:
-                    compiler, seen = _compiler(server, light, mode, sees[1]), sees
+                    compiler, seen = _compiler(server, sees, mode), sees
                 left = end - time.monotonic()
                 if left <= 0:
                     raise _Failed("timed_out", f"building it takes longer than {BUILD_TIMEOUT:g} s")
@@ -338,15 +342,35 @@ def _read_and_compile(
     ]
 
 
-def _compiler(server: ForkServer, light: str, mode: str, cuda: bool, warm: bool = False) -> Worker:
-    """Starts a builder that sees our lighter headers, and where it compiles CUDA the toolkit.
+class _Sees(NamedTuple):
+    """What a builder sees of what lies outside of its sandbox."""
 
-    ``warm`` has it make NVRTC ready.
-    """
-    home = toolchain.cuda_home() if cuda else ""
+    light: str = ""  # the folder of our lighter headers
+    cuda: bool = False  # the toolkit
+    includes: tuple[str, ...] = ()  # folders of CUTLASS's headers
+
+
+def _compiler(server: ForkServer, sees: _Sees, mode: str, warm: bool = False) -> Worker:
+    """Starts a builder. ``warm`` has it make NVRTC ready."""
+    home = toolchain.cuda_home() if sees.cuda else ""
     config: dict[str, Any] = {"sandbox": mode, "threads": 1, "cuda_home": home, "warm": warm}
-    config["read_only"] = [f for f in (light, home) if f]
-    return server.spawn("builder", config | ({"light": light} if light else {}))
+    config["read_only"] = [f for f in (sees.light, home, *sees.includes) if f]
+    return server.spawn("builder", config | ({"light": sees.light} if sees.light else {}))
+
+
+def _includes(sources: Sequence[str]) -> list[str]:
+    """Returns the folders of CUTLASS's headers, none for sources that include none of them."""
+    asked = any(map(kernelwright.cutlass_header, sources))
+    return kernelwright.cutlass_folders() if asked else []
+
+
+def _of_cutlass(sources: Sequence[str]) -> dict[str, Any]:
+    """What a request has of CUTLASS: ``includes`` and, for its key, ``cutlass``, "none" where its
+    headers are asked for and not there.
+    """
+    if not any(map(kernelwright.cutlass_header, sources)):
+        return {"includes": [], "cutlass": ""}
+    return {"includes": kernelwright.cutlass_folders(), "cutlass": toolchain.cutlass() or NONE}
 
 
 def _recorded(worker: Worker, text: str, arch: str) -> list[dict[str, Any]]:
@@ -414,6 +438,7 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
         language = "cuda" if cuda else "cpp"
         request |= {"language": language, "arch": arch if cuda else ""}
         request["launched"] = cuda and raw.get("launched") is True
+        request |= _of_cutlass([source] if cuda else [])
         return request | {"request": native_key(source, flags, language)}
     functions = raw["functions"]
     if functions is not None and not isinstance(functions, dict):
@@ -440,6 +465,7 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
         return {"kind": LOAD_INLINE, **request, "request": inline_key(request)}
     request |= {"cuda_sources": texts(raw["cuda_sources"]), "cuda_flags": texts(raw["cuda_flags"])}
     key = inline_key(request)
+    request |= _of_cutlass([*request["sources"], *request["cuda_sources"]])
     request["cuda_flags"] = compiling.without_architecture(request["cuda_flags"], arch)
     if problem := compiling.flags_problem(request["cuda_flags"], compiling.ALLOWED_CUDA_FLAG):
         other = f" (it is compiled for {arch})" if "arch" in problem or "gencode" in problem else ""
@@ -485,7 +511,9 @@ def _compile(
             first = found[0] if found else {"line": 0, "message": report["log"].strip()[-300:]}
             where = f"line {first['line']}: " if first["line"] else ""
             status = "timed_out" if answer.get("code") == -1 else "build_failed"
-            reason = f"{request['name']} does not compile: {where}{first['message']}"
+            lacks = (kernelwright.without_cutlass(s) for s in _sources(request) if cuda)
+            said = next(filter(None, lacks), f"{where}{first['message']}")
+            reason = f"{request['name']} does not compile: {said}"
             raise _Failed(status, reason, log=report["log"], errors=found)
         reached = answer.get("reaches")
         if isinstance(reached, list) and reached:
@@ -546,9 +574,12 @@ def _kept(path: str) -> dict[str, Any] | None:
                 return None
         hold(record["build"].get("log", ""), str)
         hold(record["build"].get("code", ""), str)
+        hold(record.get("cutlass", ""), str)
     except ValueError:
         return None
     whole = record["status"] in KEPT and all(_intact(a) for a in record["artifacts"])
+    if record.get("cutlass"):
+        whole = whole and record["cutlass"] == (toolchain.cutlass() or NONE)
     return record if whole else None
 
 
@@ -557,6 +588,7 @@ def _object_key(request: dict[str, Any]) -> str:
     if request.get("language") == "cuda":
         own = kernelwright.CUBIN_FLAGS if request.get("launched") else kernelwright.CUDA_FLAGS
         flags = (*flags, *own, request["arch"], *_cuda_versions())
+        flags += (request["cutlass"],) if request.get("cutlass") else ()
     return toolchain.key(RULES, request["kind"], request["request"], *flags, toolchain.identity())
 
 

@@ -25,6 +25,8 @@ from typing import Any
 
 import torch
 
+import artifacts
+import kernelwright
 import sandbox
 import sanitizers
 from clients import how_it_ended
@@ -173,6 +175,9 @@ def run(
     if sanitizer:
         msg["sanitizer"] = os.path.realpath(sanitizer)
         config |= {"tools": True, "read_only": [os.path.dirname(msg["sanitizer"])]}
+    if kernelwright.cutlass_header(source):
+        msg["cutlass"] = kernelwright.cutlass_folders()
+        config["read_only"] = [*config.get("read_only", ()), *msg["cutlass"]]
     try:
         usual = sandbox.limits(sandbox.Settings("candidate"))
         bounds = {"memory_bytes": usual.memory_bytes, "cpu_s": usual.cpu_s, **(limits or {})}
@@ -256,6 +261,10 @@ def _last_line(log: str) -> str:
 
 def serve(msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """Runs the file in a new interpreter. What it prints goes where the worker's own words go."""
+    if folders := msg.get("cutlass"):
+        os.environ["CUTLASS_PATH"] = os.path.dirname(folders[0])
+        if artifacts.LOAD_INLINE in msg["source"]:  # torch's own has nothing that looks there
+            os.environ["CPATH"] = ":".join(folders)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         tools = os.path.join(folder, "tools")
         os.mkdir(tools)

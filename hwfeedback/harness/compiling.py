@@ -211,13 +211,11 @@ def compile_cuda(request: dict[str, Any], folder: str) -> dict[str, Any]:
     with open(os.path.join(folder, "source0.cu"), "w", encoding="utf-8") as f:
         f.write(request["source"] + kernelwright._CUDA_TAIL)
     command = [
-        toolchain.nvcc(), *kernelwright.CUDA_FLAGS, gencode(request["arch"]), *request["flags"],
-        "-Xptxas", "-v", *SIDE_BY_SIDE, "-cudart", "none", "-cudadevrt", "none", "source0.cu",
-        *cuda_runtime(), "-o", "built.so",
+        toolchain.nvcc(), *kernelwright.CUDA_FLAGS, gencode(request["arch"]), *of_cutlass(request),
+        *request["flags"], "-Xptxas", "-v", *SIDE_BY_SIDE, "-cudart", "none",
+        "-cudadevrt", "none", "source0.cu", *cuda_runtime(), "-o", "built.so",
     ]  # fmt: skip
-    done = _finish(command, folder, "", artifacts.NATIVE)
-    done["kernels"] = resources(done["log"])
-    return done
+    return _finish(command, folder, "", artifacts.NATIVE)
 
 
 def compile_kernels(request: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -226,7 +224,8 @@ def compile_kernels(request: dict[str, Any], folder: str) -> dict[str, Any]:
     """
     start = time.monotonic()
     built = os.path.join(folder, "built.so")
-    flags = [*request["flags"], "--ptxas-options=-v"]
+    own = kernelwright.CUTLASS_NVRTC_FLAGS
+    flags = [*request["flags"], *of_cutlass(request, own), "--ptxas-options=-v"]
     try:
         image, log = kernelwright.nvrtc(request["source"], request["arch"], flags, "source0.cu")
     except (OSError, kernelwright.Refused) as e:
@@ -236,15 +235,22 @@ def compile_kernels(request: dict[str, Any], folder: str) -> dict[str, Any]:
             f.write(request["source"])
         command = [
             toolchain.nvcc(), *kernelwright.CUBIN_FLAGS, gencode(request["arch"]),
-            *request["flags"], "-Xptxas", "-v", "source0.cu", "-o", built,
+            *of_cutlass(request), *request["flags"], "-Xptxas", "-v", "source0.cu", "-o", built,
         ]  # fmt: skip
-        done = _finish(command, folder, "", artifacts.NATIVE)
-    else:
-        with open(built, "wb") as f:
-            f.write(image)
-        done = _done(0, log, folder, "", artifacts.NATIVE, start)
-    done["kernels"] = resources(done["log"])
-    return done
+        return _finish(command, folder, "", artifacts.NATIVE)
+    with open(built, "wb") as f:
+        f.write(image)
+    return _done(0, log, folder, "", artifacts.NATIVE, start)
+
+
+def of_cutlass(
+    request: dict[str, Any], own: Sequence[str] = kernelwright.CUTLASS_FLAGS
+) -> list[str]:
+    """The flags of a source that includes CUTLASS's headers: where they are, and the compiler's
+    ``own``. None for others.
+    """
+    folders = request.get("includes")
+    return [*(f"-I{f}" for f in folders), *own] if folders else []
 
 
 def warm_kernels() -> None:
@@ -253,7 +259,8 @@ def warm_kernels() -> None:
         kernelwright.nvrtc('extern "C" __global__ void nothing() {}', "sm_90")
 
 
-_ENTRY = re.compile(r"Compiling entry function '([^']{1,500})' for '(sm_\w{1,8})'")
+# Names of kernels that are templates over CuTe's layouts have thousands of letters.
+_ENTRY = re.compile(r"Compiling entry function '([^']{1,20000})' for '(sm_\w{1,8})'")
 _USED = re.compile(r"Used (\d{1,6}) registers")
 _SHARED = re.compile(r"(\d{1,9}) bytes smem")
 _SPILLS = re.compile(
@@ -356,12 +363,14 @@ def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dic
     for with_light in (True, False) if light else (False,):
         lighter = ["-I", light] if with_light else []
         host = [
-            toolchain.compiler(), *lighter, *cuda_includes(), *torch_flags(request["flags"]),
-            "-fdiagnostics-color=never", "-fmax-errors=20", "-c", "main.cpp", "-o", "main.o",
+            toolchain.compiler(), *lighter, *of_cutlass(request, ()), *cuda_includes(),
+            *torch_flags(request["flags"]), "-fdiagnostics-color=never", "-fmax-errors=20",
+            "-c", "main.cpp", "-o", "main.o",
         ]  # fmt: skip
         usual = [f for f in torch_flags([]) if f not in left_out]
         device = [
-            toolchain.nvcc(), *lighter, *usual, *_TORCH_CUDA_FLAGS, gencode(request["arch"]),
+            toolchain.nvcc(), *lighter, *of_cutlass(request, ()), *usual, *_TORCH_CUDA_FLAGS,
+            gencode(request["arch"]),
             *request["cuda_flags"], "-Xcompiler", "-fPIC", "-Xptxas", "-v", *SIDE_BY_SIDE,
             "-c", "main.cu", "-o", "device.o",
         ]  # fmt: skip
@@ -381,15 +390,16 @@ def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dic
         if code == code2 == 0:
             code, said = run(link, folder)
             done = _done(code, log2 + log + said, folder, "", artifacts.LOAD_INLINE, start)
-        done["kernels"] = resources(done["log"])
         done["log"] = before + done["log"]
-        if done["object"] or done["code"] < 0 or done["killed"]:
-            break
         first = next((e[2] for e in done["errors"]), "")
+        ended = done["object"] or done["code"] < 0 or done["killed"]
+        if ended or _NO_CUTLASS.match(first):
+            break
         before = f"{WHOLE}: {first}\n"
     return done
 
 
+_NO_CUTLASS = re.compile(r"(cute|cutlass)/\S+: No such file")  # torch's headers have none either
 HELPER = "tensor_light.o"
 WHOLE = "compiled with all of torch's headers, as with the lighter ones it fails"
 
@@ -451,6 +461,7 @@ def _done(code: int, log: str, folder: str, report: str, kind: str, start: float
         "log": log[:LOG_KEPT],
         "seconds": time.monotonic() - start,
         "errors": errors(log),
+        "kernels": resources(log),
         "vectorised": vectorised,
         "missed": missed,
     }

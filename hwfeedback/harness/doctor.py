@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+import kernelwright
 import toolchain
 from sandbox import SandboxError
 
 DRIVER = "/proc/driver/nvidia/params"
+CUTLASS = "set CUTLASS_PATH to a checkout of it"
 PROFILER = (
     "the kernels of candidates are listed with their times, and nothing of what they do is measured"
 )
@@ -44,6 +46,10 @@ def report(server: Any, mode: str) -> dict[str, Any]:
         f"{compiler}, {toolchain.compiler_version()}" if compiler else "g++ was not found",
         "C++ candidates cannot be built and torch.compile is no baseline: install g++",
     )
+    if toolchain.nvcc():
+        ok, note = _cutlass()
+        cost = f"candidates that include its headers cannot be built: {CUTLASS}"
+        check("CUTLASS", ok, note, cost)
     if os.path.exists(DRIVER):
         ok, note = _profiler()
         check("profiler", ok, note, PROFILER)
@@ -55,6 +61,16 @@ def report(server: Any, mode: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "checks": checks,
     }
+
+
+def _cutlass() -> tuple[bool, str]:
+    """Returns whether CUTLASS_PATH names CUTLASS where it is set, and a note."""
+    named, folders = os.environ.get("CUTLASS_PATH"), kernelwright.cutlass_folders()
+    if folders:
+        return True, f"{kernelwright.cutlass_version(folders)}, {os.path.dirname(folders[0])}"
+    if named:
+        return False, f"CUTLASS_PATH is {named}, where there is no include/cute/tensor.hpp"
+    return True, f"not here, and needed by candidates in CuTe alone: {CUTLASS}"
 
 
 def _profiler() -> tuple[bool, str]:

@@ -34,6 +34,7 @@ import correctness
 import device as devices
 import inductor
 import inspection
+import kernelwright
 import ncu
 import profiling
 import sandbox
@@ -652,6 +653,8 @@ class Evaluation:
         with self.costs.part("build"):
             built = self.program.build = build.result()
         v["build"] = built["build"]
+        if built.get("cutlass") and (folders := kernelwright.cutlass_folders()):
+            v["versions"]["cutlass"] = kernelwright.cutlass_version(folders)
         v["candidate"] = built["normalised_hash"]
         v["language"] = v["language"] or built["language"]
         self.missing = built["missing"]

@@ -10,6 +10,9 @@ A source in CUDA whose only functions with C linkage are kernels (``extern "C" _
 no code for the host: ``lib.kernel[grid, block](x, y, n)`` launches one on torch's current stream,
 ``lib.kernel[grid, block, bytes]`` with so much dynamic shared memory. It is compiled by NVRTC,
 which comes with torch; what only nvcc compiles is compiled by nvcc, where it is installed.
+
+A source in CUDA may include CUTLASS's headers (``<cute/tensor.hpp>``, ``<cutlass/...>``): the
+environment variable CUTLASS_PATH names a checkout of it.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=c++17", "
 
 CUDA_FLAGS = ("-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC")
 CUBIN_FLAGS = ("-O3", "-std=c++17", "-cubin")
+# Of what includes CUTLASS's headers: many of their constexpr functions say nothing of the device.
+CUTLASS_FLAGS, CUTLASS_NVRTC_FLAGS = ("--expt-relaxed-constexpr",), ("-default-device",)
 # Behind the source: says what is wrong with a launch, which nobody else would.
 _CUDA_TAIL = (
     '\nextern "C" const char* kernelwright_launch_error() {\n'
@@ -611,6 +616,54 @@ def nvrtc(
         lib.nvrtcDestroyProgram(ctypes.byref(program))
 
 
+_OF_CUTLASS = re.compile(
+    r'^[ \t]*#[ \t]*include[ \t]*[<"]((?:cute|cutlass)/[\w./-]{1,200})[>"]', re.M
+)
+
+
+def cutlass_header(source: str) -> str:
+    """Returns the first of CUTLASS's headers that a source includes, or ""."""
+    found = _OF_CUTLASS.search(source)
+    return found[1] if found else ""
+
+
+def cutlass_folders() -> list[str]:
+    """Returns the folders of headers of the CUTLASS that CUTLASS_PATH names, without links on the
+    way to them; none where it names none.
+    """
+    root = os.path.dirname(os.path.realpath(f"{os.environ.get('CUTLASS_PATH') or ''}/include"))
+    headers = [f"{root}/include/{h}" for h in ("cute/tensor.hpp", "cutlass/version.h")]
+    if not os.environ.get("CUTLASS_PATH") or not all(map(os.path.isfile, headers)):
+        return []
+    more = f"{root}/tools/util/include"
+    return [f"{root}/include", *([more] if os.path.realpath(more) == more else [])]
+
+
+def cutlass_version(folders: Sequence[str]) -> str:
+    """Returns the release of the CUTLASS of these folders, as "4.2.0", "" where there are none."""
+    if not folders:
+        return ""
+    with open(f"{folders[0]}/cutlass/version.h", encoding="utf-8", errors="replace") as f:
+        text = f.read(1 << 20)
+    parts = [re.search(rf"define CUTLASS_{n}\s+(\d+)", text) for n in ("MAJOR", "MINOR", "PATCH")]
+    return ".".join(p[1] for p in parts if p)
+
+
+def without_cutlass(source: str) -> str:
+    """Returns why a source that includes CUTLASS's headers cannot be compiled here, "" for others
+    and where there is CUTLASS.
+    """
+    header = cutlass_header(source)
+    if not header or cutlass_folders():
+        return ""
+    named = os.environ.get("CUTLASS_PATH")
+    has = f"CUTLASS_PATH is {named}, where there is no include/cute/tensor.hpp"
+    return (
+        f"it includes {header} of CUTLASS, and {has if named else 'CUTLASS_PATH is not set'}: set "
+        "it to a checkout of CUTLASS (https://github.com/NVIDIA/cutlass)"
+    )
+
+
 def _nvcc() -> str:
     home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
     return shutil.which("nvcc") or shutil.which(os.path.join(home, "bin", "nvcc")) or ""
@@ -646,6 +699,12 @@ def _build(source: str, flags: Sequence[str], name: str, language: str = "cpp") 
     """Compiles once a machine, into torch's folder for extensions. Returns the object's path."""
     launched = language == "cuda" and bool(kernels(source))
     compiler, machine = _compiler(language, launched)
+    includes: list[str] = []
+    if language == "cuda" and cutlass_header(source):
+        folders = cutlass_folders()
+        includes, machine = [f"-I{f}" for f in folders], cutlass_version(folders)
+        compiler = [*compiler, *includes, *CUTLASS_FLAGS]
+    lacks = without_cutlass(source) if language == "cuda" else ""
     if language == "cuda" and not launched:
         source += _CUDA_TAIL
     key = hashlib.sha256(repr((source, compiler, tuple(flags), machine)).encode()).hexdigest()[:32]
@@ -663,10 +722,11 @@ def _build(source: str, flags: Sequence[str], name: str, language: str = "cpp") 
         image = b""
         if launched:
             try:
-                image, _ = nvrtc(source, _arch(), flags)
+                more = [*includes, *CUTLASS_NVRTC_FLAGS] if includes else []
+                image, _ = nvrtc(source, _arch(), [*flags, *more])
             except (OSError, Refused) as e:
                 if not compiler[0]:
-                    said = f"{name} does not compile, and there is no nvcc:\n{e}"
+                    said = f"{name} does not compile, and there is no nvcc:\n{lacks or e}"
                     raise RuntimeError(said) from None
         if image:
             with open(built, "wb") as f:
@@ -675,7 +735,7 @@ def _build(source: str, flags: Sequence[str], name: str, language: str = "cpp") 
             command = [*compiler, *flags, text, "-o", built]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
-                raise RuntimeError(f"{name} does not compile:\n{done.stderr}")
+                raise RuntimeError(f"{name} does not compile:\n{lacks or done.stderr}")
         os.replace(built, path)
     return path
 

@@ -58,9 +58,9 @@ _CLASSES = {
 _CLASS = {name: kind for kind, names in _CLASSES.items() for name in names.split()}
 CLASSES = (*_CLASSES, "other")
 _LINE = re.compile(r"\s*/\*[0-9a-f]{4,8}\*/\s+(?:@!?U?P[0-9T]+ +)?([A-Z][A-Z0-9_]*)((?:\.[\w:]+)*)")
-_SECTION = re.compile(r"^\.text\.([^\s:]{1,1000}):")
+_SECTION = re.compile(r"^\.text\.([^\s:]{1,20000}):")
 _USAGE = re.compile(
-    r"Function ([^\s:]{1,1000}):\s*\n"
+    r"Function ([^\s:]{1,20000}):\s*\n"
     r"\s*REG:(\d{1,6}) STACK:(\d{1,9}) SHARED:(\d{1,9}) LOCAL:(\d{1,9})"
 )
 _TARGET = re.compile(r"^\s*\.target\s+(sm_\w{1,8})", re.M)

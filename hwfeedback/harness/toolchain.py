@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import hashlib
@@ -128,6 +129,24 @@ def key(*parts: str) -> str:
         h.update(len(data).to_bytes(8, "big"))
         h.update(data)
     return h.hexdigest()
+
+
+def cutlass() -> str:
+    """Names the CUTLASS that CUTLASS_PATH names: its place and release, and each header's path,
+    size and time. "" where there is none. Made anew each time: a checkout is changed in its place.
+    """
+    import kernelwright
+
+    folders = kernelwright.cutlass_folders()
+    parts = [kernelwright.cutlass_version(folders)]
+    for folder in folders:
+        for place, inner, files in os.walk(folder):
+            inner.sort()
+            for path in (os.path.join(place, name) for name in sorted(files)):
+                with contextlib.suppress(OSError):  # a link to nowhere
+                    is_now = os.stat(path)
+                    parts += [path, str(is_now.st_size), str(is_now.st_mtime_ns)]
+    return key(*parts) if folders else ""
 
 
 def identity() -> str:

@@ -12,6 +12,7 @@ from test_cuda import ABSENT, SEES
 from test_exploits import FOLDER, head_of, stopped
 
 import doctor
+import kernelwright
 import toolchain
 
 pytestmark = [
@@ -48,9 +49,12 @@ def get_init_inputs():
     return []
 """
 SMALL, LARGE = TASK.replace("SHAPE", "2048, 1024"), TASK.replace("SHAPE", "4096, 65536")
-KERNEL, LAUNCHED, INLINE, TRITON = (
+KERNEL, LAUNCHED, INLINE, TRITON, CUTE = (
     (EXAMPLES / "candidates" / f"softmax_{name}.py").read_text()
-    for name in ("cuda", "cuda_kernel", "cuda_load_inline", "triton")
+    for name in ("cuda", "cuda_kernel", "cuda_load_inline", "triton", "cute")
+)
+WITH_CUTLASS = pytest.mark.skipif(
+    not kernelwright.cutlass_folders(), reason="CUTLASS_PATH names no checkout of CUTLASS"
 )
 NATIVE = pytest.mark.parametrize("candidate", [KERNEL, LAUNCHED], ids=["nvcc", "launched"])
 # A stream beside torch's, which nobody waits for.
@@ -119,6 +123,25 @@ def test_triton_with_weights(judge: Judge) -> None:
     assert v["status"] == "correct", v["reason"]
     (kernel,) = v["build"]["kernels"]
     assert (kernel["name"], kernel["warps"], kernel["load_bytes"] > 3) == ("rows", 4, True)
+
+
+# Rows that registers keep, and as scalars; rows of several pieces.
+@WITH_CUTLASS
+@pytest.mark.parametrize("shape", ["2048, 1024", "3001, 1023", "1024, 10000"])
+def test_cute(judge: Judge, shape: str) -> None:
+    v = verdict(judge, TASK.replace("SHAPE", shape), CUTE)
+    assert v["status"] == "correct", v["reason"]
+    assert v["work"]["custom"] > 0.9
+    assert v["versions"]["cutlass"].count(".") == 2
+    assert len(v["build"]["kernels"]) == 2
+    print(f"\nCuTe, {shape}: {v['candidate_ms']:.4f} ms, eager {v['baselines']['eager']:.4f} ms")
+
+
+@WITH_CUTLASS
+def test_cute_is_certified(judge: Judge) -> None:
+    v = verdict(judge, SMALL, CUTE, "certify", cold=True)
+    assert v["status"] == "certified", v["reason"]
+    assert not [e for e in v["evidence"] if "by itself" in e], "the exported file was not run"
 
 
 def test_triton_is_certified(judge: Judge) -> None:
