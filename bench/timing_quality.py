@@ -1,9 +1,11 @@
 """Prints what the clock is worth on this device, in the harness' own process.
 
 ``spread``: how far the medians of fresh processes lie apart, for kernels from microseconds to
-milliseconds, and how far the referee's clock is off the worker's. ``statistics``: how often code
-identical to the reference is taken for faster, and how often code that is truly 10 % faster is
-seen. Verdicts are appended to a file as they are reached, so that a long run may be made in parts.
+milliseconds, and how far the referee's clock is off the worker's. ``agreement``: how far a
+verdict's time is from the durations of its kernels by Nsight Compute, which leaves the clocks alone
+and starts each with empty caches too. ``statistics``: how often code identical to the reference is
+taken for faster, and how often code that is truly 10 % faster is seen. Verdicts are appended to a
+file as they are reached, so that a long run may be made in parts.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ sys.path[:0] = [
 ]
 
 from judging import Judge  # noqa: E402
+
+from profiling import TIME  # noqa: E402
 
 TASK = """import torch
 import torch.nn as nn
@@ -105,7 +109,9 @@ class Run:
                 row = json.loads(line)
                 self.kept.setdefault(row["name"], []).append(row)
 
-    def verdicts(self, name: str, reference: str, candidate: str, n: int) -> list[dict[str, Any]]:
+    def verdicts(
+        self, name: str, reference: str, candidate: str, n: int, **more: Any
+    ) -> list[dict[str, Any]]:
         """Returns n verdicts, or as many as there was time for."""
         rows = self.kept.setdefault(name, [])
         while len(rows) < n and time.monotonic() < self.end:
@@ -118,7 +124,9 @@ class Run:
                 want_baselines=["eager"],
                 threads=self.threads,
                 require_custom=False,
+                **more,
             )
+            profile = v.get("profile") or {}
             row = {
                 "name": name,
                 "seconds": time.perf_counter() - begun,
@@ -128,6 +136,8 @@ class Run:
                 "event_ms": v["timing"].get("candidate", {}).get("event_ms", 0.0),
                 "wall_ms": v["timing"].get("candidate", {}).get("wall_ms", 0.0),
                 "speedup": v["speedup"],
+                "profiled": profile.get("tool", ""),
+                "kernels_ms": 1e-6 * (profile.get("metrics") or {}).get(TIME, 0.0),
             }
             rows.append(row)
             with self.path.open("a") as f:
@@ -159,6 +169,24 @@ def spread(run: Run, n: int) -> None:
         )
 
 
+def agreement(run: Run, n: int) -> None:
+    print("| kernel | ms | Nsight Compute's | apart | launches measured by |")
+    print("|---|---:|---:|---:|---|")
+    for name, body, shape in SPREAD:
+        reference = task(body, shape)
+        candidate = reference.replace("Model(", "ModelNew(")
+        rows = run.verdicts(f"profiled {name}", reference, candidate, n, profile="selected")
+        good = [r for r in rows if r["status"] == "correct" and r["kernels_ms"]]
+        if not good:
+            why = "; ".join(sorted({r["profiled"] or r["reason"] for r in rows})) or "no time left"
+            print(f"| {name} | – | | | {why} |", flush=True)
+            continue
+        ours, theirs = (statistics.median(r[k] for r in good) for k in ("ms", "kernels_ms"))
+        tools = ", ".join(sorted({r["profiled"] for r in good}))
+        print(f"| {name} | {ours:.4g} | {theirs:.4g} | {ours / theirs - 1:+.1%} | {tools} |")
+        sys.stdout.flush()
+
+
 def outcome(name: str, rows: list[dict[str, Any]]) -> None:
     good = [r for r in rows if r["status"] == "correct"]
     wins = sum(r["speedup"]["low"] > 1 for r in good)
@@ -183,7 +211,7 @@ def probabilities(run: Run, n: int, gpu: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["spread", "statistics"])
+    parser.add_argument("what", choices=["spread", "agreement", "statistics"])
     parser.add_argument("-n", type=int, default=30, help="verdicts of each")
     parser.add_argument("--seconds", type=float, default=540.0, help="then it stops, and goes on")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
@@ -201,6 +229,8 @@ def main() -> None:
             run = Run(judge, args.results, args.seconds, args.threads)
             if args.what == "spread":
                 spread(run, args.n)
+            elif args.what == "agreement":
+                agreement(run, args.n)
             else:
                 probabilities(run, args.n, place is not None)
         finally:
