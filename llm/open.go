@@ -59,7 +59,7 @@ var providers = map[string]provider{
 	"anthropic": {messagesAPI{}, anthropicKey,
 		Options{BaseURL: "https://api.anthropic.com/v1", KeyEnv: "ANTHROPIC_API_KEY"}},
 	"google":     compatible("https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", chatCompletions{noSeed: true}),
-	"openrouter": compatible("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", chatCompletions{}),
+	"openrouter": compatible("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", chatCompletions{marked: "anthropic/"}),
 	"deepseek":   noSchema(compatible("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", chatCompletions{noSeed: true})),
 	"ollama":     compatible("http://localhost:11434/v1", noKey, chatCompletions{}),
 	"vllm":       compatible("http://localhost:8000/v1", noKey, chatCompletions{}),
