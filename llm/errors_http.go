@@ -272,6 +272,7 @@ func (c *call) brokenOff(err error) *Error {
 		e.Kind, e.Text = Truncated, "the connection broke in the middle of the reply: "+e.Err.Error()
 	default:
 		e.Text = "the reply cannot be read: " + e.Err.Error()
+		e.Hint = "check base_url: it is where the protocol's own paths begin, such as http://localhost:8000/v1"
 	}
 	return e
 }

@@ -121,7 +121,7 @@ func resolve(name string, o Options) (Options, provider, error) {
 		if o.BaseURL == "" {
 			return Options{}, provider{}, &Error{
 				Kind: UnknownModel, Model: name, Text: fmt.Sprintf("no provider is called %q", who),
-				Hint: fmt.Sprintf("known are %s; one that speaks OpenAI's protocol needs a base_url", strings.Join(Providers(), ", ")),
+				Hint: fmt.Sprintf("known are %s; for another server that speaks OpenAI's protocol set llm.providers.%s.base_url", strings.Join(Providers(), ", "), who),
 			}
 		}
 		p = compatible("", noKey, chatCompletions{})
@@ -190,7 +190,8 @@ func readKey(name string, o Options) (string, error) {
 		}
 	}
 	if strings.ContainsFunc(key, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r > unicode.MaxASCII }) {
-		return "", &Error{Kind: BadKey, Model: name, Text: fmt.Sprintf("what %s holds is no key: there are spaces or other signs in it", o.KeyEnv)}
+		return "", &Error{Kind: BadKey, Model: name, Text: fmt.Sprintf("what %s holds is no key: there are spaces or other signs in it", o.KeyEnv),
+			Hint: "set it to the key alone: one word, without quotes"}
 	}
 	return key, nil
 }
