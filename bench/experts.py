@@ -327,10 +327,23 @@ class CudaForge:
 
 
 def skills(prompt: str) -> int:
-    """Characters of a prompt that are skills."""
-    texts = (p.read_text().split("+++\n")[-1] for p in (ROOT / "prompts/skills").glob("*.md"))
-    bodies = (text.partition("\n")[2].strip() for text in texts)  # without the heading
-    return sum(len(b) for b in bodies if b in prompt)
+    """Characters of a prompt that are skills: their lines behind the first one's title."""
+    texts = [p.read_text() for p in (ROOT / "prompts/skills").glob("*.md")]
+    known = {
+        re.sub(r"^(## .*\S) +\[[^\]]+\]$", r"\1", x) for text in texts for x in text.splitlines()
+    }
+    titles = {"# " + m for text in texts for m in re.findall(r'(?m)^title = "(.*)"$', text)}
+    lines = prompt.splitlines()
+    begin = next((i for i, line in enumerate(lines) if line in titles), len(lines))
+    size, fence = 0, ""
+    for line in lines[begin:]:
+        if found := re.match(r"(`{3,})data: ", line):
+            fence = fence or found[1]
+        elif line == fence:
+            fence = ""
+        elif not fence and line and line in known | titles:
+            size += len(line) + 1
+    return size
 
 
 @dataclasses.dataclass

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
@@ -100,17 +101,18 @@ type models struct {
 	config config.Config
 	getenv func(string) string
 	store  *store.Store
+	log    *slog.Logger
 	budget *llm.Budget
 	limits map[string]*llm.Limits // of providers
 	opened map[string]llm.Model
 }
 
-func newModels(c config.Config, getenv func(string) string, s *store.Store) *models {
+func newModels(c config.Config, getenv func(string) string, s *store.Store, log *slog.Logger) *models {
 	limits := map[string]*llm.Limits{}
 	for name, o := range c.LLM.Providers {
 		limits[name] = llm.NewLimits(o.Concurrency, o.RequestsPerMinute, o.TokensPerMinute)
 	}
-	return &models{c, getenv, s, llm.NewBudget(allowances(c.Budget), priceList(c.LLM.Prices), s, nil), limits, map[string]llm.Model{}}
+	return &models{c, getenv, s, log, llm.NewBudget(allowances(c.Budget), priceList(c.LLM.Prices), s, nil), limits, map[string]llm.Model{}}
 }
 
 // open returns the model of that name, with everything round it.
@@ -132,7 +134,7 @@ func (m *models) open(name string) (llm.Model, error) {
 func (m *models) options(name string) llm.Options {
 	c := m.config.LLM
 	provider, _, _ := strings.Cut(name, ":")
-	all := llm.Options{MaxTokens: c.MaxTokens, Timeout: c.Timeout.Std(), Attempts: c.Attempts, Getenv: m.getenv}
+	all := llm.Options{MaxTokens: c.MaxTokens, Timeout: c.Timeout.Std(), Attempts: c.Attempts, Getenv: m.getenv, Log: m.log}
 	shared := c.Providers[provider]
 	shared.Concurrency, shared.RequestsPerMinute, shared.TokensPerMinute = 0, 0, 0
 	return modelOptions(c.Models[name]).Over(modelOptions(shared)).Over(all)

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"path/filepath"
 	"reflect"
 	"testing"
@@ -61,7 +62,7 @@ func TestModelsOfAProviderShareItsLimits(t *testing.T) {
 	c := config.Default()
 	c.LLM.Providers = map[string]config.Options{"openai": {BaseURL: server.URL, Concurrency: 2}}
 	c.LLM.Models = map[string]config.Options{"openai:a": {Concurrency: 1}}
-	m := newModels(c, func(string) string { return llmtest.Canary }, s)
+	m := newModels(c, func(string) string { return llmtest.Canary }, s, slog.New(slog.DiscardHandler))
 	opened := map[string]llm.Model{}
 	for _, name := range []string{"openai:a", "openai:b", "openai:c"} {
 		if opened[name], err = m.open(name); err != nil {

@@ -189,6 +189,10 @@ func logEvent(r *room, e forge.Event) {
 			attrs = append(attrs, "reason", report.Line(e.Verdict.Reason))
 		}
 		log.Info(map[bool]string{true: "round", false: "certification"}[e.Kind == forge.RoundDone], attrs...)
+	case forge.Feedback:
+		if why := unread(e.Feedback); why != "" {
+			log.Warn("the built-in Judge's finding takes the place of a model's", "round", e.Index, "reason", why)
+		}
 	case forge.Certifying:
 		log.Info("certifying", "round", e.Index)
 	default:

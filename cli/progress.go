@@ -95,8 +95,25 @@ func (p *progress) observe(e forge.Event) {
 		}
 	case forge.Finished:
 		p.clear()
-	case forge.Verdict, forge.Feedback:
+	case forge.Feedback:
+		if why := unread(e.Feedback); why != "" {
+			p.keep(fmt.Sprintf("%s  %s: the built-in Judge's finding takes its place", round, why))
+		}
+	case forge.Verdict:
 	}
+}
+
+// unread says that a model's answer as Judge could not be read, and why; "" where it
+// could.
+func unread(f *kernelwright.Feedback) string {
+	if f == nil {
+		return ""
+	}
+	_, why, found := strings.Cut(f.Rule, " (the answer of ")
+	if !found {
+		return ""
+	}
+	return report.Line("the answer of " + strings.TrimSuffix(why, ")"))
 }
 
 func roundLine(round string, e forge.Event) string {

@@ -80,7 +80,7 @@ func (a *app) openBy(alone bool, openStore func(string) (*store.Store, error)) (
 	if r.store, err = openStore(filepath.Join(r.folder, store.FileName)); err != nil {
 		return nil, errors.Join(dataError(r.folder, err), r.close())
 	}
-	r.models = newModels(c, a.getenv, r.store)
+	r.models = newModels(c, a.getenv, r.store, r.log)
 	if alone {
 		r.forget(context.Background(), time.Now())
 	}

@@ -127,10 +127,11 @@ var thinkingTags = [][2]string{
 // withoutThinking returns the answer, and what was thought before it. A server's
 // template may have opened the thinking already: then there is only its end.
 func withoutThinking(s string) (answer, thought string) {
+	var thoughts strings.Builder
 	for _, tag := range thinkingTags {
 		opens, closes := tag[0], tag[1]
 		if to, from := strings.Index(s, closes), strings.Index(s, opens); to >= 0 && (from < 0 || to < from) && closes != "<|end|>" {
-			thought += s[:to]
+			thoughts.WriteString(s[:to])
 			s = s[to+len(closes):]
 		}
 		var out strings.Builder
@@ -141,7 +142,7 @@ func withoutThinking(s string) (answer, thought string) {
 				break
 			}
 			inside, after, _ := strings.Cut(rest, closes)
-			thought += inside
+			thoughts.WriteString(inside)
 			s = after
 		}
 		s = out.String()
@@ -149,7 +150,7 @@ func withoutThinking(s string) (answer, thought string) {
 	if _, after, ok := strings.Cut(s, "<|channel|>final<|message|>"); ok {
 		s = after
 	}
-	return s, thought
+	return s, thoughts.String()
 }
 
 // split returns a reply's pieces of code, in order, and its prose.

@@ -117,7 +117,14 @@ func (m Model) view(in kernelwright.CoderInput, form prompts.Form) (prompts.Code
 		what, words = last(in, &v)
 	}
 	if m.Skills != nil {
-		v.Skills = m.Skills.Select(prompts.QueryFor(in.Task, in.Device, form.Language(), words...), 0)
+		q, most := prompts.QueryFor(in.Task, in.Device, form.Language(), words...), prompts.SkillsToFind
+		if in.Last != nil {
+			q.Status = in.Last.Verdict.Status
+			if v.Feedback != "" || !v.Correct {
+				most = prompts.SkillsToMend
+			}
+		}
+		v.Skills = m.Skills.Excerpt(q, most)
 	}
 	return what, v
 }

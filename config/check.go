@@ -128,7 +128,7 @@ func check(c Config, origins Origins) error {
 		if slices.Contains(words, value) {
 			return
 		}
-		hint := "it takes " + orList(words) + `, or a model as "provider:model"`
+		hint := "it takes " + orList(words) + `, or a model as "provider:model", such as "anthropic:claude-sonnet-5-5"`
 		if near := nearestWord(value, words); near != "" {
 			hint = fmt.Sprintf("did you mean %q? %s", near, hint)
 		}

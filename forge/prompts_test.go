@@ -167,14 +167,24 @@ func TestWhatOthersSayStaysInItsFence(t *testing.T) {
 }
 
 // The prompts' sizes, in characters without the task's and the candidate's own
-// text and without skills: fewer cost less in every round.
+// text: fewer cost less in every round. Skills are those for a softmax.
 func TestPromptSizes(t *testing.T) {
 	model := &scripted{answer: func(llm.Request) string { return "no" }}
+	skills, err := prompts.LoadSkills("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	task := kw.Task{Source: "class Model: pass\n", Operators: []string{"aten.softmax"}}
 	var b strings.Builder
-	size := func(what string) {
-		r := model.asked[0]
+	size := func(what string, most int) { // of what was asked without skills, then with them
+		asked := slices.DeleteFunc(model.asked, func(r llm.Request) bool { return r.Key.Seq > 0 }) // to repair an answer
+		bare, full := asked[0], asked[1]
 		model.asked = nil
-		fmt.Fprintf(&b, "%-28s system %5d  user %5d\n", what, len(r.Messages[0].Text), len(outside(t, r.Messages[1].Text)))
+		of := len(full.Messages[1].Text) - len(bare.Messages[1].Text)
+		if of > most || of < most/2 {
+			t.Errorf("%s: %d characters are of skills, where %d may be", what, of, most)
+		}
+		fmt.Fprintf(&b, "%-28s system %5d  user %5d  skills %5d\n", what, len(bare.Messages[0].Text), len(outside(t, bare.Messages[1].Text)), of)
 	}
 	ctx := context.Background()
 	for _, form := range prompts.Forms {
@@ -186,36 +196,42 @@ func TestPromptSizes(t *testing.T) {
 		if form == prompts.FormLoadInline {
 			c.Form = llmcoder.LoadInline
 		}
-		in := kw.CoderInput{Task: kw.Task{Source: "class Model: pass\n"}, Device: device, Language: form.Language()}
+		in := kw.CoderInput{Task: task, Device: device, Language: form.Language()}
 		for _, last := range []struct {
-			what string
-			view kw.View
-			v    kw.Verdict
-			f    *kw.Feedback
+			what   string
+			view   kw.View
+			v      kw.Verdict
+			f      *kw.Feedback
+			skills int
 		}{
-			{"seed", "", kw.Verdict{}, nil},
-			{"correction", "", kw.Verdict{Status: kw.Wrong}, &kw.Feedback{Kind: kw.Correction, Issue: "i"}},
-			{"optimisation", "", kw.Verdict{Status: kw.Correct}, &kw.Feedback{Kind: kw.Optimisation, Plan: "p"}},
-			{"self", kw.ViewMetrics, kw.Verdict{Status: kw.Correct}, nil},
-			{"score", kw.ViewScore, kw.Verdict{Status: kw.Correct}, nil},
+			{"seed", "", kw.Verdict{}, nil, prompts.SkillsToFind},
+			{"correction", "", kw.Verdict{Status: kw.Wrong}, &kw.Feedback{Kind: kw.Correction, Issue: "i"}, prompts.SkillsToMend},
+			{"optimisation", "", kw.Verdict{Status: kw.Correct}, &kw.Feedback{Kind: kw.Optimisation, Plan: "p"}, prompts.SkillsToMend},
+			{"self", kw.ViewMetrics, kw.Verdict{Status: kw.Correct}, nil, prompts.SkillsToFind},
+			{"score", kw.ViewScore, kw.Verdict{Status: kw.Correct}, nil, prompts.SkillsToFind},
 		} {
 			if last.v.Status != "" {
 				in.Last = &kw.Attempt{Candidate: kw.Candidate{Source: "class ModelNew"}, Verdict: last.v}
 			}
 			in.Feedback, in.View = last.f, last.view
+			c.Skills = nil
 			_, _ = c.Propose(ctx, in)
-			size("coder " + string(form) + " " + last.what)
+			c.Skills = skills
+			_, _ = c.Propose(ctx, in)
+			size("coder "+string(form)+" "+last.what, last.skills)
 		}
 	}
 	for _, want := range []kw.FeedbackKind{kw.Correction, kw.Optimisation} {
-		v := kw.Verdict{Status: kw.Wrong}
+		v, most := kw.Verdict{Status: kw.Wrong}, prompts.SkillsToMend
 		if want == kw.Optimisation {
-			v.Status = kw.Correct
+			v.Status, most = kw.Correct, prompts.SkillsToFind
 		}
-		j := judge.Model{LLM: model, Prompts: templates(t)}
-		_, _ = j.Judge(ctx, kw.JudgeInput{Task: kw.Task{Source: "class Model: pass\n"}, Device: kw.Device{Kind: kw.CUDADevice}, Want: want,
-			Current: kw.Attempt{Candidate: kw.Candidate{Source: "class ModelNew", Language: kw.CUDA}, Verdict: v}})
-		size("judge " + string(want))
+		for _, known := range []*prompts.Skills{nil, skills} {
+			j := judge.Model{LLM: model, Prompts: templates(t), Skills: known}
+			_, _ = j.Judge(ctx, kw.JudgeInput{Task: task, Device: kw.Device{Kind: kw.CUDADevice}, Want: want,
+				Current: kw.Attempt{Candidate: kw.Candidate{Source: "class ModelNew", Language: kw.CUDA}, Verdict: v}})
+		}
+		size("judge "+string(want), most)
 	}
 	const golden = "testdata/prompt_sizes.txt"
 	want, err := os.ReadFile(golden)

@@ -134,7 +134,12 @@ func (m Model) view(in kernelwright.JudgeInput, rules kernelwright.Feedback) (pr
 		v.Lessons = prompts.Lessons(in.Lessons, in.Task, rules.Rule)
 	}
 	if m.Skills != nil {
-		v.Skills = m.Skills.Select(prompts.QueryFor(in.Task, in.Device, c.Language, rules.Rule, rules.Bottleneck, rules.Issue, string(verdict.Status), verdict.Reason), 0)
+		q, most := prompts.QueryFor(in.Task, in.Device, c.Language, rules.Rule, rules.Bottleneck, rules.Issue, string(verdict.Status), verdict.Reason), prompts.SkillsToFind
+		q.Status = verdict.Status
+		if in.Want == kernelwright.Correction {
+			most = prompts.SkillsToMend
+		}
+		v.Skills = m.Skills.Excerpt(q, most)
 	}
 	return v, metrics
 }

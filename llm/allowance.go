@@ -50,7 +50,7 @@ func (a Allowances) Validate() error {
 func (a Allowance) refuse(need, used use, priced bool) string {
 	switch {
 	case a.USD > 0 && !priced:
-		return "it is one of money, and the price of the model is not known; write it under [llm.prices]"
+		return "it is one of money, and the price of the model is not known"
 	case a.USD > 0 && used.usd+need.usd > a.USD:
 		return fmt.Sprintf("$%.4f of $%.4f are left, and the call could cost $%.4f", max(a.USD-used.usd, 0), a.USD, need.usd)
 	case a.Tokens > 0 && used.tokens+need.tokens > a.Tokens:

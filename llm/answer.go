@@ -141,20 +141,53 @@ func cutThoughts(text string) (rest, thoughts string) {
 }
 
 // usageOr returns what the server counted, or an estimate where it counted
-// nothing.
+// nothing. No prompt has no tokens, so who says 0 of them has not counted them.
 func usageOr(u *Usage, r Request, reply Reply) Usage {
 	if u != nil && (u.In > 0 || u.Out > 0) {
 		v := *u
+		if v.In <= 0 {
+			v.In, v.Estimated = promptEstimate(r), true
+		}
 		v.CachedIn = min(v.CachedIn, v.In)
 		v.CacheWrite = min(v.CacheWrite, v.In-v.CachedIn)
 		v.Reasoning = min(v.Reasoning, v.Out)
 		return v
 	}
-	out := len(reply.Text) + len(reply.Reasoning)
+	return Usage{In: promptEstimate(r), Out: tokensIn(replyBytes(reply)), Estimated: true}
+}
+
+func replyBytes(reply Reply) int {
+	n := len(reply.Text) + len(reply.Reasoning)
 	for _, c := range reply.ToolCalls {
-		out += len(c.Name) + len(c.Arguments)
+		n += len(c.Name) + len(c.Arguments)
 	}
-	return Usage{In: promptEstimate(r), Out: tokensIn(out), Estimated: true}
+	return n
+}
+
+// maxAdded is how many tokens a server may put before a prompt, beyond PromptBound,
+// and be believed: gateways have prompts of their own.
+const maxAdded = 16 << 10
+
+// believed is as much of a reply's usage as the call can have had: a prompt of
+// PromptBound and maxAdded tokens, a reply of max_tokens, or of as many as it has
+// bytes. A number beyond that would be taken from budgets, and hold all later calls
+// back where tokens by the minute are limited.
+func (c *call) believed(reply Reply) Usage {
+	u := reply.Usage
+	u.In = min(u.In, PromptBound(c.request)+maxAdded)
+	u.Out = min(u.Out, max(int64(c.maxTokens()), int64(replyBytes(reply))))
+	if u.In == reply.Usage.In && u.Out == reply.Usage.Out {
+		return u
+	}
+	u.CachedIn = min(u.CachedIn, u.In)
+	u.CacheWrite = min(u.CacheWrite, u.In-u.CachedIn)
+	u.Reasoning = min(u.Reasoning, u.Out)
+	u.Estimated = true
+	if c.options.Log != nil {
+		c.options.Log.Warn("a server counts more tokens than the call can have had; the most that it can have had is booked", "model", c.name,
+			"in", reply.Usage.In, "booked_in", u.In, "out", reply.Usage.Out, "booked_out", u.Out)
+	}
+	return u
 }
 
 // bytesPerToken is what a token of English or code has at least, on average.

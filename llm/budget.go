@@ -123,6 +123,29 @@ func (m *watched) Generate(ctx context.Context, r Request) (Reply, error) {
 	return reply, err
 }
 
+// Allows reports, as an *Error, that no call of a model will ever be made: something
+// that holds for it is limited in USD, and its price is not known.
+func (b *Budget) Allows(model string) error {
+	if _, priced := b.prices.Of(model); priced {
+		return nil
+	}
+	for _, limit := range []struct {
+		key string
+		usd float64
+	}{
+		{"budget.run", b.allowed.Run.USD}, {"budget.day", b.allowed.Day.USD}, {fmt.Sprintf("budget.models.%q", model), b.allowed.Models[model].USD},
+	} {
+		if limit.usd > 0 {
+			return &Error{Kind: BadRequest, Model: model, Text: fmt.Sprintf("%s.usd limits what it may cost, and its price is not known", limit.key), Hint: priceHint(model)}
+		}
+	}
+	return nil
+}
+
+func priceHint(model string) string {
+	return fmt.Sprintf(`write its price under [llm.prices.%q]: in, out (USD for a million tokens) and as_of (the day that you looked); 0 where it costs nothing`, model)
+}
+
 // mayBeBilled reports whether a call that failed so had reached the model.
 func (e *Error) mayBeBilled() bool {
 	if e.begun {
@@ -168,9 +191,9 @@ func (b *Budget) tryReserve(ctx context.Context, model string, key Key, worst Us
 		applies bool
 		scope   Scope
 	}{
-		{"of this run", b.allowed.Run, key.Run != 0, Scope{Run: key.Run}},
-		{"of today (UTC)", b.allowed.Day, true, Scope{Since: day}},
-		{"of this model today (UTC)", b.allowed.Models[model], true, Scope{Since: day, Model: model}},
+		{"of this run ([budget.run])", b.allowed.Run, key.Run != 0, Scope{Run: key.Run}},
+		{"of today, UTC ([budget.day])", b.allowed.Day, true, Scope{Since: day}},
+		{fmt.Sprintf("of this model today, UTC ([budget.models.%q])", model), b.allowed.Models[model], true, Scope{Since: day, Model: model}},
 	} {
 		if !limit.applies || limit.allowed == (Allowance{}) {
 			continue
@@ -182,10 +205,11 @@ func (b *Budget) tryReserve(ctx context.Context, model string, key Key, worst Us
 		}
 		used := use{spent.USD, spent.TokensIn + spent.TokensOut, spent.Calls, spent.Wall}
 		if why := limit.allowed.refuse(need, used, priced); why != "" {
-			return reservation{}, nil, &Error{
-				Kind: OverBudget, Model: model, Text: fmt.Sprintf("the budget %s: %s", limit.name, why),
-				Hint: "raise it under [budget], or lower max_tokens",
+			hint := "raise it, or lower max_tokens"
+			if limit.allowed.USD > 0 && !priced {
+				hint = priceHint(model)
 			}
+			return reservation{}, nil, &Error{Kind: OverBudget, Model: model, Text: fmt.Sprintf("the budget %s: %s", limit.name, why), Hint: hint}
 		}
 		used.add(b.reserved(limit.scope))
 		wait = wait || limit.allowed.refuse(need, used, priced) != ""

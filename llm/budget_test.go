@@ -45,14 +45,14 @@ func TestBudgetRefuses(t *testing.T) {
 		{"money is enough, were what is cached not dearer", llm.Allowances{Run: llm.Allowance{USD: 0.02545}}, llm.Prices{name: {In: 10, CachedIn: &dear, Out: 100, AsOf: "2026-11-23"}}, nil,
 			"the call could cost $0.0293"},
 		{"money is not enough", llm.Allowances{Run: llm.Allowance{USD: 0.0254}}, prices, nil,
-			"the budget of this run: $0.0254 of $0.0254 are left, and the call could cost $0.0254"},
+			"the budget of this run ([budget.run]): $0.0254 of $0.0254 are left, and the call could cost $0.0254"},
 		{"money was spent", llm.Allowances{Run: llm.Allowance{USD: 1}}, prices, []llm.Charge{charge(7, name, someDay, 1, 0.98, 0)},
-			"the budget of this run: $0.0200 of $1.0000 are left, and the call could cost $0.0254"},
+			"the budget of this run ([budget.run]): $0.0200 of $1.0000 are left, and the call could cost $0.0254"},
 		{"by another run", llm.Allowances{Run: llm.Allowance{USD: 1}}, prices, []llm.Charge{charge(8, name, someDay, 1, 0.98, 0)}, ""},
-		{"on this day", llm.Allowances{Day: llm.Allowance{USD: 1}}, prices, []llm.Charge{charge(8, "a:b", someDay, 1, 0.98, 0)}, "the budget of today (UTC): $0.0200"},
+		{"on this day", llm.Allowances{Day: llm.Allowance{USD: 1}}, prices, []llm.Charge{charge(8, "a:b", someDay, 1, 0.98, 0)}, "the budget of today, UTC ([budget.day]): $0.0200"},
 		{"yesterday", llm.Allowances{Day: llm.Allowance{USD: 1}}, prices, []llm.Charge{charge(8, name, yesterday, 1, 0.98, 0)}, ""},
 		{"by this model", llm.Allowances{Models: map[string]llm.Allowance{name: {Tokens: 2000}}}, nil, []llm.Charge{charge(8, name, someDay, 400, 0, 0)},
-			"the budget of this model today (UTC): 1600 of 2000 tokens are left, and the call could take 1644"},
+			"the budget of this model today, UTC ([budget.models.\"test:scripted\"]): 1600 of 2000 tokens are left, and the call could take 1644"},
 		{"by another model", llm.Allowances{Models: map[string]llm.Allowance{name: {Tokens: 2000}}}, nil, []llm.Charge{charge(8, "a:b", someDay, 400, 0, 0)}, ""},
 		{"a limit of another model", llm.Allowances{Models: map[string]llm.Allowance{"a:b": {Tokens: 1}}}, nil, nil, ""},
 		{"the price is not known", llm.Allowances{Day: llm.Allowance{USD: 1}}, llm.Prices{"test:other": prices[name]}, nil, "the price of the model is not known"},
@@ -402,6 +402,36 @@ func TestPromptBoundOfArguments(t *testing.T) {
 		call := body["messages"].([]any)[0].(map[string]any)["tool_calls"].([]any)[0].(map[string]any)["function"].(map[string]any)
 		if n := len(call["arguments"].(string)); int64(n) > llm.PromptBound(r) {
 			t.Errorf("%d bytes of arguments are sent, and the bound is %d tokens", n, llm.PromptBound(r))
+		}
+	}
+}
+
+// A model without a price is refused at once where money is limited, and not with its
+// first call.
+func TestBudgetInMoneyNeedsAPrice(t *testing.T) {
+	const name = "vllm:m"
+	money := llm.Allowance{USD: 1}
+	for _, test := range []struct {
+		name    string
+		allowed llm.Allowances
+		prices  llm.Prices
+		want    string
+	}{
+		{"of a run", llm.Allowances{Run: money}, nil, "budget.run.usd limits what it may cost, and its price is not known"},
+		{"of a day", llm.Allowances{Day: money, Run: llm.Allowance{Tokens: 1}}, nil, "budget.day.usd limits"},
+		{"of the model", llm.Allowances{Models: map[string]llm.Allowance{name: money}}, nil, `budget.models."vllm:m".usd limits`},
+		{"of another model", llm.Allowances{Models: map[string]llm.Allowance{"vllm:n": money}}, nil, ""},
+		{"not of money", llm.Allowances{Run: llm.Allowance{Tokens: 1}}, nil, ""},
+		{"for nothing", llm.Allowances{Run: money}, llm.Prices{"vllm:*": {}}, ""},
+	} {
+		b := llm.NewBudget(test.allowed, test.prices, &llmtest.Ledger{}, nil)
+		_, err := llm.New(name, llm.Options{}, llm.Services{Budget: b, Prices: test.prices})
+		var e *llm.Error
+		if test.want == "" && err == nil {
+			continue
+		}
+		if !errors.As(err, &e) || e.Kind != llm.BadRequest || test.want == "" || !strings.Contains(err.Error(), test.want) || !strings.Contains(e.Hint, `[llm.prices."vllm:m"]`) {
+			t.Errorf("%s: %v", test.name, err)
 		}
 	}
 }

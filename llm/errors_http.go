@@ -170,7 +170,7 @@ func (c *call) answered(status int, header http.Header, body []byte, now time.Ti
 		e.Kind, e.Text, e.Hint = TooLong, "the request does not fit the model's context", "set context_length and max_tokens for this model"
 	case status == http.StatusNotFound || status < 500 && strings.Contains(all, "model") && hasAny(all, modelWords):
 		e.Kind, e.Text = UnknownModel, fmt.Sprintf("the server does not know the model %q", c.model)
-		e.Hint = "check the model's name and base_url"
+		e.Hint = "check the model's name, and base_url: it is where the protocol's own paths begin, and often ends in /v1"
 	case status >= 500 || status == http.StatusRequestTimeout || status == http.StatusConflict || status == http.StatusTooEarly:
 		e.Kind, e.Text = Unavailable, "the server failed"
 	case status >= 300 && status < 400:
@@ -272,6 +272,7 @@ func (c *call) brokenOff(err error) *Error {
 		e.Kind, e.Text = Truncated, "the connection broke in the middle of the reply: "+e.Err.Error()
 	default:
 		e.Text = "the reply cannot be read: " + e.Err.Error()
+		e.Hint = "check base_url: it is where the protocol's own paths begin, such as http://localhost:8000/v1"
 	}
 	return e
 }

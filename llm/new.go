@@ -16,7 +16,8 @@ type Services struct {
 // in: the journal answers what was answered before, which costs nothing; a retry
 // follows what may pass; limits hold an attempt back until its turn; the budget
 // lets it through, or not, and books it; the deadline ends it. Whoever asks the
-// same model shares the one that was returned: its limits are its own.
+// same model shares the one that was returned: its limits are its own. A model that
+// the budget can never let through is refused.
 func New(name string, o Options, s Services) (Model, error) {
 	o, err := Resolve(name, o)
 	if err != nil {
@@ -25,6 +26,11 @@ func New(name string, o Options, s Services) (Model, error) {
 	// A price that does not say what writing to a cache costs would book too little.
 	if p, known := s.Prices.Of(name); known && p.CacheWrite == nil {
 		o.PromptCache = new(bool)
+	}
+	if s.Budget != nil {
+		if err := s.Budget.Allows(name); err != nil {
+			return nil, err
+		}
 	}
 	m, err := Open(name, o)
 	if err != nil {

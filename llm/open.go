@@ -59,7 +59,7 @@ var providers = map[string]provider{
 	"anthropic": {messagesAPI{}, anthropicKey,
 		Options{BaseURL: "https://api.anthropic.com/v1", KeyEnv: "ANTHROPIC_API_KEY"}},
 	"google":     compatible("https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", chatCompletions{noSeed: true}),
-	"openrouter": compatible("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", chatCompletions{}),
+	"openrouter": compatible("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", chatCompletions{marked: "anthropic/"}),
 	"deepseek":   noSchema(compatible("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", chatCompletions{noSeed: true})),
 	"ollama":     compatible("http://localhost:11434/v1", noKey, chatCompletions{}),
 	"vllm":       compatible("http://localhost:8000/v1", noKey, chatCompletions{}),
@@ -121,7 +121,7 @@ func resolve(name string, o Options) (Options, provider, error) {
 		if o.BaseURL == "" {
 			return Options{}, provider{}, &Error{
 				Kind: UnknownModel, Model: name, Text: fmt.Sprintf("no provider is called %q", who),
-				Hint: fmt.Sprintf("known are %s; one that speaks OpenAI's protocol needs a base_url", strings.Join(Providers(), ", ")),
+				Hint: fmt.Sprintf("known are %s; for another server that speaks OpenAI's protocol set llm.providers.%s.base_url", strings.Join(Providers(), ", "), who),
 			}
 		}
 		p = compatible("", noKey, chatCompletions{})
@@ -190,7 +190,8 @@ func readKey(name string, o Options) (string, error) {
 		}
 	}
 	if strings.ContainsFunc(key, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r > unicode.MaxASCII }) {
-		return "", &Error{Kind: BadKey, Model: name, Text: fmt.Sprintf("what %s holds is no key: there are spaces or other signs in it", o.KeyEnv)}
+		return "", &Error{Kind: BadKey, Model: name, Text: fmt.Sprintf("what %s holds is no key: there are spaces or other signs in it", o.KeyEnv),
+			Hint: "set it to the key alone: one word, without quotes"}
 	}
 	return key, nil
 }

@@ -12,6 +12,9 @@ import (
 type chatCompletions struct {
 	maxField string // where the bound of the reply stands
 	noSeed   bool   // the server refuses a seed
+	// marked is how the names of models begin whose server wants to be told what to
+	// cache, by marks on parts of a message's content; "": it tells itself.
+	marked string
 }
 
 // write implements dialect. langchaingo sends temperature 0 where none was
@@ -60,7 +63,43 @@ func (d chatCompletions) write(fields map[string]json.RawMessage, c *call) error
 	if err := setAll(fields, values); err != nil {
 		return err
 	}
+	if d.marked != "" && strings.HasPrefix(c.model, d.marked) {
+		if err := markForCache(fields, c); err != nil {
+			return err
+		}
+	}
 	return carryBack(fields, r.Messages)
+}
+
+// markForCache makes parts of the contents that are marked for the cache. A mark
+// stands in a part alone: on a message itself OpenRouter overlooks it.
+func markForCache(fields map[string]json.RawMessage, c *call) error {
+	marks := c.cacheMarks()
+	if len(marks) == 0 {
+		return nil
+	}
+	var turns []map[string]json.RawMessage
+	if err := json.Unmarshal(fields["messages"], &turns); err != nil {
+		return err
+	}
+	if len(turns) != len(c.request.Messages) {
+		return fmt.Errorf("%d messages became %d turns", len(c.request.Messages), len(turns))
+	}
+	for i := range marks {
+		m := c.request.Messages[i]
+		part, err := json.Marshal(anthropicBlock{Type: "text", Text: m.Text})
+		if err != nil {
+			return err
+		}
+		parts, err := cachedBlocks(m, part)
+		if err != nil {
+			return err
+		}
+		if err := set(turns[i], "content", parts); err != nil {
+			return err
+		}
+	}
+	return set(fields, "messages", turns)
 }
 
 // strict reports whether a schema is one of those that OpenAI can hold a model
@@ -202,6 +241,7 @@ type chatUsage struct {
 	Total      count `json:"total_tokens"`
 	Details    struct {
 		Cached count `json:"cached_tokens"`
+		Writes count `json:"cache_write_tokens"` // OpenRouter; OpenAI where writing costs
 	} `json:"prompt_tokens_details"`
 	Hit        count `json:"prompt_cache_hit_tokens"` // DeepSeek
 	OutDetails struct {
@@ -212,7 +252,7 @@ type chatUsage struct {
 func (u chatUsage) usage() *Usage {
 	out := Usage{
 		In: int64(u.Prompt), Out: int64(u.Completion),
-		CachedIn: int64(max(u.Hit, u.Details.Cached)), Reasoning: int64(u.OutDetails.Reasoning),
+		CachedIn: int64(max(u.Hit, u.Details.Cached)), CacheWrite: int64(u.Details.Writes), Reasoning: int64(u.OutDetails.Reasoning),
 	}
 	// Google counts reasoning in the total alone.
 	if rest := int64(u.Total) - out.In - out.Out; rest > 0 {

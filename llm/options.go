@@ -2,6 +2,7 @@ package llm
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 	"time"
 )
@@ -68,6 +69,8 @@ type Options struct {
 	Getenv func(string) string `toml:"-" json:"-"`
 	// HTTP carries the requests; nil: one that is shared by all models.
 	HTTP http.RoundTripper `toml:"-" json:"-"`
+	// Log is told what is odd about a server; nil: nobody is.
+	Log *slog.Logger `toml:"-" json:"-"`
 	// Policies answers for "policy:NAME"; nil where nothing is trained.
 	Policies *Broker `toml:"-" json:"-"`
 }
@@ -103,6 +106,7 @@ func (o Options) Over(below Options) Options {
 	take(&below.RequestsPerMinute, o.RequestsPerMinute)
 	take(&below.TokensPerMinute, o.TokensPerMinute)
 	take(&below.Policies, o.Policies)
+	take(&below.Log, o.Log)
 	if o.Getenv != nil {
 		below.Getenv = o.Getenv
 	}

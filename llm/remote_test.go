@@ -14,14 +14,16 @@ var doubles = []struct {
 	name, model string
 	start       func(testing.TB) *llmtest.Server
 	anthropic   bool
+	writes      bool // what was written to a cache is counted
 }{
-	{"openai", "openai:gpt-4.1", llmtest.NewOpenAI, false},
-	{"openai that reasons", "openai:gpt-5.4", llmtest.NewOpenAI, false},
-	{"google", "google:gemini-3-pro", llmtest.NewGoogle, false},
-	{"vllm", "vllm:Qwen/Qwen3-32B", llmtest.NewCompatible, false},
-	{"another", "mine:org/model:8b", llmtest.NewCompatible, false},
-	{"anthropic", "anthropic:claude-sonnet-5-5", llmtest.NewAnthropic, true},
-	{"an elder of anthropic", "anthropic:claude-sonnet-4-5-20250929", llmtest.NewAnthropic, true},
+	{"openai", "openai:gpt-4.1", llmtest.NewOpenAI, false, false},
+	{"openai that reasons", "openai:gpt-5.4", llmtest.NewOpenAI, false, false},
+	{"google", "google:gemini-3-pro", llmtest.NewGoogle, false, false},
+	{"vllm", "vllm:Qwen/Qwen3-32B", llmtest.NewCompatible, false, false},
+	{"another", "mine:org/model:8b", llmtest.NewCompatible, false, false},
+	{"openrouter", "openrouter:anthropic/claude-sonnet-5.5", llmtest.NewOpenRouter, false, true},
+	{"anthropic", "anthropic:claude-sonnet-5-5", llmtest.NewAnthropic, true, true},
+	{"an elder of anthropic", "anthropic:claude-sonnet-4-5-20250929", llmtest.NewAnthropic, true, true},
 }
 
 // open opens a model at a double, with small bounds.
@@ -51,7 +53,7 @@ func TestProviders(t *testing.T) {
 				llmtest.Suite(t, func(t *testing.T) llmtest.Subject {
 					s := d.start(t)
 					m := open(t, d.model, s, func(o *llm.Options) { o.Stream = &stream })
-					return llmtest.Subject{Model: m, Say: s.Say, Whole: !stream && d.anthropic, NoRefusal: d.anthropic, NoCacheWrite: !d.anthropic}
+					return llmtest.Subject{Model: m, Say: s.Say, Whole: !stream && d.anthropic, NoRefusal: d.anthropic, NoCacheWrite: !d.writes}
 				})
 			})
 		}

@@ -165,6 +165,20 @@ func TestCacheMarks(t *testing.T) {
 	if want := `[{"content":[{` + mark + `"text":"the t","type":"text"},{"text":"Äsk, and more","type":"text"}],"role":"user"}]`; err != nil || string(got) != want {
 		t.Errorf("the beginning of a text: %s\nwant %s", got, want)
 	}
+	// OpenRouter takes the same marks for the same models, in parts of a content.
+	r.Messages = append(r.Messages, call("a"), result("a", "one"))
+	part := func(text string) string { return `[{` + mark + `"text":"` + text + `","type":"text"}` }
+	const read = `{"content":"","role":"assistant","tool_calls":[{"function":{"arguments":"{}","name":"read"},"id":"a","type":"function"}]}`
+	wantMarked := `[{"content":` + part("you are brief") + `],"role":"system"},{"content":` + part("the t") + `,{"text":"Äsk, and more","type":"text"}],"role":"user"},` + read +
+		`,{"content":` + part("one") + `],"role":"tool","tool_call_id":"a"}]`
+	wantPlain := `[{"content":"you are brief","role":"system"},{"content":"the tÄsk, and more","role":"user"},` + read + `,{"content":"one","role":"tool","tool_call_id":"a"}]`
+	for model, want := range map[string]string{"anthropic/claude-sonnet-5.5": wantMarked, "moonshotai/kimi-k2": wantPlain} {
+		body = sent(t, "openrouter:"+model, llmtest.NewOpenRouter(t), nil, r)
+		if got, err := json.Marshal(body["messages"]); err != nil || string(got) != want {
+			t.Errorf("openrouter:%s: %s\nwant %s", model, got, want)
+		}
+	}
+	r.Messages = r.Messages[:2]
 	// Another provider sees nothing of it.
 	body = sent(t, "openai:gpt-4.1", llmtest.NewOpenAI(t), nil, r)
 	if got, err := json.Marshal(body["messages"]); err != nil || string(got) != `[{"content":"you are brief","role":"system"},{"content":"the tÄsk, and more","role":"user"}]` {

@@ -125,6 +125,7 @@ func (t *transport) exchange(req *http.Request, c *call) *Error {
 	if err != nil {
 		return c.brokenOff(err)
 	}
+	reply.Usage = c.believed(reply)
 	if kind, failed := byReason(failedStops, r.reason()); failed {
 		return &Error{Kind: kind, Model: c.name, Status: http.StatusOK, Text: fmt.Sprintf("the model gave up with the reason %q", c.plain(r.reason()))}
 	}

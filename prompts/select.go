@@ -19,6 +19,8 @@ type Query struct {
 	// weighs most first: the name of a Judge's rule, words of the vocabulary,
 	// sentences of a feedback, names of metrics. None at the first round.
 	Words []string
+	// Status is that of the verdict that was read; none at the first round.
+	Status kernelwright.Status
 	// ISA is the device's (kernelwright.Specs.ISA), "sm_90". A skill for other
 	// architectures alone is left out; without ISA none is.
 	ISA []string
@@ -107,7 +109,7 @@ func (s *Skills) fitting(q Query) []rated {
 	asked := FindBottlenecks(q.Words...)
 	var fit []rated
 	for _, skill := range s.all {
-		if !slices.Contains(skill.Languages, q.Language) || !fitsDevice(skill, q.ISA) || !meet(skill.DTypes, q.DTypes) {
+		if !slices.Contains(skill.Languages, q.Language) || !fitsDevice(skill.Architectures, q.ISA) || !meet(skill.DTypes, q.DTypes) {
 			continue
 		}
 		r := rated{skill: skill}
@@ -187,7 +189,7 @@ func bottleneckScore(has, asked []Bottleneck) (about Bottleneck, best int) {
 	return about, best
 }
 
-func fitsDevice(skill Skill, isa []string) bool {
+func fitsDevice(architectures, isa []string) bool {
 	// A device is called "sm_90" where code for it may be built for "sm_90a".
 	number := func(all []string) []string {
 		var bare []string
@@ -196,12 +198,12 @@ func fitsDevice(skill Skill, isa []string) bool {
 		}
 		return bare
 	}
-	return meet(number(skill.Architectures), number(isa))
+	return meet(number(architectures), number(isa))
 }
 
 // meet says whether two lists share something, or one says nothing.
-func meet(a, b []string) bool {
-	return len(a) == 0 || len(b) == 0 || slices.ContainsFunc(a, func(x string) bool { return slices.Contains(b, x) })
+func meet[T comparable](a, b []T) bool {
+	return len(a) == 0 || len(b) == 0 || slices.ContainsFunc(a, func(x T) bool { return slices.Contains(b, x) })
 }
 
 // matches says whether a pattern, in which a * stands for any characters, is

@@ -53,7 +53,10 @@ type Skill struct {
 	Architectures []string `toml:"architectures"`
 	DTypes        []string `toml:"dtypes"`
 
-	Text string `toml:"-"` // Markdown, what follows the front matter
+	Text string `toml:"-"` // Markdown, what follows the front matter, without the marks of its sections
+	Own  bool   `toml:"-"` // the user's: a prompt has it whole
+
+	sections []section
 }
 
 // Skills is a set of skills. It is not changed once it was loaded, so all
@@ -114,6 +117,7 @@ func readSkills(from fs.FS, shown string, into map[string]Skill) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", filepath.Join(shown, filepath.FromSlash(at)), err)
 		}
+		skill.Own = shown != ""
 		into[skill.Name] = skill
 	}
 	return nil
@@ -192,9 +196,13 @@ func ParseSkill(b []byte) (Skill, error) {
 	if unknown := md.Undecoded(); len(unknown) > 0 {
 		return Skill{}, fmt.Errorf("its front matter has %q, which no skill has", oneLine(unknown[0].String()))
 	}
-	s.Text = strings.TrimSpace(body) + "\n"
+	if s.sections, s.Text, err = readSections(strings.TrimSpace(body) + "\n"); err != nil {
+		return Skill{}, err
+	}
 	return s, s.validate()
 }
+
+var allLanguages = []kernelwright.Language{kernelwright.CUDA, kernelwright.Triton, kernelwright.CPP}
 
 func (s Skill) validate() error {
 	for _, part := range []struct{ key, value string }{{"name", s.Name}, {"title", s.Title}, {"summary", s.Summary}} {
@@ -212,7 +220,7 @@ func (s Skill) validate() error {
 		return errors.New(`its front matter lacks "languages"`)
 	}
 	for _, l := range s.Languages {
-		if !slices.Contains([]kernelwright.Language{kernelwright.CUDA, kernelwright.Triton, kernelwright.CPP}, l) {
+		if !slices.Contains(allLanguages, l) {
 			return fmt.Errorf("its language %q is none of cuda, triton, cpp", oneLine(string(l)))
 		}
 	}

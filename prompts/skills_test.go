@@ -381,8 +381,9 @@ func TestMalformed(t *testing.T) {
 		change("languages", "architectures = [\"ampere\"]\nlanguages"):             `its architecture "ampere" is not written as "sm_90a"`,
 		change("operators = [\"aten.softmax\"]\nbottlenecks = [\"memory\"]\n", ""): "it has neither operators nor bottlenecks, so it would never be chosen",
 		change("languages", "dtypes = [\"BF16\"]\nlanguages"):                      `its dtype "BF16" is not written as "bfloat16"`,
-		smallSkill + "\xff":                             "it is not UTF-8",
-		smallSkill + strings.Repeat("x", MaxSkillBytes): "it is larger than 64 KiB",
+		smallSkill + "## Fog [cpp weather]\n":                                      `its section "Fog" is marked "weather", which is no language, bottleneck, status, architecture or operator`,
+		smallSkill + "\xff":                                                        "it is not UTF-8",
+		smallSkill + strings.Repeat("x", MaxSkillBytes):                            "it is larger than 64 KiB",
 	} {
 		folder := t.TempDir()
 		put(t, folder, "softmax.md", text)

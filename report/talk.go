@@ -122,7 +122,9 @@ func Spent(s kernelwright.Spend) string {
 		word = "call"
 	}
 	text := fmt.Sprintf("%s %s, %s, %s", thousands(s.Calls), word, tokens(s), Cost(s))
-	if s.Unpriced > 0 && s.USD > 0 {
+	if s.Unpriced > 0 && s.USD == 0 {
+		text += " (write it under [llm.prices])"
+	} else if s.Unpriced > 0 {
 		text += fmt.Sprintf(" (the price of %d is not known)", s.Unpriced)
 	}
 	if s.Unfinished > 0 {

@@ -22,7 +22,7 @@ func TestCosts(t *testing.T) {
 		{kernelwright.Spend{Calls: 2, USD: 0.00042}, "$0.00042", "2 calls, 0 tokens in, 0 out, $0.00042"},
 		{kernelwright.Spend{Calls: 2, TokensIn: 5000, CachedIn: 3000, CacheWrite: 1500, USD: 1}, "$1.00", "2 calls, 5,000 tokens in (3,000 from caches, 1,500 to them), 0 out, $1.00"},
 		{kernelwright.Spend{Calls: 2, TokensIn: 5, USD: 1, Unfinished: 1}, "$1.00", "2 calls, 5 tokens in, 0 out, $1.00 (1 did not come back, counted at worst)"},
-		{kernelwright.Spend{Calls: 3, Unpriced: 3}, "price unknown", "3 calls, 0 tokens in, 0 out, price unknown"},
+		{kernelwright.Spend{Calls: 3, Unpriced: 3}, "price unknown", "3 calls, 0 tokens in, 0 out, price unknown (write it under [llm.prices])"},
 		{kernelwright.Spend{Calls: 3, Unpriced: 1, USD: 0.5}, "≥ $0.50", "3 calls, 0 tokens in, 0 out, ≥ $0.50 (the price of 1 is not known)"},
 	} {
 		if got := Cost(tt.spend); got != tt.cost {

@@ -22,7 +22,14 @@ func NewGoogle(t testing.TB) *Server { return newServer(t, chat{google: true}, "
 // max_tokens bounds a reply, reasoning is shown, no key is refused.
 func NewCompatible(t testing.TB) *Server { return newServer(t, chat{open: true}, "/v1") }
 
-type chat struct{ google, open bool }
+// NewOpenRouter starts one that speaks them as OpenRouter does before models of
+// Anthropic's: marks for the cache stand in parts of a content, and what was written
+// to it is counted.
+func NewOpenRouter(t testing.TB) *Server {
+	return newServer(t, chat{open: true, router: true}, "/api/v1")
+}
+
+type chat struct{ google, open, router bool }
 
 func (c chat) path() string { return "/chat/completions" }
 
@@ -63,8 +70,21 @@ func (c chat) check(body object) (wrong, last string) {
 	if len(messages) == 0 {
 		return "[] is too short - 'messages'", ""
 	}
+	if c.router {
+		if wrong := wrongMarks(body); wrong != "" {
+			return wrong, ""
+		}
+	}
 	open := make(map[string]bool)
 	for _, m := range messages {
+		if _, ok := m["cache_control"]; ok {
+			return "cache_control stands beside a content, not in it", ""
+		}
+		for _, part := range list(m, "content") {
+			if _, marked := part["cache_control"]; part["type"] != "text" || marked && !c.router {
+				return "a part of a content is not what it can be", ""
+			}
+		}
 		for _, call := range list(m, "tool_calls") {
 			id, _ := call["id"].(string)
 			f, _ := call["function"].(object)
@@ -89,6 +109,10 @@ func (c chat) check(body object) (wrong, last string) {
 			delete(open, id)
 		}
 		last, _ = m["content"].(string)
+		for _, part := range list(m, "content") {
+			text, _ := part["text"].(string)
+			last += text
+		}
 	}
 	if len(open) > 0 {
 		return "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'", ""
@@ -152,9 +176,13 @@ func (c chat) usage(a Answer) object {
 	if c.google {
 		out -= u.Reasoning
 	}
+	in := object{"cached_tokens": u.CachedIn}
+	if c.router {
+		in["cache_write_tokens"] = u.CacheWrite
+	}
 	return object{
 		"prompt_tokens": u.In, "completion_tokens": out, "total_tokens": u.In + u.Out,
-		"prompt_tokens_details":     object{"cached_tokens": u.CachedIn},
+		"prompt_tokens_details":     in,
 		"completion_tokens_details": object{"reasoning_tokens": u.Reasoning},
 	}
 }
