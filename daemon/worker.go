@@ -537,7 +537,7 @@ func (w *Worker) prepare(ctx context.Context, run kernelwright.Run, source strin
 			return s, err
 		}
 	} else if w.Lessons && s.settings.JudgeMode.Asked() {
-		if learned, err = w.Store.LessonsFor(ctx, s.task, s.device); err != nil {
+		if learned, err = w.Store.LessonsFor(ctx, run.ID, s.task, s.device); err != nil {
 			return s, err
 		}
 		s.lessons = learned

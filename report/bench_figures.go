@@ -65,6 +65,7 @@ type ConfigurationFigures struct {
 	Minutes Number `json:"minutes"`
 	USD     Number `json:"usd"`
 
+	Taught     int                `json:"taught"`     // runs that were given lessons of earlier ones
 	Remembered int                `json:"remembered"` // verdicts, of all runs together
 	Spend      kernelwright.Spend `json:"spend"`      // likewise
 
@@ -151,6 +152,9 @@ func configurationFigures(b Bench, configuration int, name string, times int) Co
 	rounds, seconds := 0, 0.0
 	for _, r := range slices.Concat(groups...) {
 		c.Ended++
+		if r.Lessons > 0 {
+			c.Taught++
+		}
 		c.Remembered += r.Remembered
 		c.Spend = c.Spend.Add(r.Spend)
 		if r.Covered {
