@@ -24,7 +24,7 @@ type table struct {
 func (b Bench) tables(f BenchFigures) []table {
 	out := []table{b.resultTable(f), b.baselineTable(f)}
 	if len(f.Pairs) > 0 {
-		out = append(out, pairTable(f))
+		out = append(out, pairTable(f), roundsTable(b, f))
 	}
 	if t := adviceTable(f); len(t.Rows) > 0 {
 		out = append(out, t)
