@@ -310,7 +310,7 @@ func configuration(c config.Config, s forge.Settings) kernelwright.Configuration
 	}
 	return kernelwright.Configuration{
 		Strategy: c.Rounds.Strategy, Coder: c.Coder.Name, Judge: judge, Mode: string(s.JudgeMode), Language: kernelwright.Language(c.Rounds.Language), Rounds: s.Rounds,
-		Lessons: c.Judge.Lessons && s.JudgeMode.Asked(), Settings: s.String(),
+		Lessons: c.Judge.Lessons && s.JudgeMode.Lessons(), Settings: s.String(),
 	}
 }
 

@@ -54,14 +54,14 @@ func TestConfigurationsOfABench(t *testing.T) {
 		{
 			matrixFlags{Judge: "rules,none, correction", Rounds: "1,5", Coder: "builtin"}, nil,
 			[]string{
-				"rounds builtin rules/both auto 1 taught", "rounds builtin rules/both auto 5 taught", "rounds builtin none/none auto 1", "rounds builtin none/none auto 5",
+				"rounds builtin rules/both auto 1 taught", "rounds builtin rules/both auto 5 taught", "rounds builtin none/none auto 1 taught", "rounds builtin none/none auto 5 taught",
 				"rounds builtin rules/correction auto 1 taught", "rounds builtin rules/correction auto 5 taught",
 			},
 		},
-		{matrixFlags{Rounds: "2"}, []string{"KERNELWRIGHT_ROUNDS_JUDGE=none"}, []string{"rounds builtin none/none auto 2"}},
+		{matrixFlags{Rounds: "2"}, []string{"KERNELWRIGHT_ROUNDS_JUDGE=none"}, []string{"rounds builtin none/none auto 2 taught"}},
 		{
-			matrixFlags{Coder: "openai:x", Judge: "self,openai:y", Strategy: "react", Rounds: "3"}, nil,
-			[]string{"react openai:x self/self auto 3", "react openai:x openai:y/both auto 3 taught"},
+			matrixFlags{Coder: "openai:x", Judge: "self,score,openai:y", Strategy: "react", Rounds: "3"}, nil,
+			[]string{"react openai:x self/self auto 3 taught", "react openai:x score/score auto 3", "react openai:x openai:y/both auto 3 taught"},
 		},
 	} {
 		if got := said(benchCmd{matrixFlags: c.flags}, c.env...); !slices.Equal(got, c.want) {

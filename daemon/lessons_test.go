@@ -142,23 +142,23 @@ func TestRunsLearnFromEachOther(t *testing.T) {
 	}
 }
 
-// Who asks no Judge is given no lessons.
-func TestNoLessonsWithoutAJudge(t *testing.T) {
+// Who is to go by the speedup alone is given no lessons; who asks no Judge is.
+func TestWhoIsGivenLessons(t *testing.T) {
 	b := newBench(t)
 	w := &Worker{Store: b.store, Evaluator: knobs{b.hw}, Coder: turning{}, Judge: judge.Rules{}, RecordOnly: true, Lessons: true}
-	for _, mode := range []forge.JudgeMode{forge.JudgeBoth, forge.JudgeBoth, forge.JudgeScore} {
+	for _, mode := range []forge.JudgeMode{forge.JudgeBoth, forge.JudgeBoth, forge.JudgeNone, forge.JudgeScore} {
 		r, err := w.Begin(t.Context(), Request{Name: "a", Source: "a", Settings: forge.Settings{Rounds: 2, JudgeMode: mode}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if mode == forge.JudgeScore {
+		if !mode.Asked() {
 			w.Coder = fakeCoder{}
 		}
 		if _, err := w.Run(t.Context(), r, nil); err != nil {
 			t.Fatal(err)
 		}
 		got, err := b.store.RunLessons(t.Context(), r.ID)
-		if err != nil || (len(got) > 0) != (mode == forge.JudgeBoth && r.ID > 1) {
+		if err != nil || (len(got) > 0) != (mode != forge.JudgeScore && r.ID > 1) {
 			t.Errorf("%s: %v, %v", mode, got, err)
 		}
 	}

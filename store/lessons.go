@@ -443,7 +443,7 @@ func sentence(s string, most int) string {
 	return s
 }
 
-// pinLessons records the lessons that a run's Judge goes by.
+// pinLessons records the lessons that a run goes by.
 func (s *Store) pinLessons(ctx context.Context, tx *sql.Tx, run int64, all []kernelwright.Lesson) error {
 	text, err := s.putJSON(ctx, tx, all, "")
 	if err != nil {
@@ -453,7 +453,7 @@ func (s *Store) pinLessons(ctx context.Context, tx *sql.Tx, run int64, all []ker
 	return err
 }
 
-// RunLessons returns the lessons that a run's Judge goes by; none where it was
+// RunLessons returns the lessons that a run goes by; none where it was
 // given none.
 func (s *Store) RunLessons(ctx context.Context, run int64) ([]kernelwright.Lesson, error) {
 	var text sql.NullInt64
