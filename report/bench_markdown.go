@@ -96,7 +96,7 @@ func roundsTable(b Bench, f BenchFigures) table {
 		add(fmt.Sprintf("%s over %s", f.Configurations[p.A].Name, f.Configurations[p.B].Name), p.ByRounds)
 	}
 	if len(pairs) > 0 {
-		t.Notes = append(t.Notes, "over: the ratio of both on the same references, with the interval of the pairs; where it holds 1, no difference is shown")
+		t.Notes = append(t.Notes, "over: the ratio of both on the same references, with the interval of the pairs. The best of several noisy verdicts looks faster than it is: which is faster in the end, the certificates' ratio says")
 	}
 	return t
 }
