@@ -11,6 +11,7 @@ type CoderInput struct {
 	Seed     int64     // same seed, same input: same candidate
 	Last     *Attempt  // nil at the first round, and where a strategy starts anew
 	Feedback *Feedback // nil at round 0, or with the Judge switched off
+	Lessons  []Lesson  // as in JudgeInput
 
 	View View // what there is to show of Last's verdict
 	// FullMetrics: with ViewMetrics every metric is to be shown, not a selection.

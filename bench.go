@@ -34,6 +34,7 @@ type Configuration struct {
 	Mode     string   `json:"judge_mode"` // what the Judge may speak about
 	Language Language `json:"language"`
 	Rounds   int      `json:"rounds"`             // at most
+	Lessons  bool     `json:"lessons,omitempty"`  // its runs are told what earlier runs learned
 	Settings string   `json:"settings,omitempty"` // the strategy's settings as JSON, as its runs record them
 }
 

@@ -1,6 +1,10 @@
 package kernelwright
 
-import "slices"
+import (
+	"fmt"
+	"math"
+	"slices"
+)
 
 // Lesson is what one change of a candidate brought, in a run that ended with a
 // certified kernel: what was advised, what was changed, and what the hardware
@@ -65,6 +69,62 @@ func (l Lesson) Ratio() float64 {
 		return 0
 	}
 	return l.FromMS / l.ToMS
+}
+
+// Tally is how often a change was tried, and what came of it.
+type Tally struct {
+	Tried, Faster, Worse int // Worse: slower, or it failed
+	// Gain is the mean logarithm of time before over time after, drawn towards 0 as
+	// by one more try that changed nothing: one lucky try does not outweigh several
+	// good ones.
+	Gain float64
+}
+
+const (
+	// fewTries is how often a change must have been tried before it is given up.
+	fewTries = 3
+	// failedGain is the ratio that a change counts as that broke its candidate:
+	// it cost a round.
+	failedGain = 0.5
+	// mostGain bounds the weight of one lesson, both ways.
+	mostGain = 4.0
+)
+
+// TallyOf counts the lessons that match.
+func TallyOf(lessons []Lesson, match func(Lesson) bool) Tally {
+	var t Tally
+	sum := 0.0
+	for _, l := range lessons {
+		if !match(l) {
+			continue
+		}
+		t.Tried++
+		switch l.Outcome {
+		case LessonFaster:
+			t.Faster++
+			sum += math.Log(min(max(l.Ratio(), 1), mostGain))
+		case LessonSlower:
+			t.Worse++
+			sum += math.Log(min(max(l.Ratio(), 1/mostGain), 1))
+		case LessonFailed:
+			t.Worse++
+			sum += math.Log(failedGain)
+		case LessonUnchanged:
+		}
+	}
+	t.Gain = sum / float64(t.Tried+1)
+	return t
+}
+
+// Bad reports whether a change mostly made things worse.
+func (t Tally) Bad() bool { return t.Tried >= fewTries && 2*t.Worse > t.Tried }
+
+// String says it in a sentence; empty where there is nothing to say.
+func (t Tally) String() string {
+	if t.Tried == 0 {
+		return ""
+	}
+	return fmt.Sprintf("Earlier tries of this on tasks like this one, on this device: %d; faster: %d, slower or wrong: %d.", t.Tried, t.Faster, t.Worse)
 }
 
 // Steps returns the knobs in which two schedules differ, by name. Knobs that

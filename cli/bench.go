@@ -46,6 +46,7 @@ type matrixFlags struct {
 	Coder    string `help:"Coders to compare: builtin, and models as provider:model." placeholder:"NAMES"`
 	Judge    string `help:"Judges to compare: rules, none, and models as provider:model; correction and optimisation let it say only that, self and score ask none." placeholder:"NAMES"`
 	Language string `help:"Languages to compare: auto, cpp, cuda, triton." placeholder:"NAMES"`
+	Lessons  string `help:"With what runs before this bench learned of other tasks, without, or both to compare: on, off." placeholder:"SWITCHES"`
 	Rounds   string `help:"Numbers of rounds to compare: at most so many." placeholder:"NUMBERS"`
 	Seed     string `help:"Seeds: each makes a run of its own." placeholder:"NUMBERS"`
 }
@@ -162,7 +163,7 @@ func (r *room) bench(e hardware, by []agents, p benchPlan, command []string) (*d
 	for i, c := range p.configs {
 		under := r.under(c)
 		w, settings := under.worker(e, by[i]), under.strategy()
-		w.RecordOnly, w.Lessons = true, false // what is compared does not learn from each other
+		w.RecordOnly = true
 		b.Workers, b.Settings = append(b.Workers, w), append(b.Settings, settings)
 		b.Bench.Configurations = append(b.Bench.Configurations, configuration(c, settings))
 	}
@@ -229,23 +230,26 @@ func readReferences(b *daemon.Bench, paths []string) error {
 	return nil
 }
 
-// axis is one flag of the matrix and the key that its values are given to.
+// axis is one flag of the matrix, and the setting that a value of it stands for.
 type axis struct {
 	flag, text string
-	key        func(value string) string
+	setting    func(value string) (key, text string)
 }
 
 // configurations is the settings of every combination. What a value may be, the
 // settings know.
 func (c benchCmd) configurations(a *app) ([]config.Config, error) {
-	always := func(key string) func(string) string { return func(string) string { return key } }
+	always := func(key string) func(string) (string, string) {
+		return func(value string) (string, string) { return key, value }
+	}
 	all := []map[string]string{{}}
 	for _, x := range []axis{
 		{"--strategy", c.Strategy, always("rounds.strategy")},
 		{"--coder", c.Coder, always("coder.name")},
-		{"--judge", c.Judge, judgeKey},
+		{"--judge", c.Judge, func(value string) (string, string) { return judgeKey(value), value }},
 		{"--language", c.Language, always("rounds.language")},
 		{"--rounds", c.Rounds, always("rounds.max")},
+		{"--lessons", c.Lessons, func(value string) (string, string) { return "judge.lessons", strconv.FormatBool(value == "on") }},
 	} {
 		if x.text == "" {
 			continue
@@ -254,12 +258,15 @@ func (c benchCmd) configurations(a *app) ([]config.Config, error) {
 		if err != nil {
 			return nil, err
 		}
+		if i := slices.IndexFunc(values, func(v string) bool { return v != "on" && v != "off" }); x.flag == "--lessons" && i >= 0 {
+			return nil, usage(fmt.Sprintf("--lessons is %q", values[i]), "it takes on, off, or both: on,off")
+		}
 		var next []map[string]string
 		for _, flags := range all {
 			for _, value := range values {
-				key := x.key(value)
+				key, text := x.setting(value)
 				a.flagNames[key] = x.flag
-				more := map[string]string{key: value}
+				more := map[string]string{key: text}
 				for k, v := range flags {
 					more[k] = v
 				}
@@ -302,7 +309,8 @@ func configuration(c config.Config, s forge.Settings) kernelwright.Configuration
 	case forge.JudgeNone: // as any other mode that asks no Judge
 	}
 	return kernelwright.Configuration{
-		Strategy: c.Rounds.Strategy, Coder: c.Coder.Name, Judge: judge, Mode: string(s.JudgeMode), Language: kernelwright.Language(c.Rounds.Language), Rounds: s.Rounds, Settings: s.String(),
+		Strategy: c.Rounds.Strategy, Coder: c.Coder.Name, Judge: judge, Mode: string(s.JudgeMode), Language: kernelwright.Language(c.Rounds.Language), Rounds: s.Rounds,
+		Lessons: c.Judge.Lessons && s.JudgeMode.Lessons(), Settings: s.String(),
 	}
 }
 
@@ -403,7 +411,13 @@ func (r *room) loadBench(ctx context.Context, id int64) (b report.Bench, err err
 		if _, v, found := report.Best(d.Rounds); found && len(v.Versions) > 0 {
 			b.Versions = v.Versions
 		}
-		b.Runs = append(b.Runs, report.ReduceRun(d, m, spend))
+		lessons, err := r.store.RunLessons(ctx, m.RunID)
+		if err != nil {
+			return b, err
+		}
+		run := report.ReduceRun(d, m, spend)
+		run.Lessons = len(lessons)
+		b.Runs = append(b.Runs, run)
 	}
 	return b, nil
 }

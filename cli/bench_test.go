@@ -33,7 +33,11 @@ func TestConfigurationsOfABench(t *testing.T) {
 			if conf.Rounds.Patience != 7 || !strings.Contains(k.Settings, `"patience":7`) {
 				t.Errorf("a flag was lost: %+v", k)
 			}
-			out = append(out, fmt.Sprintf("%s %s %s/%s %s %d", k.Strategy, k.Coder, k.Judge, k.Mode, k.Language, k.Rounds))
+			taught := ""
+			if k.Lessons {
+				taught = " taught"
+			}
+			out = append(out, fmt.Sprintf("%s %s %s/%s %s %d%s", k.Strategy, k.Coder, k.Judge, k.Mode, k.Language, k.Rounds, taught))
 		}
 		return out
 	}
@@ -42,18 +46,22 @@ func TestConfigurationsOfABench(t *testing.T) {
 		env   []string
 		want  []string
 	}{
-		{matrixFlags{}, []string{"KERNELWRIGHT_ROUNDS_MAX=4"}, []string{"rounds builtin rules/both auto 4"}},
+		{matrixFlags{}, []string{"KERNELWRIGHT_ROUNDS_MAX=4"}, []string{"rounds builtin rules/both auto 4 taught"}},
+		{matrixFlags{Rounds: "4"}, []string{"KERNELWRIGHT_JUDGE_LESSONS=false"}, []string{"rounds builtin rules/both auto 4"}},
+		{matrixFlags{Rounds: "4,5", Lessons: "off, on"}, nil, []string{
+			"rounds builtin rules/both auto 4", "rounds builtin rules/both auto 4 taught", "rounds builtin rules/both auto 5", "rounds builtin rules/both auto 5 taught",
+		}},
 		{
 			matrixFlags{Judge: "rules,none, correction", Rounds: "1,5", Coder: "builtin"}, nil,
 			[]string{
-				"rounds builtin rules/both auto 1", "rounds builtin rules/both auto 5", "rounds builtin none/none auto 1", "rounds builtin none/none auto 5",
-				"rounds builtin rules/correction auto 1", "rounds builtin rules/correction auto 5",
+				"rounds builtin rules/both auto 1 taught", "rounds builtin rules/both auto 5 taught", "rounds builtin none/none auto 1 taught", "rounds builtin none/none auto 5 taught",
+				"rounds builtin rules/correction auto 1 taught", "rounds builtin rules/correction auto 5 taught",
 			},
 		},
-		{matrixFlags{Rounds: "2"}, []string{"KERNELWRIGHT_ROUNDS_JUDGE=none"}, []string{"rounds builtin none/none auto 2"}},
+		{matrixFlags{Rounds: "2"}, []string{"KERNELWRIGHT_ROUNDS_JUDGE=none"}, []string{"rounds builtin none/none auto 2 taught"}},
 		{
-			matrixFlags{Coder: "openai:x", Judge: "self,openai:y", Strategy: "react", Rounds: "3"}, nil,
-			[]string{"react openai:x self/self auto 3", "react openai:x openai:y/both auto 3"},
+			matrixFlags{Coder: "openai:x", Judge: "self,score,openai:y", Strategy: "react", Rounds: "3"}, nil,
+			[]string{"react openai:x self/self auto 3 taught", "react openai:x score/score auto 3", "react openai:x openai:y/both auto 3 taught"},
 		},
 	} {
 		if got := said(benchCmd{matrixFlags: c.flags}, c.env...); !slices.Equal(got, c.want) {

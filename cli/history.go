@@ -377,7 +377,7 @@ func (c historyShowCmd) Run(a *app) (err error) {
 	return a.printf("%s", b.String())
 }
 
-// givenLessons says what a run's Judge was given; empty for nothing.
+// givenLessons says what a run was given; empty for nothing.
 func givenLessons(lessons []kernelwright.Lesson) string {
 	if len(lessons) == 0 {
 		return ""

@@ -21,7 +21,7 @@ type historyLessonsCmd struct {
 
 // Help is shown below the flags.
 func (historyLessonsCmd) Help() string {
-	return "A lesson is what one change brought, in a run that ended with a certified kernel: what was advised, what was changed, the time before and after, and the metrics that moved most. Judges are given those of their own device, of tasks with operators like the one at hand."
+	return "A lesson is what one change brought, in a run that ended with a certified kernel: what was advised, what was changed, the time before and after, and the metrics that moved most. Runs are given those of their own device, of tasks with operators like the one at hand."
 }
 
 // Run lists lessons, the newest first.

@@ -24,8 +24,9 @@ func (Builtin) Name() string { return "builtin" }
 
 // Propose returns the next candidate. Round 0 gets the default schedule; after
 // that the feedback's knobs are applied to the last one, and after a failed
-// verdict a safer schedule is taken unless the feedback names one. It declines
-// with *kernelwright.DeclinedError.
+// verdict a safer schedule is taken unless the feedback names one. Where nobody
+// advises it, it tries the schedules beside its first one. Lessons move the start
+// and that order. It declines with *kernelwright.DeclinedError.
 func (b Builtin) Propose(ctx context.Context, in kernelwright.CoderInput) (c kernelwright.Candidate, err error) {
 	// The graph came from outside. An assumption that it breaks must cost one
 	// run, not the daemon.
@@ -72,16 +73,13 @@ func (b Builtin) Propose(ctx context.Context, in kernelwright.CoderInput) (c ker
 		w.on = gpuTarget(in.Device)
 		knobs = cudaSchedule(p)
 	}
-	note := "first schedule"
-	if in.Last != nil {
-		knobs, note = next(knobs, in)
-	}
 	if _, ok := knobs["fuse"]; ok {
 		if w.apart, err = makePlan(g, false); err != nil {
 			return kernelwright.Candidate{}, fmt.Errorf("plan without fusion: %w", err)
 		}
 		w.apart.name = in.Task.Name
 	}
+	knobs, note := w.choose(knobs, in)
 	code, err := w.code(knobs)
 	if err != nil {
 		return declined("the plan has no Python form: %v", err)
@@ -133,9 +131,17 @@ func declined(format string, args ...any) (kernelwright.Candidate, error) {
 	return kernelwright.Candidate{}, &kernelwright.DeclinedError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// next derives the knobs of the next candidate from the last one and what was
-// said of it.
-func next(knobs schedule, in kernelwright.CoderInput) (schedule, string) {
+// choose derives the knobs of a candidate from the plan's own, the lessons, and
+// the last candidate and what was said of it.
+func (w writer) choose(plain schedule, in kernelwright.CoderInput) (schedule, string) {
+	start, why := learned(plain, in)
+	if in.Last == nil {
+		if why != "" {
+			return start, "first schedule, by " + why
+		}
+		return start, "first schedule"
+	}
+	knobs := plain
 	if last, ok := kernelwright.ParseSchedule(in.Last.Candidate.Source); ok {
 		values := map[string]int{}
 		for name, k := range last.Knobs {
@@ -150,11 +156,26 @@ func next(knobs schedule, in kernelwright.CoderInput) (schedule, string) {
 		}
 	}
 	if s := in.Last.Verdict.Status; s != "" && !s.OK() {
+		if in.Round == 1 && why != "" {
+			return plain, "after " + string(s) + ", without a lesson: " + difference(knobs, plain)
+		}
 		if safe, ok := knobs.safer(); ok {
 			return safe, "after " + string(s) + ": " + difference(knobs, safe)
 		}
+		return knobs, "schedule unchanged"
+	}
+	if len(moved(plain, knobs)) < len(moved(start, knobs)) {
+		start = plain // the lesson's start failed
+	}
+	if beside, why, ok := w.beside(start, in); ok {
+		return beside, why
 	}
 	return knobs, "schedule unchanged"
+}
+
+// moved is the knobs in which two schedules of a plan differ.
+func moved(a, b schedule) []kernelwright.Step {
+	return kernelwright.Steps(kernelwright.Schedule{Knobs: a}, kernelwright.Schedule{Knobs: b})
 }
 
 func difference(a, b schedule) string {

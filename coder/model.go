@@ -112,6 +112,9 @@ func (m Model) view(in kernelwright.CoderInput, form prompts.Form) (prompts.Code
 		ShowExample: in.Last == nil || in.Last.Verdict.Status == kernelwright.Rejected,
 	}
 	what := prompts.CoderSeed
+	if in.Feedback == nil && in.View != kernelwright.ViewScore { // else a Judge has read them
+		v.Lessons = prompts.Lessons(in.Lessons, in.Task, "")
+	}
 	var words []string // what skills are chosen by
 	if in.Last != nil {
 		what, words = last(in, &v)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
@@ -125,7 +126,7 @@ func TestRunsLearnFromEachOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	today, err := b.store.LessonsFor(ctx, task, kernelwright.Device{Key: "one"})
+	today, err := b.store.LessonsFor(ctx, 0, task, kernelwright.Device{Key: "one"})
 	if err != nil || len(today) == 0 {
 		t.Fatal(today, err)
 	}
@@ -134,31 +135,92 @@ func TestRunsLearnFromEachOther(t *testing.T) {
 	}
 	// Two of the same record learn the same.
 	a, err1 := json.Marshal(today)
-	again, err2 := b.store.LessonsFor(ctx, task, kernelwright.Device{Key: "one"})
+	again, err2 := b.store.LessonsFor(ctx, 0, task, kernelwright.Device{Key: "one"})
 	c, err3 := json.Marshal(again)
 	if err1 != nil || err2 != nil || err3 != nil || string(a) != string(c) {
 		t.Errorf("%s\n%s", a, c)
 	}
 }
 
-// Who asks no Judge is given no lessons.
-func TestNoLessonsWithoutAJudge(t *testing.T) {
+// Who is to go by the speedup alone is given no lessons; who asks no Judge is.
+func TestWhoIsGivenLessons(t *testing.T) {
 	b := newBench(t)
 	w := &Worker{Store: b.store, Evaluator: knobs{b.hw}, Coder: turning{}, Judge: judge.Rules{}, RecordOnly: true, Lessons: true}
-	for _, mode := range []forge.JudgeMode{forge.JudgeBoth, forge.JudgeBoth, forge.JudgeScore} {
+	for _, mode := range []forge.JudgeMode{forge.JudgeBoth, forge.JudgeBoth, forge.JudgeNone, forge.JudgeScore} {
 		r, err := w.Begin(t.Context(), Request{Name: "a", Source: "a", Settings: forge.Settings{Rounds: 2, JudgeMode: mode}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if mode == forge.JudgeScore {
+		if !mode.Asked() {
 			w.Coder = fakeCoder{}
 		}
 		if _, err := w.Run(t.Context(), r, nil); err != nil {
 			t.Fatal(err)
 		}
 		got, err := b.store.RunLessons(t.Context(), r.ID)
-		if err != nil || (len(got) > 0) != (mode == forge.JudgeBoth && r.ID > 1) {
+		if err != nil || (len(got) > 0) != (mode != forge.JudgeScore && r.ID > 1) {
 			t.Errorf("%s: %v, %v", mode, got, err)
+		}
+	}
+}
+
+// Runs of a bench are taught by runs before it, of other tasks, and not by each
+// other: whichever comes first, each is given the same.
+func TestWhatIsComparedLearnsFromEarlierRuns(t *testing.T) {
+	b := newBench(t)
+	ctx := t.Context()
+	w := &Worker{Store: b.store, Evaluator: knobs{b.hw}, Coder: turning{}, Judge: judge.Rules{}, RecordOnly: true, Lessons: true}
+	settings := forge.Settings{Rounds: 3, JudgeMode: forge.JudgeBoth}
+	for _, name := range []string{"a", "b"} {
+		run, err := w.Begin(ctx, Request{Name: name, Source: "the task " + name, Settings: settings})
+		if err == nil {
+			_, err = w.Run(ctx, run, nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(2 * time.Millisecond) // the record's times are of milliseconds
+	m := &Bench{Store: b.store, Usable: b.store.Usable, Sources: []string{"the task b", "the task c", "the task d"}}
+	for i, name := range []string{"b", "c", "d"} {
+		m.Bench.References = append(m.Bench.References, kernelwright.Reference{Name: name, Path: fmt.Sprintf("/x/%d.py", i)})
+	}
+	for _, taught := range []bool{true, false} {
+		other := *w
+		other.Lessons = taught
+		m.Workers, m.Settings = append(m.Workers, &other), append(m.Settings, settings)
+		m.Bench.Configurations = append(m.Bench.Configurations, kernelwright.Configuration{Rounds: 3, Lessons: taught})
+	}
+	m.Bench.Seeds = []int64{0, 1}
+	var err error
+	if m.Bench, err = b.store.CreateBench(ctx, m.Bench); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	members, err := b.store.Members(ctx, m.Bench.ID)
+	if err != nil || len(members) != 12 {
+		t.Fatalf("%d members, %v", len(members), err)
+	}
+	for _, member := range members {
+		lessons, err := b.store.RunLessons(ctx, member.RunID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		by := map[string]bool{}
+		for _, l := range lessons {
+			by[fmt.Sprintf("%s of run %d", l.TaskName, l.Run)] = true
+		}
+		want := map[string]bool{"a of run 1": true, "b of run 2": true}
+		switch {
+		case member.Configuration == 1:
+			clear(want)
+		case member.Reference == 0:
+			delete(want, "b of run 2")
+		}
+		if !maps.Equal(by, want) {
+			t.Errorf("%+v was taught by %v, want %v", member, by, want)
 		}
 	}
 }

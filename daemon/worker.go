@@ -95,7 +95,7 @@ type Worker struct {
 	Results Results
 	// RecordOnly writes no results: who wants files makes them from the record.
 	RecordOnly bool
-	// Lessons has new runs' Judges go by what earlier runs learned.
+	// Lessons has new runs go by what earlier runs learned.
 	Lessons  bool
 	Attempts int           // DefaultAttempts where 0
 	Grace    time.Duration // DefaultGrace where 0
@@ -536,8 +536,8 @@ func (w *Worker) prepare(ctx context.Context, run kernelwright.Run, source strin
 		if s.lessons, err = w.Store.RunLessons(ctx, run.ID); err != nil {
 			return s, err
 		}
-	} else if w.Lessons && s.settings.JudgeMode.Asked() {
-		if learned, err = w.Store.LessonsFor(ctx, s.task, s.device); err != nil {
+	} else if w.Lessons && s.settings.JudgeMode.Lessons() {
+		if learned, err = w.Store.LessonsFor(ctx, run.ID, s.task, s.device); err != nil {
 			return s, err
 		}
 		s.lessons = learned

@@ -310,7 +310,7 @@ const noParent = -1
 // coderInput is what the Coder sees for a round that goes on from another.
 func (l *loop) coderInput(index, parent, sample int) kernelwright.CoderInput {
 	in := kernelwright.CoderInput{
-		Run: l.run.ID, Task: l.task, Device: l.Device, Language: l.settings.Language, Round: index, Seed: l.run.Seed, Sample: sample,
+		Run: l.run.ID, Task: l.task, Device: l.Device, Language: l.settings.Language, Round: index, Lessons: l.Lessons, Seed: l.run.Seed, Sample: sample,
 	}
 	switch l.settings.JudgeMode {
 	case JudgeSelf:

@@ -40,9 +40,10 @@ func TestWhatTheCoderSees(t *testing.T) {
 		{"the score of no file", Settings{JudgeMode: JudgeScore}, 3,
 			&kernelwright.Verdict{Status: kernelwright.Rejected, Level: kernelwright.Quick, Reason: "no file", Hint: "send one"}, kernelwright.ViewScore, false, intp(1)},
 	} {
-		l := &loop{Parts: &Parts{}, rounds: rounds, settings: c.s.withDefaults(), run: kernelwright.Run{ID: 4, Seed: 5}}
+		lessons := []kernelwright.Lesson{{Run: 1}}
+		l := &loop{Parts: &Parts{Lessons: lessons}, rounds: rounds, settings: c.s.withDefaults(), run: kernelwright.Run{ID: 4, Seed: 5}}
 		in := l.coderInput(7, c.parent, 2)
-		if in.Run != 4 || in.Seed != 5 || in.Round != 7 || in.Sample != 2 || in.View != c.view || in.FullMetrics != c.full || !reflect.DeepEqual(in.SameAs, c.same) {
+		if in.Run != 4 || in.Seed != 5 || in.Round != 7 || in.Sample != 2 || in.View != c.view || in.FullMetrics != c.full || !reflect.DeepEqual(in.SameAs, c.same) || !reflect.DeepEqual(in.Lessons, lessons) {
 			t.Errorf("%s: %+v", c.name, in)
 		}
 		switch {

@@ -26,6 +26,10 @@ const (
 // Asked reports whether a Judge speaks at all.
 func (m JudgeMode) Asked() bool { return m != JudgeNone && m != JudgeSelf && m != JudgeScore }
 
+// Lessons reports whether a run may be told what earlier runs learned: one that is
+// to go by its speedup alone is not.
+func (m JudgeMode) Lessons() bool { return m != JudgeScore }
+
 // Metrics says how many of a verdict's metrics a model is shown.
 type Metrics string
 

@@ -60,7 +60,7 @@ type Parts struct {
 	Recorder  Recorder
 	Device    kernelwright.Device
 	Settings  Settings
-	// Lessons is what the Judge is given of earlier runs.
+	// Lessons is what the Coder and the Judge are given of earlier runs.
 	Lessons []kernelwright.Lesson
 
 	// Model acts in react. Its calls have to be journaled, else a run that was

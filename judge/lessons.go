@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 
 	"github.com/kernelwright/kernelwright"
@@ -15,64 +14,13 @@ import (
 // different.
 type past []kernelwright.Lesson
 
-// tally is how often a change was tried, and what came of it.
-type tally struct {
-	tried, faster, worse int // worse: slower, or it failed
-	gain                 float64
-}
-
-const (
-	// fewTries is how often a change must have been tried before it is given up.
-	fewTries = 3
-	// failedGain is the ratio that a change counts as that broke its candidate:
-	// it cost a round.
-	failedGain = 0.5
-	// mostGain bounds the weight of one lesson, both ways.
-	mostGain = 4.0
-)
-
-// of counts the lessons that match. The gain is the mean logarithm of time before
-// over time after, drawn towards 0 as by one more try that changed nothing: one
-// lucky try does not outweigh several good ones.
-func (p past) of(match func(kernelwright.Lesson) bool) tally {
-	var t tally
-	sum := 0.0
-	for _, l := range p {
-		if !match(l) {
-			continue
-		}
-		t.tried++
-		switch l.Outcome {
-		case kernelwright.LessonFaster:
-			t.faster++
-			sum += math.Log(min(max(l.Ratio(), 1), mostGain))
-		case kernelwright.LessonSlower:
-			t.worse++
-			sum += math.Log(min(max(l.Ratio(), 1/mostGain), 1))
-		case kernelwright.LessonFailed:
-			t.worse++
-			sum += math.Log(failedGain)
-		case kernelwright.LessonUnchanged:
-		}
-	}
-	t.gain = sum / float64(t.tried+1)
-	return t
-}
-
-// bad reports whether a change mostly made things worse.
-func (t tally) bad() bool { return t.tried >= fewTries && 2*t.worse > t.tried }
-
-// String says it in a sentence; empty where there is nothing to say.
-func (t tally) String() string {
-	if t.tried == 0 {
-		return ""
-	}
-	return fmt.Sprintf("Earlier tries of this on tasks like this one, on this device: %d; faster: %d, slower or wrong: %d.", t.tried, t.faster, t.worse)
+func (p past) of(match func(kernelwright.Lesson) bool) kernelwright.Tally {
+	return kernelwright.TallyOf(p, match)
 }
 
 // step is what came of one step of one knob, advised by the rule; of any rule,
 // where that is empty.
-func (p past) step(rule string, st step) tally {
+func (p past) step(rule string, st step) kernelwright.Tally {
 	want := kernelwright.Step{Knob: st.knob, From: st.from, To: st.to}
 	return p.of(func(l kernelwright.Lesson) bool {
 		return (rule == "" || l.Rule == rule) && len(l.Steps) == 1 && l.Steps[0] == want
@@ -80,10 +28,10 @@ func (p past) step(rule string, st step) tally {
 }
 
 // compare puts the steps of a search in order: what brought most first.
-func (p past) compare(a, b step) int { return cmp.Compare(p.step("", b).gain, p.step("", a).gain) }
+func (p past) compare(a, b step) int { return cmp.Compare(p.step("", b).Gain, p.step("", a).Gain) }
 
 // words is what came of a rule's advice where the Coder has no schedule.
-func (p past) words(rule string) tally {
+func (p past) words(rule string) kernelwright.Tally {
 	return p.of(func(l kernelwright.Lesson) bool { return l.Rule == rule && len(l.Steps) == 0 })
 }
 
@@ -102,10 +50,10 @@ func (p past) moves(from point, found []finding, wanted []move, owner []int) ([]
 		c := choice{m, owner[i], 0}
 		if to, ok := target(from.schedule.Knobs[m.knob], m.to); ok {
 			t := p.step(found[owner[i]].rule, step{m.knob, from.knobs[m.knob], to})
-			if t.bad() {
+			if t.Bad() {
 				continue
 			}
-			c.gain = t.gain
+			c.gain = t.Gain
 		}
 		all = append(all, c)
 	}
@@ -119,8 +67,8 @@ func (p past) moves(from point, found []finding, wanted []move, owner []int) ([]
 
 // findings does the same with findings for a Coder without a schedule.
 func (p past) findings(found []finding) []finding {
-	kept := slices.DeleteFunc(slices.Clone(found), func(f finding) bool { return p.words(f.rule).bad() })
-	slices.SortStableFunc(kept, func(a, b finding) int { return cmp.Compare(p.words(b.rule).gain, p.words(a.rule).gain) })
+	kept := slices.DeleteFunc(slices.Clone(found), func(f finding) bool { return p.words(f.rule).Bad() })
+	slices.SortStableFunc(kept, func(a, b finding) int { return cmp.Compare(p.words(b.rule).Gain, p.words(a.rule).Gain) })
 	return kept
 }
 
@@ -144,7 +92,7 @@ func (s search) shunned() string {
 	for _, st := range neighbours(from.schedule) {
 		goal := maps.Clone(from.knobs)
 		goal[st.knob] = st.to
-		if !s.tried[key(goal)] && s.past.step("", st).bad() {
+		if !s.tried[key(goal)] && s.past.step("", st).Bad() {
 			n++
 		}
 	}

@@ -189,7 +189,7 @@ func (s search) try(from point, knob string, to, asked int) (next, bool) {
 		return next{}, false
 	}
 	st := step{knob, from.knobs[knob], to}
-	if asked < 0 && s.past.step("", st).bad() {
+	if asked < 0 && s.past.step("", st).Bad() {
 		return next{}, false
 	}
 	return next{step: st, start: from, words: fmt.Sprintf("set %s from %d to %d", knob, st.from, st.to), target: goal, asked: asked}, true

@@ -61,6 +61,7 @@ type CoderView struct {
 	Task      Data // what inspection found
 	Device    Data
 	Skills    []Skill
+	Lessons   Data // what changes brought in earlier runs on this device; where no Judge has read them
 
 	// Of the last candidate; empty in the first round.
 	Candidate Data
@@ -257,7 +258,7 @@ var shows = map[string][]string{
 func (t *Templates) check(paths map[string]string) error {
 	mark := func(field string) Data { return Data(sample(field)) }
 	coder := CoderView{Form: FormCUDA, GPU: true, ShowExample: true, ExampleReference: "r\n", Example: "e\n", Reference: mark("Reference"), Task: mark("Task"),
-		Device: mark("Device"), Skills: []Skill{{Title: "t", Text: "t"}}, Candidate: mark("Candidate"), Correct: true, Verdict: mark("Verdict"),
+		Device: mark("Device"), Skills: []Skill{{Title: "t", Text: "t"}}, Lessons: mark("Lessons"), Candidate: mark("Candidate"), Correct: true, Verdict: mark("Verdict"),
 		Feedback: mark("Feedback"), Compiler: mark("Compiler"), Output: mark("Output"), Metrics: mark("Metrics"), Build: mark("Build"), Score: sample("Score"), Repeats: true, Sample: 1}
 	judge := JudgeView{Language: kernelwright.CUDA, GPU: true, Reference: mark("Reference"), Task: mark("Task"), Device: mark("Device"),
 		Skills: []Skill{{Title: "t", Text: "t"}}, Candidate: mark("Candidate"), Verdict: mark("Verdict"), Compiler: mark("Compiler"), Output: mark("Output"),

@@ -43,6 +43,7 @@ type BenchRun struct {
 	// Remembered is the verdicts that were reached before this run asked. They
 	// count with the time that they took then.
 	Remembered int                `json:"remembered"`
+	Lessons    int                `json:"lessons"` // of earlier runs, that it was given
 	Spend      kernelwright.Spend `json:"spend"`
 	Report     string             `json:"report,omitempty"` // path from the bench's page, where one was written
 	Kernel     string             `json:"kernel,omitempty"`
@@ -131,6 +132,12 @@ func ConfigurationNames(cs []kernelwright.Configuration) []string {
 		},
 		func(c kernelwright.Configuration) string { return Line(string(c.Language)) },
 		func(c kernelwright.Configuration) string { return plural(c.Rounds, "round") },
+		func(c kernelwright.Configuration) string {
+			if c.Lessons {
+				return "with lessons"
+			}
+			return "without lessons"
+		},
 	}
 	names := make([]string, len(cs))
 	for i, c := range cs {

@@ -65,6 +65,7 @@ type ConfigurationFigures struct {
 	Minutes Number `json:"minutes"`
 	USD     Number `json:"usd"`
 
+	Taught     int                `json:"taught"`     // runs that were given lessons of earlier ones
 	Remembered int                `json:"remembered"` // verdicts, of all runs together
 	Spend      kernelwright.Spend `json:"spend"`      // likewise
 
@@ -111,9 +112,11 @@ type PairFigures struct {
 	B          int             `json:"b"`
 	References int             `json:"references"`
 	Ratio      *score.Interval `json:"ratio"` // geometric mean of A's speedup over B's; no kernel counts as 1
-	Both       int             `json:"both"`  // runs in which both have a certified kernel
-	OnlyA      int             `json:"only_a"`
-	OnlyB      int             `json:"only_b"`
+	// ByRounds is the ratio of their best speedups so far, as in CurvePoint.
+	ByRounds []CurvePoint `json:"by_rounds"`
+	Both     int          `json:"both"` // runs in which both have a certified kernel
+	OnlyA    int          `json:"only_a"`
+	OnlyB    int          `json:"only_b"`
 }
 
 // Figures computes what a bench came to.
@@ -151,6 +154,9 @@ func configurationFigures(b Bench, configuration int, name string, times int) Co
 	rounds, seconds := 0, 0.0
 	for _, r := range slices.Concat(groups...) {
 		c.Ended++
+		if r.Lessons > 0 {
+			c.Taught++
+		}
 		c.Remembered += r.Remembered
 		c.Spend = c.Spend.Add(r.Spend)
 		if r.Covered {
@@ -186,19 +192,26 @@ func configurationFigures(b Bench, configuration int, name string, times int) Co
 
 	c.Advice = adviceFigures(groups, draws)
 
-	byRounds := func(r BenchRun) []score.Step {
-		return r.steps(func(BenchRound) float64 { return 1 })
+	over := func(took func(BenchRound) float64, n int, end float64) []CurvePoint {
+		all := make([][]func(float64) float64, len(groups))
+		for i, group := range groups {
+			for _, r := range group {
+				steps := r.steps(took)
+				all[i] = append(all[i], func(at float64) float64 { return score.At(steps, at) })
+			}
+		}
+		return curve(all, draws, n, end)
 	}
+	minutes := func(round BenchRound) float64 { return round.Seconds / 60 }
+	dollars := func(round BenchRound) float64 { return round.USD }
 	most := b.Configurations[configuration].Rounds
-	c.ByRounds = curve(groups, draws, byRounds, min(most, maxRoundSteps), float64(most))
-	c.ByMinutes = curve(groups, draws, func(r BenchRun) []score.Step {
-		return r.steps(func(round BenchRound) float64 { return round.Seconds / 60 })
-	}, curveSteps, longest(groups, func(round BenchRound) float64 { return round.Seconds / 60 }))
-	c.ByUSD = curve(groups, draws, func(r BenchRun) []score.Step {
-		return r.steps(func(round BenchRound) float64 { return round.USD })
-	}, curveSteps, longest(groups, func(round BenchRound) float64 { return round.USD }))
+	c.ByRounds = over(oneRound, min(most, maxRoundSteps), float64(most))
+	c.ByMinutes = over(minutes, curveSteps, longest(groups, minutes))
+	c.ByUSD = over(dollars, curveSteps, longest(groups, dollars))
 	return c
 }
+
+func oneRound(BenchRound) float64 { return 1 }
 
 // baselines is what any run was held against, the fastest of each first.
 func (b Bench) baselines() []string {
@@ -302,25 +315,20 @@ func longest(groups [][]BenchRun, took func(BenchRound) float64) float64 {
 	return most
 }
 
-// curve is the mean over all runs at so many steps from 0 to an end.
-func curve(groups [][]BenchRun, draws score.Draws, steps func(BenchRun) []score.Step, n int, end float64) []CurvePoint {
+// curve is the geometric mean, at so many steps from 0 to an end, of what all
+// runs of all references have there.
+func curve(all [][]func(at float64) float64, draws score.Draws, n int, end float64) []CurvePoint {
 	points := []CurvePoint{}
-	if end <= 0 || len(groups) == 0 {
+	if end <= 0 || len(all) == 0 {
 		return points
 	}
-	all := make([][][]score.Step, len(groups))
-	for i, group := range groups {
-		for _, r := range group {
-			all[i] = append(all[i], steps(r))
-		}
-	}
-	sums := make([]float64, len(groups)) // of logarithms
+	sums := make([]float64, len(all)) // of logarithms
 	for step := range n + 1 {
 		at := end * float64(step) / float64(n)
 		for i := range all {
 			sums[i] = 0
-			for _, s := range all[i] {
-				sums[i] += math.Log(score.At(s, at))
+			for _, value := range all[i] {
+				sums[i] += math.Log(value(at))
 			}
 		}
 		points = append(points, CurvePoint{at, draws.Interval(func(references []int) float64 {
@@ -337,9 +345,11 @@ func curve(groups [][]BenchRun, draws score.Draws, steps func(BenchRun) []score.
 
 func pairFigures(b Bench, a, other, times int) PairFigures {
 	f := PairFigures{A: a, B: other}
-	var ratios [][]float64 // by reference
+	var ratios [][]float64 // by reference, as the next
+	var over [][]func(at float64) float64
 	for reference := range b.References {
 		var both []float64
+		var soFar []func(float64) float64
 		for _, seed := range b.Seeds {
 			x, y := b.find(reference, a, seed), b.find(reference, other, seed)
 			if x == nil || y == nil || !x.Ended || !y.Ended {
@@ -354,14 +364,19 @@ func pairFigures(b Bench, a, other, times int) PairFigures {
 				f.OnlyB++
 			}
 			both = append(both, x.result(Fastest).Filled()/y.result(Fastest).Filled())
+			above, below := x.steps(oneRound), y.steps(oneRound)
+			soFar = append(soFar, func(at float64) float64 { return score.At(above, at) / score.At(below, at) })
 		}
 		if len(both) > 0 {
-			ratios = append(ratios, both)
+			ratios, over = append(ratios, both), append(over, soFar)
 		}
 	}
 	f.References = len(ratios)
+	draws := score.Draw(len(ratios), times, benchSeed)
+	most := max(b.Configurations[a].Rounds, b.Configurations[other].Rounds)
+	f.ByRounds = curve(over, draws, min(most, maxRoundSteps), float64(most))
 	var drawn []float64
-	f.Ratio = known(score.Draw(len(ratios), times, benchSeed).Interval(func(references []int) float64 {
+	f.Ratio = known(draws.Interval(func(references []int) float64 {
 		drawn = drawn[:0]
 		for _, i := range references {
 			drawn = append(drawn, ratios[i]...)

@@ -17,7 +17,7 @@ func BenchMarkdown(w io.Writer, b Bench, f BenchFigures) error {
 	for _, t := range b.tables(f) {
 		m.table(t)
 	}
-	if t := roundsTable(b, f); len(t.Rows) > 0 {
+	if t := roundsTable(b, f); len(f.Pairs) == 0 && len(t.Rows) > 0 { // else it is among the tables
 		m.table(t)
 	}
 	m.references(b)
@@ -63,26 +63,40 @@ func (m *md) all(cells []string) []string {
 	return out
 }
 
-// roundsTable is the curve over rounds, where a page draws it.
+// mostPairs is of how many pairs of configurations the ratio is told by round.
+const mostPairs = 3
+
+// roundsTable is the curves over rounds in numbers. Between few configurations it
+// has the ratio on the same references too: its interval leaves out by how much
+// references differ, which the curves' hold.
 func roundsTable(b Bench, f BenchFigures) table {
-	t := table{
-		Title: "Best so far, by round",
-		Head:  []string{"rounds"},
-		Notes: []string{curveNote},
+	t := table{Title: "Best so far, by round", Head: []string{"rounds"}, Notes: []string{curveNote}}
+	pairs := f.Pairs
+	if len(pairs) > mostPairs {
+		pairs = nil
 	}
-	for i, c := range f.Configurations {
-		t.Head = append(t.Head, c.Name)
-		for _, p := range c.ByRounds {
+	add := func(name string, points []CurvePoint) {
+		t.Head = append(t.Head, name)
+		for _, p := range points {
 			at := fmt.Sprintf("%.4g", p.At)
 			k := 0
 			for k < len(t.Rows) && t.Rows[k][0] != at {
 				k++
 			}
 			if k == len(t.Rows) {
-				t.Rows = append(t.Rows, append([]string{at}, blanks(len(b.Configurations))...))
+				t.Rows = append(t.Rows, append([]string{at}, blanks(len(b.Configurations)+len(pairs))...))
 			}
-			t.Rows[k][i+1] = factorOf(&p.Interval)
+			t.Rows[k][len(t.Head)-1] = factorOf(&p.Interval)
 		}
+	}
+	for _, c := range f.Configurations {
+		add(c.Name, c.ByRounds)
+	}
+	for _, p := range pairs {
+		add(fmt.Sprintf("%s over %s", f.Configurations[p.A].Name, f.Configurations[p.B].Name), p.ByRounds)
+	}
+	if len(pairs) > 0 {
+		t.Notes = append(t.Notes, "over: the ratio of both on the same references, with the interval of the pairs. The best of several noisy verdicts looks faster than it is: which is faster in the end, the certificates' ratio says")
 	}
 	return t
 }

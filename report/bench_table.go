@@ -24,7 +24,7 @@ type table struct {
 func (b Bench) tables(f BenchFigures) []table {
 	out := []table{b.resultTable(f), b.baselineTable(f)}
 	if len(f.Pairs) > 0 {
-		out = append(out, pairTable(f))
+		out = append(out, pairTable(f), roundsTable(b, f))
 	}
 	if t := adviceTable(f); len(t.Rows) > 0 {
 		out = append(out, t)
@@ -44,9 +44,9 @@ func (b Bench) resultTable(f BenchFigures) table {
 			"[ ]: 95 % interval over the references, by bootstrap",
 		},
 	}
-	remembered, unpriced, failed := 0, int64(0), 0
+	remembered, unpriced, failed, taught := 0, int64(0), 0, 0
 	for _, c := range f.Configurations {
-		remembered, unpriced, failed = remembered+c.Remembered, unpriced+c.Spend.Unpriced, failed+c.Failed
+		remembered, unpriced, failed, taught = remembered+c.Remembered, unpriced+c.Spend.Unpriced, failed+c.Failed, taught+c.Taught
 		row := []string{c.Name, fmt.Sprint(c.Ended), fmt.Sprint(c.Covered), fmt.Sprint(c.Certified), shareOf(c.Correct), shareOf(c.CorrectOfCovered)}
 		a := c.Against[0]
 		row = append(row, shareOf(a.fastP(1)), fmt.Sprint(c.Faster), fmt.Sprint(c.Slower), factor(a.Mean), factorOf(a.Geomean), factor(a.Median), factor(a.Q1), factor(a.Q3),
@@ -55,6 +55,9 @@ func (b Bench) resultTable(f BenchFigures) table {
 	}
 	if n := b.wanted() - b.ended(); n > 0 {
 		t.Notes = append(t.Notes, plural(n, "run")+" of "+fmt.Sprint(b.wanted())+" did not end yet, and do not count")
+	}
+	if taught > 0 {
+		t.Notes = append(t.Notes, plural(taught, "run")+" had lessons of runs before this bench, on other tasks than their own")
 	}
 	if failed > 0 {
 		t.Notes = append(t.Notes, plural(failed, "run")+" failed for reasons that are no kernel's: they count as not correct until the same command has made them anew")

@@ -128,6 +128,10 @@ func TestFiguresOfABench(t *testing.T) {
 		{"minutes, with half of one for a certificate", float64(rules.Minutes), (8 + 1.5) / 3},
 		{"dollars", float64(rules.USD), 0},
 		{"ratio", f.Pairs[0].Ratio.Value, math.Pow(2*4*1, 0.2)},
+		{"ratio before any round", f.Pairs[0].ByRounds[0].Value, 1},
+		{"ratio after one: both are slower on one", f.Pairs[0].ByRounds[1].Value, 1},
+		{"ratio after two", f.Pairs[0].ByRounds[2].Value, math.Pow(2*4*1, 0.2)},
+		{"ratio's interval holds what is in no pair out", f.Pairs[0].ByRounds[2].High, f.Pairs[0].Ratio.High},
 		{"curve at 0", rules.ByRounds[0].Value, 1},
 		{"curve at 1: one is slower", rules.ByRounds[1].Value, math.Pow(0.5, 0.2)},
 		{"curve at 2", rules.ByRounds[2].Value, math.Pow(2*4*0.7, 0.2)},
@@ -326,7 +330,8 @@ func TestNamesOfConfigurations(t *testing.T) {
 		configurations []kernelwright.Configuration
 		want           []string
 	}{
-		{[]kernelwright.Configuration{base}, []string{"strategy rounds, coder builtin, judge rules, cpp, 5 rounds"}},
+		{[]kernelwright.Configuration{base}, []string{"strategy rounds, coder builtin, judge rules, cpp, 5 rounds, without lessons"}},
+		{[]kernelwright.Configuration{base, with(func(c *kernelwright.Configuration) { c.Lessons = true })}, []string{"without lessons", "with lessons"}},
 		{
 			[]kernelwright.Configuration{base, with(func(c *kernelwright.Configuration) { c.Rounds = 1 }), with(func(c *kernelwright.Configuration) { c.Mode = "correction" })},
 			[]string{"judge rules, 5 rounds", "judge rules, 1 round", "judge rules (correction), 5 rounds"},

@@ -32,6 +32,11 @@ type LessonFilter struct {
 	// the bottleneck that a language model named.
 	Bottleneck string
 	Limit      int // 0 means DefaultLimit
+
+	// Of LessonsFor alone: only of runs that had ended when this bench began and
+	// were of another task than this one.
+	bench   int64
+	without string
 }
 
 // MaxLessons is how many lessons are looked at for one question.
@@ -148,13 +153,20 @@ func (s *Store) Lessons(ctx context.Context, f LessonFilter) ([]kernelwright.Les
 	return found, nil
 }
 
-// LessonsFor returns the lessons for a new run on a task: of the same device
-// alone, and few of the same advice and the same steps.
-func (s *Store) LessonsFor(ctx context.Context, t kernelwright.Task, d kernelwright.Device) ([]kernelwright.Lesson, error) {
+// LessonsFor returns the lessons for a run that begins on a task: of the same
+// device alone, and few of the same advice and the same steps. A run of a bench
+// gets what was known when the bench began, and nothing of its own task: what is
+// compared learns neither from each other nor its own answer.
+func (s *Store) LessonsFor(ctx context.Context, run int64, t kernelwright.Task, d kernelwright.Device) ([]kernelwright.Lesson, error) {
 	if len(kinds(t.Operators)) == 0 {
 		return nil, nil
 	}
-	all, err := s.Lessons(ctx, LessonFilter{Devices: []string{d.Key}, Like: t.Operators, Limit: MaxLessons})
+	f := LessonFilter{Devices: []string{d.Key}, Like: t.Operators, Limit: MaxLessons, without: t.Fingerprint}
+	err := s.read.QueryRowContext(ctx, `SELECT bench FROM bench_runs WHERE run = ?`, run).Scan(&f.bench)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return nil, err
+	}
+	all, err := s.Lessons(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -185,6 +197,8 @@ type place struct {
 // lessonPlaces returns where the lessons stand that may match, in their order.
 func (s *Store) lessonPlaces(ctx context.Context, f LessonFilter) ([]place, error) {
 	const narrow = ` AND (?1 = '' OR rule = ?1 OR rule = '')`
+	const fair = ` AND (?5 = 0 OR run NOT IN (SELECT run FROM bench_runs WHERE bench = ?5)
+		AND EXISTS (SELECT 1 FROM runs r JOIN benches b ON b.id = ?5 WHERE r.id = lessons.run AND r.finished <= b.created AND r.task <> ?6))`
 	scan := func(r *sql.Rows) (p place, err error) { return p, r.Scan(&p.run, &p.index, &p.kinds, &p.rule) }
 	if len(f.Like) == 0 && len(f.Holding) == 0 {
 		devices, err := json.Marshal(f.Devices)
@@ -204,7 +218,7 @@ func (s *Store) lessonPlaces(ctx context.Context, f LessonFilter) ([]place, erro
 	}
 	var all []place
 	for _, set := range sets {
-		rows, err := s.read.QueryContext(ctx, lessonsOfKinds+narrow+` ORDER BY run DESC, idx LIMIT ?4`, f.Bottleneck, set.device, set.kinds, MaxLessons)
+		rows, err := s.read.QueryContext(ctx, lessonsOfKinds+narrow+fair+` ORDER BY run DESC, idx LIMIT ?4`, f.Bottleneck, set.device, set.kinds, MaxLessons, f.bench, f.without)
 		if err != nil {
 			return nil, err
 		}
@@ -429,7 +443,7 @@ func sentence(s string, most int) string {
 	return s
 }
 
-// pinLessons records the lessons that a run's Judge goes by.
+// pinLessons records the lessons that a run goes by.
 func (s *Store) pinLessons(ctx context.Context, tx *sql.Tx, run int64, all []kernelwright.Lesson) error {
 	text, err := s.putJSON(ctx, tx, all, "")
 	if err != nil {
@@ -439,7 +453,7 @@ func (s *Store) pinLessons(ctx context.Context, tx *sql.Tx, run int64, all []ker
 	return err
 }
 
-// RunLessons returns the lessons that a run's Judge goes by; none where it was
+// RunLessons returns the lessons that a run goes by; none where it was
 // given none.
 func (s *Store) RunLessons(ctx context.Context, run int64) ([]kernelwright.Lesson, error) {
 	var text sql.NullInt64

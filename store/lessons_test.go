@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	kw "github.com/kernelwright/kernelwright"
 )
@@ -192,7 +193,7 @@ func TestLessonsForARun(t *testing.T) {
 		teach(t, s, "d", "a b", "certified", attempt{ms: 4, knob: 2, feedback: optimise("r", "m")}, attempt{ms: 2, knob: 4, feedback: optimise("q", "m")}, attempt{ms: 1, knob: 8})
 		teach(t, s, "other", "a b", "certified", attempt{ms: 4}, attempt{ms: 2})
 	}
-	given := must(s.LessonsFor(ctx, task, here))(t)
+	given := must(s.LessonsFor(ctx, 0, task, here))(t)
 	count := map[string]int{}
 	for _, l := range given {
 		if l.DeviceKey != "d" {
@@ -203,7 +204,7 @@ func TestLessonsForARun(t *testing.T) {
 	if len(given) != 8 || count["r"] != 4 || count["q"] != 4 {
 		t.Fatalf("%v", count)
 	}
-	if none := must(s.LessonsFor(ctx, kw.Task{}, here))(t); len(none) > 0 {
+	if none := must(s.LessonsFor(ctx, 0, kw.Task{}, here))(t); len(none) > 0 {
 		t.Errorf("for no operators: %v", none)
 	}
 	ok(t, s.SaveDevice(ctx, here))
@@ -219,6 +220,64 @@ func TestLessonsForARun(t *testing.T) {
 	}
 	if got := must(s.RunLessons(ctx, 99))(t); len(got) > 0 {
 		t.Errorf("%v", got)
+	}
+}
+
+// A run of a bench is taught by runs that had ended when the bench began, of
+// other tasks than its own: neither its neighbours nor an answer to its own task.
+func TestLessonsForARunOfABench(t *testing.T) {
+	s := openTest(t)
+	ctx := t.Context()
+	now := int64(1000)
+	s.now = func() time.Time { return time.UnixMilli(now) }
+	ended := func(run, at int64) {
+		t.Helper()
+		r := must(s.Run(ctx, run))(t)
+		r.FinishedMS = at
+		ok(t, s.UpdateRun(ctx, r))
+	}
+	rounds := []attempt{{ms: 4, feedback: optimise("r", "m")}, {ms: 2}}
+	earlier := teach(t, s, "d", "a b", "certified", rounds...)
+	ended(earlier, 900)
+	same := teach(t, s, "d", "a b c", "certified", rounds...)
+	ended(same, 950)
+	bench := must(s.CreateBench(ctx, kw.Bench{Seeds: []int64{0}}))(t)
+	later := teach(t, s, "d", "a b d", "certified", rounds...) // begun whenever, it ended afterwards
+	ended(later, 1001)
+	task, here := kw.Task{Fingerprint: "task a b c", Operators: []string{"a", "b", "c"}}, kw.Device{Key: "d"}
+	member := func(bench int64, configuration int) int64 {
+		t.Helper()
+		return must(s.CreateRun(ctx, kw.Run{Task: task.Fingerprint, DeviceKey: "d"}, WithMember(bench, kw.Member{Configuration: configuration})))(t).ID
+	}
+	taught := func(run int64) string {
+		t.Helper()
+		var by []string
+		for _, l := range must(s.LessonsFor(ctx, run, task, here))(t) {
+			by = append(by, fmt.Sprint(l.Run))
+		}
+		slices.Sort(by)
+		return strings.Join(by, " ")
+	}
+	alone := must(s.CreateRun(ctx, kw.Run{Task: task.Fingerprint, DeviceKey: "d"}))(t).ID
+	first := member(bench.ID, 0)
+	// A run of the bench itself teaches none of its others, whatever the clock says.
+	own := teach(t, s, "d", "a c", "certified", rounds...)
+	must(s.write.ExecContext(ctx, `INSERT INTO bench_runs (bench, reference, configuration, seed, run) VALUES (?, 1, 0, 0, ?)`, bench.ID, own))(t)
+	ended(own, 800)
+	now = 2000
+	next := must(s.CreateBench(ctx, kw.Bench{Seeds: []int64{0}}))(t)
+	for what, c := range map[string]struct {
+		run  int64
+		want []int64
+	}{
+		"a run by itself":                  {alone, []int64{earlier, same, later, own}},
+		"of a bench":                       {first, []int64{earlier}},
+		"another cell of it":               {member(bench.ID, 1), []int64{earlier}},
+		"of a bench that began afterwards": {member(next.ID, 0), []int64{earlier, later, own}},
+	} {
+		if got, want := taught(c.run), strings.Trim(fmt.Sprint(c.want), "[]"); got != want {
+			t.Errorf("%s: by runs %s, want %s", what, got, want)
+		}
 	}
 }
 

@@ -93,7 +93,7 @@ func (s *Store) UpdateRun(ctx context.Context, r kernelwright.Run) error {
 }
 
 // Describe records what a run is about before its first round: its task, its
-// device, the lessons that its Judge goes by (nil: those that it has), and the
+// device, the lessons that it goes by (nil: those that it has), and the
 // run that names them, at once. So another process that works
 // on the same task by another file leaves each run its own.
 func (s *Store) Describe(ctx context.Context, r kernelwright.Run, t kernelwright.Task, d kernelwright.Device, lessons []kernelwright.Lesson) error {
