@@ -237,8 +237,9 @@ def observe(
     total, on_host, own, custom = min(runs[1:], key=lambda r: r[0])
     hidden, plain, beside = _hidden(forward, own, met)
     # Others may have had the cores in one of the two: what counts is its share of its own forward.
-    hidden = [(names, seconds * on_host / beside) for names, seconds in hidden]
-    plain *= on_host / beside
+    scale = on_host / beside if on_host > 0 and beside > 0 else 1.0  # a candidate may stop clocks
+    hidden = [(names, seconds * scale) for names, seconds in hidden]
+    plain *= scale
     if hidden:
         _add_hidden(clock.working(forward, hidden), own, custom)
     return {

@@ -9,6 +9,7 @@ import time
 
 import pytest
 import torch
+from judging import new_cache
 
 import artifacts
 import building
@@ -237,9 +238,9 @@ def test_parse_and_export(server):
         building.export(server, "(", "weak")
 
 
-def test_load_inline(server, tmp_path):
+def test_load_inline(server, tmp_path_factory):
     start = time.monotonic()
-    built = build(server, INLINE, tmp_path)
+    built = build(server, INLINE, new_cache(tmp_path_factory))
     print(f"\nload_inline built in {time.monotonic() - start:.1f} s")
     assert (built["status"], built["build"]["form"]) == ("", "load_inline"), built
     assert load(server, INLINE, built)["ok"]

@@ -581,7 +581,10 @@ def test_custom_code_that_only_a_graph_calls(
         device=types.SimpleNamespace(kind=where),
         task={"operators": ["aten.softmax"] if not operators else ["aten._softmax"]},
         level="quick",
-        verification=types.SimpleNamespace(report=types.SimpleNamespace(evidence=evidence)),
+        verification=types.SimpleNamespace(
+            report=types.SimpleNamespace(evidence=evidence),
+            draws=[types.SimpleNamespace(tensors=[torch.ones(4)])],
+        ),
         _right_without=lambda _: not needed,
     )
     does = evaluation.Evaluation._does_the_work
