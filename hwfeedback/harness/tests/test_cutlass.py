@@ -233,7 +233,8 @@ def _import(text: str, folder: pathlib.Path, **more: str) -> subprocess.Complete
 
 
 @compiles
-@pytest.mark.parametrize("form", ["native", pytest.param("launched", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["native", "launched"])
 def test_an_exported_file_builds_where_cutlass_path_is_set(
     checkout: pathlib.Path, form: str
 ) -> None:
