@@ -1,7 +1,6 @@
 package coder
 
 import (
-	"context"
 	"maps"
 	"math"
 	"slices"
@@ -27,14 +26,7 @@ func lesson(kinds, rule, knob string, from, to int, ms float64) kernelwright.Les
 // knobsOf has the Coder propose, and returns the knobs of what came.
 func knobsOf(t *testing.T, in kernelwright.CoderInput) (map[string]int, kernelwright.Candidate) {
 	t.Helper()
-	c, err := Builtin{}.Propose(context.Background(), in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, ok := kernelwright.ParseSchedule(c.Source)
-	if !ok {
-		t.Fatal("no schedule")
-	}
+	c, s := propose(t, in)
 	values := map[string]int{}
 	for name, k := range s.Knobs {
 		values[name] = k.Value

@@ -212,7 +212,7 @@ def observe(
     ``found`` is the custom functions by name.
     """
     clock = clock or Clock()
-    runs: list[tuple[float, float, dict[str, list[float]], dict[str, list[float]]]] = []
+    runs: list[tuple[float, dict[str, list[float]], dict[str, list[float]]]] = []
     met: dict[str, int] = {}
     before = sys.getprofile()
     began = time.perf_counter()
@@ -222,24 +222,19 @@ def observe(
         operators = _Operators(clock)
         functions = _Functions(found, operators, clock)
         clock.begin()
-        start, on_host = clock.mark(), time.perf_counter()
+        start = clock.mark()
         sys.setprofile(functions)
         try:
             with operators:
                 forward()
         finally:
             sys.setprofile(before)
-        end, on_host = clock.mark(), time.perf_counter() - on_host
+        end = clock.mark()
         clock.wait()
-        took = clock.between(start, end)
-        runs.append((took, on_host, *_seconds(operators, functions, clock)))
+        runs.append((clock.between(start, end), *_seconds(operators, functions, clock)))
         met = operators.met
-    total, on_host, own, custom = min(runs[1:], key=lambda r: r[0])
-    hidden, plain, beside = _hidden(forward, own, met)
-    # Others may have had the cores in one of the two: what counts is its share of its own forward.
-    scale = on_host / beside if on_host > 0 and beside > 0 else 1.0  # a candidate may stop clocks
-    hidden = [(names, seconds * scale) for names, seconds in hidden]
-    plain *= scale
+    total, own, custom = min(runs[1:], key=lambda r: r[0])
+    hidden, plain = _hidden(forward, own, met)
     if hidden:
         _add_hidden(clock.working(forward, hidden), own, custom)
     return {
@@ -253,11 +248,11 @@ def observe(
 
 def _hidden(
     forward: Callable[[], Any], seen: dict[str, list[float]], met: dict[str, int]
-) -> tuple[list[tuple[list[str], float]], float, float]:
+) -> tuple[list[tuple[list[str], float]], float]:
     """Runs a forward again and returns PyTorch's operators that no dispatch mode sees: what
-    ``TORCH_LIBRARY`` operators or threads of C++ call. Each with what it calls, and seconds; the
-    seconds of those that are not counted, because they only move values; and the forward's. Adds
-    to ``met`` how many elements they got, by name.
+    ``TORCH_LIBRARY`` operators or threads of C++ call. Each with what it calls, and seconds; and
+    the seconds of those that are not counted, because they only move values. Adds to ``met`` how
+    many elements they got, by name.
 
     By torch's profiler, whose callbacks are called for every operator on every thread.
     """
@@ -268,11 +263,9 @@ def _hidden(
     config = ProfilerConfig(state, True, False, False, False, False, everywhere())
     _prepare_profiler(config, {ProfilerActivity.CPU})
     _enable_profiler(config, {ProfilerActivity.CPU})
-    start = time.perf_counter()
     try:
         forward()
     finally:
-        took = time.perf_counter() - start
         roots = _disable_profiler().experimental_event_tree()
     left = {n: len(t) for n, t in seen.items()}
     found: list[tuple[Any, float]] = []
@@ -285,7 +278,7 @@ def _hidden(
     hidden = found[renamed:]
     for event, _ in hidden:
         _count(event, met)
-    return [(_below(event), seconds) for event, seconds in hidden], sum(plain), took
+    return [(_below(event), seconds) for event, seconds in hidden], sum(plain)
 
 
 def everywhere() -> Any:
@@ -424,8 +417,9 @@ def covers(seen: Any, operators: Sequence[str]) -> bool:
 
 
 def as_much(seen: Any, operators: Sequence[str], elements: int) -> bool:
-    """Whether a forward gave PyTorch's operators of the task, or one that computes, at least
-    half as many elements as the task's inputs have: what a kernel has summed in parts is less.
+    """Whether a forward gave one of the task's operators that compute, as PyTorch has it, at least
+    half as many elements as the task's inputs have: what a kernel has summed in parts is less. One
+    of which nothing is told was given all.
     """
     table = seen.get("met") if isinstance(seen, dict) else None
     names = {op.removeprefix("aten.") for op in operators} - PLAIN - HOUSEKEEPING
@@ -434,7 +428,7 @@ def as_much(seen: Any, operators: Sequence[str], elements: int) -> bool:
     for op, n in table.items() if isinstance(table, dict) else ():
         if isinstance(n, int):
             got[str(op).strip("_")] = got.get(str(op).strip("_"), 0) + n
-    return any(2 * got.get(op, 0) >= elements for op in wanted)
+    return any(2 * got.get(op, elements) >= elements for op in wanted)
 
 
 def computes(work: dict[str, Any]) -> list[str]:

@@ -121,6 +121,7 @@ def test_a_sum_of_partial_sums_is_given_less_than_the_task() -> None:
     given = trace.observe(lambda: parts(large.t()).sum(), {"parts": parts})
     assert not trace.covers(given, ["aten.t", "aten.sum"])
     assert not trace.as_much(given, ["aten.t", "aten.sum"], large.numel())
+    assert trace.as_much({**given, "met": {}}, ["aten.sum"], large.numel())
     whole = trace.observe(lambda: parts(large).sum() + large.sum(), {"parts": parts})
     assert trace.as_much(whole, ["aten.sum"], large.numel())
     halves = trace.observe(lambda: large[:64].sum() + large[64:128].sum(), {"parts": parts})
