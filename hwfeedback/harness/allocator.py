@@ -77,6 +77,14 @@ def keep_freed_memory() -> None:
         libc.mallopt(_TRIM_THRESHOLD, -1)
 
 
+def release() -> None:
+    """Gives memory that is free, and kept, back to the system."""
+    libc = ctypes.CDLL(None)
+    for name in ("kernelwright_release", "malloc_trim"):
+        if hasattr(libc, name):
+            getattr(libc, name)(0)
+
+
 def poison(on: bool) -> None:
     """Has memory hold a byte pattern when it is allocated, so that nothing is found in it."""
     libc = ctypes.CDLL(None)

@@ -347,8 +347,10 @@ def _guards(block: Block | GpuBlock, layout: Layout, guard: int) -> _Zones:
     return _Zones(zones)
 
 
-def _private(device: Device, fds: list[int], msg: dict[str, Any]) -> list[torch.Tensor]:
-    """Copies the tensors of an answer's block."""
+def _private(
+    device: Device, fds: list[int], msg: dict[str, Any], uncopied: bool = False
+) -> list[torch.Tensor]:
+    """Copies the tensors of an answer's block. ``uncopied``: they are views that keep it mapped."""
     if len(fds) != 1:
         raise LayoutError(f"{len(fds)} blocks came where one was expected")
     try:
@@ -361,9 +363,14 @@ def _private(device: Device, fds: list[int], msg: dict[str, Any]) -> list[torch.
         raise
     block = device.received(fds[0], size)
     try:
-        return [v.clone() for v in block.views(msg["layout"])]
+        views = block.views(msg["layout"])
+        if uncopied:
+            block.leave()
+            return views
+        return [v.clone() for v in views]
     finally:
-        block.close()
+        if not uncopied:
+            block.close()
 
 
 class ReferenceClient(Client):
@@ -376,8 +383,13 @@ class ReferenceClient(Client):
         self.kept = False  # it has served an evaluation before
         self.info: dict[str, Any] = {}
         self.init: list[torch.Tensor] = []
+        # A task so large that as little of its memory is held as can be: one mode after the other,
+        # in blocks that are gone when nobody needs their tensors any more.
+        self.sparing = False
         self._room = {"out0": 0, "out1": 0, "draw": 0}
         self._modes: list[str] = []
+        self._later: list[str] = []  # modes that are asked for one by one
+        self._request: dict[str, Any] = {}
         self._out = "out0"
 
     def load(self, source: str, *, threads: int, eval_mode: bool) -> None:
@@ -408,10 +420,12 @@ class ReferenceClient(Client):
     def draws(self, seeds: Sequence[int]) -> tuple[Any, list[list[torch.Tensor]]]:
         """Returns the tree of all draws, and the tensors of each."""
         request = {"op": "draw", "seeds": list(seeds), "room": self._room["draw"]}
+        request["sparing"] = self.sparing
+        self._spare()
         msg, fds = self.ask(request, timeout=self.timeout, doing="get_inputs()", fds_wanted=1)
         with self._understood():
             if fds:
-                tensors = _private(self.device, fds, msg)
+                tensors = _private(self.device, fds, msg, self.sparing)
             else:
                 tensors = [v.clone() for v in self._blocks["draw"].views(msg["layout"])]
             hold(msg, {"tree": dict, "orders": [[int]]})
@@ -422,7 +436,7 @@ class ReferenceClient(Client):
             draws = [tensors[i * each : (i + 1) * each] for i in range(len(seeds))]
             for draw in draws:
                 trees.build(msg["tree"], draw)
-        if fds:
+        if fds and not self.sparing:
             self._room["draw"] = self.block("draw", msg["size"]).size
         return msg["tree"], draws
 
@@ -462,26 +476,47 @@ class ReferenceClient(Client):
         sources: bool = False,
     ) -> None:
         layout = self.put("in", inputs, orders=self.orders)
-        msg = {"op": "forward", "tree": tree, "layout": layout, "modes": list(modes)}
+        self._request = {"op": "forward", "tree": tree, "layout": layout, "sources": sources}
+        self._later = list(modes[1:]) if self.sparing else []
+        self._ask_modes(modes[:1] if self.sparing else modes)
+
+    def _ask_modes(self, modes: Sequence[str]) -> None:
         self._modes = list(modes)
         self._out = "out1" if self._out == "out0" else "out0"
-        msg |= {"sources": sources, "out": self._out, "room": self._room[self._out]}
+        msg = {"modes": self._modes, "out": self._out, "room": self._room[self._out]}
+        msg |= {"sparing": self.sparing, **self._request}
+        self._spare()
         self.begin(msg, (), self.timeout, "Model's forward")
+
+    def _spare(self) -> None:
+        if self.sparing:
+            self.device.release()
 
     def finish_forward(self) -> list[dict[str, Any]]:
         """Returns a dict per mode: ``error``, or ``tensors``, ``sources``, ``tree``, ``aliases``.
 
         The tensors live in memory shared with the reference and hold until the next but one
-        forward ends; no candidate ever sees that memory.
+        forward ends, or for as long as they are needed where memory is spared; no candidate ever
+        sees that memory.
         """
+        results = self._finish_modes()
+        for mode in self._later:
+            self._ask_modes([mode])
+            results += self._finish_modes()
+        with self._understood():
+            if len({len(r["tensors"]) for r in results if "tensors" in r}) > 1:
+                raise ValueError("its modes give different numbers of tensors")
+        return results
+
+    def _finish_modes(self) -> list[dict[str, Any]]:
         msg, fds = self.finish(1)
         with self._understood():
             if fds:
-                tensors = _private(self.device, fds, msg)
+                tensors = _private(self.device, fds, msg, self.sparing)
             else:
                 tensors = self._blocks[self._out].views(msg["layout"])
             results = self._results(msg, tensors)
-        if fds and self._room[self._out] < msg["size"]:
+        if fds and not self.sparing and self._room[self._out] < msg["size"]:
             # As large as the other: modes that give less alternate with some that give more.
             size = max(msg["size"], self._room["out0"], self._room["out1"])
             self._room[self._out] = self.block(self._out, size).size
@@ -512,8 +547,6 @@ class ReferenceClient(Client):
                     s = {**s, "values": own[s["at"]]}
                 sources.append(s)
             results.append({**r, "tensors": own[:n], "sources": sources})
-        if len({len(r["tensors"]) for r in results if "tensors" in r}) > 1:
-            raise ValueError("its modes give different numbers of tensors")
         return results
 
     def forward(
@@ -528,13 +561,25 @@ class ReferenceClient(Client):
         self.begin_forward(tree, inputs, modes, sources=sources)
         results = self.finish_forward()
         for r in results:
-            if "error" not in r:
+            if "error" not in r and not self.sparing:
                 r["tensors"] = [t.clone() for t in r["tensors"]]
                 r["sources"] = [
                     None if s is None else {**s, "values": s["values"].clone()}
                     for s in r["sources"]
                 ]
         return results
+
+    def each(
+        self, tree: Any, inputs: Sequence[torch.Tensor], modes: Sequence[str]
+    ) -> Iterator[dict[str, Any]]:
+        """The same mode by mode, with sources: nothing is held of one when the next comes, where
+        memory is spared.
+        """
+        if not self.sparing:
+            yield from self.forward(tree, inputs, modes, sources=True)
+            return
+        for mode in modes:
+            yield self.forward(tree, inputs, [mode], sources=True)[0]
 
 
 class Answer:
@@ -557,6 +602,7 @@ class CandidateClient(Client):
     def __init__(self, worker: Spawned, timeout: float, device: Device = CPU) -> None:
         super().__init__(worker, device)
         self.timeout = timeout  # of one forward
+        self.sparing = False  # see ReferenceClient
         self._answered: dict[str, Any] = {}
         self._pending: tuple[Layout, Sequence[torch.Tensor], Layout, list[int]] | None = None
 
@@ -618,6 +664,7 @@ class CandidateClient(Client):
             "layout": layout,
             "outputs": wanted,
             "output_tree": output_tree,
+            "sparing": self.sparing,
         }
         self._pending = (layout, inputs, wanted, list(aliases))
         self.begin(msg, (), self.timeout, "a forward")

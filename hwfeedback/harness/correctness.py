@@ -132,7 +132,7 @@ def scale_of(t: torch.Tensor) -> Scale:
     s = _over_chunks([t], lambda chunk, _: chunk[0].double())
     if math.isfinite(s.max):
         return s
-    finite = sum(int(torch.isfinite(c).sum()) for c in _chunks(t))
+    finite = sum(int(torch.isfinite(c).sum()) for c in chunks(t))
     if not finite:
         return Scale()
     return _over_chunks(
@@ -161,7 +161,7 @@ def error_of(got: torch.Tensor, wide: torch.Tensor, skip: torch.Tensor | None) -
     return s if math.isfinite(s.max) else Scale(math.inf, math.inf)
 
 
-def _chunks(*tensors: torch.Tensor) -> Iterator[Any]:
+def chunks(*tensors: torch.Tensor) -> Iterator[Any]:
     """Gives a tensor, or several side by side, in flat pieces that stay in a core's cache."""
     flats = [t.reshape(-1) for t in tensors]
     step = _chunk(tensors[0])
@@ -189,7 +189,7 @@ def _over_chunks(
     scratch = torch.empty(room, dtype=torch.float64, device=tensors[0].device)
     tops: list[float] = []
     norms: list[float] = []
-    for pieces in _chunks(*tensors):
+    for pieces in chunks(*tensors):
         chunk = pieces if len(tensors) > 1 else [pieces]
         v = values(chunk, scratch[: chunk[0].numel()])
         low, high = (float(x) for x in torch.aminmax(v))
@@ -211,10 +211,20 @@ def _norm(t: torch.Tensor, top: float) -> float:
     return top * float(torch.linalg.vector_norm(t / top, dtype=torch.float64))
 
 
+def not_finite(*tensors: torch.Tensor) -> torch.Tensor:
+    """Returns the mask of elements that are not finite in one of these tensors of one shape."""
+    mask = torch.empty(tensors[0].shape, dtype=torch.bool, device=tensors[0].device)
+    for bad, *parts in chunks(mask, *tensors):
+        bad.fill_(False)
+        for part in parts:
+            bad |= ~torch.isfinite(part)
+    return mask
+
+
 def untrusted(eager: torch.Tensor, wide: torch.Tensor, scale: Scale) -> torch.Tensor | None:
     """Returns the mask of elements where the reference itself is not to be trusted, or None."""
     mask = torch.empty(wide.shape, dtype=torch.bool, device=wide.device)
-    for bad, e, w in _chunks(mask, eager, wide):
+    for bad, e, w in chunks(mask, eager, wide):
         off = torch.sub(e, w).abs_()
         torch.gt(off, w.abs().clamp_(min=scale.rms).mul_(OFF), out=bad)
         bad |= ~torch.isfinite(w) | ~torch.isfinite(e)
@@ -268,7 +278,7 @@ def bound_of(
 def kinds(t: torch.Tensor) -> torch.Tensor:
     """Returns 0 for finite, 1 for NaN, 2 for +Inf, 3 for -Inf."""
     found = torch.zeros(t.shape, dtype=torch.int8, device=t.device)
-    for kind, c in _chunks(found, t):
+    for kind, c in chunks(found, t):
         if not bool(torch.isfinite(c).all()):
             kind.masked_fill_(torch.isnan(c), 1)
             kind.masked_fill_(torch.isposinf(c), 2)
@@ -343,7 +353,7 @@ def _not_overflown(got: torch.Tensor, eager: torch.Tensor, wide: torch.Tensor) -
     There eager is infinite. NaN is let pass: another order of evaluation may come to Inf - Inf.
     """
     limit = OVERFLOWN * torch.finfo(torch.float32).max
-    for k, (g, e, w) in enumerate(_chunks(got, eager, wide)):
+    for k, (g, e, w) in enumerate(chunks(got, eager, wide)):
         wrong = torch.isinf(e) & (w.abs() > limit) & (torch.sign(e) == torch.sign(w))
         if not bool(wrong.any()):
             continue
@@ -366,7 +376,7 @@ def _floating_reason(
 ) -> str:
     worst, at, over, bad = -1.0, 0, 0, 0
     given = [got, wide] if skip is None else [got, wide, skip]
-    for k, (g, w, *left_out) in enumerate(_chunks(*given)):
+    for k, (g, w, *left_out) in enumerate(chunks(*given)):
         d = (g.double() - w).abs_()
         d = torch.where(torch.isnan(d), math.inf, d)
         if left_out:
@@ -393,12 +403,12 @@ def _floating_reason(
 
 def whole(t: torch.Tensor, limit: float) -> bool:
     """Whether all elements are whole numbers below a limit."""
-    return all(bool((c.abs() < limit).all()) and torch.equal(c, c.round()) for c in _chunks(t))
+    return all(bool((c.abs() < limit).all()) and torch.equal(c, c.round()) for c in chunks(t))
 
 
 def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors hold the same numbers, whatever their types."""
-    return all(torch.equal(x.double(), y.double()) for x, y in _chunks(a, b))
+    return all(torch.equal(x.double(), y.double()) for x, y in chunks(a, b))
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -406,7 +416,7 @@ def close(a: torch.Tensor, b: torch.Tensor) -> bool:
     if not a.is_floating_point():
         return torch.equal(a, b)
     scale = scale_of(a).rms
-    for x, y in _chunks(a, b):
+    for x, y in chunks(a, b):
         x, y = x.double(), y.double()
         agree = (x == y) | (torch.isnan(x) & torch.isnan(y))
         agree |= torch.isfinite(x) & ((x - y).abs() <= 1e-5 * (x.abs() + scale))
@@ -422,7 +432,7 @@ def near(got: torch.Tensor, eager: torch.Tensor, limit: float) -> bool:
     """
     if not eager.is_floating_point():
         return torch.equal(got, eager)
-    for g, e in _chunks(got, eager):
+    for g, e in chunks(got, eager):
         d = torch.sub(g, e).abs_()
         if bool((d <= limit).all()):
             continue
@@ -450,7 +460,7 @@ def _discrete(
     forgiven = eager != wide  # float32 itself cannot tell
     if source is not None and source["kind"] == "margin" and source["values"].shape == got.shape:
         forgiven = forgiven.contiguous()
-        for f, v in _chunks(forgiven, source["values"]):
+        for f, v in chunks(forgiven, source["values"]):
             f |= v.abs() <= tolerance
     left = differ & ~forgiven
     wrong = int(left.sum())
@@ -521,6 +531,6 @@ def kernelbench_passes(got: Sequence[torch.Tensor], eager: Sequence[torch.Tensor
     t = KERNELBENCH_TOLERANCE
     return all(
         g.shape == e.shape
-        and all(torch.allclose(a.double(), b.double(), atol=t, rtol=t) for a, b in _chunks(g, e))
+        and all(torch.allclose(a.double(), b.double(), atol=t, rtol=t) for a, b in chunks(g, e))
         for g, e in zip(got, eager, strict=True)
     )

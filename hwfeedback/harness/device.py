@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import os
 from collections.abc import Sequence
 
 import torch
 
+import allocator
 import cuda
 from tensors import Block, Layout, LayoutError, checked, laid_out, layout_of, received
+
+# An evaluation takes so many times what a call has of inputs and outputs where nothing is spared.
+PEAK = 45
 
 
 class Cpu:
@@ -37,6 +42,16 @@ class Cpu:
     def free_bytes(self) -> int:
         """Returns how much memory nobody has: of the machine's that is the sandbox's affair."""
         return 0
+
+    def room(self) -> tuple[int, int]:
+        """Returns how many bytes a task may take in all, and how many there are."""
+        with open("/proc/meminfo") as f:
+            found = {line.partition(":")[0]: line.split()[1] for line in f}
+        return int(found["MemAvailable"]) << 10, int(found["MemTotal"]) << 10
+
+    def release(self) -> None:
+        """Gives back what is free and kept for later."""
+        allocator.release()
 
     def hold_to_float32(self) -> None:
         """Has float32 mean float32: torch's defaults allow less in places."""
@@ -76,6 +91,14 @@ class Gpu:
         """Returns how much of its memory nobody has."""
         return int(torch.cuda.mem_get_info(self.torch)[0])
 
+    def room(self) -> tuple[int, int]:
+        """Returns how many bytes a task may take in all, and how many there are."""
+        return torch.cuda.mem_get_info(self.torch)
+
+    def release(self) -> None:
+        """Gives back what is free and kept for later."""
+        torch.cuda.empty_cache()
+
     def synchronize(self) -> None:
         """Returns when all that was asked of the device is done."""
         torch.cuda.synchronize(self.torch)
@@ -94,6 +117,23 @@ CPU = Cpu()
 def gpu() -> Gpu:
     """Returns the GPU of this process."""
     return Gpu()
+
+
+def spares(device: Device, call_bytes: int) -> bool:
+    """Whether a task whose call has inputs and outputs of so many bytes is to be judged in as
+    little memory as can be, one thing after the other.
+    """
+    return PEAK * call_bytes > device.room()[0]
+
+
+def tidy(device: Device) -> None:
+    """Frees what earlier work has left behind, where much of the memory is taken: a failure's
+    traceback may hold the tensors of a large task.
+    """
+    room, whole = device.room()
+    if room < whole / 2:
+        gc.collect()
+        device.release()
 
 
 def of(kind: str) -> Device:
@@ -149,6 +189,8 @@ class GpuBlock:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+    leave = close
 
 
 # DLPack (dlpack.h), by which torch takes memory that is not its own.

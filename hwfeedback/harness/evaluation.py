@@ -64,7 +64,7 @@ from protocol import ProtocolError, Timeout
 from sandbox import SandboxError
 from timing import Timing
 from verify import Calibration, Verification
-from windows import CallFailed
+from windows import CallFailed, Redrawn
 
 FORWARD_S = 10.0  # a forward may take this long, and
 FORWARD_EAGERS = 200.0  # this many times eager's time
@@ -365,6 +365,7 @@ class Evaluation:
         self.threads = int(request.get("threads") or os.cpu_count() or 1)
         self.sandbox = request.get("sandbox") or "strict"
         self.device = device_of(request)
+        self.sparing = devices.spares(self.device, int(self.task.get("least_bytes") or 0))
         self.eval_mode = "train_mode_dependent" in (self.task.get("flags") or [])
         text = request["candidate"]["source"]
         self.program = Program(text, text)
@@ -445,6 +446,7 @@ class Evaluation:
 
     def _loaded(self, client: ReferenceClient, threads: int, timeout: float) -> ReferenceClient:
         client.timeout = timeout
+        client.sparing = self.sparing
         try:
             with self.costs.part("worker"):
                 if client.kept:
@@ -477,6 +479,7 @@ class Evaluation:
             calls = PATIENCE_CALLS[self.level] * FORWARD_EAGERS * self.eager_s
             self._patience = _Patience(PATIENCE_S[self.level] + calls)
         client = _Awaited(worker, timeout, self.device, self._patience)
+        client.sparing = self.sparing
         client.free_before = self.device.free_bytes()
         self._met.append(client)
         try:
@@ -580,7 +583,7 @@ class Evaluation:
                 self._kept.spares.keep(ours)
             self._begin_profiler()
             self._ahead[True] = beside.submit(self._spare, True)
-            if self._batch is not None:
+            if self._batch is not None and not self.sparing:
                 self._before = self._batch.timed_on(self.task["fingerprint"])
             if self._eager_is_known() and not self._sentinel_is_known():
                 self._eager = beside.submit(self.reference, compiles=False, timed=True)
@@ -712,7 +715,7 @@ class Evaluation:
             tree, inputs = reference.draw(secrets.randbits(62))
             judge = self.verification
             assert judge is not None
-            like = (judge.expected[0].eager, judge.output_tree, judge.aliases)
+            like = (judge.outputs, judge.output_tree, judge.aliases)
             with faults("compiling its Triton kernels", client):
                 client.begin_forward(tree, inputs, *like)
                 client.finish_forward()
@@ -1205,8 +1208,7 @@ class Evaluation:
     def _content_bytes(self) -> int:
         """Returns what the inputs of a call and its outputs take."""
         assert self.verification is not None
-        eager = self.verification.expected[0].eager or []
-        tensors = [*self.verification.draws[0].tensors, *eager]
+        tensors = [*self.verification.draws[0].tensors, *self.verification.outputs]
         return sum(t.numel() * t.element_size() for t in tensors)
 
     def _timing(self, reference: ReferenceClient) -> Timing:
@@ -1238,11 +1240,14 @@ class Evaluation:
                 ahead.extend(reference.draws([verify.secret() for _ in range(many)])[1])
             return ahead.pop()
 
+        contents = before.timing.contents.drawn_by(draw) if before else None
+        if self.sparing:
+            contents = self._redrawn(reference)
         with self.costs.part("baselines"):
             try:
                 timing = Timing(
                     draw=draw,
-                    outputs=self.verification.expected[0].eager,
+                    outputs=self.verification.outputs,
                     check=self._check,
                     spawn_baseline=lambda name: self._spawn_baseline(name, reference),
                     level=self.level,
@@ -1257,16 +1262,38 @@ class Evaluation:
                     orders=reference.orders,
                     log=lambda note: self.progress("time", note),
                     learn=self.learn,
-                    contents=before.timing.contents.drawn_by(draw) if before else None,
+                    contents=contents,
                     device=self.device,
                 )
                 timing.prepare()
             except BaselineFailed as e:
                 raise Infrastructure(str(e)) from e
-        if self._batch is not None and self.level == "quick" and self.device.kind in SHARES:
+        shares = self.level == "quick" and self.device.kind in SHARES and not self.sparing
+        if self._batch is not None and shares:
             task = self.task["fingerprint"]
             self._batch.timed = SharedTiming(task, self.state, timing, time.monotonic())
         return timing
+
+    def _redrawn(self, reference: ReferenceClient) -> Redrawn:
+        """Returns contents for timed calls that the reference draws whenever they are needed."""
+        assert self.verification is not None
+        drawn, outputs = self.verification.draws, self.verification.outputs
+        tree, first = drawn[0].get()
+        seeds: dict[int, int] = {}
+
+        def draw(i: int) -> list[torch.Tensor]:
+            if i < len(drawn):
+                return drawn[i].tensors
+            return reference.draw(seeds.setdefault(i, verify.secret()))[1]
+
+        def eager(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            r = reference.forward(tree, inputs, ["eager"])[0]
+            if "error" in r:
+                raise r["error"]
+            return r["tensors"]
+
+        slots = windows.Slots.of(first, outputs, reference.orders)
+        return Redrawn(slots, draw, eager, self.device)
 
     def run_baselines(self) -> dict[str, Any]:
         """Measures the baselines and nothing else."""

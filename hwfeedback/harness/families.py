@@ -234,12 +234,14 @@ class Shape:
     size: int
 
 
-def shapes_of(draws: Sequence[Sequence[torch.Tensor]]) -> list[list[Shape]]:
+def shapes_of(
+    draws: Sequence[Sequence[torch.Tensor]], growth: float = 2.0
+) -> list[list[Shape]]:
     """Returns changes of shape to try:
 
     half and double batch, the next prime as batch and as last dimension. The changes in one list
     are ways to do the same; the first that the reference can compute will do. None makes the
-    inputs over twice as large.
+    inputs larger than ``growth`` times what they are.
     """
     first, plain = draws[0], _all_plain(draws)
     if not plain:
@@ -249,7 +251,7 @@ def shapes_of(draws: Sequence[Sequence[torch.Tensor]]) -> list[list[Shape]]:
 
     def add(size: int, *ways: Axis) -> None:
         shapes = [Shape(w, size) for w in dict.fromkeys(ways) if all(i in plain for i, _ in w)]
-        shapes = [s for s in shapes if s.dims and _bytes_of(first, s) <= 2 * total]
+        shapes = [s for s in shapes if s.dims and _bytes_of(first, s) <= growth * total]
         if shapes and size > 0 and shapes not in tried:
             tried.append(shapes)
 

@@ -16,8 +16,7 @@ import correctness
 import verify
 from clients import ReferenceClient, Spawned, WorkerError, WorkerGone, WorkerLate, sentence
 from correctness import Expected
-from device import CPU, Device
-from noise import one_ulp
+from device import CPU, Device, spares
 from tensors import DTYPES
 
 # The whole of an inspection may take as many times as long as each of its steps.
@@ -211,8 +210,11 @@ def _inspect(
 ) -> dict[str, Any]:
     reference.load(source, threads=threads, eval_mode=False)
     seed = verify.secret()
+    reference.sparing = True  # until it is known how large the outputs are
     tree, inputs = reference.draw(seed)
     seen = reference.inspect(seed)
+    call = _bytes(seen["inputs"]) + _bytes(seen["outputs"])
+    reference.sparing = spares(reference.device, call)
     for s in seen["outputs"]:
         if s["dtype"] not in DTYPES:
             raise Invalid(
@@ -258,19 +260,20 @@ def _inspect(
             "have forward work on a copy: inputs are shared, and read-only while a call is timed",
         )
 
-    wide_results = reference.forward(tree, inputs, ["wide", "eager"], sources=True)
-    found = {r["mode"]: r for r in wide_results}
-    if "error" in found["eager"]:
-        raise found["eager"]["error"]
-    wide = found["wide"]
-    if "error" in wide:
+    wide, eager = reference.forward(tree, inputs, ["wide", "eager"], sources=True)
+    if "error" in eager:
+        raise eager["error"]
+    mode = "eager" if "error" in wide else "wide"
+    if mode == "eager":
         notes.append(
             "It does not run in float64: expected values are float32's, with wider bounds."
         )
-        wide = {**found["eager"], "tensors": [_double(t) for t in found["eager"]["tensors"]]}
+        wide = {**eager, "tensors": [_double(t) for t in eager["tensors"]]}
     tensors = [_double(t) for t in wide["tensors"]]
-    expected = correctness.complete(Expected(tensors, found["eager"]["tensors"], wide["sources"]))
-    if any(not bool(torch.isfinite(t).all()) for t in expected.eager if t.is_floating_point()):
+    expected = correctness.complete(Expected(tensors, eager["tensors"], wide["sources"]))
+    scales = expected.scales
+    floating = [t for t in eager["tensors"] if t.is_floating_point()]
+    if any(bool(correctness.not_finite(t).any()) for t in floating):
         flags.append("non_finite_reference")
         notes.append(
             "The reference gives NaN or Inf on its own inputs; those elements are not compared."
@@ -280,54 +283,26 @@ def _inspect(
         notes.append(
             "All elements of the output are the same: a constant would look right on one draw."
         )
-    _, others = reference.draw(verify.secret())
-    if not _alike(inputs, others):
-        raise Invalid(
-            "get_inputs() returns other tensors, shapes or dtypes from one call to the next",
-            "let only the content of tensors be random",
-        )
-    fresh = [_shaken(a) if torch.equal(a, b) else b for a, b in zip(inputs, others, strict=True)]
-    if inputs:
-        other = _wide_or_eager(reference, tree, fresh, found)
-        if other is not None and _close(tensors, other):
-            # What is averaged over millions hardly differs from draw to draw.
-            halves = [t / 2 if t.is_floating_point() else t for t in fresh]
-            of_halves = _wide_or_eager(reference, tree, halves, found)
-            if of_halves is None or _close(other, of_halves):
-                flags.append("ignores_input")
-                notes.append("The output does not depend on the input.")
-            else:
-                notes.append(
-                    "The output is nearly the same in every draw: only inputs of other kinds tell "
-                    "a kernel that ignores them."
-                )
-        if all(torch.equal(a, b) for a, b in zip(inputs, others, strict=True)):
-            notes.append(
-                "get_inputs() returns the same values whatever the seed; "
-                "kernels are checked on those and on maps of them."
-            )
-        names = seen["input_names"]
-        for n, a, b in zip(names, inputs, others, strict=True):
-            if not a.is_floating_point() and a.numel() > 1 and torch.equal(a, b):
-                notes.append(
-                    f"Input {n} is the same in every draw, and is not floating, so no other is "
-                    "made of it: a kernel that ignores it looks right."
-                )
+    del wide, eager, expected, floating
+    about = _other_draws(reference, tree, inputs, tensors, mode, seen["input_names"])
+    flags += about[0]
+    notes += about[1]
     state = reference.state()
     trainable = reference.info["trainable"]
     if any(trainable):
         reference.set_state(verify.perturbed(state, trainable, verify.secret()))
-        other = _wide_or_eager(reference, tree, inputs, found)
+        other = _in_mode(reference, tree, inputs, mode)
         if other is not None and _close(tensors, other):
             flags.append("ignores_weights")
             notes.append("The output does not depend on the parameters.")
+        del other
         reference.set_state(state)
-    if "error" not in found["wide"]:
-        moved = reference.forward(tree, one_ulp(inputs, 0), ["wide"])[0]
+    if mode == "wide":
+        moved = reference.forward(tree, inputs, ["moved:0"])[0]
         if "error" not in moved:
-            for t, m, s in zip(tensors, moved["tensors"], expected.scales, strict=True):
+            for t, m, s in zip(tensors, moved["tensors"], scales, strict=True):
                 if t.is_floating_point():
-                    skip = ~torch.isfinite(t) | ~torch.isfinite(m)
+                    skip = correctness.not_finite(t, m)
                     if correctness.error_of(m, t, skip).max > correctness.ILL * s.max > 0:
                         flags.append("ill_conditioned")
                         notes.append(
@@ -373,6 +348,52 @@ def _inspect(
     }
 
 
+def _other_draws(
+    reference: ReferenceClient,
+    tree: Any,
+    inputs: list[torch.Tensor],
+    tensors: list[torch.Tensor],
+    mode: str,
+    names: list[str],
+) -> tuple[list[str], list[str]]:
+    """Returns flags and notes on how the output, ``tensors``, depends on the inputs."""
+    flags: list[str] = []
+    notes: list[str] = []
+    _, others = reference.draw(verify.secret())
+    if not _alike(inputs, others):
+        raise Invalid(
+            "get_inputs() returns other tensors, shapes or dtypes from one call to the next",
+            "let only the content of tensors be random",
+        )
+    fresh = [_shaken(a) if torch.equal(a, b) else b for a, b in zip(inputs, others, strict=True)]
+    if inputs:
+        other = _in_mode(reference, tree, fresh, mode)
+        if other is not None and _close(tensors, other):
+            # What is averaged over millions hardly differs from draw to draw.
+            halves = [t / 2 if t.is_floating_point() else t for t in fresh]
+            of_halves = _in_mode(reference, tree, halves, mode)
+            if of_halves is None or _close(other, of_halves):
+                flags.append("ignores_input")
+                notes.append("The output does not depend on the input.")
+            else:
+                notes.append(
+                    "The output is nearly the same in every draw: only inputs of other kinds tell "
+                    "a kernel that ignores them."
+                )
+        if all(torch.equal(a, b) for a, b in zip(inputs, others, strict=True)):
+            notes.append(
+                "get_inputs() returns the same values whatever the seed; "
+                "kernels are checked on those and on maps of them."
+            )
+        for n, a, b in zip(names, inputs, others, strict=True):
+            if not a.is_floating_point() and a.numel() > 1 and torch.equal(a, b):
+                notes.append(
+                    f"Input {n} is the same in every draw, and is not floating, so no other is "
+                    "made of it: a kernel that ignores it looks right."
+                )
+    return flags, notes
+
+
 def _double(t: torch.Tensor) -> torch.Tensor:
     return t.double() if t.is_floating_point() else t
 
@@ -384,10 +405,9 @@ def _eager(reference: ReferenceClient, tree: Any, inputs: list[torch.Tensor]) ->
     return r["tensors"]
 
 
-def _wide_or_eager(
-    reference: ReferenceClient, tree: Any, inputs: list[torch.Tensor], found: dict[str, Any]
+def _in_mode(
+    reference: ReferenceClient, tree: Any, inputs: list[torch.Tensor], mode: str
 ) -> list[torch.Tensor] | None:
-    mode = "eager" if "error" in found["wide"] else "wide"
     r = reference.forward(tree, inputs, [mode])[0]
     return None if "error" in r else [_double(t) for t in r["tensors"]]
 
@@ -407,8 +427,10 @@ def _constant(t: torch.Tensor) -> bool:
     first = t.reshape(-1)[0]
     if not t.is_floating_point():
         return bool((t == first).all())
-    finite = t[torch.isfinite(t)]
-    return not finite.numel() or bool(((finite - first).abs() <= 1e-6 * first.abs()).all())
+    return all(
+        bool(((c - first).abs_() <= 1e-6 * first.abs()).logical_or_(~torch.isfinite(c)).all())
+        for c in correctness.chunks(t)
+    )
 
 
 def _shaken(t: torch.Tensor) -> torch.Tensor:

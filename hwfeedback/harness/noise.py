@@ -31,6 +31,7 @@ SUM_UNIT = 2.0**-24  # half a unit: what one rounding costs at most
 LANES = 32
 MANTISSAS = tuple(1.0 + k / 8.0 for k in range(8))
 POOL = 65_537  # signs; a prime, so that rows of a tensor never meet the same ones
+LARGE = 1 << 28  # elements of which not all is done at once
 # Elements moved at once: what a core's cache holds, and on a GPU what is worth a launch.
 SLABS = {"cpu": 2 * POOL, "cuda": 256 * POOL}
 
@@ -348,15 +349,19 @@ def _lost_in_lanes(args: Any, out: torch.Tensor, mean: bool, coherent: bool) -> 
     n = x.numel() // out.numel()
     rows = x.permute(*kept, *(d for d in range(x.dim()) if d not in kept)).reshape(-1, n)
     ones = torch.ones(n, dtype=torch.float32, device=x.device)
-    column = ones.reshape(1, n, 1).expand(len(rows), n, 1)
     lost = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
-    for factor in MANTISSAS if coherent else (1.0,):
-        moved = (rows * factor).float()
-        added = [torch.dot(moved[0], ones).reshape(1) if len(rows) == 1 else moved @ ones]
-        added.append(torch.bmm(moved.unsqueeze(1), column).reshape(-1))
-        exact = moved.sum(-1, dtype=torch.float64)
-        for a in added:
-            lost = torch.fmax(lost, (a.double() - exact).abs_().div_(factor))
+    # What is made of all rows takes several times their memory.
+    step = len(rows) if x.numel() < LARGE else max(SLABS[x.device.type] // n, 1)
+    for i in range(0, len(rows), step):
+        part, most = rows[i : i + step], lost[i : i + step]
+        column = ones.reshape(1, n, 1).expand(len(part), n, 1)
+        for factor in MANTISSAS if coherent else (1.0,):
+            moved = (part * factor).float()
+            added = [torch.dot(moved[0], ones).reshape(1) if len(rows) == 1 else moved @ ones]
+            added.append(torch.bmm(moved.unsqueeze(1), column).reshape(-1))
+            exact = moved.sum(-1, dtype=torch.float64)
+            for a in added:
+                torch.fmax(most, (a.double() - exact).abs_().div_(factor), out=most)
     if mean:
         lost /= n
     lost = torch.where(torch.isfinite(lost), lost, 0.0)

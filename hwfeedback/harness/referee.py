@@ -18,6 +18,7 @@ import torch
 
 import allocator
 import building
+import device as devices
 import evaluation
 import export
 import forkserver
@@ -115,6 +116,7 @@ class Referee:
         timeout = float(msg.get("timeout_s") or INSPECT_S)
         config = {"sandbox": mode, "threads": threads} | evaluation.placed(msg)
         device = evaluation.device_of(msg)
+        devices.tidy(device)
         if inductor.compiles(msg["source"]) and device.kind == "cpu" and msg.get("cache_dir"):
             config["inductor_cache"] = inductor.warm(msg["cache_dir"])
         task = inspection.inspect(
@@ -146,6 +148,7 @@ class Referee:
         torch.set_num_threads(max(1, int(msg.get("threads") or os.cpu_count() or 1) // 3))
         for candidate in (msg["candidate"], *(msg.get("upcoming") or ())):
             candidate["source"] = export.original(candidate["source"])
+        devices.tidy(evaluation.device_of(msg))
         return evaluation.evaluate(self.server, msg, fds, self.progress, self.learned, self._kept)
 
     def baselines(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:

@@ -205,6 +205,10 @@ class Block:
             self._map.close()
         except BufferError:
             pass  # a view is alive: the mapping goes with it
+        self.leave()
+
+    def leave(self) -> None:
+        """Closes the descriptor. It stays mapped for as long as a tensor lies in it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -80,7 +80,17 @@ from baselines import EAGER, BaselineFailed
 from cuda import CudaError
 from device import CPU, Device
 from sampling import Sampler, Seen
-from windows import TOOK_MEMORY, CallFailed, Contents, Evictor, Session, Slots, TimedWorker, Window
+from windows import (
+    TOOK_MEMORY,
+    CallFailed,
+    Contents,
+    Evictor,
+    Redrawn,
+    Session,
+    Slots,
+    TimedWorker,
+    Window,
+)
 
 Check = Callable[[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]], str | None]
 CheckVaried = Callable[[int, list[torch.Tensor]], str | None]
@@ -101,6 +111,8 @@ USUAL = {"chained": 0.25}  # the quantile that stands for a kind of window, else
 GPU_CONTENTS = {"quick": 128, "certify": 1024}
 GPU_WINDOWS = 12
 QUICK_COLD = 8  # contents of a task with large outputs at quick: each costs several milliseconds
+# Contents of a task whose contents are not kept: each costs many times a call.
+REDRAWN = {"quick": 8, "certify": 16}
 REPETITIONS = 50
 
 AGREE = 0.10  # of the time, and
@@ -771,13 +783,17 @@ class Timing:
             chosen = Plan(min(chosen.fresh, TURNS.fresh), min(chosen.other, TURNS.other))
         elif self.level == "quick" and self._cold:
             total = min(total, QUICK_COLD)
-        total = max(min(total, _pool_bytes(self.budget, self.device) // pool.slots.bytes), 4)
+        if isinstance(pool, Redrawn):
+            total, chosen = min(total, REDRAWN[self.level]), Plan(1, 1)
+        else:
+            total = min(total, _pool_bytes(self.budget, self.device) // pool.slots.bytes)
+        total = max(total, 4)
         deadline = time.perf_counter_ns() + int(self.budget.draw_s * 1e9)
         pool.grow(self._warm + min(total, MIN_FRESH + 4))
         pool.grow(self._warm + total, deadline)
         drawn = len(pool) - self._warm
         # Fewer calls a window rather than fewer windows: an interval needs windows.
-        if self._cold:
+        if self._cold or isinstance(pool, Redrawn):
             chosen = Plan(1, 1)
         other = max(min(chosen.other, drawn // 8), 1)
         windows = MIN_FRESH if self.device.kind == "cpu" else GPU_WINDOWS

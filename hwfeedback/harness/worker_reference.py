@@ -28,7 +28,7 @@ import windows_cuda
 from counting import Counter
 from device import Device, GpuBlock
 from loading import Blocks, StageError, specs_of
-from noise import Float32Noise, Sources
+from noise import Float32Noise, Sources, one_ulp
 from protocol import Channel
 from tensors import DTYPE_NAMES, MAX_TENSORS, Block, layout_of, orders_of
 
@@ -67,6 +67,7 @@ class Reference:
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.window_tree: Any = None
         self.output_tree: Any = None
+        self.sparing = False  # as little of the device's memory is held as can be
 
     # Loading.
 
@@ -144,8 +145,13 @@ class Reference:
     def _give(self, block: Block | GpuBlock, answer: dict[str, Any]) -> Any:
         """Answers with a block. Returns what an operation returns that has answered by itself."""
         self.device.synchronize()
+        self._spare()
         self.channel.send({"ok": True, **answer}, [block.fd])
         return None
+
+    def _spare(self) -> None:
+        if self.sparing:
+            self.device.release()
 
     def _weights(self) -> dict[str, Any]:
         state = self._state()
@@ -176,6 +182,7 @@ class Reference:
 
     def draw(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Draws inputs under a seed, or under several: their tensors one after the other."""
+        self.sparing = bool(msg.get("sparing"))
         tree, tensors = self._draw(int(msg["seeds"][0]))
         for seed in msg["seeds"][1:]:
             tensors = [*tensors, *self._draw(int(seed))[1]]
@@ -184,8 +191,10 @@ class Reference:
         answer = {"tree": tree, "layout": layout, "size": size, "orders": orders_of(own)}
         _fits(tensors, "inputs")
         if size > msg.get("room", 0):
+            self._spare()
             with _room_for("inputs"):
                 block, layout = devices.block_of(self.device, tensors)
+            del tensors, own
             try:
                 return self._give(block, answer)
             finally:
@@ -309,10 +318,12 @@ class Reference:
         Their outputs follow each other in block ``out``, or in a new one where that lacks ``room``.
 
         A mode is ``eager``, ``compile``, ``max-autotune``, ``scalar`` (eager on strided inputs,
-        where vectorised loops step aside), ``wide`` (float64), or ``noise:<seed>``, ``:coherent``
-        behind it or not. With ``sources`` the wide and noise modes add the tensors behind indices
-        and booleans. A mode that fails has ``error`` instead of a layout.
+        where vectorised loops step aside), ``wide`` (float64), ``moved:<seed>`` (float64 on inputs
+        that were moved by a unit), or ``noise:<seed>``, ``:coherent`` behind it or not. With
+        ``sources`` the wide and noise modes add the tensors behind indices and booleans. A mode
+        that fails has ``error`` instead of a layout.
         """
+        self.sparing = bool(msg.get("sparing"))
         inputs = self.blocks.views("in", msg["layout"])
         results: list[dict[str, Any]] = []
         kept: list[torch.Tensor] = []
@@ -329,10 +340,13 @@ class Reference:
         layout, size = layout_of(kept)
         _fits(kept, "output")
         if size > msg.get("room", 0):
+            self._spare()
             with _room_for("forward"):
                 block = self.device.create(size)
             for view, t in zip(block.views(layout), kept, strict=True):
                 view.copy_(t)
+            tensors = []
+            kept.clear()
             try:
                 return self._give(block, {"results": results, "layout": layout, "size": size})
             finally:
@@ -344,13 +358,21 @@ class Reference:
     def _mode(
         self, mode: str, tree: Any, inputs: list[torch.Tensor], want_sources: bool
     ) -> tuple[dict[str, Any], list[torch.Tensor]]:
-        wide = mode == "wide" or mode.startswith("noise:")
+        moved = mode.startswith("moved:")
+        wide = mode == "wide" or mode.startswith("noise:") or moved
         # Own copies: a reference that writes into its inputs must not change them for the next
         # mode.
-        inputs = [
-            t.to(torch.float64, copy=True) if wide and t.is_floating_point() else t.clone()
-            for t in inputs
-        ]
+        if moved:
+            by_a_unit = one_ulp(inputs, int(mode.split(":")[1]))
+            inputs = [
+                m if t.is_floating_point() else t.clone()
+                for m, t in zip(by_a_unit, inputs, strict=True)
+            ]
+        else:
+            inputs = [
+                t.to(torch.float64, copy=True) if wide and t.is_floating_point() else t.clone()
+                for t in inputs
+            ]
         sources = Sources() if want_sources and wide else None
         with contextlib.ExitStack() as stack:
             if sources is not None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from test_building import build, server  # noqa: F401
 
+import artifacts
 import building
 import cold
 import compiling
@@ -22,6 +23,7 @@ import doctor
 import export
 import kernelwright
 import toolchain
+import worker_candidate
 
 EXAMPLE = (
     pathlib.Path(__file__).parents[3] / "examples" / "candidates" / "softmax_cute.py"
@@ -286,6 +288,25 @@ def _example(server: Any, folder: pathlib.Path, arch: str) -> None:  # noqa: F81
     assert widths[one["name"]] == (4, 4)
     loads, stores = widths[four["name"]]
     assert loads == 16 and stores > 12  # ptxas splits one
+
+
+def test_an_exported_file_gets_what_was_built(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a candidate runs there are neither a compiler nor the headers."""
+    monkeypatch.delenv("CUTLASS_PATH", raising=False)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setattr(kernelwright, "_nvcc", lambda: "/no/nvcc")
+    monkeypatch.setattr(kernelwright, "_arch", lambda: "sm_90a")
+    monkeypatch.setattr(subprocess, "run", subprocess.run)
+    made = tmp_path / "object"
+    made.write_text("of the builder")
+    fd = os.open(made, os.O_RDONLY)
+    key = artifacts.native_key(SOURCE, ["-DX"], "cuda")
+    worker_candidate._stand_in_for_the_compiler([{"request": key}], [fd])
+    path = kernelwright._build(SOURCE, ("-DX",), "native", "cuda")
+    assert pathlib.Path(path).read_text() == "of the builder"
+    os.close(fd)
 
 
 @compiles
