@@ -613,9 +613,12 @@ class Verification:
             return 0
         return ELEMENTS[self.level] if all(d.kept for d in self.draws) else 1
 
-    def _known(self, k: int) -> Expected:
+    def _known(self, k: int, *, bare: bool = False) -> Expected:
         """Returns what is expected of a base draw. The reference must be idle."""
-        return self.expected[k] if self.expected else self._expect(*self.draws[k].get())
+        if self.expected:
+            return self.expected[k]
+        self._expect_begin(*self.draws[k].get(), bare=bare)
+        return self._expect_finish()
 
     def _lasting(self, expected: Expected) -> Expected:
         """Returns it in memory that outlives more answers of the reference."""
@@ -1108,7 +1111,7 @@ class Verification:
         inputs: Sequence[torch.Tensor],
     ) -> bool:
         """Judges base draw k with one element moved, where float64 shows that it was."""
-        before = self._known(k)
+        before = self._known(k, bare=True)
         after = self._expect(tree, inputs)
         if not self._shows(base, before, after):
             return False

@@ -35,6 +35,8 @@ for i in range(3000):
         for k in (0, size // 2, size - 1):
             assert ctypes.c_uint8.from_address(at + k).value == byte, (size, k)
         libc.free(at)
+        if r.random() < 0.02:
+            libc.kernelwright_release()
         continue
     size = int(2 ** r.uniform(4, 25))
     alignment = r.choice((16, 64, 64, 4096, 1 << 16))
@@ -46,6 +48,11 @@ for i in range(3000):
     ctypes.memset(p.value, i % 251, size)
     live.append((p.value, size, i % 251))
 assert libc.posix_memalign(ctypes.byref(p), 24, 8) == 22
+while live:
+    libc.free(live.pop()[0])
+libc.kernelwright_release()
+taken = next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("RssAnon"))
+assert taken < 60 << 10, taken
 print("done")
 """
 

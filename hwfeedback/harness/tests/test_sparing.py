@@ -1,0 +1,181 @@
+"""Large tasks: what is judged in little memory is judged as everything else is."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from judging import Judge, new_cache
+
+import device
+import windows
+
+TASK = """import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.rand(COLUMNS))
+
+    def forward(self, x):
+        return torch.softmax(x * self.w, -1)
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLUMNS)]
+
+
+def get_init_inputs():
+    return []
+"""
+SMALL = TASK.replace("ROWS", "96").replace("COLUMNS", "1024")
+LARGE = TASK.replace("ROWS", "640").replace("COLUMNS", "32768")  # 80 MiB in, as much out
+LARGE_BYTES = 640 * 32768 * 4
+# What is freed has no pages any more: 22 times as much is seen, 60 and 90 without.
+MOST = 35
+INTEGERS = SMALL.replace("torch.softmax(x * self.w, -1)", "torch.argmax(x * self.w, -1)")
+SAME = "torch.softmax(x * self.w, -1)"
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(device, "PEAK", 1 << 60)
+        j = Judge(new_cache(tmp_path_factory))
+        yield j
+        j.close()
+
+
+TIMED = """import sys
+
+
+def timed():
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name not in ("_calls", "calls"):
+        frame = frame.f_back
+    return frame is not None
+
+
+"""
+
+
+def form(forward: str, task: str = SMALL) -> str:
+    return TIMED + task.replace("class Model(", "class ModelNew(").replace(SAME, forward)
+
+
+def test_the_same_is_said_of_a_task(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    spared = {n: judge.task(n) for n in (SMALL, INTEGERS)}
+    monkeypatch.setattr(device, "PEAK", 0)
+    judge.tasks = {}
+    for source, task in spared.items():
+        seen = judge.task(source)
+        seen["eager_ms"] = task["eager_ms"]
+        assert seen == task
+
+
+@pytest.mark.parametrize(
+    ("forward", "status", "says"),
+    [
+        (SAME, "correct", "14 input families"),
+        ("torch.exp(x * self.w) / torch.exp(x * self.w).sum(-1, keepdim=True)", "wrong", "family"),
+        ("torch.softmax((x * self.w).half(), -1).float()", "wrong", "off by more than"),
+        ("torch.softmax(x * self.w, -1).double()", "wrong", "float64"),
+        (f"{SAME} * (1.001 if timed() else 1)", "cheated", "right on the same input"),
+        ("torch.softmax(x * (self.w + self.missing), -1)", "crashed", "AttributeError"),
+    ],
+    ids=["right", "overflows", "half", "double", "wrong_when_timed", "raises"],
+)
+@pytest.mark.alone
+def test_verdicts(judge: Judge, forward: str, status: str, says: str) -> None:
+    v = judge.verdict(
+        SMALL, form(forward), require_custom=False, time=True, want_baselines=["eager"]
+    )
+    assert (v["status"], says in v["reason"]) == (status, True), v["reason"]
+
+
+def test_indices(judge: Judge) -> None:
+    v = judge.verdict(INTEGERS, form("", INTEGERS), require_custom=False)
+    assert v["status"] == "correct", v["reason"]
+    off = form("", INTEGERS).replace("torch.argmax(x", "1023 - torch.argmax(x")
+    v = judge.verdict(INTEGERS, off, require_custom=False)
+    assert v["status"] == "wrong" and "indices are wrong" in v["reason"]
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_certificate(judge: Judge) -> None:
+    more: dict[str, Any] = {"time": True, "want_baselines": ["eager"], "require_custom": False}
+    v = judge.verdict(SMALL, form(SAME), "certify", **more)
+    assert v["status"] == "certified", v["reason"]
+    assert v["speedup"]["low"] < 1.05
+    assert v["correctness"]["deterministic"] and v["correctness"]["follows_weights"]
+
+
+class Watch(threading.Thread):
+    """The most memory that this process and those below it had, shared pages in parts."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.most, self.over = 0, False
+
+    def run(self) -> None:
+        while not self.over:
+            here = windows.tree(os.getpid())
+            self.most = max(self.most, sum(map(held, here)))
+            time.sleep(0.005)
+
+
+def held(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as f:
+            return next(int(line.split()[1]) << 10 for line in f if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        return 0
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_how_much_memory_a_verdict_takes(judge: Judge) -> None:
+    judge.verdict(SMALL, form(SAME), require_custom=False)  # what is loaded once is
+    watch = Watch()
+    watch.start()
+    time.sleep(0.1)
+    before, watch.most = watch.most, 0
+    judge.task(LARGE)
+    v = judge.verdict(LARGE, form(SAME, LARGE), require_custom=False)
+    watch.over = True
+    watch.join()
+    assert v["status"] == "correct", v["reason"]
+    assert (watch.most - before) / LARGE_BYTES < MOST
+
+
+def test_contents_are_drawn_again() -> None:
+    drawn: list[int] = []
+
+    def draw(i: int) -> list[torch.Tensor]:
+        drawn.append(i)
+        return [torch.full((3, 5), float(i)), torch.arange(4) + i]
+
+    first = draw(0)
+    slots = windows.Slots.of(first, first[:1])
+    contents = windows.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2])
+    contents.grow(5)
+    contents.vary([[torch.full((3, 5), 0.5), torch.arange(4)]])
+    assert len(contents) == 5 and contents.varied == range(-1, 0)
+    contents.take(1)
+    for row in (*contents.take(2), 1, 1, -1):
+        x, n = contents.inputs([row])
+        value = 0.5 if row < 0 else row
+        assert x.shape == (1, 3, 5) and bool((x == value).all())
+        assert n[0].tolist() == [int(value) + k for k in range(4)]
+        assert torch.equal(contents.expected([row])[0], 2 * x)
+    assert drawn == [0, 1, 2, 1] and contents.left() == 2
+    with pytest.raises(ValueError):
+        contents.inputs([1, 2])
