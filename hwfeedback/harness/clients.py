@@ -233,8 +233,13 @@ class Client:
         return self.finish(fds_wanted)
 
     def took_memory(self) -> bool:
-        """Whether most of what was free when it began is gone."""
-        return self.device.free_bytes() < self.free_before / 2
+        """Whether it has most of what was free when it began. It is killed, to see what comes back:
+        a large task leaves little free, too.
+        """
+        before = self.device.free_bytes()
+        self.worker.kill()
+        self.worker.wait(30)
+        return self.device.free_bytes() - before > self.free_before / 2
 
     def drain(self, timeout: float) -> None:
         """Waits for an answer that nobody has waited for, and forgets it."""

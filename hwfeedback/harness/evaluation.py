@@ -194,6 +194,11 @@ def faults(doing: str, worker: CandidateClient | None = None) -> Iterator[None]:
         raise _fault(e, doing) from e
 
 
+def _no_room(said: str) -> str:
+    first = (said.splitlines() or [""])[0]  # which says how much was asked for
+    return f"judging the task takes more memory than the device has free: {first}"
+
+
 # What CUDA says of a GPU or a driver that is not as it should be. Who says so in its own words is
 # asked again, and then it is its fault where a known candidate passes.
 _MACHINE = re.compile(
@@ -763,11 +768,15 @@ class Evaluation:
             v["output"] = e.output or self.log
         except WorkerFailure as e:
             # What a candidate's worker raises has become a Fault: this is the reference's.
+            if isinstance(e, WorkerError) and e.out_of_memory:
+                raise Infrastructure(_no_room(e.message), e.traceback) from e
             raise Infrastructure(f"the reference's worker: {e}", getattr(e, "traceback", "")) from e
         except (SandboxError, ProtocolError) as e:
             raise Infrastructure(str(e)) from e
-        except torch.OutOfMemoryError as e:  # the first line says how much was asked for
-            raise Infrastructure(str(e).partition("\n")[0]) from e
+        except (torch.OutOfMemoryError, CudaError) as e:
+            if isinstance(e, CudaError) and not e.out_of_memory:
+                raise
+            raise Infrastructure(_no_room(str(e))) from e
         finally:
             for empty in self._ahead.values():
                 with suppress(Exception):
