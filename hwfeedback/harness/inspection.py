@@ -16,6 +16,7 @@ import correctness
 import verify
 from clients import ReferenceClient, Spawned, WorkerError, WorkerGone, WorkerLate, sentence
 from correctness import Expected
+from cuda import CudaError
 from device import CPU, Device, spares
 from tensors import DTYPES
 
@@ -190,6 +191,11 @@ def inspect(
         if e.client is None:
             raise  # nobody's fault
         raise invalid(e) from e
+    except (torch.OutOfMemoryError, CudaError) as e:
+        if isinstance(e, CudaError) and not e.out_of_memory:
+            raise
+        message = "judging the task takes more memory than the device has free"
+        raise Invalid(message, _SMALLER, str(e)) from e
     finally:
         reference.kill()
 

@@ -12,8 +12,10 @@ import pytest
 import torch
 from judging import Judge, new_cache
 
+import correctness
 import device
 import windows
+from inspection import Invalid
 
 TASK = """import torch
 import torch.nn as nn
@@ -98,6 +100,16 @@ def test_verdicts(judge: Judge, forward: str, status: str, says: str) -> None:
         SMALL, form(forward), require_custom=False, time=True, want_baselines=["eager"]
     )
     assert (v["status"], says in v["reason"]) == (status, True), v["reason"]
+
+
+def test_a_task_that_does_not_fit(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 16 GiB.")
+
+    monkeypatch.setattr(correctness, "complete", full)
+    with pytest.raises(Invalid, match="more memory than the device has free") as e:
+        judge.task(SMALL + "\n")
+    assert "smaller" in e.value.hint
 
 
 def test_indices(judge: Judge) -> None:
