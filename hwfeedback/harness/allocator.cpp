@@ -167,15 +167,17 @@ void* realloc(void* p, size_t bytes) {
     return other;
 }
 
-// Gives the memory of what is kept back to the system; the addresses stay ours.
+// Gives the memory of what is kept back to the system; the addresses stay ours, and of each block
+// its first page, which holds the list (touched anew it might become a huge one).
 void kernelwright_release() {
+    const size_t page = size_t(sysconf(_SC_PAGE_SIZE));
     pthread_mutex_lock(&lock);
     for (Free*& list : kept) {
         Free* emptied = nullptr;
         while (list) {
             Free* block = list;
             list = block->next;
-            madvise(block, size_at(block), MADV_DONTNEED);
+            madvise(reinterpret_cast<char*>(block) + page, size_at(block) - page, MADV_DONTNEED);
             block->next = emptied;
             emptied = block;
         }
