@@ -23,16 +23,21 @@ pytestmark = pytest.mark.alone
 
 @contextmanager
 def busy(work: Callable[[], object], threads: int = 1) -> Iterator[int]:
-    """A process that does nothing else. Gives its number."""
+    """A process that does nothing else by now. Gives its number."""
+    ready, says = os.pipe()
     pid = os.fork()
     if pid == 0:
-        torch.set_num_threads(1)
+        torch.set_num_threads(1)  # which is PyTorch at work too
         for _ in range(threads - 1):
             threading.Thread(target=forever, args=(work,), daemon=True).start()
+        os.write(says, b"1")
         forever(work)
+    os.close(says)
     try:
+        assert os.read(ready, 1)
         yield pid
     finally:
+        os.close(ready)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
