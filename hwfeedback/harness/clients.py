@@ -577,11 +577,12 @@ class ReferenceClient(Client):
     def each(
         self, tree: Any, inputs: Sequence[torch.Tensor], modes: Sequence[str]
     ) -> Iterator[dict[str, Any]]:
-        """The same mode by mode, with sources: nothing is held of one when the next comes, where
-        memory is spared.
+        """Mode by mode, with sources, as finish_forward returns it: nothing is held of one when
+        the next comes, where memory is spared.
         """
         if not self.sparing:
-            yield from self.forward(tree, inputs, modes, sources=True)
+            self.begin_forward(tree, inputs, modes, sources=True)
+            yield from self.finish_forward()
             return
         for mode in modes:
             yield self.forward(tree, inputs, [mode], sources=True)[0]

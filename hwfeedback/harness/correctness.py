@@ -143,7 +143,7 @@ def scale_of(t: torch.Tensor) -> Scale:
 
 
 def error_of(got: torch.Tensor, wide: torch.Tensor, skip: torch.Tensor | None) -> Scale:
-    """Returns the error over all elements but the skipped ones.
+    """Returns the error, taken in float64, over all elements but the skipped ones.
 
     Infinite where a value is not finite and should be.
     """
@@ -153,12 +153,27 @@ def error_of(got: torch.Tensor, wide: torch.Tensor, skip: torch.Tensor | None) -
         return Scale()
 
     def difference(chunk: list[torch.Tensor], scratch: torch.Tensor) -> torch.Tensor:
-        d = torch.sub(chunk[0], chunk[1], out=scratch)
+        a, b = chunk[:2]
+        if torch.float64 in (a.dtype, b.dtype):
+            d = torch.sub(a, b, out=scratch)
+        else:
+            d = scratch.copy_(a).sub_(b)
         return d if skip is None else d.masked_fill_(chunk[2], 0.0)
 
     given = [got, wide] if skip is None else [got, wide, skip]
     s = _over_chunks(given, difference, 0 if skip is None else int(skip.sum()))
     return s if math.isfinite(s.max) else Scale(math.inf, math.inf)
+
+
+def error_where_finite(
+    got: torch.Tensor, wide: torch.Tensor, skip: torch.Tensor | None = None
+) -> Scale:
+    """Returns the error over the elements that are finite in both, but the skipped ones."""
+    s = error_of(got, wide, skip)
+    if math.isfinite(s.max):  # as most are: then all are
+        return s
+    lost = not_finite(got, wide)
+    return error_of(got, wide, lost if skip is None else skip | lost)
 
 
 def chunks(*tensors: torch.Tensor) -> Iterator[Any]:

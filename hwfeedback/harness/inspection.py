@@ -307,14 +307,14 @@ def _inspect(
         moved = reference.forward(tree, inputs, ["moved:0"])[0]
         if "error" not in moved:
             for t, m, s in zip(tensors, moved["tensors"], scales, strict=True):
-                if t.is_floating_point():
-                    skip = correctness.not_finite(t, m)
-                    if correctness.error_of(m, t, skip).max > correctness.ILL * s.max > 0:
-                        flags.append("ill_conditioned")
-                        notes.append(
-                            "One unit in the last place of the input moves the output by over 1 %."
-                        )
-                        break
+                if not t.is_floating_point():
+                    continue
+                if correctness.error_where_finite(m, t).max > correctness.ILL * s.max > 0:
+                    flags.append("ill_conditioned")
+                    notes.append(
+                        "One unit in the last place of the input moves the output by over 1 %."
+                    )
+                    break
     graph, graph_note = None, ""
     try:
         answer, _ = reference.ask(

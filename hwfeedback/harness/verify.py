@@ -431,28 +431,24 @@ def _widen(
     simulated = mode.startswith("noise:")
     if not wide.is_floating_point():
         if simulated and e.sources[i] is not None and r["sources"][i] is not None:
-            a, b = r["sources"][i]["values"].double(), e.sources[i]["values"].double()
-            lost = correctness.not_finite(a, b)
-            n.source = max(n.source, correctness.error_of(a, b, lost).max)
+            a, b = r["sources"][i]["values"], e.sources[i]["values"]
+            n.source = max(n.source, correctness.error_where_finite(a, b).max)
         elif mode == "compile":
             o = correctness.compare(got, e, i, n, 0.0)
             if not o.passed:
                 problems.append(f"torch.compile gives other values: {o.reason}")
         return
     if mode.startswith("moved:"):
-        lost = correctness.not_finite(got, wide)
-        n.moved.widen(correctness.error_of(got, wide, lost if skip is None else skip | lost))
+        n.moved.widen(correctness.error_where_finite(got, wide, skip))
         return
     if family.planted:
         forms = {"compile": "torch.compile", "scalar": "eager, one element at a time,"}
         if mode in forms:
             _same_kinds(forms[mode], got, wide, problems)
-    ignore = skip
-    if simulated:
+    error = correctness.error_of(got, wide, skip)
+    if simulated and not math.isfinite(error.max):
         lost = correctness.not_finite(got)
-        if bool(lost.any()):
-            ignore = lost if skip is None else skip | lost
-    error = correctness.error_of(got, wide, ignore)
+        error = correctness.error_of(got, wide, lost if skip is None else skip | lost)
     if math.isfinite(error.max):
         far = correctness.OFF * e.scales[i].rms
         if mode == "compile" and error.max > max(far, 100 * known):
@@ -997,10 +993,8 @@ class Verification:
                 return
             for n, (a, b) in enumerate(zip(expected.wide, r["tensors"], strict=True)):
                 if a.is_floating_point():
-                    lost = correctness.not_finite(a, b)
                     skip = expected.skips[n] if expected.skips else None
-                    lost = lost if skip is None else skip | lost
-                    expected.moved[n].widen(correctness.error_of(b, a, lost))
+                    expected.moved[n].widen(correctness.error_where_finite(b, a, skip))
 
     def _excused(self, job: Job) -> list[torch.Tensor]:
         """Returns per output where NaN becomes a number once large ones stand for the infinite."""
