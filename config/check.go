@@ -170,6 +170,7 @@ func check(c Config, origins Origins) error {
 	checkModels(c, fail, between)
 
 	lasting("evaluation.timeout", c.Evaluation.Timeout)
+	lasting("evaluation.certify_time", c.Evaluation.CertifyTime)
 	lasting("evaluation.inspect_timeout", c.Evaluation.InspectTimeout)
 	if w := c.Evaluation.KeepWarm.Std(); w < 0 || w > 24*time.Hour {
 		fail("evaluation.keep_warm", fmt.Sprintf("is %v", c.Evaluation.KeepWarm), `it takes a time up to "24h", and "0s" for not at all`)

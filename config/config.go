@@ -169,6 +169,7 @@ type Allowance struct {
 type Evaluation struct {
 	Timeout        Duration `toml:"timeout" json:"timeout"`
 	InspectTimeout Duration `toml:"inspect_timeout" json:"inspect_timeout"`
+	CertifyTime    Duration `toml:"certify_time" json:"certify_time"`
 	Baselines      []string `toml:"baselines" json:"baselines"`
 	Precision      string   `toml:"precision" json:"precision"`
 	Profile        bool     `toml:"profile" json:"profile"`

@@ -254,10 +254,14 @@ func (e *Evaluator) verdictKey(task kernelwright.Task, hash string, cand kernelw
 	for _, b := range named {
 		against = append(against, b.Name+"="+kernelwright.HashText(b.Source))
 	}
+	var effort string
+	if level == kernelwright.Certify {
+		effort = e.options.CertifyTime.String()
+	}
 	return joinKey(task.Fingerprint, hash, string(cand.Language), string(level), e.device.Key,
 		strconv.FormatInt(e.device.Ceilings.MeasuredMS, 10), e.options.Sandbox, e.options.Precision,
 		strings.Join(against, " "), kernelwright.Version, e.harness.hash, e.versions["torch"],
-		cutlassOf(cand.Source))
+		cutlassOf(cand.Source), effort)
 }
 
 // named returns the baselines that somebody registered for the task.
@@ -366,7 +370,7 @@ func (e *Evaluator) evaluation(ctx context.Context, task kernelwright.Task, leve
 	return evaluateBody{
 		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.Operations, task.Operators, flags(task.Flags)},
 		workplace: e.workplace(),
-		Level:     level, Precision: e.options.Precision, Ceilings: e.device.Ceilings, Specs: e.device.Specs,
+		Level:     level, Precision: e.options.Precision, CertifyS: e.options.CertifyTime.Seconds(), Ceilings: e.device.Ceilings, Specs: e.device.Specs,
 		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines, Named: named,
 	}, keep
 }

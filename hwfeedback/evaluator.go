@@ -63,6 +63,7 @@ const (
 	ceilingsTries = 3
 
 	defaultInspectTimeout = 5 * time.Minute
+	defaultCertifyTime    = 30 * time.Second
 	// inspectStep is the share of that which each step of an inspection may
 	// take: a reference that takes longer is invalid. All steps together may
 	// take inspection.WHOLE times as much, so the referee answers in time.
@@ -106,6 +107,9 @@ type Options struct {
 	// Profile has a correct candidate's kernels on a GPU profiled, and eager's:
 	// SelectedProfile, FullProfile; empty: no.
 	Profile string
+	// CertifyTime is how long certify adds rounds to the least it takes, for an
+	// interval within 2 % either way; 0: half a minute.
+	CertifyTime time.Duration
 	// InspectTimeout is for reading a reference; 0: five minutes.
 	InspectTimeout time.Duration
 	// KeepWarm leaves the process that has imported torch running for so long
@@ -170,6 +174,9 @@ func (o Options) normalised() (Options, error) {
 	}
 	if !slices.Contains([]string{"", SelectedProfile, FullProfile}, o.Profile) {
 		return o, &SetupError{Reason: fmt.Sprintf("there is no profile %q", o.Profile), Hint: fmt.Sprintf("it is %q or %q, or there is none", SelectedProfile, FullProfile)}
+	}
+	if o.CertifyTime == 0 {
+		o.CertifyTime = defaultCertifyTime
 	}
 	if o.InspectTimeout == 0 {
 		o.InspectTimeout = defaultInspectTimeout

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -62,7 +62,7 @@ from device import Device
 from kept import KEPT_BYTES, Batch, Kept, SharedTiming
 from protocol import ProtocolError, Timeout
 from sandbox import SandboxError
-from timing import Timing
+from timing import Budget, Timing, budget_of
 from verify import Calibration, Verification
 from windows import CallFailed, Redrawn
 
@@ -1272,6 +1272,7 @@ class Evaluation:
                     log=lambda note: self.progress("time", note),
                     learn=self.learn,
                     contents=contents,
+                    budget=self._budget(),
                     device=self.device,
                 )
                 timing.prepare()
@@ -1282,6 +1283,10 @@ class Evaluation:
             task = self.task["fingerprint"]
             self._batch.timed = SharedTiming(task, self.state, timing, time.monotonic())
         return timing
+
+    def _budget(self) -> Budget:
+        usual = budget_of(self.level, self.device)
+        return replace(usual, rounds_s=float(self.request.get("certify_s") or usual.rounds_s))
 
     def _redrawn(self, reference: ReferenceClient) -> Redrawn:
         """Returns contents for timed calls that the reference draws whenever they are needed."""

@@ -135,7 +135,6 @@ SOLO = 0.03
 ROUNDS = 6
 MAX_ROUNDS = 16
 QUICK_ROUNDS = 3  # where a noisy machine shows a win
-ROUNDS_S = 30.0  # after this no round is added
 NARROW = 0.02  # half-width of a speedup at which certify stops: wins of 10 % are then seen
 # A candidate's windows are waited for so long, all together, and for what so many calls may take.
 PATIENCE_S, PATIENCE_CALLS, PATIENCE_EAGERS = 90.0, 256, 200.0
@@ -154,6 +153,7 @@ class Budget:
     pool_bytes: int
     draw_s: float
     warm_s: float
+    rounds_s: float = 30.0  # after this no round is added to the least
 
 
 BUDGETS = {
@@ -577,6 +577,10 @@ class Plan:
 TURNS = Plan(32, 4)  # at most, on a GPU
 
 
+def budget_of(level: str, device: Device) -> Budget:
+    return (GPU_BUDGETS if device.kind == "cuda" else BUDGETS)[level]
+
+
 def plan(call_ns: float, slots: Slots, budget: Budget) -> Plan:
     """Returns windows of WINDOW_NS where memory and the budget allow."""
     by_time = math.ceil(WINDOW_NS / max(call_ns, 1.0))
@@ -622,7 +626,7 @@ class Timing:
         self.want = [EAGER, *(w for w in want if w != EAGER)]
         self.device = device
         on_gpu = device.kind == "cuda"
-        self.budget = budget or (GPU_BUDGETS if on_gpu else BUDGETS)[level]
+        self.budget = budget or budget_of(level, device)
         self.log = log
         self._learn_now = learn
         self.seed = seed
@@ -968,7 +972,7 @@ class Timing:
         candidate = Visits()
         held: dict[str, _Held] = {}
         judged = Judged("event")
-        end = time.perf_counter() + ROUNDS_S
+        end = time.perf_counter() + self.budget.rounds_s
         try:
             for r in range(most):
                 self.log(f"round {r + 1}")
@@ -991,9 +995,9 @@ class Timing:
                     continue
                 overhead = self._overhead.paired(pairs)
                 usual = [Alone.of([s for p in pairs for s in p.of(n)]) for n in names]
-                most = max(usual, key=lambda u: u.more_ns)
+                busiest = max(usual, key=lambda u: u.more_ns)
                 # On a GPU calls one by one are held against eager's.
-                judged = judge(candidate, overhead, self._usual if overhead.turns else most)
+                judged = judge(candidate, overhead, self._usual if overhead.turns else busiest)
                 rounds = {n: _rounds(pairs, n, judged.clock, overhead) for n in names}
                 wall = {n: _rounds(pairs, n, "wall", overhead) for n in names}
                 widths = [_half_width(stats.paired_speedup(rounds[n], self.seed)) for n in names]

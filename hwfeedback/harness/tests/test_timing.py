@@ -55,7 +55,8 @@ class Spawner:
 
 
 def short(level: str) -> timing.Budget:
-    return dataclasses.replace(timing.BUDGETS[level], candidate_s=0.2, visit_s=0.02, solo_s=0.05)
+    less = {"candidate_s": 0.2, "visit_s": 0.02, "solo_s": 0.05, "rounds_s": 0.0}
+    return dataclasses.replace(timing.BUDGETS[level], **less)
 
 
 def time_it(
@@ -156,7 +157,7 @@ def test_a_machine_that_becomes_quiet_invents_no_win(
 
 
 def test_certify_interleaves_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "MAX_ROUNDS", timing.ROUNDS)
+    monkeypatch.setattr(timing, "NARROW", -1.0)  # no interval is: the time decides
     monkeypatch.setattr(timing, "WINDOW_NS", 4_000_000)
     makes = {
         "eager": forked.spinning(0.003),
