@@ -234,9 +234,7 @@ class Shape:
     size: int
 
 
-def shapes_of(
-    draws: Sequence[Sequence[torch.Tensor]], growth: float = 2.0
-) -> list[list[Shape]]:
+def shapes_of(draws: Sequence[Sequence[torch.Tensor]], growth: float = 2.0) -> list[list[Shape]]:
     """Returns changes of shape to try:
 
     half and double batch, the next prime as batch and as last dimension. The changes in one list
