@@ -3,7 +3,7 @@ of them in two modes. The folder of references is given by path: KernelBench's l
 
 Nothing is timed, so several processes may share the device (``--jobs``). Rows are appended to a
 file as they are reached: a run may be made in parts, and what is in the file is not done again,
-unless it was an error.
+unless it was an error. Exit code 75 says that more is left.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -137,8 +138,9 @@ def main() -> None:
         parts = [subprocess.Popen([*again, "--part", str(i)]) for i in range(args.jobs)]
         for p in parts:
             p.wait()
-        told(done(args.results, args.level), len(paths))
-        return
+        rows = done(args.results, args.level)
+        told(rows, len(paths))
+        sys.exit(0 if len(rows) >= len(paths) else os.EX_TEMPFAIL)
     rows = done(args.results, args.level)
     known = {r["name"] for r in rows if r.get("error", "invalid").startswith("invalid")}
     place = None

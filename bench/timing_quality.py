@@ -5,13 +5,15 @@ milliseconds, and how far the referee's clock is off the worker's. ``agreement``
 verdict's time is from the durations of its kernels by Nsight Compute, which leaves the clocks alone
 and starts each with empty caches too. ``statistics``: how often code identical to the reference is
 taken for faster, and how often code that is truly 10 % faster is seen. Verdicts are appended to a
-file as they are reached, so that a long run may be made in parts.
+file as they are reached, so that a long run may be made in parts: exit code 75 says that more is
+left.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -103,6 +105,7 @@ class Run:
     def __init__(self, judge: Judge, path: pathlib.Path, seconds: float, threads: int) -> None:
         self.judge, self.path, self.threads = judge, path, threads
         self.end = time.monotonic() + seconds
+        self.whole = True  # nothing is left for another time
         self.kept: dict[str, list[dict[str, Any]]] = {}
         if path.exists():
             for line in path.read_text().splitlines():
@@ -142,6 +145,7 @@ class Run:
             rows.append(row)
             with self.path.open("a") as f:
                 f.write(json.dumps(row) + "\n")
+        self.whole = self.whole and len(rows) >= n
         return rows
 
 
@@ -235,6 +239,7 @@ def main() -> None:
                 probabilities(run, args.n, place is not None)
         finally:
             judge.close()
+    sys.exit(0 if run.whole else os.EX_TEMPFAIL)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,88 @@
+"""The steps of gpu.py: what ended well is not done again, and what was not finished goes on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import sys
+import time
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+import gpu
+
+
+def step(code: str, least: float = 0.0) -> gpu.Step:
+    return gpu.Step("one", [sys.executable, "-c", code], least, [])
+
+
+def arguments(folder: pathlib.Path, **given: pathlib.Path | None) -> argparse.Namespace:
+    known = {"kernelbench": None, "cudaforge": None, "bin": "kernelwright", "device": "cuda"}
+    return argparse.Namespace(results=folder, **(known | given))
+
+
+def test_every_step_names_what_is_there(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a folder").mkdir()
+    for s in gpu.steps(arguments(tmp_path, kernelbench=tmp_path / "a folder")).values():
+        files = [w for w in s.words if w.startswith(("bench/", "examples/", "hwfeedback/"))]
+        assert all((gpu.ROOT / f).exists() for f in files), s
+        assert not any("{" in w for w in s.words), s
+        assert "--kernelbench" not in s.needs
+        asks = "--cudaforge" in s.words
+        assert asks == ("--cudaforge" in s.needs), "what is missing is asked for"
+
+
+@pytest.mark.parametrize(
+    ("code", "came"),
+    [
+        ("print('all of it')", "good"),
+        (f"import sys; sys.exit({os.EX_TEMPFAIL})", "more"),
+        ("import sys; sys.exit(3)", "failed with exit code 3"),
+        ("import time; time.sleep(600)", "more"),
+        ("import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(600)", "more"),
+    ],
+)
+def test_what_comes_of_a_step(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, code: str, came: str
+) -> None:
+    monkeypatch.setattr(gpu, "GRACE_S", 0.5)
+    results, s = gpu.Results(tmp_path / "results"), step(code)
+    begun = time.monotonic()
+    assert gpu.run(s, results.output(s), 2.0) == came
+    assert time.monotonic() - begun < 30
+    results.put(s, came, 2.0)
+    again = gpu.Results(tmp_path / "results")
+    assert again.is_over(s) == (came != "more") and again.seconds == {"one": 2.0}
+    assert again.told(s) == came
+
+
+def test_tests_that_passed_are_not_run_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = tmp_path / "counted"
+    (tmp_path / "test_it.py").write_text(
+        "import pathlib, pytest\n"
+        f"COUNTED = pathlib.Path({str(counted)!r})\n"
+        "@pytest.mark.parametrize('name', ['a b', 'c'])\n"
+        "def test_it(name):\n"
+        "    was = COUNTED.read_text() if COUNTED.exists() else ''\n"
+        "    COUNTED.write_text(was + name)\n"
+        "    assert name != 'c' or was.endswith('c')\n"
+        "def test_elsewhere():\n"
+        "    pytest.skip('no GPU')\n"
+    )
+    settings = (gpu.ROOT / "pyproject.toml").read_text()
+    (tmp_path / "pyproject.toml").write_text(settings)
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    words = [sys.executable, "-m", "pytest", "test_it.py"]
+    s, results = gpu.Step("one", words, 0.0, []), gpu.Results(tmp_path / "results")
+    came = gpu.run(s, results.output(s), 60.0)
+    results.put(s, came, 1.0)
+    assert results.told(s) == "failed with exit code 1, 1 failed, 1 passed, 1 skipped"
+    came = gpu.run(s, results.output(s), 60.0)
+    results.put(s, came, 1.0)
+    assert results.told(s) == "good, 2 passed, 1 skipped"
+    assert counted.read_text() == "a bcc"
