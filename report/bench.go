@@ -38,6 +38,7 @@ type BenchRun struct {
 	MS        float64                 `json:"candidate_ms"`
 	Speedup   *kernelwright.Speedup   `json:"speedup"`  // of the certificate, against the fastest baseline
 	Speedups  map[string]float64      `json:"speedups"` // of the certificate, by baseline
+	Roofline  *Roofline               `json:"roofline"` // of the certificate, nil where that does not tell it
 	Rounds    []BenchRound            `json:"rounds"`
 	Seconds   float64                 `json:"seconds"` // of its rounds and of certification
 	// Remembered is the verdicts that were reached before this run asked. They
@@ -74,7 +75,7 @@ func ReduceRun(d Data, m kernelwright.Member, spend Spend) BenchRun {
 	_, v, found := Best(d.Rounds)
 	b.Flags = flagsOf(d, v)
 	if b.Certified = found && v.Status == kernelwright.Certified; b.Certified {
-		b.MS, b.Speedup = v.CandidateMS, v.Speedup
+		b.MS, b.Speedup, b.Roofline = v.CandidateMS, v.Speedup, rooflineOf(v)
 		for name, ms := range v.Baselines {
 			speedup := ms / v.CandidateMS
 			if s, timed := v.Speedups[name]; timed {

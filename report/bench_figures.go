@@ -60,6 +60,9 @@ type ConfigurationFigures struct {
 	CorrectOfCovered *score.Interval   `json:"correct_of_covered"`
 	Against          []BaselineFigures `json:"against"` // the fastest baseline first
 
+	Roofline   []RooflineFigures `json:"roofline"`    // by the share that the fastest baseline reaches, and of all
+	NoRoofline int               `json:"no_roofline"` // certified kernels that are in none of them
+
 	// Of a covered run, the mean.
 	Rounds  Number `json:"rounds"`
 	Minutes Number `json:"minutes"`
@@ -190,6 +193,7 @@ func configurationFigures(b Bench, configuration int, name string, times int) Co
 		c.Against = append(c.Against, baselineFigures(groups, draws, baseline))
 	}
 
+	c.Roofline, c.NoRoofline = rooflineFigures(groups, draws)
 	c.Advice = adviceFigures(groups, draws)
 
 	over := func(took func(BenchRound) float64, n int, end float64) []CurvePoint {

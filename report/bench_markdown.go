@@ -126,6 +126,9 @@ func (m *md) references(b Bench) {
 				if r.Link != "" {
 					text = fmt.Sprintf("[%s](%s)", text, link(r.Link))
 				}
+				if r.Roofline != "" {
+					text += ", " + m.text(r.Roofline)
+				}
 				said = append(said, text)
 			}
 			cells = append(cells, strings.Join(said, "; "))
@@ -158,6 +161,7 @@ type referenceRow struct {
 // referenceIn is a reference under one configuration.
 type referenceIn struct {
 	Text, Title, Link, Class string
+	Roofline                 string // empty where it is not known
 }
 
 func (b Bench) referenceRows() []referenceRow {
@@ -199,6 +203,9 @@ func (r BenchRun) in() referenceIn {
 		if r.Speedup != nil {
 			in.Text = Speedup(r.Speedup)
 			in.Title += ", against " + Line(r.Speedup.Against)
+			if r.Roofline != nil {
+				in.Roofline = r.Roofline.text(Line(r.Speedup.Against))
+			}
 		}
 	}
 	return in

@@ -23,6 +23,9 @@ type table struct {
 // tables are the figures of a bench, but for single tasks.
 func (b Bench) tables(f BenchFigures) []table {
 	out := []table{b.resultTable(f), b.baselineTable(f)}
+	if t := rooflineTable(f); len(t.Rows) > 0 {
+		out = append(out, t)
+	}
 	if len(f.Pairs) > 0 {
 		out = append(out, pairTable(f), roundsTable(b, f))
 	}

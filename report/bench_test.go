@@ -54,6 +54,18 @@ func timed(s float64) kernelwright.Verdict {
 	}
 }
 
+// floored gives what was timed of a run a floor.
+func floored(d Data, ms float64) Data {
+	for i := range d.Rounds {
+		r := &d.Rounds[i]
+		r.Verdict.Floor.MS = ms
+		if r.Certificate != nil {
+			r.Certificate.Floor.MS = ms
+		}
+	}
+	return d
+}
+
 func ended(status kernelwright.RunStatus, reason string) Data {
 	return Data{Run: kernelwright.Run{ID: 10, Status: status, Reason: reason}}
 }
@@ -75,15 +87,15 @@ func aBench() Bench {
 	for _, name := range []string{"softmax", "gelu", "scan", "matmul", "broken"} {
 		b.References = append(b.References, kernelwright.Reference{Name: "sub/" + name, Path: "/x/sub/" + name + ".py"})
 	}
-	advised := tried(0, 2, 1.5)
+	advised := floored(tried(0, 2, 1.5), 1.2)
 	advised.Rounds[0].Feedback = &kernelwright.Feedback{Kind: kernelwright.Correction, Rule: "overflow"}
 	advised.Rounds[1].Feedback = &kernelwright.Feedback{Kind: kernelwright.Optimisation, Rule: "extra_passes"}
-	flagged := tried(0, 4, 4)
+	flagged := floored(tried(0, 4, 4), 0.75)
 	flagged.Task.Flags = []kernelwright.TaskFlag{kernelwright.FlagConstantOutput}
 	for reference, runs := range [][2]Data{
-		{advised, tried(1)},
+		{advised, floored(tried(1), 1.2)},
 		{flagged, tried(0, 0, 0)},
-		{tried(0.5, 0.7), tried(0.5, 0.7)},
+		{floored(tried(0.5, 0.7), 2.88), tried(0.5, 0.7)},
 		{ended(kernelwright.RunDeclined, "it would cover no operator"), ended(kernelwright.RunDeclined, "it would cover no operator")},
 		{ended(kernelwright.RunInvalid, "get_inputs is missing"), ended(kernelwright.RunInvalid, "get_inputs is missing")},
 	} {
@@ -148,6 +160,79 @@ func TestFiguresOfABench(t *testing.T) {
 	}
 	if len(rules.ByUSD) != 0 || len(rules.ByRounds) != 4 {
 		t.Errorf("%+v", rules)
+	}
+}
+
+// Kernels are told apart by how near the roofline the fastest baseline comes: 3 ms
+// in each of these, over the kernel's time its speedup.
+func TestHowNearTheRoofline(t *testing.T) {
+	// The certificate tells it, whatever the round's quick verdict was.
+	first := floored(tried(2), 1.2)
+	first.Rounds[0].Verdict.Floor.MS, first.Rounds[0].Verdict.CandidateMS = 2.9, 2.9
+	wrong := floored(tried(0), 1)
+	b := aBench()
+	b.Configurations, b.References, b.Runs = b.Configurations[:1], nil, nil
+	for i, d := range []Data{
+		first,                       // the kernel reaches 80 %, the baseline 40 %
+		floored(tried(1.25), 2.4),   // 100 %, 80 %
+		floored(tried(1), 2.7),      // 90 %, 90 %
+		floored(tried(0.9), 2.97),   // 89.1 %, 99 %
+		floored(tried(0.98), 3.3),   // both are faster than the floor, which is 100 %
+		tried(3), wrong, tried(1.5), // no floor, no kernel, no floor
+	} {
+		b.References = append(b.References, kernelwright.Reference{Name: string(rune('a' + i))})
+		b.Runs = append(b.Runs, ReduceRun(d, kernelwright.Member{Reference: i}, Spend{}))
+	}
+	c := Figures(b).Configurations[0]
+	for i, want := range []struct {
+		kernels                             int
+		geomean, low, high, kernel, fastest float64
+	}{
+		{2, math.Sqrt(2 * 1.25), 1.25, 2, 0.9, 0.6},
+		{1, 1, 1, 1, 0.9, 0.9},
+		{2, math.Sqrt(0.9 * 0.98), 0.9, 0.98, (0.891 + 1) / 2, 0.995},
+		{5, math.Pow(2*1.25*0.9*0.98, 0.2), 0, 0, 0.9, 0.9},
+	} {
+		got := c.Roofline[i]
+		if got.Kernels != want.kernels || !near(got.Geomean.Value, want.geomean) || !near(float64(got.Kernel), want.kernel) || !near(float64(got.Fastest), want.fastest) {
+			t.Errorf("%s: %+v, geomean %+v", got.Band, got, got.Geomean)
+		}
+		// Draws without any kernel of a row do not count in it.
+		if want.low > 0 && (!near(got.Geomean.Low, want.low) || !near(got.Geomean.High, want.high)) {
+			t.Errorf("%s: %+v", got.Band, got.Geomean)
+		}
+	}
+	table := rooflineTable(Figures(b))
+	if c.NoRoofline != 2 || !strings.HasPrefix(table.Notes[len(table.Notes)-1], "2 certified kernels of ") {
+		t.Errorf("%d, %q", c.NoRoofline, table.Notes)
+	}
+	if rows := b.referenceRows(); rows[0].Cells[0][0].Roofline != "80 % of the roofline, compile 40 %" || rows[5].Cells[0][0].Roofline != "" || rows[6].Cells[0][0].Roofline != "" {
+		t.Errorf("%+v", rows)
+	}
+
+	for share, want := range map[float64]string{0: "below 85 %", 0.8499: "below 85 %", 0.85: "85 to 95 %", 0.9499: "85 to 95 %", 0.95: "95 % and above", 1: "95 % and above"} {
+		var held []string
+		for _, band := range bands {
+			if band.holds(BenchRun{Certified: true, Roofline: &Roofline{Kernel: 0.5, Fastest: share}}) {
+				held = append(held, band.Band)
+			}
+		}
+		if !slices.Equal(held, []string{want, "all"}) {
+			t.Errorf("%v is in %q", share, held)
+		}
+	}
+
+	for name, change := range map[string]func(*kernelwright.Verdict){
+		"no floor":                 func(v *kernelwright.Verdict) { v.Floor.MS = 0 },
+		"no speedup":               func(v *kernelwright.Verdict) { v.Speedup = nil },
+		"no time of the candidate": func(v *kernelwright.Verdict) { v.CandidateMS = 0 },
+		"none of the fastest":      func(v *kernelwright.Verdict) { v.Baselines = map[string]float64{"eager": 6} },
+	} {
+		v := timed(2)
+		v.Floor.MS = 1
+		if change(&v); rooflineOf(v) != nil {
+			t.Errorf("%s: %+v", name, rooflineOf(v))
+		}
 	}
 }
 
