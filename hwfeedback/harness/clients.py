@@ -369,12 +369,11 @@ def _private(
     block = device.received(fds[0], size)
     try:
         views = block.views(msg["layout"])
+        return views if uncopied else [v.clone() for v in views]
+    finally:
         if uncopied:
             block.leave()
-            return views
-        return [v.clone() for v in views]
-    finally:
-        if not uncopied:
+        else:
             block.close()
 
 
@@ -424,8 +423,7 @@ class ReferenceClient(Client):
 
     def draws(self, seeds: Sequence[int]) -> tuple[Any, list[list[torch.Tensor]]]:
         """Returns the tree of all draws, and the tensors of each."""
-        request = {"op": "draw", "seeds": list(seeds), "room": self._room["draw"]}
-        request["sparing"] = self.sparing
+        request = {"op": "draw", "seeds": list(seeds), **self._into("draw")}
         self._spare()
         msg, fds = self.ask(request, timeout=self.timeout, doing="get_inputs()", fds_wanted=1)
         with self._understood():
@@ -488,10 +486,14 @@ class ReferenceClient(Client):
     def _ask_modes(self, modes: Sequence[str]) -> None:
         self._modes = list(modes)
         self._out = "out1" if self._out == "out0" else "out0"
-        msg = {"modes": self._modes, "out": self._out, "room": self._room[self._out]}
-        msg |= {"sparing": self.sparing, **self._request}
+        msg = {"modes": self._modes, "out": self._out, **self._into(self._out), **self._request}
         self._spare()
         self.begin(msg, (), self.timeout, "Model's forward")
+
+    def _into(self, block: str) -> dict[str, Any]:
+        """Says where tensors go: a block that is used again has no room where memory is spared."""
+        room = 0 if self.sparing else self._room[block]
+        return {"room": room, "sparing": self.sparing}
 
     def _spare(self) -> None:
         if self.sparing:

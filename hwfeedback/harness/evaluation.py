@@ -432,7 +432,8 @@ class Evaluation:
                 config["inductor_cache"] = folder
         key = ""
         if self._kept is not None and not (compiles or timed):
-            key = json.dumps([config, self.task["source"], self.eval_mode], sort_keys=True)
+            alike = [config, self.task["source"], self.eval_mode, self.sparing]
+            key = json.dumps(alike, sort_keys=True)
         kept = self._kept.take(key) if self._kept is not None and key else None
         if kept is not None:
             with suppress(WorkerGone):  # it has ended since

@@ -12,10 +12,15 @@ import pytest
 import torch
 from judging import Judge, new_cache
 
+import clients
 import correctness
 import device
 import windows
+from clients import ReferenceClient
+from evaluation import Evaluation
 from inspection import Invalid
+from kept import Kept
+from tensors import Block, LayoutError
 
 TASK = """import torch
 import torch.nn as nn
@@ -110,6 +115,45 @@ def test_a_task_that_does_not_fit(judge: Judge, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Invalid, match="more memory than the device has free") as e:
         judge.task(SMALL + "\n")
     assert "smaller" in e.value.hint
+
+
+def reference(judge: Judge, kept: Kept | None = None, source: str = SMALL) -> ReferenceClient:
+    request = judge.request(source, "", "quick", {})
+    return Evaluation(judge.server, request, kept=kept).reference(compiles=False)
+
+
+def test_answers_are_not_written_over(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even by a process that has answered when there was memory enough."""
+    kept = Kept()
+    with monkeypatch.context() as m:
+        m.setattr(device, "PEAK", 0)
+        client = reference(judge, kept)
+        tree, inputs = client.draw(1)
+        for _ in range(2):
+            client.forward(tree, inputs, ["wide", "eager"])
+    client.sparing = True
+    client.begin_forward(tree, inputs, ["wide"])
+    (wide,) = client.finish_forward()[0]["tensors"]
+    before = wide.clone()
+    for k in range(2):
+        client.forward(tree, inputs, [f"moved:{k}"])
+    assert torch.equal(wide, before)
+    kept.give(client)
+    other = reference(judge, kept)
+    assert other.pid != client.pid and other.holds() == 0
+    other.kill()
+
+
+def test_a_block_that_makes_no_sense_is_closed() -> None:
+    beyond = [{"dtype": "float32", "shape": [9999], "offset": 0}]
+    block = Block.create(4096)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(LayoutError):
+        clients._private(
+            device.CPU, [os.dup(block.fd)], {"size": 4096, "layout": beyond}, uncopied=True
+        )
+    assert len(os.listdir("/proc/self/fd")) == before
+    block.close()
 
 
 def test_indices(judge: Judge) -> None:
