@@ -342,9 +342,7 @@ class Reference:
         if size > msg.get("room", 0):
             self._spare()
             with _room_for("forward"):
-                block = self.device.create(size)
-            for view, t in zip(block.views(layout), kept, strict=True):
-                view.copy_(t)
+                block, layout = devices.block_of(self.device, kept)
             tensors = []
             kept.clear()
             try:

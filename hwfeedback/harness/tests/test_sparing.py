@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ import clients
 import correctness
 import device
 import windows
+import worker_reference
 from clients import ReferenceClient
 from evaluation import Evaluation
 from inspection import Invalid
@@ -153,6 +155,39 @@ def test_a_block_that_makes_no_sense_is_closed() -> None:
             device.CPU, [os.dup(block.fd)], {"size": 4096, "layout": beyond}, uncopied=True
         )
     assert len(os.listdir("/proc/self/fd")) == before
+    block.close()
+
+
+class Deaf:
+    def send(self, *_: Any) -> None:
+        pass
+
+
+def test_a_reference_holds_no_output_when_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+    held: list[int] = []
+
+    class Watched(device.Cpu):
+        def release(self) -> None:
+            held.append(sum(r() is not None for r in made))
+
+    class Noted(worker_reference.Reference):
+        def _mode(self, *given: Any) -> Any:
+            entry, tensors = super()._mode(*given)
+            made.extend(weakref.ref(t) for t in tensors)
+            return entry, tensors
+
+    monkeypatch.setattr(worker_reference, "_nothing_left_running", lambda: None)
+    r = Noted(Deaf(), Watched())  # type: ignore[arg-type]
+    r.import_({"source": SMALL}, [])
+    r.init_inputs({}, [])
+    r.construct({}, [])
+    tree, inputs = r._draw(1)
+    block, layout = Block.of(inputs)
+    r.blocks.map("in", os.dup(block.fd), block.size)
+    msg = {"sparing": True, "layout": layout, "tree": tree, "modes": ["wide"]}
+    r.forward(msg, [])
+    assert made and held[-1] == 0
     block.close()
 
 
