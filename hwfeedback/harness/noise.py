@@ -383,7 +383,9 @@ def _magnitudes(value: Any) -> Any:
 
 
 def one_ulp(tensors: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
-    """Returns the inputs in float64, every element moved by one unit in float32's last place."""
+    """Returns the inputs in float64, every element moved by one unit in float32's last place, and
+    in memory in the same order.
+    """
     g = torch.Generator(tensors[0].device if tensors else "cpu").manual_seed(seed)
     moved = []
     for t in tensors:
@@ -392,7 +394,7 @@ def one_ulp(tensors: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
             continue
         eps = torch.finfo(t.dtype).eps
         signs = torch.randint(0, 2, t.shape, generator=g, dtype=torch.int8, device=t.device)
-        signs = signs.double().mul_(2).sub_(1)
+        signs = torch.empty_like(t, dtype=torch.float64).copy_(signs).mul_(2).sub_(1)
         moved.append(signs.mul_(eps).add_(1.0).mul_(t))
     return moved
 

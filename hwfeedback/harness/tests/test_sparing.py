@@ -158,6 +158,20 @@ def test_a_block_that_makes_no_sense_is_closed() -> None:
     block.close()
 
 
+ORDERED = SMALL.replace(SAME, "x * (2 if x.stride(0) == 1 else 3)").replace(
+    "[torch.randn(96, 1024)]", "[torch.randn(1024, 96).t()]"
+)
+
+
+def test_inputs_that_are_moved_lie_in_the_same_order(judge: Judge) -> None:
+    client = reference(judge, source=ORDERED)
+    tree, inputs = client.draw(1)
+    wide, moved = (r["tensors"][0] for r in client.forward(tree, inputs, ["wide", "moved:0"]))
+    change = (moved - wide).abs()
+    assert float(change.max()) > 0 and bool((change <= 1e-6 * wide.abs()).all())
+    client.kill()
+
+
 class Deaf:
     def send(self, *_: Any) -> None:
         pass
