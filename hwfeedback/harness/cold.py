@@ -53,7 +53,9 @@ _SAID = 2000  # characters of what one prints that is not well
 
 @dataclass(frozen=True)
 class Call:
-    """What the file is given, and what of it comes back: tensors like ``outputs``."""
+    """What the file is given, and what of it comes back: tensors like ``outputs``, which need no
+    content.
+    """
 
     init: tuple[Any, Sequence[torch.Tensor]]
     state: tuple[Sequence[str], Sequence[torch.Tensor]]
@@ -78,8 +80,9 @@ class Launch:
 
 @dataclass
 class Ran:
-    """What came of it. ``span_ms``: what the profiler sees of a forward, from where the first
-    kernel starts until the last has ended, the L2 being empty of it; 0 where it sees nothing.
+    """What came of it. ``outputs`` lie in the machine's memory. ``span_ms``: what the profiler sees
+    of a forward, from where the first kernel starts until the last has ended, the L2 being empty of
+    it; 0 where it sees nothing.
     """
 
     outputs: list[torch.Tensor]
@@ -203,7 +206,7 @@ def run(
         if code:
             raise Broken(_last_line(log) or f"ends with exit code {code}", log)
         views = given[0].back.views(given[0].wanted)
-        outputs = [v.to(t.device, copy=True) for v, t in zip(views, call.outputs[1], strict=True)]
+        outputs = [v.clone() for v in views]
         launches, span_ms = launches_of(answer.get("profile"))
         checks, checks_s = _checks(answer.get("checks"), own)
         return Ran(outputs, launches, span_ms, checks, checks_s)

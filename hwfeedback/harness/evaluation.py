@@ -1056,12 +1056,14 @@ class Evaluation:
         self._add_facts(v)
         own = [str(k.get("name")) for k in v["build"].get("kernels") or []]
 
-        def call_of(tree: Any, inputs: Sequence[torch.Tensor], eager: Any) -> cold.Call:
+        def call_of(
+            tree: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+        ) -> cold.Call:
             return cold.Call(
                 (reference.info["init"], reference.init),
                 (reference.info["names"], self.state),
                 (tree, inputs),
-                (output_tree, eager),
+                (output_tree, outputs),
                 self.eval_mode,
                 self.threads,
                 placed(self.request),
@@ -1071,8 +1073,10 @@ class Evaluation:
         ran: list[cold.Ran] = []
         small = call_of(*self.verification.small) if self.verification.small else None
 
-        def run(tree: Any, inputs: Sequence[torch.Tensor], expected: Any) -> list[torch.Tensor]:
-            call = call_of(tree, inputs, expected.eager)
+        def run(
+            tree: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+        ) -> list[torch.Tensor]:
+            call = call_of(tree, inputs, outputs)
             ran.append(
                 cold.run(
                     self.server,
@@ -1086,7 +1090,7 @@ class Evaluation:
                     own,
                 )
             )
-            return ran[-1].outputs
+            return [t.to(self.device.torch) for t in ran[-1].outputs]
 
         alone = "the exported file, run by itself in a new interpreter,"
         try:

@@ -751,6 +751,7 @@ class Verification:
         for job in jobs:
             answer = self._alone(candidate, job, wanted, first is None)
             first = first or answer
+            del job, answer
         if first is None:
             raise RuntimeError("the reference's own draw was not judged")
         return first
@@ -840,15 +841,17 @@ class Verification:
         return True
 
     def elsewhere(
-        self, run: Callable[[Any, Sequence[torch.Tensor], Expected], list[torch.Tensor]]
+        self,
+        run: Callable[[Any, Sequence[torch.Tensor], Sequence[torch.Tensor]], list[torch.Tensor]],
     ) -> None:
         """Judges what ``run`` returns for a draw that nobody has seen: the outputs of the candidate
-        in a process that is not ours. Raises Failed.
+        in a process that is not ours. It is given tensors like them, without content. Raises
+        Failed.
         """
         draw = Draw(self.reference, secret(), kept=True)
         tree, inputs = draw.get()
-        expected = self._lasting(self._expect(tree, inputs))
-        answer = Answer(run(tree, inputs, expected), "", [], False)
+        answer = Answer(run(tree, inputs, self.outputs), "", [], False)
+        expected = self._expect(tree, inputs)  # there may be no room for it before
         base = self.calibration.families["base"]
         self._judge_closely(base, "base", tree, inputs, answer, expected)
         self.report.seeds += 1
@@ -893,7 +896,11 @@ class Verification:
         inputs: Sequence[torch.Tensor],
         expected: Expected | None = None,
     ) -> tuple[Answer, Expected]:
-        """Runs reference and candidate at the same time on the same inputs."""
+        """Runs reference and candidate on the same inputs: at the same time, unless memory is
+        spared.
+        """
+        if expected is None and self._sparing:
+            expected = self._expect(tree, inputs)
         if expected is not None:
             self._candidate_begin(candidate, tree, inputs)
             return candidate.finish_forward(), expected

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 from judging import Judge, new_cache
+from test_verify import prepared
 
 import clients
 import correctness
 import device
+import verify
 import windows
 import worker_reference
 from clients import ReferenceClient
@@ -203,6 +205,36 @@ def test_a_reference_holds_no_output_when_it_answers(monkeypatch: pytest.MonkeyP
     r.forward(msg, [])
     assert made and held[-1] == 0
     block.close()
+
+
+class Counted(clients.CandidateClient):
+    """A candidate that is right, and asked when the reference has answered."""
+
+    def __init__(self, beside: ReferenceClient) -> None:
+        self.beside = beside
+        self.met: list[weakref.ref[torch.Tensor]] = []
+        self.most = 0  # inputs and answers of former calls, still there
+
+    def begin_forward(self, tree: Any, inputs: Any, *_: Any) -> None:
+        assert not self.beside._asked
+        self.most = max(self.most, len({id(t) for r in self.met if (t := r()) is not None}))
+        self.outputs = self.beside.forward(tree, inputs, ["eager"])[0]["tensors"]
+        self.met += map(weakref.ref, [*inputs, *self.outputs])
+
+    def finish_forward(self) -> clients.Answer:
+        given, self.outputs = self.outputs, []
+        return clients.Answer(given, "", [], False)
+
+
+def test_one_thing_after_the_other(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify.Verification, "_choose_varied", lambda _: set())
+    with prepared(judge, SMALL) as e:
+        assert e.verification is not None
+        candidate = Counted(e.verification.reference)
+        e.verification._again(candidate, e.verification._stream(candidate, e.verification._jobs()))
+        assert candidate.most == 2  # the first draw, which is given now, and its answer
+        candidate.met.clear()
+        e.verification._both(candidate, *e.verification.draws[0].get())
 
 
 def test_indices(judge: Judge) -> None:
