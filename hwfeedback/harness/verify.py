@@ -1147,6 +1147,8 @@ class Verification:
         wrong = self._wrong(job, outputs, expected)
         # Among hundreds of draws one may be far worse conditioned than any in calibration, and a
         # single pattern of signs may not show it.
+        if wrong is not None:
+            expected = self._lasting(expected)
         for patterns in (1, PATTERNS):
             if wrong is None:
                 break

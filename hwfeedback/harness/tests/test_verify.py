@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -77,6 +78,27 @@ def test_timed_calls_are_judged_by_float64_where_they_differ_from_eager(
 
         # Where eager itself is off, float64 says that the candidate is right.
         assert e._check(inputs, right, [right[0], right[1] + 1, right[2]]) is None
+
+
+def test_what_is_expected_of_a_timed_call_outlives_a_closer_look(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, met = Verification._look_closer, []
+
+    def looked(self: Verification, *given: Any) -> None:
+        before = given[2].wide[0].clone()
+        look(self, *given)
+        met.append(torch.equal(before, given[2].wide[0]))
+
+    monkeypatch.setattr(Verification, "_look_closer", looked)
+    source = task_of("return torch.softmax(x, -1)", "[torch.randn(64, 256)]")
+    with prepared(judge, source) as e:
+        assert e.verification is not None
+        tree, inputs = e.verification.draws[0].get()
+        for _ in range(2):  # the reference's blocks are large enough
+            e.verification._expect(tree, inputs)
+        assert e.verification.judge_call(inputs, [torch.zeros(64, 256)])
+    assert met == [True, True]
 
 
 def test_timed_calls_that_agree_with_eager_cost_no_forward(
