@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 import trees
+from cuda import CudaError
 from device import CPU, Device, GpuBlock
 from protocol import MAX_FDS, Closed, ProtocolError, Timeout
 from tensors import DTYPES, Block, Layout, LayoutError, layout_of
@@ -113,6 +114,13 @@ class WorkerError(WorkerFailure):
         return self.type in ("MemoryError", "OutOfMemoryError") or any(
             s in self.message for s in said
         )
+
+
+def ran_out(e: BaseException) -> bool:
+    """Whether it says that there was no memory, here or in a worker."""
+    if isinstance(e, (CudaError, WorkerError)):
+        return e.out_of_memory
+    return isinstance(e, torch.OutOfMemoryError)
 
 
 class WorkerGone(WorkerFailure):

@@ -54,6 +54,7 @@ from clients import (
     WorkerGone,
     WorkerLate,
     how_it_ended,
+    ran_out,
     sentence,
 )
 from correctness import Scale
@@ -181,12 +182,11 @@ def faults(doing: str, worker: CandidateClient | None = None) -> Iterator[None]:
     try:
         yield
     except (torch.OutOfMemoryError, CudaError) as e:
-        told = e.out_of_memory if isinstance(e, CudaError) else True
-        if not told or worker is None or not worker.took_memory():
+        if worker is None or not ran_out(e) or not worker.took_memory():
             raise
         raise Fault("crashed", *_TOOK_MEMORY) from e
     except WorkerFailure as e:
-        others = isinstance(e, WorkerError) and e.client is not worker and e.out_of_memory
+        others = e.client is not worker and ran_out(e)
         if others and worker is not None and worker.took_memory():
             raise Fault("crashed", *_TOOK_MEMORY) from e
         if e.client is not worker or (isinstance(e, WorkerGone) and e.client is None):
@@ -769,13 +769,13 @@ class Evaluation:
             v["output"] = e.output or self.log
         except WorkerFailure as e:
             # What a candidate's worker raises has become a Fault: this is the reference's.
-            if isinstance(e, WorkerError) and e.out_of_memory:
+            if isinstance(e, WorkerError) and ran_out(e):
                 raise Infrastructure(_no_room(e.message), e.traceback) from e
             raise Infrastructure(f"the reference's worker: {e}", getattr(e, "traceback", "")) from e
         except (SandboxError, ProtocolError) as e:
             raise Infrastructure(str(e)) from e
         except (torch.OutOfMemoryError, CudaError) as e:
-            if isinstance(e, CudaError) and not e.out_of_memory:
+            if not ran_out(e):
                 raise
             raise Infrastructure(_no_room(str(e))) from e
         finally:
@@ -1030,8 +1030,12 @@ class Evaluation:
             candidate = self.candidate(reference, poison=True)
             workers.append(candidate)
             self.verification.general(reference, candidate)
-        except (Fault, WorkerFailure) as e:
-            self.verification.report.evidence.append(f"other shapes were not tried to the end: {e}")
+        except (Fault, WorkerFailure, torch.OutOfMemoryError, CudaError) as e:
+            if isinstance(e, CudaError) and not ran_out(e):
+                raise
+            said = str(e).partition("\n")[0]
+            evidence = self.verification.report.evidence
+            evidence.append(f"other shapes were not tried to the end: {said}")
         finally:
             for w in workers:
                 w.kill()

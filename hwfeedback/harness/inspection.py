@@ -14,7 +14,15 @@ import torch
 
 import correctness
 import verify
-from clients import ReferenceClient, Spawned, WorkerError, WorkerGone, WorkerLate, sentence
+from clients import (
+    ReferenceClient,
+    Spawned,
+    WorkerError,
+    WorkerGone,
+    WorkerLate,
+    ran_out,
+    sentence,
+)
 from correctness import Expected
 from cuda import CudaError
 from device import CPU, Device, spares
@@ -192,7 +200,7 @@ def inspect(
             raise  # nobody's fault
         raise invalid(e) from e
     except (torch.OutOfMemoryError, CudaError) as e:
-        if isinstance(e, CudaError) and not e.out_of_memory:
+        if not ran_out(e):
             raise
         message = "judging the task takes more memory than the device has free"
         raise Invalid(message, _SMALLER, str(e)) from e

@@ -27,6 +27,7 @@ from clients import (
     WorkerError,
     WorkerFailure,
     WorkerGone,
+    ran_out,
     same_bytes,
 )
 from correctness import Expected, Noise, Outcome, Scale
@@ -340,7 +341,7 @@ def _calibrate_draw(
     answers = reference.each(tree, inputs, used)
     wide, eager = next(answers), next(answers)
     if "error" in eager:
-        if family is BASE:
+        if family is BASE or ran_out(eager["error"]):
             raise ReferenceBroken(eager["error"])
         c.notes.append(f"{family.name}: left out, the reference raises {eager['error'].type} on it")
         return False
@@ -354,6 +355,8 @@ def _calibrate_draw(
                 "float32 is what is expected"
             )
         elif c.wide:
+            if ran_out(wide["error"]):
+                raise ReferenceBroken(wide["error"])
             c.notes.append(f"{family.name}: left out, the reference raises in float64")
             return False
         wide = {
@@ -381,6 +384,8 @@ def _calibrate_draw(
                 c.notes.append(why)
             else:
                 problems.append(why)
+        elif c.wide and ran_out(r["error"]):
+            raise ReferenceBroken(r["error"])  # or bounds would be too narrow
         del r
     return True
 
@@ -997,6 +1002,8 @@ class Verification:
         for seed in range(patterns):
             r = self.reference.forward(tree, inputs, [f"moved:{seed}"])[0]
             if "error" in r:
+                if ran_out(r["error"]):
+                    raise r["error"]
                 return
             for n, (a, b) in enumerate(zip(expected.wide, r["tensors"], strict=True)):
                 if a.is_floating_point():
@@ -1008,7 +1015,9 @@ class Verification:
         excused = self._nan(job.tree, job.inputs)
         try:
             still = self._nan(job.tree, [families.finite(t) for t in job.inputs])
-        except WorkerError:
+        except WorkerError as e:
+            if ran_out(e):
+                raise
             return [torch.zeros_like(t) for t in excused]
         return [t & ~other for t, other in zip(excused, still, strict=True)]
 

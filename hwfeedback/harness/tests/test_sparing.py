@@ -20,8 +20,8 @@ import device
 import verify
 import windows
 import worker_reference
-from clients import ReferenceClient
-from evaluation import Evaluation
+from clients import ReferenceClient, WorkerError
+from evaluation import Evaluation, Infrastructure
 from inspection import Invalid
 from kept import Kept
 from tensors import Block, LayoutError
@@ -235,6 +235,76 @@ def test_one_thing_after_the_other(judge: Judge, monkeypatch: pytest.MonkeyPatch
         assert candidate.most == 2  # the first draw, which is given now, and its answer
         candidate.met.clear()
         e.verification._both(candidate, *e.verification.draws[0].get())
+
+
+def no_memory() -> WorkerError:
+    """What a reference says."""
+    error = {"type": "OutOfMemoryError", "message": "CUDA out of memory."}
+    return WorkerError(error, object.__new__(ReferenceClient))
+
+
+@pytest.mark.parametrize("mode", ["noise", "moved"])
+@pytest.mark.parametrize("k", [0, 9], ids=["the reference's own draws", "a family"])
+def test_no_bound_is_narrow_because_memory_ran_out(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, mode: str, k: int
+) -> None:
+    forward, asked = ReferenceClient.forward, []
+
+    def full(self: ReferenceClient, tree: Any, inputs: Any, modes: Any, **more: Any) -> Any:
+        asked.extend(m for m in modes if m.startswith(mode))
+        found = forward(self, tree, inputs, modes, **more)
+        out = len(asked) > k and modes[0].startswith(mode)
+        return [{"mode": modes[0], "error": no_memory()}] if out else found
+
+    monkeypatch.setattr(ReferenceClient, "forward", full)
+    client = reference(judge)
+    with pytest.raises(verify.ReferenceBroken, match="OutOfMemory"):
+        verify.calibrate(client, want_compile=False)
+    client.kill()
+
+
+def test_a_closer_look_takes_memory(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        return [{"mode": "moved:0", "error": no_memory()}]
+
+    with prepared(judge, SMALL) as e:
+        assert e.verification is not None
+        tree, inputs = e.verification.draws[0].get()
+        expected = e.verification._expect(tree, inputs)
+        monkeypatch.setattr(ReferenceClient, "forward", full)
+        with pytest.raises(WorkerError, match="OutOfMemory"):
+            e.verification._look_closer(tree, inputs, expected)
+
+
+def test_who_leaves_no_memory_for_what_is_expected(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged(took: bool) -> Any:
+        with monkeypatch.context() as m:
+            m.setattr(clients.CandidateClient, "took_memory", lambda _: took)
+            m.setattr(windows.Redrawn, "expected", full)
+            more: dict[str, Any] = {"time": True, "want_baselines": ["eager"]}
+            return judge.verdict(SMALL, form(SAME), require_custom=False, **more)
+
+    def full(*_: Any) -> Any:
+        raise no_memory()
+
+    v = judged(True)
+    assert (v["status"], v["reason"]) == ("crashed", "it leaves the GPU without memory")
+    with pytest.raises(Infrastructure, match="more memory than the device has free"):
+        judged(False)
+
+
+def test_other_shapes_may_not_fit(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 16 GiB.\nMore.")
+
+    with prepared(judge, SMALL) as e:
+        assert e.verification is not None
+        monkeypatch.setattr(Evaluation, "candidate", full)
+        e._general(e.verification.reference.orders)
+        (said,) = e.verification.report.evidence
+        assert said.endswith("Tried to allocate 16 GiB.")
 
 
 def test_indices(judge: Judge) -> None:
