@@ -1096,7 +1096,7 @@ class Timing:
         if self._patience_s is None:
             eager_s = 1e-3 * float(self.records[EAGER]["measurement"]["median_ms"])
             self._patience_s = PATIENCE_S + PATIENCE_CALLS * PATIENCE_EAGERS * eager_s
-        began = time.monotonic()
+        began = time.monotonic() - self.contents.again_s
         try:
             session = self._session(worker, "", self._plan.capacity)
             session.until = began + self._patience_s
@@ -1119,7 +1119,7 @@ class Timing:
             error = {"type": TOOK_MEMORY, "message": "the GPU's memory ran out"}
             raise CallFailed(error) from e
         finally:
-            self._patience_s -= time.monotonic() - began
+            self._patience_s -= time.monotonic() - self.contents.again_s - began
             worker.kill()
 
     # Windows.

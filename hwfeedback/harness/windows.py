@@ -649,6 +649,7 @@ class Contents:
     ) -> None:
         self.slots = slots
         self.device = device
+        self.again_s = 0.0  # in which some were drawn, or computed, while a worker waited
         self._draw = draw
         self._varied = self._pool(0, slots.in_slot)
         self._inputs = self._pool(0, slots.in_slot)
@@ -776,7 +777,8 @@ class Redrawn(Contents):
     def row(self, row: int) -> torch.Tensor:
         if row != self._at:
             self._at = None
-            self._fill(self._one, 0, self._few[-1 - row] if row < 0 else self._draw(row))
+            with self._again():
+                self._fill(self._one, 0, self._few[-1 - row] if row < 0 else self._draw(row))
             self._at = row
         return self._one[0]
 
@@ -786,10 +788,20 @@ class Redrawn(Contents):
         return _stack(self._one, self.slots.inputs)
 
     def expected(self, rows: Sequence[int]) -> list[torch.Tensor]:
-        return [t.unsqueeze(0) for t in self._eager([t[0] for t in self.inputs(rows)])]
+        inputs = [t[0] for t in self.inputs(rows)]
+        with self._again():
+            return [t.unsqueeze(0) for t in self._eager(inputs)]
 
     def set_expected(self, window: Window) -> None:
         """It is computed again."""
+
+    @contextmanager
+    def _again(self) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.again_s += time.monotonic() - began
 
 
 def row_views(raw: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
@@ -1006,7 +1018,8 @@ class Session:
         self.contents = contents
         self.capacity = capacity
         self.timeout_s = timeout_s
-        self.until = math.inf  # of the monotonic clock: no answer may take longer
+        # Of the monotonic clock, less ``again_s`` of the contents: no answer may take longer.
+        self.until = math.inf
         self._evict = evict
         self._mode = mode
         self._windows = 0
@@ -1103,14 +1116,18 @@ class Session:
         between_s = max(self._took_ns / LOOKS, LOOK_NS) / 1e9
         for _ in range(2 * LOOKS):
             time.sleep(self._random.expovariate(1.0 / between_s))
-            if self.worker.channel.pending() or time.monotonic() > self.until:
+            if self.worker.channel.pending() or time.monotonic() > self._end_s():
                 return
             self._stopped.stop()
             look()
             self._stopped.go_on()
 
+    def _end_s(self) -> float:
+        """Returns until when answers are waited for, by the monotonic clock."""
+        return self.until + self.contents.again_s
+
     def _answer(self) -> dict[str, Any]:
-        left = max(round(self.until - time.monotonic(), 1), 0.1)
+        left = max(round(self._end_s() - time.monotonic(), 1), 0.1)
         msg, fds = self.worker.channel.recv(min(self.timeout_s, left))
         for fd in fds:
             os.close(fd)

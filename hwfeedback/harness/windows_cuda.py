@@ -664,7 +664,7 @@ class GpuSession(Session):
                 continue
             now = time.monotonic()
             if still and now - begun > patience_s:  # its GPU may need its host, or has failed
-                still, by = False, min(self.until, now + self.timeout_s)
+                still, by = False, min(self._end_s(), now + self.timeout_s)
                 self._stopped.go_on()
             if still:
                 continue

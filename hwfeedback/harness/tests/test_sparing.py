@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import forked
 import pytest
 import torch
 from judging import Judge, new_cache
@@ -24,6 +25,7 @@ from clients import ReferenceClient, WorkerError
 from evaluation import Evaluation, Infrastructure
 from inspection import Invalid
 from kept import Kept
+from protocol import Timeout
 from tensors import Block, LayoutError
 
 TASK = """import torch
@@ -386,3 +388,25 @@ def test_contents_are_drawn_again() -> None:
     assert drawn == [0, 1, 2, 1] and contents.left() == 2
     with pytest.raises(ValueError):
         contents.inputs([1, 2])
+
+
+@pytest.mark.alone
+def test_nobody_waits_less_for_a_worker_because_contents_are_drawn() -> None:
+    def draw(i: int) -> list[torch.Tensor]:
+        time.sleep(0.6)
+        return [torch.full((3, 5), float(i))]
+
+    slots = windows.Slots.of([torch.empty(3, 5)], [torch.empty(3, 5)])
+    contents = windows.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2])
+    contents.grow(2)
+    worker = forked.Forked(forked.spinning(0.3))
+    try:
+        session = windows.Session(worker, contents, 1, timeout_s=20)
+        session.until = time.monotonic() + 0.6
+        (out,) = session.run("fresh", contents.take(1)).outputs()
+        assert torch.equal(out, contents.expected([0])[0])
+        session.until = time.monotonic() - contents.again_s
+        with pytest.raises(Timeout):
+            session.run("fresh", contents.take(1))
+    finally:
+        worker.kill()
