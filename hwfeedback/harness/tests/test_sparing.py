@@ -51,7 +51,7 @@ def get_init_inputs():
 SMALL = TASK.replace("ROWS", "96").replace("COLUMNS", "1024")
 LARGE = TASK.replace("ROWS", "640").replace("COLUMNS", "32768")  # 80 MiB in, as much out
 LARGE_BYTES = 640 * 32768 * 4
-# What is freed has no pages any more: 22 times as much is seen, 60 and 90 without.
+# What is freed has no pages any more: 17 times as much is seen, 60 and 90 without.
 MOST = 35
 INTEGERS = SMALL.replace("torch.softmax(x * self.w, -1)", "torch.argmax(x * self.w, -1)")
 SAME = "torch.softmax(x * self.w, -1)"
