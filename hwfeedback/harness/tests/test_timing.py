@@ -148,7 +148,10 @@ def test_a_machine_that_becomes_quiet_invents_no_win(
     monkeypatch.setattr(timing, "judge", lambda *args: dataclasses.replace(real(*args), noisy=True))
     makes = {"eager": machine(0.004), "candidate": machine(seconds, calms=True)}
     timed, spawner, _ = time_it(makes)
-    assert timed.speedup is not None and timed.report["protocol"] == "interleaved"
+    assert timed.speedup is not None
+    if timed.report["protocol"] != "interleaved":  # too loud for a win that turns could confirm
+        assert timed.speedup["low"] <= 1, timed.speedup
+        return
     assert spawner.count("candidate") == 1 + timing.QUICK_ROUNDS + 1  # which is watched
     if wins:  # by how much depends on what else the machine does
         assert timed.speedup["value"] > 2, timed.speedup
