@@ -978,7 +978,7 @@ class Timing:
             for r in range(most):
                 self.log(f"round {r + 1}")
                 with _of_a_baseline():
-                    before = {n: _of(n, self._hold, held, n, r) for n in names}
+                    before = {n: _of(n, self._in_turn, held, n, r) for n in names}
                 first, wrong = self._candidate(
                     spawn_candidate, 2 * self.budget.visit_s, REPETITIONS // ROUNDS
                 )
@@ -986,7 +986,7 @@ class Timing:
                     candidate.blocks.append(first)
                     return self._wrong(candidate, wrong, "interleaved")
                 with _of_a_baseline():
-                    after = {n: _of(n, self._visit_again, held[n].session) for n in reversed(names)}
+                    after = {n: _of(n, self._second_turn, held, n, r) for n in reversed(names)}
                 candidate.blocks.append(first)
                 pairs.append(Pair(before, first, after))
                 pairs[-1].pay()
@@ -1039,6 +1039,19 @@ class Timing:
         ratio = self._ratio(name)
         return [[t * ratio for t in b] for b in self.records[name]["blocks"]]
 
+    def _in_turn(self, held: dict[str, _Held], name: str, round_: int) -> list[Sample]:
+        """Returns a visit of a baseline, whose process stays where there is room for it."""
+        visit = self._hold(held, name, round_)
+        if self.contents.large:
+            held.pop(name).worker.kill()
+        return visit
+
+    def _second_turn(self, held: dict[str, _Held], name: str, round_: int) -> list[Sample]:
+        if name not in held:
+            return self._in_turn(held, name, round_)
+        self._warm_up(held[name].session, trusted=True)
+        return self._baseline_visit(held[name].session)
+
     def _hold(self, held: dict[str, _Held], name: str, round_: int) -> list[Sample]:
         """Returns a visit of a baseline, in a new process where one is due."""
         h = held.get(name)
@@ -1060,10 +1073,6 @@ class Timing:
         else:
             self._warm_up(h.session, trusted=True)
         return self._baseline_visit(h.session)
-
-    def _visit_again(self, session: Session) -> list[Sample]:
-        self._warm_up(session, trusted=True)
-        return self._baseline_visit(session)
 
     def _baseline_visit(self, session: Session) -> list[Sample]:
         owed = REPETITIONS // ROUNDS

@@ -641,6 +641,8 @@ class Contents:
     order, ``new_process`` starts again.
     """
 
+    large = False  # whether there is room for one worker's at a time
+
     def __init__(
         self,
         slots: Slots,
@@ -748,6 +750,8 @@ class Redrawn(Contents):
     """Contents so large that none is kept: each is drawn again, and what eager makes of it computed
     again, whenever it is needed. Windows are of one call.
     """
+
+    large = True
 
     def __init__(
         self,

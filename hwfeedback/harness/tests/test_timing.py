@@ -39,8 +39,10 @@ class Spawner:
         self.makes = makes
         self.workers: list[tuple[str, Forked]] = []
         self.mixed = False
+        self.most = 0  # that lived at the same time
 
     def __call__(self, name: str) -> Forked:
+        self.most = max(self.most, 1 + sum(not w.killed for _, w in self.workers))
         if name != "candidate":
             alive = [n for n, w in self.workers if not w.killed]
             self.mixed = self.mixed or "candidate" in alive
@@ -174,6 +176,18 @@ def test_certify_interleaves_new_processes(monkeypatch: pytest.MonkeyPatch) -> N
     assert timed.speedup["value"] > 0.2
     assert spawner.count("candidate") == timing.ROUNDS + 1  # which is watched
     assert set(timed.speedups) == {"eager", "compile"}
+
+
+def test_large_contents_are_one_process_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "NARROW", -1.0)
+    draw = forked.draw(SHAPE)
+    slots = windows.Slots.of(draw(0), draw(0))
+    contents = windows.Redrawn(slots, draw, lambda inputs: [inputs[0] * 2.0])
+    makes = {n: forked.spinning(0.001) for n in ("eager", "compile", "candidate")}
+    timed, spawner, _ = time_it(makes, "certify", want=["eager", "compile"], contents=contents)
+    assert timed.wrong is None and timed.report["protocol"] == "interleaved"
+    assert timed.speedup is not None and timed.speedup["value"] > 0.2
+    assert spawner.count("compile") >= 2 * timing.ROUNDS and spawner.most == 1
 
 
 def test_a_candidate_that_is_right_only_at_first_is_found() -> None:
