@@ -271,7 +271,7 @@ class Client:
     def _gone(self, broke: str = "") -> WorkerGone:
         exit_ = None if broke else self.worker.wait(5)
         oom = exit_ is not None and exit_.reason == "oom"
-        how = f"broke the protocol ({broke})" if broke else how_it_ended(exit_)
+        how = broke or how_it_ended(exit_)
         gone = WorkerGone(how, self.worker.log(), oom, self.doing, bool(broke))
         if exit_ is None or not exit_.blameless:
             gone.client = self  # else it is nobody's fault
@@ -518,10 +518,13 @@ class ReferenceClient(Client):
         for mode in self._later:
             self._ask_modes([mode])
             results += self._finish_modes()
-        with self._understood():
-            if len({len(r["tensors"]) for r in results if "tensors" in r}) > 1:
-                raise ValueError("its modes give different numbers of tensors")
+        self._alike({len(r["tensors"]) for r in results if "tensors" in r})
         return results
+
+    def _alike(self, numbers: set[int]) -> None:
+        with self._understood():
+            if len(numbers) > 1:
+                raise ValueError("its modes give different numbers of tensors")
 
     def _finish_modes(self) -> list[dict[str, Any]]:
         msg, fds = self.finish(1)
@@ -594,8 +597,12 @@ class ReferenceClient(Client):
             self.begin_forward(tree, inputs, modes, sources=True)
             yield from self.finish_forward()
             return
+        numbers: set[int] = set()
         for mode in modes:
-            yield self.forward(tree, inputs, [mode], sources=True)[0]
+            answer = self.forward(tree, inputs, [mode], sources=True)
+            numbers.update(len(r["tensors"]) for r in answer if "tensors" in r)
+            self._alike(numbers)
+            yield answer.pop()
 
 
 class Answer:

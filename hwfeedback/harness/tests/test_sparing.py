@@ -21,7 +21,7 @@ import device
 import verify
 import windows
 import worker_reference
-from clients import ReferenceClient, WorkerError
+from clients import ReferenceClient, WorkerError, WorkerGone
 from evaluation import Evaluation, Infrastructure
 from inspection import Invalid
 from kept import Kept
@@ -160,6 +160,24 @@ def test_a_block_that_makes_no_sense_is_closed() -> None:
         )
     assert len(os.listdir("/proc/self/fd")) == before
     block.close()
+
+
+GROWS = SMALL.replace(SAME, "(x, x) if x.dtype == torch.float64 else (x,)")
+
+
+@pytest.mark.parametrize("sparing", [True, False])
+def test_modes_that_give_more_than_others(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, sparing: bool
+) -> None:
+    monkeypatch.setattr(device, "PEAK", device.PEAK if sparing else 0)
+    task = judge.task(SMALL) | {"source": GROWS}  # which by itself would be no task
+    monkeypatch.setitem(judge.tasks, GROWS, task)
+    client = reference(judge, source=GROWS)
+    assert client.sparing == sparing
+    tree, inputs = client.draw(1)
+    with pytest.raises(WorkerGone, match="broke the protocol: its modes give different numbers"):
+        list(client.each(tree, inputs, ["wide", "eager"]))
+    client.kill()
 
 
 ORDERED = SMALL.replace(SAME, "x * (2 if x.stride(0) == 1 else 3)").replace(
