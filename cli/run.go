@@ -91,6 +91,9 @@ func (c runCmd) Run(a *app) (err error) {
 		s := done.Summary()
 		if done.Data.Run.Status == kernelwright.RunRunning { // a model could not be asked
 			s.Status = "stopped"
+			if len(c.Files) == 1 && !a.json { // the error says it
+				s.Reason, s.Hint = "", ""
+			}
 			show.say(fmt.Sprintf("%s: run %d has stopped; the same command goes on from there", report.Line(s.Task), s.Run))
 		}
 		missing = missing || s.Status != string(kernelwright.Certified)

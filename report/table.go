@@ -54,7 +54,7 @@ func Table(w io.Writer, rows []Summary) error {
 		if s.Reason != "" {
 			note := Line(s.Task) + ": " + Line(s.Reason)
 			if s.Hint != "" {
-				note += " (" + Line(s.Hint) + ")"
+				note = strings.TrimSuffix(note, ".") + " (" + Line(s.Hint) + ")"
 			}
 			notes = append(notes, note)
 		}
