@@ -133,11 +133,15 @@ func (m *models) open(name string) (llm.Model, error) {
 // and none of them alone.
 func (m *models) options(name string) llm.Options {
 	c := m.config.LLM
+	return configured(c, name).Over(llm.Options{MaxTokens: c.MaxTokens, Timeout: c.Timeout.Std(), Attempts: c.Attempts, Getenv: m.getenv, Log: m.log})
+}
+
+// configured is what the settings say of a model and of its provider.
+func configured(c config.LLM, name string) llm.Options {
 	provider, _, _ := strings.Cut(name, ":")
-	all := llm.Options{MaxTokens: c.MaxTokens, Timeout: c.Timeout.Std(), Attempts: c.Attempts, Getenv: m.getenv, Log: m.log}
 	shared := c.Providers[provider]
 	shared.Concurrency, shared.RequestsPerMinute, shared.TokensPerMinute = 0, 0, 0
-	return modelOptions(c.Models[name]).Over(modelOptions(shared)).Over(all)
+	return modelOptions(c.Models[name]).Over(modelOptions(shared))
 }
 
 func modelOptions(o config.Options) llm.Options {

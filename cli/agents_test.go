@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kernelwright/kernelwright/config"
+	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/llm/llmtest"
 	"github.com/kernelwright/kernelwright/store"
@@ -45,6 +46,21 @@ func TestSettingsOfAModelReachIt(t *testing.T) {
 	}
 	for name := range known {
 		t.Errorf("the setting %s reaches no model", name)
+	}
+}
+
+// A model that cannot be given tools calls them in its text.
+func TestAModelWithoutToolsUsesWords(t *testing.T) {
+	no, yes := false, true
+	c := config.Default()
+	c.Rounds.Strategy = forge.ReactStrategy
+	c.LLM.Providers = map[string]config.Options{"vllm": {NativeTools: &no}}
+	c.LLM.Models = map[string]config.Options{"vllm:new": {NativeTools: &yes}, "openai:old": {NativeTools: &no}}
+	for name, want := range map[string]bool{"vllm:a": true, "vllm:new": false, "openai:old": true, "openai:new": false} {
+		c.Coder.Name = name
+		if got := (&room{config: c}).strategy().React.TextTools; got != want {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }
 

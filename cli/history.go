@@ -367,7 +367,7 @@ func (c historyShowCmd) Run(a *app) (err error) {
 	}
 	if c.Talk {
 		if len(d.Talk) == 0 {
-			b.WriteString("\nno language model was asked in this run\n")
+			b.WriteString("\nno call of a language model was answered in this run\n")
 		}
 		report.WriteTalk(&b, d.Talk)
 	}

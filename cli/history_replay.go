@@ -48,5 +48,9 @@ func (c historyReplayCmd) Run(a *app) (err error) {
 	if said {
 		return nil
 	}
-	return a.printf("run %d replays: %d rounds, the same decisions\n", c.ID, len(d.Rounds))
+	unit := "rounds"
+	if len(d.Rounds) == 1 {
+		unit = "round"
+	}
+	return a.printf("run %d replays: %d %s, the same decisions\n", c.ID, len(d.Rounds), unit)
 }

@@ -124,6 +124,9 @@ func roundLine(round string, e forge.Event) string {
 	} else {
 		parts = append(parts, report.Line(v.Reason))
 	}
+	if e.Duplicate {
+		parts = append(parts, "the same as before")
+	}
 	if e.Best != nil && e.Best.Verdict.Speedup != nil && e.Best.Index != e.Index {
 		parts = append(parts, fmt.Sprintf("best so far %.2f× (round %d)", e.Best.Verdict.Speedup.Value, e.Best.Index))
 	}

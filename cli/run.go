@@ -89,8 +89,11 @@ func (c runCmd) Run(a *app) (err error) {
 			failed = errors.Join(failed, done.WriteErr)
 		}
 		s := done.Summary()
-		if s.Status == string(kernelwright.RunRunning) { // a model could not be asked
+		if done.Data.Run.Status == kernelwright.RunRunning { // a model could not be asked
 			s.Status = "stopped"
+			if len(c.Files) == 1 && !a.json { // the error says it
+				s.Reason, s.Hint = "", ""
+			}
 			show.say(fmt.Sprintf("%s: run %d has stopped; the same command goes on from there", report.Line(s.Task), s.Run))
 		}
 		missing = missing || s.Status != string(kernelwright.Certified)

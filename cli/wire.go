@@ -309,11 +309,12 @@ func language(word string) kernelwright.Language {
 
 func (r *room) strategy() forge.Settings {
 	c := r.config.Rounds
+	tools := configured(r.config.LLM, r.config.Coder.Name).NativeTools
 	s := forge.Settings{
 		Rounds: c.Max, WallTime: c.WallTime.Std(), HeadroomStop: c.Headroom, Patience: c.Patience,
 		JudgeMode: forge.JudgeMode(c.Judge), Language: language(c.Language), Metrics: forge.Metrics(c.Metrics),
 		Beam:  forge.BeamSettings{Width: r.config.Beam.Width, Samples: r.config.Beam.Samples},
-		React: forge.ReactSettings{Turns: r.config.React.Turns, ContextTokens: r.config.React.ContextTokens, TextTools: r.config.React.TextTools},
+		React: forge.ReactSettings{Turns: r.config.React.Turns, ContextTokens: r.config.React.ContextTokens, TextTools: r.config.React.TextTools || tools != nil && !*tools},
 	}
 	switch s.JudgeMode {
 	case forge.JudgeBoth, forge.JudgeCorrection, forge.JudgeOptimisation:

@@ -12,6 +12,7 @@ import (
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -88,6 +89,63 @@ func TestAModelThatDoesNotAnswer(t *testing.T) {
 				t.Errorf("the report says %q", done.Data.Run.Hint)
 			}
 		})
+	}
+}
+
+// A run that no queue holds stops where a model refuses: it says why until it goes
+// on, and shows what it has.
+func TestARunStopsWhereAModelRefuses(t *testing.T) {
+	b := newBench(t)
+	w := b.daemon().Worker
+	model := &refusing{err: refusal(llm.TooLong)}
+	w.Coder, w.Results.Folder = model, t.TempDir()
+	q := Request{Path: "/x/a.py", Name: "a", Source: "softmax", Settings: forge.Settings{Rounds: 2}}
+	run, _, err := w.Start(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, err := w.Run(t.Context(), run, nil)
+	if kept := b.runs()[0]; !errors.As(err, new(*llm.Error)) || kept.Reason != "it stopped: openai:m: it does not answer" || kept.Hint != "do this" {
+		t.Errorf("%+v, %v", kept, err)
+	}
+	if s := done.Summary(); done.Data.Run.Status != kernelwright.RunRunning || s.Rounds != 1 || s.MS <= 0 || s.Reason == "" {
+		t.Errorf("%+v", s)
+	}
+	model.say(nil)
+	run, resumed, err := w.Start(t.Context(), q)
+	if err != nil || !resumed {
+		t.Fatal(resumed, err)
+	}
+	w.Observe = func(forge.Event) {
+		if kept := b.runs()[0]; kept.Reason != "" || kept.Hint != "" {
+			t.Errorf("it goes on, and says %q", kept.Reason)
+		}
+	}
+	if done, err = w.Run(t.Context(), run, nil); err != nil || done.Data.Run.Status != kernelwright.RunDone || done.Data.Run.Reason != "" {
+		t.Errorf("%+v, %v", done.Data.Run, err)
+	}
+}
+
+// A run that a budget ends says which one, though it has a kernel.
+func TestARunThatABudgetEndsSaysSo(t *testing.T) {
+	b := newBench(t)
+	w := b.daemon().Worker
+	w.Coder, w.Results.Folder = &refusing{err: refusal(llm.OverBudget)}, t.TempDir()
+	run, _, err := w.Start(t.Context(), Request{Path: "/x/a.py", Name: "a", Source: "softmax", Settings: forge.Settings{Rounds: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, err := w.Run(t.Context(), run, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := done.Summary()
+	if s.Status != string(kernelwright.Certified) || !strings.Contains(s.Reason, "the budget does not allow another call (it does not answer)") || !strings.Contains(s.Hint, "[budget]") {
+		t.Errorf("%+v", s)
+	}
+	var table strings.Builder
+	if err := report.Table(&table, []report.Summary{s}); err != nil || !strings.Contains(table.String(), "a: Certified round 0") {
+		t.Errorf("%v\n%s", err, table.String())
 	}
 }
 

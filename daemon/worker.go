@@ -259,7 +259,13 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 	end := func(run kernelwright.Run, results int64) (Done, error) {
 		return w.end(record, run, results, job, w.write)
 	}
+	waited := run.Reason != ""
 	run.Reason, run.Hint = "", "" // what it waited for is there
+	if waited && job == nil {
+		if err := w.Store.UpdateRun(record, run); err != nil {
+			return Done{Data: report.Data{Run: run}}, err
+		}
+	}
 	var out forge.Outcome
 	var err error
 	if job != nil && job.Attempts > maxDeaths {
@@ -278,7 +284,9 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 		return Done{Data: report.Data{Run: run}}, damaged
 	case err == nil:
 		run.Status, run.Stop = out.Status, out.Stop
-		if out.Best == nil {
+		if out.Stop == kernelwright.StopBudget { // or nobody would know which one, and that more was to be had
+			run.Reason, run.Hint = out.Summary, "raise it under [budget] in the settings, or lower max_tokens"
+		} else if out.Best == nil {
 			run.Reason = out.Summary
 		}
 		return end(run, run.ID)
@@ -316,7 +324,7 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 	case refused && job == nil:
 		// Who typed the command is told what to mend, and gives it again: nothing
 		// that a model was paid for is lost.
-		return Done{Data: report.Data{Run: run}}, err
+		return w.stopped(record, run, model, err)
 	case refused && model.Mendable():
 		if herr := w.Store.Hold(record, *job, "it waits: "+model.Error(), cmp.Or(model.Hint, "mend the model's key, name or account")+"; it is asked again by itself, and at the next start"); herr != nil {
 			return Done{}, errors.Join(err, herr)
@@ -354,6 +362,22 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 	run.Status, run.Reason, run.Hint = kernelwright.RunFailed, reason, cmp.Or(hint, "`kernelwright doctor` says what this machine lacks")
 	done, eerr := end(run, run.ID)
 	return done, errors.Join(err, eerr)
+}
+
+// stopped records why a run that somebody watches goes no further, and gathers what
+// it has so far.
+func (w *Worker) stopped(ctx context.Context, run kernelwright.Run, model *llm.Error, err error) (Done, error) {
+	run.Reason, run.Hint = "it stopped: "+model.Error(), model.Hint
+	done := Done{Data: report.Data{Run: run}}
+	if uerr := w.Store.UpdateRun(ctx, run); uerr != nil {
+		return done, errors.Join(err, uerr)
+	}
+	data, lerr := w.load(ctx, done.Data)
+	if lerr != nil {
+		return done, errors.Join(err, lerr)
+	}
+	done.Data = data
+	return done, err
 }
 
 // final returns what to record of an error that ended a run, what to do about

@@ -100,7 +100,7 @@ type Event struct {
 	Verdict   *kernelwright.Verdict
 	Feedback  *kernelwright.Feedback
 	Best      *kernelwright.Round // the fastest correct one so far
-	Duplicate bool                // Verdict: it is an earlier round's, for the same source
+	Duplicate bool                // Verdict, RoundDone: it is an earlier round's, for the same source
 	Outcome   *Outcome            // Finished
 }
 

@@ -211,8 +211,8 @@ func (l *loop) evaluate(ctx context.Context, round *kernelwright.Round) (err err
 func (l *loop) close(ctx context.Context, round *kernelwright.Round, a answer, read bool) error {
 	l.stamp(round)
 	with := l.with(round)
-	l.observe(Event{Kind: Verdict, Index: round.Index, Candidate: &round.Candidate, Verdict: &round.Verdict, Best: best(with),
-		Duplicate: l.duplicate(round.Candidate, len(l.rounds)) != nil})
+	repeats := l.duplicate(round.Candidate, len(l.rounds)) != nil
+	l.observe(Event{Kind: Verdict, Index: round.Index, Candidate: &round.Candidate, Verdict: &round.Verdict, Best: best(with), Duplicate: repeats})
 
 	var spent error
 	// A feedback that no round will read is not asked for: it may cost money.
@@ -240,7 +240,7 @@ func (l *loop) close(ctx context.Context, round *kernelwright.Round, a answer, r
 	}
 	l.rounds = append(l.rounds, *round)
 	l.began = l.now()
-	l.observe(Event{Kind: RoundDone, Index: round.Index, Candidate: &round.Candidate, Verdict: &round.Verdict, Feedback: round.Feedback})
+	l.observe(Event{Kind: RoundDone, Index: round.Index, Candidate: &round.Candidate, Verdict: &round.Verdict, Feedback: round.Feedback, Duplicate: repeats})
 	return spent
 }
 

@@ -61,6 +61,7 @@ func TestCorrections(t *testing.T) {
 		{"memory", "crashed", "", kw.Verdict{Status: kw.Crashed, Reason: "MemoryError"}, []string{"temporaries"}},
 		{"time", "timed_out", "", kw.Verdict{Status: kw.TimedOut, Reason: "No answer in 30 s."}, []string{"30 s", "loop"}},
 		{"policy", "rejected", "", kw.Verdict{Status: kw.Rejected, Reason: "torch.compile is used.", Hint: "Write the operator yourself."}, []string{"torch.compile", "yourself"}},
+		{"policy without a hint", "rejected", "", kw.Verdict{Status: kw.Rejected, Reason: "the source defines no class ModelNew"}, []string{"no class ModelNew", "has to define ModelNew"}},
 		{"deceit", "cheated", "", kw.Verdict{Status: kw.Cheated, Reason: "The output came from a cache.", Evidence: []string{"Window 3 gave the output of window 2."}}, []string{"cache", "Window 3"}},
 		{"only heavy tails", "overflow", "", wrong(family("base", true, 1e-7, 1e-6), family("heavy_tails", false, 0.3, 1e-6)), []string{"heavy_tails", "maximum", "0.3"}},
 		{"only planted", "nan_handling", "", wrong(family("base", true, 1e-7, 1e-6), family("planted", false, 0, 0)), []string{"NaN"}},

@@ -7,7 +7,7 @@ func rejected(v view) (finding, bool) {
 	if v.verdict.Status != kernelwright.Rejected {
 		return finding{}, false
 	}
-	fix := "Remove it: custom code must cover at least one operator of the task, and the reference, torch.compile and torch.jit may not be used."
+	fix := "Mend what is named there: the file has to define ModelNew, custom code must cover at least one operator of the task, and the reference, torch.compile and torch.jit may not be used."
 	if v.verdict.Hint != "" {
 		fix = oneLine(v.verdict.Hint)
 	}

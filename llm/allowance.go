@@ -56,7 +56,7 @@ func (a Allowance) refuse(need, used use, priced bool) string {
 	case a.Tokens > 0 && used.tokens+need.tokens > a.Tokens:
 		return fmt.Sprintf("%d of %d tokens are left, and the call could take %d", max(a.Tokens-used.tokens, 0), a.Tokens, need.tokens)
 	case a.Calls > 0 && used.calls+need.calls > a.Calls:
-		return fmt.Sprintf("all of %d calls are used", a.Calls)
+		return fmt.Sprintf("%d of %d calls are left", max(a.Calls-used.calls, 0), a.Calls)
 	case a.Wall > 0 && used.wall >= a.Wall:
 		return fmt.Sprintf("nothing of %v of waiting for models is left", a.Wall)
 	}

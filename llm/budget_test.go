@@ -57,7 +57,7 @@ func TestBudgetRefuses(t *testing.T) {
 		{"a limit of another model", llm.Allowances{Models: map[string]llm.Allowance{"a:b": {Tokens: 1}}}, nil, nil, ""},
 		{"the price is not known", llm.Allowances{Day: llm.Allowance{USD: 1}}, llm.Prices{"test:other": prices[name]}, nil, "the price of the model is not known"},
 		{"tokens need no price", llm.Allowances{Day: llm.Allowance{Tokens: 5000}}, nil, nil, ""},
-		{"calls", llm.Allowances{Run: llm.Allowance{Calls: 2}}, nil, []llm.Charge{charge(7, name, someDay, 1, 0, 0), charge(7, name, someDay, 1, 0, 0)}, "all of 2 calls are used"},
+		{"calls", llm.Allowances{Run: llm.Allowance{Calls: 2}}, nil, []llm.Charge{charge(7, name, someDay, 1, 0, 0), charge(7, name, someDay, 1, 0, 0)}, "0 of 2 calls are left"},
 		{"time", llm.Allowances{Run: llm.Allowance{Wall: time.Hour}}, nil, []llm.Charge{charge(7, name, someDay, 1, 0, time.Hour)}, "nothing of 1h0m0s of waiting"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

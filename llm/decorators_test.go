@@ -3,6 +3,7 @@ package llm_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -82,7 +83,7 @@ func TestRetry(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				m := llm.WithRetry(test.model, test.attempts, func() float64 { return test.random })
+				m := llm.WithRetry(test.model, test.attempts, func() float64 { return test.random }, nil)
 				reply, err := m.Generate(t.Context(), llmtest.Ask("hello"))
 				var e *llm.Error
 				if kindOf(err) != test.kind || errors.As(err, &e) && !strings.Contains(e.Text+" "+e.Hint, test.says) || err == nil && reply.Text != "ok" {
@@ -94,12 +95,29 @@ func TestRetry(t *testing.T) {
 			})
 		})
 	}
+	// Who waits is told why, and for how long; the last failure is an error.
+	synctest.Test(t, func(t *testing.T) {
+		var told strings.Builder
+		log := slog.New(slog.NewTextHandler(&told, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}}))
+		_, err := llm.WithRetry(failing(llm.Unavailable, llm.Unavailable, llm.Unavailable), 3, func() float64 { return 0 }, log).Generate(t.Context(), llmtest.Ask("hello"))
+		const want = `level=INFO msg="a model is asked again" in=1s attempt="2 of 3" error="test:scripted: it failed"
+level=INFO msg="a model is asked again" in=2s attempt="3 of 3" error="test:scripted: it failed"
+`
+		if kindOf(err) != llm.Unavailable || told.String() != want {
+			t.Errorf("%v, and told:\n%s", err, told.String())
+		}
+	})
 	// Whoever leaves does not wait.
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 		defer cancel()
 		began := time.Now()
-		_, err := llm.WithRetry(failing(llm.Unavailable, llm.Unavailable, llm.Unavailable), 5, func() float64 { return 0 }).Generate(ctx, llmtest.Ask("hello"))
+		_, err := llm.WithRetry(failing(llm.Unavailable, llm.Unavailable, llm.Unavailable), 5, func() float64 { return 0 }, nil).Generate(ctx, llmtest.Ask("hello"))
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 1500*time.Millisecond {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
@@ -111,7 +129,7 @@ func TestRetry(t *testing.T) {
 			kinds[i] = llm.Unavailable
 		}
 		began := time.Now()
-		if _, err := llm.WithRetry(failing(kinds...), 20, func() float64 { return 0 }).Generate(t.Context(), llmtest.Ask("hello")); err != nil {
+		if _, err := llm.WithRetry(failing(kinds...), 20, func() float64 { return 0 }, nil).Generate(t.Context(), llmtest.Ask("hello")); err != nil {
 			t.Error(err)
 		}
 		if took := time.Since(began); took != (1+2+4+8+16+32+6*60)*time.Second {

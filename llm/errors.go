@@ -47,6 +47,14 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %s", e.Model, e.Text) }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// generalHints say what to do about a kind of which nothing more is known.
+var generalHints = map[Kind]string{
+	Unavailable: "try again later; the server's log, or its provider's status page, says more",
+	Truncated:   "try again later; where it stays so, look at the server's log, and at what stands between: a proxy may end long replies",
+	Malformed:   "try again later; where it stays so, look at the server's log",
+	BadRequest:  "leave out what its words name: docs/models.md has the settings of a model",
+}
+
 const noMessages = "there is no message to answer"
 
 // Temporary reports whether the same call may be answered later.

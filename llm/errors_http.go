@@ -247,7 +247,9 @@ func (c *call) unanswered(err error) *Error {
 	switch {
 	case errors.As(err, &dns):
 		e.Kind, e.Text, e.Hint = Unreachable, fmt.Sprintf("the name %q is not known to this machine's network", dns.Name), "check base_url and the network"
-	case errors.As(err, &authority), errors.As(err, &host), errors.As(err, &invalid), errors.As(err, &record):
+	case errors.As(err, &record):
+		e.Kind, e.Text, e.Hint = Unreachable, "the server does not speak TLS: "+e.Err.Error(), "check base_url: it may have to begin with http://"
+	case errors.As(err, &authority), errors.As(err, &host), errors.As(err, &invalid):
 		e.Kind, e.Text, e.Hint = Unreachable, "the server's certificate is not to be trusted: "+e.Err.Error(), "check base_url, and the certificates of this machine"
 	case errors.As(err, &dial) && dial.Op == "dial":
 		e.Kind, e.Text, e.Hint = Unreachable, "nobody answers there: "+e.Err.Error(), "check base_url, and that the server runs"

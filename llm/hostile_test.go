@@ -221,6 +221,8 @@ func TestUnreachable(t *testing.T) {
 	tls.Config.ErrorLog = log.New(io.Discard, "", 0)
 	tls.StartTLS()
 	defer tls.Close()
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
 	base := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		if strings.HasPrefix(address, "no-such-host.invalid:") { // no test asks the network
 			return nil, &net.OpError{Op: "dial", Net: network, Err: &net.DNSError{Err: "no such host", Name: "no-such-host.invalid", IsNotFound: true}}
@@ -232,6 +234,7 @@ func TestUnreachable(t *testing.T) {
 		{closed, "check base_url, and that the server runs"},
 		{"http://no-such-host.invalid/v1", "check base_url and the network"},
 		{tls.URL + "/v1", "certificates"},
+		{strings.Replace(plain.URL, "http:", "https:", 1) + "/v1", "begin with http://"},
 	} {
 		m, err := llm.Open("mine:m", llm.Options{BaseURL: test.url, HTTP: base})
 		if err != nil {

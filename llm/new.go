@@ -45,7 +45,7 @@ func New(name string, o Options, s Services) (Model, error) {
 		m = account.Watch(m)
 	}
 	m = NewLimits(o.Concurrency, o.RequestsPerMinute, o.TokensPerMinute).Watch(m)
-	m = WithRetry(m, o.Attempts, nil)
+	m = WithRetry(m, o.Attempts, nil, o.Log)
 	if s.Journal != nil {
 		m = WithJournal(m, s.Journal, s.Prices, nil)
 	}

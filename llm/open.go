@@ -156,7 +156,7 @@ func Open(name string, o Options) (Model, error) {
 	who, model, _ := strings.Cut(name, ":")
 	if who == policyProvider {
 		if o.Policies == nil {
-			return nil, &Error{Kind: UnknownModel, Model: name, Text: "no policy is in training here", Hint: "policies answer within episodes of `kernelwright train`"}
+			return nil, &Error{Kind: UnknownModel, Model: name, Text: "no policy is in training here", Hint: "a policy answers only within the process that trains it; name another model"}
 		}
 		return o.Policies.Model(name), nil
 	}

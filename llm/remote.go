@@ -76,6 +76,7 @@ func (m *remote) Generate(ctx context.Context, r Request) (Reply, error) {
 	case c.done:
 		return c.reply, nil
 	case c.err != nil:
+		c.err.Hint = cmp.Or(c.err.Hint, generalHints[c.err.Kind])
 		return Reply{}, ctxOr(ctx, c.err)
 	case err != nil:
 		return Reply{}, ctxOr(ctx, &Error{Kind: BadRequest, Model: m.name, Text: "the request cannot be made: " + c.plain(err.Error())})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -23,18 +24,23 @@ const (
 // pass (Error.Temporary). It waits a second at first and about twice as long each
 // time, never less than the server asked for; a fifth of each wait is chance, so
 // that many callers do not come back together. random returns numbers in [0, 1);
-// nil takes the runtime's.
-func WithRetry(m Model, attempts int, random func() float64) Model {
+// nil takes the runtime's. log is told why and how long is waited: a run would
+// seem to hang; nil: nobody is.
+func WithRetry(m Model, attempts int, random func() float64, log *slog.Logger) Model {
 	if random == nil {
 		random = rand.Float64
 	}
-	return &retry{m, attempts, random}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &retry{m, attempts, random, log}
 }
 
 type retry struct {
 	Model
 	attempts int
 	random   func() float64
+	log      *slog.Logger
 }
 
 // Generate implements Model.
@@ -53,7 +59,10 @@ func (m *retry) Generate(ctx context.Context, r Request) (Reply, error) {
 			return Reply{}, backoff.Permanent(err)
 		}
 		return Reply{}, err
-	}, backoff.WithBackOff(waits), backoff.WithMaxTries(uint(max(m.attempts, 1))), backoff.WithMaxElapsedTime(0))
+	}, backoff.WithBackOff(waits), backoff.WithMaxTries(uint(max(m.attempts, 1))), backoff.WithMaxElapsedTime(0),
+		backoff.WithNotify(func(err error, wait time.Duration) {
+			m.log.Info("a model is asked again", "in", wait.Round(time.Second/10), "attempt", fmt.Sprintf("%d of %d", tries+1, m.attempts), "error", err)
+		}))
 	if err == nil {
 		return reply, nil
 	}

@@ -224,6 +224,15 @@ func TestMachineryThatFails(t *testing.T) {
 	holds(t, must(k.call("evaluate", args{"candidate": "class ModelNew: 'ms=2'"})), "run 1, round 0")
 }
 
+func TestLoopsOfAProfile(t *testing.T) {
+	p := profile{Vectorised: 1}
+	if text := p.String(); !strings.Contains(text, "vectorised loops: 1\n") || strings.Contains(text, "not vectorised") {
+		t.Error(text)
+	}
+	p.Missed = []kernelwright.Diagnostic{{Line: 7, Message: "a call"}}
+	holds(t, p.String(), "vectorised loops: 1\n  not vectorised, line 7: a call\n")
+}
+
 // Answers are bounded and foreign texts in them marked, however long and of
 // whatever kind they are.
 func TestAnswersAreBounded(t *testing.T) {

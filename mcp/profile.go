@@ -189,9 +189,9 @@ func (p profile) String() string {
 	list("kernel", p.Kernels)
 	list("measured:", p.Profile)
 	if p.Vectorised > 0 || len(p.Missed) > 0 {
-		fmt.Fprintf(&b, "%d loops are vectorised; not vectorised:\n", p.Vectorised)
+		fmt.Fprintf(&b, "vectorised loops: %d\n", p.Vectorised)
 		for _, m := range p.Missed {
-			fmt.Fprintf(&b, "  line %d: %s\n", m.Line, m.Message)
+			fmt.Fprintf(&b, "  not vectorised, line %d: %s\n", m.Line, m.Message)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Metrics)) {

@@ -57,19 +57,19 @@ func (b Bench) resultTable(f BenchFigures) table {
 		t.Rows = append(t.Rows, row)
 	}
 	if n := b.wanted() - b.ended(); n > 0 {
-		t.Notes = append(t.Notes, plural(n, "run")+" of "+fmt.Sprint(b.wanted())+" did not end yet, and do not count")
+		t.Notes = append(t.Notes, plural(n, "run")+" of "+fmt.Sprint(b.wanted())+" did not end yet: not counted, and the same command goes on from there")
 	}
 	if taught > 0 {
 		t.Notes = append(t.Notes, plural(taught, "run")+" had lessons of runs before this bench, on other tasks than their own")
 	}
 	if failed > 0 {
-		t.Notes = append(t.Notes, plural(failed, "run")+" failed for reasons that are no kernel's: they count as not correct until the same command has made them anew")
+		t.Notes = append(t.Notes, plural(failed, "run")+" failed for reasons that are no kernel's: not correct until the same command has made such a run anew")
 	}
 	if remembered > 0 {
-		t.Notes = append(t.Notes, plural(remembered, "verdict")+" had been reached before and were remembered: minutes count them with the time that they took then")
+		t.Notes = append(t.Notes, plural(remembered, "verdict")+" remembered from before: minutes count each with the time that it took then")
 	}
 	if unpriced > 0 {
-		t.Notes = append(t.Notes, plural(int(unpriced), "call")+" of models whose price is not known cost nothing here")
+		t.Notes = append(t.Notes, plural(int(unpriced), "call")+" of models whose price is not known, which cost nothing here")
 	}
 	return t
 }

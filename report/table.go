@@ -50,10 +50,11 @@ func Table(w io.Writer, rows []Summary) error {
 		for _, f := range s.Flags {
 			notes = append(notes, fmt.Sprintf("! %s: %s", Line(s.Task), FlagText(f)))
 		}
-		if s.Round < 0 && s.Reason != "" {
+		// With a kernel that is kept it tells what was cut short.
+		if s.Reason != "" {
 			note := Line(s.Task) + ": " + Line(s.Reason)
 			if s.Hint != "" {
-				note += " (" + Line(s.Hint) + ")"
+				note = strings.TrimSuffix(note, ".") + " (" + Line(s.Hint) + ")"
 			}
 			notes = append(notes, note)
 		}

@@ -426,8 +426,8 @@ func problems(t *testing.T, s Subject) {
 	} {
 		s.say(Answer{Problem: test.problem})
 		e := s.fails(t, Ask("hello"))
-		if e.Kind != test.kind || e.Temporary() != test.temporary || e.Status < 300 {
-			t.Errorf("%s: kind %q, status %d: %v", test.problem, e.Kind, e.Status, e)
+		if e.Kind != test.kind || e.Temporary() != test.temporary || e.Status < 300 || e.Hint == "" {
+			t.Errorf("%s: kind %q, status %d: %v (%s)", test.problem, e.Kind, e.Status, e, e.Hint)
 		}
 	}
 }
@@ -452,8 +452,8 @@ func faults(t *testing.T, s Subject) {
 		for _, k := range test.kinds {
 			ok = ok || e.Kind == k
 		}
-		if !ok || !e.Temporary() {
-			t.Errorf("%s: kind %q: %v", test.fault, e.Kind, e)
+		if !ok || !e.Temporary() || e.Hint == "" {
+			t.Errorf("%s: kind %q: %v (%s)", test.fault, e.Kind, e, e.Hint)
 		}
 	}
 	// And the model still answers.
