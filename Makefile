@@ -100,7 +100,7 @@ test-python-shared test-python-alone: export CUTLASS_PATH = $(CUTLASS)
 test-python-shared test-python-alone: export PYTHONPATH = $(TOOLS)/python
 test-python-shared test-python-alone: export KERNELWRIGHT_TEST_CACHE = $(DATA)/cache
 test-python-shared: dev
-	$(PYTHON) -m pytest -p no:cacheprovider -n 1 -m 'not slow and not alone'
+	$(PYTHON) -m pytest -p no:cacheprovider -n 2 -m 'not slow and not alone'
 test-python-alone: dev
 	$(PYTHON) -m pytest -p no:cacheprovider -m 'not slow and alone'
 

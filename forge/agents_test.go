@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	kw "github.com/kernelwright/kernelwright"
 	llmcoder "github.com/kernelwright/kernelwright/coder"
@@ -71,7 +72,7 @@ func evaluator(t *testing.T, python string) *hwfeedback.Evaluator {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cache.Close() })
-	e, err := hwfeedback.Open(t.Context(), hwfeedback.Options{DataDir: data, Python: python, Threads: 1, Baselines: []string{"eager"}, Log: slog.New(slog.DiscardHandler)},
+	e, err := hwfeedback.Open(t.Context(), hwfeedback.Options{DataDir: data, Python: python, Threads: 1, Baselines: []string{"eager"}, CertifyTime: time.Second, Log: slog.New(slog.DiscardHandler)},
 		cache, &hwfeedback.FileLeases{Dir: filepath.Join(data, "leases")})
 	if err != nil {
 		t.Fatal(err)

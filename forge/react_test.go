@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	kw "github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
@@ -144,7 +145,7 @@ func TestReactOnTheRealHardware(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cache.Close()
-	e, err := hwfeedback.Open(t.Context(), hwfeedback.Options{DataDir: data, Python: python, Threads: 1, Baselines: []string{"eager"}, Unmeasured: true}, cache,
+	e, err := hwfeedback.Open(t.Context(), hwfeedback.Options{DataDir: data, Python: python, Threads: 1, Baselines: []string{"eager"}, CertifyTime: time.Second, Unmeasured: true}, cache,
 		&hwfeedback.FileLeases{Dir: filepath.Join(data, "leases")})
 	if err != nil {
 		t.Fatal(err)

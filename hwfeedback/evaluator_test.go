@@ -261,6 +261,24 @@ func TestVerdict(t *testing.T) {
 	lease.Release()
 }
 
+func TestACertificateOfAnotherEffortIsAnother(t *testing.T) {
+	b := newBench(t)
+	for _, level := range []kernelwright.Level{kernelwright.Quick, kernelwright.Certify} {
+		b.evaluate("good", level)
+	}
+	b.Close()
+	longer := openBenchWith(t, Options{DataDir: b.options.DataDir, CertifyTime: time.Minute}, b.cache)
+	if !longer.evaluate("good", kernelwright.Quick).Cached {
+		t.Error("a quick verdict was asked for again")
+	}
+	if longer.evaluate("good", kernelwright.Certify).Cached {
+		t.Error("a certificate of less effort was returned")
+	}
+	if !longer.evaluate("good", kernelwright.Certify).Cached {
+		t.Error("a certificate was asked for again")
+	}
+}
+
 func TestVerdictIsCached(t *testing.T) {
 	b := newBench(t)
 	first := b.evaluate("good", kernelwright.Quick)

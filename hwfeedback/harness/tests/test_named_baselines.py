@@ -9,7 +9,6 @@ import pytest
 from judging import Judge, new_cache
 
 import baselines
-import timing
 from timing import Timing
 
 pytestmark = pytest.mark.alone
@@ -131,7 +130,6 @@ def test_one_that_fails_while_it_takes_turns_is_left_out(
 
     monkeypatch.setattr(Timing, "_hold", fails)
     monkeypatch.setattr(baselines, "contenders", list)  # however fast it is
-    monkeypatch.setattr(timing, "MAX_ROUNDS", timing.ROUNDS)  # however wide the interval is
     more = {"time": True, "want_baselines": ["eager"], "known": judge.calibration(TASK)}
     more |= {"named": [{"name": "expert", "source": NATIVE % 1}], "require_custom": True}
     request = judge.request(TASK, NATIVE % 1, "certify", {**more, "cold": False})
