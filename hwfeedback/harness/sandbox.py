@@ -454,7 +454,8 @@ def _raise_oom_score() -> None:
 def _new_root(settings: Settings, profile: Profile) -> list[str]:
     """Replaces the file system by a read-only one of our making. Returns what could not be had."""
     missing: list[str] = []
-    python = python_paths()  # while the host's file system is in sight
+    # Where links lead is seen while the host's file system is in sight.
+    shown = {p: os.path.realpath(p) for p in (*python_paths(), *settings.read_only) if p}
     tmp_bytes = settings.limits.get("tmp_bytes", profile.tmp_bytes)
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     # A tmpfs over /tmp holds both roots until the host's is let go; /tmp itself stays reachable
@@ -504,10 +505,11 @@ def _new_root(settings: Settings, profile: Profile) -> list[str]:
         ids = {os.geteuid(), SANDBOX_ID}
         f.writelines(f"worker:x:{i}:{i}::/tmp:/bin/false\n" for i in sorted(ids))
     bound = [p for p in SYSTEM_PATHS if not os.path.islink(f"/newroot{p}")]
-    for path in sorted({p for p in (*python, *settings.read_only) if p}, key=len):
-        for place in _places(path):
+    for path in sorted(shown, key=len):
+        # As it is named and as it really is: links in the host's tree must keep working.
+        for place in dict.fromkeys((os.path.normpath(path), shown[path])):
             if not any(place == b or place.startswith(b + "/") for b in bound):
-                _bind(place)
+                _bind(place, shown[path])
                 bound.append(place)
 
     _mount("/oldroot", "/oldroot", None, _MS_REC | _MS_PRIVATE)
@@ -521,21 +523,16 @@ def _new_root(settings: Settings, profile: Profile) -> list[str]:
     return missing
 
 
-def _places(path: str) -> list[str]:
-    """A path as it is named and as it really is: symlinks in the host's tree must keep working."""
-    old = os.path.realpath(f"/oldroot{path}")
-    real = old.removeprefix("/oldroot") if old.startswith("/oldroot/") else path
-    return list(dict.fromkeys([os.path.normpath(path), real]))
-
-
 def _pivot_root(new: bytes, old: bytes) -> int:
     column = _ARCHES.get(platform.machine(), (0, 0))[0]
     return _libc.syscall(ctypes.c_long(_PIVOT_ROOT[column]), new, old)
 
 
-def _bind(path: str, read_only: bool = True) -> None:
-    """Shows a path of the host in the new root. What the host lacks is left out."""
-    source, target = f"/oldroot{path}", f"/newroot{path}"
+def _bind(path: str, real: str = "", read_only: bool = True) -> None:
+    """Shows a path of the host, which is really ``real``, in the new root. What the host lacks is
+    left out.
+    """
+    source, target = f"/oldroot{real or path}", f"/newroot{path}"
     if not os.path.exists(source):
         return
     if os.path.isdir(source):

@@ -96,6 +96,19 @@ def test_network(worker):
     }
 
 
+@pytest.mark.parametrize("to", ["real", "absolute", "through"])
+def test_what_is_shown_may_lie_behind_a_link(server, tmp_path, to):
+    """A data folder that was moved to another disk, say."""
+    (tmp_path / "real" / "inner").mkdir(parents=True)
+    (tmp_path / "real" / "inner" / "file").write_text("seen")
+    (tmp_path / "absolute").symlink_to(tmp_path / "real")
+    (tmp_path / "through").symlink_to("absolute")
+    folder = tmp_path / to / "inner"
+    with server.spawn("reference", {"sandbox": "weak", "read_only": [str(folder)]}) as w:
+        for place in (folder, tmp_path / "real" / "inner"):
+            assert ask(w, f"r = open({str(place / 'file')!r}).read()") == "seen"
+
+
 def test_home_and_host_files_cannot_be_read(worker, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("seed")
