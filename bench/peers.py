@@ -96,7 +96,7 @@ def peer(script: str, checkout: str, *words: str) -> str:
 
 
 def ours(args: argparse.Namespace, reference: str, path: str, *more: str) -> tuple[float, Any]:
-    words = [args.bin, "eval", reference, path, *more, "--device", "cuda", "--json"]
+    words = [args.bin, "eval", reference, path, *more, "--device", args.device, "--json"]
     words += ["--data-dir", args.data_dir]
     begun = time.perf_counter()
     done = subprocess.run(words, capture_output=True, text=True)
@@ -111,6 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bin", default=str(ROOT / "bin" / "kernelwright"))
     parser.add_argument("--data-dir", default=str(ROOT / ".kernelwright" / "bench"))
+    parser.add_argument("--device", default="cuda")
     parser.add_argument("--reference", action="append", help="more than once for several")
     parser.add_argument("--candidate", action="append", help="in place of those for softmax")
     parser.add_argument("--kernelbench", type=os.path.abspath, help="a checkout of KernelBench")

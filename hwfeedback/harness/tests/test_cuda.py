@@ -9,7 +9,9 @@ import array
 import ctypes
 import os
 import pathlib
+import re
 import socket
+from typing import Any
 
 import pytest
 from process_layer import ask, obedient_server
@@ -47,9 +49,34 @@ def absent() -> str:
     return ""
 
 
+def minor_of(uuid: str, gpus: pathlib.Path = pathlib.Path("/proc/driver/nvidia/gpus")) -> int:
+    """Returns the number of a GPU's device file, by what the driver says of each; else 0."""
+    for told in gpus.glob("*/information"):
+        text = told.read_text()
+        minor = re.search(r"Device Minor:\s*(\d+)", text)
+        if minor and uuid in text:
+            return int(minor[1])
+    return 0
+
+
+def first() -> dict[str, Any]:
+    """Returns the first GPU that may be seen (CUDA_VISIBLE_DEVICES)."""
+    uuid = in_a_process(lambda: cuda.Driver().uuid())
+    return {"gpu": minor_of(uuid), "gpu_uuid": uuid}
+
+
 ABSENT = in_a_process(absent)
-SEES = {} if ABSENT else {"gpu": 0, "gpu_uuid": in_a_process(lambda: cuda.Driver().uuid())}
+SEES = {} if ABSENT else first()
 gpu = pytest.mark.skipif(bool(ABSENT), reason=f"no GPU here: {ABSENT}")
+
+
+def test_a_gpu_has_its_own_device_file(tmp_path: pathlib.Path) -> None:
+    for n, uuid in enumerate(["GPU-one", "GPU-two"]):
+        (tmp_path / f"0000:0{n}:00.0").mkdir()
+        (tmp_path / f"0000:0{n}:00.0" / "information").write_text(
+            f"Model: \t\t NVIDIA H100\nGPU UUID: \t {uuid}\nDevice Minor: \t {n + 3}\n"
+        )
+    assert [minor_of(u, tmp_path) for u in ("GPU-one", "GPU-two", "GPU-none")] == [3, 4, 0]
 
 
 def test_the_compiler_says_what_is_wrong() -> None:
