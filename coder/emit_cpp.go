@@ -234,7 +234,8 @@ type body struct {
 	tile      int
 	names     map[*value]string // values computed so far, in the open scopes
 	scopes    [][]*value
-	cached    map[*value]bool     // kept in a row's scratch
+	cached    map[*value]bool     // kept between passes, in a row's scratch
+	home      map[*value]store    // of these, where the place of a store serves for that
 	ready     map[*value]bool     // of those, already filled
 	rowed     map[*value]string   // values per lane, computed before the rows are walked
 	window    []string            // index expressions of a pooling's operand
@@ -288,8 +289,12 @@ func (e *cpp) kernel(k *kernel) {
 	// hand: one pass after the other.
 	k.join(e.knobs.get("passes", 3) == 1 && !b.wide)
 	if e.knobs.get("passes", 3) == 2 && !b.wide {
-		for _, v := range k.cacheable(b.g) {
+		kept := k.cacheable(b.g)
+		for _, v := range kept {
 			b.cached[v] = true
+		}
+		if v, s := k.home(kept); v != nil {
+			b.home = map[*value]store{v: s}
 		}
 	}
 	side := 1
@@ -502,7 +507,7 @@ func (b *body) compute(level int, roots ...*value) {
 		}
 		if b.ready[v] {
 			if level == len(b.g.order)+1 {
-				b.line("const float t%d = scratch%d[i%d];", v.id, v.id, b.g.inner)
+				b.line("const float t%d = %s;", v.id, b.place(v))
 				b.name(v, fmt.Sprintf("t%d", v.id))
 			}
 			return
@@ -519,12 +524,20 @@ func (b *body) compute(level int, roots ...*value) {
 		b.line("const %s %s = %s;", cppTypes[v.dtype], n, b.expression(v))
 		b.name(v, n)
 		if b.cached[v] {
-			b.line("scratch%d[i%d] = %s;", v.id, b.g.inner, n)
+			b.line("%s = %s;", b.place(v), n)
 		}
 	}
 	for _, r := range roots {
 		walk(r)
 	}
+}
+
+// place returns where the element of a value lies that is kept between passes.
+func (b *body) place(v *value) string {
+	if s, ok := b.home[v]; ok {
+		return fmt.Sprintf("%s[%s]", s.buf.name, b.at(s))
+	}
+	return fmt.Sprintf("scratch%d[i%d]", v.id, b.g.inner)
 }
 
 // text returns how a computed value is written.

@@ -65,7 +65,7 @@ func (c acc) join(name, x string) string {
 // side, and then what is stored once per row.
 func (b *body) reductions() {
 	for _, v := range b.plan.all { // in a fixed order
-		if b.cached[v] {
+		if _, home := b.home[v]; b.cached[v] && !home {
 			length := b.k.rowLength()
 			b.line("alignas(64) float scratch%d[%d];", v.id, length)
 		}

@@ -63,6 +63,10 @@ func TestForms(t *testing.T) {
 			[]string{"const long long from", "[lane * 2 + 2]"}, nil},
 		"softmax keeps its exponentials": {"softmax", nil,
 			[]string{"scratch"}, []string{"block", "column"}},
+		"softmax of long rows keeps them where its output goes": {"long_softmax", nil,
+			[]string{"out0[40009 * (i0) + i1] = t6;", "const float t6 = out0[40009 * (i0) + i1];"}, []string{"scratch", "kw_exp(t5);\n      const float t16"}},
+		"of two that are dear the last does": {"long_softmax_of_gelu", nil,
+			[]string{"alignas(64) float scratch", "= out0[9001 * (i0) + i1];"}, nil},
 		"softmax in one pass, by blocks": {"softmax", map[string]int{"passes": 1},
 			[]string{"long long block = 0", "*= kw_exp("}, []string{"scratch"}},
 		"softmax in plain passes": {"softmax", map[string]int{"passes": 3},
@@ -100,6 +104,7 @@ func TestDefaultPasses(t *testing.T) {
 	for name, want := range map[string]kernelwright.Knob{
 		"softmax":          {Value: 2, Choices: []int{1, 2, 3}},
 		"softmax_0":        {Value: 3, Choices: []int{1, 3}},
+		"long_softmax":     {Value: 2, Choices: []int{1, 2, 3}},
 		"layer_norm":       {Value: 3, Choices: []int{1, 3}},
 		"large_layer_norm": {Value: 1, Choices: []int{1, 3}},
 		"column_var":       {Value: 1, Choices: []int{1, 3}},

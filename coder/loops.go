@@ -156,16 +156,17 @@ func (k *kernel) cost() int {
 
 // cacheable returns the values that passes after the first could read back
 // instead of computing them again: dear ones, over rows short enough to stay
-// in the cache.
+// in the cache. Of rows that a thread's stack cannot hold it is the one that
+// has a home.
 func (k *kernel) cacheable(g geometry) []*value {
-	if k.kind != reduceKernel || g.lanes || len(g.order) > 0 || k.rowLength() > cachedRow {
+	if k.kind != reduceKernel || g.lanes || len(g.order) > 0 || k.rowLength() > homeRow {
 		return nil
 	}
 	stages := map[*value]map[int]bool{}
 	var found []*value
 	use := func(root *value, stage int) {
 		visit(root, func(w *value) {
-			if w.kind != point || w.dtype != f32 || pointCost(*w) < 16 || !k.varies(w) {
+			if !dear(w) || !k.varies(w) {
 				return
 			}
 			if stages[w] == nil {
@@ -183,7 +184,60 @@ func (k *kernel) cacheable(g geometry) []*value {
 			use(s.value, k.stageOf(s.value))
 		}
 	}
-	return slices.DeleteFunc(found, func(w *value) bool { return len(stages[w]) < 2 })
+	found = slices.DeleteFunc(found, func(w *value) bool { return len(stages[w]) < 2 })
+	if k.rowLength() > cachedRow {
+		if v, _ := k.home(found); v != nil {
+			return []*value{v}
+		}
+		return nil
+	}
+	return found
+}
+
+// dear reports whether a value costs as much to compute as an exponential.
+func dear(v *value) bool { return v.kind == point && v.dtype == f32 && pointCost(*v) >= 16 }
+
+// isDear reports whether the kernel computes such a value for its elements.
+func (k *kernel) isDear() bool {
+	out := false
+	look := func(root *value) { visit(root, func(w *value) { out = out || dear(w) }) }
+	for _, a := range k.anchors {
+		look(a.operand)
+	}
+	for _, s := range k.stores {
+		if !s.row {
+			look(s.value)
+		}
+	}
+	return out
+}
+
+// home returns the one of the kept values, and the store, for which it is true
+// that the value can lie where the store goes until the store itself comes:
+// nothing reads the value after it. nil where there is none, or rows are so short
+// that a place beside them costs nothing.
+func (k *kernel) home(kept []*value) (*value, store) {
+	if k.rowLength() <= homelessRow {
+		return nil, store{}
+	}
+	last := 0
+	for _, s := range k.stores {
+		last = max(last, k.stageOf(s.value))
+	}
+	for _, v := range slices.Backward(kept) {
+		for _, s := range k.stores {
+			if !s.row && s.buf.dtype == f32 && k.stageOf(s.value) == last && uses(s.value, v) {
+				return v, s
+			}
+		}
+	}
+	return nil, store{}
+}
+
+func uses(root, v *value) bool {
+	out := false
+	visit(root, func(w *value) { out = out || w == v })
+	return out
 }
 
 // varies reports whether a value differs along a row.

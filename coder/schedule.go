@@ -21,7 +21,9 @@ const (
 	parallelCost   = 1 << 16 // multiply-adds below which threads cost more than they save
 	streamingBytes = 1 << 20 // an output below this stays in the cache anyway
 	cachedRow      = 1 << 15 // elements of a row that may be kept beside the row itself
+	homeRow        = 1 << 20 // and of one that is kept where it is stored in the end
 	firstLevelRow  = 1 << 13 // elements of a row that a first-level cache of 32 KiB holds
+	homelessRow    = 1 << 12 // and of one that it holds with as much beside it
 )
 
 // defaultSchedule is the conservative start: all cores, the widest vectors,
@@ -39,12 +41,11 @@ func defaultSchedule(p *plan, d kernelwright.Device) schedule {
 	}
 	s["threads"] = kernelwright.Knob{Value: cores, Choices: append(threads, cores)}
 	vectors := []int{1, 4, 8}
-	width := 8
 	if d.Specs.VectorBits >= 512 || slices.ContainsFunc(d.Specs.ISA, func(i string) bool { return i == "avx512f" }) {
 		vectors = append(vectors, 16)
 	}
-	s["vector"] = kernelwright.Knob{Value: width, Choices: vectors}
-	var scans, rows, sums, lanes, columns, big, cached, joins, onePass bool
+	var scans, rows, sums, lanes, columns, big, cached, joins, onePass, dear bool
+	longest := 0 // row of which something is kept
 	for _, st := range p.steps {
 		k := st.kernel
 		if k == nil {
@@ -61,12 +62,23 @@ func defaultSchedule(p *plan, d kernelwright.Device) schedule {
 		for _, b := range k.stores {
 			big = big || (streamable(k, b) && numel(b.buf.shape)*4 >= streamingBytes)
 		}
-		cached = cached || len(k.cacheable(g)) > 0
+		if len(k.cacheable(g)) > 0 {
+			cached = true
+			longest = max(longest, k.rowLength())
+		}
+		dear = dear || k.isDear()
 		if op := k.joins(); op != "" {
 			joins = true
 			onePass = onePass || (g.lanes && op == "mean") || (!g.lanes && k.rowLength() > firstLevelRow)
 		}
 	}
+	// The widest vectors lower the clock of some processors: where much is computed
+	// they are worth it, else memory is waited for in any case.
+	width := 8
+	if dear {
+		width = vectors[len(vectors)-1]
+	}
+	s["vector"] = kernelwright.Knob{Value: width, Choices: vectors}
 	if rows || columns {
 		s["unroll"] = kernelwright.Knob{Value: 1, Choices: []int{1, 2, 4, 8}}
 	}
@@ -94,6 +106,10 @@ func defaultSchedule(p *plan, d kernelwright.Device) schedule {
 		switch {
 		case cached:
 			k.Value = 2
+			if tile, ok := s["tile"]; ok && !lanes && longest >= 2048 {
+				tile.Value = 2048
+				s["tile"] = tile
+			}
 		case onePass:
 			k.Value = 1
 		}

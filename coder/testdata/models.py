@@ -265,6 +265,12 @@ def cases() -> dict[str, Case]:
     out["wide_columns"] = (Fn(lambda a: (a.mean(0), a.amax(0))), [torch.randn(30011, 5)])
     out["large_map"] = (Fn(lambda a: F.gelu(a) * 2), [torch.randn(611, 701)])
     out["large_softmax"] = (Fn(lambda a: torch.softmax(F.gelu(a), -1)), [torch.randn(611, 701)])
+    out["long_softmax"] = (Fn(lambda a: torch.softmax(a, -1)), [torch.randn(5, 40009)])
+    out["long_softmax_of_gelu"] = (Fn(lambda a: torch.softmax(F.gelu(a), 1)), [torch.randn(3, 9001)])
+    out["long_softmax_twice"] = (
+        Fn(lambda a: (torch.softmax(a, 1), torch.exp(a - a.amax(1, keepdim=True)))),
+        [torch.randn(3, 9001)],
+    )
     out["large_columns"] = (Fn(lambda a: torch.log_softmax(a, 1)), [torch.randn(5, 61, 1003)])
     out["large_pool"] = (
         Fn(lambda a: F.max_pool2d(F.relu(a + 0.5), 3, 2, 1)),
