@@ -70,6 +70,7 @@ func (b *body) reductions() {
 			b.line("alignas(64) float scratch%d[%d];", v.id, length)
 		}
 	}
+	b.prefetch()
 	last := 0
 	for _, a := range b.k.anchors {
 		last = max(last, a.stage)
@@ -120,6 +121,37 @@ func (b *body) reductions() {
 		return
 	}
 	put()
+}
+
+// prefetch asks for what the next row reads, while this one is worked on: a
+// processor's own prefetcher follows the first pass alone, and stands still
+// during the others.
+func (b *body) prefetch() {
+	length := b.k.rowLength()
+	if b.knobs.get("prefetch", 0) == 0 || !b.k.rowsFollow(b.g) || b.wide {
+		return
+	}
+	there := b.at(store{})
+	asked := map[string]bool{}
+	look := func(root *value) {
+		visit(root, func(v *value) {
+			if v.kind != load || v.dtype != f32 || len(v.args) > 0 || asked[v.buf.name] || b.index(v.idx[0]) != there {
+				return
+			}
+			asked[v.buf.name] = true
+			// Behind the end of this row lies the next one.
+			i := b.g.inner
+			b.open("for (long long i%d = %d; i%d < %d; i%d += %d)", i, length, i, 2*length, i, cacheLine/4)
+			b.line("__builtin_prefetch(&%s[%s]);", v.buf.name, there)
+			b.close()
+		})
+	}
+	for _, a := range b.k.anchors {
+		look(a.operand)
+	}
+	for _, s := range b.k.stores {
+		look(s.value)
+	}
 }
 
 // roots returns what a pass computes. What a joined reduction is made of is

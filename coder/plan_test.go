@@ -32,19 +32,19 @@ func TestPlans(t *testing.T) {
 		kernels, stages, calls int
 		knobs                  string
 	}{
-		"softmax":         {1, 2, 0, "passes threads tile unroll vector"},
+		"softmax":         {1, 2, 0, "passes prefetch threads tile unroll vector"},
 		"softmax_0":       {1, 2, 0, "passes threads tile unroll vector"},
-		"layer_norm":      {1, 2, 0, "passes threads tile unroll vector"},
+		"layer_norm":      {1, 2, 0, "passes prefetch threads tile unroll vector"},
 		"group_norm":      {1, 2, 0, "threads tile unroll vector"},
-		"rms_norm":        {1, 1, 0, "fuse threads tile unroll vector"},
-		"masked_softmax":  {1, 2, 0, "fuse passes threads tile unroll vector"},
-		"cross_entropy":   {2, 2, 0, "passes threads tile unroll vector"},
+		"rms_norm":        {1, 1, 0, "fuse prefetch threads tile unroll vector"},
+		"masked_softmax":  {1, 2, 0, "fuse passes prefetch threads tile unroll vector"},
+		"cross_entropy":   {2, 2, 0, "passes prefetch threads tile unroll vector"},
 		"reverse_cumsum":  {1, 0, 0, "chains threads vector"},
 		"linear_softmax":  {1, 2, 1, "fuse passes threads tile unroll vector"},
 		"conv_pool":       {1, 0, 1, "fuse threads tile vector"},
-		"group_norm_mish": {2, 2, 0, "fuse passes threads tile unroll vector"},
+		"group_norm_mish": {2, 2, 0, "fuse passes prefetch threads tile unroll vector"},
 		"unary_mish":      {1, 0, 0, "threads tile vector"},
-		"two_outputs":     {1, 1, 0, "fuse threads tile unroll vector"},
+		"two_outputs":     {1, 1, 0, "fuse prefetch threads tile unroll vector"},
 	} {
 		f, ok := fixtures[name]
 		if !ok {

@@ -24,6 +24,9 @@ const (
 	homeRow        = 1 << 20 // and of one that is kept where it is stored in the end
 	firstLevelRow  = 1 << 13 // elements of a row that a first-level cache of 32 KiB holds
 	homelessRow    = 1 << 12 // and of one that it holds with as much beside it
+	prefetchedRow  = 1 << 12 // elements of a row that may be asked for while another is worked on
+	shortRow       = 1 << 9  // and of one that the processor's own prefetcher comes too late for
+	cacheLine      = 64
 )
 
 // defaultSchedule is the conservative start: all cores, the widest vectors,
@@ -45,7 +48,7 @@ func defaultSchedule(p *plan, d kernelwright.Device) schedule {
 		vectors = append(vectors, 16)
 	}
 	var scans, rows, sums, lanes, columns, big, cached, joins, onePass, dear bool
-	longest := 0 // row of which something is kept
+	longest, follow := 0, 0 // rows of which something is kept, and that may be asked for
 	for _, st := range p.steps {
 		k := st.kernel
 		if k == nil {
@@ -61,6 +64,9 @@ func defaultSchedule(p *plan, d kernelwright.Device) schedule {
 		}
 		for _, b := range k.stores {
 			big = big || (streamable(k, b) && numel(b.buf.shape)*4 >= streamingBytes)
+		}
+		if k.rowsFollow(g) {
+			follow = max(follow, k.rowLength())
 		}
 		if len(k.cacheable(g)) > 0 {
 			cached = true
@@ -114,6 +120,13 @@ func defaultSchedule(p *plan, d kernelwright.Device) schedule {
 			k.Value = 1
 		}
 		s["passes"] = k
+	}
+	if follow > 0 {
+		k := kernelwright.Knob{Value: 0, Choices: []int{0, 1}}
+		if follow <= shortRow {
+			k.Value = 1
+		}
+		s["prefetch"] = k
 	}
 	if scans {
 		// How many rows, or parts of one, are scanned side by side: four hide the

@@ -17,6 +17,6 @@ func extraPasses(v view) (finding, bool) {
 		plan: "Keep a row or tile in cache between the passes of a reduction, join passes (maximum and sum in one, with rescaling), and write the output " +
 			"past the cache.",
 		evidence: v.evidence("memory_share", "achieved_gbs", "working_set_bytes", "core_use"),
-		moves:    []move{{"passes", toDown}, {"fuse", toMost}, {"nontemporal", toMost}, {"tile", toDown}},
+		moves:    []move{{"passes", toDown}, {"fuse", toMost}, {"nontemporal", toMost}, {"prefetch", toMost}, {"tile", toDown}},
 	}, true
 }

@@ -19,7 +19,7 @@ func memoryCeiling(v view) (finding, bool) {
 		plan: "Write the output with non-temporal stores, so that its lines are not read before they are overwritten, and keep every " +
 			"intermediate value in registers.",
 		evidence: v.evidence("memory_share", "achieved_gbs", "working_set_bytes"),
-		moves:    []move{{"nontemporal", toMost}, {"fuse", toMost}, {"passes", toLeast}},
+		moves:    []move{{"nontemporal", toMost}, {"prefetch", toMost}, {"fuse", toMost}, {"passes", toLeast}},
 	}
 	return f, true
 }

@@ -162,6 +162,8 @@ func meaning(st step) string {
 		return say("more running values hide the latency of each", "fewer running values spare registers")
 	case "nontemporal":
 		return say("stores go past the cache, so that lines are not read before they are overwritten", "the output stays in the cache for whoever reads it next")
+	case "prefetch":
+		return say("the next row is on its way while this one is worked on", "fewer instructions a row")
 	case "fuse":
 		return say("intermediate results stay in registers", "smaller loops keep fewer streams open")
 	case "items":
