@@ -266,10 +266,11 @@ def cases() -> dict[str, Case]:
     out["large_map"] = (Fn(lambda a: F.gelu(a) * 2), [torch.randn(611, 701)])
     out["large_softmax"] = (Fn(lambda a: torch.softmax(F.gelu(a), -1)), [torch.randn(611, 701)])
     out["long_softmax"] = (Fn(lambda a: torch.softmax(a, -1)), [torch.randn(5, 40009)])
-    out["long_softmax_of_gelu"] = (Fn(lambda a: torch.softmax(F.gelu(a), 1)), [torch.randn(3, 9001)])
+    row = torch.randn(3, 9001)
+    out["long_softmax_of_gelu"] = (Fn(lambda a: torch.softmax(F.gelu(a), 1)), [row])
     out["long_softmax_twice"] = (
         Fn(lambda a: (torch.softmax(a, 1), torch.exp(a - a.amax(1, keepdim=True)))),
-        [torch.randn(3, 9001)],
+        [row],
     )
     out["large_columns"] = (Fn(lambda a: torch.log_softmax(a, 1)), [torch.randn(5, 61, 1003)])
     out["large_pool"] = (
