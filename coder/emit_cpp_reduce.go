@@ -141,7 +141,7 @@ func (b *body) prefetch() {
 			asked[v.buf.name] = true
 			// Behind the end of this row lies the next one.
 			i := b.g.inner
-			b.open("for (long long i%d = %d; i%d < %d; i%d += %d)", i, length, i, 2*length, i, cacheLine/4)
+			b.open("for (long long i%d = %d; i%d < %d; i%d += %d)", i, length, i, 2*length, i, cacheLine)
 			b.line("__builtin_prefetch(&%s[%s]);", v.buf.name, there)
 			b.close()
 		})

@@ -194,8 +194,8 @@ func (k *kernel) cacheable(g geometry) []*value {
 	return found
 }
 
-// rowsFollow reports whether the kernel goes over whole rows in order, in
-// several passes each, that are short enough to be asked for beforehand.
+// rowsFollow reports whether the kernel goes over whole rows in order that are
+// short enough to be asked for beforehand.
 func (k *kernel) rowsFollow(g geometry) bool {
 	n := k.rowLength()
 	return k.kind == reduceKernel && !g.lanes && len(g.order) == 0 && n >= 64 && n <= prefetchedRow

@@ -26,7 +26,7 @@ const (
 	homelessRow    = 1 << 12 // and of one that it holds with as much beside it
 	prefetchedRow  = 1 << 12 // elements of a row that may be asked for while another is worked on
 	shortRow       = 1 << 9  // and of one that the processor's own prefetcher comes too late for
-	cacheLine      = 64
+	cacheLine      = 16      // elements
 )
 
 // defaultSchedule is the conservative start: all cores, the widest vectors,
