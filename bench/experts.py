@@ -221,7 +221,7 @@ def shown(prompt: str) -> dict[str, float]:
 
 def measured(verdict: Json) -> dict[str, float]:
     """All numbers that a verdict has for a Judge."""
-    own = dict(verdict.get("metrics") or {})
+    own = (verdict.get("metrics") or {}) | (verdict.get("profile", {}).get("metrics") or {})
     if verdict["candidate_ms"]:
         own |= {"candidate_ms": verdict["candidate_ms"], "headroom": verdict["headroom"]}
     return own

@@ -66,8 +66,9 @@ def steps(args: argparse.Namespace) -> dict[str, Step]:
     }
     values = {name: shlex.quote(str(value)) for name, value in given.items()}
     program, python = shlex.quote(args.bin), values["python"]
-    values["program"] = f"{program} --data-dir {shlex.quote(str(data))} --python {python}"
-    values["program"] += f" --device {values['device']}"
+    values["program"] = program
+    values["here"] = f"--data-dir {shlex.quote(str(data))} --python {python}"
+    values["here"] += f" --device {values['device']}"
     values["ours"] = f"--bin {program} --data-dir {shlex.quote(str(data))}"
     values["bench"] = f"{python} {shlex.quote(str(ROOT / 'bench'))}/"
     found = {}

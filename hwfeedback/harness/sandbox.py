@@ -198,9 +198,11 @@ _UNCOUNTED: dict[str, tuple[int, int]] = {
 }
 _CLONE, _CLONE3, _SOCKETPAIR = (56, 220), (435, 435), (53, 199)
 # CUDA does not start without a local socket that it listens on. Nobody can connect to one here: the
-# network namespace is the worker's own, and connect is denied. CUDA asks for a server that would
-# share the GPU (MPS) by itself, in vain: on a GPU a connect is nothing to tell of.
+# network namespace is the worker's own, and connect is denied.
 _CUDA_NEEDS = frozenset(("socket", "bind", "listen"))
+# CUDA asks for a server that would share the GPU (MPS) by itself, and makes the device file of each
+# other GPU of the machine, in vain: on a GPU these are nothing to tell of.
+_CUDA_TRIES = frozenset(("connect", "mknodat"))
 # A tool that looks at a process, as compute-sanitizer does, speaks with it through named pipes and
 # a local socket, both the worker's own: its file system and its network namespace are private.
 _TOOLS_NEED = _CUDA_NEEDS | {"accept", "accept4", "connect"}
@@ -712,8 +714,10 @@ def _filter(
     load, jeq, jge, jset, ret, both = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
     allow, kill = 0x7FFF0000, 0x80000000
     deny, absent = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+    quiet = deny
     if listened:
         deny = _NOTIFY
+    tried = {_DENIED[name][column] for name in _CUDA_TRIES} if cuda else set()
     program: list[tuple[int, int, int, int]] = []
 
     def op(code: int, value: int, yes: int = 0, no: int = 0) -> None:
@@ -754,7 +758,7 @@ def _filter(
         low_argument(2)
         op(both, _S_IFMT)
         op(jeq, _S_IFIFO, 1, 0)
-        op(ret, deny)
+        op(ret, quiet if cuda else deny)
         op(ret, allow)
     for makes_socket in (_SOCKETPAIR, *([_DENIED["socket"]] if "socket" in allowed else [])):
         unless_number(makes_socket[column], 4)
@@ -795,8 +799,7 @@ def _filter(
             denied += _OPENS_X86.values() if column == 0 else []
     for number in denied:
         unless_number(number, 1)
-        silent = cuda and number == _DENIED["connect"][column]
-        op(ret, 0x00050000 | errno.EPERM if silent else deny)
+        op(ret, quiet if number in tried else deny)
     op(ret, allow)
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
