@@ -398,6 +398,7 @@ class ReferenceClient(Client):
         # A task so large that as little of its memory is held as can be: one mode after the other,
         # in blocks that are gone when nobody needs their tensors any more.
         self.sparing = False
+        self._keeping = False  # see ``keeping``
         self._room = {"out0": 0, "out1": 0, "draw": 0}
         self._modes: list[str] = []
         self._later: list[str] = []  # modes that are asked for one by one
@@ -432,13 +433,14 @@ class ReferenceClient(Client):
     def draws(self, seeds: Sequence[int]) -> tuple[Any, list[list[torch.Tensor]]]:
         """Returns the tree of all draws, and the tensors of each."""
         request = {"op": "draw", "seeds": list(seeds), **self._into("draw")}
-        self._spare()
+        self._release()
         msg, fds = self.ask(request, timeout=self.timeout, doing="get_inputs()", fds_wanted=1)
         with self._understood():
             if fds:
                 tensors = _private(self.device, fds, msg, self.sparing)
             else:
-                tensors = [v.clone() for v in self._blocks["draw"].views(msg["layout"])]
+                views = self._blocks["draw"].views(msg["layout"])
+                tensors = views if self.sparing else [v.clone() for v in views]
             hold(msg, {"tree": dict, "orders": [[int]]})
             self.orders = msg["orders"]
             each, rest = divmod(len(tensors), len(seeds))
@@ -447,7 +449,7 @@ class ReferenceClient(Client):
             draws = [tensors[i * each : (i + 1) * each] for i in range(len(seeds))]
             for draw in draws:
                 trees.build(msg["tree"], draw)
-        if fds and not self.sparing:
+        if fds and not self._passing:
             self._room["draw"] = self.block("draw", msg["size"]).size
         return msg["tree"], draws
 
@@ -495,17 +497,43 @@ class ReferenceClient(Client):
         self._modes = list(modes)
         self._out = "out1" if self._out == "out0" else "out0"
         msg = {"modes": self._modes, "out": self._out, **self._into(self._out), **self._request}
-        self._spare()
+        self._release()
         self.begin(msg, (), self.timeout, "Model's forward")
 
     def _into(self, block: str) -> dict[str, Any]:
         """Says where tensors go: a block that is used again has no room where memory is spared."""
-        room = 0 if self.sparing else self._room[block]
-        return {"room": room, "sparing": self.sparing}
+        return {"room": 0 if self._passing else self._room[block], "sparing": self._passing}
 
-    def _spare(self) -> None:
-        if self.sparing:
+    @property
+    def _passing(self) -> bool:
+        """Whether blocks are gone when nobody needs their tensors."""
+        return self.sparing and not self._keeping
+
+    def _release(self) -> None:
+        if self._passing:
             self.device.release()
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Has blocks used again, although memory is spared: a draw is there until the next draw
+        inside this, an answer until the next but one. ``let_go`` gives the blocks back.
+        """
+        self._keeping = True
+        try:
+            yield
+        finally:
+            self._keeping = False
+
+    def let_go(self) -> None:
+        self.drain(self.timeout)
+        kept = [name for name, room in self._room.items() if room and self.sparing]
+        for name in kept:
+            self._room[name] = 0
+            self._blocks.pop(name).close()
+            self.block(name, 1)  # in its place, on both sides
+        if kept:
+            self.ask({"op": "release"}, timeout=self.timeout)
+            self._release()
 
     def finish_forward(self) -> list[dict[str, Any]]:
         """Returns a dict per mode: ``error``, or ``tensors``, ``sources``, ``tree``, ``aliases``.
@@ -534,7 +562,7 @@ class ReferenceClient(Client):
             else:
                 tensors = self._blocks[self._out].views(msg["layout"])
             results = self._results(msg, tensors)
-        if fds and not self.sparing and self._room[self._out] < msg["size"]:
+        if fds and not self._passing and self._room[self._out] < msg["size"]:
             # As large as the other: modes that give less alternate with some that give more.
             size = max(msg["size"], self._room["out0"], self._room["out1"])
             self._room[self._out] = self.block(self._out, size).size

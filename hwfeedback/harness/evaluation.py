@@ -77,6 +77,7 @@ LOAD_S = 60.0
 COMPILE_S = 300.0  # a baseline's first call compiles
 TRITON_S = 120.0  # so does a candidate's, and it may be tuned
 OUTPUT_KEPT = 4000
+ROOMY = 8  # times what a call has: beside that, blocks can stay
 # The profiler's time of a call and the clock's differ by less, or that is said.
 SPAN_SHARE, SPAN_MS = 0.1, 0.002
 # Who takes less than this share of what the task's operations take at the measured rate does not do
@@ -1166,10 +1167,13 @@ class Evaluation:
                     self._ahead[False] = self._beside.submit(self._spare, False)
                 timing = self._prepared or self._timing(reference)
                 timing.vary([j.inputs for j, _ in self.verification.varied], self._check_varied)
-                timed = self._measure(timing, spawn_candidate, candidates)
+                with self._drawing_again(timing):
+                    timed = self._measure(timing, spawn_candidate, candidates)
         finally:
             for c in candidates:
                 c.kill()
+            with suppress(WorkerFailure):
+                reference.let_go()
         learned.update({k: value for k, value in timed.learned.items() if value})
         if timed.wrong:
             hint = "compute every output in every call, from that call's input"
@@ -1284,7 +1288,8 @@ class Evaluation:
                     budget=self._budget(),
                     device=self.device,
                 )
-                timing.prepare()
+                with self._drawing_again(timing):
+                    timing.prepare()
             except BaselineFailed as e:
                 raise Infrastructure(str(e)) from e
         shares = self.level == "quick" and self.device.kind in SHARES and not self.sparing
@@ -1303,20 +1308,47 @@ class Evaluation:
         drawn, outputs = self.verification.draws, self.verification.outputs
         tree, first = drawn[0].get()
         seeds: dict[int, int] = {}
+        slots = windows.Slots.of(first, outputs, reference.orders)
+        # A GPU wipes out what is freed, for milliseconds in which what is timed has less of its
+        # memory: where there is room nothing is.
+        roomy = self.device.room()[0] > ROOMY * slots.bytes
+
+        def asked(what: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
+            nonlocal roomy
+            if roomy:
+                try:
+                    with reference.keeping():
+                        return what()
+                except (WorkerError, CudaError, torch.OutOfMemoryError) as e:
+                    if not ran_out(e):
+                        raise
+                    roomy = False
+                    reference.let_go()
+            return what()
 
         def draw(i: int) -> list[torch.Tensor]:
             if i < len(drawn):
                 return drawn[i].tensors
-            return reference.draw(seeds.setdefault(i, verify.secret()))[1]
+            seed = seeds.setdefault(i, verify.secret())
+            return asked(lambda: reference.draw(seed)[1])
 
-        def eager(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        def computed(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             r = reference.forward(tree, inputs, ["eager"])[0]
             if "error" in r:
                 raise r["error"]
             return r["tensors"]
 
-        slots = windows.Slots.of(first, outputs, reference.orders)
-        return Redrawn(slots, draw, eager, self.device)
+        return Redrawn(slots, draw, lambda inputs: asked(lambda: computed(inputs)), self.device)
+
+    @contextmanager
+    def _drawing_again(self, timing: Timing) -> Iterator[None]:
+        """Counts apart what contents cost that are not kept."""
+        before = timing.contents.again_s
+        try:
+            yield
+        finally:
+            if took := timing.contents.again_s - before:
+                self.costs.moved(took, "contents")
 
     def run_baselines(self) -> dict[str, Any]:
         """Measures the baselines and nothing else."""

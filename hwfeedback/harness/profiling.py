@@ -535,8 +535,9 @@ def of_a_forward(kernels: Sequence[dict[str, Any]]) -> dict[str, float]:
         if is_sum(name):
             found[name] = sum(values)
         elif sum(weights) > 0:
-            weighted = sum(v * w for v, w in zip(values, weights, strict=True))
-            found[name] = weighted / sum(weights)
+            # From the first one on: where all are the same, so is the mean, to the last bit.
+            beyond = sum((v - values[0]) * w for v, w in zip(values, weights, strict=True))
+            found[name] = values[0] + beyond / sum(weights)
         else:
             found[name] = sum(values) / len(values)
     return found

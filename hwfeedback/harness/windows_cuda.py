@@ -86,6 +86,7 @@ STILL_S = 1.0  # for so long at least a window's turns may take without the work
 TURN_S = 10.0  # and the GPU may stand between the worker's answer and its last turn
 FLAGS = 4096  # bytes at the end of the outputs' block: whose turn it is
 SLICE_BYTES = 1 << 29  # that a GPU writes within a slice of time
+READS, SETTLED, SETTLE_S = 8, 1.05, 0.25  # how its memory is seen to be at rest
 ROOM = 64 << 20  # in it for what a forward allocates besides
 _GO, _DONE = 0, 64  # bytes from there
 READ_BLOCK = 512
@@ -411,6 +412,7 @@ class _Turns:
         self.gate = self._pinned.data_ptr()
         self._word = ctypes.c_uint32.from_address(self.gate)
         self.next = 1
+        self._read_s = math.inf  # what reads have taken at least
 
     def take(self, n: int) -> int:
         """Returns the number of the first of n turns."""
@@ -420,6 +422,24 @@ class _Turns:
     def open(self, turn: int) -> None:
         """Lets the referee's stream begin."""
         self._word.value = turn
+
+    def settle(self) -> None:
+        """Waits, not for long, until the GPU's memory is read as fast as it has been: what another
+        process has freed may still be wiped out when that process has nothing to do any more.
+        """
+        end = time.monotonic() + SETTLE_S
+        while True:
+            took = math.inf
+            for _ in range(3):
+                self.begun.record()
+                for _ in range(READS):
+                    self.flush()
+                self.over.record()
+                took = min(took, self.over.seconds_since(self.begun))
+            self._read_s = min(self._read_s, took)
+            if took <= SETTLED * self._read_s or time.monotonic() > end:
+                return
+            time.sleep(1e-3)
 
 
 @functools.cache
@@ -476,6 +496,8 @@ class GpuSession(Session):
     def _put(self, group: Sequence[int]) -> None:
         self._out[: len(group) * self.contents.slots.out_slot].fill_(0xFF)
         self._write(group)
+        if self.contents.large:
+            self._turns.settle()
         self._flush()  # what has just been written must not be found in the L2
         gpu().synchronize()
         self._idle("before the clock starts")
@@ -549,6 +571,8 @@ class GpuSession(Session):
         slot = self.contents.slots.in_slot
         # One that is drawn again is there before anything waits in the referee's stream.
         contents = [self.contents.row(row) for row in group]
+        if self.contents.large:
+            self._turns.settle()
         turn = turns.take(n)
         self._idle("before the clock starts")
         try:

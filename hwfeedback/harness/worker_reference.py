@@ -477,6 +477,10 @@ class Reference:
         self.output_tree = msg["output_tree"]
         return {}
 
+    def release(self, _msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        self.device.release()
+        return {}
+
     def map(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self.blocks.map(str(msg["name"]), fds.pop(), int(msg["size"]))
         return {}
@@ -586,6 +590,7 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
             "init_inputs",
             "construct",
             "map",
+            "release",
             "draw",
             "state",
             "set_state",

@@ -402,6 +402,21 @@ def test_a_profile(judge: Judge, candidate: str) -> None:
 
 
 @NCU
+def test_a_large_call(judge: Judge) -> None:
+    """It takes what Nsight Compute says: what large contents need beside it does not slow it."""
+    task = TASK.replace("SHAPE", "1 << 15, 1 << 15").replace("torch.softmax(x, -1)", "x.relu()")
+    eager = task.replace("Model(", "ModelNew(")
+    more: dict[str, Any] = {"profile": "selected", "ceilings": {"memory_gbs": 4000.0}}
+    v = verdict(judge, task, eager, require_custom=False, **more)
+    assert v["status"] == "correct", v["reason"]
+    alone = v["eager_profile"]["ms"]
+    print(f"\n{v['candidate_ms']:.3f} and eager {v['baselines']['eager']:.3f}, ncu {alone:.3f} ms")
+    assert alone > 1.5
+    assert 0.95 < v["candidate_ms"] / alone < 1.05
+    assert 0.95 < v["baselines"]["eager"] / alone < 1.05
+
+
+@NCU
 def test_a_profile_of_many_launches_and_of_a_graph(judge: Judge) -> None:
     v = profiled(judge, MANY)
     assert v["profile"]["launches"] == 5000 and len(v["profile"]["kernels"]) == 1

@@ -405,6 +405,9 @@ def test_metrics_of_a_forward_are_weighted_by_time() -> None:
     ]
     together = {"a__b.sum": 15.0, "a__b.pct": 60.0, "a__c.avg": 7.0}
     assert profiling.of_a_forward(kernels) == together
+    alike = [{"ms": ms, "metrics": {"a__b.pct": 24.43}} for ms in (0.012320, 0.3, 1.1)]
+    for kernels in (alike[:1], alike):
+        assert profiling.of_a_forward(kernels) == {"a__b.pct": 24.43}
 
 
 def test_the_position_below_the_ceilings() -> None:

@@ -150,6 +150,34 @@ def test_answers_are_not_written_over(judge: Judge, monkeypatch: pytest.MonkeyPa
     other.kill()
 
 
+def test_blocks_that_are_kept_for_a_while(judge: Judge) -> None:
+    client = reference(judge)
+    tree, _ = client.draw(0)
+
+    def answer(seed: int) -> list[torch.Tensor]:
+        _, inputs = client.draw(seed)
+        return [*inputs, *client.forward(tree, inputs, ["eager"])[0]["tensors"]]
+
+    wanted = [[t.clone() for t in answer(seed)] for seed in range(5)]
+    names = ("draw", "out0", "out1")
+    assert not any(n in client._blocks for n in names)
+    used: list[list[int]] = []
+    for seed, want in enumerate(wanted):
+        with client.keeping():
+            got = answer(seed)
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+        used.append([id(client._blocks.get(n)) for n in names])
+        # What is asked for besides is not written over it.
+        client.forward(tree, client.draw(9)[1], ["wide", "eager"])
+        client.forward(tree, client.draw(9)[1], ["wide", "eager"])
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert used[2] == used[3] == used[4], "they are used again"
+    client.let_go()
+    assert all(client._blocks[n].size < 4096 for n in names)
+    assert all(torch.equal(a, b) for a, b in zip(answer(3), wanted[3], strict=True))
+    client.kill()
+
+
 def test_a_block_that_makes_no_sense_is_closed() -> None:
     beyond = [{"dtype": "float32", "shape": [9999], "offset": 0}]
     block = Block.create(4096)

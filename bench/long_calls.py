@@ -1,0 +1,147 @@
+"""What a call takes on a GPU where another process has a context: one that is idle, that waits for
+a word, as the referee's does while a worker has its turn (windows_cuda.py), or that has just freed
+as much memory as a large task's content takes.
+
+The work moves bytes, in memory of torch's own or of a block that two processes could map, or
+computes. A row is one work; its columns are medians, in milliseconds, of calls that found nothing
+of theirs in the L2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing as mp
+import pathlib
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+
+ROOT = pathlib.Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "hwfeedback" / "harness"))
+
+import torch  # noqa: E402
+
+STATES = ("alone", "idle", "waits", "frees torch's", "frees a block")
+AHEAD = 2_000_000  # cycles, in which the host asks for the call
+
+
+def other(channel: Connection, gib: float) -> None:
+    """A process with a context, which does what it is told."""
+    import device
+
+    gpu = device.gpu()
+    word = torch.zeros(16, dtype=torch.int32, device=gpu.torch)
+    aside, turn = gpu.driver.stream(), 0
+    gpu.synchronize()
+    channel.send("there")
+    while (said := channel.recv()) != "end":
+        if said == "wait":
+            turn += 1
+            gpu.driver.await_word(word.data_ptr(), turn)
+        elif said == "go on":
+            gpu.driver.write_word(word.data_ptr(), turn, aside)
+            gpu.synchronize()
+        else:
+            size = int(gib * 2**30)
+            held = shared(size) if "block" in said else torch.zeros(size // 4, device="cuda")
+            gpu.synchronize()
+            del held
+            torch.cuda.empty_cache()
+        channel.send("done")
+
+
+def shared(size: int) -> torch.Tensor:
+    import device
+
+    block = device.gpu().create(size)
+    floats = block.bytes().view(torch.float32)
+    block.close()  # the memory stays as long as there are views
+    return floats
+
+
+def works(most: float) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yields works by name, each with its own memory, which is free again with the next."""
+    gib = 0.125
+    while gib <= most:
+        size = int(gib * 2**30)
+        for where in ("torch", "shared"):
+            x, y = (torch.zeros(size // 4 if where == "torch" else 0, device="cuda") for _ in "xy")
+            if where == "shared":
+                x, y = shared(size), shared(size)
+            yield f"copies {gib:g} GiB, {where}", lambda x=x, y=y: torch.mul(x, 2.0, out=y)
+            yield f"reads {gib:g} GiB, {where}", lambda x=x: x.sum()
+            del x, y
+            torch.cuda.empty_cache()
+        gib *= 2
+    for n in (2048, 4096, 6144, 8192):
+        a = torch.randn(n, n, device="cuda")
+        yield f"product of {n}", lambda a=a: torch.mm(a, a)
+    for us in (500, 2000, 8000):
+        yield f"one thread, {us} us", lambda us=us: torch.cuda._sleep(us * 1800)
+
+
+def timed(
+    work: Callable[[], None], block: torch.Tensor, calls: int, before: Callable[[], None]
+) -> float:
+    """Returns the median of the calls' times, milliseconds."""
+    took = []
+    for _ in range(calls):
+        before()
+        block.sum()
+        torch.cuda._sleep(AHEAD)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in "se")
+        start.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        took.append(start.elapsed_time(end))
+    return statistics.median(took)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=7, help="of each work, in each state")
+    parser.add_argument("--most", type=float, default=8.0, help="GiB, read and as much written")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("PyTorch finds no GPU here")
+    context = mp.get_context("spawn")
+    block = torch.ones(128 << 18, device="cuda")
+    print(f"| {torch.cuda.get_device_name()} | {' | '.join(STATES)} |")
+    print("|---|" + "---:|" * len(STATES))
+    rows: dict[str, list[float]] = {}
+    for state in STATES:
+        channel = process = None
+        if state != "alone":
+            channel, theirs = context.Pipe()
+            process = context.Process(target=other, args=(theirs, args.most), daemon=True)
+            process.start()
+            channel.recv()
+
+        def told(what: str, channel: Connection | None = channel) -> None:
+            if channel is not None:
+                channel.send(what)
+                channel.recv()
+
+        def before(state: str = state) -> None:
+            if state.startswith("frees"):
+                told(state)
+
+        for name, work in works(args.most):
+            work()
+            torch.cuda.synchronize()
+            if state == "waits":
+                told("wait")
+            rows.setdefault(name, []).append(timed(work, block, args.calls, before))
+            if state == "waits":
+                told("go on")
+        if channel is not None and process is not None:
+            channel.send("end")
+            process.join()
+    for name, found in rows.items():
+        print(f"| {name} | {' | '.join(f'{ms:.4f}' for ms in found)} |")
+
+
+if __name__ == "__main__":
+    main()
