@@ -9,9 +9,9 @@ type Bench struct {
 	References     []Reference     `json:"references"`
 	Configurations []Configuration `json:"configurations"`
 	Seeds          []int64         `json:"seeds"`
-	Device         string          `json:"device"`
-	DeviceKey      string          `json:"device_key"`
-	Baselines      []string        `json:"baselines"` // that PyTorch is measured as
+	Device         string          `json:"device"`       // as the command line named it first
+	DeviceClass    string          `json:"device_class"` // Device.Class of all its runs
+	Baselines      []string        `json:"baselines"`    // that PyTorch is measured as
 	Precision      string          `json:"precision"`
 	Command        []string        `json:"command"` // as it was typed first
 	Version        string          `json:"version"` // of kernelwright
@@ -47,15 +47,15 @@ type Member struct {
 	RunID         int64 `json:"run"`
 }
 
-// Key is the same for two benches that ask for the same runs on the same
-// device.
+// Key is the same for two benches that ask for the same runs on devices of the
+// same class.
 func (b Bench) Key() string {
 	type file struct{ Path, SHA256 string }
 	files := make([]file, len(b.References))
 	for i, r := range b.References {
 		files[i] = file{r.Path, r.SHA256}
 	}
-	text, err := json.Marshal([]any{files, b.Configurations, b.Seeds, b.DeviceKey, b.Baselines, b.Precision})
+	text, err := json.Marshal([]any{files, b.Configurations, b.Seeds, b.DeviceClass, b.Baselines, b.Precision})
 	if err != nil { // texts and whole numbers only: cannot fail
 		panic(err)
 	}

@@ -42,12 +42,15 @@ const (
 // Device is one place where candidates run, with its specs and its measured
 // ceilings. Verdicts of different devices are never mixed.
 type Device struct {
-	Kind     DeviceKind `json:"kind"`
-	Index    int        `json:"index"`
-	Key      string     `json:"key"` // identifies hardware, driver and versions; part of every cache key
-	Name     string     `json:"name"`
-	Specs    Specs      `json:"specs"`
-	Ceilings Ceilings   `json:"ceilings"`
+	Kind  DeviceKind `json:"kind"`
+	Index int        `json:"index"`
+	Key   string     `json:"key"` // identifies hardware, driver and versions; part of every cache key
+	// Class is the same for devices that one table may be of: GPUs of one model
+	// under one branch of the driver, with one PyTorch.
+	Class    string   `json:"class,omitempty"`
+	Name     string   `json:"name"`
+	Specs    Specs    `json:"specs"`
+	Ceilings Ceilings `json:"ceilings"`
 }
 
 // String returns the name used on the command line: "cpu", "cuda:0".

@@ -14,6 +14,7 @@ import (
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/task"
@@ -86,13 +87,13 @@ func (c benchCmd) Run(a *app) (err error) {
 	}
 	show := newProgress(a.stderr)
 	defer show.done()
-	e, err := r.evaluator(a.ctx, r.options(show.stage))
+	es, err := r.evaluators(a.ctx, r.options(show.stage))
 	show.done()
 	if err != nil {
 		return interruption(a.ctx, err)
 	}
-	defer func() { err = errors.Join(err, e.Close()) }()
-	b, err := r.bench(e, by, p, append([]string{"kernelwright"}, a.args...))
+	defer func() { err = errors.Join(err, closeAll(es)) }()
+	b, err := r.bench(es, by, p, append([]string{"kernelwright"}, a.args...))
 	if err != nil {
 		return err
 	}
@@ -108,10 +109,16 @@ func (c benchCmd) Run(a *app) (err error) {
 	default:
 		show.say(fmt.Sprintf("bench %d: runs to be made: %d", b.Bench.ID, len(p.paths)*len(p.configs)*len(p.seeds)))
 	}
-	for _, w := range b.Workers {
-		w.Observe = show.observe
+	shows := []*progress{show}
+	if len(b.Devices) > 1 {
+		shows = show.beside(len(b.Devices))
 	}
-	b.Begun = benchLabels(b.Bench, show)
+	for i, workers := range b.Devices {
+		for _, w := range workers {
+			w.Observe = shows[i].observe
+		}
+	}
+	b.Begun = benchLabels(b.Bench, shows)
 	stopNotice := context.AfterFunc(a.ctx, func() {
 		show.say(fmt.Sprintf("finishing the round, for at most %s; a second interrupt stops at once", r.config.Daemon.Grace))
 	})
@@ -150,30 +157,43 @@ func (c benchCmd) plan(a *app) (p benchPlan, err error) {
 
 // bench is what the daemon works off, not recorded yet: by has the agents of each
 // configuration.
-func (r *room) bench(e hardware, by []agents, p benchPlan, command []string) (*daemon.Bench, error) {
+func (r *room) bench(es []*hwfeedback.Evaluator, by []agents, p benchPlan, command []string) (*daemon.Bench, error) {
+	names := make([]string, len(es))
+	first := es[0].Device()
+	for i, e := range es {
+		names[i] = e.Device().String()
+		if d := e.Device(); d.Class != first.Class {
+			return nil, usage(fmt.Sprintf("a bench is of one kind of device, and %s is %s, %s %s", first, first.Name, d, d.Name), "name those of one kind with --device")
+		}
+	}
 	b := &daemon.Bench{
 		Store: r.store, Usable: func() error { return cmp.Or(r.store.Usable(), r.lock.Usable()) },
-		Invalid: map[int]*kernelwright.InvalidTaskError{},
+		Invalid: map[int]*kernelwright.InvalidTaskError{}, Devices: make([][]*daemon.Worker, len(es)),
 		Bench: kernelwright.Bench{
-			Seeds: p.seeds, Device: e.Device().String(), DeviceKey: e.Device().Key,
+			Seeds: p.seeds, Device: strings.Join(names, ", "), DeviceClass: first.Class,
 			Baselines: r.config.Evaluation.Baselines, Precision: r.config.Evaluation.Precision,
 			Command: command, Version: kernelwright.Version,
 		},
 	}
 	for i, c := range p.configs {
 		under := r.under(c)
-		w, settings := under.worker(e, by[i]), under.strategy()
-		w.RecordOnly = true
-		b.Workers, b.Settings = append(b.Workers, w), append(b.Settings, settings)
+		settings := under.strategy()
+		for k, e := range es {
+			w := under.worker(e, by[i])
+			w.RecordOnly = true
+			b.Devices[k] = append(b.Devices[k], w)
+		}
+		b.Settings = append(b.Settings, settings)
 		b.Bench.Configurations = append(b.Bench.Configurations, configuration(c, settings))
 	}
 	return b, readReferences(b, p.paths)
 }
 
-// benchLabels tells whose rounds follow.
-func benchLabels(b kernelwright.Bench, show *progress) func(kernelwright.Member, bool) {
+// benchLabels tells whose rounds follow, on each device.
+func benchLabels(b kernelwright.Bench, shows []*progress) func(int, kernelwright.Member, bool) {
 	names := report.ConfigurationNames(b.Configurations)
-	return func(m kernelwright.Member, resumed bool) {
+	return func(device int, m kernelwright.Member, resumed bool) {
+		show := shows[device]
 		label := b.References[m.Reference].Name
 		if len(names) > 1 {
 			label += " [" + names[m.Configuration] + "]"
@@ -396,6 +416,7 @@ func (r *room) loadBench(ctx context.Context, id int64) (b report.Bench, err err
 		return b, err
 	}
 	b.Runs = []report.BenchRun{}
+	devices := map[string]bool{}
 	for _, m := range members {
 		d, err := daemon.Load(ctx, r.store, m.RunID)
 		if err != nil {
@@ -407,6 +428,8 @@ func (r *room) loadBench(ctx context.Context, id int64) (b report.Bench, err err
 		}
 		if d.Device.Key != "" {
 			b.Machine = d.Device
+			devices[d.Device.Key] = true
+			b.Machines = len(devices)
 		}
 		if _, v, found := report.Best(d.Rounds); found && len(v.Versions) > 0 {
 			b.Versions = v.Versions

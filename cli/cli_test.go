@@ -170,7 +170,7 @@ func seedBench(ts *testscript.TestScript, _ bool, args []string) {
 	b, err := s.CreateBench(ctx, kernelwright.Bench{
 		References:     []kernelwright.Reference{{Name: "softmax", Path: ts.MkAbs("softmax.py")}, {Name: "gelu", Path: ts.MkAbs("gelu.py")}},
 		Configurations: []kernelwright.Configuration{{Strategy: "rounds", Coder: "other", Judge: "rules", Mode: "both", Language: "cpp", Rounds: 2}},
-		Seeds:          []int64{0}, Device: "cpu", DeviceKey: "key", Command: []string{"kernelwright", "bench", "x"},
+		Seeds:          []int64{0}, Device: "cpu", DeviceClass: "key", Command: []string{"kernelwright", "bench", "x"},
 	})
 	ts.Check(errors.Join(err, s.Close()))
 	runSQL(ts, false, []string{filepath.Join(args[0], store.FileName), fmt.Sprintf("INSERT INTO bench_runs VALUES (%d, 0, 0, 0, 1)", b.ID)})

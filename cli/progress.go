@@ -34,6 +34,26 @@ func newProgress(w io.Writer) *progress {
 	return &progress{w: w, redraw: terminal(w), now: time.Now}
 }
 
+// beside returns progress for n devices that work at the same time, of which only
+// the lines that stay are shown.
+func (p *progress) beside(n int) []*progress {
+	all := make([]*progress, n)
+	for i := range all {
+		all[i] = &progress{w: lines{p}, now: p.now}
+	}
+	return all
+}
+
+// lines writes whole lines above the one that is redrawn.
+type lines struct{ above *progress }
+
+func (l lines) Write(line []byte) (int, error) {
+	l.above.mu.Lock()
+	defer l.above.mu.Unlock()
+	l.above.erase()
+	return l.above.w.Write(line)
+}
+
 // begin names the task that follows.
 func (p *progress) begin(task string) {
 	p.mu.Lock()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
+	"sync"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
@@ -15,15 +17,16 @@ import (
 // it is the machine.
 const maxFailures = 3
 
-// Bench works off a recorded bench, one run after the other on one device. What
+// Bench works off a recorded bench, on each device one run after the other. What
 // it has done is in the record: after an error, or a kill, Run goes on from
 // there.
 type Bench struct {
 	Store *store.Store
 	Bench kernelwright.Bench
-	// Workers has one for each of the bench's configurations, on one device, and
-	// Settings what they run by. They write no results (RecordOnly).
-	Workers  []*Worker
+	// Devices has for each device, all of one class, a worker for each of the
+	// bench's configurations, and Settings what they run by. They write no results
+	// (RecordOnly).
+	Devices  [][]*Worker
 	Settings []forge.Settings
 	// Sources has the text of each reference, and Invalid why one cannot be read
 	// at all.
@@ -31,55 +34,148 @@ type Bench struct {
 	Invalid map[int]*kernelwright.InvalidTaskError
 	// Usable says why nothing more should be recorded; nil where all is well.
 	Usable func() error
-	// Begun is told of each run that is worked on; may be nil.
-	Begun func(m kernelwright.Member, resumed bool)
+	// Begun is told of each run that is worked on, and on which of Devices; may be
+	// nil. Devices call it at the same time.
+	Begun func(device int, m kernelwright.Member, resumed bool)
 }
 
-// Run makes every run that has not ended, references in their order and the
-// configurations of each one after the other: what is compared is measured
-// close together. Cancelling ctx lets the round in progress finish, as for
+// Run makes every run that has not ended. A device takes the next reference and
+// makes all its runs, the configurations one after the other: what is compared is
+// measured on one device, close together. One that has begun a run keeps its
+// reference. Cancelling ctx lets the rounds in progress finish, as for
 // Worker.Run, and gives ErrStopped. A run that fails is made anew by the next
-// call and keeps no other from being made; the error is theirs, joined.
+// call and keeps no other from being made, until several fail in a row on a
+// device; the error is theirs, joined.
 func (b *Bench) Run(ctx context.Context) error {
-	members, err := b.Store.Members(ctx, b.Bench.ID)
+	p, err := b.progress(ctx)
 	if err != nil {
 		return err
 	}
-	runs := map[kernelwright.Member]kernelwright.Run{} // by member without its run
-	invalid := map[int]*kernelwright.InvalidTaskError{}
+	halt, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make([]error, len(b.Devices))
+	failed := make([][]error, len(b.Devices))
+	var devices sync.WaitGroup
+	for i := range b.Devices {
+		devices.Go(func() {
+			if failed[i], ended[i] = b.work(halt, i, p); ended[i] != nil {
+				cancel()
+			}
+		})
+	}
+	devices.Wait()
+	// What is worse than being stopped, which may follow from it, comes first.
+	slices.SortStableFunc(ended, func(a, b error) int {
+		rank := func(err error) int {
+			switch {
+			case err == nil:
+				return 2
+			case errors.Is(err, ErrStopped):
+				return 1
+			}
+			return 0
+		}
+		return rank(a) - rank(b)
+	})
+	if ended[0] != nil {
+		return ended[0]
+	}
+	if all := slices.Concat(failed...); len(all) > 0 {
+		return errors.Join(all...)
+	}
+	if b.Bench.FinishedMS != 0 {
+		return nil
+	}
+	return b.Store.FinishBench(context.WithoutCancel(ctx), b.Bench.ID)
+}
+
+// benchProgress is what there is of a bench, and what is left.
+type benchProgress struct {
+	runs    map[kernelwright.Member]kernelwright.Run // by member without its run
+	invalid []*kernelwright.InvalidTaskError         // by reference; whose it is writes there
+
+	mu   sync.Mutex
+	left []int          // references
+	home map[int]string // the device that has begun a run of one
+}
+
+func (b *Bench) progress(ctx context.Context) (*benchProgress, error) {
+	members, err := b.Store.Members(ctx, b.Bench.ID)
+	if err != nil {
+		return nil, err
+	}
+	here := map[string]bool{}
+	for i := range b.Devices {
+		here[b.key(i)] = true
+	}
+	p := &benchProgress{
+		runs: map[kernelwright.Member]kernelwright.Run{}, home: map[int]string{},
+		invalid: make([]*kernelwright.InvalidTaskError, len(b.Bench.References)),
+	}
 	for _, m := range members {
 		run, err := b.Store.Run(ctx, m.RunID)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		m.RunID = 0
-		runs[m] = run
+		p.runs[m] = run
 		if why := invalidity(run); why != nil {
-			invalid[m.Reference] = why
+			p.invalid[m.Reference] = why
+		}
+		if run.Status == kernelwright.RunRunning && here[run.DeviceKey] {
+			p.home[m.Reference] = run.DeviceKey
 		}
 	}
-	var failed []error
-	inARow := 0
 	for reference := range b.Bench.References {
+		p.left = append(p.left, reference)
+	}
+	return p, nil
+}
+
+// take gives a device the next reference that no other has begun.
+func (p *benchProgress) take(device string) (reference int, found bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.IndexFunc(p.left, func(r int) bool { return p.home[r] == "" || p.home[r] == device })
+	if i < 0 {
+		return 0, false
+	}
+	reference = p.left[i]
+	p.left = slices.Delete(p.left, i, i+1)
+	return reference, true
+}
+
+// key is that of a device.
+func (b *Bench) key(device int) string { return b.Devices[device][0].Evaluator.Device().Key }
+
+// work has a device make runs until none is left. It returns which failed, and
+// what ends the whole bench.
+func (b *Bench) work(ctx context.Context, device int, p *benchProgress) (failed []error, ended error) {
+	inARow := 0
+	for {
+		reference, found := p.take(b.key(device))
+		if !found {
+			return failed, nil
+		}
 		for configuration := range b.Bench.Configurations {
 			for _, seed := range b.Bench.Seeds {
 				m := kernelwright.Member{Reference: reference, Configuration: configuration, Seed: seed}
-				run, begun := runs[m]
+				run, begun := p.runs[m]
 				if begun && run.Status != kernelwright.RunRunning && run.Status != kernelwright.RunFailed {
 					continue
 				}
-				run, err := b.one(ctx, m, run, invalid[reference])
+				run, err := b.one(ctx, device, m, run, p.invalid[reference])
 				if errors.Is(err, ErrStopped) || err != nil && ctx.Err() != nil {
-					return ErrStopped
+					return failed, ErrStopped
 				}
 				if errors.Is(store.Trouble(err), store.ErrDamaged) {
-					return err
+					return failed, err
 				}
 				if bad := b.Usable(); bad != nil {
-					return bad
+					return failed, bad
 				}
 				if why := invalidity(run); why != nil {
-					invalid[reference] = why
+					p.invalid[reference] = why
 				}
 				if err == nil {
 					inARow = 0
@@ -87,18 +183,11 @@ func (b *Bench) Run(ctx context.Context) error {
 				}
 				failed = append(failed, fmt.Errorf("%s: %w", b.Bench.References[reference].Name, err))
 				if inARow++; inARow == maxFailures {
-					return errors.Join(failed...)
+					return failed, nil
 				}
 			}
 		}
 	}
-	if len(failed) > 0 {
-		return errors.Join(failed...)
-	}
-	if b.Bench.FinishedMS != 0 {
-		return nil
-	}
-	return b.Store.FinishBench(context.WithoutCancel(ctx), b.Bench.ID)
 }
 
 // invalidity is why the reference of a run is no task, nil where it is one.
@@ -112,11 +201,11 @@ func invalidity(run kernelwright.Run) *kernelwright.InvalidTaskError {
 // one makes a run of the bench, or goes on with it where it was begun. What is
 // no task under one configuration is none under the others, and may have taken
 // minutes to say so.
-func (b *Bench) one(ctx context.Context, m kernelwright.Member, run kernelwright.Run, invalid *kernelwright.InvalidTaskError) (kernelwright.Run, error) {
+func (b *Bench) one(ctx context.Context, device int, m kernelwright.Member, run kernelwright.Run, invalid *kernelwright.InvalidTaskError) (kernelwright.Run, error) {
 	if ctx.Err() != nil {
 		return run, ErrStopped
 	}
-	w, reference := b.Workers[m.Configuration], b.Bench.References[m.Reference]
+	w, reference := b.Devices[device][m.Configuration], b.Bench.References[m.Reference]
 	q := Request{
 		Path: reference.Path, Name: path.Base(reference.Name), Source: b.Sources[m.Reference], Seed: m.Seed,
 		Strategy: b.Bench.Configurations[m.Configuration].Strategy, Settings: b.Settings[m.Configuration],
@@ -126,19 +215,22 @@ func (b *Bench) one(ctx context.Context, m kernelwright.Member, run kernelwright
 	}
 	resumed := run.Status == kernelwright.RunRunning
 	if b.Begun != nil {
-		b.Begun(m, resumed)
+		b.Begun(device, m, resumed)
 	}
 	var done Done
 	var err error
-	switch {
-	case resumed:
+	if resumed {
 		done, err = w.Run(ctx, run, nil)
-	case invalid != nil:
-		done, err = w.Refuse(ctx, q, invalid, store.WithReference(q.Source), store.WithMember(b.Bench.ID, m))
-	default:
-		if run, err = w.Begin(ctx, q, store.WithMember(b.Bench.ID, m)); err == nil {
-			done, err = w.Run(ctx, run, nil)
+		// What one device has begun another cannot go on with. It has failed, which
+		// its record says.
+		if !errors.As(err, new(*elsewhereError)) {
+			return done.Data.Run, err
 		}
+	}
+	if invalid != nil {
+		done, err = w.Refuse(ctx, q, invalid, store.WithReference(q.Source), store.WithMember(b.Bench.ID, m))
+	} else if run, err = w.Begin(ctx, q, store.WithMember(b.Bench.ID, m)); err == nil {
+		done, err = w.Run(ctx, run, nil)
 	}
 	return done.Data.Run, err
 }

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kernelwright/kernelwright"
@@ -14,11 +16,13 @@ import (
 )
 
 // matrix is a recorded bench of six references under two configurations: two
-// and three rounds. Each round is told to observe.
-func matrix(t *testing.T, b *bench, observe func(forge.Event)) *Bench {
+// and three rounds, on the test's device and more. Each round is told to observe.
+func matrix(t *testing.T, b *bench, observe func(forge.Event), more ...*fakeHardware) *Bench {
 	t.Helper()
+	hardware := append([]*fakeHardware{b.hw}, more...)
 	out := &Bench{
-		Store: b.store, Usable: b.store.Usable,
+		Devices: make([][]*Worker, len(hardware)),
+		Store:   b.store, Usable: b.store.Usable,
 		Sources: []string{"softmax", "bad", "gelu", "", "matmul", "tanh"},
 		Invalid: map[int]*kernelwright.InvalidTaskError{3: {Reason: "it is a picture", Hint: "drop Python"}},
 	}
@@ -28,10 +32,12 @@ func matrix(t *testing.T, b *bench, observe func(forge.Event)) *Bench {
 	for rounds := 2; rounds <= 3; rounds++ {
 		out.Bench.Configurations = append(out.Bench.Configurations, kernelwright.Configuration{Rounds: rounds})
 		out.Settings = append(out.Settings, forge.Settings{Rounds: rounds, JudgeMode: forge.JudgeBoth})
-		out.Workers = append(out.Workers, &Worker{
-			Store: b.store, Evaluator: b.hw, Coder: fakeCoder{}, Judge: fakeJudge{}, Observe: observe, RecordOnly: true,
-			Results: Results{Folder: "/nowhere"},
-		})
+		for i, hw := range hardware {
+			out.Devices[i] = append(out.Devices[i], &Worker{
+				Store: b.store, Evaluator: hw, Coder: fakeCoder{}, Judge: fakeJudge{}, Observe: observe, RecordOnly: true,
+				Results: Results{Folder: "/nowhere"},
+			})
+		}
 	}
 	out.Bench.Seeds = []int64{7}
 	known, err := b.store.LatestBench(t.Context(), out.Bench.Key())
@@ -81,7 +87,7 @@ func TestABenchMakesEveryRun(t *testing.T) {
 	b := newBench(t)
 	m := matrix(t, b, nil)
 	var order []string
-	m.Begun = func(m kernelwright.Member, resumed bool) {
+	m.Begun = func(_ int, m kernelwright.Member, resumed bool) {
 		order = append(order, fmt.Sprintf("%d%c", m.Reference, "ab"[m.Configuration]))
 		if resumed {
 			t.Errorf("%+v was begun before", m)
@@ -101,28 +107,39 @@ func TestABenchMakesEveryRun(t *testing.T) {
 	// Nothing is left to do.
 	before := b.hw.evaluate
 	m = matrix(t, b, nil)
-	m.Begun = func(m kernelwright.Member, _ bool) { t.Errorf("%+v is done again", m) }
+	m.Begun = func(_ int, m kernelwright.Member, _ bool) { t.Errorf("%+v is done again", m) }
 	if err := m.Run(t.Context()); err != nil || b.hw.evaluate != before {
 		t.Errorf("%v, %d evaluations more", err, b.hw.evaluate-before)
 	}
 }
 
 // Wherever a bench is stopped, it goes on: no round is lost and none is done
-// twice.
+// twice, on however many devices.
 func TestABenchGoesOnWhereItWasStopped(t *testing.T) {
+	for devices := 1; devices <= 2; devices++ {
+		t.Run(fmt.Sprint(devices), func(t *testing.T) { goesOn(t, devices) })
+	}
+}
+
+func goesOn(t *testing.T, devices int) {
 	b := newBench(t)
+	var more []*fakeHardware
+	if devices > 1 {
+		more = append(more, &fakeHardware{key: "second"})
+	}
 	seen := map[int64][]kernelwright.Round{}
 	for start := 1; ; start++ {
 		ctx, cancel := context.WithCancel(t.Context())
-		left := start % 3
+		var left atomic.Int64
+		left.Store(int64(start % 3))
 		m := matrix(t, b, func(e forge.Event) {
 			if e.Kind != forge.RoundDone && e.Kind != forge.Certifying {
 				return
 			}
-			if left--; left <= 0 {
+			if left.Add(-1) <= 0 {
 				cancel()
 			}
-		})
+		}, more...)
 		err := m.Run(ctx)
 		cancel()
 		if err != nil && !errors.Is(err, ErrStopped) {
@@ -148,12 +165,112 @@ func TestABenchGoesOnWhereItWasStopped(t *testing.T) {
 			t.Fatal("it never ends")
 		}
 	}
-	total := 0
+	total, evaluated := 0, b.hw.evaluate
 	for _, rounds := range seen {
 		total += len(rounds)
 	}
-	if total != 15 || b.hw.evaluate != total {
-		t.Errorf("%d rounds of %d evaluations", total, b.hw.evaluate)
+	for _, hw := range more {
+		evaluated += hw.evaluate
+	}
+	if total != 15 || evaluated != total {
+		t.Errorf("%d rounds of %d evaluations", total, evaluated)
+	}
+}
+
+// Several devices share the references: all runs of one are of one device.
+func TestABenchOnSeveralDevices(t *testing.T) {
+	b := newBench(t)
+	first, second := b.hw, &fakeHardware{key: "second"}
+	for _, hw := range []*fakeHardware{first, second} {
+		hw.enter, hw.leave = make(chan struct{}), make(chan struct{})
+	}
+	m := matrix(t, b, nil, second)
+	var mu sync.Mutex
+	begun := map[int]map[int]bool{}
+	m.Begun = func(device int, m kernelwright.Member, _ bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if begun[m.Reference] == nil {
+			begun[m.Reference] = map[int]bool{}
+		}
+		begun[m.Reference][device] = true
+	}
+	done := make(chan error)
+	go func() { done <- m.Run(t.Context()) }()
+	<-first.enter // both are at work, neither waits for the other
+	<-second.enter
+	first.free()
+	second.free()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	close(first.enter)
+	close(second.enter)
+	b.wholeMatrix(m)
+	keys := map[string]bool{}
+	members, err := b.store.Members(t.Context(), m.Bench.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[int]string{}
+	for _, member := range members {
+		run, err := b.store.Run(t.Context(), member.RunID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if run.Status != kernelwright.RunDone {
+			continue
+		}
+		if was := of[member.Reference]; was != "" && was != run.DeviceKey {
+			t.Errorf("reference %d has runs of %s and %s", member.Reference, was, run.DeviceKey)
+		}
+		of[member.Reference], keys[run.DeviceKey] = run.DeviceKey, true
+	}
+	if len(keys) != 2 {
+		t.Errorf("runs of %v", keys)
+	}
+	for reference, devices := range begun {
+		if len(devices) != 1 {
+			t.Errorf("reference %d was begun on %v", reference, devices)
+		}
+	}
+}
+
+// A run that has rounds of a device that is not here any more is made anew, with
+// the record of both.
+func TestABenchWhoseDeviceIsGone(t *testing.T) {
+	b := newBench(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	b.hw.key = "first"
+	m := matrix(t, b, func(e forge.Event) {
+		if e.Kind == forge.RoundDone {
+			cancel()
+		}
+	})
+	if err := m.Run(ctx); !errors.Is(err, ErrStopped) {
+		t.Fatal(err)
+	}
+	b.hw.key = "second"
+	m = matrix(t, b, nil)
+	if err := m.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	members, err := b.store.Members(t.Context(), m.Bench.ID)
+	if err != nil || len(members) != 12 {
+		t.Fatal(members, err)
+	}
+	runs := b.runs()
+	var left []kernelwright.Run
+	for _, run := range runs {
+		if run.Status == kernelwright.RunFailed {
+			left = append(left, run)
+		}
+	}
+	if len(runs) != 13 || len(left) != 1 || left[0].DeviceKey != "first" || !strings.Contains(left[0].Reason, "begun on another device") {
+		t.Errorf("%d runs, %+v", len(runs), left)
+	}
+	if done, err := b.store.Bench(t.Context(), m.Bench.ID); err != nil || done.FinishedMS == 0 {
+		t.Errorf("%+v, %v", done, err)
 	}
 }
 
@@ -172,7 +289,7 @@ func TestABenchMakesWhatFailedAnew(t *testing.T) {
 	}
 	var again []int
 	m = matrix(t, b, nil)
-	m.Begun = func(m kernelwright.Member, _ bool) { again = append(again, m.Reference) }
+	m.Begun = func(_ int, m kernelwright.Member, _ bool) { again = append(again, m.Reference) }
 	if err := m.Run(t.Context()); err != nil || !slices.Equal(again, []int{0, 0}) {
 		t.Fatal(err, again)
 	}
@@ -198,7 +315,7 @@ func TestABenchLeavesABrokenMachine(t *testing.T) {
 	m := matrix(t, b, nil)
 	b.hw.ill = errors.New("the device has gone")
 	begun := 0
-	m.Begun = func(kernelwright.Member, bool) { begun++ }
+	m.Begun = func(int, kernelwright.Member, bool) { begun++ }
 	if err := m.Run(t.Context()); err == nil || begun != maxFailures {
 		t.Errorf("%v after %d runs", err, begun)
 	}

@@ -181,14 +181,14 @@ func TestWhatIsComparedLearnsFromEarlierRuns(t *testing.T) {
 		}
 	}
 	time.Sleep(2 * time.Millisecond) // the record's times are of milliseconds
-	m := &Bench{Store: b.store, Usable: b.store.Usable, Sources: []string{"the task b", "the task c", "the task d"}}
+	m := &Bench{Store: b.store, Usable: b.store.Usable, Devices: make([][]*Worker, 1), Sources: []string{"the task b", "the task c", "the task d"}}
 	for i, name := range []string{"b", "c", "d"} {
 		m.Bench.References = append(m.Bench.References, kernelwright.Reference{Name: name, Path: fmt.Sprintf("/x/%d.py", i)})
 	}
 	for _, taught := range []bool{true, false} {
 		other := *w
 		other.Lessons = taught
-		m.Workers, m.Settings = append(m.Workers, &other), append(m.Settings, settings)
+		m.Devices[0], m.Settings = append(m.Devices[0], &other), append(m.Settings, settings)
 		m.Bench.Configurations = append(m.Bench.Configurations, kernelwright.Configuration{Rounds: 3, Lessons: taught})
 	}
 	m.Bench.Seeds = []int64{0, 1}

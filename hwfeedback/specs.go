@@ -349,9 +349,11 @@ func deviceKey(c cpu, threads int, versions map[string]string) string {
 
 // cpuDevice puts the device together, without ceilings.
 func cpuDevice(c cpu, threads int, versions map[string]string) kernelwright.Device {
+	key := deviceKey(c, threads, versions)
 	return kernelwright.Device{
 		Kind:  kernelwright.CPUDevice,
-		Key:   deviceKey(c, threads, versions),
+		Key:   key,
+		Class: key,
 		Name:  c.specs.Model,
 		Specs: c.specs,
 	}
@@ -359,11 +361,16 @@ func cpuDevice(c cpu, threads int, versions map[string]string) kernelwright.Devi
 
 // gpuDevice puts a GPU together, without ceilings.
 func gpuDevice(g gpu.GPU, versions map[string]string) kernelwright.Device {
-	sum := sha256.Sum256([]byte(joinKey(g.UUID, g.Name, g.Driver, versions["torch"])))
+	key := func(parts ...string) string {
+		sum := sha256.Sum256([]byte(joinKey(parts...)))
+		return "cuda-" + hex.EncodeToString(sum[:])[:16]
+	}
+	branch, _, _ := strings.Cut(g.Driver, ".")
 	return kernelwright.Device{
 		Kind:  kernelwright.CUDADevice,
 		Index: g.Index,
-		Key:   "cuda-" + hex.EncodeToString(sum[:])[:16],
+		Key:   key(g.UUID, g.Name, g.Driver, versions["torch"]),
+		Class: key(g.Name, branch, versions["torch"]),
 		Name:  g.Name,
 		Specs: kernelwright.Specs{
 			Model: g.Name, Cores: g.SMs, ISA: []string{"sm_" + strings.ReplaceAll(g.Compute, ".", "")},

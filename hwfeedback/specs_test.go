@@ -229,6 +229,23 @@ func TestGPUDevice(t *testing.T) {
 			t.Errorf("the key does not depend on %s", name)
 		}
 	}
+	class := func(change func(*gpu.GPU), torch string) string {
+		other := g
+		change(&other)
+		return gpuDevice(other, map[string]string{"torch": torch}).Class
+	}
+	if class(func(g *gpu.GPU) { g.UUID, g.Index, g.Driver = "GPU-2", 0, "580.2" }, "2.11.0") != d.Class {
+		t.Error("another GPU of the model is of another class")
+	}
+	for what, other := range map[string]string{
+		"model":   class(func(g *gpu.GPU) { g.Name = "NVIDIA H100" }, "2.11.0"),
+		"branch":  class(func(g *gpu.GPU) { g.Driver = "590.1" }, "2.11.0"),
+		"PyTorch": class(func(*gpu.GPU) {}, "2.12.0"),
+	} {
+		if other == d.Class {
+			t.Errorf("the class does not depend on the %s", what)
+		}
+	}
 	if _, err := gpu.List(); err != nil {
 		_, err := findGPU(0)
 		var setup *SetupError

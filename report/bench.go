@@ -13,7 +13,8 @@ import (
 // begun, by reference, configuration and seed.
 type Bench struct {
 	kernelwright.Bench
-	Machine  kernelwright.Device `json:"machine"`
+	Machine  kernelwright.Device `json:"machine"`  // the last run's
+	Machines int                 `json:"machines"` // how many devices, of one class, the runs are of
 	Versions map[string]string   `json:"versions"`
 	Runs     []BenchRun          `json:"runs"`
 }

@@ -257,6 +257,9 @@ func (b Bench) about() []fact {
 	if b.Machine.Name != "" {
 		device += ", " + b.Machine.Name
 	}
+	if b.Machines > 1 {
+		device += fmt.Sprintf("; runs of %d such devices, each reference's of one", b.Machines)
+	}
 	out := []fact{{"Bench", fmt.Sprint(b.ID)}, {"Size", b.size()}, {"Device", device}}
 	for _, f := range facts(Data{Device: b.Machine}, kernelwright.Verdict{Versions: b.Versions}) {
 		if f.Name == "Measured ceilings" || f.Name == "Versions" {

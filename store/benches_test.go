@@ -13,7 +13,7 @@ func aBench() kw.Bench {
 	return kw.Bench{
 		References:     []kw.Reference{{Name: "softmax", Path: "/x/softmax.py", SHA256: "ab"}, {Name: "gelu", Path: "/x/gelu.py", SHA256: "cd"}},
 		Configurations: []kw.Configuration{{Strategy: "rounds", Coder: "builtin", Judge: "rules", Language: kw.CPP, Rounds: 3}},
-		Seeds:          []int64{0}, Device: "cpu", DeviceKey: "d", Command: []string{"kernelwright", "bench", "x"},
+		Seeds:          []int64{0}, Device: "cpu", DeviceClass: "d", Command: []string{"kernelwright", "bench", "x"},
 	}
 }
 
@@ -28,12 +28,12 @@ func TestBenchesAndTheirRuns(t *testing.T) {
 	first := must(s.CreateBench(ctx, aBench()))(t)
 	second := must(s.CreateBench(ctx, aBench()))(t)
 	other := aBench()
-	other.DeviceKey = "e"
+	other.DeviceClass = "e"
 	must(s.CreateBench(ctx, other))(t)
 	if got := must(s.LatestBench(ctx, first.Key()))(t); asJSON(t, got) != asJSON(t, second) {
 		t.Errorf("%+v, want %+v", got, second)
 	}
-	if got := must(s.Benches(ctx, 2))(t); len(got) != 2 || got[0].DeviceKey != "e" || got[1].ID != second.ID {
+	if got := must(s.Benches(ctx, 2))(t); len(got) != 2 || got[0].DeviceClass != "e" || got[1].ID != second.ID {
 		t.Errorf("%+v", got)
 	}
 
@@ -76,7 +76,7 @@ func TestKeysTellBenchesApart(t *testing.T) {
 		"the order":     func(b *kw.Bench) { slices.Reverse(b.References) },
 		"the rounds":    func(b *kw.Bench) { b.Configurations[0].Rounds = 4 },
 		"the seeds":     func(b *kw.Bench) { b.Seeds = []int64{1} },
-		"the device":    func(b *kw.Bench) { b.DeviceKey = "e" },
+		"the device":    func(b *kw.Bench) { b.DeviceClass = "e" },
 		"the baselines": func(b *kw.Bench) { b.Baselines = []string{"eager"} },
 	} {
 		b := aBench()
