@@ -171,7 +171,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=540.0, help="all together, at most")
     parser.add_argument("--only", default="", help="names of steps, with commas, in their order")
     parser.add_argument("--again", default="", help="names of steps to begin anew, with commas")
-    parser.add_argument("--device", default="cuda", help="cuda:1, say: beside another run; cuda:all")
+    parser.add_argument(
+        "--device", default="cuda", help="cuda:1, say: beside another run; cuda:all"
+    )
     parser.add_argument("--bin", default=str(ROOT / "bin" / "kernelwright"))
     parser.add_argument("--kernelbench", type=pathlib.Path, help="a checkout of KernelBench")
     parser.add_argument("--cudaforge", type=pathlib.Path, help="a checkout of CudaForge")

@@ -1290,6 +1290,8 @@ class Evaluation:
                 )
                 with self._drawing_again(timing):
                     timing.prepare()
+                for name, seconds in timing.spent_s.items():
+                    self.costs.moved(seconds, f"baseline {name}")
             except BaselineFailed as e:
                 raise Infrastructure(str(e)) from e
         shares = self.level == "quick" and self.device.kind in SHARES and not self.sparing

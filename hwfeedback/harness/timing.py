@@ -89,6 +89,7 @@ from windows import (
     Redrawn,
     Session,
     Slots,
+    Stopped,
     TimedWorker,
     Window,
 )
@@ -141,6 +142,7 @@ NARROW = 0.02  # half-width of a speedup at which certify stops: wins of 10 % ar
 PATIENCE_S, PATIENCE_CALLS, PATIENCE_EAGERS = 90.0, 256, 200.0
 SLOW_SPAWN_S = 1.0  # a baseline this slow to start lives for half of the rounds,
 STAYS_S = 6.0  # and one this slow for all of them: max-autotune compiles for half a minute
+ASIDE_BYTES = 3 << 29  # that a process may have which stays although there is little room
 
 
 @dataclass(frozen=True)
@@ -648,6 +650,8 @@ class Timing:
         self._evict: Evictor | None = None
         self._cold = False  # a GPU's caches are emptied before each call
         self._ahead: int | None = None  # how many calls eager is known to ask for at once
+        # Seconds by baseline that was measured alone, from where its process is there: it compiles.
+        self.spent_s: dict[str, float] = {}
         if not on_gpu:
             llc = last_level_cache() if llc_bytes is None else llc_bytes
             self._evict = Evictor(llc)
@@ -873,6 +877,7 @@ class Timing:
             except Exception as e:
                 self.notes.append(f"baseline {name} could not start: {e}")
                 return
+            began = time.perf_counter() - self.contents.again_s
             try:
                 blocks.extend(self._solo(worker, name).blocks)
             except Exception as e:
@@ -880,6 +885,8 @@ class Timing:
                 return
             finally:
                 worker.kill()
+                took = time.perf_counter() - self.contents.again_s - began
+                self.spent_s[name] = self.spent_s.get(name, 0.0) + took
             spent = time.perf_counter() - start
         self._learn(name, Visits(blocks))
 
@@ -1042,15 +1049,35 @@ class Timing:
     def _in_turn(self, held: dict[str, _Held], name: str, round_: int) -> list[Sample]:
         """Returns a visit of a baseline, whose process stays where there is room for it."""
         visit = self._hold(held, name, round_)
-        if self.contents.large:
-            held.pop(name).worker.kill()
+        self._put_aside(held, name)
         return visit
 
     def _second_turn(self, held: dict[str, _Held], name: str, round_: int) -> list[Sample]:
         if name not in held:
             return self._in_turn(held, name, round_)
-        self._warm_up(held[name].session, trusted=True)
-        return self._baseline_visit(held[name].session)
+        visit = self._held_visit(held[name], name)
+        self._put_aside(held, name)
+        return visit
+
+    def _held_visit(self, h: _Held, name: str) -> list[Sample]:
+        if h.session is None:
+            h.stopped.go_on()
+            h.session = self._session(h.worker, name, self._plan.capacity)
+        self._warm_up(h.session, trusted=True)
+        return self._baseline_visit(h.session)
+
+    def _put_aside(self, held: dict[str, _Held], name: str) -> None:
+        """Where there is room for the blocks of one worker at a time, takes a baseline's away. Its
+        process stays, with what it has compiled, unless that has much memory of its own.
+        """
+        h = held[name]
+        if not self.contents.large or h.session is None:
+            return
+        h.session.close()
+        h.session = None
+        h.stopped.stop()
+        if h.room - self.device.room()[0] > ASIDE_BYTES:
+            held.pop(name).worker.kill()
 
     def _hold(self, held: dict[str, _Held], name: str, round_: int) -> list[Sample]:
         """Returns a visit of a baseline, in a new process where one is due."""
@@ -1060,19 +1087,18 @@ class Timing:
             h.worker.kill()
             del held[name]
             h = None
-        if h is None:
-            start = time.perf_counter()
-            worker = self._spawn_baseline(name)
-            try:
-                session = self._session(worker, name, self._plan.capacity)
-                self._warm_up(session, trusted=True)
-            except BaseException:
-                worker.kill()
-                raise
-            h = held[name] = _Held(worker, session, time.perf_counter() - start)
-        else:
-            self._warm_up(h.session, trusted=True)
-        return self._baseline_visit(h.session)
+        if h is not None:
+            return self._held_visit(h, name)
+        start, room = time.perf_counter(), self.device.room()[0]
+        worker = self._spawn_baseline(name)
+        try:
+            session = self._session(worker, name, self._plan.capacity)
+            self._warm_up(session, trusted=True)
+        except BaseException:
+            worker.kill()
+            raise
+        held[name] = _Held(worker, session, time.perf_counter() - start, room, Stopped(worker.pid))
+        return self._baseline_visit(session)
 
     def _baseline_visit(self, session: Session) -> list[Sample]:
         owed = REPETITIONS // ROUNDS
@@ -1403,8 +1429,10 @@ def _of_a_baseline() -> Iterator[None]:
 @dataclass
 class _Held:
     worker: TimedWorker
-    session: Session
+    session: Session | None
     spawn_s: float
+    room: int  # bytes of memory that were free before it was there
+    stopped: Stopped
 
 
 def _rounds(

@@ -641,7 +641,7 @@ class Contents:
     order, ``new_process`` starts again.
     """
 
-    large = False  # whether there is room for one worker's at a time
+    large = False  # whether there is room for the blocks of one worker at a time
 
     def __init__(
         self,
