@@ -416,7 +416,7 @@ func (r *room) loadBench(ctx context.Context, id int64) (b report.Bench, err err
 		return b, err
 	}
 	b.Runs = []report.BenchRun{}
-	devices := map[string]bool{}
+	devices, of := map[string]bool{}, map[int]string{}
 	for _, m := range members {
 		d, err := daemon.Load(ctx, r.store, m.RunID)
 		if err != nil {
@@ -428,8 +428,11 @@ func (r *room) loadBench(ctx context.Context, id int64) (b report.Bench, err err
 		}
 		if d.Device.Key != "" {
 			b.Machine = d.Device
-			devices[d.Device.Key] = true
+			key, reference := d.Device.Key, m.Reference
+			devices[key] = true
 			b.Machines = len(devices)
+			b.Mixed = b.Mixed || of[reference] != "" && of[reference] != key
+			of[reference] = key
 		}
 		if _, v, found := report.Best(d.Rounds); found && len(v.Versions) > 0 {
 			b.Versions = v.Versions

@@ -1,9 +1,11 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"sync"
@@ -41,11 +43,12 @@ type Bench struct {
 
 // Run makes every run that has not ended. A device takes the next reference and
 // makes all its runs, the configurations one after the other: what is compared is
-// measured on one device, close together. One that has begun a run keeps its
-// reference. Cancelling ctx lets the rounds in progress finish, as for
-// Worker.Run, and gives ErrStopped. A run that fails is made anew by the next
-// call and keeps no other from being made, until several fail in a row on a
-// device; the error is theirs, joined.
+// measured on one device, close together. One that has runs of a reference keeps
+// that, as long as it is there. Cancelling ctx lets the rounds in progress
+// finish, as for Worker.Run, and gives ErrStopped. A run that fails is made anew
+// by the next call and keeps no other from being made, until several fail in a
+// row on a device: then it leaves what it has to the others. The error is that
+// of the runs that nobody could make, joined.
 func (b *Bench) Run(ctx context.Context) error {
 	p, err := b.progress(ctx)
 	if err != nil {
@@ -54,11 +57,10 @@ func (b *Bench) Run(ctx context.Context) error {
 	halt, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make([]error, len(b.Devices))
-	failed := make([][]error, len(b.Devices))
 	var devices sync.WaitGroup
 	for i := range b.Devices {
 		devices.Go(func() {
-			if failed[i], ended[i] = b.work(halt, i, p); ended[i] != nil {
+			if ended[i] = b.work(halt, i, p); ended[i] != nil {
 				cancel()
 			}
 		})
@@ -80,8 +82,8 @@ func (b *Bench) Run(ctx context.Context) error {
 	if ended[0] != nil {
 		return ended[0]
 	}
-	if all := slices.Concat(failed...); len(all) > 0 {
-		return errors.Join(all...)
+	if err := p.failures(); err != nil {
+		return err
 	}
 	if b.Bench.FinishedMS != 0 {
 		return nil
@@ -91,12 +93,12 @@ func (b *Bench) Run(ctx context.Context) error {
 
 // benchProgress is what there is of a bench, and what is left.
 type benchProgress struct {
+	mu      sync.Mutex
 	runs    map[kernelwright.Member]kernelwright.Run // by member without its run
-	invalid []*kernelwright.InvalidTaskError         // by reference; whose it is writes there
-
-	mu   sync.Mutex
-	left []int          // references
-	home map[int]string // the device that has begun a run of one
+	failed  map[kernelwright.Member]error
+	invalid []*kernelwright.InvalidTaskError // by reference
+	left    []int                            // references
+	home    map[int]string                   // the device here that has runs of one
 }
 
 func (b *Bench) progress(ctx context.Context) (*benchProgress, error) {
@@ -109,7 +111,7 @@ func (b *Bench) progress(ctx context.Context) (*benchProgress, error) {
 		here[b.key(i)] = true
 	}
 	p := &benchProgress{
-		runs: map[kernelwright.Member]kernelwright.Run{}, home: map[int]string{},
+		runs: map[kernelwright.Member]kernelwright.Run{}, failed: map[kernelwright.Member]error{}, home: map[int]string{},
 		invalid: make([]*kernelwright.InvalidTaskError, len(b.Bench.References)),
 	}
 	for _, m := range members {
@@ -122,7 +124,8 @@ func (b *Bench) progress(ctx context.Context) (*benchProgress, error) {
 		if why := invalidity(run); why != nil {
 			p.invalid[m.Reference] = why
 		}
-		if run.Status == kernelwright.RunRunning && here[run.DeviceKey] {
+		running := run.Status == kernelwright.RunRunning
+		if here[run.DeviceKey] && (running || run.Status != kernelwright.RunFailed && p.home[m.Reference] == "") {
 			p.home[m.Reference] = run.DeviceKey
 		}
 	}
@@ -145,45 +148,93 @@ func (p *benchProgress) take(device string) (reference int, found bool) {
 	return reference, true
 }
 
+// found returns what there is of a run, and why its reference is no task, if it
+// is none.
+func (p *benchProgress) found(m kernelwright.Member) (run kernelwright.Run, begun bool, invalid *kernelwright.InvalidTaskError) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	run, begun = p.runs[m]
+	return run, begun, p.invalid[m.Reference]
+}
+
+// made notes what became of a run.
+func (p *benchProgress) made(m kernelwright.Member, run kernelwright.Run, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if run.ID != 0 {
+		p.runs[m] = run
+	}
+	delete(p.failed, m)
+	if err != nil {
+		p.failed[m] = err
+	}
+	if why := invalidity(run); why != nil {
+		p.invalid[m.Reference] = why
+	}
+}
+
+// leave gives what a device has to the others, and what it has failed at last.
+func (p *benchProgress) leave(device string, failed []int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.left = append(p.left, failed...)
+	for r, of := range p.home {
+		if of == device {
+			delete(p.home, r)
+		}
+	}
+}
+
+// failures is the errors of runs that failed, in the order of the bench.
+func (p *benchProgress) failures() error {
+	members := slices.SortedFunc(maps.Keys(p.failed), func(a, b kernelwright.Member) int {
+		return cmp.Or(a.Reference-b.Reference, a.Configuration-b.Configuration, cmp.Compare(a.Seed, b.Seed))
+	})
+	var all []error
+	for _, m := range members {
+		all = append(all, p.failed[m])
+	}
+	return errors.Join(all...)
+}
+
 // key is that of a device.
 func (b *Bench) key(device int) string { return b.Devices[device][0].Evaluator.Device().Key }
 
-// work has a device make runs until none is left. It returns which failed, and
-// what ends the whole bench.
-func (b *Bench) work(ctx context.Context, device int, p *benchProgress) (failed []error, ended error) {
-	inARow := 0
+// work has a device make runs until none is left for it. The error ends the whole
+// bench.
+func (b *Bench) work(ctx context.Context, device int, p *benchProgress) error {
+	var inARow []int // references of runs that failed
 	for {
 		reference, found := p.take(b.key(device))
 		if !found {
-			return failed, nil
+			return nil
 		}
 		for configuration := range b.Bench.Configurations {
 			for _, seed := range b.Bench.Seeds {
 				m := kernelwright.Member{Reference: reference, Configuration: configuration, Seed: seed}
-				run, begun := p.runs[m]
+				run, begun, invalid := p.found(m)
 				if begun && run.Status != kernelwright.RunRunning && run.Status != kernelwright.RunFailed {
 					continue
 				}
-				run, err := b.one(ctx, device, m, run, p.invalid[reference])
+				run, err := b.one(ctx, device, m, run, invalid)
 				if errors.Is(err, ErrStopped) || err != nil && ctx.Err() != nil {
-					return failed, ErrStopped
+					return ErrStopped
 				}
 				if errors.Is(store.Trouble(err), store.ErrDamaged) {
-					return failed, err
+					return err
 				}
 				if bad := b.Usable(); bad != nil {
-					return failed, bad
-				}
-				if why := invalidity(run); why != nil {
-					p.invalid[reference] = why
+					return bad
 				}
 				if err == nil {
-					inARow = 0
+					p.made(m, run, nil)
+					inARow = nil
 					continue
 				}
-				failed = append(failed, fmt.Errorf("%s: %w", b.Bench.References[reference].Name, err))
-				if inARow++; inARow == maxFailures {
-					return failed, nil
+				p.made(m, run, fmt.Errorf("%s: %w", b.Bench.References[reference].Name, err))
+				if inARow = append(inARow, reference); len(inARow) == maxFailures {
+					p.leave(b.key(device), slices.Compact(inARow))
+					return nil
 				}
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
@@ -268,6 +269,67 @@ func TestABenchWhoseDeviceIsGone(t *testing.T) {
 	}
 	if len(runs) != 13 || len(left) != 1 || left[0].DeviceKey != "first" || !strings.Contains(left[0].Reason, "begun on another device") {
 		t.Errorf("%d runs, %+v", len(runs), left)
+	}
+	if done, err := b.store.Bench(t.Context(), m.Bench.ID); err != nil || done.FinishedMS == 0 {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+// A device that has runs of a reference makes the others as well.
+func TestABenchKeepsAReferenceOnItsDevice(t *testing.T) {
+	b := newBench(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	b.hw.key = "first"
+	m := matrix(t, b, func(e forge.Event) {
+		if e.Kind == forge.Certified {
+			cancel()
+		}
+	})
+	if err := m.Run(ctx); !errors.Is(err, ErrStopped) {
+		t.Fatal(err)
+	}
+	b.hw = &fakeHardware{key: "second"}
+	m = matrix(t, b, nil, &fakeHardware{key: "first"})
+	p, err := m.progress(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, found := p.take("second"); !found || r != 1 {
+		t.Errorf("the second device is given %d, %v", r, found)
+	}
+	if r, found := p.take("first"); !found || r != 0 {
+		t.Errorf("the first device is given %d, %v", r, found)
+	}
+}
+
+// What a device cannot do any more another one does.
+func TestABenchLeavesADeviceThatFails(t *testing.T) {
+	b := newBench(t)
+	well := &fakeHardware{key: "second", enter: make(chan struct{}), leave: make(chan struct{})}
+	b.hw.key, b.hw.ill = "first", errors.New("the device has gone")
+	m := matrix(t, b, nil, well)
+	m.Sources, m.Invalid = []string{"a", "b", "c", "d", "e", "f"}, nil
+	done := make(chan error)
+	go func() { done <- m.Run(t.Context()) }()
+	<-well.enter // it is at work until the other one has given up
+	count := func(status kernelwright.RunStatus) (n int) {
+		for _, run := range b.runs() {
+			if run.Status == status {
+				n++
+			}
+		}
+		return n
+	}
+	for deadline := time.Now().Add(10 * time.Second); count(kernelwright.RunFailed) < maxFailures; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d runs failed", count(kernelwright.RunFailed))
+		}
+	}
+	well.free()
+	err := <-done
+	close(well.enter)
+	if err != nil || count(kernelwright.RunDone) != 12 || count(kernelwright.RunFailed) != maxFailures {
+		t.Errorf("%v, %d done, %d failed", err, count(kernelwright.RunDone), count(kernelwright.RunFailed))
 	}
 	if done, err := b.store.Bench(t.Context(), m.Bench.ID); err != nil || done.FinishedMS == 0 {
 		t.Errorf("%+v, %v", done, err)

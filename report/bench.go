@@ -15,6 +15,7 @@ type Bench struct {
 	kernelwright.Bench
 	Machine  kernelwright.Device `json:"machine"`  // the last run's
 	Machines int                 `json:"machines"` // how many devices, of one class, the runs are of
+	Mixed    bool                `json:"mixed"`    // a reference has runs of several
 	Versions map[string]string   `json:"versions"`
 	Runs     []BenchRun          `json:"runs"`
 }

@@ -258,7 +258,10 @@ func (b Bench) about() []fact {
 		device += ", " + b.Machine.Name
 	}
 	if b.Machines > 1 {
-		device += fmt.Sprintf("; runs of %d such devices, each reference's of one", b.Machines)
+		device += fmt.Sprintf("; runs of %d such devices", b.Machines)
+		if !b.Mixed {
+			device += ", each reference's of one"
+		}
 	}
 	out := []fact{{"Bench", fmt.Sprint(b.ID)}, {"Size", b.size()}, {"Device", device}}
 	for _, f := range facts(Data{Device: b.Machine}, kernelwright.Verdict{Versions: b.Versions}) {

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import os
 import random
 import re
@@ -77,7 +78,7 @@ LOAD_S = 60.0
 COMPILE_S = 300.0  # a baseline's first call compiles
 TRITON_S = 120.0  # so does a candidate's, and it may be tuned
 OUTPUT_KEPT = 4000
-ROOMY = 8  # times what a call has: beside that, blocks can stay
+ROOMY = 8, 4  # times what a call has are free: blocks can stay, and can still stay
 # The profiler's time of a call and the clock's differ by less, or that is said.
 SPAN_SHARE, SPAN_MS = 0.1, 0.002
 # Who takes less than this share of what the task's operations take at the measured rate does not do
@@ -1172,8 +1173,7 @@ class Evaluation:
         finally:
             for c in candidates:
                 c.kill()
-            with suppress(WorkerFailure):
-                reference.let_go()
+            self._let_go(reference)
         learned.update({k: value for k, value in timed.learned.items() if value})
         if timed.wrong:
             hint = "compute every output in every call, from that call's input"
@@ -1313,34 +1313,46 @@ class Evaluation:
         slots = windows.Slots.of(first, outputs, reference.orders)
         # A GPU wipes out what is freed, for milliseconds in which what is timed has less of its
         # memory: where there is room nothing is.
-        roomy = self.device.room()[0] > ROOMY * slots.bytes
+        least = ROOMY[0]
 
         def asked(what: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
-            nonlocal roomy
-            if roomy:
+            nonlocal least
+            if self.device.room()[0] > least * slots.bytes:
                 try:
                     with reference.keeping():
                         return what()
                 except (WorkerError, CudaError, torch.OutOfMemoryError) as e:
                     if not ran_out(e):
                         raise
-                    roomy = False
-                    reference.let_go()
+                    least = math.inf
+                else:
+                    least = min(least, ROOMY[1])
+            else:  # somebody else needs it
+                least = math.inf
+            reference.let_go()
             return what()
 
         def draw(i: int) -> list[torch.Tensor]:
             if i < len(drawn):
                 return drawn[i].tensors
-            seed = seeds.setdefault(i, verify.secret())
-            return asked(lambda: reference.draw(seed)[1])
+            return reference.draw(seeds.setdefault(i, verify.secret()))[1]
 
-        def computed(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        def eager(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             r = reference.forward(tree, inputs, ["eager"])[0]
             if "error" in r:
                 raise r["error"]
             return r["tensors"]
 
-        return Redrawn(slots, draw, lambda inputs: asked(lambda: computed(inputs)), self.device)
+        return Redrawn(slots, draw, eager, self.device, asked)
+
+    def _let_go(self, reference: ReferenceClient) -> None:
+        """Has it give up the blocks that it kept. What fails then is no candidate's fault, and
+        hides nothing that was found; the process serves no other evaluation.
+        """
+        try:
+            reference.let_go()
+        except (WorkerFailure, CudaError, torch.OutOfMemoryError, OSError):
+            reference.key = ""
 
     @contextmanager
     def _drawing_again(self, timing: Timing) -> Iterator[None]:
@@ -1413,6 +1425,7 @@ class Evaluation:
         try:
             if isinstance(client, ReferenceClient):
                 client.set_state(self.state)
+            client.waits = client.waits or self.sparing  # what it has is freed when it is gone
             client.ask(self._containers(), timeout=LOAD_S)
             self._nobody_but(client)
         except BaseException:

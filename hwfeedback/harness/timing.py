@@ -1076,7 +1076,9 @@ class Timing:
         h.session.close()
         h.session = None
         h.stopped.stop()
-        if h.room - self.device.room()[0] > ASIDE_BYTES:
+        if h.has is None:  # the reference may keep more later
+            h.has = h.room - self.device.room()[0]
+        if h.has > ASIDE_BYTES:
             held.pop(name).worker.kill()
 
     def _hold(self, held: dict[str, _Held], name: str, round_: int) -> list[Sample]:
@@ -1089,7 +1091,7 @@ class Timing:
             h = None
         if h is not None:
             return self._held_visit(h, name)
-        start, room = time.perf_counter(), self.device.room()[0]
+        start, room = time.perf_counter() - self.contents.again_s, self.device.room()[0]
         worker = self._spawn_baseline(name)
         try:
             session = self._session(worker, name, self._plan.capacity)
@@ -1097,7 +1099,8 @@ class Timing:
         except BaseException:
             worker.kill()
             raise
-        held[name] = _Held(worker, session, time.perf_counter() - start, room, Stopped(worker.pid))
+        spawn_s = time.perf_counter() - self.contents.again_s - start
+        held[name] = _Held(worker, session, spawn_s, room, Stopped(worker.pid))
         return self._baseline_visit(session)
 
     def _baseline_visit(self, session: Session) -> list[Sample]:
@@ -1433,6 +1436,7 @@ class _Held:
     spawn_s: float
     room: int  # bytes of memory that were free before it was there
     stopped: Stopped
+    has: int | None = None  # bytes of its own, without contents
 
 
 def _rounds(

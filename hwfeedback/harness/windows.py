@@ -84,6 +84,7 @@ from sandbox import SandboxError
 from tensors import ALIGNMENT, DTYPES, Layout, laid_out, layout_of
 
 Forward = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+Asked = Callable[[Callable[[], list[torch.Tensor]]], list[torch.Tensor]]
 
 PAGE = mmap.PAGESIZE
 KINDS = ("fresh", "varied", "repeat", "chained")
@@ -759,10 +760,13 @@ class Redrawn(Contents):
         draw: Callable[[int], Sequence[torch.Tensor]],
         eager: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]],
         device: Device = CPU,
+        asked: Asked = lambda what: what(),
     ) -> None:
-        """``draw(i)`` gives the same whenever it is asked; ``eager`` computes outputs."""
+        """``draw(i)`` gives the same whenever it is asked; ``eager`` computes outputs. Both, and
+        reading what varies, go through ``asked``.
+        """
         super().__init__(slots, draw, device)
-        self._eager = eager
+        self._eager, self._asked = eager, asked
         self._few: list[Sequence[torch.Tensor]] = []
         self._one = self._pool(1, slots.in_slot)
         self._at: int | None = None  # the row that lies there
@@ -782,7 +786,10 @@ class Redrawn(Contents):
         if row != self._at:
             self._at = None
             with self._again():
-                self._fill(self._one, 0, self._few[-1 - row] if row < 0 else self._draw(row))
+                drawn = self._asked(
+                    lambda: list(self._few[-1 - row] if row < 0 else self._draw(row))
+                )
+                self._fill(self._one, 0, drawn)
             self._at = row
         return self._one[0]
 
@@ -794,7 +801,7 @@ class Redrawn(Contents):
     def expected(self, rows: Sequence[int]) -> list[torch.Tensor]:
         inputs = [t[0] for t in self.inputs(rows)]
         with self._again():
-            return [t.unsqueeze(0) for t in self._eager(inputs)]
+            return [t.unsqueeze(0) for t in self._asked(lambda: list(self._eager(inputs)))]
 
     def set_expected(self, window: Window) -> None:
         """It is computed again."""

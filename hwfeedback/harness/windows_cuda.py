@@ -495,9 +495,11 @@ class GpuSession(Session):
 
     def _put(self, group: Sequence[int]) -> None:
         self._out[: len(group) * self.contents.slots.out_slot].fill_(0xFF)
-        self._write(group)
-        if self.contents.large:
+        if self.contents.large:  # before what is new can be seen
+            for row in group:
+                self.contents.row(row)
             self._turns.settle()
+        self._write(group)
         self._flush()  # what has just been written must not be found in the L2
         gpu().synchronize()
         self._idle("before the clock starts")

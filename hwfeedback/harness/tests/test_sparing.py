@@ -18,6 +18,7 @@ from test_verify import prepared
 import clients
 import correctness
 import device
+import evaluation
 import verify
 import windows
 import worker_reference
@@ -176,6 +177,49 @@ def test_blocks_that_are_kept_for_a_while(judge: Judge) -> None:
     assert all(client._blocks[n].size < 4096 for n in names)
     assert all(torch.equal(a, b) for a, b in zip(answer(3), wanted[3], strict=True))
     client.kill()
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_nothing_is_freed_beside_what_is_timed(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    """Where there is room: else each draw for a timed call is gone with it."""
+    passing: list[bool] = []
+    inside: list[int] = []
+    real, drawn = windows.Redrawn.row, ReferenceClient.draws
+
+    def row(self: windows.Redrawn, at: int) -> torch.Tensor:
+        inside.append(at)
+        try:
+            return real(self, at)
+        finally:
+            inside.pop()
+
+    def draws(self: ReferenceClient, seeds: Any) -> Any:
+        if inside:
+            passing.append(self._passing)
+        return drawn(self, seeds)
+
+    monkeypatch.setattr(ReferenceClient, "draws", draws)
+    monkeypatch.setattr(windows.Redrawn, "row", row)
+    if not room:
+        monkeypatch.setattr(evaluation, "ROOMY", (1 << 40, 1 << 40))
+    asked: dict[str, Any] = {"require_custom": False, "time": True, "want_baselines": ["eager"]}
+    v = judge.verdict(SMALL, form(SAME), **asked)
+    assert v["status"] == "correct", v["reason"]
+    assert passing and all(p == (not room) for p in passing)
+
+
+def test_blocks_that_cannot_be_given_back_hide_no_verdict(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: ReferenceClient) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(ReferenceClient, "let_go", full)
+    asked: dict[str, Any] = {"require_custom": False, "time": True, "want_baselines": ["eager"]}
+    v = judge.verdict(SMALL, form(f"{SAME} * (1.5 if timed() else 1)"), **asked)
+    assert v["status"] in ("cheated", "wrong"), v["reason"]
 
 
 def test_a_block_that_makes_no_sense_is_closed() -> None:

@@ -15,6 +15,7 @@ import torch
 from forked import Forked
 
 import baselines
+import device
 import stats
 import timing
 import windows
@@ -211,6 +212,28 @@ def test_large_contents_are_one_workers_at_a_time(
         assert spawner.count("compile") <= 4 and 1 < spawner.most <= 3
     else:
         assert spawner.count("compile") >= 2 * timing.ROUNDS and spawner.most == 1
+
+
+@pytest.mark.parametrize("kept", [0, 8 << 30])
+def test_what_the_reference_keeps_is_no_baselines(
+    monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.setattr(timing, "NARROW", -1.0)
+    monkeypatch.setattr(timing, "SLOW_SPAWN_S", 0.0)
+    monkeypatch.setattr(timing, "STAYS_S", 0.0)
+    free = [64 << 30]
+    monkeypatch.setattr(device.Cpu, "room", lambda _: (free[0], 80 << 30))
+    draw = forked.draw(SHAPE)
+    slots = windows.Slots.of(draw(0), draw(0))
+
+    def eager(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        free[0] = (64 << 30) - kept  # its first answer is in blocks that stay
+        return [inputs[0] * 2.0]
+
+    makes = {n: forked.spinning(0.001) for n in ("eager", "compile", "candidate")}
+    contents = windows.Redrawn(slots, draw, eager)
+    _, spawner, _ = time_it(makes, "certify", want=["eager", "compile"], contents=contents)
+    assert (spawner.count("eager"), spawner.count("compile")) == (2, 3)
 
 
 def test_a_candidate_that_is_right_only_at_first_is_found() -> None:
