@@ -66,21 +66,16 @@ func (b *Bench) Run(ctx context.Context) error {
 		})
 	}
 	devices.Wait()
-	// What is worse than being stopped, which may follow from it, comes first.
-	slices.SortStableFunc(ended, func(a, b error) int {
-		rank := func(err error) int {
-			switch {
-			case err == nil:
-				return 2
-			case errors.Is(err, ErrStopped):
-				return 1
-			}
-			return 0
+	// Being stopped may follow from what another device met.
+	var stopped error
+	for _, err := range ended {
+		if err != nil && !errors.Is(err, ErrStopped) {
+			return err
 		}
-		return rank(a) - rank(b)
-	})
-	if ended[0] != nil {
-		return ended[0]
+		stopped = cmp.Or(stopped, err)
+	}
+	if stopped != nil {
+		return stopped
 	}
 	if err := p.failures(); err != nil {
 		return err

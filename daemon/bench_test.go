@@ -237,22 +237,30 @@ func TestABenchOnSeveralDevices(t *testing.T) {
 	}
 }
 
-// A run that has rounds of a device that is not here any more is made anew, with
-// the record of both.
-func TestABenchWhoseDeviceIsGone(t *testing.T) {
-	b := newBench(t)
+// stoppedAt has a device begin the matrix, and stops it at its first event of a
+// kind.
+func stoppedAt(t *testing.T, b *bench, device string, kind forge.EventKind) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	b.hw.key = "first"
+	defer cancel()
+	b.hw.key = device
 	m := matrix(t, b, func(e forge.Event) {
-		if e.Kind == forge.RoundDone {
+		if e.Kind == kind {
 			cancel()
 		}
 	})
 	if err := m.Run(ctx); !errors.Is(err, ErrStopped) {
 		t.Fatal(err)
 	}
+}
+
+// A run that has rounds of a device that is not here any more is made anew, with
+// the record of both.
+func TestABenchWhoseDeviceIsGone(t *testing.T) {
+	b := newBench(t)
+	stoppedAt(t, b, "first", forge.RoundDone)
 	b.hw.key = "second"
-	m = matrix(t, b, nil)
+	m := matrix(t, b, nil)
 	if err := m.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -278,18 +286,9 @@ func TestABenchWhoseDeviceIsGone(t *testing.T) {
 // A device that has runs of a reference makes the others as well.
 func TestABenchKeepsAReferenceOnItsDevice(t *testing.T) {
 	b := newBench(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	b.hw.key = "first"
-	m := matrix(t, b, func(e forge.Event) {
-		if e.Kind == forge.Certified {
-			cancel()
-		}
-	})
-	if err := m.Run(ctx); !errors.Is(err, ErrStopped) {
-		t.Fatal(err)
-	}
+	stoppedAt(t, b, "first", forge.Certified)
 	b.hw = &fakeHardware{key: "second"}
-	m = matrix(t, b, nil, &fakeHardware{key: "first"})
+	m := matrix(t, b, nil, &fakeHardware{key: "first"})
 	p, err := m.progress(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -1311,8 +1311,8 @@ class Evaluation:
         tree, first = drawn[0].get()
         seeds: dict[int, int] = {}
         slots = windows.Slots.of(first, outputs, reference.orders)
-        # A GPU wipes out what is freed, for milliseconds in which what is timed has less of its
-        # memory: where there is room nothing is.
+        # What is freed seems to keep a GPU's memory busy for milliseconds, in which what is timed
+        # has less of it: where there is room nothing is.
         least = ROOMY[0]
 
         def asked(what: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:

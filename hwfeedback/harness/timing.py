@@ -1071,8 +1071,9 @@ class Timing:
         process stays, with what it has compiled, unless that has much memory of its own.
         """
         h = held[name]
-        if not self.contents.large or h.session is None:
+        if not self.contents.large:
             return
+        assert h.session is not None
         h.session.close()
         h.session = None
         h.stopped.stop()

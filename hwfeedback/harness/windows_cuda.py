@@ -424,8 +424,8 @@ class _Turns:
         self._word.value = turn
 
     def settle(self) -> None:
-        """Waits, not for long, until the GPU's memory is read as fast as it has been: what another
-        process has freed may still be wiped out when that process has nothing to do any more.
+        """Waits, not for long, until the GPU's memory is read as fast as it has been: it may still
+        be busy with what another process has freed when that has nothing to do any more.
         """
         end = time.monotonic() + SETTLE_S
         while True:

@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import textwrap
@@ -759,8 +760,6 @@ def test_who_is_refused_without_end_is_not_heard_for_ever(server):
 
 def test_filter_is_well_formed():
     """Every jump stays inside the program and its end is a return."""
-    import struct
-
     for profile in sandbox.PROFILES.values():
         for column, arch in sandbox._ARCHES.values():
             for cuda, listened, tools in itertools.product((False, True), repeat=3):
@@ -771,6 +770,37 @@ def test_filter_is_well_formed():
                 for i, (op, yes, no, _) in enumerate(program):
                     if op & 7 == 5:
                         assert i + 1 + max(yes, no) < len(program)
+
+
+def answered(code: bytes, arch: int, number: int) -> int:
+    """What a filter answers a call whose arguments are 0."""
+    seen = {0: number, 4: arch}
+    program = [struct.unpack_from("=HBBI", code, i) for i in range(0, len(code), 8)]
+    at = held = 0
+    while True:
+        op, yes, no, value = program[at]
+        at += 1
+        if op == 0x06:
+            return value
+        if op == 0x20:
+            held = seen.get(value, 0)
+        elif op == 0x54:
+            held &= value
+        else:
+            met = {0x15: held == value, 0x35: held >= value, 0x45: bool(held & value)}[op]
+            at += yes if met else no
+
+
+@pytest.mark.parametrize("name", ["connect", "mknodat", "ptrace"])
+def test_what_cuda_tries_by_itself_is_refused_and_not_told(name: str) -> None:
+    refused = 0x00050000 | errno.EPERM
+    for column, arch in sandbox._ARCHES.values():
+        for profile, cuda in itertools.product(sandbox.PROFILES.values(), (False, True)):
+            number = sandbox._DENIED[name][column]
+            told = answered(sandbox._filter(profile, column, arch, cuda, True), arch, number)
+            assert told == (refused if cuda and name != "ptrace" else sandbox._NOTIFY)
+            silent = answered(sandbox._filter(profile, column, arch, cuda, False), arch, number)
+            assert silent == refused
 
 
 def test_tools_speak_with_what_they_look_at(server):
