@@ -85,6 +85,10 @@ type Speedup struct {
 // interval's lower end clears it. Wins(0.05) is "5 % faster".
 func (s *Speedup) Wins(margin float64) bool { return s != nil && s.Low > 1+margin }
 
+// Slower reports whether a baseline is faster than the candidate: the whole
+// interval lies below 1. Then there is something to gain, whatever the roofline says.
+func (s *Speedup) Slower() bool { return s != nil && s.High < 1 }
+
 // plainMargin is the gain that counts between times that came without intervals:
 // timing noise between processes reaches 2 %.
 const plainMargin = 0.02

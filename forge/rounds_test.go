@@ -350,7 +350,7 @@ func timed(ms ...float64) *world {
 		if ms[i] == 0 {
 			return kw.Verdict{Status: kw.BuildFailed}
 		}
-		v := kw.Verdict{Status: kw.Correct, CandidateMS: ms[i], Headroom: 0.1 / ms[i], Timing: kw.TimingReport{Candidate: kw.Measurement{LowMS: ms[i] * 0.97, HighMS: ms[i] * 1.03}}}
+		v := kw.Verdict{Status: kw.Correct, CandidateMS: ms[i], Headroom: 0.1 / ms[i], Speedup: &kw.Speedup{Value: 10 / ms[i], Low: 9 / ms[i], High: 11 / ms[i]}, Timing: kw.TimingReport{Candidate: kw.Measurement{LowMS: ms[i] * 0.97, HighMS: ms[i] * 1.03}}}
 		if l == kw.Certify {
 			v.Status = kw.Certified
 		}
@@ -376,6 +376,7 @@ func TestStops(t *testing.T) {
 	}{
 		{"rounds", []float64{9, 8, 7}, forge.Settings{Rounds: 3}, kw.StopRounds, 3, 2},
 		{"headroom", []float64{9, 0.104, 5}, forge.Settings{Rounds: 3, HeadroomStop: 0.95}, kw.StopHeadroom, 2, 1},
+		{"behind a baseline", []float64{12, 9, 8}, forge.Settings{Rounds: 3, HeadroomStop: 0.005}, kw.StopHeadroom, 2, 1},
 		{"no progress", []float64{9, 5, 5.1, 4.95, 4}, forge.Settings{Rounds: 5, Patience: 2}, kw.StopNoProgress, 4, 3},
 		{"small gains add up", []float64{5, 4.85, 4.65, 4.5, 4.35, 4.2}, forge.Settings{Rounds: 6, Patience: 3}, kw.StopRounds, 6, 5},
 		{"failures are no lack of progress", []float64{0, 0, 0, 0, 5}, forge.Settings{Rounds: 5, Patience: 2}, kw.StopRounds, 5, 4},

@@ -20,7 +20,7 @@ func stopAfter(rounds []kernelwright.Round, s Settings) (stop kernelwright.StopR
 
 // limit says which of the run's limits these rounds have reached.
 func limit(rounds []kernelwright.Round, s Settings) kernelwright.StopReason {
-	if b := best(rounds); b != nil && s.HeadroomStop > 0 && b.Verdict.Headroom >= s.HeadroomStop {
+	if b := best(rounds); b != nil && s.HeadroomStop > 0 && b.Verdict.Headroom >= s.HeadroomStop && !b.Verdict.Speedup.Slower() {
 		return kernelwright.StopHeadroom
 	}
 	if s.Patience > 0 && sinceProgress(rounds) >= s.Patience {

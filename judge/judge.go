@@ -16,6 +16,12 @@ import (
 // measured ceilings themselves are not known to better than 5 %.
 const NearFloor = 0.95
 
+// atTheFloor reports whether there is nothing left to gain. A baseline that is
+// faster says that there is: a ceiling is what one way of asking memory reached.
+func (v view) atTheFloor() bool {
+	return v.verdict.Headroom >= NearFloor && !v.verdict.Speedup.Slower()
+}
+
 // Rules is the built-in Judge. It needs no model, and the same input gives the
 // same feedback. Its zero value is ready.
 type Rules struct{}

@@ -143,6 +143,18 @@ func TestStops(t *testing.T) {
 	}
 }
 
+// At the roofline, and a baseline is faster all the same: the search goes on.
+func TestDoesNotStopBehindABaseline(t *testing.T) {
+	for high, goesOn := range map[float64]bool{0.97: true, 1.01: false} {
+		v := kw.Verdict{Status: kw.Correct, CandidateMS: 1, Headroom: 1, Speedup: &kw.Speedup{Value: 0.95, Low: 0.93, High: high}}
+		in := kw.JudgeInput{Want: kw.Optimisation, Device: device, Current: kw.Attempt{Verdict: v}}
+		in.Current.Candidate.Source = kw.Schedule{Knobs: map[string]kw.Knob{"unroll": {Value: 2, Choices: []int{1, 2, 4}}}}.Comment()
+		if f := feedback(t, in); (f.Kind == kw.Optimisation) != goesOn {
+			t.Errorf("%v: %+v", high, f)
+		}
+	}
+}
+
 func TestNoAdviceTwice(t *testing.T) {
 	verdict := kw.Verdict{Status: kw.Correct, CandidateMS: 4, Headroom: 0.5, Metrics: map[string]float64{"pytorch_share": 0.5, "missed_loops": 1}}
 	in := kw.JudgeInput{Want: kw.Optimisation, Device: device, Current: kw.Attempt{Verdict: verdict}}

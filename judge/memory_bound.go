@@ -13,7 +13,7 @@ func memoryBound(v view) (finding, bool) {
 	said := fmt.Sprintf("Memory: %.4g GB/s, %s of what this GPU was measured to reach", share*v.device.Ceilings.MemoryGBs, percent(share))
 	if least := float64(v.verdict.Floor.Bytes); moved > 0 && least > 0 {
 		e["dram_bytes_ratio"] = moved / least
-		if share >= NearFloor && moved <= least*(1+leastGain) {
+		if share >= NearFloor && moved <= least*(1+leastGain) && !v.verdict.Speedup.Slower() {
 			return finding{done: true, why: fmt.Sprintf("%s, and %s is all that it moves: the task's own %s.", said, byteSize(moved), byteSize(least)), evidence: e}, true
 		}
 	}

@@ -62,7 +62,7 @@ func findings(v view) []finding {
 // optimise returns the one optimisation for a correct verdict, or stop.
 func optimise(in kernelwright.JudgeInput, s search) kernelwright.Feedback {
 	now := view{in.Task, in.Device, in.Current.Candidate, in.Current.Verdict}
-	if now.verdict.Headroom >= NearFloor {
+	if now.atTheFloor() {
 		return stop("at_the_floor", fmt.Sprintf("The candidate is at %s of the roofline: less than the ceilings are known to.", percent(now.verdict.Headroom)), now.evidence())
 	}
 	if !s.known {
@@ -73,7 +73,7 @@ func optimise(in kernelwright.JudgeInput, s search) kernelwright.Feedback {
 	if base.round != s.current.round {
 		v.verdict = base.verdict
 	}
-	if v.verdict.Headroom >= NearFloor {
+	if v.atTheFloor() {
 		return stop("at_the_floor", fmt.Sprintf("Round %d is at %s of the roofline.", base.round, percent(v.verdict.Headroom)), v.evidence())
 	}
 	found := findings(v)

@@ -1,6 +1,7 @@
 """Runs an exported file as its user will: in a new interpreter, which compiles it, and into which
 nothing of ours is imported before it. On a GPU its kernels are listed as a profiler sees them, and
-compute-sanitizer looks at them.
+compute-sanitizer looks at them, in interpreters that nobody judges: these start meanwhile, import
+PyTorch and wait, so that they find what the first has compiled, and nothing runs beside a profile.
 
 ``run`` is the referee's side, ``serve`` the sandboxed worker's; ``cold_script.py`` is what the new
 interpreter does.
@@ -45,7 +46,7 @@ SHOWN = 40  # launches of a forward
 MAX_PROFILE = 1 << 20  # characters
 MAX_READ = 1 << 24
 REQUESTS = ("alone", "whole", "few")  # the script's: the first is judged, others are looked at
-_UNWRITTEN = 0xA5
+GO_ON = b"1"  # to an interpreter that waits
 _LONG_MS = 1e9
 _LATE = sanitizers.LATE
 _SAID = 2000  # characters of what one prints that is not well
@@ -80,7 +81,7 @@ class Launch:
 
 @dataclass
 class Ran:
-    """What came of it. ``outputs`` lie in the machine's memory. ``span_ms``: what the profiler sees
+    """What came of it. ``outputs`` lie on the call's device. ``span_ms``: what the profiler sees
     of a forward, from where the first kernel starts until the last has ended, the L2 being empty of
     it; 0 where it sees nothing.
     """
@@ -110,23 +111,29 @@ def lacking(form: str) -> str:
 class _Given:
     """The memory in which a call is handed over, and what the script is told of it."""
 
-    def __init__(self, call: Call, like: _Given | None = None) -> None:
-        """``like``: one with the same inputs, whose memory is used."""
+    def __init__(self, call: Call, like: _Given | None = None, *, answered: bool = False) -> None:
+        """``like``: one with the same inputs, whose memory is used. ``answered``: whether outputs
+        come back, in memory of their own.
+        """
         parts = [call.init[1], call.state[1], call.inputs[1]]
         orders = [*([] for part in parts[:2] for _ in part), *call.orders]
         self._own = like is None
         if like is not None:
             self.block, layout = like.block, like.request["given"][0]
         else:
-            self.block, layout = Block.of([t.cpu() for part in parts for t in part], orders)
-        self.wanted, size = layout_of(call.outputs[1])
-        self.back = Block.create(size)
-        self.back.bytes().fill_(_UNWRITTEN)
-        self.fds = [self.block.fd, self.back.fd]
+            self.block, layout = Block.of([t for part in parts for t in part], orders)
+        self.fds = [self.block.fd]
+        self.back: Block | None = None
+        wanted = None
+        if answered:
+            self._wanted, self._size = layout_of(call.outputs[1])
+            self.back = Block.create(self._size + 1)  # a mark behind them says that they are there
+            self.fds.append(self.back.fd)
+            wanted = [self._wanted, self._size]
         self.request: dict[str, Any] = {
             "counts": [len(p) for p in parts],
             "given": [layout, self.block.size],
-            "wanted": [self.wanted, size],
+            "wanted": wanted,
             "init": call.init[0],
             "names": list(call.state[0]),
             "inputs": call.inputs[0],
@@ -136,10 +143,18 @@ class _Given:
             "threads": call.threads,
         }
 
+    def outputs(self, device: str) -> list[torch.Tensor] | None:
+        """Returns copies of what came back, None where nothing did."""
+        assert self.back is not None
+        if not self.back.bytes()[self._size]:
+            return None
+        return [v.to(device, copy=True) for v in self.back.views(self._wanted)]
+
     def close(self) -> None:
         if self._own:
             self.block.close()
-        self.back.close()
+        if self.back is not None:
+            self.back.close()
 
 
 def run(
@@ -160,7 +175,7 @@ def run(
 
     Raises Broken, and SandboxError and ProtocolError for what is the machine's fault.
     """
-    given = [_Given(call)]
+    given = [_Given(call, answered=True)]
     seconds = timeout + 30
     if call.place.get("device") == "cuda" or sanitizer:  # who is looked at has memory of his own
         given.append(_Given(call, given[0]))
@@ -205,8 +220,9 @@ def run(
             raise Broken(f"takes over {timeout:g} s", log, late=True)
         if code:
             raise Broken(_last_line(log) or f"ends with exit code {code}", log)
-        views = given[0].back.views(given[0].wanted)
-        outputs = [v.clone() for v in views]
+        outputs = given[0].outputs(given[0].request["device"])
+        if outputs is None:
+            raise Broken("ends before its forward has returned", log)
         launches, span_ms = launches_of(answer.get("profile"))
         checks, checks_s = _checks(answer.get("checks"), own)
         return Ran(outputs, launches, span_ms, checks, checks_s)
@@ -268,6 +284,7 @@ def serve(msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         os.environ["CUTLASS_PATH"] = os.path.dirname(folders[0])
         if artifacts.LOAD_INLINE in msg["source"]:  # torch's own has nothing that looks there
             os.environ["CPATH"] = ":".join(folders)
+    shared: list[int] = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         tools = os.path.join(folder, "tools")
         os.mkdir(tools)
@@ -276,49 +293,79 @@ def serve(msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         with open(os.path.join(folder, "kernel.py"), "w", encoding="utf-8") as f:
             f.write(msg["source"])
         names = REQUESTS[: len(msg["requests"])]
-        for i, (name, request) in enumerate(zip(names, msg["requests"], strict=True)):
+        for name, request in zip(names, msg["requests"], strict=True):
+            own, fds = fds[: 1 + bool(request["wanted"])], fds[1 + bool(request["wanted"]) :]
+            shared += own
             with open(os.path.join(folder, f"{name}.json"), "w", encoding="utf-8") as f:
-                json.dump({**request, "fds": fds[2 * i : 2 * i + 2]}, f)
-        threads = msg["requests"][0]["threads"]
-        code = _interpreter(folder, "alone", fds, float(msg["timeout"]), threads)
-        answer: dict[str, Any] = {"code": code, "profile": "", "checks": []}
-        if code:
-            return answer
-        # What it has compiled is there now. The file may have done away with its own folder.
+                json.dump({**request, "fds": own}, f)
+        # The file may do away with its own folder.
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-            if msg["requests"][0]["device"] == "cuda":
-                answer["profile"] = _profiled(folder, place, fds, threads)
-            if msg.get("sanitizer"):
-                answer["checks"] = _sanitized(folder, place, msg["sanitizer"], names[:0:-1], fds)
-        return answer
+            looks = _Looks(folder, place, shared, msg, names)
+            try:
+                threads = msg["requests"][0]["threads"]
+                alone = _Interpreter(folder, "alone", shared, threads, waits=False)
+                code = alone.end(float(msg["timeout"]))
+                return {"code": code, **({} if code else looks.results())}
+            finally:
+                looks.close()
 
 
-def _profiled(folder: str, place: str, fds: list[int], threads: int) -> str:
-    """Returns what the script writes of forwards that it has profiled, in an interpreter that
-    nobody judges; what runs in it can write there too.
+class _Looks:
+    """Interpreters in which the file is looked at, by sanitizers and then by a profiler. What runs
+    in them can write to ``place``, too.
     """
-    seen, said = (os.path.join(place, name) for name in ("profile.json", "profile.said"))
-    with suppress(OSError):
-        _interpreter(folder, "whole", fds, CHECK_S, threads, said=said, more_args=[seen])
-    return read_text(seen)[:MAX_PROFILE]
 
+    def __init__(
+        self, folder: str, place: str, fds: list[int], msg: dict[str, Any], names: Sequence[str]
+    ) -> None:
+        self._folder, self._place, self._fds = folder, place, fds
+        self._program = msg.get("sanitizer") or ""
+        self._requests = names[:0:-1]  # the one on few inputs comes first
+        self._seen, said = (os.path.join(place, name) for name in ("profile.json", "profile.said"))
+        self._waiting: dict[str, _Interpreter] = {}
+        if msg["requests"][0]["device"] == "cuda":
+            threads = msg["requests"][0]["threads"]
+            self._waiting["profile"] = _Interpreter(
+                folder, "whole", fds, threads, said=said, more_args=[self._seen]
+            )
+        for tool in sanitizers.TOOLS if self._program else ():
+            self._waiting[tool] = self._under(tool, self._requests[0], alone=True)
 
-def _sanitized(
-    folder: str, place: str, program: str, requests: Sequence[str], fds: list[int]
-) -> list[list[dict[str, Any]]]:
-    """Runs it under all tools at once. Where something is found the next request is tried."""
+    def results(self) -> dict[str, Any]:
+        """Returns what the sanitizers say, each of all its runs, and then the profiler, undisturbed
+        by them.
+        """
+        checks: list[list[dict[str, Any]]] = []
+        if self._program:
+            with ThreadPoolExecutor(len(sanitizers.TOOLS)) as pool:
+                checks = list(pool.map(self._runs, sanitizers.TOOLS))
+        if profile := self._waiting.pop("profile", None):
+            profile.end(CHECK_S)
+        return {"checks": checks, "profile": read_text(self._seen)[:MAX_PROFILE]}
 
-    def under(tool: str, request: str) -> dict[str, Any]:
-        report, said = (os.path.join(place, f"{tool}.{request}.{k}") for k in ("report", "said"))
-        prefix = sanitizers.command(program, tool, report)
+    def close(self) -> None:
+        for waiting in self._waiting.values():
+            waiting.close()
+
+    def _runs(self, tool: str) -> list[dict[str, Any]]:
+        """Where something is found the next request is tried."""
+        runs: list[dict[str, Any]] = []
+        for request in self._requests:
+            runs.append(self._run(tool, request))
+            if runs[-1]["code"] != sanitizers.FOUND:
+                break
+        return runs
+
+    def _run(self, tool: str, request: str) -> dict[str, Any]:
+        report, said = self._paths(tool, request)
         began = time.monotonic()
         code = 0
         # With each tensor an allocation of its own, an access beside it is one beside all. Who
         # captures a graph cannot do without the allocator.
         for alone in (True, False):
-            more = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if alone else {}
             try:
-                code = _interpreter(folder, request, fds, CHECK_S, 1, prefix, more, said)
+                ours = self._waiting.pop(tool, None) or self._under(tool, request, alone=alone)
+                code = ours.end(CHECK_S)
             except OSError as e:  # it has left no process, or no folder
                 return {"code": 1, "report": "", "said": str(e), "seconds": 0.0}
             if code in (0, sanitizers.FOUND, _LATE):
@@ -327,16 +374,16 @@ def _sanitized(
         seconds = time.monotonic() - began
         return {"code": code, "report": found, "said": last, "seconds": seconds}
 
-    def one(tool: str) -> list[dict[str, Any]]:
-        runs: list[dict[str, Any]] = []
-        for request in requests:
-            runs.append(under(tool, request))
-            if runs[-1]["code"] != sanitizers.FOUND:
-                break
-        return runs
+    def _under(self, tool: str, request: str, *, alone: bool) -> _Interpreter:
+        report, said = self._paths(tool, request)
+        prefix = sanitizers.command(self._program, tool, report)
+        more = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if alone else {}
+        return _Interpreter(self._folder, request, self._fds, 1, prefix, more, said)
 
-    with ThreadPoolExecutor(len(sanitizers.TOOLS)) as pool:
-        return list(pool.map(one, sanitizers.TOOLS))
+    def _paths(self, tool: str, request: str) -> tuple[str, str]:
+        """Returns where a tool writes its report, and what runs under it what it prints."""
+        report, said = (f"{tool}.{request}.{kind}" for kind in ("report", "said"))
+        return os.path.join(self._place, report), os.path.join(self._place, said)
 
 
 def read_text(path: str) -> str:
@@ -349,32 +396,52 @@ def read_text(path: str) -> str:
         return ""
 
 
-def _interpreter(
-    folder: str,
-    request: str,
-    fds: list[int],
-    timeout: float,
-    threads: int,
-    prefix: Sequence[str] = (),
-    more: dict[str, str] | None = None,
-    said: str = "",
-    more_args: Sequence[str] = (),
-) -> int:
-    """Returns the exit code of a new interpreter that does one of the requests."""
-    script = os.path.join(folder, "tools", SCRIPT)
-    home = {"HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": str(threads)}
-    with open(said or os.devnull, "w", encoding="utf-8") as out:
-        own = {"stdout": out, "stderr": out} if said else {}
-        try:
-            done = subprocess.run(
+class _Interpreter:
+    """A new interpreter that does one of the requests; one that ``waits`` when it is told to."""
+
+    def __init__(
+        self,
+        folder: str,
+        request: str,
+        fds: list[int],
+        threads: int,
+        prefix: Sequence[str] = (),
+        more: dict[str, str] | None = None,
+        said: str = "",
+        more_args: Sequence[str] = (),
+        *,
+        waits: bool = True,
+    ) -> None:
+        """``said``: where what it prints goes, if not where the worker's own words go."""
+        script = os.path.join(folder, "tools", SCRIPT)
+        home = {"HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": str(threads)}
+        with open(said or os.devnull, "w", encoding="utf-8") as out:
+            self._process = subprocess.Popen(
                 [*prefix, sys.executable, "-I", "-B", script, folder, request, *more_args],
                 cwd=folder,
                 env={**os.environ, **home, **(more or {})},
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if waits else subprocess.DEVNULL,
+                stdout=out if said else None,
+                stderr=out if said else None,
                 pass_fds=fds,
-                timeout=timeout,
-                **own,
+                bufsize=0,
             )
+
+    def end(self, timeout: float) -> int:
+        """Has it go on. Returns its exit code."""
+        with suppress(OSError):  # it has ended
+            if self._process.stdin is not None:
+                self._process.stdin.write(GO_ON)
+        try:
+            return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             return _LATE
-    return done.returncode
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Ends one that waits, or takes too long."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.kill()
+        self._process.wait()

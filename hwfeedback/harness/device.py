@@ -49,6 +49,10 @@ class Cpu:
             found = {line.partition(":")[0]: line.split()[1] for line in f}
         return int(found["MemAvailable"]) << 10, int(found["MemTotal"]) << 10
 
+    def unused_bytes(self) -> int:
+        """Returns how much memory holds nothing."""
+        return self.room()[0]
+
     def release(self) -> None:
         """Gives back what is free and kept for later."""
         allocator.release()
@@ -94,6 +98,10 @@ class Gpu:
     def room(self) -> tuple[int, int]:
         """Returns how many bytes a task may take in all, and how many there are."""
         return torch.cuda.mem_get_info(self.torch)
+
+    def unused_bytes(self) -> int:
+        """Returns how much holds nothing: nobody has it, or this process has it for later."""
+        return self.free_bytes() + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
     def release(self) -> None:
         """Gives back what is free and kept for later."""

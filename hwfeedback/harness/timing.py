@@ -1078,7 +1078,7 @@ class Timing:
         h.session = None
         h.stopped.stop()
         if h.has is None:  # the reference may keep more later
-            h.has = h.room - self.device.room()[0]
+            h.has = h.room - self.device.unused_bytes()
         if h.has > ASIDE_BYTES:
             held.pop(name).worker.kill()
 
@@ -1092,7 +1092,7 @@ class Timing:
             h = None
         if h is not None:
             return self._held_visit(h, name)
-        start, room = time.perf_counter() - self.contents.again_s, self.device.room()[0]
+        start, room = time.perf_counter() - self.contents.again_s, self.device.unused_bytes()
         worker = self._spawn_baseline(name)
         try:
             session = self._session(worker, name, self._plan.capacity)

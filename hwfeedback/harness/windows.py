@@ -409,6 +409,9 @@ def serve(
                 os.close(fd)
             op = request.get("op")
             if op == "end":
+                if request.get("frees"):
+                    side.close()
+                    side = None
                 channel.send({"ok": True})
                 return
             try:
@@ -1246,9 +1249,11 @@ class Session:
         return {name: value / len(rows) for name, value in found.items()}
 
     def close(self) -> None:
-        """Ends the session; the worker answers other requests again."""
+        """Ends the session; the worker answers other requests again. Where memory is scarce that is
+        when it has given back the session's.
+        """
         self._stopped.go_on()
-        self.worker.channel.send({"op": "end"})
+        self.worker.channel.send({"op": "end", "frees": self.contents.large})
         self._answer()
 
 

@@ -6,6 +6,9 @@ import json
 import math
 import os
 import pathlib
+import subprocess
+import time
+from typing import Any
 
 import pytest
 import torch
@@ -87,6 +90,7 @@ def test_a_file_that_stands_alone(judge: Judge) -> None:
     [
         ("import trees", "No module named 'trees'"),
         ("import os; os._exit(3)", "exit code 3"),
+        ("import os; os._exit(0)", "ends before its forward has returned"),
         ("raise ValueError('not today')", "not today"),
         ("ModelNew.forward = lambda self, x: x[:1]", "forward returns"),
         ("ModelNew.forward = lambda self, x: (x, x)", "another structure"),
@@ -159,29 +163,40 @@ esac
 """
 
 
-def test_a_sanitizer_is_heard(judge: Judge, tmp_path: pathlib.Path) -> None:
-    tool = tmp_path / "sanitizer"
-    tool.write_text(TOOL)
-    tool.chmod(0o755)
+def served(judge: Judge, source: str, tool: pathlib.Path | str) -> dict[str, Any]:
+    """The worker's side, in this process: a sandbox does not show it the tool."""
     x, few, scale = torch.randn(64, 32), torch.randn(4, 32), torch.rand(32)
     call, small = call_of(x, scale), call_of(few, scale)
-    given = [cold._Given(call)]
+    given = [cold._Given(call, answered=True)]
     given += [cold._Given(call, given[0]), cold._Given(small)]
-    # The worker's side, in this process: a sandbox does not show it the tool.
     answer = cold.serve(
         {
-            "source": building.export(judge.server, KERNEL),
+            "source": building.export(judge.server, source),
             "requests": [g.request for g in given],
             "sanitizer": str(tool),
             "timeout": 60.0,
         },
         [fd for g in given for fd in g.fds],
     )
-    assert answer["code"] == 0 and answer["profile"] == ""  # there is no GPU
-    for g, inputs in zip(given, (x, x, few), strict=True):
-        (y,) = g.back.views(g.wanted)
-        assert torch.equal(y, torch.relu(inputs) * scale)
+    if not answer["code"]:
+        (y,) = given[0].outputs("cpu") or []
+        assert torch.equal(y, torch.relu(x) * scale)
+    for g in given:
         g.close()
+    return answer
+
+
+@pytest.fixture
+def tool(tmp_path: pathlib.Path) -> pathlib.Path:
+    tool = tmp_path / "sanitizer"
+    tool.write_text(TOOL)
+    tool.chmod(0o755)
+    return tool
+
+
+def test_a_sanitizer_is_heard(judge: Judge, tool: pathlib.Path) -> None:
+    answer = served(judge, KERNEL, tool)
+    assert answer["code"] == 0 and answer["profile"] == ""  # there is no GPU
     checks, seconds = cold._checks(answer["checks"], ["k"])
     assert len(answer["checks"][0]) == 2, "what is found on few inputs is looked for on all"
     assert 0 < seconds < 60
@@ -194,22 +209,42 @@ def test_a_sanitizer_is_heard(judge: Judge, tmp_path: pathlib.Path) -> None:
     assert by_tool["initcheck"].failed == "this GPU is not one of mine"
 
 
-def test_a_file_that_does_away_with_its_folder(judge: Judge) -> None:
+# Says when it is imported, and when that process ends.
+TELLS = """
+import atexit, os, sys
+def tell(what):
+    with open("LOG", "a") as f:
+        f.write(f"{what} {sys.argv[2]}\\n")
+tell("begins")
+atexit.register(tell, "ends")
+"""
+
+
+def test_who_looks_finds_the_file_used(judge: Judge, tool: pathlib.Path) -> None:
+    log = tool.with_name("log")
+    served(judge, TELLS.replace("LOG", str(log)) + KERNEL, tool)
+    told = log.read_text().splitlines()
+    assert told[:2] == ["begins alone", "ends alone"]
+    assert {line.split()[1] for line in told[2:]} == {"few", "whole"}
+
+
+def test_nobody_looks_at_a_file_that_fails(judge: Judge, tool: pathlib.Path) -> None:
+    log, dies = tool.with_name("log"), "import os; os._exit(3)"
+    answer = served(judge, TELLS.replace("LOG", str(log)) + KERNEL + dies, tool)
+    assert answer == {"code": 3}
+    assert log.read_text() == "begins alone\n"
+    asked = ["pgrep", "-f", f"{cold.SCRIPT} .* (few|whole)"]
+    for _ in range(50):  # those below a tool see that nobody wants to know any more
+        if subprocess.run(asked, stdout=subprocess.DEVNULL).returncode:
+            return
+        time.sleep(0.2)
+    pytest.fail("an interpreter still waits")
+
+
+def test_a_file_that_does_away_with_its_folder(judge: Judge, tool: pathlib.Path) -> None:
     gone = "import atexit, os, shutil\natexit.register(shutil.rmtree, os.environ['HOME'])"
     outputs(judge, KERNEL + f"\n{gone}\n")
-    given = [cold._Given(call_of(torch.randn(4, 32), torch.rand(32)))]
-    given += [cold._Given(call_of(torch.randn(4, 32), torch.rand(32)))]
-    answer = cold.serve(
-        {
-            "source": building.export(judge.server, KERNEL + f"\n{gone}\n"),
-            "requests": [g.request for g in given],
-            "sanitizer": "/bin/true",
-            "timeout": 60.0,
-        },
-        [fd for g in given for fd in g.fds],
-    )
-    for g in given:
-        g.close()
+    answer = served(judge, KERNEL + f"\n{gone}\n", tool)
     checks, _ = cold._checks(answer["checks"], ["k"])
     assert answer["code"] == 0 and len(checks) == 4
     assert all("No such file" in c.failed for c in checks), [c.failed for c in checks]

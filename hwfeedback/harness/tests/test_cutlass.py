@@ -262,11 +262,23 @@ def test_the_new_interpreter_of_a_certificate_is_told_of_it(
     checkout: pathlib.Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     seen: dict[str, str] = {}
-    monkeypatch.setattr(cold, "_interpreter", lambda *_: seen.update(os.environ) or 1)
+
+    class Interpreter:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            seen.update(os.environ)
+
+        def end(self, _: float) -> int:
+            return 1
+
+    monkeypatch.setattr(cold, "_Interpreter", Interpreter)
     for name in ("CUTLASS_PATH", "CPATH"):
         monkeypatch.setenv(name, "")
     folders = [str(checkout / "include"), str(checkout / "tools/util/include")]
-    msg = {"requests": [{"threads": 1}], "timeout": 1, "cutlass": folders}
+    msg = {
+        "requests": [{"threads": 1, "device": "cpu", "wanted": []}],
+        "timeout": 1,
+        "cutlass": folders,
+    }
     cold.serve({"source": export.standalone(FORMS[form]), **msg}, [0, 1])
     assert seen["CUTLASS_PATH"] == str(checkout)
     # By the loader's own way where there is one: that is what is certified.
