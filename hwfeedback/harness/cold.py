@@ -1,7 +1,7 @@
 """Runs an exported file as its user will: in a new interpreter, which compiles it, and into which
 nothing of ours is imported before it. On a GPU its kernels are listed as a profiler sees them, and
-compute-sanitizer looks at them, in interpreters that nobody judges: these start meanwhile, import
-PyTorch and wait, so that they find what the first has compiled, and nothing runs beside a profile.
+compute-sanitizer looks at them, in interpreters that nobody judges, which find what the first has
+compiled. The profiler's starts at once, imports PyTorch and waits: nothing runs beside a profile.
 
 ``run`` is the referee's side, ``serve`` the sandboxed worker's; ``cold_script.py`` is what the new
 interpreter does.
@@ -303,7 +303,7 @@ def serve(msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
             looks = _Looks(folder, place, shared, msg, names)
             try:
                 threads = msg["requests"][0]["threads"]
-                alone = _Interpreter(folder, "alone", shared, threads, waits=False)
+                alone = _Interpreter(folder, "alone", shared, threads)
                 code = alone.end(float(msg["timeout"]))
                 return {"code": code, **({} if code else looks.results())}
             finally:
@@ -322,14 +322,12 @@ class _Looks:
         self._program = msg.get("sanitizer") or ""
         self._requests = names[:0:-1]  # the one on few inputs comes first
         self._seen, said = (os.path.join(place, name) for name in ("profile.json", "profile.said"))
-        self._waiting: dict[str, _Interpreter] = {}
-        if msg["requests"][0]["device"] == "cuda":
-            threads = msg["requests"][0]["threads"]
-            self._waiting["profile"] = _Interpreter(
-                folder, "whole", fds, threads, said=said, more_args=[self._seen]
+        self._profile: _Interpreter | None = None
+        first = msg["requests"][0]
+        if first["device"] == "cuda":
+            self._profile = _Interpreter(
+                folder, "whole", fds, first["threads"], said=said, profile=self._seen
             )
-        for tool in sanitizers.TOOLS if self._program else ():
-            self._waiting[tool] = self._under(tool, self._requests[0], alone=True)
 
     def results(self) -> dict[str, Any]:
         """Returns what the sanitizers say, each of all its runs, and then the profiler, undisturbed
@@ -339,13 +337,13 @@ class _Looks:
         if self._program:
             with ThreadPoolExecutor(len(sanitizers.TOOLS)) as pool:
                 checks = list(pool.map(self._runs, sanitizers.TOOLS))
-        if profile := self._waiting.pop("profile", None):
-            profile.end(CHECK_S)
+        if self._profile is not None:
+            self._profile.end(CHECK_S)
         return {"checks": checks, "profile": read_text(self._seen)[:MAX_PROFILE]}
 
     def close(self) -> None:
-        for waiting in self._waiting.values():
-            waiting.close()
+        if self._profile is not None:
+            self._profile.close()
 
     def _runs(self, tool: str) -> list[dict[str, Any]]:
         """Where something is found the next request is tried."""
@@ -364,8 +362,7 @@ class _Looks:
         # captures a graph cannot do without the allocator.
         for alone in (True, False):
             try:
-                ours = self._waiting.pop(tool, None) or self._under(tool, request, alone=alone)
-                code = ours.end(CHECK_S)
+                code = self._under(tool, request, alone=alone).end(CHECK_S)
             except OSError as e:  # it has left no process, or no folder
                 return {"code": 1, "report": "", "said": str(e), "seconds": 0.0}
             if code in (0, sanitizers.FOUND, _LATE):
@@ -397,7 +394,7 @@ def read_text(path: str) -> str:
 
 
 class _Interpreter:
-    """A new interpreter that does one of the requests; one that ``waits`` when it is told to."""
+    """A new interpreter that does one of the requests."""
 
     def __init__(
         self,
@@ -408,19 +405,19 @@ class _Interpreter:
         prefix: Sequence[str] = (),
         more: dict[str, str] | None = None,
         said: str = "",
-        more_args: Sequence[str] = (),
-        *,
-        waits: bool = True,
+        profile: str = "",
     ) -> None:
-        """``said``: where what it prints goes, if not where the worker's own words go."""
+        """``said``: where what it prints goes, if not where the worker's own words go.
+        ``profile``: where one that looks at itself writes what it sees; it waits for ``end``.
+        """
         script = os.path.join(folder, "tools", SCRIPT)
         home = {"HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": str(threads)}
         with open(said or os.devnull, "w", encoding="utf-8") as out:
             self._process = subprocess.Popen(
-                [*prefix, sys.executable, "-I", "-B", script, folder, request, *more_args],
+                [*prefix, sys.executable, "-I", "-B", script, folder, request, profile],
                 cwd=folder,
                 env={**os.environ, **home, **(more or {})},
-                stdin=subprocess.PIPE if waits else subprocess.DEVNULL,
+                stdin=subprocess.PIPE if profile else subprocess.DEVNULL,
                 stdout=out if said else None,
                 stderr=out if said else None,
                 pass_fds=fds,
@@ -428,7 +425,7 @@ class _Interpreter:
             )
 
     def end(self, timeout: float) -> int:
-        """Has it go on. Returns its exit code."""
+        """Returns its exit code. One that waits goes on."""
         with suppress(OSError):  # it has ended
             if self._process.stdin is not None:
                 self._process.stdin.write(GO_ON)

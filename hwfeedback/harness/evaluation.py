@@ -1543,8 +1543,9 @@ class Evaluation:
         operations = int(self.task.get("operations") or 0)
         ceilings = self.request.get("ceilings") or {}
         specs = self.request.get("specs") or {}
-        memory, cache, peak = (
-            float(ceilings.get(k) or 0.0) for k in ("memory_gbs", "cache_gbs", "fp32_gflops")
+        memory, reading, cache, peak = (
+            float(ceilings.get(k) or 0.0)
+            for k in ("memory_gbs", "read_gbs", "cache_gbs", "fp32_gflops")
         )
         l3 = float(specs.get("l3_bytes") or 0)
         cold = nbytes
@@ -1553,7 +1554,14 @@ class Evaluation:
             cold = min(nbytes, sum(t.numel() * t.element_size() for t in inputs))
         moving = 0.0
         if memory:
-            moving = cold / (1e6 * memory)
+            # Memory that is read while nothing is written gives more.
+            alone = 0
+            if reading > memory and self.verification is not None:
+                outputs = self.verification.outputs
+                written = sum(t.numel() * t.element_size() for t in outputs)
+                alone = max(cold - 2 * written, 0)
+                moving = alone / (1e6 * reading)
+            moving += (cold - alone) / (1e6 * memory)
             if nbytes > cold:
                 moving += (nbytes - cold) / (1e6 * cache)
         computing = operations / (1e6 * peak) if peak else 0.0

@@ -81,7 +81,7 @@ def command(program: str, tool: str, report: str) -> list[str]:
     return [
         program, "--tool", tool, "--log-file", report, "--print-limit", str(PRINTED),
         "--error-exitcode", str(FOUND), "--target-processes", "application-only",
-        "--report-api-errors", "no", *more,
+        "--report-api-errors", "no", "--launch-timeout", "0", *more,  # its user has a clock
     ]  # fmt: skip
 
 

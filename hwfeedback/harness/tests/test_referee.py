@@ -723,6 +723,22 @@ def test_operations_that_nobody_did_are_no_floor() -> None:
     assert not {"compute_share", "achieved_gflops"} & set(fewer["metrics"])
 
 
+@pytest.mark.parametrize(
+    ("reading", "written", "ms"),
+    # 80 MB, of which as much is read as written at 100 GB/s and the rest at 125 GB/s.
+    [(0.0, 0, 0.8), (125.0, 0, 0.64), (125.0, 20, 0.72), (125.0, 40, 0.8), (125.0, 60, 0.8)],
+)
+def test_the_floor_of_what_mostly_reads(reading: float, written: int, ms: float) -> None:
+    golden = pathlib.Path(referee.__file__).parents[1] / "testdata" / "protocol" / "evaluate.json"
+    request = json.loads(golden.read_text())
+    request["ceilings"] = {"memory_gbs": 100.0, "read_gbs": reading}
+    request["task"] |= {"least_bytes": 80 * 10**6, "operations": 0}
+    e = evaluation.Evaluation(None, request)
+    outputs = [torch.empty(written * 10**6 // 4, device="meta")]
+    e.verification = types.SimpleNamespace(outputs=outputs)  # type: ignore[assignment]
+    assert e._floor()["ms"] == pytest.approx(ms)
+
+
 def test_a_task_is_described(judge: Judge) -> None:
     t = judge.task(SCALED)
     assert t["inputs"] == [{"name": "x", "dtype": "float32", "shape": [16, 64]}]
