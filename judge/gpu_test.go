@@ -270,6 +270,24 @@ func TestStopsOnAGPU(t *testing.T) {
 	}
 }
 
+// A baseline that is faster says that there is something to gain.
+func TestGoesOnBehindABaselineOnAGPU(t *testing.T) {
+	for name, f := range map[string]forward{
+		"at the roofline": {ms: 0.5, headroom: 1, build: wide},
+		"memory moves what it must": {ms: 0.52, headroom: 0.93, build: wide, blocks: 262144, threads: 256, kernelsMS: 0.518,
+			counted: streaming(map[string]float64{dramRead: 1.07e9, dramWritten: 1.07e9, dramRate: 4.13e12})},
+	} {
+		for _, tool := range []string{"ncu", "profiler", "static"} {
+			v := f.verdict(tool)
+			v.Speedup = &kernelwright.Speedup{Value: 0.95, Low: 0.94, High: 0.96}
+			in := kernelwright.JudgeInput{Want: kernelwright.Optimisation, Device: h200, Current: kernelwright.Attempt{Verdict: v}}
+			if got, err := (Rules{}).Judge(t.Context(), in); err != nil || got.Kind != kernelwright.Optimisation || got.Plan == "" {
+				t.Errorf("%s, %s: %+v %v", name, tool, got, err)
+			}
+		}
+	}
+}
+
 // What two compilers and a profiler call a kernel, and what fits on a
 // multiprocessor (the occupancy calculator's values).
 func TestKernelsAreFoundByName(t *testing.T) {
