@@ -428,6 +428,7 @@ class _Interpreter:
         """Returns its exit code. One that waits goes on."""
         with suppress(OSError):  # it has ended
             if self._process.stdin is not None:
+                os.set_blocking(self._process.stdin.fileno(), False)  # the file may have filled it
                 self._process.stdin.write(GO_ON)
         try:
             return self._process.wait(timeout)

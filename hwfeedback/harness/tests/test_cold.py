@@ -233,7 +233,7 @@ def test_nobody_looks_at_a_file_that_fails(judge: Judge, tool: pathlib.Path) -> 
     # As on a GPU, where an interpreter waits to look at itself.
     assert served(judge, dies, tool, device="cuda") == {"code": 3}
     assert log.read_text() == "begins alone\n"
-    asked = ["pgrep", "-f", f"{cold.SCRIPT} .* whole"]
+    asked = ["pgrep", "-P", str(os.getpid()), "-f", f"{cold.SCRIPT} .* whole"]
     assert subprocess.run(asked, stdout=subprocess.DEVNULL).returncode, "it still waits"
 
 
