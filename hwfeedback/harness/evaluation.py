@@ -1559,7 +1559,7 @@ class Evaluation:
             if reading > memory and self.verification is not None:
                 outputs = self.verification.outputs
                 written = sum(t.numel() * t.element_size() for t in outputs)
-                alone = max(cold - 2 * written, 0)
+                alone = max(cold - 2 * written, 0) if cold == nbytes else cold
                 moving = alone / (1e6 * reading)
             moving += (cold - alone) / (1e6 * memory)
             if nbytes > cold:
