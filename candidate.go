@@ -90,3 +90,15 @@ type Ceilings struct {
 	ReadGBs      float64            `json:"read_gbs,omitempty"`
 	TensorGFLOPs map[string]float64 `json:"tensor_gflops,omitempty"`
 }
+
+// MixedGBs returns the rate, in 1e9 bytes/s, at which memory moves so many bytes
+// read and so many written: as in a copy, but what is read beyond what is written
+// as in reading alone, for then memory need not turn round. 0 where nothing was
+// measured.
+func (c Ceilings) MixedGBs(read, written float64) float64 {
+	alone := read - written
+	if c.MemoryGBs <= 0 || !(alone > 0) || c.ReadGBs <= c.MemoryGBs {
+		return c.MemoryGBs
+	}
+	return (read + written) / (alone/c.ReadGBs + 2*written/c.MemoryGBs)
+}

@@ -1,6 +1,7 @@
 package kernelwright
 
 import (
+	"math"
 	"strings"
 	"testing"
 )
@@ -31,6 +32,24 @@ func FuzzParseSchedule(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestMixedGBs(t *testing.T) {
+	measured := Ceilings{MemoryGBs: 4000, ReadGBs: 4400}
+	for _, c := range []struct {
+		ceilings      Ceilings
+		read, written float64
+		want          float64
+	}{
+		{measured, 1, 1, 4000}, {measured, 0, 1, 4000}, {measured, 1, 0, 4400}, {measured, 0, 0, 4000},
+		{measured, 3, 1, 4 / (2/4400. + 2/4000.)},
+		{measured, math.NaN(), 1, 4000},
+		{Ceilings{MemoryGBs: 50}, 1, 0, 50}, {Ceilings{ReadGBs: 50}, 1, 0, 0},
+	} {
+		if got := c.ceilings.MixedGBs(c.read, c.written); math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%+v, %v read and %v written: %v, want %v", c.ceilings, c.read, c.written, got, c.want)
+		}
+	}
 }
 
 func TestWins(t *testing.T) {

@@ -218,7 +218,8 @@ func (r *reducing) spread() {
 		r.rowsPerBlock = r.block / r.threads
 		blocks = (rows + r.rowsPerBlock - 1) / r.rowsPerBlock
 	}
-	if r.knobs.get("split", 1) == 0 || blocks >= r.device.on.multiprocessors {
+	asked := r.knobs.get("split", 1)
+	if asked == 0 || (asked == 1 && blocks >= r.device.on.multiprocessors) {
 		return
 	}
 	// A part takes enough steps to be worth a launch of its own.
@@ -227,8 +228,11 @@ func (r *reducing) spread() {
 		along = 256
 	}
 	most := r.steps / (along * 2)
-	want := (2*r.device.on.multiprocessors + blocks - 1) / blocks
-	if parts := min(powerAbove(want), powerBelow(most)); parts > 1 {
+	want := asked
+	if blocks < r.device.on.multiprocessors {
+		want = max(want, powerAbove((2*r.device.on.multiprocessors+blocks-1)/blocks))
+	}
+	if parts := min(want, powerBelow(most)); parts > 1 {
 		r.parts = parts
 		if !r.g.lanes {
 			r.threads, r.block, r.rowsPerBlock = 256, 256, 1

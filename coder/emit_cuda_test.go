@@ -2,6 +2,7 @@ package coder
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,6 +45,21 @@ func TestCUDAForms(t *testing.T) {
 			source := cudaOf(t, c.fixture, c.knobs)
 			holdsForms(t, source, c.has, c.lack)
 		})
+	}
+}
+
+// TestRowsAreCutOnRequest: by itself the Coder cuts a row where there are fewer of
+// them than multiprocessors, and then into enough parts for all of these.
+func TestRowsAreCutOnRequest(t *testing.T) {
+	for _, c := range []struct{ split, multiprocessors, parts int }{
+		{0, 2, 1}, {1, 2, 1}, {2, 2, 2}, {8, 2, 8}, {32, 2, 16}, // of 9,001 elements at least 512 each
+		{0, 132, 1}, {1, 132, 16}, {2, 132, 16}, {32, 132, 16}, {1, 8, 4}, {2, 8, 4}, {8, 8, 8},
+	} {
+		p, _ := planned(t, "large_layer_norm")
+		source, _ := emitCUDA(p, cudaSchedule(p).with(map[string]int{"split": c.split}), target{gpu: true, multiprocessors: c.multiprocessors})
+		if want := fmt.Sprintf("part = blockIdx.x %% %d;", c.parts); strings.Contains(source, want) != (c.parts > 1) {
+			t.Errorf("%+v: %q: %v", c, want, c.parts == 1)
+		}
 	}
 }
 

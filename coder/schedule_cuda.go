@@ -36,8 +36,9 @@ func cudaSchedule(p *plan) schedule {
 		s["unroll"] = kernelwright.Knob{Value: loadsAhead, Choices: []int{1, 2, 4, 8}}
 	}
 	if splits {
-		// Whether a row is cut where there are too few of them for the device.
-		s["split"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1}}
+		// Whether a row is cut where there are too few of them for the device; from 2 on
+		// into how many parts at least, however many rows there are.
+		s["split"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1, 2, 4, 8, 16, 32}}
 	}
 	if kept {
 		// Whether rows stay on the chip from pass to pass, where they fit.

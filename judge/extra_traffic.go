@@ -17,8 +17,9 @@ func extraTraffic(v view) (finding, bool) {
 		evidence: v.evidence("memory_share", "working_set_bytes"),
 		moves:    []move{{"keep", toMost}, {"passes", toLeast}, {"fuse", toMost}, {"team", toUp}},
 	}
-	least, ceiling := float64(v.verdict.Floor.Bytes), v.device.Ceilings.MemoryGBs
-	if moved, ok := v.movedBytes(); ok {
+	least := float64(v.verdict.Floor.Bytes)
+	if read, written, ok := v.movedBytes(); ok {
+		moved, ceiling := read+written, v.device.Ceilings.MixedGBs(read, written)
 		extra := moved - least
 		if v.launched() > 1 {
 			// ncu empties the caches before each kernel. By itself one finds in L2 what

@@ -133,16 +133,20 @@ func ofKernels(look func(view, gpuKernel) (finding, bool)) func(view) (finding, 
 // A rule estimates the share of the time that its change takes away, but no more
 // than what lies above the busiest unit: that one comes next. Here the estimates
 // are held against the whole: what lies below the roofline, or below what an
-// empty launch takes, nobody gains.
+// empty launch takes, nobody gains. What a faster baseline shows, somebody does.
 func attainable(found []finding, v view) []finding {
-	most := 1 - within(max(v.verdict.Headroom, v.launches(1)))
+	most, least := 1-within(max(v.verdict.Headroom, v.launches(1))), leastGain
+	if s := v.verdict.Speedup; s.Slower() {
+		most = max(most, 1-within(s.Value))
+		least = min(least, most)
+	}
 	var kept []finding
 	for _, f := range found {
 		f.gain = min(within(f.gain), most)
 		switch {
 		case f.done || f.gainless:
 			f.gain = 0
-		case f.gain < leastGain:
+		case f.gain < least:
 			continue
 		default:
 			f.evidence["gain_at_most"] = f.gain
@@ -219,9 +223,8 @@ const (
 func (v view) dram(k gpuKernel) (float64, bool) {
 	ceiling := v.device.Ceilings.MemoryGBs
 	read, hasRead := k.count(dramRead)
-	written, hasWritten := k.count(dramWritten)
-	if hasRead && hasWritten && written < read/10 {
-		ceiling = max(ceiling, v.device.Ceilings.ReadGBs) // nearly all is read: memory need not turn round
+	if written, ok := k.count(dramWritten); ok && hasRead {
+		ceiling = v.device.Ceilings.MixedGBs(read, written)
 	}
 	if rate, ok := k.count(dramRate); ok && ceiling > 0 {
 		return within(rate / 1e9 / ceiling), true

@@ -288,6 +288,31 @@ func TestGoesOnBehindABaselineOnAGPU(t *testing.T) {
 	}
 }
 
+// What a faster baseline does is to be gained, whatever the ceilings say.
+func TestGainsBehindABaselineAreHeard(t *testing.T) {
+	f := forward{ms: 0.5, headroom: 0.99, build: wide, blocks: 200, threads: 1024, kernelsMS: 0.498, counted: streaming(map[string]float64{wavesOf: 1.1})}
+	for _, c := range []struct {
+		baseline *kernelwright.Speedup
+		most     float64
+	}{
+		{nil, 0},
+		{&kernelwright.Speedup{Value: 1.1, Low: 1.05, High: 1.15}, 0},
+		{&kernelwright.Speedup{Value: 0.98, Low: 0.97, High: 0.99}, 0.02},
+		{&kernelwright.Speedup{Value: 0.8, Low: 0.78, High: 0.82}, 0.09}, // the tail is 9 %
+	} {
+		v := f.verdict("ncu")
+		v.Speedup = c.baseline
+		heard := findings(view{device: h200, verdict: v})
+		if len(heard) == 0 || heard[0].gain > c.most+1e-9 || (heard[0].gain < c.most/2) {
+			t.Errorf("%+v: %+v", c.baseline, heard)
+		}
+		i := slices.IndexFunc(heard, func(f finding) bool { return f.rule == "tail" })
+		if (i >= 0) != (c.most > 0) {
+			t.Errorf("%+v: the tail is heard: %v", c.baseline, i >= 0)
+		}
+	}
+}
+
 // What two compilers and a profiler call a kernel, and what fits on a
 // multiprocessor (the occupancy calculator's values).
 func TestKernelsAreFoundByName(t *testing.T) {

@@ -16,7 +16,7 @@ func idleSMs(v view, k gpuKernel) (finding, bool) {
 			"thread and each block less.", 2*sms),
 		evidence: v.about(k, wavesOf, warpsActive),
 		gain:     min(1-k.blocks/sms, 1-busy),
-		moves:    []move{{"split", toMost}, {"team", toUp}, {"share", toDown}, {"items", toDown}, {"vector", toDown}},
+		moves:    []move{{"split", toUp}, {"team", toUp}, {"share", toDown}, {"items", toDown}, {"vector", toDown}},
 	}
 	f.evidence["grid_blocks"], f.evidence["multiprocessors"] = k.blocks, sms
 	return f, true

@@ -16,7 +16,7 @@ func launchBound(v view) (finding, bool) {
 	if n < 1 || ms <= 0 {
 		return finding{}, false
 	}
-	if n == 1 && v.launches(1) >= NearFloor {
+	if n == 1 && v.launches(1) >= NearFloor && !v.verdict.Speedup.Slower() {
 		return finding{done: true, evidence: v.evidence("custom_calls"),
 			why: fmt.Sprintf("The one launch takes %.3g us, and an empty one %.3g us.", 1000*ms, v.device.Ceilings.CallUS)}, true
 	}

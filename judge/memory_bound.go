@@ -5,12 +5,12 @@ import "fmt"
 // memoryBound is for a GPU's memory at its measured bandwidth. With the task's
 // least bytes there is nothing to gain.
 func memoryBound(v view) (finding, bool) {
-	share, moved := v.traffic()
+	share, moved, ceiling := v.traffic()
 	if share < ceilingShare || !beyondCache(v) {
 		return finding{}, false
 	}
 	e := v.evidence("memory_share", "achieved_gbs", "working_set_bytes")
-	said := fmt.Sprintf("Memory: %.4g GB/s, %s of what this GPU was measured to reach", share*v.device.Ceilings.MemoryGBs, percent(share))
+	said := fmt.Sprintf("Memory: %.4g GB/s, %s of what this GPU was measured to reach", share*ceiling, percent(share))
 	if least := float64(v.verdict.Floor.Bytes); moved > 0 && least > 0 {
 		e["dram_bytes_ratio"] = moved / least
 		if share >= NearFloor && moved <= least*(1+leastGain) && !v.verdict.Speedup.Slower() {
@@ -28,27 +28,27 @@ func memoryBound(v view) (finding, bool) {
 }
 
 // traffic is the share of the measured bandwidth that the whole forward has of
-// memory, and the bytes that moved; 0 where nobody counted. It is no less than the
-// least bytes' share: what is written last may still be in L2 when counting ends.
-func (v view) traffic() (share, moved float64) {
-	share = v.or("memory_share", 0)
-	ceiling := v.device.Ceilings.MemoryGBs
-	if counted, ok := v.movedBytes(); ok && ceiling > 0 && v.verdict.CandidateMS > 0 {
-		moved = counted
+// memory, the bytes that moved, 0 where nobody counted, and that bandwidth, for
+// reads and writes as they are mixed here. It is no less than the least bytes'
+// share: what is written last may still be in L2 when counting ends.
+func (v view) traffic() (share, moved, ceiling float64) {
+	share, ceiling = v.or("memory_share", 0), v.device.Ceilings.MemoryGBs
+	if read, written, ok := v.movedBytes(); ok && ceiling > 0 && v.verdict.CandidateMS > 0 {
+		moved, ceiling = read+written, v.device.Ceilings.MixedGBs(read, written)
 		share = max(share, moved/1e6/v.verdict.CandidateMS/ceiling)
 	}
-	return within(share), moved
+	return within(share), moved, ceiling
 }
 
 // movedBytes is what the kernels of a forward read from memory and wrote to it,
 // as ncu counted. What stays in L2 is not in it.
-func (v view) movedBytes() (float64, bool) {
+func (v view) movedBytes() (read, written float64, ok bool) {
 	p := v.verdict.Profile
 	if p == nil {
-		return 0, false
+		return 0, 0, false
 	}
 	whole := gpuKernel{counted: p.Metrics}
-	read, ok := whole.count(dramRead)
+	read, ok = whole.count(dramRead)
 	written, too := whole.count(dramWritten)
-	return read + written, ok && too && read+written > 0
+	return read, written, ok && too && read+written > 0
 }

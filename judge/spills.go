@@ -37,8 +37,8 @@ func spills(v view, k gpuKernel) (finding, bool) {
 // memory take at the memory's bandwidth, as far as more moves there than the
 // task's own.
 func (v view) spilledTo(local float64) float64 {
-	moved, ok := v.movedBytes()
-	ceiling := v.device.Ceilings.MemoryGBs
+	read, written, ok := v.movedBytes()
+	moved, ceiling := read+written, v.device.Ceilings.MixedGBs(read, written)
 	if !ok || ceiling <= 0 || v.verdict.CandidateMS <= 0 {
 		return 0
 	}

@@ -1,7 +1,7 @@
 """Runs an exported file as its user will: in a new interpreter, which compiles it, and into which
 nothing of ours is imported before it. On a GPU its kernels are listed as a profiler sees them, and
 compute-sanitizer looks at them, in interpreters that nobody judges, which find what the first has
-compiled. The profiler's starts at once, imports PyTorch and waits: nothing runs beside a profile.
+compiled. They start beside the first, import PyTorch and wait: nothing runs beside a profile.
 
 ``run`` is the referee's side, ``serve`` the sandboxed worker's; ``cold_script.py`` is what the new
 interpreter does.
@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -284,7 +285,7 @@ def serve(msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         os.environ["CUTLASS_PATH"] = os.path.dirname(folders[0])
         if artifacts.LOAD_INLINE in msg["source"]:  # torch's own has nothing that looks there
             os.environ["CPATH"] = ":".join(folders)
-    shared: list[int] = []
+    fds_of: dict[str, list[int]] = {}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         tools = os.path.join(folder, "tools")
         os.mkdir(tools)
@@ -294,16 +295,16 @@ def serve(msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
             f.write(msg["source"])
         names = REQUESTS[: len(msg["requests"])]
         for name, request in zip(names, msg["requests"], strict=True):
-            own, fds = fds[: 1 + bool(request["wanted"])], fds[1 + bool(request["wanted"]) :]
-            shared += own
+            n = 1 + bool(request["wanted"])
+            fds_of[name], fds = fds[:n], fds[n:]
             with open(os.path.join(folder, f"{name}.json"), "w", encoding="utf-8") as f:
-                json.dump({**request, "fds": own}, f)
+                json.dump({**request, "fds": fds_of[name]}, f)
         # The file may do away with its own folder.
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-            looks = _Looks(folder, place, shared, msg, names)
+            looks = _Looks(folder, place, fds_of, msg)
             try:
                 threads = msg["requests"][0]["threads"]
-                alone = _Interpreter(folder, "alone", shared, threads)
+                alone = _Interpreter(folder, "alone", fds_of["alone"], threads)
                 code = alone.end(float(msg["timeout"]))
                 return {"code": code, **({} if code else looks.results())}
             finally:
@@ -316,18 +317,28 @@ class _Looks:
     """
 
     def __init__(
-        self, folder: str, place: str, fds: list[int], msg: dict[str, Any], names: Sequence[str]
+        self, folder: str, place: str, fds_of: dict[str, list[int]], msg: dict[str, Any]
     ) -> None:
-        self._folder, self._place, self._fds = folder, place, fds
+        """``fds_of``: a request's descriptors."""
+        self._folder, self._place, self._fds_of = folder, place, fds_of
         self._program = msg.get("sanitizer") or ""
-        self._requests = names[:0:-1]  # the one on few inputs comes first
+        self._requests = list(fds_of)[:0:-1]  # the one on few inputs comes first
         self._seen, said = (os.path.join(place, name) for name in ("profile.json", "profile.said"))
         self._profile: _Interpreter | None = None
+        self._waiting: dict[str, _Interpreter] = {}  # under a tool, for its first run
         first = msg["requests"][0]
-        if first["device"] == "cuda":
-            self._profile = _Interpreter(
-                folder, "whole", fds, first["threads"], said=said, profile=self._seen
-            )
+        try:
+            if first["device"] == "cuda":
+                own, threads = fds_of["whole"], first["threads"]
+                self._profile = _Interpreter(
+                    folder, "whole", own, threads, said=said, waits=True, profile=self._seen
+                )
+            if self._program:
+                for tool in sanitizers.TOOLS:
+                    self._waiting[tool] = self._under(tool, self._requests[0], waits=True)
+        except BaseException:
+            self.close()
+            raise
 
     def results(self) -> dict[str, Any]:
         """Returns what the sanitizers say, each of all its runs, and then the profiler, undisturbed
@@ -342,8 +353,9 @@ class _Looks:
         return {"checks": checks, "profile": read_text(self._seen)[:MAX_PROFILE]}
 
     def close(self) -> None:
-        if self._profile is not None:
-            self._profile.close()
+        for waiting in (self._profile, *self._waiting.values()):
+            if waiting is not None:
+                waiting.close()
 
     def _runs(self, tool: str) -> list[dict[str, Any]]:
         """Where something is found the next request is tried."""
@@ -362,7 +374,8 @@ class _Looks:
         # captures a graph cannot do without the allocator.
         for alone in (True, False):
             try:
-                code = self._under(tool, request, alone=alone).end(CHECK_S)
+                first = self._waiting.pop(tool, None)
+                code = (first or self._under(tool, request, alone=alone)).end(CHECK_S)
             except OSError as e:  # it has left no process, or no folder
                 return {"code": 1, "report": "", "said": str(e), "seconds": 0.0}
             if code in (0, sanitizers.FOUND, _LATE):
@@ -371,11 +384,14 @@ class _Looks:
         seconds = time.monotonic() - began
         return {"code": code, "report": found, "said": last, "seconds": seconds}
 
-    def _under(self, tool: str, request: str, *, alone: bool) -> _Interpreter:
+    def _under(
+        self, tool: str, request: str, *, alone: bool = True, waits: bool = False
+    ) -> _Interpreter:
         report, said = self._paths(tool, request)
         prefix = sanitizers.command(self._program, tool, report)
         more = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if alone else {}
-        return _Interpreter(self._folder, request, self._fds, 1, prefix, more, said)
+        own = self._fds_of[request]
+        return _Interpreter(self._folder, request, own, 1, prefix, more, said, waits=waits)
 
     def _paths(self, tool: str, request: str) -> tuple[str, str]:
         """Returns where a tool writes its report, and what runs under it what it prints."""
@@ -405,23 +421,28 @@ class _Interpreter:
         prefix: Sequence[str] = (),
         more: dict[str, str] | None = None,
         said: str = "",
+        *,
+        waits: bool = False,
         profile: str = "",
     ) -> None:
-        """``said``: where what it prints goes, if not where the worker's own words go.
-        ``profile``: where one that looks at itself writes what it sees; it waits for ``end``.
+        """``said``: where what it prints goes, if not where the worker's own words go. ``waits``:
+        it imports nothing but PyTorch before ``end``. ``profile``: where one that looks at itself
+        writes what it sees.
         """
         script = os.path.join(folder, "tools", SCRIPT)
+        asked = [folder, request, profile, "waits" if waits else ""]
         home = {"HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": str(threads)}
         with open(said or os.devnull, "w", encoding="utf-8") as out:
             self._process = subprocess.Popen(
-                [*prefix, sys.executable, "-I", "-B", script, folder, request, profile],
+                [*prefix, sys.executable, "-I", "-B", script, *asked],
                 cwd=folder,
                 env={**os.environ, **home, **(more or {})},
-                stdin=subprocess.PIPE if profile else subprocess.DEVNULL,
+                stdin=subprocess.PIPE if waits else subprocess.DEVNULL,
                 stdout=out if said else None,
                 stderr=out if said else None,
                 pass_fds=fds,
                 bufsize=0,
+                start_new_session=True,  # a tool's death is not that of what runs under it
             )
 
     def end(self, timeout: float) -> int:
@@ -441,5 +462,6 @@ class _Interpreter:
         """Ends one that waits, or takes too long."""
         if self._process.stdin is not None:
             self._process.stdin.close()
-        self._process.kill()
+        with suppress(OSError):  # nobody is left
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

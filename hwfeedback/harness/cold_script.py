@@ -81,9 +81,11 @@ def profiled(forward: Any, times: int = PROFILED) -> dict[str, Any]:
     return {"launches": launches[:100], "span_ms": 1e-3 * median(spans)}
 
 
-def main(folder: str, name: str, profile: str = "") -> None:
-    """``profile``: where to write what a profiler sees, if that is asked for."""
-    if profile:
+def main(folder: str, name: str, profile: str = "", waits: str = "") -> None:
+    """``profile``: where to write what a profiler sees, if that is asked for. ``waits``: for a byte
+    of its standard input.
+    """
+    if waits:
         import torch  # which takes longer than all else
 
         if not sys.stdin.buffer.read(1):

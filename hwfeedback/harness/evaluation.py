@@ -1543,27 +1543,17 @@ class Evaluation:
         operations = int(self.task.get("operations") or 0)
         ceilings = self.request.get("ceilings") or {}
         specs = self.request.get("specs") or {}
-        memory, reading, cache, peak = (
-            float(ceilings.get(k) or 0.0)
-            for k in ("memory_gbs", "read_gbs", "cache_gbs", "fp32_gflops")
+        memory, cache, peak = (
+            float(ceilings.get(k) or 0.0) for k in ("memory_gbs", "cache_gbs", "fp32_gflops")
         )
         l3 = float(specs.get("l3_bytes") or 0)
         cold = nbytes
         if cache > memory and nbytes <= l3 / 2 and self.verification is not None:
             inputs = self.verification.draws[0].tensors
             cold = min(nbytes, sum(t.numel() * t.element_size() for t in inputs))
-        moving = 0.0
-        if memory:
-            # Memory that is read while nothing is written gives more.
-            alone = 0
-            if reading > memory and self.verification is not None:
-                outputs = self.verification.outputs
-                written = sum(t.numel() * t.element_size() for t in outputs)
-                alone = max(cold - 2 * written, 0) if cold == nbytes else cold
-                moving = alone / (1e6 * reading)
-            moving += (cold - alone) / (1e6 * memory)
-            if nbytes > cold:
-                moving += (nbytes - cold) / (1e6 * cache)
+        moving = self._from_memory_ms(cold, self._written() if cold == nbytes else 0)
+        if moving and nbytes > cold:
+            moving += (nbytes - cold) / (1e6 * cache)
         computing = operations / (1e6 * peak) if peak else 0.0
         if 0 < ms < LEFT_OUT * computing:
             operations, computing = 0, 0.0
@@ -1575,6 +1565,25 @@ class Evaluation:
             "bytes": nbytes,
             "operations": operations,
         }
+
+    def _written(self) -> int:
+        """Returns the bytes of the outputs, 0 before they are known."""
+        if self.verification is None:
+            return 0
+        return sum(t.numel() * t.element_size() for t in self.verification.outputs)
+
+    def _from_memory_ms(self, nbytes: int, written: int) -> float:
+        """Returns how long memory takes for so many bytes, of which some are written; 0 where
+        nothing was measured.
+
+        What is read beyond what is written moves as in reading alone: memory need not turn round.
+        """
+        ceilings = self.request.get("ceilings") or {}
+        memory, reading = (float(ceilings.get(k) or 0.0) for k in ("memory_gbs", "read_gbs"))
+        if not memory:
+            return 0.0
+        alone = max(nbytes - 2 * written, 0) if reading > memory else 0
+        return (nbytes - alone) / (1e6 * memory) + (alone / (1e6 * reading) if alone else 0.0)
 
     # The profile.
 
@@ -1693,8 +1702,9 @@ class Evaluation:
             "missed_loops": float(len(build.get("missed") or [])),
             **timed.metrics,
         }
+        if from_memory := self._from_memory_ms(floor["bytes"], self._written()):
+            metrics["memory_share"] = from_memory / ms
         for share, value, ceiling in (
-            ("memory_share", gbs, "memory_gbs"),
             ("cache_share", gbs, "cache_gbs"),
             ("compute_share", gflops, "fp32_gflops"),
         ):

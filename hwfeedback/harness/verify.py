@@ -830,7 +830,8 @@ class Verification:
         excused = self._excused(job) if job.family.planted else None
         expected = self._lasting(self._expect(job.tree, job.inputs))
         expected.excused = excused
-        self._look_closer(job.tree, job.inputs, expected)
+        # Simulated rounding says nothing beside NaN.
+        self._look_closer(job.tree, job.inputs, expected, simulated=not job.family.planted)
         return expected
 
     def right_again(self, candidate: CandidateClient, job: Job) -> bool:
@@ -990,25 +991,34 @@ class Verification:
             self._judge(family, name, answer, expected)
 
     def _look_closer(
-        self, tree: Any, inputs: Sequence[torch.Tensor], expected: Expected, patterns: int = 1
+        self,
+        tree: Any,
+        inputs: Sequence[torch.Tensor],
+        expected: Expected,
+        patterns: int = 1,
+        *,
+        simulated: bool = True,
     ) -> None:
         """Finds how far float64 moves on this very draw when its inputs move by a unit, in so many
-        random patterns of signs.
+        random patterns of signs, and where float32 rounding takes it, if that is to be simulated:
+        a draw may be far worse conditioned than any in calibration.
         """
         expected.moved = [Scale() for _ in expected.wide]
         floating = any(t.is_floating_point() for t in expected.wide)
         if not self.calibration.wide or not floating:
             return
         for seed in range(patterns):
-            r = self.reference.forward(tree, inputs, [f"moved:{seed}"])[0]
-            if "error" in r:
-                if ran_out(r["error"]):
-                    raise r["error"]
-                return
-            for n, (a, b) in enumerate(zip(expected.wide, r["tensors"], strict=True)):
-                if a.is_floating_point():
-                    skip = expected.skips[n] if expected.skips else None
-                    expected.moved[n].widen(correctness.error_where_finite(b, a, skip))
+            modes = [f"moved:{seed}"] + [f"noise:{seed}"] * simulated
+            for r in self.reference.each(tree, inputs, modes):
+                if "error" in r:
+                    if ran_out(r["error"]):
+                        raise r["error"]
+                    return
+                known = expected.own if r["mode"].startswith("noise:") else expected.moved
+                for n, (a, b) in enumerate(zip(expected.wide, r["tensors"], strict=True)):
+                    if a.is_floating_point():
+                        skip = expected.skips[n] if expected.skips else None
+                        known[n].widen(correctness.error_where_finite(b, a, skip))
 
     def _excused(self, job: Job) -> list[torch.Tensor]:
         """Returns per output where NaN becomes a number once large ones stand for the infinite."""

@@ -101,6 +101,24 @@ def test_what_is_expected_of_a_timed_call_outlives_a_closer_look(
     assert met == [True, True]
 
 
+def test_a_draw_of_its_own_condition_is_judged_by_it(judge: Judge) -> None:
+    """Rounding within the reference, large on this draw alone, moves the result by what no error of
+    an input does; eager has none of it by luck.
+    """
+    source = task_of(
+        "t = x[:, 1] * 3\n        return (x[:, 0] + t) - t", "[torch.randn(64, 256, 2)[:, 0]]"
+    )
+    with prepared(judge, source) as e:
+        assert e.verification is not None
+        _, (x,) = e.verification.draws[0].get()
+        x = torch.stack([(x[:, 0] * 4).round() / 4, x[:, 1] + 1e6], 1)
+        honest = ((x[:, 0] + x[:, 1]) + x[:, 1] * 2) - x[:, 1] * 3
+        assert torch.equal((x[:, 0] + x[:, 1] * 3) - x[:, 1] * 3, x[:, 0])
+        assert not torch.allclose(honest, x[:, 0], atol=1e-2)
+        assert e.verification.judge_call([x], [honest]) is None
+        assert e.verification.judge_call([x], [x[:, 0] + 20])
+
+
 def test_timed_calls_that_agree_with_eager_cost_no_forward(
     judge: Judge,
     monkeypatch: pytest.MonkeyPatch,
