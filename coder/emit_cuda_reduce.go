@@ -203,10 +203,19 @@ func (r *reducing) spread() {
 		// Threads side by side take 512 bytes of each row: a sector of memory that
 		// two blocks share would be read twice.
 		r.x = min(max(powerAbove(columns), 1), 128/r.vector)
-		for r.x > 32 && rows*((columns+r.x-1)/r.x) < r.device.on.multiprocessors {
+		few := func(x int) bool { return rows*((columns+x-1)/x) < r.device.on.multiprocessors }
+		for r.x > 32 && few(r.x) {
 			r.x /= 2
 		}
-		r.y = min(powerBelow(r.steps/r.knobs.get("share", 4)), 512/r.x, 16)
+		along := 16
+		// Blocks that take 128 bytes of each row, and more rows at once, cost less than
+		// parts of rows that a second launch joins.
+		if narrow := 32 / r.vector; narrow < r.x && few(r.x) && !few(narrow) {
+			for r.x > narrow && few(r.x) {
+				r.x, along = r.x/2, along*2
+			}
+		}
+		r.y = min(powerBelow(r.steps/r.knobs.get("share", 4)), 512/r.x, along)
 		r.y = max(r.y, 32/r.x)
 		r.block = r.x * r.y
 		blocks = rows * ((columns + r.x - 1) / r.x)

@@ -63,6 +63,23 @@ func TestRowsAreCutOnRequest(t *testing.T) {
 	}
 }
 
+// TestColumnsInNarrowBlocks: where so there are blocks enough they take 128 bytes of
+// a row each, not 512.
+func TestColumnsInNarrowBlocks(t *testing.T) {
+	for multiprocessors, want := range map[int]string{
+		1: "lane = threadIdx.x % 32, y", 4: "lane = threadIdx.x % 16, y = threadIdx.x / 16", 8: "lane = threadIdx.x % 8, y = threadIdx.x / 8", 9: "part = blockIdx.x % 2",
+	} {
+		p, _ := planned(t, "softmax_0")
+		for _, s := range p.steps {
+			s.kernel.space[1] = 256
+		}
+		source, _ := emitCUDA(p, cudaSchedule(p), target{gpu: true, multiprocessors: multiprocessors})
+		if !strings.Contains(source, want) {
+			t.Errorf("%d multiprocessors: no %q in\n%s", multiprocessors, want, source)
+		}
+	}
+}
+
 // TestCUDACompiles has nvcc compile the committed fixtures, for the oldest and
 // the newest GPU that are written for.
 func TestCUDACompiles(t *testing.T) {

@@ -273,6 +273,8 @@ def cases() -> dict[str, Case]:
         [row],
     )
     out["large_columns"] = (Fn(lambda a: torch.log_softmax(a, 1)), [torch.randn(5, 61, 1003)])
+    flat = torch.randn(16, 71, 512)
+    out["large_columns_narrow"] = (Fn(lambda a: (a.mean(1), a.argmax(1), F.softmax(a, 1))), [flat])
     out["large_pool"] = (
         Fn(lambda a: F.max_pool2d(F.relu(a + 0.5), 3, 2, 1)),
         [torch.randn(4, 3, 41, 1501)],

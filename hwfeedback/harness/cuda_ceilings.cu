@@ -47,3 +47,12 @@ extern "C" __global__ void __launch_bounds__(256) multiply_add(float* y, float a
 }
 
 extern "C" __global__ void empty() {}
+
+// Keeps the stream busy for so many nanoseconds.
+extern "C" __global__ void wait(long long ns) {
+  long long begun, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begun));
+  do {
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  } while (now - begun < ns);
+}
