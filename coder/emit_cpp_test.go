@@ -2,7 +2,9 @@ package coder
 
 import (
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -25,6 +27,26 @@ func planned(t *testing.T, name string) (*plan, fixture) {
 		t.Fatal(err)
 	}
 	return p, f
+}
+
+// plannedAs plans a fixture as if its tensors were of other sizes: 33 and 129 stand
+// for these in its graph.
+func plannedAs(t *testing.T, name string, rows, columns int) *plan {
+	t.Helper()
+	_, f := planned(t, name)
+	text := string(f.Graph)
+	for was, is := range map[string]int{"33": rows, "129": columns} {
+		text = regexp.MustCompile(`\b`+was+`\b`).ReplaceAllString(text, strconv.Itoa(is))
+	}
+	g, err := decodeGraph([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := makePlan(g, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // holdsForms checks what a source has, and what it lacks.

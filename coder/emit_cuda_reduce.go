@@ -24,6 +24,7 @@ type reducing struct {
 	team                  int               // blocks that hold a row between them; see emit_cuda_team.go
 	room                  int               // elements of each held load that a block holds
 	whole                 bool              // that is all of its part
+	after                 func()            // what a walk does after each step, or nil
 }
 
 // carry is what threads hold of one reduction, or of two that share a pass.
@@ -201,8 +202,13 @@ func (r *reducing) spread() {
 	if r.g.lanes {
 		columns := (width + r.vector - 1) / r.vector
 		// Threads side by side take 512 bytes of each row: a sector of memory that
-		// two blocks share would be read twice.
-		r.x = min(max(powerAbove(columns), 1), 128/r.vector)
+		// two blocks share would be read twice. Where rows begin within sectors it is,
+		// and they take more.
+		side := 128 / r.vector
+		if r.vector == 1 && width%8 != 0 {
+			side = 512
+		}
+		r.x = min(max(powerAbove(columns), 1), side)
 		few := func(x int) bool { return rows*((columns+x-1)/x) < r.device.on.multiprocessors }
 		for r.x > 32 && few(r.x) {
 			r.x /= 2
@@ -438,6 +444,9 @@ func (r *reducing) walk(f func(into func(*value) destination)) {
 	r.push()
 	r.within()
 	f(r.intoHeld)
+	if r.after != nil {
+		r.after()
+	}
 	r.pop()
 	r.close()
 }

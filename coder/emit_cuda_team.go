@@ -10,17 +10,20 @@ import (
 
 // Rows that registers cannot keep from pass to pass are held in shared memory by a
 // team of blocks, of which each holds a part, and which wait for each other where a
-// pass needs all of the row. While a row is worked on, the next
-// one is on its way into a second buffer. What does not fit is read again, soon
-// enough to be in the second-level cache. So a row is read once from memory,
+// pass needs all of the row. Where a thread has used an element for the last time
+// it asks for that of the next row in its place. What does not fit is read again,
+// soon enough to be in the second-level cache. So a row is read once from memory,
 // whatever its length up to what the whole chip holds.
 
 const (
-	teamsBeside  = 2        // blocks of a multiprocessor: one computes while another one waits
-	buffers      = 2        // of a block: one is filled while the other one is worked on
-	teamThreads  = 512      // of a block
-	counterBytes = 128      // apart are the counters of two teams
-	leastShared  = 99 << 10 // bytes of shared memory that a multiprocessor has
+	teamsBeside  = 2         // blocks of a multiprocessor: one computes while another one waits
+	teamThreads  = 512       // of a block
+	teamLine     = 32        // elements, 128 bytes of most: where a block's part of a row begins
+	teamBytes    = 128 << 20 // of a tensor, from which reading it once makes good for what it costs to launch blocks that wait for each other
+	sharedBytes  = 8 << 20   // of what all rows share, which the second-level cache keeps beside what streams through it
+	counterBytes = 128       // apart are the counters of two teams
+	warpMerges   = 64        // blocks of a team whose results each warp merges for itself
+	leastShared  = 99 << 10  // bytes of shared memory that a multiprocessor has
 )
 
 // sharedMemory is the bytes of shared memory that blocks of a multiprocessor can
@@ -57,7 +60,8 @@ func (r *reducing) hold() {
 	for _, i := range r.g.outer {
 		rows *= r.g.groups[i].size
 	}
-	each := (max(r.device.on.shared, leastShared)/teamsBeside - 2<<10) / buffers / bytes // steps that a block holds
+	line := teamLine / r.vector
+	each := (max(r.device.on.shared, leastShared)/teamsBeside - 2<<10) / bytes / line * line // steps that a block holds
 	there := teamsBeside * r.device.on.multiprocessors
 	team := wanted
 	if team == 1 {
@@ -67,15 +71,13 @@ func (r *reducing) hold() {
 			}
 			team = there
 		}
-		// Few teams have all blocks; of many, so many that few blocks are left over.
-		teams := min(there/team, rows)
-		for teams > 1 && teams < rows && there/teams*teams < there*97/100 {
-			teams--
+		if rows*r.steps*bytes < teamBytes || r.shared() > sharedBytes {
+			return
 		}
-		team = min(there/teams, max(r.steps/teamThreads, team))
+		team = evenly(rows, r.steps, team, there)
 	}
 	team = max(min(team, there, r.steps), 2)
-	per := (r.steps + team - 1) / team
+	per := (r.steps + team*line - 1) / (team * line) * line
 	r.team, r.parts = team, 1
 	r.room, r.whole = min(per, each)*r.vector, per <= each
 	r.threads = min(max(powerAbove((per+r.knobs.get("share", 4)-1)/r.knobs.get("share", 4)), leastBlock), teamThreads)
@@ -83,6 +85,54 @@ func (r *reducing) hold() {
 	for _, v := range found {
 		r.held[v] = fmt.Sprintf("held%d", v.id)
 	}
+}
+
+// evenly returns the size of teams, from the least that holds a row on, with which
+// the blocks have the least to do, to within 4 %: hardly one is left over, and none
+// has more steps of a row than others. Fewer of them wait for each other sooner.
+func evenly(rows, steps, least, there int) int {
+	turns := func(team int) int {
+		teams := min(there/team, rows)
+		return (rows + teams - 1) / teams * ((steps + team*teamThreads - 1) / (team * teamThreads))
+	}
+	most := min(4*least, there)
+	fewest := turns(least)
+	for team := least + 1; team <= most; team++ {
+		fewest = min(fewest, turns(team))
+	}
+	for team := least; team < most; team++ {
+		if turns(team)*25 <= fewest*26 {
+			return team
+		}
+	}
+	return most
+}
+
+// shared is the bytes of what is as long as a row and the same for all rows. Plain
+// kernels read that for many rows at once, teams for one after the other.
+func (r *reducing) shared() int {
+	seen, bytes := map[*value]bool{}, 0
+	count := func(root *value) {
+		visit(root, func(v *value) {
+			if seen[v] || !r.neighbours(v) || !r.k.varies(v) {
+				return
+			}
+			seen[v] = true
+			for _, t := range v.idx[0].terms {
+				if slices.Contains(r.g.outer, r.g.of[t.dim]) {
+					return
+				}
+			}
+			bytes += r.steps * r.vector * elementBytes(v.dtype)
+		})
+	}
+	for _, a := range r.k.anchors {
+		count(a.operand)
+	}
+	for _, s := range r.k.stores {
+		count(s.value)
+	}
+	return bytes
 }
 
 func elementBytes(d dtype) int {
@@ -95,8 +145,8 @@ func elementBytes(d dtype) int {
 	return 8
 }
 
-// heldLoads returns what is held, in order, with where it begins in a buffer of
-// shared memory, and the bytes of all buffers.
+// heldLoads returns what is held, in order, with where it begins in shared memory,
+// and the bytes of all of it.
 func (r *reducing) heldLoads() (all []keptLoad, at []int, bytes int) {
 	for v, n := range r.held {
 		all = append(all, keptLoad{v, n})
@@ -106,7 +156,7 @@ func (r *reducing) heldLoads() (all []keptLoad, at []int, bytes int) {
 		at = append(at, bytes)
 		bytes += (r.room*elementBytes(l.v.dtype) + 15) / 16 * 16
 	}
-	return all, at, bytes * buffers
+	return all, at, bytes
 }
 
 // teams emits the kernel of rows that a team of blocks holds. Blocks stay, and go
@@ -131,15 +181,21 @@ func (r *reducing) teams(last int) {
 	r.begin("", r.block, r.names)
 	r.sizes()
 	r.line("extern __shared__ __align__(16) unsigned char shared[];")
-	r.line("constexpr pos steps = %s, per = (steps + %d) / %d, room = %d / V;", r.stepsText(), r.team-1, r.team, r.room)
+	r.line("constexpr pos steps = %s, line = %d / V, per = (steps + %d * line - 1) / (%d * line) * line, room = %d / V;", r.stepsText(), teamLine, r.team, r.team, r.room)
 	r.line("const int lane = threadIdx.x;")
 	r.line("const bool live = true;")
 	r.line("const int team = blockIdx.x / %d, part = blockIdx.x %% %d, teams = gridDim.x / %d;", r.team, r.team, r.team)
 	r.line("const pos from = part * per, to = from + per < steps ? from + per : steps;")
 	r.line("(void)live;")
 	r.line("unsigned met = 0;")
-	fill := func(row, turn string) {
-		r.used["copy_ahead"] = true
+	// ask has a thread ask for its elements of a row at one step, where it holds them.
+	ask := func() {
+		r.line("const pos i%d = base;", r.g.inner)
+		for i, l := range loads {
+			r.line("copy_ahead<V>(reinterpret_cast<%s*>(shared + %d) + (at - from) * V, %s + (%s));", element(l.v.dtype), begins[i], l.v.buf.name, r.index(l.v.idx[0]))
+		}
+	}
+	fill := func(row string) {
 		r.open("")
 		r.line("const far row = %s;", row)
 		r.decode("far", "row", r.g.outer)
@@ -147,32 +203,52 @@ func (r *reducing) teams(last int) {
 		r.line("#pragma unroll 4")
 		r.open("for (pos at = from + lane; at < to && at - from < room; at += %d)", r.threads)
 		r.within()
-		r.line("const pos i%d = base;", r.g.inner)
-		for i, l := range loads {
-			r.line("copy_ahead<V>(reinterpret_cast<%s*>(shared + %d + %s * %d) + (at - from) * V, %s + (%s));",
-				element(l.v.dtype), begins[i], turn, bytes/buffers, l.v.buf.name, r.index(l.v.idx[0]))
-		}
+		ask()
 		r.close()
-		r.line("__pipeline_commit();")
 		r.close()
+	}
+	r.used["copy_ahead"] = true
+	for i, l := range loads {
+		r.line("const %s* const %s = reinterpret_cast<const %s*>(shared + %d);", element(l.v.dtype), l.name, element(l.v.dtype), begins[i])
 	}
 	r.open("if (team < rows)")
-	fill("team", "0")
+	fill("team")
 	r.close()
-	r.line("int turn = 0;")
-	r.open("for (far row = team; row < rows; row += teams, turn = 1 - turn)")
+	r.open("for (far row = team; row < rows; row += teams)")
 	r.push()
+	r.line("__pipeline_commit();")
 	r.line("__pipeline_wait_prior(0);")
-	r.open("if (row + teams < rows)")
-	r.line("const far next = row + teams;")
-	fill("next", "(1 - turn)")
-	r.close()
-	for i, l := range loads {
-		r.line("const %s* const %s = reinterpret_cast<const %s*>(shared + %d + turn * %d);", element(l.v.dtype), l.name, element(l.v.dtype), begins[i], bytes/buffers)
-	}
 	r.decode("far", "row", r.g.outer)
+	final := last
+	for accs, stores := r.of(final); len(accs)+len(stores) == 0; accs, stores = r.of(final) {
+		final--
+	}
+	accs, _ := r.of(final)
+	within := !slices.ContainsFunc(accs, func(a *anchor) bool { return a.with != nil })
 	for stage := range last + 1 {
+		if stage == final && within {
+			r.after = func() {
+				r.open("if (row + teams < rows && at - from < room)")
+				r.push()
+				r.line("const far next = row + teams;")
+				r.open("")
+				r.line("const far row = next;")
+				r.decode("far", "row", r.g.outer)
+				r.line("(void)row;")
+				ask()
+				r.close()
+				r.pop()
+				r.close()
+			}
+		}
 		r.pass(stage)
+		r.after = nil
+	}
+	if !within {
+		r.line("const far next = row + teams;")
+		r.open("if (next < rows)")
+		fill("next")
+		r.close()
 	}
 	r.rowStores()
 	r.pop()
@@ -208,6 +284,11 @@ func (r *reducing) meet(carries []carry) {
 	for _, c := range carries {
 		id := c.a.value.id
 		r.line("a%d = {%s};", id, c.init)
+		if r.team <= warpMerges {
+			r.line("for (int p = lane %% 32; p < %d; p += 32) a%d.merge(fresh(&%s));", r.team, id, slot(c, "p"))
+			r.line("a%d = across<32>(a%d);", id, id)
+			continue
+		}
 		r.line("for (int p = lane; p < %d; p += %d) a%d.merge(fresh(&%s));", r.team, r.threads, id, slot(c, "p"))
 		r.line("a%d = across<%d>(a%d);", id, r.threads, id)
 	}

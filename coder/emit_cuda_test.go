@@ -69,13 +69,55 @@ func TestColumnsInNarrowBlocks(t *testing.T) {
 	for multiprocessors, want := range map[int]string{
 		1: "lane = threadIdx.x % 32, y", 4: "lane = threadIdx.x % 16, y = threadIdx.x / 16", 8: "lane = threadIdx.x % 8, y = threadIdx.x / 8", 9: "part = blockIdx.x % 2",
 	} {
-		p, _ := planned(t, "softmax_0")
-		for _, s := range p.steps {
-			s.kernel.space[1] = 256
-		}
+		p := plannedAs(t, "softmax_0", 33, 256)
 		source, _ := emitCUDA(p, cudaSchedule(p), target{gpu: true, multiprocessors: multiprocessors})
 		if !strings.Contains(source, want) {
 			t.Errorf("%d multiprocessors: no %q in\n%s", multiprocessors, want, source)
+		}
+	}
+}
+
+// TestMisalignedColumnsInWideBlocks: what begins within a sector of memory shares it
+// with the next block.
+func TestMisalignedColumnsInWideBlocks(t *testing.T) {
+	for columns, want := range map[int]string{4095: "lane = threadIdx.x % 512, y", 4096: "lane = threadIdx.x % 32, y", 4104: "lane = threadIdx.x % 32, y"} {
+		source, _ := emitCUDA(plannedAs(t, "softmax_0", 64, columns), schedule{"vector": {Value: 4}}, target{gpu: true, multiprocessors: 4})
+		if !strings.Contains(source, want) {
+			t.Errorf("%d columns: no %q", columns, want)
+		}
+	}
+}
+
+// TestLongRowsAreHeldByTeams: where registers do not keep a row, the tensor is large,
+// and rows do not share as much as they are long.
+func TestLongRowsAreHeldByTeams(t *testing.T) {
+	for _, c := range []struct {
+		fixture string
+		space   []int
+		team    int
+	}{
+		{"softmax", []int{4096, 393216}, 16}, // 256 of 264 blocks, of 1.5 MiB 96 KiB each
+		{"softmax", []int{64, 262144}, 0},
+		{"softmax", []int{65536, 4096}, 0},
+		{"softmax", []int{32, 1 << 25}, 0}, // more than the chip holds
+		{"layer_norm", []int{4096, 393216}, 16},
+		{"layer_norm", []int{16, 1 << 22}, 0},
+	} {
+		p := plannedAs(t, c.fixture, c.space[0], c.space[1])
+		source, _ := emitCUDA(p, cudaSchedule(p), gpuTarget(kernelwright.Device{Specs: kernelwright.Specs{Cores: 132, ISA: []string{"sm_90a"}}}))
+		want := fmt.Sprintf("team = blockIdx.x / %d,", c.team)
+		if strings.Contains(source, want) != (c.team > 0) || strings.Contains(source, "held") != (c.team > 0) {
+			t.Errorf("%s of %v: %q: %v", c.fixture, c.space, want, strings.Contains(source, want))
+		}
+	}
+}
+
+func TestEvenly(t *testing.T) {
+	for _, c := range []struct{ rows, steps, least, there, want int }{
+		{4096, 98304, 14, 264, 16}, {7168, 65536, 10, 264, 10}, {896, 524288, 74, 264, 86}, {1, 1 << 20, 147, 264, 256}, {64, 65536, 10, 264, 12}, {3, 5000, 2, 12, 4},
+	} {
+		if got := evenly(c.rows, c.steps, c.least, c.there); got != c.want || got < c.least || got > c.there {
+			t.Errorf("%+v: %d", c, got)
 		}
 	}
 }

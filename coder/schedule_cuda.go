@@ -45,10 +45,14 @@ func cudaSchedule(p *plan) schedule {
 		s["keep"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1}}
 	}
 	if teams {
+		start := 0
+		if reduces {
+			start = 1
+		}
 		// How many blocks hold a row between them in shared memory, and wait for
 		// each other; 0 for none, 1 for as many as it takes where registers do not
-		// suffice. The start is without.
-		s["team"] = kernelwright.Knob{Value: 0, Choices: []int{0, 1, 2, 4, 8, 16, 32, 64}}
+		// suffice and the tensor is large. Scans start without.
+		s["team"] = kernelwright.Knob{Value: start, Choices: []int{0, 1, 2, 4, 8, 16, 32, 64}}
 	}
 	if joins {
 		s["passes"] = kernelwright.Knob{Value: 1, Choices: []int{1, 3}}

@@ -37,6 +37,27 @@ __device__ __forceinline__ double kw_tanh(double x) { return tanh(x); }
 //@ erf
 __device__ __forceinline__ float kw_erf(float x) { return erff(x); }
 __device__ __forceinline__ double kw_erf(double x) { return erf(x); }
+//@ lanes
+// What another lane of a warp holds.
+template <typename S>
+__device__ __forceinline__ S lanes_apart(S v, int mask) {
+  static_assert(sizeof(S) % 4 == 0, "words of 4 bytes");
+  int words[sizeof(S) / 4];
+  memcpy(words, &v, sizeof(S));
+#pragma unroll
+  for (int i = 0; i < (int)(sizeof(S) / 4); ++i) words[i] = __shfl_xor_sync(0xffffffffu, words[i], mask);
+  memcpy(&v, words, sizeof(S));
+  return v;
+}
+template <typename S>
+__device__ __forceinline__ S lane_of(S v, int lane, int width) {
+  int words[sizeof(S) / 4];
+  memcpy(words, &v, sizeof(S));
+#pragma unroll
+  for (int i = 0; i < (int)(sizeof(S) / 4); ++i) words[i] = __shfl_sync(0xffffffffu, words[i], lane, width);
+  memcpy(&v, words, sizeof(S));
+  return v;
+}
 //@ Sum
 // What threads carry of a reduction, and how two of them become one.
 template <typename T>
@@ -101,7 +122,7 @@ struct FirstLeast {
     if (nan ? !had || b.at < at : !had && (b.v < v || (b.v == v && b.at < at))) *this = b;
   }
 };
-//@ TopSum exp
+//@ TopSum exp lanes
 // The largest, and the sum of exponentials under it (Milakov and Gimelshein 2018). Under a largest of -inf
 // differences would be NaN: 0 stands for it then.
 template <typename T>
@@ -115,7 +136,21 @@ struct TopSum {
     *this = r;
   }
 };
-//@ Spread
+// All of W lanes: first the largest, then what each has under that.
+template <int W, typename T>
+__device__ __forceinline__ TopSum<T> lanes_of(TopSum<T> v) {
+  TopSum<T> r = v;
+#pragma unroll
+  for (int mask = W / 2; mask > 0; mask /= 2) {
+    const T other = lanes_apart(r.v, mask);
+    r.v = other > r.v ? other : r.v;
+  }
+  r.s = v.s * kw_exp(v.v - r.under());
+#pragma unroll
+  for (int mask = W / 2; mask > 0; mask /= 2) r.s += lanes_apart(r.s, mask);
+  return r;
+}
+//@ Spread lanes
 // The mean of n elements, and the sum of squares about it (Chan, Golub and LeVeque 1979).
 template <typename T>
 struct Spread {
@@ -128,40 +163,39 @@ struct Spread {
     n = all;
   }
 };
-//@ across
-// Merges what T threads side by side hold; each of them gets the same. All threads of the block take part.
-template <typename S>
-__device__ __forceinline__ S lanes_apart(S v, int mask) {
-  static_assert(sizeof(S) % 4 == 0, "words of 4 bytes");
-  int words[sizeof(S) / 4];
-  memcpy(words, &v, sizeof(S));
+// All of W lanes: first the mean, then what each is apart from that.
+template <int W, typename T>
+__device__ __forceinline__ Spread<T> lanes_of(Spread<T> v) {
+  double n = v.n, sum = v.n * v.v;
 #pragma unroll
-  for (int i = 0; i < (int)(sizeof(S) / 4); ++i) words[i] = __shfl_xor_sync(0xffffffffu, words[i], mask);
-  memcpy(&v, words, sizeof(S));
-  return v;
+  for (int mask = W / 2; mask > 0; mask /= 2) {
+    n += lanes_apart(n, mask);
+    sum += lanes_apart(sum, mask);
+  }
+  const double mean = n > 0 ? sum / n : 0, apart = v.v - mean;
+  double s = v.n > 0 ? v.s + apart * apart * v.n : 0;
+#pragma unroll
+  for (int mask = W / 2; mask > 0; mask /= 2) s += lanes_apart(s, mask);
+  return {n, mean, s};
 }
-template <typename S>
-__device__ __forceinline__ S lane_of(S v, int lane, int width) {
-  int words[sizeof(S) / 4];
-  memcpy(words, &v, sizeof(S));
+//@ across lanes
+// Merges what T threads side by side hold; each of them gets the same. All threads of the block take part.
+template <int W, typename S>
+__device__ __forceinline__ S lanes_of(S v) {
 #pragma unroll
-  for (int i = 0; i < (int)(sizeof(S) / 4); ++i) words[i] = __shfl_sync(0xffffffffu, words[i], lane, width);
-  memcpy(&v, words, sizeof(S));
+  for (int mask = W / 2; mask > 0; mask /= 2) v.merge(lanes_apart(v, mask));
   return v;
 }
 template <int T, typename S>
 __device__ __forceinline__ S across(S v) {
   constexpr int W = T < 32 ? T : 32;
-#pragma unroll
-  for (int mask = W / 2; mask > 0; mask /= 2) v.merge(lanes_apart(v, mask));
+  v = lanes_of<W>(v);
   if (T <= 32) return lane_of(v, 0, W);
   constexpr int parts = T / 32 < 1 ? 1 : T / 32;
   __shared__ S part[32];
   if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
   __syncthreads();
-  v = part[threadIdx.x / T * parts + threadIdx.x % parts];
-#pragma unroll
-  for (int mask = parts / 2; mask > 0; mask /= 2) v.merge(lanes_apart(v, mask));
+  v = lanes_of<parts>(part[threadIdx.x / T * parts + threadIdx.x % parts]);
   __syncthreads();
   return lane_of(v, 0, 32);
 }
