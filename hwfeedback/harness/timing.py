@@ -135,6 +135,7 @@ SURE = 0.8  # of what calls one by one seem to take counts however noisy the clo
 MORE_CORES = 1.5  # times its threads: who uses more of them was not timed like the baselines
 SOLO = 0.03
 ROUNDS = 6
+LARGE_ROUNDS = 4  # of a task whose contents are not kept: its calls take milliseconds each
 MAX_ROUNDS = 16
 QUICK_ROUNDS = 3  # where a noisy machine shows a win
 NARROW = 0.02  # half-width of a speedup at which certify stops: wins of 10 % are then seen
@@ -926,7 +927,8 @@ class Timing:
             while True:
                 try:
                     if self.level == "certify":
-                        timed = self._interleaved(spawn_candidate, ROUNDS, MAX_ROUNDS)
+                        least = LARGE_ROUNDS if self.contents.large else ROUNDS
+                        timed = self._interleaved(spawn_candidate, least, MAX_ROUNDS)
                     else:
                         timed = self._quick(spawn_candidate)
                     if timed.wrong is None and self.device.kind == "cpu":

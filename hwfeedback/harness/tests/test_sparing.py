@@ -114,6 +114,29 @@ def test_verdicts(judge: Judge, forward: str, status: str, says: str) -> None:
     assert (v["status"], says in v["reason"]) == (status, True), v["reason"]
 
 
+@pytest.mark.parametrize("enough", [True, False])
+def test_many_elements_need_fewer_draws(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, enough: bool
+) -> None:
+    asked: list[str] = []
+    each = ReferenceClient.each
+
+    def counted(self: ReferenceClient, tree: Any, inputs: Any, modes: Any) -> Any:
+        asked.append(modes[2])
+        return each(self, tree, inputs, modes)
+
+    monkeypatch.setattr(ReferenceClient, "each", counted)
+    if enough:
+        monkeypatch.setattr(verify, "MANY_ELEMENTS", 16)
+    client = reference(judge)
+    try:
+        c = verify.calibrate(client, want_compile=False)
+    finally:
+        client.kill()
+    families = len(c.families) - 1
+    assert len(asked) == (2 + families if enough else 4 + 2 * families)
+
+
 def test_a_task_that_does_not_fit(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 16 GiB.")

@@ -211,7 +211,7 @@ def test_large_contents_are_one_workers_at_a_time(
     if room:
         assert spawner.count("compile") <= 4 and 1 < spawner.most <= 3
     else:
-        assert spawner.count("compile") >= 2 * timing.ROUNDS and spawner.most == 1
+        assert spawner.count("compile") >= 2 * timing.LARGE_ROUNDS and spawner.most == 1
 
 
 @pytest.mark.parametrize("kept", [0, 8 << 30])
