@@ -106,8 +106,8 @@ func (g *gpu) reductions() {
 	g.k.join(false)
 	r.spread()
 	if !r.keep() {
-		r.hold()
 		g.k.join(g.knobs.get("passes", 1) == 1)
+		r.hold()
 	}
 	last := 0
 	for _, a := range g.k.anchors {

@@ -8,6 +8,9 @@ import (
 // scanBlock is how many threads scan one row.
 const scanBlock = 256
 
+// scansAhead is how many tiles of a row are on their way while one is scanned.
+const scansAhead = 2
+
 // splitScanLength is the length of a part of a row below which it is not worth
 // to read the row twice, so that several blocks share it.
 const splitScanLength = 1 << 14
@@ -87,7 +90,7 @@ func (g *gpu) holdScan(sc *scanning) bool {
 			return false
 		}
 	}
-	if each == 0 || g.knobs.get("team", 0) == 0 {
+	if each == 0 || g.knobs.get("team", 0) < 2 {
 		return false
 	}
 	room := (max(g.device.on.shared, leastShared)/scanBeside - 2<<10) / each / g.vector * g.vector
@@ -338,7 +341,7 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 	if sc.held != nil {
 		g.sumEarlier(sc)
 	}
-	// What the next tile loads is under way while this one is scanned.
+	// What the next tiles load is under way while this one is scanned.
 	var loads []*value
 	for _, r := range operands {
 		if sc.held != nil {
@@ -354,27 +357,38 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 		g.open("if (const pos at = %s; at < to)", at)
 		g.scanBase()
 		for _, v := range loads {
-			g.bring(v, destination{array: fmt.Sprintf("ahead%d", v.id)})
+			g.bring(v, destination{array: fmt.Sprintf("ahead%d[d]", v.id)})
 		}
 		g.close()
 	}
+	tiles := 1
+	if len(loads) > 0 {
+		tiles = g.knobs.get("unroll", scansAhead)
+	}
 	for _, v := range loads {
-		g.line("%s ahead%d[V];", element(v.dtype), v.id)
+		g.line("%s ahead%d[%d][V];", element(v.dtype), v.id, tiles)
 	}
 	if len(loads) > 0 {
-		ahead("from + (pos)threadIdx.x * V")
+		g.line("#pragma unroll")
+		g.open("for (int d = 0; d < %d; ++d)", tiles)
+		ahead(fmt.Sprintf("from + (d * %d + (pos)threadIdx.x) * V", scanBlock))
+		g.close()
 	}
-	g.open("for (pos tile = from; tile < to; tile += %d * V)", scanBlock)
+	g.open("for (pos begin = from; begin < to; begin += %d * V)", tiles*scanBlock)
+	g.line("#pragma unroll")
+	g.open("for (int d = 0; d < %d; ++d)", tiles)
 	g.push()
+	g.line("const pos tile = begin + d * %d * V;", scanBlock)
+	g.line("if (tile >= to) break;")
 	g.line("const pos at = tile + (pos)threadIdx.x * V;")
 	g.line("const bool live = at < to;")
 	for _, v := range loads {
 		g.line("%s x%d[V];", element(v.dtype), v.id)
 		g.line("#pragma unroll")
-		g.line("for (int j = 0; j < V; ++j) x%d[j] = ahead%d[j];", v.id, v.id)
+		g.line("for (int j = 0; j < V; ++j) x%d[j] = ahead%d[d][j];", v.id, v.id)
 	}
 	if len(loads) > 0 {
-		ahead(fmt.Sprintf("tile + (%d + (pos)threadIdx.x) * V", scanBlock))
+		ahead(fmt.Sprintf("tile + (%d + (pos)threadIdx.x) * V", tiles*scanBlock))
 	}
 	for _, a := range g.k.anchors {
 		typ, none := g.carried(a)
@@ -430,6 +444,7 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 		g.line("carry%d.merge(all%d);", a.value.id, a.value.id)
 	}
 	g.pop()
+	g.close()
 	g.close()
 	g.end()
 	if sc.held != nil {

@@ -61,20 +61,19 @@ func (r *reducing) hold() {
 		rows *= r.g.groups[i].size
 	}
 	line := teamLine / r.vector
-	each := (max(r.device.on.shared, leastShared)/teamsBeside - 2<<10) / bytes / line * line // steps that a block holds
+	each := (max(r.device.on.shared, leastShared)/teamsBeside - 3<<10) / bytes / line * line // steps that a block holds
 	there := teamsBeside * r.device.on.multiprocessors
-	team := wanted
-	if team == 1 {
-		if team = (r.steps + each - 1) / each; team > there {
-			if r.steps*4/5 > there*each { // with a fifth to be read again
-				return
-			}
-			team = there
-		}
+	least := (r.steps + each - 1) / each
+	if least > there && r.steps*4/5 > there*each { // a fifth may be read again
+		return
+	}
+	least = min(least, there)
+	team := max(wanted, least)
+	if wanted == 1 {
 		if rows*r.steps*bytes < teamBytes || r.shared() > sharedBytes {
 			return
 		}
-		team = evenly(rows, r.steps, team, there)
+		team = evenly(rows, r.steps, least, there)
 	}
 	team = max(min(team, there, r.steps), 2)
 	per := (r.steps + team*line - 1) / (team * line) * line
@@ -218,6 +217,7 @@ func (r *reducing) teams(last int) {
 	r.push()
 	r.line("__pipeline_commit();")
 	r.line("__pipeline_wait_prior(0);")
+	r.line(`asm volatile("" ::: "memory");`) // what was copied is not loaded before
 	r.decode("far", "row", r.g.outer)
 	final := last
 	for accs, stores := r.of(final); len(accs)+len(stores) == 0; accs, stores = r.of(final) {

@@ -34,7 +34,7 @@ func TestCUDAForms(t *testing.T) {
 		"wherever they suffice":                 {"softmax", map[string]int{"team": 1}, []string{"kept"}, []string{"held"}},
 		"or in shared memory of a team":         {"softmax", map[string]int{"team": 4}, []string{"held", "copy_ahead", "meet(", "together("}, nil},
 		"columns are shared by threads":         {"softmax_0", nil, []string{"down<"}, []string{"across<"}},
-		"a few long rows are cut and read once": {"wide_cumsum_one", map[string]int{"team": 1}, []string{"told0", "held"}, []string{"kernel0_sums"}},
+		"a few long rows are cut and read once": {"wide_cumsum_one", map[string]int{"team": 2}, []string{"told0", "held"}, []string{"kernel0_sums"}},
 		"or cut and read twice":                 {"wide_cumsum_one", nil, []string{"kernel0_sums", "kernel0_all"}, []string{"held"}},
 		"unless that is switched off":           {"wide_cumsum_one", map[string]int{"split": 0}, nil, []string{"kernel0_sums", "held"}},
 		"a long search is shared by blocks":     {"wide_argmax_all", nil, []string{"FirstMost<float, int>*>(part"}, nil},
@@ -94,17 +94,25 @@ func TestLongRowsAreHeldByTeams(t *testing.T) {
 	for _, c := range []struct {
 		fixture string
 		space   []int
+		asked   int
 		team    int
 	}{
-		{"softmax", []int{4096, 393216}, 16}, // 256 of 264 blocks, of 1.5 MiB 96 KiB each
-		{"softmax", []int{64, 262144}, 0},
-		{"softmax", []int{65536, 4096}, 0},
-		{"softmax", []int{32, 1 << 25}, 0}, // more than the chip holds
-		{"layer_norm", []int{4096, 393216}, 16},
-		{"layer_norm", []int{16, 1 << 22}, 0},
+		{"softmax", []int{4096, 393216}, 1, 16}, // 256 of 264 blocks, of 1.5 MiB 96 KiB each
+		{"softmax", []int{4096, 393216}, 2, 14}, // as many as hold it
+		{"softmax", []int{4096, 393216}, 32, 32},
+		{"softmax", []int{4096, 393216}, 0, 0},
+		{"softmax", []int{64, 262144}, 1, 0},
+		{"softmax", []int{65536, 4096}, 1, 0},
+		{"softmax", []int{32, 1 << 25}, 1, 0}, // more than the chip holds
+		{"layer_norm", []int{4096, 393216}, 1, 16},
+		{"layer_norm", []int{16, 1 << 22}, 1, 0},
+		{"cross_entropy", []int{4096, 131072}, 1, 0}, // reads them once anyway
 	} {
 		p := plannedAs(t, c.fixture, c.space[0], c.space[1])
-		source, _ := emitCUDA(p, cudaSchedule(p), gpuTarget(kernelwright.Device{Specs: kernelwright.Specs{Cores: 132, ISA: []string{"sm_90a"}}}))
+		if s := cudaSchedule(p); s.get("team", 0) != 1 {
+			t.Errorf("%s: it starts with team = %d", c.fixture, s.get("team", 0))
+		}
+		source, _ := emitCUDA(p, cudaSchedule(p).with(map[string]int{"team": c.asked}), gpuTarget(kernelwright.Device{Specs: kernelwright.Specs{Cores: 132, ISA: []string{"sm_90a"}}}))
 		want := fmt.Sprintf("team = blockIdx.x / %d,", c.team)
 		if strings.Contains(source, want) != (c.team > 0) || strings.Contains(source, "held") != (c.team > 0) {
 			t.Errorf("%s of %v: %q: %v", c.fixture, c.space, want, strings.Contains(source, want))

@@ -6,7 +6,7 @@ import "github.com/kernelwright/kernelwright"
 // enough blocks for the whole device.
 func cudaSchedule(p *plan) schedule {
 	s := schedule{}
-	var maps, reduces, scans, splits, kept, teams, joins bool
+	var maps, reduces, columns, scans, splits, kept, teams, rows, joins bool
 	for _, st := range p.steps {
 		k := st.kernel
 		if k == nil {
@@ -15,11 +15,13 @@ func cudaSchedule(p *plan) schedule {
 		g := k.geometry()
 		maps = maps || k.kind == mapKernel
 		reduces = reduces || k.kind == reduceKernel
-		scans = scans || (k.kind == scanKernel && g.lanes)
+		columns = columns || (k.kind == scanKernel && g.lanes)
+		scans = scans || (k.kind == scanKernel && !g.lanes)
 		splits = splits || k.kind == reduceKernel || (k.kind == scanKernel && !g.lanes)
 		joins = joins || k.joins() != ""
 		kept = kept || k.kind == reduceKernel
 		teams = teams || !g.lanes && k.kind != mapKernel
+		rows = rows || !g.lanes && k.kind == reduceKernel
 	}
 	s["vector"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4}}
 	if maps {
@@ -31,9 +33,12 @@ func cudaSchedule(p *plan) schedule {
 		// hide the latency of each load, fewer leave more threads to hide it.
 		s["share"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4, 8, 16}}
 	}
-	if reduces || scans {
+	switch {
+	case reduces || columns:
 		// Loads that a thread has under way.
 		s["unroll"] = kernelwright.Knob{Value: loadsAhead, Choices: []int{1, 2, 4, 8}}
+	case scans:
+		s["unroll"] = kernelwright.Knob{Value: scansAhead, Choices: []int{1, 2, 4}}
 	}
 	if splits {
 		// Whether a row is cut where there are too few of them for the device; from 2 on
@@ -46,12 +51,12 @@ func cudaSchedule(p *plan) schedule {
 	}
 	if teams {
 		start := 0
-		if reduces {
+		if rows {
 			start = 1
 		}
-		// How many blocks hold a row between them in shared memory, and wait for
-		// each other; 0 for none, 1 for as many as it takes where registers do not
-		// suffice and the tensor is large. Scans start without.
+		// How many blocks hold a row between them in shared memory, at least, and wait
+		// for each other; 0 for none, 1 for as many as share it evenly where registers do
+		// not suffice and the tensor is large. Scans have them from 2 on.
 		s["team"] = kernelwright.Knob{Value: start, Choices: []int{0, 1, 2, 4, 8, 16, 32, 64}}
 	}
 	if joins {

@@ -10,7 +10,11 @@ func memoryBound(v view) (finding, bool) {
 		return finding{}, false
 	}
 	e := v.evidence("memory_share", "achieved_gbs", "working_set_bytes")
-	said := fmt.Sprintf("Memory: %.4g GB/s, %s of what this GPU was measured to reach", share*ceiling, percent(share))
+	rate := share * ceiling
+	if moved == 0 {
+		rate = v.or("achieved_gbs", rate)
+	}
+	said := fmt.Sprintf("Memory: %.4g GB/s, %s of what this GPU was measured to reach", rate, percent(share))
 	if least := float64(v.verdict.Floor.Bytes); moved > 0 && least > 0 {
 		e["dram_bytes_ratio"] = moved / least
 		if share >= NearFloor && moved <= least*(1+leastGain) && !v.verdict.Speedup.Slower() {

@@ -173,6 +173,14 @@ func meaning(st step) string {
 	case "keep":
 		return say("rows stay on chip from pass to pass", "registers are spared, and rows are read again")
 	case "team":
+		switch {
+		case st.from == 0 && st.to == 1:
+			return "where registers do not keep a row blocks share it in shared memory, and it is read once"
+		case st.to == 0:
+			return "no block waits for others"
+		case st.from == 1:
+			return "another number of blocks shares a row in shared memory"
+		}
 		return say("more blocks share a row in shared memory, so that each holds less of it", "fewer blocks wait for each other")
 	case "split":
 		return say("several blocks share a row, so that no multiprocessor is idle", "one launch does it all")

@@ -176,7 +176,7 @@ func (s search) neighbour(from point) (next, bool) {
 // doubt is 1 for a step that takes back what spares traffic, or what keeps all of
 // a GPU at work, else 0.
 func (st step) doubt() int {
-	if st.to < st.from && (st.knob == "keep" || st.knob == "split" || st.knob == "fuse") {
+	if st.to < st.from && (st.knob == "keep" || st.knob == "split" || st.knob == "fuse") || st.knob == "team" && st.to == 0 {
 		return 1
 	}
 	return 0

@@ -335,7 +335,8 @@ class _Looks:
                 )
             if self._program:
                 for tool in sanitizers.TOOLS:
-                    self._waiting[tool] = self._under(tool, self._requests[0], waits=True)
+                    with suppress(OSError):  # one that cannot be started now is started later
+                        self._waiting[tool] = self._under(tool, self._requests[0], waits=True)
         except BaseException:
             self.close()
             raise
@@ -442,8 +443,9 @@ class _Interpreter:
                 stderr=out if said else None,
                 pass_fds=fds,
                 bufsize=0,
-                start_new_session=True,  # a tool's death is not that of what runs under it
+                start_new_session=bool(prefix),  # a tool's death is not its target's
             )
+        self._all = bool(prefix)
 
     def end(self, timeout: float) -> int:
         """Returns its exit code. One that waits goes on."""
@@ -462,6 +464,8 @@ class _Interpreter:
         """Ends one that waits, or takes too long."""
         if self._process.stdin is not None:
             self._process.stdin.close()
-        with suppress(OSError):  # nobody is left
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._all:
+            with suppress(OSError):  # nobody is left
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
         self._process.wait()

@@ -401,6 +401,7 @@ class Evaluation:
         self._prepared: Timing | None = None
         self._eager: Future[ReferenceClient] | None = None  # the sentinel's, on a GPU
         self._facts: Future[list[dict[str, Any]]] | None = None  # of its kernels
+        self._read = False  # whether they are in the verdict
         self._before: SharedTiming | None = None  # what the batch has been timed with
         self._profiled: cold.Ran | None = None  # the exported file by itself, at certify
         self._traced = 0.0  # share of a traced forward that was not custom
@@ -755,7 +756,9 @@ class Evaluation:
                 self._time_eager_beside(build, reference)
                 self._built(build, v)
             self._compile_kernels(reference, v)
-            self._begin_facts()
+            beside_a_profile = self._profiler is not None and not self._compilers_disturb()
+            if not beside_a_profile:
+                self._begin_facts()
             self._build_upcoming()
             if self._batch is not None and self.request.get("upcoming"):
                 self._begin_next(sentinel=False)
@@ -787,6 +790,8 @@ class Evaluation:
             if self._eager is not None:
                 with suppress(Exception):
                     self._eager.result().kill()
+            if v["status"] and not self._read:
+                self._begin_facts()
             self._add_facts(v)
             if reference is not None and v["status"] and self._kept is not None:
                 self._kept.give(reference)
@@ -858,8 +863,10 @@ class Evaluation:
         }
 
     def _begin_facts(self) -> None:
-        """Has its objects read, on a GPU, while it is verified."""
-        if self.device.kind == "cuda" and self.program.artifacts():
+        """Has its objects read, on a GPU: while it is verified, or beside a profile, which waits
+        for other things.
+        """
+        if self._facts is None and self.device.kind == "cuda" and self.program.artifacts():
             self._facts = self._beside.submit(
                 building.facts,
                 self.server,
@@ -873,6 +880,7 @@ class Evaluation:
         facts, self._facts = self._facts, None
         if facts is None:
             return
+        self._read = True
         # Nothing rests on them: a builder may fail, or an object be gone from the cache.
         with self.costs.part("facts"), suppress(OSError, SandboxError, ProtocolError):
             v["build"]["kernels"] = building.with_facts(
@@ -1623,7 +1631,13 @@ class Evaluation:
         if profiler is None or v["candidate_ms"] <= 0:
             return
         self.progress("profile", self.level)
-        kernels = v["build"].get("kernels") or []
+        if not self._read:
+            self._begin_facts()
+
+        def kernels() -> Sequence[dict[str, Any]]:
+            self._add_facts(v)
+            return v["build"].get("kernels") or []
+
         with self.costs.part("profile"):
             v["profile"] = profiler.profile(self._subject(reference, self.program, kernels, True))
             position = profiling.position(
@@ -1636,7 +1650,7 @@ class Evaluation:
             return
         text = f"{self.task['source']}\n\nModelNew = Model\n"
         with self.costs.part("profile of eager"):
-            eager = profiler.profile(self._subject(reference, Program(text, text), (), False))
+            eager = profiler.profile(self._subject(reference, Program(text, text), list, False))
         v["eager_profile"] = eager
         if not profiler.passing:
             learned["profile"] = eager
@@ -1645,7 +1659,7 @@ class Evaluation:
         self,
         reference: ReferenceClient,
         program: Program,
-        kernels: Sequence[dict[str, Any]],
+        kernels: Callable[[], Sequence[dict[str, Any]]],
         custom: bool,
     ) -> profiling.Subject:
         assert self.verification is not None

@@ -79,7 +79,8 @@ class Subject:
     load: Callable[[CandidateClient], None]  # imports and constructs it, with its weights
     tree: Any
     inputs: Sequence[torch.Tensor]
-    kernels: Sequence[dict[str, Any]]  # the compiler's word: kernelwright.Kernel, as JSON
+    # The compiler's word, kernelwright.Kernel as JSON: asked for when the profile has been taken.
+    kernels: Callable[[], Sequence[dict[str, Any]]]
     custom: bool  # whether it brings code of its own
     orders: Sequence[Sequence[int]] = ()  # of inputs: see tensors.layout_of
     forward_s: float = 10.0  # that a forward may take
@@ -372,7 +373,7 @@ class Profiler:
     # What is told of it.
 
     def _told(self, subject: Subject, seen: Seen, tool: str, why: str) -> dict[str, Any]:
-        own = {m[1] for k in subject.kernels if (m := _OWN.search(str(k.get("name"))))}
+        own = {m[1] for k in subject.kernels() if (m := _OWN.search(str(k.get("name"))))}
         kernels: list[dict[str, Any]] = []
         for kind, rows in zip(seen.kinds, rows_of(seen.kinds, seen.report.rows), strict=True):
             metrics = self._metrics(rows, kind.count)
@@ -424,7 +425,7 @@ class Profiler:
     def _static(self, subject: Subject, why: str) -> dict[str, Any]:
         """Returns what the compiler says, as a profile."""
         kernels = []
-        for k in subject.kernels[:MAX_KERNELS]:
+        for k in subject.kernels()[:MAX_KERNELS]:
             said = {
                 "launch__registers_per_thread": k.get("registers"),
                 "launch__shared_mem_per_block_static": k.get("shared_bytes"),

@@ -1015,15 +1015,18 @@ class Verification:
         for seed in range(patterns):
             modes = [f"moved:{seed}"] + [f"noise:{seed}"] * simulated
             for r in self.reference.each(tree, inputs, modes):
+                rounding = r["mode"].startswith("noise:")
                 if "error" in r:
-                    if ran_out(r["error"]):
+                    if ran_out(r["error"]) and not rounding:  # which takes far more
                         raise r["error"]
                     return
-                known = expected.own if r["mode"].startswith("noise:") else expected.moved
+                known = expected.own if rounding else expected.moved
                 for n, (a, b) in enumerate(zip(expected.wide, r["tensors"], strict=True)):
                     if a.is_floating_point():
                         skip = expected.skips[n] if expected.skips else None
                         known[n].widen(correctness.error_where_finite(b, a, skip))
+                    del b
+                del r  # the next one is there before this turn's names are taken
 
     def _excused(self, job: Job) -> list[torch.Tensor]:
         """Returns per output where NaN becomes a number once large ones stand for the infinite."""

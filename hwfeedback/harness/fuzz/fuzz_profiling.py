@@ -58,7 +58,7 @@ def one(data: bytes) -> None:
     told, _ = ncu.complaint(report)
     assert len(told) < 3 * ncu.MAX_WORDS
     kinds = profiling.kinds_of(given.get("launches"))
-    subject = profiling.Subject(lambda _: None, {}, [], _KERNELS, True)
+    subject = profiling.Subject(lambda _: None, {}, [], lambda: _KERNELS, True)
     profiler = profiling.Profiler(None, device.CPU, {}, {}, (), 90)
     for listed in (kinds, profiling.kinds_in(report.rows)):
         profile = profiler._told(subject, profiling.Seen(listed, report), "ncu", "")

@@ -49,7 +49,7 @@ def subject(source: str = CANDIDATE) -> profiling.Subject:
         client.init({"tuple": []}, [], eval_mode=False, timeout=60)
 
     x = torch.zeros(4)
-    return profiling.Subject(load, {"tuple": [{"t": 0}]}, [x], KERNELS, True)
+    return profiling.Subject(load, {"tuple": [{"t": 0}]}, [x], lambda: KERNELS, True)
 
 
 def profiler(server: ForkServer, **more: Any) -> profiling.Profiler:
