@@ -15,6 +15,7 @@ type reducing struct {
 	x, y                  int
 	block                 int
 	parts                 int
+	back                  bool              // the last parts first: those that the kernel before has just read
 	steps                 int               // vectors of a row, or elements of a column
 	kept                  map[*value]string // loads that stay in registers from pass to pass
 	held                  map[*value]string // loads that stay in shared memory
@@ -140,12 +141,15 @@ func (g *gpu) reductions() {
 			g.keepScratch(a, r.parts, sizeOf(c.typ))
 		}
 	}
+	launches := 0
 	for stage := range last + 1 {
 		accs, stores := r.of(stage)
 		if len(accs)+len(stores) == 0 {
 			continue
 		}
 		suffix := fmt.Sprintf("_%d", stage)
+		r.back = launches%2 > 0
+		launches++
 		g.begin(suffix, r.block, r.names)
 		r.head()
 		for earlier := range stage {
@@ -326,7 +330,11 @@ func (r *reducing) head() {
 	r.sizes()
 	own := "(int)blockIdx.x"
 	if r.parts > 1 && !r.ending {
-		r.line("const int own = blockIdx.x / %d, part = blockIdx.x %% %d;", r.parts, r.parts)
+		number := own
+		if r.back {
+			number = "(int)(gridDim.x - 1 - blockIdx.x)"
+		}
+		r.line("const int number = %s, own = number / %d, part = number %% %d;", number, r.parts, r.parts)
 		own = "own"
 	}
 	if r.g.lanes {

@@ -57,7 +57,7 @@ func TestRowsAreCutOnRequest(t *testing.T) {
 	} {
 		p, _ := planned(t, "large_layer_norm")
 		source, _ := emitCUDA(p, cudaSchedule(p).with(map[string]int{"split": c.split}), target{gpu: true, multiprocessors: c.multiprocessors})
-		if want := fmt.Sprintf("part = blockIdx.x %% %d;", c.parts); strings.Contains(source, want) != (c.parts > 1) {
+		if want := fmt.Sprintf("part = number %% %d;", c.parts); strings.Contains(source, want) != (c.parts > 1) {
 			t.Errorf("%+v: %q: %v", c, want, c.parts == 1)
 		}
 	}
@@ -67,7 +67,7 @@ func TestRowsAreCutOnRequest(t *testing.T) {
 // a row each, not 512.
 func TestColumnsInNarrowBlocks(t *testing.T) {
 	for multiprocessors, want := range map[int]string{
-		1: "lane = threadIdx.x % 32, y", 4: "lane = threadIdx.x % 16, y = threadIdx.x / 16", 8: "lane = threadIdx.x % 8, y = threadIdx.x / 8", 9: "part = blockIdx.x % 2",
+		1: "lane = threadIdx.x % 32, y", 4: "lane = threadIdx.x % 16, y = threadIdx.x / 16", 8: "lane = threadIdx.x % 8, y = threadIdx.x / 8", 9: "part = number % 2",
 	} {
 		p := plannedAs(t, "softmax_0", 33, 256)
 		source, _ := emitCUDA(p, cudaSchedule(p), target{gpu: true, multiprocessors: multiprocessors})
