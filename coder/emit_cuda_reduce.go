@@ -259,10 +259,9 @@ func (r *reducing) spread() {
 	}
 }
 
-// again returns the loads that more than one pass over a row takes.
-func (r *reducing) again() []*value {
+// loads returns what passes over a row load, with how many of them do.
+func (r *reducing) loads() (found []*value, passes map[*value]int) {
 	stages := map[*value]map[int]bool{}
-	var found []*value
 	use := func(root *value, stage int) {
 		visit(root, func(v *value) {
 			if !r.neighbours(v) || !r.k.varies(v) {
@@ -283,7 +282,17 @@ func (r *reducing) again() []*value {
 			use(s.value, r.k.stageOf(s.value))
 		}
 	}
-	return slices.DeleteFunc(found, func(v *value) bool { return len(stages[v]) < 2 })
+	passes = map[*value]int{}
+	for v, in := range stages {
+		passes[v] = len(in)
+	}
+	return found, passes
+}
+
+// again returns the loads that more than one pass over a row takes.
+func (r *reducing) again() []*value {
+	found, passes := r.loads()
+	return slices.DeleteFunc(found, func(v *value) bool { return passes[v] < 2 })
 }
 
 // keep has the loads that more than one pass takes stay in registers, if a row's

@@ -110,26 +110,12 @@ func evenly(rows, steps, least, there int) int {
 // shared is the bytes of what is as long as a row and the same for all rows. Plain
 // kernels read that for many rows at once, teams for one after the other.
 func (r *reducing) shared() int {
-	seen, bytes := map[*value]bool{}, 0
-	count := func(root *value) {
-		visit(root, func(v *value) {
-			if seen[v] || !r.neighbours(v) || !r.k.varies(v) {
-				return
-			}
-			seen[v] = true
-			for _, t := range v.idx[0].terms {
-				if slices.Contains(r.g.outer, r.g.of[t.dim]) {
-					return
-				}
-			}
+	bytes := 0
+	all, _ := r.loads()
+	for _, v := range all {
+		if !slices.ContainsFunc(v.idx[0].terms, func(t term) bool { return slices.Contains(r.g.outer, r.g.of[t.dim]) }) {
 			bytes += r.steps * r.vector * elementBytes(v.dtype)
-		})
-	}
-	for _, a := range r.k.anchors {
-		count(a.operand)
-	}
-	for _, s := range r.k.stores {
-		count(s.value)
+		}
 	}
 	return bytes
 }
@@ -194,16 +180,19 @@ func (r *reducing) teams(last int) {
 			r.line("copy_ahead<V>(reinterpret_cast<%s*>(shared + %d) + (at - from) * V, %s + (%s));", element(l.v.dtype), begins[i], l.v.buf.name, r.index(l.v.idx[0]))
 		}
 	}
-	fill := func(row string) {
+	of := func(row string, do func()) {
 		r.open("")
 		r.line("const far row = %s;", row)
 		r.decode("far", "row", r.g.outer)
 		r.line("(void)row;")
+		do()
+		r.close()
+	}
+	fill := func() {
 		r.line("#pragma unroll 4")
 		r.open("for (pos at = from + lane; at < to && at - from < room; at += %d)", r.threads)
 		r.within()
 		ask()
-		r.close()
 		r.close()
 	}
 	r.used["copy_ahead"] = true
@@ -211,13 +200,14 @@ func (r *reducing) teams(last int) {
 		r.line("const %s* const %s = reinterpret_cast<const %s*>(shared + %d);", element(l.v.dtype), l.name, element(l.v.dtype), begins[i])
 	}
 	r.open("if (team < rows)")
-	fill("team")
+	of("team", fill)
 	r.close()
 	r.open("for (far row = team; row < rows; row += teams)")
 	r.push()
 	r.line("__pipeline_commit();")
 	r.line("__pipeline_wait_prior(0);")
 	r.line(`asm volatile("" ::: "memory");`) // what was copied is not loaded before
+	r.line("const far next = row + teams;")
 	r.decode("far", "row", r.g.outer)
 	final := last
 	for accs, stores := r.of(final); len(accs)+len(stores) == 0; accs, stores = r.of(final) {
@@ -228,15 +218,9 @@ func (r *reducing) teams(last int) {
 	for stage := range last + 1 {
 		if stage == final && within {
 			r.after = func() {
-				r.open("if (row + teams < rows && at - from < room)")
+				r.open("if (next < rows && at - from < room)")
 				r.push()
-				r.line("const far next = row + teams;")
-				r.open("")
-				r.line("const far row = next;")
-				r.decode("far", "row", r.g.outer)
-				r.line("(void)row;")
-				ask()
-				r.close()
+				of("next", ask)
 				r.pop()
 				r.close()
 			}
@@ -245,9 +229,8 @@ func (r *reducing) teams(last int) {
 		r.after = nil
 	}
 	if !within {
-		r.line("const far next = row + teams;")
 		r.open("if (next < rows)")
-		fill("next")
+		of("next", fill)
 		r.close()
 	}
 	r.rowStores()

@@ -6,7 +6,7 @@ import "github.com/kernelwright/kernelwright"
 // enough blocks for the whole device.
 func cudaSchedule(p *plan) schedule {
 	s := schedule{}
-	var maps, reduces, columns, scans, splits, kept, teams, rows, joins bool
+	var maps, reduces, rows, scans, columns, joins bool
 	for _, st := range p.steps {
 		k := st.kernel
 		if k == nil {
@@ -15,13 +15,10 @@ func cudaSchedule(p *plan) schedule {
 		g := k.geometry()
 		maps = maps || k.kind == mapKernel
 		reduces = reduces || k.kind == reduceKernel
-		columns = columns || (k.kind == scanKernel && g.lanes)
-		scans = scans || (k.kind == scanKernel && !g.lanes)
-		splits = splits || k.kind == reduceKernel || (k.kind == scanKernel && !g.lanes)
+		rows = rows || k.kind == reduceKernel && !g.lanes
+		scans = scans || k.kind == scanKernel && !g.lanes
+		columns = columns || k.kind == scanKernel && g.lanes
 		joins = joins || k.joins() != ""
-		kept = kept || k.kind == reduceKernel
-		teams = teams || !g.lanes && k.kind != mapKernel
-		rows = rows || !g.lanes && k.kind == reduceKernel
 	}
 	s["vector"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4}}
 	if maps {
@@ -40,16 +37,16 @@ func cudaSchedule(p *plan) schedule {
 	case scans:
 		s["unroll"] = kernelwright.Knob{Value: scansAhead, Choices: []int{1, 2, 4}}
 	}
-	if splits {
+	if reduces || scans {
 		// Whether a row is cut where there are too few of them for the device; from 2 on
 		// into how many parts at least, however many rows there are.
 		s["split"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1, 2, 4, 8, 16, 32}}
 	}
-	if kept {
+	if reduces {
 		// Whether rows stay on the chip from pass to pass, where they fit.
 		s["keep"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1}}
 	}
-	if teams {
+	if rows || scans {
 		start := 0
 		if rows {
 			start = 1

@@ -179,13 +179,13 @@ __device__ __forceinline__ Spread<T> lanes_of(Spread<T> v) {
   return {n, mean, s};
 }
 //@ across lanes
-// Merges what T threads side by side hold; each of them gets the same. All threads of the block take part.
 template <int W, typename S>
 __device__ __forceinline__ S lanes_of(S v) {
 #pragma unroll
   for (int mask = W / 2; mask > 0; mask /= 2) v.merge(lanes_apart(v, mask));
   return v;
 }
+// Merges what T threads side by side hold; each of them gets the same. All threads of the block take part.
 template <int T, typename S>
 __device__ __forceinline__ S across(S v) {
   constexpr int W = T < 32 ? T : 32;

@@ -445,7 +445,7 @@ class _Interpreter:
                 bufsize=0,
                 start_new_session=bool(prefix),  # a tool's death is not its target's
             )
-        self._all = bool(prefix)
+        self._leads = bool(prefix)  # a group of its own
 
     def end(self, timeout: float) -> int:
         """Returns its exit code. One that waits goes on."""
@@ -464,7 +464,7 @@ class _Interpreter:
         """Ends one that waits, or takes too long."""
         if self._process.stdin is not None:
             self._process.stdin.close()
-        if self._all:
+        if self._leads:
             with suppress(OSError):  # nobody is left
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()

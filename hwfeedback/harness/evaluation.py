@@ -1575,9 +1575,9 @@ class Evaluation:
         }
 
     def _written(self) -> int:
-        """Returns the bytes of the outputs, 0 before they are known."""
+        """Returns the bytes of the outputs; of all, before they are known: as if it were a copy."""
         if self.verification is None:
-            return 0
+            return int(self.task.get("least_bytes") or 0)
         return sum(t.numel() * t.element_size() for t in self.verification.outputs)
 
     def _from_memory_ms(self, nbytes: int, written: int) -> float:

@@ -1026,7 +1026,7 @@ class Verification:
                         skip = expected.skips[n] if expected.skips else None
                         known[n].widen(correctness.error_where_finite(b, a, skip))
                     del b
-                del r  # the next one is there before this turn's names are taken
+                del r  # or it is still there while the next answer is made
 
     def _excused(self, job: Job) -> list[torch.Tensor]:
         """Returns per output where NaN becomes a number once large ones stand for the infinite."""

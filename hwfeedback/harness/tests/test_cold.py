@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 import subprocess
+import time
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from judging import Judge
 import building
 import cold
 import sandbox
+import sanitizers
 
 REFERENCE = """
 import torch
@@ -227,14 +229,54 @@ def test_who_looks_finds_the_file_used(judge: Judge, tool: pathlib.Path) -> None
     assert {line.split()[1] for line in told[2:]} == {"few", "whole"}
 
 
-def test_nobody_looks_at_a_file_that_fails(judge: Judge, tool: pathlib.Path) -> None:
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the interpreters, or of the tools above them."""
+    pids: list[int] = []
+    begin = cold._Interpreter.__init__
+
+    def begun(self: Any, *given: Any, **more: Any) -> None:
+        begin(self, *given, **more)
+        pids.append(self._process.pid)
+
+    monkeypatch.setattr(cold._Interpreter, "__init__", begun)
+    return pids
+
+
+def left(started: list[int]) -> list[str]:
+    """Says who is still there of them, and of what runs below a tool."""
+    ids = ",".join(map(str, started))
+    asked = ["ps", "-o", "stat=,args=", "--pid", ids, "--sid", ids]
+    end = time.monotonic() + 5  # who is killed is gone a little later
+    while True:
+        said = subprocess.run(asked, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+        alive = [line for line in said if not line.startswith("Z")]
+        if not alive or time.monotonic() > end:
+            return alive
+        time.sleep(0.05)
+
+
+def test_nobody_looks_at_a_file_that_fails(
+    judge: Judge, tool: pathlib.Path, started: list[int]
+) -> None:
     log = tool.with_name("log")
     dies = TELLS.replace("LOG", str(log)) + KERNEL + "import os; os._exit(3)"
     # As on a GPU, where an interpreter waits to look at itself.
     assert served(judge, dies, tool, device="cuda") == {"code": 3}
     assert log.read_text() == "begins alone\n"
-    asked = ["pgrep", "-P", str(os.getpid()), "-f", f"{cold.SCRIPT} .* whole"]
-    assert subprocess.run(asked, stdout=subprocess.DEVNULL).returncode, "it still waits"
+    assert len(started) == 2 + len(sanitizers.TOOLS) and not left(started)
+
+
+def test_what_a_late_sanitizer_leaves(
+    judge: Judge, tool: pathlib.Path, started: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even what runs below it, which would be beside the profile."""
+    monkeypatch.setattr(cold, "CHECK_S", 5.0)
+    sleeps = 'import sys, time\nif sys.argv[2] != "alone":\n    time.sleep(600)\n'
+    answer = served(judge, sleeps + KERNEL, tool)
+    codes = [run["code"] for runs in answer["checks"][:2] for run in runs]
+    assert codes == [sanitizers.LATE, sanitizers.LATE]
+    assert not left(started)
 
 
 def test_a_file_that_does_away_with_its_folder(judge: Judge, tool: pathlib.Path) -> None:
