@@ -206,13 +206,8 @@ func (r *reducing) spread() {
 	if r.g.lanes {
 		columns := (width + r.vector - 1) / r.vector
 		// Threads side by side take 512 bytes of each row: a sector of memory that
-		// two blocks share would be read twice. Where rows begin within sectors it is,
-		// and they take more.
-		side := 128 / r.vector
-		if r.vector == 1 && width%8 != 0 {
-			side = 512
-		}
-		r.x = min(max(powerAbove(columns), 1), side)
+		// two blocks share would be read twice.
+		r.x = min(max(powerAbove(columns), 1), 128/r.vector)
 		few := func(x int) bool { return rows*((columns+x-1)/x) < r.device.on.multiprocessors }
 		for r.x > 32 && few(r.x) {
 			r.x /= 2

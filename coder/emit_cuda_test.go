@@ -77,13 +77,14 @@ func TestColumnsInNarrowBlocks(t *testing.T) {
 	}
 }
 
-// TestMisalignedColumnsInWideBlocks: what begins within a sector of memory shares it
-// with the next block.
-func TestMisalignedColumnsInWideBlocks(t *testing.T) {
-	for columns, want := range map[int]string{4095: "lane = threadIdx.x % 512, y", 4096: "lane = threadIdx.x % 32, y", 4104: "lane = threadIdx.x % 32, y"} {
-		source, _ := emitCUDA(plannedAs(t, "softmax_0", 64, columns), schedule{"vector": {Value: 4}}, target{gpu: true, multiprocessors: 4})
-		if !strings.Contains(source, want) {
-			t.Errorf("%d columns: no %q", columns, want)
+// TestMisalignedColumnsInParts: what begins within a sector of memory shares it with
+// the next block, which is to come to it soon.
+func TestMisalignedColumnsInParts(t *testing.T) {
+	for columns, parts := range map[int]int{4095: 8, 4096: 1, 4104: 1, 255: 1} {
+		p := plannedAs(t, "softmax_0", 1<<14, columns)
+		source, _ := emitCUDA(p, cudaSchedule(p), target{gpu: true, multiprocessors: 4})
+		if want := fmt.Sprintf("part = number %% %d;", parts); strings.Contains(source, want) != (parts > 1) {
+			t.Errorf("%d columns: %q: %v", columns, want, parts == 1)
 		}
 	}
 }

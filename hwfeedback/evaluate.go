@@ -87,6 +87,11 @@ func (e *Evaluator) evaluate(ctx context.Context, task kernelwright.Task, cand k
 	if again == nil || !inducible(ctx, again) {
 		return v, again
 	}
+	// Whether the candidate had the memory was seen when it was killed.
+	var remote *remoteError
+	if errors.As(again, &remote) && remote.Kind == kindNoRoom {
+		return kernelwright.Verdict{}, &kernelwright.InvalidTaskError{Reason: remote.Message, Hint: remote.Hint, Traceback: remote.Traceback}
+	}
 	if sick := e.canary(ctx, &task); sick != nil {
 		if ctx.Err() != nil {
 			return kernelwright.Verdict{}, context.Cause(ctx)

@@ -436,6 +436,19 @@ func TestInducedInfrastructureErrorIsACrash(t *testing.T) {
 	b.evaluate("good", kernelwright.Quick)
 }
 
+func TestATaskTooLargeForTheDeviceIsNoFaultOfTheCandidate(t *testing.T) {
+	b := newBench(t)
+	_, err := b.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: "large"}, kernelwright.Quick)
+	var invalid *kernelwright.InvalidTaskError
+	if !errors.As(err, &invalid) || invalid.Reason != "too large" || invalid.Hint != "smaller" {
+		t.Errorf("got %#v", err)
+	}
+	if n := b.count("evaluate"); n != 2 { // on a fresh process there may be room
+		t.Errorf("%d evaluations", n)
+	}
+	b.evaluate("good", kernelwright.Quick)
+}
+
 func TestSickMachineIsAnInfrastructureError(t *testing.T) {
 	b := newBench(t)
 	_, err := b.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: "sick"}, kernelwright.Quick)

@@ -67,14 +67,17 @@ type message struct {
 
 // remoteError is what the referee answers when it has no result. A
 // candidate's faults are results, so it is about the reference ("invalid"),
-// about us ("protocol"), about the machinery ("infrastructure"), or about what
-// this machine lacks ("missing").
+// about us ("protocol"), about the machinery ("infrastructure"), about what
+// this machine lacks ("missing"), or says that the device has too little memory
+// for the task, which no candidate had taken ("no_room").
 type remoteError struct {
 	Kind      string `json:"kind"`
 	Message   string `json:"message"`
 	Hint      string `json:"hint"`
 	Traceback string `json:"traceback"`
 }
+
+const kindNoRoom = "no_room"
 
 func (e *remoteError) Error() string { return e.Message }
 

@@ -179,6 +179,7 @@ class Client:
     def __init__(self, worker: Spawned, device: Device = CPU) -> None:
         self.device = device  # where its tensors lie
         self.free_before = 0  # bytes of the device's memory that nobody had when it began
+        self.fair_bytes = math.inf  # that it may have without being who took the memory
         self._asked = False  # and not answered
         self.waits = False  # whether ``kill`` returns only when the process is gone
         self.worker = worker
@@ -241,13 +242,14 @@ class Client:
         return self.finish(fds_wanted)
 
     def took_memory(self) -> bool:
-        """Whether it has most of what was free when it began. It is killed, to see what comes back:
-        a large task leaves little free, too.
+        """Whether it has most of what was free when it began, or more than its share. It is killed,
+        to see what comes back: a large task leaves little free, too.
         """
         before = self.device.free_bytes()
         self.worker.kill()
         self.worker.wait(30)
-        return self.device.free_bytes() - before > self.free_before / 2
+        had = self.device.free_bytes() - before
+        return had > min(self.free_before / 2, self.fair_bytes)
 
     def drain(self, timeout: float) -> None:
         """Waits for an answer that nobody has waited for, and forgets it."""
@@ -719,6 +721,12 @@ class CandidateClient(Client):
         }
         self._pending = (layout, inputs, wanted, list(aliases))
         self.begin(msg, (), self.timeout, "a forward")
+
+    def let_go(self) -> None:
+        """Gives back the memory that is shared with it, until it is asked again."""
+        for name in [n for n in ("in", "out") if n in self._blocks]:
+            self._blocks.pop(name).close()
+            self.block(name, 1)  # in its place, on both sides
 
     def finish_forward(self) -> Answer:
         self.wait_forward()

@@ -28,10 +28,12 @@ from typing import Any
 import torch
 
 import artifacts
+import device as devices
 import kernelwright
 import sandbox
 import sanitizers
 from clients import how_it_ended
+from device import CPU, Device, GpuBlock
 from forkserver import ForkServer
 from protocol import Closed, ProtocolError, Timeout
 from sandbox import SandboxError
@@ -40,7 +42,12 @@ from tensors import Block, layout_of
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 SCRIPT = "cold_script.py"
-TOOLS = ("trees.py", "tensors.py")  # for the script, once the file is imported
+# For the script, once the file is imported.
+TOOLS = ("trees.py", "tensors.py")
+TO_MAP = ("device.py", "cuda.py", "allocator.py", "toolchain.py")  # memory of a GPU
+# Bytes of a call that are handed over in the GPU's memory, which spares copies through the host's,
+# where so many times as much of it is free: who is handed it has copies of its own.
+LARGE, ROOM = 1 << 28, 4
 CHECK_S = 90.0  # a sanitizer may take, all of them at once; so may the profiler
 CHECKING = 512  # processes and threads of all sanitizers together
 SHOWN = 40  # launches of a forward
@@ -112,23 +119,39 @@ def lacking(form: str) -> str:
 class _Given:
     """The memory in which a call is handed over, and what the script is told of it."""
 
-    def __init__(self, call: Call, like: _Given | None = None, *, answered: bool = False) -> None:
-        """``like``: one with the same inputs, whose memory is used. ``answered``: whether outputs
-        come back, in memory of their own.
+    def __init__(
+        self,
+        call: Call,
+        like: _Given | None = None,
+        *,
+        memory: Device = CPU,
+        answered: bool = False,
+    ) -> None:
+        """``like``: one with the same inputs, whose memory is used; else they are copied into
+        ``memory``. ``answered``: whether outputs come back, in memory of their own.
         """
         parts = [call.init[1], call.state[1], call.inputs[1]]
         orders = [*([] for part in parts[:2] for _ in part), *call.orders]
         self._own = like is None
+        self.back: Block | GpuBlock | None = None
+        self.block: Block | GpuBlock
         if like is not None:
+            memory = like.memory
             self.block, layout = like.block, like.request["given"][0]
         else:
-            self.block, layout = Block.of([t for part in parts for t in part], orders)
+            given = [t for part in parts for t in part]
+            self.block, layout = devices.block_of(memory, given, orders)
+        self.memory = memory
         self.fds = [self.block.fd]
-        self.back: Block | None = None
         wanted = None
         if answered:
             self._wanted, self._size = layout_of(call.outputs[1])
-            self.back = Block.create(self._size + 1)  # a mark behind them says that they are there
+            try:
+                # A mark behind them says that they are there.
+                self.back = memory.create(self._size + 1)
+            except BaseException:
+                self.close()
+                raise
             self.fds.append(self.back.fd)
             wanted = [self._wanted, self._size]
         self.request: dict[str, Any] = {
@@ -141,8 +164,10 @@ class _Given:
             "outputs": call.outputs[0],
             "eval": call.eval_mode,
             "device": call.place.get("device") or "cpu",
+            "shared": memory.kind,
             "threads": call.threads,
         }
+        memory.synchronize()
 
     def outputs(self, device: str) -> list[torch.Tensor] | None:
         """Returns copies of what came back, None where nothing did."""
@@ -176,13 +201,10 @@ def run(
 
     Raises Broken, and SandboxError and ProtocolError for what is the machine's fault.
     """
-    given = [_Given(call, answered=True)]
+    given = _handed_over(call, small, bool(sanitizer))
     seconds = timeout + 30
-    if call.place.get("device") == "cuda" or sanitizer:  # who is looked at has memory of his own
-        given.append(_Given(call, given[0]))
+    if len(given) > 1:
         seconds += CHECK_S + (4 * CHECK_S if sanitizer else 0)
-    if small is not None and sanitizer:
-        given.append(_Given(small))
     msg = {
         "op": "cold",
         "source": source,
@@ -230,6 +252,36 @@ def run(
     finally:
         for g in given:
             g.close()
+
+
+def _handed_over(call: Call, small: Call | None, checked: bool) -> list[_Given]:
+    """Returns the requests: the one that is judged, and where somebody looks at it his, who has
+    memory of his own. A sanitizer finds no way in memory that is shared by the driver.
+    """
+    gpu = call.place.get("device") == "cuda"
+    given: list[_Given] = []
+    try:
+        memory: Device = CPU
+        if gpu and (size := _bytes_of(call)) >= LARGE:
+            own = devices.of("cuda")
+            own.release()
+            memory = own if own.free_bytes() >= ROOM * size else CPU
+        given.append(_Given(call, memory=memory, answered=True))
+        if gpu or checked:
+            apart = checked and small is None and given[0].memory.kind == "cuda"
+            given.append(_Given(call, None if apart else given[0]))
+        if small is not None and checked:
+            given.append(_Given(small))
+        return given
+    except BaseException:
+        for g in given:
+            g.close()
+        raise
+
+
+def _bytes_of(call: Call) -> int:
+    tensors = [*call.init[1], *call.state[1], *call.inputs[1], *call.outputs[1]]
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def launches_of(profile: Any) -> tuple[list[Launch], float]:
@@ -289,7 +341,8 @@ def serve(msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         tools = os.path.join(folder, "tools")
         os.mkdir(tools)
-        for name in (*TOOLS, SCRIPT):
+        shared = any(request["shared"] == "cuda" for request in msg["requests"])
+        for name in (*TOOLS, *(TO_MAP if shared else ()), SCRIPT):
             shutil.copy(os.path.join(HERE, name), tools)
         with open(os.path.join(folder, "kernel.py"), "w", encoding="utf-8") as f:
             f.write(msg["source"])

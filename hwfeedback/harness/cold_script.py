@@ -102,8 +102,16 @@ def main(folder: str, name: str, profile: str = "", waits: str = "") -> None:
     import trees
 
     torch.set_num_threads(request["threads"])
+
+    def received(fd: int, size: int) -> Any:
+        if request["shared"] == "cuda":
+            import device
+
+            return device.gpu().received(fd, size)
+        return tensors.received(fd, size, writable=True)
+
     layout, size = request["given"]
-    given = tensors.received(request["fds"][0], size, writable=True)
+    given = received(request["fds"][0], size)
     device = request["device"]
     values = [v.to(device, copy=True) for v in given.views(layout)]
     a, b, _ = request["counts"]
@@ -128,7 +136,7 @@ def main(folder: str, name: str, profile: str = "", waits: str = "") -> None:
     found = [found[i] for i in trees.ordered_like(tree, request["outputs"])]
     if request["wanted"]:
         layout, size = request["wanted"]
-        back = tensors.received(request["fds"][1], size + 1, writable=True)
+        back = received(request["fds"][1], size + 1)
         for t, view in zip(found, back.views(layout), strict=True):
             if t.shape != view.shape or t.dtype != view.dtype:
                 raise TypeError(f"forward returns {t.dtype} {tuple(t.shape)}")

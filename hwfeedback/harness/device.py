@@ -21,6 +21,7 @@ from tensors import Block, Layout, LayoutError, checked, laid_out, layout_of, re
 
 # An evaluation takes up to 45 times what a call has of inputs and outputs where nothing is spared.
 PEAK = 60
+LEFT = 7 / 8  # of the memory is there between evaluations; where it is not, something was left
 
 
 class Cpu:
@@ -135,11 +136,12 @@ def spares(device: Device, call_bytes: int) -> bool:
 
 
 def tidy(device: Device) -> None:
-    """Frees what earlier work has left behind, where much of the memory is taken: a failure's
-    traceback may hold the tensors of a large task.
+    """Frees what earlier work has left behind, where that is much of the memory: what belongs to an
+    evaluation hangs together in cycles, and a failure's traceback may hold the tensors of a large
+    task.
     """
     room, whole = device.room()
-    if room < whole / 2:
+    if room < whole * LEFT:
         gc.collect()
         device.release()
 
@@ -149,9 +151,11 @@ def of(kind: str) -> Device:
     return gpu() if kind == "cuda" else CPU
 
 
-def block_of(device: Device, tensors: Sequence[torch.Tensor]) -> tuple[Block | GpuBlock, Layout]:
-    """Makes a block that holds copies of the tensors."""
-    layout, size = layout_of(tensors)
+def block_of(
+    device: Device, tensors: Sequence[torch.Tensor], orders: Sequence[Sequence[int]] = ()
+) -> tuple[Block | GpuBlock, Layout]:
+    """Makes a block that holds copies of the tensors. ``orders``: see tensors.layout_of."""
+    layout, size = layout_of(tensors, orders=orders)
     block = device.create(size)
     for view, t in zip(block.views(layout), tensors, strict=True):
         view.copy_(t)

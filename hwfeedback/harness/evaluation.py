@@ -78,6 +78,9 @@ LOAD_S = 60.0
 COMPILE_S = 300.0  # a baseline's first call compiles
 TRITON_S = 120.0  # so does a candidate's, and it may be tuned
 OUTPUT_KEPT = 4000
+# A candidate may have so much memory of its own, beside its outputs, before it is who took what
+# others could not get.
+FAIR_BYTES = 2 << 30
 ROOMY = 8, 4  # times what a call has are free: blocks can stay, and can still stay
 # The profiler's time of a call and the clock's differ by less, or that is said.
 SPAN_SHARE, SPAN_MS = 0.1, 0.002
@@ -122,6 +125,15 @@ class Infrastructure(Exception):
     def __init__(self, message: str, traceback: str = "") -> None:
         super().__init__(message)
         self.traceback = traceback
+
+
+class NoRoom(Infrastructure):
+    """The task takes more memory to judge than the device has, and no candidate took it."""
+
+    def __init__(self, said: str, traceback: str = "") -> None:
+        first = (said.splitlines() or [""])[0]  # which says how much was asked for
+        message = f"judging the task takes more memory than the device has free: {first}"
+        super().__init__(message, traceback)
 
 
 _STAGES = {
@@ -196,11 +208,6 @@ def faults(doing: str, worker: CandidateClient | None = None) -> Iterator[None]:
         raise _fault(e, doing) from e
 
 
-def _no_room(said: str) -> str:
-    first = (said.splitlines() or [""])[0]  # which says how much was asked for
-    return f"judging the task takes more memory than the device has free: {first}"
-
-
 # What CUDA says of a GPU or a driver that is not as it should be. Who says so in its own words is
 # asked again, and then it is its fault where a known candidate passes.
 _MACHINE = re.compile(
@@ -273,7 +280,7 @@ def _reference_failed(e: verify.ReferenceBroken | WorkerError) -> Exception:
     """
     error = e.error if isinstance(e, verify.ReferenceBroken) else e
     if error.out_of_memory:
-        return Infrastructure(f"the reference's worker: {error}", error.traceback)
+        return NoRoom(error.message, error.traceback)
     return inspection.invalid(error)
 
 
@@ -490,6 +497,7 @@ class Evaluation:
         client = _Awaited(worker, timeout, self.device, self._patience)
         client.sparing = self.sparing
         client.free_before = self.device.free_bytes()
+        client.fair_bytes = FAIR_BYTES + self._output_bytes()
         self._met.append(client)
         try:
             self._load(client, reference, stand_in=stand_in)
@@ -775,14 +783,14 @@ class Evaluation:
         except WorkerFailure as e:
             # What a candidate's worker raises has become a Fault: this is the reference's.
             if isinstance(e, WorkerError) and ran_out(e):
-                raise Infrastructure(_no_room(e.message), e.traceback) from e
+                raise NoRoom(e.message, e.traceback) from e
             raise Infrastructure(f"the reference's worker: {e}", getattr(e, "traceback", "")) from e
         except (SandboxError, ProtocolError) as e:
             raise Infrastructure(str(e)) from e
         except (torch.OutOfMemoryError, CudaError) as e:
             if not ran_out(e):
                 raise
-            raise Infrastructure(_no_room(str(e))) from e
+            raise NoRoom(str(e)) from e
         finally:
             for empty in self._ahead.values():
                 with suppress(Exception):
@@ -899,6 +907,7 @@ class Evaluation:
                     calibration = verify.calibrate(
                         reference, note=lambda note: self.progress("verify", note)
                     )
+                devices.tidy(self.device)
                 learned["calibration"] = calibration.to_json()
                 self.learn({"calibration": learned["calibration"]})
             self.calibration = calibration
@@ -1060,6 +1069,7 @@ class Evaluation:
             evidence.append(f"not run by itself in a new interpreter: {lacks} is not there")
             return
         self.progress("verify", "in a new interpreter")
+        devices.tidy(self.device)
         reference.set_state(self.state)
         output_tree = self.verification.output_tree
         timeout = COMPILE_S + FORWARD_EAGERS * self.eager_s
@@ -1236,11 +1246,15 @@ class Evaluation:
         """Returns the names of all baselines."""
         return [*(self.request.get("want_baselines") or BASELINES), *self.named]
 
+    def _output_bytes(self) -> int:
+        assert self.verification is not None
+        return sum(t.numel() * t.element_size() for t in self.verification.outputs)
+
     def _content_bytes(self) -> int:
         """Returns what the inputs of a call and its outputs take."""
         assert self.verification is not None
-        tensors = [*self.verification.draws[0].tensors, *self.verification.outputs]
-        return sum(t.numel() * t.element_size() for t in tensors)
+        tensors = self.verification.draws[0].tensors
+        return sum(t.numel() * t.element_size() for t in tensors) + self._output_bytes()
 
     def _timing(self, reference: ReferenceClient) -> Timing:
         """Prepares the timing: baselines or the sentinel.

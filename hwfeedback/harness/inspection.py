@@ -51,7 +51,7 @@ class Invalid(Exception):
 
 
 _CONTRACT = "a task defines class Model(nn.Module), get_inputs() and get_init_inputs()"
-_SMALLER = (
+SMALLER = (
     "make the inputs or the model smaller: checking takes many times the memory of one forward"
 )
 _ALONE = "a reference is one file that needs only PyTorch: no other files, packages or network"
@@ -82,7 +82,7 @@ def invalid(e: Exception) -> Invalid:
     if isinstance(e, WorkerGone):
         during = _during(e.doing)
         if e.oom:
-            return Invalid(f"the reference ran out of memory{during}", _SMALLER, e.log[-4000:])
+            return Invalid(f"the reference ran out of memory{during}", SMALLER, e.log[-4000:])
         hint = "a reference must not end its process: look for os._exit or a crash in native code"
         if e.broke:
             message = f"the reference writes to descriptors that are not its own{during}"
@@ -95,7 +95,7 @@ def invalid(e: Exception) -> Invalid:
     line = f" (line {e.lines[-1]})" if e.lines else ""
     if e.out_of_memory:
         message = f"the reference ran out of memory{_during(_PARTS.get(e.stage, ''))}"
-        return Invalid(message, _SMALLER, e.traceback)
+        return Invalid(message, SMALLER, e.traceback)
     if e.type == "SystemExit":
         return Invalid(f"the reference calls sys.exit{line}", "remove the call", e.traceback)
     if e.type == "Forked":
@@ -203,7 +203,7 @@ def inspect(
         if not ran_out(e):
             raise
         message = "judging the task takes more memory than the device has free"
-        raise Invalid(message, _SMALLER, str(e)) from e
+        raise Invalid(message, SMALLER, str(e)) from e
     finally:
         reference.kill()
 

@@ -70,6 +70,8 @@ class Referee:
                 answer = {"type": "error", "error": _error(kind, e)}
             except toolchain.Missing as e:
                 answer = {"type": "error", "error": _error("missing", e)}
+            except evaluation.NoRoom as e:
+                answer = {"type": "error", "error": _error("no_room", e)}
             except Exception as e:
                 answer = {"type": "error", "error": _error("infrastructure", e)}
             finally:
@@ -115,6 +117,8 @@ class Referee:
         threads = int(msg.get("threads") or os.cpu_count() or 1)
         timeout = float(msg.get("timeout_s") or INSPECT_S)
         config = {"sandbox": mode, "threads": threads} | evaluation.placed(msg)
+        # Capturing the graph takes most of what torch.compile does, seconds to import.
+        config["preimport"] = ["compile"]
         device = evaluation.device_of(msg)
         devices.tidy(device)
         if inductor.compiles(msg["source"]) and device.kind == "cpu" and msg.get("cache_dir"):
@@ -204,6 +208,8 @@ def _error(kind: str, e: BaseException) -> dict[str, Any]:
     else:
         message = f"{type(e).__name__}: {e}"
     hint = "run kernelwright doctor" if isinstance(e, SandboxError) else ""
+    if isinstance(e, evaluation.NoRoom):
+        hint = inspection.SMALLER
     kept = getattr(e, "traceback", "") or traceback.format_exc()
     return {"kind": kind, "message": message[:2000], "hint": hint, "traceback": kept[-8000:]}
 

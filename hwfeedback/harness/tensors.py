@@ -170,17 +170,6 @@ class Block:
             os.close(fd)
             raise
 
-    @classmethod
-    def of(
-        cls, tensors: Sequence[torch.Tensor], orders: Sequence[Sequence[int]] = ()
-    ) -> tuple[Block, Layout]:
-        """Makes a block that holds copies of the tensors."""
-        layout, size = layout_of(tensors, orders=orders)
-        block = cls.create(size)
-        for view, t in zip(block.views(layout), tensors, strict=True):
-            view.copy_(t)
-        return block, layout
-
     def views(self, layout: Layout) -> list[torch.Tensor]:
         """Returns the tensors of a layout as views.
 

@@ -1076,10 +1076,13 @@ class Timing:
         if not self.contents.large:
             return
         assert h.session is not None
-        h.session.close()
+        has = h.session.close()
         h.session = None
         h.stopped.stop()
-        if h.has is None:  # the reference may keep more later
+        # What is less than before the reference may have, which keeps more as it goes.
+        if has is not None:
+            h.has = has
+        elif h.has is None:
             h.has = h.room - self.device.unused_bytes()
         if h.has > ASIDE_BYTES:
             held.pop(name).worker.kill()

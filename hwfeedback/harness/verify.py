@@ -13,8 +13,8 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, overload
 
 import torch
 
@@ -146,6 +146,11 @@ class Job:
     known: FamilyCalibration
     tree: Any
     inputs: Sequence[torch.Tensor]
+    again: Sequence[torch.Tensor] | None = None  # the inputs, in no memory
+
+    def remade(self) -> Job:
+        """Returns the job with inputs that lie in memory."""
+        return replace(self, inputs=list(self.inputs))
 
 
 class Draw:
@@ -173,6 +178,32 @@ class Draw:
     @property
     def tensors(self) -> list[torch.Tensor]:
         return self.get()[1]
+
+
+class _Remade(Sequence[torch.Tensor]):
+    """A family's inputs, made from a draw whenever they are needed, all of them at once."""
+
+    def __init__(self, draw: Draw, family: Family, seed: int, axes: Sequence[Axis]) -> None:
+        self._draw, self._family, self._seed, self._axes = draw, family, seed, axes
+
+    def make(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Makes them from the draw's tensors."""
+        return families.apply(self._family, tensors, self._seed, self._axes)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self.make(self._draw.tensors))
+
+    def __len__(self) -> int:
+        return len(self._draw.tensors)
+
+    @overload
+    def __getitem__(self, i: int) -> torch.Tensor: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> list[torch.Tensor]: ...
+
+    def __getitem__(self, i: int | slice) -> torch.Tensor | list[torch.Tensor]:
+        return list(self)[i]
 
 
 def draw_many(reference: ReferenceClient, count: int) -> list[Draw]:
@@ -690,9 +721,13 @@ class Verification:
             if known is None or self._other_weights(known):
                 continue
             for k in range(SEEDS_PER_FAMILY[self.level]):
-                tree, inputs = self.draws[k % len(self.draws)].get()
-                inputs = families.apply(family, inputs, secret(), self.calibration.axes)
-                yield Job(family, known, tree, inputs)
+                draw = self.draws[k % len(self.draws)]
+                again = _Remade(draw, family, secret(), self.calibration.axes)
+                tree, tensors = draw.get()
+                made = again.make(tensors)
+                del tensors  # there may be little room
+                yield Job(family, known, tree, made, again)
+                del made
 
     def _other_weights(self, known: FamilyCalibration) -> bool:
         return known.exact and any(self.reference.info["trainable"])
@@ -785,10 +820,12 @@ class Verification:
             self._as_kernelbench(answer, expected)
         if not self._judge(job.known, job.family.name, answer, expected):
             del expected
+            candidate.let_go()
             self._judge(job.known, job.family.name, answer, self._closely(job))
         if job.family.name in wanted:
             wanted.remove(job.family.name)
-            self.varied.append((job, None))
+            kept = job if job.again is None else replace(job, inputs=job.again)
+            self.varied.append((kept, None))
         return answer
 
     def _as_kernelbench(self, answer: Answer, expected: Expected) -> None:
@@ -823,6 +860,7 @@ class Verification:
     def judge_varied(self, i: int, outputs: Sequence[torch.Tensor]) -> str | None:
         """Judges a timed call on inputs of ``varied``. Returns one sentence where it is wrong."""
         job, expected = self.varied[i]
+        job = job.remade()
         wrong = self._wrong(job, outputs, expected or self._expect(job.tree, job.inputs))
         if wrong is not None:  # where float32 itself goes astray only more of the reference tells
             wrong = self._wrong(job, outputs, self._closely(job))
@@ -844,6 +882,7 @@ class Verification:
 
         The reference must have this evaluation's weights.
         """
+        job = job.remade()
         expected = self._closely(job)
         for _ in range(AGAIN):
             answer, _ = self._both(candidate, job.tree, job.inputs, expected)
@@ -1218,6 +1257,10 @@ class Verification:
         judge.output_tree, judge.aliases = self.output_tree, self.aliases
         right: list[str] = []
         failed: list[str] = []
+        # A kernel for one length of rows takes few of them as it takes many. First, where there may
+        # be no room for the rest.
+        if self._sparing:
+            self.small = judge._small(candidate)
         for tree, inputs, expected in judge._other_shapes():
             shapes = ", ".join(str(list(t.shape)) for t in inputs)
             try:
@@ -1236,7 +1279,7 @@ class Verification:
         if not right and not failed:
             return
         self.report.general = not failed
-        if not failed:
+        if self.small is None:
             self.small = judge._small(candidate)
         parts = [f"right on {'; '.join(right)}"] if right else []
         parts += [f"fails on {'; '.join(failed)}"] if failed else []

@@ -379,7 +379,10 @@ class Side(Protocol):
 
     def calls(self, n: int, forward: Forward, request: dict[str, Any]) -> dict[str, Any]: ...
 
-    def close(self) -> None: ...
+    def close(self) -> int | None:
+        """Returns how many bytes of the device's memory torch still has for this process, None
+        where only the referee can tell.
+        """
 
 
 def serve(
@@ -409,10 +412,11 @@ def serve(
                 os.close(fd)
             op = request.get("op")
             if op == "end":
+                has = None
                 if request.get("frees"):
-                    side.close()
+                    has = side.close()
                     side = None
-                channel.send({"ok": True})
+                channel.send({"ok": True, "has": has})
                 return
             try:
                 if op == "ready":
@@ -1248,13 +1252,15 @@ class Session:
             counting.close()
         return {name: value / len(rows) for name, value in found.items()}
 
-    def close(self) -> None:
+    def close(self) -> int | None:
         """Ends the session; the worker answers other requests again. Where memory is scarce that is
-        when it has given back the session's.
+        when it has given back the session's. Returns how many bytes it says that it still has of
+        the device's, if it can tell.
         """
         self._stopped.go_on()
         self.worker.channel.send({"op": "end", "frees": self.contents.large})
-        self._answer()
+        has = self._answer().get("has")
+        return has if type(has) is int and has >= 0 else None
 
 
 class _Shared:

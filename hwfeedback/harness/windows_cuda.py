@@ -367,7 +367,7 @@ class OnGpu:
             and not any(at in block for block in self._lasting)
         )
 
-    def close(self) -> None:
+    def close(self) -> int:
         self._kept.clear()
         self._views, self._rows = [], []
         for start, end in (*self._pairs, *self._copies):
@@ -375,6 +375,8 @@ class OnGpu:
             end.destroy()
         self._pool.close()
         self._in.close()
+        self._device.release()
+        return torch.cuda.memory_reserved()
 
 
 def _whole(n: int) -> int:
@@ -723,7 +725,8 @@ class GpuSession(Session):
         gpu().synchronize()
         return _now() - start
 
-    def close(self) -> None:
-        super().close()
+    def close(self) -> int | None:
+        has = super().close()
         self._out_block.close()
         self._in_block.close()
+        return has

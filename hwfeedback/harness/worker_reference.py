@@ -33,6 +33,7 @@ from protocol import Channel
 from tensors import DTYPE_NAMES, MAX_TENSORS, Block, layout_of, orders_of
 
 FILENAME = "reference.py"
+ROOM = 3  # times a block that are free: nothing needs to be given back, which takes tens of ms
 THREAD_S = 0.2  # how long a thread may outlive the call that started it
 COMPILED = {
     "compile": {},
@@ -68,6 +69,7 @@ class Reference:
         self.window_tree: Any = None
         self.output_tree: Any = None
         self.sparing = False  # as little of the device's memory is held as can be
+        self._given = 0  # bytes of the inputs of the last forward
 
     # Loading.
 
@@ -145,12 +147,15 @@ class Reference:
     def _give(self, block: Block | GpuBlock, answer: dict[str, Any]) -> Any:
         """Answers with a block. Returns what an operation returns that has answered by itself."""
         self.device.synchronize()
-        self._spare()
+        self._spare(block.size)
         self.channel.send({"ok": True, **answer}, [block.fd])
         return None
 
-    def _spare(self) -> None:
-        if self.sparing:
+    def _spare(self, size: int) -> None:
+        """Gives back what is free where others may need it: a block of ``size`` is to be made, or
+        was, and the referee and a candidate have tensors as large as that, and as the inputs.
+        """
+        if self.sparing and self.device.free_bytes() < ROOM * max(size, self._given):
             self.device.release()
 
     def _weights(self) -> dict[str, Any]:
@@ -191,7 +196,7 @@ class Reference:
         answer = {"tree": tree, "layout": layout, "size": size, "orders": orders_of(own)}
         _fits(tensors, "inputs")
         if size > msg.get("room", 0):
-            self._spare()
+            self._spare(2 * size)
             with _room_for("inputs"):
                 block, layout = devices.block_of(self.device, tensors)
             del tensors, own
@@ -325,6 +330,7 @@ class Reference:
         """
         self.sparing = bool(msg.get("sparing"))
         inputs = self.blocks.views("in", msg["layout"])
+        self._given = sum(t.numel() * t.element_size() for t in inputs)
         results: list[dict[str, Any]] = []
         kept: list[torch.Tensor] = []
         for mode in msg["modes"]:
@@ -340,7 +346,7 @@ class Reference:
         layout, size = layout_of(kept)
         _fits(kept, "output")
         if size > msg.get("room", 0):
-            self._spare()
+            self._spare(size)
             with _room_for("forward"):
                 block, layout = devices.block_of(self.device, kept)
             tensors = []

@@ -11,7 +11,9 @@ from judging import Judge, new_cache
 from test_cuda import ABSENT, SEES
 from test_exploits import FOLDER, head_of, stopped
 
+import cold
 import doctor
+import families
 import kernelwright
 import toolchain
 
@@ -214,6 +216,29 @@ def test_a_kernel_is_certified(judge: Judge, candidate: str) -> None:
     assert abs(span_ms - launch["ms"]) < 1e-3 and abs(span_ms - ms) < 0.1 * ms + 2e-3
     said = "compute-sanitizer finds nothing on inputs of [256, 1024]: memcheck, racecheck, "
     assert [e for e in v["evidence"] if e.startswith(said + "synccheck, initcheck")], v["evidence"]
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_a_large_call_is_handed_over_in_the_gpus_memory(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, few: bool
+) -> None:
+    """Large for this test alone. Sanitizers have memory that they know."""
+    monkeypatch.setattr(cold, "LARGE", 1)
+    if not few:
+        monkeypatch.setattr(families, "SMALL_BYTES", 1 << 30)
+    seen: list[str] = []
+    make = cold._Given.__init__
+
+    def kept(self: Any, *given: Any, **more: Any) -> None:
+        make(self, *given, **more)
+        seen.append(self.request["shared"])
+
+    monkeypatch.setattr(cold._Given, "__init__", kept)
+    v = verdict(judge, SMALL, KERNEL, "certify", want_baselines=["eager"], cold=True)
+    assert v["status"] == "certified", v["reason"]
+    assert seen == ["cuda", "cuda", "cpu"] if few else seen == ["cuda", "cpu"]
+    assert v["timing"]["candidate"]["span_ms"] > 0
+    assert [e for e in v["evidence"] if e.startswith("compute-sanitizer finds nothing")]
 
 
 # Right all the same: what is read outside is not used, and neighbours' turns come late enough.

@@ -685,6 +685,24 @@ def test_who_takes_all_memory_is_at_fault(
     assert (v["status"], v["reason"]) == ("crashed", "it leaves the GPU without memory")
 
 
+@pytest.mark.parametrize(("had", "took"), [(9, False), (11, True), (60, True)])
+def test_a_candidates_fair_share_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch, had: int, took: bool
+) -> None:
+    free = [100 - had]
+    monkeypatch.setattr(type(device.CPU), "free_bytes", lambda _: free[0])
+
+    class Worker:
+        def kill(self) -> None:
+            free[0] = 100
+
+        def wait(self, _: float) -> None: ...
+
+    client = clients.Client(Worker())
+    client.free_before, client.fair_bytes = 100, 10
+    assert client.took_memory() is took
+
+
 # Inspection.
 
 

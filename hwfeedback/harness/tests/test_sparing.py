@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -92,6 +93,58 @@ def test_the_same_is_said_of_a_task(judge: Judge, monkeypatch: pytest.MonkeyPatc
         seen = judge.task(source)
         seen["eager_ms"] = task["eager_ms"]
         assert seen == task
+
+
+def test_inputs_of_families_are_made_again(judge: Judge) -> None:
+    """What comes among the timed calls is in no memory until then, and the same then."""
+    with prepared(judge, SMALL) as e:
+        v = e.verification
+        assert v is not None
+        seen = 0
+        for job in v._jobs():
+            if job.again is not None:
+                made = job.remade().inputs
+                assert isinstance(made, list) and len(job.again) == len(made)
+                for a, b, c in zip(made, job.again, list(job.again), strict=True):
+                    assert torch.equal(a, b) or a.isnan().any()
+                    assert b is not c and torch.equal(b.isnan(), c.isnan())
+                seen += 1
+        assert seen > 8
+
+
+@pytest.mark.parametrize(("free", "times"), [(29, 1), (30, 0)])
+def test_memory_goes_back_where_there_is_little(
+    monkeypatch: pytest.MonkeyPatch, free: int, times: int
+) -> None:
+    released: list[int] = []
+    monkeypatch.setattr(device.Cpu, "release", lambda _: released.append(1))
+    monkeypatch.setattr(device.Cpu, "free_bytes", lambda _: free)
+    r = worker_reference.Reference(None, device.CPU)
+    r._spare(10)
+    assert not released, "where nothing is to be spared"
+    r.sparing = True
+    r._spare(10)
+    r._given = 10
+    r._spare(1)
+    assert len(released) == 2 * times
+
+
+def test_what_is_left_behind_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an evaluation that hangs together in cycles."""
+
+    class Kept:
+        def __init__(self) -> None:
+            self.me = self
+
+    for room, there in ((80, True), (69, False)):
+        monkeypatch.setattr(device.Cpu, "room", lambda _, room=room: (room, 80))
+        gc.disable()
+        try:
+            left = weakref.ref(Kept())
+            device.tidy(device.CPU)
+            assert (left() is not None) is there
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize(
@@ -314,7 +367,7 @@ def test_a_reference_holds_no_output_when_it_answers(monkeypatch: pytest.MonkeyP
     r.init_inputs({}, [])
     r.construct({}, [])
     tree, inputs = r._draw(1)
-    block, layout = Block.of(inputs)
+    block, layout = device.block_of(device.CPU, inputs)
     r.blocks.map("in", os.dup(block.fd), block.size)
     msg = {"sparing": True, "layout": layout, "tree": tree, "modes": ["wide"]}
     r.forward(msg, [])

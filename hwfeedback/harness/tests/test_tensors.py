@@ -8,7 +8,8 @@ import random
 import pytest
 import torch
 
-from tensors import Block, LayoutError, dense, layout_of, orders_of
+import device
+from tensors import LayoutError, dense, layout_of, orders_of
 
 
 def test_whatever_has_no_gaps_is_dense() -> None:
@@ -31,7 +32,7 @@ def test_a_tensor_keeps_its_order_and_what_has_gaps_becomes_contiguous() -> None
         order = r.sample(range(len(shape)), len(shape))
         t = torch.randn(shape).permute(order)
         gaps = torch.randn(3, 8)[:, ::2]
-        block, layout = Block.of([t, gaps], orders_of([t, gaps]))
+        block, layout = device.block_of(device.CPU, [t, gaps], orders_of([t, gaps]))
         one, other = block.views(layout)
         assert torch.equal(one, t) and torch.equal(other, gaps) and other.is_contiguous()
         if t.numel() and not t.is_contiguous():
@@ -42,7 +43,9 @@ def test_a_tensor_keeps_its_order_and_what_has_gaps_becomes_contiguous() -> None
 def test_another_shape_gets_the_same_order() -> None:
     like = torch.empty(8, 3, 5, 5).contiguous(memory_format=torch.channels_last)
     half = torch.randn(4, 3, 7, 5)
-    block, layout = Block.of([half, torch.randn(3)], [like.stride(), like.stride()])
+    block, layout = device.block_of(
+        device.CPU, [half, torch.randn(3)], [like.stride(), like.stride()]
+    )
     one, other = block.views(layout)
     assert one.is_contiguous(memory_format=torch.channels_last) and torch.equal(one, half)
     assert other.is_contiguous()
@@ -52,6 +55,6 @@ def test_another_shape_gets_the_same_order() -> None:
     "strides", [[1, 1], [4, 2], [0, 1], [-4, 1], [1], "x", [1.0, 4.0], [4, 1, 1]]
 )
 def test_strides_that_do_not_cover_a_tensor_are_no_layout(strides: object) -> None:
-    block, layout = Block.of([torch.randn(3, 4)])
+    block, layout = device.block_of(device.CPU, [torch.randn(3, 4)])
     with pytest.raises(LayoutError):
         block.views([{**layout[0], "strides": strides}])

@@ -11,6 +11,7 @@ import pytest
 import torch
 from test_referee import AFFINE_INIT, HEAD, SCALED, Judge, eager, model_new
 
+import device
 import evaluation
 import families
 import verify
@@ -294,6 +295,37 @@ def test_other_shapes_are_recorded_and_gate_nothing(
     assert v["correctness"]["general"] is general
     line = [e for e in v["evidence"] if e.startswith("inputs of other shapes")]
     assert len(line) == 1 and said in line[0], v["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("body", "rows"),
+    [
+        ("return x.sum(-1)", 4),
+        ("assert x.shape[1] == 40\nreturn x.sum(-1)", 4),
+        ("assert x.shape[0] > 4\nreturn x.sum(-1)", None),
+        ("return x.sum(-1) if x.shape[0] > 4 else x.sum(-1) + 1", None),
+    ],
+    ids=["any", "one_length", "raises", "wrong"],
+)
+@pytest.mark.parametrize("sparing", [False, True])
+def test_a_small_batch_for_what_is_slow(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, body: str, rows: int | None, sparing: bool
+) -> None:
+    monkeypatch.setattr(families, "SMALL_BYTES", 512)
+    if sparing:
+        monkeypatch.setattr(device, "PEAK", 1 << 60)
+    seen: list[Verification] = []
+    general = Verification.general
+
+    def noted(self: Verification, *given: Any) -> None:
+        general(self, *given)
+        seen.append(self)
+
+    monkeypatch.setattr(Verification, "general", noted)
+    v = judge.verdict(ROW_SUM, model_new(body), "certify", cold=False)
+    assert v["status"] == "certified", v["reason"]
+    found = seen[0].small
+    assert (found[1][0].shape[0] if found else None) == rows
 
 
 def test_shapes_that_the_reference_cannot_take_are_not_asked(judge: Judge) -> None:

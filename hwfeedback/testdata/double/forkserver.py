@@ -70,7 +70,11 @@ def referee(channel: Channel, config: dict) -> None:
             if "learns" in str(msg.get("candidate")):
                 part = {"baselines": {"eager": 41}}
                 channel.send({"id": ident, "type": "learned", "learned": part})
-            result = judging(kind, msg, config, fds)
+            try:
+                result = judging(kind, msg, config, fds)
+            except MemoryError:
+                result, error = None, {"kind": "no_room", "message": "too large", "hint": "smaller"}
+                channel.send({"id": ident, "type": "error", "error": error})
             if result is not None:
                 channel.send({"id": ident, "type": "result", "result": result})
         for fd in fds:
@@ -81,7 +85,8 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
     """The requests of an evaluation.
 
     The source says what becomes of it, a word at a time: "die" kills the referee,
-    "die_once" only the first time, "sick" leaves a machine that fails everything.
+    "die_once" only the first time, "sick" leaves a machine that fails everything, "large" takes
+    more memory than there is.
     """
     cache = config.get("cache_dir", "")
 
@@ -143,6 +148,8 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
         if "sick" in words:
             mark("sick")
             os._exit(1)
+        if "large" in words:
+            raise MemoryError
         if "hang" in words:
             time.sleep(3600)
         status = "timed_out" if "slow" in words else "crashed" if "crash" in words else "correct"
