@@ -141,6 +141,14 @@ var kinds = map[string]seen{
 			counted: streaming(map[string]float64{dramRead: 1.08e9, dramWritten: 1.05e9, dramRate: 5.2e11, dramBusy: 11, l2Busy: 74, l1Busy: 89, issueBusy: 4, loadSectors: 31.9, loadedUsed: 12.5, "lg_throttle": 32})},
 		ncu: []string{"uncoalesced"}, profiler: []string{"narrow_accesses", "latency_bound"}, static: []string{"narrow_accesses", "latency_bound"}, says: "12 % is asked for",
 	},
+	// softmax over rows that blocks hold between them in shared memory: what they load
+	// otherwise is whether the others are there.
+	"rows come asynchronously": {
+		forward: forward{ms: 3.96, headroom: 0.76, blocks: 256, threads: 512, kernelsMS: 3.9,
+			build:   built(func(k *kernelwright.Kernel) { k.LoadBytes, k.Instructions["copy_async"] = 4, 8 }),
+			counted: streaming(map[string]float64{dramRead: 6.44e9, dramWritten: 6.44e9, dramRate: 3.3e12, dramBusy: 68, l1Busy: 44, issueBusy: 41, warpsActive: 48, loadSectors: 13.7, loadedUsed: 21, "barrier": 32})},
+		ncu: []string{"barriers"}, profiler: none, static: none, says: "wait 32 %",
+	},
 	// softmax in three passes over rows of 1 MiB: the second and third reading miss L2.
 	"rows are read three times": {
 		forward: forward{ms: 0.96, headroom: 0.52, build: wide, blocks: 1024, threads: 1024, kernelsMS: 0.95,

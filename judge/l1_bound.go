@@ -10,7 +10,7 @@ func l1Bound(v view, k gpuKernel) (finding, bool) {
 	memory, _ := v.dram(k)
 	l2, _ := k.used(l2Busy)
 	next := max(compute, memory, l2)
-	apart, scattered := k.used(loadedUsed)
+	apart, scattered := k.asked(loadedUsed)
 	conflicting, _ := k.conflicting()
 	if conflicting > conflictsMost || (scattered && apart < sectorUsed) {
 		return finding{}, false // it is busy with what nobody asked for

@@ -1,6 +1,9 @@
 package judge
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // memoryBound is for a GPU's memory at its measured bandwidth. With the task's
 // least bytes there is nothing to gain.
@@ -54,5 +57,6 @@ func (v view) movedBytes() (read, written float64, ok bool) {
 	whole := gpuKernel{counted: p.Metrics}
 	read, ok = whole.count(dramRead)
 	written, too := whole.count(dramWritten)
-	return read, written, ok && too && read+written > 0
+	sum := read + written
+	return read, written, ok && too && sum > 0 && !math.IsInf(sum, 0)
 }

@@ -14,10 +14,10 @@ const (
 // that they could.
 func narrowAccesses(v view, k gpuKernel) (finding, bool) {
 	width := k.built.LoadBytes
-	if !k.compiled || width <= 0 || width > narrow || k.built.Instructions["load_global"] == 0 {
+	if !k.compiled || width <= 0 || width > narrow || k.built.Instructions["load_global"] == 0 || k.copiesAhead() {
 		return finding{}, false
 	}
-	if used, ok := k.used(loadedUsed); ok && used < sectorUsed {
+	if used, ok := k.asked(loadedUsed); ok && used < sectorUsed {
 		return finding{}, false // they lie apart, and cannot be joined
 	}
 	busy, _ := v.busiest(k)

@@ -61,6 +61,10 @@ const realGain = 0.02
 // to go on from it: more than single knobs mostly bring is not made up for.
 const nearBest = 0.1
 
+// memoryHolds is the share of the memory's bandwidth that the task's bytes have,
+// from which the search parts nothing that was joined.
+const memoryHolds = 0.5
+
 func newSearch(in kernelwright.JudgeInput) search {
 	s := search{tried: map[string]bool{}, seed: in.Seed, past: in.Lessons}
 	rounds := slices.Concat(in.History, []kernelwright.Round{
@@ -163,9 +167,13 @@ func (s search) next(wanted []move) (next, bool) {
 func (s search) neighbour(from point) (next, bool) {
 	all := neighbours(from.schedule)
 	slices.SortFunc(all, func(a, b step) int {
-		return cmp.Or(s.past.compare(a, b), cmp.Compare(a.doubt(), b.doubt()), cmp.Compare(s.lot(a), s.lot(b)), strings.Compare(fmt.Sprint(a), fmt.Sprint(b)))
+		return cmp.Or(cmp.Compare(s.last(a), s.last(b)), s.past.compare(a, b), cmp.Compare(s.lot(a), s.lot(b)), strings.Compare(fmt.Sprint(a), fmt.Sprint(b)))
 	})
 	for _, m := range all {
+		// What memory holds back gets no faster by moving more.
+		if m.knob == "fuse" && m.to < m.from && from.verdict.Metrics["memory_share"] >= memoryHolds {
+			continue
+		}
 		if n, ok := s.try(from, m.knob, m.to, -1); ok {
 			return n, true
 		}
@@ -173,9 +181,13 @@ func (s search) neighbour(from point) (next, bool) {
 	return next{}, false
 }
 
-// doubt is 1 for a step that takes back what spares traffic, or what keeps all of
-// a GPU at work, else 0.
-func (st step) doubt() int {
+// last is 1 for a step that takes back what spares traffic, or what keeps all of a
+// GPU at work, and helped on no other task, else 0: others are worth a try even if
+// they made other tasks slower.
+func (s search) last(st step) int {
+	if s.past.step("", st).Gain > 0 {
+		return 0
+	}
 	if st.to < st.from && (st.knob == "keep" || st.knob == "split" || st.knob == "fuse") || st.knob == "team" && st.to == 0 {
 		return 1
 	}

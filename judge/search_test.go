@@ -64,3 +64,32 @@ func TestSearchGoesOnFromTheNextBest(t *testing.T) {
 		})
 	}
 }
+
+// What memory holds back is never taken apart, not even when all else was tried.
+func TestSearchPartsNothingThatMemoryHoldsBack(t *testing.T) {
+	for share, want := range map[float64]bool{0.75: false, 0.2: true} {
+		in := kw.JudgeInput{Want: kw.Optimisation, Device: gpu}
+		knobs := map[string]int{"fuse": 1, "share": 4}
+		parted := false
+		for round := range 10 {
+			schedule := kw.Schedule{Knobs: map[string]kw.Knob{"fuse": {Value: knobs["fuse"], Choices: []int{0, 1}}, "share": {Value: knobs["share"], Choices: []int{2, 4}}}}
+			ms := 1.0
+			if knobs["share"] == 2 || knobs["fuse"] == 0 {
+				ms = 1.5
+			}
+			parted = parted || knobs["fuse"] == 0
+			in.Current = kw.Attempt{Candidate: kw.Candidate{Source: schedule.Comment()}, Verdict: kw.Verdict{Status: kw.Correct, CandidateMS: ms, Headroom: share, Metrics: map[string]float64{"memory_share": share}}}
+			f := feedback(t, in)
+			if f.Kind == kw.Stop {
+				break
+			}
+			in.History = append(in.History, kw.Round{Index: round, Candidate: in.Current.Candidate, Verdict: in.Current.Verdict, Feedback: &f})
+			for name, v := range f.Knobs {
+				knobs[name] = v
+			}
+		}
+		if parted != want {
+			t.Errorf("memory at %.2f: parted: %v", share, parted)
+		}
+	}
+}

@@ -23,7 +23,7 @@ func uncoalesced(v view, k gpuKernel) (finding, bool) {
 		read, written = 1, 1
 	}
 	moving := func(bytes float64, counter string) (whole, wasted float64) {
-		if used, ok := k.used(counter); ok && used > 0 {
+		if used, ok := k.asked(counter); ok && used > 0 {
 			return bytes / used, bytes/used - bytes
 		}
 		return bytes, 0
@@ -34,7 +34,7 @@ func uncoalesced(v view, k gpuKernel) (finding, bool) {
 		what, used, sectors string
 		wasted              float64
 	}{{"loads", loadedUsed, loadSectors, lost}, {"stores", storedUsed, storeSectors, gone}} {
-		used, ok := k.used(way.used)
+		used, ok := k.asked(way.used)
 		gain := busy * way.wasted / (loads + stores)
 		if !ok || used <= 0 || used >= sectorUsed || (found && gain <= f.gain) {
 			continue
