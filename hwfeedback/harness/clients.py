@@ -476,6 +476,17 @@ class ReferenceClient(Client):
                 raise ValueError("inputs and names do not match")
         return msg
 
+    def compiled(self) -> int:
+        """Returns a descriptor of what torch.compile has made in it, the caller's to close, or -1:
+        its own word, for processes of the same file alone.
+        """
+        _, fds = self.ask({"op": "compiled"}, timeout=self.timeout, fds_wanted=1)
+        return fds[0] if fds else -1
+
+    def precompiled(self, fd: int) -> None:
+        """Gives it what another process of the same file has compiled."""
+        self.ask({"op": "precompiled"}, [fd], timeout=self.timeout)
+
     def set_state(self, state: Sequence[torch.Tensor]) -> None:
         if state:
             layout = self.put("state", state)

@@ -61,7 +61,7 @@ from clients import (
 from correctness import Scale
 from cuda import CudaError
 from device import Device
-from kept import KEPT_BYTES, Batch, Kept, SharedTiming
+from kept import KEPT_BYTES, Batch, Compiled, Kept, SharedTiming
 from protocol import ProtocolError, Timeout
 from sandbox import SandboxError
 from timing import Budget, Timing, budget_of
@@ -368,6 +368,7 @@ class Evaluation:
     ) -> None:
         self.server = server
         self._kept = kept
+        self._compiled = kept.compiled if kept is not None else Compiled()
         name = str(request.get("batch") or "")
         self._batch: Batch | None = kept.batch(name) if kept is not None else None
         self.request = request
@@ -1307,6 +1308,7 @@ class Evaluation:
                     orders=reference.orders,
                     log=lambda note: self.progress("time", note),
                     learn=self.learn,
+                    leave=self._leave,
                     contents=contents,
                     budget=self._budget(),
                     device=self.device,
@@ -1447,6 +1449,9 @@ class Evaluation:
                 client = self.reference(compiles=compiles, timeout=timeout, timed=True)
         try:
             if isinstance(client, ReferenceClient):
+                if name != "eager" and (fd := self._compiled.of(self._compiled_key())) >= 0:
+                    with suppress(WorkerError):  # then it compiles for itself
+                        client.precompiled(fd)
                 client.set_state(self.state)
             client.waits = client.waits or self.sparing  # what it has is freed when it is gone
             client.ask(self._containers(), timeout=LOAD_S)
@@ -1455,6 +1460,15 @@ class Evaluation:
             client.kill()
             raise
         return client
+
+    def _leave(self, name: str, worker: Client) -> None:
+        """Keeps what a baseline has compiled, for other processes of it."""
+        if isinstance(worker, ReferenceClient) and name != "eager":
+            self._compiled.keep(self._compiled_key(), worker.compiled())
+
+    def _compiled_key(self) -> str:
+        own = [self.task["source"], self._config(), self.eval_mode, self.device.kind]
+        return json.dumps(own, sort_keys=True)
 
     def _nobody_but(self, timed: Client) -> None:
         """Waits, before somebody is timed, for who still ends, or still begins."""

@@ -4,6 +4,10 @@ The first compilation on a machine spends 10 to 25 s on a precompiled header and
 vector instruction sets, and every later process half a second or more on finding out that both are
 done. A trusted process does it once, from code of ours alone; reference workers see its folder
 read-only and take its word.
+
+What a reference worker compiles of its own file, on whichever device, goes from one to the next as
+an archive that nobody else reads: the forms of a task have most of their kernels in common, and a
+form that was compiled is compiled, and tuned, no second time.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from typing import Any
 
@@ -25,6 +30,8 @@ import toolchain
 
 RECORD = "record.json"
 WARM_TIMEOUT = 300.0
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # folders side by side
+MAX_PACKED = 256 << 20
 
 
 def compiles(source: str) -> bool:
@@ -97,6 +104,47 @@ def use(folder: str) -> None:
         return found if found else original(header, hashable_cmd_line, **command)
 
     codecache._precompile_header = precompile_header
+
+
+def packed() -> int:
+    """Returns a descriptor of what torch.compile has made in this process, an archive, the caller's
+    to close; -1 where that is nothing, or too much to hand on.
+    """
+    root, names = _folders()
+    if not names:
+        return -1
+    fd = os.memfd_create("compiled", os.MFD_CLOEXEC)
+    try:
+        with (
+            open(fd, "wb", closefd=False) as f,
+            tarfile.open(fileobj=f, mode="w") as archive,
+        ):
+            for name in names:
+                archive.add(os.path.join(root, name), name)
+        if os.fstat(fd).st_size <= MAX_PACKED:
+            return fd
+    except OSError:  # a compiler at work in there
+        pass
+    os.close(fd)
+    return -1
+
+
+def unpack(fd: int) -> None:
+    """Puts what ``packed`` gave where torch.compile looks for it in this process."""
+    with (
+        open(fd, "rb", closefd=False) as f,
+        tarfile.open(fileobj=f, mode="r") as archive,
+    ):
+        f.seek(0)
+        archive.extractall(_folders()[0], filter="data")
+
+
+def _folders() -> tuple[str, list[str]]:
+    """Returns where what is compiled is kept, and the names of the folders that are there."""
+    folders = [os.environ[n] for n in CACHES if os.environ.get(n)]
+    root = os.path.dirname(folders[0]) if folders else ""
+    alike = [f for f in folders if os.path.dirname(f) == root and os.path.isdir(f)]
+    return root, [os.path.basename(f) for f in alike]
 
 
 def _readable(folder: str) -> None:

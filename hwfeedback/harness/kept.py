@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -138,6 +139,25 @@ class Batch:
         self._builds.clear()
 
 
+class Compiled:
+    """What torch.compile has made of one task, as its last process that was asked had it."""
+
+    def __init__(self) -> None:
+        self._key, self._fd = "", -1
+        self._close: Callable[[], Any] = lambda: None
+
+    def of(self, key: str) -> int:
+        """Returns a descriptor, which stays this object's own, or -1."""
+        return self._fd if key == self._key else -1
+
+    def keep(self, key: str, fd: int) -> None:
+        """Takes a descriptor over, in the place of what there was. Does nothing for -1."""
+        if fd >= 0:
+            self._close()
+            self._key, self._fd = key, fd
+            self._close = weakref.finalize(self, os.close, fd)
+
+
 class Kept:
     """The reference's process that an evaluation ended with, the batch that it was of, and what was
     started for the next one.
@@ -153,6 +173,7 @@ class Kept:
         # Under a profiler: they take seconds to start and nothing of the GPU, so that nobody who
         # is timed waits for them.
         self.profilers = Spares()
+        self.compiled = Compiled()  # a few megabytes, for as long as no other task comes
 
     def __bool__(self) -> bool:
         waits = bool(self.spares) or bool(self.profilers)

@@ -611,6 +611,7 @@ class Timing:
         llc_bytes: int | None = None,
         log: Log = lambda _: None,
         learn: Callable[[dict[str, Any]], None] = lambda _: None,
+        leave: Callable[[str, TimedWorker], None] = lambda *_: None,
         seed: int = 0,
         contents: Contents | None = None,
         budget: Budget | None = None,
@@ -622,9 +623,11 @@ class Timing:
         ``known`` is the ``learned`` of a former evaluation. ``sources`` are the hashes of named
         baselines' sources by their names: a time of another source is none. ``llc_bytes`` is the
         size of the last-level cache; None reads it from the system. ``learn`` is given what is
-        ``learned`` so far whenever a baseline has been measured. ``orders`` are the inputs': see
-        tensors.layout_of.
+        ``learned`` so far whenever a baseline has been measured. ``leave`` is given a baseline's
+        name and its process, between windows, when it has been timed. ``orders`` are the inputs':
+        see tensors.layout_of.
         """
+        self._leave = leave
         self.level = level
         self.threads = threads
         self.want = [EAGER, *(w for w in want if w != EAGER)]
@@ -696,6 +699,7 @@ class Timing:
             learn,
         )
         self.notes = list(self._noted)
+        self._leave = lambda *_: None  # of the evaluation before; no baseline is measured now
         self._forget()
         return self
 
@@ -881,6 +885,7 @@ class Timing:
             began = time.perf_counter() - self.contents.again_s
             try:
                 blocks.extend(self._solo(worker, name).blocks)
+                self._leave(name, worker)
             except Exception as e:
                 self.notes.append(f"baseline {name} could not be timed: {e}")
                 return
@@ -1078,6 +1083,8 @@ class Timing:
         assert h.session is not None
         has = h.session.close()
         h.session = None
+        if h.has is None:
+            self._leave(name, h.worker)
         h.stopped.stop()
         # What is less than before the reference may have, which keeps more as it goes.
         if has is not None:

@@ -483,6 +483,20 @@ class Reference:
         self.output_tree = msg["output_tree"]
         return {}
 
+    def compiled(self, _msg: dict[str, Any], _: list[int]) -> None:
+        """Gives what torch.compile has made in this process."""
+        fd = inductor.packed()
+        try:
+            self.channel.send({"ok": True}, [fd] if fd >= 0 else [])
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def precompiled(self, _: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Takes what another process of this file has compiled."""
+        inductor.unpack(fds[0])
+        return {}
+
     def release(self, _msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         self.device.release()
         return {}
@@ -605,6 +619,8 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
             "capture",
             "window",
             "timed",
+            "compiled",
+            "precompiled",
         )
     }
     loading.serve(channel, ops, FILENAME, device)

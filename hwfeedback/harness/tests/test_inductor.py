@@ -1,0 +1,128 @@
+"""What torch.compile has made in one process is there in the next."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import weakref
+
+import pytest
+from judging import Judge, new_cache
+from test_referee import SOFTMAX, model_new
+
+import clients
+import inductor
+import kept
+
+HARNESS = pathlib.Path(inductor.__file__).parent
+SCRIPT = """
+import os, sys
+sys.path.insert(0, {harness!r})
+import inductor, torch
+torch.set_num_threads(1)
+import torch._inductor.config
+torch._inductor.config.cpp_cache_precompile_headers = False  # they take half a minute
+if sys.argv[1] == "takes":
+    inductor.unpack(os.open(sys.argv[2], os.O_RDONLY))
+x = torch.arange(12.0).view(3, 4)
+with torch.no_grad():
+    y = torch.compile(lambda x: torch.softmax(torch.relu(x) * 2, -1))(x)
+assert torch.allclose(y, torch.softmax(x * 2, -1))
+fd = inductor.packed()
+assert fd >= 0
+if sys.argv[1] == "gives":
+    os.lseek(fd, 0, os.SEEK_SET)
+    with open(fd, "rb") as f, open(sys.argv[2], "wb") as out:
+        out.write(f.read())
+"""
+
+
+@pytest.mark.slow
+def test_what_was_compiled_is_compiled_no_second_time(tmp_path: pathlib.Path) -> None:
+    compiler = shutil.which("g++")
+    assert compiler
+    (tmp_path / "bin").mkdir()
+    wrapper, said = tmp_path / "bin" / "g++", tmp_path / "said"
+    wrapper.write_text(f'#!/bin/sh\necho "$@" >>{said}\nexec {compiler} "$@"\n')
+    wrapper.chmod(0o755)
+
+    def built(how: str) -> int:
+        """Returns how many libraries were built."""
+        said.write_text("")
+        home = tmp_path / "home"
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir()
+        script = SCRIPT.format(harness=str(HARNESS))
+        env = {
+            "PATH": f"{wrapper.parent}:{os.environ['PATH']}",
+            "HOME": str(home),
+            "TMPDIR": str(home),
+            "TORCHINDUCTOR_CACHE_DIR": str(home / "inductor"),
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        }
+        command = [sys.executable, "-I", "-c", script, how, str(tmp_path / "archive")]
+        subprocess.run(command, env=env, check=True, timeout=300)
+        return sum("-shared" in line for line in said.read_text().splitlines())
+
+    assert built("gives") > 0
+    assert built("takes") == 0
+
+
+def test_nothing_was_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    for name in inductor.CACHES:
+        monkeypatch.delenv(name, raising=False)
+    assert inductor.packed() == -1
+    monkeypatch.setenv(inductor.CACHES[0], str(tmp_path / "inductor"))
+    assert inductor.packed() == -1
+    (tmp_path / "inductor").mkdir()
+    fd = inductor.packed()
+    assert fd >= 0
+    os.close(fd)
+    monkeypatch.setattr(inductor, "MAX_PACKED", 1)
+    assert inductor.packed() == -1
+
+
+def test_what_is_kept_is_of_one_task(tmp_path: pathlib.Path) -> None:
+    def descriptor() -> int:
+        return os.memfd_create("compiled")
+
+    compiled = kept.Compiled()
+    first, second = descriptor(), descriptor()
+    compiled.keep("one", first)
+    compiled.keep("one", -1)
+    assert (compiled.of("one"), compiled.of("two")) == (first, -1)
+    compiled.keep("two", second)
+    assert (compiled.of("one"), compiled.of("two")) == (-1, second)
+    with pytest.raises(OSError):
+        os.fstat(first)
+    gone = weakref.ref(compiled)
+    del compiled
+    assert gone() is None
+    with pytest.raises(OSError):
+        os.fstat(second)
+
+
+@pytest.mark.alone
+def test_a_baselines_process_finds_what_another_compiled(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+    precompiled = clients.ReferenceClient.precompiled
+
+    def noted(self: clients.ReferenceClient, fd: int) -> None:
+        given.append(os.fstat(fd).st_size)
+        precompiled(self, fd)
+
+    monkeypatch.setattr(clients.ReferenceClient, "precompiled", noted)
+    judge = Judge(new_cache(tmp_path_factory))
+    try:
+        more = {"time": True, "want_baselines": ["eager", "compile", "max-autotune"]}
+        candidate = model_new("return torch.softmax(x, -1)")
+        v = judge.verdict(SOFTMAX, candidate, require_custom=False, **more)
+        assert set(v["baselines"]) == {"eager", "compile", "max-autotune"}, v["reason"]
+        assert given and min(given) > 0  # max-autotune, of what compile had
+    finally:
+        judge.close()
