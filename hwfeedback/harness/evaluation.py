@@ -1464,7 +1464,8 @@ class Evaluation:
     def _leave(self, name: str, worker: Client) -> None:
         """Keeps what a baseline has compiled, for other processes of it."""
         if isinstance(worker, ReferenceClient) and name != "eager":
-            self._compiled.keep(self._compiled_key(), worker.compiled())
+            with suppress(WorkerFailure):  # what was timed stands; the next one compiles for itself
+                self._compiled.keep(self._compiled_key(), worker.compiled())
 
     def _compiled_key(self) -> str:
         own = [self.task["source"], self._config(), self.eval_mode, self.device.kind]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shutil
@@ -14,6 +15,7 @@ from judging import Judge, new_cache
 from test_referee import SOFTMAX, model_new
 
 import clients
+import evaluation
 import inductor
 import kept
 
@@ -126,3 +128,16 @@ def test_a_baselines_process_finds_what_another_compiled(
         assert given and min(given) > 0  # max-autotune, of what compile had
     finally:
         judge.close()
+
+
+def test_who_tells_nothing_of_what_it_compiled_was_timed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def late(_: clients.ReferenceClient) -> int:
+        raise clients.WorkerLate("compiled", 1)
+
+    monkeypatch.setattr(clients.ReferenceClient, "compiled", late)
+    request = HARNESS.parent / "testdata" / "protocol" / "evaluate.json"
+    e = evaluation.Evaluation(None, json.loads(request.read_text()))
+    e._leave("compile", clients.ReferenceClient(None))
+    assert e._compiled.of(e._compiled_key()) == -1
