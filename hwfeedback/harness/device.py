@@ -7,11 +7,11 @@ environment shows it.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import gc
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 
@@ -76,7 +76,13 @@ class Gpu:
     def create(self, size: int, name: str = "tensors") -> GpuBlock:
         """Makes memory to share, zeroed."""
         self.driver.enter()
-        shared, fd = self.driver.share(size)
+        try:
+            shared, fd = self.driver.share(size)
+        except cuda.CudaError as e:
+            if not e.out_of_memory:
+                raise
+            self.release()  # what torch keeps here for later
+            shared, fd = self.driver.share(size)
         block = GpuBlock(self, shared, fd, size)
         block.bytes().zero_()
         return block
@@ -172,7 +178,9 @@ class GpuBlock:
         """``fd`` is to be sent, and is this block's own; -1 for one that came."""
         self.fd, self.size = fd, size
         self._device = device
-        self._raw: torch.Tensor | None = _tensor(device, shared)
+        self._raw: torch.Tensor | None = torch.as_tensor(
+            _Mapped(device, shared), device=device.torch
+        )
 
     def bytes(self) -> torch.Tensor:
         """Returns the whole block as bytes."""
@@ -205,63 +213,25 @@ class GpuBlock:
     leave = close
 
 
-# DLPack (dlpack.h), by which torch takes memory that is not its own.
+class _Mapped:
+    """Memory that torch takes as it is (numba's CUDA Array Interface, version 3), unmapped when no
+    tensor lies in it any more.
 
+    By ``__del__``, for that may be while an exception goes by, which Python puts aside for it. A
+    DLPack deleter of Python's has it in its way.
+    """
 
-class _Tensor(ctypes.Structure):
-    """DLManagedTensor, with its DLTensor."""
+    def __init__(self, device: Gpu, shared: cuda.Shared) -> None:
+        self._device, self._shared = device, shared
+        self.__cuda_array_interface__ = {
+            "shape": (shared.size,),
+            "typestr": "|u1",
+            "data": (shared.address, False),
+            "version": 3,
+        }
 
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-        ("manager_ctx", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    )
-
-
-_CUDA, _UNSIGNED = 2, 1  # kDLCUDA, kDLUInt
-_lent: dict[int, tuple[_Tensor, ctypes.Array[ctypes.c_int64], Gpu, cuda.Shared]] = {}
-_capsule = ctypes.pythonapi.PyCapsule_New
-_capsule.restype = ctypes.py_object
-_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-
-
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _given_back(at: int) -> None:
-    """Unmaps memory in which no tensor lies any more."""
-    entry = _lent.pop(at, None)
-    if entry is None:
-        return
-    _, _, device, shared = entry
-    try:
-        device.driver.enter()
-        device.driver.synchronize()
-        shared.unmap()
-    except cuda.CudaError:
-        pass  # the context is of no use any more, and its memory goes with it
-
-
-def _tensor(device: Gpu, shared: cuda.Shared) -> torch.Tensor:
-    """Returns the memory as a tensor of bytes, which owns it."""
-    size = (ctypes.c_int64 * 1)(shared.size)
-    t = _Tensor(
-        data=shared.address,
-        device_type=_CUDA,
-        ndim=1,
-        code=_UNSIGNED,
-        bits=8,
-        lanes=1,
-        shape=size,
-        deleter=ctypes.cast(_given_back, ctypes.c_void_p).value,
-    )
-    at = ctypes.addressof(t)
-    _lent[at] = (t, size, device, shared)
-    return torch.from_dlpack(_capsule(at, b"dltensor", None))
+    def __del__(self) -> None:
+        with suppress(cuda.CudaError):  # else the context is of no use, and its memory goes with it
+            self._device.driver.enter()
+            self._device.driver.synchronize()
+            self._shared.unmap()

@@ -284,6 +284,14 @@ def _reference_failed(e: verify.ReferenceBroken | WorkerError) -> Exception:
     return inspection.invalid(error)
 
 
+def _not_timed(e: BaselineFailed) -> Infrastructure:
+    """Returns what it means that eager could not be timed."""
+    why: BaseException | None = e
+    while why is not None and not ran_out(why):
+        why = why.__cause__
+    return Infrastructure(str(e)) if why is None else NoRoom(str(why))
+
+
 class Costs:
     """Seconds by part, of the thread that made it.
 
@@ -1002,7 +1010,7 @@ class Evaluation:
         # One that sums what its kernel has summed in parts runs all operators, on less than the
         # inputs, and most is its own.
         assert self.verification is not None
-        elements = sum(t.numel() for t in self.verification.draws[0].tensors)
+        elements = sum(t.numel() for t in self.verification.inputs)
         mostly = work["custom"] >= MOSTLY and not trace.as_much(seen, operators, elements)
         if not trace.covers(seen, operators) and not mostly:
             did = ", ".join(dict.fromkeys(operators))
@@ -1132,7 +1140,7 @@ class Evaluation:
             ) from e
         except verify.Failed as e:
             raise Fault(e.status, f"{alone} is wrong: {e}", e.hint) from e
-        whole = self.verification.draws[0].tensors
+        whole = self.verification.inputs
         few = small.inputs[1] if small is not None else whole
         self.costs.moved(ran[-1].checks_s, "sanitizers")
         self._sanitized(
@@ -1175,7 +1183,7 @@ class Evaluation:
         def spawn_candidate() -> CandidateClient:
             c = self.candidate(reference, poison=False)
             # A baseline is timed next: what it holds must be gone. At quick on a GPU hardly ever.
-            c.waits = self.level == "certify" or self.device.kind == "cpu"
+            c.waits = self.level == "certify" or self.device.kind == "cpu" or self.sparing
             candidates.append(c)
             with faults("preparing to be timed", c):
                 c.ask(self._containers(), timeout=LOAD_S)
@@ -1254,8 +1262,8 @@ class Evaluation:
     def _content_bytes(self) -> int:
         """Returns what the inputs of a call and its outputs take."""
         assert self.verification is not None
-        tensors = self.verification.draws[0].tensors
-        return sum(t.numel() * t.element_size() for t in tensors) + self._output_bytes()
+        inputs = self.verification.inputs
+        return sum(t.numel() * t.element_size() for t in inputs) + self._output_bytes()
 
     def _timing(self, reference: ReferenceClient) -> Timing:
         """Prepares the timing: baselines or the sentinel.
@@ -1275,7 +1283,7 @@ class Evaluation:
         drawn = self.verification.draws
 
         ahead: list[list[torch.Tensor]] = []
-        size = sum(t.numel() * t.element_size() for t in drawn[0].tensors)
+        size = sum(t.numel() * t.element_size() for t in self.verification.inputs)
         many = max(min(DRAWS, DRAWS_BYTES // max(size, 1)), 1) if self.device.kind == "cuda" else 1
 
         def draw(i: int) -> list[torch.Tensor]:
@@ -1318,7 +1326,7 @@ class Evaluation:
                 for name, seconds in timing.spent_s.items():
                     self.costs.moved(seconds, f"baseline {name}")
             except BaselineFailed as e:
-                raise Infrastructure(str(e)) from e
+                raise _not_timed(e) from e
         shares = self.level == "quick" and self.device.kind in SHARES and not self.sparing
         if self._batch is not None and shares:
             task = self.task["fingerprint"]
@@ -1332,10 +1340,10 @@ class Evaluation:
     def _redrawn(self, reference: ReferenceClient) -> Redrawn:
         """Returns contents for timed calls that the reference draws whenever they are needed."""
         assert self.verification is not None
-        drawn, outputs = self.verification.draws, self.verification.outputs
-        tree, first = drawn[0].get()
+        judge = self.verification
+        drawn, tree = judge.draws, judge.draws[0].tree
         seeds: dict[int, int] = {}
-        slots = windows.Slots.of(first, outputs, reference.orders)
+        slots = windows.Slots.of(judge.inputs, judge.outputs, reference.orders)
         # What is freed seems to keep a GPU's memory busy for milliseconds, in which what is timed
         # has less of it: where there is room nothing is.
         least = ROOMY[0]
@@ -1415,7 +1423,7 @@ class Evaluation:
             try:
                 return timing.measure(spawn)
             except BaselineFailed as e:
-                raise Infrastructure(str(e)) from e
+                raise _not_timed(e) from e
             except CallFailed as e:
                 if e.error.get("type") == windows.TOOK_MEMORY:
                     raise Fault("crashed", *_TOOK_MEMORY) from e
@@ -1541,8 +1549,8 @@ class Evaluation:
             given = [t[k] for t in inputs]
             wrong = self.verification.judge_call(given, [t[k] for t in outputs])
             if wrong:
-                tree = self.verification.draws[0].tree
-                self._caught = self.verification.base_job(tree, [t.clone() for t in given])
+                judge = self.verification
+                self._caught = judge.base_job(judge.draws[0], [t.clone() for t in given])
                 return wrong
             if time.monotonic() > end:
                 break
@@ -1586,7 +1594,7 @@ class Evaluation:
         l3 = float(specs.get("l3_bytes") or 0)
         cold = nbytes
         if cache > memory and nbytes <= l3 / 2 and self.verification is not None:
-            inputs = self.verification.draws[0].tensors
+            inputs = self.verification.inputs
             cold = min(nbytes, sum(t.numel() * t.element_size() for t in inputs))
         moving = self._from_memory_ms(cold, self._written() if cold == nbytes else 0)
         if moving and nbytes > cold:

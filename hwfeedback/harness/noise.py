@@ -232,10 +232,9 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 def _variance(x: torch.Tensor, dims: Any, correction: float | None = 1, **_: Any) -> torch.Tensor:
     """Takes a variance apart, which torch's own decompositions leave whole."""
     dims = list(range(x.dim())) if dims is None else dims
-    # A running mean, as Welford's, is rounded anew with every element.
-    mean = x.mean(dims, keepdim=True) * torch.ones_like(x)
-    squares = (x - mean).square()
-    total = squares.sum(dims)
+    # A running mean, as Welford's, is rounded anew with every element. In place: x may be large.
+    off = torch.ones_like(x).mul_(x.mean(dims, keepdim=True))
+    total = off.sub_(x).square_().sum(dims)
     n = x.numel() / max(total.numel(), 1)
     return total / max(n - (1 if correction is None else correction), 1)
 

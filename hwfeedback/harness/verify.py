@@ -27,6 +27,7 @@ from clients import (
     WorkerError,
     WorkerFailure,
     WorkerGone,
+    digest,
     ran_out,
     same_bytes,
 )
@@ -49,6 +50,9 @@ KEPT_BYTES = 1 << 30  # of all draws of an evaluation; past this they are drawn 
 VARIED_BYTES = {"quick": 96 << 20, "certify": 256 << 20}  # of what comes among the timed calls
 VARIED_ON_A_GPU = 4 << 30  # likewise: it moves them a hundred times as fast
 PATTERNS = 8  # of signs, before a timed call is wrong
+# A reference may take so many times what a call has, and a candidate keeps nothing of the last one
+# where there is less.
+ROOM_TO_COMPUTE = 6
 AGAIN = 16  # times that one wrong in a timed call is asked: a race would show
 PERTURBATION = 0.1  # of a parameter's root mean square
 ELEMENT = "one_element"
@@ -161,6 +165,7 @@ class Draw:
         self._reference = reference
         self._seed = seed
         self._kept: tuple[Any, list[torch.Tensor]] | None = None
+        self._like: tuple[Any, int] | None = None  # its tree, and how many tensors
         if kept:
             self._kept = reference.draw(seed)
 
@@ -169,11 +174,16 @@ class Draw:
         return self._kept is not None
 
     def get(self) -> tuple[Any, list[torch.Tensor]]:
-        return self._kept or self._reference.draw(self._seed)
+        tree, tensors = self._kept or self._reference.draw(self._seed)
+        self._like = tree, len(tensors)
+        return tree, tensors
+
+    def __len__(self) -> int:
+        return self._like[1] if self._like is not None else len(self.tensors)
 
     @property
     def tree(self) -> Any:
-        return self.get()[0]
+        return self._like[0] if self._like is not None else self.get()[0]
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -186,15 +196,15 @@ class _Remade(Sequence[torch.Tensor]):
     def __init__(self, draw: Draw, family: Family, seed: int, axes: Sequence[Axis]) -> None:
         self._draw, self._family, self._seed, self._axes = draw, family, seed, axes
 
-    def make(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Makes them from the draw's tensors."""
-        return families.apply(self._family, tensors, self._seed, self._axes)
+    def made(self) -> list[torch.Tensor]:
+        """Makes them."""
+        return families.apply(self._family, self._draw.tensors, self._seed, self._axes)
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        return iter(self.make(self._draw.tensors))
+        return iter(self.made())
 
     def __len__(self) -> int:
-        return len(self._draw.tensors)
+        return len(self._draw)
 
     @overload
     def __getitem__(self, i: int) -> torch.Tensor: ...
@@ -203,14 +213,19 @@ class _Remade(Sequence[torch.Tensor]):
     def __getitem__(self, i: slice) -> list[torch.Tensor]: ...
 
     def __getitem__(self, i: int | slice) -> torch.Tensor | list[torch.Tensor]:
-        return list(self)[i]
+        return self.made()[i]
 
 
 def draw_many(reference: ReferenceClient, count: int) -> list[Draw]:
-    """Returns draws under secret seeds. The first is kept in any case: it is used most."""
-    first = Draw(reference, secret(), kept=True)
-    size = sum(t.numel() * t.element_size() for t in first.tensors)
-    kept = count * size <= KEPT_BYTES and not reference.sparing
+    """Returns draws under secret seeds. The first, which is used most, is kept where memory is not
+    spared.
+    """
+    first = Draw(reference, secret(), kept=not reference.sparing)
+    if reference.sparing:
+        kept = False
+    else:
+        size = sum(t.numel() * t.element_size() for t in first.tensors)
+        kept = count * size <= KEPT_BYTES
     return [first, *(Draw(reference, secret(), kept=kept) for _ in range(count - 1))]
 
 
@@ -260,10 +275,11 @@ def calibrate(
     state = reference.state()
     trainable = reference.info["trainable"]
     draws = draw_many(reference, CALIBRATION_SEEDS // few)
+    floating = any(t.is_floating_point() for t in draws[0].tensors)
     reference.set_state(perturbed(state, reference.info["moved"], secret()))
     start = time.monotonic()
     for family in FAMILIES:
-        if family is not BASE and not any(t.is_floating_point() for t in draws[0].tensors):
+        if family is not BASE and not floating:
             c.notes.append("no input is floating: only base draws are compared")
             break
         note(f"calibrating {family.name}")
@@ -288,19 +304,19 @@ def calibrate(
 
 def _reduced_axes(reference: ReferenceClient, c: Calibration, draws: Sequence[Draw]) -> list[Axis]:
     """Returns axes of the inputs along which another order leaves the outputs within the bound."""
-    tree, tensors = draws[0].get()
-    tried = families.axes_of([tensors, draws[1].tensors])
+    tried = families.axes_of([draws[0].tensors, draws[1].tensors])
     if not tried:
         return []
     mode = ["wide" if c.wide else "eager"]
-    before = reference.forward(tree, tensors, mode)[0]
+    before = reference.forward(*draws[0].get(), mode)[0]
     if "error" in before:
         return []
     end = time.monotonic() + AXES_S
     found: list[Axis] = []
     for axis in random.SystemRandom().sample(tried, min(AXES, len(tried))):
-        inputs = families.apply(PERMUTED, tensors, secret(), [axis])
-        after = reference.forward(tree, inputs, mode)[0]
+        inputs = families.apply(PERMUTED, draws[0].tensors, secret(), [axis])
+        inputs = reference.lend(inputs)
+        after = reference.forward(draws[0].tree, inputs, mode)[0]
         if "error" not in after and _unchanged(c, before["tensors"], after["tensors"]):
             found.append(axis)
         if time.monotonic() > end:
@@ -367,8 +383,8 @@ def _calibrate_draw(
     """Takes what draw k of a family shows into ``f``, and what an honest form fails into
     ``problems``. False: the family is left out.
     """
-    tree, inputs = draw.get()
-    inputs = families.apply(family, inputs, secret(), c.axes)
+    inputs = reference.lend(families.apply(family, draw.tensors, secret(), c.axes))
+    tree = draw.tree
     used = list(modes)
     if c.wide and not family.planted:
         used.append(f"moved:{k}")
@@ -405,6 +421,9 @@ def _calibrate_draw(
     skips = [_begin_widening(n, e, i, family, problems) for i, n in enumerate(f.outputs)]
     known = [n.error.max for n in f.outputs]
     f.exact = f.exact and all(_is_exact(e, i, t) for i, t in enumerate(eager["tensors"]))
+    # What is floating is only compared with float64 from here on, and it may be large.
+    e.eager = [torch.empty(0) if t.is_floating_point() else t for t in eager["tensors"]]
+    del eager
     for r in answers:
         mode = r["mode"]
         if "error" not in r:
@@ -443,7 +462,7 @@ def _begin_widening(
         _same_kinds("eager", e.eager[i], wide, problems)
         nonfinite = correctness.not_finite(wide)
         return nonfinite if skip is None else skip | nonfinite
-    if skip is not None and int(skip.sum()) * 2 > skip.numel():
+    if skip is not None and correctness.count(skip) * 2 > skip.numel():
         problems.append("eager itself is off or not finite on most elements")
     return skip
 
@@ -621,8 +640,10 @@ class Verification:
         self.aliases: list[int] = []
         # Some of what the candidate was right on, and what is right unless memory is spared.
         self.varied: list[tuple[Job, Expected | None]] = []
+        self.inputs: list[torch.Tensor] = []  # as the reference draws them, without content
         self.outputs: list[torch.Tensor] = []  # as the reference's, without content
         self.state: list[torch.Tensor] = []
+        self._salt = secret()
 
     def prepare(self, state: list[torch.Tensor] | None = None) -> None:
         """Draws inputs and weights, unless they are given, and has the first expected outputs
@@ -633,8 +654,10 @@ class Verification:
         self.state = perturbed(self.original, r.info["moved"], secret()) if state is None else state
         self.draws = draw_many(r, BASE_SEEDS[self.level])
         r.set_state(self.state)
-        first = self._expect(*self.draws[0].get())
+        job = self.base_job(self.draws[0])
+        first = self._expect(job.tree, job.inputs)
         assert first.eager is not None
+        self.inputs = [torch.empty_like(t, device="meta") for t in job.inputs]
         self.outputs = [torch.empty_like(t, device="meta") for t in first.eager]
         if not self._sparing:
             self.expected.append(first.private())
@@ -650,11 +673,11 @@ class Verification:
             return 0
         return ELEMENTS[self.level] if all(d.kept for d in self.draws) else 1
 
-    def _known(self, k: int, *, bare: bool = False) -> Expected:
-        """Returns what is expected of a base draw. The reference must be idle."""
+    def _known(self, job: Job, k: int, *, bare: bool = False) -> Expected:
+        """Returns what is expected of base draw k, ``job``. The reference must be idle."""
         if self.expected:
             return self.expected[k]
-        self._expect_begin(*self.draws[k].get(), bare=bare)
+        self._expect_begin(job.tree, job.inputs, bare=bare)
         return self._expect_finish()
 
     def _lasting(self, expected: Expected) -> Expected:
@@ -713,9 +736,8 @@ class Verification:
 
     def _jobs(self) -> Iterator[Job]:
         """All that is compared under the weights of this evaluation, base draws first."""
-        base = self.calibration.families["base"]
         for draw in self.draws:
-            yield Job(BASE, base, *draw.get())
+            yield self.base_job(draw)
         for family in FAMILIES[1:]:
             known = self.calibration.families.get(family.name)
             if known is None or self._other_weights(known):
@@ -723,19 +745,26 @@ class Verification:
             for k in range(SEEDS_PER_FAMILY[self.level]):
                 draw = self.draws[k % len(self.draws)]
                 again = _Remade(draw, family, secret(), self.calibration.axes)
-                tree, tensors = draw.get()
-                made = again.make(tensors)
-                del tensors  # there may be little room
-                yield Job(family, known, tree, made, again)
-                del made
+                # Nothing else holds what is made: there may be little room.
+                yield replace(self._job(family, known, again.made(), draw), again=again)
+
+    def _job(
+        self,
+        family: Family,
+        known: FamilyCalibration,
+        inputs: Sequence[torch.Tensor],
+        draw: Draw,
+    ) -> Job:
+        """Returns what to compare on inputs made from a draw."""
+        return Job(family, known, draw.tree, self.reference.lend(inputs))
 
     def _other_weights(self, known: FamilyCalibration) -> bool:
         return known.exact and any(self.reference.info["trainable"])
 
-    def _stream(self, candidate: CandidateClient, jobs: Iterator[Job]) -> Answer:
+    def _stream(self, candidate: CandidateClient, jobs: Iterator[Job]) -> list[Any]:
         """Judges one after the other, while the reference works on the next.
 
-        Returns the first answer.
+        Returns what is remembered of the first answer.
         """
         if self._sparing:
             return self._one_by_one(candidate, jobs)
@@ -783,28 +812,40 @@ class Verification:
             if following is None or later is None:
                 if first is None:
                     raise RuntimeError("the reference's own draw was not judged")
-                return first
+                return self._remembered(first.outputs)
             if following.family is BASE and len(self.expected) < self._whole:
                 self.expected.append(later.private())
             job, expected = following, later
             following = upcoming if kept else next(jobs, None)
 
-    def _one_by_one(self, candidate: CandidateClient, jobs: Iterator[Job]) -> Answer:
+    def _one_by_one(self, candidate: CandidateClient, jobs: Iterator[Job]) -> list[Any]:
         """The same where memory is spared: nothing is held of one job while the next is judged."""
         wanted = self._choose_varied()
-        first: Answer | None = None
+        first: list[Any] | None = None
         for job in jobs:
             answer = self._alone(candidate, job, wanted, first is None)
-            first = first or answer
+            if first is None and answer is not None:
+                first = self._remembered(answer.outputs)
             del job, answer
         if first is None:
             raise RuntimeError("the reference's own draw was not judged")
         return first
 
+    def _remembered(self, outputs: Sequence[torch.Tensor]) -> list[Any]:
+        """Returns what is kept of outputs to see whether others are the same bit by bit."""
+        return [digest(t, self._salt) for t in outputs] if self._sparing else list(outputs)
+
+    def _as_before(self, before: Sequence[Any], outputs: Sequence[torch.Tensor]) -> bool:
+        """Whether outputs are those that were remembered."""
+        if self._sparing:
+            return self._remembered(outputs) == before
+        return all(same_bytes(a, b) for a, b in zip(before, outputs, strict=True))
+
     def _alone(
         self, candidate: CandidateClient, job: Job, wanted: set[str], first: bool
     ) -> Answer | None:
         """Judges one job by itself. Returns its answer, None where it raises."""
+        self._make_room(candidate)
         self._expect_begin(job.tree, job.inputs, bare=not first)
         expected = self._expect_finish()
         try:
@@ -828,6 +869,12 @@ class Verification:
             self.varied.append((kept, None))
         return answer
 
+    def _make_room(self, candidate: CandidateClient) -> None:
+        """Has a candidate keep nothing of its last call, where the reference may need the room."""
+        room = self.reference.device.room()[0]
+        if self._sparing and room < ROOM_TO_COMPUTE * candidate.holds():
+            candidate.let_go()
+
     def _as_kernelbench(self, answer: Answer, expected: Expected) -> None:
         assert expected.eager is not None
         self.report.kernelbench = correctness.kernelbench_passes(answer.outputs, expected.eager)
@@ -848,7 +895,7 @@ class Verification:
             and known.gates
             and not self._other_weights(known)
         ]
-        size = sum(t.numel() * t.element_size() for t in self.draws[0].tensors)
+        size = sum(t.numel() * t.element_size() for t in self.inputs)
         # Expected values are kept in float64.
         size += sum(t.numel() * max(t.element_size(), 8) for t in self.outputs)
         room = VARIED_BYTES[self.level]
@@ -857,10 +904,17 @@ class Verification:
         count = max(room // max(size, 1), 1)
         return set(random.SystemRandom().sample(names, min(count, len(names))))
 
+    def _need_room(self) -> None:
+        """Has the reference keep nothing of other calls, where it may need the room."""
+        call = sum(t.numel() * t.element_size() for t in [*self.inputs, *self.outputs])
+        if self._sparing and self.reference.device.room()[0] < ROOM_TO_COMPUTE * call:
+            self.reference.let_go()
+
     def judge_varied(self, i: int, outputs: Sequence[torch.Tensor]) -> str | None:
         """Judges a timed call on inputs of ``varied``. Returns one sentence where it is wrong."""
         job, expected = self.varied[i]
-        job = job.remade()
+        self._need_room()
+        job = replace(job, inputs=self.reference.lend(list(job.inputs)))
         wrong = self._wrong(job, outputs, expected or self._expect(job.tree, job.inputs))
         if wrong is not None:  # where float32 itself goes astray only more of the reference tells
             wrong = self._wrong(job, outputs, self._closely(job))
@@ -873,6 +927,8 @@ class Verification:
         excused = self._excused(job) if job.family.planted else None
         expected = self._lasting(self._expect(job.tree, job.inputs))
         expected.excused = excused
+        if self._sparing:
+            expected.lighten()
         # Simulated rounding says nothing beside NaN.
         self._look_closer(job.tree, job.inputs, expected, simulated=not job.family.planted)
         return expected
@@ -898,8 +954,7 @@ class Verification:
         in a process that is not ours. It is given tensors like them, without content. Raises
         Failed.
         """
-        draw = Draw(self.reference, secret(), kept=True)
-        tree, inputs = draw.get()
+        tree, inputs = self.reference.draw(secret())
         answer = Answer(run(tree, inputs, self.outputs), "", [], False)
         expected = self._expect(tree, inputs)  # there may be no room for it before
         base = self.calibration.families["base"]
@@ -908,13 +963,17 @@ class Verification:
 
     def right_on_first(self, candidate: CandidateClient) -> bool:
         """Whether a process of a candidate is right on the first draw."""
-        job = self.base_job(*self.draws[0].get())
-        answer, expected = self._both(candidate, job.tree, job.inputs, self._known(0))
+        job = self.base_job(self.draws[0])
+        expected = self._known(job, 0)
+        answer, expected = self._both(candidate, job.tree, job.inputs, expected)
         return not answer.problem and self._wrong(job, answer.outputs, expected) is None
 
-    def base_job(self, tree: Any, inputs: Sequence[torch.Tensor]) -> Job:
-        """Returns what to compare on inputs as the reference draws them."""
-        return Job(BASE, self.calibration.families[BASE.name], tree, inputs)
+    def base_job(self, draw: Draw, inputs: Sequence[torch.Tensor] | None = None) -> Job:
+        """Returns what to compare on inputs as the reference draws them: on a draw's own, where
+        none are given.
+        """
+        known = self.calibration.families[BASE.name]
+        return self._job(BASE, known, draw.tensors if inputs is None else inputs, draw)
 
     def _wrong(self, job: Job, outputs: Sequence[torch.Tensor], expected: Expected) -> str | None:
         for i, got in enumerate(outputs):
@@ -950,6 +1009,7 @@ class Verification:
         spared.
         """
         if expected is None and self._sparing:
+            self._make_room(candidate)
             expected = self._expect(tree, inputs)
         if expected is not None:
             self._candidate_begin(candidate, tree, inputs)
@@ -1086,19 +1146,18 @@ class Verification:
     def _input(self, i: int) -> str:
         return self.input_names[i] if i < len(self.input_names) else str(i)
 
-    def _again(self, candidate: CandidateClient, answer: Answer) -> None:
+    def _again(self, candidate: CandidateClient, before: list[Any]) -> None:
         """The first input again:
 
         within the bound, by the same gate; a bitwise difference is recorded.
         """
-        tree, inputs = self.draws[0].get()
-        second, expected = self._both(candidate, tree, inputs, self._known(0))
-        base = self.calibration.families["base"]
-        self._judge_closely(base, "base", tree, inputs, second, expected)
+        self._make_room(candidate)
+        job = self.base_job(self.draws[0])
+        expected = self._known(job, 0)
+        second, expected = self._both(candidate, job.tree, job.inputs, expected)
+        self._judge_closely(job.known, "base", job.tree, job.inputs, second, expected)
         self.report.families["base"]["seeds"] -= 1
-        self.report.deterministic = all(
-            same_bytes(a, b) for a, b in zip(answer.outputs, second.outputs, strict=True)
-        )
+        self.report.deterministic = self._as_before(before, second.outputs)
 
     def _exact(self, candidate: CandidateClient, fresh: Fresh | None) -> None:
         """Zeros and ones as inputs and weights, where the task is linear: no error at all.
@@ -1145,46 +1204,46 @@ class Verification:
 
         who left it out does not follow.
         """
-        base = self.calibration.families["base"]
-        floating = [
-            i for i, t in enumerate(self.draws[0].tensors) if t.is_floating_point() and t.numel()
-        ]
+        floating = [i for i, t in enumerate(self.inputs) if t.is_floating_point() and t.numel()]
         if not floating:
             return
         for k in range(ELEMENTS[self.level]):
             sign, outlier = 1 if secret() & 1 else -1, bool(k % 2)
             k %= max(len(self.expected), 1)
-            tree, tensors = self.draws[k].get()
             which = floating[secret() % len(floating)]
-            target = tensors[which]
+            target = self.draws[k].tensors[which]
             at = secret() % target.numel()
             rms = correctness.scale_of(target).rms or 1.0
+            del target
             # An outlier may matter where a small change does not, and upwards only.
             for tried in [STEPS[1:], STEPS[1:]] if outlier else [STEPS]:
                 sign = -sign
                 for step in tried:
-                    moved = target.clone()
-                    moved.view(-1)[at] += sign * step * rms
-                    inputs = [moved if i == which else t for i, t in enumerate(tensors)]
-                    if self._element(candidate, base, k, tree, inputs):
+                    if self._element(candidate, k, which, at, sign * step * rms):
                         break
 
-    def _element(
-        self,
-        candidate: CandidateClient,
-        base: FamilyCalibration,
-        k: int,
-        tree: Any,
-        inputs: Sequence[torch.Tensor],
-    ) -> bool:
-        """Judges base draw k with one element moved, where float64 shows that it was."""
-        before = self._known(k, bare=True)
-        after = self._expect(tree, inputs)
-        if not self._shows(base, before, after):
+    def _element(self, candidate: CandidateClient, k: int, which: int, at: int, by: float) -> bool:
+        """Judges base draw k with one element of one input moved, where float64 shows that it was.
+
+        The draw is made anew where it is not kept, so that nothing else is held of it.
+        """
+        draw = self.draws[k]
+        self._make_room(candidate)
+        before = self._known(self.base_job(draw), k, bare=True)
+
+        def moved() -> list[torch.Tensor]:
+            tensors = list(draw.tensors)
+            tensors[which] = tensors[which].clone()
+            tensors[which].view(-1)[at] += by
+            return tensors
+
+        job = self.base_job(draw, moved())
+        after = self._expect(job.tree, job.inputs)
+        if not self._shows(job.known, before, after):
             return False
         del before
-        answer, _ = self._both(candidate, tree, inputs, after)
-        self._judge_closely(base, ELEMENT, tree, inputs, answer, after)
+        answer, _ = self._both(candidate, job.tree, job.inputs, after)
+        self._judge_closely(job.known, ELEMENT, job.tree, job.inputs, answer, after)
         return True
 
     def _shows(self, base: FamilyCalibration, before: Expected, after: Expected) -> bool:
@@ -1208,8 +1267,9 @@ class Verification:
 
         Returns one sentence where it is wrong. The reference must have this evaluation's weights.
         """
-        job = self.base_job(self.draws[0].tree, inputs)
-        expected = self._expect(job.tree, inputs)
+        self._need_room()
+        job = self.base_job(self.draws[0], inputs)
+        expected = self._expect(job.tree, job.inputs)
         wrong = self._wrong(job, outputs, expected)
         # Among hundreds of draws one may be far worse conditioned than any in calibration, and a
         # single pattern of signs may not show it.
@@ -1218,7 +1278,7 @@ class Verification:
         for patterns in (1, PATTERNS):
             if wrong is None:
                 break
-            self._look_closer(job.tree, inputs, expected, patterns)
+            self._look_closer(job.tree, job.inputs, expected, patterns)
             wrong = self._wrong(job, outputs, expected)
         return wrong
 
@@ -1253,7 +1313,8 @@ class Verification:
         Both are fresh processes with this evaluation's weights: either may die here.
         """
         judge = Verification(reference, self.calibration, self.level)
-        judge.expected, judge.draws, judge.outputs = self.expected, self.draws, self.outputs
+        judge.expected, judge.draws = self.expected, self.draws
+        judge.inputs, judge.outputs = self.inputs, self.outputs
         judge.output_tree, judge.aliases = self.output_tree, self.aliases
         right: list[str] = []
         failed: list[str] = []

@@ -457,8 +457,12 @@ class GpuSession(Session):
     def _share(self) -> tuple[dict[str, Any], list[int]]:
         device = gpu()
         slots, rows = self.contents.slots, self.capacity
-        # Twice what the outputs need, for torch allocates in pieces, and temporary tensors.
-        room = min(2 * (rows * slots.out_slot + slots.bytes) + ROOM, device.free_bytes() // 8)
+        # Twice what the outputs need, for torch allocates in pieces, and temporary tensors. Where
+        # there is little, what they need: who finds no room has to copy them.
+        wanted, free = rows * slots.out_slot + ROOM, device.free_bytes()
+        room = min(2 * (rows * slots.out_slot + slots.bytes) + ROOM, max(free // 8, wanted))
+        if room > free // 3:
+            room = ROOM
         size = _whole(rows * slots.out_slot) + _whole(room) + FLAGS
         self._trust = bool(self._mode)  # a baseline's events are believed
         self._turns = _turns()
@@ -729,4 +733,5 @@ class GpuSession(Session):
         has = super().close()
         self._out_block.close()
         self._in_block.close()
+        self._out = self._in = torch.empty(0)  # or they stay mapped for as long as this is there
         return has

@@ -143,6 +143,7 @@ class Candidate:
             for view, t in zip(wanted, out, strict=True):
                 if t.shape == view.shape and t.dtype == view.dtype:
                     view.copy_(t)
+                del t
         aliases = [_inside(t, inputs) for t in out]
         if msg.get("sparing"):
             out.clear()

@@ -33,7 +33,7 @@ from protocol import Channel
 from tensors import DTYPE_NAMES, MAX_TENSORS, Block, layout_of, orders_of
 
 FILENAME = "reference.py"
-ROOM = 3  # times a block that are free: nothing needs to be given back, which takes tens of ms
+ROOM = 8  # times a block that are free: nothing needs to be given back, which takes tens of ms
 THREAD_S = 0.2  # how long a thread may outlive the call that started it
 COMPILED = {
     "compile": {},
@@ -301,8 +301,6 @@ class Reference:
                 with _default_dtype(torch.float64):
                     out = self._wide_model()(*args)
             else:
-                if mode == "scalar":
-                    tensors = [_spread(t) for t in tensors]
                 out = self._form(mode)(*trees.build(tree, tensors))
         try:
             return trees.flatten(out, numbers=True)
@@ -318,7 +316,7 @@ class Reference:
         return self._compiled[mode]
 
     def forward(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Runs the modes asked for, one after the other, on block ``in``.
+        """Runs the modes asked for, one after the other, on block ``in`` or the one that it names.
 
         Their outputs follow each other in block ``out``, or in a new one where that lacks ``room``.
 
@@ -329,7 +327,7 @@ class Reference:
         that fails has ``error`` instead of a layout.
         """
         self.sparing = bool(msg.get("sparing"))
-        inputs = self.blocks.views("in", msg["layout"])
+        inputs = self.blocks.views(str(msg.get("in") or "in"), msg["layout"])
         self._given = sum(t.numel() * t.element_size() for t in inputs)
         results: list[dict[str, Any]] = []
         kept: list[torch.Tensor] = []
@@ -372,6 +370,10 @@ class Reference:
                 m if t.is_floating_point() else t.clone()
                 for m, t in zip(by_a_unit, inputs, strict=True)
             ]
+        elif mode == "scalar":
+            inputs = [_spread(t) for t in inputs]
+        elif self.sparing:
+            inputs = list(inputs)  # who writes into its inputs is no reference: see inspection.py
         else:
             inputs = [
                 t.to(torch.float64, copy=True) if wide and t.is_floating_point() else t.clone()
@@ -555,8 +557,9 @@ class Forked(OSError):
 
 
 def _spread(t: torch.Tensor) -> torch.Tensor:
+    """Returns a copy whose elements lie apart from each other."""
     if t.dim() == 0 or not t.is_floating_point():
-        return t
+        return t.clone()
     return torch.stack([t, t], dim=-1)[..., 0]
 
 

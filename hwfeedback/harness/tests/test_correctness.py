@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import clients
 import correctness
 import families
 import trees
@@ -34,6 +35,36 @@ def softmax_case(rows: int = 64, columns: int = 1024) -> tuple[torch.Tensor, Exp
 
 def floor_of(n: Noise) -> float:
     return correctness.FLOOR * n.scale.rms
+
+
+def test_masks_are_counted_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correctness, "CHUNK", 5)
+    for shape in ((3, 7), (0,), (1,)):
+        for seed in range(20):
+            g = torch.Generator().manual_seed(seed)
+            mask = torch.rand(shape, generator=g) < seed / 40
+            where = mask.reshape(-1).nonzero().view(-1).tolist()
+            assert correctness.count(mask) == len(where)
+            assert correctness.first(mask) == (where[0] if where else -1)
+            turned = mask.t() if mask.dim() == 2 else mask
+            assert correctness.count(turned) == len(where)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.complex64]
+)
+def test_a_digest_tells_of_every_bit(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "DIGESTED", 10)
+    t = (torch.arange(35).view(5, 7) % 3).to(dtype)
+    same = clients.digest(t, 7)
+    assert clients.digest(t.clone(), 7) == same == clients.digest(t.t().contiguous().t(), 7)
+    assert clients.digest(t, 8) != same
+    for at in range(35):
+        other = t.clone()
+        raw = other.view(-1).view(torch.uint8)
+        raw[at * t.element_size()] ^= 1
+        assert clients.digest(other, 7) != same
+    assert clients.digest(torch.tensor([0.0]), 1) != clients.digest(torch.tensor([-0.0]), 1)
 
 
 def test_honest_orders_of_summation_pass() -> None:

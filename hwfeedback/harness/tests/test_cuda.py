@@ -14,10 +14,12 @@ import socket
 from typing import Any
 
 import pytest
+import torch
 from process_layer import ask, obedient_server
 
 import cuda
 import cuda_ceilings
+import device
 import kernelwright
 import nvml
 from ceilings import CeilingsFailed
@@ -191,6 +193,45 @@ def test_an_illegal_access_is_named_and_sticky() -> None:
 
     assert in_a_process(work) == "CUDA_ERROR_ILLEGAL_ADDRESS True"
     assert in_a_process(lambda: cuda.Driver().attributes()["warp_size"]) == "32"
+
+
+@gpu
+def test_a_block_is_unmapped_with_its_last_tensor() -> None:
+    """While an exception goes by, too, which stays what it is."""
+
+    def work() -> str:
+        d = device.gpu()
+        with pytest.raises(RuntimeError, match="mine"):
+            _fails_with_a_block(d)
+        d.create(1 << 20).close()
+        before = d.free_bytes()
+        block = d.create(1 << 30)
+        view = block.bytes()[7:]
+        block.close()
+        held = before - d.free_bytes()
+        del view
+        return f"{held} {before - d.free_bytes()}"
+
+    assert in_a_process(work) == f"{1 << 30} 0"
+
+
+def _fails_with_a_block(d: device.Gpu) -> None:
+    _tensor = d.create(1 << 30).bytes()[5:]
+    raise RuntimeError("mine")
+
+
+@gpu
+def test_a_block_takes_what_torch_keeps() -> None:
+    def work() -> str:
+        d = device.gpu()
+        size = int(d.free_bytes() * 0.6)
+        torch.empty(size, dtype=torch.uint8, device=d.torch)
+        block = d.create(size)
+        with pytest.raises(cuda.CudaError, match="OUT_OF_MEMORY"):
+            d.create(size)
+        return str(block.size == size)
+
+    assert in_a_process(work) == "True"
 
 
 @gpu

@@ -584,7 +584,7 @@ def test_custom_code_that_only_a_graph_calls(
         level="quick",
         verification=types.SimpleNamespace(
             report=types.SimpleNamespace(evidence=evidence),
-            draws=[types.SimpleNamespace(tensors=[torch.ones(4)])],
+            inputs=[torch.ones(4)],
         ),
         _right_without=lambda _: not needed,
     )

@@ -23,8 +23,9 @@ import evaluation
 import verify
 import windows
 import worker_reference
+from baselines import BaselineFailed
 from clients import ReferenceClient, WorkerError, WorkerGone
-from evaluation import Evaluation, Infrastructure
+from evaluation import Evaluation, Infrastructure, NoRoom
 from inspection import Invalid
 from kept import Kept
 from protocol import Timeout
@@ -53,8 +54,8 @@ def get_init_inputs():
 SMALL = TASK.replace("ROWS", "96").replace("COLUMNS", "1024")
 LARGE = TASK.replace("ROWS", "640").replace("COLUMNS", "32768")  # 80 MiB in, as much out
 LARGE_BYTES = 640 * 32768 * 4
-# What is freed has no pages any more: 17 times as much is seen, 60 and 90 without.
-MOST = 35
+# What is freed has no pages any more: 13 times as much is seen, 60 and 90 where nothing is spared.
+MOST = 20
 INTEGERS = SMALL.replace("torch.softmax(x * self.w, -1)", "torch.argmax(x * self.w, -1)")
 SAME = "torch.softmax(x * self.w, -1)"
 
@@ -112,7 +113,7 @@ def test_inputs_of_families_are_made_again(judge: Judge) -> None:
         assert seen > 8
 
 
-@pytest.mark.parametrize(("free", "times"), [(29, 1), (30, 0)])
+@pytest.mark.parametrize(("free", "times"), [(79, 1), (80, 0)])
 def test_memory_goes_back_where_there_is_little(
     monkeypatch: pytest.MonkeyPatch, free: int, times: int
 ) -> None:
@@ -190,6 +191,14 @@ def test_many_elements_need_fewer_draws(
     assert len(asked) == (2 + families if enough else 4 + 2 * families)
 
 
+def test_eager_does_not_fit() -> None:
+    cause: BaseException = no_memory()
+    for raised in (None, cause):
+        e = BaselineFailed("eager could not be timed: CUDA out of memory.")
+        e.__cause__ = raised
+        assert isinstance(evaluation._not_timed(e), NoRoom) == (raised is cause)
+
+
 def test_a_task_that_does_not_fit(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 16 GiB.")
@@ -225,6 +234,30 @@ def test_answers_are_not_written_over(judge: Judge, monkeypatch: pytest.MonkeyPa
     other = reference(judge, kept)
     assert other.pid != client.pid and other.holds() == 0
     other.kill()
+
+
+def test_inputs_that_are_lent(judge: Judge) -> None:
+    """A forward on them copies nothing, and nobody writes over them."""
+    client = reference(judge)
+    tree, inputs = client.draw(1)
+    lent = client.lend(inputs)
+    (expected,) = client.forward(tree, inputs, ["eager"])[0]["tensors"]  # copied elsewhere
+    before = [t.clone() for t in lent]
+    for given in ([t + 1 for t in inputs], inputs):
+        again = client.lend(given)
+        where = client._blocks["lent"]
+        (out,) = client.forward(tree, again, ["eager"])[0]["tensors"]
+        assert client._blocks["lent"] is where and client._blocks["in"].size == 1
+        assert all(torch.equal(a, b) for a, b in zip(again, given, strict=True))
+    assert torch.equal(out, expected)
+    assert all(torch.equal(a, b) for a, b in zip(lent, before, strict=True))
+    (was,) = client.forward(tree, lent, ["eager"])[0]["tensors"]  # which are lent no more
+    assert client._blocks["in"].size > 1 and torch.equal(was, expected)
+    assert all(torch.equal(a, b) for a, b in zip(again, inputs, strict=True))
+    client.let_go()
+    assert client._blocks["in"].size == client._blocks["lent"].size == 1
+    assert all(torch.equal(a, b) for a, b in zip(again, inputs, strict=True))
+    client.kill()
 
 
 def test_blocks_that_are_kept_for_a_while(judge: Judge) -> None:
@@ -382,6 +415,7 @@ class Counted(clients.CandidateClient):
         self.beside = beside
         self.met: list[weakref.ref[torch.Tensor]] = []
         self.most = 0  # inputs and answers of former calls, still there
+        self._blocks = {}
 
     def begin_forward(self, tree: Any, inputs: Any, *_: Any) -> None:
         assert not self.beside._asked
@@ -400,7 +434,7 @@ def test_one_thing_after_the_other(judge: Judge, monkeypatch: pytest.MonkeyPatch
         assert e.verification is not None
         candidate = Counted(e.verification.reference)
         e.verification._again(candidate, e.verification._stream(candidate, e.verification._jobs()))
-        assert candidate.most == 2  # the first draw, which is given now, and its answer
+        assert candidate.most == 0
         candidate.met.clear()
         e.verification._both(candidate, *e.verification.draws[0].get())
 
