@@ -301,7 +301,7 @@ class Client:
             made.close()
             raise
         if have is not None:
-            have.close()
+            have.leave()
         self._blocks[name] = made
         return made
 
@@ -309,7 +309,7 @@ class Client:
         """Gives blocks back, on both sides, but for those that hold next to nothing."""
         for name in names:
             if (block := self._blocks.get(name)) is not None and block.size > 1:
-                self._blocks.pop(name).close()
+                self._blocks.pop(name).leave()
                 self.block(name, 1)  # in its place
 
     def put(
@@ -333,7 +333,7 @@ class Client:
         if self.waits:
             self.worker.wait(30)
         for b in self._blocks.values():
-            b.close()
+            b.leave()
         self._blocks.clear()
 
 
@@ -509,12 +509,12 @@ class ReferenceClient(Client):
 
     def lend(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Returns inputs as they lie in memory that the reference has, too, where memory is spared:
-        a forward on them copies nothing. They stay as they are for as long as somebody has them.
+        a forward on them copies nothing. They hold until the next are lent.
         """
         if not self.sparing:
             return list(inputs)
         self._lent = None
-        self._replace("in", "lent")
+        self._replace("in")
         layout = self.put("lent", inputs, orders=self.orders)
         views = self._blocks["lent"].views(layout)
         self._lent = views, layout

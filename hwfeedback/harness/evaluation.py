@@ -1549,8 +1549,7 @@ class Evaluation:
             given = [t[k] for t in inputs]
             wrong = self.verification.judge_call(given, [t[k] for t in outputs])
             if wrong:
-                judge = self.verification
-                self._caught = judge.base_job(judge.draws[0], [t.clone() for t in given])
+                self._caught = self.verification.kept_job([t.clone() for t in given])
                 return wrong
             if time.monotonic() > end:
                 break

@@ -32,6 +32,7 @@ from clients import (
     same_bytes,
 )
 from correctness import Expected, Noise, Outcome, Scale
+from cuda import CudaError
 from families import BASE, FAMILIES, PERMUTED, Axis, Family
 
 CALIBRATION = 11  # version of what is kept: part of its check
@@ -51,8 +52,8 @@ VARIED_BYTES = {"quick": 96 << 20, "certify": 256 << 20}  # of what comes among 
 VARIED_ON_A_GPU = 4 << 30  # likewise: it moves them a hundred times as fast
 PATTERNS = 8  # of signs, before a timed call is wrong
 # A reference may take so many times what a call has, and a candidate keeps nothing of the last one
-# where there is less.
-ROOM_TO_COMPUTE = 6
+# where there is less, or where that was not enough.
+ROOM_TO_COMPUTE = 4
 AGAIN = 16  # times that one wrong in a timed call is asked: a race would show
 PERTURBATION = 0.1  # of a parameter's root mean square
 ELEMENT = "one_element"
@@ -673,12 +674,13 @@ class Verification:
             return 0
         return ELEMENTS[self.level] if all(d.kept for d in self.draws) else 1
 
-    def _known(self, job: Job, k: int, *, bare: bool = False) -> Expected:
+    def _known(
+        self, candidate: CandidateClient, job: Job, k: int, *, bare: bool = False
+    ) -> Expected:
         """Returns what is expected of base draw k, ``job``. The reference must be idle."""
         if self.expected:
             return self.expected[k]
-        self._expect_begin(job.tree, job.inputs, bare=bare)
-        return self._expect_finish()
+        return self._beside(candidate, job.tree, job.inputs, bare=bare)
 
     def _lasting(self, expected: Expected) -> Expected:
         """Returns it in memory that outlives more answers of the reference."""
@@ -845,9 +847,7 @@ class Verification:
         self, candidate: CandidateClient, job: Job, wanted: set[str], first: bool
     ) -> Answer | None:
         """Judges one job by itself. Returns its answer, None where it raises."""
-        self._make_room(candidate)
-        self._expect_begin(job.tree, job.inputs, bare=not first)
-        expected = self._expect_finish()
+        expected = self._beside(candidate, job.tree, job.inputs, bare=not first)
         try:
             self._candidate_begin(candidate, job.tree, job.inputs)
             answer = candidate.finish_forward()
@@ -869,11 +869,30 @@ class Verification:
             self.varied.append((kept, None))
         return answer
 
-    def _make_room(self, candidate: CandidateClient) -> None:
-        """Has a candidate keep nothing of its last call, where the reference may need the room."""
-        room = self.reference.device.room()[0]
-        if self._sparing and room < ROOM_TO_COMPUTE * candidate.holds():
+    def _beside(
+        self,
+        candidate: CandidateClient,
+        tree: Any,
+        inputs: Sequence[torch.Tensor],
+        *,
+        bare: bool = False,
+    ) -> Expected:
+        """Returns what is expected, for which a candidate may have to give up what it has of its
+        last call.
+        """
+        if self._sparing:
+            if self.reference.device.room()[0] < ROOM_TO_COMPUTE * candidate.holds():
+                candidate.let_go()
+            try:
+                self._expect_begin(tree, inputs, bare=bare)
+                return self._expect_finish()
+            except (WorkerError, torch.OutOfMemoryError, CudaError) as e:
+                if not ran_out(e):
+                    raise
             candidate.let_go()
+            self.reference.device.release()
+        self._expect_begin(tree, inputs, bare=bare)
+        return self._expect_finish()
 
     def _as_kernelbench(self, answer: Answer, expected: Expected) -> None:
         assert expected.eager is not None
@@ -964,7 +983,7 @@ class Verification:
     def right_on_first(self, candidate: CandidateClient) -> bool:
         """Whether a process of a candidate is right on the first draw."""
         job = self.base_job(self.draws[0])
-        expected = self._known(job, 0)
+        expected = self._known(candidate, job, 0)
         answer, expected = self._both(candidate, job.tree, job.inputs, expected)
         return not answer.problem and self._wrong(job, answer.outputs, expected) is None
 
@@ -974,6 +993,10 @@ class Verification:
         """
         known = self.calibration.families[BASE.name]
         return self._job(BASE, known, draw.tensors if inputs is None else inputs, draw)
+
+    def kept_job(self, inputs: Sequence[torch.Tensor]) -> Job:
+        """Returns what to compare on inputs like those that the reference draws, which are kept."""
+        return Job(BASE, self.calibration.families[BASE.name], self.draws[0].tree, inputs)
 
     def _wrong(self, job: Job, outputs: Sequence[torch.Tensor], expected: Expected) -> str | None:
         for i, got in enumerate(outputs):
@@ -1009,8 +1032,7 @@ class Verification:
         spared.
         """
         if expected is None and self._sparing:
-            self._make_room(candidate)
-            expected = self._expect(tree, inputs)
+            expected = self._beside(candidate, tree, inputs)
         if expected is not None:
             self._candidate_begin(candidate, tree, inputs)
             return candidate.finish_forward(), expected
@@ -1151,9 +1173,8 @@ class Verification:
 
         within the bound, by the same gate; a bitwise difference is recorded.
         """
-        self._make_room(candidate)
         job = self.base_job(self.draws[0])
-        expected = self._known(job, 0)
+        expected = self._known(candidate, job, 0)
         second, expected = self._both(candidate, job.tree, job.inputs, expected)
         self._judge_closely(job.known, "base", job.tree, job.inputs, second, expected)
         self.report.families["base"]["seeds"] -= 1
@@ -1228,8 +1249,7 @@ class Verification:
         The draw is made anew where it is not kept, so that nothing else is held of it.
         """
         draw = self.draws[k]
-        self._make_room(candidate)
-        before = self._known(self.base_job(draw), k, bare=True)
+        before = self._known(candidate, self.base_job(draw), k, bare=True)
 
         def moved() -> list[torch.Tensor]:
             tensors = list(draw.tensors)
@@ -1238,7 +1258,7 @@ class Verification:
             return tensors
 
         job = self.base_job(draw, moved())
-        after = self._expect(job.tree, job.inputs)
+        after = self._beside(candidate, job.tree, job.inputs)
         if not self._shows(job.known, before, after):
             return False
         del before

@@ -107,7 +107,6 @@ def test_what_is_kept_is_of_one_task(tmp_path: pathlib.Path) -> None:
         os.fstat(second)
 
 
-@pytest.mark.alone
 def test_a_baselines_process_finds_what_another_compiled(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,6 @@ DAILY = [
     "cross_entropy",
     "group_norm",
     "linear_gelu",
-    "max_pool",
 ]
 
 EAGER = "\n\nclass ModelNew(Model):\n    pass\n"

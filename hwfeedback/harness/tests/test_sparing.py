@@ -237,27 +237,58 @@ def test_answers_are_not_written_over(judge: Judge, monkeypatch: pytest.MonkeyPa
 
 
 def test_inputs_that_are_lent(judge: Judge) -> None:
-    """A forward on them copies nothing, and nobody writes over them."""
+    """A forward on them copies nothing, and nobody writes over them before the next are lent."""
     client = reference(judge)
     tree, inputs = client.draw(1)
-    lent = client.lend(inputs)
-    (expected,) = client.forward(tree, inputs, ["eager"])[0]["tensors"]  # copied elsewhere
-    before = [t.clone() for t in lent]
     for given in ([t + 1 for t in inputs], inputs):
-        again = client.lend(given)
+        lent = client.lend(given)
+        (expected,) = client.forward(tree, given, ["eager"])[0]["tensors"]  # copied elsewhere
+        assert client._blocks["in"].size > 1
         where = client._blocks["lent"]
-        (out,) = client.forward(tree, again, ["eager"])[0]["tensors"]
+        for mode in ("eager", "wide", "noise:1", "moved:1", "scalar"):
+            (out,) = client.forward(tree, lent, [mode])[0]["tensors"]
+            assert torch.allclose(out, expected.to(out.dtype), 1e-3)
         assert client._blocks["lent"] is where and client._blocks["in"].size == 1
-        assert all(torch.equal(a, b) for a, b in zip(again, given, strict=True))
-    assert torch.equal(out, expected)
-    assert all(torch.equal(a, b) for a, b in zip(lent, before, strict=True))
-    (was,) = client.forward(tree, lent, ["eager"])[0]["tensors"]  # which are lent no more
-    assert client._blocks["in"].size > 1 and torch.equal(was, expected)
-    assert all(torch.equal(a, b) for a, b in zip(again, inputs, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(lent, given, strict=True))
     client.let_go()
     assert client._blocks["in"].size == client._blocks["lent"].size == 1
-    assert all(torch.equal(a, b) for a, b in zip(again, inputs, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(lent, inputs, strict=True))
+    (out,) = client.forward(tree, lent, ["eager"])[0]["tensors"]
+    assert torch.equal(out, expected)
     client.kill()
+
+
+def test_a_candidate_gives_up_what_is_needed(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it does not know beforehand, too."""
+    room, full = [1 << 60], [0]
+    monkeypatch.setattr(device.Cpu, "room", lambda _: (room[0], 1 << 62))
+    finish = ReferenceClient.finish_forward
+
+    def answers(self: ReferenceClient) -> Any:
+        results = finish(self)
+        if full[0]:
+            full[0] -= 1
+            return [{"mode": results[0]["mode"], "error": no_memory()}]
+        return results
+
+    monkeypatch.setattr(ReferenceClient, "finish_forward", answers)
+    with prepared(judge, SMALL) as e:
+        v = e.verification
+        assert v is not None
+        e.state, e.program = v.state, evaluation.Program(form(SAME), form(SAME))
+        candidate = e.candidate(v.reference, poison=True)
+        for little, times, holds in ((False, 0, True), (True, 0, False), (False, 1, False)):
+            job = v.base_job(v.draws[0])
+            v._both(candidate, job.tree, job.inputs, v._expect(job.tree, job.inputs))
+            assert candidate.holds() > 1 << 19
+            room[0], full[0] = 1 if little else 1 << 60, times
+            v._beside(candidate, job.tree, job.inputs)
+            assert (candidate.holds() > 1 << 19) == holds
+            room[0] = 1 << 60
+        full[0] = 2
+        with pytest.raises(WorkerError, match="OutOfMemory"):
+            v._beside(candidate, job.tree, job.inputs)
+        candidate.kill()
 
 
 def test_blocks_that_are_kept_for_a_while(judge: Judge) -> None:

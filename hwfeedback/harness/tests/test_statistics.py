@@ -133,11 +133,11 @@ def test_a_disturbed_machine_invents_no_win(judge: Judge) -> None:
     task = TASKS["softmax"]
     calm = [trial(judge, task, same(task)) for _ in range(3)]
     with disturbed():
-        loud = [trial(judge, task, same(task)) for _ in range(4)]
+        loud = [trial(judge, task, same(task)) for _ in range(3)]
     assert not [v["speedup"] for v in loud if v["speedup"]["low"] >= WIN]
     middle = sorted(width(v) for v in calm)[1]
     if middle < CALM:  # else somebody else disturbs it already
-        assert sorted(width(v) for v in loud)[2] > middle, "the interval does not show it"
+        assert sorted(width(v) for v in loud)[1] > middle, "the interval does not show it"
 
 
 @pytest.mark.slow
