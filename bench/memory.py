@@ -8,13 +8,10 @@ in parts: on a GPU torch keeps more for later, for as long as there is room.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from typing import Any
 
@@ -25,9 +22,9 @@ sys.path[:0] = [
 ]
 
 from judging import Judge  # noqa: E402
+from test_sparing import Watch  # noqa: E402
 
 import device  # noqa: E402
-import windows  # noqa: E402
 
 MIB = 64  # of inputs, and of outputs but for the loss
 REFERENCE = """import torch
@@ -60,33 +57,14 @@ TASKS = (
 )
 
 
-class Held(threading.Thread):
-    """The most bytes that this process and those below it had since ``take``."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.most = 0
-
-    def run(self) -> None:
-        while True:
-            self.most = max(self.most, sum(map(_bytes, windows.tree(os.getpid()))))
-            time.sleep(0.02)
-
-    def take(self) -> int:
-        time.sleep(0.1)
-        most, self.most = self.most, 0
-        return most
+def take(watch: Watch) -> int:
+    """Returns the most bytes since it was last asked."""
+    time.sleep(0.1)
+    most, watch.most = watch.most, 0
+    return most
 
 
-def _bytes(pid: int) -> int:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as f:
-        for line in f:
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) << 10
-    return 0
-
-
-def measure(held: Held, text: str, spares: bool) -> list[float]:
+def measure(watch: Watch, text: str, spares: bool) -> list[float]:
     """Returns what inspecting and calibrating take, and a verdict without times."""
     device.PEAK = 1 << 60 if spares else 0
     found: list[float] = []
@@ -95,11 +73,11 @@ def measure(held: Held, text: str, spares: bool) -> list[float]:
         try:
             small = text.replace("128, 256", "1, 256")  # what is loaded once is
             judge.verdict(small, candidate(small), require_custom=False)
-            held.take()
-            before = held.take()
+            take(watch)
+            before = take(watch)
             for what in (judge.task, judge.calibration, lambda t: verdict(judge, t)):
                 what(text)
-                found.append((held.take() - before) / (MIB << 20))
+                found.append((take(watch) - before) / (MIB << 20))
         finally:
             judge.close()
     return found
@@ -123,9 +101,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.alone:  # a process has what it had: each row has one
         (name,) = args.task
-        held = Held()
-        held.start()
-        found = measure(held, reference(name), args.alone == "spared")
+        watch = Watch()
+        watch.start()
+        found = measure(watch, reference(name), args.alone == "spared")
         print(f"| {name} | {args.alone} | " + " | ".join(f"{x:.1f}" for x in found) + " |")
         return
     print("| task | memory | inspect | calibrate | verify |\n|---|---|---:|---:|---:|", flush=True)

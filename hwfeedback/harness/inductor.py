@@ -7,7 +7,8 @@ read-only and take its word.
 
 What a reference worker compiles of its own file, on whichever device, goes from one to the next as
 an archive that nobody else reads: the forms of a task have most of their kernels in common, and a
-form that was compiled is compiled, and tuned, no second time.
+form that was compiled is compiled no second time. On a GPU max-autotune still tunes each of its two
+forms: docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -422,8 +422,7 @@ def _calibrate_draw(
     skips = [_begin_widening(n, e, i, family, problems) for i, n in enumerate(f.outputs)]
     known = [n.error.max for n in f.outputs]
     f.exact = f.exact and all(_is_exact(e, i, t) for i, t in enumerate(eager["tensors"]))
-    # What is floating is only compared with float64 from here on, and it may be large.
-    e.eager = [torch.empty(0) if t.is_floating_point() else t for t in eager["tensors"]]
+    e.lighten()
     del eager
     for r in answers:
         mode = r["mode"]
@@ -686,8 +685,8 @@ class Verification:
         """Returns it in memory that outlives more answers of the reference."""
         return expected if self._sparing else expected.private()
 
-    def _expect(self, tree: Any, inputs: Sequence[torch.Tensor]) -> Expected:
-        self._expect_begin(tree, inputs)
+    def _expect(self, tree: Any, inputs: Sequence[torch.Tensor], *, bare: bool = False) -> Expected:
+        self._expect_begin(tree, inputs, bare=bare)
         return self._expect_finish()
 
     def _expect_begin(
@@ -880,19 +879,17 @@ class Verification:
         """Returns what is expected, for which a candidate may have to give up what it has of its
         last call.
         """
-        if self._sparing:
-            if self.reference.device.room()[0] < ROOM_TO_COMPUTE * candidate.holds():
-                candidate.let_go()
-            try:
-                self._expect_begin(tree, inputs, bare=bare)
-                return self._expect_finish()
-            except (WorkerError, torch.OutOfMemoryError, CudaError) as e:
-                if not ran_out(e):
-                    raise
+        room = self.reference.device.room()[0]
+        if self._sparing and room < ROOM_TO_COMPUTE * candidate.holds():
             candidate.let_go()
-            self.reference.device.release()
-        self._expect_begin(tree, inputs, bare=bare)
-        return self._expect_finish()
+        try:
+            return self._expect(tree, inputs, bare=bare)
+        except (WorkerError, torch.OutOfMemoryError, CudaError) as e:
+            if not self._sparing or not ran_out(e):
+                raise
+        candidate.let_go()
+        self.reference.device.release()
+        return self._expect(tree, inputs, bare=bare)
 
     def _as_kernelbench(self, answer: Answer, expected: Expected) -> None:
         assert expected.eager is not None

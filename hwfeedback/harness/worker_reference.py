@@ -373,7 +373,9 @@ class Reference:
         elif mode == "scalar":
             inputs = [_spread(t) for t in inputs]
         elif self.sparing:
-            inputs = list(inputs)  # who writes into its inputs is no reference: see inspection.py
+            # ``call`` makes float64 of them, and who writes into them is no reference: see
+            # inspection.py.
+            inputs = list(inputs)
         else:
             inputs = [
                 t.to(torch.float64, copy=True) if wide and t.is_floating_point() else t.clone()

@@ -20,8 +20,10 @@ import clients
 import correctness
 import device
 import evaluation
+import trees
 import verify
 import windows
+import worker_candidate
 import worker_reference
 from baselines import BaselineFailed
 from clients import ReferenceClient, WorkerError, WorkerGone
@@ -437,6 +439,33 @@ def test_a_reference_holds_no_output_when_it_answers(monkeypatch: pytest.MonkeyP
     r.forward(msg, [])
     assert made and held[-1] == 0
     block.close()
+
+
+def test_a_candidate_holds_no_output_when_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+    held: list[int] = []
+
+    class Watched(device.Cpu):
+        def release(self) -> None:
+            held.append(sum(r() is not None for r in made))
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        out = 2 * x
+        made.append(weakref.ref(out))
+        return out
+
+    c = worker_candidate.Candidate(Deaf(), Watched(), False)  # type: ignore[arg-type]
+    c.model = forward  # type: ignore[assignment]
+    tree, inputs = trees.flatten([torch.ones(3)])
+    blocks = [device.block_of(device.CPU, inputs) for _ in ("in", "out")]
+    for name, (block, _) in zip(("in", "out"), blocks, strict=True):
+        c.blocks.map(name, os.dup(block.fd), block.size)
+    msg = {"sparing": True, "layout": blocks[0][1], "outputs": blocks[1][1], "tree": tree}
+    answer = c.forward({**msg, "output_tree": {"t": 0}}, [])
+    assert answer["fits"] and blocks[1][0].views(blocks[1][1])[0].tolist() == [2.0] * 3
+    assert len(made) == 1 and held == [0]
+    for block, _ in blocks:
+        block.close()
 
 
 class Counted(clients.CandidateClient):
