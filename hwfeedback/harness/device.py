@@ -21,6 +21,7 @@ from tensors import Block, Layout, LayoutError, checked, laid_out, layout_of, re
 
 # An evaluation takes up to 45 times what a call has of inputs and outputs where nothing is spared.
 PEAK = 60
+APART = 1 << 29  # bytes of a tensor in whose memory no smaller one may lie: see ``keep_apart``
 LEFT = 7 / 8  # of the memory is there between evaluations; where it is not, something was left
 
 
@@ -53,6 +54,9 @@ class Cpu:
     def unused_bytes(self) -> int:
         """Returns how much memory holds nothing."""
         return self.room()[0]
+
+    def keep_apart(self) -> None:
+        """Has no small tensor keep what a large one has left: pages are given back as it is."""
 
     def release(self) -> None:
         """Gives back what is free and kept for later."""
@@ -113,6 +117,14 @@ class Gpu:
     def release(self) -> None:
         """Gives back what is free and kept for later."""
         torch.cuda.empty_cache()
+
+    def keep_apart(self) -> None:
+        """Has no small tensor lie in what a large one has left: none of that could be given back
+        for as long as the small one is there (what a model keeps, or cuBLAS for its work).
+        """
+        older = torch.cuda.memory._set_allocator_settings
+        change = getattr(torch._C, "_accelerator_setAllocatorSettings", older)
+        change(f"max_split_size_mb:{APART >> 20}")
 
     def synchronize(self) -> None:
         """Returns when all that was asked of the device is done."""

@@ -389,6 +389,8 @@ class Evaluation:
         self.sandbox = request.get("sandbox") or "strict"
         self.device = device_of(request)
         self.sparing = devices.spares(self.device, int(self.task.get("least_bytes") or 0))
+        if self.sparing:
+            self.device.keep_apart()
         self.eval_mode = "train_mode_dependent" in (self.task.get("flags") or [])
         text = request["candidate"]["source"]
         self.program = Program(text, text)
@@ -445,6 +447,8 @@ class Evaluation:
         config = self._config(threads=threads)
         if compiles:
             config["preimport"] = ["compile"]
+            if self.device.kind == "cuda":
+                config["preimport"].append("compile_gpu")
         if compiles or inductor.compiles(self.task["source"]):
             folder = self._warm_inductor() if self.device.kind == "cpu" else ""
             if folder:
@@ -916,6 +920,8 @@ class Evaluation:
                     calibration = verify.calibrate(
                         reference, note=lambda note: self.progress("verify", note)
                     )
+                    if self.device.kind == "cuda":  # a CPU's kernels are for so many threads
+                        self._leave("compile", reference)
                 devices.tidy(self.device)
                 learned["calibration"] = calibration.to_json()
                 self.learn({"calibration": learned["calibration"]})

@@ -87,6 +87,25 @@ PREIMPORTS = {
         "torch._inductor.codegen.cpp_wrapper_cpu",
         "torch.utils.cpp_extension",
     ),
+    # What a first compilation for a GPU imports besides: a second, where Python has not kept them
+    # compiled.
+    "compile_gpu": (
+        "sympy.physics.units",
+        "torch._dynamo.backends.cudagraphs",
+        "torch._inductor.codegen.cpp_wrapper_gpu",
+        "torch._inductor.codegen.cuda_combined_scheduling",
+        "torch._inductor.codegen.pallas",
+        "torch._inductor.fx_passes.fuse_attention",
+        "torch._inductor.fx_passes.quantization",
+        *(f"torch._inductor.fx_passes.serialized_patterns._sfdp_pattern_{n}" for n in range(1, 28)),
+        "torch._inductor.runtime.caching",
+        "torch._inductor.runtime.triton_heuristics",
+        "torch.distributed.tensor.experimental",
+        "torch.export._trace",
+        "torch.fx.experimental.validator",
+        "triton.compiler.code_generator",
+        "triton.tools.tensor_descriptor",
+    ),
     "extension": ("torch.utils.cpp_extension",),
 }
 

@@ -7,8 +7,7 @@ read-only and take its word.
 
 What a reference worker compiles of its own file, on whichever device, goes from one to the next as
 an archive that nobody else reads: the forms of a task have most of their kernels in common, and a
-form that was compiled is compiled no second time. On a GPU max-autotune still tunes each of its two
-forms: docs/benchmarks.md.
+form that was compiled is compiled no second time, nor tuned.
 """
 
 from __future__ import annotations
@@ -132,12 +131,10 @@ def packed() -> int:
 
 def unpack(fd: int) -> None:
     """Puts what ``packed`` gave where torch.compile looks for it in this process."""
-    with (
-        open(fd, "rb", closefd=False) as f,
-        tarfile.open(fileobj=f, mode="r") as archive,
-    ):
-        f.seek(0)
-        archive.extractall(_folders()[0], filter="data")
+    with open(fd, "rb", closefd=False) as f:
+        f.seek(0)  # it is where who wrote it, or read it, has left it
+        with tarfile.open(fileobj=f, mode="r") as archive:
+            archive.extractall(_folders()[0], filter="data")
 
 
 def _folders() -> tuple[str, list[str]]:

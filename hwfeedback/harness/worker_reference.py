@@ -69,6 +69,7 @@ class Reference:
         self.window_tree: Any = None
         self.output_tree: Any = None
         self.sparing = False  # as little of the device's memory is held as can be
+        self._apart = False  # its device keeps large tensors apart
         self._given = 0  # bytes of the inputs of the last forward
 
     # Loading.
@@ -151,6 +152,12 @@ class Reference:
         self.channel.send({"ok": True, **answer}, [block.fd])
         return None
 
+    def _begin_sparing(self, msg: dict[str, Any]) -> None:
+        self.sparing = bool(msg.get("sparing"))
+        if self.sparing and not self._apart:
+            self._apart = True
+            self.device.keep_apart()
+
     def _spare(self, size: int) -> None:
         """Gives back what is free where others may need it: a block of ``size`` is to be made, or
         was, and the referee and a candidate have tensors as large as that, and as the inputs.
@@ -187,7 +194,7 @@ class Reference:
 
     def draw(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Draws inputs under a seed, or under several: their tensors one after the other."""
-        self.sparing = bool(msg.get("sparing"))
+        self._begin_sparing(msg)
         tree, tensors = self._draw(int(msg["seeds"][0]))
         for seed in msg["seeds"][1:]:
             tensors = [*tensors, *self._draw(int(seed))[1]]
@@ -326,7 +333,7 @@ class Reference:
         ``sources`` the wide and noise modes add the tensors behind indices and booleans. A mode
         that fails has ``error`` instead of a layout.
         """
-        self.sparing = bool(msg.get("sparing"))
+        self._begin_sparing(msg)
         inputs = self.blocks.views(str(msg.get("in") or "in"), msg["layout"])
         self._given = sum(t.numel() * t.element_size() for t in inputs)
         results: list[dict[str, Any]] = []

@@ -235,6 +235,23 @@ def test_a_block_takes_what_torch_keeps() -> None:
 
 
 @gpu
+@pytest.mark.parametrize("apart", [True, False])
+def test_what_a_large_tensor_left_can_be_given_back(apart: bool) -> None:
+    def work() -> str:
+        d = device.gpu()
+        if apart:
+            d.keep_apart()
+        large = torch.empty(4 * device.APART, dtype=torch.uint8, device=d.torch)
+        del large
+        x = torch.ones(512, 512, device=d.torch)
+        y = x @ x  # cuBLAS keeps memory for its work
+        d.release()
+        return str(torch.cuda.memory_reserved() < device.APART and bool(y.sum() > 0))
+
+    assert in_a_process(work) == str(apart)
+
+
+@gpu
 def test_memory_that_is_not_there() -> None:
     def work() -> str:
         driver = cuda.Driver()

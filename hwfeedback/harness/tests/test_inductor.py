@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tarfile
 import weakref
 
 import pytest
@@ -110,21 +111,34 @@ def test_what_is_kept_is_of_one_task(tmp_path: pathlib.Path) -> None:
 def test_a_baselines_process_finds_what_another_compiled(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[int] = []
+    given: list[set[str]] = []
+    had: list[set[str]] = []
+    compiled = clients.ReferenceClient.compiled
     precompiled = clients.ReferenceClient.precompiled
 
+    def names(fd: int) -> set[str]:
+        with tarfile.open(f"/proc/self/fd/{fd}") as archive:  # a place in it of its own
+            return {n for n in archive.getnames() if n.endswith(".py")}
+
     def noted(self: clients.ReferenceClient, fd: int) -> None:
-        given.append(os.fstat(fd).st_size)
+        given.append(names(fd))
         precompiled(self, fd)
 
+    def told(self: clients.ReferenceClient) -> int:
+        fd = compiled(self)
+        had.append(names(fd))
+        return fd
+
     monkeypatch.setattr(clients.ReferenceClient, "precompiled", noted)
+    monkeypatch.setattr(clients.ReferenceClient, "compiled", told)
     judge = Judge(new_cache(tmp_path_factory))
     try:
         more = {"time": True, "want_baselines": ["eager", "compile", "max-autotune"]}
         candidate = model_new("return torch.softmax(x, -1)")
         v = judge.verdict(SOFTMAX, candidate, require_custom=False, **more)
         assert set(v["baselines"]) == {"eager", "compile", "max-autotune"}, v["reason"]
-        assert given and min(given) > 0  # max-autotune, of what compile had
+        assert given and given[0] == had[0] != set()  # max-autotune, of what compile had
+        assert had[-1] > had[0]
     finally:
         judge.close()
 
