@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -31,6 +32,8 @@ _OUT_BYTE = 0x7F  # what an output block holds before it is written: nobody's ex
 MAX_OUTPUT = 1 << 36  # bytes; a layout that asks for more is no layout
 SENTENCE = 600  # characters
 DIGESTED = 1 << 24  # elements at once
+# Bytes in float64, of inputs and outputs, that are computed at once where a batch is cut.
+PART = {"cpu": 1 << 26, "cuda": 1 << 32}
 
 _SPECS = [{"dtype": str, "shape": [int]}]
 _LOADED = {"names": [str], "state": _SPECS, "trainable": [bool], "training": bool}
@@ -337,6 +340,11 @@ class Client:
         self._blocks.clear()
 
 
+def _wide(modes: Sequence[str]) -> bool:
+    """Whether one mode is asked for, which computes in float64."""
+    return len(modes) == 1 and modes[0].partition(":")[0] in ("wide", "noise", "moved")
+
+
 def _is_int(value: Any) -> bool:
     return type(value) is int
 
@@ -396,6 +404,36 @@ def _private(
             block.close()
 
 
+@dataclass(frozen=True)
+class Parts:
+    """In which parts a forward is computed whose rows, along dimension 0, have nothing to do with
+    each other: it takes a part of the memory, over and over, instead of new memory each time.
+    """
+
+    shapes: list[torch.Size]  # of the inputs
+    cut: list[int]  # numbers of those that have the rows
+    count: int
+    room: int  # bytes of the device that one forward needs besides what its process keeps
+
+    @classmethod
+    def of(
+        cls, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], device: Device
+    ) -> Parts | None:
+        """Returns how a forward could be cut, None where it cannot, or is small."""
+        if not outputs or not all(t.dim() and t.is_floating_point() for t in outputs):
+            return None
+        rows = len(outputs[0])
+        cut = [i for i, t in enumerate(inputs) if t.dim() and len(t) == rows]
+        given, made = (8 * sum(t.numel() for t in ts) for ts in (inputs, outputs))
+        count = min(-(-(given + made) // PART[device.kind]), rows)
+        if not cut or count < 2 or any(len(t) != rows for t in outputs):
+            return None
+        return cls([t.shape for t in inputs], cut, count, made + 2 * PART[device.kind])
+
+    def fit(self, inputs: Sequence[torch.Tensor]) -> bool:
+        return [t.shape for t in inputs] == self.shapes
+
+
 class ReferenceClient(Client):
     """The reference worker."""
 
@@ -409,6 +447,8 @@ class ReferenceClient(Client):
         # A task so large that as little of its memory is held as can be: one mode after the other,
         # in blocks that are gone when nobody needs their tensors any more.
         self.sparing = False
+        self.parts: Parts | None = None  # in which float64 is computed, on inputs that fit
+        self._parts: Parts | None = None  # of the forward that is asked for
         self._keeping = False  # see ``keeping``
         self._room = {"out0": 0, "out1": 0, "draw": 0}
         self._lent: tuple[list[torch.Tensor], Layout] | None = None  # see ``lend``
@@ -418,6 +458,7 @@ class ReferenceClient(Client):
         self._out = "out0"
 
     def load(self, source: str, *, threads: int, eval_mode: bool) -> None:
+        self.parts = None
         # Part by part, so that whoever waits knows for what.
         msg: dict[str, Any] = {"op": "import", "source": source, "threads": threads}
         self.ask(msg, timeout=self.timeout, doing="importing the file")
@@ -538,6 +579,7 @@ class ReferenceClient(Client):
         sources: bool = False,
     ) -> None:
         self._request = {"op": "forward", "tree": tree, "sources": sources, **self._given(inputs)}
+        self._parts = self.parts if self.parts is not None and self.parts.fit(inputs) else None
         self._later = list(modes[1:]) if self.sparing else []
         self._ask_modes(modes[:1] if self.sparing else modes)
 
@@ -545,7 +587,13 @@ class ReferenceClient(Client):
         self._modes = list(modes)
         self._out = "out1" if self._out == "out0" else "out0"
         msg = {"modes": self._modes, "out": self._out, **self._into(self._out), **self._request}
-        self._release()
+        parts = self._parts
+        if parts is not None and self._passing and _wide(modes):
+            msg |= {"cut": parts.cut, "parts": parts.count}
+            if self.device.free_bytes() < parts.room:
+                self._release()
+        else:
+            self._release()
         self.begin(msg, (), self.timeout, "Model's forward")
 
     def _into(self, block: str) -> dict[str, Any]:
@@ -560,6 +608,15 @@ class ReferenceClient(Client):
     def _release(self) -> None:
         if self._passing:
             self.device.release()
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Has nothing computed in parts."""
+        parts, self.parts = self.parts, None
+        try:
+            yield
+        finally:
+            self.parts = parts
 
     @contextmanager
     def keeping(self) -> Iterator[None]:

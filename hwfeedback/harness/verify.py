@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
@@ -23,6 +23,7 @@ import families
 from clients import (
     Answer,
     CandidateClient,
+    Parts,
     ReferenceClient,
     WorkerError,
     WorkerFailure,
@@ -54,6 +55,9 @@ PATTERNS = 8  # of signs, before a timed call is wrong
 # A reference may take so many times what a call has, and a candidate keeps nothing of the last one
 # where there is less, or where that was not enough.
 ROOM_TO_COMPUTE = 4
+# Of an output's scale: what float64 computes in parts is the same but for this, or it is not
+# computed in parts.
+SAME_IN_PARTS = 1e-9
 AGAIN = 16  # times that one wrong in a timed call is asked: a race would show
 PERTURBATION = 0.1  # of a parameter's root mean square
 ELEMENT = "one_element"
@@ -99,6 +103,7 @@ class Calibration:
     linear: bool = False
     compiled: bool = True
     axes: list[Axis] = field(default_factory=list)  # whose order changes nothing
+    by_rows: bool = False  # float64 is the same on each family when a batch is computed in parts
 
     def floor(self, i: int) -> Scale:
         """The absolute part of the bound of output i."""
@@ -114,6 +119,7 @@ class Calibration:
             "linear": self.linear,
             "compiled": self.compiled,
             "axes": self.axes,
+            "by_rows": self.by_rows,
         }
 
     @classmethod
@@ -132,7 +138,8 @@ class Calibration:
             for f in d["families"]
         }
         axes = [tuple((i, dim) for i, dim in axis) for axis in d["axes"]]
-        return cls(found, list(d["notes"]), d["wide"], d["linear"], d["compiled"], axes)
+        by_rows = bool(d.get("by_rows"))
+        return cls(found, list(d["notes"]), d["wide"], d["linear"], d["compiled"], axes, by_rows)
 
 
 class ReferenceBroken(Exception):
@@ -272,6 +279,7 @@ def calibrate(
     seen = reference.inspect(secret())
     c.linear = seen["linear"]
     sizes = [math.prod(o["shape"]) for o in seen["outputs"] if o["dtype"].startswith("float")]
+    c.by_rows = reference.sparing
     few = 2 if reference.sparing and min(sizes, default=0) >= MANY_ELEMENTS else 1
     state = reference.state()
     trainable = reference.info["trainable"]
@@ -392,7 +400,9 @@ def _calibrate_draw(
     if want_compile and c.compiled:
         used.append("compile")
     answers = reference.each(tree, inputs, used)
-    wide, eager = next(answers), next(answers)
+    with reference.whole() if k == 0 else nullcontext():
+        wide = next(answers)
+    eager = next(answers)
     if "error" in eager:
         if family is BASE or ran_out(eager["error"]):
             raise ReferenceBroken(eager["error"])
@@ -424,6 +434,8 @@ def _calibrate_draw(
     f.exact = f.exact and all(_is_exact(e, i, t) for i, t in enumerate(eager["tensors"]))
     e.lighten()
     del eager
+    if k == 0 and c.by_rows:
+        c.by_rows = c.wide and _rows_apart(reference, tree, inputs, e)
     for r in answers:
         mode = r["mode"]
         if "error" not in r:
@@ -443,6 +455,27 @@ def _calibrate_draw(
             raise ReferenceBroken(r["error"])  # or bounds would be too narrow
         del r
     return True
+
+
+def _rows_apart(
+    reference: ReferenceClient, tree: Any, inputs: Sequence[torch.Tensor], e: Expected
+) -> bool:
+    """Whether a batch in parts gives what the whole gives. Then it is computed so from now on."""
+    reference.parts = Parts.of(inputs, e.wide, reference.device)
+    if reference.parts is None:
+        return False
+    got = reference.forward(tree, inputs, ["wide"])[0]
+    if "error" not in got and all(map(_the_same, got["tensors"], e.wide, e.scales)):
+        return True
+    reference.parts = None
+    return False
+
+
+def _the_same(got: torch.Tensor, wide: torch.Tensor, scale: Scale) -> bool:
+    if got.shape != wide.shape or not torch.equal(*map(correctness.kinds, (got, wide))):
+        return False
+    off = correctness.error_where_finite(got, wide)
+    return off.max <= SAME_IN_PARTS * scale.max and off.rms <= SAME_IN_PARTS * scale.rms
 
 
 def _begin_widening(
@@ -655,10 +688,13 @@ class Verification:
         self.draws = draw_many(r, BASE_SEEDS[self.level])
         r.set_state(self.state)
         job = self.base_job(self.draws[0])
-        first = self._expect(job.tree, job.inputs)
+        with r.whole():
+            first = self._expect(job.tree, job.inputs)
         assert first.eager is not None
         self.inputs = [torch.empty_like(t, device="meta") for t in job.inputs]
         self.outputs = [torch.empty_like(t, device="meta") for t in first.eager]
+        if self._sparing and self.calibration.by_rows:
+            _rows_apart(r, job.tree, job.inputs, first)  # under these weights, too
         if not self._sparing:
             self.expected.append(first.private())
 
@@ -861,7 +897,9 @@ class Verification:
         if not self._judge(job.known, job.family.name, answer, expected):
             del expected
             candidate.let_go()
-            self._judge(job.known, job.family.name, answer, self._closely(job))
+            if not self._judge(job.known, job.family.name, answer, self._closely(job)):
+                with self.reference.whole():
+                    self._judge(job.known, job.family.name, answer, self._closely(job))
         if job.family.name in wanted:
             wanted.remove(job.family.name)
             kept = job if job.again is None else replace(job, inputs=job.again)
@@ -879,8 +917,7 @@ class Verification:
         """Returns what is expected, for which a candidate may have to give up what it has of its
         last call.
         """
-        room = self.reference.device.room()[0]
-        if self._sparing and room < ROOM_TO_COMPUTE * candidate.holds():
+        if self._sparing and self._short(candidate.holds()):
             candidate.let_go()
         try:
             return self._expect(tree, inputs, bare=bare)
@@ -923,8 +960,14 @@ class Verification:
     def _need_room(self) -> None:
         """Has the reference keep nothing of other calls, where it may need the room."""
         call = sum(t.numel() * t.element_size() for t in [*self.inputs, *self.outputs])
-        if self._sparing and self.reference.device.room()[0] < ROOM_TO_COMPUTE * call:
+        if self._sparing and self._short(call):
             self.reference.let_go()
+
+    def _short(self, call: int) -> bool:
+        """Whether there is less memory than the reference may take, for calls of so many bytes."""
+        parts = self.reference.parts
+        needs = ROOM_TO_COMPUTE * call if parts is None else parts.room
+        return self.reference.device.room()[0] < needs
 
     def judge_varied(self, i: int, outputs: Sequence[torch.Tensor]) -> str | None:
         """Judges a timed call on inputs of ``varied``. Returns one sentence where it is wrong."""
@@ -934,6 +977,9 @@ class Verification:
         wrong = self._wrong(job, outputs, expected or self._expect(job.tree, job.inputs))
         if wrong is not None:  # where float32 itself goes astray only more of the reference tells
             wrong = self._wrong(job, outputs, self._closely(job))
+        if wrong is not None and self.reference.parts is not None:
+            with self.reference.whole():
+                wrong = self._wrong(job, outputs, self._closely(job))
         if wrong is None:
             return None
         return f"on family {job.family.name} (inputs: {job.family.says}) {wrong}"
@@ -1077,9 +1123,10 @@ class Verification:
             )
             for i, got in enumerate(answer.outputs)
         ]
-        more = expected.eager is None or (
-            family.gates and (expected.moved is None or (mask and expected.excused is None))
-        )
+        unknown = expected.moved is None or (mask and expected.excused is None)
+        # Nobody is wrong by what was computed in parts.
+        unknown = unknown or self.reference.parts is not None
+        more = expected.eager is None or (family.gates and unknown)
         if more and not all(o.passed for o in outcomes):
             return False
         self.report.add(family, name, outcomes)
@@ -1109,7 +1156,13 @@ class Verification:
         expected: Expected,
     ) -> None:
         """Raises Failed. The reference must not be at work."""
-        if not self._judge(family, name, answer, expected):
+        if self._judge(family, name, answer, expected):
+            return
+        self._look_closer(tree, inputs, expected)
+        if self._judge(family, name, answer, expected):
+            return
+        with self.reference.whole():
+            expected = self._expect(tree, inputs)
             self._look_closer(tree, inputs, expected)
             self._judge(family, name, answer, expected)
 

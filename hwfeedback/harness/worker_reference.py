@@ -145,10 +145,12 @@ class Reference:
         finally:
             block.close()
 
-    def _give(self, block: Block | GpuBlock, answer: dict[str, Any]) -> Any:
-        """Answers with a block. Returns what an operation returns that has answered by itself."""
+    def _give(self, block: Block | GpuBlock, answer: dict[str, Any], parts: int = 1) -> Any:
+        """Answers with a block, made in so many parts. Returns what an operation returns that has
+        answered by itself.
+        """
         self.device.synchronize()
-        self._spare(block.size)
+        self._spare(block.size // parts)
         self.channel.send({"ok": True, **answer}, [block.fd])
         return None
 
@@ -331,11 +333,15 @@ class Reference:
         where vectorised loops step aside), ``wide`` (float64), ``moved:<seed>`` (float64 on inputs
         that were moved by a unit), or ``noise:<seed>``, ``:coherent`` behind it or not. With
         ``sources`` the wide and noise modes add the tensors behind indices and booleans. A mode
-        that fails has ``error`` instead of a layout.
+        that fails has ``error`` instead of a layout. With ``parts`` one in float64 is computed for
+        so many parts of a batch, one after the other, which inputs ``cut`` have in dimension 0.
         """
         self._begin_sparing(msg)
         inputs = self.blocks.views(str(msg.get("in") or "in"), msg["layout"])
-        self._given = sum(t.numel() * t.element_size() for t in inputs)
+        parts = int(msg.get("parts") or 1)
+        self._given = sum(t.numel() * t.element_size() for t in inputs) // parts
+        if parts > 1:
+            return self._in_parts(msg, inputs, parts)
         results: list[dict[str, Any]] = []
         kept: list[torch.Tensor] = []
         for mode in msg["modes"]:
@@ -363,6 +369,44 @@ class Reference:
         for view, t in zip(self.blocks.views(msg["out"], layout), kept, strict=True):
             view.copy_(t)
         return {"results": results, "layout": layout, "size": size}
+
+    def _in_parts(self, msg: dict[str, Any], inputs: list[torch.Tensor], parts: int) -> Any:
+        """``forward`` in one mode and in parts, whose outputs are put together in a new block."""
+        cut = set(msg["cut"])
+        rows = inputs[msg["cut"][0]].shape[0]
+        (mode,) = msg["modes"]
+        block: Block | GpuBlock | None = None
+        result: dict[str, Any] = {}
+        views: list[torch.Tensor] = []
+        layout, size = layout_of([])
+        try:
+            for i in range(parts):
+                at, end = i * rows // parts, (i + 1) * rows // parts
+                part = [t[at:end] if j in cut else t for j, t in enumerate(inputs)]
+                result, out = self._mode(_for_part(mode, i), msg["tree"], part, False)
+                if any(not t.dim() or len(t) != end - at for t in out):
+                    raise StageError("forward", "its outputs have other rows than its inputs")
+                if block is None:
+                    whole = [t.new_empty((rows, *t.shape[1:]), device="meta") for t in out]
+                    layout, size = layout_of(whole)
+                    block = self.device.create(size)
+                    views = block.views(layout)
+                for view, t in zip(views, out, strict=True):
+                    view[at:end].copy_(t)
+                del part, out
+            result |= {"mode": mode, "at": 0, "count": len(views)}
+        except BaseException as e:
+            result = {"mode": mode, "error": loading.error_of(e, FILENAME)}
+            if block is not None:
+                block.close()
+            block, (layout, size) = None, layout_of([])
+        views = []
+        if block is None:
+            block = self.device.create(size)
+        try:
+            return self._give(block, {"results": [result], "layout": layout, "size": size}, parts)
+        finally:
+            block.close()
 
     def _mode(
         self, mode: str, tree: Any, inputs: list[torch.Tensor], want_sources: bool
@@ -563,6 +607,12 @@ def _fork() -> NoReturn:
 
 class Forked(OSError):
     """The reference tried to make a copy of its process."""
+
+
+def _for_part(mode: str, i: int) -> str:
+    """Returns the mode for part i: what is random in it is so for each part."""
+    name, *more = mode.split(":")
+    return ":".join([name, str(int(more[0]) + (i << 48)), *more[1:]]) if more else name
 
 
 def _spread(t: torch.Tensor) -> torch.Tensor:

@@ -26,12 +26,13 @@ import windows
 import worker_candidate
 import worker_reference
 from baselines import BaselineFailed
-from clients import ReferenceClient, WorkerError, WorkerGone
+from clients import Parts, ReferenceClient, WorkerError, WorkerGone
 from evaluation import Evaluation, Infrastructure, NoRoom
 from inspection import Invalid
 from kept import Kept
 from protocol import Timeout
 from tensors import Block, LayoutError
+from verify import Calibration
 
 TASK = """import torch
 import torch.nn as nn
@@ -258,6 +259,111 @@ def test_inputs_that_are_lent(judge: Judge) -> None:
     (out,) = client.forward(tree, lent, ["eager"])[0]["tensors"]
     assert torch.equal(out, expected)
     client.kill()
+
+
+WHOLE = SMALL.replace(SAME, "x / x.abs().max() + self.w")
+SOME_ROWS = SMALL.replace(SAME, "torch.where(torch.isnan(x).any(), x.flip(0), x) * self.w")
+COLUMNS = SMALL.replace(SAME, "x.sum(0) * self.w")
+LOSS = SMALL.replace(SAME, "((x * self.w) ** 2).mean()")
+NORM = SMALL.replace(SAME, "torch.layer_norm(x, x.shape[1:]) * self.w")
+MODES = ("wide", "noise:1", "noise:1:coherent", "moved:1")
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task of 96 rows is computed in seven parts."""
+    monkeypatch.setitem(clients.PART, "cpu", 16 * 96 * 1024 // 7 + 1)
+
+
+def in_parts(judge: Judge, monkeypatch: pytest.MonkeyPatch, source: str) -> list[str]:
+    """Calibrates. Returns the modes that were computed in parts."""
+    asked: list[str] = []
+    begin = ReferenceClient.begin
+
+    def noted(self: ReferenceClient, msg: dict[str, Any], *more: Any) -> None:
+        if msg.get("parts"):
+            assert msg["parts"] == 7
+            asked.extend(msg["modes"])
+        begin(self, msg, *more)
+
+    with monkeypatch.context() as m:
+        m.setattr(ReferenceClient, "begin", noted)
+        client = reference(judge, source=source)
+        try:
+            c = verify.calibrate(client, want_compile=False)
+        finally:
+            client.kill()
+    assert Calibration.from_json(c.to_json()) == c
+    assert c.by_rows == (client.parts is not None)
+    return asked
+
+
+@pytest.mark.parametrize("source", [SMALL, NORM], ids=["softmax", "layer_norm"])
+def test_a_batch_whose_rows_have_nothing_to_do_with_each_other(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, small_parts: None, source: str
+) -> None:
+    """It is computed in parts, and gives the same."""
+    asked = in_parts(judge, monkeypatch, source)
+    assert {m.partition(":")[0] for m in asked} == {"wide", "noise", "moved"}
+    client = reference(judge, source=source)
+    tree, inputs = client.draw(1)
+    inputs = client.lend(inputs)
+    whole = [client.forward(tree, inputs, [m])[0]["tensors"][0] for m in MODES]
+    client.parts = Parts.of(inputs, whole[:1], client.device)
+    assert client.parts is not None and client.parts.count == 7
+    parts = [client.forward(tree, inputs, [m])[0]["tensors"][0] for m in MODES]
+    client.kill()
+    exact, *moved = (a - b for a, b in zip(whole, parts, strict=True))
+    assert float(exact.abs().max()) < 1e-12
+    for off in moved:  # as much at random, not the same
+        assert 0 < float(off.abs().max()) < 1e-4 * float(whole[0].abs().max())
+    rows = parts[3] / whole[0] - 1
+    assert not torch.equal(rows[:13].sign(), rows[13:26].sign()), "each part its own"
+
+
+@pytest.mark.parametrize(
+    "source", [WHOLE, SOME_ROWS, COLUMNS, LOSS, INTEGERS], ids=lambda s: s[-160:-90]
+)
+def test_a_batch_that_is_one(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, small_parts: None, source: str
+) -> None:
+    asked = in_parts(judge, monkeypatch, source)
+    if source is SOME_ROWS:  # until it is seen
+        assert {m.partition(":")[0] for m in asked} == {"wide", "noise", "moved"}
+        assert len(asked) < len(in_parts(judge, monkeypatch, SMALL))
+    elif source is WHOLE:
+        assert asked == ["wide"]
+    else:
+        assert asked == []
+
+
+def test_a_forward_fails_in_a_part(judge: Judge, small_parts: None) -> None:
+    fails = "torch.softmax(x * self.w, -1) if len(x) > 95 else x[:1]"
+    client = reference(judge, source=SMALL.replace(SAME, fails))
+    tree, inputs = client.draw(1)
+    right = client.forward(tree, inputs, ["wide"])[0]["tensors"]
+    client.parts = Parts.of(inputs, right, client.device)
+    (answer,) = client.forward(tree, inputs, ["wide"])
+    assert "other rows" in str(answer["error"])
+    with client.whole():
+        assert torch.equal(client.forward(tree, inputs, ["wide"])[0]["tensors"][0], right[0])
+    client.kill()
+
+
+def test_the_whole_has_the_last_word(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    """Parts that give something else convict nobody, should nothing have seen it before."""
+    depends = SMALL.replace(SAME, f"{SAME} * (1 if len(x) > 95 else 1 + 1e-3)")
+    judge.known[depends] = judge.calibration(SMALL + "\n\n")
+    assert judge.known[depends]["calibration"]["by_rows"]
+    wrong = form(f"{SAME} * (1 + 1e-3)")
+    assert judge.verdict(depends, form(SAME), require_custom=False)["status"] == "correct"
+    assert judge.verdict(depends, wrong, require_custom=False)["status"] == "wrong", "it was seen"
+    monkeypatch.setattr(verify, "SAME_IN_PARTS", 1.0)
+    timed = {"time": True, "want_baselines": ["eager"]}
+    v = judge.verdict(depends, form(SAME), require_custom=False, **timed)
+    assert v["status"] == "correct", v["reason"]
 
 
 def test_a_candidate_gives_up_what_is_needed(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
