@@ -389,7 +389,8 @@ class Reference:
                 if block is None:
                     whole = [t.new_empty((rows, *t.shape[1:]), device="meta") for t in out]
                     layout, size = layout_of(whole)
-                    block = self.device.create(size)
+                    with _room_for("forward"):
+                        block = self.device.create(size)
                     views = block.views(layout)
                 for view, t in zip(views, out, strict=True):
                     view[at:end].copy_(t)
