@@ -419,16 +419,23 @@ class Parts:
     def of(
         cls, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], device: Device
     ) -> Parts | None:
-        """Returns how a forward could be cut, None where it cannot, or is small."""
-        if not outputs or not all(t.dim() and t.is_floating_point() for t in outputs):
+        """Returns how a forward could be cut, None where it cannot, or is small.
+
+        Whole numbers may count rows: one that no part has ends a GPU's context.
+        """
+        numbers = any(not t.is_floating_point() and t.dtype is not torch.bool for t in inputs)
+        if numbers or not outputs or not all(t.dim() and t.is_floating_point() for t in outputs):
             return None
         rows = len(outputs[0])
         cut = [i for i, t in enumerate(inputs) if t.dim() and len(t) == rows]
         given, made = (8 * sum(t.numel() for t in ts) for ts in (inputs, outputs))
-        count = min(-(-(given + made) // PART[device.kind]), rows)
-        if not cut or count < 2 or any(len(t) != rows for t in outputs):
+        shared = given - 8 * sum(inputs[i].numel() for i in cut)  # each part takes all of it
+        most = PART[device.kind]
+        count = min(-(-(given - shared + made) // most), rows)
+        if not cut or count < 2 or shared > most or any(len(t) != rows for t in outputs):
             return None
-        return cls([t.shape for t in inputs], cut, count, made + 2 * PART[device.kind])
+        room = made + 2 * (shared + -(-(given - shared + made) // count))
+        return cls([t.shape for t in inputs], cut, count, room)
 
     def fit(self, inputs: Sequence[torch.Tensor]) -> bool:
         return [t.shape for t in inputs] == self.shapes
@@ -629,6 +636,10 @@ class ReferenceClient(Client):
         finally:
             self._keeping = False
 
+    def give_back(self) -> None:
+        """Has it keep no free memory."""
+        self.ask({"op": "release"}, timeout=self.timeout)
+
     def let_go(self) -> None:
         self._lent = None
         self.drain(self.timeout)
@@ -636,7 +647,7 @@ class ReferenceClient(Client):
             kept = [name for name, room in self._room.items() if room]
             self._room.update(dict.fromkeys(kept, 0))
             self._replace(*kept, "in", "lent")
-            self.ask({"op": "release"}, timeout=self.timeout)
+            self.give_back()
             self._release()
 
     def finish_forward(self) -> list[dict[str, Any]]:

@@ -55,6 +55,8 @@ PATTERNS = 8  # of signs, before a timed call is wrong
 # A reference may take so many times what a call has, and a candidate keeps nothing of the last one
 # where there is less, or where that was not enough.
 ROOM_TO_COMPUTE = 4
+# There is so much, in calls, when a candidate is called: else the reference keeps nothing.
+ROOM_TO_CALL = 2
 # Of an output's scale: what float64 computes in parts is the same but for this, or it is not
 # computed in parts.
 SAME_IN_PARTS = 1e-9
@@ -402,6 +404,9 @@ def _calibrate_draw(
     answers = reference.each(tree, inputs, used)
     with reference.whole() if k == 0 else nullcontext():
         wide = next(answers)
+    if "error" in wide and k and reference.parts is not None:
+        reference.parts, c.by_rows = None, False
+        wide = reference.forward(tree, inputs, ["wide"], sources=True)[0]
     eager = next(answers)
     if "error" in eager:
         if family is BASE or ran_out(eager["error"]):
@@ -461,11 +466,13 @@ def _rows_apart(
     reference: ReferenceClient, tree: Any, inputs: Sequence[torch.Tensor], e: Expected
 ) -> bool:
     """Whether a batch in parts gives what the whole gives. Then it is computed so from now on."""
-    reference.parts = Parts.of(inputs, e.wide, reference.device)
+    counts = any(s["shape"] and "int" in s["dtype"] for s in reference.info["state"])
+    reference.parts = None if counts else Parts.of(inputs, e.wide, reference.device)
     if reference.parts is None:
         return False
     got = reference.forward(tree, inputs, ["wide"])[0]
-    if "error" not in got and all(map(_the_same, got["tensors"], e.wide, e.scales)):
+    given = [] if "error" in got else got["tensors"]
+    if len(given) == len(e.wide) and all(map(_the_same, given, e.wide, e.scales)):
         return True
     reference.parts = None
     return False
@@ -917,7 +924,9 @@ class Verification:
         """Returns what is expected, for which a candidate may have to give up what it has of its
         last call.
         """
-        if self._sparing and self._short(candidate.holds()):
+        parts = self.reference.parts
+        needs = ROOM_TO_COMPUTE * candidate.holds() if parts is None else parts.room
+        if self._sparing and self.reference.device.room()[0] < needs:
             candidate.let_go()
         try:
             return self._expect(tree, inputs, bare=bare)
@@ -960,14 +969,8 @@ class Verification:
     def _need_room(self) -> None:
         """Has the reference keep nothing of other calls, where it may need the room."""
         call = sum(t.numel() * t.element_size() for t in [*self.inputs, *self.outputs])
-        if self._sparing and self._short(call):
+        if self._sparing and self.reference.device.room()[0] < ROOM_TO_COMPUTE * call:
             self.reference.let_go()
-
-    def _short(self, call: int) -> bool:
-        """Whether there is less memory than the reference may take, for calls of so many bytes."""
-        parts = self.reference.parts
-        needs = ROOM_TO_COMPUTE * call if parts is None else parts.room
-        return self.reference.device.room()[0] < needs
 
     def judge_varied(self, i: int, outputs: Sequence[torch.Tensor]) -> str | None:
         """Judges a timed call on inputs of ``varied``. Returns one sentence where it is wrong."""
@@ -978,8 +981,9 @@ class Verification:
         if wrong is not None:  # where float32 itself goes astray only more of the reference tells
             wrong = self._wrong(job, outputs, self._closely(job))
         if wrong is not None and self.reference.parts is not None:
+            del job
             with self.reference.whole():
-                wrong = self._wrong(job, outputs, self._closely(job))
+                return self.judge_varied(i, outputs)
         if wrong is None:
             return None
         return f"on family {job.family.name} (inputs: {job.family.says}) {wrong}"
@@ -1001,7 +1005,8 @@ class Verification:
         The reference must have this evaluation's weights.
         """
         job = job.remade()
-        expected = self._closely(job)
+        with self.reference.whole():
+            expected = self._closely(job)
         for _ in range(AGAIN):
             answer, _ = self._both(candidate, job.tree, job.inputs, expected)
             if answer.problem or self._wrong(job, answer.outputs, expected):
@@ -1061,7 +1066,11 @@ class Verification:
         self, candidate: CandidateClient, tree: Any, inputs: Sequence[torch.Tensor]
     ) -> None:
         if self._sparing:
-            self.reference.device.release()
+            device = self.reference.device
+            device.release()
+            call = sum(t.numel() * t.element_size() for t in [*inputs, *self.outputs])
+            if self.reference.parts is not None and device.room()[0] < ROOM_TO_CALL * call:
+                self.reference.give_back()
         candidate.begin_forward(tree, inputs, self.outputs, self.output_tree, self.aliases)
 
     def _both(
@@ -1154,13 +1163,17 @@ class Verification:
         inputs: Sequence[torch.Tensor],
         answer: Answer,
         expected: Expected,
+        candidate: CandidateClient | None = None,
     ) -> None:
-        """Raises Failed. The reference must not be at work."""
+        """Raises Failed. The reference must not be at work. ``expected`` is of no use any more."""
         if self._judge(family, name, answer, expected):
             return
         self._look_closer(tree, inputs, expected)
         if self._judge(family, name, answer, expected):
             return
+        expected.wide, expected.eager = [], None  # there may be no room for two
+        if candidate is not None:
+            candidate.let_go()
         with self.reference.whole():
             expected = self._expect(tree, inputs)
             self._look_closer(tree, inputs, expected)
@@ -1226,7 +1239,7 @@ class Verification:
         job = self.base_job(self.draws[0])
         expected = self._known(candidate, job, 0)
         second, expected = self._both(candidate, job.tree, job.inputs, expected)
-        self._judge_closely(job.known, "base", job.tree, job.inputs, second, expected)
+        self._judge_closely(job.known, "base", job.tree, job.inputs, second, expected, candidate)
         self.report.families["base"]["seeds"] -= 1
         self.report.deterministic = self._as_before(before, second.outputs)
 
@@ -1264,7 +1277,7 @@ class Verification:
             tree, inputs = draw.get()
             inputs = families.apply(families.BY_NAME["zero_one"], inputs, secret())
             answer, expected = self._both(candidate, tree, inputs)
-            self._judge_closely(known, "zero_one", tree, inputs, answer, expected)
+            self._judge_closely(known, "zero_one", tree, inputs, answer, expected, candidate)
 
     def _weights(self, candidate: CandidateClient, state: Sequence[torch.Tensor]) -> None:
         self.reference.set_state(state)
@@ -1313,7 +1326,7 @@ class Verification:
             return False
         del before
         answer, _ = self._both(candidate, job.tree, job.inputs, after)
-        self._judge_closely(job.known, ELEMENT, job.tree, job.inputs, answer, after)
+        self._judge_closely(job.known, ELEMENT, job.tree, job.inputs, answer, after, candidate)
         return True
 
     def _shows(self, base: FamilyCalibration, before: Expected, after: Expected) -> bool:
@@ -1350,6 +1363,10 @@ class Verification:
                 break
             self._look_closer(job.tree, job.inputs, expected, patterns)
             wrong = self._wrong(job, outputs, expected)
+        if wrong is not None and self.reference.parts is not None:
+            del job, expected
+            with self.reference.whole():
+                return self.judge_call(inputs, outputs)
         return wrong
 
     def _follows(self, candidate: CandidateClient) -> None:
@@ -1363,7 +1380,8 @@ class Verification:
             )
             self.reference.set_state(self.state)
             return
-        answer, expected = self._both(candidate, *self.draws[0].get())
+        with self.reference.whole():
+            answer, expected = self._both(candidate, *self.draws[0].get())
         base = self.calibration.families["base"]
         follows = not answer.problem and all(
             correctness.compare(

@@ -380,8 +380,10 @@ class Reference:
         views: list[torch.Tensor] = []
         layout, size = layout_of([])
         try:
-            for i in range(parts):
-                at, end = i * rows // parts, (i + 1) * rows // parts
+            n = -(-rows // parts)
+            for i, at in enumerate(range(0, rows, n)):
+                at = min(at, rows - n)  # all are as large: their memory is used again
+                end = at + n
                 part = [t[at:end] if j in cut else t for j, t in enumerate(inputs)]
                 result, out = self._mode(_for_part(mode, i), msg["tree"], part, False)
                 if any(not t.dim() or len(t) != end - at for t in out):
@@ -392,9 +394,11 @@ class Reference:
                     with _room_for("forward"):
                         block = self.device.create(size)
                     views = block.views(layout)
+                if [(v.shape[1:], v.dtype) for v in views] != [(t.shape[1:], t.dtype) for t in out]:
+                    raise StageError("forward", "its outputs differ from one part to the next")
                 for view, t in zip(views, out, strict=True):
                     view[at:end].copy_(t)
-                del part, out
+                del part, out, view, t
             result |= {"mode": mode, "at": 0, "count": len(views)}
         except BaseException as e:
             result = {"mode": mode, "error": loading.error_of(e, FILENAME)}
@@ -613,7 +617,10 @@ class Forked(OSError):
 def _for_part(mode: str, i: int) -> str:
     """Returns the mode for part i: what is random in it is so for each part."""
     name, *more = mode.split(":")
-    return ":".join([name, str(int(more[0]) + (i << 48)), *more[1:]]) if more else name
+    if not more:
+        return name
+    seed = (int(more[0]) + i * 0x9E3779B1) % (1 << 32)  # a CPU's generator takes no more of it
+    return ":".join([name, str(seed), *more[1:]])
 
 
 def _spread(t: torch.Tensor) -> torch.Tensor:
