@@ -383,10 +383,9 @@ class Reference:
             n = -(-rows // parts)
             for i, at in enumerate(range(0, rows, n)):
                 at = min(at, rows - n)  # all are as large: their memory is used again
-                end = at + n
-                part = [t[at:end] if j in cut else t for j, t in enumerate(inputs)]
+                part = [t[at : at + n] if j in cut else t for j, t in enumerate(inputs)]
                 result, out = self._mode(_for_part(mode, i), msg["tree"], part, False)
-                if any(not t.dim() or len(t) != end - at for t in out):
+                if any(not t.dim() or len(t) != n for t in out):
                     raise StageError("forward", "its outputs have other rows than its inputs")
                 if block is None:
                     whole = [t.new_empty((rows, *t.shape[1:]), device="meta") for t in out]
@@ -397,7 +396,7 @@ class Reference:
                 if [(v.shape[1:], v.dtype) for v in views] != [(t.shape[1:], t.dtype) for t in out]:
                     raise StageError("forward", "its outputs differ from one part to the next")
                 for view, t in zip(views, out, strict=True):
-                    view[at:end].copy_(t)
+                    view[at : at + n].copy_(t)
                 del part, out, view, t
             result |= {"mode": mode, "at": 0, "count": len(views)}
         except BaseException as e:

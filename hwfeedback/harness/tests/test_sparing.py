@@ -568,27 +568,32 @@ def test_inputs_that_are_moved_lie_in_the_same_order(judge: Judge) -> None:
     client.kill()
 
 
+class Watched(device.Cpu):
+    """Notes how many of the tensors in ``made`` are there whenever what is free is given back."""
+
+    def __init__(self) -> None:
+        self.made: list[weakref.ref[torch.Tensor]] = []
+        self.held: list[int] = []
+
+    def release(self) -> None:
+        self.held.append(sum(r() is not None for r in self.made))
+
+
 class Deaf:
     def send(self, *_: Any) -> None:
         pass
 
 
 def test_a_reference_holds_no_output_when_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[weakref.ref[torch.Tensor]] = []
-    held: list[int] = []
-
-    class Watched(device.Cpu):
-        def release(self) -> None:
-            held.append(sum(r() is not None for r in made))
-
     class Noted(worker_reference.Reference):
         def _mode(self, *given: Any) -> Any:
             entry, tensors = super()._mode(*given)
-            made.extend(weakref.ref(t) for t in tensors)
+            cpu.made.extend(weakref.ref(t) for t in tensors)
             return entry, tensors
 
+    cpu = Watched()
     monkeypatch.setattr(worker_reference, "_nothing_left_running", lambda: None)
-    r = Noted(Deaf(), Watched())  # type: ignore[arg-type]
+    r = Noted(Deaf(), cpu)  # type: ignore[arg-type]
     r.import_({"source": SMALL}, [])
     r.init_inputs({}, [])
     r.construct({}, [])
@@ -597,24 +602,18 @@ def test_a_reference_holds_no_output_when_it_answers(monkeypatch: pytest.MonkeyP
     r.blocks.map("in", os.dup(block.fd), block.size)
     msg = {"sparing": True, "layout": layout, "tree": tree, "modes": ["wide"]}
     r.forward(msg, [])
-    assert made and held[-1] == 0
+    assert cpu.made and cpu.held[-1] == 0
     block.close()
 
 
-def test_a_candidate_holds_no_output_when_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[weakref.ref[torch.Tensor]] = []
-    held: list[int] = []
-
-    class Watched(device.Cpu):
-        def release(self) -> None:
-            held.append(sum(r() is not None for r in made))
-
+def test_a_candidate_holds_no_output_when_it_answers() -> None:
     def forward(x: torch.Tensor) -> torch.Tensor:
         out = 2 * x
-        made.append(weakref.ref(out))
+        cpu.made.append(weakref.ref(out))
         return out
 
-    c = worker_candidate.Candidate(Deaf(), Watched(), False)  # type: ignore[arg-type]
+    cpu = Watched()
+    c = worker_candidate.Candidate(Deaf(), cpu, False)  # type: ignore[arg-type]
     c.model = forward  # type: ignore[assignment]
     tree, inputs = trees.flatten([torch.ones(3)])
     blocks = [device.block_of(device.CPU, inputs) for _ in ("in", "out")]
@@ -623,7 +622,7 @@ def test_a_candidate_holds_no_output_when_it_answers(monkeypatch: pytest.MonkeyP
     msg = {"sparing": True, "layout": blocks[0][1], "outputs": blocks[1][1], "tree": tree}
     answer = c.forward({**msg, "output_tree": {"t": 0}}, [])
     assert answer["fits"] and blocks[1][0].views(blocks[1][1])[0].tolist() == [2.0] * 3
-    assert len(made) == 1 and held == [0]
+    assert len(cpu.made) == 1 and cpu.held == [0]
     for block, _ in blocks:
         block.close()
 
