@@ -128,6 +128,12 @@ class Compiled:
         self.reference.set_state(state)
         return True
 
+    def holds(self) -> int:
+        return self.reference.holds()
+
+    def let_go(self) -> None:
+        self.reference.let_go()
+
 
 def eager_passes(bench: Bench, name: str, level: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text()
