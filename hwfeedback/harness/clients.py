@@ -456,6 +456,7 @@ class ReferenceClient(Client):
         self.sparing = False
         self.parts: Parts | None = None  # in which float64 is computed, on inputs that fit
         self._parts: Parts | None = None  # of the forward that is asked for
+        self.had_parts = False  # a forward was computed in parts since it was loaded
         self._keeping = False  # see ``keeping``
         self._room = {"out0": 0, "out1": 0, "draw": 0}
         self._lent: tuple[list[torch.Tensor], Layout] | None = None  # see ``lend``
@@ -465,7 +466,7 @@ class ReferenceClient(Client):
         self._out = "out0"
 
     def load(self, source: str, *, threads: int, eval_mode: bool) -> None:
-        self.parts = None
+        self.parts, self.had_parts = None, False
         # Part by part, so that whoever waits knows for what.
         msg: dict[str, Any] = {"op": "import", "source": source, "threads": threads}
         self.ask(msg, timeout=self.timeout, doing="importing the file")
@@ -597,6 +598,7 @@ class ReferenceClient(Client):
         parts = self._parts
         if parts is not None and self._passing and _wide(modes):
             msg |= {"cut": parts.cut, "parts": parts.count}
+            self.had_parts = True
             if self.device.free_bytes() < parts.room:
                 self._release()
         else:

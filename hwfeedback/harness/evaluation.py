@@ -917,9 +917,16 @@ class Evaluation:
         try:
             if calibration is None:
                 with self.costs.part("calibrate"):
-                    calibration = verify.calibrate(
-                        reference, note=lambda note: self.progress("verify", note)
-                    )
+                    try:
+                        calibration = self._calibrate(reference)
+                    except (verify.ReferenceBroken, WorkerFailure):
+                        if not reference.had_parts:
+                            raise
+                        # A row that it asks for by its number, say, is in no part: on a GPU that
+                        # ends a context.
+                        reference.kill()
+                        reference = self.reference(compiles=True, timeout=COMPILE_S)
+                        calibration = self._calibrate(reference, parts=False)
                     if self.device.kind == "cuda":  # a CPU's kernels are for so many threads
                         self._leave("compile", reference)
                 devices.tidy(self.device)
@@ -931,6 +938,11 @@ class Evaluation:
             reference.kill()
             raise
         return reference
+
+    def _calibrate(self, reference: ReferenceClient, *, parts: bool = True) -> Calibration:
+        return verify.calibrate(
+            reference, parts=parts, note=lambda note: self.progress("verify", note)
+        )
 
     def _export(self) -> None:
         """From here on the candidate is the standalone file that its user gets."""

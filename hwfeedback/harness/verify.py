@@ -271,17 +271,24 @@ def zero_one(state: Sequence[torch.Tensor], trainable: Sequence[bool]) -> list[t
 
 
 def calibrate(
-    reference: ReferenceClient, *, want_compile: bool = True, note: Note = lambda _: None
+    reference: ReferenceClient,
+    *,
+    want_compile: bool = True,
+    parts: bool = True,
+    note: Note = lambda _: None,
 ) -> Calibration:
     """Runs the reference on all families and returns what honest errors are.
 
-    Raises ReferenceBroken.
+    ``parts``: whether float64 may take a large batch in parts. A forward that must not see fewer
+    rows may end its process by that: then it is to be calibrated again without.
+
+    Raises ReferenceBroken, and what a worker raises that has ended.
     """
     c = Calibration()
     seen = reference.inspect(secret())
     c.linear = seen["linear"]
     sizes = [math.prod(o["shape"]) for o in seen["outputs"] if o["dtype"].startswith("float")]
-    c.by_rows = reference.sparing
+    c.by_rows = parts and reference.sparing
     few = 2 if reference.sparing and min(sizes, default=0) >= MANY_ELEMENTS else 1
     state = reference.state()
     trainable = reference.info["trainable"]

@@ -395,6 +395,21 @@ def test_a_forward_fails_in_a_part(judge: Judge, small_parts: None) -> None:
     client.kill()
 
 
+@pytest.mark.parametrize("ends", ["Model.forward = None", "import os; os._exit(3)"])
+def test_a_part_ends_the_process(judge: Judge, small_parts: None, ends: str) -> None:
+    """As an index does on a GPU that no part has: nothing can be computed there any more."""
+    few = f"        if len(x) < 96:\n            {ends}\n        return {SAME}"
+    source = SMALL.replace(f"        return {SAME}", few)
+    assert ends in source
+    learned: list[dict[str, Any]] = [{}, {}]
+    for task, known in zip((source, SMALL), learned, strict=True):
+        e = Evaluation(judge.server, judge.request(task, "", "quick", {}))
+        e._start_reference(None, known).kill()
+    whole, cut = (known["calibration"] for known in learned)
+    assert cut["by_rows"] and not whole["by_rows"]
+    assert [f["name"] for f in whole["families"]] == [f["name"] for f in cut["families"]]
+
+
 def test_the_whole_has_the_last_word(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, small_parts: None
 ) -> None:
