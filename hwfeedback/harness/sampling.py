@@ -46,6 +46,11 @@ class Seen:
         own = [at for at in self.pytorch if not any(a <= at < b for a, b in free)]
         return self._certain(own) > limit
 
+    def unsure(self) -> bool:
+        """Whether more looks may tell: many found PyTorch at work, too few to be certain."""
+        most = len(self.pytorch) > LEAST * self.looks
+        return most and self._certain(self.pytorch) <= LEAST
+
     def _certain(self, hits: Sequence[int]) -> float:
         return stats.wilson_low(len(hits), self.looks, SIGMAS) if self.looks else 0.0
 

@@ -130,7 +130,8 @@ WAKES = 0.8  # a share that is less is no matter of waking: work is shared betwe
 HIDES = 0.5  # a worker whose clock shows less than this share of what passed hides work
 HIDES_NS = 50_000
 VARIED_WINDOWS = 4  # of a visit
-WATCHED = {"quick": 4, "certify": 16}  # windows
+WATCHED = {"quick": 4, "certify": 16}  # windows of a process
+WATCHED_PROCESSES = 4  # at most: more than one while it is not sure what was seen
 SURE = 0.8  # of what calls one by one seem to take counts however noisy the clock is
 MORE_CORES = 1.5  # times its threads: who uses more of them was not timed like the baselines
 SOLO = 0.03
@@ -937,8 +938,11 @@ class Timing:
                         timed = self._interleaved(spawn_candidate, least, MAX_ROUNDS)
                     else:
                         timed = self._quick(spawn_candidate)
-                    if timed.wrong is None and self.device.kind == "cpu":
-                        _, timed.wrong = self._candidate(spawn_candidate, 0.0, watched=True)
+                    for _ in range(WATCHED_PROCESSES if self.device.kind == "cpu" else 0):
+                        if timed.wrong is None:
+                            _, timed.wrong = self._candidate(spawn_candidate, 0.0, watched=True)
+                        if timed.wrong is not None or not timed.seen.unsure():
+                            break
                     return timed
                 except _Lost as e:  # is not the candidate's fault
                     if e.name == EAGER:

@@ -114,6 +114,16 @@ def test_who_calls_vector_functions_is_not_accused_of_them(tmp_path: Path) -> No
     assert beside.too_much(0.0, [str(calls)])
 
 
+@pytest.mark.parametrize(
+    ("hits", "looks", "unsure"),
+    [(0, 0, False), (65, 72, False), (48, 70, True), (35, 70, False), (20, 70, False)],
+)
+def test_more_looks_may_tell(hits: int, looks: int, unsure: bool) -> None:
+    seen = Seen(looks, [0] * hits)
+    assert seen.unsure() == unsure
+    assert seen.too_much(0.0, []) == (2 * hits > looks and not unsure)
+
+
 @pytest.mark.parametrize(("hits", "n"), [(0, 10), (10, 10), (7, 10), (60, 100)])
 def test_wilsons_interval(hits: int, n: int) -> None:
     low = stats.wilson_low(hits, n, 1.96)
