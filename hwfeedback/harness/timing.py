@@ -353,6 +353,12 @@ class Overhead:
         """Returns a fresh sample's CPU time, less what its window costs."""
         return max(s.cpu - (stats.median(self.cpus) if self.cpus else 0.0), 0.0)
 
+    def worked(self, s: Sample) -> bool:
+        """Whether its process computed for much of the time that passed: it may as well have waited
+        for a core. Of what a GPU did the processor's time says nothing.
+        """
+        return self.turns or self.cpu(s) > HIDES * self.wall(s)
+
     def unresolved(self, samples: Sequence[Sample]) -> float:
         """Returns the factor by which a median of their times may be off by noise.
 
@@ -461,7 +467,11 @@ def judge(visits: Visits, overhead: Overhead, usual: Alone = Alone()) -> Judged:
         )
     judged.off = stats.median(gaps) < -AGREE * event - AGREE_NS
     quiet = [s for s in fresh if not s.disturbed]
-    hiding = [s for s in quiet if s.event < HIDES * overhead.wall(s) - HIDES_NS / s.calls - noise]
+    hiding = [
+        s
+        for s in quiet
+        if s.event < HIDES * overhead.wall(s) - HIDES_NS / s.calls - noise and overhead.worked(s)
+    ]
     if len(quiet) >= MIN_FRESH and len(hiding) > 0.75 * len(quiet):
         judged.hides = (
             f"its own clock shows {_us(event)} a call where {_us(wall)} passed: "
