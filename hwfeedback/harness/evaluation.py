@@ -924,6 +924,7 @@ class Evaluation:
                             raise
                         # A row that it asks for by its number, say, is in no part: on a GPU that
                         # ends a context.
+                        self.progress("verify", "calibrating again, with the whole batch")
                         reference.kill()
                         reference = self.reference(compiles=True, timeout=COMPILE_S)
                         calibration = self._calibrate(reference, parts=False)

@@ -354,8 +354,8 @@ class Overhead:
         return max(s.cpu - (stats.median(self.cpus) if self.cpus else 0.0), 0.0)
 
     def worked(self, s: Sample) -> bool:
-        """Whether its process computed for much of the time that passed: it may as well have waited
-        for a core. Of what a GPU did the processor's time says nothing.
+        """Whether its process, which has no children, computed for much of the time that passed: it
+        may as well have waited for a core. Of what a GPU did the processor's time says nothing.
         """
         return self.turns or self.cpu(s) > HIDES * self.wall(s)
 
@@ -948,17 +948,24 @@ class Timing:
                         timed = self._interleaved(spawn_candidate, least, MAX_ROUNDS)
                     else:
                         timed = self._quick(spawn_candidate)
-                    for _ in range(WATCHED_PROCESSES if self.device.kind == "cpu" else 0):
-                        if timed.wrong is None:
-                            _, timed.wrong = self._candidate(spawn_candidate, 0.0, watched=True)
-                        if timed.wrong is not None or not timed.seen.unsure():
-                            break
+                    if timed.wrong is None and self.device.kind == "cpu":
+                        timed.wrong = self._look_into(spawn_candidate)
                     return timed
                 except _Lost as e:  # is not the candidate's fault
                     if e.name == EAGER:
                         raise BaselineFailed(f"{e}") from e
                     self.notes.append(f"{e}, and is left out")
                     del self.records[e.name]
+
+    def _look_into(self, spawn_candidate: Callable[[], TimedWorker]) -> str | None:
+        """Sees whose code is at work, in as many processes as it takes to be sure. Returns what is
+        wrong in an output.
+        """
+        for _ in range(WATCHED_PROCESSES):
+            _, wrong = self._candidate(spawn_candidate, 0.0, watched=True)
+            if wrong is not None or not self._seen.unsure():
+                return wrong
+        return None
 
     def _quick(self, spawn_candidate: Callable[[], TimedWorker]) -> Timed:
         protocol = "baselines measured just before" if self.measured else "cached baselines"
