@@ -424,6 +424,7 @@ class Evaluation:
         self._profiled: cold.Ran | None = None  # the exported file by itself, at certify
         self._traced = 0.0  # share of a traced forward that was not custom
         self._profiler: profiling.Profiler | None = None  # where a profile is asked for
+        self._profiler_begins: Future[None] | None = None  # makes its context
 
     # Workers.
 
@@ -811,6 +812,9 @@ class Evaluation:
             if self._eager is not None:
                 with suppress(Exception):
                     self._eager.result().kill()
+            if self._profiler_begins is not None and self._profiler is not None:
+                wait([self._profiler_begins])
+                self._profiler.close()
             if v["status"] and not self._read:
                 self._begin_facts()
             self._add_facts(v)
@@ -979,6 +983,8 @@ class Evaluation:
         self.progress("verify", self.level)
         if self.device.kind == "cuda" and self._timed():
             self._ahead[False] = self._beside.submit(self._spare, False)
+        if self._profiler is not None and not self.sparing:
+            self._profiler_begins = self._beside.submit(self._profiler.begin)
         candidate = self.candidate(reference, poison=True)
         try:
             with self.costs.part("verify"), faults("verifying it", candidate):
@@ -1195,6 +1201,8 @@ class Evaluation:
         assert self.verification is not None
         self._quiet()
         self._add_facts(v)
+        if self._profiler_begins is not None:  # a context that is made disturbs
+            wait([self._profiler_begins])
         self.progress("time", self.level)
         reference.set_state(self.state)
         candidates: list[CandidateClient] = []

@@ -172,6 +172,7 @@ class Profiler:
         self._program = toolchain.ncu()
         self._asked = () if full else ncu.selection(capability)
         self.passing = False  # whether something was not known that may be another time
+        self._begun: tuple[Served, CandidateClient] | None = None  # see ``begin``
 
     @property
     def keys(self) -> list[str]:
@@ -185,6 +186,30 @@ class Profiler:
         if self._spares is not None and self._program:
             for key in self.keys:
                 self._spares.begin(key, self._start)
+
+    def begin(self) -> None:
+        """Has a process that was started ahead make its context, which takes a second or two under
+        ncu. It has met nobody, and waits then. Nothing is said of what fails: the profile's own
+        process will say it.
+        """
+        if self._begun is not None or self._spares is None or not self._program:
+            return
+        served = self._spares.take(*self.keys)
+        if served is None:
+            return
+        client = CandidateClient(served, START_S, self._device)
+        try:
+            self._make_context(client)
+        except (WorkerFailure, ProtocolError):
+            client.kill()
+            return
+        self._begun = served, client
+
+    def close(self) -> None:
+        """Ends a process that was not used."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun[1].kill()
 
     def profile(self, subject: Subject) -> dict[str, Any]:
         """Returns a kernelwright.Profile, as JSON."""
@@ -259,19 +284,28 @@ class Profiler:
     def _by_ncu(self, subject: Subject) -> Seen:
         if not self._program:
             raise NoProfile("Nsight Compute (ncu) is not there")
-        served = self._spares.take(*self.keys) if self._spares is not None else None
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            served, client = begun
+            client.timeout = subject.forward_s
+        else:
+            spare = self._spares.take(*self.keys) if self._spares is not None else None
+            try:
+                served = spare or self._start()
+            except (SandboxError, ProtocolError) as e:
+                raise NoProfile(f"ncu's sandbox cannot be had: {e}", passing=True) from e
+            client = CandidateClient(served, subject.forward_s, self._device)
         try:
-            served = served or self._start()
-        except (SandboxError, ProtocolError) as e:
-            raise NoProfile(f"ncu's sandbox cannot be had: {e}", passing=True) from e
-        client = CandidateClient(served, subject.forward_s, self._device)
-        try:
-            return self._measured(served, client, subject)
+            return self._measured(served, client, subject, begun is not None)
         finally:
             client.kill()
 
-    def _measured(self, served: Served, client: CandidateClient, subject: Subject) -> Seen:
+    def _measured(
+        self, served: Served, client: CandidateClient, subject: Subject, begun: bool
+    ) -> Seen:
         try:
+            if not begun:
+                self._make_context(client)
             msg = self._ready(client, subject)
         except WorkerError as e:
             raise NoProfile(f"it fails under ncu while it was loaded: {e}") from e
@@ -340,6 +374,7 @@ class Profiler:
             raise NoProfile(f"PyTorch's profiler cannot be had: {e}", passing=True) from e
         client = CandidateClient(worker, subject.forward_s, self._device)
         try:
+            self._make_context(client)
             msg = self._ready(client, subject)
             answer, _ = client.ask({"op": "launches", **msg}, timeout=LIST_S, doing="a forward")
         except (WorkerFailure, ProtocolError) as e:
@@ -351,11 +386,13 @@ class Profiler:
             raise NoProfile("PyTorch's profiler saw no kernel")
         return [Kind(e.name, e.grid, e.block, e.count, e.ms) for e in launches]
 
-    def _ready(self, client: CandidateClient, subject: Subject) -> dict[str, Any]:
-        """Has a process load the subject. Returns what a request for a forward says."""
+    def _make_context(self, client: CandidateClient) -> None:
         client.ask({"op": "hold"}, self._fds, START_S, "importing PyTorch")
         begin = {"op": "begin", "device": self._device.kind}
         client.ask(begin, timeout=START_S, doing="beginning on the GPU")
+
+    def _ready(self, client: CandidateClient, subject: Subject) -> dict[str, Any]:
+        """Has a process load the subject. Returns what a request for a forward says."""
         try:
             subject.load(client)
         except (WorkerFailure, ProtocolError):

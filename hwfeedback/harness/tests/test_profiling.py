@@ -136,6 +136,59 @@ def test_it_is_started_ahead(server: ForkServer, fake: Callable[[str], None]) ->
     spares.close()
 
 
+def test_its_context_is_made_ahead(server: ForkServer, fake: Callable[[str], None]) -> None:
+    fake('"$@"\n' + WRITES)
+    spares = Spares()
+    p = profiler(server, spares=spares)
+    p.begin()  # nothing was started
+    p.ahead()
+    spares.wait()
+    fake("exit 1\n")
+    for _ in range(2):  # the other one stays where it is
+        p.begin()
+    assert spares
+    spares.keep(())
+    assert p.profile(subject())["tool"] == "ncu"
+    p.begin()
+    assert p.profile(subject())["tool"] == "static", "one candidate each"
+    spares.close()
+
+
+def test_one_whose_context_was_not_needed_ends(
+    server: ForkServer, fake: Callable[[str], None]
+) -> None:
+    fake('"$@"\n' + WRITES)
+    spares = Spares()
+    p = profiler(server, spares=spares)
+    p.ahead()
+    p.begin()
+    spares.close()
+    p.close()
+    p.close()
+    end = time.monotonic() + 20
+    while server.ping()["workers"] and time.monotonic() < end:
+        time.sleep(0.05)
+    assert server.ping()["workers"] == 0
+
+
+def test_a_context_that_cannot_be_made_is_not_spoken_of(
+    server: ForkServer, fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake('"$@"\n' + WRITES)
+    spares = Spares()
+    p = profiler(server, spares=spares)
+    p.ahead()
+
+    def fails(client: CandidateClient) -> None:
+        client.ask({"op": "no such operation"}, timeout=60, doing="")
+
+    with monkeypatch.context() as m:
+        m.setattr(p, "_make_context", fails)
+        p.begin()
+    assert p.profile(subject())["tool"] == "ncu"
+    spares.close()
+
+
 PERMISSION = "ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU"
 BUSY = "ERROR== Profiling failed because a driver resource was unavailable. Ensure that no other"
 OLD = "echo \"==ERROR== unrecognised option '--filter-mode'. Use --help for details\"; exit 1\n"
