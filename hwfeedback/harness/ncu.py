@@ -23,6 +23,8 @@ FULL = "full"  # instead of a selection: all that ncu knows to measure
 # That are measured of launches alike. By their names ncu does not tell them apart: several kernels
 # of one size are hidden by no more than so many launches of the first.
 EACH = 8
+# The kernel of a launch that nobody asks about: ncu's first takes a second more than others.
+WARMING = "spin_kernel"
 MAX_REPORT = 4 << 20  # characters of a report that are read
 MAX_ROWS = 1000
 MAX_COLUMNS = 4000
@@ -118,7 +120,7 @@ def read(text: str) -> Report:
                 units = [*cells, *[""] * len(header)]
             elif header and len(report.rows) < MAX_ROWS:
                 row = _row(header, units, cells)
-                if row is not None:
+                if row is not None and base(row.name) != WARMING:
                     report.rows.append(row)
     except csv.Error:
         pass  # what came before it holds

@@ -188,9 +188,9 @@ class Profiler:
                 self._spares.begin(key, self._start)
 
     def begin(self) -> None:
-        """Has a process that was started ahead make its context, which takes a second or two under
-        ncu. It has met nobody, and waits then. Nothing is said of what fails: the profile's own
-        process will say it.
+        """Has a process that was started ahead make its context and ncu measure a first launch,
+        which take it a second each. It has met nobody, and waits then. Nothing is said of what
+        fails: the profile's own process will say it.
         """
         if self._begun is not None or self._spares is None or not self._program:
             return
@@ -199,7 +199,7 @@ class Profiler:
             return
         client = CandidateClient(served, START_S, self._device)
         try:
-            self._make_context(client)
+            self._make_context(client, warm=True)
         except (WorkerFailure, ProtocolError):
             client.kill()
             return
@@ -386,9 +386,9 @@ class Profiler:
             raise NoProfile("PyTorch's profiler saw no kernel")
         return [Kind(e.name, e.grid, e.block, e.count, e.ms) for e in launches]
 
-    def _make_context(self, client: CandidateClient) -> None:
+    def _make_context(self, client: CandidateClient, *, warm: bool = False) -> None:
         client.ask({"op": "hold"}, self._fds, START_S, "importing PyTorch")
-        begin = {"op": "begin", "device": self._device.kind}
+        begin = {"op": "begin", "device": self._device.kind, "warm": warm}
         client.ask(begin, timeout=START_S, doing="beginning on the GPU")
 
     def _ready(self, client: CandidateClient, subject: Subject) -> dict[str, Any]:

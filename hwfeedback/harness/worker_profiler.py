@@ -139,6 +139,12 @@ class Profiled:
         device = devices.of(str(msg["device"]))
         device.hold_to_float32()
         self.candidate = worker_candidate.Candidate(self.channel, device, False)
+        if msg.get("warm") and device.kind == "cuda":
+            runtime = torch.cuda.cudart()
+            runtime.cudaProfilerStart()
+            torch.cuda._sleep(1)  # which launches ncu.WARMING
+            device.synchronize()
+            runtime.cudaProfilerStop()
         return {}
 
     def of_the_candidate(self, name: str) -> Callable[[dict[str, Any], list[int]], Any]:

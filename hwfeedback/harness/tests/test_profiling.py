@@ -179,7 +179,7 @@ def test_a_context_that_cannot_be_made_is_not_spoken_of(
     p = profiler(server, spares=spares)
     p.ahead()
 
-    def fails(client: CandidateClient) -> None:
+    def fails(client: CandidateClient, **_: bool) -> None:
         client.ask({"op": "no such operation"}, timeout=60, doing="")
 
     with monkeypatch.context() as m:
@@ -391,6 +391,17 @@ def test_what_a_worker_lists_is_held_to_its_form() -> None:
         assert profiling.kinds_of(bad) == []
     assert profiling.kinds_of([None, sound]) == [profiling.Kind("k", (1, 1, 1), (32, 1, 1), 3)]
     assert len(profiling.kinds_of([sound] * 5000)) == 1000
+
+
+def test_the_launch_that_only_warms_ncu_is_left_out() -> None:
+    names = [
+        "at::cuda::(anonymous namespace)::spin_kernel(long)",
+        "at::cuda::<unnamed>::spin_kernel(long)",
+        "spin_kernel_of_mine(float*)",
+    ]
+    lines = "".join(f'"{i}","{name}","(1, 1, 1)","5"\n' for i, name in enumerate(names))
+    head = '"ID","Kernel Name","Grid Size","gpu__time_duration.sum"\n"","","","ns"\n'
+    assert [r.name for r in ncu.read(head + lines).rows] == names[2:]
 
 
 def test_reads_units_and_separators() -> None:
