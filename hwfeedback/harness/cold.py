@@ -1,19 +1,21 @@
 """Runs an exported file as its user will: in a new interpreter, which compiles it, and into which
 nothing of ours is imported before it. On a GPU its kernels are listed as a profiler sees them, and
 compute-sanitizer looks at them, in interpreters that nobody judges, which find what the first has
-compiled. They start beside the first, import PyTorch and wait: nothing runs beside a profile.
+compiled. They start beside the first, import PyTorch and wait until somebody wants to look.
 
-``run`` is the referee's side, ``serve`` the sandboxed worker's; ``cold_script.py`` is what the new
-interpreter does.
+``Running`` is the referee's side, ``Server`` the sandboxed worker's; ``cold_script.py`` is what the
+new interpreter does.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -21,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,8 +55,8 @@ CHECKING = 512  # processes and threads of all sanitizers together
 SHOWN = 40  # launches of a forward
 MAX_PROFILE = 1 << 20  # characters
 MAX_READ = 1 << 24
-REQUESTS = ("alone", "whole", "few")  # the script's: the first is judged, others are looked at
-GO_ON = b"1"  # to an interpreter that waits
+# The script's requests: the first is judged, the others are looked at.
+ALONE, WHOLE, FEW = "alone", "whole", "few"
 _LONG_MS = 1e9
 _LATE = sanitizers.LATE
 _SAID = 2000  # characters of what one prints that is not well
@@ -88,13 +90,11 @@ class Launch:
 
 
 @dataclass
-class Ran:
-    """What came of it. ``outputs`` lie on the call's device. ``span_ms``: what the profiler sees
-    of a forward, from where the first kernel starts until the last has ended, the L2 being empty of
-    it; 0 where it sees nothing.
+class Looked:
+    """What was seen of it. ``span_ms``: what the profiler sees of a forward, from where the first
+    kernel starts until the last has ended, the L2 being empty of it; 0 where it sees nothing.
     """
 
-    outputs: list[torch.Tensor]
     launches: list[Launch] = field(default_factory=list)
     span_ms: float = 0.0
     checks: list[Check] = field(default_factory=list)
@@ -183,100 +183,151 @@ class _Given:
             self.back.close()
 
 
-def run(
-    server: ForkServer,
-    source: str,
-    call: Call,
-    mode: str,
-    timeout: float,
-    limits: dict[str, int] | None = None,
-    sanitizer: str = "",
-    small: Call | None = None,
-    own: Sequence[str] = (),
-) -> Ran:
-    """Returns what the file computes, within a candidate's limits or others.
-
-    ``sanitizer``: the program under which it is run after that, on a ``small`` call if there is
-    one, and on this one where that finds something. ``own``: the names of its kernels.
-
-    Raises Broken, and SandboxError and ProtocolError for what is the machine's fault.
+class Running:
+    """The file at work, within a candidate's limits or others: first what it computes, which is
+    judged, and then how. Raises Broken, and SandboxError and ProtocolError for what is the
+    machine's fault.
     """
-    given = _handed_over(call, small, bool(sanitizer))
-    seconds = timeout + 30
-    if len(given) > 1:
-        seconds += CHECK_S + (4 * CHECK_S if sanitizer else 0)
-    msg = {
-        "op": "cold",
-        "source": source,
-        "requests": [g.request for g in given],
-        "sanitizer": sanitizer,
-        "timeout": timeout,
-    }
-    config = {"sandbox": mode, "threads": call.threads, **call.place}
-    if sanitizer:
-        msg["sanitizer"] = os.path.realpath(sanitizer)
-        config |= {"tools": True, "read_only": [os.path.dirname(msg["sanitizer"])]}
-    if kernelwright.cutlass_header(source):
-        msg["cutlass"] = kernelwright.cutlass_folders()
-        config["read_only"] = [*config.get("read_only", ()), *msg["cutlass"]]
-    try:
-        usual = sandbox.limits(sandbox.Settings("candidate"))
-        bounds = {"memory_bytes": usual.memory_bytes, "cpu_s": usual.cpu_s, **(limits or {})}
+
+    def __init__(
+        self,
+        server: ForkServer,
+        source: str,
+        call: Call,
+        mode: str,
+        timeout: float,
+        limits: dict[str, int] | None = None,
+        sanitizer: str = "",
+        *,
+        fewer: bool = False,
+    ) -> None:
+        """``timeout``: seconds for the file. ``sanitizer``: the program under which it is run when
+        it is looked at; ``fewer``: on fewer inputs first.
+        """
+        self._timeout, self._threads = timeout, call.threads
+        self._looks = call.place.get("device") == "cuda" or bool(sanitizer)
+        self._checked = bool(sanitizer)
+        self._given = _handed_over(call, self._looks, self._checked and not fewer)
+        msg = {
+            "op": "cold",
+            "source": source,
+            "requests": [g.request for g in self._given],
+            "sanitizer": sanitizer,
+            "timeout": timeout,
+        }
+        config = {"sandbox": mode, "threads": call.threads, **call.place}
         if sanitizer:
-            bounds["processes"] = max(bounds.get("processes", 0), CHECKING)
-        with server.spawn("builder", config, limits=bounds) as worker:
+            msg["sanitizer"] = os.path.realpath(sanitizer)
+            config |= {"tools": True, "read_only": [os.path.dirname(msg["sanitizer"])]}
+        if kernelwright.cutlass_header(source):
+            msg["cutlass"] = kernelwright.cutlass_folders()
+            config["read_only"] = [*config.get("read_only", ()), *msg["cutlass"]]
+        try:
+            usual = sandbox.limits(sandbox.Settings("candidate"))
+            bounds = {"memory_bytes": usual.memory_bytes, "cpu_s": usual.cpu_s, **(limits or {})}
+            if sanitizer:
+                bounds["processes"] = max(bounds.get("processes", 0), CHECKING)
+            self._worker = server.spawn("builder", config, limits=bounds)
             try:
-                worker.channel.send(msg, [fd for g in given for fd in g.fds])
-                answer, _ = worker.channel.recv(seconds)
-            except Timeout as e:
-                raise Broken(f"takes over {timeout:g} s", worker.log(), late=True) from e
-            except Closed as e:
-                end = worker.wait(5)
-                if end is None or end.blameless:
-                    raise SandboxError(f"a worker {how_it_ended(end)}") from e
-                raise Broken(how_it_ended(end), worker.log()) from e
-            log = worker.log()
-        code = answer.get("code")
+                self._send(msg, self._given)
+            except BaseException:
+                self._worker.kill()
+                raise
+        except BaseException:
+            self._free()
+            raise
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends whatever is still at work."""
+        self._worker.kill()
+        self._worker.wait(10)
+        self._free()
+
+    def outputs(self) -> list[torch.Tensor]:
+        """Returns what it computes, on the call's device."""
+        answer = self._answer(self._timeout + 30)
+        code, log = answer.get("code"), self._worker.log()
         if answer.get("ok") is not True or type(code) is not int:
             raise ProtocolError(f"a builder answered {answer!r:.200}")
         if code == _LATE:
-            raise Broken(f"takes over {timeout:g} s", log, late=True)
+            raise Broken(f"takes over {self._timeout:g} s", log, late=True)
         if code:
             raise Broken(_last_line(log) or f"ends with exit code {code}", log)
-        outputs = given[0].outputs(given[0].request["device"])
+        outputs = self._given[0].outputs(self._given[0].request["device"])
         if outputs is None:
             raise Broken("ends before its forward has returned", log)
+        return outputs
+
+    def looked(self, small: Call | None = None, own: Sequence[str] = ()) -> Looked:
+        """Looks at one that has returned its outputs: sanitizers on a ``small`` call if there is
+        one, and on this one where that finds something, and then a profiler, beside which nothing
+        else may run. ``own``: the names of its kernels.
+        """
+        if not self._looks:
+            return Looked()
+        if small is not None and self._checked:
+            self._given.append(_Given(small))
+        few = self._given[2:]
+        self._send({"op": "look", "requests": [g.request for g in few]}, few)
+        answer = self._answer(30 + CHECK_S + (4 * CHECK_S if self._checked else 0))
         launches, span_ms = launches_of(answer.get("profile"))
         checks, checks_s = _checks(answer.get("checks"), own)
-        return Ran(outputs, launches, span_ms, checks, checks_s)
-    finally:
-        for g in given:
+        return Looked(launches, span_ms, checks, checks_s)
+
+    def _send(self, msg: dict[str, Any], given: Sequence[_Given]) -> None:
+        self._worker.channel.send(msg, [fd for g in given for fd in g.fds])
+
+    def _answer(self, seconds: float) -> dict[str, Any]:
+        worker = self._worker
+        try:
+            answer, _ = worker.channel.recv(seconds)
+        except Timeout as e:
+            raise Broken(f"takes over {self._timeout:g} s", worker.log(), late=True) from e
+        except Closed as e:
+            end = worker.wait(5)
+            if end is None or end.blameless:
+                raise SandboxError(f"a worker {how_it_ended(end)}") from e
+            raise Broken(how_it_ended(end), worker.log()) from e
+        return answer
+
+    def _free(self) -> None:
+        for g in self._given:
             g.close()
+        self._given = []
 
 
-def _handed_over(call: Call, small: Call | None, checked: bool) -> list[_Given]:
+def _handed_over(call: Call, looks: bool, checked: bool) -> list[_Given]:
     """Returns the requests: the one that is judged, and where somebody looks at it his, who has
-    memory of his own. A sanitizer finds no way in memory that is shared by the driver.
+    memory of his own where it is ``checked``: a sanitizer finds no way in memory that is shared by
+    the driver.
     """
-    gpu = call.place.get("device") == "cuda"
     given: list[_Given] = []
     try:
         memory: Device = CPU
-        if gpu and (size := _bytes_of(call)) >= LARGE:
+        if call.place.get("device") == "cuda" and is_large(call):
             own = devices.of("cuda")
             own.release()
-            memory = own if own.free_bytes() >= ROOM * size else CPU
+            memory = own if own.free_bytes() >= ROOM * _bytes_of(call) else CPU
         given.append(_Given(call, memory=memory, answered=True))
-        if gpu or checked:
-            apart = checked and small is None and given[0].memory.kind == "cuda"
+        if looks:
+            apart = checked and given[0].memory.kind == "cuda"
             given.append(_Given(call, None if apart else given[0]))
-        if small is not None and checked:
-            given.append(_Given(small))
         return given
     except BaseException:
         for g in given:
             g.close()
         raise
+
+
+def is_large(call: Call) -> bool:
+    """Whether it is handed over in the GPU's memory, if there is room."""
+    return _bytes_of(call) >= LARGE
 
 
 def _bytes_of(call: Call) -> int:
@@ -331,14 +382,35 @@ def _last_line(log: str) -> str:
     return lines[-1].strip()[:300] if lines else ""
 
 
-def serve(msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-    """Runs the file in a new interpreter. What it prints goes where the worker's own words go."""
-    if folders := msg.get("cutlass"):
-        os.environ["CUTLASS_PATH"] = os.path.dirname(folders[0])
-        if artifacts.LOAD_INLINE in msg["source"]:  # torch's own has nothing that looks there
-            os.environ["CPATH"] = ":".join(folders)
-    fds_of: dict[str, list[int]] = {}
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+class Server:
+    """The worker's side, for one file."""
+
+    def __init__(self) -> None:
+        self._held = ExitStack()  # folders, and what runs in them
+        self._looks: _Looks | None = None
+
+    def close(self) -> None:
+        self._looks = None
+        self._held.close()
+
+    def run(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Runs the file in a new interpreter. What it prints goes where the worker's own words go.
+        Who looks at it later has started; of a file that fails nobody looks.
+        """
+        code = -1
+        try:
+            code = self._run(msg, fds)
+        finally:
+            if code:
+                self.close()
+        return {"code": code}
+
+    def _run(self, msg: dict[str, Any], fds: list[int]) -> int:
+        if folders := msg.get("cutlass"):
+            os.environ["CUTLASS_PATH"] = os.path.dirname(folders[0])
+            if artifacts.LOAD_INLINE in msg["source"]:  # torch's own has nothing that looks there
+                os.environ["CPATH"] = ":".join(folders)
+        folder = self._folder()
         tools = os.path.join(folder, "tools")
         os.mkdir(tools)
         shared = any(request["shared"] == "cuda" for request in msg["requests"])
@@ -346,22 +418,39 @@ def serve(msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
             shutil.copy(os.path.join(HERE, name), tools)
         with open(os.path.join(folder, "kernel.py"), "w", encoding="utf-8") as f:
             f.write(msg["source"])
-        names = REQUESTS[: len(msg["requests"])]
-        for name, request in zip(names, msg["requests"], strict=True):
-            n = 1 + bool(request["wanted"])
-            fds_of[name], fds = fds[:n], fds[n:]
-            with open(os.path.join(folder, f"{name}.json"), "w", encoding="utf-8") as f:
-                json.dump({**request, "fds": fds_of[name]}, f)
-        # The file may do away with its own folder.
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-            looks = _Looks(folder, place, fds_of, msg)
-            try:
-                threads = msg["requests"][0]["threads"]
-                alone = _Interpreter(folder, "alone", fds_of["alone"], threads)
-                code = alone.end(float(msg["timeout"]))
-                return {"code": code, **({} if code else looks.results())}
-            finally:
-                looks.close()
+        first, *others = msg["requests"]
+        own = 1 + bool(first["wanted"])
+        for name, request in zip((ALONE, WHOLE), msg["requests"], strict=False):
+            _ask(folder, name, request)
+        if others:
+            # The file may do away with its own folder.
+            whole, fds[own:] = fds[own:], []
+            self._looks = self._held.enter_context(
+                closing(_Looks(folder, self._folder(), whole, msg))
+            )
+        alone = _Interpreter(folder, ALONE, first["threads"], given=fds[:own])
+        return alone.end(float(msg["timeout"]))
+
+    def look(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Returns what the sanitizers say, each of all its runs, and then the profiler, undisturbed
+        by them. The request is for few inputs, if there is one.
+        """
+        assert self._looks is not None
+        for request in msg["requests"]:
+            with suppress(OSError):  # the folder is gone: who looks there will say so
+                _ask(self._looks.folder, FEW, request)
+        try:
+            return self._looks.results(fds)
+        finally:
+            self.close()
+
+    def _folder(self) -> str:
+        return self._held.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+
+
+def _ask(folder: str, name: str, request: dict[str, Any]) -> None:
+    with open(os.path.join(folder, f"{name}.json"), "w", encoding="utf-8") as f:
+        json.dump(request, f)
 
 
 class _Looks:
@@ -369,88 +458,84 @@ class _Looks:
     in them can write to ``place``, too.
     """
 
-    def __init__(
-        self, folder: str, place: str, fds_of: dict[str, list[int]], msg: dict[str, Any]
-    ) -> None:
-        """``fds_of``: a request's descriptors."""
-        self._folder, self._place, self._fds_of = folder, place, fds_of
+    def __init__(self, folder: str, place: str, whole: list[int], msg: dict[str, Any]) -> None:
+        """``whole``: the descriptors of the request for all inputs, which are closed at the end."""
+        self.folder = folder
+        self._place = place
+        self._fds = {WHOLE: whole}
         self._program = msg.get("sanitizer") or ""
-        self._requests = list(fds_of)[:0:-1]  # the one on few inputs comes first
-        self._seen, said = (os.path.join(place, name) for name in ("profile.json", "profile.said"))
+        self._seen = os.path.join(place, "profile.json")
+        self._runs_begun = itertools.count()
         self._profile: _Interpreter | None = None
         self._waiting: dict[str, _Interpreter] = {}  # under a tool, for its first run
         first = msg["requests"][0]
         try:
             if first["device"] == "cuda":
-                own, threads = fds_of["whole"], first["threads"]
-                self._profile = _Interpreter(
-                    folder, "whole", own, threads, said=said, waits=True, profile=self._seen
-                )
+                said, threads = os.path.join(place, "profile.said"), first["threads"]
+                self._profile = _Interpreter(folder, "", threads, said=said, profile=self._seen)
             if self._program:
                 for tool in sanitizers.TOOLS:
                     with suppress(OSError):  # one that cannot be started now is started later
-                        self._waiting[tool] = self._under(tool, self._requests[0], waits=True)
+                        self._waiting[tool] = self._under(tool)
         except BaseException:
             self.close()
             raise
 
-    def results(self) -> dict[str, Any]:
-        """Returns what the sanitizers say, each of all its runs, and then the profiler, undisturbed
-        by them.
-        """
+    def results(self, few: list[int]) -> dict[str, Any]:
+        """``few``: the descriptors of the request for few inputs, none where there is none."""
+        if few:
+            self._fds = {FEW: few} | self._fds  # it comes first
         checks: list[list[dict[str, Any]]] = []
         if self._program:
             with ThreadPoolExecutor(len(sanitizers.TOOLS)) as pool:
                 checks = list(pool.map(self._runs, sanitizers.TOOLS))
         if self._profile is not None:
-            self._profile.end(CHECK_S)
+            self._profile.end(CHECK_S, WHOLE, self._fds[WHOLE])
         return {"checks": checks, "profile": read_text(self._seen)[:MAX_PROFILE]}
 
     def close(self) -> None:
         for waiting in (self._profile, *self._waiting.values()):
             if waiting is not None:
                 waiting.close()
+        for fd in self._fds.pop(WHOLE, ()):
+            os.close(fd)
 
     def _runs(self, tool: str) -> list[dict[str, Any]]:
         """Where something is found the next request is tried."""
         runs: list[dict[str, Any]] = []
-        for request in self._requests:
+        for request in self._fds:
             runs.append(self._run(tool, request))
             if runs[-1]["code"] != sanitizers.FOUND:
                 break
         return runs
 
     def _run(self, tool: str, request: str) -> dict[str, Any]:
-        report, said = self._paths(tool, request)
         began = time.monotonic()
-        code = 0
+        code, report, said = 0, "", ""
         # With each tensor an allocation of its own, an access beside it is one beside all. Who
         # captures a graph cannot do without the allocator.
         for alone in (True, False):
             try:
-                first = self._waiting.pop(tool, None)
-                code = (first or self._under(tool, request, alone=alone)).end(CHECK_S)
+                runs = self._waiting.pop(tool, None) or self._under(tool, alone=alone)
+                code = runs.end(CHECK_S, request, self._fds[request])
             except OSError as e:  # it has left no process, or no folder
                 return {"code": 1, "report": "", "said": str(e), "seconds": 0.0}
+            report, said = read_text(runs.report), read_text(runs.said)
             if code in (0, sanitizers.FOUND, _LATE):
                 break
-        found, last = read_text(report)[: sanitizers.MAX_LOG], read_text(said)[-_SAID:]
-        seconds = time.monotonic() - began
-        return {"code": code, "report": found, "said": last, "seconds": seconds}
+        return {
+            "code": code,
+            "report": report[: sanitizers.MAX_LOG],
+            "said": said[-_SAID:],
+            "seconds": time.monotonic() - began,
+        }
 
-    def _under(
-        self, tool: str, request: str, *, alone: bool = True, waits: bool = False
-    ) -> _Interpreter:
-        report, said = self._paths(tool, request)
+    def _under(self, tool: str, *, alone: bool = True) -> _Interpreter:
+        report = os.path.join(self._place, f"{tool}.{next(self._runs_begun)}.report")
         prefix = sanitizers.command(self._program, tool, report)
         more = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if alone else {}
-        own = self._fds_of[request]
-        return _Interpreter(self._folder, request, own, 1, prefix, more, said, waits=waits)
-
-    def _paths(self, tool: str, request: str) -> tuple[str, str]:
-        """Returns where a tool writes its report, and what runs under it what it prints."""
-        report, said = (f"{tool}.{request}.{kind}" for kind in ("report", "said"))
-        return os.path.join(self._place, report), os.path.join(self._place, said)
+        said = f"{report}.said"
+        return _Interpreter(self.folder, "", 1, prefix, more, said=said, report=report)
 
 
 def read_text(path: str) -> str:
@@ -464,48 +549,59 @@ def read_text(path: str) -> str:
 
 
 class _Interpreter:
-    """A new interpreter that does one of the requests."""
+    """A new interpreter that does one of the requests: one that is named, or one that ``end`` names
+    while it waits, having imported nothing but PyTorch.
+    """
 
     def __init__(
         self,
         folder: str,
         request: str,
-        fds: list[int],
         threads: int,
         prefix: Sequence[str] = (),
         more: dict[str, str] | None = None,
-        said: str = "",
         *,
-        waits: bool = False,
+        given: Sequence[int] = (),
+        said: str = "",
+        report: str = "",
         profile: str = "",
     ) -> None:
-        """``said``: where what it prints goes, if not where the worker's own words go. ``waits``:
-        it imports nothing but PyTorch before ``end``. ``profile``: where one that looks at itself
-        writes what it sees.
+        """``given``: the descriptors of the request that is named. ``said``: where what it prints
+        goes, if not where the worker's own words go; ``report``: where the tool that ``prefix``
+        starts writes; ``profile``: where one that looks at itself writes what it sees.
         """
+        self.said, self.report = said, report
         script = os.path.join(folder, "tools", SCRIPT)
-        asked = [folder, request, profile, "waits" if waits else ""]
+        asked = [folder, request, profile, json.dumps(list(given))]
         home = {"HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": str(threads)}
-        with open(said or os.devnull, "w", encoding="utf-8") as out:
-            self._process = subprocess.Popen(
-                [*prefix, sys.executable, "-I", "-B", script, *asked],
-                cwd=folder,
-                env={**os.environ, **home, **(more or {})},
-                stdin=subprocess.PIPE if waits else subprocess.DEVNULL,
-                stdout=out if said else None,
-                stderr=out if said else None,
-                pass_fds=fds,
-                bufsize=0,
-                start_new_session=bool(prefix),  # a tool's death is not its target's
-            )
+        self._tells, hears = socket.socketpair() if not request else (None, None)
+        try:
+            with open(said or os.devnull, "w", encoding="utf-8") as out:
+                self._process = subprocess.Popen(
+                    [*prefix, sys.executable, "-I", "-B", script, *asked],
+                    cwd=folder,
+                    env={**os.environ, **home, **(more or {})},
+                    stdin=hears or subprocess.DEVNULL,
+                    stdout=out if said else None,
+                    stderr=out if said else None,
+                    pass_fds=given,
+                    start_new_session=bool(prefix),  # a tool's death is not its target's
+                )
+        except BaseException:
+            if self._tells is not None:
+                self._tells.close()
+            raise
+        finally:
+            if hears is not None:
+                hears.close()
         self._leads = bool(prefix)  # a group of its own
 
-    def end(self, timeout: float) -> int:
-        """Returns its exit code. One that waits goes on."""
-        with suppress(OSError):  # it has ended
-            if self._process.stdin is not None:
-                os.set_blocking(self._process.stdin.fileno(), False)  # the file may have filled it
-                self._process.stdin.write(GO_ON)
+    def end(self, timeout: float, request: str = "", fds: Sequence[int] = ()) -> int:
+        """Returns its exit code. One that waits does this request, which has these descriptors."""
+        if self._tells is not None:
+            with suppress(OSError):  # it has ended, or the file has filled it
+                self._tells.setblocking(False)
+                socket.send_fds(self._tells, [request.encode()], fds)
         try:
             return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -515,8 +611,8 @@ class _Interpreter:
 
     def close(self) -> None:
         """Ends one that waits, or takes too long."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        if self._tells is not None:
+            self._tells.close()
         if self._leads:
             with suppress(OSError):  # nobody is left
                 os.killpg(self._process.pid, signal.SIGKILL)

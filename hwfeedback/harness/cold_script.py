@@ -81,15 +81,24 @@ def profiled(forward: Any, times: int = PROFILED) -> dict[str, Any]:
     return {"launches": launches[:100], "span_ms": 1e-3 * median(spans)}
 
 
-def main(folder: str, name: str, profile: str = "", waits: str = "") -> None:
-    """``profile``: where to write what a profiler sees, if that is asked for. ``waits``: for a byte
-    of its standard input.
-    """
-    if waits:
-        import torch  # which takes longer than all else
+def awaited() -> tuple[str, list[int]]:
+    """Returns which request to do, and its descriptors, once its standard input has them."""
+    import socket
 
-        if not sys.stdin.buffer.read(1):
-            sys.exit("nobody wants to know any more")
+    importlib.import_module("torch")  # which takes longer than all else
+    told = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=0)
+    name, fds, _, _ = socket.recv_fds(told, 64, 2)
+    told.detach()
+    if not name:
+        sys.exit("nobody wants to know any more")
+    return name.decode(), fds
+
+
+def main(folder: str, name: str, profile: str, given: str) -> None:
+    """``name``: of a request, or "" for one that comes later. ``profile``: where to write what a
+    profiler sees, if that is asked for. ``given``: the request's descriptors.
+    """
+    name, fds = (name, json.loads(given)) if name else awaited()
     with open(os.path.join(folder, f"{name}.json"), encoding="utf-8") as f:
         request = json.load(f)
     module = imported(os.path.join(folder, "kernel.py"))
@@ -111,7 +120,7 @@ def main(folder: str, name: str, profile: str = "", waits: str = "") -> None:
         return tensors.received(fd, size, writable=True)
 
     layout, size = request["given"]
-    given = received(request["fds"][0], size)
+    given = received(fds[0], size)
     device = request["device"]
     values = [v.to(device, copy=True) for v in given.views(layout)]
     a, b, _ = request["counts"]
@@ -136,7 +145,7 @@ def main(folder: str, name: str, profile: str = "", waits: str = "") -> None:
     found = [found[i] for i in trees.ordered_like(tree, request["outputs"])]
     if request["wanted"]:
         layout, size = request["wanted"]
-        back = received(request["fds"][1], size + 1)
+        back = received(fds[1], size + 1)
         for t, view in zip(found, back.views(layout), strict=True):
             if t.shape != view.shape or t.dtype != view.dtype:
                 raise TypeError(f"forward returns {t.dtype} {tuple(t.shape)}")

@@ -421,7 +421,9 @@ class Evaluation:
         self._facts: Future[list[dict[str, Any]]] | None = None  # of its kernels
         self._read = False  # whether they are in the verdict
         self._before: SharedTiming | None = None  # what the batch has been timed with
-        self._profiled: cold.Ran | None = None  # the exported file by itself, at certify
+        # The exported file by itself, at certify, with its draw; and what was seen of it.
+        self._alone: tuple[cold.Running, Any, list[torch.Tensor]] | None = None
+        self._looked: cold.Looked | None = None
         self._traced = 0.0  # share of a traced forward that was not custom
         self._profiler: profiling.Profiler | None = None  # where a profile is asked for
         self._profiler_begins: Future[None] | None = None  # makes its context
@@ -815,6 +817,8 @@ class Evaluation:
             if self._profiler_begins is not None and self._profiler is not None:
                 wait([self._profiler_begins])
                 self._profiler.close()
+            if self._alone is not None:
+                self._alone[0].close()
             if v["status"] and not self._read:
                 self._begin_facts()
             self._add_facts(v)
@@ -985,6 +989,8 @@ class Evaluation:
             self._ahead[False] = self._beside.submit(self._spare, False)
         if self._profiler is not None and not self.sparing:
             self._profiler_begins = self._beside.submit(self._profiler.begin)
+        if self._runs_alone() and not self._compilers_disturb():
+            self._begin_alone(reference, beside=True)
         candidate = self.candidate(reference, poison=True)
         try:
             with self.costs.part("verify"), faults("verifying it", candidate):
@@ -1015,9 +1021,9 @@ class Evaluation:
         if self.level == "certify":
             with self.costs.part("verify"):
                 self._general(reference.orders)
-            if self.request.get("cold", True) is not False:
+            if self._runs_alone():
                 with self.costs.part("cold"):
-                    self._cold(reference, v)
+                    self._judge_alone(reference, v)
 
     def _does_the_work(
         self, reference: ReferenceClient, seen: Any, work: dict[str, Any], calls: int
@@ -1094,8 +1100,56 @@ class Evaluation:
                 w.kill()
                 w.worker.wait(10)
 
-    def _cold(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
-        """The file that its user gets, as its user runs it: by itself, in a new interpreter."""
+    def _runs_alone(self) -> bool:
+        return self.level == "certify" and self.request.get("cold", True) is not False
+
+    def _begin_alone(self, reference: ReferenceClient, *, beside: bool = False) -> None:
+        """Starts the file that its user gets, as its user runs it: by itself, in a new interpreter.
+        ``beside``: while it is verified, where it is not large.
+        """
+        assert self.verification is not None
+        if cold.lacking(self.program.build["build"].get("form") or ""):
+            return
+        if beside and (self.sparing or self._content_bytes() >= cold.LARGE):
+            return
+        with self.costs.part("cold"):
+            tree, inputs = self.verification.unseen()
+            call = self._call(reference, tree, inputs, self.verification.outputs)
+            if beside and cold.is_large(call):  # by its weights
+                return
+            running = cold.Running(
+                self.server,
+                self.exported,
+                call,
+                self.sandbox,
+                COMPILE_S + FORWARD_EAGERS * self.eager_s,
+                self._limits(),
+                toolchain.compute_sanitizer() if self.device.kind == "cuda" else "",
+                fewer=beside or self.verification.small is not None,
+            )
+            self._alone = running, tree, inputs
+
+    def _call(
+        self,
+        reference: ReferenceClient,
+        tree: Any,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+    ) -> cold.Call:
+        assert self.verification is not None
+        return cold.Call(
+            (reference.info["init"], reference.init),
+            (reference.info["names"], self.state),
+            (tree, inputs),
+            (self.verification.output_tree, outputs),
+            self.eval_mode,
+            self.threads,
+            placed(self.request),
+            reference.orders,
+        )
+
+    def _judge_alone(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
+        """Judges what it computes, and has it looked at."""
         assert self.verification is not None
         evidence = self.verification.report.evidence
         lacks = cold.lacking(self.program.build["build"].get("form") or "")
@@ -1105,55 +1159,20 @@ class Evaluation:
         self.progress("verify", "in a new interpreter")
         devices.tidy(self.device)
         reference.set_state(self.state)
-        output_tree = self.verification.output_tree
-        timeout = COMPILE_S + FORWARD_EAGERS * self.eager_s
         cuda = self.device.kind == "cuda"
-        sanitizer = toolchain.compute_sanitizer() if cuda else ""
-        if cuda and not sanitizer:
+        if cuda and not toolchain.compute_sanitizer():
             evidence.append("not run under compute-sanitizer: it is not there")
         self._add_facts(v)
         own = [str(k.get("name")) for k in v["build"].get("kernels") or []]
-
-        def call_of(
-            tree: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
-        ) -> cold.Call:
-            return cold.Call(
-                (reference.info["init"], reference.init),
-                (reference.info["names"], self.state),
-                (tree, inputs),
-                (output_tree, outputs),
-                self.eval_mode,
-                self.threads,
-                placed(self.request),
-                reference.orders,
-            )
-
-        ran: list[cold.Ran] = []
-        small = call_of(*self.verification.small) if self.verification.small else None
-
-        def run(
-            tree: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
-        ) -> list[torch.Tensor]:
-            call = call_of(tree, inputs, outputs)
-            ran.append(
-                cold.run(
-                    self.server,
-                    self.exported,
-                    call,
-                    self.sandbox,
-                    timeout,
-                    self._limits(),
-                    sanitizer,
-                    small,
-                    own,
-                )
-            )
-            outputs, ran[-1].outputs = ran[-1].outputs, []  # they may be large
-            return outputs
-
+        if self._alone is None:
+            self._begin_alone(reference)
+        assert self._alone is not None
+        running, tree, inputs = self._alone
+        small = self.verification.small
         alone = "the exported file, run by itself in a new interpreter,"
         try:
-            self.verification.elsewhere(run)
+            self.verification.judge_unseen(tree, inputs, running.outputs())
+            looked = running.looked(self._call(reference, *small) if small else None, own)
         except cold.Broken as e:
             status = "timed_out" if e.late else "crashed"
             raise Fault(
@@ -1165,14 +1184,17 @@ class Evaluation:
             ) from e
         except verify.Failed as e:
             raise Fault(e.status, f"{alone} is wrong: {e}", e.hint) from e
+        finally:
+            running.close()
+            self._alone = None
         whole = self.verification.inputs
-        few = small.inputs[1] if small is not None else whole
-        self.costs.moved(ran[-1].checks_s, "sanitizers")
+        few = small[1] if small else whole
+        self.costs.moved(looked.checks_s, "sanitizers")
         self._sanitized(
-            ran[-1].checks, *(", ".join(str(list(t.shape)) for t in i) for i in (few, whole))
+            looked.checks, *(", ".join(str(list(t.shape)) for t in i) for i in (few, whole))
         )
-        self._profiled = ran[-1]
-        if cuda and not ran[-1].launches:
+        self._looked = looked
+        if cuda and not looked.launches:
             evidence.append("what it launches is not known: a profiler saw nothing")
 
     def _sanitized(self, checks: Sequence[sanitizers.Check], few: str, whole: str) -> None:
@@ -1739,7 +1761,7 @@ class Evaluation:
 
     def _add_launches(self, v: dict[str, Any]) -> None:
         """Adds what a profiler saw of the exported file: it explains, and decides nothing."""
-        ran = self._profiled
+        ran = self._looked
         if ran is None or not ran.launches:
             return
         v["work"]["launches"] = [asdict(launch) for launch in ran.launches]

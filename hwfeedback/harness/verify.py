@@ -1022,16 +1022,15 @@ class Verification:
                 return False
         return True
 
-    def elsewhere(
-        self,
-        run: Callable[[Any, Sequence[torch.Tensor], Sequence[torch.Tensor]], list[torch.Tensor]],
+    def unseen(self) -> tuple[Any, list[torch.Tensor]]:
+        """Returns a draw that nobody has seen, for a process that is not ours."""
+        return self.reference.draw(secret())
+
+    def judge_unseen(
+        self, tree: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> None:
-        """Judges what ``run`` returns for a draw that nobody has seen: the outputs of the candidate
-        in a process that is not ours. It is given tensors like them, without content. Raises
-        Failed.
-        """
-        tree, inputs = self.reference.draw(secret())
-        answer = Answer(run(tree, inputs, self.outputs), "", [], False)
+        """Judges what the candidate computes for one. Raises Failed."""
+        answer = Answer(list(outputs), "", [], False)
         expected = self._expect(tree, inputs)  # there may be no room for it before
         base = self.calibration.families["base"]
         self._judge_closely(base, "base", tree, inputs, answer, expected)

@@ -25,7 +25,7 @@ MAX_OBJECT = 256 << 20
 
 
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
-    """Serves ``parse``, ``record``, ``export`` and ``compile``."""
+    """Serves ``parse``, ``record``, ``export``, ``compile``, ``facts``; ``cold``, then ``look``."""
     if config.get("runs"):  # a candidate, so that its Triton kernels are compiled
         worker_candidate.main(channel, config, fds)
         return
@@ -53,15 +53,20 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
                 found.append(sass.facts(f.read()))
         return {"kernels": found}
 
+    alone = cold.Server()
     ops = {
         "parse": lambda msg, _: source.parse(msg["source"], msg["what"]),
         "export": lambda msg, _: {"source": export.standalone(msg["source"])},
         "record": record,
         "compile": compile_,
-        "cold": cold.serve,
+        "cold": alone.run,
+        "look": alone.look,
         "facts": facts,
     }
-    loading.serve(channel, ops, FILENAME)
+    try:
+        loading.serve(channel, ops, FILENAME)
+    finally:
+        alone.close()
 
 
 def _record(text: str) -> dict[str, Any]:

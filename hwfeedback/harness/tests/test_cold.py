@@ -8,6 +8,7 @@ import os
 import pathlib
 import subprocess
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import building
 import cold
 import sandbox
 import sanitizers
+from evaluation import Evaluation
 
 REFERENCE = """
 import torch
@@ -77,9 +79,12 @@ def call_of(x: torch.Tensor, scale: torch.Tensor) -> cold.Call:
 def outputs(judge: Judge, source: str, timeout: float = 60.0) -> list[torch.Tensor]:
     x, scale = torch.randn(64, 32), torch.rand(32)
     call = call_of(x, scale)
-    ran = cold.run(judge.server, building.export(judge.server, source), call, "weak", timeout)
-    assert torch.equal(ran.outputs[0], torch.relu(x) * scale)
-    return ran.outputs
+    text = building.export(judge.server, source)
+    with cold.Running(judge.server, text, call, "weak", timeout) as running:
+        found = running.outputs()
+        assert running.looked() == cold.Looked(), "there is no GPU"
+    assert torch.equal(found[0], torch.relu(x) * scale)
+    return found
 
 
 def test_a_file_that_stands_alone(judge: Judge) -> None:
@@ -126,6 +131,14 @@ def test_what_it_leaves_unwritten_is_not_what_was_asked(judge: Judge) -> None:
 KNOWS = "import sys\nHERE = 'worker_candidate' in sys.modules or 'trees' in sys.modules\n"
 
 
+@pytest.fixture(params=[False, True], ids=["after", "beside"])
+def beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the file runs while it is verified, as where there are cores enough for a GPU's."""
+    if request.param:
+        monkeypatch.setattr(Evaluation, "_compilers_disturb", lambda _: False)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize(
     ("candidate", "status", "says"),
     [
@@ -138,7 +151,12 @@ KNOWS = "import sys\nHERE = 'worker_candidate' in sys.modules or 'trees' in sys.
     ],
 )
 def test_certify_runs_the_file_by_itself(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch, candidate: str, status: str, says: str
+    judge: Judge,
+    monkeypatch: pytest.MonkeyPatch,
+    beside: bool,
+    candidate: str,
+    status: str,
+    says: str,
 ) -> None:
     # As if the first look at the text had missed what it imports.
     parsed = building._parsed
@@ -146,6 +164,24 @@ def test_certify_runs_the_file_by_itself(
     v = judge.verdict(REFERENCE, candidate, "certify", built=True, cold=True)
     assert (v["status"], says in v["reason"]) == (status, True), v["reason"]
     assert v["cost_s"]["cold"] > 0
+
+
+def test_what_runs_by_itself_ends_with_who_fails(
+    judge: Judge, beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[cold.Running] = []
+    begin = cold.Running.__init__
+
+    def kept(self: cold.Running, *given: Any, **more: Any) -> None:
+        begin(self, *given, **more)
+        begun.append(self)
+
+    monkeypatch.setattr(cold.Running, "__init__", kept)
+    wrong = KERNEL.replace("* s[j]", "* 2")
+    v = judge.verdict(REFERENCE, wrong, "certify", built=True, cold=True)
+    assert v["status"] == "wrong" and "by itself" not in v["reason"], v["reason"]
+    assert len(begun) == beside
+    assert all(r._worker.wait(0) is not None and not r._given for r in begun)
 
 
 # Does what compute-sanitizer does to a command, and says what that has said.
@@ -164,25 +200,36 @@ esac
 """
 
 
-def served(judge: Judge, source: str, tool: pathlib.Path, **more: str) -> dict[str, Any]:
+def served(
+    judge: Judge, source: str, tool: pathlib.Path, *, few: bool = True, **more: str
+) -> dict[str, Any]:
     """The worker's side, in this process: a sandbox does not show it the tool."""
-    x, few, scale = torch.randn(64, 32), torch.randn(4, 32), torch.rand(32)
-    call, small = call_of(x, scale), call_of(few, scale)
-    given = [cold._Given(call, answered=True)]
-    given += [cold._Given(call, given[0]), cold._Given(small)]
-    answer = cold.serve(
-        {
-            "source": building.export(judge.server, source),
-            "requests": [g.request | more for g in given],
-            "sanitizer": str(tool),
-            "timeout": 60.0,
-        },
-        [fd for g in given for fd in g.fds],
-    )
+    x, less, scale = torch.randn(64, 32), torch.randn(4, 32), torch.rand(32)
+    given = cold._handed_over(call_of(x, scale), True, True)
+    small = [cold._Given(call_of(less, scale))] if few else []
+    server = cold.Server()
+
+    def ask(
+        op: Callable[[dict[str, Any], list[int]], dict[str, Any]],
+        given: list[cold._Given],
+        **what: Any,
+    ) -> dict[str, Any]:
+        fds = [os.dup(fd) for g in given for fd in g.fds]
+        try:
+            return op({"requests": [g.request | more for g in given], **what}, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    text = building.export(judge.server, source)
+    open_files = len(os.listdir("/proc/self/fd"))
+    answer = ask(server.run, given, source=text, sanitizer=str(tool), timeout=60.0)
     if not answer["code"]:
         (y,) = given[0].outputs("cpu") or []
         assert torch.equal(y, torch.relu(x) * scale)
-    for g in given:
+        answer |= ask(server.look, small)
+    assert len(os.listdir("/proc/self/fd")) == open_files
+    for g in (*given, *small):
         g.close()
     return answer
 
@@ -215,7 +262,7 @@ TELLS = """
 import atexit, os, sys
 def tell(what):
     with open("LOG", "a") as f:
-        f.write(f"{what} {sys.argv[2]}\\n")
+        f.write(f"{what} {sys.argv[2] or 'later'}\\n")
 tell("begins")
 atexit.register(tell, "ends")
 """
@@ -223,10 +270,19 @@ atexit.register(tell, "ends")
 
 def test_who_looks_finds_the_file_used(judge: Judge, tool: pathlib.Path) -> None:
     log = tool.with_name("log")
-    served(judge, TELLS.replace("LOG", str(log)) + KERNEL, tool)
+    kernel = KERNEL.replace("        y = torch", "        tell(len(x))\n        y = torch")
+    served(judge, TELLS.replace("LOG", str(log)) + kernel, tool)
     told = log.read_text().splitlines()
-    assert told[:2] == ["begins alone", "ends alone"]
-    assert {line.split()[1] for line in told[2:]} == {"few", "whole"}
+    assert told[:3] == ["begins alone", "64 alone", "ends alone"]
+    assert set(told[3:]) == {"begins later", "4 later", "64 later", "ends later"}
+
+
+def test_where_there_are_no_few_inputs_it_is_looked_at_on_all(
+    judge: Judge, tool: pathlib.Path
+) -> None:
+    answer = served(judge, KERNEL, tool, few=False)
+    assert [len(runs) for runs in answer["checks"]] == [1, 1, 1, 1]
+    assert [runs[0]["code"] for runs in answer["checks"]] == [86, 0, 0, 7]
 
 
 @pytest.fixture

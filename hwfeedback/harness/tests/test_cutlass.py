@@ -279,7 +279,7 @@ def test_the_new_interpreter_of_a_certificate_is_told_of_it(
         "timeout": 1,
         "cutlass": folders,
     }
-    cold.serve({"source": export.standalone(FORMS[form]), **msg}, [0, 1])
+    cold.Server().run({"source": export.standalone(FORMS[form]), **msg}, [0, 1])
     assert seen["CUTLASS_PATH"] == str(checkout)
     # By the loader's own way where there is one: that is what is certified.
     assert seen["CPATH"] == (":".join(folders) if form == "load_inline" else "")
