@@ -180,6 +180,8 @@ type gpu struct {
 	device *cuda
 	vector int               // elements that a thread takes side by side
 	column column            // of outputs that a thread of a pooling takes
+	across string            // where along the last dimension a pooling's window is looked at; "" everywhere
+	taken  bool              // a pooling's window has been taken already
 	beside int               // blocks that are to be on a multiprocessor at once; 0 for any
 	arrays map[*value]string // loads of V elements that are there: an array
 }
@@ -522,7 +524,11 @@ func (g *gpu) decode(typ, number string, groups []int) {
 // several items asks for what all of them load before it waits for the first.
 func (g *gpu) maps() {
 	items := g.knobs.get("items", 1)
-	g.column = g.poolColumn()
+	if l := g.poolLine(items); l.parts > 0 {
+		g.lines(l)
+		return
+	}
+	g.column = g.poolColumn(3, 4)
 	g.begin("", mapBlock, nil)
 	g.sizes()
 	all := storedValues(g.k.stores)
@@ -556,6 +562,7 @@ func (g *gpu) maps() {
 		g.task()
 		if g.column.rows > 1 {
 			g.line("const pos i%d = base;", g.g.inner)
+			g.emptied(g.k.anchors[0], g.column.rows)
 			g.windows(g.k.anchors[0])
 			g.line("#pragma unroll")
 			g.open("for (int n = 0; n < %d; ++n)", g.column.rows)

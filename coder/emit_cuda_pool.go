@@ -13,9 +13,156 @@ type column struct{ group, rows int }
 // columnRows is how many of them there are where windows overlap.
 const columnRows = 8
 
+// line is a tile of a pooling in shared memory: of each column of inputs that
+// windows along the last dimension share, what the window has of it in all other
+// dimensions. Reads of it are aligned, and each column is computed once.
+type line struct {
+	outputs, parts int // of a row that a block takes at once, and the parts of a row
+	rows           int // rows, or columns of outputs below each other, of a block
+	lead, columns  int // inputs before those of the first window, and all of them
+}
+
+// Sizes of lines.
+const (
+	lineColumns = 1024     // inputs of a block with one item a thread
+	lineBytes   = 16 << 10 // of shared memory: enough blocks have room beside each other
+	lineBlocks  = 8        // of a multiprocessor, at least
+	alignedRun  = 32       // elements of 128 bytes, which a warp reads at once
+)
+
+// lined reports whether a kernel is one pooling whose windows overlap along the
+// last dimension, which has a loop of its own.
+func (k *kernel) lined(t geometry) bool {
+	if k.kind != mapKernel || len(k.anchors) != 1 || k.anchors[0].value.kind != pool {
+		return false
+	}
+	w := k.anchors[0].value.window
+	d := len(w.kernel) - 1
+	inner := t.groups[t.inner]
+	return w.kernel[d] > w.stride[d] && len(inner.dims) == 1 && inner.dims[0] == len(k.space)-1 && !inner.batch
+}
+
+// poolLine returns the line of a kernel, none where it has none or no room for it.
+func (g *gpu) poolLine(items int) line {
+	if g.knobs.get("stage", 0) == 0 || !g.k.lined(g.g) {
+		return line{}
+	}
+	v := g.k.anchors[0].value
+	w := v.window
+	d := len(w.kernel) - 1
+	g.column = g.poolColumn(6, 7)
+	width, stride := g.g.groups[g.g.inner].size, w.stride[d]
+	size := map[string]int{"double": 8}[poolType(v)]
+	most := min(lineBytes/(max(size, 4)*max(g.column.rows, 1)), items*lineColumns)
+	l := line{}
+	if w.in[d]%alignedRun == 0 && w.in[d] >= 4*alignedRun {
+		l.lead = (alignedRun - w.padding[d]%alignedRun) % alignedRun
+	}
+	span := func(outputs int) int { return l.lead + (outputs-1)*stride + w.reach() }
+	l.outputs = width
+	if span(width) > most {
+		fit := (most-l.lead-w.reach())/stride + 1
+		if fit < 2*alignedRun {
+			g.column = column{}
+			return line{}
+		}
+		// As many of each part, and parts begin where a run does.
+		fit = fit / alignedRun * alignedRun
+		parts := (width + fit - 1) / fit
+		l.outputs = min(((width+parts-1)/parts+alignedRun-1)/alignedRun*alignedRun, fit)
+	}
+	l.parts = (width + l.outputs - 1) / l.outputs
+	l.columns = span(l.outputs)
+	l.rows = 1
+	if l.parts == 1 {
+		// Blocks enough for the whole device come first.
+		all := numel(g.k.space) / (width * max(g.column.rows, 1))
+		l.rows = max(min(most/l.columns, all/(lineBlocks*g.device.on.multiprocessors)), 1)
+	}
+	return l
+}
+
+// poolType is the type in which a window is taken together.
+func poolType(v *value) string {
+	if v.op == "mean" && numel(v.window.kernel) > 64 {
+		return "double"
+	}
+	return cppTypes[v.dtype]
+}
+
+// lines emits a kernel of one pooling by lines.
+func (g *gpu) lines(l line) {
+	a := g.k.anchors[0]
+	w := a.value.window
+	d, rows := len(w.kernel)-1, max(g.column.rows, 1)
+	// Every so many of a count, which is divided by nothing where there is one.
+	split := func(count string, by, of int, whole, rest string) {
+		if of == 1 {
+			g.line("constexpr int %s = 0;", whole)
+			g.line("const int %s = %s;", rest, count)
+			return
+		}
+		g.line("const int %s = %s / %d, %s = %s %% %d;", whole, count, by, rest, count, by)
+	}
+	g.begin("", mapBlock, nil)
+	g.sizes()
+	g.line("__shared__ %s line[%d][%d];", poolType(a.value), l.rows*rows, l.columns)
+	g.line("const far from = (far)(blockIdx.x / %d) * %d;", l.parts, l.rows)
+	g.line("const pos part = blockIdx.x %% %d;", l.parts)
+	g.line("#pragma unroll %d", max(8*w.kernel[d]/(numel(w.kernel)*rows), 1))
+	g.open("for (int n = threadIdx.x; n < %d; n += %d)", l.rows*l.columns, mapBlock)
+	g.push()
+	split("n", l.columns, l.rows, "which", "c")
+	g.line("const far row = from + which;")
+	g.line("const pos at = part * %d - %d + c;", l.outputs*w.stride[d], l.lead+w.padding[d])
+	g.decode("far", "row", g.g.outer)
+	g.emptied(a, rows)
+	g.across = "at"
+	g.open("if (row < rows && at >= 0 && at < %d)", w.in[d])
+	g.windows(a)
+	g.close()
+	g.across = ""
+	g.line("#pragma unroll")
+	g.line("for (int n = 0; n < %d; ++n) line[which * %d + n][c] = p%d[n];", rows, rows, a.value.id)
+	g.pop()
+	g.close()
+	g.line("__syncthreads();")
+
+	g.open("for (int n = threadIdx.x; n < %d; n += %d)", l.rows*rows*l.outputs, mapBlock)
+	g.push()
+	split("n", l.outputs, l.rows*rows, "which", "o")
+	g.line("const far row = from + which / %d;", rows)
+	g.line("const pos base = part * %d + o;", l.outputs)
+	g.line("if (row >= rows || base >= width) continue;")
+	g.decode("far", "row", g.g.outer)
+	if rows > 1 {
+		g.line("const far i%d = first + which %% %d;", g.column.group, rows)
+		g.line("if (i%d >= %s) continue;", g.column.group, g.size(g.column.group))
+	}
+	g.emptied(a, 1)
+	if w.kernel[d] <= 16 {
+		g.line("#pragma unroll")
+	}
+	g.open("for (int k = 0; k < %d; ++k)", w.kernel[d])
+	g.line("%s", g.takes(a, fmt.Sprintf("p%d[0]", a.value.id), fmt.Sprintf("line[which][o * %d + k * %d + %d]", w.stride[d], w.dilation[d], l.lead)))
+	g.close()
+	all := storedValues(g.k.stores)
+	for n := range len(g.g.order) + 1 {
+		g.compute(n, all...)
+	}
+	g.taken = true
+	g.tile(nil, g.k.stores, "", nil, nil)
+	g.taken = false
+	g.pop()
+	g.close()
+	g.end()
+	g.start("", mapBlock, fmt.Sprintf("(rows + %d) / %d * %d", l.rows-1, l.rows, l.parts), nil)
+}
+
 // poolColumn returns the column of a kernel of one pooling whose windows overlap
-// along the last dimension but one; else one row.
-func (g *gpu) poolColumn() column {
+// along the last dimension but one so far that at most `share` of `of` rows are
+// read that windows have; else one row.
+func (g *gpu) poolColumn(share, of int) column {
 	if len(g.k.anchors) != 1 || g.k.anchors[0].value.kind != pool {
 		return column{}
 	}
@@ -31,7 +178,7 @@ func (g *gpu) poolColumn() column {
 		return column{}
 	}
 	rows := min(columnRows, g.g.groups[i].size)
-	for rows > 1 && len(w.lines(d, rows))*4 > rows*w.kernel[d]*3 {
+	for rows > 1 && len(w.lines(d, rows))*of > rows*w.kernel[d]*share {
 		rows--
 	}
 	return column{i, rows}
@@ -69,34 +216,42 @@ func (g *gpu) outputAt(w *window, d int) string {
 
 // pooled emits the window of one output, or what is left to do of one of a column.
 func (g *gpu) pooled(a *anchor) {
-	if g.column.rows > 1 {
+	if g.column.rows > 1 && !g.taken {
 		g.finish(a, fmt.Sprintf("p%d[n]", a.value.id))
 		return
 	}
-	g.windows(a)
+	if !g.taken {
+		g.emptied(a, 1)
+		g.windows(a)
+	}
 	g.finish(a, fmt.Sprintf("p%d[0]", a.value.id))
 }
 
-// windows declares p of a pooling, the windows' largest or sum: inside the tensor
-// without a look at its borders.
-func (g *gpu) windows(a *anchor) {
-	v, w := a.value, a.value.window
-	typ := cppTypes[v.dtype]
-	if v.op == "mean" && numel(w.kernel) > 64 {
-		typ = "double"
-	}
+// emptied declares p of a pooling: what so many windows below each other come to
+// before they have taken anything.
+func (g *gpu) emptied(a *anchor, rows int) {
+	v := a.value
 	init := "0"
 	if v.op == "max" {
 		init = literal(-inf, v.dtype)
 		g.used["most"] = true
 	}
-	rows := max(g.column.rows, 1)
-	g.line("%s p%d[%d];", typ, v.id, rows)
+	g.line("%s p%d[%d];", poolType(v), v.id, rows)
 	g.line("#pragma unroll")
 	g.line("for (int n = 0; n < %d; ++n) p%d[n] = %s;", rows, v.id, init)
+}
+
+// windows has p of a pooling take its windows, or what they have of one column:
+// inside the tensor without a look at its borders.
+func (g *gpu) windows(a *anchor) {
+	w := a.value.window
+	rows := max(g.column.rows, 1)
 	padded := false
 	inside := ""
 	for d := range w.kernel {
+		if g.across != "" && d == len(w.kernel)-1 {
+			continue
+		}
 		q := a.origin(d)
 		g.line("const pos %s = %s * %d - %d;", q, g.outputAt(w, d), w.stride[d], w.padding[d])
 		reach := w.dilation[d] * (w.kernel[d] - 1)
@@ -166,17 +321,23 @@ func (g *gpu) taps(a *anchor, d int, checked bool) {
 	g.close()
 }
 
-// acrossLine has `to` take what the window has along the last dimension.
+// acrossLine has `to` take what the window has along the last dimension, or there of
+// one column.
 func (g *gpu) acrossLine(a *anchor, checked bool, to string) {
 	w := a.value.window
 	d := len(w.kernel) - 1
-	if w.kernel[d] <= 16 {
-		g.line("#pragma unroll")
-	}
-	g.open("for (int k%d = 0; k%d < %d; ++k%d)", d, d, w.kernel[d], d)
-	g.line("const pos q%d = %s + k%d * %d;", d, a.origin(d), d, w.dilation[d])
-	if checked {
-		g.line("if (q%d < 0 || q%d >= %d) continue;", d, d, w.in[d])
+	if g.across != "" {
+		g.open("")
+		g.line("const pos q%d = %s;", d, g.across)
+	} else {
+		if w.kernel[d] <= 16 {
+			g.line("#pragma unroll")
+		}
+		g.open("for (int k%d = 0; k%d < %d; ++k%d)", d, d, w.kernel[d], d)
+		g.line("const pos q%d = %s + k%d * %d;", d, a.origin(d), d, w.dilation[d])
+		if checked {
+			g.line("if (q%d < 0 || q%d >= %d) continue;", d, d, w.in[d])
+		}
 	}
 	g.push()
 	saved := g.window

@@ -39,7 +39,9 @@ func TestCUDAForms(t *testing.T) {
 		"unless that is switched off":           {"wide_cumsum_one", map[string]int{"split": 0}, nil, []string{"kernel0_sums", "held"}},
 		"a long search is shared by blocks":     {"wide_argmax_all", nil, []string{"FirstMost<float, int>*>(part"}, nil},
 		"columns by Welford":                    {"column_var", map[string]int{"keep": 0}, []string{"Spread<float>"}, nil},
-		"a pooling's window is unrolled":        {"max_pool", nil, []string{"for (int k1 = 0; k1 < 3; ++k1)"}, nil},
+		"a pooling's windows share columns":     {"max_pool", nil, []string{"float line[", "const pos q1 = at;"}, []string{"for (int k1"}},
+		"or each has its own, unrolled":         {"max_pool", map[string]int{"stage": 0}, []string{"for (int k1 = 0; k1 < 3; ++k1)"}, []string{"line["}},
+		"as where they do not overlap":          {"conv_pool", nil, []string{"for (int k1 = 0; k1 < 2; ++k1)"}, []string{"line["}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			source := cudaOf(t, c.fixture, c.knobs)

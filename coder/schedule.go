@@ -170,6 +170,7 @@ func (s schedule) safer() (schedule, bool) {
 		{"split": 0},
 		{"passes": 3},
 		{"keep": 0},
+		{"stage": 0},
 		{"items": 1},
 		{"chains": 1},
 		{"unroll": 1, "tile": s.plainTile()},

@@ -18,7 +18,7 @@ func (g geometry) drifts() bool {
 // enough blocks for the whole device.
 func cudaSchedule(p *plan) schedule {
 	s := schedule{}
-	var maps, reduces, rows, scans, columns, apart, joins bool
+	var maps, lined, reduces, rows, scans, columns, apart, joins bool
 	for _, st := range p.steps {
 		k := st.kernel
 		if k == nil {
@@ -26,6 +26,7 @@ func cudaSchedule(p *plan) schedule {
 		}
 		g := k.geometry()
 		maps = maps || k.kind == mapKernel
+		lined = lined || k.lined(g)
 		reduces = reduces || k.kind == reduceKernel
 		rows = rows || k.kind == reduceKernel && !g.lanes
 		scans = scans || k.kind == scanKernel && !g.lanes
@@ -37,6 +38,10 @@ func cudaSchedule(p *plan) schedule {
 	if maps {
 		// How many times a thread does what it does.
 		s["items"] = kernelwright.Knob{Value: 1, Choices: []int{1, 2, 4}}
+	}
+	if lined {
+		// Whether a pooling's windows share what they have of a column, by shared memory.
+		s["stage"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1}}
 	}
 	if reduces {
 		// Vectors of a row, or elements of a column, that one thread takes: more

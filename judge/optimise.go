@@ -166,6 +166,8 @@ func meaning(st step) string {
 		return say("the next row is on its way while this one is worked on", "fewer instructions a row")
 	case "fuse":
 		return say("intermediate results stay in registers", "smaller loops keep fewer streams open")
+	case "stage":
+		return say("windows share what they have of a column, by shared memory", "each window is read by its own thread, without a barrier")
 	case "items":
 		return say("each thread has more loads under way", "more threads, and fewer registers for each")
 	case "share":

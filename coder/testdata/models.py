@@ -288,6 +288,14 @@ def cases() -> dict[str, Case]:
         Fn(lambda a: (F.max_pool2d(a, 3, 2, 1), F.avg_pool2d(a, 3, 2, 1))),
         [spoiled],
     )
+    lines = torch.randn(2, 3, 4096)
+    lines[0, 1, 7], lines[1, 2, 4090], lines[1, 0, 90:] = float("nan"), float("inf"), -float("inf")
+    out["wide_max_pool1d"] = (Fn(lambda a: F.max_pool1d(a, 8, 1, 4, dilation=3)), [lines])
+    out["wide_avg_pool1d"] = (Fn(lambda a: F.avg_pool1d(a, 8, 1, 4) * 2), [lines])
+    out["wide_max_pool3d"] = (
+        Fn(lambda a: F.max_pool3d(torch.sin(a), 3, 2, 1, 3)),
+        [torch.randn(1, 2, 20, 24, 128)],
+    )
     # Long rows in blocks, rows side by side, and what their running results must survive.
     rough = torch.randn(9, 9001)
     rough[0], rough[1], rough[2], rough[3] = 1.5, 1e36, rough[2] * 1e-41, rough[3] + 3e4

@@ -987,7 +987,7 @@ class Evaluation:
         self.progress("verify", self.level)
         if self.device.kind == "cuda" and self._timed():
             self._ahead[False] = self._beside.submit(self._spare, False)
-        if self._profiler is not None and not self.sparing:
+        if self._profiler is not None:
             self._profiler_begins = self._beside.submit(self._profiler.begin)
         if self._runs_alone() and not self._compilers_disturb():
             self._begin_alone(reference, beside=True)
