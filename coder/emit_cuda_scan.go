@@ -348,7 +348,7 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 			break
 		}
 		visit(r, func(v *value) {
-			if g.neighbours(v) && !slices.Contains(loads, v) {
+			if (g.neighbours(v) || placed(v)) && !slices.Contains(loads, v) {
 				loads = append(loads, v)
 			}
 		})
@@ -357,7 +357,14 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 		g.open("if (const pos at = %s; at < to)", at)
 		g.scanBase()
 		for _, v := range loads {
-			g.bring(v, destination{array: fmt.Sprintf("ahead%d[d]", v.id)})
+			if g.neighbours(v) {
+				g.bring(v, destination{array: fmt.Sprintf("ahead%d[d]", v.id)})
+				continue
+			}
+			g.scanned(func() {
+				g.compute(g.innermost(), v)
+				g.line("ahead%d[d][j] = %s;", v.id, g.text(v))
+			})
 		}
 		g.close()
 	}
@@ -404,6 +411,9 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 			return destination{array: fmt.Sprintf("x%d", v.id), there: true}
 		}
 		return sc.intoHeld(v)
+	}
+	for _, v := range loads {
+		g.arrays[v] = fmt.Sprintf("x%d", v.id)
 	}
 	g.fetch(operands, there)
 	g.scanned(func() {
@@ -464,6 +474,21 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 		blocks = fmt.Sprintf("rows * %d", parts)
 	}
 	g.start(suffix, scanBlock, blocks, names)
+}
+
+// placed reports whether a load's place follows from the element's position alone,
+// as where a tensor is shifted by what is concatenated before it.
+func placed(v *value) bool {
+	if v.kind != load || len(v.args) == 0 {
+		return false
+	}
+	alone := true
+	for _, a := range v.args {
+		visit(a, func(w *value) {
+			alone = alone && (w.kind == position || w.kind == constant || w.kind == point)
+		})
+	}
+	return alone
 }
 
 // scanColumns emits a scan along another dimension than the innermost: a thread

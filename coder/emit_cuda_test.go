@@ -38,6 +38,7 @@ func TestCUDAForms(t *testing.T) {
 		"or cut and read twice":                 {"wide_cumsum_one", nil, []string{"kernel0_sums", "kernel0_all"}, []string{"held"}},
 		"unless that is switched off":           {"wide_cumsum_one", map[string]int{"split": 0}, nil, []string{"kernel0_sums", "held"}},
 		"a long search is shared by blocks":     {"wide_argmax_all", nil, []string{"FirstMost<float, int>*>(part"}, nil},
+		"what is shifted is on its way as well": {"exclusive_sum", nil, []string{"ahead", "[d][j] = t"}, nil},
 		"columns by Welford":                    {"column_var", map[string]int{"keep": 0}, []string{"Spread<float>"}, nil},
 		"a pooling's windows share columns":     {"max_pool", nil, []string{"float line[", "const pos q1 = at;"}, []string{"for (int k1"}},
 		"or each has its own, unrolled":         {"max_pool", map[string]int{"stage": 0}, []string{"for (int k1 = 0; k1 < 3; ++k1)"}, []string{"line["}},
