@@ -10,7 +10,7 @@ import (
 // rows that their windows share are read once.
 type column struct{ group, rows int }
 
-// columnRows is how many of them there are where windows overlap.
+// columnRows is how many of them there are to begin with where windows overlap.
 const columnRows = 8
 
 // line is a tile of a pooling in shared memory: of each column of inputs that
@@ -159,25 +159,34 @@ func (g *gpu) lines(l line) {
 	g.start("", mapBlock, fmt.Sprintf("(rows + %d) / %d * %d", l.rows-1, l.rows, l.parts), nil)
 }
 
-// poolColumn returns the column of a kernel of one pooling whose windows overlap
-// along the last dimension but one so far that at most `share` of `of` rows are
-// read that windows have; else one row.
+// columned returns the group of the last dimension but one of a kernel of one
+// pooling, if it has a loop of its own; else -1.
+func (k *kernel) columned(t geometry) int {
+	if k.kind != mapKernel || len(k.anchors) != 1 || k.anchors[0].value.kind != pool {
+		return -1
+	}
+	w := k.anchors[0].value.window
+	if len(w.kernel) < 2 || numel(w.kernel) > 64 {
+		return -1
+	}
+	i := t.of[len(k.space)-2]
+	if i < 0 || i == t.inner || len(t.groups[i].dims) != 1 || t.groups[i].batch {
+		return -1
+	}
+	return i
+}
+
+// poolColumn returns the column of a kernel whose windows overlap along the last
+// dimension but one so far that at most `share` of `of` rows are read that windows
+// have; else one row.
 func (g *gpu) poolColumn(share, of int) column {
-	if len(g.k.anchors) != 1 || g.k.anchors[0].value.kind != pool {
+	i := g.k.columned(g.g)
+	if i < 0 {
 		return column{}
 	}
 	w := g.k.anchors[0].value.window
-	rank := len(w.kernel)
-	d := rank - 2
-	if rank < 2 || numel(w.kernel) > 64 {
-		return column{}
-	}
-	dim := len(g.k.space) - 2
-	i := g.g.of[dim]
-	if i < 0 || i == g.g.inner || len(g.g.groups[i].dims) != 1 || g.g.groups[i].batch {
-		return column{}
-	}
-	rows := min(columnRows, g.g.groups[i].size)
+	d := len(w.kernel) - 2
+	rows := min(g.knobs.get("share", columnRows), g.g.groups[i].size)
 	for rows > 1 && len(w.lines(d, rows))*of > rows*w.kernel[d]*share {
 		rows--
 	}

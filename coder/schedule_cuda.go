@@ -18,7 +18,7 @@ func (g geometry) drifts() bool {
 // enough blocks for the whole device.
 func cudaSchedule(p *plan) schedule {
 	s := schedule{}
-	var maps, lined, reduces, rows, scans, columns, apart, joins bool
+	var maps, lined, columned, reduces, rows, scans, columns, apart, joins bool
 	for _, st := range p.steps {
 		k := st.kernel
 		if k == nil {
@@ -27,6 +27,7 @@ func cudaSchedule(p *plan) schedule {
 		g := k.geometry()
 		maps = maps || k.kind == mapKernel
 		lined = lined || k.lined(g)
+		columned = columned || k.columned(g) >= 0
 		reduces = reduces || k.kind == reduceKernel
 		rows = rows || k.kind == reduceKernel && !g.lanes
 		scans = scans || k.kind == scanKernel && !g.lanes
@@ -43,10 +44,13 @@ func cudaSchedule(p *plan) schedule {
 		// Whether a pooling's windows share what they have of a column, by shared memory.
 		s["stage"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1}}
 	}
-	if reduces {
-		// Vectors of a row, or elements of a column, that one thread takes: more
-		// hide the latency of each load, fewer leave more threads to hide it.
+	// Vectors of a row, or elements of a column, that one thread takes: more
+	// hide the latency of each load, fewer leave more threads to hide it.
+	switch {
+	case reduces:
 		s["share"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4, 8, 16}}
+	case columned:
+		s["share"] = kernelwright.Knob{Value: columnRows, Choices: []int{1, 2, 4, 8, 16}}
 	}
 	switch {
 	case reduces || columns:

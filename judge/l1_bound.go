@@ -25,6 +25,6 @@ func l1Bound(v view, k gpuKernel) (finding, bool) {
 			"accesses of 16 bytes.",
 		evidence: v.about(k, l1Busy, l2Busy, dramBusy, issueBusy, loadSectors),
 		gain:     min(1-next/l1, oneStep),
-		moves:    []move{{"vector", toMost}, {"keep", toMost}, {"share", toUp}},
+		moves:    []move{{"vector", toMost}, {"keep", toMost}, {"stage", toMost}, {"share", toUp}},
 	}, true
 }
