@@ -251,7 +251,7 @@ class Running:
 
     def outputs(self) -> list[torch.Tensor]:
         """Returns what it computes, on the call's device."""
-        answer = self._answer(self._timeout + 30)
+        answer = self._answer(self._timeout + 30, f"{self._timeout:g} s")
         code, log = answer.get("code"), self._worker.log()
         if answer.get("ok") is not True or type(code) is not int:
             raise ProtocolError(f"a builder answered {answer!r:.200}")
@@ -274,8 +274,17 @@ class Running:
         if small is not None and self._checked:
             self._given.append(_Given(small))
         few = self._given[2:]
-        self._send({"op": "look", "requests": [g.request for g in few]}, few)
-        answer = self._answer(30 + CHECK_S + (4 * CHECK_S if self._checked else 0))
+        seconds = CHECK_S + (4 * CHECK_S if self._checked else 0)
+        try:
+            self._send({"op": "look", "requests": [g.request for g in few]}, few)
+        except Closed as e:
+            raise self._ended() from e
+        answer = self._answer(30 + seconds, f"{seconds:g} s to be looked at")
+        if answer.get("ok") is not True:
+            said = answer.get("error") or {}
+            raise Broken(
+                f"lets nobody look at it: {said.get('message')!s:.200}", self._worker.log()
+            )
         launches, span_ms = launches_of(answer.get("profile"))
         checks, checks_s = _checks(answer.get("checks"), own)
         return Looked(launches, span_ms, checks, checks_s)
@@ -283,18 +292,21 @@ class Running:
     def _send(self, msg: dict[str, Any], given: Sequence[_Given]) -> None:
         self._worker.channel.send(msg, [fd for g in given for fd in g.fds])
 
-    def _answer(self, seconds: float) -> dict[str, Any]:
-        worker = self._worker
+    def _answer(self, seconds: float, told: str) -> dict[str, Any]:
         try:
-            answer, _ = worker.channel.recv(seconds)
+            answer, _ = self._worker.channel.recv(seconds)
         except Timeout as e:
-            raise Broken(f"takes over {self._timeout:g} s", worker.log(), late=True) from e
+            raise Broken(f"takes over {told}", self._worker.log(), late=True) from e
         except Closed as e:
-            end = worker.wait(5)
-            if end is None or end.blameless:
-                raise SandboxError(f"a worker {how_it_ended(end)}") from e
-            raise Broken(how_it_ended(end), worker.log()) from e
+            raise self._ended() from e
         return answer
+
+    def _ended(self) -> Exception:
+        """Returns what it means that its worker is gone."""
+        end = self._worker.wait(5)
+        if end is None or end.blameless:
+            return SandboxError(f"a worker {how_it_ended(end)}")
+        return Broken(how_it_ended(end), self._worker.log())
 
     def _free(self) -> None:
         for g in self._given:
@@ -449,7 +461,10 @@ class Server:
 
 
 def _ask(folder: str, name: str, request: dict[str, Any]) -> None:
-    with open(os.path.join(folder, f"{name}.json"), "w", encoding="utf-8") as f:
+    path = os.path.join(folder, f"{name}.json")
+    with suppress(FileNotFoundError):
+        os.unlink(path)  # the file may have left one there, or a pipe
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as f:
         json.dump(request, f)
 
 

@@ -127,6 +127,12 @@ class Infrastructure(Exception):
         self.traceback = traceback
 
 
+class InCompany(Exception):
+    """It failed while the same file ran beside it: what it needs there may not have been enough for
+    two.
+    """
+
+
 class NoRoom(Infrastructure):
     """The task takes more memory to judge than the device has, and no candidate took it."""
 
@@ -373,8 +379,12 @@ class Evaluation:
         progress: Progress = lambda _stage, _note: None,
         learn: Learn = lambda _: None,
         kept: Kept | None = None,
+        company: bool = True,
     ) -> None:
+        """``company``: whether the exported file may run beside its verification."""
         self.server = server
+        self._company = company
+        self.had_company = False
         self._kept = kept
         self._compiled = kept.compiled if kept is not None else Compiled()
         name = str(request.get("batch") or "")
@@ -426,7 +436,6 @@ class Evaluation:
         self._looked: cold.Looked | None = None
         self._traced = 0.0  # share of a traced forward that was not custom
         self._profiler: profiling.Profiler | None = None  # where a profile is asked for
-        self._profiler_begins: Future[None] | None = None  # makes its context
 
     # Workers.
 
@@ -793,6 +802,8 @@ class Evaluation:
             v["status"] = "certified" if self.level == "certify" else "correct"
             v["reason"] = self._success(v)
         except Fault as e:
+            if self.had_company and e.status in ("crashed", "timed_out"):
+                raise InCompany(str(e)) from e
             v["status"], v["reason"], v["hint"] = e.status, str(e), e.hint
             v["evidence"] += e.evidence
             v["output"] = e.output or self.log
@@ -814,8 +825,7 @@ class Evaluation:
             if self._eager is not None:
                 with suppress(Exception):
                     self._eager.result().kill()
-            if self._profiler_begins is not None and self._profiler is not None:
-                wait([self._profiler_begins])
+            if self._profiler is not None:
                 self._profiler.close()
             if self._alone is not None:
                 self._alone[0].close()
@@ -988,8 +998,8 @@ class Evaluation:
         if self.device.kind == "cuda" and self._timed():
             self._ahead[False] = self._beside.submit(self._spare, False)
         if self._profiler is not None:
-            self._profiler_begins = self._beside.submit(self._profiler.begin)
-        if self._runs_alone() and not self._compilers_disturb():
+            self._profiler.begin(self._beside)
+        if self._company and self._runs_alone() and not self._compilers_disturb():
             self._begin_alone(reference, beside=True)
         candidate = self.candidate(reference, poison=True)
         try:
@@ -1128,6 +1138,7 @@ class Evaluation:
                 fewer=beside or self.verification.small is not None,
             )
             self._alone = running, tree, inputs
+            self.had_company = beside
 
     def _call(
         self,
@@ -1171,8 +1182,10 @@ class Evaluation:
         small = self.verification.small
         alone = "the exported file, run by itself in a new interpreter,"
         try:
-            self.verification.judge_unseen(tree, inputs, running.outputs())
+            outputs = running.outputs()
             looked = running.looked(self._call(reference, *small) if small else None, own)
+            running.close()  # there may be no room for both
+            self.verification.judge_unseen(tree, inputs, outputs)
         except cold.Broken as e:
             status = "timed_out" if e.late else "crashed"
             raise Fault(
@@ -1223,8 +1236,8 @@ class Evaluation:
         assert self.verification is not None
         self._quiet()
         self._add_facts(v)
-        if self._profiler_begins is not None:  # a context that is made disturbs
-            wait([self._profiler_begins])
+        if self._profiler is not None:
+            self._profiler.wait()
         self.progress("time", self.level)
         reference.set_state(self.state)
         candidates: list[CandidateClient] = []
@@ -1879,7 +1892,13 @@ def evaluate(
     ``learn`` is given parts of "learned" as they are known: they take most of a first evaluation,
     and stay true when it does not end. ``kept`` is used, and filled again.
     """
-    return Evaluation(server, request, fds, progress, learn, kept).run()
+    e = Evaluation(server, request, fds, progress, learn, kept)
+    try:
+        return e.run()
+    except (InCompany, NoRoom):
+        if not e.had_company:
+            raise
+    return Evaluation(server, request, fds, progress, learn, kept, company=False).run()
 
 
 def baselines(

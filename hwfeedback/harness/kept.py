@@ -73,6 +73,10 @@ class Spares:
             return begun.result() if begun is not None else None
         return None
 
+    def there(self, *keys: str) -> Any:
+        """The same, of those that need not be waited for."""
+        return self.take(*(k for k, begun in self._begun.items() if k in keys and begun.done()))
+
     def wait(self) -> None:
         """Returns when no process is being started."""
         for begun in (*self._begun.values(), *self._leaving):

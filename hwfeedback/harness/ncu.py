@@ -55,6 +55,11 @@ class Row:
     block: tuple[int, int, int]
     metrics: dict[str, float]
 
+    @property
+    def warms(self) -> bool:
+        """Whether nobody asked about it: see WARMING."""
+        return base(self.name) == WARMING and self.grid == self.block == (1, 1, 1)
+
 
 @dataclass
 class Report:
@@ -120,7 +125,7 @@ def read(text: str) -> Report:
                 units = [*cells, *[""] * len(header)]
             elif header and len(report.rows) < MAX_ROWS:
                 row = _row(header, units, cells)
-                if row is not None and base(row.name) != WARMING:
+                if row is not None and not row.warms:
                     report.rows.append(row)
     except csv.Error:
         pass  # what came before it holds

@@ -14,6 +14,7 @@ import os
 import re
 import select
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,6 +128,9 @@ class Served:
         self.files: dict[str, int] = {}
         self.inner = 0  # the candidate's process, as its own namespace has it
 
+    def end(self) -> None:
+        self._worker.kill()
+
     def kill(self) -> None:
         self._worker.kill()
         self.channel.close()
@@ -146,6 +150,15 @@ class Served:
         self.channel.close()
         answer, _ = self._worker.channel.recv(REPORT_S)
         return answer
+
+
+@dataclass(frozen=True)
+class Begun:
+    """One whose context is made before it is needed; ``made``: whether it was."""
+
+    served: Served
+    client: CandidateClient
+    made: Future[bool]
 
 
 class Profiler:
@@ -172,7 +185,7 @@ class Profiler:
         self._program = toolchain.ncu()
         self._asked = () if full else ncu.selection(capability)
         self.passing = False  # whether something was not known that may be another time
-        self._begun: tuple[Served, CandidateClient] | None = None  # see ``begin``
+        self._begun: Begun | None = None
 
     @property
     def keys(self) -> list[str]:
@@ -187,29 +200,42 @@ class Profiler:
             for key in self.keys:
                 self._spares.begin(key, self._start)
 
-    def begin(self) -> None:
+    def begin(self, beside: Executor) -> None:
         """Has a process that was started ahead make its context and ncu measure a first launch,
-        which take it a second each. It has met nobody, and waits then. Nothing is said of what
-        fails: the profile's own process will say it.
+        which take it a second each, if there is one. It has met nobody, and waits then. Nothing is
+        said of what fails: the profile's own process will say it.
         """
         if self._begun is not None or self._spares is None or not self._program:
             return
-        served = self._spares.take(*self.keys)
+        served = self._spares.there(*self.keys)
         if served is None:
             return
         client = CandidateClient(served, START_S, self._device)
-        try:
-            self._make_context(client, warm=True)
-        except (WorkerFailure, ProtocolError):
-            client.kill()
-            return
-        self._begun = served, client
+
+        def make() -> bool:
+            try:
+                self._make_context(client, warm=True)
+            except BaseException as e:
+                client.kill()
+                if isinstance(e, (WorkerFailure, ProtocolError, OSError)):
+                    return False
+                raise
+            return True
+
+        self._begun = Begun(served, client, beside.submit(make))
+
+    def wait(self) -> None:
+        """Returns when nobody makes a context: that disturbs who is timed."""
+        if self._begun is not None:
+            wait([self._begun.made])
 
     def close(self) -> None:
-        """Ends a process that was not used."""
+        """Ends a process that was not used, or whose context is being made."""
         begun, self._begun = self._begun, None
         if begun is not None:
-            begun[1].kill()
+            begun.served.end()  # who waits for its answer gets none
+            wait([begun.made])
+            begun.client.kill()
 
     def profile(self, subject: Subject) -> dict[str, Any]:
         """Returns a kernelwright.Profile, as JSON."""
@@ -285,8 +311,9 @@ class Profiler:
         if not self._program:
             raise NoProfile("Nsight Compute (ncu) is not there")
         begun, self._begun = self._begun, None
-        if begun is not None:
-            served, client = begun
+        made = begun is not None and begun.made.exception() is None and begun.made.result()
+        if begun is not None and made:
+            served, client = begun.served, begun.client
             client.timeout = subject.forward_s
         else:
             spare = self._spares.take(*self.keys) if self._spares is not None else None
@@ -296,7 +323,7 @@ class Profiler:
                 raise NoProfile(f"ncu's sandbox cannot be had: {e}", passing=True) from e
             client = CandidateClient(served, subject.forward_s, self._device)
         try:
-            return self._measured(served, client, subject, begun is not None)
+            return self._measured(served, client, subject, made)
         finally:
             client.kill()
 

@@ -19,7 +19,10 @@ import building
 import cold
 import sandbox
 import sanitizers
+import verify
+from clients import WorkerError
 from evaluation import Evaluation
+from sandbox import SandboxError
 
 REFERENCE = """
 import torch
@@ -164,6 +167,57 @@ def test_certify_runs_the_file_by_itself(
     v = judge.verdict(REFERENCE, candidate, "certify", built=True, cold=True)
     assert (v["status"], says in v["reason"]) == (status, True), v["reason"]
     assert v["cost_s"]["cold"] > 0
+
+
+def test_a_file_that_nobody_can_look_at_is_not_certified(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, scale = torch.randn(64, 32), torch.rand(32)
+    text = building.export(judge.server, KERNEL)
+    with cold.Running(judge.server, text, call_of(x, scale), "weak", 60.0) as running:
+        running.outputs()
+        monkeypatch.setattr(running, "_looks", True)  # though nobody has begun to
+        with pytest.raises(cold.Broken, match="lets nobody look at it"):
+            running.looked()
+    with cold.Running(judge.server, text, call_of(x, scale), "weak", 60.0) as running:
+        running.outputs()
+        monkeypatch.setattr(running, "_looks", True)
+        running._worker.kill()
+        running._worker.wait(10)
+        with pytest.raises((cold.Broken, SandboxError)):
+            running.looked()
+
+
+def test_a_pipe_in_the_place_of_a_request_holds_up_nobody(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "few.json")
+    cold._ask(str(tmp_path), "few", {"a": 1})
+    assert json.loads((tmp_path / "few.json").read_text()) == {"a": 1}
+
+
+def test_what_had_company_when_it_failed_is_asked_again_without(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where memory is not enough for two."""
+    monkeypatch.setattr(Evaluation, "_compilers_disturb", lambda _: False)
+    begun: list[bool] = []
+    begin = Evaluation._begin_alone
+
+    def kept(self: Evaluation, reference: Any, *, beside: bool = False) -> None:
+        begun.append(beside)
+        begin(self, reference, beside=beside)
+
+    monkeypatch.setattr(Evaluation, "_begin_alone", kept)
+    run = verify.Verification.run
+    lacking = [True]
+
+    def fails(self: Any, candidate: Any, *more: Any) -> Any:
+        if lacking and lacking.pop():
+            raise WorkerError({"type": "OutOfMemoryError", "message": "no memory"}, candidate)
+        return run(self, candidate, *more)
+
+    monkeypatch.setattr(verify.Verification, "run", fails)
+    v = judge.verdict(REFERENCE, KERNEL, "certify", built=True, cold=True)
+    assert (v["status"], begun) == ("certified", [True, False]), v["reason"]
 
 
 def test_what_runs_by_itself_ends_with_who_fails(

@@ -9,6 +9,7 @@ import pathlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -136,32 +137,69 @@ def test_it_is_started_ahead(server: ForkServer, fake: Callable[[str], None]) ->
     spares.close()
 
 
-def test_its_context_is_made_ahead(server: ForkServer, fake: Callable[[str], None]) -> None:
+@pytest.fixture
+def beside() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool
+
+
+def test_its_context_is_made_ahead(
+    server: ForkServer, fake: Callable[[str], None], beside: ThreadPoolExecutor
+) -> None:
     fake('"$@"\n' + WRITES)
     spares = Spares()
     p = profiler(server, spares=spares)
-    p.begin()  # nothing was started
+    p.begin(beside)  # nothing was started
+    p.wait()
     p.ahead()
     spares.wait()
     fake("exit 1\n")
     for _ in range(2):  # the other one stays where it is
-        p.begin()
+        p.begin(beside)
+        p.wait()
     assert spares
     spares.keep(())
     assert p.profile(subject())["tool"] == "ncu"
-    p.begin()
+    p.begin(beside)
     assert p.profile(subject())["tool"] == "static", "one candidate each"
     spares.close()
 
 
+def test_who_has_not_started_is_not_waited_for(
+    server: ForkServer, fake: Callable[[str], None], beside: ThreadPoolExecutor
+) -> None:
+    fake('sleep 2; "$@"\n' + WRITES)
+    spares = Spares()
+    p = profiler(server, spares=spares)
+    p.ahead()
+    began = time.monotonic()
+    p.begin(beside)
+    p.wait()
+    p.close()
+    assert time.monotonic() - began < 1
+    spares.wait()
+    assert spares
+    spares.close()
+
+
+@pytest.mark.parametrize("made", [True, False])
 def test_one_whose_context_was_not_needed_ends(
-    server: ForkServer, fake: Callable[[str], None]
+    server: ForkServer,
+    fake: Callable[[str], None],
+    beside: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    made: bool,
 ) -> None:
     fake('"$@"\n' + WRITES)
     spares = Spares()
     p = profiler(server, spares=spares)
     p.ahead()
-    p.begin()
+    spares.wait()
+    if not made:  # it does not answer
+        monkeypatch.setattr(p, "_make_context", lambda c, **_: c.worker.channel.recv(60))
+    p.begin(beside)
+    if made:
+        p.wait()
     spares.close()
     p.close()
     p.close()
@@ -172,19 +210,24 @@ def test_one_whose_context_was_not_needed_ends(
 
 
 def test_a_context_that_cannot_be_made_is_not_spoken_of(
-    server: ForkServer, fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    server: ForkServer,
+    fake: Callable[[str], None],
+    beside: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fake('"$@"\n' + WRITES)
     spares = Spares()
     p = profiler(server, spares=spares)
     p.ahead()
+    spares.wait()
 
     def fails(client: CandidateClient, **_: bool) -> None:
         client.ask({"op": "no such operation"}, timeout=60, doing="")
 
     with monkeypatch.context() as m:
         m.setattr(p, "_make_context", fails)
-        p.begin()
+        p.begin(beside)
+        p.wait()
     assert p.profile(subject())["tool"] == "ncu"
     spares.close()
 
@@ -399,9 +442,13 @@ def test_the_launch_that_only_warms_ncu_is_left_out() -> None:
         "at::cuda::<unnamed>::spin_kernel(long)",
         "spin_kernel_of_mine(float*)",
     ]
-    lines = "".join(f'"{i}","{name}","(1, 1, 1)","5"\n' for i, name in enumerate(names))
-    head = '"ID","Kernel Name","Grid Size","gpu__time_duration.sum"\n"","","","ns"\n'
-    assert [r.name for r in ncu.read(head + lines).rows] == names[2:]
+    one, more = '"(1, 1, 1)"', '"(128, 1, 1)"'
+    lines = "".join(f'"{i}","{name}",{one},{one},"5"\n' for i, name in enumerate(names))
+    lines += f'"3","spin_kernel(int)",{one},{more},"5"\n'
+    head = (
+        '"ID","Kernel Name","Grid Size","Block Size","gpu__time_duration.sum"\n"","","","","ns"\n'
+    )
+    assert [r.name for r in ncu.read(head + lines).rows] == [names[2], "spin_kernel(int)"]
 
 
 def test_reads_units_and_separators() -> None:
