@@ -134,19 +134,18 @@ def test_what_it_leaves_unwritten_is_not_what_was_asked(judge: Judge) -> None:
 KNOWS = "import sys\nHERE = 'worker_candidate' in sys.modules or 'trees' in sys.modules\n"
 
 
-@pytest.fixture(params=[False, True], ids=["after", "beside"])
-def beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the file runs while it is verified, as where there are cores enough for a GPU's."""
-    if request.param:
-        monkeypatch.setattr(Evaluation, "_compilers_disturb", lambda _: False)
-    return bool(request.param)
+def runs_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file runs while it is verified, as where there are cores enough for a GPU's."""
+    monkeypatch.setattr(Evaluation, "_compilers_disturb", lambda _: False)
 
 
 @pytest.mark.parametrize(
-    ("candidate", "status", "says"),
+    ("beside", "candidate", "status", "says"),
     [
-        (KERNEL, "certified", ""),
+        (False, KERNEL, "certified", ""),
+        (True, KERNEL, "certified", ""),
         (
+            True,
             KNOWS + KERNEL.replace("return y", "return y if HERE else x"),
             "wrong",
             "run by itself in a new interpreter",
@@ -161,6 +160,8 @@ def test_certify_runs_the_file_by_itself(
     status: str,
     says: str,
 ) -> None:
+    if beside:
+        runs_beside(monkeypatch)
     # As if the first look at the text had missed what it imports.
     parsed = building._parsed
     monkeypatch.setattr(building, "_parsed", lambda answer: {**parsed(answer), "problems": []})
@@ -198,7 +199,7 @@ def test_what_had_company_when_it_failed_is_asked_again_without(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where memory is not enough for two."""
-    monkeypatch.setattr(Evaluation, "_compilers_disturb", lambda _: False)
+    runs_beside(monkeypatch)
     begun: list[bool] = []
     begin = Evaluation._begin_alone
 
@@ -221,8 +222,9 @@ def test_what_had_company_when_it_failed_is_asked_again_without(
 
 
 def test_what_runs_by_itself_ends_with_who_fails(
-    judge: Judge, beside: bool, monkeypatch: pytest.MonkeyPatch
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    runs_beside(monkeypatch)
     begun: list[cold.Running] = []
     begin = cold.Running.__init__
 
@@ -234,7 +236,7 @@ def test_what_runs_by_itself_ends_with_who_fails(
     wrong = KERNEL.replace("* s[j]", "* 2")
     v = judge.verdict(REFERENCE, wrong, "certify", built=True, cold=True)
     assert v["status"] == "wrong" and "by itself" not in v["reason"], v["reason"]
-    assert len(begun) == beside
+    assert len(begun) == 1
     assert all(r._worker.wait(0) is not None and not r._given for r in begun)
 
 
