@@ -1200,6 +1200,7 @@ class Evaluation:
         finally:
             running.close()
             self._alone = None
+        self.had_company = False  # what fails from here on had none
         whole = self.verification.inputs
         few = small[1] if small else whole
         self.costs.moved(looked.checks_s, "sanitizers")
