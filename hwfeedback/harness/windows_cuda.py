@@ -90,7 +90,7 @@ READS, SETTLED, SETTLE_S = 8, 1.05, 0.25  # how its memory is seen to be at rest
 ROOM = 64 << 20  # in it for what a forward allocates besides
 _GO, _DONE = 0, 64  # bytes from there
 READ_BLOCK = 512
-BACKLOG, BACKLOG_BYTES = 4, 1 << 30  # of work before a traced forward: some milliseconds
+BACKLOG = 5_000_000  # cycles that a GPU waits before a traced forward: some milliseconds
 
 
 @functools.cache
@@ -127,7 +127,6 @@ class TraceClock(trace.Clock):
     around_s = 0.0
 
     def __init__(self) -> None:
-        self._busy = torch.zeros(BACKLOG_BYTES // 4, device=gpu().torch)
         self.begin()
         start, end = self.mark(), self.mark()
         self.wait()
@@ -148,8 +147,7 @@ class TraceClock(trace.Clock):
         """Keeps the GPU busy for as long as the host needs to ask for a forward: what an event
         shows is then the GPU's time, and not the host's.
         """
-        for _ in range(BACKLOG):
-            self._busy.add_(1.0)
+        torch.cuda._sleep(BACKLOG)
 
     def working(
         self, forward: Callable[[], Any], hidden: list[tuple[list[str], float]]
