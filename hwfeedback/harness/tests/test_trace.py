@@ -96,12 +96,15 @@ def test_operators_that_another_library_calls_are_pytorchs() -> None:
     lib.define("products(Tensor x) -> Tensor")
     lib.impl("products", products, "CPU")
     large = torch.randn(256, 256)
-    seen = trace.observe(lambda: torch.ops.kernelwright_hides.products(large), {})
-    assert seen["operators"]["mm"][1] == seen["operators"]["_softmax"][1] == 20
-    assert seen["met"]["mm"] == 2 * seen["met"]["_softmax"] == 20 * 2 * large.numel()
-    work, calls = trace.report(seen, True)
-    assert calls == 1 and work["custom"] < 0.5
-    assert not trace.covers(seen, ["aten.mm", "aten._softmax"])
+    shares = []
+    for _ in range(3):  # seconds are those of one forward each: a busy machine may disturb one
+        seen = trace.observe(lambda: torch.ops.kernelwright_hides.products(large), {})
+        assert seen["operators"]["mm"][1] == seen["operators"]["_softmax"][1] == 20
+        assert seen["met"]["mm"] == 2 * seen["met"]["_softmax"] == 20 * 2 * large.numel()
+        work, calls = trace.report(seen, True)
+        assert calls == 1 and not trace.covers(seen, ["aten.mm", "aten._softmax"])
+        shares.append(work["custom"])
+    assert min(shares) < 0.5, shares
 
 
 def test_operators_on_another_thread_are_pytorchs() -> None:
