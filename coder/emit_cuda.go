@@ -524,7 +524,8 @@ func (g *gpu) decode(typ, number string, groups []int) {
 // several items asks for what all of them load before it waits for the first.
 func (g *gpu) maps() {
 	items := g.knobs.get("items", 1)
-	if l := g.poolLine(items); l.parts > 0 {
+	if l, c := g.poolLine(items); l != nil {
+		g.column = c
 		g.lines(l)
 		return
 	}

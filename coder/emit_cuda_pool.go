@@ -30,31 +30,44 @@ const (
 	alignedRun  = 32       // elements of 128 bytes, which a warp reads at once
 )
 
+// onlyWindow returns the window of a kernel of one pooling, nil of others.
+func (k *kernel) onlyWindow() *window {
+	if k.kind != mapKernel || len(k.anchors) != 1 || k.anchors[0].value.kind != pool {
+		return nil
+	}
+	return k.anchors[0].value.window
+}
+
 // lined reports whether a kernel is one pooling whose windows overlap along the
 // last dimension, which has a loop of its own.
 func (k *kernel) lined(t geometry) bool {
-	if k.kind != mapKernel || len(k.anchors) != 1 || k.anchors[0].value.kind != pool {
+	w := k.onlyWindow()
+	if w == nil {
 		return false
 	}
-	w := k.anchors[0].value.window
 	d := len(w.kernel) - 1
 	inner := t.groups[t.inner]
 	return w.kernel[d] > w.stride[d] && len(inner.dims) == 1 && inner.dims[0] == len(k.space)-1 && !inner.batch
 }
 
-// poolLine returns the line of a kernel, none where it has none or no room for it.
-func (g *gpu) poolLine(items int) line {
+// poolLine returns the line of a kernel and the column with it, nil where it has
+// none or no room for it.
+func (g *gpu) poolLine(items int) (*line, column) {
 	if g.knobs.get("stage", 0) == 0 || !g.k.lined(g.g) {
-		return line{}
+		return nil, column{}
 	}
 	v := g.k.anchors[0].value
 	w := v.window
 	d := len(w.kernel) - 1
-	g.column = g.poolColumn(6, 7)
+	c := g.poolColumn(6, 7)
+	below := max(c.rows, 1)
 	width, stride := g.g.groups[g.g.inner].size, w.stride[d]
-	size := map[string]int{"double": 8}[poolType(v)]
-	most := min(lineBytes/(max(size, 4)*max(g.column.rows, 1)), items*lineColumns)
-	l := line{}
+	size := 4
+	if poolType(v) == "double" {
+		size = 8
+	}
+	most := min(lineBytes/(size*below), items*lineColumns)
+	l := &line{}
 	if w.in[d]%alignedRun == 0 && w.in[d] >= 4*alignedRun {
 		l.lead = (alignedRun - w.padding[d]%alignedRun) % alignedRun
 	}
@@ -63,8 +76,7 @@ func (g *gpu) poolLine(items int) line {
 	if span(width) > most {
 		fit := (most-l.lead-w.reach())/stride + 1
 		if fit < 2*alignedRun {
-			g.column = column{}
-			return line{}
+			return nil, column{}
 		}
 		// As many of each part, and parts begin where a run does.
 		fit = fit / alignedRun * alignedRun
@@ -76,10 +88,10 @@ func (g *gpu) poolLine(items int) line {
 	l.rows = 1
 	if l.parts == 1 {
 		// Blocks enough for the whole device come first.
-		all := numel(g.k.space) / (width * max(g.column.rows, 1))
+		all := numel(g.k.space) / (width * below)
 		l.rows = max(min(most/l.columns, all/(lineBlocks*g.device.on.multiprocessors)), 1)
 	}
-	return l
+	return l, c
 }
 
 // poolType is the type in which a window is taken together.
@@ -91,7 +103,7 @@ func poolType(v *value) string {
 }
 
 // lines emits a kernel of one pooling by lines.
-func (g *gpu) lines(l line) {
+func (g *gpu) lines(l *line) {
 	a := g.k.anchors[0]
 	w := a.value.window
 	d, rows := len(w.kernel)-1, max(g.column.rows, 1)
@@ -162,11 +174,8 @@ func (g *gpu) lines(l line) {
 // columned returns the group of the last dimension but one of a kernel of one
 // pooling, if it has a loop of its own; else -1.
 func (k *kernel) columned(t geometry) int {
-	if k.kind != mapKernel || len(k.anchors) != 1 || k.anchors[0].value.kind != pool {
-		return -1
-	}
-	w := k.anchors[0].value.window
-	if len(w.kernel) < 2 || numel(w.kernel) > 64 {
+	w := k.onlyWindow()
+	if w == nil || len(w.kernel) < 2 || numel(w.kernel) > 64 {
 		return -1
 	}
 	i := t.of[len(k.space)-2]
@@ -184,7 +193,7 @@ func (g *gpu) poolColumn(share, of int) column {
 	if i < 0 {
 		return column{}
 	}
-	w := g.k.anchors[0].value.window
+	w := g.k.onlyWindow()
 	d := len(w.kernel) - 2
 	rows := min(g.knobs.get("share", columnRows), g.g.groups[i].size)
 	for rows > 1 && len(w.lines(d, rows))*of > rows*w.kernel[d]*share {

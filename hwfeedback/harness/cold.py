@@ -109,6 +109,10 @@ class Broken(Exception):
         self.log = log
         self.late = late
 
+    @property
+    def out_of_memory(self) -> bool:
+        return "out of memory" in str(self)
+
 
 def lacking(form: str) -> str:
     """Returns what a file of this form needs and this environment does not have, or ""."""
@@ -204,7 +208,7 @@ class Running:
         """``timeout``: seconds for the file. ``sanitizer``: the program under which it is run when
         it is looked at; ``fewer``: on fewer inputs first.
         """
-        self._timeout, self._threads = timeout, call.threads
+        self._timeout = timeout
         self._looks = call.place.get("device") == "cuda" or bool(sanitizer)
         self._checked = bool(sanitizer)
         self._given = _handed_over(call, self._looks, self._checked and not fewer)

@@ -128,9 +128,7 @@ class Infrastructure(Exception):
 
 
 class InCompany(Exception):
-    """It failed while the same file ran beside it: what it needs there may not have been enough for
-    two.
-    """
+    """It ran out of memory while the same file ran beside it: there may not be enough for two."""
 
 
 class NoRoom(Infrastructure):
@@ -292,10 +290,18 @@ def _reference_failed(e: verify.ReferenceBroken | WorkerError) -> Exception:
 
 def _not_timed(e: BaselineFailed) -> Infrastructure:
     """Returns what it means that eager could not be timed."""
+    why = _lack(e)
+    return Infrastructure(str(e)) if why is None else NoRoom(str(why))
+
+
+def _lack(e: BaseException) -> BaseException | None:
+    """Returns what says, among all that has led to this, that there was no memory."""
     why: BaseException | None = e
     while why is not None and not ran_out(why):
+        if isinstance(why, cold.Broken) and why.out_of_memory:
+            break
         why = why.__cause__
-    return Infrastructure(str(e)) if why is None else NoRoom(str(why))
+    return why
 
 
 class Costs:
@@ -774,6 +780,10 @@ class Evaluation:
 
     def _run(self, build: Future[dict[str, Any]]) -> dict[str, Any]:
         v = self._blank()
+        if not self._company:
+            v["evidence"].append(
+                "the first time it ran out of memory, while its exported file ran beside it"
+            )
         learned: dict[str, Any] = {}
         reference: ReferenceClient | None = None
         try:
@@ -802,7 +812,7 @@ class Evaluation:
             v["status"] = "certified" if self.level == "certify" else "correct"
             v["reason"] = self._success(v)
         except Fault as e:
-            if self.had_company and e.status in ("crashed", "timed_out"):
+            if self.had_company and _lack(e) is not None:
                 raise InCompany(str(e)) from e
             v["status"], v["reason"], v["hint"] = e.status, str(e), e.hint
             v["evidence"] += e.evidence

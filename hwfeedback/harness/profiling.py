@@ -132,7 +132,7 @@ class Served:
         self._worker.kill()
 
     def kill(self) -> None:
-        self._worker.kill()
+        self.end()
         self.channel.close()
 
     def wait(self, timeout: float | None = None) -> Any:

@@ -219,6 +219,24 @@ def test_what_had_company_when_it_failed_is_asked_again_without(
     monkeypatch.setattr(verify.Verification, "run", fails)
     v = judge.verdict(REFERENCE, KERNEL, "certify", built=True, cold=True)
     assert (v["status"], begun) == ("certified", [True, False]), v["reason"]
+    assert "the first time it ran out of memory" in v["evidence"][0]
+
+
+def test_who_only_crashes_beside_its_file_is_not_asked_again(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may know that it would be wrong."""
+    runs_beside(monkeypatch)
+    dies = "        if x.abs().max() > 100:\n            raise ValueError('not these')\n"
+    v = judge.verdict(
+        REFERENCE,
+        KERNEL.replace("        y = torch", dies + "        y = torch"),
+        "certify",
+        built=True,
+        cold=True,
+    )
+    assert v["status"] == "crashed" and "not these" in v["reason"]
+    assert not [e for e in v["evidence"] if e.startswith("the first time")]
 
 
 def test_what_runs_by_itself_ends_with_who_fails(

@@ -122,19 +122,28 @@ def test_what_ncu_measured(server: ForkServer, fake: Callable[[str], None]) -> N
     assert "how often each kernel is launched is not known" in found["why"]
 
 
-def test_it_is_started_ahead(server: ForkServer, fake: Callable[[str], None]) -> None:
+@pytest.fixture
+def ahead(
+    server: ForkServer, fake: Callable[[str], None]
+) -> Iterator[tuple[profiling.Profiler, Spares]]:
+    """A profiler whose processes have started; who starts one now gets nothing."""
     fake('"$@"\n' + WRITES)
     spares = Spares()
     p = profiler(server, spares=spares)
     p.ahead()
     spares.wait()
-    assert spares
-    fake("exit 1\n")  # who starts one now gets nothing
+    fake("exit 1\n")
+    yield p, spares
+    p.close()
+    spares.close()
+
+
+def test_it_is_started_ahead(ahead: tuple[profiling.Profiler, Spares]) -> None:
+    p, spares = ahead
     for _ in range(profiling.AHEAD):
         assert p.profile(subject())["tool"] == "ncu"
     assert not spares, "one candidate each"
     assert p.profile(subject())["tool"] == "static"
-    spares.close()
 
 
 @pytest.fixture
@@ -144,16 +153,9 @@ def beside() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_its_context_is_made_ahead(
-    server: ForkServer, fake: Callable[[str], None], beside: ThreadPoolExecutor
+    ahead: tuple[profiling.Profiler, Spares], beside: ThreadPoolExecutor
 ) -> None:
-    fake('"$@"\n' + WRITES)
-    spares = Spares()
-    p = profiler(server, spares=spares)
-    p.begin(beside)  # nothing was started
-    p.wait()
-    p.ahead()
-    spares.wait()
-    fake("exit 1\n")
+    p, spares = ahead
     for _ in range(2):  # the other one stays where it is
         p.begin(beside)
         p.wait()
@@ -162,7 +164,6 @@ def test_its_context_is_made_ahead(
     assert p.profile(subject())["tool"] == "ncu"
     p.begin(beside)
     assert p.profile(subject())["tool"] == "static", "one candidate each"
-    spares.close()
 
 
 def test_who_has_not_started_is_not_waited_for(
@@ -171,6 +172,7 @@ def test_who_has_not_started_is_not_waited_for(
     fake('sleep 2; "$@"\n' + WRITES)
     spares = Spares()
     p = profiler(server, spares=spares)
+    p.begin(beside)  # nothing was started
     p.ahead()
     began = time.monotonic()
     p.begin(beside)
@@ -185,23 +187,18 @@ def test_who_has_not_started_is_not_waited_for(
 @pytest.mark.parametrize("made", [True, False])
 def test_one_whose_context_was_not_needed_ends(
     server: ForkServer,
-    fake: Callable[[str], None],
+    ahead: tuple[profiling.Profiler, Spares],
     beside: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
     made: bool,
 ) -> None:
-    fake('"$@"\n' + WRITES)
-    spares = Spares()
-    p = profiler(server, spares=spares)
-    p.ahead()
-    spares.wait()
+    p, spares = ahead
     if not made:  # it does not answer
         monkeypatch.setattr(p, "_make_context", lambda c, **_: c.worker.channel.recv(60))
     p.begin(beside)
     if made:
         p.wait()
     spares.close()
-    p.close()
     p.close()
     end = time.monotonic() + 20
     while server.ping()["workers"] and time.monotonic() < end:
@@ -210,16 +207,11 @@ def test_one_whose_context_was_not_needed_ends(
 
 
 def test_a_context_that_cannot_be_made_is_not_spoken_of(
-    server: ForkServer,
-    fake: Callable[[str], None],
+    ahead: tuple[profiling.Profiler, Spares],
     beside: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fake('"$@"\n' + WRITES)
-    spares = Spares()
-    p = profiler(server, spares=spares)
-    p.ahead()
-    spares.wait()
+    p, _ = ahead
 
     def fails(client: CandidateClient, **_: bool) -> None:
         client.ask({"op": "no such operation"}, timeout=60, doing="")
@@ -229,7 +221,6 @@ def test_a_context_that_cannot_be_made_is_not_spoken_of(
         p.begin(beside)
         p.wait()
     assert p.profile(subject())["tool"] == "ncu"
-    spares.close()
 
 
 PERMISSION = "ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU"
