@@ -91,7 +91,7 @@ type Options struct {
 	Python  string // an interpreter with PyTorch; empty: one is made under DataDir
 	Device  string // "cpu", which empty means too, "cuda", "cuda:1", or "auto"; of several, see Devices, the first
 	Sandbox string // "strict", which empty means too, or "weak"
-	Threads int    // to measure with; 0: one per physical core that may be used
+	Threads int    // to measure with; 0: one per physical core that may be used, on a GPU 16 at most
 	// Remeasure has the ceilings measured even where they are known, and put in
 	// place of what is known.
 	Remeasure bool
@@ -311,7 +311,7 @@ func open(ctx context.Context, e *Evaluator, start func(context.Context) (*forkS
 		return nil, infrastructure("open", err)
 	}
 	if e.threads = e.options.Threads; e.threads == 0 {
-		e.threads = e.cpu.threads
+		e.threads = e.cpu.measures(e.gpu != nil)
 	}
 	if e.threads > e.cpu.threads && e.gpu == nil {
 		e.options.Log.Warn("more threads than cores: they take turns, and times will scatter", "threads", e.threads, "cores", e.cpu.threads)

@@ -29,7 +29,20 @@ type cpu struct {
 	microcode string
 	allowed   []int   // logical processors
 	quota     float64 // processors that the control groups grant; 0 is no limit
-	threads   int     // how many threads to measure with, unless told otherwise
+	threads   int     // physical cores, as far as they are granted
+}
+
+// gpuThreads is how many threads of the host a process beside a GPU gets at
+// most: what it draws and checks is on the GPU, and machines with eight of them
+// have over a hundred cores.
+const gpuThreads = 16
+
+// measures returns how many threads to measure with, unless told otherwise.
+func (c cpu) measures(onGPU bool) int {
+	if onGPU {
+		return min(c.threads, gpuThreads)
+	}
+	return c.threads
 }
 
 // isaFlags are the parts of an instruction set that change what a compiler or

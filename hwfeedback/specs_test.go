@@ -69,6 +69,12 @@ func TestReadCPU(t *testing.T) {
 	if err != nil || pinned.specs.Cores != 1 || pinned.specs.Threads != 2 || pinned.threads != 1 {
 		t.Errorf("pinned to one core: %+v, %v", pinned, err)
 	}
+	if c.measures(false) != 2 || c.measures(true) != 2 {
+		t.Errorf("%d and %d threads, want one for each core", c.measures(false), c.measures(true))
+	}
+	if c.threads = 128; c.measures(false) != 128 || c.measures(true) != gpuThreads {
+		t.Errorf("%d and %d threads of 128 cores", c.measures(false), c.measures(true))
+	}
 }
 
 func TestReadCPUOnARM(t *testing.T) {

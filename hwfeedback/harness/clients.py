@@ -246,6 +246,11 @@ class Client:
         self.begin(msg, fds, timeout, doing or str(msg.get("op")))
         return self.finish(fds_wanted)
 
+    def how_it_ended(self) -> str:
+        """Returns how its process ended, as a clause, with the last line that it wrote."""
+        ended, said = how_it_ended(self.worker.wait(5)), self.worker.log().strip()
+        return f"{ended}: {said.splitlines()[-1][:200]}" if said else ended
+
     def took_memory(self) -> bool:
         """Whether it has most of what was free when it began, or more than its share. It is killed,
         to see what comes back: a large task leaves little free, too.

@@ -53,7 +53,7 @@ class Profile:
     tmp_bytes: int  # the private /tmp
     shm_bytes: int  # the private /dev/shm
     tmp_programs: bool  # files written to /tmp may be loaded as code
-    processes: int  # processes and threads together
+    processes: int  # processes and threads together, beside OpenMP's: see POOLS
     open_files: int
     cpu_s: int  # processor time, all threads together: a backstop behind the caller's wall clock
     memory_share: float  # of the machine's memory
@@ -69,6 +69,9 @@ PROFILES: dict[str, Profile] = {
     # A candidate and the profiler that looks at it, which starts it.
     "profiler": Profile(True, 2 * GIB, 256 * MIB, True, 512, 1024, 900, 0.7, False),
 }
+
+# OpenMP keeps a pool of threads for each thread that ran a parallel region; so many find room.
+POOLS = 4
 
 SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives")
@@ -613,7 +616,9 @@ def _set_limits(settings: Settings, profile: Profile) -> None:
         resource.RLIMIT_DATA: data + memory,
         resource.RLIMIT_AS: space + 2 * memory + 8 * GIB,
         resource.RLIMIT_FSIZE: int(wanted.get("file_bytes") or memory),
-        resource.RLIMIT_NPROC: int(wanted.get("processes") or profile.processes),
+        resource.RLIMIT_NPROC: int(
+            wanted.get("processes") or profile.processes + POOLS * settings.threads
+        ),
         resource.RLIMIT_NOFILE: int(wanted.get("open_files") or profile.open_files),
         resource.RLIMIT_CPU: limits(settings).cpu_s,
         resource.RLIMIT_MEMLOCK: 64 * MIB,

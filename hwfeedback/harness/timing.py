@@ -80,6 +80,7 @@ from baselines import EAGER, BaselineFailed
 from clients import WorkerError, ran_out
 from cuda import CudaError
 from device import CPU, Device
+from protocol import Closed
 from sampling import Sampler, Seen
 from windows import (
     TOOK_MEMORY,
@@ -750,8 +751,7 @@ class Timing:
             if EAGER in missing:
                 self._learn(EAGER, Visits([*sentinel.blocks, *self._solo(worker, EAGER).blocks]))
         except Exception as e:
-            said = str(e).strip().partition("\n")[0]  # torch's errors go on with advice
-            raise BaselineFailed(f"eager could not be timed: {said}") from e
+            raise BaselineFailed(f"eager could not be timed: {_said(e, worker)}") from e
         finally:
             worker.kill()
         for name in missing:
@@ -899,7 +899,7 @@ class Timing:
                 blocks.extend(self._solo(worker, name).blocks)
                 self._leave(name, worker)
             except Exception as e:
-                self.notes.append(f"baseline {name} could not be timed: {e}")
+                self.notes.append(f"baseline {name} could not be timed: {_said(e, worker)}")
                 return
             finally:
                 worker.kill()
@@ -1447,6 +1447,13 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _said(e: Exception, worker: TimedWorker) -> str:
+    """Returns what is to be said of a baseline that failed."""
+    if isinstance(e, Closed):
+        return f"its process {worker.how_it_ended()}"
+    return str(e).strip().partition("\n")[0]  # torch's errors go on with advice
 
 
 class _Lost(Exception):

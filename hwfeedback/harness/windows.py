@@ -143,6 +143,8 @@ class TimedWorker(Protocol):
 
     def took_memory(self) -> bool: ...
 
+    def how_it_ended(self) -> str: ...
+
 
 class CallFailed(Exception):
     """The worker answered that a call failed: its forward raised, or its outputs do not fit."""
@@ -469,13 +471,15 @@ class _Ready:
     def __init__(self, channel: Link) -> None:
         self._channel = channel
         self._threads = torch.get_num_threads()
-        # An element-wise operator gives each thread 2^15 elements at least.
-        self._data = torch.zeros(self._threads << 15)
+        self._data = torch.empty(0)
 
     def wake(self) -> None:
         """Runs parallel regions until one takes no longer than threads that are awake need."""
         if self._threads == 1:
             return
+        if not len(self._data):
+            # An element-wise operator gives each thread 2^15 elements at least.
+            self._data = torch.zeros(self._threads << 15)
         end = _now() + AWAKE_NS
         quick = 0
         with _spread_out():

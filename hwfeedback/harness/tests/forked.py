@@ -36,6 +36,11 @@ class Forked:
     def took_memory(self) -> bool:
         return False
 
+    def how_it_ended(self) -> str:
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.killed = True
+        return f"ended itself with exit code {code}"
+
     def kill(self) -> None:
         if self.killed:
             return

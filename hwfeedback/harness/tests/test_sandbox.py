@@ -273,6 +273,28 @@ r = made
 """
 
 
+POOLS = """
+import os, threading, torch
+def parallel():
+    torch.set_num_threads(130)
+    torch.zeros(1 << 23).add_(1)
+parallel()
+done, over = threading.Event(), threading.Event()
+other = threading.Thread(target=lambda: (parallel(), done.set(), over.wait()))
+other.start()
+done.wait(30)
+r = len(os.listdir("/proc/self/task"))
+over.set()
+other.join()
+"""
+
+
+def test_pools_of_threads_have_room_on_a_machine_of_many_cores(server, worker):
+    config = {"sandbox": "weak", "threads": 130}
+    with server.spawn(worker.profile, config) as many:
+        assert ask(many, POOLS, 60) > 256
+
+
 def test_process_bomb_is_limited_and_swept(server, worker):
     needs(worker, "pid namespace", "user namespace")
     fork = sandbox.PROFILES[worker.profile].execute

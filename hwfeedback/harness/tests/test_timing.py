@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import mmap
+import os
 import pathlib
 import random
 import tempfile
@@ -310,6 +311,12 @@ def test_a_candidate_that_fails_is_not_a_measurement() -> None:
 def test_eager_that_fails_is_no_candidates_fault() -> None:
     with pytest.raises(timing.BaselineFailed, match="division"):
         time_it({"eager": lambda: lambda args: [1 // 0], "candidate": forked.spinning(0.001)})
+
+
+def test_eager_whose_process_ends() -> None:
+    makes = {"eager": lambda: lambda args: os._exit(3), "candidate": forked.spinning(0.001)}
+    with pytest.raises(timing.BaselineFailed, match="its process ended itself with exit code 3"):
+        time_it(makes)
 
 
 def test_a_baseline_that_fails_in_its_turn_is_no_candidates_fault(
