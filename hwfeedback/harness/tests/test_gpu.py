@@ -218,6 +218,26 @@ def test_a_kernel_is_certified(judge: Judge, candidate: str) -> None:
     assert [e for e in v["evidence"] if e.startswith(said + "synccheck, initcheck")], v["evidence"]
 
 
+# torch's defaults would have cuDNN compute it in TF32.
+CONVOLUTION = """
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(32, 32, 3, padding=1)
+"""
+
+
+def test_a_convolution_is_certified(judge: Judge) -> None:
+    task = TASK.replace("SHAPE", "4, 32, 128, 256").replace("softmax(x", "softmax(self.conv(x)")
+    task = task.replace("(nn.Module):", "(nn.Module):" + CONVOLUTION)
+    candidate = KERNEL.replace("(nn.Module):", "(nn.Module):" + CONVOLUTION)
+    candidate = candidate.replace(
+        "        y =", "        x = self.conv(x).flatten(0, 2)\n        y ="
+    )
+    candidate = candidate.replace("return y", "return y.view(4, 32, 128, 256)")
+    v = verdict(judge, task, candidate, "certify", want_baselines=["eager"], cold=True)
+    assert v["status"] == "certified", v["reason"]
+
+
 @pytest.mark.parametrize("few", [True, False])
 def test_a_large_call_is_handed_over_in_the_gpus_memory(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, few: bool
