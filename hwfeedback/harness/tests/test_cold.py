@@ -111,12 +111,9 @@ def test_what_does_not_work_there_is_said(judge: Judge, change: str, says: str) 
 
 
 def test_float32_is_float32_for_the_file_too(judge: Judge) -> None:
-    held = (
-        "assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32"
-    )
-    outputs(
-        judge, KERNEL.replace("        y = torch.empty", f"        {held}\n        y = torch.empty")
-    )
+    flags = "torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32"
+    made = "        y = torch.empty_like"
+    outputs(judge, KERNEL.replace(made, f"        assert not ({flags})\n{made}"))
 
 
 def test_a_file_may_use_as_much_memory_as_a_candidate(judge: Judge) -> None:
