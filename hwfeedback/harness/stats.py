@@ -109,14 +109,24 @@ class Interval:
 
 
 def _resampled_medians(block: Sequence[float], g: torch.Generator) -> torch.Tensor:
-    """Returns RESAMPLES logarithms of the median of the block resampled."""
-    values = torch.tensor(block, dtype=torch.float64)
-    n = len(values)
-    picks = torch.randint(n, (RESAMPLES, n), generator=g)
-    drawn = values[picks]
-    low = drawn.kthvalue((n - 1) // 2 + 1, dim=1).values
-    high = drawn.kthvalue(n // 2 + 1, dim=1).values
-    return ((low + high) / 2).log()
+    """Returns RESAMPLES logarithms of the median of the block resampled.
+
+    Nothing is resampled for it: what lies in the middle of n draws has the place of an order
+    statistic of n uniform ones. The k-th of these is Beta(k, n + 1 - k), a share of two gammas,
+    and the next one the least of the n - k above it.
+    """
+    n = len(block)
+    k = (n + 1) // 2
+    ordered = torch.tensor(sorted(block), dtype=torch.float64)
+    shapes = torch.tensor([[k], [n + 1 - k]], dtype=torch.float64).expand(2, RESAMPLES)
+    below, above = torch._standard_gamma(shapes, generator=g)
+    place = below / (below + above)
+    middle = ordered[(n * place).long().clamp_(max=n - 1)]
+    if n % 2 == 0:
+        least = torch.rand(RESAMPLES, generator=g, dtype=torch.float64) ** (1 / (n - k))
+        place = 1 - (1 - place) * least
+        middle = (middle + ordered[(n * place).long().clamp_(max=n - 1)]) / 2
+    return middle.log()
 
 
 def _stretch(processes: int) -> float:

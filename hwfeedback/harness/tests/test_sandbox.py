@@ -289,9 +289,10 @@ other.join()
 """
 
 
-def test_pools_of_threads_have_room_on_a_machine_of_many_cores(server, worker):
+@pytest.mark.parametrize("profile", ["reference", "candidate"])
+def test_pools_of_threads_have_room_on_a_machine_of_many_cores(server, profile):
     config = {"sandbox": "weak", "threads": 130}
-    with server.spawn(worker.profile, config) as many:
+    with server.spawn(profile, config) as many:
         assert ask(many, POOLS, 60) > 256
 
 
@@ -318,14 +319,20 @@ def test_memory_bomb(server, worker):
         assert ask(bomb, "x = bytearray(1 << 26); r = len(x)") == 1 << 26
 
 
-def test_a_huge_file_is_cut_off(worker):
+def test_a_huge_file_is_cut_off(server, worker):
     needs(worker, "mount namespace")
+    room = "import os; s = os.statvfs({path!r}); r = s.f_blocks * s.f_frsize"
+    profile = sandbox.PROFILES[worker.profile]
+    assert ask(worker, room.format(path="/tmp")) == profile.tmp_bytes
+    assert ask(worker, room.format(path="/dev/shm")) == profile.shm_bytes
     write = "f = open({path!r}, 'wb')\nfor _ in range(10 << 10): f.write(bytes(1 << 20)); f.flush()"
-    for path in ("/tmp/huge", "/dev/shm/huge"):
-        with pytest.raises(RuntimeError, match="OSError"):
-            ask(worker, write.format(path=path), 120)
-        assert ask(worker, f"import os; r = os.path.getsize({path!r})") <= 4 << 30
-        ask(worker, f"f.close(); os.unlink({path!r})")
+    limit = 64 << 20
+    with server.spawn(worker.profile, {"sandbox": "weak"}, limits={"tmp_bytes": limit}) as small:
+        for path, most in (("/tmp/huge", limit), ("/dev/shm/huge", profile.shm_bytes)):
+            with pytest.raises(RuntimeError, match="OSError"):
+                ask(small, write.format(path=path), 120)
+            assert ask(small, f"import os; r = os.path.getsize({path!r})") <= most
+            ask(small, f"f.close(); os.unlink({path!r})")
 
 
 def test_the_parent_cannot_be_looked_into(worker):
