@@ -74,16 +74,35 @@ def wilson_low(hits: int, n: int, z: float) -> float:
     return max((p + zz / (2 * n) - spread) / (1 + zz / n), 0.0)
 
 
+def quantiles(values: Sequence[float], n: int, q: float, g: torch.Generator) -> torch.Tensor:
+    """Returns RESAMPLES times a quantile of n draws from these, with replacement: [RESAMPLES].
+
+    Nothing is resampled for it: the k-th of n draws lies where the k-th of n uniform ones does.
+    That is Beta(k, n + 1 - k), a share of two gammas, and the next one is the least of the n - k
+    above it.
+    """
+    ordered = torch.tensor(sorted(values), dtype=torch.float64)
+    m = len(values)
+    k = math.floor(q * (n - 1)) + 1
+    beyond = q * (n - 1) - (k - 1)
+    shapes = torch.tensor([[k], [n + 1 - k]], dtype=torch.float64).expand(2, RESAMPLES)
+    below, above = torch._standard_gamma(shapes, generator=g)
+    place = below / (below + above)
+    found = ordered[(m * place).long().clamp_(max=m - 1)]
+    if not beyond:
+        return found
+    least = torch.rand(RESAMPLES, generator=g, dtype=torch.float64) ** (1 / (n - k))
+    following = ordered[(m * (1 - (1 - place) * least)).long().clamp_(max=m - 1)]
+    return found + beyond * (following - found)
+
+
 def off_quantile(values: Sequence[float], n: int, q: float = 0.5, seed: int = 0) -> float:
     """Returns how far a quantile of n of these may lie from that of all, in 95 % of draws.
 
     A few that lie far off do not move a median: their distance is not its uncertainty.
     """
-    g = torch.Generator().manual_seed(seed)
-    known = torch.tensor(values, dtype=torch.float64)
-    drawn = known[torch.randint(len(values), (RESAMPLES, n), generator=g)]
-    off = (drawn.quantile(q, dim=1) - quantile(values, q)).abs()
-    return float(off.quantile(0.95))
+    drawn = quantiles(values, n, q, torch.Generator().manual_seed(seed))
+    return float((drawn - quantile(values, q)).abs().quantile(0.95))
 
 
 def centre(blocks: Blocks) -> float:
@@ -109,24 +128,8 @@ class Interval:
 
 
 def _resampled_medians(block: Sequence[float], g: torch.Generator) -> torch.Tensor:
-    """Returns RESAMPLES logarithms of the median of the block resampled.
-
-    Nothing is resampled for it: what lies in the middle of n draws has the place of an order
-    statistic of n uniform ones. The k-th of these is Beta(k, n + 1 - k), a share of two gammas,
-    and the next one the least of the n - k above it.
-    """
-    n = len(block)
-    k = (n + 1) // 2
-    ordered = torch.tensor(sorted(block), dtype=torch.float64)
-    shapes = torch.tensor([[k], [n + 1 - k]], dtype=torch.float64).expand(2, RESAMPLES)
-    below, above = torch._standard_gamma(shapes, generator=g)
-    place = below / (below + above)
-    middle = ordered[(n * place).long().clamp_(max=n - 1)]
-    if n % 2 == 0:
-        least = torch.rand(RESAMPLES, generator=g, dtype=torch.float64) ** (1 / (n - k))
-        place = 1 - (1 - place) * least
-        middle = (middle + ordered[(n * place).long().clamp_(max=n - 1)]) / 2
-    return middle.log()
+    """Returns RESAMPLES logarithms of the median of the block resampled."""
+    return quantiles(block, len(block), 0.5, g).log()
 
 
 def _stretch(processes: int) -> float:

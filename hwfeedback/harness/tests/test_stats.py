@@ -88,25 +88,25 @@ def test_drift_that_is_linear_cancels_in_pairs() -> None:
     assert interval.high / interval.low < 1.001
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6])
-def test_medians_of_resamples_are_as_probable_as_they_are(n: int) -> None:
-    """Beside all n^n resamples."""
-    block = [1.7, 1.0, 1.4, 1.1, 2.0, 1.2][:n]
-    every = Counter(stats.median(s) for s in itertools.product(block, repeat=n))
-    g = torch.Generator().manual_seed(1)
-    draws = 50
-    drawn = torch.cat([stats._resampled_medians(block, g) for _ in range(draws)]).exp()
-    found = Counter(round(v, 9) for v in drawn.tolist())
-    total = draws * stats.RESAMPLES
+@pytest.mark.parametrize("q", [0.25, 0.5, 0.9])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("values", [[1.7, 1.0, 1.4, 1.1, 2.0], [2.0, 1.0, 1.5]])
+def test_quantiles_of_resamples_are_as_probable_as_they_are(
+    values: list[float], n: int, q: float
+) -> None:
+    """Beside all resamples that there are."""
     expected: Counter[float] = Counter()
-    for v, c in every.items():
-        expected[round(v, 9)] += c / n**n
+    for drawn in itertools.product(values, repeat=n):
+        expected[round(stats.quantile(drawn, q), 9)] += len(values) ** -n
+    g = torch.Generator().manual_seed(1)
+    times = 25
+    found = Counter(
+        round(v, 9) for _ in range(times) for v in stats.quantiles(values, n, q, g).tolist()
+    )
     assert set(found) <= set(expected)
-    off = [
-        abs(found[v] / total - p) / math.sqrt(p * (1 - p) / total + 1e-12)
-        for v, p in expected.items()
-    ]
-    assert max(off) < 4.5, "standard deviations"
+    total = times * stats.RESAMPLES
+    for v, p in expected.items():
+        assert abs(found[v] / total - p) <= 4.5 * math.sqrt(p * (1 - p) / total) + 1e-9, v
 
 
 def test_intervals_repeat_with_the_seed() -> None:
