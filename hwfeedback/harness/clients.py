@@ -648,7 +648,9 @@ class ReferenceClient(Client):
         self.ask({"op": "release"}, timeout=self.timeout)
 
     def let_go(self) -> None:
+        """Gives back the blocks that were kept, and the memory that its process keeps."""
         self._lent = None
+        self._keeping = False
         self.drain(self.timeout)
         if self.sparing:
             kept = [name for name, room in self._room.items() if room]

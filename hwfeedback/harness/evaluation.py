@@ -81,7 +81,6 @@ OUTPUT_KEPT = 4000
 # A candidate may have so much memory of its own, beside its outputs, before it is who took what
 # others could not get.
 FAIR_BYTES = 2 << 30
-ROOMY = 8, 4  # times what a call has are free: blocks can stay, and can still stay
 # The profiler's time of a call and the clock's differ by less, or that is said.
 SPAN_SHARE, SPAN_MS = 0.1, 0.002
 # Who takes less than this share of what the task's operations take at the measured rate does not do
@@ -1024,6 +1023,10 @@ class Evaluation:
                 draw = verification.draws[0]
                 seen = candidate.trace(draw.tree, draw.tensors)
             self.log = candidate.worker.log()[-OUTPUT_KEPT:]
+        except BaseException:
+            if self.sparing:
+                self._let_go(reference)
+            raise
         finally:
             candidate.kill()
         v["output"] = self.log
@@ -1419,7 +1422,7 @@ class Evaluation:
         slots = windows.Slots.of(judge.inputs, judge.outputs, reference.orders)
         # What is freed seems to keep a GPU's memory busy for milliseconds, in which what is timed
         # has less of it: where there is room nothing is.
-        least = ROOMY[0]
+        least: float = verify.ROOMY[0]
 
         def asked(what: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
             nonlocal least
@@ -1432,7 +1435,7 @@ class Evaluation:
                         raise
                     least = math.inf
                 else:
-                    least = min(least, ROOMY[1])
+                    least = min(least, verify.ROOMY[1])
             else:  # somebody else needs it
                 least = math.inf
             reference.let_go()

@@ -12,7 +12,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
@@ -57,6 +57,9 @@ PATTERNS = 8  # of signs, before a timed call is wrong
 ROOM_TO_COMPUTE = 4
 # There is so much, in calls, when a candidate is called: else the reference keeps nothing.
 ROOM_TO_CALL = 2
+# Where so many times what a call has are free, blocks can stay for the next call, and where so many
+# are, still stay: what comes and goes takes tens of ms, and longer while other GPUs' does the same.
+ROOMY = 8, 4
 # Of an output's scale: what float64 computes in parts is the same but for this, or it is not
 # computed in parts.
 SAME_IN_PARTS = 1e-9
@@ -687,6 +690,7 @@ class Verification:
         self.aliases: list[int] = []
         # Some of what the candidate was right on, and what is right unless memory is spared.
         self.varied: list[tuple[Job, Expected | None]] = []
+        self._roomy: float = ROOMY[0]  # see ``_staying``
         self.inputs: list[torch.Tensor] = []  # as the reference draws them, without content
         self.outputs: list[torch.Tensor] = []  # as the reference's, without content
         self.state: list[torch.Tensor] = []
@@ -873,14 +877,42 @@ class Verification:
         """The same where memory is spared: nothing is held of one job while the next is judged."""
         wanted = self._choose_varied()
         first: list[Any] | None = None
-        for job in jobs:
-            answer = self._alone(candidate, job, wanted, first is None)
-            if first is None and answer is not None:
-                first = self._remembered(answer.outputs)
-            del job, answer
+        more = True
+        while more:
+            with self._staying():  # the draw's block, too
+                job = next(jobs, None)
+                if job is not None:
+                    answer = self._alone(candidate, job, wanted, first is None)
+                    if first is None and answer is not None:
+                        first = self._remembered(answer.outputs)
+                    del answer
+            more = job is not None
+            del job
+        if self._roomy == ROOMY[1]:
+            self.reference.let_go()
         if first is None:
             raise RuntimeError("the reference's own draw was not judged")
         return first
+
+    @contextmanager
+    def _staying(self) -> Iterator[None]:
+        """Has the reference use its blocks again, where there is room. What it draws and answers
+        inside is gone with what it draws and answers inside another.
+        """
+        room, _ = self.reference.device.room()
+        if room > self._roomy * self._bytes(self.inputs):
+            self._roomy = ROOMY[1]
+            with self.reference.keeping():
+                yield
+            return
+        if self._roomy == ROOMY[1]:
+            self.reference.let_go()
+        self._roomy = math.inf
+        yield
+
+    def _bytes(self, inputs: Sequence[torch.Tensor]) -> int:
+        """Returns what a call has of inputs and outputs."""
+        return sum(t.numel() * t.element_size() for t in [*inputs, *self.outputs])
 
     def _remembered(self, outputs: Sequence[torch.Tensor]) -> list[Any]:
         """Returns what is kept of outputs to see whether others are the same bit by bit."""
@@ -943,6 +975,8 @@ class Verification:
             if not ran_out(e):
                 raise
         candidate.let_go()
+        self._roomy = math.inf
+        self.reference.let_go()
         self.reference.device.release()
         return self._expect(tree, inputs, bare=bare)
 
@@ -977,8 +1011,8 @@ class Verification:
 
     def _need_room(self) -> None:
         """Has the reference keep nothing of other calls, where it may need the room."""
-        call = sum(t.numel() * t.element_size() for t in [*self.inputs, *self.outputs])
-        if self._sparing and self.reference.device.room()[0] < ROOM_TO_COMPUTE * call:
+        least = ROOM_TO_COMPUTE * self._bytes(self.inputs)
+        if self._sparing and self.reference.device.room()[0] < least:
             self.reference.let_go()
 
     def judge_varied(self, i: int, outputs: Sequence[torch.Tensor]) -> str | None:
@@ -1074,9 +1108,9 @@ class Verification:
         self, candidate: CandidateClient, tree: Any, inputs: Sequence[torch.Tensor]
     ) -> None:
         if self._sparing:
-            device = self.reference.device
-            device.release()
-            call = sum(t.numel() * t.element_size() for t in [*inputs, *self.outputs])
+            device, call = self.reference.device, self._bytes(inputs)
+            if device.free_bytes() < ROOMY[1] * call:
+                device.release()
             if self.reference.parts is not None and device.room()[0] < ROOM_TO_CALL * call:
                 self.reference.give_back()
         candidate.begin_forward(tree, inputs, self.outputs, self.output_tree, self.aliases)

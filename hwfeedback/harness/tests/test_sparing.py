@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import math
 import os
 import threading
 import time
@@ -501,6 +502,38 @@ def test_blocks_that_are_kept_for_a_while(judge: Judge) -> None:
     client.kill()
 
 
+@pytest.mark.parametrize("much", [1000, 12, 0])
+def test_blocks_stay_while_there_is_room(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, much: int
+) -> None:
+    """``much``: how often there is room, as one looks."""
+    came, looks = [0], [0]
+    private = clients._private
+
+    def counted(*given: Any) -> Any:
+        came[0] += 1
+        return private(*given)
+
+    def room(_: Any) -> tuple[int, int]:
+        looks[0] += 1
+        return (1 << 60 if looks[0] <= much else 0), 1 << 62
+
+    with prepared(judge, SMALL) as e:
+        v = e.verification
+        assert v is not None
+        e.state, e.program = v.state, evaluation.Program(form(SAME), form(SAME))
+        candidate = e.candidate(v.reference, poison=True)
+        with monkeypatch.context() as m:
+            m.setattr(device.Cpu, "room", room)
+            m.setattr(clients, "_private", counted)
+            v._stream(candidate, v._jobs())
+        assert came[0] < 12 if much > 99 else came[0] > 15, "blocks"
+        assert all(
+            v.reference._blocks[n].size < 4096 for n in ("out0", "out1") if n in v.reference._blocks
+        )
+        candidate.kill()
+
+
 @pytest.mark.parametrize("room", [True, False])
 def test_nothing_is_freed_beside_what_is_timed(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, room: bool
@@ -626,7 +659,13 @@ def test_a_reference_holds_no_output_when_it_answers(monkeypatch: pytest.MonkeyP
     block.close()
 
 
-def test_a_candidate_holds_no_output_when_it_answers() -> None:
+@pytest.mark.parametrize(("free", "held"), [(191, [0]), (192, [])])
+def test_a_candidate_holds_no_output_when_it_answers(
+    monkeypatch: pytest.MonkeyPatch, free: int, held: list[int]
+) -> None:
+    """What its process keeps for later goes back where less is free than 8 times its call."""
+    monkeypatch.setattr(Watched, "free_bytes", lambda _: free)
+
     def forward(x: torch.Tensor) -> torch.Tensor:
         out = 2 * x
         cpu.made.append(weakref.ref(out))
@@ -642,7 +681,7 @@ def test_a_candidate_holds_no_output_when_it_answers() -> None:
     msg = {"sparing": True, "layout": blocks[0][1], "outputs": blocks[1][1], "tree": tree}
     answer = c.forward({**msg, "output_tree": {"t": 0}}, [])
     assert answer["fits"] and blocks[1][0].views(blocks[1][1])[0].tolist() == [2.0] * 3
-    assert len(cpu.made) == 1 and cpu.held == [0]
+    assert len(cpu.made) == 1 and cpu.held == held and cpu.made[0]() is None
     for block, _ in blocks:
         block.close()
 
@@ -669,6 +708,7 @@ class Counted(clients.CandidateClient):
 
 def test_one_thing_after_the_other(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify.Verification, "_choose_varied", lambda _: set())
+    monkeypatch.setattr(verify, "ROOMY", (math.inf, math.inf))
     with prepared(judge, SMALL) as e:
         assert e.verification is not None
         candidate = Counted(e.verification.reference)
