@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -12,10 +13,12 @@ from test_cuda import ABSENT, SEES
 from test_exploits import FOLDER, head_of, stopped
 
 import cold
+import device
 import doctor
 import families
 import kernelwright
 import toolchain
+import verify
 
 pytestmark = [
     pytest.mark.alone,
@@ -235,6 +238,18 @@ def test_a_convolution_is_certified(judge: Judge) -> None:
     )
     candidate = candidate.replace("return y", "return y.view(4, 32, 128, 256)")
     v = verdict(judge, task, candidate, "certify", want_baselines=["eager"], cold=True)
+    assert v["status"] == "certified", v["reason"]
+
+
+@pytest.mark.parametrize("room", [verify.ROOMY, (math.inf, math.inf)], ids=["much", "little"])
+def test_one_thing_after_the_other(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, room: tuple[float, float]
+) -> None:
+    """As large tasks are judged, with blocks that stay and without."""
+    monkeypatch.setattr(device, "PEAK", 1 << 60)
+    monkeypatch.setattr(verify, "ROOMY", room)
+    task = TASK.replace("SHAPE", "8192, 4096")
+    v = verdict(judge, task, KERNEL, "certify", want_baselines=["eager"], cold=True)
     assert v["status"] == "certified", v["reason"]
 
 
