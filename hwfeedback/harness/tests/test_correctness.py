@@ -194,6 +194,31 @@ def test_where_eager_itself_has_other_nan_they_tell_nothing() -> None:
     assert not passes(mine, other, none), "one is not many"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "passes"),
+    [
+        ({0: math.inf}, True),
+        ({0: math.inf, 1: -math.inf}, True),
+        ({0: math.inf, 1: math.inf, 2: math.inf}, False),
+        ({0: 1.0}, False),
+        ({64: math.nan}, True),
+        ({64: -math.inf}, False),
+        ({199: math.nan}, False),
+    ],
+)
+def test_one_in_many_nan_may_be_infinite(wrong: dict[int, float], passes: bool) -> None:
+    """Of 128 that are not finite: 64 NaN, and 64 +Inf. The others are 1."""
+    wide = torch.tensor([math.nan] * 64 + [math.inf] * 64 + [1.0] * 72, dtype=torch.float64)
+    e = complete(Expected([wide], [wide.float()], [None]))
+    got = wide.float()
+    for i, value in wrong.items():
+        got[i] = value
+    n = Noise(scale=Scale(1.0, 1.0))
+    assert not compare(got, e, 0, n, 1e-6, mask=True).passed, "nobody has looked what is excused"
+    e.excused = [torch.zeros(200, dtype=torch.bool)]
+    assert compare(got, e, 0, n, 1e-6, mask=True).passed == passes
+
+
 def argmax_case(x: torch.Tensor) -> Expected:
     with Sources() as sources:
         wide = torch.argmax(x.double(), -1)
