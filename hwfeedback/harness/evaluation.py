@@ -1023,12 +1023,10 @@ class Evaluation:
                 draw = verification.draws[0]
                 seen = candidate.trace(draw.tree, draw.tensors)
             self.log = candidate.worker.log()[-OUTPUT_KEPT:]
-        except BaseException:
-            if self.sparing:
-                self._let_go(reference)
-            raise
         finally:
             candidate.kill()
+            if self.sparing:
+                self._let_go(reference)
         v["output"] = self.log
         work, calls = trace.report(seen, bool(self.program.artifacts()))
         v["work"] = work
