@@ -829,7 +829,9 @@ def held(pid: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_how_much_memory_a_verdict_takes(judge: Judge) -> None:
+def test_how_much_memory_a_verdict_takes(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no room for blocks to stay."""
+    monkeypatch.setattr(verify, "ROOMY", (math.inf, math.inf))
     judge.verdict(SMALL, form(SAME), require_custom=False)  # what is loaded once is
     watch = Watch()
     watch.start()
