@@ -24,7 +24,7 @@ from verify import Calibration, Failed, calibrate
 KERNELS = {
     f.stem: f for f in sorted((pathlib.Path(__file__).parent / "honest" / "kernels").glob("*.py"))
 }
-DAILY = 4  # evaluations, of five secret seeds each
+DAILY = 3  # evaluations, of five secret seeds each
 TIMES = 20
 THREADS = 2  # sums over threads are honest, too
 # They keep what they made of the first weights that they saw, so each time is a new process.
