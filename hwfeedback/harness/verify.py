@@ -941,6 +941,7 @@ class Verification:
         if not self._judge(job.known, job.family.name, answer, expected):
             del expected
             candidate.let_go()
+            self.reference.let_go()  # many answers are held against each other
             if not self._judge(job.known, job.family.name, answer, self._closely(job)):
                 with self.reference.whole():
                     self._judge(job.known, job.family.name, answer, self._closely(job))

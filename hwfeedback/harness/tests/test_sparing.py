@@ -533,6 +533,33 @@ def test_blocks_stay_while_there_is_room(
         candidate.kill()
 
 
+def test_a_closer_look_is_not_written_over(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float64 moves when its inputs do, also where blocks are used again."""
+    seen: list[tuple[float, bool]] = []
+    judged = verify.Verification._judge
+
+    def closely(self: Any, known: Any, name: str, answer: Any, expected: Any) -> bool:
+        if expected.moved is None:
+            return False
+        if name == "base":
+            same = torch.allclose(expected.wide[0].float(), answer.outputs[0])
+            seen.append((expected.moved[0].max, same))
+        return judged(self, known, name, answer, expected)
+
+    with prepared(judge, SMALL) as e:
+        v = e.verification
+        assert v is not None
+        e.state, e.program = v.state, evaluation.Program(form(SAME), form(SAME))
+        candidate = e.candidate(v.reference, poison=True)
+        with monkeypatch.context() as m:
+            m.setattr(device.Cpu, "room", lambda _: (1 << 60, 1 << 62))
+            m.setattr(verify.Verification, "_judge", closely)
+            v._stream(candidate, v._jobs())
+        candidate.kill()
+    assert len(seen) == verify.BASE_SEEDS["quick"]
+    assert all(moved > 0 and same for moved, same in seen)
+
+
 @pytest.mark.parametrize("room", [True, False])
 def test_nothing_is_freed_beside_what_is_timed(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, room: bool
