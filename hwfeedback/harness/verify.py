@@ -930,7 +930,11 @@ class Verification:
         try:
             self._candidate_begin(candidate, job.tree, job.inputs)
             answer = candidate.finish_forward()
-        except WorkerError:
+        except WorkerError as e:
+            if ran_out(e) and self._roomy < math.inf:
+                del expected
+                self._clear(candidate)  # what stays may be what it lacks
+                return self._alone(candidate, job, wanted, first)
             if job.known.gates:
                 raise
             outcome = Outcome(False, Scale(), Scale(), 0, "it raises")
@@ -973,11 +977,15 @@ class Verification:
         except (WorkerError, torch.OutOfMemoryError, CudaError) as e:
             if not ran_out(e):
                 raise
+        self._clear(candidate)
+        return self._expect(tree, inputs, bare=bare)
+
+    def _clear(self, candidate: CandidateClient) -> None:
+        """Has nobody keep anything, now and from now on."""
         candidate.let_go()
         self._roomy = math.inf
         self.reference.let_go()
         self.reference.device.release()
-        return self._expect(tree, inputs, bare=bare)
 
     def _as_kernelbench(self, answer: Answer, expected: Expected) -> None:
         assert expected.eager is not None

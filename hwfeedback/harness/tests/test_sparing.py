@@ -533,6 +533,34 @@ def test_blocks_stay_while_there_is_room(
         candidate.kill()
 
 
+CLUMSY = (
+    form(SAME)
+    + """
+calls, real = [0], ModelNew.forward
+
+
+def forward(self, x):
+    calls[0] += 1
+    if calls[0] == 3:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+    return real(self, x)
+
+
+ModelNew.forward = forward
+"""
+)
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_candidate_may_need_what_stays(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    if not room:
+        monkeypatch.setattr(verify, "ROOMY", (math.inf, math.inf))
+    v = judge.verdict(SMALL, CLUMSY, require_custom=False)
+    assert v["status"] == ("correct" if room else "crashed"), v["reason"]
+
+
 def test_a_closer_look_is_not_written_over(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """Float64 moves when its inputs do, also where blocks are used again."""
     seen: list[tuple[float, bool]] = []
