@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import forked
@@ -90,6 +91,20 @@ def timed():
 
 def form(forward: str, task: str = SMALL) -> str:
     return TIMED + task.replace("class Model(", "class ModelNew(").replace(SAME, forward)
+
+
+@contextmanager
+def with_candidate(
+    judge: Judge,
+) -> Iterator[tuple[verify.Verification, clients.CandidateClient]]:
+    """A verification that is prepared, and a candidate that is right."""
+    with prepared(judge, SMALL) as e:
+        v = e.verification
+        assert v is not None
+        e.state, e.program = v.state, evaluation.Program(form(SAME), form(SAME))
+        candidate = e.candidate(v.reference, poison=True)
+        yield v, candidate
+        candidate.kill()
 
 
 def test_the_same_is_said_of_a_task(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,11 +470,7 @@ def test_a_candidate_gives_up_what_is_needed(judge: Judge, monkeypatch: pytest.M
         return results
 
     monkeypatch.setattr(ReferenceClient, "finish_forward", answers)
-    with prepared(judge, SMALL) as e:
-        v = e.verification
-        assert v is not None
-        e.state, e.program = v.state, evaluation.Program(form(SAME), form(SAME))
-        candidate = e.candidate(v.reference, poison=True)
+    with with_candidate(judge) as (v, candidate):
         for little, times, holds in ((False, 0, True), (True, 0, False), (False, 1, False)):
             job = v.base_job(v.draws[0])
             v._both(candidate, job.tree, job.inputs, v._expect(job.tree, job.inputs))
@@ -471,7 +482,6 @@ def test_a_candidate_gives_up_what_is_needed(judge: Judge, monkeypatch: pytest.M
         full[0] = 2
         with pytest.raises(WorkerError, match="OutOfMemory"):
             v._beside(candidate, job.tree, job.inputs)
-        candidate.kill()
 
 
 def test_blocks_that_are_kept_for_a_while(judge: Judge) -> None:
@@ -518,11 +528,7 @@ def test_blocks_stay_while_there_is_room(
         looks[0] += 1
         return (1 << 60 if looks[0] <= much else 0), 1 << 62
 
-    with prepared(judge, SMALL) as e:
-        v = e.verification
-        assert v is not None
-        e.state, e.program = v.state, evaluation.Program(form(SAME), form(SAME))
-        candidate = e.candidate(v.reference, poison=True)
+    with with_candidate(judge) as (v, candidate):
         with monkeypatch.context() as m:
             m.setattr(device.Cpu, "room", room)
             m.setattr(clients, "_private", counted)
@@ -530,7 +536,6 @@ def test_blocks_stay_while_there_is_room(
         assert came[0] < 12 if much > 99 else came[0] > 15, "blocks"
         kept = [n for n in ("draw", "out0", "out1") if v.reference._room[n]]
         assert bool(kept) == (much > 99), "where there is no room any more nothing is kept"
-        candidate.kill()
 
 
 CLUMSY = (
@@ -574,16 +579,10 @@ def test_a_closer_look_is_not_written_over(judge: Judge, monkeypatch: pytest.Mon
             seen.append((expected.moved[0].max, same))
         return judged(self, known, name, answer, expected)
 
-    with prepared(judge, SMALL) as e:
-        v = e.verification
-        assert v is not None
-        e.state, e.program = v.state, evaluation.Program(form(SAME), form(SAME))
-        candidate = e.candidate(v.reference, poison=True)
-        with monkeypatch.context() as m:
-            m.setattr(device.Cpu, "room", lambda _: (1 << 60, 1 << 62))
-            m.setattr(verify.Verification, "_judge", closely)
-            v._stream(candidate, v._jobs())
-        candidate.kill()
+    with with_candidate(judge) as (v, candidate), monkeypatch.context() as m:
+        m.setattr(device.Cpu, "room", lambda _: (1 << 60, 1 << 62))
+        m.setattr(verify.Verification, "_judge", closely)
+        v._stream(candidate, v._jobs())
     assert len(seen) == verify.BASE_SEEDS["quick"]
     assert all(moved > 0 and same for moved, same in seen)
 
