@@ -365,9 +365,7 @@ def compare(
         excused = None if expected.excused is None else expected.excused[i]
         if excused is not None:
             wrong &= ~excused
-            other = wrong & (mine != 0) & (theirs != 0) & ((mine == 1) | (theirs == 1))
-            if ASTRAY * count(other) <= count(theirs != 0):
-                wrong &= ~other
+            _forgive(wrong, mine, theirs)
         astray = (
             not bare
             and excused is not None
@@ -407,6 +405,19 @@ def compare(
     skipped = 0 if skip is None else count(skip)
     reason = "" if passed else _floating_reason(got, wide, skip, error, bound)
     return Outcome(passed, error, bound, skipped, reason)
+
+
+def _forgive(wrong: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor) -> None:
+    """Takes out of ``wrong`` where NaN stands for Inf or Inf for NaN, if that is one in ASTRAY."""
+
+    def either() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for w, m, t in chunks(wrong, mine, theirs):
+            if bool(w.any()):
+                yield w, w & (m != 0) & (t != 0) & ((m == 1) | (t == 1))
+
+    if ASTRAY * sum(count(e) for _, e in either()) <= count(theirs != 0):
+        for w, e in either():
+            w &= ~e
 
 
 def _astray(eager: torch.Tensor, wide: torch.Tensor, excused: torch.Tensor) -> int:

@@ -21,6 +21,7 @@ from tensors import Block, Layout, LayoutError, checked, laid_out, layout_of, re
 
 # An evaluation takes up to 45 times what a call has of inputs and outputs where nothing is spared.
 PEAK = 60
+ROOM = 8  # times what is asked for are free: to give back takes tens of ms, and nobody needs it
 APART = 1 << 29  # bytes of a tensor in whose memory no smaller one may lie: see ``keep_apart``
 LEFT = 7 / 8  # of the memory is there between evaluations; where it is not, something was left
 
@@ -144,6 +145,12 @@ CPU = Cpu()
 def gpu() -> Gpu:
     """Returns the GPU of this process."""
     return Gpu()
+
+
+def give_back(device: Device, size: int, times: int = ROOM) -> None:
+    """Gives back what is free and kept for later, unless so many times ``size`` bytes are free."""
+    if device.free_bytes() < times * size:
+        device.release()
 
 
 def spares(device: Device, call_bytes: int) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import math
 import os
 import random
 import re
@@ -1420,22 +1419,17 @@ class Evaluation:
         slots = windows.Slots.of(judge.inputs, judge.outputs, reference.orders)
         # What is freed seems to keep a GPU's memory busy for milliseconds, in which what is timed
         # has less of it: where there is room nothing is.
-        least: float = verify.ROOMY[0]
+        room = verify.Room()
 
         def asked(what: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
-            nonlocal least
-            if self.device.room()[0] > least * slots.bytes:
+            if room.there(self.device, slots.bytes):
                 try:
                     with reference.keeping():
                         return what()
                 except (WorkerError, CudaError, torch.OutOfMemoryError) as e:
                     if not ran_out(e):
                         raise
-                    least = math.inf
-                else:
-                    least = min(least, verify.ROOMY[1])
-            else:  # somebody else needs it
-                least = math.inf
+                    room.close()
             reference.let_go()
             return what()
 

@@ -34,6 +34,7 @@ from clients import (
 )
 from correctness import Expected, Noise, Outcome, Scale
 from cuda import CudaError
+from device import Device, give_back
 from families import BASE, FAMILIES, PERMUTED, Axis, Family
 
 CALIBRATION = 11  # version of what is kept: part of its check
@@ -168,6 +169,24 @@ class Job:
     def remade(self) -> Job:
         """Returns the job with inputs that lie in memory."""
         return replace(self, inputs=list(self.inputs))
+
+
+class Room:
+    """Whether there is room for a reference's blocks to stay from one request to the next."""
+
+    def __init__(self) -> None:
+        self._least: float = ROOMY[0]
+        self.stays = False  # there was, when somebody looked last
+
+    def there(self, device: Device, call_bytes: int) -> bool:
+        """Looks. Where there was too little once there is none any more."""
+        self.stays = device.room()[0] > self._least * call_bytes
+        self._least = ROOMY[1] if self.stays else math.inf
+        return self.stays
+
+    def close(self) -> None:
+        """Somebody needs it."""
+        self._least, self.stays = math.inf, False
 
 
 class Draw:
@@ -690,7 +709,7 @@ class Verification:
         self.aliases: list[int] = []
         # Some of what the candidate was right on, and what is right unless memory is spared.
         self.varied: list[tuple[Job, Expected | None]] = []
-        self._roomy: float = ROOMY[0]  # see ``_staying``
+        self._room = Room()
         self.inputs: list[torch.Tensor] = []  # as the reference draws them, without content
         self.outputs: list[torch.Tensor] = []  # as the reference's, without content
         self.state: list[torch.Tensor] = []
@@ -877,17 +896,15 @@ class Verification:
         """The same where memory is spared: nothing is held of one job while the next is judged."""
         wanted = self._choose_varied()
         first: list[Any] | None = None
-        more = True
-        while more:
+        while True:
             with self._staying():  # the draw's block, too
                 job = next(jobs, None)
-                if job is not None:
-                    answer = self._alone(candidate, job, wanted, first is None)
-                    if first is None and answer is not None:
-                        first = self._remembered(answer.outputs)
-                    del answer
-            more = job is not None
-            del job
+                if job is None:
+                    break
+                answer = self._alone(candidate, job, wanted, first is None)
+                if first is None and answer is not None:
+                    first = self._remembered(answer.outputs)
+                del job, answer
         if first is None:
             raise RuntimeError("the reference's own draw was not judged")
         return first
@@ -897,15 +914,13 @@ class Verification:
         """Has the reference use its blocks again, where there is room. What it draws and answers
         inside is gone with what it draws and answers inside another.
         """
-        room, _ = self.reference.device.room()
-        if room > self._roomy * self._bytes(self.inputs):
-            self._roomy = ROOMY[1]
+        stayed = self._room.stays
+        if self._room.there(self.reference.device, self._bytes(self.inputs)):
             with self.reference.keeping():
                 yield
             return
-        if self._roomy == ROOMY[1]:
+        if stayed:
             self.reference.let_go()
-        self._roomy = math.inf
         yield
 
     def _bytes(self, inputs: Sequence[torch.Tensor]) -> int:
@@ -931,7 +946,7 @@ class Verification:
             self._candidate_begin(candidate, job.tree, job.inputs)
             answer = candidate.finish_forward()
         except WorkerError as e:
-            if ran_out(e) and self._roomy < math.inf:
+            if ran_out(e) and self._room.stays:
                 del expected
                 self._clear(candidate)  # what stays may be what it lacks
                 return self._alone(candidate, job, wanted, first)
@@ -983,7 +998,7 @@ class Verification:
     def _clear(self, candidate: CandidateClient) -> None:
         """Has nobody keep anything, now and from now on."""
         candidate.let_go()
-        self._roomy = math.inf
+        self._room.close()
         self.reference.let_go()
         self.reference.device.release()
 
@@ -1116,8 +1131,7 @@ class Verification:
     ) -> None:
         if self._sparing:
             device, call = self.reference.device, self._bytes(inputs)
-            if device.free_bytes() < ROOMY[1] * call:
-                device.release()
+            give_back(device, call, ROOMY[1])
             if self.reference.parts is not None and device.room()[0] < ROOM_TO_CALL * call:
                 self.reference.give_back()
         candidate.begin_forward(tree, inputs, self.outputs, self.output_tree, self.aliases)

@@ -33,7 +33,6 @@ from protocol import Channel
 
 FILENAME = "candidate.py"
 POISONED = 1 << 30  # bytes of a GPU's memory that are no zeros when a forward begins
-ROOM = 8  # times what a call has are free: nothing needs to be given back
 SMALL = 1 << 20  # bytes: what torch's allocator serves from small segments
 
 
@@ -149,8 +148,7 @@ class Candidate:
         if msg.get("sparing"):
             out.clear()
             call = sum(t.numel() * t.element_size() for t in [*inputs, *wanted])
-            if self.device.free_bytes() < ROOM * call:
-                self.device.release()
+            devices.give_back(self.device, call)
         return {"fits": fits, "outputs": specs, "aliases": aliases, "flags": _flags()}
 
     def _call(self, tree: Any, tensors: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:

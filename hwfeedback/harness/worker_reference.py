@@ -33,7 +33,6 @@ from protocol import Channel
 from tensors import DTYPE_NAMES, MAX_TENSORS, Block, layout_of, orders_of
 
 FILENAME = "reference.py"
-ROOM = 8  # times a block that are free: nothing needs to be given back, which takes tens of ms
 THREAD_S = 0.2  # how long a thread may outlive the call that started it
 COMPILED = {
     "compile": {},
@@ -164,8 +163,8 @@ class Reference:
         """Gives back what is free where others may need it: a block of ``size`` is to be made, or
         was, and the referee and a candidate have tensors as large as that, and as the inputs.
         """
-        if self.sparing and self.device.free_bytes() < ROOM * max(size, self._given):
-            self.device.release()
+        if self.sparing:
+            devices.give_back(self.device, max(size, self._given))
 
     def _weights(self) -> dict[str, Any]:
         state = self._state()

@@ -66,8 +66,8 @@ def interleaved(rng: random.Random, faster: float) -> stats.Interval:
     return stats.paired_speedup(rounds)
 
 
-# Of 1,500 and 600 trials 89.1 % and 99.7 % of the faster win.
-@pytest.mark.parametrize(("protocol", "least"), [(cached, 0.85), (interleaved, 0.95)])
+# 89.1 % of the faster win where `trials` is 1,500 and the seed 11, 99.7 % of 600.
+@pytest.mark.parametrize(("protocol", "least"), [(cached, 0.87), (interleaved, 0.95)])
 def test_identical_code_does_not_win_and_ten_percent_does(protocol, least: float) -> None:
     rng = random.Random(7)
     trials = 300
