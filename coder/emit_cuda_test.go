@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,7 +37,7 @@ func TestCUDAForms(t *testing.T) {
 		"columns are shared by threads":         {"softmax_0", nil, []string{"down<"}, []string{"across<"}},
 		"a few long rows are cut and read once": {"wide_cumsum_one", map[string]int{"team": 2}, []string{"told0", "held"}, []string{"kernel0_sums"}},
 		"or cut and read twice":                 {"wide_cumsum_one", nil, []string{"kernel0_sums", "kernel0_all"}, []string{"held"}},
-		"unless that is switched off":           {"wide_cumsum_one", map[string]int{"split": 0}, nil, []string{"kernel0_sums", "held"}},
+		"as one alone always is":                {"wide_cumsum_one", map[string]int{"split": 0}, []string{"kernel0_sums", "kernel0_all"}, nil},
 		"a long search is shared by blocks":     {"wide_argmax_all", nil, []string{"FirstMost<float, int>*>(part"}, nil},
 		"what is shifted is on its way as well": {"exclusive_sum", nil, []string{"ahead", "[d][j] = t"}, nil},
 		"columns by Welford":                    {"column_var", map[string]int{"keep": 0}, []string{"Spread<float>"}, nil},
@@ -56,13 +57,42 @@ func TestCUDAForms(t *testing.T) {
 func TestRowsAreCutOnRequest(t *testing.T) {
 	for _, c := range []struct{ split, multiprocessors, parts int }{
 		{0, 2, 1}, {1, 2, 1}, {2, 2, 2}, {8, 2, 8}, {32, 2, 16}, // of 9,001 elements at least 512 each
-		{0, 132, 1}, {1, 132, 16}, {2, 132, 16}, {32, 132, 16}, {1, 8, 4}, {2, 8, 4}, {8, 8, 8},
+		{0, 132, 16}, {1, 132, 16}, {2, 132, 16}, {32, 132, 16}, {1, 8, 4}, {2, 8, 4}, {8, 8, 8},
 	} {
 		p, _ := planned(t, "large_layer_norm")
 		source, _ := emitCUDA(p, cudaSchedule(p).with(map[string]int{"split": c.split}), target{gpu: true, multiprocessors: c.multiprocessors})
-		if want := fmt.Sprintf("part = number %% %d;", c.parts); strings.Contains(source, want) != (c.parts > 1) {
-			t.Errorf("%+v: %q: %v", c, want, c.parts == 1)
+		if want := fmt.Sprintf("part = number %% %d;", c.parts); !strings.Contains(source, want) {
+			t.Errorf("%+v: no %q in\n%s", c, want, source)
 		}
+	}
+}
+
+// TestFewRowsAreAlwaysCut: a search that comes to a kernel of one block waits for it
+// for a hundred times as long.
+func TestFewRowsAreAlwaysCut(t *testing.T) {
+	for rows, may := range map[int]bool{1: false, fewRows - 1: false, fewRows: true, 1 << 10: true} {
+		choices := cudaSchedule(plannedAs(t, "softmax", rows, 1<<20))["split"].Choices
+		if slices.Contains(choices, 0) != may {
+			t.Errorf("%d rows: %v", rows, choices)
+		}
+	}
+}
+
+// TestPartsOfALongRow: a pass that only writes has blocks that take 64 KiB, one after
+// which nobody reads a row again parts of a MiB, and all begin at whole lines.
+func TestPartsOfALongRow(t *testing.T) {
+	for _, c := range []struct {
+		fixture string
+		columns int
+		has     []string
+	}{
+		{"softmax", 1 << 24, []string{"number % 512;", "number % 1024;", "per = ((steps + 511) / 512 + 255) / 256 * 256;"}},
+		{"softmax", 1 << 20, []string{"number % 512;"}},
+		{"cross_entropy", 1 << 28, []string{"number % 1024;"}},
+	} {
+		p := plannedAs(t, c.fixture, 1, c.columns)
+		source, _ := emitCUDA(p, cudaSchedule(p).with(map[string]int{"team": 0}), target{gpu: true, multiprocessors: 132})
+		holdsForms(t, source, c.has, nil)
 	}
 }
 
@@ -70,7 +100,7 @@ func TestRowsAreCutOnRequest(t *testing.T) {
 // a row each, not 512.
 func TestColumnsInNarrowBlocks(t *testing.T) {
 	for multiprocessors, want := range map[int]string{
-		1: "lane = threadIdx.x % 32, y", 4: "lane = threadIdx.x % 16, y = threadIdx.x / 16", 8: "lane = threadIdx.x % 8, y = threadIdx.x / 8", 9: "part = number % 2",
+		1: "lane = threadIdx.x % 32, y", 4: "lane = threadIdx.x % 16, y = threadIdx.x / 16", 8: "lane = threadIdx.x % 8, y = threadIdx.x / 8", 9: "part = number / tiles % 2",
 	} {
 		p := plannedAs(t, "softmax_0", 33, 256)
 		source, _ := emitCUDA(p, cudaSchedule(p), target{gpu: true, multiprocessors: multiprocessors})
@@ -86,8 +116,8 @@ func TestMisalignedColumnsInParts(t *testing.T) {
 	for columns, parts := range map[int]int{4095: 8, 4096: 1, 4104: 1, 255: 1} {
 		p := plannedAs(t, "softmax_0", 1<<14, columns)
 		source, _ := emitCUDA(p, cudaSchedule(p), target{gpu: true, multiprocessors: 4})
-		if want := fmt.Sprintf("part = number %% %d;", parts); strings.Contains(source, want) != (parts > 1) {
-			t.Errorf("%d columns: %q: %v", columns, want, parts == 1)
+		if want := fmt.Sprintf("part = number / tiles %% %d;", parts); !strings.Contains(source, want) {
+			t.Errorf("%d columns: no %q in\n%s", columns, want, source)
 		}
 	}
 }

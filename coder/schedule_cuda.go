@@ -14,11 +14,26 @@ func (g geometry) drifts() bool {
 	return elements >= teamBytes/4 && g.groups[g.inner].size%8 != 0
 }
 
+// fewRows is how many rows a kernel has that must be cut.
+const fewRows = 16
+
+// apartFrom is how many blocks a kernel has that cuts no row.
+func (g geometry) apartFrom() int {
+	n := 1
+	for _, i := range g.outer {
+		n *= g.groups[i].size
+	}
+	if g.lanes {
+		n *= (g.groups[g.inner].size + 31) / 32
+	}
+	return n
+}
+
 // cudaSchedule is the start on a GPU: 16 bytes an access, rows kept on chip, and
 // enough blocks for the whole device.
 func cudaSchedule(p *plan) schedule {
 	s := schedule{}
-	var maps, lined, columned, reduces, rows, scans, columns, apart, joins bool
+	var maps, lined, columned, reduces, rows, scans, columns, apart, joins, few bool
 	for _, st := range p.steps {
 		k := st.kernel
 		if k == nil {
@@ -34,6 +49,7 @@ func cudaSchedule(p *plan) schedule {
 		columns = columns || k.kind == scanKernel && g.lanes
 		apart = apart || k.kind == reduceKernel && g.lanes && g.drifts()
 		joins = joins || k.joins() != ""
+		few = few || (k.kind == reduceKernel || k.kind == scanKernel) && g.apartFrom() < fewRows
 	}
 	s["vector"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4}}
 	if maps {
@@ -66,7 +82,11 @@ func cudaSchedule(p *plan) schedule {
 		if apart {
 			start = 8
 		}
-		s["split"] = kernelwright.Knob{Value: start, Choices: []int{0, 1, 2, 4, 8, 16, 32}}
+		choices := []int{0, 1, 2, 4, 8, 16, 32}
+		if few {
+			choices = choices[1:] // 0 would leave the device to as many blocks
+		}
+		s["split"] = kernelwright.Knob{Value: start, Choices: choices}
 	}
 	if reduces {
 		// Whether rows stay on the chip from pass to pass, where they fit.

@@ -274,6 +274,8 @@ def cases() -> dict[str, Case]:
     )
     beyond = torch.randn(2, 160003)  # what 12 blocks hold, and some more
     out["wide_softmax_beyond"] = (Fn(lambda a: torch.softmax(a, 1)), [beyond])
+    # One row that is written by more blocks than it is added up by.
+    out["wide_norm_whole"] = (Fn(lambda a: a / torch.norm(a)), [torch.randn(1024, 1025)])
     out["large_columns"] = (Fn(lambda a: torch.log_softmax(a, 1)), [torch.randn(5, 61, 1003)])
     flat = torch.randn(1, 71, 512)
     out["large_columns_narrow"] = (Fn(lambda a: (a.mean(1), a.argmax(1), F.softmax(a, 1))), [flat])
