@@ -18,7 +18,7 @@ func bankConflicts(v view, k gpuKernel) (finding, bool) {
 	short, stalled := k.stalled("short_scoreboard")
 	queue, queued := k.stalled("mio_throttle")
 	gain := share * within(short+queue)
-	l1, known := k.used(l1Busy)
+	l1, l1Counter, known := k.l1Busy()
 	if !stalled && !queued && !known {
 		return finding{}, false
 	}
@@ -33,7 +33,7 @@ func bankConflicts(v view, k gpuKernel) (finding, bool) {
 		method:     "Spread the threads of a warp over the banks",
 		plan: "Pad the rows of the array in shared memory by one element (tile[32][33]) or swizzle its columns, so that 32 threads side by side take 32 banks; let a thread take " +
 			"words that are 32 apart; join within a warp by shuffles instead.",
-		evidence: v.about(k, conflicts, wavefronts, l1Busy, stallShare("short_scoreboard"), stallRatio("mio_throttle")),
+		evidence: v.about(k, conflicts, wavefronts, l1Counter, stallShare("short_scoreboard"), stallRatio("mio_throttle")),
 		gain:     gain,
 		moves:    []move{{"share", toUp}, {"vector", toDown}},
 	}, true

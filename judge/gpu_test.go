@@ -10,6 +10,9 @@ import (
 	"github.com/kernelwright/kernelwright/prompts"
 )
 
+// Which of its parts keeps L1 busy is the same to all rules.
+var l1Busy = l1Parts[0]
+
 // h200 has the specs of one, and ceilings as they are measured on one.
 var h200 = kernelwright.Device{Kind: kernelwright.CUDADevice, Key: "g", Name: "NVIDIA H200",
 	Specs:    kernelwright.Specs{Cores: 132, ISA: []string{"sm_90a"}, L2Bytes: 50 << 20, MemoryGBs: 4916},

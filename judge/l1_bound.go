@@ -5,7 +5,7 @@ import "fmt"
 // l1Bound is for a kernel that keeps the unit for L1 and shared memory busy: its
 // threads ask for the same bytes again and again, and get them near by.
 func l1Bound(v view, k gpuKernel) (finding, bool) {
-	l1, ok := k.used(l1Busy)
+	l1, l1Counter, ok := k.l1Busy()
 	compute, _, _ := k.computeBusy()
 	memory, _ := v.dram(k)
 	l2, _ := k.used(l2Busy)
@@ -23,7 +23,7 @@ func l1Bound(v view, k gpuKernel) (finding, bool) {
 		method:     "Use a loaded value more than once",
 		plan: "Let each thread compute several neighbouring outputs and keep the inputs that they share in registers, so that one load serves all of them; read what lies side by side with " +
 			"accesses of 16 bytes.",
-		evidence: v.about(k, l1Busy, l2Busy, dramBusy, issueBusy, loadSectors),
+		evidence: v.about(k, l1Counter, l2Busy, dramBusy, issueBusy, loadSectors),
 		gain:     min(1-next/l1, oneStep),
 		moves:    []move{{"vector", toMost}, {"keep", toMost}, {"stage", toMost}, {"share", toUp}},
 	}, true

@@ -8,7 +8,7 @@ func l2Bound(v view, k gpuKernel) (finding, bool) {
 	l2, ok := k.used(l2Busy)
 	memory, known := v.dram(k)
 	compute, _, _ := k.computeBusy()
-	l1, _ := k.used(l1Busy)
+	l1, _, _ := k.l1Busy()
 	if !ok || !known || l2 < l2Full || max(memory, l1, compute) >= l2 {
 		return finding{}, false
 	}

@@ -29,11 +29,12 @@ func narrowAccesses(v view, k gpuKernel) (finding, bool) {
 	} else {
 		gain *= oneStep // what they wait for is not known
 	}
+	_, l1Counter, _ := k.l1Busy()
 	f := finding{
 		bottleneck: fmt.Sprintf("Narrow accesses: a load moves %.3g bytes for a thread where it could move %d%s.", width, widest, waits),
 		method:     "Move 16 bytes with each access",
 		plan:       "Read and write float4 (reinterpret_cast where addresses and row lengths are multiples of 16 bytes), compute on its four elements, and treat what is left over one by one.",
-		evidence:   v.about(k, loadSectors, stallShare("long_scoreboard"), stallRatio("lg_throttle"), l1Busy),
+		evidence:   v.about(k, loadSectors, stallShare("long_scoreboard"), stallRatio("lg_throttle"), l1Counter),
 		gain:       gain,
 		moves:      []move{{"vector", toMost}, {"vector", toUp}},
 	}

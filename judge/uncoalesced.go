@@ -28,6 +28,7 @@ func uncoalesced(v view, k gpuKernel) (finding, bool) {
 		}
 		return bytes, 0
 	}
+	_, l1Counter, _ := k.l1Busy()
 	loads, lost := moving(read, loadedUsed)
 	stores, gone := moving(written, storedUsed)
 	for _, way := range []struct {
@@ -45,7 +46,7 @@ func uncoalesced(v view, k gpuKernel) (finding, bool) {
 			method:     "Have neighbouring threads take neighbouring addresses",
 			plan: "Let threadIdx.x run along the innermost dimension in memory; where input and output run along different ones, turn tiles of 32 by 33 elements in shared " +
 				"memory, so that both are read and written in order.",
-			evidence: v.about(k, way.used, way.sectors, l1Busy, l2Busy, dramBusy),
+			evidence: v.about(k, way.used, way.sectors, l1Counter, l2Busy, dramBusy),
 			gain:     gain,
 			moves:    []move{{"vector", toLeast}, {"vector", toDown}},
 		}

@@ -12,7 +12,7 @@ const (
 	dramRead       = "dram__bytes_read.sum"
 	dramWrite      = "dram__bytes_write.sum"
 	dramShare      = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
-	smShare        = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+	issueShare     = "smsp__issue_active.avg.pct_of_peak_sustained_active"
 	tensorShare    = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
 	occupancy      = "sm__warps_active.avg.pct_of_peak_sustained_active"
 	occupancyLimit = "sm__maximum_warps_per_active_cycle_pct"
@@ -124,8 +124,8 @@ func kernelMetrics(m map[string]float64) (parts []string) {
 	if has(dramShare) {
 		add("memory %s", Percent(m[dramShare]/100))
 	}
-	if has(smShare) {
-		add("SMs %s", Percent(m[smShare]/100))
+	if has(issueShare) {
+		add("instructions issued in %s of the cycles", Percent(m[issueShare]/100))
 	}
 	if m[tensorShare] >= 1 {
 		add("tensor cores %s", Percent(m[tensorShare]/100))

@@ -367,7 +367,7 @@ func TestKernel(t *testing.T) {
 func TestProfile(t *testing.T) {
 	p := &kernelwright.Profile{Tool: "ncu", Launches: 3, MS: 0.1, Kernels: []kernelwright.KernelProfile{
 		{Name: "void rows<4>(float const*)", Whose: "custom", Launches: 2, MS: 0.08, Share: 0.8, Grid: [3]int{2048, 1, 1}, Block: [3]int{32, 8, 1}, Metrics: map[string]float64{
-			dramRead: 8 << 20, dramWrite: 4 << 20, dramShare: 81.7, smShare: 22.4, tensorShare: 0.3, occupancy: 71.2, occupancyLimit: 100, registers: 32,
+			dramRead: 8 << 20, dramWrite: 4 << 20, dramShare: 81.7, issueShare: 22.4, tensorShare: 0.3, occupancy: 71.2, occupancyLimit: 100, registers: 32,
 			sectorsLoaded: 32, sectorsStored: 4, conflicts: 30, wavefronts: 40, localLoaded: 1024, localStored: 1024,
 			"smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": 17.2,
 			"smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio":         3,
@@ -376,7 +376,7 @@ func TestProfile(t *testing.T) {
 	}}
 	want := []string{
 		"profile by Nsight Compute: 3 launches, 0.100 ms on the GPU",
-		"void rows<4>(float const*) × 2 (custom): 80.0 µs, 80 %; 2048 blocks of 32 × 8 threads; 8.00 MiB read and 4.00 MiB written, memory 82 %, SMs 22 %, occupancy 71 % of 100 %, 32 registers, 32 sectors a load, 4 a store, bank conflicts 75 % of shared memory's work, 2.00 KiB of local memory moved, warps wait for global memory",
+		"void rows<4>(float const*) × 2 (custom): 80.0 µs, 80 %; 2048 blocks of 32 × 8 threads; 8.00 MiB read and 4.00 MiB written, memory 82 %, instructions issued in 22 % of the cycles, occupancy 71 % of 100 %, 32 registers, 32 sectors a load, 4 a store, bank conflicts 75 % of shared memory's work, 2.00 KiB of local memory moved, warps wait for global memory",
 		"Memcpy DtoD (pytorch): 20.0 µs, 20 %",
 	}
 	if got := Profile(p); !slices.Equal(got, want) {
