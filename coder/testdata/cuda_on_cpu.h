@@ -2,6 +2,7 @@
 // is a fiber, which waits at barriers and shuffles; blocks run one after the other, those of a cooperative launch at
 // once, each in a thread of the system. A thread that reads what another one wrote without a barrier between them may
 // see it or not, as on a GPU: the order of threads in a warp changes from block to block.
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <ucontext.h>
@@ -11,7 +12,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #define __global__ static
@@ -150,18 +150,34 @@ void launch(long long blocks, int count, int bytes, F f) {
 constexpr int multiprocessors = 6, beside = 2;
 
 template <typename F>
+struct Launch {
+  F f;
+  long long blocks;
+  int count, bytes;
+  long long block;
+};
+
+template <typename F>
+void* run_launched(void* launch) {
+  Launch<F> l = *static_cast<Launch<F>*>(launch);
+  prepare(l.blocks, l.count, l.bytes);
+  take(l.f);
+  run_block(l.block);
+  free(stacks);
+  free(dynamic);
+  return nullptr;
+}
+
+// By pthreads, for <thread> takes a compiler longer than all the rest.
+template <typename F>
 void launch_at_once(long long blocks, int count, int bytes, F f) {
-  std::vector<std::thread> all;
+  std::vector<Launch<F>> each;
+  std::vector<pthread_t> all(blocks);
+  for (long long b = 0; b < blocks; ++b) each.push_back({f, blocks, count, bytes, b});
   for (long long b = 0; b < blocks; ++b) {
-    all.emplace_back([=]() mutable {
-      prepare(blocks, count, bytes);
-      take(f);
-      run_block(b);
-      free(stacks);
-      free(dynamic);
-    });
+    if (pthread_create(&all[b], nullptr, run_launched<F>, &each[b])) abort();
   }
-  for (std::thread& t : all) t.join();
+  for (pthread_t t : all) pthread_join(t, nullptr);
 }
 
 static inline Three thread_index() { return {static_cast<unsigned>(now), 0, 0}; }

@@ -28,7 +28,7 @@ TIMES = 20
 PACK = {"linear_packed"}
 REPLAYED = {"graph_replayed"}
 FORMS = ("native", "triton", "load_inline")
-LONG_TO_BUILD = {"inline_rms_norm", "inline_two_functions"}
+LONG_TO_BUILD = {"inline_rms_norm", "inline_swish_residual", "inline_two_functions"}
 
 
 def form_of(text: str) -> str:
