@@ -10,6 +10,7 @@ SHELL := /bin/bash
 DATA  ?= $(CURDIR)/.kernelwright
 TOOLS := $(CURDIR)/.tools
 BIN   := bin/kernelwright
+BUILD := -trimpath
 ROUNDS ?= 5
 DEMO  := reverse_cumsum masked_softmax group_norm max_pool
 export PATH := $(TOOLS)/bin:$(TOOLS)/python/bin:$(PATH)
@@ -36,7 +37,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: need-go need-cxx ## bin/kernelwright
-	@CGO_ENABLED=1 go build -trimpath -o $(BIN) ./cmd/kernelwright
+	@CGO_ENABLED=1 go build $(BUILD) -o $(BIN) ./cmd/kernelwright
 
 # Each demo drops files that were never dropped before, or the daemon would know them already. Verdicts that an earlier
 # one reached come from the cache.
@@ -62,20 +63,30 @@ dev: env
 			echo "note: CUTLASS could not be had: the tests that compile its headers are skipped"; } && \
 		echo "$(PINS)" >$(TOOLS)/python/.pins; }
 
+# Races are looked for in all code but SQLite's, which is C in translation: the detector watches the memory of Go's
+# runtime, SQLite allocates its own, and asking at each access whether it is watched took three quarters of the store's tests.
+RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false
+
+# All is compiled once: the linter, and the program that makes the Python environment, go by what the tests are built with.
+FOR_TESTS := --no-print-directory BIN=$(TOOLS)/kernelwright BUILD="$(RACE)"
+
 # What measures nothing runs beside the Go tests, which wait for much; what measures runs alone, after them.
 test: ## everything that CI runs
-	@$(MAKE) --no-print-directory -j2 lint-go dev
-	@$(MAKE) --no-print-directory lint-python
+	@$(MAKE) $(FOR_TESTS) -j2 lint-go dev
+	@$(MAKE) $(FOR_TESTS) lint-python
 	@echo "the Go tests beside those of the harness that measure nothing: what they say comes when each is done, in some fifteen minutes on two cores"
-	@$(MAKE) --no-print-directory -j2 --output-sync=target test-go test-python-shared
-	@$(MAKE) --no-print-directory test-python-alone
+	@$(MAKE) $(FOR_TESTS) -j2 --output-sync=target test-go test-python-shared
+	@$(MAKE) $(FOR_TESTS) test-python-alone
+
+test-tools: ## what make test needs, side by side
+	@$(MAKE) $(FOR_TESTS) -k -j2 lint-tools dev
 
 lint: lint-go lint-python ## gofmt, golangci-lint where it is installed, else go vet, ruff
 
 lint-go: need-go
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
 		[ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
-	@if command -v golangci-lint >/dev/null; then echo "golangci-lint run, with go vet in it"; golangci-lint run; \
+	@if command -v golangci-lint >/dev/null; then echo "golangci-lint run, with go vet in it"; GOFLAGS="$(RACE)" golangci-lint run; \
 		else echo "golangci-lint is not installed (make lint-tools): go vet alone"; go vet ./...; fi
 
 lint-python: dev
@@ -83,10 +94,6 @@ lint-python: dev
 
 lint-tools: need-go ## installs golangci-lint into .tools, where there is none
 	@command -v golangci-lint >/dev/null || GOBIN=$(TOOLS)/bin go install $(GOLANGCI)
-
-# Races are looked for in all code but SQLite's, which is C in translation: the detector watches the memory of Go's
-# runtime, SQLite allocates its own, and asking at each access whether it is watched took three quarters of the store's tests.
-RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false
 
 test-go: export CUDA_HOME = $(CUDA)
 test-go: dev
@@ -143,4 +150,4 @@ need-cxx:
 	@python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
 		echo "note: Python.h is missing, so torch.compile cannot be a baseline (Debian: apt install python3-dev)"
 
-.PHONY: help build demo env dev test lint lint-go lint-python lint-tools test-go test-python test-python-shared test-python-alone soak fuzz bench clean need-go need-cxx
+.PHONY: help build demo env dev test test-tools lint lint-go lint-python lint-tools test-go test-python test-python-shared test-python-alone soak fuzz bench clean need-go need-cxx
