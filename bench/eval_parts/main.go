@@ -38,7 +38,7 @@ const loader = "hwfeedback/harness/kernelwright.py"
 
 // parts is the order in which people read them; others follow by name. They
 // add up: a part within another counts for itself alone.
-var parts = []string{"build", "worker", "load", "verify", "trace", "baselines", "time"}
+var parts = []string{"build", "worker", "load", "verify", "verify reference", "verify candidate", "trace", "baselines", "time"}
 
 // total is the referee's own sum, from the request to the verdict.
 const total = "total"

@@ -194,6 +194,7 @@ class Client:
         self.doing = ""
         self._allowed = 0.0
         self.until = math.inf  # of the monotonic clock: no request may take longer
+        self.waited_s = 0.0  # for its answers
 
     @property
     def channel(self) -> Any:
@@ -220,12 +221,15 @@ class Client:
         """Returns the answer and at most so many descriptors. Raises WorkerError, WorkerGone,
         WorkerLate.
         """
+        began = time.monotonic()
         try:
-            msg, fds = self.channel.recv(max(self._deadline - time.monotonic(), 0.001))
+            msg, fds = self.channel.recv(max(self._deadline - began, 0.001))
         except Timeout as e:
             raise self._late() from e
         except ProtocolError as e:
             raise self._gone("" if isinstance(e, Closed) else _broke(e)) from e
+        finally:
+            self.waited_s += time.monotonic() - began
         self._asked = False
         if msg.get("ok") is not True or len(fds) > fds_wanted:
             for fd in fds:

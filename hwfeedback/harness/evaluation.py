@@ -980,10 +980,24 @@ class Evaluation:
                 raise Fault("crashed", f"it cannot be exported: {e}") from e
         self.program.source, self.program.standalone = self.exported, True
 
+    @contextmanager
+    def _verifying(
+        self, reference: ReferenceClient, candidate: CandidateClient | None = None
+    ) -> Iterator[None]:
+        """The part in which the referee compares; what it waits for the two goes to others."""
+        asked = [("reference", reference), *([("candidate", candidate)] if candidate else [])]
+        before = [client.waited_s for _, client in asked]
+        with self.costs.part("verify"):
+            try:
+                yield
+            finally:
+                for (name, client), was in zip(asked, before, strict=True):
+                    self.costs.moved(client.waited_s - was, f"verify {name}")
+
     def _prepare(self, reference: ReferenceClient, level: str = "") -> None:
         """Draws, and has the first expected outputs computed: all that needs no candidate."""
         assert self.calibration is not None
-        with self.costs.part("verify"):
+        with self._verifying(reference):
             self.verification = Verification(
                 reference,
                 self.calibration,
@@ -1011,7 +1025,7 @@ class Evaluation:
             self._begin_alone(reference, beside=True)
         candidate = self.candidate(reference, poison=True)
         try:
-            with self.costs.part("verify"), faults("verifying it", candidate):
+            with self._verifying(reference, candidate), faults("verifying it", candidate):
                 try:
                     verification.run(candidate, lambda: self.candidate(reference, poison=True))
                 except verify.Failed as e:
@@ -1090,7 +1104,8 @@ class Evaluation:
         except Fault:
             return False  # it needs it to be constructed
         try:
-            with self.costs.part("verify"), faults("running without its custom code", candidate):
+            doing = "running without its custom code"
+            with self._verifying(reference, candidate), faults(doing, candidate):
                 return self.verification.right_on_first(candidate)
         except Fault:
             return False

@@ -476,6 +476,13 @@ def test_work_that_custom_code_does_not_do_is_rejected(judge: Judge) -> None:
     assert v["status"] == "rejected"
 
 
+def test_seconds_by_part_add_up(judge: Judge) -> None:
+    took = judge.verdict(SCALED, NATIVE, built=True)["cost_s"]
+    whole = took.pop("total")
+    assert min(took.values()) >= 0 and 0.5 * whole < sum(took.values()) <= whole + 1e-3
+    assert {"verify", "verify reference", "verify candidate"} <= took.keys()
+
+
 @pytest.mark.parametrize("calibrated", [False, True], ids=["new task", "known task"])
 def test_what_does_not_compile_is_the_candidates_fault(judge: Judge, calibrated: bool) -> None:
     bad = NATIVE.replace("i < rows; i++", "i < rows; i++ +", 1)
