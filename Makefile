@@ -72,6 +72,7 @@ FOR_TESTS := --no-print-directory BIN=$(TOOLS)/kernelwright BUILD="$(RACE)"
 
 # What measures nothing runs beside the Go tests, which wait for much; what measures runs alone, after them.
 test: ## everything that CI runs
+	@$(MAKE) $(FOR_TESTS) build
 	@$(MAKE) $(FOR_TESTS) -j2 lint-go dev
 	@$(MAKE) $(FOR_TESTS) lint-python
 	@echo "the Go tests beside those of the harness that measure nothing: what they say comes when each is done, in some fifteen minutes on two cores"
@@ -86,8 +87,8 @@ lint: lint-go lint-python ## gofmt, golangci-lint where it is installed, else go
 lint-go: need-go
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
 		[ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
-	@if command -v golangci-lint >/dev/null; then echo "golangci-lint run, with go vet in it"; GOFLAGS="$(RACE)" golangci-lint run; \
-		else echo "golangci-lint is not installed (make lint-tools): go vet alone"; go vet ./...; fi
+	@if command -v golangci-lint >/dev/null; then echo "golangci-lint run, with go vet in it"; GOFLAGS="$$(go env GOFLAGS) $(BUILD)" golangci-lint run; \
+		else echo "golangci-lint is not installed (make lint-tools): go vet alone"; go vet $(BUILD) ./...; fi
 
 lint-python: dev
 	ruff check .

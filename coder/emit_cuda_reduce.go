@@ -251,10 +251,10 @@ func (r *reducing) spread() {
 	if blocks < r.device.on.multiprocessors {
 		want = max(want, powerAbove((2*r.device.on.multiprocessors+blocks-1)/blocks))
 	}
-	if !r.g.lanes && !slices.ContainsFunc(r.k.stores, func(s store) bool { return !s.row }) {
+	if r.oncePerRow() {
 		// Nothing but the last kernel reads what the parts leave, so there may be more.
 		bytes := r.steps * r.vector * 4
-		want = max(want, min(powerBelow(bytes/partBytes), mostParts/rows))
+		want = max(want, min(powerBelow(bytes/partBytes), powerBelow(mostParts/rows)))
 	}
 	if parts := min(want, powerBelow(most)); parts > 1 {
 		r.parts = parts
@@ -264,16 +264,22 @@ func (r *reducing) spread() {
 	}
 }
 
-// Bytes of a part of a row, of one that is as large; and how many parts there are
-// of all rows, at most. On an H200 the sum of 4.3 GB takes 2 % less in 4,096 parts
-// than in 512.
+// oncePerRow reports whether rows are read once, and nothing of full size written.
+func (r *reducing) oncePerRow() bool {
+	return !r.g.lanes && !slices.ContainsFunc(r.k.stores, func(s store) bool { return !s.row }) &&
+		!slices.ContainsFunc(r.k.anchors, func(a *anchor) bool { return a.stage > 0 })
+}
+
+// Bytes of a part of a row that is read once, and of how many such parts there are by
+// themselves at most, of all rows. On an H200 the sum of 4.3 GB takes 2 % less in
+// 4,096 parts than in 512.
 const (
 	partBytes = 1 << 20
 	mostParts = 1 << 12
 )
 
 // pieceBytes is what a block takes of a row in a pass that only writes. Each reads
-// first what all parts left, which is little beside that. Of 7.5 GB an H200 writes
+// first what all parts left: 4 KiB for a sum in 512. Of 7.5 GB an H200 writes
 // the quotients in 3.7 ms by blocks that take 64 or 128 KiB, and in 4.8 by 512
 // blocks: what is read and what is written at one time lies close together then.
 const pieceBytes = 1 << 16
@@ -399,7 +405,7 @@ func (r *reducing) head() {
 		per := fmt.Sprintf("(steps + %d) / %d", pieces-1, pieces)
 		// Blocks begin where their threads would come by, at lines of the cache: in between
 		// they read a tenth less a second, on an H200.
-		if along := r.along(); !r.g.lanes && r.steps >= 4*along*pieces && r.steps*r.vector+along*pieces < positionsLimit {
+		if along := r.along(); !r.g.lanes && r.steps >= 10*along*pieces && r.steps*r.vector+along*pieces < positionsLimit {
 			per = fmt.Sprintf("(%s + %d) / %d * %d", per, along-1, along, along)
 		}
 		r.line("constexpr pos steps = %s, per = %s;", steps, per)

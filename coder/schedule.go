@@ -167,7 +167,7 @@ func (s schedule) safer() (schedule, bool) {
 	steps := []map[string]int{
 		{"nontemporal": 0},
 		{"team": 0},
-		{"split": 0},
+		{"split": s.plainSplit()},
 		{"passes": 3},
 		{"keep": 0},
 		{"stage": 0},
@@ -191,6 +191,14 @@ func (s schedule) safer() (schedule, bool) {
 		}
 	}
 	return s, false
+}
+
+// plainSplit cuts rows as little as may be.
+func (s schedule) plainSplit() int {
+	if k, ok := s["split"]; ok {
+		return slices.Min(k.Choices)
+	}
+	return 0
 }
 
 func (s schedule) plainTile() int {

@@ -18,14 +18,16 @@ func bankConflicts(v view, k gpuKernel) (finding, bool) {
 	short, stalled := k.stalled("short_scoreboard")
 	queue, queued := k.stalled("mio_throttle")
 	gain := share * within(short+queue)
-	l1, l1Counter, known := k.l1Busy()
+	// Its own word says only that some part of it is so busy.
+	l1, l1Counter, known := k.fullest(l1Data, l1Word)
+	rest, _, _ := k.fullest(l1ToL2, l1Requests)
 	if !stalled && !queued && !known {
 		return finding{}, false
 	}
 	compute, _, _ := k.computeBusy()
 	dram, _ := v.dram(k)
 	l2, _ := k.used(l2Busy)
-	if next := max(compute, dram, l2, l1*(1-share)); l1 > next {
+	if next := max(compute, dram, l2, rest, l1*(1-share)); l1 > next {
 		gain = max(gain, 1-next/l1)
 	}
 	return finding{

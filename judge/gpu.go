@@ -233,15 +233,17 @@ const (
 )
 
 // l1Parts are what may keep the unit for L1 and shared memory busy: its pipe for data,
-// what leaves it for L2, and its requests. Last its own word, which a full set of
-// metrics has: Nsight Compute runs a kernel seven times more for that and for
-// sm__throughput. Of eight kernels on an H200 it was the highest of the others.
-var l1Parts = []string{
-	"l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_active",
-	"l1tex__m_l1tex2xbar_req_cycles_active.avg.pct_of_peak_sustained_active",
-	"l1tex__lsuin_requests.avg.pct_of_peak_sustained_active",
-	"l1tex__throughput.avg.pct_of_peak_sustained_active",
-}
+// what leaves it for L2, and its requests. Last its own word, which only a full set
+// of metrics has: Nsight Compute runs a kernel seven times more for that and for
+// sm__throughput.
+var l1Parts = []string{l1Data, l1ToL2, l1Requests, l1Word}
+
+const (
+	l1Data     = "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_active"
+	l1ToL2     = "l1tex__m_l1tex2xbar_req_cycles_active.avg.pct_of_peak_sustained_active"
+	l1Requests = "l1tex__lsuin_requests.avg.pct_of_peak_sustained_active"
+	l1Word     = "l1tex__throughput.avg.pct_of_peak_sustained_active"
+)
 
 // l1Busy is the share of what the unit for L1 and shared memory can do, and the
 // counter that says so.

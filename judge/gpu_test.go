@@ -2,6 +2,7 @@ package judge
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -255,6 +256,40 @@ func TestWhatRulesSayOfKernelsOnAGPU(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestPartsOfL1: bank conflicts keep its pipe for data busy and nothing else of it, and
+// what goes on to L2 was not near by.
+func TestPartsOfL1(t *testing.T) {
+	conflicting := map[string]float64{conflicts: 5e7, wavefronts: 1e8, dramRate: 1e12, l2Busy: 20, "short_scoreboard": 10}
+	with := func(counted map[string]float64, l1 map[string]float64) gpuKernel {
+		counted = maps.Clone(counted)
+		maps.Copy(counted, l1)
+		return gpuKernel{counted: streaming(counted)}
+	}
+	v := view{device: h200}
+	for name, c := range map[string]struct {
+		l1   map[string]float64
+		gain float64
+	}{
+		"the pipe for data":    {map[string]float64{l1Data: 80, l1ToL2: 20}, 0.5},
+		"the way to L2":        {map[string]float64{l1Data: 60, l1ToL2: 70}, 0.05}, // what is waited for alone
+		"a part is as busy":    {map[string]float64{l1Data: 80, l1Requests: 60}, 0.25},
+		"only its own word":    {map[string]float64{l1Word: 80}, 0.5},
+		"both, as in all sets": {map[string]float64{l1Data: 80, l1Word: 80}, 0.5},
+	} {
+		f, found := bankConflicts(v, with(conflicting, c.l1))
+		if !found || math.Abs(f.gain-c.gain) > 0.01 {
+			t.Errorf("%s: %v, a gain of %.3f, want %.3f", name, found, f.gain, c.gain)
+		}
+	}
+	quiet := map[string]float64{dramRate: 5e11, dramBusy: 11, l2Busy: 20, issueBusy: 20}
+	if f, found := l1Bound(v, with(quiet, map[string]float64{l1Data: 92, l1ToL2: 30})); !found || f.evidence[l1Data] != 92 {
+		t.Errorf("data at 92 %%: %v, %v", found, f.evidence)
+	}
+	if f, found := l1Bound(v, with(quiet, map[string]float64{l1Data: 60, l1ToL2: 92})); found {
+		t.Errorf("the way to L2 at 92 %%: %s", f.bottleneck)
 	}
 }
 

@@ -15,7 +15,7 @@ func l1Bound(v view, k gpuKernel) (finding, bool) {
 	if conflicting > conflictsMost || (scattered && apart < sectorUsed) {
 		return finding{}, false // it is busy with what nobody asked for
 	}
-	if !ok || l1 < saturated || next >= l1 {
+	if !ok || l1 < saturated || next >= l1 || l1Counter == l1ToL2 { // what goes to L2 was not near by
 		return finding{}, false
 	}
 	return finding{

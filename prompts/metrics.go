@@ -68,7 +68,7 @@ func init() {
 		{"smsp__issue_active.avg.pct_of_peak_sustained_active", "%", "of cycles with an instruction issued"},
 		{"l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_active", "%", "of the data pipe of L1 and shared memory"},
 		{"l1tex__m_l1tex2xbar_req_cycles_active.avg.pct_of_peak_sustained_active", "%", "of the way from L1 to L2"},
-		{"l1tex__lsuin_requests.avg.pct_of_peak_sustained_active", "%", "of the requests that L1 takes"},
+		{"l1tex__lsuin_requests.avg.pct_of_peak_sustained_active", "%", "of the rate at which L1 takes requests"},
 		{"smsp__warps_eligible.avg.per_cycle_active", "warps", "that could go on; below 1: latency is not hidden"},
 	} {
 		measured[m.name] = m
@@ -79,6 +79,7 @@ func init() {
 var ofKernels = []string{
 	"dram__throughput.avg.pct_of_peak_sustained_elapsed",
 	"smsp__issue_active.avg.pct_of_peak_sustained_active",
+	"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
 	"sm__warps_active.avg.pct_of_peak_sustained_active",
 	"launch__registers_per_thread",
 	"l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",

@@ -125,7 +125,7 @@ func kernelMetrics(m map[string]float64) (parts []string) {
 		add("memory %s", Percent(m[dramShare]/100))
 	}
 	if has(issueShare) {
-		add("instructions issued in %s of the cycles", Percent(m[issueShare]/100))
+		add("instructions issued in %s of active cycles", Percent(m[issueShare]/100))
 	}
 	if m[tensorShare] >= 1 {
 		add("tensor cores %s", Percent(m[tensorShare]/100))

@@ -376,7 +376,7 @@ func TestProfile(t *testing.T) {
 	}}
 	want := []string{
 		"profile by Nsight Compute: 3 launches, 0.100 ms on the GPU",
-		"void rows<4>(float const*) × 2 (custom): 80.0 µs, 80 %; 2048 blocks of 32 × 8 threads; 8.00 MiB read and 4.00 MiB written, memory 82 %, instructions issued in 22 % of the cycles, occupancy 71 % of 100 %, 32 registers, 32 sectors a load, 4 a store, bank conflicts 75 % of shared memory's work, 2.00 KiB of local memory moved, warps wait for global memory",
+		"void rows<4>(float const*) × 2 (custom): 80.0 µs, 80 %; 2048 blocks of 32 × 8 threads; 8.00 MiB read and 4.00 MiB written, memory 82 %, instructions issued in 22 % of active cycles, occupancy 71 % of 100 %, 32 registers, 32 sectors a load, 4 a store, bank conflicts 75 % of shared memory's work, 2.00 KiB of local memory moved, warps wait for global memory",
 		"Memcpy DtoD (pytorch): 20.0 µs, 20 %",
 	}
 	if got := Profile(p); !slices.Equal(got, want) {

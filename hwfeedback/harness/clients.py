@@ -181,6 +181,8 @@ def how_it_ended(exit_: Any) -> str:
 class Client:
     """Requests to one worker, one at a time, with a deadline each."""
 
+    waited_s = 0.0  # for its answers
+
     def __init__(self, worker: Spawned, device: Device = CPU) -> None:
         self.device = device  # where its tensors lie
         self.free_before = 0  # bytes of the device's memory that nobody had when it began
@@ -194,7 +196,6 @@ class Client:
         self.doing = ""
         self._allowed = 0.0
         self.until = math.inf  # of the monotonic clock: no request may take longer
-        self.waited_s = 0.0  # for its answers
 
     @property
     def channel(self) -> Any:
