@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from costs import least
 from test_building import build, server  # noqa: F401
 from test_cuda import in_a_process
 
@@ -249,19 +250,8 @@ def test_a_launch_costs_little_more_than_a_call_of_pytorchs(stream: int) -> None
 
     twice = kernelwright.Kernel("twice", kernelwright.kernels(SOURCE)["twice"], None, Quick())  # type: ignore[arg-type]
     x, a = Stands(), torch.zeros(8)
-    calls = {
-        "ours": lambda: twice[4096, 256](x, x, 8, 1.0, True),
-        "PyTorch's": lambda: a.relu_(),
-    }
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(40):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            for _ in range(500):
-                call()
-            best[name] = min(best[name], (time.perf_counter() - start) / 500)
-    print("\n" + ", ".join(f"{name} {1e6 * s:.2f} us" for name, s in best.items()))
-    assert best["ours"] < 9 * best["PyTorch's"]
+    best = least(ours=lambda: twice[4096, 256](x, x, 8, 1.0, True), pytorchs=lambda: a.relu_())
+    assert best["ours"] < 9 * best["pytorchs"]
 
 
 def magic(built: Any) -> bytes:
