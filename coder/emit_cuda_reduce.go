@@ -175,7 +175,7 @@ func (g *gpu) reductions() {
 		}
 		r.rowStores()
 		g.end()
-		r.parts, r.pieces = 1, 1
+		r.parts = 1
 		g.start("_rows", r.block, r.blocks(), r.names)
 		r.parts = whole
 	}
