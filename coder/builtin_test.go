@@ -52,16 +52,16 @@ func readFixtures(t *testing.T, b []byte) []fixture {
 	return out
 }
 
-// variants returns the default candidate and one for each other choice of
-// each knob.
-func variants(t *testing.T, f fixture, input func(fixture) kernelwright.CoderInput) map[string]string {
+// variants gives, by its tag, who makes the default candidate, and one for each other
+// choice of each knob.
+func variants(t *testing.T, f fixture, input func(fixture) kernelwright.CoderInput) map[string]func() (source string) {
 	t.Helper()
 	first, err := Builtin{}.Propose(context.Background(), input(f))
 	if err != nil {
 		t.Errorf("%s: %v", f.Name, err)
 		return nil
 	}
-	out := map[string]string{"default": first.Source}
+	out := map[string]func() string{"default": func() string { return first.Source }}
 	s, ok := kernelwright.ParseSchedule(first.Source)
 	if !ok {
 		t.Fatalf("%s: no schedule", f.Name)
@@ -71,19 +71,20 @@ func variants(t *testing.T, f fixture, input func(fixture) kernelwright.CoderInp
 			if c == k.Value {
 				continue
 			}
-			in := input(f)
-			in.Round = 1
-			in.Last = &kernelwright.Attempt{Candidate: first, Verdict: kernelwright.Verdict{Status: kernelwright.Correct}}
-			in.Feedback = &kernelwright.Feedback{Kind: kernelwright.Optimisation, Knobs: map[string]int{name: c}}
-			next, err := Builtin{}.Propose(context.Background(), in)
-			if err != nil {
-				t.Errorf("%s with %s=%d: %v", f.Name, name, c, err)
-				continue
+			out[name+"-"+itoa(c)] = func() string {
+				in := input(f)
+				in.Round = 1
+				in.Last = &kernelwright.Attempt{Candidate: first, Verdict: kernelwright.Verdict{Status: kernelwright.Correct}}
+				in.Feedback = &kernelwright.Feedback{Kind: kernelwright.Optimisation, Knobs: map[string]int{name: c}}
+				next, err := Builtin{}.Propose(context.Background(), in)
+				if err != nil {
+					t.Fatalf("%s with %s=%d: %v", f.Name, name, c, err)
+				}
+				if got, _ := kernelwright.ParseSchedule(next.Source); got.Knobs[name].Value != c {
+					t.Errorf("%s: knob %s is %d, not %d", f.Name, name, got.Knobs[name].Value, c)
+				}
+				return next.Source
 			}
-			if got, _ := kernelwright.ParseSchedule(next.Source); got.Knobs[name].Value != c {
-				t.Errorf("%s: knob %s is %d, not %d", f.Name, name, got.Knobs[name].Value, c)
-			}
-			out[strings.Join([]string{name, itoa(c)}, "-")] = next.Source
 		}
 	}
 	return out
@@ -130,6 +131,7 @@ func TestCUDACandidatesAreRight(t *testing.T) { candidatesAreRight(t, onGPU, 1, 
 // every case's.
 func candidatesAreRight(t *testing.T, input func(fixture) kernelwright.CoderInput, cases, few, many int) {
 	t.Helper()
+	t.Parallel()
 	if os.Getenv("KERNELWRIGHT_SOAK") == "1" {
 		cases, few, many = 1, few/5, many/5
 	}
@@ -160,7 +162,7 @@ func candidatesAreRight(t *testing.T, input func(fixture) kernelwright.CoderInpu
 			if !always && (testing.Short() || (n+i)%every != 0) {
 				continue
 			}
-			if err := os.WriteFile(filepath.Join(dir, f.Name+"."+tag+".py"), []byte(all[tag]), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, f.Name+"."+tag+".py"), []byte(all[tag]()), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			files++

@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <climits>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import pathlib
 import re
+import shutil
+import subprocess
+
+import kernelwright
 
 HEADER = pathlib.Path(__file__).with_name("cuda_on_cpu.h")
 # kernel<4><<<blocks, threads, shared, stream>>>(arguments);
 LAUNCH = re.compile(r"(kernel\w+(?:<\d+>)?)<<<(.+?), (\d+), (\d+), stream>>>\((.*?)\);")
 SHARED = re.compile(r"extern __shared__ __align__\(16\) unsigned char (\w+)\[\];")
+
+FLAGS = ("-O1", "-fno-tree-sra", "-ffp-contract=off", "-w")
+
+
+@functools.cache
+def header() -> pathlib.Path:
+    """Precompiles the header, which takes a compiler as long as a candidate does."""
+    folder = pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"], "emulated")
+    folder.mkdir()
+    copy = folder / HEADER.name
+    shutil.copy(HEADER, copy)
+    compiler = [os.environ.get("CXX") or "g++", *kernelwright.FLAGS, *FLAGS]
+    subprocess.run([*compiler, "-x", "c++-header", copy, "-o", f"{copy}.gch"], check=True)
+    return copy
 
 
 def on_cpu(source: str) -> str:
@@ -21,9 +41,7 @@ def on_cpu(source: str) -> str:
         r"\1) {\n  const cudaStream_t stream = nullptr;",
         source,
     )
+    flags = (*FLAGS, "-include", str(header()))
     return source.replace(
-        'native(language="cuda", flags=("-fmad=false",), source=r"""\n',
-        'native(language="cpp", flags=("-O1", "-fno-tree-sra", "-ffp-contract=off", "-w"), '
-        'source=r"""\n'
-        f"{HEADER.read_text()}\n",
+        'native(language="cuda", flags=("-fmad=false",),', f'native(language="cpp", flags={flags},'
     )
