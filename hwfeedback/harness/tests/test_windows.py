@@ -428,11 +428,14 @@ def test_who_gets_no_core_to_stop_on_has_not_refused(
 
 def test_what_a_process_ran_is_seen() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
-        stopped = windows.Stopped(child.pid)
-        while stopped._ran_ns() < 20_000_000:
-            time.sleep(0.01)
-        stopped.stop()
-        ran = stopped._ran_ns()
-        time.sleep(0.05)
-        assert stopped._ran_ns() == ran
-        child.kill()
+        try:
+            stopped = windows.Stopped(child.pid)
+            while stopped._ran_ns() < 20_000_000:
+                time.sleep(0.01)
+            stopped.stop()
+            time.sleep(0.05)  # it stands a moment before its core is free
+            ran = stopped._ran_ns()
+            time.sleep(0.05)
+            assert stopped._ran_ns() == ran
+        finally:
+            child.kill()  # or it is waited for
