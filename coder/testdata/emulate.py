@@ -26,8 +26,8 @@ def header() -> pathlib.Path:
     folder.mkdir()
     copy = folder / HEADER.name
     shutil.copy(HEADER, copy)
-    compiler = [os.environ.get("CXX") or "g++", *kernelwright.FLAGS, *FLAGS]
-    subprocess.run([*compiler, "-x", "c++-header", copy, "-o", f"{copy}.gch"], check=True)
+    compiler, _ = kernelwright._compiler("cpp", False)
+    subprocess.run([*compiler, *FLAGS, "-x", "c++-header", copy, "-o", f"{copy}.gch"], check=True)
     return copy
 
 

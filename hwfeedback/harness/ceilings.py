@@ -123,7 +123,7 @@ def forked(work: Callable[[], dict[str, Any]], limit_s: float) -> dict[str, Any]
         try:
             sandbox.die_with_parent()
             os.close(read)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # who forks it may have another
             signal.alarm(int(limit_s))
             os.write(write, json.dumps(work()).encode())
             os._exit(0)
