@@ -621,13 +621,25 @@ def test_nothing_is_freed_beside_what_is_timed(
 def test_blocks_that_cannot_be_given_back_hide_no_verdict(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """At a part's end. What needs them back within one, to look closer, fails by the same error."""
+    asked_at_an_end = 0
+    real = Evaluation._let_go
+
     def full(_: ReferenceClient) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(ReferenceClient, "let_go", full)
+    def at_an_end(self: Evaluation, reference: ReferenceClient) -> None:
+        nonlocal asked_at_an_end
+        asked_at_an_end += 1
+        with monkeypatch.context() as m:
+            m.setattr(ReferenceClient, "let_go", full)
+            real(self, reference)
+
+    monkeypatch.setattr(Evaluation, "_let_go", at_an_end)
     asked: dict[str, Any] = {"require_custom": False, "time": True, "want_baselines": ["eager"]}
     v = judge.verdict(SMALL, form(f"{SAME} * (1.5 if timed() else 1)"), **asked)
     assert v["status"] in ("cheated", "wrong"), v["reason"]
+    assert asked_at_an_end == 2  # after verifying, and after timing
 
 
 def test_a_block_that_makes_no_sense_is_closed() -> None:
