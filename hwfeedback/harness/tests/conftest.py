@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from judging import Judge, new_cache
+from judging import Judge, end_fork_servers, new_cache
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_servers() -> Iterator[None]:
+    yield
+    end_fork_servers()
 
 
 @pytest.fixture(scope="module")

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 from typing import Any
 
 import pytest
+from process_layer import connect, listening
 
 import allocator
 import building
+import compiling
 import evaluation
 import forkserver
 import referee
 import verify
-from protocol import Channel
+from protocol import Channel, ProtocolError
 
 UNBUILT = {
     "build": {"seconds": 0.0, "cached": False, "form": "none"},
@@ -38,33 +41,70 @@ def new_cache(factory: pytest.TempPathFactory) -> str:
     """Returns a cache folder that is empty but for what is compiled once on a machine.
 
     Headers for torch.compile and load_inline cost a minute: they are those of the cache that
-    KERNELWRIGHT_TEST_CACHE names, and of earlier tests.
+    KERNELWRIGHT_TEST_CACHE names, and of earlier tests, also of who tests beside this process.
     """
     folder = factory.mktemp("cache")
     kept = os.environ.get("KERNELWRIGHT_TEST_CACHE")
+    found: list[pathlib.Path] = []
     for known in [*MADE, *([pathlib.Path(kept)] if kept else [])]:
-        for made in [*known.glob("inductor-*"), *known.glob("header-*")]:
-            shutil.copytree(made, folder / made.name, copy_function=_link, dirs_exist_ok=True)
+        found += [*known.glob("inductor-*"), *known.glob("header-*")]
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        beside = factory.getbasetemp().parent.glob("*/cache*/header-*")
+        found += [h for h in beside if (h / compiling.SHIM).exists()]  # it is whole
+    for made in found:
+        to, unfinished = folder / made.name, shutil.ignore_patterns(".new-*")
+        shutil.copytree(made, to, ignore=unfinished, copy_function=_link, dirs_exist_ok=True)
     MADE.append(folder)
     return str(folder)
 
 
 def _link(source: str, to: str) -> None:
-    """Half a gigabyte need not be copied: whole files are put in place, and none is written to."""
+    """Half a gigabyte need not be copied: whole files are put in place, and none is written to.
+    What is gone was not in place yet.
+    """
     if os.path.exists(to):
         return
     try:
         os.link(source, to)
+    except FileNotFoundError:
+        return
     except OSError:
         shutil.copy2(source, to)
 
 
-def fork_server(**more: str) -> tuple[forkserver.ForkServer, Any]:
-    """Starts a real fork server, which finds what belongs to this Python, and its process."""
+SERVERS: dict[tuple[tuple[str, str], ...], tuple[str, subprocess.Popen[bytes]]] = {}
+
+
+def fork_server(**more: str) -> forkserver.ForkServer:
+    """Returns a connection to a real fork server, which finds what belongs to this Python.
+
+    One process serves a session, as one that is kept warm serves all that come to it: torch is
+    imported once, and what was forked over a connection ends with it. ``more`` is of its
+    environment.
+    """
+    key = tuple(sorted(more.items()))
+    if key in SERVERS:
+        path, process = SERVERS[key]
+        try:
+            return connect(path, process.pid)
+        except (OSError, ProtocolError):
+            process.wait(30)  # nobody was connected for a while
     folder = str(pathlib.Path(sys.executable).parent)
     path = folder + ":" + os.environ.get("PATH", "/usr/bin:/bin")
     kept = f"{tempfile.gettempdir()}/kernelwright-{os.getuid()}"
-    return forkserver.start(env={"PATH": path, "LANG": "C.UTF-8", allocator.FOLDER: kept, **more})
+    env = {"PATH": path, "LANG": "C.UTF-8", allocator.FOLDER: kept, **more}
+    at = tempfile.mkdtemp(prefix="kernelwright-server-") + "/socket"
+    SERVERS[key] = at, listening(at, 60.0, env=env)
+    return connect(at, SERVERS[key][1].pid)
+
+
+def end_fork_servers() -> None:
+    """Ends those of the session."""
+    for path, process in SERVERS.values():
+        process.terminate()
+        process.wait(30)
+        shutil.rmtree(pathlib.Path(path).parent)
+    SERVERS.clear()
 
 
 class Judge:
@@ -76,7 +116,7 @@ class Judge:
         more = {}
         if gpu is not None and "LD_LIBRARY_PATH" in os.environ:  # the driver's library may be there
             more["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
-        self.server, self.process = fork_server(**more)
+        self.server = fork_server(**more)
         channel, _peer = Channel.pair()
         self.referee = referee.Referee(channel, self.server)
         self.referee.progress = lambda _stage, _note: None  # type: ignore[method-assign]
@@ -134,4 +174,3 @@ class Judge:
 
     def close(self) -> None:
         self.server.close()
-        self.process.wait(30)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
+import socket
+import subprocess
+import sys
 from typing import Any
 
 import forkserver
+from protocol import Channel
 
 HARNESS = pathlib.Path(forkserver.__file__).parent
 OBEDIENT = """
@@ -32,6 +37,33 @@ def obedient_server(
     for role in ("reference", "candidate", "builder", "profiler"):
         (copy / f"worker_{role}.py").write_text(OBEDIENT)
     return forkserver.start(script=str(copy / "forkserver.py"), env=env)
+
+
+def listening(
+    path: str, idle: float, folder: pathlib.Path = HARNESS, env: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Starts a fork server that is kept warm, for ``idle`` seconds without a connection."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        script = [str(folder / "forkserver.py"), "--path", path, "--idle", str(idle)]
+        return subprocess.Popen(
+            [sys.executable, "-I", "-B", *script],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=lambda: os.dup2(listener.fileno(), forkserver.CONTROL_FD),
+            pass_fds=[forkserver.CONTROL_FD, listener.fileno()],
+        )
+
+
+def connect(path: str, pid: int) -> forkserver.ForkServer:
+    """Connects to a server that is kept warm. Raises OSError where there is none any more."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(path)
+    channel = Channel(sock)
+    ready, _ = channel.recv(120)
+    assert ready["type"] == "ready" and ready["pid"] == pid and ready["versions"]["torch"]
+    return forkserver.ForkServer(channel)
 
 
 def ask(worker: forkserver.Worker, code: str, timeout: float = 30) -> Any:

@@ -9,12 +9,11 @@ import time
 
 import pytest
 import torch
-from judging import new_cache
+from judging import fork_server, new_cache
 
 import artifacts
 import building
 import compiling
-import forkserver
 import inductor
 import toolchain
 
@@ -61,10 +60,9 @@ class ModelNew(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def server():
-    client, process = forkserver.start()
+    client = fork_server()
     yield client
     client.close()
-    process.wait(20)
 
 
 def build(server, text, folder, **more):

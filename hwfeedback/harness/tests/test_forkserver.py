@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from process_layer import HARNESS, OBEDIENT, ask
+from process_layer import HARNESS, OBEDIENT, ask, connect, listening
 
 import forkserver
-from protocol import Channel, Closed
+from protocol import Closed
 
 pytestmark = pytest.mark.alone
 
@@ -36,19 +36,8 @@ def start(tmp_path: pathlib.Path, path: str) -> Iterator[Start]:
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(idle: float) -> subprocess.Popen[bytes]:
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(path)
-        listener.listen()
-        script = [str(harness / "forkserver.py"), "--path", path, "--idle", str(idle)]
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-B", *script],
-            stdin=subprocess.DEVNULL,
-            preexec_fn=lambda: os.dup2(listener.fileno(), forkserver.CONTROL_FD),
-            pass_fds=[forkserver.CONTROL_FD, listener.fileno()],
-        )
-        listener.close()
-        started.append(process)
-        return process
+        started.append(listening(path, idle, harness))
+        return started[-1]
 
     yield begin
     for process in started:
@@ -56,19 +45,9 @@ def start(tmp_path: pathlib.Path, path: str) -> Iterator[Start]:
         process.wait(20)
 
 
-def connect(path: str, process: subprocess.Popen[bytes]) -> forkserver.ForkServer:
-    sock = socket.socket(socket.AF_UNIX)
-    sock.connect(path)
-    channel = Channel(sock)
-    ready, _ = channel.recv(60)
-    assert ready["type"] == "ready" and ready["pid"] == process.pid
-    assert ready["versions"]["torch"]
-    return forkserver.ForkServer(channel)
-
-
 def test_connections_come_and_go(start: Start, path: str) -> None:
     process = start(600)
-    first, second = connect(path, process), connect(path, process)
+    first, second = connect(path, process.pid), connect(path, process.pid)
     with second.spawn("candidate", {"sandbox": "weak"}) as kept:
         gone = first.spawn("candidate", {"sandbox": "weak"})
         peer = gone.channel
@@ -84,7 +63,7 @@ def test_connections_come_and_go(start: Start, path: str) -> None:
             "    except OSError: return 0\nr = [fd for fd in r if listens(fd)]",
         )
         assert listening == []
-    third = connect(path, process)
+    third = connect(path, process.pid)
     assert third.ping()["threads"] == 1
     second.close()
     third.close()
@@ -109,7 +88,7 @@ def test_it_ends_when_its_starter_is_gone_before_it_is_ready() -> None:
 
 def test_it_ends_when_nobody_comes(start: Start, path: str) -> None:
     process = start(0.2)
-    client = connect(path, process)
+    client = connect(path, process.pid)
     with client.spawn("candidate", {"sandbox": "weak"}) as w:
         assert ask(w, "import time; time.sleep(1.5); r = 1") == 1  # longer than idle: it is used
     client.close()
@@ -119,7 +98,7 @@ def test_it_ends_when_nobody_comes(start: Start, path: str) -> None:
 
 def test_it_ends_with_its_path(start: Start, path: str) -> None:
     process = start(600)
-    client = connect(path, process)
+    client = connect(path, process.pid)
     os.unlink(path)
     with client.spawn("candidate", {"sandbox": "weak"}) as w:
         assert ask(w, "import time; time.sleep(1.5); r = 1") == 1  # who is there stays
@@ -129,7 +108,7 @@ def test_it_ends_with_its_path(start: Start, path: str) -> None:
 
 def test_torch_compile_in_it_leaves_gpus_alone(start: Start, path: str) -> None:
     """Parts of torch ask for GPUs when they are imported; who was forked after that has none."""
-    server = connect(path, start(60))
+    server = connect(path, start(60).pid)
     with server.spawn("reference", {"sandbox": "weak", "preimport": ["compile"]}):
         pass
     with server.spawn("reference", {"sandbox": "weak", "preimport": ["compile"]}) as worker:

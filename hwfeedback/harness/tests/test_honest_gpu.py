@@ -53,7 +53,6 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
     s.replayed = REPLAYED
     yield s
     s.server.close()
-    s.process.wait(30)
 
 
 def test_there_are_enough() -> None:

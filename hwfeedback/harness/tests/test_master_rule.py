@@ -88,12 +88,11 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    server, process = fork_server()
+    server = fork_server()
     try:
         yield Bench(server, new_cache(tmp_path_factory), {})
     finally:
         server.close()
-        process.wait(30)
 
 
 class Compiled:

@@ -46,7 +46,7 @@ def candidate(source: str, declarations: str, *functions: str) -> str:
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], dict[str, Any]]]:
-    server, process = fork_server()
+    server = fork_server()
     cache = str(tmp_path_factory.mktemp("cache"))
 
     def built(text: str) -> dict[str, Any]:
@@ -54,7 +54,6 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
 
     yield built
     server.close()
-    process.wait(30)
 
 
 def loaded(built: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import forked
 import pytest
 import torch
+from judging import fork_server
 
 import forkserver
 import timing
@@ -32,10 +33,9 @@ def get_init_inputs():
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[forkserver.ForkServer]:
-    server, process = forkserver.start()
+    server = fork_server()
     yield server
     server.close()
-    process.wait(20)
 
 
 def ask(worker: forkserver.Worker, msg: dict[str, Any]) -> None:
