@@ -267,7 +267,7 @@ func TestALongTalkIsKeptOnce(t *testing.T) {
 	s, ctx := openTest(t), t.Context()
 	run := newRun(t, s)
 	r := llm.Record{Key: llm.Key{Run: run.ID, Agent: "coder"}, Model: "p:m", Request: llm.Request{Messages: []llm.Message{say(llm.System, "begin")}}}
-	const turns = 200
+	const turns = 100
 	for i := range turns {
 		r.Key.Seq, r.Request.Append = i, i > 0
 		r.Reply = llm.Reply{Text: fmt.Sprintf("reply %d", i), Stop: llm.StopEnd, TokenIDs: []int{i, i + 1, i + 2}, LogProbs: []float64{-1, -1, -1}, PromptIDs: append(append([]int{}, r.Reply.PromptIDs...), r.Reply.TokenIDs...)}

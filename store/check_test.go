@@ -180,7 +180,7 @@ func TestSalvageAroundDamage(t *testing.T) {
 	const page = 4096
 	pages := len(whole) / page
 	best := 0
-	seeds := uint64(4)
+	seeds := uint64(2) // one of them with its end cut off
 	if os.Getenv("KERNELWRIGHT_SOAK") != "" {
 		seeds = 100
 	}
