@@ -54,6 +54,9 @@ def new_cache(factory: pytest.TempPathFactory) -> str:
     for made in found:
         to, unfinished = folder / made.name, shutil.ignore_patterns(".new-*")
         shutil.copytree(made, to, ignore=unfinished, copy_function=_link, dirs_exist_ok=True)
+    # load_inline comes often here: its header is precompiled when it is first asked for.
+    light = pathlib.Path(building._light_header(str(folder)))
+    (light / f"{building._header_key([])}.seen").touch()
     MADE.append(folder)
     return str(folder)
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from judging import fork_server, new_cache
+from judging import fork_server
 
 import artifacts
 import building
@@ -236,9 +236,10 @@ def test_parse_and_export(server):
         building.export(server, "(", "weak")
 
 
-def test_load_inline(server, tmp_path_factory):
+def test_load_inline(server, tmp_path):
+    """The first of its kind: nothing is precompiled."""
     start = time.monotonic()
-    built = build(server, INLINE, new_cache(tmp_path_factory))
+    built = build(server, INLINE, tmp_path)
     print(f"\nload_inline built in {time.monotonic() - start:.1f} s")
     assert (built["status"], built["build"]["form"]) == ("", "load_inline"), built
     assert load(server, INLINE, built)["ok"]
