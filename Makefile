@@ -99,7 +99,7 @@ lint-tools: need-go ## installs golangci-lint into .tools, where there is none
 # Vet is the linter's.
 test-go: export CUDA_HOME = $(CUDA)
 test-go: dev
-	KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test $(RACE) -vet=off -timeout 30m ./...
+	KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test $(RACE) -vet=off -timeout 60m ./...
 
 # A busy machine may fail a test that waits or measures: three tests of a run may fail once, and are shown with what failed.
 # No second try for verdicts on who is honest and who is not: one that changes is the project's fault.

@@ -91,7 +91,7 @@ def fork_server(**more: str) -> forkserver.ForkServer:
         try:
             return connect(path, process.pid)
         except (OSError, ProtocolError):
-            process.wait(30)  # nobody was connected for a while
+            _gone(path, process)  # nobody was connected for a while
     folder = str(pathlib.Path(sys.executable).parent)
     path = folder + ":" + os.environ.get("PATH", "/usr/bin:/bin")
     kept = f"{tempfile.gettempdir()}/kernelwright-{os.getuid()}"
@@ -105,9 +105,13 @@ def end_fork_servers() -> None:
     """Ends those of the session."""
     for path, process in SERVERS.values():
         process.terminate()
-        process.wait(30)
-        shutil.rmtree(pathlib.Path(path).parent)
+        _gone(path, process)
     SERVERS.clear()
+
+
+def _gone(path: str, process: subprocess.Popen[bytes]) -> None:
+    process.wait(30)
+    shutil.rmtree(pathlib.Path(path).parent)
 
 
 class Judge:
