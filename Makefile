@@ -101,7 +101,7 @@ test-go: export CUDA_HOME = $(CUDA)
 test-go: dev
 	KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test $(RACE) -vet=off -timeout 60m ./...
 
-# A busy machine may fail a test that waits or measures: three tests of a run may fail once, and are shown with what failed.
+# A busy machine may fail a test that waits or measures: three tests of each run of pytest may fail once, and are shown with what failed.
 # No second try for verdicts on who is honest and who is not: one that changes is the project's fault.
 VERDICTS := test_exploits.py test_honest.py test_honest_gpu.py test_master_rule.py
 FAILS_ONCE := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks $(VERDICTS:%=--rerun-exclude-path hwfeedback/harness/tests/%)

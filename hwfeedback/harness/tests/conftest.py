@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from judging import Judge, end_fork_servers, new_cache
+from judging import Judge, end_fork_servers, fork_server, new_cache
+
+from forkserver import ForkServer
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _fork_servers() -> Iterator[None]:
     yield
     end_fork_servers()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    """A connection to the session's fork server: what is spawned over it ends with the module."""
+    client = fork_server()
+    yield client
+    client.close()
 
 
 @pytest.fixture(scope="module")

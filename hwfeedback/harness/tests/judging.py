@@ -75,19 +75,17 @@ def _link(source: str, to: str) -> None:
         shutil.copy2(source, to)
 
 
-SERVERS: dict[tuple[tuple[str, str], ...], tuple[str, subprocess.Popen[bytes]]] = {}
+SERVERS: dict[bool, tuple[str, subprocess.Popen[bytes]]] = {}  # by whether one is for a GPU
 
 
-def fork_server(**more: str) -> forkserver.ForkServer:
+def fork_server(*, gpu: bool = False) -> forkserver.ForkServer:
     """Returns a connection to a real fork server, which finds what belongs to this Python.
 
     One process serves a session, as one that is kept warm serves all that come to it: torch is
-    imported once, and what was forked over a connection ends with it. ``more`` is of its
-    environment.
+    imported once, and what was forked over a connection ends with it.
     """
-    key = tuple(sorted(more.items()))
-    if key in SERVERS:
-        path, process = SERVERS[key]
+    if gpu in SERVERS:
+        path, process = SERVERS[gpu]
         try:
             return connect(path, process.pid)
         except (OSError, ProtocolError):
@@ -95,10 +93,13 @@ def fork_server(**more: str) -> forkserver.ForkServer:
     folder = str(pathlib.Path(sys.executable).parent)
     path = folder + ":" + os.environ.get("PATH", "/usr/bin:/bin")
     kept = f"{tempfile.gettempdir()}/kernelwright-{os.getuid()}"
-    env = {"PATH": path, "LANG": "C.UTF-8", allocator.FOLDER: kept, **more}
+    env = {"PATH": path, "LANG": "C.UTF-8", allocator.FOLDER: kept}
+    if gpu and "LD_LIBRARY_PATH" in os.environ:  # the driver's library may be there
+        env["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
     at = tempfile.mkdtemp(prefix="kernelwright-server-") + "/socket"
-    SERVERS[key] = at, listening(at, 60.0, env=env)
-    return connect(at, SERVERS[key][1].pid)
+    process = listening(at, 60.0, env=env)
+    SERVERS[gpu] = at, process
+    return connect(at, process.pid)
 
 
 def end_fork_servers() -> None:
@@ -120,10 +121,7 @@ class Judge:
     def __init__(self, cache: str, gpu: dict[str, Any] | None = None) -> None:
         """``gpu`` is what a request names a GPU by; None: the CPU."""
         self.place: dict[str, Any] = {} if gpu is None else {"gpu": gpu, "device": "cuda:0"}
-        more = {}
-        if gpu is not None and "LD_LIBRARY_PATH" in os.environ:  # the driver's library may be there
-            more["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
-        self.server = fork_server(**more)
+        self.server = fork_server(gpu=gpu is not None)
         channel, _peer = Channel.pair()
         self.referee = referee.Referee(channel, self.server)
         self.referee.progress = lambda _stage, _note: None  # type: ignore[method-assign]

@@ -9,7 +9,6 @@ import time
 
 import pytest
 import torch
-from judging import fork_server
 
 import artifacts
 import building
@@ -56,13 +55,6 @@ class ModelNew(torch.nn.Module):
     def forward(self, x):
         return module.twice(x)
 '''
-
-
-@pytest.fixture(scope="module")
-def server():
-    client = fork_server()
-    yield client
-    client.close()
 
 
 def build(server, text, folder, **more):

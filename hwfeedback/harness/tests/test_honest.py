@@ -7,7 +7,6 @@ certificate against all baselines.
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -69,10 +68,7 @@ class Suite:
     ) -> None:
         """``gpu`` is what a request names a GPU by; None: the CPU."""
         self.place: dict[str, Any] = {} if gpu is None else {"gpu": gpu, "device": "cuda:0"}
-        more = {}
-        if gpu is not None and "LD_LIBRARY_PATH" in os.environ:  # the driver's library may be there
-            more["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
-        self.server = fork_server(**more)
+        self.server = fork_server(gpu=gpu is not None)
         self.cache, self.kernels, self.pack = cache, kernels, pack
         self.replayed: Collection[str] = ()  # whose custom code only a CUDA graph calls
         self.calibrations: dict[tuple[str, bool], Any] = {}

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from judging import fork_server, new_cache
+from judging import new_cache
 
 import source
 from clients import Answer, ReferenceClient
 from evaluation import Evaluation, evaluate
+from forkserver import ForkServer
 from verify import Calibration, Verification, calibrate
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
@@ -87,12 +88,8 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    server = fork_server()
-    try:
-        yield Bench(server, new_cache(tmp_path_factory), {})
-    finally:
-        server.close()
+def bench(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(server, new_cache(tmp_path_factory), {})
 
 
 class Compiled:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from judging import fork_server
 
 import device as devices
 import doctor
@@ -34,13 +33,6 @@ class ModelNew(nn.Module):
         return torch.relu(x)
 """
 KERNELS = [{"name": "relu(const float*, float*, long)", "registers": 16, "shared_bytes": 0}]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    client = fork_server()
-    yield client
-    client.close()
 
 
 def subject(source: str = CANDIDATE) -> profiling.Subject:

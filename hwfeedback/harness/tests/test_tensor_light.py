@@ -10,16 +10,16 @@ import importlib.machinery
 import importlib.util
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from judging import fork_server
 
 import building
 import compiling
 import toolchain
+from forkserver import ForkServer
 
 pytestmark = pytest.mark.skipif(not toolchain.nvcc(), reason=toolchain.NO_NVCC)
 ARCH = "sm_90a"
@@ -45,15 +45,15 @@ def candidate(source: str, declarations: str, *functions: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], dict[str, Any]]]:
-    server = fork_server()
+def build(
+    server: ForkServer, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], dict[str, Any]]:
     cache = str(tmp_path_factory.mktemp("cache"))
 
     def built(text: str) -> dict[str, Any]:
         return building.build(server, {"source": text}, cache, "cuda", "weak", arch=ARCH)
 
-    yield built
-    server.close()
+    return built
 
 
 def loaded(built: dict[str, Any]) -> Any:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import forked
 import pytest
 import torch
-from judging import fork_server
 
 import forkserver
 import timing
@@ -29,13 +27,6 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[forkserver.ForkServer]:
-    server = fork_server()
-    yield server
-    server.close()
 
 
 def ask(worker: forkserver.Worker, msg: dict[str, Any]) -> None:
