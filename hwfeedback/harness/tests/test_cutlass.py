@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 import pytest
-from test_building import build, server  # noqa: F401
+from test_building import build
 
 import artifacts
 import building
@@ -96,7 +96,7 @@ def none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUTLASS_PATH", raising=False)
 
 
-def built(server: Any, text: str, folder: pathlib.Path, arch: str = "sm_90a") -> dict[str, Any]:  # noqa: F811
+def built(server: Any, text: str, folder: pathlib.Path, arch: str = "sm_90a") -> dict[str, Any]:
     return build(server, text, folder / "cache", device="cuda", arch=arch)
 
 
@@ -161,7 +161,7 @@ def test_a_changed_checkout_is_another(checkout: pathlib.Path) -> None:
 
 @compiles
 @pytest.mark.parametrize("form", ["native", "launched"])
-def test_another_cutlass_is_another_object(server: Any, checkout: pathlib.Path, form: str) -> None:  # noqa: F811
+def test_another_cutlass_is_another_object(server: Any, checkout: pathlib.Path, form: str) -> None:
     text, folder = FORMS[form], checkout.parent
     first = built(server, text, folder)
     assert first["status"] == "", first
@@ -180,7 +180,7 @@ def test_another_cutlass_is_another_object(server: Any, checkout: pathlib.Path, 
 
 @compiles
 @pytest.mark.slow  # torch's headers
-def test_load_inline_finds_it(server: Any, checkout: pathlib.Path) -> None:  # noqa: F811
+def test_load_inline_finds_it(server: Any, checkout: pathlib.Path) -> None:
     found = built(server, INLINE, checkout.parent)
     assert found["status"] == "" and compiling.WHOLE not in found["build"]["log"], found
 
@@ -190,7 +190,7 @@ def test_load_inline_finds_it(server: Any, checkout: pathlib.Path) -> None:  # n
     "form", ["native", "launched", pytest.param("load_inline", marks=pytest.mark.slow)]
 )
 def test_without_it_a_sentence_says_what_to_do(
-    server: Any,  # noqa: F811
+    server: Any,
     checkout: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
     form: str,
@@ -208,7 +208,7 @@ def test_without_it_a_sentence_says_what_to_do(
 
 
 @compiles
-def test_the_compiler_sees_the_headers_alone(server: Any, checkout: pathlib.Path) -> None:  # noqa: F811
+def test_the_compiler_sees_the_headers_alone(server: Any, checkout: pathlib.Path) -> None:
     with server.spawn("builder", {"sandbox": "weak"}) as worker:
         if "mount namespace" in worker.missing:
             pytest.skip("this machine gives a builder no file system of its own")
@@ -285,7 +285,7 @@ def test_the_new_interpreter_of_a_certificate_is_told_of_it(
     assert seen["CPATH"] == (":".join(folders) if form == "load_inline" else "")
 
 
-def _example(server: Any, folder: pathlib.Path, arch: str) -> None:  # noqa: F811
+def _example(server: Any, folder: pathlib.Path, arch: str) -> None:
     found = built(server, EXAMPLE, folder, arch)
     assert found["status"] == "", found
     four, one = sorted(found["build"]["kernels"], key=lambda k: k["name"], reverse=True)
@@ -323,7 +323,7 @@ def test_an_exported_file_gets_what_was_built(
 
 @compiles
 @whole
-def test_the_example_in_cute(server: Any, tmp_path: pathlib.Path) -> None:  # noqa: F811
+def test_the_example_in_cute(server: Any, tmp_path: pathlib.Path) -> None:
     _example(server, tmp_path, "sm_90a")
 
 
@@ -332,7 +332,7 @@ def test_the_example_in_cute(server: Any, tmp_path: pathlib.Path) -> None:  # no
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100a"])
 def test_the_example_in_cute_for_other_gpus(
-    server: Any,  # noqa: F811
+    server: Any,
     tmp_path: pathlib.Path,
     arch: str,
 ) -> None:
@@ -341,7 +341,7 @@ def test_the_example_in_cute_for_other_gpus(
 
 @whole
 @pytest.mark.slow
-def test_nvrtc_compiles_cute(server: Any, tmp_path: pathlib.Path) -> None:  # noqa: F811
+def test_nvrtc_compiles_cute(server: Any, tmp_path: pathlib.Path) -> None:
     device, host = EXAMPLE.split('extern "C" void softmax')
     text = device.replace(
         "template <int Vector>\n__global__", 'constexpr int Vector = 4;\nextern "C" __global__'

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from judging import new_cache
-from test_building import server  # noqa: F401
 from test_cuda import SEES, gpu
 from test_honest import Suite, parts
 
@@ -68,7 +67,7 @@ def test_there_are_enough() -> None:
     "name",
     [pytest.param(n, marks=[pytest.mark.slow] if n in LONG_TO_BUILD else []) for n in KERNELS],
 )
-def test_it_builds(server: Any, cache: str, name: str) -> None:  # noqa: F811
+def test_it_builds(server: Any, cache: str, name: str) -> None:
     text = parts(KERNELS[name])[1]
     if needs_nvcc(text) and not toolchain.nvcc():
         pytest.skip(toolchain.NO_NVCC)

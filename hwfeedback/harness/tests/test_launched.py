@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from costs import least
-from test_building import build, server  # noqa: F401
+from test_building import build
 from test_cuda import in_a_process
 
 import building
@@ -262,7 +262,7 @@ def magic(built: Any) -> bytes:
         os.close(fd)
 
 
-def test_the_example_is_built(server: Any, tmp_path: pathlib.Path) -> None:  # noqa: F811
+def test_the_example_is_built(server: Any, tmp_path: pathlib.Path) -> None:
     text = EXAMPLE.replace("launched from Python", str(time.time_ns()))
     built = build(server, text, tmp_path, device="cuda", arch="sm_90a")
     assert (built["status"], built["build"]["form"], built["language"]) == ("", "native", "cuda")
@@ -285,7 +285,7 @@ def test_the_example_is_built(server: Any, tmp_path: pathlib.Path) -> None:  # n
     )
 
 
-def test_errors_have_the_candidates_lines(server: Any, tmp_path: pathlib.Path) -> None:  # noqa: F811
+def test_errors_have_the_candidates_lines(server: Any, tmp_path: pathlib.Path) -> None:
     text = EXAMPLE.replace("m = all(m, true);", "m = all(m, q);")
     line = next(i for i, row in enumerate(text.split("\n"), 1) if "all(m, q)" in row)
     built = build(server, text, tmp_path, device="cuda", arch="sm_90a")
@@ -293,7 +293,7 @@ def test_errors_have_the_candidates_lines(server: Any, tmp_path: pathlib.Path) -
     assert built["build"]["errors"][0] == {"line": line, "message": 'identifier "q" is undefined'}
 
 
-def test_what_nvrtc_does_not_compile_nvcc_does(server: Any, tmp_path: pathlib.Path) -> None:  # noqa: F811
+def test_what_nvrtc_does_not_compile_nvcc_does(server: Any, tmp_path: pathlib.Path) -> None:
     if not toolchain.nvcc():
         pytest.skip("there is no nvcc here")
     text = EXAMPLE.replace('r"""', 'r"""\n#include <limits>\nstatic int host() { return 1; }')
@@ -305,7 +305,7 @@ def test_what_nvrtc_does_not_compile_nvcc_does(server: Any, tmp_path: pathlib.Pa
     assert magic(built) == b"\x7fELF"
 
 
-def test_who_lies_about_its_form_is_refused(server: Any, tmp_path: pathlib.Path) -> None:  # noqa: F811
+def test_who_lies_about_its_form_is_refused(server: Any, tmp_path: pathlib.Path) -> None:
     """What is asked for comes from a process that has run the candidate: another's object must
     not come of it.
     """

@@ -8,7 +8,7 @@ import zipfile
 from typing import Any
 
 import pytest
-from test_building import build, server  # noqa: F401
+from test_building import build
 from test_cuda import in_a_process
 from test_launched import EXAMPLE
 
@@ -146,7 +146,7 @@ def test_what_is_no_object_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @reads
-def test_a_build_has_them(server: Any, tmp_path: Any) -> None:  # noqa: F811
+def test_a_build_has_them(server: Any, tmp_path: Any) -> None:
     built = build(server, EXAMPLE, tmp_path, device="cuda", arch="sm_90a")
     known = building.facts(server, built, str(tmp_path), "weak")
     (kernel,) = building.with_facts(built["build"]["kernels"], known)
