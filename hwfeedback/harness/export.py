@@ -7,6 +7,7 @@ The text is foreign: this module is for a sandboxed worker.
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import textwrap
@@ -51,6 +52,7 @@ def original(source: str) -> str:
     return before + "\n".join(whole.sub(r"import kernelwright as \1", line) for line in kept)
 
 
+@functools.cache
 def _loader() -> str:
     path = os.path.join(os.path.dirname(os.path.realpath(__file__)), "kernelwright.py")
     with open(path, encoding="utf-8") as f:
@@ -84,6 +86,7 @@ def _first_statement(tree: ast.Module) -> int:
     return at
 
 
+@functools.cache  # a batch asks once for each that comes next, and reading the loader takes 10 ms
 def _function(loader: str) -> str:
     """The loader as a function, so that none of its names meets one of the candidate's."""
     tree = ast.parse(loader)
