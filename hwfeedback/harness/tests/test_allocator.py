@@ -153,3 +153,34 @@ def test_what_torch_keeps_of_a_gpus_memory_is_asked_for() -> None:
     ]
     wanted = [20 * mib, 12 * mib, mib, mib - 512]
     assert worker_candidate.requests_for(segments, 0) == wanted
+
+
+# Has 64 MiB in small pages, asks for huge ones, and tells how many KiB of it are in such then.
+HUGE = """
+import mmap, re, sys
+sys.path.insert(0, sys.argv[1])
+import allocator
+m = mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for i in range(0, len(m), 4096):
+    m[i] = i // 4096 % 251
+print(allocator.huge_pages(float(sys.argv[2])))
+assert all(m[i] == i // 4096 % 251 for i in range(0, len(m), 4096))
+print(sum(map(int, re.findall(r"AnonHugePages: +(\\d+)", open("/proc/self/smaps").read()))))
+"""
+
+
+def huge(seconds: float) -> list[int]:
+    command = [sys.executable, "-c", HUGE, str(HARNESS), str(seconds)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return [int(line) for line in done.stdout.split()]
+
+
+def test_memory_is_put_into_huge_pages_in_the_time_there_is() -> None:
+    if not pathlib.Path("/sys/kernel/mm/transparent_hugepage").exists():
+        pytest.skip("this kernel has no huge pages")
+    assert huge(0.0) == [0, 0]
+    asked, kib = huge(60.0)
+    assert asked >= 31
+    release = tuple(map(int, os.uname().release.split(".")[:2]))
+    if release >= (6, 1):
+        assert kib > 0  # how many of them is for memory to decide
