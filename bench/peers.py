@@ -97,20 +97,21 @@ def peer(script: str, checkout: str, *words: str) -> str:
 
 def ours(args: argparse.Namespace, reference: str, path: str, *more: str) -> tuple[float, Any]:
     words = [args.bin, "eval", reference, path, *more, "--device", args.device, "--json"]
-    words += ["--data-dir", args.data_dir]
+    words += ["--data-dir", args.data_dir, *(["--python", args.python] if args.python else [])]
     begun = time.perf_counter()
     done = subprocess.run(words, capture_output=True, text=True)
     took = time.perf_counter() - begun
-    try:
-        return took, json.loads(done.stdout)
-    except ValueError:
-        sys.exit(f"{' '.join(words)} failed: {done.stderr.strip()}")
+    said = json.loads(done.stdout) if done.stdout else {}
+    if "status" not in said:
+        sys.exit(f"{' '.join(words)} failed: {done.stderr.strip() or said.get('error')}")
+    return took, said
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bin", default=str(ROOT / "bin" / "kernelwright"))
     parser.add_argument("--data-dir", default=str(ROOT / ".kernelwright" / "bench"))
+    parser.add_argument("--python", help="an interpreter with PyTorch, for ours")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--reference", action="append", help="more than once for several")
     parser.add_argument("--candidate", action="append", help="in place of those for softmax")
@@ -160,7 +161,7 @@ def row(args: argparse.Namespace, reference: str, path: pathlib.Path) -> str:
         theirs(CUDAFORGE_PROFILE, args.cudaforge),
         f"**{statistics.median(took for took, _, _ in quick):.1f}** (first {first})",
         f"{statistics.median(v['build']['seconds'] for _, v, _ in quick):.1f}",
-        judged("--profile")[2],
+        judged("--profile")[2] if args.device != "cpu" else "–",
         judged("--level", "certify")[2],
     ]
     return "| " + " | ".join(cells) + " |"
