@@ -79,8 +79,8 @@ func TestTheCoderFollowsTheRulesOnAGPU(t *testing.T) {
 	for kind, is := range kinds {
 		looks[kind] = is.forward.verdict("ncu")
 	}
-	for kernel, m := range onH200(t) {
-		looks[kernel] = m.verdict("ncu")
+	for kernel, m := range measuredOn(t, "h200") {
+		looks[kernel] = m.verdict(h200, "ncu")
 	}
 	heard := map[string]bool{}
 	exhausted := 0

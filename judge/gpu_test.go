@@ -423,8 +423,8 @@ func TestRulesForAGPULeadToSkills(t *testing.T) {
 	for _, c := range kinds {
 		all = append(all, c.forward.verdict("ncu"))
 	}
-	for _, m := range onH200(t) {
-		all = append(all, m.verdict("ncu"))
+	for _, m := range measuredOn(t, "h200") {
+		all = append(all, m.verdict(h200, "ncu"))
 	}
 	for _, v := range all {
 		for _, f := range findings(view{device: h200, verdict: v}) {

@@ -1,5 +1,5 @@
 // Kernels each of which has one thing wrong with it, for what the rules make of them
-// (../../h200_test.go). make.py measures them. Prints a
+// (../../measured_test.go). make.py measures them. Prints a
 // line for each: name, milliseconds between events, bytes that it has to move,
 // launches, kernel.
 #include <cuda_profiler_api.h>

@@ -10,9 +10,9 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-// measured is a kernel of testdata/h200/kernels.cu as it was measured on an H200: its
-// time between events, what Nsight Compute 2025.3 counted, and what the compiler says
-// of it. make.py there does the same again; as a whole it has not run on a GPU yet.
+// measured is a kernel of testdata/measured/kernels.cu as make.py there measured it on
+// a GPU: its time between events, what Nsight Compute 2025.3 counted, and what the
+// compiler says of it. Those of the H200 are from before the parts of L1 were counted.
 type measured struct {
 	Case        string
 	Launches    int
@@ -22,9 +22,14 @@ type measured struct {
 	Built       kernelwright.Kernel
 }
 
-func onH200(t *testing.T) map[string]measured {
+// h100 is one with 80 GB, and ceilings as they were measured on it on the same day.
+var h100 = kernelwright.Device{Kind: kernelwright.CUDADevice, Key: "h", Name: "NVIDIA H100 80GB HBM3",
+	Specs:    kernelwright.Specs{Cores: 132, ISA: []string{"sm_90a"}, L2Bytes: 50 << 20, MemoryGBs: 3352},
+	Ceilings: kernelwright.Ceilings{MemoryGBs: 3037, ReadGBs: 3084, CacheGBs: 7097, FP32GFLOPs: 65969, CallUS: 1.67}}
+
+func measuredOn(t *testing.T, gpu string) map[string]measured {
 	t.Helper()
-	b, err := os.ReadFile("testdata/h200/kernels.jsonl")
+	b, err := os.ReadFile("testdata/measured/" + gpu + ".jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,8 +44,8 @@ func onH200(t *testing.T) map[string]measured {
 	return all
 }
 
-func (m measured) verdict(tool string) kernelwright.Verdict {
-	ceiling := h200.Ceilings.MemoryGBs * 1e6
+func (m measured) verdict(on kernelwright.Device, tool string) kernelwright.Verdict {
+	ceiling := on.Ceilings.MemoryGBs * 1e6
 	v := kernelwright.Verdict{Status: kernelwright.Correct, CandidateMS: m.CandidateMS, Floor: kernelwright.Floor{MS: float64(m.LeastBytes) / ceiling, Bound: "memory", Bytes: m.LeastBytes},
 		Build: kernelwright.BuildReport{Kernels: []kernelwright.Kernel{m.Built}}}
 	v.Headroom = min(v.Floor.MS/v.CandidateMS, 1)
@@ -59,7 +64,7 @@ func (m measured) verdict(tool string) kernelwright.Verdict {
 
 // make.py measures what the rules read.
 func TestCountersAreMeasured(t *testing.T) {
-	b, err := os.ReadFile("testdata/h200/counters.txt")
+	b, err := os.ReadFile("testdata/measured/counters.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +75,7 @@ func TestCountersAreMeasured(t *testing.T) {
 
 // Each kernel has one thing wrong with it, on purpose; the first has nothing.
 func TestRulesOnAnH200(t *testing.T) {
-	all := onH200(t)
+	all := measuredOn(t, "h200")
 	for name, want := range map[string]struct{ ncu, profiler, static string }{
 		"gelu_stream":    {"memory_bound", "", ""},
 		"relu_narrow":    {"narrow_accesses", "narrow_accesses", "narrow_accesses"},
@@ -93,7 +98,7 @@ func TestRulesOnAnH200(t *testing.T) {
 		}
 		for tool, rules := range map[string]string{"ncu": want.ncu, "profiler": want.profiler, "static": want.static} {
 			var got []string
-			found := findings(view{device: h200, verdict: m.verdict(tool)})
+			found := findings(view{device: h200, verdict: m.verdict(h200, tool)})
 			for _, f := range found {
 				if f.rule != "roofline_gap" {
 					got = append(got, f.rule)
@@ -105,6 +110,25 @@ func TestRulesOnAnH200(t *testing.T) {
 					t.Logf("%s %.2f: %s", f.rule, f.gain, f.bottleneck)
 				}
 			}
+		}
+	}
+}
+
+// An H100 has two thirds of the bandwidth and as many places for instructions: what
+// weighs most is the same, but where it leaves more bytes a second than there are.
+func TestRulesOnAnH100(t *testing.T) {
+	all := measuredOn(t, "h100")
+	for name, want := range map[string]string{
+		"gelu_stream": "memory_bound", "relu_narrow": "narrow_accesses", "small_tanh": "launch_bound", "long_rows": "idle_sms", "wave_tail": "tail",
+		"across_rows": "uncoalesced", "three_passes": "extra_traffic", "spilling": "spills", "conflicting": "bank_conflicts", "waiting": "memory_bound",
+		"many_registers": "memory_bound", "windows": "l1_bound", "mish_precise": "compute_bound", "one_load": "narrow_accesses",
+	} {
+		m, ok := all[name]
+		if !ok {
+			t.Fatalf("%s was not measured", name)
+		}
+		if found := findings(view{device: h100, verdict: m.verdict(h100, "ncu")}); found[0].rule != want {
+			t.Errorf("%s: %s, want %s: %s", name, found[0].rule, want, found[0].bottleneck)
 		}
 	}
 }

@@ -1,7 +1,7 @@
-"""Measures kernels.cu on this machine's GPU and writes kernels.jsonl: of each kernel its time, what
-Nsight Compute counts (counters.txt), and what the compiler says of it.
+"""Measures kernels.cu on this machine's GPU and writes GPU.jsonl (h100.jsonl): of each kernel its
+time, what Nsight Compute counts (counters.txt), and what the compiler says of it.
 
-    python3 judge/testdata/h200/make.py [FOLDER for kernels.jsonl]
+    python3 judge/testdata/measured/make.py [FOLDER for GPU.jsonl]
 
 Needs nvcc and ncu on the path, the right to read counters, and a Python with torch. About 25 s.
 """
@@ -64,11 +64,14 @@ def main(to: Path) -> None:
         ncu += ["--metrics", ",".join(["gpu__time_duration.sum", *names])]
         subprocess.run([*ncu, program], check=True, stdout=subprocess.DEVNULL)
         lines = [s for s in Path(folder, "raw.csv").read_text().splitlines() if s.startswith('"')]
+    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    gpu = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split("\n")[0]
+    model = gpu.removeprefix("NVIDIA ").split()[0].lower()
     launched: dict[str, list[dict[str, str]]] = {}
     for row in list(csv.DictReader(lines))[1:]:  # the first holds units
         plain = {k: v.replace(",", "") if "__" in k else v for k, v in row.items()}
         launched.setdefault(bare(row["Kernel Name"]), []).append(plain)
-    with (to / "kernels.jsonl").open("w") as f:
+    with (to / f"{model}.jsonl").open("w") as f:
         for name, (least, launches, kernel) in about.items():
             rows = launched[kernel]
             ms = sum(float(r["gpu__time_duration.sum"]) for r in rows) / 1e6
