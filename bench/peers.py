@@ -150,6 +150,10 @@ def row(args: argparse.Namespace, reference: str, path: pathlib.Path) -> str:
         good = v["status"] in ("correct", "certified")
         return took, v, f"{took:.1f}" + ("" if good else f", {v['status']}: {v['reason'][:60]}")
 
+    def profiled() -> str:
+        _, _, first = judged("--profile")  # with the reference's profile, unless it is known
+        return f"{judged('--profile')[2]} (first {first})"
+
     _, _, first = judged()
     quick = [judged() for _ in range(args.repeats)]
     cells = [
@@ -161,7 +165,7 @@ def row(args: argparse.Namespace, reference: str, path: pathlib.Path) -> str:
         theirs(CUDAFORGE_PROFILE, args.cudaforge),
         f"**{statistics.median(took for took, _, _ in quick):.1f}** (first {first})",
         f"{statistics.median(v['build']['seconds'] for _, v, _ in quick):.1f}",
-        judged("--profile")[2] if args.device != "cpu" else "–",
+        profiled() if args.device != "cpu" else "–",
         judged("--level", "certify")[2],
     ]
     return "| " + " | ".join(cells) + " |"
