@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/kernelwright/kernelwright"
@@ -214,7 +215,7 @@ func gpuChecks(root fs.FS, list func() ([]gpu.GPU, error)) []Check {
 		if g.MIG {
 			costs = append(costs, "it is split into MIG instances: no time on one would hold, so it is not measured on")
 		}
-		if n := len(g.State.Processes); n > 0 {
+		if n := others(root, g.State.Processes); n > 0 {
 			costs = append(costs, fmt.Sprintf("contexts of other processes on it: %d; while one computes, times are worth nothing", n))
 		}
 		if len(g.State.Throttled) > 0 {
@@ -232,6 +233,24 @@ func gpuChecks(root fs.FS, list func() ([]gpu.GPU, error)) []Check {
 		p.Cost = "no profile of a kernel; load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run as root"
 	}
 	return append(checks, p)
+}
+
+// others counts processes that are not ours: those have the device in turn, and
+// wait when they have nothing to measure.
+func others(root fs.FS, processes []gpu.Process) (n int) {
+	for _, p := range processes {
+		at := fmt.Sprintf("proc/%d", p.PID)
+		info, err := fs.Stat(root, at)
+		ours := err == nil && strings.Contains(readText(root, at+"/cmdline"), "/forkserver.py\x00")
+		if ours {
+			stat, known := info.Sys().(*syscall.Stat_t)
+			ours = !known || int(stat.Uid) == os.Getuid()
+		}
+		if !ours {
+			n++
+		}
+	}
+	return n
 }
 
 func vectorNote(s kernelwright.Specs) string {

@@ -316,8 +316,7 @@ func open(ctx context.Context, e *Evaluator, start func(context.Context) (*forkS
 	if e.threads > e.cpu.threads && e.gpu == nil {
 		e.options.Log.Warn("more threads than cores: they take turns, and times will scatter", "threads", e.threads, "cores", e.cpu.threads)
 	}
-	config := map[string]any{"cache_dir": e.cacheDir(), "sandbox": e.options.Sandbox, "threads": e.threads}
-	e.super = newSupervisor(start, config, e.options.Progress, e.options.Log)
+	e.super = newSupervisor(start, e.refereeConfig(), e.options.Progress, e.options.Log)
 	if e.versions, err = e.super.versions(ctx); err != nil {
 		e.super.close()
 		return nil, e.startFailure(ctx, err)
@@ -381,9 +380,19 @@ func (e *Evaluator) Versions() map[string]string {
 	return v
 }
 
-// Close ends all processes and waits for them; with KeepWarm one stays, and
-// the others end in their own time. Requests that still run fail. It may be
-// called more than once.
+// refereeConfig names what one referee is for: one that has waited is taken by
+// whoever says the same.
+func (e *Evaluator) refereeConfig() map[string]any {
+	config := map[string]any{"cache_dir": e.cacheDir(), "sandbox": e.options.Sandbox, "threads": e.threads}
+	if e.gpu != nil { // it has a context there
+		config["gpu"] = e.gpu.UUID
+	}
+	return config
+}
+
+// Close ends all processes and waits for them; with KeepWarm one stays, for a
+// minute the referee with what it keeps, too, and the others end in their own
+// time. Requests that still run fail. It may be called more than once.
 func (e *Evaluator) Close() error {
 	e.close.Do(e.super.close)
 	return nil

@@ -104,6 +104,7 @@ var golden = map[string]func() any{
 	"inspect":          func() any { return &request[inspectBody]{} },
 	"learned":          func() any { return &message{} },
 	"kill":             func() any { return &killRequest{} },
+	"rest":             func() any { return &restRequest{} },
 	"parse":            func() any { return &request[parseBody]{} },
 	"progress":         func() any { return &message{} },
 	"ready":            func() any { return &message{} },
@@ -193,6 +194,7 @@ func TestGoldenRequestsAreWhatIsSent(t *testing.T) {
 	for name, sent := range map[string]any{
 		"spawn_referee": spawnRequest{1, "spawn", 1, "referee", map[string]any{}, map[string]any{"cache_dir": "/var/lib/kernelwright/cache"}, 1},
 		"kill":          killRequest{1, "kill", 7},
+		"rest":          restRequest{1, "rest", 1, 1},
 		"parse":         request[parseBody]{1, "parse", 1, 0, parseBody{"import torch\n", "reference", "strict"}},
 		"inspect": request[inspectBody]{1, "inspect", 2, 1, inspectBody{"softmax", "import torch\n", 60,
 			workplace{"cpu", 2, "strict", "/var/lib/kernelwright/cache", nil}}},

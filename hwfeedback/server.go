@@ -280,7 +280,28 @@ type killRequest struct {
 	ID   int64  `json:"id"`
 }
 
-// spawnReferee forks a referee.
+type restRequest struct {
+	V    int    `json:"v"`
+	Type string `json:"type"`
+	ID   int64  `json:"id"`
+	FDs  int    `json:"fds"`
+}
+
+// rest leaves a referee that has no request to a server that is kept warm, with
+// all that it keeps: for a minute it is what spawnReferee returns to whoever
+// asks for one with its config.
+func (f *forkServer) rest(r *referee) error {
+	end, err := r.ch.conn.File()
+	if err != nil {
+		return err
+	}
+	defer end.Close()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.control.send(restRequest{protocolVersion, "rest", r.id, 1}, time.Now().Add(sendTimeout), end)
+}
+
+// spawnReferee forks a referee, or has one that rests.
 func (f *forkServer) spawnReferee(ctx context.Context, config any) (*referee, error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
@@ -307,7 +328,7 @@ func (f *forkServer) spawnReferee(ctx context.Context, config any) (*referee, er
 			ours.close()
 			return nil, fmt.Errorf("the fork server cannot start a referee: %s", m.Message)
 		}
-		return &referee{server: f, id: id, ch: ours, ended: ended}, nil
+		return &referee{server: f, id: id, pid: m.PID, ch: ours, ended: ended}, nil
 	case <-f.dead:
 		err = f.explain("the fork server died", errClosed)
 	case <-late.C:
@@ -323,6 +344,7 @@ func (f *forkServer) spawnReferee(ctx context.Context, config any) (*referee, er
 type referee struct {
 	server *forkServer
 	id     int64
+	pid    int
 	ch     *channel
 	ended  chan struct{} // closed when it was reaped
 	last   int64         // id of the last request
@@ -628,12 +650,17 @@ func (s *supervisor) versions(ctx context.Context) (map[string]string, error) {
 	return s.server.versions, nil
 }
 
-// close ends everything and waits. It may be called more than once and while
-// requests run: they fail.
+// close ends everything and waits, but for what a server that is kept warm may
+// keep. It may be called more than once and while requests run: they fail.
 func (s *supervisor) close() {
 	s.end(errEvaluatorClosed)
 	<-s.slot
 	defer s.release()
+	if s.referee != nil && s.server.cmd == nil && !s.referee.isDead() {
+		if err := s.server.rest(s.referee); err != nil {
+			s.log.Debug("the referee is not kept", "error", err)
+		}
+	}
 	s.drop()
 }
 

@@ -2,6 +2,7 @@ package hwfeedback
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"os"
@@ -198,9 +199,10 @@ func TestGPUChecks(t *testing.T) {
 	h200 := gpu.GPU{Name: "NVIDIA H200", Compute: "9.0", MemoryBytes: 150e9, Driver: "580.1", CUDA: "13.0"}
 	busy := h200
 	busy.Index, busy.MIG = 1, true
-	busy.State = gpu.State{Throttled: []string{"power limit"}, ECCErrors: 2, Processes: []gpu.Process{{PID: 1}}}
+	busy.State = gpu.State{Throttled: []string{"power limit"}, ECCErrors: 2, Processes: []gpu.Process{{PID: 1}, {PID: 2}}}
 	list := func() ([]gpu.GPU, error) { return []gpu.GPU{h200, busy}, nil }
-	checks := gpuChecks(fstest.MapFS{}, list)
+	ours := fstest.MapFS{"proc/2/cmdline": {Data: []byte("python\x00-I\x00data/harness/00ff/forkserver.py\x00--idle\x00300")}}
+	checks := gpuChecks(ours, list)
 	if len(checks) != 3 || !checks[0].OK || checks[0].Name != "cuda:0" || checks[1].OK || !checks[2].OK {
 		t.Fatalf("%+v", checks)
 	}
@@ -217,6 +219,19 @@ func TestGPUChecks(t *testing.T) {
 	}
 	if checks := gpuChecks(fstest.MapFS{"dev/nvidiactl": {}}, none); len(checks) != 1 || checks[0].OK || !strings.Contains(checks[0].Cost, "install it") {
 		t.Errorf("%+v", checks)
+	}
+}
+
+func TestARefereeIsOfOneGPU(t *testing.T) {
+	on := func(g *gpu.GPU) string {
+		b, err := json.Marshal((&Evaluator{gpu: g}).refereeConfig())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if one, other, cpu := on(&gpu.GPU{UUID: "GPU-1"}), on(&gpu.GPU{UUID: "GPU-2"}), on(nil); one == other || one == cpu {
+		t.Errorf("%s, %s, %s", one, other, cpu)
 	}
 }
 

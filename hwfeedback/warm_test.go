@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -41,6 +42,13 @@ func isGone(t *testing.T, pid int) {
 	t.Errorf("process %d lives on", pid)
 }
 
+func isThere(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, 0); err != nil {
+		t.Errorf("process %d has ended: %v", pid, err)
+	}
+}
+
 func TestServerIsKeptWarm(t *testing.T) {
 	// A folder whose path no socket's address could hold.
 	data := filepath.Join(t.TempDir(), strings.Repeat("long", 40))
@@ -52,6 +60,7 @@ func TestServerIsKeptWarm(t *testing.T) {
 		t.Errorf("servers %d and %d", server, serverOf(second))
 	}
 	referee := second.super.referee
+	left := []int{first.super.referee.pid, referee.pid} // the last that the server heard of
 	first.Close()
 	if referee.isDead() {
 		t.Error("it took another's referee along")
@@ -64,8 +73,11 @@ func TestServerIsKeptWarm(t *testing.T) {
 	}
 
 	third := openWarm(t, o, cache)
-	if serverOf(third) != server {
-		t.Error("nobody waited")
+	if serverOf(third) != server || !slices.Contains(left, third.super.referee.pid) {
+		t.Errorf("nobody waited: server %d of %d, referee %d of %v", serverOf(third), server, third.super.referee.pid, left)
+	}
+	if task, err := third.Inspect(t.Context(), "canary", canaryReference); err != nil || task.Fingerprint == "" {
+		t.Errorf("a referee that had waited: %v", err)
 	}
 	// Who wants a fresh start gets one, and leaves nobody the old one.
 	if err := third.super.renew(t.Context()); err != nil {
@@ -89,12 +101,14 @@ func TestServerIsKeptWarm(t *testing.T) {
 	fourth.Close()
 
 	fifth := openWarm(t, o, cache)
-	server = serverOf(fifth)
+	server, referee = serverOf(fifth), fifth.super.referee
 	fifth.Close()
+	isThere(t, referee.pid)
 	if err := os.RemoveAll(data); err != nil {
 		t.Fatal(err)
 	}
 	isGone(t, server)
+	isGone(t, referee.pid)
 }
 
 // Without a server that can be kept, one is started as ever, whose error is

@@ -6,14 +6,15 @@ a call touches new pages, and whether its output is in the cache, is then no acc
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import itertools
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 import toolchain
 
@@ -21,8 +22,10 @@ FOLDER = "KERNELWRIGHT_ALLOCATOR"  # environment: where the object is kept; none
 SOURCE = pathlib.Path(__file__).with_name("allocator.cpp")
 FLAGS = ("-O2", "-fPIC", "-shared", "-fno-builtin-malloc")
 _PRELOAD = "LD_PRELOAD"
-_TRIM_THRESHOLD, _PERTURB, _MMAP_MAX = -1, -6, -4  # malloc.h
-_COLLAPSE, _HUGE = 25, 2 << 20  # madvise(2), from Linux 6.1 on; bytes of a huge page
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _PERTURB = -1, -2, -4, -6  # malloc.h
+_HUGE_PAGES, _SMALL_PAGES, _COLLAPSE = 14, 15, 25  # madvise(2), the last from Linux 6.1 on
+_HUGE = 2 << 20  # bytes of a huge page
+_PAD = 128 << 10  # glibc's own
 _POISON = 0x7F  # four of them are 3.4e38, and nobody's expected value
 
 
@@ -98,24 +101,65 @@ def poison(on: bool) -> None:
         at.value = 0x100 + _POISON if on else 0
 
 
-def huge_pages(seconds: float) -> int:
-    """Puts what this process has of its own into huge pages, the largest areas first, for so long,
-    and returns how many it asked for: a fork copies one entry of a page table then, not 512.
+def _advise(pages: range, advice: int) -> None:
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(pages.start), ctypes.c_size_t(len(pages)), advice)
 
-    Does nothing where the kernel can't.
+
+def _whole(begin: int, end: int) -> range:
+    """The bytes of the huge pages that fit in there."""
+    return range(-(-begin // _HUGE) * _HUGE, end // _HUGE * _HUGE)
+
+
+@contextlib.contextmanager
+def heap_in_huge_pages(size: int) -> Iterator[None]:
+    """Has so much of what the C library gives out meanwhile lie in huge pages, where they are for
+    those who ask: a fork copies one entry of a page table for each, where it would copy 512, and
+    what they hold is zeroed at once.
+    """
+    libc = ctypes.CDLL(None)
+    asks = "[madvise]" in _read("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not asks or not hasattr(libc, "mallopt") or not hasattr(libc, "sbrk"):
+        yield
+        return
+    libc.sbrk.restype = libc.malloc.restype = ctypes.c_void_p
+    before = libc.sbrk(0)
+    libc.mallopt(_TOP_PAD, size)
+    taken = []
+    while libc.sbrk(0) == before and len(taken) << 16 < size:  # until it asks for more
+        taken.append(libc.malloc(1 << 16))
+    for at in taken:
+        libc.free(ctypes.c_void_p(at))
+    heap = _whole(before, libc.sbrk(0))
+    _advise(heap, _HUGE_PAGES)
+    try:
+        yield
+    finally:
+        libc.mallopt(_TOP_PAD, _PAD)
+        _advise(heap, _SMALL_PAGES)  # for what comes to it from now on
+
+
+def collapse(seconds: float) -> int:
+    """Puts what this process has of its own into huge pages, the largest areas first, for so long,
+    and returns how many it asked for. Does nothing where the kernel can't.
     """
     end = time.monotonic() + seconds
-    libc = ctypes.CDLL(None)
     areas = []
-    for line in pathlib.Path("/proc/self/maps").read_text().splitlines():
+    for line in _read("/proc/self/maps").splitlines():
         where, access, _, _, inode, *name = line.split(maxsplit=5)
-        begin, past = (int(x, 16) for x in where.split("-"))
         if access == "rw-p" and inode == "0" and name in ([], ["[heap]"]):
-            areas.append(range(-(-begin // _HUGE) * _HUGE, past // _HUGE * _HUGE, _HUGE))
+            areas.append(_whole(*(int(x, 16) for x in where.split("-"))))
     asked = 0
-    for at in itertools.chain.from_iterable(sorted(areas, key=len, reverse=True)):
-        if time.monotonic() >= end:
-            break
-        libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(_HUGE), _COLLAPSE)
-        asked += 1
+    for area in sorted(areas, key=len, reverse=True):
+        for at in range(area.start, area.stop, _HUGE):
+            if time.monotonic() >= end:
+                return asked
+            _advise(range(at, at + _HUGE), _COLLAPSE)
+            asked += 1
     return asked
+
+
+def _read(path: str) -> str:
+    try:
+        return pathlib.Path(path).read_text()
+    except OSError:
+        return ""

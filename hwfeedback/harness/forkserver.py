@@ -64,7 +64,9 @@ from protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError, Timeout
 
 CONTROL_FD = 3
 POLL_MS = 500  # how often a server that is kept warm sees whether it is still wanted
+HEAP_BYTES = 128 << 20  # that importing torch has of the C library
 HUGE_S = 0.2  # of a start may go into quicker forks: a twentieth of what importing torch takes
+REST_S = 60.0  # that a referee waits for who comes next, as long as it keeps what it has for them
 LARGE = 0.25  # of the memory that it may use: a worker that was killed below that was in the way
 LOG_KEPT = 64 << 10  # bytes: the first quarter and the last three quarters of what a worker printed
 START_TIMEOUT = 30.0  # seconds a new worker waits for its start message
@@ -173,6 +175,7 @@ class Child:
     log: Log = field(default_factory=Log)
     killed: bool = False
     failed: bool = False
+    config: Any = None  # of a referee
 
     def tried(self) -> dict[str, dict[str, int]]:
         """Returns how often it was refused which calls, and asked for which files of others."""
@@ -189,6 +192,15 @@ class Connection:
     children: dict[Any, Child] = field(default_factory=dict)
 
 
+@dataclass
+class Resting:
+    """A referee whose user has gone, with all that it keeps for the next one."""
+
+    child: Child
+    link: Channel  # the end of its conversation that its user had
+    since: float = field(default_factory=time.monotonic)
+
+
 class Server:
     """The loop. Everything in it belongs to the one thread of the process."""
 
@@ -203,6 +215,7 @@ class Server:
         self.poll = select.poll()
         self.readers: dict[int, Child] = {}  # log pipes and status sockets
         self.listeners: dict[int, Child] = {}
+        self.resting: Resting | None = None
         self.wake_r, self.wake_w = socket.socketpair()
         self.wake_r.setblocking(False)
         self.wake_w.setblocking(False)
@@ -221,8 +234,10 @@ class Server:
         left = time.monotonic()
         try:
             while self.listens or self.control.fileno() >= 0:
-                waits = self.listens and not self.connections
+                waits = self.listens and (self.resting is not None or not self.connections)
                 events = self.poll.poll(POLL_MS if waits else None)
+                if self.resting is not None and not self._may_rest(self.resting.since):
+                    self._kill(self.resting.child)
                 if self.connections:
                     left = time.monotonic()
                 elif not events and (time.monotonic() - left > self.idle or not self._found()):
@@ -251,6 +266,10 @@ class Server:
             with contextlib.suppress(ChildProcessError):
                 while True:
                     os.waitpid(-1, 0)
+
+    def _may_rest(self, since: float) -> bool:
+        """Whether somebody may still come for a referee."""
+        return self.listens and time.monotonic() - since < REST_S and self._found()
 
     def _found(self) -> bool:
         """Whether the socket's path still leads here."""
@@ -312,6 +331,9 @@ class Server:
         elif kind == "kill":
             if child is not None:
                 self._kill(child)
+        elif kind == "rest":
+            if child is not None and child.role == "referee" and fds:
+                self._rest(child, os.dup(fds[0]))
         elif kind == "log":
             if child is not None and child.log_fd >= 0:
                 self._read(child, child.log_fd)
@@ -336,6 +358,8 @@ class Server:
             raise ValueError(f"id {msg['id']!r:.40} is in use")
         preimport(names)
         extra = list(fds)
+        if role == "referee" and self._woken(connection, msg, fds[0]):
+            return
         if role == "referee":
             ours, theirs = socket.socketpair()
             extra.insert(1, theirs.fileno())
@@ -345,15 +369,9 @@ class Server:
             theirs.close()
             self._adopt(ours)
             child = Child(pid, msg["id"], connection, role, -1, -1, -1, False)
+            child.config = msg.get("config")
             self._register(child)
-            reply = {
-                "type": "spawned",
-                "id": child.id,
-                "pid": pid,
-                "mode": "trusted",
-                "missing": [],
-            }
-            connection.channel.send(reply, timeout=5)
+            self._tell(child, _trusted_child(child))
             return
         ours, theirs = socket.socketpair()
         status_r, status_w = ours.detach(), theirs.detach()
@@ -391,6 +409,41 @@ class Server:
             self.readers[fd] = child
             self.poll.register(fd, select.POLLIN)
         os.write(life_w, b"g")
+
+    def _rest(self, child: Child, link: int) -> None:
+        """Has a referee that has no request wait for whoever asks for one like it, and takes the
+        end of its conversation that its user had.
+        """
+        channel = Channel.of_fd(link)
+        if not self._may_rest(time.monotonic()):
+            channel.close()  # it ends by that
+            return
+        if self.resting is not None:
+            self._kill(self.resting.child)
+            self.resting.link.close()
+        del child.owner.children[child.id]
+        self.resting = Resting(child, channel)
+        with contextlib.suppress(ProtocolError):  # it is gone, and will be buried
+            channel.send({"type": "rest"}, timeout=5)
+
+    def _woken(self, connection: Connection, msg: dict[str, Any], fd: int) -> bool:
+        """Gives who asks for a referee the one that rests, if it is one like that."""
+        resting = self.resting
+        if resting is None or resting.child.config != msg.get("config"):
+            return False
+        self.resting = None
+        child = resting.child
+        try:
+            resting.link.send({"type": "wake"}, [fd], timeout=5)
+        except ProtocolError:
+            self._kill(child)
+            return False
+        finally:
+            resting.link.close()
+        child.id, child.owner = msg["id"], connection
+        self._register(child)
+        self._tell(child, _trusted_child(child))
+        return True
 
     def _adopt(self, sock: socket.socket) -> Connection:
         connection = Connection(Channel(sock))
@@ -511,7 +564,11 @@ class Server:
             os.close(child.life_fd)
         if child.scratch:
             shutil.rmtree(child.scratch, ignore_errors=True)
-        child.owner.children.pop(child.id, None)
+        if self.resting is not None and self.resting.child is child:
+            self.resting.link.close()
+            self.resting = None
+        elif child.owner.children.get(child.id) is child:
+            del child.owner.children[child.id]
         killer = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         reason = "exited"
         if killer is not None:
@@ -561,6 +618,12 @@ class Server:
         connection.channel.close()
         for child in list(connection.children.values()):
             self._kill(child)
+
+
+def _trusted_child(child: Child) -> dict[str, Any]:
+    """Returns what is answered when a referee is there."""
+    answer = {"type": "spawned", "id": child.id, "pid": child.pid}
+    return answer | {"mode": "trusted", "missing": []}
 
 
 def _who_killed(child: Child, used: resource.struct_rusage) -> str:
@@ -1049,21 +1112,22 @@ def main() -> None:
     args = parser.parse_args()
     control = socket.socket(fileno=CONTROL_FD)
     os.set_inheritable(CONTROL_FD, False)
-    import torch  # noqa: F401
+    with allocator.heap_in_huge_pages(HEAP_BYTES):
+        import torch  # noqa: F401
 
-    for module in MODULES.values():
-        # Where one is broken its worker will say so; the others must go on.
-        with contextlib.suppress(Exception):
-            importlib.import_module(module)
-    if os.path.exists("/dev/nvidiactl"):
-        triton_kernels.prepare()
+        for module in MODULES.values():
+            # Where one is broken its worker will say so; the others must go on.
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
+        if os.path.exists("/dev/nvidiactl"):
+            triton_kernels.prepare()
     sandbox.become_subreaper()
     tasks = len(os.listdir("/proc/self/task"))
     if tasks != 1:
         raise SystemExit(f"fork server: {tasks} threads after the imports, expected one")
     gc.collect()
     gc.freeze()
-    allocator.huge_pages(HUGE_S)
+    allocator.collapse(HUGE_S)
     Server(control, args.path, args.idle).serve()
 
 

@@ -56,6 +56,9 @@ class Referee:
                 continue
             except Closed:
                 return
+            if msg.get("type") in ("rest", "wake"):  # by the fork server
+                self._rest(fds)
+                continue
             self._id = msg.get("id")
             answer: dict[str, Any]
             try:
@@ -78,6 +81,18 @@ class Referee:
                 for fd in fds:
                     os.close(fd)
             self.channel.send({**answer, "id": self._id})
+
+    def _rest(self, fds: list[int]) -> None:
+        """Its user has gone, and nobody need see by its memory that it waits for another; or it is
+        given the conversation with the next one.
+        """
+        if fds:
+            self.channel.close()
+            self.channel = Channel.of_fd(fds[0])
+            return
+        allocator.release()
+        if torch.cuda.is_initialized():
+            devices.gpu().release()
 
     def _handlers(self) -> dict[str, Callable[[dict[str, Any], list[int]], dict[str, Any]]]:
         return {

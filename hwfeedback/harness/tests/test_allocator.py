@@ -155,22 +155,45 @@ def test_what_torch_keeps_of_a_gpus_memory_is_asked_for() -> None:
     assert worker_candidate.requests_for(segments, 0) == wanted
 
 
-# Has 64 MiB in small pages, asks for huge ones, and tells how many KiB of it are in such then.
+# Has 64 MiB in small pages and asks for huge ones, or has 48 MiB of the heap in huge ones, and
+# tells how many KiB lie in such then.
 HUGE = """
-import mmap, re, sys
+import ctypes, mmap, re, sys
 sys.path.insert(0, sys.argv[1])
 import allocator
+
+def huge():
+    return sum(map(int, re.findall(r"AnonHugePages: +(\\d+)", open("/proc/self/smaps").read())))
+
+"""
+COLLAPSED = """
 m = mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for i in range(0, len(m), 4096):
     m[i] = i // 4096 % 251
-print(allocator.huge_pages(float(sys.argv[2])))
+print(allocator.collapse(float(sys.argv[2])))
 assert all(m[i] == i // 4096 % 251 for i in range(0, len(m), 4096))
-print(sum(map(int, re.findall(r"AnonHugePages: +(\\d+)", open("/proc/self/smaps").read()))))
+print(huge())
+"""
+HEAP = """
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+
+def fill():
+    at = [libc.malloc(100 << 10) for _ in range(480)]
+    for p in at:
+        ctypes.memset(p, 1, 100 << 10)
+    return at
+
+with allocator.heap_in_huge_pages(64 << 20):
+    kept = fill()
+print(huge())
+more = fill()  # the rest of what it got, and more
+print(huge())
 """
 
 
-def huge(seconds: float) -> list[int]:
-    command = [sys.executable, "-c", HUGE, str(HARNESS), str(seconds)]
+def told(script: str, *args: str) -> list[int]:
+    command = [sys.executable, "-c", HUGE + script, str(HARNESS), *args]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return [int(line) for line in done.stdout.split()]
 
@@ -178,9 +201,17 @@ def huge(seconds: float) -> list[int]:
 def test_memory_is_put_into_huge_pages_in_the_time_there_is() -> None:
     if not pathlib.Path("/sys/kernel/mm/transparent_hugepage").exists():
         pytest.skip("this kernel has no huge pages")
-    assert huge(0.0) == [0, 0]
-    asked, kib = huge(60.0)
+    assert told(COLLAPSED, "0") == [0, 0]
+    asked, kib = told(COLLAPSED, "60")
     assert asked >= 31
     release = tuple(map(int, os.uname().release.split(".")[:2]))
     if release >= (6, 1):
         assert kib > 0  # how many of them is for memory to decide
+
+
+def test_a_heap_grows_in_huge_pages_for_a_while() -> None:
+    if "[madvise]" not in allocator._read("/sys/kernel/mm/transparent_hugepage/enabled"):
+        pytest.skip("huge pages are not for those who ask here")
+    meanwhile, later = told(HEAP)
+    assert meanwhile > 0
+    assert later - meanwhile <= 2 << 10  # what it touches since is in small ones

@@ -8,13 +8,15 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from process_layer import HARNESS, OBEDIENT, ask, connect, listening
 
 import forkserver
-from protocol import Closed
+from protocol import Channel, Closed
 
 pytestmark = pytest.mark.alone
 
@@ -43,6 +45,82 @@ def start(tmp_path: pathlib.Path, path: str) -> Iterator[Start]:
     for process in started:
         process.kill()
         process.wait(20)
+
+
+class Referee:
+    """A real one, as Go asks for it."""
+
+    def __init__(self, server: forkserver.ForkServer, config: dict[str, Any]) -> None:
+        self.server = server
+        self.channel, theirs = Channel.pair()
+        spawn = {"type": "spawn", "id": 77, "role": "referee", "settings": {}, "config": config}
+        server._send(spawn, [theirs.fileno()])
+        theirs.close()
+        answer = server._answer("spawned", 77, 30)
+        assert answer is not None and answer["mode"] == "trusted"
+        self.pid = int(answer["pid"])
+
+    def answers(self) -> bool:
+        self.channel.send({"type": "nonsense", "id": 5})
+        answer, _ = self.channel.recv(30)
+        return bool(answer["id"] == 5 and answer["error"]["kind"] == "protocol")
+
+    def rest(self) -> None:
+        """Leaves it, and the server."""
+        self.server._send({"type": "rest", "id": 77}, [self.channel.fileno()])
+        self.channel.close()
+        self.server.close()
+
+
+def ends(pid: int) -> bool:
+    end = time.monotonic() + 20
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
+        time.sleep(0.02)
+    return not os.path.exists(f"/proc/{pid}")
+
+
+def test_a_referee_waits_for_who_comes_next(start: Start, path: str) -> None:
+    process = start(600)
+    first = Referee(connect(path, process.pid), {"threads": 1})
+    assert first.answers()
+    first.rest()
+    again = Referee(connect(path, process.pid), {"threads": 1})
+    assert again.pid == first.pid and again.answers()
+    beside = Referee(connect(path, process.pid), {"threads": 1})  # that one has no time
+    assert beside.pid != again.pid and beside.answers()
+    again.rest()
+    other = Referee(connect(path, process.pid), {"threads": 2})
+    assert other.pid != again.pid and other.answers()
+    assert os.path.exists(f"/proc/{again.pid}")  # for somebody else
+    beside.rest()
+    assert ends(again.pid)  # one is kept
+    other.server.close()
+    assert ends(other.pid)  # it had not been left
+    os.kill(beside.pid, 9)
+    assert ends(beside.pid)
+    last = Referee(connect(path, process.pid), {"threads": 1})
+    assert last.answers()
+    last.rest()
+    os.unlink(path)
+    assert process.wait(20) == 0  # nobody can come any more
+    assert ends(last.pid)
+
+
+def test_a_referee_waits_for_a_while(start: Start, path: str, tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "harness" / "forkserver.py"
+    script.write_text(script.read_text().replace("REST_S = 60.0", "REST_S = 0.2"))
+    process = start(0.2)
+    left = Referee(connect(path, process.pid), {})
+    left.rest()
+    assert ends(left.pid)
+    assert process.wait(20) == 0 and not os.path.exists(path)
+
+
+def test_a_referee_of_a_server_that_is_not_kept_ends_with_it() -> None:
+    server, process = forkserver.start()
+    left = Referee(server, {})
+    left.rest()
+    assert process.wait(20) == 0 and ends(left.pid)
 
 
 def test_connections_come_and_go(start: Start, path: str) -> None:
