@@ -416,6 +416,10 @@ func (e *Evaluator) ceilings(ctx context.Context) (measuredCeilings, error) {
 		return known, err
 	}
 	defer e.letGo(lease)
+	// One that has judged has a context of its own there, and memory in use.
+	if err := e.super.fresh(ctx); err != nil {
+		return known, err
+	}
 	result, err := e.super.request(ctx, "ceilings", e.workplace(), ceilingsTimeout, lease.File())
 	for tries := 1; err != nil && inducible(ctx, err) && tries < ceilingsTries; tries++ {
 		e.options.Log.Warn("measuring what the device can reach failed and is tried again", "error", err)

@@ -127,7 +127,7 @@ var golden = map[string]func() any{
 
 // among are messages of the Python processes to each other: they have no type
 // here, and only the frame's own fields are looked at.
-var among = []string{"log", "log_request", "ping", "pong", "spawn_worker", "start"}
+var among = []string{"left", "log", "log_request", "ping", "pong", "spawn_worker", "start", "taken"}
 
 // Each golden message is read into the type that it has here, which must know
 // every field, and written again to the same JSON.

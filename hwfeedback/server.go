@@ -638,6 +638,16 @@ func (s *supervisor) renew(ctx context.Context) error {
 	return nil
 }
 
+// fresh has the next request start with a new referee.
+func (s *supervisor) fresh(ctx context.Context) error {
+	if err := s.acquire(ctx); err != nil {
+		return err
+	}
+	defer s.release()
+	s.discard()
+	return nil
+}
+
 // versions starts the server where there is none and returns what it is.
 func (s *supervisor) versions(ctx context.Context) (map[string]string, error) {
 	if err := s.acquire(ctx); err != nil {

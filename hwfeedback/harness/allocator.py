@@ -114,7 +114,8 @@ def _whole(begin: int, end: int) -> range:
 def heap_in_huge_pages(size: int) -> Iterator[None]:
     """Has so much of what the C library gives out meanwhile lie in huge pages, where they are for
     those who ask: a fork copies one entry of a page table for each, where it would copy 512, and
-    what they hold is zeroed at once.
+    what they hold is zeroed at once. From then on large blocks come by mmap, whatever was freed,
+    except after ``keep_freed_memory``.
     """
     libc = ctypes.CDLL(None)
     asks = "[madvise]" in _read("/sys/kernel/mm/transparent_hugepage/enabled")

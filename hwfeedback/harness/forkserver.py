@@ -18,6 +18,10 @@ events on a connection (see protocol.schema.json):
         -> later {"type": "exited", "id", "pid", "code", "signal", "reason", "log", "refused",
             "files"}
     {"type": "kill", "id"}    -> the worker and all its descendants die; "exited" follows
+    {"type": "rest", "id"}, fds = [the asker's end of its conversation]
+                              -> the referee stays when its connection goes, for a while: it is told
+                                 {"type": "left"}, and {"type": "taken"}, fds = [its new socket],
+                                 when somebody spawns one of the same config
     {"type": "log", "id"}     -> {"type": "log", "id", "log", "refused", "files"}: the end of what
                                  the worker printed, how often it was refused which system calls,
                                  and how often it asked for which files that are not its own
@@ -175,7 +179,9 @@ class Child:
     log: Log = field(default_factory=Log)
     killed: bool = False
     failed: bool = False
-    config: Any = None  # of a referee
+    # Of a referee:
+    config: Any = None
+    own: Connection | None = None  # that it spawns over
 
     def tried(self) -> dict[str, dict[str, int]]:
         """Returns how often it was refused which calls, and asked for which files of others."""
@@ -234,11 +240,12 @@ class Server:
         left = time.monotonic()
         try:
             while self.listens or self.control.fileno() >= 0:
-                waits = self.listens and (self.resting is not None or not self.connections)
+                used = self._used()
+                waits = self.listens and (self.resting is not None or not used)
                 events = self.poll.poll(POLL_MS if waits else None)
                 if self.resting is not None and not self._may_rest(self.resting.since):
-                    self._kill(self.resting.child)
-                if self.connections:
+                    self._end_rest()
+                if used:
                     left = time.monotonic()
                 elif not events and (time.monotonic() - left > self.idle or not self._found()):
                     return
@@ -266,6 +273,11 @@ class Server:
             with contextlib.suppress(ChildProcessError):
                 while True:
                     os.waitpid(-1, 0)
+
+    def _used(self) -> bool:
+        """Whether somebody is connected, beside a referee that rests."""
+        own = self.resting.child.own if self.resting is not None else None
+        return any(c is not own for c in self.connections.values())
 
     def _may_rest(self, since: float) -> bool:
         """Whether somebody may still come for a referee."""
@@ -333,7 +345,7 @@ class Server:
                 self._kill(child)
         elif kind == "rest":
             if child is not None and child.role == "referee" and fds:
-                self._rest(child, os.dup(fds[0]))
+                self._rest(child, fds[0])
         elif kind == "log":
             if child is not None and child.log_fd >= 0:
                 self._read(child, child.log_fd)
@@ -367,9 +379,8 @@ class Server:
             if pid == 0:
                 _run_child(lambda: _trusted(role, msg.get("config"), extra))
             theirs.close()
-            self._adopt(ours)
             child = Child(pid, msg["id"], connection, role, -1, -1, -1, False)
-            child.config = msg.get("config")
+            child.config, child.own = msg.get("config"), self._adopt(ours)
             self._register(child)
             self._tell(child, _trusted_child(child))
             return
@@ -410,21 +421,28 @@ class Server:
             self.poll.register(fd, select.POLLIN)
         os.write(life_w, b"g")
 
-    def _rest(self, child: Child, link: int) -> None:
+    def _rest(self, child: Child, fd: int) -> None:
         """Has a referee that has no request wait for whoever asks for one like it, and takes the
         end of its conversation that its user had.
         """
-        channel = Channel.of_fd(link)
         if not self._may_rest(time.monotonic()):
-            channel.close()  # it ends by that
+            return  # it goes with its user
+        try:
+            link = Channel.of_fd(os.dup(fd))
+        except OSError:
             return
-        if self.resting is not None:
-            self._kill(self.resting.child)
-            self.resting.link.close()
+        self._end_rest()
         del child.owner.children[child.id]
-        self.resting = Resting(child, channel)
+        self.resting = Resting(child, link)
         with contextlib.suppress(ProtocolError):  # it is gone, and will be buried
-            channel.send({"type": "rest"}, timeout=5)
+            link.send({"type": "left"}, timeout=5)
+
+    def _end_rest(self) -> None:
+        """Kills the referee that rests, if there is one."""
+        resting, self.resting = self.resting, None
+        if resting is not None:
+            resting.link.close()
+            self._kill(resting.child)
 
     def _woken(self, connection: Connection, msg: dict[str, Any], fd: int) -> bool:
         """Gives who asks for a referee the one that rests, if it is one like that."""
@@ -434,7 +452,7 @@ class Server:
         self.resting = None
         child = resting.child
         try:
-            resting.link.send({"type": "wake"}, [fd], timeout=5)
+            resting.link.send({"type": "taken"}, [fd], timeout=5)
         except ProtocolError:
             self._kill(child)
             return False

@@ -1,12 +1,14 @@
 """The referee holds seeds, expected outputs, comparison, clock and verdict; no foreign code.
 
 It serves requests from Go on its first descriptor, one at a time, and has the fork server's
-connection as its second.
+connection as its second. With a server that is kept warm it may outlive who asked for it, and have
+another's conversation then (``forkserver``).
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import threading
 import traceback
@@ -25,6 +27,7 @@ import forkserver
 import inductor
 import inspection
 import kept
+import kernelwright
 import sandbox
 import toolchain
 from evaluation import Infrastructure
@@ -56,8 +59,11 @@ class Referee:
                 continue
             except Closed:
                 return
-            if msg.get("type") in ("rest", "wake"):  # by the fork server
-                self._rest(fds)
+            if msg.get("type") == "left":
+                self._left()
+                continue
+            if msg.get("type") == "taken":
+                self._taken(fds)
                 continue
             self._id = msg.get("id")
             answer: dict[str, Any]
@@ -82,17 +88,21 @@ class Referee:
                     os.close(fd)
             self.channel.send({**answer, "id": self._id})
 
-    def _rest(self, fds: list[int]) -> None:
-        """Its user has gone, and nobody need see by its memory that it waits for another; or it is
-        given the conversation with the next one.
-        """
-        if fds:
-            self.channel.close()
-            self.channel = Channel.of_fd(fds[0])
-            return
+    def _left(self) -> None:
+        """Its user has gone: what nobody can ask for any more is given back."""
+        self._kept.batch("")
+        gc.collect()
         allocator.release()
         if torch.cuda.is_initialized():
             devices.gpu().release()
+
+    def _taken(self, fds: list[int]) -> None:
+        """Has the conversation with its next user from here on."""
+        self.channel.close()
+        self.channel = Channel.of_fd(fds[0])
+        toolchain.forget()
+        kernelwright._nvrtc.cache_clear()
+        kernelwright.nvrtc_version.cache_clear()
 
     def _handlers(self) -> dict[str, Callable[[dict[str, Any], list[int]], dict[str, Any]]]:
         return {
@@ -167,6 +177,7 @@ class Referee:
         torch.set_num_threads(max(1, int(msg.get("threads") or os.cpu_count() or 1) // 3))
         for candidate in (msg["candidate"], *(msg.get("upcoming") or ())):
             candidate["source"] = export.original(candidate["source"])
+        self._kept.batch(str(msg.get("batch") or ""))  # another's is in the way
         devices.tidy(evaluation.device_of(msg))
         return evaluation.evaluate(self.server, msg, fds, self.progress, self.learned, self._kept)
 

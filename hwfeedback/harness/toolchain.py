@@ -21,6 +21,13 @@ class Missing(RuntimeError):
     """This machine lacks something, one sentence: trying again does not help."""
 
 
+def forget() -> None:
+    """Has what is installed looked for again: it may be something else since."""
+    for known in list(globals().values()):
+        if clear := getattr(known, "cache_clear", None):
+            clear()
+
+
 @functools.cache
 def compiler() -> str:
     """The path of g++, or "" where there is none."""

@@ -109,11 +109,20 @@ def test_a_referee_waits_for_who_comes_next(start: Start, path: str) -> None:
 def test_a_referee_waits_for_a_while(start: Start, path: str, tmp_path: pathlib.Path) -> None:
     script = tmp_path / "harness" / "forkserver.py"
     script.write_text(script.read_text().replace("REST_S = 60.0", "REST_S = 0.2"))
-    process = start(0.2)
+    process = start(600)
     left = Referee(connect(path, process.pid), {})
     left.rest()
     assert ends(left.pid)
+    after = Referee(connect(path, process.pid), {})
+    assert after.pid != left.pid and after.answers()
+
+
+def test_a_referee_does_not_keep_a_server(start: Start, path: str) -> None:
+    process = start(0.2)
+    left = Referee(connect(path, process.pid), {})
+    left.rest()
     assert process.wait(20) == 0 and not os.path.exists(path)
+    assert ends(left.pid)
 
 
 def test_a_referee_of_a_server_that_is_not_kept_ends_with_it() -> None:

@@ -8,8 +8,10 @@ import os
 import pathlib
 import select
 import signal
+import threading
 import trace
 import types
+import weakref
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ import timing
 import toolchain
 import windows
 from inspection import Invalid
+from protocol import Channel, Closed
 
 HEAD = "import torch\nimport torch.nn as nn\n\n\n"
 
@@ -708,6 +711,40 @@ def test_a_candidates_fair_share_of_the_memory(
     client = clients.Client(Worker())
     client.free_before, client.fair_bytes = 100, 10
     assert client.took_memory() is took
+
+
+def test_a_referee_that_its_user_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """It forgets what nobody can ask for any more, and what may be installed otherwise since."""
+    old, theirs = Channel.pair()
+    alone = referee.Referee(Channel(theirs), None)
+    batch = weakref.ref(alone._kept.batch("its own"))
+    serving = threading.Thread(target=alone.serve)
+    serving.start()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    toolchain.forget()
+    try:
+        before = toolchain.compiler()
+        (tmp_path / "g++").write_text("#!/bin/sh\n")
+        (tmp_path / "g++").chmod(0o755)
+        old.send({"type": "left"})
+        new, socket = Channel.pair()
+        old.send({"type": "taken"}, [socket.fileno()])
+        socket.close()
+        new.send({"type": "nonsense", "id": 3})
+        answer, _ = new.recv(20)
+        assert answer["id"] == 3 and answer["error"]["kind"] == "protocol"
+        with pytest.raises(Closed):
+            old.recv(20)
+        assert batch() is None
+        assert before != toolchain.compiler() == str(tmp_path / "g++")
+        new.close()
+        serving.join(20)
+        assert not serving.is_alive()
+    finally:
+        monkeypatch.undo()
+        toolchain.forget()
 
 
 # Inspection.
