@@ -101,10 +101,11 @@ def ours(args: argparse.Namespace, reference: str, path: str, *more: str) -> tup
     begun = time.perf_counter()
     done = subprocess.run(words, capture_output=True, text=True)
     took = time.perf_counter() - begun
-    said = json.loads(done.stdout) if done.stdout else {}
-    if "status" not in said:
-        sys.exit(f"{' '.join(words)} failed: {done.stderr.strip() or said.get('error')}")
-    return took, said
+    with contextlib.suppress(ValueError):
+        said = json.loads(done.stdout)
+        if "status" in said:
+            return took, said
+    sys.exit(f"{' '.join(words)} failed: {done.stderr.strip() or done.stdout.strip()}")
 
 
 def main() -> None:

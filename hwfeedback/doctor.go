@@ -236,15 +236,14 @@ func gpuChecks(root fs.FS, list func() ([]gpu.GPU, error)) []Check {
 }
 
 // others counts processes that are not ours: those have the device in turn, and
-// wait when they have nothing to measure.
+// wait when they have nothing to measure. Root's workers are another user's.
 func others(root fs.FS, processes []gpu.Process) (n int) {
 	for _, p := range processes {
 		at := fmt.Sprintf("proc/%d", p.PID)
-		info, err := fs.Stat(root, at)
-		ours := err == nil && strings.Contains(readText(root, at+"/cmdline"), "/forkserver.py\x00")
-		if ours {
+		ours := strings.Contains(readText(root, at+"/cmdline"), "/forkserver.py\x00")
+		if info, err := fs.Stat(root, at); err == nil && os.Getuid() != 0 {
 			stat, known := info.Sys().(*syscall.Stat_t)
-			ours = !known || int(stat.Uid) == os.Getuid()
+			ours = ours && (!known || int(stat.Uid) == os.Getuid())
 		}
 		if !ours {
 			n++

@@ -86,7 +86,7 @@ def _first_statement(tree: ast.Module) -> int:
     return at
 
 
-@functools.cache  # a batch asks once for each that comes next, and reading the loader takes 10 ms
+@functools.cache  # a batch asks for each that comes next, and reading the loader takes long
 def _function(loader: str) -> str:
     """The loader as a function, so that none of its names meets one of the candidate's."""
     tree = ast.parse(loader)

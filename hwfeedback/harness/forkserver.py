@@ -370,9 +370,9 @@ class Server:
             raise ValueError(f"id {msg['id']!r:.40} is in use")
         preimport(names)
         extra = list(fds)
-        if role == "referee" and self._woken(connection, msg, fds[0]):
-            return
         if role == "referee":
+            if self._woken(connection, msg, fds[0]):
+                return
             ours, theirs = socket.socketpair()
             extra.insert(1, theirs.fileno())
             pid = os.fork()
