@@ -1,23 +1,26 @@
 """Prints whether honest forms of references pass as candidates: eager, and what torch.compile makes
 of them in two modes. The folder of references is given by path: KernelBench's level 1, say.
 
-Nothing is timed, so several processes may share the device (``--jobs``). Rows are appended to a
-file as they are reached: a run may be made in parts, and what is in the file is not done again,
-unless it was an error. Exit code 75 says that more is left.
+Nothing is timed, so several processes may share the device (``--jobs``), as far as its memory goes,
+and others another device with the same file. Rows are appended to it as they are reached: a run may
+be made in parts, and what is in the file is not done again, unless it was an error. Exit code 75
+says that more is left.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
+from typing import IO, Any
 
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path[:0] = [
@@ -28,9 +31,11 @@ sys.path[:0] = [
 from judging import Judge  # noqa: E402
 from test_master_rule import EAGER, Compiled  # noqa: E402
 
+import device as devices  # noqa: E402
 import evaluation  # noqa: E402
+from clients import ReferenceClient  # noqa: E402
 from inspection import Invalid  # noqa: E402
-from verify import Failed, Verification, calibrate  # noqa: E402
+from verify import Calibration, Failed, Verification, calibrate  # noqa: E402
 
 COMPILE_S = 300.0
 MODES = ("compile", "max-autotune-no-cudagraphs")
@@ -46,47 +51,147 @@ def row_of(judge: Judge, path: pathlib.Path, level: str, modes: list[str]) -> di
         row["flags"] = task["flags"]
         request = judge.request(text, text + EAGER, level, {"time": False, "require_custom": False})
         request |= {"sandbox": "weak", "cold": False, "threads": 4}
-        reference = evaluation.Evaluation(judge.server, request).reference(
-            compiles=True, timeout=COMPILE_S
-        )
-        try:
-            calibration = calibrate(reference)
-        finally:
-            reference.kill()
+        with Clients(judge, request) as clients:
+            calibration = calibrate(clients.reference)
+            for mode in modes:
+                row["forms"][mode] = compiled(clients, calibration, level, mode)
         request["known"] = {"calibration": calibration.to_json()}
         v = evaluation.evaluate(judge.server, request)["verdict"]
         row["forms"]["eager"] = v["reason"] if v["status"] not in ("correct", "certified") else ""
         families = v["correctness"]["families"]
         row["families"] = len(families)
         row["advisory"] = {f["name"]: f.get("note", "") for f in families if not f["gates"]}
-        for mode in modes:
-            row["forms"][mode] = compiled(judge, request, calibration, level, mode)
     except Invalid as e:
         row["error"] = f"invalid: {e}"
     except Exception as e:  # the others are judged all the same
         row["error"] = f"{type(e).__name__}: {e}"[:300]
     row["seconds"] = round(time.perf_counter() - begun, 1)
+    row["at"] = time.time()
     return row
 
 
-def compiled(judge: Judge, request: dict[str, Any], calibration: Any, level: str, mode: str) -> str:
+class Clients:
+    """A reference's process, and another in the place of a candidate's, for all compiled forms."""
+
+    def __init__(self, judge: Judge, request: dict[str, Any]) -> None:
+        self._judge, self._request = judge, request
+        self._started: list[ReferenceClient] = []
+
+    def __enter__(self) -> Clients:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for client in self._started:
+            client.kill()
+
+    @property
+    def reference(self) -> ReferenceClient:
+        return self._client(0)
+
+    @property
+    def candidate(self) -> ReferenceClient:
+        return self._client(1)
+
+    def _client(self, i: int) -> ReferenceClient:
+        while len(self._started) <= i:
+            work = evaluation.Evaluation(self._judge.server, self._request)
+            self._started.append(work.reference(compiles=True, timeout=COMPILE_S))
+        return self._started[i]
+
+
+def compiled(clients: Clients, calibration: Calibration, level: str, mode: str) -> str:
     """Returns why a compiled form fails, "" where it passes."""
-    clients = []
+    verification = Verification(clients.reference, calibration, level)
+    original = clients.reference.state()
+    verification.prepare()
+    clients.candidate.set_state(verification.state)
     try:
-        for _ in range(2):
-            work = evaluation.Evaluation(judge.server, request)
-            clients.append(work.reference(compiles=True, timeout=COMPILE_S))
-        reference, candidate = clients
-        verification = Verification(reference, calibration, level)
-        verification.prepare()
-        candidate.set_state(verification.state)
-        verification.run(Compiled(candidate, mode))  # type: ignore[arg-type]
-        return ""
+        verification.run(Compiled(clients.candidate, mode))  # type: ignore[arg-type]
     except Failed as e:
         return str(e)
     finally:
-        for client in clients:
-            client.kill()
+        clients.reference.set_state(original)
+    return ""
+
+
+class Shares:
+    """The device's memory in shares that processes take and give back: files that are locked."""
+
+    COUNT = 32
+    # Times what a call has of inputs and outputs that judging it takes: one thing after the other,
+    # as for large tasks, or with everything at once.
+    SPARING, ALL = 14, 45
+
+    def __init__(self, folder: pathlib.Path, where: devices.Device) -> None:
+        self._device = where
+        name = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        self._paths = [folder / f"share-{where.kind}{name}-{i}" for i in range(self.COUNT)]
+
+    def take(self, call_bytes: int) -> contextlib.ExitStack | None:
+        """Returns what holds enough shares for such a task until it is closed, None while others
+        have them.
+        """
+        total = self._device.room()[1]
+        sparing = devices.PEAK * call_bytes > total
+        needs = (self.SPARING if sparing else self.ALL) * call_bytes + (3 << 30)  # contexts
+        count = min(-(-needs * self.COUNT // total), self.COUNT)
+        with contextlib.ExitStack() as taken:
+            for path in self._paths:
+                held = locked(path)
+                if held is not None:
+                    taken.enter_context(held)
+                    count -= 1
+                if not count:
+                    return taken.pop_all()
+        return None
+
+
+def locked(path: pathlib.Path) -> IO[str] | None:
+    """Returns a file that this process alone has locked while it is open, None where another has
+    it.
+    """
+    f = path.open("w")
+    try:
+        fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        f.close()
+        return None
+    return f
+
+
+def judge_all(judge: Judge, paths: list[pathlib.Path], args: argparse.Namespace) -> None:
+    """Judges what is not in the file yet, nor at work in a process beside this one."""
+    end = time.monotonic() + args.seconds
+    folder = args.results.with_suffix(".locks")
+    folder.mkdir(exist_ok=True)
+    where = evaluation.device_of(judge.place)
+    shares = Shares(folder, where)
+    while time.monotonic() < end:
+        waiting = False
+        for path in paths:
+            if time.monotonic() > end:
+                break
+            mine = locked(folder / path.stem)
+            if mine is None:
+                continue
+            with mine:
+                # Read anew each time: another may have ended it.
+                if path.stem in known(args):
+                    continue
+                call_bytes = 0
+                with contextlib.suppress(Exception):  # row_of says of what is no task
+                    call_bytes = int(judge.task(path.read_text()).get("least_bytes") or 0)
+                taken = shares.take(call_bytes)
+                if taken is None:
+                    waiting = True
+                    continue
+                with taken:
+                    row = row_of(judge, path, args.level, args.modes)
+                with args.results.open("a") as f:
+                    f.write(json.dumps(row) + "\n")
+        if not waiting:
+            break
+        time.sleep(1.0)
 
 
 def told(rows: list[dict[str, Any]], asked: int) -> None:
@@ -118,6 +223,16 @@ def done(path: pathlib.Path, level: str) -> list[dict[str, Any]]:
     return list({r["name"]: r for r in rows if r["level"] == level}.values())  # the last of each
 
 
+def known(args: argparse.Namespace) -> set[str]:
+    """Returns the names of those that need not be judged: errors of earlier runs are."""
+    rows = done(args.results, args.level)
+    return {
+        r["name"]
+        for r in rows
+        if r["at"] >= args.since or r.get("error", "invalid").startswith("invalid")
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=pathlib.Path)
@@ -126,35 +241,28 @@ def main() -> None:
     parser.add_argument("--level", choices=["quick", "certify"], default="quick")
     parser.add_argument("--modes", nargs="*", default=list(MODES), choices=list(MODES))
     parser.add_argument("--jobs", type=int, default=1, help="processes beside each other")
-    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--since", type=float, help=argparse.SUPPRESS)  # one of the jobs
     parser.add_argument("--seconds", type=float, default=540.0, help="then no reference is begun")
     args = parser.parse_args()
-    end = time.monotonic() + args.seconds
     paths = sorted(p for p in args.folder.rglob("*.py") if "class Model(" in p.read_text())
     if not paths:
         sys.exit(f"{args.folder} has no reference")
-    if args.part is None:
-        again = [sys.executable, __file__, *sys.argv[1:]]
-        parts = [subprocess.Popen([*again, "--part", str(i)]) for i in range(args.jobs)]
-        for p in parts:
+    # Large and small ones beside each other, in an order that is the same each time.
+    random.Random(0).shuffle(paths)
+    if args.since is None:
+        again = [sys.executable, __file__, *sys.argv[1:], "--since", str(time.time())]
+        for p in [subprocess.Popen(again) for _ in range(args.jobs)]:
             p.wait()
         rows = done(args.results, args.level)
         told(rows, len(paths))
         sys.exit(0 if len(rows) >= len(paths) else os.EX_TEMPFAIL)
-    rows = done(args.results, args.level)
-    known = {r["name"] for r in rows if r.get("error", "invalid").startswith("invalid")}
     place = None
     if args.device == "cuda":
         from test_cuda import SEES
 
         place = {"minor": SEES["gpu"], "uuid": SEES["gpu_uuid"]}
     with tempfile.TemporaryDirectory() as cache, contextlib.closing(Judge(cache, place)) as judge:
-        for path in [p for p in paths if p.stem not in known][args.part :: args.jobs]:
-            if time.monotonic() > end:
-                break
-            row = row_of(judge, path, args.level, args.modes)
-            with args.results.open("a") as f:
-                f.write(json.dumps(row) + "\n")
+        judge_all(judge, paths, args)
 
 
 if __name__ == "__main__":

@@ -306,14 +306,24 @@ class Reference:
                 args = trees.build(
                     tree, [t.double() if t.is_floating_point() else t for t in tensors]
                 )
-                with _default_dtype(torch.float64):
-                    out = self._wide_model()(*args)
+                wide = self._wide_model()
+                with _default_dtype(torch.float64), self._own_convolutions(wide):
+                    out = wide(*args)
             else:
                 out = self._form(mode)(*trees.build(tree, tensors))
         try:
             return trees.flatten(out, numbers=True)
         except trees.TreeError as e:
             raise StageError("output_content", str(e)) from e
+
+    def _own_convolutions(self, wide: torch.nn.Module) -> contextlib.AbstractContextManager[Any]:
+        """Has PyTorch convolve, not cuDNN, which takes up to sixteen times as long in float64: that
+        of gradients (transposed ones) is no product of matrices there. Its recurrent layers are.
+        """
+        recurrent = any(isinstance(m, torch.nn.RNNBase) for m in wide.modules())
+        if self.device.kind != "cuda" or recurrent:
+            return contextlib.nullcontext()
+        return torch.backends.cudnn.flags(enabled=False, allow_tf32=False)
 
     def _form(self, mode: str) -> Callable[..., Any]:
         """Returns the model as it is, or compiled."""

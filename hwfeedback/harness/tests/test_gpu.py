@@ -15,6 +15,7 @@ from test_exploits import FOLDER, head_of, stopped
 import cold
 import device
 import doctor
+import evaluation
 import families
 import kernelwright
 import toolchain
@@ -474,6 +475,42 @@ def test_a_large_call(judge: Judge) -> None:
     assert alone > 1.5
     assert 0.95 < v["candidate_ms"] / alone < 1.05
     assert 0.95 < v["baselines"]["eager"] / alone < 1.05
+
+
+# What it returns says whether cuDNN is asked.
+ASKS = """import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.{layer}
+
+    def forward(self, x):
+        return x * 0 + torch.backends.cudnn.enabled
+
+
+def get_inputs():
+    return [torch.randn(4, 4)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("layer, asked", [("ConvTranspose2d(4, 4, 3)", 0), ("LSTM(4, 4)", 1)])
+def test_in_float64_cudnn_is_asked_for_recurrent_layers_alone(
+    judge: Judge, layer: str, asked: int
+) -> None:
+    request = judge.request(ASKS.format(layer=layer), "", "quick", {})
+    reference = evaluation.Evaluation(judge.server, request).reference(compiles=False)
+    try:
+        answers = reference.forward(*reference.draw(1), ["eager", "wide", "eager"])
+    finally:
+        reference.kill()
+    assert [float(a["tensors"][0].mean()) for a in answers] == [1, asked, 1]
 
 
 @NCU
