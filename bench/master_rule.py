@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import fcntl
 import json
+import multiprocessing
 import os
 import pathlib
 import random
@@ -20,7 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from typing import IO, Any
+
+import torch
 
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path[:0] = [
@@ -118,9 +122,7 @@ class Shares:
     """The device's memory in shares that processes take and give back: files that are locked."""
 
     COUNT = 32
-    # Times what a call has of inputs and outputs that judging it takes: one thing after the other,
-    # as for large tasks, or with everything at once.
-    SPARING, ALL = 14, 45
+    SPARING = 14  # times what a call has that judging it takes, as large tasks are judged
 
     def __init__(self, folder: pathlib.Path, where: devices.Device) -> None:
         self._device = where
@@ -133,7 +135,7 @@ class Shares:
         """
         total = self._device.room()[1]
         sparing = devices.PEAK * call_bytes > total
-        needs = (self.SPARING if sparing else self.ALL) * call_bytes + (3 << 30)  # contexts
+        needs = (self.SPARING if sparing else devices.PEAK) * call_bytes + (3 << 30)  # contexts
         count = min(-(-needs * self.COUNT // total), self.COUNT)
         with contextlib.ExitStack() as taken:
             for path in self._paths:
@@ -159,13 +161,32 @@ def locked(path: pathlib.Path) -> IO[str] | None:
     return f
 
 
+def call_bytes(paths: list[pathlib.Path]) -> dict[str, int]:
+    """Returns how much a call of each reference has of inputs and outputs. Runs its code, in this
+    process, on tensors without content; where that does not do, outputs count as inputs.
+    """
+    sizes = {}
+    for path in paths:
+        made: dict[str, Any] = {}
+        seen: list[Any] = []
+        with contextlib.suppress(Exception), torch.device("meta"), torch.no_grad():
+            exec(compile(path.read_text(), str(path), "exec"), made)
+            inputs = made["get_inputs"]()
+            seen = 2 * inputs
+            seen = [*inputs, made["Model"](*made["get_init_inputs"]())(*inputs)]
+        tensors = [t for t in torch.utils._pytree.tree_leaves(seen) if isinstance(t, torch.Tensor)]
+        sizes[path.stem] = sum(t.numel() * t.element_size() for t in tensors)
+    return sizes
+
+
 def judge_all(judge: Judge, paths: list[pathlib.Path], args: argparse.Namespace) -> None:
     """Judges what is not in the file yet, nor at work in a process beside this one."""
     end = time.monotonic() + args.seconds
     folder = args.results.with_suffix(".locks")
     folder.mkdir(exist_ok=True)
-    where = evaluation.device_of(judge.place)
-    shares = Shares(folder, where)
+    shares = Shares(folder, evaluation.device_of(judge.place))
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as another:
+        sizes = another.submit(call_bytes, paths).result()
     while time.monotonic() < end:
         waiting = False
         for path in paths:
@@ -178,10 +199,7 @@ def judge_all(judge: Judge, paths: list[pathlib.Path], args: argparse.Namespace)
                 # Read anew each time: another may have ended it.
                 if path.stem in known(args):
                     continue
-                call_bytes = 0
-                with contextlib.suppress(Exception):  # row_of says of what is no task
-                    call_bytes = int(judge.task(path.read_text()).get("least_bytes") or 0)
-                taken = shares.take(call_bytes)
+                taken = shares.take(sizes[path.stem])
                 if taken is None:
                     waiting = True
                     continue
