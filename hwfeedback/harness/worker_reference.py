@@ -40,6 +40,7 @@ COMPILED = {
     "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
     "cudagraphs": {"backend": "cudagraphs"},  # eager's kernels, replayed
 }
+TRANSPOSED = (torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d)
 
 
 @contextlib.contextmanager
@@ -307,7 +308,7 @@ class Reference:
                     tree, [t.double() if t.is_floating_point() else t for t in tensors]
                 )
                 wide = self._wide_model()
-                with _default_dtype(torch.float64), self._own_convolutions(wide):
+                with _default_dtype(torch.float64), self._own_transposed(wide):
                     out = wide(*args)
             else:
                 out = self._form(mode)(*trees.build(tree, tensors))
@@ -316,14 +317,18 @@ class Reference:
         except trees.TreeError as e:
             raise StageError("output_content", str(e)) from e
 
-    def _own_convolutions(self, wide: torch.nn.Module) -> contextlib.AbstractContextManager[Any]:
-        """Has PyTorch convolve, not cuDNN, which takes up to sixteen times as long in float64: that
-        of gradients (transposed ones) is no product of matrices there. Its recurrent layers are.
+    @contextlib.contextmanager
+    def _own_transposed(self, wide: torch.nn.Module) -> Iterator[None]:
+        """Has PyTorch do transposed convolutions, which cuDNN takes up to sixteen times as long for
+        in float64: no products of matrices.
         """
-        recurrent = any(isinstance(m, torch.nn.RNNBase) for m in wide.modules())
-        if self.device.kind != "cuda" or recurrent:
-            return contextlib.nullcontext()
-        return torch.backends.cudnn.flags(enabled=False, allow_tf32=False)
+        asked = torch.backends.cudnn.enabled
+        if self.device.kind == "cuda" and any(isinstance(m, TRANSPOSED) for m in wide.modules()):
+            torch.backends.cudnn.enabled = False  # and nothing else: TF32 stays as it is
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.enabled = asked
 
     def _form(self, mode: str) -> Callable[..., Any]:
         """Returns the model as it is, or compiled."""

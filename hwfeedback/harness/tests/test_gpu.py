@@ -500,8 +500,8 @@ def get_init_inputs():
 """
 
 
-@pytest.mark.parametrize("layer, asked", [("ConvTranspose2d(4, 4, 3)", 0), ("LSTM(4, 4)", 1)])
-def test_in_float64_cudnn_is_asked_for_recurrent_layers_alone(
+@pytest.mark.parametrize("layer, asked", [("ConvTranspose2d(4, 4, 3)", 0), ("Conv2d(4, 4, 3)", 1)])
+def test_in_float64_cudnn_is_asked_for_no_transposed_convolution(
     judge: Judge, layer: str, asked: int
 ) -> None:
     request = judge.request(ASKS.format(layer=layer), "", "quick", {})
