@@ -42,6 +42,7 @@ ILL = 0.01  # a C above this share of the output: the task is ill-conditioned
 # busy, and memory for as many in float64.
 CHUNK = 1 << 17
 GPU_CHUNK = 1 << 25
+GPU_CACHED = 1 << 22  # of which float64 stays in a GPU's cache from one pass to the next
 OVERFLOWN = 2.0  # times float32's largest number: past this no honest result is finite
 SENSITIVE = 100.0  # bounds by which one moved element must change float64, to count
 
@@ -188,10 +189,10 @@ def error_where_finite(
     return error_of(got, wide, lost if skip is None else skip | lost)
 
 
-def chunks(*tensors: torch.Tensor) -> Iterator[Any]:
+def chunks(*tensors: torch.Tensor, step: int = 0) -> Iterator[Any]:
     """Gives a tensor, or several side by side, in flat pieces that stay in a core's cache."""
     flats = [t.reshape(-1) for t in tensors]
-    step = _chunk(tensors[0])
+    step = step or _chunk(tensors[0])
     for start in range(0, flats[0].numel(), step):
         pieces = [f[start : start + step] for f in flats]
         yield pieces[0] if len(pieces) == 1 else pieces
@@ -226,6 +227,10 @@ def _over_chunks(
     In chunks that stay in the cache: one pass over memory, and nothing as large as an output is
     allocated beside it, however large it is.
     """
+    if tensors[0].is_cuda:
+        found = _asked_once(tensors, values, skipped)
+        if found is not None:
+            return found
     n = tensors[0].numel()
     room = min(n, _chunk(tensors[0]))
     scratch = torch.empty(room, dtype=torch.float64, device=tensors[0].device)
@@ -243,6 +248,36 @@ def _over_chunks(
     top = max(tops)
     # hypot scales: squares of what float64 holds may not fit in it.
     return Scale(top, math.hypot(*norms) / math.sqrt(max(n - skipped, 1)))
+
+
+def _asked_once(
+    tensors: Sequence[torch.Tensor],
+    values: Callable[[list[torch.Tensor], torch.Tensor], torch.Tensor],
+    skipped: int = 0,
+) -> Scale | None:
+    """The same on a GPU, which would stand still at each number that it is asked for: it is asked
+    at the end, and after the first chunk, which tells of most that is not finite.
+
+    Returns None where squares may not fit in float64.
+    """
+    n = tensors[0].numel()
+    scratch = torch.empty(min(n, GPU_CACHED), dtype=torch.float64, device=tensors[0].device)
+    found: list[torch.Tensor] = []
+    for pieces in chunks(*tensors, step=GPU_CACHED):
+        chunk = pieces if len(tensors) > 1 else [pieces]
+        v = values(chunk, scratch[: chunk[0].numel()])
+        found.append(torch.stack((*torch.aminmax(v), torch.linalg.vector_norm(v))))
+        if len(found) == 1 and not bool(torch.isfinite(found[0]).all()):
+            break
+    rows = torch.stack(found).tolist()
+    tops = [math.nan if low != low else max(abs(low), abs(high)) for low, high, _ in rows]
+    for top in tops:
+        if not math.isfinite(top):
+            return Scale(top, top)
+    if not all(top == 0.0 or _SMALL < top < _LARGE for top in tops):
+        return None
+    norms = [norm for _, _, norm in rows]
+    return Scale(max(tops), math.hypot(*norms) / math.sqrt(max(n - skipped, 1)))
 
 
 def _norm(t: torch.Tensor, top: float) -> float:

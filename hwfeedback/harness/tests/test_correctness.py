@@ -50,6 +50,43 @@ def test_masks_are_counted_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None
             assert correctness.count(turned) == len(where)
 
 
+ODD = [0.0, 1.0, -3e38, 1e-300, 1e200, math.nan, math.inf, -math.inf]
+
+
+@pytest.mark.parametrize("shape", [(1,), (5,), (3, 7), (4, 16)])
+def test_a_gpu_that_is_asked_once_says_the_same(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(correctness, "CHUNK", 5)
+    monkeypatch.setattr(correctness, "GPU_CACHED", 5)
+    by_chunks, asked_once = correctness._over_chunks, correctness._asked_once
+    given_up = []
+
+    def both(*args: Any) -> Scale:
+        expected, found = by_chunks(*args), asked_once(*args)
+        given_up.append(found is None)
+        if found is not None and math.isfinite(expected.max):
+            assert found.max == expected.max and found.rms == pytest.approx(expected.rms, rel=1e-14)
+        elif found is not None:
+            assert not math.isfinite(found.max) and not math.isfinite(found.rms)
+        return expected
+
+    monkeypatch.setattr(correctness, "_over_chunks", both)
+    for seed in range(60):
+        g = torch.Generator().manual_seed(seed)
+        a, b = (torch.randn(shape, generator=g, dtype=torch.float64) for _ in range(2))
+        odd = torch.rand(shape, generator=g) < seed / 120
+        which = torch.randint(0, len(ODD), shape, generator=g)
+        a = torch.where(odd, torch.tensor(ODD, dtype=torch.float64)[which], a)
+        skip = torch.rand(shape, generator=g) < 0.2
+        correctness.scale_of(a)
+        for got in (b, b.float()):
+            correctness.error_of(got, a, None)
+            correctness.error_of(got, a, skip)
+            correctness.error_where_finite(got, a, skip)
+    assert True in given_up and False in given_up
+
+
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.complex64]
 )
