@@ -55,7 +55,7 @@ func (e *Evaluator) Doctor(ctx context.Context) (DoctorReport, error) {
 	}
 	checks = append(checks, said...)
 	checks = append(checks, ceilingsCheck(measuredCeilings{Ceilings: e.device.Ceilings, Spread: e.spread}))
-	checks = append(checks, gpuChecks(os.DirFS("/"), gpu.List)...)
+	checks = append(checks, gpuChecks(os.DirFS("/"), gpu.ListNow)...)
 	checks = append(checks, machineChecks(os.DirFS("/"), e.cpu, e.threads, e.options.DataDir, enoughDisk)...)
 	return DoctorReport{Checks: checks, Summary: summarise(checks)}, nil
 }
@@ -107,7 +107,7 @@ func Diagnose(ctx context.Context, o Options, cache Cache, leases Leaser) (Docto
 		if threads <= 0 {
 			threads = c.threads
 		}
-		checks = append(checks, gpuChecks(root, gpu.List)...)
+		checks = append(checks, gpuChecks(root, gpu.ListNow)...)
 		checks = append(checks, machineChecks(root, c, threads, existing(normal.DataDir), disk)...)
 	}
 	return DoctorReport{Checks: checks, Summary: summarise(checks)}, nil

@@ -21,7 +21,7 @@ type GPU struct {
 	PowerW      int    `json:"power_limit_w"`
 	MIG         bool   `json:"mig"` // split into instances
 	ECC         bool   `json:"ecc"`
-	State       State  `json:"state"`
+	State       State  `json:"state"` // by ListNow
 }
 
 // State is what changes from moment to moment.

@@ -5,6 +5,7 @@ package gpu
 import (
 	"errors"
 	"math"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 )
 
 func TestThisMachine(t *testing.T) {
-	gpus, err := List()
+	gpus, err := ListNow()
 	var absent *AbsentError
 	if errors.As(err, &absent) {
 		if absent.Hint == "" {
@@ -42,9 +43,12 @@ func TestEightOfThem(t *testing.T) {
 			d.GetMemoryBusWidthFunc = func() (uint32, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
 		}
 	}
-	gpus, err := list(server)
+	gpus, err := list(server, now)
 	if err != nil || len(gpus) != 8 {
 		t.Fatal(gpus, err)
+	}
+	if bare, err := list(server, nil); err != nil || len(bare) != 8 || bare[1].UUID != gpus[1].UUID || bare[1].MemoryBytes == 0 || !reflect.DeepEqual(bare[1].State, State{}) {
+		t.Error(bare, err)
 	}
 	g := gpus[1]
 	if g.Index != 1 || g.Compute != "8.0" || g.SMs != 108 || g.Driver == "" || g.MIG || !g.ECC {
@@ -63,7 +67,7 @@ func TestWhatStandsInTheWay(t *testing.T) {
 		nvml.ERROR_LIBRARY_NOT_FOUND:       "there is no NVIDIA driver here",
 		nvml.ERROR_LIB_RM_VERSION_MISMATCH: "the NVIDIA driver and its libraries are of different versions",
 	} {
-		_, err := list(&mock.Interface{InitFunc: func() nvml.Return { return r }})
+		_, err := list(&mock.Interface{InitFunc: func() nvml.Return { return r }}, nil)
 		var absent *AbsentError
 		if !errors.As(err, &absent) || absent.Reason != want || absent.Hint == "" {
 			t.Errorf("%v: %v", r, err)
@@ -83,7 +87,7 @@ func TestALostOneIsLeftOut(t *testing.T) {
 		}
 		return whole(i)
 	}
-	gpus, err := list(server)
+	gpus, err := list(server, nil)
 	if err != nil || len(gpus) != 7 || gpus[2].Index != 3 {
 		t.Error(len(gpus), err)
 	}

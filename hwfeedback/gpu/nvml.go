@@ -10,10 +10,15 @@ import (
 )
 
 // List returns the GPUs of this machine in the driver's order, which is that of
-// their device nodes. The error is an *AbsentError where there is none.
-func List() ([]GPU, error) { return list(nvml.New()) }
+// their device nodes, without their State: to ask for that takes the driver the
+// longer the more others ask of it. The error is an *AbsentError where there is
+// none.
+func List() ([]GPU, error) { return list(nvml.New(), nil) }
 
-func list(lib nvml.Interface) ([]GPU, error) {
+// ListNow returns the same with how they are just now.
+func ListNow() ([]GPU, error) { return list(nvml.New(), now) }
+
+func list(lib nvml.Interface, state func(nvml.Device) State) ([]GPU, error) {
 	if r := lib.Init(); r != nvml.SUCCESS {
 		return nil, absent(r)
 	}
@@ -38,6 +43,9 @@ func list(lib nvml.Interface) ([]GPU, error) {
 		}
 		g := describe(d)
 		g.Index, g.Driver = i, driver
+		if state != nil {
+			g.State = state(d)
+		}
 		if cuda > 0 {
 			g.CUDA = fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)
 		}
@@ -71,7 +79,7 @@ func describe(d nvml.Device) GPU {
 		}
 	}
 	if m, r := d.GetMemoryInfo(); r == nvml.SUCCESS {
-		g.MemoryBytes, g.State.FreeBytes = int64(m.Total), int64(m.Free)
+		g.MemoryBytes = int64(m.Total)
 	}
 	g.BusBits = number(d.GetMemoryBusWidth())
 	g.SMClockMHz = number(d.GetMaxClockInfo(nvml.CLOCK_SM))
@@ -83,7 +91,15 @@ func describe(d nvml.Device) GPU {
 	if mode, _, r := d.GetEccMode(); r == nvml.SUCCESS {
 		g.ECC = mode == nvml.FEATURE_ENABLED
 	}
-	s := &g.State
+	return g
+}
+
+// now asks a GPU in the same way how it is.
+func now(d nvml.Device) State {
+	var s State
+	if m, r := d.GetMemoryInfo(); r == nvml.SUCCESS {
+		s.FreeBytes = int64(m.Free)
+	}
 	s.SMClockMHz = number(d.GetClockInfo(nvml.CLOCK_SM))
 	s.MemClockMHz = number(d.GetClockInfo(nvml.CLOCK_MEM))
 	s.TemperatureC = number(d.GetTemperature(nvml.TEMPERATURE_GPU))
@@ -99,7 +115,7 @@ func describe(d nvml.Device) GPU {
 			s.Processes = append(s.Processes, Process{PID: int(p.Pid), Bytes: int64(p.UsedGpuMemory)})
 		}
 	}
-	return g
+	return s
 }
 
 func number(n uint32, r nvml.Return) int {

@@ -51,6 +51,12 @@ class Sensors:
         """Takes some microseconds."""
         return Reading(self._reasons(), self._asked("ClockInfo", _SM_CLOCK), self._celsius())
 
+    def slowed(self) -> list[str]:
+        """Returns why it has slowed itself down. Asks nothing else: after each window, from a
+        driver that answers late while it has much to do for others.
+        """
+        return Reading(self._reasons()).slowed
+
     def _reasons(self) -> int:
         bits = ctypes.c_ulonglong()
         for name in ("ClocksEvent", "ClocksThrottle"):  # the latter before driver 535

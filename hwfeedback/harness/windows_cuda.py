@@ -493,7 +493,7 @@ class GpuSession(Session):
         return kind == "chained" or self._windows == 1 or self.ahead == 0
 
     def _slowed(self) -> Sequence[str]:
-        return sensors().read().slowed
+        return sensors().slowed()
 
     # Calls that come one by one.
 

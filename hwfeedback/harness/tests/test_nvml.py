@@ -39,8 +39,10 @@ def test_what_sensors_say(tmp_path: pathlib.Path, named: str) -> None:
     subprocess.run(
         [toolchain.compiler(), "-shared", "-fPIC", str(source), "-o", str(library)], check=True
     )
-    seen = nvml.Sensors("GPU-mine", str(library)).read()
+    sensors = nvml.Sensors("GPU-mine", str(library))
+    seen = sensors.read()
     assert seen == nvml.Reading(0x44, 1980, 0)
+    assert sensors.slowed() == seen.slowed
     assert seen.slowed == ["temperature (hardware)"], "a cap on power is none"
     assert nvml.Sensors("GPU-another", str(library)).read() == nvml.Reading()
 
