@@ -267,7 +267,7 @@ def _asked_once(
         chunk = pieces if len(tensors) > 1 else [pieces]
         v = values(chunk, scratch[: chunk[0].numel()])
         found.append(torch.stack((*torch.aminmax(v), torch.linalg.vector_norm(v))))
-        if len(found) == 1 and not bool(torch.isfinite(found[0]).all()):
+        if len(found) == 1 and n > GPU_CACHED and not bool(torch.isfinite(found[0]).all()):
             break
     rows = torch.stack(found).tolist()
     tops = [math.nan if low != low else max(abs(low), abs(high)) for low, high, _ in rows]
