@@ -395,14 +395,16 @@ func gpuDevice(g gpu.GPU, versions map[string]string) kernelwright.Device {
 // findGPU returns the GPU of this number. What stands in the way is a
 // *SetupError.
 func findGPU(index int) (gpu.GPU, error) {
-	gpus, err := listGPUs()
+	found, err := listGPUs(index)
 	if err != nil {
 		return gpu.GPU{}, err
 	}
-	for _, g := range gpus {
-		if g.Index == index {
-			return g, usable(g)
-		}
+	if len(found) == 1 {
+		return found[0], usable(found[0])
+	}
+	gpus, err := listGPUs()
+	if err != nil {
+		return gpu.GPU{}, err
 	}
 	return gpu.GPU{}, &SetupError{Reason: fmt.Sprintf("device cuda:%d does not exist: GPUs are counted from 0, and this machine shows %d", index, len(gpus)), Hint: fmt.Sprintf("say cuda:%d", gpus[0].Index)}
 }
@@ -460,9 +462,10 @@ func first(gpus []gpu.GPU) (gpu.GPU, error) {
 	return gpus[0], usable(gpus[0])
 }
 
-// listGPUs returns what the driver shows: one at least.
-func listGPUs() ([]gpu.GPU, error) {
-	gpus, err := gpu.List()
+// listGPUs returns what the driver shows: one at least, or of some numbers alone
+// those that it shows.
+func listGPUs(only ...int) ([]gpu.GPU, error) {
+	gpus, err := gpu.List(only...)
 	var absent *gpu.AbsentError
 	if errors.As(err, &absent) {
 		hint := "say --device cpu"

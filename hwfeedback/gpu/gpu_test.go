@@ -91,6 +91,12 @@ func TestALostOneIsLeftOut(t *testing.T) {
 	if err != nil || len(gpus) != 7 || gpus[2].Index != 3 {
 		t.Error(len(gpus), err)
 	}
+	for only, there := range map[int]int{5: 1, 2: 0, 8: 0} {
+		gpus, err := list(server, nil, only)
+		if err != nil || len(gpus) != there || there == 1 && gpus[0].Index != only {
+			t.Error(only, gpus, err)
+		}
+	}
 }
 
 func TestArchitectures(t *testing.T) {

@@ -4,21 +4,22 @@ package gpu
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
 // List returns the GPUs of this machine in the driver's order, which is that of
-// their device nodes, without their State: to ask for that takes the driver the
-// longer the more others ask of it. The error is an *AbsentError where there is
-// none.
-func List() ([]GPU, error) { return list(nvml.New(), nil) }
+// their device nodes, or of them those of some numbers alone. Their State is
+// left out: the more others ask of the driver, the longer each question takes.
+// The error is an *AbsentError where there is no GPU.
+func List(only ...int) ([]GPU, error) { return list(nvml.New(), nil, only...) }
 
-// ListNow returns the same with how they are just now.
+// ListNow returns all of them with how they are just now.
 func ListNow() ([]GPU, error) { return list(nvml.New(), now) }
 
-func list(lib nvml.Interface, state func(nvml.Device) State) ([]GPU, error) {
+func list(lib nvml.Interface, state func(nvml.Device) State, only ...int) ([]GPU, error) {
 	if r := lib.Init(); r != nvml.SUCCESS {
 		return nil, absent(r)
 	}
@@ -34,6 +35,9 @@ func list(lib nvml.Interface, state func(nvml.Device) State) ([]GPU, error) {
 	cuda, _ := lib.SystemGetCudaDriverVersion()
 	var gpus []GPU
 	for i := range count {
+		if len(only) > 0 && !slices.Contains(only, i) {
+			continue
+		}
 		d, r := lib.DeviceGetHandleByIndex(i)
 		if r == nvml.ERROR_GPU_IS_LOST || r == nvml.ERROR_UNKNOWN {
 			continue // it fell off the bus; the others go on
@@ -51,7 +55,7 @@ func list(lib nvml.Interface, state func(nvml.Device) State) ([]GPU, error) {
 		}
 		gpus = append(gpus, g)
 	}
-	if len(gpus) == 0 {
+	if len(gpus) == 0 && len(only) == 0 {
 		return nil, &AbsentError{Reason: "every GPU of this machine is lost", Hint: "look at the kernel's log (dmesg) for Xid, and restart the machine"}
 	}
 	return gpus, nil
