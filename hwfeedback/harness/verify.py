@@ -64,6 +64,8 @@ ROOMY = 8, 4
 # Of an output's scale: what float64 computes in parts is the same but for this, or it is not
 # computed in parts.
 SAME_IN_PARTS = 1e-9
+# Times the bound within which one more look may tell: who is further off is wrong.
+NEAR = 3.0
 AGAIN = 16  # times that one wrong in a timed call is asked: a race would show
 PERTURBATION = 0.1  # of a parameter's root mean square
 ELEMENT = "one_element"
@@ -618,10 +620,12 @@ class Failed(Exception):
     ``status`` is ``wrong`` or ``cheated``; the message is one sentence.
     """
 
-    def __init__(self, status: str, reason: str, hint: str = "") -> None:
+    def __init__(self, status: str, reason: str, hint: str = "", *, near: bool = False) -> None:
+        """``near``: it may be that the bound is too narrow, as one random pattern showed it."""
         super().__init__(reason)
         self.status = status
         self.hint = hint
+        self.near = near
 
 
 @dataclass
@@ -689,6 +693,10 @@ class Report:
         if not row["passed"] and not family.gates and "advisory" not in row["note"]:
             reasons = "; ".join(o.reason for o in outcomes if o.reason)
             row["note"] = f"{row['note']} (advisory: {reasons})"
+
+
+def _near(o: Outcome) -> bool:
+    return o.error.max <= NEAR * o.bound.max and o.error.rms <= NEAR * o.bound.rms
 
 
 class Verification:
@@ -887,7 +895,9 @@ class Verification:
                 if later is not None:
                     later = later.private()  # more answers take its memory
                 whole = self._closely(job)
-                self._judge(job.known, job.family.name, answer, whole)
+                self._judge_near(
+                    job.known, job.family.name, job.tree, job.inputs, answer, whole
+                )
                 self._keep(job, whole, wanted)
             if following is None or later is None:
                 if first is None:
@@ -967,9 +977,10 @@ class Verification:
             del expected
             candidate.let_go()
             self.reference.let_go()  # many answers are held against each other
-            if not self._judge(job.known, job.family.name, answer, self._closely(job)):
+            asked = job.known, job.family.name, job.tree, job.inputs, answer
+            if not self._judge_near(*asked, self._closely(job)):
                 with self.reference.whole():
-                    self._judge(job.known, job.family.name, answer, self._closely(job))
+                    self._judge_near(*asked, self._closely(job))
         if job.family.name in wanted:
             wanted.remove(job.family.name)
             kept = job if job.again is None else replace(job, inputs=job.again)
@@ -1221,8 +1232,35 @@ class Verification:
                     if name == "base"
                     else f"on family {name} (inputs: {says})"
                 )
-                raise Failed("wrong", f"{which}{where}: {o.reason}")
+                near = all(p.passed or _near(p) for p in outcomes)
+                raise Failed("wrong", f"{which}{where}: {o.reason}", near=near)
         return True
+
+    def _judge_near(
+        self,
+        family: FamilyCalibration,
+        name: str,
+        tree: Any,
+        inputs: Sequence[torch.Tensor],
+        answer: Answer,
+        expected: Expected,
+    ) -> bool:
+        """The same once the draw was looked at. Where little is missing it is looked at again, in
+        more patterns, as where a timed call is wrong: one may not show how far it moves.
+        """
+        row = self.report.families.get(name)
+        before = None if row is None else dict(row)
+        try:
+            return self._judge(family, name, answer, expected)
+        except Failed as e:
+            if not e.near:
+                raise
+        if row is None or before is None:
+            self.report.families.pop(name)
+        else:
+            row.update(before)
+        self._look_closer(tree, inputs, expected, PATTERNS, simulated=name != "planted")
+        return self._judge(family, name, answer, expected)
 
     def _judge_closely(
         self,
@@ -1238,7 +1276,7 @@ class Verification:
         if self._judge(family, name, answer, expected):
             return
         self._look_closer(tree, inputs, expected)
-        if self._judge(family, name, answer, expected):
+        if self._judge_near(family, name, tree, inputs, answer, expected):
             return
         expected.wide, expected.eager = [], None  # there may be no room for two
         if candidate is not None:
@@ -1246,7 +1284,7 @@ class Verification:
         with self.reference.whole():
             expected = self._expect(tree, inputs)
             self._look_closer(tree, inputs, expected)
-            self._judge(family, name, answer, expected)
+            self._judge_near(family, name, tree, inputs, answer, expected)
 
     def _look_closer(
         self,

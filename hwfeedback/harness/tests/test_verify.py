@@ -120,6 +120,48 @@ def test_a_draw_of_its_own_condition_is_judged_by_it(judge: Judge) -> None:
         assert e.verification.judge_call([x], [x[:, 0] + 20])
 
 
+@pytest.mark.parametrize(
+    "sparing, off, tells, status",
+    [
+        (False, 4e-6, True, "correct"),
+        (False, 4e-6, False, "wrong"),
+        (False, 4e-5, True, "wrong"),
+        (True, 4e-6, True, "correct"),
+        (True, 4e-6, False, "wrong"),
+    ],
+)
+def test_who_fails_by_little_is_looked_at_in_more_patterns(
+    judge: Judge,
+    monkeypatch: pytest.MonkeyPatch,
+    sparing: bool,
+    off: float,
+    tells: bool,
+    status: str,
+) -> None:
+    """One may not show how far a draw moves: who is right by eight is right, and counted once."""
+    look, patterns = Verification._look_closer, []
+
+    def looked(self: Verification, *given: Any, **more: Any) -> None:
+        look(self, *given, **more)
+        patterns.append(given[3] if len(given) > 3 else 1)
+        if patterns[-1] == verify.PATTERNS and tells:
+            for scale in given[2].moved:
+                scale.max, scale.rms = 8 * scale.max, 8 * scale.rms
+
+    monkeypatch.setattr(Verification, "_look_closer", looked)
+    if sparing:
+        monkeypatch.setattr(device, "PEAK", 1 << 60)
+    source = task_of("return x * 3 + x.abs()", "[torch.randn(64, 256)]")
+    v = judge.verdict(source, model_new(f"return (x * 3 + x.abs()) * (1 + {off})"))
+    assert v["status"] == status, v["reason"]
+    near = off < 1e-5
+    assert (verify.PATTERNS in patterns) == near, patterns
+    if status == "correct":
+        base, *others = v["correctness"]["families"]
+        assert base["passed"] and base["seeds"] == v["correctness"]["seeds"]
+        assert all(f["passed"] or not f["gates"] for f in others)
+
+
 def test_timed_calls_that_agree_with_eager_cost_no_forward(
     judge: Judge,
     monkeypatch: pytest.MonkeyPatch,
