@@ -55,10 +55,13 @@ def row_of(judge: Judge, path: pathlib.Path, level: str, modes: list[str]) -> di
         row["flags"] = task["flags"]
         request = judge.request(text, text + EAGER, level, {"time": False, "require_custom": False})
         request |= {"sandbox": "weak", "cold": False, "threads": 4}
-        with Clients(judge, request) as clients:
-            calibration = calibrate(clients.reference)
+        with contextlib.ExitStack() as ends:
+            reference = started(judge, request, ends)
+            calibration = calibrate(reference)
+            candidate = started(judge, request, ends)
             for mode in modes:
-                row["forms"][mode] = compiled(clients, calibration, level, mode)
+                form = Compiled(candidate, mode)
+                row["forms"][mode] = compiled(reference, form, calibration, level)
         request["known"] = {"calibration": calibration.to_json()}
         v = evaluation.evaluate(judge.server, request)["verdict"]
         row["forms"]["eager"] = v["reason"] if v["status"] not in ("correct", "certified") else ""
@@ -74,47 +77,29 @@ def row_of(judge: Judge, path: pathlib.Path, level: str, modes: list[str]) -> di
     return row
 
 
-class Clients:
-    """A reference's process, and another in the place of a candidate's, for all compiled forms."""
-
-    def __init__(self, judge: Judge, request: dict[str, Any]) -> None:
-        self._judge, self._request = judge, request
-        self._started: list[ReferenceClient] = []
-
-    def __enter__(self) -> Clients:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        for client in self._started:
-            client.kill()
-
-    @property
-    def reference(self) -> ReferenceClient:
-        return self._client(0)
-
-    @property
-    def candidate(self) -> ReferenceClient:
-        return self._client(1)
-
-    def _client(self, i: int) -> ReferenceClient:
-        while len(self._started) <= i:
-            work = evaluation.Evaluation(self._judge.server, self._request)
-            self._started.append(work.reference(compiles=True, timeout=COMPILE_S))
-        return self._started[i]
+def started(judge: Judge, request: dict[str, Any], ends: contextlib.ExitStack) -> ReferenceClient:
+    """Returns a process that has loaded the reference and may compile it."""
+    client = evaluation.Evaluation(judge.server, request).reference(
+        compiles=True, timeout=COMPILE_S
+    )
+    ends.callback(client.kill)
+    return client
 
 
-def compiled(clients: Clients, calibration: Calibration, level: str, mode: str) -> str:
+def compiled(
+    reference: ReferenceClient, form: Compiled, calibration: Calibration, level: str
+) -> str:
     """Returns why a compiled form fails, "" where it passes."""
-    verification = Verification(clients.reference, calibration, level)
-    original = clients.reference.state()
+    verification = Verification(reference, calibration, level)
+    original = reference.state()
     verification.prepare()
-    clients.candidate.set_state(verification.state)
+    form.reference.set_state(verification.state)
     try:
-        verification.run(Compiled(clients.candidate, mode))  # type: ignore[arg-type]
+        verification.run(form)  # type: ignore[arg-type]
     except Failed as e:
         return str(e)
     finally:
-        clients.reference.set_state(original)
+        reference.set_state(original)
     return ""
 
 
@@ -247,7 +232,7 @@ def known(args: argparse.Namespace) -> set[str]:
     return {
         r["name"]
         for r in rows
-        if r["at"] >= args.since or r.get("error", "invalid").startswith("invalid")
+        if r.get("at", 0.0) >= args.since or r.get("error", "invalid").startswith("invalid")
     }
 
 

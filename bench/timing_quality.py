@@ -199,13 +199,22 @@ def outcome(name: str, rows: list[dict[str, Any]]) -> None:
     more = sum(r["speedup"]["low"] >= 1.05 for r in good)
     middle = statistics.median(r["speedup"]["value"] for r in good) if good else 0.0
     ms = statistics.median(r["ms"] for r in good) if good else 0.0
-    print(f"| {name} | {ms:.4g} | {len(good)} of {len(rows)} | {middle:.3f} | {wins} | {more} |")
+    seen = [r["speedup"] for r in good]
+    wide = statistics.median((s["high"] - s["low"]) / s["value"] for s in seen) if seen else 0.0
+    off = statistics.stdev(s["value"] for s in seen) if len(seen) > 1 else 0.0
+    print(
+        f"| {name} | {ms:.4g} | {len(good)} of {len(rows)} | {middle:.3f} | {wins} | {more} "
+        f"| {wide:.1%} | {off:.1%} |"
+    )
     sys.stdout.flush()
 
 
 def probabilities(run: Run, n: int, gpu: bool) -> None:
-    print("| candidate | ms | verdicts | median speedup | lower end over 1 | 1.05 or more |")
-    print("|---|---:|---:|---:|---:|---:|")
+    print(
+        "| candidate | ms | verdicts | median speedup | lower end over 1 | 1.05 or more "
+        "| width | standard deviation |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name, body, shape in IDENTICAL if gpu else IDENTICAL[:1]:
         reference = task(body, shape)
         same = reference.replace("Model(", "ModelNew(")

@@ -319,8 +319,8 @@ class Reference:
 
     @contextlib.contextmanager
     def _own_transposed(self, wide: torch.nn.Module) -> Iterator[None]:
-        """Has PyTorch do transposed convolutions, which cuDNN takes up to sixteen times as long for
-        in float64: no products of matrices.
+        """Has PyTorch do transposed convolutions, by products of matrices: cuDNN takes many times
+        as long for them in float64.
         """
         asked = torch.backends.cudnn.enabled
         if self.device.kind == "cuda" and any(isinstance(m, TRANSPOSED) for m in wide.modules()):
