@@ -42,7 +42,6 @@ ILL = 0.01  # a C above this share of the output: the task is ill-conditioned
 # busy, and memory for as many in float64.
 CHUNK = 1 << 17
 GPU_CHUNK = 1 << 25
-GPU_CACHED = 1 << 22  # of which float64 stays in a GPU's cache from one pass to the next
 OVERFLOWN = 2.0  # times float32's largest number: past this no honest result is finite
 SENSITIVE = 100.0  # bounds by which one moved element must change float64, to count
 
@@ -132,6 +131,7 @@ class Outcome:
     bound: Scale
     skipped: int = 0
     reason: str = ""
+    mixed: bool = False  # all that is wrong is NaN where Inf is expected, or Inf for NaN
 
 
 # Squares of what lies between these hold in float64.
@@ -261,13 +261,13 @@ def _asked_once(
     Returns None where squares may not fit in float64.
     """
     n = tensors[0].numel()
-    scratch = torch.empty(min(n, GPU_CACHED), dtype=torch.float64, device=tensors[0].device)
+    scratch = torch.empty(min(n, GPU_CHUNK), dtype=torch.float64, device=tensors[0].device)
     found: list[torch.Tensor] = []
-    for pieces in chunks(*tensors, step=GPU_CACHED):
+    for pieces in chunks(*tensors, step=GPU_CHUNK):
         chunk = pieces if len(tensors) > 1 else [pieces]
         v = values(chunk, scratch[: chunk[0].numel()])
         found.append(torch.stack((*torch.aminmax(v), torch.linalg.vector_norm(v))))
-        if len(found) == 1 and n > GPU_CACHED and not bool(torch.isfinite(found[0]).all()):
+        if len(found) == 1 and n > GPU_CHUNK and not bool(torch.isfinite(found[0]).all()):
             break
     rows = torch.stack(found).tolist()
     tops = [math.nan if low != low else max(abs(low), abs(high)) for low, high, _ in rows]
@@ -417,6 +417,7 @@ def compare(
                 f"{count(wrong)} of {got.numel()} elements differ in being finite: "
                 f"element {_index(at, got)} is "
                 f"{names[int(mine.view(-1)[at])]}, expected {names[int(theirs.view(-1)[at])]}",
+                mixed=all(torch.equal(w, m) for w, m in _mixed(wrong, mine, theirs)),
             )
         nonfinite = theirs != 0
         if astray:
@@ -442,17 +443,20 @@ def compare(
     return Outcome(passed, error, bound, skipped, reason)
 
 
+def _mixed(
+    wrong: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yields where something is wrong, by chunks, and where that is NaN for Inf or Inf for NaN."""
+    for w, m, t in chunks(wrong, mine, theirs):
+        if bool(w.any()):
+            yield w, w & (m != 0) & (t != 0) & ((m == 1) | (t == 1))
+
+
 def _forgive(wrong: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor) -> None:
     """Takes out of ``wrong`` where NaN stands for Inf or Inf for NaN, if that is one in ASTRAY."""
-
-    def either() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for w, m, t in chunks(wrong, mine, theirs):
-            if bool(w.any()):
-                yield w, w & (m != 0) & (t != 0) & ((m == 1) | (t == 1))
-
-    if ASTRAY * sum(count(e) for _, e in either()) <= count(theirs != 0):
-        for w, e in either():
-            w &= ~e
+    if ASTRAY * sum(count(m) for _, m in _mixed(wrong, mine, theirs)) <= count(theirs != 0):
+        for w, m in _mixed(wrong, mine, theirs):
+            w &= ~m
 
 
 def _astray(eager: torch.Tensor, wide: torch.Tensor, excused: torch.Tensor) -> int:

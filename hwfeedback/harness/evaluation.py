@@ -1767,6 +1767,7 @@ class Evaluation:
         if isinstance(known, dict):
             v["eager_profile"] = known
             return
+        self._begin_profiler()  # nothing is timed any more, and the next candidate's comes soon
         text = f"{self.task['source']}\n\nModelNew = Model\n"
         with self.costs.part("profile of eager"):
             eager = profiler.profile(self._subject(reference, Program(text, text), list, False))

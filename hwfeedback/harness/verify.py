@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, overload
 
 import torch
@@ -66,6 +67,7 @@ ROOMY = 8, 4
 SAME_IN_PARTS = 1e-9
 # Times the bound within which one more look may tell: who is further off is wrong.
 NEAR = 3.0
+ELSEWHERE = 2  # more draws on which nobody may take NaN for Inf who did on one
 AGAIN = 16  # times that one wrong in a timed call is asked: a race would show
 PERTURBATION = 0.1  # of a parameter's root mean square
 ELEMENT = "one_element"
@@ -166,7 +168,7 @@ class Job:
     known: FamilyCalibration
     tree: Any
     inputs: Sequence[torch.Tensor]
-    again: Sequence[torch.Tensor] | None = None  # the inputs, in no memory
+    again: _Remade | None = None  # the inputs, in no memory
 
     def remade(self) -> Job:
         """Returns the job with inputs that lie in memory."""
@@ -233,6 +235,10 @@ class _Remade(Sequence[torch.Tensor]):
     def made(self) -> list[torch.Tensor]:
         """Makes them."""
         return families.apply(self._family, self._draw.tensors, self._seed, self._axes)
+
+    def other(self) -> _Remade:
+        """Returns others, made from the same draw."""
+        return _Remade(self._draw, self._family, secret(), self._axes)
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return iter(self.made())
@@ -620,12 +626,16 @@ class Failed(Exception):
     ``status`` is ``wrong`` or ``cheated``; the message is one sentence.
     """
 
-    def __init__(self, status: str, reason: str, hint: str = "", *, near: bool = False) -> None:
-        """``near``: it may be that the bound is too narrow, as one random pattern showed it."""
+    def __init__(
+        self, status: str, reason: str, hint: str = "", *, near: bool = False, mixed: bool = False
+    ) -> None:
+        """``near``: it may be that the bound is too narrow, as one random pattern showed it.
+        ``mixed``: it is the draw, if no other one shows the same.
+        """
         super().__init__(reason)
         self.status = status
         self.hint = hint
-        self.near = near
+        self.near, self.mixed = near, mixed
 
 
 @dataclass
@@ -659,6 +669,18 @@ class Report:
             if value is not None:
                 out[name] = value
         return out
+
+    def row(self, name: str) -> dict[str, Any] | None:
+        """Returns what is known of a family, to be put back."""
+        row = self.families.get(name)
+        return None if row is None else dict(row)
+
+    def put(self, name: str, row: dict[str, Any] | None) -> None:
+        """Puts it back."""
+        if row is None:
+            self.families.pop(name, None)
+        else:
+            self.families[name] = row
 
     def add(self, family: FamilyCalibration, name: str, outcomes: Sequence[Outcome]) -> None:
         row = self.families.setdefault(
@@ -895,10 +917,9 @@ class Verification:
                 if later is not None:
                     later = later.private()  # more answers take its memory
                 whole = self._closely(job)
-                self._judge_near(
-                    job.known, job.family.name, job.tree, job.inputs, answer, whole
-                )
-                self._keep(job, whole, wanted)
+                asked = job.known, job.family.name, job.tree, job.inputs, answer
+                if self._stands(candidate, job, partial(self._judge_near, *asked, whole)):
+                    self._keep(job, whole, wanted)
             if following is None or later is None:
                 if first is None:
                     raise RuntimeError("the reference's own draw was not judged")
@@ -977,10 +998,8 @@ class Verification:
             del expected
             candidate.let_go()
             self.reference.let_go()  # many answers are held against each other
-            asked = job.known, job.family.name, job.tree, job.inputs, answer
-            if not self._judge_near(*asked, self._closely(job)):
-                with self.reference.whole():
-                    self._judge_near(*asked, self._closely(job))
+            if not self._stands(candidate, job, partial(self._judge_at_last, job, answer)):
+                return answer
         if job.family.name in wanted:
             wanted.remove(job.family.name)
             kept = job if job.again is None else replace(job, inputs=job.again)
@@ -1233,7 +1252,8 @@ class Verification:
                     else f"on family {name} (inputs: {says})"
                 )
                 near = all(p.passed or _near(p) for p in outcomes)
-                raise Failed("wrong", f"{which}{where}: {o.reason}", near=near)
+                mixed = all(p.passed or p.mixed for p in outcomes)
+                raise Failed("wrong", f"{which}{where}: {o.reason}", near=near, mixed=mixed)
         return True
 
     def _judge_near(
@@ -1248,19 +1268,44 @@ class Verification:
         """The same once the draw was looked at. Where little is missing it is looked at again, in
         more patterns, as where a timed call is wrong: one may not show how far it moves.
         """
-        row = self.report.families.get(name)
-        before = None if row is None else dict(row)
+        before = self.report.row(name)
         try:
             return self._judge(family, name, answer, expected)
         except Failed as e:
             if not e.near:
                 raise
-        if row is None or before is None:
-            self.report.families.pop(name)
-        else:
-            row.update(before)
+        self.report.put(name, before)
         self._look_closer(tree, inputs, expected, PATTERNS, simulated=name != "planted")
         return self._judge(family, name, answer, expected)
+
+    def _judge_at_last(self, job: Job, answer: Answer) -> None:
+        """Judges an answer by all that can be known. Raises Failed."""
+        asked = job.known, job.family.name, job.tree, job.inputs, answer
+        if not self._judge_near(*asked, self._closely(job)):
+            with self.reference.whole():
+                self._judge_near(*asked, self._closely(job))
+
+    def _stands(
+        self, candidate: CandidateClient, job: Job, judge: Callable[[], object]
+    ) -> bool:
+        """Has an answer judged at last. Raises Failed. An elimination that meets NaN and infinity
+        comes to either, on a draw in hundreds: who takes one for the other is wrong if he does on
+        another draw, too, and False says that this one tells nothing.
+        """
+        before = self.report.row(job.family.name)
+        try:
+            judge()
+            return True
+        except Failed as e:
+            if not e.mixed or job.again is None:
+                raise
+        self.report.put(job.family.name, before)
+        for _ in range(ELSEWHERE):
+            again = job.again.other()
+            other = replace(job, inputs=self.reference.lend(again.made()), again=again)
+            answer, _ = self._both(candidate, other.tree, other.inputs)
+            self._judge_at_last(other, answer)
+        return False
 
     def _judge_closely(
         self,

@@ -58,7 +58,7 @@ def test_a_gpu_that_is_asked_once_says_the_same(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(correctness, "CHUNK", 5)
-    monkeypatch.setattr(correctness, "GPU_CACHED", 5)
+    monkeypatch.setattr(correctness, "GPU_CHUNK", 5)
     by_chunks, asked_once = correctness._over_chunks, correctness._asked_once
     given_up = []
 

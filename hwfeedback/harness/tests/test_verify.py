@@ -162,6 +162,41 @@ def test_who_fails_by_little_is_looked_at_in_more_patterns(
         assert all(f["passed"] or not f["gates"] for f in others)
 
 
+@pytest.mark.parametrize("sparing", [False, True])
+@pytest.mark.parametrize(
+    "when, instead, status",
+    [
+        ("self.met == 1", "math.inf", "correct"),
+        ("self.met < 3", "math.inf", "wrong"),
+        ("self.met == 1", "0.0", "wrong"),
+        ("self.met == 1", "torch.where(torch.arange(256) < 128, math.inf, 0.0)", "wrong"),
+    ],
+)
+def test_infinity_for_nan_is_wrong_on_more_draws_than_one(
+    judge: Judge,
+    monkeypatch: pytest.MonkeyPatch,
+    sparing: bool,
+    when: str,
+    instead: str,
+    status: str,
+) -> None:
+    """On one an elimination comes to either."""
+    if sparing:
+        monkeypatch.setattr(device, "PEAK", 1 << 60)
+    init = "    def __init__(self):\n        super().__init__()\n        self.met = 0\n\n"
+    mixes = (
+        "import math\nnan = torch.isnan(x)\nself.met += int(nan.any())\n"
+        f"if nan.any() and {when}:\n    return torch.where(nan, {instead}, x * 3)\nreturn x * 3"
+    )
+    v = judge.verdict(
+        task_of("return x * 3", "[torch.randn(64, 256)]"), model_new(mixes, init)
+    )
+    assert v["status"] == status, v["reason"]
+    (planted,) = [f for f in v["correctness"]["families"] if f["name"] == "planted"]
+    assert planted["passed"] == (status == "correct")
+    assert planted["seeds"] == (verify.ELSEWHERE if status == "correct" else 1), planted
+
+
 def test_timed_calls_that_agree_with_eager_cost_no_forward(
     judge: Judge,
     monkeypatch: pytest.MonkeyPatch,
