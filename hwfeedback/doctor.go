@@ -71,7 +71,7 @@ func Diagnose(ctx context.Context, o Options, cache Cache, leases Leaser) (Docto
 	}
 	if err == nil {
 		var ready bool
-		if _, ready, err = newEnvironment(normal).ready(ctx); err == nil && !ready {
+		if _, ready, err = newEnvironment(normal, nil).ready(ctx); err == nil && !ready {
 			disk = environmentBytes
 			checks = append(checks, Check{Name: "python", Note: "no environment has been made yet",
 				Cost: "the first run makes one: a download of 3 GB, a minute or more, 5 GB of disk"})

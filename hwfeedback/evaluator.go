@@ -40,11 +40,12 @@ const (
 	cacheCalibration = "calibration" // see learnedKey
 	cacheBaselines   = "baselines"   // see learnedKey
 	cacheProfile     = "profile"     // of eager; see profileKey
+	cachePython      = "python"      // path of an interpreter to what it is; see environment.probe
 )
 
 // Remembered are the kinds of value that can be found out again: what an
 // Evaluator keeps to save time, and nothing is lost when it is forgotten.
-var Remembered = []string{cacheSource, cacheTask, cacheVerdict, cacheCalibration, cacheBaselines, cacheProfile}
+var Remembered = []string{cacheSource, cacheTask, cacheVerdict, cacheCalibration, cacheBaselines, cacheProfile, cachePython}
 
 // Deadlines of requests. They are backstops behind the referee's own, which
 // turn a slow candidate into a verdict: reaching one of these means that the
@@ -276,7 +277,7 @@ func Open(ctx context.Context, o Options, cache Cache, leases Leaser) (*Evaluato
 	if err != nil {
 		return nil, err
 	}
-	env, err := newEnvironment(o).get(ctx)
+	env, err := newEnvironment(o, cache).get(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -692,13 +693,22 @@ func (e *Evaluator) letGo(lease Lease) {
 
 // recall reads a value from the cache; a value that cannot be read is absent.
 func (e *Evaluator) recall(ctx context.Context, kind, key string, into any) bool {
-	if e.cache == nil {
+	return recall(ctx, e.cache, e.options.Log, kind, key, into)
+}
+
+// remember keeps a value even when the context has just ended: it is paid for.
+func (e *Evaluator) remember(ctx context.Context, kind, key string, value any) {
+	remember(ctx, e.cache, e.options.Log, kind, key, value)
+}
+
+func recall(ctx context.Context, cache Cache, log *slog.Logger, kind, key string, into any) bool {
+	if cache == nil {
 		return false
 	}
-	b, found, err := e.cache.Get(ctx, kind, key)
+	b, found, err := cache.Get(ctx, kind, key)
 	if err != nil {
 		if ctx.Err() == nil {
-			e.options.Log.Warn("the cache cannot be read", "kind", kind, "error", err)
+			log.Warn("the cache cannot be read", "kind", kind, "error", err)
 		}
 		return false
 	}
@@ -706,22 +716,21 @@ func (e *Evaluator) recall(ctx context.Context, kind, key string, into any) bool
 		return false
 	}
 	if err := json.Unmarshal(b, into); err != nil {
-		e.options.Log.Warn("a cached value is damaged and is made again", "kind", kind, "key", key, "error", err)
+		log.Warn("a cached value is damaged and is made again", "kind", kind, "key", key, "error", err)
 		return false
 	}
 	return true
 }
 
-// remember keeps a value even when the context has just ended: it is paid for.
-func (e *Evaluator) remember(ctx context.Context, kind, key string, value any) {
-	if e.cache == nil {
+func remember(ctx context.Context, cache Cache, log *slog.Logger, kind, key string, value any) {
+	if cache == nil {
 		return
 	}
 	b, err := json.Marshal(value)
 	if err == nil {
-		err = e.cache.Put(context.WithoutCancel(ctx), kind, key, b)
+		err = cache.Put(context.WithoutCancel(ctx), kind, key, b)
 	}
 	if err != nil {
-		e.options.Log.Warn("the cache cannot be written", "kind", kind, "error", err)
+		log.Warn("the cache cannot be written", "kind", kind, "error", err)
 	}
 }

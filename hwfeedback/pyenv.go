@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,7 +83,8 @@ print(json.dumps({"interpreter": sys.executable, "python": "%d.%d.%d" % sys.vers
     "torch": version("torch") if u.find_spec("torch") else "",
     "headers": os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")),
     "missing": [n for n in ("numpy", "ninja", "setuptools") if not version(n)],
-    "site": sysconfig.get_path("purelib"), "venv": all(u.find_spec(n) for n in ("venv", "ensurepip"))}))
+    "site": sysconfig.get_path("purelib"), "paths": [*sys.path, sysconfig.get_path("include")],
+    "venv": all(u.find_spec(n) for n in ("venv", "ensurepip"))}))
 `
 
 type probed struct {
@@ -90,6 +92,23 @@ type probed struct {
 	Minor int    `json:"minor"`
 	Venv  bool   `json:"venv"`
 	Site  string `json:"site"` // where packages lie
+	// Paths are the folders that all of this was found in.
+	Paths []string `json:"paths"`
+}
+
+// stamp says what would be another if p were: the program, and what lies in the
+// folders. A package that is installed, upgraded or removed changes its folder.
+func (p probed) stamp() string {
+	configured := filepath.Join(filepath.Dir(filepath.Dir(p.Interpreter)), "pyvenv.cfg")
+	var b strings.Builder
+	for _, path := range append([]string{p.Interpreter, configured}, p.Paths...) {
+		fmt.Fprintf(&b, "%s", path)
+		if info, err := os.Stat(path); err == nil {
+			fmt.Fprintf(&b, " %d %d", info.Size(), info.ModTime().UnixNano())
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
 }
 
 func probe(ctx context.Context, interpreter string) (probed, error) {
@@ -121,10 +140,33 @@ type environment struct {
 	progress func(stage, note string)
 	now      func() time.Time
 	free     func(dir string) (int64, error) // bytes of disk
+	cache    Cache                           // may be nil
+	log      *slog.Logger
 }
 
-func newEnvironment(o Options) *environment {
-	return &environment{dataDir: o.DataDir, python: o.Python, pins: requirements, progress: o.Progress, now: time.Now, free: freeBytes}
+func newEnvironment(o Options, cache Cache) *environment {
+	return &environment{dataDir: o.DataDir, python: o.Python, pins: requirements, progress: o.Progress, now: time.Now, free: freeBytes, cache: cache, log: o.Log}
+}
+
+// knownPython is what the cache keeps of an interpreter.
+type knownPython struct {
+	Probed probed `json:"probed"`
+	Stamp  string `json:"stamp"`
+}
+
+// probe asks an interpreter, or the cache, where nothing has changed since it
+// was asked: starting it takes a tenth of a second. A program that starts
+// another one, as version managers have, is asked every time.
+func (e *environment) probe(ctx context.Context, interpreter string) (probed, error) {
+	var known knownPython
+	if recall(ctx, e.cache, e.log, cachePython, interpreter, &known) && known.Stamp == known.Probed.stamp() {
+		return known.Probed, nil
+	}
+	p, err := probe(ctx, interpreter)
+	if err == nil && p.Interpreter == interpreter && len(p.Paths) > 0 {
+		remember(ctx, e.cache, e.log, cachePython, interpreter, knownPython{p, p.stamp()})
+	}
+	return p, err
 }
 
 // dir is where the environment of these pins is made. Environments are not
@@ -163,7 +205,7 @@ func (e *environment) configured(ctx context.Context) (pythonEnv, error) {
 			cause:  err,
 		}
 	}
-	p, err := probe(ctx, where)
+	p, err := e.probe(ctx, where)
 	if ctx.Err() != nil {
 		return pythonEnv{}, context.Cause(ctx)
 	}
@@ -218,7 +260,7 @@ func (e *environment) complete(ctx context.Context) (pythonEnv, bool) {
 	if err != nil {
 		return pythonEnv{}, false
 	}
-	p, err := probe(ctx, filepath.Join(dir, "bin", "python"))
+	p, err := e.probe(ctx, filepath.Join(dir, "bin", "python"))
 	if err != nil || p.Torch == "" { // the system's Python went away under it, or files did
 		return pythonEnv{}, false
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -113,7 +114,7 @@ func (n *notes) has(part string) bool {
 func fresh(t *testing.T) (*environment, *notes) {
 	t.Helper()
 	said := &notes{}
-	e := newEnvironment(Options{DataDir: t.TempDir(), Progress: said.add})
+	e := newEnvironment(Options{DataDir: t.TempDir(), Progress: said.add, Log: slog.New(slog.DiscardHandler)}, nil)
 	e.free = func(string) (int64, error) { return 1 << 40, nil }
 	return e, said
 }
@@ -325,6 +326,52 @@ func TestALostPackageIsMissed(t *testing.T) {
 		t.Fatal(err)
 	}
 	made(2)
+}
+
+// What an interpreter is need not be asked again until something changes.
+func TestAnInterpreterIsAskedOnce(t *testing.T) {
+	f, site := onlyPython(t, ""), t.TempDir()
+	python := filepath.Join(f.dir, "python3")
+	says := func(interpreter, torch string) {
+		f.write("probe", fmt.Sprintf(`{"interpreter":%q,"python":"3.12.1","minor":12,"torch":%q,"missing":[],"venv":true,"paths":[%q]}`, interpreter, torch, site))
+	}
+	e, _ := fresh(t)
+	e.cache, e.python = &memoryCache{}, "python3"
+	has := func(want string) {
+		t.Helper()
+		if env, err := e.get(t.Context()); err != nil || env.Torch != want {
+			t.Errorf("torch %q, want %q: %v", env.Torch, want, err)
+		}
+	}
+	install := func(name string) {
+		t.Helper()
+		if err := os.Mkdir(filepath.Join(site, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says(python, "2.10.0")
+	has("2.10.0")
+	says(python, "2.11.0")
+	has("2.10.0") // it was not asked
+	install("torch-2.11.0.dist-info")
+	has("2.11.0")
+	says(python, "2.12.0")
+	if err := os.Chtimes(python, time.Time{}, time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	has("2.12.0")
+	// One that starts another, by what is known elsewhere.
+	says("/opt/versions/3.12/bin/python", "2.11.0")
+	install("other")
+	has("2.11.0")
+	says("/opt/versions/3.13/bin/python", "2.12.0")
+	has("2.12.0")
+	// A damaged value.
+	says(python, "2.13.0")
+	if err := e.cache.Put(t.Context(), cachePython, python, []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	has("2.13.0")
 }
 
 // realPython is the environment as a user's first start makes it, with the
