@@ -119,11 +119,14 @@ func TestColumnsInNarrowBlocks(t *testing.T) {
 // TestMisalignedColumnsInParts: what begins within a sector of memory shares it with
 // the next block, which is to come to it soon.
 func TestMisalignedColumnsInParts(t *testing.T) {
-	for columns, parts := range map[int]int{4095: 8, 4096: 1, 4104: 1, 255: 1} {
-		p := plannedAs(t, "softmax_0", 1<<14, columns)
+	for _, c := range []struct{ rows, columns, parts int }{
+		{1 << 14, 4095, 8}, {1 << 14, 4096, 1}, {1 << 14, 4104, 1}, {1 << 14, 255, 1},
+		{128, 1<<20 + 1, 1}, // a column of so few stays on the chip
+	} {
+		p := plannedAs(t, "softmax_0", c.rows, c.columns)
 		source, _ := emitCUDA(p, cudaSchedule(p), target{gpu: true, multiprocessors: 4})
-		if want := fmt.Sprintf("part = number / tiles %% %d;", parts); !strings.Contains(source, want) {
-			t.Errorf("%d columns: no %q in\n%s", columns, want, source)
+		if want := fmt.Sprintf("part = number / tiles %% %d;", c.parts); !strings.Contains(source, want) {
+			t.Errorf("%d rows, %d columns: no %q in\n%s", c.rows, c.columns, want, source)
 		}
 	}
 }

@@ -5,14 +5,21 @@ import "github.com/kernelwright/kernelwright"
 // drifts reports whether blocks that take columns side by side read what lies
 // between them twice, of a tensor that no cache holds: rows begin within sectors, and
 // the longer the blocks run the further they are apart. Of 128 x 4096 x 4095 floats
-// an H200 read 9 % more than there are in one part, 5 in two and 3 in four.
-func (g geometry) drifts() bool {
+// an H200 read 9 % more than there are in one part, 5 in two and 3 in four. Over a
+// short column no block runs for long, and it may be kept on the chip.
+func (k *kernel) drifts(g geometry) bool {
+	if k.kind != reduceKernel || !g.lanes || k.rowLength() < driftingRow {
+		return false
+	}
 	elements := 1
 	for _, of := range g.groups {
 		elements *= of.size
 	}
 	return elements >= teamBytes/4 && g.groups[g.inner].size%8 != 0
 }
+
+// driftingRow is the least elements of such a column.
+const driftingRow = 1 << 10
 
 // Rows of so many elements that fewer of them than these are not left to a block each:
 // one of 1.9e9 took 319 ms on an H200, and 5.7 in parts.
@@ -51,7 +58,7 @@ func cudaSchedule(p *plan) schedule {
 		rows = rows || k.kind == reduceKernel && !g.lanes
 		scans = scans || k.kind == scanKernel && !g.lanes
 		columns = columns || k.kind == scanKernel && g.lanes
-		apart = apart || k.kind == reduceKernel && g.lanes && g.drifts()
+		apart = apart || k.drifts(g)
 		joins = joins || k.joins() != ""
 		few = few || (k.kind == reduceKernel || k.kind == scanKernel) && g.uncut() < fewRows && k.rowLength() >= longRow
 	}
