@@ -63,9 +63,9 @@ dev: env
 			echo "note: CUTLASS could not be had: the tests that compile its headers are skipped"; } && \
 		echo "$(PINS)" >$(TOOLS)/python/.pins; }
 
-# Races are looked for in all code but SQLite's, which is C in translation: the detector watches the memory of Go's
+# Races are looked for in all code but SQLite's and its C library's, which are C in translation: the detector watches the memory of Go's
 # runtime, SQLite allocates its own, and asking at each access whether it is watched took three quarters of the store's tests.
-RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false
+RACE := -race -gcflags=modernc.org/...=-race=false
 
 # All is compiled once: the linter, and the program that makes the Python environment, go by what the tests are built with.
 FOR_TESTS := --no-print-directory BIN=$(TOOLS)/kernelwright BUILD="$(RACE)"

@@ -153,9 +153,11 @@ func talkByRound(d Data) (turns map[int][]Turn, beyond []int) {
 	turns = map[int][]Turn{}
 	left := maxTalk
 	for _, t := range Talk(d.Talk) {
-		text := Clean(t.Text)
-		if most := min(maxTurn, max(left, 0)); len(text) > most {
-			text = strings.ToValidUTF8(text[:most], "") + fmt.Sprintf("\n… cut here; `kernelwright history show %d --talk` has the rest", d.Run.ID)
+		// Who goes on for megabytes need not be read to the end.
+		begins := t.Text[:min(len(t.Text), 2*maxTurn)]
+		text := Clean(begins)
+		if most := min(maxTurn, max(left, 0)); len(text) > most || len(begins) < len(t.Text) {
+			text = strings.ToValidUTF8(text[:min(most, len(text))], "") + fmt.Sprintf("\n… cut here; `kernelwright history show %d --talk` has the rest", d.Run.ID)
 		}
 		left -= len(text)
 		t.Text = text

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -33,7 +34,10 @@ func Clean(s string) string {
 }
 
 func hidden(r rune) bool {
-	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029')
+	if r < utf8.RuneSelf {
+		return (r < ' ' && r != '\n' && r != '\t') || r == '\x7f'
+	}
+	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029'
 }
 
 // Line is Clean on one line.

@@ -39,7 +39,8 @@ from kept import Spares
 from protocol import MAX_WORKER_FRAME, Channel, ProtocolError
 from sandbox import SandboxError
 
-AHEAD = 2  # processes: one takes longer to start than a verdict on a small task
+# Processes: a first verdict has two profiles, and one takes longer to start than the next two.
+AHEAD = 3
 START_S = 30.0  # until an interpreter under ncu has imported PyTorch
 MEASURE_S = 30.0  # for what ncu measures; what it has by then is taken
 LIST_S = 60.0  # for PyTorch's profiler
