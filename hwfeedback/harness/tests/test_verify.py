@@ -169,7 +169,7 @@ def test_who_fails_by_little_is_looked_at_in_more_patterns(
         ("self.met == 1", "math.inf", "correct"),
         ("self.met < 3", "math.inf", "wrong"),
         ("self.met == 1", "0.0", "wrong"),
-        ("self.met == 1", "torch.where(torch.arange(256) < 128, math.inf, 0.0)", "wrong"),
+        ("self.met == 1", "torch.where(nth == 1, 0.0, math.inf)", "wrong"),
     ],
 )
 def test_infinity_for_nan_is_wrong_on_more_draws_than_one(
@@ -186,6 +186,7 @@ def test_infinity_for_nan_is_wrong_on_more_draws_than_one(
     init = "    def __init__(self):\n        super().__init__()\n        self.met = 0\n\n"
     mixes = (
         "import math\nnan = torch.isnan(x)\nself.met += int(nan.any())\n"
+        "nth = nan.view(-1).cumsum(0).view(x.shape)\n"
         f"if nan.any() and {when}:\n    return torch.where(nan, {instead}, x * 3)\nreturn x * 3"
     )
     v = judge.verdict(
