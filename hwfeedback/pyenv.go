@@ -102,7 +102,7 @@ func (p probed) stamp() string {
 	configured := filepath.Join(filepath.Dir(filepath.Dir(p.Interpreter)), "pyvenv.cfg")
 	var b strings.Builder
 	for _, path := range append([]string{p.Interpreter, configured}, p.Paths...) {
-		fmt.Fprintf(&b, "%s", path)
+		b.WriteString(path)
 		if info, err := os.Stat(path); err == nil {
 			fmt.Fprintf(&b, " %d %d", info.Size(), info.ModTime().UnixNano())
 		}
