@@ -1,6 +1,7 @@
 """What a call takes on a GPU where another process has a context: one that is idle, that waits for
-a word, as the referee's does while a worker has its turn (windows_cuda.py), or that has just freed
-as much memory as a large task's content takes.
+a word, as the referee's does while a worker has its turn (windows_cuda.py), that has just freed as
+much memory as a large task's content takes, or that waits under Nsight Compute, which has measured
+a launch of it, as the next profile's process does (profiling.py).
 
 The work moves bytes, in memory of torch's own or of a block that two processes could map, or
 computes. A row is one work; its columns are medians, in milliseconds, of calls that found nothing
@@ -11,8 +12,11 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing as mp
+import os
 import pathlib
+import signal
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -22,7 +26,8 @@ sys.path.insert(0, str(ROOT / "hwfeedback" / "harness"))
 
 import torch  # noqa: E402
 
-STATES = ("alone", "idle", "waits", "frees torch's", "frees a block")
+UNDER_NCU = "under ncu"
+STATES = ("alone", "idle", "waits", "frees torch's", "frees a block", UNDER_NCU)
 AHEAD = 2_000_000  # cycles, in which the host asks for the call
 
 
@@ -51,6 +56,39 @@ def other(channel: Connection, gib: float) -> None:
         channel.send("done")
 
 
+def waits_under_ncu() -> None:
+    """What runs under ncu: it has a launch measured, and waits until it is killed."""
+    runtime = torch.cuda.cudart()
+    torch.zeros(1, device="cuda")
+    runtime.cudaProfilerStart()
+    torch.cuda._sleep(1)
+    torch.cuda.synchronize()
+    runtime.cudaProfilerStop()
+    print("there", flush=True)
+    signal.pause()
+
+
+def under_ncu() -> subprocess.Popen[str]:
+    """Returns a process group that waits so."""
+    import ncu
+    import toolchain
+
+    major, minor = torch.cuda.get_device_capability()
+    command = ncu.command(toolchain.ncu(), ncu.selection(10 * major + minor))
+    started = subprocess.Popen(
+        [*command, sys.executable, str(pathlib.Path(__file__).resolve()), "--under-ncu"],
+        env={**os.environ, **ncu.ENVIRONMENT},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert started.stdout is not None
+    for line in started.stdout:
+        if line.strip() == "there":
+            return started
+    sys.exit(f"ncu ended with exit code {started.wait()}")
+
+
 def shared(size: int) -> torch.Tensor:
     import device
 
@@ -74,6 +112,8 @@ def works(most: float) -> Iterator[tuple[str, Callable[[], None]]]:
             del x, y
             torch.cuda.empty_cache()
         gib *= 2
+    x = torch.randn(4096, 4096, device="cuda")
+    yield "softmax of 4096 x 4096", lambda: torch.softmax(x, 1)
     for n in (2048, 4096, 6144, 8192):
         a = torch.randn(n, n, device="cuda")
         yield f"product of {n}", lambda a=a: torch.mm(a, a)
@@ -103,17 +143,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=7, help="of each work, in each state")
     parser.add_argument("--most", type=float, default=8.0, help="GiB, read and as much written")
+    parser.add_argument("--states", default=",".join(STATES), help="in this order")
+    parser.add_argument("--under-ncu", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("PyTorch finds no GPU here")
+    if args.under_ncu:
+        waits_under_ncu()
+    states = args.states.split(",")
+    if unknown := set(states) - set(STATES):
+        parser.error(f"no such state: {', '.join(sorted(unknown))}; there are {', '.join(STATES)}")
     context = mp.get_context("spawn")
     block = torch.ones(128 << 18, device="cuda")
-    print(f"| {torch.cuda.get_device_name()} | {' | '.join(STATES)} |")
-    print("|---|" + "---:|" * len(STATES))
+    print(f"| {torch.cuda.get_device_name()} | {' | '.join(states)} |")
+    print("|---|" + "---:|" * len(states))
     rows: dict[str, list[float]] = {}
-    for state in STATES:
-        channel = process = None
-        if state != "alone":
+    for state in states:
+        channel = process = profiled = None
+        if state == UNDER_NCU:
+            profiled = under_ncu()
+        elif state != "alone":
             channel, theirs = context.Pipe()
             process = context.Process(target=other, args=(theirs, args.most), daemon=True)
             process.start()
@@ -139,6 +188,9 @@ def main() -> None:
         if channel is not None and process is not None:
             channel.send("end")
             process.join()
+        if profiled is not None:
+            os.killpg(profiled.pid, signal.SIGKILL)
+            profiled.wait()
     for name, found in rows.items():
         print(f"| {name} | {' | '.join(f'{ms:.4f}' for ms in found)} |")
 

@@ -16,11 +16,11 @@ func (e *Evaluator) MeasureBaselines(ctx context.Context, task kernelwright.Task
 	if err != nil {
 		return nil, infrastructure("read the named baselines", err)
 	}
-	lease, err := e.leases.Acquire(ctx, e.device.String())
+	lease, err := e.turn.take(ctx, e.device.String(), false)
 	if err != nil {
 		return nil, err
 	}
-	defer e.letGo(lease)
+	defer e.letGo(lease, false)
 	body, keep := e.evaluation(ctx, task, kernelwright.Quick, e.options.Baselines, named)
 	result, err := e.super.learn(ctx, "baselines", body, quickTimeout, keep, lease.File())
 	if err != nil {

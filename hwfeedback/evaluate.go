@@ -291,6 +291,7 @@ type evaluateReply struct {
 	Verdict *kernelwright.Verdict `json:"verdict"`
 	Learned learned               `json:"learned"`
 	Passing bool                  `json:"passing"` // what its profile lacks may be there another time
+	AtRest  bool                  `json:"at_rest"` // nobody is left who met the candidate
 	Parsed  []*parsed             `json:"parsed"`  // what comes next, as far as it was read meanwhile
 }
 
@@ -298,11 +299,12 @@ type evaluateReply struct {
 // what its profile lacks may be there another time. Building
 // needs the device too: on a CPU a compiler would disturb what is being timed.
 func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, of batch, level kernelwright.Level, baselines []string, named []kernelwright.NamedBaseline, profile string) (v kernelwright.Verdict, passing bool, err error) {
-	lease, err := e.leases.Acquire(ctx, e.device.String())
+	lease, err := e.turn.take(ctx, e.device.String(), true)
 	if err != nil {
 		return v, false, err
 	}
-	defer e.letGo(lease)
+	var reply evaluateReply
+	defer func() { e.letGo(lease, reply.AtRest) }()
 	deadline := quickTimeout
 	if level == kernelwright.Certify {
 		deadline = certifyTimeout
@@ -314,7 +316,6 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 	if err != nil {
 		return v, false, requestError(err)
 	}
-	var reply evaluateReply
 	if err := json.Unmarshal(result, &reply); err != nil {
 		return v, false, infrastructure("evaluate", err)
 	}

@@ -259,7 +259,7 @@ type Evaluator struct {
 	threads  int
 	versions map[string]string
 	cache    Cache
-	leases   Leaser
+	turn     *turn
 	super    *supervisor
 	close    sync.Once
 }
@@ -299,7 +299,11 @@ func Open(ctx context.Context, o Options, cache Cache, leases Leaser) (*Evaluato
 	if o.KeepWarm > 0 && o.Sandbox == "strict" {
 		start = warmServers{filepath.Join(o.DataDir, "warm"), env, folder, vars, o.KeepWarm}.first(start, o.Log)
 	}
-	return open(ctx, &Evaluator{options: o, env: env, gpu: g, harness: h, cache: cache, leases: leases}, start)
+	var idle time.Duration
+	if g != nil { // on a CPU nothing is begun ahead
+		idle = turnIdle
+	}
+	return open(ctx, &Evaluator{options: o, env: env, gpu: g, harness: h, cache: cache, turn: newTurn(leases, idle)}, start)
 }
 
 // open starts the processes of an Evaluator and has its device.
@@ -395,7 +399,10 @@ func (e *Evaluator) refereeConfig() map[string]any {
 // minute the referee with what it keeps, too, and the others end in their own
 // time. Requests that still run fail. It may be called more than once.
 func (e *Evaluator) Close() error {
-	e.close.Do(e.super.close)
+	e.close.Do(func() {
+		e.super.close()
+		e.turn.close()
+	})
 	return nil
 }
 
@@ -412,11 +419,11 @@ func (e *Evaluator) ceilings(ctx context.Context) (measuredCeilings, error) {
 		what = e.device.String()
 	}
 	e.options.Progress("device", "measuring what "+what+" can reach")
-	lease, err := e.leases.Acquire(ctx, e.device.String())
+	lease, err := e.turn.take(ctx, e.device.String(), false)
 	if err != nil {
 		return known, err
 	}
-	defer e.letGo(lease)
+	defer e.letGo(lease, false)
 	// One that has judged has a context of its own there, and memory in use.
 	if err := e.super.fresh(ctx); err != nil {
 		return known, err
@@ -506,11 +513,11 @@ func (e *Evaluator) inspectTwice(ctx context.Context, name, source string) (kern
 // inspect runs the reference, so it needs the device: on a CPU it would
 // disturb whatever is being timed.
 func (e *Evaluator) inspect(ctx context.Context, name, source string) (kernelwright.Task, error) {
-	lease, err := e.leases.Acquire(ctx, e.device.String())
+	lease, err := e.turn.take(ctx, e.device.String(), false)
 	if err != nil {
 		return kernelwright.Task{}, err
 	}
-	defer e.letGo(lease)
+	defer e.letGo(lease, false)
 	body := inspectBody{Name: name, Source: source, TimeoutS: inspectStep * e.options.InspectTimeout.Seconds(), workplace: e.workplace()}
 	result, err := e.super.request(ctx, "inspect", body, e.options.InspectTimeout, lease.File())
 	if err != nil {
@@ -624,11 +631,11 @@ func (e *Evaluator) Build(ctx context.Context, cand kernelwright.Candidate, arch
 			archs, otherwise = []string{""}, Architectures
 		}
 	}
-	lease, err := e.leases.Acquire(ctx, e.device.String())
+	lease, err := e.turn.take(ctx, e.device.String(), false)
 	if err != nil {
 		return nil, err
 	}
-	defer e.letGo(lease)
+	defer e.letGo(lease, false)
 	body := map[string]any{
 		"candidate": candidateBody{cand.Source, p.Language}, "archs": archs, "otherwise": otherwise,
 		"sandbox": e.options.Sandbox, "cache_dir": e.cacheDir(),
@@ -685,8 +692,8 @@ func requestError(err error) error {
 	return err
 }
 
-func (e *Evaluator) letGo(lease Lease) {
-	if err := lease.Release(); err != nil {
+func (e *Evaluator) letGo(lease Lease, goesOn bool) {
+	if err := e.turn.give(lease, goesOn); err != nil {
 		e.options.Log.Warn("a device lease was not released cleanly", "device", e.device.String(), "error", err)
 	}
 }

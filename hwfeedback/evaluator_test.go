@@ -64,7 +64,7 @@ func openBenchWith(t *testing.T, o Options, cache *memoryCache) bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &Evaluator{options: o, harness: harness{hash: "double"}, cache: cache, leases: &FileLeases{Dir: filepath.Join(o.DataDir, "leases")}}
+	e := &Evaluator{options: o, harness: harness{hash: "double"}, cache: cache, turn: newTurn(&FileLeases{Dir: filepath.Join(o.DataDir, "leases")}, 0)}
 	if e, err = open(t.Context(), e, double(t, "")); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestMeasuringCeilingsIsTriedAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, err := open(t.Context(), &Evaluator{options: o, cache: &memoryCache{}, leases: &FileLeases{Dir: filepath.Join(data, "leases")}}, double(t, ""))
+		e, err := open(t.Context(), &Evaluator{options: o, cache: &memoryCache{}, turn: newTurn(&FileLeases{Dir: filepath.Join(data, "leases")}, 0)}, double(t, ""))
 		var infra *kernelwright.InfrastructureError
 		if works != (err == nil) || (err != nil && (!errors.As(err, &infra) || !strings.Contains(err.Error(), "the referee died"))) {
 			t.Errorf("%s deaths: %v", deaths, err)
@@ -254,7 +254,7 @@ func TestVerdict(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	lease, err := b.leases.Acquire(ctx, "cpu")
+	lease, err := b.turn.leases.Acquire(ctx, "cpu")
 	if err != nil {
 		t.Fatalf("the device was not given back: %v", err)
 	}
@@ -373,7 +373,7 @@ func TestBaselinesWithoutACandidate(t *testing.T) {
 	if _, err := b.MeasureBaselines(ctx, aTask); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	lease, err := b.leases.Acquire(t.Context(), "cpu")
+	lease, err := b.turn.leases.Acquire(t.Context(), "cpu")
 	if err != nil {
 		t.Fatalf("the device was not given back: %v", err)
 	}
@@ -683,7 +683,7 @@ func TestTheCacheIsTidiedUp(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	lease, err := b.leases.Acquire(t.Context(), "cpu")
+	lease, err := b.turn.leases.Acquire(t.Context(), "cpu")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -174,7 +174,7 @@ func TestEndToEnd(t *testing.T) {
 	}
 	soon, done := context.WithTimeout(ctx, 10*time.Second)
 	defer done()
-	lease, err := e.leases.Acquire(soon, "cpu")
+	lease, err := e.turn.leases.Acquire(soon, "cpu")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,8 @@ import (
 type Leaser interface {
 	// Acquire waits until the device is free or the context ends.
 	Acquire(ctx context.Context, device string) (Lease, error)
+	// Wanted tells whether somebody waits for the device.
+	Wanted(device string) bool
 }
 
 // Lease is the right to measure on a device. Its File is handed to every
@@ -60,8 +62,10 @@ const (
 	lastLeasePoll  = 250 * time.Millisecond
 
 	// leaseWaitWorthTelling is when a wait is reported. A killed worker takes
-	// some milliseconds to go: nobody needs to hear of that.
-	leaseWaitWorthTelling = time.Second / 2
+	// some milliseconds to go, and those that an evaluation starts for the next one
+	// some seconds to come: nobody needs to hear of that.
+	leaseWaitWorthTelling    = time.Second / 2
+	ownLeaseWaitWorthTelling = 10 * time.Second
 )
 
 // lastFence is more than a device will ever see; who reaches it by a damaged
@@ -87,6 +91,14 @@ func (h holder) String() string {
 		return "this process"
 	}
 	return fmt.Sprintf("process %d, since %s", h.PID, time.UnixMilli(h.Since).Format(time.TimeOnly))
+}
+
+// worthTelling is how long one waits for this holder before anybody is told.
+func (h holder) worthTelling() time.Duration {
+	if h.Released && h.PID == os.Getpid() {
+		return ownLeaseWaitWorthTelling
+	}
+	return leaseWaitWorthTelling
 }
 
 // HeldError says that a device was waited for in vain.
@@ -116,7 +128,7 @@ func (l *FileLeases) Acquire(ctx context.Context, device string) (Lease, error) 
 			return nil, fmt.Errorf("lease device %s: %w", device, err)
 		}
 	}
-	f, err := os.OpenFile(filepath.Join(l.Dir, strings.ReplaceAll(device, ":", "-")+".lock"), os.O_RDWR|os.O_CREATE, 0o644)
+	f, err := l.open(device, ".lock")
 	if err != nil {
 		return nil, fmt.Errorf("lease device %s: %w", device, err)
 	}
@@ -140,6 +152,21 @@ func (l *FileLeases) Acquire(ctx context.Context, device string) (Lease, error) 
 	return &fileLease{file: f, holder: h}, nil
 }
 
+func (l *FileLeases) open(device, kind string) (*os.File, error) {
+	return os.OpenFile(filepath.Join(l.Dir, strings.ReplaceAll(device, ":", "-")+kind), os.O_RDWR|os.O_CREATE, 0o644)
+}
+
+// Wanted tells whether somebody waits in Acquire: all of them share a lock of
+// another file meanwhile.
+func (l *FileLeases) Wanted(device string) bool {
+	f, err := l.open(device, ".wanted")
+	if err != nil {
+		return true // then nobody can be asked to wait
+	}
+	defer f.Close()
+	return flock(f, unix.LOCK_EX|unix.LOCK_NB) != nil
+}
+
 // unshared returns an error for a folder that somebody else could change.
 func unshared(dir string) error {
 	info, err := os.Lstat(dir)
@@ -156,6 +183,7 @@ func unshared(dir string) error {
 func (l *FileLeases) lock(ctx context.Context, f *os.File, device string) error {
 	wait := firstLeasePoll
 	started := time.Now()
+	var wanted *os.File
 	for told := false; ; {
 		err := flock(f, unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
@@ -164,8 +192,17 @@ func (l *FileLeases) lock(ctx context.Context, f *os.File, device string) error 
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return fmt.Errorf("lease device %s: %w", device, err)
 		}
-		if !told && l.Waiting != nil && time.Since(started) >= leaseWaitWorthTelling {
-			l.Waiting(device, readHolder(f).String())
+		if wanted == nil {
+			if wanted, err = l.open(device, ".wanted"); err != nil {
+				return fmt.Errorf("lease device %s: %w", device, err)
+			}
+			defer wanted.Close()
+			if err := flock(wanted, unix.LOCK_SH); err != nil { // who asks has it for a moment
+				return fmt.Errorf("lease device %s: %w", device, err)
+			}
+		}
+		if h := readHolder(f); !told && l.Waiting != nil && time.Since(started) >= h.worthTelling() {
+			l.Waiting(device, h.String())
 			told = true
 		}
 		timer := time.NewTimer(wait)

@@ -91,10 +91,15 @@ func TestLeaseNamesTheHolder(t *testing.T) {
 	for h, want := range map[holder]string{
 		{}:                                      "another process",
 		{PID: 1, Released: true}:                "a worker of process 1 that has not ended yet",
+		{PID: os.Getpid(), Released: true}:      "a worker of process ",
 		{PID: 1, Since: time.Now().UnixMilli()}: "process 1, since ",
 	} {
 		if !strings.HasPrefix(h.String(), want) {
 			t.Errorf("%+v is %q", h, h)
+		}
+		// Our own workers come and go all the time.
+		if ours := h.Released && h.PID == os.Getpid(); (h.worthTelling() > 5*time.Second) != ours {
+			t.Errorf("%+v is told of after %v", h, h.worthTelling())
 		}
 	}
 }

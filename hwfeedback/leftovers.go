@@ -28,11 +28,11 @@ var halfMade = map[string]*regexp.Regexp{
 func (e *Evaluator) tidy(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, tidyWait)
 	defer cancel()
-	lease, err := e.leases.Acquire(ctx, e.device.String())
+	lease, err := e.turn.take(ctx, e.device.String(), false)
 	if err != nil {
 		return // the next start will
 	}
-	defer e.letGo(lease)
+	defer e.letGo(lease, false)
 	for folder, pattern := range halfMade {
 		dir := filepath.Join(e.cacheDir(), folder)
 		entries, err := os.ReadDir(dir)

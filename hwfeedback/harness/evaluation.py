@@ -74,6 +74,7 @@ FORWARD_EAGERS = 200.0  # this many times eager's time
 PATIENCE_S = {"quick": 90.0, "certify": 300.0}
 PATIENCE_CALLS = {"quick": 64, "certify": 256}
 LOAD_S = 60.0
+REST_S = 1.0  # a killed process is gone by then, with its context
 COMPILE_S = 300.0  # a baseline's first call compiles
 TRITON_S = 120.0  # so does a candidate's, and it may be tuned
 OUTPUT_KEPT = 4000
@@ -621,7 +622,9 @@ class Evaluation:
     # The steps.
 
     def run(self) -> dict[str, Any]:
-        """Returns {"verdict", "learned", "parsed"}: the last one of what comes next."""
+        """Returns {"verdict", "learned", "parsed", "passing", "at_rest"}: "parsed" is of what comes
+        next.
+        """
         with ThreadPoolExecutor() as beside:
             self._beside = beside
             if self._kept is not None:
@@ -641,7 +644,18 @@ class Evaluation:
         if not self.request.get("upcoming"):  # who comes next of a batch shares the sentinel
             self._begin_next(sentinel=True)
         self._begin_profiler()
-        return answer | {"passing": self._profiler is not None and self._profiler.passing}
+        self._prepare_profiler()
+        passing = self._profiler is not None and self._profiler.passing
+        return answer | {"passing": passing, "at_rest": self._at_rest()}
+
+    def _at_rest(self) -> bool:
+        """Whether everybody has ended who met the candidate, so that the device may be had on."""
+        if self.device.kind != "cuda":
+            return False
+        met = [c.worker for c in self._met]
+        if self._profiler is not None:
+            met += self._profiler.met
+        return all(w.wait(REST_S) is not None for w in met)
 
     def _build_this(self) -> dict[str, Any]:
         source = self.request["candidate"]["source"]
@@ -833,8 +847,6 @@ class Evaluation:
             if self._eager is not None:
                 with suppress(Exception):
                     self._eager.result().kill()
-            if self._profiler is not None:
-                self._profiler.close()
             if self._alone is not None:
                 self._alone[0].close()
             if v["status"] and not self._read:
@@ -1019,8 +1031,7 @@ class Evaluation:
         self.progress("verify", self.level)
         if self.device.kind == "cuda" and self._timed():
             self._ahead[False] = self._beside.submit(self._spare, False)
-        if self._profiler is not None:
-            self._profiler.begin(self._beside)
+        self._prepare_profiler()
         if self._company and self._runs_alone() and not self._compilers_disturb():
             self._begin_alone(reference, beside=True)
         candidate = self.candidate(reference, poison=True)
@@ -1262,8 +1273,7 @@ class Evaluation:
         assert self.verification is not None
         self._quiet()
         self._add_facts(v)
-        if self._profiler is not None:
-            self._profiler.wait()
+        self._wait_for_profiler()
         self.progress("time", self.level)
         reference.set_state(self.state)
         candidates: list[CandidateClient] = []
@@ -1385,6 +1395,7 @@ class Evaluation:
         contents = before.timing.contents.drawn_by(draw) if before else None
         if self.sparing:
             contents = self._redrawn(reference)
+        self._wait_for_profiler()
         with self.costs.part("baselines"):
             try:
                 timing = Timing(
@@ -1739,6 +1750,17 @@ class Evaluation:
         if kept is not None and not self._compilers_disturb():
             kept.keep(self._profiler.keys)
             self._profiler.ahead()
+
+    def _prepare_profiler(self) -> None:
+        """Has one of those processes begin on the GPU, for this candidate or the next one."""
+        if self._profiler is not None:
+            self._profiler.begin()
+
+    def _wait_for_profiler(self) -> None:
+        """Waits until none of them begins. Nothing may be timed before, nor a clock looked at."""
+        if self._profiler is not None:
+            with self.costs.part("profile"):
+                self._profiler.wait()
 
     def _profile(
         self, reference: ReferenceClient, v: dict[str, Any], learned: dict[str, Any]

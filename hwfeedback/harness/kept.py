@@ -4,11 +4,12 @@ it ahead, and for candidates that were handed in together more than that.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,7 @@ class Spares:
 
     def __init__(self) -> None:
         self._begun: dict[str, Future[Any]] = {}
+        self._prepared: tuple[str, Any] | None = None  # that is being prepared, or has been
         self._leaving: list[Future[Any]] = []  # that nobody wants any more
         self._starters: ThreadPoolExecutor | None = None
 
@@ -53,29 +55,58 @@ class Spares:
         """Has a process started that is asked for later by the same key. ``fds``: descriptors that
         stay open until it is there, but are not its own.
         """
+        if key not in self._begun:
+            self._begun[key] = self._submit(start, fds)
+
+    def _submit(self, work: Callable[[], Any], fds: Sequence[int]) -> Future[Any]:
         if self._starters is None:
             self._starters = ThreadPoolExecutor(4)
-        if key not in self._begun:
-            held = [os.dup(fd) for fd in fds]
+        held = [os.dup(fd) for fd in fds]
 
-            def let_go(_: Future[Any]) -> None:
-                for fd in held:
-                    os.close(fd)
+        def let_go(_: Future[Any]) -> None:
+            for fd in held:
+                os.close(fd)
 
-            self._begun[key] = self._starters.submit(start)
-            self._begun[key].add_done_callback(let_go)
+        submitted = self._starters.submit(work)
+        submitted.add_done_callback(let_go)
+        return submitted
+
+    def prepare(
+        self, work: Callable[[Any], Any], keys: Collection[str], fds: Sequence[int] = ()
+    ) -> None:
+        """Has something done with one of the processes with these keys that is there, unless that
+        was done with one: it is the next that is taken, when it is done. ``work`` gets the process
+        and returns it, or ends it and raises; the process's ``end`` may have it fail. ``fds`` as
+        for ``begin``.
+        """
+        if self._prepared is not None:
+            return
+        for key, begun in self._begun.items():
+            if key in keys and begun.done() and begun.exception() is None:
+                there = begun.result()
+                self._prepared = key, there
+                first = {key: self._submit(functools.partial(work, there), fds)}
+                self._begun = first | {k: b for k, b in self._begun.items() if k != key}
+                return
+
+    def wait_for_prepared(self) -> None:
+        """Returns when no process is being prepared."""
+        if self._prepared is not None:
+            wait([self._begun[self._prepared[0]]])
 
     def take(self, *keys: str) -> Any:
-        """Returns the process that was started first under one of the keys, or None."""
-        key = next((k for k in self._begun if k in keys), "")
-        begun = self._begun.pop(key, None)
-        with suppress(Exception):
-            return begun.result() if begun is not None else None
+        """Returns the process that was prepared under one of the keys, else that was started first,
+        or None.
+        """
+        for key in [k for k in self._begun if k in keys]:
+            with suppress(Exception):
+                return self._pop(key).result()
         return None
 
-    def there(self, *keys: str) -> Any:
-        """The same, of those that need not be waited for."""
-        return self.take(*(k for k, begun in self._begun.items() if k in keys and begun.done()))
+    def _pop(self, key: str) -> Future[Any]:
+        if self._prepared is not None and key == self._prepared[0]:
+            self._prepared = None
+        return self._begun.pop(key)
 
     def wait(self) -> None:
         """Returns when no process is being started."""
@@ -92,7 +123,9 @@ class Spares:
                 begun.result().kill()
 
         for key in self._begun.keys() - set(keys):
-            begun = self._begun.pop(key)
+            if self._prepared is not None and key == self._prepared[0]:
+                self._prepared[1].end()  # it need not go on
+            begun = self._pop(key)
             self._leaving.append(begun)
             begun.add_done_callback(end)
 
@@ -174,8 +207,8 @@ class Kept:
         self._client: ReferenceClient | None = None
         self._batch: Batch | None = None
         self.spares = Spares()
-        # Under a profiler: they take seconds to start and nothing of the GPU, so that nobody who
-        # is timed waits for them.
+        # Under a profiler: they take seconds to start and until they are prepared nothing of the
+        # GPU, so that nobody who is timed waits for more than that.
         self.profilers = Spares()
         self.compiled = Compiled()  # a few megabytes, for as long as no other task comes
 

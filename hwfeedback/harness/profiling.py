@@ -14,7 +14,6 @@ import os
 import re
 import select
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -128,6 +127,7 @@ class Served:
         self.refused: dict[str, int] = {}
         self.files: dict[str, int] = {}
         self.inner = 0  # the candidate's process, as its own namespace has it
+        self.began = False  # it has its context, and ncu has measured a launch
 
     def end(self) -> None:
         self._worker.kill()
@@ -151,15 +151,6 @@ class Served:
         self.channel.close()
         answer, _ = self._worker.channel.recv(REPORT_S)
         return answer
-
-
-@dataclass(frozen=True)
-class Begun:
-    """One whose context is made before it is needed; ``made``: whether it was."""
-
-    served: Served
-    client: CandidateClient
-    made: Future[bool]
 
 
 class Profiler:
@@ -186,7 +177,7 @@ class Profiler:
         self._program = toolchain.ncu()
         self._asked = () if full else ncu.selection(capability)
         self.passing = False  # whether something was not known that may be another time
-        self._begun: Begun | None = None
+        self.met: list[Any] = []  # workers that met a candidate
 
     @property
     def keys(self) -> list[str]:
@@ -201,42 +192,29 @@ class Profiler:
             for key in self.keys:
                 self._spares.begin(key, self._start)
 
-    def begin(self, beside: Executor) -> None:
+    def begin(self) -> None:
         """Has a process that was started ahead make its context and ncu measure a first launch,
-        which take it a second each, if there is one. It has met nobody, and waits then. Nothing is
+        which take it a second each, unless one has. It has met nobody, and waits then. Nothing is
         said of what fails: the profile's own process will say it.
         """
-        if self._begun is not None or self._spares is None or not self._program:
-            return
-        served = self._spares.there(*self.keys)
-        if served is None:
-            return
-        client = CandidateClient(served, START_S, self._device)
+        if self._spares is not None and self._program:
+            self._spares.prepare(self._begin_ahead, self.keys, self._fds)
 
-        def make() -> bool:
-            try:
-                self._make_context(client, warm=True)
-            except BaseException as e:
-                client.kill()
-                if isinstance(e, (WorkerFailure, ProtocolError, OSError)):
-                    return False
-                raise
-            return True
-
-        self._begun = Begun(served, client, beside.submit(make))
+    def _begin_ahead(self, served: Served) -> Served:
+        try:
+            served.channel.send({"op": "begin", "device": self._device.kind, "warm": True})
+            served.began = served.channel.recv(START_S)[0].get("ok") is True
+        except ProtocolError:
+            served.began = False
+        if not served.began:
+            served.kill()
+            raise NoProfile("it cannot begin on the GPU")
+        return served
 
     def wait(self) -> None:
         """Returns when nobody makes a context: that disturbs who is timed."""
-        if self._begun is not None:
-            wait([self._begun.made])
-
-    def close(self) -> None:
-        """Ends a process that was not used, or whose context is being made."""
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            begun.served.end()  # who waits for its answer gets none
-            wait([begun.made])
-            begun.client.kill()
+        if self._spares is not None:
+            self._spares.wait_for_prepared()
 
     def profile(self, subject: Subject) -> dict[str, Any]:
         """Returns a kernelwright.Profile, as JSON."""
@@ -311,29 +289,21 @@ class Profiler:
     def _by_ncu(self, subject: Subject) -> Seen:
         if not self._program:
             raise NoProfile("Nsight Compute (ncu) is not there")
-        begun, self._begun = self._begun, None
-        made = begun is not None and begun.made.exception() is None and begun.made.result()
-        if begun is not None and made:
-            served, client = begun.served, begun.client
-            client.timeout = subject.forward_s
-        else:
-            spare = self._spares.take(*self.keys) if self._spares is not None else None
-            try:
-                served = spare or self._start()
-            except (SandboxError, ProtocolError) as e:
-                raise NoProfile(f"ncu's sandbox cannot be had: {e}", passing=True) from e
-            client = CandidateClient(served, subject.forward_s, self._device)
+        spare = self._spares.take(*self.keys) if self._spares is not None else None
         try:
-            return self._measured(served, client, subject, made)
+            served = spare or self._start()
+        except (SandboxError, ProtocolError) as e:
+            raise NoProfile(f"ncu's sandbox cannot be had: {e}", passing=True) from e
+        client = CandidateClient(served, subject.forward_s, self._device)
+        self.met.append(served)
+        try:
+            return self._measured(served, client, subject)
         finally:
             client.kill()
 
-    def _measured(
-        self, served: Served, client: CandidateClient, subject: Subject, begun: bool
-    ) -> Seen:
+    def _measured(self, served: Served, client: CandidateClient, subject: Subject) -> Seen:
         try:
-            if not begun:
-                self._make_context(client)
+            self._make_context(client, made=served.began)
             msg = self._ready(client, subject)
         except WorkerError as e:
             raise NoProfile(f"it fails under ncu while it was loaded: {e}") from e
@@ -401,6 +371,7 @@ class Profiler:
         except (SandboxError, ProtocolError) as e:
             raise NoProfile(f"PyTorch's profiler cannot be had: {e}", passing=True) from e
         client = CandidateClient(worker, subject.forward_s, self._device)
+        self.met.append(worker)
         try:
             self._make_context(client)
             msg = self._ready(client, subject)
@@ -414,10 +385,11 @@ class Profiler:
             raise NoProfile("PyTorch's profiler saw no kernel")
         return [Kind(e.name, e.grid, e.block, e.count, e.ms) for e in launches]
 
-    def _make_context(self, client: CandidateClient, *, warm: bool = False) -> None:
+    def _make_context(self, client: CandidateClient, *, made: bool = False) -> None:
         client.ask({"op": "hold"}, self._fds, START_S, "importing PyTorch")
-        begin = {"op": "begin", "device": self._device.kind, "warm": warm}
-        client.ask(begin, timeout=START_S, doing="beginning on the GPU")
+        if not made:
+            begin = {"op": "begin", "device": self._device.kind}
+            client.ask(begin, timeout=START_S, doing="beginning on the GPU")
 
     def _ready(self, client: CandidateClient, subject: Subject) -> dict[str, Any]:
         """Has a process load the subject. Returns what a request for a forward says."""

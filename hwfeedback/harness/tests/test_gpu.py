@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,8 @@ import doctor
 import evaluation
 import families
 import kernelwright
+import profiling
+import timing
 import toolchain
 import verify
 
@@ -460,6 +463,35 @@ def test_a_profile(judge: Judge, candidate: str) -> None:
     eager = v["eager_profile"]
     assert eager["tool"] == "ncu" and eager["ms"] > 0
     assert {k["whose"] for k in eager["kernels"]} <= {"pytorch", "vendor"}
+
+
+@NCU
+def test_nobody_is_timed_while_a_profiler_begins(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the sentinel, which is timed beside the build."""
+    spans: dict[str, list[tuple[float, float]]] = {"begins": [], "timed": []}
+
+    def noted(of: type, name: str, what: str) -> None:
+        inner = getattr(of, name)
+
+        def outer(*args: Any, **more: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return inner(*args, **more)
+            finally:
+                spans[what].append((began, time.monotonic()))
+
+        monkeypatch.setattr(of, name, outer)
+
+    noted(profiling.Profiler, "_begin_ahead", "begins")
+    noted(timing.Timing, "prepare", "timed")
+    noted(evaluation.Evaluation, "_measure", "timed")
+    for i in range(4):
+        profiled(judge, KERNEL.replace("__global__", f"/* {time.time()} {i} */ __global__", 1))
+    assert spans["begins"] and len(spans["timed"]) >= 8
+    for began, ended in spans["begins"]:
+        assert all(ended <= b or e <= began for b, e in spans["timed"]), spans
 
 
 @NCU

@@ -9,7 +9,6 @@ import pathlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ import toolchain
 from clients import CandidateClient
 from forkserver import ForkServer
 from kept import Spares
+from protocol import ProtocolError
 
 HERE = pathlib.Path(__file__).parent
 CANDIDATE = """
@@ -125,7 +125,6 @@ def ahead(
     spares.wait()
     fake("exit 1\n")
     yield p, spares
-    p.close()
     spares.close()
 
 
@@ -137,38 +136,43 @@ def test_it_is_started_ahead(ahead: tuple[profiling.Profiler, Spares]) -> None:
     assert p.profile(subject())["tool"] == "static"
 
 
-@pytest.fixture
-def beside() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as pool:
-        yield pool
-
-
-def test_its_context_is_made_ahead(
-    ahead: tuple[profiling.Profiler, Spares], beside: ThreadPoolExecutor
-) -> None:
+def test_its_context_is_made_ahead(ahead: tuple[profiling.Profiler, Spares]) -> None:
     p, spares = ahead
-    for _ in range(2):  # the other one stays where it is
-        p.begin(beside)
+    for _ in range(2):  # the other ones stay where they are
+        p.begin()
         p.wait()
-    assert spares
-    spares.keep(())
+    begun = spares.take(*p.keys)
+    assert begun.began and not spares.take(*p.keys).began
+    begun.kill()
+    p.begin()
     assert p.profile(subject())["tool"] == "ncu"
-    p.begin(beside)
+    p.begin()
     assert p.profile(subject())["tool"] == "static", "one candidate each"
 
 
+def test_one_whose_context_is_made_is_there_for_the_next(
+    ahead: tuple[profiling.Profiler, Spares], server: ForkServer
+) -> None:
+    p, spares = ahead
+    p.begin()
+    later = profiler(server, spares=spares)
+    later.begin()
+    later.wait()
+    assert later.profile(subject())["tool"] == "ncu"
+    assert not any(served.began for served in (spares.take(*p.keys), spares.take(*p.keys)))
+
+
 def test_who_has_not_started_is_not_waited_for(
-    server: ForkServer, fake: Callable[[str], None], beside: ThreadPoolExecutor
+    server: ForkServer, fake: Callable[[str], None]
 ) -> None:
     fake('sleep 2; "$@"\n' + WRITES)
     spares = Spares()
     p = profiler(server, spares=spares)
-    p.begin(beside)  # nothing was started
+    p.begin()  # nothing was started
     p.ahead()
     began = time.monotonic()
-    p.begin(beside)
+    p.begin()
     p.wait()
-    p.close()
     assert time.monotonic() - began < 1
     spares.wait()
     assert spares
@@ -179,18 +183,25 @@ def test_who_has_not_started_is_not_waited_for(
 def test_one_whose_context_was_not_needed_ends(
     server: ForkServer,
     ahead: tuple[profiling.Profiler, Spares],
-    beside: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
     made: bool,
 ) -> None:
     p, spares = ahead
     if not made:  # it does not answer
-        monkeypatch.setattr(p, "_make_context", lambda c, **_: c.worker.channel.recv(60))
-    p.begin(beside)
+
+        def waits(served: profiling.Served) -> profiling.Served:
+            try:
+                served.channel.recv(60)
+            except ProtocolError:
+                served.kill()
+                raise
+            raise AssertionError("it answered")
+
+        monkeypatch.setattr(p, "_begin_ahead", waits)
+    p.begin()
     if made:
         p.wait()
     spares.close()
-    p.close()
     end = time.monotonic() + 20
     while server.ping()["workers"] and time.monotonic() < end:
         time.sleep(0.05)
@@ -198,20 +209,20 @@ def test_one_whose_context_was_not_needed_ends(
 
 
 def test_a_context_that_cannot_be_made_is_not_spoken_of(
-    ahead: tuple[profiling.Profiler, Spares],
-    beside: ThreadPoolExecutor,
-    monkeypatch: pytest.MonkeyPatch,
+    ahead: tuple[profiling.Profiler, Spares], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p, _ = ahead
+    p, spares = ahead
+    begin = p._begin_ahead
 
-    def fails(client: CandidateClient, **_: bool) -> None:
-        client.ask({"op": "no such operation"}, timeout=60, doing="")
+    def ended(served: profiling.Served) -> profiling.Served:
+        served.end()
+        return begin(served)
 
-    with monkeypatch.context() as m:
-        m.setattr(p, "_make_context", fails)
-        p.begin(beside)
-        p.wait()
+    monkeypatch.setattr(p, "_begin_ahead", ended)
+    p.begin()
+    p.wait()
     assert p.profile(subject())["tool"] == "ncu"
+    assert spares.take(*p.keys) is not None and not spares, "it has ended, and one was used"
 
 
 PERMISSION = "ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU"

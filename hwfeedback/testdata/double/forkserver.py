@@ -174,6 +174,7 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
             "verdict": verdict,
             "learned": learned,
             "passing": "passing" in words,
+            "at_rest": "at_rest" in words,
             # The last of what comes next is not read yet.
             "parsed": [read(c["source"]) for c in (msg.get("upcoming") or [])[:-1]] + [None],
         }

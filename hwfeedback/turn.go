@@ -1,0 +1,122 @@
+package hwfeedback
+
+import (
+	"context"
+	"os"
+	"sync"
+	"time"
+)
+
+const (
+	// turnIdle is how long an evaluator keeps the device for its next evaluation.
+	// As long have it the processes that the last one began for that.
+	turnIdle = 3 * time.Second
+	// turnYield is how long it lets others go first, and turnLook how often it looks
+	// whether they have.
+	turnYield = 10 * time.Second
+	turnLook  = 20 * time.Millisecond
+)
+
+// turn is an evaluator's hold on its device. It may go on from one evaluation to
+// the next: the processes that one begins for the next have the device until
+// they are there, and who waited for them would wait for what it needs itself.
+type turn struct {
+	leases Leaser
+	idle   time.Duration // turnIdle; 0: it never goes on
+	free   chan struct{} // has a token while no request has the device
+	had    string        // the device; whoever has the token may read and write it
+
+	mu     sync.Mutex
+	kept   Lease // of the last evaluation, until the next, or until it is over
+	over   *time.Timer
+	closed bool
+}
+
+func newTurn(leases Leaser, idle time.Duration) *turn {
+	t := &turn{leases: leases, idle: idle, free: make(chan struct{}, 1)}
+	t.free <- struct{}{}
+	return t
+}
+
+// take waits for the device or the end of the context. Who may go on is content
+// with what the last evaluation has left, processes that begin. Who else wants
+// the device has it between two requests.
+func (t *turn) take(ctx context.Context, device string, goesOn bool) (Lease, error) {
+	select {
+	case <-t.free:
+	case <-ctx.Done():
+		return nil, &HeldError{device, holder{PID: os.Getpid()}.String(), context.Cause(ctx)}
+	}
+	kept, wanted := t.withdraw(false), t.had != "" && t.leases.Wanted(device)
+	if kept != nil && goesOn && !wanted {
+		return kept, nil
+	}
+	if kept != nil {
+		_ = kept.Release() // what it says is informative: the lock is gone with the file
+	}
+	if wanted {
+		t.letOthers(ctx, device)
+	}
+	lease, err := t.leases.Acquire(ctx, device)
+	if err != nil {
+		t.free <- struct{}{}
+		return nil, err
+	}
+	t.had = device
+	return lease, nil
+}
+
+// letOthers returns when nobody waits for the device any more. They look at it
+// now and then, and we would always be first.
+func (t *turn) letOthers(ctx context.Context, device string) {
+	look := time.NewTicker(turnLook)
+	defer look.Stop()
+	for until := time.Now().Add(turnYield); time.Now().Before(until) && t.leases.Wanted(device); {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// give ends a request. The device is kept for the next one where the turn may
+// go on: nobody who met a candidate may be left, and nobody wait.
+func (t *turn) give(lease Lease, goesOn bool) error {
+	defer func() { t.free <- struct{}{} }()
+	goesOn = goesOn && t.idle > 0 && !t.leases.Wanted(t.had)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !goesOn || t.closed {
+		return lease.Release()
+	}
+	t.kept = lease
+	t.over = time.AfterFunc(t.idle, t.end)
+	return nil
+}
+
+// end gives up what is kept.
+func (t *turn) end() {
+	if kept := t.withdraw(false); kept != nil {
+		_ = kept.Release()
+	}
+}
+
+// close does, and has nothing kept again.
+func (t *turn) close() {
+	if kept := t.withdraw(true); kept != nil {
+		_ = kept.Release()
+	}
+}
+
+// withdraw returns what is kept, which it then is no more.
+func (t *turn) withdraw(closed bool) Lease {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = t.closed || closed
+	kept := t.kept
+	if t.kept = nil; kept != nil {
+		t.over.Stop()
+	}
+	return kept
+}

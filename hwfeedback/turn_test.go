@@ -1,0 +1,183 @@
+package hwfeedback
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+func takes(t *testing.T, turn *turn, goesOn bool) Lease {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	l, err := turn.take(ctx, "cuda:0", goesOn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func gives(t *testing.T, turn *turn, l Lease, goesOn bool) {
+	t.Helper()
+	if err := turn.give(l, goesOn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// isFree tells whether another process would get the device at once.
+func isFree(t *testing.T, leases Leaser) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	l, err := leases.Acquire(ctx, "cuda:0")
+	if err != nil {
+		return false
+	}
+	l.Release()
+	return true
+}
+
+func TestATurnGoesOn(t *testing.T) {
+	leases := &FileLeases{Dir: t.TempDir()}
+	turn := newTurn(leases, time.Hour)
+	first := takes(t, turn, true)
+	gives(t, turn, first, true)
+	if isFree(t, leases) {
+		t.Fatal("nobody has kept it")
+	}
+	second := takes(t, turn, true)
+	if second != first {
+		t.Error("it did not go on")
+	}
+	gives(t, turn, second, false)
+	if !isFree(t, leases) {
+		t.Fatal("somebody who met a candidate may be left, and the turn goes on")
+	}
+	gives(t, turn, takes(t, turn, true), true)
+	other := takes(t, turn, false)
+	if other.Fence() <= first.Fence() {
+		t.Errorf("who does not go on has lease %d after %d", other.Fence(), first.Fence())
+	}
+	gives(t, turn, other, true)
+	turn.close()
+	if !isFree(t, leases) {
+		t.Fatal("it is kept after the end")
+	}
+	gives(t, turn, takes(t, turn, true), true)
+	if !isFree(t, leases) {
+		t.Fatal("it is kept anew after the end")
+	}
+}
+
+func TestATurnEndsByItself(t *testing.T) {
+	leases := &FileLeases{Dir: t.TempDir()}
+	for _, idle := range []time.Duration{0, 50 * time.Millisecond} {
+		turn := newTurn(leases, idle)
+		gives(t, turn, takes(t, turn, true), true)
+		if l, err := leases.Acquire(t.Context(), "cuda:0"); err != nil {
+			t.Fatal(err)
+		} else {
+			l.Release()
+		}
+	}
+}
+
+// Who wants it gets it before the turn goes on, and then it is our turn again.
+func TestATurnEndsForOthers(t *testing.T) {
+	leases := &FileLeases{Dir: t.TempDir()}
+	for i, idle := range []time.Duration{time.Hour, time.Hour, 0} {
+		turn := newTurn(leases, idle)
+		first := takes(t, turn, true)
+		if leases.Wanted("cuda:0") {
+			t.Fatal("nobody waits")
+		}
+		theirs := make(chan Lease, 1)
+		go func() {
+			l, err := leases.Acquire(t.Context(), "cuda:0")
+			if err != nil {
+				t.Error(err)
+			}
+			theirs <- l
+		}()
+		for !leases.Wanted("cuda:0") {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Duration(i) * 400 * time.Millisecond) // they look ever less often
+		gives(t, turn, first, true)
+		ours := make(chan Lease)
+		go func() {
+			l, err := turn.take(t.Context(), "cuda:0", true)
+			if err != nil {
+				t.Error(err)
+			}
+			ours <- l
+		}()
+		select {
+		case <-ours:
+			t.Fatal("they did not have it")
+		case l := <-theirs:
+			l.Release()
+		}
+		next := <-ours
+		if next == first {
+			t.Error("it went on all the same")
+		}
+		gives(t, turn, next, true)
+		turn.close()
+	}
+}
+
+// Requests of one evaluator do not wait for its own turn to end.
+func TestOneAfterTheOther(t *testing.T) {
+	turn := newTurn(&FileLeases{Dir: t.TempDir()}, time.Hour)
+	first := takes(t, turn, true)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	var held *HeldError
+	if _, err := turn.take(ctx, "cuda:0", true); !errors.As(err, &held) || held.Holder != "this process" || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	var all sync.WaitGroup
+	for _, goesOn := range []bool{true, false, true, true, false} {
+		all.Go(func() { gives(t, turn, takes(t, turn, goesOn), true) })
+	}
+	gives(t, turn, first, true)
+	all.Wait()
+	turn.close()
+}
+
+func TestWhichEvaluationsGoOn(t *testing.T) {
+	b := newBench(t)
+	b.turn.idle = time.Hour
+	free := func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		l, err := b.turn.leases.Acquire(ctx, "cpu")
+		if err == nil {
+			l.Release()
+		}
+		return err == nil
+	}
+	for i, tt := range []struct {
+		source string
+		free   bool
+	}{{"good at_rest", false}, {"good at_rest 2", false}, {"good", true}, {"crash at_rest", false}, {"good 3", true}} {
+		b.evaluate(tt.source, kernelwright.Quick)
+		if free() != tt.free {
+			t.Errorf("%d, %s: free %v", i, tt.source, !tt.free)
+		}
+	}
+	b.evaluate("good at_rest 4", kernelwright.Quick)
+	if _, err := b.MeasureBaselines(t.Context(), aTask); err != nil || !free() {
+		t.Errorf("another kind of request: %v", err)
+	}
+	b.evaluate("good at_rest 5", kernelwright.Quick)
+	b.Close()
+	if !free() {
+		t.Error("it is kept after the end")
+	}
+}
