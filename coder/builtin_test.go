@@ -66,26 +66,34 @@ func variants(t *testing.T, f fixture, input func(fixture) kernelwright.CoderInp
 	if !ok {
 		t.Fatalf("%s: no schedule", f.Name)
 	}
-	for name, k := range s.Knobs {
-		for _, c := range k.Choices {
-			if c == k.Value {
-				continue
+	with := func(knobs map[string]int) func() string {
+		return func() string {
+			in := input(f)
+			in.Round = 1
+			in.Last = &kernelwright.Attempt{Candidate: first, Verdict: kernelwright.Verdict{Status: kernelwright.Correct}}
+			in.Feedback = &kernelwright.Feedback{Kind: kernelwright.Optimisation, Knobs: knobs}
+			next, err := Builtin{}.Propose(context.Background(), in)
+			if err != nil {
+				t.Fatalf("%s with %v: %v", f.Name, knobs, err)
 			}
-			out[name+"-"+itoa(c)] = func() string {
-				in := input(f)
-				in.Round = 1
-				in.Last = &kernelwright.Attempt{Candidate: first, Verdict: kernelwright.Verdict{Status: kernelwright.Correct}}
-				in.Feedback = &kernelwright.Feedback{Kind: kernelwright.Optimisation, Knobs: map[string]int{name: c}}
-				next, err := Builtin{}.Propose(context.Background(), in)
-				if err != nil {
-					t.Fatalf("%s with %s=%d: %v", f.Name, name, c, err)
-				}
-				if got, _ := kernelwright.ParseSchedule(next.Source); got.Knobs[name].Value != c {
+			got, _ := kernelwright.ParseSchedule(next.Source)
+			for name, c := range knobs {
+				if got.Knobs[name].Value != c {
 					t.Errorf("%s: knob %s is %d, not %d", f.Name, name, got.Knobs[name].Value, c)
 				}
-				return next.Source
+			}
+			return next.Source
+		}
+	}
+	for name, k := range s.Knobs {
+		for _, c := range k.Choices {
+			if c != k.Value {
+				out[name+"-"+itoa(c)] = with(map[string]int{name: c})
 			}
 		}
+	}
+	if _, ok := s.Knobs["stage"]; ok && len(s.Knobs["share"].Choices) > 0 { // as a large pooling begins
+		out["lines"] = with(map[string]int{"stage": 1, "share": columnRows})
 	}
 	return out
 }
@@ -159,7 +167,7 @@ func candidatesAreRight(t *testing.T, input func(fixture) kernelwright.CoderInpu
 				every = many
 			}
 			// The one case of a row that a team of blocks does not hold whole.
-			always := (tag == "default" && i%cases == 0) || f.Name+"."+tag == "wide_softmax_beyond.team-2"
+			always := (tag == "default" && i%cases == 0) || tag == "lines" || f.Name+"."+tag == "wide_softmax_beyond.team-2"
 			if !always && (testing.Short() || (n+i)%every != 0) {
 				if soak {
 					all[tag]() // what is not run is written at least

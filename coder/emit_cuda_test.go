@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -41,14 +43,36 @@ func TestCUDAForms(t *testing.T) {
 		"a long search is shared by blocks":     {"wide_argmax_all", nil, []string{"FirstMost<float, int>*>(part"}, nil},
 		"what is shifted is on its way as well": {"exclusive_sum", nil, []string{"ahead", "[d][j] = t"}, nil},
 		"columns by Welford":                    {"column_var", map[string]int{"keep": 0}, []string{"Spread<float>"}, nil},
-		"a pooling's windows share columns":     {"max_pool", nil, []string{"float line[", "const pos q1 = at;"}, []string{"for (int k1"}},
-		"or each has its own, unrolled":         {"max_pool", map[string]int{"stage": 0}, []string{"for (int k1 = 0; k1 < 3; ++k1)"}, []string{"line["}},
+		"a pooling's windows share columns":     {"max_pool", map[string]int{"stage": 1}, []string{"float line[", "const pos q1 = at;"}, []string{"for (int k1"}},
+		"or each has its own, unrolled":         {"max_pool", nil, []string{"for (int k1 = 0; k1 < 3; ++k1)"}, []string{"line["}},
 		"as where they do not overlap":          {"conv_pool", nil, []string{"for (int k1 = 0; k1 < 2; ++k1)"}, []string{"line["}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			source := cudaOf(t, c.fixture, c.knobs)
 			holdsForms(t, source, c.has, c.lack)
 		})
+	}
+}
+
+// TestPoolingsBeginBySize: lines, and columns of outputs, are for so many that the
+// device is full all the same.
+func TestPoolingsBeginBySize(t *testing.T) {
+	_, f := planned(t, "max_pool")
+	for batch, want := range map[int]string{6: "0 1", 1 << 12: "0 1", 1 << 13: "0 1", 1 << 14: "1 2", 1 << 15: "1 4", 1 << 20: "1 8"} {
+		n := strconv.Itoa(batch)
+		text := regexp.MustCompile(`(\[|"size": ?)6,`).ReplaceAllString(string(f.Graph), "${1}"+n+",")
+		g, err := decodeGraph([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := makePlan(g, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := cudaSchedule(p)
+		if got := fmt.Sprint(s.get("stage", -1), " ", s.get("share", -1)); got != want {
+			t.Errorf("%d outputs begin with stage and share %s, not %s", batch*5*4*6, got, want)
+		}
 	}
 }
 

@@ -45,6 +45,7 @@ func (g geometry) uncut() int {
 func cudaSchedule(p *plan) schedule {
 	s := schedule{}
 	var maps, lined, columned, reduces, rows, scans, columns, apart, joins, few bool
+	pooled := 0 // outputs of a pooling whose windows overlap, the fewest
 	for _, st := range p.steps {
 		k := st.kernel
 		if k == nil {
@@ -54,6 +55,9 @@ func cudaSchedule(p *plan) schedule {
 		maps = maps || k.kind == mapKernel
 		lined = lined || k.lined(g)
 		columned = columned || k.columned(g) >= 0
+		if n := numel(k.space); (k.lined(g) || k.columned(g) >= 0) && (pooled == 0 || n < pooled) {
+			pooled = n
+		}
 		reduces = reduces || k.kind == reduceKernel
 		rows = rows || k.kind == reduceKernel && !g.lanes
 		scans = scans || k.kind == scanKernel && !g.lanes
@@ -69,7 +73,11 @@ func cudaSchedule(p *plan) schedule {
 	}
 	if lined {
 		// Whether a pooling's windows share what they have of a column, by shared memory.
-		s["stage"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1}}
+		start := 1
+		if pooled < linedOutputs {
+			start = 0
+		}
+		s["stage"] = kernelwright.Knob{Value: start, Choices: []int{0, 1}}
 	}
 	// Vectors of a row, or elements of a column, that one thread takes: more
 	// hide the latency of each load, fewer leave more threads to hide it.
@@ -77,7 +85,11 @@ func cudaSchedule(p *plan) schedule {
 	case reduces:
 		s["share"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4, 8, 16}}
 	case columned:
-		s["share"] = kernelwright.Knob{Value: columnRows, Choices: []int{1, 2, 4, 8, 16}}
+		start := columnRows
+		for start > 1 && pooled < start*columnThreads {
+			start /= 2
+		}
+		s["share"] = kernelwright.Knob{Value: start, Choices: []int{1, 2, 4, 8, 16}}
 	}
 	switch {
 	case reduces || columns:

@@ -85,11 +85,24 @@ func neighbours(schedule kernelwright.Schedule) []step {
 	return all
 }
 
+// steps is every step of one knob to another choice.
+func steps(schedule kernelwright.Schedule) []step {
+	var all []step
+	for name, k := range schedule.Knobs {
+		for _, to := range k.Choices {
+			if to != k.Value {
+				all = append(all, step{name, k.Value, to})
+			}
+		}
+	}
+	return all
+}
+
 // shunned says, to go on a sentence with, that some steps from the base were not
 // tried for what they brought elsewhere; empty where none were.
 func (s search) shunned() string {
 	from, n := s.base(), 0
-	for _, st := range neighbours(from.schedule) {
+	for _, st := range steps(from.schedule) {
 		goal := maps.Clone(from.knobs)
 		goal[st.knob] = st.to
 		if !s.tried[key(goal)] && s.past.step("", st).Bad() {

@@ -93,7 +93,7 @@ func optimise(in kernelwright.JudgeInput, s search) kernelwright.Feedback {
 	n, ok := s.next(wanted)
 	if !ok {
 		return stop("schedules_exhausted", fmt.Sprintf(
-			"Every schedule one knob away from the best (round %d, %.4g ms), and from those nearly as fast, was tried and none is faster%s.", base.round, base.verdict.CandidateMS, s.shunned()), v.evidence())
+			"Every schedule that differs in one knob from the best (round %d, %.4g ms), and those beside what is nearly as fast, were tried and none is faster%s.", base.round, base.verdict.CandidateMS, s.shunned()), v.evidence())
 	}
 	f := found[0]
 	out := kernelwright.Feedback{Kind: kernelwright.Optimisation, Rule: f.rule, Bottleneck: f.bottleneck, Evidence: f.evidence}
@@ -106,6 +106,9 @@ func optimise(in kernelwright.JudgeInput, s search) kernelwright.Feedback {
 	} else {
 		out.Rule = "local_search"
 		out.Method = "Try the neighbouring schedule: " + n.words
+		if distance(n.start, n.step) > 1 {
+			out.Method = "Try a schedule further away: " + n.words
+		}
 	}
 	out.Plan = strings.TrimSpace(back(n.start, base, s.current) + fmt.Sprintf("Keep the code of %s and %s; %s. %s", where(n.start, s), n.words, meaning(n.step), tried))
 	out.Evidence[n.knob] = float64(n.from)

@@ -17,8 +17,9 @@ import (
 // same place twice. When every neighbour of the fastest was tried, it goes on
 // from those that are nearly as fast: what one knob lost there another may win,
 // and a knob may do something there that it does not beside the fastest. Where
-// none is left that is near enough, it ends. Everything it knows it reads from
-// the rounds: it keeps nothing.
+// none is left that is near enough, it looks further along each knob of the
+// fastest, and then ends. Everything it knows it reads from the rounds: it keeps
+// nothing.
 type search struct {
 	known   bool // the current candidate states a schedule
 	current point
@@ -111,7 +112,8 @@ func (s search) base() point {
 
 // next chooses the next move: from the base one that a rule wants; else one
 // more step the way that helped last; else any, in an order that the seed
-// decides. Then any from the next best. It is false when all were tried.
+// decides. Then any from the next best, and what lies further from the base. It is
+// false when all were tried.
 func (s search) next(wanted []move) (next, bool) {
 	from := s.base()
 	for i, m := range wanted {
@@ -142,11 +144,8 @@ func (s search) next(wanted []move) (next, bool) {
 			}
 		}
 	}
-	if n, ok := s.neighbour(from); ok {
+	if n, ok := s.any(from, neighbours(from.schedule)); ok {
 		return n, true
-	}
-	if s.best == nil {
-		return next{}, false
 	}
 	others := slices.Clone(s.right)
 	slices.SortStableFunc(others, func(a, b point) int { return cmp.Compare(a.verdict.CandidateMS, b.verdict.CandidateMS) })
@@ -154,20 +153,21 @@ func (s search) next(wanted []move) (next, bool) {
 		if p.verdict.CandidateMS > s.best.verdict.CandidateMS*(1+nearBest) {
 			break
 		}
-		if n, ok := s.neighbour(p); ok {
+		if n, ok := s.any(p, neighbours(p.schedule)); ok {
 			return n, true
 		}
 	}
-	return next{}, false
+	return s.any(from, steps(from.schedule))
 }
 
-// neighbour is a schedule beside one that was measured, which was not tried
-// yet. What helped on other tasks comes first, and what takes back something that
-// spares work last. It goes no step that mostly made other tasks slower.
-func (s search) neighbour(from point) (next, bool) {
-	all := neighbours(from.schedule)
+// any is a schedule one of these steps from one that was measured, which was not
+// tried yet. What helped on other tasks comes first, then what is near, and what
+// takes back something that spares work last. It goes no step that mostly made
+// other tasks slower.
+func (s search) any(from point, all []step) (next, bool) {
 	slices.SortFunc(all, func(a, b step) int {
-		return cmp.Or(cmp.Compare(s.last(a), s.last(b)), s.past.compare(a, b), cmp.Compare(s.lot(a), s.lot(b)), strings.Compare(fmt.Sprint(a), fmt.Sprint(b)))
+		return cmp.Or(cmp.Compare(s.last(a), s.last(b)), s.past.compare(a, b), cmp.Compare(distance(from, a), distance(from, b)),
+			cmp.Compare(s.lot(a), s.lot(b)), strings.Compare(fmt.Sprint(a), fmt.Sprint(b)))
 	})
 	for _, m := range all {
 		// What memory holds back gets no faster by moving more.
@@ -179,6 +179,14 @@ func (s search) neighbour(from point) (next, bool) {
 		}
 	}
 	return next{}, false
+}
+
+// distance is how many choices a step of a point's schedule goes.
+func distance(from point, st step) int {
+	choices := slices.Sorted(slices.Values(from.schedule.Knobs[st.knob].Choices))
+	to, _ := slices.BinarySearch(choices, st.to)
+	at, _ := slices.BinarySearch(choices, st.from)
+	return max(to-at, at-to)
 }
 
 // last is 1 for a step that takes back what spares traffic, or what keeps all of a

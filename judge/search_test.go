@@ -1,6 +1,7 @@
 package judge_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,6 +63,33 @@ func TestSearchGoesOnFromTheNextBest(t *testing.T) {
 				t.Errorf("%q", order)
 			}
 		})
+	}
+}
+
+// A way may lead through what is slower: what lies further is tried when nothing
+// near is left, what is nearest first.
+func TestSearchLooksFurther(t *testing.T) {
+	ms := map[int]float64{1: 1.6, 2: 0.7, 4: 1.4, 8: 1, 16: 1.4}
+	in := kw.JudgeInput{Want: kw.Optimisation, Device: gpu}
+	share := 8
+	var order []int
+	for round := 0; ; round++ {
+		schedule := kw.Schedule{Knobs: map[string]kw.Knob{"share": {Value: share, Choices: []int{16, 8, 4, 2, 1}}}}
+		in.Current = kw.Attempt{Candidate: kw.Candidate{Source: schedule.Comment()}, Verdict: kw.Verdict{Status: kw.Correct, CandidateMS: ms[share], Headroom: 0.5}}
+		f := feedback(t, in)
+		if f.Kind == kw.Stop {
+			break
+		}
+		in.History = append(in.History, kw.Round{Index: round, Candidate: in.Current.Candidate, Verdict: in.Current.Verdict, Feedback: &f})
+		share = f.Knobs["share"]
+		order = append(order, share)
+		if far := share == 2; far != strings.Contains(f.Method, "further away") {
+			t.Errorf("to %d it says %q", share, f.Method)
+		}
+	}
+	slices.Sort(order[:2]) // either is beside the first
+	if !slices.Equal(order, []int{4, 16, 2, 1}) {
+		t.Errorf("it went to %v", order)
 	}
 }
 
