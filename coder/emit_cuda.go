@@ -19,6 +19,8 @@ type cuda struct {
 	on      target
 	host    strings.Builder
 	scratch map[*kernel][]scratch
+	several bool // the function has more than one kernel
+	follows bool // one of its kernels has been launched already
 }
 
 // scratch is memory that blocks of one kernel leave for those of the next.
@@ -49,6 +51,7 @@ func emitCUDA(p *plan, knobs schedule, on target) (string, map[*kernel][]scratch
 	var bodies strings.Builder
 	for _, s := range p.segments() {
 		var launches strings.Builder
+		e.several, e.follows = len(s.kernels) > 1, false
 		for _, k := range s.kernels {
 			e.out.Reset()
 			e.host.Reset()
@@ -411,7 +414,14 @@ func (g *gpu) begin(suffix string, block int, more []string) {
 		g.line("typedef %s %s;", typ, t.name)
 	}
 	g.push()
+	if g.pdl() && (g.device.several || suffix != "") { // a part of several has a suffix
+		g.used["begins"] = true
+		g.line("begins();")
+	}
 }
+
+// pdl reports whether kernels are launched before the one before has ended.
+func (g *gpu) pdl() bool { return g.knobs.get("pdl", 0) == 1 }
 
 func (g *gpu) end() {
 	g.pop()
@@ -422,7 +432,15 @@ func (g *gpu) end() {
 // start launches a kernel with the vectors that the pointers allow. blocks may
 // use V, rows and width.
 func (g *gpu) start(suffix string, block int, blocks string, more []string) {
+	follows := g.device.follows && g.pdl()
+	known := fmt.Sprintf("follows%d%s", g.k.at, suffix)
 	g.launched(suffix, more, func(kernel, args string) {
+		if follows {
+			g.used["follow"] = true
+			g.device.launch("  static int %s[devices];", known)
+			g.device.launch("  if (blocks > 0) follow(%s, blocks, %d, stream, %s, %s);", kernel, block, known, args)
+			return
+		}
 		g.device.launch("  if (blocks > 0) %s<<<(unsigned)blocks, %d, 0, stream>>>(%s);", kernel, block, args)
 	}, "  const long long blocks = "+blocks+";")
 }
@@ -468,6 +486,7 @@ func (g *gpu) launched(suffix string, more []string, call func(kernel, args stri
 	}
 	e.launch("  (void)rows, (void)width, (void)V;")
 	e.launch("}")
+	e.follows = true
 }
 
 // rows is how many rows there are, or tiles' rows of columns.

@@ -167,6 +167,7 @@ func (s schedule) safer() (schedule, bool) {
 	steps := []map[string]int{
 		{"nontemporal": 0},
 		{"team": 0},
+		{"pdl": 0},
 		{"split": s.plainSplit()},
 		{"passes": 3},
 		{"keep": 0},

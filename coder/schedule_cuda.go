@@ -46,11 +46,13 @@ func cudaSchedule(p *plan) schedule {
 	s := schedule{}
 	var maps, lined, columned, reduces, rows, scans, columns, apart, joins, few bool
 	pooled := 0 // outputs of a pooling whose windows overlap, the fewest
+	kernels := 0
 	for _, st := range p.steps {
 		k := st.kernel
 		if k == nil {
 			continue
 		}
+		kernels++
 		g := k.geometry()
 		maps = maps || k.kind == mapKernel
 		lined = lined || k.lined(g)
@@ -127,6 +129,11 @@ func cudaSchedule(p *plan) schedule {
 	}
 	if joins {
 		s["passes"] = kernelwright.Knob{Value: 1, Choices: []int{1, 3}}
+	}
+	if kernels > 1 || reduces || scans {
+		// Whether blocks of a kernel come while the one before is still at work, by
+		// programmatic dependent launch, from compute capability 9.0 on.
+		s["pdl"] = kernelwright.Knob{Value: 0, Choices: []int{0, 1}}
 	}
 	if len(p.covered) > 1 {
 		s["fuse"] = kernelwright.Knob{Value: 1, Choices: []int{0, 1}}

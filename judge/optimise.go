@@ -187,6 +187,8 @@ func meaning(st step) string {
 			return "another number of blocks shares a row in shared memory"
 		}
 		return say("more blocks share a row in shared memory, so that each holds less of it", "fewer blocks wait for each other")
+	case "pdl":
+		return say("the next kernel's blocks come while this one ends (programmatic dependent launch)", "each kernel starts when the one before has ended")
 	case "split":
 		return say("several blocks share a row, so that no multiprocessor is idle", "one launch does it all")
 	case "static":

@@ -283,9 +283,47 @@ __device__ __forceinline__ void meet(unsigned* arrived, unsigned times) {
   }
   __syncthreads();
 }
-//@ there
-// How many blocks of a kernel with so much shared memory are on the device at once.
+//@ devices
+// Of so many devices of a process it is kept what they can do.
 constexpr int devices = 64;
+//@ begins
+// Lets blocks of the next kernel come, and waits for what the kernels before have written: what is here before it only
+// touches nothing.
+__device__ __forceinline__ void begins() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+//@ follow devices
+// Launches a kernel that begins() while the one before may still be at work (programmatic dependent launch), where both
+// the device and what the kernel was compiled for know that; else as any other. known: 1 where they do, -1 where not.
+template <typename... P, typename... A>
+static void follow(void (*kernel)(P...), long long blocks, int threads, cudaStream_t stream, int (&known)[devices], A... given) {
+  int device = 0, able = 0;
+  cudaGetDevice(&device);
+  if (device < devices) able = known[device];
+  if (able == 0) {
+    cudaFuncAttributes compiled = {};
+    int major = 0;
+    cudaFuncGetAttributes(&compiled, reinterpret_cast<const void*>(kernel));
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    able = compiled.ptxVersion >= 90 && major >= 9 ? 1 : -1;
+    if (device < devices) known[device] = able;
+  }
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3((unsigned)blocks);
+  config.blockDim = dim3(threads);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = able > 0 ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, given...);
+}
+//@ there devices
+// How many blocks of a kernel with so much shared memory are on the device at once.
 template <typename K>
 static int there(K* kernel, int threads, int bytes, int (&known)[devices]) {
   int device = 0, each = 0, all = 0;

@@ -234,12 +234,16 @@ struct dim3 {
   explicit dim3(unsigned n = 1) : x(n) {}
 };
 enum { cudaSuccess, cudaErrorCooperativeLaunchTooLarge };
-enum { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaDevAttrMultiProcessorCount, cudaLaunchAttributeCooperative };
+enum { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaDevAttrMultiProcessorCount, cudaDevAttrComputeCapabilityMajor };
+enum { cudaLaunchAttributeCooperative, cudaLaunchAttributeProgrammaticStreamSerialization };
 struct cudaLaunchAttribute {
   int id;
   struct {
-    int cooperative;
+    int cooperative, programmaticStreamSerializationAllowed;
   } val;
+};
+struct cudaFuncAttributes {
+  int ptxVersion;
 };
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -255,8 +259,12 @@ static inline int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* n, const vo
   *n = emulated::beside;
   return 0;
 }
-static inline int cudaDeviceGetAttribute(int* n, int, int) {
-  *n = emulated::multiprocessors;
+static inline int cudaDeviceGetAttribute(int* n, int which, int) {
+  *n = which == cudaDevAttrMultiProcessorCount ? emulated::multiprocessors : 9;
+  return 0;
+}
+static inline int cudaFuncGetAttributes(cudaFuncAttributes* of, const void*) {
+  of->ptxVersion = 90;
   return 0;
 }
 static inline int cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t) {
@@ -265,6 +273,10 @@ static inline int cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_
 }
 template <typename... P, typename... A>
 int cudaLaunchKernelEx(const cudaLaunchConfig_t* c, void (*kernel)(P...), A... given) {
+  if (c->numAttrs == 0 || c->attrs->id != cudaLaunchAttributeCooperative) {
+    emulated::launch(c->gridDim.x, c->blockDim.x, c->dynamicSmemBytes, [=] { kernel(given...); });
+    return 0;
+  }
   if (c->gridDim.x > emulated::multiprocessors * emulated::beside) return cudaErrorCooperativeLaunchTooLarge;
   emulated::launch_at_once(c->gridDim.x, c->blockDim.x, c->dynamicSmemBytes, [=] { kernel(given...); });
   return 0;
