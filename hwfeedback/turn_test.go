@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kernelwright/kernelwright"
 )
 
@@ -129,6 +131,44 @@ func TestATurnEndsForOthers(t *testing.T) {
 		gives(t, turn, next, true)
 		turn.close()
 	}
+}
+
+// Who waits and takes nothing, because somebody stopped it, is waited for once.
+func TestATurnDoesNotWaitForTheStopped(t *testing.T) {
+	leases := &FileLeases{Dir: t.TempDir()}
+	turn := newTurn(leases, time.Hour)
+	turn.yield = time.Second
+	first := takes(t, turn, true)
+	stopped, err := leases.open("cuda:0", ".wanted")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopped.Close()
+	if err := flock(stopped, unix.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+	gives(t, turn, first, true)
+	for i := range 3 {
+		began := time.Now()
+		l := takes(t, turn, true)
+		if took := time.Since(began); (took >= turn.yield) != (i == 0) {
+			t.Errorf("%d: it waited for %v", i, took)
+		}
+		gives(t, turn, l, true)
+	}
+	if err := flock(stopped, unix.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	gives(t, turn, takes(t, turn, true), true)
+	if err := flock(stopped, unix.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	gives(t, turn, takes(t, turn, true), true)
+	if time.Since(began) < turn.yield {
+		t.Error("who waits anew is not waited for")
+	}
+	turn.close()
 }
 
 // Requests of one evaluator do not wait for its own turn to end.
