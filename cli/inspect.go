@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kernelwright/kernelwright"
@@ -25,7 +28,7 @@ type inspectCmd struct {
 
 // Help is shown below the flags.
 func (inspectCmd) Help() string {
-	return "Reads each reference, runs it on the device, and says what it is: eager's time, the bytes that it moves at least and the operations that it takes, its operators, and what needs care, or why it is no task. Folders are read with those in them. What was inspected before, on the same code, is remembered: a long list may be interrupted and goes on. With --json one object a line. Exit code 0, whatever the references are."
+	return "Reads each reference, runs it on the device, and says what it is: eager's time, the bytes that it moves at least and the operations that it takes, its operators, and what needs care, or why it is no task. Folders are read with those in them. What was inspected before, on the same code, is remembered: a long list may be interrupted and goes on. On several devices (cuda:all) each takes the next. With --json one object a line. Exit code 0, whatever the references are."
 }
 
 // inspected is what is said of one reference.
@@ -45,7 +48,7 @@ type inspected struct {
 	Seconds     float64                   `json:"seconds"`
 }
 
-// Run inspects them one after the other.
+// Run inspects them, one at a time on each device.
 func (c inspectCmd) Run(a *app) (err error) {
 	paths, err := references(c.References)
 	if err != nil {
@@ -60,57 +63,107 @@ func (c inspectCmd) Run(a *app) (err error) {
 	defer show.done()
 	o := r.options(show.stage)
 	o.KeepWarm = r.config.Evaluation.KeepWarm.Std()
-	e, err := r.evaluator(a.ctx, o)
+	es, err := r.evaluators(a.ctx, o)
 	if err != nil {
-		return err
+		return interruption(a.ctx, err)
 	}
-	defer func() { err = errors.Join(err, e.Close()) }()
-	limited := bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()}
+	defer func() { err = errors.Join(err, closeAll(es)) }()
+	var devices []inspector
+	for _, e := range es {
+		devices = append(devices, bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()})
+	}
 	width := 0
 	for _, p := range paths {
 		width = max(width, len(report.Line(filepath.Base(p))))
 	}
 	begun, valid, flagged := time.Now(), 0, 0
-	for _, path := range paths {
-		show.begin(filepath.Base(path))
-		since := time.Now()
-		found := inspected{File: path}
-		reference, err := task.Read(path)
-		var t kernelwright.Task
-		if err == nil {
-			t, err = limited.Inspect(a.ctx, reference.Name, reference.Source)
-		}
-		var invalid *kernelwright.InvalidTaskError
-		switch {
-		case errors.As(err, &invalid):
-			found.Reason, found.Hint = invalid.Reason, invalid.Hint
-		case err != nil:
-			return cutShort(a.ctx, err)
-		default:
+	err = inspectAll(a.ctx, devices, paths, func(path string) { show.begin(filepath.Base(path)) }, func(found inspected) error {
+		if found.Reason == "" {
 			valid++
-			if len(t.Flags) > 0 {
-				flagged++
-			}
-			found.Fingerprint, found.EagerMS, found.Inputs, found.Outputs = t.Fingerprint, t.EagerMS, t.Inputs, t.Outputs
-			found.Operators, found.Operations, found.LeastBytes = t.Operators, t.Operations, t.LeastBytes
-			found.Flags, found.Notes = t.Flags, t.Notes
 		}
-		found.Seconds = time.Since(since).Seconds()
+		if len(found.Flags) > 0 {
+			flagged++
+		}
 		show.done()
 		if a.json {
-			err = a.printLine(found)
-		} else {
-			err = a.printf("%-*s  %s\n", width, report.Line(filepath.Base(path)), found.line())
+			return a.printLine(found)
 		}
-		if err != nil {
-			return err
-		}
+		return a.printf("%-*s  %s\n", width, report.Line(filepath.Base(found.File)), found.line())
+	})
+	if err != nil {
+		return interruption(a.ctx, err)
 	}
 	if a.json || len(paths) == 1 {
 		return nil
 	}
 	return a.printf("\n%d references: %d are tasks, %d of them need care, %d are none; in %s\n",
 		len(paths), valid, flagged, len(paths)-valid, time.Since(begun).Round(100*time.Millisecond))
+}
+
+// inspector is a device, as far as references are inspected on it.
+type inspector interface {
+	Inspect(ctx context.Context, name, source string) (kernelwright.Task, error)
+}
+
+// inspectAll has each device take the next reference, and tells what was found in
+// the references' order. It ends with the first error, or yield's.
+func inspectAll(ctx context.Context, devices []inspector, paths []string, begin func(path string), yield func(inspected) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	type outcome struct {
+		found inspected
+		err   error
+	}
+	outcomes := make([]chan outcome, len(paths))
+	for i := range outcomes {
+		outcomes[i] = make(chan outcome, 1)
+	}
+	var taken atomic.Int64
+	for _, d := range devices {
+		all.Go(func() {
+			for i := int(taken.Add(1)) - 1; i < len(paths); i = int(taken.Add(1)) - 1 {
+				begin(paths[i])
+				found, err := inspect(ctx, d, paths[i])
+				outcomes[i] <- outcome{found, err}
+			}
+		})
+	}
+	for _, o := range outcomes {
+		got := <-o
+		if got.err != nil {
+			return got.err
+		}
+		if err := yield(got.found); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inspect says of one reference what it is. An error is no fault of its.
+func inspect(ctx context.Context, d inspector, path string) (inspected, error) {
+	since := time.Now()
+	found := inspected{File: path}
+	reference, err := task.Read(path)
+	var t kernelwright.Task
+	if err == nil {
+		t, err = d.Inspect(ctx, reference.Name, reference.Source)
+	}
+	found.Seconds = time.Since(since).Seconds()
+	var invalid *kernelwright.InvalidTaskError
+	switch {
+	case errors.As(err, &invalid):
+		found.Reason, found.Hint = invalid.Reason, invalid.Hint
+		return found, nil
+	case err != nil:
+		return found, err
+	}
+	found.Fingerprint, found.EagerMS, found.Inputs, found.Outputs = t.Fingerprint, t.EagerMS, t.Inputs, t.Outputs
+	found.Operators, found.Operations, found.LeastBytes = t.Operators, t.Operations, t.LeastBytes
+	found.Flags, found.Notes = t.Flags, t.Notes
+	return found, nil
 }
 
 // line says it in one line.
