@@ -289,7 +289,10 @@ class Profiler:
     def _by_ncu(self, subject: Subject) -> Seen:
         if not self._program:
             raise NoProfile("Nsight Compute (ncu) is not there")
-        spare = self._spares.take(*self.keys) if self._spares is not None else None
+        spare = None
+        if self._spares is not None:
+            while (spare := self._spares.take(*self.keys)) is not None and _ended(spare):
+                spare.kill()
         try:
             served = spare or self._start()
         except (SandboxError, ProtocolError) as e:

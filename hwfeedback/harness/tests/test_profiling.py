@@ -216,6 +216,7 @@ def test_a_context_that_cannot_be_made_is_not_spoken_of(
 
     def ended(served: profiling.Served) -> profiling.Served:
         served.end()
+        served.wait(20)
         return begin(served)
 
     monkeypatch.setattr(p, "_begin_ahead", ended)
@@ -223,6 +224,18 @@ def test_a_context_that_cannot_be_made_is_not_spoken_of(
     p.wait()
     assert p.profile(subject())["tool"] == "ncu"
     assert spares.take(*p.keys) is not None and not spares, "it has ended, and one was used"
+
+
+def test_one_that_has_ended_is_left_out(ahead: tuple[profiling.Profiler, Spares]) -> None:
+    p, spares = ahead
+    p.begin()
+    p.wait()
+    first, second = spares.take(*p.keys), spares.take(*p.keys)
+    for served, key in zip((first, second), p.keys, strict=False):
+        served.end()
+        served.wait(20)
+        spares.begin(key, lambda served=served: served)
+    assert p.profile(subject())["tool"] == "ncu" and p.profile(subject())["tool"] == "static"
 
 
 PERMISSION = "ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU"
