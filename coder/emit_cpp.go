@@ -177,13 +177,16 @@ func (e *cpp) close() {
 }
 
 // parameters writes buffers as parameters: of the function that Python calls,
-// or of a kernel, where booleans are bytes because GCC has no vectors of bool.
-func (e *cpp) parameters(bufs []*buffer, writes func(*buffer) bool, kernel, batch bool) string {
+// or of a kernel, where booleans are bytes because GCC has no vectors of bool, and
+// nothing else has what a buffer has, but for those in shared.
+func (e *cpp) parameters(bufs []*buffer, writes func(*buffer) bool, kernel, batch bool, shared ...*buffer) string {
 	var out []string
 	for _, b := range bufs {
 		typ, restrict := cppTypes[b.dtype], ""
 		if kernel {
-			restrict = " __restrict__"
+			if !slices.Contains(shared, b) {
+				restrict = " __restrict__"
+			}
 			if b.dtype == boole {
 				typ = "unsigned char"
 			}

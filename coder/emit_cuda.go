@@ -19,8 +19,8 @@ type cuda struct {
 	on      target
 	host    strings.Builder
 	scratch map[*kernel][]scratch
-	several bool // the function has more than one kernel
-	follows bool // one of its kernels has been launched already
+	kernels []*kernel // of the function
+	follows bool      // one of them has been launched already
 }
 
 // scratch is memory that blocks of one kernel leave for those of the next.
@@ -51,7 +51,7 @@ func emitCUDA(p *plan, knobs schedule, on target) (string, map[*kernel][]scratch
 	var bodies strings.Builder
 	for _, s := range p.segments() {
 		var launches strings.Builder
-		e.several, e.follows = len(s.kernels) > 1, false
+		e.kernels, e.follows = s.kernels, false
 		for _, k := range s.kernels {
 			e.out.Reset()
 			e.host.Reset()
@@ -388,7 +388,8 @@ func (g *gpu) begin(suffix string, block int, more []string) {
 	if g.vector > 1 {
 		g.line("template <int V>")
 	}
-	parameters := g.parameters(g.k.buffers(), g.k.writes, true, false)
+	follows := g.pdl() && (len(g.device.kernels) > 1 || suffix != "") // a part of several has a suffix
+	parameters := g.parameters(g.k.buffers(), g.k.writes, true, false, g.written(follows)...)
 	for _, m := range more {
 		parameters += ", unsigned char* " + m
 	}
@@ -414,10 +415,25 @@ func (g *gpu) begin(suffix string, block int, more []string) {
 		g.line("typedef %s %s;", typ, t.name)
 	}
 	g.push()
-	if g.pdl() && (g.device.several || suffix != "") { // a part of several has a suffix
+	if follows {
 		g.used["begins"] = true
 		g.line("begins();")
 	}
+}
+
+// written returns what kernels of the function write, where they do not wait for each
+// other to end. Of a pointer that says that nobody else writes there, const and
+// __restrict__, what is read may be read before a kernel has waited.
+func (g *gpu) written(follows bool) []*buffer {
+	var found []*buffer
+	for _, k := range g.device.kernels {
+		for _, b := range k.buffers() {
+			if follows && k.writes(b) {
+				found = append(found, b)
+			}
+		}
+	}
+	return found
 }
 
 // pdl reports whether kernels are launched before the one before has ended.

@@ -57,6 +57,55 @@ func TestCUDAForms(t *testing.T) {
 	}
 }
 
+// TestWhatKernelsBeforeWriteIsNotReadEarly: ptxas has moved loads by const pointers
+// that are __restrict__ before griddepcontrol.wait.
+func TestWhatKernelsBeforeWriteIsNotReadEarly(t *testing.T) {
+	kernel := regexp.MustCompile(`(?s)__global__ [^\n]* (kernel\w+)\(([^)]*)\) \{(.*?)\n}`)
+	parameter := regexp.MustCompile(`(?:^|, )(const )?[\w ]+\*( __restrict__)? (\w+)`)
+	seen := 0
+	b, err := os.ReadFile("testdata/graphs.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range readFixtures(t, b) {
+		if string(f.Graph) == "null" {
+			continue
+		}
+		g, err := decodeGraph(f.Graph)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := makePlan(g, true)
+		if err != nil {
+			continue
+		}
+		source, _ := emitCUDA(p, cudaSchedule(p).with(map[string]int{"pdl": 1, "keep": 0}), target{gpu: true, multiprocessors: 132})
+		written := map[string]bool{}
+		kernels := kernel.FindAllStringSubmatch(source, -1)
+		for _, k := range kernels {
+			for _, p := range parameter.FindAllStringSubmatch(k[2], -1) {
+				written[p[3]] = written[p[3]] || p[1] == ""
+			}
+		}
+		for _, k := range kernels {
+			if !strings.Contains(k[3], "begins();") {
+				continue
+			}
+			for _, p := range parameter.FindAllStringSubmatch(k[2], -1) {
+				if p[1] == "const " && written[p[3]] {
+					seen++
+				}
+				if written[p[3]] && p[2] != "" {
+					t.Errorf("%s: %s has %s __restrict__, which a kernel writes", f.Name, k[1], p[3])
+				}
+			}
+		}
+	}
+	if seen == 0 {
+		t.Error("no kernel reads what another one writes")
+	}
+}
+
 // TestPoolingsBeginBySize: lines, and columns of outputs, are for so many that the
 // device is full all the same.
 func TestPoolingsBeginBySize(t *testing.T) {

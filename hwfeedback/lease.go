@@ -61,6 +61,10 @@ const (
 	firstLeasePoll = 5 * time.Millisecond
 	lastLeasePoll  = 250 * time.Millisecond
 
+	// leaseWaiterGone is how long nobody who waits has looked when nobody does
+	// any more.
+	leaseWaiterGone = 2 * time.Second
+
 	// leaseWaitWorthTelling is when a wait is reported. A killed worker takes
 	// some milliseconds to go, and those that an evaluation starts for the next one
 	// some seconds to come: nobody needs to hear of that.
@@ -157,14 +161,18 @@ func (l *FileLeases) open(device, kind string) (*os.File, error) {
 }
 
 // Wanted tells whether somebody waits in Acquire: all of them share a lock of
-// another file meanwhile.
+// another file meanwhile, and write to it. Who was stopped does not.
 func (l *FileLeases) Wanted(device string) bool {
 	f, err := l.open(device, ".wanted")
 	if err != nil {
 		return true // then nobody can be asked to wait
 	}
 	defer f.Close()
-	return flock(f, unix.LOCK_EX|unix.LOCK_NB) != nil
+	if flock(f, unix.LOCK_EX|unix.LOCK_NB) == nil {
+		return false
+	}
+	info, err := f.Stat()
+	return err != nil || time.Since(info.ModTime()) < leaseWaiterGone
 }
 
 // unshared returns an error for a folder that somebody else could change.
@@ -200,6 +208,9 @@ func (l *FileLeases) lock(ctx context.Context, f *os.File, device string) error 
 			if err := flock(wanted, unix.LOCK_SH); err != nil { // who asks has it for a moment
 				return fmt.Errorf("lease device %s: %w", device, err)
 			}
+		}
+		if _, err := wanted.WriteAt([]byte{'\n'}, 0); err != nil {
+			return fmt.Errorf("lease device %s: %w", device, err)
 		}
 		if h := readHolder(f); !told && l.Waiting != nil && time.Since(started) >= h.worthTelling() {
 			l.Waiting(device, h.String())

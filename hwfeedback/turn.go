@@ -23,12 +23,8 @@ const (
 type turn struct {
 	leases Leaser
 	idle   time.Duration // turnIdle; 0: it never goes on
-	yield  time.Duration // turnYield
 	free   chan struct{} // has a token while no request has the device
-
-	// Whoever has the token may read and write these.
-	had    string // the device
-	inVain bool   // somebody was waited for who did not take it: stopped, it may be
+	had    string        // the device; whoever has the token may read and write it
 
 	mu     sync.Mutex
 	kept   Lease // of the last evaluation, until the next, or until it is over
@@ -37,7 +33,7 @@ type turn struct {
 }
 
 func newTurn(leases Leaser, idle time.Duration) *turn {
-	t := &turn{leases: leases, idle: idle, yield: turnYield, free: make(chan struct{}, 1)}
+	t := &turn{leases: leases, idle: idle, free: make(chan struct{}, 1)}
 	t.free <- struct{}{}
 	return t
 }
@@ -51,7 +47,7 @@ func (t *turn) take(ctx context.Context, device string, goesOn bool) (Lease, err
 	case <-ctx.Done():
 		return nil, &HeldError{device, holder{PID: os.Getpid()}.String(), context.Cause(ctx)}
 	}
-	kept, wanted := t.withdraw(false), t.had != "" && t.wanted(device)
+	kept, wanted := t.withdraw(false), t.had != "" && t.leases.Wanted(device)
 	if kept != nil && goesOn && !wanted {
 		return kept, nil
 	}
@@ -70,25 +66,15 @@ func (t *turn) take(ctx context.Context, device string, goesOn bool) (Lease, err
 	return lease, nil
 }
 
-// wanted tells whether somebody waits for the device who would take it.
-func (t *turn) wanted(device string) bool {
-	wanted := t.leases.Wanted(device)
-	t.inVain = t.inVain && wanted
-	return wanted && !t.inVain
-}
-
-// letOthers returns when nobody waits for the device any more. They look at it
-// now and then, and we would always be first.
+// letOthers returns when nobody waits for the device any more, or somebody does
+// for long. They look at it now and then, and we would always be first.
 func (t *turn) letOthers(ctx context.Context, device string) {
 	look := time.NewTicker(turnLook)
 	defer look.Stop()
-	for until := time.Now().Add(t.yield); t.leases.Wanted(device); {
+	for until := time.Now().Add(turnYield); t.leases.Wanted(device) && time.Now().Before(until); {
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			return
-		}
-		if t.inVain = time.Now().After(until); t.inVain {
 			return
 		}
 	}
@@ -98,7 +84,7 @@ func (t *turn) letOthers(ctx context.Context, device string) {
 // go on: nobody who met a candidate may be left, and nobody wait.
 func (t *turn) give(lease Lease, goesOn bool) error {
 	defer func() { t.free <- struct{}{} }()
-	goesOn = goesOn && t.idle > 0 && !t.wanted(t.had)
+	goesOn = goesOn && t.idle > 0 && !t.leases.Wanted(t.had)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !goesOn || t.closed {

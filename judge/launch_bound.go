@@ -24,7 +24,7 @@ func launchBound(v view) (finding, bool) {
 		bottleneck: fmt.Sprintf("Launches: %.0f of them in %.4g us, %.3g us each, where an empty one takes %.3g us.", n, 1000*ms, 1000*ms/n, v.device.Ceilings.CallUS),
 		method:     "Launch fewer kernels",
 		plan: "Join kernels that pass elements on to each other, have the last block of a reduction finish it instead of another kernel, and leave out memsets, copies and conversions; " +
-			"in forward allocate each output once and do nothing else in Python. What is left can overlap from compute capability 9.0 on: programmatic dependent launch, with griddepcontrol.wait before a kernel reads.",
+			"in forward allocate each output once and do nothing else in Python. What is left can overlap from compute capability 9.0 on: programmatic dependent launch, with griddepcontrol.wait before a kernel reads, and nothing that the kernels before write read through const __restrict__ or __ldg.",
 		evidence: v.evidence("call_overhead_share", "custom_calls"),
 		gain:     v.launches(n - 1),
 		moves:    []move{{"fuse", toMost}, {"pdl", toMost}, {"split", toLeast}},

@@ -287,8 +287,8 @@ __device__ __forceinline__ void meet(unsigned* arrived, unsigned times) {
 // Of so many devices of a process it is kept what they can do.
 constexpr int devices = 64;
 //@ begins
-// Lets blocks of the next kernel come, and waits for what the kernels before have written: what is here before it only
-// touches nothing.
+// Lets blocks of the next kernel come, and waits for what the kernels before have written. A compiler may put before it
+// what is read by const and __restrict__, so that what these kernels write is read by neither.
 __device__ __forceinline__ void begins() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");

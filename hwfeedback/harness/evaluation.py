@@ -1758,9 +1758,9 @@ class Evaluation:
 
     def _wait_for_profiler(self) -> None:
         """Waits until none of them begins. Nothing may be timed before, nor a clock looked at."""
-        if self._profiler is not None:
+        if self._kept is not None:
             with self.costs.part("profile"):
-                self._profiler.wait()
+                self._kept.profilers.wait_for_prepared()
 
     def _profile(
         self, reference: ReferenceClient, v: dict[str, Any], learned: dict[str, Any]

@@ -45,6 +45,7 @@ class Spares:
     def __init__(self) -> None:
         self._begun: dict[str, Future[Any]] = {}
         self._prepared: tuple[str, Any] | None = None  # that is being prepared, or has been
+        self._given_up: Future[Any] | None = None  # that was, and is not wanted any more
         self._leaving: list[Future[Any]] = []  # that nobody wants any more
         self._starters: ThreadPoolExecutor | None = None
 
@@ -80,7 +81,10 @@ class Spares:
         for ``begin``.
         """
         if self._prepared is not None:
-            return
+            begun = self._begun[self._prepared[0]]
+            if not begun.done() or begun.exception() is None:
+                return
+            self._pop(self._prepared[0])  # it failed
         for key, begun in self._begun.items():
             if key in keys and begun.done() and begun.exception() is None:
                 there = begun.result()
@@ -90,9 +94,12 @@ class Spares:
                 return
 
     def wait_for_prepared(self) -> None:
-        """Returns when no process is being prepared."""
+        """Returns when no process is being prepared, nor is about to end that was."""
         if self._prepared is not None:
             wait([self._begun[self._prepared[0]]])
+        if self._given_up is not None:
+            wait([self._given_up])
+            self._given_up = None
 
     def take(self, *keys: str) -> Any:
         """Returns the process that was prepared under one of the keys, else that was started first,
@@ -122,9 +129,11 @@ class Spares:
             with suppress(Exception):
                 begun.result().kill()
 
+        self._leaving = [begun for begun in self._leaving if not begun.done()]
         for key in self._begun.keys() - set(keys):
             if self._prepared is not None and key == self._prepared[0]:
                 self._prepared[1].end()  # it need not go on
+                self._given_up = self._begun[key]
             begun = self._pop(key)
             self._leaving.append(begun)
             begun.add_done_callback(end)

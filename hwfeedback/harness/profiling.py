@@ -211,11 +211,6 @@ class Profiler:
             raise NoProfile("it cannot begin on the GPU")
         return served
 
-    def wait(self) -> None:
-        """Returns when nobody makes a context: that disturbs who is timed."""
-        if self._spares is not None:
-            self._spares.wait_for_prepared()
-
     def profile(self, subject: Subject) -> dict[str, Any]:
         """Returns a kernelwright.Profile, as JSON."""
         whys: list[str] = []

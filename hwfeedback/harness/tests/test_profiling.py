@@ -140,7 +140,7 @@ def test_its_context_is_made_ahead(ahead: tuple[profiling.Profiler, Spares]) -> 
     p, spares = ahead
     for _ in range(2):  # the other ones stay where they are
         p.begin()
-        p.wait()
+        spares.wait_for_prepared()
     begun = spares.take(*p.keys)
     assert begun.began and not spares.take(*p.keys).began
     begun.kill()
@@ -157,7 +157,7 @@ def test_one_whose_context_is_made_is_there_for_the_next(
     p.begin()
     later = profiler(server, spares=spares)
     later.begin()
-    later.wait()
+    spares.wait_for_prepared()
     assert later.profile(subject())["tool"] == "ncu"
     assert not any(served.began for served in (spares.take(*p.keys), spares.take(*p.keys)))
 
@@ -172,7 +172,7 @@ def test_who_has_not_started_is_not_waited_for(
     p.ahead()
     began = time.monotonic()
     p.begin()
-    p.wait()
+    spares.wait_for_prepared()
     assert time.monotonic() - began < 1
     spares.wait()
     assert spares
@@ -200,7 +200,7 @@ def test_one_whose_context_was_not_needed_ends(
         monkeypatch.setattr(p, "_begin_ahead", waits)
     p.begin()
     if made:
-        p.wait()
+        spares.wait_for_prepared()
     spares.close()
     end = time.monotonic() + 20
     while server.ping()["workers"] and time.monotonic() < end:
@@ -221,7 +221,7 @@ def test_a_context_that_cannot_be_made_is_not_spoken_of(
 
     monkeypatch.setattr(p, "_begin_ahead", ended)
     p.begin()
-    p.wait()
+    spares.wait_for_prepared()
     assert p.profile(subject())["tool"] == "ncu"
     assert spares.take(*p.keys) is not None and not spares, "it has ended, and one was used"
 
@@ -229,7 +229,7 @@ def test_a_context_that_cannot_be_made_is_not_spoken_of(
 def test_one_that_has_ended_is_left_out(ahead: tuple[profiling.Profiler, Spares]) -> None:
     p, spares = ahead
     p.begin()
-    p.wait()
+    spares.wait_for_prepared()
     first, second = spares.take(*p.keys), spares.take(*p.keys)
     for served, key in zip((first, second), p.keys, strict=False):
         served.end()
