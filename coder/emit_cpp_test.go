@@ -38,7 +38,13 @@ func plannedAs(t *testing.T, name string, rows, columns int) *plan {
 	for was, is := range map[string]int{"33": rows, "129": columns} {
 		text = regexp.MustCompile(`\b`+was+`\b`).ReplaceAllString(text, strconv.Itoa(is))
 	}
-	g, err := decodeGraph([]byte(text))
+	return planOf(t, text)
+}
+
+// planOf plans a graph.
+func planOf(t *testing.T, graph string) *plan {
+	t.Helper()
+	g, err := decodeGraph([]byte(graph))
 	if err != nil {
 		t.Fatal(err)
 	}

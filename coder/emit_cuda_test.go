@@ -113,15 +113,7 @@ func TestPoolingsBeginBySize(t *testing.T) {
 	for batch, want := range map[int]string{6: "0 1", 1 << 12: "0 1", 1 << 13: "0 1", 1 << 14: "1 2", 1 << 15: "1 4", 1 << 20: "1 8"} {
 		n := strconv.Itoa(batch)
 		text := regexp.MustCompile(`(\[|"size": ?)6,`).ReplaceAllString(string(f.Graph), "${1}"+n+",")
-		g, err := decodeGraph([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := makePlan(g, true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := cudaSchedule(p)
+		s := cudaSchedule(planOf(t, text))
 		if got := fmt.Sprint(s.get("stage", -1), " ", s.get("share", -1)); got != want {
 			t.Errorf("%d outputs begin with stage and share %s, not %s", batch*5*4*6, got, want)
 		}
