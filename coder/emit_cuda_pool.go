@@ -259,14 +259,10 @@ func (g *gpu) pooled(a *anchor) {
 // before they have taken anything.
 func (g *gpu) emptied(a *anchor, rows int) {
 	v := a.value
-	init := "0"
-	if v.op == "max" {
-		init = literal(-inf, v.dtype)
-		g.used["most"] = true
-	}
+	g.used["most"] = g.used["most"] || v.op == "max"
 	g.line("%s p%d[%d];", poolType(v), v.id, rows)
 	g.line("#pragma unroll")
-	g.line("for (int n = 0; n < %d; ++n) p%d[n] = %s;", rows, v.id, init)
+	g.line("for (int n = 0; n < %d; ++n) p%d[n] = %s;", rows, v.id, a.neutral())
 }
 
 // windows has p of a pooling take its windows, or what they have of one column:
@@ -292,25 +288,39 @@ func (g *gpu) windows(a *anchor) {
 			inside += fmt.Sprintf(" && %s >= 0 && %s + %d < %d", q, q, reach, w.in[d])
 		}
 	}
-	if padded {
+	switch {
+	case padded && rows == 1 && g.across == "" && numel(w.kernel) <= maskedWindow:
+		g.taps(a, 0, masked)
+	case padded:
 		g.open("if (%s)", inside[4:])
-		g.taps(a, 0, false)
+		g.taps(a, 0, unchecked)
 		g.close()
 		g.open("else")
-		g.taps(a, 0, true)
+		g.taps(a, 0, branching)
 		g.close()
-	} else {
-		g.taps(a, 0, false)
+	default:
+		g.taps(a, 0, unchecked)
 	}
 }
 
-// taps emits the loops over the window from dimension d on. checked leaves out
-// what is outside the tensor.
-func (g *gpu) taps(a *anchor, d int, checked bool) {
+// maskedWindow is the most elements of a window that are all asked for at once.
+const maskedWindow = 32
+
+// border is how a window leaves out what is outside the tensor.
+type border int
+
+const (
+	unchecked border = iota // nothing is
+	branching               // by branches: a warp that has both kinds of windows goes both ways
+	masked                  // each element by itself, so that no load waits for another
+)
+
+// taps emits the loops over the window from dimension d on.
+func (g *gpu) taps(a *anchor, d int, by border) {
 	w := a.value.window
 	rank := len(w.kernel)
 	look := func(d int, rest func()) {
-		if checked {
+		if by == branching {
 			g.open("if (q%d >= 0 && q%d < %d)", d, d, w.in[d])
 			rest()
 			g.close()
@@ -325,8 +335,8 @@ func (g *gpu) taps(a *anchor, d int, checked bool) {
 		g.open("for (int line = 0; line < %d; ++line)", len(lines))
 		g.line("const pos q%d = %s + lines[line];", d, a.origin(d))
 		look(d, func() {
-			g.line("%s h = %s;", cppTypes[a.value.dtype], map[bool]string{true: literal(-inf, a.value.dtype), false: "0"}[a.value.op == "max"])
-			g.acrossLine(a, checked, "h")
+			g.line("%s h = %s;", cppTypes[a.value.dtype], a.neutral())
+			g.acrossLine(a, by, "h")
 			g.line("#pragma unroll")
 			g.open("for (int n = 0; n < %d; ++n)", g.column.rows)
 			g.line("const int k = lines[line] - n * %d;", w.stride[d])
@@ -337,7 +347,7 @@ func (g *gpu) taps(a *anchor, d int, checked bool) {
 		return
 	}
 	if d == rank-1 {
-		g.acrossLine(a, checked, fmt.Sprintf("p%d[0]", a.value.id))
+		g.acrossLine(a, by, fmt.Sprintf("p%d[0]", a.value.id))
 		return
 	}
 	if w.kernel[d] <= 16 {
@@ -345,13 +355,13 @@ func (g *gpu) taps(a *anchor, d int, checked bool) {
 	}
 	g.open("for (int k%d = 0; k%d < %d; ++k%d)", d, d, w.kernel[d], d)
 	g.line("const pos q%d = %s + k%d * %d;", d, a.origin(d), d, w.dilation[d])
-	look(d, func() { g.taps(a, d+1, checked) })
+	look(d, func() { g.taps(a, d+1, by) })
 	g.close()
 }
 
 // acrossLine has `to` take what the window has along the last dimension, or there of
 // one column.
-func (g *gpu) acrossLine(a *anchor, checked bool, to string) {
+func (g *gpu) acrossLine(a *anchor, by border, to string) {
 	w := a.value.window
 	d := len(w.kernel) - 1
 	if g.across != "" {
@@ -363,7 +373,7 @@ func (g *gpu) acrossLine(a *anchor, checked bool, to string) {
 		}
 		g.open("for (int k%d = 0; k%d < %d; ++k%d)", d, d, w.kernel[d], d)
 		g.line("const pos q%d = %s + k%d * %d;", d, a.origin(d), d, w.dilation[d])
-		if checked {
+		if by == branching {
 			g.line("if (q%d < 0 || q%d >= %d) continue;", d, d, w.in[d])
 		}
 	}
@@ -373,12 +383,40 @@ func (g *gpu) acrossLine(a *anchor, checked bool, to string) {
 	for i := range w.kernel {
 		g.window = append(g.window, fmt.Sprintf("q%d", i))
 	}
+	if by == masked {
+		g.line("%s h = %s;", cppTypes[a.value.dtype], a.neutral())
+		g.open("if (%s)", w.within())
+	}
 	g.compute(g.innermost(), a.operand)
 	x := g.text(a.operand)
 	g.window = saved
+	if by == masked {
+		g.line("h = %s;", x)
+		g.close()
+		x = "h"
+	}
 	g.line("%s", g.takes(a, to, x))
 	g.pop()
 	g.close()
+}
+
+// within is the condition that an element of a window, q0 and so on, is in the tensor.
+func (w *window) within() string {
+	var all []string
+	for d := range w.kernel {
+		if w.padding[d] > 0 {
+			all = append(all, fmt.Sprintf("q%d >= 0 && q%d < %d", d, d, w.in[d]))
+		}
+	}
+	return strings.Join(all, " && ")
+}
+
+// neutral is what changes no window.
+func (a *anchor) neutral() string {
+	if a.value.op == "max" {
+		return literal(-inf, a.value.dtype)
+	}
+	return "0"
 }
 
 // takes is the statement by which a window takes x.

@@ -41,13 +41,15 @@ func TestCUDAForms(t *testing.T) {
 		"or cut and read twice":                 {"wide_cumsum_one", nil, []string{"kernel0_sums", "kernel0_all"}, []string{"held"}},
 		"unless that is switched off":           {"wide_cumsum_one", map[string]int{"split": 0}, nil, []string{"kernel0_sums", "held"}},
 		"a long search is shared by blocks":     {"wide_argmax_all", nil, []string{"FirstMost<float, int>*>(part"}, nil},
-		"each kernel after the one before":      {"wide_argmax_all", nil, []string{"<<<"}, []string{"follow(", "begins()"}},
-		"or as that one ends":                   {"wide_argmax_all", map[string]int{"pdl": 1}, []string{"<<<", "follow(kernel0_rows", "  begins();\n"}, nil},
+		"each kernel after the one before":      {"wide_argmax_all", map[string]int{"pdl": 0}, []string{"<<<"}, []string{"follow(", "begins()"}},
+		"or as that one ends":                   {"wide_argmax_all", nil, []string{"<<<", "follow(kernel0_rows", "  begins();\n"}, nil},
+		"but not where both need room":          {"softmax_0", map[string]int{"split": 4}, []string{"<<<"}, []string{"follow(", "begins()"}},
 		"one has none before it":                {"softmax", map[string]int{"pdl": 1}, []string{"<<<"}, []string{"follow(", "begins()"}},
 		"what is shifted is on its way as well": {"exclusive_sum", nil, []string{"ahead", "[d][j] = t"}, nil},
 		"columns by Welford":                    {"column_var", map[string]int{"keep": 0}, []string{"Spread<float>"}, nil},
 		"a pooling's windows share columns":     {"max_pool", map[string]int{"stage": 1}, []string{"float line[", "const pos q1 = at;"}, []string{"for (int k1"}},
 		"or each has its own, unrolled":         {"max_pool", nil, []string{"for (int k1 = 0; k1 < 3; ++k1)"}, []string{"line["}},
+		"and is masked where it is outside":     {"max_pool", nil, []string{"if (q0 >= 0 && q0 < ", "most(h, "}, []string{"continue;", "else"}},
 		"as where they do not overlap":          {"conv_pool", nil, []string{"for (int k1 = 0; k1 < 2; ++k1)"}, []string{"line["}},
 	} {
 		t.Run(name, func(t *testing.T) {
