@@ -108,6 +108,37 @@ func TestWhatKernelsBeforeWriteIsNotReadEarly(t *testing.T) {
 	}
 }
 
+// TestDivisionsBeginApproximate: where something is divided, but not where what comes
+// of it may be rounded to another whole number.
+func TestDivisionsBeginApproximate(t *testing.T) {
+	const of = `,"outputs":[{"shape":[8,16],"dtype":"float32","strides":[16,1],"batch":true}],"many":false}`
+	const rounded = `{"v":1,"inputs":[{"name":"x","path":[0],"shape":[8,16],"dtype":"float32","strides":[16,1]}],"parameters":[],"constants":[],"nodes":[` +
+		`{"name":"s","op":"aten.sigmoid.default","args":[{"ref":"x"}],"kwargs":{}` + of + `,` +
+		`{"name":"f","op":"aten.OP.default","args":[{"ref":"s"}],"kwargs":{}` + of + `],` +
+		`"outputs":{"value":{"ref":"f"}},"batch":{"size":8,"inputs":["x"]}}`
+	softmax, _ := planned(t, "softmax")
+	pool, _ := planned(t, "max_pool")
+	for name, c := range map[string]struct {
+		p    *plan
+		want int
+	}{
+		"softmax": {softmax, 1}, "max_pool": {pool, -1},
+		"relu of a sigmoid":  {planOf(t, strings.ReplaceAll(rounded, "OP", "relu")), 1},
+		"floor of a sigmoid": {planOf(t, strings.ReplaceAll(rounded, "OP", "floor")), 0},
+	} {
+		s := cudaSchedule(c.p)
+		if got := s.get("approx", -1); got != c.want {
+			t.Errorf("%s begins with approx %d, not %d", name, got, c.want)
+		}
+		for value, want := range map[int]bool{0: false, 1: c.want >= 0} {
+			source, err := emitPython(c.p, s.with(map[string]int{"approx": value}), target{gpu: true})
+			if has := strings.Contains(source, `"-prec-div=false"`); err != nil || has != want {
+				t.Errorf("%s with approx %d: the flag is there: %v, %v", name, value, has, err)
+			}
+		}
+	}
+}
+
 // TestPoolingsBeginBySize: lines, and columns of outputs, are for so many that the
 // device is full all the same.
 func TestPoolingsBeginBySize(t *testing.T) {
@@ -146,7 +177,7 @@ func TestFewRowsAreAlwaysCut(t *testing.T) {
 			t.Errorf("%v: %v", space, s["split"].Choices)
 		}
 		// What is asked for after a failure cuts as little as may be.
-		if safe, _ := s.with(map[string]int{"team": 0, "split": 32}).safer(); safe["split"].Value > 1 {
+		if safe, _ := s.with(map[string]int{"team": 0, "approx": 0, "split": 32}).safer(); safe["split"].Value > 1 {
 			t.Errorf("%v: safer than 32 is %d", space, safe["split"].Value)
 		}
 	}

@@ -41,6 +41,9 @@ func emitPython(p *plan, knobs schedule, on target) (string, error) {
 	language := `language="cpp"`
 	if on.gpu {
 		language = `language="cuda", flags=("-fmad=false",)`
+		if knobs.get("approx", 0) == 1 {
+			language = `language="cuda", flags=("-fmad=false", "-prec-div=false", "-prec-sqrt=false")`
+		}
 	}
 	b.WriteString("\nfrom kernelwright import native\n\nlib = native(" + language + ", source=r\"\"\"\n")
 	b.WriteString(kernels)

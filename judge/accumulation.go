@@ -24,6 +24,6 @@ func accumulation(v view) (finding, bool) {
 			"loses that much, and so does a difference of two large sums.", factor),
 		fix:      "Sum in several accumulators over blocks of a few hundred elements and add those pairwise, or accumulate in double, and do not rearrange differences.",
 		evidence: familyEvidence(failed),
-		moves:    []move{{"tile", toUp}, {"unroll", toUp}, {"passes", toMost}},
+		moves:    []move{{"approx", toLeast}, {"tile", toUp}, {"unroll", toUp}, {"passes", toMost}},
 	}, true
 }

@@ -11,7 +11,7 @@ func computeBound(v view, k gpuKernel) (finding, bool) {
 		method: "Execute fewer instructions",
 		plan: "Take divisions, index arithmetic and what does not change out of the loop, let each thread take several elements with accesses of 16 bytes so that addresses are computed once for them, " +
 			"use 32-bit indices, and compute nothing twice.",
-		moves: []move{{"vector", toMost}, {"share", toUp}, {"unroll", toUp}, {"keep", toMost}},
+		moves: []move{{"approx", toMost}, {"vector", toMost}, {"share", toUp}, {"unroll", toUp}, {"keep", toMost}},
 	}
 	busy, unit, ok := k.computeBusy()
 	memory, _ := v.memoryBusy(k)

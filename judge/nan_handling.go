@@ -19,6 +19,6 @@ func nanHandling(v view) (finding, bool) {
 			"index search drops NaN or keeps the wrong one; and a product with a mask of 0 turns Inf into NaN.",
 		fix:      "Let NaN through: test x != x beside each comparison, select instead of multiplying by a mask, and do not build with -ffast-math.",
 		evidence: familyEvidence(failed),
-		moves:    []move{{"passes", toMost}, {"vector", toLeast}},
+		moves:    []move{{"approx", toLeast}, {"passes", toMost}, {"vector", toLeast}},
 	}, true
 }

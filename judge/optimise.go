@@ -189,6 +189,8 @@ func meaning(st step) string {
 		return say("more blocks share a row in shared memory, so that each holds less of it", "fewer blocks wait for each other")
 	case "pdl":
 		return say("the next kernel's blocks come while this one ends (programmatic dependent launch)", "each kernel starts when the one before has ended")
+	case "approx":
+		return say("divisions and square roots have no branch, and may be off by two units in the last place", "divisions and square roots are rounded as IEEE 754 says")
 	case "split":
 		return say("several blocks share a row, so that no multiprocessor is idle", "one launch does it all")
 	case "static":

@@ -54,7 +54,7 @@ func reducedPrecision(v view) (finding, bool) {
 		why:      why,
 		fix:      "Load, multiply and accumulate in float32 throughout, and use no reciprocal or exponential approximation.",
 		evidence: familyEvidence(failed),
-		moves:    []move{{"vector", toLeast}},
+		moves:    []move{{"approx", toLeast}, {"vector", toLeast}},
 	}, true
 }
 

@@ -16,6 +16,11 @@ HEADER = pathlib.Path(__file__).with_name("cuda_on_cpu.h")
 LAUNCH = re.compile(r"(kernel\w+(?:<\d+>)?)<<<(.+?), (\d+), (\d+), stream>>>\((.*?)\);")
 SHARED = re.compile(r"extern __shared__ __align__\(16\) unsigned char (\w+)\[\];")
 
+NATIVE = re.compile(r'native\(language="cuda", flags=\(.*?\),')
+
+# Divisions that are as good as -prec-div=false has them: by a reciprocal.
+APPROXIMATE = '#pragma GCC optimize("reciprocal-math")'
+
 FLAGS = ("-O1", "-fno-tree-sra", "-ffp-contract=off", "-w")
 
 
@@ -41,7 +46,7 @@ def on_cpu(source: str) -> str:
         r"\1) {\n  const cudaStream_t stream = nullptr;",
         source,
     )
+    if '"-prec-div=false"' in source:
+        source = source.replace('source=r"""\n', f'source=r"""\n{APPROXIMATE}\n', 1)
     flags = (*FLAGS, "-include", str(header()))
-    return source.replace(
-        'native(language="cuda", flags=("-fmad=false",),', f'native(language="cpp", flags={flags},'
-    )
+    return NATIVE.sub(f'native(language="cpp", flags={flags},', source)
