@@ -549,8 +549,34 @@ func (r *reducing) columns(f func()) {
 	r.close()
 }
 
+// brief declares, for a sum, what the elements of one vector are added up in before
+// that goes into the sum's double, if the schedule allows float32 for it: conversions
+// to double are an eighth as many a cycle as additions. It returns the sums that have
+// one so far, and this one where it has.
+func (r *reducing) brief(so []*anchor, a *anchor) []*anchor {
+	if !r.briefly(a) {
+		return so
+	}
+	r.line("float v%d = 0;", a.value.id)
+	return append(so, a)
+}
+
+func (r *reducing) briefly(a *anchor) bool {
+	return r.knobs.get("approx", 0) == 1 && r.vector > 1 && a.adds() && !r.g.lanes
+}
+
+// adds reports whether an anchor is a sum, or a mean, of float32.
+func (a *anchor) adds() bool {
+	v := a.value
+	return v.kind == reduce && (v.op == "sum" || v.op == "mean") && v.dtype == f32 && a.operand.dtype == f32
+}
+
 // add is the statement that takes one element.
 func (r *reducing) add(a *anchor, to, x string) {
+	if r.briefly(a) {
+		r.line("v%d += %s;", a.value.id, x)
+		return
+	}
 	switch a.value.op {
 	case "prod":
 		r.line("%s.v *= %s;", to, x)
@@ -607,11 +633,18 @@ func (r *reducing) pass(stage int) {
 			for n := range len(r.g.order) {
 				r.compute(n+1, all...)
 			}
+			var brief []*anchor
+			for _, c := range carries {
+				brief = r.brief(brief, c.a)
+			}
 			r.tile(operands, stores, guard, into, func() {
 				for _, c := range carries {
 					r.add(c.a, fmt.Sprintf("a%d%s", c.a.value.id, r.j()), r.text(c.a.operand))
 				}
 			})
+			for _, a := range brief {
+				r.line("a%d.v += v%d;", a.value.id, a.value.id)
+			}
 		})
 	}
 	for _, root := range all {
@@ -788,15 +821,23 @@ func (r *reducing) joined(carries []carry, stores []store) {
 		for n := range len(r.g.order) {
 			r.compute(n+1, slices.Concat(firsts, storedValues(stores))...)
 		}
+		var brief []*anchor
+		to := map[*anchor]string{}
+		for _, c := range carries {
+			to[c.a] = fmt.Sprintf("a%d%s", c.a.value.id, r.j())
+			if c.with != nil {
+				to[c.a] = fmt.Sprintf("p%d%s", c.a.value.id, r.j())
+			}
+			brief = r.brief(brief, c.a)
+		}
 		r.tile(firsts, stores, "live", into, func() {
 			for _, c := range carries {
-				to := fmt.Sprintf("a%d%s", c.a.value.id, r.j())
-				if c.with != nil {
-					to = fmt.Sprintf("p%d%s", c.a.value.id, r.j())
-				}
-				r.add(c.a, to, r.text(c.a.operand))
+				r.add(c.a, to[c.a], r.text(c.a.operand))
 			}
 		})
+		for _, a := range brief {
+			r.line("%s.v += v%d;", to[a], a.value.id)
+		}
 	})
 	// The results of these few steps stand where the row's would.
 	for _, c := range carries {
@@ -823,13 +864,28 @@ func (r *reducing) joined(carries []carry, stores []store) {
 		for n := range len(r.g.order) {
 			r.compute(n+1, seconds...)
 		}
+		var brief []*anchor
+		for _, c := range carries {
+			if c.with != nil {
+				brief = r.brief(brief, c.with)
+			}
+		}
 		r.tile(seconds, nil, "", into, func() {
 			for _, c := range carries {
-				if c.with != nil {
+				switch {
+				case c.with == nil:
+				case slices.Contains(brief, c.with):
+					r.add(c.with, "", r.text(c.with.operand))
+				default:
 					r.line("q%d%s += %s;", c.a.value.id, r.j(), r.text(c.with.operand))
 				}
 			}
 		})
+		for _, c := range carries {
+			if slices.Contains(brief, c.with) {
+				r.line("q%d += v%d;", c.a.value.id, c.with.value.id)
+			}
+		}
 	})
 	for _, c := range carries {
 		if c.with == nil {

@@ -84,7 +84,7 @@ func (k *kernel) divides() (divides, rounds bool) {
 // enough blocks for the whole device.
 func cudaSchedule(p *plan) schedule {
 	s := schedule{}
-	var maps, lined, columned, reduces, rows, scans, columns, apart, joins, few, ends, divides, rounds bool
+	var maps, lined, columned, reduces, rows, scans, columns, apart, joins, few, ends, inexact, rounds bool
 	pooled := 0 // outputs of a pooling whose windows overlap, the fewest
 	kernels := 0
 	for _, st := range p.steps {
@@ -108,7 +108,8 @@ func cudaSchedule(p *plan) schedule {
 		joins = joins || k.joins() != ""
 		ends = k.ends(g)
 		d, r := k.divides()
-		divides, rounds = divides || d, rounds || r
+		adds := k.kind == reduceKernel && !g.lanes && slices.ContainsFunc(k.anchors, (*anchor).adds)
+		inexact, rounds = inexact || d || adds, rounds || r
 		few = few || (k.kind == reduceKernel || k.kind == scanKernel) && g.uncut() < fewRows && k.rowLength() >= longRow
 	}
 	s["vector"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4}}
@@ -182,11 +183,11 @@ func cudaSchedule(p *plan) schedule {
 		}
 		s["pdl"] = kernelwright.Knob{Value: start, Choices: []int{0, 1}}
 	}
-	if divides {
+	if inexact {
 		// Whether divisions and square roots of float32 may be off by two units in the last
-		// place, as Triton's are. An exact one has a branch to what handles its corner cases,
-		// over which a compiler moves no load: hardswish of an image and a residual is 335
-		// instructions with them and 96 without.
+		// place, as Triton's are, and sums take a vector of it at a time. An exact division
+		// has a branch to what handles its corner cases, over which a compiler moves no load:
+		// hardswish of an image and a residual is 335 instructions with them and 96 without.
 		start := 1
 		if rounds {
 			start = 0

@@ -190,7 +190,7 @@ func meaning(st step) string {
 	case "pdl":
 		return say("the next kernel's blocks come while this one ends (programmatic dependent launch)", "each kernel starts when the one before has ended")
 	case "approx":
-		return say("divisions and square roots have no branch, and may be off by two units in the last place", "divisions and square roots are rounded as IEEE 754 says")
+		return say("divisions have no branch and may be off by two units in the last place, and a sum takes a vector at a time", "divisions are rounded as IEEE 754 says, and each element of a sum is taken in double")
 	case "split":
 		return say("several blocks share a row, so that no multiprocessor is idle", "one launch does it all")
 	case "static":

@@ -21,6 +21,6 @@ func overflow(v view) (finding, bool) {
 		fix: "Subtract the row's maximum before exp, compute the variance from the differences to the mean (two passes, or Welford's), and clamp the " +
 			"argument of each approximation to its range.",
 		evidence: familyEvidence(failed),
-		moves:    []move{{"passes", toMost}, {"vector", toLeast}},
+		moves:    []move{{"approx", toLeast}, {"passes", toMost}, {"vector", toLeast}},
 	}, true
 }
