@@ -33,19 +33,20 @@ type segment struct {
 	kernels []*kernel
 	buffers []*buffer // arguments, in order
 	batch   bool
+	after   bool // a call of torch
 }
 
 // segments cuts the steps at the calls of torch.
 func (p *plan) segments() []segment {
 	var out []segment
 	open := false
-	for _, s := range p.steps {
+	for i, s := range p.steps {
 		if s.kernel == nil {
 			open = false
 			continue
 		}
 		if !open {
-			out = append(out, segment{name: fmt.Sprintf("run%d", len(out))})
+			out = append(out, segment{name: fmt.Sprintf("run%d", len(out)), after: i > 0})
 			open = true
 		}
 		g := &out[len(out)-1]

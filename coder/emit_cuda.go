@@ -20,7 +20,8 @@ type cuda struct {
 	host    strings.Builder
 	scratch map[*kernel][]scratch
 	kernels []*kernel // of the function
-	follows bool      // one of them has been launched already
+	after   bool      // a call of torch comes before it
+	follows bool      // something has been launched already
 }
 
 // scratch is memory that blocks of one kernel leave for those of the next.
@@ -51,7 +52,7 @@ func emitCUDA(p *plan, knobs schedule, on target) (string, map[*kernel][]scratch
 	var bodies strings.Builder
 	for _, s := range p.segments() {
 		var launches strings.Builder
-		e.kernels, e.follows = s.kernels, false
+		e.kernels, e.after, e.follows = s.kernels, s.after, s.after
 		for _, k := range s.kernels {
 			e.out.Reset()
 			e.host.Reset()
@@ -388,7 +389,7 @@ func (g *gpu) begin(suffix string, block int, more []string) {
 	if g.vector > 1 {
 		g.line("template <int V>")
 	}
-	follows := g.pdl() && (len(g.device.kernels) > 1 || suffix != "") // a part of several has a suffix
+	follows := g.pdl() && (g.device.after || len(g.device.kernels) > 1 || suffix != "") // a part of several has a suffix
 	parameters := g.parameters(g.k.buffers(), g.k.writes, true, false, g.written(follows)...)
 	for _, m := range more {
 		parameters += ", unsigned char* " + m
@@ -421,14 +422,14 @@ func (g *gpu) begin(suffix string, block int, more []string) {
 	}
 }
 
-// written returns what kernels of the function write, where they do not wait for each
-// other to end. Of a pointer that says that nobody else writes there, const and
+// written returns what kernels of the function write, and calls of torch before it,
+// where they do not wait for each other to end. Of a pointer that says that nobody else writes there, const and
 // __restrict__, what is read may be read before a kernel has waited.
 func (g *gpu) written(follows bool) []*buffer {
 	var found []*buffer
 	for _, k := range g.device.kernels {
 		for _, b := range k.buffers() {
-			if follows && k.writes(b) {
+			if follows && (k.writes(b) || g.device.after && b.step >= 0) {
 				found = append(found, b)
 			}
 		}

@@ -44,6 +44,7 @@ func TestCUDAForms(t *testing.T) {
 		"each kernel after the one before":      {"wide_argmax_all", map[string]int{"pdl": 0}, []string{"<<<"}, []string{"follow(", "begins()"}},
 		"or as that one ends":                   {"wide_argmax_all", nil, []string{"<<<", "follow(kernel0_rows", "  begins();\n"}, nil},
 		"but not where both need room":          {"softmax_0", map[string]int{"split": 4}, []string{"<<<"}, []string{"follow(", "begins()"}},
+		"and so after a convolution":            {"conv_pool", map[string]int{"pdl": 1}, []string{"follow(kernel", "const float* v"}, []string{"<<<", "const float* __restrict__ v_conv"}},
 		"one has none before it":                {"softmax", map[string]int{"pdl": 1}, []string{"<<<"}, []string{"follow(", "begins()"}},
 		"what is shifted is on its way as well": {"exclusive_sum", nil, []string{"ahead", "[d][j] = t"}, nil},
 		"columns by Welford":                    {"column_var", map[string]int{"keep": 0}, []string{"Spread<float>"}, nil},
@@ -83,6 +84,15 @@ func TestWhatKernelsBeforeWriteIsNotReadEarly(t *testing.T) {
 		}
 		source, _ := emitCUDA(p, cudaSchedule(p).with(map[string]int{"pdl": 1, "keep": 0}), target{gpu: true, multiprocessors: 132})
 		written := map[string]bool{}
+		for _, s := range p.steps {
+			if s.call != nil {
+				for _, b := range s.call.outs {
+					if b != nil {
+						written[b.name] = true
+					}
+				}
+			}
+		}
 		kernels := kernel.FindAllStringSubmatch(source, -1)
 		for _, k := range kernels {
 			for _, p := range parameter.FindAllStringSubmatch(k[2], -1) {

@@ -174,7 +174,8 @@ func cudaSchedule(p *plan) schedule {
 	if joins {
 		s["passes"] = kernelwright.Knob{Value: 1, Choices: []int{1, 3}}
 	}
-	if kernels > 1 || reduces || scans {
+	after := slices.ContainsFunc(p.segments(), func(s segment) bool { return s.after })
+	if kernels > 1 || reduces || scans || after {
 		// Whether blocks of a kernel come while the one before is still at work, by
 		// programmatic dependent launch, from compute capability 9.0 on.
 		start := 0
