@@ -113,6 +113,10 @@ func cudaSchedule(p *plan) schedule {
 		few = few || (k.kind == reduceKernel || k.kind == scanKernel) && g.uncut() < fewRows && k.rowLength() >= longRow
 	}
 	s["vector"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4}}
+	if scans && !maps && !reduces && !columns {
+		// All threads wait for each other at every tile of a row: fewer of them are longer.
+		s["vector"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4, 8, 16}}
+	}
 	if maps {
 		// How many times a thread does what it does.
 		s["items"] = kernelwright.Knob{Value: 1, Choices: []int{1, 2, 4}}
