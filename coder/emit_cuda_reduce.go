@@ -565,10 +565,10 @@ func (r *reducing) briefly(a *anchor) bool {
 	return r.knobs.get("approx", 0) == 1 && r.vector > 1 && a.adds() && !r.g.lanes
 }
 
-// adds reports whether an anchor is a sum, or a mean, of float32.
+// adds reports whether an anchor is a sum, a mean or a running sum of float32.
 func (a *anchor) adds() bool {
 	v := a.value
-	return v.kind == reduce && (v.op == "sum" || v.op == "mean") && v.dtype == f32 && a.operand.dtype == f32
+	return (v.kind == reduce || v.kind == scan) && (v.op == "sum" || v.op == "mean") && v.dtype == f32 && a.operand.dtype == f32
 }
 
 // add is the statement that takes one element.

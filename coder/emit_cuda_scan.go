@@ -397,8 +397,14 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 	if len(loads) > 0 {
 		ahead(fmt.Sprintf("tile + (%d + (pos)threadIdx.x) * V", tiles*scanBlock))
 	}
+	brief := func(a *anchor) bool { return g.knobs.get("approx", 0) == 1 && g.vector > 1 && a.adds() }
 	for _, a := range g.k.anchors {
 		typ, none := g.carried(a)
+		if brief(a) {
+			g.line("float own%d[V], near%d = 0, four%d = 0;", a.value.id, a.value.id, a.value.id)
+			g.line("%s sum%d = {%s};", typ, a.value.id, none)
+			continue
+		}
 		g.line("%s own%d[V], sum%d = {%s};", typ, a.value.id, a.value.id, none)
 	}
 	saved := g.arrays
@@ -423,6 +429,13 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 			if a.value.op == "prod" {
 				op = "*"
 			}
+			if brief(a) {
+				// What is carried on has the errors of no more than four elements.
+				g.line("own%d[j] = near%d += %s;", a.value.id, a.value.id, g.text(a.operand))
+				g.line("four%d += %s;", a.value.id, g.text(a.operand))
+				g.line("if (n %% 4 == 3 || n == V - 1) sum%d.v += four%d, four%d = 0;", a.value.id, a.value.id, a.value.id)
+				continue
+			}
 			g.line("sum%d.v = sum%d.v %s %s;", a.value.id, a.value.id, op, g.text(a.operand))
 			g.line("own%d[j] = sum%d;", a.value.id, a.value.id)
 		}
@@ -438,9 +451,21 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 	g.push()
 	g.scanBase()
 	g.arrays = map[*value]string{}
+	for _, a := range g.k.anchors {
+		if brief(a) {
+			// In two floats: what the first leaves is added to the small number.
+			g.line("const double before%d = carry%d.v + earlier%d.v;", a.value.id, a.value.id, a.value.id)
+			g.line("const float high%d = (float)before%d, low%d = high%d - high%d == 0 ? (float)(before%d - high%d) : 0;",
+				a.value.id, a.value.id, a.value.id, a.value.id, a.value.id, a.value.id, a.value.id)
+		}
+	}
 	g.tile(nil, g.k.stores, "", there, func() {
 		for _, a := range g.k.anchors {
 			typ, _ := g.carried(a)
+			if brief(a) {
+				g.line("const float s%d = high%d + (own%d[j] + low%d);", a.value.id, a.value.id, a.value.id, a.value.id)
+				continue
+			}
 			g.line("%s run%d = carry%d;", typ, a.value.id, a.value.id)
 			g.line("run%d.merge(earlier%d);", a.value.id, a.value.id)
 			g.line("run%d.merge(own%d[j]);", a.value.id, a.value.id)

@@ -108,7 +108,7 @@ func cudaSchedule(p *plan) schedule {
 		joins = joins || k.joins() != ""
 		ends = k.ends(g)
 		d, r := k.divides()
-		adds := k.kind == reduceKernel && !g.lanes && slices.ContainsFunc(k.anchors, (*anchor).adds)
+		adds := (k.kind == reduceKernel || k.kind == scanKernel) && !g.lanes && slices.ContainsFunc(k.anchors, (*anchor).adds)
 		inexact, rounds = inexact || d || adds, rounds || r
 		few = few || (k.kind == reduceKernel || k.kind == scanKernel) && g.uncut() < fewRows && k.rowLength() >= longRow
 	}
