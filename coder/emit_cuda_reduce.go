@@ -549,15 +549,16 @@ func (r *reducing) columns(f func()) {
 	r.close()
 }
 
-// brief declares, for a sum, what the elements of one vector are added up in before
-// that goes into the sum's double, if the schedule allows float32 for it: conversions
-// to double are an eighth as many a cycle as additions. It returns the sums that have
-// one so far, and this one where it has.
+// brief declares, for a sum, where the elements of one vector stand that are added up
+// before that goes into the sum's double, if the schedule allows float32 for it:
+// conversions to double are an eighth as many a cycle as additions. It returns the
+// sums that have one so far, and this one where it has.
 func (r *reducing) brief(so []*anchor, a *anchor) []*anchor {
 	if !r.briefly(a) {
 		return so
 	}
-	r.line("float v%d = 0;", a.value.id)
+	r.used["added"] = true
+	r.line("float v%d[V];", a.value.id)
 	return append(so, a)
 }
 
@@ -574,7 +575,7 @@ func (a *anchor) adds() bool {
 // add is the statement that takes one element.
 func (r *reducing) add(a *anchor, to, x string) {
 	if r.briefly(a) {
-		r.line("v%d += %s;", a.value.id, x)
+		r.line("v%d[j] = %s;", a.value.id, x)
 		return
 	}
 	switch a.value.op {
@@ -643,7 +644,7 @@ func (r *reducing) pass(stage int) {
 				}
 			})
 			for _, a := range brief {
-				r.line("a%d.v += v%d;", a.value.id, a.value.id)
+				r.line("a%d.v += added(v%d);", a.value.id, a.value.id)
 			}
 		})
 	}
@@ -700,6 +701,8 @@ func (r *reducing) results(c carry) {
 	case c.with != nil:
 		give(c.a.value, a+".v")
 		give(c.with.value, a+".s")
+	case op == "mean" && c.a.value.dtype == f32: // a double's last bit does not show in it
+		give(c.a.value, fmt.Sprintf("(%s.v * (1.0 / %d))", a, r.k.rowLength()))
 	case op == "mean":
 		give(c.a.value, fmt.Sprintf("(%s.v / %d)", a, r.k.rowLength()))
 	case strings.HasPrefix(op, "arg"):
@@ -836,7 +839,7 @@ func (r *reducing) joined(carries []carry, stores []store) {
 			}
 		})
 		for _, a := range brief {
-			r.line("%s.v += v%d;", to[a], a.value.id)
+			r.line("%s.v += added(v%d);", to[a], a.value.id)
 		}
 	})
 	// The results of these few steps stand where the row's would.
@@ -883,7 +886,7 @@ func (r *reducing) joined(carries []carry, stores []store) {
 		})
 		for _, c := range carries {
 			if slices.Contains(brief, c.with) {
-				r.line("q%d += v%d;", c.a.value.id, c.with.value.id)
+				r.line("q%d += added(v%d);", c.a.value.id, c.with.value.id)
 			}
 		}
 	})

@@ -65,6 +65,20 @@ struct Sum {
   T v;
   __device__ void merge(const Sum& b) { v += b.v; }
 };
+//@ added
+// The sum of a vector, in pairs: of equal elements it is exact.
+template <int V>
+__device__ __forceinline__ float added(const float (&x)[V]) {
+  float sum[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j) sum[j] = x[j];
+#pragma unroll
+  for (int half = V / 2; half > 0; half /= 2) {
+#pragma unroll
+    for (int j = 0; j < half; ++j) sum[j] += sum[j + half];
+  }
+  return sum[0];
+}
 //@ Product
 template <typename T>
 struct Product {
