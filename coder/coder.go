@@ -143,7 +143,7 @@ func (w writer) choose(plain schedule, in kernelwright.CoderInput) (schedule, st
 	}
 	knobs := plain
 	if last, ok := kernelwright.ParseSchedule(in.Last.Candidate.Source); ok {
-		values := map[string]int{}
+		values := map[string]int{"pdl": 0, "approx": 0} // of versions that did not state them
 		for name, k := range last.Knobs {
 			values[name] = k.Value
 		}

@@ -104,9 +104,12 @@ func (g *gpu) poolLine(items int) (*line, column) {
 	return l, c
 }
 
+// inFloat is the most elements of a window that are added up in their own type.
+const inFloat = 64
+
 // poolType is the type in which a window is taken together.
 func poolType(v *value) string {
-	if v.op == "mean" && numel(v.window.kernel) > 64 {
+	if v.op == "mean" && numel(v.window.kernel) > inFloat {
 		return "double"
 	}
 	return cppTypes[v.dtype]
@@ -427,6 +430,14 @@ func (g *gpu) takes(a *anchor, to, x string) string {
 	return fmt.Sprintf("%s += %s;", to, x)
 }
 
+// dividesBy is by what an average divides; 0 where that is not the same everywhere.
+func (w *window) dividesBy() int {
+	if w.divisor == 0 && (w.counted || !slices.ContainsFunc(w.padding, func(p int) bool { return p > 0 })) {
+		return numel(w.kernel)
+	}
+	return w.divisor
+}
+
 // finish declares the result of a window.
 func (g *gpu) finish(a *anchor, p string) {
 	v, w := a.value, a.value.window
@@ -435,11 +446,7 @@ func (g *gpu) finish(a *anchor, p string) {
 		g.line("const %s r%d = %s;", typ, v.id, p)
 		return
 	}
-	divisor := w.divisor
-	if divisor == 0 && (w.counted || !slices.ContainsFunc(w.padding, func(p int) bool { return p > 0 })) {
-		divisor = numel(w.kernel)
-	}
-	if divisor > 0 {
+	if divisor := w.dividesBy(); divisor > 0 {
 		g.line("const %s r%d = (%s)(%s / %d);", typ, v.id, typ, p, divisor)
 		return
 	}

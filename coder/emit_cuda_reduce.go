@@ -549,6 +549,16 @@ func (r *reducing) columns(f func()) {
 	r.close()
 }
 
+// take is the statement that takes one element of an anchor's operand, into its
+// vector where it has one.
+func (r *reducing) take(brief []*anchor, a *anchor, to string) {
+	if slices.Contains(brief, a) {
+		r.line("v%d[j] = %s;", a.value.id, r.text(a.operand))
+		return
+	}
+	r.add(a, to, r.text(a.operand))
+}
+
 // brief declares, for a sum, where the elements of one vector stand that are added up
 // before that goes into the sum's double, if the schedule allows float32 for it:
 // conversions to double are an eighth as many a cycle as additions. It returns the
@@ -574,10 +584,6 @@ func (a *anchor) adds() bool {
 
 // add is the statement that takes one element.
 func (r *reducing) add(a *anchor, to, x string) {
-	if r.briefly(a) {
-		r.line("v%d[j] = %s;", a.value.id, x)
-		return
-	}
 	switch a.value.op {
 	case "prod":
 		r.line("%s.v *= %s;", to, x)
@@ -640,7 +646,7 @@ func (r *reducing) pass(stage int) {
 			}
 			r.tile(operands, stores, guard, into, func() {
 				for _, c := range carries {
-					r.add(c.a, fmt.Sprintf("a%d%s", c.a.value.id, r.j()), r.text(c.a.operand))
+					r.take(brief, c.a, fmt.Sprintf("a%d%s", c.a.value.id, r.j()))
 				}
 			})
 			for _, a := range brief {
@@ -830,12 +836,13 @@ func (r *reducing) joined(carries []carry, stores []store) {
 			to[c.a] = fmt.Sprintf("a%d%s", c.a.value.id, r.j())
 			if c.with != nil {
 				to[c.a] = fmt.Sprintf("p%d%s", c.a.value.id, r.j())
+				continue // it is the middle of what the second adds up
 			}
 			brief = r.brief(brief, c.a)
 		}
 		r.tile(firsts, stores, "live", into, func() {
 			for _, c := range carries {
-				r.add(c.a, to[c.a], r.text(c.a.operand))
+				r.take(brief, c.a, to[c.a])
 			}
 		})
 		for _, a := range brief {
@@ -878,7 +885,7 @@ func (r *reducing) joined(carries []carry, stores []store) {
 				switch {
 				case c.with == nil:
 				case slices.Contains(brief, c.with):
-					r.add(c.with, "", r.text(c.with.operand))
+					r.take(brief, c.with, "")
 				default:
 					r.line("q%d%s += %s;", c.a.value.id, r.j(), r.text(c.with.operand))
 				}

@@ -84,13 +84,9 @@ func TestWhatKernelsBeforeWriteIsNotReadEarly(t *testing.T) {
 		}
 		source, _ := emitCUDA(p, cudaSchedule(p).with(map[string]int{"pdl": 1, "keep": 0}), target{gpu: true, multiprocessors: 132})
 		written := map[string]bool{}
-		for _, s := range p.steps {
-			if s.call != nil {
-				for _, b := range s.call.outs {
-					if b != nil {
-						written[b.name] = true
-					}
-				}
+		for _, s := range p.segments() {
+			for _, b := range s.buffers {
+				written[b.name] = written[b.name] || s.after && !b.state
 			}
 		}
 		kernels := kernel.FindAllStringSubmatch(source, -1)
@@ -128,13 +124,18 @@ func TestDivisionsBeginApproximate(t *testing.T) {
 		`"outputs":{"value":{"ref":"f"}},"batch":{"size":8,"inputs":["x"]}}`
 	softmax, _ := planned(t, "softmax")
 	pool, _ := planned(t, "max_pool")
+	const twice = `{"name":"g","op":"aten.mul.Tensor","args":[{"ref":"f"},2.0],"kwargs":{}` + of
+	const again = `"outputs":{"value":{"ref":"f"}}`
 	for name, c := range map[string]struct {
 		p    *plan
 		want int
 	}{
 		"softmax": {softmax, 1}, "max_pool": {pool, -1},
-		"relu of a sigmoid":  {planOf(t, strings.ReplaceAll(rounded, "OP", "relu")), 1},
-		"floor of a sigmoid": {planOf(t, strings.ReplaceAll(rounded, "OP", "floor")), 0},
+		"relu of a sigmoid":      {planOf(t, strings.ReplaceAll(rounded, "OP", "relu")), 1},
+		"floor of a sigmoid":     {planOf(t, strings.ReplaceAll(rounded, "OP", "floor")), 0},
+		"torch's rounding of it": {planOf(t, strings.Replace(strings.Replace(strings.Replace(rounded, "aten.OP.default", "aten.frac.default", 1), `}],"outputs"`, `},`+twice+`],"outputs"`, 1), again, `"outputs":{"value":{"ref":"g"}}`, 1)), 0},
+		"a comparison with it": {planOf(t, strings.Replace(strings.Replace(rounded, `"aten.OP.default","args":[{"ref":"s"}]`, `"aten.ge.Scalar","args":[{"ref":"s"},0.5]`, 1),
+			`"float32","strides":[16,1],"batch":true}],"many":false}],`, `"bool","strides":[16,1],"batch":true}],"many":false}],`, 1)), 0},
 	} {
 		s := cudaSchedule(c.p)
 		if got := s.get("approx", -1); got != c.want {

@@ -41,7 +41,7 @@ func emitPython(p *plan, knobs schedule, on target) (string, error) {
 	language := `language="cpp"`
 	if on.gpu {
 		language = `language="cuda", flags=("-fmad=false",)`
-		if knobs.get("approx", 0) == 1 {
+		if knobs.get("approx", 0) == 1 && slices.ContainsFunc(p.steps, func(s step) bool { return s.kernel != nil && s.kernel.divides() }) {
 			language = `language="cuda", flags=("-fmad=false", "-prec-div=false", "-prec-sqrt=false")`
 		}
 	}

@@ -32,16 +32,15 @@ func (l *lowering) sum(x *value, dims []int, keep bool) *value {
 	return l.reduce("sum", x.dtype, x, dims, keep)
 }
 
+// mean is one reduction, not a sum that is divided: the sum of large elements may
+// overflow where torch's normalisations do not, and a quotient is rounded twice.
 func (l *lowering) mean(x *value, dims []int, keep bool) *value {
-	s := l.sum(x, dims, keep)
-	return l.div(s, l.num(count(x.shape, dims), x))
+	return l.reduce("mean", x.dtype, x, dims, keep)
 }
 
-// centred returns x less its mean, and the sum of the squares of that. The mean
-// is one reduction, not a sum that is divided: the sum of large elements may
-// overflow where torch's normalisations do not.
+// centred returns x less its mean, and the sum of the squares of that.
 func (l *lowering) centred(x *value, dims []int) (*value, *value) {
-	c := l.sub(x, l.reduce("mean", x.dtype, x, dims, true))
+	c := l.sub(x, l.mean(x, dims, true))
 	return c, l.sum(l.mul(c, c), dims, true)
 }
 

@@ -2,6 +2,7 @@ package coder
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -54,42 +55,76 @@ func (k *kernel) ends(g geometry) bool {
 	return k.kind == reduceKernel && !whole && g.uncut() < fewRows
 }
 
-// divides reports whether a kernel divides float32, or takes a square root of it, and
-// whether it rounds a number to a whole one, which may then come out as the one beside.
-func (k *kernel) divides() (divides, rounds bool) {
-	look := func(v *value) {
-		switch {
-		case v.kind == pool:
-			divides = divides || v.op == "mean" && v.dtype == f32
-		case v.kind != point:
-		case v.op == "div" || v.op == "sqrt":
-			divides = divides || v.dtype == f32
-		case v.op == "cast":
-			rounds = rounds || v.args[0].dtype.floating() && !v.dtype.floating() && v.dtype != boole
-		default:
-			rounds = rounds || slices.Contains([]string{"floor", "ceil", "trunc", "round"}, v.op)
-		}
+// divides reports whether a kernel divides float32, or takes a square root of it.
+func (k *kernel) divides() bool {
+	found := false
+	k.visit(func(v *value) { found = found || v.divides() })
+	return found
+}
+
+// divides reports whether a value is a quotient or a square root of float32, which an
+// approximate one may differ from.
+func (v *value) divides() bool {
+	switch {
+	case v.dtype != f32:
+		return false
+	case v.kind == pool && v.op == "mean":
+		n := v.window.dividesBy()
+		return numel(v.window.kernel) <= inFloat && (n == 0 || n&(n-1) != 0)
 	}
+	return v.kind == point && (v.op == "div" || v.op == "sqrt")
+}
+
+// decides reports whether a kernel has quotients or square roots decide between
+// numbers far from each other: by comparing them, or by making whole numbers of them.
+func (k *kernel) decides() bool {
+	found := false
+	inexact := func(v *value) (below bool) {
+		visit(v, func(w *value) { below = below || w.divides() })
+		return below
+	}
+	k.visit(func(v *value) {
+		switch {
+		case v.kind == reduce && strings.HasPrefix(v.op, "arg"), v.kind == point && slices.Contains([]string{"floor", "ceil", "trunc", "round", "eq", "ne", "lt", "le", "gt", "ge"}, v.op),
+			v.kind == point && v.op == "cast" && v.args[0].dtype.floating() && !v.dtype.floating():
+			found = found || slices.ContainsFunc(v.args, inexact)
+		}
+	})
+	return found
+}
+
+// visit calls f for each value of a kernel.
+func (k *kernel) visit(f func(*value)) {
 	for _, v := range storedValues(k.stores) {
-		visit(v, look)
+		visit(v, f)
 	}
 	for _, a := range k.anchors {
-		look(a.value)
-		visit(a.operand, look)
+		f(a.value)
+		visit(a.operand, f)
 	}
-	return divides, rounds
+}
+
+// decides reports whether a call makes whole numbers, or what is like them, of
+// numbers: of what a kernel leaves, for all that is known here.
+func (c *torchCall) decides() bool {
+	name, _, _ := strings.Cut(strings.TrimPrefix(c.node.Op, "aten."), ".")
+	whole := slices.ContainsFunc(c.node.Outputs, func(m tensorMeta) bool {
+		return !strings.HasPrefix(m.DType, "float") && !strings.HasPrefix(m.DType, "bfloat")
+	})
+	return whole || slices.Contains([]string{"fmod", "remainder", "round", "frac", "floor_divide", "floor", "ceil", "trunc", "sign", "heaviside"}, name)
 }
 
 // cudaSchedule is the start on a GPU: 16 bytes an access, rows kept on chip, and
 // enough blocks for the whole device.
 func cudaSchedule(p *plan) schedule {
 	s := schedule{}
-	var maps, lined, columned, reduces, rows, scans, columns, apart, joins, few, ends, inexact, rounds bool
+	var maps, lined, columned, reduces, rows, scans, columns, apart, joins, few, ends, inexact, decides bool
 	pooled := 0 // outputs of a pooling whose windows overlap, the fewest
 	kernels := 0
 	for _, st := range p.steps {
 		k := st.kernel
 		if k == nil {
+			decides = decides || st.call.decides()
 			continue
 		}
 		kernels++
@@ -107,9 +142,8 @@ func cudaSchedule(p *plan) schedule {
 		apart = apart || k.drifts(g)
 		joins = joins || k.joins() != ""
 		ends = k.ends(g)
-		d, r := k.divides()
 		adds := (k.kind == reduceKernel || k.kind == scanKernel) && !g.lanes && slices.ContainsFunc(k.anchors, (*anchor).adds)
-		inexact, rounds = inexact || d || adds, rounds || r
+		inexact, decides = inexact || adds || k.divides(), decides || k.decides()
 		few = few || (k.kind == reduceKernel || k.kind == scanKernel) && g.uncut() < fewRows && k.rowLength() >= longRow
 	}
 	s["vector"] = kernelwright.Knob{Value: 4, Choices: []int{1, 2, 4}}
@@ -194,7 +228,7 @@ func cudaSchedule(p *plan) schedule {
 		// has a branch to what handles its corner cases, over which a compiler moves no load:
 		// hardswish of an image and a residual is 335 instructions with them and 96 without.
 		start := 1
-		if rounds {
+		if decides {
 			start = 0
 		}
 		s["approx"] = kernelwright.Knob{Value: start, Choices: []int{0, 1}}

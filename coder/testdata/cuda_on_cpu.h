@@ -37,6 +37,22 @@ enum State { running, at_warp, at_block, done };
 constexpr int most = 1024;
 constexpr size_t stack_bytes = 64 << 10;
 
+// What is not exact is off by one unit in the last place more: up or down, by its own last bit.
+static inline float less_exact(float x, bool exact) {
+  if (exact || !(x - x == 0)) return x;
+  int bits;
+  memcpy(&bits, &x, sizeof x);
+  return nextafterf(x, bits & 1 ? INFINITY : -INFINITY);
+}
+static inline float quotient(float a, float b) {
+  const float q = a / b;
+  return less_exact(q, (double)q * b == a);
+}
+static inline float root(float x) {
+  const float r = sqrtf(x);
+  return less_exact(r, (double)r * r == x);
+}
+
 struct Copy {
   void* to;
   const void* from;

@@ -18,8 +18,9 @@ SHARED = re.compile(r"extern __shared__ __align__\(16\) unsigned char (\w+)\[\];
 
 NATIVE = re.compile(r'native\(language="cuda", flags=\(.*?\),')
 
-# Divisions that are as good as -prec-div=false has them: by a reciprocal.
-APPROXIMATE = '#pragma GCC optimize("reciprocal-math")'
+# What -prec-div=false and -prec-sqrt=false make less exact.
+DIVISION = re.compile(r"(const float \w+ = )([\w.\[\]]+) / ([\w.\[\]]+);")
+ROOT = re.compile(r"\bsqrtf\(")
 
 FLAGS = ("-O1", "-fno-tree-sra", "-ffp-contract=off", "-w")
 
@@ -47,6 +48,7 @@ def on_cpu(source: str) -> str:
         source,
     )
     if '"-prec-div=false"' in source:
-        source = source.replace('source=r"""\n', f'source=r"""\n{APPROXIMATE}\n', 1)
+        source = DIVISION.sub(r"\1emulated::quotient(\2, \3);", source)
+        source = ROOT.sub("emulated::root(", source)
     flags = (*FLAGS, "-include", str(header()))
     return NATIVE.sub(f'native(language="cpp", flags={flags},', source)

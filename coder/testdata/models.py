@@ -310,6 +310,12 @@ def cases() -> dict[str, Case]:
     for name, f in softs.items():
         out[f"large_rough_{name}"] = (Fn(lambda a, f=f: f(a, 1)), [rough.clone()])
         out[f"large_rough_{name}_0"] = (Fn(lambda a, f=f: f(a, 0)), [rough.t().contiguous()])
+    # The same in vectors.
+    even = rough[:, :9000].contiguous()
+    out["large_even_softmax"] = (Fn(lambda a: torch.softmax(a, 1)), [even.clone()])
+    sums = Fn(lambda a: (a.sum(1), a.mean(1), a.cumsum(1)))
+    out["large_even_sums"] = (sums, [even[[0, 2, 3, 4, 5, 7, 8]]])
+    out["large_even_layer_norm"] = (nn.LayerNorm(9000), [even[[0, 2, 3, 7, 8]]])
     out["large_layer_norm"] = (nn.LayerNorm(9001), [rough[[0, 1, 2, 3, 7, 8]]])
     out["large_columns_norm"] = (
         Fn(lambda a: (a - a.mean(0)) / torch.sqrt(a.var(0, unbiased=False) + 1e-5)),
