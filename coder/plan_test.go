@@ -2,6 +2,7 @@ package coder
 
 import (
 	"context"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -168,6 +169,23 @@ func TestFeedbackMovesKnobs(t *testing.T) {
 	_, later := propose(t, in)
 	if later.Knobs["passes"].Value != 2 || later.Knobs["threads"].Value != 1 {
 		t.Errorf("got %+v", later.Knobs)
+	}
+}
+
+// What an earlier version's schedule does not state it did not do.
+func TestAnOlderScheduleGoesOnAsItWas(t *testing.T) {
+	in := onGPU(committed(t)["softmax"])
+	c, now := propose(t, in)
+	if now.Knobs["approx"].Value != 1 {
+		t.Fatalf("begins with %+v", now.Knobs)
+	}
+	older := kernelwright.Schedule{Plan: now.Plan, Knobs: maps.Clone(now.Knobs)}
+	delete(older.Knobs, "approx")
+	c.Source = strings.Replace(c.Source, now.Comment(), older.Comment(), 1)
+	in.Last = &kernelwright.Attempt{Candidate: c, Verdict: kernelwright.Verdict{Status: kernelwright.Correct}}
+	in.Feedback = &kernelwright.Feedback{Knobs: map[string]int{"vector": 2}}
+	if _, next := propose(t, in); next.Knobs["approx"].Value != 0 || next.Knobs["vector"].Value != 2 {
+		t.Errorf("goes on with %+v", next.Knobs)
 	}
 }
 
