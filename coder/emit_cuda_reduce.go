@@ -849,6 +849,10 @@ func (r *reducing) joined(carries []carry, stores []store) {
 			r.line("%s.v += added(v%d);", to[a], a.value.id)
 		}
 	})
+	if slices.ContainsFunc(carries, func(c carry) bool { return c.with != nil && c.a.value.op == "mean" }) {
+		r.used["one_over"] = true
+		r.line("const double fraction = one_over(more * %s);", r.taken())
+	}
 	// The results of these few steps stand where the row's would.
 	for _, c := range carries {
 		if c.with == nil {
@@ -857,7 +861,7 @@ func (r *reducing) joined(carries []carry, stores []store) {
 		id, t := c.a.value.id, cppTypes[c.a.value.dtype]
 		text := fmt.Sprintf("p%d%s.v == %s ? %s : p%d%s.v", id, r.j(), literal(-inf, c.a.operand.dtype), literal(0, c.a.operand.dtype), id, r.j())
 		if c.a.value.op == "mean" {
-			text = fmt.Sprintf("(%s)(p%d%s.v / (more * %s))", t, id, r.j(), r.taken())
+			text = fmt.Sprintf("(%s)(p%d%s.v * fraction)", t, id, r.j())
 		}
 		if r.g.lanes {
 			r.line("%s r%d[V];", t, id)
@@ -904,7 +908,7 @@ func (r *reducing) joined(carries []carry, stores []store) {
 		id, j := c.a.value.id, r.j()
 		r.columns(func() {
 			if c.a.value.op == "mean" {
-				r.line("a%d%s.merge({(double)(more * %s), (double)p%d%s.v / (more * %s), q%d%s});", id, j, r.taken(), id, j, r.taken(), id, j)
+				r.line("a%d%s.merge({(double)(more * %s), p%d%s.v * fraction, q%d%s});", id, j, r.taken(), id, j, id, j)
 			} else {
 				r.line("a%d%s.merge({p%d%s.v, q%d%s});", id, j, id, j, id, j)
 			}

@@ -164,14 +164,26 @@ __device__ __forceinline__ TopSum<T> lanes_of(TopSum<T> v) {
   for (int mask = W / 2; mask > 0; mask /= 2) r.s += lanes_apart(r.s, mask);
   return r;
 }
-//@ Spread lanes
+//@ one_over
+// 1 / n of a count, by an approximate reciprocal and a step of Newton's: a division of doubles has a branch, over which
+// no load moves.
+__device__ __forceinline__ double one_over(double n) {
+#ifdef __CUDA_ARCH__
+  float r;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(r) : "f"((float)n));
+#else
+  const float r = 1.0f / (float)n;
+#endif
+  return r * (2.0 - n * r);
+}
+//@ Spread lanes one_over
 // The mean of n elements, and the sum of squares about it (Chan, Golub and LeVeque 1979).
 template <typename T>
 struct Spread {
   double n, v, s;
   __device__ void merge(const Spread& b) {
     if (b.n == 0) return;
-    const double all = n + b.n, apart = b.v - v, share = b.n / all;
+    const double all = n + b.n, apart = b.v - v, share = b.n * one_over(all);
     s += b.s + apart * apart * n * share;
     v += apart * share;
     n = all;
@@ -186,7 +198,7 @@ __device__ __forceinline__ Spread<T> lanes_of(Spread<T> v) {
     n += lanes_apart(n, mask);
     sum += lanes_apart(sum, mask);
   }
-  const double mean = n > 0 ? sum / n : 0, apart = v.v - mean;
+  const double mean = n > 0 ? sum * one_over(n) : 0, apart = v.v - mean;
   double s = v.n > 0 ? v.s + apart * apart * v.n : 0;
 #pragma unroll
   for (int mask = W / 2; mask > 0; mask /= 2) s += lanes_apart(s, mask);
