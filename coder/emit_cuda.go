@@ -423,9 +423,10 @@ func (g *gpu) begin(suffix string, block int, more []string) {
 }
 
 // written returns what kernels of the function write, where they do not wait for each
-// other to end, and after a call of torch all but weights: what came before may be
-// anybody's who wrote them, if the call launches nothing. Of a pointer that says that nobody else writes there, const and
-// __restrict__, what is read may be read before a kernel has waited.
+// other to end, and after a call of torch all but weights: if the call launches
+// nothing, who comes before may have written anything. Of a pointer that says that
+// nobody else writes there, const and __restrict__, what is read may be read before a
+// kernel has waited.
 func (g *gpu) written(follows bool) []*buffer {
 	var found []*buffer
 	for _, k := range g.device.kernels {

@@ -572,8 +572,10 @@ func (r *reducing) brief(so []*anchor, a *anchor) []*anchor {
 	return append(so, a)
 }
 
-func (r *reducing) briefly(a *anchor) bool {
-	return r.knobs.get("approx", 0) == 1 && r.vector > 1 && a.adds() && !r.g.lanes
+// briefly reports whether the schedule allows float32 for the elements of one thread
+// that an anchor adds up.
+func (g *gpu) briefly(a *anchor) bool {
+	return g.knobs.get("approx", 0) == 1 && g.vector > 1 && !g.g.lanes && a.adds()
 }
 
 // adds reports whether an anchor is a sum, a mean or a running sum of float32.

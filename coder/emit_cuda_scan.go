@@ -397,10 +397,9 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 	if len(loads) > 0 {
 		ahead(fmt.Sprintf("tile + (%d + (pos)threadIdx.x) * V", tiles*scanBlock))
 	}
-	brief := func(a *anchor) bool { return g.knobs.get("approx", 0) == 1 && g.vector > 1 && a.adds() }
 	for _, a := range g.k.anchors {
 		typ, none := g.carried(a)
-		if brief(a) {
+		if g.briefly(a) {
 			g.line("float own%d[V], near%d = 0, four%d = 0;", a.value.id, a.value.id, a.value.id)
 			g.line("%s sum%d = {%s};", typ, a.value.id, none)
 			continue
@@ -429,7 +428,7 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 			if a.value.op == "prod" {
 				op = "*"
 			}
-			if brief(a) {
+			if g.briefly(a) {
 				// What is carried on has the errors of no more than four elements.
 				g.line("own%d[j] = near%d += %s;", a.value.id, a.value.id, g.text(a.operand))
 				g.line("four%d += %s;", a.value.id, g.text(a.operand))
@@ -452,7 +451,7 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 	g.scanBase()
 	g.arrays = map[*value]string{}
 	for _, a := range g.k.anchors {
-		if brief(a) {
+		if g.briefly(a) {
 			// In two floats: what the first leaves is added to the small number.
 			g.line("const double before%d = carry%d.v + earlier%d.v;", a.value.id, a.value.id, a.value.id)
 			g.line("const float high%d = (float)before%d, low%d = high%d - high%d == 0 ? (float)(before%d - high%d) : 0;",
@@ -462,7 +461,7 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 	g.tile(nil, g.k.stores, "", there, func() {
 		for _, a := range g.k.anchors {
 			typ, _ := g.carried(a)
-			if brief(a) {
+			if g.briefly(a) {
 				g.line("const float s%d = high%d + (own%d[j] + low%d);", a.value.id, a.value.id, a.value.id, a.value.id)
 				continue
 			}

@@ -134,6 +134,8 @@ func TestDivisionsBeginApproximate(t *testing.T) {
 		"relu of a sigmoid":      {planOf(t, strings.ReplaceAll(rounded, "OP", "relu")), 1},
 		"floor of a sigmoid":     {planOf(t, strings.ReplaceAll(rounded, "OP", "floor")), 0},
 		"torch's rounding of it": {planOf(t, strings.Replace(strings.Replace(strings.Replace(rounded, "aten.OP.default", "aten.frac.default", 1), `}],"outputs"`, `},`+twice+`],"outputs"`, 1), again, `"outputs":{"value":{"ref":"g"}}`, 1)), 0},
+		"the place of its largest": {planOf(t, strings.Replace(strings.Replace(rounded, `"aten.OP.default","args":[{"ref":"s"}]`, `"aten.argmax.default","args":[{"ref":"s"},-1]`, 1),
+			`"outputs":[{"shape":[8,16],"dtype":"float32","strides":[16,1],"batch":true}],"many":false}],`, `"outputs":[{"shape":[8],"dtype":"int64","strides":[1],"batch":true}],"many":false}],`, 1)), 0},
 		"a comparison with it": {planOf(t, strings.Replace(strings.Replace(rounded, `"aten.OP.default","args":[{"ref":"s"}]`, `"aten.ge.Scalar","args":[{"ref":"s"},0.5]`, 1),
 			`"float32","strides":[16,1],"batch":true}],"many":false}],`, `"bool","strides":[16,1],"batch":true}],"many":false}],`, 1)), 0},
 	} {
