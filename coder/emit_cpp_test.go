@@ -34,11 +34,16 @@ func planned(t *testing.T, name string) (*plan, fixture) {
 func plannedAs(t *testing.T, name string, rows, columns int) *plan {
 	t.Helper()
 	_, f := planned(t, name)
-	text := string(f.Graph)
+	return planOf(t, string(resized(f, rows, columns)))
+}
+
+// resized is the graph of a fixture of 33 x 129 for another size.
+func resized(f fixture, rows, columns int) []byte {
+	text := f.Graph
 	for was, is := range map[string]int{"33": rows, "129": columns} {
-		text = regexp.MustCompile(`\b`+was+`\b`).ReplaceAllString(text, strconv.Itoa(is))
+		text = regexp.MustCompile(`\b`+was+`\b`).ReplaceAll(text, []byte(strconv.Itoa(is)))
 	}
-	return planOf(t, text)
+	return text
 }
 
 // planOf plans a graph.

@@ -238,7 +238,7 @@ func (r *reducing) spread() {
 		blocks = (rows + r.rowsPerBlock - 1) / r.rowsPerBlock
 	}
 	asked := r.knobs.get("split", 1)
-	if asked == 0 || (asked == 1 && blocks >= r.device.on.multiprocessors) {
+	if asked == 0 || (asked == 1 && r.device.on.filled(blocks)) {
 		return
 	}
 	// A part takes enough steps to be worth a launch of its own.
@@ -248,7 +248,7 @@ func (r *reducing) spread() {
 	}
 	most := r.steps / (along * 2)
 	want := asked
-	if blocks < r.device.on.multiprocessors {
+	if !r.device.on.filled(blocks) {
 		want = max(want, powerAbove((2*r.device.on.multiprocessors+blocks-1)/blocks))
 	}
 	if r.oncePerRow() {

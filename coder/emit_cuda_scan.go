@@ -215,7 +215,7 @@ func (g *gpu) scanParts() int {
 	}
 	width := g.g.groups[g.g.inner].size
 	most := min(powerBelow(width/splitScanLength), 1024)
-	if rows >= g.device.on.multiprocessors || most < 2 || g.knobs.get("split", 1) == 0 {
+	if g.device.on.filled(rows) || most < 2 || g.knobs.get("split", 1) == 0 {
 		return 1
 	}
 	return min(most, powerAbove((2*g.device.on.multiprocessors+rows-1)/rows))

@@ -34,8 +34,6 @@ func TestCUDAForms(t *testing.T) {
 		"rows stay in registers":                {"softmax", nil, []string{"kept"}, []string{"ahead"}},
 		"rows that do not are read once less":   {"softmax", map[string]int{"keep": 0}, []string{"ahead", "TopSum<float>"}, []string{"kept"}},
 		"or in plain passes":                    {"softmax", map[string]int{"keep": 0, "passes": 3}, nil, []string{"kept", "ahead"}},
-		"wherever they suffice":                 {"softmax", map[string]int{"team": 1}, []string{"kept"}, []string{"held"}},
-		"or in shared memory of a team":         {"softmax", map[string]int{"team": 4}, []string{"held", "copy_ahead", "meet(", "together("}, nil},
 		"columns are shared by threads":         {"softmax_0", nil, []string{"down<"}, []string{"across<"}},
 		"a few long rows are cut and read once": {"wide_cumsum_one", map[string]int{"team": 2}, []string{"told0", "held"}, []string{"kernel0_sums"}},
 		"or cut and read twice":                 {"wide_cumsum_one", nil, []string{"kernel0_sums", "kernel0_all"}, []string{"held"}},
@@ -44,7 +42,7 @@ func TestCUDAForms(t *testing.T) {
 		"each kernel after the one before":      {"wide_argmax_all", map[string]int{"pdl": 0}, []string{"<<<"}, []string{"follow(", "begins()"}},
 		"or as that one ends":                   {"wide_argmax_all", nil, []string{"<<<", "follow(kernel0_rows", "  begins();\n"}, nil},
 		"but not where both need room":          {"softmax_0", map[string]int{"split": 4}, []string{"<<<"}, []string{"follow(", "begins()"}},
-		"and so after a convolution":            {"conv_pool", map[string]int{"pdl": 1}, []string{"follow(kernel", "const float* v"}, []string{"<<<", "const float* __restrict__ v_conv"}},
+		"and so after a convolution":            {"conv_pool", nil, []string{"follow(kernel", "const float* v"}, []string{"<<<", "const float* __restrict__ v_conv"}},
 		"one has none before it":                {"softmax", map[string]int{"pdl": 1}, []string{"<<<"}, []string{"follow(", "begins()"}},
 		"what is shifted is on its way as well": {"exclusive_sum", nil, []string{"ahead", "[d][j] = t"}, nil},
 		"columns by Welford":                    {"column_var", map[string]int{"keep": 0}, []string{"Spread<float>"}, nil},
@@ -166,12 +164,41 @@ func TestPoolingsBeginBySize(t *testing.T) {
 	}
 }
 
-// TestRowsAreCutOnRequest: by itself the Coder cuts a row where there are fewer of
-// them than multiprocessors, and then into enough parts for all of these.
+// TestReductionsBeginBySize: rows have fewer vectors a thread, and columns one element,
+// where threads were too few for the device; teams are for long rows and large tensors.
+func TestReductionsBeginBySize(t *testing.T) {
+	for _, c := range []struct {
+		fixture             string
+		rows, columns       int
+		vector, share, team int
+	}{
+		{"softmax", 2048, 1024, 4, 2, -1},
+		{"softmax", 1024, 2048, 4, 2, -1},
+		{"softmax", 1024, 1000, 4, 1, -1},
+		{"softmax", 8192, 1024, 4, 4, -1},
+		{"softmax", 256, 4096, 4, 4, -1}, // a row has 256 threads
+		{"softmax", 256, teamRow, 4, 4, 1},
+		{"softmax", 256, teamRow - 8, 4, 4, -1},
+		{"softmax", 1 << 13, 1 << 12, 4, 4, 1}, // 128 MiB
+		{"softmax", 1<<13 - 1, 1 << 12, 4, 4, -1},
+		{"softmax_0", 1024, 512, 1, 4, -1},
+		{"softmax_0", 64, heldThreads - 32, 1, 4, -1},
+		{"softmax_0", 64, heldThreads, 4, 4, -1},
+	} {
+		s := cudaSchedule(plannedAs(t, c.fixture, c.rows, c.columns))
+		if got := []int{s.get("vector", -1), s.get("share", -1), s.get("team", -1)}; !slices.Equal(got, []int{c.vector, c.share, c.team}) {
+			t.Errorf("%s of %d x %d begins with vector, share and team %v", c.fixture, c.rows, c.columns, got)
+		}
+	}
+}
+
+// TestRowsAreCutOnRequest: by itself the Coder cuts a row where over a quarter of the
+// multiprocessors would have none, and then into enough parts for all of these.
 func TestRowsAreCutOnRequest(t *testing.T) {
 	for _, c := range []struct{ split, multiprocessors, parts int }{
 		{0, 2, 1}, {1, 2, 1}, {2, 2, 2}, {8, 2, 8}, {32, 2, 16}, // of 9,001 elements at least 512 each
-		{0, 132, 1}, {1, 132, 16}, {2, 132, 16}, {32, 132, 16}, {1, 8, 4}, {2, 8, 4}, {8, 8, 8},
+		{0, 132, 1}, {1, 132, 16}, {2, 132, 16}, {32, 132, 16}, {1, 9, 4}, {2, 9, 4}, {8, 9, 8},
+		{1, 8, 1}, {2, 8, 2}, // six blocks leave two idle
 	} {
 		p, _ := planned(t, "large_layer_norm")
 		source, _ := emitCUDA(p, cudaSchedule(p).with(map[string]int{"split": c.split}), target{gpu: true, multiprocessors: c.multiprocessors})
@@ -223,7 +250,7 @@ func TestColumnsInNarrowBlocks(t *testing.T) {
 		1: "lane = threadIdx.x % 32, y", 4: "lane = threadIdx.x % 16, y = threadIdx.x / 16", 8: "lane = threadIdx.x % 8, y = threadIdx.x / 8", 9: "part = number / tiles % 2",
 	} {
 		p := plannedAs(t, "softmax_0", 33, 256)
-		source, _ := emitCUDA(p, cudaSchedule(p), target{gpu: true, multiprocessors: multiprocessors})
+		source, _ := emitCUDA(p, cudaSchedule(p).with(map[string]int{"vector": 4}), target{gpu: true, multiprocessors: multiprocessors})
 		if !strings.Contains(source, want) {
 			t.Errorf("%d multiprocessors: no %q in\n%s", multiprocessors, want, source)
 		}
@@ -296,7 +323,10 @@ func TestCUDACompiles(t *testing.T) {
 		t.Skip("CUDA_HOME names no CUDA toolkit: kernels are not compiled")
 	}
 	var all strings.Builder
-	sources := map[string]string{"softmax_of_a_team": cudaOf(t, "softmax", map[string]int{"team": 4})}
+	long := plannedAs(t, "softmax", 33, teamRow)
+	ofATeam, _ := emitCUDA(long, cudaSchedule(long).with(map[string]int{"team": 4}), target{gpu: true, multiprocessors: 132})
+	holdsForms(t, ofATeam, []string{"held", "copy_ahead", "meet(", "together("}, nil)
+	sources := map[string]string{"softmax_of_a_team": ofATeam}
 	for name, f := range committed(t) {
 		c, err := Builtin{}.Propose(context.Background(), onGPU(f))
 		if err != nil {

@@ -37,7 +37,9 @@ func knobsOf(t *testing.T, in kernelwright.CoderInput) (map[string]int, kernelwr
 // softmaxOnGPU is a task whose kinds of operators are a and b. Its start on a GPU
 // has share 4, unroll at loadsAhead and vector 4.
 func softmaxOnGPU(t *testing.T, lessons ...kernelwright.Lesson) kernelwright.CoderInput {
-	in := onGPU(committed(t)["softmax"])
+	f := committed(t)["softmax"]
+	f.Graph = resized(f, 1<<13, 1<<10)
+	in := onGPU(f)
 	in.Task.Operators = []string{"b", "a", "b"}
 	in.Lessons = lessons
 	return in

@@ -21,7 +21,7 @@ func barriers(v view, k gpuKernel) (finding, bool) {
 			"keeps no write of another thread from being missed.",
 		evidence: v.about(k, stallShare("barrier"), stallRatio("barrier"), issueBusy, warpsActive),
 		gain:     min(share, 1-busy),
-		moves:    []move{{"share", toUp}, {"vector", toUp}, {"unroll", toUp}, {"passes", toLeast}},
+		moves:    []move{{"share", toUp}, {"unroll", toUp}, {"passes", toLeast}},
 	}
 	if k.threads > 0 {
 		f.evidence["block_threads"] = k.threads

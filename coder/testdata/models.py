@@ -336,12 +336,6 @@ def cases() -> dict[str, Case]:
     }
     for name, f in scans.items():
         out[name] = (Fn(f), [marked.clone()])
-    # Of 16 elements a thread, in tiles of which the last is not whole.
-    out["even_cumsum"] = (Fn(lambda a: torch.cumsum(a, 1)), [torch.randn(3, 8208)])
-    out["even_cumsum_back"] = (
-        Fn(lambda a: torch.cumsum(a.flip(1), 1).flip(1) * 2),
-        [torch.randn(3, 8208)],
-    )
     tied = torch.randint(0, 50, (3, 70001)).float()
     tied[1, 60000], tied[1, 69000] = float("nan"), float("nan")
     tied[2] = -float("inf")
