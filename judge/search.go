@@ -27,6 +27,7 @@ type search struct {
 	right   []point // all that were
 	tried   map[string]bool
 	gained  []step // moves that made things faster, the latest last
+	lost    map[step]bool
 	seed    int64
 	past    past
 }
@@ -59,7 +60,8 @@ type next struct {
 const realGain = 0.02
 
 // nearBest is how much slower than the fastest a schedule may be for the search
-// to go on from it: more than single knobs mostly bring is not made up for.
+// to go on from it: more than single knobs mostly bring is not made up for. A step
+// that loses more is not gone again, beside another schedule, before all others were.
 const nearBest = 0.1
 
 // memoryHolds is the share of the memory's bandwidth that the task's bytes have,
@@ -67,7 +69,7 @@ const nearBest = 0.1
 const memoryHolds = 0.5
 
 func newSearch(in kernelwright.JudgeInput) search {
-	s := search{tried: map[string]bool{}, seed: in.Seed, past: in.Lessons}
+	s := search{tried: map[string]bool{}, lost: map[step]bool{}, seed: in.Seed, past: in.Lessons}
 	rounds := slices.Concat(in.History, []kernelwright.Round{
 		{Index: len(in.History), Candidate: in.Current.Candidate, Verdict: in.Current.Verdict}})
 	for i, r := range rounds {
@@ -94,6 +96,11 @@ func newSearch(in kernelwright.JudgeInput) search {
 				s.gained = append(s.gained, d[0])
 			}
 		}
+		for _, q := range s.right {
+			if d := changed(q.knobs, p.knobs); len(d) == 1 && r.Verdict.CandidateMS > q.verdict.CandidateMS*(1+nearBest) {
+				s.lost[d[0]] = true
+			}
+		}
 		s.right = append(s.right, p)
 		if s.best == nil || r.Verdict.CandidateMS < s.best.verdict.CandidateMS {
 			s.best = &p
@@ -112,9 +119,18 @@ func (s search) base() point {
 
 // next chooses the next move: from the base one that a rule wants; else one
 // more step the way that helped last; else any, in an order that the seed
-// decides. Then any from the next best, and what lies further from the base. It is
-// false when all were tried.
+// decides. Then any from the next best, and what lies further from the base. A step
+// that lost much beside one schedule is gone beside others when no other is left. It
+// is false when all were tried.
 func (s search) next(wanted []move) (next, bool) {
+	if n, ok := s.choose(wanted); ok {
+		return n, true
+	}
+	s.lost = nil
+	return s.choose(wanted)
+}
+
+func (s search) choose(wanted []move) (next, bool) {
 	from := s.base()
 	for i, m := range wanted {
 		k, ok := from.schedule.Knobs[m.knob]
@@ -209,6 +225,9 @@ func (s search) try(from point, knob string, to, asked int) (next, bool) {
 		return next{}, false
 	}
 	st := step{knob, from.knobs[knob], to}
+	if s.lost[st] {
+		return next{}, false
+	}
 	if asked < 0 && s.past.step("", st).Bad() {
 		return next{}, false
 	}

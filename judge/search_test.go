@@ -121,3 +121,36 @@ func TestSearchPartsNothingThatMemoryHoldsBack(t *testing.T) {
 		}
 	}
 }
+
+// What lost much beside one schedule is tried beside the next when nothing else is left.
+func TestSearchRepeatsALossLast(t *testing.T) {
+	in := kw.JudgeInput{Want: kw.Optimisation, Device: gpu}
+	knobs := map[string]int{"split": 1, "unroll": 4, "share": 4}
+	choices := map[string][]int{"split": {1, 2}, "unroll": {1, 2, 4, 8}, "share": {2, 4, 8}}
+	var split []bool
+	for round := 0; ; round++ {
+		schedule := kw.Schedule{Knobs: map[string]kw.Knob{}}
+		for name, v := range knobs {
+			schedule.Knobs[name] = kw.Knob{Value: v, Choices: choices[name]}
+		}
+		ms := 1.0 - 0.015*float64(knobs["unroll"]) + 0.03*max(float64(knobs["share"])/4, 4/float64(knobs["share"]))
+		if knobs["split"] == 2 {
+			ms *= 1.5
+		}
+		in.Current = kw.Attempt{Candidate: kw.Candidate{Source: schedule.Comment()}, Verdict: kw.Verdict{Status: kw.Correct, CandidateMS: ms, Headroom: 0.5}}
+		f := feedback(t, in)
+		if f.Kind == kw.Stop {
+			break
+		}
+		in.History = append(in.History, kw.Round{Index: round, Candidate: in.Current.Candidate, Verdict: in.Current.Verdict, Feedback: &f})
+		for name, v := range f.Knobs {
+			knobs[name] = v
+		}
+		split = append(split, knobs["split"] == 2)
+	}
+	first := slices.Index(split, true)
+	second := first + 1 + slices.Index(split[first+1:], true)
+	if first < 0 || second-first < 8 || slices.Contains(split[second:], false) {
+		t.Errorf("cut after %v", split)
+	}
+}
