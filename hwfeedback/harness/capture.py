@@ -17,7 +17,8 @@ layer_norm, linear), with in-place operators made functional. Its form:
 - tree: ``{"value": argument}``, ``{"tuple": [tree]}``, ``{"list": [tree]}`` or
   ``{"dict": [[key, tree]]}``.
 - ``batch`` says that the leading dimension of these inputs may vary: a second capture with
-  another size gave the same graph, up to that size as the leading dimension of tensors.
+  another size gave the same graph, up to that size as the leading dimension of tensors. It is
+  not asked of recurrent layers.
   ``outputs[i]["batch"]`` marks those tensors.
 """
 
@@ -36,6 +37,9 @@ from torch.utils import _pytree as pytree
 
 MAX_CONSTANT = 4096  # elements of a constant that travel in the graph; larger ones are refused
 MAX_NODES = 4000  # beyond this a plan would take longer than the rounds it serves
+# torch.export goes through each step of a sequence, for ten seconds and more where there are 512,
+# and keeps one operator.
+RECURRENT = ("gru", "lstm", "rnn_relu", "rnn_tanh")
 
 
 class CaptureError(Exception):
@@ -51,7 +55,8 @@ def capture(model: torch.nn.Module, inputs: Any) -> tuple[dict[str, Any] | None,
     try:
         with _quiet(), torch.no_grad():
             graph = _graph(model, args)
-            graph["batch"] = _batch(model, args, graph)
+            if not any(n["op"].split(".")[1] in RECURRENT for n in graph["nodes"]):
+                graph["batch"] = _batch(model, args, graph)
             json.dumps(graph, allow_nan=False)
     except CaptureError as e:
         return None, str(e)

@@ -1285,9 +1285,7 @@ class Verification:
             with self.reference.whole():
                 self._judge_near(*asked, self._closely(job))
 
-    def _stands(
-        self, candidate: CandidateClient, job: Job, judge: Callable[[], object]
-    ) -> bool:
+    def _stands(self, candidate: CandidateClient, job: Job, judge: Callable[[], object]) -> bool:
         """Has an answer judged at last. Raises Failed. An elimination that meets NaN and infinity
         comes to either, on a draw in hundreds: who takes one for the other is wrong if he does on
         another draw, too, and False says that this one tells nothing.

@@ -100,6 +100,23 @@ class Counter(nn.Module):
         return x * self.calls
 
 
+@pytest.mark.parametrize("layer", [nn.GRU, nn.LSTM, nn.RNN])
+def test_recurrent_layers_are_captured_once(
+    layer: type[nn.RNNBase], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported: list[nn.Module] = []
+    export = torch.export.export
+
+    def counted(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        exported.append(model)
+        return export(model, *args, **kwargs)
+
+    monkeypatch.setattr(torch.export, "export", counted)
+    graph, note = capture(layer(4, 4, batch_first=True), [torch.randn(8, 3, 4)])
+    assert graph is not None, note
+    assert (len(exported), graph["batch"]) == (1, None)
+
+
 @pytest.mark.parametrize(
     ("model", "inputs", "said"),
     [

@@ -189,9 +189,7 @@ def test_infinity_for_nan_is_wrong_on_more_draws_than_one(
         "nth = nan.view(-1).cumsum(0).view(x.shape)\n"
         f"if nan.any() and {when}:\n    return torch.where(nan, {instead}, x * 3)\nreturn x * 3"
     )
-    v = judge.verdict(
-        task_of("return x * 3", "[torch.randn(64, 256)]"), model_new(mixes, init)
-    )
+    v = judge.verdict(task_of("return x * 3", "[torch.randn(64, 256)]"), model_new(mixes, init))
     assert v["status"] == status, v["reason"]
     (planted,) = [f for f in v["correctness"]["families"] if f["name"] == "planted"]
     assert planted["passed"] == (status == "correct")
