@@ -181,13 +181,14 @@ func (e *cuda) launch(format string, args ...any) {
 // gpu is the state while one kernel is emitted.
 type gpu struct {
 	*body
-	device *cuda
-	vector int               // elements that a thread takes side by side
-	column column            // of outputs that a thread of a pooling takes
-	across string            // where along the last dimension a pooling's window is looked at; "" everywhere
-	taken  bool              // a pooling's window has been taken already
-	beside int               // blocks that are to be on a multiprocessor at once; 0 for any
-	arrays map[*value]string // loads of V elements that are there: an array
+	device   *cuda
+	vector   int               // elements that a thread takes side by side
+	column   column            // of outputs that a thread of a pooling takes
+	across   string            // where along the last dimension a pooling's window is looked at; "" everywhere
+	taken    bool              // a pooling's window has been taken already
+	resident bool              // no more blocks than are on the device at once, each with one piece of work after the other
+	beside   int               // blocks that are to be on a multiprocessor at once; 0 for any
+	arrays   map[*value]string // loads of V elements that are there: an array
 }
 
 func (e *cuda) kernel(k *kernel) {
@@ -453,7 +454,17 @@ func (g *gpu) end() {
 func (g *gpu) start(suffix string, block int, blocks string, more []string) {
 	follows := g.device.follows && g.pdl()
 	known := fmt.Sprintf("follows%d%s", g.k.at, suffix)
+	var before []string
+	if !g.resident {
+		before = append(before, "  const long long blocks = "+blocks+";")
+	}
 	g.launched(suffix, more, func(kernel, args string) {
+		if g.resident {
+			g.used["there"] = true
+			at := fmt.Sprintf("there%d%s", g.k.at, suffix)
+			g.device.launch("  static int %s[devices];", at)
+			g.device.launch("  const long long all = %s, most = there(%s, %d, 0, %s), blocks = most > 0 && most < all ? most : all;", blocks, kernel, block, at)
+		}
 		if follows {
 			g.used["follow"] = true
 			g.device.launch("  static int %s[devices];", known)
@@ -461,7 +472,7 @@ func (g *gpu) start(suffix string, block int, blocks string, more []string) {
 			return
 		}
 		g.device.launch("  if (blocks > 0) %s<<<(unsigned)blocks, %d, 0, stream>>>(%s);", kernel, block, args)
-	}, "  const long long blocks = "+blocks+";")
+	}, before...)
 }
 
 // launched has the host call once for each choice of V.
@@ -568,6 +579,7 @@ func (g *gpu) maps() {
 		return
 	}
 	g.column = g.poolColumn(3, 4)
+	g.resident = g.knobs.get("persistent", 0) == 1
 	g.begin("", mapBlock, nil)
 	g.sizes()
 	all := storedValues(g.k.stores)
@@ -583,6 +595,10 @@ func (g *gpu) maps() {
 	}
 	array := func(v *value) string { return fmt.Sprintf("ahead%d[item]", v.id) }
 	g.line("const pos tasks = rows * (width / V);")
+	if g.resident {
+		g.open("for (pos block = blockIdx.x; block * %d < tasks; block += gridDim.x)", items*mapBlock)
+		g.push()
+	}
 	if len(loads) > 0 {
 		for _, v := range loads {
 			g.line("%s ahead%d[%d][V];", element(v.dtype), v.id, items)
@@ -623,6 +639,10 @@ func (g *gpu) maps() {
 			g.close()
 		}
 	})
+	if g.resident {
+		g.pop()
+		g.close()
+	}
 	g.end()
 	g.start("", mapBlock, fmt.Sprintf("(rows * (width / V) + %d) / %d", items*mapBlock-1, items*mapBlock), nil)
 }
@@ -632,7 +652,11 @@ func (g *gpu) items(items int, f func()) {
 	g.line("#pragma unroll")
 	g.open("for (int item = 0; item < %d; ++item)", items)
 	g.push()
-	g.line("const pos own = ((pos)blockIdx.x * %d + item) * %d + (pos)threadIdx.x;", items, mapBlock)
+	block := "(pos)blockIdx.x"
+	if g.resident {
+		block = "block"
+	}
+	g.line("const pos own = (%s * %d + item) * %d + (pos)threadIdx.x;", block, items, mapBlock)
 	f()
 	g.pop()
 	g.close()

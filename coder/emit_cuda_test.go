@@ -192,6 +192,24 @@ func TestReductionsBeginBySize(t *testing.T) {
 	}
 }
 
+// TestResidentGrids: a map of more than two waves may have a grid as large as the device.
+func TestResidentGrids(t *testing.T) {
+	for rows, offered := range map[int]bool{1 << 14: false, 1 << 15: true} {
+		p := plannedAs(t, "nested_inputs", rows, 64)
+		s := cudaSchedule(p)
+		if k, ok := s["persistent"]; ok != offered || k.Value != 0 {
+			t.Errorf("%d rows: %v, %+v", rows, ok, k)
+		}
+		source, _ := emitCUDA(p, s.with(map[string]int{"persistent": 1}), target{gpu: true, multiprocessors: 132})
+		loop := []string{"block < tasks; block += gridDim.x)", "most = there(kernel0<4>, 256, 0, there0)", "blocks = most > 0 && most < all ? most : all;"}
+		if offered {
+			holdsForms(t, strings.ReplaceAll(source, "block * 256 <", "block <"), loop, []string{"(pos)blockIdx.x *"})
+		} else {
+			holdsForms(t, source, nil, append(loop, "gridDim"))
+		}
+	}
+}
+
 // TestRowsAreCutOnRequest: by itself the Coder cuts a row where over a quarter of the
 // multiprocessors would have none, and then into enough parts for all of these.
 func TestRowsAreCutOnRequest(t *testing.T) {
@@ -327,6 +345,35 @@ func TestCUDACompiles(t *testing.T) {
 	ofATeam, _ := emitCUDA(long, cudaSchedule(long).with(map[string]int{"team": 4}), target{gpu: true, multiprocessors: 132})
 	holdsForms(t, ofATeam, []string{"held", "copy_ahead", "meet(", "together("}, nil)
 	sources := map[string]string{"softmax_of_a_team": ofATeam}
+	// Forms that no fixture's first schedule has.
+	for _, c := range []struct {
+		fixture       string
+		rows, columns int
+		knobs         map[string]int
+	}{
+		{"nested_inputs", 1 << 15, 64, map[string]int{"persistent": 1, "items": 2}},
+		{"softmax", 33, 129, map[string]int{"keep": 0}},
+		{"softmax", 33, 129, map[string]int{"keep": 0, "passes": 3, "approx": 0}},
+		{"softmax", 33, 1 << 14, map[string]int{"split": 8, "pdl": 1}},
+		{"softmax_0", 1 << 10, 129, map[string]int{"split": 4, "pdl": 1, "vector": 4}},
+		{"cumsum", 33, 1 << 14, map[string]int{"team": 2}},
+		{"wide_cumsum_one", 0, 0, map[string]int{"team": 2}},
+		{"wide_cumsum_one", 0, 0, map[string]int{"split": 0}},
+		{"max_pool", 0, 0, map[string]int{"stage": 1, "share": 4}},
+		{"conv_pool", 0, 0, map[string]int{"items": 2}},
+		{"large_layer_norm", 0, 0, map[string]int{"keep": 0, "split": 0}},
+		{"column_var", 0, 0, map[string]int{"keep": 0}},
+	} {
+		p := plannedAs(t, c.fixture, max(c.rows, 33), max(c.columns, 129))
+		s := cudaSchedule(p)
+		for name, v := range c.knobs {
+			if s.with(map[string]int{name: v}).get(name, -1) != v {
+				t.Errorf("%s has no %s %d", c.fixture, name, v)
+			}
+		}
+		source, _ := emitCUDA(p, s.with(c.knobs), target{gpu: true, multiprocessors: 132, shared: leastShared})
+		sources[fmt.Sprintf("%s_%d", c.fixture, len(sources))] = source
+	}
 	for name, f := range committed(t) {
 		c, err := Builtin{}.Propose(context.Background(), onGPU(f))
 		if err != nil {

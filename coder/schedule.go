@@ -168,6 +168,7 @@ func (s schedule) safer() (schedule, bool) {
 		{"nontemporal": 0},
 		{"team": 0},
 		{"pdl": 0},
+		{"persistent": 0},
 		{"approx": 0},
 		{"split": s.plainSplit()},
 		{"passes": 3},

@@ -45,6 +45,10 @@ func (g geometry) uncut() int {
 	return n
 }
 
+// persistentSize is the least elements of a map for more than two waves of blocks on an
+// H200, each thread with four.
+const persistentSize = 1 << 21
+
 // heldThreads is how many threads an H200 holds at a time, to within 3 %.
 const heldThreads = 1 << 18
 
@@ -148,7 +152,7 @@ func (c *torchCall) decides() bool {
 // enough blocks for the whole device.
 func cudaSchedule(p *plan) schedule {
 	s := schedule{}
-	var maps, lined, columned, reduces, rows, scans, columns, long, apart, joins, few, ends, inexact, decides bool
+	var maps, waves, lined, columned, reduces, rows, scans, columns, long, apart, joins, few, ends, inexact, decides bool
 	vector, share, largest := 4, 4, 0 // by the largest reduction
 	pooled := 0                       // outputs of a pooling whose windows overlap, the fewest
 	kernels := 0
@@ -161,6 +165,7 @@ func cudaSchedule(p *plan) schedule {
 		kernels++
 		g := k.geometry()
 		maps = maps || k.kind == mapKernel
+		waves = waves || k.kind == mapKernel && !k.lined(g) && numel(k.space) >= persistentSize
 		lined = lined || k.lined(g)
 		columned = columned || k.columned(g) >= 0
 		if n := numel(k.space); (k.lined(g) || k.columned(g) >= 0) && (pooled == 0 || n < pooled) {
@@ -188,6 +193,11 @@ func cudaSchedule(p *plan) schedule {
 	if maps {
 		// How many times a thread does what it does.
 		s["items"] = kernelwright.Knob{Value: 1, Choices: []int{1, 2, 4}}
+	}
+	if waves {
+		// Whether a grid is as large as the device, and its blocks go from one piece of work to
+		// the next, so that no wave of blocks is left half empty.
+		s["persistent"] = kernelwright.Knob{Value: 0, Choices: []int{0, 1}}
 	}
 	if lined {
 		// Whether a pooling's windows share what they have of a column, by shared memory.

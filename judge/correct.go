@@ -22,7 +22,7 @@ var correctionRules = []rule{
 
 // safer is the way to plain code, from what is most likely at fault, for a
 // finding that does not know better.
-var safer = []move{{"nontemporal", toLeast}, {"pdl", toLeast}, {"approx", toLeast}, {"split", toLeast}, {"passes", toMost}, {"keep", toLeast}, {"stage", toLeast}, {"items", toLeast}, {"chains", toLeast}, {"unroll", toLeast}, {"vector", toDown}, {"static", toLeast}, {"threads", toLeast}, {"fuse", toLeast}}
+var safer = []move{{"nontemporal", toLeast}, {"pdl", toLeast}, {"persistent", toLeast}, {"approx", toLeast}, {"split", toLeast}, {"passes", toMost}, {"keep", toLeast}, {"stage", toLeast}, {"items", toLeast}, {"chains", toLeast}, {"unroll", toLeast}, {"vector", toDown}, {"static", toLeast}, {"threads", toLeast}, {"fuse", toLeast}}
 
 // correct returns the one correction for a failed verdict.
 func correct(in kernelwright.JudgeInput, s search) kernelwright.Feedback {

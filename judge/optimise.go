@@ -189,6 +189,8 @@ func meaning(st step) string {
 		return say("more blocks share a row in shared memory, so that each holds less of it", "fewer blocks wait for each other")
 	case "pdl":
 		return say("the next kernel's blocks come while this one ends (programmatic dependent launch)", "each kernel starts when the one before has ended")
+	case "persistent":
+		return say("as many blocks as fit at once go from one piece of work to the next, and no wave is left half empty", "each block has one piece of work, and another takes its place")
 	case "approx":
 		return say("divisions have no branch and may be off by two units in the last place, and a sum takes a vector at a time", "divisions are rounded as IEEE 754 says, and each element of a sum is taken in double")
 	case "split":

@@ -29,7 +29,7 @@ func tail(v view, k gpuKernel) (finding, bool) {
 			"each take one piece of work after the other.",
 		evidence: v.about(k, warpsActive, issueBusy),
 		gain:     min(1-waves/math.Ceil(waves), 1-busy),
-		moves:    []move{{"split", toUp}, {"share", toDown}, {"items", toDown}, {"share", toUp}, {"items", toUp}},
+		moves:    []move{{"persistent", toMost}, {"split", toUp}, {"share", toDown}, {"items", toDown}, {"share", toUp}, {"items", toUp}},
 	}
 	f.evidence[wavesOf] = waves
 	if k.blocks > 0 {

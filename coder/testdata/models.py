@@ -264,6 +264,10 @@ def cases() -> dict[str, Case]:
     out["wide_rows"] = (Fn(lambda a: (torch.softmax(a[0], 0), a.sum(1), a.std())), [wide])
     out["wide_columns"] = (Fn(lambda a: (a.mean(0), a.amax(0))), [torch.randn(30011, 5)])
     out["large_map"] = (Fn(lambda a: F.gelu(a) * 2), [torch.randn(611, 701)])
+    out["large_waves"] = (
+        Fn(lambda a, b: F.gelu(a) * b),
+        [torch.randn(1451, 1453), torch.randn(1453)],
+    )
     out["large_softmax"] = (Fn(lambda a: torch.softmax(F.gelu(a), -1)), [torch.randn(611, 701)])
     out["long_softmax"] = (Fn(lambda a: torch.softmax(a, -1)), [torch.randn(5, 40009)])
     row = torch.randn(3, 9001)
