@@ -1681,9 +1681,8 @@ class Evaluation:
         operations = int(self.task.get("operations") or 0)
         ceilings = self.request.get("ceilings") or {}
         specs = self.request.get("specs") or {}
-        memory, cache, peak = (
-            float(ceilings.get(k) or 0.0) for k in ("memory_gbs", "cache_gbs", "fp32_gflops")
-        )
+        memory, cache = (float(ceilings.get(k) or 0.0) for k in ("memory_gbs", "cache_gbs"))
+        peak = self._peak_gflops()
         l3 = float(specs.get("l3_bytes") or 0)
         cold = nbytes
         if cache > memory and nbytes <= l3 / 2 and self.verification is not None:
@@ -1703,6 +1702,19 @@ class Evaluation:
             "bytes": nbytes,
             "operations": operations,
         }
+
+    def _peak_gflops(self) -> float:
+        """Returns the ceiling of the task's operations: that of float32 with fused multiply-adds,
+        or where all that floats is a shorter type the tensor cores' for it.
+        """
+        ceilings = self.request.get("ceilings") or {}
+        peak = float(ceilings.get("fp32_gflops") or 0.0)
+        tensors = [s for k in ("inputs", "parameters", "outputs") for s in self.task.get(k) or []]
+        types = {s["dtype"] for s in tensors if "float" in str(s.get("dtype"))}
+        tensor_cores = ceilings.get("tensor_gflops") or {}
+        if types and all(t in tensor_cores for t in types):
+            return max(peak, *(float(tensor_cores[t]) for t in types))
+        return peak
 
     def _written(self) -> int:
         """Returns the bytes of the outputs; of all, before they are known: as if it were a copy."""
@@ -1860,12 +1872,10 @@ class Evaluation:
         }
         if from_memory := self._from_memory_ms(floor["bytes"], self._written()):
             metrics["memory_share"] = from_memory / ms
-        for share, value, ceiling in (
-            ("cache_share", gbs, "cache_gbs"),
-            ("compute_share", gflops, "fp32_gflops"),
-        ):
-            if ceilings.get(ceiling):
-                metrics[share] = value / float(ceilings[ceiling])
+        if ceilings.get("cache_gbs"):
+            metrics["cache_share"] = gbs / float(ceilings["cache_gbs"])
+        if peak := self._peak_gflops():
+            metrics["compute_share"] = gflops / peak
         if self.task.get("operations") and not floor["operations"]:
             del metrics["achieved_gflops"]
             metrics.pop("compute_share", None)

@@ -786,6 +786,31 @@ def test_operations_that_nobody_did_are_no_floor() -> None:
 
 
 @pytest.mark.parametrize(
+    ("inputs", "weights", "ms"),
+    [
+        ("float16", "float16", 5.0),
+        ("float16", "bfloat16", 4.0),
+        ("int64", "float16", 5.0),
+        ("float32", "float16", 20.0),
+        ("float16", "float64", 20.0),
+        ("int64", "int64", 20.0),
+    ],
+)
+def test_operations_on_short_types_have_the_tensor_cores_ceiling(
+    inputs: str, weights: str, ms: float
+) -> None:
+    golden = pathlib.Path(referee.__file__).parents[1] / "testdata" / "protocol" / "evaluate.json"
+    request = json.loads(golden.read_text())
+    cores = {"tf32": 400.0, "float16": 200.0, "bfloat16": 250.0}
+    request["ceilings"] = {"fp32_gflops": 50.0, "tensor_gflops": cores}
+    request["task"] |= {"least_bytes": 1, "operations": 10**9}
+    request["task"] |= {"inputs": [{"dtype": inputs}], "parameters": [{"dtype": weights}]}
+    request["task"]["outputs"] = []
+    e = evaluation.Evaluation(None, request)
+    assert e._floor()["ms"] == ms
+
+
+@pytest.mark.parametrize(
     ("reading", "written", "ms"),
     # 80 MB, of which as much is read as written at 100 GB/s and the rest at 125 GB/s.
     [(0.0, 0, 0.8), (125.0, 0, 0.64), (125.0, 20, 0.72), (125.0, 40, 0.8), (125.0, 60, 0.8)],
