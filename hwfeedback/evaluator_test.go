@@ -390,6 +390,54 @@ func TestWhatIsLearnedOutlivesTheEvaluation(t *testing.T) {
 	}
 }
 
+// Beside a GPU a build takes cores that nobody else needs, where there are some. On
+// a CPU it would disturb whoever is timed.
+func TestABuildWaitsWhereItDisturbs(t *testing.T) {
+	cand := kernelwright.Candidate{Source: "good", Language: kernelwright.CUDA}
+	for name, tt := range map[string]struct {
+		gpu   *gpu.GPU
+		cores int
+		waits bool
+	}{
+		"a GPU and cores to spare": {&gpu.GPU{}, spareCores, false},
+		"a GPU and few cores":      {&gpu.GPU{}, spareCores - 1, true},
+		"a CPU":                    {nil, 16, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.cpu.allowed = make([]int, tt.cores)
+			if b.gpu = tt.gpu; b.gpu != nil {
+				b.device.Kind, b.device.Specs.ISA = kernelwright.CUDADevice, []string{"sm_90"}
+			}
+			lease, err := b.turn.leases.Acquire(t.Context(), b.device.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lease.Release()
+			limit := 20 * time.Second
+			if tt.waits {
+				limit = time.Second
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			report, failure, err := b.BuildOnly(ctx, cand)
+			var held *HeldError
+			switch {
+			case tt.waits && !errors.As(err, &held):
+				t.Errorf("it did not wait for who measures: %v", err)
+			case !tt.waits && (err != nil || failure != "" || report.Form != "native"):
+				t.Errorf("got %+v, %q, %v", report, failure, err)
+			}
+			if err := lease.Release(); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := b.BuildOnly(t.Context(), cand); err != nil {
+				t.Errorf("nobody measures: %v", err)
+			}
+		})
+	}
+}
+
 func TestFailedBuild(t *testing.T) {
 	b := newBench(t)
 	v := b.evaluate("compile_error", kernelwright.Quick)

@@ -92,7 +92,8 @@ NAMED = 10  # things that it tried
 DRAWS, DRAWS_BYTES = 64, 1 << 30  # at once, at most
 BASELINES = ("eager", "compile", "max-autotune")
 CALIBRATING = ("compile",)
-SPARE_CORES = 4  # with so many a compiler does not disturb what a GPU is asked for
+# With so many a compiler does not disturb what a GPU is asked for; evaluator.go has them too.
+SPARE_CORES = 4
 SHARES = {"cuda"}  # devices whose state outlasts a candidate: the sentinel serves several
 EARLY_BYTES = 256 << 20  # of a call: what eager is timed on is kept while a candidate is verified
 
