@@ -173,6 +173,20 @@ func TestFlagsAreShownWhereverTheKernelIs(t *testing.T) {
 	}
 }
 
+func TestEachFlagHasASentence(t *testing.T) {
+	for _, f := range []kernelwright.TaskFlag{
+		kernelwright.FlagConstantOutput, kernelwright.FlagIgnoresInput, kernelwright.FlagIgnoresWeights, kernelwright.FlagTrainModeOnly,
+		kernelwright.FlagIllConditioned, kernelwright.FlagNonFiniteReference, kernelwright.FlagTooLarge,
+	} {
+		if text := FlagText(f); !strings.HasPrefix(text, "the reference") {
+			t.Errorf("%s is %q", f, text)
+		}
+	}
+	if text := FlagText("of_a_later_version"); text != "of a later version" {
+		t.Errorf("another is %q", text)
+	}
+}
+
 func TestRunsWithoutAKernel(t *testing.T) {
 	for _, status := range []kernelwright.RunStatus{kernelwright.RunInvalid, kernelwright.RunDeclined, kernelwright.RunFailed, kernelwright.RunQueued, kernelwright.RunRunning, kernelwright.RunDone} {
 		t.Run(string(status), func(t *testing.T) {

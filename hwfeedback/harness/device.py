@@ -21,6 +21,8 @@ from tensors import Block, Layout, LayoutError, checked, laid_out, layout_of, re
 
 # An evaluation takes up to 45 times what a call has of inputs and outputs where nothing is spared.
 PEAK = 60
+# And about so many where it is judged one thing after the other (bench/memory.py: 5 to 7).
+SPARING_PEAK = 6
 ROOM = 8  # times what is asked for are free: to give back takes tens of ms, and nobody needs it
 APART = 1 << 29  # bytes of a tensor in whose memory no smaller one may lie: see ``keep_apart``
 LEFT = 7 / 8  # of the memory is there between evaluations; where it is not, something was left
@@ -158,6 +160,13 @@ def spares(device: Device, call_bytes: int) -> bool:
     little memory as can be, one thing after the other.
     """
     return PEAK * call_bytes > device.room()[0]
+
+
+def too_large(device: Device, call_bytes: int) -> bool:
+    """Whether such a task takes about more memory than the device has, even one thing after the
+    other, whoever has some of it now.
+    """
+    return SPARING_PEAK * call_bytes > device.room()[1]
 
 
 def tidy(device: Device) -> None:

@@ -25,7 +25,7 @@ from clients import (
 )
 from correctness import Expected
 from cuda import CudaError
-from device import CPU, Device, spares
+from device import CPU, SPARING_PEAK, Device, spares, too_large
 from tensors import DTYPES
 
 # The whole of an inspection may take as many times as long as each of its steps.
@@ -214,6 +214,11 @@ def _bytes(specs: list[dict[str, Any]]) -> int:
     )
 
 
+def _size(size: int) -> str:
+    unit, name = (1 << 30, "GiB") if size >= 1 << 30 else (1 << 20, "MiB")
+    return f"{size / unit:.3g} {name}"
+
+
 def _inspect(
     reference: ReferenceClient,
     name: str,
@@ -239,6 +244,13 @@ def _inspect(
         raise Invalid("get_inputs() returns no element", "return tensors that hold something")
     flags: list[str] = []
     notes: list[str] = []
+    if too_large(reference.device, call):
+        flags.append("too_large")
+        notes.append(
+            f"A call has {_size(call)} of inputs and outputs. Judging it takes about "
+            f"{_size(SPARING_PEAK * call)}, one thing after the other, and the device has "
+            f"{_size(reference.device.room()[1])}: it may not fit."
+        )
     first, second = _eager(reference, tree, inputs), _eager(reference, tree, inputs)
     stochastic = not _close(first, second)
     if reference.info["training"] and (stochastic or seen["changed"]):

@@ -867,6 +867,24 @@ def test_flags(judge: Judge, kind: str) -> None:
     assert flag in t["flags"] and t["notes"]
 
 
+@pytest.mark.parametrize("has", [5, 7])
+def test_a_task_that_does_not_fit_the_device_is_flagged(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, has: int
+) -> None:
+    """What is free at the moment is no matter: others may have it, and give it back."""
+    call = 2 << 20  # half of it goes in
+    source = task_of("return x * 2", "[torch.randn(1 << 10, 1 << 8)]")
+    monkeypatch.setattr(device.Cpu, "room", lambda _: (1, has * call))
+    monkeypatch.setattr(judge, "tasks", {})
+    t = judge.task(source)
+    assert ("too_large" in t["flags"]) == (has == 5)
+    said = (
+        "A call has 2 MiB of inputs and outputs. Judging it takes about 12 MiB, one thing after "
+        "the other, and the device has 10 MiB: it may not fit."
+    )
+    assert (said in t["notes"]) == (has == 5)
+
+
 def test_what_is_averaged_over_much_does_not_ignore_its_input(judge: Judge) -> None:
     t = judge.task(task_of("return 100 + x.mean()", "[torch.rand(1000, 1000)]"))
     assert "ignores_input" not in t["flags"]
