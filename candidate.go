@@ -1,6 +1,11 @@
 package kernelwright
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
 
 // Language is what a candidate is written in.
 type Language string
@@ -74,6 +79,40 @@ type Specs struct {
 	MemoryBytes int64    `json:"memory_bytes"`
 	ClockMHz    float64  `json:"clock_mhz,omitempty"`
 	MemoryGBs   float64  `json:"memory_gbs,omitempty"` // 1e9 bytes/s that the memory's pins can move, of a GPU
+	SM          *SM      `json:"sm,omitempty"`         // of a GPU, nil where nothing is known
+}
+
+// SM is what one streaming multiprocessor of a GPU holds at most, and computes.
+// Rates are fused multiply-adds a clock, dense.
+type SM struct {
+	Threads       int            `json:"threads"` // resident, as the warps and blocks
+	Warps         int            `json:"warps"`
+	Blocks        int            `json:"blocks"`
+	Registers     int            `json:"registers"` // of 32 bits
+	SharedBytes   int64          `json:"shared_bytes"`
+	SharedOfBlock int64          `json:"shared_of_block"` // of a block, when it asks for it
+	FP32          int            `json:"fp32"`
+	FP64          int            `json:"fp64"`
+	Tensor        map[string]int `json:"tensor,omitempty"` // by type of operand, of the tensor cores
+}
+
+// Limits says what it holds at most, in part of a sentence.
+func (m SM) Limits() string {
+	return fmt.Sprintf("%d threads in %d warps, %d blocks, %d registers, %d KiB of shared memory (a block %d KiB)",
+		m.Threads, m.Warps, m.Blocks, m.Registers, m.SharedBytes>>10, m.SharedOfBlock>>10)
+}
+
+// Rates says what it computes, in part of a sentence.
+func (m SM) Rates() string {
+	said := fmt.Sprintf("float32 %d, float64 %d", m.FP32, m.FP64)
+	var tensor []string
+	for _, name := range slices.Sorted(maps.Keys(m.Tensor)) {
+		tensor = append(tensor, fmt.Sprintf("%s %d", name, m.Tensor[name]))
+	}
+	if len(tensor) > 0 {
+		said += "; tensor cores " + strings.Join(tensor, ", ")
+	}
+	return said
 }
 
 // Ceilings is what the device was measured to reach, kept per machine.

@@ -227,6 +227,14 @@ func gpuChecks(root fs.FS, list func() ([]gpu.GPU, error)) []Check {
 		c.OK, c.Cost = len(costs) == 0, strings.Join(costs, "; ")
 		checks = append(checks, c)
 	}
+	var known []string
+	for _, g := range gpus {
+		if m := multiprocessor(g.Compute); m != nil && !slices.Contains(known, g.Compute) {
+			known = append(known, g.Compute)
+			checks = append(checks, Check{Name: "sm_" + strings.ReplaceAll(g.Compute, ".", ""), OK: true,
+				Note: "an SM holds " + m.Limits() + "; multiply-adds a clock: " + m.Rates()})
+		}
+	}
 	p := Check{Name: "gpu counters", OK: true, Note: "may be read"}
 	if strings.Contains(readText(root, "proc/driver/nvidia/params"), "RmProfilingAdminOnly: 1") && os.Geteuid() != 0 {
 		p.OK, p.Note = false, "the driver lets root alone read them"

@@ -388,7 +388,25 @@ func gpuDevice(g gpu.GPU, versions map[string]string) kernelwright.Device {
 		Specs: kernelwright.Specs{
 			Model: g.Name, Cores: g.SMs, ISA: []string{"sm_" + strings.ReplaceAll(g.Compute, ".", "")},
 			MemoryBytes: g.MemoryBytes, ClockMHz: float64(g.SMClockMHz), MemoryGBs: g.TheoreticalGBs(),
+			SM: multiprocessor(g.Compute),
 		},
+	}
+}
+
+// warpThreads is how many threads a warp has on every GPU so far.
+const warpThreads = 32
+
+// multiprocessor returns what is known of one of a compute capability, nil where
+// nothing is.
+func multiprocessor(compute string) *kernelwright.SM {
+	a, ok := gpu.ArchitectureOf(compute)
+	if !ok {
+		return nil
+	}
+	return &kernelwright.SM{
+		Threads: warpThreads * a.Warps, Warps: a.Warps, Blocks: a.Blocks, Registers: a.Registers,
+		SharedBytes: int64(a.SharedBytes), SharedOfBlock: int64(a.SharedOfBlock),
+		FP32: a.FP32, FP64: a.FP64, Tensor: a.Tensor,
 	}
 }
 

@@ -203,8 +203,17 @@ func TestGPUChecks(t *testing.T) {
 	list := func() ([]gpu.GPU, error) { return []gpu.GPU{h200, busy}, nil }
 	ours := fstest.MapFS{"proc/2/cmdline": {Data: []byte("python\x00-I\x00data/harness/00ff/forkserver.py\x00--idle\x00300")}}
 	checks := gpuChecks(ours, list)
-	if len(checks) != 3 || !checks[0].OK || checks[0].Name != "cuda:0" || checks[1].OK || !checks[2].OK {
+	if len(checks) != 4 || !checks[0].OK || checks[0].Name != "cuda:0" || checks[1].OK || !checks[2].OK || !checks[3].OK {
 		t.Fatalf("%+v", checks)
+	}
+	const sm = "an SM holds 2048 threads in 64 warps, 32 blocks, 65536 registers, 228 KiB of shared memory (a block 227 KiB); multiply-adds a clock: " +
+		"float32 128, float64 64; tensor cores bfloat16 2048, float16 2048, float64 128, float8 4096, int8 4096, tf32 1024"
+	if checks[2].Name != "sm_90" || checks[2].Note != sm { // once, though there are two
+		t.Errorf("%+v", checks[2])
+	}
+	strange := func() ([]gpu.GPU, error) { return []gpu.GPU{{Compute: "99.0"}}, nil }
+	if checks := gpuChecks(fstest.MapFS{}, strange); len(checks) != 2 {
+		t.Errorf("of what is not known is said %+v", checks)
 	}
 	for _, says := range []string{"MIG", "other processes on it: 1", "power limit", "2 memory errors"} {
 		if !strings.Contains(checks[1].Cost, says) {
@@ -240,6 +249,9 @@ func TestGPUDevice(t *testing.T) {
 	d := gpuDevice(g, map[string]string{"torch": "2.11.0"})
 	if d.String() != "cuda:1" || d.Specs.ISA[0] != "sm_90" || d.Specs.Cores != 132 || d.Specs.MemoryGBs < 4900 || d.Specs.MemoryGBs > 4930 {
 		t.Errorf("%+v", d)
+	}
+	if m := d.Specs.SM; m == nil || m.Threads != 2048 || m.SharedOfBlock != 227<<10 || m.Tensor["float16"] != 2048 {
+		t.Errorf("of an SM is known %+v", m)
 	}
 	for name, change := range map[string]func(*gpu.GPU){
 		"the GPU": func(g *gpu.GPU) { g.UUID = "GPU-2" }, "the driver": func(g *gpu.GPU) { g.Driver = "581" },

@@ -112,6 +112,10 @@ func DeviceFacts(d kernelwright.Device) Data {
 	part(s.L3Bytes > 0, "L3 %s", byteSize(float64(s.L3Bytes)))
 	part(s.MemoryBytes > 0, "memory %s", byteSize(float64(s.MemoryBytes)))
 	line("specs")
+	if s.SM != nil {
+		f.add("an SM holds at most: %s", Line(s.SM.Limits(), maxSentence))
+		f.add("an SM's multiply-adds a clock: %s", Line(s.SM.Rates(), maxSentence))
+	}
 	part(c.MemoryGBs > 0, "memory %s GB/s", number(c.MemoryGBs))
 	part(c.ReadGBs > 0, "read alone %s GB/s", number(c.ReadGBs))
 	part(c.CacheGBs > 0, "cache %s GB/s", number(c.CacheGBs))
