@@ -86,3 +86,11 @@ def test_tests_that_passed_are_not_run_again(
     results.put(s, came, 1.0)
     assert results.told(s) == "good, 2 passed, 1 skipped"
     assert counted.read_text() == "a bcc"
+
+
+def test_peers_is_told_how_long_it_may_take(tmp_path: pathlib.Path) -> None:
+    """Or it would be interrupted, and what takes longer than a step may would never end."""
+    every = gpu.steps(arguments(tmp_path, kernelbench=tmp_path, cudaforge=tmp_path))
+    for name in ("peers", "peers-large"):
+        step = every[name]
+        assert step.looks_at_the_clock and "--results" in step.words and not step.needs
