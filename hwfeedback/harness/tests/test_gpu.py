@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import pathlib
+import select
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +26,7 @@ import profiling
 import timing
 import toolchain
 import verify
+from timing import Timing
 
 pytestmark = [
     pytest.mark.alone,
@@ -82,6 +86,13 @@ REMEMBERS = KERNEL.replace(
 HALF = KERNEL.replace(
     "= expf(x[i] - m) / s", "= __half2float(__float2half(expf(x[i] - m) / s))"
 ).replace("__device__ float all", "#include <cuda_fp16.h>\n__device__ float all")
+
+ENDLESS = KERNEL.replace("float m = -INFINITY", "while (n) __nanosleep(99); float m = -INFINITY")
+# Two bytes off where a float may lie.
+OFF = "((volatile float*)((char*)y + 2))[i] = expf"
+MISALIGNED, LAUNCHED_MISALIGNED = (t.replace("y[i] = expf", OFF) for t in (KERNEL, LAUNCHED))
+FOR_ANOTHER = KERNEL.replace('language="cuda",', 'language="cuda", flags=("-arch=sm_75",),')
+INLINE_FOR_ANOTHER = INLINE.replace('["-O3"]', '["-O3", "-arch=sm_75"]')
 
 
 @pytest.fixture(scope="module")
@@ -319,11 +330,7 @@ def test_identical_code_is_no_faster(judge: Judge) -> None:
         (KERNEL.replace("/ s;", "/ q;"), "build_failed", 'identifier "q" is undefined'),
         (KERNEL.replace("y[i] = expf", "y[i + (1ll << 40)] = expf"), "crashed", "illegal memory"),
         (KERNEL.replace("<<<r, 256,", "<<<r, 2560,"), "crashed", "softmax: invalid"),
-        (
-            KERNEL.replace("float m = -INFINITY", "while (n) __nanosleep(99); float m = -INFINITY"),
-            "timed_out",
-            "took over",
-        ),
+        (ENDLESS, "timed_out", "took over"),
         (KERNEL.replace("y = torch.empty_like", "torch.empty(1 << 42); y = torch.empty_like"),
          "crashed", "memory"),
         (BESIDE, "cheated", "elements are"),
@@ -333,12 +340,18 @@ def test_identical_code_is_no_faster(judge: Judge) -> None:
         (LAUNCHED.replace("[rows, 256]", "[rows, 256, 1 << 20]"), "crashed", "shared memory"),
         (LAUNCHED.replace("(x, y, columns)", "(x.cpu(), y, columns)"), "crashed", "on the GPU"),
         (REMEMBERS, "wrong", "off by more than"),
+        (MISALIGNED, "crashed", "misaligned address"),
+        (LAUNCHED_MISALIGNED, "crashed", "misaligned address"),
+        (FOR_ANOTHER, "rejected", "'-arch=sm_75' is not allowed"),
+        (INLINE_FOR_ANOTHER, "rejected", "not allowed (it is compiled for sm_"),
     ],
     ids=[
         "a_little_wrong", "half_precision", "does_not_compile", "illegal_access", "no_such_launch",
         "endless", "too_much_memory", "nobody_waits",
         "launched_does_not_compile", "launched_illegal_access", "launched_no_such_block",
         "launched_too_much_shared", "launched_on_the_host", "remembers_by_address",
+        "misaligned_address", "launched_misaligned_address", "flags_for_another_architecture",
+        "load_inline_for_another_architecture",
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(judge: Judge, candidate: str, status: str, says: str) -> None:
@@ -348,6 +361,93 @@ def test_what_is_wrong_is_named(judge: Judge, candidate: str, status: str, says:
     assert v["status"] in allowed and says in v["reason"], f"{v['status']}: {v['reason']}"
     again = verdict(judge, SMALL, KERNEL)
     assert again["status"] == "correct", f"after it: {again['reason']}"
+
+
+@NATIVE
+def test_a_kernel_for_another_architecture(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, candidate: str
+) -> None:
+    """As a cubin that was made elsewhere would be: no GPU of another major version runs it."""
+    own = evaluation.Evaluation._arch
+
+    def another(self: evaluation.Evaluation) -> str:
+        return "sm_90" if own(self).startswith("sm_7") else "sm_75"
+
+    monkeypatch.setattr(evaluation.Evaluation, "_arch", another)
+    v = verdict(judge, SMALL, candidate)
+    assert v["status"] == "crashed" and "no kernel image is available" in v["reason"], v["reason"]
+    monkeypatch.undo()
+    again = verdict(judge, SMALL, candidate)
+    assert again["status"] == "correct", f"after it: {again['reason']}"
+
+
+# A process that has made its context and its memory before, and says what it computes when asked.
+LIVES_ON = """
+import sys, torch
+x = torch.arange(1 << 20, device="cuda", dtype=torch.float64)
+for _ in sys.stdin:
+    print((x * 2).sum().item(), flush=True)
+"""
+AT_MOST_S = 300.0  # generous: what it takes is some seconds
+
+
+def asked(other: subprocess.Popen[str]) -> str:
+    """Returns what the process answers, "" where it does not."""
+    assert other.stdin is not None and other.stdout is not None
+    other.stdin.write("\n")
+    other.stdin.flush()
+    there, _, _ = select.select([other.stdout], [], [], AT_MOST_S)
+    return other.stdout.readline().strip() if there else ""
+
+
+def test_an_endless_kernel_takes_nobody_with_it(judge: Judge) -> None:
+    """Its process is killed, and the kernel with it. Another's context is as it was."""
+    expected = str(float((1 << 20) * ((1 << 20) - 1)))
+    command = [sys.executable, "-c", LIVES_ON]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
+        try:
+            assert asked(other) == expected
+            began = time.monotonic()
+            v = verdict(judge, SMALL, ENDLESS)
+            assert v["status"] == "timed_out" and "took over" in v["reason"], v["reason"]
+            assert asked(other) == expected
+            assert time.monotonic() - began < AT_MOST_S
+        finally:
+            other.kill()
+    again = verdict(judge, SMALL, KERNEL)
+    assert again["status"] == "correct", f"after it: {again['reason']}"
+
+
+def test_a_named_baseline(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is measured once, and held against; one that does not run is left out."""
+    # Or all would be measured again whenever the machine has changed.
+    monkeypatch.setattr(Timing, "_stands", lambda *_: True)
+    task = TASK.replace("SHAPE", "4096, 4096")
+    five = KERNEL.replace(
+        "rows<<<r, 256, 0, stream>>>(x, y, n);",
+        "for (int i = 0; i < 5; i++) rows<<<r, 256, 0, stream>>>(x, y, n);",
+    )
+    assert five != KERNEL
+    expert = [{"name": "expert", "source": KERNEL, "language": ""}]
+    v = verdict(judge, task, five, named=expert)
+    assert v["status"] == "correct", v["reason"]
+    assert set(v["baselines"]) == {"eager", "expert"}
+    # The candidate does the expert's work five times over.
+    assert v["candidate_ms"] > 2 * v["baselines"]["expert"] and v["speedup"]["high"] < 0.6
+    blocks = judge.known[task]["baselines"]["expert"]["blocks"]
+
+    again = verdict(judge, task, LAUNCHED, named=expert)
+    assert again["status"] == "correct", again["reason"]
+    assert judge.known[task]["baselines"]["expert"]["blocks"] == blocks, "it is measured again"
+    assert 0.7 < again["candidate_ms"] / again["baselines"]["expert"] < 1.4, "the same kernel"
+    assert set(verdict(judge, task, KERNEL)["baselines"]) == {"eager"}
+
+    broken = [{"name": "broken", "source": KERNEL.replace("<<<r, 256,", "<<<r, 2560,")}]
+    v = verdict(judge, task, KERNEL, named=[b | {"language": ""} for b in broken])
+    assert v["status"] == "correct", v["reason"]
+    assert set(v["baselines"]) == {"eager"}
+    assert [n for n in v["timing"]["notes"] if n.startswith("baseline broken ")]
 
 
 def test_the_clocks_agree(judge: Judge) -> None:
