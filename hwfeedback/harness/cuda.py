@@ -61,6 +61,7 @@ _EVENT_DEFAULT = 0
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _GOT_TO = 0  # CU_STREAM_WAIT_VALUE_GEQ
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY
+_PERSISTING = 6  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
 _DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 _PINNED, _ON_DEVICE, _READ_WRITE = 1, 1, 3  # CUmemAllocationType, CUmemLocationType, CUmemAccess
 
@@ -178,6 +179,17 @@ class Driver:
         if self._context is not None:
             self._context = None
             self._check("cuDevicePrimaryCtxRelease_v2", self._device)
+
+    def give_up_persisting(self) -> None:
+        """Has the L2 keep nothing for this context: it has no part of it to itself any more, and
+        the lines that persist there are as any others. Where it has none, as usual, or the GPU
+        knows none, nothing is done.
+        """
+        size = ctypes.c_size_t()
+        code = self._lib.cuCtxGetLimit(ctypes.byref(size), _PERSISTING)
+        if code == 0 and size.value:
+            self._lib.cuCtxSetLimit(_PERSISTING, ctypes.c_size_t(0))  # not where MPS has set it
+            self._check("cuCtxResetPersistingL2Cache")
 
     def synchronize(self) -> None:
         """Waits until all that this process launched has ended."""

@@ -14,6 +14,11 @@ go on, waits until it has had its turn, and copies the outputs from where they w
   in windows of eager;
 - the host's work is not in it: all calls were asked for before the clock starts.
 
+A part of the L2 that a context has set aside keeps lines which reading past them does not evict.
+That part is taken back by the worker, for the context and its lines are the worker's: before a
+window, when all its calls were asked for, and when they are over. A reset in the referee's context
+would come once a window only, and CUDA does not say that it reaches another context's lines.
+
 Nothing that a worker does gives it time. The two contexts never run at once: who works while the
 referee writes or reads delays it by as much. Its process stands still until all turns are over; one
 whose GPU needs its host by then gets its calls one by one. Outputs that do not lie in the block
@@ -280,6 +285,7 @@ class OnGpu:
     def ready(self) -> None:
         """Has the GPU's clock up and this process awake."""
         self._kept.clear()
+        self._device.driver.give_up_persisting()
         for _ in range(4):
             self._flush()
         self._device.synchronize()
@@ -307,8 +313,12 @@ class OnGpu:
             with torch.no_grad(), self._pool.used() if turn else nullcontext():
                 at = [self._call(i, forward, turn and turn + i) for i in range(n)]
             if turn:
+                # No call has had its turn yet. Should a driver wait for them here, the referee lets
+                # them go, and they come one by one.
+                self._device.driver.give_up_persisting()
                 self._channel.send({"ok": True, "at": at})
             self._device.synchronize()
+            self._device.driver.give_up_persisting()
         finally:
             if collecting:
                 gc.enable()

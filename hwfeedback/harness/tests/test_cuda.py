@@ -11,6 +11,10 @@ import os
 import pathlib
 import re
 import socket
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +26,7 @@ import cuda_ceilings
 import device
 import kernelwright
 import nvml
+import windows_cuda
 from ceilings import CeilingsFailed
 
 
@@ -193,6 +198,90 @@ def test_an_illegal_access_is_named_and_sticky() -> None:
 
     assert in_a_process(work) == "CUDA_ERROR_ILLEGAL_ADDRESS True"
     assert in_a_process(lambda: cuda.Driver().attributes()["warp_size"]) == "32"
+
+
+class Limits:
+    """A double of libcuda with a limit that a context has. ``code``: how asking for it ends."""
+
+    def __init__(self, persisting: int, code: int = 0) -> None:
+        self.persisting, self.code = persisting, code
+        self.resets = 0
+
+    def cuCtxGetLimit(self, into: Any, which: int) -> int:
+        assert which == 6
+        into._obj.value = self.persisting
+        return self.code
+
+    def cuCtxSetLimit(self, which: int, size: ctypes.c_size_t) -> int:
+        assert which == 6
+        self.persisting = size.value
+        return 0
+
+    def cuCtxResetPersistingL2Cache(self) -> int:
+        self.resets += 1
+        return 0
+
+
+def test_what_persists_in_the_l2_is_given_up() -> None:
+    """Where a context has set something aside, and nothing is asked of any other."""
+    driver = cuda.Driver.__new__(cuda.Driver)
+    for limits, resets in ((Limits(1 << 20), 1), (Limits(0), 0), (Limits(1 << 20, 215), 0)):
+        driver._lib = limits  # type: ignore[assignment]
+        driver.give_up_persisting()
+        driver.give_up_persisting()
+        assert limits.resets == resets
+        assert limits.persisting == (limits.code and 1 << 20)
+
+
+@pytest.mark.parametrize("turn", [0, 7])
+def test_it_is_given_up_before_a_turn_and_after_each_call(turn: int) -> None:
+    """A candidate sets it aside in forward: no turn has begun when that is taken back."""
+    did: list[str] = []
+
+    def noted(what: str) -> Callable[..., Any]:
+        return lambda *_: did.append(what)
+
+    side = windows_cuda.OnGpu.__new__(windows_cuda.OnGpu)
+    side._channel = SimpleNamespace(send=noted("told"))  # type: ignore[assignment]
+    driver = SimpleNamespace(give_up_persisting=noted("given up"))
+    side._device = SimpleNamespace(  # type: ignore[assignment]
+        driver=driver, synchronize=noted("over")
+    )
+    side._pool = SimpleNamespace(in_use=list, used=nullcontext)  # type: ignore[assignment]
+    side._call = noted("asked")  # type: ignore[method-assign]
+    side._kept, side._pairs, side._copies, side._own = [], [], [], 0.0
+    side.calls(2, lambda _: [], {"turn": turn})
+    before = ["given up", "told"] if turn else []
+    assert did == ["asked", "asked", *before, "over", "given up"]
+
+
+@gpu
+def test_a_gpu_takes_back_what_was_set_aside() -> None:
+    """Also while a stream waits, as a worker's does for its turn."""
+
+    def work() -> str:
+        driver = cuda.Driver()
+        driver.retain()
+        if not driver.attributes()["persisting_l2_bytes"]:
+            return "0 0"
+        pinned = torch.zeros(16, dtype=torch.int32).pin_memory()
+        # As a referee does when nobody answers: nothing waits for ever here.
+        late = threading.Timer(5.0, lambda: pinned.fill_(1))
+        found, seen = ctypes.c_size_t(), []
+        for waits in (False, True):
+            driver._check("cuCtxSetLimit", 6, ctypes.c_size_t(1 << 20))
+            if waits:
+                late.start()
+                driver.await_word(pinned.data_ptr(), 1)
+            driver.give_up_persisting()
+            driver._check("cuCtxGetLimit", ctypes.byref(found), 6)
+            seen.append(str(found.value))
+        pinned.fill_(1)
+        driver.synchronize()
+        late.cancel()
+        return " ".join(seen)
+
+    assert in_a_process(work) == "0 0"
 
 
 @gpu

@@ -320,6 +320,20 @@ def test_a_candidate_that_fails_under_it(
     assert (found["launches"], found["ms"], found["kernels"][0]["share"]) == (1, 0.5, 1.0)
 
 
+def test_the_exploit_that_kills_ncu(
+    server: ForkServer, fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gains no more than a sentence; whoever is profiled next has a profile."""
+    fake('"$@"\n' + WRITES)
+    p = profiler(server)
+    monkeypatch.setattr(p, "_listed", lambda _: [profiling.Kind("relu", (8,), (256,), 1, 0.5)])
+    found = p.profile(subject((HERE / "exploits" / "cuda" / "kills_ncu.py").read_text()))
+    assert (found["tool"], found["launches"], p.passing) == ("profiler", 1, True)
+    assert "ncu" in found["why"], found["why"]
+    print(found["why"])
+    assert p.profile(subject())["tool"] == "ncu"
+
+
 @pytest.mark.parametrize(
     ("forward", "why"),
     [
