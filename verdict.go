@@ -138,9 +138,9 @@ type Profile struct {
 	Tool     string             `json:"tool"`              // "ncu", "profiler" (launches and their times alone), "static" (what the compiler says)
 	Why      string             `json:"why,omitempty"`     // why it is not ncu, or not all that ncu could say
 	Launches int                `json:"launches"`          // of kernels in one forward
-	MS       float64            `json:"ms"`                // their times together
+	MS       float64            `json:"ms"`                // their times together; 0 where not all are known, and then no share is
 	Kernels  []KernelProfile    `json:"kernels,omitempty"` // by share of the time, largest first
-	Metrics  map[string]float64 `json:"metrics,omitempty"` // of the whole forward, weighted by time; sums where the metric is a sum
+	Metrics  map[string]float64 `json:"metrics,omitempty"` // of the whole forward, weighted by time; sums where the metric is a sum, none of a part
 	Missing  []string           `json:"missing,omitempty"` // metrics that were asked for and this GPU or this ncu has not
 }
 
@@ -151,7 +151,7 @@ type KernelProfile struct {
 	Name     string             `json:"name"`
 	Whose    string             `json:"whose"` // "custom", "vendor", "pytorch"
 	Launches int                `json:"launches"`
-	MS       float64            `json:"ms"`
+	MS       float64            `json:"ms"`    // 0 where it is not known
 	Share    float64            `json:"share"` // of the forward's time on the GPU
 	Grid     [3]int             `json:"grid"`
 	Block    [3]int             `json:"block"`

@@ -29,6 +29,21 @@ func desk(t testing.TB, s Settings) *actor {
 	return a
 }
 
+func TestLaunchesWhoseTimesAreNotKnown(t *testing.T) {
+	p := &kernelwright.Profile{Tool: "ncu", Launches: 9, Kernels: []kernelwright.KernelProfile{
+		{Name: "k", Whose: "custom", Launches: 2, MS: 0.5, Grid: [3]int{4, 1, 1}, Block: [3]int{32, 1, 1}}, {Name: "l", Whose: "custom", Launches: 7},
+	}}
+	for ms, want := range map[float64]string{0: "Profiled by ncu: 9 launches.\n", 0.75: "Profiled by ncu: 9 launches, 0.75 ms in kernels.\n"} {
+		p.MS = ms
+		var b strings.Builder
+		launchLines(&b, p)
+		want += "- k (custom): 2 launches, 0.5 ms, grid [4 1 1], block [32 1 1]\n- l (custom): 7 launches, grid [0 0 0], block [0 0 0]\n"
+		if b.String() != want {
+			t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+		}
+	}
+}
+
 func (a *actor) call(t testing.TB, name, arguments string) string {
 	t.Helper()
 	r, err := a.do(context.Background(), llm.ToolCall{Name: name, Arguments: arguments})

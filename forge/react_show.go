@@ -212,12 +212,20 @@ func launchLines(b *strings.Builder, p *kernelwright.Profile) {
 	if p == nil {
 		return
 	}
-	fmt.Fprintf(b, "Profiled by %s: %d launches, %.4g ms in kernels.\n", oneLine(p.Tool, 20), p.Launches, p.MS)
+	took := ""
+	if p.MS > 0 { // it is not known otherwise
+		took = fmt.Sprintf(", %.4g ms in kernels", p.MS)
+	}
+	fmt.Fprintf(b, "Profiled by %s: %d launches%s.\n", oneLine(p.Tool, 20), p.Launches, took)
 	if p.Why != "" {
 		fmt.Fprintf(b, "note: %s\n", oneLine(p.Why, 300))
 	}
 	for _, k := range p.Kernels[:min(len(p.Kernels), maxLaunches)] {
-		fmt.Fprintf(b, "- %s (%s): %d launches, %.4g ms, grid %v, block %v\n", oneLine(k.Name, 100), oneLine(k.Whose, 20), k.Launches, k.MS, k.Grid, k.Block)
+		took = ""
+		if k.MS > 0 {
+			took = fmt.Sprintf(", %.4g ms", k.MS)
+		}
+		fmt.Fprintf(b, "- %s (%s): %d launches%s, grid %v, block %v\n", oneLine(k.Name, 100), oneLine(k.Whose, 20), k.Launches, took, k.Grid, k.Block)
 	}
 }
 

@@ -259,6 +259,20 @@ func TestWhatRulesSayOfKernelsOnAGPU(t *testing.T) {
 	}
 }
 
+// Where not all times are known, none is missing between the launches.
+func TestTimesThatAreNotKnownAreNoGaps(t *testing.T) {
+	for _, tool := range []string{"ncu", "profiler"} {
+		gaps := kinds["gaps between launches"].forward
+		v := gaps.verdict(tool)
+		v.Profile.MS, v.Profile.Kernels[0].Share = 0, 0
+		for _, f := range findings(view{device: h200, verdict: v}) {
+			if strings.Contains(f.bottleneck, "Gaps") || f.evidence["kernels_ms"] > 0 {
+				t.Errorf("%s: %s %v", tool, f.bottleneck, f.evidence)
+			}
+		}
+	}
+}
+
 // TestPartsOfL1: bank conflicts keep its pipe for data busy and nothing else of it, and
 // what goes on to L2 was not near by.
 func TestPartsOfL1(t *testing.T) {

@@ -2,6 +2,7 @@ package prompts
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -135,8 +136,8 @@ func Metrics(v kernelwright.Verdict, full bool) (Data, map[string]float64) {
 		f.add("%s", strings.TrimSpace(cmp.Or(as, "?")+" = "+number(x)+" "+told(known[name])))
 	}
 	profile(&f, v.Profile)
-	if eager := v.EagerProfile; eager != nil && eager.MS > 0 {
-		f.add("eager: %d launches, %.4g ms in kernels", eager.Launches, eager.MS)
+	if eager := v.EagerProfile; eager != nil && eager.Launches > 0 {
+		f.add("eager: %d launches%s", eager.Launches, inKernels(eager.MS))
 	}
 	return Fence("metrics", f.b.String(), MaxFactsBytes*2), shown
 }
@@ -146,7 +147,7 @@ func profile(f *facts, p *kernelwright.Profile) {
 	if p == nil {
 		return
 	}
-	f.add("profiled by %s: %d launches, %.4g ms in kernels", Line(p.Tool, maxWord), p.Launches, p.MS)
+	f.add("profiled by %s: %d launches%s", Line(p.Tool, maxWord), p.Launches, inKernels(p.MS))
 	if p.Why != "" {
 		f.add("note: %s", Line(p.Why, maxSentence))
 	}
@@ -155,14 +156,28 @@ func profile(f *facts, p *kernelwright.Profile) {
 			f.add("and %d more kernels", len(p.Kernels)-i)
 			break
 		}
-		f.add("kernel %s (%s): %d launches, %.4g ms, %.0f %% of the forward, grid %v, block %v",
-			Line(k.Name, maxWord), Line(k.Whose, maxWord), k.Launches, k.MS, 100*k.Share, k.Grid, k.Block)
+		took := ""
+		if k.MS > 0 {
+			took = fmt.Sprintf(", %.4g ms", k.MS)
+		}
+		if k.Share > 0 {
+			took += fmt.Sprintf(", %.0f %% of the forward", 100*k.Share)
+		}
+		f.add("kernel %s (%s): %d launches%s, grid %v, block %v", Line(k.Name, maxWord), Line(k.Whose, maxWord), k.Launches, took, k.Grid, k.Block)
 		for _, name := range ofKernels {
 			if x, ok := k.Metrics[name]; ok && len(p.Kernels) > 1 && finite(x) {
 				f.add("  %s = %s", name, number(x))
 			}
 		}
 	}
+}
+
+// inKernels says how long a forward's kernels take, where that is known.
+func inKernels(ms float64) string {
+	if ms <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %.4g ms in kernels", ms)
 }
 
 func told(m metric) string {

@@ -49,6 +49,13 @@ func TestMetricsOfAProfile(t *testing.T) {
 	if _, ok := v.Metrics["dram__bytes_read.sum"]; ok {
 		t.Error("the verdict was changed")
 	}
+	v.Profile.MS, v.EagerProfile.MS, v.Profile.Kernels[0].Share, v.Profile.Kernels[1] = 0, 0, 0, kernelwright.KernelProfile{Name: "k", Whose: "custom", Launches: 2}
+	data, _ = Metrics(v, false)
+	for _, want := range []string{"profiled by ncu: 7 launches\n", "eager: 3 launches\n", "kernel rows (custom): 6 launches, 0.15 ms, grid [64 1 1]", "kernel k (custom): 2 launches, grid"} {
+		if !strings.Contains(string(data), want) {
+			t.Errorf("times that are not known: %q is not in\n%s", want, data)
+		}
+	}
 	v.Profile.Kernels = v.Profile.Kernels[:1]
 	if data, _ := Metrics(v, false); strings.Count(string(data), "dram__throughput") != 1 {
 		t.Errorf("the metrics of one kernel are those of the forward:\n%s", data)

@@ -56,7 +56,10 @@ func Profile(p *kernelwright.Profile) []string {
 		if p.Launches == 1 {
 			many = ""
 		}
-		said += fmt.Sprintf(": %d launch%s, %s on the GPU", p.Launches, many, Milliseconds(p.MS))
+		said += fmt.Sprintf(": %d launch%s", p.Launches, many)
+		if p.MS > 0 { // it is not known otherwise
+			said += fmt.Sprintf(", %s on the GPU", Milliseconds(p.MS))
+		}
 	}
 	if p.Why != "" {
 		said += " (" + Line(p.Why) + ")"
@@ -92,7 +95,11 @@ func kernelProfile(k kernelwright.KernelProfile) string {
 	said += " (" + Line(k.Whose) + ")"
 	var parts []string
 	if k.MS > 0 {
-		parts = append(parts, Milliseconds(k.MS)+", "+Percent(k.Share))
+		took := Milliseconds(k.MS)
+		if k.Share > 0 { // it is not known otherwise
+			took += ", " + Percent(k.Share)
+		}
+		parts = append(parts, took)
 	}
 	if k.Block[0] > 0 {
 		parts = append(parts, fmt.Sprintf("%s blocks of %s threads", dimensions(k.Grid[:]), dimensions(k.Block[:])))

@@ -403,6 +403,12 @@ func TestProfile(t *testing.T) {
 	if got := Profile(nil); got != nil {
 		t.Errorf("got %q of nothing", got)
 	}
+	p.MS, p.Kernels[0].Share, p.Kernels[1].MS, p.Kernels[1].Share = 0, 0, 0, 0 // the time of one is not known, nor that of all
+	p.Kernels[0].Metrics = nil
+	want = []string{"profile by Nsight Compute: 3 launches", "void rows<4>(float const*) × 2 (custom): 80.0 µs; 2048 blocks of 32 × 8 threads", "Memcpy DtoD (pytorch)"}
+	if got := Profile(p); !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
 	many := &kernelwright.Profile{Tool: "ncu", Kernels: make([]kernelwright.KernelProfile, 40)}
 	if got := Profiles(kernelwright.Verdict{Profile: many, EagerProfile: static}); len(got) != shownProfiles+3 || got[shownProfiles+1] != "and 28 more" {
 		t.Errorf("got %d lines: %q", len(got), got)

@@ -351,8 +351,10 @@ def _bytes_of(call: Call) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def launches_of(profile: Any) -> tuple[list[Launch], float]:
-    """Reads what the script saw: its word, which may be the candidate's."""
+def launches_of(profile: Any, most: int = SHOWN) -> tuple[list[Launch], float]:
+    """Reads what the script saw, as far as so many kinds of launches: its word, which may be the
+    candidate's.
+    """
 
     def number(value: Any) -> int:
         return min(max(int(value), 0), (1 << 31) - 1)
@@ -367,7 +369,7 @@ def launches_of(profile: Any) -> tuple[list[Launch], float]:
                 tuple(number(n) for n in e["grid"][:3]),
                 tuple(number(n) for n in e["block"][:3]),
             )
-            for e in read["launches"][:SHOWN]
+            for e in read["launches"][:most]
         ]
         return found, max(min(float(read["span_ms"]), _LONG_MS), 0.0)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError):

@@ -22,9 +22,10 @@ def imported(path: str) -> Any:
 PROFILED = 12  # forwards
 
 
-def profiled(forward: Any, times: int = PROFILED) -> dict[str, Any]:
+def profiled(forward: Any, times: int = PROFILED, most: int = 100) -> dict[str, Any]:
     """What PyTorch's profiler sees of forwards that find nothing in the L2: kernels and copies, and
-    the time from where the first starts until the last has ended. Medians, in milliseconds.
+    the time from where the first starts until the last has ended. Medians, in milliseconds. The
+    ``most`` kinds that take longest are listed; of the others' kernels the sums are told.
     """
     from statistics import median
 
@@ -60,7 +61,7 @@ def profiled(forward: Any, times: int = PROFILED) -> dict[str, Any]:
             parts[-1].append(e)
     forwards = [part for part in parts[::2] if part]
     if not forwards:
-        return {"launches": [], "span_ms": 0.0}
+        return {"launches": [], "span_ms": 0.0, "more": 0, "more_ms": 0.0}
     spans = [max(e["ts"] + e["dur"] for e in f) - min(e["ts"] for e in f) for f in forwards]
     took: dict[Any, list[float]] = {}
     count: dict[Any, int] = {}
@@ -78,7 +79,13 @@ def profiled(forward: Any, times: int = PROFILED) -> dict[str, Any]:
         for (n, g, b), us in took.items()
     ]
     launches.sort(key=lambda e: -e["ms"])
-    return {"launches": launches[:100], "span_ms": 1e-3 * median(spans)}
+    others = [e for e in launches[most:] if e["grid"]]  # a copy has none
+    return {
+        "launches": launches[:most],
+        "span_ms": 1e-3 * median(spans),
+        "more": sum(e["count"] for e in others),
+        "more_ms": sum(e["ms"] for e in others),
+    }
 
 
 def awaited() -> tuple[str, list[int]]:

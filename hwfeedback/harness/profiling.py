@@ -13,9 +13,10 @@ import json
 import os
 import re
 import select
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -47,6 +48,7 @@ REPORT_S = 20.0  # until ncu has ended and its report is there
 WARM = 2  # forwards before the one that is looked at
 MAX_KERNELS = 40  # that a profile names, the longest
 MAX_METRICS = 1500  # of a kernel
+MAX_LISTED = 3000  # kinds of launches that PyTorch's profiler names
 MAX_COUNT = 1 << 31
 _LONG_MS = 1e9
 # Columns that say what the GPU is and not what a kernel does.
@@ -113,6 +115,9 @@ class Seen:
     kinds: list[Kind] = field(default_factory=list)
     report: ncu.Report = field(default_factory=ncu.Report)
     why: str = ""
+    more: int = 0  # launches of kernels of other kinds
+    more_ms: float = 0.0  # of all of those; 0: not known
+    whole: bool = True  # whether that is every launch
 
 
 class Served:
@@ -215,7 +220,7 @@ class Profiler:
         """Returns a kernelwright.Profile, as JSON."""
         whys: list[str] = []
         ways: tuple[tuple[str, Callable[[Subject], Seen]], ...]
-        ways = ("ncu", self._by_ncu), ("profiler", lambda s: Seen(self._listed(s)))
+        ways = ("ncu", self._by_ncu), ("profiler", self._listed)
         for tool, way in ways:
             try:
                 seen = way(subject)
@@ -309,11 +314,12 @@ class Profiler:
             raise self._failed(served, "its process ended under ncu while it was loaded") from e
         except (WorkerLate, ProtocolError) as e:
             raise self._failed(served, "ncu does not answer") from e
-        launches, cut = None, ""  # why not all was measured
+        said: dict[str, Any] = {}
+        cut = ""  # why not all was measured
         try:
             client.begin({"op": "measure", **msg}, (), MEASURE_S + REPORT_S, "a forward")
             if select.select([served.channel.fileno()], [], [], MEASURE_S)[0]:
-                launches = client.finish()[0].get("launches")
+                said = client.finish()[0]
             else:
                 served.stop()
                 cut = f"it takes ncu over {MEASURE_S:g} s"
@@ -329,18 +335,26 @@ class Profiler:
             raise self._failed(served, "ncu does not answer") from e
         report = ncu.read(str(answer.get("report") or ""))
         if not report.rows:
-            raise self._nothing(report, launches, cut, answer)
-        kinds, whys = kinds_of(launches), []
+            raise self._nothing(report, said.get("launches"), cut, answer)
+        whys = []
         if cut:
             whys.append(f"{cut}: what it had measured by then")
             self.passing = True
-        if not kinds:
-            try:
-                kinds = self._listed(subject)
-            except NoProfile as e:
-                kinds = kinds_in(report.rows)
+        seen = Seen(kinds_of(said.get("launches")), report, more=_count(said.get("more")))
+        try:
+            if not seen.kinds:
+                seen = replace(self._listed(subject), report=report)
+            elif seen.more or untimed(seen):
+                fill_in(seen, self._listed(subject))
+        except NoProfile as e:
+            if not seen.kinds:
+                seen = Seen(kinds_in(report.rows), report, whole=not cut and is_whole(report.rows))
                 whys.append(f"how often each kernel is launched is not known: {e}")
-        return Seen(kinds, report, "; ".join(whys))
+            else:
+                whys.append(f"the times of those that ncu did not measure are not known: {e}")
+                self.passing |= e.passing
+        seen.why = "; ".join(whys)
+        return seen
 
     def _nothing(
         self, report: ncu.Report, launches: Any, cut: str, answer: dict[str, Any]
@@ -360,7 +374,7 @@ class Profiler:
 
     # PyTorch's profiler.
 
-    def _listed(self, subject: Subject) -> list[Kind]:
+    def _listed(self, subject: Subject) -> Seen:
         """Returns the launches of a forward and their times. Raises NoProfile."""
         try:
             worker = self._server.spawn(
@@ -373,15 +387,17 @@ class Profiler:
         try:
             self._make_context(client)
             msg = self._ready(client, subject)
-            answer, _ = client.ask({"op": "launches", **msg}, timeout=LIST_S, doing="a forward")
+            msg |= {"op": "launches", "most": MAX_LISTED}
+            answer, _ = client.ask(msg, timeout=LIST_S, doing="a forward")
         except (WorkerFailure, ProtocolError) as e:
             raise NoProfile(f"PyTorch's profiler cannot be had: {e}", passing=True) from e
         finally:
             client.kill()
-        launches, _ = cold.launches_of(answer.get("seen"))
+        launches, _ = cold.launches_of(answer.get("seen"), MAX_LISTED)
         if not launches:
             raise NoProfile("PyTorch's profiler saw no kernel")
-        return [Kind(e.name, e.grid, e.block, e.count, e.ms) for e in launches]
+        kinds = [Kind(e.name, e.grid, e.block, e.count, e.ms) for e in launches]
+        return Seen(kinds, more=_count(answer.get("more")), more_ms=_ms(answer.get("more_ms")))
 
     def _make_context(self, client: CandidateClient, *, made: bool = False) -> None:
         client.ask({"op": "hold"}, self._fds, START_S, "importing PyTorch")
@@ -426,22 +442,32 @@ class Profiler:
                 }
             )
         kernels.sort(key=lambda k: -k["ms"])
-        total = sum(k["ms"] for k in kernels)
+        launched = [k for k in kernels if not k["name"].startswith(_COPIES)]
+        # A part of a time, or of a sum, would be taken for the whole.
+        total = 0.0
+        if seen.whole and all(k["ms"] for k in launched) and (seen.more_ms or not seen.more):
+            total = sum(k["ms"] for k in kernels) + seen.more_ms
         for k in kernels:
             k["share"] = k["ms"] / total if total > 0 else 0.0
         measured = [k for k in kernels if k["metrics"]]
-        if tool == "ncu" and len(measured) < len([k for k in seen.kinds if not k.is_copy]):
-            said = f"{len(measured)} of {len(kernels)} kinds of launches were measured"
-            why = f"{why}; {said}" if why else said
+        together = of_a_forward(measured)
+        for m in [m for m in together if is_sum(m)]:
+            if seen.more or not seen.whole or not all(m in k["metrics"] for k in launched):
+                del together[m]
+        whys = [why] if why else []
+        if tool == "ncu" and len(measured) < len(launched):
+            whys.append(f"{len(measured)} of {len(launched)} kinds of launches were measured")
+        if seen.more:
+            whys.append(f"{seen.more} launches are of other kinds than those that are listed")
         profile: dict[str, Any] = {
             "tool": tool,
-            "launches": sum(k.count for k in seen.kinds if not k.is_copy),
+            "launches": sum(k["launches"] for k in launched) + seen.more,
             "ms": total,
             "kernels": kernels[:MAX_KERNELS],
-            "metrics": of_a_forward(measured),
+            "metrics": together,
         }
-        if why:
-            profile["why"] = sentence(why)
+        if whys:
+            profile["why"] = sentence("; ".join(whys))
         lacking = [m for m in self._asked if not any(m in k["metrics"] for k in measured)]
         if tool == "ncu" and lacking:
             profile["missing"] = lacking
@@ -521,6 +547,15 @@ def kinds_of(launches: Any) -> list[Kind]:
     return found
 
 
+def _count(n: Any) -> int:
+    """Reads a number of launches, 0 for what is none."""
+    return n if type(n) is int and 0 <= n < MAX_COUNT else 0
+
+
+def _ms(n: Any) -> float:
+    return float(n) if type(n) in (int, float) and 0 <= n < _LONG_MS else 0.0
+
+
 def _size(n: Any) -> int:
     if type(n) is not int or not 0 <= n < MAX_COUNT:
         raise ValueError("no size")
@@ -545,6 +580,51 @@ def rows_of(kinds: Sequence[Kind], rows: Sequence[ncu.Row]) -> list[list[ncu.Row
         best = next((g for g in alike if g[0] == kind.name), alike[0] if alike else None)
         found.append(groups.pop(best) if best is not None else [])
     return found
+
+
+def untimed(seen: Seen) -> set[int]:
+    """Returns which kinds are of kernels whose time nobody has measured."""
+    measured = rows_of(seen.kinds, seen.report.rows)
+    return {
+        i
+        for i, (kind, rows) in enumerate(zip(seen.kinds, measured, strict=True))
+        if not kind.ms and not kind.is_copy and not any(r.metrics.get(TIME) for r in rows)
+    }
+
+
+def fill_in(seen: Seen, listed: Seen) -> None:
+    """Gives the kernels whose time nobody has measured the times that PyTorch's profiler listed.
+    Two instances of a template may look alike there: each of its entries is used once.
+    """
+    left: dict[tuple[Any, ...], Kind] = {}
+    for e in listed.kinds:  # names that were cut may be the same
+        same = left.get((e.name, e.grid, e.block))
+        both = replace(e, count=e.count + same.count, ms=e.ms + same.ms) if same else e
+        left[e.name, e.grid, e.block] = both
+    entries = [e for e in left.values() if not e.is_copy]
+    found: dict[int, Kind] = {}
+    alike: Sequence[Callable[[Kind], Any]]
+    alike = (lambda k: (k.name, k.grid, k.block)), (lambda k: (k.key, k.count)), (lambda k: k.key)
+    for form in alike:
+        groups: dict[Any, list[Kind]] = {}
+        for e in entries:
+            groups.setdefault(form(e), []).append(e)
+        for i, kind in enumerate(seen.kinds):
+            if i not in found and groups.get(form(kind)):
+                found[i] = groups[form(kind)].pop(0)
+        entries = [e for group in groups.values() for e in group]
+    for i in untimed(seen) & found.keys():
+        kind = seen.kinds[i]
+        ms = found[i].ms * kind.count / found[i].count
+        seen.kinds[i] = replace(kind, ms=min(ms, _LONG_MS))
+    if seen.more and sum(e.count for e in entries) + listed.more >= seen.more:
+        seen.more_ms = sum(e.ms for e in entries) + listed.more_ms
+
+
+def is_whole(rows: Sequence[ncu.Row]) -> bool:
+    """Whether ncu has measured every launch: of none alike as many as it looks at."""
+    alike = Counter((r.grid, r.block) for r in rows)
+    return len(rows) < ncu.MAX_ROWS and max(alike.values(), default=0) < ncu.EACH
 
 
 def kinds_in(rows: Sequence[ncu.Row]) -> list[Kind]:

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 if __name__ == "__main__":
@@ -48,6 +48,7 @@ MAX_KINDS = 1000  # of launches
 FORWARDS_S = 0.1  # PyTorch's profiler sees so many forwards as this takes, within
 LEAST_FORWARDS, MOST_FORWARDS = 2, cold_script.PROFILED
 _KERNEL, _CHILD = 0, 4  # CUgraphNodeType
+Launch = tuple[str, tuple[int, ...], tuple[int, ...]]  # name, grid, block
 
 
 def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
@@ -193,9 +194,10 @@ class Profiled:
             if runtime is not None:
                 runtime.cudaProfilerStop()
         captured: list[Any] | None = None
+        more = 0
         with contextlib.suppress(Exception):  # it waits for the GPU, or captures by itself
-            captured = capture(forward)
-        return {"launches": captured}
+            captured, more = counted(capture(forward))
+        return {"launches": captured, "more": more}
 
     def launches(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Returns what PyTorch's profiler sees of forwards."""
@@ -205,7 +207,8 @@ class Profiled:
         torch.cuda.synchronize()
         fit = int(FORWARDS_S / max(time.perf_counter() - began, 1e-6))
         times = min(max(fit, LEAST_FORWARDS), MOST_FORWARDS)
-        return {"seen": json.dumps(cold_script.profiled(forward, times))}
+        seen = cold_script.profiled(forward, times, int(msg["most"]))
+        return {"seen": json.dumps(seen), "more": seen["more"], "more_ms": seen["more_ms"]}
 
 
 def serve(channel: Channel) -> None:
@@ -215,15 +218,29 @@ def serve(channel: Channel) -> None:
     loading.serve(channel, ops, worker_candidate.FILENAME)
 
 
-def capture(forward: Callable[[], Any]) -> list[Any]:
-    """Returns the kernels that a forward launches, by capturing it as a CUDA graph: [name, grid,
-    block, count] of each kind. Raises whatever comes of a forward that cannot be captured.
+def counted(launches: Iterable[Launch]) -> tuple[list[Any], int]:
+    """Returns [name, grid, block, count] of each kind, of the first MAX_KINDS, and how many
+    launches are of other kinds.
+    """
+    count: dict[Launch, int] = {}
+    more = 0
+    for launch in launches:
+        if launch in count or len(count) < MAX_KINDS:
+            count[launch] = count.get(launch, 0) + 1
+        else:
+            more += 1
+    return [[name, grid, block, n] for (name, grid, block), n in count.items()], more
+
+
+def capture(forward: Callable[[], Any]) -> list[Launch]:
+    """Returns the kernels that a forward launches, by capturing it as a CUDA graph. Raises whatever
+    comes of a forward that cannot be captured.
     """
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         forward()
     driver = ctypes.CDLL("libcuda.so.1")
-    count: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = {}
+    found: list[Launch] = []
     left = [ctypes.c_void_p(graph.raw_cuda_graph())]
     seen = 0
     while left:
@@ -236,12 +253,10 @@ def capture(forward: Callable[[], Any]) -> list[Any]:
                 _check(driver.cuGraphChildGraphNodeGetGraph(node, ctypes.byref(child)))
                 left.append(child)
             elif kind.value == _KERNEL:
-                key = _kernel(driver, node)
-                if key in count or len(count) < MAX_KINDS:
-                    count[key] = count.get(key, 0) + 1
+                found.append(_kernel(driver, node))
             if seen > MAX_NODES:
                 raise ValueError("it launches too much to be listed")
-    return [[name, grid, block, n] for (name, grid, block), n in count.items()]
+    return found
 
 
 class _KernelParameters(ctypes.Structure):
@@ -275,9 +290,7 @@ def _nodes(driver: ctypes.CDLL, graph: ctypes.c_void_p) -> list[ctypes.c_void_p]
     return [ctypes.c_void_p(n) for n in nodes]
 
 
-def _kernel(
-    driver: ctypes.CDLL, node: ctypes.c_void_p
-) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+def _kernel(driver: ctypes.CDLL, node: ctypes.c_void_p) -> Launch:
     p = _KernelParameters()
     _check(driver.cuGraphKernelNodeGetParams_v2(node, ctypes.byref(p)))
     name = ctypes.c_char_p()

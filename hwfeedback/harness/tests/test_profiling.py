@@ -19,6 +19,7 @@ import doctor
 import ncu
 import profiling
 import toolchain
+import worker_profiler
 from clients import CandidateClient
 from forkserver import ForkServer
 from kept import Spares
@@ -42,6 +43,11 @@ def subject(source: str = CANDIDATE) -> profiling.Subject:
 
     x = torch.zeros(4)
     return profiling.Subject(load, {"tuple": [{"t": 0}]}, [x], lambda: KERNELS, True)
+
+
+def lists(*kinds: Any, **more: Any) -> profiling.Seen:
+    """What PyTorch's profiler saw."""
+    return profiling.Seen([profiling.Kind(*kind) for kind in kinds], **more)
 
 
 def profiler(server: ForkServer, **more: Any) -> profiling.Profiler:
@@ -282,7 +288,7 @@ def test_an_ncu_that_cannot(
         monkeypatch.setattr(profiling, "REPORT_S", 3.0)
     seen: list[str] = []
 
-    def listed(_: profiling.Subject) -> list[profiling.Kind]:
+    def listed(_: profiling.Subject) -> profiling.Seen:
         seen.append("asked")
         raise profiling.NoProfile("no GPU here")
 
@@ -314,7 +320,7 @@ def test_a_candidate_that_fails_under_it(
     fake('"$@"\n')
     source = CANDIDATE.replace("return", f"{forward}\n        return")
     p = profiler(server)
-    monkeypatch.setattr(p, "_listed", lambda _: [profiling.Kind("relu", (8,), (256,), 1, 0.5)])
+    monkeypatch.setattr(p, "_listed", lambda _: lists(("relu", (8,), (256,), 1, 0.5)))
     found = p.profile(subject(source))
     assert found["tool"] == "profiler" and why in found["why"]
     assert (found["launches"], found["ms"], found["kernels"][0]["share"]) == (1, 0.5, 1.0)
@@ -355,7 +361,7 @@ def test_what_was_measured_until_it_was_cut_off(
     # ncu writes what it knows when its program has been killed; a script that starts ncu is not.
     fake('sh -c \'"$@"; true\' sh "$@"\n' + WRITES)
     p = profiler(server)
-    monkeypatch.setattr(p, "_listed", lambda _: [profiling.Kind("relu", (8, 1, 1), (256, 1, 1), 3)])
+    monkeypatch.setattr(p, "_listed", lambda _: lists(("relu", (8, 1, 1), (256, 1, 1), 3)))
     found = p.profile(subject(CANDIDATE.replace("return", f"{forward}\n        return")))
     assert found["tool"] == "ncu" and p.passing
     assert found["why"].startswith(why)
@@ -419,6 +425,109 @@ def test_kinds_find_their_rows() -> None:
     assert by_name["cunn_SoftMaxForwardReg"]["whose"] == "pytorch"
     assert by_name["cunn_SoftMaxForwardReg"]["ms"] > 0
     assert by_name["another"]["metrics"] == {} and by_name["another"]["ms"] == 0
+    # Its time is not known, and neither is that of all.
+    assert found["ms"] == 0 and not any(k["share"] for k in found["kernels"])
+    assert found["metrics"] and not [m for m in found["metrics"] if profiling.is_sum(m)]
+    assert profiling.position(found, {"memory_gbs": 4000.0}, 1 << 20) == {"launches": 9.0}
+
+
+RELU, OTHERS = "void relu<4>(float const*, float*)", (("a", 2), ("b", 5), ("c", 1))
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, said: dict[str, Any]) -> None:
+    """Has a candidate's process say this of what it measured: without a GPU it knows nothing."""
+    finish = CandidateClient.finish
+
+    def finished(self: CandidateClient, fds_wanted: int = 0) -> Any:
+        answer, fds = finish(self, fds_wanted)
+        return (said if "launches" in answer else answer), fds
+
+    monkeypatch.setattr(CandidateClient, "finish", finished)
+
+
+def test_times_that_ncu_did_not_measure_are_those_of_pytorchs_profiler(
+    server: ForkServer, fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake('"$@"\n' + WRITES)
+    four, eight, block = (4, 1, 1), (8, 1, 1), (256, 1, 1)
+    kinds = [(RELU, four, block, 1), ("relu(float const*)", eight, block, 2)]
+    kinds += [(f"void k<{name}>(int)", four, block, n) for name, n in OTHERS]
+    answers(monkeypatch, {"launches": [list(k) for k in kinds], "more": 0})
+    listed = [(RELU, four, block, 1, 7.0), ("relu(float const*)", eight, block, 2, 7.0)]
+    # Of these the first has its name, and the others are told apart by how many they are.
+    listed += [("k<C>", four, block, 1, 0.25), ("void k<a>(int)", four, block, 2, 0.5)]
+    listed += [("k<B>", four, block, 5, 1.0), ("Memcpy DtoD (Device -> Device)", (), (), 1, 9.0)]
+    p = profiler(server)
+    monkeypatch.setattr(p, "_listed", lambda _: lists(*listed))
+    found = p.profile(subject())
+    assert (found["tool"], found["launches"], p.passing) == ("ncu", 11, False)
+    assert found["why"] == "2 of 5 kinds of launches were measured"
+    assert [k["ms"] for k in found["kernels"]] == pytest.approx([1, 0.5, 0.25, 0.012, 0.002])
+    assert found["ms"] == pytest.approx(1.764)
+    assert sum(k["share"] for k in found["kernels"]) == pytest.approx(1)
+    assert found["metrics"] == {"sm__cycles_active.avg": 9.0}, "a part of a sum is no sum"
+    # Where that fails nobody knows.
+    p = profiler(server)
+    found = p.profile(subject())
+    assert (found["tool"], found["launches"], found["ms"], p.passing) == ("ncu", 11, 0, True)
+    assert not any(k["share"] for k in found["kernels"])
+    why = "the times of those that ncu did not measure are not known: PyTorch's profiler cannot be"
+    assert found["why"].startswith(why) and "; 2 of 5 kinds" in found["why"]
+
+
+def test_launches_of_kinds_that_are_not_listed_are_counted() -> None:
+    size = (4, 1, 1), (256, 1, 1)
+    rows = [ncu.Row(RELU, *size, {profiling.TIME: 2000.0})]
+    p = profiling.Profiler(None, devices.CPU, {}, {}, (), 90)
+    for more, ms in ((0, 0.002), (30, 0.752), (31, 0)):  # PyTorch's profiler saw 30
+        seen = profiling.Seen([profiling.Kind(RELU, *size, 1)], ncu.Report(rows), more=more)
+        listed = lists((RELU, *size, 1, 7.0), ("k", *size, 10, 0.25), more=20, more_ms=0.5)
+        profiling.fill_in(seen, listed)
+        found = p._told(subject(), seen, "ncu", "")
+        assert (found["launches"], found["ms"]) == (1 + more, pytest.approx(ms))
+        says = f"{more} launches are of other kinds than those that are listed"
+        assert found.get("why") == (says if more else None)
+        assert (profiling.TIME in found["metrics"]) == (not more)
+        position = profiling.position(found, {}, 1)
+        assert (position["launches"], "kernels_ms" in position) == (1 + more, ms > 0)
+    for bad in (-1, 1 << 31, "30", True, 1.5, None, [], {}):
+        assert profiling._count(bad) == 0
+    for bad in (-1.0, float("nan"), float("inf"), "1", True, None):
+        assert profiling._ms(bad) == 0
+    assert (profiling._count(7), profiling._ms(2)) == (7, 2.0)
+
+
+def test_a_worker_counts_kinds_beyond_those_that_it_lists() -> None:
+    size = (1, 1, 1), (32, 1, 1)
+    many = [(str(i % 1003), *size) for i in range(3000)]
+    kinds, more = worker_profiler.counted(many)
+    assert len(kinds) == worker_profiler.MAX_KINDS == 1000 and more == 3 + 3
+    assert kinds[0] == ["0", *size, 3] and sum(k[3] for k in kinds) == 3000 - more
+    assert worker_profiler.counted([]) == ([], 0)
+
+
+def test_a_part_that_was_measured_is_not_the_whole() -> None:
+    """Where nobody says how often each kernel is launched: ncu looks at the first eight alike."""
+    row = ncu.Row("k", (4, 1, 1), (32, 1, 1), {profiling.TIME: 1000.0})
+    p = profiling.Profiler(None, devices.CPU, {}, {}, (), 90)
+    for n, whole in ((7, True), (8, False)):
+        assert profiling.is_whole([row] * n) == whole
+        kinds = profiling.kinds_in([row] * n)
+        seen = profiling.Seen(kinds, ncu.Report([row] * n), whole=whole)
+        found = p._told(subject(), seen, "ncu", "")
+        assert found["ms"] == pytest.approx(0.007 if whole else 0)
+        assert (profiling.TIME in found["metrics"]) == whole
+
+
+def test_a_forward_that_launches_nothing(
+    server: ForkServer, fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake('"$@"\n' + ENDS)
+    answers(monkeypatch, {"launches": [], "more": 0})
+    p = profiler(server)
+    found = p.profile(subject())
+    assert (found["tool"], found["launches"], found["ms"]) == ("static", 0, 0)
+    assert found["why"].startswith("a forward launches no kernel; ")
 
 
 def test_several_launches_of_a_kind_are_one() -> None:
