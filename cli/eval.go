@@ -335,8 +335,8 @@ func writeProfile(b *strings.Builder, v kernelwright.Verdict) {
 		}
 		fmt.Fprintf(b, "%s\n", line)
 	}
-	if lines := report.Profile(v.EagerProfile); len(lines) > 0 {
-		fmt.Fprintf(b, "eager: %s\n", lines[0])
+	for _, line := range report.Eager(v.EagerProfile) {
+		fmt.Fprintf(b, "%s\n", line)
 	}
 }
 

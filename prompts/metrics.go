@@ -91,6 +91,9 @@ var ofKernels = []string{
 // maxKernels is how many kernels of a profile are shown.
 const maxKernels = 5
 
+// maxMissing is how many metrics that were asked for and are not there are named.
+const maxMissing = 3
+
 // MaxMetrics is how many metrics are shown in full.
 const MaxMetrics = 200
 
@@ -150,6 +153,17 @@ func profile(f *facts, p *kernelwright.Profile) {
 	f.add("profiled by %s: %d launches%s", Line(p.Tool, maxWord), p.Launches, inKernels(p.MS))
 	if p.Why != "" {
 		f.add("note: %s", Line(p.Why, maxSentence))
+	}
+	if names := p.Missing; len(names) > 0 {
+		var shown []string
+		for _, name := range names[:min(len(names), maxMissing)] {
+			shown = append(shown, Line(name, maxWord))
+		}
+		more := ""
+		if n := len(names) - len(shown); n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
+		}
+		f.add("not to be had on this GPU or with this Nsight Compute: %s%s", strings.Join(shown, ", "), more)
 	}
 	for i, k := range p.Kernels {
 		if i == maxKernels {

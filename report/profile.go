@@ -46,6 +46,24 @@ func Profile(p *kernelwright.Profile) []string {
 	if p == nil {
 		return nil
 	}
+	lines := []string{whole(p) + missing(p.Missing)}
+	for _, k := range p.Kernels {
+		lines = append(lines, kernelProfile(k))
+	}
+	return lines
+}
+
+// Eager says what a profiler saw of eager, all kernels together. None where nobody
+// looked.
+func Eager(p *kernelwright.Profile) []string {
+	if p == nil {
+		return nil
+	}
+	return []string{"eager: " + whole(p)}
+}
+
+// whole is a line for all of a forward.
+func whole(p *kernelwright.Profile) string {
 	tool, known := tools[p.Tool]
 	if !known {
 		tool = Line(p.Tool)
@@ -64,11 +82,26 @@ func Profile(p *kernelwright.Profile) []string {
 	if p.Why != "" {
 		said += " (" + Line(p.Why) + ")"
 	}
-	lines := []string{said}
-	for _, k := range p.Kernels {
-		lines = append(lines, kernelProfile(k))
+	return said
+}
+
+// shownMissing is how many metrics that a profile has not are named.
+const shownMissing = 3
+
+// missing names what was asked for and is not there, as a clause.
+func missing(names []string) string {
+	if len(names) == 0 {
+		return ""
 	}
-	return lines
+	var shown []string
+	for _, name := range names[:min(len(names), shownMissing)] {
+		shown = append(shown, Line(name))
+	}
+	said := "; this GPU or this Nsight Compute has no " + strings.Join(shown, ", ")
+	if more := len(names) - len(shown); more > 0 {
+		said += fmt.Sprintf(" and %d more", more)
+	}
+	return said
 }
 
 // shownProfiles is how many kernels of a profile a report lists.
@@ -81,8 +114,8 @@ func Profiles(v kernelwright.Verdict) []string {
 	if more := len(lines) - 1 - shownProfiles; more > 0 {
 		lines = append(lines[:1+shownProfiles], fmt.Sprintf("and %d more", more))
 	}
-	if eager := Profile(v.EagerProfile); len(lines) > 0 && len(eager) > 0 {
-		lines = append(lines, "eager: "+eager[0])
+	if len(lines) > 0 {
+		lines = append(lines, Eager(v.EagerProfile)...)
 	}
 	return lines
 }

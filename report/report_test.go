@@ -409,6 +409,13 @@ func TestProfile(t *testing.T) {
 	if got := Profile(p); !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+	for n, says := range map[int]string{1: "; this GPU or this Nsight Compute has no a", 3: "has no a, b, c", 5: "has no a, b, c and 2 more"} {
+		p := &kernelwright.Profile{Tool: "ncu", Launches: 1, MS: 1, Missing: []string{"a", "b", "c", "d", "e"}[:n]}
+		lines := Profiles(kernelwright.Verdict{Profile: p, EagerProfile: p})
+		if !strings.HasSuffix(lines[0], says) || lines[1] != "eager: profile by Nsight Compute: 1 launch, 1.00 ms on the GPU" {
+			t.Errorf("%d are missing: %q", n, lines)
+		}
+	}
 	many := &kernelwright.Profile{Tool: "ncu", Kernels: make([]kernelwright.KernelProfile, 40)}
 	if got := Profiles(kernelwright.Verdict{Profile: many, EagerProfile: static}); len(got) != shownProfiles+3 || got[shownProfiles+1] != "and 28 more" {
 		t.Errorf("got %d lines: %q", len(got), got)
