@@ -88,6 +88,9 @@ var ofKernels = []string{
 	"smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
 }
 
+// ofEager are the metrics that are shown of eager.
+var ofEager = []string{"dram_roof_share", "l2_roof_share", "fp32_roof_share", "tensor_roof_share"}
+
 // maxKernels is how many kernels of a profile are shown.
 const maxKernels = 5
 
@@ -141,6 +144,11 @@ func Metrics(v kernelwright.Verdict, full bool) (Data, map[string]float64) {
 	profile(&f, v.Profile)
 	if eager := v.EagerProfile; eager != nil && eager.Launches > 0 {
 		f.add("eager: %d launches%s", eager.Launches, inKernels(eager.MS))
+		for _, name := range ofEager {
+			if x, ok := eager.Position[name]; ok && finite(x) {
+				f.add("  %s = %s", name, number(x))
+			}
+		}
 	}
 	return Fence("metrics", f.b.String(), MaxFactsBytes*2), shown
 }

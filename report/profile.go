@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
@@ -53,13 +54,26 @@ func Profile(p *kernelwright.Profile) []string {
 	return lines
 }
 
-// Eager says what a profiler saw of eager, all kernels together. None where nobody
-// looked.
+// roofs are the shares of measured ceilings of a profile's position, in words.
+var roofs = []struct{ name, said string }{{"dram_roof_share", "memory"}, {"l2_roof_share", "L2"}, {"fp32_roof_share", "FP32"}, {"tensor_roof_share", "tensor cores"}}
+
+// Eager says what a profiler saw of eager, all kernels together, and where they
+// stand below the measured ceilings. None where nobody looked.
 func Eager(p *kernelwright.Profile) []string {
 	if p == nil {
 		return nil
 	}
-	return []string{"eager: " + whole(p)}
+	lines := []string{"eager: " + whole(p)}
+	var shares []string
+	for _, roof := range roofs {
+		if x := p.Position[roof.name]; x > 0 && !math.IsInf(x, 0) {
+			shares = append(shares, roof.said+" "+Percent(x))
+		}
+	}
+	if len(shares) > 0 {
+		lines = append(lines, "eager's share of the measured ceilings: "+strings.Join(shares, ", "))
+	}
+	return lines
 }
 
 // whole is a line for all of a forward.

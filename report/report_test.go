@@ -6,6 +6,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -415,6 +416,11 @@ func TestProfile(t *testing.T) {
 		if !strings.HasSuffix(lines[0], says) || lines[1] != "eager: profile by Nsight Compute: 1 launch, 1.00 ms on the GPU" {
 			t.Errorf("%d are missing: %q", n, lines)
 		}
+	}
+	at := map[string]float64{"dram_roof_share": 0.714, "l2_roof_share": math.NaN(), "fp32_roof_share": 0.03, "tensor_roof_share": 0, "launches": 3}
+	shares := "eager's share of the measured ceilings: memory 71 %, FP32 3 %"
+	if got := Eager(&kernelwright.Profile{Tool: "ncu", Position: at}); !slices.Equal(got, []string{"eager: profile by Nsight Compute", shares}) {
+		t.Errorf("got %q", got)
 	}
 	many := &kernelwright.Profile{Tool: "ncu", Kernels: make([]kernelwright.KernelProfile, 40)}
 	if got := Profiles(kernelwright.Verdict{Profile: many, EagerProfile: static}); len(got) != shownProfiles+3 || got[shownProfiles+1] != "and 28 more" {

@@ -1793,22 +1793,27 @@ class Evaluation:
             return v["build"].get("kernels") or []
 
         with self.costs.part("profile"):
-            v["profile"] = profiler.profile(self._subject(reference, self.program, kernels, True))
-            position = profiling.position(
-                v["profile"], self.request.get("ceilings") or {}, v["floor"]["bytes"]
-            )
-            v["metrics"] |= position
+            found = profiler.profile(self._subject(reference, self.program, kernels, True))
+            v["profile"] = self._placed(found, v)
+            v["metrics"] |= v["profile"]["position"]
         known = self.known.get("profile")
         if isinstance(known, dict):
-            v["eager_profile"] = known
+            v["eager_profile"] = self._placed(known, v)
             return
         self._begin_profiler()  # nothing is timed any more, and the next candidate's comes soon
         text = f"{self.task['source']}\n\nModelNew = Model\n"
         with self.costs.part("profile of eager"):
             eager = profiler.profile(self._subject(reference, Program(text, text), list, False))
-        v["eager_profile"] = eager
+        v["eager_profile"] = self._placed(eager, v)
         if not profiler.passing:
             learned["profile"] = eager
+
+    def _placed(self, profile: dict[str, Any], v: dict[str, Any]) -> dict[str, Any]:
+        """Returns a profile with its position below the ceilings, which are measured anew at times:
+        what is remembered has none.
+        """
+        ceilings = self.request.get("ceilings") or {}
+        return profile | {"position": profiling.position(profile, ceilings, v["floor"]["bytes"])}
 
     def _subject(
         self,

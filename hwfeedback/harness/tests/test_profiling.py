@@ -4,10 +4,12 @@ in a real sandbox. Whether it holds on a GPU: test_gpu.py.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import tempfile
 import time
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 
 import device as devices
 import doctor
+import evaluation
 import ncu
 import profiling
 import toolchain
@@ -682,6 +685,36 @@ def test_the_position_below_the_ceilings() -> None:
         "dram_bytes_ratio": 2.0,
     }
     assert profiling.position({"ms": 0.0, "launches": 0}, ceilings, 1) == {}
+
+
+def test_both_profiles_have_their_position() -> None:
+    """Eager's is not remembered with it: the ceilings are measured anew at times."""
+    seen = {"tool": "ncu", "ms": 2.0, "launches": 3, "metrics": {"lts__t_bytes.sum": 6e9}}
+    learned: dict[str, Any] = {}
+    evaluator = types.SimpleNamespace(
+        _profiler=types.SimpleNamespace(profile=lambda _: dict(seen), passing=False),
+        _subject=lambda *_: None,
+        _begin_profiler=lambda: None,
+        _read=True,
+        costs=types.SimpleNamespace(part=lambda _: contextlib.nullcontext()),
+        progress=lambda *_: None,
+        level="quick",
+        program=None,
+        task={"source": ""},
+        known={},
+        request={"ceilings": {"cache_gbs": 6000.0}},
+    )
+    evaluator._placed = types.MethodType(evaluation.Evaluation._placed, evaluator)
+    position = {"kernels_ms": 2.0, "l2_gbs": 3000.0, "l2_roof_share": 0.5}
+    for ceiling in (6000.0, 3000.0):  # the second time it is known
+        evaluator.request["ceilings"]["cache_gbs"] = ceiling
+        v: dict[str, Any] = {"candidate_ms": 1.0, "floor": {"bytes": 1}, "metrics": {"own": 1.0}}
+        evaluation.Evaluation._profile(evaluator, None, v, learned)
+        position["l2_roof_share"] = 3000.0 / ceiling
+        assert v["metrics"] == {"own": 1.0} | position
+        assert v["profile"] == v["eager_profile"] == seen | {"position": position}
+        assert learned == {"profile": seen}
+        evaluator.known = learned
 
 
 def test_selections_are_of_known_names() -> None:
