@@ -13,6 +13,7 @@ import json
 import os
 import re
 import select
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -44,6 +45,8 @@ AHEAD = 3
 START_S = 30.0  # until an interpreter under ncu has imported PyTorch
 MEASURE_S = 30.0  # for what ncu measures; what it has by then is taken
 LIST_S = 60.0  # for PyTorch's profiler
+MOST_LATE = 2  # starts of an ncu that take longer; then it is not asked for a while
+REST_S = 600.0
 REPORT_S = 20.0  # until ncu has ended and its report is there
 WARM = 2  # forwards before the one that is looked at
 MAX_KERNELS = 40  # that a profile names, the longest
@@ -56,6 +59,8 @@ _OF_THE_GPU = ("device__", "nvlink__", "c2clink__", "numa__", "pcie__", "profile
 TIME = "gpu__time_duration.sum"  # ns
 _FLOPS = {"fadd": 1, "fmul": 1, "ffma": 2}
 _COPIES = ("Memcpy ", "Memset ")
+# When starts of an ncu took over START_S, one after the other, by its path and time.monotonic().
+_late: dict[str, list[float]] = {}
 
 # Whose a kernel is that the candidate's compilers did not name, by its name.
 _PYTORCH = re.compile(r"\bat::|\bc10::|at_cuda_detail|\bcub::|\btriton_(poi|red|per|tem|for)_")
@@ -193,9 +198,14 @@ class Profiler:
 
     def ahead(self) -> None:
         """Has processes started that the next profiles are taken in, of whatever task."""
-        if self._spares is not None and self._program:
+        if self._spares is not None and self._program and not self._rests():
             for key in self.keys:
                 self._spares.begin(key, self._start)
+
+    def _rests(self) -> bool:
+        """Whether ncu did not start too often, not long ago."""
+        late = _late.get(self._program, [])
+        return len(late) >= MOST_LATE and time.monotonic() - late[-1] < REST_S
 
     def begin(self) -> None:
         """Has a process that was started ahead make its context and ncu measure a first launch,
@@ -239,6 +249,9 @@ class Profiler:
 
     def _start(self) -> Served:
         """Starts ncu with an interpreter that has imported what it needs, and met nobody."""
+        if self._rests():
+            why = f"ncu did not start within {START_S:g} s, twice or more"
+            raise NoProfile(f"{why}: it is not asked for {REST_S / 60:g} minutes", passing=True)
         ours, theirs = Channel.pair(MAX_WORKER_FRAME)
         config = self._config | {
             "tools": True,
@@ -258,8 +271,11 @@ class Profiler:
             served.inner = ours.recv(START_S)[0].get("pid") or 0
         except ProtocolError as e:
             late = not _ended(served)
+            if late:
+                _late.setdefault(self._program, []).append(time.monotonic())
             why = f"ncu did not start within {START_S:g} s" if late else ""
             raise self._failed(served, why) from e
+        _late.pop(self._program, None)
         return served
 
     def _failed(self, served: Served, otherwise: str) -> NoProfile:

@@ -247,6 +247,36 @@ def test_one_that_has_ended_is_left_out(ahead: tuple[profiling.Profiler, Spares]
     assert p.profile(subject())["tool"] == "ncu" and p.profile(subject())["tool"] == "static"
 
 
+def test_one_that_hangs_at_its_start_is_waited_for_once(
+    server: ForkServer, fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiling, "START_S", 4.0)
+    fake("sleep 1000\n")
+    spares = Spares()
+    p = profiler(server, spares=spares)
+    monkeypatch.setattr(p, "_listed", lambda _: lists(("relu", (8,), (256,), 1, 0.5)))
+    began = time.monotonic()
+    p.ahead()
+    found = p.profile(subject())
+    assert time.monotonic() - began < 2 * profiling.START_S - 0.5, "it was waited for once more"
+    why = "ncu did not start within 4 s, twice or more: it is not asked for 10 minutes"
+    for _ in range(2):
+        assert (found["tool"], found["why"], p.passing) == ("profiler", why, True)
+        p.ahead()
+        assert not spares
+        began, p.passing = time.monotonic(), False
+        found = p.profile(subject())
+        assert time.monotonic() - began < 1
+    fake('"$@"\n' + WRITES)
+    monkeypatch.setattr(profiling, "START_S", 30.0)
+    assert p.profile(subject())["tool"] == "profiler", "it is the same program"
+    monkeypatch.setattr(profiling, "REST_S", 0.0)
+    assert p.profile(subject())["tool"] == "ncu"
+    monkeypatch.setattr(profiling, "REST_S", 600.0)
+    assert not p._rests(), "it has started since"
+    spares.close()
+
+
 PERMISSION = "ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU"
 BUSY = "ERROR== Profiling failed because a driver resource was unavailable. Ensure that no other"
 OLD = "echo \"==ERROR== unrecognised option '--filter-mode'. Use --help for details\"; exit 1\n"
