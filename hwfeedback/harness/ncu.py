@@ -189,6 +189,7 @@ def base(name: str) -> str:
     return (m[1].rpartition("::")[2] if m else "") or name[:MAX_NAME]
 
 
+_UNKNOWN = "ailed to find metric"
 # What ncu says when it cannot measure: a part of its words, ours, and whether it may go another
 # time. The first that fits is taken.
 _SAID = (
@@ -204,7 +205,7 @@ _SAID = (
         True,
     ),
     ("interprocess lock", "the GPU's counters are busy: another ncu holds them", True),
-    ("ailed to find metric", "this ncu does not know all metrics that it is asked for", False),
+    (_UNKNOWN, "this ncu does not know all metrics that it is asked for", False),
     ("nrecognised option", "this ncu is too old: it does not know an option", False),
     ("nrecognized option", "this ncu is too old: it does not know an option", False),
     ("not supported", "this ncu does not support this GPU or its driver", False),
@@ -219,8 +220,17 @@ def complaint(report: Report) -> tuple[str, bool]:
     for part, ours, passing in _SAID:
         if part in words:
             first = next((w for w in (*report.errors, *report.warnings) if part in w), "")
-            more = f": {first}" if part in ("ailed to find metric", "not supported") else ""
+            more = f": {first}" if part in (_UNKNOWN, "not supported") else ""
             return ours + more, passing
     if report.errors:
         return f"ncu says: {report.errors[0]}", True
     return "", True
+
+
+def unknown(report: Report, asked: Sequence[str]) -> list[str]:
+    """Returns which of the metrics that it was asked for ncu says it does not know. It may leave
+    out what comes after a metric's base, ".sum" and the like.
+    """
+    words = [w for w in (*report.errors, *report.warnings) if _UNKNOWN in w]
+    named = {m[0].rstrip(".") for w in words for m in _METRIC.finditer(w)}
+    return [m for m in asked if m in named or m.partition(".")[0] in named]

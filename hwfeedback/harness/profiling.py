@@ -45,6 +45,7 @@ AHEAD = 3
 START_S = 30.0  # until an interpreter under ncu has imported PyTorch
 MEASURE_S = 30.0  # for what ncu measures; what it has by then is taken
 LIST_S = 60.0  # for PyTorch's profiler
+MOST_REFUSALS = 10  # of an ncu that does not know a metric, and then others
 MOST_LATE = 2  # starts of an ncu that take longer; then it is not asked for a while
 REST_S = 600.0
 REPORT_S = 20.0  # until ncu has ended and its report is there
@@ -61,6 +62,8 @@ _FLOPS = {"fadd": 1, "fmul": 1, "ffma": 2}
 _COPIES = ("Memcpy ", "Memset ")
 # When starts of an ncu took over START_S, one after the other, by its path and time.monotonic().
 _late: dict[str, list[float]] = {}
+# Metrics that an ncu does not know, by its path.
+_unknown: dict[str, set[str]] = {}
 
 # Whose a kernel is that the candidate's compilers did not name, by its name.
 _PYTORCH = re.compile(r"\bat::|\bc10::|at_cuda_detail|\bcub::|\btriton_(poi|red|per|tem|for)_")
@@ -78,6 +81,14 @@ class NoProfile(Exception):
     def __init__(self, why: str, *, passing: bool = False) -> None:
         super().__init__(sentence(why))
         self.passing = passing
+
+
+class UnknownMetrics(NoProfile):
+    """ncu says that it does not know these metrics, or somebody in its process does."""
+
+    def __init__(self, why: str, names: Sequence[str]) -> None:
+        super().__init__(why)
+        self.names = names
 
 
 @dataclass
@@ -190,9 +201,15 @@ class Profiler:
         self.met: list[Any] = []  # workers that met a candidate
 
     @property
+    def _known(self) -> list[str]:
+        """What ncu is asked for, without what it does not know."""
+        unknown = _unknown.get(self._program, ())
+        return [m for m in self._asked if m not in unknown]
+
+    @property
     def keys(self) -> list[str]:
         """Of processes that are started ahead."""
-        command = ncu.command(self._program, self._asked)
+        command = ncu.command(self._program, self._known)
         whole = ["profiler", self._config, self._limits, command]
         return [json.dumps([i, *whole], sort_keys=True) for i in range(AHEAD)]
 
@@ -256,7 +273,7 @@ class Profiler:
         config = self._config | {
             "tools": True,
             "read_only": _folders(self._program),
-            "command": ncu.command(self._program, self._asked),
+            "command": ncu.command(self._program, self._known),
         }
         try:
             worker = self._server.spawn("profiler", config, [theirs.fileno()], limits=self._limits)
@@ -289,9 +306,9 @@ class Profiler:
         log = served.log()
         served.kill()
         # What it says before it knows where to write comes as its output.
-        told, again = ncu.complaint(ncu.read(f"{answer.get('report') or ''}\n{log}"))
-        if told:
-            return NoProfile(told, passing=again)
+        told = self._complaint(ncu.read(f"{answer.get('report') or ''}\n{log}"))
+        if told is not None:
+            return told
         if answer.get("said"):
             return NoProfile(f"ncu cannot be run: {answer['said']}")
         code = answer.get("code")
@@ -302,9 +319,51 @@ class Profiler:
         last = ([w for w in log.splitlines() if w.strip()] or ["no word"])[-1]
         return NoProfile(f"ncu ended with exit code {code}: {last[:200]}")
 
+    def _complaint(self, report: ncu.Report) -> NoProfile | None:
+        """Returns what ncu itself says is wrong."""
+        told, again = ncu.complaint(report)
+        names = ncu.unknown(report, self._known)
+        if told and names:
+            return UnknownMetrics(told, names)
+        return NoProfile(told, passing=again) if told else None
+
     def _by_ncu(self, subject: Subject) -> Seen:
         if not self._program:
             raise NoProfile("Nsight Compute (ncu) is not there")
+        try:
+            return self._tried(subject)
+        except UnknownMetrics:
+            if not self._learn_unknown():
+                raise
+        return self._tried(subject)
+
+    def _learn_unknown(self) -> bool:
+        """Learns which metrics this ncu does not know, for as long as the referee runs. Returns
+        whether it is to be asked for fewer now. A candidate may write what it likes in ncu's
+        report, which would be remembered: ncu is asked in processes that meet none.
+        """
+        learned = False
+        for _ in range(MOST_REFUSALS):
+            names = self._refused()
+            if not names or len(names) == len(self._known):
+                break
+            _unknown.setdefault(self._program, set()).update(names)
+            learned = True
+        return learned
+
+    def _refused(self) -> Sequence[str]:
+        """Returns which metrics ncu says it does not know when it measures a launch of nobody's."""
+        try:
+            served = self._start()
+        except UnknownMetrics as e:
+            return e.names
+        with suppress(ProtocolError):  # it has ended
+            served.channel.send({"op": "begin", "device": self._device.kind, "warm": True})
+            served.channel.recv(START_S)
+        failed = self._failed(served, "it has measured nothing")
+        return failed.names if isinstance(failed, UnknownMetrics) else ()
+
+    def _tried(self, subject: Subject) -> Seen:
         spare = None
         if self._spares is not None:
             while (spare := self._spares.take(*self.keys)) is not None and _ended(spare):
@@ -376,9 +435,9 @@ class Profiler:
         self, report: ncu.Report, launches: Any, cut: str, answer: dict[str, Any]
     ) -> NoProfile:
         """Returns why ncu measured nothing."""
-        told, again = ncu.complaint(report)
-        if told:
-            return NoProfile(told, passing=again)
+        told = self._complaint(report)
+        if told is not None:
+            return told
         code = answer.get("code")
         if type(code) is int and code < 0 and not answer.get("stopped"):
             return NoProfile(f"ncu was killed by signal {-code}", passing=True)

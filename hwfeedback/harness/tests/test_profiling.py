@@ -79,6 +79,7 @@ HEAD = """#!/bin/sh
 while [ $# -gt 0 ]; do
   case $1 in
     --log-file) report=$2; shift 2; break;;
+    --metrics) metrics=$2; shift 2;;
     *) shift;;
   esac
 done
@@ -333,6 +334,93 @@ def test_an_ncu_that_cannot(
     assert why in found["why"] and "no GPU here" in found["why"]
     assert (found["tool"], p.passing, seen) == ("static", passing, ["asked"])
     assert found["kernels"][0]["metrics"]["launch__registers_per_thread"] == 16
+
+
+NOT_KNOWN = """
+case $metrics in *lts__t_bytes.sum,*) echo "==ERROR== Failed to find metric lts__t_bytes.sum"; exit 1;; esac
+case $metrics in
+  *dram__bytes_read.sum,*dram__bytes_write.sum*) "$@"
+    echo '==ERROR== Failed to find metric dram__bytes_read.sum, dram__bytes_write.' > $report; exit 0;;
+esac
+"$@"
+"""  # noqa: E501
+
+
+def starts(p: profiling.Profiler, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Notes with how many metrics ncu is started."""
+    found: list[int] = []
+    start = p._start
+
+    def noted() -> profiling.Served:
+        found.append(len(p._known))
+        return start()
+
+    monkeypatch.setattr(p, "_start", noted)
+    return found
+
+
+def test_metrics_that_ncu_does_not_know_are_left_out(
+    server: ForkServer, fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its start, and at the first launch."""
+    fake(NOT_KNOWN + WRITES)
+    unknown = {"lts__t_bytes.sum", "dram__bytes_read.sum", "dram__bytes_write.sum"}
+    n = len(ncu.selection(90))
+    for expected in ([n, n, n - 1, n - 3, n - 3], [n - 3]):
+        p = profiler(server)
+        begun = starts(p, monkeypatch)
+        monkeypatch.setattr(p, "_listed", lambda _: lists(("relu", (8, 1, 1), (256, 1, 1), 1)))
+        found = p.profile(subject())
+        assert (found["tool"], p.passing, begun) == ("ncu", False, expected)
+        assert unknown < set(found["missing"]) and profiling.TIME not in found["missing"]
+
+
+def test_what_a_candidate_says_ncu_does_not_know_is_not_remembered(
+    server: ForkServer, fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake('"$@"\n')
+    p = profiler(server)
+    begun = starts(p, monkeypatch)
+    monkeypatch.setattr(p, "_listed", lambda _: lists(("relu", (8, 1, 1), (256, 1, 1), 1)))
+    says = "import os; open(os.environ['TMPDIR'] + '/report.csv', 'w')"
+    says += ".write('==ERROR== Failed to find metric lts__t_bytes.sum')"
+    found = p.profile(subject(CANDIDATE.replace("return", f"{says}\n        return")))
+    assert (found["tool"], len(begun)) == ("profiler", 2)
+    assert "Failed to find metric lts__t_bytes.sum" in found["why"]
+    assert begun[0] == len(p._known), "it is asked for all"
+
+
+def test_an_ncu_that_knows_no_metric_is_left(
+    server: ForkServer, fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked for none it would measure all that there are."""
+    fake("exit 1\n")
+    p = profiler(server)
+    monkeypatch.setattr(p, "_asked", ["a", "b", "c"])
+    tried = iter([["a"], ["b", "c"]])
+    monkeypatch.setattr(p, "_refused", lambda: next(tried))
+    assert p._learn_unknown() and p._known == ["b", "c"]
+    refusing = iter(range(1000))
+    monkeypatch.setattr(p, "_asked", [f"a__{i}" for i in range(100)])
+    monkeypatch.setattr(p, "_refused", lambda: [f"a__{next(refusing)}"])
+    assert p._learn_unknown() and len(p._known) == 100 - profiling.MOST_REFUSALS
+
+
+def test_which_metrics_ncu_names() -> None:
+    asked = ["dram__bytes.sum", "dram__bytes.sum.per_second", "dram__bytes_read.sum", "a__b.avg"]
+
+    def named(*words: str) -> list[str]:
+        return ncu.unknown(ncu.Report(errors=list(words)), asked)
+
+    said = "Failed to find metric {}"
+    assert named(said.format("dram__bytes.sum")) == asked[:1]
+    assert named(said.format("'dram__bytes.sum.per_second'.")) == asked[1:2]
+    assert named(said.format("dram__bytes_read.sum, a__b.avg."), "others") == asked[2:]
+    assert named(said.format("dram__bytes")) == asked[:2]
+    assert named(said.format("regex:other__one.sum"), "It says dram__bytes.sum") == []
+    assert named() == []
+    told = ncu.Report(warnings=[said.format("a__b.avg")])
+    assert ncu.unknown(told, asked) == ["a__b.avg"] and ncu.unknown(told, ()) == []
 
 
 @pytest.mark.parametrize(
