@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import device
@@ -29,6 +30,7 @@ def seeds() -> list[bytes]:
     return [
         json.dumps({"report": _CSV, "launches": launches}).encode(),
         json.dumps({"report": _CSV.replace(",", ""), "launches": None}).encode(),
+        json.dumps({"report": _CSV, "launches": launches[:1] * 3, "more": 7}).encode(),
         json.dumps({"report": '"ID"\n""\n"0"', "launches": [[]]}).encode(),
         _CSV.encode(),
     ]
@@ -60,8 +62,13 @@ def one(data: bytes) -> None:
     kinds = profiling.kinds_of(given.get("launches"))
     subject = profiling.Subject(lambda _: None, {}, [], lambda: _KERNELS, True)
     profiler = profiling.Profiler(None, device.CPU, {}, {}, (), 90)
+    assert set(ncu.unknown(report, ["dram__bytes_read.sum"])) <= {"dram__bytes_read.sum"}
+    more = profiling._count(given.get("more"))
     for listed in (kinds, profiling.kinds_in(report.rows)):
-        profile = profiler._told(subject, profiling.Seen(listed, report), "ncu", "")
+        seen = profiling.Seen(listed, report, more=more)
+        profiling.fill_in(seen, profiling.Seen([replace(k, ms=1.0) for k in kinds]))
+        assert len(seen.kinds) == len(listed) and not (seen.more_ms and not more)
+        profile = profiler._told(subject, seen, "ncu", "")
         assert len(profile["kernels"]) <= profiling.MAX_KERNELS
         assert all(0 <= k["share"] <= 1 + 1e-9 for k in profile["kernels"])
         assert all(len(k["grid"]) == len(k["block"]) == 3 for k in profile["kernels"])

@@ -26,6 +26,7 @@ import profiling
 import timing
 import toolchain
 import verify
+import worker_profiler
 from timing import Timing
 
 pytestmark = [
@@ -512,7 +513,19 @@ def test_eager_passes_as_a_candidate(judge: Judge, name: str) -> None:
 NCU = pytest.mark.skipif(not doctor._profiler()[0], reason=f"no profile: {doctor._profiler()[1]}")
 MANY = KERNEL.replace(
     "rows<<<r, 256, 0, stream>>>(x, y, n);",
-    "for (int i = 0; i < 5000; i++) rows<<<r, 256, 0, stream>>>(x, y, n);",
+    "for (int i = 0; i < 10000; i++) rows<<<r, 256, 0, stream>>>(x, y, n);",
+)
+# Of one size, which ncu does not tell apart, and more than a worker lists. They do nothing.
+KINDS = 2200
+OTHERS = "".join(
+    f'extern "C" __global__ void kind{i}(float* y, int n) {{ if (n < 0) y[0] = {i}; }}\n'
+    for i in range(KINDS)
+)
+DISTINCT = LAUNCHED.replace('extern "C" __global__', OTHERS + 'extern "C" __global__', 1).replace(
+    "        return y\n",
+    f"        for i in range({KINDS}):\n"
+    '            getattr(lib, f"kind{i}")[1, 32](y, columns)\n'
+    "        return y\n",
 )
 GRAPH = """
 import torch, torch.nn as nn
@@ -648,10 +661,26 @@ def test_in_float64_cudnn_is_asked_for_no_transposed_convolution(
 @NCU
 def test_a_profile_of_many_launches_and_of_a_graph(judge: Judge) -> None:
     v = profiled(judge, MANY)
-    assert v["profile"]["launches"] == 5000 and len(v["profile"]["kernels"]) == 1
+    assert v["profile"]["launches"] == 10_000 and len(v["profile"]["kernels"]) == 1
     assert v["cost_s"]["profile"] < 40
     p = profiled(judge, GRAPH)["profile"]
     assert p["tool"] == "ncu" and [k for k in p["kernels"] if k["whose"] == "custom" and k["ms"]]
+
+
+@NCU
+def test_a_profile_of_many_kernels(judge: Judge) -> None:
+    """Most of them ncu does not measure: PyTorch's profiler tells their times."""
+    v = profiled(judge, DISTINCT)
+    p = v["profile"]
+    assert (p["tool"], p["launches"]) == ("ncu", KINDS + 1)
+    beyond = KINDS + 1 - worker_profiler.MAX_KINDS
+    assert f"of {worker_profiler.MAX_KINDS} kinds of launches were measured" in p["why"]
+    assert f"{beyond} launches are of other kinds than those that are listed" in p["why"]
+    assert len(p["kernels"]) == profiling.MAX_KERNELS and all(k["ms"] > 0 for k in p["kernels"])
+    # An empty kernel takes a microsecond or two.
+    assert p["ms"] > 1e-3 * KINDS / 2 and v["metrics"]["kernels_ms"] == p["ms"]
+    assert not [m for m in p["metrics"] if m.endswith(".sum")]
+    assert "dram_gbs" not in v["metrics"] and v["cost_s"]["profile"] < 90
 
 
 @NCU
