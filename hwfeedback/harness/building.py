@@ -508,7 +508,8 @@ def _compile(
         if len(fds) != 1:
             lines = Lines(text, _sources(request))
             found = _unique(lines.diagnostic(d) for d in _diagnostics(answer.get("errors")))
-            first = found[0] if found else {"line": 0, "message": report["log"].strip()[-300:]}
+            said = compiling.last_words(report["log"]) or "its compiler does not say why"
+            first = found[0] if found else {"line": 0, "message": said}
             where = f"line {first['line']}: " if first["line"] else ""
             status = "timed_out" if answer.get("code") == -1 else "build_failed"
             lacks = (kernelwright.without_cutlass(s) for s in _sources(request) if cuda)

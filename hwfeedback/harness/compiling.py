@@ -230,7 +230,8 @@ def compile_kernels(request: dict[str, Any], folder: str) -> dict[str, Any]:
         image, log = kernelwright.nvrtc(request["source"], request["arch"], flags, "source0.cu")
     except (OSError, kernelwright.Refused) as e:
         if not toolchain.nvcc():
-            return _done(1, str(e), folder, "", artifacts.NATIVE, start)
+            log = str(e).replace("\0", "")  # between what it says and what its ptxas says
+            return _done(1, log, folder, "", artifacts.NATIVE, start)
         with open(os.path.join(folder, "source0.cu"), "w", encoding="utf-8") as f:
             f.write(request["source"])
         command = [
@@ -523,6 +524,11 @@ _ERROR = re.compile(
     r"source(\d{1,4})\.(?:cpp:|cu[:(])(\d{1,9})(?:\)|:\d+)?: (?:fatal )?error: (.*)"
 )
 _FOREIGN = re.compile(r"(?:[^\s:]+:\d+:(?:\d+:)? )?(?:fatal )?error: (.*)")
+# Of nvcc itself and of what it and NVRTC start. The line that ptxas names is one of the PTX.
+_TOOL = re.compile(
+    r"\s{0,8}(?:ptxas|nvlink|nvcc) (?:[^;]{1,400}, line \d{1,9}; )?(?:error|fatal) {0,8}: (.*)"
+)
+_REPORT = re.compile(r"\s{0,8}(?:ptxas (?:info\b| {1,20}\.)|\d{1,9} bytes stack frame)")
 _UNDEFINED = "undefined reference to "
 # Of the assembler and the linker, where their files do not fit into the builder's folder; the
 # compiler itself calls that an error of its own.
@@ -543,7 +549,7 @@ def errors(log: str) -> list[tuple[int, int, str]]:
     for line in log[:LOG_READ].split("\n"):
         if m := _ERROR.match(line):
             own.append((int(m[1]), int(m[2]), m[3][:500]))
-        elif m := _FOREIGN.match(line):
+        elif m := _FOREIGN.match(line) or _TOOL.match(line):
             others.append((0, 0, m[1][:500]))
         elif (at := line.find(_UNDEFINED)) >= 0:
             others.append((0, 0, line[at : at + 500]))
@@ -551,6 +557,12 @@ def errors(log: str) -> list[tuple[int, int, str]]:
         others = [(0, 0, "the object is too large: make arrays smaller, or fill them at run time")]
     found = own or others
     return list(dict.fromkeys(found))[:MAX_DIAGNOSTICS]
+
+
+def last_words(log: str) -> str:
+    """Returns the end of a log without errors, less what ptxas reports of kernels."""
+    lines = [line for line in log.splitlines() if not _REPORT.match(line)]
+    return "\n".join(lines).strip()[-300:]
 
 
 def vectorisation(report: str) -> tuple[list[tuple[int, int, str]], list[tuple[int, int, str]]]:

@@ -9,6 +9,7 @@ import time
 
 import pytest
 import torch
+from test_cuda import in_a_process
 
 import artifacts
 import building
@@ -304,6 +305,76 @@ def test_what_ptxas_says() -> None:
     }
     assert (second["name"], second["registers"], second["shared_bytes"]) == ("small", 8, 0)
     assert compiling.resources("Used 9 registers") == []
+
+
+LARGE = """
+__global__ void large(float* y, int i) {
+  __shared__ float part[102400];
+  part[threadIdx.x] = i;
+  __syncthreads();
+  y[threadIdx.x] = part[(threadIdx.x + i) % 102400];
+}
+"""
+UNKNOWN = """
+__global__ void unknown(float* y, int i) {
+  asm("bogus.f32 %0, %0;" : "+f"(y[i]));
+}
+"""
+REFUSED = [
+    pytest.param(LARGE, "uses too much shared data (0x64000 bytes, 0x38c00 max)", id="shared"),
+    pytest.param(UNKNOWN, "Not a name of any known instruction: 'bogus'", id="instruction"),
+]
+
+
+def alone(source: str) -> str:
+    """The same kernel as one that is launched from Python."""
+    return source.replace("__global__", 'extern "C" __global__')
+
+
+@pytest.mark.skipif(not toolchain.nvcc(), reason=toolchain.NO_NVCC)
+@pytest.mark.parametrize("form", ["host", "launched"])
+@pytest.mark.parametrize("source,says", REFUSED)
+def test_what_ptxas_refuses_is_named(server, tmp_path, source, says, form):
+    name = re.search(r"void (\w+)", source)[1]
+    host = f'extern "C" void run(float* y, cudaStream_t s) {{ {name}<<<1, 32, 0, s>>>(y, 3); }}\n'
+    text = NATIVE.replace("native(source=", 'native(language="cuda", source=')
+    c = re.search(r'r"""(.*?)"""', text, re.DOTALL)[1]
+    text = text.replace(c, alone(source) if form == "launched" else source + host)
+    built = build(server, text, tmp_path, arch="sm_90a")
+    assert built["status"] == "build_failed"
+    first = built["build"]["errors"][0]
+    assert first["line"] == 0 and first["message"].endswith(says)
+    assert built["reason"] == f"native does not compile: {first['message']}"
+
+
+@pytest.mark.parametrize("source,says", REFUSED)
+def test_what_the_ptxas_of_nvrtc_refuses_is_named(monkeypatch, tmp_path, source, says):
+    monkeypatch.setattr(toolchain, "nvcc", lambda: "")
+    request = {"source": alone(source), "flags": [], "arch": "sm_90a"}
+
+    def work() -> str:
+        done = compiling.compile_kernels(request, str(tmp_path))
+        return json.dumps([done["object"], "\0" in done["log"], done["errors"][0]])
+
+    made, ends, (source_number, line, message) = json.loads(in_a_process(work))
+    assert (made, ends, source_number, line) == ("", False, 0, 0)
+    assert message.endswith(says)
+
+
+def test_what_ptxas_reports_is_no_error() -> None:
+    assert compiling.errors(PTXAS) == [] and compiling.last_words(PTXAS) == ""
+    assert compiling.last_words(PTXAS + "something broke\n") == "something broke"
+    for line, says in (
+        ("ptxas fatal   : Unresolved extern function 'f'", "Unresolved extern function 'f'"),
+        ("nvcc fatal   : Unsupported gpu architecture 'x'", "Unsupported gpu architecture 'x'"),
+        ("ptxas application ptx input, line 28; error   : Not a name", "Not a name"),
+        ("nvlink error   : Undefined reference to 'f' in 'x'", "Undefined reference to 'f' in 'x'"),
+    ):
+        assert compiling.errors(PTXAS + line) == [(0, 0, says)]
+    long = "ptxas " + " " * 5000 + ", line 1" * 100_000
+    start = time.monotonic()
+    assert compiling.errors(long) == []
+    assert time.monotonic() - start < 5
 
 
 def test_errors_of_nvcc() -> None:
