@@ -280,6 +280,109 @@ def test_what_it_lacks_is_compiled_with_torchs_headers(
     assert compiling.WHOLE in built["build"]["log"]
 
 
+@pytest.fixture
+def attempt(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[dict[str, Any], int]]:
+    """Compiles with the lighter headers in earnest. Torch's own say what is given. Returns the
+    report and how often they were asked.
+    """
+    light = building._light_tensor(str(tmp_path))
+    run = compiling.run
+
+    def compiled(cuda: str, cpp: str = "", says: str = "") -> tuple[dict[str, Any], int]:
+        with_all = 0
+
+        def counted(command: list[str], folder: str) -> tuple[int, str]:
+            nonlocal with_all
+            if light in command:
+                return run(command, folder)
+            with_all += command[0] == toolchain.nvcc()
+            return 1, says
+
+        monkeypatch.setattr(compiling, "run", counted)
+        request = {"name": "x", "sources": [cpp], "cuda_sources": [cuda], "functions": None}
+        request |= {"flags": [], "ldflags": [], "cuda_flags": []}
+        request |= dict.fromkeys(("headers", "handling"), False) | {"arch": ARCH}
+        return compiling.compile_inline_cuda(request, str(tmp_path), light), with_all
+
+    return compiled
+
+
+HEAD = "#include <torch/extension.h>\n"
+
+
+def test_a_mistake_is_not_compiled_again(attempt: Callable[..., Any]) -> None:
+    done, with_all = attempt(HEAD + "__global__ void k(float* y) {\n  y[0] = q;\n}\n")
+    assert (done["errors"], with_all) == ([(1, 3, 'identifier "q" is undefined')], 0)
+    assert compiling.WHOLE not in done["log"]
+    # Nor is a tensor in a pointer's place, which is told in torch's words.
+    done, with_all = attempt(HEAD + "void f(torch::Tensor x) { float* p = x; }\n")
+    assert with_all == 0
+    assert 'from "at::Tensor" to "float *"' in done["errors"][0][2]
+
+
+MORE = "torch::Tensor f(torch::Tensor x) {{ return {}; }}\n"
+
+
+@pytest.mark.parametrize(
+    "cuda",
+    [
+        MORE.format("torch::softmax(x, -1)"),
+        MORE.format("x.softmax(-1)"),
+        MORE.format("x.sum(1)"),
+        MORE.format("2 * x"),
+        "__global__ void C10_LAUNCH_BOUNDS_1(256) k(float* y) { y[0] = 1; }\n",
+        "__global__ void k(float* y) { y[0] = __half2float(__float2half(y[1])); }\n",
+        "__global__ void k(float* y) { y[0] = FLT_MAX; }\n",
+    ],
+)
+def test_what_it_lacks_is_tried_with_torchs_headers(attempt: Callable[..., Any], cuda: str) -> None:
+    of_the_toolkit = "x.h:10:10: fatal error: cusparse.h: No such file or directory\n"
+    done, with_all = attempt(HEAD + cuda, says=of_the_toolkit)
+    assert with_all == 1
+    assert done["errors"] and not any("cusparse.h" in e[2] for e in done["errors"])
+    assert done["errors"][0][:2] == (1, 2)
+    assert done["log"].startswith(f"{compiling.AGAIN}: cusparse.h")
+
+
+def test_what_torchs_headers_say_is_reported(attempt: Callable[..., Any]) -> None:
+    said = 'source1.cu(2): error: class "at::Tensor" has no member "foo"\n'
+    done, with_all = attempt(HEAD + MORE.format("x.foo()"), says=said)
+    assert (done["errors"], with_all) == ([(1, 2, 'class "at::Tensor" has no member "foo"')], 1)
+    assert compiling.WHOLE in done["log"]
+
+
+@pytest.mark.parametrize(
+    "message,cuda,again",
+    [
+        ('identifier "q" is undefined', "using namespace torch;", False),
+        ('identifier "softmax" is undefined', "", False),
+        ('identifier "softmax" is undefined', "using namespace torch;", True),
+        ('identifier "CUDA_KERNEL_LOOP" is undefined', "", True),
+        ('identifier "BLOCK_SIZE" is undefined', "", False),
+        ('namespace "std" has no member "unordered_map"', "", True),
+        ('namespace "std" has no member "maxx"', "", False),
+        ("‘q’ was not declared in this scope", "", False),
+        ("‘softmax’ is not a member of ‘torch’", "", True),
+        ('name followed by "::" must be a class or namespace name', "", True),
+        ("too few arguments in function call", "f(x);", False),
+        ("too few arguments in function call", "x.sum(1);", True),
+        ('expected a ";"', "", False),
+        ('expected a ";"', "#include <ATen/native/cuda/Loops.cuh>", True),
+        ('expected a ";"', "TORCH_CHECK_EQ(1, 1);", True),
+        ("undefined reference to `f(at::Tensor)'", "", False),
+        ("undefined reference to `at::native::f()'", "", True),
+        ("Entry function 'k' uses too much shared data (0x64000 bytes, 0x38c00 max)", "", False),
+        ("cute/tensor.hpp: No such file or directory", "#include <torch/nn.h>", False),
+    ],
+)
+def test_what_torchs_headers_may_mend(message: str, cuda: str, again: bool) -> None:
+    request = {"sources": [""], "cuda_sources": [cuda]}
+    found = compiling.lacking(request, [(1, 1, message)], "")
+    assert found == (message if again else "")
+
+
 def test_what_is_wrong_is_found_in_its_line() -> None:
     request = {"sources": [""], "headers": True, "cuda_sources": ["__global__ void k() { q; }\n"]}
     assert '#line 1 "source1.cu"\n__global__' in compiling.inline_cuda_source(request)
