@@ -178,3 +178,27 @@ func TestJoinedFilesAreTheFolder(t *testing.T) {
 		}
 	}
 }
+
+// The kernels of the example in CUDA and what binds them are each one source.
+func TestTheExamplesOfWorkFolders(t *testing.T) {
+	for name, parts := range map[string][]string{
+		"softmax_work_folder":      {"cpp_sources=[", "void softmax_rows(const float* x", "PYBIND11_MODULE(cuda_extension", "cuda_sources=[],"},
+		"softmax_work_folder_cuda": {"cpp_sources=[", "PYBIND11_MODULE(cuda_extension", "cuda_sources=[", "softmax_kernel<<<", "\"--use_fast_math\""},
+	} {
+		f, err := ReadCandidate(filepath.Join("..", "examples", "candidates", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest := f.Source
+		for _, part := range parts {
+			_, after, found := strings.Cut(rest, part)
+			if !found {
+				t.Errorf("%s: no %q in its place in\n%s", name, part, f.Source)
+			}
+			rest = after
+		}
+		if strings.Contains(f.Source, "#include \"") || strings.Contains(f.Source, "import cuda_extension") {
+			t.Errorf("%s: it is not one file:\n%s", name, f.Source)
+		}
+	}
+}

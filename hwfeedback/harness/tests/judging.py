@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,29 @@ UNBUILT = {
     "missing": [],
     "triton": False,
 }
+
+
+def of_work_folder(folder: pathlib.Path) -> str:
+    """Returns a work folder of CUDA as one candidate, as task.ReadCandidate makes it of one whose
+    headers are each included by a source of either language once.
+    """
+
+    def text(path: pathlib.Path) -> str:
+        return re.sub(
+            r'#include "(.+)"', lambda m: (path.parent / m[1]).read_text(), path.read_text()
+        ).replace("#pragma once\n", "")
+
+    cpp, cuda = (
+        [text(p) for f in ("kernels", ".") for p in sorted((folder / f).glob(ending))]
+        for ending in ("*.cpp", "*.cu")
+    )
+    call = (
+        "from torch.utils.cpp_extension import load_inline\n\n"
+        f"cuda_extension = load_inline(name='cuda_extension', cpp_sources={cpp!r},"
+        f" cuda_sources={cuda!r}, extra_cflags=['-O3'],"
+        " extra_cuda_cflags=['-O3', '--use_fast_math'], no_implicit_headers=True)\n"
+    )
+    return (folder / "model_new.py").read_text().replace("import cuda_extension\n", call)
 
 
 MADE: list[pathlib.Path] = []  # caches of this session

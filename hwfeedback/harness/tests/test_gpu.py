@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from judging import Judge, new_cache
+from judging import Judge, new_cache, of_work_folder
 from test_cuda import ABSENT, SEES
 from test_exploits import FOLDER, head_of, stopped
 
@@ -67,6 +67,7 @@ KERNEL, LAUNCHED, INLINE, TRITON, CUTE = (
     (EXAMPLES / "candidates" / f"softmax_{name}.py").read_text()
     for name in ("cuda", "cuda_kernel", "cuda_load_inline", "triton", "cute")
 )
+WORK_FOLDER = of_work_folder(EXAMPLES / "candidates" / "softmax_work_folder_cuda")
 WITH_CUTLASS = pytest.mark.skipif(
     not kernelwright.cutlass_folders(), reason="CUTLASS_PATH names no checkout of CUTLASS"
 )
@@ -122,6 +123,16 @@ def test_an_honest_kernel(judge: Judge, task: str, candidate: str) -> None:
     assert kernel["arch"].startswith("sm_") and kernel["registers"] > 8
     assert kernel["shared_bytes"] >= 128
     assert kernel["instructions"]["load_global"] == 3 and kernel["load_bytes"] == 4
+
+
+@pytest.mark.parametrize("task", [SMALL, LARGE], ids=["small", "large"])
+def test_a_work_folder(judge: Judge, task: str) -> None:
+    v = verdict(judge, task, WORK_FOLDER)
+    assert v["status"] == "correct", v["reason"]
+    assert (v["build"]["form"], v["language"]) == ("load_inline", "cuda")
+    assert v["work"]["custom"] > 0.9
+    (kernel,) = v["build"]["kernels"]
+    assert kernel["registers"] > 8 and kernel["shared_bytes"] >= 128
 
 
 @pytest.mark.parametrize("task", [SMALL, LARGE], ids=["small", "large"])

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from judging import of_work_folder
 
 import building
 import compiling
@@ -402,3 +403,11 @@ def test_the_example_in_the_prompt_builds(build: Callable[[str], dict[str, Any]]
     folder = pathlib.Path(__file__).parents[3] / "prompts" / "templates"
     built = build((folder / "example_load_inline.py").read_text())
     assert built["status"] == "" and len(built["build"]["kernels"]) == 1, built
+
+
+def test_a_work_folder_builds_with_it(build: Callable[[str], dict[str, Any]]) -> None:
+    folder = pathlib.Path(__file__).parents[3] / "examples" / "candidates"
+    built = build(of_work_folder(folder / "softmax_work_folder_cuda"))
+    assert built["status"] == "", built
+    assert compiling.WHOLE not in built["build"]["log"]
+    assert [k["name"].partition("(")[0] for k in built["build"]["kernels"]] == ["softmax_kernel"]
