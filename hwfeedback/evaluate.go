@@ -92,6 +92,10 @@ func (e *Evaluator) evaluate(ctx context.Context, task kernelwright.Task, cand k
 	if errors.As(again, &remote) && remote.Kind == kindNoRoom {
 		return kernelwright.Verdict{}, &kernelwright.InvalidTaskError{Reason: remote.Message, Hint: remote.Hint, Traceback: remote.Traceback}
 	}
+	// Nor was a stranger's work its own, and by now the stranger may have left.
+	if remote != nil && remote.Kind == kindBusy {
+		return kernelwright.Verdict{}, again
+	}
 	if sick := e.canary(ctx, &task); sick != nil {
 		if ctx.Err() != nil {
 			return kernelwright.Verdict{}, context.Cause(ctx)

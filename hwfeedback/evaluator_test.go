@@ -497,6 +497,21 @@ func TestATaskTooLargeForTheDeviceIsNoFaultOfTheCandidate(t *testing.T) {
 	b.evaluate("good", kernelwright.Quick)
 }
 
+func TestAStrangersWorkIsNoFaultOfTheCandidate(t *testing.T) {
+	b := newBench(t)
+	_, err := b.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: "busy"}, kernelwright.Quick)
+	var infra *kernelwright.InfrastructureError
+	if !errors.As(err, &infra) || !strings.Contains(err.Error(), "a stranger") {
+		t.Errorf("got %#v", err)
+	}
+	if n := b.count("evaluate"); n != 2 { // and no canary: the stranger may have left
+		t.Errorf("%d evaluations", n)
+	}
+	if v := b.evaluate("busy_once", kernelwright.Quick); v.Status != kernelwright.Correct || v.Cached {
+		t.Errorf("got %+v", v)
+	}
+}
+
 func TestSickMachineIsAnInfrastructureError(t *testing.T) {
 	b := newBench(t)
 	_, err := b.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: "sick"}, kernelwright.Quick)

@@ -69,7 +69,8 @@ type message struct {
 // candidate's faults are results, so it is about the reference ("invalid"),
 // about us ("protocol"), about the machinery ("infrastructure"), about what
 // this machine lacks ("missing"), or says that the device has too little memory
-// for the task, which no candidate had taken ("no_room").
+// for the task, which no candidate had taken ("no_room"), or that another process
+// was at work on it, no candidate's ("busy").
 type remoteError struct {
 	Kind      string `json:"kind"`
 	Message   string `json:"message"`
@@ -77,7 +78,10 @@ type remoteError struct {
 	Traceback string `json:"traceback"`
 }
 
-const kindNoRoom = "no_room"
+const (
+	kindNoRoom = "no_room"
+	kindBusy   = "busy"
+)
 
 func (e *remoteError) Error() string { return e.Message }
 

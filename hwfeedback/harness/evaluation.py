@@ -43,6 +43,7 @@ import toolchain
 import triton_kernels
 import verify
 import windows
+import windows_cuda
 from baselines import BaselineFailed
 from clients import (
     CandidateClient,
@@ -75,6 +76,7 @@ PATIENCE_S = {"quick": 90.0, "certify": 300.0}
 PATIENCE_CALLS = {"quick": 64, "certify": 256}
 LOAD_S = 60.0
 REST_S = 1.0  # a killed process is gone by then, with its context
+GONE_S = 30.0  # or by then, where it has much to give back
 COMPILE_S = 300.0  # a baseline's first call compiles
 TRITON_S = 120.0  # so does a candidate's, and it may be tuned
 OUTPUT_KEPT = 4000
@@ -129,6 +131,14 @@ class Infrastructure(Exception):
 
 class InCompany(Exception):
     """It ran out of memory while the same file ran beside it: there may not be enough for two."""
+
+
+class Busy(Infrastructure):
+    """Somebody else was at work on the GPU: what was measured says nothing of the candidate."""
+
+    def __init__(self, others: Sequence[str]) -> None:
+        known = f"with contexts on it are {', '.join(others)}" if others else "NVML names none"
+        super().__init__(f"another process was at work on the GPU during a measurement: {known}")
 
 
 class NoRoom(Infrastructure):
@@ -290,8 +300,30 @@ def _reference_failed(e: verify.ReferenceBroken | WorkerError) -> Exception:
 
 def _not_timed(e: BaselineFailed) -> Infrastructure:
     """Returns what it means that eager could not be timed."""
+    if _busy(e) and windows_cuda.strangers_at_work():
+        return Busy(windows_cuda.sensors().strangers())
     why = _lack(e)
     return Infrastructure(str(e)) if why is None else NoRoom(str(why))
+
+
+def _busy(e: BaseException | None) -> bool:
+    """Whether all that has led to this began with a GPU that was at work for nobody."""
+    while e is not None:
+        if isinstance(e, CallFailed) and e.error.get("type") == windows.GPU_BUSY:
+            return True
+        e = e.__cause__
+    return False
+
+
+def _acquit(e: CallFailed, candidates: Sequence[CandidateClient]) -> None:
+    """Raises Busy where the GPU is at work although no process of the candidate's is left: whatever
+    it had there ended with it, so the work is a stranger's.
+    """
+    for c in candidates:
+        c.kill()
+    gone = all(c.worker.wait(GONE_S) is not None for c in candidates)
+    if gone and windows_cuda.strangers_at_work():
+        raise Busy(windows_cuda.sensors().strangers()) from e
 
 
 def _lack(e: BaseException) -> BaseException | None:
@@ -1522,8 +1554,10 @@ class Evaluation:
             except CallFailed as e:
                 if e.error.get("type") == windows.TOOK_MEMORY:
                     raise Fault("crashed", *_TOOK_MEMORY) from e
-                if e.error.get("type") == windows.RAN_ON:
-                    raise Fault("cheated", str(e.error["message"])[:300]) from e
+                if e.error.get("type") == windows.GPU_BUSY and self.device.kind == "cuda":
+                    _acquit(e, candidates)
+                if e.error.get("type") in (windows.RAN_ON, windows.GPU_BUSY):
+                    raise Fault("cheated", str(e.error.get("message"))[:300]) from e
                 if e.error.get("type") == "OutputMismatch":
                     message = str(e.error.get("message"))[:300]
                     raise Fault("wrong", f"in a timed call: {message}", _HINTS["output"]) from e

@@ -1,10 +1,12 @@
-"""What a GPU's sensors say while it is timed: its clock, its temperature, and whether it has slowed
-itself down. By NVML (docs.nvidia.com/deploy/nvml-api), which comes with the driver.
+"""What a GPU's sensors say while it is timed: its clock, its temperature, whether it has slowed
+itself down, and who has a context on it. By NVML (docs.nvidia.com/deploy/nvml-api), which comes
+with the driver.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import dataclass
 
 # Reasons for which clocks are lower than was asked for, nvmlClocksEventReasons: those that come and
@@ -17,6 +19,8 @@ SLOWED = {
     0x80: "power brake",
 }
 _GPU_TEMPERATURE, _SM_CLOCK = 0, 1
+_PROCESSES = 128  # of a kind, at most
+_NAME = 40  # characters of a process'
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,27 @@ class Reading:
     def slowed(self) -> list[str]:
         """Why it has slowed itself down."""
         return [why for bit, why in SLOWED.items() if self.reasons & bit]
+
+
+class _Process(ctypes.Structure):
+    """nvmlProcessInfo_t."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("bytes", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+def _ours(pid: int, proc: str) -> bool:
+    """Whether it is a process of kernelwright's, as doctor.go tells them: those take turns."""
+    try:
+        with open(f"{proc}/{pid}/cmdline", "rb") as f:
+            server = b"/forkserver.py\0" in f.read()
+        return server and os.getuid() in (0, os.stat(f"{proc}/{pid}").st_uid)
+    except OSError:
+        return False
 
 
 class Sensors:
@@ -56,6 +81,30 @@ class Sensors:
         driver that answers late while it has much to do for others.
         """
         return Reading(self._reasons()).slowed
+
+    def strangers(self, proc: str = "/proc") -> list[str]:
+        """Returns who has a context on it and is none of ours, each as "4711 (python3)"."""
+        found = self._running("Compute") | self._running("Graphics")
+        return [self._named(pid) for pid in sorted(found) if not _ours(pid, proc)]
+
+    def _running(self, kind: str) -> set[int]:
+        for version in ("_v3", "_v2"):  # the latter before driver 510
+            ask = getattr(self._lib, f"nvmlDeviceGet{kind}RunningProcesses{version}", None)
+            if ask is not None:
+                count, found = ctypes.c_uint(_PROCESSES), (_Process * _PROCESSES)()
+                if ask(self._device, ctypes.byref(count), found):
+                    return set()
+                return {p.pid for p in found[: count.value]}
+        return set()
+
+    def _named(self, pid: int) -> str:
+        name = ctypes.create_string_buffer(1024)
+        ask = getattr(self._lib, "nvmlSystemGetProcessName", None)
+        if ask is None or ask(ctypes.c_uint(pid), name, ctypes.c_uint(len(name) - 1)):
+            return str(pid)
+        said = os.path.basename(name.value.decode(errors="replace"))[:_NAME]
+        shown = "".join(c for c in said if c.isprintable())
+        return f"{pid} ({shown})" if shown else str(pid)
 
     def _reasons(self) -> int:
         bits = ctypes.c_ulonglong()

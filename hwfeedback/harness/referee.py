@@ -81,6 +81,8 @@ class Referee:
                 answer = {"type": "error", "error": _error("missing", e)}
             except evaluation.NoRoom as e:
                 answer = {"type": "error", "error": _error("no_room", e)}
+            except evaluation.Busy as e:
+                answer = {"type": "error", "error": _error("busy", e)}
             except Exception as e:
                 answer = {"type": "error", "error": _error("infrastructure", e)}
             finally:
@@ -236,6 +238,8 @@ def _error(kind: str, e: BaseException) -> dict[str, Any]:
     hint = "run kernelwright doctor" if isinstance(e, SandboxError) else ""
     if isinstance(e, evaluation.NoRoom):
         hint = inspection.SMALLER
+    if isinstance(e, evaluation.Busy):
+        hint = "end what else computes on this GPU, or measure on another"
     kept = getattr(e, "traceback", "") or traceback.format_exc()
     return {"kind": kind, "message": message[:2000], "hint": hint, "traceback": kept[-8000:]}
 

@@ -98,6 +98,7 @@ STOP_NS = 2_000_000_000  # by then every thread of a process has stopped, and
 PATIENCE_NS = 20_000_000_000  # by then where the machine is so busy that it gets no core to do so
 RUNS = 0.05  # of the time: a process that was told to stop and runs for so long does not mean to
 RAN_ON = "RanOn"  # the type of the error of a worker that runs while it is stopped
+GPU_BUSY = "GpuBusy"  # of one during whose stop its GPU is at work: for it, or for a stranger
 TOOK_MEMORY = "TookMemory"  # of one that leaves the GPU without
 MALFORMED = "the worker's answer is malformed"
 COMPUTES = 0.2  # of a window's time: a thread that uses less of it waits for its turn to do nothing

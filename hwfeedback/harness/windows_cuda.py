@@ -64,6 +64,7 @@ from device import Gpu, GpuBlock, gpu
 from stats import median
 from tensors import DTYPES, Layout
 from windows import (
+    GPU_BUSY,
     MALFORMED,
     CallFailed,
     Forward,
@@ -71,7 +72,6 @@ from windows import (
     Session,
     _durations,
     _now,
-    _ran_on,
     _Ready,
     _Took,
     barred,
@@ -82,6 +82,8 @@ from windows import (
 BUSY_NS = 1_000_000  # a kernel that does nothing takes less, unless another context's is there
 SPINS_NS = 250_000  # a part of another's slice, and more than a look takes
 LOOKS = 20  # at a GPU that seems to be busy
+REST_S = 0.1  # by then a GPU has done with what a process left that has ended
+STRANGER_S = 1.0  # for so long one looks for work of others
 PAIRS = 64  # of events around nothing, which take less than this:
 NOTHING_NS = 20_000
 COPY_NS = 1_000  # what is less is no copy
@@ -457,6 +459,40 @@ def _turns() -> _Turns:
     return _Turns(gpu())
 
 
+def _trifle_ns() -> int:
+    """Returns what a kernel that does nothing takes."""
+    start = _now()
+    _turns().trifle.add_(1.0)
+    gpu().synchronize()
+    return _now() - start
+
+
+def at_work() -> bool:
+    """Whether the GPU does something for another process, as long as one looks."""
+    for _ in range(LOOKS):
+        if _trifle_ns() < BUSY_NS:
+            return False
+        time.sleep(1e-3)
+    return True
+
+
+def strangers_at_work() -> bool:
+    """Whether the GPU does something although whoever was timed has ended. A stranger may pause: it
+    is looked for more than once.
+    """
+    time.sleep(REST_S)
+    end = time.monotonic() + STRANGER_S
+    while time.monotonic() < end:
+        if at_work():
+            return True
+        time.sleep(1e-2)
+    return False
+
+
+def _at_work(how: str) -> CallFailed:
+    return CallFailed({"type": GPU_BUSY, "message": f"while the clock stands still {how}"})
+
+
 class GpuSession(Session):
     """The referee's side."""
 
@@ -711,31 +747,21 @@ class GpuSession(Session):
             if answer is None and (now > by or self.worker.channel.pending()):
                 answer, by = self._answer(), now + TURN_S
             elif now > by:
-                raise _ran_on("a turn of it is not over")
+                raise _at_work("a turn of it is not over")
         return still, answer
 
     def _idle(self, when: str) -> None:
         """Raises CallFailed where the GPU does something while the worker is stopped."""
-        for _ in range(LOOKS):
-            if self._trifle_ns() < BUSY_NS:
-                return
-            time.sleep(1e-3)
-        raise _ran_on(f"the GPU is at work {when}")
+        if at_work():
+            raise _at_work(f"the GPU is at work {when}")
 
     def _spins(self) -> bool:
         """Whether another context takes slices of the GPU's time: the first look finds a whole one,
         those after it parts. A referee that loses its core once sees that once.
         """
-        if self._trifle_ns() < BUSY_NS:
+        if _trifle_ns() < BUSY_NS:
             return False
-        return median([float(self._trifle_ns()) for _ in range(5)]) > SPINS_NS
-
-    def _trifle_ns(self) -> int:
-        """Returns what a kernel that does nothing takes."""
-        start = _now()
-        self._turns.trifle.add_(1.0)
-        gpu().synchronize()
-        return _now() - start
+        return median([float(_trifle_ns()) for _ in range(5)]) > SPINS_NS
 
     def close(self) -> int | None:
         has = super().close()

@@ -508,6 +508,44 @@ def test_an_exploit_is_stopped(judge: Judge, monkeypatch: pytest.MonkeyPatch, na
     stopped(judge, monkeypatch, (FOLDER / name).read_text())
 
 
+STRANGER = """import torch
+
+print(flush=True)
+while True:
+    torch.cuda._sleep(20_000_000)
+    torch.cuda.synchronize()
+"""
+
+
+def test_a_stranger_on_the_gpu_convicts_nobody(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of no evaluation's that begins when the candidate is timed, and works on."""
+    strangers: list[subprocess.Popen[bytes]] = []
+    real = timing.Timing._candidate
+
+    def with_a_stranger(*args: Any, **more: Any) -> Any:
+        if not strangers:
+            command = [sys.executable, "-c", STRANGER]
+            strangers.append(subprocess.Popen(command, stdout=subprocess.PIPE))
+            assert strangers[0].stdout is not None
+            strangers[0].stdout.readline()
+            time.sleep(1)  # its context is there
+        return real(*args, **more)
+
+    monkeypatch.setattr(timing.Timing, "_candidate", with_a_stranger)
+    try:
+        with pytest.raises(evaluation.Busy, match="another process was at work on the GPU") as e:
+            verdict(judge, SMALL, KERNEL)
+        print(f"\n{e.value}")
+    finally:
+        for s in strangers:
+            s.kill()
+            s.wait()
+    v = verdict(judge, SMALL, KERNEL)
+    assert v["status"] == "correct", v["reason"]
+
+
 @pytest.mark.parametrize("name", [p.stem for p in sorted(EXAMPLES.glob("*.py"))])
 def test_eager_passes_as_a_candidate(judge: Judge, name: str) -> None:
     task = (EXAMPLES / f"{name}.py").read_text()

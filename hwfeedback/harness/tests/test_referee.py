@@ -28,6 +28,7 @@ import referee
 import timing
 import toolchain
 import windows
+import windows_cuda
 from inspection import Invalid
 from protocol import Channel, Closed
 
@@ -605,6 +606,65 @@ def test_custom_code_that_only_a_graph_calls(
     else:
         does(played, None, seen, work, calls)  # type: ignore[arg-type]
         assert "a CUDA graph replays it" in evidence[0]
+
+
+@pytest.mark.parametrize(
+    "after, gone, ends",
+    [
+        ([False], True, "cheated"),  # what was at work there has ended with it
+        ([True], True, "busy"),
+        ([False, False, True], True, "busy"),  # a stranger that pauses
+        ([True], False, "cheated"),  # it is still there, and so is its work
+    ],
+)
+def test_a_strangers_work_convicts_nobody(
+    monkeypatch: pytest.MonkeyPatch, after: list[bool], gone: bool, ends: str
+) -> None:
+    """Played without a GPU: one that is at work while a worker is stopped, and what it does after
+    the candidate's end.
+    """
+    told: list[str] = []
+    looks = iter([True, *after])
+    monkeypatch.setattr(windows_cuda, "at_work", lambda: next(looks, after[-1]))
+    monkeypatch.setattr(windows_cuda, "REST_S", 0.0)
+    monkeypatch.setattr(windows_cuda, "STRANGER_S", 0.2)
+    sensors = types.SimpleNamespace(strangers=lambda: ["4711 (python3)"])
+    monkeypatch.setattr(windows_cuda, "sensors", lambda: sensors)
+
+    def measure(_: object) -> None:
+        windows_cuda.GpuSession._idle(None, "after it")  # type: ignore[arg-type]
+
+    def wait(timeout: float) -> object:
+        told.append("waited")
+        return object() if gone else None
+
+    worker = types.SimpleNamespace(wait=wait)
+    candidate = types.SimpleNamespace(kill=lambda: told.append("killed"), worker=worker)
+    played = types.SimpleNamespace(device=types.SimpleNamespace(kind="cuda"))
+    times = types.SimpleNamespace(measure=measure)
+    raised = evaluation.Busy if ends == "busy" else evaluation.Fault
+    with pytest.raises(raised) as caught:
+        evaluation.Evaluation._measure(played, times, None, [candidate])  # type: ignore[arg-type]
+    assert told == ["killed", "waited"]
+    said = str(caught.value)
+    if ends == "busy":
+        assert isinstance(caught.value, evaluation.Infrastructure)
+        assert "another process was at work on the GPU" in said and "4711 (python3)" in said
+        assert "NVML names none" in str(evaluation.Busy([]))
+    else:
+        assert caught.value.status == ends and "the GPU is at work after it" in said
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_strangers_work_beside_a_baseline(monkeypatch: pytest.MonkeyPatch, busy: bool) -> None:
+    monkeypatch.setattr(windows_cuda, "strangers_at_work", lambda: busy)
+    sensors = types.SimpleNamespace(strangers=list)
+    monkeypatch.setattr(windows_cuda, "sensors", lambda: sensors)
+    failed = evaluation.BaselineFailed("eager could not be timed")
+    failed.__cause__ = windows_cuda._at_work("the GPU is at work after it")
+    assert isinstance(evaluation._not_timed(failed), evaluation.Busy) == busy
+    failed.__cause__ = windows._ran_on("its threads run")
+    assert not isinstance(evaluation._not_timed(failed), evaluation.Busy)
 
 
 @pytest.mark.parametrize(

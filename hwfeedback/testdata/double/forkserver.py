@@ -72,6 +72,9 @@ def referee(channel: Channel, config: dict) -> None:
                 channel.send({"id": ident, "type": "learned", "learned": part})
             try:
                 result = judging(kind, msg, config, fds)
+            except BlockingIOError:
+                result, error = None, {"kind": "busy", "message": "a stranger", "hint": "end it"}
+                channel.send({"id": ident, "type": "error", "error": error})
             except MemoryError:
                 result, error = None, {"kind": "no_room", "message": "too large", "hint": "smaller"}
                 channel.send({"id": ident, "type": "error", "error": error})
@@ -86,7 +89,8 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
 
     The source says what becomes of it, a word at a time: "die" kills the referee,
     "die_once" only the first time, "sick" leaves a machine that fails everything, "large" takes
-    more memory than there is.
+    more memory than there is, "busy" meets a stranger on the device, "busy_once" only
+    the first time.
     """
     cache = config.get("cache_dir", "")
 
@@ -150,6 +154,8 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
             os._exit(1)
         if "large" in words:
             raise MemoryError
+        if "busy" in words or ("busy_once" in words and mark("busy_once") == 1):
+            raise BlockingIOError
         if "hang" in words:
             time.sleep(3600)
         status = "timed_out" if "slow" in words else "crashed" if "crash" in words else "correct"
