@@ -25,8 +25,9 @@ import (
 // fakeHardware judges by what a text says, at once.
 type fakeHardware struct {
 	mu       sync.Mutex
-	key      string        // "test-cpu" where empty
-	ill      error         // what a check finds
+	key      string // "test-cpu" where empty
+	ill      error  // what a check finds
+	check    func(context.Context) error
 	broken   int           // inspections that fail before one works
 	enter    chan struct{} // told at each quick evaluation, where set
 	leave    chan struct{} // waited for at each, where set
@@ -39,7 +40,10 @@ func (f *fakeHardware) Device() kernelwright.Device {
 	return kernelwright.Device{Kind: kernelwright.CPUDevice, Key: cmp.Or(f.key, "test-cpu"), Name: "a test's CPU", Ceilings: f.ceilings}
 }
 
-func (f *fakeHardware) Check(context.Context) error {
+func (f *fakeHardware) Check(ctx context.Context) error {
+	if f.check != nil {
+		return f.check(ctx)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.ill

@@ -3,10 +3,14 @@ package daemon
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -114,6 +118,76 @@ func TestADeviceThatFallsIllIsLeft(t *testing.T) {
 	if text := b.read(strings.TrimSuffix(path, ".py") + ".best.py"); text == "" {
 		t.Error("the results are there")
 	}
+}
+
+// A worker that cannot be killed keeps the lease of its device: that is left
+// until the worker has ended.
+func TestADeviceThatAHungWorkerKeepsIsLeft(t *testing.T) {
+	b := newBench(t)
+	b.drop("a.py", "softmax")
+	leases := &hwfeedback.FileLeases{Dir: filepath.Join(t.TempDir(), "leases")}
+	lease, err := leases.Acquire(t.Context(), "cuda:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	worker, err := syscall.Dup(int(lease.File().Fd())) // as a worker has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Release(); err != nil {
+		t.Fatal(err)
+	}
+	check := func(ctx context.Context) error { // as an evaluator's does
+		ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+		free, err := leases.Acquire(ctx, "cuda:0")
+		if held := (*hwfeedback.HeldError)(nil); errors.As(err, &held) && !held.Left {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return free.Release()
+	}
+	clock := newFakeClock()
+	first, second := b.two(func(d *Daemon) {
+		d.Watcher.Clock = System{}
+		for _, w := range append(d.More, d.Worker) {
+			w.Clock = clock
+			w.Evaluator.(*fakeHardware).check = check
+		}
+	})
+	hung, well := first, second
+	select {
+	case <-first.enter:
+	case <-second.enter:
+		hung, well = second, first
+	}
+	hung.fall(errors.New("the verdict: not there after 30m"))
+	hung.leave <- struct{}{}
+	<-well.enter // the run goes on there
+	b.logged("a device takes no more runs")
+	b.logged("that has not ended yet")
+	clock.WaitFor(illFor)
+	clock.Advance(illFor)
+	clock.WaitFor(illFor) // it was looked at, and is left for as long again
+	if strings.Contains(b.log.String(), "takes runs again") {
+		t.Error("the device is still held")
+	}
+	if err := syscall.Close(worker); err != nil {
+		t.Fatal(err)
+	}
+	hung.fall(nil)
+	clock.Advance(illFor)
+	b.logged("a device takes runs again")
+	hung.free()
+	well.free()
+	if done := b.next(); done.Data.Run.Status != kernelwright.RunDone || done.Data.Run.DeviceKey != well.key {
+		t.Errorf("%+v", done.Data.Run)
+	}
+	b.halt()
+	close(hung.enter)
+	close(well.enter)
 }
 
 func TestTheLastDeviceIsNotLeft(t *testing.T) {

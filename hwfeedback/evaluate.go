@@ -132,20 +132,24 @@ func inducible(ctx context.Context, err error) bool {
 
 // Check returns what is wrong with the device or the machine: nil where a task
 // and a candidate that are known to be right pass, and where somebody else
-// measures.
+// measures. A worker of ours that was killed, and still has the device when that
+// was waited for, is stuck in it.
 func (e *Evaluator) Check(ctx context.Context) error {
 	err := e.canary(ctx, nil)
 	var held *HeldError
-	if errors.As(err, &held) {
-		return nil
+	switch {
+	case !errors.As(err, &held):
+		return err
+	case held.Left && ctx.Err() == nil:
+		return fmt.Errorf("%s hangs: a worker that was killed does not end, and keeps it: %w", held.Device, err)
 	}
-	return err
+	return nil
 }
 
 // canary judges a known candidate, and inspects the task that a candidate was
 // for, where there is one, on a fresh slot. It returns why that failed.
 func (e *Evaluator) canary(ctx context.Context, task *kernelwright.Task) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, canaryTimeout, errors.New("the canary did not finish"))
+	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(e.patience, canaryTimeout), errors.New("the canary did not finish"))
 	defer cancel()
 	if err := e.super.renew(ctx); err != nil {
 		return err

@@ -261,6 +261,7 @@ type Evaluator struct {
 	cache    Cache
 	turn     *turn
 	super    *supervisor
+	patience time.Duration // with the canary; 0: canaryTimeout
 	close    sync.Once
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -521,6 +522,45 @@ func TestSickMachineIsAnInfrastructureError(t *testing.T) {
 	}
 	if n := b.count("evaluate"); n != 2 { // and no canary: inspecting fails before it
 		t.Errorf("%d evaluations", n)
+	}
+}
+
+// A worker that cannot be killed keeps the device; who measures does, too, and
+// is no illness.
+func TestADeviceThatAHungWorkerKeepsIsIll(t *testing.T) {
+	b := newBench(t)
+	if err := b.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.patience = 200 * time.Millisecond
+	lease, err := b.turn.leases.Acquire(t.Context(), "cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Check(t.Context()); err != nil {
+		t.Errorf("somebody measures: %v", err)
+	}
+	worker, err := syscall.Dup(int(lease.File().Fd())) // as a worker has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "cpu hangs: a worker that was killed does not end") {
+		t.Errorf("got %v", err)
+	}
+	ended, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := b.Check(ended); err != nil {
+		t.Errorf("nobody waited long enough to know: %v", err)
+	}
+	if err := syscall.Close(worker); err != nil {
+		t.Fatal(err)
+	}
+	b.patience = 0
+	if err := b.Check(t.Context()); err != nil {
+		t.Errorf("it has ended: %v", err)
 	}
 }
 

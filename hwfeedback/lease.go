@@ -97,9 +97,13 @@ func (h holder) String() string {
 	return fmt.Sprintf("process %d, since %s", h.PID, time.UnixMilli(h.Since).Format(time.TimeOnly))
 }
 
+// ended tells whether it was ours and is over: what still holds the device is a
+// worker that does not end.
+func (h holder) ended() bool { return h.Released && h.PID == os.Getpid() }
+
 // worthTelling is how long one waits for this holder before anybody is told.
 func (h holder) worthTelling() time.Duration {
-	if h.Released && h.PID == os.Getpid() {
+	if h.ended() {
 		return ownLeaseWaitWorthTelling
 	}
 	return leaseWaitWorthTelling
@@ -108,6 +112,7 @@ func (h holder) worthTelling() time.Duration {
 // HeldError says that a device was waited for in vain.
 type HeldError struct {
 	Device, Holder string
+	Left           bool  // by a worker of this process, whose lease is over
 	Err            error // why the wait ended
 }
 
@@ -221,7 +226,8 @@ func (l *FileLeases) lock(ctx context.Context, f *os.File, device string) error 
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return &HeldError{device, readHolder(f).String(), context.Cause(ctx)}
+			h := readHolder(f)
+			return &HeldError{device, h.String(), h.ended(), context.Cause(ctx)}
 		}
 		wait = min(wait*3/2, lastLeasePoll)
 	}

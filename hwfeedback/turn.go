@@ -45,7 +45,7 @@ func (t *turn) take(ctx context.Context, device string, goesOn bool) (Lease, err
 	select {
 	case <-t.free:
 	case <-ctx.Done():
-		return nil, &HeldError{device, holder{PID: os.Getpid()}.String(), context.Cause(ctx)}
+		return nil, &HeldError{device, holder{PID: os.Getpid()}.String(), false, context.Cause(ctx)}
 	}
 	kept, wanted := t.withdraw(false), t.had != "" && t.leases.Wanted(device)
 	if kept != nil && goesOn && !wanted {
