@@ -195,7 +195,7 @@ func machineChecks(root fs.FS, c cpu, threads int, dataDir string, disk int64) [
 }
 
 // gpuChecks looks at the GPUs. A machine without one lacks nothing: it measures
-// on its CPU.
+// on its CPU. Whether their counters may be read the harness says (doctor.py).
 func gpuChecks(root fs.FS, list func() ([]gpu.GPU, error)) []Check {
 	gpus, err := list()
 	if err != nil {
@@ -235,12 +235,7 @@ func gpuChecks(root fs.FS, list func() ([]gpu.GPU, error)) []Check {
 				Note: "an SM holds " + m.Limits() + "; multiply-adds a clock: " + m.Rates()})
 		}
 	}
-	p := Check{Name: "gpu counters", OK: true, Note: "may be read"}
-	if strings.Contains(readText(root, "proc/driver/nvidia/params"), "RmProfilingAdminOnly: 1") && os.Geteuid() != 0 {
-		p.OK, p.Note = false, "the driver lets root alone read them"
-		p.Cost = "no profile of a kernel; load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run as root"
-	}
-	return append(checks, p)
+	return checks
 }
 
 // others counts processes that are not ours: those have the device in turn, and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import torch
@@ -51,8 +52,7 @@ def report(server: Any, mode: str) -> dict[str, Any]:
         cost = f"candidates that include its headers cannot be built: {CUTLASS}"
         check("CUTLASS", ok, note, cost)
     if os.path.exists(DRIVER):
-        ok, note = _profiler()
-        check("profiler", ok, note, PROFILER)
+        check("profiler", *_profiler())
     vector = torch.backends.cpu.get_cpu_capability()
     check("torch", True, f"{torch.__version__}, {vector}, {torch.get_num_threads()} threads")
     return {
@@ -73,17 +73,26 @@ def _cutlass() -> tuple[bool, str]:
     return True, f"not here, and needed by candidates in CuTe alone: {CUTLASS}"
 
 
-def _profiler() -> tuple[bool, str]:
-    """Returns whether Nsight Compute can measure in the sandbox, and a note."""
+def _profiler() -> tuple[bool, str, str]:
+    """Returns whether Nsight Compute can measure in the sandbox as far as the machine tells, a
+    note, and what it costs where it cannot, with what to do.
+
+    Nobody is in the sandbox, so it is the same for root.
+    """
     program = toolchain.ncu()
-    if not program:
-        return False, "Nsight Compute (ncu) was not found"
     try:
         with open(DRIVER, encoding="utf-8", errors="replace") as f:
-            closed = "RmProfilingAdminOnly: 1" in f.read()
+            alone = re.search(r"RmProfilingAdminOnly: *([01])", f.read())
     except OSError:
-        closed = False
+        alone = None
+    told = f"{DRIVER} has RmProfilingAdminOnly: {alone[1]}" if alone else ""
+    read = told or f"{DRIVER} does not say who may read the driver's counters"
+    closed = alone is not None and alone[1] == "1"
+    todo = [] if program else ["install Nsight Compute"]
     if closed:
-        hint = "NVreg_RestrictProfilingToAdminUsers=0 gives them to all"
-        return False, f"{program}; the driver gives its counters to administrators alone: {hint}"
-    return True, program
+        todo.append(
+            "load the driver with NVreg_RestrictProfilingToAdminUsers=0 (being root does not help: "
+            "nobody is in the sandbox)"
+        )
+    note = f"{program or 'Nsight Compute (ncu) was not found'}; {read}"
+    return not todo, note, f"{PROFILER}: {', and '.join(todo)}"

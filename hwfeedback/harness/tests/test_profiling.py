@@ -851,12 +851,26 @@ def test_selections_are_of_known_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "params", "ok", "says"),
+    ("there", "params", "ok", "says", "todo"),
     [
-        (True, "RmProfilingAdminOnly: 0\n", True, "ncu"),
-        (True, "RmProfilingAdminOnly: 1\n", False, "NVreg_RestrictProfilingToAdminUsers=0"),
-        (True, None, True, "ncu"),
-        (False, "RmProfilingAdminOnly: 0\n", False, "was not found"),
+        (True, "RmProfilingAdminOnly: 0\n", True, "ncu; PARAMS has RmProfilingAdminOnly: 0", ""),
+        (
+            True,
+            "Mobile: 4294967295\nRmProfilingAdminOnly: 1\n",
+            False,
+            "ncu; PARAMS has RmProfilingAdminOnly: 1",
+            "NVreg_RestrictProfilingToAdminUsers=0 (being root does not help",
+        ),
+        (True, "Mobile: 4294967295\n", True, "PARAMS does not say who may read", ""),
+        (True, None, True, "PARAMS does not say who may read", ""),
+        (False, "RmProfilingAdminOnly: 0\n", False, "was not found", "install Nsight Compute"),
+        (
+            False,
+            "RmProfilingAdminOnly: 1\n",
+            False,
+            "was not found",
+            "install Nsight Compute, and load the driver",
+        ),
     ],
 )
 def test_the_doctor_says_whether_it_can_be(
@@ -866,10 +880,14 @@ def test_the_doctor_says_whether_it_can_be(
     params: str | None,
     ok: bool,
     says: str,
+    todo: str,
 ) -> None:
+    """The same for root, whom the sandbox makes nobody."""
     monkeypatch.setattr(toolchain, "ncu", lambda: "/opt/ncu" if there else "")
     monkeypatch.setattr(doctor, "DRIVER", str(tmp_path / "params"))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     if params is not None:
         (tmp_path / "params").write_text(params)
-    found, note = doctor._profiler()
-    assert found == ok and says in note
+    found, note, cost = doctor._profiler()
+    assert found == ok and says.replace("PARAMS", doctor.DRIVER) in note
+    assert todo in cost and "or run as root" not in cost
