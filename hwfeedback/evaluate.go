@@ -135,15 +135,20 @@ func inducible(ctx context.Context, err error) bool {
 // measures. A worker of ours that was killed, and still has the device when that
 // was waited for, is stuck in it.
 func (e *Evaluator) Check(ctx context.Context) error {
-	err := e.canary(ctx, nil)
-	var held *HeldError
+	_, err := e.check(ctx)
+	return err
+}
+
+// check is Check. Where somebody else measures it also says who.
+func (e *Evaluator) check(ctx context.Context) (held *HeldError, err error) {
+	err = e.canary(ctx, nil)
 	switch {
 	case !errors.As(err, &held):
-		return err
+		return nil, err
 	case held.Left && ctx.Err() == nil:
-		return fmt.Errorf("%s hangs: a worker that was killed does not end, and keeps it: %w", held.Device, err)
+		return nil, fmt.Errorf("%s hangs: a worker that was killed does not end, and keeps it: %w", held.Device, err)
 	}
-	return nil
+	return held, nil
 }
 
 // canary judges a known candidate, and inspects the task that a candidate was
