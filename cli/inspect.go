@@ -28,7 +28,7 @@ type inspectCmd struct {
 
 // Help is shown below the flags.
 func (inspectCmd) Help() string {
-	return "Reads each reference, runs it on the device, and says what it is: eager's time, the bytes that it moves at least and the operations that it takes, its operators, and what needs care, or why it is no task. Folders are read with those in them. What was inspected before, on the same code, is remembered: a long list may be interrupted and goes on. On several devices (cuda:all) each takes the next. With --json one object a line. Exit code 0, whatever the references are."
+	return "Reads each reference, runs it on the device, and says what it is: eager's time, the bytes that it moves at least and the operations that it takes, its operators, and what needs care, or why it is no task. Folders are read with those in them. What was inspected before, on the same code, is remembered: a long list may be interrupted and goes on. On several devices (cuda:all) each takes the next; one that fails is left, and the others go on. With --json one object a line. Exit code 0, whatever the references are."
 }
 
 // inspected is what is said of one reference.
@@ -77,7 +77,10 @@ func (c inspectCmd) Run(a *app) (err error) {
 		width = max(width, len(report.Line(filepath.Base(p))))
 	}
 	begun, valid, flagged := time.Now(), 0, 0
-	err = inspectAll(a.ctx, devices, paths, func(path string) { show.begin(filepath.Base(path)) }, func(found inspected) error {
+	leave := func(d inspector, err error) {
+		fmt.Fprintf(lines{show}, "%s inspects no more references, the others go on: %s\n", d.Device().String(), report.Line(err.Error()))
+	}
+	err = inspectAll(a.ctx, devices, paths, func(path string) { show.begin(filepath.Base(path)) }, leave, func(found inspected) error {
 		if found.Reason == "" {
 			valid++
 		}
@@ -102,12 +105,14 @@ func (c inspectCmd) Run(a *app) (err error) {
 
 // inspector is a device, as far as references are inspected on it.
 type inspector interface {
+	Device() kernelwright.Device
 	Inspect(ctx context.Context, name, source string) (kernelwright.Task, error)
 }
 
 // inspectAll has each device take the next reference, and tells what was found in
-// the references' order. It ends with the first error, or yield's.
-func inspectAll(ctx context.Context, devices []inspector, paths []string, begin func(path string), yield func(inspected) error) error {
+// the references' order. A device that fails is left, and another takes its
+// reference. It ends with the error of the last one, with any other, or yield's.
+func inspectAll(ctx context.Context, devices []inspector, paths []string, begin func(path string), leave func(inspector, error), yield func(inspected) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -120,18 +125,62 @@ func inspectAll(ctx context.Context, devices []inspector, paths []string, begin 
 	for i := range outcomes {
 		outcomes[i] = make(chan outcome, 1)
 	}
-	var taken atomic.Int64
+	todo, again := make(chan int, len(paths)), make(chan int, len(devices)) // again comes first
+	for i := range paths {
+		todo <- i
+	}
+	next := func() (int, bool) {
+		if ctx.Err() != nil {
+			return 0, false
+		}
+		select {
+		case i := <-again:
+			return i, true
+		default:
+		}
+		select {
+		case i := <-again:
+			return i, true
+		case i := <-todo:
+			return i, true
+		case <-ctx.Done():
+			return 0, false
+		}
+	}
+	var left atomic.Int64
+	left.Store(int64(len(devices)))
+	none := make(chan error, 1) // told when no device is left
 	for _, d := range devices {
 		all.Go(func() {
-			for i := int(taken.Add(1)) - 1; i < len(paths); i = int(taken.Add(1)) - 1 {
+			for i, more := next(); more; i, more = next() {
 				begin(paths[i])
 				found, err := inspect(ctx, d, paths[i])
-				outcomes[i] <- outcome{found, err}
+				if !ofTheDevice(ctx, err) {
+					outcomes[i] <- outcome{found, err}
+					continue
+				}
+				if left.Add(-1) == 0 {
+					none <- err
+					return
+				}
+				leave(d, err)
+				again <- i
+				return
 			}
 		})
 	}
 	for _, o := range outcomes {
-		got := <-o
+		var got outcome
+		select {
+		case got = <-o:
+		case err := <-none:
+			none <- err
+			select {
+			case got = <-o: // what was found before is told first
+			default:
+				return err
+			}
+		}
 		if got.err != nil {
 			return got.err
 		}
@@ -140,6 +189,13 @@ func inspectAll(ctx context.Context, devices []inspector, paths []string, begin 
 		}
 	}
 	return nil
+}
+
+// ofTheDevice tells whether an error says nothing of the reference, nor that
+// nobody waits any more: another device may do better.
+func ofTheDevice(ctx context.Context, err error) bool {
+	var infra *kernelwright.InfrastructureError
+	return ctx.Err() == nil && errors.As(err, &infra)
 }
 
 // inspect says of one reference what it is. An error is no fault of its.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,11 +43,20 @@ func TestReferencesAreReadInTheOrderOfTheirNumbers(t *testing.T) {
 }
 
 // aDevice inspects by what a reference's text says.
-type aDevice struct{ seen chan string }
+type aDevice struct {
+	seen chan string
+	lost bool // it fails whatever it is asked for
+}
+
+func (aDevice) Device() kernelwright.Device {
+	return kernelwright.Device{Kind: kernelwright.CPUDevice}
+}
 
 func (d aDevice) Inspect(ctx context.Context, name, source string) (kernelwright.Task, error) {
 	d.seen <- name
 	switch {
+	case d.lost:
+		return kernelwright.Task{}, &kernelwright.InfrastructureError{Op: "inspect", Err: errors.New("it is lost")}
 	case strings.Contains(source, "waits"):
 		<-ctx.Done()
 		return kernelwright.Task{}, context.Cause(ctx)
@@ -54,6 +64,8 @@ func (d aDevice) Inspect(ctx context.Context, name, source string) (kernelwright
 		return kernelwright.Task{}, &kernelwright.InvalidTaskError{Reason: "It is none.", Hint: "write another"}
 	case strings.Contains(source, "breaks"):
 		return kernelwright.Task{}, &kernelwright.InfrastructureError{Op: "inspect", Err: errors.New("the device has gone")}
+	case strings.Contains(source, "odd"):
+		return kernelwright.Task{}, errors.New("nobody knows this")
 	case strings.Contains(source, "slow"):
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -83,13 +95,14 @@ func TestReferencesAreInspectedOnAllDevices(t *testing.T) {
 		{"one", 1, []string{"a", "none", "c"}, "0 It is none. 2", ""},
 		{"in their order", 3, []string{"slow", "b", "slow", "none", "e", "f"}, "0 1 2 It is none. 4 5", ""},
 		{"more devices than references", 4, []string{"a", "slow"}, "0 1", ""},
-		{"one breaks", 2, []string{"a", "slow breaks", "waits", "d", "waits", "waits"}, "0", "the device has gone"},
+		{"all break", 2, []string{"a", "slow breaks", "c", "d"}, "0", "the device has gone"},
+		{"no device breaks", 2, []string{"a", "slow odd", "waits", "d", "waits"}, "0", "nobody knows this"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			seen := make(chan string, 100)
-			devices := slices.Repeat([]inspector{aDevice{seen}}, tt.devices)
+			devices := slices.Repeat([]inspector{aDevice{seen: seen}}, tt.devices)
 			var got []string
-			err := inspectAll(t.Context(), devices, files(tt.texts...), func(string) {}, func(f inspected) error {
+			err := inspectAll(t.Context(), devices, files(tt.texts...), func(string) {}, func(inspector, error) {}, func(f inspected) error {
 				got = append(got, say(f))
 				return nil
 			})
@@ -101,18 +114,73 @@ func TestReferencesAreInspectedOnAllDevices(t *testing.T) {
 			}
 		})
 	}
-	// When it has ended nobody is at work any more, and each was asked once.
+	// When it has ended nobody is at work any more, none was asked twice, and none after it.
 	stop := errors.New("the pipe is broken")
 	seen := make(chan string, 100)
-	err := inspectAll(t.Context(), []inspector{aDevice{seen}, aDevice{seen}}, files("a", "waits", "waits", "slow"), func(string) {}, func(inspected) error { return stop })
+	err := inspectAll(t.Context(), []inspector{aDevice{seen: seen}, aDevice{seen: seen}}, files("a", "waits", "waits", "slow"), func(string) {}, func(inspector, error) {}, func(inspected) error { return stop })
 	close(seen)
 	var asked []string
 	for name := range seen {
 		asked = append(asked, name)
 	}
 	slices.Sort(asked)
-	if !errors.Is(err, stop) || !slices.Equal(asked, []string{"0", "1", "2", "3"}) {
+	if !errors.Is(err, stop) || len(slices.Compact(slices.Clone(asked))) != len(asked) || slices.Contains(asked, "3") {
 		t.Errorf("got %v, asked of %q", err, asked)
+	}
+}
+
+// Those that are lost are left, and their references inspected on the one that
+// is not, in the references' order. Only where all are it ends.
+func TestADeviceThatFailsIsLeft(t *testing.T) {
+	folder := t.TempDir()
+	var paths []string
+	for i := range 6 {
+		paths = append(paths, filepath.Join(folder, fmt.Sprintf("%d.py", i)))
+		if err := os.WriteFile(paths[i], []byte("# slow"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := make(chan string, 100)
+	for _, tt := range []struct {
+		lost []bool
+		want string
+		said int
+	}{
+		{[]bool{false}, "0 1 2 3 4 5", 0},
+		{[]bool{true, false}, "0 1 2 3 4 5", 1},
+		{[]bool{true, false, true}, "0 1 2 3 4 5", 2},
+		{[]bool{true}, "", 0},
+		{[]bool{true, true, true}, "", 2},
+	} {
+		var devices []inspector
+		for _, lost := range tt.lost {
+			devices = append(devices, aDevice{seen, lost})
+		}
+		var got []string
+		var said atomic.Int64
+		leave := func(d inspector, err error) {
+			said.Add(1)
+			if !strings.Contains(err.Error(), "it is lost") || !d.(aDevice).lost {
+				t.Errorf("%+v is left: %v", d, err)
+			}
+		}
+		err := inspectAll(t.Context(), devices, paths, func(string) {}, leave, func(f inspected) error {
+			got = append(got, f.Fingerprint)
+			return nil
+		})
+		if (err == nil) != (tt.want != "") || (err != nil && !strings.Contains(err.Error(), "it is lost")) {
+			t.Errorf("%v: got %v", tt.lost, err)
+		}
+		// One may never have been asked: the other was done first.
+		if n := int(said.Load()); strings.Join(got, " ") != tt.want || n > tt.said || (tt.want == "" && n != tt.said) {
+			t.Errorf("%v: got %q, %d left", tt.lost, got, n)
+		}
+	}
+	// Who is interrupted has no device to blame.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if ofTheDevice(ctx, &kernelwright.InfrastructureError{Err: errors.New("ended")}) {
+		t.Error("the device is left for an interruption")
 	}
 }
 
