@@ -453,11 +453,10 @@ def test_the_exploit_that_kills_ncu(
     """It gains no more than a sentence; whoever is profiled next has a profile."""
     fake('"$@"\n' + WRITES)
     p = profiler(server)
-    monkeypatch.setattr(p, "_listed", lambda _: [profiling.Kind("relu", (8,), (256,), 1, 0.5)])
+    monkeypatch.setattr(p, "_listed", lambda _: lists(("relu", (8,), (256,), 1, 0.5)))
     found = p.profile(subject((HERE / "exploits" / "cuda" / "kills_ncu.py").read_text()))
     assert (found["tool"], found["launches"], p.passing) == ("profiler", 1, True)
     assert "ncu" in found["why"], found["why"]
-    print(found["why"])
     assert p.profile(subject())["tool"] == "ncu"
 
 
