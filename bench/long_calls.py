@@ -18,6 +18,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 
@@ -27,7 +28,8 @@ sys.path.insert(0, str(ROOT / "hwfeedback" / "harness"))
 import torch  # noqa: E402
 
 UNDER_NCU = "under ncu"
-STATES = ("alone", "idle", "waits", "frees torch's", "frees a block", UNDER_NCU)
+COMPILERS = "beside 8 nvcc"
+STATES = ("alone", "idle", "waits", "frees torch's", "frees a block", UNDER_NCU, COMPILERS)
 AHEAD = 2_000_000  # cycles, in which the host asks for the call
 
 
@@ -87,6 +89,21 @@ def under_ncu() -> subprocess.Popen[str]:
         if line.strip() == "there":
             return started
     sys.exit(f"ncu ended with exit code {started.wait()}")
+
+
+def compilers(folder: str) -> subprocess.Popen[str]:
+    """Returns a process group in which eight compilers are at work, one file after the other."""
+    file = pathlib.Path(folder, "file.cu")
+    kernels = (f"__global__ void k{i}(float* x) {{ x[threadIdx.x] *= {i}; }}\n" for i in range(99))
+    file.write_text("#include <cuda_fp16.h>\n" + "".join(kernels))
+    each = f"while nvcc -O3 -std=c++17 -c {file} -o {folder}/$i.o; do :; done"
+    script = f"for i in 1 2 3 4 5 6 7 8; do ({each}) & done; echo there; wait"
+    started = subprocess.Popen(
+        ["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert started.stdout is not None
+    started.stdout.readline()
+    return started
 
 
 def shared(size: int) -> torch.Tensor:
@@ -158,10 +175,13 @@ def main() -> None:
     print(f"| {torch.cuda.get_device_name()} | {' | '.join(states)} |")
     print("|---|" + "---:|" * len(states))
     rows: dict[str, list[float]] = {}
+    folder = tempfile.TemporaryDirectory()
     for state in states:
-        channel = process = profiled = None
+        channel = process = group = None
         if state == UNDER_NCU:
-            profiled = under_ncu()
+            group = under_ncu()
+        elif state == COMPILERS:
+            group = compilers(folder.name)
         elif state != "alone":
             channel, theirs = context.Pipe()
             process = context.Process(target=other, args=(theirs, args.most), daemon=True)
@@ -188,9 +208,9 @@ def main() -> None:
         if channel is not None and process is not None:
             channel.send("end")
             process.join()
-        if profiled is not None:
-            os.killpg(profiled.pid, signal.SIGKILL)
-            profiled.wait()
+        if group is not None:
+            os.killpg(group.pid, signal.SIGKILL)
+            group.wait()
     for name, found in rows.items():
         print(f"| {name} | {' | '.join(f'{ms:.4f}' for ms in found)} |")
 
