@@ -107,7 +107,7 @@ class Shares:
     """The device's memory in shares that processes take and give back: files that are locked."""
 
     COUNT = 32
-    SPARING = 14  # times what a call has that judging it takes, as large tasks are judged
+    SPARING = 14  # times what a call has, where memory is spared: device.SPARING_PEAK, and more
 
     def __init__(self, folder: pathlib.Path, where: devices.Device) -> None:
         self._device = where

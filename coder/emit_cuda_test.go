@@ -201,9 +201,9 @@ func TestResidentGrids(t *testing.T) {
 			t.Errorf("%d rows: %v, %+v", rows, ok, k)
 		}
 		source, _ := emitCUDA(p, s.with(map[string]int{"persistent": 1}), target{gpu: true, multiprocessors: 132})
-		loop := []string{"block < tasks; block += gridDim.x)", "most = there(kernel0<4>, 256, 0, there0)", "blocks = most > 0 && most < all ? most : all;"}
+		loop := []string{"block * 256 < tasks; block += gridDim.x)", "most = there(kernel0<4>, 256, 0, there0)", "blocks = most > 0 && most < all ? most : all;"}
 		if offered {
-			holdsForms(t, strings.ReplaceAll(source, "block * 256 <", "block <"), loop, []string{"(pos)blockIdx.x *"})
+			holdsForms(t, source, loop, []string{"(pos)blockIdx.x *"})
 		} else {
 			holdsForms(t, source, nil, append(loop, "gridDim"))
 		}

