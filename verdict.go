@@ -142,6 +142,8 @@ type Profile struct {
 	Kernels  []KernelProfile    `json:"kernels,omitempty"` // by share of the time, largest first
 	Metrics  map[string]float64 `json:"metrics,omitempty"` // of the whole forward, weighted by time; sums where the metric is a sum, none of a part
 	Missing  []string           `json:"missing,omitempty"` // metrics that were asked for and this GPU or this ncu has not
+	// MeasuredAs has the names under which this GPU has metrics that have another one here.
+	MeasuredAs map[string]string `json:"measured_as,omitempty"`
 	// Position is where the kernels stand below the measured ceilings, by the names
 	// of a verdict's metrics (docs/metrics.md). A candidate's is among those, too.
 	Position map[string]float64 `json:"position,omitempty"`

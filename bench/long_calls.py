@@ -76,7 +76,7 @@ def under_ncu() -> subprocess.Popen[str]:
     import toolchain
 
     major, minor = torch.cuda.get_device_capability()
-    command = ncu.command(toolchain.ncu(), ncu.selection(10 * major + minor))
+    command = ncu.command(toolchain.ncu(), [*ncu.selection(10 * major + minor).values()])
     started = subprocess.Popen(
         [*command, sys.executable, str(pathlib.Path(__file__).resolve()), "--under-ncu"],
         env={**os.environ, **ncu.ENVIRONMENT},

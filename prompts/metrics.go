@@ -36,7 +36,7 @@ var selected = []metric{
 	{"dram_roof_share", "share", "of the measured memory bandwidth, while kernels run"},
 	{"l2_roof_share", "share", "of the measured bandwidth of the L2"},
 	{"fp32_roof_share", "share", "of the measured float32 rate"},
-	{"tensor_roof_share", "share", "of the tensor cores' cycles"},
+	{"tensor_roof_share", "share", "of the measured rates of the tensor cores, or of their cycles"},
 	{"dram_bytes_ratio", "", "bytes moved in memory over the least there are; above 1: moved more than once"},
 	{"vectorised_loops", "", ""},
 	{"missed_loops", "", "loops that the compiler left scalar"},
@@ -91,6 +91,10 @@ var ofKernels = []string{
 // ofEager are the metrics that are shown of eager.
 var ofEager = []string{"dram_roof_share", "l2_roof_share", "fp32_roof_share", "tensor_roof_share"}
 
+// tensorOperations begins the names of what the tensor cores did by type of operand,
+// of which most kernels use one or none.
+const tensorOperations = "sm__ops_path_tensor_src_"
+
 // maxKernels is how many kernels of a profile are shown.
 const maxKernels = 5
 
@@ -121,7 +125,8 @@ func Metrics(v kernelwright.Verdict, full bool) (Data, map[string]float64) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if !slices.Contains(names, name) && (full || strings.Contains(name, "__")) {
+		unused := strings.HasPrefix(name, tensorOperations) && values[name] == 0
+		if !slices.Contains(names, name) && (full || strings.Contains(name, "__") && !unused) {
 			names = append(names, name)
 		}
 	}

@@ -1,8 +1,8 @@
 """Nsight Compute: what it is asked for, and what it answers.
 
-What is asked for is data: ``metrics_sm_NN.toml``, a file for each family of GPUs. ``read`` takes
-what ncu has written apart; that lies where a candidate's code runs, so all of it may be the
-candidate's own word: it is bounded, and what is no figure is left out.
+What is asked for is data: ``metrics.toml``, and ``metrics_sm_NN.toml`` for each family of GPUs.
+``read`` takes what ncu has written apart; that lies where a candidate's code runs, so all of it may
+be the candidate's own word: it is bounded, and what is no figure is left out.
 
 The forms are those of release 2025.3: ``--csv --page raw`` writes a row of names, a row of units
 and a row for each launch; lines that begin with ``==`` are ncu's own words.
@@ -18,6 +18,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 FULL = "full"  # instead of a selection: all that ncu knows to measure
 # That are measured of launches alike. By their names ncu does not tell them apart: several kernels
@@ -78,14 +79,26 @@ def families() -> dict[int, str]:
 
 
 @functools.cache
-def selection(capability: int) -> tuple[str, ...]:
-    """Returns the metrics that a GPU of this compute capability is asked for: those of the last
-    family that is not above it, or of the first. What it has not ncu leaves out.
+def shared() -> dict[str, Any]:
+    """Returns what is the same for all families."""
+    return _data(os.path.join(HERE, "metrics.toml"))
+
+
+@functools.cache
+def selection(capability: int) -> dict[str, str]:
+    """Returns the metrics that a GPU of this compute capability is asked for, each with the name
+    that it has there: those of all, and of the last family that is not above it, or of the first.
+    What it has not ncu leaves out.
     """
     nearest = max((c for c in families() if c <= capability), default=min(families()))
-    with open(families()[nearest], "rb") as f:
-        found = tomllib.load(f)["metrics"]
-    return tuple(dict.fromkeys(m for m in found if _METRIC.fullmatch(m)))
+    own = _data(families()[nearest])
+    named = own.get("named", {})
+    return {m: named.get(m, m) for m in [*shared()["metrics"], *own["metrics"]]}
+
+
+def _data(path: str) -> dict[str, Any]:
+    with open(path, "rb") as f:
+        return tomllib.load(f)
 
 
 def command(program: str, metrics: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ wrong here ends anything.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -59,6 +60,13 @@ _LONG_MS = 1e9
 _OF_THE_GPU = ("device__", "nvlink__", "c2clink__", "numa__", "pcie__", "profiler__", "context__")
 TIME = "gpu__time_duration.sum"  # ns
 _FLOPS = {"fadd": 1, "fmul": 1, "ffma": 2}
+# By type of operand, and on most chips by that of the result, too. Sparse products, which have
+# counters of their own besides, are in these.
+_OPERATIONS = re.compile(
+    r"sm__ops_path_tensor_src_([a-z]+\d+(?:_fp\d+)*)(?:_dst_fp\d+)?\.sum", re.ASCII
+)
+# Types that ceilings name otherwise. Shorter ones that are counted with float8 have its rate.
+_OPERANDS = {"fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "fp4_fp6_fp8": "float8"}
 _COPIES = ("Memcpy ", "Memset ")
 # When starts of an ncu took over START_S, one after the other, by its path and time.monotonic().
 _late: dict[str, list[float]] = {}
@@ -196,7 +204,8 @@ class Profiler:
         self._config, self._limits = config, limits
         self._spares = spares
         self._program = toolchain.ncu()
-        self._asked = () if full else ncu.selection(capability)
+        self._named = ncu.selection(capability)
+        self._asked = {} if full else self._named
         self.passing = False  # whether something was not known that may be another time
         self.met: list[Any] = []  # workers that met a candidate
 
@@ -204,7 +213,7 @@ class Profiler:
     def _known(self) -> list[str]:
         """What ncu is asked for, without what it does not know."""
         unknown = _unknown.get(self._program, ())
-        return [m for m in self._asked if m not in unknown]
+        return [m for m in self._asked.values() if m not in unknown]
 
     @property
     def keys(self) -> list[str]:
@@ -546,6 +555,9 @@ class Profiler:
         lacking = [m for m in self._asked if not any(m in k["metrics"] for k in measured)]
         if tool == "ncu" and lacking:
             profile["missing"] = lacking
+        other = {m: own for m, own in self._named.items() if own != m}
+        if had := {m: own for m, own in other.items() if any(m in k["metrics"] for k in measured)}:
+            profile["measured_as"] = had
         return profile
 
     def _metrics(self, rows: Sequence[ncu.Row], count: int) -> dict[str, float]:
@@ -554,9 +566,16 @@ class Profiler:
             return {}
         each = [{"ms": r.metrics.get(TIME, 0.0), "metrics": r.metrics} for r in rows]
         had = of_a_forward(each)
-        kept = self._asked or [m for m in had if not m.startswith(_OF_THE_GPU)]
+        kept = self._asked
+        if not kept:
+            names = {own: m for m, own in self._named.items()}
+            kept = {names.get(m, m): m for m in had if not m.startswith(_OF_THE_GPU)}
         times = count / len(rows)
-        return {m: had[m] * times if is_sum(m) else had[m] for m in kept[:MAX_METRICS] if m in had}
+        return {
+            m: had[own] * times if is_sum(own) else had[own]
+            for m, own in itertools.islice(kept.items(), MAX_METRICS)
+            if own in had
+        }
 
     def _static(self, subject: Subject, why: str) -> dict[str, Any]:
         """Returns what the compiler says, as a profile."""
@@ -749,6 +768,31 @@ def whose(name: str, own: set[str], custom: bool) -> str:
     return "custom" if custom else "pytorch"
 
 
+def operand(metric: str) -> str | None:
+    """Returns of which type, as ceilings name it, a metric counts the tensor cores' operations;
+    None for another metric.
+    """
+    m = _OPERATIONS.fullmatch(metric)
+    return _OPERANDS.get(m[1], m[1]) if m else None
+
+
+def operations_of(profile: dict[str, Any]) -> dict[str, float]:
+    """Returns the tensor cores' operations in a forward by type of operand; none where not all that
+    were asked for are known.
+    """
+    if any(map(operand, profile.get("missing") or ())):
+        return {}
+    found: dict[str, float] = {}
+    for name, n in (profile.get("metrics") or {}).items():
+        if kind := operand(name):
+            found[kind] = found.get(kind, 0.0) + n
+    return found
+
+
+def _is_rate(x: Any) -> bool:
+    return isinstance(x, (int, float)) and x > 0
+
+
 def position(
     profile: dict[str, Any], ceilings: dict[str, Any], least_bytes: int
 ) -> dict[str, float]:
@@ -765,7 +809,7 @@ def position(
         if work is None:
             return
         found[name] = work / (1e6 * ms)
-        if isinstance(ceiling, (int, float)) and ceiling > 0:
+        if _is_rate(ceiling):
             found[share] = found[name] / ceiling
 
     def total(*names: str) -> float | None:
@@ -780,9 +824,15 @@ def position(
     if all(n in has for n in executed):
         flops = sum(w * has[n] for w, n in zip(_FLOPS.values(), executed, strict=True))
     rate("fp32_gflops", flops, "fp32_roof_share", ceilings.get("fp32_gflops"))
-    tensor = has.get("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active")
-    if tensor is not None:
-        found["tensor_roof_share"] = tensor / 100
+    operations = operations_of(profile)
+    rate("tensor_gflops", sum(operations.values()) if operations else None, "", None)
+    roofs = ceilings.get("tensor_gflops") or {}
+    counted = {t: n for t, n in operations.items() if n > 0}
+    busy = has.get("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active")
+    if counted and all(_is_rate(roofs.get(t)) for t in counted):
+        found["tensor_roof_share"] = sum(n / (1e6 * ms * roofs[t]) for t, n in counted.items())
+    elif busy is not None:
+        found["tensor_roof_share"] = busy / 100
     if dram is not None and least_bytes > 0:
         found["dram_bytes_ratio"] = dram / least_bytes
     return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import tempfile
 import time
 import types
@@ -396,12 +397,12 @@ def test_an_ncu_that_knows_no_metric_is_left(
     """Asked for none it would measure all that there are."""
     fake("exit 1\n")
     p = profiler(server)
-    monkeypatch.setattr(p, "_asked", ["a", "b", "c"])
+    monkeypatch.setattr(p, "_asked", {m: m for m in "abc"})
     tried = iter([["a"], ["b", "c"]])
     monkeypatch.setattr(p, "_refused", lambda: next(tried))
     assert p._learn_unknown() and p._known == ["b", "c"]
     refusing = iter(range(1000))
-    monkeypatch.setattr(p, "_asked", [f"a__{i}" for i in range(100)])
+    monkeypatch.setattr(p, "_asked", {f"a__{i}": f"a__{i}" for i in range(100)})
     monkeypatch.setattr(p, "_refused", lambda: [f"a__{next(refusing)}"])
     assert p._learn_unknown() and len(p._known) == 100 - profiling.MOST_REFUSALS
 
@@ -500,7 +501,8 @@ def test_no_processes_are_left(server: ForkServer, fake: Callable[[str], None]) 
 
 def test_a_report_of_three_kernels() -> None:
     """As release 2025.3.1 wrote it on an H200, where a locale separates thousands; columns that
-    say what the GPU is are left out. L1's own throughput was asked for then, and not its parts.
+    say what the GPU is are left out. L1's own throughput was asked for then, and not its parts, nor
+    what the tensor cores do by type.
     """
     report = ncu.read((HERE / "ncu" / "three_kernels.csv").read_text())
     assert not report.errors and ncu.complaint(report) == ("", True)
@@ -510,6 +512,7 @@ def test_a_report_of_three_kernels() -> None:
     parts = ("data_pipe_lsu_wavefronts", "m_l1tex2xbar_req_cycles_active", "lsuin_requests")
     later = {f"l1tex__{part}.avg.pct_of_peak_sustained_active" for part in parts}
     asked = set(ncu.selection(90))
+    later |= {m for m in asked if m.startswith("sm__ops_path_tensor_src_")}
     assert later < asked
     assert all(asked - later <= set(r.metrics) for r in report.rows)
     assert straight.metrics[profiling.TIME] == 56704
@@ -722,7 +725,22 @@ def test_reads_units_and_separators() -> None:
         ("7", "ms", 7e6),
         ("99.5", "%", 99.5),
         ("1e3", "cycle", 1000.0),
-        *((c, "", None) for c in ("n/a", "nan", "inf", "", "-1", "1" * 40, "0x10", "1e99", "١")),
+        *(
+            (c, "", None)
+            for c in (
+                "n/a",
+                "(!) n/a",
+                "(!) nan",
+                "nan",
+                "inf",
+                "",
+                "-1",
+                "1" * 40,
+                "0x10",
+                "1e99",
+                "١",
+            )
+        ),
     ],
 )
 def test_numbers(cell: str, unit: str, value: float | None) -> None:
@@ -789,8 +807,8 @@ def test_the_position_below_the_ceilings() -> None:
             "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": 25.0,
         },
     }
-    ceilings = {"memory_gbs": 4000.0, "cache_gbs": 6000.0, "fp32_gflops": 50000.0}
-    found = profiling.position(profile, ceilings, 2 * 10**9)
+    measured = {"memory_gbs": 4000.0, "cache_gbs": 6000.0, "fp32_gflops": 50000.0}
+    found = profiling.position(profile, measured, 2 * 10**9)
     assert found == {
         "launches": 4.0,
         "kernels_ms": 2.0,
@@ -803,7 +821,75 @@ def test_the_position_below_the_ceilings() -> None:
         "tensor_roof_share": 0.25,
         "dram_bytes_ratio": 2.0,
     }
-    assert profiling.position({"ms": 0.0, "launches": 0}, ceilings, 1) == {}
+    assert profiling.position({"ms": 0.0, "launches": 0}, measured, 1) == {}
+
+
+PIPE = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+
+
+@pytest.mark.parametrize(
+    ("counted", "gflops", "share"),
+    [
+        # The rates of float16, by both results, and of float8 are each a part of its own ceiling.
+        ({"fp16": 8e11, "bf16_dst_fp32": 0.0}, 4e5, 0.5),
+        ({"fp16_dst_fp16": 2e11, "fp16_dst_fp32": 6e11, "fp4_fp6_fp8_dst_fp32": 6e11}, 7e5, 0.7),
+        ({"tf32_dst_fp32": 4e11, "fp8": 3e11, "int8": 2.8e11}, 4.9e5, 0.5 + 0.1 + 0.1),
+        ({"bf16_dst_fp32": 7e11, "bf16_dst_fp32_sparsity_on": 7e11}, 3.5e5, 0.5),
+        # Where a type has no ceiling, or nothing was counted, of cycles.
+        ({"fp16": 8e11, "fp64": 2e11}, 5e5, 0.25),
+        ({"fp16": 0.0, "int8": 0.0}, 0.0, 0.25),
+        ({}, None, 0.25),
+    ],
+)
+def test_the_tensor_cores_position(
+    counted: dict[str, float], gflops: float | None, share: float
+) -> None:
+    metrics = {f"sm__ops_path_tensor_src_{t}.sum": n for t, n in counted.items()} | {PIPE: 25.0}
+    profile: dict[str, Any] = {"ms": 2.0, "launches": 1, "metrics": metrics}
+    roofs = {"tensor_gflops": ceilings()}
+    found = profiling.position(profile, roofs, 1)
+    assert found.get("tensor_gflops") == (None if gflops is None else pytest.approx(gflops))
+    assert found["tensor_roof_share"] == pytest.approx(share)
+    assert profiling.position(profile, {}, 1)["tensor_roof_share"] == 0.25, "no ceiling"
+    profile["missing"] = ["sm__ops_path_tensor_src_tf32_dst_fp32.sum"]
+    found = profiling.position(profile, roofs, 1)
+    assert (found.get("tensor_gflops"), found["tensor_roof_share"]) == (None, 0.25)
+
+
+def test_what_a_gpu_names_otherwise_has_one_name() -> None:
+    """Of a selection and of all that there is; the profile says what was measured."""
+    size = (4, 1, 1), (256, 1, 1)
+    read, write = "dram__bytes_read.sum", "dram__bytes_write.sum"
+    own = {m: m.replace("bytes_", "bytes_op_") for m in (read, write)}
+    metrics = {profiling.TIME: 2000.0, own[read]: 64.0, own[write]: 32.0, "lts__odd.sum": 1.0}
+    seen = profiling.Seen(
+        [profiling.Kind(RELU, *size, 2)], ncu.Report([ncu.Row(RELU, *size, metrics)])
+    )
+    for full in (False, True):
+        p = profiling.Profiler(None, devices.CPU, {}, {}, (), 120, full=full)
+        assert (own[read] in p._known and read not in p._known) == (not full)
+        found = p._told(subject(), seen, "ncu", "")
+        told = {profiling.TIME: 4000.0, read: 128.0, write: 64.0}
+        assert found["metrics"] == told | ({"lts__odd.sum": 2.0} if full else {})
+        assert found["measured_as"] == own
+        assert not {read, write, *own.values()} & set(found.get("missing", ()))
+        assert profiling.position(found, {}, 96)["dram_bytes_ratio"] == 2
+    p = profiling.Profiler(None, devices.CPU, {}, {}, (), 90)
+    assert "measured_as" not in p._told(subject(), seen, "ncu", "")
+
+
+def test_a_metric_that_this_ncu_does_not_know_is_missing() -> None:
+    """2025.3 does not fail for it: it says "(!) n/a" of it."""
+    unknown, hits = "sm__ops_path_tensor_src_fp8.sum", "lts__t_sector_hit_rate.pct"
+    text = f'''"ID","Kernel Name","Grid Size","Block Size","{profiling.TIME}","{unknown}","{hits}"
+"","","","","ns","","%"
+"0","k","(4, 1, 1)","(32, 1, 1)","2000","(!) n/a","nan"
+'''
+    report = ncu.read(text)
+    p = profiling.Profiler(None, devices.CPU, {}, {}, (), 90)
+    found = p._told(subject(), profiling.Seen(profiling.kinds_in(report.rows), report), "ncu", "")
+    assert found["metrics"] == {profiling.TIME: 2000.0}
+    assert {unknown, hits} < set(found["missing"])
 
 
 def test_both_profiles_have_their_position() -> None:
@@ -839,14 +925,74 @@ def test_both_profiles_have_their_position() -> None:
 def test_selections_are_of_known_names() -> None:
     for capability in ncu.families():
         chosen = ncu.selection(capability)
-        assert profiling.TIME in chosen and len(chosen) > 20
-        assert {"dram__bytes_read.sum", "dram__bytes_write.sum"} <= set(chosen)
-        assert all(ncu._METRIC.fullmatch(m) for m in chosen)
-    assert ncu.selection(99) == ncu.selection(max(c for c in ncu.families() if c <= 99))
-    assert ncu.selection(20) == ncu.selection(min(ncu.families()))
+        assert profiling.TIME in chosen and len(chosen) > 50
+        assert set(ncu.shared()["metrics"]) < set(chosen)
+        assert all(ncu._METRIC.fullmatch(m) for m in [*chosen, *chosen.values()])
+        assert len(set(chosen.values())) == len(chosen)
+        assert all(profiling.is_sum(m) == profiling.is_sum(own) for m, own in chosen.items())
+        named = ncu._data(ncu.families()[capability]).get("named", {})
+        assert {m: own for m, own in chosen.items() if m != own} == named, "no other is renamed"
+        types = {profiling.operand(m) for m in chosen} - {None}
+        assert {"float16", "bfloat16", "tf32", "int8"} <= types <= set(ceilings()), capability
+    assert ncu.selection(80) == ncu.selection(20) == ncu.selection(87) != ncu.selection(90)
+    assert ncu.selection(100) == ncu.selection(110) and ncu.selection(120) == ncu.selection(999)
+    assert ncu.selection(120)["dram__bytes_read.sum"] == "dram__bytes_op_read.sum"
     asked = ncu.command("ncu", ("a__b.sum",))
     assert asked[0] == "ncu" and asked[asked.index("--metrics") + 1] == "a__b.sum"
     assert ncu.command("ncu", ())[-2:] == ["--set", "full"]
+
+
+def ceilings() -> dict[str, float]:
+    """The tensor cores', by the types that are measured (cuda_ceilings.py)."""
+    return {"float16": 8e5, "bfloat16": 7e5, "tf32": 4e5, "float8": 1.5e6, "int8": 1.4e6}
+
+
+CUDAFORGE = [
+    "sm__cycles_active.avg",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "launch__occupancy_limit_blocks",
+    "launch__occupancy_limit_registers",
+    "launch__occupancy_limit_shared_mem",
+    "launch__registers_per_thread",
+    "sm__inst_executed.sum",
+    "sm__inst_executed_pipe_fp32.avg.pct_of_peak_sustained_active",
+    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram__bytes.sum.per_second",
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "l1tex__t_sector_hit_rate.pct",
+    "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    "lts__t_sector_hit_rate.pct",
+    "lts__throughput.avg.pct_of_peak_sustained_active",
+    "smsp__warp_issue_stalled_memory_dependency_per_warp_active.pct",
+    "smsp__warp_issue_stalled_short_scoreboard_per_warp_active.pct",
+    "smsp__warp_issue_stalled_long_scoreboard_per_warp_active.pct",
+    "smsp__warp_issue_stalled_barrier_per_warp_active.pct",
+    "smsp__warp_issue_stalled_branch_resolving_per_warp_active.pct",
+    "smsp__sass_average_branch_targets_threads_uniform.pct",
+]
+
+
+def test_what_cudaforge_asks_for_is_asked_for() -> None:
+    """Under its name, or replaced; the documentation says which."""
+    asked, replaced = set(ncu.shared()["metrics"]), ncu.shared()["replaced"]
+    assert len(set(CUDAFORGE)) == 24
+    assert {m for m in CUDAFORGE if m not in asked} == set(replaced)
+    for instead in replaced.values():
+        assert instead and set(instead) <= asked
+    docs = (HERE.parents[2] / "docs" / "metrics.md").read_text()
+    (table,) = re.findall(r"^\| CudaForge.*?\n\n", docs + "\n\n", re.M | re.S)
+    said: list[str] = []
+    for row in table.splitlines()[2:-1]:
+        theirs, ours = (re.findall(r"`(.+?)`", cell) for cell in row.split("|")[1:3])
+        said += theirs
+        assert [m for m in theirs if m in asked] == ([] if ours else theirs)
+        if ours:
+            (name,) = theirs
+            assert ours == replaced[name]
+    assert sorted(said) == sorted(CUDAFORGE)
 
 
 @pytest.mark.parametrize(
