@@ -218,6 +218,7 @@ const (
 	registersOf    = "launch__registers_per_thread"
 	wavesOf        = "launch__waves_per_multiprocessor"
 	l2Bytes        = "lts__t_bytes.sum"
+	l2Hits         = "lts__t_sector_hit_rate.pct"
 	localLoaded    = "l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum"
 	localStored    = "l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum"
 	conflicts      = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"

@@ -16,7 +16,7 @@ func l2Bound(v view, k gpuKernel) (finding, bool) {
 		bottleneck: fmt.Sprintf("L2: it is busy to %s, and memory behind it to %s only: the same bytes come from L2 again and again.", percent(l2), percent(memory)),
 		method:     "Take from L2 once what is used more often",
 		plan:       "Keep what several passes or several threads use in registers or shared memory, give a block work whose inputs overlap, and ask for whole lines with accesses of 16 bytes.",
-		evidence:   v.about(k, l2Busy, dramBusy, l2Bytes, "lts__t_sector_hit_rate.pct"),
+		evidence:   v.about(k, l2Busy, dramBusy, l2Bytes, l2Hits),
 		gain:       1 - max(memory, l1, compute)/l2,
 		moves:      []move{{"keep", toMost}, {"passes", toLeast}, {"vector", toMost}, {"fuse", toMost}},
 	}, true

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/BurntSushi/toml"
 	"github.com/kernelwright/kernelwright"
 )
 
@@ -70,6 +71,19 @@ func TestCountersAreMeasured(t *testing.T) {
 	}
 	if got := strings.Fields(string(b)); !slices.Equal(got, Counters()) {
 		t.Errorf("counters.txt has %q, rules read %q", got, Counters())
+	}
+}
+
+// Of any GPU is asked what the rules read, but for what a full set alone has.
+func TestCountersAreAskedFor(t *testing.T) {
+	var asked struct{ Metrics []string }
+	if _, err := toml.DecodeFile("../hwfeedback/harness/metrics.toml", &asked); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range Counters() {
+		if !slices.Contains(asked.Metrics, name) && name != l1Word {
+			t.Errorf("rules read %s, which is not asked for", name)
+		}
 	}
 }
 

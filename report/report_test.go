@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/BurntSushi/toml"
 	"pgregory.net/rapid"
 
 	"github.com/kernelwright/kernelwright"
@@ -425,6 +427,23 @@ func TestProfile(t *testing.T) {
 	many := &kernelwright.Profile{Tool: "ncu", Kernels: make([]kernelwright.KernelProfile, 40)}
 	if got := Profiles(kernelwright.Verdict{Profile: many, EagerProfile: static}); len(got) != shownProfiles+3 || got[shownProfiles+1] != "and 28 more" {
 		t.Errorf("got %d lines: %q", len(got), got)
+	}
+}
+
+// Of any GPU is asked what a report shows.
+func TestMetricsThatAreShownAreAskedFor(t *testing.T) {
+	var asked struct{ Metrics []string }
+	if _, err := toml.DecodeFile("../hwfeedback/harness/metrics.toml", &asked); err != nil {
+		t.Fatal(err)
+	}
+	names := []string{dramRead, dramWrite, dramShare, issueShare, tensorShare, occupancy, occupancyLimit, registers, sectorsLoaded, sectorsStored, conflicts, wavefronts, localLoaded, localStored}
+	for _, s := range stalls {
+		names = append(names, fmt.Sprintf(stalled, s.name))
+	}
+	for _, name := range names {
+		if !slices.Contains(asked.Metrics, name) {
+			t.Errorf("%s is not asked for", name)
+		}
 	}
 }
 
