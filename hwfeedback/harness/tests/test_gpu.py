@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import pathlib
+import re
 import select
 import subprocess
 import sys
@@ -17,11 +19,13 @@ from test_cuda import ABSENT, SEES
 from test_exploits import FOLDER, head_of, stopped
 
 import cold
+import cuda_ceilings
 import device
 import doctor
 import evaluation
 import families
 import kernelwright
+import ncu
 import profiling
 import timing
 import toolchain
@@ -722,14 +726,84 @@ def test_a_profile_of_many_kernels(judge: Judge) -> None:
     v = profiled(judge, DISTINCT)
     p = v["profile"]
     assert (p["tool"], p["launches"]) == ("ncu", KINDS + 1)
+    # For each that it measures ncu patches the module of all of them: its time may end first.
+    late = f"it takes ncu over {profiling.MEASURE_S:g} s: what it had measured by then"
+    some = r"\d+ of {} kinds of launches were measured"
     beyond = KINDS + 1 - worker_profiler.MAX_KINDS
-    assert f"of {worker_profiler.MAX_KINDS} kinds of launches were measured" in p["why"]
-    assert f"{beyond} launches are of other kinds than those that are listed" in p["why"]
+    listed = f"{beyond} launches are of other kinds than those that are listed"
+    ends = (
+        f"{late}; {some.format(KINDS + 1)}",
+        f"{some.format(worker_profiler.MAX_KINDS)}; {listed}",
+    )
+    assert re.fullmatch("|".join(ends), p["why"]), p["why"]
     assert len(p["kernels"]) == profiling.MAX_KERNELS and all(k["ms"] > 0 for k in p["kernels"])
     # An empty kernel takes a microsecond or two.
     assert p["ms"] > 1e-3 * KINDS / 2 and v["metrics"]["kernels_ms"] == p["ms"]
     assert not [m for m in p["metrics"] if m.endswith(".sum")]
     assert "dram_gbs" not in v["metrics"] and v["cost_s"]["profile"] < 90
+
+
+PRODUCT = """import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, a, b):
+        return torch.matmul(a, b)
+
+
+def get_inputs():
+    return [torch.randn(4096, 4096, dtype=torch.DTYPE) for _ in range(2)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@NCU
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_profile_of_the_tensor_cores(judge: Judge, dtype: str) -> None:
+    task = PRODUCT.replace("DTYPE", dtype)
+    ceilings = cuda_ceilings.measure(0)["ceilings"]
+    more: dict[str, Any] = {"profile": "selected", "ceilings": ceilings}
+    candidate = task.replace("Model(", "ModelNew(")
+    v = verdict(judge, task, candidate, require_custom=False, **more)
+    assert v["status"] == "correct", v["reason"]
+    p, at = v["profile"], v["metrics"]
+    operations = profiling.operations_of(p)
+    print(f"\n{operations}, {p['ms']:.4f} ms, {at['tensor_gflops']:.0f} of {ceilings}")
+    assert (p["tool"], p.get("why")) == ("ncu", None)
+    assert operations[dtype] == pytest.approx(2 * 4096**3, rel=0.01)
+    assert sum(operations.values()) == operations[dtype]
+    assert at["tensor_gflops"] == pytest.approx(operations[dtype] / (1e6 * p["ms"]))
+    share = at["tensor_gflops"] / ceilings["tensor_gflops"][dtype]
+    assert at["tensor_roof_share"] == pytest.approx(share) and 0.5 < share <= 1.1
+
+
+# A chip of each family, by ncu's names.
+CHIPS = {80: "ga100", 89: "ad102", 90: "gh100", 100: "gb100", 120: "gb202"}
+
+
+@pytest.mark.skipif(not toolchain.ncu(), reason="Nsight Compute (ncu) is not there")
+def test_ncu_has_the_metrics_of_each_family() -> None:
+    """But for what its list has of no chip: what a launch is, and what follows of that."""
+    assert CHIPS.keys() == ncu.families().keys()
+    for capability, chip in CHIPS.items():
+        done = subprocess.run(
+            [toolchain.ncu(), "--query-metrics", "--chips", chip],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+            env={**os.environ, **ncu.ENVIRONMENT},
+        )
+        # A word and a dot before a name make it another metric.
+        listed = set(re.findall(r"^([a-z]\w*__\w+)(?:\s|$)", done.stdout, re.M))
+        assert len(listed) > 1000
+        asked = {own.partition(".")[0] for own in ncu.selection(capability).values()}
+        absent = {m for m in asked - listed if not m.startswith("launch__")}
+        assert absent == {"sm__maximum_warps_per_active_cycle_pct"}, chip
 
 
 @NCU
