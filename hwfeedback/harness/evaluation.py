@@ -1793,6 +1793,7 @@ class Evaluation:
                 int(10 * has["major"] + has["minor"]),
                 spares=kept,
                 full=self.request["profile"] == ncu.FULL,
+                products=trace.multiplies(self.task.get("operators") or []),
             )
         if kept is not None and not self._compilers_disturb():
             kept.keep(self._profiler.keys)

@@ -85,15 +85,15 @@ def shared() -> dict[str, Any]:
 
 
 @functools.cache
-def selection(capability: int) -> dict[str, str]:
+def selection(capability: int, *, products: bool = True) -> dict[str, str]:
     """Returns the metrics that a GPU of this compute capability is asked for, each with the name
-    that it has there: those of all, and of the last family that is not above it, or of the first.
-    What it has not ncu leaves out.
+    that it has there, by the last family that is not above it, or the first. ``products``: with the
+    tensor cores' operations. What a GPU has not ncu leaves out.
     """
     nearest = max((c for c in families() if c <= capability), default=min(families()))
     own = _data(families()[nearest])
-    named = own.get("named", {})
-    return {m: named.get(m, m) for m in [*shared()["metrics"], *own["metrics"]]}
+    named, more = own.get("named", {}), own["tensor_operations"] if products else ()
+    return {m: named.get(m, m) for m in [*shared()["metrics"], *more]}
 
 
 def _data(path: str) -> dict[str, Any]:

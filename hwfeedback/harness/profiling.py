@@ -196,15 +196,16 @@ class Profiler:
         *,
         spares: Spares | None = None,
         full: bool = False,
+        products: bool = True,
     ) -> None:
         """``config`` and ``limits`` are a worker's, ``fds`` what it is to keep open.
-        ``capability`` is the GPU's, as 90 for 9.0.
+        ``capability`` is the GPU's, as 90 for 9.0. ``products``: the task is one for tensor cores.
         """
         self._server, self._device, self._fds = server, device, fds
         self._config, self._limits = config, limits
         self._spares = spares
         self._program = toolchain.ncu()
-        self._named = ncu.selection(capability)
+        self._named = ncu.selection(capability, products=full or products)
         self._asked = {} if full else self._named
         self.passing = False  # whether something was not known that may be another time
         self.met: list[Any] = []  # workers that met a candidate
@@ -223,7 +224,9 @@ class Profiler:
         return [json.dumps([i, *whole], sort_keys=True) for i in range(AHEAD)]
 
     def ahead(self) -> None:
-        """Has processes started that the next profiles are taken in, of whatever task."""
+        """Has processes started that the next profiles are taken in, of whatever task that is asked
+        the same.
+        """
         if self._spares is not None and self._program and not self._rests():
             for key in self.keys:
                 self._spares.begin(key, self._start)

@@ -399,6 +399,11 @@ def not_custom(seen: Any, work: dict[str, Any]) -> float:
     return min(share, 1.0)
 
 
+def multiplies(operators: Sequence[str]) -> bool:
+    """Whether any of a task's operators is a product, a convolution or a recurrent layer."""
+    return any(op.removeprefix("aten.") in VENDOR for op in operators)
+
+
 def covers(seen: Any, operators: Sequence[str]) -> bool:
     """Whether a forward left out any of the task's operators, as it must to have replaced one.
 

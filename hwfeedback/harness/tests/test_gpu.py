@@ -623,6 +623,7 @@ def test_a_profile(judge: Judge, candidate: str) -> None:
     (kernel,) = p["kernels"]
     assert (kernel["whose"], kernel["share"], kernel["grid"]) == ("custom", 1.0, [2048, 1, 1])
     assert len(kernel["metrics"]) > 40 and kernel["metrics"] == p["metrics"]
+    assert not any(map(profiling.operand, p["metrics"])), "there is no product"
     assert kernel["metrics"]["dram__bytes_read.sum"] > 2048 * 1024 * 4 * 0.9
     assert v["candidate_ms"] / 2 < p["ms"] < 2 * v["candidate_ms"] + 0.005
     assert v["metrics"]["launches"] == 1 and 0 < v["metrics"]["dram_roof_share"] < 1.2

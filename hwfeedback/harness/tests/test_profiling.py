@@ -932,6 +932,8 @@ def test_selections_are_of_known_names() -> None:
         assert all(profiling.is_sum(m) == profiling.is_sum(own) for m, own in chosen.items())
         named = ncu._data(ncu.families()[capability]).get("named", {})
         assert {m: own for m, own in chosen.items() if m != own} == named, "no other is renamed"
+        plain = ncu.selection(capability, products=False)
+        assert plain == {m: own for m, own in chosen.items() if not profiling.operand(m)}
         types = {profiling.operand(m) for m in chosen} - {None}
         assert {"float16", "bfloat16", "tf32", "int8"} <= types <= set(ceilings()), capability
     assert ncu.selection(80) == ncu.selection(20) == ncu.selection(87) != ncu.selection(90)

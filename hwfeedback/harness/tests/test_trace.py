@@ -167,6 +167,11 @@ def test_nothing_is_hidden_in_plain_pytorch(name: str) -> None:
     assert {n: c for n, (_, c) in seen["operators"].items()} == before
 
 
+def test_which_tasks_multiply() -> None:
+    assert trace.multiplies(["aten.relu", "aten.addmm"]) and trace.multiplies(["aten._cudnn_rnn"])
+    assert not trace.multiplies(["aten._softmax", "aten.mul"]) and not trace.multiplies([])
+
+
 def test_operators_within_a_custom_function_are_not_its_own_time() -> None:
     def slow(t: torch.Tensor) -> torch.Tensor:
         for _ in range(50):
