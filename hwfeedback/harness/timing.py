@@ -109,6 +109,7 @@ CHECKING_CALLS = 8  # calls of a window that is not fresh: enough to compare, ch
 WINDOW_NS = 20_000_000
 MAX_CALLS = 256  # of one window: past this, messages and not calls would fill the evaluation
 MIN_FRESH = 4  # windows
+COSTS = ("fresh", "alone", "chained")  # of windows: see Sample.like
 USUAL = {"chained": 0.25}  # the quantile that stands for a kind of window, else the median
 # On a GPU each call costs a third of a millisecond beside what it takes.
 GPU_CONTENTS = {"quick": 128, "certify": 1024}
@@ -125,6 +126,9 @@ TURNS_SPREAD = 0.002  # of what a turn on a GPU costs
 # Standard deviation of what a kernel takes from one process to the next, wherever its memory lies:
 # 0.10 us in 38 processes with kernels of 6 and 8 us on an H200, and half as much again for others.
 PROCESSES_NS = 150.0
+# The same of calls that come one by one, with the host's work, as a share of their time: 0.08 to
+# 0.10 in 20 processes with a forward of 70 us that waits for an H200.
+PROCESSES_ALONE = 0.1
 ALONE_NS = 5_000
 HIDDEN_NS = 20_000  # by so much processes differ in what it costs to wake one for a single call
 WAKES = 0.8  # a share that is less is no matter of waking: work is shared between calls
@@ -214,8 +218,10 @@ class Sample:
 
     @property
     def like(self) -> str:
-        """The kind of window that costs the same."""
-        return "chained" if self.alone or self.kind == "chained" else "fresh"
+        """The kind of window that costs the same: ``chained``, ``fresh``, or ``alone`` where calls
+        came one by one all the same.
+        """
+        return "chained" if self.kind == "chained" else "alone" if self.alone else "fresh"
 
 
 def quieter(samples: Iterable[Sample]) -> list[Sample]:
@@ -230,6 +236,13 @@ def quieter(samples: Iterable[Sample]) -> list[Sample]:
         return found
     found.sort(key=lambda s: s.outer)
     return found[: max(len(found) // 2, MIN_FRESH)]
+
+
+def costs_like(kind: str, by: Mapping[str, object]) -> str:
+    """Returns of which kind windows were seen that cost what one of this kind does: where eager's
+    calls took turns none came alone but the chained ones.
+    """
+    return "chained" if kind == "alone" and not by.get("alone") else kind
 
 
 def typical(kind: str, values: Sequence[float]) -> float:
@@ -313,8 +326,9 @@ class Overhead:
         """Returns a sample's time by the referee's clock, less what its window costs."""
         if s.cost is not None:
             return max(s.outer - s.cost, 0.0)
-        values = self.walls.get(s.like, [])
-        return max(s.outer - (typical(s.like, values) if values else 0.0), 0.0)
+        kind = costs_like(s.like, self.walls)
+        values = self.walls.get(kind, [])
+        return max(s.outer - (typical(kind, values) if values else 0.0), 0.0)
 
     def most(self, s: Sample) -> float:
         """Returns what a sample may have taken at most: no window costs less than the quietest.
@@ -323,7 +337,7 @@ class Overhead:
         """
         if s.cost is not None:
             return self.wall(s)
-        return max(s.outer - max(self.least.get(s.like, 0.0), 0.0), 0.0)
+        return max(s.outer - max(self.least.get(costs_like(s.like, self.least), 0.0), 0.0), 0.0)
 
     def alone(self, chained: Sequence[Sample]) -> float:
         """Returns what a call takes one by one at least, nanoseconds."""
@@ -336,13 +350,14 @@ class Overhead:
 
     def off(self, kind: str, n: int) -> float:
         """Returns by how much the cost of n windows, of a call, may be off the usual one."""
+        kind = costs_like(kind, self.walls)
         costs, q = self.walls.get(kind, []), USUAL.get(kind, 0.5)
         return stats.off_quantile(costs, min(len(costs), n), q) if costs else 0.0
 
     def paired(self, rounds: Sequence[Pair]) -> Overhead:
         """Returns what windows cost in these rounds: their scatter is that within a round."""
         walls: dict[str, list[float]] = {}
-        for kind in ("fresh", "chained"):
+        for kind in COSTS:
             found = [r.costs(kind) for r in rounds]
             middle = typical(kind, [c for costs in found for c in costs] or [0.0])
             walls[kind] = [
@@ -373,6 +388,7 @@ class Overhead:
 
     def noise(self, kind: str) -> float:
         """Returns how far one window's cost is from the median, usually, at most."""
+        kind = costs_like(kind, self.walls)
         values = self.walls.get(kind, [])
         if not values:
             return 0.0
@@ -402,9 +418,10 @@ class Pair:
 
     def pay(self) -> None:
         """Tells the candidate's samples what their windows cost."""
-        by = {kind: self.costs(kind) for kind in ("fresh", "chained")}
+        by = {kind: self.costs(kind) for kind in COSTS}
         for s in self.candidate:
-            s.cost = typical(s.like, by[s.like]) if by[s.like] else None
+            kind = costs_like(s.like, by)
+            s.cost = typical(kind, by[kind]) if by[kind] else None
 
 
 @dataclass
@@ -1529,9 +1546,10 @@ def cores(s: Sample, wall_ns: float, threads: int) -> float:
 
 def of_a_process(fresh: Sequence[Sample]) -> float:
     """Returns the factor by which the times of two processes may be off, 95 % of the time."""
-    return math.exp(
-        1.96 * math.sqrt(2) * PROCESSES_NS / max(stats.median([s.event for s in fresh]), 1.0)
-    )
+    scatter = PROCESSES_NS / max(stats.median([s.event for s in fresh]), 1.0)
+    if any(s.alone for s in fresh):
+        scatter = math.hypot(scatter, PROCESSES_ALONE)
+    return math.exp(1.96 * math.sqrt(2) * scatter)
 
 
 def _half_width(interval: stats.Interval) -> float:

@@ -125,6 +125,8 @@ def test_quick_measures_baselines_once_and_then_uses_them() -> None:
 def test_how_far_two_processes_lie_apart(ns: float, least: float, most: float) -> None:
     fresh = [timing.Sample("fresh", 4, ns, ns, 0.0, False, turns=True) for _ in range(5)]
     assert least < timing.of_a_process(fresh) < most
+    alone = [dataclasses.replace(s, turns=False, alone=True) for s in fresh]
+    assert 1.3 < timing.of_a_process(alone) < 1.35
 
 
 @pytest.mark.parametrize(("seconds", "wins"), [(0.004, False), (0.001, True)])
@@ -433,6 +435,40 @@ def test_calls_that_wake_a_core_late_cost_no_win() -> None:
     assert judged(fresh, waking).alone > 0.98
     every = [timing.Sample("chained", 1, 1e6, 2.55e6, 0.0, False) for _ in late]
     assert judged(fresh, every).alone < 0.6
+
+
+def one_by_one(seed: int) -> list[timing.Sample]:
+    """Windows of a forward of 70 us that waits for the GPU. Waking a process takes 150 us, and one
+    time in five 300 more: of single calls that is now and then, of windows of eight always some.
+    """
+    rng = random.Random(seed)
+
+    def call() -> float:
+        return 1.5e5 + (3e5 if rng.random() < 0.2 else 0.0) + rng.gauss(0, 5e3)
+
+    made = []
+    for _ in range(24):
+        cost = sum(call() for _ in range(8)) / 8
+        made.append(timing.Sample("fresh", 8, 7e4, 7e4 + cost, 0.0, False, alone=True))
+        made.append(timing.Sample("chained", 1, 7e4, 7e4 + call(), 0.0, False, alone=True))
+    return made
+
+
+def test_windows_of_calls_one_by_one_cost_what_eagers_did() -> None:
+    """And not what single calls usually cost, of which the quick ones count."""
+    overhead = timing.Overhead(turns=True)
+    overhead.add(one_by_one(0))
+    overhead.end_session()
+    clocks = set()
+    for seed in range(1, 21):
+        found = timing.judge(timing.Visits([one_by_one(seed)]), overhead)
+        clocks.add(found.clock)
+        assert not found.marked
+    assert clocks == {"event"}
+    # Where eager's took turns, it costs what single calls usually do, at the least.
+    del overhead.walls["alone"], overhead.least["alone"]
+    quick = timing.typical("chained", overhead.walls["chained"])
+    assert overhead.wall(one_by_one(1)[0]) == pytest.approx(one_by_one(1)[0].outer - quick)
 
 
 def test_what_a_window_costs_is_not_taken_for_more_cores() -> None:
