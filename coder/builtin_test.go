@@ -125,14 +125,17 @@ func runScript(script string, args ...string) ([]byte, error) {
 // captures are the graphs of testdata/models.py, captured once.
 var captures = sync.OnceValues(func() ([]byte, error) { return runScript("testdata/generate.py") })
 
+// soaking has a test take its long form: `make soak`.
+func soaking() bool { return os.Getenv("KERNELWRIGHT_SOAK") == "1" }
+
 // TestCandidatesAreRight captures every module of testdata/models.py, has the
 // Coder write candidates with the default schedule and with other choices, and
 // compares what they compute with float64.
-func TestCandidatesAreRight(t *testing.T) { candidatesAreRight(t, input, 2, 31, 5) }
+func TestCandidatesAreRight(t *testing.T) { candidatesAreRight(t, input, 4, 61, 10) }
 
 // Kernels in CUDA are run on the CPU, each thread on a stack of its own: what they compute
 // is seen without a GPU, how fast is not.
-func TestCUDACandidatesAreRight(t *testing.T) { candidatesAreRight(t, onGPU, 1, 151, 29) }
+func TestCUDACandidatesAreRight(t *testing.T) { candidatesAreRight(t, onGPU, 2, 301, 58) }
 
 // candidatesAreRight takes the default schedule of one case in so many, and of the
 // other choices one in so many, more of those cases that threads share; soaking,
@@ -140,9 +143,9 @@ func TestCUDACandidatesAreRight(t *testing.T) { candidatesAreRight(t, onGPU, 1, 
 func candidatesAreRight(t *testing.T, input func(fixture) kernelwright.CoderInput, cases, few, many int) {
 	t.Helper()
 	t.Parallel()
-	soak := os.Getenv("KERNELWRIGHT_SOAK") == "1"
+	soak := soaking()
 	if soak {
-		cases, few, many = 1, few/5, many/5
+		cases, few, many = 1, few/10, many/10
 	}
 	if testPython == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python with torch: candidates are not run")

@@ -152,17 +152,21 @@ for name, it in json.load(sys.stdin).items():
 	}
 }
 
-// The work on a reply is in proportion to its length, whatever it holds.
+// The work on a reply is in proportion to its length, whatever it holds. Soaking,
+// replies are four times as long.
 func TestHostileRepliesAreReadInTime(t *testing.T) {
+	share, most := 128, 4*time.Second // under the race detector it takes a tenth of a second; what is quadratic, many
+	if soaking() {
+		share, most = 32, 10*time.Second
+	}
 	for _, part := range []string{"```\n", "```python\n", "~~~\n```py\n", "\"\"\"\n```\n", "'''\n```python\n'''\n", "class ModelNew(nn.Module):\n", "(", "[{", "\"",
 		"<think>", "</think>", "<think></think>", "{\"a\":", "\\n", "&lt;", "native(", "native(source=x)\n", "load_inline(cuda_sources=[a])\n", "> ", "1. ```x\n",
 		"def f(", "import torch\n", "@@ -1 +1 @@\n", "# ... rest\n", "\x1b[", "<|", "a.b:c!", "\n", " \t"} {
-		text := strings.Repeat(part, MaxReplyBytes/32/len(part))
+		text := strings.Repeat(part, MaxReplyBytes/share/len(part))
 		for _, reply := range []string{text, "```python\nclass ModelNew(nn.Module):\n" + text[:len(text)/2]} {
 			began := time.Now()
 			extract(llm.Reply{Text: reply, Stop: llm.StopEnd}, kernelwright.CUDA)
-			// It takes some tens of milliseconds; what is quadratic, minutes.
-			if took := time.Since(began); took > 10*time.Second {
+			if took := time.Since(began); took > most {
 				t.Errorf("%.20q: %v", part, took)
 			}
 		}

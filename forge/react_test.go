@@ -166,6 +166,10 @@ func TestReactOnTheRealHardware(t *testing.T) {
 		if err != nil || built[0].Status != "built" {
 			t.Errorf("the form of a candidate in CUDA: %+v %v", built, err)
 		}
+		built, err = e.Build(t.Context(), kw.Candidate{Source: example(t, "example_cuda.py"), Language: kw.CUDA}, []string{"sm_90a"})
+		if err != nil || len(built) != 1 || built[0].Status != "built" || len(built[0].Report.Kernels) != 1 {
+			t.Errorf("the example in CUDA: %+v %v", built, err)
+		}
 	}
 	model := &script{calls: [][]string{
 		{"list", "{}", "read", `{"path": "reference.py"}`, "write", writing("reference.py", "x")},

@@ -41,6 +41,10 @@ def everywhere(statement: str) -> dict[str, str]:
     }
 
 
+# Parts that are asked for as another one is.
+SAME_WAY = ("Model's constructor", "get_init_inputs()")
+
+
 def where(part: str) -> str:
     return f"while {part}" if part.startswith("importing") else f"in {part}"
 
@@ -227,6 +231,29 @@ for part, source in everywhere("raise KeyboardInterrupt").items():
 for part, source in everywhere("x = torch.ones(1 << 50)").items():
     BAD[f"memory: {part}"] = (source, f"the reference ran out of memory {where(part)}")
 
+# What is found where another of them is found every day: ``make soak`` has these, too.
+LIKE_OTHERS = {
+    *("decorated", "form feeds", "made"),
+    *("list", "model instance", "plain class"),
+    *("inputs array", "inputs dict", "inputs generator", "inputs meta", "inputs tensor"),
+    *("inputs tensors", "init none", "grows", "many outputs", "output dtype", "output meta"),
+    *("fork", "idle thread", "program of forward", "no words", "several lines"),
+    *(f"{what}: {part}" for what in ("sys.exit", "interrupt", "memory") for part in SAME_WAY),
+}
+
+
+def parts(statement: str) -> list[Any]:
+    """Returns the parts of a reference that has the statement there, marked in the same way."""
+    return [
+        pytest.param(part, source, marks=pytest.mark.slow if part in SAME_WAY else [])
+        for part, source in everywhere(statement).items()
+    ]
+
+
+def kinds(table: dict[str, Any]) -> list[Any]:
+    """Returns the names in a table, marked where they take no part every day."""
+    return [pytest.param(k, marks=pytest.mark.slow) if k in LIKE_OTHERS else k for k in table]
+
 
 def refused(judge: Judge, source: str, timeout_s: float = 30) -> Invalid:
     request = {"name": "bad", "source": source, "threads": 1, "timeout_s": timeout_s}
@@ -238,13 +265,13 @@ def refused(judge: Judge, source: str, timeout_s: float = 30) -> Invalid:
     return said
 
 
-@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("kind", kinds(BAD))
 def test_a_bad_reference_is_invalid_in_one_sentence(judge: Judge, kind: str) -> None:
     source, said = BAD[kind]
     assert said in refused(judge, source).message
 
 
-@pytest.mark.parametrize(("part", "source"), everywhere("while True: pass").items())
+@pytest.mark.parametrize(("part", "source"), parts("while True: pass"))
 def test_an_endless_part_is_named(judge: Judge, part: str, source: str) -> None:
     said = refused(judge, source, timeout_s=2)
     assert said.message == f"{part} took over 2 s"
@@ -269,9 +296,7 @@ def test_a_hint_is_about_what_went_wrong(judge: Judge, hint: str, kind: str) -> 
     assert hint in refused(judge, BAD[kind][0]).hint
 
 
-@pytest.mark.parametrize(
-    ("part", "source"), everywhere("a = [bytearray(1 << 24) for _ in range(9999)]").items()
-)
+@pytest.mark.parametrize(("part", "source"), parts("a = [bytearray(1 << 24) for _ in range(9999)]"))
 def test_memory_that_grows_is_bounded(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, part: str, source: str
 ) -> None:
@@ -314,7 +339,7 @@ GOOD = {
 FLAGS = {"constant": "constant_output", "nan": "non_finite_reference"}
 
 
-@pytest.mark.parametrize("kind", GOOD)
+@pytest.mark.parametrize("kind", kinds(GOOD))
 def test_an_odd_reference_is_a_task(judge: Judge, kind: str) -> None:
     t = judge.task(GOOD[kind])
     assert t["outputs"] and t["notes"] if kind in FLAGS else not t["flags"]

@@ -229,6 +229,7 @@ def test_parse_and_export(server):
         building.export(server, "(", "weak")
 
 
+@pytest.mark.slow  # half a minute; every day exploits and an honest kernel are built in this form
 def test_load_inline(server, tmp_path):
     """The first of its kind: nothing is precompiled."""
     start = time.monotonic()

@@ -90,6 +90,7 @@ def outputs(judge: Judge, source: str, timeout: float = 60.0) -> list[torch.Tens
     return found
 
 
+@pytest.mark.slow  # so do those below, and more is asked of them
 def test_a_file_that_stands_alone(judge: Judge) -> None:
     outputs(judge, KERNEL)
 
@@ -100,8 +101,11 @@ def test_a_file_that_stands_alone(judge: Judge) -> None:
         ("import trees", "No module named 'trees'"),
         ("import os; os._exit(3)", "exit code 3"),
         ("import os; os._exit(0)", "ends before its forward has returned"),
-        ("raise ValueError('not today')", "not today"),
-        ("ModelNew.forward = lambda self, x: x[:1]", "forward returns"),
+        # Found as the one before and the one behind them are.
+        pytest.param("raise ValueError('not today')", "not today", marks=pytest.mark.slow),
+        pytest.param(
+            "ModelNew.forward = lambda self, x: x[:1]", "forward returns", marks=pytest.mark.slow
+        ),
         ("ModelNew.forward = lambda self, x: (x, x)", "another structure"),
     ],
 )
@@ -131,6 +135,7 @@ def test_a_file_that_does_not_end(judge: Judge) -> None:
     assert e.value.late
 
 
+@pytest.mark.slow  # a certificate's file that is wrong is judged below
 def test_what_it_leaves_unwritten_is_not_what_was_asked(judge: Judge) -> None:
     with pytest.raises(AssertionError):
         outputs(judge, KERNEL.replace("* s[j]", "* 2"))
@@ -314,27 +319,16 @@ def served(
     return answer
 
 
-@pytest.fixture
-def tool(tmp_path: pathlib.Path) -> pathlib.Path:
-    tool = tmp_path / "sanitizer"
+def tool_in(folder: pathlib.Path) -> pathlib.Path:
+    tool = folder / "sanitizer"
     tool.write_text(TOOL)
     tool.chmod(0o755)
     return tool
 
 
-def test_a_sanitizer_is_heard(judge: Judge, tool: pathlib.Path) -> None:
-    answer = served(judge, KERNEL, tool)
-    assert answer["code"] == 0 and answer["profile"] == ""  # there is no GPU
-    checks, seconds = cold._checks(answer["checks"], ["k"])
-    assert len(answer["checks"][0]) == 2, "what is found on few inputs is looked for on all"
-    assert 0 < seconds < 60
-    by_tool = {c.tool: c for c in checks}
-    (finding,) = by_tool["memcheck"].findings
-    assert str(finding) == "Invalid read of size 4 bytes at k+0x1"
-    assert by_tool["memcheck"].convicts
-    for clean in ("racecheck", "synccheck"):
-        assert (by_tool[clean].failed, list(by_tool[clean].findings)) == ("", [])
-    assert by_tool["initcheck"].failed == "this GPU is not one of mine"
+@pytest.fixture
+def tool(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tool_in(tmp_path)
 
 
 # Says when it is imported, and when that process ends.
@@ -348,21 +342,47 @@ atexit.register(tell, "ends")
 """
 
 
-def test_who_looks_finds_the_file_used(judge: Judge, tool: pathlib.Path) -> None:
+@pytest.fixture(scope="module")
+def looked_at(
+    judge: Judge, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], list[str]]:
+    """What comes of looking at a file, which takes seven interpreters, and what the file told."""
+    tool = tool_in(tmp_path_factory.mktemp("looked_at"))
     log = tool.with_name("log")
     kernel = KERNEL.replace("        y = torch", "        tell(len(x))\n        y = torch")
-    served(judge, TELLS.replace("LOG", str(log)) + kernel, tool)
-    told = log.read_text().splitlines()
+    answer = served(judge, TELLS.replace("LOG", str(log)) + kernel, tool)
+    return answer, log.read_text().splitlines()
+
+
+def test_a_sanitizer_is_heard(looked_at: tuple[dict[str, Any], list[str]]) -> None:
+    answer, _ = looked_at
+    assert answer["code"] == 0 and answer["profile"] == ""  # there is no GPU
+    checks, seconds = cold._checks(answer["checks"], ["k"])
+    assert len(answer["checks"][0]) == 2, "what is found on few inputs is looked for on all"
+    assert 0 < seconds < 60
+    by_tool = {c.tool: c for c in checks}
+    (finding,) = by_tool["memcheck"].findings
+    assert str(finding) == "Invalid read of size 4 bytes at k+0x1"
+    assert by_tool["memcheck"].convicts
+    for clean in ("racecheck", "synccheck"):
+        assert (by_tool[clean].failed, list(by_tool[clean].findings)) == ("", [])
+    assert by_tool["initcheck"].failed == "this GPU is not one of mine"
+
+
+def test_who_looks_finds_the_file_used(looked_at: tuple[dict[str, Any], list[str]]) -> None:
+    _, told = looked_at
     assert told[:3] == ["begins alone", "64 alone", "ends alone"]
     assert set(told[3:]) == {"begins later", "4 later", "64 later", "ends later"}
 
 
 def test_where_there_are_no_few_inputs_it_is_looked_at_on_all(
-    judge: Judge, tool: pathlib.Path
+    judge: Judge, tool: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Each is an interpreter that imports PyTorch.
+    monkeypatch.setattr(sanitizers, "TOOLS", ("memcheck", "racecheck"))
     answer = served(judge, KERNEL, tool, few=False)
-    assert [len(runs) for runs in answer["checks"]] == [1, 1, 1, 1]
-    assert [runs[0]["code"] for runs in answer["checks"]] == [86, 0, 0, 7]
+    assert [len(runs) for runs in answer["checks"]] == [1, 1]
+    assert [runs[0]["code"] for runs in answer["checks"]] == [86, 0]
 
 
 @pytest.fixture
@@ -393,8 +413,9 @@ def left(started: list[int]) -> list[str]:
 
 
 def test_nobody_looks_at_a_file_that_fails(
-    judge: Judge, tool: pathlib.Path, started: list[int]
+    judge: Judge, tool: pathlib.Path, started: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sanitizers, "TOOLS", ("memcheck",))
     log = tool.with_name("log")
     dies = TELLS.replace("LOG", str(log)) + KERNEL + "import os; os._exit(3)"
     # As on a GPU, where an interpreter waits to look at itself.

@@ -323,19 +323,9 @@ def test_an_exported_file_gets_what_was_built(
 
 @compiles
 @whole
-def test_the_example_in_cute(server: Any, tmp_path: pathlib.Path) -> None:
-    _example(server, tmp_path, "sm_90a")
-
-
-@compiles
-@whole
-@pytest.mark.slow
-@pytest.mark.parametrize("arch", ["sm_80", "sm_100a"])
-def test_the_example_in_cute_for_other_gpus(
-    server: Any,
-    tmp_path: pathlib.Path,
-    arch: str,
-) -> None:
+@pytest.mark.slow  # half a minute each; how candidates get the headers is seen on the small ones
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
+def test_the_example_in_cute(server: Any, tmp_path: pathlib.Path, arch: str) -> None:
     _example(server, tmp_path, arch)
 
 
