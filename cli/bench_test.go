@@ -115,7 +115,7 @@ func TestReferencesOfABench(t *testing.T) {
 // package daemon stops a bench wherever it can be stopped.
 func TestAKilledBenchGoesOn(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("KERNELWRIGHT_SOAK") != "1" {
+	if !soaking() {
 		t.Skip("skipped: it takes a minute, and runs by make soak (KERNELWRIGHT_SOAK=1)")
 	}
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")

@@ -81,7 +81,7 @@ func scripts(t *testing.T, dir string, env []string) {
 			if name != "soak" {
 				return false, fmt.Errorf("no condition %q", name)
 			}
-			return os.Getenv("KERNELWRIGHT_SOAK") == "1", nil
+			return soaking(), nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"seed": seed, "seedbench": seedBench, "hold": hold, "sql": runSQL, "alone": alone,

@@ -25,7 +25,7 @@ func TestIdleMemory(t *testing.T) {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
 	}
 	tasks, work := 20, "x @ x.t()" // read and declined; a verdict takes its time
-	if os.Getenv("KERNELWRIGHT_SOAK") == "1" {
+	if soaking() {
 		tasks, work = 200, "torch.tanh(x) * 1.5 + x"
 	} else if flag.Lookup("test.run").Value.String() != t.Name() {
 		t.Skip("run by make soak, or by its name: for it all is compiled a second time, without the race detector")
