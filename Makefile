@@ -96,8 +96,10 @@ lint-python: dev
 lint-tools: need-go ## installs golangci-lint into .tools, where there is none
 	@command -v golangci-lint >/dev/null || GOBIN=$(TOOLS)/bin go install $(GOLANGCI)
 
-# Vet is the linter's.
+# Vet is the linter's. A program with the race detector in it waits a second at its end for what is still found, unless told otherwise:
+# the tests start some hundreds.
 test-go: export CUDA_HOME = $(CUDA)
+test-go: export GORACE = atexit_sleep_ms=50
 test-go: dev
 	KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test $(RACE) -vet=off -timeout 60m ./...
 

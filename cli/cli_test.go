@@ -71,6 +71,7 @@ func scripts(t *testing.T, dir string, env []string) {
 			e.Setenv("HOME", filepath.Join(e.WorkDir, "home"))
 			e.Setenv("KERNELWRIGHT_DATA_DIR", filepath.Join(e.WorkDir, "data"))
 			e.Setenv("EXAMPLES", examples)
+			e.Setenv("GORACE", os.Getenv("GORACE"))
 			for _, v := range env {
 				name, value, _ := strings.Cut(v, "=")
 				e.Setenv(name, value)
