@@ -114,8 +114,9 @@ test-python-shared test-python-alone: export CUDA_HOME = $(CUDA)
 test-python-shared test-python-alone: export CUTLASS_PATH = $(CUTLASS)
 test-python-shared test-python-alone: export PYTHONPATH = $(TOOLS)/python
 test-python-shared test-python-alone: export KERNELWRIGHT_TEST_CACHE = $(DATA)/cache
+# The tests of a file are one process's: what they calibrate and compile they share.
 test-python-shared: dev
-	$(PYTHON) -m pytest -p no:cacheprovider --timeout 900 $(FAILS_ONCE) -n 2 -m 'not slow and not alone'
+	$(PYTHON) -m pytest -p no:cacheprovider --timeout 900 $(FAILS_ONCE) -n 2 --dist loadfile -m 'not slow and not alone'
 test-python-alone: dev
 	$(PYTHON) -m pytest -p no:cacheprovider --timeout 900 $(FAILS_ONCE) -m 'not slow and alone'
 
