@@ -18,8 +18,6 @@ from process_layer import HARNESS, OBEDIENT, ask, connect, listening
 import forkserver
 from protocol import Channel, Closed
 
-pytestmark = pytest.mark.alone
-
 Start = Callable[[float], subprocess.Popen[bytes]]
 
 
