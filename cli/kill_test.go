@@ -37,7 +37,7 @@ func TestKills(t *testing.T) {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
 	}
 	random := true
-	kills, tasks, pause := 3, 1, func(r *rand.Rand) time.Duration { return time.Duration(r.Float64() * float64(2500*time.Millisecond)) }
+	kills, tasks, pause := 2, 1, func(r *rand.Rand) time.Duration { return time.Duration(r.Float64() * float64(2500*time.Millisecond)) }
 	if soaking() {
 		kills, tasks, pause = fromEnv(t, "KERNELWRIGHT_SOAK_KILLS", 200), fromEnv(t, "KERNELWRIGHT_SOAK_TASKS", 50),
 			func(*rand.Rand) time.Duration { return 5 * time.Second }

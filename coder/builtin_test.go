@@ -131,11 +131,11 @@ func soaking() bool { return os.Getenv("KERNELWRIGHT_SOAK") == "1" }
 // TestCandidatesAreRight captures every module of testdata/models.py, has the
 // Coder write candidates with the default schedule and with other choices, and
 // compares what they compute with float64.
-func TestCandidatesAreRight(t *testing.T) { candidatesAreRight(t, input, 4, 61, 10) }
+func TestCandidatesAreRight(t *testing.T) { candidatesAreRight(t, input, 6, 61, 10) }
 
 // Kernels in CUDA are run on the CPU, each thread on a stack of its own: what they compute
 // is seen without a GPU, how fast is not.
-func TestCUDACandidatesAreRight(t *testing.T) { candidatesAreRight(t, onGPU, 2, 301, 58) }
+func TestCUDACandidatesAreRight(t *testing.T) { candidatesAreRight(t, onGPU, 3, 301, 58) }
 
 // candidatesAreRight takes the default schedule of one case in so many, and of the
 // other choices one in so many, more of those cases that threads share; soaking,

@@ -128,7 +128,9 @@ def test_what_ncu_measured(server: ForkServer, fake: Callable[[str], None]) -> N
 def ahead(
     server: ForkServer, fake: Callable[[str], None]
 ) -> Iterator[tuple[profiling.Profiler, Spares]]:
-    """A profiler whose processes have started; who starts one now gets nothing."""
+    """A profiler whose processes have started; who starts one now gets nothing. That takes twelve
+    seconds of processor time: what is not one of the three everyday cases runs by ``make soak``.
+    """
     fake('"$@"\n' + WRITES)
     spares = Spares()
     p = profiler(server, spares=spares)
@@ -139,6 +141,7 @@ def ahead(
     spares.close()
 
 
+@pytest.mark.slow
 def test_it_is_started_ahead(ahead: tuple[profiling.Profiler, Spares]) -> None:
     p, spares = ahead
     for _ in range(profiling.AHEAD):
@@ -161,6 +164,7 @@ def test_its_context_is_made_ahead(ahead: tuple[profiling.Profiler, Spares]) -> 
     assert p.profile(subject())["tool"] == "static", "one candidate each"
 
 
+@pytest.mark.slow
 def test_one_whose_context_is_made_is_there_for_the_next(
     ahead: tuple[profiling.Profiler, Spares], server: ForkServer
 ) -> None:
@@ -173,6 +177,7 @@ def test_one_whose_context_is_made_is_there_for_the_next(
     assert not any(served.began for served in (spares.take(*p.keys), spares.take(*p.keys)))
 
 
+@pytest.mark.slow
 def test_who_has_not_started_is_not_waited_for(
     server: ForkServer, fake: Callable[[str], None]
 ) -> None:
@@ -190,7 +195,7 @@ def test_who_has_not_started_is_not_waited_for(
     spares.close()
 
 
-@pytest.mark.parametrize("made", [True, False])
+@pytest.mark.parametrize("made", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_one_whose_context_was_not_needed_ends(
     server: ForkServer,
     ahead: tuple[profiling.Profiler, Spares],
@@ -219,6 +224,7 @@ def test_one_whose_context_was_not_needed_ends(
     assert server.ping()["workers"] == 0
 
 
+@pytest.mark.slow
 def test_a_context_that_cannot_be_made_is_not_spoken_of(
     ahead: tuple[profiling.Profiler, Spares], monkeypatch: pytest.MonkeyPatch
 ) -> None:
