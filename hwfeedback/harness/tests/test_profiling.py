@@ -290,16 +290,21 @@ BUSY = "ERROR== Profiling failed because a driver resource was unavailable. Ensu
 OLD = "echo \"==ERROR== unrecognised option '--filter-mode'. Use --help for details\"; exit 1\n"
 
 
+def rarely(*case: object) -> Any:
+    """An ncu that imports PyTorch, as those beside it do every day: by ``make soak`` alone."""
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("body", "why", "passing"),
     [
         (None, "Nsight Compute (ncu) is not there", False),
         ('"$@"\n' + says(PERMISSION), "NVreg_RestrictProfilingToAdminUsers", False),
-        ('"$@"\n' + says(BUSY), "the GPU's counters are busy", True),
+        rarely('"$@"\n' + says(BUSY), "the GPU's counters are busy", True),
         (OLD, "this ncu is too old", False),
-        ('"$@"\n' + says("ERROR== Cuda driver is not compatible"), "ncu says: Cuda driver", True),
+        rarely('"$@"\n' + says("ERROR== Cuda driver is not compatible"), "says: Cuda driver", True),
         ('"$@"\n' + ENDS, "ncu saw no kernel", False),
-        ('"$@"\nexit 3\n', "ncu saw no kernel (exit code 3)", False),
+        rarely('"$@"\nexit 3\n', "ncu saw no kernel (exit code 3)", False),
         ("echo cannot open shared object file; exit 127\n", "exit code 127: cannot open", False),
         ("kill -9 $$\n", "ncu was killed by signal 9", True),
         ("sleep 1000\n", "ncu did not start within 3 s", True),
@@ -435,7 +440,10 @@ def test_which_metrics_ncu_names() -> None:
     [
         ("raise ValueError('not twice')", "it fails under ncu in a forward: ValueError: not twice"),
         ("import os; os._exit(3)", "its process ended under ncu in a forward"),
-        ("import os; os.kill(os.getppid(), 9); import time; time.sleep(60)", "ncu was killed"),
+        # As the exploit does that kills ncu.
+        rarely(
+            "import os; os.kill(os.getppid(), 9); import time; time.sleep(60)", "ncu was killed"
+        ),
     ],
 )
 def test_a_candidate_that_fails_under_it(
