@@ -27,8 +27,6 @@ import toolchain
 from listening import Listener
 from protocol import Closed
 
-pytestmark = pytest.mark.alone
-
 PROFILES = ["reference", "candidate", "builder", "profiler"]
 DENIED = (1, 13)  # EPERM, EACCES
 

@@ -338,7 +338,15 @@ def test_a_batch_whose_rows_have_nothing_to_do_with_each_other(
 
 
 @pytest.mark.parametrize(
-    "source", [WHOLE, SOME_ROWS, COLUMNS, LOSS, INTEGERS], ids=lambda s: s[-160:-90]
+    "source",
+    # The last three are told in the same way.
+    [
+        WHOLE,
+        SOME_ROWS,
+        *(pytest.param(s, marks=pytest.mark.slow) for s in (COLUMNS, LOSS)),
+        INTEGERS,
+    ],
+    ids=lambda s: s[-160:-90],
 )
 def test_a_batch_that_is_one(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, small_parts: None, source: str
@@ -412,7 +420,10 @@ def test_a_forward_fails_in_a_part(judge: Judge, small_parts: None) -> None:
     client.kill()
 
 
-@pytest.mark.parametrize("ends", ["Model.forward = None", "import os; os._exit(3)"])
+@pytest.mark.parametrize(
+    "ends",
+    [pytest.param("Model.forward = None", marks=pytest.mark.slow), "import os; os._exit(3)"],
+)
 def test_a_part_ends_the_process(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, small_parts: None, ends: str
 ) -> None:
