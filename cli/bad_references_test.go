@@ -100,6 +100,11 @@ func TestBadReferencesInAWatchedFolder(t *testing.T) {
 	}
 	r, dir := runner{t: t, python: python, data: newData(t)}, t.TempDir()
 	bad := badReferences()
+	if !soaking() { // the harness's tests have them every day, and here they end as others do
+		for _, name := range []string{"inputs_many", "inputs_none", "interrupt", "no_model", "os_exit", "stdin", "stochastic"} {
+			delete(bad, name)
+		}
+	}
 	wanted := map[string]string{}
 	for name, f := range bad {
 		wanted[name] = f.reason
@@ -204,7 +209,7 @@ func TestBadReferencesInAWatchedFolder(t *testing.T) {
 	if out, err := c.Output(); c.ProcessState.ExitCode() != ExitUsage || len(out) > 0 {
 		t.Errorf("run of a folder: %v\n%s", err, out)
 	}
-	for _, name := range []string{"utf16", "device", "forks"} {
+	for _, name := range []string{"utf16", "forks"} {
 		c := r.command("eval", filepath.Join(dir, name+".py"), slow)
 		if out, err := c.Output(); err != nil || !strings.HasPrefix(string(out), "invalid: "+wanted[name]) || !strings.Contains(string(out), "\nhint: ") {
 			t.Errorf("eval %s: %v\n%s", name, err, out)

@@ -252,6 +252,7 @@ extern "C" void run(const float* x, float* y, int n, cudaStream_t s) {
     assert kernel["arch"] == arch and kernel["shared_bytes"] == 256 and kernel["registers"] > 4
 
 
+@pytest.mark.slow  # it calls all that the header has; what is built with it every day is below
 def test_it_does_what_torch_does(build: Callable[[str], dict[str, Any]]) -> None:
     built = build(PROBE_CANDIDATE)
     assert compiling.WHOLE not in built["build"]["log"], built["build"]["log"]
@@ -399,6 +400,7 @@ def test_flags_and_libraries() -> None:
         assert "is not allowed" in compiling.flags_problem([flag], libraries)
 
 
+@pytest.mark.slow  # as the work folder below does, in the same way
 def test_the_example_in_the_prompt_builds(build: Callable[[str], dict[str, Any]]) -> None:
     folder = pathlib.Path(__file__).parents[3] / "prompts" / "templates"
     built = build((folder / "example_load_inline.py").read_text())
