@@ -209,7 +209,7 @@ func TestBadReferencesInAWatchedFolder(t *testing.T) {
 	if out, err := c.Output(); c.ProcessState.ExitCode() != ExitUsage || len(out) > 0 {
 		t.Errorf("run of a folder: %v\n%s", err, out)
 	}
-	for _, name := range []string{"utf16", "forks"} {
+	for _, name := range []string{"utf16", "device", "forks"} {
 		c := r.command("eval", filepath.Join(dir, name+".py"), slow)
 		if out, err := c.Output(); err != nil || !strings.HasPrefix(string(out), "invalid: "+wanted[name]) || !strings.Contains(string(out), "\nhint: ") {
 			t.Errorf("eval %s: %v\n%s", name, err, out)
