@@ -37,7 +37,7 @@ from test_master_rule import EAGER, Compiled  # noqa: E402
 
 import device as devices  # noqa: E402
 import evaluation  # noqa: E402
-from clients import ReferenceClient  # noqa: E402
+from clients import ReferenceClient, WorkerLate  # noqa: E402
 from inspection import Invalid  # noqa: E402
 from verify import Calibration, Failed, Verification, calibrate  # noqa: E402
 
@@ -46,10 +46,12 @@ MODES = ("compile", "max-autotune-no-cudagraphs")
 
 
 def row_of(judge: Judge, path: pathlib.Path, level: str, modes: list[str]) -> dict[str, Any]:
-    """Judges one reference's honest forms. What is no verdict is an ``error``."""
+    """Judges one reference's honest forms. What is no verdict is an ``error``, and a form that is
+    not compiled in time is ``late``.
+    """
     begun = time.perf_counter()
     text = path.read_text()
-    row: dict[str, Any] = {"name": path.stem, "level": level, "forms": {}}
+    row: dict[str, Any] = {"name": path.stem, "level": level, "forms": {}, "late": []}
     try:
         task = judge.task(text)
         row["flags"] = task["flags"]
@@ -58,10 +60,13 @@ def row_of(judge: Judge, path: pathlib.Path, level: str, modes: list[str]) -> di
         with contextlib.ExitStack() as ends:
             reference = started(judge, request, ends)
             calibration = calibrate(reference)
-            candidate = started(judge, request, ends)
             for mode in modes:
-                form = Compiled(candidate, mode)
-                row["forms"][mode] = compiled(reference, form, calibration, level)
+                with contextlib.ExitStack() as over:
+                    form = Compiled(started(judge, request, over), mode)
+                    try:
+                        row["forms"][mode] = compiled(reference, form, calibration, level)
+                    except WorkerLate:
+                        row["late"].append(mode)
         request["known"] = {"calibration": calibration.to_json()}
         v = evaluation.evaluate(judge.server, request)["verdict"]
         row["forms"]["eager"] = v["reason"] if v["status"] not in ("correct", "certified") else ""
@@ -205,6 +210,8 @@ def told(rows: list[dict[str, Any]], asked: int) -> None:
             forms.setdefault(form, []).append(why)
             if why:
                 print(f"{row['name']}: {form} fails: {why}")
+        for form in row.get("late", []):
+            print(f"{row['name']}: {form} took over {COMPILE_S:g} s to compile: not judged")
         if "error" in row:
             print(f"{row['name']}: {row['error']}")
     print(f"| form | references | pass |\n|---|---:|---:|\n| asked for | {asked} | |")

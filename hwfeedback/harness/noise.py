@@ -168,6 +168,7 @@ _SUMS = {
     "einsum",
     "matmul",
 }
+_PRODUCTS_OF_MATRICES = {"mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "addbmm"}
 _ONE_AXIS = {"sum", "mean", "cumsum"}
 # One rounding a factor, in whatever order.
 _PRODUCTS = {"prod", "cumprod"}
@@ -294,8 +295,11 @@ class Float32Noise(TorchDispatchMode):
             if name in ("sum", "mean"):
                 lost = _lost_in_lanes(args, out, name == "mean", self._coherent)
                 amount = amount if lost is None else torch.maximum(amount, lost)
+            chain = _terms(name, args) / 2 / LANES if self._coherent else 1.0
             for part, by, signs in self._parts(out, amount.expand_as(out)):
-                part.addcmul_(signs, by)
+                # What is added up where all are equal is off by a share of what comes out.
+                more = torch.maximum(by, part.abs().mul_(SUM_UNIT * chain)) if chain > 1 else by
+                part.addcmul_(signs, more)
             return out
         unit = ULP
         if name in _PRODUCTS:
@@ -330,6 +334,19 @@ class Float32Noise(TorchDispatchMode):
         for i in range(0, n, slab):
             j = min(i + slab, n)
             yield flat[i:j], amounts[i:j], dealt[: j - i]
+
+
+def _terms(name: str, args: Any) -> int:
+    """Returns how many products are added up for one element of a product of matrices or a
+    convolution, 1 for all else.
+    """
+    if name in _PRODUCTS_OF_MATRICES:
+        a = args[1 if name in ("addmm", "baddbmm", "addmv", "addbmm") else 0]
+        return a.shape[-1] * (a.shape[0] if name == "addbmm" else 1)
+    if name == "convolution":
+        weight, transposed = args[1], args[6]
+        return weight.numel() // max(weight.shape[1 if transposed else 0], 1)
+    return 1
 
 
 def _lost_in_lanes(args: Any, out: torch.Tensor, mean: bool, coherent: bool) -> torch.Tensor | None:

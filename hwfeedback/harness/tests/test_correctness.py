@@ -16,7 +16,7 @@ import families
 import trees
 import verify
 from correctness import Expected, Noise, Scale, compare, complete
-from noise import Float32Noise, Sources, one_ulp
+from noise import SUM_UNIT, Float32Noise, Sources, one_ulp
 
 
 def softmax_case(rows: int = 64, columns: int = 1024) -> tuple[torch.Tensor, Expected, Noise]:
@@ -391,6 +391,57 @@ def test_noise_covers_long_sums_in_few_lanes(sums: Any) -> None:
         torch.set_default_dtype(torch.float32)
     relative = correctness.error_of(noisy, wide, None).max / correctness.scale_of(wide).max
     assert 1e-7 < relative < 1e-3
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda a, b: a @ b,
+        lambda a, b: (a @ b.expand(-1, 3))[:, :1],
+        lambda a, b: torch.mv(a, b[:, 0])[:, None],
+        lambda a, b: torch.addmm(torch.zeros(1, dtype=a.dtype), a, b),
+        lambda a, b: torch.addmv(torch.zeros(2, dtype=a.dtype), a, b[:, 0])[:, None],
+        lambda a, b: torch.bmm(a[None], b[None])[0],
+        lambda a, b: torch.baddbmm(a.new_zeros(1, 1, 1), a[None], b[None])[0],
+        lambda a, b: torch.addbmm(a.new_zeros(1, 1), *(t[None] for t in (a, b))),
+        lambda a, b: torch.stack([torch.dot(r, b[:, 0]) for r in a])[:, None],
+        lambda a, b: torch.einsum("ij,jk->ik", a, b),
+        lambda a, b: torch.nn.functional.linear(a, b.t()),
+        lambda a, b: torch.conv1d(a[None], b.t()[None].expand(1, 2, -1))[0, :, :1].expand(2, 1) / 2,
+        lambda a, b: torch.conv_transpose1d(a.t()[None], b[:, :, None])[0].t(),
+    ],
+    ids=[
+        "mm",
+        "columns",
+        "mv",
+        "addmm",
+        "addmv",
+        "bmm",
+        "baddbmm",
+        "addbmm",
+        "dot",
+        "einsum",
+        "linear",
+        "conv",
+        "transposed",
+    ],
+)
+def test_long_products_of_equal_numbers_may_err_as_sums_in_lanes_do(product: Any) -> None:
+    """As max-autotune's one for a row of a million did on a GPU: 107 roundings off."""
+    n = 1 << 17
+    a, b = torch.full((2, n), 0.7316), torch.full((n, 1), 1.1177)
+    wide = product(a.double(), b.double())
+    with Float32Noise(1, coherent=True):
+        noisy = product(a.double(), b.double())
+    noise = Noise(error=correctness.error_of(noisy, wide, None), scale=correctness.scale_of(wide))
+    e = complete(Expected([wide], [wide.float()], [None]))
+    added = torch.zeros(32)
+    for terms in (a[0] * b[:, 0]).view(-1, 32):
+        added += terms
+    got = added.sum().expand(2, 1)
+    outcome = compare(got, e, 0, noise, floor_of(noise))
+    assert outcome.passed and outcome.error.max > 30 * SUM_UNIT * float(wide.max())
+    assert not compare(got * 1.1, e, 0, noise, floor_of(noise)).passed
 
 
 def test_decompositions_work_on_what_they_take_apart() -> None:
