@@ -124,8 +124,8 @@ def _burn() -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_identical_code_does_not_win(judge: Judge, name: str) -> None:
-    """Where one in a hundred wins, two of four happen once in 1,700 runs. ``make soak`` has 300."""
-    found = wins(judge, TASKS[name], same(TASKS[name]), 4, "quick")
+    """Where one in a hundred wins, two of three happen once in 3,300 runs; 300 by ``make soak``."""
+    found = wins(judge, TASKS[name], same(TASKS[name]), 3, "quick")
     assert len(found) <= 1, found
 
 
