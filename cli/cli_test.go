@@ -55,7 +55,7 @@ func TestScriptsWithPython(t *testing.T) {
 		"OWN=" + newData(t),     // of the script that counts its runs
 		"APART=" + newData(t),   // of one whose benches are not counted by another
 		"TMPDIR=" + t.TempDir(), // one for all: leases are kept there, so the scripts wait for each other
-		"KERNELWRIGHT_EVALUATION_CERTIFY_TIME=1s",
+		"KERNELWRIGHT_EVALUATION_CERTIFY_TIME=1s", oneThread,
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -205,9 +207,9 @@ func same(t *testing.T, got, want []kernelwright.Round) {
 }
 
 // newData gives a data folder without a record of runs. What is made once on a
-// machine, headers that torch.compile precompiles and what the machine can
-// reach, comes from the data folder whose cache KERNELWRIGHT_TEST_CACHE names,
-// where that has it: it takes half a minute.
+// machine, headers that torch.compile precompiles, comes from the folder that
+// KERNELWRIGHT_TEST_CACHE names, where that has it: it takes half a minute. What
+// the machine can reach is measured once for all tests.
 func newData(t *testing.T) string {
 	t.Helper()
 	dir, cache := t.TempDir(), os.Getenv("KERNELWRIGHT_TEST_CACHE")
@@ -220,67 +222,78 @@ func newData(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	if record := filepath.Join(filepath.Dir(cache), store.FileName); cache != "" && exists(record) {
-		copyCeilings(t, record, filepath.Join(dir, store.FileName))
-	}
-	return dir
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
-// copyCeilings copies what a machine can reach from one record to another, as
-// if it had been measured while nothing else ran: tests run two at a time, and
-// each start of the program would measure it again.
-func copyCeilings(t *testing.T, from, to string) {
-	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+from+"?mode=ro")
+	ceilings, err := measured()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
-	known, err := store.OpenToRead(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer known.Close()
-	s, err := store.Open(to)
+	s, err := store.Open(filepath.Join(dir, store.FileName))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	rows, err := db.QueryContext(t.Context(), `SELECT key FROM cache WHERE kind = 'ceilings'`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var key string
-		if err := rows.Scan(&key); err != nil {
-			t.Fatal(err)
-		}
-		value, _, err := known.Get(t.Context(), "ceilings", key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var ceilings map[string]any
-		if err := json.Unmarshal(value, &ceilings); err != nil {
-			t.Fatal(err)
-		}
-		ceilings["spread"] = 0.01
-		if value, err = json.Marshal(ceilings); err != nil {
-			t.Fatal(err)
-		}
+	for key, value := range ceilings {
 		if err := s.Put(t.Context(), "ceilings", key, value); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	return dir
 }
+
+// oneThread is for all that measures here: what threads do while they wait for
+// each other takes a third of the time on a machine that others use.
+const oneThread = "KERNELWRIGHT_THREADS=1"
+
+// measured gives what the machine can reach with one thread, by its key in the
+// record, as if it had been measured while nothing else ran: tests run two at a
+// time, and each start of the program would measure it again.
+var measured = sync.OnceValues(func() (map[string][]byte, error) {
+	dir, err := os.MkdirTemp("", "kernelwright-measured-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	c := exec.Command("kernelwright", "doctor", "--measure")
+	c.Env = append(os.Environ(), "KERNELWRIGHT_DATA_DIR="+dir, "KERNELWRIGHT_PYTHON="+os.Getenv("KERNELWRIGHT_TEST_PYTHON"), "HOME="+dir, "TMPDIR="+dir,
+		"KERNELWRIGHT_EVALUATION_KEEP_WARM=0s", oneThread)
+	if out, err := c.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("doctor --measure: %w\n%s", err, out)
+	}
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, store.FileName)+"?mode=ro")
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	known, err := store.OpenToRead(filepath.Join(dir, store.FileName))
+	if err != nil {
+		return nil, err
+	}
+	defer known.Close()
+	rows, err := db.Query(`SELECT key FROM cache WHERE kind = 'ceilings'`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	found := map[string][]byte{}
+	for rows.Next() {
+		var key string
+		if err := rows.Scan(&key); err != nil {
+			return nil, err
+		}
+		value, _, err := known.Get(context.Background(), "ceilings", key)
+		if err != nil {
+			return nil, err
+		}
+		var ceilings map[string]any
+		if err := json.Unmarshal(value, &ceilings); err != nil {
+			return nil, err
+		}
+		ceilings["spread"] = 0.01
+		if found[key], err = json.Marshal(ceilings); err != nil {
+			return nil, err
+		}
+	}
+	return found, rows.Err()
+})
 
 // runner starts the program on a data folder of its own.
 type runner struct {
@@ -308,7 +321,7 @@ func (r runner) command(args ...string) command {
 		// Nothing may be left behind, and the folder is copied.
 		"KERNELWRIGHT_EVALUATION_KEEP_WARM=0s",
 		// The others take minutes to compile and are no matter here.
-		"KERNELWRIGHT_EVALUATION_BASELINES=eager",
+		"KERNELWRIGHT_EVALUATION_BASELINES=eager", oneThread,
 		"KERNELWRIGHT_EVALUATION_CERTIFY_TIME=1s") // how exactly anything is known is no matter either
 	return command{c}
 }
