@@ -199,7 +199,7 @@ func TestTurnsAreFair(t *testing.T) {
 	}
 }
 
-// Requests of one evaluator// Requests of one evaluator do not wait for its own turn to end.
+// Requests of one evaluator do not wait for its own turn to end.
 func TestOneAfterTheOther(t *testing.T) {
 	turn := newTurn(&FileLeases{Dir: t.TempDir()}, time.Hour)
 	first := takes(t, turn, true)
