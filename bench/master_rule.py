@@ -222,7 +222,7 @@ def told(rows: list[dict[str, Any]], asked: int) -> None:
         for family in row.get("advisory", {}):
             advisory.setdefault(family, []).append(row["name"])
     for family, names in sorted(advisory.items(), key=lambda item: -len(item[1])):
-        print(f"advisory: {family} on {len(names)}: {', '.join(names[:6])}")
+        print(f"advisory: {family} on {len(names)}: {', '.join(names)}")
     print(f"{sum(r['seconds'] for r in rows):.0f} s of work")
 
 
