@@ -35,10 +35,15 @@ type benchCmd struct {
 
 // chosenFlags choose among the references of a folder.
 type chosenFlags struct {
-	Level string   `help:"Only the subfolders level1, ... of the folder: 1, or 1,2." placeholder:"N"`
+	levelFlag
 	Only  []string `help:"Only references of these names: 'softmax*'. Case, a number in front and .py do not count." placeholder:"PATTERN" sep:","`
 	List  string   `help:"Only the references that this file names, a line each, as paths below the folder." placeholder:"FILE" type:"path" predictor:"file"`
 	Limit int      `help:"Only the first so many." placeholder:"N"`
+}
+
+// levelFlag chooses among the levels of a folder such as KernelBench's.
+type levelFlag struct {
+	Level string `help:"Only the subfolders level1, ... of the folder: 1, or 1,2." placeholder:"N"`
 }
 
 // matrixFlags take several values each; a bench tries all their combinations.

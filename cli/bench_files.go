@@ -35,23 +35,14 @@ func (c chosenFlags) chosen(named []string) ([]string, error) {
 			return nil, usage(fmt.Sprintf("--only: %q is no pattern", pattern), "use * and ?: 'softmax*'")
 		}
 	}
-	if c.Level != "" || c.List != "" {
-		if info, err := os.Stat(named[0]); err != nil || len(named) > 1 || !info.IsDir() {
-			return nil, usage("--level and --list choose within one folder, and "+named[len(named)-1]+" is none", "name one folder that is there, and nothing else")
-		}
-	}
 	var paths []string
 	var err error
-	switch {
-	case c.Level != "":
-		var folders []string
-		if folders, err = c.levels(named[0]); err == nil {
-			paths, err = references(folders)
+	if c.List != "" {
+		if err = oneFolder("--list", named); err == nil {
+			paths, err = inList(named[0], c.List)
 		}
-	case c.List != "":
-		paths, err = inList(named[0], c.List)
-	default:
-		paths, err = references(named)
+	} else {
+		paths, err = c.ofLevels(named)
 	}
 	if err != nil {
 		return nil, err
@@ -76,10 +67,17 @@ func (c chosenFlags) chosen(named []string) ([]string, error) {
 	return paths, nil
 }
 
-// levels is the subfolders of the levels, of the folder or of the KernelBench
-// in it.
-func (c chosenFlags) levels(folder string) ([]string, error) {
-	numbers, err := listed("--level", c.Level, strconv.Atoi)
+// ofLevels returns the references that are named; with a level, those of its
+// subfolder, of the folder that is named or of the KernelBench in it.
+func (f levelFlag) ofLevels(named []string) ([]string, error) {
+	if f.Level == "" {
+		return references(named)
+	}
+	if err := oneFolder("--level", named); err != nil {
+		return nil, err
+	}
+	folder := named[0]
+	numbers, err := listed("--level", f.Level, strconv.Atoi)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +95,16 @@ func (c chosenFlags) levels(folder string) ([]string, error) {
 		}
 		folders = append(folders, found)
 	}
-	return folders, nil
+	return references(folders)
+}
+
+// oneFolder says what is wrong where a flag chooses within what is no folder, or
+// more than one.
+func oneFolder(flag string, named []string) error {
+	if info, err := os.Stat(named[0]); err != nil || len(named) > 1 || !info.IsDir() {
+		return usage(flag+" chooses within one folder, and "+named[len(named)-1]+" is none", "name one folder that is there, and nothing else")
+	}
+	return nil
 }
 
 // inList reads a list of references: paths below the folder, one a line. What

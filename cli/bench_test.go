@@ -87,13 +87,13 @@ func TestReferencesOfABench(t *testing.T) {
 		named string
 	}{
 		"2_ReLU 10_Softmax 1_Conv_Softmax 7_LogSoftmax": {named: dir},
-		"2_ReLU 10_Softmax":                             {chosenFlags{Level: "1"}, dir},
-		"1_Conv_Softmax 2_ReLU 10_Softmax":              {chosenFlags{Level: "2,1"}, below},
+		"2_ReLU 10_Softmax":                             {chosenFlags{levelFlag: levelFlag{"1"}}, dir},
+		"1_Conv_Softmax 2_ReLU 10_Softmax":              {chosenFlags{levelFlag: levelFlag{"2,1"}}, below},
 		"10_Softmax":                                    {chosenFlags{Only: []string{"softmax*"}}, dir},
 		"10_Softmax 1_Conv_Softmax 7_LogSoftmax":        {chosenFlags{Only: []string{"*SOFTMAX.py"}}, dir},
 		"2_ReLU 7_LogSoftmax":                           {chosenFlags{Only: []string{"7_*", "relu"}}, dir},
 		"1_Conv_Softmax 2_ReLU":                         {chosenFlags{List: filepath.Join(dir, "list.txt")}, dir},
-		"2_ReLU":                                        {chosenFlags{Level: "1", Limit: 1}, dir},
+		"2_ReLU":                                        {chosenFlags{levelFlag: levelFlag{"1"}, Limit: 1}, dir},
 	} {
 		paths, err := c.flags.chosen([]string{c.named})
 		if err != nil {

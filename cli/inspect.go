@@ -23,6 +23,7 @@ import (
 
 type inspectCmd struct {
 	References []string `arg:"" name:"reference" help:"Reference files, and folders of them." type:"path" predictor:"file"`
+	levelFlag
 	deviceFlags
 }
 
@@ -50,7 +51,7 @@ type inspected struct {
 
 // Run inspects them, one at a time on each device.
 func (c inspectCmd) Run(a *app) (err error) {
-	paths, err := references(c.References)
+	paths, err := c.ofLevels(c.References)
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,18 @@ func TestReferencesAreReadInTheOrderOfTheirNumbers(t *testing.T) {
 			t.Errorf("%s is no folder of references", bad)
 		}
 	}
+	for level, want := range map[string][]string{
+		"1": {"level1/2_a.py", "level1/10_b.py", "level1/100_c.py"}, "2,1": {"level2/1_x.py", "level1/2_a.py", "level1/10_b.py", "level1/100_c.py"},
+		"3": nil, "one": nil,
+	} {
+		got, err := levelFlag{level}.ofLevels([]string{folder})
+		for i := range want {
+			want[i] = filepath.Join(folder, want[i])
+		}
+		if !slices.Equal(got, want) || (err == nil) != (want != nil) {
+			t.Errorf("level %s: %v: %q", level, err, got)
+		}
+	}
 }
 
 // aDevice inspects by what a reference's text says.
