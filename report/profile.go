@@ -57,26 +57,17 @@ func Profile(p *kernelwright.Profile) []string {
 // roofs are the shares of measured ceilings of a profile's position, in words.
 var roofs = []struct{ name, said string }{{"dram_roof_share", "memory"}, {"l2_roof_share", "L2"}, {"fp32_roof_share", "FP32"}, {"tensor_roof_share", "tensor cores"}}
 
-// Eager says what a profiler saw of eager, all kernels together, and where they
-// stand below the measured ceilings. None where nobody looked.
+// Eager says what a profiler saw of eager, all kernels together. None where nobody
+// looked.
 func Eager(p *kernelwright.Profile) []string {
 	if p == nil {
 		return nil
 	}
-	lines := []string{"eager: " + whole(p)}
-	var shares []string
-	for _, roof := range roofs {
-		if x := p.Position[roof.name]; x > 0 && !math.IsInf(x, 0) {
-			shares = append(shares, roof.said+" "+Percent(x))
-		}
-	}
-	if len(shares) > 0 {
-		lines = append(lines, "eager's share of the measured ceilings: "+strings.Join(shares, ", "))
-	}
-	return lines
+	return []string{"eager: " + whole(p)}
 }
 
-// whole is a line for all of a forward.
+// whole is a line for all of a forward, with where it stands below the measured
+// ceilings.
 func whole(p *kernelwright.Profile) string {
 	tool, known := tools[p.Tool]
 	if !known {
@@ -95,6 +86,15 @@ func whole(p *kernelwright.Profile) string {
 	}
 	if p.Why != "" {
 		said += " (" + Line(p.Why) + ")"
+	}
+	var shares []string
+	for _, roof := range roofs {
+		if x := p.Position[roof.name]; x > 0 && !math.IsInf(x, 0) {
+			shares = append(shares, roof.said+" "+Percent(x))
+		}
+	}
+	if len(shares) > 0 {
+		said += "; of the measured ceilings: " + strings.Join(shares, ", ")
 	}
 	return said
 }
@@ -176,13 +176,13 @@ func kernelMetrics(m map[string]float64) (parts []string) {
 		add("%s read and %s written", bytes(m[dramRead]), bytes(m[dramWrite]))
 	}
 	if has(dramShare) {
-		add("memory %s", Percent(m[dramShare]/100))
+		add("memory %s of its theoretical peak", Percent(m[dramShare]/100))
 	}
 	if has(issueShare) {
 		add("instructions issued in %s of active cycles", Percent(m[issueShare]/100))
 	}
 	if m[tensorShare] >= 1 {
-		add("tensor cores %s", Percent(m[tensorShare]/100))
+		add("tensor cores at work in %s of active cycles", Percent(m[tensorShare]/100))
 	}
 	if has(occupancy, occupancyLimit) {
 		add("occupancy %s of %s", Percent(m[occupancy]/100), Percent(m[occupancyLimit]/100))

@@ -102,8 +102,13 @@ func pages(t *testing.T, d Data) (html, markdown string) {
 
 func TestAFinishedRun(t *testing.T) {
 	d := finished()
+	profile := func(memory float64) *kernelwright.Profile {
+		return &kernelwright.Profile{Tool: "ncu", Launches: 2, MS: 1.3, Position: map[string]float64{"dram_roof_share": memory}}
+	}
+	d.Rounds[0].Verdict.Profile, d.Rounds[0].Verdict.EagerProfile, d.Rounds[2].Verdict.Profile = profile(0.53), profile(0.31), profile(0.78)
 	html, markdown := pages(t, d)
-	for _, want := range []string{"2.14×", "compile", "certified", "2.03", "read the row once", "achieved_gbs", "near_overflow", "softmax3", "evaluated in eval mode", "a CPU"} {
+	for _, want := range []string{"of the measured ceilings: memory 53 %", "of the measured ceilings: memory 78 %", "eager: profile by Nsight Compute: 2 launches, 1.30 ms on the GPU; of the measured ceilings: memory 31 %",
+		"2.14×", "compile", "certified", "2.03", "read the row once", "achieved_gbs", "near_overflow", "softmax3", "evaluated in eval mode", "a CPU"} {
 		if !strings.Contains(strings.ToLower(html), strings.ToLower(want)) {
 			t.Errorf("the page lacks %q", want)
 		}
@@ -384,7 +389,7 @@ func TestKernel(t *testing.T) {
 func TestProfile(t *testing.T) {
 	p := &kernelwright.Profile{Tool: "ncu", Launches: 3, MS: 0.1, Kernels: []kernelwright.KernelProfile{
 		{Name: "void rows<4>(float const*)", Whose: "custom", Launches: 2, MS: 0.08, Share: 0.8, Grid: [3]int{2048, 1, 1}, Block: [3]int{32, 8, 1}, Metrics: map[string]float64{
-			dramRead: 8 << 20, dramWrite: 4 << 20, dramShare: 81.7, issueShare: 22.4, tensorShare: 0.3, occupancy: 71.2, occupancyLimit: 100, registers: 32,
+			dramRead: 8 << 20, dramWrite: 4 << 20, dramShare: 81.7, issueShare: 22.4, tensorShare: 2.6, occupancy: 71.2, occupancyLimit: 100, registers: 32,
 			sectorsLoaded: 32, sectorsStored: 4, conflicts: 30, wavefronts: 40, localLoaded: 1024, localStored: 1024,
 			"smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": 17.2,
 			"smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio":         3,
@@ -393,7 +398,7 @@ func TestProfile(t *testing.T) {
 	}}
 	want := []string{
 		"profile by Nsight Compute: 3 launches, 0.100 ms on the GPU",
-		"void rows<4>(float const*) × 2 (custom): 80.0 µs, 80 %; 2048 blocks of 32 × 8 threads; 8.00 MiB read and 4.00 MiB written, memory 82 %, instructions issued in 22 % of active cycles, occupancy 71 % of 100 %, 32 registers, 32 sectors a load, 4 a store, bank conflicts 75 % of shared memory's work, 2.00 KiB of local memory moved, warps wait for global memory",
+		"void rows<4>(float const*) × 2 (custom): 80.0 µs, 80 %; 2048 blocks of 32 × 8 threads; 8.00 MiB read and 4.00 MiB written, memory 82 % of its theoretical peak, instructions issued in 22 % of active cycles, tensor cores at work in 3 % of active cycles, occupancy 71 % of 100 %, 32 registers, 32 sectors a load, 4 a store, bank conflicts 75 % of shared memory's work, 2.00 KiB of local memory moved, warps wait for global memory",
 		"Memcpy DtoD (pytorch): 20.0 µs, 20 %",
 	}
 	if got := Profile(p); !slices.Equal(got, want) {
@@ -420,8 +425,9 @@ func TestProfile(t *testing.T) {
 		}
 	}
 	at := map[string]float64{"dram_roof_share": 0.714, "l2_roof_share": math.NaN(), "fp32_roof_share": 0.03, "tensor_roof_share": 0, "launches": 3}
-	shares := "eager's share of the measured ceilings: memory 71 %, FP32 3 %"
-	if got := Eager(&kernelwright.Profile{Tool: "ncu", Position: at}); !slices.Equal(got, []string{"eager: profile by Nsight Compute", shares}) {
+	below := &kernelwright.Profile{Tool: "ncu", Position: at, Missing: []string{"a"}}
+	shares := "profile by Nsight Compute; of the measured ceilings: memory 71 %, FP32 3 %"
+	if got := Profiles(kernelwright.Verdict{Profile: below, EagerProfile: below}); !slices.Equal(got, []string{shares + "; this GPU or this Nsight Compute has no a", "eager: " + shares}) {
 		t.Errorf("got %q", got)
 	}
 	many := &kernelwright.Profile{Tool: "ncu", Kernels: make([]kernelwright.KernelProfile, 40)}
