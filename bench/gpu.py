@@ -6,7 +6,7 @@ it in RESULTS/steps.json. One that ended well is not done again. One that could 
 time goes on, by what it keeps itself in RESULTS or in the record below RESULTS/data, and tests by
 which of them passed. One that failed is left alone until ``--again`` names it, so that it holds up
 nobody; of tests those that passed are not done again. One whose needs are not here (a checkout of a
-peer, Go) is left out, which is said.
+peer, Go, a program that is to be built) is left out, which is said.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ def steps(args: argparse.Namespace) -> dict[str, Step]:
         words = shlex.split(step["command"].format(**values))
         if not shutil.which(words[0]):
             needs.append(words[0])
+        needs += [file for file in step.get("needs", []) if not (ROOT / file).exists()]
         found[step["name"]] = Step(step["name"], words, step.get("least", 60), needs)
     return found
 

@@ -35,6 +35,30 @@ def test_every_step_names_what_is_there(tmp_path: pathlib.Path) -> None:
         assert asks == ("--cudaforge" in s.needs), "what is missing is asked for"
 
 
+def test_a_step_waits_for_a_program_that_is_to_be_built(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "gpu.toml").write_text(
+        "[[step]]\nname = 'one'\ncommand = 'sh -c bin/it'\nneeds = ['bin/it']\n"
+    )
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    assert gpu.steps(arguments(tmp_path))["one"].needs == ["bin/it"]
+    (tmp_path / "bin" / "it").mkdir(parents=True)
+    assert gpu.steps(arguments(tmp_path))["one"].needs == []
+
+
+def test_two_lists_are_a_level_of_kernelbench() -> None:
+    """By the numbers in front of the names."""
+    numbers = []
+    for name in ("kernelbench_level2.txt", "kernelbench_level2_rest.txt"):
+        lines = (gpu.ROOT / "bench" / name).read_text().splitlines()
+        listed = [line for line in lines if not line.startswith("#")]
+        assert all(line.startswith("level2/") and line.endswith(".py") for line in listed)
+        numbers += [int(line.removeprefix("level2/").partition("_")[0]) for line in listed]
+    assert sorted(numbers) == list(range(1, 101))
+
+
 @pytest.mark.parametrize(
     ("code", "came"),
     [
