@@ -1,9 +1,9 @@
 """Prints how long a warm ``kernelwright eval`` takes, from the command line to its answer.
 
 The candidates are the kernels of the runs that bench/examples_table.py left, so calibration and
-baselines are known. Each is given with a comment in its C++ and a statement that nobody has seen,
-so neither a build nor a verdict is in a cache. The process that has imported PyTorch waits, as it
-does for five minutes after an ``eval`` (``evaluation.keep_warm``).
+baselines are known, or files (``--candidate``). Each is given with a comment in its C++ and a
+statement that nobody has seen, so neither a build nor a verdict is in a cache. The process that has
+imported PyTorch waits, as it does for five minutes after an ``eval`` (``evaluation.keep_warm``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def evaluate(args: argparse.Namespace, reference: str, source: str) -> tuple[flo
         f.write(variant(source))
         f.flush()
         begun = time.perf_counter()
-        verdict = ask(args, "eval", reference, f.name, "--python", args.python)
+        words = ["--python", args.python, "--device", args.device]
+        words += ["--profile"] if args.profile else []
+        verdict = ask(args, "eval", reference, f.name, *words)
         return time.perf_counter() - begun, verdict
 
 
@@ -53,17 +55,79 @@ def took(verdict: Any, part: str) -> float:
     return sum(s for name, s in parts if name == part or name.startswith(f"{part} "))
 
 
+def repeated(
+    args: argparse.Namespace, reference: str, source: str
+) -> tuple[float, list[float], list[dict[str, Any]]]:
+    """Returns the seconds of the first evaluation, which finds what is not known yet and leaves the
+    environment warm, and those of the next ones with their verdicts.
+    """
+    first, _ = evaluate(args, reference, source)
+    taken = []
+    for _ in range(args.repeats):
+        time.sleep(args.pause)
+        taken.append(evaluate(args, reference, source))
+    bad = [v for _, v in taken if not v["baselines"]]
+    if bad:
+        sys.exit(f"{reference}: {bad[0]['status']}: {bad[0]['reason']}")
+    return first, [s for s, _ in taken], [v for _, v in taken]
+
+
+def eager_ms(verdicts: list[dict[str, Any]]) -> float:
+    return statistics.median(v["baselines"]["eager"] for v in verdicts)
+
+
+def parts(
+    args: argparse.Namespace, seconds: list[float], verdicts: list[dict[str, Any]]
+) -> list[str]:
+    """Returns cells with the parts of the verdicts' cost, and with what of the whole is left."""
+    cost = [statistics.median(took(v, p) for v in verdicts) for p in named(args)]
+    return [f"{s:.2f}" for s in (*cost, statistics.median(seconds) - sum(cost))]
+
+
+def named(args: argparse.Namespace) -> tuple[str, ...]:
+    return (*PARTS, "profile") if args.profile else PARTS
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bin", default=str(ROOT / "bin" / "kernelwright"))
     parser.add_argument("--data-dir", default=str(ROOT / ".kernelwright" / "bench"))
     parser.add_argument("--python", required=True, help="the environment of those runs")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--profile", action="store_true", help="each verdict with its profile")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds before the next one")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--reference", default=str(ROOT / "examples" / "softmax.py"))
+    parser.add_argument("--candidate", action="append", help="of the reference; several times")
     args = parser.parse_args()
-
     print("\nSeconds of `kernelwright eval`, from its start to its answer:\n")
-    print(f"| task | eager ms | in and out, MB | **seconds** | {' | '.join(PARTS)} | rest |")
-    print(f"|---|{'---:|' * (len(PARTS) + 4)}")
+    if args.candidate:
+        of_files(args)
+    else:
+        of_runs(args)
+
+
+def of_files(args: argparse.Namespace) -> None:
+    """Prints a row for each candidate that is a file. The judge's is cost_s.total: what is above it
+    is the command's.
+    """
+    heads = ["candidate", "eager ms", "the first", "**the next ones**", "each of them"]
+    print(f"| {' | '.join([*heads, 'the judge', *named(args), 'rest'])} |")
+    print(f"|---|---:|---:|---:|---|{'---:|' * (len(named(args)) + 2)}")
+    for path in map(pathlib.Path, args.candidate):
+        first, seconds, verdicts = repeated(args, args.reference, path.read_text())
+        each = ", ".join(f"{s:.2f}" for s in seconds)
+        judge = statistics.median(v["cost_s"]["total"] for v in verdicts)
+        cells = [path.name, f"{eager_ms(verdicts):.3g}", f"{first:.2f}"]
+        cells += [f"**{statistics.median(seconds):.2f}**", each, f"{judge:.2f}"]
+        cells += parts(args, seconds, verdicts)
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def of_runs(args: argparse.Namespace) -> None:
+    """Prints a row for the kernel of each run, and how many reach the goal."""
+    print(f"| task | eager ms | in and out, MB | **seconds** | {' | '.join(named(args))} | rest |")
+    print(f"|---|{'---:|' * (len(named(args)) + 4)}")
     within = small = 0
     for run in reversed(ask(args, "history", "ls", "--status", "done", "--limit", "1000")["runs"]):
         shown = ask(args, "history", "show", str(run["id"]))
@@ -71,27 +135,15 @@ def main() -> None:
         best = shown["run"].get("best")
         if not best or not pathlib.Path(run["path"]).exists():
             continue
-        source = best["candidate"]["source"]
-        evaluate(args, run["path"], source)  # finds the environment warm for the others
-        taken = [evaluate(args, run["path"], source) for _ in range(args.repeats)]
-        seconds = statistics.median(s for s, _ in taken)
-        verdicts = [v for _, v in taken]
-        if not all(v["baselines"] for v in verdicts):
-            sys.exit(f"{task['name']}: {verdicts[0]['status']}: {verdicts[0]['reason']}")
-        eager = statistics.median(v["baselines"]["eager"] for v in verdicts)
-        cost = {p: statistics.median(took(v, p) for v in verdicts) for p in PARTS}
-        rest = seconds - sum(cost.values())
+        _, taken, verdicts = repeated(args, run["path"], best["candidate"]["source"])
+        seconds, eager = statistics.median(taken), eager_ms(verdicts)
         moved = sum(
             4 * math.prod(t["shape"]) for t in [*task["inputs"], *task["outputs"]]
         )  # of float32; indices are larger
         small += eager <= GOAL_MS
         within += eager <= GOAL_MS and seconds < GOAL_S
-        cells = " | ".join(f"{cost[p]:.2f}" for p in PARTS)
-        print(
-            f"| {task['name']} | {eager:.3g} | {moved / 1e6:.1f} | **{seconds:.2f}** | "
-            f"{cells} | {rest:.2f} |",
-            flush=True,
-        )
+        cells = [task["name"], f"{eager:.3g}", f"{moved / 1e6:.1f}", f"**{seconds:.2f}**"]
+        print(f"| {' | '.join([*cells, *parts(args, taken, verdicts)])} |", flush=True)
     print()
     print(f"{within} of {small} tasks whose eager takes up to {GOAL_MS:g} ms: under {GOAL_S:g} s.")
 
