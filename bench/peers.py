@@ -5,7 +5,8 @@ nothing of the candidate is in a cache. A peer is its own checkout (``--kernelbe
 ``--cudaforge``), in a new process per candidate, as its scripts do it; ours is ``kernelwright
 eval``, whose process with PyTorch in it waits from the last one, and which knows the baselines of
 a task from the first verdict on it. That first one is not counted, but shown. CudaForge profiles a
-correct candidate in another process; ours by ``--profile``, within the verdict.
+correct candidate in another process; ours by ``--profile``, within the verdict. A native candidate
+is given to peers as the file that kernelwright hands out, with the loader written into it.
 
 Every measurement is appended to a file as it is reached, and the tables are printed from there:
 after ``--seconds`` nothing new is begun, and exit code 75 says that more is left. What is in the
@@ -29,12 +30,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "hwfeedback" / "harness"))
+
+from export import standalone  # noqa: E402
+
 NONE = "–"
 PEERS = ("KernelBench", "CudaForge", "its ncu")
 WHAT = ("first", "quick", *PEERS, "profiled", "certify")  # that is measured of a candidate
 CANDIDATES = [
     ROOT / "examples" / "candidates" / name
-    for name in ("softmax_cuda.py", "softmax_cuda_load_inline.py", "softmax_triton.py")
+    for name in (
+        "softmax_cuda.py",
+        "softmax_cuda_kernel.py",
+        "softmax_cuda_load_inline.py",
+        "softmax_triton.py",
+    )
 ]
 KERNELBENCH = """
 import sys, time
@@ -192,11 +202,11 @@ def measure(
     form = "triton" if "import triton" in source else "cuda"
 
     def theirs(what: str, script: str, checkout: str | None, *more: str) -> None:
-        if not checkout or "kernelwright" in source:
+        if not checkout:
             return
 
         def once() -> dict[str, Any]:
-            with written(variant(source)) as file:
+            with written(standalone(variant(source))) as file:
                 return peer(script, checkout, reference, file, *more)
 
         run.take((task, path.name, what), 1, once)

@@ -12,9 +12,10 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
+import export
 import peers
 
-INLINE = peers.CANDIDATES[1]
+INLINE = next(c for c in peers.CANDIDATES if c.name == "softmax_cuda_load_inline.py")
 COST = {"build": 0.5, "verify": 0.25, "time": 0.125, "worker": 1.0, "total": 2.0}
 
 
@@ -99,9 +100,24 @@ def test_no_time_left_is_another_time(
     assert len(results.read_text().splitlines()) == 1 + 2 + 3 + 2 + 1
 
 
-def test_a_peer_is_not_asked_for_what_only_runs_here(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, asked: list[str]
+@pytest.mark.parametrize("candidate", peers.CANDIDATES, ids=lambda c: c.stem)
+def test_a_peer_gets_a_file_that_needs_no_kernelwright(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+    asked: list[str],
+    candidate: pathlib.Path,
 ) -> None:
-    results = tmp_path / "peers.jsonl"
-    assert run(monkeypatch, results, peers.CANDIDATES[0]) == 0
-    assert not [a for a in asked if pathlib.Path(a).name in ("KB", "CF")]
+    given: list[str] = []
+
+    def peer(script: str, checkout: str, reference: str, file: str, *more: str) -> dict[str, Any]:
+        given.append(pathlib.Path(file).read_text())
+        return {"seconds": 7.0, "within": 2.0, "says": "correct"}
+
+    monkeypatch.setattr(peers, "peer", peer)
+    assert run(monkeypatch, tmp_path / "peers.jsonl", candidate) == 0
+    assert len(given) == len(set(given)) == len(peers.PEERS)
+    native = "from kernelwright import" in candidate.read_text()
+    for text in given:
+        compile(text, candidate.name, "exec")
+        assert "class ModelNew" in text and "from kernelwright import" not in text
+        assert (f"def {export.LOADER}()" in text) == native
