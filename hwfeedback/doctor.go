@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/kernelwright/kernelwright"
@@ -219,67 +218,6 @@ func machineChecks(root fs.FS, c cpu, threads int, dataDir string, disk int64) [
 	}
 	checks = append(checks, countersCheck(root), diskCheck(dataDir, disk))
 	return append(checks, inotifyCheck(root))
-}
-
-// gpuChecks looks at the GPUs. A machine without one lacks nothing: it measures
-// on its CPU. Whether their counters may be read the harness says (doctor.py).
-func gpuChecks(root fs.FS, list func() ([]gpu.GPU, error)) []Check {
-	gpus, err := list()
-	if err != nil {
-		c := Check{Name: "gpu", OK: true, Note: "none: " + err.Error()}
-		var absent *gpu.AbsentError
-		// A node without a driver that answers is a GPU that somebody wants to have.
-		if _, missing := fs.Stat(root, "dev/nvidiactl"); missing == nil && errors.As(err, &absent) {
-			c.OK, c.Note, c.Cost = false, absent.Reason, "nothing can be measured on a GPU: "+absent.Hint
-		}
-		return []Check{c}
-	}
-	var checks []Check
-	for _, g := range gpus {
-		c := Check{Name: fmt.Sprintf("cuda:%d", g.Index), Note: fmt.Sprintf("%s, compute capability %s, %.0f GB, driver %s for CUDA %s, %d MHz, %d °C",
-			g.Name, g.Compute, float64(g.MemoryBytes)/1e9, g.Driver, g.CUDA, g.State.SMClockMHz, g.State.TemperatureC)}
-		var costs []string
-		if g.MIG {
-			costs = append(costs, "it is split into MIG instances: no time on one would hold, so it is not measured on")
-		}
-		if n := others(root, g.State.Processes); n > 0 {
-			costs = append(costs, fmt.Sprintf("contexts of other processes on it: %d; while one computes, times are worth nothing", n))
-		}
-		if len(g.State.Throttled) > 0 {
-			costs = append(costs, "its clocks are held down ("+strings.Join(g.State.Throttled, ", ")+"): times are longer than they could be")
-		}
-		if g.State.ECCErrors > 0 {
-			costs = append(costs, fmt.Sprintf("%d memory errors could not be corrected since the driver was loaded: results may be wrong", g.State.ECCErrors))
-		}
-		c.OK, c.Cost = len(costs) == 0, strings.Join(costs, "; ")
-		checks = append(checks, c)
-	}
-	var known []string
-	for _, g := range gpus {
-		if m := multiprocessor(g.Compute); m != nil && !slices.Contains(known, g.Compute) {
-			known = append(known, g.Compute)
-			checks = append(checks, Check{Name: "sm_" + strings.ReplaceAll(g.Compute, ".", ""), OK: true,
-				Note: "an SM holds " + m.Limits() + "; multiply-adds a clock: " + m.Rates()})
-		}
-	}
-	return checks
-}
-
-// others counts processes that are not ours: those have the device in turn, and
-// wait when they have nothing to measure. Root's workers are another user's.
-func others(root fs.FS, processes []gpu.Process) (n int) {
-	for _, p := range processes {
-		at := fmt.Sprintf("proc/%d", p.PID)
-		ours := strings.Contains(readText(root, at+"/cmdline"), "/forkserver.py\x00")
-		if info, err := fs.Stat(root, at); err == nil && os.Getuid() != 0 {
-			stat, known := info.Sys().(*syscall.Stat_t)
-			ours = ours && (!known || int(stat.Uid) == os.Getuid())
-		}
-		if !ours {
-			n++
-		}
-	}
-	return n
 }
 
 func vectorNote(s kernelwright.Specs) string {

@@ -216,7 +216,7 @@ func TestGPUChecks(t *testing.T) {
 	if checks := gpuChecks(fstest.MapFS{}, strange); len(checks) != 1 {
 		t.Errorf("of what is not known is said %+v", checks)
 	}
-	for _, says := range []string{"MIG", "other processes on it: 1", "power limit", "2 memory errors"} {
+	for _, says := range []string{"MIG", "contexts of other processes on it: 1; while one computes", "power limit", "2 memory errors"} {
 		if !strings.Contains(checks[1].Cost, says) {
 			t.Errorf("%q is missing: %s", says, checks[1].Cost)
 		}

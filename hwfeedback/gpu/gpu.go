@@ -39,7 +39,7 @@ type State struct {
 // Process is one that has a context on a GPU.
 type Process struct {
 	PID   int   `json:"pid"`
-	Bytes int64 `json:"bytes"`
+	Bytes int64 `json:"bytes"` // of its memory in use
 }
 
 // TheoreticalGBs is the rate of the memory's pins, 1e9 bytes a second: nothing

@@ -57,7 +57,7 @@ func TestEightOfThem(t *testing.T) {
 	if math.Abs(g.TheoreticalGBs()-1555.2) > 0.1 || gpus[3].BusBits != 0 {
 		t.Error(g.TheoreticalGBs(), gpus[3].BusBits)
 	}
-	if s := g.State; s.TemperatureC != 34 || !slices.Equal(s.Throttled, []string{"power limit", "temperature"}) || len(s.Processes) != 1 || s.Processes[0] != (Process{4711, 1 << 20}) {
+	if s := g.State; s.TemperatureC != 34 || !slices.Equal(s.Throttled, []string{"power limit", "temperature"}) || !slices.Equal(s.Processes, []Process{{4711, 1 << 20}, {4712, 0}}) {
 		t.Errorf("%+v", s)
 	}
 }
@@ -145,6 +145,6 @@ func answers(d *mock.Device) {
 	}
 	d.GetTotalEccErrorsFunc = func(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) { return 0, nvml.SUCCESS }
 	d.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) {
-		return []nvml.ProcessInfo{{Pid: 4711, UsedGpuMemory: 1 << 20}}, nvml.SUCCESS
+		return []nvml.ProcessInfo{{Pid: 4711, UsedGpuMemory: 1 << 20}, {Pid: 4712, UsedGpuMemory: math.MaxUint64}}, nvml.SUCCESS // of the second it does not tell
 	}
 }

@@ -116,7 +116,8 @@ func now(d nvml.Device) State {
 	}
 	if processes, r := d.GetComputeRunningProcesses(); r == nvml.SUCCESS {
 		for _, p := range processes {
-			s.Processes = append(s.Processes, Process{PID: int(p.Pid), Bytes: int64(p.UsedGpuMemory)})
+			// NVML_VALUE_NOT_AVAILABLE is -1.
+			s.Processes = append(s.Processes, Process{PID: int(p.Pid), Bytes: max(0, int64(p.UsedGpuMemory))})
 		}
 	}
 	return s
