@@ -56,7 +56,7 @@ func (e *Evaluator) Doctor(ctx context.Context) (DoctorReport, error) {
 		return DoctorReport{}, infrastructure("doctor", err)
 	}
 	checks = append(checks, said...)
-	checks = append(checks, ceilingsCheck(measuredCeilings{Ceilings: e.device.Ceilings, Spread: e.spread}))
+	checks = append(checks, ceilingsCheck(e.device, e.spread))
 	if e.gpu != nil { // on a CPU it takes up to a minute, and seldom fails where the rest is there
 		checks = append(checks, e.selfTest(ctx))
 	}
@@ -183,11 +183,14 @@ func harnessChecks(result json.RawMessage) ([]Check, error) {
 	return append(checks, sandbox), nil
 }
 
-func ceilingsCheck(m measuredCeilings) Check {
-	c := Check{
-		Name: "ceilings",
-		OK:   m.quiet(),
-		Note: fmt.Sprintf("memory %.1f GB/s, cache %.1f GB/s, %.0f GFLOP/s, a native call %.2f us", m.MemoryGBs, m.CacheGBs, m.FP32GFLOPs, m.CallUS),
+// ceilingsCheck says what a device was measured to reach.
+func ceilingsCheck(d kernelwright.Device, spread float64) Check {
+	m := measuredCeilings{Ceilings: d.Ceilings, Spread: spread}
+	c := Check{Name: "ceilings " + d.String(), OK: m.quiet()}
+	if d.Kind == kernelwright.CUDADevice {
+		c.Note = gpuCeilings(d.Ceilings)
+	} else {
+		c.Note = fmt.Sprintf("memory %.1f GB/s, cache %.1f GB/s, %.0f GFLOP/s, a native call %.2f µs", m.MemoryGBs, m.CacheGBs, m.FP32GFLOPs, m.CallUS)
 	}
 	if m.MeasuredMS > 0 {
 		c.Note += ", measured " + time.UnixMilli(m.MeasuredMS).Format(time.DateTime)

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 	"syscall"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/hwfeedback/gpu"
 )
 
@@ -58,6 +60,28 @@ func gpuChecks(root fs.FS, list func() ([]gpu.GPU, error)) []Check {
 		}
 	}
 	return checks
+}
+
+// gpuCeilings says what a GPU was measured to reach. The tensor cores' rates on
+// integers are of operations that do not float.
+func gpuCeilings(c kernelwright.Ceilings) string {
+	parts := []string{fmt.Sprintf("DRAM %.0f GB/s in a copy (read and written)", c.MemoryGBs)}
+	if c.ReadGBs > 0 {
+		parts = append(parts, fmt.Sprintf("%.0f GB/s read alone", c.ReadGBs))
+	}
+	parts = append(parts, fmt.Sprintf("L2 %.0f GB/s", c.CacheGBs), fmt.Sprintf("FP32 %.1f TFLOP/s", c.FP32GFLOPs/1e3))
+	var rates []string
+	for _, t := range slices.Sorted(maps.Keys(c.TensorGFLOPs)) {
+		unit := "TFLOP/s"
+		if strings.HasPrefix(t, "int") {
+			unit = "TOP/s"
+		}
+		rates = append(rates, fmt.Sprintf("%s %.0f %s", t, c.TensorGFLOPs[t]/1e3, unit))
+	}
+	if len(rates) > 0 {
+		parts = append(parts, "tensor cores "+strings.Join(rates, ", "))
+	}
+	return strings.Join(append(parts, fmt.Sprintf("a launch %.2f µs", c.CallUS)), ", ")
 }
 
 // others names the processes that are not ours, those with most memory first:

@@ -209,7 +209,7 @@ func TestCeilingsOfABusyMachineAreMeasuredAgain(t *testing.T) {
 		{"", false, 10, true, 6, 6},
 	} {
 		b := start(tt.rate, tt.remeasure)
-		check := ceilingsCheck(measuredCeilings{Ceilings: b.device.Ceilings, Spread: b.spread})
+		check := ceilingsCheck(b.device, b.spread)
 		if got := b.Device().Ceilings.MemoryGBs; got != tt.want || check.OK != tt.ok || b.count("ceilings") != tt.measured ||
 			b.Device().Ceilings.MeasuredMS != tt.from {
 			t.Errorf("start %d: %v GB/s after %d measurements, %+v; want %+v", starts, got, b.count("ceilings"), check, tt)
@@ -668,7 +668,7 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	for _, name := range []string{"python", "torch", "compiler", "sandbox", "ceilings", "processor", "memory", "disk", "inotify"} {
+	for _, name := range []string{"python", "torch", "compiler", "sandbox", "ceilings cpu", "processor", "memory", "disk", "inotify"} {
 		if _, ok := found[name]; !ok {
 			t.Errorf("no check of %s", name)
 		}
