@@ -40,11 +40,29 @@ const (
 	enoughWatches = 8192
 )
 
-// selfTest is the name of the check that judges a known candidate.
-const selfTest = "self-test"
+// surroundings are what Doctor looks at beside the Evaluator.
+type surroundings struct {
+	root fs.FS
+	gpus func() ([]gpu.GPU, error) // as gpu.ListNow
+	// open returns an Evaluator of a GPU, unmeasured.
+	open  func(ctx context.Context, device string) (*Evaluator, error)
+	limit time.Duration // for all that is done on one GPU
+}
 
-// Doctor looks at everything that measuring needs.
+// Doctor looks at everything that measuring needs, and at every GPU.
 func (e *Evaluator) Doctor(ctx context.Context) (DoctorReport, error) {
+	return e.examine(ctx, surroundings{os.DirFS("/"), gpu.ListNow, e.beside, gpuTestTimeout})
+}
+
+// beside opens an Evaluator of a GPU in the same place, unmeasured. It waits for
+// nobody who has the GPU for long.
+func (e *Evaluator) beside(ctx context.Context, device string) (*Evaluator, error) {
+	o := e.options
+	o.Device, o.Unmeasured, o.KeepWarm, o.Progress = device, true, 0, nil
+	return Open(ctx, o, e.cache, impatient{e.turn.leases, leasePatience})
+}
+
+func (e *Evaluator) examine(ctx context.Context, here surroundings) (DoctorReport, error) {
 	checks := []Check{pythonCheck(e.env)}
 	body := map[string]any{"sandbox": e.options.Sandbox, "cache_dir": e.cacheDir(), "threads": e.threads}
 	result, err := e.super.request(ctx, "doctor", body, doctorTimeout)
@@ -56,34 +74,28 @@ func (e *Evaluator) Doctor(ctx context.Context) (DoctorReport, error) {
 		return DoctorReport{}, infrastructure("doctor", err)
 	}
 	checks = append(checks, said...)
-	checks = append(checks, ceilingsCheck(e.device, e.spread))
-	if e.gpu != nil { // on a CPU it takes up to a minute, and seldom fails where the rest is there
-		checks = append(checks, e.selfTest(ctx))
+	if e.gpu == nil {
+		checks = append(checks, ceilingsCheck(e.device, e.spread))
+	}
+	machine := machineChecks(here.root, e.cpu, e.threads, e.options.DataDir, enoughDisk) // the load is not yet ours
+	tests := untested(here.gpus())
+	if len(tests) > 0 {
+		e.options.Progress("device", "judging a known candidate on "+strings.Join(named(tests, ""), ", "))
+		testGPUs(ctx, tests, max(1, len(e.cpu.allowed)/spareCores), here)
 	}
 	if ctx.Err() != nil {
 		return DoctorReport{}, context.Cause(ctx)
 	}
-	checks = append(checks, gpuChecks(os.DirFS("/"), gpu.ListNow)...)
-	checks = append(checks, machineChecks(os.DirFS("/"), e.cpu, e.threads, e.options.DataDir, enoughDisk)...)
-	return DoctorReport{Checks: checks, Summary: summarise(checks)}, nil
-}
-
-// selfTest judges a known candidate on a GPU: all that it needs may be there,
-// and not work.
-func (e *Evaluator) selfTest(ctx context.Context) Check {
-	begun := time.Now()
-	held, err := e.check(ctx)
-	c := Check{Name: selfTest, OK: err == nil}
-	switch {
-	case held != nil:
-		c.Note = "not done: " + oneLine(held)
-	case err != nil:
-		c.Note = oneLine(err)
-		c.Cost = "no verdict can be reached on " + e.device.String() + ": look at the kernel's log (dmesg) for Xid"
-	default:
-		c.Note = fmt.Sprintf("a known candidate passes on %s, in %.1f s", e.device.String(), time.Since(begun).Seconds())
+	for _, t := range tests {
+		checks = append(checks, t.checks...)
 	}
-	return c
+	if passed := named(tests, gpuPassed); e.gpu == nil && len(passed) > 0 {
+		checks = append(checks, unusedCheck(passed[0]))
+	}
+	gpus, err := here.gpus()
+	checks = append(checks, gpuChecks(here.root, gpus, err)...)
+	checks = append(checks, machine...)
+	return DoctorReport{Checks: checks, Summary: summarise(checks, e.device.String(), tests)}, nil
 }
 
 // Diagnose is Doctor for when Open may fail: it reports what stands in the
@@ -93,7 +105,9 @@ func Diagnose(ctx context.Context, o Options, cache Cache, leases Leaser) (Docto
 	disk := int64(enoughDisk)
 	normal, err := o.normalised()
 	if err == nil {
-		_, err = normal.gpu()
+		var g *gpu.GPU
+		g, err = normal.gpu()
+		normal.Unmeasured = g != nil // Doctor tests every GPU alike
 	}
 	if err == nil {
 		var ready bool
@@ -125,6 +139,7 @@ func Diagnose(ctx context.Context, o Options, cache Cache, leases Leaser) (Docto
 		checks = append(checks, check)
 	}
 	root := os.DirFS("/")
+	gpus, missing := gpu.ListNow()
 	c, err := readCPU(root, affinity())
 	if err != nil {
 		checks = append(checks, Check{Name: "processor", Note: err.Error(), Cost: "nothing can be measured"})
@@ -133,10 +148,10 @@ func Diagnose(ctx context.Context, o Options, cache Cache, leases Leaser) (Docto
 		if threads <= 0 {
 			threads = c.threads
 		}
-		checks = append(checks, gpuChecks(root, gpu.ListNow)...)
+		checks = append(checks, gpuChecks(root, gpus, missing)...)
 		checks = append(checks, machineChecks(root, c, threads, existing(normal.DataDir), disk)...)
 	}
-	return DoctorReport{Checks: checks, Summary: summarise(checks)}, nil
+	return DoctorReport{Checks: checks, Summary: summarise(checks, normal.Device, untested(gpus, missing))}, nil
 }
 
 func pythonCheck(env pythonEnv) Check {
@@ -312,14 +327,21 @@ func existing(dir string) string {
 	return "/"
 }
 
-func summarise(checks []Check) string {
+// summarise is the last sentence. The device is the one that candidates run on.
+func summarise(checks []Check, device string, tests []gpuTest) string {
+	return overall(checks, device, tests) + tested(tests)
+}
+
+func overall(checks []Check, device string, tests []gpuTest) string {
+	for _, t := range tests {
+		if t.result == gpuFailed && t.device == device {
+			return fmt.Sprintf("nothing can be measured on %s: a known candidate does not pass: %s", device, t.why)
+		}
+	}
 	var missing []string
 	for _, c := range checks {
 		if c.Name == "measuring" {
 			return "nothing can be measured here yet: " + c.Note
-		}
-		if c.Name == selfTest && !c.OK {
-			return "nothing can be measured here: a known candidate does not pass: " + c.Note
 		}
 		if !c.OK {
 			missing = append(missing, c.Name)

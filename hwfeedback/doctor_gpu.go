@@ -2,6 +2,7 @@ package hwfeedback
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,19 +10,156 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/hwfeedback/gpu"
 )
 
-// namedStrangers is how many processes on a GPU are named; the others are counted.
-const namedStrangers = 4
+const (
+	// gpuTestTimeout is how long Doctor may take on one GPU: one that is well takes
+	// some seconds, half a minute where nothing was ever built or measured for it.
+	gpuTestTimeout = 3 * time.Minute
+	// leasePatience is how long Doctor waits for a GPU that is measured on: who
+	// measures lets others go first between two evaluations.
+	leasePatience = 30 * time.Second
+	// namedStrangers is how many processes on a GPU are named; the others are counted.
+	namedStrangers = 4
+)
+
+// gpuTest is what came of judging a known candidate on a GPU.
+type gpuTest struct {
+	device string // "cuda:0"
+	result gpuResult
+	why    string // it did not pass
+	checks []Check
+}
+
+// gpuResult is empty where nobody tried.
+type gpuResult string
+
+const (
+	gpuPassed gpuResult = "passed"
+	gpuFailed gpuResult = "failed"
+	gpuBusy   gpuResult = "busy" // others had it
+)
+
+// untested returns a test for each GPU that can be measured on.
+func untested(gpus []gpu.GPU, err error) []gpuTest {
+	if err != nil {
+		return nil
+	}
+	var tests []gpuTest
+	for _, g := range gpus {
+		if usable(g) == nil {
+			tests = append(tests, gpuTest{device: fmt.Sprintf("%s:%d", kernelwright.CUDADevice, g.Index)})
+		}
+	}
+	return tests
+}
+
+// named returns the devices of the tests that ended so.
+func named(tests []gpuTest, result gpuResult) []string {
+	var names []string
+	for _, t := range tests {
+		if t.result == result {
+			names = append(names, t.device)
+		}
+	}
+	return names
+}
+
+// testGPUs does the tests, so many at once.
+func testGPUs(ctx context.Context, tests []gpuTest, atOnce int, here surroundings) {
+	slots := make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	for i := range tests {
+		all.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			tests[i].do(ctx, here)
+		})
+	}
+	all.Wait()
+}
+
+// do measures what the GPU can reach, where that is not known, and judges a known
+// candidate there: all that it needs may be there, and not work.
+func (t *gpuTest) do(ctx context.Context, here surroundings) {
+	bounded, cancel := context.WithTimeoutCause(ctx, here.limit, fmt.Errorf("it did not end within %v", here.limit))
+	defer cancel()
+	e, err := here.open(bounded, t.device)
+	if err == nil {
+		defer func() { _ = e.Close() }() // it has nothing to say
+		err = e.measure(bounded)
+	}
+	begun := time.Now()
+	if err == nil {
+		t.checks = append(t.checks, ceilingsCheck(e.device, e.spread))
+		err = e.canary(bounded, nil)
+	}
+	c := Check{Name: "self-test " + t.device}
+	held, sick := heldOrSick(ctx, err)
+	var remote *remoteError
+	var setup *SetupError
+	switch {
+	case held != nil:
+		t.result, t.why = gpuBusy, oneLine(held)
+		c.Note, c.Cost = "not done: "+t.why, "it is busy: ask again when it is free"
+	case errors.As(sick, &remote) && remote.Kind == kindBusy:
+		t.result, t.why = gpuBusy, oneLine(sick)
+		c.Note, c.Cost = "not done: "+t.why, "it is busy: "+remote.Hint
+	case sick != nil:
+		t.result, t.why = gpuFailed, oneLine(sick)
+		c.Note = t.why
+		c.Cost = "no verdict can be reached on " + t.device + ": "
+		if errors.As(sick, &setup) {
+			c.Cost += setup.Hint
+		} else {
+			c.Cost += "mend what else is marked here; if nothing is, look at the kernel's log (dmesg) for Xid"
+		}
+	default:
+		t.result, c.OK = gpuPassed, true
+		c.Note = fmt.Sprintf("a known candidate passes, in %.1f s", time.Since(begun).Seconds())
+	}
+	t.checks = append(t.checks, c)
+}
+
+// tested is the end of the last sentence: on which GPUs a known candidate was
+// judged. Empty where there is none.
+func tested(tests []gpuTest) string {
+	var judged, left []string
+	if on := named(tests, gpuPassed); len(on) > 0 {
+		judged = append(judged, "passes on "+strings.Join(on, ", "))
+	}
+	if on := named(tests, gpuFailed); len(on) > 0 {
+		judged = append(judged, "fails on "+strings.Join(on, ", "))
+	}
+	for _, device := range named(tests, gpuBusy) {
+		left = append(left, device+" (busy)")
+	}
+	left = append(left, named(tests, "")...)
+	said := ""
+	if len(judged) > 0 {
+		said = "; a known candidate " + strings.Join(judged, " and ")
+	}
+	if len(left) > 0 {
+		said += "; not tested: " + strings.Join(left, ", ")
+	}
+	return said
+}
+
+// unusedCheck says how a GPU that works is used where candidates run on the CPU.
+func unusedCheck(device string) Check {
+	name := strings.TrimSuffix(device, ":0") // which is the first
+	return Check{Name: "device", OK: true, Note: fmt.Sprintf("cpu, though %s works: --device %s measures on it, or device = %q in the settings file", device, name, name)}
+}
 
 // gpuChecks looks at the GPUs. A machine without one lacks nothing: it measures
 // on its CPU. Whether their counters may be read the harness says (doctor.py).
-func gpuChecks(root fs.FS, list func() ([]gpu.GPU, error)) []Check {
-	gpus, err := list()
+func gpuChecks(root fs.FS, gpus []gpu.GPU, err error) []Check {
 	if err != nil {
 		c := Check{Name: "gpu", OK: true, Note: "none: " + err.Error()}
 		var absent *gpu.AbsentError

@@ -1,6 +1,11 @@
 package hwfeedback
 
 import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +56,227 @@ func TestCeilingsOfADevice(t *testing.T) {
 		got := ceilingsCheck(c.device, c.spread)
 		if got.Name != c.name || got.Note != c.note || got.OK != (c.cost == "") || !strings.Contains(got.Cost, c.cost) || got.OK && got.Cost != "" {
 			t.Errorf("%s: got %+v", name, got)
+		}
+	}
+}
+
+// doubles are GPUs of protocol doubles. Each has a data folder of its own, by the
+// name of the device.
+type doubles struct {
+	t    *testing.T
+	data string
+	gpus []gpu.GPU
+}
+
+func (d doubles) surroundings() surroundings {
+	return surroundings{machine(nil), func() ([]gpu.GPU, error) { return d.gpus, nil }, d.open, time.Minute}
+}
+
+func (d doubles) folder(device string) string { return filepath.Join(d.data, device) }
+
+func (d doubles) leases() impatient {
+	return impatient{&FileLeases{Dir: filepath.Join(d.data, "leases")}, time.Second}
+}
+
+func (d doubles) open(ctx context.Context, device string) (*Evaluator, error) {
+	o, err := Options{DataDir: d.folder(device), Unmeasured: true}.normalised()
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range d.gpus {
+		if gpuDevice(g, nil).String() == device {
+			return open(ctx, &Evaluator{options: o, gpu: &g, harness: harness{hash: "double"}, cache: &memoryCache{}, turn: newTurn(d.leases(), 0)}, double(d.t, ""))
+		}
+	}
+	return nil, &SetupError{Reason: "no device " + device, Hint: "name another"}
+}
+
+// mark leaves a file in the cache folder of a device, for the double.
+func (d doubles) mark(device, file string) {
+	cache := filepath.Join(d.folder(device), "cache")
+	if err := errors.Join(os.MkdirAll(cache, 0o755), os.WriteFile(filepath.Join(cache, file), nil, 0o600)); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func TestDoctorJudgesAKnownCandidateOnEveryGPU(t *testing.T) {
+	const passes = "a known candidate passes"
+	for name, c := range map[string]struct {
+		on      string // the device that is configured
+		sick    string
+		held    string
+		want    map[string]string
+		summary []string
+		advice  string
+	}{
+		"on the CPU": {on: "cpu", want: map[string]string{"self-test cuda:0": passes, "self-test cuda:2": passes},
+			summary: []string{"measuring works; ", "; a known candidate passes on cuda:0, cuda:2"},
+			advice:  `cpu, though cuda:0 works: --device cuda measures on it, or device = "cuda" in the settings file`},
+		"on one of them": {on: "cuda:2", want: map[string]string{"self-test cuda:0": passes, "self-test cuda:2": passes},
+			summary: []string{"measuring works; ", "; a known candidate passes on cuda:0, cuda:2"}},
+		"another is sick": {on: "cuda:2", sick: "cuda:0", want: map[string]string{"self-test cuda:0": "the referee died", "self-test cuda:2": passes},
+			summary: []string{"measuring works; ", "self-test cuda:0", "; a known candidate passes on cuda:2 and fails on cuda:0"}},
+		"it is sick": {on: "cuda:2", sick: "cuda:2", want: map[string]string{"self-test cuda:0": passes, "self-test cuda:2": "the referee died"},
+			summary: []string{"nothing can be measured on cuda:2: a known candidate does not pass: ", "; a known candidate passes on cuda:0 and fails on cuda:2"}},
+		"the first is sick": {on: "cpu", sick: "cuda:0", want: map[string]string{"self-test cuda:0": "the referee died", "self-test cuda:2": passes},
+			advice: `cpu, though cuda:2 works: --device cuda:2 measures on it, or device = "cuda:2" in the settings file`},
+		"one is measured on": {on: "cpu", held: "cuda:0", want: map[string]string{"self-test cuda:0": "not done: device cuda:0 is held by this process: it was not free within 1s", "self-test cuda:2": passes},
+			summary: []string{"measuring works; ", "; a known candidate passes on cuda:2; not tested: cuda:0 (busy)"}, advice: "though cuda:2 works"},
+		"both are": {on: "cuda:0", held: "cuda:0 cuda:2", want: map[string]string{"self-test cuda:0": "not done: device cuda:0 is held", "self-test cuda:2": "not done: device cuda:2 is held"},
+			summary: []string{"measuring works; ", "; not tested: cuda:0 (busy), cuda:2 (busy)"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := doubles{t, t.TempDir(), []gpu.GPU{{Index: 0}, {Index: 1, MIG: true}, {Index: 2}}}
+			if c.sick != "" {
+				d.mark(c.sick, "count.sick")
+			}
+			for device := range strings.FieldsSeq(c.held) {
+				lease, err := d.leases().Acquire(t.Context(), device)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { lease.Release() })
+			}
+			var e *Evaluator
+			if c.on == "cpu" {
+				e = newBench(t).Evaluator
+			} else {
+				var err error
+				if e, err = d.open(t.Context(), c.on); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { e.Close() })
+			}
+			report, err := e.examine(t.Context(), d.surroundings())
+			if err != nil {
+				t.Fatal(err)
+			}
+			said, advice, ceilings := map[string]string{}, "", []string{}
+			for _, k := range report.Checks {
+				switch {
+				case strings.HasPrefix(k.Name, "self-test"):
+					said[k.Name] = k.Note
+					if k.OK != (k.Cost == "") || k.OK != strings.HasPrefix(k.Note, passes) {
+						t.Errorf("%+v", k)
+					}
+				case strings.HasPrefix(k.Name, "ceilings"):
+					ceilings = append(ceilings, k.Name)
+				case k.Name == "device":
+					advice = k.Note
+				}
+			}
+			for check, want := range c.want {
+				if !strings.Contains(said[check], want) {
+					t.Errorf("%s says %q, want %q", check, said[check], want)
+				}
+			}
+			if len(said) != len(c.want) || !strings.Contains(advice, c.advice) || (advice == "") != (c.advice == "") {
+				t.Errorf("it says %q, and %q of how to use one", said, advice)
+			}
+			if slices.Contains(ceilings, "ceilings cpu") != (c.on == "cpu") || c.held == "" && !slices.Contains(ceilings, "ceilings cuda:2") {
+				t.Errorf("%q are shown", ceilings)
+			}
+			for _, want := range c.summary {
+				if !strings.Contains(report.Summary, want) {
+					t.Errorf("it ends with %q, which has no %q", report.Summary, want)
+				}
+			}
+		})
+	}
+}
+
+func TestAGPUThatHangsDoesNotHoldUpDoctor(t *testing.T) {
+	d := doubles{t, t.TempDir(), []gpu.GPU{{Index: 0}}}
+	d.mark("cuda:0", "hangs")
+	here := d.surroundings()
+	here.limit = time.Second
+	report, err := newBench(t).examine(t.Context(), here)
+	if err != nil || !strings.HasSuffix(report.Summary, "; a known candidate fails on cuda:0") ||
+		!slices.ContainsFunc(report.Checks, func(c Check) bool {
+			return c.Name == "self-test cuda:0" && strings.HasSuffix(c.Note, "it did not end within 1s")
+		}) {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+func TestDoctorEndsWhenItIsTold(t *testing.T) {
+	d := doubles{t, t.TempDir(), []gpu.GPU{{Index: 0}}}
+	d.mark("cuda:0", "hangs")
+	b := newBench(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := b.examine(ctx, d.surroundings()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSummarise(t *testing.T) {
+	ok, bad, broken := Check{Name: "a", OK: true}, Check{Name: "b"}, Check{Name: "measuring", Note: "no Python"}
+	on := func(device string, r gpuResult) gpuTest { return gpuTest{device: device, result: r, why: "so"} }
+	for want, c := range map[string]struct {
+		checks []Check
+		tests  []gpuTest
+	}{
+		"everything is here":                                                               {checks: []Check{ok}},
+		"measuring works; one thing could be better: b":                                    {checks: []Check{ok, bad}},
+		"measuring works; 2 things could be better: b, b":                                  {checks: []Check{bad, ok, bad}},
+		"everything is here; a known candidate passes on cuda:0, cuda:1":                   {[]Check{ok}, []gpuTest{on("cuda:0", gpuPassed), on("cuda:1", gpuPassed)}},
+		"everything is here; not tested: cuda:1 (busy), cuda:0":                            {[]Check{ok}, []gpuTest{on("cuda:0", ""), on("cuda:1", gpuBusy)}},
+		"nothing can be measured here yet: no Python; not tested: cuda:0":                  {[]Check{broken}, []gpuTest{on("cuda:0", "")}},
+		"measuring works; one thing could be better: b; a known candidate fails on cuda:0": {[]Check{bad}, []gpuTest{on("cuda:0", gpuFailed)}},
+		"nothing can be measured on cuda:7: a known candidate does not pass: so; a known candidate passes on cuda:0 and fails on cuda:7": {
+			[]Check{bad}, []gpuTest{on("cuda:0", gpuPassed), on("cuda:7", gpuFailed)}},
+	} {
+		if got := summarise(c.checks, "cuda:7", c.tests); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestWhoIsImpatientGivesUp(t *testing.T) {
+	leases := &FileLeases{Dir: filepath.Join(t.TempDir(), "leases")}
+	lease, err := leases.Acquire(t.Context(), "cuda:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hasty := impatient{leases, 50 * time.Millisecond}
+	var held *HeldError
+	if _, err := hasty.Acquire(t.Context(), "cuda:0"); !errors.As(err, &held) || held.Holder != "this process" {
+		t.Errorf("got %v", err)
+	}
+	if err := lease.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if lease, err = hasty.Acquire(t.Context(), "cuda:0"); err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+}
+
+func TestWhatATestOfAGPUSays(t *testing.T) {
+	for name, c := range map[string]struct {
+		err        error
+		result     gpuResult
+		note, cost string
+	}{
+		"it cannot be opened": {&SetupError{Reason: "Python is broken", Hint: "mend it"}, gpuFailed, "Python is broken", "no verdict can be reached on cuda:3: mend it"},
+		"it is broken":        {errors.New("launch failed:\n719"), gpuFailed, "launch failed: 719", "no verdict can be reached on cuda:3: mend what else is marked here; if nothing is, look at the kernel's log (dmesg) for Xid"},
+		"others compute there": {infrastructure("evaluate", &remoteError{Kind: kindBusy, Message: "4711 (python3) is at work", Hint: "end it"}), gpuBusy,
+			"not done: evaluate: 4711 (python3) is at work", "it is busy: end it"},
+		"others measure there": {&HeldError{"cuda:3", "process 4711", false, context.DeadlineExceeded}, gpuBusy,
+			"not done: device cuda:3 is held by process 4711: context deadline exceeded", "it is busy: ask again when it is free"},
+		"a worker hangs there": {&HeldError{"cuda:3", "a worker of process 1", true, context.DeadlineExceeded}, gpuFailed, "cuda:3 hangs: a worker that was killed does not end", "Xid"},
+	} {
+		test := gpuTest{device: "cuda:3"}
+		test.do(t.Context(), surroundings{open: func(context.Context, string) (*Evaluator, error) { return nil, c.err }, limit: time.Minute})
+		if len(test.checks) != 1 || test.result != c.result {
+			t.Errorf("%s: %+v", name, test)
+			continue
+		}
+		k := test.checks[0]
+		if k.Name != "self-test cuda:3" || k.OK || !strings.Contains(k.Note, c.note) || !strings.Contains(k.Cost, c.cost) || strings.Contains(k.Note, "\n") {
+			t.Errorf("%s: %+v", name, k)
 		}
 	}
 }

@@ -135,13 +135,13 @@ func inducible(ctx context.Context, err error) bool {
 // measures. A worker of ours that was killed, and still has the device when that
 // was waited for, is stuck in it.
 func (e *Evaluator) Check(ctx context.Context) error {
-	_, err := e.check(ctx)
+	_, err := heldOrSick(ctx, e.canary(ctx, nil))
 	return err
 }
 
-// check is Check. Where somebody else measures it also says who.
-func (e *Evaluator) check(ctx context.Context) (held *HeldError, err error) {
-	err = e.canary(ctx, nil)
+// heldOrSick tells of an error on a device whether somebody else measures there,
+// or what is wrong with it.
+func heldOrSick(ctx context.Context, err error) (held *HeldError, sick error) {
 	switch {
 	case !errors.As(err, &held):
 		return nil, err

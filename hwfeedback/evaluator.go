@@ -117,7 +117,8 @@ type Options struct {
 	// after Close, for the next Evaluator of the same data folder; 0: no.
 	// Ignored where the sandbox is weak: a candidate could find it.
 	KeepWarm time.Duration
-	// Unmeasured leaves the ceilings out: for what runs nothing on the device.
+	// Unmeasured leaves the ceilings out, and the cache as it is: for what runs
+	// nothing on the device, or only looks whether something can.
 	Unmeasured bool
 	Log        *slog.Logger
 	// Progress is told what goes on: while the environment is made (stage
@@ -332,20 +333,28 @@ func open(ctx context.Context, e *Evaluator, start func(context.Context) (*forkS
 		e.device = gpuDevice(*e.gpu, e.versions)
 		e.versions["driver"], e.versions["cuda"] = e.gpu.Driver, e.gpu.CUDA
 	}
-	e.tidy(ctx)
 	if e.options.Unmeasured {
 		return e, nil
 	}
-	c, err := e.ceilings(ctx)
-	if err != nil {
+	e.tidy(ctx)
+	if err := e.measure(ctx); err != nil {
 		e.super.close()
 		return nil, err
+	}
+	return e, nil
+}
+
+// measure has the device's ceilings.
+func (e *Evaluator) measure(ctx context.Context) error {
+	c, err := e.ceilings(ctx)
+	if err != nil {
+		return err
 	}
 	e.device.Ceilings, e.spread = c.Ceilings, c.Spread
 	if c.L2Bytes > 0 {
 		e.device.Specs.L2Bytes = c.L2Bytes
 	}
-	return e, nil
+	return nil
 }
 
 // startFailure says what is wrong when the harness does not come up: nearly

@@ -657,7 +657,7 @@ func TestExport(t *testing.T) {
 
 func TestDoctor(t *testing.T) {
 	b := newBench(t)
-	report, err := b.Doctor(t.Context())
+	report, err := b.examine(t.Context(), surroundings{root: os.DirFS("/"), gpus: func() ([]gpu.GPU, error) { return nil, errors.New("none") }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -681,49 +681,6 @@ func TestDoctor(t *testing.T) {
 	}
 	if b.count("evaluate") != 0 {
 		t.Error("on a CPU a known candidate takes long to judge")
-	}
-}
-
-func TestDoctorJudgesAKnownCandidate(t *testing.T) {
-	b := newBench(t)
-	b.gpu = &gpu.GPU{} // the double has no need of one
-	look := func() (Check, string) {
-		t.Helper()
-		report, err := b.Doctor(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := slices.IndexFunc(report.Checks, func(c Check) bool { return c.Name == "self-test" })
-		if at < 0 {
-			t.Fatalf("no self-test: %+v", report.Checks)
-		}
-		return report.Checks[at], report.Summary
-	}
-	if c, summary := look(); !c.OK || !strings.HasPrefix(c.Note, "a known candidate passes on cpu, in ") || b.count("evaluate") != 1 || !strings.HasPrefix(summary, "measuring works") {
-		t.Errorf("%+v after %d evaluations, %q", c, b.count("evaluate"), summary)
-	}
-	b.patience = 200 * time.Millisecond
-	lease, err := b.turn.leases.Acquire(t.Context(), "cpu")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c, summary := look(); !c.OK || !strings.HasPrefix(c.Note, "not done: device cpu is held by this process") || !strings.HasPrefix(summary, "measuring works") {
-		t.Errorf("somebody measures: %+v, %q", c, summary)
-	}
-	if err := lease.Release(); err != nil {
-		t.Fatal(err)
-	}
-	b.patience = 0
-	if err := os.WriteFile(filepath.Join(b.cacheDir(), "count.sick"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if c, summary := look(); c.OK || c.Cost == "" || !strings.HasPrefix(summary, "nothing can be measured here: a known candidate does not pass") {
-		t.Errorf("a machine on which everything fails: %+v, %q", c, summary)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := b.Doctor(ctx); err == nil {
-		t.Error("it went on after its end")
 	}
 }
 
@@ -759,19 +716,6 @@ func TestPythonCheck(t *testing.T) {
 	env.Headers, env.Missing = false, []string{"ninja"}
 	if c := pythonCheck(env); c.OK || !strings.Contains(c.Cost, "python3-dev") || !strings.Contains(c.Cost, "-m pip install ninja") {
 		t.Errorf("got %+v", c)
-	}
-}
-
-func TestSummarise(t *testing.T) {
-	ok, bad := Check{Name: "a", OK: true}, Check{Name: "b"}
-	for want, checks := range map[string][]Check{
-		"everything is here":                              {ok},
-		"measuring works; one thing could be better: b":   {ok, bad},
-		"measuring works; 2 things could be better: b, b": {bad, ok, bad},
-	} {
-		if got := summarise(checks); got != want {
-			t.Errorf("got %q", got)
-		}
 	}
 }
 

@@ -286,3 +286,16 @@ func (l *fileLease) Release() error {
 	})
 	return l.err
 }
+
+// impatient is a Leaser that gives up on a device that is not free for so long.
+type impatient struct {
+	Leaser
+	patience time.Duration
+}
+
+// Acquire waits no longer than that.
+func (l impatient) Acquire(ctx context.Context, device string) (Lease, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, l.patience, fmt.Errorf("it was not free within %v", l.patience))
+	defer cancel()
+	return l.Leaser.Acquire(ctx, device)
+}

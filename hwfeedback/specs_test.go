@@ -200,10 +200,9 @@ func TestGPUChecks(t *testing.T) {
 	busy := h200
 	busy.Index, busy.MIG = 1, true
 	busy.State = gpu.State{Throttled: []string{"power limit"}, ECCErrors: 2, Processes: []gpu.Process{{PID: 1}, {PID: 2}}}
-	list := func() ([]gpu.GPU, error) { return []gpu.GPU{h200, busy}, nil }
 	// Who may read counters is the harness's to say, and the same for root.
 	ours := fstest.MapFS{"proc/driver/nvidia/params": {Data: []byte("RmProfilingAdminOnly: 1\n")}, "proc/2/cmdline": {Data: []byte("python\x00-I\x00data/harness/00ff/forkserver.py\x00--idle\x00300")}}
-	checks := gpuChecks(ours, list)
+	checks := gpuChecks(ours, []gpu.GPU{h200, busy}, nil)
 	if len(checks) != 3 || !checks[0].OK || checks[0].Name != "cuda:0" || checks[1].OK || !checks[2].OK {
 		t.Fatalf("%+v", checks)
 	}
@@ -212,8 +211,7 @@ func TestGPUChecks(t *testing.T) {
 	if checks[2].Name != "sm_90" || checks[2].Note != sm { // once, though there are two
 		t.Errorf("%+v", checks[2])
 	}
-	strange := func() ([]gpu.GPU, error) { return []gpu.GPU{{Compute: "99.0"}}, nil }
-	if checks := gpuChecks(fstest.MapFS{}, strange); len(checks) != 1 {
+	if checks := gpuChecks(fstest.MapFS{}, []gpu.GPU{{Compute: "99.0"}}, nil); len(checks) != 1 {
 		t.Errorf("of what is not known is said %+v", checks)
 	}
 	for _, says := range []string{"MIG", "contexts of other processes on it: 1; while one computes", "power limit", "2 memory errors"} {
@@ -221,13 +219,11 @@ func TestGPUChecks(t *testing.T) {
 			t.Errorf("%q is missing: %s", says, checks[1].Cost)
 		}
 	}
-	none := func() ([]gpu.GPU, error) {
-		return nil, &gpu.AbsentError{Reason: "there is no NVIDIA driver here", Hint: "install it"}
-	}
-	if checks := gpuChecks(fstest.MapFS{}, none); len(checks) != 1 || !checks[0].OK || !strings.Contains(checks[0].Note, "no NVIDIA driver") {
+	none := &gpu.AbsentError{Reason: "there is no NVIDIA driver here", Hint: "install it"}
+	if checks := gpuChecks(fstest.MapFS{}, nil, none); len(checks) != 1 || !checks[0].OK || !strings.Contains(checks[0].Note, "no NVIDIA driver") {
 		t.Errorf("%+v", checks)
 	}
-	if checks := gpuChecks(fstest.MapFS{"dev/nvidiactl": {}}, none); len(checks) != 1 || checks[0].OK || !strings.Contains(checks[0].Cost, "install it") {
+	if checks := gpuChecks(fstest.MapFS{"dev/nvidiactl": {}}, nil, none); len(checks) != 1 || checks[0].OK || !strings.Contains(checks[0].Cost, "install it") {
 		t.Errorf("%+v", checks)
 	}
 }

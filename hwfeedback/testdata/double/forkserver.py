@@ -109,6 +109,9 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
         mark(kind)
         if os.path.exists(os.path.join(cache, "count.sick")) and kind != "ceilings":
             os._exit(1)
+    # The file "hangs" in the cache folder is of a device that does not answer.
+    if kind in ("inspect", "evaluate") and os.path.exists(os.path.join(cache, "hangs")):
+        time.sleep(3600)
     source = msg.get("source") or (msg.get("candidate") or {}).get("source") or ""
     words = source.split()
     if kind == "parse":
