@@ -69,7 +69,7 @@ func (e *Evaluator) examine(ctx context.Context, here surroundings) (DoctorRepor
 	if err != nil {
 		return DoctorReport{}, requestError(err)
 	}
-	said, err := harnessChecks(result)
+	said, cuda, err := harnessChecks(result)
 	if err != nil {
 		return DoctorReport{}, infrastructure("doctor", err)
 	}
@@ -86,13 +86,16 @@ func (e *Evaluator) examine(ctx context.Context, here surroundings) (DoctorRepor
 	if ctx.Err() != nil {
 		return DoctorReport{}, context.Cause(ctx)
 	}
+	gpus, err := here.gpus()
+	if len(gpus) > 0 {
+		checks = append(checks, cudaCheck(e.env, cuda, gpus[0], len(named(tests, gpuPassed)) > 0))
+	}
 	for _, t := range tests {
 		checks = append(checks, t.checks...)
 	}
 	if passed := named(tests, gpuPassed); e.gpu == nil && len(passed) > 0 {
 		checks = append(checks, unusedCheck(passed[0]))
 	}
-	gpus, err := here.gpus()
 	checks = append(checks, gpuChecks(here.root, gpus, err)...)
 	checks = append(checks, machine...)
 	return DoctorReport{Checks: checks, Summary: summarise(checks, e.device.String(), tests)}, nil
@@ -177,25 +180,27 @@ func pythonCheck(env pythonEnv) Check {
 	return c
 }
 
-// harnessChecks reads the referee's part: what only Python can see.
-func harnessChecks(result json.RawMessage) ([]Check, error) {
+// harnessChecks reads the referee's part: what only Python can see, and the CUDA
+// that its torch was built for.
+func harnessChecks(result json.RawMessage) (checks []Check, cuda string, err error) {
 	var reply struct {
 		Sandbox kernelwright.SandboxReport `json:"sandbox"`
+		CUDA    string                     `json:"cuda"` // empty: none
 		Checks  []Check                    `json:"checks"`
 	}
 	if err := json.Unmarshal(result, &reply); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	checks := reply.Checks
+	checks = reply.Checks
 	if slices.ContainsFunc(checks, func(c Check) bool { return c.Name == "sandbox" }) {
-		return checks, nil
+		return checks, reply.CUDA, nil
 	}
 	sandbox := Check{Name: "sandbox", OK: len(reply.Sandbox.Missing) == 0, Note: reply.Sandbox.Mode + ", complete"}
 	if !sandbox.OK {
 		sandbox.Note = reply.Sandbox.Mode + ", without " + strings.Join(reply.Sandbox.Missing, ", ")
 		sandbox.Cost = "candidates are contained less well, and each verdict says so"
 	}
-	return append(checks, sandbox), nil
+	return append(checks, sandbox), reply.CUDA, nil
 }
 
 // ceilingsCheck says what a device was measured to reach.
@@ -335,6 +340,11 @@ func summarise(checks []Check, device string, tests []gpuTest) string {
 func overall(checks []Check, device string, tests []gpuTest) string {
 	for _, t := range tests {
 		if t.result == gpuFailed && t.device == device {
+			for _, c := range checks {
+				if c.Name == cudaName && !c.OK {
+					return fmt.Sprintf("nothing can be measured on %s: %s", device, c.Note)
+				}
+			}
 			return fmt.Sprintf("nothing can be measured on %s: a known candidate does not pass: %s", device, t.why)
 		}
 	}

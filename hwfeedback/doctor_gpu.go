@@ -200,6 +200,44 @@ func gpuChecks(root fs.FS, gpus []gpu.GPU, err error) []Check {
 	return checks
 }
 
+// cudaName is the name of the check of the driver's CUDA against PyTorch's.
+const cudaName = "CUDA"
+
+// cudaDrivers is the oldest branch of the driver that runs a major version of
+// CUDA: CUDA Toolkit Release Notes, "CUDA Minor Version Compatibility".
+var cudaDrivers = map[int]int{11: 450, 12: 525, 13: 580}
+
+// cudaCheck holds the CUDA that the driver of a GPU runs against the one that torch
+// was built for, empty for none. Of one major version every minor one will do, and
+// what is older than the driver too. Where a known candidate passes, it works: a
+// package of the vendor's can have a driver run what is newer.
+func cudaCheck(env pythonEnv, built string, g gpu.GPU, passes bool) Check {
+	c := Check{Name: cudaName}
+	torch := fmt.Sprintf("PyTorch %s in %s", env.Torch, env.Interpreter)
+	runs := fmt.Sprintf("driver %s runs CUDA %s", g.Driver, g.CUDA)
+	need, have := major(built), major(g.CUDA)
+	switch {
+	case built == "":
+		c.Note = torch + " was built without CUDA"
+		c.Cost = "nothing can be measured on a GPU: name a Python whose PyTorch was built for CUDA (--python, or python in the settings file), or leave python empty to have one made"
+	case have == 0 || need == 0:
+		c.Note = fmt.Sprintf("%s was built for CUDA %s; which CUDA driver %s runs is not known", torch, built, g.Driver)
+	case have >= need:
+		c.Note = fmt.Sprintf("%s, and %s was built for %s", runs, torch, built)
+	case passes:
+		c.Note = fmt.Sprintf("%s, and %s was built for %s, which works here all the same", runs, torch, built)
+	default:
+		c.Note = fmt.Sprintf("%s, and %s was built for CUDA %s, which needs a driver for CUDA %d", runs, torch, built, need)
+		c.Cost = fmt.Sprintf("nothing can be measured on a GPU: install a driver for CUDA %d", need)
+		if branch := cudaDrivers[need]; branch > 0 {
+			c.Cost += fmt.Sprintf(" (%d or later)", branch)
+		}
+		c.Cost += fmt.Sprintf(", or name a Python whose PyTorch was built for CUDA %d (--python, or python in the settings file)", have)
+	}
+	c.OK = c.Cost == ""
+	return c
+}
+
 // gpuCeilings says what a GPU was measured to reach. The tensor cores' rates on
 // integers are of operations that do not float.
 func gpuCeilings(c kernelwright.Ceilings) string {

@@ -60,6 +60,32 @@ func TestCeilingsOfADevice(t *testing.T) {
 	}
 }
 
+func TestTheDriversCUDAIsHeldAgainstPyTorchs(t *testing.T) {
+	const other = "(--python, or python in the settings file)"
+	for name, c := range map[string]struct {
+		built, runs string
+		passes      bool
+		note, cost  string
+	}{
+		"the same":          {"13.0", "13.0", true, "driver 580.1 runs CUDA 13.0, and PyTorch 2.11.0 in /p was built for 13.0", ""},
+		"a newer minor one": {"12.9", "12.2", false, "driver 580.1 runs CUDA 12.2, and PyTorch 2.11.0 in /p was built for 12.9", ""},
+		"an older one":      {"12.6", "13.0", false, "driver 580.1 runs CUDA 13.0, and PyTorch 2.11.0 in /p was built for 12.6", ""},
+		"a newer one": {"13.0", "12.2", false, "driver 580.1 runs CUDA 12.2, and PyTorch 2.11.0 in /p was built for CUDA 13.0, which needs a driver for CUDA 13",
+			"nothing can be measured on a GPU: install a driver for CUDA 13 (580 or later), or name a Python whose PyTorch was built for CUDA 12 " + other},
+		"one that nobody knows": {"17.1", "16.9", false, "driver 580.1 runs CUDA 16.9, and PyTorch 2.11.0 in /p was built for CUDA 17.1, which needs a driver for CUDA 17",
+			"nothing can be measured on a GPU: install a driver for CUDA 17, or name a Python whose PyTorch was built for CUDA 16 " + other},
+		"a newer one that works": {"13.0", "12.2", true, "driver 580.1 runs CUDA 12.2, and PyTorch 2.11.0 in /p was built for 13.0, which works here all the same", ""},
+		"none": {"", "13.0", false, "PyTorch 2.11.0 in /p was built without CUDA",
+			"nothing can be measured on a GPU: name a Python whose PyTorch was built for CUDA " + other + ", or leave python empty to have one made"},
+		"the driver does not say": {"13.0", "", false, "PyTorch 2.11.0 in /p was built for CUDA 13.0; which CUDA driver 580.1 runs is not known", ""},
+	} {
+		got := cudaCheck(pythonEnv{Interpreter: "/p", Torch: "2.11.0"}, c.built, gpu.GPU{Driver: "580.1", CUDA: c.runs}, c.passes)
+		if want := (Check{Name: "CUDA", OK: c.cost == "", Note: c.note, Cost: c.cost}); got != want {
+			t.Errorf("%s: got %+v, want %+v", name, got, want)
+		}
+	}
+}
+
 // doubles are GPUs of protocol doubles. Each has a data folder of its own, by the
 // name of the device.
 type doubles struct {
@@ -127,7 +153,7 @@ func TestDoctorJudgesAKnownCandidateOnEveryGPU(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := doubles{t, t.TempDir(), []gpu.GPU{{Index: 0}, {Index: 1, MIG: true}, {Index: 2}}}
+			d := doubles{t, t.TempDir(), []gpu.GPU{{Index: 0, Driver: "580.1", CUDA: "13.0"}, {Index: 1, MIG: true}, {Index: 2}}}
 			if c.sick != "" {
 				d.mark(c.sick, "count.sick")
 			}
@@ -152,7 +178,7 @@ func TestDoctorJudgesAKnownCandidateOnEveryGPU(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			said, advice, ceilings := map[string]string{}, "", []string{}
+			said, advice, ceilings, compared := map[string]string{}, "", []string{}, ""
 			for _, k := range report.Checks {
 				switch {
 				case strings.HasPrefix(k.Name, "self-test"):
@@ -164,6 +190,8 @@ func TestDoctorJudgesAKnownCandidateOnEveryGPU(t *testing.T) {
 					ceilings = append(ceilings, k.Name)
 				case k.Name == "device":
 					advice = k.Note
+				case k.Name == "CUDA":
+					compared = k.Note
 				}
 			}
 			for check, want := range c.want {
@@ -176,6 +204,9 @@ func TestDoctorJudgesAKnownCandidateOnEveryGPU(t *testing.T) {
 			}
 			if slices.Contains(ceilings, "ceilings cpu") != (c.on == "cpu") || c.held == "" && !slices.Contains(ceilings, "ceilings cuda:2") {
 				t.Errorf("%q are shown", ceilings)
+			}
+			if !strings.Contains(compared, "driver 580.1 runs CUDA 13.0") || !strings.Contains(compared, "was built for 13.0") { // as the double says
+				t.Errorf("of CUDA it says %q", compared)
 			}
 			for _, want := range c.summary {
 				if !strings.Contains(report.Summary, want) {
@@ -227,6 +258,8 @@ func TestSummarise(t *testing.T) {
 		"measuring works; one thing could be better: b; a known candidate fails on cuda:0": {[]Check{bad}, []gpuTest{on("cuda:0", gpuFailed)}},
 		"nothing can be measured on cuda:7: a known candidate does not pass: so; a known candidate passes on cuda:0 and fails on cuda:7": {
 			[]Check{bad}, []gpuTest{on("cuda:0", gpuPassed), on("cuda:7", gpuFailed)}},
+		"nothing can be measured on cuda:7: the driver is old; a known candidate fails on cuda:7": {
+			[]Check{bad, {Name: "CUDA", Note: "the driver is old"}}, []gpuTest{on("cuda:7", gpuFailed)}},
 	} {
 		if got := summarise(c.checks, "cuda:7", c.tests); got != want {
 			t.Errorf("got %q, want %q", got, want)

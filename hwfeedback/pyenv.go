@@ -226,7 +226,7 @@ func (e *environment) configured(ctx context.Context) (pythonEnv, error) {
 			Reason: fmt.Sprintf("the configured python %s has no torch", e.python),
 			Hint:   fmt.Sprintf("install it with `%s -m pip install torch`, or leave python empty to have an environment made", p.Interpreter),
 		}
-	case torchMajor(p.Torch) < minTorchMajor:
+	case major(p.Torch) < minTorchMajor:
 		return pythonEnv{}, &SetupError{
 			Reason: fmt.Sprintf("the configured python %s has torch %s, and %d.0 or later is needed", e.python, p.Torch, minTorchMajor),
 			Hint:   fmt.Sprintf("upgrade it with `%s -m pip install --upgrade torch`, or leave python empty to have an environment made", p.Interpreter),
@@ -245,10 +245,10 @@ func pinnedTorch() string {
 // minTorchMajor: torch.compile and the capture of graphs came with 2.0.
 const minTorchMajor = 2
 
-// torchMajor returns 0 for what is no version.
-func torchMajor(version string) int {
-	major, _, _ := strings.Cut(version, ".")
-	n, _ := strconv.Atoi(major)
+// major returns the first number of a version, 0 for what is none.
+func major(version string) int {
+	first, _, _ := strings.Cut(version, ".")
+	n, _ := strconv.Atoi(first)
 	return n
 }
 

@@ -20,7 +20,9 @@ PROFILER = (
 
 
 def report(server: Any, mode: str) -> dict[str, Any]:
-    """Returns the sandbox's state, the compiler, torch, and a check for each."""
+    """Returns the sandbox's state, the compiler, torch with the CUDA that it was built for ("" for
+    none), and a check for each.
+    """
     checks: list[dict[str, Any]] = []
 
     def check(name: str, ok: bool, note: str, cost: str = "") -> None:
@@ -59,6 +61,7 @@ def report(server: Any, mode: str) -> dict[str, Any]:
         "sandbox": {"mode": mode, "missing": missing},
         "compiler": {"path": compiler, "version": toolchain.compiler_version()},
         "torch": torch.__version__,
+        "cuda": torch.version.cuda or "",
         "checks": checks,
     }
 

@@ -199,6 +199,7 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
     if kind == "doctor":
         return {
             "sandbox": {"mode": "strict", "missing": ["landlock"]},
+            "cuda": "13.0",
             "checks": [
                 {"name": n, "ok": True, "note": "here", "cost": ""} for n in ("compiler", "torch")
             ],
