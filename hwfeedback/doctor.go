@@ -59,6 +59,7 @@ func (e *Evaluator) Doctor(ctx context.Context) (DoctorReport, error) {
 func (e *Evaluator) beside(ctx context.Context, device string) (*Evaluator, error) {
 	o := e.options
 	o.Device, o.Unmeasured, o.KeepWarm, o.Progress = device, true, 0, nil
+	o.Log = o.Log.With("device", device)
 	return Open(ctx, o, e.cache, impatient{e.turn.leases, leasePatience})
 }
 
