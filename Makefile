@@ -70,12 +70,12 @@ RACE := -race -gcflags=modernc.org/...=-race=false
 # All is compiled once: the linter, and the program that makes the Python environment, go by what the tests are built with.
 FOR_TESTS := --no-print-directory BIN=$(TOOLS)/kernelwright BUILD="$(RACE)"
 
-# What measures nothing runs beside the Go tests, which wait for much; what measures runs alone, after them.
+# What measures nothing runs beside the Go tests, which wait for much; what measures runs after them, beside no more than one other.
 test: ## everything that CI runs
 	@$(MAKE) $(FOR_TESTS) build
 	@$(MAKE) $(FOR_TESTS) -j2 lint-go dev
 	@$(MAKE) $(FOR_TESTS) lint-python
-	@echo "the Go tests beside those of the harness that measure nothing: what they say comes when each is done, in some twenty minutes on two cores"
+	@echo "the Go tests beside those of the harness that measure nothing: what they say comes when each is done, in a quarter of an hour on two cores"
 	@$(MAKE) $(FOR_TESTS) -j2 --output-sync=target test-go test-python-shared
 	@$(MAKE) $(FOR_TESTS) test-python-alone
 
@@ -114,11 +114,11 @@ test-python-shared test-python-alone: export CUDA_HOME = $(CUDA)
 test-python-shared test-python-alone: export CUTLASS_PATH = $(CUTLASS)
 test-python-shared test-python-alone: export PYTHONPATH = $(TOOLS)/python
 test-python-shared test-python-alone: export KERNELWRIGHT_TEST_CACHE = $(DATA)/cache
-# The tests of a file are one process's: what they calibrate and compile they share.
+# The tests of a file are one process's: what they calibrate and compile they share. Those that measure take one core each.
 test-python-shared: dev
 	$(PYTHON) -m pytest -p no:cacheprovider --timeout 900 $(FAILS_ONCE) -n 2 --dist loadfile -m 'not slow and not alone'
 test-python-alone: dev
-	$(PYTHON) -m pytest -p no:cacheprovider --timeout 900 $(FAILS_ONCE) -m 'not slow and alone'
+	$(PYTHON) -m pytest -p no:cacheprovider --timeout 900 $(FAILS_ONCE) -n 2 --dist loadfile -m 'not slow and alone'
 
 soak: dev ## what takes too long for every day: every example under the master rule, races many times over, 200 kills, fuzzing
 	CUDA_HOME=$(CUDA) CUTLASS_PATH=$(CUTLASS) PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider --timeout 3600 -m slow
