@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
+import illness
 import trees
 from cuda import CudaError
 from device import CPU, Device, GpuBlock
@@ -99,6 +100,17 @@ class WorkerFailure(Exception):
 
     client: Client | None = None
 
+    @property
+    def ill(self) -> str:
+        """What it says, by the worker's own word, of a GPU that does not work; "" where nothing. A
+        worker on the CPU has none: who wants one there has brought the error about.
+        """
+        on_cpu = self.client is not None and self.client.device.kind == "cpu"
+        return "" if on_cpu else self._ill()
+
+    def _ill(self) -> str:
+        return ""
+
 
 class WorkerError(WorkerFailure):
     """The worker answered that something failed. ``error`` is foreign text but for its shape."""
@@ -112,6 +124,9 @@ class WorkerError(WorkerFailure):
         self.traceback = str(e.get("traceback") or "")[:8000]
         self.lines = line_numbers(e.get("lines"))
         super().__init__(f"{self.type}: {self.message}" if self.message else self.type)
+
+    def _ill(self) -> str:
+        return illness.said(self.message)
 
     @property
     def out_of_memory(self) -> bool:

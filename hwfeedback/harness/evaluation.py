@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import random
-import re
 import secrets
 import threading
 import time
@@ -32,6 +31,7 @@ import building
 import cold
 import correctness
 import device as devices
+import illness
 import inductor
 import inspection
 import kernelwright
@@ -222,13 +222,6 @@ def faults(doing: str, worker: CandidateClient | None = None) -> Iterator[None]:
         raise _fault(e, doing) from e
 
 
-# What CUDA says of a GPU or a driver that is not as it should be. Who says so in its own words is
-# asked again, and then it is its fault where a known candidate passes.
-_MACHINE = re.compile(
-    r"uncorrectable ECC|driver version is insufficient|driver is a stub|driver shutting down"
-    r"|busy or unavailable|GPU (is lost|has fallen)|no CUDA-capable device|not yet initialized"
-    r"|NVLink|unsupported toolchain|hardware stack error|MPS "
-)
 # What CUDA says of a kernel, and what to look at.
 _KERNEL = {
     "illegal memory access": "check every index of every kernel: one read or wrote where nothing "
@@ -266,8 +259,10 @@ def _fault(e: WorkerFailure, doing: str) -> Exception:
     line = f" (line {e.lines[-1]})" if e.lines else ""
     first = e.message.strip().splitlines()[0][:300] if e.message.strip() else ""
     output = e.client.worker.log()[-OUTPUT_KEPT:] if e.client is not None else ""
-    if "CUDA" in first and _MACHINE.search(first):
-        return Infrastructure(f"{where} met a GPU that does not work: {first}", e.traceback)
+    if e.ill:
+        # Whoever says so in its own words is asked again, and then it is its fault where a known
+        # candidate passes: evaluate.go.
+        return Infrastructure(illness.told(where, e.ill), e.traceback)
     if e.stage == "output":
         return Fault("wrong", first, _HINTS["output"], [e.traceback], output)
     if e.type == "SystemExit":
@@ -286,6 +281,19 @@ def _fault(e: WorkerFailure, doing: str) -> Exception:
     if e.type == "PermissionError":
         hint = "a candidate has no network, starts no program and writes to /tmp alone: do without"
     return Fault("crashed", what, hint, [e.traceback], output)
+
+
+_ALONE = "the exported file, run by itself in a new interpreter"
+
+
+def _broken(e: cold.Broken, cuda: bool) -> Exception:
+    """Returns the Fault of an exported file that fails by itself, or Infrastructure."""
+    output = e.log[-OUTPUT_KEPT:]
+    if cuda and (words := illness.said(output)):
+        return Infrastructure(illness.told(_ALONE, words))
+    what = f"{_ALONE}, fails: {sentence(str(e))}"
+    hint = "import what it needs in the file itself, and nothing that only the harness has"
+    return Fault("timed_out" if e.late else "crashed", what, hint, (), output)
 
 
 def _reference_failed(e: verify.ReferenceBroken | WorkerError) -> Exception:
@@ -1249,23 +1257,15 @@ class Evaluation:
         assert self._alone is not None
         running, tree, inputs = self._alone
         small = self.verification.small
-        alone = "the exported file, run by itself in a new interpreter,"
         try:
             outputs = running.outputs()
             looked = running.looked(self._call(reference, *small) if small else None, own)
             running.close()  # there may be no room for both
             self.verification.judge_unseen(tree, inputs, outputs)
         except cold.Broken as e:
-            status = "timed_out" if e.late else "crashed"
-            raise Fault(
-                status,
-                f"{alone} fails: {sentence(str(e))}",
-                "import what it needs in the file itself, and nothing that only the harness has",
-                (),
-                e.log[-OUTPUT_KEPT:],
-            ) from e
+            raise _broken(e, cuda) from e
         except verify.Failed as e:
-            raise Fault(e.status, f"{alone} is wrong: {e}", e.hint) from e
+            raise Fault(e.status, f"{_ALONE}, is wrong: {e}", e.hint) from e
         finally:
             running.close()
             self._alone = None

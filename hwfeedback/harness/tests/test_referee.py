@@ -668,23 +668,6 @@ def test_a_strangers_work_beside_a_baseline(monkeypatch: pytest.MonkeyPatch, bus
 
 
 @pytest.mark.parametrize(
-    "message",
-    [
-        "CUDA error: uncorrectable ECC error encountered",
-        "CUDA driver version is insufficient for CUDA runtime version",
-        "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
-        "CUDA error: the GPU is lost; CUDA_ERROR_UNKNOWN",
-        "CUDA error: hardware stack error",
-    ],
-)
-def test_a_sick_gpu_is_nobodys_fault(message: str) -> None:
-    error = {"stage": "forward", "type": "AcceleratorError", "message": f"{message}\nMore."}
-    failed = evaluation._fault(clients.WorkerError(error), "being timed")
-    assert isinstance(failed, evaluation.Infrastructure)
-    assert str(failed) == f"ModelNew's forward met a GPU that does not work: {message}"
-
-
-@pytest.mark.parametrize(
     "message, hint",
     [
         ("CUDA error: an illegal memory access was encountered", "every index"),
