@@ -92,8 +92,9 @@ func (e *Evaluator) evaluate(ctx context.Context, task kernelwright.Task, cand k
 	if errors.As(again, &remote) && remote.Kind == kindNoRoom {
 		return kernelwright.Verdict{}, &kernelwright.InvalidTaskError{Reason: remote.Message, Hint: remote.Hint, Traceback: remote.Traceback}
 	}
-	// Nor was a stranger's work its own, and by now the stranger may have left.
-	if remote != nil && remote.Kind == kindBusy {
+	// Nor was a stranger's work its own, and by now the stranger may have left. What
+	// was met before its code had run it did not bring about.
+	if remote != nil && (remote.Kind == kindBusy || remote.Kind == kindIll) {
 		return kernelwright.Verdict{}, again
 	}
 	if sick := e.canary(ctx, &task); sick != nil {

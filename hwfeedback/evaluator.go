@@ -492,7 +492,8 @@ func (e *Evaluator) Inspect(ctx context.Context, name, source string) (kernelwri
 
 // inspectTwice does not take a reference's word for it that the machine is
 // broken: one that breaks down on fresh processes too, while the canary passes,
-// is no task.
+// is no task. That the device does not work, in its driver's words, is believed:
+// an illness may come and go, and the file is its user's own.
 func (e *Evaluator) inspectTwice(ctx context.Context, name, source string) (kernelwright.Task, error) {
 	t, err := e.inspect(ctx, name, source)
 	if err == nil || !inducible(ctx, err) {
@@ -503,7 +504,8 @@ func (e *Evaluator) inspectTwice(ctx context.Context, name, source string) (kern
 		return kernelwright.Task{}, err
 	}
 	t, again := e.inspect(ctx, name, source)
-	if again == nil || !inducible(ctx, again) {
+	var remote *remoteError
+	if again == nil || !inducible(ctx, again) || (errors.As(again, &remote) && remote.Kind == kindIll) {
 		return t, again
 	}
 	if sick := e.canary(ctx, nil); sick != nil {

@@ -513,6 +513,38 @@ func TestAStrangersWorkIsNoFaultOfTheCandidate(t *testing.T) {
 	}
 }
 
+// A device that does not work is met before any candidate runs: nobody is blamed,
+// and no canary asked, which may pass where an illness comes and goes.
+func TestAnIllDeviceIsNobodysFault(t *testing.T) {
+	for name, ask := range map[string]func(bench, string) error{
+		"inspect": func(b bench, source string) error {
+			_, err := b.Inspect(t.Context(), "task", source)
+			return err
+		},
+		"evaluate": func(b bench, source string) error {
+			v, err := b.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: source}, kernelwright.Quick)
+			if err == nil && v.Status != kernelwright.Correct {
+				t.Errorf("got %+v", v)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			var infra *kernelwright.InfrastructureError
+			if err := ask(b, "lost"); !errors.As(err, &infra) || !strings.Contains(err.Error(), "it is lost") {
+				t.Errorf("got %#v", err)
+			}
+			if n := b.count(name); n != 2 {
+				t.Errorf("asked %d times", n)
+			}
+			if err := ask(b, "lost_once"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func TestSickMachineIsAnInfrastructureError(t *testing.T) {
 	b := newBench(t)
 	_, err := b.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: "sick"}, kernelwright.Quick)

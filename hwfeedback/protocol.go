@@ -69,8 +69,9 @@ type message struct {
 // candidate's faults are results, so it is about the reference ("invalid"),
 // about us ("protocol"), about the machinery ("infrastructure"), about what
 // this machine lacks ("missing"), or says that the device has too little memory
-// for the task, which no candidate had taken ("no_room"), or that another process
-// was at work on it, no candidate's ("busy").
+// for the task, which no candidate had taken ("no_room"), that another process
+// was at work on it, no candidate's ("busy"), or that it does not work, which was
+// met before any candidate's code had run ("ill").
 type remoteError struct {
 	Kind      string `json:"kind"`
 	Message   string `json:"message"`
@@ -81,6 +82,7 @@ type remoteError struct {
 const (
 	kindNoRoom = "no_room"
 	kindBusy   = "busy"
+	kindIll    = "ill"
 )
 
 func (e *remoteError) Error() string { return e.Message }

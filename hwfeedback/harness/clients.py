@@ -32,6 +32,7 @@ _GUARD_BYTE = 0xA5
 _OUT_BYTE = 0x7F  # what an output block holds before it is written: nobody's expected value
 MAX_OUTPUT = 1 << 36  # bytes; a layout that asks for more is no layout
 SENTENCE = 600  # characters
+LAST_WORDS = 4000  # of a process that has ended
 DIGESTED = 1 << 24  # elements at once
 # Bytes in float64, of inputs and outputs, that are computed at once where a batch is cut.
 PART = {"cpu": 1 << 26, "cuda": 1 << 32}
@@ -126,7 +127,10 @@ class WorkerError(WorkerFailure):
         super().__init__(f"{self.type}: {self.message}" if self.message else self.type)
 
     def _ill(self) -> str:
-        return illness.said(self.message)
+        words = illness.said(self.message)
+        if not words and self.stage == illness.STAGE and not self.out_of_memory:
+            words = sentence(self.message.partition("\n")[0]) or self.type
+        return words
 
     @property
     def out_of_memory(self) -> bool:
@@ -143,6 +147,15 @@ def ran_out(e: BaseException) -> bool:
     return isinstance(e, torch.OutOfMemoryError)
 
 
+def ill(e: BaseException | None) -> str:
+    """Returns what it says, or what led to it, of a GPU that does not work, "" where nothing."""
+    words = ""
+    while e is not None:
+        words = (e.ill if isinstance(e, WorkerFailure) else illness.said(str(e))) or words
+        e = e.__cause__
+    return words
+
+
 class WorkerGone(WorkerFailure):
     """The worker's process ended, or broke the protocol.
 
@@ -157,6 +170,9 @@ class WorkerGone(WorkerFailure):
         self.oom = oom
         self.doing = doing
         self.broke = broke
+
+    def _ill(self) -> str:
+        return illness.said(self.log[-LAST_WORDS:])
 
 
 class WorkerLate(WorkerFailure):
@@ -722,6 +738,8 @@ class ReferenceClient(Client):
             if "error" in r:
                 error = WorkerError(r["error"], self)
                 error.stage = error.stage or "forward"
+                if error.ill:  # which is no mode's own
+                    raise error
                 results.append({"mode": r["mode"], "error": error})
                 continue
             hold(r, {"at": int, "count": int, "sources": list, "aliases": list, "tree": dict})

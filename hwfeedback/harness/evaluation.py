@@ -61,6 +61,7 @@ from clients import (
 from correctness import Scale
 from cuda import CudaError
 from device import Device
+from illness import Ill
 from kept import KEPT_BYTES, Batch, Compiled, Kept, SharedTiming
 from protocol import ProtocolError, Timeout
 from sandbox import SandboxError
@@ -298,12 +299,12 @@ def _broken(e: cold.Broken, cuda: bool) -> Exception:
 
 def _reference_failed(e: verify.ReferenceBroken | WorkerError) -> Exception:
     """Returns whose fault it is that the reference raises before any candidate runs: its own,
-    except that memory may have run out for what others hold.
+    except that memory may have run out for what others hold, and that the GPU may not work.
     """
     error = e.error if isinstance(e, verify.ReferenceBroken) else e
     if error.out_of_memory:
         return NoRoom(error.message, error.traceback)
-    return inspection.invalid(error)
+    return inspection.failed(error)
 
 
 def _not_timed(e: BaselineFailed) -> Infrastructure:
@@ -389,7 +390,12 @@ def device_of(request: dict[str, Any]) -> Device:
     if request.get("gpu") is None:
         return devices.CPU
     os.environ |= sandbox.one_gpu(request["gpu"]["uuid"])  # before anything looks for GPUs
-    return devices.gpu()
+    try:
+        return devices.gpu()
+    except (RuntimeError, CudaError) as e:
+        if words := illness.said(str(e)):
+            raise Ill(illness.JUDGE, words) from e
+        raise
 
 
 def placed(request: dict[str, Any]) -> dict[str, Any]:
@@ -664,7 +670,8 @@ class Evaluation:
 
     def run(self) -> dict[str, Any]:
         """Returns {"verdict", "learned", "parsed", "passing", "at_rest"}: "parsed" is of what comes
-        next.
+        next. Raises Infrastructure, and Ill where no candidate's code had run that could have
+        brought it about.
         """
         with ThreadPoolExecutor() as beside:
             self._beside = beside
@@ -679,6 +686,10 @@ class Evaluation:
                 self._eager = beside.submit(self.reference, compiles=False, timed=True)
             try:
                 answer = self._run(beside.submit(self._build_this))
+            except Ill as e:
+                if self._met:
+                    raise Infrastructure(str(e), e.traceback) from e
+                raise
             finally:
                 if self._compilers_disturb():
                     wait(self._upcoming)  # who is judged next must not be disturbed by them
@@ -874,13 +885,17 @@ class Evaluation:
             # What a candidate's worker raises has become a Fault: this is the reference's.
             if isinstance(e, WorkerError) and ran_out(e):
                 raise NoRoom(e.message, e.traceback) from e
+            if isinstance(e, (WorkerError, WorkerGone)) and e.ill:
+                raise inspection.failed(e) from e
             raise Infrastructure(f"the reference's worker: {e}", getattr(e, "traceback", "")) from e
         except (SandboxError, ProtocolError) as e:
             raise Infrastructure(str(e)) from e
-        except (torch.OutOfMemoryError, CudaError) as e:
-            if not ran_out(e):
-                raise
-            raise NoRoom(str(e)) from e
+        except (RuntimeError, CudaError) as e:
+            if ran_out(e):
+                raise NoRoom(str(e)) from e
+            if words := illness.said(str(e)):
+                raise Ill(illness.JUDGE, words) from e
+            raise
         finally:
             for empty in self._ahead.values():
                 with suppress(Exception):
@@ -1982,7 +1997,7 @@ def evaluate(
     learn: Learn = lambda _: None,
     kept: Kept | None = None,
 ) -> dict[str, Any]:
-    """Returns {"verdict", "learned"}. Raises Infrastructure.
+    """Returns {"verdict", "learned"}. Raises Infrastructure, and Ill.
 
     ``learn`` is given parts of "learned" as they are known: they take most of a first evaluation,
     and stay true when it does not end. ``kept`` is used, and filled again.
@@ -2005,7 +2020,7 @@ def baselines(
 ) -> dict[str, Any]:
     """Measures the baselines of a task alone.
 
-    Returns {"baselines", "learned"}. Raises Infrastructure.
+    Returns {"baselines", "learned"}. Raises Infrastructure, and Ill.
     """
     e = Evaluation(server, {"candidate": {"source": ""}, **request}, fds, progress, learn)
     return e.run_baselines()

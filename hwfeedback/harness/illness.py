@@ -57,6 +57,16 @@ _SAYS = [
 _NAMED = re.compile("cuda|nvidia|nvml|gpu|driver", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.?!])\s+")
 SHOWN = 300  # characters
+JUDGE = "the judge"  # who met it in a process that runs no foreign code
+STAGE = "device"  # at which a process fails that cannot begin on its GPU
+
+
+class Ill(Exception):
+    """A GPU, or its driver, does not work, as was met where no candidate's code had run."""
+
+    def __init__(self, where: str, words: str, traceback: str = "") -> None:
+        super().__init__(told(where, words))
+        self.traceback = traceback
 
 
 def said(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import correctness
+import illness
 import verify
 from clients import (
     ReferenceClient,
@@ -26,6 +27,7 @@ from clients import (
 from correctness import Expected
 from cuda import CudaError
 from device import CPU, SPARING_PEAK, Device, spares, too_large
+from illness import Ill
 from tensors import DTYPES
 
 # The whole of an inspection may take as many times as long as each of its steps.
@@ -70,6 +72,17 @@ def _during(doing: str) -> str:
     if not doing:
         return ""
     return f" {'while' if doing.split()[0].endswith('ing') else 'in'} {doing}"
+
+
+def failed(e: WorkerError | WorkerGone) -> Ill | Invalid:
+    """Returns whose fault it is that a reference's worker failed: nobody's where its GPU does not
+    work, else the reference's.
+    """
+    if not e.ill:
+        return invalid(e)
+    if isinstance(e, WorkerError):
+        return Ill(_PARTS.get(e.stage, "the reference"), e.ill, e.traceback)
+    return Ill(e.doing, e.ill, e.log[-4000:])
 
 
 def invalid(e: Exception) -> Invalid:
@@ -184,7 +197,7 @@ def inspect(
     timeout_s: float,
     device: Device = CPU,
 ) -> dict[str, Any]:
-    """Returns the Task as JSON. ``timeout_s`` is for each step. Raises Invalid."""
+    """Returns the Task as JSON. ``timeout_s`` is for each step. Raises Invalid, and Ill."""
     reference = ReferenceClient(spawn(), timeout_s, device)
     whole = WHOLE * timeout_s
     reference.until = time.monotonic() + whole
@@ -198,12 +211,14 @@ def inspect(
     except (WorkerError, WorkerGone) as e:
         if e.client is None:
             raise  # nobody's fault
-        raise invalid(e) from e
-    except (torch.OutOfMemoryError, CudaError) as e:
-        if not ran_out(e):
-            raise
-        message = "judging the task takes more memory than the device has free"
-        raise Invalid(message, SMALLER, str(e)) from e
+        raise failed(e) from e
+    except (RuntimeError, CudaError) as e:
+        if ran_out(e):
+            message = "judging the task takes more memory than the device has free"
+            raise Invalid(message, SMALLER, str(e)) from e
+        if words := illness.said(str(e)):
+            raise Ill(illness.JUDGE, words) from e
+        raise
     finally:
         reference.kill()
 
@@ -340,9 +355,11 @@ def _inspect(
         graph, graph_note = answer.get("graph"), sentence(str(answer.get("note") or ""))
         graph = graph if isinstance(graph, dict) else None
     except WorkerError as e:
+        if e.ill:
+            raise
         graph_note = f"capture failed: {e}"[:300]
     except (WorkerGone, WorkerLate) as e:
-        if e.client is None:
+        if e.client is None or e.ill:
             raise
         graph_note = f"capture failed: the worker {e}"[:300]
     info = reference.info

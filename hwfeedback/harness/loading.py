@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+import device as devices
+import illness
 from device import CPU, Device, GpuBlock
 from protocol import Channel, Closed
 from tensors import Block, Layout
@@ -114,6 +116,21 @@ class Blocks:
 
     def views(self, name: str, layout: Layout) -> list[torch.Tensor]:
         return self._blocks[name].views(layout)
+
+
+def device_of(channel: Channel, config: dict[str, Any]) -> Device:
+    """Returns the device that a process computes on. Where that does not work the first request is
+    answered with why, before any foreign code has run, and the process ends.
+    """
+    try:
+        device = devices.of(str(config.get("device") or "cpu"))
+        device.hold_to_float32()
+        return device
+    except Exception as e:
+        for fd in channel.recv()[1]:
+            os.close(fd)
+        channel.send({"ok": False, "error": error_of(StageError(illness.STAGE, e))})
+        raise
 
 
 Op = Callable[[dict[str, Any], list[int]], dict[str, Any] | None]

@@ -20,10 +20,12 @@ import torch
 
 import allocator
 import building
+import clients
 import device as devices
 import evaluation
 import export
 import forkserver
+import illness
 import inductor
 import inspection
 import kept
@@ -31,6 +33,7 @@ import kernelwright
 import sandbox
 import toolchain
 from evaluation import Infrastructure
+from illness import Ill
 from inspection import Invalid
 from protocol import Channel, Closed, ProtocolError, Timeout
 from sandbox import SandboxError
@@ -83,6 +86,8 @@ class Referee:
                 answer = {"type": "error", "error": _error("no_room", e)}
             except evaluation.Busy as e:
                 answer = {"type": "error", "error": _error("busy", e)}
+            except Ill as e:
+                answer = {"type": "error", "error": _error("ill", e)}
             except Exception as e:
                 answer = {"type": "error", "error": _error("infrastructure", e)}
             finally:
@@ -229,10 +234,12 @@ class Referee:
 
 
 def _error(kind: str, e: BaseException) -> dict[str, Any]:
-    if isinstance(e, (Infrastructure, SandboxError, toolchain.Missing)):
+    if isinstance(e, (Infrastructure, Ill, SandboxError, toolchain.Missing)):
         message = str(e)
     elif isinstance(e, OSError) and e.strerror and e.filename:
         message = f"{e.filename}: {e.strerror}"
+    elif words := clients.ill(e):
+        message = illness.told(illness.JUDGE, words)
     else:
         message = f"{type(e).__name__}: {e}"
     hint = "run kernelwright doctor" if isinstance(e, SandboxError) else ""

@@ -1368,7 +1368,7 @@ class Verification:
         try:
             still = self._nan(job.tree, [families.finite(t) for t in job.inputs])
         except WorkerError as e:
-            if ran_out(e):
+            if ran_out(e) or e.ill:
                 raise
             return [torch.zeros_like(t) for t in excused]
         return [t & ~other for t, other in zip(excused, still, strict=True)]

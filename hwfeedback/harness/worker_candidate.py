@@ -329,7 +329,6 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     # The file that holds the reference's rules is no secret, but a candidate has no business
     # importing it.
     sys.modules.pop("worker_reference", None)
-    device = devices.of(str(config.get("device") or "cpu"))
-    device.hold_to_float32()
+    device = loading.device_of(channel, config)
     c = Candidate(channel, device, bool(config.get("poison")))
     loading.serve(channel, {n: getattr(c, n) for n in OPERATIONS}, FILENAME, device)

@@ -672,8 +672,7 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     allocator.keep_freed_memory()
     # Of a copy neither the work nor the answer is ours. Programs may be started: compilers are.
     os.fork = os.forkpty = _fork
-    device = devices.of(str(config.get("device") or "cpu"))
-    device.hold_to_float32()
+    device = loading.device_of(channel, config)
     r = Reference(channel, device)
     held = list(fds)
 

@@ -75,6 +75,9 @@ def referee(channel: Channel, config: dict) -> None:
             except BlockingIOError:
                 result, error = None, {"kind": "busy", "message": "a stranger", "hint": "end it"}
                 channel.send({"id": ident, "type": "error", "error": error})
+            except ConnectionError:
+                result, error = None, {"kind": "ill", "message": "it is lost"}
+                channel.send({"id": ident, "type": "error", "error": error})
             except MemoryError:
                 result, error = None, {"kind": "no_room", "message": "too large", "hint": "smaller"}
                 channel.send({"id": ident, "type": "error", "error": error})
@@ -90,7 +93,7 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
     The source says what becomes of it, a word at a time: "die" kills the referee,
     "die_once" only the first time, "sick" leaves a machine that fails everything, "large" takes
     more memory than there is, "busy" meets a stranger on the device, "busy_once" only
-    the first time.
+    the first time, and "lost" and "lost_once" a device that does not work.
     """
     cache = config.get("cache_dir", "")
 
@@ -136,6 +139,9 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
             with open(os.path.join(cache, "busy")) as f:
                 ceilings["memory_gbs"], spread = float(f.read()), 0.6
         return {"ceilings": ceilings, "specs": {}, "spread": spread}
+    lost = "lost" in words or ("lost_once" in words and mark("lost_once") == 1)
+    if kind in ("inspect", "evaluate") and lost:
+        raise ConnectionError
     if kind == "inspect":
         if "die" in words or ("die_once" in words and mark("die_once") == 1):
             os._exit(1)
