@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 import cuda
+import illness
 import kernelwright
 from ceilings import forked
 
@@ -158,7 +159,9 @@ def _products(index: int) -> tuple[dict[str, float], float]:
     def product(name: str, work: Callable[[], Any]) -> None:
         try:
             work()
-        except (RuntimeError, NotImplementedError, AttributeError):
+        except (RuntimeError, NotImplementedError, AttributeError) as e:
+            if illness.said(str(e)):
+                raise
             return  # this GPU or this torch has no such product
         torch.cuda.synchronize(device)
         took = []

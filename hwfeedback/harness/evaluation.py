@@ -55,6 +55,7 @@ from clients import (
     WorkerGone,
     WorkerLate,
     how_it_ended,
+    ill,
     ran_out,
     sentence,
 )
@@ -307,8 +308,10 @@ def _reference_failed(e: verify.ReferenceBroken | WorkerError) -> Exception:
     return inspection.failed(error)
 
 
-def _not_timed(e: BaselineFailed) -> Infrastructure:
-    """Returns what it means that eager could not be timed."""
+def _not_timed(e: BaselineFailed) -> Infrastructure | Ill:
+    """Returns what it means that a baseline could not be timed."""
+    if words := ill(e):
+        return Ill("timing the baselines", words)
     if _busy(e) and windows_cuda.strangers_at_work():
         return Busy(windows_cuda.sensors().strangers())
     why = _lack(e)

@@ -77,7 +77,7 @@ import nvml
 import stats
 import windows_cuda
 from baselines import EAGER, BaselineFailed
-from clients import WorkerError, ran_out
+from clients import WorkerError, ill, ran_out
 from cuda import CudaError
 from device import CPU, Device
 from protocol import Closed
@@ -909,14 +909,14 @@ class Timing:
             try:
                 worker = self._spawn_baseline(name)
             except Exception as e:
-                self.notes.append(f"baseline {name} could not start: {e}")
+                self._leave_out(e, f"baseline {name} could not start: {e}")
                 return
             began = time.perf_counter() - self.contents.again_s
             try:
                 blocks.extend(self._solo(worker, name).blocks)
                 self._leave(name, worker)
             except Exception as e:
-                self.notes.append(f"baseline {name} could not be timed: {_said(e, worker)}")
+                self._leave_out(e, f"baseline {name} could not be timed: {_said(e, worker)}")
                 return
             finally:
                 worker.kill()
@@ -924,6 +924,12 @@ class Timing:
                 self.spent_s[name] = self.spent_s.get(name, 0.0) + took
             spent = time.perf_counter() - start
         self._learn(name, Visits(blocks))
+
+    def _leave_out(self, e: Exception, note: str) -> None:
+        """Notes why there is one baseline less. A GPU that does not work is no baseline's own."""
+        if self.device.kind == "cuda" and ill(e):
+            raise BaselineFailed(note) from e
+        self.notes.append(note)
 
     def _solo(self, worker: TimedWorker, name: str) -> Visits:
         """Times a baseline with no other participant running."""
@@ -971,7 +977,7 @@ class Timing:
                 except _Lost as e:  # is not the candidate's fault
                     if e.name == EAGER:
                         raise BaselineFailed(f"{e}") from e
-                    self.notes.append(f"{e}, and is left out")
+                    self._leave_out(e, f"{e}, and is left out")
                     del self.records[e.name]
 
     def _look_into(self, spawn_candidate: Callable[[], TimedWorker]) -> str | None:

@@ -5,6 +5,7 @@ the CPU says what one on a GPU would.
 from __future__ import annotations
 
 import threading
+import types
 from typing import Any
 
 import pytest
@@ -20,7 +21,9 @@ import illness
 import inspection
 import referee
 import sandbox
+import timing
 import verify
+import windows
 from illness import Ill
 from inspection import Invalid
 from protocol import Channel
@@ -269,6 +272,23 @@ def test_a_reference_that_meets_it_later(
     if raised is not Invalid:
         where, _, _ = part.partition(",")
         assert str(e.value).startswith(f"{where} met a GPU that does not work: CUDA error: GPU is")
+
+
+@pytest.mark.parametrize("on", ["cuda", "cpu"])
+@pytest.mark.parametrize("text", ["CUDA error: GPU is lost", "division by zero"])
+def test_a_baseline_that_meets_it_is_not_left_out(on: str, text: str) -> None:
+    times = types.SimpleNamespace(device=types.SimpleNamespace(kind=on), notes=[])
+    failed = windows.CallFailed({"type": "AcceleratorError", "message": text})
+    lost = timing._Lost("compile", failed)
+    lost.__cause__ = failed
+    if on == "cpu" or "CUDA" not in text:
+        timing.Timing._leave_out(times, lost, "it is left out")  # type: ignore[arg-type]
+        assert times.notes == ["it is left out"]
+        return
+    with pytest.raises(timing.BaselineFailed) as e:
+        timing.Timing._leave_out(times, lost, "it is left out")  # type: ignore[arg-type]
+    told = evaluation._not_timed(e.value)
+    assert isinstance(told, Ill) and str(told).startswith("timing the baselines met a GPU that")
 
 
 # Candidates.
