@@ -28,6 +28,7 @@ type fakeHardware struct {
 	key      string // "test-cpu" where empty
 	ill      error  // what a check finds
 	check    func(context.Context) error
+	begins   func()        // called as an inspection begins, where set
 	broken   int           // inspections that fail before one works
 	enter    chan struct{} // told at each quick evaluation, where set
 	leave    chan struct{} // waited for at each, where set
@@ -57,6 +58,9 @@ func (f *fakeHardware) fall(ill error) {
 }
 
 func (f *fakeHardware) Inspect(_ context.Context, name, source string) (kernelwright.Task, error) {
+	if f.begins != nil {
+		f.begins()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.ill != nil {

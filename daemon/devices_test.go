@@ -5,6 +5,7 @@ import (
 	"errors"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -117,6 +118,49 @@ func TestADeviceThatFallsIllIsLeft(t *testing.T) {
 	}
 	if text := b.read(strings.TrimSuffix(path, ".py") + ".best.py"); text == "" {
 		t.Error("the results are there")
+	}
+}
+
+// The reference is what meets it: nobody calls its file invalid.
+func TestADeviceThatIsLostInAnInspectionIsLeft(t *testing.T) {
+	b := newBench(t)
+	path := b.drop("a.py", "softmax")
+	lost := make(chan *fakeHardware, 1)
+	first, second := b.two(func(d *Daemon) {
+		d.UntilIdle = true
+		var once sync.Once
+		for _, w := range append(d.More, d.Worker) {
+			hw := w.Evaluator.(*fakeHardware)
+			hw.begins = func() { // of whichever has the run
+				once.Do(func() {
+					hw.fall(errors.New("Model's forward met a GPU that does not work: CUDA error: GPU is lost"))
+					lost <- hw
+				})
+			}
+		}
+	})
+	ill, well := <-lost, first
+	if ill == first {
+		well = second
+	}
+	<-well.enter
+	well.free()
+	done := b.next()
+	if done.Data.Run.Status != kernelwright.RunDone || done.Data.Run.DeviceKey != well.key || len(done.Data.Rounds) != 3 {
+		t.Fatalf("%+v", done.Data.Run)
+	}
+	if err := <-b.done; err != nil {
+		t.Fatal(err)
+	}
+	b.stop = nil
+	close(well.enter)
+	b.logged("a device takes no more runs")
+	b.logged("GPU is lost")
+	if runs := b.runs(); len(runs) != 1 { // it had no rounds: the same run goes on
+		t.Errorf("%+v", runs)
+	}
+	if ill.evaluate != 0 || b.read(strings.TrimSuffix(path, ".py")+".best.py") == "" {
+		t.Errorf("%d candidates met the lost device", ill.evaluate)
 	}
 }
 
