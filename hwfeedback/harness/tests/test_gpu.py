@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import pathlib
@@ -433,6 +434,48 @@ def test_an_endless_kernel_takes_nobody_with_it(judge: Judge) -> None:
             other.kill()
     again = verdict(judge, SMALL, KERNEL)
     assert again["status"] == "correct", f"after it: {again['reason']}"
+
+
+# A process that says how many bytes of the GPU are free when asked, and one that has a gigabyte of
+# them and a kernel that does not end.
+FREE = """
+import sys, torch
+torch.zeros(1, device="cuda")
+for _ in sys.stdin:
+    print(torch.cuda.mem_get_info()[0], flush=True)
+"""
+HOLDS = """
+import torch
+x = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+torch.cuda._sleep(1 << 62)
+print("it runs", flush=True)
+torch.cuda.synchronize()
+"""
+GONE_S = 2.0
+
+
+def test_a_killed_endless_kernel_is_gone_at_once() -> None:
+    """What it held is free again, as another process sees it."""
+    with contextlib.ExitStack() as ends:
+
+        def started(program: str) -> subprocess.Popen[str]:
+            command, pipe = [sys.executable, "-c", program], subprocess.PIPE
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+            ends.callback(process.wait)
+            ends.callback(process.kill)
+            return process
+
+        other = started(FREE)
+        before = int(asked(other))
+        endless = started(HOLDS)
+        assert endless.stdout is not None and endless.stdout.readline() == "it runs\n"
+        time.sleep(0.5)
+        assert int(asked(other)) < before - (1 << 30)
+        endless.kill()
+        began = time.monotonic()
+        while int(asked(other)) < before - (64 << 20):
+            assert time.monotonic() - began < GONE_S
+        print(f"\ngone after {1e3 * (time.monotonic() - began):.0f} ms")
 
 
 def test_a_named_baseline(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
