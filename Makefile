@@ -94,7 +94,7 @@ lint-python: dev
 	ruff check .
 
 lint-tools: need-go ## installs golangci-lint into .tools, where there is none
-	@command -v golangci-lint >/dev/null || GOBIN=$(TOOLS)/bin go install $(GOLANGCI)
+	@command -v golangci-lint >/dev/null || GOBIN=$(TOOLS)/bin nice -n 19 go install $(GOLANGCI) # beside it waits what everything waits for
 
 # Vet is the linter's. A program with the race detector in it waits a second at its end for what is still found, unless told otherwise:
 # the tests start some hundreds.
