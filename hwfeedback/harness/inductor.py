@@ -117,7 +117,7 @@ def packed() -> int:
     try:
         with (
             open(fd, "wb", closefd=False) as f,
-            tarfile.open(fileobj=f, mode="w") as archive,
+            tarfile.open(fileobj=f, mode="w", dereference=True) as archive,
         ):
             for name in names:
                 archive.add(os.path.join(root, name), name)
@@ -134,7 +134,15 @@ def unpack(fd: int) -> None:
     with open(fd, "rb", closefd=False) as f:
         f.seek(0)  # it is where who wrote it, or read it, has left it
         with tarfile.open(fileobj=f, mode="r") as archive:
-            archive.extractall(_folders()[0], filter="data")
+            # Python before 3.11.4 has no filters, and 3.14 has one of its own.
+            archive.extraction_filter = lambda member, _: member
+            archive.extractall(_folders()[0], [m for m in archive if _plain(m)])
+
+
+def _plain(m: tarfile.TarInfo) -> bool:
+    """Whether it is a file or a folder, in its place: a reference has packed it."""
+    inside = not m.name.startswith("/") and ".." not in m.name.split("/")
+    return inside and (m.isreg() or m.isdir())
 
 
 def _folders() -> tuple[str, list[str]]:

@@ -88,6 +88,31 @@ def test_nothing_was_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib
     assert inductor.packed() == -1
 
 
+def test_an_archive_stays_in_its_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    for name in inductor.CACHES:
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "caches" / "inductor"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv(inductor.CACHES[0], str(folder))
+    (tmp_path / "there").write_text("as it was")
+    archive = tmp_path / "archive"
+    names = ["inductor/a/b.py", "inductor/../../there", "../there", str(tmp_path / "there")]
+    with tarfile.open(archive, "w") as made:
+        for name in names:
+            made.addfile(tarfile.TarInfo(name))
+        link = tarfile.TarInfo("inductor/link")
+        link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path)
+        made.addfile(link)
+    with archive.open("rb") as f:
+        inductor.unpack(f.fileno())
+    found = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+    assert found == ["archive", "caches/inductor/a/b.py", "there"]
+    assert (tmp_path / "there").read_text() == "as it was"
+    assert not (folder / "link").is_symlink()
+
+
 def test_what_is_kept_is_of_one_task(tmp_path: pathlib.Path) -> None:
     def descriptor() -> int:
         return os.memfd_create("compiled")

@@ -796,8 +796,9 @@ def test_one_thing_after_the_other(judge: Judge, monkeypatch: pytest.MonkeyPatch
 
 def no_memory() -> WorkerError:
     """What a reference says."""
-    error = {"type": "OutOfMemoryError", "message": "CUDA out of memory."}
-    return WorkerError(error, object.__new__(ReferenceClient))
+    client = object.__new__(ReferenceClient)
+    client.device = device.CPU
+    return WorkerError({"type": "OutOfMemoryError", "message": "CUDA out of memory."}, client)
 
 
 @pytest.mark.parametrize("mode", ["noise", "moved"])
