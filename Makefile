@@ -75,7 +75,7 @@ test: ## everything that CI runs
 	@$(MAKE) $(FOR_TESTS) build
 	@$(MAKE) $(FOR_TESTS) -j2 lint-go dev
 	@$(MAKE) $(FOR_TESTS) lint-python
-	@echo "the Go tests beside those of the harness that measure nothing: what they say comes when each is done, in a quarter of an hour on two cores"
+	@echo "the Go tests beside those of the harness that measure nothing: what they say comes when each is done, in some twenty minutes on two cores"
 	@$(MAKE) $(FOR_TESTS) -j2 --output-sync=target test-go test-python-shared
 	@$(MAKE) $(FOR_TESTS) test-python-alone
 
