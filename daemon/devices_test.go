@@ -91,18 +91,7 @@ func TestADeviceThatFallsIllIsLeft(t *testing.T) {
 	<-ill.enter
 	ill.fall(errors.New("the GPU has fallen off the bus"))
 	ill.leave <- struct{}{}
-	<-well.enter
-	well.free()
-	done := b.next()
-	if done.Data.Run.Status != kernelwright.RunDone || done.Data.Run.DeviceKey != well.key || len(done.Data.Rounds) != 3 {
-		t.Fatalf("%+v", done.Data.Run)
-	}
-	if err := <-b.done; err != nil {
-		t.Fatal(err)
-	}
-	b.stop = nil
-	close(well.enter)
-	b.logged("a device takes no more runs")
+	b.goesOnOn(well)
 	b.logged("fallen off the bus")
 	runs := b.runs()
 	if len(runs) != 2 {
@@ -119,6 +108,23 @@ func TestADeviceThatFallsIllIsLeft(t *testing.T) {
 	if text := b.read(strings.TrimSuffix(path, ".py") + ".best.py"); text == "" {
 		t.Error("the results are there")
 	}
+}
+
+// goesOnOn lets the run end on the device that is well, and the daemon with it.
+func (b *bench) goesOnOn(well *fakeHardware) {
+	b.t.Helper()
+	<-well.enter
+	well.free()
+	done := b.next()
+	if done.Data.Run.Status != kernelwright.RunDone || done.Data.Run.DeviceKey != well.key || len(done.Data.Rounds) != 3 {
+		b.t.Fatalf("%+v", done.Data.Run)
+	}
+	if err := <-b.done; err != nil {
+		b.t.Fatal(err)
+	}
+	b.stop = nil
+	close(well.enter)
+	b.logged("a device takes no more runs")
 }
 
 // The reference is what meets it: nobody calls its file invalid.
@@ -143,18 +149,7 @@ func TestADeviceThatIsLostInAnInspectionIsLeft(t *testing.T) {
 	if ill == first {
 		well = second
 	}
-	<-well.enter
-	well.free()
-	done := b.next()
-	if done.Data.Run.Status != kernelwright.RunDone || done.Data.Run.DeviceKey != well.key || len(done.Data.Rounds) != 3 {
-		t.Fatalf("%+v", done.Data.Run)
-	}
-	if err := <-b.done; err != nil {
-		t.Fatal(err)
-	}
-	b.stop = nil
-	close(well.enter)
-	b.logged("a device takes no more runs")
+	b.goesOnOn(well)
 	b.logged("GPU is lost")
 	if runs := b.runs(); len(runs) != 1 { // it had no rounds: the same run goes on
 		t.Errorf("%+v", runs)
