@@ -93,8 +93,9 @@ lint-go: need-go
 lint-python: dev
 	ruff check .
 
+# The linter's build gives way to the environment that is made beside it, for which all tests wait.
 lint-tools: need-go ## installs golangci-lint into .tools, where there is none
-	@command -v golangci-lint >/dev/null || GOBIN=$(TOOLS)/bin nice -n 19 go install $(GOLANGCI) # beside it waits what everything waits for
+	@command -v golangci-lint >/dev/null || GOBIN=$(TOOLS)/bin nice -n 19 go install $(GOLANGCI)
 
 # Vet is the linter's. A program with the race detector in it waits a second at its end for what is still found, unless told otherwise:
 # the tests start some hundreds.
