@@ -110,7 +110,7 @@ func Diagnose(ctx context.Context, o Options, cache Cache, leases Leaser) (Docto
 	normal, err := o.normalised()
 	if err == nil {
 		var g *gpu.GPU
-		g, err = normal.gpu()
+		g, err = normal.gpu(findGPU)
 		normal.Unmeasured = g != nil // Doctor tests every GPU alike
 	}
 	if err == nil {

@@ -41,11 +41,12 @@ const (
 	cacheBaselines   = "baselines"   // see learnedKey
 	cacheProfile     = "profile"     // of eager; see profileKey
 	cachePython      = "python"      // path of an interpreter to what it is; see environment.probe
+	cacheGPU         = "gpu"         // number of a GPU to what it is; see gpuFinder
 )
 
 // Remembered are the kinds of value that can be found out again: what an
 // Evaluator keeps to save time, and nothing is lost when it is forgotten.
-var Remembered = []string{cacheSource, cacheTask, cacheVerdict, cacheCalibration, cacheBaselines, cacheProfile, cachePython}
+var Remembered = []string{cacheSource, cacheTask, cacheVerdict, cacheCalibration, cacheBaselines, cacheProfile, cachePython, cacheGPU}
 
 // Deadlines of requests. They are backstops behind the referee's own, which
 // turn a slow candidate into a verdict: reaching one of these means that the
@@ -201,12 +202,12 @@ func (o Options) normalised() (Options, error) {
 }
 
 // gpu returns the GPU that the options name, nil for the CPU.
-func (o Options) gpu() (*gpu.GPU, error) {
+func (o Options) gpu(find func(index int) (gpu.GPU, error)) (*gpu.GPU, error) {
 	kind, index, err := selectDevice(o.Device)
 	if err != nil || kind != kernelwright.CUDADevice {
 		return nil, err
 	}
-	g, err := findGPU(index)
+	g, err := find(index)
 	if err != nil {
 		return nil, err
 	}
@@ -275,7 +276,11 @@ func Open(ctx context.Context, o Options, cache Cache, leases Leaser) (*Evaluato
 	if err != nil {
 		return nil, err
 	}
-	g, err := o.gpu() // before anything is downloaded
+	find := findGPU
+	if o.KeepWarm > 0 && !o.Again && !o.Remeasure {
+		find = gpuFinder{os.DirFS("/"), cache, o.Log, o.KeepWarm, findGPU}.find
+	}
+	g, err := o.gpu(find) // before anything is downloaded
 	if err != nil {
 		return nil, err
 	}

@@ -4,17 +4,20 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -425,6 +428,57 @@ func findGPU(index int) (gpu.GPU, error) {
 		return gpu.GPU{}, err
 	}
 	return gpu.GPU{}, &SetupError{Reason: fmt.Sprintf("device cuda:%d does not exist: GPUs are counted from 0, and this machine shows %d", index, len(gpus)), Hint: fmt.Sprintf("say cuda:%d", gpus[0].Index)}
+}
+
+// gpuFinder finds a GPU as the driver described it a short while ago to a
+// process that has left another one waiting: the driver's library takes 0.1 to
+// 0.2 s to begin with. What changes a GPU meanwhile does not go unseen: a driver
+// is loaded anew, or the machine started, and what else can come about, as the
+// loss of it, whoever measures there meets.
+type gpuFinder struct {
+	root   fs.FS
+	cache  Cache
+	log    *slog.Logger
+	within time.Duration
+	ask    func(index int) (gpu.GPU, error)
+}
+
+// knownGPU is what the cache keeps of a GPU.
+type knownGPU struct {
+	GPU   gpu.GPU
+	Stamp string // of the driver; see gpuFinder.stamp
+	At    time.Time
+}
+
+func (f gpuFinder) find(index int) (gpu.GPU, error) {
+	ctx, key, stamp := context.Background(), strconv.Itoa(index), f.stamp()
+	var known knownGPU
+	if stamp != "" && recall(ctx, f.cache, f.log, cacheGPU, key, &known) && known.Stamp == stamp {
+		if age := time.Since(known.At); age >= 0 && age < f.within {
+			return known.GPU, nil
+		}
+	}
+	g, err := f.ask(index)
+	if err == nil && stamp != "" {
+		remember(ctx, f.cache, f.log, cacheGPU, key, knownGPU{g, stamp, time.Now()})
+	}
+	return g, err
+}
+
+// stamp tells a driver that was loaded from another, and the GPUs that this
+// process sees from those of a container beside it; empty where no driver shows.
+func (f gpuFinder) stamp() string {
+	driver, err := fs.ReadFile(f.root, "proc/driver/nvidia/version")
+	if err != nil {
+		return ""
+	}
+	boot, _ := fs.ReadFile(f.root, "proc/sys/kernel/random/boot_id") // absent in some containers
+	stamp := string(boot) + string(driver)
+	for _, pattern := range []string{"dev/nvidia[0-9]*", "proc/driver/nvidia/gpus/*"} {
+		found, _ := fs.Glob(f.root, pattern) // the pattern is well formed
+		stamp += strings.Join(found, " ") + "\n"
+	}
+	return stamp
 }
 
 // Devices returns the devices that a name stands for, one at least: "cuda:0,2"

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/hwfeedback/gpu"
@@ -283,6 +284,53 @@ func TestGPUDevice(t *testing.T) {
 			t.Errorf("without a GPU: %v", err)
 		}
 	}
+}
+
+func TestAGPUIsAskedForOnce(t *testing.T) {
+	now := gpu.GPU{Index: 1, UUID: "GPU-1", Name: "NVIDIA H200"}
+	var asked int
+	var failure error
+	files := map[string]string{"proc/driver/nvidia/version": "580", "proc/sys/kernel/random/boot_id": "one", "dev/nvidia1": "", "dev/nvidiactl": ""}
+	cache := &memoryCache{}
+	finder := gpuFinder{cache: cache, log: slog.New(slog.DiscardHandler), within: time.Hour, ask: func(int) (gpu.GPU, error) {
+		asked++
+		return now, failure
+	}}
+	find := func(index, want int) {
+		t.Helper()
+		before := asked
+		finder.root = machine(files)
+		g, err := finder.find(index)
+		if !errors.Is(err, failure) || err == nil && !reflect.DeepEqual(g, now) {
+			t.Error(g, err)
+		}
+		if asked-before != want {
+			t.Errorf("asked %d times, want %d", asked-before, want)
+		}
+	}
+	find(1, 1)
+	find(1, 0)
+	find(0, 1) // another one
+	for name, content := range map[string]string{
+		"proc/driver/nvidia/version": "590", "proc/sys/kernel/random/boot_id": "two", "dev/nvidia2": "", "proc/driver/nvidia/gpus/0000:01:00.0": "",
+	} {
+		files[name] = content
+		now.UUID += "'"
+		find(1, 1)
+		find(1, 0)
+	}
+	finder.within = 0 // it was too long ago
+	find(1, 1)
+	finder.within = time.Hour
+	cache.values["gpu 1"] = []byte("{")
+	find(1, 1)
+	failure = errors.New("no driver")
+	find(2, 1)
+	find(2, 1) // a failure is not kept
+	failure = nil
+	delete(files, "proc/driver/nvidia/version") // no driver shows
+	find(1, 1)
+	find(1, 1)
 }
 
 func FuzzParseSize(f *testing.F) {

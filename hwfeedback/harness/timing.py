@@ -93,6 +93,7 @@ from windows import (
     Stopped,
     TimedWorker,
     Window,
+    evictor,
 )
 
 Check = Callable[[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]], str | None]
@@ -687,7 +688,7 @@ class Timing:
         self.spent_s: dict[str, float] = {}
         if not on_gpu:
             llc = last_level_cache() if llc_bytes is None else llc_bytes
-            self._evict = Evictor(llc)
+            self._evict = evictor(llc, tuple(sorted(os.sched_getaffinity(0))))
             self._cold = contents.slots.large(llc)
         self._overhead = Overhead(turns=on_gpu)
         self._plan = Plan(1, 1)

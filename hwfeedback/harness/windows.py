@@ -41,10 +41,10 @@ and subtracted; what processor time they cost, in identity windows (``identity=T
 returns preallocated outputs without computing). Every output of every timed call is handed on to be
 checked.
 
-State of the caches, the same for whoever is timed: the referee reads twice the last-level cache
-before each window and writes contents past the caches, so inputs come from memory, and neither
-their size nor K decides whether they are warm. Where outputs are small, the memory that they will
-get is then warmed, and weights are warm after the first call. Where they are large
+State of the caches, the same for whoever is timed: the referee reads twice the last-level cache, on
+all processors, before each window and writes contents past the caches, so inputs come from memory,
+and neither their size nor K decides whether they are warm. Where outputs are small, the memory that
+they will get is then warmed, and weights are warm after the first call. Where they are large
 (``Slots.large``) they and the weights are cold too, and a window is one call: a second one would
 find its output's memory warm from the first, and a time would depend on K again.
 Inputs are mapped with their page tables filled, read-only: writing into one kills the worker. They
@@ -61,6 +61,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import functools
 import gc
 import math
 import mmap
@@ -70,6 +71,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -633,17 +635,56 @@ def steal_ticks() -> int:
 
 
 class Evictor:
-    """Reads twice the last-level cache. Reading leaves no dirty lines behind, writing would."""
+    """Reads twice the last-level cache, on all processors that may be used: what a core has in a
+    cache of its own, or a group of cores, nobody else drives out. Reading leaves no dirty lines
+    behind, writing would.
+    """
 
-    def __init__(self, llc_bytes: int) -> None:
+    def __init__(self, llc_bytes: int, processors: Sequence[int]) -> None:
         self.size = max(2 * llc_bytes, 1)
-        self._block = mmap.mmap(-1, self.size)
-        self._address = ctypes.addressof(ctypes.c_byte.from_buffer(self._block))
+        self._block = mmap.mmap(-1, self.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError):  # in pages of 4 KiB it takes up to four times as long
+            self._block.madvise(mmap.MADV_HUGEPAGE)
+        address = ctypes.addressof(ctypes.c_byte.from_buffer(self._block))
         # Untouched pages would all be the one zero page.
-        ctypes.memset(self._address, 2, self.size)
+        ctypes.memset(address, 2, self.size)
+        self._parts: list[tuple[ThreadPoolExecutor, int, int]] = []
+        for group in sharing(processors):
+            share = -(-self.size // len(group))
+            for i, processor in enumerate(group):
+                pool = ThreadPoolExecutor(1, initializer=_stay, initargs=(processor,))
+                begin = min(i * share, self.size)
+                self._parts.append((pool, address + begin, min(share, self.size - begin)))
 
     def __call__(self) -> None:
-        _libc.memchr(self._address, 1, self.size)
+        for done in [pool.submit(_libc.memchr, at, 1, n) for pool, at, n in self._parts]:
+            done.result()
+
+
+def _stay(processor: int) -> None:
+    """Has this thread run on one processor, where that is allowed."""
+    with suppress(OSError):
+        os.sched_setaffinity(0, [processor])
+
+
+def sharing(processors: Sequence[int]) -> list[list[int]]:
+    """Returns the processors in groups that share a last-level cache, as the system shows it."""
+    groups: dict[str, list[int]] = {}
+    for p in processors:
+        name = ""
+        with suppress(OSError, ValueError):
+            base = f"/sys/devices/system/cpu/cpu{p}/cache"
+            last = max(i for i in os.listdir(base) if i.startswith("index"))
+            with open(f"{base}/{last}/shared_cpu_list") as f:
+                name = f.read()
+        groups.setdefault(name, []).append(p)
+    return list(groups.values())
+
+
+@functools.cache
+def evictor(llc_bytes: int, processors: tuple[int, ...]) -> Evictor:
+    """Returns the one of this process: its memory takes longer to come by than to read."""
+    return Evictor(llc_bytes, processors)
 
 
 class Contents:

@@ -23,6 +23,9 @@ import referee
 import verify
 from protocol import Channel, ProtocolError
 
+# What the last-level cache has for tests: machines differ by much, and emptying half a gigabyte of
+# it before each window takes longer than they do.
+LLC = 32 << 20
 UNBUILT = {
     "build": {"seconds": 0.0, "cached": False, "form": "none"},
     "status": "",
@@ -183,6 +186,7 @@ class Judge:
             "cache_dir": self.cache,
             # How exactly a certificate knows is no matter for tests; figures come of a GPU.
             "certify_s": 30.0 if self.place else 1.0,
+            "specs": {} if self.place else {"l3_bytes": LLC},
             **self.place,
             **more,
         }

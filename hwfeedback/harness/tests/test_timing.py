@@ -14,6 +14,7 @@ import forked
 import pytest
 import torch
 from forked import Forked
+from judging import LLC
 
 import baselines
 import device
@@ -71,7 +72,7 @@ def time_it(
 ) -> tuple[timing.Timed, Spawner, timing.Timing]:
     spawner = Spawner(makes)
     draw = forked.draw(SHAPE)
-    options.setdefault("want", ["eager"])
+    options = {"want": ["eager"], "llc_bytes": LLC, **options}
     t = timing.Timing(
         draw=draw,
         outputs=draw(0),

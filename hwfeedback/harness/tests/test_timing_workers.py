@@ -7,6 +7,7 @@ from typing import Any
 import forked
 import pytest
 import torch
+from judging import LLC
 
 import forkserver
 import timing
@@ -57,6 +58,7 @@ def test_eager_against_eager(server: forkserver.ForkServer) -> None:
         level="quick",
         threads=2,
         want=["eager"],
+        llc_bytes=LLC,
     )
     timer.prepare()
     timed = timer.measure(spawn)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -439,3 +440,34 @@ def test_what_a_process_ran_is_seen() -> None:
             assert stopped._ran_ns() == ran
         finally:
             child.kill()  # or it is waited for
+
+
+def test_processors_are_told_apart_by_the_cache_that_they_share() -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    groups = windows.sharing(allowed)
+    assert sorted(p for g in groups for p in g) == allowed
+    assert windows.sharing([1 << 20, (1 << 20) + 1]) == [[1 << 20, (1 << 20) + 1]], "unknown ones"
+
+
+def test_all_of_the_memory_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By each group that shares a cache, on processors of its own."""
+    read: list[tuple[int, int, int, set[int]]] = []
+    allowed = sorted(os.sched_getaffinity(0))
+    other = 1 << 20  # of no machine: what is to run there runs anywhere
+    monkeypatch.setattr(windows, "sharing", lambda _: [allowed, [other]])
+    evict = windows.Evictor(3 * windows.PAGE + 5, [*allowed, other])
+    real = windows._libc.memchr
+
+    def memchr(at: int, byte: int, n: int) -> object:
+        read.append((at, n, real(at, byte, n) or 0, os.sched_getaffinity(0)))
+        return None
+
+    monkeypatch.setattr(windows, "_libc", types.SimpleNamespace(memchr=memchr))
+    evict()
+    *parts, whole = sorted(read, key=lambda r: (r[1] == evict.size, r[0]))
+    assert whole[1:3] == (evict.size, 0), "all of it, and no byte looked for is there"
+    assert [p[0] for p in parts] == [
+        whole[0] + sum(q[1] for q in parts[:i]) for i in range(len(parts))
+    ]
+    assert sum(p[1] for p in parts) == evict.size == 2 * (3 * windows.PAGE + 5)
+    assert [p[3] for p in parts] == [{p} for p in allowed]
