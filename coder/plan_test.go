@@ -295,3 +295,14 @@ func FuzzDecodeGraph(f *testing.F) {
 		_, _ = Builtin{}.Propose(context.Background(), in) // must not panic
 	})
 }
+
+func TestNoMoreThreadsThanAreMeasuredWith(t *testing.T) {
+	for _, c := range []struct{ cores, processors, measured, want int }{
+		{8, 16, 0, 8}, {8, 4, 0, 4}, {8, 16, 2, 2}, {8, 16, 16, 8}, {0, 4, 1, 1}, {0, 0, 0, 1}, {0, 0, 3, 3},
+	} {
+		d := kernelwright.Device{Specs: kernelwright.Specs{Cores: c.cores, Threads: c.processors}, Ceilings: kernelwright.Ceilings{CPUThreads: c.measured}}
+		if got := usableCores(d); got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}

@@ -29,15 +29,23 @@ const (
 	cacheLine      = 16      // elements
 )
 
+// usableCores returns how many cores a kernel may use: who computes on more than
+// it is measured with is rejected.
+func usableCores(d kernelwright.Device) int {
+	cores := d.Specs.Cores
+	for _, most := range []int{d.Specs.Threads, d.Ceilings.CPUThreads} {
+		if most > 0 && (cores == 0 || most < cores) {
+			cores = most
+		}
+	}
+	return max(cores, 1)
+}
+
 // defaultSchedule is the conservative start: all cores, the widest vectors,
 // nothing that could go wrong.
 func defaultSchedule(p *plan, d kernelwright.Device) schedule {
 	s := schedule{}
-	cores := d.Specs.Cores
-	if d.Specs.Threads > 0 && (cores == 0 || d.Specs.Threads < cores) {
-		cores = d.Specs.Threads
-	}
-	cores = max(cores, 1)
+	cores := usableCores(d)
 	var threads []int
 	for n := 1; n < cores; n *= 2 {
 		threads = append(threads, n)
