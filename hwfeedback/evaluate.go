@@ -325,6 +325,7 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 	}
 	body, keep := e.evaluation(ctx, task, level, baselines, named)
 	body.Candidate, body.Batch, body.Upcoming = candidateBody{cand.Source, cand.Language}, of.name, upcoming(of.next)
+	body.Last = e.options.KeepWarm > 0 && len(of.next) == 0 // who keeps a process warm ends after it
 	body.Profile, body.Known.Profile = profile, e.knownProfile(ctx, task, profile)
 	result, err := e.super.learn(ctx, "evaluate", body, deadline, keep, lease.File())
 	if err != nil {

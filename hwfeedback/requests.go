@@ -57,6 +57,7 @@ type evaluateBody struct {
 	Batch     string        `json:"batch,omitempty"` // names those that were handed in together
 	// What is judged next of them: built while this one is verified.
 	Upcoming []candidateBody `json:"upcoming,omitempty"`
+	Last     bool            `json:"last,omitempty"` // nobody goes on with the device after this
 	workplace
 	Level         kernelwright.Level           `json:"level"`
 	Precision     string                       `json:"precision"`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -247,5 +248,30 @@ func TestWhichEvaluationsGoOn(t *testing.T) {
 	b.Close()
 	if !free() {
 		t.Error("it is kept after the end")
+	}
+}
+
+func TestWhoEndsAfterItsVerdictHasTheDeviceNoLonger(t *testing.T) {
+	b := openBenchWith(t, Options{DataDir: t.TempDir(), KeepWarm: time.Minute}, &memoryCache{})
+	b.turn.idle = time.Hour
+	kept := func() bool {
+		b.turn.mu.Lock()
+		defer b.turn.mu.Unlock()
+		return b.turn.kept != nil
+	}
+	b.evaluate("good at_rest", kernelwright.Quick)
+	if kept() {
+		t.Error("it is kept after a single one")
+	}
+	var keeps []bool
+	next := []kernelwright.Candidate{{Source: "good at_rest 2"}, {Source: "good at_rest 3"}}
+	if err := b.EvaluateBatch(t.Context(), aTask, next, kernelwright.Quick, func(int, kernelwright.Verdict) error {
+		keeps = append(keeps, kept())
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(keeps, []bool{true, false}) {
+		t.Errorf("of a batch: kept %v", keeps)
 	}
 }

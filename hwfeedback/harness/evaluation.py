@@ -308,6 +308,11 @@ def _reference_failed(e: verify.ReferenceBroken | WorkerError) -> Exception:
     return inspection.failed(error)
 
 
+def _draws(reference: ReferenceClient, count: int) -> list[list[torch.Tensor]]:
+    """Returns so many draws under secret seeds."""
+    return reference.draws([verify.secret() for _ in range(count)])[1]
+
+
 def _not_timed(e: BaselineFailed) -> Infrastructure | Ill:
     """Returns what it means that a baseline could not be timed."""
     if words := ill(e):
@@ -482,6 +487,7 @@ class Evaluation:
         self._caught: verify.Job | None = None
         self._compiling = threading.Event()  # the candidate's own part of its build is over
         self._prepared: Timing | None = None
+        self._drawn: list[list[torch.Tensor]] = []  # contents of timed calls that wait for theirs
         self._eager: Future[ReferenceClient] | None = None  # the sentinel's, on a GPU
         self._facts: Future[list[dict[str, Any]]] | None = None  # of its kernels
         self._read = False  # whether they are in the verdict
@@ -701,7 +707,8 @@ class Evaluation:
         self._begin_profiler()
         self._prepare_profiler()
         passing = self._profiler is not None and self._profiler.passing
-        return answer | {"passing": passing, "at_rest": self._at_rest()}
+        at_rest = not self.request.get("last") and self._at_rest()
+        return answer | {"passing": passing, "at_rest": at_rest}
 
     def _at_rest(self) -> bool:
         """Whether everybody has ended who met the candidate, so that the device may be had on."""
@@ -1384,6 +1391,8 @@ class Evaluation:
             return
         if self._content_bytes() > EARLY_BYTES:
             return
+        with self.costs.part("baselines"):
+            self._drawn += _draws(reference, self._at_once())
         with self.costs.part("build"):
             self._compiling.wait()  # before that it is the candidate that runs
         if not build.done():
@@ -1414,6 +1423,16 @@ class Evaluation:
         inputs = self.verification.inputs
         return sum(t.numel() * t.element_size() for t in inputs) + self._output_bytes()
 
+    def _at_once(self) -> int:
+        """Returns how many contents of timed calls are drawn at once: on a GPU asking for one takes
+        longer than drawing it.
+        """
+        assert self.verification is not None
+        if self.device.kind != "cuda":
+            return 1
+        size = sum(t.numel() * t.element_size() for t in self.verification.inputs)
+        return max(min(DRAWS, DRAWS_BYTES // max(size, 1)), 1)
+
     def _timing(self, reference: ReferenceClient) -> Timing:
         """Prepares the timing: baselines or the sentinel.
 
@@ -1429,18 +1448,14 @@ class Evaluation:
                 learn=self.learn,
             )
         specs = self.request.get("specs") or {}
-        drawn = self.verification.draws
-
-        ahead: list[list[torch.Tensor]] = []
-        size = sum(t.numel() * t.element_size() for t in self.verification.inputs)
-        many = max(min(DRAWS, DRAWS_BYTES // max(size, 1)), 1) if self.device.kind == "cuda" else 1
+        drawn, ahead, at_once = self.verification.draws, self._drawn, self._at_once()
 
         def draw(i: int) -> list[torch.Tensor]:
             # The process that is timed has met none of those that another was verified with.
             if i < len(drawn):
                 return drawn[i].tensors
-            if not ahead:  # asking takes longer than drawing, on a GPU
-                ahead.extend(reference.draws([verify.secret() for _ in range(many)])[1])
+            if not ahead:
+                ahead.extend(_draws(reference, at_once))
             return ahead.pop()
 
         contents = before.timing.contents.drawn_by(draw) if before else None

@@ -189,7 +189,7 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
             "verdict": verdict,
             "learned": learned,
             "passing": "passing" in words,
-            "at_rest": "at_rest" in words,
+            "at_rest": "at_rest" in words and not msg.get("last"),
             # The last of what comes next is not read yet.
             "parsed": [read(c["source"]) for c in (msg.get("upcoming") or [])[:-1]] + [None],
         }
