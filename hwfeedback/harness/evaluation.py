@@ -1372,7 +1372,7 @@ class Evaluation:
         if timed.hides:
             raise Fault("cheated", timed.hides, "leave the clock and the harness alone")
         objects = [a["path"] for a in self.program.artifacts()]
-        if timed.seen.too_much(self._traced, objects):
+        if timed.seen.too_much(objects):
             raise Fault(
                 "cheated",
                 f"PyTorch was at work in {len(timed.seen.pytorch)} of {timed.seen.looks} looks "
@@ -1581,7 +1581,7 @@ class Evaluation:
     ) -> Any:
         with faults("being timed"):
             try:
-                return timing.measure(spawn)
+                return timing.measure(spawn, self._traced)
             except BaselineFailed as e:
                 raise _not_timed(e) from e
             except CallFailed as e:

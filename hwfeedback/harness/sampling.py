@@ -31,27 +31,32 @@ class Seen:
     looks: int = 0  # that found any thread computing
     pytorch: list[int] = field(default_factory=list)  # of these in PyTorch: where, from its start
     library: str = ""  # its path
+    traced: float = 0.0  # share of the time of a forward whose operators were listed
 
-    def too_much(self, traced: float, objects: Iterable[str]) -> bool:
+    def too_much(self, objects: Iterable[str]) -> bool:
         """Whether PyTorch was at work far more than the share of time that was ``traced``.
 
         ``objects`` are the files with the candidate's code.
         """
-        limit = max(LEAST, TIMES * traced)
-        if self._certain(self.pytorch) <= limit:
+        limit = self._limit()
+        if self._least(self.pytorch) <= limit:
             return False
         if not any(FREE.encode() in Path(o).read_bytes() for o in objects):
             return True
         free = _free(self.library)
         own = [at for at in self.pytorch if not any(a <= at < b for a, b in free)]
-        return self._certain(own) > limit
+        return self._least(own) > limit
 
     def unsure(self) -> bool:
-        """Whether more looks may tell: many found PyTorch at work, too few to be certain."""
-        most = len(self.pytorch) > LEAST * self.looks
-        return most and self._certain(self.pytorch) <= LEAST
+        """Whether more looks may tell: by these few it may be too much or not."""
+        others = range(self.looks - len(self.pytorch))
+        return self._least(self.pytorch) <= self._limit() < 1.0 - self._least(others)
 
-    def _certain(self, hits: Sequence[int]) -> float:
+    def _limit(self) -> float:
+        return max(LEAST, TIMES * self.traced)
+
+    def _least(self, hits: Sequence[int]) -> float:
+        """Returns the least share that such looks have with certainty."""
         return stats.wilson_low(len(hits), self.looks, SIGMAS) if self.looks else 0.0
 
 

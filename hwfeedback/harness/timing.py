@@ -137,7 +137,7 @@ HIDES = 0.5  # a worker whose clock shows less than this share of what passed hi
 HIDES_NS = 50_000
 VARIED_WINDOWS = 4  # of a visit
 WATCHED = {"quick": 4, "certify": 16}  # windows of a process
-WATCHED_PROCESSES = 4  # at most: more than one while it is not sure what was seen
+WATCHED_PROCESSES = 8  # at most: more than one while it is not sure what was seen
 SURE = 0.8  # of what calls one by one seem to take counts however noisy the clock is
 MORE_CORES = 1.5  # times its threads: who uses more of them was not timed like the baselines
 SOLO = 0.03
@@ -960,10 +960,14 @@ class Timing:
         self.contents.vary(varied)
         self._check_varied = check
 
-    def measure(self, spawn_candidate: Callable[[], TimedWorker]) -> Timed:
-        """Times the candidate. Raises CallFailed, or what its channel raises, when it fails."""
+    def measure(self, spawn_candidate: Callable[[], TimedWorker], traced: float = 0.0) -> Timed:
+        """Times the candidate. Raises CallFailed, or what its channel raises, when it fails.
+
+        ``traced``: PyTorch's share of the time of a forward whose operators were listed.
+        """
         if not self.records:
             raise BaselineFailed("no baseline: prepare comes first")
+        self._seen.traced = traced
         with _one_thread():
             while True:
                 try:

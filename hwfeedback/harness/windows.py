@@ -1087,7 +1087,7 @@ class Session:
         self._evict = evict
         self._mode = mode
         self._windows = 0
-        self._took_ns = 0  # by the last window
+        self._call_ns = math.inf  # of the quickest window so far
         self._random = random.SystemRandom()
         self._pids: list[int] = []
         self._stopped = Stopped(worker.pid)
@@ -1175,9 +1175,10 @@ class Session:
                 message = f"output {i} lies in memory that cannot be read"
                 raise CallFailed({"type": OutputMismatch.__name__, "message": message})
 
-    def _look(self, look: Callable[[], None]) -> None:
+    def _look(self, look: Callable[[], None], calls: int) -> None:
         """Stops the worker again and again until it answers, and looks each time."""
-        between_s = max(self._took_ns / LOOKS, LOOK_NS) / 1e9
+        known_ns = self._call_ns if math.isfinite(self._call_ns) else 0.0
+        between_s = max(known_ns * calls / LOOKS, LOOK_NS) / 1e9
         for _ in range(2 * LOOKS):
             time.sleep(self._random.expovariate(1.0 / between_s))
             if self.worker.channel.pending() or time.monotonic() > self._end_s():
@@ -1236,7 +1237,7 @@ class Session:
                 last = first + len(group) == n
                 took.append(self._timed(group, first, call | {"more": not last}, look))
                 first += len(group)
-            self._took_ns = sum(t.ns for t in took)
+            self._call_ns = min(self._call_ns, sum(t.ns for t in took) / n)
         except BaseException:
             self._stopped.go_on()  # who asks it something else must not wait
             raise
@@ -1275,7 +1276,7 @@ class Session:
         start = _now()
         self._stopped.go_on()
         if look is not None:
-            self._look(look)
+            self._look(look, n)
         answer = self._answer()
         took = _Took(self._end(first, n) - start, alone=call["alone"])
         after = usage(self._pids)

@@ -71,14 +71,15 @@ X = torch.randn(512, 1024)
 def test_pytorch_at_work_is_seen() -> None:
     found = seen_of(softmax)
     assert found.looks == 60 and len(found.pytorch) > 0.8 * found.looks
-    assert found.too_much(0.0, []) and found.too_much(0.1, [])
-    assert not found.too_much(0.3, []), "the list of operators has it"
+    for traced, ends in ((0.0, True), (0.1, True), (0.3, False)):
+        found.traced = traced
+        assert found.too_much([]) == ends, "the list of operators has it"
 
 
 def test_whoever_computes_by_itself_is_not_pytorch() -> None:
     found = seen_of(lambda: sum(range(10_000)))
     assert found.looks == 60 and not found.pytorch
-    assert not found.too_much(0.0, [])
+    assert not found.too_much([])
 
 
 def test_threads_that_only_wait_are_not_counted() -> None:
@@ -109,19 +110,33 @@ def test_who_calls_vector_functions_is_not_accused_of_them(tmp_path: Path) -> No
     calls, other = tmp_path / "calls.so", tmp_path / "other.so"
     calls.write_bytes(b"\0Sleef_expf8_u10\0")
     other.write_bytes(b"\0expf\0")
-    assert inside.too_much(0.0, [str(other)]) and beside.too_much(0.0, [str(other)])
-    assert not inside.too_much(0.0, [str(other), str(calls)])
-    assert beside.too_much(0.0, [str(calls)])
+    assert inside.too_much([str(other)]) and beside.too_much([str(other)])
+    assert not inside.too_much([str(other), str(calls)])
+    assert beside.too_much([str(calls)])
 
 
 @pytest.mark.parametrize(
-    ("hits", "looks", "unsure"),
-    [(0, 0, False), (65, 72, False), (48, 70, True), (35, 70, False), (20, 70, False)],
+    ("hits", "looks", "traced", "unsure", "too_much"),
+    [
+        (0, 0, 0.0, True, False),
+        (0, 2, 0.0, True, False),
+        (0, 12, 0.0, False, False),
+        (12, 12, 0.0, False, True),
+        (10, 10, 0.0, True, False),
+        (65, 72, 0.0, False, True),
+        (48, 70, 0.0, True, False),
+        (35, 70, 0.0, True, False),
+        (20, 70, 0.0, False, False),
+        (65, 72, 0.2, True, False),  # of what was listed four times as much is 80 %
+        (72, 72, 0.2, False, True),
+        (72, 72, 0.3, False, False),
+    ],
 )
-def test_more_looks_may_tell(hits: int, looks: int, unsure: bool) -> None:
-    seen = Seen(looks, [0] * hits)
-    assert seen.unsure() == unsure
-    assert seen.too_much(0.0, []) == (2 * hits > looks and not unsure)
+def test_more_looks_may_tell(
+    hits: int, looks: int, traced: float, unsure: bool, too_much: bool
+) -> None:
+    seen = Seen(looks, [0] * hits, traced=traced)
+    assert (seen.unsure(), seen.too_much([])) == (unsure, too_much)
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 10), (10, 10), (7, 10), (60, 100)])

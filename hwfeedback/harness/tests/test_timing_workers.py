@@ -44,8 +44,8 @@ def load(worker: forkserver.Worker, threads: int) -> None:
 
 def test_eager_against_eager(server: forkserver.ForkServer) -> None:
     def spawn(_: str = "") -> forkserver.Worker:
-        worker = server.spawn("reference", {"sandbox": "weak", "threads": 2})
-        load(worker, threads=2)
+        worker = server.spawn("reference", {"sandbox": "weak", "threads": 1})
+        load(worker, threads=1)
         ask(worker, {"op": "timed", "tree": {"list": [{"t": 0}]}, "output_tree": {"t": 0}})
         return worker
 
@@ -56,7 +56,7 @@ def test_eager_against_eager(server: forkserver.ForkServer) -> None:
         check=lambda _, got, want: None if torch.allclose(got[0], want[0]) else "differs",
         spawn_baseline=spawn,
         level="quick",
-        threads=2,
+        threads=1,
         want=["eager"],
         llc_bytes=LLC,
     )
