@@ -52,6 +52,8 @@ class Invalid(Exception):
         }
 
 
+# What CUDA says of a forward whose labels or indices lie outside.
+_ASTRAY = ("device-side assert", "illegal memory access")
 _CONTRACT = "a task defines class Model(nn.Module), get_inputs() and get_init_inputs()"
 SMALLER = (
     "make the inputs or the model smaller: checking takes many times the memory of one forward"
@@ -177,7 +179,9 @@ def invalid(e: Exception) -> Invalid:
     message, hint = table.get(e.stage, (f"the reference raises {what}{line}", _CONTRACT))
     if "of dtype" in e.message and e.stage.endswith("_content"):
         hint = f"use one of {_TYPES}"
-    if "NVIDIA" in first or "CUDA" in first:
+    if any(said in first for said in _ASTRAY):
+        hint = "check that every index lies in what it is for (--device cpu names the first)"
+    elif "NVIDIA" in first or "CUDA" in first:
         hint = "make everything on the CPU, without .cuda() or device=: it is moved as needed"
     return Invalid(message, hint, e.traceback)
 

@@ -296,6 +296,19 @@ def test_a_hint_is_about_what_went_wrong(judge: Judge, hint: str, kind: str) -> 
     assert hint in refused(judge, BAD[kind][0]).hint
 
 
+@pytest.mark.parametrize(
+    ("hint", "said"),
+    [
+        ("every index", "CUDA error: device-side assert triggered"),
+        ("every index", "CUDA error: an illegal memory access was encountered"),
+        ("without .cuda()", "Expected all tensors on one device, but found CUDA"),
+    ],
+)
+def test_a_hint_is_about_what_cuda_says(judge: Judge, hint: str, said: str) -> None:
+    found = refused(judge, whole(forward=f"raise RuntimeError({said!r})"))
+    assert hint in found.hint and said in found.message
+
+
 @pytest.mark.parametrize(("part", "source"), parts("a = [bytearray(1 << 24) for _ in range(9999)]"))
 def test_memory_that_grows_is_bounded(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, part: str, source: str

@@ -536,6 +536,25 @@ def test_a_report_of_three_kernels() -> None:
     assert conflicts.metrics["l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"] > 3e7
 
 
+@pytest.mark.parametrize(
+    ("words", "ours", "passing"),
+    [
+        ("ERR_NVGPUCTRPERM - no permission to access", "RestrictProfilingToAdminUsers", False),
+        ("Profiling failed because a driver resource was unavailable.", "a monitor such as", True),
+        ("Failed to access the interprocess lock file.", "another ncu holds them", True),
+        ("Failed to find metric sm__what.sum", "not know all metrics", False),
+        ("unrecognised option '--filter-mode'", "too old", False),
+        ("Profiling is not supported on this device", "does not support this GPU", False),
+        ("Something else", "ncu says: Something else", True),
+    ],
+)
+def test_what_ncu_says_is_told_in_a_sentence(words: str, ours: str, passing: bool) -> None:
+    told, again = ncu.complaint(ncu.Report(errors=[words]))
+    assert ours in told and again == passing
+    told, again = ncu.complaint(ncu.Report(errors=["Something else"], warnings=[words]))
+    assert ours in told and again == passing, "what it knows comes first"
+
+
 def test_kinds_find_their_rows() -> None:
     """Names as the driver's graph and as ncu have them, which are not the same."""
     report = ncu.read((HERE / "ncu" / "three_kernels.csv").read_text())
