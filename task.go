@@ -47,9 +47,12 @@ type Task struct {
 	Operators  []string     `json:"operators"`   // operator kinds in execution order, "aten.softmax"
 	Operations int64        `json:"operations"`  // floating-point operations of one forward
 	LeastBytes int64        `json:"least_bytes"` // inputs and parameters read once plus outputs written once
-	Flags      []TaskFlag   `json:"flags,omitempty"`
-	Notes      []string     `json:"notes,omitempty"` // one sentence per thing a reader should know
-	EagerMS    float64      `json:"eager_ms"`        // a first estimate, not a baseline
+	// NeededBytes are those of LeastBytes that are certainly needed, whatever
+	// the values: what every kernel reads and writes. 0 where that is not known.
+	NeededBytes int64      `json:"needed_bytes,omitempty"`
+	Flags       []TaskFlag `json:"flags,omitempty"`
+	Notes       []string   `json:"notes,omitempty"` // one sentence per thing a reader should know
+	EagerMS     float64    `json:"eager_ms"`        // a first estimate, not a baseline
 
 	// Graph is the captured operator graph as JSON (see hwfeedback/harness,
 	// capture), what the built-in Coder plans over. Empty where capture

@@ -208,6 +208,9 @@ type Measurement struct {
 	Clock       string  `json:"clock"`    // "event" or "wall": the one MedianMS comes from
 	EventMS     float64 `json:"event_ms"` // the worker's own clock
 	WallMS      float64 `json:"wall_ms"`  // the referee's, to private copies, identity subtracted
+	// Of a call that comes alone, with the host's work before its last kernel
+	// has ended. On a GPU only: on a CPU the host's work is in every time.
+	LatencyMS float64 `json:"latency_ms,omitempty"`
 	// A profiler's, from where the first kernel starts until the last has
 	// ended: it corroborates. Certify on a GPU only.
 	SpanMS float64 `json:"span_ms,omitempty"`

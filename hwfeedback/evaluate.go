@@ -389,7 +389,7 @@ func (e *Evaluator) evaluation(ctx context.Context, task kernelwright.Task, leve
 		}
 	}
 	return evaluateBody{
-		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.Operations, task.Operators, flags(task.Flags)},
+		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.NeededBytes, task.Operations, task.Operators, flags(task.Flags)},
 		workplace: e.workplace(),
 		Level:     level, Precision: e.options.Precision, CertifyS: e.options.CertifyTime.Seconds(), Ceilings: e.device.Ceilings, Specs: e.device.Specs,
 		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines, Named: named,

@@ -83,7 +83,7 @@ func TestEndToEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(task.Inputs) != 1 || len(task.Outputs) != 1 || task.LeastBytes != 2*64*1024*4 || len(task.Fingerprint) != 64 {
+	if len(task.Inputs) != 1 || len(task.Outputs) != 1 || task.LeastBytes != 2*64*1024*4 || task.NeededBytes != task.LeastBytes || len(task.Fingerprint) != 64 {
 		show(t, task)
 		t.Errorf("the task is wrong")
 	}

@@ -41,6 +41,7 @@ type taskBody struct {
 	Source      string                  `json:"source"`
 	Name        string                  `json:"name"`
 	LeastBytes  int64                   `json:"least_bytes"`
+	NeededBytes int64                   `json:"needed_bytes"`
 	Operations  int64                   `json:"operations"`
 	Operators   []string                `json:"operators"`
 	Flags       []kernelwright.TaskFlag `json:"flags"` // a list, not null

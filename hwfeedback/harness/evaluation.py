@@ -82,6 +82,7 @@ GONE_S = 30.0  # or by then, where it has much to give back
 COMPILE_S = 300.0  # a baseline's first call compiles
 TRITON_S = 120.0  # so does a candidate's, and it may be tuned
 OUTPUT_KEPT = 4000
+PINS = 1.02  # of what a memory's clock and width say: clocks are told in whole MHz
 # A candidate may have so much memory of its own, beside its outputs, before it is who took what
 # others could not get.
 FAIR_BYTES = 2 << 30
@@ -1380,7 +1381,30 @@ class Evaluation:
                 "the time",
                 "compute in the same way whether or not anybody looks",
             )
+        self._possible(timed)
         self._fill(v, timed)
+
+    def _possible(self, timed: Any) -> None:
+        """Raises a Fault for a time in which the memory's pins cannot move what has to be read and
+        written: measured ceilings are exceeded by honest kernels, the pins are not.
+
+        The L2 may have held so much of it when a call began, and so much when it ended.
+        """
+        specs, ceilings = (self.request.get(k) or {} for k in ("specs", "ceilings"))
+        pins, measured = (float(of.get("memory_gbs") or 0.0) for of in (specs, ceilings))
+        if not 0 < measured < pins:
+            return  # pins that move less than was measured are another memory's
+        moved = int(self.task.get("needed_bytes") or 0) - 2 * int(specs.get("l2_bytes") or 0)
+        least_ms = moved / (PINS * 1e6 * pins)
+        ms = float(timed.report["candidate"]["high_ms"])
+        if ms >= least_ms:
+            return
+        raise Fault(
+            "cheated",
+            f"{ms:.4g} ms is a time in which this memory, of {pins:.4g} GB/s, cannot move what has "
+            f"to be read and written: that takes {least_ms:.4g} ms",
+            "leave the clock and the harness alone",
+        )
 
     def _time_eager_beside(self, build: Future[dict[str, Any]], reference: ReferenceClient) -> None:
         """On a GPU, and where there are cores enough, times the sentinel while a compiler works."""

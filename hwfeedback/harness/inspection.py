@@ -52,6 +52,16 @@ class Invalid(Exception):
         }
 
 
+# What reads all that it is given, whatever its values are.
+NEED_ALL = set(
+    """
+    abs neg relu leaky_relu sigmoid tanh softplus selu elu gelu silu mish hardtanh hardswish
+    hardsigmoid exp log sqrt rsqrt square pow add sub rsub mul div clamp clamp_min clamp_max
+    minimum maximum sum mean amax amin max min argmax argmin var std norm linalg_vector_norm
+    logsumexp softmax log_softmax cumsum layer_norm group_norm rms_norm
+    """.split()  # noqa: SIM905
+)
+DEGENERATE = {"constant_output", "ignores_input"}
 # What CUDA says of a forward whose labels or indices lie outside.
 _ASTRAY = ("device-side assert", "illegal memory access")
 _CONTRACT = "a task defines class Model(nn.Module), get_inputs() and get_init_inputs()"
@@ -384,12 +394,44 @@ def _inspect(
         "operators": seen["operators"],
         "operations": seen["operations"],
         "least_bytes": _bytes(seen["inputs"]) + _bytes(info["state"]) + _bytes(seen["outputs"]),
+        "needed_bytes": needed_bytes(graph) if not set(flags) & DEGENERATE else 0,
         "flags": list(dict.fromkeys(flags)),
         "notes": notes,
         "eager_ms": seen["eager_ms"],
         "graph": graph,
         "graph_note": graph_note,
     }
+
+
+def needed_bytes(graph: Any) -> int:
+    """Returns the bytes of inputs and outputs of a captured graph where every element of them is
+    certainly read or written, else 0. A slice, a gather, a mask or a strided window need not read
+    all, nor does a product of what is known to be triangular; a view need not write.
+    """
+    try:
+        nodes = {str(n["name"]): n for n in graph["nodes"]}
+        inputs = {str(i["name"]): i for i in graph["inputs"]}
+        if any(n["many"] or n["op"].split(".")[1] not in NEED_ALL for n in nodes.values()):
+            return 0
+        given = _refs(graph["outputs"])
+        used = {r for n in nodes.values() for r in _refs([n["args"], n["kwargs"]])}
+        if len(set(given)) < len(given) or not set(given) <= set(nodes):
+            return 0
+        if not set(inputs) <= used or not set(nodes) <= used | set(given):
+            return 0
+        if any(0 in i["strides"] for i in inputs.values()):
+            return 0  # some of it is expanded
+        return _bytes([*inputs.values(), *(o for g in given for o in nodes[g]["outputs"])])
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
+        return 0  # there is none, or it is a reference's invention
+
+
+def _refs(tree: Any) -> list[str]:
+    """Returns the names of the tensors in a part of a graph."""
+    if isinstance(tree, dict):
+        own = [str(tree["ref"])] if "ref" in tree else []
+        return own + [r for v in tree.values() for r in _refs(v)]
+    return [r for v in tree for r in _refs(v)] if isinstance(tree, (list, tuple)) else []
 
 
 def _other_draws(

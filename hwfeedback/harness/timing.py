@@ -565,7 +565,7 @@ def measurement(
     interval = stats.time_interval(blocks, seed)
     pooled = [t for b in blocks for t in b]
     fresh = visits.kind("fresh")
-    return {
+    found: dict[str, Any] = {
         "median_ms": interval.value,
         "p25_ms": stats.quantile(pooled, 0.25),
         "p75_ms": stats.quantile(pooled, 0.75),
@@ -576,6 +576,10 @@ def measurement(
         "event_ms": stats.median([s.event for s in fresh]) / 1e6,
         "wall_ms": stats.median([overhead.wall(s) for s in quieter(fresh)]) / 1e6,
     }
+    alone = visits.kind("chained")
+    if alone and overhead.turns:
+        found["latency_ms"] = typical("chained", [s.event for s in alone]) / 1e6
+    return found
 
 
 @dataclass

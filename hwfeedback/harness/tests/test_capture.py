@@ -14,6 +14,7 @@ import torch.nn.functional as F
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from capture import MAX_CONSTANT, capture
+from inspection import needed_bytes
 
 
 class Net(nn.Module):
@@ -152,3 +153,47 @@ def test_it_starts_no_process_and_no_thread() -> None:
     threads, children = there()
     capture(Rows(), [torch.randn(8, 5), torch.randn(1, 5)])
     assert there()[0] <= threads and there()[1] <= children
+
+
+@pytest.mark.parametrize(
+    ("forward", "n_inputs", "needed"),
+    [
+        (lambda x: torch.softmax(x, -1), 1, 2 * 120),
+        (lambda x: F.gelu(x * 2.0) + 1.0, 1, 2 * 120),
+        (lambda x: x.sum(-1), 1, 120 + 20),
+        (lambda x, y: (torch.maximum(x, y), (x - y).abs().mean()), 2, 3 * 120 + 4),
+        (lambda x: F.layer_norm(x, (6,)), 1, 2 * 120),
+        (lambda x: torch.relu(x[:, :2]), 1, 0),
+        (lambda x: torch.relu(x)[:, :2], 1, 0),
+        (lambda x: torch.tril(x) + 1.0, 1, 0),
+        (lambda x: x @ x.T, 1, 0),
+        (lambda x: torch.max(x, -1)[0], 1, 0),  # its indices are not given
+        (lambda x, y: torch.relu(x), 2, 0),  # it ignores one
+        (lambda x: (x, torch.relu(x)), 1, 0),  # one is given back
+        (lambda x: torch.relu(x).view(-1), 1, 0),
+        (lambda x: x[torch.tensor([0, 2])] * 2.0, 1, 0),
+    ],
+)  # fmt: skip
+def test_what_is_certainly_needed(forward: Any, n_inputs: int, needed: int) -> None:
+    class Own(nn.Module):
+        def forward(self, *inputs: torch.Tensor) -> Any:
+            return forward(*inputs)
+
+    graph, note = capture(Own(), [torch.randn(5, 6) for _ in range(n_inputs)])
+    assert graph is not None, note
+    assert needed_bytes(graph) == needed
+
+
+def test_not_all_that_is_expanded_is_needed() -> None:
+    graph, _ = capture(nn.ReLU(), [torch.randn(1, 6).expand(5, 6)])
+    assert needed_bytes(graph) == 0
+
+
+def test_what_is_no_graph_needs_nothing() -> None:
+    deep: Any = {"ref": "relu"}
+    for _ in range(100_000):
+        deep = [deep]
+    graph, _ = capture(nn.ReLU(), [torch.randn(5, 6)])
+    assert graph is not None and needed_bytes(graph) == 240
+    for odd in (None, {}, [], {"nodes": 3}, graph | {"nodes": [{}]}, graph | {"outputs": deep}):
+        assert needed_bytes(odd) == 0

@@ -689,6 +689,36 @@ def test_what_a_kernel_does_wrong_has_a_hint(message: str, hint: str) -> None:
     assert str(failed) == said
 
 
+PICKED = SOFTMAX.replace("torch.softmax(x, -1)", "torch.relu(x[:, :8])")
+
+
+@pytest.mark.parametrize(
+    ("task", "pins", "measured", "l2_bytes", "status"),
+    [
+        (SOFTMAX, 0.01, 0.005, 0, "cheated"),
+        (SOFTMAX, 0.01, 0.02, 0, "correct"),  # it is another memory's
+        (SOFTMAX, 0.01, 0.005, 64 << 10, "correct"),  # it may all lie in the L2
+        (SOFTMAX, 0.01, 0.0, 0, "correct"),
+        (SOFTMAX, 0.0, 0.005, 0, "correct"),
+        (PICKED, 0.01, 0.005, 0, "correct"),  # not all of it has to be read
+    ],
+)
+def test_no_memory_moves_more_than_its_pins(
+    judge: Judge, task: str, pins: float, measured: float, l2_bytes: int, status: str
+) -> None:
+    """128 KiB by 10 MB/s take 13 ms, and a softmax of them does not. GPUs alone have such pins."""
+    v = judge.verdict(
+        task,
+        task.replace("class Model(", "class ModelNew("),
+        time=True,
+        want_baselines=["eager"],
+        specs={"l3_bytes": 8 << 20, "l2_bytes": l2_bytes, "memory_gbs": pins},
+        ceilings={"memory_gbs": measured},
+    )
+    assert v["status"] == status, v["reason"]
+    assert ("cannot move what has to be read" in v["reason"]) == (status == "cheated")
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize("when", ["verified", "timed"])
 def test_who_takes_all_memory_is_at_fault(

@@ -504,6 +504,14 @@ def test_what_windows_cost_at_the_same_time_is_taken_off() -> None:
     assert timing.judge(visits, overhead).clock == "wall"
 
 
+def test_calls_that_come_alone_on_a_gpu_show_the_hosts_work() -> None:
+    visits = timing.Visits([[*samples("fresh", 12, 1e6), *samples("chained", 4, 3e6)]])
+    on_a_gpu = dataclasses.replace(calibrated(), turns=True)
+    found = timing.measurement(visits, on_a_gpu)
+    assert found["latency_ms"] == pytest.approx(3 * found["median_ms"], rel=0.1)
+    assert "latency_ms" not in timing.measurement(visits, calibrated())
+
+
 def test_a_clock_that_shows_less_than_half_hides() -> None:
     assert "hidden" in judged(samples("fresh", 12, 1e6, outer=3e6, cpu=3e6)).hides
     assert not judged(samples("fresh", 12, 1e6, outer=1.5e6, cpu=1.5e6)).hides
