@@ -35,6 +35,7 @@ type Configuration struct {
 	Language Language `json:"language"`
 	Rounds   int      `json:"rounds"`             // at most
 	Lessons  bool     `json:"lessons,omitempty"`  // its runs are told what earlier runs learned
+	Metrics  string   `json:"metrics,omitempty"`  // what a profile has, where not the selection: full
 	Settings string   `json:"settings,omitempty"` // the strategy's settings as JSON, as its runs record them
 }
 

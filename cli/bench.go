@@ -53,6 +53,7 @@ type matrixFlags struct {
 	Judge    string `help:"Judges to compare: rules, none, and models as provider:model; correction and optimisation let it say only that, self and score ask none." placeholder:"NAMES"`
 	Language string `help:"Languages to compare: auto, cpp, cuda, triton." placeholder:"NAMES"`
 	Lessons  string `help:"With what runs before this bench learned of other tasks, without, or both to compare: on, off." placeholder:"SWITCHES"`
+	Metrics  string `help:"What Nsight Compute measures of each kernel: selected, full, or both to compare." placeholder:"NAMES"`
 	Rounds   string `help:"Numbers of rounds to compare: at most so many." placeholder:"NUMBERS"`
 	Seed     string `help:"Seeds: each makes a run of its own." placeholder:"NUMBERS"`
 }
@@ -184,7 +185,7 @@ func (r *room) bench(es []*hwfeedback.Evaluator, by []agents, p benchPlan, comma
 		under := r.under(c)
 		settings := under.strategy()
 		for k, e := range es {
-			w := under.worker(e, by[i])
+			w := under.worker(hwfeedback.Profiling{Evaluator: e, Profile: under.profile()}, by[i])
 			w.RecordOnly = true
 			b.Devices[k] = append(b.Devices[k], w)
 		}
@@ -274,6 +275,7 @@ func (c benchCmd) configurations(a *app) ([]config.Config, error) {
 		{"--judge", c.Judge, func(value string) (string, string) { return judgeKey(value), value }},
 		{"--language", c.Language, always("rounds.language")},
 		{"--rounds", c.Rounds, always("rounds.max")},
+		{"--metrics", c.Metrics, always("rounds.metrics")},
 		{"--lessons", c.Lessons, func(value string) (string, string) { return "judge.lessons", strconv.FormatBool(value == "on") }},
 	} {
 		if x.text == "" {
@@ -333,9 +335,13 @@ func configuration(c config.Config, s forge.Settings) kernelwright.Configuration
 		judge = c.Judge.Name
 	case forge.JudgeNone: // as any other mode that asks no Judge
 	}
+	metrics := ""
+	if s.Metrics == forge.FullMetrics {
+		metrics = string(s.Metrics)
+	}
 	return kernelwright.Configuration{
 		Strategy: c.Rounds.Strategy, Coder: c.Coder.Name, Judge: judge, Mode: string(s.JudgeMode), Language: kernelwright.Language(c.Rounds.Language), Rounds: s.Rounds,
-		Lessons: c.Judge.Lessons && s.JudgeMode.Lessons(), Settings: s.String(),
+		Lessons: c.Judge.Lessons && s.JudgeMode.Lessons(), Metrics: metrics, Settings: s.String(),
 	}
 }
 

@@ -37,6 +37,12 @@ func TestConfigurationsOfABench(t *testing.T) {
 			if k.Lessons {
 				taught = " taught"
 			}
+			if k.Metrics != "" {
+				taught += " " + k.Metrics
+			}
+			if r.profile() != conf.Rounds.Metrics {
+				t.Errorf("its profile is %q", r.profile())
+			}
 			out = append(out, fmt.Sprintf("%s %s %s/%s %s %d%s", k.Strategy, k.Coder, k.Judge, k.Mode, k.Language, k.Rounds, taught))
 		}
 		return out
@@ -58,6 +64,7 @@ func TestConfigurationsOfABench(t *testing.T) {
 				"rounds builtin rules/correction auto 1 taught", "rounds builtin rules/correction auto 5 taught",
 			},
 		},
+		{matrixFlags{Rounds: "1", Metrics: "selected,full"}, nil, []string{"rounds builtin rules/both auto 1 taught", "rounds builtin rules/both auto 1 taught full"}},
 		{matrixFlags{Rounds: "2"}, []string{"KERNELWRIGHT_ROUNDS_JUDGE=none"}, []string{"rounds builtin none/none auto 2 taught"}},
 		{
 			matrixFlags{Coder: "openai:x", Judge: "self,score,openai:y", Strategy: "react", Rounds: "3"}, nil,

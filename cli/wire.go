@@ -164,15 +164,19 @@ func (r *room) close() error {
 
 func (r *room) options(progress func(stage, note string)) hwfeedback.Options {
 	c := r.config
-	profile := ""
-	if c.Evaluation.Profile {
-		profile = c.Rounds.Metrics // the words are the same
-	}
 	return hwfeedback.Options{
 		DataDir: r.folder, Python: c.Python, Device: c.Device, Sandbox: c.Sandbox, Threads: c.Threads,
 		Baselines: c.Evaluation.Baselines, Precision: c.Evaluation.Precision,
-		CertifyTime: c.Evaluation.CertifyTime.Std(), InspectTimeout: c.Evaluation.InspectTimeout.Std(), Log: r.log, Progress: progress, Named: r.named, Profile: profile,
+		CertifyTime: c.Evaluation.CertifyTime.Std(), InspectTimeout: c.Evaluation.InspectTimeout.Std(), Log: r.log, Progress: progress, Named: r.named, Profile: r.profile(),
 	}
+}
+
+// profile is what a correct candidate's rounds have of its kernels.
+func (r *room) profile() string {
+	if !r.config.Evaluation.Profile {
+		return ""
+	}
+	return r.config.Rounds.Metrics // the words are the same
 }
 
 // named returns the baselines that were registered for a task.

@@ -31,7 +31,24 @@ var (
 // candidate does is a verdict. A verdict reached before under the same
 // conditions is returned with Cached set, unless Options.Again is.
 func (e *Evaluator) Evaluate(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error) {
-	return e.evaluate(ctx, task, cand, batch{}, level)
+	return e.evaluate(ctx, task, cand, batch{profile: e.options.Profile}, level)
+}
+
+// Profiling is an Evaluator whose verdicts have another profile than
+// Options.Profile. It has no resources of its own.
+type Profiling struct {
+	*Evaluator
+	Profile string // SelectedProfile, FullProfile; empty: none
+}
+
+// Evaluate is Evaluator.Evaluate with that profile.
+func (p Profiling) Evaluate(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error) {
+	return p.evaluate(ctx, task, cand, batch{profile: p.Profile}, level)
+}
+
+// EvaluateBatch is Evaluator.EvaluateBatch with that profile.
+func (p Profiling) EvaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
+	return p.evaluateBatch(ctx, task, cands, p.Profile, level, yield)
 }
 
 // EvaluateBatch judges candidates of one task, each as Evaluate does, and gives
@@ -39,9 +56,13 @@ func (e *Evaluator) Evaluate(ctx context.Context, task kernelwright.Task, cand k
 // meanwhile, as far as that disturbs no measurement. It ends at the first error,
 // which says nothing about any candidate, its own or yield's.
 func (e *Evaluator) EvaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
+	return e.evaluateBatch(ctx, task, cands, e.options.Profile, level, yield)
+}
+
+func (e *Evaluator) evaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, profile string, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
 	name := rand.Text()
 	for i, cand := range cands {
-		v, err := e.evaluate(ctx, task, cand, batch{name, cands[i+1:]}, level)
+		v, err := e.evaluate(ctx, task, cand, batch{name, cands[i+1:], profile}, level)
 		if err != nil {
 			return err
 		}
@@ -52,10 +73,12 @@ func (e *Evaluator) EvaluateBatch(ctx context.Context, task kernelwright.Task, c
 	return nil
 }
 
-// batch is what a candidate was handed in with.
+// batch is what a candidate was handed in with, and what for.
 type batch struct {
 	name string // to the referee, which knows by it what belongs together; empty: it came alone
 	next []kernelwright.Candidate
+
+	profile string // that a correct one gets at quick, on a GPU
 }
 
 // upcomingBytes bounds what a request says of the candidates that come next,
@@ -83,7 +106,7 @@ func (e *Evaluator) evaluate(ctx context.Context, task kernelwright.Task, cand k
 	if err := e.super.renew(ctx); err != nil {
 		return kernelwright.Verdict{}, err
 	}
-	v, again := e.attempt(ctx, task, cand, batch{}, level)
+	v, again := e.attempt(ctx, task, cand, batch{profile: of.profile}, level)
 	if again == nil || !inducible(ctx, again) {
 		return v, again
 	}
@@ -198,7 +221,10 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 		return kernelwright.Verdict{}, infrastructure("read the named baselines", err)
 	}
 	key := e.verdictKey(task, hash, cand, level, named)
-	profile := e.profiles(level)
+	profile := of.profile
+	if e.gpu == nil || level != kernelwright.Quick {
+		profile = ""
+	}
 	if v, found := e.recallVerdict(ctx, key, profile); found {
 		return v, nil
 	}
@@ -222,14 +248,6 @@ const (
 	SelectedProfile = "selected" // harness/metrics_*.toml
 	FullProfile     = "full"     // all that Nsight Compute can measure
 )
-
-// profiles returns which profile a verdict of a level has, empty for none.
-func (e *Evaluator) profiles(level kernelwright.Level) string {
-	if e.gpu == nil || level != kernelwright.Quick {
-		return ""
-	}
-	return e.options.Profile
-}
 
 // recallVerdict returns what is remembered under a key. Any profile serves who
 // asks for none, and none serves who asks for one where the candidate failed.

@@ -344,6 +344,21 @@ func TestVerdictsWithProfiles(t *testing.T) {
 	if v := ask("four", FullProfile, kernelwright.Certify); v.Profile != nil {
 		t.Error("a certificate has a profile")
 	}
+	b.options.Profile = SelectedProfile
+	full := Profiling{b.Evaluator, FullProfile}
+	v, err := full.Evaluate(t.Context(), aTask, kernelwright.Candidate{Source: "six"}, kernelwright.Quick)
+	if err != nil || v.Profile == nil || v.Profile.Tool != FullProfile {
+		t.Errorf("got %+v, %v", v.Profile, err)
+	}
+	err = full.EvaluateBatch(t.Context(), aTask, []kernelwright.Candidate{{Source: "six"}, {Source: "seven"}}, kernelwright.Quick, func(i int, v kernelwright.Verdict) error {
+		if v.Profile == nil || v.Profile.Tool != FullProfile || v.Cached != (i == 0) {
+			t.Errorf("%d: got %+v", i, v.Profile)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
 	b.gpu = nil
 	if v := ask("five", SelectedProfile, kernelwright.Quick); v.Profile != nil {
 		t.Error("a CPU has a profile")

@@ -141,6 +141,12 @@ func ConfigurationNames(cs []kernelwright.Configuration) []string {
 			}
 			return "without lessons"
 		},
+		func(c kernelwright.Configuration) string {
+			if c.Metrics == "" && len(cs) == 1 {
+				return "" // as always
+			}
+			return cmp.Or(Line(c.Metrics), "selected") + " metrics"
+		},
 	}
 	names := make([]string, len(cs))
 	for i, c := range cs {
@@ -150,8 +156,8 @@ func ConfigurationNames(cs []kernelwright.Configuration) []string {
 			for _, other := range cs {
 				differs = differs || part(other) != part(c)
 			}
-			if differs {
-				said = append(said, part(c))
+			if text := part(c); differs && text != "" {
+				said = append(said, text)
 			}
 		}
 		names[i] = strings.Join(said, ", ")

@@ -417,6 +417,8 @@ func TestNamesOfConfigurations(t *testing.T) {
 	}{
 		{[]kernelwright.Configuration{base}, []string{"strategy rounds, coder builtin, judge rules, cpp, 5 rounds, without lessons"}},
 		{[]kernelwright.Configuration{base, with(func(c *kernelwright.Configuration) { c.Lessons = true })}, []string{"without lessons", "with lessons"}},
+		{[]kernelwright.Configuration{base, with(func(c *kernelwright.Configuration) { c.Metrics = "full" })}, []string{"selected metrics", "full metrics"}},
+		{[]kernelwright.Configuration{with(func(c *kernelwright.Configuration) { c.Metrics = "full" })}, []string{"strategy rounds, coder builtin, judge rules, cpp, 5 rounds, without lessons, full metrics"}},
 		{
 			[]kernelwright.Configuration{base, with(func(c *kernelwright.Configuration) { c.Rounds = 1 }), with(func(c *kernelwright.Configuration) { c.Mode = "correction" })},
 			[]string{"judge rules, 5 rounds", "judge rules, 1 round", "judge rules (correction), 5 rounds"},
