@@ -65,6 +65,24 @@ func TestWins(t *testing.T) {
 	}
 }
 
+func TestVague(t *testing.T) {
+	for _, c := range []struct {
+		s    *Speedup
+		want bool
+	}{
+		{nil, false},
+		{&Speedup{Value: 1, Low: 0.9, High: 1.1}, false},
+		{&Speedup{Value: 6.46, Low: 0.37, High: 14.52}, true},
+		{&Speedup{Value: 1.28, Low: 0, High: 1.47}, true},
+		{&Speedup{Value: 3, Low: 1.1, High: 5}, false},     // it is faster, by how much or little
+		{&Speedup{Value: 0.5, Low: 0.1, High: 0.9}, false}, // or slower
+	} {
+		if got := c.s.Vague(); got != c.want {
+			t.Errorf("%+v: %v", c.s, got)
+		}
+	}
+}
+
 func TestDegenerate(t *testing.T) {
 	if (Task{Flags: []TaskFlag{FlagIllConditioned}}).Degenerate() || !(Task{Flags: []TaskFlag{FlagIgnoresInput}}).Degenerate() {
 		t.Error("degenerate is constant output or ignored input")

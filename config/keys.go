@@ -285,13 +285,16 @@ func Nearest(key string) string {
 	for _, k := range filled(key) {
 		d := distance(key, k)
 		d = min(d, distance(key, strings.ReplaceAll(k, ".", "_")))
-		_, last := cutLast(k)
-		_, mine := cutLast(key)
+		table, last := cutLast(k)
+		mineIn, mine := cutLast(key)
+		if table == mineIn && d > max(1, len(mine)/2) {
+			continue // what they have in common is the table
+		}
 		// A right name in a wrong section beats any respelling of another.
 		if mine == last {
 			d = min(d, 1)
-		} else {
-			d = min(d, distance(mine, last)+1)
+		} else if slips := distance(mine, last); slips <= len(mine)/3 { // a short name is near to everything
+			d = min(d, slips+1)
 		}
 		if d < bestAt {
 			best, bestAt = k, d

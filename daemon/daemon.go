@@ -478,7 +478,11 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 	if known && seen.RunID != 0 {
 		d.supersede(ctx, seen, file, run)
 	}
-	d.log().Info("queued", "run", run.ID, "path", path)
+	attrs := []any{"run", run.ID, "path", path}
+	if known && seen.Hash == file.Hash && seen.RunID != 0 {
+		attrs = append(attrs, "because", fmt.Sprintf("run %d of the same content failed, or had other settings", seen.RunID))
+	}
+	d.log().Info("queued", attrs...)
 	d.nudge()
 	return nil
 }

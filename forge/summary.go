@@ -45,7 +45,9 @@ func summarise(out Outcome, rounds []kernelwright.Round, s Settings, why, unit s
 	speed := "of unknown speedup"
 	if s := v.Speedup; s != nil {
 		speed = fmt.Sprintf("%.2fx the speed of %s (%.2f to %.2f)", s.Value, s.Against, s.Low, s.High)
-		if s.Low <= 1 && s.High >= 1 {
+		if s.Vague() {
+			speed += ", which is too wide an interval to tell"
+		} else if s.Low <= 1 && s.High >= 1 {
 			speed += ", which is no measurable difference"
 		}
 	}

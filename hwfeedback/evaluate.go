@@ -274,12 +274,13 @@ func profiledKey(key, profile string) string {
 }
 
 // keeps says which verdicts are cached: those that the same machine would
-// reach again. A candidate that ran out of time may have met a busy machine,
+// reach again. A candidate that ran out of time may have met a busy machine, as
+// one has most of whose windows were disturbed,
 // and one that somebody killed a machine without memory, so they are asked
 // again; one that crashed otherwise in its own process did so by itself.
 func keeps(v kernelwright.Verdict) bool {
 	killed := v.Status == kernelwright.Crashed && strings.Contains(v.Reason, "SIGKILL")
-	return v.Status != kernelwright.TimedOut && v.Status != "" && !killed
+	return v.Status != kernelwright.TimedOut && v.Status != "" && !killed && !v.Timing.Disturbed
 }
 
 // verdictKey names everything that a verdict depends on. Language is in it

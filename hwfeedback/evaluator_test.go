@@ -852,4 +852,7 @@ func TestWhatAnotherMachineMightJudgeOtherwiseIsNotKept(t *testing.T) {
 			t.Errorf("keeps %q, %q: %v", c.status, c.reason, got)
 		}
 	}
+	if keeps(kernelwright.Verdict{Status: kernelwright.Correct, Timing: kernelwright.TimingReport{Disturbed: true}}) {
+		t.Error("a verdict of a busy machine is kept")
+	}
 }

@@ -186,6 +186,8 @@ func headline(d Data) string {
 		return fmt.Sprintf("%s the speed of %s (%s), %s.", times(s.Value), against, interval(*s), kept)
 	case s.High < 1:
 		return fmt.Sprintf("Slower than %s: %s (%s), %s.", against, times(s.Value), interval(*s), kept)
+	case s.Vague():
+		return fmt.Sprintf("Too wide an interval to tell it from %s: %s (%s), %s. Measure again when the machine is quiet.", against, times(s.Value), interval(*s), kept)
 	default:
 		return fmt.Sprintf("No measurable difference to %s: %s (%s), %s.", against, times(s.Value), interval(*s), kept)
 	}

@@ -350,6 +350,20 @@ func TestNumbersReadWell(t *testing.T) {
 	}
 }
 
+func TestMarksOfSpeedups(t *testing.T) {
+	near, vague, faster := &kernelwright.Speedup{Value: 1.03, Low: 0.98, High: 1.09}, &kernelwright.Speedup{Value: 1.3, Low: 0.5, High: 1.9}, &kernelwright.Speedup{Value: 2, Low: 1.9, High: 2.1}
+	got := []string{Speedup(near), Speedup(vague), Speedup(faster)}
+	if want := []string{"≈ 1.03× [0.98, 1.09]", "? 1.30× [0.50, 1.90]", "2.00× [1.90, 2.10]"}; !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+	if got := Legend(faster); len(got) != 1 {
+		t.Errorf("got %q", got)
+	}
+	if got := Legend(near, vague); len(got) != 3 || got[1] == got[2] {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestTheTable(t *testing.T) {
 	d := finished()
 	row := Summarise(d)

@@ -88,13 +88,17 @@ func interval(s kernelwright.Speedup) string {
 }
 
 // Speedup writes a speedup with its interval: "2.10× [2.02, 2.19]". One that
-// may be none at all is marked: "≈ 1.03× [0.98, 1.09]".
+// may be none at all is marked: "≈ 1.03× [0.98, 1.09]", and one that says nothing:
+// "? 1.30× [0.50, 1.90]".
 func Speedup(s *kernelwright.Speedup) string {
 	if s == nil {
 		return "–"
 	}
 	mark := ""
-	if !decided(s) {
+	switch {
+	case s.Vague():
+		mark = "? "
+	case !decided(s):
 		mark = "≈ "
 	}
 	return fmt.Sprintf("%s%s [%.2f, %.2f]", mark, times(s.Value), s.Low, s.High)
@@ -117,8 +121,11 @@ func Legend(speedups ...*kernelwright.Speedup) []string {
 		return nil
 	}
 	lines := []string{"headroom: the share of the kernel's time that the roofline needs; 100 % is as fast as this hardware can be"}
-	if slices.ContainsFunc(speedups, func(s *kernelwright.Speedup) bool { return !decided(s) }) {
+	if slices.ContainsFunc(speedups, func(s *kernelwright.Speedup) bool { return !decided(s) && !s.Vague() }) {
 		lines = append(lines, "≈: no measurable difference, the 95 % interval holds 1")
+	}
+	if slices.ContainsFunc(speedups, func(s *kernelwright.Speedup) bool { return s.Vague() }) {
+		lines = append(lines, "?: the 95 % interval is too wide to tell: measure again when the machine is quiet (eval --again)")
 	}
 	return lines
 }

@@ -82,6 +82,7 @@ GONE_S = 30.0  # or by then, where it has much to give back
 COMPILE_S = 300.0  # a baseline's first call compiles
 TRITON_S = 120.0  # so does a candidate's, and it may be tuned
 OUTPUT_KEPT = 4000
+VAGUE = 1.5  # Speedup.Vague in verdict.go
 PINS = 1.02  # of what a memory's clock and width say: clocks are told in whole MHz
 # A candidate may have so much memory of its own, beside its outputs, before it is who took what
 # others could not get.
@@ -1993,6 +1994,8 @@ class Evaluation:
             word = f"{s['value']:.2f}x the speed of"
             if s["high"] < 1:
                 word = f"slower than the baseline: {word}"
+            elif s["low"] <= 1 and s["high"] > VAGUE * s["low"]:
+                word = f"too wide an interval to tell: {word}"
             elif s["low"] <= 1:
                 word = f"no measurable difference: {word}"
             said += f"; {word} {s['against']} ({s['low']:.2f} to {s['high']:.2f})"

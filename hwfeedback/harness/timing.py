@@ -462,6 +462,7 @@ class Judged:
     noisy: bool = False  # the machine is not quiet enough for what comes one after the other
     hides: str = ""  # one sentence where work is hidden from the worker's clock
     alone: float = 1.0  # its time over that of calls one by one: the lower end of a win pays for it
+    disturbed: bool = False  # most of its windows were
     off: bool = False  # the referee's clock shows too little: its calibration is another machine's
 
 
@@ -546,7 +547,8 @@ def judge(visits: Visits, overhead: Overhead, usual: Alone = Alone()) -> Judged:
     disturbed = len(fresh) - len(quiet)
     if 2 * disturbed > len(fresh) or not overhead.quiet:
         judged.doubtful = True
-    if 2 * disturbed > len(fresh):
+    judged.disturbed = 2 * disturbed > len(fresh)
+    if judged.disturbed:
         why = sorted({w for s in fresh for w in s.slowed})
         told = f"the GPU slows itself down, {', '.join(why)}" if why else "the machine is busy"
         judged.notes.append(f"{disturbed} of {len(fresh)} windows were disturbed: {told}")
@@ -1428,6 +1430,7 @@ class Timing:
             **self._report(protocol),
         }
         report["marked"] = judged.marked
+        report["disturbed"] = judged.disturbed
         report["notes"] = [*self.notes, *judged.notes]
         most = 1.0 if judged.doubtful else math.inf
         speedups = {
@@ -1437,8 +1440,9 @@ class Timing:
         fastest = min(speedups.values(), key=lambda s: s["value"])
         fresh = visits.kind("fresh")
         metrics = {"threads": float(self.threads)}
-        cpu = stats.median([self._overhead.cpu(s) for s in fresh])
-        time_ = stats.median([s.event for s in fresh])
+        quiet = [s for s in fresh if not s.disturbed]
+        cpu = stats.median([self._overhead.cpu(s) for s in quiet or fresh])
+        time_ = stats.median([s.event for s in quiet or fresh])
         metrics |= counters.metrics(self._counts, report["candidate"]["median_ms"])
         if self.device.kind == "cuda":
             metrics |= _felt(windows_cuda.sensors().read(), fresh)
@@ -1446,8 +1450,8 @@ class Timing:
         if (
             time_ > 100_000 and self.device.kind == "cpu"
         ):  # below, what the window itself uses drowns the call
-            metrics["core_use"] = min(cpu / time_ / max(self.threads, 1), 1.0)
-            quiet = [s for s in fresh if not s.disturbed]
+            if quiet and cpu > 0:
+                metrics["core_use"] = min(cpu / time_ / max(self.threads, 1), 1.0)
             used = [cores(s, self._overhead.most(s), self.threads) for s in quiet]
             at_once = stats.median(used) if len(used) >= MIN_FRESH else 0.0
             if at_once > MORE_CORES * self.threads and self.threads < (os.cpu_count() or 1):

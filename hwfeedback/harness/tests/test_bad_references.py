@@ -65,7 +65,10 @@ BAD: dict[str, tuple[str, str]] = {  # what is wrong -> source, a part of the se
     "one name": (SOFTMAX.replace("def get_inputs", "def inputs"), "no get_inputs()"),
     "model function": (SOFTMAX + "\ndef Model(): pass\n", "Model is a function, not a class deri"),
     "model instance": (SOFTMAX + "\nModel = Model()\n", "Model is a Model, not a class derived"),
-    "plain class": (SOFTMAX.replace("(nn.Module)", ""), "Model is a class, not a class derived"),
+    "plain class": (
+        SOFTMAX.replace("(nn.Module)", ""),
+        "Model is a plain class, not a class deri",
+    ),
     "list": (SOFTMAX + "\nget_inputs = [1]\n", "get_inputs is a list, not a function"),
     "import": (SOFTMAX + "\nraise RuntimeError('at once')\n", "imported: RuntimeError: at once"),
     "other package": (SOFTMAX + "\nimport einops_\n", "No module named 'einops_' (line 15)"),

@@ -689,6 +689,23 @@ def test_what_a_kernel_does_wrong_has_a_hint(message: str, hint: str) -> None:
     assert str(failed) == said
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "says"),
+    [
+        (1.1, 4.0, "families; 2.00x the speed of eager (1.10 to 4.00)"),
+        (0.2, 0.9, "families; slower than the baseline: "),
+        (0.9, 1.2, "families; no measurable difference: "),
+        (0.5, 4.0, "families; too wide an interval to tell: "),
+        (0.0, 1.2, "families; too wide an interval to tell: "),
+    ],
+)
+def test_what_is_said_of_a_speedup(low: float, high: float, says: str) -> None:
+    verification = types.SimpleNamespace(report=types.SimpleNamespace(families=[0] * 14))
+    judged: Any = types.SimpleNamespace(verification=verification)
+    v = {"speedup": {"value": 2.0, "low": low, "high": high, "against": "eager"}}
+    assert says in evaluation.Evaluation._success(judged, v)
+
+
 PICKED = SOFTMAX.replace("torch.softmax(x, -1)", "torch.relu(x[:, :8])")
 
 
