@@ -93,7 +93,7 @@ func (c daemonCmd) Run(a *app) (err error) {
 		Lock: r.lock, Seed: r.config.Rounds.Seed, Strategy: r.config.Rounds.Strategy, Settings: r.strategy(), UntilIdle: c.UntilIdle,
 		Ended: func(done daemon.Done) {
 			s := done.Summary()
-			s.Report, s.Kernel = short(s.Report), short(s.Kernel)
+			s.Report, s.Kernel = a.shown(s.Report), a.shown(s.Kernel)
 			if c.UntilIdle {
 				rows = append(rows, s)
 			}

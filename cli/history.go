@@ -300,7 +300,7 @@ func (c historyShowCmd) Run(a *app) (err error) {
 		}
 	}
 	s := report.Summarise(d)
-	s.Report, s.Kernel = short(written.Report()), short(written.Kernel)
+	s.Report, s.Kernel = a.shown(written.Report()), a.shown(written.Kernel)
 	lessons, err := r.store.RunLessons(a.ctx, c.ID)
 	if err != nil {
 		return err

@@ -97,7 +97,7 @@ func (c runCmd) Run(a *app) (err error) {
 			show.say(fmt.Sprintf("%s: run %d has stopped; the same command goes on from there", report.Line(s.Task), s.Run))
 		}
 		missing = missing || s.Status != string(kernelwright.Certified)
-		s.Report, s.Kernel = short(s.Report), short(s.Kernel)
+		s.Report, s.Kernel = a.shown(s.Report), a.shown(s.Kernel)
 		rows = append(rows, s)
 	}
 	show.done()

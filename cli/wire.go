@@ -346,6 +346,18 @@ func (r *room) spend(ctx context.Context, run int64) (report.Spend, error) {
 	return report.Spend{Spend: spent, Rounds: rounds}, err
 }
 
+// shown writes the path of a result: as people in the working folder would, and
+// for programs as it is wherever they are.
+func (a *app) shown(path string) string {
+	if !a.json || path == "" {
+		return short(path)
+	}
+	if whole, err := filepath.Abs(path); err == nil {
+		return whole
+	}
+	return path
+}
+
 // short writes a path as people in the working folder would.
 func short(path string) string {
 	if path == "" {

@@ -36,11 +36,11 @@ type Summary struct {
 	Stop     string             `json:"stop,omitempty"`
 	Rounds   int                `json:"rounds"`
 	Round    int                `json:"round"` // of the best kernel; -1 where there is none
-	MS       float64            `json:"candidate_ms"`
+	MS       float64            `json:"candidate_ms,omitempty"`
 	Baseline map[string]float64 `json:"baselines"`
 
 	Speedup  *kernelwright.Speedup   `json:"speedup"`
-	Headroom float64                 `json:"headroom"`
+	Headroom float64                 `json:"headroom,omitempty"`
 	Flags    []kernelwright.TaskFlag `json:"flags,omitempty"`
 	Spend    *kernelwright.Spend     `json:"spend,omitempty"`  // nil where no language model was asked
 	Report   string                  `json:"report,omitempty"` // path, where one was written

@@ -31,7 +31,7 @@ func main() {
 	flag.StringVar(&o.Python, "python", os.Getenv("KERNELWRIGHT_PYTHON"), "interpreter with PyTorch; empty: the data folder's")
 	flag.StringVar(&o.Device, "device", "cpu", "cpu, cuda or cuda:1")
 	baselines := flag.String("baselines", "eager", "what to hold them against, with commas, eager first")
-	only := flag.String("knobs", "", "these knobs alone, with commas; empty: all")
+	only := flag.String("knobs", "", "these knobs alone, with commas; empty: all; none: first schedules alone")
 	flag.Usage = func() {
 		fmt.Fprintf(flag.CommandLine.Output(), "schedules [flags] REFERENCE...\n")
 		flag.PrintDefaults()
@@ -67,7 +67,7 @@ func run(ctx context.Context, o hwfeedback.Options, references, only []string) (
 	defer func() { err = errors.Join(err, e.Close()) }()
 	d := e.Device()
 	fmt.Printf("%s; memory %.1f GB/s, %.0f GFLOP/s; torch %s.\n\n", d.Specs.Model, d.Ceilings.MemoryGBs, d.Ceilings.FP32GFLOPs, e.Versions()["torch"])
-	fmt.Println("| task | schedule | verdict | µs | of the first's | against the fastest baseline |\n|---|---|---|---:|---:|---|")
+	fmt.Println("| task | schedule | verdict | µs | of the first's | of the roofline | against the fastest baseline |\n|---|---|---|---:|---:|---:|---|")
 	for _, path := range references {
 		if err := neighbours(ctx, e, path, only); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
@@ -90,7 +90,7 @@ func neighbours(ctx context.Context, e *hwfeedback.Evaluator, path string, only 
 	in := kernelwright.CoderInput{Task: t, Device: e.Device()}
 	first, err := coder.Builtin{}.Propose(ctx, in)
 	if declined := new(kernelwright.DeclinedError); errors.As(err, &declined) {
-		fmt.Printf("| %s | %v | | | | |\n", t.Name, err)
+		fmt.Printf("| %s | %v | | | | | |\n", t.Name, err)
 		return nil
 	}
 	if err != nil {
@@ -132,7 +132,7 @@ func neighbours(ctx context.Context, e *hwfeedback.Evaluator, path string, only 
 
 func row(name, schedule string, v kernelwright.Verdict, firstMS float64) {
 	if v.CandidateMS <= 0 {
-		fmt.Printf("| %s | %s | %s | | | %s |\n", name, schedule, v.Status, cmp.Or(v.Reason, "–"))
+		fmt.Printf("| %s | %s | %s | | | | %s |\n", name, schedule, v.Status, cmp.Or(v.Reason, "–"))
 		return
 	}
 	of := "–"
@@ -140,5 +140,5 @@ func row(name, schedule string, v kernelwright.Verdict, firstMS float64) {
 		of = fmt.Sprintf("%.2f", v.CandidateMS/firstMS)
 	}
 	s := v.Speedup
-	fmt.Printf("| %s | %s | %s | %.4g | %s | %.2f [%.2f, %.2f] %s |\n", name, schedule, v.Status, 1000*v.CandidateMS, of, s.Value, s.Low, s.High, s.Against)
+	fmt.Printf("| %s | %s | %s | %.4g | %s | %.0f %% | %.2f [%.2f, %.2f] %s |\n", name, schedule, v.Status, 1000*v.CandidateMS, of, 100*v.Headroom, s.Value, s.Low, s.High, s.Against)
 }
