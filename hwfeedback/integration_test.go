@@ -113,8 +113,8 @@ func TestEndToEnd(t *testing.T) {
 	strictly(t, "inspect", heard["inspect"], &spoken)
 	strictly(t, "evaluate", heard["evaluate"], &evaluateReply{})
 	again, err := e.Evaluate(ctx, task, good, kernelwright.Quick)
-	if err != nil || !again.Cached {
-		t.Errorf("not cached: %v", err)
+	if err != nil || again.Cached == v.Timing.Disturbed { // what a busy machine showed is measured again
+		t.Errorf("cached: %v; %v", again.Cached, err)
 	}
 	measured, err := e.MeasureBaselines(ctx, task) // which are known by now
 	for _, name := range Baselines {

@@ -631,7 +631,7 @@ def test_a_strangers_work_convicts_nobody(
     sensors = types.SimpleNamespace(strangers=lambda: ["4711 (python3)"])
     monkeypatch.setattr(windows_cuda, "sensors", lambda: sensors)
 
-    def measure(_: object) -> None:
+    def measure(*_: object) -> None:
         windows_cuda.GpuSession._idle(None, "after it")  # type: ignore[arg-type]
 
     def wait(timeout: float) -> object:
@@ -640,7 +640,7 @@ def test_a_strangers_work_convicts_nobody(
 
     worker = types.SimpleNamespace(wait=wait)
     candidate = types.SimpleNamespace(kill=lambda: told.append("killed"), worker=worker)
-    played = types.SimpleNamespace(device=types.SimpleNamespace(kind="cuda"))
+    played = types.SimpleNamespace(device=types.SimpleNamespace(kind="cuda"), _traced=0.0)
     times = types.SimpleNamespace(measure=measure)
     raised = evaluation.Busy if ends == "busy" else evaluation.Fault
     with pytest.raises(raised) as caught:
