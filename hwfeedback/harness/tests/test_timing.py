@@ -153,6 +153,7 @@ def test_a_machine_that_becomes_quiet_invents_no_win(
 
     real = timing.judge
     monkeypatch.setattr(timing, "judge", lambda *args: dataclasses.replace(real(*args), noisy=True))
+    monkeypatch.setattr(timing, "WATCHED_PROCESSES", 1)
     makes = {"eager": machine(0.004), "candidate": machine(seconds, calms=True)}
     timed, spawner, _ = time_it(makes)
     assert timed.speedup is not None
@@ -169,6 +170,7 @@ def test_a_machine_that_becomes_quiet_invents_no_win(
 def test_certify_interleaves_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "NARROW", -1.0)  # no interval is: the time decides
     monkeypatch.setattr(timing, "WINDOW_NS", 4_000_000)
+    monkeypatch.setattr(timing, "WATCHED_PROCESSES", 1)
     makes = {
         "eager": forked.spinning(0.003),
         "compile": forked.spinning(0.0101),
