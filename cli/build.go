@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
@@ -125,6 +127,7 @@ func (f builtFile) text() string {
 		}
 		b.WriteByte('\n')
 		writeKernels(&b, "    ", made.Report.Kernels)
+		writeLoops(&b, "    ", made.Report)
 		for _, d := range made.Report.Errors {
 			if d.Line < 1 || strings.Contains(made.Reason, d.Message) {
 				continue // the reason says it
@@ -133,4 +136,24 @@ func (f builtFile) text() string {
 		}
 	}
 	return b.String()
+}
+
+// maxLoops is how many loops are shown that a compiler did not vectorise.
+const maxLoops = 4
+
+// writeLoops says what g++ made of a candidate's loops.
+func writeLoops(b *strings.Builder, indent string, made kernelwright.BuildReport) {
+	if len(made.Vectorised) > 0 {
+		lines := make([]string, len(made.Vectorised))
+		for i, d := range made.Vectorised {
+			lines[i] = strconv.Itoa(d.Line)
+		}
+		fmt.Fprintf(b, "%svectorised: the loops of lines %s\n", indent, strings.Join(slices.Compact(lines), ", "))
+	}
+	for _, d := range made.Missed[:min(len(made.Missed), maxLoops)] {
+		fmt.Fprintf(b, "%sline %d is not vectorised: %s\n", indent, d.Line, report.Line(d.Message))
+	}
+	if n := len(made.Missed) - maxLoops; n > 0 {
+		fmt.Fprintf(b, "%sand %d more are not\n", indent, n)
+	}
 }

@@ -156,8 +156,8 @@ func roundLine(round string, e forge.Event) string {
 	case v.Cached:
 		parts = append(parts, "remembered")
 	}
-	if e.Best != nil && e.Best.Verdict.Speedup != nil && e.Best.Index != e.Index {
-		parts = append(parts, fmt.Sprintf("best so far %.2f× (round %d)", e.Best.Verdict.Speedup.Value, e.Best.Index))
+	if e.Best != nil && e.Best.Verdict.CandidateMS > 0 && e.Best.Index != e.Index { // the fastest, whatever its baselines took
+		parts = append(parts, fmt.Sprintf("best so far %s (round %d)", report.Milliseconds(e.Best.Verdict.CandidateMS), e.Best.Index))
 	}
 	if e.Candidate != nil && e.Candidate.Note != "" {
 		parts = append(parts, report.Line(e.Candidate.Note))
