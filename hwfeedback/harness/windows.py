@@ -603,12 +603,14 @@ def usage(pids: Iterable[int]) -> dict[int, Usage]:
     return found
 
 
-def waited(before: dict[int, Usage], after: dict[int, Usage], wall_ns: int) -> int:
-    """Returns how long threads that computed were kept waiting: idle ones wait for nothing."""
+def waited(before: dict[int, Usage], after: dict[int, Usage], wall_ns: int, calls: int = 0) -> int:
+    """Returns how long threads that computed were kept waiting, nanoseconds: idle ones wait for
+    nothing. The thread that is called, ``calls``, has something to do even where it got no core.
+    """
     total = 0
     for thread, now in after.items():
         then = before.get(thread, Usage())
-        if now.cpu_ns - then.cpu_ns >= COMPUTES * wall_ns:
+        if thread == calls or now.cpu_ns - then.cpu_ns >= COMPUTES * wall_ns:
             total += max(now.waiting_ns - then.waiting_ns, 0)
     return total
 
@@ -1281,7 +1283,7 @@ class Session:
         took = _Took(self._end(first, n) - start, alone=call["alone"])
         after = usage(self._pids)
         took.cpu_ns = max(_processor_time(self.worker.pid) - spent, 0)
-        took.waiting_ns = waited(before, after, took.ns)
+        took.waiting_ns = waited(before, after, took.ns, self.worker.pid)
         took.steal = steal_ticks() - ticks
         self._collect(first, n, answer.get("at"))
         self._stopped.check()

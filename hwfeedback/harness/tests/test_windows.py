@@ -370,6 +370,20 @@ def test_event_times_that_make_no_sense_fail_the_call() -> None:
             windows._durations(claimed, 2)
 
 
+@pytest.mark.parametrize(
+    ("cpu_ms", "waited_ms", "counts", "of_the_called"),
+    [(90, 5, 5, 5), (10, 70, 0, 70), (0, 95, 0, 95), (1, 2, 0, 2), (0, 0, 0, 0), (30, 0, 0, 0)],
+)
+def test_who_waits_for_a_core(cpu_ms: int, waited_ms: int, counts: int, of_the_called: int) -> None:
+    """Of a window of 100 ms, in which somebody else may have had all cores: then the thread that is
+    called computes next to nothing. Others are woken to do next to nothing, and wait for that.
+    """
+    before = {7: windows.Usage(5_000_000, 3_000_000)}
+    after = {7: windows.Usage(5_000_000 + cpu_ms * 10**6, 3_000_000 + waited_ms * 10**6)}
+    assert windows.waited(before, after, 100_000_000) == counts * 10**6
+    assert windows.waited(before, after, 100_000_000, 7) == of_the_called * 10**6
+
+
 def test_a_worker_that_dies_is_not_waited_for() -> None:
     with (
         session(lambda: lambda args: os._exit(3)) as (s, contents, _),
