@@ -169,17 +169,15 @@ func worldHint(err error, other string) string {
 }
 
 // lower takes the capital off a sentence that begins with one, but not off a
-// name: "CUDA", "I/O", "ModelNew".
+// name: "CUDA", "I/O", "ModelNew", "Model's forward".
 func lower(s string) string {
 	if !strings.HasSuffix(s, "..") {
 		s = strings.TrimSuffix(s, ".")
 	}
 	r := []rune(s)
 	first, _, _ := strings.Cut(s, " ")
-	if first == "Model's" { // the reference's class
-		return string(r)
-	}
-	named := strings.IndexFunc(strings.TrimLeft(first, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"), func(c rune) bool { return c >= 'A' && c <= 'Z' }) >= 0
+	class, _, _ := strings.Cut(strings.ReplaceAll(first, "(", "'"), "'") // Model's, Model(*get_init_inputs())
+	named := class == "Model" || strings.IndexFunc(strings.TrimLeft(first, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"), func(c rune) bool { return c >= 'A' && c <= 'Z' }) >= 0
 	if len(r) > 1 && r[0] >= 'A' && r[0] <= 'Z' && r[1] >= 'a' && r[1] <= 'z' && !named {
 		r[0] += 'a' - 'A'
 	}

@@ -59,6 +59,7 @@ func (e *Evaluator) EvaluateBatch(ctx context.Context, task kernelwright.Task, c
 	return e.evaluateBatch(ctx, task, cands, e.options.Profile, level, yield)
 }
 
+// evaluateBatch is EvaluateBatch with any profile.
 func (e *Evaluator) evaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, profile string, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
 	name := rand.Text()
 	for i, cand := range cands {

@@ -166,14 +166,7 @@ def axes_of(draws: Sequence[Sequence[torch.Tensor]]) -> list[Axis]:
     rely on that.
     """
     first = draws[0]
-    free = [
-        i
-        for i, t in enumerate(first)
-        if t.is_floating_point()
-        and t.numel()
-        and not symmetric(t)
-        and fixed_share([d[i] for d in draws]) <= CHANCE
-    ]
+    free = [i for i in range(len(first)) if unstructured([d[i] for d in draws])]
     pairs = [
         (i, d)
         for i in free
@@ -188,6 +181,17 @@ def axes_of(draws: Sequence[Sequence[torch.Tensor]]) -> list[Axis]:
         if len(alike) > 2 and len({i for i, _ in alike}) == len(alike):
             axes.append(alike)
     return axes
+
+
+def unstructured(draws: Sequence[torch.Tensor]) -> bool:
+    """Whether nothing is known of an input's content before it is drawn."""
+    first = draws[0]
+    return (
+        first.is_floating_point()
+        and first.numel() > 0
+        and not symmetric(first)
+        and fixed_share(draws) <= CHANCE
+    )
 
 
 def fixed_share(draws: Sequence[torch.Tensor]) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import correctness
+import families
 import illness
 import verify
 from clients import (
@@ -394,7 +395,7 @@ def _inspect(
         "operators": seen["operators"],
         "operations": seen["operations"],
         "least_bytes": _bytes(seen["inputs"]) + _bytes(info["state"]) + _bytes(seen["outputs"]),
-        "needed_bytes": needed_bytes(graph) if not set(flags) & DEGENERATE else 0,
+        "needed_bytes": needed_bytes(graph) if about[2] and not set(flags) & DEGENERATE else 0,
         "flags": list(dict.fromkeys(flags)),
         "notes": notes,
         "eager_ms": seen["eager_ms"],
@@ -405,8 +406,8 @@ def _inspect(
 
 def needed_bytes(graph: Any) -> int:
     """Returns the bytes of inputs and outputs of a captured graph where every element of them is
-    certainly read or written, else 0. A slice, a gather, a mask or a strided window need not read
-    all, nor does a product of what is known to be triangular; a view need not write.
+    certainly read or written, whatever inputs without structure hold, else 0. A slice, a gather, a
+    mask or a strided window need not read all, nor does a product; a view need not write.
     """
     try:
         nodes = {str(n["name"]): n for n in graph["nodes"]}
@@ -441,8 +442,10 @@ def _other_draws(
     tensors: list[torch.Tensor],
     mode: str,
     names: list[str],
-) -> tuple[list[str], list[str]]:
-    """Returns flags and notes on how the output, ``tensors``, depends on the inputs."""
+) -> tuple[list[str], list[str], bool]:
+    """Returns flags and notes on how the output, ``tensors``, depends on the inputs, and whether
+    these have no structure that a kernel might rely on: zeros in their places need no reading.
+    """
     flags: list[str] = []
     notes: list[str] = []
     _, others = reference.draw(verify.secret())
@@ -477,7 +480,11 @@ def _other_draws(
                     f"Input {n} is the same in every draw, and is not floating, so no other is "
                     "made of it: a kernel that ignores it looks right."
                 )
-    return flags, notes
+    return (
+        flags,
+        notes,
+        all(families.unstructured(pair) for pair in zip(inputs, others, strict=True)),
+    )
 
 
 def _double(t: torch.Tensor) -> torch.Tensor:

@@ -707,6 +707,7 @@ def test_what_is_said_of_a_speedup(low: float, high: float, says: str) -> None:
 
 
 PICKED = SOFTMAX.replace("torch.softmax(x, -1)", "torch.relu(x[:, :8])")
+BANDED = SOFTMAX.replace("torch.randn(32, 512)", "torch.tril(torch.randn(32, 512))")
 
 
 @pytest.mark.parametrize(
@@ -718,6 +719,7 @@ PICKED = SOFTMAX.replace("torch.softmax(x, -1)", "torch.relu(x[:, :8])")
         (SOFTMAX, 0.01, 0.0, 0, "correct"),
         (SOFTMAX, 0.0, 0.005, 0, "correct"),
         (PICKED, 0.01, 0.005, 0, "correct"),  # not all of it has to be read
+        (BANDED, 0.01, 0.005, 0, "correct"),  # nor of what is known to be zero
     ],
 )
 def test_no_memory_moves_more_than_its_pins(
