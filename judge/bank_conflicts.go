@@ -26,8 +26,11 @@ func bankConflicts(v view, k gpuKernel) (finding, bool) {
 	}
 	compute, _, _ := k.computeBusy()
 	dram, _ := v.dram(k)
-	l2, _ := k.used(l2Busy)
-	if next := max(compute, dram, l2, rest, l1*(1-share)); l1 > next {
+	next := max(compute, dram, rest, l1*(1-share))
+	if x, full := v.l2(k); full {
+		next = max(next, x)
+	}
+	if l1 > next {
 		gain = max(gain, 1-next/l1)
 	}
 	return finding{

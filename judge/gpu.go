@@ -217,7 +217,7 @@ const (
 	warpsActive    = "sm__warps_active.avg.pct_of_peak_sustained_active"
 	registersOf    = "launch__registers_per_thread"
 	wavesOf        = "launch__waves_per_multiprocessor"
-	l2Bytes        = "lts__t_bytes.sum"
+	l2Asked        = "lts__t_sectors_srcunit_tex.sum"
 	l2Hits         = "lts__t_sector_hit_rate.pct"
 	localLoaded    = "l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum"
 	localStored    = "l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum"
@@ -267,15 +267,45 @@ func (v view) dram(k gpuKernel) (float64, bool) {
 	return busy, ok
 }
 
-// l2Full is the share of L2's peak from which it may be what a kernel waits for.
-// Below, its counter follows that of memory: streaming kernels on an H200 have
-// both at 65, at 77 and at 92 to 98 %.
-const l2Full = 0.7
+// l2Full is the share of L2's peak from which it may be what a kernel waits for,
+// and l2Again how many times over it is asked for the task's bytes then. Where each
+// byte is asked for once its counter follows that of memory, or is far above it: it
+// is a share of the cycles in which some part of L2 works, so that argmax over 16 MiB
+// has 81 % of these, 48 % of all, and memory 46 % (H200).
+const (
+	l2Full  = 0.7
+	l2Again = 1.5
+)
+
+const sectorBytes = 32
+
+// l2 is the share of L2's peak under a kernel, and false where that is nothing to
+// wait for.
+func (v view) l2(k gpuKernel) (float64, bool) {
+	x, ok := k.used(l2Busy)
+	times, known := v.askedOfL2(k)
+	return x, ok && known && x >= l2Full && times >= l2Again
+}
+
+// askedOfL2 is how many times the task's bytes go between the multiprocessors and L2:
+// in the whole forward, or in this kernel where not all were counted. lts__t_bytes
+// is no measure of it: half of what its one part holds goes to the other's
+// multiprocessors by way of the other, and is counted twice.
+func (v view) askedOfL2(k gpuKernel) (times float64, ok bool) {
+	sectors, ok := k.count(l2Asked)
+	if p := v.verdict.Profile; p != nil {
+		if all, has := (gpuKernel{counted: p.Metrics}).count(l2Asked); has {
+			sectors, ok = max(sectors, all), true
+		}
+	}
+	least := float64(v.verdict.Floor.Bytes)
+	return sectors * sectorBytes / max(least, 1), ok && least > 0
+}
 
 // memoryBusy is the share of the busiest level of memory under a kernel.
 func (v view) memoryBusy(k gpuKernel) (float64, bool) {
 	most, known := v.dram(k)
-	if x, ok := k.used(l2Busy); ok && x >= l2Full {
+	if x, ok := v.l2(k); ok {
 		most = max(most, x)
 	}
 	if x, _, ok := k.l1Busy(); ok {

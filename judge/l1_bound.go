@@ -8,8 +8,10 @@ func l1Bound(v view, k gpuKernel) (finding, bool) {
 	l1, l1Counter, ok := k.l1Busy()
 	compute, _, _ := k.computeBusy()
 	memory, _ := v.dram(k)
-	l2, _ := k.used(l2Busy)
-	next := max(compute, memory, l2)
+	next := max(compute, memory)
+	if x, full := v.l2(k); full {
+		next = max(next, x)
+	}
 	apart, scattered := k.asked(loadedUsed)
 	conflicting, _ := k.conflicting()
 	if conflicting > conflictsMost || (scattered && apart < sectorUsed) {

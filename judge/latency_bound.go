@@ -18,6 +18,9 @@ const waitsMost = 0.3
 // at once.
 func latencyBound(v view, k gpuKernel) (finding, bool) {
 	busy, counted := v.busiest(k)
+	if counted && k.share >= NearFloor {
+		busy = max(busy, v.reached()) // what is written last may still be in L2 when counting ends
+	}
 	if busy >= idleBelow || (!counted && busy <= 0) {
 		return finding{}, false
 	}

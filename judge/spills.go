@@ -16,7 +16,8 @@ func spills(v view, k gpuKernel) (finding, bool) {
 	by := "of its accesses to memory in the code"
 	loaded, ok := k.count(localLoaded)
 	stored, too := k.count(localStored)
-	if below, known := k.count(l2Bytes); ok && too && known && loaded+stored+below > 0 {
+	if sectors, known := k.count(l2Asked); ok && too && known && loaded+stored+sectors > 0 {
+		below := sectors * sectorBytes
 		share, by = (loaded+stored)/(loaded+stored+below), "of the bytes that go there or come from L2"
 		share = max(share, v.spilledTo(loaded+stored))
 	}
@@ -25,7 +26,7 @@ func spills(v view, k gpuKernel) (finding, bool) {
 		method:     "Keep fewer values alive in a thread",
 		plan: "Give a thread fewer elements at a time, unroll less, reduce into fewer accumulators, and index arrays of a thread by constants alone; or allow more registers with " +
 			"__launch_bounds__(threads) and fewer threads.",
-		evidence: v.about(k, registersOf, localLoaded, localStored, l2Bytes),
+		evidence: v.about(k, registersOf, localLoaded, localStored, l2Asked),
 		gain:     share,
 		moves:    []move{{"unroll", toDown}, {"share", toDown}, {"items", toDown}, {"keep", toLeast}, {"vector", toDown}},
 	}

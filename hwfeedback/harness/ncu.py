@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-FULL = "full"  # instead of a selection: all that ncu knows to measure
+FULL = "full"  # beside the selection: all that ncu knows to measure
 # That are measured of launches alike. By their names ncu does not tell them apart: several kernels
 # of one size are hidden by no more than so many launches of the first.
 EACH = 8
@@ -28,7 +28,7 @@ EACH = 8
 WARMING = "spin_kernel"
 MAX_REPORT = 4 << 20  # characters of a report that are read
 MAX_ROWS = 1000
-MAX_COLUMNS = 4000
+MAX_COLUMNS = 10_000
 MAX_NAME = 300  # characters of a kernel's name
 MAX_WORDS = 4000  # characters of ncu's own words
 HERE = os.path.dirname(os.path.realpath(__file__))
@@ -101,13 +101,14 @@ def _data(path: str) -> dict[str, Any]:
         return tomllib.load(f)
 
 
-def command(program: str, metrics: Sequence[str]) -> list[str]:
+def command(program: str, metrics: Sequence[str], *, full: bool = False) -> list[str]:
     """Returns what to put before a command, so that what it launches between cudaProfilerStart and
     cudaProfilerStop is measured: the first EACH launches of one grid, block and size of shared
-    memory. No metrics: all that there are. The report's path is the worker's own
-    (worker_profiler.py).
+    memory. ``full``: these metrics and ncu's full set, which has not all of them. The report's
+    path is the worker's own (worker_profiler.py).
     """
-    asked = ["--metrics", ",".join(metrics)] if metrics else ["--set", FULL]
+    asked = ["--set", FULL] if full else []
+    asked += ["--metrics", ",".join(metrics)] if metrics else []
     return [
         program, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
         "--profile-from-start", "off", "--target-processes", "application-only",

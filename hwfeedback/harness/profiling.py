@@ -9,7 +9,6 @@ wrong here ends anything.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -53,6 +52,7 @@ REPORT_S = 20.0  # until ncu has ended and its report is there
 WARM = 2  # forwards before the one that is looked at
 MAX_KERNELS = 40  # that a profile names, the longest
 MAX_METRICS = 1500  # of a kernel
+SECTOR_BYTES = 32
 MAX_LISTED = 3000  # kinds of launches that PyTorch's profiler names
 MAX_COUNT = 1 << 31
 _LONG_MS = 1e9
@@ -206,7 +206,7 @@ class Profiler:
         self._spares = spares
         self._program = toolchain.ncu()
         self._named = ncu.selection(capability, products=full or products)
-        self._asked = {} if full else self._named
+        self._full = full
         self.passing = False  # whether something was not known that may be another time
         self.met: list[Any] = []  # workers that met a candidate
 
@@ -214,12 +214,12 @@ class Profiler:
     def _known(self) -> list[str]:
         """What ncu is asked for, without what it does not know."""
         unknown = _unknown.get(self._program, ())
-        return [m for m in self._asked.values() if m not in unknown]
+        return [m for m in self._named.values() if m not in unknown]
 
     @property
     def keys(self) -> list[str]:
         """Of processes that are started ahead."""
-        command = ncu.command(self._program, self._known)
+        command = ncu.command(self._program, self._known, full=self._full)
         whole = ["profiler", self._config, self._limits, command]
         return [json.dumps([i, *whole], sort_keys=True) for i in range(AHEAD)]
 
@@ -285,7 +285,7 @@ class Profiler:
         config = self._config | {
             "tools": True,
             "read_only": _folders(self._program),
-            "command": ncu.command(self._program, self._known),
+            "command": ncu.command(self._program, self._known, full=self._full),
         }
         try:
             worker = self._server.spawn("profiler", config, [theirs.fileno()], limits=self._limits)
@@ -555,7 +555,7 @@ class Profiler:
         }
         if whys:
             profile["why"] = sentence("; ".join(whys))
-        lacking = [m for m in self._asked if not any(m in k["metrics"] for k in measured)]
+        lacking = [m for m in self._named if not any(m in k["metrics"] for k in measured)]
         if tool == "ncu" and lacking:
             profile["missing"] = lacking
         other = {m: own for m, own in self._named.items() if own != m}
@@ -569,16 +569,13 @@ class Profiler:
             return {}
         each = [{"ms": r.metrics.get(TIME, 0.0), "metrics": r.metrics} for r in rows]
         had = of_a_forward(each)
-        kept = self._asked
-        if not kept:
-            names = {own: m for m, own in self._named.items()}
-            kept = {names.get(m, m): m for m in had if not m.startswith(_OF_THE_GPU)}
+        kept = {m: own for m, own in self._named.items() if own in had}
+        if self._full:
+            rest = had.keys() - set(kept.values())
+            more = sorted(m for m in rest if not m.startswith(_OF_THE_GPU))
+            kept |= {m: m for m in more[: MAX_METRICS - len(kept)]}
         times = count / len(rows)
-        return {
-            m: had[own] * times if is_sum(own) else had[own]
-            for m, own in itertools.islice(kept.items(), MAX_METRICS)
-            if own in had
-        }
+        return {m: had[own] * times if is_sum(own) else had[own] for m, own in kept.items()}
 
     def _static(self, subject: Subject, why: str) -> dict[str, Any]:
         """Returns what the compiler says, as a profile."""
@@ -821,7 +818,10 @@ def position(
     found["kernels_ms"] = ms
     dram = total("dram__bytes_read.sum", "dram__bytes_write.sum")
     rate("dram_gbs", dram, "dram_roof_share", ceilings.get("memory_gbs"))
-    rate("l2_gbs", total("lts__t_bytes.sum"), "l2_roof_share", ceilings.get("cache_gbs"))
+    # Not lts__t_bytes, in which is twice what one half of an L2 hands to the other.
+    sectors = total("lts__t_sectors_srcunit_tex.sum")
+    l2 = None if sectors is None else SECTOR_BYTES * sectors
+    rate("l2_gbs", l2, "l2_roof_share", ceilings.get("cache_gbs"))
     executed = [f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum" for op in _FLOPS]
     flops = None
     if all(n in has for n in executed):

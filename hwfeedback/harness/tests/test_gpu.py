@@ -853,7 +853,7 @@ def test_ncu_has_the_metrics_of_each_family() -> None:
 @NCU
 def test_a_profile_with_all_metrics(judge: Judge) -> None:
     p = profiled(judge, KERNEL, profile="full")["profile"]
-    assert p["tool"] == "ncu" and len(p["metrics"]) > 150
+    assert p["tool"] == "ncu" and len(p["metrics"]) > 1000 and "missing" not in p
     assert not [m for m in p["metrics"] if m.startswith("device__")]
 
 

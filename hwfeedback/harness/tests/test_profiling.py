@@ -408,12 +408,12 @@ def test_an_ncu_that_knows_no_metric_is_left(
     """Asked for none it would measure all that there are."""
     fake("exit 1\n")
     p = profiler(server)
-    monkeypatch.setattr(p, "_asked", {m: m for m in "abc"})
+    monkeypatch.setattr(p, "_named", {m: m for m in "abc"})
     tried = iter([["a"], ["b", "c"]])
     monkeypatch.setattr(p, "_refused", lambda: next(tried))
     assert p._learn_unknown() and p._known == ["b", "c"]
     refusing = iter(range(1000))
-    monkeypatch.setattr(p, "_asked", {f"a__{i}": f"a__{i}" for i in range(100)})
+    monkeypatch.setattr(p, "_named", {f"a__{i}": f"a__{i}" for i in range(100)})
     monkeypatch.setattr(p, "_refused", lambda: [f"a__{next(refusing)}"])
     assert p._learn_unknown() and len(p._known) == 100 - profiling.MOST_REFUSALS
 
@@ -527,6 +527,7 @@ def test_a_report_of_three_kernels() -> None:
     later = {f"l1tex__{part}.avg.pct_of_peak_sustained_active" for part in parts}
     asked = set(ncu.selection(90))
     later |= {m for m in asked if m.startswith("sm__ops_path_tensor_src_")}
+    later.add("lts__t_sectors_srcunit_tex.sum")
     assert later < asked
     assert all(asked - later <= set(r.metrics) for r in report.rows)
     assert straight.metrics[profiling.TIME] == 56704
@@ -835,7 +836,7 @@ def test_the_position_below_the_ceilings() -> None:
         "metrics": {
             "dram__bytes_read.sum": 3e9,
             "dram__bytes_write.sum": 1e9,
-            "lts__t_bytes.sum": 6e9,
+            "lts__t_sectors_srcunit_tex.sum": 6e9 / 32,
             **{executed.format(op): 1e9 for op in ("fadd", "fmul", "ffma")},
             "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": 25.0,
         },
@@ -900,7 +901,7 @@ def test_what_a_gpu_names_otherwise_has_one_name() -> None:
     )
     for full in (False, True):
         p = profiling.Profiler(None, devices.CPU, {}, {}, (), 120, full=full)
-        assert (own[read] in p._known and read not in p._known) == (not full)
+        assert own[read] in p._known and read not in p._known
         found = p._told(subject(), seen, "ncu", "")
         told = {profiling.TIME: 4000.0, read: 128.0, write: 64.0}
         assert found["metrics"] == told | ({"lts__odd.sum": 2.0} if full else {})
@@ -909,6 +910,24 @@ def test_what_a_gpu_names_otherwise_has_one_name() -> None:
         assert profiling.position(found, {}, 96)["dram_bytes_ratio"] == 2
     p = profiling.Profiler(None, devices.CPU, {}, {}, (), 90)
     assert "measured_as" not in p._told(subject(), seen, "ncu", "")
+
+
+def test_a_full_set_loses_nothing_of_the_selection() -> None:
+    """A kernel has thousands of a full set, in the order of their names."""
+    size = (4, 1, 1), (256, 1, 1)
+    chosen = ncu.selection(90)
+    metrics = dict.fromkeys([f"a__{i}.sum" for i in range(4000)] + list(chosen.values()), 1.0)
+    metrics |= {profiling.TIME: 2000.0, "device__attribute_warp_size": 32.0}
+    text = ",".join(f'"{w}"' for w in ["ID", "Kernel Name", "Grid Size", "Block Size", *metrics])
+    text += "\n" + ",".join(['""'] * (4 + len(metrics))) + "\n"
+    text += ",".join(f'"{w}"' for w in ["0", "k", *size, *metrics.values()])
+    report = ncu.read(text)
+    p = profiling.Profiler(None, devices.CPU, {}, {}, (), 90, full=True)
+    found = p._told(subject(), profiling.Seen(profiling.kinds_in(report.rows), report), "ncu", "")
+    (kernel,) = found["kernels"]
+    assert set(chosen) < set(kernel["metrics"]) and "missing" not in found
+    assert len(kernel["metrics"]) == profiling.MAX_METRICS
+    assert "device__attribute_warp_size" not in kernel["metrics"]
 
 
 def test_a_metric_that_this_ncu_does_not_know_is_missing() -> None:
@@ -927,7 +946,7 @@ def test_a_metric_that_this_ncu_does_not_know_is_missing() -> None:
 
 def test_both_profiles_have_their_position() -> None:
     """Eager's is not remembered with it: the ceilings are measured anew at times."""
-    seen = {"tool": "ncu", "ms": 2.0, "launches": 3, "metrics": {"lts__t_bytes.sum": 6e9}}
+    seen = {"tool": "ncu", "ms": 2.0, "launches": 3, "metrics": {"lts__t_sectors_srcunit_tex.sum": 6e9 / 32}}
     learned: dict[str, Any] = {}
     evaluator = types.SimpleNamespace(
         _profiler=types.SimpleNamespace(profile=lambda _: dict(seen), passing=False),
@@ -974,7 +993,9 @@ def test_selections_are_of_known_names() -> None:
     assert ncu.selection(120)["dram__bytes_read.sum"] == "dram__bytes_op_read.sum"
     asked = ncu.command("ncu", ("a__b.sum",))
     assert asked[0] == "ncu" and asked[asked.index("--metrics") + 1] == "a__b.sum"
-    assert ncu.command("ncu", ())[-2:] == ["--set", "full"]
+    assert "--set" not in asked
+    more = ncu.command("ncu", ("a__b.sum",), full=True)
+    assert more[-4:] == ["--set", "full", "--metrics", "a__b.sum"], "the set has not all of them"
 
 
 def ceilings() -> dict[str, float]:
