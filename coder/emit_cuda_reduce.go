@@ -196,6 +196,12 @@ func (r *reducing) of(stage int) (accs []*anchor, stores []store) {
 	return accs, stores
 }
 
+// Of columns a block takes so many at most, with so many threads.
+const (
+	laneColumns = 128
+	laneThreads = 512
+)
+
 // spread chooses the threads: so many that each takes its share of a row. Short
 // rows share a block.
 func (r *reducing) spread() {
@@ -212,7 +218,7 @@ func (r *reducing) spread() {
 		columns := (width + r.vector - 1) / r.vector
 		// Threads side by side take 512 bytes of each row: a sector of memory that
 		// two blocks share would be read twice.
-		r.x = min(max(powerAbove(columns), 1), 128/r.vector)
+		r.x = min(max(powerAbove(columns), 1), laneColumns/r.vector)
 		few := func(x int) bool { return rows*((columns+x-1)/x) < r.device.on.multiprocessors }
 		for r.x > 32 && few(r.x) {
 			r.x /= 2
@@ -225,7 +231,7 @@ func (r *reducing) spread() {
 				r.x, along = r.x/2, along*2
 			}
 		}
-		r.y = min(powerBelow(r.steps/r.knobs.get("share", 4)), 512/r.x, along)
+		r.y = min(powerBelow(r.steps/r.knobs.get("share", 4)), laneThreads/r.x, along)
 		r.y = max(r.y, 32/r.x)
 		r.block = r.x * r.y
 		blocks = rows * ((columns + r.x - 1) / r.x)

@@ -182,6 +182,7 @@ func TestReductionsBeginBySize(t *testing.T) {
 		{"softmax", 1 << 13, 1 << 12, 4, 4, 1}, // 128 MiB
 		{"softmax", 1<<13 - 1, 1 << 12, 4, 4, -1},
 		{"softmax_0", 1024, 512, 1, 4, -1},
+		{"softmax_0", 1000, 100 * laneColumns, 4, 4, -1}, // 100 blocks of 512 threads
 		{"softmax_0", 64, heldThreads - 32, 1, 4, -1},
 		{"softmax_0", 64, heldThreads, 4, 4, -1},
 	} {

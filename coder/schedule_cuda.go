@@ -55,12 +55,28 @@ const heldThreads = 1 << 18
 // widestAtFirst is how many elements side by side a thread of a reduction begins with.
 // Of columns of which there are fewer than threads it has one: as much is under way, and
 // a block has a quarter of the partial results to merge. The mean of 16 x 1024 x 512
-// took 10.7 us on an H200, not 12.7, a log-softmax of 4 x 64 x 4096 4.9, not 6.0.
+// took 10.7 us on an H200, not 12.7, a log-softmax of 4 x 64 x 4096 4.9, not 6.0. It has
+// four where blocks for every multiprocessor leave half of the device's threads out:
+// then too little is under way, as in a softmax of 2 x 1000 x 10000, which took 157 us,
+// not 86.
 func (k *kernel) widestAtFirst(g geometry) int {
-	if g.lanes && g.uncut()*32 < heldThreads {
-		return 1
+	if !g.lanes || g.uncut()*32 >= heldThreads {
+		return 4
 	}
-	return 4
+	on := target{multiprocessors: defaultDevice}
+	width, rows := g.groups[g.inner].size, 1
+	for _, i := range g.outer {
+		rows *= g.groups[i].size
+	}
+	x := laneColumns
+	blocks := func() int { return rows * ((width + x - 1) / x) }
+	for x > 32 && blocks() < on.multiprocessors {
+		x /= 2
+	}
+	if on.filled(blocks()) && blocks()*laneThreads < heldThreads/2 {
+		return 4
+	}
+	return 1
 }
 
 // shareAtFirst is how many vectors of a row a thread begins with: four, or fewer where
