@@ -262,6 +262,23 @@ func TestPartsOfALongRow(t *testing.T) {
 	}
 }
 
+// TestPartsOfAScan: few long rows are cut so that each multiprocessor has four blocks,
+// and parts of 4,096 elements; who asks for more gets more.
+func TestPartsOfAScan(t *testing.T) {
+	for _, c := range []struct{ rows, columns, split, parts int }{
+		{6, 1000003, 1, 128}, {6, 1 << 16, 1, 16}, {1, 1 << 28, 1, 1024}, {64, 1 << 20, 1, 16}, {64, 1 << 20, 32, 32}, {64, 1 << 20, 8, 16},
+	} {
+		p := plannedAs(t, "cumsum", c.rows, c.columns)
+		source, _ := emitCUDA(p, cudaSchedule(p).with(map[string]int{"split": c.split}), target{gpu: true, multiprocessors: 132})
+		holdsForms(t, source, []string{fmt.Sprintf("/ %d * V;", c.parts), "kernel0_sums"}, nil)
+	}
+	for rows, split := range map[int]int{64: 0, 99: 8, 512: 1} {
+		p := plannedAs(t, "cumsum", rows, 1<<20)
+		source, _ := emitCUDA(p, cudaSchedule(p).with(map[string]int{"split": split}), target{gpu: true, multiprocessors: 132})
+		holdsForms(t, source, nil, []string{"kernel0_sums"})
+	}
+}
+
 // TestColumnsInNarrowBlocks: where so there are blocks enough they take 128 bytes of
 // a row each, not 512.
 func TestColumnsInNarrowBlocks(t *testing.T) {
