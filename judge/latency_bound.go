@@ -18,10 +18,16 @@ const waitsMost = 0.3
 // at once.
 func latencyBound(v view, k gpuKernel) (finding, bool) {
 	busy, counted := v.busiest(k)
-	if counted && k.share >= NearFloor {
-		busy = max(busy, v.reached()) // what is written last may still be in L2 when counting ends
+	full := idleBelow
+	if memory, known := v.dram(k); counted && known {
+		if k.share >= NearFloor {
+			memory = max(memory, v.reached()) // what is written last may still be in L2 when counting ends
+		}
+		if memory >= busy {
+			busy, full = memory, saturated // at less it waits for memory's latency, not for its pins
+		}
 	}
-	if busy >= idleBelow || (!counted && busy <= 0) {
+	if busy >= full || (!counted && busy <= 0) {
 		return finding{}, false
 	}
 	f := finding{

@@ -93,7 +93,7 @@ func TestRulesOnAnH200(t *testing.T) {
 	all := measuredOn(t, "h200")
 	for name, want := range map[string]struct{ ncu, profiler, static string }{
 		"gelu_stream":    {"memory_bound", "", ""},
-		"relu_narrow":    {"narrow_accesses", "narrow_accesses", "narrow_accesses"},
+		"relu_narrow":    {"narrow_accesses latency_bound", "narrow_accesses", "narrow_accesses"},
 		"small_tanh":     {"launch_bound idle_sms narrow_accesses latency_bound", "launch_bound idle_sms narrow_accesses latency_bound", "launch_bound narrow_accesses latency_bound"},
 		"long_rows":      {"idle_sms latency_bound", "idle_sms latency_bound", "latency_bound"},
 		"wave_tail":      {"tail", "tail latency_bound", "latency_bound"},
@@ -101,7 +101,7 @@ func TestRulesOnAnH200(t *testing.T) {
 		"three_passes":   {"extra_traffic", "latency_bound", "latency_bound"},
 		"spilling":       {"spills", "spills latency_bound", "spills latency_bound"},
 		"conflicting":    {"bank_conflicts narrow_accesses barriers", "narrow_accesses latency_bound", "narrow_accesses latency_bound"},
-		"waiting":        {"barriers narrow_accesses", "narrow_accesses", "narrow_accesses"},
+		"waiting":        {"barriers narrow_accesses latency_bound", "narrow_accesses", "narrow_accesses"},
 		"many_registers": {"memory_bound", "memory_bound", "memory_bound"},
 		"windows":        {"l1_bound narrow_accesses", "narrow_accesses latency_bound", "narrow_accesses latency_bound"},
 		"mish_precise":   {"compute_bound", "latency_bound", "latency_bound"},
