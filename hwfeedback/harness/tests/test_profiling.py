@@ -946,7 +946,12 @@ def test_a_metric_that_this_ncu_does_not_know_is_missing() -> None:
 
 def test_both_profiles_have_their_position() -> None:
     """Eager's is not remembered with it: the ceilings are measured anew at times."""
-    seen = {"tool": "ncu", "ms": 2.0, "launches": 3, "metrics": {"lts__t_sectors_srcunit_tex.sum": 6e9 / 32}}
+    seen = {
+        "tool": "ncu",
+        "ms": 2.0,
+        "launches": 3,
+        "metrics": {"lts__t_sectors_srcunit_tex.sum": 6e9 / 32},
+    }
     learned: dict[str, Any] = {}
     evaluator = types.SimpleNamespace(
         _profiler=types.SimpleNamespace(profile=lambda _: dict(seen), passing=False),
