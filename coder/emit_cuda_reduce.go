@@ -3,6 +3,7 @@ package coder
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -238,6 +239,9 @@ func (r *reducing) spread() {
 	} else {
 		r.steps *= width / r.vector
 		share := r.knobs.get("share", 4)
+		if rows < fewRows {
+			share = max(share/4, 1) // whoever has the device for itself waits the less the less each thread does
+		}
 		r.threads = min(powerAbove((r.steps+share-1)/share), 1024)
 		r.block = max(r.threads, leastBlock)
 		r.rowsPerBlock = r.block / r.threads
@@ -757,8 +761,27 @@ func (r *reducing) recall(stage int) {
 
 // joined emits a walk in which pairs of reductions share a pass: the first of a
 // pair over a few steps, then the second with that result, then both are merged
-// with what came before.
+// with what came before. Where all of these steps are there nobody asks for each.
 func (r *reducing) joined(carries []carry, stores []store) {
+	first := "lane"
+	if r.g.lanes {
+		first = "y"
+	}
+	from, to := r.bounds()
+	u, along := r.ahead(), r.along()
+	r.open("for (pos begin = %s + %s; begin < %s; begin += %d * %d)", from, first, to, u, along)
+	r.open("if (begin + %d * %d < %s)", u-1, along, to)
+	r.together(carries, stores, u, "")
+	r.close()
+	r.open("else")
+	r.together(carries, stores, u, to)
+	r.close()
+	r.close()
+}
+
+// together emits u steps of a joined walk, those below `to` or, where that is empty,
+// all.
+func (r *reducing) together(carries []carry, stores []store, u int, to string) {
 	var firsts, seconds []*value
 	for _, c := range carries {
 		firsts = append(firsts, c.a.operand)
@@ -767,13 +790,6 @@ func (r *reducing) joined(carries []carry, stores []store) {
 		}
 	}
 	all := slices.Concat(firsts, seconds, storedValues(stores))
-	first := "lane"
-	if r.g.lanes {
-		first = "y"
-	}
-	from, to := r.bounds()
-	u := r.ahead()
-	r.open("for (pos begin = %s + %s; begin < %s; begin += %d * %d)", from, first, to, u, r.along())
 	r.push()
 	var loads []*value
 	for _, v := range all {
@@ -798,15 +814,23 @@ func (r *reducing) joined(carries []carry, stores []store) {
 			r.line("%s p%d = {%s};", typ, c.a.value.id, init)
 		}
 	}
-	r.line("int more = 0;")
+	more := strconv.Itoa(u)
+	if to != "" {
+		more = "more"
+		r.line("int more = 0;")
+	}
 	// All loads are under way before the first of them is waited for: a step past
 	// the end loads the first one again.
 	r.line("#pragma unroll")
 	r.open("for (int c = 0; c < %d; ++c)", u)
 	r.push()
-	r.line("const bool inside = begin + c * %d < %s;", r.along(), to)
-	r.line("const pos at = inside ? begin + c * %d : begin;", r.along())
-	r.line("more += inside;")
+	if to == "" {
+		r.line("const pos at = begin + c * %d;", r.along())
+	} else {
+		r.line("const bool inside = begin + c * %d < %s;", r.along(), to)
+		r.line("const pos at = inside ? begin + c * %d : begin;", r.along())
+		r.line("more += inside;")
+	}
 	r.within()
 	for n := range len(r.g.order) {
 		r.compute(n+1, loads...)
@@ -823,7 +847,9 @@ func (r *reducing) joined(carries []carry, stores []store) {
 		r.open("for (int c = 0; c < %d; ++c)", u)
 		r.push()
 		r.line("const pos at = begin + c * %d;", r.along())
-		r.line("if (at >= %s) break;", to)
+		if to != "" {
+			r.line("if (at >= %s) break;", to)
+		}
 		r.within()
 		f(func(v *value) destination {
 			if slices.Contains(loads, v) {
@@ -859,7 +885,7 @@ func (r *reducing) joined(carries []carry, stores []store) {
 	})
 	if slices.ContainsFunc(carries, func(c carry) bool { return c.with != nil && c.a.value.op == "mean" }) {
 		r.used["one_over"] = true
-		r.line("const double fraction = one_over(more * %s);", r.taken())
+		r.line("const double fraction = one_over(%s * %s);", more, r.taken())
 	}
 	// The results of these few steps stand where the row's would.
 	for _, c := range carries {
@@ -874,11 +900,11 @@ func (r *reducing) joined(carries []carry, stores []store) {
 		if r.g.lanes {
 			r.line("%s r%d[V];", t, id)
 			r.columns(func() { r.line("r%d[j] = %s;", id, text) })
-			r.line("double q%d[V];", id)
+			r.line("%s q%d[V];", r.summed(c.with), id)
 			r.columns(func() { r.line("q%d[j] = 0;", id) })
 		} else {
 			r.line("const %s r%d = %s;", t, id, text)
-			r.line("double q%d = 0;", id)
+			r.line("%s q%d = 0;", r.summed(c.with), id)
 		}
 	}
 	r.compute(0, seconds...)
@@ -916,14 +942,22 @@ func (r *reducing) joined(carries []carry, stores []store) {
 		id, j := c.a.value.id, r.j()
 		r.columns(func() {
 			if c.a.value.op == "mean" {
-				r.line("a%d%s.merge({(double)(more * %s), p%d%s.v * fraction, q%d%s});", id, j, r.taken(), id, j, id, j)
+				r.line("a%d%s.merge({(double)(%s * %s), p%d%s.v * fraction, q%d%s});", id, j, more, r.taken(), id, j, id, j)
 			} else {
 				r.line("a%d%s.merge({p%d%s.v, q%d%s});", id, j, id, j, id, j)
 			}
 		})
 	}
 	r.pop()
-	r.close()
+}
+
+// summed is the type in which the second of a pair is added up over a few steps: as
+// in brief, float32 where the schedule allows that.
+func (r *reducing) summed(a *anchor) string {
+	if r.knobs.get("approx", 0) == 1 && a.adds() {
+		return "float"
+	}
+	return "double"
 }
 
 // taken is how many elements of one row a thread takes in a step.
@@ -938,7 +972,7 @@ func (r *reducing) taken() string {
 func (r *reducing) local(c carry) (typ, init string) {
 	if c.a.value.op == "mean" {
 		r.used["Sum"] = true
-		return "Sum<double>", "0"
+		return "Sum<double>", "0" // equal elements have themselves for their mean
 	}
 	r.used["Top"] = true
 	return "Top<" + cppTypes[c.a.operand.dtype] + ">", literal(-inf, c.a.operand.dtype)
