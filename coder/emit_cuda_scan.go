@@ -8,7 +8,8 @@ import (
 // scanBlock is how many threads scan one row.
 const scanBlock = 256
 
-// scansAhead is how many tiles of a row are on their way while one is scanned.
+// scansAhead is how many tiles of a row are scanned at a time, while as many are on
+// their way.
 const scansAhead = 2
 
 // splitScanLength is the length of a part of a row below which it is not worth
@@ -375,117 +376,132 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 		}
 		g.close()
 	}
-	tiles := 1
-	if len(loads) > 0 {
-		tiles = g.knobs.get("unroll", scansAhead)
-	}
+	tiles := g.knobs.get("unroll", scansAhead)
 	for _, v := range loads {
 		g.line("%s ahead%d[%d][V];", element(v.dtype), v.id, tiles)
 	}
-	if len(loads) > 0 {
+	each := func(f func()) {
 		g.line("#pragma unroll")
 		g.open("for (int d = 0; d < %d; ++d)", tiles)
-		ahead(fmt.Sprintf("from + (d * %d + (pos)threadIdx.x) * V", scanBlock))
+		f()
 		g.close()
 	}
-	g.open("for (pos begin = from; begin < to; begin += %d * V)", tiles*scanBlock)
-	g.line("#pragma unroll")
-	g.open("for (int d = 0; d < %d; ++d)", tiles)
-	g.push()
-	g.line("const pos tile = begin + d * %d * V;", scanBlock)
-	g.line("if (tile >= to) break;")
-	g.line("const pos at = tile + (pos)threadIdx.x * V;")
-	g.line("const bool live = at < to;")
-	for _, v := range loads {
-		g.line("%s x%d[V];", element(v.dtype), v.id)
-		g.line("#pragma unroll")
-		g.line("for (int j = 0; j < V; ++j) x%d[j] = ahead%d[d][j];", v.id, v.id)
-	}
 	if len(loads) > 0 {
-		ahead(fmt.Sprintf("tile + (%d + (pos)threadIdx.x) * V", tiles*scanBlock))
+		each(func() { ahead(fmt.Sprintf("from + (d * %d + (pos)threadIdx.x) * V", scanBlock)) })
+	}
+	g.open("for (pos begin = from; begin < to; begin += %d * V)", tiles*scanBlock)
+	for _, v := range loads {
+		g.line("%s x%d[%d][V];", element(v.dtype), v.id, tiles)
 	}
 	for _, a := range g.k.anchors {
-		typ, none := g.carried(a)
+		typ, _ := g.carried(a)
+		own := typ
 		if g.briefly(a) {
-			g.line("float own%d[V], near%d = 0, four%d = 0;", a.value.id, a.value.id, a.value.id)
-			g.line("%s sum%d = {%s};", typ, a.value.id, none)
-			continue
+			own = "float"
 		}
-		g.line("%s own%d[V], sum%d = {%s};", typ, a.value.id, a.value.id, none)
+		g.line("%s own%d[%d][V];", own, a.value.id, tiles)
+		g.line("%s sum%d[%d], earlier%d[%d], all%d[%d];", typ, a.value.id, tiles, a.value.id, tiles, a.value.id, tiles)
+	}
+	// Tiles side by side: what threads hold of them is merged at one go.
+	tile := func() {
+		g.line("const pos at = begin + (d * %d + (pos)threadIdx.x) * V;", scanBlock)
+		g.line("const bool live = at < to;")
 	}
 	saved := g.arrays
-	g.arrays = map[*value]string{}
-	g.open("if (live)")
-	g.push()
-	g.scanBase()
 	there := func(v *value) destination {
 		if slices.Contains(loads, v) {
-			return destination{array: fmt.Sprintf("x%d", v.id), there: true}
+			return destination{array: fmt.Sprintf("x%d[d]", v.id), there: true}
 		}
 		return sc.intoHeld(v)
 	}
-	for _, v := range loads {
-		g.arrays[v] = fmt.Sprintf("x%d", v.id)
-	}
-	g.fetch(operands, there)
-	g.scanned(func() {
-		g.compute(g.innermost(), operands...)
-		for _, a := range g.k.anchors {
-			op := "+"
-			if a.value.op == "prod" {
-				op = "*"
-			}
-			if g.briefly(a) {
-				// What is carried on has the errors of no more than four elements.
-				g.line("own%d[j] = near%d += %s;", a.value.id, a.value.id, g.text(a.operand))
-				g.line("four%d += %s;", a.value.id, g.text(a.operand))
-				g.line("if (n %% 4 == 3 || n == V - 1) sum%d.v += four%d, four%d = 0;", a.value.id, a.value.id, a.value.id)
-				continue
-			}
-			g.line("sum%d.v = sum%d.v %s %s;", a.value.id, a.value.id, op, g.text(a.operand))
-			g.line("own%d[j] = sum%d;", a.value.id, a.value.id)
+	each(func() {
+		g.push()
+		tile()
+		for _, v := range loads {
+			g.line("#pragma unroll")
+			g.line("for (int j = 0; j < V; ++j) x%d[d][j] = ahead%d[d][j];", v.id, v.id)
 		}
+		if len(loads) > 0 {
+			ahead(fmt.Sprintf("begin + ((%d + d) * %d + (pos)threadIdx.x) * V", tiles, scanBlock))
+		}
+		for _, a := range g.k.anchors {
+			_, none := g.carried(a)
+			if g.briefly(a) {
+				g.line("float near%d = 0, four%d = 0;", a.value.id, a.value.id)
+			}
+			g.line("sum%d[d] = {%s};", a.value.id, none)
+		}
+		g.arrays = map[*value]string{}
+		g.open("if (live)")
+		g.push()
+		g.scanBase()
+		for _, v := range loads {
+			g.arrays[v] = fmt.Sprintf("x%d[d]", v.id)
+		}
+		g.fetch(operands, there)
+		g.scanned(func() {
+			g.compute(g.innermost(), operands...)
+			for _, a := range g.k.anchors {
+				op := "+"
+				if a.value.op == "prod" {
+					op = "*"
+				}
+				if g.briefly(a) {
+					// What is carried on has the errors of no more than four elements.
+					g.line("own%d[d][j] = near%d += %s;", a.value.id, a.value.id, g.text(a.operand))
+					g.line("four%d += %s;", a.value.id, g.text(a.operand))
+					g.line("if (n %% 4 == 3 || n == V - 1) sum%d[d].v += four%d, four%d = 0;", a.value.id, a.value.id, a.value.id)
+					continue
+				}
+				g.line("sum%d[d].v = sum%d[d].v %s %s;", a.value.id, a.value.id, op, g.text(a.operand))
+				g.line("own%d[d][j] = sum%d[d];", a.value.id, a.value.id)
+			}
+		})
+		g.pop()
+		g.close()
+		g.arrays = saved
+		g.pop()
 	})
-	g.pop()
-	g.close()
 	for _, a := range g.k.anchors {
 		typ, none := g.carried(a)
-		g.line("%s earlier%d, all%d;", typ, a.value.id, a.value.id)
 		g.line("before<%d>(sum%d, %s{%s}, earlier%d, all%d);", scanBlock, a.value.id, typ, none, a.value.id, a.value.id)
 	}
-	g.open("if (live)")
-	g.push()
-	g.scanBase()
-	g.arrays = map[*value]string{}
-	for _, a := range g.k.anchors {
-		if g.briefly(a) {
-			// In two floats: what the first leaves is added to the small number.
-			g.line("const double before%d = carry%d.v + earlier%d.v;", a.value.id, a.value.id, a.value.id)
-			g.line("const float high%d = (float)before%d, low%d = high%d - high%d == 0 ? (float)(before%d - high%d) : 0;",
-				a.value.id, a.value.id, a.value.id, a.value.id, a.value.id, a.value.id, a.value.id)
-		}
-	}
-	g.tile(nil, g.k.stores, "", there, func() {
+	each(func() {
+		g.push()
+		tile()
+		g.open("if (live)")
+		g.push()
+		g.scanBase()
+		g.arrays = map[*value]string{}
 		for _, a := range g.k.anchors {
-			typ, _ := g.carried(a)
 			if g.briefly(a) {
-				g.line("const float s%d = high%d + (own%d[j] + low%d);", a.value.id, a.value.id, a.value.id, a.value.id)
-				continue
+				// In two floats: what the first leaves is added to the small number.
+				g.line("const double before%d = carry%d.v + earlier%d[d].v;", a.value.id, a.value.id, a.value.id)
+				g.line("const float high%d = (float)before%d, low%d = high%d - high%d == 0 ? (float)(before%d - high%d) : 0;",
+					a.value.id, a.value.id, a.value.id, a.value.id, a.value.id, a.value.id, a.value.id)
 			}
-			g.line("%s run%d = carry%d;", typ, a.value.id, a.value.id)
-			g.line("run%d.merge(earlier%d);", a.value.id, a.value.id)
-			g.line("run%d.merge(own%d[j]);", a.value.id, a.value.id)
-			g.line("const %s s%d = (%s)run%d.v;", cppTypes[a.value.dtype], a.value.id, cppTypes[a.value.dtype], a.value.id)
 		}
+		g.tile(nil, g.k.stores, "", there, func() {
+			for _, a := range g.k.anchors {
+				typ, _ := g.carried(a)
+				if g.briefly(a) {
+					g.line("const float s%d = high%d + (own%d[d][j] + low%d);", a.value.id, a.value.id, a.value.id, a.value.id)
+					continue
+				}
+				g.line("%s run%d = carry%d;", typ, a.value.id, a.value.id)
+				g.line("run%d.merge(earlier%d[d]);", a.value.id, a.value.id)
+				g.line("run%d.merge(own%d[d][j]);", a.value.id, a.value.id)
+				g.line("const %s s%d = (%s)run%d.v;", cppTypes[a.value.dtype], a.value.id, cppTypes[a.value.dtype], a.value.id)
+			}
+		})
+		g.pop()
+		g.close()
+		g.arrays = saved
+		for _, a := range g.k.anchors {
+			g.line("carry%d.merge(all%d[d]);", a.value.id, a.value.id)
+		}
+		g.pop()
 	})
-	g.pop()
-	g.close()
-	g.arrays = saved
-	for _, a := range g.k.anchors {
-		g.line("carry%d.merge(all%d);", a.value.id, a.value.id)
-	}
-	g.pop()
-	g.close()
 	g.close()
 	g.end()
 	if sc.held != nil {

@@ -92,6 +92,15 @@ func (k *kernel) shareAtFirst(g geometry) int {
 	return share
 }
 
+// tilesAtFirst is how many tiles of a row a scan begins with at a time: all that it has,
+// if they are four or fewer.
+func (k *kernel) tilesAtFirst() int {
+	if n := (k.rowLength() + 4*scanBlock - 1) / (4 * scanBlock); n <= 4 {
+		return powerAbove(n)
+	}
+	return scansAhead
+}
+
 // ends reports whether a kernel is a reduction to so few numbers that its blocks, or
 // those of its last part, take no room from blocks of the kernel before. Such ones gain
 // by coming early: a loss over 2e6 or 4e6 elements took 7.8 and 12.5 us on an H200, not
@@ -170,7 +179,8 @@ func cudaSchedule(p *plan) schedule {
 	s := schedule{}
 	var maps, waves, lined, columned, reduces, rows, scans, columns, long, apart, joins, few, ends, inexact, decides bool
 	vector, share, largest := 4, 4, 0 // by the largest reduction
-	pooled := 0                       // outputs of a pooling whose windows overlap, the fewest
+	tiles := scansAhead
+	pooled := 0 // outputs of a pooling whose windows overlap, the fewest
 	kernels := 0
 	for _, st := range p.steps {
 		k := st.kernel
@@ -191,6 +201,9 @@ func cudaSchedule(p *plan) schedule {
 		rows = rows || k.kind == reduceKernel && !g.lanes
 		scans = scans || k.kind == scanKernel && !g.lanes
 		columns = columns || k.kind == scanKernel && g.lanes
+		if k.kind == scanKernel && !g.lanes {
+			tiles = k.tilesAtFirst()
+		}
 		apart = apart || k.drifts(g)
 		joins = joins || k.joins() != ""
 		ends = k.ends(g)
@@ -240,7 +253,7 @@ func cudaSchedule(p *plan) schedule {
 		// Loads that a thread has under way.
 		s["unroll"] = kernelwright.Knob{Value: loadsAhead, Choices: []int{1, 2, 4, 8}}
 	case scans:
-		s["unroll"] = kernelwright.Knob{Value: scansAhead, Choices: []int{1, 2, 4}}
+		s["unroll"] = kernelwright.Knob{Value: tiles, Choices: []int{1, 2, 4}}
 	}
 	if reduces || scans {
 		// Whether a row is cut where there are too few of them for the device; from 2 on

@@ -248,42 +248,51 @@ __device__ __forceinline__ S down(S v) {
   return v;
 }
 //@ before
-// What the threads before this one hold, merged in their order, and what all of them hold.
-template <int T, typename S>
-__device__ __forceinline__ void before(S v, S none, S& earlier, S& all) {
-  __shared__ S part[T / 32];
+// What the threads before this one hold of each of K tiles, merged in their order, and what all of them hold.
+template <int T, int K, typename S>
+__device__ __forceinline__ void before(const S (&v)[K], S none, S (&earlier)[K], S (&all)[K]) {
+  __shared__ S part[K][T / 32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  S run = v;
-#pragma unroll
-  for (int apart = 1; apart < 32; apart *= 2) {
+  const auto from = [&](S run, int apart) {
     int words[sizeof(S) / 4];
     memcpy(words, &run, sizeof(S));
 #pragma unroll
     for (int i = 0; i < (int)(sizeof(S) / 4); ++i) words[i] = __shfl_up_sync(0xffffffffu, words[i], apart);
-    S other;
-    memcpy(&other, words, sizeof(S));
-    if (lane >= apart) {
-      other.merge(run);
-      run = other;
+    memcpy(&run, words, sizeof(S));
+    return run;
+  };
+  S run[K];
+#pragma unroll
+  for (int k = 0; k < K; ++k) run[k] = v[k];
+#pragma unroll
+  for (int apart = 1; apart < 32; apart *= 2) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      S other = from(run[k], apart);
+      if (lane >= apart) {
+        other.merge(run[k]);
+        run[k] = other;
+      }
     }
   }
-  if (lane == 31) part[warp] = run;
-  __syncthreads();
-  S sum = none;
-  earlier = none;
 #pragma unroll
-  for (int w = 0; w < T / 32; ++w) {
-    if (w == warp) earlier = sum;
-    sum.merge(part[w]);
+  for (int k = 0; k < K; ++k) {
+    if (lane == 31) part[k][warp] = run[k];
   }
-  all = sum;
-  int words[sizeof(S) / 4];
-  memcpy(words, &run, sizeof(S));
+  __syncthreads();
 #pragma unroll
-  for (int i = 0; i < (int)(sizeof(S) / 4); ++i) words[i] = __shfl_up_sync(0xffffffffu, words[i], 1);
-  S inside;
-  memcpy(&inside, words, sizeof(S));
-  if (lane > 0) earlier.merge(inside);
+  for (int k = 0; k < K; ++k) {
+    S sum = none;
+    earlier[k] = none;
+#pragma unroll
+    for (int w = 0; w < T / 32; ++w) {
+      if (w == warp) earlier[k] = sum;
+      sum.merge(part[k][w]);
+    }
+    all[k] = sum;
+    const S inside = from(run[k], 1);
+    if (lane > 0) earlier[k].merge(inside);
+  }
   __syncthreads();
 }
 //@ meet
