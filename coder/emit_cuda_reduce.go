@@ -125,6 +125,10 @@ func (g *gpu) reductions() {
 		r.teams(last)
 		return
 	}
+	if r.g.lanes && len(r.held) > 0 {
+		r.heldColumns(last)
+		return
+	}
 	if r.parts == 1 {
 		g.begin("", r.block, nil)
 		r.head()
@@ -426,7 +430,7 @@ func (r *reducing) head() {
 			r.line("constexpr int share = (steps + %d) / %d;", r.along()-1, r.along())
 		}
 	}
-	for _, l := range r.sortedKept() {
+	for _, l := range inOrder(r.kept) {
 		r.line("%s %s[share][V];", element(l.v.dtype), l.name)
 	}
 	r.decode("far", "row", r.g.outer)
@@ -437,9 +441,10 @@ type keptLoad struct {
 	name string
 }
 
-func (r *reducing) sortedKept() []keptLoad {
+// inOrder returns loads by their number.
+func inOrder(named map[*value]string) []keptLoad {
 	var out []keptLoad
-	for v, n := range r.kept {
+	for v, n := range named {
 		out = append(out, keptLoad{v, n})
 	}
 	slices.SortFunc(out, func(a, b keptLoad) int { return a.v.id - b.v.id })
@@ -532,10 +537,14 @@ func (r *reducing) ahead() int { return r.knobs.get("unroll", loadsAhead) * 4 / 
 
 // intoHeld is where a step's loads go.
 func (r *reducing) intoHeld(v *value) destination {
-	if n := r.held[v]; n != "" {
-		return destination{held: n, whole: r.whole}
+	n := r.held[v]
+	switch {
+	case n == "":
+		return destination{}
+	case r.g.lanes:
+		return destination{held: n, whole: true, slot: r.ownSlot()}
 	}
-	return destination{}
+	return destination{held: n, whole: r.whole}
 }
 
 // index of a thread's carry.

@@ -33,7 +33,7 @@ const (
 var sharedMemory = map[string]int{"sm_80": 163 << 10, "sm_87": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10, "sm_103": 227 << 10}
 
 func gpuTarget(d kernelwright.Device) target {
-	on := target{gpu: true, multiprocessors: d.Specs.Cores, shared: leastShared}
+	on := target{gpu: true, multiprocessors: d.Specs.Cores, shared: leastShared, cache: int(d.Specs.L2Bytes)}
 	for _, isa := range d.Specs.ISA {
 		if n := sharedMemory[strings.TrimRight(isa, "af")]; n > 0 {
 			on.shared = n
@@ -46,7 +46,11 @@ func gpuTarget(d kernelwright.Device) target {
 // the blocks that are there at once can hold a row.
 func (r *reducing) hold() {
 	wanted := r.knobs.get("team", 0)
-	if wanted == 0 || r.g.lanes || r.knobs.get("keep", 1) == 0 {
+	if r.g.lanes {
+		r.holdColumns()
+		return
+	}
+	if wanted == 0 || r.knobs.get("keep", 1) == 0 {
 		return
 	}
 	found := r.again()
@@ -134,10 +138,7 @@ func elementBytes(d dtype) int {
 // heldLoads returns what is held, in order, with where it begins in shared memory,
 // and the bytes of all of it.
 func (r *reducing) heldLoads() (all []keptLoad, at []int, bytes int) {
-	for v, n := range r.held {
-		all = append(all, keptLoad{v, n})
-	}
-	slices.SortFunc(all, func(a, b keptLoad) int { return a.v.id - b.v.id })
+	all = inOrder(r.held)
 	for _, l := range all {
 		at = append(at, bytes)
 		bytes += (r.room*elementBytes(l.v.dtype) + 15) / 16 * 16

@@ -308,6 +308,28 @@ func TestMisalignedColumnsInParts(t *testing.T) {
 	}
 }
 
+// TestColumnsAreHeld: by blocks of 16 columns or more, two of a multiprocessor where they
+// have room, and only where the second-level cache has not all of them for the next pass.
+func TestColumnsAreHeld(t *testing.T) {
+	for _, c := range []struct {
+		rows, columns, keep int
+		has                 string // empty: they are not held
+	}{
+		{400, 40000, 1, "lane = threadIdx.x % 8, y = threadIdx.x / 8"},
+		{1000, 20000, 1, "lane = threadIdx.x % 4, y = threadIdx.x / 4"},
+		{3000, 20000, 1, "512, 196608, stream>>>"},
+		{4000, 20000, 1, ""}, {1000, 2000, 1, ""}, {1000, 20000, 0, ""},
+	} {
+		p := plannedAs(t, "softmax_0", c.rows, c.columns)
+		source, _ := emitCUDA(p, cudaSchedule(p).with(map[string]int{"keep": c.keep}), target{gpu: true, multiprocessors: 132, shared: 227 << 10, cache: 60 << 20})
+		if c.has == "" {
+			holdsForms(t, source, nil, []string{"copy_ahead"})
+			continue
+		}
+		holdsForms(t, source, []string{"copy_ahead<V>(held0 + ", c.has}, nil)
+	}
+}
+
 // TestLongRowsAreHeldByTeams: where registers do not keep a row, the tensor is large,
 // and rows do not share as much as they are long.
 func TestLongRowsAreHeldByTeams(t *testing.T) {

@@ -56,6 +56,7 @@ type target struct {
 	gpu             bool
 	multiprocessors int
 	shared          int // bytes of shared memory of a multiprocessor
+	cache           int // bytes of the second-level cache
 }
 
 // filled reports whether so many blocks leave less than a quarter of the multiprocessors

@@ -58,7 +58,8 @@ const heldThreads = 1 << 18
 // took 10.7 us on an H200, not 12.7, a log-softmax of 4 x 64 x 4096 4.9, not 6.0. It has
 // four where blocks for every multiprocessor leave half of the device's threads out:
 // then too little is under way, as in a softmax of 2 x 1000 x 10000, which took 157 us,
-// not 86.
+// not 86; and where shared memory is to hold what registers cannot, which then comes by
+// 16 bytes.
 func (k *kernel) widestAtFirst(g geometry) int {
 	if !g.lanes || g.uncut()*32 >= heldThreads {
 		return 4
@@ -73,7 +74,10 @@ func (k *kernel) widestAtFirst(g geometry) int {
 	for x > 32 && blocks() < on.multiprocessors {
 		x /= 2
 	}
-	if on.filled(blocks()) && blocks()*laneThreads < heldThreads/2 {
+	writes := slices.ContainsFunc(k.stores, func(s store) bool { return !s.row })
+	switch {
+	case on.filled(blocks()) && blocks()*laneThreads < heldThreads/2,
+		writes && k.rowLength() > 16*keptElements/4 && 4*numel(k.space) >= someCache/2:
 		return 4
 	}
 	return 1

@@ -282,6 +282,11 @@ def cases() -> dict[str, Case]:
     out["wide_norm_whole"] = (Fn(lambda a: a / torch.norm(a)), [torch.randn(1024, 1025)])
     out["large_columns"] = (Fn(lambda a: torch.log_softmax(a, 1)), [torch.randn(5, 61, 1003)])
     flat = torch.randn(1, 71, 512)
+    out["held_columns"] = (Fn(lambda a: torch.softmax(a, 1)), [torch.randn(3, 701, 50)])
+    out["held_columns_odd"] = (
+        Fn(lambda a, b: (a - a.mean(1, keepdim=True)) / (a * b).std(1, keepdim=True)),
+        [torch.randn(4, 1100, 37) + 3, torch.randn(1100, 37)],
+    )
     out["large_columns_narrow"] = (Fn(lambda a: (a.mean(1), a.argmax(1), F.softmax(a, 1))), [flat])
     out["large_pool"] = (
         Fn(lambda a: F.max_pool2d(F.relu(a + 0.5), 3, 2, 1)),
