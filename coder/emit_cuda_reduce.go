@@ -960,10 +960,13 @@ func (r *reducing) together(carries []carry, stores []store, u int, to string) {
 	r.pop()
 }
 
-// summed is the type in which the second of a pair is added up over a few steps: as
-// in brief, float32 where the schedule allows that.
+// mostBrief is how many elements a sum takes one after the other in float32, where the
+// schedule allows that: what equal ones lose then is two units in the last place.
+const mostBrief = 16
+
+// summed is the type in which the second of a pair is added up over a few steps.
 func (r *reducing) summed(a *anchor) string {
-	if r.knobs.get("approx", 0) == 1 && a.adds() {
+	if r.knobs.get("approx", 0) == 1 && a.adds() && r.ahead() <= mostBrief {
 		return "float"
 	}
 	return "double"

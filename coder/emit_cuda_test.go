@@ -3,6 +3,7 @@ package coder
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -262,11 +263,54 @@ func TestPartsOfALongRow(t *testing.T) {
 	}
 }
 
-// TestPartsOfAScan: few long rows are cut so that each multiprocessor has four blocks,
-// and parts of 4,096 elements; who asks for more gets more.
+// TestTilesAtATime: a scan begins with all that a row has, up to four, else with two.
+func TestTilesAtATime(t *testing.T) {
+	for columns, tiles := range map[int]int{100: 1, 1024: 1, 1025: 2, 3000: 4, 4096: 4, 4097: 2} {
+		p := plannedAs(t, "cumsum", 512, columns)
+		s := cudaSchedule(p)
+		if s["unroll"].Value != tiles {
+			t.Errorf("rows of %d: %d tiles", columns, s["unroll"].Value)
+		}
+		source, _ := emitCUDA(p, s.with(map[string]int{"unroll": 8}), target{gpu: true, multiprocessors: 132})
+		if strings.Contains(source, "[8][V]") {
+			t.Errorf("rows of %d: eight tiles at a time, for which there are no registers", columns)
+		}
+	}
+}
+
+// TestFewRowsHaveMoreThreads: nobody else wants the device.
+func TestFewRowsHaveMoreThreads(t *testing.T) {
+	for rows, threads := range map[int]int{fewRows - 1: 256, fewRows: 64} {
+		p := plannedAs(t, "softmax", rows, 1024)
+		source, _ := emitCUDA(p, cudaSchedule(p).with(map[string]int{"share": 4}), target{gpu: true, multiprocessors: 132})
+		holdsForms(t, source, []string{fmt.Sprintf("lane = threadIdx.x %% %d,", threads)}, nil)
+	}
+}
+
+// TestJointPasses: nobody asks where a step ends if all are there, and what is added up
+// meanwhile is in float32 if the schedule allows it, of not too many.
+func TestJointPasses(t *testing.T) {
+	for _, c := range []struct {
+		knobs    map[string]int
+		has, not []string
+	}{
+		{map[string]int{"unroll": 4, "approx": 1}, []string{"if (begin + 3 * 256 < steps) {", "float q"}, []string{"double q"}},
+		{map[string]int{"unroll": 4, "approx": 0}, []string{"if (begin + 3 * 256 < steps) {", "double q"}, []string{"float q"}},
+		{map[string]int{"unroll": 8, "approx": 1, "vector": 1}, []string{"if (begin + 31 * ", "double q"}, []string{"float q"}},
+	} {
+		p := plannedAs(t, "softmax", 256, 4096)
+		knobs := map[string]int{"keep": 0, "share": 4, "team": 0}
+		maps.Copy(knobs, c.knobs)
+		source, _ := emitCUDA(p, cudaSchedule(p).with(knobs), target{gpu: true, multiprocessors: 132})
+		holdsForms(t, source, c.has, c.not)
+	}
+}
+
+// TestPartsOfAScan: few long rows are cut so that each multiprocessor has four blocks or
+// more, but into parts of 4,096 elements or more; who asks for more gets more.
 func TestPartsOfAScan(t *testing.T) {
 	for _, c := range []struct{ rows, columns, split, parts int }{
-		{6, 1000003, 1, 128}, {6, 1 << 16, 1, 16}, {1, 1 << 28, 1, 1024}, {64, 1 << 20, 1, 16}, {64, 1 << 20, 32, 32}, {64, 1 << 20, 8, 16},
+		{6, 1000003, 1, 128}, {6, 1 << 16, 1, 16}, {1, 1 << 28, 1, 1024}, {64, 1 << 20, 1, 16}, {64, 1 << 20, 32, 32}, {64, 1 << 20, 8, 16}, {64, 1 << 16, 32, 16},
 	} {
 		p := plannedAs(t, "cumsum", c.rows, c.columns)
 		source, _ := emitCUDA(p, cudaSchedule(p).with(map[string]int{"split": c.split}), target{gpu: true, multiprocessors: 132})

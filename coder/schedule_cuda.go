@@ -96,10 +96,10 @@ func (k *kernel) shareAtFirst(g geometry) int {
 	return share
 }
 
-// tilesAtFirst is how many tiles of a row a scan begins with at a time: all that it has,
-// if they are four or fewer.
+// tilesAtFirst is how many tiles of a row a scan begins with at a time: all that it has
+// of four elements a thread, if they are as few as that.
 func (k *kernel) tilesAtFirst() int {
-	if n := (k.rowLength() + 4*scanBlock - 1) / (4 * scanBlock); n <= 4 {
+	if n := (k.rowLength() + 4*scanBlock - 1) / (4 * scanBlock); n <= mostTiles {
 		return powerAbove(n)
 	}
 	return scansAhead
@@ -261,7 +261,7 @@ func cudaSchedule(p *plan) schedule {
 	}
 	if reduces || scans {
 		// Whether a row is cut where there are too few of them for the device; from 2 on
-		// into how many parts at least, however many rows there are.
+		// into how many parts at least, of a reduction however many rows there are.
 		start := 1
 		if apart {
 			start = 8
@@ -302,7 +302,7 @@ func cudaSchedule(p *plan) schedule {
 	}
 	if inexact {
 		// Whether divisions and square roots of float32 may be off by two units in the last
-		// place, as Triton's are, and sums take a vector of it at a time. An exact division
+		// place, as Triton's are, and sums take a few elements of it at a time. An exact division
 		// has a branch to what handles its corner cases, over which a compiler moves no load:
 		// hardswish of an image and a residual is 378 instructions with them and 114 without.
 		start := 1

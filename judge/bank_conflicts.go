@@ -27,7 +27,7 @@ func bankConflicts(v view, k gpuKernel) (finding, bool) {
 	compute, _, _ := k.computeBusy()
 	dram, _ := v.dram(k)
 	next := max(compute, dram, rest, l1*(1-share))
-	if x, full := v.l2(k); full {
+	if x, _, ok := v.l2(k); ok {
 		next = max(next, x)
 	}
 	if l1 > next {

@@ -218,6 +218,7 @@ const (
 	registersOf    = "launch__registers_per_thread"
 	wavesOf        = "launch__waves_per_multiprocessor"
 	l2Asked        = "lts__t_sectors_srcunit_tex.sum"
+	l2Reads        = "lts__t_sectors_srcunit_tex_op_read.sum"
 	l2Hits         = "lts__t_sector_hit_rate.pct"
 	localLoaded    = "l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum"
 	localStored    = "l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum"
@@ -268,10 +269,10 @@ func (v view) dram(k gpuKernel) (float64, bool) {
 }
 
 // l2Full is the share of L2's peak from which it may be what a kernel waits for,
-// and l2Again how many times over it is asked for the task's bytes then. Where each
-// byte is asked for once its counter follows that of memory, or is far above it: it
-// is a share of the cycles in which some part of L2 works, so that argmax over 16 MiB
-// has 81 % of these, 48 % of all, and memory 46 % (H200).
+// and l2Again how many times over a byte is read from it then. Where each byte is
+// read once its counter follows that of memory, or is far above it: it is a share of
+// the cycles in which some part of L2 works, so that argmax over 16 MiB has 81 % of
+// these, 48 % of all, and memory 46 % (H200).
 const (
 	l2Full  = 0.7
 	l2Again = 1.5
@@ -279,36 +280,32 @@ const (
 
 const sectorBytes = 32
 
-// l2 is the share of L2's peak under a kernel, and false where that is nothing to
-// wait for.
-func (v view) l2(k gpuKernel) (float64, bool) {
-	x, ok := k.used(l2Busy)
-	times, known := v.askedOfL2(k)
-	return x, ok && known && x >= l2Full && times >= l2Again
-}
-
-// askedOfL2 is how many times the task's bytes go between the multiprocessors and L2:
-// in the whole forward, or in this kernel where not all were counted. lts__t_bytes
-// is no measure of it: half of what its one part holds goes to the other's
-// multiprocessors by way of the other, and is counted twice.
-func (v view) askedOfL2(k gpuKernel) (times float64, ok bool) {
-	sectors, ok := k.count(l2Asked)
-	if p := v.verdict.Profile; p != nil {
-		if all, has := (gpuKernel{counted: p.Metrics}).count(l2Asked); has {
-			sectors, ok = max(sectors, all), true
-		}
+// l2 is the share of L2's peak under a kernel, and false where each byte is read from
+// it about once, so that memory is what there is to wait for. Where nobody counted the
+// reads it is as if they were many, and times is 0.
+func (v view) l2(k gpuKernel) (share, times float64, ok bool) {
+	share, ok = k.used(l2Busy)
+	sectors, counted := k.count(l2Reads)
+	read, known := k.count(dramRead)
+	if counted && known && read > 0 {
+		times = sectors * sectorBytes / read
 	}
-	least := float64(v.verdict.Floor.Bytes)
-	return sectors * sectorBytes / max(least, 1), ok && least > 0
+	return share, times, ok && (times == 0 || times >= l2Again)
 }
 
 // memoryBusy is the share of the busiest level of memory under a kernel.
 func (v view) memoryBusy(k gpuKernel) (float64, bool) {
 	most, known := v.dram(k)
-	if x, ok := v.l2(k); ok {
-		most = max(most, x)
+	if x, ok := v.cachesBusy(k); ok {
+		most, known = max(most, x), true
 	}
-	if x, _, ok := k.l1Busy(); ok {
+	return most, known
+}
+
+// cachesBusy is the share of the busier one of its caches.
+func (v view) cachesBusy(k gpuKernel) (float64, bool) {
+	most, _, known := k.l1Busy()
+	if x, _, ok := v.l2(k); ok && x >= l2Full {
 		most, known = max(most, x), true
 	}
 	return most, known

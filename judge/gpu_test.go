@@ -25,7 +25,7 @@ var h200 = kernelwright.Device{Kind: kernelwright.CUDADevice, Key: "g", Name: "N
 func streaming(over map[string]float64) map[string]float64 {
 	m := map[string]float64{
 		dramRead: 1 << 30, dramWritten: 1 << 30, dramRate: 3.886e12, dramBusy: 79, l2Busy: 58, l1Busy: 31, issueBusy: 12, fmaBusy: 4, tensorBusy: 0,
-		warpsActive: 88, registersOf: 32, wavesOf: 496, conflicts: 0, wavefronts: 2.1e6, localLoaded: 0, localStored: 0, l2Asked: 1 << 31 / sectorBytes,
+		warpsActive: 88, registersOf: 32, wavesOf: 496, conflicts: 0, wavefronts: 2.1e6, localLoaded: 0, localStored: 0, l2Asked: 1 << 31 / sectorBytes, l2Reads: 1 << 30 / sectorBytes,
 		loadSectors: 16, storeSectors: 16, limitRegisters: 8, limitShared: 32, limitWarps: 8, limitBlocks: 32,
 		loadedUsed: 100, storedUsed: 100,
 	}
@@ -196,22 +196,34 @@ var kinds = map[string]seen{
 	// Pooling of 11 x 11 with a stride of 1, each window read anew.
 	"windows that overlap": {
 		forward: forward{ms: 2.4, headroom: 0.2, build: wide, blocks: 1 << 18, threads: 256, kernelsMS: 2.39,
-			counted: streaming(map[string]float64{dramRate: 8.6e11, dramBusy: 17, l2Busy: 86, l2Asked: 8 << 31 / sectorBytes, l1Busy: 64, issueBusy: 33})},
+			counted: streaming(map[string]float64{dramRate: 8.6e11, dramBusy: 17, l2Busy: 86, l2Reads: 9 << 30 / sectorBytes, l1Busy: 64, issueBusy: 33})},
 		ncu: []string{"l2_bound"}, profiler: []string{"latency_bound"}, static: []string{"latency_bound"}, says: "memory behind it to 20 %",
 	},
 	// argmax over 16 MiB, as an H200 counted it: some part of L2 works in most of the
 	// cycles in which it works at all, but each byte comes once.
 	"each byte comes from L2 once": {
 		forward: forward{ms: 0.00743, headroom: 0.49, build: wide, blocks: 2048, threads: 128, kernelsMS: 0.00758,
-			counted: streaming(map[string]float64{dramRead: 16.78e6, dramWritten: 0, dramRate: 2.213e12, dramBusy: 46, l2Busy: 81, l2Asked: 526e3, l2Hits: 3.7, l1Busy: 22, issueBusy: 36, warpsActive: 81,
+			counted: streaming(map[string]float64{dramRead: 16.78e6, dramWritten: 0, dramRate: 2.213e12, dramBusy: 46, l2Busy: 81, l2Asked: 526e3, l2Reads: 524e3, l2Hits: 3.7, l1Busy: 22, issueBusy: 36, warpsActive: 81,
 				wavesOf: 0.97, limitRegisters: 16, limitShared: 51, limitWarps: 16, "long_scoreboard": 63, "barrier": 9})},
 		ncu: []string{"latency_bound"}, profiler: []string{"latency_bound"}, static: []string{"latency_bound"}, says: "at 50 % of its peak",
+	},
+	// Memory is not what is used up, but instructions are as near to that.
+	"memory and instructions at three quarters": {
+		forward: forward{ms: 0.7, headroom: 0.72, build: wide, blocks: 1 << 18, threads: 256, kernelsMS: 0.69,
+			counted: streaming(map[string]float64{dramRate: 3.2e12, dramBusy: 65, issueBusy: 74, "long_scoreboard": 40})},
+		ncu: none, profiler: none, static: none, says: "No single one",
+	},
+	// An ncu that does not count what is read from L2 cannot tell a limit from a stream.
+	"L2 of which nobody knows what is read": {
+		forward: forward{ms: 2.4, headroom: 0.26, build: wide, blocks: 1 << 18, threads: 256, kernelsMS: 2.39,
+			counted: streaming(map[string]float64{dramRate: 1.1e12, dramBusy: 22, l2Busy: 92, l2Reads: -1, l1Busy: 55})},
+		ncu: none, profiler: []string{"latency_bound"}, static: []string{"latency_bound"}, says: "No single one",
 	},
 	// A layer norm whose 24 MiB stay in L2: what memory was seen to do is half of what
 	// will move, and nobody waits for latency.
 	"writes stay in L2": {
 		forward: forward{ms: 0.01323, headroom: 0.895, build: wide, blocks: 4096, threads: 128, kernelsMS: 0.01347,
-			counted: streaming(map[string]float64{dramRead: 25.2e6, dramWritten: 3.5e6, dramRate: 2.131e12, dramBusy: 44, l2Busy: 92, l2Asked: 1.58e6, l2Hits: 52, l1Busy: 52, issueBusy: 30, warpsActive: 83,
+			counted: streaming(map[string]float64{dramRead: 25.2e6, dramWritten: 3.5e6, dramRate: 2.131e12, dramBusy: 44, l2Busy: 92, l2Asked: 1.58e6, l2Reads: 795e3, l2Hits: 52, l1Busy: 52, issueBusy: 30, warpsActive: 83,
 				wavesOf: 1.94, limitRegisters: 16, limitShared: 51, limitWarps: 16, "long_scoreboard": 56, "short_scoreboard": 15, "barrier": 9})},
 		ncu: []string{"memory_bound"}, profiler: []string{"memory_bound"}, static: []string{"memory_bound"}, says: "90 % of what",
 	},

@@ -9,7 +9,7 @@ func l1Bound(v view, k gpuKernel) (finding, bool) {
 	compute, _, _ := k.computeBusy()
 	memory, _ := v.dram(k)
 	next := max(compute, memory)
-	if x, full := v.l2(k); full {
+	if x, _, ok := v.l2(k); ok {
 		next = max(next, x)
 	}
 	apart, scattered := k.asked(loadedUsed)

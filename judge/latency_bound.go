@@ -18,14 +18,19 @@ const waitsMost = 0.3
 // at once.
 func latencyBound(v view, k gpuKernel) (finding, bool) {
 	busy, counted := v.busiest(k)
+	waits, known := k.waitsForMemory()
 	full := idleBelow
-	if memory, known := v.dram(k); counted && known {
+	if memory, ok := v.dram(k); counted && ok && known {
+		// Memory at less than its peak is what is waited for, not what is used up.
+		compute, _, _ := k.computeBusy()
+		caches, _ := v.cachesBusy(k)
+		if max(compute, caches) < idleBelow {
+			full = saturated
+		}
 		if k.share >= NearFloor {
 			memory = max(memory, v.reached()) // what is written last may still be in L2 when counting ends
 		}
-		if memory >= busy {
-			busy, full = memory, saturated // at less it waits for memory's latency, not for its pins
-		}
+		busy = max(busy, memory)
 	}
 	if busy >= full || (!counted && busy <= 0) {
 		return finding{}, false
@@ -38,7 +43,6 @@ func latencyBound(v view, k gpuKernel) (finding, bool) {
 		gain:     min(1-busy, oneStep),
 		moves:    []move{{"unroll", toUp}, {"items", toMost}, {"share", toUp}, {"vector", toMost}},
 	}
-	waits, known := k.waitsForMemory()
 	switch {
 	case known && waits < waitsMost:
 		return finding{}, false // they wait for something else

@@ -101,7 +101,7 @@ func TestRulesOnAnH200(t *testing.T) {
 		"three_passes":   {"extra_traffic", "latency_bound", "latency_bound"},
 		"spilling":       {"spills", "spills latency_bound", "spills latency_bound"},
 		"conflicting":    {"bank_conflicts narrow_accesses barriers", "narrow_accesses latency_bound", "narrow_accesses latency_bound"},
-		"waiting":        {"barriers narrow_accesses latency_bound", "narrow_accesses", "narrow_accesses"},
+		"waiting":        {"barriers narrow_accesses", "narrow_accesses", "narrow_accesses"},
 		"many_registers": {"memory_bound", "memory_bound", "memory_bound"},
 		"windows":        {"l1_bound narrow_accesses", "narrow_accesses latency_bound", "narrow_accesses latency_bound"},
 		"mish_precise":   {"compute_bound", "latency_bound", "latency_bound"},

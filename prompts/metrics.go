@@ -55,6 +55,7 @@ func init() {
 		{"dram__bytes_read.sum", "bytes", ""},
 		{"dram__bytes_write.sum", "bytes", ""},
 		{"lts__t_sectors_srcunit_tex.sum", "sectors", "32 B each; between SMs and the L2"},
+		{"lts__t_sectors_srcunit_tex_op_read.sum", "sectors", "32 B each; that SMs read from the L2"},
 		{"lts__t_bytes.sum", "bytes", "through the L2, with what its halves hand each other"},
 		{"lts__throughput.avg.pct_of_peak_sustained_active", "%", "of the cycles in which the L2 works; no limit where each byte comes once"},
 		{"sm__warps_active.avg.pct_of_peak_sustained_active", "%", "achieved occupancy"},

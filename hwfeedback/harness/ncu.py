@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-FULL = "full"  # beside the selection: all that ncu knows to measure
+FULL = "full"  # beside the selection: what ncu calls its full set
 # That are measured of launches alike. By their names ncu does not tell them apart: several kernels
 # of one size are hidden by no more than so many launches of the first.
 EACH = 8
@@ -120,7 +120,9 @@ def read(text: str) -> Report:
     """Takes a report apart. What makes no sense in it is left out."""
     report = Report()
     table: list[str] = []
-    for line in text[:MAX_REPORT].replace("\0", "").splitlines():
+    if len(text) >= MAX_REPORT:  # it was cut, as like as not within a number
+        text = text[: text.rfind("\n", 0, MAX_REPORT) + 1]
+    for line in text.replace("\0", "").splitlines():
         said = _WORDS.match(line)
         if said is None:
             if line.startswith('"'):
