@@ -1,13 +1,15 @@
 package cli
 
 import (
+	"fmt"
+
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/report"
 )
 
 type configCmd struct {
 	Show  configShowCmd  `cmd:"" help:"Print what is in force, and where each value came from."`
-	Check configCheckCmd `cmd:"" help:"Check a settings file."`
+	Check configCheckCmd `cmd:"" help:"Check a settings file, or what is in force."`
 }
 
 type configShowCmd struct{}
@@ -56,29 +58,32 @@ func (configShowCmd) Run(a *app) error {
 }
 
 type configCheckCmd struct {
-	File string `arg:"" optional:"" help:"The file to check; else the one in force." type:"path" predictor:"file"`
+	File string `arg:"" optional:"" help:"The file to check; else all that is in force." type:"path" predictor:"file"`
 }
 
-// Run checks one file over the defaults, whatever else is in force.
+// Run checks one file over the defaults, whatever else is in force, or what is.
 func (c configCheckCmd) Run(a *app) error {
-	if c.File == "" {
-		c.File = config.FindFile(a.file, a.getenv)
+	file, load := c.File, func() (config.Config, config.Origins, error) { return config.Load(c.File) }
+	if file == "" {
+		file, load = config.FindFile(a.file, a.getenv), a.settings
 	}
-	if c.File == "" {
-		return notFound("no settings file is in force", "name one: kernelwright config check FILE")
-	}
-	_, origins, err := config.Load(c.File)
+	_, origins, err := load()
 	if err != nil {
 		return err
 	}
-	n := 0
+	n := map[string]int{}
 	for _, o := range origins {
-		if o.Kind == "file" {
-			n++
-		}
+		n[o.Kind]++
 	}
 	if a.json {
-		return a.printJSON(map[string]any{"file": c.File, "ok": true, "keys": n})
+		return a.printJSON(map[string]any{"file": file, "ok": true, "keys": n["file"], "environment": n["environment"]})
 	}
-	return a.printf("%s is fine: it sets %d of %d keys\n", report.Line(c.File), n, len(origins))
+	if c.File != "" {
+		return a.printf("%s is fine: it sets %d of %d keys\n", report.Line(file), n["file"], len(origins))
+	}
+	by := "no file"
+	if file != "" {
+		by = fmt.Sprintf("%d by %s", n["file"], report.Line(file))
+	}
+	return a.printf("the settings in force are fine: of %d keys %s, %d by the environment\n", len(origins), by, n["environment"])
 }
