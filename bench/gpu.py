@@ -1,12 +1,13 @@
 """Runs what needs a GPU, tests and figures, in parts: as much as ``--seconds`` allow, and goes on
 from there the next time, also on another machine that is given the folder of results.
 
-gpu.toml has the steps, each a command. What one printed lies in RESULTS/NAME.txt, and what came of
-it in RESULTS/steps.json. One that ended well is not done again. One that could not be finished in
-time goes on, by what it keeps itself in RESULTS or in the record below RESULTS/data, and tests by
-which of them passed. One that failed is left alone until ``--again`` names it, so that it holds up
-nobody; of tests those that passed are not done again. One whose needs are not here (a checkout of a
-peer, Go, a program that is to be built) is left out, which is said.
+gpu.toml has the steps, each a command. What one printed lies in RESULTS/NAME.txt (tests that
+several GPUs share: NAME-GPU.txt), and what came of it in RESULTS/steps.json. One that ended well is
+not done again. One that could not be finished in time goes on, by what it keeps itself in RESULTS
+or in the record below RESULTS/data, and tests by which of them passed. One that failed is left
+alone until ``--again`` names it, so that it holds up nobody; of tests those that passed are not
+done again. One whose needs are not here (a checkout of a peer, Go, a program that is to be built)
+is left out, which is said.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import contextlib
 import json
 import os
 import pathlib
+import queue
 import re
 import shlex
 import shutil
@@ -26,7 +28,10 @@ import sys
 import time
 import tomllib
 from collections import Counter
+from collections.abc import Sequence
+from concurrent import futures
 from dataclasses import dataclass
+from typing import IO
 
 ROOT = pathlib.Path(__file__).parents[1]
 # What has more to do than it had time for ends with this.
@@ -121,10 +126,13 @@ class Results:
 
 def outcomes_of(output: pathlib.Path) -> dict[str, str]:
     """Returns by test what became of it at last, as pytest -v printed it."""
-    if not output.exists():
-        return {}
-    found = re.findall(r"(?m)^(\S+::.*?) (PASSED|SKIPPED|FAILED|ERROR)\b", output.read_text())
-    return dict(found)
+    outcomes: dict[str, str] = {}
+    files = [output, *sorted(output.parent.glob(f"{output.stem}-[0-9]*.txt"))]
+    for file in (f for f in files if f.exists()):
+        found = re.findall(r"(?m)^(\S+::.*?) (PASSED|SKIPPED|FAILED|ERROR)\b", file.read_text())
+        # One that has failed on one GPU may have passed on another one since.
+        outcomes |= {t: o for t, o in found if outcomes.get(t) not in ("PASSED", "SKIPPED")}
+    return outcomes
 
 
 def tests_left(step: Step, output: pathlib.Path) -> list[str]:
@@ -137,33 +145,74 @@ def tests_left(step: Step, output: pathlib.Path) -> list[str]:
     return [t for t in every if outcomes.get(t) not in ("PASSED", "SKIPPED")]
 
 
-def run(step: Step, output: pathlib.Path, seconds: float) -> str:
-    """Returns what came of it: "good", "more", or how it failed."""
-    words, mode = step.words, "w"
+def run(step: Step, output: pathlib.Path, seconds: float, gpus: Sequence[str] = ()) -> str:
+    """Returns what came of it: "good", "more", or how it failed. Tests are shared by ``gpus``,
+    if there are several.
+    """
     if step.tests:
-        left = tests_left(step, output)
-        if not left:
-            return "good"
-        words, mode = [*words[: words.index("pytest") + 1], "-p", "no:cacheprovider"], "a"
-        words += ["-vv", "-m", "slow or not slow", *left]
-    elif step.looks_at_the_clock:
+        return run_tests(step, output, seconds, gpus or [""])
+    words = step.words
+    if step.looks_at_the_clock:
         words = [*words, "--seconds", f"{seconds - GRACE_S:.0f}"]
+    with output.open("w") as f:
+        return command(words, f, seconds)
+
+
+def command(words: list[str], to: IO[str], seconds: float, **env: str) -> str:
     in_time = True
-    with output.open(mode) as f:
-        process = subprocess.Popen(words, cwd=ROOT, stdout=f, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        words, cwd=ROOT, stdout=to, stderr=subprocess.STDOUT, env={**os.environ, **env}
+    )
+    try:
+        code = process.wait(max(seconds, 0))
+    except subprocess.TimeoutExpired:
+        in_time = False
+        process.send_signal(signal.SIGINT)
         try:
-            code = process.wait(seconds)
+            code = process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
-            in_time = False
-            process.send_signal(signal.SIGINT)
-            try:
-                code = process.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                code = process.wait()
+            process.kill()
+            code = process.wait()
     if code == 0:
         return "good"
     return "more" if code == MORE or not in_time else f"failed with exit code {code}"
+
+
+def run_tests(step: Step, output: pathlib.Path, seconds: float, gpus: Sequence[str]) -> str:
+    """Has each GPU take some of the tests that are left, and again some, until there are none."""
+    left, end = tests_left(step, output), time.monotonic() + seconds
+    words = [*step.words[: step.words.index("pytest") + 1], "-p", "no:cacheprovider"]
+    words += ["-vv", "-m", "slow or not slow"]
+    # What tests of a file share is made once for each process: so not a process for each test.
+    some = len(left) if len(gpus) == 1 else max(len(left) // (4 * len(gpus)), 1)
+    shares = queue.SimpleQueue[list[str]]()
+    for i in range(0, len(left), some or 1):
+        shares.put(left[i : i + some])
+    came: list[str] = []
+
+    def work(gpu: str) -> None:
+        env, file = {}, output
+        if len(gpus) > 1:
+            env, file = {"CUDA_VISIBLE_DEVICES": gpu}, output.with_stem(f"{output.stem}-{gpu}")
+        with contextlib.suppress(queue.Empty), file.open("a") as f:
+            while share := shares.get_nowait():
+                if time.monotonic() >= end:
+                    came.append("more")
+                    return
+                came.append(command([*words, *share], f, end - time.monotonic(), **env))
+
+    with futures.ThreadPoolExecutor(len(gpus)) as pool:
+        list(pool.map(work, gpus))
+    return max(came, key=lambda c: (c != "good", c != "more"), default="good")
+
+
+def gpus_of(device: str) -> list[str]:
+    """Returns the numbers that "cuda:0,1" or "cuda:all" names; none: what is there, as it is."""
+    which = device.partition(":")[2]
+    if which != "all":
+        return which.split(",") if which else []
+    listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, text=True)
+    return [str(i) for i in range(len(listed.stdout.splitlines()))]
 
 
 def main() -> None:
@@ -180,9 +229,9 @@ def main() -> None:
     parser.add_argument("--cudaforge", type=pathlib.Path, help="a checkout of CudaForge")
     args = parser.parse_args()
     end = time.monotonic() + args.seconds
-    which = args.device.partition(":")[2]
-    if which and which != "all":
-        os.environ["CUDA_VISIBLE_DEVICES"] = which  # of what does not ask the program
+    gpus = gpus_of(args.device)
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # of what does not ask the program
     args.results = args.results.resolve()
     results, every = Results(args.results), steps(args)
     names = list(filter(None, args.only.split(","))) or list(every)
@@ -197,7 +246,7 @@ def main() -> None:
         left = end - begun - GRACE_S
         if step.needs or results.is_over(step) or left < step.least:
             continue
-        came = run(step, results.output(step), left)
+        came = run(step, results.output(step), left, gpus)
         results.put(step, came, time.monotonic() - begun)
         print(f"{step.name}: {came}", flush=True)
     print(f"\n{'step':18} seconds  what came of it")

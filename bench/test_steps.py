@@ -112,6 +112,33 @@ def test_tests_that_passed_are_not_run_again(
     assert counted.read_text() == "a bcc"
 
 
+def test_several_gpus_share_the_tests(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import os, pathlib, pytest, time\n"
+        "@pytest.mark.parametrize('n', range(9))\n"
+        "def test_it(n):\n"
+        f"    with open({str(tmp_path / 'seen')!r}, 'a') as f:\n"
+        "        print(os.environ['CUDA_VISIBLE_DEVICES'], n, file=f)\n"
+        "    time.sleep(0.2)\n"
+        "    assert n != 5 or os.environ.get('GOOD')\n"
+    )
+    (tmp_path / "pyproject.toml").write_text((gpu.ROOT / "pyproject.toml").read_text())
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    words = [sys.executable, "-m", "pytest", "test_it.py"]
+    s, results = gpu.Step("one", words, 0.0, []), gpu.Results(tmp_path / "results")
+    assert gpu.run(s, results.output(s), 60.0, ["0", "2"]) == "failed with exit code 1"
+    seen = [line.split() for line in (tmp_path / "seen").read_text().splitlines()]
+    assert sorted(n for _, n in seen) == [str(n) for n in range(9)]
+    assert {gpu for gpu, _ in seen} == {"0", "2"}
+    monkeypatch.setenv("GOOD", "1")
+    assert gpu.run(s, results.output(s), 60.0, ["0", "2"]) == "good"
+    assert len((tmp_path / "seen").read_text().splitlines()) == 10, "the one that had failed"
+    assert gpu.run(s, results.output(s), 60.0, ["0", "2"]) == "good"
+    assert gpu.gpus_of("cuda:0,2") == ["0", "2"] and gpu.gpus_of("cuda") == []
+
+
 def test_peers_is_told_how_long_it_may_take(tmp_path: pathlib.Path) -> None:
     """Or it would be interrupted, and what takes longer than a step may would never end."""
     every = gpu.steps(arguments(tmp_path, kernelbench=tmp_path, cudaforge=tmp_path))
