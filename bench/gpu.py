@@ -159,6 +159,7 @@ def run(step: Step, output: pathlib.Path, seconds: float, gpus: Sequence[str] = 
 
 
 def command(words: list[str], to: IO[str], seconds: float, **env: str) -> str:
+    """Runs it, interrupts it after ``seconds``, and returns what came of it."""
     in_time = True
     process = subprocess.Popen(
         words, cwd=ROOT, stdout=to, stderr=subprocess.STDOUT, env={**os.environ, **env}
@@ -209,10 +210,12 @@ def run_tests(step: Step, output: pathlib.Path, seconds: float, gpus: Sequence[s
 def gpus_of(device: str) -> list[str]:
     """Returns the numbers that "cuda:0,1" or "cuda:all" names; none: what is there, as it is."""
     which = device.partition(":")[2]
-    if which != "all":
-        return which.split(",") if which else []
-    listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, text=True)
-    return [str(i) for i in range(len(listed.stdout.splitlines()))]
+    if which == "all":
+        which = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        if not which and shutil.which("nvidia-smi"):
+            listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, text=True).stdout
+            return re.findall(r"(?m)^GPU (\d+):", listed)
+    return which.split(",") if which else []
 
 
 def main() -> None:

@@ -136,7 +136,19 @@ def test_several_gpus_share_the_tests(
     assert gpu.run(s, results.output(s), 60.0, ["0", "2"]) == "good"
     assert len((tmp_path / "seen").read_text().splitlines()) == 10, "the one that had failed"
     assert gpu.run(s, results.output(s), 60.0, ["0", "2"]) == "good"
+
+
+def test_which_gpus_there_are(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert gpu.gpus_of("cuda:0,2") == ["0", "2"] and gpu.gpus_of("cuda") == []
+    assert gpu.gpus_of("cuda:all") == [], "no driver"
+    listed = tmp_path / "nvidia-smi"
+    listed.write_text("#!/bin/sh\necho 'GPU 0: A'\necho '  MIG 1g: B'\necho 'GPU 1: A'\n")
+    listed.chmod(0o700)
+    assert gpu.gpus_of("cuda:all") == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert gpu.gpus_of("cuda:all") == ["3", "5"]
 
 
 def test_peers_is_told_how_long_it_may_take(tmp_path: pathlib.Path) -> None:

@@ -475,6 +475,21 @@ func (g *gpu) start(suffix string, block int, blocks string, more []string) {
 	}, before...)
 }
 
+// startHeld starts blocks that hold so many bytes in shared memory, after what is to be
+// done first.
+func (g *gpu) startHeld(suffix string, block, bytes int, blocks string, more []string, first ...string) {
+	g.used["there"] = true
+	known := fmt.Sprintf("there%d", g.k.at)
+	g.launched(suffix, more, func(kernel, args string) {
+		g.device.launch("    static int %s[devices];", known)
+		g.device.launch("    there(%s, %d, %d, %s);", kernel, block, bytes, known)
+		for _, l := range first {
+			g.device.launch("    %s", l)
+		}
+		g.device.launch("    if (blocks > 0) %s<<<(unsigned)blocks, %d, %d, stream>>>(%s);", kernel, block, bytes, args)
+	}, "  const long long blocks = "+blocks+";")
+}
+
 // launched has the host call once for each choice of V.
 func (g *gpu) launched(suffix string, more []string, call func(kernel, args string), before ...string) {
 	var args, pointers []string

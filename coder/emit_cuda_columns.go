@@ -23,10 +23,7 @@ func (r *reducing) holdColumns() {
 	for _, v := range found {
 		bytes += elementBytes(v.dtype)
 	}
-	all := r.steps * r.g.groups[r.g.inner].size * bytes
-	for _, i := range r.g.outer {
-		all *= r.g.groups[i].size
-	}
+	all := r.g.rows() * r.steps * r.g.groups[r.g.inner].size * bytes
 	cache := r.device.on.cache
 	if cache <= 0 {
 		cache = someCache
@@ -58,7 +55,7 @@ func (r *reducing) ownSlot() string {
 
 // heldColumns emits the kernel of columns that are held.
 func (r *reducing) heldColumns(last int) {
-	r.used["copy_ahead"], r.used["there"] = true, true
+	r.used["copy_ahead"] = true
 	r.begin("", r.block, nil)
 	r.head()
 	r.line("extern __shared__ __align__(16) unsigned char shared[];")
@@ -91,11 +88,5 @@ func (r *reducing) heldColumns(last int) {
 	}
 	r.rowStores()
 	r.end()
-	known := fmt.Sprintf("there%d", r.k.at)
-	bytes *= r.vector
-	r.launched("", nil, func(kernel, args string) {
-		r.device.launch("    static int %s[devices];", known)
-		r.device.launch("    there(%s, %d, %d, %s);", kernel, r.block, bytes, known)
-		r.device.launch("    if (blocks > 0) %s<<<(unsigned)blocks, %d, %d, stream>>>(%s);", kernel, r.block, bytes, args)
-	}, "  const long long blocks = "+r.blocks()+";")
+	r.startHeld("", r.block, bytes*r.vector, r.blocks(), nil)
 }

@@ -94,10 +94,7 @@ func sizeOf(typ string) int {
 
 // keepScratch has memory for each part of each row, or of each column.
 func (g *gpu) keepScratch(a *anchor, parts, bytes int) {
-	n := parts * bytes
-	for _, i := range g.g.outer {
-		n *= g.g.groups[i].size
-	}
+	n := parts * bytes * g.g.rows()
 	if g.g.lanes {
 		n *= g.g.groups[g.g.inner].size
 	}
@@ -207,13 +204,22 @@ const (
 	laneThreads = 512
 )
 
+// laneBlocks is how many blocks take x columns, or vectors of them, each.
+func (g geometry) laneBlocks(columns, x int) int { return g.rows() * ((columns + x - 1) / x) }
+
+// narrow halves what a block takes, but not below 32, until each multiprocessor has a
+// block.
+func (t target) narrow(x int, blocks func(x int) int) int {
+	for x > 32 && blocks(x) < t.multiprocessors {
+		x /= 2
+	}
+	return x
+}
+
 // spread chooses the threads: so many that each takes its share of a row. Short
 // rows share a block.
 func (r *reducing) spread() {
-	width, rows := r.g.groups[r.g.inner].size, 1
-	for _, i := range r.g.outer {
-		rows *= r.g.groups[i].size
-	}
+	width, rows := r.g.groups[r.g.inner].size, r.g.rows()
 	r.steps = 1
 	for _, i := range r.g.order {
 		r.steps *= r.g.groups[i].size
@@ -224,10 +230,8 @@ func (r *reducing) spread() {
 		// Threads side by side take 512 bytes of each row: a sector of memory that
 		// two blocks share would be read twice.
 		r.x = min(max(powerAbove(columns), 1), laneColumns/r.vector)
-		few := func(x int) bool { return rows*((columns+x-1)/x) < r.device.on.multiprocessors }
-		for r.x > 32 && few(r.x) {
-			r.x /= 2
-		}
+		few := func(x int) bool { return r.g.laneBlocks(columns, x) < r.device.on.multiprocessors }
+		r.x = r.device.on.narrow(r.x, func(x int) int { return r.g.laneBlocks(columns, x) })
 		along := 16
 		// Blocks that take 128 bytes of each row, and more rows at once, cost less than
 		// parts of rows that a second launch joins.
@@ -239,7 +243,7 @@ func (r *reducing) spread() {
 		r.y = min(powerBelow(r.steps/r.knobs.get("share", 4)), laneThreads/r.x, along)
 		r.y = max(r.y, 32/r.x)
 		r.block = r.x * r.y
-		blocks = rows * ((columns + r.x - 1) / r.x)
+		blocks = r.g.laneBlocks(columns, r.x)
 	} else {
 		r.steps *= width / r.vector
 		share := r.knobs.get("share", 4)

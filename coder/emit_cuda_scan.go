@@ -120,10 +120,7 @@ func (g *gpu) holdScan(sc *scanning) bool {
 		sc.held[v], sc.begin[v] = fmt.Sprintf("held%d", v.id), sc.bytes
 		sc.bytes += (per*elementBytes(v.dtype) + 15) / 16 * 16
 	}
-	rows := 1
-	for _, i := range g.g.outer {
-		rows *= g.g.groups[i].size
-	}
+	rows := g.g.rows()
 	told, ticket := fmt.Sprintf("told%d", g.k.at), fmt.Sprintf("ticket%d", g.k.at)
 	sc.names = append(sc.names, told, ticket)
 	g.device.scratch[g.k] = append(g.device.scratch[g.k], scratch{name: told, bytes: rows * parts * 4, batch: g.k.batch}, scratch{name: ticket, bytes: counterBytes})
@@ -215,10 +212,7 @@ func (g *gpu) sumEarlier(sc *scanning) {
 // asks for. Products and doubles are left whole: a part of theirs may overflow where
 // the whole does not.
 func (g *gpu) scanParts() int {
-	rows := 1
-	for _, i := range g.g.outer {
-		rows *= g.g.groups[i].size
-	}
+	rows := g.g.rows()
 	for _, a := range g.k.anchors {
 		if a.value.op != "sum" || a.value.dtype == f64 {
 			return 1
@@ -509,15 +503,9 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 	g.close()
 	g.end()
 	if sc.held != nil {
-		known := fmt.Sprintf("there%d", g.k.at)
-		g.used["there"] = true
-		g.launched(suffix, names, func(kernel, args string) {
-			g.device.launch("    static int %s[devices];", known)
-			g.device.launch("    there(%s, %d, %d, %s);", kernel, scanBlock, sc.bytes, known)
-			g.device.launch("    cudaMemsetAsync(%s, 0, %d, stream);", names[len(names)-1], counterBytes)
-			g.device.launch("    cudaMemsetAsync(%s, 0, rows * %d, stream);", names[len(names)-2], parts*4)
-			g.device.launch("    if (rows > 0) %s<<<(unsigned)(rows * %d), %d, %d, stream>>>(%s);", kernel, parts, scanBlock, sc.bytes, args)
-		})
+		g.startHeld(suffix, scanBlock, sc.bytes, fmt.Sprintf("rows * %d", parts), names,
+			fmt.Sprintf("cudaMemsetAsync(%s, 0, %d, stream);", names[len(names)-1], counterBytes),
+			fmt.Sprintf("cudaMemsetAsync(%s, 0, rows * %d, stream);", names[len(names)-2], parts*4))
 		return
 	}
 	blocks := "rows"

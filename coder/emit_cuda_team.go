@@ -61,10 +61,7 @@ func (r *reducing) hold() {
 	if bytes == 0 {
 		return
 	}
-	rows := 1
-	for _, i := range r.g.outer {
-		rows *= r.g.groups[i].size
-	}
+	rows := r.g.rows()
 	line := teamLine / r.vector
 	each := (max(r.device.on.shared, leastShared)/teamsBeside - 3<<10) / bytes / line * line // steps that a block holds
 	there := teamsBeside * r.device.on.multiprocessors

@@ -21,6 +21,15 @@ type geometry struct {
 	outer  []int // groups that are spread over threads
 }
 
+// rows is how many rows there are, or, with lanes, tiles of columns above each other.
+func (g geometry) rows() int {
+	n := 1
+	for _, i := range g.outer {
+		n *= g.groups[i].size
+	}
+	return n
+}
+
 // geometry derives the loops.
 func (k *kernel) geometry() geometry {
 	reduced := func(d int) bool { return k.kind != mapKernel && slices.Contains(k.dims, d) }

@@ -35,10 +35,7 @@ const (
 
 // uncut is at most how many blocks a kernel has that cuts no row.
 func (g geometry) uncut() int {
-	n := 1
-	for _, i := range g.outer {
-		n *= g.groups[i].size
-	}
+	n := g.rows()
 	if g.lanes {
 		n *= (g.groups[g.inner].size + 31) / 32
 	}
@@ -64,19 +61,11 @@ func (k *kernel) widestAtFirst(g geometry) int {
 	if !g.lanes || g.uncut()*32 >= heldThreads {
 		return 4
 	}
-	on := target{multiprocessors: defaultDevice}
-	width, rows := g.groups[g.inner].size, 1
-	for _, i := range g.outer {
-		rows *= g.groups[i].size
-	}
-	x := laneColumns
-	blocks := func() int { return rows * ((width + x - 1) / x) }
-	for x > 32 && blocks() < on.multiprocessors {
-		x /= 2
-	}
+	on, width := target{multiprocessors: defaultDevice}, g.groups[g.inner].size
+	blocks := g.laneBlocks(width, on.narrow(laneColumns, func(x int) int { return g.laneBlocks(width, x) }))
 	writes := slices.ContainsFunc(k.stores, func(s store) bool { return !s.row })
 	switch {
-	case on.filled(blocks()) && blocks()*laneThreads < heldThreads/2,
+	case on.filled(blocks) && blocks*laneThreads < heldThreads/2,
 		writes && k.rowLength() > 16*keptElements/4 && 4*numel(k.space) >= someCache/2:
 		return 4
 	}
