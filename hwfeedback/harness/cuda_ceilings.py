@@ -30,7 +30,8 @@ L2_PASSES = 40
 FMA_TURNS = 1000
 LAUNCHES = 500  # half of what a stream queues
 QUEUED_NS = 20_000  # that the host has for each of them
-PRODUCT = 8192  # rows and columns of the matrices
+PRODUCTS = 8192, 4096  # rows and columns of the matrices
+PAUSE_S = 0.005  # before a product: one after the other, they are slowed down for their power
 BLOCK = 512
 
 
@@ -120,7 +121,7 @@ def _measure(index: int) -> dict[str, Any]:
             "call_us": 1e6 * call_s,
             "measured_at": int(time.time() * 1000),
             "note": f"the fastest of {PASSES} passes; {each >> 20} MiB copied and read, "
-            f"{small >> 16} MiB read from L2, matrix products of {PRODUCT}",
+            f"{small >> 16} MiB read from L2, products of {PRODUCTS[0]} and {PRODUCTS[1]} rows",
         },
         "attributes": has,
         "name": driver.name(),
@@ -146,17 +147,12 @@ def _launch_s(driver: cuda.Driver, module: cuda.Module) -> float:
 def _products(index: int) -> tuple[dict[str, float], float]:
     """Returns 1e9 operations a second by type of operand, and the largest spread."""
     device = torch.device("cuda", index)
-    n = PRODUCT
-    while 16 * n * n > torch.cuda.mem_get_info(device)[0]:
-        n //= 2
     g = torch.Generator(device).manual_seed(1)
-    x = torch.randn(n, n, device=device, generator=g)
-    y = torch.randn(n, n, device=device, generator=g)
     one = torch.ones((), device=device)
     rates: dict[str, float] = {}
     spreads = [0.0]
 
-    def product(name: str, work: Callable[[], Any]) -> None:
+    def product(name: str, n: int, work: Callable[[], Any]) -> None:
         try:
             work()
         except (RuntimeError, NotImplementedError, AttributeError) as e:
@@ -166,26 +162,33 @@ def _products(index: int) -> tuple[dict[str, float], float]:
         torch.cuda.synchronize(device)
         took = []
         for _ in range(PASSES):
+            time.sleep(PAUSE_S)
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             work()
             end.record()
             end.synchronize()
             took.append(start.elapsed_time(end) / 1e3)
-        rates[name] = 2.0 * n**3 / min(took) / 1e9
+        rates[name] = max(rates.get(name, 0.0), 2.0 * n**3 / min(took) / 1e9)
         spreads.append(1 - min(took) / statistics.median(took))
+
+    def products(n: int) -> None:
+        x, y = (torch.randn(n, n, device=device, generator=g) for _ in range(2))
+        half, brain = (x.half(), y.half()), (x.bfloat16(), y.bfloat16())
+        eighth = [v.to(torch.float8_e4m3fn) for v in (x, y)]
+        whole = [v.mul(30).to(torch.int8) for v in (x, y)]
+        for pair in (eighth, whole):
+            pair[1] = pair[1].t().contiguous().t()  # only so does the vendor multiply these
+        scaled = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16}
+        product("tf32", n, lambda: x @ y)
+        product("float16", n, lambda: half[0] @ half[1])
+        product("bfloat16", n, lambda: brain[0] @ brain[1])
+        product("float8", n, lambda: torch._scaled_mm(*eighth, **scaled))
+        product("int8", n, lambda: torch._int_mm(*whole))
 
     with torch.cuda.device(device):
         torch.backends.cuda.matmul.allow_tf32 = True
-        product("tf32", lambda: x @ y)
-        for name, dtype in (("float16", torch.float16), ("bfloat16", torch.bfloat16)):
-            p, q = x.to(dtype), y.to(dtype)
-            product(name, lambda p=p, q=q: p @ q)
-        p, q = x.to(torch.float8_e4m3fn), y.to(torch.float8_e4m3fn).t().contiguous().t()
-        product(
-            "float8",
-            lambda: torch._scaled_mm(p, q, scale_a=one, scale_b=one, out_dtype=torch.bfloat16),
-        )
-        i, j = x.mul(30).to(torch.int8), y.mul(30).to(torch.int8).t().contiguous().t()
-        product("int8", lambda: torch._int_mm(i, j))
+        for n in PRODUCTS:
+            if 24 * n * n <= torch.cuda.mem_get_info(device)[0]:
+                products(n)
     return rates, max(spreads)
