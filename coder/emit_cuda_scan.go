@@ -9,7 +9,8 @@ import (
 const scanBlock = 256
 
 // scansAhead is how many tiles of a row are scanned at a time, while as many are on
-// their way, and mostTiles how many registers have room for.
+// their way, and mostTiles how many registers have room for; both where a thread takes
+// 16 bytes of each, else more.
 const (
 	scansAhead = 2
 	mostTiles  = 4
@@ -374,7 +375,7 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 		}
 		g.close()
 	}
-	tiles := min(g.knobs.get("unroll", scansAhead), mostTiles)
+	tiles := min(4*g.knobs.get("unroll", scansAhead)/g.vector, mostTiles*min(4/g.vector, 2))
 	for _, v := range loads {
 		g.line("%s ahead%d[%d][V];", element(v.dtype), v.id, tiles)
 	}

@@ -271,10 +271,15 @@ func TestTilesAtATime(t *testing.T) {
 		if s["unroll"].Value != tiles {
 			t.Errorf("rows of %d: %d tiles", columns, s["unroll"].Value)
 		}
-		source, _ := emitCUDA(p, s.with(map[string]int{"unroll": 8}), target{gpu: true, multiprocessors: 132})
-		if strings.Contains(source, "[8][V]") {
-			t.Errorf("rows of %d: eight tiles at a time, for which there are no registers", columns)
+		most := 4
+		switch {
+		case columns <= 1024:
+			most = 1 // has no more
+		case columns%4 > 0:
+			most = 8 // of one element for each thread
 		}
+		source, _ := emitCUDA(p, s.with(map[string]int{"unroll": 8}), target{gpu: true, multiprocessors: 132})
+		holdsForms(t, source, []string{fmt.Sprintf("x0[%d][V]", most)}, []string{fmt.Sprintf("x0[%d][V]", 2*most)})
 	}
 }
 
@@ -294,7 +299,7 @@ func TestJointPasses(t *testing.T) {
 		knobs    map[string]int
 		has, not []string
 	}{
-		{map[string]int{"unroll": 4, "approx": 1}, []string{"if (begin + 3 * 256 < steps) {", "float q"}, []string{"double q"}},
+		{map[string]int{"unroll": 4, "approx": 1}, []string{"if (begin + 3 * 256 < steps) {", ".raise(p", "float q"}, []string{"double q"}},
 		{map[string]int{"unroll": 4, "approx": 0}, []string{"if (begin + 3 * 256 < steps) {", "double q"}, []string{"float q"}},
 		{map[string]int{"unroll": 8, "approx": 1, "vector": 1}, []string{"if (begin + 31 * ", "double q"}, []string{"float q"}},
 	} {
@@ -334,6 +339,15 @@ func TestColumnsInNarrowBlocks(t *testing.T) {
 		if !strings.Contains(source, want) {
 			t.Errorf("%d multiprocessors: no %q in\n%s", multiprocessors, want, source)
 		}
+	}
+}
+
+// TestColumnsInParts: as many as two blocks of each multiprocessor take, and no more.
+func TestColumnsInParts(t *testing.T) {
+	for multiprocessors, parts := range map[int]int{132: 11, 144: 12, 200: 16} {
+		p := plannedAs(t, "softmax_0", 6000, 3000)
+		source, _ := emitCUDA(p, cudaSchedule(p), target{gpu: true, multiprocessors: multiprocessors})
+		holdsForms(t, source, []string{fmt.Sprintf("part = number / tiles %% %d;", parts)}, nil)
 	}
 }
 

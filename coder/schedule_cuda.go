@@ -198,9 +198,10 @@ func cudaSchedule(p *plan) schedule {
 			tiles = k.tilesAtFirst()
 		}
 		apart = apart || k.drifts(g)
-		joins = joins || k.joins() != ""
+		joint := k.joins() != ""
+		joins = joins || joint
 		ends = k.ends(g)
-		adds := (k.kind == reduceKernel || k.kind == scanKernel) && !g.lanes && slices.ContainsFunc(k.anchors, (*anchor).adds)
+		adds := (k.kind == reduceKernel || k.kind == scanKernel) && (!g.lanes || joint) && slices.ContainsFunc(k.anchors, (*anchor).adds)
 		inexact, decides = inexact || adds || k.divides(), decides || k.decides()
 		few = few || (k.kind == reduceKernel || k.kind == scanKernel) && g.uncut() < fewRows && k.rowLength() >= longRow
 		long = long || !g.lanes && (k.rowLength() >= teamRow || numel(k.space) >= teamBytes/4)

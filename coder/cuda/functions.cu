@@ -144,6 +144,10 @@ struct TopSum {
   T v;
   double s;
   __device__ T under() const { return v == -INFINITY ? T(0) : v; }
+  // Stands under what is larger. That is seldom after the first few elements.
+  __device__ void raise(T top) {
+    if (top > v) s *= kw_exp(v - top), v = top;
+  }
   __device__ void merge(const TopSum& b) {
     TopSum r = {b.v > v ? b.v : v, 0};
     r.s = s * kw_exp(v - r.under()) + b.s * kw_exp(b.v - r.under());
