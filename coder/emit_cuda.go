@@ -189,6 +189,7 @@ type gpu struct {
 	resident bool              // no more blocks than are on the device at once, each with one piece of work after the other
 	beside   int               // blocks that are to be on a multiprocessor at once; 0 for any
 	arrays   map[*value]string // loads of V elements that are there: an array
+	terms    map[*value]bool   // exponentials of which nothing but a sum is made
 }
 
 func (e *cuda) kernel(k *kernel) {
@@ -235,6 +236,9 @@ func (g *gpu) special(v *value) string {
 		return fmt.Sprintf("r%d", v.args[0].id)
 	case g.rowed[v] != "":
 		return g.rowed[v] + "[j]"
+	case g.terms[v]:
+		g.used["term"] = true
+		return fmt.Sprintf("kw_term(%s)", g.text(v.args[0]))
 	}
 	return ""
 }

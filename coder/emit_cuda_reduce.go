@@ -931,6 +931,12 @@ func (r *reducing) together(carries []carry, stores []store, u int, to string) {
 			r.line("%s q%d = 0;", r.summed(c.with), id)
 		}
 	}
+	r.terms = map[*value]bool{}
+	for _, c := range carries {
+		if c.with != nil && c.a.value.op == "maxnum" && r.knobs.get("approx", 0) == 1 && c.with.adds() {
+			r.terms[c.with.operand] = true
+		}
+	}
 	r.compute(0, seconds...)
 	walk(func(into func(*value) destination) {
 		for n := range len(r.g.order) {
@@ -972,6 +978,7 @@ func (r *reducing) together(carries []carry, stores []store, u int, to string) {
 			}
 		})
 	}
+	clear(r.terms)
 	r.pop()
 }
 

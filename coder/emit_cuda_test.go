@@ -299,8 +299,8 @@ func TestJointPasses(t *testing.T) {
 		knobs    map[string]int
 		has, not []string
 	}{
-		{map[string]int{"unroll": 4, "approx": 1}, []string{"if (begin + 3 * 256 < steps) {", ".raise(p", "float q"}, []string{"double q"}},
-		{map[string]int{"unroll": 4, "approx": 0}, []string{"if (begin + 3 * 256 < steps) {", "double q"}, []string{"float q"}},
+		{map[string]int{"unroll": 4, "approx": 1}, []string{"if (begin + 3 * 256 < steps) {", ".raise(p", "float q", "kw_term(t"}, []string{"double q"}},
+		{map[string]int{"unroll": 4, "approx": 0}, []string{"if (begin + 3 * 256 < steps) {", "double q"}, []string{"float q", "kw_term("}},
 		{map[string]int{"unroll": 8, "approx": 1, "vector": 1}, []string{"if (begin + 31 * ", "double q"}, []string{"float q"}},
 	} {
 		p := plannedAs(t, "softmax", 256, 4096)

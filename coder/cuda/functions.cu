@@ -22,6 +22,18 @@ __device__ __forceinline__ void store(T* to, const T (&from)[V]) {
 //@ exp
 __device__ __forceinline__ float kw_exp(float x) { return expf(x); }
 __device__ __forceinline__ double kw_exp(double x) { return exp(x); }
+//@ term
+// An exponential of what is not above 0, for a sum of which one term is 1. What it is off by, beside two units in the
+// last place, grows with its argument, and so is lost where it is small.
+__device__ __forceinline__ float kw_term(float x) {
+#ifdef __CUDA_ARCH__
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x * 1.44269504f));
+  return r;
+#else
+  return expf(x);
+#endif
+}
 //@ expm1
 __device__ __forceinline__ float kw_expm1(float x) { return expm1f(x); }
 __device__ __forceinline__ double kw_expm1(double x) { return expm1(x); }
