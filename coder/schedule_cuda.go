@@ -300,10 +300,11 @@ func cudaSchedule(p *plan) schedule {
 		s["pdl"] = kernelwright.Knob{Value: start, Choices: []int{0, 1}}
 	}
 	if inexact {
-		// Whether divisions and square roots of float32 may be off by two units in the last
-		// place, as Triton's are, and sums take a few elements of it at a time. An exact division
-		// has a branch to what handles its corner cases, over which a compiler moves no load:
-		// hardswish of an image and a residual is 378 instructions with them and 114 without.
+		// Whether divisions and square roots of float32, and exponentials that are added up, may
+		// be off by two units in the last place, as Triton's are, and sums take a few elements of
+		// it at a time. An exact division has a branch to what handles its corner cases, over
+		// which a compiler moves no load: hardswish of an image and a residual is 378
+		// instructions with them and 114 without.
 		start := 1
 		if decides {
 			start = 0

@@ -192,7 +192,7 @@ func meaning(st step) string {
 	case "persistent":
 		return say("as many blocks as fit at once go from one piece of work to the next, and no wave is left half empty", "each block has one piece of work, and another takes its place")
 	case "approx":
-		return say("divisions have no branch and may be off by two units in the last place, and a sum takes a few elements at a time in float32", "divisions are rounded as IEEE 754 says, and each element of a sum is taken in double")
+		return say("divisions, and exponentials that are added up, have no branch and may be off by two units in the last place, and a sum takes a few elements at a time in float32", "divisions are rounded as IEEE 754 says, exponentials as in CUDA's library, and each element of a sum is taken in double")
 	case "split":
 		return say("several blocks share a row, so that no multiprocessor is idle", "one launch does it all")
 	case "static":
