@@ -605,8 +605,12 @@ func (r *reducing) brief(so []*anchor, a *anchor) []*anchor {
 // briefly reports whether the schedule allows float32 for the elements of one thread
 // that an anchor adds up.
 func (g *gpu) briefly(a *anchor) bool {
-	return g.knobs.get("approx", 0) == 1 && g.vector > 1 && !g.g.lanes && a.adds()
+	return g.inexactly(a) && g.vector > 1 && !g.g.lanes
 }
+
+// inexactly reports whether the schedule allows a sum of float32 more than its double's
+// error.
+func (g *gpu) inexactly(a *anchor) bool { return g.knobs.get("approx", 0) == 1 && a.adds() }
 
 // adds reports whether an anchor is a sum, a mean or a running sum of float32.
 func (a *anchor) adds() bool {
@@ -933,7 +937,7 @@ func (r *reducing) together(carries []carry, stores []store, u int, to string) {
 	}
 	r.terms = map[*value]bool{}
 	for _, c := range carries {
-		if c.with != nil && c.a.value.op == "maxnum" && r.knobs.get("approx", 0) == 1 && c.with.adds() {
+		if c.with != nil && c.a.value.op == "maxnum" && r.inexactly(c.with) {
 			r.terms[c.with.operand] = true
 		}
 	}
@@ -978,7 +982,7 @@ func (r *reducing) together(carries []carry, stores []store, u int, to string) {
 			}
 		})
 	}
-	clear(r.terms)
+	r.terms = nil
 	r.pop()
 }
 
@@ -988,7 +992,7 @@ const mostBrief = 16
 
 // summed is the type in which the second of a pair is added up over a few steps.
 func (r *reducing) summed(a *anchor) string {
-	if r.knobs.get("approx", 0) == 1 && a.adds() && r.ahead() <= mostBrief {
+	if r.inexactly(a) && r.ahead() <= mostBrief {
 		return "float"
 	}
 	return "double"

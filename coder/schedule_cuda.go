@@ -88,9 +88,9 @@ func (k *kernel) shareAtFirst(g geometry) int {
 // tilesAtFirst is how many tiles of a row, of four elements a thread, a scan begins with
 // at a time: two, or the one that there is. One does where there are rows enough for more
 // than a wave of blocks, which read while others write, and nothing but what memory holds
-// is added up: of 32,768 rows of as many an H200 took 2.08 ms, and 2.15 with two. In one
-// wave all read at once and then write: 512 rows of 4,096 took 5.8 us with two, 7.1 with
-// one and 6.8 with all four.
+// is added up: of 32,768 rows of as many an H200 took 2.08 ms, and 2.15 with two. Of 512
+// rows of 4,096 it took 6.3 us with two, 7.1 with one and 6.6 with all four, with sums in
+// double.
 func (k *kernel) tilesAtFirst(g geometry) int {
 	n := (k.rowLength() + 4*scanBlock - 1) / (4 * scanBlock)
 	computed := slices.ContainsFunc(k.anchors, func(a *anchor) bool { return a.operand.kind != load })

@@ -31,7 +31,7 @@ FMA_TURNS = 1000
 LAUNCHES = 500  # half of what a stream queues
 QUEUED_NS = 20_000  # that the host has for each of them
 PRODUCTS = 8192, 4096  # rows and columns of the matrices
-PAUSE_S = 0.005  # before a product: one after the other, they are slowed down for their power
+PAUSE_S = 0.005  # before a product: one after the other, they may be slowed down for their power
 BLOCK = 512
 
 
@@ -189,6 +189,6 @@ def _products(index: int) -> tuple[dict[str, float], float]:
     with torch.cuda.device(device):
         torch.backends.cuda.matmul.allow_tf32 = True
         for n in PRODUCTS:
-            if 24 * n * n <= torch.cuda.mem_get_info(device)[0]:
+            if 32 * n * n <= torch.cuda.mem_get_info(device)[0]:
                 products(n)
     return rates, max(spreads)
