@@ -45,19 +45,22 @@ func (b *Beam) Run(ctx context.Context, run kernelwright.Run, task kernelwright.
 			}
 			return limit(rounds, whole), ""
 		}
-		declined := map[int]decline{}
+		var declined declines
 		for {
 			if err := l.goOn(ctx); err != nil {
 				return err
 			}
-			g, err := grow(l.rounds, l.settings, declined)
+			g, err := grow(l.rounds, l.settings, &declined)
+			if end := (*ended)(nil); errors.As(err, &end) && end.stop == kernelwright.StopDeclined {
+				end.why = l.reason(ctx, declined[len(declined)-1])
+			}
 			if err != nil {
 				return err
 			}
 			if p := l.settings.Patience; p > 0 && len(l.rounds) == g.first && g.idle >= p {
 				return &ended{stop: kernelwright.StopNoProgress}
 			}
-			if err := l.generation(ctx, g, declined); err != nil {
+			if err := l.generation(ctx, g, &declined); err != nil {
 				return fmt.Errorf("round %d: %w", len(l.rounds), err)
 			}
 		}
@@ -67,10 +70,41 @@ func (b *Beam) Run(ctx context.Context, run kernelwright.Run, task kernelwright.
 // sample is one answer that a generation asks for.
 type sample struct{ parent, number int }
 
-// decline says when the Coder would not go on from a parent.
+// decline is that the Coder would not go on from a round.
 type decline struct {
-	first int // where the generation begins in which it declined
-	why   string
+	sample
+	first int    // where the generation begins in which it declined
+	index int    // the round that it would not write
+	why   string // empty where the record alone tells of it
+}
+
+// declines are in the order in which the Coder declined, wherever the run was
+// interrupted.
+type declines []decline
+
+// by returns the decline to go on from a parent, or nil.
+func (d declines) by(parent int) *decline {
+	if i := slices.IndexFunc(d, func(d decline) bool { return d.parent == parent }); i >= 0 {
+		return &d[i]
+	}
+	return nil
+}
+
+// reason is the Coder's own sentence for a decline. One that only the record
+// tells of it is asked for again: it is the same question, so a model's answer is
+// in the journal. Nothing else hangs on it, so a run does not end with an error
+// where there is none.
+func (l *loop) reason(ctx context.Context, d decline) string {
+	if d.why != "" {
+		return d.why
+	}
+	var no *kernelwright.DeclinedError
+	l.outside(func() {
+		if _, err := l.ask(ctx, l.coderInput(d.index, d.parent, d.number)); errors.As(err, &no) {
+			d.why = no.Reason
+		}
+	})
+	return d.why
 }
 
 // generation is the one in progress after some rounds.
@@ -84,26 +118,25 @@ type generation struct {
 // the parents from which the Coder would not go on, as far as this process has
 // asked; it adds those that the record tells of. Where no generation can follow,
 // the error is an *ended.
-func grow(rounds []kernelwright.Round, s Settings, declined map[int]decline) (generation, error) {
+func grow(rounds []kernelwright.Round, s Settings, declined *declines) (generation, error) {
 	var g generation
 	fastest := -1 // the last round that was progress
 	for start, before := 0, 0; ; {
-		parents, err := beamParents(rounds, start, before, s, declined)
+		parents, err := beamParents(rounds, start, before, s, *declined)
 		if err != nil {
 			return g, err
 		}
 		g.first = start
 		at := start
 		for _, want := range plan(parents, start, s) {
-			_, no := declined[want.parent]
 			switch {
 			case at < len(rounds) && rounds[at].After() == want.parent:
 				at++
-			case no:
+			case declined.by(want.parent) != nil:
 			case at == len(rounds):
 				g.todo = append(g.todo, want)
 			default: // the record goes on with another: the Coder declined
-				declined[want.parent] = decline{first: start}
+				*declined = append(*declined, decline{sample: want, first: start, index: at})
 			}
 		}
 		switch {
@@ -112,7 +145,7 @@ func grow(rounds []kernelwright.Round, s Settings, declined map[int]decline) (ge
 		case at == start && at < len(rounds):
 			return g, fmt.Errorf("round %d of the record does not follow from those before it", at)
 		case at == start:
-			return g, &ended{kernelwright.StopDeclined, declined[parents[0]].why}
+			return g, &ended{stop: kernelwright.StopDeclined}
 		}
 		progress := fastest
 		for i := start; i < at; i++ {
@@ -147,7 +180,7 @@ func plan(parents []int, start int, s Settings) []sample {
 
 // beamParents returns the rounds that the generation which begins at start goes
 // on from, the best first; before is where the one before it began.
-func beamParents(rounds []kernelwright.Round, start, before int, s Settings, declined map[int]decline) ([]int, error) {
+func beamParents(rounds []kernelwright.Round, start, before int, s Settings, declined declines) ([]int, error) {
 	if start == 0 {
 		return []int{noParent}, nil
 	}
@@ -155,13 +188,10 @@ func beamParents(rounds []kernelwright.Round, start, before int, s Settings, dec
 	var parents []int
 	for _, i := range beamOf(rounds[:start], before, s.Beam.Width) {
 		f := rounds[i].Feedback
-		no, ok := declined[i]
-		switch {
+		switch no := declined.by(i); {
 		case f != nil && f.Kind == kernelwright.Stop:
 			end = &ended{kernelwright.StopJudge, f.Why}
-		case ok && no.first < start:
-			end.why = cmp.Or(end.why, no.why)
-		default:
+		case no == nil || no.first >= start:
 			parents = append(parents, i)
 		}
 	}
@@ -230,7 +260,7 @@ func standing(r kernelwright.Round) int {
 // generation asks for what is left of a generation, has it judged, and records
 // it in the order of its rounds. Of answers after one that was declined or that
 // failed nothing is recorded: they are asked for again, under another index.
-func (l *loop) generation(ctx context.Context, g generation, declined map[int]decline) error {
+func (l *loop) generation(ctx context.Context, g generation, declined *declines) error {
 	todo := g.todo[:min(len(g.todo), l.settings.Rounds-len(l.rounds))]
 	l.observe(Event{Kind: RoundStarted, Index: len(l.rounds)})
 	answers, failed := l.askAll(ctx, todo)
@@ -239,7 +269,7 @@ func (l *loop) generation(ctx context.Context, g generation, declined map[int]de
 	}
 	var no *kernelwright.DeclinedError
 	if errors.As(failed, &no) {
-		declined[todo[len(answers)].parent] = decline{g.first, no.Reason}
+		*declined = append(*declined, decline{todo[len(answers)], g.first, len(l.rounds), no.Reason})
 		return nil
 	}
 	return failed

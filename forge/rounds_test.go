@@ -450,6 +450,51 @@ func TestDeclinedAtOnce(t *testing.T) {
 	}
 }
 
+// A decline is not recorded. Where rounds came after it, a run that goes on in
+// another process gives the reason all the same.
+func TestAReasonOutlivesACrash(t *testing.T) {
+	run := func(w *world) (forge.Outcome, error) {
+		parts := w.strategy(forge.Settings{Rounds: 9, JudgeMode: forge.JudgeNone, Beam: forge.BeamSettings{Width: 2, Samples: 1}}).Parts
+		return (&forge.Beam{Parts: parts}).Run(t.Context(), run, task)
+	}
+	fresh := func() *world {
+		w := timed(2, 0)
+		w.propose = func(in kw.CoderInput) (kw.Candidate, error) {
+			c := kw.Candidate{Source: fmt.Sprintf("class ModelNew: pass # %d", in.Sample), Language: kw.CPP, Origin: "fake"}
+			switch {
+			case in.Last == nil: // the second of the two samples does not compile
+			case in.Last.Verdict.Status.OK():
+				return kw.Candidate{}, &kw.DeclinedError{Reason: fmt.Sprintf("Nothing after round %d", in.Round)}
+			default: // and is written as the first one the next time, so one is left, which is declined
+				c.Source = "class ModelNew: pass # 0"
+			}
+			return c, nil
+		}
+		return w
+	}
+	whole := fresh()
+	want, err := run(whole)
+	if err != nil || want.Rounds != 3 || want.Stop != kw.StopDeclined || !strings.HasSuffix(want.Summary, "(Nothing after round 2).") {
+		t.Fatalf("%+v %v", want, err)
+	}
+	interrupted := false
+	for at := 1; at <= whole.calls; at++ {
+		w := fresh()
+		w.crashAt = at
+		if _, err := run(w); !errors.Is(err, errCrash) {
+			t.Fatalf("call %d: %v", at, err)
+		}
+		interrupted = interrupted || len(w.rounds) == want.Rounds
+		w.crashAt = 0
+		if got, err := run(w); err != nil || got.Summary != want.Summary {
+			t.Errorf("call %d: %q %v, want %q", at, got.Summary, err, want.Summary)
+		}
+	}
+	if !interrupted {
+		t.Error("no crash came after the last round")
+	}
+}
+
 func TestCertificationFallsBack(t *testing.T) {
 	w := timed(3, 1, 2)
 	inner := w.verdict

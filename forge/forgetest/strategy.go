@@ -107,10 +107,28 @@ func (s suite) whole(t *testing.T, settings forge.Settings) (*world, forge.Outco
 	return nil, forge.Outcome{}
 }
 
-// One crash at each call there is, in turn.
+// Runs that use their rounds up, and such as end because nothing more is tried.
 func (s suite) everyPoint(t *testing.T) {
 	settings := forge.Settings{Rounds: 7, React: forge.ReactSettings{Turns: 40, ContextTokens: 16_000}}
 	first, want := s.whole(t, settings)
+	s.crashes(t, settings, first, want)
+	settings.Rounds, settings.Beam = 20, forge.BeamSettings{Width: 3, Samples: 1}
+	declined := 0
+	for seed := int64(0); declined < 5; seed++ {
+		w := newWorld(seed)
+		if out := s.must(t, w, settings); out.Stop == kernelwright.StopDeclined && out.Rounds > 3 {
+			s.crashes(t, settings, w, out)
+			declined++
+		}
+		if seed == 1000 {
+			t.Fatalf("%d of %d runs end because nothing more is tried", declined, seed)
+		}
+	}
+}
+
+// One crash at each call that a run makes, in turn.
+func (s suite) crashes(t *testing.T, settings forge.Settings, first *world, want forge.Outcome) {
+	t.Helper()
 	for at := 1; at <= first.calls; at++ {
 		w := newWorld(first.seed)
 		w.crashAt = at

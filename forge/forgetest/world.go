@@ -303,8 +303,8 @@ func act(n uint64, native bool) llm.Reply {
 	case 6:
 		calls = []call{{"verify", args{}}, {"verify", args{}}}
 	case 7:
-		if n%3 == 0 {
-			calls = []call{{"finish", args{"reason": "Nothing more."}}}
+		if n%5 < 3 {
+			calls = []call{{"finish", args{"reason": fmt.Sprintf("Nothing more for %d.", n%1000)}}}
 			break
 		}
 		fallthrough
@@ -345,7 +345,7 @@ func (c coder) Propose(ctx context.Context, in kernelwright.CoderInput) (kernelw
 	case err != nil:
 		return kernelwright.Candidate{}, err
 	case reply.Stop == llm.StopRefused:
-		return kernelwright.Candidate{}, &kernelwright.DeclinedError{Reason: "Nothing more."}
+		return kernelwright.Candidate{}, &kernelwright.DeclinedError{Reason: fmt.Sprintf("Nothing more for %d.", number(string(said))%1000)}
 	case !strings.Contains(reply.Text, "ModelNew"):
 		return kernelwright.Candidate{}, &kernelwright.UnusableError{Answer: reply.Text, Reason: "There is no ModelNew in it.", Hint: "Send a file.", Origin: "fake:model"}
 	}
