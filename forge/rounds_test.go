@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -25,6 +26,7 @@ var errCrash = errors.New("the power went")
 // world is everything round the loop, deterministic, with a clock that only
 // moves while somebody works and a crash that can be set to any call.
 type world struct {
+	mu        sync.Mutex // of now and calls: a beam asks for several candidates at once
 	seed      int64
 	now       time.Time
 	rounds    []kw.Round
@@ -37,6 +39,8 @@ type world struct {
 }
 
 func (w *world) step(d time.Duration) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.calls++
 	if w.crashAt > 0 && w.calls >= w.crashAt {
 		return errCrash
