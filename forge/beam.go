@@ -51,7 +51,7 @@ func (b *Beam) Run(ctx context.Context, run kernelwright.Run, task kernelwright.
 				return err
 			}
 			g, err := grow(l.rounds, l.settings, &declined)
-			if end := (*ended)(nil); errors.As(err, &end) && end.stop == kernelwright.StopDeclined {
+			if end, ok := errors.AsType[*ended](err); ok && end.stop == kernelwright.StopDeclined {
 				end.why = l.reason(ctx, declined[len(declined)-1])
 			}
 			if err != nil {
@@ -90,10 +90,10 @@ func (d declines) by(parent int) *decline {
 	return nil
 }
 
-// reason is the Coder's own sentence for a decline. One that only the record
-// tells of it is asked for again: it is the same question, so a model's answer is
-// in the journal. Nothing else hangs on it, so a run does not end with an error
-// where there is none.
+// reason is the Coder's own sentence for a decline. Where only the record tells
+// that it declined, it is asked the same question again: a model's answer is in
+// the journal. Nothing but a sentence hangs on it, so where no answer comes the run
+// ends without a reason, not with an error.
 func (l *loop) reason(ctx context.Context, d decline) string {
 	if d.why != "" {
 		return d.why

@@ -94,41 +94,31 @@ func thrifty(t tester, w *world) {
 	}
 }
 
-// whole is a run of the suite's first seed that uses its rounds up.
-func (s suite) whole(t *testing.T, settings forge.Settings) (*world, forge.Outcome) {
+// whole is a run of the suite's first seed that ends as it should, with a kernel
+// and after more than three rounds.
+func (s suite) whole(t *testing.T, settings forge.Settings, stop kernelwright.StopReason) (*world, forge.Outcome) {
 	t.Helper()
 	for seed := range int64(1000) {
 		w := newWorld(2 * seed) // with batches and a builder
-		if out := s.must(t, w, settings); out.Stop == kernelwright.StopRounds && out.Best != nil {
+		if out := s.must(t, w, settings); out.Stop == stop && out.Best != nil && out.Rounds > 3 {
 			return w, out
 		}
 	}
-	t.Fatal("no seed gives a full run")
+	t.Fatalf("no seed gives a run that ends by %s", stop)
 	return nil, forge.Outcome{}
 }
 
-// Runs that use their rounds up, and such as end because nothing more is tried.
 func (s suite) everyPoint(t *testing.T) {
 	settings := forge.Settings{Rounds: 7, React: forge.ReactSettings{Turns: 40, ContextTokens: 16_000}}
-	first, want := s.whole(t, settings)
-	s.crashes(t, settings, first, want)
-	settings.Rounds, settings.Beam = 12, forge.BeamSettings{Width: 3, Samples: 1}
-	declined := 0
-	for seed := int64(0); declined < 2; seed++ {
-		w := newWorld(seed)
-		if out := s.must(t, w, settings); out.Stop == kernelwright.StopDeclined && out.Rounds > 3 {
-			s.crashes(t, settings, w, out)
-			declined++
-		}
-		if seed == 1000 {
-			t.Fatalf("%d of %d runs end because nothing more is tried", declined, seed)
-		}
-	}
+	s.crashes(t, settings, kernelwright.StopRounds)
+	settings.Rounds = 12
+	s.crashes(t, settings, kernelwright.StopDeclined)
 }
 
 // One crash at each call that a run makes, in turn.
-func (s suite) crashes(t *testing.T, settings forge.Settings, first *world, want forge.Outcome) {
+func (s suite) crashes(t *testing.T, settings forge.Settings, stop kernelwright.StopReason) {
 	t.Helper()
+	first, want := s.whole(t, settings, stop)
 	for at := 1; at <= first.calls; at++ {
 		w := newWorld(first.seed)
 		w.crashAt = at
@@ -200,6 +190,7 @@ func (s suite) invariants(t *testing.T) {
 			s.replaysSoFar(t, broken, settings)
 		}
 		got := s.must(t, broken, settings)
+		thrifty(t, &world{paid: broken.paid})
 		if a, b := record(t, w), record(t, broken); a != b {
 			t.Fatalf("uninterrupted:\n%s\ninterrupted:\n%s", a, b)
 		}
@@ -291,7 +282,7 @@ func (s suite) replaysSoFar(t tester, w *world, settings forge.Settings) {
 
 func (s suite) differences(t *testing.T) {
 	settings := forge.Settings{Rounds: 6, React: forge.ReactSettings{Turns: 40}}
-	w, out := s.whole(t, settings)
+	w, out := s.whole(t, settings, kernelwright.StopRounds)
 	for _, c := range []struct {
 		what  string
 		spoil func([]kernelwright.Round, *kernelwright.Run)
@@ -333,7 +324,7 @@ func (s suite) differences(t *testing.T) {
 
 func (s suite) haltAndCancel(t *testing.T) {
 	settings := forge.Settings{Rounds: 6, React: forge.ReactSettings{Turns: 40}}
-	first, want := s.whole(t, settings)
+	first, want := s.whole(t, settings, kernelwright.StopRounds)
 	w := newWorld(first.seed)
 	for n := 1; ; n++ {
 		halt := make(chan struct{})
@@ -377,7 +368,7 @@ func (s suite) haltAndCancel(t *testing.T) {
 // A spent budget ends a run where it is, with what was reached.
 func (s suite) budget(t *testing.T) {
 	settings := forge.Settings{Rounds: 6, React: forge.ReactSettings{Turns: 40}}
-	first, _ := s.whole(t, settings)
+	first, _ := s.whole(t, settings, kernelwright.StopRounds)
 	certified := 0
 	for budget := range len(first.paid) {
 		w := newWorld(first.seed)
@@ -436,7 +427,7 @@ func (s suite) unusable(t *testing.T) {
 // goes on where it was.
 func (s suite) modelErrors(t *testing.T) {
 	settings := forge.Settings{Rounds: 4, React: forge.ReactSettings{Turns: 40}}
-	first, want := s.whole(t, settings)
+	first, want := s.whole(t, settings, kernelwright.StopRounds)
 	for _, kind := range []llm.Kind{llm.BadKey, llm.Unavailable, llm.TooLong} {
 		w := newWorld(first.seed)
 		w.fail = &llm.Error{Kind: kind, Model: "fake:model", Text: "no", Hint: "h"}
