@@ -1,5 +1,6 @@
 # make demo    the main job on four examples, in a few minutes
-# make test    everything that CI runs
+# make test    the tests
+# make check   those of what has changed, within a minute
 # make help    the rest
 
 SHELL := /bin/bash
@@ -20,7 +21,7 @@ export CGO_CFLAGS ?= -O2 -Wno-deprecated-declarations
 # The Python environment is the product's own, as users get it; what only development needs lies beside it.
 
 PYTHON  = $(abspath $(dir $(firstword $(shell ls -t $(DATA)/venv-*/.complete 2>/dev/null))))/bin/python
-PYTOOLS := pytest==9.2.0 pytest-rerunfailures==16.7 pytest-timeout==2.4.0 pytest-xdist==3.8.0 ruff==0.17.6
+PYTOOLS := mypy==2.4.1 pytest==9.2.0 pytest-timeout==2.4.0 pytest-xdist==3.8.0 ruff==0.17.6
 # Only where this Python has a wheel for it; without it the harness's fuzz targets mutate their inputs at random.
 FUZZTOOLS := atheris==3.0.0
 # A compiler for CUDA, which needs no GPU, where there is none.
@@ -31,6 +32,7 @@ CUTLASS := $(or $(CUTLASS_PATH),$(TOOLS)/cutlass/cutlass_library/source)
 CUTLASSTOOLS := nvidia-cutlass==4.2.0.0
 PINS := $(PYTOOLS) $(FUZZTOOLS) $(CUDATOOLS) $(CUTLASSTOOLS)
 FUZZ_SECONDS ?= 120
+PART ?= 1/1
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 help: ## this list
@@ -71,18 +73,21 @@ RACE := -race -gcflags=modernc.org/...=-race=false
 FOR_TESTS := --no-print-directory BIN=$(TOOLS)/kernelwright BUILD="$(RACE)"
 
 # What measures nothing runs beside the Go tests, which wait for much; what measures runs after them, beside no more than one other.
-test: ## everything that CI runs
+test: ## the tests: ten minutes on two cores; docs/testing.md says what runs where
 	@$(MAKE) $(FOR_TESTS) build
 	@$(MAKE) $(FOR_TESTS) -j2 lint-go dev
 	@$(MAKE) $(FOR_TESTS) lint-python
-	@echo "the Go tests beside those of the harness that measure nothing: what they say comes when each is done, in some twenty minutes on two cores"
+	@echo "the Go tests beside those of the harness that measure nothing: what they say comes when each is done, in some minutes"
 	@$(MAKE) $(FOR_TESTS) -j2 --output-sync=target test-go test-python-shared
 	@$(MAKE) $(FOR_TESTS) test-python-alone
+
+check: dev ## format, lint, types and the tests of what has changed, within a minute
+	@$(FOR_PYTHON) PYTHON=$(PYTHON) CGO_ENABLED=1 python3 .ci/check.py
 
 test-tools: ## what make test needs, side by side
 	@$(MAKE) $(FOR_TESTS) -k -j2 lint-tools dev
 
-lint: lint-go lint-python ## gofmt, golangci-lint where it is installed, else go vet, ruff
+lint: lint-go lint-python ## gofmt, golangci-lint where it is installed, else go vet, ruff, mypy
 
 lint-go: need-go
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
@@ -91,7 +96,9 @@ lint-go: need-go
 		else echo "golangci-lint is not installed (make lint-tools): go vet alone"; go vet $(BUILD) ./...; fi
 
 lint-python: dev
+	ruff format --check -q .
 	ruff check .
+	PYTHONPATH=$(TOOLS)/python $(PYTHON) -m mypy
 
 # The linter's build gives way to the environment that is made beside it, for which all tests wait.
 lint-tools: need-go ## installs golangci-lint into .tools, where there is none
@@ -104,43 +111,40 @@ test-go: export GORACE = atexit_sleep_ms=50
 test-go: dev
 	KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test $(RACE) -vet=off -timeout 60m ./...
 
-# A busy machine may fail a test that waits or measures: three tests of each run of pytest may fail once, and are shown with what failed.
-# No second try for verdicts on who is honest and who is not: one that changes is the project's fault.
-VERDICTS := test_exploits.py test_honest.py test_honest_gpu.py test_master_rule.py
-FAILS_ONCE := --reruns 1 --max-suite-reruns 3 --rerun-show-tracebacks $(VERDICTS:%=--rerun-exclude-path hwfeedback/harness/tests/%)
-
 test-python: test-python-shared test-python-alone
 
-test-python-shared test-python-alone: export CUDA_HOME = $(CUDA)
-test-python-shared test-python-alone: export CUTLASS_PATH = $(CUTLASS)
-test-python-shared test-python-alone: export PYTHONPATH = $(TOOLS)/python
-test-python-shared test-python-alone: export KERNELWRIGHT_TEST_CACHE = $(DATA)/cache
-# The tests of a file are one process's: what they calibrate and compile they share. Those that measure take one core each.
+FOR_PYTHON = CUDA_HOME=$(CUDA) CUTLASS_PATH=$(CUTLASS) PYTHONPATH=$(TOOLS)/python KERNELWRIGHT_TEST_CACHE=$(DATA)/cache
+PYTEST = $(PYTHON) -m pytest -p no:cacheprovider
+# The tests of a file are one process's: what they calibrate and compile they share. Those that measure take one core each. No test
+# has a second try: what others have disturbed is told as not measured.
 test-python-shared: dev
-	$(PYTHON) -m pytest -p no:cacheprovider --timeout 900 $(FAILS_ONCE) -n 2 --dist loadfile -m 'not slow and not alone'
+	$(FOR_PYTHON) $(PYTEST) --timeout 900 -n 2 --dist loadfile -m 'not slow and not weekly and not alone'
 test-python-alone: dev
-	$(PYTHON) -m pytest -p no:cacheprovider --timeout 900 $(FAILS_ONCE) -n 2 --dist loadfile -m 'not slow and alone'
+	$(FOR_PYTHON) $(PYTEST) --timeout 900 -n 2 --dist loadfile -m 'not slow and not weekly and alone'
 
-soak: dev ## what takes too long for every day: every example under the master rule, races many times over, 200 kills, fuzzing
-	CUDA_HOME=$(CUDA) CUTLASS_PATH=$(CUTLASS) PYTHONPATH=$(TOOLS)/python $(PYTHON) -m pytest -p no:cacheprovider --timeout 3600 -m slow
-	KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CGO_ENABLED=1 go test $(RACE) -count 5 -timeout 2h ./...
-	KERNELWRIGHT_SOAK=1 KERNELWRIGHT_TEST_PYTHON=$(PYTHON) CUDA_HOME=$(CUDA) go test -timeout 4h -v ./store ./cli ./coder ./daemon ./forge ./llm ./prompts ./bench/...
-	@$(MAKE) --no-print-directory fuzz
+# The pieces are those of .ci/soak.toml; SOAK=--today is CI's share of the day, SOAK='--only NAME' one piece.
+soak: dev ## what takes too long for every day, in hours: the pieces that docs/testing.md lists
+	@$(FOR_PYTHON) PYTEST='$(PYTEST) --timeout 3600' RACE='$(RACE)' CGO_ENABLED=1 GORACE=atexit_sleep_ms=50 FUZZ_SECONDS=$(FUZZ_SECONDS) \
+		KERNELWRIGHT_TEST_PYTHON=$(PYTHON) GO_SOAK='env KERNELWRIGHT_SOAK=1 go test -timeout 4h -v' python3 .ci/soak.py $(SOAK)
+
+mutants: dev ## how many of thirty small faults in the verdict's code the tests of the harness find, in an hour or two
+	@$(FOR_PYTHON) $(PYTHON) bench/mutants.py -- -n 2 --dist loadfile --timeout 900
 
 # A Go target is FuzzX, one of the harness the X of fuzz_X.py. What fails is written into testdata or corpus, to be
 # committed with its mending. The tests run them all for a moment. Go's fuzzer may end in "context deadline exceeded" when
 # its time is up in the middle of an input: that is no failure. Left alone it spends a minute on making one new input small.
-fuzz: dev ## every fuzz target for FUZZ_SECONDS (120), or TARGET=name alone
-	@go test -list '^Fuzz' ./... | awk '/^Fuzz/ { t[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print $$2, t[i]; n = 0 }' | \
+fuzz: dev ## every fuzz target for FUZZ_SECONDS (120), TARGET=name alone, or PART=1/8 of them
+	@{ go test -list '^Fuzz' ./... | awk '/^Fuzz/ { t[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print $$2, t[i]; n = 0 }'; \
+		ls hwfeedback/harness/fuzz/fuzz_*.py | sed 's:.*/fuzz_\(.*\)\.py:harness \1:'; } | \
+		awk -v part=$(PART) -v target=$(TARGET) '{ split(part, p, "/") } (target == "" || $$2 == target) && NR % p[2] == p[1] - 1' | \
 		while read -r package target; do \
-			[ -z "$(TARGET)" ] || [ "$(TARGET)" = "$$target" ] || continue; \
 			echo "== $$target of $$package, $(FUZZ_SECONDS) s"; \
+			[ "$$package" != harness ] || { $(PYTHON) hwfeedback/harness/fuzz/driver.py --seconds $(FUZZ_SECONDS) $$target; continue; }; \
 			go test "$$package" -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZ_SECONDS)s -fuzzminimizetime 10x >$(TOOLS)/fuzz.log 2>&1 </dev/null; failed=$$?; \
 			tail -n 3 $(TOOLS)/fuzz.log; \
 			[ $$failed = 0 ] || { grep -q 'context deadline exceeded' $(TOOLS)/fuzz.log && ! grep -q 'Failing input' $(TOOLS)/fuzz.log; } || \
 				{ cat $(TOOLS)/fuzz.log; exit 1; }; \
 		done
-	@case "$(TARGET)" in Fuzz*) ;; *) PYTHONPATH=$(TOOLS)/python $(PYTHON) hwfeedback/harness/fuzz/driver.py --seconds $(FUZZ_SECONDS) $(TARGET);; esac
 
 bench: env ## the figures of docs/benchmarks.md, as Markdown; wants a quiet machine
 	@go run ./bench/eval_parts -data-dir $(DATA)
@@ -161,4 +165,4 @@ need-cxx:
 	@python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
 		echo "note: Python.h is missing, so torch.compile cannot be a baseline (Debian: apt install python3-dev)"
 
-.PHONY: help build demo env dev test test-tools lint lint-go lint-python lint-tools test-go test-python test-python-shared test-python-alone soak fuzz bench clean need-go need-cxx
+.PHONY: help build demo env dev test check mutants test-tools lint lint-go lint-python lint-tools test-go test-python test-python-shared test-python-alone soak fuzz bench clean need-go need-cxx

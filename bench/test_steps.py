@@ -6,7 +6,6 @@ import argparse
 import os
 import pathlib
 import sys
-import time
 
 import pytest
 
@@ -74,9 +73,7 @@ def test_what_comes_of_a_step(
 ) -> None:
     monkeypatch.setattr(gpu, "GRACE_S", 0.5)
     results, s = gpu.Results(tmp_path / "results"), step(code)
-    begun = time.monotonic()
     assert gpu.run(s, results.output(s), 2.0) == came
-    assert time.monotonic() - begun < 30
     results.put(s, came, 2.0)
     again = gpu.Results(tmp_path / "results")
     assert again.is_over(s) == (came != "more") and again.seconds == {"one": 2.0}

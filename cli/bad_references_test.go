@@ -17,6 +17,7 @@ import (
 	"unicode/utf16"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/report"
 )
 
@@ -93,6 +94,7 @@ func badReferences() map[string]struct{ content, reason string } {
 // A daemon that meets every bad file in one folder says of each what is wrong,
 // leaves it as it is, stays small, and then does its job.
 func TestBadReferencesInAWatchedFolder(t *testing.T) {
+	soak.Weekly(t) // the harness's tests have the references every day, daemon.txtar a folder with a bad one
 	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {
@@ -100,7 +102,7 @@ func TestBadReferencesInAWatchedFolder(t *testing.T) {
 	}
 	r, dir := runner{t: t, python: python, data: newData(t)}, t.TempDir()
 	bad := badReferences()
-	if !soaking() { // the harness's tests have them every day, and here they end as others do
+	if !soak.Long() { // the harness's tests have them every day, and here they end as others do
 		for _, name := range []string{"inputs_many", "inputs_none", "interrupt", "no_model", "os_exit", "stdin", "stochastic"} {
 			delete(bad, name)
 		}

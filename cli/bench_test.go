@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/daemon"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
@@ -122,9 +123,7 @@ func TestReferencesOfABench(t *testing.T) {
 // package daemon stops a bench wherever it can be stopped.
 func TestAKilledBenchGoesOn(t *testing.T) {
 	t.Parallel()
-	if !soaking() {
-		t.Skip("skipped: it takes a minute, and runs by make soak (KERNELWRIGHT_SOAK=1)")
-	}
+	soak.Only(t)
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")

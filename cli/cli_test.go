@@ -19,6 +19,7 @@ import (
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -82,7 +83,7 @@ func scripts(t *testing.T, dir string, env []string) {
 			if name != "soak" {
 				return false, fmt.Errorf("no condition %q", name)
 			}
-			return soaking(), nil
+			return soak.Long(), nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"seed": seed, "seedbench": seedBench, "hold": hold, "sql": runSQL, "alone": alone,

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kernelwright/kernelwright/internal/soak"
 )
 
 // idleMB is what the daemon's own process may hold when it has nothing to do:
@@ -25,7 +27,7 @@ func TestIdleMemory(t *testing.T) {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
 	}
 	tasks, work := 20, "x @ x.t()" // read and declined; a verdict takes its time
-	if soaking() {
+	if soak.Long() {
 		tasks, work = 200, "torch.tanh(x) * 1.5 + x"
 	} else if flag.Lookup("test.run").Value.String() != t.Name() {
 		t.Skip("run by make soak, or by its name: for it all is compiled a second time, without the race detector")

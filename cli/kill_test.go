@@ -23,6 +23,7 @@ import (
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -38,7 +39,7 @@ func TestKills(t *testing.T) {
 	}
 	random := true
 	kills, tasks, pause := 2, 1, func(r *rand.Rand) time.Duration { return time.Duration(r.Float64() * float64(2500*time.Millisecond)) }
-	if soaking() {
+	if soak.Long() {
 		kills, tasks, pause = fromEnv(t, "KERNELWRIGHT_SOAK_KILLS", 200), fromEnv(t, "KERNELWRIGHT_SOAK_TASKS", 50),
 			func(*rand.Rand) time.Duration { return 5 * time.Second }
 		random = false

@@ -16,6 +16,7 @@ import (
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/judge"
 	"github.com/kernelwright/kernelwright/mcp"
 	"github.com/kernelwright/kernelwright/store"
@@ -291,6 +292,7 @@ func TestLimitsOfAnAgent(t *testing.T) {
 
 // The whole of it: the program, the evaluator, and an agent that errs.
 func TestAgentWithPython(t *testing.T) {
+	soak.Weekly(t) // the tools themselves are tried every day, on an evaluator that plays
 	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {

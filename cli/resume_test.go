@@ -26,6 +26,7 @@ import (
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/judge"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
@@ -40,6 +41,7 @@ import (
 // (replay), interruptions not being in it; and as far as the hardware had the
 // Judge say the same in both, both went on the same.
 func TestAnInterruptedRunIsLikeOneThatWasNot(t *testing.T) {
+	soak.Weekly(t) // TestKills kills every day
 	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {
@@ -82,7 +84,7 @@ func TestAnInterruptedRunIsLikeOneThatWasNot(t *testing.T) {
 	// In the middle of a later round, by a second interrupt, which does not wait,
 	// and, soaking, by a kill: that round alone is lost. TestKills kills every day.
 	second, ways := first, 1
-	if soaking() {
+	if soak.Long() {
 		ways = 2
 	}
 	for _, how := range []struct {
@@ -141,12 +143,9 @@ func TestAnInterruptedRunIsLikeOneThatWasNot(t *testing.T) {
 	alike(t, whole.Rounds, third.Rounds)
 }
 
-// soaking has a test take its long form: `make soak`.
-func soaking() bool { return os.Getenv("KERNELWRIGHT_SOAK") == "1" }
-
 // runRounds is how many rounds these runs take.
 func runRounds() int {
-	if soaking() {
+	if soak.Long() {
 		return 5
 	}
 	return 4

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/soak"
 )
 
 type fixture struct {
@@ -125,9 +126,6 @@ func runScript(script string, args ...string) ([]byte, error) {
 // captures are the graphs of testdata/models.py, captured once.
 var captures = sync.OnceValues(func() ([]byte, error) { return runScript("testdata/generate.py") })
 
-// soaking has a test take its long form: `make soak`.
-func soaking() bool { return os.Getenv("KERNELWRIGHT_SOAK") == "1" }
-
 // TestCandidatesAreRight captures every module of testdata/models.py, has the
 // Coder write candidates with the default schedule and with other choices, and
 // compares what they compute with float64.
@@ -139,13 +137,16 @@ func TestCUDACandidatesAreRight(t *testing.T) { candidatesAreRight(t, onGPU, 3, 
 
 // candidatesAreRight takes the default schedule of one case in so many, and of the
 // other choices one in so many, more of those cases that threads share; soaking,
-// every case's.
+// every case's, and every day a third.
 func candidatesAreRight(t *testing.T, input func(fixture) kernelwright.CoderInput, cases, few, many int) {
 	t.Helper()
 	t.Parallel()
-	soak := soaking()
-	if soak {
+	long := soak.Long()
+	switch {
+	case long:
 		cases, few, many = 1, few/10, many/10
+	case soak.Daily(): // once a week all that are asked for
+		cases, few, many = 3*cases, 3*few, 3*many
 	}
 	if testPython == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python with torch: candidates are not run")
@@ -172,7 +173,7 @@ func candidatesAreRight(t *testing.T, input func(fixture) kernelwright.CoderInpu
 			// The one case of a row that a team of blocks does not hold whole.
 			always := (tag == "default" && (i%cases == 0 || strings.HasPrefix(f.Name, "held_"))) || tag == "lines" || tag == "persistent-1" || f.Name+"."+tag == "wide_softmax_beyond.team-2"
 			if !always && (testing.Short() || (n+i)%every != 0) {
-				if soak {
+				if long {
 					all[tag]() // what is not run is written at least
 				}
 				continue

@@ -6,12 +6,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/llm"
 )
 
@@ -155,8 +159,10 @@ for name, it in json.load(sys.stdin).items():
 // The work on a reply is in proportion to its length, whatever it holds. Soaking,
 // replies are four times as long.
 func TestHostileRepliesAreReadInTime(t *testing.T) {
+	runtime.LockOSThread() // its processor time is asked for: no other program takes of that
+	defer runtime.UnlockOSThread()
 	share, most := 128, 4*time.Second // under the race detector it takes a tenth of a second; what is quadratic, many
-	if soaking() {
+	if soak.Long() {
 		share, most = 32, 10*time.Second
 	}
 	for _, part := range []string{"```\n", "```python\n", "~~~\n```py\n", "\"\"\"\n```\n", "'''\n```python\n'''\n", "class ModelNew(nn.Module):\n", "(", "[{", "\"",
@@ -164,11 +170,21 @@ func TestHostileRepliesAreReadInTime(t *testing.T) {
 		"def f(", "import torch\n", "@@ -1 +1 @@\n", "# ... rest\n", "\x1b[", "<|", "a.b:c!", "\n", " \t"} {
 		text := strings.Repeat(part, MaxReplyBytes/share/len(part))
 		for _, reply := range []string{text, "```python\nclass ModelNew(nn.Module):\n" + text[:len(text)/2]} {
-			began := time.Now()
+			began := threadTime(t)
 			extract(llm.Reply{Text: reply, Stop: llm.StopEnd}, kernelwright.CUDA)
-			if took := time.Since(began); took > most {
+			if took := threadTime(t) - began; took > most {
 				t.Errorf("%.20q: %v", part, took)
 			}
 		}
 	}
+}
+
+// threadTime is the processor time that this thread has had.
+func threadTime(t *testing.T) time.Duration {
+	t.Helper()
+	var used unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &used); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"pgregory.net/rapid"
 )
 
@@ -117,7 +118,7 @@ func TestEveryChoiceChangesTheCode(t *testing.T) {
 	dead := 0
 	fixtures := committed(t)
 	for i, name := range sortedKeys(fixtures) {
-		if i%3 != 0 && !soaking() {
+		if i%3 != 0 && !soak.Long() {
 			continue
 		}
 		f := fixtures[name]

@@ -319,7 +319,7 @@ func TestABenchLeavesADeviceThatFails(t *testing.T) {
 		}
 		return n
 	}
-	for deadline := time.Now().Add(10 * time.Second); count(kernelwright.RunFailed) < maxFailures; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testWait); count(kernelwright.RunFailed) < maxFailures; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d runs failed", count(kernelwright.RunFailed))
 		}

@@ -20,11 +20,9 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/store"
 )
-
-// soaking has a test take its long form: `make soak`.
-func soaking() bool { return os.Getenv("KERNELWRIGHT_SOAK") == "1" }
 
 // pass lets time pass in small steps until something is so.
 func (w *watching) pass(what string, so func() bool) {
@@ -545,7 +543,7 @@ func (b *bench) queued(want int) int {
 // Many files are dropped at once: each is queued exactly once.
 func TestManyFilesAtOnce(t *testing.T) {
 	files := 1000
-	if soaking() {
+	if soak.Long() {
 		files = 5000
 	}
 	b := newBench(t)
@@ -593,6 +591,17 @@ func TestManyFilesAtOnce(t *testing.T) {
 	close(b.hw.enter)
 }
 
+// busy reports whether more processes want a core than there are.
+func busy(t *testing.T) bool {
+	t.Helper()
+	text, err := os.ReadFile("/proc/loadavg")
+	must(t, err)
+	var load float64
+	_, err = fmt.Sscan(string(text), &load)
+	must(t, err)
+	return load > float64(runtime.NumCPU())
+}
+
 func memory() string {
 	b, _ := os.ReadFile("/proc/self/status")
 	var kept []string
@@ -604,11 +613,12 @@ func memory() string {
 	return strings.Join(kept, ", ")
 }
 
-// A dropped file is queued within half a second, on a machine that is at rest
-// and on one whose cores all have something else to do.
+// A dropped file is queued, on a machine that is at rest and on one whose cores
+// all have something else to do. Soaking, that takes half a second at most: a time
+// is asserted nowhere else, and there alone where no other program works.
 func TestADroppedFileIsQueuedSoon(t *testing.T) {
 	drops := 25
-	if soaking() {
+	if soak.Long() {
 		drops = 300
 	}
 	for _, load := range []bool{false, true} {
@@ -648,7 +658,11 @@ func TestADroppedFileIsQueuedSoon(t *testing.T) {
 			slices.Sort(took)
 			p50, p99 := took[len(took)/2], took[len(took)*99/100]
 			t.Logf("%d drops: p50 %v, p99 %v, longest %v", drops, p50.Round(time.Millisecond), p99.Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
-			if p50 > 500*time.Millisecond || (soaking() && p99 > 500*time.Millisecond) {
+			switch {
+			case !soak.Long() || p99 <= 500*time.Millisecond:
+			case !load && busy(t):
+				t.Log("not measured: the machine is busy")
+			default:
 				t.Errorf("queued after %v (half of them), %v (99 %%)", p50, p99)
 			}
 			release()

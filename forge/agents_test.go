@@ -16,6 +16,7 @@ import (
 	llmcoder "github.com/kernelwright/kernelwright/coder"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/judge"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/llm/llmtest"
@@ -93,9 +94,7 @@ func example(t *testing.T, name string) string {
 
 // From the command line such a run is made every day (cli/testdata/python/models.txtar).
 func TestLanguageModelsAndTheHardware(t *testing.T) {
-	if os.Getenv("KERNELWRIGHT_SOAK") != "1" {
-		t.Skip("skipped: it runs by make soak (KERNELWRIGHT_SOAK=1)")
-	}
+	soak.Only(t)
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {
 		t.Skip("skipped: KERNELWRIGHT_TEST_PYTHON names no interpreter with PyTorch")

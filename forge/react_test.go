@@ -17,6 +17,7 @@ import (
 	kw "github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/judge"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/llm/llmtest"
@@ -125,6 +126,7 @@ func shown(t *testing.T, language string) string {
 // A model works with the real compiler and the real evaluator, and what it made
 // is certified.
 func TestReactOnTheRealHardware(t *testing.T) {
+	soak.Weekly(t) // a model's run with the real evaluator is made every day (cli/testdata/python/models.txtar)
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {
 		t.Skip("skipped: KERNELWRIGHT_TEST_PYTHON names no interpreter with PyTorch")

@@ -253,7 +253,7 @@ func TestVerdict(t *testing.T) {
 	if len(v.Evidence) != 2 || v.Evidence[1] != "1" {
 		t.Errorf("the lease did not arrive: %v", v.Evidence)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	lease, err := b.turn.leases.Acquire(ctx, "cpu")
 	if err != nil {
@@ -430,7 +430,7 @@ func TestABuildWaitsWhereItDisturbs(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer lease.Release()
-			limit := 20 * time.Second
+			limit := 2 * time.Minute
 			if tt.waits {
 				limit = time.Second
 			}

@@ -252,16 +252,12 @@ func TestTooLittleDisk(t *testing.T) {
 
 func TestEnvironmentIsCancelled(t *testing.T) {
 	f := onlyPython(t, bare)
-	f.write("pip.sleep", "60")
+	f.write("pip.sleep", "3600") // whoever waits for that meets the limit of all tests
 	e, _ := fresh(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(300*time.Millisecond, cancel)
-	began := time.Now()
 	if _, err := e.get(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
-	}
-	if time.Since(began) > 10*time.Second {
-		t.Error("pip was waited for")
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/llm/llmtest"
 )
@@ -23,7 +24,7 @@ import (
 func TestOllama(t *testing.T) {
 	binary := os.Getenv("KERNELWRIGHT_TEST_OLLAMA")
 	if binary == "" {
-		if os.Getenv("KERNELWRIGHT_SOAK") == "" {
+		if !soak.Long() {
 			t.Skip("KERNELWRIGHT_TEST_OLLAMA names no Ollama, and without KERNELWRIGHT_SOAK none is built")
 		}
 		binary = buildOllama(t)

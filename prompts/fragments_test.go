@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kernelwright/kernelwright/internal/soak"
 )
 
 // fragment is one fenced block of a skill. A fence is "```LANGUAGE WORD...";
@@ -106,9 +108,6 @@ func forArchitecture(f fragment, arch string) bool {
 	return !named || slices.Contains(f.words, arch)
 }
 
-// soaking says whether there is time for what is not looked at every day.
-func soaking() bool { return os.Getenv("KERNELWRIGHT_SOAK") == "1" }
-
 // nvcc returns the path of the compiler and skips the test where there is
 // none: it is looked for in CUDA_HOME, on the path, and where "make dev" puts it.
 func nvcc(t *testing.T) string {
@@ -183,7 +182,7 @@ func TestFragmentsInCUDA(t *testing.T) {
 		mustRun(t, compiler, "-c", "-std=c++17", "-Werror", "all-warnings", "-gencode=arch=compute_"+number+",code="+arch, at, "-o", at+".o")
 	}
 	architectures := []string{"sm_90a"}
-	if soaking() {
+	if soak.Long() {
 		architectures = append(architectures, "sm_80")
 	}
 	for _, arch := range architectures {
@@ -195,7 +194,7 @@ func TestFragmentsInCUDA(t *testing.T) {
 				}
 			}
 			compile(t, "together", arch, together(here))
-			if !soaking() {
+			if !soak.Long() {
 				return
 			}
 			for i, f := range here {
@@ -253,7 +252,7 @@ func TestFragmentsInCPP(t *testing.T) {
 	}
 	mustRun(t, check)
 	for i, f := range all {
-		if !soaking() {
+		if !soak.Long() {
 			break
 		}
 		t.Run(f.String(), func(t *testing.T) {
@@ -287,7 +286,7 @@ func TestFragmentsInPython(t *testing.T) {
 		t.Skip("Triton is not there: its kernels were only compiled as Python")
 	}
 	stage := "ttir"
-	if soaking() {
+	if soak.Long() {
 		stage = "cubin"
 	}
 	cache := []string{"TRITON_CACHE_DIR=" + filepath.Join(folder, "cache")}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	kw "github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/llm"
 )
 
@@ -181,7 +182,7 @@ func TestSalvageAroundDamage(t *testing.T) {
 	pages := len(whole) / page
 	best := 0
 	seeds := uint64(2) // one of them with its end cut off
-	if os.Getenv("KERNELWRIGHT_SOAK") != "" {
+	if soak.Long() {
 		seeds = 100
 	}
 	for seed := range seeds {

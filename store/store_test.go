@@ -864,10 +864,9 @@ func TestReadersDoNotWaitForTheWriter(t *testing.T) {
 		if _, err := tx.Exec(`UPDATE runs SET reason = 'changing'`); err != nil {
 			return err
 		}
-		start := time.Now()
-		r, err := s.Run(ctx, run.ID)
-		if err != nil || r.Reason != "" || time.Since(start) > 5*time.Second {
-			return fmt.Errorf("%+v after %v: %w", r, time.Since(start), err)
+		// A reader that had to wait would get an error once its busy timeout is over.
+		if r, err := s.Run(ctx, run.ID); err != nil || r.Reason != "" {
+			return fmt.Errorf("%+v: %w", r, err)
 		}
 		return nil
 	})

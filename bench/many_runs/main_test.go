@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kernelwright/kernelwright/internal/soak"
 )
 
 func TestMain(m *testing.M) {
@@ -20,7 +22,7 @@ func TestMain(m *testing.M) {
 // or recorded twice, though one request in ten is refused at first.
 func TestNoReplyIsLost(t *testing.T) {
 	s := settings{runs: 16, rounds: 2, wait: 100 * time.Millisecond, busy: 10, dir: t.TempDir()}
-	if os.Getenv("KERNELWRIGHT_SOAK") == "1" {
+	if soak.Long() {
 		s.runs = 64
 	}
 	server, err := startServer(t.Context(), s)

@@ -1,21 +1,30 @@
-"""What calls cost, held against each other in the same moments: a machine may be slow."""
+"""What a call costs in work that can be counted: how long it takes is a benchmark's
+(bench/call_cost.py).
+"""
 
 from __future__ import annotations
 
-import time
+import sys
 from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
-WINDOWS, CALLS = 40, 500
 
+def instructions(call: Callable[[], object]) -> int:
+    """Returns how many instructions of Python's a call runs, once what is made first is there."""
+    counted = 0
 
-def least(**calls: Callable[[], object]) -> dict[str, float]:
-    """Returns by name the seconds of a call, of the best of many windows taken in turns."""
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(WINDOWS):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            for _ in range(CALLS):
-                call()
-            best[name] = min(best[name], (time.perf_counter() - start) / CALLS)
-    print("\n" + ", ".join(f"{name} {1e6 * s:.2f} us" for name, s in best.items()))
-    return best
+    def step(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal counted
+        frame.f_trace_opcodes = True
+        counted += event == "opcode"
+        return step
+
+    call()
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return counted

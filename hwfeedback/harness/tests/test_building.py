@@ -362,6 +362,7 @@ def test_what_the_ptxas_of_nvrtc_refuses_is_named(monkeypatch, tmp_path, source,
     assert message.endswith(says)
 
 
+@pytest.mark.timeout(120)  # an expression that backtracks would take for ever
 def test_what_ptxas_reports_is_no_error() -> None:
     assert compiling.errors(PTXAS) == [] and compiling.last_words(PTXAS) == ""
     assert compiling.last_words(PTXAS + "something broke\n") == "something broke"
@@ -373,9 +374,7 @@ def test_what_ptxas_reports_is_no_error() -> None:
     ):
         assert compiling.errors(PTXAS + line) == [(0, 0, says)]
     long = "ptxas " + " " * 5000 + ", line 1" * 100_000
-    start = time.monotonic()
     assert compiling.errors(long) == []
-    assert time.monotonic() - start < 5
 
 
 def test_errors_of_nvcc() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,7 @@ import toolchain
 @pytest.mark.alone
 def test_ceilings_of_this_machine(tmp_path: Path) -> None:
     built = ceilings.build(str(tmp_path))
-    start = time.monotonic()
     found = ceilings.measure(1, str(tmp_path))
-    assert time.monotonic() - start < 30  # about two seconds on a machine of its own
     assert list(tmp_path.iterdir()) == [built]
     rates, specs = found["ceilings"], found["specs"]
     assert 0.5 < rates["memory_gbs"] < 5000

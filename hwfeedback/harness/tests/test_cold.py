@@ -359,7 +359,7 @@ def test_a_sanitizer_is_heard(looked_at: tuple[dict[str, Any], list[str]]) -> No
     assert answer["code"] == 0 and answer["profile"] == ""  # there is no GPU
     checks, seconds = cold._checks(answer["checks"], ["k"])
     assert len(answer["checks"][0]) == 2, "what is found on few inputs is looked for on all"
-    assert 0 < seconds < 60
+    assert seconds > 0
     by_tool = {c.tool: c for c in checks}
     (finding,) = by_tool["memcheck"].findings
     assert str(finding) == "Invalid read of size 4 bytes at k+0x1"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from costs import least
+from costs import instructions
 from test_building import build
 from test_cuda import in_a_process
 
@@ -234,8 +234,8 @@ def test_two_threads_do_not_mix_their_arguments(stream: int) -> None:
         assert values == [shape[0], shape[0], shape[0], float(shape[0]), True]
 
 
-def test_a_launch_costs_little_more_than_a_call_of_pytorchs(stream: int) -> None:
-    """In the same moments, beside the driver's part: how long it takes is call_cost.py's."""
+def test_a_launch_is_little_work(stream: int) -> None:
+    """Beside the driver's part: how long it takes is call_cost.py's."""
 
     class Quick(Double):
         def __init__(self) -> None:
@@ -249,9 +249,8 @@ def test_a_launch_costs_little_more_than_a_call_of_pytorchs(stream: int) -> None
             self.launch.restype = None
 
     twice = kernelwright.Kernel("twice", kernelwright.kernels(SOURCE)["twice"], None, Quick())  # type: ignore[arg-type]
-    x, a = Stands(), torch.zeros(8)
-    best = least(ours=lambda: twice[4096, 256](x, x, 8, 1.0, True), pytorchs=lambda: a.relu_())
-    assert best["ours"] < 9 * best["pytorchs"]
+    x = Stands()
+    assert instructions(lambda: twice[4096, 256](x, x, 8, 1.0, True)) < 250  # 123 in Python 3.11
 
 
 def magic(built: Any) -> bytes:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from costs import least
+from costs import instructions
 
 import kernelwright
 
@@ -93,12 +93,11 @@ def test_wrong_arguments_are_named(lib):
         lib.add(1 << 40, 0)
 
 
-def test_a_call_costs_little_more_than_pytorchs(lib):
-    """Held against a call of PyTorch's in the same moments: how long it takes is call_cost.py's."""
+def test_a_call_is_little_work(lib):
+    """About as long as five calls of PyTorch's: how long exactly is call_cost.py's."""
     a, b, c = torch.zeros(8), torch.zeros(8), torch.zeros(8)
     index = torch.zeros(1, dtype=torch.int32)
-    best = least(ours=lambda: lib.nop(a, b, c, 8, index, None), pytorchs=lambda: a.relu_())
-    assert best["ours"] < 5 * best["pytorchs"]
+    assert instructions(lambda: lib.nop(a, b, c, 8, index, None)) < 200  # 107 in Python 3.11
 
 
 def test_what_cannot_be_built(lib, tmp_path, monkeypatch):

@@ -482,16 +482,11 @@ def test_threads_share_a_connection(server):
         assert list(pool.map(life, codes)) == codes
 
 
-def test_spawning_is_fast_and_leaves_nothing(server):
-    took = []
+def test_spawning_leaves_nothing(server):
     for _ in range(5):
-        start = time.monotonic()
         with server.spawn("candidate", {"sandbox": "weak"}) as w:
-            took.append(time.monotonic() - start)
             assert ask(w, "r = 1") == 1
-    print(f"\nspawn to confined worker: {min(took) * 1e3:.0f} ms")
     assert server.ping()["workers"] == 0
-    assert min(took) < 1.0
 
 
 def test_everything_dies_with_the_server(tmp_path):

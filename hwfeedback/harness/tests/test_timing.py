@@ -15,6 +15,7 @@ import pytest
 import torch
 from forked import Forked
 from judging import LLC
+from machine import Regardless
 
 import baselines
 import device
@@ -102,7 +103,6 @@ def test_quick_measures_baselines_once_and_then_uses_them() -> None:
     assert timed.wrong is None and timed.speedup is not None
     assert set(timed.speedups) == {"eager", "compile"}
     assert timed.speedup["value"] == min(s["value"] for s in timed.speedups.values())
-    assert timed.speedup["value"] > 0.2  # sanity: the machine may be busy with anything
     assert timed.speedup["low"] <= timed.speedup["value"] <= timed.speedup["high"]
     assert timed.report["protocol"] == "baselines measured just before"
     assert set(timed.report["candidate"]) == {
@@ -157,14 +157,13 @@ def test_a_machine_that_becomes_quiet_invents_no_win(
     makes = {"eager": machine(0.004), "candidate": machine(seconds, calms=True)}
     timed, spawner, _ = time_it(makes)
     assert timed.speedup is not None
+    if not wins and timed.speedup["low"] > 1.05:
+        raise Regardless(timed.speedup)
     if timed.report["protocol"] != "interleaved":  # too loud for a win that turns could confirm
         assert timed.speedup["low"] <= 1, timed.speedup
-        return
+        pytest.skip(f"not measured, the machine is busy: {timed.report['notes']}")
     assert spawner.count("candidate") == 1 + timing.QUICK_ROUNDS + 1  # which is watched
-    if wins:  # by how much depends on what else the machine does
-        assert timed.speedup["value"] > 2, timed.speedup
-    else:
-        assert timed.speedup["low"] <= 1.05, timed.speedup
+    assert not wins or timed.speedup["value"] > 2, timed.speedup
 
 
 def test_certify_interleaves_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +179,6 @@ def test_certify_interleaves_new_processes(monkeypatch: pytest.MonkeyPatch) -> N
     assert timed.wrong is None and timed.speedup is not None
     assert timed.report["protocol"] == "interleaved"
     assert timed.speedup["value"] == min(s["value"] for s in timed.speedups.values())
-    assert timed.speedup["value"] > 0.2
     assert spawner.count("candidate") == timing.ROUNDS + 1  # which is watched
     assert set(timed.speedups) == {"eager", "compile"}
 
@@ -213,7 +211,7 @@ def test_large_contents_are_one_workers_at_a_time(
     monkeypatch.setattr(timing, "Session", Seen)
     timed, spawner, _ = time_it(makes, "certify", want=["eager", "compile"], contents=contents)
     assert timed.wrong is None and timed.report["protocol"] == "interleaved"
-    assert timed.speedup is not None and timed.speedup["value"] > 0.2
+    assert timed.speedup is not None
     if room:
         assert spawner.count("compile") <= 4 and 1 < spawner.most <= 3
     else:
@@ -271,23 +269,24 @@ def hiding(share: float) -> forked.Make:
 
 
 def test_work_hidden_from_the_workers_clock_is_found() -> None:
-    notes: list[str] = []
-    for _ in range(3):  # nobody is blamed while the machine is too loud to tell
-        timed, _, _ = time_it({"eager": forked.spinning(0.005), "candidate": hiding(0.01)})
-        assert timed.wrong is None
-        c = timed.report["candidate"]
-        assert timed.report["marked"] and c["clock"] == "wall"
-        assert c["event_ms"] < 1 < 4 < c["median_ms"]
-        assert timed.speedup is not None and timed.speedup["value"] < 2
-        if "work is hidden from the clock" in timed.hides:
-            return
-        notes = timed.report["notes"]
-    assert any("disturbed" in n or "resolves" in n for n in notes), notes
+    timed, _, _ = time_it({"eager": forked.spinning(0.005), "candidate": hiding(0.01)})
+    assert timed.wrong is None and timed.speedup is not None
+    if timed.speedup["low"] > 1.05:
+        raise Regardless(timed.speedup)
+    c = timed.report["candidate"]
+    assert timed.report["marked"] and c["clock"] == "wall"
+    assert c["event_ms"] < 1 < 4 < c["median_ms"]
+    notes = timed.report["notes"]
+    if any("disturbed" in n or "resolves" in n for n in notes):
+        pytest.skip(f"not measured, the machine is busy: {notes}")
+    assert "work is hidden from the clock" in timed.hides
 
 
 def test_what_a_clock_may_be_off_by_wins_nothing() -> None:
     timed, _, _ = time_it({"eager": forked.spinning(0.005), "candidate": hiding(0.92)})
-    assert timed.speedup is not None and timed.speedup["low"] < 1.05 and not timed.hides
+    assert timed.speedup is not None and not timed.hides
+    if timed.speedup["low"] > 1.05:
+        raise Regardless(timed.speedup)
 
 
 def test_another_algorithm_for_timed_calls_is_found() -> None:

@@ -63,7 +63,6 @@ def test_eager_against_eager(server: forkserver.ForkServer) -> None:
     timer.prepare()
     timed = timer.measure(spawn)
     assert timed.wrong is None and timed.speedup is not None
-    assert 0.2 < timed.speedup["value"] < 5
     assert timed.speedup["low"] < timed.speedup["high"]
     expected = timer.contents.expected(range(1))[0][0]
     assert torch.allclose(expected, torch.tanh(draw(0)[0]) * 2.0)

@@ -393,9 +393,8 @@ def test_a_worker_that_dies_is_not_waited_for() -> None:
 
 
 def test_the_identity_computes_nothing() -> None:
-    with session(forked.spinning(0.02)) as (s, contents, _):
+    with session(lambda: lambda args: os._exit(3)) as (s, contents, _):
         window = s.run("fresh", contents.take(8), identity=True)
-        assert window.wall_ns < 8 * 20_000_000
         assert window.outputs()[0].abs().sum() == 0
 
 

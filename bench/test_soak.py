@@ -1,0 +1,80 @@
+"""The long tests: each has a share of CI's, or is said to have none."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import re
+import sys
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def loaded(name: str) -> Any:
+    """Returns a module of .ci, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look it up
+    spec.loader.exec_module(module)
+    return module
+
+
+soak, check = loaded("soak"), loaded("check")
+
+
+def test_every_piece_comes_round() -> None:
+    pieces, start = soak.pieces(), datetime(2026, 11, 28, tzinfo=UTC)
+    dealt = soak.rounds(pieces)
+    fit = [p.name for p in pieces if p.seconds <= soak.SHARE_S[p.weekly]]
+    assert sorted(p.name for d in dealt for share in d for p in share) == sorted(fit)
+    for k, shares in enumerate(dealt):
+        days = [start + timedelta(days=n) for n in range(len(shares))]
+        shown = Counter(p.name for day in days for p in soak.today(pieces, day)[k])
+        assert shown == Counter(p.name for share in shares for p in share), "each once in a round"
+        most = soak.SHARE_S[k == 0]
+        assert all(sum(p.seconds for p in share) <= most for share in shares)
+        # Of whichever there is time for, each is the first at some time.
+        later = (start + timedelta(days=n) for n in range(len(shares) * max(map(len, shares))))
+        firsts = {soak.today(pieces, day)[k][0].name for day in later}
+        assert firsts == set(shown)
+    assert len(dealt[0]) <= 7, "what make test ran has its turn within a week"
+
+
+def test_the_list_is_in_the_docs() -> None:
+    text = (ROOT / "docs" / "testing.md").read_text()
+    assert soak.table(soak.listed()) in text, "print it anew: .ci/soak.py --list"
+
+
+def test_every_slow_file_has_a_piece() -> None:
+    runs = " ".join(p.run for p in soak.pieces())
+    for path in (ROOT / "hwfeedback/harness/tests").glob("test_*.py"):
+        if re.search(r"mark\.slow|rarely\(", path.read_text()):
+            assert path.name in runs, path.name
+
+
+@pytest.mark.parametrize(("script", "good"), [("true", True), ("exit 3", False)])
+def test_what_comes_of_a_piece(script: str, good: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    assert soak.run(soak.Piece("it", "what", script, 0.1)) == good
+    said = capfd.readouterr().out
+    assert ("good" in said) == good and "== soak: it" in said
+
+
+def test_a_piece_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soak, "PATIENCE", -1)  # two seconds
+    assert not soak.run(soak.Piece("it", "what", "sleep 600 & wait", 118 / 60))
+
+
+def test_which_tests_are_of_a_change() -> None:
+    tests = check.tests_of(["hwfeedback/harness/stats.py"])
+    assert tests[0].endswith("test_stats.py") and len(tests) > 1
+    assert check.tests_of(["hwfeedback/harness/tests/test_sass.py"]) == [
+        "hwfeedback/harness/tests/test_sass.py"
+    ]
+    assert check.packages(["score/x.go", "cli/testdata/x.txtar"]) == ["./cli", "./score"]
+    assert check.packages(["docs/cli.md", ".ci/run"]) == []

@@ -1,0 +1,35 @@
+// Package soak tells tests which of them run: every day all but the long ones,
+// in CI once a week those that have others of their kind, by make soak all.
+package soak
+
+import (
+	"os"
+	"testing"
+)
+
+// Env holds "1" for long forms and all tests, "weekly" for all tests in their
+// daily form, and nothing every day.
+const Env = "KERNELWRIGHT_SOAK"
+
+// Long has a test take its long form.
+func Long() bool { return os.Getenv(Env) == "1" }
+
+// Daily has a test take its shortest form.
+func Daily() bool { return os.Getenv(Env) == "" }
+
+// Only skips a test that takes minutes, unless all is asked for.
+func Only(t testing.TB) {
+	t.Helper()
+	if !Long() {
+		t.Skip("long: it runs by make soak (" + Env + "=1)")
+	}
+}
+
+// Weekly skips a test that is long and has another one of its kind every day,
+// unless more is asked for.
+func Weekly(t testing.TB) {
+	t.Helper()
+	if Daily() {
+		t.Skip("weekly: it runs by make soak, and once a week in CI (" + Env + "=weekly)")
+	}
+}
