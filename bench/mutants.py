@@ -92,7 +92,8 @@ def trial(
             tests = subprocess.Popen(
                 command,
                 cwd=copy,
-                env={**os.environ, "TMPDIR": str(aside)},
+                # Those of other faults, beside it on cores of their own, disturb nothing.
+                env={**os.environ, "TMPDIR": str(aside), "KERNELWRIGHT_TEST_RUN": str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -127,10 +128,14 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="so many at the same time")
     parser.add_argument("--limit", type=float, default=3600, help="seconds for each")
     parser.add_argument("--every", action="store_true", help="go on after the first failure")
+    parser.add_argument("--but", type=pathlib.Path, help="such a file, of faults that are found")
     parser.add_argument("--json", type=pathlib.Path, help="a file for all that failed, by fault")
     parser.add_argument("pytest", nargs="*", help="for pytest, after --")
     args = parser.parse_args()
     chosen = [m for m in mutants() if not args.only or m.name in args.only]
+    if args.but:
+        known = json.loads(args.but.read_text())
+        chosen = [m for m in chosen if not set(known.get(m.name, [])) - set(known[CONTROL])]
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         given = args.tree, args.pytest, args.limit, args.every
         trials = [pool.submit(trial, m, *given) for m in [Mutant(CONTROL), *chosen]]
