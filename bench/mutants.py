@@ -66,6 +66,9 @@ def mutants(path: pathlib.Path = HERE / "mutants.toml") -> list[Mutant]:
     return [Mutant(**row) for row in tomllib.loads(path.read_text())["mutant"]]
 
 
+# Those of other faults, beside it on cores of their own, are no others that disturb (machine.py), and
+# no tests compute on all cores.
+OURS = {"KERNELWRIGHT_TEST_RUN": str(os.getpid()), "OMP_NUM_THREADS": "1"}
 # A line of pytest -v, with xdist or without.
 FAILED = re.compile(
     r"(?:(?:FAILED|ERROR) (\S+::\S.*?)(?: - .*)?|(\S+::\S.*?) (?:FAILED|ERROR))\s*(?:\[ *\d+%\])?$",
@@ -92,8 +95,7 @@ def trial(
             tests = subprocess.Popen(
                 command,
                 cwd=copy,
-                # Those of other faults, beside it on cores of their own, disturb nothing.
-                env={**os.environ, "TMPDIR": str(aside), "KERNELWRIGHT_TEST_RUN": str(os.getpid())},
+                env={**os.environ, **OURS, "TMPDIR": str(aside)},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
