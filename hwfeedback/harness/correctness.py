@@ -416,7 +416,6 @@ def compare(
         if effect is not None:
             wrong &= ~effect.excused
             wide, loose = _without_reason(wrong, mine, wide, effect)
-            theirs = kinds(wide)
             dropped = _drop(wrong, got, effect, bound.max)
             _forgive(wrong, mine, theirs)
         astray = (
@@ -440,9 +439,9 @@ def compare(
         nonfinite = theirs != 0
         if astray:
             nonfinite |= mine != 0
-        if skip is not None and loose is not None:
-            skip = skip & ~loose  # it was where the reference gives no number
         skip = nonfinite if skip is None else skip | nonfinite
+        if loose is not None:
+            skip &= ~loose  # there the reference gives no number, and the candidate one
     if skip is not None and not mask:
         at = _not_overflown(got, expected.eager[i], wide)
         if at >= 0:

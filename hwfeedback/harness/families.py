@@ -45,7 +45,9 @@ class Family:
     map: Map
     says: str
     planted: bool = False
-    equal: bool = False  # one value everywhere: what sums err by adds up instead of cancelling
+    # What sums err by adds up instead of cancelling: where one value is everywhere, or a running
+    # mean follows a row that rises.
+    coherent: bool = False
     exact: bool = False  # integers in, weights too: linear operators must be exact while sums are
 
 
@@ -98,9 +100,11 @@ def _denormal(x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
 
 BASE = Family("base", lambda x, _: x, "the reference's own draw")
 PERMUTED = Family("permuted", lambda x, _: x, "another order along a reduced axis")
-ORDERED = Family("ordered", lambda x, _: x, "in order, or large values together, line by line")
+ORDERED = Family(
+    "ordered", lambda x, _: x, "in order, or large values together, line by line", coherent=True
+)
 FEW_TERMS = Family("few_terms", lambda x, _: x, "all but a few rows times 1e-6")
-REPEATED = Family("repeated", lambda x, _: x, "one row over and over")
+REPEATED = Family("repeated", lambda x, _: x, "one row over and over", coherent=True)
 FAMILIES: tuple[Family, ...] = (
     BASE,
     Family("scaled_up", lambda x, _: x * UP, f"times {UP:g}"),
@@ -109,7 +113,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("heavy_tails", _heavy, "sign(x)·|x|³"),
     Family("spikes", _spikes, f"one in {SPIKES} times {SPIKE:g}"),
     Family("shifted", _shifted, f"plus or minus {SHIFT:g} root mean squares"),
-    Family("all_equal", _equal, "one value everywhere", equal=True),
+    Family("all_equal", _equal, "one value everywhere", coherent=True),
     Family("zeros", lambda x, _: torch.zeros_like(x), "zeros"),
     Family("denormals", _denormal, "around 1e-40"),
     Family("near_overflow", _near_overflow, f"up to {HUGE:g}"),

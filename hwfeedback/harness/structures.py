@@ -185,21 +185,19 @@ def _same(draws: Sequence[torch.Tensor], fixed: torch.Tensor | None) -> torch.Te
     """Returns for each element the first one that it equals in every draw, None where each is its
     own, or where as many would be by chance.
     """
-    flats = [t.reshape(-1).double() for t in draws]
-    n = flats[0].numel()
-    hashed = torch.zeros(n, dtype=torch.int64, device=flats[0].device)
-    for k, flat in enumerate(flats):
-        odd = 0x9E3779B97F4A7C15 * (2 * k + 1) % (1 << 63) | 1
-        hashed = hashed * 0x100000001B3 + (flat + 0.0).view(torch.int64) * odd  # -0 is 0
+    n = draws[0].numel()
+    hashed = torch.zeros(n, dtype=torch.int64, device=draws[0].device)
+    for t in draws:
+        bits = (t.reshape(-1).double() + 0.0).view(torch.int64)  # -0 is 0
+        hashed = _mixed(hashed * 0x100000001B3 + _mixed(bits))
     if fixed is not None:  # these are what they are: each its own
         own = torch.arange(n, device=hashed.device)
         hashed = torch.where(fixed.reshape(-1), own, hashed)
     _, group, counts = torch.unique(hashed, return_inverse=True, return_counts=True)
     if len(counts) == n:
         return None
-    _, alike = torch.unique(flats[0], return_counts=True)
-    pairs = float((alike.double() * (alike - 1)).sum())
-    if fixed is None and n * n / 2 * (pairs / (n * (n - 1))) ** len(draws) >= CHANCE:
+    by_chance = _equal_by_chance(*(t if fixed is None else t[~fixed] for t in draws[:2]))
+    if n * n / 2 * by_chance ** len(draws) >= CHANCE:
         # Of few values, or of short numbers: many are equal by chance. What is left is symmetry.
         if all(_symmetric(t) for t in draws):
             return _transposed(draws[0])
@@ -207,6 +205,23 @@ def _same(draws: Sequence[torch.Tensor], fixed: torch.Tensor | None) -> torch.Te
     order = torch.argsort(group, stable=True)
     starts = torch.cumsum(counts, 0) - counts
     return order[starts][group]
+
+
+def _mixed(bits: torch.Tensor) -> torch.Tensor:
+    """Has each bit of a word change all of them: the finaliser of MurmurHash3 (Appleby, public
+    domain), whose constants wrap as signed words here. Short numbers have zeros for most of theirs.
+    """
+    for factor in (-49064778989728563, -4265267296055464877):
+        bits = (bits ^ (bits >> 33)) * factor
+    return bits ^ (bits >> 33)
+
+
+def _equal_by_chance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Returns how likely an element of one draw equals any one of another draw."""
+    (x, many_x), (y, many_y) = (torch.unique(t, return_counts=True) for t in (a, b))
+    at = torch.searchsorted(x, y).clamp_(max=len(x) - 1)
+    met = torch.where(x[at] == y, many_x[at] * many_y, 0)
+    return (int(met.sum()) + 1) / (a.numel() * b.numel())
 
 
 def _symmetric(t: torch.Tensor) -> bool:
@@ -269,10 +284,10 @@ def _told_of_places(fixed: torch.Tensor) -> str:
             return "is lower triangular"
         if below <= 0:
             return "is upper triangular"
-        if max(above, below) < min(n, m) // 2:
-            return f"has a band of {below + above + 1} diagonals"
         if size := _block(free):
             return f"has blocks of {size} on its diagonal"
+        if max(above, below) < min(n, m) // 2:
+            return f"has a band of {below + above + 1} diagonals"
     return "has elements that are the same in every draw"
 
 

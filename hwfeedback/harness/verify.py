@@ -52,6 +52,7 @@ from families import (
     Family,
     Traits,
 )
+from noise import LANES
 from orders import Line
 from structures import Structure
 
@@ -139,9 +140,12 @@ class Calibration:
     spent: bool = False  # the reference's process is of no more use
     by_rows: bool = False  # float64 is the same on each family when a batch is computed in parts
 
-    def floor(self, i: int) -> Scale:
-        """The absolute part of the bound of output i."""
-        scale = self.families["base"].outputs[i].scale
+    def floor(self, i: int, family: str = "base") -> Scale:
+        """The absolute part of the bound of output i: that of the reference's own draws, but where
+        few terms are left, and it is that much smaller.
+        """
+        of = family if family == FEW_TERMS.name and family in self.families else "base"
+        scale = self.families[of].outputs[i].scale
         return Scale(correctness.FLOOR * scale.rms, correctness.FLOOR * scale.rms)
 
     def traits(self, found: Sequence[Structure]) -> Traits:
@@ -510,7 +514,7 @@ def _calibrate_family(
     if family.planted:
         modes.append("scalar")
     else:
-        modes.append("noise:1:coherent" if family.equal else "noise:1")
+        modes.append("noise:1:coherent" if family.coherent else "noise:1")
     if family is BASE:
         modes.append("noise:2")
     f = FamilyCalibration(family.name, True, "", family.exact and c.linear, [])
@@ -527,6 +531,11 @@ def _calibrate_family(
         for n, base in zip(f.outputs, c.families["base"].outputs, strict=True):
             n.error.widen(base.error)
             n.moved.widen(base.moved)
+    if family is ORDERED:
+        # Along a row in order a sum in one lane errs the same way at each step, and what is asked
+        # about here is off by far more.
+        for n in f.outputs:
+            n.error = Scale(LANES * n.error.max, LANES * n.error.rms)
     f.note = "; ".join(dict.fromkeys(problems))
     f.gates = not problems or family is BASE
     return f
@@ -1291,7 +1300,7 @@ class Verification:
                 expected,
                 i,
                 job.known.outputs[i],
-                self.calibration.floor(i).max,
+                self.calibration.floor(i, job.family.name).max,
                 mask=job.family.planted,
                 exact=job.known.exact,
             )
@@ -1365,7 +1374,7 @@ class Verification:
                 expected,
                 i,
                 family.outputs[i],
-                self.calibration.floor(i).max,
+                self.calibration.floor(i, name).max,
                 mask=mask,
                 exact=exact,
             )
