@@ -1,5 +1,7 @@
 package kernelwright
 
+import "encoding/json"
+
 // Status says how far a candidate came.
 type Status string
 
@@ -58,19 +60,46 @@ type Verdict struct {
 	Metrics     map[string]float64 `json:"metrics,omitempty"` // for the Judge; names and units in docs/metrics.md
 	Profile     *Profile           `json:"profile,omitempty"` // nil where nobody looked
 	// EagerProfile is the same of the reference, taken once for a task and a device.
-	EagerProfile *Profile           `json:"eager_profile,omitempty"`
-	Sandbox      SandboxReport      `json:"sandbox"`
-	Flags        []TaskFlag         `json:"flags,omitempty"`
-	Evidence     []string           `json:"evidence,omitempty"` // one sentence each, what the status rests on
-	Output       string             `json:"output,omitempty"`   // the end of what the candidate printed; untrusted
-	CostS        map[string]float64 `json:"cost_s"`             // part ("worker", "build", "verify", "time", ...) to seconds
-	Versions     map[string]string  `json:"versions"`
-	Cached       bool               `json:"cached,omitempty"` // served from the verdict cache
+	EagerProfile *Profile      `json:"eager_profile,omitempty"`
+	Sandbox      SandboxReport `json:"sandbox"`
+	Flags        []TaskFlag    `json:"flags,omitempty"`
+	// Assumes is what a correct candidate takes for granted of its inputs and
+	// buffers, a sentence each without its subject.
+	Assumes  Assumptions        `json:"assumes"`
+	Evidence []string           `json:"evidence,omitempty"` // one sentence each, what the status rests on
+	Output   string             `json:"output,omitempty"`   // the end of what the candidate printed; untrusted
+	CostS    map[string]float64 `json:"cost_s"`             // part ("worker", "build", "verify", "time", ...) to seconds
+	Versions map[string]string  `json:"versions"`
+	Cached   bool               `json:"cached,omitempty"` // served from the verdict cache
 
 	// Exported is the standalone file that was certified: it needs only torch
 	// and a compiler. ExportedSHA256 is its hash. Only at Certify.
 	Exported       string `json:"exported,omitempty"`
 	ExportedSHA256 string `json:"exported_sha256,omitempty"`
+}
+
+// Assumptions are a list on the wire also where there are none.
+type Assumptions []string
+
+// MarshalJSON writes a list.
+func (a Assumptions) MarshalJSON() ([]byte, error) {
+	if len(a) == 0 {
+		return []byte("[]"), nil
+	}
+	return json.Marshal([]string(a))
+}
+
+// UnmarshalJSON reads a list, nil where it is empty.
+func (a *Assumptions) UnmarshalJSON(b []byte) error {
+	var list []string
+	if err := json.Unmarshal(b, &list); err != nil {
+		return err
+	}
+	*a = nil
+	if len(list) > 0 {
+		*a = list
+	}
+	return nil
 }
 
 // Speedup is baseline time over candidate time with a 95 % interval.

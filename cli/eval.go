@@ -21,6 +21,7 @@ type evalCmd struct {
 	Batch      string   `help:"Judge every *.py file of this folder." placeholder:"FOLDER" type:"path" predictor:"dir"`
 	Level      string   `help:"How strict: quick or certify." enum:"quick,certify" default:"quick"`
 	Again      bool     `help:"Measure it and its baselines anew, whatever is remembered of them."`
+	Strict     bool     `name:"strict-inputs" help:"What it takes for granted of its inputs makes a candidate wrong, and is not only told."`
 	Profile    bool     `help:"Have Nsight Compute measure the kernels of a correct candidate, on a GPU."`
 	Export     string   `help:"Write the standalone file that was certified." placeholder:"FILE" type:"path" predictor:"file"`
 	deviceFlags
@@ -168,6 +169,7 @@ func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, ker
 	defer show.done()
 	o := r.options(show.stage)
 	o.KeepWarm, o.Again, o.Profile = r.config.Evaluation.KeepWarm.Std(), c.Again, ""
+	o.StrictInputs = o.StrictInputs || c.Strict
 	if c.Profile {
 		o.Profile = r.config.Rounds.Metrics
 	}
@@ -216,6 +218,9 @@ func inOneLine(v kernelwright.Verdict) string {
 	said := fmt.Sprintf("%-9s  %8s", words(v.Status), report.Milliseconds(v.CandidateMS))
 	if v.Speedup != nil {
 		said += fmt.Sprintf("  %s against %s", report.Speedup(v.Speedup), report.Line(v.Speedup.Against))
+	}
+	if len(v.Assumes) > 0 {
+		said += "  (it " + report.Line(strings.Join(v.Assumes, "; it ")) + ")"
 	}
 	if v.Cached {
 		said += "  (remembered)"
@@ -266,6 +271,9 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 	}
 	for _, f := range v.Flags {
 		fmt.Fprintf(&b, "take care: %s\n", report.FlagText(f))
+	}
+	for _, a := range v.Assumes {
+		fmt.Fprintf(&b, "assumes: it %s\n", report.Line(a))
 	}
 	for _, d := range v.Build.Errors {
 		switch {

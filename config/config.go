@@ -172,6 +172,7 @@ type Evaluation struct {
 	CertifyTime    Duration `toml:"certify_time" json:"certify_time"`
 	Baselines      []string `toml:"baselines" json:"baselines"`
 	Precision      string   `toml:"precision" json:"precision"`
+	StrictInputs   bool     `toml:"strict_inputs" json:"strict_inputs"`
 	Profile        bool     `toml:"profile" json:"profile"`
 	KeepWarm       Duration `toml:"keep_warm" json:"keep_warm"`
 }

@@ -300,7 +300,15 @@ func (e *Evaluator) verdictKey(task kernelwright.Task, hash string, cand kernelw
 	return joinKey(task.Fingerprint, hash, string(cand.Language), string(level), e.device.Key,
 		strconv.FormatInt(e.device.Ceilings.MeasuredMS, 10), e.options.Sandbox, e.options.Precision,
 		strings.Join(against, " "), kernelwright.Version, e.harness.hash, e.versions["torch"],
-		cutlassOf(cand.Source), effort)
+		cutlassOf(cand.Source), effort, strictness(e.options.StrictInputs))
+}
+
+// strictness is the part of a verdict's key that says what may be taken for granted.
+func strictness(inputs bool) string {
+	if inputs {
+		return "strict inputs"
+	}
+	return ""
 }
 
 // named returns the baselines that somebody registered for the task.
@@ -411,7 +419,7 @@ func (e *Evaluator) evaluation(ctx context.Context, task kernelwright.Task, leve
 	return evaluateBody{
 		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.NeededBytes, task.Operations, task.Operators, flags(task.Flags)},
 		workplace: e.workplace(),
-		Level:     level, Precision: e.options.Precision, CertifyS: e.options.CertifyTime.Seconds(), Ceilings: e.device.Ceilings, Specs: e.device.Specs,
+		Level:     level, Precision: e.options.Precision, StrictInputs: e.options.StrictInputs, CertifyS: e.options.CertifyTime.Seconds(), Ceilings: e.device.Ceilings, Specs: e.device.Specs,
 		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines, Named: named,
 	}, keep
 }

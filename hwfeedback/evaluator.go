@@ -106,6 +106,9 @@ type Options struct {
 	// kind of device; nil: nothing.
 	Named     func(ctx context.Context, fingerprint string, device kernelwright.DeviceKind) ([]kernelwright.NamedBaseline, error)
 	Precision string // of Precisions
+	// StrictInputs has a candidate that takes something of its inputs for granted
+	// be wrong: kernelwright.Verdict.Assumes tells of it else.
+	StrictInputs bool
 	// Profile has a correct candidate's kernels on a GPU profiled, and eager's:
 	// SelectedProfile, FullProfile; empty: no.
 	Profile string

@@ -62,7 +62,8 @@ type evaluateBody struct {
 	workplace
 	Level         kernelwright.Level           `json:"level"`
 	Precision     string                       `json:"precision"`
-	CertifyS      float64                      `json:"certify_s"` // Options.CertifyTime
+	StrictInputs  bool                         `json:"strict_inputs,omitempty"` // Options.StrictInputs
+	CertifyS      float64                      `json:"certify_s"`               // Options.CertifyTime
 	Ceilings      kernelwright.Ceilings        `json:"ceilings"`
 	Specs         kernelwright.Specs           `json:"specs"`
 	Version       string                       `json:"kernelwright_version"`

@@ -25,6 +25,7 @@ type judged struct {
 	FloorMS     float64                   `json:"floor_ms,omitempty"`
 	Bound       string                    `json:"bound,omitempty"`
 	Flags       []kernelwright.TaskFlag   `json:"flags,omitempty"`
+	Assumes     []string                  `json:"assumes,omitempty"` // what it takes for granted
 	Evidence    []string                  `json:"evidence,omitempty"`
 	Errors      []kernelwright.Diagnostic `json:"errors,omitempty"`
 	Output      string                    `json:"output,omitempty"`  // the end of what the candidate printed
@@ -45,6 +46,9 @@ func newJudged(r kernelwright.Round, v kernelwright.Verdict, best *standing) jud
 		Run: r.RunID, Round: r.Index, Status: v.Status, Reason: clip(report.Line(v.Reason), maxForeign), Hint: clip(report.Line(v.Hint), maxForeign), Level: v.Level, Cached: v.Cached,
 		CandidateMS: v.CandidateMS, Baselines: v.Baselines, Speedup: v.Speedup, Headroom: v.Headroom, FloorMS: v.Floor.MS, Bound: v.Floor.Bound,
 		Flags: v.Flags, Output: tail(report.Clean(v.Output), maxForeign), Finding: brief(r.Feedback), Best: best,
+	}
+	for _, a := range v.Assumes[:min(len(v.Assumes), maxList)] {
+		j.Assumes = append(j.Assumes, clip(report.Line(a), maxForeign/4))
 	}
 	for _, e := range v.Evidence[:min(len(v.Evidence), maxList)] {
 		j.Evidence = append(j.Evidence, clip(report.Line(e), maxForeign/4))
@@ -88,6 +92,9 @@ func (j judged) String() string {
 	}
 	for _, f := range j.Flags {
 		fmt.Fprintf(&b, "take care: %s\n", report.FlagText(f))
+	}
+	for _, a := range j.Assumes {
+		fmt.Fprintf(&b, "assumes: it %s\n", a)
 	}
 	for _, d := range j.Errors {
 		if d.Line > 0 {

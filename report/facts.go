@@ -115,6 +115,9 @@ func findings(v kernelwright.Verdict) []fact {
 	add("Other sizes", c.General, "yes, it works with other batch sizes", "no, only the declared shapes")
 	add("Packs weights", c.CachesWeights, "yes, at its first call", "no")
 	add("Follows weights", c.FollowsWeights, "yes, weights changed in place are seen", "no, weights changed after its first call are not seen")
+	for _, a := range v.Assumes {
+		out = append(out, fact{"Assumes", "it " + Line(a)})
+	}
 	add("KernelBench's tolerance", c.KernelBench, "would have passed", "would not have passed")
 	return out
 }

@@ -326,12 +326,13 @@ func (t *taught) lesson(index int) (kernelwright.Lesson, bool) {
 		from = t.start(from, after)
 	}
 	p := t.rounds[from]
-	if !timed(p.Verdict) || p.Candidate.Source == r.Candidate.Source {
+	was, now := strict(p.Verdict), strict(r.Verdict)
+	if !timed(was) || p.Candidate.Source == r.Candidate.Source {
 		return kernelwright.Lesson{}, false
 	}
 	l := kernelwright.Lesson{
 		Run: r.RunID, Round: r.Index, From: p.Index, Task: t.run.Task, TaskName: sentence(t.run.TaskName, maxKindBytes), Device: t.run.Device, DeviceKey: t.run.DeviceKey,
-		Tried: sentence(r.Candidate.Note, maxLessonWords), FromMS: p.Verdict.CandidateMS, Status: r.Verdict.Status, Outcome: outcome(p.Verdict, r.Verdict),
+		Tried: sentence(r.Candidate.Note, maxLessonWords), FromMS: was.CandidateMS, Status: now.Status, Outcome: outcome(was, now),
 	}
 	if advised != nil {
 		l.Bottleneck, l.Method = sentence(advised.Bottleneck, maxLessonWords), sentence(advised.Method, maxLessonWords)
@@ -344,11 +345,20 @@ func (t *taught) lesson(index int) (kernelwright.Lesson, bool) {
 		l.Steps = l.Steps[:min(len(l.Steps), maxKinds)]
 	}
 	if l.Outcome == kernelwright.LessonFailed {
-		l.Reason = sentence(r.Verdict.Reason, maxLessonWords)
+		l.Reason = sentence(now.Reason, maxLessonWords)
 		return l, true
 	}
-	l.ToMS, l.Moved = r.Verdict.CandidateMS, moved(p.Verdict, r.Verdict)
+	l.ToMS, l.Moved = now.CandidateMS, moved(was, now)
 	return l, true
+}
+
+// strict is the verdict that strict inputs would have brought: nobody is to learn
+// that it pays to take something for granted.
+func strict(v kernelwright.Verdict) kernelwright.Verdict {
+	if v.Status.OK() && len(v.Assumes) > 0 {
+		v.Status, v.Reason, v.CandidateMS, v.Speedup = kernelwright.Wrong, "it "+v.Assumes[0], 0, nil
+	}
+	return v
 }
 
 // start is the round from which the built-in Judge had a Coder take its step to a

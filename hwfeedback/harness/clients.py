@@ -43,7 +43,7 @@ _LOADED |= {"moved": [bool]}
 _LOADED |= {"arguments": [str], "init": dict}
 _INSPECTED = {"inputs": _SPECS, "input_names": [str], "outputs": _SPECS, "operators": [str]}
 _INSPECTED |= {"operations": int, "changed": [str], "writes_inputs": bool, "linear": bool}
-_INSPECTED |= {"eager_ms": float}
+_INSPECTED |= {"eager_ms": float, "lengths": [int]}
 
 
 class Spawned(Protocol):
@@ -527,14 +527,19 @@ class ReferenceClient(Client):
         """Has it keep these descriptors open, and no others."""
         self.ask({"op": "hold"}, fds, timeout=self.timeout)
 
-    def draw(self, seed: int) -> tuple[Any, list[torch.Tensor]]:
+    def draw(self, seed: int, *, reseeded: bool = False) -> tuple[Any, list[torch.Tensor]]:
         """Returns the tree and the tensors of one draw."""
-        tree, draws = self.draws([seed])
+        tree, draws = self.draws([seed], reseeded=reseeded)
         return tree, draws[0]
 
-    def draws(self, seeds: Sequence[int]) -> tuple[Any, list[list[torch.Tensor]]]:
-        """Returns the tree of all draws, and the tensors of each."""
+    def draws(
+        self, seeds: Sequence[int], *, reseeded: bool = False
+    ) -> tuple[Any, list[list[torch.Tensor]]]:
+        """Returns the tree of all draws, and the tensors of each. ``reseeded``: what get_inputs()
+        seeds by itself gets these seeds, too.
+        """
         request = {"op": "draw", "seeds": list(seeds), **self._into("draw")}
+        request["reseeded"] = reseeded
         self._release()
         msg, fds = self.ask(request, timeout=self.timeout, doing="get_inputs()", fds_wanted=1)
         with self._understood():

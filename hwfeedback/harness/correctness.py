@@ -18,9 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from planted import Effect
 
 # An honest implementation may add a few roundings where the reference has one, or sum in a worse
 # order; measured, honest rewrites stay within 3 E. TF32 and half precision are past 1000 E element
@@ -42,6 +45,7 @@ ILL = 0.01  # a C above this share of the output: the task is ill-conditioned
 # busy, and memory for as many in float64.
 CHUNK = 1 << 17
 GPU_CHUNK = 1 << 25
+FAR_ROUNDING = 1e-5  # of a result that a number far away makes large: what float32 may be off there
 OVERFLOWN = 2.0  # times float32's largest number: past this no honest result is finite
 SENSITIVE = 100.0  # bounds by which one moved element must change float64, to count
 
@@ -96,9 +100,8 @@ class Expected:
     scales: list[Scale] = field(default_factory=list)
     # Eager's error on this draw; where somebody looked closer, that of simulated rounding, too.
     own: list[Scale] = field(default_factory=list)
-    # Where a NaN says nothing: it comes of an infinite input (Inf - Inf, 0 * Inf), which another
-    # algorithm may do without. None where nobody has looked.
-    excused: list[torch.Tensor] | None = None
+    # What NaN and infinity did that were planted. None where nobody has looked.
+    effects: list[Effect] | None = None
     # C of this very draw, which may be worse than any in calibration. None where nobody has looked.
     moved: list[Scale] | None = None
 
@@ -132,6 +135,7 @@ class Outcome:
     skipped: int = 0
     reason: str = ""
     mixed: bool = False  # all that is wrong is NaN where Inf is expected, or Inf for NaN
+    dropped: int = 0  # elements that are as if NaN among the inputs were a number far away
 
 
 # Squares of what lies between these hold in float64.
@@ -381,30 +385,43 @@ def compare(
 ) -> Outcome:
     """Compares output i.
 
-    ``mask``: non-finite values must be where float64 has them, but for NaN that is excused. Where
-    eager itself has others on this draw, as many times more tell nothing as ASTRAY says, and what
-    is finite for both is compared. NaN instead of Inf, or the other way round, says nothing of one
-    in as many.
+    ``mask``: NaN and infinity were planted. Non-finite values must be where float64 has them, as
+    far as these depend on what was planted, but for NaN that is excused, and for NaN that is
+    dropped. Where eager itself has others on this draw, as many times more tell nothing as ASTRAY
+    says, and what is finite for both is compared. NaN instead of Inf, or the other way round, says
+    nothing of one in as many.
     ``exact``: no error at all.
     """
     wide = expected.wide[i]
+    effect = None if expected.effects is None or not mask else expected.effects[i]
     if not wide.is_floating_point():
         assert expected.eager is not None
-        return _discrete(got, wide, expected.eager[i], expected.sources[i], noise)
+        asked = wide, expected.eager[i], expected.sources[i], noise
+        o = _discrete(got, *asked)
+        if effect is not None and not o.passed:
+            # It cannot hold NaN: what depends on it is anything.
+            dropped = count((got != wide) & effect.depends)
+            o = _discrete(torch.where(effect.depends, wide, got), *asked)
+            o.dropped = dropped
+        return o
     bare = expected.eager is None
     skip = None if bare else expected.skips[i]
     own, scale = (Scale(), Scale()) if bare else (expected.own[i], expected.scales[i])
+    moved = None if expected.moved is None else expected.moved[i]
+    bound = Scale() if exact else bound_of(noise, own, scale, floor, moved)
+    dropped, loose = 0, None
     if mask:
         mine, theirs = kinds(got), kinds(wide)
         wrong = mine != theirs
-        excused = None if expected.excused is None else expected.excused[i]
-        if excused is not None:
-            wrong &= ~excused
+        if effect is not None:
+            wrong &= ~effect.excused
+            wide, loose = _without_reason(wrong, mine, wide, effect)
+            dropped = _drop(wrong, got, effect, bound.max)
             _forgive(wrong, mine, theirs)
         astray = (
             not bare
-            and excused is not None
-            and count(wrong) <= ASTRAY * _astray(expected.eager[i], theirs, excused)
+            and effect is not None
+            and count(wrong) <= ASTRAY * _astray(expected.eager[i], theirs, effect.excused)
         )
         if not astray and bool(wrong.any()):
             at = first(wrong)
@@ -423,6 +440,8 @@ def compare(
         if astray:
             nonfinite |= mine != 0
         skip = nonfinite if skip is None else skip | nonfinite
+        if loose is not None:
+            skip &= ~loose  # there the reference gives no number, and the candidate one
     if skip is not None and not mask:
         at = _not_overflown(got, expected.eager[i], wide)
         if at >= 0:
@@ -435,12 +454,42 @@ def compare(
                 f"{float(wide.reshape(-1)[at]):.7g}, which float32 does not hold: Inf",
             )
     error = error_of(got, wide, skip)
-    moved = None if expected.moved is None else expected.moved[i]
-    bound = Scale() if exact else bound_of(noise, own, scale, floor, moved)
     passed = error.max <= bound.max and error.rms <= bound.rms
     skipped = 0 if skip is None else count(skip)
     reason = "" if passed else _floating_reason(got, wide, skip, error, bound)
-    return Outcome(passed, error, bound, skipped, reason)
+    return Outcome(passed, error, bound, skipped, reason, dropped=dropped)
+
+
+def _without_reason(
+    wrong: torch.Tensor, mine: torch.Tensor, wide: torch.Tensor, effect: Effect
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Takes out of ``wrong`` where the candidate gives a number and the reference none, although
+    nothing depends on what was planted there: it is right if it is what ordinary numbers give.
+    Returns what is expected then, and these places, None where there are none.
+    """
+    loose = wrong & effect.bad & ~effect.depends & (mine == 0)
+    if not bool(loose.any()):
+        return wide, None
+    wrong &= ~loose
+    wide = wide.clone()
+    wide[effect.bad] = torch.where(loose[effect.bad], effect.ordinary, wide[effect.bad])
+    return wide, loose
+
+
+def _drop(wrong: torch.Tensor, got: torch.Tensor, effect: Effect, limit: float) -> int:
+    """Takes out of ``wrong`` where NaN is expected, and what is given is, within the bound, what a
+    number far above or far below would give in its place. Returns where NaN is dropped so: how many
+    of these the two give different results for.
+    """
+    left, given = wrong[effect.nan], got[effect.nan].double()
+    if not bool(left.any()):
+        return 0
+    above, below = (
+        (given == far) | ((given - far).abs() <= limit + FAR_ROUNDING * far.abs())
+        for far in effect.far
+    )
+    wrong[effect.nan] = left & ~(above | below)
+    return count(left & (above ^ below))
 
 
 def _mixed(

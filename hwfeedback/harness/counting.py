@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import orders
 from dispatch import uncompiled
 
 # Names that move or make data and compute nothing.
@@ -71,7 +72,9 @@ _PER_INPUT = {
 
 @uncompiled
 class Counter(TorchDispatchMode):
-    """Run a forward under this; then read ``operators``, ``operations`` and ``linear``."""
+    """Run a forward under this; then read ``operators``, ``operations``, ``linear``, and the
+    ``lengths`` of what is reduced, sorted or scanned.
+    """
 
     LINEAR = frozenset(
         [
@@ -102,12 +105,14 @@ class Counter(TorchDispatchMode):
         self._flops = flop_registry
         self.operators: list[str] = []
         self.operations = 0
+        self.lengths: set[int] = set()
         self.linear = True  # every operator that computes is linear in the inputs
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
+        self.lengths.add(orders.length_of(name, args, kwargs))
         if func.is_view or name in _SILENT:
             return out
         self.operators.append(f"aten.{name.strip('_')}")

@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+import assumptions
 import building
 import cold
 import correctness
@@ -76,6 +77,7 @@ FORWARD_EAGERS = 200.0  # this many times eager's time
 # for what so many forwards may take over eager's time.
 PATIENCE_S = {"quick": 90.0, "certify": 300.0}
 PATIENCE_CALLS = {"quick": 64, "certify": 256}
+ASSUMING_S = {"quick": 15.0, "certify": 60.0}  # likewise, of what it may take for granted
 LOAD_S = 60.0
 REST_S = 1.0  # a killed process is gone by then, with its context
 GONE_S = 30.0  # or by then, where it has much to give back
@@ -568,11 +570,17 @@ class Evaluation:
         return self._inductor
 
     def candidate(
-        self, reference: ReferenceClient, *, poison: bool, stand_in: bool = False
+        self,
+        reference: ReferenceClient,
+        *,
+        poison: bool,
+        stand_in: bool = False,
+        patience: _Patience | None = None,
     ) -> CandidateClient:
         """Starts a candidate worker, constructed and with the weights of this evaluation.
 
-        ``stand_in``: its custom code does nothing.
+        ``stand_in``: its custom code does nothing. ``patience``: how long its answers are waited
+        for, if not as long as is left for all of them.
         """
         timeout = FORWARD_S + FORWARD_EAGERS * self.eager_s
         with self.costs.part("worker"):
@@ -582,7 +590,7 @@ class Evaluation:
         if self._patience is None:
             calls = PATIENCE_CALLS[self.level] * FORWARD_EAGERS * self.eager_s
             self._patience = _Patience(PATIENCE_S[self.level] + calls)
-        client = _Awaited(worker, timeout, self.device, self._patience)
+        client = _Awaited(worker, timeout, self.device, patience or self._patience)
         client.sparing = self.sparing
         client.free_before = self.device.free_bytes()
         client.fair_bytes = FAIR_BYTES + self._output_bytes()
@@ -976,6 +984,7 @@ class Evaluation:
                 "seeds": 0,
                 "families": [],
             },
+            "assumes": [],
             "timing": {"candidate": _no_measurement()},
             "floor": self._floor(),
             "work": {"custom": 0.0, "vendor": 0.0, "pytorch": 0.0},
@@ -1034,8 +1043,11 @@ class Evaluation:
                         reference.kill()
                         reference = self.reference(compiles=True, timeout=COMPILE_S)
                         calibration = self._calibrate(reference, parts=False)
-                    if self.device.kind == "cuda":  # a CPU's kernels are for so many threads
-                        self._leave("compile", reference)
+                    if self.device.kind == "cuda" and not calibration.spent:
+                        self._leave("compile", reference)  # a CPU's are for so many threads
+                    if calibration.spent:
+                        reference.kill()
+                        reference = self.reference(compiles=True, timeout=COMPILE_S)
                 devices.tidy(self.device)
                 learned["calibration"] = calibration.to_json()
                 self.learn({"calibration": learned["calibration"]})
@@ -1083,6 +1095,7 @@ class Evaluation:
                 self.calibration,
                 level or self.level,
                 precision=self.request.get("precision") or "float32",
+                strict=self._strict,
             )
             began = time.perf_counter()
             self.verification.prepare(self._before.state if self._before is not None else None)
@@ -1137,6 +1150,37 @@ class Evaluation:
             if self._runs_alone():
                 with self.costs.part("cold"):
                     self._judge_alone(reference, v)
+        with self.costs.part("assumptions"):
+            self._assume(reference, v)
+
+    @property
+    def _strict(self) -> bool:
+        """Whether what a candidate takes for granted of its inputs is wrong."""
+        return self.request.get("strict_inputs") is True
+
+    def _assume(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
+        """Looks for what it takes for granted. Raises a Fault where that may not be."""
+        assert self.verification is not None
+        patience = _Patience(ASSUMING_S[self.level])
+        own = self.state
+
+        def start(state: Sequence[torch.Tensor]) -> CandidateClient:
+            self.state = list(state)
+            try:
+                return self.candidate(reference, poison=True, patience=patience)
+            except Fault as e:
+                raise assumptions.NotStarted(str(e)) from e
+            finally:
+                self.state = own
+
+        self.progress("verify", "what it takes for granted")
+        v["assumes"] = [sentence(s) for s in self.verification.assumes(start)]
+        if v["assumes"] and self._strict:
+            raise Fault(
+                "wrong",
+                f"its inputs are strict, and it {v['assumes'][0]}",
+                "compute what the reference computes whatever the inputs are",
+            )
 
     def _does_the_work(
         self, reference: ReferenceClient, seen: Any, work: dict[str, Any], calls: int

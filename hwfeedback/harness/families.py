@@ -1,18 +1,24 @@
 """Input families: other inputs made from a base draw, which show what the draw itself hides.
 
-All but one are elementwise maps: only floating inputs are mapped, and each element by itself (or
-to one value for all), so that masks, indices, symmetric and triangular matrices stay what they
-are. ``permuted`` changes the order along axes, and is for those alone where a draw has no order.
+Most are elementwise maps: only floating inputs are mapped, and each element by itself (or to one
+value for all), as far as that keeps what all draws share (structures.py). ``permuted`` changes the
+order along axes where it changes nothing, and is for those alone where a draw has no order;
+``ordered`` along those that the reference reduces, sorts or scans (orders.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 import correctness
+import orders
+import terms
+from orders import Line
+from structures import NONE, Structure
 
 Map = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
@@ -39,7 +45,9 @@ class Family:
     map: Map
     says: str
     planted: bool = False
-    equal: bool = False  # one value everywhere: what sums err by adds up instead of cancelling
+    # What sums err by adds up instead of cancelling: where one value is everywhere, or a running
+    # mean follows a row that rises.
+    coherent: bool = False
     exact: bool = False  # integers in, weights too: linear operators must be exact while sums are
 
 
@@ -92,6 +100,11 @@ def _denormal(x: torch.Tensor, _: torch.Generator) -> torch.Tensor:
 
 BASE = Family("base", lambda x, _: x, "the reference's own draw")
 PERMUTED = Family("permuted", lambda x, _: x, "another order along a reduced axis")
+ORDERED = Family(
+    "ordered", lambda x, _: x, "in order, or large values together, line by line", coherent=True
+)
+FEW_TERMS = Family("few_terms", lambda x, _: x, "all but a few rows times 1e-6")
+REPEATED = Family("repeated", lambda x, _: x, "one row over and over", coherent=True)
 FAMILIES: tuple[Family, ...] = (
     BASE,
     Family("scaled_up", lambda x, _: x * UP, f"times {UP:g}"),
@@ -100,12 +113,15 @@ FAMILIES: tuple[Family, ...] = (
     Family("heavy_tails", _heavy, "sign(x)·|x|³"),
     Family("spikes", _spikes, f"one in {SPIKES} times {SPIKE:g}"),
     Family("shifted", _shifted, f"plus or minus {SHIFT:g} root mean squares"),
-    Family("all_equal", _equal, "one value everywhere", equal=True),
+    Family("all_equal", _equal, "one value everywhere", coherent=True),
     Family("zeros", lambda x, _: torch.zeros_like(x), "zeros"),
     Family("denormals", _denormal, "around 1e-40"),
     Family("near_overflow", _near_overflow, f"up to {HUGE:g}"),
     Family("planted", _plant, "a few NaN, +Inf and -Inf", planted=True),
     PERMUTED,
+    ORDERED,
+    FEW_TERMS,
+    REPEATED,
     Family("zero_one", lambda x, _: (x > 0).to(x.dtype), "zeros and ones", exact=True),
 )
 BY_NAME = {f.name: f for f in FAMILIES}
@@ -122,25 +138,57 @@ SMALL = 8
 Axis = tuple[tuple[int, int], ...]
 
 
-def apply(
-    family: Family, tensors: Sequence[torch.Tensor], seed: int, axes: Sequence[Axis] = ()
-) -> list[torch.Tensor]:
-    """Returns the family's version of a base draw. Inputs that are not floating stay the same.
+@dataclass(frozen=True)
+class Traits:
+    """What is known of a task's inputs, all draws of them."""
 
-    ``axes`` are those that ``permuted`` permutes.
+    axes: Sequence[Axis] = ()  # that ``permuted`` permutes
+    lines: Sequence[Line] = ()  # along which ``ordered`` puts in order
+    structures: Sequence[Structure] = ()  # one an input
+
+    def structure(self, i: int) -> Structure:
+        return self.structures[i] if self.structures else NONE
+
+
+PLAIN = Traits()
+
+
+def apply(
+    family: Family, tensors: Sequence[torch.Tensor], seed: int, traits: Traits = PLAIN
+) -> list[torch.Tensor]:
+    """Returns the family's version of a base draw, which keeps the structure of each input. Inputs
+    that are not floating stay the same, but for those that are repeated with the others.
     """
     g = torch.Generator(tensors[0].device if tensors else "cpu").manual_seed(seed)
     if family is PERMUTED:
-        return permuted(tensors, axes, g)
-    return [family.map(t, g) if t.is_floating_point() and t.numel() else t for t in tensors]
+        return permuted(tensors, traits.axes, g)
+    shaped = family in (ORDERED, FEW_TERMS, REPEATED)
+    change = _changes(family, tensors, seed, traits)
+    out: list[torch.Tensor] = []
+    for i, t in enumerate(tensors):
+        if t.numel() and (t.is_floating_point() or family is REPEATED):
+            by = partial(_with, change(i), g)
+            kept = traits.structure(i)
+            t = kept.mapped(t, by, ordered=not family.planted, flat=not shaped)
+        out.append(t)
+    return out
 
 
-def finite(t: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor with large numbers in the place of infinite ones; NaN stays."""
-    if not t.is_floating_point():
-        return t
-    large = torch.finfo(t.dtype).max ** 0.75
-    return torch.where(torch.isinf(t), torch.copysign(torch.full_like(t, large), t), t)
+def _changes(
+    family: Family, tensors: Sequence[torch.Tensor], seed: int, traits: Traits
+) -> Callable[[int], Map]:
+    """Returns by the number of an input what a family makes of it."""
+    if family is ORDERED:
+        return orders.along(traits.lines, seed)
+    if family is FEW_TERMS:
+        return terms.few(tensors, seed)
+    if family is REPEATED:
+        return terms.repeated(tensors, seed)
+    return lambda _: family.map
+
+
+def _with(change: Map, g: torch.Generator, x: torch.Tensor) -> torch.Tensor:
+    return change(x, g)
 
 
 def permuted(
@@ -158,15 +206,19 @@ def permuted(
     return out
 
 
-def axes_of(draws: Sequence[Sequence[torch.Tensor]]) -> list[Axis]:
+def axes_of(draws: Sequence[Sequence[torch.Tensor]], known: Sequence[Structure] = ()) -> list[Axis]:
     """Returns the axes along which the draws have no order:
 
     of one floating input, of two that have the same size, and of all that have it once each.
-    An input that is symmetric, sorted or partly always the same is left alone: a candidate may
-    rely on that.
+    An input that is symmetric, sorted or partly always the same is left alone, and so is one with
+    a structure that is known: a candidate may rely on that.
     """
     first = draws[0]
-    free = [i for i in range(len(first)) if unstructured([d[i] for d in draws])]
+    free = [
+        i
+        for i in range(len(first))
+        if unstructured([d[i] for d in draws]) and not (known and known[i])
+    ]
     pairs = [
         (i, d)
         for i in free

@@ -478,7 +478,7 @@ def _other_draws(
             if not a.is_floating_point() and a.numel() > 1 and torch.equal(a, b):
                 notes.append(
                     f"Input {n} is the same in every draw, and is not floating, so no other is "
-                    "made of it: a kernel that ignores it looks right."
+                    "made of it: a kernel that ignores it is right, and its verdict says so."
                 )
     return (
         flags,

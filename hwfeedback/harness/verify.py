@@ -19,8 +19,13 @@ from typing import Any, overload
 
 import torch
 
+import assumptions
 import correctness
 import families
+import orders
+import planted
+import structures
+import terms
 from clients import (
     Answer,
     CandidateClient,
@@ -36,9 +41,22 @@ from clients import (
 from correctness import Expected, Noise, Outcome, Scale
 from cuda import CudaError
 from device import Device, give_back
-from families import BASE, FAMILIES, PERMUTED, Axis, Family
+from families import (
+    BASE,
+    FAMILIES,
+    FEW_TERMS,
+    ORDERED,
+    PERMUTED,
+    REPEATED,
+    Axis,
+    Family,
+    Traits,
+)
+from noise import LANES
+from orders import Line
+from structures import Structure
 
-CALIBRATION = 12  # version of what is kept: part of its check
+CALIBRATION = 13  # version of what is kept: part of its check
 CALIBRATION_SEEDS = 4
 FAMILY_SEEDS = 2
 CALIBRATION_S = 30.0  # past this a family is calibrated on one seed
@@ -50,6 +68,7 @@ SEEDS_PER_FAMILY = {"quick": 1, "certify": 3}
 ELEMENTS = {"quick": 2, "certify": 4}  # one-element perturbations
 AXES = 16  # tried, of those that may be reduced, for at most
 AXES_S = 3.0
+PROBE_S = 20.0  # of one forward of the reference on what get_inputs() never gives
 KEPT_BYTES = 1 << 30  # of all draws of an evaluation; past this they are drawn again at each use
 VARIED_BYTES = {"quick": 96 << 20, "certify": 256 << 20}  # of what comes among the timed calls
 VARIED_ON_A_GPU = 4 << 30  # likewise: it moves them a hundred times as fast
@@ -113,12 +132,25 @@ class Calibration:
     linear: bool = False
     compiled: bool = True
     axes: list[Axis] = field(default_factory=list)  # whose order changes nothing
+    lines: list[Line] = field(default_factory=list)  # that are reduced, sorted or scanned
+    structures: list[list[str]] = field(default_factory=list)  # of each input, in words
+    many_terms: bool = False  # to each output
+    # By key the way in which the reference bears a change of what is never varied (assumptions.py).
+    assumptions: dict[str, int] = field(default_factory=dict)
+    spent: bool = False  # the reference's process is of no more use
     by_rows: bool = False  # float64 is the same on each family when a batch is computed in parts
 
-    def floor(self, i: int) -> Scale:
-        """The absolute part of the bound of output i."""
-        scale = self.families["base"].outputs[i].scale
+    def floor(self, i: int, family: str = "base") -> Scale:
+        """The absolute part of the bound of output i: that of the reference's own draws, but where
+        few terms are left, and it is that much smaller.
+        """
+        of = family if family == FEW_TERMS.name and family in self.families else "base"
+        scale = self.families[of].outputs[i].scale
         return Scale(correctness.FLOOR * scale.rms, correctness.FLOOR * scale.rms)
+
+    def traits(self, found: Sequence[Structure]) -> Traits:
+        """What families go by, with the structures of the inputs as they were found just now."""
+        return Traits(self.axes, self.lines, found)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -129,6 +161,10 @@ class Calibration:
             "linear": self.linear,
             "compiled": self.compiled,
             "axes": self.axes,
+            "lines": [[at.input, at.start, at.stop] for at in self.lines],
+            "structures": self.structures,
+            "many_terms": self.many_terms,
+            "assumptions": self.assumptions,
             "by_rows": self.by_rows,
         }
 
@@ -147,9 +183,19 @@ class Calibration:
             )
             for f in d["families"]
         }
-        axes = [tuple((i, dim) for i, dim in axis) for axis in d["axes"]]
-        by_rows = bool(d.get("by_rows"))
-        return cls(found, list(d["notes"]), d["wide"], d["linear"], d["compiled"], axes, by_rows)
+        return cls(
+            found,
+            list(d["notes"]),
+            d["wide"],
+            d["linear"],
+            d["compiled"],
+            axes=[tuple((i, dim) for i, dim in axis) for axis in d["axes"]],
+            lines=[Line(*at) for at in d["lines"]],
+            structures=[list(says) for says in d["structures"]],
+            many_terms=bool(d["many_terms"]),
+            assumptions={str(k): int(way) for k, way in d["assumptions"].items()},
+            by_rows=bool(d["by_rows"]),
+        )
 
 
 class ReferenceBroken(Exception):
@@ -229,16 +275,21 @@ class Draw:
 class _Remade(Sequence[torch.Tensor]):
     """A family's inputs, made from a draw whenever they are needed, all of them at once."""
 
-    def __init__(self, draw: Draw, family: Family, seed: int, axes: Sequence[Axis]) -> None:
-        self._draw, self._family, self._seed, self._axes = draw, family, seed, axes
+    def __init__(self, draw: Draw, family: Family, seed: int, traits: Traits) -> None:
+        self._draw, self._family, self._seed, self._traits = draw, family, seed, traits
+
+    @property
+    def base(self) -> list[torch.Tensor]:
+        """The draw that they are made from."""
+        return self._draw.tensors
 
     def made(self) -> list[torch.Tensor]:
         """Makes them."""
-        return families.apply(self._family, self._draw.tensors, self._seed, self._axes)
+        return families.apply(self._family, self._draw.tensors, self._seed, self._traits)
 
     def other(self) -> _Remade:
         """Returns others, made from the same draw."""
-        return _Remade(self._draw, self._family, secret(), self._axes)
+        return _Remade(self._draw, self._family, secret(), self._traits)
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return iter(self.made())
@@ -267,6 +318,19 @@ def draw_many(reference: ReferenceClient, count: int) -> list[Draw]:
         size = sum(t.numel() * t.element_size() for t in first.tensors)
         kept = count * size <= KEPT_BYTES
     return [first, *(Draw(reference, secret(), kept=kept) for _ in range(count - 1))]
+
+
+def structures_of(reference: ReferenceClient) -> list[Structure]:
+    """Returns what all draws of each input share, from draws under secret seeds, which what the
+    file seeds by itself gets, too. None where there is no room for so many.
+    """
+    first = reference.draw(secret(), reseeded=True)[1]
+    count = structures.count_of(first)
+    needs = 2 * count * sum(t.numel() * t.element_size() for t in first)
+    if reference.sparing and reference.device.room()[0] < needs:
+        return [Structure() for _ in first]
+    others = [reference.draw(secret(), reseeded=True)[1] for _ in range(count - 1)]
+    return structures.of([first, *others])
 
 
 def perturbed(
@@ -324,6 +388,11 @@ def calibrate(
     trainable = reference.info["trainable"]
     draws = draw_many(reference, CALIBRATION_SEEDS // few)
     floating = any(t.is_floating_point() for t in draws[0].tensors)
+    found = structures_of(reference)
+    c.structures = [s.says for s in found]
+    c.lines = orders.lines_of(draws[0].tensors, seen["lengths"])
+    elements = sum(math.prod(o["shape"]) for o in seen["outputs"])
+    c.many_terms = terms.many(draws[0].tensors, elements)
     reference.set_state(perturbed(state, reference.info["moved"], secret()))
     start = time.monotonic()
     for family in FAMILIES:
@@ -332,27 +401,70 @@ def calibrate(
             break
         note(f"calibrating {family.name}")
         if family is PERMUTED:
-            c.axes = _reduced_axes(reference, c, draws)
-            if not c.axes:
-                continue
+            c.axes = _reduced_axes(reference, c, draws, found)
+        if not _is_asked(c, family):
+            continue
         exact_weights = family.exact and c.linear and bool(state)
         if exact_weights:
             reference.set_state(zero_one(state, trainable))
         seeds = len(draws) if family is BASE else FAMILY_SEEDS // few
         if family is not BASE and time.monotonic() - start > CALIBRATION_S:
             seeds = 1
-        found = _calibrate_family(reference, c, family, draws[:seeds], want_compile)
+        calibrated = _calibrate_family(
+            reference, c, family, draws[:seeds], want_compile, c.traits(found)
+        )
         if exact_weights:
             reference.set_state(state)
-        if found is not None:
-            c.families[family.name] = found
+        if calibrated is not None:
+            c.families[family.name] = calibrated
     reference.set_state(state)
+    if not reference.sparing:
+        _probe(reference, c, assumptions.Case(*draws[0].get(), state), found)
     return c
 
 
-def _reduced_axes(reference: ReferenceClient, c: Calibration, draws: Sequence[Draw]) -> list[Axis]:
+def _probe(
+    reference: ReferenceClient, c: Calibration, base: assumptions.Case, found: Sequence[Structure]
+) -> None:
+    """Finds what can be asked of a candidate that get_inputs() never varies. The reference's
+    process may end by it.
+    """
+    info = reference.info
+    changes = assumptions.changes_of(
+        base, info["arguments"], found, info["names"], assumptions.constant(info)
+    )
+    patience, reference.timeout = reference.timeout, min(reference.timeout, PROBE_S)
+    try:
+        c.assumptions = assumptions.probe(reference, c, base, changes, secret())
+    except WorkerFailure as e:
+        if ran_out(e):
+            raise
+        c.spent = True
+        c.notes.append(
+            "what a kernel takes for granted of whole numbers, scalars and buffers is not asked: "
+            f"with others the reference's process {e}"
+        )
+    finally:
+        reference.timeout = patience
+
+
+def _is_asked(c: Calibration, family: Family) -> bool:
+    """Whether a family makes other inputs than the draw's on this task."""
+    if family is PERMUTED:
+        return bool(c.axes)
+    if family is ORDERED:
+        return bool(c.lines)
+    return c.many_terms if family in (FEW_TERMS, REPEATED) else True
+
+
+def _reduced_axes(
+    reference: ReferenceClient,
+    c: Calibration,
+    draws: Sequence[Draw],
+    found: Sequence[Structure],
+) -> list[Axis]:
     """Returns axes of the inputs along which another order leaves the outputs within the bound."""
-    tried = families.axes_of([draws[0].tensors, draws[1].tensors])
+    tried = families.axes_of([draws[0].tensors, draws[1].tensors], found)
     if not tried:
         return []
     mode = ["wide" if c.wide else "eager"]
@@ -362,7 +474,7 @@ def _reduced_axes(reference: ReferenceClient, c: Calibration, draws: Sequence[Dr
     end = time.monotonic() + AXES_S
     found: list[Axis] = []
     for axis in random.SystemRandom().sample(tried, min(AXES, len(tried))):
-        inputs = families.apply(PERMUTED, draws[0].tensors, secret(), [axis])
+        inputs = families.apply(PERMUTED, draws[0].tensors, secret(), Traits([axis]))
         inputs = reference.lend(inputs)
         after = reference.forward(draws[0].tree, inputs, mode)[0]
         if "error" not in after and _unchanged(c, before["tensors"], after["tensors"]):
@@ -395,25 +507,35 @@ def _calibrate_family(
     family: Family,
     draws: Sequence[Draw],
     want_compile: bool,
+    traits: Traits,
 ) -> FamilyCalibration | None:
     # What tells of values behind indices comes before what is held against it.
     modes = ["wide", "eager"]
     if family.planted:
         modes.append("scalar")
     else:
-        modes.append("noise:1:coherent" if family.equal else "noise:1")
+        modes.append("noise:1:coherent" if family.coherent else "noise:1")
     if family is BASE:
         modes.append("noise:2")
     f = FamilyCalibration(family.name, True, "", family.exact and c.linear, [])
     problems: list[str] = []
     for k, draw in enumerate(draws):
-        if not _calibrate_draw(reference, c, family, f, draw, k, modes, want_compile, problems):
+        inputs = reference.lend(families.apply(family, draw.tensors, secret(), traits))
+        done = _calibrate_draw(
+            reference, c, family, f, draw.tree, inputs, k, modes, want_compile, problems
+        )
+        if not done:
             return None
     if family.planted:
         # Simulated rounding says nothing beside NaN; what stays finite errs as the base draws do.
         for n, base in zip(f.outputs, c.families["base"].outputs, strict=True):
             n.error.widen(base.error)
             n.moved.widen(base.moved)
+    if family is ORDERED:
+        # Along a row in order a sum in one lane errs the same way at each step, and what is asked
+        # about here is off by far more.
+        for n in f.outputs:
+            n.error = Scale(LANES * n.error.max, LANES * n.error.rms)
     f.note = "; ".join(dict.fromkeys(problems))
     f.gates = not problems or family is BASE
     return f
@@ -424,17 +546,16 @@ def _calibrate_draw(
     c: Calibration,
     family: Family,
     f: FamilyCalibration,
-    draw: Draw,
+    tree: Any,
+    inputs: Sequence[torch.Tensor],
     k: int,
     modes: Sequence[str],
     want_compile: bool,
     problems: list[str],
 ) -> bool:
-    """Takes what draw k of a family shows into ``f``, and what an honest form fails into
+    """Takes what a family's inputs, the k-th, show into ``f``, and what an honest form fails into
     ``problems``. False: the family is left out.
     """
-    inputs = reference.lend(families.apply(family, draw.tensors, secret(), c.axes))
-    tree = draw.tree
     used = list(modes)
     if c.wide and not family.planted:
         used.append(f"moved:{k}")
@@ -647,6 +768,7 @@ class Report:
     families: dict[str, dict[str, Any]] = field(default_factory=dict)
     kernelbench: bool | None = None
     deterministic: bool | None = None
+    drops_nan: bool = False
     caches_weights: bool | None = None
     follows_weights: bool | None = None
     general: bool | None = None
@@ -712,6 +834,8 @@ class Report:
                 if (error / bound if bound else (math.inf if error else 0.0)) > before:
                     row[f"{kind}_error"] = error if math.isfinite(error) else 1e300
                     row[f"{kind}_bound"] = bound if math.isfinite(bound) else 1e300
+        if any(o.dropped for o in outcomes):
+            row["note"] = f"{family.note}; NaN is dropped (advisory)".removeprefix("; ")
         if not row["passed"] and not family.gates and "advisory" not in row["note"]:
             reasons = "; ".join(o.reason for o in outcomes if o.reason)
             row["note"] = f"{row['note']} (advisory: {reasons})"
@@ -731,10 +855,14 @@ class Verification:
         level: str,
         *,
         precision: str = "float32",
+        strict: bool = False,
     ) -> None:
+        """``strict``: whether what a candidate takes for granted of its inputs is wrong."""
         self.reference = reference
         self.calibration = calibration
         self.level = level
+        self.strict = strict
+        self.traits = Traits()
         self.input_names = [str(n) for n in reference.info.get("arguments") or []]
         self.report = Report(precision)
         # Few inputs on which a certified candidate is right, and what is right: see general().
@@ -759,6 +887,7 @@ class Verification:
         self.original = r.state()
         self.state = perturbed(self.original, r.info["moved"], secret()) if state is None else state
         self.draws = draw_many(r, BASE_SEEDS[self.level])
+        self.traits = self.calibration.traits(self._structures())
         r.set_state(self.state)
         job = self.base_job(self.draws[0])
         with r.whole():
@@ -770,6 +899,14 @@ class Verification:
             _rows_apart(r, job.tree, job.inputs, first)  # under these weights, too
         if not self._sparing:
             self.expected.append(first.private())
+
+    def _structures(self) -> list[Structure]:
+        """Returns the structures of the inputs, none that calibration has not found."""
+        if not any(self.calibration.structures):
+            return []
+        found = structures_of(self.reference)
+        known = zip(found, self.calibration.structures, strict=True)
+        return [s if says else Structure() for s, says in known]
 
     @property
     def _sparing(self) -> bool:
@@ -852,11 +989,20 @@ class Verification:
             known = self.calibration.families.get(family.name)
             if known is None or self._other_weights(known):
                 continue
-            for k in range(SEEDS_PER_FAMILY[self.level]):
+            for k, seed in enumerate(self._seeds(family)):
                 draw = self.draws[k % len(self.draws)]
-                again = _Remade(draw, family, secret(), self.calibration.axes)
+                again = _Remade(draw, family, seed, self.traits)
                 # Nothing else holds what is made: there may be little room.
                 yield replace(self._job(family, known, again.made(), draw), again=again)
+
+    def _seeds(self, family: Family) -> list[int]:
+        """Returns a seed for each time that a family is asked: at certify each line is ordered."""
+        seeds = [secret() for _ in range(SEEDS_PER_FAMILY[self.level])]
+        if family is ORDERED and self.level == "certify":
+            count = len(self.traits.lines)
+            seeds += [secret() for _ in range(count - len(seeds))]
+            seeds = [s - s % count + k % count for k, s in enumerate(seeds)]
+        return seeds
 
     def _job(
         self,
@@ -1091,9 +1237,10 @@ class Verification:
 
     def _closely(self, job: Job) -> Expected:
         """Returns all that is known of what to expect of a job. The reference must be idle."""
-        excused = self._excused(job) if job.family.planted else None
+        effects = self._effects(job) if job.family.planted else None
         expected = self._lasting(self._expect(job.tree, job.inputs))
-        expected.excused = excused
+        if job.family.planted:
+            expected.effects = effects or planted.unknown(expected.wide)
         if self._sparing:
             expected.lighten()
         # Simulated rounding says nothing beside NaN.
@@ -1153,13 +1300,15 @@ class Verification:
                 expected,
                 i,
                 job.known.outputs[i],
-                self.calibration.floor(i).max,
+                self.calibration.floor(i, job.family.name).max,
                 mask=job.family.planted,
                 exact=job.known.exact,
             )
+            which = f"output {i}" if len(outputs) > 1 else "the output"
             if not o.passed:
-                which = f"output {i}" if len(outputs) > 1 else "the output"
                 return f"{which} of a timed call: {o.reason}"
+            if o.dropped and not self.report.drops_nan:
+                return f"{which} of a timed call drops NaN, which verification has not seen"
         return None
 
     def _candidate_begin(
@@ -1225,13 +1374,13 @@ class Verification:
                 expected,
                 i,
                 family.outputs[i],
-                self.calibration.floor(i).max,
+                self.calibration.floor(i, name).max,
                 mask=mask,
                 exact=exact,
             )
             for i, got in enumerate(answer.outputs)
         ]
-        unknown = expected.moved is None or (mask and expected.excused is None)
+        unknown = expected.moved is None or (mask and expected.effects is None)
         # Nobody is wrong by what was computed in parts.
         unknown = unknown or self.reference.parts is not None
         more = expected.eager is None or (family.gates and unknown)
@@ -1240,6 +1389,7 @@ class Verification:
         self.report.add(family, name, outcomes)
         if not family.gates:
             return True
+        self._note_dropped(outcomes)
         for i, o in enumerate(outcomes):
             if not o.passed:
                 which = f"output {i}, " if len(outcomes) > 1 else ""
@@ -1255,6 +1405,19 @@ class Verification:
                 mixed = all(p.passed or p.mixed for p in outcomes)
                 raise Failed("wrong", f"{which}{where}: {o.reason}", near=near, mixed=mixed)
         return True
+
+    def _note_dropped(self, outcomes: Sequence[Outcome]) -> None:
+        """Notes that NaN is dropped. Raises Failed where that may not be."""
+        count = sum(o.dropped for o in outcomes)
+        if not count or not all(o.passed for o in outcomes):
+            return
+        self.report.drops_nan = True
+        if self.strict:
+            raise Failed(
+                "wrong",
+                f"it drops NaN: {count} elements are what a number far away gives in its place",
+                "let NaN through: fmaxf and tl.maximum give the other operand",
+            )
 
     def _judge_near(
         self,
@@ -1362,21 +1525,21 @@ class Verification:
                     del b
                 del r  # or it is still there while the next answer is made
 
-    def _excused(self, job: Job) -> list[torch.Tensor]:
-        """Returns per output where NaN becomes a number once large ones stand for the infinite."""
-        excused = self._nan(job.tree, job.inputs)
+    def _effects(self, job: Job) -> list[planted.Effect] | None:
+        """Returns what became of what was planted, None where the reference raises."""
+        assert job.again is not None
+
+        def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            self._expect_begin(job.tree, inputs, bare=True)
+            wide = self._expect_finish().wide
+            return wide if self._sparing else [t.clone() for t in wide]
+
         try:
-            still = self._nan(job.tree, [families.finite(t) for t in job.inputs])
+            return planted.look(run, job.inputs, job.again.base)
         except WorkerError as e:
             if ran_out(e) or e.ill:
                 raise
-            return [torch.zeros_like(t) for t in excused]
-        return [t & ~other for t, other in zip(excused, still, strict=True)]
-
-    def _nan(self, tree: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Returns per output where NaN is expected."""
-        self._expect_begin(tree, inputs, bare=True)
-        return [torch.isnan(t) for t in self._expect_finish().wide]
+            return None
 
     def _input(self, i: int) -> str:
         return self.input_names[i] if i < len(self.input_names) else str(i)
@@ -1425,7 +1588,7 @@ class Verification:
     def _exact_forwards(self, candidate: CandidateClient, known: FamilyCalibration) -> None:
         for draw in self.draws[: SEEDS_PER_FAMILY[self.level]]:
             tree, inputs = draw.get()
-            inputs = families.apply(families.BY_NAME["zero_one"], inputs, secret())
+            inputs = families.apply(families.BY_NAME["zero_one"], inputs, secret(), self.traits)
             answer, expected = self._both(candidate, tree, inputs)
             self._judge_closely(known, "zero_one", tree, inputs, answer, expected, candidate)
 
@@ -1434,9 +1597,8 @@ class Verification:
         candidate.set_state(self.reference.info["names"], state)
 
     def _elements(self, candidate: CandidateClient) -> None:
-        """Moves one element so far that float64 changes by many bounds:
-
-        who left it out does not follow.
+        """Moves one element, and all that equal it in every draw, so far that float64 changes by
+        many bounds: who left it out does not follow.
         """
         floating = [i for i, t in enumerate(self.inputs) if t.is_floating_point() and t.numel()]
         if not floating:
@@ -1446,7 +1608,9 @@ class Verification:
             k %= max(len(self.expected), 1)
             which = floating[secret() % len(floating)]
             target = self.draws[k].tensors[which]
-            at = secret() % target.numel()
+            at = self.traits.structure(which).picked(target, secret())
+            if at is None:
+                continue
             rms = correctness.scale_of(target).rms or 1.0
             del target
             # An outlier may matter where a small change does not, and upwards only.
@@ -1456,7 +1620,9 @@ class Verification:
                     if self._element(candidate, k, which, at, sign * step * rms):
                         break
 
-    def _element(self, candidate: CandidateClient, k: int, which: int, at: int, by: float) -> bool:
+    def _element(
+        self, candidate: CandidateClient, k: int, which: int, at: torch.Tensor, by: float
+    ) -> bool:
         """Judges base draw k with one element of one input moved, where float64 shows that it was.
 
         The draw is made anew where it is not kept, so that nothing else is held of it.
@@ -1492,6 +1658,23 @@ class Verification:
             if math.isfinite(change) and change >= correctness.SENSITIVE * bound:
                 return True
         return False
+
+    def assumes(self, start: assumptions.Start) -> list[str]:
+        """Returns what the candidate, which is right, takes for granted, one sentence each.
+
+        ``start`` starts a process of it with other weights and buffers. Raises what the reference's
+        client raises.
+        """
+        dropped = [assumptions.NO_NAN] if self.report.drops_nan else []
+        return dropped + assumptions.Asking(self, start).told()
+
+    def look_closer(self, tree: Any, inputs: Sequence[torch.Tensor], expected: Expected) -> None:
+        """Finds how far this very draw can move, in many patterns."""
+        self._look_closer(tree, inputs, expected, PATTERNS)
+
+    def seed(self) -> int:
+        """Returns a secret seed."""
+        return secret()
 
     def judge_call(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]

@@ -22,6 +22,7 @@ import allocator
 import device as devices
 import inductor
 import loading
+import seeding
 import trees
 import windows
 import windows_cuda
@@ -195,11 +196,15 @@ class Reference:
         }
 
     def draw(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Draws inputs under a seed, or under several: their tensors one after the other."""
+        """Draws inputs under a seed, or under several: their tensors one after the other.
+
+        ``reseeded``: what get_inputs() seeds by itself gets that seed, too (seeding.py).
+        """
         self._begin_sparing(msg)
-        tree, tensors = self._draw(int(msg["seeds"][0]))
+        reseeded = bool(msg.get("reseeded"))
+        tree, tensors = self._draw(int(msg["seeds"][0]), reseeded)
         for seed in msg["seeds"][1:]:
-            tensors = [*tensors, *self._draw(int(seed))[1]]
+            tensors = [*tensors, *self._draw(int(seed), reseeded)[1]]
         layout, size = layout_of(tensors)
         own = tensors[: len(tensors) // len(msg["seeds"])]
         answer = {"tree": tree, "layout": layout, "size": size, "orders": orders_of(own)}
@@ -217,10 +222,11 @@ class Reference:
             view.copy_(t)
         return answer
 
-    def _draw(self, seed: int) -> tuple[Any, list[torch.Tensor]]:
+    def _draw(self, seed: int, reseeded: bool = False) -> tuple[Any, list[torch.Tensor]]:
         loading.seed_everything(seed)
+        seeds = seeding.ours(seed) if reseeded else contextlib.nullcontext()
         try:
-            with self._placing():
+            with self._placing(), seeds:
                 inputs = self.module.get_inputs()
         except BaseException as e:
             raise StageError("inputs", e) from e
@@ -530,6 +536,7 @@ class Reference:
             "operators": counter.operators,
             "operations": counter.operations,
             "linear": counter.linear,
+            "lengths": sorted(counter.lengths - {0}),
             "changed": changed,
             "writes_inputs": writes,
             "eager_ms": min(times),  # whatever else was at work

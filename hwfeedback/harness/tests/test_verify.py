@@ -303,12 +303,13 @@ def test_inputs_with_an_order_are_not_permuted() -> None:
 
 def test_permuted_axes_are_permuted_alike() -> None:
     x, y = torch.randn(6, 24), torch.randn(24, 5)
-    a, b = families.apply(families.PERMUTED, [x, y], 3, [((0, 1), (1, 0))])
+    a, b = families.apply(families.PERMUTED, [x, y], 3, families.Traits([((0, 1), (1, 0))]))
     assert not torch.equal(a, x) and torch.equal(a.sort(1).values, x.sort(1).values)
     torch.testing.assert_close(a @ b, x @ y)
     two = torch.tensor([1.0, 2.0])
     for seed in range(8):
-        assert families.apply(families.PERMUTED, [two], seed, [((0, 0),)])[0].tolist() == [2, 1]
+        other = families.apply(families.PERMUTED, [two], seed, families.Traits([((0, 0),)]))
+        assert other[0].tolist() == [2, 1]
 
 
 def test_a_candidate_that_relies_on_the_order_is_wrong(judge: Judge) -> None:

@@ -1,0 +1,65 @@
+"""Small kernels of real-world kinds, each with the verdict that a user would expect of it.
+
+A folder of ``cases`` holds references and candidates for them. What a correct one takes for granted
+its verdict tells, and strict inputs refuse it for that.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from judging import Judge
+
+CASES = pathlib.Path(__file__).parent / "cases"
+LEVELS = ("quick", "certify")
+
+
+def text(name: str) -> str:
+    return (CASES / f"{name}.py").read_text()
+
+
+# Candidate, its reference, whether it is right, and words of each sentence that must be told of it.
+EXPECTED = [
+    ("structure/right_diag", "structure/ref_diag", True, []),
+    (
+        "structure/right_triangular",
+        "structure/ref_triangular",
+        True,
+        ["a is lower triangular", "b is lower triangular"],
+    ),
+    ("structure/right_causal", "structure/ref_causal", True, ["takes buffer mask for granted"]),
+    ("structure/right_searchsorted", "structure/ref_searchsorted", True, ["bounds is sorted"]),
+    ("order/right", "order/ref", True, []),
+    ("order/wrong_six_a_part", "order/ref", False, []),
+    ("buffers/right", "buffers/ref", True, []),
+    ("buffers/zeros_baked_in", "buffers/ref", True, ["takes buffer zeros for granted"]),
+    (
+        "assumed/scalars_baked_in",
+        "assumed/ref_scalars",
+        True,
+        ["takes scale = 0.5 for", "takes shift = 1 for", "takes clip = False for"],
+    ),
+    ("assumed/ids_baked_in", "assumed/ref_ids", True, ["takes ids for granted"]),
+    ("assumed/relu_drops_nan", "assumed/ref_relu", True, ["no input is NaN"]),
+]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "candidate, reference, right, told", EXPECTED, ids=[name for name, *_ in EXPECTED]
+)
+def test_a_case_gets_the_verdict_that_a_user_expects(
+    judge: Judge, candidate: str, reference: str, right: bool, told: list[str], level: str
+) -> None:
+    v = judge.verdict(text(reference), text(candidate), level, built=True)
+    if not right:
+        assert v["status"] == "wrong" and "family ordered" in v["reason"], v["reason"]
+        return
+    assert v["status"] == ("certified" if level == "certify" else "correct"), v["reason"]
+    assert len(v["assumes"]) == len(told), v["assumes"]
+    for sentence, words in zip(v["assumes"], told, strict=True):
+        assert words in sentence, v["assumes"]
+    strict = judge.verdict(text(reference), text(candidate), level, built=True, strict_inputs=True)
+    assert strict["status"] == ("wrong" if told else v["status"]), strict["reason"]
+    assert not told or told[0] in strict["reason"] or "NaN" in strict["reason"]

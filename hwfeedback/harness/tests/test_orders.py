@@ -1,0 +1,102 @@
+"""Draws in order, and draws in which few terms carry the output."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import counting
+import families
+import orders
+import terms
+from families import Traits
+from orders import Line
+
+
+def lengths(f: object, *args: torch.Tensor) -> set[int]:
+    with counting.Counter() as c:
+        f(*args)  # type: ignore[operator]
+    return c.lengths - {0}
+
+
+X = torch.randn(4, 6, 10)
+
+
+@pytest.mark.parametrize(
+    ("f", "found"),
+    [
+        (lambda x: x.sum(-1), {10}),
+        (lambda x: x.sum(), {240}),
+        (lambda x: x.mean((1, 2)), {60}),
+        (lambda x: x.amax(1), {6}),
+        (lambda x: x.max(0), {4}),
+        (lambda x: torch.topk(x, 2), {10}),
+        (lambda x: torch.topk(x, 2, 1), {6}),
+        (lambda x: x.sort(dim=1), {6}),
+        (lambda x: torch.argsort(x, dim=1, stable=True), {6}),
+        (lambda x: x.kthvalue(2), {10}),
+        (lambda x: x.cumsum(1), {6}),
+        (lambda x: torch.softmax(x, 0), {4}),
+        (lambda x: torch.logsumexp(x, (0, 2)), {40}),
+        (lambda x: torch.nn.functional.layer_norm(x, (6, 10)), {60}),
+        (lambda x: torch.linalg.vector_norm(x, dim=-1), {10}),
+        (lambda x: x.flatten(1).argmax(-1), {60}),
+        (lambda x: x * 2 + 1, set()),
+        (lambda x: x.long().sum(-1), set()),
+    ],
+)
+def test_what_is_reduced_sorted_or_scanned_is_found(f: object, found: set[int]) -> None:
+    assert found <= lengths(f, X) and (found or not lengths(f, X))
+
+
+def test_lines_are_the_dimensions_that_are_as_long() -> None:
+    tensors = [torch.randn(16, 4, 8), torch.randn(8), torch.arange(32)]
+    assert orders.lines_of(tensors, {32}) == [Line(0, 1, 3)]
+    assert orders.lines_of(tensors, {8}) == [Line(0, 2, 3), Line(1, 0, 1)]
+    assert orders.lines_of(tensors, {512}) == [Line(0, 0, 3)]
+    assert orders.lines_of(tensors, {4, 7}) == []
+
+
+@pytest.mark.parametrize("line", [Line(0, 2, 3), Line(0, 1, 2), Line(0, 0, 1), Line(0, 1, 3)])
+def test_each_line_has_an_order_of_its_own(line: Line) -> None:
+    x = torch.randn(24, 20, 32)
+    y = families.apply(families.ORDERED, [x], 6, Traits(lines=[line]))[0]
+    assert y.shape == x.shape and not torch.equal(x, y)
+
+    def rows(t: torch.Tensor) -> torch.Tensor:
+        t = t.flatten(line.start, line.stop - 1).movedim(line.start, -1)
+        return t.reshape(-1, t.shape[-1])
+
+    before, after = rows(x), rows(y)
+    runs = (before.sort(-1).values != after.sort(-1).values).any(-1)
+    assert 0 < int(runs.sum()) < len(runs), "the others hold what they held"
+    rising = (after.diff(dim=-1) >= 0).all(-1)
+    falling = (after.diff(dim=-1) <= 0).all(-1)
+    together = (after.roll(-1, -1).diff(dim=-1) < 0).sum(-1) <= 2
+    assert bool(rising.any()) and bool(falling.any()) and bool((together & ~rising).any())
+    n = before.shape[1]
+    best = after.topk(n // 8, -1).indices % 2
+    assert bool(((best == best[:, :1]).all(-1) & ~rising & ~falling & ~together).any())
+    equal = after[runs]
+    assert bool((equal[:, 0] == equal[:, 1]).all())
+
+
+def test_of_a_large_input_some_lines_are_put_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(orders.ARRANGED, "cpu", 640)
+    x = torch.randn(100, 64)
+    y = families.apply(families.ORDERED, [x], 6, Traits(lines=[Line(0, 1, 2)]))[0]
+    assert 8 <= int((x != y).any(-1).sum()) <= 10
+
+
+def test_few_terms_are_left_at_the_same_places() -> None:
+    a, b, c = torch.randn(64, 64), torch.randn(64, 64), torch.randn(64)
+    x, y, z = families.apply(families.FEW_TERMS, [a, b, c], 9)
+    left = x.abs() > 1e-3
+    assert 1 <= int(left.sum()) <= terms.KEPT and torch.equal(x[left], a[left])
+    assert torch.equal(y[left], b[left]) and torch.equal(z, c)
+    index = torch.arange(64)
+    x, i, z = families.apply(families.REPEATED, [a, index, torch.ones(5)], 9)
+    row = int(i[0])
+    assert torch.equal(x, a[row].expand(64, 64)) and i.tolist() == [row] * 64
+    assert z.tolist() == [1.0] * 5
+    assert terms.many([torch.empty(1 << 14)], 1) and not terms.many([torch.empty(1 << 14)], 2)
