@@ -173,6 +173,7 @@ type Evaluation struct {
 	Baselines      []string `toml:"baselines" json:"baselines"`
 	Precision      string   `toml:"precision" json:"precision"`
 	StrictInputs   bool     `toml:"strict_inputs" json:"strict_inputs"`
+	CustomCode     string   `toml:"custom_code" json:"custom_code"`
 	Profile        bool     `toml:"profile" json:"profile"`
 	KeepWarm       Duration `toml:"keep_warm" json:"keep_warm"`
 }

@@ -287,7 +287,7 @@ func keeps(v kernelwright.Verdict) bool {
 // verdictKey names everything that a verdict depends on. Language is in it
 // because the same text may be submitted as either; the sandbox because what
 // "weak" lets pass proves less; when the ceilings were measured because
-// headroom is a share of them; CUTLASS for who may include its headers.
+// headroom is a share of them; CUTLASS for who may include its headers; policy.
 func (e *Evaluator) verdictKey(task kernelwright.Task, hash string, cand kernelwright.Candidate, level kernelwright.Level, named []kernelwright.NamedBaseline) string {
 	against := slices.Clone(e.options.Baselines)
 	for _, b := range named {
@@ -300,7 +300,7 @@ func (e *Evaluator) verdictKey(task kernelwright.Task, hash string, cand kernelw
 	return joinKey(task.Fingerprint, hash, string(cand.Language), string(level), e.device.Key,
 		strconv.FormatInt(e.device.Ceilings.MeasuredMS, 10), e.options.Sandbox, e.options.Precision,
 		strings.Join(against, " "), kernelwright.Version, e.harness.hash, e.versions["torch"],
-		cutlassOf(cand.Source), effort, strictness(e.options.StrictInputs))
+		cutlassOf(cand.Source), effort, strictness(e.options.StrictInputs), e.options.CustomCode)
 }
 
 // strictness is the part of a verdict's key that says what may be taken for granted.
@@ -419,7 +419,7 @@ func (e *Evaluator) evaluation(ctx context.Context, task kernelwright.Task, leve
 	return evaluateBody{
 		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.NeededBytes, task.Operations, task.Operators, flags(task.Flags)},
 		workplace: e.workplace(),
-		Level:     level, Precision: e.options.Precision, StrictInputs: e.options.StrictInputs, CertifyS: e.options.CertifyTime.Seconds(), Ceilings: e.device.Ceilings, Specs: e.device.Specs,
+		Level:     level, Precision: e.options.Precision, StrictInputs: e.options.StrictInputs, CustomCode: e.options.CustomCode, CertifyS: e.options.CertifyTime.Seconds(), Ceilings: e.device.Ceilings, Specs: e.device.Specs,
 		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines, Named: named,
 	}, keep
 }

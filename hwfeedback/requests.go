@@ -63,6 +63,7 @@ type evaluateBody struct {
 	Level         kernelwright.Level           `json:"level"`
 	Precision     string                       `json:"precision"`
 	StrictInputs  bool                         `json:"strict_inputs,omitempty"` // Options.StrictInputs
+	CustomCode    string                       `json:"custom_code"`             // of CustomCode
 	CertifyS      float64                      `json:"certify_s"`               // Options.CertifyTime
 	Ceilings      kernelwright.Ceilings        `json:"ceilings"`
 	Specs         kernelwright.Specs           `json:"specs"`

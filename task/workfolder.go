@@ -71,7 +71,11 @@ func join(model File, f folder) (File, error) {
 		return File{}, err
 	}
 	at := importsExtension.FindStringIndex(model.Source)
-	if at == nil || len(cpp)+len(cuda) == 0 {
+	if at == nil {
+		model.Source, err = withFiles(model.Source, f)
+		return model, err
+	}
+	if len(cpp)+len(cuda) == 0 {
 		return model, nil // nothing of it is built: the verdict will say what is missing
 	}
 	model.Source = importsExtension.ReplaceAllStringFunc(model.Source, inPlace)

@@ -21,8 +21,10 @@ import torch
 
 import allocator
 import device as devices
+import export
 import kernelwright
 import loading
+import policy
 import trees
 import triton_kernels
 import windows
@@ -56,27 +58,39 @@ class Candidate:
         torch.set_num_threads(int(msg.get("threads") or 1))
         import artifacts
 
+        workshop = fds.pop() if msg.get("asks") else -1
         given = msg.get("artifacts") or []
+        objects = artifacts.Objects(given, fds, msg.get("failed") or [], workshop)
+        recorder = None
+        kernels = [fd for a, fd in zip(given, fds, strict=True) if a["kind"] == artifacts.TRITON]
         if msg.get("stand_in"):
-            artifacts.stand_in()
-            if any(a["kind"] == artifacts.TRITON for a in given):
+            artifacts.stand_in(objects)
+            if kernels:
                 triton_kernels.stand_in()
+        elif msg.get("elsewhere"):
+            recorder = artifacts.record(objects)
         else:
-            artifacts.install(given, fds)
-        if msg.get("standalone"):
-            _stand_in_for_the_compiler(given, list(fds))
+            artifacts.install(objects)
+            for fd in kernels:
+                triton_kernels.unpack(fd)
+        if msg.get("standalone") or export.LOADER in msg["source"]:
+            _stand_in_for_the_compiler(objects)
+        if msg.get("forbids"):
+            policy.forbid()
         fds.clear()  # they stay open: the objects are loaded through them
         try:
             self.module = loading.run_source(msg["source"], "candidate", FILENAME)
         except BaseException as e:
+            if recorder is not None and recorder.called:
+                return {}  # where a stand-in was called its nothing may be the cause
             raise StageError("import", e) from e
-        self.custom = artifacts.functions() | triton_kernels.functions()
+        self.custom = triton_kernels.functions()
         for value in list(vars(self.module).values()):
             if type(value).__name__ == "Library":  # of a loader written into an exported file
                 self.custom |= {n: f for n, f in vars(value).items() if n[0] != "_" and callable(f)}
         made = getattr(self.module, "ModelNew", None)
         if made is None:
-            raise StageError("import", "the file defines no ModelNew")
+            raise StageError("import", NameError("the file defines no ModelNew"))
         return {"flags": _flags()}
 
     def init(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -173,6 +187,8 @@ class Candidate:
         return tree, found
 
     def trace(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        import artifacts
+
         inputs = self.blocks.views("in", msg["layout"])
         clock = windows_cuda.TraceClock() if self.device.kind == "cuda" else None
 
@@ -180,7 +196,8 @@ class Candidate:
             for t in self._call(msg["tree"], inputs)[1]:
                 t.contiguous()  # as where it is timed
 
-        seen = trace.observe(forward, self.custom, clock)
+        # Those of its extensions, whenever they were built.
+        seen = trace.observe(forward, self.custom | artifacts.functions(), clock)
         return {"trace": seen}
 
     def hold(self, _: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -281,14 +298,13 @@ def _flags() -> dict[str, Any]:
     }
 
 
-def _stand_in_for_the_compiler(given: list[dict[str, Any]], fds: list[int]) -> None:
+def _stand_in_for_the_compiler(objects: Any) -> None:
     """An exported file runs the compiler, which this sandbox forbids:
 
-    give it what the builder made of the same text.
+    give it what the builder made, or makes, of the same text (``objects`` is artifacts.Objects).
     """
     import artifacts
 
-    objects = {a["request"]: f"/proc/self/fd/{fd}" for a, fd in zip(given, fds, strict=True)}
     real = subprocess.run
 
     def run(command: list[str], **more: Any) -> Any:
@@ -307,9 +323,11 @@ def _stand_in_for_the_compiler(given: list[dict[str, Any]], fds: list[int]) -> N
             source = source.removesuffix(kernelwright._CUDA_TAIL)
             if kernelwright.cutlass_header(source):  # its headers are not here
                 flags = flags[len(kernelwright.CUTLASS_FLAGS) :]
-        found = objects.get(artifacts.native_key(source, flags, language))
-        if found is None:
-            return subprocess.CompletedProcess(command, 1, "", "this source was not built")
+        name = os.path.splitext(os.path.basename(text))[0]
+        try:
+            found = objects.path(artifacts.native_request(source, flags, name, language))
+        except artifacts.BuildFailed as e:
+            return subprocess.CompletedProcess(command, 1, "", str(e))
         os.symlink(found, built)
         return subprocess.CompletedProcess(command, 0, "", "")
 

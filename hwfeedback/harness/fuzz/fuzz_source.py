@@ -34,11 +34,13 @@ def one(data: bytes) -> None:
     for what in ("reference", "candidate"):
         said = source.parse(text, what)
         words = {"normalised_hash", "program_hash", "language", "form", "triton", "problems"}
+        words.add("lazy")
         assert set(said) == words
         assert re.fullmatch("([0-9a-f]{64})?", said["normalised_hash"])
         assert re.fullmatch("([0-9a-f]{64})?", said["program_hash"])
         assert said["form"] in ("native", "load_inline", "triton", "none")
         assert said["triton"] is True or said["form"] != "triton"
+        assert type(said["lazy"]) is bool
         assert said["language"] in ("", "cpp", "cuda", "triton")
         assert said["normalised_hash"] or said["problems"], "neither hash nor reason"
         assert len(said["problems"]) <= source.MAX_PROBLEMS
