@@ -66,8 +66,8 @@ def mutants(path: pathlib.Path = HERE / "mutants.toml") -> list[Mutant]:
     return [Mutant(**row) for row in tomllib.loads(path.read_text())["mutant"]]
 
 
-# Those of other faults, beside it on cores of their own, do not disturb it (machine.py), and no tests
-# compute on all cores.
+# Tests of other faults, beside it on cores of their own, do not disturb it (machine.py), and none
+# computes on all cores.
 OURS = {"KERNELWRIGHT_TEST_RUN": str(os.getpid()), "OMP_NUM_THREADS": "1"}
 # A line of pytest -v, with xdist or without.
 FAILED = re.compile(

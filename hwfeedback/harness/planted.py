@@ -72,8 +72,8 @@ def look(run: Run, given: Sequence[torch.Tensor], base: Sequence[torch.Tensor]) 
         far.append([t[n] for t, n in zip(outputs, nan, strict=True)])
         del outputs
     return [
-        Effect(*of_one, [above, below])
-        for *of_one, above, below in zip(
+        Effect(excuse, depend, wrong, number, unsure, [above, below])
+        for excuse, depend, wrong, number, unsure, above, below in zip(
             excused, depends, bad, numbers, nan, far[0], far[1], strict=True
         )
     ]

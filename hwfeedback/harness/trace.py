@@ -405,11 +405,8 @@ def not_custom(seen: Any, work: dict[str, Any]) -> float:
 
 def _claimed(seen: dict[str, Any]) -> tuple[float, int]:
     """Returns the seconds of what was listed, and how many calls that were."""
-    rows = [
-        value
-        for name in ("operators", "native")
-        for value in (seen.get(name) if isinstance(seen.get(name), dict) else {}).values()
-    ]
+    listed = [seen.get(name) for name in ("operators", "native")]
+    rows = [value for found in listed if isinstance(found, dict) for value in found.values()]
     sound = [
         (float(v[0]), v[1])
         for v in rows
