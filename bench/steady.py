@@ -1,0 +1,72 @@
+"""Runs ``make test`` again and again beside busy processes: is every run green, and how long does
+each take?
+
+    python bench/steady.py --runs 10 --busy 4
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+ROOT = pathlib.Path(__file__).parent.parent
+# How pytest's last line counts, and what machine.py says of a test.
+COUNTS = re.compile(r"(\d+) (passed|failed|skipped|error)")
+UNMEASURED = re.compile(r"^SKIPPED \[(\d+)\].*not measured", re.MULTILINE)
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Keeps so many processes computing, on any core."""
+    spin = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(spin) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for p in others:
+            p.kill()
+            p.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--busy", type=int, default=4, help="processes that compute beside it")
+    parser.add_argument("--logs", type=pathlib.Path, default=ROOT / ".kernelwright" / "steady")
+    parser.add_argument("make", nargs="*", help="for make, after --")
+    args = parser.parse_args()
+    args.logs.mkdir(parents=True, exist_ok=True)
+    print("| run | green | min | passed | not measured |\n|---|---|---|---|---|", flush=True)
+    red = 0
+    with busy(args.busy):
+        for run in range(1, args.runs + 1):
+            start = time.monotonic()
+            log = args.logs / f"{run}.log"
+            with log.open("w") as out:
+                # A session of its own, as a terminal's: the scheduler shares by sessions.
+                made = subprocess.run(
+                    ["make", "test", *args.make],
+                    cwd=ROOT,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            text = log.read_text(errors="replace")
+            passed = sum(int(n) for n, what in COUNTS.findall(text) if what == "passed")
+            unmeasured = sum(map(int, UNMEASURED.findall(text)))
+            red += made.returncode != 0
+            green = "no: " + log.name if made.returncode else "yes"
+            minutes = (time.monotonic() - start) / 60
+            print(f"| {run} | {green} | {minutes:.1f} | {passed} | {unmeasured} |", flush=True)
+    return 1 if red else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
