@@ -86,10 +86,10 @@ def rounds(of: list[Piece]) -> list[list[list[Piece]]]:
     return found
 
 
-def today(of: list[Piece], now: datetime) -> list[list[Piece]]:
+def today(of: list[list[list[Piece]]], now: datetime) -> list[list[Piece]]:
     """Returns the shares of a day, each with another first piece each time that it comes round."""
     found = []
-    for dealt in filter(None, rounds(of)):
+    for dealt in filter(None, of):
         turn, which = divmod(now.toordinal(), len(dealt))
         share = dealt[which]
         first = turn % len(share)
@@ -146,7 +146,7 @@ def main() -> int:
         return 0
     shares = [pieces()]
     if args.today:
-        shares = today(shares[0], datetime.now(UTC))
+        shares = today(rounds(pieces()), datetime.now(UTC))
     if args.only:
         named = [p for p in pieces() if {p.name, p.name.split(" ")[0]} & set(args.only)]
         if not named:

@@ -35,13 +35,13 @@ def test_every_piece_comes_round() -> None:
     assert sorted(p.name for d in dealt for share in d for p in share) == sorted(fit)
     for k, shares in enumerate(dealt):
         days = [start + timedelta(days=n) for n in range(len(shares))]
-        shown = Counter(p.name for day in days for p in soak.today(pieces, day)[k])
+        shown = Counter(p.name for day in days for p in soak.today(dealt, day)[k])
         assert shown == Counter(p.name for share in shares for p in share), "each once in a round"
         most = soak.SHARE_S[k == 0]
         assert all(sum(p.seconds for p in share) <= most for share in shares)
         # Of whichever there is time for, each is the first at some time.
         later = (start + timedelta(days=n) for n in range(len(shares) * max(map(len, shares))))
-        firsts = {soak.today(pieces, day)[k][0].name for day in later}
+        firsts = {soak.today(dealt, day)[k][0].name for day in later}
         assert firsts == set(shown)
     assert len(dealt[0]) <= 7, "what make test ran has its turn within a week"
 
