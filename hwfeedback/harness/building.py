@@ -36,7 +36,7 @@ from clients import hold, how_it_ended, line_numbers, sentence
 from forkserver import ForkServer, Worker
 from protocol import Closed, ProtocolError, Timeout
 
-RULES = "8"  # changes when the same candidate would build to something else
+RULES = "9"  # changes when the same candidate would build to something else
 IMPORT_TIMEOUT = 60.0
 PARSE_TIMEOUT = 20.0
 COMPILE_TIMEOUT = compiling.COMPILE_TIMEOUT * 2 + 20
@@ -80,7 +80,7 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dic
         worker.kill()  # nobody need wait until it is gone
     if isinstance(answer, str):
         parsed = {"normalised_hash": "", "language": "", "form": "none", "problems": [answer]}
-        return parsed | {"triton": False, "program_hash": ""}
+        return parsed | {"triton": False}
     return _parsed(answer)
 
 
@@ -325,9 +325,10 @@ def _read_and_compile(
         if compiler is not None:
             compiler.kill()
             compiler.wait(10)
-    # Objects and what calls them: sources that differ in no more than words give the same.
-    same = [parsed["program_hash"], *(a["sha256"] for a in result["artifacts"])]
-    result["build"]["code"] = hashlib.sha256("\n".join(same).encode()).hexdigest()
+    result["build"]["code"] = toolchain.key(
+        _beside(text, [s for r in requests for s in _sources(r)]),
+        *(a["sha256"] for a in result["artifacts"]),
+    )
     places = [
         (Lines(text, _sources(r)), report) for r, report in zip(requests, reports, strict=True)
     ]
@@ -724,7 +725,6 @@ def _parsed(answer: dict[str, Any]) -> dict[str, Any]:
 
     return {
         "normalised_hash": word("normalised_hash", "[0-9a-f]{64}", ""),
-        "program_hash": word("program_hash", "[0-9a-f]{64}", ""),
         "language": word("language", "[a-z]{1,16}", ""),
         "form": word("form", "native|load_inline|triton|none", "none"),
         "triton": answer.get("triton") is True,
@@ -792,6 +792,15 @@ def _sources(request: dict[str, Any]) -> list[str]:
     if request["kind"] == NATIVE:
         return [request["source"]]
     return [*request["sources"], *request.get("cuda_sources", ())]
+
+
+def _beside(text: str, sources: Sequence[str]) -> str:
+    """Returns a file without the sources that were built, where they stand in it as they are: every
+    byte of the Python that runs.
+    """
+    for built in sorted({s for s in sources if "\n" in s}, key=lambda s: (-len(s), s)):
+        text = text.replace(built, "\0")
+    return text
 
 
 class Lines:

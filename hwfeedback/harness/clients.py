@@ -832,15 +832,11 @@ class CandidateClient(Client):
         *,
         threads: int,
         timeout: float,
-        standalone: bool = False,
         stand_in: bool = False,
     ) -> None:
-        """Imports it. ``standalone``: the source is an exported file, which compiles for itself.
-
-        ``stand_in``: its custom code does nothing.
-        """
+        """Imports it. ``stand_in``: its custom code does nothing."""
         msg = {"op": "load", "source": source, "artifacts": artifacts, "threads": threads}
-        msg |= {"standalone": standalone, "stand_in": stand_in}
+        msg |= {"stand_in": stand_in}
         self.ask(msg, fds, timeout, "importing the candidate")
 
     def init(

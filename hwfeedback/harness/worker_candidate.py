@@ -21,6 +21,7 @@ import torch
 
 import allocator
 import device as devices
+import export
 import kernelwright
 import loading
 import trees
@@ -56,18 +57,18 @@ class Candidate:
         torch.set_num_threads(int(msg.get("threads") or 1))
         import artifacts
 
-        given = msg.get("artifacts") or []
+        given, text = msg.get("artifacts") or [], msg["source"]
         if msg.get("stand_in"):
             artifacts.stand_in()
+            text = export.read_as(text)  # the loader in an exported file is stood in for, too
             if any(a["kind"] == artifacts.TRITON for a in given):
                 triton_kernels.stand_in()
         else:
             artifacts.install(given, fds)
-        if msg.get("standalone"):
             _stand_in_for_the_compiler(given, list(fds))
         fds.clear()  # they stay open: the objects are loaded through them
         try:
-            self.module = loading.run_source(msg["source"], "candidate", FILENAME)
+            self.module = loading.run_source(text, "candidate", FILENAME)
         except BaseException as e:
             raise StageError("import", e) from e
         self.custom = artifacts.functions() | triton_kernels.functions()
@@ -282,9 +283,8 @@ def _flags() -> dict[str, Any]:
 
 
 def _stand_in_for_the_compiler(given: list[dict[str, Any]], fds: list[int]) -> None:
-    """An exported file runs the compiler, which this sandbox forbids:
-
-    give it what the builder made of the same text.
+    """The loader in an exported file runs the compiler, which this sandbox forbids: give it what
+    the builder made of the same source.
     """
     import artifacts
 
