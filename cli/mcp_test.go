@@ -197,7 +197,7 @@ func TestAgentComesBack(t *testing.T) {
 	again.must("submit", nil, "certified", "run 2, round 1", "kernel: "+filepath.Join(root, "softmax.best.py"))
 	again.must("evaluate", given{"path": "softmax.py", "candidate": "class ModelNew: 2"}, "run 1, round 1")
 	// Another comment is another program: its candidates are judged by themselves.
-	again.must("evaluate", given{"reference": "class Model: 'softmax' # again\n", "candidate": "class ModelNew: 2"}, "run 3, round 0")
+	again.must("evaluate", given{"reference": "class Model: 'softmax' # again\n", "name": "softmax", "candidate": "class ModelNew: 2"}, "run 3, round 0")
 	again.leave()
 	history("softmax  done     certified", "softmax  stopped  correct")
 	code, said := says(t, "history", "show", "2", "--data-dir", data)
