@@ -49,14 +49,14 @@ type Member struct {
 }
 
 // Key is the same for two benches that ask for the same runs on devices of the
-// same class.
+// same class, by the same version.
 func (b Bench) Key() string {
 	type file struct{ Path, SHA256 string }
 	files := make([]file, len(b.References))
 	for i, r := range b.References {
 		files[i] = file{r.Path, r.SHA256}
 	}
-	text, err := json.Marshal([]any{files, b.Configurations, b.Seeds, b.DeviceClass, b.Baselines, b.Precision})
+	text, err := json.Marshal([]any{files, b.Configurations, b.Seeds, b.DeviceClass, b.Baselines, b.Precision, b.Version})
 	if err != nil { // texts and whole numbers only: cannot fail
 		panic(err)
 	}

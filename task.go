@@ -35,11 +35,11 @@ const (
 // Task is a reference file: Model, get_inputs() and get_init_inputs().
 type Task struct {
 	// Fingerprint is the hex SHA-256 of the reference's normalised AST: it
-	// ignores file names, comments and formatting, and changes with shapes and
-	// semantics.
+	// ignores file names, comments and formatting. It groups runs in the history.
+	// What is remembered goes by Source: a reference can read its own text.
 	Fingerprint string `json:"fingerprint"`
 	Name        string `json:"name"`   // file name without folder and extension
-	Source      string `json:"source"` // the reference's text, as decoded from the file
+	Source      string `json:"source"` // the file's text, byte for byte
 
 	Inputs     []TensorSpec `json:"inputs"`
 	Outputs    []TensorSpec `json:"outputs"`

@@ -41,7 +41,7 @@ type Verdict struct {
 	Level  Level  `json:"level"`
 
 	Task      string   `json:"task"`      // fingerprint
-	Candidate string   `json:"candidate"` // hex SHA-256 of the normalised source
+	Candidate string   `json:"candidate"` // hex SHA-256 of its text as it was handed in
 	Language  Language `json:"language,omitempty"`
 	Device    string   `json:"device"`     // Device.String()
 	DeviceKey string   `json:"device_key"` // Device.Key
@@ -143,7 +143,7 @@ type BuildReport struct {
 	Seconds    float64      `json:"seconds"`
 	Cached     bool         `json:"cached"`
 	Form       string       `json:"form,omitempty"`  // "native", "load_inline", "triton", "none"
-	Code       string       `json:"code,omitempty"`  // the same for candidates whose compiled code is the same; empty where that is not known
+	Code       string       `json:"code,omitempty"`  // the same for candidates whose objects, and whose text beside what these were built from, are the same; empty where that is not known
 	Log        string       `json:"log,omitempty"`   // the end of the compiler's output
 	Flags      []string     `json:"flags,omitempty"` // what became of those that were not taken as they are
 	Errors     []Diagnostic `json:"errors,omitempty"`

@@ -68,15 +68,18 @@ func (c baselineAddCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	kernel, err := task.Read(c.File)
+	kernel, err := task.ReadCandidate(c.File)
 	if err != nil {
 		return err
+	}
+	if kernelwright.HashText(kernel.Source) != v.Candidate {
+		return &Error{Code: ExitFailure, Text: c.File + " was changed while it was judged", Hint: "add it again"}
 	}
 	path, err := filepath.Abs(c.File)
 	if err != nil {
 		return err
 	}
-	b := newBaseline(c.Name, reference.Name, path, kernel.Source, v)
+	b := newBaseline(c.Name, kernelwright.Task{Name: reference.Name, Source: reference.Source}, path, kernel.Source, v)
 	before, err := r.store.Baselines(a.ctx, b.Task, b.Device)
 	if err != nil {
 		return err
@@ -108,15 +111,15 @@ func checkBaselineName(name string) error {
 	return nil
 }
 
-// newBaseline is the record of a program that this verdict certified.
-func newBaseline(name, taskName, path, source string, v kernelwright.Verdict) store.Baseline {
+// newBaseline is the record of a program that this verdict certified for a task.
+func newBaseline(name string, t kernelwright.Task, path, source string, v kernelwright.Verdict) store.Baseline {
 	kind := kernelwright.CUDADevice
 	if v.Device == string(kernelwright.CPUDevice) {
 		kind = kernelwright.CPUDevice
 	}
 	return store.Baseline{
 		NamedBaseline: kernelwright.NamedBaseline{Name: name, Source: source, Language: v.Language},
-		Task:          v.Task, TaskName: taskName, Device: kind, DeviceKey: v.DeviceKey,
+		Task:          v.Task, Reference: kernelwright.HashText(t.Source), TaskName: t.Name, Device: kind, DeviceKey: v.DeviceKey,
 		Path: path, Status: v.Status, CandidateMS: v.CandidateMS,
 	}
 }

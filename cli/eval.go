@@ -31,7 +31,7 @@ var errProfileOnCPU = usage("--profile is for a GPU, and the device is the CPU",
 
 // Help is shown below the flags.
 func (evalCmd) Help() string {
-	return "Exit code 0 says that a verdict was reached, whatever it is: a bad reference is the verdict invalid. The history does not get it: that records what `run` and the daemon do. A verdict that was reached before, on the same code, is remembered for thirty days; --again measures anew. With --json one object is printed: status, reason, candidate_ms, baselines, speedup, headroom, and everything they rest on. A batch prints a line for each candidate as soon as it is judged, with --json one object a line, with the candidate's path in file; the next ones are built meanwhile."
+	return "Exit code 0 says that a verdict was reached, whatever it is: a bad reference is the verdict invalid. The history does not get it: that records what `run` and the daemon do. A verdict that was reached before, on the same bytes, is remembered for thirty days; --again measures anew. With --json one object is printed: status, reason, candidate_ms, baselines, speedup, headroom, and everything they rest on. A batch prints a line for each candidate as soon as it is judged, with --json one object a line, with the candidate's path in file; the next ones are built meanwhile."
 }
 
 // Run reaches a verdict, or one for each of a batch.

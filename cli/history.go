@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -259,7 +260,7 @@ func (r *room) bestKernels(ctx context.Context, task string) ([]bestKernel, erro
 	}
 	var found []bestKernel
 	for _, w := range worked {
-		round, err := r.store.Best(ctx, w.Task, w.DeviceKey)
+		round, err := r.store.Best(ctx, w.Task, w.Reference, w.DeviceKey)
 		if errors.Is(err, store.ErrNotFound) {
 			continue
 		}
@@ -270,7 +271,7 @@ func (r *room) bestKernels(ctx context.Context, task string) ([]bestKernel, erro
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, newBestKernel(run, round))
+		found = append(found, newBestKernel(run, round, w.Reference))
 	}
 	return found, nil
 }
@@ -405,6 +406,7 @@ type historyBestCmd struct {
 type bestKernel struct {
 	Task        string                  `json:"task"`
 	Fingerprint string                  `json:"fingerprint"`
+	Reference   string                  `json:"reference_sha256,omitempty"` // of its text: several may have one fingerprint
 	Device      string                  `json:"device"`
 	DeviceKey   string                  `json:"device_key"`
 	Run         int64                   `json:"run"`
@@ -460,6 +462,16 @@ func (c historyBestCmd) Run(a *app) (err error) {
 	if err := report.Columns(a.stdout, rows, map[int]bool{0: true, 1: true, 2: true, 5: true}); err != nil {
 		return ignoreClosed(err)
 	}
+	if severalTexts(found) {
+		if err := a.printf("these are of several references that differ in no more than comments, docstrings or formatting, each a task of its own:\n"); err != nil {
+			return err
+		}
+		for _, k := range found {
+			if err := a.printf("  run %d: the reference with the SHA-256 %s\n", k.Run, cmp.Or(k.Reference, "unknown")); err != nil {
+				return err
+			}
+		}
+	}
 	for _, k := range found {
 		for _, f := range k.Flags {
 			if err := a.printf("take care: %s: %s\n", report.Line(k.Task), report.FlagText(f)); err != nil {
@@ -470,7 +482,19 @@ func (c historyBestCmd) Run(a *app) (err error) {
 	return nil
 }
 
-func newBestKernel(run kernelwright.Run, round kernelwright.Round) bestKernel {
+// severalTexts reports whether kernels of one task are of several texts of it.
+func severalTexts(found []bestKernel) bool {
+	of := map[string]string{}
+	for _, k := range found {
+		if text, known := of[k.Fingerprint]; known && text != k.Reference {
+			return true
+		}
+		of[k.Fingerprint] = k.Reference
+	}
+	return false
+}
+
+func newBestKernel(run kernelwright.Run, round kernelwright.Round, reference string) bestKernel {
 	v, source := round.Verdict, round.Candidate.Source
 	if c := round.Certificate; c != nil && c.Status == kernelwright.Certified {
 		v = *c
@@ -479,7 +503,7 @@ func newBestKernel(run kernelwright.Run, round kernelwright.Round) bestKernel {
 		}
 	}
 	k := bestKernel{
-		Task: run.TaskName, Fingerprint: run.Task, Device: run.Device, DeviceKey: run.DeviceKey, Run: round.RunID, Round: round.Index,
+		Task: run.TaskName, Fingerprint: run.Task, Reference: reference, Device: run.Device, DeviceKey: run.DeviceKey, Run: round.RunID, Round: round.Index,
 		Status: v.Status, MS: v.CandidateMS, Baselines: v.Baselines, Speedup: v.Speedup, Headroom: v.Headroom, Flags: v.Flags,
 		SHA256: v.ExportedSHA256, Source: source,
 	}

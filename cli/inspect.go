@@ -29,7 +29,7 @@ type inspectCmd struct {
 
 // Help is shown below the flags.
 func (inspectCmd) Help() string {
-	return "Reads each reference, runs it on the device, and says what it is: eager's time, the bytes that it moves at least and the operations that it takes, its operators, and what needs care, or why it is no task. Folders are read with those in them. What was inspected before, on the same code, is remembered: a long list may be interrupted and goes on. On several devices (cuda:all) each takes the next; one that fails is left, and the others go on. With --json one object a line. Exit code 0, whatever the references are."
+	return "Reads each reference, runs it on the device, and says what it is: eager's time, the bytes that it moves at least and the operations that it takes, its operators, and what needs care, or why it is no task. Folders are read with those in them. What was inspected before, on the same bytes, is remembered: a long list may be interrupted and goes on. On several devices (cuda:all) each takes the next; one that fails is left, and the others go on. With --json one object a line. Exit code 0, whatever the references are."
 }
 
 // inspected is what is said of one reference.

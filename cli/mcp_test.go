@@ -32,6 +32,8 @@ func (textHardware) Device() kernelwright.Device {
 
 func (textHardware) Check(context.Context) error { return nil }
 
+func (textHardware) Versions() map[string]string { return nil }
+
 func (textHardware) Close() error { return nil }
 
 func (textHardware) MeasureBaselines(context.Context, kernelwright.Task) (map[string]kernelwright.Measurement, error) {
@@ -39,7 +41,7 @@ func (textHardware) MeasureBaselines(context.Context, kernelwright.Task) (map[st
 }
 
 func (textHardware) Inspect(_ context.Context, name, source string) (kernelwright.Task, error) {
-	code, _, _ := strings.Cut(source, "#") // comments do not count
+	code, _, _ := strings.Cut(source, "#") // comments do not count for the fingerprint
 	return kernelwright.Task{Fingerprint: kernelwright.HashText(strings.TrimSpace(code)), Name: name, Source: source}, nil
 }
 
@@ -192,9 +194,11 @@ func TestAgentComesBack(t *testing.T) {
 	history("softmax  stopped  correct")
 	// The newest open one goes on, whatever the task is called now.
 	again := newAgent(t, data, root, nil)
-	again.must("evaluate", given{"reference": "class Model: 'softmax' # again", "candidate": "class ModelNew: 11"}, "run 2, round 1")
+	again.must("evaluate", given{"reference": "class Model: 'softmax'\n", "candidate": "class ModelNew: 11"}, "run 2, round 1")
 	again.must("submit", nil, "certified", "run 2, round 1", "kernel: "+filepath.Join(root, "softmax.best.py"))
 	again.must("evaluate", given{"path": "softmax.py", "candidate": "class ModelNew: 2"}, "run 1, round 1")
+	// Another comment is another program: its candidates are judged by themselves.
+	again.must("evaluate", given{"reference": "class Model: 'softmax' # again\n", "name": "softmax", "candidate": "class ModelNew: 2"}, "run 3, round 0")
 	again.leave()
 	history("softmax  done     certified", "softmax  stopped  correct")
 	code, said := says(t, "history", "show", "2", "--data-dir", data)

@@ -224,7 +224,7 @@ func (w *workshop) AddBaseline(ctx context.Context, j mcp.Job, name, source stri
 	if v, err = w.worker.Evaluator.Evaluate(ctx, t, kernelwright.Candidate{Source: source, Origin: j.Client}, kernelwright.Certify); err != nil || v.Status != kernelwright.Certified {
 		return v, err
 	}
-	return v, w.room.store.SaveBaseline(ctx, newBaseline(name, t.Name, j.Client, source, v))
+	return v, w.room.store.SaveBaseline(ctx, newBaseline(name, t, j.Client, source, v))
 }
 
 // guest returns the client's open run on the task, and begins one where it is told
@@ -236,7 +236,7 @@ func (w *workshop) guest(ctx context.Context, j mcp.Job, begin bool) (*daemon.Gu
 	}
 	for i, g := range w.guests {
 		r := g.Run()
-		if r.Coder != j.Client || r.Task != t.Fingerprint || r.Path != "" && j.Path != "" && r.Path != j.Path {
+		if r.Coder != j.Client || r.Task != t.Fingerprint || g.Reference() != j.Source || r.Path != "" && j.Path != "" && r.Path != j.Path {
 			continue
 		}
 		if r.Path != "" || j.Path == "" {

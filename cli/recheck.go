@@ -127,7 +127,11 @@ func (r *room) keptBy(ctx context.Context, called, device string) ([]store.Kept,
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, found...)
+			for _, k := range found { // another text of the task is not what was named
+				if slices.ContainsFunc(worked, func(w store.Worked) bool { return w.Task == k.Task && w.Reference == k.Reference }) {
+					all = append(all, k)
+				}
+			}
 		}
 		if len(worked) > 0 {
 			break

@@ -179,12 +179,14 @@ func (r *room) profile() string {
 	return r.config.Rounds.Metrics // the words are the same
 }
 
-// named returns the baselines that were registered for a task.
-func (r *room) named(ctx context.Context, fingerprint string, device kernelwright.DeviceKind) ([]kernelwright.NamedBaseline, error) {
-	found, err := r.store.Baselines(ctx, fingerprint, device)
-	named := make([]kernelwright.NamedBaseline, len(found))
-	for i, b := range found {
-		named[i] = b.NamedBaseline
+// named returns the baselines that were registered for a reference.
+func (r *room) named(ctx context.Context, t kernelwright.Task, device kernelwright.DeviceKind) ([]kernelwright.NamedBaseline, error) {
+	found, err := r.store.Baselines(ctx, t.Fingerprint, device)
+	named := make([]kernelwright.NamedBaseline, 0, len(found))
+	for _, b := range found {
+		if b.Of(t.Source) {
+			named = append(named, b.NamedBaseline)
+		}
 	}
 	return named, err
 }

@@ -447,7 +447,7 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 	file.Hash = kernelwright.HashText(source.Source)
 	request := Request{Path: path, Name: source.Name, Source: source.Source, Seed: d.Seed, Strategy: d.Strategy, Settings: d.Settings}
 	if known && seen.Hash == file.Hash && seen.RunID != 0 {
-		usable, ended, err := d.usable(ctx, seen.RunID, request)
+		usable, ended, err := d.usable(ctx, seen.RunID, request, false)
 		if err == nil && ended {
 			err = d.pay(ctx, path, slog.LevelError)
 		}
@@ -463,7 +463,7 @@ func (d *Daemon) intake(ctx context.Context, path string) error {
 		if c.RunID == 0 || c.Path == path {
 			continue
 		}
-		usable, ended, err := d.usable(ctx, c.RunID, request)
+		usable, ended, err := d.usable(ctx, c.RunID, request, true)
 		if err != nil {
 			return err
 		}
@@ -500,8 +500,10 @@ func (d *Daemon) priority(path string) int {
 }
 
 // usable reports whether a run stands for a request, and whether it has ended.
-// One that failed does not: the file is worth another try.
-func (d *Daemon) usable(ctx context.Context, id int64, q Request) (usable, ended bool, err error) {
+// One that failed does not: the file is worth another try. One that is to stand for
+// another file as well (shared) must have been judged with the versions that there
+// are now; a file's own run stays.
+func (d *Daemon) usable(ctx context.Context, id int64, q Request, shared bool) (usable, ended bool, err error) {
 	run, err := d.Worker.Store.Run(ctx, id)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, false, nil
@@ -510,6 +512,9 @@ func (d *Daemon) usable(ctx context.Context, id int64, q Request) (usable, ended
 		return false, false, err
 	}
 	if run.Status == kernelwright.RunFailed || !sameRequest(run, d.Worker.newRun(q)) {
+		return false, false, nil
+	}
+	if shared && run.Best != nil && !d.Worker.current([]kernelwright.Round{*run.Best}) {
 		return false, false, nil
 	}
 	return true, run.Status != kernelwright.RunQueued && run.Status != kernelwright.RunRunning, nil
@@ -528,7 +533,7 @@ func (d *Daemon) share(ctx context.Context, file, copied store.File, q Request, 
 	d.log().Info("the same content as a file before: one run stands for both", "path", file.Path, "first", copied.Path, "run", file.RunID)
 	if !ended { // it may have meanwhile; else the worker writes results for both
 		var err error
-		if _, ended, err = d.usable(ctx, file.RunID, q); err != nil || !ended {
+		if _, ended, err = d.usable(ctx, file.RunID, q, true); err != nil || !ended {
 			return err
 		}
 	}

@@ -35,7 +35,10 @@ type fakeHardware struct {
 	certify  int
 	evaluate int
 	ceilings kernelwright.Ceilings
+	versions map[string]string
 }
+
+func (f *fakeHardware) Versions() map[string]string { return f.versions }
 
 func (f *fakeHardware) Device() kernelwright.Device {
 	return kernelwright.Device{Kind: kernelwright.CPUDevice, Key: cmp.Or(f.key, "test-cpu"), Name: "a test's CPU", Ceilings: f.ceilings}
@@ -73,7 +76,7 @@ func (f *fakeHardware) Inspect(_ context.Context, name, source string) (kernelwr
 	if strings.Contains(source, "bad") {
 		return kernelwright.Task{}, &kernelwright.InvalidTaskError{Reason: "get_inputs is missing", Hint: "define it", Traceback: "Traceback: x"}
 	}
-	code, _, _ := strings.Cut(source, "#") // comments do not count
+	code, _, _ := strings.Cut(source, "#") // comments do not count for the fingerprint
 	return kernelwright.Task{Fingerprint: kernelwright.HashText(strings.TrimSpace(code)), Name: name, Source: source}, nil
 }
 
@@ -94,7 +97,7 @@ func (f *fakeHardware) Evaluate(ctx context.Context, task kernelwright.Task, c k
 	v := kernelwright.Verdict{
 		Status: kernelwright.Correct, Level: level, Task: task.Fingerprint, Candidate: kernelwright.HashText(c.Source), Device: "cpu", DeviceKey: cmp.Or(f.key, "test-cpu"),
 		CandidateMS: 4 / float64(2+len(c.Note)), Baselines: map[string]float64{"eager": 4, "compile": 3, "max-autotune": 3.5},
-		Speedup: &kernelwright.Speedup{Value: 1.5, Low: 1.4, High: 1.6, Against: "compile"}, Headroom: 0.5,
+		Speedup: &kernelwright.Speedup{Value: 1.5, Low: 1.4, High: 1.6, Against: "compile"}, Headroom: 0.5, Versions: f.versions,
 	}
 	if level == kernelwright.Certify {
 		f.certify++
@@ -332,7 +335,7 @@ func TestTheSameContentIsQueuedOnce(t *testing.T) {
 	b.halt()
 	b.start(nil)
 	b.logged("c.py")
-	// Another comment: the same task.
+	// Another comment: another program, which can read it.
 	b.drop("d.py", "softmax # with a comment")
 	done := b.next()
 	if done.Written.Kernel != filepath.Join(b.dir, "d.best.py") {
@@ -340,13 +343,34 @@ func TestTheSameContentIsQueuedOnce(t *testing.T) {
 	}
 	b.read(strings.TrimSuffix(third, ".py") + ".best.py")
 	b.halt()
+	if runs := b.runs(); len(runs) != 2 || runs[0].Reason != "" || b.hw.certify != 2 {
+		t.Errorf("%d certifications, %+v", b.hw.certify, runs)
+	}
+	// The same bytes when nothing is known of a file with them: the run counts, but
+	// not one that was judged with other versions.
+	for i, versions := range []map[string]string{nil, {"kernelwright": "the next"}} {
+		files, err := b.store.Files(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if err := b.store.ForgetFile(t.Context(), file.Path); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(file.Path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.hw.certify, b.hw.versions = 0, versions
+		b.start(nil)
+		b.drop(fmt.Sprintf("again%d.py", i), "softmax")
+		b.next()
+		b.halt()
+		if shared := strings.Contains(b.runs()[0].Reason, "the same task as run 1"); shared != (versions == nil) || shared != (b.hw.certify == 0) {
+			t.Errorf("versions %v: %d certifications, %+v", versions, b.hw.certify, b.runs()[0])
+		}
+	}
 	close(b.hw.enter)
-	if runs := b.runs(); len(runs) != 2 || !strings.Contains(runs[0].Reason, "the same task as run 1") {
-		t.Errorf("%+v", runs)
-	}
-	if b.hw.certify != 1 {
-		t.Errorf("%d certifications", b.hw.certify)
-	}
 }
 
 // held starts a daemon whose first evaluation waits until release is called.

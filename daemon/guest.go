@@ -46,10 +46,10 @@ func (w *Worker) Host(ctx context.Context, q Request) (g *Guest, resumed bool, e
 }
 
 // Find returns the open run of Request.Guest on the task, with the same settings,
-// to go on with it, or store.ErrNotFound. The task decides, not its text: a
-// request without a path goes on with a run that has one, and one with a path
-// gives it to a run that has none. Runs that another process works on are left
-// to it.
+// to go on with it, or store.ErrNotFound. The reference's text decides, not where
+// it lies: a request without a path goes on with a run that has one, and one with a
+// path gives it to a run that has none. Runs that another process works on, or that
+// were begun with other versions, are left as they are.
 func (w *Worker) Find(ctx context.Context, q Request) (*Guest, error) {
 	fresh, err := w.guestRun(ctx, q)
 	if err != nil {
@@ -61,6 +61,16 @@ func (w *Worker) Find(ctx context.Context, q Request) (*Guest, error) {
 	}
 	for _, old := range open {
 		if !sameRequest(old, fresh) || q.Path != "" && old.Path != "" && q.Path != old.Path {
+			continue
+		}
+		if source, err := w.reference(ctx, old); err != nil || source != q.Source {
+			continue
+		}
+		rounds, err := w.Store.Rounds(ctx, old.ID)
+		if err != nil {
+			return nil, err
+		}
+		if !w.current(rounds) {
 			continue
 		}
 		if g, err := w.join(ctx, old.ID, q); g != nil || err != nil {
@@ -122,6 +132,9 @@ func (w *Worker) join(ctx context.Context, id int64, q Request) (_ *Guest, err e
 	}}
 	return g, nil
 }
+
+// Reference is the text that the run is about.
+func (g *Guest) Reference() string { return g.task.Source }
 
 // Run is the run as it was when it was taken.
 func (g *Guest) Run() kernelwright.Run { return g.run }

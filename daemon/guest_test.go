@@ -49,9 +49,9 @@ func TestAGuestGoesOn(t *testing.T) {
 		t.Fatal("a run was there before the first")
 	}
 	g.Close()
-	// Another text of the same task, and now its path.
+	// The same text, and now its path.
 	path := filepath.Join(b.dir, "a.py")
-	g, resumed = mustHost(t, w, guestRequest("softmax # in other words", path))
+	g, resumed = mustHost(t, w, guestRequest("softmax", path))
 	if r := mustRound(t, g, "xx"); !resumed || r.Index != 1 || r.Candidate.Origin != "mcp:one" || r.Feedback == nil {
 		t.Errorf("%v, %+v", resumed, r)
 	}
@@ -99,6 +99,7 @@ func TestAGuestsRunIsItsOwn(t *testing.T) {
 	for name, change := range map[string]func(*Request){
 		"another client":   func(q *Request) { q.Guest = "mcp:two" },
 		"another task":     func(q *Request) { q.Source = "relu" },
+		"another comment":  func(q *Request) { q.Source = "softmax # in other words" },
 		"another file":     func(q *Request) { q.Path = filepath.Join(b.dir, "b.py") },
 		"another settings": func(q *Request) { q.Settings.Rounds = 3 },
 	} {

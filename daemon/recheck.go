@@ -43,6 +43,10 @@ func (w *Worker) Recheck(ctx context.Context, k store.Kept) (Done, error) {
 		if err != nil {
 			return Done{}, err
 		}
+		source, err := w.reference(ctx, old)
+		if err != nil || source != q.Source || !w.current(rounds) {
+			continue
+		}
 		if len(rounds) == 0 || rounds[0].Candidate.Source == kernel.Candidate.Source {
 			return by.Run(ctx, old, nil)
 		}

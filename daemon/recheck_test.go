@@ -75,11 +75,11 @@ func TestKernelsAreRechecked(t *testing.T) {
 			t.Errorf("%s: %+v", name, k.There)
 		}
 		// What the first device said stands.
-		best, err := b.store.Best(ctx, k.Task, "one")
+		best, err := b.store.Best(ctx, k.Task, k.Reference, "one")
 		if err != nil || best.RunID != k.RunID || best.Certificate.DeviceKey != "one" {
 			t.Errorf("%s: %+v, %v", name, best, err)
 		}
-		_, err = b.store.Best(ctx, k.Task, "two")
+		_, err = b.store.Best(ctx, k.Task, k.Reference, "two")
 		if (name == "good") != (err == nil) {
 			t.Errorf("%s: %v", name, err)
 		}

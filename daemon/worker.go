@@ -44,6 +44,8 @@ type Evaluator interface {
 	// is no task; any other error is infrastructure.
 	Inspect(ctx context.Context, name, source string) (kernelwright.Task, error)
 	Device() kernelwright.Device
+	// Versions are those that take part in its verdicts, which name them too.
+	Versions() map[string]string
 	// Check returns what is wrong with the device, nil where it does what is known
 	// to work.
 	Check(ctx context.Context) error
@@ -197,7 +199,7 @@ func (w *Worker) Start(ctx context.Context, q Request) (run kernelwright.Run, re
 		if err != nil {
 			return run, false, err
 		}
-		if len(rounds) == 0 || old.DeviceKey == w.Evaluator.Device().Key {
+		if len(rounds) == 0 || old.DeviceKey == w.Evaluator.Device().Key && w.current(rounds) {
 			return old, true, nil
 		}
 	}
@@ -235,6 +237,26 @@ func (w *Worker) Refuse(ctx context.Context, q Request, why *kernelwright.Invali
 
 func sameRequest(a, b kernelwright.Run) bool {
 	return a.Settings == b.Settings && a.Seed == b.Seed && a.Coder == b.Coder && a.Judge == b.Judge && a.Strategy == b.Strategy
+}
+
+// current reports whether rounds were judged with the versions that there are now:
+// verdicts of two are never mixed.
+func (w *Worker) current(rounds []kernelwright.Round) bool {
+	now := w.Evaluator.Versions()
+	other := func(v kernelwright.Verdict) bool {
+		if len(v.Versions) == 0 && !v.Status.OK() { // nothing was measured for it
+			return false
+		}
+		for name, version := range now {
+			if v.Versions[name] != version {
+				return true
+			}
+		}
+		return false
+	}
+	return !slices.ContainsFunc(rounds, func(r kernelwright.Round) bool {
+		return other(r.Verdict) || r.Certificate != nil && other(*r.Certificate)
+	})
 }
 
 // reference returns the text that a run is about.
@@ -500,7 +522,7 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 		return run, forge.Outcome{}, err
 	}
 	if w.Share && !about.begun {
-		if earlier, ok, err := w.earlier(ctx, run); err != nil || ok {
+		if earlier, ok, err := w.earlier(ctx, run, source); err != nil || ok {
 			if err == nil {
 				err = &sharedError{earlier}
 			}
@@ -546,7 +568,7 @@ func (w *Worker) prepare(ctx context.Context, run kernelwright.Run, source strin
 		return s, err
 	}
 	s.begun = len(rounds) > 0
-	if s.begun && run.DeviceKey != s.device.Key {
+	if s.begun && (run.DeviceKey != s.device.Key || !w.current(rounds)) {
 		return s, &elsewhereError{run, "begun on another device or with other versions, and verdicts of two are never mixed"}
 	}
 	seen, found := s.task, s.device
@@ -581,15 +603,26 @@ func (w *Worker) pinned(ctx context.Context, run kernelwright.Run) (kernelwright
 	return task, device, err
 }
 
-// earlier finds a run of the same task, device and settings that ended well.
-func (w *Worker) earlier(ctx context.Context, run kernelwright.Run) (kernelwright.Run, bool, error) {
+// earlier finds a run of the same reference, to the last byte, with the same
+// device, settings and versions that ended well.
+func (w *Worker) earlier(ctx context.Context, run kernelwright.Run, source string) (kernelwright.Run, bool, error) {
 	runs, err := w.Store.Runs(ctx, store.RunFilter{Task: run.Task, DeviceKey: run.DeviceKey, Status: kernelwright.RunDone})
 	if err != nil {
 		return kernelwright.Run{}, false, err
 	}
 	for _, old := range runs {
 		// A shared run has no rounds of its own; the one it points to follows.
-		if old.ID != run.ID && old.Best != nil && sameRequest(old, run) {
+		if old.ID == run.ID || old.Best == nil || !sameRequest(old, run) {
+			continue
+		}
+		if text, err := w.reference(ctx, old); err != nil || text != source {
+			continue
+		}
+		whole, err := w.Store.Round(ctx, old.ID, old.Best.Index)
+		if err != nil {
+			return kernelwright.Run{}, false, err
+		}
+		if w.current([]kernelwright.Round{whole}) {
 			return old, true, nil
 		}
 	}

@@ -15,8 +15,8 @@ import (
 // written from the task alone; each later one asks for several samples of each
 // of the beam. A round has one candidate, so a generation is several rounds,
 // each of which names its parent. The beam holds no two candidates with the
-// same source or the same built code. Feedback is asked for only where a
-// candidate is among the best when it is judged.
+// same source, or the same built code and Python. Feedback is asked for only
+// where a candidate is among the best when it is judged.
 //
 // A candidate about which the Judge says stop, and one from which the Coder
 // declines to go on, keeps its place and gets no further samples.
@@ -203,7 +203,8 @@ func beamParents(rounds []kernelwright.Round, start, before int, s Settings, dec
 
 // beamOf returns the indices of the k best rounds: correct ones by time, then,
 // of the generation that began at first, failed ones by how far they came. Of
-// those with the same source or the same built code only the best is there. As
+// those with the same source, or the same built code and the same Python, only the
+// best is there: each has a verdict of its own, whatever the beam holds. As
 // a generation grows no round rises in it, so what is left out can be forgotten.
 func beamOf(rounds []kernelwright.Round, first, k int) []int {
 	var order []int
@@ -224,13 +225,13 @@ func beamOf(rounds []kernelwright.Round, first, k int) []int {
 	for _, i := range order {
 		key := keyOf(rounds[i].Candidate)
 		same := false
-		ids := []string{"source " + string(key[:]), "tree " + rounds[i].Verdict.Candidate, "code " + rounds[i].Verdict.Build.Code}
-		for n, id := range ids {
-			known := n == 0 || len(id) > len("tree ")
-			same = same || known && seen[id]
-			if known {
-				seen[id] = true
-			}
+		ids := []string{"source " + string(key[:])}
+		if code := rounds[i].Verdict.Build.Code; code != "" {
+			ids = append(ids, "code "+code)
+		}
+		for _, id := range ids {
+			same = same || seen[id]
+			seen[id] = true
 		}
 		if !same {
 			beam = append(beam, i)

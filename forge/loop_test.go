@@ -20,7 +20,7 @@ func TestWhatTheCoderSees(t *testing.T) {
 	round := func(i int, source string, v kernelwright.Verdict) kernelwright.Round {
 		return kernelwright.Round{Index: i, Candidate: kernelwright.Candidate{Source: source}, Verdict: v, Feedback: feedback}
 	}
-	rounds := []kernelwright.Round{round(0, "a", verdict), round(1, "b", rejected), round(2, "a  \n", verdict), round(3, "b", rejected)}
+	rounds := []kernelwright.Round{round(0, "a", verdict), round(1, "b", rejected), round(2, "a", verdict), round(3, "b", rejected)}
 	for _, c := range []struct {
 		name    string
 		s       Settings
@@ -61,8 +61,8 @@ func TestBeam(t *testing.T) {
 	r := func(source string, status kernelwright.Status, ms float64) kernelwright.Round {
 		return kernelwright.Round{Candidate: kernelwright.Candidate{Source: source}, Verdict: kernelwright.Verdict{Status: status, CandidateMS: ms}}
 	}
-	as := func(x kernelwright.Round, tree, code string) kernelwright.Round {
-		x.Verdict.Candidate, x.Verdict.Build.Code = tree, code
+	as := func(x kernelwright.Round, candidate, code string) kernelwright.Round {
+		x.Verdict.Candidate, x.Verdict.Build.Code = candidate, code
 		return x
 	}
 	for _, c := range []struct {
@@ -75,8 +75,9 @@ func TestBeam(t *testing.T) {
 		{"none", nil, 0, 2, nil},
 		{"by time", []kernelwright.Round{r("a", kernelwright.Correct, 3), r("b", kernelwright.Correct, 1), r("c", kernelwright.Correct, 2)}, 0, 2, []int{1, 2}},
 		{"the earlier of equals", []kernelwright.Round{r("a", kernelwright.Correct, 1), r("b", kernelwright.Correct, 1)}, 0, 1, []int{0}},
-		{"the same source", []kernelwright.Round{r("a", kernelwright.Correct, 1), r("a \n", kernelwright.Correct, 1), r("c", kernelwright.Correct, 2)}, 0, 2, []int{0, 2}},
-		{"the same tree", []kernelwright.Round{as(r("a", kernelwright.Correct, 2), "t", ""), as(r("b", kernelwright.Correct, 1), "t", ""), as(r("c", kernelwright.Correct, 3), "u", "")}, 0, 2, []int{1, 2}},
+		{"the same source", []kernelwright.Round{r("a", kernelwright.Correct, 1), r("a", kernelwright.Correct, 1), r("c", kernelwright.Correct, 2)}, 0, 2, []int{0, 2}},
+		{"a source with a space more", []kernelwright.Round{r("a", kernelwright.Correct, 1), r("a \n", kernelwright.Correct, 1), r("c", kernelwright.Correct, 2)}, 0, 2, []int{0, 1}},
+		{"the same tree in an old record", []kernelwright.Round{as(r("a", kernelwright.Correct, 2), "t", ""), as(r("b", kernelwright.Correct, 1), "t", ""), as(r("c", kernelwright.Correct, 3), "u", "")}, 0, 2, []int{1, 0}},
 		{"the same code", []kernelwright.Round{as(r("a", kernelwright.Correct, 2), "t", "x"), as(r("b", kernelwright.Correct, 1), "u", "x"), as(r("c", kernelwright.Correct, 3), "v", "y")}, 0, 2, []int{1, 2}},
 		{"failed ones fill up, the farthest first", []kernelwright.Round{
 			r("a", kernelwright.BuildFailed, 0), r("b", kernelwright.Wrong, 0), r("c", kernelwright.Rejected, 0), r("d", kernelwright.Correct, 9)}, 0, 3, []int{3, 1, 0}},

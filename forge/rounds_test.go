@@ -517,18 +517,39 @@ func TestCertificationFallsBack(t *testing.T) {
 	}
 }
 
-func TestScheduleCommentAndSpaceDoNotMakeANewCandidate(t *testing.T) {
-	w := timed(3)
-	w.propose = func(in kw.CoderInput) (kw.Candidate, error) {
-		source := []string{"#pragma a\nx\n", "#pragma a  \r\nx\r\n\n", kw.Schedule{Plan: "p"}.Comment() + "\n#pragma a\nx", "#pragma b\nx\n"}[in.Round]
-		return kw.Candidate{Source: source, Language: kw.CPP, Origin: "fake"}, nil
+// A program can read its own text: whatever it differs in, it is another, and an
+// honest one lends it no verdict, nor is convicted by it. Whichever comes first.
+func TestEveryByteMakesAnotherCandidate(t *testing.T) {
+	const honest = "x = \"1\"\n"
+	twins := []string{
+		honest, "x = \"16\"\n", honest + "# 16\n", "x = \"1\" \n", "x = \"1\"\r\n", "x = \"1\"", kw.Schedule{Plan: "p"}.Comment() + "\n" + honest, "\ufeff" + honest,
 	}
-	w.verdict = func(kw.Candidate, kw.Level) kw.Verdict { return kw.Verdict{Status: kw.Wrong} }
-	if _, err := w.strategy(forge.Settings{Rounds: 4}).Run(t.Context(), run, task); err != nil {
-		t.Fatal(err)
-	}
-	if w.evaluated != 2 {
-		t.Errorf("%d evaluations, want 2", w.evaluated)
+	for _, backwards := range []bool{false, true} {
+		order := slices.Clone(twins)
+		if backwards {
+			slices.Reverse(order)
+		}
+		w := timed(3)
+		w.propose = func(in kw.CoderInput) (kw.Candidate, error) { // each twice
+			return kw.Candidate{Source: order[in.Round%len(order)], Language: kw.CPP, Origin: "fake"}, nil
+		}
+		w.verdict = func(c kw.Candidate, _ kw.Level) kw.Verdict {
+			if c.Source == honest {
+				return kw.Verdict{Status: kw.Correct, CandidateMS: 1}
+			}
+			return kw.Verdict{Status: kw.Wrong}
+		}
+		if _, err := w.strategy(forge.Settings{Rounds: 2 * len(order), Patience: 100}).Run(t.Context(), run, task); err != nil {
+			t.Fatal(err)
+		}
+		if w.evaluated < len(order) || w.evaluated > len(order)+1 { // and one certificate
+			t.Errorf("%d evaluations of %d candidates", w.evaluated, len(order))
+		}
+		for i, r := range w.rounds {
+			if got := r.Verdict.Status == kw.Correct; got != (order[i%len(order)] == honest) || r.Verdict.Cached != (i >= len(order)) {
+				t.Errorf("round %d, %q: %s, cached %v", i, r.Candidate.Source, r.Verdict.Status, r.Verdict.Cached)
+			}
+		}
 	}
 }
 

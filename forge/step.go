@@ -60,7 +60,7 @@ func (r *Rounds) Step(ctx context.Context, run kernelwright.Run, task kernelwrig
 	}
 	// The same text is in the same language.
 	for i := 0; i < n && c.Language == ""; i++ {
-		if normalise(l.rounds[i].Candidate.Source) == normalise(c.Source) {
+		if l.rounds[i].Candidate.Source == c.Source {
 			c.Language = l.rounds[i].Candidate.Language
 		}
 	}

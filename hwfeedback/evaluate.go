@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -209,19 +211,16 @@ func (e *Evaluator) canary(ctx context.Context, task *kernelwright.Task) error {
 
 // attempt is one evaluation, from the cache or on the hardware.
 func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, of batch, level kernelwright.Level) (kernelwright.Verdict, error) {
-	p, err := e.parse(ctx, cand.Source, "candidate")
-	if err != nil {
-		return kernelwright.Verdict{}, requestError(err)
-	}
-	hash := p.NormalisedHash
-	if hash == "" { // it does not parse: only the same text is the same candidate
-		hash = kernelwright.HashText(cand.Source)
+	if !utf8.ValidString(cand.Source) { // on its way to Python it would become another text
+		v := e.verdict(task, cand, level)
+		v.Status, v.Reason, v.Hint = kernelwright.Rejected, "its text is not UTF-8", "save the file as UTF-8"
+		return v, nil
 	}
 	named, err := e.named(ctx, task)
 	if err != nil {
 		return kernelwright.Verdict{}, infrastructure("read the named baselines", err)
 	}
-	key := e.verdictKey(task, hash, cand, level, named)
+	key := e.verdictKey(task, cand, level, named)
 	profile := of.profile
 	if e.gpu == nil || level != kernelwright.Quick {
 		profile = ""
@@ -229,12 +228,15 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 	if v, found := e.recallVerdict(ctx, key, profile); found {
 		return v, nil
 	}
+	p, err := e.parse(ctx, cand.Source)
+	if err != nil {
+		return kernelwright.Verdict{}, requestError(err)
+	}
 	cand.Language = cmp.Or(cand.Language, p.Language)
 	v, passing, err := e.judge(ctx, task, cand, of, level, e.options.Baselines, named, profile)
 	if err != nil {
 		return kernelwright.Verdict{}, err
 	}
-	v.Candidate = hash
 	if passing { // who asks for a profile later gets a better one
 		profile = ""
 	}
@@ -284,11 +286,13 @@ func keeps(v kernelwright.Verdict) bool {
 	return v.Status != kernelwright.TimedOut && v.Status != "" && !killed && !v.Timing.Disturbed
 }
 
-// verdictKey names everything that a verdict depends on. Language is in it
-// because the same text may be submitted as either; the sandbox because what
-// "weak" lets pass proves less; when the ceilings were measured because
-// headroom is a share of them; CUTLASS for who may include its headers; policy.
-func (e *Evaluator) verdictKey(task kernelwright.Task, hash string, cand kernelwright.Candidate, level kernelwright.Level, named []kernelwright.NamedBaseline) string {
+// verdictKey names everything that a verdict depends on. The reference and the
+// candidate are in it with every byte: a program can read its own text, so what
+// differs in a comment, a docstring or a line end is another program. Language is
+// in it because the same text may be submitted as either; the sandbox because what
+// "weak" lets pass proves less; when the ceilings were measured because headroom is
+// a share of them; CUTLASS for who may include its headers; policy.
+func (e *Evaluator) verdictKey(task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level, named []kernelwright.NamedBaseline) string {
 	against := slices.Clone(e.options.Baselines)
 	for _, b := range named {
 		against = append(against, b.Name+"="+kernelwright.HashText(b.Source))
@@ -297,10 +301,9 @@ func (e *Evaluator) verdictKey(task kernelwright.Task, hash string, cand kernelw
 	if level == kernelwright.Certify {
 		effort = e.options.CertifyTime.String()
 	}
-	return joinKey(task.Fingerprint, hash, string(cand.Language), string(level), e.device.Key,
+	return joinKey(kernelwright.HashText(task.Source), kernelwright.HashText(cand.Source), string(cand.Language), string(level), e.device.Key,
 		strconv.FormatInt(e.device.Ceilings.MeasuredMS, 10), e.options.Sandbox, e.options.Precision,
-		strings.Join(against, " "), kernelwright.Version, e.harness.hash, e.versions["torch"],
-		cutlassOf(cand.Source), effort, strictness(e.options.StrictInputs), e.options.CustomCode)
+		strings.Join(against, " "), e.versionsKey(), cutlassOf(cand.Source), effort, strictness(e.options.StrictInputs), e.options.CustomCode)
 }
 
 // strictness is the part of a verdict's key that says what may be taken for granted.
@@ -311,18 +314,29 @@ func strictness(inputs bool) string {
 	return ""
 }
 
+// versionsKey names every version that takes part in a verdict.
+func (e *Evaluator) versionsKey() string {
+	v := e.Versions()
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		parts = append(parts, name+"="+v[name])
+	}
+	return strings.Join(parts, " ")
+}
+
 // named returns the baselines that somebody registered for the task.
 func (e *Evaluator) named(ctx context.Context, task kernelwright.Task) ([]kernelwright.NamedBaseline, error) {
 	if e.options.Named == nil {
 		return nil, nil
 	}
-	return e.options.Named(ctx, task.Fingerprint, e.device.Kind)
+	return e.options.Named(ctx, task, e.device.Kind)
 }
 
-// learnedKey names what the baselines and the calibration of a task depend on.
-// A named baseline is kept with the hash of its source.
+// learnedKey names what the baselines and the calibration of a task depend on:
+// the reference's bytes, for it can read its own text, too. A named baseline is
+// kept with the hash of its source.
 func (e *Evaluator) learnedKey(task kernelwright.Task, baselines []string) string {
-	return joinKey(task.Fingerprint, e.device.Key, strings.Join(baselines, " "), e.options.Precision, kernelwright.Version, e.harness.hash, e.versions["torch"])
+	return joinKey(kernelwright.HashText(task.Source), e.device.Key, strings.Join(baselines, " "), e.options.Precision, e.versionsKey())
 }
 
 // joinKey joins the parts of a key with a separator that none of them has.
@@ -371,7 +385,7 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 	}
 	for i, p := range reply.Parsed {
 		if i < len(of.next) && p != nil {
-			e.remember(ctx, cacheSource, e.sourceKey("candidate", of.next[i].Source), p)
+			e.remember(ctx, cacheSource, e.sourceKey(of.next[i].Source), p)
 		}
 	}
 	return e.complete(*reply.Verdict, task, cand, level), reply.Passing, nil
@@ -439,8 +453,7 @@ func upcoming(next []kernelwright.Candidate) (bodies []candidateBody) {
 // complete adds to a verdict what only this side knows.
 func (e *Evaluator) complete(v kernelwright.Verdict, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level) kernelwright.Verdict {
 	blank := e.verdict(task, cand, level)
-	v.Level, v.Task, v.Device, v.DeviceKey = blank.Level, blank.Task, blank.Device, blank.DeviceKey
-	v.Candidate = cmp.Or(v.Candidate, blank.Candidate)
+	v.Level, v.Task, v.Candidate, v.Device, v.DeviceKey = blank.Level, blank.Task, blank.Candidate, blank.Device, blank.DeviceKey
 	v.Language = cmp.Or(v.Language, blank.Language)
 	if v.Sandbox.Mode == "" {
 		v.Sandbox = blank.Sandbox

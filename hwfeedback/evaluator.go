@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/hwfeedback/gpu"
@@ -33,8 +34,8 @@ type Cache interface {
 
 // The kinds of value that an Evaluator keeps in its Cache.
 const (
-	cacheSource      = "source"      // exact text to normalised hash
-	cacheTask        = "task"        // fingerprint to inspected task
+	cacheSource      = "source"      // exact text to what is read of it
+	cacheTask        = "task"        // exact text to inspected task
 	cacheVerdict     = "verdict"     // see verdictKey
 	cacheCeilings    = "ceilings"    // device key to ceilings
 	cacheCalibration = "calibration" // see learnedKey
@@ -107,7 +108,7 @@ type Options struct {
 	Baselines []string
 	// Named returns what else the candidates for a task are held against on a
 	// kind of device; nil: nothing.
-	Named     func(ctx context.Context, fingerprint string, device kernelwright.DeviceKind) ([]kernelwright.NamedBaseline, error)
+	Named     func(ctx context.Context, task kernelwright.Task, device kernelwright.DeviceKind) ([]kernelwright.NamedBaseline, error)
 	Precision string // of Precisions
 	// StrictInputs has a candidate that takes something of its inputs for granted
 	// be wrong: kernelwright.Verdict.Assumes tells of it else.
@@ -487,25 +488,23 @@ func (e *Evaluator) ceilings(ctx context.Context) (measuredCeilings, error) {
 }
 
 // Inspect makes a task of a reference. A reference that cannot be one is a
-// *kernelwright.InvalidTaskError. Tasks are cached by fingerprint, so the
-// same reference under another name or with other comments costs nothing.
+// *kernelwright.InvalidTaskError. Tasks are cached by the reference's bytes, so
+// the same file under another name costs nothing.
 func (e *Evaluator) Inspect(ctx context.Context, name, source string) (kernelwright.Task, error) {
-	parsed, err := e.parse(ctx, source, "reference")
-	if err != nil {
-		return kernelwright.Task{}, requestError(err)
+	if !utf8.ValidString(source) { // on its way to Python it would become another text
+		return kernelwright.Task{}, &kernelwright.InvalidTaskError{Reason: "its text is not UTF-8", Hint: "save the file as UTF-8"}
 	}
-	key := joinKey(parsed.NormalisedHash, e.device.Key, kernelwright.Version, e.harness.hash)
+	key := joinKey(kernelwright.HashText(source), e.device.Key, e.versionsKey())
 	var t kernelwright.Task
-	if parsed.NormalisedHash != "" && e.recall(ctx, cacheTask, key, &t) {
+	if e.recall(ctx, cacheTask, key, &t) {
 		t.Name, t.Source = name, source
 		return t, nil
 	}
-	if t, err = e.inspectTwice(ctx, name, source); err != nil {
+	t, err := e.inspectTwice(ctx, name, source)
+	if err != nil {
 		return kernelwright.Task{}, err
 	}
-	if parsed.NormalisedHash != "" {
-		e.remember(ctx, cacheTask, key, t)
-	}
+	e.remember(ctx, cacheTask, key, t)
 	return t, nil
 }
 
@@ -584,20 +583,20 @@ func decodeTask(result json.RawMessage) (kernelwright.Task, error) {
 	return t, nil
 }
 
+// parsed is what a candidate's text says of itself.
 type parsed struct {
-	NormalisedHash string                `json:"normalised_hash"`
-	Language       kernelwright.Language `json:"language"`
-	Form           string                `json:"form"`
+	Language kernelwright.Language `json:"language"`
+	Form     string                `json:"form"`
 }
 
-// parse returns the normalised hash of a text, "" for one that does not parse.
-func (e *Evaluator) parse(ctx context.Context, source, what string) (parsed, error) {
+// parse reads a candidate's text.
+func (e *Evaluator) parse(ctx context.Context, source string) (parsed, error) {
 	var p parsed
-	key := e.sourceKey(what, source)
+	key := e.sourceKey(source)
 	if e.recall(ctx, cacheSource, key, &p) {
 		return p, nil
 	}
-	body := parseBody{source, what, e.options.Sandbox}
+	body := parseBody{source, "candidate", e.options.Sandbox}
 	result, err := e.super.request(ctx, "parse", body, parseTimeout)
 	if err != nil {
 		return p, err
@@ -609,8 +608,8 @@ func (e *Evaluator) parse(ctx context.Context, source, what string) (parsed, err
 	return p, nil
 }
 
-func (e *Evaluator) sourceKey(what, source string) string {
-	return joinKey(what, kernelwright.HashText(source), e.harness.hash)
+func (e *Evaluator) sourceKey(source string) string {
+	return joinKey("candidate", kernelwright.HashText(source), e.harness.hash)
 }
 
 // Export returns the candidate as a standalone file that needs only torch and
@@ -662,7 +661,7 @@ func (e *Evaluator) Build(ctx context.Context, cand kernelwright.Candidate, arch
 	if err := e.contains(cand); err != nil {
 		return nil, err
 	}
-	p, err := e.parse(ctx, cand.Source, "candidate")
+	p, err := e.parse(ctx, cand.Source)
 	if err != nil {
 		return nil, requestError(err)
 	}

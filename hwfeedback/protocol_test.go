@@ -111,7 +111,8 @@ var golden = map[string]func() any{
 	"result": func() any {
 		return &reply[struct {
 			parsed
-			Problems []string `json:"problems"` // the referee's own
+			NormalisedHash string   `json:"normalised_hash"` // the referee's own, as the next
+			Problems       []string `json:"problems"`
 		}]{}
 	},
 	"result_evaluate": func() any { return &reply[evaluateReply]{} },

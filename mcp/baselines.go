@@ -102,6 +102,9 @@ func (s *Server) baselines(ctx context.Context, req *sdk.CallToolRequest, in bas
 		return "", none, err
 	}
 	for _, b := range named {
+		if !b.Of(t.Source) {
+			continue
+		}
 		out.Named = append(out.Named, namedBaseline{b.Name, b.Device, b.Language, b.CandidateMS})
 	}
 	return out.text(in.Called), out, nil

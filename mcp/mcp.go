@@ -86,7 +86,7 @@ type Record interface {
 	RunTask(ctx context.Context, runID int64) (kernelwright.Task, error)
 	RunDevice(ctx context.Context, runID int64) (kernelwright.Device, error)
 	Worked(ctx context.Context, f store.RunFilter) ([]store.Worked, error)
-	Best(ctx context.Context, task, deviceKey string) (kernelwright.Round, error)
+	Best(ctx context.Context, task, reference, deviceKey string) (kernelwright.Round, error)
 	Search(ctx context.Context, query string, limit int) ([]store.Hit, error)
 	Lessons(ctx context.Context, f store.LessonFilter) ([]kernelwright.Lesson, error)
 	Baselines(ctx context.Context, task string, device kernelwright.DeviceKind) ([]store.Baseline, error)

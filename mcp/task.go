@@ -66,7 +66,7 @@ func (s *Server) inspect(ctx context.Context, req *sdk.CallToolRequest, in taskA
 	for _, n := range t.Notes[:min(len(t.Notes), maxList)] {
 		out.Notes = append(out.Notes, report.Line(n))
 	}
-	best, err := s.record.Best(ctx, t.Fingerprint, d.Key)
+	best, err := s.record.Best(ctx, t.Fingerprint, kernelwright.HashText(t.Source), d.Key)
 	switch {
 	case err == nil:
 		out.Best = bestOf([]kernelwright.Round{best})

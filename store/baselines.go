@@ -12,7 +12,8 @@ import (
 // one kind of device.
 type Baseline struct {
 	kernelwright.NamedBaseline
-	Task        string                  `json:"task"` // fingerprint
+	Task        string                  `json:"task"`                       // fingerprint
+	Reference   string                  `json:"reference_sha256,omitempty"` // of the text that it was certified for; empty in old records
 	TaskName    string                  `json:"task_name"`
 	Device      kernelwright.DeviceKind `json:"device"`
 	Path        string                  `json:"path"`       // where its file was
@@ -20,6 +21,12 @@ type Baseline struct {
 	CandidateMS float64                 `json:"ms"`         // what it took then
 	DeviceKey   string                  `json:"device_key"` // and where
 	AddedMS     int64                   `json:"added_at"`   // Unix milliseconds
+}
+
+// Of reports whether it is a baseline for a reference's text: for the one that it
+// was certified for. An old record does not say which: it goes by the task.
+func (b Baseline) Of(source string) bool {
+	return b.Reference == "" || b.Reference == kernelwright.HashText(source)
 }
 
 // SaveBaseline records a baseline, or puts it in the place of the one that has

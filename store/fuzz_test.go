@@ -87,7 +87,7 @@ func FuzzDamagedDatabase(f *testing.F) {
 		if value, found, err := s.Get(t.Context(), "kind", "key"); err == nil && found && string(value) != "value" && s.Check(t.Context()) == nil {
 			t.Fatalf("the cache gave %q", value)
 		}
-		_, _ = s.Best(t.Context(), "f", "d") // must not panic
+		_, _ = s.Best(t.Context(), "f", kw.HashText("x"), "d") // must not panic
 		_, _ = s.Search(t.Context(), "ModelNew", 3)
 		_, err = Examine(t.Context(), path, quiet)
 		ok(t, err)

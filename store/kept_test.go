@@ -59,7 +59,7 @@ func TestKeptKernelsElsewhere(t *testing.T) {
 		t.Error(got)
 	}
 	// Nothing of this has changed what each device has.
-	if best := must(s.Best(ctx, "task a", "d"))(t); best.RunID != 1 {
+	if best := must(s.Best(ctx, "task a", kw.HashText("a"), "d"))(t); best.RunID != 1 {
 		t.Errorf("%+v", best)
 	}
 	if k := must(s.KeptOf(ctx, 2, "e"))(t); k.Index != 0 || k.MS != 3 || k.There != nil {

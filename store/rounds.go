@@ -333,13 +333,21 @@ func (s *Store) Round(ctx context.Context, runID int64, index int) (kernelwright
 	return s.oneRound(ctx, fmt.Sprintf("round %d of run %d", index, runID), `WHERE r.run = ? AND r.idx = ?`, runID, index)
 }
 
-// Best returns the best round of any run on a task and a device: the fastest
+// Best returns the best round of any run on a reference and a device: the fastest
 // certified kernel, or where there is none the fastest correct candidate (its
-// Certificate is then nil). It is ErrNotFound where there is neither.
-func (s *Store) Best(ctx context.Context, task, deviceKey string) (kernelwright.Round, error) {
-	return s.oneRound(ctx, "best kernel", `WHERE r.task = ? AND r.device_key = ? AND r.standing > 0
-		ORDER BY r.standing DESC, r.ms, r.run, r.idx LIMIT 1`, task, deviceKey)
+// Certificate is then nil). It is ErrNotFound where there is neither. The
+// reference is the hex SHA-256 of its text, one of those with the task's
+// fingerprint; empty: whose text was not kept.
+func (s *Store) Best(ctx context.Context, task, reference, deviceKey string) (kernelwright.Round, error) {
+	text, err := s.textOf(ctx, reference)
+	if err != nil {
+		return kernelwright.Round{}, fmt.Errorf("best kernel: %w", err)
+	}
+	return s.oneRound(ctx, "best kernel", bestQuery, task, deviceKey, text)
 }
+
+const bestQuery = `WHERE r.task = ? AND r.device_key = ? AND r.standing > 0 AND (SELECT task_source FROM runs WHERE id = r.run) IS ?
+	ORDER BY r.standing DESC, r.ms, r.run, r.idx LIMIT 1`
 
 // ByExport returns the certified round whose exported file has this SHA-256
 // (hex): where a NAME.best.py came from. ErrNotFound where it is none of ours.

@@ -104,6 +104,10 @@ func (s *Store) Describe(ctx context.Context, r kernelwright.Run, t kernelwright
 		if err := s.saveDevice(ctx, tx, d); err != nil {
 			return err
 		}
+		// What it worked from before, if anything, was another description.
+		if _, err := tx.ExecContext(ctx, `UPDATE runs SET task_source = NULL WHERE id = ? AND NOT EXISTS (SELECT 1 FROM rounds WHERE run = id)`, r.ID); err != nil {
+			return err
+		}
 		if lessons != nil {
 			if err := s.pinLessons(ctx, tx, r.ID, lessons); err != nil {
 				return err
@@ -116,8 +120,9 @@ func (s *Store) Describe(ctx context.Context, r kernelwright.Run, t kernelwright
 func (s *Store) updateRun(ctx context.Context, tx *sql.Tx, r kernelwright.Run) error {
 	var task, key string
 	var rounds int
-	err := tx.QueryRowContext(ctx, `SELECT task, device_key, (SELECT count(*) FROM rounds WHERE run = id) FROM runs WHERE id = ?`, r.ID).
-		Scan(&task, &key, &rounds)
+	var pinned bool
+	err := tx.QueryRowContext(ctx, `SELECT task, device_key, (SELECT count(*) FROM rounds WHERE run = id), task_source IS NOT NULL AND device_detail IS NOT NULL
+		FROM runs WHERE id = ?`, r.ID).Scan(&task, &key, &rounds, &pinned)
 	if errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("run %d: %w", r.ID, ErrNotFound)
 	}
@@ -141,7 +146,10 @@ func (s *Store) updateRun(ctx context.Context, tx *sql.Tx, r kernelwright.Run) e
 		return fmt.Errorf("record run %d: %w", r.ID, err)
 	}
 	if rounds == 0 {
-		return s.pin(ctx, tx, r.ID)
+		if moved || !pinned { // else another text of the task may be what was recorded last
+			return s.pin(ctx, tx, r.ID)
+		}
+		return nil
 	}
 	if r.Status == kernelwright.RunDone {
 		if _, err := tx.ExecContext(ctx, LearnQuery, r.ID); err != nil {
@@ -151,7 +159,8 @@ func (s *Store) updateRun(ctx context.Context, tx *sql.Tx, r kernelwright.Run) e
 	return nil
 }
 
-// pin notes which description of its task and device a run works from.
+// pin notes which description of its task and device a run works from: that of
+// its task which was recorded last.
 func (s *Store) pin(ctx context.Context, tx *sql.Tx, run int64) error {
 	_, err := tx.ExecContext(ctx, `UPDATE runs SET (task_source, task_graph, task_detail) =
 		(SELECT source, graph, detail FROM tasks WHERE fingerprint = runs.task),
@@ -279,15 +288,17 @@ func (s *Store) Runs(ctx context.Context, f RunFilter) ([]kernelwright.Run, erro
 	})
 }
 
-// Worked is a task on a device, and the newest run on it.
+// Worked is a reference on a device, and the newest run on it.
 type Worked struct {
-	Task, DeviceKey string
-	RunID           int64
+	Task      string // fingerprint
+	Reference string // hex SHA-256 of its text; empty where that was not kept
+	DeviceKey string
+	RunID     int64
 }
 
-// Worked returns each task and device that runs worked on, the latest first:
-// those of a task's fingerprint, else of its path, else of its name, whichever
-// is given. The other fields of the filter do not count.
+// Worked returns each reference and device that runs worked on, the latest
+// first: those of a task's fingerprint, else of its path, else of its name,
+// whichever is given. The other fields of the filter do not count.
 func (s *Store) Worked(ctx context.Context, f RunFilter) ([]Worked, error) {
 	column, value := "task", f.Task
 	switch {
@@ -298,19 +309,27 @@ func (s *Store) Worked(ctx context.Context, f RunFilter) ([]Worked, error) {
 		column, value = "task_name", f.Name
 	}
 	var all []Worked
-	for last := (Worked{}); ; all = append(all, last) {
+	for last := (Worked{}); ; {
 		// Runs whose reference was never read have no task: they are passed over.
 		err := s.read.QueryRowContext(ctx, workedQuery(column), value, last.Task, last.DeviceKey).Scan(&last.Task, &last.DeviceKey)
 		if errors.Is(err, sql.ErrNoRows) {
 			break
 		}
-		if err == nil {
-			err = s.read.QueryRowContext(ctx, `SELECT max(id) FROM runs WHERE `+column+` = ? AND task = ? AND device_key = ?`, value, last.Task, last.DeviceKey).
-				Scan(&last.RunID)
-		}
 		if err != nil {
 			return nil, err
 		}
+		rows, err := s.read.QueryContext(ctx, workedTexts(column), value, last.Task, last.DeviceKey)
+		if err != nil {
+			return nil, err
+		}
+		texts, err := scanAll(rows, func(r *sql.Rows) (w Worked, err error) {
+			w = last
+			return w, r.Scan(&w.RunID, &w.Reference)
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, texts...)
 	}
 	slices.SortFunc(all, func(a, b Worked) int { return cmp.Compare(b.RunID, a.RunID) })
 	return all, nil
@@ -318,6 +337,11 @@ func (s *Store) Worked(ctx context.Context, f RunFilter) ([]Worked, error) {
 
 func workedQuery(column string) string {
 	return `SELECT task, device_key FROM runs WHERE ` + column + ` = ? AND (task, device_key) > (?, ?) ORDER BY task, device_key LIMIT 1`
+}
+
+// workedTexts is the newest run on each text of a task on a device.
+func workedTexts(column string) string {
+	return `SELECT max(id), coalesce((SELECT lower(hex(hash)) FROM texts WHERE texts.id = task_source), '') FROM runs WHERE ` + column + ` = ? AND task = ? AND device_key = ? GROUP BY task_source`
 }
 
 // verdictRow is the columns of a verdict; all null where there is none.

@@ -363,18 +363,18 @@ func TestAppendRoundRefuses(t *testing.T) {
 
 func TestBest(t *testing.T) {
 	s, ctx := openTest(t), t.Context()
-	if _, err := s.Best(ctx, "f", "d"); !errors.Is(err, ErrNotFound) {
+	if _, err := s.Best(ctx, "f", "", "d"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("nothing there: %v", err)
 	}
 	a, b := newRun(t, s), newRun(t, s)
 	ok(t, s.AppendRound(ctx, round(a.ID, 0, kw.Wrong, 0.1)))
 	ok(t, s.AppendRound(ctx, round(a.ID, 1, kw.Correct, 3)))
 	ok(t, s.AppendRound(ctx, round(b.ID, 0, kw.Correct, 2)))
-	if r := must(s.Best(ctx, "f", "d"))(t); r.RunID != b.ID {
+	if r := must(s.Best(ctx, "f", "", "d"))(t); r.RunID != b.ID {
 		t.Errorf("fastest correct: %+v", r)
 	}
 	ok(t, s.SetCertificate(ctx, a.ID, 1, kw.Verdict{Status: kw.Certified, CandidateMS: 3.1, ExportedSHA256: "abc", Exported: "import torch"}))
-	if r := must(s.Best(ctx, "f", "d"))(t); r.RunID != a.ID || r.Certificate == nil || r.Certificate.Exported != "import torch" {
+	if r := must(s.Best(ctx, "f", "", "d"))(t); r.RunID != a.ID || r.Certificate == nil || r.Certificate.Exported != "import torch" {
 		t.Errorf("certified goes first: %+v", r)
 	}
 	ok(t, s.SetCertificate(ctx, b.ID, 0, kw.Verdict{Status: kw.Wrong}))
@@ -384,7 +384,7 @@ func TestBest(t *testing.T) {
 	if r := must(s.ByExport(ctx, "abc"))(t); r.RunID != a.ID {
 		t.Errorf("by export: %+v", r)
 	}
-	if _, err := s.Best(ctx, "f", "another device"); !errors.Is(err, ErrNotFound) {
+	if _, err := s.Best(ctx, "f", "", "another device"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("another device: %v", err)
 	}
 	runs := must(s.Runs(ctx, RunFilter{}))(t)
@@ -450,9 +450,9 @@ func TestWorked(t *testing.T) {
 		f    RunFilter
 		want []Worked
 	}{
-		{RunFilter{Name: "n"}, []Worked{{"a", "d1", 4}, {"a", "d2", 3}, {"b", "d1", 2}}},
-		{RunFilter{Path: "/p"}, []Worked{{"a", "d2", 3}, {"b", "d1", 2}, {"a", "d1", 1}}},
-		{RunFilter{Task: "a"}, []Worked{{"a", "d1", 4}, {"a", "d2", 3}}},
+		{RunFilter{Name: "n"}, []Worked{{"a", "", "d1", 4}, {"a", "", "d2", 3}, {"b", "", "d1", 2}}},
+		{RunFilter{Path: "/p"}, []Worked{{"a", "", "d2", 3}, {"b", "", "d1", 2}, {"a", "", "d1", 1}}},
+		{RunFilter{Task: "a"}, []Worked{{"a", "", "d1", 4}, {"a", "", "d2", 3}}},
 		{RunFilter{Name: "nobody's"}, nil},
 	} {
 		if got := must(s.Worked(ctx, tt.f))(t); !slices.Equal(got, tt.want) {
@@ -880,12 +880,14 @@ func TestReadersDoNotWaitForTheWriter(t *testing.T) {
 func TestQueriesUseIndexes(t *testing.T) {
 	s := openTest(t)
 	for _, q := range []string{
-		roundQuery + `WHERE r.task = 'f' AND r.device_key = 'd' AND r.standing > 0 ORDER BY r.standing DESC, r.ms, r.run, r.idx LIMIT 1`,
+		roundQuery + strings.NewReplacer("= ?", "= 'f'", "IS ?", "IS 7").Replace(bestQuery),
 		roundQuery + `WHERE r.run = 1 ORDER BY r.idx`,
 		strings.NewReplacer("= ?", "= 'f'", "(?, ?)", "('a', 'b')").Replace(workedQuery("task")),
 		strings.NewReplacer("= ?", "= 'f'", "(?, ?)", "('a', 'b')").Replace(workedQuery("path")),
 		strings.NewReplacer("= ?", "= 'f'", "(?, ?)", "('a', 'b')").Replace(workedQuery("task_name")),
-		`SELECT max(id) FROM runs WHERE task_name = 'n' AND task = 'f' AND device_key = 'd'`,
+		strings.ReplaceAll(workedTexts("task_name"), "= ?", "= 'f'"),
+		strings.ReplaceAll(workedTexts("path"), "= ?", "= 'f'"),
+		strings.ReplaceAll(workedTexts("task"), "= ?", "= 'f'"),
 		`SELECT ` + runColumns + ` FROM runs WHERE runs.task_name = 'n' AND runs.id < 9 ORDER BY runs.id DESC LIMIT 50`,
 		`SELECT ` + runColumns + ` FROM runs WHERE runs.path = 'p' ORDER BY runs.id DESC LIMIT 50`,
 		`SELECT ` + runColumns + ` FROM runs WHERE runs.task = 'f' ORDER BY runs.id DESC LIMIT 50`,

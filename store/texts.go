@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -58,6 +59,23 @@ func (s *Store) text(ctx context.Context, q querier, id int64) (string, error) {
 		return "", &DamagedError{Path: s.path, Err: fmt.Errorf("text %d: %w", id, err)}
 	}
 	return string(text), nil
+}
+
+// textOf returns the id of the text with this SHA-256 (hex), null for none, or
+// ErrNotFound.
+func (s *Store) textOf(ctx context.Context, sha256 string) (id sql.NullInt64, err error) {
+	if sha256 == "" {
+		return id, nil
+	}
+	hash, err := hex.DecodeString(sha256)
+	if err != nil {
+		return id, ErrNotFound
+	}
+	err = s.read.QueryRowContext(ctx, `SELECT id FROM texts WHERE hash = ?`, hash).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return id, ErrNotFound
+	}
+	return id, err
 }
 
 // optionalText is text for a column that may be null.

@@ -24,8 +24,7 @@ import (
 // file of megabytes is data that was dropped into the wrong folder.
 const MaxBytes = 4 << 20
 
-// File is a reference as read: decoded, with plain newlines and no byte order
-// mark.
+// File is a reference as read: every byte of it, which is UTF-8.
 type File struct {
 	Path   string
 	Name   string // base name without its extension
@@ -131,8 +130,8 @@ func regular(info fs.FileInfo) error {
 	return nil
 }
 
-// Decode returns a reference's text: UTF-8, a byte order mark removed, every
-// line ended by a single newline. Errors are *kernelwright.InvalidTaskError.
+// Decode returns a reference's text, with all its bytes: it may have a byte order
+// mark, and lines may end as they like. Errors are *kernelwright.InvalidTaskError.
 func Decode(content []byte) (string, error) {
 	if len(content) > MaxBytes {
 		return "", tooLarge()
@@ -143,7 +142,6 @@ func Decode(content []byte) (string, error) {
 	if kind := binaryKind(content); kind != "" {
 		return "", invalid("it is "+kind+", no Python source", "drop the Python file that defines Model instead")
 	}
-	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
 	if i := bytes.IndexByte(content, 0); i >= 0 {
 		return "", invalid(fmt.Sprintf("it contains a NUL byte on line %d, so it is binary or damaged", lineOf(content, i)),
 			"write the file again as UTF-8 text")
@@ -155,9 +153,8 @@ func Decode(content []byte) (string, error) {
 		}
 		return "", invalid(reason, "save the file as UTF-8")
 	}
-	text := strings.ReplaceAll(string(content), "\r\n", "\n")
-	text = strings.ReplaceAll(text, "\r", "\n")
-	if strings.TrimSpace(text) == "" {
+	text := string(content)
+	if strings.TrimSpace(strings.TrimPrefix(text, "\ufeff")) == "" {
 		return "", invalid("it is empty", "a reference defines Model, get_inputs() and get_init_inputs(), a candidate ModelNew")
 	}
 	return text, nil

@@ -24,9 +24,10 @@ const (
 )
 
 var (
-	importsExtension = regexp.MustCompile(`(?m)^([ \t]*)(?:import[ \t]+cuda_extension(?:[ \t]+as[ \t]+(\w+))?|from[ \t]+cuda_extension[ \t]+import[ \t]+(\w[\w, \t]*))[ \t]*(?:#.*)?$`)
+	importsExtension = regexp.MustCompile(`(?m)^([ \t]*)(?:import[ \t]+cuda_extension(?:[ \t]+as[ \t]+(\w+))?|from[ \t]+cuda_extension[ \t]+import[ \t]+(\w[\w, \t]*))[ \t]*(?:#[^\r\n]*)?(\r?)$`)
 	localInclude     = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$`)
 	patternSigns     = regexp.MustCompile(`[*?\[\\]`) // of filepath.Glob
+	plainLines       = strings.NewReplacer("\r\n", "\n", "\r", "\n")
 	pragmaOnce       = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*pragma[ \t]+once[ \t]*$`)
 )
 
@@ -70,16 +71,20 @@ func join(model File, f folder) (File, error) {
 	if err != nil {
 		return File{}, err
 	}
-	at := importsExtension.FindStringIndex(model.Source)
-	if at == nil {
+	text := strings.TrimPrefix(model.Source, "\ufeff")
+	imports := statements(text, importsExtension)
+	if len(imports) == 0 {
 		model.Source, err = withFiles(model.Source, f)
 		return model, err
 	}
 	if len(cpp)+len(cuda) == 0 {
 		return model, nil // nothing of it is built: the verdict will say what is missing
 	}
-	model.Source = importsExtension.ReplaceAllStringFunc(model.Source, inPlace)
-	head := strings.TrimRight(model.Source[:at[0]], "\n")
+	at := imports[0][0]
+	for _, m := range slices.Backward(imports) {
+		text = text[:m[0]] + inPlace(text[m[0]:m[1]]) + text[m[1]:]
+	}
+	head := strings.TrimRight(text[:at], "\r\n")
 	if head != "" {
 		head += "\n\n\n"
 	}
@@ -97,7 +102,7 @@ func join(model File, f folder) (File, error) {
 	if len(cuda) == 0 {
 		call = strings.Replace(call, "        extra_cuda_cflags=[\"-O3\", \"--use_fast_math\"],\n", "", 1)
 	}
-	model.Source = head + call + model.Source[at[0]:]
+	model.Source = head + call + text[at:]
 	if len(model.Source) > MaxBytes {
 		return File{}, tooLarge()
 	}
@@ -108,7 +113,7 @@ func join(model File, f folder) (File, error) {
 func inPlace(line string) string {
 	m := importsExtension.FindStringSubmatch(line)
 	if m[3] == "" {
-		return m[1] + cmp.Or(m[2], workExtension) + " = _work_folder()"
+		return m[1] + cmp.Or(m[2], workExtension) + " = _work_folder()" + m[4]
 	}
 	out := m[1] + workExtension + " = _work_folder()"
 	for _, name := range strings.Split(m[3], ",") {
@@ -118,7 +123,56 @@ func inPlace(line string) string {
 		}
 		out += "; " + words[len(words)-1] + " = " + workExtension + "." + words[0]
 	}
-	return out
+	return out + m[4]
+}
+
+// statements returns where a pattern of whole lines matches outside of strings.
+func statements(python string, pattern *regexp.Regexp) (found [][]int) {
+	strs := stringsOf(python)
+	for _, m := range pattern.FindAllStringIndex(python, -1) {
+		if !slices.ContainsFunc(strs, func(s [2]int) bool { return s[0] < m[0] && m[0] < s[1] }) {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// stringsOf returns from where to where the strings of a Python text go.
+func stringsOf(python string) (found [][2]int) {
+	for i := 0; i < len(python); {
+		switch c := python[i]; c {
+		case '#':
+			line, _, _ := strings.Cut(python[i:], "\n")
+			i += len(line)
+		case '"', '\'':
+			end := stringEnd(python, i)
+			found = append(found, [2]int{i, end})
+			i = end
+		default:
+			i++
+		}
+	}
+	return found
+}
+
+// stringEnd returns where a string ends that begins with a quote. One in single
+// quotes ends with its line at the latest.
+func stringEnd(python string, at int) int {
+	quotes := python[at : at+1]
+	if long := strings.Repeat(quotes, 3); strings.HasPrefix(python[at:], long) {
+		quotes = long
+	}
+	for i := at + len(quotes); i < len(python); i++ {
+		switch {
+		case python[i] == '\\':
+			i++
+		case strings.HasPrefix(python[i:], quotes):
+			return i + len(quotes)
+		case len(quotes) == 1 && python[i] == '\n':
+			return i
+		}
+	}
+	return len(python)
 }
 
 func list(sources []string) string {
@@ -135,7 +189,9 @@ func list(sources []string) string {
 // literal returns a text as Python writes it: raw where that can be, so that a
 // compiler's line is found in it again.
 func literal(s string) string {
-	s = strings.TrimRight(s, "\n") + "\n"
+	if !strings.HasSuffix(s, "\n") {
+		s += "\n"
+	}
 	for _, quotes := range []string{`"""`, `'''`} {
 		if !strings.Contains(s, quotes) {
 			return "r" + quotes + s + quotes
@@ -214,6 +270,7 @@ func (w *workFolder) text(path string, depth int) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	source = plainLines.Replace(strings.TrimPrefix(source, "\ufeff")) // as Python reads a literal
 	if w.size += len(source); w.size > MaxBytes {
 		return "", tooLarge()
 	}

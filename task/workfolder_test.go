@@ -101,6 +101,31 @@ func TestWaysToImportTheExtension(t *testing.T) {
 	}
 }
 
+// What only looks like the import is left as it is: a program can read its strings.
+func TestStringsOfAWorkFolderAreItsOwn(t *testing.T) {
+	const line = "import cuda_extension\n"
+	for name, c := range map[string]struct {
+		model string
+		kept  int // lines that stay
+	}{
+		"a docstring":        {"\"\"\"\n" + line + "\"\"\"\n" + line, 1},
+		"single quotes":      {"x = '''\n" + line + line + "'''\n" + line, 2},
+		"an escaped quote":   {"x = \"\"\"\\\"\"\"\n" + line + "\"\"\"\n" + line, 1},
+		"a quote in a note":  {"# it isn't\n" + line, 0},
+		"a note in a string": {"x = \"#\"\n" + line, 0},
+		"a line without end": {"x = \"\n" + line, 0},
+		"windows":            {"\"\"\"\r\nimport cuda_extension\r\n\"\"\"\r\nimport cuda_extension\r\n", 1},
+	} {
+		f, err := JoinFiles(map[string]string{"model_new.py": c.model, "a.cu": "int a;"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(f.Source, "import cuda_extension"); n != c.kept || strings.Count(f.Source, "cuda_extension = _work_folder()") != 1 {
+			t.Errorf("%s: %d lines are left in\n%s", name, n, f.Source)
+		}
+	}
+}
+
 func TestWhatIsNoWorkFolder(t *testing.T) {
 	for name, c := range map[string]struct {
 		files map[string]string

@@ -168,7 +168,7 @@ func within(ctx context.Context, db *store.Store, args []string) error {
 			return err
 		}
 		for _, w := range worked {
-			if _, err := db.Best(ctx, w.Task, w.DeviceKey); err != nil && !errors.Is(err, store.ErrNotFound) {
+			if _, err := db.Best(ctx, w.Task, w.Reference, w.DeviceKey); err != nil && !errors.Is(err, store.ErrNotFound) {
 				return err
 			}
 			if _, err := db.Run(ctx, w.RunID); err != nil {

@@ -49,6 +49,8 @@ func (made) Device() kernelwright.Device {
 
 func (made) Check(context.Context) error { return nil }
 
+func (made) Versions() map[string]string { return nil }
+
 func (made) Inspect(_ context.Context, name, source string) (kernelwright.Task, error) {
 	return kernelwright.Task{Fingerprint: kernelwright.HashText(source), Name: name, Source: source, LeastBytes: 1 << 24, Operations: 1 << 24}, nil
 }

@@ -218,7 +218,7 @@ func (s suite) holds(t tester, w *world, settings forge.Settings, out forge.Outc
 		if p := r.Parent; p != nil && (*p < -1 || *p >= i || *p == i-1) {
 			t.Fatalf("round %d has the parent %d", i, *p)
 		}
-		key := strings.TrimRight(r.Candidate.Source, "\n")
+		key := r.Candidate.Source // every byte of it
 		if seen[key] != r.Verdict.Cached {
 			t.Fatalf("round %d: seen before %v, cached %v", i, seen[key], r.Verdict.Cached)
 		}

@@ -86,7 +86,7 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dic
         worker.kill()  # nobody need wait until it is gone
     if isinstance(answer, str):
         parsed = {"normalised_hash": "", "language": "", "form": "none", "problems": [answer]}
-        return parsed | {"triton": False, "program_hash": "", "lazy": True}
+        return parsed | {"triton": False, "lazy": True}
     return _parsed(answer)
 
 
@@ -364,9 +364,10 @@ def _build_ahead(
         if made.failed is not None:
             return True  # what it asks for then is another matter
     if not (error or parsed["lazy"]):
-        # Objects and what calls them: sources that differ in no more than words give the same.
-        same = [parsed["program_hash"], *(a["sha256"] for a in shop.artifacts)]
-        result["build"]["code"] = hashlib.sha256("\n".join(same).encode()).hexdigest()
+        # Objects, and every byte of the Python that calls them.
+        sources = [s for m in shop.made for s in sources_of(m.request)]
+        objects = (a["sha256"] for a in shop.artifacts)
+        result["build"]["code"] = toolchain.key(_beside(text, sources), *objects)
     return error
 
 
@@ -946,7 +947,6 @@ def _parsed(answer: dict[str, Any]) -> dict[str, Any]:
 
     return {
         "normalised_hash": word("normalised_hash", "[0-9a-f]{64}", ""),
-        "program_hash": word("program_hash", "[0-9a-f]{64}", ""),
         "language": word("language", "[a-z]{1,16}", ""),
         "form": word("form", "native|load_inline|triton|none", "none"),
         "triton": answer.get("triton") is True,
@@ -1009,6 +1009,15 @@ def _mix(item: dict[str, Any]) -> dict[str, Any]:
 def _unique(found: Any) -> list[dict[str, Any]]:
     seen = {(d["line"], d["message"]): d for d in found}
     return list(seen.values())[:DIAGNOSTICS]
+
+
+def _beside(text: str, sources: Sequence[str]) -> str:
+    """Returns a file without the sources that were built, where they stand in it as they are: every
+    byte of the Python that runs.
+    """
+    for built in sorted({s for s in sources if "\n" in s}, key=lambda s: (-len(s), s)):
+        text = text.replace(built, "\0")
+    return text
 
 
 class Lines:

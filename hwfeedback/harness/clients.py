@@ -875,20 +875,17 @@ class CandidateClient(Client):
         *,
         threads: int,
         timeout: float,
-        standalone: bool = False,
         stand_in: bool = False,
         workshop: Workshop | None = None,
         elsewhere: bool = False,
         forbids: bool = False,
     ) -> None:
-        """Imports it. ``standalone``: the source is an exported file, which compiles for itself.
-
-        ``stand_in``: its custom code does nothing. ``workshop``: where it asks for what is not
-        among the ``artifacts``. ``elsewhere``: they are for a device that is not here.
+        """Imports it. ``stand_in``: its custom code does nothing. ``workshop``: where it asks for
+        what is not among the ``artifacts``. ``elsewhere``: they are for a device that is not here.
         ``forbids``: what policy forbids fails.
         """
         msg = {"op": "load", "source": source, "artifacts": artifacts, "threads": threads}
-        msg |= {"standalone": standalone, "stand_in": stand_in, "elsewhere": elsewhere}
+        msg |= {"stand_in": stand_in, "elsewhere": elsewhere}
         msg |= {"forbids": forbids, "asks": workshop is not None}
         doing = "importing the candidate"
         if workshop is None:

@@ -44,6 +44,7 @@ from tensors import Block, layout_of
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 SCRIPT = "cold_script.py"
+FILENAME = "candidate.py"  # everywhere: a program can read the name of its file
 # For the script, once the file is imported.
 TOOLS = ("trees.py", "tensors.py")
 TO_MAP = ("device.py", "cuda.py", "allocator.py", "toolchain.py")  # memory of a GPU
@@ -434,8 +435,8 @@ class Server:
         shared = any(request["shared"] == "cuda" for request in msg["requests"])
         for name in (*TOOLS, *(TO_MAP if shared else ()), SCRIPT):
             shutil.copy(os.path.join(HERE, name), tools)
-        with open(os.path.join(folder, "kernel.py"), "w", encoding="utf-8") as f:
-            f.write(msg["source"])
+        with open(os.path.join(folder, FILENAME), "wb") as f:
+            f.write(msg["source"].encode())
         first, *others = msg["requests"]
         own = 1 + bool(first["wanted"])
         for name, request in zip((ALONE, WHOLE), msg["requests"], strict=False):

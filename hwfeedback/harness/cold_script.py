@@ -10,11 +10,11 @@ from typing import Any
 
 
 def imported(path: str) -> Any:
-    """Imports a file as ``import kernel`` would."""
-    spec = importlib.util.spec_from_file_location("kernel", path)
+    """Imports a file as ``import candidate`` would."""
+    spec = importlib.util.spec_from_file_location("candidate", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["kernel"] = module
+    sys.modules["candidate"] = module
     spec.loader.exec_module(module)
     return module
 
@@ -108,7 +108,7 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
     name, fds = (name, json.loads(given)) if name else awaited()
     with open(os.path.join(folder, f"{name}.json"), encoding="utf-8") as f:
         request = json.load(f)
-    module = imported(os.path.join(folder, "kernel.py"))
+    module = imported(os.path.join(folder, "candidate.py"))
 
     # Ours comes after: the file must do without.
     import torch

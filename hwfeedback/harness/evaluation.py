@@ -442,7 +442,6 @@ class Program:
 
     text: str  # as it was given
     source: str  # as it is loaded: the exported file where it is certified
-    standalone: bool = False  # it is exported
     build: dict[str, Any] = field(default_factory=dict)  # what building.build gave
     workshop: Workshop | None = None  # where its processes ask for more
 
@@ -642,14 +641,12 @@ class Evaluation:
             with self.costs.part("load"), faults("importing the candidate", client):
                 artifacts = p.artifacts()
                 opened = building.open_artifacts({"artifacts": artifacts})
-                source = p.text if stand_in else p.source
                 client.load(
-                    source,
+                    p.source,
                     [building.as_given(a) for a in artifacts],
                     opened,
                     threads=self.threads,
                     timeout=LOAD_S,
-                    standalone=p.standalone and not stand_in,
                     stand_in=stand_in,
                     workshop=p.workshop,
                     forbids=self._requires_custom(),
@@ -726,7 +723,7 @@ class Evaluation:
             self._begin_profiler()
             self._ahead[True] = beside.submit(self._spare, True)
             if self._batch is not None and not self.sparing:
-                self._before = self._batch.timed_on(self.task["fingerprint"])
+                self._before = self._batch.timed_on(self.task["source"])
             if self._eager_is_known() and not self._sentinel_is_known():
                 self._eager = beside.submit(self.reference, compiles=False, timed=True)
             try:
@@ -833,7 +830,6 @@ class Evaluation:
         v["build"] = built["build"]
         if built.get("cutlass") and (folders := kernelwright.cutlass_folders()):
             v["versions"]["cutlass"] = kernelwright.cutlass_version(folders)
-        v["candidate"] = built["normalised_hash"]
         v["language"] = v["language"] or built["language"]
         self.missing = built["missing"]
         if built["status"]:
@@ -865,7 +861,7 @@ class Evaluation:
         """Adds Triton's kernels to what was built, compiled by a forward where programs may be
         started.
         """
-        task, cache = self.task["fingerprint"], self.request["cache_dir"]
+        task, cache = self.task["source"], self.request["cache_dir"]
         # Kernels are tuned on the GPU that is there.
         versions = (toolchain.identity(), str(placed(self.request)), str(self.eval_mode))
         key = toolchain.key("triton", building.RULES, program.source, task, *versions)
@@ -1042,7 +1038,9 @@ class Evaluation:
             "hint": "",
             "level": self.level,
             "task": self.task["fingerprint"],
-            "candidate": "",
+            "candidate": hashlib.sha256(
+                self.program.text.encode("utf-8", "surrogatepass")
+            ).hexdigest(),
             "language": self.request["candidate"].get("language") or "",
             "device": self.request.get("device") or "cpu",
             "device_key": "",
@@ -1142,7 +1140,7 @@ class Evaluation:
                 self.exported = building.export(self.server, self.program.text, self.sandbox)
             except ValueError as e:
                 raise Fault("crashed", f"it cannot be exported: {e}") from e
-        self.program.source, self.program.standalone = self.exported, True
+        self.program.source = self.exported
 
     @contextmanager
     def _verifying(
@@ -1639,7 +1637,7 @@ class Evaluation:
                 raise _not_timed(e) from e
         shares = self.level == "quick" and self.device.kind in SHARES and not self.sparing
         if self._batch is not None and shares:
-            task = self.task["fingerprint"]
+            task = self.task["source"]
             self._batch.timed = SharedTiming(task, self.state, timing, time.monotonic())
         return timing
 
@@ -2134,8 +2132,7 @@ def _parsed(build: Future[dict[str, Any]]) -> dict[str, Any] | None:
     if not build.done() or build.cancelled() or build.exception() is not None:
         return None
     built = build.result()
-    told = {n: built[n] for n in ("normalised_hash", "language")}
-    return told | {"form": built["build"]["form"]}
+    return {"language": built["language"], "form": built["build"]["form"]}
 
 
 def _known(value: Any) -> dict[str, Any] | None:

@@ -8,48 +8,60 @@ from __future__ import annotations
 
 import ast
 import functools
+import io
 import os
-import re
 import textwrap
 
+MARK = "\ufeff"  # of byte order
 LOADER = "_kernelwright_loader"
 
 
 def standalone(source: str, loader: str | None = None) -> str:
-    """Returns the source with ``kernelwright`` inlined where it is imported; unchanged where it is
-    not.
+    """Returns the source with ``kernelwright`` inlined where it is imported; unchanged, to the last
+    byte, where it is not.
 
     Raises SyntaxError for what is not Python.
     """
-    source = source.replace("\r\n", "\n")
-    tree = ast.parse(source)
+    tree = ast.parse(source.encode())
     imports = [
         n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)) and _ours(n)
     ]
     if not imports:
         return source
     loader = _loader() if loader is None else loader
-    lines = [line.encode() for line in source.split("\n")]
+    mark = MARK if source.startswith(MARK) else ""
+    lines = [line.encode() for line in _lines(source.removeprefix(MARK))]
     for node in sorted(imports, key=lambda n: (n.lineno, n.col_offset), reverse=True):
         before = lines[node.lineno - 1][: node.col_offset]
         after = lines[node.end_lineno - 1][node.end_col_offset :]
         lines[node.lineno - 1 : node.end_lineno] = [before + _assignment(node).encode() + after]
     at = _first_statement(tree)
     text = [line.decode() for line in lines]
-    return "\n".join([*text[:at], *_function(loader).split("\n"), *text[at:]])
+    return mark + "".join([*text[:at], _function(loader) + "\n", *text[at:]])
 
 
-def original(source: str) -> str:
-    """Returns what a standalone file was made from, but for its imports' form; other texts as they
-    are.
+def read_as(source: str) -> str:
+    """Returns the text by which it is found out what a file asks to have built: of a standalone one
+    the loader is ours, and all its lines keep their numbers. What is judged is the file itself.
     """
-    before, loader, after = source.replace("\r\n", "\n").partition(_function(_loader()) + "\n")
-    if not loader:
+    if LOADER not in source:
         return source
-    name = re.compile(rf"\b(\w+) = {LOADER}\.(\w+)(?=;|$)")
-    whole = re.compile(rf"\b(\w+) = {LOADER}(?=;|$)")
-    kept = [name.sub(r"from kernelwright import \2 as \1", line) for line in after.split("\n")]
-    return before + "\n".join(whole.sub(r"import kernelwright as \1", line) for line in kept)
+    loader = _lines(_function(_loader()).lstrip("\n"))
+    lines = _lines(source)
+    try:
+        body = ast.parse(source.encode()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return source  # whoever reads it says why
+    for at in [n.lineno - 1 for n in body if isinstance(n, ast.FunctionDef) and n.name == LOADER]:
+        if lines[at : at + len(loader)] == loader:
+            ours = [f"import kernelwright as {LOADER}\n", *["\n"] * (len(loader) - 1)]
+            return "".join([*lines[:at], *ours, *lines[at + len(loader) :]])
+    return source
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a text as Python counts them, each with what ends it."""
+    return io.StringIO(text, newline="").readlines()
 
 
 @functools.cache

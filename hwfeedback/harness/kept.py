@@ -28,7 +28,7 @@ SENTINEL_S = 10.0  # a sentinel is that of whoever is timed within
 class SharedTiming:
     """What candidates of a batch are timed with: weights, and what eager made of them."""
 
-    task: str  # its fingerprint
+    task: str  # its reference's text
     state: list[torch.Tensor]
     timing: Timing
     since: float  # time.monotonic() when the sentinel had been timed

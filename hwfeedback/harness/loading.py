@@ -5,6 +5,8 @@ loading a source, blocks by name, errors as JSON.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import linecache
 import os
 import random
@@ -49,12 +51,19 @@ def said(e: BaseException | str) -> str:
 
 
 def run_source(source: str, name: str, filename: str) -> types.ModuleType:
-    """Runs a source as a module. Its lines appear in tracebacks under ``filename``."""
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    """Runs a source as a module, as Python runs a file with these bytes: what the module can read
+    of itself is the same wherever it runs. ``filename`` lies in the working folder.
+    """
+    data = source.encode()
+    with contextlib.suppress(OSError), open(filename, "xb") as f:
+        f.write(data)
+    plain = data.decode("utf-8-sig")
+    lines = io.StringIO(plain, newline=None).readlines()
+    linecache.cache[filename] = (len(plain), None, lines, filename)
     module = types.ModuleType(name)
     module.__file__ = filename
     sys.modules[name] = module
-    exec(compile(source, filename, "exec"), module.__dict__)
+    exec(compile(data, filename, "exec", dont_inherit=True), module.__dict__)
     return module
 
 

@@ -23,7 +23,6 @@ import building
 import clients
 import device as devices
 import evaluation
-import export
 import forkserver
 import illness
 import inductor
@@ -132,10 +131,8 @@ class Referee:
             self.channel.send({"id": self._id, "type": "learned", "learned": part})
 
     def parse(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        source, what = msg["source"], msg["what"]
-        if what == "candidate":
-            source = export.original(source)  # a kernel that we gave out is judged like any other
-        return building.parse(self.server, source, what, mode=msg.get("sandbox") or "strict")
+        mode = msg.get("sandbox") or "strict"
+        return building.parse(self.server, msg["source"], msg["what"], mode=mode)
 
     def inspect(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         mode = msg.get("sandbox") or "strict"
@@ -182,8 +179,6 @@ class Referee:
 
     def evaluate(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         torch.set_num_threads(max(1, int(msg.get("threads") or os.cpu_count() or 1) // 3))
-        for candidate in (msg["candidate"], *(msg.get("upcoming") or ())):
-            candidate["source"] = export.original(candidate["source"])
         self._kept.batch(str(msg.get("batch") or ""))  # another's is in the way
         devices.tidy(evaluation.device_of(msg))
         return evaluation.evaluate(self.server, msg, fds, self.progress, self.learned, self._kept)
@@ -198,13 +193,12 @@ class Referee:
         What turns out to be for a GPU is built for those of ``otherwise`` in place of the CPU.
         """
         mode, cache = str(msg.get("sandbox") or "strict"), msg["cache_dir"]
-        candidate = {**msg["candidate"], "source": export.original(msg["candidate"]["source"])}
 
         def one(arch: str) -> dict[str, Any]:
             device = "cuda" if arch else "cpu"
             note = functools.partial(self.progress, "build")
             built = building.build(
-                self.server, candidate, cache, device, mode, note, arch, trial=building.ALONE
+                self.server, msg["candidate"], cache, device, mode, note, arch, trial=building.ALONE
             )
             report = built["build"]
             if not built["status"]:

@@ -8,8 +8,11 @@ hint, which spares waiting, and convicts nobody: the sandbox and the verdict do.
 from __future__ import annotations
 
 import ast
+import codecs
 import hashlib
+import io
 import re
+import tokenize
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -19,8 +22,7 @@ MAX_PROBLEMS = 20
 
 
 def parse(text: str, what: str) -> dict[str, Any]:
-    """Returns ``normalised_hash``, ``program_hash`` (the same, but for texts of several lines, such
-    as the sources of kernels), ``language``, ``form``, ``triton`` (whether it is imported),
+    """Returns ``normalised_hash``, ``language``, ``form``, ``triton`` (whether it is imported),
     ``lazy`` (whether something may be built elsewhere than at the top of the file) and
     ``problems``, sentences of the form "line 3: ...".
 
@@ -28,11 +30,10 @@ def parse(text: str, what: str) -> dict[str, Any]:
     problem.
     """
     result: dict[str, Any] = {"normalised_hash": "", "language": "", "form": "none", "problems": []}
-    result |= {"triton": False, "lazy": True, "program_hash": ""}
+    result |= {"triton": False, "lazy": True}
     try:
         tree = _tree(text, MAX_BYTES[what])
         result["normalised_hash"] = _hash(tree)
-        result["program_hash"] = _hash(tree, texts=False)
         if what == "candidate":
             result["language"], result["form"] = _language(tree)
             result["triton"] = _imports_triton(tree)
@@ -57,40 +58,54 @@ class SourceError(ValueError):
 
 
 def normalised_hash(text: str, what: str = "reference") -> str:
-    """Returns the hex SHA-256 of what the text means: the AST without docstrings, comments,
-    formatting and file names.
+    """Returns the hex SHA-256 of the AST without docstrings, comments, formatting and file names.
 
-    Of a reference this is the task's fingerprint. Raises SourceError.
+    Of a reference this is the task's fingerprint, which groups what the history has of it. It names
+    no program: one can read its own text, so whatever is remembered goes by bytes. Raises
+    SourceError.
     """
     return _hash(_tree(text, MAX_BYTES[what]))
 
 
 def _tree(text: str, limit: int) -> ast.Module:
     try:
-        size = len(text.encode("utf-8"))
+        data = text.encode("utf-8")
     except UnicodeEncodeError as e:
         raise SourceError("the source is not valid Unicode text") from e
-    if size > limit:
-        raise SourceError(f"the source is {size} bytes long, over the limit of {limit}")
+    if len(data) > limit:
+        raise SourceError(f"the source is {len(data)} bytes long, over the limit of {limit}")
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise SourceError(f"line {line}: the source holds a null byte")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of invalid escapes, for one: the author's business
-            return ast.parse(text.replace("\r\n", "\n"), filename="source.py")
+            other = _another_encoding(data)
+            if not other:
+                return ast.parse(data, filename="source.py")
     except SyntaxError as e:
         raise SourceError(f"line {e.lineno or 1}: not valid Python: {e.msg}") from e
     except ValueError as e:
         raise SourceError(f"not valid Python: {e}") from e
     except (RecursionError, MemoryError) as e:
         raise SourceError("the source is nested too deeply") from e
+    raise SourceError(f"the source declares the encoding {other}: save it as UTF-8, and say so")
 
 
-def _hash(tree: ast.Module, texts: bool = True) -> str:
-    """Hashes the tree in order, with a stack of its own: the depth is the author's choice. Without
-    ``texts``, those of several lines are all the same.
+def _another_encoding(data: bytes) -> str:
+    """Returns the encoding that a file declares, where Python would read another text by it than by
+    UTF-8. Raises SyntaxError for one that there is not.
     """
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    plain = data.removeprefix(codecs.BOM_UTF8).decode()
+    try:
+        return "" if data.decode(encoding) == plain else encoding
+    except (LookupError, ValueError):  # it is no text's, or not this one's
+        return encoding
+
+
+def _hash(tree: ast.Module) -> str:
+    """Hashes the tree in order, with a stack of its own: the depth is the author's choice."""
     digest = hashlib.sha256()
     stack: list[Any] = [tree]
     end_node, end_list = object(), object()
@@ -112,8 +127,6 @@ def _hash(tree: ast.Module, texts: bool = True) -> str:
             stack.extend(reversed(item))
         elif item is end_node or item is end_list:
             digest.update(b")" if item is end_node else b"]")
-        elif not texts and isinstance(item, str) and "\n" in item:
-            digest.update(b"text;")
         else:
             digest.update(f"{type(item).__name__}:{item!r};".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
@@ -151,7 +164,9 @@ def _missing(tree: ast.Module, wanted: dict[str, tuple[type, ...]]) -> Iterator[
 
 
 def _aliases(tree: ast.Module) -> dict[str, str]:
-    """Maps the names that imports bind to what they stand for."""
+    """Maps the names that imports bind to what they stand for. An exported file binds what it has
+    of the loader by assignments.
+    """
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -162,6 +177,11 @@ def _aliases(tree: ast.Module) -> dict[str, str]:
         elif isinstance(node, ast.ImportFrom) and not node.level:
             for a in node.names:
                 names[a.asname or a.name] = f"{node.module}.{a.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            path = _dotted(node.value, names)
+            if path.split(".")[0] == "kernelwright":
+                names[node.targets[0].id] = path
     return names
 
 

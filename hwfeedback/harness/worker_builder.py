@@ -37,10 +37,15 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     if config.get("warm"):
         compiling.warm_kernels()
 
+    def parse(msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        candidate = msg["what"] == "candidate"
+        text = export.read_as(msg["source"]) if candidate else msg["source"]
+        return source.parse(text, msg["what"])
+
     def record(msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         nonlocal recorded
         recorded = True
-        return _record(msg["source"])
+        return _record(export.read_as(msg["source"]))
 
     def compile_(msg: dict[str, Any], _: list[int]) -> None:
         if recorded:
@@ -56,7 +61,7 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
 
     alone = cold.Server()
     ops = {
-        "parse": lambda msg, _: source.parse(msg["source"], msg["what"]),
+        "parse": parse,
         "export": lambda msg, _: {"source": export.standalone(msg["source"])},
         "record": record,
         "compile": compile_,

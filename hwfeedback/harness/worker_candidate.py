@@ -59,12 +59,13 @@ class Candidate:
         import artifacts
 
         workshop = fds.pop() if msg.get("asks") else -1
-        given = msg.get("artifacts") or []
+        given, text = msg.get("artifacts") or [], msg["source"]
         objects = artifacts.Objects(given, fds, msg.get("failed") or [], workshop)
         recorder = None
         kernels = [fd for a, fd in zip(given, fds, strict=True) if a["kind"] == artifacts.TRITON]
         if msg.get("stand_in"):
             artifacts.stand_in(objects)
+            text = export.read_as(text)  # the loader in an exported file is stood in for, too
             if kernels:
                 triton_kernels.stand_in()
         elif msg.get("elsewhere"):
@@ -73,13 +74,13 @@ class Candidate:
             artifacts.install(objects)
             for fd in kernels:
                 triton_kernels.unpack(fd)
-        if msg.get("standalone") or export.LOADER in msg["source"]:
+        if not msg.get("stand_in"):
             _stand_in_for_the_compiler(objects)
         if msg.get("forbids"):
             policy.forbid()
         fds.clear()  # they stay open: the objects are loaded through them
         try:
-            self.module = loading.run_source(msg["source"], "candidate", FILENAME)
+            self.module = loading.run_source(text, "candidate", FILENAME)
         except BaseException as e:
             if recorder is not None and recorder.called:
                 return {}  # where a stand-in was called its nothing may be the cause
@@ -299,9 +300,8 @@ def _flags() -> dict[str, Any]:
 
 
 def _stand_in_for_the_compiler(objects: Any) -> None:
-    """An exported file runs the compiler, which this sandbox forbids:
-
-    give it what the builder made, or makes, of the same text (``objects`` is artifacts.Objects).
+    """The loader in an exported file runs the compiler, which this sandbox forbids: give it what
+    the builder made, or makes, of the same source (``objects`` is artifacts.Objects).
     """
     import artifacts
 

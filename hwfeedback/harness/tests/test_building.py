@@ -112,9 +112,14 @@ def test_the_same_code_is_known_by_what_was_built(server, tmp_path):
         assert build(server, NATIVE.replace(c, same), tmp_path)["build"]["code"] == code
     other = [
         NATIVE.replace(c, c[:first] + " n -= 1;" + c[first:]),
-        NATIVE + "\nLIMIT = 3\n",  # the same object, another program
+        # The same object, and other programs: each can read its own text.
+        NATIVE + "\nLIMIT = 3\n",
+        NATIVE + "\n# a remark\n",
+        NATIVE + "\n",
+        "\ufeff" + NATIVE,
     ]
-    assert len({code, *(build(server, text, tmp_path)["build"]["code"] for text in other)}) == 3
+    codes = [build(server, text, tmp_path)["build"]["code"] for text in other]
+    assert len({code, *codes}) == 1 + len(other)
 
 
 def test_cache_and_its_repair(server, tmp_path):
@@ -127,7 +132,7 @@ def test_cache_and_its_repair(server, tmp_path):
     assert not changed["build"]["cached"] and changed["artifacts"] == built["artifacts"], (
         "same C++, same object"
     )
-    assert again["build"]["code"] == changed["build"]["code"] == built["build"]["code"]
+    assert again["build"]["code"] == built["build"]["code"] != changed["build"]["code"]
     path = built["artifacts"][0]["path"]
     with open(path, "r+b") as f:
         f.seek(200)

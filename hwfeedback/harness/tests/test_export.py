@@ -92,18 +92,66 @@ def test_examples_export(tmp_path):
         compile(export.standalone(path.read_text()), path.name, "exec")
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_standalone_file_is_read_as_what_it_was_made_from(form: str) -> None:
+    imports, call = FORMS[form]
+    text = CANDIDATE.format(form=imports.replace("os, ", "").replace(", sys", ""), call=call)
+    said = source.parse(text, "candidate")
+    read = export.read_as(export.standalone(text))
+    again = source.parse(read, "candidate")
+    assert said["problems"] == again["problems"] == []
+    assert (again["language"], again["form"]) == (said["language"], said["form"])
+    given_out = export.standalone(text).splitlines()
+    kept = [at for at, line in enumerate(read.splitlines()) if line == given_out[at]]
+    assert len(kept) > len(text.splitlines())  # and those of the loader that are empty
+
+
+# What only looks like an exported file, or like what is in one, is nobody's to change.
+LOOKS = 'note = """\nnative = _kernelwright_loader.native\n"""\nx = "a = _kernelwright_loader.b"\n'
+
+
 @pytest.mark.parametrize(
-    "imports",
+    "change",
     [
-        "from kernelwright import native",
-        "from kernelwright import native as n",
-        "import kernelwright",
+        lambda given_out: given_out + LOOKS,
+        lambda given_out: LOOKS + given_out,
+        lambda given_out: given_out.replace("\n", "\r\n"),
+        lambda given_out: given_out.replace("import types", "import types  # ours"),
+        lambda given_out: given_out.replace("subprocess.run(", "subprocess. run("),
+        lambda given_out: f"x = r'''{given_out}'''\nclass ModelNew: pass\n",
+        lambda given_out: LOOKS,
     ],
 )
-def test_a_standalone_file_goes_back_to_what_it_was_made_from(imports: str) -> None:
-    text = f'"""Doc."""\nimport torch\n{imports}\n\nclass ModelNew(torch.nn.Module):\n    pass\n'
-    back = export.original(export.standalone(text))
-    assert export.LOADER not in back
-    assert source.parse(back, "candidate")["problems"] == []
-    assert export.standalone(back) == export.standalone(text)
-    assert export.original(text) == text
+def test_what_looks_like_an_exported_file_is_itself(change) -> None:
+    text = change(export.standalone(CANDIDATE.format(form=FORMS["from"][0], call="native")))
+    assert export.standalone(text) == text
+    read = export.read_as(text)
+    assert len(read.split("\n")) == len(text.split("\n"))
+    assert LOOKS not in text or LOOKS in read
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\r\n\r\nclass ModelNew: pass\r\n",
+        "import torch\rclass ModelNew: pass\r",
+        "\ufeffimport torch\nclass ModelNew: pass",
+        "x = '''a\r\nb\rc'''  \n\n\n",
+        "# -*- coding: utf-8 -*-\nx = 'é'\n",
+        "x = '\u2028'\x0c\n",
+    ],
+)
+def test_a_file_that_stands_alone_is_exported_to_the_last_byte(text: str) -> None:
+    assert export.standalone(text) == text == export.read_as(text)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_lines_keep_their_ends(end: str, mark: str) -> None:
+    text = CANDIDATE.format(form=FORMS["nested"][0], call="native").replace("\n", end)
+    got = export.standalone(mark + text)
+    compile(got.encode(), "x.py", "exec")
+    assert got.startswith(mark + '"""A candidate."""' + end)
+    for line in text.split(end):
+        if "native" not in line and "import (" not in line and line.strip("() "):
+            assert line + end in got
