@@ -160,7 +160,8 @@ class Recorder:
     def _native(self, source: str, flags: Sequence[str], name: str, language: str = "cpp") -> str:
         if not isinstance(source, str) or not all(isinstance(f, str) for f in flags):
             raise TypeError("the source and the flags of native must be strings")
-        request = {"kind": NATIVE, "name": name, "source": source, "flags": list(flags)}
+        request: dict[str, Any] = {"kind": NATIVE, "name": name, "source": source}
+        request |= {"flags": list(flags)}
         request |= {"language": language, "request": native_key(source, flags, language)}
         request["launched"] = language == "cuda" and bool(kernelwright.kernels(source))
         self.requests.append(request)
@@ -229,7 +230,7 @@ def _replace_extension(inline: Callable[[dict[str, Any]], Any]) -> None:
         return inline(inline_request({k: v for k, v in given.items() if k in parameters}))
 
     parameters = set(inspect.signature(load_inline).parameters)
-    module = types.ModuleType(EXTENSION)
+    module: Any = types.ModuleType(EXTENSION)
     module.load_inline = load_inline
     sys.modules[EXTENSION] = module
     import torch.utils

@@ -186,8 +186,8 @@ def facts(
         said = answer.get("kernels") if isinstance(answer, dict) else None
         if isinstance(said, list) and len(said) == len(missing):
             for i, kernels in zip(missing, said, strict=True):
-                known[i] = {"kernels": _resources(kernels)}
-                _write_json(paths[i], known[i])
+                known[i] = kept = {"kernels": _resources(kernels)}
+                _write_json(paths[i], kept)
     return [k for each in known if each for k in _resources(each.get("kernels"))]
 
 
@@ -434,7 +434,8 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
         name, source = raw["name"], raw["source"]
         if not isinstance(source, str) or not isinstance(name, str) or not name.isidentifier():
             raise ValueError("name or source is no text")
-        request = {"kind": NATIVE, "name": name[:64], "source": source, "flags": flags}
+        request: dict[str, Any] = {"kind": NATIVE, "name": name[:64], "source": source}
+        request |= {"flags": flags}
         language = "cuda" if cuda else "cpp"
         request |= {"language": language, "arch": arch if cuda else ""}
         request["launched"] = cuda and raw.get("launched") is True
@@ -495,7 +496,7 @@ def _compile(
                 "build_failed",
                 f"compiling: {_message(answer)}",
             )
-        report = {
+        report: dict[str, Any] = {
             "log": str(answer.get("log") or "")[: compiling.LOG_KEPT],
             "vectorised": _diagnostics(answer.get("vectorised")),
             "missed": _diagnostics(answer.get("missed")),
@@ -775,7 +776,7 @@ def _mix(item: dict[str, Any]) -> dict[str, Any]:
         sound = {k: v for k, v in counts.items() if k in sass.CLASSES and type(v) is int}
         found["instructions"] = {k: v for k, v in sound.items() if 0 < v < 1 << 31}
     for n in _MEANS:
-        mean = item.get(n)
+        mean = item.get(n, 0)
         if type(mean) in (int, float) and 0 < mean <= 64:
             found[n] = float(mean)
     if type(item.get("warps")) is int and 0 < item["warps"] <= 64:

@@ -402,7 +402,7 @@ def compare(
             wrong &= ~excused
             _forgive(wrong, mine, theirs)
         astray = (
-            not bare
+            expected.eager is not None
             and excused is not None
             and count(wrong) <= ASTRAY * _astray(expected.eager[i], theirs, excused)
         )
@@ -424,6 +424,7 @@ def compare(
             nonfinite |= mine != 0
         skip = nonfinite if skip is None else skip | nonfinite
     if skip is not None and not mask:
+        assert expected.eager is not None
         at = _not_overflown(got, expected.eager[i], wide)
         if at >= 0:
             return Outcome(

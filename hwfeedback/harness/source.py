@@ -11,7 +11,7 @@ import ast
 import hashlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 MAX_BYTES = {"candidate": 1 << 20, "reference": 4 << 20}
@@ -129,7 +129,7 @@ def parse(text: str, what: str) -> dict[str, Any]:
         if what == "candidate":
             result["language"], result["form"] = _language(tree)
             result["triton"] = _imports_triton(tree)
-            found = _triage(tree)
+            found: Iterable[tuple[int, str]] = _triage(tree)
         else:
             found = _missing(tree, {"Model": (ast.ClassDef,), "get_inputs": (ast.FunctionDef,)})
         seen = dict.fromkeys(

@@ -296,6 +296,7 @@ def _stand_in_for_the_compiler(given: list[dict[str, Any]], fds: list[int]) -> N
         if not text.endswith((".cpp", ".cu")):
             return real(command, **more)  # another program's: Triton starts some
         language = "cuda" if text.endswith(".cu") else "cpp"
+        ours: tuple[str, ...]
         ours = kernelwright.CUDA_FLAGS if language == "cuda" else kernelwright.FLAGS
         if "-cubin" in command:
             ours = kernelwright.CUBIN_FLAGS
