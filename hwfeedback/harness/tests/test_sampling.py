@@ -89,7 +89,8 @@ def test_threads_that_only_wait_are_not_counted() -> None:
 def test_many_threads_are_one_look() -> None:
     found = seen_of(softmax, threads=4)
     assert found.looks == 60 and len(found.pytorch) <= 60
-    assert len(found.pytorch) > 30  # with fewer cores than threads, looks may meet them between two parts
+    # With fewer cores than threads, looks may meet them between two parts.
+    assert len(found.pytorch) > 30
 
 
 def test_a_process_that_is_gone_shows_nothing() -> None:
