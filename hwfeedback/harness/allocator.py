@@ -125,7 +125,7 @@ def heap_in_huge_pages(size: int) -> Iterator[None]:
     libc.sbrk.restype = libc.malloc.restype = ctypes.c_void_p
     before = libc.sbrk(0)
     libc.mallopt(_TOP_PAD, size)
-    taken = []
+    taken: list[int | None] = []
     while libc.sbrk(0) == before and len(taken) << 16 < size:  # until it asks for more
         taken.append(libc.malloc(1 << 16))
     for at in taken:

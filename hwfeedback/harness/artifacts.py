@@ -48,10 +48,10 @@ def native_key(source: str, flags: Sequence[str], language: str = "cpp") -> str:
 
 def _texts(value: Any) -> list[str]:
     items = [value] if isinstance(value, (str, os.PathLike)) else list(value or ())
-    items = [os.fspath(i) if isinstance(i, os.PathLike) else i for i in items]
-    if not all(isinstance(i, str) for i in items):
+    texts = [os.fspath(i) if isinstance(i, os.PathLike) else i for i in items]
+    if not all(isinstance(i, str) for i in texts):
         raise ValueError("sources, flags and paths of an extension must be strings")
-    return items
+    return texts
 
 
 def inline_request(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -225,8 +225,12 @@ def native_request(
     """Returns what a call of ``native`` asks for. Raises TypeError."""
     if not isinstance(source, str) or not all(isinstance(f, str) for f in flags):
         raise TypeError("the source and the flags of native must be strings")
-    request = {"kind": NATIVE, "name": name, "source": source, "flags": list(flags)}
-    request |= {"language": language, "request": native_key(source, flags, language)}
+    request: dict[str, Any] = {"kind": NATIVE, "name": name, "source": source}
+    request |= {
+        "flags": list(flags),
+        "language": language,
+        "request": native_key(source, flags, language),
+    }
     request["launched"] = language == "cuda" and bool(kernelwright.kernels(source))
     return request
 
@@ -409,7 +413,7 @@ def _replace_extension(inline: Callable[[dict[str, Any]], Any]) -> None:
         return inline({"kind": LOAD_INLINE, **request, "request": inline_key(request)})
 
     of_inline, of_load = (set(inspect.signature(f).parameters) for f in (load_inline, load))
-    module = types.ModuleType(EXTENSION)
+    module: Any = types.ModuleType(EXTENSION)
     module.load_inline, module.load = load_inline, load
     module.__getattr__ = _of_the_real_one
     sys.modules[EXTENSION] = module

@@ -203,9 +203,10 @@ def reported(text: str, made: Sequence[Made]) -> dict[str, Any]:
         found["kernels"] += report.get("kernels", ())
         found["errors"] += report.get("errors", ())
         said = {n: report[n] for n in ("vectorised", "missed") if report.get(n)}
-        lines = Lines(text, sources_of(m.request)) if said else None
-        for name, diagnostics in said.items() if lines else ():
-            found[name] += [lines.diagnostic(d) for d in diagnostics]
+        if said:
+            lines = Lines(text, sources_of(m.request))
+            for name, diagnostics in said.items():
+                found[name] += [lines.diagnostic(d) for d in diagnostics]
     out: dict[str, Any] = {n: _unique(found[n]) for n in ("vectorised", "missed", "errors")}
     out |= {"kernels": found["kernels"], "flags": list(dict.fromkeys(notes))[:DIAGNOSTICS]}
     out["log"] = "\n".join(filter(None, logs))[: compiling.LOG_KEPT]
@@ -260,8 +261,8 @@ def facts(
         said = answer.get("kernels") if isinstance(answer, dict) else None
         if isinstance(said, list) and len(said) == len(missing):
             for i, kernels in zip(missing, said, strict=True):
-                known[i] = {"kernels": _resources(kernels)}
-                _write_json(paths[i], known[i])
+                known[i] = kept = {"kernels": _resources(kernels)}
+                _write_json(paths[i], kept)
     return [k for each in known if each for k in _resources(each.get("kernels"))]
 
 
@@ -597,8 +598,8 @@ def _native(raw: dict[str, Any], arch: str) -> dict[str, Any]:
         raise ValueError("name or source is no text")
     words, notes = flags.taken(given, arch=arch, shell=False)
     language = "cuda" if arch else "cpp"
-    request = {"kind": NATIVE, "name": name[:64], "source": source, "flags": words, "notes": notes}
-    request |= {"language": language, "arch": arch}
+    request: dict[str, Any] = {"kind": NATIVE, "name": name[:64], "source": source}
+    request |= {"flags": words, "notes": notes, "language": language, "arch": arch}
     request["launched"] = bool(arch) and raw.get("launched") is True
     request |= _of_cutlass([source] if arch else [])
     return request | {"request": native_key(source, given, language)}
@@ -692,7 +693,7 @@ def _compile(
                 "build_failed",
                 f"compiling: {_message(answer)}",
             )
-        report = {
+        report: dict[str, Any] = {
             "log": str(answer.get("log") or "")[: compiling.LOG_KEPT],
             "vectorised": _diagnostics(answer.get("vectorised")),
             "missed": _diagnostics(answer.get("missed")),
@@ -998,7 +999,7 @@ def _mix(item: dict[str, Any]) -> dict[str, Any]:
         sound = {k: v for k, v in counts.items() if k in sass.CLASSES and type(v) is int}
         found["instructions"] = {k: v for k, v in sound.items() if 0 < v < 1 << 31}
     for n in _MEANS:
-        mean = item.get(n)
+        mean = item.get(n, 0)
         if type(mean) in (int, float) and 0 < mean <= 64:
             found[n] = float(mean)
     if type(item.get("warps")) is int and 0 < item["warps"] <= 64:

@@ -79,7 +79,8 @@ def hold(value: Any, form: Any) -> None:
     dict of some keys.
     """
     if isinstance(form, type):
-        fits = isinstance(value, form) and (form is not int or 0 <= value < 1 << 62)
+        fits = isinstance(value, form)
+        fits = fits and (form is not int or 0 <= value < 1 << 62)
         if not fits or (isinstance(value, bool) and form is not bool):
             raise ValueError(f"{value!r:.40} is no {form.__name__}")
     elif isinstance(form, list):

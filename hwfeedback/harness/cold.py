@@ -146,7 +146,7 @@ class _Given:
         else:
             given = [t for part in parts for t in part]
             self.block, layout = devices.block_of(memory, given, orders)
-        self.memory = memory
+        self.memory: Device = memory
         self.fds = [self.block.fd]
         wanted = None
         if answered:
@@ -213,14 +213,14 @@ class Running:
         self._looks = call.place.get("device") == "cuda" or bool(sanitizer)
         self._checked = bool(sanitizer)
         self._given = _handed_over(call, self._looks, self._checked and not fewer)
-        msg = {
+        msg: dict[str, Any] = {
             "op": "cold",
             "source": source,
             "requests": [g.request for g in self._given],
             "sanitizer": sanitizer,
             "timeout": timeout,
         }
-        config = {"sandbox": mode, "threads": call.threads, **call.place}
+        config: dict[str, Any] = {"sandbox": mode, "threads": call.threads, **call.place}
         if sanitizer:
             msg["sanitizer"] = os.path.realpath(sanitizer)
             config |= {"tools": True, "read_only": [os.path.dirname(msg["sanitizer"])]}
@@ -596,6 +596,8 @@ class _Interpreter:
         script = os.path.join(folder, "tools", SCRIPT)
         asked = [folder, request, profile, json.dumps(list(given))]
         home = {"HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": str(threads)}
+        self._tells: socket.socket | None
+        hears: socket.socket | None
         self._tells, hears = socket.socketpair() if not request else (None, None)
         try:
             with open(said or os.devnull, "w", encoding="utf-8") as out:
@@ -603,7 +605,7 @@ class _Interpreter:
                     [*prefix, sys.executable, "-I", "-B", script, *asked],
                     cwd=folder,
                     env={**os.environ, **home, **(more or {})},
-                    stdin=hears or subprocess.DEVNULL,
+                    stdin=subprocess.DEVNULL if hears is None else hears.fileno(),
                     stdout=out if said else None,
                     stderr=out if said else None,
                     pass_fds=given,

@@ -65,9 +65,9 @@ def profiled(forward: Any, times: int = PROFILED, most: int = 100) -> dict[str, 
     spans = [max(e["ts"] + e["dur"] for e in f) - min(e["ts"] for e in f) for f in forwards]
     took: dict[Any, list[float]] = {}
     count: dict[Any, int] = {}
-    for f in forwards:
+    for part in forwards:
         of_this: dict[Any, list[float]] = {}
-        for e in f:
+        for e in part:
             a = e["args"]
             key = e["name"], tuple(a.get("grid") or ()), tuple(a.get("block") or ())
             of_this.setdefault(key, []).append(e["dur"])
@@ -130,9 +130,9 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
         return tensors.received(fd, size, writable=True)
 
     layout, size = request["given"]
-    given = received(fds[0], size)
+    block = received(fds[0], size)
     device = request["device"]
-    values = [v.to(device, copy=True) for v in given.views(layout)]
+    values = [v.to(device, copy=True) for v in block.views(layout)]
     a, b, _ = request["counts"]
     init, state, inputs = values[:a], values[a : a + b], values[a + b :]
 

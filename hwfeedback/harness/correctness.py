@@ -419,7 +419,7 @@ def compare(
             dropped = _drop(wrong, got, effect, bound.max)
             _forgive(wrong, mine, theirs)
         astray = (
-            not bare
+            expected.eager is not None
             and effect is not None
             and count(wrong) <= ASTRAY * _astray(expected.eager[i], theirs, effect.excused)
         )
@@ -443,6 +443,7 @@ def compare(
         if loose is not None:
             skip &= ~loose  # there the reference gives no number, and the candidate one
     if skip is not None and not mask:
+        assert expected.eager is not None
         at = _not_overflown(got, expected.eager[i], wide)
         if at >= 0:
             return Outcome(

@@ -86,7 +86,8 @@ def metrics(one: dict[str, float], ms: float) -> dict[str, float]:
 
     ``ms`` is the time of a call: a line of the cache is 64 bytes, and each one missed was moved.
     """
-    found = {n: one[n] for n in ("instructions", "page_faults", "context_switches") if n in one}
+    names = ("instructions", "page_faults", "context_switches")
+    found: dict[str, float] = {n: one[n] for n in names if n in one}
     if one.get("cycles") and "instructions" in one:
         found["instructions_per_cycle"] = one["instructions"] / one["cycles"]
     if one.get("cache_references") and "cache_misses" in one:

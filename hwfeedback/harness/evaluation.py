@@ -70,7 +70,7 @@ from protocol import ProtocolError, Timeout
 from sandbox import SandboxError
 from timing import Budget, Timing, budget_of
 from verify import Calibration, Verification
-from windows import CallFailed, Redrawn
+from windows import CallFailed, Redrawn, TimedWorker
 from workshop import Workshop
 
 FORWARD_S = 10.0  # a forward may take this long, and
@@ -798,9 +798,10 @@ class Evaluation:
 
     def _build_upcoming(self) -> None:
         """Begins to build what is judged after this, into the cache, as far as there are cores."""
+        if self._batch is None:
+            return
         cores = len(os.sched_getaffinity(0))
-        upcoming = (self.request.get("upcoming") or [])[:cores]
-        for c in upcoming if self._batch is not None else ():
+        for c in (self.request.get("upcoming") or [])[:cores]:
             work = functools.partial(self._build, c, lambda _: None)
             self._upcoming.append(self._batch.build(c["source"], work, max(1, cores // 2)))
 
@@ -1775,7 +1776,7 @@ class Evaluation:
             raise
         return client
 
-    def _leave(self, name: str, worker: Client) -> None:
+    def _leave(self, name: str, worker: TimedWorker) -> None:
         """Keeps what a baseline has compiled, for other processes of it."""
         if isinstance(worker, ReferenceClient) and name != "eager":
             with suppress(WorkerFailure):  # what was timed stands; the next one compiles for itself
@@ -1961,6 +1962,7 @@ class Evaluation:
                 kept.keep(())
             return
         if self._profiler is None:
+            assert isinstance(self.device, devices.Gpu)
             has = self.device.driver.attributes()
             self._profiler = profiling.Profiler(
                 self.server,

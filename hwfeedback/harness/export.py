@@ -32,6 +32,7 @@ def standalone(source: str, loader: str | None = None) -> str:
     mark = MARK if source.startswith(MARK) else ""
     lines = [line.encode() for line in _lines(source.removeprefix(MARK))]
     for node in sorted(imports, key=lambda n: (n.lineno, n.col_offset), reverse=True):
+        assert node.end_lineno is not None  # what was parsed has one
         before = lines[node.lineno - 1][: node.col_offset]
         after = lines[node.end_lineno - 1][node.end_col_offset :]
         lines[node.lineno - 1 : node.end_lineno] = [before + _assignment(node).encode() + after]

@@ -802,7 +802,7 @@ def _worker(
     os.dup2(log, 2)
     os.close(null)
     os.close(log)
-    sys.stdout.reconfigure(line_buffering=True)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper
     for caught in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(caught, signal.SIG_DFL)
     try:
@@ -1062,7 +1062,8 @@ class ForkServer:
             self._lost()
 
     def _dispatch(self, msg: dict[str, Any]) -> None:
-        kind, ident = msg.get("type"), msg.get("id")
+        kind: Any = msg.get("type")
+        ident: Any = msg.get("id")
         if kind == "exited":
             worker = self._workers.pop(ident, None)
             if worker is not None:

@@ -526,6 +526,7 @@ using ::uint16_t; using ::uint32_t; using ::uint64_t; using ::intptr_t; using ::
 #define LLONG_MAX 0x7fffffffffffffffLL
 #define M_PI 3.14159265358979323846
 """
+NVRTC_HEADERS: tuple[str, ...]
 NVRTC_HEADERS = ("math.h", "cmath", "stdint.h", "cstdint", "float.h", "cfloat", "limits.h")
 NVRTC_HEADERS += ("climits", "stddef.h", "cstddef", "stdio.h", "cstdio", "stdlib.h", "cstdlib")
 # What says something of code for the host alone, or is NVRTC's way anyhow.
@@ -729,8 +730,8 @@ def _build(source: str, flags: Sequence[str], name: str, language: str = "cpp") 
                     said = f"{name} does not compile, and there is no nvcc:\n{lacks or e}"
                     raise RuntimeError(said) from None
         if image:
-            with open(built, "wb") as f:
-                f.write(image)
+            with open(built, "wb") as out:
+                out.write(image)
         else:
             command = [*compiler, *flags, text, "-o", built]
             done = subprocess.run(command, capture_output=True, text=True)

@@ -14,9 +14,8 @@ class _Part(ctypes.Structure):
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.process_vm_readv.restype = ctypes.c_ssize_t
-_libc.process_vm_readv.argtypes = (
-    [ctypes.c_int] + [ctypes.POINTER(_Part), ctypes.c_ulong] * 2 + [ctypes.c_ulong]
-)
+_parts = (ctypes.POINTER(_Part), ctypes.c_ulong)
+_libc.process_vm_readv.argtypes = (ctypes.c_int, *_parts, *_parts, ctypes.c_ulong)
 
 
 def fetch(pid: int, address: int, to: int, size: int) -> int:

@@ -538,9 +538,9 @@ class Profiler:
             k["share"] = k["ms"] / total if total > 0 else 0.0
         measured = [k for k in kernels if k["metrics"]]
         together = of_a_forward(measured)
-        for m in [m for m in together if is_sum(m)]:
-            if seen.more or not seen.whole or not all(m in k["metrics"] for k in launched):
-                del together[m]
+        for n in [n for n in together if is_sum(n)]:
+            if seen.more or not seen.whole or not all(n in k["metrics"] for k in launched):
+                del together[n]
         whys = [why] if why else []
         if tool == "ncu" and len(measured) < len(launched):
             whys.append(f"{len(measured)} of {len(launched)} kinds of launches were measured")

@@ -39,9 +39,12 @@ def parse(text: str, what: str) -> dict[str, Any]:
             result["triton"] = _imports_triton(tree)
             result["lazy"] = _builds_within(tree)
             # However it comes by it: whoever imports the file will see whether it is there.
-            found = [] if "ModelNew" in text else [(0, "the source defines no class ModelNew")]
+            none = [(0, "the source defines no class ModelNew")]
+            found = [] if "ModelNew" in text else none
         else:
-            found = _missing(tree, {"Model": (ast.ClassDef,), "get_inputs": (ast.FunctionDef,)})
+            found = list(
+                _missing(tree, {"Model": (ast.ClassDef,), "get_inputs": (ast.FunctionDef,)})
+            )
         seen = dict.fromkeys(
             f"line {line}: {what}" if line else what for line, what in sorted(found)
         )

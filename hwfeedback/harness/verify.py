@@ -461,10 +461,10 @@ def _reduced_axes(
     reference: ReferenceClient,
     c: Calibration,
     draws: Sequence[Draw],
-    found: Sequence[Structure],
+    structures_of: Sequence[Structure],
 ) -> list[Axis]:
     """Returns axes of the inputs along which another order leaves the outputs within the bound."""
-    tried = families.axes_of([draws[0].tensors, draws[1].tensors], found)
+    tried = families.axes_of([draws[0].tensors, draws[1].tensors], structures_of)
     if not tried:
         return []
     mode = ["wide" if c.wide else "eager"]
@@ -694,8 +694,9 @@ def _widen(
     wide, got = e.wide[i], r["tensors"][i]
     simulated = mode.startswith("noise:")
     if not wide.is_floating_point():
-        if simulated and e.sources[i] is not None and r["sources"][i] is not None:
-            a, b = r["sources"][i]["values"], e.sources[i]["values"]
+        eager = e.sources[i]
+        if simulated and eager is not None and r["sources"][i] is not None:
+            a, b = r["sources"][i]["values"], eager["values"]
             n.source = max(n.source, correctness.error_where_finite(a, b).max)
         elif mode == "compile":
             o = correctness.compare(got, e, i, n, 0.0)
@@ -1798,7 +1799,9 @@ class Verification:
         with suppress(WorkerFailure):
             for tree, inputs, expected in self._reshaped_as([families.small(self._some_draws())]):
                 if not self._wrong_at(candidate, tree, inputs, expected):
-                    return tree, inputs, expected.private().eager
+                    eager = expected.private().eager
+                    assert eager is not None
+                    return tree, inputs, eager
         return None
 
     def _wrong_at(
@@ -1808,6 +1811,7 @@ class Verification:
         inputs: Sequence[torch.Tensor],
         expected: Expected,
     ) -> str:
+        assert expected.eager is not None
         candidate.begin_forward(tree, inputs, expected.eager, self.output_tree, self.aliases)
         answer = candidate.finish_forward()
         if answer.problem:

@@ -139,8 +139,11 @@ class Link(Protocol):
 class TimedWorker(Protocol):
     """A worker that is loaded, initialised, and answers ``window`` with ``serve``."""
 
-    channel: Link
-    pid: int
+    @property
+    def channel(self) -> Link: ...
+
+    @property
+    def pid(self) -> int: ...
 
     def kill(self) -> None: ...
 

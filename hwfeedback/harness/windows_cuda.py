@@ -497,6 +497,8 @@ class GpuSession(Session):
     """The referee's side."""
 
     _looks = 16
+    _out: torch.Tensor
+    _in: torch.Tensor
 
     def _share(self) -> tuple[dict[str, Any], list[int]]:
         device = gpu()

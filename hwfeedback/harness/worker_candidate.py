@@ -312,6 +312,7 @@ def _stand_in_for_the_compiler(objects: Any) -> None:
         if not text.endswith((".cpp", ".cu")):
             return real(command, **more)  # another program's: Triton starts some
         language = "cuda" if text.endswith(".cu") else "cpp"
+        ours: tuple[str, ...]
         ours = kernelwright.CUDA_FLAGS if language == "cuda" else kernelwright.FLAGS
         if "-cubin" in command:
             ours = kernelwright.CUBIN_FLAGS

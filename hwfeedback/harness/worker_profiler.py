@@ -89,8 +89,8 @@ def _wait(channel: Channel, process: subprocess.Popen[bytes]) -> bool:
         ends.close()
 
     threading.Thread(target=watch, daemon=True).start()
-    ready, _, _ = select.select([channel.fileno(), over], [], [])
-    if over in ready:
+    ready, _, _ = select.select([channel.fileno(), over.fileno()], [], [])
+    if over.fileno() in ready:
         return False
     msg, _ = channel.recv(1)  # Closed: who asked is gone, and so are we
     if select.select([over], [], [], ENDING_S)[0]:
