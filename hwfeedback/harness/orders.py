@@ -16,7 +16,8 @@ import torch
 SHORTEST = 8  # elements of a line that has an order worth asking about
 LINES = 6  # that one task is asked about, at most
 LONGEST_RUN = 8  # of equal elements
-# Elements that are put in order, at most: of larger inputs some lines, drawn at random, but so many.
+# Elements that are put in order, at most: of larger inputs some lines, drawn at random, but ALWAYS
+# of them.
 ARRANGED = {"cpu": 1 << 17, "cuda": 1 << 27}
 ALWAYS = 10
 
