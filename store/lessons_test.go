@@ -19,6 +19,7 @@ type attempt struct {
 	feedback *kw.Feedback
 	source   string // instead of one of its own
 	note     string
+	assumes  string // what its verdict says that it takes for granted
 }
 
 // teach records a run on a device, of a task with these operators, and ends it.
@@ -42,6 +43,9 @@ func teach(t testing.TB, s *Store, device, operators, ends string, rounds ...att
 		if a.ms > 0 {
 			r.Verdict = kw.Verdict{Status: kw.Correct, CandidateMS: a.ms, Floor: kw.Floor{Bound: "memory"}, Metrics: map[string]float64{
 				"memory_share": 1 / a.ms, "achieved_gbs": 10 / a.ms, "core_use": 0.5, "pytorch_share": 0.001 / a.ms, "call_overhead_share": 0.3 / a.ms, "celsius": 30 + a.ms, "instructions": 100 * a.ms * a.ms, "bad": math.MaxFloat64 / a.ms}}
+			if a.assumes != "" {
+				r.Verdict.Assumes = kw.Assumptions{a.assumes}
+			}
 			r.Verdict.Timing.Candidate = kw.Measurement{LowMS: 0.95 * a.ms, HighMS: 1.05 * a.ms}
 			r.Verdict.Profile = &kw.Profile{Metrics: map[string]float64{"dram__bytes.sum": 1000 - a.ms}}
 			if rounds[best].ms == 0 || a.ms < rounds[best].ms {
@@ -128,6 +132,19 @@ func TestWhatALessonSays(t *testing.T) {
 		if strings.Join(got, " ") != want {
 			t.Errorf("%s: %v", bottleneck, got)
 		}
+	}
+}
+
+// Nobody learns that it pays to take something for granted: there inputs are strict.
+func TestWhatTakesSomethingForGrantedTeachesAsWrong(t *testing.T) {
+	s := openTest(t)
+	teach(t, s, "d", "a", "certified", attempt{ms: 4, feedback: optimise("r", "m")}, attempt{ms: 1, assumes: "takes ids for granted"}, attempt{ms: 2})
+	if got := summaries(t, s, LessonFilter{}); got != "1/1<0 r [] failed 0" {
+		t.Fatal(got)
+	}
+	l := must(s.Lessons(t.Context(), LessonFilter{}))(t)[0]
+	if l.Status != kw.Wrong || l.Reason != "it takes ids for granted" || l.ToMS != 0 {
+		t.Errorf("%+v", l)
 	}
 }
 

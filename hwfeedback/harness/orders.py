@@ -16,8 +16,10 @@ import torch
 SHORTEST = 8  # elements of a line that has an order worth asking about
 LINES = 6  # that one task is asked about, at most
 LONGEST_RUN = 8  # of equal elements
-# Elements that are put in order, at most: of larger inputs some lines, drawn at random.
-ARRANGED = {"cpu": 1 << 21, "cuda": 1 << 27}
+# Elements that are put in order, at most: of larger inputs some lines, drawn at random, but ALWAYS
+# of them.
+ARRANGED = {"cpu": 1 << 17, "cuda": 1 << 27}
+ALWAYS = 10
 
 # Operators that reduce, sort or scan along the dimensions in their argument of this number; without
 # one along all of them, or the last.
@@ -99,7 +101,7 @@ def arranged(x: torch.Tensor, start: int, stop: int, g: torch.Generator) -> torc
     inner = x.flatten(start, stop - 1).movedim(start, -1)
     shape = inner.shape
     rows = inner.reshape(-1, shape[-1])
-    most = max(ARRANGED[x.device.type] // rows.shape[1], 1)
+    most = max(ARRANGED[x.device.type] // rows.shape[1], ALWAYS)
     if len(rows) <= most:
         done = _in_order(rows, g)
     else:

@@ -44,6 +44,17 @@ class Structure:
     def __bool__(self) -> bool:
         return bool(self.says)
 
+    def kinds(self) -> list[str]:
+        """Returns what there is of it, for ``again``."""
+        there = {
+            "constant": self.constant,
+            "few": self.few,
+            "fixed": self.fixed is not None,
+            "same": self.same is not None,
+            "orders": bool(self.orders),
+        }
+        return [kind for kind, is_there in there.items() if is_there]
+
     @property
     def stays(self) -> bool:
         """Whether nothing of it may be mapped: its few values say all that there is."""
@@ -117,6 +128,31 @@ def count_of(draw: Sequence[torch.Tensor]) -> int:
 def of(draws: Sequence[Sequence[torch.Tensor]]) -> list[Structure]:
     """Returns the structure of each input, from draws under different seeds."""
     return [_of_one([d[i] for d in draws]) for i in range(len(draws[0]))]
+
+
+def again(
+    draws: Sequence[Sequence[torch.Tensor]],
+    kinds: Sequence[Sequence[str]],
+    says: Sequence[Sequence[str]],
+) -> list[Structure]:
+    """Returns the structure of each input as far as it is of kinds that other draws have shown, in
+    the words for these. What is not there in these draws is left out.
+    """
+    return [
+        _of_kinds([d[i] for d in draws], kind, words)
+        for i, (kind, words) in enumerate(zip(kinds, says, strict=True))
+    ]
+
+
+def _of_kinds(
+    draws: Sequence[torch.Tensor], kinds: Sequence[str], says: Sequence[str]
+) -> Structure:
+    s = Structure(constant="constant" in kinds, few="few" in kinds)
+    s.fixed = _fixed(draws) if "fixed" in kinds else None
+    s.same = _same(draws, s.fixed) if "same" in kinds else None
+    s.orders = _orders(draws) if "orders" in kinds else []
+    s.says = list(says) if s.kinds() else []
+    return s
 
 
 def _of_one(draws: Sequence[torch.Tensor]) -> Structure:

@@ -133,7 +133,8 @@ class Calibration:
     compiled: bool = True
     axes: list[Axis] = field(default_factory=list)  # whose order changes nothing
     lines: list[Line] = field(default_factory=list)  # that are reduced, sorted or scanned
-    structures: list[list[str]] = field(default_factory=list)  # of each input, in words
+    structures: list[list[str]] = field(default_factory=list)  # of each input, in words,
+    kinds: list[list[str]] = field(default_factory=list)  # and of which kinds
     many_terms: bool = False  # to each output
     # By key the way in which the reference bears a change of what is never varied (assumptions.py).
     assumptions: dict[str, int] = field(default_factory=dict)
@@ -163,6 +164,7 @@ class Calibration:
             "axes": self.axes,
             "lines": [[at.input, at.start, at.stop] for at in self.lines],
             "structures": self.structures,
+            "kinds": self.kinds,
             "many_terms": self.many_terms,
             "assumptions": self.assumptions,
             "by_rows": self.by_rows,
@@ -192,6 +194,7 @@ class Calibration:
             axes=[tuple((i, dim) for i, dim in axis) for axis in d["axes"]],
             lines=[Line(*at) for at in d["lines"]],
             structures=[list(says) for says in d["structures"]],
+            kinds=[list(kinds) for kinds in d["kinds"]],
             many_terms=bool(d["many_terms"]),
             assumptions={str(k): int(way) for k, way in d["assumptions"].items()},
             by_rows=bool(d["by_rows"]),
@@ -320,17 +323,20 @@ def draw_many(reference: ReferenceClient, count: int) -> list[Draw]:
     return [first, *(Draw(reference, secret(), kept=kept) for _ in range(count - 1))]
 
 
-def structures_of(reference: ReferenceClient) -> list[Structure]:
-    """Returns what all draws of each input share, from draws under secret seeds, which what the
-    file seeds by itself gets, too. None where there is no room for so many.
+def some_draws(reference: ReferenceClient) -> list[list[torch.Tensor]]:
+    """Returns draws under secret seeds, which what the file seeds by itself gets, too: as many as
+    show what all share, one where there is no room for so many.
     """
     first = reference.draw(secret(), reseeded=True)[1]
     count = structures.count_of(first)
     needs = 2 * count * sum(t.numel() * t.element_size() for t in first)
-    if reference.sparing and reference.device.room()[0] < needs:
-        return [Structure() for _ in first]
-    others = [reference.draw(secret(), reseeded=True)[1] for _ in range(count - 1)]
-    return structures.of([first, *others])
+    if not any(t.is_floating_point() for t in first):
+        return [first]
+    if not reference.sparing:
+        return [first, *reference.draws([secret() for _ in range(count - 1)], reseeded=True)[1]]
+    if reference.device.room()[0] < needs:
+        return [first]
+    return [first, *(reference.draw(secret(), reseeded=True)[1] for _ in range(count - 1))]
 
 
 def perturbed(
@@ -388,8 +394,8 @@ def calibrate(
     trainable = reference.info["trainable"]
     draws = draw_many(reference, CALIBRATION_SEEDS // few)
     floating = any(t.is_floating_point() for t in draws[0].tensors)
-    found = structures_of(reference)
-    c.structures = [s.says for s in found]
+    found = structures.of(some_draws(reference))
+    c.structures, c.kinds = [s.says for s in found], [s.kinds() for s in found]
     c.lines = orders.lines_of(draws[0].tensors, seen["lengths"])
     elements = sum(math.prod(o["shape"]) for o in seen["outputs"])
     c.many_terms = terms.many(draws[0].tensors, elements)
@@ -903,11 +909,10 @@ class Verification:
 
     def _structures(self) -> list[Structure]:
         """Returns the structures of the inputs, none that calibration has not found."""
-        if not any(self.calibration.structures):
+        c = self.calibration
+        if not any(c.kinds):
             return []
-        found = structures_of(self.reference)
-        known = zip(found, self.calibration.structures, strict=True)
-        return [s if says else Structure() for s, says in known]
+        return structures.again(some_draws(self.reference), c.kinds, c.structures)
 
     @property
     def _sparing(self) -> bool:
@@ -986,15 +991,26 @@ class Verification:
         """All that is compared under the weights of this evaluation, base draws first."""
         for draw in self.draws:
             yield self.base_job(draw)
+        left_out = self._left_out()
         for family in FAMILIES[1:]:
             known = self.calibration.families.get(family.name)
-            if known is None or self._other_weights(known):
+            if known is None or self._other_weights(known) or family in left_out:
                 continue
             for k, seed in enumerate(self._seeds(family)):
                 draw = self.draws[k % len(self.draws)]
                 again = _Remade(draw, family, seed, self.traits)
                 # Nothing else holds what is made: there may be little room.
                 yield replace(self._job(family, known, again.made(), draw), again=again)
+
+    def _left_out(self) -> set[Family]:
+        """Returns what is asked another time: at quick one of the families for outputs of many
+        terms, in turn, nobody knows which.
+        """
+        if self.level != "quick" or not self.calibration.many_terms:
+            return set()
+        in_turn = {ORDERED, FEW_TERMS, REPEATED}
+        asked = [f for f in in_turn if f.name in self.calibration.families]
+        return in_turn - {random.SystemRandom().choice(asked)} if asked else set()
 
     def _seeds(self, family: Family) -> list[int]:
         """Returns a seed for each time that a family is asked: at certify each line is ordered."""
