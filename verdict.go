@@ -113,9 +113,10 @@ func (v Verdict) FasterThan(other Verdict) bool {
 type BuildReport struct {
 	Seconds    float64      `json:"seconds"`
 	Cached     bool         `json:"cached"`
-	Form       string       `json:"form,omitempty"` // "native", "load_inline", "triton", "none"
-	Code       string       `json:"code,omitempty"` // the same for candidates whose objects, and whose text beside what these were built from, are the same; empty where that is not known
-	Log        string       `json:"log,omitempty"`  // the end of the compiler's output
+	Form       string       `json:"form,omitempty"`  // "native", "load_inline", "triton", "none"
+	Code       string       `json:"code,omitempty"`  // the same for candidates whose objects, and whose text beside what these were built from, are the same; empty where that is not known
+	Log        string       `json:"log,omitempty"`   // the end of the compiler's output
+	Flags      []string     `json:"flags,omitempty"` // what became of those that were not taken as they are
 	Errors     []Diagnostic `json:"errors,omitempty"`
 	Vectorised []Diagnostic `json:"vectorised,omitempty"` // loops the compiler vectorised
 	Missed     []Diagnostic `json:"missed,omitempty"`     // loops it did not, with its reason

@@ -166,7 +166,7 @@ func (r *room) options(progress func(stage, note string)) hwfeedback.Options {
 	c := r.config
 	return hwfeedback.Options{
 		DataDir: r.folder, Python: c.Python, Device: c.Device, Sandbox: c.Sandbox, Threads: c.Threads,
-		Baselines: c.Evaluation.Baselines, Precision: c.Evaluation.Precision,
+		Baselines: c.Evaluation.Baselines, Precision: c.Evaluation.Precision, CustomCode: c.Evaluation.CustomCode,
 		CertifyTime: c.Evaluation.CertifyTime.Std(), InspectTimeout: c.Evaluation.InspectTimeout.Std(), Log: r.log, Progress: progress, Named: r.named, Profile: r.profile(),
 	}
 }

@@ -22,6 +22,7 @@ var (
 	judges     = []string{"rules", "none"} // or a model
 	baselines  = []string{"eager", "compile", "max-autotune", "max-autotune-no-cudagraphs", "cudagraphs"}
 	precisions = []string{"float32"}
+	customCode = []string{"required", "any"}
 	levels     = []string{"debug", "info", "warn", "error"}
 	formats    = []string{"text", "json"}
 )
@@ -192,6 +193,7 @@ func check(c Config, origins Origins) error {
 		fail("evaluation.baselines", fmt.Sprintf("lacks %q", baselines[0]), "it is always measured, to tell whether the machine is still as it was")
 	}
 	oneOf("evaluation.precision", c.Evaluation.Precision, precisions)
+	oneOf("evaluation.custom_code", c.Evaluation.CustomCode, customCode)
 
 	lasting("daemon.grace", c.Daemon.Grace)
 	between("daemon.attempts", c.Daemon.Attempts, 1, 100)

@@ -172,6 +172,7 @@ type Evaluation struct {
 	CertifyTime    Duration `toml:"certify_time" json:"certify_time"`
 	Baselines      []string `toml:"baselines" json:"baselines"`
 	Precision      string   `toml:"precision" json:"precision"`
+	CustomCode     string   `toml:"custom_code" json:"custom_code"`
 	Profile        bool     `toml:"profile" json:"profile"`
 	KeepWarm       Duration `toml:"keep_warm" json:"keep_warm"`
 }

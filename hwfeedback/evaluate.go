@@ -291,7 +291,7 @@ func keeps(v kernelwright.Verdict) bool {
 // differs in a comment, a docstring or a line end is another program. Language is
 // in it because the same text may be submitted as either; the sandbox because what
 // "weak" lets pass proves less; when the ceilings were measured because headroom is
-// a share of them; CUTLASS for who may include its headers.
+// a share of them; CUTLASS for who may include its headers; policy.
 func (e *Evaluator) verdictKey(task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level, named []kernelwright.NamedBaseline) string {
 	against := slices.Clone(e.options.Baselines)
 	for _, b := range named {
@@ -303,7 +303,7 @@ func (e *Evaluator) verdictKey(task kernelwright.Task, cand kernelwright.Candida
 	}
 	return joinKey(kernelwright.HashText(task.Source), kernelwright.HashText(cand.Source), string(cand.Language), string(level), e.device.Key,
 		strconv.FormatInt(e.device.Ceilings.MeasuredMS, 10), e.options.Sandbox, e.options.Precision,
-		strings.Join(against, " "), e.versionsKey(), cutlassOf(cand.Source), effort)
+		strings.Join(against, " "), e.versionsKey(), cutlassOf(cand.Source), effort, e.options.CustomCode)
 }
 
 // versionsKey names every version that takes part in a verdict.
@@ -425,7 +425,7 @@ func (e *Evaluator) evaluation(ctx context.Context, task kernelwright.Task, leve
 	return evaluateBody{
 		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.NeededBytes, task.Operations, task.Operators, flags(task.Flags)},
 		workplace: e.workplace(),
-		Level:     level, Precision: e.options.Precision, CertifyS: e.options.CertifyTime.Seconds(), Ceilings: e.device.Ceilings, Specs: e.device.Specs,
+		Level:     level, Precision: e.options.Precision, CustomCode: e.options.CustomCode, CertifyS: e.options.CertifyTime.Seconds(), Ceilings: e.device.Ceilings, Specs: e.device.Specs,
 		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines, Named: named,
 	}, keep
 }

@@ -76,6 +76,9 @@ const (
 // Precisions are what a task can hold its candidates to, the default first.
 var Precisions = []string{"float32"}
 
+// CustomCode is what policy asks of a candidate's own code, the default first.
+var CustomCode = []string{"required", "any"}
+
 // Baselines are what candidates can be held against, all by default. The first
 // is always measured: it tells whether the machine is still as it was.
 var Baselines = []string{"eager", "compile", "max-autotune"}
@@ -107,6 +110,8 @@ type Options struct {
 	// kind of device; nil: nothing.
 	Named     func(ctx context.Context, task kernelwright.Task, device kernelwright.DeviceKind) ([]kernelwright.NamedBaseline, error)
 	Precision string // of Precisions
+	// CustomCode is whether code of its own has to do the work of a candidate; of CustomCode.
+	CustomCode string
 	// Profile has a correct candidate's kernels on a GPU profiled, and eager's:
 	// SelectedProfile, FullProfile; empty: no.
 	Profile string
@@ -175,6 +180,12 @@ func (o Options) normalised() (Options, error) {
 	}
 	if !slices.Contains(Precisions, o.Precision) {
 		return o, &SetupError{Reason: fmt.Sprintf("there is no precision %q", o.Precision), Hint: fmt.Sprintf("precision is one of %q", Precisions)}
+	}
+	if o.CustomCode == "" {
+		o.CustomCode = CustomCode[0]
+	}
+	if !slices.Contains(CustomCode, o.CustomCode) {
+		return o, &SetupError{Reason: fmt.Sprintf("there is no policy %q for custom code", o.CustomCode), Hint: fmt.Sprintf("it is one of %q", CustomCode)}
 	}
 	if !slices.Contains([]string{"", SelectedProfile, FullProfile}, o.Profile) {
 		return o, &SetupError{Reason: fmt.Sprintf("there is no profile %q", o.Profile), Hint: fmt.Sprintf("it is %q or %q, or there is none", SelectedProfile, FullProfile)}

@@ -233,7 +233,7 @@ func TestWhatCandidatesAreHeldAgainst(t *testing.T) {
 		t.Errorf("cached %v, asked for %q, known %s", v.Cached, v.Output, v.Evidence[0])
 	}
 	few.Close()
-	for _, o := range []Options{{Baselines: []string{"compile"}}, {Baselines: []string{"eager", "fast"}}, {Precision: "float16"}} {
+	for _, o := range []Options{{Baselines: []string{"compile"}}, {Baselines: []string{"eager", "fast"}}, {Precision: "float16"}, {CustomCode: "none"}} {
 		o.DataDir = b.options.DataDir
 		var setup *SetupError
 		if _, err := o.normalised(); !errors.As(err, &setup) || setup.Hint == "" {

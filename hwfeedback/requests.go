@@ -62,7 +62,8 @@ type evaluateBody struct {
 	workplace
 	Level         kernelwright.Level           `json:"level"`
 	Precision     string                       `json:"precision"`
-	CertifyS      float64                      `json:"certify_s"` // Options.CertifyTime
+	CustomCode    string                       `json:"custom_code"` // of CustomCode
+	CertifyS      float64                      `json:"certify_s"`   // Options.CertifyTime
 	Ceilings      kernelwright.Ceilings        `json:"ceilings"`
 	Specs         kernelwright.Specs           `json:"specs"`
 	Version       string                       `json:"kernelwright_version"`

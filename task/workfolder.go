@@ -73,7 +73,11 @@ func join(model File, f folder) (File, error) {
 	}
 	text := strings.TrimPrefix(model.Source, "\ufeff")
 	imports := statements(text, importsExtension)
-	if len(imports) == 0 || len(cpp)+len(cuda) == 0 {
+	if len(imports) == 0 {
+		model.Source, err = withFiles(model.Source, f)
+		return model, err
+	}
+	if len(cpp)+len(cuda) == 0 {
 		return model, nil // nothing of it is built: the verdict will say what is missing
 	}
 	at := imports[0][0]

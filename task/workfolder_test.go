@@ -227,3 +227,39 @@ func TestTheExamplesOfWorkFolders(t *testing.T) {
 		}
 	}
 }
+
+func TestAWorkFolderMayBuildByItself(t *testing.T) {
+	const model = `"""Notes."""
+from __future__ import annotations
+import os
+import torch
+from torch.utils.cpp_extension import load
+here = os.path.dirname(__file__)
+ops = load(name="ops", sources=["kernels/k.cpp", os.path.join(here, "binding.cpp")])
+`
+	files := map[string]string{"model_new.py": model, "kernels/k.cpp": "#include \"../common.h\"\n", "binding.cpp": "int b;\n", "common.h": "#pragma once\n", "notes.txt": "no source"}
+	f, err := ReadCandidate(fill(t, t.TempDir(), files))
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, tail, found := strings.Cut(f.Source, "__file__ = _work_folder()\n")
+	if !found || !strings.HasPrefix(head, "\"\"\"Notes.\"\"\"\nfrom __future__ import annotations\ndef _work_folder():") || !strings.HasPrefix(tail, "import os\nimport torch\n") {
+		t.Errorf("its files are not written first:\n%s", f.Source)
+	}
+	for _, want := range []string{`"kernels/k.cpp": r"""`, `"binding.cpp": r"""`, `"common.h": r"""`, "os.chdir(folder)"} {
+		if !strings.Contains(head, want) {
+			t.Errorf("there is no %s in it:\n%s", want, head)
+		}
+	}
+	if strings.Contains(f.Source, "no source") {
+		t.Error("it has a file that is no source")
+	}
+	joined, err := JoinFiles(files)
+	if err != nil || joined.Source != f.Source {
+		t.Errorf("in memory it is another: %v", err)
+	}
+	files["model_new.py"] = "import torch\n"
+	if joined, err = JoinFiles(files); err != nil || joined.Source != "import torch\n" {
+		t.Errorf("one that builds nothing was changed: %v", err)
+	}
+}

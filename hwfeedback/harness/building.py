@@ -25,46 +25,52 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import compiling
+import flags
 import kernelwright
+import policy
 import sandbox
 import sass
 import source
 import toolchain
 import triton_kernels
-from artifacts import LOAD_INLINE, NATIVE, TRITON, inline_key, native_key
-from clients import hold, how_it_ended, line_numbers, sentence
+from artifacts import LOAD_INLINE, NATIVE, TRITON, BuildFailed, inline_key, native_key
+from clients import (
+    CandidateClient,
+    WorkerError,
+    WorkerGone,
+    WorkerLate,
+    hold,
+    how_it_ended,
+    sentence,
+)
 from forkserver import ForkServer, Worker
 from protocol import Closed, ProtocolError, Timeout
+from workshop import Failed, Made, Workshop, name_of, sources_of
 
-RULES = "9"  # changes when the same candidate would build to something else
+RULES = "10"  # changes when the same candidate would build to something else
 IMPORT_TIMEOUT = 60.0
 PARSE_TIMEOUT = 20.0
 COMPILE_TIMEOUT = compiling.COMPILE_TIMEOUT * 2 + 20
 FACTS_TIMEOUT = 60.0
-BUILD_TIMEOUT = 600.0  # of all objects of a candidate
-MAX_OBJECTS = 16  # in one candidate
-MAX_REQUESTS = 1000  # of them, where the same is asked for more than once
-MAX_SOURCES = 4 << 20  # characters, of a candidate's objects together
+MAX_REQUESTS = 1000  # of a candidate that is imported, where the same is asked for more than once
 MAX_BYTES = 256 << 20  # of one object
 MAX_HEADER = 1 << 30
+MAX_FILES = 500  # that come with one request
+_PLACE = re.compile(r"[^/\0][^\0]*")
 MAX_HEADERS = 3  # precompiled headers kept; each is some 500 MB
+FAILED = ".failed.json"  # what is known of a source that does not compile
 KEPT = ("", "rejected", "build_failed")  # what a candidate comes to again, and is kept
 VOTERS = 5000  # lines of a source that tell where it lies in its file
 DIAGNOSTICS = compiling.MAX_DIAGNOSTICS
+MAX_TOLD = 300  # characters of why something was not built, before all else
 COMPILING = "compiling "  # what is told of an object before its name: the candidate's part is over
+# Whether a candidate of which something fails is imported, where it is built.
+NO_TRIAL, TRIAL, ALONE = "", "trial", "alone"
 NONE = "none"  # the CUTLASS of a candidate that asks for it, where there is none
 FOR_A_GPU = "it is written in CUDA, and the device is the CPU"
 _headers = threading.Lock()  # held while what many builds need is made
 
 Progress = Callable[[str], None]
-
-
-class _Failed(Exception):
-    """The candidate's fault. The words of a verdict: status and reason."""
-
-    def __init__(self, status: str, reason: str, **report: Any) -> None:
-        super().__init__(reason)
-        self.status, self.reason, self.report = status, reason, report
 
 
 def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dict[str, Any]:
@@ -80,7 +86,7 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dic
         worker.kill()  # nobody need wait until it is gone
     if isinstance(answer, str):
         parsed = {"normalised_hash": "", "language": "", "form": "none", "problems": [answer]}
-        return parsed | {"triton": False}
+        return parsed | {"triton": False, "lazy": True}
     return _parsed(answer)
 
 
@@ -103,16 +109,23 @@ def build(
     mode: str = "strict",
     progress: Progress | None = None,
     arch: str = "",
+    *,
+    trial: str = TRIAL,
+    forbids: bool = False,
 ) -> dict[str, Any]:
-    """Builds a candidate, or finds it built. Never raises for the candidate's faults.
+    """Builds what a candidate asks for when it is imported, or finds it built. Never raises for the
+    candidate's faults.
 
-    ``arch`` is what CUDA is compiled for, as "sm_90a"; without it there is no CUDA.
+    ``arch`` is what CUDA is compiled for, as "sm_90a"; without it there is no CUDA. ``trial``:
+    whether a candidate of which something fails is imported, so that it is known at once where it
+    does not go on (TRIAL), for whatever reason (ALONE), or whether that is left to whoever runs it
+    (NO_TRIAL). ``forbids``: whether what policy forbids fails.
 
-    Returns ``build`` (a BuildReport), ``status`` ("" when it is built, else rejected, build_failed,
-    crashed or timed_out), ``reason``, ``artifacts`` (for ``open_artifacts``), ``normalised_hash``,
-    ``language``, ``triton`` (whether it has kernels that are compiled when it runs) and
-    ``missing``. Raises toolchain.Missing, sandbox.SandboxError and ProtocolError for what is the
-    machine's fault.
+    Returns ``build`` (a BuildReport), ``status`` ("" when it can be run, else rejected,
+    build_failed, crashed or timed_out), ``reason``, ``artifacts`` (for ``open_artifacts``),
+    ``normalised_hash``, ``language``, ``triton`` (whether it has kernels that are compiled when it
+    runs), ``missing``, and where it was built just now ``made`` (for ``workshop``). Raises
+    toolchain.Missing, sandbox.SandboxError and ProtocolError for what is the machine's fault.
     """
     start = time.monotonic()
     text = candidate["source"]
@@ -132,15 +145,71 @@ def build(
         "triton": False,
         "cutlass": "",
     }
+    note = progress or (lambda _: None)
+    # What NVRTC needs for its first compilation takes as long as reading the candidate.
+    warm = bool(arch) and _seems_launched(text)
+    shop = Workshop(lambda: _Maker(server, cache_dir, mode, arch, text, note, warm), opened)
+    note("reading the candidate")
+    failed: Failed | None = None
     try:
-        _build(server, text, cache_dir, mode, arch, result, progress or (lambda _: None))
-    except _Failed as e:
-        result |= {"status": e.status, "reason": e.reason}
-        result["build"] |= e.report
+        if warm:
+            shop.begin()
+        bad = _build_ahead(server, text, mode, result, shop)
+        if trial != NO_TRIAL and (bad or shop.failures):
+            _try(server, text, mode, arch, shop, trial, forbids)
+    except Failed as e:
+        failed = e
+    finally:
+        shop.leave()
+    _add_made(result, text, shop.made)
+    if failed is not None:
+        result |= {"status": failed.status, "reason": failed.reason}
+        result["build"] |= failed.report
     result["build"]["seconds"] = time.monotonic() - start
-    if result["status"] in KEPT:
+    if result["status"] in KEPT and not isinstance(failed, _Breach):
         _write_json(record_path, result)
-    return result
+    return result | {"made": shop.made}
+
+
+def workshop(
+    server: ForkServer,
+    text: str,
+    built: dict[str, Any],
+    cache_dir: str,
+    mode: str = "strict",
+    arch: str = "",
+) -> Workshop:
+    """Returns where the processes of a candidate ask for what it builds later than ``built``."""
+
+    def maker() -> _Maker:
+        return _Maker(server, cache_dir, mode, arch, text, lambda _: None)
+
+    shop = Workshop(maker, opened)
+    artifacts = built.get("artifacts") or ()
+    for made in built.get("made") or [Made(a, a) for a in artifacts]:
+        shop.know(made)
+    return shop
+
+
+def reported(text: str, made: Sequence[Made]) -> dict[str, Any]:
+    """Returns what a BuildReport says of what was made."""
+    found: dict[str, list[Any]] = {n: [] for n in ("vectorised", "missed", "errors", "kernels")}
+    logs: list[str] = []
+    notes: list[str] = []
+    for m in made:
+        report = m.failed.report if m.failed is not None else (m.artifact or {}).get("report", {})
+        logs.append(report.get("log", ""))
+        notes += m.request.get("notes", ())
+        found["kernels"] += report.get("kernels", ())
+        found["errors"] += report.get("errors", ())
+        said = {n: report[n] for n in ("vectorised", "missed") if report.get(n)}
+        lines = Lines(text, sources_of(m.request)) if said else None
+        for name, diagnostics in said.items() if lines else ():
+            found[name] += [lines.diagnostic(d) for d in diagnostics]
+    out: dict[str, Any] = {n: _unique(found[n]) for n in ("vectorised", "missed", "errors")}
+    out |= {"kernels": found["kernels"], "flags": list(dict.fromkeys(notes))[:DIAGNOSTICS]}
+    out["log"] = "\n".join(filter(None, logs))[: compiling.LOG_KEPT]
+    return {n: v for n, v in out.items() if v}
 
 
 def open_artifacts(built: dict[str, Any]) -> list[int]:
@@ -153,16 +222,21 @@ def open_artifacts(built: dict[str, Any]) -> list[int]:
     fds: list[int] = []
     try:
         for artifact in built.get("artifacts") or ():
-            with open(artifact["path"], "rb") as f:
-                data = f.read()
-            if hashlib.sha256(data).hexdigest() != artifact["sha256"]:
-                raise OSError(f"{artifact['path']} is not what was built")
-            fds.append(_sealed(data, artifact["name"]))
+            fds.append(opened(artifact))
     except BaseException:
         for fd in fds:
             os.close(fd)
         raise
     return fds
+
+
+def opened(artifact: dict[str, Any]) -> int:
+    """The same for one artifact."""
+    with open(artifact["path"], "rb") as f:
+        data = f.read()
+    if hashlib.sha256(data).hexdigest() != artifact["sha256"]:
+        raise OSError(f"{artifact['path']} is not what was built")
+    return _sealed(data, artifact["name"])
 
 
 def facts(
@@ -213,7 +287,7 @@ def _warm(server: ForkServer, light: str, flags: Sequence[str], mode: str, *, cu
     target = os.path.join(light, compiling.SHIM + ".gch", _header_key(flags))
     if os.path.exists(target):
         return True
-    if compiling.flags_problem(flags) or not toolchain.compiler():
+    if not toolchain.compiler():
         return False
     folder = os.path.dirname(target)
     others = sorted(os.scandir(folder), key=lambda e: e.stat().st_mtime)
@@ -236,54 +310,43 @@ def _made(server: ForkServer, light: str, request: dict[str, Any], target: str, 
     return os.path.exists(target)
 
 
-def _build(
-    server: ForkServer,
-    text: str,
-    cache_dir: str,
-    mode: str,
-    arch: str,
-    result: dict[str, Any],
-    progress: Progress,
-) -> None:
-    progress("reading the candidate")
-    ahead: Worker | None = None
-    if arch and _seems_launched(text):
-        # What NVRTC needs for its first compilation takes as long as reading the candidate.
-        ahead = _compiler(server, _Sees("", True, tuple(_includes([text]))), mode, warm=True)
-    try:
-        _read_and_compile(server, text, cache_dir, mode, arch, result, progress, ahead)
-    finally:
-        if ahead is not None:
-            ahead.kill()
+def _add_made(result: dict[str, Any], text: str, made: Sequence[Made]) -> None:
+    """Adds what was asked for when it was imported."""
+    if made:
+        kinds = {m.request["kind"] for m in made}
+        result["build"]["form"] = LOAD_INLINE if kinds == {LOAD_INLINE} else NATIVE
+    built = [m.artifact for m in made if m.artifact is not None]
+    result["artifacts"] = [{k: v for k, v in a.items() if k != "report"} for a in built]
+    cutlass = (m.request.get("cutlass") for m in made)
+    result["cutlass"] = next(filter(None, cutlass), "")
+    result["build"] |= reported(text, made)
 
 
 def _seems_launched(text: str) -> bool:
     return "__global__" in text and "<<<" not in text
 
 
-def _read_and_compile(
-    server: ForkServer,
-    text: str,
-    cache_dir: str,
-    mode: str,
-    arch: str,
-    result: dict[str, Any],
-    progress: Progress,
-    ahead: Worker | None,
-) -> None:
+def _build_ahead(
+    server: ForkServer, text: str, mode: str, result: dict[str, Any], shop: Workshop
+) -> bool:
+    """Builds what the candidate asks for at the top of its file where all of it compiles: a guess,
+    which spares its processes to wait for each. Returns whether it is a bad one.
+
+    Raises Failed for a text that is no candidate.
+    """
     with server.spawn("builder", {"sandbox": mode, "threads": 1}) as worker:
         result["missing"] = worker.missing
         answer = _problem_if_dead(
             worker, {"op": "parse", "source": text, "what": "candidate"}, PARSE_TIMEOUT
         )
         if isinstance(answer, str):
-            raise _Failed("rejected", answer)
+            raise Failed("rejected", answer)
         parsed = _parsed(answer)
         result["normalised_hash"] = parsed["normalised_hash"]
         result["language"] = parsed["language"] or result["language"]
         result["build"]["form"] = parsed["form"]
         if parsed["problems"]:
-            raise _Failed(
+            raise Failed(
                 "build_failed" if not parsed["normalised_hash"] else "rejected",
                 f"the candidate is refused: {parsed['problems'][0]}",
                 log="\n".join(parsed["problems"]),
@@ -291,56 +354,173 @@ def _read_and_compile(
             )
         result["triton"] = parsed["triton"]
         if parsed["form"] in ("none", "triton"):
-            return  # nothing to build yet: importing it is the candidate worker's business
-        requests = _recorded(worker, text, arch)
-    result["build"]["form"] = NATIVE if any(r["kind"] == NATIVE for r in requests) else LOAD_INLINE
-    end = time.monotonic() + BUILD_TIMEOUT
-    result["cutlass"] = next((r["cutlass"] for r in requests if r.get("cutlass")), "")
-    compiler = ahead
-    seen = None if ahead is None else _Sees("", True, tuple(_includes([text])))
-    reports: list[dict[str, Any]] = []
+            return False  # nothing to build yet: importing it is the candidate worker's business
+        requests, error = _recorded(worker, text)
+    for raw in requests:
+        try:
+            made = shop.get(raw)[1]
+        except Failed:
+            return True
+        if made.failed is not None:
+            return True  # what it asks for then is another matter
+    if not (error or parsed["lazy"]):
+        sources = [s for r in requests if isinstance(r, dict) for s in _sources(r)]
+        objects = [a["sha256"] for a in shop.artifacts]
+        result["build"]["code"] = toolchain.key(_beside(text, sources), *objects)
+    return error
+
+
+def _try(
+    server: ForkServer,
+    text: str,
+    mode: str,
+    arch: str,
+    shop: Workshop,
+    trial: str,
+    forbids: bool,
+) -> None:
+    """Imports a candidate, which asks for what it has built as it does wherever it runs. Raises
+    Failed where that is the end of it.
+
+    There is no device here. So on a GPU, unless this is all that is asked, only what that has
+    nothing to do with is the end.
+    """
+    worker = server.spawn("candidate", {"sandbox": mode, "threads": 1})
+    client = CandidateClient(worker, IMPORT_TIMEOUT)
+    doing = "importing the candidate"
+    given = shop.artifacts
+    fds = open_artifacts({"artifacts": given})
     try:
-        for request in requests:
-            artifact = _cached_object(cache_dir, request)
-            if artifact is None:
-                progress(COMPILING + request["name"])
-                light = ""
-                if request["kind"] == LOAD_INLINE:
-                    with _headers:
-                        light = _light(server, cache_dir, request, mode)
-                cuda = request.get("language") == "cuda"
-                sees = _Sees(light, cuda, tuple(request.get("includes", ())))
-                if compiler is not None and sees != seen:
-                    compiler.kill()
-                    compiler = None
-                if compiler is None:
-                    compiler, seen = _compiler(server, sees, mode), sees
-                left = end - time.monotonic()
-                if left <= 0:
-                    raise _Failed("timed_out", f"building it takes longer than {BUILD_TIMEOUT:g} s")
-                artifact = _compile(compiler, cache_dir, request, text, min(left, COMPILE_TIMEOUT))
-            reports.append(artifact.pop("report"))
-            result["artifacts"].append(artifact)
+        client.load(
+            text, [as_given(a) for a in given], fds, threads=1, timeout=IMPORT_TIMEOUT,
+            workshop=shop, elsewhere=bool(arch), forbids=forbids,
+        )  # fmt: skip
+    except WorkerLate:
+        raise Failed("timed_out", f"{doing}: it took longer than {IMPORT_TIMEOUT:g} s") from None
+    except WorkerGone as e:
+        if e.client is None:
+            raise sandbox.SandboxError(f"a worker {e}") from None
+        raise Failed("crashed", f"{doing}: its process {e}") from None
+    except WorkerError as e:
+        if (why := not_built(e, shop.failures)) is not None:
+            raise why from None
+        if not arch or trial == ALONE or e.type in (policy.NotAllowed.__name__, "SyntaxError"):
+            raise _no_import(e, shop.failures) from None
     finally:
-        if compiler is not None:
-            compiler.kill()
-            compiler.wait(10)
-    result["build"]["code"] = toolchain.key(
-        _beside(text, [s for r in requests for s in _sources(r)]),
-        *(a["sha256"] for a in result["artifacts"]),
+        client.kill()
+        _close(fds)
+
+
+def as_given(artifact: dict[str, Any]) -> dict[str, str]:
+    """Returns what a process is told of an object that it is given."""
+    return {k: artifact[k] for k in ("request", "kind", "name")}
+
+
+class _Breach(Failed):
+    """It breaks the policy, which is a setting: another may let it pass."""
+
+
+def not_built(e: WorkerError, failures: Sequence[Failed]) -> Failed | None:
+    """Returns which failed build an error is of, None for another error."""
+    if e.type != BuildFailed.__name__ or not failures:
+        return None
+    first = e.message.partition("\n")[0]
+    return next((f for f in failures if f.reason.startswith(first)), failures[-1])
+
+
+def _no_import(e: WorkerError, failures: Sequence[Failed]) -> Failed:
+    """Returns what it means that a candidate cannot be imported."""
+    what = sentence(f"{e.type}: {e.message}")
+    line = e.lines[-1] if e.lines else 0
+    where = f" at line {line}" if line else ""
+    breach = e.type == policy.NotAllowed.__name__
+    before = f"{told(failures)}; then " if failures else ""
+    return (_Breach if breach else Failed)(
+        "rejected" if breach else "build_failed",
+        f"{before}importing the candidate fails{where}: {what}",
+        log=e.traceback,
+        errors=[{"line": line, "message": what}],
     )
-    places = [
-        (Lines(text, _sources(r)), report) for r, report in zip(requests, reports, strict=True)
-    ]
-    for name in ("vectorised", "missed"):
-        said = [lines.diagnostic(d) for lines, report in places for d in report.get(name, ())]
-        result["build"][name] = _unique(said)
-    kernels = [k for report in reports for k in report.get("kernels", ())]
-    if kernels:
-        result["build"]["kernels"] = kernels
-    result["build"]["log"] = "\n".join(filter(None, (r.get("log", "") for r in reports)))[
-        : compiling.LOG_KEPT
-    ]
+
+
+def told(failures: Sequence[Failed]) -> str:
+    """Returns what is said first of a candidate of which something was not built."""
+    more = f", and {len(failures) - 1} more of its extensions are not built"
+    return failures[0].reason[:MAX_TOLD] + (more if len(failures) > 1 else "")
+
+
+class _Maker:
+    """Builds requests one after the other (workshop.Maker), by one builder as long as that sees
+    what each needs.
+    """
+
+    def __init__(
+        self,
+        server: ForkServer,
+        cache_dir: str,
+        mode: str,
+        arch: str,
+        text: str,
+        note: Progress,
+        warm: bool = False,
+    ) -> None:
+        """``text`` is the candidate's, whose lines are named. ``note`` is told what is compiled.
+        ``warm``: a builder is started at once, which makes NVRTC ready.
+        """
+        self._server, self._cache, self._mode = server, cache_dir, mode
+        self._arch, self._text, self._note = arch, text, note
+        self._builder: Worker | None = None
+        self._sees: _Sees | None = None
+        self.stopped = False
+        if warm:
+            self._sees = _Sees("", True, tuple(_includes([text])))
+            self._builder = _compiler(server, self._sees, mode, warm=True)
+
+    def checked(self, raw: Any) -> dict[str, Any]:
+        try:
+            return _checked(raw, self._arch)
+        except (KeyError, TypeError, ValueError) as e:
+            said = f"the candidate's request to build is malformed: {e!s:.200}"
+            raise Failed("rejected", sentence(said)) from e
+
+    def make(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        artifact = _cached_object(self._cache, request)
+        if artifact is not None:
+            return artifact
+        if (said := _cached_failure(self._cache, request)) is not None:
+            raise _failed(said, request, self._text)
+        self._note(COMPILING + name_of(request))
+        light = ""
+        if request["kind"] == LOAD_INLINE:
+            with _headers:
+                light = _light(self._server, self._cache, request, self._mode)
+        cuda = request.get("language") == "cuda"
+        sees = _Sees(light, cuda, tuple(request.get("includes", ())))
+        if self._builder is not None and sees != self._sees:
+            self.close()
+        if self._builder is None:
+            self._builder, self._sees = _compiler(self._server, sees, self._mode), sees
+        if self.stopped:
+            raise Failed("crashed", "nobody waits for it any more")
+        try:
+            return _compile(
+                self._builder, self._cache, request, self._text, min(seconds, COMPILE_TIMEOUT)
+            )
+        except BaseException:
+            self.close()  # who was late, or has ended, builds nothing more
+            raise
+
+    def stop(self) -> None:
+        self.stopped = True
+        builder = self._builder
+        if builder is not None:
+            builder.end()
+
+    def close(self) -> None:
+        builder, self._builder = self._builder, None
+        if builder is not None:
+            builder.kill()
+            builder.wait(10)
 
 
 class _Sees(NamedTuple):
@@ -374,104 +554,119 @@ def _of_cutlass(sources: Sequence[str]) -> dict[str, Any]:
     return {"includes": kernelwright.cutlass_folders(), "cutlass": toolchain.cutlass() or NONE}
 
 
-def _recorded(worker: Worker, text: str, arch: str) -> list[dict[str, Any]]:
-    """What the candidate asks to have built, checked: it comes from a process that ran the
-    candidate.
+def _recorded(worker: Worker, text: str) -> tuple[list[Any], bool]:
+    """Returns what the candidate asks to have built, and whether it fails to be imported: the word
+    of a process that ran the candidate, without a device and with stand-ins for what it builds.
     """
     answer = _problem_if_dead(worker, {"op": "record", "source": text}, IMPORT_TIMEOUT)
     if isinstance(answer, str):
-        raise _Failed("timed_out" if "longer" in answer else "crashed", answer)
-    error = answer.get("error")
-    if isinstance(error, dict):
-        lines = line_numbers(error.get("lines"))
-        what = sentence(f"{error.get('type', '')!s:.100}: {error.get('message', '')!s:.500}")
-        where = f" at line {lines[-1]}" if lines else ""
-        raise _Failed(
-            "build_failed",
-            f"importing the candidate fails{where}: {what}",
-            log=f"{error.get('traceback', '')!s:.8000}",
-            errors=[{"line": lines[-1] if lines else 0, "message": what}],
-        )
-    out: dict[str, dict[str, Any]] = {}
-    size = 0
+        raise Failed("timed_out" if "longer" in answer else "crashed", answer)
     given = answer.get("requests")
-    for raw in given[:MAX_REQUESTS] if isinstance(given, list) else ():
-        try:
-            request = _checked(raw, arch)
-        except (KeyError, TypeError, ValueError) as e:
-            raise _Failed("rejected", f"the candidate's request to build is malformed: {e}") from e
-        out[request["request"]] = request
-        size += sum(map(len, _sources(request)))
-        if size > MAX_SOURCES:
-            raise _Failed(
-                "rejected", f"the sources to build are over {MAX_SOURCES} characters long"
-            )
-    if len(out) > MAX_OBJECTS:
-        raise _Failed(
-            "rejected", f"the candidate builds {len(out)} objects, the limit is {MAX_OBJECTS}"
-        )
-    return list(out.values())
+    requests = given[:MAX_REQUESTS] if isinstance(given, list) else []
+    return requests, answer.get("error") is not None
+
+
+def _texts(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        raise ValueError("not a list of strings")
+    return value
 
 
 def _checked(raw: Any, arch: str) -> dict[str, Any]:
-    def texts(value: Any) -> list[str]:
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            raise ValueError("not a list of strings")
-        return value
-
+    """Returns a request as it is built, with a key of ours. Raises Failed, and KeyError, TypeError,
+    ValueError for what is none.
+    """
     if not isinstance(raw, dict):
         raise ValueError("not a dict")
-    flags = texts(raw["flags"])
     if raw.get("language", "cpp") not in ("cpp", "cuda"):
         raise ValueError("language")
     native = raw["kind"] == NATIVE
-    cuda = raw.get("language") == "cuda" if native else bool(raw.get("cuda_sources"))
-    allowed = compiling.ALLOWED_CUDA_FLAG if cuda and native else compiling.ALLOWED_FLAG
-    if problem := compiling.flags_problem(flags, allowed):
-        raise _Failed("rejected", problem)
+    cuda = raw.get("language") == "cuda" if native else "cuda_sources" in raw
     if cuda and not arch:
-        raise _Failed("rejected", FOR_A_GPU)
-    if native:
-        name, source = raw["name"], raw["source"]
-        if not isinstance(source, str) or not isinstance(name, str) or not name.isidentifier():
-            raise ValueError("name or source is no text")
-        request = {"kind": NATIVE, "name": name[:64], "source": source, "flags": flags}
-        language = "cuda" if cuda else "cpp"
-        request |= {"language": language, "arch": arch if cuda else ""}
-        request["launched"] = cuda and raw.get("launched") is True
-        request |= _of_cutlass([source] if cuda else [])
-        return request | {"request": native_key(source, flags, language)}
+        raise Failed("rejected", FOR_A_GPU)
+    try:
+        return _native(raw, arch if cuda else "") if native else _inline(raw, arch if cuda else "")
+    except flags.Refused as e:
+        raise Failed("rejected", str(e)) from e
+
+
+def _native(raw: dict[str, Any], arch: str) -> dict[str, Any]:
+    name, source, given = raw["name"], raw["source"], _texts(raw["flags"])
+    if not isinstance(source, str) or not isinstance(name, str) or not name.isidentifier():
+        raise ValueError("name or source is no text")
+    words, notes = flags.taken(given, arch=arch, shell=False)
+    language = "cuda" if arch else "cpp"
+    request = {"kind": NATIVE, "name": name[:64], "source": source, "flags": words, "notes": notes}
+    request |= {"language": language, "arch": arch}
+    request["launched"] = bool(arch) and raw.get("launched") is True
+    request |= _of_cutlass([source] if arch else [])
+    return request | {"request": native_key(source, given, language)}
+
+
+def _inline(raw: dict[str, Any], arch: str) -> dict[str, Any]:
     functions = raw["functions"]
     if functions is not None and not isinstance(functions, dict):
         raise ValueError("functions")
     for name in functions or ():
         if not all(part.isidentifier() for part in name.split("::")):
             raise ValueError(f"{name!r:.100} is no function's name")
-    libraries = compiling.ALLOWED_CUDA_LIBRARY if cuda else compiling.ALLOWED_FLAG
-    if problem := compiling.flags_problem(texts(raw["ldflags"]), libraries):
-        raise _Failed("rejected", problem)
-    if not isinstance(raw["name"], str) or not raw["name"].isidentifier() or len(raw["name"]) > 100:
-        raise ValueError("name")
+    for name in (raw["name"], raw.get("asked", raw["name"])):
+        if not isinstance(name, str) or not name.isidentifier() or len(name) > 100:
+            raise ValueError("name")
     request = {
         "name": raw["name"],
-        "sources": texts(raw["sources"]),
+        "sources": _texts(raw["sources"]),
         "functions": None if functions is None else {k: str(v)[:500] for k, v in functions.items()},
-        "flags": flags,
-        "ldflags": texts(raw["ldflags"]),
+        "flags": _texts(raw["flags"]),
+        "ldflags": _texts(raw["ldflags"]),
         "headers": raw["headers"] is True,
         "handling": raw["handling"] is True,
         "module": raw["module"] is True,
     }
-    if not cuda:
-        return {"kind": LOAD_INLINE, **request, "request": inline_key(request)}
-    request |= {"cuda_sources": texts(raw["cuda_sources"]), "cuda_flags": texts(raw["cuda_flags"])}
+    if arch:
+        request["cuda_sources"] = _texts(raw["cuda_sources"])
+        request["cuda_flags"] = _texts(raw["cuda_flags"])
+    request |= _handed_over(raw)
     key = inline_key(request)
-    request |= _of_cutlass([*request["sources"], *request["cuda_sources"]])
-    request["cuda_flags"] = compiling.without_architecture(request["cuda_flags"], arch)
-    if problem := compiling.flags_problem(request["cuda_flags"], compiling.ALLOWED_CUDA_FLAG):
-        other = f" (it is compiled for {arch})" if "arch" in problem or "gencode" in problem else ""
-        raise _Failed("rejected", problem + other)
-    return {"kind": LOAD_INLINE, **request, "request": key, "language": "cuda", "arch": arch}
+    notes: list[str] = []
+    for which in ("flags", "ldflags", "cuda_flags") if arch else ("flags", "ldflags"):
+        taken = flags.taken(request[which], arch=arch if which == "cuda_flags" else "")
+        request[which] = taken.words
+        notes += taken.notes
+    request |= {"kind": LOAD_INLINE, "request": key, "notes": notes}
+    request |= {"asked": raw["asked"]} if "asked" in raw else {}
+    if not arch:
+        return request
+    texts = [*request["sources"], *request["cuda_sources"], *request.get("files", {}).values()]
+    return request | _of_cutlass(texts) | {"language": "cuda", "arch": arch}
+
+
+def _handed_over(raw: dict[str, Any]) -> dict[str, Any]:
+    """Returns the files that come with a request. Each keeps its place, within one folder."""
+    found: dict[str, Any] = {}
+    files, units = raw.get("files", {}), _texts(raw.get("units", []))
+    folders, paths = _texts(raw.get("folders", [])), _texts(raw.get("include_paths", []))
+    if not isinstance(files, dict) or not all(isinstance(v, str) for v in files.values()):
+        raise ValueError("files")
+    if len(files) + len(units) + len(folders) + len(paths) > MAX_FILES:
+        raise ValueError(f"over {MAX_FILES} files")
+    for name in (*files, *units, *folders):
+        parts = name.split("/")
+        if not _PLACE.fullmatch(name) or ".." in parts or len(name) > 500:
+            raise ValueError(f"{name!r:.100} is no place in a folder")
+    if units and len(units) != len(raw["sources"]) + len(raw.get("cuda_sources", ())):
+        raise ValueError("units")
+    if not all(p.startswith("/") and "\0" not in p for p in paths):
+        raise ValueError("include_paths")
+    for name, value in (
+        ("files", files),
+        ("units", units),
+        ("folders", folders),
+        ("include_paths", paths),
+    ):
+        if value:
+            found[name] = value
+    return found
 
 
 def _compile(
@@ -488,11 +683,11 @@ def _compile(
     answer, fds = _ask(worker, {"op": "compile", "request": request}, timeout)
     try:
         if isinstance(answer, str):
-            raise _Failed(
+            raise Failed(
                 "timed_out" if "longer" in answer else "build_failed", f"compiling: {answer}"
             )
         if not answer.get("ok"):
-            raise _Failed(
+            raise Failed(
                 "build_failed",
                 f"compiling: {_message(answer)}",
             )
@@ -506,26 +701,12 @@ def _compile(
             raise sandbox.SandboxError(
                 "the compiler was killed from outside, or by the kernel for want of memory"
             )
-        if len(fds) != 1:
-            lines = Lines(text, _sources(request))
-            found = _unique(lines.diagnostic(d) for d in _diagnostics(answer.get("errors")))
-            said = compiling.last_words(report["log"]) or "its compiler does not say why"
-            first = found[0] if found else {"line": 0, "message": said}
-            where = f"line {first['line']}: " if first["line"] else ""
-            status = "timed_out" if answer.get("code") == -1 else "build_failed"
-            lacks = (kernelwright.without_cutlass(s) for s in _sources(request) if cuda)
-            said = next(filter(None, lacks), f"{where}{first['message']}")
-            reason = f"{request['name']} does not compile: {said}"
-            raise _Failed(status, reason, log=report["log"], errors=found)
-        reached = answer.get("reaches")
-        if isinstance(reached, list) and reached:
-            names = ", ".join(str(n)[:80] for n in reached[:4])
-            raise _Failed(
-                "rejected",
-                f"{request['name']} calls {names}, which a kernel has no use for",
-                log=report["log"],
-            )
         key = _object_key(request)
+        said = _said(answer, report["log"])
+        if len(fds) != 1 or said["reaches"]:
+            if not said["late"]:
+                _write_json(_path(cache_dir, "objects", key + FAILED), {"key": key, **said})
+            raise _failed(said, request, text)
         path = _path(cache_dir, "objects", key + ".so")
         sha256 = _copy(fds[0], path, MAX_BYTES)
     finally:
@@ -540,6 +721,45 @@ def _compile(
     }
     _write_json(path.removesuffix(".so") + ".json", {**artifact, "report": report})
     return {**artifact, "report": report}
+
+
+def _said(answer: dict[str, Any], log: str) -> dict[str, Any]:
+    """Returns what a compiler said of a source that it did not compile, or should not have."""
+    reached = answer.get("reaches")
+    return {
+        "late": answer.get("code") == -1,
+        "log": log,
+        "errors": [list(d) for d in _diagnostics(answer.get("errors"))],
+        "reaches": [str(n)[:80] for n in reached[:4]] if isinstance(reached, list) else [],
+    }
+
+
+def _failed(said: dict[str, Any], request: dict[str, Any], text: str) -> Failed:
+    """Returns that as the failure of a request, with the lines of the candidate's file."""
+    log, name = said["log"], name_of(request)
+    if said["reaches"]:
+        reason = f"{name} calls {', '.join(said['reaches'])}, which a kernel has no use for"
+        return Failed("rejected", sentence(reason), log=log)
+    lines = Lines(text, sources_of(request))
+    found = _unique(lines.diagnostic(d) for d in _diagnostics(said["errors"]))
+    last = compiling.last_words(log) or "its compiler does not say why"
+    first = found[0] if found else {"line": 0, "message": last}
+    where = f"line {first['line']}: " if first["line"] else ""
+    cuda = request.get("language") == "cuda"
+    lacks = (kernelwright.without_cutlass(s) for s in sources_of(request) if cuda)
+    words = next(filter(None, lacks), f"{where}{first['message']}")
+    status = "timed_out" if said["late"] else "build_failed"
+    reason = sentence(f"{name} does not compile: {words}")
+    return Failed(status, reason, log=log, errors=found)
+
+
+def _cached_failure(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
+    said = _read_json(_path(cache_dir, "objects", _object_key(request) + FAILED))
+    try:
+        hold(said, {"late": bool, "log": str, "errors": list, "reaches": [str]})
+    except ValueError:
+        return None
+    return said
 
 
 def _cached_object(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
@@ -576,6 +796,7 @@ def _kept(path: str) -> dict[str, Any] | None:
                 return None
         hold(record["build"].get("log", ""), str)
         hold(record["build"].get("code", ""), str)
+        hold(record["build"].get("flags", []), [str])
         hold(record.get("cutlass", ""), str)
     except ValueError:
         return None
@@ -728,6 +949,7 @@ def _parsed(answer: dict[str, Any]) -> dict[str, Any]:
         "language": word("language", "[a-z]{1,16}", ""),
         "form": word("form", "native|load_inline|triton|none", "none"),
         "triton": answer.get("triton") is True,
+        "lazy": answer.get("lazy") is not False,
         "problems": [
             sentence(str(p)[:500])
             for p in (problems[: source.MAX_PROBLEMS] if isinstance(problems, list) else ())
@@ -789,9 +1011,9 @@ def _unique(found: Any) -> list[dict[str, Any]]:
 
 
 def _sources(request: dict[str, Any]) -> list[str]:
-    if request["kind"] == NATIVE:
-        return [request["source"]]
-    return [*request["sources"], *request.get("cuda_sources", ())]
+    """The texts of a request as it came: it may hold anything."""
+    given = [request.get("source"), *request.get("sources", ()), *request.get("cuda_sources", ())]
+    return [s for s in given if isinstance(s, str)]
 
 
 def _beside(text: str, sources: Sequence[str]) -> str:
@@ -871,7 +1093,7 @@ def _replace(path: str, data: bytes) -> None:
 def _copy(fd: int, path: str, limit: int) -> str:
     """Copies what another process made, at most ``limit`` bytes, and returns its SHA-256."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
-        raise _Failed("build_failed", "what was built is no file")
+        raise Failed("build_failed", "what was built is no file")
     digest = hashlib.sha256()
     out, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
     try:
@@ -880,7 +1102,7 @@ def _copy(fd: int, path: str, limit: int) -> str:
             while piece := os.pread(fd, 1 << 20, offset):
                 offset += len(piece)
                 if offset > limit:
-                    raise _Failed("build_failed", f"the built object is larger than {limit} bytes")
+                    raise Failed("build_failed", f"the built object is larger than {limit} bytes")
                 digest.update(piece)
                 f.write(piece)
         os.chmod(temporary, 0o644)

@@ -23,6 +23,7 @@ from cuda import CudaError
 from device import CPU, Device, GpuBlock
 from protocol import MAX_FDS, Closed, ProtocolError, Timeout
 from tensors import DTYPES, Block, Layout, LayoutError, layout_of
+from workshop import Desk, Workshop
 
 _libc = ctypes.CDLL(None)
 _libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
@@ -212,7 +213,8 @@ def how_it_ended(exit_: Any) -> str:
 class Client:
     """Requests to one worker, one at a time, with a deadline each."""
 
-    waited_s = 0.0  # for its answers
+    waited_s = 0.0  # for its answers, but for what was built for it meanwhile
+    built_s = 0.0  # that was
 
     def __init__(self, worker: Spawned, device: Device = CPU) -> None:
         self.device = device  # where its tensors lie
@@ -224,6 +226,7 @@ class Client:
         self.orders: Sequence[Sequence[int]] = ()  # of a forward's inputs: see tensors.layout_of
         self._blocks: dict[str, Block | GpuBlock] = {}
         self._deadline = 0.0
+        self._granted_before = 0.0  # when it was asked
         self.doing = ""
         self._allowed = 0.0
         self.until = math.inf  # of the monotonic clock: no request may take longer
@@ -239,6 +242,7 @@ class Client:
     def begin(self, msg: dict[str, Any], fds: Sequence[int], timeout: float, doing: str) -> None:
         """Sends a request; ``finish`` gives its answer."""
         self._deadline = min(time.monotonic() + timeout, self.until)
+        self._granted_before = self.granted()
         self.doing, self._allowed = doing, timeout
         self.device.synchronize()  # what it is asked about is there
         self._asked = True
@@ -253,15 +257,17 @@ class Client:
         """Returns the answer and at most so many descriptors. Raises WorkerError, WorkerGone,
         WorkerLate.
         """
-        began = time.monotonic()
+        began, before = time.monotonic(), self.granted()
         try:
-            msg, fds = self.channel.recv(max(self._deadline - began, 0.001))
+            msg, fds = self._receive()
         except Timeout as e:
             raise self._late() from e
         except ProtocolError as e:
             raise self._gone("" if isinstance(e, Closed) else _broke(e)) from e
         finally:
-            self.waited_s += time.monotonic() - began
+            built = self.granted() - before
+            self.built_s += built
+            self.waited_s += time.monotonic() - began - built
         self._asked = False
         if msg.get("ok") is not True or len(fds) > fds_wanted:
             for fd in fds:
@@ -270,6 +276,20 @@ class Client:
                 raise self._gone(_broke(f"{len(fds)} descriptors came, {fds_wanted} may"))
             raise WorkerError(msg.get("error"), self)
         return msg, fds
+
+    def granted(self) -> float:
+        """Returns the seconds that are no time of its process's: see workshop.Desk."""
+        return 0.0
+
+    def _receive(self) -> tuple[dict[str, Any], list[int]]:
+        while True:
+            end = self._deadline + self.granted() - self._granted_before
+            try:
+                return self.channel.recv(max(end - time.monotonic(), 0.001))
+            except Timeout:
+                end = self._deadline + self.granted() - self._granted_before
+                if end <= time.monotonic():
+                    raise
 
     def ask(
         self,
@@ -815,6 +835,7 @@ class CandidateClient(Client):
     def __init__(self, worker: Spawned, timeout: float, device: Device = CPU) -> None:
         super().__init__(worker, device)
         self.timeout = timeout  # of one forward
+        self.desk: Desk | None = None  # where it asks for what it has built
         self.sparing = False  # see ReferenceClient
         self._answered: dict[str, Any] = {}
         self._pending: tuple[Layout, Sequence[torch.Tensor], Layout, list[int]] | None = None
@@ -823,6 +844,23 @@ class CandidateClient(Client):
         """Kills it, and learns before what it tried that is not its business."""
         self.worker.log()
         super().kill()
+        if self.desk is not None:
+            self.desk.close()
+
+    def granted(self) -> float:
+        return self.desk.granted() if self.desk is not None else 0.0
+
+    def finish(self, fds_wanted: int = 0) -> tuple[dict[str, Any], list[int]]:
+        try:
+            return super().finish(fds_wanted)
+        finally:
+            if self.desk is not None and self.desk.trouble is not None:
+                raise self.desk.trouble  # whatever it made of that
+
+    def builds_on_its_own(self) -> None:
+        """From here on what is built for it takes its own time."""
+        if self.desk is not None:
+            self.desk.no_more()
 
     def load(
         self,
@@ -833,11 +871,26 @@ class CandidateClient(Client):
         threads: int,
         timeout: float,
         stand_in: bool = False,
+        workshop: Workshop | None = None,
+        elsewhere: bool = False,
+        forbids: bool = False,
     ) -> None:
-        """Imports it. ``stand_in``: its custom code does nothing."""
+        """Imports it. ``stand_in``: its custom code does nothing. ``workshop``: where it asks for
+        what is not among the ``artifacts``. ``elsewhere``: they are for a device that is not here.
+        ``forbids``: what policy forbids fails.
+        """
         msg = {"op": "load", "source": source, "artifacts": artifacts, "threads": threads}
-        msg |= {"stand_in": stand_in}
-        self.ask(msg, fds, timeout, "importing the candidate")
+        msg |= {"stand_in": stand_in, "elsewhere": elsewhere}
+        msg |= {"forbids": forbids, "asks": workshop is not None}
+        doing = "importing the candidate"
+        if workshop is None:
+            self.ask(msg, fds, timeout, doing)
+            return
+        self.desk, theirs = workshop.desk([a["request"] for a in artifacts])
+        with theirs:
+            msg["failed"] = workshop.failed()
+            self.begin(msg, [*fds, theirs.fileno()], timeout, doing)
+        self.finish()
 
     def init(
         self, tree: Any, tensors: Sequence[torch.Tensor], *, eval_mode: bool, timeout: float
@@ -889,6 +942,7 @@ class CandidateClient(Client):
     def wait_forward(self) -> None:
         """Waits until the forward has ended."""
         self._answered, _ = self.finish()
+        self.builds_on_its_own()
 
     def answer(self) -> Answer:
         """Returns what the forward gave, once it has ended."""

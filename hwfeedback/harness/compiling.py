@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import re
-import shlex
 import subprocess
 import sysconfig
 import time
@@ -25,15 +24,6 @@ LOG_KEPT = 16 << 10
 MAX_DIAGNOSTICS = 40
 SHIM = "torch/extension.h"  # the name our lighter header takes in front of torch's own
 NATIVE_REPORT = "-fopt-info-vec-optimized-missed"
-# What a candidate may ask of the compiler: nothing that loads code or files into it.
-ALLOWED_FLAG = re.compile(
-    r"-(O[0-3sgfast]*|f(?!plugin|dump|profile|auto-profile|opt-info)[\w=+.,-]+|m[\w=+.,-]+|D\w[\w=+\"'.-]*|U\w+|W(?!p,|a,|l,)[\w=+-]+"
-    r"|std=[\w+]+|g\d?|l(m|gomp|pthread|dl)|pthread|pipe|-param[= ]?[\w=-]+)"
-)
-# What a candidate in CUDA may link: the toolkit's libraries as well.
-ALLOWED_CUDA_LIBRARY = re.compile(
-    r"-l(m|gomp|pthread|dl|cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver)"
-)
 
 LIGHT_HEADER = """\
 #pragma once
@@ -66,59 +56,12 @@ STANDS_FOR = (
     "c10/util/Optional.h",
 )
 
-# The same for nvcc.
-ALLOWED_CUDA_FLAG = re.compile(
-    r"-(O[0-3]|D\w[\w=+\"'.-]*|U\w+|std=[\w+]+|-?use_fast_math|-?(ftz|fmad|prec-div|prec-sqrt)=\w+"
-    r"|-?expt-(relaxed-constexpr|extended-lambda)|-?extended-lambda|-?maxrregcount=\d+|lineinfo"
-    r"|-?extra-device-vectorization|w|-?default-stream=[\w-]+"
-    r"|(Xptxas|-ptxas-options)=-(O[0-3]|dlcm=c[agv]|warn-spills))"
-)
-
-
-_WITH_VALUE = ("-arch", "--gpu-architecture", "-gencode", "--generate-code", "-Xptxas")
-_REPORTS = re.compile(r"-(Xptxas|-ptxas-options)=(-v|--verbose)")
-
-
-def without_architecture(flags: Sequence[str], arch: str) -> list[str]:
-    """Returns nvcc's flags as words, without those that name the device's own architecture
-    ("sm_90a" is that of sm_90, too) or ask for a report: both are given in any case.
-
-    A flag and its value are one word with an equals sign.
-    """
-    try:
-        words = [w for flag in flags for w in shlex.split(flag)]
-    except ValueError:
-        return list(flags)  # flags_problem says what is wrong
-    joined: list[str] = []
-    for word in words:
-        if joined and joined[-1] in _WITH_VALUE:
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    number = re.escape(re.sub(r"\D", "", arch))
-    real = rf"(sm|compute)_{number}[af]?"
-    own = re.compile(
-        rf"-(arch|-gpu-architecture)=(native|{real})"
-        rf"|-(gencode|-generate-code)=arch=compute_{number}[af]?,code={real}"
-    )
-    return [w for w in joined if not own.fullmatch(w) and not _REPORTS.fullmatch(w)]
-
-
-def flags_problem(flags: Sequence[str], allowed: re.Pattern[str] = ALLOWED_FLAG) -> str:
-    """Returns a sentence on the first flag that is not allowed, or ""."""
-    for flag in flags:
-        try:
-            words = {*flag.split(), *shlex.split(flag)}
-        except ValueError:
-            return f"the compiler flag {flag!r:.100} has a quotation mark without its other"
-        for word in sorted(words):
-            if not allowed.fullmatch(word):
-                return f"the compiler flag {word!r:.100} is not allowed"
-    return ""
-
 
 def torch_flags(flags: Sequence[str]) -> list[str]:
-    """The flags with which torch compiles an extension, without the name of the extension."""
+    """The flags with which torch compiles an extension, without the name of the extension.
+
+    ``flags`` are the candidate's, a word each (flags.py).
+    """
     import torch
 
     base = os.path.dirname(torch.__file__)
@@ -130,7 +73,7 @@ def torch_flags(flags: Sequence[str]) -> list[str]:
     out = ["-DTORCH_API_INCLUDE_EXTENSION_H", "-fPIC", "-std=c++17"]
     for path in includes:
         out += ["-isystem", path]
-    return [*out, *(w for f in flags for w in shlex.split(f))]
+    return [*out, *flags]
 
 
 def torch_libraries() -> list[str]:
@@ -212,7 +155,7 @@ def compile_cuda(request: dict[str, Any], folder: str) -> dict[str, Any]:
         f.write(request["source"] + kernelwright._CUDA_TAIL)
     command = [
         toolchain.nvcc(), *kernelwright.CUDA_FLAGS, gencode(request["arch"]), *of_cutlass(request),
-        *request["flags"], "-Xptxas", "-v", *SIDE_BY_SIDE, "-cudart", "none",
+        *request["flags"], "-Xptxas", "-v", *side_by_side(request["flags"]), "-cudart", "none",
         "-cudadevrt", "none", "source0.cu", *cuda_runtime(), "-o", "built.so",
     ]  # fmt: skip
     return _finish(command, folder, "", artifacts.NATIVE)
@@ -290,25 +233,84 @@ def resources(log: str) -> list[dict[str, Any]]:
     return found[:MAX_DIAGNOSTICS]
 
 
+FILES = "files"  # the folder of what was handed over, beside what we write
+
+
+def _lay_out(request: dict[str, Any], folder: str) -> tuple[list[str], list[str], list[str]]:
+    """Writes what is compiled. Returns the files for g++, those for nvcc, and the flags that both
+    need for them.
+    """
+    for name, text in request.get("files", {}).items():
+        _write(folder, os.path.join(FILES, name), text)
+    finding = [f"-I{os.path.join(FILES, name)}" for name in request.get("folders", ())]
+    finding += [f"-I{path}" for path in request.get("include_paths", ())]
+    if not request.get("units"):
+        _write(folder, "main.cpp", inline_source(request))
+        if "cuda_sources" not in request:
+            return ["main.cpp"], [], finding
+        _write(folder, "main.cu", inline_cuda_source(request))
+        return ["main.cpp"], ["main.cu"], finding
+    made: tuple[list[str], list[str]] = ([], [])
+    texts = [*request["sources"], *request.get("cuda_sources", ())]
+    for i, (name, text) in enumerate(zip(request["units"], texts, strict=True)):
+        cuda = i >= len(request["sources"])
+        made[cuda].append(os.path.join(FILES, name))
+        _write(folder, made[cuda][-1], f'#line 1 "source{i}.{"cu" if cuda else "cpp"}"\n{text}')
+    return *made, [f"-DTORCH_EXTENSION_NAME={request['name']}", *finding]
+
+
+def _write(folder: str, name: str, text: str) -> None:
+    path = os.path.join(folder, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+
+
+def _run_all(commands: Sequence[Sequence[str]], folder: str) -> tuple[int, str]:
+    """Runs commands, two at a time. Returns the first exit status that is not 0, and all that they
+    wrote.
+    """
+    with ThreadPoolExecutor(2) as two:
+        runs = list(two.map(lambda command: run(command, folder), commands))
+    return next((code for code, _ in runs if code), 0), "".join(log for _, log in runs)
+
+
 def compile_inline(request: dict[str, Any], folder: str, light: str) -> dict[str, Any]:
-    """The same for ``load_inline``. ``light`` is the folder of the light header, "" for none."""
-    with open(os.path.join(folder, "main.cpp"), "w", encoding="utf-8") as f:
-        f.write(inline_source(request))
+    """The same for ``load_inline`` and ``load``. ``light`` is the folder of the light header, or
+    "".
+    """
+    files, _, finding = _lay_out(request, folder)
+    flags = [*torch_flags(request["flags"]), *finding]
+    tail = ["-shared", *torch_libraries(), *request["ldflags"], "-o", "built.so"]
+    own = ["-fdiagnostics-color=never", "-fmax-errors=20"]
     report = os.path.join(folder, "vectorised.txt")
-    flags = torch_flags(request["flags"])
-    tail = ["main.cpp", "-shared", *torch_libraries(), *request["ldflags"], "-o", "built.so"]
-    own = ["-fdiagnostics-color=never", "-fmax-errors=20", f"{NATIVE_REPORT}={report}"]
-    if light:
-        first = [toolchain.compiler(), "-I", light, *flags, *own, *tail]
-        done = _finish(first, folder, report, artifacts.LOAD_INLINE)
-        if done["object"] or done["code"] < 0:
-            return done
-    whole = [toolchain.compiler(), *flags, *own, *tail]
-    return _finish(whole, folder, report, artifacts.LOAD_INLINE)
+
+    def compiled(lighter: Sequence[str]) -> dict[str, Any]:
+        first = [toolchain.compiler(), *lighter, *flags, *own]
+        if len(files) == 1:
+            command = [*first, f"{NATIVE_REPORT}={report}", *files, *tail]
+            return _finish(command, folder, report, artifacts.LOAD_INLINE)
+        start = time.monotonic()
+        objects = [f"unit{i}.o" for i in range(len(files))]
+        parts = [[*first, "-c", f, "-o", o] for f, o in zip(files, objects, strict=True)]
+        code, log = _run_all(parts, folder)
+        if code == 0:
+            code, said = run([toolchain.compiler(), *objects, *tail], folder)
+            log += said
+        return _done(code, log, folder, "", artifacts.LOAD_INLINE, start)
+
+    done = compiled(["-I", light]) if light else None
+    if done is not None and (done["object"] or done["code"] < 0):
+        return done
+    return compiled([])
 
 
-# nvcc reads code for the host and code for the device at once.
-SIDE_BY_SIDE = ("--threads", "2")
+def side_by_side(flags: Sequence[str]) -> list[str]:
+    """Has nvcc read code for the host and code for the device at once, unless ``flags`` say how."""
+    says = any(re.match(r"(--?threads|-t)(=|$)", f) for f in flags)
+    return [] if says else ["--threads", "2"]
+
+
 # What torch gives nvcc.
 _TORCH_CUDA_FLAGS = (
     "-D__CUDA_NO_HALF_OPERATORS__", "-D__CUDA_NO_HALF_CONVERSIONS__",
@@ -352,10 +354,8 @@ def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dic
     """The same for ``load_inline`` with CUDA. ``light`` is the folder of tensor_light.h and of what
     was made of it, "" for none.
     """
-    texts = {"main.cpp": inline_source(request), "main.cu": inline_cuda_source(request)}
-    for name, text in texts.items():
-        with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
-            f.write(text)
+    files, cuda_files, finding = _lay_out(request, folder)
+    objects = [f"unit{i}.o" for i in range(len(files) + len(cuda_files))]
     done: dict[str, Any] = {}
     tried: dict[str, Any] = {}  # what came of the lighter headers
     before = "" if light else f"{WHOLE}: they cannot be made here\n"
@@ -366,32 +366,32 @@ def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dic
         lighter = ["-I", light] if with_light else []
         host = [
             toolchain.compiler(), *lighter, *of_cutlass(request, ()), *cuda_includes(),
-            *torch_flags(request["flags"]), "-fdiagnostics-color=never", "-fmax-errors=20",
-            "-c", "main.cpp", "-o", "main.o",
+            *torch_flags(request["flags"]), *finding, "-fdiagnostics-color=never",
+            "-fmax-errors=20",
         ]  # fmt: skip
         usual = [f for f in torch_flags([]) if f not in left_out]
         device = [
             toolchain.nvcc(), *lighter, *of_cutlass(request, ()), *usual, *_TORCH_CUDA_FLAGS,
-            gencode(request["arch"]),
-            *request["cuda_flags"], "-Xcompiler", "-fPIC", "-Xptxas", "-v", *SIDE_BY_SIDE,
-            "-c", "main.cu", "-o", "device.o",
+            gencode(request["arch"]), *request["cuda_flags"], *finding, "-Xcompiler", "-fPIC",
+            "-Xptxas", "-v", *side_by_side(request["cuda_flags"]),
         ]  # fmt: skip
         helper = [os.path.join(light, HELPER)] if with_light else []
         link = [
-            toolchain.compiler(), "-shared", "main.o", "device.o", *helper, *torch_libraries(),
+            toolchain.compiler(), "-shared", *objects, *helper, *torch_libraries(),
             "-lc10_cuda", "-ltorch_cuda", *cuda_runtime(), *(f"-L{f}" for f in cuda_folders()),
             *request["ldflags"],
             "-o", "built.so",
         ]  # fmt: skip
         start = time.monotonic()
-        with ThreadPoolExecutor(2) as both:
-            runs = [both.submit(run, command, folder) for command in (host, device)]
-            (code, log), (code2, log2) = (r.result() for r in runs)
         # What nvcc says comes first: it is the kernels that fail.
-        done = _done(code2 or code, log2 + log, folder, "", artifacts.LOAD_INLINE, start)
-        if code == code2 == 0:
+        parts = [[*device, "-c", f, "-o", o] for f, o in zip(cuda_files, objects, strict=False)]
+        others = objects[len(cuda_files) :]
+        parts += [[*host, "-c", f, "-o", o] for f, o in zip(files, others, strict=True)]
+        code, log = _run_all(parts, folder)
+        if code == 0:
             code, said = run(link, folder)
-            done = _done(code, log2 + log + said, folder, "", artifacts.LOAD_INLINE, start)
+            log += said
+        done = _done(code, log, folder, "", artifacts.LOAD_INLINE, start)
         done["log"] = before + done["log"]
         if done["object"] or done["code"] < 0 or done["killed"] or not with_light:
             break

@@ -36,6 +36,7 @@ import inductor
 import inspection
 import kernelwright
 import ncu
+import policy
 import profiling
 import sandbox
 import sanitizers
@@ -69,6 +70,7 @@ from sandbox import SandboxError
 from timing import Budget, Timing, budget_of
 from verify import Calibration, Verification
 from windows import CallFailed, Redrawn
+from workshop import Workshop
 
 FORWARD_S = 10.0  # a forward may take this long, and
 FORWARD_EAGERS = 200.0  # this many times eager's time
@@ -196,14 +198,14 @@ class _Awaited(CandidateClient):
         super().begin(msg, fds, timeout, doing)
 
     def finish(self, fds_wanted: int = 0) -> tuple[dict[str, Any], list[int]]:
-        asked = time.monotonic()
+        asked, before = time.monotonic(), self.granted()
         try:
             return super().finish(fds_wanted)
         except WorkerLate:
             asked = self._since  # whoever asked did nothing else meanwhile
             raise
         finally:
-            self.patience.left -= time.monotonic() - asked
+            self.patience.left -= time.monotonic() - asked - (self.granted() - before)
 
 
 @contextmanager
@@ -243,8 +245,19 @@ _KERNEL = {
 }
 
 
+def _failed_build(e: WorkerError, workshop: Workshop | None) -> Fault | None:
+    """Returns the Fault of a candidate that does not go on without what does not compile."""
+    why = building.not_built(e, workshop.failures) if workshop is not None else None
+    return None if why is None else Fault(why.status, str(why))
+
+
 def _fault(e: WorkerFailure, doing: str) -> Exception:
     """Returns the Fault of a candidate whose worker failed, or Infrastructure."""
+    desk = e.client.desk if isinstance(e.client, CandidateClient) else None
+    if desk is not None and isinstance(e, WorkerError):
+        built = _failed_build(e, desk.workshop)
+        if built is not None:
+            return built
     if isinstance(e, WorkerGone):
         hint = ""
         if "SIGSEGV" in str(e) or "SIGBUS" in str(e):
@@ -269,6 +282,9 @@ def _fault(e: WorkerFailure, doing: str) -> Exception:
         return Infrastructure(illness.told(where, e.ill), e.traceback)
     if e.stage == "output":
         return Fault("wrong", first, _HINTS["output"], [e.traceback], output)
+    if e.type == policy.NotAllowed.__name__:
+        what = f"{where} calls what policy forbids{line}: {first}"
+        return Fault("rejected", what, "do without, or catch it and go on", [e.traceback], output)
     if e.type == "SystemExit":
         what = f"{where} calls sys.exit{line}"
         return Fault("crashed", what, "remove the call", [e.traceback], output)
@@ -281,6 +297,8 @@ def _fault(e: WorkerFailure, doing: str) -> Exception:
         return Fault("crashed", what, "allocate less", [e.traceback], output)
     what = f"{where} raised {e.type}{line}" + (f": {first}" if first else "")
     hint = _HINTS.get(e.stage, "")
+    if "active drivers" in first:
+        hint = "Triton's kernels run on a GPU, and the device is the CPU: write C++ for it"
     hint = next((h for said, h in _KERNEL.items() if said in first), hint)
     if e.type == "PermissionError":
         hint = "a candidate has no network, starts no program and writes to /tmp alone: do without"
@@ -423,10 +441,14 @@ class Program:
     text: str  # as it was given
     source: str  # as it is loaded: the exported file where it is certified
     build: dict[str, Any] = field(default_factory=dict)  # what building.build gave
+    workshop: Workshop | None = None  # where its processes ask for more
 
     def artifacts(self) -> list[dict[str, Any]]:
-        """What was built for it."""
-        return list(self.build.get("artifacts") or [])
+        """What was built for it, so far."""
+        built = list(self.build.get("artifacts") or [])
+        known = {a["request"] for a in built}
+        later = self.workshop.artifacts if self.workshop is not None else []
+        return built + [a for a in later if a["request"] not in known]
 
 
 class Evaluation:
@@ -609,20 +631,24 @@ class Evaluation:
         opened: list[int] = []
         try:
             with self.costs.part("load"), faults("importing the candidate", client):
-                opened = building.open_artifacts(p.build)
-                given = [{k: v for k, v in a.items() if k != "path"} for a in p.artifacts()]
+                artifacts = p.artifacts()
+                opened = building.open_artifacts({"artifacts": artifacts})
                 client.load(
                     p.source,
-                    given,
+                    [building.as_given(a) for a in artifacts],
                     opened,
                     threads=self.threads,
                     timeout=LOAD_S,
                     stand_in=stand_in,
+                    workshop=p.workshop,
+                    forbids=self._requires_custom(),
                 )
                 client.init(
                     reference.info["init"], reference.init, eval_mode=self.eval_mode, timeout=LOAD_S
                 )
                 client.set_state(reference.info["names"], self.state)
+                if client.built_s:
+                    self.costs.moved(client.built_s, "build")
         finally:
             for fd in opened:
                 os.close(fd)
@@ -730,6 +756,9 @@ class Evaluation:
         self, candidate: dict[str, Any] | None = None, progress: Callable[[str], None] | None = None
     ) -> dict[str, Any]:
         """Builds a candidate, this one if none is given."""
+        # On a GPU it is imported where that is there; but calibrating takes longer than what does
+        # not compile.
+        tries = self.device.kind == "cpu" or not self.known.get("calibration")
         return building.build(
             self.server,
             candidate or self.request["candidate"],
@@ -738,7 +767,21 @@ class Evaluation:
             self.sandbox,
             progress or self._building,
             self._arch(),
+            trial=building.TRIAL if tries else building.NO_TRIAL,
+            forbids=self._requires_custom(),
         )
+
+    def _workshop(self, text: str, built: dict[str, Any]) -> Workshop:
+        """Returns where the processes of a program ask for what it builds later."""
+        cache = self.request["cache_dir"]
+        return building.workshop(self.server, text, built, cache, self.sandbox, self._arch())
+
+    def _requires_custom(self) -> bool:
+        """Whether policy asks for custom code: it then takes most of the time that is not a vendor
+        library's, and compilers of PyTorch's fail where they are called.
+        """
+        asked = self.request.get("require_custom")
+        return self.request.get("custom_code") != "any" if asked is None else asked is not False
 
     def _building(self, note: str) -> None:
         if note.startswith(building.COMPILING):
@@ -783,13 +826,12 @@ class Evaluation:
         self.missing = built["missing"]
         if built["status"]:
             raise Fault(built["status"], built["reason"])
-        if not built["triton"]:
-            self._has_custom_code()
+        self.program.workshop = self._workshop(self.program.text, built)
         if self.level == "certify":
             self._export()
 
     def _has_custom_code(self) -> None:
-        if self.request.get("require_custom", True) is not False and not self.program.artifacts():
+        if not self.program.artifacts():
             raise Fault(
                 "rejected",
                 "it has no custom code: nothing was built for it",
@@ -799,16 +841,13 @@ class Evaluation:
 
     def _compile_kernels(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
         """Has the candidate's Triton kernels compiled."""
-        if not self.program.build["triton"]:
-            return
-        if self.device.kind == "cpu":
-            raise Fault("rejected", "it is written in Triton, and the device is the CPU")
+        if not self.program.build["triton"] or self.device.kind == "cpu":
+            return  # on a CPU its kernels fail where they are called
         self.progress("build", "compiling Triton kernels")
         began = time.monotonic()
         with self.costs.part("build"):
             self._add_kernels(reference, self.program)
         v["build"]["seconds"] += time.monotonic() - began
-        self._has_custom_code()
 
     def _add_kernels(self, reference: ReferenceClient, program: Program) -> None:
         """Adds Triton's kernels to what was built, compiled by a forward where programs may be
@@ -820,7 +859,8 @@ class Evaluation:
         key = toolchain.key("triton", building.RULES, program.source, task, *versions)
         kept = building.kept_kernels(cache, key) or self._compiled_kernels(reference, program, key)
         if kept is not None:
-            program.build = {**program.build, "artifacts": [*program.artifacts(), kept]}
+            before = program.build.get("artifacts") or []
+            program.build = {**program.build, "artifacts": [*before, kept]}
 
     def _compiled_kernels(
         self, reference: ReferenceClient, program: Program, key: str
@@ -927,10 +967,42 @@ class Evaluation:
             v["correctness"] = self.verification.report.to_json()
             v["evidence"] += self.verification.report.evidence
         v["evidence"] += self._tried()
+        self._tell_builds(v)
         v["sandbox"] = {"mode": self.sandbox, "missing": self.missing}
         v["cost_s"] = {k: round(s, 4) for k, s in self.costs.parts.items()}
         v["cost_s"]["total"] = round(time.monotonic() - self.start, 4)
         return {"verdict": v, "learned": learned, "parsed": [_parsed(b) for b in self._upcoming]}
+
+    def _tell_builds(self, v: dict[str, Any]) -> None:
+        """Adds what came of extensions that were asked for later, and says first what of it the
+        candidate had to do without.
+        """
+        v["evidence"] += v["build"].get("flags") or []
+        shop = self.program.workshop
+        if shop is None:
+            return
+        known = {a["request"] for a in self.program.build.get("artifacts") or ()}
+        known |= {m.request["request"] for m in self.program.build.get("made") or ()}
+        later = [m for m in shop.made if m.request["request"] not in known]
+        for name, said in building.reported(self.program.text, later).items():
+            before = v["build"].get(name) or type(said)()
+            if isinstance(said, list):
+                said = [s for s in said if s not in before]
+            v["build"][name] = before + said if said not in (before, "") else before
+            v["evidence"] += said if name == "flags" else []
+        v["build"]["seconds"] += sum(c.built_s for c in self._met)
+        if later and v["build"].get("form") in ("", "none"):
+            v["build"]["form"] = later[-1].request["kind"]
+        if shop.late:
+            v["evidence"].append(
+                f"after its first forward it asked for builds that took {sum(shop.late):.1f} s: "
+                "that is its own time"
+            )
+        if shop.failures:
+            said = building.told(shop.failures)
+            v["evidence"].insert(0, f"not built: {said}")
+            if not v["reason"].startswith(shop.failures[0].reason):
+                v["reason"] = sentence(f"{said}; what ran without it: {v['reason']}")
 
     def _tried(self) -> list[str]:
         """Says what the candidate tried that is not its business, whether or not it mattered."""
@@ -995,7 +1067,7 @@ class Evaluation:
             self._facts = self._beside.submit(
                 building.facts,
                 self.server,
-                self.program.build,
+                {"artifacts": self.program.artifacts()},
                 self.request["cache_dir"],
                 self.sandbox,
             )
@@ -1064,13 +1136,15 @@ class Evaluation:
     ) -> Iterator[None]:
         """The part in which the referee compares; what it waits for the two goes to others."""
         asked = [("reference", reference), *([("candidate", candidate)] if candidate else [])]
-        before = [client.waited_s for _, client in asked]
+        before = [(client.waited_s, client.built_s) for _, client in asked]
         with self.costs.part("verify"):
             try:
                 yield
             finally:
-                for (name, client), was in zip(asked, before, strict=True):
-                    self.costs.moved(client.waited_s - was, f"verify {name}")
+                for (name, client), (waited, built) in zip(asked, before, strict=True):
+                    self.costs.moved(client.waited_s - waited, f"verify {name}")
+                    if client.built_s > built:
+                        self.costs.moved(client.built_s - built, "build")
 
     def _prepare(self, reference: ReferenceClient, level: str = "") -> None:
         """Draws, and has the first expected outputs computed: all that needs no candidate."""
@@ -1127,7 +1201,8 @@ class Evaluation:
             "pytorch_share": work["pytorch"],
             "custom_calls": float(calls),
         }
-        if self.request.get("require_custom", True) is not False:
+        if self._requires_custom():
+            self._has_custom_code()
             self._does_the_work(reference, seen, work, calls)
         if self.level == "certify":
             with self.costs.part("verify"):
@@ -1343,6 +1418,7 @@ class Evaluation:
             candidates.append(c)
             with faults("preparing to be timed", c):
                 c.ask(self._containers(), timeout=LOAD_S)
+            c.builds_on_its_own()
             self._nobody_but(c)
             return c
 
@@ -1617,7 +1693,8 @@ class Evaluation:
                 if e.error.get("type") == "OutputMismatch":
                     message = str(e.error.get("message"))[:300]
                     raise Fault("wrong", f"in a timed call: {message}", _HINTS["output"]) from e
-                raise WorkerError({**e.error, "stage": "forward"}) from e
+                error = WorkerError({**e.error, "stage": "forward"})
+                raise _failed_build(error, self.program.workshop) or error from e
             except ProtocolError as e:
                 if isinstance(e, Timeout) or not candidates:
                     raise Fault("timed_out", f"a timed call took too long: {e}", _FASTER) from e
@@ -1690,6 +1767,7 @@ class Evaluation:
             program.build = self._build(given, lambda _: None)
             if program.build["status"]:
                 raise Fault(program.build["status"], program.build["reason"])
+            program.workshop = self._workshop(program.text, program.build)
             if program.build["triton"]:
                 self._add_kernels(reference, program)
             self._programs[name] = program

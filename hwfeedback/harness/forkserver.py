@@ -893,9 +893,13 @@ class Worker:
 
     def kill(self) -> None:
         """Kills it and all its descendants; ``wait`` tells when they are gone. Idempotent."""
+        self.end()
+        self.channel.close()
+
+    def end(self) -> None:
+        """The same, but whoever talks to it finds it gone by himself: from any thread."""
         if self._exit is None:
             self._server._send({"type": "kill", "id": self._id})
-        self.channel.close()
 
     def wait(self, timeout: float | None = None) -> Exit | None:
         """How it ended, or None if it has not within ``timeout`` seconds."""

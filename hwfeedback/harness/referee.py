@@ -197,7 +197,16 @@ class Referee:
         def one(arch: str) -> dict[str, Any]:
             device = "cuda" if arch else "cpu"
             note = functools.partial(self.progress, "build")
-            built = building.build(self.server, msg["candidate"], cache, device, mode, note, arch)
+            built = building.build(
+                self.server,
+                msg["candidate"],
+                cache,
+                device,
+                mode,
+                note,
+                arch,
+                trial=building.ALONE,
+            )
             report = built["build"]
             if not built["status"]:
                 known = building.facts(self.server, built, cache, mode)

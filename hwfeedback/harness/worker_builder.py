@@ -15,6 +15,7 @@ import cold
 import compiling
 import export
 import loading
+import policy
 import sass
 import source
 import worker_candidate
@@ -75,19 +76,18 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
 
 
 def _record(text: str) -> dict[str, Any]:
-    recorder = artifacts.Recorder()
-    recorder.install()
+    """Imports a candidate and returns what it asks to have built, if all of it compiles."""
+    noted = artifacts.Noted()
+    artifacts.record(noted)
+    policy.forbid()
     error = None
     try:
         module = loading.run_source(text, "candidate", FILENAME)
         if not isinstance(getattr(module, "ModelNew", None), type):
             raise NameError("the file defines no class ModelNew")
     except BaseException as e:
-        # Where a stand-in was called, its nothing may be the cause: building goes on, importing in
-        # earnest will tell.
-        if not (recorder.called and recorder.requests):
-            error = loading.error_of(e, FILENAME)
-    return {"requests": recorder.requests, "error": error}
+        error = loading.error_of(e, FILENAME)
+    return {"requests": noted.requests, "error": error}
 
 
 def _compile(channel: Channel, msg: dict[str, Any], light: str) -> None:

@@ -24,6 +24,7 @@ import device as devices
 import export
 import kernelwright
 import loading
+import policy
 import trees
 import triton_kernels
 import windows
@@ -57,27 +58,41 @@ class Candidate:
         torch.set_num_threads(int(msg.get("threads") or 1))
         import artifacts
 
+        workshop = fds.pop() if msg.get("asks") else -1
         given, text = msg.get("artifacts") or [], msg["source"]
+        objects = artifacts.Objects(given, fds, msg.get("failed") or [], workshop)
+        recorder = None
+        kernels = [fd for a, fd in zip(given, fds, strict=True) if a["kind"] == artifacts.TRITON]
         if msg.get("stand_in"):
-            artifacts.stand_in()
+            artifacts.stand_in(objects)
             text = export.read_as(text)  # the loader in an exported file is stood in for, too
-            if any(a["kind"] == artifacts.TRITON for a in given):
+            if kernels:
                 triton_kernels.stand_in()
+        elif msg.get("elsewhere"):
+            recorder = artifacts.record(objects)
+            text = export.read_as(text)
         else:
-            artifacts.install(given, fds)
-            _stand_in_for_the_compiler(given, list(fds))
+            artifacts.install(objects)
+            for fd in kernels:
+                triton_kernels.unpack(fd)
+            if export.LOADER in text:
+                _stand_in_for_the_compiler(objects)
+        if msg.get("forbids"):
+            policy.forbid()
         fds.clear()  # they stay open: the objects are loaded through them
         try:
             self.module = loading.run_source(text, "candidate", FILENAME)
         except BaseException as e:
+            if recorder is not None and recorder.called:
+                return {}  # where a stand-in was called its nothing may be the cause
             raise StageError("import", e) from e
-        self.custom = artifacts.functions() | triton_kernels.functions()
+        self.custom = triton_kernels.functions()
         for value in list(vars(self.module).values()):
             if type(value).__name__ == "Library":  # of a loader written into an exported file
                 self.custom |= {n: f for n, f in vars(value).items() if n[0] != "_" and callable(f)}
         made = getattr(self.module, "ModelNew", None)
         if made is None:
-            raise StageError("import", "the file defines no ModelNew")
+            raise StageError("import", NameError("the file defines no ModelNew"))
         return {"flags": _flags()}
 
     def init(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -174,6 +189,8 @@ class Candidate:
         return tree, found
 
     def trace(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        import artifacts
+
         inputs = self.blocks.views("in", msg["layout"])
         clock = windows_cuda.TraceClock() if self.device.kind == "cuda" else None
 
@@ -181,7 +198,8 @@ class Candidate:
             for t in self._call(msg["tree"], inputs)[1]:
                 t.contiguous()  # as where it is timed
 
-        seen = trace.observe(forward, self.custom, clock)
+        # Those of its extensions, whenever they were built.
+        seen = trace.observe(forward, self.custom | artifacts.functions(), clock)
         return {"trace": seen}
 
     def hold(self, _: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -282,13 +300,12 @@ def _flags() -> dict[str, Any]:
     }
 
 
-def _stand_in_for_the_compiler(given: list[dict[str, Any]], fds: list[int]) -> None:
+def _stand_in_for_the_compiler(objects: Any) -> None:
     """The loader in an exported file runs the compiler, which this sandbox forbids: give it what
-    the builder made of the same source.
+    the builder made, or makes, of the same source (``objects`` is artifacts.Objects).
     """
     import artifacts
 
-    objects = {a["request"]: f"/proc/self/fd/{fd}" for a, fd in zip(given, fds, strict=True)}
     real = subprocess.run
 
     def run(command: list[str], **more: Any) -> Any:
@@ -307,9 +324,11 @@ def _stand_in_for_the_compiler(given: list[dict[str, Any]], fds: list[int]) -> N
             source = source.removesuffix(kernelwright._CUDA_TAIL)
             if kernelwright.cutlass_header(source):  # its headers are not here
                 flags = flags[len(kernelwright.CUTLASS_FLAGS) :]
-        found = objects.get(artifacts.native_key(source, flags, language))
-        if found is None:
-            return subprocess.CompletedProcess(command, 1, "", "this source was not built")
+        name = os.path.splitext(os.path.basename(text))[0]
+        try:
+            found = objects.path(artifacts.native_request(source, flags, name, language))
+        except artifacts.BuildFailed as e:
+            return subprocess.CompletedProcess(command, 1, "", str(e))
         os.symlink(found, built)
         return subprocess.CompletedProcess(command, 0, "", "")
 

@@ -51,7 +51,7 @@ def one(data: bytes) -> None:
         return
     try:
         request = artifacts.inline_request(script)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OSError):
         return
     hostile.sendable({k: v for k, v in request.items() if k != "functions"})
     assert request["name"].isidentifier()

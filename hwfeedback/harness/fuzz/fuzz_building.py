@@ -22,6 +22,7 @@ _PARSED = {
     "form": "native",
     "problems": [],
     "triton": False,
+    "lazy": False,
 }
 _NATIVE = {"kind": "native", "name": "k", "source": _SOURCE, "flags": ["-O3"]}
 _INLINE = {
@@ -54,9 +55,10 @@ def seeds() -> list[bytes]:
     }
     error = {"type": "NameError", "message": "x\ny", "traceback": "t", "lines": [3]}
     quoted = {**_INLINE, "flags": ['-DX="'], "name": "x"}
+    files = {"files": {"a/b.h": "int a;"}, "units": ["k.cpp"], "folders": ["a"]}
     wide = {**_NATIVE, "name": "\U0002000b" * 64}
     failed = {**_BUILT, "built": False, "code": 1, "errors": [[0, 2, "no"]]}
-    refused = {**_PARSED, "problems": ["line 2: imports os", "line \u00b2: x"]}
+    refused = {**_PARSED, "problems": ["line 2: not valid Python", "line \u00b2: x"]}
 
     def recorded(*requests: dict[str, object]) -> list[object]:
         return [[{"ok": True, "requests": list(requests), "error": None}, []]]
@@ -67,6 +69,8 @@ def seeds() -> list[bytes]:
             honest,
             {**honest, "record": recorded(_INLINE)},
             {**honest, "record": recorded(quoted)},
+            {**honest, "record": recorded({**_INLINE, **files, "include_paths": ["/usr/include"]})},
+            {**honest, "record": recorded({**_INLINE, "files": {"../x": ""}, "asked": "f_1"})},
             {**honest, "record": recorded({**_INLINE, "cuda_sources": ["x"], "cuda_flags": []})},
             {**honest, "parse": [[{**_PARSED, "form": "triton", "triton": True}, []]]},
             {**honest, "record": recorded(wide)},
@@ -86,7 +90,7 @@ def checked(result: dict[str, object]) -> None:
     assert result["status"] in ("", "rejected", "build_failed", "crashed", "timed_out"), result
     if result["status"]:
         hostile.sentence(str(evaluation.Fault(str(result["status"]), str(result["reason"]))))
-    hostile.sendable(result)
+    hostile.sendable({k: v for k, v in result.items() if k != "made"})
     build = result["build"]
     assert isinstance(build, dict)
     for name in ("errors", "vectorised", "missed"):

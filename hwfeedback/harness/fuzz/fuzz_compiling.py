@@ -1,16 +1,14 @@
 """What a compiler prints, and the flags that it is given: diagnostics are few and sound, and no
-flag is let pass that loads code or names a file.
+flag is let pass that names a program or a plugin.
 """
 
 from __future__ import annotations
-
-import re
-import shlex
 
 import hostile
 
 import building
 import compiling
+import flags
 import sass
 
 _LOG = b"""source0.cpp: In function 'void f()':
@@ -21,7 +19,8 @@ source0.cpp:4:3: optimized: loop vectorized using 32 byte vectors
 source0.cpp:9:3: missed: couldn't vectorize loop
 source0.cpp:10:3: missed: not vectorized: complicated access pattern.
 """
-_FORBIDDEN = ("-fplugin", "-B", "-I", "-o", "@", "-include", "-specs", "-wrapper", "-x", "-L")
+_FORBIDDEN = ("-fplugin", "-B", "@", "-specs", "--specs", "-wrapper", "-fmodule-mapper")
+_OF_NVCC = (*_FORBIDDEN, "-ccbin", "--compiler-bindir", "--run", "-optf", "--options-file", "-arch")
 
 
 def seeds() -> list[bytes]:
@@ -55,11 +54,15 @@ def one(data: bytes) -> None:
     assert all(set(k.get("instructions", {})) <= set(sass.CLASSES) for k in sound)
     hostile.sendable(sound)
     assert sass.demangled(text) or not text
-    problem = compiling.flags_problem([text])
-    if problem:
-        assert len(problem) < 600
-        return
-    for word in [*text.split(), *shlex.split(text)]:
-        assert not word.startswith(_FORBIDDEN), word
-        assert re.fullmatch(r"-[^\s/\x00]*", word), word
-    assert not compiling.flags_problem(shlex.split(text))
+    for arch, forbidden in (("", _FORBIDDEN), ("sm_90a", _OF_NVCC)):
+        try:
+            words, notes = flags.taken([text], arch=arch)
+        except flags.Refused as e:
+            assert 0 < len(str(e)) < 600
+            continue
+        assert not any(w.startswith(forbidden) and w != "-arch" for w in words), words
+        assert not any("-fplugin" in w or "--plugin" in w for w in words if w[0:2] in ("-X", "-W"))
+        assert all(len(n) < 600 for n in notes)
+        hostile.sendable([words, notes])
+        if not arch:
+            assert flags.taken(words, shell=False).words == words, "it is not what it was"

@@ -34,11 +34,12 @@ def one(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape" if len(data) % 2 else "replace")
     for what in ("reference", "candidate"):
         said = source.parse(text, what)
-        words = {"normalised_hash", "language", "form", "triton", "problems"}
+        words = {"normalised_hash", "language", "form", "triton", "lazy", "problems"}
         assert set(said) == words
         assert re.fullmatch("([0-9a-f]{64})?", said["normalised_hash"])
         assert said["form"] in ("native", "load_inline", "triton", "none")
         assert said["triton"] is True or said["form"] != "triton"
+        assert type(said["lazy"]) is bool
         assert said["language"] in ("", "cpp", "cuda", "triton")
         assert said["normalised_hash"] or said["problems"], "neither hash nor reason"
         assert len(said["problems"]) <= source.MAX_PROBLEMS

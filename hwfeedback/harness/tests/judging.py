@@ -200,7 +200,7 @@ class Judge:
         request = self.request(source, candidate, level, more)
         with pytest.MonkeyPatch.context() as m:
             if not built:
-                m.setattr(building, "build", lambda *_: UNBUILT)
+                m.setattr(building, "build", lambda *_, **__: UNBUILT)
             answer = self.referee.evaluate(request, [])
         self.known[source] |= answer["learned"]  # baselines, the next time
         return answer["verdict"]

@@ -84,7 +84,7 @@ def test_native(server, tmp_path):
     assert "vectorized" in built["build"]["vectorised"][0]["message"]
     assert [d["line"] for d in built["build"]["missed"]] == [10]
     assert load(server, NATIVE, built)["ok"]
-    json.dumps(built)
+    json.dumps({k: v for k, v in built.items() if k != "made"})
 
 
 def test_an_outer_loop_is_not_missed(server, tmp_path):
@@ -164,18 +164,19 @@ def test_compiler_errors_have_the_candidates_lines(server, tmp_path):
 @pytest.mark.parametrize(
     "text,status,words",
     [
-        ("import os\nclass ModelNew: pass\n", "rejected", "imports os"),
+        (NATIVE.replace("import native\n", "import native\nimport os, sys, ctypes, hashlib\n"), "", ""),  # noqa: E501
+        (NATIVE + "torch.jit.script(lambda x: x)(1)\n1 / 0\n", "rejected", "torch.jit.script is not allowed"),  # noqa: E501
         ("class ModelNew(:\n", "build_failed", "line 1"),
         (NATIVE.replace("lib = ", "1 / 0\nlib = "), "build_failed", "at line 4"),
         (NATIVE.replace('native(source=', 'native(flags=["-fplugin=/tmp/x.so"], source='), "rejected", "-fplugin"),  # noqa: E501
-        (NATIVE.replace('native(source=', 'native(flags=["-I/etc"], source='), "rejected", "-I/etc"),  # noqa: E501
+        (NATIVE.replace('native(source=', 'native(flags=["-I/etc"], source='), "", ""),
         (NATIVE.replace("import native\n", "import native\nimport torch.nn as nn\nwhile True:\n    nn.ReLU()\n"), "timed_out", "longer"),  # noqa: E501
         (NATIVE.replace("import native\n", "import native\nwhile True:\n    torch.empty(1).set_(torch.empty(1))\n    x = []\n    x.append(x)\n    break\n"), "", ""),  # noqa: E501
     ],
 )  # fmt: skip
 def test_faults_are_statuses(server, tmp_path, monkeypatch, text, status, words):
     monkeypatch.setattr(building, "IMPORT_TIMEOUT", 2.0)
-    built = build(server, text, tmp_path)
+    built = build(server, text, tmp_path, forbids=True)
     assert built["status"] == status, built
     assert words in built["reason"]
 
@@ -388,36 +389,6 @@ def test_errors_of_nvcc() -> None:
     full = "ld: final link failed: No space left on device\ncollect2: error: ld returned 1"
     assert "the object is too large" in compiling.errors(full)[0][2]
     assert compiling.errors(log) == [(0, 20, 'identifier "q" is undefined')]
-
-
-def test_the_architecture_may_be_the_devices() -> None:
-    def left(*flags: str) -> list[str]:
-        return compiling.without_architecture(flags, "sm_90a")
-
-    assert left("-O3", "-arch=sm_90", "--use_fast_math") == ["-O3", "--use_fast_math"]
-    assert left("-gencode=arch=compute_90,code=sm_90", "-arch=sm_90a --use_fast_math") == [
-        "--use_fast_math"
-    ]
-    assert left("-gencode", "arch=compute_90a,code=sm_90a", "-arch native") == []
-    assert left("--ptxas-options=-v", "-Xptxas -v", "-Xptxas", "-v") == []
-    assert left("-Xptxas -O3", "-Xptxas", "-dlcm=ca") == ["-Xptxas=-O3", "-Xptxas=-dlcm=ca"]
-    for bad in (
-        ["-arch=sm_80"],
-        ["-gencode=arch=compute_90,code=sm_90 `rm -rf x`"],
-        ["-arch=sm_90", "-ccbin=x"],
-        ["-arch", "-include=/etc/passwd"],
-        ["-gencode", "--run"],
-    ):
-        problem = compiling.flags_problem(left(*bad), compiling.ALLOWED_CUDA_FLAG)
-        assert "is not allowed" in problem, bad
-
-
-def test_flags_of_nvcc() -> None:
-    allowed = compiling.ALLOWED_CUDA_FLAG
-    assert not compiling.flags_problem(["--use_fast_math", "-maxrregcount=64", "-O3"], allowed)
-    assert not compiling.flags_problem(["-Xptxas=-O3", "--ptxas-options=-dlcm=ca"], allowed)
-    for flag in ("-ccbin=/tmp/x", "-Xcompiler=-fplugin=x", "--run", "-include=/etc/passwd"):
-        assert "is not allowed" in compiling.flags_problem([flag], allowed)
 
 
 def test_symbols_of_the_dispatcher_are_told_from_those_of_headers(tmp_path):

@@ -315,7 +315,8 @@ def test_an_exported_file_gets_what_was_built(
     made.write_text("of the builder")
     fd = os.open(made, os.O_RDONLY)
     key = artifacts.native_key(SOURCE, ["-DX"], "cuda")
-    worker_candidate._stand_in_for_the_compiler([{"request": key}], [fd])
+    given = artifacts.Objects([{"request": key}], [fd])
+    worker_candidate._stand_in_for_the_compiler(given)
     path = kernelwright._build(SOURCE, ("-DX",), "native", "cuda")
     assert pathlib.Path(path).read_text() == "of the builder"
     os.close(fd)

@@ -69,44 +69,35 @@ def test_good_candidate_has_no_problem():
 
 
 @pytest.mark.parametrize(
-    "line,words",
+    "line",
     [
-        ("import os", "imports os"),
-        ("import os.path as p", "imports os.path"),
-        ("from subprocess import run", "imports subprocess"),
-        ("from . import x", "one file"),
-        ("from torch import *", "everything"),
-        ("import ctypes", "imports ctypes"),
-        ("from task import Model", "imports task"),
-        ("exec('1')", "uses exec"),
-        ("x = eval", "uses eval"),
-        ("open('/etc/passwd')", "uses open"),
-        ("__import__('os')", "uses __import__"),
-        ("f = torch.compile(lambda x: x)", "torch.compile"),
-        ("from torch import compile", "torch.compile"),
-        ("import torch as t; t.jit.script", "torch.jit"),
-        ("import torch._inductor", "torch._inductor"),
-        ("x = torch.load('a')", "reads files"),
-        ("torch.sys.modules", "reaches sys through torch"),
-        ("from torch import os", "reaches os through torch"),
-        ("import numpy as np; np.lib.os.listdir", "reaches os through numpy"),
-        ("x = (1).__class__.__subclasses__", "__subclasses__"),
-        ("x = '" + "QUJD" * 400 + "'", "blob"),
-        ("x = b'" + "a" * 2000 + "'", "blob"),
+        "import os, sys, ctypes, subprocess",
+        "from . import x",
+        "from torch import *",
+        "exec('1'); open('/etc/passwd'); __import__('os')",
+        "f = torch.compile(lambda x: x)",
+        "x = (1).__class__.__subclasses__",
+        "x = '" + "QUJD" * 400 + "'",
+        "def f(input, open, exec): return input.eval().compile",
     ],
 )
-def test_triage_names_the_line(line, words):
-    found = problems(f"import torch\n{line}\nclass ModelNew: pass\n")
-    assert any(p.startswith("line 2: ") and words in p for p in found), found
+def test_text_convicts_nobody(line: str) -> None:
+    assert problems(f"import torch\n{line}\nclass ModelNew: pass\n") == []
 
 
-def test_compile_as_a_method_of_ones_own_is_fine():
-    assert (
-        problems(
-            "import torch\nclass ModelNew(torch.nn.Module):\n    def compile(self): return self.compile\n"  # noqa: E501
-        )
-        == []
-    )
+@pytest.mark.parametrize(
+    "call,lazy",
+    [
+        ("lib = native(source='x')", False),
+        ("def f(): return native(source='x')", True),
+        ("class ModelNew:\n    lib = native(source='x')", True),
+        ("build = native\nlib = build(source='x')", True),
+        ("try:\n    lib = native(source='x')\nexcept Exception:\n    lib = None", False),
+    ],
+)
+def test_where_something_is_built_is_seen(call: str, lazy: bool) -> None:
+    text = f"from kernelwright import native\n{call}\nclass ModelNew: pass\n"
+    assert source.parse(text, "candidate")["lazy"] is lazy
 
 
 def test_missing_names():

@@ -393,13 +393,6 @@ def test_what_is_wrong_is_found_in_its_line() -> None:
     ]
 
 
-def test_flags_and_libraries() -> None:
-    libraries = compiling.ALLOWED_CUDA_LIBRARY
-    assert not compiling.flags_problem(["-lcublas", "-lcublasLt"], libraries)
-    for flag in ("-lcuda", "-L/tmp", "-Wl,-z", "-lpython3"):
-        assert "is not allowed" in compiling.flags_problem([flag], libraries)
-
-
 @pytest.mark.slow  # as the work folder below does, in the same way
 def test_the_example_in_the_prompt_builds(build: Callable[[str], dict[str, Any]]) -> None:
     folder = pathlib.Path(__file__).parents[3] / "prompts" / "templates"

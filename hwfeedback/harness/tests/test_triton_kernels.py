@@ -12,6 +12,7 @@ import subprocess
 import pytest
 from judging import Judge
 
+import artifacts
 import triton_kernels
 import worker_candidate
 
@@ -76,7 +77,7 @@ def test_triton_starts_its_programs_beside_the_stand_in_for_the_compiler(
 ) -> None:
     """Of an exported file, whose own compiler was run before."""
     monkeypatch.setattr(subprocess, "run", subprocess.run)
-    worker_candidate._stand_in_for_the_compiler([], [])
+    worker_candidate._stand_in_for_the_compiler(artifacts.Objects())
     done = subprocess.run(["echo", "kernel.ptx", "-o", "kernel.cubin"], capture_output=True)
     assert done.stdout == b"kernel.ptx -o kernel.cubin\n"
 

@@ -1,0 +1,87 @@
+"""What becomes of a candidate's compiler flags."""
+
+from __future__ import annotations
+
+import pytest
+
+import flags
+
+ARCH = "sm_90a"
+# What people leave in: another device's, ptxas's, the host compiler's, a path's.
+LEFT_IN = [
+    "-arch=sm_70", "-O3", "-std=c++17", "-Xptxas", "-v", "-Xptxas", "-maxrregcount=64",
+    "-Xcompiler", "-fno-strict-aliasing", "--threads", "4", "-lineinfo", "-I/opt/include",
+    "--generate-code=arch=compute_80,code=[compute_80,sm_80]",
+]  # fmt: skip
+
+
+def test_what_people_leave_in_is_taken() -> None:
+    taken = flags.taken(LEFT_IN, arch=ARCH)
+    assert taken.words == [
+        "-O3", "-std=c++17", "-Xptxas=-maxrregcount=64", "-Xcompiler=-fno-strict-aliasing",
+        "--threads", "4", "-lineinfo", "-I/opt/include",
+    ]  # fmt: skip
+    assert sum("compiled for sm_90a" in n for n in taken.notes) == 2
+    assert sum("asks for a report" in n for n in taken.notes) == 1
+    host = ["-O3", "-march=native", "-Wall", "-I/etc", "-Wl,-rpath,/x", "-L/x", "-include", "a.h"]
+    assert flags.taken(host) == (host, [])
+
+
+def test_the_devices_own_architecture_is_nothing_to_tell_of() -> None:
+    for own in (
+        ["-arch=sm_90"],
+        ["-arch", "native"],
+        ["-gencode=arch=compute_90,code=sm_90"],
+        ["-gencode", "arch=compute_90a,code=sm_90a"],
+        ["-arch=sm_90a --use_fast_math"],
+    ):
+        taken = flags.taken(own, arch=ARCH)
+        assert taken.notes == [] and set(taken.words) <= {"--use_fast_math"}
+    assert flags.taken(["-Xptxas -O3", "-Xptxas", "-dlcm=ca"], arch=ARCH).words == [
+        "-Xptxas=-O3", "-Xptxas=-dlcm=ca",
+    ]  # fmt: skip
+
+
+def test_a_processors_becomes_this_ones() -> None:
+    taken = flags.taken(["-march=sapphirerapids", "-mavx2", "-mtune=skylake"])
+    assert taken.words == ["-march=native", "-mavx2", "-mtune=skylake"]
+    assert "this processor" in taken.notes[0]
+
+
+@pytest.mark.parametrize(
+    "given", ["-v", "-ftime-report", "-fopt-info-all=x", "-fdiagnostics-format=json", "-###"]
+)
+def test_a_report_is_left_out(given: str) -> None:
+    words, notes = flags.taken([given, "-O2"])
+    assert words == ["-O2"] and "report" in notes[0]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "-fplugin=/tmp/x.so", "-fplugin-arg-x-y=z", "-B /tmp", "-B/tmp", "-specs=x", "--specs=x",
+        "-wrapper gdb,--args", "@flags", "-Wl,--plugin=x", "-Wl,-O1,-plugin,x", "-Xlinker -plugin",
+        "-fmodule-mapper=|sh", "-fuse-ld=/tmp/ld",
+    ],
+)  # fmt: skip
+def test_what_names_a_program_is_refused(given: str) -> None:
+    with pytest.raises(flags.Refused, match="names a program or a plugin"):
+        flags.taken([given])
+    with pytest.raises(flags.Refused, match="names a program or a plugin"):
+        flags.taken(["-Xcompiler " + given.replace(" ", ",")], arch=ARCH)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["-ccbin /tmp/x", "-ccbin=x", "--compiler-bindir=x", "--run", "-optf x", "-Xlinker=-plugin"],
+)
+def test_so_it_is_of_nvcc(given: str) -> None:
+    with pytest.raises(flags.Refused, match="names a program or a plugin"):
+        flags.taken([given], arch=ARCH)
+
+
+def test_what_is_no_flag_is_refused_in_a_sentence() -> None:
+    for given, said in ((['-DX="'], "quotation mark"), (["-D" + "X" * 20000], "over 500 words")):
+        with pytest.raises(flags.Refused, match=said):
+            flags.taken(given)
+    assert flags.taken(["-DX=a b"], shell=False).words == ["-DX=a b"]
