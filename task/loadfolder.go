@@ -68,7 +68,7 @@ func withFiles(source string, f folder) (string, error) {
 		"    return os.path.join(folder, \"" + workModel + "\")\n\n\n" +
 		"__file__ = _work_folder()\n"
 	at := len(source)
-	for _, m := range importsSome.FindAllStringIndex(source, -1) {
+	for _, m := range statements(source, importsSome) {
 		if !fromFuture.MatchString(source[m[0]:]) {
 			at = m[0]
 			break

@@ -70,6 +70,7 @@ class Candidate:
                 triton_kernels.stand_in()
         elif msg.get("elsewhere"):
             recorder = artifacts.record(objects)
+            text = export.read_as(text)
         else:
             artifacts.install(objects)
             for fd in kernels:

@@ -25,7 +25,7 @@ import worker_candidate
 
 CASES = pathlib.Path(__file__).parent / "cases" / "identity"
 REFERENCE = (CASES / "reference.py").read_text()
-PAIRS = ("docstring", "line")
+PAIRS = ("comment", "docstring", "line")
 # A line is another in an exported file, which says so itself.
 FORMS = [(p, f) for p in PAIRS for f in ("as it is", "windows")] + [("docstring", "exported")]
 
