@@ -514,6 +514,13 @@ def test_huge_outputs_are_compared_without_others_beside_them() -> None:
 def test_families_are_what_they_say() -> None:
     x = torch.tensor([-2.0, 0.0, 3.0])
     made = {f.name: families.apply(f, [x], 1)[0].tolist() for f in families.FAMILIES}
+    assert made["base"] == x.tolist()
+    assert made["scaled_up"] == [-200.0, 0.0, 300.0]
+    assert made["scaled_down"] == pytest.approx([-2 * families.DOWN, 0.0, 3 * families.DOWN])
+    assert families.DOWN < 0.1
+    assert made["negated"] == [2.0, 0.0, -3.0]
+    assert made["zeros"] == [0.0, 0.0, 0.0] and len(set(made["all_equal"])) == 1
+    assert sorted(made["shifted"]) == made["shifted"] and made["shifted"][1] != 0
     assert made["heavy_tails"] == [-8.0, 0.0, 27.0]
     assert made["near_overflow"] == pytest.approx([-2 / 3 * 1e36, 0.0, 1e36], rel=1e-6)
     assert made["denormals"] == pytest.approx([-3e-40, 0.0, 4e-40], rel=1e-4, abs=0)
