@@ -8,9 +8,8 @@ import pytest
 import counters
 import windows
 
-pytestmark = pytest.mark.alone
 
-
+@pytest.mark.alone
 def test_what_a_process_does_is_counted_and_nothing_before_or_after() -> None:
     read, write = os.pipe()
     pid = os.fork()

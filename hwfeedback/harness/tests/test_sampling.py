@@ -18,8 +18,6 @@ import stats
 from sampling import Sampler, Seen
 from windows import Stopped
 
-pytestmark = pytest.mark.alone
-
 
 @contextmanager
 def busy(work: Callable[[], object], threads: int = 1) -> Iterator[int]:
@@ -68,6 +66,7 @@ def softmax() -> object:
 X = torch.randn(512, 1024)
 
 
+@pytest.mark.alone
 def test_pytorch_at_work_is_seen() -> None:
     found = seen_of(softmax)
     assert found.looks == 60 and len(found.pytorch) > 0.8 * found.looks
@@ -76,16 +75,19 @@ def test_pytorch_at_work_is_seen() -> None:
         assert found.too_much([]) == ends, "the list of operators has it"
 
 
+@pytest.mark.alone
 def test_whoever_computes_by_itself_is_not_pytorch() -> None:
     found = seen_of(lambda: sum(range(10_000)))
     assert found.looks == 60 and not found.pytorch
     assert not found.too_much([])
 
 
+@pytest.mark.alone
 def test_threads_that_only_wait_are_not_counted() -> None:
     assert seen_of(lambda: time.sleep(1), looks=10, threads=2).looks < 10
 
 
+@pytest.mark.alone
 def test_many_threads_are_one_look() -> None:
     found = seen_of(softmax, threads=4)
     assert found.looks == 60 and len(found.pytorch) <= 60
@@ -93,6 +95,7 @@ def test_many_threads_are_one_look() -> None:
     assert len(found.pytorch) > 30
 
 
+@pytest.mark.alone
 def test_a_process_that_is_gone_shows_nothing() -> None:
     with busy(lambda: time.sleep(1)) as pid:
         pass

@@ -23,8 +23,6 @@ import stats
 import timing
 import windows
 
-pytestmark = pytest.mark.alone
-
 SHAPE = (64, 64)
 
 
@@ -93,6 +91,7 @@ def time_it(
     return timed, spawner, t
 
 
+@pytest.mark.alone
 def test_quick_measures_baselines_once_and_then_uses_them() -> None:
     makes = {
         "eager": forked.spinning(0.004),
@@ -130,6 +129,7 @@ def test_how_far_two_processes_lie_apart(ns: float, least: float, most: float) -
     assert 1.3 < timing.of_a_process(alone) < 1.35
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("seconds", "wins"), [(0.004, False), (0.001, True)])
 def test_a_machine_that_becomes_quiet_invents_no_win(
     monkeypatch: pytest.MonkeyPatch, seconds: float, wins: bool
@@ -166,6 +166,7 @@ def test_a_machine_that_becomes_quiet_invents_no_win(
     assert not wins or timed.speedup["value"] > 2, timed.speedup
 
 
+@pytest.mark.alone
 def test_certify_interleaves_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "NARROW", -1.0)  # no interval is: the time decides
     monkeypatch.setattr(timing, "WINDOW_NS", 4_000_000)
@@ -183,6 +184,7 @@ def test_certify_interleaves_new_processes(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(timed.speedups) == {"eager", "compile"}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("room", [True, False])
 def test_large_contents_are_one_workers_at_a_time(
     monkeypatch: pytest.MonkeyPatch, room: bool
@@ -218,6 +220,7 @@ def test_large_contents_are_one_workers_at_a_time(
         assert spawner.count("compile") >= 2 * timing.LARGE_ROUNDS and spawner.most == 1
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kept", [0, 8 << 30])
 def test_what_the_reference_keeps_is_no_baselines(
     monkeypatch: pytest.MonkeyPatch, kept: int
@@ -240,6 +243,7 @@ def test_what_the_reference_keeps_is_no_baselines(
     assert (spawner.count("eager"), spawner.count("compile")) == (2, 3)
 
 
+@pytest.mark.alone
 def test_a_candidate_that_is_right_only_at_first_is_found() -> None:
     def make() -> windows.Forward:
         calls = 0
@@ -268,6 +272,7 @@ def hiding(share: float) -> forked.Make:
     return make
 
 
+@pytest.mark.alone
 def test_work_hidden_from_the_workers_clock_is_found() -> None:
     timed, _, _ = time_it({"eager": forked.spinning(0.005), "candidate": hiding(0.01)})
     assert timed.wrong is None and timed.speedup is not None
@@ -282,6 +287,7 @@ def test_work_hidden_from_the_workers_clock_is_found() -> None:
     assert "work is hidden from the clock" in timed.hides
 
 
+@pytest.mark.alone
 def test_what_a_clock_may_be_off_by_wins_nothing() -> None:
     timed, _, _ = time_it({"eager": forked.spinning(0.005), "candidate": hiding(0.92)})
     assert timed.speedup is not None and not timed.hides
@@ -289,6 +295,7 @@ def test_what_a_clock_may_be_off_by_wins_nothing() -> None:
         raise Regardless(timed.speedup)
 
 
+@pytest.mark.alone
 def test_another_algorithm_for_timed_calls_is_found() -> None:
     def make() -> windows.Forward:
         # Right on what is drawn, wrong on the large numbers of verification.
@@ -307,22 +314,26 @@ def test_another_algorithm_for_timed_calls_is_found() -> None:
     assert timed.wrong is None and timed.speedup is not None
 
 
+@pytest.mark.alone
 def test_a_candidate_that_fails_is_not_a_measurement() -> None:
     with pytest.raises(windows.CallFailed, match="division"):
         time_it({"eager": forked.spinning(0.001), "candidate": lambda: lambda args: [1 // 0]})
 
 
+@pytest.mark.alone
 def test_eager_that_fails_is_no_candidates_fault() -> None:
     with pytest.raises(timing.BaselineFailed, match="division"):
         time_it({"eager": lambda: lambda args: [1 // 0], "candidate": forked.spinning(0.001)})
 
 
+@pytest.mark.alone
 def test_eager_whose_process_ends() -> None:
     makes = {"eager": lambda: lambda args: os._exit(3), "candidate": forked.spinning(0.001)}
     with pytest.raises(timing.BaselineFailed, match="its process ended itself with exit code 3"):
         time_it(makes)
 
 
+@pytest.mark.alone
 def test_a_baseline_that_fails_in_its_turn_is_no_candidates_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -347,6 +358,7 @@ def test_a_baseline_that_fails_in_its_turn_is_no_candidates_fault(
             time_it({"eager": make, "candidate": candidate}, "certify")
 
 
+@pytest.mark.alone
 def test_a_baseline_that_fails_is_left_out() -> None:
     timed, _, _ = time_it(
         {

@@ -21,8 +21,6 @@ import protocol
 import windows
 from sandbox import SandboxError
 
-pytestmark = pytest.mark.alone
-
 
 def doubled() -> windows.Forward:
     return lambda args: [args[0] * 2]
@@ -48,6 +46,7 @@ def wrong(window: windows.Window, contents: windows.Contents) -> int:
     return sum(not torch.equal(2 * a, b) for a, b in zip(x, y, strict=True))
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", windows.KINDS)
 def test_every_output_of_every_kind_comes_back(kind: str) -> None:
     with session(doubled) as (s, contents, _):
@@ -60,6 +59,7 @@ def test_every_output_of_every_kind_comes_back(kind: str) -> None:
         s.close()
 
 
+@pytest.mark.alone
 def test_contents_are_dealt_once_to_a_process() -> None:
     draw = forked.draw((3,))
     contents = windows.Contents(windows.Slots.of(draw(0), draw(0)), draw)
@@ -127,6 +127,7 @@ def by_object_and_version() -> windows.Forward:
     return forward
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("make", [by_pointer, by_object_and_version])
 def test_what_is_remembered_by_address_is_stale_at_the_same_address(make: forked.Make) -> None:
     with session(make) as (s, contents, _):
@@ -136,6 +137,7 @@ def test_what_is_remembered_by_address_is_stale_at_the_same_address(make: forked
         assert wrong(s.run("chained", contents.take(8)), contents) == 7
 
 
+@pytest.mark.alone
 def test_work_that_is_left_to_a_thread_is_not_in_the_output() -> None:
     def make() -> windows.Forward:
         def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -154,6 +156,7 @@ def test_work_that_is_left_to_a_thread_is_not_in_the_output() -> None:
         assert wrong(s.run("fresh", contents.take(8)), contents) == 8
 
 
+@pytest.mark.alone
 def test_the_referees_clock_sees_what_the_workers_does_not() -> None:
     def make() -> windows.Forward:
         honest = windows._now
@@ -179,6 +182,7 @@ def pages_with_content(args: list[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.full_like(args[0], float(sum(any(page) for page in pages)))]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("lie", [[4096], [-1], ["a"], [1 << 80], [], "a", [True], None])
 def test_an_output_that_cannot_be_fetched_fails_the_call(lie: Any) -> None:
     def make() -> windows.Forward:
@@ -192,6 +196,7 @@ def test_an_output_that_cannot_be_fetched_fails_the_call(lie: Any) -> None:
         assert wrong(s.run("fresh", contents.take(8)), contents) == 0
 
 
+@pytest.mark.alone
 def test_what_is_computed_while_an_output_is_copied_counts_in_no_call_that_comes_alone() -> None:
     def make() -> windows.Forward:
         given: list[torch.Tensor] = []
@@ -212,6 +217,7 @@ def test_what_is_computed_while_an_output_is_copied_counts_in_no_call_that_comes
         assert wrong(s.run("fresh", contents.take(1)), contents) == 1  # as large outputs come
 
 
+@pytest.mark.alone
 def test_the_next_content_does_not_exist_in_a_chained_window() -> None:
     with session(lambda: pages_with_content) as (s, contents, _):
         (pages,) = s.run("chained", contents.take(8)).outputs()
@@ -220,6 +226,7 @@ def test_the_next_content_does_not_exist_in_a_chained_window() -> None:
         assert pages.unique().tolist() == [8.0]
 
 
+@pytest.mark.alone
 def test_nothing_runs_while_the_clock_does_not() -> None:
     def make() -> windows.Forward:
         count = torch.zeros((), dtype=torch.float64)
@@ -244,6 +251,7 @@ def test_nothing_runs_while_the_clock_does_not() -> None:
         assert windows.usage([worker.pid]) == before
 
 
+@pytest.mark.alone
 def test_varied_rows_come_among_the_others() -> None:
     draw = forked.draw((33, 5))
     odd = [draw(100), draw(101)]
@@ -261,6 +269,7 @@ def test_varied_rows_come_among_the_others() -> None:
         worker.kill()
 
 
+@pytest.mark.alone
 def test_a_layout_that_is_left_to_the_copy_is_paid_for() -> None:
     took = {}
     for name, made in (("view", (512, 512)), ("dense", (512, 512))):
@@ -276,6 +285,7 @@ def test_a_layout_that_is_left_to_the_copy_is_paid_for() -> None:
     assert took["view"] > 2 * took["dense"]
 
 
+@pytest.mark.alone
 def test_a_process_that_wakes_itself_is_found() -> None:
     def make() -> windows.Forward:
         # SIGCONT from timers of the kernel's, which need no thread that runs. (The sandbox refuses
@@ -300,6 +310,7 @@ def test_a_process_that_wakes_itself_is_found() -> None:
             s.run("fresh", contents.take(8))
 
 
+@pytest.mark.alone
 def test_threads_that_have_ended_count() -> None:
     def make() -> windows.Forward:
         def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -314,6 +325,7 @@ def test_threads_that_have_ended_count() -> None:
         assert s.run("fresh", contents.take(4)).cpu_ns > 30_000_000
 
 
+@pytest.mark.alone
 def test_only_plain_tensors_are_taken() -> None:
     class Lazy(torch.Tensor):
         pass
@@ -325,6 +337,7 @@ def test_only_plain_tensors_are_taken() -> None:
         s.run("fresh", contents.take(1))
 
 
+@pytest.mark.alone
 def test_inputs_cannot_be_written() -> None:
     def make() -> windows.Forward:
         return lambda args: [args[0].mul_(2)]
@@ -336,6 +349,7 @@ def test_inputs_cannot_be_written() -> None:
         s.run("fresh", contents.take(1))
 
 
+@pytest.mark.alone
 def test_outputs_may_be_the_workers_own_buffer() -> None:
     def make() -> windows.Forward:
         own = torch.empty(33, 5)
@@ -346,6 +360,7 @@ def test_outputs_may_be_the_workers_own_buffer() -> None:
             assert wrong(s.run(kind, contents.take(8)), contents) == 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -384,6 +399,7 @@ def test_who_waits_for_a_core(cpu_ms: int, waited_ms: int, counts: int, of_the_c
     assert windows.waited(before, after, 100_000_000, 7) == of_the_called * 10**6
 
 
+@pytest.mark.alone
 def test_a_worker_that_dies_is_not_waited_for() -> None:
     with (
         session(lambda: lambda args: os._exit(3)) as (s, contents, _),
@@ -392,12 +408,14 @@ def test_a_worker_that_dies_is_not_waited_for() -> None:
         s.run("fresh", contents.take(1))
 
 
+@pytest.mark.alone
 def test_the_identity_computes_nothing() -> None:
     with session(lambda: lambda args: os._exit(3)) as (s, contents, _):
         window = s.run("fresh", contents.take(8), identity=True)
         assert window.outputs()[0].abs().sum() == 0
 
 
+@pytest.mark.alone
 def test_descendants_are_counted() -> None:
     pid = os.fork()
     if pid == 0:
@@ -425,6 +443,7 @@ def test_threads_are_spread_out_and_then_free_again() -> None:
     assert os.sched_getaffinity(0) == cores
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("share", "error"), [(0.5, windows.CallFailed), (0.0, SandboxError)])
 def test_who_gets_no_core_to_stop_on_has_not_refused(
     monkeypatch: pytest.MonkeyPatch, share: float, error: type[Exception]
@@ -440,6 +459,7 @@ def test_who_gets_no_core_to_stop_on_has_not_refused(
         assert child.wait(10) == -signal.SIGKILL
 
 
+@pytest.mark.alone
 def test_what_a_process_ran_is_seen() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         try:
@@ -462,6 +482,7 @@ def test_processors_are_told_apart_by_the_cache_that_they_share() -> None:
     assert windows.sharing([1 << 20, (1 << 20) + 1]) == [[1 << 20, (1 << 20) + 1]], "unknown ones"
 
 
+@pytest.mark.alone
 def test_all_of_the_memory_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """By each group that shares a cache, on processors of its own."""
     read: list[tuple[int, int, int, set[int]]] = []
