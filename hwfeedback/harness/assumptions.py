@@ -190,6 +190,8 @@ def _otherwise(t: torch.Tensor, g: torch.Generator) -> torch.Tensor:
         if bool((t == t.reshape(-1)[0]).all()):
             if t.is_floating_point():
                 return t * 0.5 + 0.25
+            if n == 1:
+                return ~t
             return torch.rand(t.shape, generator=g, device=t.device) < 0.5
         return shuffled(t, g)
     if t.is_floating_point():
@@ -197,7 +199,7 @@ def _otherwise(t: torch.Tensor, g: torch.Generator) -> torch.Tensor:
         return t * moved.to(t.dtype)
     low, high = int(t.min()), int(t.max())
     if low == high:  # lengths that are equal: shorter ones are there, too
-        low = high // 2 if high > 1 else 0
+        low, high = min(high // 2, high), max(high // 2, high)
         drawn = torch.randint(low, high + 1, t.shape, generator=g, device=t.device)
         return drawn.to(t.dtype)
     at = torch.randint(0, n, (n,), generator=g, device=t.device)

@@ -34,7 +34,7 @@ def ours(seed: int) -> Iterator[None]:
             super().manual_seed(mixed(asked))
             return self
 
-    numpy = sys.modules.get("numpy")
+    numpy: Any = sys.modules.get("numpy")
     with ExitStack() as stack:
 
         def replace(where: Any, name: str, value: Any) -> None:
@@ -50,5 +50,10 @@ def ours(seed: int) -> Iterator[None]:
         if numpy is not None:
             replace(numpy.random, "seed", by(numpy.random.seed, 1 << 32))
             replace(numpy.random, "default_rng", by(numpy.random.default_rng))
-            replace(numpy.random, "RandomState", by(numpy.random.RandomState, 1 << 32))
+
+            class RandomState(numpy.random.RandomState):
+                def __init__(self, asked: Any = None) -> None:
+                    super().__init__(mixed(asked) % (1 << 32))
+
+            replace(numpy.random, "RandomState", RandomState)
         yield

@@ -136,8 +136,10 @@ def again(
     says: Sequence[Sequence[str]],
 ) -> list[Structure]:
     """Returns the structure of each input as far as it is of kinds that other draws have shown, in
-    the words for these. What is not there in these draws is left out.
+    the words for these. What is not there in these draws is left out; of one draw, all.
     """
+    if len(draws) < 2:
+        return [Structure() for _ in draws[0]]
     return [
         _of_kinds([d[i] for d in draws], kind, words)
         for i, (kind, words) in enumerate(zip(kinds, says, strict=True))

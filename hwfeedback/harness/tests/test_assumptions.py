@@ -7,8 +7,11 @@ reference does, and the words that its verdict has of that.
 from __future__ import annotations
 
 import pytest
+import torch
 from judging import Judge
 from test_verify import task_of
+
+import assumptions
 
 
 def model_new(forward: str, arguments: str, init: str = "") -> str:
@@ -231,6 +234,54 @@ TASKS: dict[str, tuple[str, str, str, str, str, str, list[str]]] = {
         [],
     ),
 }
+
+
+@pytest.mark.parametrize(
+    "t",
+    [
+        torch.tensor(True),
+        torch.tensor([False]),
+        torch.ones(8, dtype=torch.bool),
+        torch.arange(8) < 3,
+        torch.tensor(5),
+        torch.full((3, 4), 7),
+        torch.full((4,), -3),
+        torch.full((4,), 1, dtype=torch.uint8),
+        torch.tensor([[3], [1]]),
+        torch.arange(0, 65, 8),
+        torch.randint(0, 9, (4, 5), dtype=torch.int32),
+        torch.tensor(0.0),
+        torch.ones(6),
+        torch.full((4, 4), -torch.inf).triu(1),
+        torch.randn(30),
+        torch.randn(40).bfloat16(),
+    ],
+    ids=str,
+)
+def test_other_content_is_of_the_same_kind_and_range(t: torch.Tensor) -> None:
+    made = [assumptions._otherwise(t, torch.Generator().manual_seed(seed)) for seed in range(8)]
+    for other in made:
+        assert other.shape == t.shape and other.dtype == t.dtype
+        if t.dtype not in (torch.bool,) and not t.is_floating_point():
+            top = max(abs(int(t.max())), abs(int(t.min())))
+            assert int(other.abs().max() if other.dtype != torch.uint8 else other.max()) <= top
+    assert any(not torch.equal(other, t) for other in made)
+
+
+def test_inputs_that_bear_no_other_seed_are_judged_all_the_same(judge: Judge) -> None:
+    source = task_of("return torch.tril(a) @ a", "draw()", "", "a") + (
+        "\n\ndef draw():\n    torch.manual_seed(7)\n    x = torch.randn(16, 16)\n"
+        "    if abs(float(x[0, 0]) - float(torch.randn(16, 16, generator=torch.Generator()"
+        ".manual_seed(7))[0, 0])) > 0 or torch.initial_seed() != 7:\n"
+        "        raise ValueError('another seed')\n    return [x]\n"
+    )
+    v = judge.verdict(source, f"{source}\n\nclass ModelNew(Model):\n    pass\n")
+    assert v["status"] == "correct" and v["assumes"] == [], v["reason"]
+
+
+def test_zero_is_all_that_is_like_nothing_but_zeros() -> None:
+    zeros = torch.zeros(5, dtype=torch.int64)
+    assert torch.equal(assumptions._otherwise(zeros, torch.Generator()), zeros)
 
 
 @pytest.mark.parametrize("name", TASKS)

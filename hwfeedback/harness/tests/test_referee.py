@@ -261,7 +261,12 @@ def get_init_inputs():
     for level, status in (("quick", "correct"), ("certify", "certified")):
         v = judge.verdict(both, model_new(f"{cases}\nreturn y, {more}"), level)
         assert v["status"] == status, v["reason"]
-    v = judge.verdict(source, model_new(f"{cases}\nreturn torch.nan_to_num(y, posinf=torch.inf)"))
+    # What comes of a NaN is asked for, or what a number far below in its place gives.
+    dropped = model_new(f"{cases}\nreturn torch.nan_to_num(y, posinf=torch.inf)")
+    v = judge.verdict(source, dropped)
+    assert v["status"] == "correct" and "no input is NaN" in v["assumes"][0]
+    assert judge.verdict(source, dropped, strict_inputs=True)["status"] == "wrong"
+    v = judge.verdict(source, model_new(f"{cases}\nreturn torch.nan_to_num(y, 1.0, torch.inf)"))
     assert v["status"] == "wrong" and "expected NaN" in v["reason"]
     v = judge.verdict(source, model_new(f"{cases}\nreturn y + (x - x)"))
     assert v["status"] == "wrong" and "expected +Inf" in v["reason"]
