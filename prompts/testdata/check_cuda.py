@@ -235,7 +235,7 @@ def norms() -> None:
 def gauss() -> None:
     x, y = draw(11 * 1024), like(11 * 1024)
     call("gauss", x, y, long(11), integer(2))
-    expect("gauss", y, (-x.double() ** 2).exp())
+    expect("gauss", y, (-(x.double() ** 2)).exp())
 
 
 def bulk() -> None:
