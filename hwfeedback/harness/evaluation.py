@@ -841,9 +841,11 @@ class Evaluation:
 
     def _has_custom_code(self) -> None:
         if not self.program.artifacts():
+            idle = self.program.build["triton"] and self.device.kind == "cpu"
+            more = ": it imports Triton, and the device is the CPU" if idle else ""
             raise Fault(
                 "rejected",
-                "it has no custom code: nothing was built for it",
+                f"it has no custom code: nothing was built for it{more}",
                 "write a kernel with native(), load_inline() or Triton for one operator of it "
                 "at least",
             )
