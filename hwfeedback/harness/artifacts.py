@@ -130,6 +130,8 @@ def _settled(
     own = rf"\b(TORCH_EXTENSION_NAME|{re.escape(request['name'])})\b"
     if not re.search(own, _MODULE.sub("", "\n".join(said))):
         request["asked"], request["name"] = request["name"], ANY_NAME
+        # Its own all the same: pybind11 gives whoever has a name that it knows what that stood for.
+        request["name"] += "_" + inline_key(request)[:16]
     return request
 
 

@@ -5,6 +5,7 @@ foreign.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import re
@@ -350,6 +351,19 @@ def cuda_runtime() -> list[str]:
     return ["-Xlinker", found[0]] if found else ["-lcudart"]
 
 
+def _found(flags: Sequence[str]) -> list[str]:
+    """Returns the linker's flags, with the path of each of CUDA's libraries that is there under a
+    name with a version alone, as pip puts it.
+    """
+    out: list[str] = []
+    for flag in flags:
+        name = f"lib{flag[2:]}.so" if re.fullmatch(r"-l\w+", flag) else ""
+        paths = [os.path.join(f, name) for f in cuda_folders()] if name else []
+        versions = [v for p in paths for v in sorted(glob.glob(glob.escape(p) + ".*"))]
+        out.append(versions[0] if versions and not any(map(os.path.exists, paths)) else flag)
+    return out
+
+
 def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dict[str, Any]:
     """The same for ``load_inline`` with CUDA. ``light`` is the folder of tensor_light.h and of what
     was made of it, "" for none.
@@ -379,7 +393,7 @@ def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dic
         link = [
             toolchain.compiler(), "-shared", *objects, *helper, *torch_libraries(),
             "-lc10_cuda", "-ltorch_cuda", *cuda_runtime(), *(f"-L{f}" for f in cuda_folders()),
-            *request["ldflags"],
+            *_found(request["ldflags"]),
             "-o", "built.so",
         ]  # fmt: skip
         start = time.monotonic()

@@ -267,7 +267,9 @@ def test_a_name_that_means_something_is_kept() -> None:
     def name(source: str, name: str = "f_17") -> str:
         return artifacts.inline_request({"name": name, "cpp_sources": source})["name"]
 
-    assert name("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}") == artifacts.ANY_NAME
+    plain = "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}"
+    assert name(plain).startswith(artifacts.ANY_NAME) and name(plain) == name(plain, "f_18")
+    assert name(plain) != name(plain + "\n"), "another object has another"
     assert name("TORCH_LIBRARY(TORCH_EXTENSION_NAME, m) {}") == "f_17"
     assert name("PYBIND11_MODULE(mine, m) {}", "mine") == "mine"
 
