@@ -256,8 +256,8 @@ TASKS: dict[str, tuple[str, str, str, str, str, str, list[str]]] = {
         torch.randn(30),
         torch.randn(40).bfloat16(),
     ],
-    ids=lambda t: f"{t.dtype}{list(t.shape)}",  # drawn values are no names: each process has others
-    ids=str,
+    # Drawn values are no names: each process has others.
+    ids=lambda t: f"{t.dtype}{list(t.shape)}",
 )
 def test_other_content_is_of_the_same_kind_and_range(t: torch.Tensor) -> None:
     made = [assumptions._otherwise(t, torch.Generator().manual_seed(seed)) for seed in range(8)]
