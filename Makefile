@@ -73,7 +73,7 @@ RACE := -race -gcflags=modernc.org/...=-race=false
 FOR_TESTS := --no-print-directory BIN=$(TOOLS)/kernelwright BUILD="$(RACE)"
 
 # What measures nothing runs beside the Go tests, which wait for much; what measures runs after them, beside no more than one other.
-test: ## the tests: ten minutes on two cores; docs/testing.md says what runs where
+test: ## the tests, in some seventeen minutes on two cores; docs/testing.md says what runs where
 	@$(MAKE) $(FOR_TESTS) build
 	@$(MAKE) $(FOR_TESTS) -j2 lint-go dev
 	@$(MAKE) $(FOR_TESTS) lint-python
