@@ -6,6 +6,7 @@ import functools
 import gc
 import math
 import os
+import pathlib
 import threading
 import time
 import weakref
@@ -713,7 +714,11 @@ class Deaf:
         pass
 
 
-def test_a_reference_holds_no_output_when_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_holds_no_output_when_it_answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a source is a file of the working folder
+
     class Noted(worker_reference.Reference):
         def _mode(self, *given: Any) -> Any:
             entry, tensors = super()._mode(*given)
