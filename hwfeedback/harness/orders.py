@@ -1,7 +1,7 @@
 """Orders of a draw along what the reference reduces, sorts or scans.
 
 A top-k that keeps too few of each part of a row, or a queue that is too short, is right on random
-rows alone. Each line of elements gets an order of its own, drawn among five.
+rows alone. Each line of elements gets an order of its own, drawn among six.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ LONGEST_RUN = 8  # of equal elements
 # Elements that are put in order, at most: of larger inputs some lines, drawn at random, but ALWAYS
 # of them.
 ARRANGED = {"cpu": 1 << 17, "cuda": 1 << 27}
-ALWAYS = 10
+ALWAYS = 12
+KINDS = 6  # orders of a row
 
 # Operators that reduce, sort or scan along the dimensions in their argument of this number; without
 # one along all of them, or the last.
@@ -97,7 +98,7 @@ def along(
 
 
 def arranged(x: torch.Tensor, start: int, stop: int, g: torch.Generator) -> torch.Tensor:
-    """Returns a tensor with each line of dimensions ``start`` to ``stop`` in one of five orders."""
+    """Returns a tensor with each line of dimensions ``start`` to ``stop`` in one of six orders."""
     inner = x.flatten(start, stop - 1).movedim(start, -1)
     shape = inner.shape
     rows = inner.reshape(-1, shape[-1])
@@ -113,13 +114,14 @@ def arranged(x: torch.Tensor, start: int, stop: int, g: torch.Generator) -> torc
 
 def _in_order(rows: torch.Tensor, g: torch.Generator) -> torch.Tensor:
     """Puts each row into an order of its own: rising, falling, large values together somewhere,
-    large values at one residue modulo a power of two, or runs of equal values.
+    large values at one residue modulo a power of two, runs of equal values, or the largest at one
+    residue modulo every power of two that leaves room for them.
     """
     count, n = rows.shape
     device = rows.device
-    kind = torch.randint(0, 5, (count,), generator=g, device=device)
-    if count >= 5:
-        kind[:5] = torch.arange(5, device=device)[torch.randperm(5, generator=g, device=device)]
+    kind = torch.randint(0, KINDS, (count,), generator=g, device=device)
+    if count >= KINDS:
+        kind[:KINDS] = torch.randperm(KINDS, generator=g, device=device)
     at = torch.arange(n, device=device)
     shift = torch.randint(0, n, (count, 1), generator=g, device=device)
     most = max(int(math.log2(n)), 1)
@@ -130,8 +132,19 @@ def _in_order(rows: torch.Tensor, g: torch.Generator) -> torch.Tensor:
     residue = kind == 3
     key = (at - shift[residue]) % steps[residue] * n + at  # the largest come first
     rank[residue] = n - 1 - key.argsort(-1).argsort(-1)
+    nested = kind == 5
+    key = _reversed_bits((at - shift[nested]) % n, max((n - 1).bit_length(), 1))
+    rank[nested] = n - 1 - key.argsort(-1).argsort(-1)
     out = rows.sort(-1).values.gather(-1, rank)
     runs = kind == 4
     length = torch.randint(2, LONGEST_RUN + 1, (count, 1), generator=g, device=device)[runs]
     out[runs] = rows[runs].gather(-1, at // length * length)
+    return out
+
+
+def _reversed_bits(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Returns whole numbers with their lowest ``bits`` bits in the other order."""
+    out = torch.zeros_like(x)
+    for k in range(bits):
+        out |= (x >> k & 1) << (bits - 1 - k)
     return out

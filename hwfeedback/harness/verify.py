@@ -56,7 +56,7 @@ from noise import LANES
 from orders import Line
 from structures import Structure
 
-CALIBRATION = 13  # version of what is kept: part of its check
+CALIBRATION = 14  # version of what is kept: part of its check
 CALIBRATION_SEEDS = 4
 FAMILY_SEEDS = 2
 CALIBRATION_S = 30.0  # past this a family is calibrated on one seed
