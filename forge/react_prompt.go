@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/prompts"
@@ -17,12 +18,15 @@ var loaderText string
 // can be read.
 const maxReferenceBytes = 32 << 10
 
+// ownTemplates are the program's, parsed once.
+var ownTemplates = sync.OnceValues(func() (*prompts.Templates, error) { return prompts.LoadTemplates("") })
+
 // opening is what the model is told first.
 func (a *actor) opening() ([]llm.Message, error) {
 	templates := a.Prompts
 	if templates == nil {
 		var err error
-		if templates, err = prompts.LoadTemplates(""); err != nil {
+		if templates, err = ownTemplates(); err != nil {
 			return nil, err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/llm"
 )
 
@@ -115,11 +116,15 @@ func (s suite) everyPoint(t *testing.T) {
 	s.crashes(t, settings, kernelwright.StopDeclined)
 }
 
-// One crash at each call that a run makes, in turn.
+// One crash at each call that a run makes, in turn; every day at each second.
 func (s suite) crashes(t *testing.T, settings forge.Settings, stop kernelwright.StopReason) {
 	t.Helper()
 	first, want := s.whole(t, settings, stop)
-	for at := 1; at <= first.calls; at++ {
+	step := 1
+	if soak.Daily() {
+		step = 2
+	}
+	for at := 1; at <= first.calls; at += step {
 		w := newWorld(first.seed)
 		w.crashAt = at
 		if _, err := s.run(t.Context(), t, w, settings); !errors.Is(err, errCrash) {
