@@ -12,13 +12,15 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
 import illness
 import trees
+import weights
+from constructing import CONSTRUCTION_SEED
 from cuda import CudaError
 from device import CPU, Device, GpuBlock
 from protocol import MAX_FDS, Closed, ProtocolError, Timeout
@@ -40,7 +42,7 @@ PART = {"cpu": 1 << 26, "cuda": 1 << 32}
 
 _SPECS = [{"dtype": str, "shape": [int]}]
 _LOADED = {"names": [str], "state": _SPECS, "trainable": [bool], "training": bool}
-_LOADED |= {"moved": [bool]}
+_LOADED |= {"moved": [bool], "tied": [int], "constants": list}
 _LOADED |= {"arguments": [str], "init": dict}
 _INSPECTED = {"inputs": _SPECS, "input_names": [str], "outputs": _SPECS, "operators": [str]}
 _INSPECTED |= {"operations": int, "changed": [str], "writes_inputs": bool, "linear": bool}
@@ -512,6 +514,7 @@ class ReferenceClient(Client):
         self.key = ""  # processes of the same key are alike
         self.kept = False  # it has served an evaluation before
         self.info: dict[str, Any] = {}
+        self.seed = CONSTRUCTION_SEED  # under which it is constructed
         self.init: list[torch.Tensor] = []
         # A task so large that as little of its memory is held as can be: one mode after the other,
         # in blocks that are gone when nobody needs their tensors any more.
@@ -527,22 +530,38 @@ class ReferenceClient(Client):
         self._request: dict[str, Any] = {}
         self._out = "out0"
 
-    def load(self, source: str, *, threads: int, eval_mode: bool) -> None:
+    def load(
+        self, source: str, *, threads: int, eval_mode: bool, seed: int = CONSTRUCTION_SEED
+    ) -> None:
         self.parts, self.had_parts = None, False
         # Part by part, so that whoever waits knows for what.
         msg: dict[str, Any] = {"op": "import", "source": source, "threads": threads}
         self.ask(msg, timeout=self.timeout, doing="importing the file")
         self.ask({"op": "init_inputs"}, timeout=self.timeout, doing="get_init_inputs()")
-        msg = {"op": "construct", "eval": eval_mode}
+        self.construct(seed, eval_mode=eval_mode)
+
+    def construct(self, seed: int, *, eval_mode: bool) -> None:
+        """Has Model constructed under a seed: anew, where it was before."""
+        msg = {"op": "construct", "seed": seed, "eval": eval_mode}
         self.info, fds = self.ask(
             msg, timeout=self.timeout, doing="Model's constructor", fds_wanted=1
         )
+        self.seed = seed
         with self._understood():
             self.init = _private(self.device, fds, self.info)
             hold(self.info, _LOADED)
             trees.build(self.info["init"], self.init)
-            if len({len(self.info[n]) for n in ("names", "state", "trainable", "moved")}) > 1:
+            count = len(self.info["names"])
+            each = ("state", "trainable", "moved", "tied", "constants")
+            if any(len(self.info[n]) != count for n in each):
                 raise ValueError("names and weights do not match")
+            if any(first > i for i, first in enumerate(self.info["tied"])):
+                raise ValueError("weights that are tied to later ones")
+
+    def weights(self, state: Sequence[torch.Tensor]) -> weights.Reference:
+        """Returns what there is to be taken, as it was constructed."""
+        entries = _entries(self.info["names"], state, self.info["constants"])
+        return weights.Reference(entries, self.info["moved"], self.info["tied"])
 
     def hold(self, fds: Sequence[int]) -> None:
         """Has it keep these descriptors open, and no others."""
@@ -821,6 +840,21 @@ class ReferenceClient(Client):
             yield answer.pop()
 
 
+def _entries(
+    names: Sequence[str], state: Sequence[torch.Tensor], constants: Sequence[Any]
+) -> list[weights.Entry]:
+    def number(c: Any) -> float | None:
+        return float(c) if isinstance(c, (int, float)) else None
+
+    found = zip(names, state, constants, strict=True)
+    return [weights.Entry(n, t, number(c)) for n, t, c in found]
+
+
+def _like(spec: dict[str, Any]) -> torch.Tensor:
+    """Returns a tensor without content, of which a worker has said what it is."""
+    return torch.empty(spec["shape"], dtype=DTYPES[spec["dtype"]], device="meta")
+
+
 class Answer:
     """What a candidate gave for one forward."""
 
@@ -843,6 +877,7 @@ class CandidateClient(Client):
         self.timeout = timeout  # of one forward
         self.desk: Desk | None = None  # where it asks for what it has built
         self.sparing = False  # see ReferenceClient
+        self.plan: weights.Plan | None = None  # how it gets weights; None: as a state_dict
         self._answered: dict[str, Any] = {}
         self._pending: tuple[Layout, Sequence[torch.Tensor], Layout, list[int]] | None = None
 
@@ -899,18 +934,58 @@ class CandidateClient(Client):
         self.finish()
 
     def init(
-        self, tree: Any, tensors: Sequence[torch.Tensor], *, eval_mode: bool, timeout: float
+        self,
+        tree: Any,
+        tensors: Sequence[torch.Tensor],
+        *,
+        eval_mode: bool,
+        timeout: float,
+        seed: int = CONSTRUCTION_SEED,
     ) -> None:
         layout = self.put("init", tensors) if tensors else []
-        msg = {"op": "init", "tree": tree, "layout": layout, "eval": eval_mode}
+        msg = {"op": "init", "tree": tree, "layout": layout, "eval": eval_mode, "seed": seed}
         self.ask(msg, timeout=timeout, doing="constructing ModelNew")
+
+    def plan_for(self, reference: weights.Reference) -> weights.Plan:
+        """Returns how it gets the weights of a reference that was constructed under the same seed,
+        by what it says of its own as they were constructed.
+        """
+        said, _ = self._describe({})
+        with self._understood():
+            hold(said, {"takes": bool, "names": [str], "specs": [{"shape": [int]}]})
+            hold(said, {"constants": list})
+            if len(set(said["names"])) < len(said["names"]):
+                raise ValueError("two weights of one name")
+            like = [_like(s) for s in said["specs"]]
+            own = _entries(said["names"], like, said["constants"])
+        if said["takes"]:
+            return weights.whole(reference)
+        wanted = weights.to_look_at(reference, own)
+        if wanted:
+            layout, size = layout_of([own[i].value for i in wanted])
+            block = self.block("own", size)
+            self._describe({"wanted": [own[i].name for i in wanted], "layout": layout})
+            for i, view in zip(wanted, block.views(layout), strict=True):
+                own[i] = replace(own[i], value=view.clone())
+            self._replace("own")
+        return weights.plan(reference, own)
+
+    def _describe(self, more: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        asked = max(self.timeout, 30.0)
+        return self.ask({"op": "describe", **more}, timeout=asked, doing="telling its weights")
 
     def set_state(
         self, names: Sequence[str], state: Sequence[torch.Tensor], *, in_place: bool = False
     ) -> bool:
-        """Gives it weights. Returns False where an in-place change found other names."""
+        """Gives it the reference's weights, as its plan says. Returns False where an in-place
+        change found other names.
+        """
+        own = self.plan is not None and not self.plan.whole
+        if self.plan is not None:
+            names, state = self.plan.given(names, state)
         layout = self.put("state", state) if state else []
-        msg = {"op": "set_state", "names": list(names), "layout": layout, "in_place": in_place}
+        msg: dict[str, Any] = {"op": "set_state", "names": list(names), "layout": layout}
+        msg |= {"in_place": in_place, "own": own}
         answer, _ = self.ask(msg, timeout=max(self.timeout, 30.0), doing="taking the weights")
         return answer.get("changed") is not False
 
