@@ -42,9 +42,10 @@ def constant_of(t: torch.Tensor) -> float | None:
     """Returns the one finite number that a floating tensor holds, None where it holds others."""
     if not _is_plain(t) or not t.numel():
         return None
-    first = t.detach()[(0,) * t.dim()]
+    first, last = (t.detach()[(at,) * t.dim()] for at in (0, -1))
     c = float(first)
-    return c if math.isfinite(c) and bool((t.detach() == first).all()) else None
+    alike = math.isfinite(c) and bool(first == last)  # mostly enough
+    return c if alike and bool((t.detach() == first).all()) else None
 
 
 def _is_plain(t: torch.Tensor) -> bool:

@@ -1210,6 +1210,7 @@ class Evaluation:
         verification = self.verification
         assert verification is not None and self.program.plan is not None
         v["weights"] = self.program.plan.mode
+        v["evidence"] += self.program.plan.evidence()
         try:
             if self._company and self._runs_alone() and not self._compilers_disturb():
                 self._begin_alone(reference, beside=True)
@@ -1259,6 +1260,9 @@ class Evaluation:
         if self.program.plan is None:  # else its kernels were compiled in a process before
             candidate = self.candidate(reference, poison=True)
         assert self.program.plan is not None
+        if self.program.plan.other is not None:
+            self.program.plan = self._settled(reference, candidate, self.program.plan)
+            candidate = None
         if self.program.plan.by_seed and self.seed == CONSTRUCTION_SEED:
             if candidate is not None:
                 candidate.kill()
@@ -1267,6 +1271,23 @@ class Evaluation:
             self._prepared = self._before = None  # eager was timed with other weights
             self._prepare(reference)
         return candidate or self.candidate(reference, poison=True)
+
+    def _settled(
+        self, reference: ReferenceClient, candidate: CandidateClient | None, plan: weights.Plan
+    ) -> weights.Plan:
+        """Returns by which of names and values it goes where one contradicts the other: layers of
+        one shape may be constructed in another order, or have each other's names.
+        """
+        assert self.verification is not None and plan.other is not None
+        client = candidate or self.candidate(reference, poison=True)
+        try:
+            with self._verifying(reference, client), faults("being tried", client):
+                right = self.verification.right_on_first(client)
+        except Fault:
+            right = False  # it is judged by the other
+        finally:
+            client.kill()
+        return replace(plan, other=None) if right else plan.other
 
     def _construct(self, reference: ReferenceClient, seed: int) -> None:
         """Has both sides constructed under this seed, from here on."""
@@ -1279,18 +1300,19 @@ class Evaluation:
         """
         if judge.plan is None:
             return
-        state, seed = self.state, self.seed
-        constructed = [judge.original]
+        state, seed, names = self.state, self.seed, reference.info["names"]
+        never = {i: t for i, t in enumerate(judge.original) if names[i] in judge.plan.left}
         for _ in range(verify.CONSTRUCTIONS[self.level] - 1):
             self._construct(reference, verify.secret())
-            constructed.append(reference.state())
+            now = reference.state()
+            never = {i: t for i, t in never.items() if torch.equal(t, now[i])}
+            del now
             self.state = judge.constructed()
             self._judge_constructed(reference, judge)
         self.state = state
         self._construct(reference, seed)
         reference.set_state(state)
-        names = reference.info["names"]
-        self._never_drawn = weights.equal_throughout(names, constructed, judge.plan.left)
+        self._never_drawn = [names[i] for i in never]
 
     def _judge_constructed(self, reference: ReferenceClient, judge: Verification) -> None:
         candidate = self.candidate(reference, poison=True)

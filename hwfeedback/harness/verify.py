@@ -929,10 +929,11 @@ class Verification:
 
     def _moved(self, original: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Returns other weights, where they can be changed after construction."""
-        moved, tied = self.reference.info["moved"], self.reference.info["tied"]
-        if self.plan is not None:
-            moved = self.plan.may_move(moved)
-        return perturbed(original, moved, tied, secret())
+        return perturbed(original, self._may_move(), self.reference.info["tied"], secret())
+
+    def _may_move(self) -> list[bool]:
+        moved = self.reference.info["moved"]
+        return moved if self.plan is None else self.plan.may_move(moved)
 
     def constructed(self) -> list[torch.Tensor]:
         """Has the reference, which was constructed anew, take other weights where it may. Returns
@@ -1025,7 +1026,7 @@ class Verification:
         self.report.seeds = len(self.draws)
         self._exact(candidate, fresh)
         self._elements(candidate)
-        if self.level == "certify" and any(self.reference.info["trainable"]):
+        if self.level == "certify" and any(self._may_move()):
             self._follows(candidate)
         return self.report
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -77,7 +77,7 @@ class Plan:
 
     ``whole``: it takes the state_dict as it is. ``left``: weights of the reference that nothing of
     its own takes; ``unknown``: own tensors that take nothing; ``in_order``: weights that only their
-    order tells from others.
+    order tells from others; ``other``: the plan where names decide that values contradict.
     """
 
     mode: str
@@ -86,7 +86,8 @@ class Plan:
     covered: Sequence[bool] = ()  # of the reference's entries
     left: Sequence[str] = ()
     unknown: Sequence[str] = ()
-    in_order: Sequence[str] = field(default=())
+    in_order: Sequence[str] = ()
+    other: Plan | None = None
 
     @property
     def by_seed(self) -> bool:
@@ -105,6 +106,22 @@ class Plan:
         if not self.by_seed:
             return list(moved)
         return [m and c for m, c in zip(moved, self.covered, strict=True)]
+
+    def evidence(self) -> list[str]:
+        """Says what it does not know of the candidate's weights."""
+        said = []
+        if self.by_seed:
+            said.append(
+                f"judged as it is constructed under secret seeds: no tensor of its own is the "
+                f"reference's {_listed(self.left)}"
+            )
+        if self.unknown:
+            of = "agree" if len(self.unknown) > 1 else "agrees"
+            said.append(
+                f"its own {_listed(self.unknown)} {of} with no weight of the reference's, and so "
+                "stays as constructed; what does agree changes afterwards"
+            )
+        return said
 
     def told(self) -> list[str]:
         """Returns what a candidate that is right takes for granted of its weights."""
@@ -151,12 +168,21 @@ def to_look_at(reference: Reference, own: Sequence[Entry]) -> list[int]:
 
 def plan(reference: Reference, own: Sequence[Entry]) -> Plan:
     """Returns how a candidate with these entries gets the reference's weights."""
-    return _Matching(reference, own).plan()
+    by_value = _Matching(reference, own)
+    found = by_value.plan()
+    if by_value.contradicts:
+        return replace(found, other=_Matching(reference, own, names_decide=True).plan())
+    return found
 
 
 class _Matching:
-    def __init__(self, reference: Reference, own: Sequence[Entry]) -> None:
+    """``contradicts``: whether a value was another's than its name."""
+
+    def __init__(
+        self, reference: Reference, own: Sequence[Entry], *, names_decide: bool = False
+    ) -> None:
         self._ref, self._own = reference, own
+        self._names_decide, self.contradicts = names_decide, False
         self._index = {e.name: i for i, e in enumerate(reference.entries)}
         self._alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
         self._heads: dict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -187,8 +213,25 @@ class _Matching:
         whole = plain and {e.name for e in own} == self._taken.keys() == self._index.keys()
         taken = [self._taken[e.name] for e in own if e.name in self._taken]
         unknown = [e.name for e in own if e.name not in self._taken and e.constant is None]
-        in_order = list(dict.fromkeys(self._in_order))
+        in_order = list(dict.fromkeys(self._in_order + self._alike_of(left)))
         return Plan(mode, whole, taken, covered, left, unknown, in_order)
+
+    def _alike_of(self, left: Sequence[str]) -> list[str]:
+        """Returns those that are left and are as others are, like the layers of an encoder that
+        were copied from one, with these.
+        """
+        found: list[str] = []
+        for name in left:
+            i = self._index[name]
+            own = self._ref.entries[i].value
+            same = [
+                j
+                for j in (self._alike.get(_key(own), ()) if own.numel() else ())
+                if self._ref.moved[j] and _agrees(self._ref.entries[j].value, own) == AS_IS
+            ]
+            if len({self._ref.tied[j] for j in same}) > 1:
+                found += [self._name(j) for j in same]
+        return found
 
     def _name(self, i: int) -> str:
         return self._ref.entries[i].name
@@ -209,13 +252,14 @@ class _Matching:
         same = self._ref.entries[i].value.shape == e.value.shape
         by_name = _taken(e, (i,), AS_IS, BY_NAME) if same else None
         # What was drawn for a constant goes by its number among others: a name tells more.
-        if not _seen(e) or (same and e.constant is not None):
+        if not _seen(e) or (same and (e.constant is not None or self._names_decide)):
             return by_name
         for j in (i, *self._alike.get(_key(e.value), ())):
             how = _agrees(self._ref.entries[j].value, e.value)
             if how == AS_IS and j == i:
                 return by_name
             if how:
+                self.contradicts = self.contradicts or same
                 return _taken(e, (j,), how, BY_VALUE)
         return by_name
 
@@ -316,18 +360,6 @@ def _agrees(theirs: torch.Tensor, own: torch.Tensor) -> str:
         if laid.shape == own.shape and torch.equal(laid, own):
             return how
     return ""
-
-
-def equal_throughout(
-    names: Sequence[str], states: Sequence[Sequence[torch.Tensor]], left: Sequence[str]
-) -> list[str]:
-    """Returns which of the weights that are ``left`` are the same in all states."""
-    first, *others = states
-    return [
-        n
-        for i, n in enumerate(names)
-        if n in left and others and all(torch.equal(first[i], s[i]) for s in others)
-    ]
 
 
 NOT_FOLLOWED = (

@@ -38,6 +38,7 @@ WEIGHTS = {
     "weights_square_transposed": "by value",
     "weights_tied_once": "by value",
     "weights_transposed": "by value",
+    "weights_with_names_swapped": "by value",
     "weights_with_lora_merged": "by seed",
 }
 # What the check of timed calls could misjudge: ties, kept buffers, containers, ill-conditioning.

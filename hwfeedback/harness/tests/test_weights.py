@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import pytest
@@ -276,10 +277,36 @@ def test_what_is_tied_may_be_kept_once() -> None:
     assert torch.equal(state[0], state[1]) and not torch.equal(state[0], r.entries[0].value)
 
 
-def test_what_no_seed_changes() -> None:
-    states = [[torch.eye(2), torch.rand(2)] for _ in range(3)]
-    assert weights.equal_throughout(["a", "b"], states, ["a", "b"]) == ["a"]
-    assert weights.equal_throughout(["a", "b"], states, ["b"]) == []
+class Copied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+        self.b = copy.deepcopy(self.a)
+
+
+class Nothing(nn.Module):
+    pass
+
+
+def test_copies_that_are_left_are_told() -> None:
+    p = planned(Copied, Nothing)
+    assert p.mode == BY_SEED and len(p.told()) == 2 and "b.weight" in p.told()[1]
+    assert len(planned(Tied, Nothing).told()) == 1
+
+
+class Reordered(nn.Module):
+    """The reference's names, made in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.k, self.q, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+
+def test_a_name_that_its_value_contradicts() -> None:
+    p = planned(Three, Reordered)
+    assert p.mode == BY_VALUE and {t.name: t.of for t in p.taken}["k.weight"] == (0,)
+    assert p.other is not None and p.other.mode == BY_NAME and p.other.whole
+    assert planned(Three, Three).other is None and planned(Linear, Square).other is not None
 
 
 @pytest.mark.parametrize("shapes, looked", [([(8, 8)], [0]), ([(3, 5), (64,)], [1])])
