@@ -33,6 +33,7 @@ _libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 GUARD = 256  # bytes of red zone around each input
 _GUARD_BYTE = 0xA5
 _OUT_BYTE = 0x7F  # what an output block holds before it is written: nobody's expected value
+MAX_DIMS = 64  # PyTorch has no more
 MAX_OUTPUT = 1 << 36  # bytes; a layout that asks for more is no layout
 SENTENCE = 600  # characters
 LAST_WORDS = 4000  # of a process that has ended
@@ -844,7 +845,8 @@ def _entries(
     names: Sequence[str], state: Sequence[torch.Tensor], constants: Sequence[Any]
 ) -> list[weights.Entry]:
     def number(c: Any) -> float | None:
-        return float(c) if isinstance(c, (int, float)) else None
+        whole = isinstance(c, int) and abs(c) < 1 << 53
+        return float(c) if whole or isinstance(c, float) else None
 
     found = zip(names, state, constants, strict=True)
     return [weights.Entry(n, t, number(c)) for n, t, c in found]
@@ -852,6 +854,8 @@ def _entries(
 
 def _like(spec: dict[str, Any]) -> torch.Tensor:
     """Returns a tensor without content, of which a worker has said what it is."""
+    if len(spec["shape"]) > MAX_DIMS or math.prod(spec["shape"]) > MAX_OUTPUT:
+        raise ValueError("a weight that no memory holds")
     return torch.empty(spec["shape"], dtype=DTYPES[spec["dtype"]], device="meta")
 
 
@@ -952,8 +956,8 @@ class CandidateClient(Client):
         """
         said, _ = self._describe({})
         with self._understood():
-            hold(said, {"takes": bool, "names": [str], "specs": [{"shape": [int]}]})
-            hold(said, {"constants": list})
+            hold(said, {"takes": bool, "names": [str], "constants": list})
+            hold(said, {"specs": [{"shape": [int], "dtype": str}]})
             if len(set(said["names"])) < len(said["names"]):
                 raise ValueError("two weights of one name")
             like = [_like(s) for s in said["specs"]]

@@ -19,7 +19,8 @@ BY_NAME, BY_VALUE, BY_SEED = "by name", "by value", "by seed"
 SHOWN = 6  # names in a sentence
 # Bytes of weights that are looked at where all names and shapes are the reference's; and of others,
 # times what the reference has.
-LOOKED_AT, TIMES = 1 << 28, 4
+LOOKED_AT, TIMES = 1 << 26, 4
+PARTS = 64  # that are joined in one
 AS_IS, TRANSPOSED, REVERSED, RESHAPED = "as it is", "transposed", "reversed", "reshaped"
 
 
@@ -189,7 +190,7 @@ class _Matching:
         for i, e in enumerate(reference.entries):
             if e.value.numel():
                 self._alike[_key(e.value)].append(i)
-                if e.value.dim():
+                if e.value.dim() and reference.moved[i]:
                     self._heads[_head(e.value)].append(i)
         self._taken: dict[str, Taken] = {}
         self._used: set[int] = set()
@@ -289,7 +290,7 @@ class _Matching:
             of: list[int] = []
             while rest.dim() and len(rest):
                 i = self._begins(rest)
-                if i is None:
+                if i is None or len(of) == PARTS:
                     break
                 of.append(i)
                 rest = rest[len(self._ref.entries[i].value) :]

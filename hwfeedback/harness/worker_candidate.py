@@ -50,7 +50,7 @@ class Candidate:
         self._poisons = poison
         self.module: Any = None
         self.model: Any = None
-        self._drawn: constructing.Constants | None = None  # while it was constructed
+        self._constants: list[float | None] = []  # in whose place its state was drawn
         self.custom: dict[str, Any] = {}
         self.window_tree: Any = None
         self.output_tree: Any = None
@@ -114,9 +114,12 @@ class Candidate:
             raise StageError(
                 "construct", f"ModelNew is no torch.nn.Module but a {type(self.model).__name__}"
             )
-        self._drawn = drawn
         if self.device.kind == "cuda":
             self.model.to(self.device.torch)
+        try:
+            self._constants = [drawn.of(t) for t in self._own().values()]
+        except BaseException as e:  # its state_dict() is its own
+            raise StageError("weights", e) from e
         if msg.get("eval"):
             self.model.eval()
         return {}
@@ -140,12 +143,11 @@ class Candidate:
                 for name, view in zip(msg["wanted"], views, strict=True):
                     view.copy_(own[name])
                 return {}
-            assert self._drawn is not None
             return {
                 "takes": callable(getattr(self.model, "load_reference_state", None)),
                 "names": list(own),
                 "specs": specs_of(list(own.values())),
-                "constants": [self._drawn.of(t) for t in own.values()],
+                "constants": self._constants,
             }
         except BaseException as e:
             raise StageError("weights", e) from e
