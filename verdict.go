@@ -66,6 +66,7 @@ type Verdict struct {
 	// Assumes is what a correct candidate takes for granted of its inputs and
 	// buffers, a sentence each without its subject.
 	Assumes  Assumptions        `json:"assumes"`
+	Weights  string             `json:"weights,omitempty"`  // how the candidate got the reference's: [WeightsByName] and others; empty where it came to none
 	Evidence []string           `json:"evidence,omitempty"` // one sentence each, what the status rests on
 	Output   string             `json:"output,omitempty"`   // the end of what the candidate printed; untrusted
 	CostS    map[string]float64 `json:"cost_s"`             // part ("worker", "build", "verify", "time", ...) to seconds
@@ -101,6 +102,15 @@ func (a *Assumptions) UnmarshalJSON(b []byte) error {
 	}
 	return nil
 }
+
+// How a candidate's weights are known to be the reference's: by their names,
+// by what they hold once both sides are constructed under one seed, or not at
+// all, so that it is judged as it is constructed under secret seeds.
+const (
+	WeightsByName  = "by name"
+	WeightsByValue = "by value"
+	WeightsBySeed  = "by seed"
+)
 
 // Speedup is baseline time over candidate time with a 95 % interval.
 type Speedup struct {

@@ -272,6 +272,9 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 	for _, f := range v.Flags {
 		fmt.Fprintf(&b, "take care: %s\n", report.FlagText(f))
 	}
+	if v.Weights != "" && v.Weights != kernelwright.WeightsByName {
+		fmt.Fprintf(&b, "weights: %s\n", report.Line(v.Weights))
+	}
 	for _, a := range v.Assumes {
 		fmt.Fprintf(&b, "assumes: it %s\n", report.Line(a))
 	}

@@ -26,6 +26,7 @@ type judged struct {
 	Bound       string                    `json:"bound,omitempty"`
 	Flags       []kernelwright.TaskFlag   `json:"flags,omitempty"`
 	Assumes     []string                  `json:"assumes,omitempty"` // what it takes for granted
+	Weights     string                    `json:"weights,omitempty"` // how its weights are known to be the reference's
 	Evidence    []string                  `json:"evidence,omitempty"`
 	Errors      []kernelwright.Diagnostic `json:"errors,omitempty"`
 	Output      string                    `json:"output,omitempty"`  // the end of what the candidate printed
@@ -45,7 +46,7 @@ func newJudged(r kernelwright.Round, v kernelwright.Verdict, best *standing) jud
 	j := judged{
 		Run: r.RunID, Round: r.Index, Status: v.Status, Reason: clip(report.Line(v.Reason), maxForeign), Hint: clip(report.Line(v.Hint), maxForeign), Level: v.Level, Cached: v.Cached,
 		CandidateMS: v.CandidateMS, Baselines: v.Baselines, Speedup: v.Speedup, Headroom: v.Headroom, FloorMS: v.Floor.MS, Bound: v.Floor.Bound,
-		Flags: v.Flags, Output: tail(report.Clean(v.Output), maxForeign), Finding: brief(r.Feedback), Best: best,
+		Flags: v.Flags, Weights: report.Line(v.Weights), Output: tail(report.Clean(v.Output), maxForeign), Finding: brief(r.Feedback), Best: best,
 	}
 	for _, a := range v.Assumes[:min(len(v.Assumes), maxList)] {
 		j.Assumes = append(j.Assumes, clip(report.Line(a), maxForeign/4))
@@ -92,6 +93,9 @@ func (j judged) String() string {
 	}
 	for _, f := range j.Flags {
 		fmt.Fprintf(&b, "take care: %s\n", report.FlagText(f))
+	}
+	if j.Weights != "" && j.Weights != kernelwright.WeightsByName {
+		fmt.Fprintf(&b, "weights: %s\n", j.Weights)
 	}
 	for _, a := range j.Assumes {
 		fmt.Fprintf(&b, "assumes: it %s\n", a)

@@ -115,11 +115,27 @@ func findings(v kernelwright.Verdict) []fact {
 	add("Other sizes", c.General, "yes, it works with other batch sizes", "no, only the declared shapes")
 	add("Packs weights", c.CachesWeights, "yes, at its first call", "no")
 	add("Follows weights", c.FollowsWeights, "yes, weights changed in place are seen", "no, weights changed after its first call are not seen")
+	if v.Weights != "" {
+		out = append(out, fact{"Weights", Line(weights(v.Weights))})
+	}
 	for _, a := range v.Assumes {
 		out = append(out, fact{"Assumes", "it " + Line(a)})
 	}
 	add("KernelBench's tolerance", c.KernelBench, "would have passed", "would not have passed")
 	return out
+}
+
+// weights says how a candidate's weights are known to be the reference's.
+func weights(by string) string {
+	switch by {
+	case kernelwright.WeightsByName:
+		return "known by their names"
+	case kernelwright.WeightsByValue:
+		return "known by what they hold as they are constructed"
+	case kernelwright.WeightsBySeed:
+		return "some are made of others at construction: judged as constructed under secret seeds"
+	}
+	return by
 }
 
 func facts(d Data, v kernelwright.Verdict) []fact {

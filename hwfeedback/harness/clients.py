@@ -12,13 +12,15 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
 import illness
 import trees
+import weights
+from constructing import CONSTRUCTION_SEED
 from cuda import CudaError
 from device import CPU, Device, GpuBlock
 from protocol import MAX_FDS, Closed, ProtocolError, Timeout
@@ -31,6 +33,7 @@ _libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 GUARD = 256  # bytes of red zone around each input
 _GUARD_BYTE = 0xA5
 _OUT_BYTE = 0x7F  # what an output block holds before it is written: nobody's expected value
+MAX_DIMS = 64  # PyTorch has no more
 MAX_OUTPUT = 1 << 36  # bytes; a layout that asks for more is no layout
 SENTENCE = 600  # characters
 LAST_WORDS = 4000  # of a process that has ended
@@ -40,7 +43,7 @@ PART = {"cpu": 1 << 26, "cuda": 1 << 32}
 
 _SPECS = [{"dtype": str, "shape": [int]}]
 _LOADED = {"names": [str], "state": _SPECS, "trainable": [bool], "training": bool}
-_LOADED |= {"moved": [bool]}
+_LOADED |= {"moved": [bool], "tied": [int], "constants": list}
 _LOADED |= {"arguments": [str], "init": dict}
 _INSPECTED = {"inputs": _SPECS, "input_names": [str], "outputs": _SPECS, "operators": [str]}
 _INSPECTED |= {"operations": int, "changed": [str], "writes_inputs": bool, "linear": bool}
@@ -512,6 +515,7 @@ class ReferenceClient(Client):
         self.key = ""  # processes of the same key are alike
         self.kept = False  # it has served an evaluation before
         self.info: dict[str, Any] = {}
+        self.seed = CONSTRUCTION_SEED  # under which it is constructed
         self.init: list[torch.Tensor] = []
         # A task so large that as little of its memory is held as can be: one mode after the other,
         # in blocks that are gone when nobody needs their tensors any more.
@@ -527,22 +531,38 @@ class ReferenceClient(Client):
         self._request: dict[str, Any] = {}
         self._out = "out0"
 
-    def load(self, source: str, *, threads: int, eval_mode: bool) -> None:
+    def load(
+        self, source: str, *, threads: int, eval_mode: bool, seed: int = CONSTRUCTION_SEED
+    ) -> None:
         self.parts, self.had_parts = None, False
         # Part by part, so that whoever waits knows for what.
         msg: dict[str, Any] = {"op": "import", "source": source, "threads": threads}
         self.ask(msg, timeout=self.timeout, doing="importing the file")
         self.ask({"op": "init_inputs"}, timeout=self.timeout, doing="get_init_inputs()")
-        msg = {"op": "construct", "eval": eval_mode}
+        self.construct(seed, eval_mode=eval_mode)
+
+    def construct(self, seed: int, *, eval_mode: bool) -> None:
+        """Has Model constructed under a seed: anew, where it was before."""
+        msg = {"op": "construct", "seed": seed, "eval": eval_mode}
         self.info, fds = self.ask(
             msg, timeout=self.timeout, doing="Model's constructor", fds_wanted=1
         )
+        self.seed = seed
         with self._understood():
             self.init = _private(self.device, fds, self.info)
             hold(self.info, _LOADED)
             trees.build(self.info["init"], self.init)
-            if len({len(self.info[n]) for n in ("names", "state", "trainable", "moved")}) > 1:
+            count = len(self.info["names"])
+            each = ("state", "trainable", "moved", "tied", "constants")
+            if any(len(self.info[n]) != count for n in each):
                 raise ValueError("names and weights do not match")
+            if any(first > i for i, first in enumerate(self.info["tied"])):
+                raise ValueError("weights that are tied to later ones")
+
+    def weights(self, state: Sequence[torch.Tensor]) -> weights.Reference:
+        """Returns what there is to be taken, as it was constructed."""
+        entries = _entries(self.info["names"], state, self.info["constants"])
+        return weights.Reference(entries, self.info["moved"], self.info["tied"])
 
     def hold(self, fds: Sequence[int]) -> None:
         """Has it keep these descriptors open, and no others."""
@@ -821,6 +841,24 @@ class ReferenceClient(Client):
             yield answer.pop()
 
 
+def _entries(
+    names: Sequence[str], state: Sequence[torch.Tensor], constants: Sequence[Any]
+) -> list[weights.Entry]:
+    def number(c: Any) -> float | None:
+        whole = isinstance(c, int) and abs(c) < 1 << 53
+        return float(c) if whole or isinstance(c, float) else None
+
+    found = zip(names, state, constants, strict=True)
+    return [weights.Entry(n, t, number(c)) for n, t, c in found]
+
+
+def _like(spec: dict[str, Any]) -> torch.Tensor:
+    """Returns a tensor without content, of which a worker has said what it is."""
+    if len(spec["shape"]) > MAX_DIMS or math.prod(spec["shape"]) > MAX_OUTPUT:
+        raise ValueError("a weight that no memory holds")
+    return torch.empty(spec["shape"], dtype=DTYPES[spec["dtype"]], device="meta")
+
+
 class Answer:
     """What a candidate gave for one forward."""
 
@@ -843,6 +881,7 @@ class CandidateClient(Client):
         self.timeout = timeout  # of one forward
         self.desk: Desk | None = None  # where it asks for what it has built
         self.sparing = False  # see ReferenceClient
+        self.plan: weights.Plan | None = None  # how it gets weights; None: as a state_dict
         self._answered: dict[str, Any] = {}
         self._pending: tuple[Layout, Sequence[torch.Tensor], Layout, list[int]] | None = None
 
@@ -899,18 +938,58 @@ class CandidateClient(Client):
         self.finish()
 
     def init(
-        self, tree: Any, tensors: Sequence[torch.Tensor], *, eval_mode: bool, timeout: float
+        self,
+        tree: Any,
+        tensors: Sequence[torch.Tensor],
+        *,
+        eval_mode: bool,
+        timeout: float,
+        seed: int = CONSTRUCTION_SEED,
     ) -> None:
         layout = self.put("init", tensors) if tensors else []
-        msg = {"op": "init", "tree": tree, "layout": layout, "eval": eval_mode}
+        msg = {"op": "init", "tree": tree, "layout": layout, "eval": eval_mode, "seed": seed}
         self.ask(msg, timeout=timeout, doing="constructing ModelNew")
+
+    def plan_for(self, reference: weights.Reference) -> weights.Plan:
+        """Returns how it gets the weights of a reference that was constructed under the same seed,
+        by what it says of its own as they were constructed.
+        """
+        said, _ = self._describe({})
+        with self._understood():
+            hold(said, {"takes": bool, "names": [str], "constants": list})
+            hold(said, {"specs": [{"shape": [int], "dtype": str}]})
+            if len(set(said["names"])) < len(said["names"]):
+                raise ValueError("two weights of one name")
+            like = [_like(s) for s in said["specs"]]
+            own = _entries(said["names"], like, said["constants"])
+        if said["takes"]:
+            return weights.whole(reference)
+        wanted = weights.to_look_at(reference, own)
+        if wanted:
+            layout, size = layout_of([own[i].value for i in wanted])
+            block = self.block("own", size)
+            self._describe({"wanted": [own[i].name for i in wanted], "layout": layout})
+            for i, view in zip(wanted, block.views(layout), strict=True):
+                own[i] = replace(own[i], value=view.clone())
+            self._replace("own")
+        return weights.plan(reference, own)
+
+    def _describe(self, more: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        asked = max(self.timeout, 30.0)
+        return self.ask({"op": "describe", **more}, timeout=asked, doing="telling its weights")
 
     def set_state(
         self, names: Sequence[str], state: Sequence[torch.Tensor], *, in_place: bool = False
     ) -> bool:
-        """Gives it weights. Returns False where an in-place change found other names."""
+        """Gives it the reference's weights, as its plan says. Returns False where an in-place
+        change found other names.
+        """
+        own = self.plan is not None and not self.plan.whole
+        if self.plan is not None:
+            names, state = self.plan.given(names, state)
         layout = self.put("state", state) if state else []
-        msg = {"op": "set_state", "names": list(names), "layout": layout, "in_place": in_place}
+        msg: dict[str, Any] = {"op": "set_state", "names": list(names), "layout": layout}
+        msg |= {"in_place": in_place, "own": own}
         answer, _ = self.ask(msg, timeout=max(self.timeout, 30.0), doing="taking the weights")
         return answer.get("changed") is not False
 

@@ -35,6 +35,7 @@ import kernelwright
 import sandbox
 import sanitizers
 from clients import how_it_ended
+from constructing import CONSTRUCTION_SEED
 from device import CPU, Device, GpuBlock
 from forkserver import ForkServer
 from protocol import Closed, ProtocolError, Timeout
@@ -46,7 +47,7 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 SCRIPT = "cold_script.py"
 FILENAME = "candidate.py"  # everywhere: a program can read the name of its file
 # For the script, once the file is imported.
-TOOLS = ("trees.py", "tensors.py")
+TOOLS = ("trees.py", "tensors.py", "constructing.py")
 TO_MAP = ("device.py", "cuda.py", "allocator.py", "toolchain.py")  # memory of a GPU
 # Bytes of a call that are handed over in the GPU's memory, which spares copies through the host's,
 # where so many times as much of it is free: who is handed it has copies of its own.
@@ -77,6 +78,8 @@ class Call:
     threads: int
     place: dict[str, Any] = field(default_factory=dict)  # what a worker is told of its GPU
     orders: Sequence[Sequence[int]] = ()  # of inputs: see tensors.layout_of
+    seed: int = CONSTRUCTION_SEED  # under which it is constructed
+    own: bool = False  # whether weights go by its own names, and not as a state_dict
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,8 @@ class _Given:
             "inputs": call.inputs[0],
             "outputs": call.outputs[0],
             "eval": call.eval_mode,
+            "seed": call.seed,
+            "own": call.own,
             "device": call.place.get("device") or "cpu",
             "shared": memory.kind,
             "threads": call.threads,

@@ -114,6 +114,7 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
     import torch
 
     sys.path.insert(0, os.path.join(folder, "tools"))
+    import constructing
     import tensors
     import trees
 
@@ -136,13 +137,18 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
     a, b, _ = request["counts"]
     init, state, inputs = values[:a], values[a : a + b], values[a + b :]
 
-    torch.manual_seed(0)
-    with torch.device(device):
-        model = module.ModelNew(*trees.build(request["init"], init)).to(device)
+    with constructing.under(request["seed"]) as drawn, torch.device(device):
+        model = module.ModelNew(*trees.build(request["init"], init))
+        drawn.finish(model)
+    model = model.to(device)
     weights = dict(zip(request["names"], state, strict=True))
     own = getattr(model, "load_reference_state", None)
     with torch.no_grad():
-        if callable(own):
+        if request["own"]:
+            mine = model.state_dict()
+            for n, value in weights.items():
+                mine[n].copy_(value)
+        elif callable(own):
             own(weights)
         elif weights or model.state_dict():
             model.load_state_dict(weights)

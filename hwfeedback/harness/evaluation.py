@@ -44,6 +44,7 @@ import sanitizers
 import toolchain
 import triton_kernels
 import verify
+import weights
 import windows
 import windows_cuda
 from baselines import BaselineFailed
@@ -61,6 +62,7 @@ from clients import (
     ran_out,
     sentence,
 )
+from constructing import CONSTRUCTION_SEED
 from correctness import Scale
 from cuda import CudaError
 from device import Device
@@ -166,7 +168,7 @@ _STAGES = {
     "output": "ModelNew's forward",
 }
 _HINTS = {
-    "weights": "give parameters the reference's names, "
+    "weights": "give parameters the reference's names, construct them in its order, "
     "or define load_reference_state(self, state_dict)",
     "construct": "ModelNew takes the reference's init arguments",
     "output": "return plain tensors, as the reference does",
@@ -444,6 +446,7 @@ class Program:
     source: str  # as it is loaded: the exported file where it is certified
     build: dict[str, Any] = field(default_factory=dict)  # what building.build gave
     workshop: Workshop | None = None  # where its processes ask for more
+    plan: weights.Plan | None = None  # how it gets the reference's weights
 
     def artifacts(self) -> list[dict[str, Any]]:
         """What was built for it, so far."""
@@ -497,6 +500,8 @@ class Evaluation:
         self.start = time.monotonic()
         self.missing: list[str] = []
         self.state: list[torch.Tensor] = []
+        self.seed = CONSTRUCTION_SEED  # under which models are constructed
+        self._never_drawn: list[str] = []  # weights that are the same under every seed
         self.verification: Verification | None = None
         self.calibration: Calibration | None = None
         self.eager_s = 0.01
@@ -578,7 +583,12 @@ class Evaluation:
             with self.costs.part("worker"):
                 if client.kept:
                     client.hold(self.fds)
-                client.load(self.task["source"], threads=threads, eval_mode=self.eval_mode)
+                client.load(
+                    self.task["source"],
+                    threads=threads,
+                    eval_mode=self.eval_mode,
+                    seed=self.seed,
+                )
         except BaseException:
             client.kill()
             raise
@@ -652,8 +662,16 @@ class Evaluation:
                     forbids=self._requires_custom(),
                 )
                 client.init(
-                    reference.info["init"], reference.init, eval_mode=self.eval_mode, timeout=LOAD_S
+                    reference.info["init"],
+                    reference.init,
+                    eval_mode=self.eval_mode,
+                    timeout=LOAD_S,
+                    seed=self.seed,
                 )
+                if p.plan is None:
+                    assert self.verification is not None
+                    p.plan = client.plan_for(reference.weights(self.verification.original))
+                client.plan = p.plan
                 client.set_state(reference.info["names"], self.state)
                 if client.built_s:
                     self.costs.moved(client.built_s, "build")
@@ -1058,6 +1076,7 @@ class Evaluation:
                 "families": [],
             },
             "assumes": [],
+            "weights": "",
             "timing": {"candidate": _no_measurement()},
             "floor": self._floor(),
             "work": {"custom": 0.0, "vendor": 0.0, "pytorch": 0.0},
@@ -1171,6 +1190,7 @@ class Evaluation:
                 level or self.level,
                 precision=self.request.get("precision") or "float32",
                 strict=self._strict,
+                plan=self.program.plan,
             )
             began = time.perf_counter()
             self.verification.prepare(self._before.state if self._before is not None else None)
@@ -1182,16 +1202,18 @@ class Evaluation:
             self.state = self.verification.state
 
     def _verify(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
-        verification = self.verification
-        assert verification is not None
         self.progress("verify", self.level)
         if self.device.kind == "cuda" and self._timed():
             self._ahead[False] = self._beside.submit(self._spare, False)
         self._prepare_profiler()
-        if self._company and self._runs_alone() and not self._compilers_disturb():
-            self._begin_alone(reference, beside=True)
-        candidate = self.candidate(reference, poison=True)
+        candidate = self.first(reference)
+        verification = self.verification
+        assert verification is not None and self.program.plan is not None
+        v["weights"] = self.program.plan.mode
+        v["evidence"] += self.program.plan.evidence()
         try:
+            if self._company and self._runs_alone() and not self._compilers_disturb():
+                self._begin_alone(reference, beside=True)
             with self._verifying(reference, candidate), faults("verifying it", candidate):
                 try:
                     verification.run(candidate, lambda: self.candidate(reference, poison=True))
@@ -1208,6 +1230,7 @@ class Evaluation:
             if self.sparing:
                 self._let_go(reference)
         v["output"] = self.log
+        self._under_other_seeds(reference, verification)
         work, calls = trace.report(seen, bool(self.program.artifacts()))
         v["work"] = work
         self._traced = trace.not_custom(seen, work)
@@ -1228,6 +1251,79 @@ class Evaluation:
                     self._judge_alone(reference, v)
         with self.costs.part("assumptions"):
             self._assume(reference, v)
+
+    def first(self, reference: ReferenceClient) -> CandidateClient:
+        """Starts the first process that is verified. Where a candidate is judged by the seed, both
+        sides are constructed anew, under a secret one that has nothing to do with those of inputs.
+        """
+        candidate: CandidateClient | None = None
+        if self.program.plan is None:  # else its kernels were compiled in a process before
+            candidate = self.candidate(reference, poison=True)
+        assert self.program.plan is not None
+        if self.program.plan.other is not None:
+            self.program.plan = self._settled(reference, candidate, self.program.plan)
+            candidate = None
+        if self.program.plan.by_seed and self.seed == CONSTRUCTION_SEED:
+            if candidate is not None:
+                candidate.kill()
+                candidate = None
+            self._construct(reference, verify.secret())
+            self._prepared = self._before = None  # eager was timed with other weights
+            self._prepare(reference)
+        return candidate or self.candidate(reference, poison=True)
+
+    def _settled(
+        self, reference: ReferenceClient, candidate: CandidateClient | None, plan: weights.Plan
+    ) -> weights.Plan:
+        """Returns by which of names and values it goes where one contradicts the other: layers of
+        one shape may be constructed in another order, or have each other's names.
+        """
+        assert self.verification is not None and plan.other is not None
+        client = candidate or self.candidate(reference, poison=True)
+        try:
+            with self._verifying(reference, client), faults("being tried", client):
+                right = self.verification.right_on_first(client)
+        except Fault:
+            right = False  # it is judged by the other
+        finally:
+            client.kill()
+        return replace(plan, other=None) if right else plan.other
+
+    def _construct(self, reference: ReferenceClient, seed: int) -> None:
+        """Has both sides constructed under this seed, from here on."""
+        self.seed = seed
+        reference.construct(seed, eval_mode=self.eval_mode)
+
+    def _under_other_seeds(self, reference: ReferenceClient, judge: Verification) -> None:
+        """Judges a candidate that is judged by the seed under others, too: each time both sides are
+        constructed anew, the candidate in a process of its own.
+        """
+        if judge.plan is None:
+            return
+        state, seed, names = self.state, self.seed, reference.info["names"]
+        never = {i: t for i, t in enumerate(judge.original) if names[i] in judge.plan.left}
+        for _ in range(verify.CONSTRUCTIONS[self.level] - 1):
+            self._construct(reference, verify.secret())
+            now = reference.state()
+            never = {i: t for i, t in never.items() if torch.equal(t, now[i])}
+            del now
+            self.state = judge.constructed()
+            self._judge_constructed(reference, judge)
+        self.state = state
+        self._construct(reference, seed)
+        reference.set_state(state)
+        self._never_drawn = [names[i] for i in never]
+
+    def _judge_constructed(self, reference: ReferenceClient, judge: Verification) -> None:
+        candidate = self.candidate(reference, poison=True)
+        doing = "being constructed under another seed"
+        try:
+            with self._verifying(reference, candidate), faults(doing, candidate):
+                judge.judge_constructed(candidate)
+        except verify.Failed as e:
+            raise Fault(e.status, f"constructed under another seed: {e}", e.hint) from e
+        finally:
+            candidate.kill()
 
     @property
     def _strict(self) -> bool:
@@ -1250,13 +1346,24 @@ class Evaluation:
                 self.state = own
 
         self.progress("verify", "what it takes for granted")
-        v["assumes"] = [sentence(s) for s in self.verification.assumes(start)]
+        told = [*self.verification.assumes(start), *self._takes_of_weights()]
+        v["assumes"] = [sentence(s) for s in told]
         if v["assumes"] and self._strict:
             raise Fault(
                 "wrong",
                 f"its inputs are strict, and it {v['assumes'][0]}",
                 "compute what the reference computes whatever the inputs are",
             )
+
+    def _takes_of_weights(self) -> list[str]:
+        """Returns what it takes for granted of weights, one sentence each."""
+        assert self.verification is not None and self.program.plan is not None
+        said = self.program.plan.told()
+        if self._never_drawn:
+            said.append(weights.never_drawn(self._never_drawn))
+        if self.verification.report.follows_weights is False:
+            said.append(weights.NOT_FOLLOWED)
+        return said
 
     def _does_the_work(
         self, reference: ReferenceClient, seen: Any, work: dict[str, Any], calls: int
@@ -1371,16 +1478,19 @@ class Evaluation:
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
     ) -> cold.Call:
-        assert self.verification is not None
+        assert self.verification is not None and self.program.plan is not None
+        plan = self.program.plan
         return cold.Call(
             (reference.info["init"], reference.init),
-            (reference.info["names"], self.state),
+            plan.given(reference.info["names"], self.state),
             (tree, inputs),
             (self.verification.output_tree, outputs),
             self.eval_mode,
             self.threads,
             placed(self.request),
             reference.orders,
+            seed=self.seed,
+            own=not plan.whole,
         )
 
     def _judge_alone(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
@@ -1639,6 +1749,7 @@ class Evaluation:
             except BaselineFailed as e:
                 raise _not_timed(e) from e
         shares = self.level == "quick" and self.device.kind in SHARES and not self.sparing
+        shares = shares and self.seed == CONSTRUCTION_SEED  # others' weights are not secret
         if self._batch is not None and shares:
             task = self.task["source"]
             self._batch.timed = SharedTiming(task, self.state, timing, time.monotonic())
@@ -1769,6 +1880,8 @@ class Evaluation:
                 if name != "eager" and (fd := self._compiled.of(self._compiled_key())) >= 0:
                     with suppress(WorkerError):  # then it compiles for itself
                         client.precompiled(fd)
+                if client.seed != self.seed:  # it was started before that was known
+                    client.construct(self.seed, eval_mode=self.eval_mode)
                 client.set_state(self.state)
             client.waits = client.waits or self.sparing  # what it has is freed when it is gone
             client.ask(self._containers(), timeout=LOAD_S)

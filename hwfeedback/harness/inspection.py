@@ -343,7 +343,8 @@ def _inspect(
     state = reference.state()
     trainable = reference.info["trainable"]
     if any(trainable):
-        reference.set_state(verify.perturbed(state, trainable, verify.secret()))
+        tied = reference.info["tied"]
+        reference.set_state(verify.perturbed(state, trainable, tied, verify.secret()))
         other = _in_mode(reference, tree, inputs, mode)
         if other is not None and _close(tensors, other):
             flags.append("ignores_weights")

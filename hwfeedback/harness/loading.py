@@ -9,7 +9,6 @@ import contextlib
 import io
 import linecache
 import os
-import random
 import sys
 import traceback
 import types
@@ -24,9 +23,6 @@ from device import CPU, Device, GpuBlock
 from protocol import Channel, Closed
 from tensors import Block, Layout
 
-# The seed under which a model and its candidate are constructed: what they draw is replaced
-# afterwards.
-CONSTRUCTION_SEED = 0
 TRACEBACK_KEPT = 8000
 
 
@@ -65,14 +61,6 @@ def run_source(source: str, name: str, filename: str) -> types.ModuleType:
     sys.modules[name] = module
     exec(compile(data, filename, "exec", dont_inherit=True), module.__dict__)
     return module
-
-
-def seed_everything(seed: int) -> None:
-    torch.manual_seed(seed)
-    random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % (1 << 32))
 
 
 def error_of(e: BaseException, own: str = "") -> dict[str, Any]:

@@ -26,6 +26,7 @@ import orders
 import planted
 import structures
 import terms
+import weights
 from clients import (
     Answer,
     CandidateClient,
@@ -64,6 +65,8 @@ CALIBRATION_S = 30.0  # past this a family is calibrated on one seed
 # largest of so many errors is varies little from one draw to the next.
 MANY_ELEMENTS = 1 << 18
 BASE_SEEDS = {"quick": 5, "certify": 10}
+# Under which models are constructed where what is made of weights at construction is judged.
+CONSTRUCTIONS = {"quick": 2, "certify": 4}
 SEEDS_PER_FAMILY = {"quick": 1, "certify": 3}
 ELEMENTS = {"quick": 2, "certify": 4}  # one-element perturbations
 AXES = 16  # tried, of those that may be reduced, for at most
@@ -349,16 +352,19 @@ def _reseeded(reference: ReferenceClient) -> list[list[torch.Tensor]]:
 
 
 def perturbed(
-    state: Sequence[torch.Tensor], moved: Sequence[bool], seed: int
+    state: Sequence[torch.Tensor], moved: Sequence[bool], tied: Sequence[int], seed: int
 ) -> list[torch.Tensor]:
     """Returns weights that nothing baked in at construction can know.
 
     What is not ``moved`` stays: a buffer that is a mask is no weight. What is nowhere negative
-    stays so: a variance.
+    stays so: a variance. What is ``tied`` to an earlier one is moved with it.
     """
     g = torch.Generator(state[0].device if state else "cpu").manual_seed(seed)
-    out = []
-    for t, may in zip(state, moved, strict=True):
+    out: list[torch.Tensor] = []
+    for i, (t, may) in enumerate(zip(state, moved, strict=True)):
+        if tied[i] < i:
+            out.append(out[tied[i]])
+            continue
         if not may or not t.is_floating_point() or not t.numel():
             out.append(t)
             continue
@@ -408,7 +414,8 @@ def calibrate(
     c.lines = orders.lines_of(draws[0].tensors, seen["lengths"])
     elements = sum(math.prod(o["shape"]) for o in seen["outputs"])
     c.many_terms = terms.many(draws[0].tensors, elements)
-    reference.set_state(perturbed(state, reference.info["moved"], secret()))
+    moved, tied = reference.info["moved"], reference.info["tied"]
+    reference.set_state(perturbed(state, moved, tied, secret()))
     start = time.monotonic()
     for family in FAMILIES:
         if family is not BASE and not floating:
@@ -872,8 +879,12 @@ class Verification:
         *,
         precision: str = "float32",
         strict: bool = False,
+        plan: weights.Plan | None = None,
     ) -> None:
-        """``strict``: whether what a candidate takes for granted of its inputs is wrong."""
+        """``strict``: whether what a candidate takes for granted of its inputs is wrong. ``plan``:
+        how it gets weights, where that is known.
+        """
+        self.plan = plan if plan is not None and plan.by_seed else None
         self.reference = reference
         self.calibration = calibration
         self.level = level
@@ -901,7 +912,7 @@ class Verification:
         """
         r = self.reference
         self.original = r.state()
-        self.state = perturbed(self.original, r.info["moved"], secret()) if state is None else state
+        self.state = self._moved(self.original) if state is None else state
         self.draws = draw_many(r, BASE_SEEDS[self.level])
         self.traits = self.calibration.traits(self._structures())
         r.set_state(self.state)
@@ -915,6 +926,29 @@ class Verification:
             _rows_apart(r, job.tree, job.inputs, first)  # under these weights, too
         if not self._sparing:
             self.expected.append(first.private())
+
+    def _moved(self, original: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns other weights, where they can be changed after construction."""
+        return perturbed(original, self._may_move(), self.reference.info["tied"], secret())
+
+    def _may_move(self) -> list[bool]:
+        moved = self.reference.info["moved"]
+        return moved if self.plan is None else self.plan.may_move(moved)
+
+    def constructed(self) -> list[torch.Tensor]:
+        """Has the reference, which was constructed anew, take other weights where it may. Returns
+        what it has then.
+        """
+        state = self._moved(self.reference.state())
+        self.reference.set_state(state)
+        return state
+
+    def judge_constructed(self, candidate: CandidateClient) -> None:
+        """Judges a candidate that was constructed as the reference was just now. Raises Failed."""
+        known = self.calibration.families[BASE.name]
+        tree, inputs = self.draws[secret() % len(self.draws)].get()
+        answer, expected = self._both(candidate, tree, inputs)
+        self._judge_closely(known, BASE.name, tree, inputs, answer, expected, candidate)
 
     def _structures(self) -> list[Structure]:
         """Returns the structures of the inputs, none that calibration has not found."""
@@ -992,7 +1026,7 @@ class Verification:
         self.report.seeds = len(self.draws)
         self._exact(candidate, fresh)
         self._elements(candidate)
-        if self.level == "certify" and any(self.reference.info["trainable"]):
+        if self.level == "certify" and any(self._may_move()):
             self._follows(candidate)
         return self.report
 
@@ -1589,7 +1623,7 @@ class Verification:
         its second, is asked again in a process that has met no others.
         """
         known = self.calibration.families.get("zero_one")
-        if known is None or not self._other_weights(known):
+        if known is None or not self._other_weights(known) or self.plan is not None:
             return
         state = zero_one(self.original, self.reference.info["trainable"])
         self._weights(candidate, state)
@@ -1730,7 +1764,7 @@ class Verification:
 
     def _follows(self, candidate: CandidateClient) -> None:
         """Changes the weights once more, in place, and sees whether the candidate follows."""
-        changed = perturbed(self.original, self.reference.info["moved"], secret())
+        changed = self._moved(self.original)
         self.reference.set_state(changed)
         if not candidate.set_state(self.reference.info["names"], changed, in_place=True):
             self.report.evidence.append(

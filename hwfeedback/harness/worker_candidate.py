@@ -2,9 +2,9 @@
 
 It gets raw inputs and gives raw outputs.
 
-Operations, besides ``window`` (windows.py): ``load``, ``init``, ``map``, ``set_state``,
-``forward``, ``trace``, ``settle``, ``timed``, ``compiled``. Whatever is answered here, the referee
-decides by the bytes in block ``out`` alone.
+Operations, besides ``window`` (windows.py): ``load``, ``init``, ``map``, ``describe``,
+``set_state``, ``forward``, ``trace``, ``settle``, ``timed``, ``compiled``. Whatever is answered
+here, the referee decides by the bytes in block ``out`` alone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import allocator
+import constructing
 import device as devices
 import export
 import kernelwright
@@ -32,6 +33,7 @@ import windows_cuda
 from device import Device
 from loading import Blocks, StageError, specs_of
 from protocol import Channel
+from tensors import DTYPE_NAMES
 
 FILENAME = "candidate.py"
 POISONED = 1 << 30  # bytes of a GPU's memory that are no zeros when a forward begins
@@ -48,6 +50,7 @@ class Candidate:
         self._poisons = poison
         self.module: Any = None
         self.model: Any = None
+        self._constants: list[float | None] = []  # in whose place its state was drawn
         self.custom: dict[str, Any] = {}
         self.window_tree: Any = None
         self.output_tree: Any = None
@@ -96,13 +99,15 @@ class Candidate:
         return {"flags": _flags()}
 
     def init(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Constructs ModelNew under the seed under which the reference was constructed."""
+        """Constructs ModelNew as the reference was constructed, under the same seed."""
         tensors = self.blocks.views("init", msg["layout"]) if msg["layout"] else []
         args = trees.build(msg["tree"], [t.clone() for t in tensors])
-        loading.seed_everything(loading.CONSTRUCTION_SEED)
+        placed = self.device.torch if self.device.kind == "cuda" else contextlib.nullcontext()
         try:
-            with self.device.torch if self.device.kind == "cuda" else contextlib.nullcontext():
+            with constructing.under(int(msg["seed"])) as drawn, placed:
                 self.model = self.module.ModelNew(*args)
+                if isinstance(self.model, torch.nn.Module):
+                    drawn.finish(self.model)
         except BaseException as e:
             raise StageError("construct", e) from e
         if not isinstance(self.model, torch.nn.Module):
@@ -111,29 +116,61 @@ class Candidate:
             )
         if self.device.kind == "cuda":
             self.model.to(self.device.torch)
+        try:
+            self._constants = [drawn.of(t) for t in self._own().values()]
+        except BaseException as e:  # its state_dict() is its own
+            raise StageError("weights", e) from e
         if msg.get("eval"):
             self.model.eval()
         return {}
 
+    def _own(self) -> dict[str, torch.Tensor]:
+        """Its parameters and buffers: the tensors themselves."""
+        return {
+            str(n): t.detach()
+            for n, t in self.model.state_dict().items()
+            if isinstance(t, torch.Tensor) and t.layout is torch.strided and t.dtype in DTYPE_NAMES
+        }
+
+    def describe(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Says which parameters and buffers it has as it was constructed; or, of those that are
+        ``wanted``, writes the content to block ``own``.
+        """
+        try:
+            own = self._own()
+            if "wanted" in msg:
+                views = self.blocks.views("own", msg["layout"])
+                for name, view in zip(msg["wanted"], views, strict=True):
+                    view.copy_(own[name])
+                return {}
+            return {
+                "takes": callable(getattr(self.model, "load_reference_state", None)),
+                "names": list(own),
+                "specs": specs_of(list(own.values())),
+                "constants": self._constants,
+            }
+        except BaseException as e:
+            raise StageError("weights", e) from e
+
     def set_state(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Gives the candidate the reference's weights:
 
-        as a state_dict, or in place (``in_place``) once it has them.
+        as a state_dict, or what it has of them in place (``in_place``, ``own``).
         """
         views = self.blocks.views("state", msg["layout"]) if msg["layout"] else []
         state = {n: v.clone() for n, v in zip(msg["names"], views, strict=True)}
         own = getattr(self.model, "load_reference_state", None)
         try:
             with torch.no_grad():
-                if callable(own) and not msg.get("in_place"):
-                    own(state)
-                elif msg.get("in_place"):
-                    mine = self.model.state_dict()
+                if msg.get("own") or msg.get("in_place"):
+                    mine = self._own()
                     if not set(state) <= set(mine):
                         return {"changed": False}
                     for name, value in state.items():
                         mine[name].copy_(value)
                     return {"changed": True}
+                if callable(own):
+                    own(state)
                 elif state or self.model.state_dict():
                     self.model.load_state_dict(state)
         except BaseException as e:
@@ -337,8 +374,8 @@ def _stand_in_for_the_compiler(objects: Any) -> None:
 
 
 OPERATIONS = (
-    "hold", "load", "init", "set_state", "map", "forward", "trace", "settle", "timed", "window",
-    "compiled",
+    "hold", "load", "init", "describe", "set_state", "map", "forward", "trace", "settle", "timed",
+    "window", "compiled",
 )  # fmt: skip
 
 

@@ -214,7 +214,7 @@ class Profiled:
 def serve(channel: Channel) -> None:
     p = Profiled(channel)
     ops: dict[str, Any] = {n: getattr(p, n) for n in ("hold", "begin", "measure", "launches")}
-    ops |= {n: p.of_the_candidate(n) for n in ("load", "init", "set_state", "map")}
+    ops |= {n: p.of_the_candidate(n) for n in ("load", "init", "describe", "set_state", "map")}
     loading.serve(channel, ops, worker_candidate.FILENAME)
 
 

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import torch
 
 import allocator
+import constructing
 import device as devices
 import inductor
 import loading
@@ -67,6 +68,7 @@ class Reference:
         self._wide: torch.nn.Module | None = None
         self._compiled: dict[str, Any] = {}
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._constants: list[float | None] = []  # in whose place its state was drawn
         self.window_tree: Any = None
         self.output_tree: Any = None
         self.sparing = False  # as little of the device's memory is held as can be
@@ -104,7 +106,7 @@ class Reference:
         return {}
 
     def init_inputs(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        loading.seed_everything(loading.CONSTRUCTION_SEED)
+        constructing.seed_everything(constructing.CONSTRUCTION_SEED)
         try:
             with self._placing():
                 init = self.module.get_init_inputs()
@@ -116,12 +118,15 @@ class Reference:
         return {}
 
     def construct(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        loading.seed_everything(loading.CONSTRUCTION_SEED)
+        """Constructs Model under a seed; nothing stays of one that was there before."""
+        self._wide, self._compiled, self._buffers = None, {}, []
+        self.__dict__.pop("model", None)
         try:
-            with self._placing():
+            with constructing.under(int(msg["seed"])) as drawn, self._placing():
                 self.model = self.module.Model(*self.init)
                 if self.device.kind == "cuda":
                     self.model.to(self.device.torch)
+                drawn.finish(self.model)
         except BaseException as e:
             raise StageError("construct", e) from e
         if msg.get("eval"):
@@ -130,6 +135,7 @@ class Reference:
         for name, t in self._state().items():
             if what := self._unfit(t):
                 raise StageError("state", f"Model's {name} is {what}")
+        self._constants = [drawn.of(t) for t in self._state().values()]
         self._buffers = [(b, b.detach().clone()) for b in self.model.buffers()]
         try:
             tree, tensors = trees.flatten(self.init)
@@ -177,6 +183,8 @@ class Reference:
             "state": specs_of(list(state.values())),
             "trainable": [n in parameters for n in state],
             "moved": [n in moved for n in state],
+            "tied": _tied(list(state.values())),
+            "constants": self._constants,
             "training": any(m.training for m in self.model.modules()),
             "arguments": _argument_names(self.model),
         }
@@ -223,7 +231,7 @@ class Reference:
         return answer
 
     def _draw(self, seed: int, reseeded: bool = False) -> tuple[Any, list[torch.Tensor]]:
-        loading.seed_everything(seed)
+        constructing.seed_everything(seed)
         seeds = seeding.ours(seed) if reseeded else contextlib.nullcontext()
         try:
             with self._placing(), seeds:
@@ -292,7 +300,7 @@ class Reference:
             try:
                 wide = copy.deepcopy(self.model)
             except Exception:
-                loading.seed_everything(loading.CONSTRUCTION_SEED)
+                constructing.seed_everything(constructing.CONSTRUCTION_SEED)
                 wide = self.module.Model(*copy.deepcopy(self.init))
                 wide.train(self.model.training)
                 wide.load_state_dict(self.model.state_dict())
@@ -598,6 +606,15 @@ def _nothing_left_running() -> None:
         if time.monotonic() > end:
             raise StageError("processes", program)
         time.sleep(0.01)
+
+
+def _tied(tensors: list[torch.Tensor]) -> list[int]:
+    """Returns, of each, the number of the first that is the same memory."""
+    first: dict[Any, int] = {}
+    return [
+        first.setdefault((t.data_ptr(), t.dtype, t.shape, t.stride()) if t.numel() else i, i)
+        for i, t in enumerate(tensors)
+    ]
 
 
 def _fits(tensors: list[torch.Tensor], part: str) -> None:

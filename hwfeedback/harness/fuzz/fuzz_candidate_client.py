@@ -11,13 +11,17 @@ import hostile
 import torch
 
 import evaluation
+import weights
 from clients import CandidateClient
 
 _OK = {"ok": True}
 _SPEC = {"dtype": "float32", "shape": [2, 3]}
+_HUGE = {"dtype": "float32", "shape": [1 << 60, 1 << 60]}
+_TELLS = {"takes": False, "names": ["v"], "specs": [_SPEC], "constants": [1.0]}
 _HONEST = {
     "load": [[{**_OK, "flags": {}}, []]],
     "init": [[_OK, []]],
+    "describe": [[{**_OK, **_TELLS}, []]],
     "set_state": [[_OK, []], [{**_OK, "changed": True}, []]],
     "map": [[_OK, []]],
     "forward": [[{**_OK, "fits": True, "outputs": [_SPEC], "aliases": [-1], "flags": {}}, []]],
@@ -25,6 +29,7 @@ _HONEST = {
     "trace": [[{**_OK, "trace": {"operators": {"add": [0.1, 2]}, "native": {"f": [0.2, 1]}}}, []]],
     "timed": [[_OK, []]],
 }
+_WEIGHTS = weights.Reference([weights.Entry("w", torch.ones(2, 3), 1.0)], [True], [0])
 _ERROR = {
     "type": "ValueError",
     "message": "first\nsecond",
@@ -44,6 +49,9 @@ def seeds() -> list[bytes]:
             {**_HONEST, "load": [[{"ok": False, "error": {**_ERROR, "stage": "output"}}, []]]},
             {**_HONEST, "load": [["\x00\x00\x00\x05{}", []]]},
             {**_HONEST, "load": [[_OK, [0, 8, 1]]]},
+            {**_HONEST, "describe": [[{**_OK, **_TELLS, "constants": [10**400]}, []]]},
+            {**_HONEST, "describe": [[{**_OK, **_TELLS, "names": ["w", "w"]}, []]]},
+            {**_HONEST, "describe": [[{**_OK, **_TELLS, "specs": [_HUGE]}, []]]},
             {**_HONEST, "trace": [[{**_OK, "trace": {"native": {"f": [1.0, 10**300]}}}, []]]},
         )
     ]
@@ -60,6 +68,7 @@ def one(data: bytes) -> None:
         with evaluation.faults("verifying it", client):
             client.load("class ModelNew: ...", [], [], threads=1, timeout=2)
             client.init(tree, tensors, eval_mode=True, timeout=2)
+            client.plan = client.plan_for(_WEIGHTS)
             client.set_state(["w"], tensors)
             client.set_state(["w"], tensors, in_place=True)
             client.begin_forward(tree, tensors, tensors, {"t": 0}, [-1])

@@ -18,6 +18,8 @@ _WEIGHTS = {
     "state": [_SPEC],
     "trainable": [True],
     "moved": [True],
+    "tied": [0],
+    "constants": [1.0],
     "training": False,
     "arguments": ["x"],
 }

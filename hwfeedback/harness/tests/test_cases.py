@@ -42,7 +42,20 @@ EXPECTED = [
     ),
     ("assumed/ids_baked_in", "assumed/ref_ids", True, ["takes ids for granted"]),
     ("assumed/relu_drops_nan", "assumed/ref_relu", True, ["no input is NaN"]),
+    ("weights/right_other_names", "weights/ref", True, []),
+    (
+        "weights/right_fused_at_construction",
+        "weights/ref",
+        True,
+        ["bn.weight, bn.bias, bn.running_mean and bn.running_var stay as they are constructed"],
+    ),
+    ("weights/wrong_fused_without_statistics", "weights/ref", False, []),
+    ("weights/right_two_extensions_of_one_name", "weights/ref", True, []),
+    ("weights/right_tied_kept_twice", "weights/ref_tied", True, []),
 ]
+
+# Where the wrong ones for a reference are caught.
+WRONG_ON = {"order/ref": "family ordered", "weights/ref": "reference's own draws"}
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -54,7 +67,7 @@ def test_a_case_gets_the_verdict_that_a_user_expects(
 ) -> None:
     v = judge.verdict(text(reference), text(candidate), level, built=True)
     if not right:
-        assert v["status"] == "wrong" and "family ordered" in v["reason"], v["reason"]
+        assert v["status"] == "wrong" and WRONG_ON[reference] in v["reason"], v["reason"]
         return
     assert v["status"] == ("certified" if level == "certify" else "correct"), v["reason"]
     assert len(v["assumes"]) == len(told), v["assumes"]

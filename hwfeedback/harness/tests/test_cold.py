@@ -181,6 +181,24 @@ def test_certify_runs_the_file_by_itself(
     assert v["cost_s"]["cold"] > 0
 
 
+OWN_NAME = KERNEL.replace("self.scale", "self.gain").replace("torch.empty(n)", "torch.ones(n)")
+HALVED = OWN_NAME.replace("torch.ones(n))", "torch.nn.Parameter(torch.ones(n)) / 2)")
+HALVED = HALVED.replace("return y", "return 2 * y")
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize(("candidate", "by"), [(OWN_NAME, "by value"), (HALVED, "by seed")])
+def test_the_file_gets_weights_as_the_candidate_does(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, candidate: str, by: str, beside: bool
+) -> None:
+    if beside:
+        runs_beside(monkeypatch)
+    v = judge.verdict(REFERENCE, candidate, "certify", built=True, cold=True)
+    assert v["status"] == "certified" and v["weights"] == by, v["reason"]
+    assert v["cost_s"]["cold"] > 0 and len(v["assumes"]) == (by == "by seed")
+    assert ("follows_weights" in v["correctness"]) == (by == "by value")
+
+
 def test_a_file_that_nobody_can_look_at_is_not_certified(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from judging import fork_server, new_cache
 
 import source
 from clients import CandidateClient, ReferenceClient
+from constructing import CONSTRUCTION_SEED
 from evaluation import BASELINES, Evaluation, evaluate
 from verify import Calibration, Failed, calibrate
 
@@ -28,6 +29,18 @@ TIMES = 20
 THREADS = 2  # sums over threads are honest, too
 # They keep what they made of the first weights that they saw, so each time is a new process.
 PACK = {"linear_packed"}
+# How weights are known of those where it is not by their names.
+WEIGHTS = {
+    "weights_fold_a_norm": "by seed",
+    "weights_in_int8": "by seed",
+    "weights_of_a_shared_module": "by value",
+    "weights_of_three_in_one": "by value",
+    "weights_square_transposed": "by value",
+    "weights_tied_once": "by value",
+    "weights_transposed": "by value",
+    "weights_with_names_swapped": "by value",
+    "weights_with_lora_merged": "by seed",
+}
 # What the check of timed calls could misjudge: ties, kept buffers, containers, ill-conditioning.
 TIMED = {
     "argmax_last",
@@ -38,6 +51,7 @@ TIMED = {
     "softmax_split",
     "solve_pivoting",
     "transposed_in_place",
+    "weights_fold_a_norm",  # all is constructed anew before it
 }
 
 
@@ -112,6 +126,7 @@ class Suite:
         v = answer["verdict"]
         said = f"{v['status']}: {v['reason']} {v['evidence']} {v['build'].get('log', '')}"
         assert v["status"] == wanted, said
+        assert v["weights"] == WEIGHTS.get(name, "by name"), said
         assert v["metrics"]["custom_calls"] > 0 or name in self.replayed
         assert not any(e.startswith("it ") for e in v["evidence"]), "it tried nothing: " + said
         return answer["learned"]
@@ -123,7 +138,7 @@ class Suite:
         e.calibration = Calibration.from_json(known)
         e.program.build = e._build()
         reference = e.reference(compiles=False)
-        original = reference.state()
+        original, by_seed = reference.state(), False
         workers: list[CandidateClient] = []
         reasons: list[str] = []
 
@@ -132,15 +147,19 @@ class Suite:
 
         try:
             for _ in range(times):
-                reference.set_state(original)
-                e._prepare(reference)
-                assert e.verification is not None
+                if not by_seed:
+                    reference.set_state(original)
+                    e._prepare(reference)
                 if e.program.build["triton"] and not workers:
                     e._add_kernels(reference, e.program)
-                if not workers or name in self.pack:
-                    workers.append(fresh())
+                if not workers or name in self.pack or by_seed:
+                    e.seed = CONSTRUCTION_SEED
+                    workers.append(e.first(reference))  # by the seed both are constructed anew
+                    assert e.program.plan is not None
+                    by_seed = e.program.plan.by_seed
                 else:
                     workers[-1].set_state(reference.info["names"], e.state)
+                assert e.verification is not None
                 try:
                     e.verification.run(workers[-1], fresh)
                 except Failed as failed:
@@ -160,7 +179,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
 
 def test_there_are_enough() -> None:
     assert len(KERNELS) >= 50
-    assert set(KERNELS) >= PACK | TIMED
+    assert set(KERNELS) >= PACK | TIMED | set(WEIGHTS)
 
 
 @pytest.mark.parametrize(

@@ -222,19 +222,24 @@ def test_packed_weights_are_honest_and_said(judge: Judge) -> None:
     assert v["status"] == "certified", v["reason"]
     assert v["correctness"]["caches_weights"] is True
     assert v["correctness"]["follows_weights"] is False
+    assert v["weights"] == "by name" and "stay as they are once it has run" in v["assumes"][0]
 
 
-def test_other_parameter_names_need_a_loader(judge: Judge) -> None:
+def test_other_parameter_names_are_known_by_value_or_a_loader(judge: Judge) -> None:
     init = AFFINE_INIT.replace("self.weight", "self.scale").replace("self.bias", "self.shift")
     body = "return torch.relu(x * self.scale + self.shift)"
-    v = judge.verdict(SCALED, model_new(body, init))
-    assert v["status"] == "crashed" and "load_reference_state" in v["hint"]
+    v = judge.verdict(SCALED, model_new(body, init), "certify")
+    assert v["status"] == "certified" and v["weights"] == "by value", v["reason"]
+    assert v["correctness"]["follows_weights"] is True and v["assumes"] == []
     loader = (
         "    def load_reference_state(self, state):\n"
         "        self.scale.data = state['weight']\n        self.shift.data = state['bias']\n\n"
     )
     v = judge.verdict(SCALED, model_new(body, init + loader), "certify")
-    assert v["status"] == "certified", v["reason"]
+    assert v["status"] == "certified" and v["weights"] == "by name", v["reason"]
+    unread = loader.replace("state['bias']", "state['b']")
+    v = judge.verdict(SCALED, model_new(body, init + unread))
+    assert v["status"] == "crashed" and "load_reference_state" in v["hint"]
 
 
 def test_nan_that_comes_of_infinity_is_no_gate(judge: Judge) -> None:

@@ -730,7 +730,7 @@ def test_a_reference_holds_no_output_when_it_answers(
     r = Noted(Deaf(), cpu)  # type: ignore[arg-type]
     r.import_({"source": SMALL}, [])
     r.init_inputs({}, [])
-    r.construct({}, [])
+    r.construct({"seed": 0}, [])
     tree, inputs = r._draw(1)
     block, layout = device.block_of(device.CPU, inputs)
     r.blocks.map("in", os.dup(block.fd), block.size)
