@@ -68,6 +68,7 @@ from illness import Ill
 from kept import KEPT_BYTES, Batch, Compiled, Kept, SharedTiming
 from protocol import ProtocolError, Timeout
 from sandbox import SandboxError
+from state import NOTHING, Carried
 from timing import Budget, Timing, budget_of
 from verify import Calibration, Verification
 from windows import CallFailed, Redrawn, TimedWorker
@@ -579,10 +580,17 @@ class Evaluation:
                 if client.kept:
                     client.hold(self.fds)
                 client.load(self.task["source"], threads=threads, eval_mode=self.eval_mode)
+                if carried := self._carried():
+                    client.carry(carried)
         except BaseException:
             client.kill()
             raise
         return client
+
+    def _carried(self) -> Carried:
+        """Returns what the task carries from call to call, as far as that is known yet."""
+        known = self.calibration or Calibration.from_json(self.known.get("calibration"))
+        return known.carried if known is not None else NOTHING
 
     def _warm_inductor(self) -> str:
         if self._inductor is None:
@@ -654,6 +662,8 @@ class Evaluation:
                 client.init(
                     reference.info["init"], reference.init, eval_mode=self.eval_mode, timeout=LOAD_S
                 )
+                if reference.carried:
+                    client.carry(reference.carried)
                 client.set_state(reference.info["names"], self.state)
                 if client.built_s:
                     self.costs.moved(client.built_s, "build")
