@@ -114,6 +114,7 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
     import torch
 
     sys.path.insert(0, os.path.join(folder, "tools"))
+    import state as states
     import tensors
     import trees
 
@@ -140,19 +141,26 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
     with torch.device(device):
         model = module.ModelNew(*trees.build(request["init"], init)).to(device)
     weights = dict(zip(request["names"], state, strict=True))
+    carried = states.Carried.from_json(request["carried"])
     own = getattr(model, "load_reference_state", None)
     with torch.no_grad():
         if callable(own):
             own(weights)
         elif weights or model.state_dict():
-            model.load_state_dict(weights)
+            model.load_state_dict(states.for_loading(weights, model.state_dict(), carried))
         if request["eval"]:
             model.eval()
+        others = [n for n in weights if n not in carried.names]
+        carrier = states.Carrier(model, carried, others=others) if carried else None
+        if carrier is not None:
+            inputs = carrier.prepare(inputs)
         out = model(*trees.build(request["inputs"], inputs))
     tree, found = trees.flatten(out, numbers=True)
     if not trees.same_shape(trees.renumbered(tree), request["outputs"]):
         raise TypeError("forward returns another structure than the reference")
     found = [found[i] for i in trees.ordered_like(tree, request["outputs"])]
+    if carrier is not None:
+        found += carrier.collect(inputs)
     if request["wanted"]:
         layout, size = request["wanted"]
         back = received(fds[1], size + 1)

@@ -1391,6 +1391,7 @@ class Evaluation:
             self.threads,
             placed(self.request),
             reference.orders,
+            reference.carried,
         )
 
     def _judge_alone(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
