@@ -1707,17 +1707,20 @@ class Verification:
         if not self.calibration.carried.names:
             return
         for k in range(ROWS[self.level]):
-            calls = random.SystemRandom().randint(*CALLS_IN_A_ROW)
-            self._row_of_calls(candidate, CALLS_IN_A_ROW[1] if k % 2 else calls, last=bool(k % 2))
+            some = random.SystemRandom().randint(*CALLS_IN_A_ROW)
+            calls = some if k % 3 else CALLS_IN_A_ROW[1]
+            self._row_of_calls(candidate, calls, last=k % 2 == 0)
 
     def _row_of_calls(self, candidate: CandidateClient, calls: int, last: bool) -> None:
         carried, base = self.calibration.carried, self.calibration.families[BASE.name]
         state: list[torch.Tensor] = []
+        tree: Any = None
+        drawn: list[torch.Tensor] = []
         for i in range(calls):
-            tree, inputs = self.reference.draw(secret(), last=last)
-            if state:
-                inputs = [*inputs[: carried.given], *state]
-            inputs = self.reference.lend(inputs)
+            if i != 2:  # one call has what the call before it had, but for the state
+                tree, drawn = self.reference.draw(secret(), last=last)
+            args = drawn[: carried.given]
+            inputs = self.reference.lend([*args, *(state or drawn[carried.given :])])
             try:
                 expected = self._beside(candidate, tree, inputs)
             except WorkerError as e:
