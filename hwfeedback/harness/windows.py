@@ -539,6 +539,7 @@ def _calls(
     apart: Sequence[range],
     kept: list[torch.Tensor] | None,
     now: Callable[[], int] = _now,
+    *,
     carrier: Carrier | None = None,
 ) -> list[int]:
     """``kept`` are the outputs of the last call, which are released now, and then those of this
