@@ -298,6 +298,9 @@ class Carrier:
         """Returns the state after a call, as it lies in the model, and the inputs ``args`` that it
         writes into.
         """
+        return self._state() + [args[i] for i in self.carried.written]
+
+    def _state(self) -> list[torch.Tensor]:
         found: list[torch.Tensor] = []
         for slot, own in zip(self._slots, self._own, strict=True):
             t = own if slot is None else slot.get()
@@ -305,7 +308,7 @@ class Carrier:
                 t = own
             assert t is not None
             found.append(t.detach())
-        return found + [args[i] for i in self.carried.written]
+        return found
 
     @torch.no_grad()
     def put_back(self) -> None:
@@ -317,7 +320,7 @@ class Carrier:
 
     def content(self) -> list[torch.Tensor]:
         """Returns copies of the state."""
-        return [t.clone() for t in self.collect(())[: len(self.carried.names)]]
+        return [t.clone() for t in self._state()]
 
 
 def write(own: torch.Tensor, content: torch.Tensor) -> None:
@@ -388,7 +391,8 @@ def reach(
     size = sum(t.numel() * t.element_size() for t in before)
     room = max(REACHED_BYTES // max(size, 1), 1)
     found: list[list[torch.Tensor]] = []
-    last: list[list[torch.Tensor]] = []  # before the end
+    last: list[list[torch.Tensor]] = []  # states, up to the one before this call
+    ends: list[list[torch.Tensor]] = []  # the same when a whole number first fell
     begun = now()
     for k in range(MOST_CALLS if whole and room > 2 * BEFORE_THE_END else max(REACHED) + 1):
         try:
@@ -401,15 +405,17 @@ def reach(
         if k in REACHED and len(found) < room - BEFORE_THE_END * whole:
             found.append(before)
         last = [*last[-BEFORE_THE_END + 1 :], before]
-        fell = whole and any(map(_fell, before, after))
+        if whole and not ends and any(map(_fell, before, after)):
+            ends = last
         late = k >= REACHED[2] and now() - begun > REACH_S
-        if fell or late or (k >= max(REACHED) and not whole):
+        if late or (k >= max(REACHED) and (ends or not whole)):
             break
         before = after
     carrier.put_back()
     found = found or last[:1]
     known = {id(f) for f in found}
-    return found + [s for s in last if whole and id(s) not in known][: max(room - len(found), 0)]
+    more = [s for s in ends or last if whole and id(s) not in known]
+    return found + more[: max(room - len(found), 0)]
 
 
 def _fell(before: torch.Tensor, after: torch.Tensor) -> bool:

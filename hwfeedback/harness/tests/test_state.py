@@ -181,6 +181,14 @@ FOUND: dict[str, tuple[str, list[str], list[str]]] = {
     ),
     "input": (whole(forward="return nn.functional.relu(x, inplace=True)"), [], ["x"]),
     "input of the same content": (whole(forward="x.mul_(1); return x * 2"), [], ["x"]),
+    "both": (
+        whole(
+            construct="self.m = torch.zeros(8); self.n = torch.zeros((), dtype=torch.int64)",
+            forward="self.n.add_(1); self.m.add_(x.add_(1).mean(0)); return x - self.m / self.n",
+        ),
+        ["m", "n"],
+        ["x"],
+    ),
     "nothing": (whole(), [], []),
     "made in the first call": (
         whole(
