@@ -317,7 +317,7 @@ class Asking:
         if not known:
             return []
         info = judge.reference.info
-        fixed = constant(info)
+        fixed = constant(info, judge.calibration.carried.names)
         all_ = changes_of(
             self._base, judge.input_names, judge.traits.structures, info["names"], fixed
         )
@@ -421,10 +421,12 @@ class Asking:
         self._client = self._plain = None
 
 
-def constant(info: dict[str, Any]) -> list[bool]:
-    """Returns which entries of a reference's state no forward and no training changes."""
-    pairs = zip(info["trainable"], info["moved"], strict=True)
-    return [not trained and not moved for trained, moved in pairs]
+def constant(info: dict[str, Any], carried: Sequence[str] = ()) -> list[bool]:
+    """Returns which entries of a reference's state no forward and no training changes. ``carried``
+    are the names of what a forward does change.
+    """
+    entries = zip(info["names"], info["trainable"], info["moved"], strict=True)
+    return [not (trained or moved or name in carried) for name, trained, moved in entries]
 
 
 def _generator(case: Case, seed: int) -> torch.Generator:

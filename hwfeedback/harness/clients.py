@@ -24,6 +24,7 @@ from constructing import CONSTRUCTION_SEED
 from cuda import CudaError
 from device import CPU, Device, GpuBlock
 from protocol import MAX_FDS, Closed, ProtocolError, Timeout
+from state import NOTHING, Carried
 from tensors import DTYPES, Block, Layout, LayoutError, layout_of
 from workshop import Desk, Workshop
 
@@ -46,7 +47,7 @@ _LOADED = {"names": [str], "state": _SPECS, "trainable": [bool], "training": boo
 _LOADED |= {"moved": [bool], "tied": [int], "constants": list}
 _LOADED |= {"arguments": [str], "init": dict}
 _INSPECTED = {"inputs": _SPECS, "input_names": [str], "outputs": _SPECS, "operators": [str]}
-_INSPECTED |= {"operations": int, "changed": [str], "writes_inputs": bool, "linear": bool}
+_INSPECTED |= {"operations": int, "unkept": [str], "shared": [str], "linear": bool}
 _INSPECTED |= {"eager_ms": float, "lengths": [int]}
 
 
@@ -517,6 +518,7 @@ class ReferenceClient(Client):
         self.info: dict[str, Any] = {}
         self.seed = CONSTRUCTION_SEED  # under which it is constructed
         self.init: list[torch.Tensor] = []
+        self.carried = NOTHING
         # A task so large that as little of its memory is held as can be: one mode after the other,
         # in blocks that are gone when nobody needs their tensors any more.
         self.sparing = False
@@ -535,6 +537,7 @@ class ReferenceClient(Client):
         self, source: str, *, threads: int, eval_mode: bool, seed: int = CONSTRUCTION_SEED
     ) -> None:
         self.parts, self.had_parts = None, False
+        self.carried = NOTHING
         # Part by part, so that whoever waits knows for what.
         msg: dict[str, Any] = {"op": "import", "source": source, "threads": threads}
         self.ask(msg, timeout=self.timeout, doing="importing the file")
@@ -562,25 +565,37 @@ class ReferenceClient(Client):
     def weights(self, state: Sequence[torch.Tensor]) -> weights.Reference:
         """Returns what there is to be taken, as it was constructed."""
         entries = _entries(self.info["names"], state, self.info["constants"])
-        return weights.Reference(entries, self.info["moved"], self.info["tied"])
+        return weights.Reference(
+            entries, self.info["moved"], self.info["tied"], self.carried.names
+        )
+
+    def carry(self, carried: Carried) -> None:
+        """Has what the model carries from call to call behind its inputs and its outputs."""
+        self.carried = carried
+        msg = {"op": "carry", "carried": carried.to_json()}
+        self.ask(msg, timeout=self.timeout, doing="Model's state")
 
     def hold(self, fds: Sequence[int]) -> None:
         """Has it keep these descriptors open, and no others."""
         self.ask({"op": "hold"}, fds, timeout=self.timeout)
 
-    def draw(self, seed: int, *, reseeded: bool = False) -> tuple[Any, list[torch.Tensor]]:
-        """Returns the tree and the tensors of one draw."""
-        tree, draws = self.draws([seed], reseeded=reseeded)
+    def draw(
+        self, seed: int, *, reseeded: bool = False, last: bool = False
+    ) -> tuple[Any, list[torch.Tensor]]:
+        """Returns the tree and the tensors of one draw. What is carried is behind them: ``last``, a
+        state from which a position soon comes round.
+        """
+        tree, draws = self.draws([seed], reseeded=reseeded, last=last)
         return tree, draws[0]
 
     def draws(
-        self, seeds: Sequence[int], *, reseeded: bool = False
+        self, seeds: Sequence[int], *, reseeded: bool = False, last: bool = False
     ) -> tuple[Any, list[list[torch.Tensor]]]:
         """Returns the tree of all draws, and the tensors of each. ``reseeded``: what get_inputs()
         seeds by itself gets these seeds, too.
         """
         request = {"op": "draw", "seeds": list(seeds), **self._into("draw")}
-        request["reseeded"] = reseeded
+        request |= {"reseeded": reseeded, "last": last}
         self._release()
         msg, fds = self.ask(request, timeout=self.timeout, doing="get_inputs()", fds_wanted=1)
         with self._understood():
@@ -597,6 +612,8 @@ class ReferenceClient(Client):
             draws = [tensors[i * each : (i + 1) * each] for i in range(len(seeds))]
             for draw in draws:
                 trees.build(msg["tree"], draw)
+                if self.carried and len(draw) != self.carried.given + len(self.carried.names):
+                    raise ValueError("a draw of other tensors")
         if fds and not self._passing:
             self._room["draw"] = self.block("draw", msg["size"]).size
         return msg["tree"], draws
@@ -620,6 +637,7 @@ class ReferenceClient(Client):
             hold(msg, _INSPECTED)
             if len(msg["inputs"]) != len(msg["input_names"]):
                 raise ValueError("inputs and names do not match")
+            msg["carried"] = Carried.from_json(msg.get("carried"))
         return msg
 
     def compiled(self) -> int:
@@ -880,6 +898,7 @@ class CandidateClient(Client):
         super().__init__(worker, device)
         self.timeout = timeout  # of one forward
         self.desk: Desk | None = None  # where it asks for what it has built
+        self.carried = NOTHING
         self.sparing = False  # see ReferenceClient
         self.plan: weights.Plan | None = None  # how it gets weights; None: as a state_dict
         self._answered: dict[str, Any] = {}
@@ -978,6 +997,12 @@ class CandidateClient(Client):
         asked = max(self.timeout, 30.0)
         return self.ask({"op": "describe", **more}, timeout=asked, doing="telling its weights")
 
+    def carry(self, carried: Carried) -> None:
+        """Says what the reference carries from call to call. Comes before weights."""
+        self.carried = carried
+        msg = {"op": "carry", "carried": carried.to_json()}
+        self.ask(msg, timeout=max(self.timeout, 30.0), doing="taking the state")
+
     def set_state(
         self, names: Sequence[str], state: Sequence[torch.Tensor], *, in_place: bool = False
     ) -> bool:
@@ -1000,7 +1025,15 @@ class CandidateClient(Client):
         outputs: Sequence[torch.Tensor],
         output_tree: Any,
         aliases: Sequence[int],
+        *,
+        goes_on: bool = False,
     ) -> None:
+        """``goes_on``: it has the state that its last forward left. What is behind the inputs then
+        tells it nothing.
+        """
+        if goes_on:
+            given = self.carried.given
+            inputs = [*inputs[:given], *(torch.zeros_like(t) for t in inputs[given:])]
         wanted, size = layout_of(outputs)
         out = self.block("out", size)
         out.bytes().fill_(_OUT_BYTE)
@@ -1012,6 +1045,7 @@ class CandidateClient(Client):
             "outputs": wanted,
             "output_tree": output_tree,
             "sparing": self.sparing,
+            "goes_on": goes_on,
         }
         self._pending = (layout, inputs, wanted, list(aliases))
         self.begin(msg, (), self.timeout, "a forward")
@@ -1038,10 +1072,12 @@ class CandidateClient(Client):
         outputs = [v.clone() for v in self._blocks["out"].views(wanted)]
         views = self._blocks["in"].views(layout)
         wrote = [
-            i for i, (v, t) in enumerate(zip(views, inputs, strict=True)) if not same_bytes(v, t)
+            i
+            for i, (v, t) in enumerate(zip(views, inputs, strict=True))
+            if i not in self.carried.written and not same_bytes(v, t)
         ]
         outside = not _guards(self._blocks["in"], layout, GUARD).intact(_GUARD_BYTE)
-        return Answer(outputs, _misfit(msg, wanted, aliases), wrote, outside)
+        return Answer(outputs, _misfit(msg, wanted, aliases, self.carried), wrote, outside)
 
     def compiled(self) -> int:
         """Returns a descriptor of what Triton has compiled in it, the caller's to close, or -1."""
@@ -1089,21 +1125,22 @@ def digest(t: torch.Tensor, salt: int) -> int:
     return total % (1 << 64)
 
 
-def _misfit(msg: dict[str, Any], wanted: Layout, aliases: list[int]) -> str:
+def _misfit(msg: dict[str, Any], wanted: Layout, aliases: list[int], carried: Carried) -> str:
     """Returns one sentence on what is not as the reference's, or ""."""
     specs = msg.get("outputs")
     if not isinstance(specs, list):
         return "its outputs are not described"
     if msg.get("fits") is not True:
-        mine, theirs = len(specs), len(wanted)
+        mine, theirs = len(specs), carried.returned if carried else len(wanted)
         return f"it returns {mine} tensors in another structure, the reference returns {theirs}"
     for i, w in enumerate(wanted):
         got = specs[i] if i < len(specs) and isinstance(specs[i], dict) else {}
         if got.get("shape") != w["shape"]:
             shape = str(got.get("shape"))[:100]
-            return f"output {i} has shape {shape}, the reference's has {w['shape']}"
+            return f"{carried.output(i)} has shape {shape}, the reference's has {w['shape']}"
         if got.get("dtype") != w["dtype"]:
-            return f"output {i} is {str(got.get('dtype'))[:20]}, the reference's is {w['dtype']}"
+            dtype = str(got.get("dtype"))[:20]
+            return f"{carried.output(i)} is {dtype}, the reference's is {w['dtype']}"
     said = msg.get("aliases")
     if isinstance(said, list):
         for i, (mine, theirs) in enumerate(zip(said, aliases, strict=False)):

@@ -41,13 +41,14 @@ from forkserver import ForkServer
 from protocol import Closed, ProtocolError, Timeout
 from sandbox import SandboxError
 from sanitizers import Check
+from state import NOTHING, Carried
 from tensors import Block, layout_of
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 SCRIPT = "cold_script.py"
 FILENAME = "candidate.py"  # everywhere: a program can read the name of its file
 # For the script, once the file is imported.
-TOOLS = ("trees.py", "tensors.py", "constructing.py")
+TOOLS = ("trees.py", "tensors.py", "constructing.py", "state.py")
 TO_MAP = ("device.py", "cuda.py", "allocator.py", "toolchain.py")  # memory of a GPU
 # Bytes of a call that are handed over in the GPU's memory, which spares copies through the host's,
 # where so many times as much of it is free: who is handed it has copies of its own.
@@ -80,6 +81,7 @@ class Call:
     orders: Sequence[Sequence[int]] = ()  # of inputs: see tensors.layout_of
     seed: int = CONSTRUCTION_SEED  # under which it is constructed
     own: bool = False  # whether weights go by its own names, and not as a state_dict
+    carried: Carried = NOTHING  # behind inputs and outputs
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ class _Given:
             "eval": call.eval_mode,
             "seed": call.seed,
             "own": call.own,
+            "carried": call.carried.to_json(),
             "device": call.place.get("device") or "cpu",
             "shared": memory.kind,
             "threads": call.threads,

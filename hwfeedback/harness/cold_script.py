@@ -115,6 +115,7 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
 
     sys.path.insert(0, os.path.join(folder, "tools"))
     import constructing
+    import state as states
     import tensors
     import trees
 
@@ -142,6 +143,7 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
         drawn.finish(model)
     model = model.to(device)
     weights = dict(zip(request["names"], state, strict=True))
+    carried = states.Carried.from_json(request["carried"])
     own = getattr(model, "load_reference_state", None)
     with torch.no_grad():
         if request["own"]:
@@ -154,11 +156,17 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
             model.load_state_dict(weights)
         if request["eval"]:
             model.eval()
+        others = [n for n in weights if n not in carried.names]
+        carrier = states.Carrier(model, carried, others=others) if carried else None
+        if carrier is not None:
+            inputs = carrier.prepare(inputs)
         out = model(*trees.build(request["inputs"], inputs))
     tree, found = trees.flatten(out, numbers=True)
     if not trees.same_shape(trees.renumbered(tree), request["outputs"]):
         raise TypeError("forward returns another structure than the reference")
     found = [found[i] for i in trees.ordered_like(tree, request["outputs"])]
+    if carrier is not None:
+        found += carrier.collect(inputs)
     if request["wanted"]:
         layout, size = request["wanted"]
         back = received(fds[1], size + 1)
@@ -171,8 +179,13 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
         torch.cuda.synchronize()
     if profile:
         given_inputs = trees.build(request["inputs"], inputs)
-        with torch.no_grad():
-            seen = profiled(lambda: model(*given_inputs))
+        seen: dict[str, Any] = {"launches": [], "span_ms": 0.0, "more": 0, "more_ms": 0.0}
+        try:
+            with torch.no_grad():
+                seen = profiled(lambda: model(*given_inputs))
+        except Exception:
+            if carrier is None:  # else it goes on by itself, and a state may come to its end
+                raise
         with open(profile, "w", encoding="utf-8") as f:
             json.dump(seen, f)
 

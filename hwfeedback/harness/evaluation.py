@@ -70,6 +70,7 @@ from illness import Ill
 from kept import KEPT_BYTES, Batch, Compiled, Kept, SharedTiming
 from protocol import ProtocolError, Timeout
 from sandbox import SandboxError
+from state import NOTHING, Carried
 from timing import Budget, Timing, budget_of
 from verify import Calibration, Verification
 from windows import CallFailed, Redrawn, TimedWorker
@@ -589,10 +590,17 @@ class Evaluation:
                     eval_mode=self.eval_mode,
                     seed=self.seed,
                 )
+                if carried := self._carried():
+                    client.carry(carried)
         except BaseException:
             client.kill()
             raise
         return client
+
+    def _carried(self) -> Carried:
+        """Returns what the task carries from call to call, as far as that is known yet."""
+        known = self.calibration or Calibration.from_json(self.known.get("calibration"))
+        return known.carried if known is not None else NOTHING
 
     def _warm_inductor(self) -> str:
         if self._inductor is None:
@@ -668,6 +676,8 @@ class Evaluation:
                     timeout=LOAD_S,
                     seed=self.seed,
                 )
+                if reference.carried:
+                    client.carry(reference.carried)
                 if p.plan is None:
                     assert self.verification is not None
                     p.plan = client.plan_for(reference.weights(self.verification.original))
@@ -1491,6 +1501,7 @@ class Evaluation:
             reference.orders,
             seed=self.seed,
             own=not plan.whole,
+            carried=reference.carried,
         )
 
     def _judge_alone(self, reference: ReferenceClient, v: dict[str, Any]) -> None:

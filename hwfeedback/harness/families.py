@@ -145,6 +145,7 @@ class Traits:
     axes: Sequence[Axis] = ()  # that ``permuted`` permutes
     lines: Sequence[Line] = ()  # along which ``ordered`` puts in order
     structures: Sequence[Structure] = ()  # one an input
+    given: int | None = None  # tensors that forward takes: the state behind them stays as it is
 
     def structure(self, i: int) -> Structure:
         return self.structures[i] if self.structures else NONE
@@ -162,6 +163,8 @@ def apply(
     g = torch.Generator(tensors[0].device if tensors else "cpu").manual_seed(seed)
     if family is PERMUTED:
         return permuted(tensors, traits.axes, g)
+    state = [] if traits.given is None else tensors[traits.given :]
+    tensors = tensors[: traits.given]
     shaped = family in (ORDERED, FEW_TERMS, REPEATED)
     change = _changes(family, tensors, seed, traits)
     out: list[torch.Tensor] = []
@@ -171,7 +174,7 @@ def apply(
             kept = traits.structure(i)
             t = kept.mapped(t, by, ordered=not family.planted, flat=not shaped)
         out.append(t)
-    return out
+    return [*out, *state]
 
 
 def _changes(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -62,6 +62,8 @@ NEED_ALL = set(
     logsumexp softmax log_softmax cumsum layer_norm group_norm rms_norm
     """.split()  # noqa: SIM905
 )
+# Calls between two that are compared, where a model remembers something that is not put back.
+BETWEEN = 3
 DEGENERATE = {"constant_output", "ignores_input"}
 # What CUDA says of a forward whose labels or indices lie outside.
 _ASTRAY = ("device-side assert", "illegal memory access")
@@ -261,7 +263,7 @@ def _inspect(
     seed = verify.secret()
     reference.sparing = True  # until it is known how large the outputs are
     tree, inputs = reference.draw(seed)
-    seen = reference.inspect(seed)
+    seen = _looked(reference, seed)
     call = _bytes(seen["inputs"]) + _bytes(seen["outputs"])
     reference.sparing = spares(reference.device, call)
     for s in seen["outputs"]:
@@ -281,36 +283,48 @@ def _inspect(
             f"{_size(SPARING_PEAK * call)}, one thing after the other, and the device has "
             f"{_size(reference.device.room()[1])}: it may not fit."
         )
-    stochastic = _stochastic(reference, tree, inputs)
-    if reference.info["training"] and (stochastic or seen["changed"]):
+    tree, inputs = reference.draw(seed)  # with what is carried behind them
+    stochastic = _stochastic(reference, tree, inputs, seen)
+    if reference.info["training"] and (stochastic or seen["carried"].names):
         # Dropout draws, and batch norm keeps count, in train mode only.
+        changed = seen["carried"].names
         reference.load(source, threads=threads, eval_mode=True)
-        again = reference.inspect(seed)
-        if not again["changed"] and not _stochastic(reference, tree, inputs):
-            why = (
-                "is stochastic"
-                if stochastic
-                else f"changes its buffers ({', '.join(seen['changed'][:3])})"
-            )
+        again = _looked(reference, seed)
+        tree, inputs = reference.draw(seed)
+        if again["carried"].names == changed and not stochastic:
+            reference.load(source, threads=threads, eval_mode=False)
+            seen = _looked(reference, seed)
+            tree, inputs = reference.draw(seed)
+        elif not _stochastic(reference, tree, inputs, again):
+            only = [n for n in changed if n not in again["carried"].names]
+            why = "is stochastic" if stochastic else f"changes its buffers ({_some(only)})"
             notes.append(f"The model {why} in train mode, so it is evaluated in eval mode.")
             flags.append("train_mode_dependent")
             stochastic = False
             seen = again
+    if stochastic and seen["unkept"]:
+        raise Invalid(
+            f"Model remembers something from call to call that cannot be put back "
+            f"({_some(seen['unkept'])})",
+            "keep state in tensors that the constructor makes, whose shape stays: a buffer for a "
+            "cache, an integer buffer for a position",
+        )
     if stochastic:
         raise Invalid(
             "the reference is stochastic: two runs on the same input differ",
             "draw random numbers in get_inputs() and pass them to forward; "
-            "let no call depend on the calls before",
+            "keep what a call leaves for the next in buffers",
         )
-    if seen["changed"]:
+    carried = seen["carried"]
+    if carried.names:
         notes.append(
-            f"A forward changes the model's state ({', '.join(seen['changed'][:3])}); "
-            "it is put back after each run."
+            f"A forward changes the model's state ({_some(carried.names)}): "
+            "it is an input and an output of each call."
         )
-    if seen["writes_inputs"]:
-        raise Invalid(
-            "the reference writes into its inputs",
-            "have forward work on a copy: inputs are shared, and read-only while a call is timed",
+    if carried.written:
+        notes.append(
+            f"A forward writes into its inputs ({_some(carried.inputs)}): "
+            "what is in them after a call is compared as an output."
         )
 
     wide, eager = reference.forward(tree, inputs, ["wide", "eager"], sources=True)
@@ -331,13 +345,14 @@ def _inspect(
         notes.append(
             "The reference gives NaN or Inf on its own inputs; those elements are not compared."
         )
-    if all(_constant(t) for t in expected.wide):
+    if all(_constant(t) for t in expected.wide[: len(seen["outputs"])]):
         flags.append("constant_output")
         notes.append(
             "All elements of the output are the same: a constant would look right on one draw."
         )
     del wide, eager, expected, floating
-    about = _other_draws(reference, tree, inputs, tensors, mode, seen["input_names"])
+    given = len(seen["inputs"])
+    about = _other_draws(reference, tree, inputs, tensors, mode, seen["input_names"], given)
     flags += about[0]
     notes += about[1]
     state = reference.state()
@@ -363,21 +378,9 @@ def _inspect(
                         "One unit in the last place of the input moves the output by over 1 %."
                     )
                     break
-    graph, graph_note = None, ""
-    try:
-        answer, _ = reference.ask(
-            {"op": "capture", "seed": 0}, timeout=timeout_s, doing="capturing the graph"
-        )
-        graph, graph_note = answer.get("graph"), sentence(str(answer.get("note") or ""))
-        graph = graph if isinstance(graph, dict) else None
-    except WorkerError as e:
-        if e.ill:
-            raise
-        graph_note = f"capture failed: {e}"[:300]
-    except (WorkerGone, WorkerLate) as e:
-        if e.client is None or e.ill:
-            raise
-        graph_note = f"capture failed: the worker {e}"[:300]
+    graph, graph_note = None, "a graph tells nothing of what a model carries from call to call"
+    if not carried:
+        graph, graph_note = _graph(reference, timeout_s)
     info = reference.info
     parameters = [
         {"name": n, **s}
@@ -403,6 +406,44 @@ def _inspect(
         "graph": graph,
         "graph_note": graph_note,
     }
+
+
+def _looked(reference: ReferenceClient, seed: int) -> dict[str, Any]:
+    """Returns what one forward on a draw shows. What the model carries is behind inputs and outputs
+    from here on.
+    """
+    seen = reference.inspect(seed)
+    if seen["shared"]:
+        raise Invalid(
+            f"Model keeps its state twice in the same memory ({_some(seen['shared'])})",
+            "keep it in one tensor, and take views of it in forward",
+        )
+    if seen["carried"]:
+        reference.carry(seen["carried"])
+    return seen
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _graph(reference: ReferenceClient, timeout_s: float) -> tuple[dict[str, Any] | None, str]:
+    """Returns the graph of a forward and a note, None where there is none."""
+    try:
+        answer, _ = reference.ask(
+            {"op": "capture", "seed": 0}, timeout=timeout_s, doing="capturing the graph"
+        )
+        graph = answer.get("graph")
+        note = sentence(str(answer.get("note") or ""))
+        return (graph if isinstance(graph, dict) else None), note
+    except WorkerError as e:
+        if e.ill:
+            raise
+        return None, f"capture failed: {e}"[:300]
+    except (WorkerGone, WorkerLate) as e:
+        if e.client is None or e.ill:
+            raise
+        return None, f"capture failed: the worker {e}"[:300]
 
 
 def needed_bytes(graph: Any) -> int:
@@ -443,9 +484,11 @@ def _other_draws(
     tensors: list[torch.Tensor],
     mode: str,
     names: list[str],
+    given: int,
 ) -> tuple[list[str], list[str], bool]:
-    """Returns flags and notes on how the output, ``tensors``, depends on the inputs, and whether
-    these have no structure that a kernel might rely on: zeros in their places need no reading.
+    """Returns flags and notes on how the output, ``tensors``, depends on the inputs, the first
+    ``given``, and whether these have no structure that a kernel might rely on: zeros in their
+    places need no reading.
     """
     flags: list[str] = []
     notes: list[str] = []
@@ -455,12 +498,14 @@ def _other_draws(
             "get_inputs() returns other tensors, shapes or dtypes from one call to the next",
             "let only the content of tensors be random",
         )
+    inputs, others, state = inputs[:given], others[:given], inputs[given:]
     fresh = [_shaken(a) if torch.equal(a, b) else b for a, b in zip(inputs, others, strict=True)]
+    fresh += state
     if inputs:
         other = _in_mode(reference, tree, fresh, mode)
         if other is not None and _close(tensors, other):
             # What is averaged over millions hardly differs from draw to draw.
-            halves = [t / 2 if t.is_floating_point() else t for t in fresh]
+            halves = [t / 2 if t.is_floating_point() else t for t in fresh[:given]] + state
             of_halves = _in_mode(reference, tree, halves, mode)
             if of_halves is None or _close(other, of_halves):
                 flags.append("ignores_input")
@@ -492,27 +537,28 @@ def _double(t: torch.Tensor) -> torch.Tensor:
     return t.double() if t.is_floating_point() else t
 
 
-def _eager(reference: ReferenceClient, tree: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    r = reference.forward(tree, inputs, ["eager"])[0]
-    if "error" in r:
-        raise r["error"]
-    return r["tensors"]
-
-
-def _stochastic(reference: ReferenceClient, tree: Any, inputs: list[torch.Tensor]) -> bool:
+def _stochastic(
+    reference: ReferenceClient, tree: Any, inputs: list[torch.Tensor], seen: dict[str, Any]
+) -> bool:
     """Whether two runs on the same input differ by more than rounding. Atomic additions come in any
     order, and where what they sum nearly cancels little but their rounding is left: float64 tells.
     """
-    if _close(_eager(reference, tree, inputs), _eager(reference, tree, inputs)):
-        return False
-    first, second = (_in_mode(reference, tree, inputs, "wide") for _ in range(2))
-    return first is None or second is None or not _close(first, second)
+    for mode in ("eager", "wide"):
+        first = _in_mode(reference, tree, inputs, mode)
+        for _ in range(BETWEEN if seen["unkept"] else 0):
+            _in_mode(reference, *reference.draw(verify.secret()), mode)
+        second = _in_mode(reference, tree, inputs, mode)
+        if first is not None and second is not None and _close(first, second):
+            return False
+    return True
 
 
 def _in_mode(
     reference: ReferenceClient, tree: Any, inputs: list[torch.Tensor], mode: str
 ) -> list[torch.Tensor] | None:
     r = reference.forward(tree, inputs, [mode])[0]
+    if "error" in r and mode == "eager":
+        raise r["error"]
     return None if "error" in r else [_double(t) for t in r["tensors"]]
 
 

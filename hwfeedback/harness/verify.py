@@ -55,6 +55,7 @@ from families import (
 )
 from noise import LANES
 from orders import Line
+from state import NOTHING, Carried
 from structures import Structure
 
 CALIBRATION = 14  # version of what is kept: part of its check
@@ -93,6 +94,11 @@ ELSEWHERE = 2  # more draws on which nobody may take NaN for Inf who did on one
 AGAIN = 16  # times that one wrong in a timed call is asked: a race would show
 PERTURBATION = 0.1  # of a parameter's root mean square
 ELEMENT = "one_element"
+IN_A_ROW = "in_a_row"
+IN_A_ROW_SAYS = "after calls in a row, its state not put back"
+# Rows of calls, of so many each.
+ROWS = {"quick": 2, "certify": 4}
+CALLS_IN_A_ROW = (2, 5)
 # By how many root mean squares the element is moved, until float64 shows it.
 STEPS = (8.0, 1e3, 1e5)
 
@@ -143,6 +149,7 @@ class Calibration:
     assumptions: dict[str, int] = field(default_factory=dict)
     spent: bool = False  # the reference's process is of no more use
     by_rows: bool = False  # float64 is the same on each family when a batch is computed in parts
+    carried: Carried = NOTHING  # from call to call
 
     def floor(self, i: int, family: str = "base") -> Scale:
         """The absolute part of the bound of output i: that of the reference's own draws, but where
@@ -154,7 +161,12 @@ class Calibration:
 
     def traits(self, found: Sequence[Structure]) -> Traits:
         """What families go by, with the structures of the inputs as they were found just now."""
-        return Traits(self.axes, self.lines, found)
+        return Traits(self.axes, self.lines, found, self.given)
+
+    @property
+    def given(self) -> int | None:
+        """How many tensors forward takes, None where all that is drawn are."""
+        return self.carried.given if self.carried else None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -171,6 +183,7 @@ class Calibration:
             "many_terms": self.many_terms,
             "assumptions": self.assumptions,
             "by_rows": self.by_rows,
+            "carried": self.carried.to_json(),
         }
 
     @classmethod
@@ -201,6 +214,7 @@ class Calibration:
             many_terms=bool(d["many_terms"]),
             assumptions={str(k): int(way) for k, way in d["assumptions"].items()},
             by_rows=bool(d["by_rows"]),
+            carried=Carried.from_json(d["carried"]),
         )
 
 
@@ -401,6 +415,9 @@ def calibrate(
     """
     c = Calibration()
     seen = reference.inspect(secret())
+    c.carried = seen["carried"]
+    if c.carried:
+        reference.carry(c.carried)
     c.linear = seen["linear"]
     sizes = [math.prod(o["shape"]) for o in seen["outputs"] if o["dtype"].startswith("float")]
     c.by_rows = parts and reference.sparing
@@ -408,12 +425,14 @@ def calibrate(
     state = reference.state()
     trainable = reference.info["trainable"]
     draws = draw_many(reference, CALIBRATION_SEEDS // few)
-    floating = any(t.is_floating_point() for t in draws[0].tensors)
+    inputs = draws[0].tensors[: c.given]
+    floating = any(t.is_floating_point() for t in inputs)
     found = structures.of(some_draws(reference))
     c.structures, c.kinds = [s.says for s in found], [s.kinds() for s in found]
-    c.lines = orders.lines_of(draws[0].tensors, seen["lengths"])
+    c.lines = orders.lines_of(inputs, seen["lengths"])
     elements = sum(math.prod(o["shape"]) for o in seen["outputs"])
-    c.many_terms = terms.many(draws[0].tensors, elements)
+    c.many_terms = terms.many(inputs, elements)
+    del inputs
     moved, tied = reference.info["moved"], reference.info["tied"]
     reference.set_state(perturbed(state, moved, tied, secret()))
     start = time.monotonic()
@@ -453,7 +472,7 @@ def _probe(
     """
     info = reference.info
     changes = assumptions.changes_of(
-        base, info["arguments"], found, info["names"], assumptions.constant(info)
+        base, info["arguments"], found, info["names"], assumptions.constant(info, c.carried.names)
     )
     patience, reference.timeout = reference.timeout, min(reference.timeout, PROBE_S)
     try:
@@ -486,7 +505,8 @@ def _reduced_axes(
     structures_of: Sequence[Structure],
 ) -> list[Axis]:
     """Returns axes of the inputs along which another order leaves the outputs within the bound."""
-    tried = families.axes_of([draws[0].tensors, draws[1].tensors], structures_of)
+    pair = [d.tensors[: c.given] for d in draws[:2]]
+    tried = families.axes_of(pair, structures_of)
     if not tried:
         return []
     mode = ["wide" if c.wide else "eager"]
@@ -1026,6 +1046,7 @@ class Verification:
         self.report.seeds = len(self.draws)
         self._exact(candidate, fresh)
         self._elements(candidate)
+        self._in_a_row(candidate)
         if self.level == "certify" and any(self._may_move()):
             self._follows(candidate)
         return self.report
@@ -1364,7 +1385,7 @@ class Verification:
                 mask=job.family.planted,
                 exact=job.known.exact,
             )
-            which = f"output {i}" if len(outputs) > 1 else "the output"
+            which = self.calibration.carried.output(i) if len(outputs) > 1 else "the output"
             if not o.passed:
                 return f"{which} of a timed call: {o.reason}"
             if o.dropped and not self.report.drops_nan:
@@ -1372,14 +1393,20 @@ class Verification:
         return None
 
     def _candidate_begin(
-        self, candidate: CandidateClient, tree: Any, inputs: Sequence[torch.Tensor]
+        self,
+        candidate: CandidateClient,
+        tree: Any,
+        inputs: Sequence[torch.Tensor],
+        *,
+        goes_on: bool = False,
     ) -> None:
         if self._sparing:
             device, call = self.reference.device, self._bytes(inputs)
             give_back(device, call, ROOMY[1])
             if self.reference.parts is not None and device.room()[0] < ROOM_TO_CALL * call:
                 self.reference.give_back()
-        candidate.begin_forward(tree, inputs, self.outputs, self.output_tree, self.aliases)
+        like = self.outputs, self.output_tree, self.aliases
+        candidate.begin_forward(tree, inputs, *like, goes_on=goes_on)
 
     def _both(
         self,
@@ -1452,7 +1479,7 @@ class Verification:
         self._note_dropped(outcomes)
         for i, o in enumerate(outcomes):
             if not o.passed:
-                which = f"output {i}, " if len(outcomes) > 1 else ""
+                which = f"{self.calibration.carried.output(i)}, " if len(outcomes) > 1 else ""
                 says = (
                     families.BY_NAME[name].says if name in families.BY_NAME else "one element moved"
                 )
@@ -1461,6 +1488,7 @@ class Verification:
                     if name == "base"
                     else f"on family {name} (inputs: {says})"
                 )
+                where = IN_A_ROW_SAYS if name == IN_A_ROW else where
                 near = all(p.passed or _near(p) for p in outcomes)
                 mixed = all(p.passed or p.mixed for p in outcomes)
                 raise Failed("wrong", f"{which}{where}: {o.reason}", near=near, mixed=mixed)
@@ -1704,6 +1732,40 @@ class Verification:
         answer, _ = self._both(candidate, job.tree, job.inputs, after)
         self._judge_closely(job.known, ELEMENT, job.tree, job.inputs, answer, after, candidate)
         return True
+
+    def _in_a_row(self, candidate: CandidateClient) -> None:
+        """Calls it some times without putting back what it carries, every second time until a
+        position comes round. What is expected of a call follows from the state that the candidate
+        showed after the one before, which was right: so the bound is that of one call.
+        """
+        if not self.calibration.carried.names:
+            return
+        for k in range(ROWS[self.level]):
+            some = random.SystemRandom().randint(*CALLS_IN_A_ROW)
+            calls = some if k % 3 else CALLS_IN_A_ROW[1]
+            self._row_of_calls(candidate, calls, last=k % 2 == 0)
+
+    def _row_of_calls(self, candidate: CandidateClient, calls: int, last: bool) -> None:
+        carried, base = self.calibration.carried, self.calibration.families[BASE.name]
+        state: list[torch.Tensor] = []
+        tree: Any = None
+        drawn: list[torch.Tensor] = []
+        for i in range(calls):
+            if i != 2:  # one call has what the call before it had, but for the state
+                tree, drawn = self.reference.draw(secret(), last=last)
+            args = drawn[: carried.given]
+            inputs = self.reference.lend([*args, *(state or drawn[carried.given :])])
+            try:
+                expected = self._beside(candidate, tree, inputs)
+            except WorkerError as e:
+                if not i or ran_out(e) or e.ill:
+                    raise
+                return  # the reference itself has come to its end
+            expected = self._lasting(expected)
+            self._candidate_begin(candidate, tree, inputs, goes_on=i > 0)
+            answer = candidate.finish_forward()
+            self._judge_closely(base, IN_A_ROW, tree, inputs, answer, expected, candidate)
+            state = answer.outputs[carried.state]
 
     def _shows(self, base: FamilyCalibration, before: Expected, after: Expected) -> bool:
         for i, (a, b) in enumerate(zip(before.wide, after.wide, strict=True)):

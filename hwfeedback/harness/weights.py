@@ -10,7 +10,7 @@ decides only what it is given.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -38,12 +38,14 @@ class Entry:
 @dataclass(frozen=True)
 class Reference:
     """The reference's state: which entries are weights, and of each the first that is the same
-    memory.
+    memory. ``carried``: the names of those that a forward changes, which get content before each
+    call (state.py).
     """
 
     entries: Sequence[Entry]
     moved: Sequence[bool]
     tied: Sequence[int]
+    carried: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Plan:
         if self.by_seed:
             said.append(
                 f"judged as it is constructed under secret seeds: no tensor of its own is the "
-                f"reference's {_listed(self.left)}"
+                f"reference's {_listed(self.left)}, and a change after construction is not followed"
             )
         if self.unknown:
             of = "agree" if len(self.unknown) > 1 else "agrees"
@@ -127,11 +129,6 @@ class Plan:
     def told(self) -> list[str]:
         """Returns what a candidate that is right takes for granted of its weights."""
         said = []
-        if self.by_seed:
-            said.append(
-                f"takes for granted that {_listed(self.left)} stay as they are constructed: "
-                "a change after construction is not followed"
-            )
         if self.in_order:
             said.append(
                 f"takes for granted that weights which nothing else tells apart come in the order "
@@ -188,7 +185,7 @@ class _Matching:
         self._alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
         self._heads: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for i, e in enumerate(reference.entries):
-            if e.value.numel():
+            if e.value.numel() and e.name not in reference.carried:
                 self._alike[_key(e.value)].append(i)
                 if e.value.dim() and reference.moved[i]:
                     self._heads[_head(e.value)].append(i)
@@ -204,7 +201,8 @@ class _Matching:
         self._constants()
         own = self._own
         covered = self._covered()
-        moved = [i for i, m in enumerate(self._ref.moved) if m]
+        carried = self._ref.carried
+        moved = [i for i, m in enumerate(self._ref.moved) if m and self._name(i) not in carried]
         left = [self._name(i) for i in moved if not covered[i]]
         by_value = any(
             t.by == BY_VALUE and any(self._ref.moved[i] for i in t.of) for t in self._taken.values()
@@ -253,6 +251,8 @@ class _Matching:
         same = self._ref.entries[i].value.shape == e.value.shape
         by_name = _taken(e, (i,), AS_IS, BY_NAME) if same else None
         # What was drawn for a constant goes by its number among others: a name tells more.
+        if e.name in self._ref.carried:
+            return by_name
         if not _seen(e) or (same and (e.constant is not None or self._names_decide)):
             return by_name
         for j in (i, *self._alike.get(_key(e.value), ())):

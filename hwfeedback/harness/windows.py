@@ -83,6 +83,7 @@ import trees
 from counters import Counters
 from device import CPU, Device
 from sandbox import SandboxError
+from state import Carrier
 from tensors import ALIGNMENT, DTYPES, Layout, laid_out, layout_of
 
 Forward = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
@@ -322,13 +323,18 @@ class Host:
 
     fetched = False
 
-    def __init__(self, channel: Link, msg: dict[str, Any], fds: list[int]) -> None:
+    def __init__(
+        self, channel: Link, msg: dict[str, Any], fds: list[int], carrier: Carrier | None = None
+    ) -> None:
         rows = int(msg["slots"])
         out_slot = int(msg["out_slot"])
+        self._carrier = carrier
         self._cold = bool(msg.get("cold"))
         self._outputs: Layout = msg["outputs"]
         self._inputs = _Inputs(fds[1], msg["inputs"], int(msg["in_slot"]), rows)
         self._apart = barred(msg, self._inputs.block)
+        if carrier is not None:
+            carrier.prepare(self._inputs.rows[0])  # what it needs is there before the clock starts
         self._ready = _Ready(channel)
         self._block = mmap.mmap(fds[0], rows * out_slot, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         base = ctypes.addressof(ctypes.c_byte.from_buffer(self._block))
@@ -352,7 +358,7 @@ class Host:
     def identity(self) -> Forward:
         """Returns a forward that computes nothing."""
         if self._identity is None:
-            self._identity = _identity(self._outputs)
+            self._identity = _identity(self._outputs[: returned(self._outputs, self._carrier)])
         return self._identity
 
     def calls(self, n: int, forward: Forward, request: dict[str, Any]) -> dict[str, Any]:
@@ -363,7 +369,8 @@ class Host:
         """
         keeps = bool(request["keeps"])
         kept = self._kept if keeps else None
-        event = _calls(self._inputs.rows[:n], self._views, forward, self._apart, kept)
+        rows = self._inputs.rows[:n]
+        event = _calls(rows, self._views, forward, self._apart, kept, carrier=self._carrier)
         return {"event": event, "at": [t.data_ptr() for t in self._kept] if keeps else []}
 
     def close(self) -> None:
@@ -393,23 +400,31 @@ class Side(Protocol):
         """
 
 
+def returned(outputs: Sequence[Any], carrier: Carrier | None) -> int:
+    """Returns how many of a call's outputs forward returns: behind them is what it carries."""
+    return len(outputs) if carrier is None else carrier.carried.returned
+
+
 def serve(
     channel: Link,
     msg: dict[str, Any],
     fds: list[int],
     forward: Forward,
-    make: Callable[[Link, dict[str, Any], list[int]], Side] = Host,
+    make: Callable[[Link, dict[str, Any], list[int], Carrier | None], Side] = Host,
+    carrier: Carrier | None = None,
 ) -> None:
     """Answers one ``window`` request: a session of windows, until the referee sends ``end``.
 
     ``msg`` has inputs, in_slot, outputs, out_slot, slots, cold and, for a candidate, aliases;
     ``fds`` are the blocks for outputs and for inputs. ``forward`` takes and returns flat lists of
-    tensors. An output that is not contiguous is made so within the call's time. A call that raises
-    is reported and the session goes on. Raises what the channel raises when the referee is gone.
+    tensors. An output that is not contiguous is made so within the call's time. What a model
+    carries is put into it before each call, and collected afterwards, outside of the ``event``
+    clock. A call that raises is reported and the session goes on. Raises what the channel raises
+    when the referee is gone.
     """
     side: Side | None = None
     try:
-        side = make(channel, msg, fds)
+        side = make(channel, msg, fds, carrier)
         channel.send({"ok": True, "fetched": side.fetched})
         awake = False
         while True:
@@ -524,6 +539,8 @@ def _calls(
     apart: Sequence[range],
     kept: list[torch.Tensor] | None,
     now: Callable[[], int] = _now,
+    *,
+    carrier: Carrier | None = None,
 ) -> list[int]:
     """``kept`` are the outputs of the last call, which are released now, and then those of this
     one; None: outputs are stored.
@@ -534,7 +551,7 @@ def _calls(
     try:
         with torch.no_grad():
             for row, view in zip(rows, views, strict=False):
-                given = list(row)
+                given = list(row) if carrier is None else carrier.prepare(row)
                 t0 = now()
                 if kept is not None:
                     kept.clear()
@@ -544,6 +561,12 @@ def _calls(
                 if kept is not None:
                     kept.extend(t.resolve_conj().resolve_neg() for t in outputs)
                 t1 = now()
+                if carrier is not None:
+                    after = [t.contiguous() for t in carrier.collect(given)]
+                    outputs = [*outputs, *after]
+                    if kept is not None:
+                        kept.extend(after)
+                    del after
                 if kept is not None:
                     check_outputs(outputs, view, apart)
                     events.append(t1 - t0)

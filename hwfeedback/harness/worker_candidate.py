@@ -2,7 +2,7 @@
 
 It gets raw inputs and gives raw outputs.
 
-Operations, besides ``window`` (windows.py): ``load``, ``init``, ``map``, ``describe``,
+Operations, besides ``window`` (windows.py): ``load``, ``init``, ``carry``, ``describe``, ``map``,
 ``set_state``, ``forward``, ``trace``, ``settle``, ``timed``, ``compiled``. Whatever is answered
 here, the referee decides by the bytes in block ``out`` alone.
 """
@@ -26,6 +26,7 @@ import export
 import kernelwright
 import loading
 import policy
+import state
 import trees
 import triton_kernels
 import windows
@@ -33,6 +34,7 @@ import windows_cuda
 from device import Device
 from loading import Blocks, StageError, specs_of
 from protocol import Channel
+from state import Carried, Carrier
 from tensors import DTYPE_NAMES
 
 FILENAME = "candidate.py"
@@ -55,6 +57,9 @@ class Candidate:
         self.window_tree: Any = None
         self.output_tree: Any = None
         self.aliases: list[int] | None = None
+        self._carried = state.NOTHING
+        self._others: list[str] = []  # the reference's weights that are no state
+        self._carrier: Carrier | None = None
 
     def load(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Imports the candidate, with what the builder made of its C++ in place of building."""
@@ -152,27 +157,42 @@ class Candidate:
         except BaseException as e:
             raise StageError("weights", e) from e
 
+    def carry(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Says what the reference carries from call to call: it is behind inputs and outputs.
+        Comes before weights.
+        """
+        self._carried = Carried.from_json(msg["carried"])
+        self._carrier = None
+        return {}
+
+    def carrier(self) -> Carrier | None:
+        """Returns what puts state into the model, once it has its weights."""
+        if self._carrier is None and self._carried:
+            self._carrier = Carrier(self.model, self._carried, others=self._others)
+        return self._carrier
+
     def set_state(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Gives the candidate the reference's weights:
 
         as a state_dict, or what it has of them in place (``in_place``, ``own``).
         """
         views = self.blocks.views("state", msg["layout"]) if msg["layout"] else []
-        state = {n: v.clone() for n, v in zip(msg["names"], views, strict=True)}
+        weights = {n: v.clone() for n, v in zip(msg["names"], views, strict=True)}
+        self._others = [n for n in weights if n not in self._carried.names]
         own = getattr(self.model, "load_reference_state", None)
         try:
             with torch.no_grad():
                 if msg.get("own") or msg.get("in_place"):
                     mine = self._own()
-                    if not set(state) <= set(mine):
+                    if not set(weights) <= set(mine):
                         return {"changed": False}
-                    for name, value in state.items():
+                    for name, value in weights.items():
                         mine[name].copy_(value)
                     return {"changed": True}
                 if callable(own):
-                    own(state)
-                elif state or self.model.state_dict():
-                    self.model.load_state_dict(state)
+                    own(weights)
+                elif weights or self.model.state_dict():
+                    self.model.load_state_dict(weights)
         except BaseException as e:
             raise StageError("weights", e) from e
         return {}
@@ -182,29 +202,40 @@ class Candidate:
         return {}
 
     def forward(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Runs one forward on block ``in`` and copies what fits ``outputs`` to block ``out``."""
+        """Runs one forward on block ``in`` and copies what fits ``outputs`` to block ``out``.
+
+        ``goes_on``: with the state that the last one has left, not with that in the block.
+        """
         inputs = self.blocks.views("in", msg["layout"])
         if self._poisons and self.device.kind == "cuda":
             _poison(self.device)
-        tree, out = self._call(msg["tree"], inputs)
+        tree, out, carried = self._call(msg["tree"], inputs, bool(msg.get("goes_on")))
         wanted = self.blocks.views("out", msg["outputs"])
         specs = specs_of(out)
         fits = trees.same_shape(trees.renumbered(tree), msg["output_tree"])
         if fits:
-            out = [out[i] for i in trees.ordered_like(tree, msg["output_tree"])]
+            out = [out[i] for i in trees.ordered_like(tree, msg["output_tree"])] + carried
             specs = specs_of(out)
             for view, t in zip(wanted, out, strict=True):
                 if t.shape == view.shape and t.dtype == view.dtype:
                     view.copy_(t)
                 del t
-        aliases = [_inside(t, inputs) for t in out]
+        returned = len(out) - len(carried) if fits else len(out)
+        aliases = [_inside(t, inputs) for t in out[:returned]]
+        del carried
         if msg.get("sparing"):
             out.clear()
             call = sum(t.numel() * t.element_size() for t in [*inputs, *wanted])
             devices.give_back(self.device, call)
         return {"fits": fits, "outputs": specs, "aliases": aliases, "flags": _flags()}
 
-    def _call(self, tree: Any, tensors: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
+    def _call(
+        self, tree: Any, tensors: list[torch.Tensor], goes_on: bool = False
+    ) -> tuple[Any, list[torch.Tensor], list[torch.Tensor]]:
+        """Returns tree and tensors of the outputs, and what is carried after the call."""
+        carrier = self.carrier()
+        if carrier is not None:
+            tensors = carrier.prepare(tensors, copies=False, goes_on=goes_on)
         args = trees.build(tree, tensors)
         try:
             with torch.no_grad():
@@ -212,6 +243,7 @@ class Candidate:
             self.device.synchronize()  # what a kernel does wrong is said here
         except BaseException as e:
             raise StageError("forward", e) from e
+        carried = [] if carrier is None else carrier.collect(tensors)
         try:
             tree, found = trees.flatten(out, numbers=True)
         except trees.TreeError as e:
@@ -223,7 +255,7 @@ class Candidate:
                 )
             if t.layout is not torch.strided or t.device.type != self.device.kind:
                 raise StageError("output", f"forward returns a {t.layout} tensor on {t.device}")
-        return tree, found
+        return tree, found, carried
 
     def trace(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         import artifacts
@@ -276,7 +308,8 @@ class Candidate:
     def window(self, msg: dict[str, Any], fds: list[int]) -> None:
         forward = windows.forward_of(self.model, self.window_tree, self.output_tree)
         side = windows_cuda.OnGpu if self.device.kind == "cuda" else windows.Host
-        windows.serve(self.channel, msg | {"aliases": self.aliases}, fds, forward, side)
+        msg = msg | {"aliases": self.aliases}
+        windows.serve(self.channel, msg, fds, forward, side, self.carrier())
         fds.clear()  # serve closed them
 
 
@@ -374,7 +407,8 @@ def _stand_in_for_the_compiler(objects: Any) -> None:
 
 
 OPERATIONS = (
-    "hold", "load", "init", "describe", "set_state", "map", "forward", "trace", "settle", "timed",
+    "hold", "load", "init", "carry", "describe", "set_state", "map", "forward", "trace", "settle",
+    "timed",
     "window", "compiled",
 )  # fmt: skip
 

@@ -5,8 +5,8 @@ candidate itself, under PyTorch's profiler. With one (Nsight Compute's, ncu.comm
 interpreter under it, which serves the candidate over a socket of its own; here somebody waits for
 the report, and ends what takes too long. All that comes back is what a candidate could have said.
 
-Operations of who serves: ``hold``, ``begin``, a candidate's ``load``, ``init``, ``set_state`` and
-``map`` (worker_candidate.py), ``measure``, ``launches``.
+Operations of who serves: ``hold``, ``begin``, a candidate's ``load``, ``init``, ``carry``,
+``set_state`` and ``map`` (worker_candidate.py), ``measure``, ``launches``.
 """
 
 from __future__ import annotations
@@ -161,7 +161,10 @@ class Profiled:
         """Returns a forward that has been called before. Its inputs are its process's own."""
         c = self.candidate
         assert c is not None
-        args = trees.build(msg["tree"], [v.clone() for v in c.blocks.views("in", msg["layout"])])
+        inputs = [v.clone() for v in c.blocks.views("in", msg["layout"])]
+        if (carrier := c.carrier()) is not None:
+            inputs = carrier.prepare(inputs)  # from there on it goes on by itself
+        args = trees.build(msg["tree"], inputs)
 
         def forward() -> Any:
             with torch.no_grad():
@@ -214,7 +217,8 @@ class Profiled:
 def serve(channel: Channel) -> None:
     p = Profiled(channel)
     ops: dict[str, Any] = {n: getattr(p, n) for n in ("hold", "begin", "measure", "launches")}
-    ops |= {n: p.of_the_candidate(n) for n in ("load", "init", "describe", "set_state", "map")}
+    names = ("load", "init", "carry", "describe", "set_state", "map")
+    ops |= {n: p.of_the_candidate(n) for n in names}
     loading.serve(channel, ops, worker_candidate.FILENAME)
 
 

@@ -1,7 +1,8 @@
 """The reference worker: runs the reference file, somebody's code, and gives what it computes.
 
 Operations, besides ``window`` (windows.py): ``import``, ``init_inputs`` and ``construct``, which
-load it, ``map``, ``draw``, ``state``, ``set_state``, ``forward``, ``inspect``, ``capture``. All
+load it, ``carry``, ``map``, ``draw``, ``state``, ``set_state``, ``forward``, ``inspect``,
+``capture``. All
 tensors travel in blocks that the referee has mapped by name; ``forward`` reads block ``in``.
 """
 
@@ -24,6 +25,7 @@ import device as devices
 import inductor
 import loading
 import seeding
+import state
 import trees
 import windows
 import windows_cuda
@@ -32,6 +34,7 @@ from device import Device, GpuBlock
 from loading import Blocks, StageError, specs_of
 from noise import Float32Noise, Sources, one_ulp
 from protocol import Channel
+from state import Before, Carried, Carrier
 from tensors import DTYPE_NAMES, MAX_TENSORS, Block, layout_of, orders_of
 
 FILENAME = "reference.py"
@@ -71,6 +74,10 @@ class Reference:
         self._constants: list[float | None] = []  # in whose place its state was drawn
         self.window_tree: Any = None
         self.output_tree: Any = None
+        self._carried = state.NOTHING
+        self._carrier: Carrier | None = None  # of the model, where it carries something,
+        self._wide_carrier: Carrier | None = None  # and of its copy in float64
+        self._reached: list[list[torch.Tensor]] = []  # states that draws begin with
         self.sparing = False  # as little of the device's memory is held as can be
         self._apart = False  # its device keeps large tensors apart
         self._given = 0  # bytes of the inputs of the last forward
@@ -83,6 +90,8 @@ class Reference:
         Nothing stays of what was loaded before.
         """
         self._wide, self._compiled, self._buffers = None, {}, []
+        self._carried, self._carrier, self._wide_carrier = state.NOTHING, None, None
+        self._reached = []
         torch.set_num_threads(int(msg.get("threads") or 1))
         try:
             self.module = loading.run_source(msg["source"], "reference", FILENAME)
@@ -152,6 +161,15 @@ class Reference:
         finally:
             block.close()
 
+    def carry(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Says what the model carries from call to call: from here on it is behind the inputs, and
+        the outputs.
+        """
+        self._carried = Carried.from_json(msg["carried"])
+        self._wide, self._wide_carrier, self._reached = None, None, []
+        self._carrier = Carrier(self.model, self._carried) if self._carried else None
+        return {}
+
     def _give(self, block: Block | GpuBlock, answer: dict[str, Any], parts: int = 1) -> Any:
         """Answers with a block, made in so many parts. Returns what an operation returns that has
         answered by itself.
@@ -210,9 +228,10 @@ class Reference:
         """
         self._begin_sparing(msg)
         reseeded = bool(msg.get("reseeded"))
-        tree, tensors = self._draw(int(msg["seeds"][0]), reseeded)
-        for seed in msg["seeds"][1:]:
-            tensors = [*tensors, *self._draw(int(seed), reseeded)[1]]
+        tensors: list[torch.Tensor] = []
+        for seed in map(int, msg["seeds"]):
+            tree, drawn = self._draw(seed, reseeded)
+            tensors += [*drawn, *self._state_drawn(seed, bool(msg.get("last")))]
         layout, size = layout_of(tensors)
         own = tensors[: len(tensors) // len(msg["seeds"])]
         answer = {"tree": tree, "layout": layout, "size": size, "orders": orders_of(own)}
@@ -253,6 +272,29 @@ class Reference:
                 raise StageError("inputs_content", f"holds {what}")
         return tree, tensors
 
+    def _state_drawn(self, seed: int, last: bool = False) -> list[torch.Tensor]:
+        """Returns a state that calls may begin with, the same whenever it is asked for. ``last``:
+        one from which a position soon comes to its end.
+        """
+        if self._carrier is None or not self._carried.names:
+            return []
+        if not self._reached:
+            self._reached = state.reach(self._carrier, self._goes_on, time.monotonic)
+        few = self._reached[-state.BEFORE_THE_END :] if last else self._reached
+        return state.perturbed(few[seed % len(few)], seed)
+
+    def _goes_on(self, k: int) -> None:
+        """Calls the model on a draw, with the state that it has."""
+        assert self._carrier is not None
+        tree, given = self._draw(k)
+        args = self._carrier.prepare(given, goes_on=True)
+        try:
+            self.call(tree, args, "eager")
+        except StageError:
+            raise
+        except Exception as e:
+            raise StageError("forward", e) from e
+
     def _placing(self) -> contextlib.AbstractContextManager[Any]:
         """Has the file make its tensors on the device, where it names none."""
         return self.device.torch if self.device.kind == "cuda" else contextlib.nullcontext()
@@ -283,13 +325,17 @@ class Reference:
             for t, view in zip(self._state().values(), views, strict=True):
                 t.copy_(view)
         self._buffers = [(b, b.detach().clone()) for b in self.model.buffers()]
+        if self._carrier is not None:
+            self._carrier.begin_with_this()
         self._wide = None
         return {}
 
     # Running.
 
     def _pure(self) -> None:
-        """Puts the buffers back that a forward in train mode has changed."""
+        """Puts back what a forward has changed."""
+        if self._carrier is not None:
+            self._carrier.put_back()
         with torch.no_grad():
             for t, before in self._buffers:
                 t.copy_(before)
@@ -310,6 +356,8 @@ class Reference:
                     if isinstance(value, torch.Tensor) and value.is_floating_point():
                         setattr(m, name, value.double())
             self._wide = wide
+            carried = self._carried
+            self._wide_carrier = Carrier(wide, carried, wide=True) if carried else None
         return self._wide
 
     def call(
@@ -445,8 +493,6 @@ class Reference:
     ) -> tuple[dict[str, Any], list[torch.Tensor]]:
         moved = mode.startswith("moved:")
         wide = mode == "wide" or mode.startswith("noise:") or moved
-        # Own copies: a reference that writes into its inputs must not change them for the next
-        # mode.
         if moved:
             by_a_unit = one_ulp(inputs, int(mode.split(":")[1]))
             inputs = [
@@ -456,14 +502,15 @@ class Reference:
         elif mode == "scalar":
             inputs = [_spread(t) for t in inputs]
         elif self.sparing:
-            # ``call`` makes float64 of them, and who writes into them is no reference: see
-            # inspection.py.
-            inputs = list(inputs)
-        else:
+            inputs = list(inputs)  # ``call`` makes float64 of them
+        else:  # own copies: a forward that writes into an input changes it for no other mode
             inputs = [
                 t.to(torch.float64, copy=True) if wide and t.is_floating_point() else t.clone()
                 for t in inputs
             ]
+        carrier = self._ready(wide)
+        if carrier is not None:
+            inputs = carrier.prepare(inputs)
         sources = Sources() if want_sources and wide else None
         with contextlib.ExitStack() as stack:
             if sources is not None:
@@ -473,7 +520,9 @@ class Reference:
                     Float32Noise(int(mode.split(":")[1]), coherent=mode.endswith(":coherent"))
                 )
             out_tree, out = self.call(tree, inputs, "wide" if wide else mode)
-        self._pure()
+        if carrier is not None:
+            self._carried_out(out)
+            out = [*out, *carrier.collect(inputs)]
         found: list[dict[str, Any] | None] = [None] * len(out)
         extra: list[torch.Tensor] = []
         if sources is not None:
@@ -484,8 +533,23 @@ class Reference:
                     found[i] = {**rest, "at": len(out) + len(extra)}
                     extra.append(source["values"])
         aliases = [_alias(t, inputs) for t in out]
+        if carrier is not None:
+            aliases[self._carried.returned :] = [-1] * (len(out) - self._carried.returned)
+            out = [t.clone() for t in out]  # they may lie in what the next call writes into
+        self._pure()
         entry = {"tree": trees.renumbered(out_tree), "sources": found, "aliases": aliases}
         return entry, [*out, *extra]
+
+    def _ready(self, wide: bool) -> Carrier | None:
+        """Returns what puts state into the model that is called."""
+        if wide and self._carried:
+            self._wide_model()
+            return self._wide_carrier
+        return self._carrier
+
+    def _carried_out(self, out: list[torch.Tensor]) -> None:
+        if len(out) != self._carried.returned:
+            raise StageError("output_content", "differs in number from one call to the next")
 
     # Inspection.
 
@@ -495,8 +559,9 @@ class Reference:
         what its operators are, how long it takes, whether it keeps state.
         """
         tree, inputs = self._draw(int(msg["seed"]))
-        before = [t.clone() for t in self._state().values()]
+        before = Before(self.model)
         given = [t.clone() for t in inputs]
+        versions = [t._version for t in given]
         counter = Counter()
         try:
             with counter:
@@ -515,14 +580,36 @@ class Reference:
                 raise StageError("output_content", f"holds {what}")
         if not any(t.numel() for t in out):
             raise StageError("no_output", "no element")
-        changed = [
-            n
-            for n, a, b in zip(self._state(), before, self._state().values(), strict=True)
-            if not torch.equal(a, b)
+        outputs = specs_of(out)
+        before.look()
+        written = [
+            i
+            for i, (a, b, v) in enumerate(zip(given, inputs, versions, strict=True))
+            if a._version != v or not state.same(a, b)
         ]
-        for t, b in zip(self._state().values(), before, strict=True):
-            t.copy_(b)
-        writes = any(not _equal(a, b) for a, b in zip(given, inputs, strict=True))
+        times = self._times(tree, inputs)
+        before.look()
+        before.put_back()
+        names = _argument_names(self.model)
+        if len(names) < len(inputs):
+            names = [f"input{i}" for i in range(len(inputs))]
+        return {
+            "inputs": specs_of(inputs),
+            "input_names": names[: len(inputs)],
+            "outputs": outputs,
+            "operators": counter.operators,
+            "operations": counter.operations,
+            "linear": counter.linear,
+            "lengths": sorted(counter.lengths - {0}),
+            "carried": self._found(before, inputs, names, written, len(outputs)).to_json(),
+            "unkept": before.unkept,
+            "shared": before.shared(),
+            "eager_ms": min(times),  # whatever else was at work
+            **self._weights(),
+        }
+
+    def _times(self, tree: Any, inputs: list[torch.Tensor]) -> list[float]:
+        """Returns what a few calls take, ms."""
         times: list[float] = []
         start = time.perf_counter()
         while len(times) < 5 and (not times or time.perf_counter() - start < 0.3):
@@ -532,24 +619,28 @@ class Reference:
             self.call(tree, given, "eager")
             self.device.synchronize()
             times.append(1e3 * (time.perf_counter() - began))
-        for t, b in zip(self._state().values(), before, strict=True):
-            t.copy_(b)
-        names = _argument_names(self.model)
-        if len(names) < len(inputs):
-            names = [f"input{i}" for i in range(len(inputs))]
-        return {
-            "inputs": specs_of(inputs),
-            "input_names": names[: len(inputs)],
-            "outputs": specs_of(out),
-            "operators": counter.operators,
-            "operations": counter.operations,
-            "linear": counter.linear,
-            "lengths": sorted(counter.lengths - {0}),
-            "changed": changed,
-            "writes_inputs": writes,
-            "eager_ms": min(times),  # whatever else was at work
-            **self._weights(),
-        }
+        return times
+
+    def _found(
+        self,
+        before: Before,
+        inputs: list[torch.Tensor],
+        names: list[str],
+        written: list[int],
+        returned: int,
+    ) -> Carried:
+        specs = specs_of(list(before.changed.values()))
+        for name, t in before.changed.items():
+            if what := self._unfit(t):
+                raise StageError("state", f"Model's {name} is {what}")
+        return Carried(
+            tuple(before.changed),
+            tuple((s["dtype"], tuple(s["shape"])) for s in specs),
+            tuple(written),
+            tuple(names[i] for i in written),
+            len(inputs),
+            returned,
+        )
 
     def capture(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         tree, inputs = self._draw(int(msg.get("seed", 0)))
@@ -562,7 +653,7 @@ class Reference:
         model = self._form(str(msg.get("mode") or "eager"))
         forward = windows.forward_of(model, self.window_tree, self.output_tree)
         side = windows_cuda.OnGpu if self.device.kind == "cuda" else windows.Host
-        windows.serve(self.channel, msg, fds, forward, side)
+        windows.serve(self.channel, msg, fds, forward, side, self._carrier)
         fds.clear()  # serve closed them
 
     def timed(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
@@ -667,12 +758,6 @@ def _spread(t: torch.Tensor) -> torch.Tensor:
     return torch.stack([t, t], dim=-1)[..., 0]
 
 
-def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.is_floating_point():
-        return torch.equal(a.nan_to_num(), b.nan_to_num())
-    return torch.equal(a, b)
-
-
 def _alias(t: torch.Tensor, inputs: list[torch.Tensor]) -> int:
     """Returns the number of the input whose memory the output shares, or -1."""
     at = t.untyped_storage().data_ptr()
@@ -715,6 +800,7 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
         for n in (
             "init_inputs",
             "construct",
+            "carry",
             "map",
             "release",
             "draw",

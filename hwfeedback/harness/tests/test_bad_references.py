@@ -142,10 +142,34 @@ BAD: dict[str, tuple[str, str]] = {  # what is wrong -> source, a part of the se
     ),
     "outputs": (whole(forward="return [x * 2] * 10001"), "forward's result holds over 10000"),
     "stochastic": (whole(forward="return x * torch.rand_like(x)"), "stochastic"),
-    "counts": (whole(construct="self.n = 1", forward="self.n += 1; return x * self.n"), "stocha"),
+    "counts": (
+        whole(construct="self.n = 1", forward="self.n += 1; return x * self.n"),
+        "put back (n)",
+    ),
     "grows": (
         whole(construct="self.n = 1", forward="self.n += 1; return [x * 2] * self.n"),
-        "stochastic",
+        "put back (n)",
+    ),
+    "cache grows": (
+        whole(
+            construct="self.register_buffer('k', torch.zeros(0, 8))",
+            forward="self.k = torch.cat([self.k, x]); return x @ self.k.t()",
+        ),
+        "remembers something from call to call that cannot be put back (k)",
+    ),
+    "state of the first call": (
+        whole(
+            construct="self.last = None",
+            forward="y = x if self.last is None else x - self.last; self.last = x; return y * 2",
+        ),
+        "remembers something from call to call that cannot be put back (last)",
+    ),
+    "state twice": (
+        whole(
+            construct="self.kv = torch.zeros(2, 8); self.k = self.kv[0]",
+            forward="self.k += x.mean(0); return x + self.kv.sum(0)",
+        ),
+        "Model keeps its state twice in the same memory (kv, k)",
     ),
     "os._exit": (
         whole(forward="import os; os._exit(0)"),

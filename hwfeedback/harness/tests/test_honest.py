@@ -41,15 +41,19 @@ WEIGHTS = {
     "weights_with_names_swapped": "by value",
     "weights_with_lora_merged": "by seed",
 }
-# What the check of timed calls could misjudge: ties, kept buffers, containers, ill-conditioning.
+# What the check of timed calls could misjudge: ties, kept buffers, containers, ill-conditioning,
+# state, and inputs that are written into.
 TIMED = {
+    "add_norm_in_place",
     "argmax_last",
     "mean_variance_dict",
     "nested_outputs",
     "output_transposed",
+    "rotary_in_place",
     "sin_of_large",
     "softmax_split",
     "solve_pivoting",
+    "state_ring",
     "transposed_in_place",
     "weights_fold_a_norm",  # all is constructed anew before it
 }

@@ -973,3 +973,42 @@ def test_nobody_waits_less_for_a_worker_because_contents_are_drawn() -> None:
             session.run("fresh", contents.take(1))
     finally:
         worker.kill()
+
+
+STATE = SMALL.replace(
+    "        self.w = nn.Parameter(torch.rand(COLUMNS))\n".replace("COLUMNS", "1024"),
+    "        self.w = nn.Parameter(torch.rand(1024))\n"
+    "        self.mean = torch.zeros(1024)\n"
+    "        self.steps = torch.zeros((), dtype=torch.int64)\n",
+).replace(
+    SAME,
+    "self.moved(x.add_(1))\n\n"
+    "    def moved(self, x):\n"
+    "        self.mean.mul_(0.5).add_(x.mean(0) * self.w)\n"
+    "        self.steps.add_(1)\n"
+    "        return x - self.mean / self.steps",
+)
+
+
+@pytest.mark.alone
+def test_state_is_carried_and_an_input_written(judge: Judge) -> None:
+    more: dict[str, Any] = {"time": True, "want_baselines": ["eager"], "custom_code": "any"}
+    itself = STATE.replace("class Model(", "class ModelNew(")
+    assert "writes into its inputs (x)" in " ".join(judge.task(STATE)["notes"])
+    v = judge.verdict(STATE, itself, **more)
+    assert v["status"] == "correct", v["reason"]
+    rows = {f["name"]: f["seeds"] for f in v["correctness"]["families"]}
+    assert rows["in_a_row"] >= 2 * verify.CALLS_IN_A_ROW[0]
+    for wrong, said in (
+        (itself.replace("self.steps.add_(1)", "pass"), "on the reference's own draws"),
+        (itself.replace("x.add_(1)", "x + 1"), "input x after the call"),
+        (
+            itself.replace("x - self.mean / self.steps", "x - self.mean / self.steps.mul_(1)")
+            .replace("self.steps.add_(1)", "steps = self.steps + 1")
+            .replace("self.steps.mul_(1)", "steps"),
+            "state steps",
+        ),
+    ):
+        assert wrong != itself
+        v = judge.verdict(STATE, wrong, time=False)
+        assert v["status"] == "wrong" and said in v["reason"], v["reason"]

@@ -1,0 +1,265 @@
+"""What a model carries from call to call: what is found of it, and what is put and collected."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+import torch
+from judging import Judge
+from test_bad_references import whole
+
+import state
+from state import Carried, Carrier
+
+CASES = pathlib.Path(__file__).parent / "cases" / "state"
+
+
+def carried(model: torch.nn.Module, *names: str, written: tuple[int, ...] = ()) -> Carried:
+    there = state.slots(model)
+    specs = tuple(state._spec(there[n].get()) for n in names)
+    inputs = tuple(f"input {i}" for i in written)
+    return Carried(names, specs, written, inputs, given=1, returned=1)
+
+
+class Odd(torch.nn.Module):
+    """Holds tensors wherever one may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("hidden", torch.zeros(2), persistent=False)
+        self.plain = torch.zeros(4)
+        self.layers = [{"k": torch.zeros(5)}, {"k": torch.zeros(5)}]
+        self.inner = torch.nn.BatchNorm1d(3)
+        self.none = None
+
+
+def test_tensors_are_found_wherever_they_are_held() -> None:
+    found = state.slots(Odd())
+    assert set(found) == {
+        "weight", "mean", "hidden", "plain", "layers.0.k", "layers.1.k", "inner.weight",
+        "inner.bias", "inner.running_mean", "inner.running_var", "inner.num_batches_tracked",
+    }  # fmt: skip
+    assert {n for n, s in found.items() if s.trained} == {"weight", "inner.weight", "inner.bias"}
+
+
+def test_content_is_put_where_the_tensor_is_and_collected_where_it_is_then() -> None:
+    model = Odd()
+    address = model.mean.data_ptr()
+    carrier = Carrier(model, carried(model, "mean", "layers.1.k", written=(0,)))
+    given = [torch.ones(2), torch.full((3,), 2.0), torch.full((5,), 3.0)]
+    (x,) = carrier.prepare(given)
+    assert torch.equal(model.mean, given[1]) and model.mean.data_ptr() == address
+    x.mul_(7)
+    model.mean = model.mean + 1  # another tensor in its place
+    model.layers[1]["k"].add_(1)
+    after = carrier.collect([x])
+    assert [t.tolist() for t in after] == [[3.0] * 3, [4.0] * 5, [7.0] * 2]
+    assert given[0].tolist() == [1.0, 1.0], "it got a copy"
+    carrier.prepare(given)
+    assert model.mean.data_ptr() == address and torch.equal(model.mean, given[1])
+    carrier.prepare([given[0], torch.zeros(3), torch.zeros(5)], goes_on=True)
+    assert torch.equal(model.mean, given[1]), "it goes on with what it has"
+    carrier.put_back()
+    assert not model.mean.any() and not model.layers[1]["k"].any()
+
+
+def test_a_tensor_in_place_tells_that_it_has_changed() -> None:
+    t = torch.zeros(8)
+    before = t._version
+    state.write(t, torch.ones(8))
+    assert t._version > before and t.sum() == 8
+
+
+def test_content_of_another_shape_is_refused() -> None:
+    model = Odd()
+    carrier = Carrier(model, carried(model, "mean"))
+    with pytest.raises(ValueError, match="state mean of another shape"):
+        carrier.prepare([torch.ones(1), torch.zeros(1)])
+
+
+def test_state_is_found_by_name_and_else_by_shape_dtype_and_order() -> None:
+    class Other(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(3))
+            self.register_buffer("fixed", torch.ones(3))
+            self.first, self.second = torch.zeros(3), torch.zeros(3)
+            self.register_buffer("at", torch.zeros(1, dtype=torch.int32))
+
+    class Theirs(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("a", torch.zeros(3))
+            self.register_buffer("b", torch.zeros(3))
+            self.register_buffer("at", torch.zeros(1, dtype=torch.int64))
+
+    model = Other()
+    names = carried(Theirs(), "a", "b", "at")
+    carrier = Carrier(model, names, others=["fixed"])
+    assert carrier.lacks == ["at"], "of another dtype"
+    content = [torch.ones(1), torch.full((3,), 1.0), torch.full((3,), 2.0), torch.tensor([5])]
+    carrier.prepare(content)
+    assert model.first.tolist() == [1.0] * 3 and model.second.tolist() == [2.0] * 3
+    assert model.fixed.tolist() == [1.0] * 3 and not model.at.any()
+    assert carrier.collect([])[2].tolist() == [5], "what it lacks counts as unchanged"
+
+
+def test_states_are_reached_up_to_where_a_position_comes_round() -> None:
+    class Ring(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.at = torch.zeros(1, dtype=torch.int64)
+
+    model = Ring()
+    carrier = Carrier(model, carried(model, "at"))
+
+    def call(_: int) -> None:
+        model.at.copy_((model.at + 1) % 40)
+
+    found = [int(s[0]) for s in state.reach(carrier, call, lambda: 0.0)]
+    assert found == [0, 1, 2, 3, 5, 8, 37, 38, 39] and int(model.at) == 0
+
+    def ends(_: int) -> None:
+        if int(model.at) == 20:
+            raise IndexError
+        model.at.add_(1)
+
+    found = [int(s[0]) for s in state.reach(carrier, ends, lambda: 0.0)]
+    assert max(found) == 19, "from where it raises no call begins"
+
+
+def test_floats_are_moved_and_whole_numbers_are_not() -> None:
+    cache = torch.zeros(64, 8)
+    cache[3] = 2.0
+    held = [torch.arange(4), cache, torch.tensor([float("-inf"), 1.0]), torch.tensor([True])]
+    moved = state.perturbed(held, 1)
+    assert torch.equal(moved[0], held[0]) and torch.equal(moved[3], held[3])
+    assert bool((moved[1] != cache).all()) and bool((moved[1] >= 0).all())
+    assert 0.05 < float(moved[1][10:].std()) < 0.4, "a part of what is there"
+    assert float(moved[2][0]) == -float("inf") and float(moved[2][1]) != 1.0
+    assert all(map(torch.equal, moved, state.perturbed(held, 1)))
+    assert not torch.equal(moved[1], state.perturbed(held, 2)[1])
+
+
+# What inspection makes of a reference: the state that it finds, and the inputs that are written.
+FOUND: dict[str, tuple[str, list[str], list[str]]] = {
+    "buffer": (
+        whole(
+            construct="self.register_buffer('m', torch.zeros(8))",
+            forward="self.m.lerp_(x.mean(0), 0.1); return x - self.m",
+        ),
+        ["m"],
+        [],
+    ),
+    "attribute": (
+        whole(
+            construct="self.m = torch.zeros(8); self.fixed = torch.ones(8)",
+            forward="self.m = self.m * 0.5 + x[0]; return x - self.m * self.fixed",
+        ),
+        ["m"],
+        [],
+    ),
+    "list": (
+        whole(
+            construct="self.caches = [torch.zeros(8), torch.zeros(8)]",
+            forward="self.caches[1].add_(x[0]); return x + self.caches[0] + self.caches[1]",
+        ),
+        ["caches.1"],
+        [],
+    ),
+    "input": (whole(forward="return nn.functional.relu(x, inplace=True)"), [], ["x"]),
+    "input of the same content": (whole(forward="x.mul_(1); return x * 2"), [], ["x"]),
+    "both": (
+        whole(
+            construct="self.m = torch.zeros(8); self.n = torch.zeros((), dtype=torch.int64)",
+            forward="self.n.add_(1); self.m.add_(x.add_(1).mean(0)); return x - self.m / self.n",
+        ),
+        ["m", "n"],
+        ["x"],
+    ),
+    "nothing": (whole(), [], []),
+    "made in the first call": (
+        whole(
+            construct="self.table = None",
+            forward="self.table = torch.ones(8) if self.table is None else self.table\n"
+            "        return x * self.table",
+        ),
+        [],
+        [],
+    ),
+    "left behind": (
+        whole(construct="self.seen = None", forward="self.seen = x * 2; return self.seen + 1"),
+        [],
+        [],
+    ),
+    "a count that nobody reads": (
+        whole(construct="self.calls = 0", forward="self.calls += 1; return x * 2"),
+        [],
+        [],
+    ),
+    "batch norm": (
+        whole(construct="self.n = nn.BatchNorm1d(8)", forward="return self.n(x)"),
+        [],
+        [],
+    ),
+    "batch norm beside state": (
+        whole(
+            construct="self.n = nn.BatchNorm1d(8); self.m = torch.zeros(8)",
+            forward="self.m.add_(x[0]); return self.n(x) + self.m",
+        ),
+        ["m"],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_inspection_finds_what_is_carried(judge: Judge, name: str) -> None:
+    source, names, written = FOUND[name]
+    task = judge.task(source)
+    notes = " ".join(task["notes"])
+    kept = f"A forward changes the model's state ({', '.join(names)}):"
+    wrote = f"A forward writes into its inputs ({', '.join(written)}):"
+    assert (kept in notes) == bool(names), notes
+    assert (wrote in notes) == bool(written), notes
+    assert ("evaluated in eval mode" in notes) == name.startswith("batch norm"), notes
+    assert task["flags"] == ["train_mode_dependent"] * name.startswith("batch norm")
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_the_reference_itself_is_right(judge: Judge, name: str) -> None:
+    source = FOUND[name][0]
+    itself = source.replace("class Model(", "class ModelNew(")
+    v = judge.verdict(source, itself, policy="any")
+    assert v["status"] == "correct", v["reason"]
+
+
+def test_a_state_that_runs_off_its_end_is_judged_as_far_as_it_goes(judge: Judge) -> None:
+    source = whole(
+        construct="self.k = torch.zeros(9, 8); self.at = torch.zeros(1, dtype=torch.int64)",
+        forward="self.k[int(self.at)] = x[0]; self.at += 1; return x @ self.k.t()",
+    )
+    v = judge.verdict(source, source.replace("class Model(", "class ModelNew("))
+    assert v["status"] == "correct", v["reason"]
+
+
+def test_what_an_answer_is_called() -> None:
+    what = Carried(("m",), (("float32", (8,)),), (2,), ("cache",), given=3, returned=2)
+    said = [what.output(i) for i in range(4)]
+    assert said == ["output 0", "output 1", "state m", "input cache after the call"]
+    assert state.NOTHING.output(3) == "output 3"
+    assert Carried.from_json(what.to_json()) == what
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"names": ["a"]}, {"written": [9], "inputs": ["x"]}, {"given": None}, {"specs": [{}]}],
+    ids=str,
+)
+def test_what_a_worker_says_is_checked(wrong: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        Carried.from_json({**state.NOTHING.to_json(), **wrong})
