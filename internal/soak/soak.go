@@ -1,5 +1,5 @@
 // Package soak tells tests which of them run: every day all but the long ones,
-// in CI once a week those that have others of their kind, by make soak all.
+// in CI every two or three weeks those that have others of their kind, by make soak all.
 package soak
 
 import (
@@ -30,6 +30,6 @@ func Only(t testing.TB) {
 func Weekly(t testing.TB) {
 	t.Helper()
 	if Daily() {
-		t.Skip("weekly: it runs by make soak, and once a week in CI (" + Env + "=weekly)")
+		t.Skip("weekly: it runs by make soak, and in a round of two or three weeks in CI (" + Env + "=weekly)")
 	}
 }
