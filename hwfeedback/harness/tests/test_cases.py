@@ -42,7 +42,16 @@ EXPECTED = [
     ),
     ("assumed/ids_baked_in", "assumed/ref_ids", True, ["takes ids for granted"]),
     ("assumed/relu_drops_nan", "assumed/ref_relu", True, ["no input is NaN"]),
+    ("rounding/right", "rounding/ref", True, []),
+    ("rounding/right_reciprocal", "rounding/ref", True, []),
+    ("rounding/wrong_biased", "rounding/ref", False, []),
+    ("rounding/wrong_truncates", "rounding/ref", False, []),
 ]
+WRONG = {
+    "order/wrong_six_a_part": "family ordered",
+    "rounding/wrong_biased": "elements differ",
+    "rounding/wrong_truncates": "elements differ",
+}
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -54,7 +63,7 @@ def test_a_case_gets_the_verdict_that_a_user_expects(
 ) -> None:
     v = judge.verdict(text(reference), text(candidate), level, built=True)
     if not right:
-        assert v["status"] == "wrong" and "family ordered" in v["reason"], v["reason"]
+        assert v["status"] == "wrong" and WRONG[candidate] in v["reason"], v["reason"]
         return
     assert v["status"] == ("certified" if level == "certify" else "correct"), v["reason"]
     assert len(v["assumes"]) == len(told), v["assumes"]
@@ -63,3 +72,13 @@ def test_a_case_gets_the_verdict_that_a_user_expects(
     strict = judge.verdict(text(reference), text(candidate), level, built=True, strict_inputs=True)
     assert strict["status"] == ("wrong" if told else v["status"]), strict["reason"]
     assert not told or told[0] in strict["reason"] or "NaN" in strict["reason"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_reciprocal_lands_on_the_other_side_and_it_is_said(judge: Judge, level: str) -> None:
+    v = judge.verdict(text("rounding/ref"), text("rounding/right_reciprocal"), level, built=True)
+    (said,) = [e for e in v["evidence"] if "had two right values" in e]
+    count, _, of = said.split(" ")[:3]
+    assert 0 < int(count) < 1e-4 * int(of), said
+    rows = {f["name"]: f for f in v["correctness"]["families"]}
+    assert rows["boundaries"]["gates"] and rows["boundaries"]["passed"]
