@@ -565,9 +565,7 @@ class ReferenceClient(Client):
     def weights(self, state: Sequence[torch.Tensor]) -> weights.Reference:
         """Returns what there is to be taken, as it was constructed."""
         entries = _entries(self.info["names"], state, self.info["constants"])
-        return weights.Reference(
-            entries, self.info["moved"], self.info["tied"], self.carried.names
-        )
+        return weights.Reference(entries, self.info["moved"], self.info["tied"], self.carried.names)
 
     def carry(self, carried: Carried) -> None:
         """Has what the model carries from call to call behind its inputs and its outputs."""
@@ -690,8 +688,13 @@ class ReferenceClient(Client):
         modes: Sequence[str],
         *,
         sources: bool = False,
+        **more: Any,
     ) -> None:
+        """``more``: ``decided``: simulated rounding and moved inputs change no decision; ``free``:
+        the inputs that an aim may change (decisions.py).
+        """
         self._request = {"op": "forward", "tree": tree, "sources": sources, **self._given(inputs)}
+        self._request |= more
         self._parts = self.parts if self.parts is not None and self.parts.fit(inputs) else None
         self._later = list(modes[1:]) if self.sparing else []
         self._ask_modes(modes[:1] if self.sparing else modes)
@@ -841,14 +844,45 @@ class ReferenceClient(Client):
                 ]
         return results
 
+    def decides(self, tree: Any, inputs: Sequence[torch.Tensor]) -> int:
+        """Returns how many operators decide in a forward (decisions.py), 0 where it raises."""
+        self.begin_forward(tree, inputs, ["decides"])
+        answer = self.finish_forward()[0]
+        with self._understood():
+            hold(answer, {} if "error" in answer else {"decisions": int})
+        return int(answer.get("decisions", 0))
+
+    def aimed(
+        self, tree: Any, inputs: Sequence[torch.Tensor], free: Sequence[int], seed: int
+    ) -> list[torch.Tensor] | None:
+        """Returns inputs of which elements are moved to where the forward decides, of those among
+        ``free`` alone; None where it decides on nothing that is made of these.
+        """
+        self.begin_forward(tree, inputs, [f"aim:{seed}"], free=list(free))
+        answer = self.finish_forward()[0]
+        if "error" in answer:
+            if ran_out(answer["error"]):
+                raise answer["error"]
+            return None
+        found: list[torch.Tensor] = [t.clone() for t in answer["tensors"]]
+        with self._understood():
+            if [(t.shape, t.dtype) for t in found] != [(t.shape, t.dtype) for t in inputs]:
+                raise ValueError("inputs of another form than those that it was given")
+        return found
+
     def each(
-        self, tree: Any, inputs: Sequence[torch.Tensor], modes: Sequence[str]
+        self,
+        tree: Any,
+        inputs: Sequence[torch.Tensor],
+        modes: Sequence[str],
+        *,
+        decided: bool = False,
     ) -> Iterator[dict[str, Any]]:
         """Mode by mode, with sources, as finish_forward returns it: nothing is held of one when
-        the next comes, where memory is spared.
+        the next comes, where memory is spared. ``decided`` as in ``begin_forward``.
         """
         if not self.sparing:
-            self.begin_forward(tree, inputs, modes, sources=True)
+            self.begin_forward(tree, inputs, modes, sources=True, decided=decided)
             yield from self.finish_forward()
             return
         numbers: set[int] = set()

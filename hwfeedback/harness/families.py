@@ -103,6 +103,8 @@ PERMUTED = Family("permuted", lambda x, _: x, "another order along a reduced axi
 ORDERED = Family(
     "ordered", lambda x, _: x, "in order, or large values together, line by line", coherent=True
 )
+# Not a map: the reference's process finds where it decides (decisions.py).
+BOUNDARIES = Family("boundaries", lambda x, _: x, "moved to where the reference rounds or compares")
 FEW_TERMS = Family("few_terms", lambda x, _: x, "all but a few rows times 1e-6")
 REPEATED = Family("repeated", lambda x, _: x, "one row over and over", coherent=True)
 FAMILIES: tuple[Family, ...] = (
@@ -124,7 +126,7 @@ FAMILIES: tuple[Family, ...] = (
     REPEATED,
     Family("zero_one", lambda x, _: (x > 0).to(x.dtype), "zeros and ones", exact=True),
 )
-BY_NAME = {f.name: f for f in FAMILIES}
+BY_NAME = {f.name: f for f in (*FAMILIES, BOUNDARIES)}
 
 
 # Share of elements that are the same in two draws by chance, at most: among float32 numbers one in

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from dispatch import uncompiled
 
@@ -481,7 +481,8 @@ class Sources(TorchDispatchMode):
             entry = {"kind": "index", "values": source, "dim": source.dim() - 1, "several": False}
             self._known[out[1].data_ptr()] = (out[1], entry)
         elif name in self._COMPARISONS and isinstance(args[0], torch.Tensor):
-            entry = {"kind": "margin", "values": (args[0] - args[1]).double()}
+            with _disable_current_modes():  # the difference itself is not rounded
+                entry = {"kind": "margin", "values": (args[0] - args[1]).double()}
             self._known[out.data_ptr()] = (out, entry)
         elif (
             (func.is_view or name in ("clone", "_to_copy"))

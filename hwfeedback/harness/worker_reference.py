@@ -21,6 +21,7 @@ import torch
 
 import allocator
 import constructing
+import decisions
 import device as devices
 import inductor
 import loading
@@ -81,6 +82,7 @@ class Reference:
         self.sparing = False  # as little of the device's memory is held as can be
         self._apart = False  # its device keeps large tensors apart
         self._given = 0  # bytes of the inputs of the last forward
+        self._lanes: decisions.Lanes | None = None  # of the inputs of this forward
 
     # Loading.
 
@@ -408,9 +410,13 @@ class Reference:
         A mode is ``eager``, ``compile``, ``max-autotune``, ``scalar`` (eager on strided inputs,
         where vectorised loops step aside), ``wide`` (float64), ``moved:<seed>`` (float64 on inputs
         that were moved by a unit), or ``noise:<seed>``, ``:coherent`` behind it or not. With
-        ``sources`` the wide and noise modes add the tensors behind indices and booleans. A mode
-        that fails has ``error`` instead of a layout. With ``parts`` one in float64 is computed for
-        so many parts of a batch, one after the other, which inputs ``cut`` have in dimension 0.
+        ``sources`` the wide and noise modes add the tensors behind indices and booleans. With
+        ``decided`` noise and moved inputs change no decision. ``lane:<sign>:<seed>`` is float64
+        with what is decided on moved by its bound; ``decides`` counts decisions; ``aim:<seed>``
+        gives inputs, of those that are ``free`` some elements moved to boundaries (decisions.py).
+        A mode that fails has ``error`` instead of a layout. With ``parts`` one in float64 is
+        computed for so many parts of a batch, one after the other, which inputs ``cut`` have in
+        dimension 0.
         """
         self._begin_sparing(msg)
         inputs = self.blocks.views(str(msg.get("in") or "in"), msg["layout"])
@@ -420,9 +426,10 @@ class Reference:
             return self._in_parts(msg, inputs, parts)
         results: list[dict[str, Any]] = []
         kept: list[torch.Tensor] = []
+        self._lanes = None
         for mode in msg["modes"]:
             try:
-                entry, tensors = self._mode(mode, msg["tree"], inputs, bool(msg.get("sources")))
+                entry, tensors = self._asked(mode, msg, inputs)
             except BaseException as e:
                 results.append({"mode": mode, "error": loading.error_of(e, FILENAME)})
                 continue
@@ -430,6 +437,7 @@ class Reference:
             entry["count"] = len(tensors)
             kept.extend(tensors)
             results.append({"mode": mode, **entry})
+        self._lanes = None
         layout, size = layout_of(kept)
         _fits(kept, "output")
         if size > msg.get("room", 0):
@@ -488,9 +496,68 @@ class Reference:
         finally:
             block.close()
 
-    def _mode(
-        self, mode: str, tree: Any, inputs: list[torch.Tensor], want_sources: bool
+    def _asked(
+        self, mode: str, msg: dict[str, Any], inputs: list[torch.Tensor]
     ) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        """Returns what one mode gives: what is said of its tensors, and these."""
+        name, *more = mode.split(":")
+        tree = msg["tree"]
+        if name == "aim":
+            run = self._deciding(tree)
+            aimed = decisions.aim(run, inputs, [int(j) for j in msg["free"]], int(more[0]))
+            if aimed is None:
+                raise StageError("forward", "it decides on nothing that is made of its inputs")
+            return {"tree": tree, "sources": [None] * len(aimed), "aliases": []}, aimed
+        if name == "decides":
+            lanes = self._lanes_on(tree, inputs)
+            entry = {"tree": tree, "sources": [None] * len(inputs), "aliases": []}
+            return {**entry, "decisions": len(lanes.made)}, list(inputs)
+        if name != "lane":
+            decided = inputs if msg.get("decided") and name in ("noise", "moved") else None
+            return self._mode(mode, tree, inputs, bool(msg.get("sources")), decided)
+        out_tree, out = self._lanes_on(tree, inputs).lane(int(more[0]), int(more[1]))
+        out = list(out)
+        entry = {"tree": trees.renumbered(out_tree), "sources": [None] * len(out)}
+        return {**entry, "aliases": [_alias(t, inputs) for t in out]}, out
+
+    def _lanes_on(self, tree: Any, inputs: list[torch.Tensor]) -> decisions.Lanes:
+        if self._lanes is None:
+            run = self._deciding(tree)
+            self._lanes = decisions.Lanes(lambda *modes: run(inputs, *modes))
+        return self._lanes
+
+    def _deciding(self, tree: Any) -> Callable[..., tuple[Any, list[torch.Tensor]]]:
+        """Returns how to run a forward in float64 under dispatch modes."""
+
+        def run(inputs: list[torch.Tensor], *modes: Any) -> tuple[Any, list[torch.Tensor]]:
+            given = [
+                t.to(torch.float64, copy=True) if t.is_floating_point() else t.clone()
+                for t in inputs
+            ]
+            carrier = self._ready(True)
+            if carrier is not None:
+                given = carrier.prepare(given)
+            with contextlib.ExitStack() as stack:
+                for m in modes:
+                    stack.enter_context(m)
+                out_tree, out = self.call(tree, given, "wide")
+            if carrier is not None:
+                self._carried_out(out)
+                out = [t.clone() for t in [*out, *carrier.collect(given)]]
+            self._pure()
+            return out_tree, out
+
+        return run
+
+    def _mode(
+        self,
+        mode: str,
+        tree: Any,
+        inputs: list[torch.Tensor],
+        want_sources: bool,
+        decided: list[torch.Tensor] | None = None,
+    ) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        """``decided``: inputs on which float64 decides for this mode."""
         moved = mode.startswith("moved:")
         wide = mode == "wide" or mode.startswith("noise:") or moved
         if moved:
@@ -508,17 +575,23 @@ class Reference:
                 t.to(torch.float64, copy=True) if wide and t.is_floating_point() else t.clone()
                 for t in inputs
             ]
+        lanes = None if decided is None else self._lanes_on(tree, decided)  # which may run it
         carrier = self._ready(wide)
         if carrier is not None:
             inputs = carrier.prepare(inputs)
         sources = Sources() if want_sources and wide else None
+        noise = None
+        if mode.startswith("noise:"):
+            noise = Float32Noise(int(mode.split(":")[1]), coherent=mode.endswith(":coherent"))
         with contextlib.ExitStack() as stack:
-            if sources is not None:
+            if sources is not None and decided is None:
                 stack.enter_context(sources)
-            if mode.startswith("noise:"):
-                stack.enter_context(
-                    Float32Noise(int(mode.split(":")[1]), coherent=mode.endswith(":coherent"))
-                )
+            if noise is not None:
+                stack.enter_context(noise)
+            if lanes is not None:
+                stack.enter_context(lanes.forced())
+                if sources is not None:
+                    stack.enter_context(sources)
             out_tree, out = self.call(tree, inputs, "wide" if wide else mode)
         if carrier is not None:
             self._carried_out(out)

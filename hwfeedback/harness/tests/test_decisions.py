@@ -1,0 +1,179 @@
+"""What a forward decides: where another value within the bound gives another result."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import correctness
+import decisions
+import sides
+from correctness import Expected, Noise
+
+
+def run_of(forward: Callable[..., Any]) -> Callable[..., tuple[Any, list[torch.Tensor]]]:
+    """Returns how the reference worker runs a forward."""
+
+    def run(inputs: Sequence[torch.Tensor], *modes: Any) -> tuple[Any, list[torch.Tensor]]:
+        with contextlib.ExitStack() as stack, torch.no_grad():
+            given = [t.double() if t.is_floating_point() else t.clone() for t in inputs]
+            for m in modes:
+                stack.enter_context(m)
+            out = forward(*given)
+        return None, list(out) if isinstance(out, tuple) else [out]
+
+    return run
+
+
+def lanes_of(forward: Callable[..., Any], *inputs: torch.Tensor) -> decisions.Lanes:
+    run = run_of(forward)
+    return decisions.Lanes(lambda *modes: run(inputs, *modes))
+
+
+def sides_of(lanes: decisions.Lanes, i: int = 0) -> sides.Sides | None:
+    given = []
+    for mode in sides.LANES:
+        _, sign, seed = mode.split(":")
+        given.append(lanes.lane(int(sign), int(seed))[1][i])
+    return sides.of(lanes.plain[1][i], given)
+
+
+def codes(x: torch.Tensor) -> torch.Tensor:
+    scale = x.abs().amax(-1, keepdim=True) / 127.0
+    return torch.round(x / scale).clamp(-128, 127).to(torch.int8)
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(7))
+
+
+def test_a_reciprocal_is_right_and_a_bias_is_not() -> None:
+    x = draw(1024, 1024)
+    lanes = lanes_of(codes, x)
+    found, wide = sides_of(lanes), lanes.plain[1][0]
+    assert found is not None and 0 < lanes.near() < 1e-3 * x.numel()
+    scale = x.abs().amax(-1, keepdim=True) / 127.0
+    reciprocal = torch.round(x * (1.0 / scale)).to(torch.int8)
+    assert bool((reciprocal != wide).any()) and bool(found.allows(reciprocal).all())
+    biased = torch.floor(x / scale + 0.502).clamp(-128, 127).to(torch.int8)
+    assert int((~found.allows(biased)).sum()) > 100
+    assert int((biased != wide).sum()) > 2 * int((found.open()).sum())
+
+
+def test_nothing_is_open_where_nothing_rounds() -> None:
+    x = torch.arange(-400, 400).reshape(8, 100) / 16.0
+    for forward in (torch.floor, lambda t: torch.round(4 * t), lambda t: t / 0.5 > 1.0):
+        lanes = lanes_of(forward, x)
+        assert lanes.made and lanes.near() == 0
+    lanes = lanes_of(lambda t: torch.round(t * 0.3), x)
+    assert lanes.near() > 0  # 0.3 is no power of two, and 5.0 * 0.3 lies on a half
+
+
+def test_every_element_that_rounds_has_a_bound() -> None:
+    """Two roundings of the same size would cancel in one of four."""
+    lanes = lanes_of(codes, draw(64, 64))
+    lanes.near()
+    bound = lanes.made[0].bound()
+    assert isinstance(bound, torch.Tensor) and bool((bound > 0).all())
+
+
+def test_inputs_are_moved_to_both_sides_of_a_boundary() -> None:
+    x = draw(64, 1024)
+    aimed = decisions.aim(run_of(codes), [x], [0], 3)
+    assert aimed is not None
+    lanes = lanes_of(codes, aimed[0])
+    lanes.near()
+    value, bound = lanes.made[0].value, float(torch.as_tensor(lanes.made[0].bound()).max())
+    off = (value - value.floor() - 0.5) / bound
+    beside = (off.abs() > 1.5) & (off.abs() < 2.5)
+    assert int(beside.sum()) > x.numel() / 10
+    assert min(int((off[beside] > 0).sum()), int((off[beside] < 0).sum())) > x.numel() / 25
+    assert decisions.aim(run_of(torch.exp), [x], [0], 3) is None
+    assert decisions.aim(run_of(codes), [x], [], 3) is None
+
+
+def test_inputs_are_moved_onto_a_boundary_that_nothing_rounds_before() -> None:
+    x = draw(64, 128)
+    edges = torch.tensor([-1.5, 0.1, 0.7])
+    for forward, on in (
+        (lambda t: torch.round(4 * t), lambda t: (4 * t) % 1 == 0.5),
+        (lambda t: torch.bucketize(t, edges.double()), lambda t: torch.isin(t, edges)),
+        (lambda t: t > 1.0, lambda t: t == 1.0),
+    ):
+        aimed = decisions.aim(run_of(forward), [x], [0], 5)
+        assert aimed is not None and int(on(aimed[0]).sum()) > x.numel() / 50
+
+
+def test_floats_behind_a_rounding_are_held_to_the_nearest() -> None:
+    def steps(x: torch.Tensor) -> torch.Tensor:
+        scale = x.abs().amax(-1, keepdim=True) / 7.0
+        return torch.round(x / scale) * scale
+
+    x = decisions.aim(run_of(steps), [draw(64, 4096)], [0], 1)
+    assert x is not None
+    x = x[0]
+    lanes = lanes_of(steps, x)
+    wide = lanes.plain[1][0]
+    e = Expected([wide], [steps(x)], [None], decides=True, sides=[sides_of(lanes)])
+    correctness.complete(e)
+    found = e.sides[0] if e.sides else None
+    assert found is not None and e.own[0].max < 1e-5  # eager's error is no step
+    other = torch.where(wide == found.low, found.high, found.low)
+    at = found.open()
+    got = torch.where(at, other, wide).float()
+    o = correctness.compare(got, e, 0, Noise(), 1e-6)
+    assert o.passed and o.either == int(at.sum()) > 0
+    between = torch.where(at, (found.low + found.high) / 2, wide).float()
+    assert not correctness.compare(between, e, 0, Noise(), 1e-6).passed
+
+
+def test_a_count_may_be_off_by_what_lies_near() -> None:
+    x = draw(64, 512)
+    lanes = lanes_of(lambda t: (t > t.mean(-1, keepdim=True)).sum(-1), x)
+    found, wide = sides_of(lanes), lanes.plain[1][0]
+    settled = torch.ones_like(wide, dtype=torch.bool) if found is None else ~found.open()
+    assert int(settled.sum()) > 50
+    e = Expected([wide], [wide], [None], decides=True, sides=[found])
+    assert correctness.compare(wide, e, 0, Noise(), 0.0).passed
+    assert not correctness.compare(wide - settled.long(), e, 0, Noise(), 0.0).passed
+
+
+def test_ties_are_broken_at_random_unless_they_are_stable() -> None:
+    x = torch.randint(0, 4, (16, 64), generator=torch.Generator().manual_seed(1)).float()
+
+    def places(stable: bool) -> decisions.Lanes:
+        return lanes_of(lambda t: torch.sort(t, dim=-1, stable=stable).indices // 1, x)
+
+    loose, stable = sides_of(places(False)), sides_of(places(True))
+    assert loose is not None and int(loose.open().sum()) > 100
+    assert stable is None
+
+
+def test_decisions_that_follow_each_other_are_forced() -> None:
+    """Else one number on the other side of a half would be taken for an error of a step."""
+    x = draw(64, 4096)
+    run = run_of(lambda t: torch.round(t * 3.3) @ torch.ones(4096, 1, dtype=t.dtype))
+    lanes = decisions.Lanes(lambda *modes: run([x], *modes))
+    _, (forced,) = run([x], decisions.ExactNoise(1), lanes.forced())
+    assert float((forced - lanes.plain[1][0]).abs().max()) < 0.1
+
+
+def test_a_draw_is_unsettled_where_few_are_wrong() -> None:
+    wide = torch.zeros(100, dtype=torch.int64)
+    lane = wide.clone()
+    lane[:5] = 1
+    e = Expected([wide], [wide], [None], decides=True, sides=[sides.of(wide, [lane])])
+    few, many = wide.clone(), wide.clone()
+    few[50:53], many[50:60] = 1, 1
+    assert correctness.compare(few, e, 0, Noise(), 0.0).unsettled
+    o = correctness.compare(many, e, 0, Noise(), 0.0)
+    assert not o.passed and not o.unsettled
+    got = wide.clone()
+    got[:5] = torch.tensor([1, 0, 1, 0, 1])
+    o = correctness.compare(got, e, 0, Noise(), 0.0)
+    assert o.passed and o.either == 3
+    got[0] = 2
+    assert not correctness.compare(got, e, 0, Noise(), 0.0).passed
