@@ -77,7 +77,18 @@ class Carried:
             raise ValueError("names and tensors do not match")
         if not all(0 <= i < found.given for i in found.written):
             raise ValueError("an input that is not there")
+        for dtype, shape in found.specs:
+            if (
+                not isinstance(getattr(torch, dtype, None), torch.dtype)
+                or min(shape, default=0) < 0
+            ):
+                raise ValueError("a state that is no tensor")
         return found
+
+    @property
+    def bytes(self) -> int:
+        """What the state takes."""
+        return sum(bytes_of(dtype, shape) for dtype, shape in self.specs)
 
     @property
     def state(self) -> slice:
@@ -94,6 +105,11 @@ class Carried:
         i -= len(self.names)
         name = self.inputs[i] if i < len(self.inputs) else "?"
         return f"input {name} after the call"
+
+
+def bytes_of(dtype: str, shape: Sequence[int]) -> int:
+    """Returns what a tensor takes."""
+    return getattr(torch, dtype).itemsize * math.prod(shape)
 
 
 NOTHING = Carried()
