@@ -29,7 +29,7 @@ from correctness import Expected
 from cuda import CudaError
 from device import CPU, SPARING_PEAK, Device, spares, too_large
 from illness import Ill
-from state import Carried
+from state import Carried, shown
 from tensors import DTYPES
 
 # The whole of an inspection may take as many times as long as each of its steps.
@@ -432,7 +432,9 @@ def _looked(reference: ReferenceClient, seed: int) -> dict[str, Any]:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return ", ".join(map(shown, names[:3])) + (
+        f" and {len(names) - 3} more" if len(names) > 3 else ""
+    )
 
 
 def _graph(reference: ReferenceClient, timeout_s: float) -> tuple[dict[str, Any] | None, str]:

@@ -86,6 +86,11 @@ class Carried:
         return found
 
     @property
+    def all(self) -> int:
+        """How many outputs a call has."""
+        return self.returned + len(self.names) + len(self.written)
+
+    @property
     def bytes(self) -> int:
         """What the state takes."""
         return sum(bytes_of(dtype, shape) for dtype, shape in self.specs)
@@ -101,10 +106,15 @@ class Carried:
             return f"output {i}"
         i -= self.returned
         if i < len(self.names):
-            return f"state {self.names[i]}"
+            return f"state {shown(self.names[i])}"
         i -= len(self.names)
-        name = self.inputs[i] if i < len(self.inputs) else "?"
+        name = shown(self.inputs[i]) if i < len(self.inputs) else "?"
         return f"input {name} after the call"
+
+
+def shown(name: str) -> str:
+    """Returns a name, which is foreign text, as it can be shown."""
+    return "".join(c for c in name[:80] if c.isprintable())
 
 
 def bytes_of(dtype: str, shape: Sequence[int]) -> int:

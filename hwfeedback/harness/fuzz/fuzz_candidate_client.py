@@ -18,6 +18,7 @@ _SPEC = {"dtype": "float32", "shape": [2, 3]}
 _HONEST = {
     "load": [[{**_OK, "flags": {}}, []]],
     "init": [[_OK, []]],
+    "carry": [[_OK, []]],
     "set_state": [[_OK, []], [{**_OK, "changed": True}, []]],
     "map": [[_OK, []]],
     "forward": [[{**_OK, "fits": True, "outputs": [_SPEC], "aliases": [-1], "flags": {}}, []]],
