@@ -635,7 +635,9 @@ class ReferenceClient(Client):
             hold(msg, _INSPECTED)
             if len(msg["inputs"]) != len(msg["input_names"]):
                 raise ValueError("inputs and names do not match")
-            msg["carried"] = Carried.from_json(msg.get("carried"))
+            carried = msg["carried"] = Carried.from_json(msg.get("carried"))
+            if (carried.given, carried.returned) != (len(msg["inputs"]), len(msg["outputs"])):
+                raise ValueError("state beside other inputs and outputs")
         return msg
 
     def compiled(self) -> int:
@@ -814,6 +816,8 @@ class ReferenceClient(Client):
             n = len(r["sources"])
             if len(own) != r["count"] or n > len(own) or not all(map(_is_int, r["aliases"])):
                 raise ValueError("a result without its tensors")
+            if self.carried and n != self.carried.all:
+                raise ValueError("a result without its state")
             trees.build(r["tree"], own[:n])
             sources: list[dict[str, Any] | None] = []
             for s in r["sources"]:

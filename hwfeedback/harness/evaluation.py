@@ -70,7 +70,7 @@ from illness import Ill
 from kept import KEPT_BYTES, Batch, Compiled, Kept, SharedTiming
 from protocol import ProtocolError, Timeout
 from sandbox import SandboxError
-from state import NOTHING, Carried
+from state import NOTHING, Carried, bytes_of
 from timing import Budget, Timing, budget_of
 from verify import Calibration, Verification
 from windows import CallFailed, Redrawn, TimedWorker
@@ -2017,7 +2017,7 @@ class Evaluation:
         outputs may stay in the cache where the whole working set fits. The reference's operations
         bound nobody who was done in ``ms`` without the time for them.
         """
-        nbytes = int(self.task.get("least_bytes") or 0)
+        nbytes = self._least_bytes()
         operations = int(self.task.get("operations") or 0)
         ceilings = self.request.get("ceilings") or {}
         specs = self.request.get("specs") or {}
@@ -2060,7 +2060,19 @@ class Evaluation:
         """Returns the bytes of the outputs; of all, before they are known: as if it were a copy."""
         if self.verification is None:
             return int(self.task.get("least_bytes") or 0)
-        return sum(t.numel() * t.element_size() for t in self.verification.outputs)
+        returned = self._carried().returned or None
+        return sum(t.numel() * t.element_size() for t in self.verification.outputs[:returned])
+
+    def _least_bytes(self) -> int:
+        """Returns the bytes that a call has to read and write. Of a state, a cache say, it may be
+        next to nothing.
+        """
+        least = int(self.task.get("least_bytes") or 0)
+        carried = self._carried()
+        if not carried.names:
+            return least
+        told = [s for k in ("inputs", "outputs") for s in self.task.get(k) or []]
+        return max(least - carried.bytes, sum(bytes_of(s["dtype"], s["shape"]) for s in told))
 
     def _from_memory_ms(self, nbytes: int, written: int) -> float:
         """Returns how long memory takes for so many bytes, of which some are written; 0 where

@@ -29,6 +29,7 @@ from correctness import Expected
 from cuda import CudaError
 from device import CPU, SPARING_PEAK, Device, spares, too_large
 from illness import Ill
+from state import Carried, shown
 from tensors import DTYPES
 
 # The whole of an inspection may take as many times as long as each of its steps.
@@ -246,6 +247,12 @@ def _bytes(specs: list[dict[str, Any]]) -> int:
     )
 
 
+def _bytes_after(seen: dict[str, Any]) -> int:
+    """Returns what a call has more than inputs and outputs: state, and inputs that are written."""
+    carried: Carried = seen["carried"]
+    return 2 * carried.bytes + _bytes([seen["inputs"][i] for i in carried.written])
+
+
 def _size(size: int) -> str:
     unit, name = (1 << 30, "GiB") if size >= 1 << 30 else (1 << 20, "MiB")
     return f"{size / unit:.3g} {name}"
@@ -264,7 +271,7 @@ def _inspect(
     reference.sparing = True  # until it is known how large the outputs are
     tree, inputs = reference.draw(seed)
     seen = _looked(reference, seed)
-    call = _bytes(seen["inputs"]) + _bytes(seen["outputs"])
+    call = _bytes(seen["inputs"]) + _bytes(seen["outputs"]) + _bytes_after(seen)
     reference.sparing = spares(reference.device, call)
     for s in seen["outputs"]:
         if s["dtype"] not in DTYPES:
@@ -283,7 +290,8 @@ def _inspect(
             f"{_size(SPARING_PEAK * call)}, one thing after the other, and the device has "
             f"{_size(reference.device.room()[1])}: it may not fit."
         )
-    tree, inputs = reference.draw(seed)  # with what is carried behind them
+    if seen["carried"].names:
+        tree, inputs = reference.draw(seed)  # with the state behind them
     stochastic = _stochastic(reference, tree, inputs, seen)
     if reference.info["training"] and (stochastic or seen["carried"].names):
         # Dropout draws, and batch norm keeps count, in train mode only.
@@ -291,17 +299,18 @@ def _inspect(
         reference.load(source, threads=threads, eval_mode=True)
         again = _looked(reference, seed)
         tree, inputs = reference.draw(seed)
-        if again["carried"].names == changed and not stochastic:
-            reference.load(source, threads=threads, eval_mode=False)
-            seen = _looked(reference, seed)
-            tree, inputs = reference.draw(seed)
-        elif not _stochastic(reference, tree, inputs, again):
+        differs = stochastic or again["carried"].names != changed
+        if differs and not _stochastic(reference, tree, inputs, again):
             only = [n for n in changed if n not in again["carried"].names]
             why = "is stochastic" if stochastic else f"changes its buffers ({_some(only)})"
             notes.append(f"The model {why} in train mode, so it is evaluated in eval mode.")
             flags.append("train_mode_dependent")
             stochastic = False
             seen = again
+        elif not stochastic:
+            reference.load(source, threads=threads, eval_mode=False)
+            seen = _looked(reference, seed)
+            tree, inputs = reference.draw(seed)
     if stochastic and seen["unkept"]:
         raise Invalid(
             f"Model remembers something from call to call that cannot be put back "
@@ -424,7 +433,9 @@ def _looked(reference: ReferenceClient, seed: int) -> dict[str, Any]:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return ", ".join(map(shown, names[:3])) + (
+        f" and {len(names) - 3} more" if len(names) > 3 else ""
+    )
 
 
 def _graph(reference: ReferenceClient, timeout_s: float) -> tuple[dict[str, Any] | None, str]:

@@ -77,7 +77,23 @@ class Carried:
             raise ValueError("names and tensors do not match")
         if not all(0 <= i < found.given for i in found.written):
             raise ValueError("an input that is not there")
+        for dtype, shape in found.specs:
+            if (
+                not isinstance(getattr(torch, dtype, None), torch.dtype)
+                or min(shape, default=0) < 0
+            ):
+                raise ValueError("a state that is no tensor")
         return found
+
+    @property
+    def all(self) -> int:
+        """How many outputs a call has."""
+        return self.returned + len(self.names) + len(self.written)
+
+    @property
+    def bytes(self) -> int:
+        """What the state takes."""
+        return sum(bytes_of(dtype, shape) for dtype, shape in self.specs)
 
     @property
     def state(self) -> slice:
@@ -90,10 +106,20 @@ class Carried:
             return f"output {i}"
         i -= self.returned
         if i < len(self.names):
-            return f"state {self.names[i]}"
+            return f"state {shown(self.names[i])}"
         i -= len(self.names)
-        name = self.inputs[i] if i < len(self.inputs) else "?"
+        name = shown(self.inputs[i]) if i < len(self.inputs) else "?"
         return f"input {name} after the call"
+
+
+def shown(name: str) -> str:
+    """Returns a name, which is foreign text, as it can be shown."""
+    return "".join(c for c in name[:80] if c.isprintable())
+
+
+def bytes_of(dtype: str, shape: Sequence[int]) -> int:
+    """Returns what a tensor takes."""
+    return getattr(torch, dtype).itemsize * math.prod(shape)
 
 
 NOTHING = Carried()

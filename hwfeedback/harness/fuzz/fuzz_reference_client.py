@@ -30,9 +30,29 @@ _SEEN = {
     "operators": ["aten.relu"],
     "operations": 6,
     "linear": True,
-    "changed": [],
-    "writes_inputs": False,
+    "lengths": [],
+    "unkept": [],
+    "shared": [],
+    "carried": {
+        "names": [],
+        "specs": [],
+        "written": [],
+        "inputs": [],
+        "given": 1,
+        "returned": 1,
+    },
     "eager_ms": 0.5,
+}
+_STATE = {
+    **_SEEN,
+    "carried": {
+        "names": ["m"],
+        "specs": [_SPEC],
+        "written": [0],
+        "inputs": ["x"],
+        "given": 1,
+        "returned": 1,
+    },
 }
 _EACH = {"at": 0, "count": 1, "sources": [None], "aliases": [-1], "tree": {"t": 0}}
 _GRAPH = {"ok": True, "graph": {"nodes": []}, "note": ""}
@@ -42,6 +62,7 @@ _HONEST = {
     "inspect": [[{"ok": True, **_SEEN}, []]],
     "forward": [[{**_BLOCK, "each": _EACH}, [8]], [{**_BLOCK, "each": _EACH}, []]],
     "state": [[_BLOCK, [8]]],
+    "carry": [[{"ok": True}, []]],
     "capture": [[_GRAPH, []]],
 }
 
@@ -54,7 +75,9 @@ def seeds() -> list[bytes]:
         json.dumps(s).encode()
         for s in (
             _HONEST,
-            {**_HONEST, "inspect": [[{"ok": True, **_SEEN, "changed": ["b"]}, []]]},
+            {**_HONEST, "inspect": [[{"ok": True, **_STATE}, []]]},
+            {**_HONEST, "inspect": [[{"ok": True, **_SEEN, "unkept": ["b"]}, []]]},
+            {**_HONEST, "inspect": [[{"ok": True, **_SEEN, "shared": ["\x1b", "c"]}, []]]},
             {**_HONEST, "forward": [[{**_BLOCK, "each": failed}, [8]]]},
             {**_HONEST, "draw": [[{**_BLOCK, "tree": {"list": [{"t": 0}]}, "orders": [[]]}, [12]]]},
             {**_HONEST, "draw": [[{**_BLOCK, "tree": {"t": 0}, "orders": [[1, 2], [-1]]}, [8]]]},

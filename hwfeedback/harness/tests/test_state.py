@@ -257,7 +257,14 @@ def test_what_an_answer_is_called() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"names": ["a"]}, {"written": [9], "inputs": ["x"]}, {"given": None}, {"specs": [{}]}],
+    [
+        {"names": ["a"]},
+        {"written": [9], "inputs": ["x"]},
+        {"given": None},
+        {"specs": [{}]},
+        {"names": ["a"], "specs": [{"dtype": "load", "shape": [2]}]},
+        {"names": ["a"], "specs": [{"dtype": "int8", "shape": [-2]}]},
+    ],
     ids=str,
 )
 def test_what_a_worker_says_is_checked(wrong: dict[str, Any]) -> None:
