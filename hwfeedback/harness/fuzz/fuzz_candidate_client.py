@@ -21,11 +21,8 @@ _TELLS = {"takes": False, "names": ["v"], "specs": [_SPEC], "constants": [1.0]}
 _HONEST = {
     "load": [[{**_OK, "flags": {}}, []]],
     "init": [[_OK, []]],
-<<<<<<< HEAD
     "describe": [[{**_OK, **_TELLS}, []]],
-=======
     "carry": [[_OK, []]],
->>>>>>> state
     "set_state": [[_OK, []], [{**_OK, "changed": True}, []]],
     "map": [[_OK, []]],
     "forward": [[{**_OK, "fits": True, "outputs": [_SPEC], "aliases": [-1], "flags": {}}, []]],
