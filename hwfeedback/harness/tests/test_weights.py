@@ -256,6 +256,23 @@ def test_what_is_folded_is_judged_by_the_seed() -> None:
     assert "norm.weight, norm.bias, norm.running_mean and norm.running_var" in p.told()[0]
 
 
+class InPlace(nn.Module):
+    """A norm that is folded into what keeps its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+        self.last = nn.LayerNorm(8)
+        with torch.no_grad():
+            self.linear.weight *= norm.weight[:, None]
+
+
+def test_what_is_folded_into_a_name_is_judged_by_the_seed() -> None:
+    p = planned(Norm, InPlace)
+    assert p.mode == BY_SEED and p.unknown == ["linear.weight"]
+    assert [t.name for t in p.taken] == ["linear.bias", "last.weight", "last.bias"]
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
