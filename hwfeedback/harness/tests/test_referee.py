@@ -432,7 +432,7 @@ def test_who_is_judged_by_the_seed_shares_no_weights(
     monkeypatch.setattr(evaluation.Evaluation, "_compilers_disturb", lambda _: False)
     halves = NATIVE.replace("torch.ones(n))", "nn.Parameter(torch.ones(n)) / 2)")
     halves = halves.replace("x[i * n + j] * w[j]", "2 * x[i * n + j] * w[j]")
-    halves = halves.replace("self.weight", "self.half")
+    halves = halves.replace("self.weight", "self.halved")
     states: list[list[torch.Tensor]] = []
     begin = evaluation.Evaluation._timing
 
