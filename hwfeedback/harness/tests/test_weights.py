@@ -111,6 +111,17 @@ def test_nothing_stays_of_it() -> None:
     assert torch.equal(nn.BatchNorm1d(3).weight, torch.ones(3))
 
 
+def test_a_large_one_is_drawn_in_part() -> None:
+    class Large(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(3, 1 << 20))
+
+    e = constructed(Large)[1][0]
+    assert e.constant == 1 and not torch.equal(e.value[0], e.value[1])
+    assert abs(float(e.value.std()) - constructing.SPREAD) < 1e-3
+
+
 # What takes what.
 
 
