@@ -35,3 +35,20 @@ func TestAssumptionsAreAList(t *testing.T) {
 		t.Error("a text was read as a list")
 	}
 }
+
+// How weights are known is a word on the wire, as scripts look for it.
+func TestWeightsAreAWord(t *testing.T) {
+	for _, by := range []string{WeightsByName, WeightsByValue, WeightsBySeed} {
+		b, err := json.Marshal(Verdict{Weights: by})
+		if err != nil || !strings.Contains(string(b), `"weights":"`+by+`"`) {
+			t.Errorf("%s: %s (%v)", by, b, err)
+		}
+		var v Verdict
+		if err := json.Unmarshal(b, &v); err != nil || v.Weights != by {
+			t.Errorf("%s came back as %q (%v)", by, v.Weights, err)
+		}
+	}
+	if b, err := json.Marshal(Verdict{}); err != nil || strings.Contains(string(b), "weights") {
+		t.Errorf("who came to none has none: %s (%v)", b, err)
+	}
+}

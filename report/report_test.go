@@ -125,6 +125,21 @@ func TestAFinishedRun(t *testing.T) {
 	}
 }
 
+func TestHowWeightsAreKnownIsShown(t *testing.T) {
+	d := finished()
+	for by, want := range map[string]string{"by name": "known by their names", "by value": "known by what they hold", "by seed": "judged as constructed under secret seeds"} {
+		d.Rounds[2].Certificate.Weights = by
+		html, markdown := pages(t, d)
+		if !strings.Contains(html, want) || !strings.Contains(markdown, want) {
+			t.Errorf("%s: the pages lack %q", by, want)
+		}
+		b, _, ok, err := Certify(d, "softmax.py")
+		if err != nil || !ok || !bytes.Contains(b, []byte(`"weights": "`+by+`"`)) {
+			t.Errorf("%s: the certificate does not say so (%v)", by, err)
+		}
+	}
+}
+
 func TestTheCertificateHoldsTheFileToItsHash(t *testing.T) {
 	d := finished()
 	b, exported, ok, err := Certify(d, "softmax.best.py")

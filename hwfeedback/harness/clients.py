@@ -42,6 +42,8 @@ DIGESTED = 1 << 24  # elements at once
 # Bytes in float64, of inputs and outputs, that are computed at once where a batch is cut.
 PART = {"cpu": 1 << 26, "cuda": 1 << 32}
 
+# Modes of a forward whose tensors are inputs.
+GIVE_INPUTS = ("aim", "decides")
 _SPECS = [{"dtype": str, "shape": [int]}]
 _LOADED = {"names": [str], "state": _SPECS, "trainable": [bool], "training": bool}
 _LOADED |= {"moved": [bool], "tied": [int], "constants": list}
@@ -816,7 +818,8 @@ class ReferenceClient(Client):
             n = len(r["sources"])
             if len(own) != r["count"] or n > len(own) or not all(map(_is_int, r["aliases"])):
                 raise ValueError("a result without its tensors")
-            if self.carried and n != self.carried.all:
+            gives_inputs = r["mode"].partition(":")[0] in GIVE_INPUTS
+            if self.carried and n != self.carried.all and not gives_inputs:
                 raise ValueError("a result without its state")
             trees.build(r["tree"], own[:n])
             sources: list[dict[str, Any] | None] = []

@@ -25,6 +25,9 @@ import torch
 
 # The seed under which models are constructed where no secret one is asked for.
 CONSTRUCTION_SEED = 0
+# Numbers that are drawn for one tensor; a larger one has them over and over: each process that
+# constructs a model draws them again. A prime, so that rows differ.
+DRAWN = (1 << 20) - 3
 SPREAD = 0.1  # of a drawn constant: that of weights that are moved (verify.PERTURBATION)
 PARAMETER, STATISTIC = "parameter", "statistic"
 
@@ -115,11 +118,15 @@ class Constants:
         key = f"{self._seed} {kind} {c!r} {tuple(like.shape)} {number}"
         digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
         g = torch.Generator("cpu").manual_seed(int.from_bytes(digest, "big") >> 1)
-        moves = torch.randn(tuple(like.shape), generator=g, device="cpu", dtype=torch.float32)
+        count = like.numel()
+        moves = torch.randn(min(count, DRAWN), generator=g, device="cpu", dtype=torch.float32)
         moves.mul_(SPREAD)
         if c:
             moves.add_(1).abs_().mul_(c)  # a variance stays positive
-        return moves.to(device=like.device, dtype=like.dtype)
+        moves = moves.to(device=like.device, dtype=like.dtype)
+        if count > DRAWN:
+            moves = moves.repeat(-(-count // DRAWN))[:count]
+        return moves.view(like.shape)
 
 
 @contextmanager

@@ -166,21 +166,31 @@ def to_look_at(reference: Reference, own: Sequence[Entry]) -> list[int]:
 
 def plan(reference: Reference, own: Sequence[Entry]) -> Plan:
     """Returns how a candidate with these entries gets the reference's weights."""
-    by_value = _Matching(reference, own)
-    found = by_value.plan()
-    if by_value.contradicts:
+    matching = _Matching(reference, own)
+    found = matching.plan()
+    if found.by_seed and matching.unfounded:  # a norm may be folded into what keeps its name
+        return _Matching(reference, own, values_decide=True).plan()
+    if matching.contradicts:
         return replace(found, other=_Matching(reference, own, names_decide=True).plan())
     return found
 
 
 class _Matching:
-    """``contradicts``: whether a value was another's than its name."""
+    """``contradicts``: whether a value was another's than its name. ``unfounded``: whether one with
+    a name of the reference's had a value that is nobody's.
+    """
 
     def __init__(
-        self, reference: Reference, own: Sequence[Entry], *, names_decide: bool = False
+        self,
+        reference: Reference,
+        own: Sequence[Entry],
+        *,
+        names_decide: bool = False,
+        values_decide: bool = False,
     ) -> None:
         self._ref, self._own = reference, own
-        self._names_decide, self.contradicts = names_decide, False
+        self._names_decide, self._values_decide = names_decide, values_decide
+        self.contradicts = self.unfounded = False
         self._index = {e.name: i for i, e in enumerate(reference.entries)}
         self._alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
         self._heads: dict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -262,7 +272,8 @@ class _Matching:
             if how:
                 self.contradicts = self.contradicts or same
                 return _taken(e, (j,), how, BY_VALUE)
-        return by_name
+        self.unfounded = self.unfounded or same
+        return None if self._values_decide else by_name
 
     def _by_value(self, e: Entry) -> Taken | None:
         if not _seen(e):

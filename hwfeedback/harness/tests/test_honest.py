@@ -32,6 +32,7 @@ PACK = {"linear_packed"}
 # How weights are known of those where it is not by their names.
 WEIGHTS = {
     "weights_fold_a_norm": "by seed",
+    "weights_fold_a_norm_in_place": "by seed",
     "weights_in_int8": "by seed",
     "weights_of_a_shared_module": "by value",
     "weights_of_three_in_one": "by value",

@@ -421,6 +421,39 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
 
 
 @pytest.mark.alone
+def test_who_is_judged_by_the_seed_shares_no_weights(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: it has a sentinel of its own, also where that is a process that waits, and the
+    others of the batch have theirs.
+    """
+    monkeypatch.setattr(evaluation, "SHARES", {"cpu"})
+    monkeypatch.setattr(evaluation.Evaluation, "_compilers_disturb", lambda _: False)
+    halves = NATIVE.replace("torch.ones(n))", "nn.Parameter(torch.ones(n)) / 2)")
+    halves = halves.replace("x[i * n + j] * w[j]", "2 * x[i * n + j] * w[j]")
+    halves = halves.replace("self.weight", "self.halved")
+    states: list[list[torch.Tensor]] = []
+    begin = evaluation.Evaluation._timing
+
+    def noted(self: evaluation.Evaluation, reference: Any) -> timing.Timing:
+        states.append([t.clone() for t in self.state])
+        return begin(self, reference)
+
+    monkeypatch.setattr(evaluation.Evaluation, "_timing", noted)
+    more = {"time": True, "batch": "b", "want_baselines": ["eager"], "built": True}
+    following = NATIVE.replace("i < rows; i++", "i < rows; ++i", 1)
+    verdicts = [judge.verdict(SCALED, text, **more) for text in (NATIVE, halves, following)]
+    said = [v["status"] for v in verdicts]
+    assert said == 3 * ["correct"], [v["reason"][:150] for v in verdicts if v["speedup"] is None]
+    assert [v["weights"] for v in verdicts] == ["by name", "by seed", "by name"]
+    first, second, third = states
+    assert all(torch.equal(a, b) for a, b in zip(first, third, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not verdicts[-1]["timing"]["marked"]
+    judge.referee._kept.close()
+
+
+@pytest.mark.alone
 def test_processes_are_started_for_the_next_candidate(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:

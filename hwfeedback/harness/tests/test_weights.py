@@ -111,6 +111,17 @@ def test_nothing_stays_of_it() -> None:
     assert torch.equal(nn.BatchNorm1d(3).weight, torch.ones(3))
 
 
+def test_a_large_one_is_drawn_in_part() -> None:
+    class Large(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(3, 1 << 20))
+
+    e = constructed(Large)[1][0]
+    assert e.constant == 1 and not torch.equal(e.value[0], e.value[1])
+    assert abs(float(e.value.std()) - constructing.SPREAD) < 1e-3
+
+
 # What takes what.
 
 
@@ -255,6 +266,23 @@ def test_what_is_folded_is_judged_by_the_seed() -> None:
     assert p.may_move(moved) == [True, True, False, False, False, False, False, True, True]
     assert "norm.weight, norm.bias, norm.running_mean and norm.running_var" in p.evidence()[0]
     assert not p.told()
+
+
+class InPlace(nn.Module):
+    """A norm that is folded into what keeps its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+        self.last = nn.LayerNorm(8)
+        with torch.no_grad():
+            self.linear.weight *= norm.weight[:, None]
+
+
+def test_what_is_folded_into_a_name_is_judged_by_the_seed() -> None:
+    p = planned(Norm, InPlace)
+    assert p.mode == BY_SEED and p.unknown == ["linear.weight"]
+    assert [t.name for t in p.taken] == ["linear.bias", "last.weight", "last.bias"]
 
 
 class Tied(nn.Module):

@@ -1,0 +1,62 @@
+"""Batch normalisation, folded at construction into the layer before it, which keeps its names."""
+
+import torch
+import torch.nn as nn
+
+from kernelwright import native
+
+
+class Model(nn.Module):
+    def __init__(self, n: int, m: int):
+        super().__init__()
+        self.linear = nn.Linear(n, m)
+        self.norm = nn.BatchNorm1d(m)
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.linear(x)))
+
+
+def get_inputs():
+    return [torch.randn(40, 48)]
+
+
+def get_init_inputs():
+    return [48, 32]
+
+
+# The candidate.
+
+lib = native(
+    source=r"""
+extern "C" void affine(const float* x, const float* w, const float* b, float* y, long long rows,
+                       long long outputs, long long inputs) {
+#pragma omp parallel for
+    for (long long i = 0; i < rows; i++)
+        for (long long o = 0; o < outputs; o++) {
+            float sum = 0;
+            for (long long k = 0; k < inputs; k++) sum += x[i * inputs + k] * w[o * inputs + k];
+            y[i * outputs + o] = sum + b[o];
+        }
+}
+"""
+)
+
+
+def affine(x, w, b):
+    y = x.new_empty(x.shape[0], w.shape[0])
+    lib.affine(x, w, b, y, x.shape[0], w.shape[0], w.shape[1])
+    return y
+
+
+class ModelNew(nn.Module):
+    def __init__(self, n: int, m: int):
+        super().__init__()
+        self.linear, norm = nn.Linear(n, m), nn.BatchNorm1d(m)
+        with torch.no_grad():
+            gain = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+            self.linear.weight *= gain[:, None]
+            self.linear.bias.sub_(norm.running_mean).mul_(gain).add_(norm.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(affine(x, self.linear.weight, self.linear.bias))
