@@ -95,4 +95,5 @@ def test_a_reciprocal_lands_on_the_other_side_and_it_is_said(judge: Judge, level
     count, _, of = said.split(" ")[:3]
     assert 0 < int(count) < 1e-4 * int(of), said
     rows = {f["name"]: f for f in v["correctness"]["families"]}
-    assert rows["boundaries"]["gates"] and rows["boundaries"]["passed"]
+    if level == "certify":
+        assert rows["boundaries"]["gates"] and rows["boundaries"]["passed"]
