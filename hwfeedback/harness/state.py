@@ -386,16 +386,16 @@ def for_loading(
     given: dict[str, torch.Tensor], mine: dict[str, torch.Tensor], carried: Carried
 ) -> dict[str, torch.Tensor]:
     """Returns weights as a model can load them that keeps its state under other names, or not at
-    all: ``mine`` is its state_dict.
+    all: ``mine`` is its state_dict. State that is no part of the reference's stays as it is.
     """
-    out = dict(given)
-    for name in carried.names:
-        if name not in given or name in mine:
+    out = {n: t for n, t in given.items() if n in mine or n not in carried.names}
+    for name, spec in zip(carried.names, carried.specs, strict=True):
+        if name in out:
             continue
-        t = out.pop(name)
-        free = (n for n, m in mine.items() if n not in out and _spec(m) == _spec(t))
-        if (other := next(free, None)) is not None:
-            out[other] = t
+        alike = (n for n, m in mine.items() if n not in out and n not in given and _spec(m) == spec)
+        own = name if name in mine else next(alike, None)
+        if own is not None:
+            out[own] = given.get(name, mine[own])
     return out
 
 

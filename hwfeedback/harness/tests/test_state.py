@@ -114,6 +114,11 @@ def test_a_model_loads_its_state_under_its_own_name() -> None:
     under = state.for_loading(theirs, {"weight": torch.zeros(3), "running": torch.zeros(3)}, what)
     assert set(under) == {"weight", "running"} and under["running"] is theirs["mean"]
     assert set(state.for_loading(theirs, {"weight": torch.zeros(3)}, what)) == {"weight"}
+    # A plain attribute of the reference's is a buffer of the candidate's.
+    plain = {"weight": torch.zeros(3)}
+    for own in ({"weight": torch.zeros(3), n: torch.ones(3)} for n in ("mean", "running")):
+        loaded = state.for_loading(plain, own, what)
+        assert set(loaded) == set(own) and all(loaded[n] is own[n] for n in own if n != "weight")
 
 
 def test_states_are_reached_up_to_where_a_position_comes_round() -> None:
