@@ -98,7 +98,14 @@ class Compiled:
         self._result: dict[str, Any] = {}
 
     def begin_forward(
-        self, tree: Any, inputs: Any, _outputs: Any, _output_tree: Any, _aliases: Any
+        self,
+        tree: Any,
+        inputs: Any,
+        _outputs: Any,
+        _output_tree: Any,
+        _aliases: Any,
+        *,
+        goes_on: bool = False,
     ) -> None:
         self.reference.begin_forward(tree, inputs, [self.mode])
 

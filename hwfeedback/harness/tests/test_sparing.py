@@ -776,7 +776,7 @@ class Counted(clients.CandidateClient):
         self.most = 0  # inputs and answers of former calls, still there
         self._blocks = {}
 
-    def begin_forward(self, tree: Any, inputs: Any, *_: Any) -> None:
+    def begin_forward(self, tree: Any, inputs: Any, *_: Any, **_more: Any) -> None:
         assert not self.beside._asked
         self.most = max(self.most, len({id(t) for r in self.met if (t := r()) is not None}))
         self.outputs = self.beside.forward(tree, inputs, ["eager"])[0]["tensors"]

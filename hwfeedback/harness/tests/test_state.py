@@ -9,9 +9,12 @@ import pytest
 import torch
 from judging import Judge
 from test_bad_references import whole
+from test_master_rule import Compiled
 
 import state
+from evaluation import Evaluation
 from state import Carried, Carrier
+from verify import Calibration, Verification
 
 CASES = pathlib.Path(__file__).parent / "cases" / "state"
 
@@ -270,3 +273,23 @@ def test_what_an_answer_is_called() -> None:
 def test_what_a_worker_says_is_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         Carried.from_json({**state.NOTHING.to_json(), **wrong})
+
+
+@pytest.mark.parametrize("name", ["both", "attribute"])
+def test_the_compiled_reference_is_right(judge: Judge, name: str) -> None:
+    source = FOUND[name][0]
+    known = judge.calibration(source)
+    request = {**judge.request(source, "", "quick", {}), "known": known}
+    e = Evaluation(judge.server, request)
+    calibration = Calibration.from_json(known["calibration"])
+    assert calibration is not None and calibration.carried
+    reference, candidate = (e.reference(compiles=True, timeout=300) for _ in range(2))
+    try:
+        verification = Verification(reference, calibration, "quick")
+        verification.prepare()
+        candidate.set_state(verification.state)
+        report = verification.run(Compiled(candidate, "compile"))  # type: ignore[arg-type]
+        assert all(f["passed"] for f in report.to_json()["families"] if f["gates"])
+    finally:
+        reference.kill()
+        candidate.kill()
