@@ -70,7 +70,12 @@ OWN = re.compile(
 
 def parts(path: pathlib.Path) -> tuple[str, str]:
     """Returns reference and candidate; the imports at the top are for both."""
-    head, rest = path.read_text().split("class Model(", 1)
+    return parts_of(path.read_text())
+
+
+def parts_of(text: str) -> tuple[str, str]:
+    """Returns reference and candidate of a file's text."""
+    head, rest = text.split("class Model(", 1)
     model, candidate = rest.split("# The candidate.\n", 1)
     return f"{OWN.sub('', head)}class Model({model}", head + candidate
 

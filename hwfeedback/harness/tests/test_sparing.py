@@ -197,9 +197,9 @@ def test_many_elements_need_fewer_draws(
     asked: list[str] = []
     each = ReferenceClient.each
 
-    def counted(self: ReferenceClient, tree: Any, inputs: Any, modes: Any) -> Any:
+    def counted(self: ReferenceClient, tree: Any, inputs: Any, modes: Any, **more: Any) -> Any:
         asked.append(modes[2])
-        return each(self, tree, inputs, modes)
+        return each(self, tree, inputs, modes, **more)
 
     monkeypatch.setattr(ReferenceClient, "each", counted)
     if enough:

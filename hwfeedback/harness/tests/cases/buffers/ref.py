@@ -28,10 +28,10 @@ class Model(nn.Module):
 
     def forward(self, x):
         k = x.shape[-1]
-        w = torch.empty(k, self.codes.shape[1], dtype=torch.uint8)
+        w = self.codes.new_empty(k, self.codes.shape[1])
         w[0::2] = self.codes & 15
         w[1::2] = (self.codes >> 4) & 15
-        at = torch.arange(k) // GROUP
+        at = torch.arange(k, device=x.device) // GROUP
         return x @ ((w.float() - self.zeros[at]) * self.scales[at])
 
 
