@@ -1138,8 +1138,8 @@ class Verification:
             )
 
     def _boundaries(self, candidate: CandidateClient) -> None:
-        """Asks about inputs near to where the reference decides: a bias shows there. At quick, where
-        that takes as long as all else, in one evaluation of several.
+        """Asks about inputs near to where the reference decides: a bias shows there. At quick in
+        one evaluation of several: it takes as long as all else.
         """
         known = self.calibration.families.get(BOUNDARIES.name)
         if not self.calibration.aimed or known is None:

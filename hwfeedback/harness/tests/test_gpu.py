@@ -568,7 +568,7 @@ def test_an_eager_that_waits_for_the_gpu(judge: Judge) -> None:
     task = TASK.replace("SHAPE", "64, 1024").replace("return torch.softmax(x, -1)", waits)
     v = verdict(judge, task, task.replace("Model(", "ModelNew("), require_custom=False)
     assert v["status"] == "correct", v["reason"]
-    assert 0.5 < v["speedup"]["value"] < 2 and v["speedup"]["low"] <= 1.05
+    assert v["speedup"]["low"] <= 1.05, "its calls come one by one: such intervals are wide"
 
 
 @pytest.mark.parametrize("name", [str(p.relative_to(FOLDER)) for p in EXPLOITS])
