@@ -915,7 +915,10 @@ def _like(spec: dict[str, Any]) -> torch.Tensor:
     """Returns a tensor without content, of which a worker has said what it is."""
     if len(spec["shape"]) > MAX_DIMS or math.prod(spec["shape"]) > MAX_OUTPUT:
         raise ValueError("a weight that no memory holds")
-    return torch.empty(spec["shape"], dtype=DTYPES[spec["dtype"]], device="meta")
+    try:
+        return torch.empty(spec["shape"], dtype=DTYPES[spec["dtype"]], device="meta")
+    except RuntimeError as e:
+        raise ValueError("a weight of no shape") from e
 
 
 class Answer:

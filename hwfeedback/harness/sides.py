@@ -45,6 +45,10 @@ class Sides:
             for lane in lanes:
                 self.mixed |= ((lane - self.low) > near) & ((self.high - lane) > near)
 
+    def span(self) -> torch.Tensor:
+        """Returns by element how far its right values lie apart, 0 where one is NaN."""
+        return (self.high.double() - self.low.double()).nan_to_num(nan=0.0)
+
     def open(self) -> torch.Tensor:
         """Returns the mask of elements that have more than one right value."""
         if not self.floating:

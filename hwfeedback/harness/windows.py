@@ -417,10 +417,10 @@ def serve(
 
     ``msg`` has inputs, in_slot, outputs, out_slot, slots, cold and, for a candidate, aliases;
     ``fds`` are the blocks for outputs and for inputs. ``forward`` takes and returns flat lists of
-    tensors. An output that is not contiguous is made so within the call's time. What a model
-    carries is put into it before each call, and collected afterwards, outside of the ``event``
-    clock. A call that raises is reported and the session goes on. Raises what the channel raises
-    when the referee is gone.
+    tensors. An output that is not contiguous is made so within the call's time. To put in
+    what a model carries, and to collect it, is part of the call: no other process sees where one
+    ends and the other begins. A call that raises is reported and the session goes on. Raises what
+    the channel raises when the referee is gone.
     """
     side: Side | None = None
     try:
@@ -551,22 +551,22 @@ def _calls(
     try:
         with torch.no_grad():
             for row, view in zip(rows, views, strict=False):
-                given = list(row) if carrier is None else carrier.prepare(row)
                 t0 = now()
                 if kept is not None:
                     kept.clear()
+                given = list(row) if carrier is None else carrier.prepare(row)
                 outputs = forward(given)
                 if not all(t.is_contiguous() for t in outputs):
                     outputs = [t.contiguous() for t in outputs]
                 if kept is not None:
                     kept.extend(t.resolve_conj().resolve_neg() for t in outputs)
-                t1 = now()
                 if carrier is not None:
                     after = [t.contiguous() for t in carrier.collect(given)]
                     outputs = [*outputs, *after]
                     if kept is not None:
                         kept.extend(after)
                     del after
+                t1 = now()
                 if kept is not None:
                     check_outputs(outputs, view, apart)
                     events.append(t1 - t0)

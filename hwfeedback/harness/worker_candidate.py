@@ -149,7 +149,7 @@ class Candidate:
                     view.copy_(own[name])
                 return {}
             return {
-                "takes": callable(getattr(self.model, "load_reference_state", None)),
+                "takes": _takes_weights_itself(self.model),
                 "names": list(own),
                 "specs": specs_of(list(own.values())),
                 "constants": self._constants,
@@ -311,6 +311,19 @@ class Candidate:
         msg = msg | {"aliases": self.aliases}
         windows.serve(self.channel, msg, fds, forward, side, self.carrier())
         fds.clear()  # serve closed them
+
+
+def _takes_weights_itself(model: torch.nn.Module) -> bool:
+    """Whether it says itself what becomes of the reference's weights."""
+    if callable(getattr(model, "load_reference_state", None)):
+        return True
+    plain = torch.nn.Module
+    return type(model).load_state_dict is not plain.load_state_dict or any(
+        type(m)._load_from_state_dict is not plain._load_from_state_dict
+        or m._load_state_dict_pre_hooks
+        for m in model.modules()
+        if not type(m).__module__.startswith("torch.")
+    )
 
 
 def _inside(t: torch.Tensor, inputs: list[torch.Tensor]) -> int:

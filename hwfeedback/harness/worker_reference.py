@@ -148,6 +148,7 @@ class Reference:
                 raise StageError("state", f"Model's {name} is {what}")
         self._constants = [drawn.of(t) for t in self._state().values()]
         self._buffers = [(b, b.detach().clone()) for b in self.model.buffers()]
+        self._carry(self._carried)
         try:
             tree, tensors = trees.flatten(self.init)
         except trees.TreeError as e:
@@ -167,10 +168,13 @@ class Reference:
         """Says what the model carries from call to call: from here on it is behind the inputs, and
         the outputs.
         """
-        self._carried = Carried.from_json(msg["carried"])
-        self._wide, self._wide_carrier, self._reached = None, None, []
-        self._carrier = Carrier(self.model, self._carried) if self._carried else None
+        self._carry(Carried.from_json(msg["carried"]))
         return {}
+
+    def _carry(self, carried: Carried) -> None:
+        self._carried = carried
+        self._wide, self._wide_carrier, self._reached = None, None, []
+        self._carrier = Carrier(self.model, carried) if carried else None
 
     def _give(self, block: Block | GpuBlock, answer: dict[str, Any], parts: int = 1) -> Any:
         """Answers with a block, made in so many parts. Returns what an operation returns that has

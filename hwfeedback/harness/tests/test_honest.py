@@ -31,6 +31,7 @@ THREADS = 2  # sums over threads are honest, too
 PACK = {"linear_packed"}
 # How weights are known of those where it is not by their names.
 WEIGHTS = {
+    "state_beside_a_folded_norm": "by seed",
     "weights_fold_a_norm": "by seed",
     "weights_fold_a_norm_in_place": "by seed",
     "weights_in_int8": "by seed",
