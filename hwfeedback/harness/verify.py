@@ -864,7 +864,7 @@ class Failed(Exception):
     ) -> None:
         """``near``: it may be that the bound is too narrow, as one random pattern showed it.
         ``mixed``: it is the draw, if no other one shows the same. ``unsettled``: likewise, as
-        decisions on it may fall either way.
+        decisions on it may fall either way; ``slight``: by no more than these explain.
         """
         super().__init__(reason)
         self.status = status
@@ -1617,9 +1617,8 @@ class Verification:
                 mixed = all(p.passed or p.mixed for p in outcomes)
                 open_ = all(p.passed or p.unsettled for p in outcomes)
                 says = f"{which}{where}: {o.reason}"
-                told = {"near": near, "mixed": mixed, "unsettled": open_}
-                told["slight"] = all(p.passed or p.slight for p in outcomes)
-                raise Failed("wrong", says, **told)
+                slight = all(p.passed or p.slight for p in outcomes)
+                raise Failed("wrong", says, near=near, mixed=mixed, unsettled=open_, slight=slight)
         self.report.either += sum(o.either for o in outcomes)
         self.report.compared += sum(t.numel() for t in expected.wide)
         return True
