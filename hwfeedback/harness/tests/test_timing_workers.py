@@ -39,7 +39,7 @@ def ask(worker: forkserver.Worker, msg: dict[str, Any]) -> None:
 def load(worker: forkserver.Worker, threads: int) -> None:
     ask(worker, {"op": "import", "source": SOURCE, "threads": threads})
     ask(worker, {"op": "init_inputs"})
-    ask(worker, {"op": "construct"})
+    ask(worker, {"op": "construct", "seed": 0})
 
 
 def test_eager_against_eager(server: forkserver.ForkServer) -> None:
