@@ -28,7 +28,7 @@ CONSTRUCTION_SEED = 0
 # Numbers that are drawn for one tensor; a larger one has them over and over: each process that
 # constructs a model draws them again. A prime, so that rows differ.
 DRAWN = (1 << 20) - 3
-SPREAD = 0.1  # of a drawn constant: that of weights that are moved (verify.PERTURBATION)
+SPREAD = 0.1  # by which drawn constants, moved weights (verify.py) and state (state.py) differ
 PARAMETER, STATISTIC = "parameter", "statistic"
 
 

@@ -42,7 +42,7 @@ class Sides:
         if self.floating:
             near = SAME * torch.maximum(self.low.abs(), self.high.abs())
             self.mixed = torch.zeros(wide.shape, dtype=torch.bool, device=wide.device)
-            for lane in lanes:
+            for lane in [wide, *lanes]:
                 self.mixed |= ((lane - self.low) > near) & ((self.high - lane) > near)
 
     def span(self) -> torch.Tensor:

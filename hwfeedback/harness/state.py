@@ -22,8 +22,9 @@ from typing import Any
 
 import torch
 
+from constructing import SPREAD
+
 MAX_DEPTH = 8  # of lists and dicts below an attribute
-PERTURBATION = 0.1  # of the root mean square of what is not zero
 # Calls from the first state, after each of which the state is one that a random draw may begin
 # with; and how far one goes to see a position come round.
 REACHED = (0, 1, 2, 3, 5, 8)
@@ -446,6 +447,6 @@ def _moved(t: torch.Tensor, g: torch.Generator) -> torch.Tensor:
     rms = float(held.square().mean().sqrt()) if held.numel() else 1.0
     if not math.isfinite(rms):
         rms = 1.0
-    by = torch.randn(t.shape, generator=g, device=t.device).mul_(PERTURBATION * rms)
+    by = torch.randn(t.shape, generator=g, device=t.device).mul_(SPREAD * rms)
     out = by.to(t.dtype).add_(t)
     return out.abs_() if bool((t >= 0).all()) and bool(t.any()) else out

@@ -40,6 +40,7 @@ from clients import (
     ran_out,
     same_bytes,
 )
+from constructing import SPREAD
 from correctness import Expected, Noise, Outcome, Scale
 from cuda import CudaError
 from device import Device, give_back
@@ -97,7 +98,6 @@ ELSEWHERE = 2  # more draws on which nobody may take NaN for Inf who did on one
 REDRAWN = 8  # draws on which somebody is wrong by what decisions may do, before it is wrong
 NEVER_SETTLED = "advisory: decisions on each draw of it fall either way within the bound"
 AGAIN = 16  # times that one wrong in a timed call is asked: a race would show
-PERTURBATION = 0.1  # of a parameter's root mean square
 ELEMENT = "one_element"
 IN_A_ROW = "in_a_row"
 IN_A_ROW_SAYS = "after calls in a row, its state not put back"
@@ -394,7 +394,7 @@ def perturbed(
             out.append(t)
             continue
         rms = correctness.scale_of(t).rms or 1.0
-        moves = torch.randn(t.shape, generator=g, device=t.device).mul_(PERTURBATION * rms)
+        moves = torch.randn(t.shape, generator=g, device=t.device).mul_(SPREAD * rms)
         now = moves.to(t.dtype).add_(t)
         out.append(now.abs_() if bool((t >= 0).all()) and bool(t.any()) else now)
     return out

@@ -2,8 +2,8 @@
 
 Operations, besides ``window`` (windows.py): ``import``, ``init_inputs`` and ``construct``, which
 load it, ``carry``, ``map``, ``draw``, ``state``, ``set_state``, ``forward``, ``inspect``,
-``capture``. All
-tensors travel in blocks that the referee has mapped by name; ``forward`` reads block ``in``.
+``capture``. All tensors travel in blocks that the referee has mapped by name; ``forward`` reads
+block ``in``.
 """
 
 from __future__ import annotations

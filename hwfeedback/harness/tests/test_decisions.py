@@ -177,3 +177,40 @@ def test_a_draw_is_unsettled_where_few_are_wrong() -> None:
     assert o.passed and o.either == 3
     got[0] = 2
     assert not correctness.compare(got, e, 0, Noise(), 0.0).passed
+
+
+def test_only_what_a_decision_changes_is_let_pass() -> None:
+    """Each value of a remainder is moved by the bound, and few jump; rows of a rounded product
+    jump, and none to zero.
+    """
+    x = draw(64, 512)
+    weight = draw(512, 8)
+
+    def expected(forward: Callable[..., Any]) -> Expected:
+        lanes = lanes_of(forward, x)
+        wide = lanes.plain[1][0]
+        e = Expected([wide], [wide.float()], [None], decides=True, sides=[sides_of(lanes)])
+        return correctness.complete(e)
+
+    def outcome(e: Expected, got: torch.Tensor) -> correctness.Outcome:
+        noise = Noise(correctness.Scale(3e-6, 3e-6), correctness.Scale(), e.scales[0])
+        return correctness.compare(got.float(), e, 0, noise, 1e-6)
+
+    wrapped = expected(lambda x: torch.remainder(3.3 * x, 1.0))
+    assert outcome(wrapped, wrapped.wide[0]).passed
+    half = wrapped.wide[0].clone()
+    half[:32] = 0.0
+    o = outcome(wrapped, half)
+    assert not o.passed and not o.unsettled and not o.slight
+
+    product = expected(lambda x: torch.round(2000.3 * x) @ weight.to(x.dtype))
+    few = product.wide[0].clone()
+    found = product.sides[0] if product.sides else None
+    assert found is not None and int(found.open().sum()) > 16
+    few[0, :2] += 2 * float(found.span().max()) / 3
+    assert outcome(product, few).slight
+    few[0, :2] = float("nan")
+    assert not outcome(product, few).slight
+    zeros = product.wide[0].clone()
+    zeros[0] = 0.0
+    assert not outcome(product, zeros).slight

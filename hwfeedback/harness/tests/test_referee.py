@@ -236,6 +236,15 @@ def test_other_parameter_names_are_known_by_value_or_a_loader(judge: Judge) -> N
     )
     v = judge.verdict(SCALED, model_new(body, init + loader), "certify")
     assert v["status"] == "certified" and v["weights"] == "by name", v["reason"]
+    # A hook packs, as PyTorch has it.
+    hook = (
+        "    def _load_from_state_dict(self, state, prefix, *_):\n"
+        "        self.scale.data = state[prefix + 'weight']\n"
+        "        self.shift.data = state[prefix + 'bias']\n\n"
+    )
+    packed = init.replace("torch.ones(n)", "torch.full((n,), 3.0)")
+    v = judge.verdict(SCALED, model_new(body, packed + hook))
+    assert v["status"] == "correct" and v["weights"] == "by name", v["reason"]
     unread = loader.replace("state['bias']", "state['b']")
     v = judge.verdict(SCALED, model_new(body, init + unread))
     assert v["status"] == "crashed" and "load_reference_state" in v["hint"]
