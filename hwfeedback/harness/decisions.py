@@ -120,6 +120,7 @@ def decision(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Decisi
     return Decision(func, args, kwargs, name, value)
 
 
+@uncompiled
 class Pass(TorchDispatchMode):
     """One forward, whose decisions come to ``decide`` in the order in which they are made.
 
@@ -141,7 +142,6 @@ class Pass(TorchDispatchMode):
         raise NotImplementedError
 
 
-@uncompiled
 class Record(Pass):
     """Remembers each decision."""
 
@@ -168,7 +168,6 @@ class _Again(Pass):
         return known
 
 
-@uncompiled
 class Forced(_Again):
     """Decides as float64 did, and measures how far off what it decides on is."""
 
@@ -190,7 +189,6 @@ class Forced(_Again):
         return _copied(known.out)
 
 
-@uncompiled
 class Lane(_Again):
     """Decides on values that are moved by their bounds: by ``sign`` of them, at random for 0."""
 

@@ -553,6 +553,8 @@ class Evaluation:
             config["preimport"] = ["compile"]
             if self.device.kind == "cuda":
                 config["preimport"].append("compile_gpu")
+        elif self.calibration is None and not self.known.get("calibration"):
+            config["preimport"] = ["noise"]
         if compiles or inductor.compiles(self.task["source"]):
             folder = self._warm_inductor() if self.device.kind == "cpu" else ""
             if folder:

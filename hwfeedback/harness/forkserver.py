@@ -114,6 +114,13 @@ PREIMPORTS = {
         "triton.tools.tensor_descriptor",
     ),
     "extension": ("torch.utils.cpp_extension",),
+    # What operators are taken apart with, where rounding is simulated.
+    "noise": (
+        "sympy",
+        "torch.fx.experimental.symbolic_shapes",
+        "torch._dynamo",
+        "torch.utils.flop_counter",
+    ),
 }
 
 
@@ -1137,6 +1144,9 @@ def main() -> None:
     os.set_inheritable(CONTROL_FD, False)
     with allocator.heap_in_huge_pages(HEAP_BYTES):
         import torch  # noqa: F401
+
+        with contextlib.suppress(ImportError):
+            import numpy.random  # noqa: F401  # seeded in every worker, and lazy
 
         for module in MODULES.values():
             # Where one is broken its worker will say so; the others must go on.

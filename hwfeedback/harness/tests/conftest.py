@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from judging import Judge, end_fork_servers, fork_server, new_cache
+from judging import Judge, end_fork_servers, fork_server, keep_headers, new_cache
 
 from forkserver import ForkServer
 
@@ -14,6 +14,7 @@ from forkserver import ForkServer
 def _fork_servers() -> Iterator[None]:
     yield
     end_fork_servers()
+    keep_headers()
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import tempfile
 from typing import Any
 
 import pytest
+import torch
 from process_layer import connect, listening
 
 import allocator
@@ -22,6 +23,9 @@ import forkserver
 import referee
 import verify
 from protocol import Channel, ProtocolError
+
+# A referee on two cores has one thread: what it compares, three processes compute.
+torch.set_num_threads(1)
 
 # What the last-level cache has for tests: machines differ by much, and emptying half a gigabyte of
 # it before each window takes longer than they do.
@@ -79,13 +83,26 @@ def new_cache(factory: pytest.TempPathFactory) -> str:
         beside = factory.getbasetemp().parent.glob("*/cache*/header-*")
         found += [h for h in beside if (h / compiling.SHIM).exists()]  # it is whole
     for made in found:
-        to, unfinished = folder / made.name, shutil.ignore_patterns(".new-*")
-        shutil.copytree(made, to, ignore=unfinished, copy_function=_link, dirs_exist_ok=True)
+        _into(folder, made)
     # load_inline comes often here: its header is precompiled when it is first asked for.
     light = pathlib.Path(building._light_header(str(folder)))
     (light / f"{building._header_key([])}.seen").touch()
     MADE.append(folder)
     return str(folder)
+
+
+def keep_headers() -> None:
+    """Leaves what was precompiled to who tests next, where there is a folder for it."""
+    kept = os.environ.get("KERNELWRIGHT_TEST_CACHE")
+    for header in [h for made in MADE for h in made.glob("header-*")] if kept else []:
+        if (header / compiling.SHIM).exists():
+            _into(pathlib.Path(str(kept)), header)
+
+
+def _into(cache: pathlib.Path, made: pathlib.Path) -> None:
+    unfinished = shutil.ignore_patterns(".new-*", "*.seen")
+    to = cache / made.name
+    shutil.copytree(made, to, ignore=unfinished, copy_function=_link, dirs_exist_ok=True)
 
 
 def _link(source: str, to: str) -> None:
@@ -120,7 +137,8 @@ def fork_server(*, gpu: bool = False) -> forkserver.ForkServer:
     folder = str(pathlib.Path(sys.executable).parent)
     path = folder + ":" + os.environ.get("PATH", "/usr/bin:/bin")
     kept = f"{tempfile.gettempdir()}/kernelwright-{os.getuid()}"
-    env = {"PATH": path, "LANG": "C.UTF-8", allocator.FOLDER: kept}
+    # Threads that wait do not spin: another test wants their core.
+    env = {"PATH": path, "LANG": "C.UTF-8", allocator.FOLDER: kept, "GOMP_SPINCOUNT": "0"}
     if gpu and "LD_LIBRARY_PATH" in os.environ:  # the driver's library may be there
         env["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
     at = tempfile.mkdtemp(prefix="kernelwright-server-") + "/socket"

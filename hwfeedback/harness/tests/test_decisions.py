@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import trace
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
 
 import correctness
+import counting
 import decisions
+import noise
 import sides
 from correctness import Expected, Noise
 
@@ -214,3 +218,21 @@ def test_only_what_a_decision_changes_is_let_pass() -> None:
     zeros = product.wide[0].clone()
     zeros[0] = 0.0
     assert not outcome(product, zeros).slight
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        counting.Counter,
+        decisions.ExactNoise,
+        decisions.Forced,
+        decisions.Lane,
+        decisions.Record,
+        noise.Float32Noise,
+        noise.Sources,
+        trace._Operators,
+    ],
+)
+def test_no_mode_imports_torch_compile(mode: type) -> None:
+    """Its first operator would, half a second in each process."""
+    assert not hasattr(mode.__torch_dispatch__, "__wrapped__")
