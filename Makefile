@@ -117,7 +117,7 @@ test-python: test-python-shared test-python-alone
 FOR_PYTHON = CUDA_HOME=$(CUDA) CUTLASS_PATH=$(CUTLASS) PYTHONPATH=$(TOOLS)/python KERNELWRIGHT_TEST_CACHE=$(DATA)/cache
 PYTEST = $(PYTHON) -m pytest -p no:cacheprovider
 # The tests of a file are one process's: what they calibrate and compile they share. Those that measure take one core each. No test
-# has a second try: what others have disturbed is told as not measured.
+# has a second try.
 test-python-shared: dev
 	$(FOR_PYTHON) $(PYTEST) --timeout 900 -n 2 --dist loadfile -m 'not slow and not weekly and not alone'
 test-python-alone: dev

@@ -66,9 +66,8 @@ def mutants(path: pathlib.Path = HERE / "mutants.toml") -> list[Mutant]:
     return [Mutant(**row) for row in tomllib.loads(path.read_text())["mutant"]]
 
 
-# Tests of other faults, beside it on cores of their own, do not disturb it (machine.py), and none
-# computes on all cores.
-OURS = {"KERNELWRIGHT_TEST_RUN": str(os.getpid()), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+# Tests of other faults run beside it: none computes on all cores.
+OURS = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 # A line of pytest -v, with xdist or without.
 FAILED = re.compile(
     r"(?:(?:FAILED|ERROR) (\S+::\S.*?)(?: - .*)?|(\S+::\S.*?) (?:FAILED|ERROR))\s*(?:\[ *\d+%\])?$",

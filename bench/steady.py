@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 ROOT = pathlib.Path(__file__).parent.parent
-# How pytest's last line counts, and what machine.py says of a test.
+# How pytest's last line counts, and what a test says that could not measure.
 COUNTS = re.compile(r"(\d+) (passed|failed|skipped|error)")
 UNMEASURED = re.compile(r"^SKIPPED \[(\d+)\].*not measured", re.MULTILINE)
 

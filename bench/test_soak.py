@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import pathlib
 import re
-import subprocess
 import sys
-import time
 import tomllib
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import machine
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -70,19 +66,6 @@ def test_every_weekly_row_names_a_test() -> None:
         found = [*ROOT.glob(f"hwfeedback/harness/tests/{file}"), *ROOT.glob(file)]
         assert len(found) == 1 and f"def {name}" in found[0].read_text(), row["tests"]
         assert row["why"]
-
-
-def test_what_others_take_of_the_machine_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process is another one where only a child of its own is the run's."""
-    with subprocess.Popen(["sleep", "60"]) as child:
-        monkeypatch.setenv(machine.RUN, str(child.pid))
-        watch = machine.Watch()
-        end = time.process_time() + 0.5
-        while time.process_time() < end:
-            pass
-        share = watch.others()
-        child.kill()
-    assert machine.BUSY / (os.cpu_count() or 1) < share <= 1
 
 
 @pytest.mark.parametrize(("script", "good"), [("true", True), ("exit 3", False)])

@@ -15,7 +15,6 @@ import pytest
 import torch
 from forked import Forked
 from judging import LLC
-from machine import Regardless
 
 import baselines
 import device
@@ -157,8 +156,7 @@ def test_a_machine_that_becomes_quiet_invents_no_win(
     makes = {"eager": machine(0.004), "candidate": machine(seconds, calms=True)}
     timed, spawner, _ = time_it(makes)
     assert timed.speedup is not None
-    if not wins and timed.speedup["low"] > 1.05:
-        raise Regardless(timed.speedup)
+    assert wins or timed.speedup["low"] <= 1.05, timed.speedup
     if timed.report["protocol"] != "interleaved":  # too loud for a win that turns could confirm
         assert timed.speedup["low"] <= 1, timed.speedup
         pytest.skip(f"not measured, the machine is busy: {timed.report['notes']}")
@@ -276,8 +274,7 @@ def hiding(share: float) -> forked.Make:
 def test_work_hidden_from_the_workers_clock_is_found() -> None:
     timed, _, _ = time_it({"eager": forked.spinning(0.005), "candidate": hiding(0.01)})
     assert timed.wrong is None and timed.speedup is not None
-    if timed.speedup["low"] > 1.05:
-        raise Regardless(timed.speedup)
+    assert timed.speedup["low"] <= 1.05, timed.speedup
     c = timed.report["candidate"]
     assert timed.report["marked"] and c["clock"] == "wall"
     assert c["event_ms"] < 1 < 4 < c["median_ms"]
@@ -291,8 +288,7 @@ def test_work_hidden_from_the_workers_clock_is_found() -> None:
 def test_what_a_clock_may_be_off_by_wins_nothing() -> None:
     timed, _, _ = time_it({"eager": forked.spinning(0.005), "candidate": hiding(0.92)})
     assert timed.speedup is not None and not timed.hides
-    if timed.speedup["low"] > 1.05:
-        raise Regardless(timed.speedup)
+    assert timed.speedup["low"] <= 1.05, timed.speedup
 
 
 @pytest.mark.alone
