@@ -22,7 +22,7 @@ from structures import NONE, Structure
 
 Map = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
-HUGE = 1e36  # near float32's 3.4e38: a sum of a few still holds, a square does not
+HUGE = 1e30  # sums of many hold, of products with codes of eight bits, too; squares do not
 TINY = 1e-40  # a float32 denormal
 UP, DOWN = 1e2, 1e-3
 TAIL_POWER = 3.0

@@ -188,6 +188,10 @@ def invalid(e: Exception) -> Invalid:
             f"forward's result {e.message}",
             "return tensors, numbers, and lists, tuples or dicts of them",
         ),
+        "output_shape": (
+            f"forward's result {e.message}",
+            "return tensors of fixed shapes, filled up, and how much of them counts",
+        ),
         "no_output": (f"forward returns {e.message}", "return what it computes"),
     }
     message, hint = table.get(e.stage, (f"the reference raises {what}{line}", _CONTRACT))
@@ -514,6 +518,8 @@ def _other_draws(
     fresh += state
     if inputs:
         other = _in_mode(reference, tree, fresh, mode)
+        if other is not None and (error := verify.reshaped(tensors, other)):
+            raise error
         if other is not None and _close(tensors, other):
             # What is averaged over millions hardly differs from draw to draw.
             halves = [t / 2 if t.is_floating_point() else t for t in fresh[:given]] + state

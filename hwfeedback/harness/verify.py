@@ -61,7 +61,7 @@ from orders import Line
 from state import NOTHING, Carried
 from structures import Structure
 
-CALIBRATION = 14  # version of what is kept: part of its check
+CALIBRATION = 15  # version of what is kept: part of its check
 CALIBRATION_SEEDS = 4
 FAMILY_SEEDS = 2
 CALIBRATION_S = 30.0  # past this a family is calibrated on one seed
@@ -155,6 +155,7 @@ class Calibration:
     # By key the way in which the reference bears a change of what is never varied (assumptions.py).
     assumptions: dict[str, int] = field(default_factory=dict)
     spent: bool = False  # the reference's process is of no more use
+    outputs: list[torch.Tensor] = field(default_factory=list)  # while it is calibrated
     by_rows: bool = False  # float64 is the same on each family when a batch is computed in parts
     carried: Carried = NOTHING  # from call to call
 
@@ -660,6 +661,13 @@ def _calibrate_draw(
             raise ReferenceBroken(eager["error"])
         c.notes.append(f"{family.name}: left out, the reference raises {eager['error'].type} on it")
         return False
+    # Without their content.
+    c.outputs = c.outputs or [t.to("meta") for t in eager["tensors"]]
+    if error := reshaped(c.outputs, eager["tensors"]):
+        if family is BASE:
+            raise ReferenceBroken(error)
+        c.notes.append(f"{family.name}: left out, the reference's result {error.message}")
+        return False
     if "error" in wide or not c.wide:
         # No float64: float32 is expected, and the noise that could not be simulated is allowed
         # for by another order of evaluation only.
@@ -710,6 +718,16 @@ def _calibrate_draw(
             raise ReferenceBroken(r["error"])  # or bounds would be too narrow
         del r
     return True
+
+
+def reshaped(tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> WorkerError | None:
+    """Returns what is wrong with a reference whose outputs have other shapes on another draw."""
+    for i, (a, b) in enumerate(zip(tensors, others, strict=True)):
+        if a.shape != b.shape:
+            found = f"output {i} has {list(a.shape)}, then {list(b.shape)}"
+            message = f"has a shape that depends on values: {found}"
+            return WorkerError({"stage": "output_shape", "type": "ValueError", "message": message})
+    return None
 
 
 def _has_sides(reference: ReferenceClient, c: Calibration) -> bool:

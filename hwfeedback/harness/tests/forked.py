@@ -70,6 +70,13 @@ def busy(seconds: float) -> None:
         pass
 
 
+def at_work(seconds: float) -> None:
+    """Has that much of a core, however long others make it wait."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
 def spinning(seconds: float, scale: float = 2.0) -> Make:
     """A worker whose forward takes about this long and doubles its input."""
 

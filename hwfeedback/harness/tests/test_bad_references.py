@@ -142,6 +142,10 @@ BAD: dict[str, tuple[str, str]] = {  # what is wrong -> source, a part of the se
     ),
     "outputs": (whole(forward="return [x * 2] * 10001"), "forward's result holds over 10000"),
     "stochastic": (whole(forward="return x * torch.rand_like(x)"), "stochastic"),
+    "as many as there are": (
+        whole(forward="return x[x > 0]"),
+        "has a shape that depends on values",
+    ),
     "counts": (
         whole(construct="self.n = 1", forward="self.n += 1; return x * self.n"),
         "put back (n)",

@@ -372,6 +372,7 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
     which get the device when it is theirs.
     """
     monkeypatch.setattr(evaluation, "SHARES", {"cpu"})
+    monkeypatch.setattr(kept, "SENTINEL_S", 3600.0)
     disturb = evaluation.Evaluation._compilers_disturb
     monkeypatch.setattr(evaluation.Evaluation, "_compilers_disturb", lambda _: False)
     following = NATIVE.replace("i < rows; i++", "i < rows; ++i", 1)

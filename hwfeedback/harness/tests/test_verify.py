@@ -506,3 +506,13 @@ def test_a_lost_worker_is_no_fault_of_the_candidate(reason: str) -> None:
         faults("verifying it", client),
     ):
         client.ask({"op": "settle"})
+
+
+def test_a_family_on_which_outputs_have_another_shape_is_left_out(judge: Judge) -> None:
+    """As where a reference returns as many rows as it finds: on its own draws always the same."""
+    task = task_of("return x[: 2 + int((x != 0).any())] * 2", "[torch.randn(8, 64)]")
+    notes = judge.calibration(task)["calibration"]["notes"]
+    said = "output 0 has [3, 64], then [2, 64]"
+    assert [n.partition(":")[0] for n in notes if said in n] == ["zeros"]
+    v = judge.verdict(task, model_new("return x[: 2 + int((x != 0).any())] + x[: 3]"))
+    assert v["status"] == "correct", v["reason"]

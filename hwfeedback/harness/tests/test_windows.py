@@ -314,7 +314,7 @@ def test_a_process_that_wakes_itself_is_found() -> None:
 def test_threads_that_have_ended_count() -> None:
     def make() -> windows.Forward:
         def forward(args: list[torch.Tensor]) -> list[torch.Tensor]:
-            thread = threading.Thread(target=forked.busy, args=(0.01,))
+            thread = threading.Thread(target=forked.at_work, args=(0.01,))
             thread.start()
             thread.join()
             return [args[0] * 2]
