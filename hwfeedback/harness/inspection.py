@@ -519,7 +519,7 @@ def _other_draws(
     if inputs:
         other = _in_mode(reference, tree, fresh, mode)
         if other is not None and (error := verify.reshaped(tensors, other)):
-            raise error
+            raise failed(error)
         if other is not None and _close(tensors, other):
             # What is averaged over millions hardly differs from draw to draw.
             halves = [t / 2 if t.is_floating_point() else t for t in fresh[:given]] + state
