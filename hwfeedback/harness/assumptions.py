@@ -33,6 +33,10 @@ NO_NAN = (
     "takes for granted that no input is NaN: where one is, it gives what a number far away would "
     "give in its place"
 )
+NO_INFINITY = (
+    "takes for granted that no input is infinite: where one is, it gives NaN in the place of "
+    "infinity"
+)
 # Times a number that is drawn once and for all; the first that the output shows.
 FACTORS = (0.5, 2.0, 1000.0)
 STEPS = (1, -1)  # likewise, of a whole number

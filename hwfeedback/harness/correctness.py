@@ -150,6 +150,7 @@ class Outcome:
     reason: str = ""
     mixed: bool = False  # all that is wrong is NaN where Inf is expected, or Inf for NaN
     dropped: int = 0  # elements that are as if NaN among the inputs were a number far away
+    lost: int = 0  # that are NaN, where infinity comes of infinity
     either: int = 0  # elements that have two right values, where it is the other one
     unsettled: bool = False  # no more elements are wrong than decisions on this draw may change
     slight: bool = False  # and few, by no more than a decision changes
@@ -408,7 +409,7 @@ def compare(
     far as these depend on what was planted, but for NaN that is excused, and for NaN that is
     dropped. Where eager itself has others on this draw, as many times more tell nothing as ASTRAY
     says, and what is finite for both is compared. NaN instead of Inf, or the other way round, says
-    nothing of one in as many.
+    nothing of one in as many. Where more is NaN instead of Inf, infinity is lost.
     ``exact``: no error at all.
     """
     wide = expected.wide[i]
@@ -429,7 +430,7 @@ def compare(
     own, scale = (Scale(), Scale()) if bare else (expected.own[i], expected.scales[i])
     moved = None if expected.moved is None else expected.moved[i]
     bound = Scale() if exact else bound_of(noise, own, scale, floor, moved)
-    dropped, loose = 0, None
+    dropped, lost, loose = 0, 0, None
     if mask:
         mine, theirs = kinds(got), kinds(wide)
         wrong = mine != theirs
@@ -438,6 +439,7 @@ def compare(
             wide, loose = _without_reason(wrong, mine, wide, effect)
             dropped = _drop(wrong, got, effect, bound.max)
             _forgive(wrong, mine, theirs)
+            lost = _lose(wrong, mine, theirs)
         astray = (
             expected.eager is not None
             and effect is not None
@@ -478,7 +480,7 @@ def compare(
     passed = error.max <= bound.max and error.rms <= bound.rms
     skipped = 0 if skip is None else count(skip)
     reason = "" if passed else _floating_reason(got, wide, skip, error, bound)
-    o = Outcome(passed, error, bound, skipped, reason, dropped=dropped, either=either)
+    o = Outcome(passed, error, bound, skipped, reason, dropped=dropped, lost=lost, either=either)
     if not passed and expected.sides is not None:
         far = _far(got, wide, skip, bound.max)
         o.unsettled = _is_unsettled(expected, i, far, bound.max)
@@ -567,6 +569,18 @@ def _forgive(wrong: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor) -> N
     if ASTRAY * sum(count(m) for _, m in _mixed(wrong, mine, theirs)) <= count(theirs != 0):
         for w, m in _mixed(wrong, mine, theirs):
             w &= ~m
+
+
+def _lose(wrong: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor) -> int:
+    """Takes out of ``wrong`` where NaN stands for Inf. Returns how many these are: a sum that is
+    taken apart comes to Inf - Inf, as of codes and their zero point.
+    """
+    lost = 0
+    for w, m, t in chunks(wrong, mine, theirs):
+        found = w & (m == 1) & (t > 1)
+        lost += count(found)
+        w &= ~found
+    return lost
 
 
 def _astray(eager: torch.Tensor, wide: torch.Tensor, excused: torch.Tensor) -> int:

@@ -900,6 +900,7 @@ class Report:
     kernelbench: bool | None = None
     deterministic: bool | None = None
     drops_nan: bool = False
+    loses_infinity: bool = False
     either: int = 0  # elements that have two right values, where it gave the other,
     compared: int = 0  # of so many
     caches_weights: bool | None = None
@@ -969,6 +970,8 @@ class Report:
                     row[f"{kind}_bound"] = bound if math.isfinite(bound) else 1e300
         if any(o.dropped for o in outcomes):
             row["note"] = f"{family.note}; NaN is dropped (advisory)".removeprefix("; ")
+        if any(o.lost for o in outcomes):
+            row["note"] = f"{row['note']}; infinity is lost (advisory)".removeprefix("; ")
         if not row["passed"] and not family.gates and "advisory" not in row["note"]:
             reasons = "; ".join(o.reason for o in outcomes if o.reason)
             row["note"] = f"{row['note']} (advisory: {reasons})"
@@ -1532,6 +1535,8 @@ class Verification:
                 return f"{which} of a timed call: {o.reason}"
             if o.dropped and not self.report.drops_nan:
                 return f"{which} of a timed call drops NaN, which verification has not seen"
+            if o.lost and not self.report.loses_infinity:
+                return f"{which} of a timed call loses infinity, which verification has not seen"
         return None
 
     def _candidate_begin(
@@ -1618,7 +1623,7 @@ class Verification:
         self.report.add(family, name, outcomes)
         if not family.gates:
             return True
-        self._note_dropped(outcomes)
+        self._note_advisory(outcomes)
         for i, o in enumerate(outcomes):
             if not o.passed:
                 which = f"{self.calibration.carried.output(i)}, " if len(outcomes) > 1 else ""
@@ -1641,17 +1646,24 @@ class Verification:
         self.report.compared += sum(t.numel() for t in expected.wide)
         return True
 
-    def _note_dropped(self, outcomes: Sequence[Outcome]) -> None:
-        """Notes that NaN is dropped. Raises Failed where that may not be."""
-        count = sum(o.dropped for o in outcomes)
-        if not count or not all(o.passed for o in outcomes):
+    def _note_advisory(self, outcomes: Sequence[Outcome]) -> None:
+        """Notes that NaN is dropped, or infinity lost. Raises Failed where that may not be."""
+        dropped, lost = sum(o.dropped for o in outcomes), sum(o.lost for o in outcomes)
+        if not all(o.passed for o in outcomes):
             return
-        self.report.drops_nan = True
-        if self.strict:
+        self.report.drops_nan |= dropped > 0
+        self.report.loses_infinity |= lost > 0
+        if self.strict and dropped:
             raise Failed(
                 "wrong",
-                f"it drops NaN: {count} elements are what a number far away gives in its place",
+                f"it drops NaN: {dropped} elements are what a number far away gives in its place",
                 "let NaN through: fmaxf and tl.maximum give the other operand",
+            )
+        if self.strict and lost:
+            raise Failed(
+                "wrong",
+                f"it loses infinity: {lost} elements are NaN, where the reference's are infinite",
+                "let no sum be taken apart in which infinity comes with either sign",
             )
 
     def _judge_near(
@@ -1992,8 +2004,9 @@ class Verification:
         ``start`` starts a process of it with other weights and buffers. Raises what the reference's
         client raises.
         """
-        dropped = [assumptions.NO_NAN] if self.report.drops_nan else []
-        return dropped + assumptions.Asking(self, start).told()
+        told = [assumptions.NO_NAN] if self.report.drops_nan else []
+        told += [assumptions.NO_INFINITY] if self.report.loses_infinity else []
+        return told + assumptions.Asking(self, start).told()
 
     def look_closer(self, tree: Any, inputs: Sequence[torch.Tensor], expected: Expected) -> None:
         """Finds how far this very draw can move, in many patterns."""

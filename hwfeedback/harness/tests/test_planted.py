@@ -114,6 +114,23 @@ def test_a_maximum_that_drops_nan_is_told_of_and_a_sum_is_wrong() -> None:
     assert not judged(total, lambda x: x.nansum(-1), [X], (0, (1, 1), NAN)).passed
 
 
+def test_infinity_that_is_lost_is_told_of_and_a_number_in_its_place_is_wrong() -> None:
+    """As of codes with a zero point, whose sums are taken apart."""
+    codes = torch.tensor([[9.0, 3.0, 8.0, 1.0, 7.0, 2.0, 9.0, 5.0]]).expand(6, 8)
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return x @ (codes - 4).T.to(x.dtype)
+
+    def apart(x: torch.Tensor) -> torch.Tensor:
+        return x @ codes.T.to(x.dtype) - 4 * x.sum(-1, keepdim=True)
+
+    o = judged(product, apart, [X], (0, (1, 1), INF))
+    assert o.passed and o.lost == 6
+    assert not judged(product, lambda x: apart(x).nan_to_num(), [X], (0, (1, 1), INF)).passed
+    spread = lambda x: product(x) + 0 * x.sum()  # noqa: E731
+    assert not judged(product, spread, [X], (0, (1, 1), INF)).passed, "other rows are finite"
+
+
 def test_what_cannot_hold_nan_is_free_where_it_depends_on_it() -> None:
     def which(x: torch.Tensor) -> torch.Tensor:
         return x.argmax(-1)
