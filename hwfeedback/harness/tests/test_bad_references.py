@@ -209,6 +209,18 @@ BAD: dict[str, tuple[str, str]] = {  # what is wrong -> source, a part of the se
         ),
         "remembers something from call to call that cannot be put back (kv.0, kv.1)",
     ),
+    "an object remembers": (
+        whole(
+            "class Kept:\n    last = 0.0",
+            construct="self.kept = Kept()",
+            forward="last, self.kept.last = self.kept.last, x; return x - last",
+        ),
+        "stochastic",
+    ),
+    "the file remembers": (
+        whole("LAST = [0.0]", forward="LAST.append(x); return x - LAST.pop(0)"),
+        "stochastic",
+    ),
     "state of the first call": (
         whole(
             construct="self.last = None",
