@@ -1189,5 +1189,6 @@ def _misfit(msg: dict[str, Any], wanted: Layout, aliases: list[int], carried: Ca
     if isinstance(said, list):
         for i, (mine, theirs) in enumerate(zip(said, aliases, strict=False)):
             if isinstance(mine, int) and mine >= 0 and theirs < 0:
-                return f"output {i} lies in the memory of input {mine}, the reference's is its own"
+                what = carried.output(i)
+                return f"{what} lies in the memory of input {mine}, the reference's is its own"
     return ""

@@ -7,14 +7,17 @@ first the state, then the inputs that were written. ``Carried`` says which these
 puts content into a model before a call and collects it afterwards, in either worker.
 
 What is looked at are tensors by the place that holds them: in a module's buffers, parameters and
-attributes, and in lists and dicts among these. A place keeps the tensor that was in it when the
-model was made: content is copied into that one, so that its address stays.
+attributes, and in lists, tuples and dicts among these. A forward may replace any of them. A place
+gets the tensor back that was in it when the model was made: content is copied into that one, so
+that its address stays.
 """
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +27,8 @@ import torch
 
 from constructing import SPREAD
 
-MAX_DEPTH = 8  # of lists and dicts below an attribute
+SEQUENCES = (list, tuple, deque)
+MAX_DEPTH = 8  # of lists, tuples and dicts below an attribute
 # Calls from the first state, after each of which the state is one that a random draw may begin
 # with; and how far one goes to see a position come round.
 REACHED = (0, 1, 2, 3, 5, 8)
@@ -128,58 +132,88 @@ NOTHING = Carried()
 
 @dataclass(frozen=True)
 class Slot:
-    """A place that holds a tensor: what is at ``key`` of a list or a dict."""
+    """A place that holds a tensor: ``path`` leads to it from a module's attributes, buffers or
+    parameters. The way is gone anew each time, for a forward may replace what lies on it.
+    """
 
-    holder: Any
-    key: Any
+    root: dict[str, Any]
+    path: tuple[Any, ...]
+    made: tuple[Any, ...] = ()  # the lists, tuples and dicts on the way, as they first were
     trained: bool = False  # it is a parameter
 
     def get(self) -> Any:
-        try:
-            return self.holder[self.key]
-        except (IndexError, KeyError):
-            return None
+        found: Any = self.root
+        for key in self.path:
+            found = _at(found, key)
+        return found
 
     def put(self, t: torch.Tensor) -> None:
         if self.get() is not t:
-            self.holder[self.key] = t
+            parameter = self.trained and not isinstance(t, torch.nn.Parameter)
+            _put(self.root, self.path, self.made, torch.nn.Parameter(t, False) if parameter else t)
+
+
+def _takes(holder: Any, key: Any) -> bool:
+    """Whether a tensor can be put at a key."""
+    if isinstance(holder, SEQUENCES):
+        return isinstance(key, int) and 0 <= key < len(holder)
+    return isinstance(holder, dict)
+
+
+def _at(holder: Any, key: Any) -> Any:
+    """Returns what is at a key, or None."""
+    if isinstance(holder, dict):
+        return holder.get(key)
+    return holder[key] if _takes(holder, key) else None
+
+
+def _put(holder: Any, path: Sequence[Any], made: Sequence[Any], t: torch.Tensor) -> Any:
+    """Returns the holder with a tensor in it, or another one where that cannot be changed."""
+    key, *rest = path
+    value: Any = t
+    if rest:
+        inner = _at(holder, key)
+        inner = inner if _takes(inner, rest[0]) else copy.copy(made[0])
+        value = _put(inner, rest, made[1:], t)
+    if isinstance(holder, tuple):
+        items = [*holder[:key], value, *holder[key + 1 :]]
+        return holder._make(items) if hasattr(holder, "_make") else type(holder)(items)
+    holder[key] = value
+    return holder
 
 
 def _named(prefix: str, name: object) -> str:
     return f"{prefix}.{name}" if prefix else str(name)
 
 
-def slots(model: torch.nn.Module) -> dict[str, Slot]:
-    """Returns by name all places of a model that hold a tensor."""
-    found: dict[str, Slot] = {}
+Place = tuple[str, Any, Slot]  # its name and what is in it
+
+
+def places(model: torch.nn.Module) -> Iterator[Place]:
+    """Yields all places of a model: parameters, buffers, attributes, and what is in lists, tuples
+    and dicts among these.
+    """
     for prefix, m in model.named_modules():
         for holder, trained in ((m._parameters, True), (m._buffers, False)):
             for name, t in holder.items():
-                if isinstance(t, torch.Tensor):
-                    found[_named(prefix, name)] = Slot(holder, name, trained)
-        for name, value in vars(m).items():
+                yield _named(prefix, name), t, Slot(holder, (name,), trained=trained)
+        for name, value in list(vars(m).items()):
             if name not in _OWN:
-                found.update(_below(_named(prefix, name), vars(m), name, value, MAX_DEPTH))
-    return found
+                yield from _below(_named(prefix, name), value, Slot(vars(m), (name,)))
 
 
-def _below(name: str, holder: Any, key: Any, value: Any, depth: int) -> Iterator[tuple[str, Slot]]:
-    if isinstance(value, torch.Tensor):
-        yield name, Slot(holder, key)
-    elif isinstance(value, (list, dict)) and depth:
-        pairs = enumerate(value) if isinstance(value, list) else value.items()
-        for k, v in list(pairs):
-            yield from _below(f"{name}.{k}", value, k, v, depth - 1)
+def _below(name: str, value: Any, slot: Slot) -> Iterator[Place]:
+    yield name, value, slot
+    if not isinstance(value, (dict, *SEQUENCES)) or len(slot.made) == MAX_DEPTH:
+        return
+    made = (*slot.made, copy.copy(value))
+    for k, v in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        yield from _below(f"{name}.{k}", v, Slot(slot.root, (*slot.path, k), made))
 
 
-def numbers(model: torch.nn.Module) -> dict[str, float]:
-    """Returns by name the attributes of a model that are Python numbers."""
-    found: dict[str, float] = {}
-    for prefix, m in model.named_modules():
-        for name, value in vars(m).items():
-            if name not in _OWN and isinstance(value, (int, float)):
-                found[_named(prefix, name)] = value
-    return found
+def slots(model: torch.nn.Module) -> dict[str, Slot]:
+    """Returns by name all places of a model that hold a tensor."""
+    return {name: slot for name, value, slot in places(model) if isinstance(value, torch.Tensor)}
 
 
 class Before:
@@ -189,15 +223,28 @@ class Before:
         self._model = model
         self._slots = {n: (s, s.get()) for n, s in slots(model).items()}
         self._content = {n: t.detach().clone() for n, (_, t) in self._slots.items()}
-        self._numbers = numbers(model)
-        self.changed: dict[str, torch.Tensor] = {}  # the first content of what was
+        self._plain = _plain(model)
+        self._touched: set[str] = set()  # tensors with other content
         self._shapes: dict[str, torch.Size] = {}  # of what was not there before
-        # What no content can be put into: of another shape from call to call, or a number.
+        # What no content can be put into: of another shape from call to call, or a number; and a
+        # list of another length, with all that is in it.
         self.unkept: list[str] = []
+
+    @property
+    def changed(self) -> dict[str, torch.Tensor]:
+        """The first content of what calls have changed, in the order of the model."""
+        kept = (n for n in self._slots if n in self._touched and not self._is_unkept(n))
+        return {n: self._content[n] for n in kept}
 
     def look(self) -> None:
         """Comes after a call."""
-        for name, slot in slots(self._model).items():
+        plain = _plain(self._model)
+        for name in {**self._plain, **plain}:
+            before, value = self._plain.get(name), plain.get(name)
+            if before != value and not (value != value and before != before):
+                self._unkept(name)
+        there = slots(self._model)
+        for name, slot in there.items():
             now = slot.get()
             first = self._content.get(name)
             if first is None:
@@ -205,24 +252,25 @@ class Before:
                     self._unkept(name)
             elif now.shape != first.shape or now.dtype != first.dtype:
                 self._unkept(name)
-            elif name not in self.changed and not same(now, first):
-                self.changed[name] = first
-        for name, value in numbers(self._model).items():
-            before = self._numbers.get(name)
-            if before != value and not (value != value and before != before):
+            elif name not in self._touched and not same(now, first):
+                self._touched.add(name)
+        for name in self._slots:
+            if name not in there:
                 self._unkept(name)
 
     def _unkept(self, name: str) -> None:
-        if name not in self.unkept:
+        if not self._is_unkept(name):
             self.unkept.append(name)
-        self.changed.pop(name, None)
+
+    def _is_unkept(self, name: str) -> bool:
+        return any(name == n or name.startswith(f"{n}.") for n in self.unkept)
 
     def put_back(self) -> None:
         """Has the model as it was, but for what was not there."""
         with torch.no_grad():
             for name, (slot, t) in self._slots.items():
                 first = self._content[name]
-                if (name in self.changed or name in self.unkept) and t.shape == first.shape:
+                if (name in self._touched or self._is_unkept(name)) and t.shape == first.shape:
                     t.copy_(first)
                 slot.put(t)
 
@@ -236,6 +284,19 @@ class Before:
                 twice += [seen[at], name]
             seen[at] = name
         return list(dict.fromkeys(twice))
+
+
+def _plain(model: torch.nn.Module) -> dict[str, float]:
+    """Returns by name what is a Python number, and how long lists and tuples are. What holds others
+    comes before these.
+    """
+    found: dict[str, float] = {}
+    for name, value, _ in places(model):
+        if isinstance(value, SEQUENCES):
+            found[name] = len(value)
+        elif isinstance(value, (int, float)):
+            found[name] = value
+    return found
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -264,11 +325,9 @@ class Carrier:
         self._own: list[torch.Tensor | None] = []  # what content is put into
         self._written: dict[int, torch.Tensor] = {}
         for slot in self._slots:
-            t = None if slot is None else slot.get()
-            if t is not None and wide and t.is_floating_point():
-                t = t.detach().double()
-                assert slot is not None
-                slot.holder[slot.key] = torch.nn.Parameter(t, False) if slot.trained else t
+            t: torch.Tensor | None = None if slot is None else slot.get()
+            if slot is not None and t is not None and wide and t.is_floating_point():
+                slot.put(t.detach().double())
                 t = slot.get()
             self._own.append(t)
         self._wide = wide
@@ -336,6 +395,16 @@ class Carrier:
             assert t is not None
             found.append(t.detach())
         return found
+
+    @torch.no_grad()
+    def settle(self, args: Sequence[torch.Tensor]) -> None:
+        """Comes after a call that another goes on from: state that lies in the memory of what
+        forward was given moves out of it, for that will have other content.
+        """
+        given = {t.untyped_storage().data_ptr() for t in args}
+        for slot, t in zip(self._slots, self._state(), strict=True):
+            if slot is not None and t.untyped_storage().data_ptr() in given:
+                slot.put(t.clone())
 
     @torch.no_grad()
     def put_back(self) -> None:

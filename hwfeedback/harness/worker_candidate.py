@@ -220,8 +220,10 @@ class Candidate:
                 if t.shape == view.shape and t.dtype == view.dtype:
                     view.copy_(t)
                 del t
-        returned = len(out) - len(carried) if fits else len(out)
-        aliases = [_inside(t, inputs) for t in out[:returned]]
+        own = len(out) - len(self._carried.written) if fits else len(out)
+        aliases = [_inside(t, inputs) for t in out[:own]]
+        if self._carrier is not None:
+            self._carrier.settle(inputs)
         del carried
         if msg.get("sparing"):
             out.clear()

@@ -300,6 +300,7 @@ class Reference:
             raise
         except Exception as e:
             raise StageError("forward", e) from e
+        self._carrier.settle(args)
 
     def _placing(self) -> contextlib.AbstractContextManager[Any]:
         """Has the file make its tensors on the device, where it names none."""
@@ -357,10 +358,9 @@ class Reference:
                 wide.train(self.model.training)
                 wide.load_state_dict(self.model.state_dict())
             wide = wide.double()
-            for m in wide.modules():
-                for name, value in list(vars(m).items()):
-                    if isinstance(value, torch.Tensor) and value.is_floating_point():
-                        setattr(m, name, value.double())
+            for slot in state.slots(wide).values():
+                if (t := slot.get()).is_floating_point():
+                    slot.put(t.double())
             self._wide = wide
             carried = self._carried
             self._wide_carrier = Carrier(wide, carried, wide=True) if carried else None
@@ -611,7 +611,8 @@ class Reference:
                     extra.append(source["values"])
         aliases = [_alias(t, inputs) for t in out]
         if carrier is not None:
-            aliases[self._carried.returned :] = [-1] * (len(out) - self._carried.returned)
+            rest = self._carried.state.stop  # inputs that are written lie in inputs
+            aliases[rest:] = [-1] * (len(out) - rest)
             out = [t.clone() for t in out]  # they may lie in what the next call writes into
         self._pure()
         entry = {"tree": trees.renumbered(out_tree), "sources": found, "aliases": aliases}

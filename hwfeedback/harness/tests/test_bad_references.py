@@ -161,6 +161,70 @@ BAD: dict[str, tuple[str, str]] = {  # what is wrong -> source, a part of the se
         ),
         "remembers something from call to call that cannot be put back (k)",
     ),
+    "number in a dict": (
+        whole(
+            construct="self.at = {'step': 1}",
+            forward="self.at['step'] += 1; return x * self.at['step']",
+        ),
+        "put back (at.step)",
+    ),
+    "number in a tuple": (
+        whole(
+            construct="self.past = (torch.zeros(8), 0)",
+            forward="self.past = (self.past[0] + x[0], self.past[1] + 1)\n"
+            "        return x - self.past[0] / self.past[1]",
+        ),
+        "put back (past.1)",
+    ),
+    "alternates": (
+        whole(
+            construct="self.odd = False",
+            forward="self.odd = not self.odd; return x * 2 if self.odd else x * 3",
+        ),
+        "put back (odd)",
+    ),
+    "list grows": (
+        whole(
+            construct="self.seen = [torch.zeros(8)]",
+            forward="self.seen.append(x[0]); return x - self.seen[-2]",
+        ),
+        "remembers something from call to call that cannot be put back (seen)",
+    ),
+    "tuple grows": (
+        whole(
+            construct="self.kept = {'past': ()}",
+            forward="self.kept = {'past': (*self.kept['past'], x)}\n"
+            "        return x + len(self.kept['past'])",
+        ),
+        "remembers something from call to call that cannot be put back (kept.past)",
+    ),
+    "list shrinks": (
+        whole(
+            construct="self.left = [torch.randn(8) for _ in range(99)]",
+            forward="return x * self.left.pop(0)",
+        ),
+        "remembers something from call to call that cannot be put back (left)",
+    ),
+    "cache in a list grows": (
+        whole(
+            construct="self.kv = [torch.zeros(0, 8), torch.zeros(0, 8)]",
+            forward="self.kv = [torch.cat([t, x]) for t in self.kv]\n"
+            "        return x @ self.kv[0].t() @ self.kv[1]",
+        ),
+        "remembers something from call to call that cannot be put back (kv.0, kv.1)",
+    ),
+    "an object remembers": (
+        whole(
+            "class Kept:\n    last = 0.0",
+            construct="self.kept = Kept()",
+            forward="last, self.kept.last = self.kept.last, x; return x - last",
+        ),
+        "stochastic",
+    ),
+    "the file remembers": (
+        whole("LAST = [0.0]", forward="LAST.append(x); return x - LAST.pop(0)"),
+        "stochastic",
+    ),
     "state of the first call": (
         whole(
             construct="self.last = None",

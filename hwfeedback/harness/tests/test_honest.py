@@ -55,6 +55,7 @@ TIMED = {
     "sin_of_large",
     "softmax_split",
     "solve_pivoting",
+    "state_in_a_rebuilt_tuple",
     "state_ring",
     "transposed_in_place",
     "weights_fold_a_norm",  # all is constructed anew before it

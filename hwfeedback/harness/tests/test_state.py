@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections import deque, namedtuple
 from typing import Any
 
 import pytest
@@ -68,6 +69,113 @@ def test_content_is_put_where_the_tensor_is_and_collected_where_it_is_then() -> 
     assert torch.equal(model.mean, given[1]), "it goes on with what it has"
     carrier.put_back()
     assert not model.mean.any() and not model.layers[1]["k"].any()
+
+
+Pair = namedtuple("Pair", "k v")
+
+
+class Rebuilt(torch.nn.Module):
+    """Replaces all that holds its state in each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def new() -> torch.Tensor:
+            return torch.zeros(3)
+
+        self.list = [new(), new()]
+        self.tuple = (new(), new())
+        self.pair = Pair(new(), new())
+        self.deep = {"k": new(), "layers": [(new(), {"v": new()})]}
+        self.last = deque([new(), new()], maxlen=2)
+        self.most = torch.max(torch.zeros(3, 2), 1)
+        self.fixed = (torch.ones(3), 2)
+
+    def forward(self, x: torch.Tensor) -> None:
+        self.list = [t + x for t in self.list]
+        self.tuple = (x, self.tuple[0])
+        self.pair = Pair(x, x + self.pair.v)
+        self.deep = {"k": x, "layers": [(x + 1, {"v": x + 2})]}
+        self.last.append(x)
+        self.most = torch.max(torch.stack([x, x + 1], 1), 1)
+
+
+REBUILT = (
+    "list.0", "list.1", "tuple.0", "tuple.1", "pair.0", "pair.1", "deep.k", "deep.layers.0.0",
+    "deep.layers.0.1.v", "last.0", "last.1", "most.0", "most.1",
+)  # fmt: skip
+
+
+def test_state_is_found_in_what_a_forward_replaces() -> None:
+    model = Rebuilt()
+    before = state.Before(model)
+    for k in range(2):  # some of it comes to another place in the second call only
+        model(torch.full((3,), k + 1.0))
+        before.look()
+    assert tuple(before.changed) == REBUILT and not before.unkept, "in the model's order"
+    before.put_back()
+    assert not any(s.get().any() for n, s in state.slots(model).items() if n in REBUILT)
+    assert isinstance(model.pair, Pair) and model.last.maxlen == 2
+
+
+def test_content_is_put_into_what_a_forward_has_replaced() -> None:
+    model = Rebuilt()
+    carrier = Carrier(model, carried(model, *REBUILT))
+    own = {n: s.get() for n, s in state.slots(model).items()}
+    content = [torch.full_like(own[n], i) for i, n in enumerate(REBUILT)]
+
+    def as_it_was() -> bool:
+        return all(s.get() is own[n] for n, s in state.slots(model).items())
+
+    x = torch.full((3,), 100.0)
+    for _ in range(2):
+        carrier.prepare([x, *content])
+        assert as_it_was()
+        assert model.list[1].tolist() == [1.0] * 3 and model.fixed[1] == 2
+        model(x)
+        after = [int(t[0]) for t in carrier.collect([])]
+        assert after == [100, 101, 100, 2, 100, 105, 100, 101, 102, 10, 100, 101, 1]
+    model.list, model.deep, model.pair = None, {"layers": []}, torch.ones(2, 3)
+    assert [int(t[0]) for t in carrier.collect([])][:2] == [0, 1], "what is gone is unchanged"
+    carrier.put_back()
+    assert as_it_was() and len(state.slots(model)) == len(own)
+
+
+def test_what_grows_and_numbers_in_containers_cannot_be_put_back() -> None:
+    model = torch.nn.Module()
+    model.seen, model.kept = [torch.zeros(2)], {"m": torch.zeros(2), "n": 0}
+    model.left = (torch.zeros(2), torch.zeros(2))
+    before = state.Before(model)
+    model.seen.append(torch.ones(2))
+    model.seen[0] += 1
+    model.kept = {"m": torch.ones(2), "n": 1}
+    model.left = (torch.ones(2),)
+    before.look()
+    assert before.unkept == ["seen", "kept.n", "left"]
+    assert list(before.changed) == ["kept.m"], "nothing of a list that has another length"
+
+
+def test_state_that_lies_in_an_input_stays_when_that_changes() -> None:
+    model = Rebuilt()
+    carrier = Carrier(model, carried(model, "tuple.0", "tuple.1"))
+    x = torch.ones(3)
+    model(x)
+    carrier.settle([x])
+    x.fill_(9)
+    assert model.tuple[0].tolist() == [1.0] * 3
+
+
+def test_state_in_a_container_is_matched_with_flat_buffers_in_order() -> None:
+    class Flat(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name in ("z", "y"):
+                self.register_buffer(name, torch.zeros(3))
+
+    model = Flat()
+    carrier = Carrier(model, carried(Rebuilt(), "tuple.0", "tuple.1"))
+    carrier.prepare([torch.ones(3), torch.full((3,), 1.0), torch.full((3,), 2.0)])
+    assert model.z.tolist() == [1.0] * 3 and model.y.tolist() == [2.0] * 3
 
 
 def test_a_tensor_in_place_tells_that_it_has_changed() -> None:
@@ -174,6 +282,49 @@ FOUND: dict[str, tuple[str, list[str], list[str]]] = {
         ["caches.1"],
         [],
     ),
+    "list that is rebuilt": (
+        whole(
+            construct="self.cache = [torch.zeros(8), torch.zeros(8)]",
+            forward="k, v = self.cache; self.cache = [k * 0.5 + x[0], v + x.mean(0)]\n"
+            "        return x - self.cache[0] * self.cache[1]",
+        ),
+        ["cache.0", "cache.1"],
+        [],
+    ),
+    "tuple with the input itself": (
+        whole(
+            construct="self.past = (torch.zeros(4, 8), torch.zeros(8))",
+            forward="before, m = self.past; self.past = (x, m * 0.5 + x[0])\n"
+            "        return x - before + self.past[1]",
+            inputs="return [torch.randn(4, 8)]",
+        ),
+        ["past.0", "past.1"],
+        [],
+    ),
+    "dict with a constant": (
+        whole(
+            construct="self.c = {'m': torch.zeros(8), 'in': [{'n': torch.zeros(8)}]}; "
+            "self.fixed = (torch.eye(8),)",
+            forward="self.c = {'m': self.c['m'] * 0.5 + x[0], 'in': [{'n': self.c['m']}]}\n"
+            "        return x @ self.fixed[0] - self.c['m'] + self.c['in'][0]['n']",
+        ),
+        ["c.m", "c.in.0.n"],
+        [],
+    ),
+    "queue": (
+        whole(
+            "from collections import deque",
+            construct="self.last = deque([torch.zeros(8) for _ in range(3)], maxlen=3)",
+            forward="self.last.append(x[0] * 2); return x + torch.stack([*self.last]).sum(0)",
+        ),
+        ["last.0", "last.1", "last.2"],
+        [],
+    ),
+    "list that nobody reads": (
+        whole(construct="self.seen = []", forward="self.seen.append(x * 2); return x + 1"),
+        [],
+        [],
+    ),
     "input": (whole(forward="return nn.functional.relu(x, inplace=True)"), [], ["x"]),
     "input of the same content": (whole(forward="x.mul_(1); return x * 2"), [], ["x"]),
     "both": (
@@ -250,6 +401,18 @@ def test_a_state_that_runs_off_its_end_is_judged_as_far_as_it_goes(judge: Judge)
     assert v["status"] == "correct", v["reason"]
 
 
+def test_state_lies_in_an_input_only_where_the_references_does(judge: Judge) -> None:
+    source = whole(
+        construct="self.last = torch.zeros(8, 8)",
+        forward="last, self.last = self.last, x.clone(); return x - last",
+    )
+    candidate = source.replace("class Model(", "class ModelNew(").replace("x.clone()", "x")
+    v = judge.verdict(source, candidate)
+    assert v["status"] == "wrong" and "state last lies in the memory of input 0" in v["reason"]
+    reference = source.replace("x.clone()", "x")
+    assert judge.verdict(reference, candidate)["status"] == "correct"
+
+
 def test_what_an_answer_is_called() -> None:
     what = Carried(("m",), (("float32", (8,)),), (2,), ("cache",), given=3, returned=2)
     said = [what.output(i) for i in range(4)]
@@ -275,7 +438,7 @@ def test_what_a_worker_says_is_checked(wrong: dict[str, Any]) -> None:
         Carried.from_json({**state.NOTHING.to_json(), **wrong})
 
 
-@pytest.mark.parametrize("name", ["both", "attribute"])
+@pytest.mark.parametrize("name", ["both", "attribute", "list that is rebuilt"])
 def test_the_compiled_reference_is_right(judge: Judge, name: str) -> None:
     source = FOUND[name][0]
     known = judge.calibration(source)
