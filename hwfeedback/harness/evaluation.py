@@ -1982,7 +1982,11 @@ class Evaluation:
             program.workshop = self._workshop(program.text, program.build)
             if program.build["triton"]:
                 self._add_kernels(reference, program)
+            self._settle_baseline(reference, program)
             self._programs[name] = program
+        return self._start_baseline(reference, program)
+
+    def _start_baseline(self, reference: ReferenceClient, program: Program) -> CandidateClient:
         timeout = FORWARD_S + FORWARD_EAGERS * self.eager_s
         client = CandidateClient(self._empty(False), timeout, self.device)
         client.waits = True  # what it holds must be gone when the candidate is timed
@@ -1992,6 +1996,38 @@ class Evaluation:
             client.kill()
             raise
         return client
+
+    def _settle_baseline(self, reference: ReferenceClient, program: Program) -> None:
+        """Finds by what a named baseline gets the reference's weights. Raises a Fault where it is
+        right by nothing that is known: what it takes with other weights would mean little.
+        """
+        right = self._is_right(reference, program)
+        if not right and program.plan is not None and program.plan.other is not None:
+            program.plan = program.plan.other
+            right = self._is_right(reference, program)
+        if not right:
+            assert program.plan is not None
+            raise Fault(
+                "wrong",
+                "it is not right with the reference's weights, which it is known to have "
+                f"{program.plan.mode}",
+            )
+
+    def _is_right(self, reference: ReferenceClient, program: Program) -> bool:
+        """Whether a named baseline is right on a draw. Weights that it makes something of when it
+        is constructed stay as they are constructed, in the reference, too.
+        """
+        client, judge = self._start_baseline(reference, program), self.verification
+        assert judge is not None and program.plan is not None
+        moved = reference.info["moved"]
+        kept = [m and not may for m, may in zip(moved, program.plan.may_move(moved), strict=True)]
+        pairs = zip(kept, judge.original, self.state, strict=True)
+        try:
+            with faults("being tried", client):
+                return judge.right_with(client, [first if k else now for k, first, now in pairs])
+        finally:
+            client.kill()
+            client.worker.wait(10)
 
     def _check(
         self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], expected: list[torch.Tensor]
