@@ -38,6 +38,7 @@ import initial
 import inspection
 import kernelwright
 import ncu
+import packing
 import policy
 import profiling
 import sandbox
@@ -677,26 +678,32 @@ class Evaluation:
                     workshop=p.workshop,
                     forbids=self._requires_custom(),
                 )
-                client.init(
-                    reference.info["init"],
-                    reference.init,
-                    eval_mode=self.eval_mode,
-                    timeout=LOAD_S,
-                    seed=self.seed,
-                    breaks=reference.info["breaks"],
-                )
-                if reference.carried:
-                    client.carry(reference.carried)
-                if p.plan is None:
-                    assert self.verification is not None
-                    p.plan = client.plan_for(reference.weights(self.verification.original))
-                client.plan = p.plan
-                client.set_state(reference.info["names"], self.state)
+                self._construct_candidate(client, reference, p)
                 if client.built_s:
                     self.costs.moved(client.built_s, "build")
         finally:
             for fd in opened:
                 os.close(fd)
+
+    def _construct_candidate(
+        self, client: CandidateClient, reference: ReferenceClient, p: Program
+    ) -> None:
+        """Has it constructed, and given the weights of this evaluation."""
+        client.init(
+            reference.info["init"],
+            reference.init,
+            eval_mode=self.eval_mode,
+            timeout=LOAD_S,
+            seed=self.seed,
+            breaks=reference.info["breaks"],
+        )
+        if reference.carried:
+            client.carry(reference.carried)
+        if p.plan is None:
+            assert self.verification is not None
+            p.plan = client.plan_for(reference.weights(self.verification.original))
+        client.plan = p.plan
+        client.set_state(reference.info["names"], self.state)
 
     def _empty(self, poison: bool, fds: Sequence[int] | None = None) -> Any:
         """Starts a candidate's process, which has met nothing of the candidate's."""
@@ -1667,6 +1674,41 @@ class Evaluation:
             )
         self._possible(timed)
         self._fill(v, timed)
+        if self.level == "certify":
+            self._time_packing(reference, v)
+
+    def _time_packing(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
+        """Notes what packing its weights takes, which no timed call has done. A candidate that does
+        not bear it has no such note.
+        """
+        judge, plan = self.verification, self.program.plan
+        assert judge is not None and plan is not None
+        notes = v["timing"].setdefault("notes", [])
+        if plan.by_seed:
+            notes.append(packing.AT_CONSTRUCTION)
+        if not judge.report.caches_weights or self.sparing:
+            return
+        tree, inputs = judge.draws[0].get()
+        with self.costs.part("packing"), suppress(Fault):
+            patience = _Patience(packing.PACKING_S)
+            client = self.candidate(reference, poison=False, patience=patience)
+
+            def call() -> float:
+                client.begin_forward(tree, inputs, judge.outputs, judge.output_tree, judge.aliases)
+                began = time.perf_counter()
+                client.wait_forward()
+                took = time.perf_counter() - began
+                client.answer()
+                return took
+
+            def construct() -> None:
+                self._construct_candidate(client, reference, self.program)
+
+            try:
+                with faults("packing its weights", client):
+                    notes.append(packing.told(construct, call))
+            finally:
+                client.kill()
 
     def _possible(self, timed: Any) -> None:
         """Raises a Fault for a time in which the memory's pins cannot move what has to be read and
