@@ -116,7 +116,8 @@ def _many(m: nn.Module) -> None:
     m.table, m.rnn = nn.Embedding(50, 20, padding_idx=0), nn.LSTM(16, 16)
     m.normal, m.wide = nn.Parameter(torch.randn(2, 1000)), nn.Parameter(torch.rand(3, 4096))
     m.one, m.scale = nn.Parameter(torch.randn(1)), nn.Parameter(torch.ones(16))
-    m.few = nn.Parameter(torch.randn(4))
+    m.few, m.single = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(()))
+    m.short = nn.Parameter(torch.randn(64, 64).bfloat16())
 
 
 def test_usual_weights_share_nothing() -> None:
@@ -132,6 +133,19 @@ def test_what_is_made_otherwise_is_not_moved() -> None:
     assert breaks.times == [0]
     shared = shared_by(make)
     assert shared.still(looked(made(make, 7)), looked(state)).told() == shared.told() != []
+
+
+def test_a_plain_tensor_is_moved_by_the_same_initialiser() -> None:
+    """A candidate may pack a tensor that was never a parameter."""
+    fill = FOUND["orthogonal"][0]
+    packed = model_of(lambda m: setattr(m, "packed", nn.Parameter(3 * plain())))
+
+    def plain() -> torch.Tensor:
+        return nn.init.orthogonal_(torch.empty(32, 48))
+
+    breaks, its = to_break(fill, ["weight"]), to_break(fill, ["weight"])
+    weight, packs = made(fill, 7, breaks)["weight"], made(packed, 7, its)["packed"]
+    assert breaks.times == its.times and torch.equal(packs, 3 * weight)
 
 
 def test_copies_of_ones_own_stay() -> None:
