@@ -46,7 +46,8 @@ PART = {"cpu": 1 << 26, "cuda": 1 << 32}
 GIVE_INPUTS = ("aim", "decides")
 _SPECS = [{"dtype": str, "shape": [int]}]
 # A content that is moved at construction, the weights that hold it, and how often it came to be.
-_BREAK = {"digest": str, "bytes": int, "scale": float, "times": int, "names": [str]}
+_BREAK = {"digest": str, "prints": [float], "bytes": int, "scale": float, "times": int}
+_BREAK |= {"names": [str]}
 _LOADED = {"names": [str], "state": _SPECS, "trainable": [bool], "training": bool}
 _LOADED |= {"moved": [bool], "tied": [int], "constants": list}
 _LOADED |= {"arguments": [str], "init": dict, "breaks": [_BREAK]}

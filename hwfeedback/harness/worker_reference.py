@@ -145,7 +145,7 @@ class Reference:
         if names:
             self._made(seed, None)
             for name, t in self._state().items():
-                if name in names:
+                if name in names and bool(t.isfinite().all()):
                     found = constructing.to_break(t)
                     known.setdefault(found["digest"], {**found, "names": []})["names"].append(name)
         breaks = constructing.Breaks(list(known.values()))

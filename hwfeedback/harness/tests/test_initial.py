@@ -107,8 +107,11 @@ def test_it_is_found_and_moved(name: str) -> None:
     state = made(make, 7, breaks)
     assert all(breaks.times)
     assert not shared.still(looked(made(make, 7)), looked(state)).told()
+    # As with the limits that a candidate has, and where a device is named for what is made.
     again = Breaks([k | {"times": n} for k, n in zip(breaks._known, breaks.times, strict=True)])
-    assert all(torch.equal(state[n], t) for n, t in made(make, 7, again).items())
+    with torch.device("cpu"):
+        same = made(make, 7, again)
+    assert all(torch.equal(state[n], t) for n, t in same.items())
 
 
 def _many(m: nn.Module) -> None:
@@ -146,6 +149,16 @@ def test_a_plain_tensor_is_moved_by_the_same_initialiser() -> None:
     breaks, its = to_break(fill, ["weight"]), to_break(fill, ["weight"])
     weight, packs = made(fill, 7, breaks)["weight"], made(packed, 7, its)["packed"]
     assert breaks.times == its.times and torch.equal(packs, 3 * weight)
+
+
+def test_other_bits_of_the_same_are_known_again() -> None:
+    """As of a factorisation with another number of threads. Other content is not."""
+    content = torch.randn(32, 48)
+    near, other = content * (1 + 1e-6 * torch.randn(32, 48)), content + 0.01 * torch.randn(32, 48)
+    for t, times in ((near, 1), (other, 0)):
+        breaks = Breaks([constructing.to_break(content)])
+        made(weight(t.clone), 7, breaks)
+        assert breaks.times == [times]
 
 
 def test_copies_of_ones_own_stay() -> None:
