@@ -45,9 +45,12 @@ PART = {"cpu": 1 << 26, "cuda": 1 << 32}
 # Modes of a forward whose tensors are inputs.
 GIVE_INPUTS = ("aim", "decides")
 _SPECS = [{"dtype": str, "shape": [int]}]
+# A content that is moved at construction, the weights that hold it, and how often it came to be.
+_BREAK = {"digest": str, "prints": [float], "bytes": int, "scale": float, "times": int}
+_BREAK |= {"names": [str]}
 _LOADED = {"names": [str], "state": _SPECS, "trainable": [bool], "training": bool}
 _LOADED |= {"moved": [bool], "tied": [int], "constants": list}
-_LOADED |= {"arguments": [str], "init": dict}
+_LOADED |= {"arguments": [str], "init": dict, "breaks": [_BREAK]}
 _INSPECTED = {"inputs": _SPECS, "input_names": [str], "outputs": _SPECS, "operators": [str]}
 _INSPECTED |= {"operations": int, "unkept": [str], "shared": [str], "linear": bool}
 _INSPECTED |= {"eager_ms": float, "lengths": [int]}
@@ -519,6 +522,8 @@ class ReferenceClient(Client):
         self.kept = False  # it has served an evaluation before
         self.info: dict[str, Any] = {}
         self.seed = CONSTRUCTION_SEED  # under which it is constructed
+        self.breaks: list[str] = []  # weights that are moved as it is constructed
+        self._making = 1  # threads, as it is constructed
         self.init: list[torch.Tensor] = []
         self.carried = NOTHING
         # A task so large that as little of its memory is held as can be: one mode after the other,
@@ -536,23 +541,37 @@ class ReferenceClient(Client):
         self._out = "out0"
 
     def load(
-        self, source: str, *, threads: int, eval_mode: bool, seed: int = CONSTRUCTION_SEED
+        self,
+        source: str,
+        *,
+        threads: int,
+        eval_mode: bool,
+        seed: int = CONSTRUCTION_SEED,
+        breaks: Sequence[str] = (),
+        making: int = 0,
     ) -> None:
+        """``making``: threads with which a candidate is constructed, if these are others: what
+        factorises a matrix gives other bits with others.
+        """
         self.parts, self.had_parts = None, False
         self.carried = NOTHING
+        self._making = making or threads
         # Part by part, so that whoever waits knows for what.
         msg: dict[str, Any] = {"op": "import", "source": source, "threads": threads}
         self.ask(msg, timeout=self.timeout, doing="importing the file")
         self.ask({"op": "init_inputs"}, timeout=self.timeout, doing="get_init_inputs()")
-        self.construct(seed, eval_mode=eval_mode)
+        self.construct(seed, eval_mode=eval_mode, breaks=breaks)
 
-    def construct(self, seed: int, *, eval_mode: bool) -> None:
-        """Has Model constructed under a seed: anew, where it was before."""
-        msg = {"op": "construct", "seed": seed, "eval": eval_mode}
+    def construct(self, seed: int, *, eval_mode: bool, breaks: Sequence[str] = ()) -> None:
+        """Has Model constructed under a seed: anew, where it was before. ``breaks``: the names of
+        weights of which what every construction gives them is moved.
+        """
+        msg = {"op": "construct", "seed": seed, "eval": eval_mode, "breaks": list(breaks)}
+        msg["threads"] = self._making
         self.info, fds = self.ask(
             msg, timeout=self.timeout, doing="Model's constructor", fds_wanted=1
         )
-        self.seed = seed
+        self.seed, self.breaks = seed, list(breaks)
         with self._understood():
             self.init = _private(self.device, fds, self.info)
             hold(self.info, _LOADED)
@@ -945,6 +964,7 @@ class CandidateClient(Client):
         self.carried = NOTHING
         self.sparing = False  # see ReferenceClient
         self.plan: weights.Plan | None = None  # how it gets weights; None: as a state_dict
+        self.broken: list[int] = []  # by its word, how often it moved which of the breaks
         self._answered: dict[str, Any] = {}
         self._pending: tuple[Layout, Sequence[torch.Tensor], Layout, list[int]] | None = None
 
@@ -1008,10 +1028,17 @@ class CandidateClient(Client):
         eval_mode: bool,
         timeout: float,
         seed: int = CONSTRUCTION_SEED,
+        breaks: Sequence[dict[str, Any]] = (),
     ) -> None:
         layout = self.put("init", tensors) if tensors else []
         msg = {"op": "init", "tree": tree, "layout": layout, "eval": eval_mode, "seed": seed}
-        self.ask(msg, timeout=timeout, doing="constructing ModelNew")
+        msg["breaks"] = list(breaks)
+        answer, _ = self.ask(msg, timeout=timeout, doing="constructing ModelNew")
+        with self._understood():
+            hold(answer, {"broken": [int]})
+            if len(answer["broken"]) != len(breaks):
+                raise ValueError("other contents than were to be moved")
+            self.broken = answer["broken"]
 
     def plan_for(self, reference: weights.Reference) -> weights.Plan:
         """Returns how it gets the weights of a reference that was constructed under the same seed,

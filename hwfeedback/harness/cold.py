@@ -80,6 +80,7 @@ class Call:
     place: dict[str, Any] = field(default_factory=dict)  # what a worker is told of its GPU
     orders: Sequence[Sequence[int]] = ()  # of inputs: see tensors.layout_of
     seed: int = CONSTRUCTION_SEED  # under which it is constructed
+    breaks: Sequence[dict[str, Any]] = ()  # see constructing.Breaks
     own: bool = False  # whether weights go by its own names, and not as a state_dict
     carried: Carried = NOTHING  # behind inputs and outputs
 
@@ -174,6 +175,7 @@ class _Given:
             "outputs": call.outputs[0],
             "eval": call.eval_mode,
             "seed": call.seed,
+            "breaks": list(call.breaks),
             "own": call.own,
             "carried": call.carried.to_json(),
             "device": call.place.get("device") or "cpu",

@@ -138,7 +138,8 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
     a, b, _ = request["counts"]
     init, state, inputs = values[:a], values[a : a + b], values[a + b :]
 
-    with constructing.under(request["seed"]) as drawn, torch.device(device):
+    breaks = constructing.Breaks(request["breaks"]) if request["breaks"] else None
+    with constructing.under(request["seed"], breaks) as drawn, torch.device(device):
         model = module.ModelNew(*trees.build(request["init"], init))
         drawn.finish(model)
     model = model.to(device)

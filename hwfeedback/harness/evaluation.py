@@ -34,13 +34,16 @@ import correctness
 import device as devices
 import illness
 import inductor
+import initial
 import inspection
 import kernelwright
 import ncu
+import packing
 import policy
 import profiling
 import sandbox
 import sanitizers
+import structures
 import toolchain
 import triton_kernels
 import verify
@@ -67,6 +70,7 @@ from correctness import Scale
 from cuda import CudaError
 from device import Device
 from illness import Ill
+from initial import Shared
 from kept import KEPT_BYTES, Batch, Compiled, Kept, SharedTiming
 from protocol import ProtocolError, Timeout
 from sandbox import SandboxError
@@ -502,7 +506,8 @@ class Evaluation:
         self.missing: list[str] = []
         self.state: list[torch.Tensor] = []
         self.seed = CONSTRUCTION_SEED  # under which models are constructed
-        self._never_drawn: list[str] = []  # weights that are the same under every seed
+        self._breaks: list[str] = []  # weights of which that moves what all constructions give
+        self._shared = Shared()  # what they give that is not moved
         self.verification: Verification | None = None
         self.calibration: Calibration | None = None
         self.eager_s = 0.01
@@ -591,6 +596,8 @@ class Evaluation:
                     threads=threads,
                     eval_mode=self.eval_mode,
                     seed=self.seed,
+                    breaks=self._breaks,
+                    making=self.threads,
                 )
                 if carried := self._carried():
                     client.carry(carried)
@@ -671,25 +678,32 @@ class Evaluation:
                     workshop=p.workshop,
                     forbids=self._requires_custom(),
                 )
-                client.init(
-                    reference.info["init"],
-                    reference.init,
-                    eval_mode=self.eval_mode,
-                    timeout=LOAD_S,
-                    seed=self.seed,
-                )
-                if reference.carried:
-                    client.carry(reference.carried)
-                if p.plan is None:
-                    assert self.verification is not None
-                    p.plan = client.plan_for(reference.weights(self.verification.original))
-                client.plan = p.plan
-                client.set_state(reference.info["names"], self.state)
+                self._construct_candidate(client, reference, p)
                 if client.built_s:
                     self.costs.moved(client.built_s, "build")
         finally:
             for fd in opened:
                 os.close(fd)
+
+    def _construct_candidate(
+        self, client: CandidateClient, reference: ReferenceClient, p: Program
+    ) -> None:
+        """Has it constructed, and given the weights of this evaluation."""
+        client.init(
+            reference.info["init"],
+            reference.init,
+            eval_mode=self.eval_mode,
+            timeout=LOAD_S,
+            seed=self.seed,
+            breaks=reference.info["breaks"],
+        )
+        if reference.carried:
+            client.carry(reference.carried)
+        if p.plan is None:
+            assert self.verification is not None
+            p.plan = client.plan_for(reference.weights(self.verification.original))
+        client.plan = p.plan
+        client.set_state(reference.info["names"], self.state)
 
     def _empty(self, poison: bool, fds: Sequence[int] | None = None) -> Any:
         """Starts a candidate's process, which has met nothing of the candidate's."""
@@ -1223,6 +1237,8 @@ class Evaluation:
         assert verification is not None and self.program.plan is not None
         v["weights"] = self.program.plan.mode
         v["evidence"] += self.program.plan.evidence()
+        if self._breaks:
+            v["evidence"].append(weights.moved_at_construction(self._breaks))
         try:
             if self._company and self._runs_alone() and not self._compilers_disturb():
                 self._begin_alone(reference, beside=True)
@@ -1279,7 +1295,7 @@ class Evaluation:
             if candidate is not None:
                 candidate.kill()
                 candidate = None
-            self._construct(reference, verify.secret())
+            self._construct_anew(reference)
             self._prepared = self._before = None  # eager was timed with other weights
             self._prepare(reference)
         return candidate or self.candidate(reference, poison=True)
@@ -1304,7 +1320,43 @@ class Evaluation:
     def _construct(self, reference: ReferenceClient, seed: int) -> None:
         """Has both sides constructed under this seed, from here on."""
         self.seed = seed
-        reference.construct(seed, eval_mode=self.eval_mode)
+        reference.construct(seed, eval_mode=self.eval_mode, breaks=self._breaks)
+
+    def _construct_anew(self, reference: ReferenceClient) -> None:
+        """Has both sides constructed under a secret seed, and what all constructions give its
+        weights moved as they are made, as far as both sides make them alike.
+        """
+        assert self.verification is not None and self.program.plan is not None
+        info, judge, left = reference.info, self.verification, set(self.program.plan.left)
+        self._breaks, looks = [], [initial.look(info["names"], judge.original, left)]
+        for _ in range(structures.count_of(judge.original) - 1):
+            self._construct(reference, verify.secret())
+            looks.append(initial.look(info["names"], reference.state(), left))
+        tied = {n: info["names"][i] for n, i in zip(info["names"], info["tied"], strict=True)}
+        self._shared = initial.found(looks, left, tied)
+        wanted = self._shared.names()
+        while wanted != self._breaks:
+            self._breaks = wanted
+            self._construct(reference, self.seed)
+            wanted = self._made_alike(reference)
+        if self._breaks:
+            now = initial.look(info["names"], reference.state(), left)
+            self._shared = self._shared.still(looks[-1], now)
+
+    def _made_alike(self, reference: ReferenceClient) -> list[str]:
+        """Returns of which of its weights a candidate moves what the reference has moved, as often:
+        one that makes them otherwise cannot be judged by that.
+        """
+        breaks = reference.info["breaks"]
+        if not any(b["times"] for b in breaks):
+            return []
+        try:
+            candidate = self.candidate(reference, poison=True)
+        except Fault:
+            return []  # the contents may be what it asks for
+        candidate.kill()
+        alike = zip(breaks, candidate.broken, strict=True)
+        return sorted(n for b, times in alike if 0 < b["times"] == times for n in b["names"])
 
     def _under_other_seeds(self, reference: ReferenceClient, judge: Verification) -> None:
         """Judges a candidate that is judged by the seed under others, too: each time both sides are
@@ -1312,19 +1364,14 @@ class Evaluation:
         """
         if judge.plan is None:
             return
-        state, seed, names = self.state, self.seed, reference.info["names"]
-        never = {i: t for i, t in enumerate(judge.original) if names[i] in judge.plan.left}
+        state, seed = self.state, self.seed
         for _ in range(verify.CONSTRUCTIONS[self.level] - 1):
             self._construct(reference, verify.secret())
-            now = reference.state()
-            never = {i: t for i, t in never.items() if torch.equal(t, now[i])}
-            del now
             self.state = judge.constructed()
             self._judge_constructed(reference, judge)
         self.state = state
         self._construct(reference, seed)
         reference.set_state(state)
-        self._never_drawn = [names[i] for i in never]
 
     def _judge_constructed(self, reference: ReferenceClient, judge: Verification) -> None:
         candidate = self.candidate(reference, poison=True)
@@ -1370,9 +1417,7 @@ class Evaluation:
     def _takes_of_weights(self) -> list[str]:
         """Returns what it takes for granted of weights, one sentence each."""
         assert self.verification is not None and self.program.plan is not None
-        said = self.program.plan.told()
-        if self._never_drawn:
-            said.append(weights.never_drawn(self._never_drawn))
+        said = [*self.program.plan.told(), *self._shared.told()]
         if self.verification.report.follows_weights is False:
             said.append(weights.NOT_FOLLOWED)
         return said
@@ -1502,6 +1547,7 @@ class Evaluation:
             placed(self.request),
             reference.orders,
             seed=self.seed,
+            breaks=reference.info["breaks"],
             own=not plan.whole,
             carried=reference.carried,
         )
@@ -1628,6 +1674,41 @@ class Evaluation:
             )
         self._possible(timed)
         self._fill(v, timed)
+        if self.level == "certify":
+            self._time_packing(reference, v)
+
+    def _time_packing(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
+        """Notes what packing its weights takes, which no timed call has done. A candidate that does
+        not bear it has no such note.
+        """
+        judge, plan = self.verification, self.program.plan
+        assert judge is not None and plan is not None
+        notes = v["timing"].setdefault("notes", [])
+        if plan.by_seed:
+            notes.append(packing.AT_CONSTRUCTION)
+        if not judge.report.caches_weights or self.sparing:
+            return
+        tree, inputs = judge.draws[0].get()
+        with self.costs.part("packing"), suppress(Fault):
+            patience = _Patience(packing.PACKING_S)
+            client = self.candidate(reference, poison=False, patience=patience)
+
+            def call() -> float:
+                client.begin_forward(tree, inputs, judge.outputs, judge.output_tree, judge.aliases)
+                began = time.perf_counter()
+                client.wait_forward()
+                took = time.perf_counter() - began
+                client.answer()
+                return took
+
+            def construct() -> None:
+                self._construct_candidate(client, reference, self.program)
+
+            try:
+                with faults("packing its weights", client):
+                    notes.append(packing.told(construct, call))
+            finally:
+                client.kill()
 
     def _possible(self, timed: Any) -> None:
         """Raises a Fault for a time in which the memory's pins cannot move what has to be read and
@@ -1893,8 +1974,8 @@ class Evaluation:
                 if name != "eager" and (fd := self._compiled.of(self._compiled_key())) >= 0:
                     with suppress(WorkerError):  # then it compiles for itself
                         client.precompiled(fd)
-                if client.seed != self.seed:  # it was started before that was known
-                    client.construct(self.seed, eval_mode=self.eval_mode)
+                if (client.seed, client.breaks) != (self.seed, self._breaks):  # known since
+                    client.construct(self.seed, eval_mode=self.eval_mode, breaks=self._breaks)
                 client.set_state(self.state)
             client.waits = client.waits or self.sparing  # what it has is freed when it is gone
             client.ask(self._containers(), timeout=LOAD_S)
@@ -1943,7 +2024,11 @@ class Evaluation:
             program.workshop = self._workshop(program.text, program.build)
             if program.build["triton"]:
                 self._add_kernels(reference, program)
+            self._settle_baseline(reference, program)
             self._programs[name] = program
+        return self._start_baseline(reference, program)
+
+    def _start_baseline(self, reference: ReferenceClient, program: Program) -> CandidateClient:
         timeout = FORWARD_S + FORWARD_EAGERS * self.eager_s
         client = CandidateClient(self._empty(False), timeout, self.device)
         client.waits = True  # what it holds must be gone when the candidate is timed
@@ -1953,6 +2038,38 @@ class Evaluation:
             client.kill()
             raise
         return client
+
+    def _settle_baseline(self, reference: ReferenceClient, program: Program) -> None:
+        """Finds by what a named baseline gets the reference's weights. Raises a Fault where it is
+        right by nothing that is known: what it takes with other weights would mean little.
+        """
+        right = self._is_right(reference, program)
+        if not right and program.plan is not None and program.plan.other is not None:
+            program.plan = program.plan.other
+            right = self._is_right(reference, program)
+        if not right:
+            assert program.plan is not None
+            raise Fault(
+                "wrong",
+                "it is not right with the reference's weights, which it is known to have "
+                f"{program.plan.mode}",
+            )
+
+    def _is_right(self, reference: ReferenceClient, program: Program) -> bool:
+        """Whether a named baseline is right on a draw. Weights that it makes something of when it
+        is constructed stay as they are constructed, in the reference, too.
+        """
+        client, judge = self._start_baseline(reference, program), self.verification
+        assert judge is not None and program.plan is not None
+        moved = reference.info["moved"]
+        kept = [m and not may for m, may in zip(moved, program.plan.may_move(moved), strict=True)]
+        pairs = zip(kept, judge.original, self.state, strict=True)
+        try:
+            with faults("being tried", client):
+                return judge.right_with(client, [first if k else now for k, first, now in pairs])
+        finally:
+            client.kill()
+            client.worker.wait(10)
 
     def _check(
         self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], expected: list[torch.Tensor]

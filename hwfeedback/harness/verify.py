@@ -1489,10 +1489,23 @@ class Verification:
         self._judge_closely(base, "base", tree, inputs, answer, expected)
         self.report.seeds += 1
 
+    def right_with(self, candidate: CandidateClient, state: Sequence[torch.Tensor]) -> bool:
+        """Whether a process is right on the first draw where the reference has these weights."""
+        self._need_room()
+        self.reference.set_state(state)
+        try:
+            return self._right(candidate, self.base_job(self.draws[0]))
+        finally:
+            self.reference.set_state(self.state)
+
     def right_on_first(self, candidate: CandidateClient) -> bool:
         """Whether a process of a candidate is right on the first draw."""
         job = self.base_job(self.draws[0])
-        expected = self._known(candidate, job, 0)
+        return self._right(candidate, job, self._known(candidate, job, 0))
+
+    def _right(
+        self, candidate: CandidateClient, job: Job, expected: Expected | None = None
+    ) -> bool:
         answer, expected = self._both(candidate, job.tree, job.inputs, expected)
         if answer.problem:
             return False

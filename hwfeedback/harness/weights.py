@@ -222,25 +222,8 @@ class _Matching:
         whole = plain and {e.name for e in own} == self._taken.keys() == self._index.keys()
         taken = [self._taken[e.name] for e in own if e.name in self._taken]
         unknown = [e.name for e in own if e.name not in self._taken and e.constant is None]
-        in_order = list(dict.fromkeys(self._in_order + self._alike_of(left)))
+        in_order = list(dict.fromkeys(self._in_order))
         return Plan(mode, whole, taken, covered, left, unknown, in_order)
-
-    def _alike_of(self, left: Sequence[str]) -> list[str]:
-        """Returns those that are left and are as others are, like the layers of an encoder that
-        were copied from one, with these.
-        """
-        found: list[str] = []
-        for name in left:
-            i = self._index[name]
-            own = self._ref.entries[i].value
-            same = [
-                j
-                for j in (self._alike.get(_key(own), ()) if own.numel() else ())
-                if self._ref.moved[j] and _agrees(self._ref.entries[j].value, own) == AS_IS
-            ]
-            if len({self._ref.tied[j] for j in same}) > 1:
-                found += [self._name(j) for j in same]
-        return found
 
     def _name(self, i: int) -> str:
         return self._ref.entries[i].name
@@ -383,6 +366,24 @@ NOT_FOLLOWED = (
 def never_drawn(names: Sequence[str]) -> str:
     """Says which weights have one value, whatever the seed."""
     return f"takes {_listed(names)} for granted, which every construction gives the same values"
+
+
+def always_so(names: Sequence[str], what: str) -> str:
+    """Says what weights have in common with themselves under any seed."""
+    each = "each of " if len(names) > 1 else ""
+    return f"takes for granted what every construction gives: that {each}{_listed(names)} {what}"
+
+
+def always_alike(names: Sequence[str]) -> str:
+    """Says which weights hold the same, as they are constructed."""
+    return f"takes for granted what every construction gives: that {_listed(names)} are the same"
+
+
+def moved_at_construction(names: Sequence[str]) -> str:
+    return (
+        f"what every construction gives its {_listed(names)} was moved by a tenth, as both sides "
+        "were constructed"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

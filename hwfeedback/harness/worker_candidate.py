@@ -104,12 +104,16 @@ class Candidate:
         return {"flags": _flags()}
 
     def init(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Constructs ModelNew as the reference was constructed, under the same seed."""
+        """Constructs ModelNew as the reference was constructed, under the same seed, with the same
+        contents moved. Answers how often each was.
+        """
         tensors = self.blocks.views("init", msg["layout"]) if msg["layout"] else []
         args = trees.build(msg["tree"], [t.clone() for t in tensors])
         placed = self.device.torch if self.device.kind == "cuda" else contextlib.nullcontext()
         try:
-            with constructing.under(int(msg["seed"])) as drawn, placed:
+            known = msg.get("breaks") or []
+            breaks = constructing.Breaks(known)
+            with constructing.under(int(msg["seed"]), breaks if known else None) as drawn, placed:
                 self.model = self.module.ModelNew(*args)
                 if isinstance(self.model, torch.nn.Module):
                     drawn.finish(self.model)
@@ -127,7 +131,7 @@ class Candidate:
             raise StageError("weights", e) from e
         if msg.get("eval"):
             self.model.eval()
-        return {}
+        return {"broken": breaks.times}
 
     def _own(self) -> dict[str, torch.Tensor]:
         """Its parameters and buffers: the tensors themselves."""

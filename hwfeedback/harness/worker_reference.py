@@ -129,17 +129,27 @@ class Reference:
         return {}
 
     def construct(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
-        """Constructs Model under a seed; nothing stays of one that was there before."""
-        self._wide, self._compiled, self._buffers = None, {}, []
-        self.__dict__.pop("model", None)
+        """Constructs Model under a seed; nothing stays of one that was there before. ``breaks``:
+        the names of weights of which what every construction gives them is moved.
+        """
+        usual = torch.get_num_threads()
+        torch.set_num_threads(int(msg.get("threads") or usual))
         try:
-            with constructing.under(int(msg["seed"])) as drawn, self._placing():
-                self.model = self.module.Model(*self.init)
-                if self.device.kind == "cuda":
-                    self.model.to(self.device.torch)
-                drawn.finish(self.model)
-        except BaseException as e:
-            raise StageError("construct", e) from e
+            return self._construct(msg)
+        finally:
+            torch.set_num_threads(usual)
+
+    def _construct(self, msg: dict[str, Any]) -> dict[str, Any]:
+        seed, names = int(msg["seed"]), list(msg.get("breaks") or [])
+        known: dict[str, dict[str, Any]] = {}  # by digest, as copies are one content
+        if names:
+            self._made(seed, None)
+            for name, t in self._state().items():
+                if name in names and bool(t.isfinite().all()):
+                    found = constructing.to_break(t)
+                    known.setdefault(found["digest"], {**found, "names": []})["names"].append(name)
+        breaks = constructing.Breaks(list(known.values()))
+        drawn = self._made(seed, breaks if names else None)
         if msg.get("eval"):
             self.model.eval()
         _nothing_left_running()
@@ -160,9 +170,25 @@ class Reference:
         block, layout = devices.block_of(self.device, tensors)
         try:
             answer = {"init": tree, "layout": layout, "size": block.size, **self._weights()}
+            times = zip(known.values(), breaks.times, strict=True)
+            answer["breaks"] = [{**one, "times": n} for one, n in times]
             return self._give(block, answer)
         finally:
             block.close()
+
+    def _made(self, seed: int, breaks: constructing.Breaks | None) -> constructing.Constants:
+        """Makes a model in place of the one that is there."""
+        self._wide, self._compiled, self._buffers = None, {}, []
+        self.__dict__.pop("model", None)
+        try:
+            with constructing.under(seed, breaks) as drawn, self._placing():
+                self.model = self.module.Model(*self.init)
+                if self.device.kind == "cuda":
+                    self.model.to(self.device.torch)
+                drawn.finish(self.model)
+        except BaseException as e:
+            raise StageError("construct", e) from e
+        return drawn
 
     def carry(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Says what the model carries from call to call: from here on it is behind the inputs, and

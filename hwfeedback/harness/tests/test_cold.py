@@ -199,6 +199,26 @@ def test_the_file_gets_weights_as_the_candidate_does(
     assert ("follows_weights" in v["correctness"]) == (by == "by value")
 
 
+STEPS = """steps = torch.nn.Parameter(torch.empty(n))
+        with torch.no_grad():
+            steps.copy_(torch.linspace(0.5, 1.5, n))
+        """
+
+
+def test_the_file_is_constructed_with_what_is_moved(judge: Judge) -> None:
+    """What every construction gives is moved as often in a new interpreter, which has a mode of its
+    own for the device.
+    """
+    task = REFERENCE.replace("self.scale = torch.nn.Parameter(torch.ones(n))", "PLACE")
+    halved = KERNEL.replace("self.scale = torch.nn.Parameter(torch.empty(n))", "PLACE")
+    halved = halved.replace("self.scale", "self.gain").replace("return y", "return 2 * y")
+    task = task.replace("PLACE", STEPS + "self.scale = steps")
+    halved = halved.replace("PLACE", STEPS + "self.gain = torch.nn.Parameter(steps / 2)")
+    v = judge.verdict(task, halved, "certify", built=True, cold=True)
+    assert v["status"] == "certified" and v["weights"] == "by seed", v["reason"]
+    assert any("its scale was moved" in e for e in v["evidence"]) and not v["assumes"]
+
+
 def test_a_file_that_nobody_can_look_at_is_not_certified(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:

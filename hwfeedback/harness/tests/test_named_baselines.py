@@ -138,3 +138,57 @@ def test_one_that_fails_while_it_takes_turns_is_left_out(
     assert set(v["baselines"]) == {"eager"}
     said = "baseline expert failed while it was timed: it died, and is left out"
     assert said in v["timing"]["notes"]
+
+
+# Forms in which somebody may keep the task's weight, and by what it is known then.
+HALVED = NATIVE.replace("nn.Parameter(torch.randn(n))", "nn.Parameter(torch.randn(n)) / 2").replace(
+    "w[i %% m]", "(w[i %% m] * 2)"
+)
+RENAMED = NATIVE.replace("self.weight", "self.gain")
+OTHERS = HALVED.replace("torch.randn(n)", "torch.randn(n + 1)[1:]")
+FORMS = {
+    "halved": (HALVED.replace("self.weight", "self.halved"), True),
+    "renamed": (RENAMED, True),
+    "draws_others": (OTHERS.replace("self.weight", "self.halved"), False),
+    "leaves_it_out": (NATIVE.replace("w[i %% m]", "1"), False),
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "by"),
+    [
+        ("halved", "by name"),
+        ("halved", "by seed"),
+        ("renamed", "by seed"),
+        ("draws_others", "by name"),
+        ("leaves_it_out", "by seed"),
+    ],
+)
+def test_it_has_the_weights_or_is_left_out(judge: Judge, form: str, by: str) -> None:
+    """However it keeps them, and however the candidate is known to have them."""
+    text, right = FORMS[form]
+    candidate = NATIVE % 5 if by == "by name" else FORMS["halved"][0] % 5
+    more = {"time": True, "want_baselines": ["eager"], "known": judge.calibration(TASK)}
+    more |= {"named": [{"name": "expert", "source": text % 1}], "require_custom": True}
+    request = judge.request(TASK, candidate, "quick", {**more, "specs": {"l3_bytes": 1 << 20}})
+    v = judge.referee.evaluate(request, [])["verdict"]
+    assert (v["status"], v["weights"]) == ("correct", by), v["reason"]
+    notes = " ".join(v["timing"]["notes"])
+    assert ("expert" in v["baselines"]) is right, notes
+    assert ("it is not right with the reference's weights" in notes) is not right
+
+
+def test_names_may_contradict_values(judge: Judge) -> None:
+    """Layers of one shape that are made in another order have the weights of their names."""
+    task = TASK.replace("self.weight = nn.Parameter(torch.randn(n))", "PLACE")
+    two = "self.a, self.b = (nn.Parameter(torch.randn(n)) for _ in range(2))"
+    task = task.replace("PLACE", two).replace("* self.weight", "* (self.a - 2 * self.b)")
+    text = NATIVE.replace("self.weight = nn.Parameter(torch.randn(n))", "PLACE")
+    text = text.replace("self.weight", "self.a - 2 * self.b")
+    other = "self.b, self.a = (nn.Parameter(torch.randn(n)) for _ in range(2))"
+    more = {"time": True, "want_baselines": ["eager"], "known": judge.calibration(task)}
+    more |= {"named": [{"name": "expert", "source": text.replace("PLACE", other) % 1}]}
+    request = judge.request(task, text.replace("PLACE", two) % 1, "quick", more)
+    v = judge.referee.evaluate(request, [])["verdict"]
+    assert v["status"] == "correct", v["reason"]
+    assert "expert" in v["baselines"], v["timing"]["notes"]

@@ -208,20 +208,48 @@ def test_weights_baked_in_at_construction_are_wrong(judge: Judge) -> None:
     assert v["status"] == "wrong"
 
 
+PACKS = model_new(
+    "if not hasattr(self, 'packed'):\n"
+    "    self.packed = (self.weight.clone(), self.bias.clone())\n"
+    "w, b = self.packed\nreturn torch.relu(x * w + b)",
+    AFFINE_INIT,
+)
+HALVES = model_new("return torch.relu(2 * (x * self.w + self.b))", AFFINE_INIT).replace(
+    "        self.weight = nn.Parameter(torch.ones(n))\n"
+    "        self.bias = nn.Parameter(torch.zeros(n))\n",
+    "        self.w = nn.Parameter(nn.Parameter(torch.ones(n)) / 2)\n"
+    "        self.b = nn.Parameter(nn.Parameter(torch.zeros(n)) / 2)\n",
+)
+ONCE = PACKS.replace(
+    "        super().__init__()\n",
+    "        super().__init__()\n        assert not hasattr(ModelNew, 'made')\n"
+    "        ModelNew.made = True\n",
+)
+PACKED, NOT_TIMED = "packing its weights takes", "when it is constructed is not in its time"
+
+
 def test_packed_weights_are_honest_and_said(judge: Judge) -> None:
-    packs = model_new(
-        "if not hasattr(self, 'packed'):\n"
-        "    self.packed = (self.weight.clone(), self.bias.clone())\n"
-        "w, b = self.packed\nreturn torch.relu(x * w + b)",
-        AFFINE_INIT,
-    )
-    v = judge.verdict(SCALED, packs, "quick")
+    v = judge.verdict(SCALED, PACKS, "quick")
     assert v["status"] == "correct", v["reason"]
-    v = judge.verdict(SCALED, packs, "certify")
+    v = judge.verdict(SCALED, PACKS, "certify")
     assert v["status"] == "certified", v["reason"]
     assert v["correctness"]["caches_weights"] is True
     assert v["correctness"]["follows_weights"] is False
     assert v["weights"] == "by name" and "stay as they are once it has run" in v["assumes"][0]
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("text", "says"), [(PACKS, PACKED), (HALVES, NOT_TIMED), (ONCE, "")], ids=["", "seed", "once"]
+)
+def test_what_packing_takes_is_noted(judge: Judge, text: str, says: str) -> None:
+    """Where it is constructed anew in one process, or said that construction is not timed."""
+    v = judge.verdict(SCALED, text, "certify", time=True, want_baselines=["eager"])
+    assert v["status"] == "certified", v["reason"]
+    assert [w for w in (PACKED, NOT_TIMED) if any(w in n for n in v["timing"]["notes"])] == (
+        [says] if says else []
+    )
+    assert ("packing" in v["cost_s"]) is (says != NOT_TIMED)
 
 
 def test_other_parameter_names_are_known_by_value_or_a_loader(judge: Judge) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import pytest
@@ -304,23 +303,6 @@ def test_what_is_tied_may_be_kept_once() -> None:
     assert planned(Tied, Once).mode == BY_NAME and not planned(Tied, Once).left
     state = verify.perturbed([e.value for e in r.entries], r.moved, r.tied, 5)
     assert torch.equal(state[0], state[1]) and not torch.equal(state[0], r.entries[0].value)
-
-
-class Copied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(8, 8)
-        self.b = copy.deepcopy(self.a)
-
-
-class Nothing(nn.Module):
-    pass
-
-
-def test_copies_that_are_left_are_told() -> None:
-    p = planned(Copied, Nothing)
-    assert p.mode == BY_SEED and len(p.told()) == 1 and "b.weight" in p.told()[0]
-    assert not planned(Tied, Nothing).told()
 
 
 class Reordered(nn.Module):
