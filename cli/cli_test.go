@@ -80,10 +80,14 @@ func scripts(t *testing.T, dir string, env []string) {
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
-			if name != "soak" {
+			switch name {
+			case "soak":
+				return soak.Long(), nil
+			case "weekly":
+				return !soak.Daily(), nil
+			default:
 				return false, fmt.Errorf("no condition %q", name)
 			}
-			return soak.Long(), nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"seed": seed, "seedbench": seedBench, "hold": hold, "sql": runSQL, "alone": alone,

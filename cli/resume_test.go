@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -206,20 +207,13 @@ func same(t *testing.T, got, want []kernelwright.Round) {
 }
 
 // newData gives a data folder without a record of runs. What is made once on a
-// machine, headers that torch.compile precompiles, comes from the folder that
-// KERNELWRIGHT_TEST_CACHE names, where that has it: it takes half a minute. What
-// the machine can reach is measured once for all tests.
+// machine comes from the folder that KERNELWRIGHT_TEST_CACHE names, where that has
+// it. What the machine can reach is measured once for all tests.
 func newData(t *testing.T) string {
 	t.Helper()
-	dir, cache := t.TempDir(), os.Getenv("KERNELWRIGHT_TEST_CACHE")
-	kept, err := filepath.Glob(filepath.Join(cache, "inductor-*"))
-	if err != nil {
+	dir := t.TempDir()
+	if err := copyMade(dir); err != nil {
 		t.Fatal(err)
-	}
-	for _, folder := range kept {
-		if err := os.CopyFS(filepath.Join(dir, "cache", filepath.Base(folder)), os.DirFS(folder)); err != nil {
-			t.Fatal(err)
-		}
 	}
 	ceilings, err := measured()
 	if err != nil {
@@ -238,6 +232,28 @@ func newData(t *testing.T) string {
 	return dir
 }
 
+// copyMade copies the headers that torch.compile precompiles, which takes half a
+// minute, and the harness's own libraries.
+func copyMade(dir string) error {
+	kept := os.DirFS(os.Getenv("KERNELWRIGHT_TEST_CACHE"))
+	for _, pattern := range []string{"inductor-*", "allocator"} {
+		folders, err := fs.Glob(kept, pattern)
+		if err != nil {
+			return err
+		}
+		for _, name := range folders {
+			folder, err := fs.Sub(kept, name)
+			if err == nil {
+				err = os.CopyFS(filepath.Join(dir, "cache", name), folder)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // oneThread is for all that measures here: what threads do while they wait for
 // each other takes a third of the time on a machine that others use.
 const oneThread = "KERNELWRIGHT_THREADS=1"
@@ -251,6 +267,9 @@ var measured = sync.OnceValues(func() (map[string][]byte, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
+	if err := copyMade(dir); err != nil {
+		return nil, err
+	}
 	c := exec.Command("kernelwright", "doctor", "--measure")
 	c.Env = append(os.Environ(), "KERNELWRIGHT_DATA_DIR="+dir, "KERNELWRIGHT_PYTHON="+os.Getenv("KERNELWRIGHT_TEST_PYTHON"), "HOME="+dir, "TMPDIR="+dir,
 		"KERNELWRIGHT_EVALUATION_KEEP_WARM=0s", oneThread)

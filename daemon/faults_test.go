@@ -617,7 +617,7 @@ func memory() string {
 // all have something else to do. Soaking, that takes half a second at most: a time
 // is asserted nowhere else, and there alone where no other program works.
 func TestADroppedFileIsQueuedSoon(t *testing.T) {
-	drops := 25
+	drops := 3
 	if soak.Long() {
 		drops = 300
 	}

@@ -61,13 +61,15 @@ func show(t *testing.T, v any) {
 func TestEndToEnd(t *testing.T) {
 	data, cache := t.TempDir(), &memoryCache{}
 	// What torch.compile precompiles once on a machine takes half a minute.
-	kept, err := filepath.Glob(filepath.Join(os.Getenv("KERNELWRIGHT_TEST_CACHE"), "inductor-*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, folder := range kept {
-		if err := os.CopyFS(filepath.Join(data, "cache", filepath.Base(folder)), os.DirFS(folder)); err != nil {
+	for _, pattern := range []string{"inductor-*", "allocator"} {
+		kept, err := filepath.Glob(filepath.Join(os.Getenv("KERNELWRIGHT_TEST_CACHE"), pattern))
+		if err != nil {
 			t.Fatal(err)
+		}
+		for _, folder := range kept {
+			if err := os.CopyFS(filepath.Join(data, "cache", filepath.Base(folder)), os.DirFS(folder)); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	e := real(t, data, cache)

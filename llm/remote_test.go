@@ -26,11 +26,12 @@ var doubles = []struct {
 	{"an elder of anthropic", "anthropic:claude-sonnet-4-5-20250929", llmtest.NewAnthropic, true, true},
 }
 
-// open opens a model at a double, with small bounds.
+// open opens a model at a double. Its bound is little above the longest text that the suite has,
+// for tests read endless answers up to it.
 func open(t testing.TB, name string, s *llmtest.Server, change func(*llm.Options)) llm.Model {
 	t.Helper()
 	o := s.Options()
-	o.MaxReplyBytes = 1 << 20
+	o.MaxReplyBytes = 384 << 10
 	if change != nil {
 		change(&o)
 	}
@@ -65,7 +66,7 @@ func TestStack(t *testing.T) {
 	llmtest.Suite(t, func(t *testing.T) llmtest.Subject {
 		s := llmtest.NewOpenAI(t)
 		o := s.Options()
-		o.Attempts, o.Concurrency, o.RequestsPerMinute, o.TokensPerMinute, o.MaxReplyBytes = 1, 8, 1<<20, 1<<30, 1<<20
+		o.Attempts, o.Concurrency, o.RequestsPerMinute, o.TokensPerMinute, o.MaxReplyBytes = 1, 8, 1<<20, 1<<30, 384<<10
 		budget := llm.NewBudget(llm.Allowances{Day: llm.Allowance{USD: 1000, Wall: time.Hour}}, llm.Prices{"openai:*": {In: 1, Out: 1}}, &llmtest.Ledger{}, nil)
 		m, err := llm.New("openai:gpt-4.1", o, llm.Services{Journal: &llmtest.Journal{}, Budget: budget})
 		if err != nil {

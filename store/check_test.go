@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	kw "github.com/kernelwright/kernelwright"
@@ -19,11 +20,26 @@ import (
 
 func quiet(string) {}
 
-// lived makes a history that has something of everything, and returns its path.
-// It is closed.
+// histories are what lived has made, by how many runs they have.
+var histories sync.Map
+
+// lived returns the path of a history that has something of everything. It is
+// closed. Each size is made once.
 func lived(t testing.TB, runs int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), FileName)
+	made, found := histories.Load(runs)
+	if !found {
+		made = live(t, path, runs)
+		histories.Store(runs, made)
+	}
+	ok(t, os.WriteFile(path, made.([]byte), 0o600))
+	return path
+}
+
+// live makes a history at the path and returns the file.
+func live(t testing.TB, path string, runs int) []byte {
+	t.Helper()
 	s, err := Open(path)
 	ok(t, err)
 	ctx := t.Context()
@@ -60,7 +76,7 @@ func lived(t testing.TB, runs int) string {
 		ok(t, s.Finish(ctx, job, run))
 	}
 	ok(t, s.Close())
-	return path
+	return must(os.ReadFile(path))(t)
 }
 
 func examine(t testing.TB, path string) Examination {

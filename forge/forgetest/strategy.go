@@ -116,13 +116,13 @@ func (s suite) everyPoint(t *testing.T) {
 	s.crashes(t, settings, kernelwright.StopDeclined)
 }
 
-// One crash at each call that a run makes, in turn; every day at each second.
+// One crash at each call that a run makes, in turn; every day at each fourth.
 func (s suite) crashes(t *testing.T, settings forge.Settings, stop kernelwright.StopReason) {
 	t.Helper()
 	first, want := s.whole(t, settings, stop)
 	step := 1
 	if soak.Daily() {
-		step = 2
+		step = 4
 	}
 	for at := 1; at <= first.calls; at += step {
 		w := newWorld(first.seed)
