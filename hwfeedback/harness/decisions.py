@@ -259,7 +259,7 @@ class Lane(_Again):
             return d.moved(self._signs(d.value) * (bound + tie))
         if not isinstance(bound, torch.Tensor):
             return _called(d.func, d.args, d.kwargs)
-        signs = self._sign if self._sign and d.name not in COUNTS else self._signs(d.value)
+        signs = self._sign or self._signs(d.value)
         return d.moved(bound * signs)
 
     def _signs(self, like: torch.Tensor) -> torch.Tensor:

@@ -99,6 +99,16 @@ def test_a_count_has_the_bound_of_its_range() -> None:
     assert isinstance(bound, torch.Tensor) and float(bound.min()) >= 8 * noise.ULP
 
 
+def test_one_value_beside_a_boundary_may_be_counted_on_both_sides() -> None:
+    """Wherever it stands: patterns at random moved it one way alone in one of eight."""
+    for at in range(64):
+        x = torch.full((64,), 1.0)
+        x[at] = 2.0 / 3.0  # 0.2 is the boundary
+        lanes = lanes_of(lambda t: torch.histc(0.3 * t, 10, -1.0, 1.0), x)
+        found = sides_of(lanes)
+        assert found is not None and int(found.open().sum()) == 2
+
+
 def test_what_is_rounded_may_be_shifted_before() -> None:
     x = draw(64, 4096)
     scale = x.abs().amax(-1, keepdim=True) / 127.0
