@@ -3,13 +3,14 @@
 A decision is an operator whose result jumps: it rounds, converts to whole numbers, compares,
 searches, counts or orders. Float32 may come to either side of a jump. How far it may be off there
 is measured: the reference runs with rounding simulated (noise.py) and every decision as float64 has
-it, so that what comes before each is seen by itself. ``Lanes`` then runs float64 with what is
-decided on moved by that bound: all up, all down, and each element at random.
+it, so that what comes before each is seen by itself. Values of one size share a bound (margins.py).
+``Lanes`` then runs float64 with what is decided on moved by it: all up, all down, and each element
+at random.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,15 +19,20 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from correctness import C1
 from dispatch import uncompiled
+from margins import Margins
 from noise import _EXACT, ULP, Float32Noise, _mutates, _name
 
 # Patterns of simulated rounding, from which the bound of what is decided on comes: of many elements
-# one shows how far the worst is off.
+# one shows how far the worst is off, if they were moved independently.
 PATTERNS, FEW = 3, 4096
+# What an honest kernel may add before it rounds, that codes are positive: the sum is rounded, too.
+CODES = 128.0
 SPREAD = 0.25  # of a rounding's size, at random
+APART = 2.0**-10  # by so much two operators round otherwise, at random
 TIE = 1e-12  # of the largest value: orders equal values at random, and no others
 TINY = 1e-300  # where all are zero
 ROUNDINGS = frozenset(["round", "floor", "ceil", "trunc", "sign", "signbit", "_to_copy"])
+STEPS = ROUNDINGS - {"sign", "signbit"}  # to whole numbers
 DIVISIONS = frozenset(["floor_divide", "div", "remainder", "fmod"])  # div: where it rounds
 COMPARISONS = frozenset(["gt", "lt", "ge", "le", "eq", "ne"])
 SEARCHES = frozenset(["bucketize", "searchsorted"])
@@ -53,14 +59,58 @@ class Decision:
     name: str
     value: torch.Tensor  # what is decided on
     out: Any = None
-    apart: torch.Tensor | None = field(default=None, repr=False)  # how far rounding took the value
+    rounded: torch.Tensor | None = field(default=None, repr=False)  # where rounding moved the value
+    margins: Margins = field(default_factory=Margins, repr=False)
+    _bound: torch.Tensor | None = field(default=None, repr=False)
 
     def bound(self) -> torch.Tensor | float:
         """Returns the bound of each element of the value: none where nothing before it rounds."""
-        if self.apart is None:
+        if self.rounded is None:
             return 0.0
-        top = self.apart.amax() if self.apart.numel() else 0.0
-        return (self.apart > 0).to(self.value.dtype).mul_(C1 * top)
+        if self._bound is None:
+            self._bound = self.bound_of(self)
+        return self._bound
+
+    def bound_of(self, other: Decision) -> torch.Tensor:
+        """Returns the bound of the same decision's values on other inputs."""
+        if self.rounded is None:
+            return torch.zeros_like(self.value)
+        found = self.margins.of(other.large(), self._least())
+        return found.to(self.value.dtype).mul_(C1).mul_(self.rounded)
+
+    def measure(self, off: torch.Tensor) -> None:
+        """Takes in how far simulated rounding took the value, and in which direction."""
+        moved = off != 0
+        if not bool(moved.any()):
+            return
+        self.rounded = moved if self.rounded is None else self.rounded | moved
+        self._bound = None
+        self.margins.add(self.large(), off)
+
+    def few(self) -> bool:
+        """Whether one pattern of rounding tells too little of the bound."""
+        return self.value.numel() < FEW or self.margins.few()
+
+    def large(self) -> torch.Tensor:
+        """Returns how large the numbers are whose rounding an element has."""
+        if self.name in COMPARISONS:
+            return torch.maximum(
+                self.args[0].abs(), torch.as_tensor(self.args[1], device=self.value.device).abs()
+            )
+        return self.value
+
+    def _least(self) -> float:
+        """Returns what the decision's own arithmetic may round, whatever the size of a value."""
+        if self.name in STEPS or self.name in DIVISIONS:
+            return ULP * CODES
+        if self.name in COUNTS:  # histc(x, bins, min, max)
+            low, high = (*self.args[2:], 0, 0)[:2]
+            low, high = self.kwargs.get("min", low), self.kwargs.get("max", high)
+            ends = (
+                self.value.nan_to_num(0.0, 0.0, 0.0) if low == high else torch.tensor([low, high])
+            )
+            return ULP * float(ends.abs().max())
+        return 0.0
 
     def moved(self, by: Any) -> Any:
         """Returns what the operator gives once what it decides on is moved."""
@@ -178,14 +228,15 @@ class Forced(_Again):
     def decide(self, d: Decision) -> Any:
         known = self.next(d)
         if self._measure:
-            off = (d.value - known.value).abs_()
+            off = d.value - known.value
             if d.name in DIVISIONS:  # which rounds by itself, unless by a power of two
-                off += (off > 0).to(off.dtype) * ULP * known.value.abs()
-            off = torch.where(torch.isfinite(off), off, 0.0)
+                off += off.sign() * ULP * known.value.abs()
+            off.nan_to_num_(0.0, 0.0, 0.0)
             if d.name in SEARCHES:  # the boundaries are off, too
                 at = 0 if d.name == "searchsorted" else 1
-                off += (d.args[at] - known.args[at]).abs().nan_to_num(0.0, 0.0, 0.0).amax()
-            known.apart = off if known.apart is None else torch.maximum(known.apart, off)
+                more = (d.args[at] - known.args[at]).abs().nan_to_num(0.0, 0.0, 0.0).amax()
+                off += torch.where(off < 0, -more, more)
+            known.measure(off)
         return _copied(known.out)
 
 
@@ -208,7 +259,7 @@ class Lane(_Again):
             return d.moved(self._signs(d.value) * (bound + tie))
         if not isinstance(bound, torch.Tensor):
             return _called(d.func, d.args, d.kwargs)
-        signs = self._sign if self._sign and d.name not in COUNTS else self._signs(d.value)
+        signs = self._sign or self._signs(d.value)
         return d.moved(bound * signs)
 
     def _signs(self, like: torch.Tensor) -> torch.Tensor:
@@ -221,13 +272,21 @@ class Lane(_Again):
 class ExactNoise(Float32Noise):
     """Simulated rounding that leaves exact what is: products with powers of two, and quotients.
 
-    What it moves has no fixed size, so that two never cancel: what is not moved is exact.
+    What it moves has no fixed size, and each operator another, so that two never cancel: what is
+    not moved is exact.
     """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         sizes = torch.rand(self._pool.shape, generator=self._g, dtype=torch.float64)
         self._pool.mul_(1.0 - SPREAD * sizes)
+        self._share = 1.0
+
+    def _parts(self, t: torch.Tensor, amount: torch.Tensor) -> Iterator[Any]:
+        share = 1.0 - APART * float(torch.rand((), generator=self._g, dtype=torch.float64))
+        self._pool.mul_(share / self._share)
+        self._share = share
+        return super()._parts(t, amount)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -275,9 +334,10 @@ class Lanes:
     def near(self) -> int:
         """Returns how many decisions the bound would change."""
         if self._near is None:
-            few = any(d.value.numel() < FEW for d in self.made)
-            for seed in range(PATTERNS if few else bool(self.made)):
+            for seed in range(PATTERNS if self.made else 0):
                 self._run(ExactNoise(seed), Forced(self.made, measure=True))
+                if not any(d.few() for d in self.made):
+                    break
             self._near = sum(_changed(d) for d in self.made)
         return self._near
 
@@ -302,15 +362,16 @@ def _changed(d: Decision) -> int:
 def _disordered(d: Decision) -> int:
     """Returns how many neighbours in order may change places."""
     x = d.args[0]
+    dim: int | None = -1
     if "dim" in [a.name for a in d.func._schema.arguments]:
         dim = _dim(d.func, d.args, d.kwargs) if d.args[1:] or "dim" in d.kwargs else None
         x = x.reshape(-1) if dim is None else x.movedim(dim, -1)
     if x.shape[-1] < 2:
         return 0
-    bound = d.bound()
-    top = bound.max() if isinstance(bound, torch.Tensor) and bound.numel() else 0.0
-    gaps = x.sort(-1).values.diff(dim=-1)
-    return int((gaps <= 2 * top).sum())
+    values, at = x.sort(-1)
+    bound = torch.as_tensor(d.bound(), device=x.device).expand(d.args[0].shape)
+    bound = (bound.reshape(-1) if dim is None else bound.movedim(dim, -1)).gather(-1, at)
+    return int((values.diff(dim=-1) <= bound[..., 1:] + bound[..., :-1]).sum())
 
 
 # Draws on boundaries.
@@ -346,29 +407,34 @@ def aim(
     boundary = _boundary(d)
     assert boundary is not None
     side = torch.randint(-1, 2, (n,), generator=g).to(x.device)
-    bound = torch.as_tensor(d.bound(), device=x.device).expand(d.value.shape).reshape(-1)
     coin = torch.randint(0, 2, (n,), generator=g).to(x.device) * 2 - 1
-    side = torch.where((bound > 0) & (side == 0), coin, side)  # there both are right
-    away = torch.where(bound > 0, AWAY * bound, AWAY * ULP * boundary.abs())
-    target = boundary + side * away
+    rounds = (torch.as_tensor(d.bound(), device=x.device) > 0).expand(d.value.shape).reshape(-1)
+    side = torch.where(rounds & (side == 0), coin, side)  # there both are right
 
-    def value(at: torch.Tensor) -> torch.Tensor:
+    def away(of: Decision) -> torch.Tensor:
+        bound = d.bound_of(of)
+        return AWAY * torch.where(rounds, bound.reshape(-1), ULP * boundary.abs())
+
+    def made(at: torch.Tensor) -> Decision:
         record = Record()
         run([t if i != j else at.view(x.shape) for i, t in enumerate(inputs)], record)
-        return record.made[k].value.reshape(-1)
+        return record.made[k]
 
     flat = x.reshape(-1)
     step = STEP * float(flat.square().mean().sqrt() or 1.0) * coin
     before = d.value.reshape(-1)
-    slope = (value(torch.where(chosen, flat + step, flat)) - before) / step
-    able = chosen & torch.isfinite(slope) & (slope != 0) & torch.isfinite(target)
-    now, at = before, flat
-    for _ in range(NEWTON):
-        at = torch.where(able, at + (target - now) / slope, at)
+    slope = (made(torch.where(chosen, flat + step, flat)).value.reshape(-1) - before) / step
+    able = chosen & torch.isfinite(slope) & (slope != 0) & torch.isfinite(boundary)
+    now, at, off = before, flat, away(d)
+    for i in range(NEWTON):
+        at = torch.where(able, at + (boundary + side * off - now) / slope, at)
         at = torch.where(torch.isfinite(at), at, flat).to(inputs[j].dtype).double()
-        now = value(at)
+        there = made(at)
+        now = there.value.reshape(-1)
+        if not i:
+            off = away(there)  # which is that of values as large as the boundary
     # What did not come near, as where one element is the scale of others, stays.
-    missed = able & ~((now - boundary).abs() <= 2 * away.abs().clamp_min(1e-30))
+    missed = able & ~((now - boundary).abs() <= 2 * off.clamp_min(1e-30))
     at = torch.where(missed, flat, at)
     out = list(inputs)
     out[j] = at.view(x.shape).to(inputs[j].dtype)

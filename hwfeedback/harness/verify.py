@@ -61,7 +61,7 @@ from orders import Line
 from state import NOTHING, Carried
 from structures import Structure
 
-CALIBRATION = 16  # version of what is kept: part of its check
+CALIBRATION = 17  # version of what is kept: part of its check
 CALIBRATION_SEEDS = 4
 FAMILY_SEEDS = 2
 CALIBRATION_S = 30.0  # past this a family is calibrated on one seed
