@@ -439,12 +439,13 @@ def compare(
             wide, loose = _without_reason(wrong, mine, wide, effect)
             dropped = _drop(wrong, got, effect, bound.max)
             _forgive(wrong, mine, theirs)
-            lost = _lose(wrong, mine, theirs)
         astray = (
             expected.eager is not None
             and effect is not None
             and count(wrong) <= ASTRAY * _astray(expected.eager[i], theirs, effect.excused)
         )
+        if effect is not None and not astray:
+            lost = _lose(wrong, mine, theirs)
         if not astray and bool(wrong.any()):
             at = first(wrong)
             names = ("a finite value", "NaN", "+Inf", "-Inf")

@@ -155,7 +155,7 @@ class Calibration:
     # By key the way in which the reference bears a change of what is never varied (assumptions.py).
     assumptions: dict[str, int] = field(default_factory=dict)
     spent: bool = False  # the reference's process is of no more use
-    outputs: list[torch.Tensor] = field(default_factory=list)  # while it is calibrated
+    outputs: list[torch.Tensor] = field(default_factory=list, compare=False)  # while calibrated
     by_rows: bool = False  # float64 is the same on each family when a batch is computed in parts
     carried: Carried = NOTHING  # from call to call
 

@@ -309,7 +309,12 @@ def get_init_inputs():
     assert judge.verdict(source, dropped, strict_inputs=True)["status"] == "wrong"
     v = judge.verdict(source, model_new(f"{cases}\nreturn torch.nan_to_num(y, 1.0, torch.inf)"))
     assert v["status"] == "wrong" and "expected NaN" in v["reason"]
-    v = judge.verdict(source, model_new(f"{cases}\nreturn y + (x - x)"))
+    lost = model_new(f"{cases}\nreturn y + (x - x)")
+    v = judge.verdict(source, lost)
+    assert v["status"] == "correct" and "no input is infinite" in v["assumes"][0]
+    v = judge.verdict(source, lost, strict_inputs=True)
+    assert v["status"] == "wrong" and "loses infinity" in v["reason"]
+    v = judge.verdict(source, model_new(f"{cases}\nreturn torch.nan_to_num(y, torch.nan, 1.0)"))
     assert v["status"] == "wrong" and "expected +Inf" in v["reason"]
 
 
