@@ -113,7 +113,7 @@ def _link(source: str, to: str) -> None:
         return
     try:
         os.link(source, to)
-    except FileNotFoundError:
+    except (FileNotFoundError, FileExistsError):  # or another process was quicker
         return
     except OSError:
         shutil.copy2(source, to)
