@@ -23,6 +23,7 @@ from clients import (
     WorkerGone,
     WorkerLate,
     ran_out,
+    reshaped,
     sentence,
 )
 from correctness import Expected
@@ -519,7 +520,7 @@ def _other_draws(
     fresh += state
     if inputs:
         other = _in_mode(reference, tree, fresh, mode)
-        if other is not None and (error := verify.reshaped(tensors, other)):
+        if other is not None and (error := reshaped(tensors, other)):
             raise failed(error)
         if other is not None and _close(tensors, other):
             # What is averaged over millions hardly differs from draw to draw.

@@ -38,6 +38,7 @@ from clients import (
     WorkerGone,
     digest,
     ran_out,
+    reshaped,
     same_bytes,
 )
 from constructing import SPREAD
@@ -718,16 +719,6 @@ def _calibrate_draw(
             raise ReferenceBroken(r["error"])  # or bounds would be too narrow
         del r
     return True
-
-
-def reshaped(tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> WorkerError | None:
-    """Returns what is wrong with a reference whose outputs have other shapes on another draw."""
-    for i, (a, b) in enumerate(zip(tensors, others, strict=True)):
-        if a.shape != b.shape:
-            found = f"output {i} has {list(a.shape)}, then {list(b.shape)}"
-            message = f"has a shape that depends on values: {found}"
-            return WorkerError({"stage": "output_shape", "type": "ValueError", "message": message})
-    return None
 
 
 def _has_sides(reference: ReferenceClient, c: Calibration) -> bool:

@@ -147,6 +147,14 @@ BAD: dict[str, tuple[str, str]] = {  # what is wrong -> source, a part of the se
         whole(forward="return [x.repeat(97, 1)[: 1 + int(v * 1e6) % 97] for v in x.view(-1)[:3]]"),
         "has a shape that depends on values",
     ),
+    "as many as rounding leaves": (
+        whole(forward="return x.repeat(9, 1)[: 3 + (x.dtype == torch.float64)]"),
+        "has a shape that depends on values: output 0 has [",
+    ),
+    "as many outputs as rounding leaves": (
+        whole(forward="return [x * 2] * (3 + (x.dtype == torch.float64))"),
+        "has a number of outputs that depends on values: 4, then 3",
+    ),
     "counts": (
         whole(construct="self.n = 1", forward="self.n += 1; return x * self.n"),
         "put back (n)",
