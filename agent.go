@@ -9,7 +9,7 @@ type CoderInput struct {
 	Language Language
 	Round    int       // the round that the answer is for, from 0
 	Seed     int64     // same seed, same input: same candidate
-	Last     *Attempt  // nil at the first round, and where a strategy starts anew
+	Last     *Attempt  // the last candidate; nil where there is none yet, and where a strategy starts anew
 	Feedback *Feedback // nil at round 0, or with the Judge switched off
 	Lessons  []Lesson  // as in JudgeInput
 
@@ -19,6 +19,9 @@ type CoderInput struct {
 	// Sample tells answers to one and the same input apart, from 0: a strategy
 	// that asks several times wants several.
 	Sample int
+	// Unusable is what is wrong with the answer that came after Last, in the round
+	// before this one: it held no candidate. nil where there was none.
+	Unusable *UnusableError
 	// SameAs is the earlier round of which Last's candidate is a repetition, so
 	// that the Coder can be told; nil where it is none.
 	SameAs *int

@@ -148,11 +148,14 @@ func (v Verdict) FasterThan(other Verdict) bool {
 	return v.CandidateMS < other.CandidateMS*(1-plainMargin)
 }
 
+// FormAnswer is the form of what is no candidate: a model's answer that holds none.
+const FormAnswer = "answer"
+
 // BuildReport is what the compiler said.
 type BuildReport struct {
 	Seconds    float64      `json:"seconds"`
 	Cached     bool         `json:"cached"`
-	Form       string       `json:"form,omitempty"`  // "native", "load_inline", "triton", "none"
+	Form       string       `json:"form,omitempty"`  // "native", "load_inline", "triton", "none", FormAnswer
 	Code       string       `json:"code,omitempty"`  // the same for candidates whose objects, and whose text beside what these were built from, are the same; empty where that is not known
 	Log        string       `json:"log,omitempty"`   // the end of the compiler's output
 	Flags      []string     `json:"flags,omitempty"` // what became of those that were not taken as they are
@@ -228,6 +231,9 @@ type CorrectnessReport struct {
 	General        *bool          `json:"general,omitempty"`         // Certify only: other batch sizes
 }
 
+// NotFinite stands for an error or a bound that is no number, which JSON cannot hold.
+const NotFinite = 1e300
+
 // FamilyReport is one input family. An advisory family (Gates false) is one
 // that an honest implementation fails on this task; Note says which.
 type FamilyReport struct {
@@ -235,7 +241,7 @@ type FamilyReport struct {
 	Gates    bool    `json:"gates"`
 	Passed   bool    `json:"passed"`
 	Seeds    int     `json:"seeds"`
-	MaxError float64 `json:"max_error"`
+	MaxError float64 `json:"max_error"` // NotFinite where a value is NaN or infinite and should not be; so the others
 	MaxBound float64 `json:"max_bound"`
 	RMSError float64 `json:"rms_error"`
 	RMSBound float64 `json:"rms_bound"`

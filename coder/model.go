@@ -108,8 +108,11 @@ func (m Model) view(in kernelwright.CoderInput, form prompts.Form) (prompts.Code
 		Task:      prompts.TaskFacts(in.Task),
 		Device:    prompts.DeviceFacts(in.Device),
 		Sample:    in.Sample,
-		// What was rejected may not have been a candidate at all.
-		ShowExample: in.Last == nil || in.Last.Verdict.Status == kernelwright.Rejected,
+		// What was rejected may not have the form at all.
+		ShowExample: in.Last == nil || in.Last.Verdict.Status == kernelwright.Rejected || in.Unusable != nil,
+	}
+	if in.Unusable != nil {
+		v.Unusable = prompts.AnswerFacts(*in.Unusable)
 	}
 	what := prompts.CoderSeed
 	if in.Feedback == nil && in.View != kernelwright.ViewScore { // else a Judge has read them
@@ -155,7 +158,10 @@ func last(in kernelwright.CoderInput, v *prompts.CoderView) (what prompts.CoderP
 	}
 	if f := in.Feedback; f != nil {
 		v.Feedback = prompts.FeedbackFacts(*f)
-		words = []string{f.Rule, f.Bottleneck, f.Method, f.Issue, f.Why}
+		if v.Correct {
+			words = nil // that it is correct says nothing of what holds it up
+		}
+		words = append(words, f.Rule, f.Bottleneck, f.Method, f.Issue, f.Why)
 	}
 	if v.Correct {
 		return prompts.CoderOptimisation, words

@@ -177,6 +177,10 @@ func TestWhatTheCoderIsShown(t *testing.T) {
 		Metrics: map[string]float64{"memory_share": 0.4, "threads": 4}, Output: "printed"}
 	failed := kw.Verdict{Status: kw.BuildFailed, Reason: "It does not compile.", Hint: "Mind the semicolon.",
 		Build: kw.BuildReport{Log: "error: expected", Errors: []kw.Diagnostic{{Line: 7, Message: "expected ';'"}}}}
+	long := failed
+	long.Build.Log = "error: expected\nnote: a brace"
+	wrong := kw.Verdict{Status: kw.Wrong, Reason: "on family scaled_up (inputs: times 100): element [0, 1] is nan, expected 0",
+		Correctness: kw.CorrectnessReport{Families: []kw.FamilyReport{{Name: "scaled_up", Gates: true, MaxError: kw.NotFinite, MaxBound: 1e-3, RMSError: kw.NotFinite, RMSBound: 1e-4}}}}
 	advice := &kw.Feedback{Kind: kw.Optimisation, Bottleneck: "Scalar loads.", Method: "float4", Plan: "Four at a time.", Rule: "not_vectorised"}
 	mend := &kw.Feedback{Kind: kw.Correction, Issue: "A semicolon.", Why: "It is missing.", Fix: "Add it."}
 	for name, c := range map[string]struct {
@@ -189,7 +193,9 @@ func TestWhatTheCoderIsShown(t *testing.T) {
 		hides    []string
 	}{
 		"feedback":           {v, advice, "", false, 0, []string{"Four at a time.", "time: 2 ms", "speedup: 1.5", "the old candidate"}, []string{"Keep rows", "memory_share", "another way", "repeated"}},
-		"correction":         {failed, mend, "", false, 0, []string{"Add it.", "error: expected", "the old candidate"}, []string{"Keep rows", "Mind the semicolon"}},
+		"correction":         {failed, mend, "", false, 0, []string{"Add it.", "line 7: expected ';'", "Mind the semicolon", "the old candidate"}, []string{"Keep rows", "error: expected"}},
+		"a long log":         {long, mend, "", false, 0, []string{"Add it.", "line 7: expected ';'", "note: a brace"}, nil},
+		"wrong":              {wrong, mend, "", false, 0, []string{"Add it.", "on family scaled_up", "element [0, 1] is nan", `wrong on inputs "scaled_up": largest error infinite, allowed 0.001`}, []string{"1e+300"}},
 		"no judge":           {failed, nil, "", false, 0, []string{"other: advised: Keep rows in registers; faster, 1.8 to 1 ms", "build_failed", "It does not compile.", "Mind the semicolon.", "line 7: expected ';'"}, []string{"A judge"}},
 		"no judge, correct":  {v, nil, "", false, 0, []string{"other: advised: Keep rows in registers; faster, 1.8 to 1 ms", "time: 2 ms", "Find what holds it up"}, []string{"A judge", "memory_share"}},
 		"its own judge":      {v, nil, kw.ViewMetrics, false, 0, []string{"other: advised: Keep rows in registers; faster, 1.8 to 1 ms", "memory_share = 0.4", "time: 2 ms", "Judge it yourself"}, []string{"threads ="}},
@@ -221,6 +227,34 @@ func TestWhatTheCoderIsShown(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What an answer without a candidate was is not sent back whole, and the candidate before it is not lost.
+func TestWhatIsToldOfAnAnswerWithoutACandidate(t *testing.T) {
+	garbage := kw.UnusableError{Answer: strings.Repeat("Let me think about memory. ", 500), Reason: "the answer holds no code", Hint: "Send the whole file."}
+	for name, last := range map[string]*kw.Attempt{
+		"at first": nil,
+		"later":    {Candidate: kw.Candidate{Source: "# the old candidate\n"}, Verdict: kw.Verdict{Status: kw.Wrong, Reason: "element [0, 1] is nan"}},
+	} {
+		m, s := languageModel(t, always(written(kw.CPP)))
+		in := inputs()[0]
+		in.Round, in.Last, in.Unusable = 2, last, &garbage
+		if _, err := m.Propose(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+		system, text := s.asked[0].Messages[0].Text, s.asked[0].Messages[1].Text
+		for _, want := range []string{"the answer holds no code", "Send the whole file.", "it began: Let me think about memory."} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: it is not told %q:\n%s", name, want, text)
+			}
+		}
+		if n := strings.Count(text, "Let me think"); n > 8 || !strings.Contains(system, "Example. For this reference") {
+			t.Errorf("%s: it is shown its answer (%d times), or no example:\n%s\n%s", name, n, system, text)
+		}
+		if last != nil && (!strings.Contains(text, "# the old candidate") || !strings.Contains(text, "element [0, 1] is nan")) {
+			t.Errorf("%s: the candidate before is lost:\n%s", name, text)
+		}
 	}
 }
 

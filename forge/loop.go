@@ -307,7 +307,7 @@ func checkFeedback(f kernelwright.Feedback, want kernelwright.FeedbackKind) erro
 // noParent is the parent of a round that goes on from no other.
 const noParent = -1
 
-// coderInput is what the Coder sees for a round that goes on from another.
+// coderInput is what the Coder sees for a round that goes on from another, the parent.
 func (l *loop) coderInput(index, parent, sample int) kernelwright.CoderInput {
 	in := kernelwright.CoderInput{
 		Run: l.run.ID, Task: l.task, Device: l.Device, Language: l.settings.Language, Round: index, Lessons: l.Lessons, Seed: l.run.Seed, Sample: sample,
@@ -317,6 +317,17 @@ func (l *loop) coderInput(index, parent, sample int) kernelwright.CoderInput {
 		in.View, in.FullMetrics = kernelwright.ViewMetrics, l.settings.Metrics == FullMetrics
 	case JudgeScore:
 		in.View = kernelwright.ViewScore
+	}
+	// An answer without a candidate is nothing to go on from: the Coder goes on from the candidate before it.
+	for parent != noParent {
+		unusable := unusableOf(l.rounds[parent])
+		if unusable == nil {
+			break
+		}
+		if in.Unusable == nil {
+			in.Unusable = unusable
+		}
+		parent = l.rounds[parent].After()
 	}
 	if parent == noParent {
 		return in

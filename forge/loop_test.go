@@ -57,6 +57,38 @@ func TestWhatTheCoderSees(t *testing.T) {
 	}
 }
 
+// An answer without a candidate is told of, and the Coder goes on from the candidate before it.
+func TestCoderInputAfterUnusableAnswers(t *testing.T) {
+	u := &kernelwright.UnusableError{Answer: "prose", Reason: "no code", Hint: "send some", Origin: "m"}
+	advice := &kernelwright.Feedback{Kind: kernelwright.Correction, Fix: "x"}
+	real := kernelwright.Round{Candidate: kernelwright.Candidate{Source: "a"}, Verdict: kernelwright.Verdict{Status: kernelwright.Wrong}, Feedback: advice}
+	none := kernelwright.Round{Candidate: unusableCandidate(u, kernelwright.CPP)}
+	none.Verdict = unusableVerdict(u, none.Candidate, kernelwright.Task{}, kernelwright.Device{})
+	for _, c := range []struct {
+		name   string
+		rounds []kernelwright.Round
+		last   bool
+		told   bool
+	}{
+		{"a candidate", []kernelwright.Round{none, real}, true, false},
+		{"none at first", []kernelwright.Round{none}, false, true},
+		{"none again", []kernelwright.Round{none, none}, false, true},
+		{"none after a candidate", []kernelwright.Round{real, none, none}, true, true},
+	} {
+		for i := range c.rounds {
+			c.rounds[i].Index = i
+		}
+		l := &loop{Parts: &Parts{}, rounds: c.rounds, settings: Settings{}.withDefaults()}
+		in := l.coderInput(len(c.rounds), len(c.rounds)-1, 0)
+		if (in.Last != nil) != c.last || c.last && (in.Last.Candidate.Source != "a" || in.Feedback != advice) || !c.last && in.Feedback != nil {
+			t.Errorf("%s: it goes on from %+v with %+v", c.name, in.Last, in.Feedback)
+		}
+		if (in.Unusable != nil) != c.told || c.told && *in.Unusable != *u {
+			t.Errorf("%s: it is told %+v", c.name, in.Unusable)
+		}
+	}
+}
+
 func TestBeam(t *testing.T) {
 	r := func(source string, status kernelwright.Status, ms float64) kernelwright.Round {
 		return kernelwright.Round{Candidate: kernelwright.Candidate{Source: source}, Verdict: kernelwright.Verdict{Status: status, CandidateMS: ms}}

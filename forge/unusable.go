@@ -23,8 +23,17 @@ func unusableCandidate(u *kernelwright.UnusableError, language kernelwright.Lang
 func unusableVerdict(u *kernelwright.UnusableError, c kernelwright.Candidate, task kernelwright.Task, device kernelwright.Device) kernelwright.Verdict {
 	return kernelwright.Verdict{
 		Status: kernelwright.Rejected, Reason: u.Reason, Hint: u.Hint, Level: kernelwright.Quick,
-		Task: task.Fingerprint, Candidate: kernelwright.HashText(c.Source), Language: c.Language, Device: device.String(), DeviceKey: device.Key,
+		Build: kernelwright.BuildReport{Form: kernelwright.FormAnswer},
+		Task:  task.Fingerprint, Candidate: kernelwright.HashText(c.Source), Language: c.Language, Device: device.String(), DeviceKey: device.Key,
 	}
+}
+
+// unusableOf returns what is wrong with a round's answer, nil where it holds a candidate.
+func unusableOf(r kernelwright.Round) *kernelwright.UnusableError {
+	if r.Verdict.Build.Form != kernelwright.FormAnswer {
+		return nil
+	}
+	return &kernelwright.UnusableError{Answer: r.Candidate.Source, Reason: r.Verdict.Reason, Hint: r.Verdict.Hint, Origin: r.Candidate.Origin}
 }
 
 // replyCorrection says what to send instead. Nothing was measured, so there is

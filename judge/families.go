@@ -58,6 +58,9 @@ func worst(families []kernelwright.FamilyReport) (kernelwright.FamilyReport, flo
 
 func overBound(f kernelwright.FamilyReport) float64 {
 	x := 0.0
+	if f.MaxError >= kernelwright.NotFinite {
+		return 0
+	}
 	if f.MaxBound > 0 {
 		x = f.MaxError / f.MaxBound
 	}
@@ -74,7 +77,7 @@ func familyEvidence(families []kernelwright.FamilyReport) map[string]float64 {
 	f, factor := worst(families)
 	e := map[string]float64{"families_failed": float64(len(families))}
 	for name, x := range map[string]float64{"max_error": f.MaxError, "max_bound": f.MaxBound, "error_over_bound": factor} {
-		if !math.IsNaN(x) && !math.IsInf(x, 0) && x != 0 {
+		if !math.IsNaN(x) && x < kernelwright.NotFinite && x != 0 {
 			e[name] = x
 		}
 	}

@@ -23,6 +23,7 @@ const (
 	maxWord      = 80   // bytes of somebody's name for something
 	maxSentence  = 400  // of somebody's sentence
 	maxAdvice    = 2000 // of what a Judge says in one part
+	maxBeginning = 160  // of an answer that is none
 )
 
 // QueryFor asks for the skills for a task on a device. The words may be foreign
@@ -197,13 +198,21 @@ func families(f *facts, all []kernelwright.FamilyReport) {
 			passed = append(passed, Line(r.Name, maxWord))
 		case told < maxListed:
 			told++
-			f.add("wrong on inputs %q: largest error %.3g, allowed %.3g; root mean square %.3g, allowed %.3g",
-				Line(r.Name, maxWord), r.MaxError, r.MaxBound, r.RMSError, r.RMSBound)
+			f.add("wrong on inputs %q: largest error %s, allowed %s; root mean square %s, allowed %s",
+				Line(r.Name, maxWord), size(r.MaxError), size(r.MaxBound), size(r.RMSError), size(r.RMSBound))
 		}
 	}
 	if told > 0 && len(passed) > 0 {
 		f.add("right on inputs: %s", strings.Join(passed, ", "))
 	}
+}
+
+// size writes an error or a bound.
+func size(x float64) string {
+	if x >= kernelwright.NotFinite {
+		return "infinite"
+	}
+	return fmt.Sprintf("%.3g", x)
 }
 
 // Score is all that a Coder is told which refines on the speedup alone.
@@ -262,9 +271,11 @@ func mix(instructions map[string]int) string {
 }
 
 // OutputFacts is the end of what a candidate printed, and of what a compiler
-// did.
+// did where VerdictFacts has not all its words.
 func OutputFacts(v kernelwright.Verdict) (compiler, output Data) {
-	if v.Status == kernelwright.BuildFailed {
+	errors := len(v.Build.Errors)
+	told := errors > 0 && errors <= maxErrors && !strings.Contains(v.Build.Log, "note: ")
+	if v.Status == kernelwright.BuildFailed && !told {
 		compiler = Fence("compiler output", v.Build.Log, MaxCompilerBytes)
 	}
 	return compiler, Fence("candidate output", v.Output, MaxOutputBytes)
@@ -293,6 +304,20 @@ func number(x float64) string {
 		return fmt.Sprintf("%.0f", x)
 	}
 	return fmt.Sprintf("%.4g", x)
+}
+
+// AnswerFacts is what is wrong with an answer that holds no candidate, and how it begins: as a
+// whole it would teach nothing.
+func AnswerFacts(u kernelwright.UnusableError) Data {
+	var f facts
+	f.add("reason: %s", Line(u.Reason, maxSentence))
+	if u.Hint != "" {
+		f.add("hint: %s", Line(u.Hint, maxSentence))
+	}
+	if begins := Line(u.Answer, maxBeginning); begins != "" {
+		f.add("it began: %s", begins)
+	}
+	return Fence("answer without a candidate", f.b.String(), MaxFactsBytes)
 }
 
 // FeedbackFacts is what a Judge said, for the Coder. Others' words stand in it:

@@ -74,6 +74,7 @@ type CoderView struct {
 	Build     Data
 	Score     string // a sentence
 	Repeats   bool   // it was an earlier round's, and not measured again
+	Unusable  Data   // the answer after it, which held no candidate
 
 	Sample int // several are asked the same: which of them it is, from 0
 }
@@ -241,11 +242,11 @@ const dataRule = `"data:"`
 // something that it does not see.
 var shows = map[string][]string{
 	"coder_system":            {dataRule},
-	string(CoderSeed):         {"Reference"},
-	string(CoderCorrection):   {"Reference", "Candidate", "Feedback"},
-	string(CoderOptimisation): {"Reference", "Candidate", "Feedback"},
-	string(CoderScore):        {"Reference", "Candidate", "Score"},
-	string(CoderSelf):         {"Reference", "Candidate", "Verdict", "Metrics"},
+	string(CoderSeed):         {"Reference", "Unusable"},
+	string(CoderCorrection):   {"Reference", "Candidate", "Verdict", "Feedback", "Unusable"},
+	string(CoderOptimisation): {"Reference", "Candidate", "Feedback", "Unusable"},
+	string(CoderScore):        {"Reference", "Candidate", "Score", "Unusable"},
+	string(CoderSelf):         {"Reference", "Candidate", "Verdict", "Metrics", "Unusable"},
 	"judge_system":            {dataRule},
 	string(JudgeCorrection):   {"Reference", "Candidate", "Verdict"},
 	string(JudgeOptimisation): {"Reference", "Candidate", "Verdict", "Metrics"},
@@ -259,7 +260,7 @@ func (t *Templates) check(paths map[string]string) error {
 	mark := func(field string) Data { return Data(sample(field)) }
 	coder := CoderView{Form: FormCUDA, GPU: true, ShowExample: true, ExampleReference: "r\n", Example: "e\n", Reference: mark("Reference"), Task: mark("Task"),
 		Device: mark("Device"), Skills: []Skill{{Title: "t", Text: "t"}}, Lessons: mark("Lessons"), Candidate: mark("Candidate"), Correct: true, Verdict: mark("Verdict"),
-		Feedback: mark("Feedback"), Compiler: mark("Compiler"), Output: mark("Output"), Metrics: mark("Metrics"), Build: mark("Build"), Score: sample("Score"), Repeats: true, Sample: 1}
+		Feedback: mark("Feedback"), Compiler: mark("Compiler"), Output: mark("Output"), Metrics: mark("Metrics"), Build: mark("Build"), Score: sample("Score"), Repeats: true, Unusable: mark("Unusable"), Sample: 1}
 	judge := JudgeView{Language: kernelwright.CUDA, GPU: true, Reference: mark("Reference"), Task: mark("Task"), Device: mark("Device"),
 		Skills: []Skill{{Title: "t", Text: "t"}}, Candidate: mark("Candidate"), Verdict: mark("Verdict"), Compiler: mark("Compiler"), Output: mark("Output"),
 		Metrics: mark("Metrics"), Build: mark("Build"), Earlier: mark("Earlier"), Lessons: mark("Lessons"), Finding: mark("Finding"), Error: mark("Error")}

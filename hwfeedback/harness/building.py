@@ -198,15 +198,17 @@ def reported(text: str, made: Sequence[Made]) -> dict[str, Any]:
     notes: list[str] = []
     for m in made:
         report = m.failed.report if m.failed is not None else (m.artifact or {}).get("report", {})
-        logs.append(report.get("log", ""))
+        log = report.get("log", "")
         notes += m.request.get("notes", ())
         found["kernels"] += report.get("kernels", ())
         found["errors"] += report.get("errors", ())
         said = {n: report[n] for n in ("vectorised", "missed") if report.get(n)}
-        if said:
+        if said or log:
             lines = Lines(text, sources_of(m.request))
             for name, diagnostics in said.items():
                 found[name] += [lines.diagnostic(d) for d in diagnostics]
+            log = log if m.failed is not None else lines.renumbered(log)
+        logs.append(log)
     out: dict[str, Any] = {n: _unique(found[n]) for n in ("vectorised", "missed", "errors")}
     out |= {"kernels": found["kernels"], "flags": list(dict.fromkeys(notes))[:DIAGNOSTICS]}
     out["log"] = "\n".join(filter(None, logs))[: compiling.LOG_KEPT]
@@ -752,7 +754,7 @@ def _failed(said: dict[str, Any], request: dict[str, Any], text: str) -> Failed:
     words = next(filter(None, lacks), f"{where}{first['message']}")
     status = "timed_out" if said["late"] else "build_failed"
     reason = sentence(f"{name} does not compile: {words}")
-    return Failed(status, reason, log=log, errors=found)
+    return Failed(status, reason, log=lines.renumbered(log), errors=found)
 
 
 def _cached_failure(cache_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
@@ -1021,6 +1023,13 @@ def _beside(text: str, sources: Sequence[str]) -> str:
     return text
 
 
+# Where g++ ("source0.cpp:10:5: error") and nvcc ("source0.cu(10): error") say that something is, in
+# which function, and g++'s quotation of a line ("   10 |     float n;").
+_PLACE = re.compile(r"\bsource(\d{1,4})\.(?:cpp|cu)([:(])(\d{1,9})")
+_WITHIN = re.compile(r"^source\d{1,4}\.(?:cpp|cu): ")  # "source0.cpp: In function ‘...’:"
+_QUOTED = re.compile(r"^( *\d{1,9})( \|)")
+
+
 class Lines:
     """Finds the lines of C++ sources in the Python file that holds them, by comparing text.
 
@@ -1057,6 +1066,28 @@ class Lines:
 
     def diagnostic(self, d: tuple[int, int, str]) -> dict[str, Any]:
         return {"line": self.line(d[0], d[1]), "message": d[2]}
+
+    def renumbered(self, log: str) -> str:
+        """Returns a compiler's log with the file's lines in place of a source's, also before the
+        code that it quotes. What it says of places that are not in the file stays.
+        """
+        source = 0
+
+        def place(m: re.Match[str]) -> str:
+            nonlocal source
+            source = int(m[1])
+            number = self.line(source, int(m[3]))
+            return f"candidate.py{m[2]}{number}" if number else m[0]
+
+        def quoted(m: re.Match[str]) -> str:
+            number = self.line(source, int(m[1]))
+            return f"{number:{len(m[1])}}{m[2]}" if number else m[0]
+
+        said = []
+        for line in log.split("\n"):
+            moved = _WITHIN.sub("candidate.py: ", _PLACE.sub(place, line))
+            said.append(moved if moved != line else _QUOTED.sub(quoted, line))
+        return "\n".join(said)
 
 
 def _intact(artifact: dict[str, Any]) -> bool:

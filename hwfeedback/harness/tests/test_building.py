@@ -155,6 +155,8 @@ def test_compiler_errors_have_the_candidates_lines(server, tmp_path):
     assert built["build"]["errors"][0]["line"] == 9
     assert "z" in built["build"]["errors"][0]["message"]
     assert "line 9" in built["reason"]
+    log = built["build"]["log"]  # which quotes the line, too
+    assert "candidate.py:9:" in log and "    9 | " in log and "source0" not in log, log
     assert (
         build(server, NATIVE.replace("sinf(", "missing("), tmp_path)["build"]["errors"][0]["line"]
         == 11

@@ -290,6 +290,7 @@ def test_errors_have_the_candidates_lines(server: Any, tmp_path: pathlib.Path) -
     built = build(server, text, tmp_path, device="cuda", arch="sm_90a")
     assert built["status"] == "build_failed", built
     assert built["build"]["errors"][0] == {"line": line, "message": 'identifier "q" is undefined'}
+    assert f"candidate.py({line}): error" in built["build"]["log"]
 
 
 def test_what_nvrtc_does_not_compile_nvcc_does(server: Any, tmp_path: pathlib.Path) -> None:
