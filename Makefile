@@ -92,7 +92,7 @@ lint: lint-go lint-python ## gofmt, golangci-lint where it is installed, else go
 lint-go: need-go
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
 		[ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
-	@if command -v golangci-lint >/dev/null; then echo "golangci-lint run, with go vet in it"; GOFLAGS="$$(go env GOFLAGS) $(BUILD)" golangci-lint run; \
+	@if command -v golangci-lint >/dev/null; then echo "golangci-lint run, with go vet in it"; GOFLAGS="$$(go env GOFLAGS) $(BUILD)" golangci-lint run --allow-parallel-runners; \
 		else echo "golangci-lint is not installed (make lint-tools): go vet alone"; go vet $(BUILD) ./...; fi
 
 lint-python: dev

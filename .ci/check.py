@@ -72,7 +72,11 @@ def steps(files: list[str]) -> list[tuple[str, list[list[str]]]]:
     of_go: list[list[str]] = []
     of_python: list[list[str]] = []
     if go:
-        lint = ["golangci-lint", "run"] if shutil.which("golangci-lint") else ["go", "vet"]
+        lint = (
+            ["golangci-lint", "run", "--allow-parallel-runners"]
+            if shutil.which("golangci-lint")
+            else ["go", "vet"]
+        )
         of_go += [["bash", "-c", 'test -z "$(gofmt -l "$@" | tee /dev/stderr)"', "gofmt", *go]]
         of_go += [[*lint, *packages(go)]]
     if packages(files):

@@ -983,7 +983,9 @@ class Timing:
                     else:
                         timed = self._quick(spawn_candidate)
                     if timed.wrong is None and self.device.kind == "cpu":
-                        timed.wrong = self._look_into(spawn_candidate)
+                        wrong = self._look_into(spawn_candidate)
+                        if wrong is not None:
+                            return self._wrong(wrong, timed.report["protocol"])
                     return timed
                 except _Lost as e:  # is not the candidate's fault
                     if e.name == EAGER:
@@ -1006,7 +1008,7 @@ class Timing:
         block, wrong = self._candidate(spawn_candidate, self.budget.candidate_s)
         visits = Visits([block])
         if wrong is not None or not visits.kind("fresh"):
-            return self._wrong(visits, wrong or "no window could be timed", protocol)
+            return self._wrong(wrong or "no window could be timed", protocol)
         judged = self._judge(visits)
         speedups = {n: self._against_cached(n, visits, judged.clock) for n in self.records}
         wins = min(speedups.values(), key=lambda s: s["value"])["low"] > 1
@@ -1054,7 +1056,7 @@ class Timing:
                 )
                 if wrong is not None:
                     candidate.blocks.append(first)
-                    return self._wrong(candidate, wrong, "interleaved")
+                    return self._wrong(wrong, "interleaved")
                 with _of_a_baseline():
                     after = {n: _of(n, self._second_turn, held, n, r) for n in reversed(names)}
                 candidate.blocks.append(first)
@@ -1390,7 +1392,7 @@ class Timing:
 
     # Results.
 
-    def _wrong(self, visits: Visits, wrong: str, protocol: str) -> Timed:
+    def _wrong(self, wrong: str, protocol: str) -> Timed:
         return Timed(
             report={"candidate": _nothing(), **self._report(protocol)},
             speedups={},
