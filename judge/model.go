@@ -61,7 +61,7 @@ func (m Model) Judge(ctx context.Context, in kernelwright.JudgeInput) (kernelwri
 			{Role: llm.System, Text: system, Shared: len(system)},
 			{Role: llm.User, Text: user, Shared: prompts.SharedPrefix(user, view.Reference, view.Task, view.Device)},
 		},
-		Schema: schemas[in.Want],
+		Schema: forms[in.Want].schema(),
 		Seed:   &seed,
 	}
 	reply, err := m.LLM.Generate(ctx, request)
@@ -152,31 +152,6 @@ func callSeed(in kernelwright.JudgeInput) int64 {
 	_, _ = h.Write(binary.LittleEndian.AppendUint64(b, uint64(len(in.History))))
 	_, _ = h.Write([]byte("judge"))
 	return int64(h.Sum32() >> 1)
-}
-
-// schemas are the forms of an answer. Every key is required and none other
-// allowed, because some providers hold a model only to such a schema; a key that
-// its kind has no use for is empty. Evidence is names: the values are known.
-var schemas = map[kernelwright.FeedbackKind]*llm.Schema{
-	kernelwright.Correction:   {Name: "correction", Schema: schema([]string{"correction"}, "issue", "why", "fix")},
-	kernelwright.Optimisation: {Name: "optimisation", Schema: schema([]string{"optimisation", "stop"}, "bottleneck", "method", "plan", "why")},
-}
-
-func schema(kinds []string, parts ...string) json.RawMessage {
-	text := map[string]any{"type": "string"}
-	properties := map[string]any{
-		"kind":     map[string]any{"type": "string", "enum": kinds},
-		"evidence": map[string]any{"type": "array", "items": text},
-	}
-	for _, p := range parts {
-		properties[p] = text
-	}
-	b, err := json.Marshal(map[string]any{"type": "object", "properties": properties,
-		"required": append(append([]string{"kind"}, parts...), "evidence"), "additionalProperties": false})
-	if err != nil { // strings alone
-		panic(err)
-	}
-	return b
 }
 
 // read makes a feedback of a reply. The error says what is wrong with it, in
