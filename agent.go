@@ -55,6 +55,8 @@ type JudgeInput struct {
 	// History is the earlier rounds of this run, oldest first, without
 	// Current. The rules read it so as not to advise the same thing twice.
 	History []Round
+	// Parent is the index of the round that Current goes on from, as a Round has it.
+	Parent *int
 	// Lessons is what earlier runs learned on this device, of tasks with
 	// operators like this one's, the likest first. It is the same for every
 	// round of a run, and part of its record.

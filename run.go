@@ -33,6 +33,12 @@ type Feedback struct {
 	Knobs map[string]int `json:"knobs,omitempty"`
 	// Rule names the rule of the built-in Judge that spoke.
 	Rule string `json:"rule,omitempty"`
+
+	// Why the built-in Judge's feedback stands in the place of a language model's:
+	// that one wanted to stop, with this reason, while there was something to try;
+	// or, in a sentence, what its answer was that could not be used.
+	WantedStop string `json:"wanted_stop,omitempty"`
+	Unusable   string `json:"unusable,omitempty"`
 }
 
 // RunStatus is where a run stands.

@@ -149,7 +149,7 @@ func seed(ts *testscript.TestScript, _ bool, args []string) {
 		}
 		round := kernelwright.Round{RunID: run.ID, Index: i, Candidate: kernelwright.Candidate{Source: source, Language: kernelwright.CPP, Note: fmt.Sprintf("%d passes", 3-i)}, Verdict: v}
 		if i == 0 {
-			round.Feedback = &kernelwright.Feedback{Kind: kernelwright.Optimisation, Rule: "extra_passes", Bottleneck: "It reads twice\x1b[2J.", Method: "Read less", Plan: "x"}
+			round.Feedback = &kernelwright.Feedback{Kind: kernelwright.Optimisation, Rule: "extra_passes", Bottleneck: "It reads twice\x1b[2J.", Method: "Read less", Plan: "x", WantedStop: "It is fast\x1b[2J enough."}
 		}
 		round.Verdict.Timing.Candidate = kernelwright.Measurement{LowMS: v.CandidateMS - 0.1, HighMS: v.CandidateMS + 0.1}
 		ts.Check(s.AppendRound(ctx, round))

@@ -197,7 +197,7 @@ func logEvent(r *room, e forge.Event) {
 		}
 		log.Info(map[bool]string{true: "round", false: "certification"}[e.Kind == forge.RoundDone], attrs...)
 	case forge.Feedback:
-		if why := unread(e.Feedback); why != "" {
+		if why := notTaken(e.Feedback); why != "" {
 			log.Warn("the built-in Judge's finding takes the place of a model's", "round", e.Index, "reason", why)
 		}
 	case forge.Certifying:

@@ -330,7 +330,7 @@ func (c historyShowCmd) Run(a *app) (err error) {
 	}
 	b.WriteByte('\n')
 	for _, f := range []struct{ name, value string }{
-		{"file", d.Run.Path}, {"device", strings.TrimSuffix(d.Run.Device+", "+d.Device.Name, ", ")}, {"coder", d.Run.Coder}, {"judge", d.Run.Judge},
+		{"file", d.Run.Path}, {"device", strings.TrimSuffix(d.Run.Device+", "+d.Device.Name, ", ")}, {"coder", d.Run.Coder}, {"judge", d.Run.Judge}, {"stops", report.RefusedStops(d.Rounds)},
 		{"models", spentOn(d.Spend)}, {"lessons", givenLessons(lessons)}, {"reason", d.Run.Reason}, {"hint", d.Run.Hint},
 	} {
 		if f.value != "" {

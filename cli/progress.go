@@ -122,24 +122,22 @@ func (p *progress) observe(e forge.Event) {
 			p.keep(lower(report.Line(o.Summary)))
 		}
 	case forge.Feedback:
-		if why := unread(e.Feedback); why != "" {
+		if why := notTaken(e.Feedback); why != "" {
 			p.keep(fmt.Sprintf("%s  %s: the built-in Judge's finding takes its place", round, why))
 		}
 	case forge.Verdict:
 	}
 }
 
-// unread says that a model's answer as Judge could not be read, and why; "" where it
-// could.
-func unread(f *kernelwright.Feedback) string {
-	if f == nil {
+// notTaken says why a model's answer as Judge was not taken; "" where it was.
+func notTaken(f *kernelwright.Feedback) string {
+	switch {
+	case f == nil:
 		return ""
+	case f.WantedStop != "":
+		return report.Line(fmt.Sprintf("the Judge wanted to stop (%s), and there is something to try", strings.TrimSuffix(f.WantedStop, ".")))
 	}
-	_, why, found := strings.Cut(f.Rule, " (the answer of ")
-	if !found {
-		return ""
-	}
-	return report.Line("the answer of " + strings.TrimSuffix(why, ")"))
+	return report.Line(f.Unusable)
 }
 
 func roundLine(round string, e forge.Event) string {

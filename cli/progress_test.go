@@ -181,11 +181,13 @@ func TestWhatIsNoTerminalIsNotDrawnOn(t *testing.T) {
 	p.observe(forge.Event{Kind: forge.RoundStarted, Rounds: 1})
 	p.stage("time", "quick")
 	p.observe(forge.Event{Kind: forge.Feedback, Rounds: 1, Feedback: &kernelwright.Feedback{Rule: "idle_cores"}})
-	p.observe(forge.Event{Kind: forge.Feedback, Rounds: 1, Feedback: &kernelwright.Feedback{Rule: "idle_cores (the answer of p:m could not be read: no\x1b[2J JSON)"}})
+	p.observe(forge.Event{Kind: forge.Feedback, Rounds: 1, Feedback: &kernelwright.Feedback{Rule: "idle_cores", Unusable: "the answer of p:m could not be used: no\x1b[2J JSON"}})
+	p.observe(forge.Event{Kind: forge.Feedback, Rounds: 1, Feedback: &kernelwright.Feedback{Rule: "idle_cores", WantedStop: "It is\nfast."}})
 	p.observe(forge.Event{Kind: forge.RoundDone, Rounds: 1, Verdict: &kernelwright.Verdict{Status: kernelwright.Wrong, Reason: "no\x1b[2Jt"}})
 	p.observe(forge.Event{Kind: forge.RoundDone, Rounds: 1, Verdict: &kernelwright.Verdict{Status: kernelwright.Wrong, Reason: "not"}, Duplicate: true})
 	p.done()
-	if got, want := b.String(), "softmax  round 0 of 1  the answer of p:m could not be read: no⟨U+001B⟩[2J JSON: the built-in Judge's finding takes its place\n"+
+	if got, want := b.String(), "softmax  round 0 of 1  the answer of p:m could not be used: no⟨U+001B⟩[2J JSON: the built-in Judge's finding takes its place\n"+
+		"softmax  round 0 of 1  the Judge wanted to stop (It is fast), and there is something to try: the built-in Judge's finding takes its place\n"+
 		"softmax  round 0 of 1  wrong  no⟨U+001B⟩[2Jt\n"+
 		"softmax  round 0 of 1  wrong  not  the same as before\n"; got != want {
 		t.Errorf("%q, want %q", got, want)

@@ -125,7 +125,7 @@ func wholeRun(t *testing.T, e *hwfeedback.Evaluator) {
 	}}
 	reader := &scripted{answer: func(r llm.Request) string {
 		if r.Schema.Name == "correction" {
-			return fmt.Sprintf(`{"kind": "correction", "issue": "issue %d", "why": "why", "fix": "fix %[1]d", "evidence": []}`, r.Key.Round)
+			return fmt.Sprintf(`{"kind": "correction", "issue": "issue %d", "why": "it differs", "fix": "fix %[1]d", "evidence": []}`, r.Key.Round)
 		}
 		return `{"kind": "optimisation", "bottleneck": "one core", "method": "more cores", "plan": "omp", "why": "", "evidence": ["core_use", "made_up"]}`
 	}}
@@ -184,10 +184,10 @@ func wholeRun(t *testing.T, e *hwfeedback.Evaluator) {
 func TestEachCallOfABeamHasAKeyOfItsOwn(t *testing.T) {
 	said := &scripted{answer: func(r llm.Request) string {
 		if r.Key.Agent == "judge" && r.Schema.Name == "correction" {
-			return fmt.Sprintf(`{"kind": "correction", "issue": "issue %d", "why": "why", "fix": "fix", "evidence": []}`, r.Key.Round)
+			return fmt.Sprintf(`{"kind": "correction", "issue": "issue %d", "why": "it differs", "fix": "mend it", "evidence": []}`, r.Key.Round)
 		}
 		if r.Key.Agent == "judge" {
-			return fmt.Sprintf(`{"kind": "optimisation", "bottleneck": "bottleneck %d", "method": "method", "plan": "plan", "why": "", "evidence": []}`, r.Key.Round)
+			return fmt.Sprintf(`{"kind": "optimisation", "bottleneck": "bottleneck %d", "method": "fewer passes", "plan": "join the loops", "why": "", "evidence": []}`, r.Key.Round)
 		}
 		return fmt.Sprintf("It.\n```python\nfrom kernelwright import native\nlib = native(language=\"cpp\", source=\"// %d \")\n\n\nclass ModelNew: pass\n```\n", r.Key.Round)
 	}}

@@ -290,6 +290,7 @@ func (l *loop) judgeInput(round *kernelwright.Round) (kernelwright.JudgeInput, b
 	return kernelwright.JudgeInput{
 		Run: l.run.ID, Task: l.task, Device: l.Device, Want: want, History: l.rounds, Lessons: l.Lessons, Seed: l.run.Seed,
 		Current:     kernelwright.Attempt{Candidate: round.Candidate, Verdict: round.Verdict},
+		Parent:      round.Parent,
 		FullMetrics: l.settings.Metrics == FullMetrics,
 	}, l.settings.JudgeMode == JudgeBoth || l.settings.JudgeMode == mode
 }

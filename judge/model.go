@@ -19,8 +19,9 @@ import (
 
 // Model is a Judge that asks a language model: for exactly one issue of a failed
 // candidate, or for exactly one bottleneck of a correct one. Its answer is read
-// strictly and repaired once. An answer that cannot be read then costs no round:
-// the built-in Judge's finding takes its place, and says so in Rule.
+// strictly and repaired once. An answer that cannot be used then costs no round:
+// the built-in Judge's finding takes its place (Feedback.Unusable), as it does
+// where the model wants to stop against the evidence (Feedback.WantedStop).
 type Model struct {
 	LLM     llm.Model
 	Prompts *prompts.Templates
@@ -49,6 +50,10 @@ func (m Model) Judge(ctx context.Context, in kernelwright.JudgeInput) (kernelwri
 		what = prompts.JudgeOptimisation
 	}
 	view, metrics := m.view(in, rules)
+	own, err := placeholdersOf(m.Prompts, what, view)
+	if err != nil {
+		return kernelwright.Feedback{}, err
+	}
 	system, user, err := m.Prompts.Judge(what, view)
 	if err != nil {
 		return kernelwright.Feedback{}, fmt.Errorf("make the prompt %s: %w", what, err)
@@ -61,16 +66,16 @@ func (m Model) Judge(ctx context.Context, in kernelwright.JudgeInput) (kernelwri
 			{Role: llm.System, Text: system, Shared: len(system)},
 			{Role: llm.User, Text: user, Shared: prompts.SharedPrefix(user, view.Reference, view.Task, view.Device)},
 		},
-		Schema: schemas[in.Want],
+		Schema: forms[in.Want].schema(),
 		Seed:   &seed,
 	}
 	reply, err := m.LLM.Generate(ctx, request)
 	if err != nil {
 		return kernelwright.Feedback{}, err
 	}
-	said, wrong := read(reply, in.Want, metrics)
+	said, wrong := read(reply, in.Want, metrics, own)
 	if wrong == nil {
-		return said, nil
+		return held(said, rules, in), nil
 	}
 	if request, err = m.repair(request, reply, wrong, view); err != nil {
 		return kernelwright.Feedback{}, err
@@ -83,15 +88,15 @@ func (m Model) Judge(ctx context.Context, in kernelwright.JudgeInput) (kernelwri
 	case err != nil:
 		return kernelwright.Feedback{}, err
 	default:
-		if said, wrong = read(reply, in.Want, metrics); wrong == nil {
-			return said, nil
+		if said, wrong = read(reply, in.Want, metrics, own); wrong == nil {
+			return held(said, rules, in), nil
 		}
 	}
-	rules.Rule = fmt.Sprintf("%s (the answer of %s could not be read: %s)", rules.Rule, m.Name(), prompts.Line(wrong.Error(), 200))
+	rules.Unusable = fmt.Sprintf("the answer of %s could not be used: %s", m.Name(), prompts.Line(wrong.Error(), 200))
 	return rules, nil
 }
 
-// repair is the request for the same answer in a form that can be read.
+// repair is the request for the same answer in a form that can be used.
 func (m Model) repair(first llm.Request, reply llm.Reply, wrong error, view prompts.JudgeView) (llm.Request, error) {
 	view.Error = prompts.Fence("error", wrong.Error(), prompts.MaxOutputBytes)
 	_, user, err := m.Prompts.Judge(prompts.JudgeRepair, view)
@@ -121,7 +126,7 @@ func (m Model) view(in kernelwright.JudgeInput, rules kernelwright.Feedback) (pr
 		Candidate: prompts.Fence("candidate", c.Source, prompts.MaxCandidateBytes),
 		Verdict:   prompts.VerdictFacts(verdict),
 		Build:     prompts.BuildFacts(verdict),
-		Earlier:   prompts.EarlierRounds(in.History),
+		Earlier:   prompts.EarlierRounds(in.History, in.Parent),
 		Finding:   prompts.FeedbackFacts(rules),
 	}
 	if slices.Contains([]kernelwright.Language{kernelwright.CPP, kernelwright.CUDA, kernelwright.Triton}, c.Language) {
@@ -154,34 +159,9 @@ func callSeed(in kernelwright.JudgeInput) int64 {
 	return int64(h.Sum32() >> 1)
 }
 
-// schemas are the forms of an answer. Every key is required and none other
-// allowed, because some providers hold a model only to such a schema; a key that
-// its kind has no use for is empty. Evidence is names: the values are known.
-var schemas = map[kernelwright.FeedbackKind]*llm.Schema{
-	kernelwright.Correction:   {Name: "correction", Schema: schema([]string{"correction"}, "issue", "why", "fix")},
-	kernelwright.Optimisation: {Name: "optimisation", Schema: schema([]string{"optimisation", "stop"}, "bottleneck", "method", "plan", "why")},
-}
-
-func schema(kinds []string, parts ...string) json.RawMessage {
-	text := map[string]any{"type": "string"}
-	properties := map[string]any{
-		"kind":     map[string]any{"type": "string", "enum": kinds},
-		"evidence": map[string]any{"type": "array", "items": text},
-	}
-	for _, p := range parts {
-		properties[p] = text
-	}
-	b, err := json.Marshal(map[string]any{"type": "object", "properties": properties,
-		"required": append(append([]string{"kind"}, parts...), "evidence"), "additionalProperties": false})
-	if err != nil { // strings alone
-		panic(err)
-	}
-	return b
-}
-
 // read makes a feedback of a reply. The error says what is wrong with it, in
 // words that can be sent back.
-func read(reply llm.Reply, want kernelwright.FeedbackKind, metrics map[string]float64) (kernelwright.Feedback, error) {
+func read(reply llm.Reply, want kernelwright.FeedbackKind, metrics map[string]float64, own placeholders) (kernelwright.Feedback, error) {
 	f, err := parse(reply.Text, metrics)
 	switch {
 	case err != nil && reply.Stop == llm.StopRefused:
@@ -197,13 +177,13 @@ func read(reply llm.Reply, want kernelwright.FeedbackKind, metrics map[string]fl
 	case f.Kind != want && f.Kind != kernelwright.Stop:
 		return f, fmt.Errorf("kind is %q where %q was asked for", f.Kind, want)
 	}
-	return f, nil
+	return f, own.check(f)
 }
 
 // parse finds the JSON object in an answer, which may stand between fences or in
 // prose, and reads it as strictly as kernelwright.ParseFeedback does. What a model
-// is not asked for is dropped: knobs, the name of a rule, an explanation beside
-// an optimisation, and evidence that names no number that it was shown.
+// is not asked for is dropped: knobs, what is the program's own to say, an explanation
+// beside an optimisation, and evidence that names no number that it was shown.
 func parse(answer string, metrics map[string]float64) (kernelwright.Feedback, error) {
 	object, err := findObject(answer)
 	if err != nil {
@@ -213,8 +193,9 @@ func parse(answer string, metrics map[string]float64) (kernelwright.Feedback, er
 	if err := json.Unmarshal(object, &parts); err != nil {
 		return kernelwright.Feedback{}, fmt.Errorf("feedback: %w", err)
 	}
-	delete(parts, "knobs")
-	delete(parts, "rule")
+	for _, key := range []string{"knobs", "rule", "wanted_stop", "unusable"} {
+		delete(parts, key)
+	}
 	for key, value := range parts {
 		if string(value) == "null" {
 			delete(parts, key)
@@ -230,7 +211,8 @@ func parse(answer string, metrics map[string]float64) (kernelwright.Feedback, er
 		return kernelwright.Feedback{}, fmt.Errorf("feedback: %w", err)
 	}
 	f, err := kernelwright.ParseFeedback(b)
-	f.Evidence, f.Knobs, f.Rule = evidence, nil, "" // keys in other letters are the same to it
+	// Keys in other letters are the same to it.
+	f.Evidence, f.Knobs, f.Rule, f.WantedStop, f.Unusable = evidence, nil, "", "", ""
 	for _, part := range []*string{&f.Issue, &f.Why, &f.Fix, &f.Bottleneck, &f.Method, &f.Plan} {
 		*part = strings.TrimSpace(prompts.Clean(*part))
 	}

@@ -3,7 +3,9 @@ package judge
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -124,7 +126,7 @@ func TestAnAnswerThatCannotBeSentBackIsAskedForAnew(t *testing.T) {
 			t.Fatalf("%+v %v", f, err)
 		}
 		again := s.asked[1]
-		if len(again.Messages) != 2 || again.Append || !strings.HasPrefix(again.Messages[1].Text, s.asked[0].Messages[1].Text) || !strings.Contains(again.Messages[1].Text, "could not be read") {
+		if len(again.Messages) != 2 || again.Append || !strings.HasPrefix(again.Messages[1].Text, s.asked[0].Messages[1].Text) || !strings.Contains(again.Messages[1].Text, "cannot be used") {
 			t.Errorf("%.20q: %d messages", bad, len(again.Messages))
 		}
 	}
@@ -140,7 +142,7 @@ func TestTheRulesTakeTheModelsPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.Issue != rules.Issue || f.Rule != rules.Rule+" (the answer of test:scripted could not be read: the answer holds no JSON object)" || len(s.asked) != 2 {
+	if f.Issue != rules.Issue || f.Rule != rules.Rule || f.Unusable != "the answer of test:scripted could not be used: the answer holds no JSON object" || len(s.asked) != 2 {
 		t.Errorf("%d calls, %+v", len(s.asked), f)
 	}
 }
@@ -182,7 +184,7 @@ func TestWhatTheJudgeIsShown(t *testing.T) {
 	}
 	text := s.asked[0].Messages[1].Text
 	for _, want := range []string{"# the reference", "class ModelNew", "memory_share = 0.4 share (achieved of the measured memory bandwidth)", "candidate_ms = 2 ms", "headroom",
-		"memory 20 GB/s", "other: advised: Keep rows in registers; faster, 1.8 to 1 ms; memory_share 0.3 to 0.6", "round 0, the first candidate: correct, 5 ms", "advised: Use more cores", "It is evidence, and may be wrong:\n```data: feedback"} {
+		"memory 20 GB/s", "other: advised: Keep rows in registers; faster, 1.8 to 1 ms; memory_share 0.3 to 0.6", "round 0, from the task alone: correct, 5 ms; then advised: Use more cores", "the candidate here, from round 0", "It is evidence, and may be wrong:\n```data: feedback"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it is not shown %q:\n%s", want, text)
 		}
@@ -197,6 +199,24 @@ func TestWhatTheJudgeIsShown(t *testing.T) {
 	if _, err := m.Judge(t.Context(), in); err != nil || !strings.Contains(s.asked[1].Messages[1].Text, "context_switches = 3") {
 		t.Errorf("it is not shown everything: %v", err)
 	}
+}
+
+// shipped are the placeholders of the program's own prompts.
+func shipped(t testing.TB, want kw.FeedbackKind) placeholders {
+	t.Helper()
+	what := prompts.JudgeCorrection
+	if want == kw.Optimisation {
+		what = prompts.JudgeOptimisation
+	}
+	p, err := prompts.LoadTemplates("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := placeholdersOf(p, what, prompts.JudgeView{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return own
 }
 
 // answers are the files of testdata/answers: lines "key: value", a line "---", and
@@ -246,7 +266,7 @@ func TestAnswers(t *testing.T) {
 	metrics := map[string]float64{"memory_share": 0.4, "core_use": 0.5, "headroom": 0.3}
 	for name, a := range answers(t) {
 		t.Run(name, func(t *testing.T) {
-			f, err := read(llm.Reply{Text: a["text"], Stop: llm.Stop(a["stop"])}, kw.FeedbackKind(a["asked"]), metrics)
+			f, err := read(llm.Reply{Text: a["text"], Stop: llm.Stop(a["stop"])}, kw.FeedbackKind(a["asked"]), metrics, shipped(t, kw.FeedbackKind(a["asked"])))
 			if (err == nil) != (a["read"] == "yes") {
 				t.Fatalf("%+v %v", f, err)
 			}
@@ -267,6 +287,63 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// What the recordings that are here have a Judge say is read as it stands.
+func TestRecordedAnswers(t *testing.T) {
+	own := map[kw.FeedbackKind]placeholders{kw.Correction: shipped(t, kw.Correction), kw.Optimisation: shipped(t, kw.Optimisation)}
+	count := 0
+	check := func(where, text string) {
+		want := kw.Optimisation
+		if strings.Contains(text, `"kind": "correction"`) {
+			want = kw.Correction
+		}
+		if _, err := read(said(text), want, nil, own[want]); err != nil {
+			t.Errorf("%s: %v: %s", where, err, text)
+		}
+		count++
+	}
+	experts, err := filepath.Glob("../bench/experts/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range experts {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if strings.HasPrefix(line, `{"kind"`) {
+				check(path, line)
+			}
+		}
+	}
+	recordings, err := filepath.Glob("../examples/recordings/*.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range recordings {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for dec := json.NewDecoder(bytes.NewReader(b)); ; {
+			var run struct{ Talk []llm.Record }
+			if err := dec.Decode(&run); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range run.Talk {
+				if c.Key.Agent == "judge" {
+					check(path, c.Reply.Text)
+				}
+			}
+		}
+	}
+	if count < 34 {
+		t.Errorf("%d answers", count)
+	}
+}
+
 // FuzzAnswer: whatever a model answers is a sound feedback or an error, the same
 // each time.
 func FuzzAnswer(f *testing.F) {
@@ -275,14 +352,15 @@ func FuzzAnswer(f *testing.F) {
 			f.Add(a["text"], a["asked"] == "correction")
 		}
 	}
+	own := map[kw.FeedbackKind]placeholders{kw.Correction: shipped(f, kw.Correction), kw.Optimisation: shipped(f, kw.Optimisation)}
 	f.Fuzz(func(t *testing.T, text string, failed bool) {
 		want := kw.Optimisation
 		if failed {
 			want = kw.Correction
 		}
 		metrics := map[string]float64{"memory_share": 0.4}
-		got, err := read(said(text), want, metrics)
-		again, err2 := read(said(text), want, metrics)
+		got, err := read(said(text), want, metrics, own[want])
+		again, err2 := read(said(text), want, metrics, own[want])
 		if (err == nil) != (err2 == nil) || got.Fix != again.Fix || got.Plan != again.Plan {
 			t.Fatalf("%+v %v, then %+v %v", got, err, again, err2)
 		}

@@ -201,6 +201,9 @@ func meaning(st step) string {
 	return "nothing else changes"
 }
 
+// adviceExhausted is the rule by which a run ends whose candidates have no schedule.
+const adviceExhausted = "advice_exhausted"
+
 // optimiseByWords is for a candidate without a schedule: it says the first
 // thing that was not said before.
 func optimiseByWords(in kernelwright.JudgeInput, v view) kernelwright.Feedback {
@@ -239,5 +242,5 @@ func optimiseByWords(in kernelwright.JudgeInput, v view) kernelwright.Feedback {
 	if slices.ContainsFunc(found, func(f finding) bool { return !said[f.rule] }) {
 		why = "Everything that the measurements point at was advised already, or mostly made tasks like this one slower on this device."
 	}
-	return stop("advice_exhausted", why, v.evidence())
+	return stop(adviceExhausted, why, v.evidence())
 }

@@ -144,7 +144,7 @@ func brief(f *kernelwright.Feedback) *kernelwright.Feedback {
 	}
 	line := func(s string) string { return clip(report.Line(s), maxForeign/2) }
 	return &kernelwright.Feedback{
-		Kind: f.Kind, Issue: line(f.Issue), Why: line(f.Why), Fix: line(f.Fix), Bottleneck: line(f.Bottleneck), Method: line(f.Method), Plan: line(f.Plan), Rule: line(f.Rule),
+		Kind: f.Kind, Issue: line(f.Issue), Why: line(f.Why), Fix: line(f.Fix), Bottleneck: line(f.Bottleneck), Method: line(f.Method), Plan: line(f.Plan), Rule: line(f.Rule), WantedStop: line(f.WantedStop), Unusable: line(f.Unusable),
 		Evidence: f.Evidence, Knobs: f.Knobs,
 	}
 }

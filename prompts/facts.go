@@ -325,7 +325,7 @@ func AnswerFacts(u kernelwright.UnusableError) Data {
 func FeedbackFacts(f kernelwright.Feedback) Data {
 	var b facts
 	if f.Kind == kernelwright.Stop {
-		b.add("nothing is left to gain")
+		b.add("no change to advise")
 	}
 	for _, part := range []struct{ what, says string }{
 		{"issue", f.Issue}, {"bottleneck", f.Bottleneck}, {"method", f.Method}, {"why", f.Why}, {"fix", f.Fix}, {"plan", f.Plan}} {

@@ -14,14 +14,17 @@ import (
 // mostly been overtaken.
 const maxEarlier = 8
 
-// EarlierRounds is what the rounds so far were advised and what came of it,
-// oldest first.
-func EarlierRounds(rounds []kernelwright.Round) Data {
+// EarlierRounds is what came of the rounds so far, and what each was then advised,
+// oldest first. parent is what the candidate goes on from that is asked about, as a
+// Round has it.
+func EarlierRounds(rounds []kernelwright.Round, parent *int) Data {
+	if len(rounds) == 0 {
+		return ""
+	}
 	var f facts
-	advice := "the first candidate"
+	here := kernelwright.Round{Index: rounds[len(rounds)-1].Index + 1, Parent: parent}
 	if n := len(rounds) - maxEarlier; n > 0 {
 		f.add("%d rounds before these", n)
-		advice = "on the advice before"
 		rounds = rounds[n:]
 	}
 	for _, r := range rounds {
@@ -31,19 +34,30 @@ func EarlierRounds(rounds []kernelwright.Round) Data {
 		} else if r.Verdict.Reason != "" {
 			came += ": " + Line(r.Verdict.Reason, maxSentence)
 		}
-		f.add("round %d, %s: %s", r.Index, advice, came)
-		advice = "without advice"
-		if fb := r.Feedback; fb != nil {
-			advice = "advised: " + Line(fb.Fix+fb.Method, maxSentence)
-			if fb.Plan != "" {
-				advice += ": " + Line(fb.Plan, maxSentence)
-			}
-		}
+		f.add("round %d, %s: %s%s", r.Index, madeFrom(r), came, advice(r.Feedback))
 	}
-	if len(rounds) > 0 {
-		f.add("and then, %s: the candidate here", advice)
-	}
+	f.add("the candidate here, %s", madeFrom(here))
 	return Fence("earlier rounds", f.b.String(), MaxFactsBytes)
+}
+
+// madeFrom says which round a candidate goes on from.
+func madeFrom(r kernelwright.Round) string {
+	if r.After() < 0 {
+		return "from the task alone"
+	}
+	return fmt.Sprintf("from round %d", r.After())
+}
+
+// advice says what was advised of a round, to go on a line with.
+func advice(f *kernelwright.Feedback) string {
+	if f == nil || f.Fix+f.Method == "" {
+		return ""
+	}
+	said := "; then advised: " + Line(f.Fix+f.Method, maxSentence)
+	if f.Plan != "" {
+		said += ": " + Line(f.Plan, maxSentence)
+	}
+	return said
 }
 
 // Lessons is what changes brought on tasks like this one, on this device: first

@@ -136,9 +136,12 @@ func Metrics(v kernelwright.Verdict, full bool) (Data, map[string]float64) {
 	var f facts
 	shown := map[string]float64{}
 	if v.CandidateMS > 0 && finite(v.CandidateMS) {
-		shown["candidate_ms"], shown["headroom"] = v.CandidateMS, v.Headroom
+		shown["candidate_ms"] = v.CandidateMS
 		f.add("candidate_ms = %.4g ms", v.CandidateMS)
-		f.add("headroom = %.4g (roofline over time: 1 is all there is)", v.Headroom)
+	}
+	if v.CandidateMS > 0 && v.Headroom > 0 && finite(v.Headroom) { // 0: the floor is not known
+		shown["headroom"] = v.Headroom
+		f.add("headroom = %.4g (roofline over time; 1: nothing is left to gain)", v.Headroom)
 	}
 	for _, name := range names {
 		x := values[name]

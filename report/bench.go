@@ -47,6 +47,7 @@ type BenchRun struct {
 	// count with the time that they took then.
 	Remembered int                `json:"remembered"`
 	Lessons    int                `json:"lessons"` // of earlier runs, that it was given
+	Stops      Stops              `json:"refused_stops"`
 	Spend      kernelwright.Spend `json:"spend"`
 	Report     string             `json:"report,omitempty"` // path from the bench's page, where one was written
 	Kernel     string             `json:"kernel,omitempty"`
@@ -90,6 +91,7 @@ func ReduceRun(d Data, m kernelwright.Member, spend Spend) BenchRun {
 	} else if found && b.Ended {
 		b.Status = "not certified"
 	}
+	b.Stops, _ = stopsOf(d.Rounds)
 	seen := map[string]bool{}
 	for _, r := range d.Rounds {
 		round := BenchRound{Status: statusOf(r), Seconds: seconds(float64(r.FinishedMS-r.StartedMS) / 1000), USD: spend.Rounds[r.Index], Advice: adviceOf(d.Rounds, r)}

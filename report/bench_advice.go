@@ -53,7 +53,7 @@ func adviceOf(rounds []kernelwright.Round, r kernelwright.Round) *Advice {
 	}
 	a := &Advice{Rule: f.Rule, Kind: f.Kind, Came: adviceFailed}
 	if rule, _, fallback := strings.Cut(f.Rule, " ("); fallback {
-		a.Rule = rule // taken where a model's answer could not be read
+		a.Rule = rule // of a record that says there that a model's answer could not be read
 	}
 	v := r.Verdict
 	switch {
@@ -171,6 +171,9 @@ func adviceTable(f BenchFigures) table {
 		},
 	}
 	for _, c := range f.Configurations {
+		if n := c.Stops.Refused; n > 0 {
+			t.Notes = append(t.Notes, fmt.Sprintf("%s: the Judge wanted to stop after %s, and there was something to try%s", c.Name, plural(n, "round"), c.Stops.worth()))
+		}
 		for _, a := range c.Advice {
 			rule := words(a.Rule)
 			if rule == "" {

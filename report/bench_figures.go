@@ -72,7 +72,8 @@ type ConfigurationFigures struct {
 	Remembered int                `json:"remembered"` // verdicts, of all runs together
 	Spend      kernelwright.Spend `json:"spend"`      // likewise
 
-	Advice []AdviceFigures `json:"advice"` // of the Judge, and what came of it
+	Advice []AdviceFigures `json:"advice"`        // of the Judge, and what came of it
+	Stops  Stops           `json:"refused_stops"` // of the Judge, of all runs together
 
 	ByRounds  []CurvePoint `json:"by_rounds"`
 	ByMinutes []CurvePoint `json:"by_minutes"`
@@ -162,6 +163,7 @@ func configurationFigures(b Bench, configuration int, name string, times int) Co
 		}
 		c.Remembered += r.Remembered
 		c.Spend = c.Spend.Add(r.Spend)
+		c.Stops = c.Stops.add(r.Stops)
 		if r.Covered {
 			c.Covered++
 			rounds += len(r.Rounds)

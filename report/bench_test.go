@@ -529,6 +529,56 @@ func TestWhatCameOfAdvice(t *testing.T) {
 	}
 }
 
+// A stop that was not taken was right where nothing after it was faster than the
+// fastest until then.
+func TestRefusedStops(t *testing.T) {
+	wanted := &kernelwright.Feedback{Kind: kernelwright.Optimisation, Rule: "tail", WantedStop: "It is fast enough."}
+	for _, c := range []struct {
+		name     string
+		speedups []float64 // by round, 0: it is wrong
+		stops    []int
+		want     Stops
+		said     string
+	}{
+		{"none", []float64{1, 2}, nil, Stops{}, ""},
+		{"wrong: it gets faster in the end", []float64{1, 0.9, 1.5}, []int{0}, Stops{1, 1, 0}, "the Judge wanted to stop after round 0, and there was something to try; it was right (no later round was faster) in 0 of 1"},
+		{"right: an earlier one stays the fastest", []float64{2, 1, 1.5}, []int{1}, Stops{1, 1, 1}, "the Judge wanted to stop after round 1, and there was something to try; it was right (no later round was faster) in 1 of 1"},
+		{"right once", []float64{1, 2, 0, 2.001}, []int{0, 1}, Stops{2, 2, 1}, "the Judge wanted to stop after rounds 0, 1, and there was something to try; it was right (no later round was faster) in 1 of 2"},
+		{"nobody knows", []float64{1, 2}, []int{1}, Stops{1, 0, 0}, "the Judge wanted to stop after round 1, and there was something to try"},
+	} {
+		d := tried(c.speedups...)
+		for _, at := range c.stops {
+			d.Rounds[at].Feedback = wanted
+		}
+		got, _ := stopsOf(d.Rounds)
+		if got != c.want || RefusedStops(d.Rounds) != c.said {
+			t.Errorf("%s: %+v %q", c.name, got, RefusedStops(d.Rounds))
+		}
+		if s := Summarise(d).Stops; (s != nil) != (c.want.Refused > 0) || s != nil && *s != c.want {
+			t.Errorf("%s: the summary has %+v", c.name, s)
+		}
+	}
+	// What looked faster and was not certified is no proof that it was wrong.
+	d := tried(1, 3)
+	d.Rounds[0].Feedback = wanted
+	d.Rounds[1].Certificate = &kernelwright.Verdict{Status: kernelwright.Wrong}
+	if got, _ := stopsOf(d.Rounds); got != (Stops{1, 1, 1}) {
+		t.Errorf("%+v", got)
+	}
+
+	b := aBench()
+	b.Configurations = b.Configurations[:1]
+	b.Runs = []BenchRun{ReduceRun(d, kernelwright.Member{}, Spend{}), ReduceRun(d, kernelwright.Member{Reference: 1}, Spend{})}
+	f := Figures(b)
+	if got := f.Configurations[0].Stops; got != (Stops{2, 2, 2}) {
+		t.Errorf("%+v", got)
+	}
+	notes := strings.Join(adviceTable(f).Notes, "\n")
+	if want := "the Judge wanted to stop after 2 rounds, and there was something to try; it was right (no later round was faster) in 2 of 2"; !strings.Contains(notes, want) {
+		t.Errorf("the notes are\n%s", notes)
+	}
+}
+
 func TestShellCommands(t *testing.T) {
 	for want, words := range map[string][]string{
 		`kernelwright bench 'a folder' --only 'soft*'`: {"kernelwright", "bench", "a folder", "--only", "soft*"},

@@ -179,6 +179,7 @@ func facts(d Data, v kernelwright.Verdict) []fact {
 	add("Strategy", d.Run.Strategy)
 	add("Coder", d.Run.Coder)
 	add("Judge", d.Run.Judge)
+	add("Stops not taken", RefusedStops(d.Rounds))
 	if d.Spend.Calls > 0 {
 		add("Language models", Spent(d.Spend))
 	}
@@ -221,8 +222,10 @@ func feedbackFacts(f kernelwright.Feedback) []fact {
 		}
 		out = append(out, fact{"Knobs", strings.Join(parts, ", ")})
 	}
-	if f.Rule != "" {
-		out = append(out, fact{"Rule", f.Rule})
+	for _, x := range []fact{{"Rule", f.Rule}, {"The Judge wanted to stop", f.WantedStop}, {"In the place of a model's", f.Unusable}} {
+		if x.Value != "" {
+			out = append(out, x)
+		}
 	}
 	return out
 }

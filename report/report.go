@@ -42,8 +42,9 @@ type Summary struct {
 	Speedup  *kernelwright.Speedup   `json:"speedup"`
 	Headroom float64                 `json:"headroom,omitempty"`
 	Flags    []kernelwright.TaskFlag `json:"flags,omitempty"`
-	Spend    *kernelwright.Spend     `json:"spend,omitempty"`  // nil where no language model was asked
-	Report   string                  `json:"report,omitempty"` // path, where one was written
+	Spend    *kernelwright.Spend     `json:"spend,omitempty"`         // nil where no language model was asked
+	Stops    *Stops                  `json:"refused_stops,omitempty"` // of the Judge; nil where none was
+	Report   string                  `json:"report,omitempty"`        // path, where one was written
 	Kernel   string                  `json:"kernel,omitempty"`
 }
 
@@ -88,6 +89,9 @@ func Summarise(d Data) Summary {
 	}
 	if d.Spend.Calls > 0 {
 		s.Spend = &d.Spend
+	}
+	if stops, _ := stopsOf(d.Rounds); stops.Refused > 0 {
+		s.Stops = &stops
 	}
 	r, v, ok := Best(d.Rounds)
 	if !ok {

@@ -172,7 +172,7 @@ func taskWords(name, source string) string { return name + "\n" + source }
 func candidateWords(note, source string) string { return note + "\n" + source }
 
 func feedbackWords(f kernelwright.Feedback) string {
-	return strings.Join([]string{f.Issue, f.Why, f.Fix, f.Bottleneck, f.Method, f.Plan}, "\n")
+	return strings.Join([]string{f.Issue, f.Why, f.Fix, f.Bottleneck, f.Method, f.Plan, f.WantedStop}, "\n")
 }
 
 func verdictWords(v kernelwright.Verdict) string {
