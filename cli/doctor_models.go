@@ -62,7 +62,11 @@ func (r *room) modelCheck(ctx context.Context, name string, call bool) hwfeedbac
 }
 
 func (r *room) priceOf(name string) string {
-	p, known := priceList(r.config.LLM.Prices).Of(name)
+	written := priceList(r.config.LLM.Prices)
+	p, known := written.Of(name)
+	if _, free := written.With(name, r.models.options(name)).Of(name); free && !known {
+		return "it runs on this machine and costs nothing"
+	}
 	if !known {
 		return "its price is not known: write it under [llm.prices]"
 	}
@@ -86,7 +90,7 @@ func (r *room) call(ctx context.Context, m llm.Model) (string, error) {
 	}
 	u := reply.Usage
 	spent := kernelwright.Spend{Calls: 1, TokensIn: u.In, TokensOut: u.Out, Unpriced: 1}
-	if usd := priceList(r.config.LLM.Prices).Cost(m.Name(), u); usd != nil {
+	if usd := priceList(r.config.LLM.Prices).With(m.Name(), r.models.options(m.Name())).Cost(m.Name(), u); usd != nil {
 		spent.USD, spent.Unpriced = *usd, 0
 	}
 	return fmt.Sprintf("it answered in %v: %s", time.Since(began).Round(time.Millisecond), report.Spent(spent)), nil

@@ -23,7 +23,10 @@ const (
 	Late         Kind = "late"        // not there in the time that one call may take
 	OverBudget   Kind = "over budget" // not asked: it could cost more than is left
 	NotRecorded  Kind = "not recorded"
-	Unfinished   Kind = "unfinished" // of a Charge alone: it was begun, and has not come back
+	// Of a Charge alone: it was begun, and has not come back; it was ended because a
+	// run stopped.
+	Unfinished  Kind = "unfinished"
+	Interrupted Kind = "interrupted"
 )
 
 // Error is why a call was not answered. Its text names the model, holds no

@@ -272,9 +272,11 @@ func (c *call) brokenOff(err error) *Error {
 		e.Kind, e.Text, e.Err = Truncated, "the reply broke off without a reason to stop", errCutOff
 	case errors.As(err, &netErr), isBroken(err):
 		e.Kind, e.Text = Truncated, "the connection broke in the middle of the reply: "+e.Err.Error()
+	case errors.Is(err, errForeign) && !c.begun:
+		e.Text = "what answers speaks no such protocol: " + e.Err.Error()
+		e.Hint = "check base_url: it is where the protocol's own paths begin, such as http://localhost:8000/v1"
 	default:
 		e.Text = "the reply cannot be read: " + e.Err.Error()
-		e.Hint = "check base_url: it is where the protocol's own paths begin, such as http://localhost:8000/v1"
 	}
 	return e
 }

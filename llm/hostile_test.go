@@ -48,8 +48,10 @@ const (
 	asEvents = "text/event-stream"
 )
 
+// chunk is an event of a stream.
+func chunk(s string) string { return "data: " + s + "\n\n" }
+
 func TestHostileReplies(t *testing.T) {
-	chunk := func(s string) string { return "data: " + s + "\n\n" }
 	done := chunk(`{"choices":[{"delta":{},"finish_reason":"stop"}]}`)
 	for _, test := range []struct {
 		name, model string
@@ -134,6 +136,31 @@ func TestHostileReplies(t *testing.T) {
 				t.Errorf("kind %q, want %q: %+v, %v", kindOf(err), test.kind, reply, err)
 			}
 		})
+	}
+}
+
+// Only what was never a model's answer points at base_url: a reply that is broken
+// came from the right place.
+func TestHintsOfBrokenReplies(t *testing.T) {
+	for _, test := range []struct {
+		name, model string
+		s           says
+		elsewhere   bool
+	}{
+		{"a page", "openai:m", says{200, "text/html", "\n<!doctype html><html>log in</html>"}, true},
+		{"other JSON", "vllm:m", says{200, asJSON, `{"status":"ok"}`}, true},
+		{"other JSON", "anthropic:m", says{200, asJSON, `{"status":"ok"}`}, true},
+		{"half of a reply", "llamacpp:m", says{200, asJSON, `{"choices":[{"message":{"content":"abc`}, false},
+		{"no choices", "llamacpp:m", says{200, asJSON, `{"choices":[]}`}, false},
+		{"nonsense in a stream", "llamacpp:m", says{200, asEvents, chunk(`{"choices":[{"delta":{"content":"a"}}]}`) + chunk(`{"choices": [ this is`)}, false},
+		{"half of a message", "anthropic:m", says{200, asJSON, `{"type":"message","content":[{"type":"te`}, false},
+		{"a reply that breaks off", "vllm:m", says{200, asEvents, chunk(`{"choices":[{"delta":{"content":"a"}}]}`)}, false},
+	} {
+		_, err := from(t, test.model, test.s).Generate(t.Context(), llmtest.Ask("hello"))
+		var e *llm.Error
+		if !errors.As(err, &e) || strings.Contains(e.Hint, "base_url") != test.elsewhere || e.Hint == "" {
+			t.Errorf("%s: %s: %v, hint %q", test.model, test.name, err, e.Hint)
+		}
 	}
 }
 

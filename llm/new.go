@@ -27,7 +27,9 @@ func New(name string, o Options, s Services) (Model, error) {
 	if p, known := s.Prices.Of(name); known && p.CacheWrite == nil {
 		o.PromptCache = new(bool)
 	}
+	s.Prices = s.Prices.With(name, o)
 	if s.Budget != nil {
+		s.Budget.with(name, s.Prices)
 		if err := s.Budget.Allows(name); err != nil {
 			return nil, err
 		}

@@ -217,6 +217,16 @@ func checkURL(name string, o Options, key string) error {
 	return nil
 }
 
+// onThisMachine reports whether a model's server is at a loopback address.
+func onThisMachine(model string, o Options) bool {
+	o, err := Resolve(model, o)
+	if err != nil {
+		return false
+	}
+	u, err := url.Parse(o.BaseURL)
+	return err == nil && loopback(u.Hostname())
+}
+
 func loopback(host string) bool {
 	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
 		return true

@@ -298,6 +298,9 @@ func (a *chatReader) read(data []byte, stream bool) (bool, error) {
 		a.usage = v.Usage.usage()
 	}
 	a.promptIDs = append(a.promptIDs, v.PromptIDs...)
+	if !stream && v.Choices == nil {
+		return false, fmt.Errorf("no chat completion: %w", errForeign)
+	}
 	if !stream && len(v.Choices) == 0 {
 		return false, fmt.Errorf("a chat completion without a choice")
 	}

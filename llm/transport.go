@@ -19,6 +19,10 @@ import (
 // errCutOff is a reply that ends without a reason to stop.
 var errCutOff = errors.New("no reason to stop")
 
+// errForeign is a whole answer that is none of the protocol: a page for people, or
+// JSON of something else. A reply that is broken is not.
+var errForeign = errors.New("nothing that a model answers")
+
 // call is one attempt on its way through langchaingo. It goes in with the
 // context, and what came of it is read from there: langchaingo's own types lose
 // most of it.
@@ -197,6 +201,9 @@ func (c *call) readAll(r reader, header http.Header, body io.Reader, leave func(
 		data, err := io.ReadAll(&bounded{r: body, left: bound})
 		if err != nil {
 			return err
+		}
+		if strings.HasPrefix(strings.TrimSpace(string(data)), "<") {
+			return fmt.Errorf("a page of HTML: %w", errForeign)
 		}
 		if _, err := r.read(data, false); err != nil {
 			return err
