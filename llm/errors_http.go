@@ -184,6 +184,8 @@ func (c *call) answered(status int, header http.Header, body []byte, now time.Ti
 			e.Hint = "leave reasoning_effort out for this model; some of OpenAI's take it only with native_tools = false"
 		case strings.Contains(p, "schema"), strings.Contains(p, "response_format"):
 			e.Hint = "set json_schema = false for this model"
+		case strings.Contains(p, "token_ids"), strings.Contains(p, "logprobs"), strings.Contains(p, "meta_info"):
+			e.Hint = "set token_ids = false for this model: its server does not give them"
 		case strings.Contains(p, "max_tokens"), strings.Contains(p, "max_completion_tokens"):
 			e.Hint = "set a smaller max_tokens for this model"
 		}

@@ -142,9 +142,10 @@ type Reply struct {
 	RequestID string          `json:"request_id,omitempty"` // as the provider names the call
 	Model     string          `json:"model,omitempty"`      // as the provider names who answered: "gpt-5-2026-08-01"
 
-	// Of a policy in training, and of servers that return them: the ids of the
-	// prompt's and the reply's tokens, and each of the latter's log-probability
-	// when it was drawn.
+	// Of a policy in training, and of servers that return them (Options.TokenIDs): the
+	// ids of the prompt's and the reply's tokens, as they were sampled, and each of the
+	// latter's log-probability, as the server has it. What a server does not give is
+	// empty; PromptIDs or LogProbs may be so alone.
 	PromptIDs []int     `json:"prompt_ids,omitempty"`
 	TokenIDs  []int     `json:"token_ids,omitempty"`
 	LogProbs  []float64 `json:"log_probs,omitempty"`

@@ -43,6 +43,9 @@ func anthropicKey(h http.Header, key string) {
 // compatible is a server that speaks OpenAI's protocol.
 func compatible(baseURL, keyEnv string, d chatCompletions) provider {
 	d.maxField = "max_tokens"
+	if keyEnv == noKey && d.ids == nil {
+		d.ids = anyIDs
+	}
 	return provider{d, bearer, Options{BaseURL: baseURL, KeyEnv: keyEnv}}
 }
 
@@ -62,9 +65,9 @@ var providers = map[string]provider{
 	"openrouter": compatible("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", chatCompletions{marked: "anthropic/"}),
 	"deepseek":   noSchema(compatible("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", chatCompletions{noSeed: true})),
 	"ollama":     compatible("http://localhost:11434/v1", noKey, chatCompletions{}),
-	"vllm":       compatible("http://localhost:8000/v1", noKey, chatCompletions{}),
-	"sglang":     compatible("http://localhost:30000/v1", noKey, chatCompletions{}),
-	"llamacpp":   compatible("http://localhost:8080/v1", noKey, chatCompletions{}),
+	"vllm":       compatible("http://localhost:8000/v1", noKey, chatCompletions{ids: vllmIDs}),
+	"sglang":     compatible("http://localhost:30000/v1", noKey, chatCompletions{ids: sglangIDs}),
+	"llamacpp":   compatible("http://localhost:8080/v1", noKey, chatCompletions{ids: llamacppIDs}),
 }
 
 func noSchema(p provider) provider {
@@ -162,6 +165,9 @@ func Open(name string, o Options) (Model, error) {
 	}
 	if who == recordingProvider {
 		return openRecording(name, model)
+	}
+	if err := checkTokenIDs(name, p, o); err != nil {
+		return nil, err
 	}
 	key, err := readKey(name, o)
 	if err != nil {

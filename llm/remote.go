@@ -25,12 +25,16 @@ type remote struct {
 	chat        llms.Model
 	// onePart: langchaingo sends only the first part of a turn.
 	onePart bool
+	told    onces
 }
 
 func openRemote(name, model string, p provider, o Options, key string) (*remote, error) {
 	base := o.HTTP
 	if base == nil {
 		base = sharedHTTP
+	}
+	if *o.TokenIDs {
+		o.Stream = new(bool)
 	}
 	client := &http.Client{Transport: &transport{dialect: p.dialect, base: base, sign: p.sign}}
 	m := &remote{name: name, model: model, options: o, key: func() string { return key }}
@@ -74,6 +78,9 @@ func (m *remote) Generate(ctx context.Context, r Request) (Reply, error) {
 	_, err := m.chat.GenerateContent(context.WithValue(ctx, callKey{}, c), turns, llms.WithModel(m.model))
 	switch {
 	case c.done:
+		if c.lacks != "" && *m.options.TokenIDs && m.options.Log != nil && m.told.first(c.lacks) {
+			m.options.Log.Warn(c.lacks, "model", m.name)
+		}
 		return c.reply, nil
 	case c.err != nil:
 		c.err.Hint = cmp.Or(c.err.Hint, generalHints[c.err.Kind])
