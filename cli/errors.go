@@ -119,7 +119,7 @@ func explain(err error) (code int, text, hint string) {
 	case errors.As(err, &model):
 		text, hint = report.Line(model.Error()), model.Hint
 		switch model.Kind {
-		case llm.BadKey, llm.UnknownModel, llm.BadRequest, llm.TooLong:
+		case llm.BadKey, llm.UnknownModel, llm.BadRequest, llm.TooLong, llm.NoTools:
 			code = ExitUsage
 		}
 	case errors.As(err, &damaged):

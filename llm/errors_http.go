@@ -163,6 +163,8 @@ func (c *call) answered(status int, header http.Header, body []byte, now time.Ti
 		e.Kind, e.Text, e.Hint = Quota, "the account has nothing left", "look at the provider's billing page"
 	case status == http.StatusForbidden:
 		e.Kind, e.Text, e.Hint = BadKey, "the key may not do this", c.keyHint()
+	case len(c.request.Tools) > 0 && hasAny(all, noToolsWords):
+		e.Kind, e.Text, e.Hint = NoTools, "the server takes no tools for this model", noToolsHint
 	case status == http.StatusTooManyRequests:
 		e.Kind, e.Text = RateLimited, "the server wants fewer requests"
 		e.Hint = "set concurrency, requests_per_minute or tokens_per_minute for this model"

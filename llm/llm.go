@@ -129,6 +129,9 @@ const (
 	// Of a Record alone: the request did not fit the model's context, and Generate
 	// fails with Kind TooLong. It decides how a run goes on, so a replay needs it.
 	StopTooLong Stop = "too long"
+	// So is that the model was not shown the request's tools (Kind NoTools); the rest
+	// of the reply is what it said all the same.
+	StopNoTools Stop = "no tools"
 )
 
 // Reply is what a model answered. All of it is foreign text.

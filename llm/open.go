@@ -25,6 +25,9 @@ type provider struct {
 	dialect dialect
 	sign    func(h http.Header, key string)
 	options Options
+	// open: it serves open models, each with what its template and the server's
+	// version make of tools and tokens.
+	open bool
 }
 
 func bearer(h http.Header, key string) {
@@ -46,7 +49,7 @@ func compatible(baseURL, keyEnv string, d chatCompletions) provider {
 	if keyEnv == noKey && d.ids == nil {
 		d.ids = anyIDs
 	}
-	return provider{d, bearer, Options{BaseURL: baseURL, KeyEnv: keyEnv}}
+	return provider{dialect: d, sign: bearer, options: Options{BaseURL: baseURL, KeyEnv: keyEnv}, open: keyEnv == noKey}
 }
 
 // providers are those that are known by name. Any other name may be given a base
@@ -57,10 +60,10 @@ func compatible(baseURL, keyEnv string, d chatCompletions) provider {
 // models want back with each tool call, and it trebles the program and the time
 // to compile it.
 var providers = map[string]provider{
-	"openai": {chatCompletions{maxField: "max_completion_tokens"}, bearer,
-		Options{BaseURL: "https://api.openai.com/v1", KeyEnv: "OPENAI_API_KEY"}},
-	"anthropic": {messagesAPI{}, anthropicKey,
-		Options{BaseURL: "https://api.anthropic.com/v1", KeyEnv: "ANTHROPIC_API_KEY"}},
+	"openai": {dialect: chatCompletions{maxField: "max_completion_tokens"}, sign: bearer,
+		options: Options{BaseURL: "https://api.openai.com/v1", KeyEnv: "OPENAI_API_KEY"}},
+	"anthropic": {dialect: messagesAPI{}, sign: anthropicKey,
+		options: Options{BaseURL: "https://api.anthropic.com/v1", KeyEnv: "ANTHROPIC_API_KEY"}},
 	"google":     compatible("https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", chatCompletions{noSeed: true}),
 	"openrouter": compatible("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", chatCompletions{marked: "anthropic/"}),
 	"deepseek":   noSchema(compatible("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", chatCompletions{noSeed: true})),

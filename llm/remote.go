@@ -71,7 +71,7 @@ func (m *remote) Generate(ctx context.Context, r Request) (Reply, error) {
 		return Reply{}, &Error{Kind: BadRequest, Model: m.name, Text: noMessages}
 	}
 	if len(r.Tools) > 0 && !*m.options.NativeTools {
-		return Reply{}, &Error{Kind: BadRequest, Model: m.name, Text: "this model cannot be given tools", Hint: "set native_tools = true where it can"}
+		return Reply{}, &Error{Kind: NoTools, Model: m.name, Text: "this model cannot be given tools", Hint: "set native_tools = true where it can"}
 	}
 	turns := m.turns(c)
 	// What langchaingo returns is empty, or an error that has lost its reason.

@@ -153,7 +153,7 @@ func (o *onces) first(sentence string) bool {
 
 // checkTokenIDs refuses to ask a provider for what it never gives.
 func checkTokenIDs(name string, p provider, o Options) error {
-	if c, ok := p.dialect.(chatCompletions); !*o.TokenIDs || ok && c.ids != nil {
+	if p.open || !*o.TokenIDs {
 		return nil
 	}
 	who, _, _ := strings.Cut(name, ":")
