@@ -100,12 +100,18 @@ type Spend struct {
 	// Unfinished is how many of the calls have not come back: they are still made, or
 	// their process died. They count with the most that they can have cost.
 	Unfinished int64 `json:"unfinished,omitempty"`
+	// AtWorst is how many of the calls count with the most that they can have taken,
+	// because nobody knows what they took: those that are unfinished, and those that
+	// failed or were interrupted after the model may have begun. USDAtWorst is what of
+	// USD they are.
+	AtWorst    int64   `json:"at_worst,omitempty"`
+	USDAtWorst float64 `json:"usd_at_worst,omitempty"`
 }
 
 // Add returns the sum of both.
 func (s Spend) Add(o Spend) Spend {
 	return Spend{
 		s.Calls + o.Calls, s.TokensIn + o.TokensIn, s.TokensOut + o.TokensOut, s.USD + o.USD, s.Unpriced + o.Unpriced,
-		s.CachedIn + o.CachedIn, s.CacheWrite + o.CacheWrite, s.Unfinished + o.Unfinished,
+		s.CachedIn + o.CachedIn, s.CacheWrite + o.CacheWrite, s.Unfinished + o.Unfinished, s.AtWorst + o.AtWorst, s.USDAtWorst + o.USDAtWorst,
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,6 +61,45 @@ func TestAModelWithoutToolsUsesWords(t *testing.T) {
 		c.Coder.Name = name
 		if got := (&room{config: c}).strategy().React.TextTools; got != want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// Doctor says what it found out of a server: whether its models are shown tools, and
+// which tokens it tells.
+func TestDoctorSaysWhatServersMakeOfToolsAndTokens(t *testing.T) {
+	tokens := &llmtest.Tokens{Prompt: []int{1}, Reply: []int{2, 3}, LogProbs: []float64{-1, -2}}
+	for _, c := range []struct {
+		name    string
+		serving llmtest.Serving
+		ids     bool
+		ok      bool
+		note    string
+	}{
+		{"llamacpp:m", llmtest.Serving{Form: llmtest.LlamaCPP}, false, true, "$0.00; it is shown tools"},
+		{"llamacpp:m", llmtest.Serving{Form: llmtest.LlamaCPP, HidesTools: true}, false, true, "; it is not shown tools, so react has it call them in text: start the server with"},
+		{"ollama:m", llmtest.Serving{Form: llmtest.Ollama, RefusesTools: true}, false, true, "; it is not shown tools"},
+		{"mine:m", llmtest.Serving{Form: llmtest.Transformers, CountsNothing: true}, false, true, "; whether it is shown tools cannot be told"},
+		{"vllm:m", llmtest.Serving{Form: llmtest.VLLM}, true, true, "; its server gives token ids and log-probabilities; it is shown tools"},
+		{"llamacpp:m", llmtest.Serving{Form: llmtest.LlamaCPP}, true, false, "; its server gives the reply's token ids and log-probabilities, and none of the prompt's ids; "},
+		{"ollama:m", llmtest.Serving{Form: llmtest.Ollama}, true, false, "; its server gives no token ids, although token_ids asks for them; "},
+	} {
+		server := llmtest.NewServing(t, c.serving)
+		server.Reply = func(llmtest.Asked) llmtest.Answer { return llmtest.Answer{Text: "ok", Tokens: tokens} }
+		s, err := store.Open(filepath.Join(t.TempDir(), store.FileName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		settings := config.Default()
+		provider, _, _ := strings.Cut(c.name, ":")
+		settings.LLM.Providers = map[string]config.Options{provider: {BaseURL: server.URL, KeyEnv: "LLMTEST_KEY", TokenIDs: &c.ids}}
+		r := &room{config: settings, store: s, models: newModels(settings, func(string) string { return llmtest.Canary }, s, slog.New(slog.DiscardHandler))}
+		check := r.modelCheck(t.Context(), c.name, true)
+		if check.OK != c.ok || !strings.Contains(check.Note, c.note) || check.OK == (check.Cost != "") {
+			t.Errorf("%s at %s: %+v, want %q", c.name, c.serving.Form, check, c.note)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/internal/soak"
+	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -194,9 +195,10 @@ func alone(ts *testscript.TestScript, _ bool, _ []string) {
 
 func TestExitCodes(t *testing.T) {
 	for want, errs := range map[int][]error{
-		ExitOK:          {nil},
-		ExitFailure:     {errors.New("x"), &kernelwright.InfrastructureError{Op: "x", Err: errors.New("y")}, &hwfeedback.SetupError{Reason: "x"}},
-		ExitUsage:       {usage("x", ""), &kernelwright.InvalidTaskError{Reason: "x"}},
+		ExitOK:      {nil},
+		ExitFailure: {errors.New("x"), &kernelwright.InfrastructureError{Op: "x", Err: errors.New("y")}, &hwfeedback.SetupError{Reason: "x"}, &llm.Error{Kind: llm.Quota}, &llm.Error{Kind: llm.Unreachable}, &llm.Error{Kind: llm.Malformed}},
+		ExitUsage: {usage("x", ""), &kernelwright.InvalidTaskError{Reason: "x"}, // a model's refusals of what it is sent among them
+			&llm.Error{Kind: llm.BadKey}, &llm.Error{Kind: llm.UnknownModel}, &llm.Error{Kind: llm.BadRequest}, fmt.Errorf("y: %w", &llm.Error{Kind: llm.TooLong})},
 		ExitNotFound:    {notFound("x", ""), fmt.Errorf("y: %w", notFound("x", ""))},
 		ExitHeld:        {&daemon.HeldError{}},
 		ExitInterrupted: {errInterrupted, context.Canceled},

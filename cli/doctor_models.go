@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -40,8 +41,8 @@ func (r *room) modelChecks(ctx context.Context, call bool) []hwfeedback.Check {
 func (r *room) modelCheck(ctx context.Context, name string, call bool) hwfeedback.Check {
 	check := hwfeedback.Check{Name: "model " + name}
 	m, err := r.models.open(name)
+	var o llm.Options
 	if err == nil {
-		var o llm.Options
 		if o, err = llm.Resolve(name, r.models.options(name)); err == nil {
 			check.Note = fmt.Sprintf("its key is in %s, %s", o.KeyEnv, r.priceOf(name))
 			if o.KeyEnv == "none" {
@@ -50,19 +51,23 @@ func (r *room) modelCheck(ctx context.Context, name string, call bool) hwfeedbac
 		}
 	}
 	if err == nil && call && !llm.IsRecording(name) { // which knows the calls of runs alone
-		check.Note, err = r.call(ctx, m)
+		check.Note, check.Cost, err = r.call(ctx, m, o)
 	}
 	if err != nil {
 		_, text, hint := explain(err)
 		check.Note, check.Cost = strings.TrimPrefix(text, name+": "), hint
 		return check
 	}
-	check.OK = true
+	check.OK = check.Cost == ""
 	return check
 }
 
 func (r *room) priceOf(name string) string {
-	p, known := priceList(r.config.LLM.Prices).Of(name)
+	written := priceList(r.config.LLM.Prices)
+	p, known := written.Of(name)
+	if _, free := written.With(name, r.models.options(name)).Of(name); free && !known {
+		return "it runs on this machine and costs nothing"
+	}
 	if !known {
 		return "its price is not known: write it under [llm.prices]"
 	}
@@ -73,21 +78,71 @@ func (r *room) priceOf(name string) string {
 // without.
 const tinyReply = 256
 
-// call asks a model the least that can be asked.
-func (r *room) call(ctx context.Context, m llm.Model) (string, error) {
+// call asks a model the least that can be asked, and says what its server makes of
+// tools and of token ids. lacks is what of it the settings ask for in vain.
+func (r *room) call(ctx context.Context, m llm.Model, o llm.Options) (note, lacks string, err error) {
 	began := time.Now()
-	reply, err := m.Generate(ctx, llm.Request{Messages: []llm.Message{{Role: llm.User, Text: "Answer with the word ok."}}, MaxTokens: tinyReply})
+	request := llm.Request{Messages: []llm.Message{{Role: llm.User, Text: "Answer with the word ok."}}, MaxTokens: tinyReply}
+	reply, err := asked(ctx, m, request)
 	if err != nil {
-		var failed *llm.Error
-		if errors.As(err, &failed) || ctx.Err() != nil {
-			return "", err
-		}
-		return "", fmt.Errorf("it cannot be asked: %w", err)
+		return "", "", err
 	}
 	u := reply.Usage
 	spent := kernelwright.Spend{Calls: 1, TokensIn: u.In, TokensOut: u.Out, Unpriced: 1}
-	if usd := priceList(r.config.LLM.Prices).Cost(m.Name(), u); usd != nil {
+	if usd := priceList(r.config.LLM.Prices).With(m.Name(), r.models.options(m.Name())).Cost(m.Name(), u); usd != nil {
 		spent.USD, spent.Unpriced = *usd, 0
 	}
-	return fmt.Sprintf("it answered in %v: %s", time.Since(began).Round(time.Millisecond), report.Spent(spent)), nil
+	note = fmt.Sprintf("it answered in %v: %s", time.Since(began).Round(time.Millisecond), report.Spent(spent))
+	if *o.TokenIDs {
+		says, missing := tokensTold(reply)
+		note, lacks = note+"; "+says, missing
+	}
+	if *o.NativeTools && llm.MayHideTools(m.Name(), o) {
+		says, err := toolsShown(ctx, m, request, u)
+		if err != nil {
+			return "", "", err
+		}
+		note += "; " + says
+	}
+	return note, lacks, nil
+}
+
+func asked(ctx context.Context, m llm.Model, r llm.Request) (llm.Reply, error) {
+	reply, err := m.Generate(ctx, r)
+	var failed *llm.Error
+	if err != nil && !errors.As(err, &failed) && ctx.Err() == nil {
+		err = fmt.Errorf("it cannot be asked: %w", err)
+	}
+	return reply, err
+}
+
+// tokensTold says what a server told of a reply's tokens, and what is missing.
+func tokensTold(reply llm.Reply) (says, missing string) {
+	const ask = "policies are trained on exact ids: leave token_ids out, or use vLLM or SGLang"
+	switch {
+	case len(reply.TokenIDs) == 0:
+		return "its server gives no token ids, although token_ids asks for them", ask
+	case len(reply.LogProbs) == 0:
+		return "its server gives token ids without log-probabilities", ask
+	case len(reply.PromptIDs) == 0:
+		return "its server gives the reply's token ids and log-probabilities, and none of the prompt's ids", ask
+	}
+	return "its server gives token ids and log-probabilities", ""
+}
+
+// toolsShown says whether the server shows the model its tools: the same request
+// with one has more tokens then.
+func toolsShown(ctx context.Context, m llm.Model, r llm.Request, without llm.Usage) (string, error) {
+	r.Tools = []llm.Tool{{Name: "read", Description: "Show a file.", Parameters: json.RawMessage(`{"type":"object","properties":{"path":{"type":"string"}},"required":["path"]}`)}}
+	reply, err := asked(ctx, m, r)
+	var failed *llm.Error
+	switch with := reply.Usage; {
+	case errors.As(err, &failed) && failed.Kind == llm.NoTools:
+		return "it is not shown tools, so react has it call them in text: " + failed.Hint, nil
+	case err != nil:
+		return "", err
+	case len(reply.ToolCalls) == 0 && (with.Estimated || without.Estimated || with.In <= without.In):
+		return "whether it is shown tools cannot be told by its server's counts (set native_tools = false where it is not)", nil
+	}
+	return "it is shown tools", nil
 }

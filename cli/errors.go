@@ -118,7 +118,8 @@ func explain(err error) (code int, text, hint string) {
 		code, hint = ExitUsage, invalid.Hint
 	case errors.As(err, &model):
 		text, hint = report.Line(model.Error()), model.Hint
-		if model.Kind == llm.BadKey || model.Kind == llm.UnknownModel || model.Kind == llm.BadRequest {
+		switch model.Kind {
+		case llm.BadKey, llm.UnknownModel, llm.BadRequest, llm.TooLong, llm.NoTools:
 			code = ExitUsage
 		}
 	case errors.As(err, &damaged):

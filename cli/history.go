@@ -317,7 +317,7 @@ func (c historyShowCmd) Run(a *app) (err error) {
 			object["lessons"] = lessons
 		}
 		if c.Talk {
-			object["talk"] = append([]llm.Record{}, d.Talk...)
+			object["talk"], object["attempts"] = append([]llm.Record{}, d.Talk...), attempts(d.Attempts)
 		}
 		return a.printJSON(object)
 	case c.Markdown:
@@ -370,12 +370,32 @@ func (c historyShowCmd) Run(a *app) (err error) {
 		if len(d.Talk) == 0 {
 			b.WriteString("\nno call of a language model was answered in this run\n")
 		}
-		report.WriteTalk(&b, d.Talk)
+		report.WriteTalk(&b, d.Talk, d.Attempts)
 	}
 	if s.Report != "" {
 		fmt.Fprintf(&b, "\nwritten: %s\n", report.Line(s.Report))
 	}
 	return a.printf("%s", b.String())
+}
+
+// attempt is one at a call with a model that was not answered.
+type attempt struct {
+	Key     llm.Key   `json:"key"`
+	Model   string    `json:"model"`
+	Failed  llm.Kind  `json:"failed"`
+	Usage   llm.Usage `json:"usage"`
+	CostUSD *float64  `json:"cost_usd"` // null: the price is not known
+	AtWorst bool      `json:"at_worst"` // usage and cost are the most that it can have taken
+	EndedMS int64     `json:"ended"`
+	TookMS  int64     `json:"took"`
+}
+
+func attempts(charges []llm.Charge) []attempt {
+	out := make([]attempt, len(charges))
+	for i, c := range charges {
+		out[i] = attempt{c.Key, c.Model, c.Failed, c.Usage, c.USD, c.Usage.In+c.Usage.Out > 0, c.EndedMS, c.Took.Milliseconds()}
+	}
+	return out
 }
 
 // givenLessons says what a run was given; empty for nothing.

@@ -663,6 +663,9 @@ func Load(ctx context.Context, s *store.Store, id int64) (report.Data, error) {
 	if d.Talk, err = s.Calls(ctx, id); err != nil {
 		return d, err
 	}
+	if d.Attempts, err = s.Unanswered(ctx, id); err != nil {
+		return d, err
+	}
 	if d.Task, err = s.RunTask(ctx, id); err != nil && !errors.Is(err, store.ErrNotFound) {
 		return d, err
 	}

@@ -77,6 +77,7 @@ type actor struct {
 	folder   workFiles
 	talk     talk
 	tools    []tool
+	words    bool // it calls tools in its text
 
 	turns    int
 	asked    int  // calls of the model since the last round
@@ -87,7 +88,7 @@ type actor struct {
 }
 
 func newActor(l *loop) (*actor, error) {
-	a := &actor{loop: l, recorded: l.rounds}
+	a := &actor{loop: l, recorded: l.rounds, words: l.settings.React.TextTools}
 	l.rounds, l.sources = nil, sources{}
 	a.folder = newWorkFiles(l.task)
 	a.tools = a.allTools()
@@ -157,12 +158,13 @@ func (a *actor) turn(ctx context.Context) error {
 }
 
 // generate asks the model how to go on. Where its context is smaller than the
-// settings say, the talk is shortened until it fits.
+// settings say, the talk is shortened until it fits. One that is not shown its tools
+// calls them in words from then on.
 func (a *actor) generate(ctx context.Context) (reply llm.Reply, err error) {
 	key := llm.Key{Run: a.run.ID, Round: len(a.rounds), Agent: coderAgent, Seq: a.asked}
 	seed := callSeed(a.run.Seed, key)
 	request := llm.Request{Key: key, Task: a.task.Name, Seed: &seed}
-	if !a.settings.React.TextTools {
+	if !a.words {
 		request.Tools = declared(a.tools)
 	}
 	a.asked++
@@ -174,12 +176,34 @@ func (a *actor) generate(ctx context.Context) (reply llm.Reply, err error) {
 			a.talk.halve()
 			continue
 		}
+		if model != nil && model.Kind == llm.NoTools && !a.words {
+			if err := a.useWords(); err != nil {
+				return reply, err
+			}
+			request.Tools = nil
+			continue
+		}
 		if err != nil {
 			return reply, fmt.Errorf("model: %w", err)
 		}
 		a.talk.sent()
 		return reply, nil
 	}
+}
+
+// useWords begins the talk anew, for a model that calls tools in its text.
+func (a *actor) useWords() error {
+	a.words = true
+	opening, err := a.opening()
+	if err != nil {
+		return err
+	}
+	said := len(a.talk.turns) > 0 || a.talk.middle != ""
+	a.talk = newTalk(opening, a.talk.limit)
+	if said {
+		a.talk.middle = a.soFar()
+	}
+	return nil
 }
 
 // callSeed is another for each call of a run. It fits 31 bits, which is what

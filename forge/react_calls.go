@@ -31,7 +31,7 @@ const badCall = "\x00bad"
 // calls returns what a reply wants done. complaint is one sentence where that
 // is nothing.
 func (a *actor) calls(r llm.Reply) (calls []llm.ToolCall, complaint string) {
-	if calls = r.ToolCalls; a.settings.React.TextTools {
+	if calls = r.ToolCalls; a.words {
 		calls = textCalls(r.Text)
 	}
 	if len(calls) > 0 {
@@ -39,14 +39,14 @@ func (a *actor) calls(r llm.Reply) (calls []llm.ToolCall, complaint string) {
 	}
 	switch r.Stop {
 	case llm.StopLength:
-		return nil, "Your answer was cut off before it called a tool: be shorter, and write a long file in parts, with write and then edit."
+		return nil, "Your answer was cut off before it called a tool: be shorter, and write a long file in parts, with write and then edit. The tools are " + a.toolNames() + "."
 	case llm.StopRefused, llm.StopFiltered:
-		return nil, "Your answer was withheld before it called a tool: go on with the work by calling one."
+		return nil, "Your answer was withheld before it called a tool: go on with the work by calling one of " + a.toolNames() + "."
 	}
-	if a.settings.React.TextTools {
-		return nil, "You called no tool. A call is a block that begins with a line ```tool, holds one JSON object with \"tool\" and \"arguments\", and ends with a line ```."
+	if a.words {
+		return nil, "You called no tool. A call is a block that begins with a line ```tool, holds one JSON object with \"tool\" and \"arguments\", and ends with a line ```. The tools are " + a.toolNames() + "."
 	}
-	return nil, "You called no tool: call one, or finish."
+	return nil, "You called no tool: call one of " + a.toolNames() + "."
 }
 
 // textCalls reads the calls in a model's text.
@@ -100,7 +100,7 @@ func (a *actor) answers(calls []llm.ToolCall, results []result) (messages []llm.
 	var b strings.Builder
 	for i, c := range calls {
 		notes = append(notes, results[i].note)
-		if !a.settings.React.TextTools {
+		if !a.words {
 			messages = append(messages, llm.Message{Role: llm.ToolRole, Text: results[i].text, Call: c.ID, Name: c.Name})
 			continue
 		}
@@ -110,7 +110,7 @@ func (a *actor) answers(calls []llm.ToolCall, results []result) (messages []llm.
 		}
 		fmt.Fprintf(&b, "%d. %s\n%s\n", i+1, oneLine(name, 100), results[i].text)
 	}
-	if a.settings.React.TextTools {
+	if a.words {
 		messages = []llm.Message{{Role: llm.User, Text: b.String()}}
 	}
 	return messages, notes

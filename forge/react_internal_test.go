@@ -1,6 +1,7 @@
 package forge
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -76,7 +77,7 @@ func TestTheWorkFolder(t *testing.T) {
 		{"write", `{"path": "", "content": "x"}`, "the path is empty"},
 		{"write", `{"path": "model_new.py/x", "content": "x"}`, "cannot be a file"},
 		{"write", `{"path": "kernels", "content": "x"}`, "cannot be a file"},
-		{"write", `{"path": "model_new.py"}`, `write: the argument "content" is missing`},
+		{"write", `{"path": "model_new.py"}`, `write: the argument "content" is missing: it takes path, content; the tools are read, write, edit, list, search, compile, verify, profile, skill, finish`},
 		{"write", `{"path": 3, "content": "x"}`, `write: the argument "path" must be a text`},
 		{"write", `{"path": null, "content": "x"}`, `write: the argument "path" must be a text`},
 		{"write", `{"path": "x", "content": "x", "mode": 7}`, `write: there is no argument "mode": it takes path, content`},
@@ -178,6 +179,47 @@ func TestCutOff(t *testing.T) {
 	}
 	if got := cutOff("short"); got != "short" {
 		t.Errorf("%q", got)
+	}
+}
+
+// Tools are told of in few words: JSON without spaces, whose arguments keep their
+// order, since servers that hold a model to a schema have it write in that order.
+func TestToolsAreToldOfInFewWords(t *testing.T) {
+	a := desk(t, Settings{})
+	all, err := json.Marshal(declared(a.tools))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := listed(a.tools); len(all) > 1900 || len(text) > 800 || len(strings.Split(text, "\n")) != len(a.tools) {
+		t.Errorf("%d bytes of JSON, %d in words:\n%s", len(all), len(text), text)
+	}
+	for i, d := range declared(a.tools) {
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, d.Parameters); err != nil || compact.String() != string(d.Parameters) {
+			t.Errorf("%s: %s: %v", d.Name, d.Parameters, err)
+		}
+		var schema struct {
+			Type       string
+			Properties map[string]struct{ Type string }
+			Required   []string
+		}
+		if err := json.Unmarshal(d.Parameters, &schema); err != nil || schema.Type != "object" || len(schema.Properties) != len(a.tools[i].params) {
+			t.Errorf("%s: %s: %v", d.Name, d.Parameters, err)
+		}
+		at, required := 0, 0
+		for _, p := range a.tools[i].params {
+			found := strings.Index(string(d.Parameters[at:]), quoted(p.name)+`:{"type":"`+p.kind()+`"`)
+			if found < 0 {
+				t.Errorf("%s: %s is not where it belongs: %s", d.Name, p.name, d.Parameters)
+			}
+			at += found
+			if !p.optional {
+				required++
+			}
+		}
+		if len(schema.Required) != required {
+			t.Errorf("%s requires %v", d.Name, schema.Required)
+		}
 	}
 }
 

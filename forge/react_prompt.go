@@ -2,7 +2,6 @@ package forge
 
 import (
 	_ "embed" // the loader
-	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -30,13 +29,9 @@ func (a *actor) opening() ([]llm.Message, error) {
 			return nil, err
 		}
 	}
-	tools, err := json.MarshalIndent(declared(a.tools), "", " ")
-	if err != nil {
-		panic(err) // schemas that declared wrote
-	}
 	system, err := templates.React(prompts.ReactView{
 		Margin: fmt.Sprintf("%.0f", 100*compileMargin), Turns: a.settings.React.Turns, Rounds: a.settings.Rounds, Language: a.language(),
-		Reference: referenceFile, Model: modelFile, Loader: loaderFile, Skills: len(a.Skills) > 0, TextTools: a.settings.React.TextTools, Tools: string(tools),
+		Reference: referenceFile, Model: modelFile, Loader: loaderFile, Skills: len(a.Skills) > 0, TextTools: a.words, Tools: listed(a.tools),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the prompt of react: %w", err)

@@ -356,7 +356,7 @@ func TestReactThatCallsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := strategy.Run(t.Context(), kw.Run{ID: 1}, kw.Task{Name: "t", Source: "class Model: pass\n"})
-	if err != nil || out.Stop != kw.StopDeclined || !strings.Contains(out.Summary, "it called no tool in 8 answers in a row") || len(model.seen) != 8 || !strings.Contains(model.told(0), "You called no tool") {
+	if err != nil || out.Stop != kw.StopDeclined || !strings.Contains(out.Summary, "it called no tool in 8 answers in a row") || len(model.seen) != 8 || !strings.Contains(model.told(0), "You called no tool: call one of read, write, edit, list, search, compile, verify, profile, finish.") {
 		t.Errorf("%+v, %v after %d answers, told %q", out, err, len(model.seen), model.told(0))
 	}
 }

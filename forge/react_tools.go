@@ -49,8 +49,8 @@ type tool struct {
 
 // param is an argument of a tool.
 type param struct {
-	name, about string
-	number      bool // else text
+	name, about string // about is empty where the name says it
+	number      bool   // else text
 	optional    bool
 	most        int // bytes, or the largest number
 }
@@ -62,57 +62,103 @@ type arguments struct {
 }
 
 func (a *actor) allTools() []tool {
-	file := param{name: "path", about: "path of the file in the work folder", most: 4 * maxPathBytes}
+	file := param{name: "path", most: 4 * maxPathBytes}
 	tools := []tool{
-		{"read", "Show a file, with all its lines or some of them.", []param{file,
-			{name: "first", about: "first line to show, from 1", number: true, optional: true, most: 1 << 30},
-			{name: "lines", about: "how many lines to show", number: true, optional: true, most: 1 << 30}}, a.read},
-		{"write", "Write a file, in place of one that is there.", []param{file,
-			{name: "content", about: "the whole text of the file", most: maxFileBytes}}, a.write},
-		{"edit", "Replace one passage of a file.", []param{file,
-			{name: "old", about: "the passage as it stands there, once", most: maxFileBytes},
-			{name: "new", about: "what to put in its place", most: maxFileBytes}}, a.edit},
-		{"list", "List the files of the work folder.", nil, a.list},
-		{"search", "Find the lines of the folder's files that match a regular expression.", []param{
-			{name: "pattern", about: "regular expression (RE2)", most: maxPatternBytes}}, a.search},
-		{"compile", "Build the candidate without running it: fast, and no round.", nil, a.compileTool},
+		{"read", "Show a file, or some of its lines.", []param{file,
+			{name: "first", about: "first line, from 1", number: true, optional: true, most: 1 << 30},
+			{name: "lines", about: "how many", number: true, optional: true, most: 1 << 30}}, a.read},
+		{"write", "Write a whole file.", []param{file, {name: "content", most: maxFileBytes}}, a.write},
+		{"edit", "Replace a passage of a file.", []param{file,
+			{name: "old", about: "as it stands there, once", most: maxFileBytes}, {name: "new", most: maxFileBytes}}, a.edit},
+		{"list", "List the files.", nil, a.list},
+		{"search", "Find lines of the files.", []param{{name: "pattern", about: "regular expression (RE2)", most: maxPatternBytes}}, a.search},
+		{"compile", "Build the candidate without running it: no round.", nil, a.compileTool},
 		{"verify", "Build, check and time the candidate: one round.", nil, a.verifyTool},
-		{"profile", "Say where the candidate's time goes: its metrics, and what they point to. A round if it was not verified as it is.", nil, a.profileTool},
+		{"profile", "Say where the candidate's time goes; one round if it was not verified as it is.", nil, a.profileTool},
 	}
 	if len(a.Skills) > 0 {
-		tools = append(tools, tool{"skill", "Look up what experts know of a subject; without a name, list the subjects.", []param{
-			{name: "name", about: "name of the skill", optional: true, most: maxPathBytes}}, a.skill})
+		tools = append(tools, tool{"skill", "Look up what experts know of a subject.", []param{
+			{name: "name", about: "without it the subjects are listed", optional: true, most: maxPathBytes}}, a.skill})
 	}
-	return append(tools, tool{"finish", "End the work: the fastest candidate that was verified counts.", []param{
-		{name: "reason", about: "one sentence: why nothing more is to be gained", most: 4 << 10}}, a.finish})
+	return append(tools, tool{"finish", "End the work: the fastest verified candidate counts.", []param{
+		{name: "reason", about: "why nothing more is to be gained", most: 4 << 10}}, a.finish})
 }
 
-// declared returns the tools as a model is given them.
-func declared(tools []tool) []llm.Tool {
-	type property struct {
-		Type        string `json:"type"`
-		Description string `json:"description"`
+// toolNames lists the tools that there are.
+func (a *actor) toolNames() string {
+	names := make([]string, len(a.tools))
+	for i, t := range a.tools {
+		names[i] = t.name
 	}
+	return strings.Join(names, ", ")
+}
+
+// declared returns the tools as a model is given them: schemas without what every
+// model knows, whose arguments keep their order, in which servers have them written.
+func declared(tools []tool) []llm.Tool {
 	out := make([]llm.Tool, len(tools))
 	for i, t := range tools {
-		properties, required := map[string]property{}, []string{}
+		var properties, required []string
 		for _, p := range t.params {
-			kind := "string"
-			if p.number {
-				kind = "integer"
+			about := ""
+			if p.about != "" {
+				about = `,"description":` + quoted(p.about)
 			}
-			properties[p.name] = property{kind, p.about}
+			properties = append(properties, fmt.Sprintf(`%s:{"type":"%s"%s}`, quoted(p.name), p.kind(), about))
 			if !p.optional {
-				required = append(required, p.name)
+				required = append(required, quoted(p.name))
 			}
 		}
-		schema, err := json.Marshal(map[string]any{"type": "object", "properties": properties, "required": required, "additionalProperties": false})
-		if err != nil {
-			panic(err) // strings and maps of strings
+		schema := `{"type":"object","properties":{` + strings.Join(properties, ",") + "}"
+		if len(required) > 0 {
+			schema += `,"required":[` + strings.Join(required, ",") + "]"
 		}
-		out[i] = llm.Tool{Name: t.name, Description: t.about, Parameters: schema}
+		out[i] = llm.Tool{Name: t.name, Description: t.about, Parameters: json.RawMessage(schema + "}")}
 	}
 	return out
+}
+
+func (p param) kind() string {
+	if p.number {
+		return "integer"
+	}
+	return "string"
+}
+
+func quoted(s string) string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // a string
+	}
+	return string(b)
+}
+
+// listed returns the tools as a model reads them that calls them in its text: a line
+// each, such as "skill(name?): Look up what experts know of a subject.".
+func listed(tools []tool) string {
+	var b strings.Builder
+	for _, t := range tools {
+		var names, notes []string
+		for _, p := range t.params {
+			name := p.name
+			if p.number {
+				name += ": integer"
+			}
+			if p.optional {
+				name += "?"
+			}
+			names = append(names, name)
+			if p.about != "" {
+				notes = append(notes, p.name+": "+p.about)
+			}
+		}
+		fmt.Fprintf(&b, "%s(%s): %s", t.name, strings.Join(names, ", "), t.about)
+		if len(notes) > 0 {
+			fmt.Fprintf(&b, " (%s)", strings.Join(notes, "; "))
+		}
+		b.WriteByte('\n')
+	}
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // do does what a call wants. A bad call is answered by a sentence; the error is
@@ -121,21 +167,17 @@ func (a *actor) do(ctx context.Context, call llm.ToolCall) (result, error) {
 	if err := a.halted(ctx); err != nil {
 		return result{}, err
 	}
-	if call.Name == badCall && a.settings.React.TextTools {
-		return said("%s", call.Arguments), nil
+	if call.Name == badCall && a.words {
+		return said("%s; the tools are %s", call.Arguments, a.toolNames()), nil
 	}
 	at := slices.IndexFunc(a.tools, func(t tool) bool { return t.name == call.Name })
 	if at < 0 {
-		names := make([]string, len(a.tools))
-		for i, t := range a.tools {
-			names[i] = t.name
-		}
-		return said("there is no tool %q: there are %s", bounded(call.Name, 100), strings.Join(names, ", ")), nil
+		return said("there is no tool %q: there are %s", bounded(call.Name, 100), a.toolNames()), nil
 	}
 	t := a.tools[at]
 	args, err := t.arguments(call.Arguments)
 	if err != nil {
-		return said("%s: %v", t.name, err), nil
+		return said("%s: %v; the tools are %s", t.name, err, a.toolNames()), nil
 	}
 	r, err := t.do(ctx, args)
 	r.text = cutOff(r.text)
@@ -188,14 +230,12 @@ func (t tool) arguments(text string) (arguments, error) {
 			return args, errors.New("there is text after the JSON object of the arguments")
 		}
 	}
-	var names []string
 	for _, p := range t.params {
-		names = append(names, p.name)
 		raw, ok := given[p.name]
 		delete(given, p.name)
 		if !ok || p.optional && bytes.Equal(raw, []byte("null")) {
 			if !p.optional {
-				return args, fmt.Errorf("the argument %q is missing: %s", p.name, p.about)
+				return args, fmt.Errorf("the argument %q is missing: it takes %s", p.name, t.takes())
 			}
 			continue
 		}
@@ -205,12 +245,24 @@ func (t tool) arguments(text string) (arguments, error) {
 	}
 	if len(given) > 0 {
 		name := slices.Min(slices.Collect(maps.Keys(given))) // what is said must not depend on chance
-		if len(names) == 0 {
+		if len(t.params) == 0 {
 			return args, fmt.Errorf("it takes no arguments, and %q was given", bounded(name, 100))
 		}
-		return args, fmt.Errorf("there is no argument %q: it takes %s", bounded(name, 100), strings.Join(names, ", "))
+		return args, fmt.Errorf("there is no argument %q: it takes %s", bounded(name, 100), t.takes())
 	}
 	return args, nil
+}
+
+// takes lists a tool's arguments.
+func (t tool) takes() string {
+	names := make([]string, len(t.params))
+	for i, p := range t.params {
+		names[i] = p.name
+		if p.optional {
+			names[i] += " (may be left out)"
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 func (p param) check(raw json.RawMessage, into arguments) error {

@@ -19,8 +19,6 @@ type answer struct {
 	finish          string
 	usage           *Usage
 	model, id       string
-	promptIDs, ids  []int
-	logProbs        []float64
 }
 
 type callBuilder struct {
@@ -82,7 +80,7 @@ func byReason[T any](table map[string]T, reason string) (T, bool) {
 func (a *answer) reply(r Request) Reply {
 	out := Reply{
 		Text: a.text.String(), Reasoning: a.reasoning.String(),
-		Model: a.model, RequestID: a.id, PromptIDs: a.promptIDs, TokenIDs: a.ids, LogProbs: a.logProbs,
+		Model: a.model, RequestID: a.id,
 	}
 	if out.Reasoning == "" {
 		out.Text, out.Reasoning = cutThoughts(out.Text)

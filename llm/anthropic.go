@@ -278,7 +278,7 @@ func (a *messageReader) read(data []byte, stream bool) (bool, error) {
 			return false, &refusal{body: data}
 		}
 		if m.Type != "message" && m.Content == nil {
-			return false, fmt.Errorf("a message without content")
+			return false, fmt.Errorf("a message without content: %w", errForeign)
 		}
 		return true, a.take(&m)
 	}

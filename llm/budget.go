@@ -17,11 +17,11 @@ import (
 // processes count as they are booked: with their worst case until they have ended.
 type Budget struct {
 	allowed Allowances
-	prices  Prices
 	ledger  Ledger
 	now     func() time.Time
 
 	mu       sync.Mutex            // held from the look at what was spent to the reservation
+	prices   Prices                // replaced, never changed
 	inFlight map[int64]reservation // by the id of its charge
 	settled  chan struct{}         // closed when a call ends, and made anew
 }
@@ -55,6 +55,25 @@ func NewBudget(a Allowances, p Prices, l Ledger, now func() time.Time) *Budget {
 		now = time.Now
 	}
 	return &Budget{allowed: a, prices: p, ledger: l, now: now, inFlight: make(map[int64]reservation), settled: make(chan struct{})}
+}
+
+// with has the budget know a model's price, where it knows none.
+func (b *Budget) with(model string, p Prices) {
+	price, known := p.Of(model)
+	if !known {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, known = b.prices.Of(model); !known {
+		b.prices = b.prices.and(model, price)
+	}
+}
+
+func (b *Budget) priceList() Prices {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.prices
 }
 
 // Watch returns a model that asks m only where the budget has what the call could
@@ -105,12 +124,14 @@ func (m *watched) Generate(ctx context.Context, r Request) (Reply, error) {
 	var e *Error
 	switch {
 	case err == nil:
-		c.Failed, c.Usage, c.USD = "", reply.Usage, b.prices.Cost(m.Name(), reply.Usage)
+		c.Failed, c.Usage, c.USD = "", reply.Usage, b.priceList().Cost(m.Name(), reply.Usage)
 	case errors.As(err, &e):
 		c.Failed = e.Kind
 		if !e.mayBeBilled() {
-			c.Usage, c.USD = Usage{}, b.prices.Cost(m.Name(), Usage{})
+			c.Usage, c.USD = Usage{}, b.priceList().Cost(m.Name(), Usage{})
 		}
+	case ctx.Err() != nil: // whoever asked has left
+		c.Failed = Interrupted
 	default:
 		c.Failed = Late
 	}
@@ -126,7 +147,7 @@ func (m *watched) Generate(ctx context.Context, r Request) (Reply, error) {
 // Allows reports, as an *Error, that no call of a model will ever be made: something
 // that holds for it is limited in USD, and its price is not known.
 func (b *Budget) Allows(model string) error {
-	if _, priced := b.prices.Of(model); priced {
+	if _, priced := b.priceList().Of(model); priced {
 		return nil
 	}
 	for _, limit := range []struct {
@@ -162,7 +183,7 @@ func (e *Error) mayBeBilled() bool {
 
 // reserve holds what a call may consume, or refuses it.
 func (b *Budget) reserve(ctx context.Context, model string, key Key, worst Usage, timeout time.Duration) (reservation, error) {
-	price, priced := b.prices.Of(model)
+	price, priced := b.priceList().Of(model)
 	need := use{price.worst(worst.In, worst.Out), worst.In + worst.Out, 1, timeout}
 	for {
 		held, wait, err := b.tryReserve(ctx, model, key, worst, need, priced)

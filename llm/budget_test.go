@@ -126,7 +126,7 @@ func TestBudgetBooks(t *testing.T) {
 		{"a reply that broke off", &llm.Error{Kind: llm.Truncated, Status: 200}, worst, 549 + 128, llm.Truncated},
 		{"a reply that cannot be read", &llm.Error{Kind: llm.Malformed, Status: 200}, worst, 549 + 128, llm.Malformed},
 		{"late", &llm.Error{Kind: llm.Late}, worst, 549 + 128, llm.Late},
-		{"given up", context.Canceled, worst, 549 + 128, llm.Late},
+		{"given up by nobody", context.Canceled, worst, 549 + 128, llm.Late},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			ledger := &llmtest.Ledger{}
@@ -275,7 +275,7 @@ func TestBudgetOfTheGone(t *testing.T) {
 		return llm.Reply{}, ctx.Err()
 	}}
 	m = llm.NewBudget(llm.Allowances{}, nil, ledger, nil).Watch(leaving, 10, time.Minute)
-	if _, err := m.Generate(ctx, llmtest.Ask("a")); !errors.Is(err, context.Canceled) || len(ledger.Charges()) != 1 || ledger.Charges()[0].Usage.Out != 64 {
+	if _, err := m.Generate(ctx, llmtest.Ask("a")); !errors.Is(err, context.Canceled) || len(ledger.Charges()) != 1 || ledger.Charges()[0].Usage.Out != 64 || ledger.Charges()[0].Failed != llm.Interrupted {
 		t.Errorf("%v; booked %+v", err, ledger.Charges())
 	}
 }
@@ -320,6 +320,48 @@ func TestBudgetAfterACrash(t *testing.T) {
 	}
 	if c := ledger.Charges()[0]; c.Failed != llm.Unfinished || *c.USD != 677 || c.Took != time.Minute || c.Key != r.Key || c.Model != name {
 		t.Errorf("booked %+v", c)
+	}
+}
+
+// A model at a loopback address costs nothing, whatever its provider is called,
+// unless a price is written; one elsewhere costs what is written alone.
+func TestModelsOnThisMachineCostNothing(t *testing.T) {
+	written := llm.Prices{"priced:*": {In: 2, AsOf: "2026-11-23"}}
+	for _, test := range []struct {
+		model, url string
+		want       float64 // of a token in; -1: not known
+	}{
+		{"llamacpp:m", "", 0}, {"sglang:m", "", 0}, {"vllm:m", "", 0}, {"mine:m", "http://127.0.0.2:9/v1", 0}, {"mine:m", "http://[::1]:9/v1", 0},
+		{"openai:m", "http://localhost:8080/v1", 0}, {"mine:m", "http://gpu-box:9/v1", -1}, {"openai:m", "", -1}, {"vllm:m", "http://10.0.0.1:8000/v1", -1},
+		{"priced:m", "http://localhost:9/v1", 2}, {"mine:m", "http://localhost.example.org/v1", -1}, {"policy:m", "", -1}, {"recorded:m", "", -1}, {"nonsense", "", -1},
+	} {
+		o := llm.Options{BaseURL: test.url}
+		cost := written.With(test.model, o).Cost(test.model, llm.Usage{In: 1e6})
+		if test.want < 0 && cost != nil || test.want >= 0 && (cost == nil || *cost != test.want) {
+			t.Errorf("%s at %q costs %v, want %v", test.model, test.url, cost, test.want)
+		}
+	}
+	if len(written) != 1 {
+		t.Errorf("what was written has changed: %v", written)
+	}
+	// Where money is limited it is asked all the same, and booked with $0.
+	s, ledger, journal := llmtest.NewCompatible(t), &llmtest.Ledger{}, &llmtest.Journal{}
+	b := llm.NewBudget(llm.Allowances{Day: llm.Allowance{USD: 0.01}}, written, ledger, nil)
+	m, err := llm.New("mine:m", s.Options(), llm.Services{Prices: written, Budget: b, Journal: journal})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Generate(t.Context(), keyed("hello", llm.Key{Run: 1})); err != nil {
+		t.Fatal(err)
+	}
+	if c := ledger.Charges(); len(c) != 1 || c[0].USD == nil || *c[0].USD != 0 {
+		t.Errorf("booked %+v", c)
+	}
+	if r := journal.Records(); len(r) != 1 || r[0].CostUSD == nil || *r[0].CostUSD != 0 {
+		t.Errorf("recorded %+v", r)
+	}
+	if err := b.Allows("other:m"); err == nil {
+		t.Error("a model of which nothing is known is allowed")
 	}
 }
 
@@ -425,7 +467,7 @@ func TestBudgetInMoneyNeedsAPrice(t *testing.T) {
 		{"for nothing", llm.Allowances{Run: money}, llm.Prices{"vllm:*": {}}, ""},
 	} {
 		b := llm.NewBudget(test.allowed, test.prices, &llmtest.Ledger{}, nil)
-		_, err := llm.New(name, llm.Options{}, llm.Services{Budget: b, Prices: test.prices})
+		_, err := llm.New(name, llm.Options{BaseURL: "http://gpu-box:8000/v1"}, llm.Services{Budget: b, Prices: test.prices})
 		var e *llm.Error
 		if test.want == "" && err == nil {
 			continue

@@ -17,13 +17,17 @@ const (
 	Quota        Kind = "quota"       // the account has nothing left
 	Unavailable  Kind = "unavailable" // the server's own failure
 	TooLong      Kind = "too long"    // the request does not fit the model's context
+	NoTools      Kind = "no tools"    // the model is not shown the request's tools
 	BadRequest   Kind = "bad request" // anything else that the server refuses
 	Malformed    Kind = "malformed"   // the server's answer cannot be read, or does not end
 	Truncated    Kind = "truncated"   // the answer broke off without a reason to stop
 	Late         Kind = "late"        // not there in the time that one call may take
 	OverBudget   Kind = "over budget" // not asked: it could cost more than is left
 	NotRecorded  Kind = "not recorded"
-	Unfinished   Kind = "unfinished" // of a Charge alone: it was begun, and has not come back
+	// Of a Charge alone: it was begun, and has not come back; it was ended because a
+	// run stopped.
+	Unfinished  Kind = "unfinished"
+	Interrupted Kind = "interrupted"
 )
 
 // Error is why a call was not answered. Its text names the model, holds no
@@ -39,7 +43,8 @@ type Error struct {
 	RetryAfter time.Duration
 	Err        error
 
-	begun bool // some of a reply had come
+	begun bool   // some of a reply had come
+	reply *Reply // of Kind NoTools: what came all the same; nil: nothing
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s", e.Model, e.Text) }

@@ -163,6 +163,8 @@ func (c *call) answered(status int, header http.Header, body []byte, now time.Ti
 		e.Kind, e.Text, e.Hint = Quota, "the account has nothing left", "look at the provider's billing page"
 	case status == http.StatusForbidden:
 		e.Kind, e.Text, e.Hint = BadKey, "the key may not do this", c.keyHint()
+	case len(c.request.Tools) > 0 && hasAny(all, noToolsWords):
+		e.Kind, e.Text, e.Hint = NoTools, "the server takes no tools for this model", noToolsHint
 	case status == http.StatusTooManyRequests:
 		e.Kind, e.Text = RateLimited, "the server wants fewer requests"
 		e.Hint = "set concurrency, requests_per_minute or tokens_per_minute for this model"
@@ -184,6 +186,8 @@ func (c *call) answered(status int, header http.Header, body []byte, now time.Ti
 			e.Hint = "leave reasoning_effort out for this model; some of OpenAI's take it only with native_tools = false"
 		case strings.Contains(p, "schema"), strings.Contains(p, "response_format"):
 			e.Hint = "set json_schema = false for this model"
+		case strings.Contains(p, "token_ids"), strings.Contains(p, "logprobs"), strings.Contains(p, "meta_info"):
+			e.Hint = "set token_ids = false for this model: its server does not give them"
 		case strings.Contains(p, "max_tokens"), strings.Contains(p, "max_completion_tokens"):
 			e.Hint = "set a smaller max_tokens for this model"
 		}
@@ -272,9 +276,11 @@ func (c *call) brokenOff(err error) *Error {
 		e.Kind, e.Text, e.Err = Truncated, "the reply broke off without a reason to stop", errCutOff
 	case errors.As(err, &netErr), isBroken(err):
 		e.Kind, e.Text = Truncated, "the connection broke in the middle of the reply: "+e.Err.Error()
+	case errors.Is(err, errForeign) && !c.begun:
+		e.Text = "what answers speaks no such protocol: " + e.Err.Error()
+		e.Hint = "check base_url: it is where the protocol's own paths begin, such as http://localhost:8000/v1"
 	default:
 		e.Text = "the reply cannot be read: " + e.Err.Error()
-		e.Hint = "check base_url: it is where the protocol's own paths begin, such as http://localhost:8000/v1"
 	}
 	return e
 }

@@ -48,9 +48,14 @@ const (
 	asEvents = "text/event-stream"
 )
 
+// chunk is an event of a stream.
+func chunk(s string) string { return "data: " + s + "\n\n" }
+
 func TestHostileReplies(t *testing.T) {
-	chunk := func(s string) string { return "data: " + s + "\n\n" }
 	done := chunk(`{"choices":[{"delta":{},"finish_reason":"stop"}]}`)
+	bare := func(r llm.Reply) bool {
+		return r.Text == "a" && r.PromptIDs == nil && r.TokenIDs == nil && r.LogProbs == nil
+	}
 	for _, test := range []struct {
 		name, model string
 		s           says
@@ -85,6 +90,13 @@ func TestHostileReplies(t *testing.T) {
 		{"token ids", "vllm:m", says{200, asEvents, chunk(`{"prompt_token_ids":[1,2],"choices":[{"delta":{"content":"a"},"token_ids":[3],"logprobs":{"content":[{"logprob":-0.5}]}}]}`) + chunk(`{"choices":[{"delta":{"content":"b"},"token_ids":[4],"logprobs":{"content":[{"logprob":-1}]},"finish_reason":"stop"}]}`)}, "", func(r llm.Reply) bool {
 			return reflect.DeepEqual(r.PromptIDs, []int{1, 2}) && reflect.DeepEqual(r.TokenIDs, []int{3, 4}) && reflect.DeepEqual(r.LogProbs, []float64{-0.5, -1})
 		}},
+		{"token ids that are none", "vllm:m", says{200, asJSON, `{"prompt_token_ids":"x","choices":[{"message":{"content":"a"},"finish_reason":"stop","token_ids":["a"],"logprobs":7,"meta_info":[]}]}`}, "", bare},
+		{"fewer token ids than tokens", "vllm:m", says{200, asJSON, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop","token_ids":[3],"logprobs":{"content":[{"logprob":-1}]}}],"usage":{"prompt_tokens":5,"completion_tokens":2}}`}, "", bare},
+		{"fewer log-probabilities than token ids", "vllm:m", says{200, asJSON, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop","token_ids":[3,4],"logprobs":{"content":[{"logprob":-1}]}}]}`}, "", bare},
+		{"a log-probability that is missing", "llamacpp:m", says{200, asJSON, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop","logprobs":{"content":[{"id":3,"logprob":null}]}}]}`}, "", bare},
+		{"a triple that is none", "sglang:m", says{200, asJSON, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop","meta_info":{"output_token_logprobs":[[-1,3,"a"],[null,4,null]]}}]}`}, "", bare},
+		{"an id below 0", "llamacpp:m", says{200, asJSON, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop","logprobs":{"content":[{"id":-1,"logprob":-1}]}}]}`}, "", bare},
+		{"a token's text that looks like an id", "vllm:m", says{200, asJSON, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop","logprobs":{"content":[{"token":"token_id:x","logprob":-1}]}}]}`}, "", bare},
 		{"parallel calls that all have the index 0", "vllm:m", says{200, asEvents, chunk(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}]}}]}`) + chunk(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"b","function":{"name":"g","arguments":"{"}}]}}]}`) + chunk(`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"}"}}]},"finish_reason":"tool_calls"}]}`)}, "", func(r llm.Reply) bool {
 			return reflect.DeepEqual(r.ToolCalls, []llm.ToolCall{{ID: "a", Name: "f", Arguments: "{}"}, {ID: "b", Name: "g", Arguments: "{}"}})
 		}},
@@ -134,6 +146,31 @@ func TestHostileReplies(t *testing.T) {
 				t.Errorf("kind %q, want %q: %+v, %v", kindOf(err), test.kind, reply, err)
 			}
 		})
+	}
+}
+
+// Only what was never a model's answer points at base_url: a reply that is broken
+// came from the right place.
+func TestHintsOfBrokenReplies(t *testing.T) {
+	for _, test := range []struct {
+		name, model string
+		s           says
+		elsewhere   bool
+	}{
+		{"a page", "openai:m", says{200, "text/html", "\n<!doctype html><html>log in</html>"}, true},
+		{"other JSON", "vllm:m", says{200, asJSON, `{"status":"ok"}`}, true},
+		{"other JSON", "anthropic:m", says{200, asJSON, `{"status":"ok"}`}, true},
+		{"half of a reply", "llamacpp:m", says{200, asJSON, `{"choices":[{"message":{"content":"abc`}, false},
+		{"no choices", "llamacpp:m", says{200, asJSON, `{"choices":[]}`}, false},
+		{"nonsense in a stream", "llamacpp:m", says{200, asEvents, chunk(`{"choices":[{"delta":{"content":"a"}}]}`) + chunk(`{"choices": [ this is`)}, false},
+		{"half of a message", "anthropic:m", says{200, asJSON, `{"type":"message","content":[{"type":"te`}, false},
+		{"a reply that breaks off", "vllm:m", says{200, asEvents, chunk(`{"choices":[{"delta":{"content":"a"}}]}`)}, false},
+	} {
+		_, err := from(t, test.model, test.s).Generate(t.Context(), llmtest.Ask("hello"))
+		var e *llm.Error
+		if !errors.As(err, &e) || strings.Contains(e.Hint, "base_url") != test.elsewhere || e.Hint == "" {
+			t.Errorf("%s: %s: %v, hint %q", test.model, test.name, err, e.Hint)
+		}
 	}
 }
 

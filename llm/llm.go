@@ -129,6 +129,9 @@ const (
 	// Of a Record alone: the request did not fit the model's context, and Generate
 	// fails with Kind TooLong. It decides how a run goes on, so a replay needs it.
 	StopTooLong Stop = "too long"
+	// So is that the model was not shown the request's tools (Kind NoTools); the rest
+	// of the reply is what it said all the same.
+	StopNoTools Stop = "no tools"
 )
 
 // Reply is what a model answered. All of it is foreign text.
@@ -142,9 +145,10 @@ type Reply struct {
 	RequestID string          `json:"request_id,omitempty"` // as the provider names the call
 	Model     string          `json:"model,omitempty"`      // as the provider names who answered: "gpt-5-2026-08-01"
 
-	// Of a policy in training, and of servers that return them: the ids of the
-	// prompt's and the reply's tokens, and each of the latter's log-probability
-	// when it was drawn.
+	// Of a policy in training, and of servers that return them (Options.TokenIDs): the
+	// ids of the prompt's and the reply's tokens, as they were sampled, and each of the
+	// latter's log-probability, as the server has it. What a server does not give is
+	// empty; PromptIDs or LogProbs may be so alone.
 	PromptIDs []int     `json:"prompt_ids,omitempty"`
 	TokenIDs  []int     `json:"token_ids,omitempty"`
 	LogProbs  []float64 `json:"log_probs,omitempty"`

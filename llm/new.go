@@ -14,12 +14,13 @@ type Services struct {
 
 // New returns the model of that name with everything round it. From the outside
 // in: the journal answers what was answered before, which costs nothing; a retry
-// follows what may pass; limits hold an attempt back until its turn; the budget
+// follows what may pass; where a server may hide tools from the model, that is looked
+// at; limits hold an attempt back until its turn; the budget
 // lets it through, or not, and books it; the deadline ends it. Whoever asks the
 // same model shares the one that was returned: its limits are its own. A model that
 // the budget can never let through is refused.
 func New(name string, o Options, s Services) (Model, error) {
-	o, err := Resolve(name, o)
+	o, p, err := resolve(name, o)
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +28,9 @@ func New(name string, o Options, s Services) (Model, error) {
 	if p, known := s.Prices.Of(name); known && p.CacheWrite == nil {
 		o.PromptCache = new(bool)
 	}
+	s.Prices = s.Prices.With(name, o)
 	if s.Budget != nil {
+		s.Budget.with(name, s.Prices)
 		if err := s.Budget.Allows(name); err != nil {
 			return nil, err
 		}
@@ -45,6 +48,9 @@ func New(name string, o Options, s Services) (Model, error) {
 		m = account.Watch(m)
 	}
 	m = NewLimits(o.Concurrency, o.RequestsPerMinute, o.TokensPerMinute).Watch(m)
+	if p.open {
+		m = withToolCheck(m, o.Log)
+	}
 	m = WithRetry(m, o.Attempts, nil, o.Log)
 	if s.Journal != nil {
 		m = WithJournal(m, s.Journal, s.Prices, nil)

@@ -25,6 +25,9 @@ type provider struct {
 	dialect dialect
 	sign    func(h http.Header, key string)
 	options Options
+	// open: it serves open models, each with what its template and the server's
+	// version make of tools and tokens.
+	open bool
 }
 
 func bearer(h http.Header, key string) {
@@ -43,7 +46,10 @@ func anthropicKey(h http.Header, key string) {
 // compatible is a server that speaks OpenAI's protocol.
 func compatible(baseURL, keyEnv string, d chatCompletions) provider {
 	d.maxField = "max_tokens"
-	return provider{d, bearer, Options{BaseURL: baseURL, KeyEnv: keyEnv}}
+	if keyEnv == noKey && d.ids == nil {
+		d.ids = anyIDs
+	}
+	return provider{dialect: d, sign: bearer, options: Options{BaseURL: baseURL, KeyEnv: keyEnv}, open: keyEnv == noKey}
 }
 
 // providers are those that are known by name. Any other name may be given a base
@@ -54,17 +60,17 @@ func compatible(baseURL, keyEnv string, d chatCompletions) provider {
 // models want back with each tool call, and it trebles the program and the time
 // to compile it.
 var providers = map[string]provider{
-	"openai": {chatCompletions{maxField: "max_completion_tokens"}, bearer,
-		Options{BaseURL: "https://api.openai.com/v1", KeyEnv: "OPENAI_API_KEY"}},
-	"anthropic": {messagesAPI{}, anthropicKey,
-		Options{BaseURL: "https://api.anthropic.com/v1", KeyEnv: "ANTHROPIC_API_KEY"}},
+	"openai": {dialect: chatCompletions{maxField: "max_completion_tokens"}, sign: bearer,
+		options: Options{BaseURL: "https://api.openai.com/v1", KeyEnv: "OPENAI_API_KEY"}},
+	"anthropic": {dialect: messagesAPI{}, sign: anthropicKey,
+		options: Options{BaseURL: "https://api.anthropic.com/v1", KeyEnv: "ANTHROPIC_API_KEY"}},
 	"google":     compatible("https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", chatCompletions{noSeed: true}),
 	"openrouter": compatible("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", chatCompletions{marked: "anthropic/"}),
 	"deepseek":   noSchema(compatible("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", chatCompletions{noSeed: true})),
 	"ollama":     compatible("http://localhost:11434/v1", noKey, chatCompletions{}),
-	"vllm":       compatible("http://localhost:8000/v1", noKey, chatCompletions{}),
-	"sglang":     compatible("http://localhost:30000/v1", noKey, chatCompletions{}),
-	"llamacpp":   compatible("http://localhost:8080/v1", noKey, chatCompletions{}),
+	"vllm":       compatible("http://localhost:8000/v1", noKey, chatCompletions{ids: vllmIDs}),
+	"sglang":     compatible("http://localhost:30000/v1", noKey, chatCompletions{ids: sglangIDs}),
+	"llamacpp":   compatible("http://localhost:8080/v1", noKey, chatCompletions{ids: llamacppIDs}),
 }
 
 func noSchema(p provider) provider {
@@ -163,6 +169,9 @@ func Open(name string, o Options) (Model, error) {
 	if who == recordingProvider {
 		return openRecording(name, model)
 	}
+	if err := checkTokenIDs(name, p, o); err != nil {
+		return nil, err
+	}
 	key, err := readKey(name, o)
 	if err != nil {
 		return nil, err
@@ -215,6 +224,16 @@ func checkURL(name string, o Options, key string) error {
 		return bad(fmt.Sprintf("the key would go to %s unencrypted", u.Host), "use https://, or set allow_plain_http = true for this provider")
 	}
 	return nil
+}
+
+// onThisMachine reports whether a model's server is at a loopback address.
+func onThisMachine(model string, o Options) bool {
+	o, err := Resolve(model, o)
+	if err != nil {
+		return false
+	}
+	u, err := url.Parse(o.BaseURL)
+	return err == nil && loopback(u.Hostname())
 }
 
 func loopback(host string) bool {

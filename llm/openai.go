@@ -3,6 +3,7 @@ package llm
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -12,6 +13,8 @@ import (
 type chatCompletions struct {
 	maxField string // where the bound of the reply stands
 	noSeed   bool   // the server refuses a seed
+	// ids are the fields that ask for token ids; nil: the server never has them.
+	ids map[string]any
 	// marked is how the names of models begin whose server wants to be told what to
 	// cache, by marks on parts of a message's content; "": it tells itself.
 	marked string
@@ -58,7 +61,7 @@ func (d chatCompletions) write(fields map[string]json.RawMessage, c *call) error
 		values["tools"], values["tool_choice"] = tools, "auto"
 	}
 	if *o.TokenIDs {
-		values["return_token_ids"], values["logprobs"] = true, true
+		maps.Copy(values, d.ids)
 	}
 	if err := setAll(fields, values); err != nil {
 		return err
@@ -198,20 +201,18 @@ type chatAnswer struct {
 	ID      string `json:"id"`
 	Model   string `json:"model"`
 	Choices []struct {
-		Index        int          `json:"index"`
-		Message      *chatMessage `json:"message"`
-		Delta        *chatMessage `json:"delta"`
-		FinishReason loose        `json:"finish_reason"`
-		TokenIDs     []int        `json:"token_ids"`
-		LogProbs     *struct {
-			Content []struct {
-				LogProb float64 `json:"logprob"`
-			} `json:"content"`
-		} `json:"logprobs"`
-		PromptIDs []int           `json:"prompt_token_ids"`
-		Error     json.RawMessage `json:"error"`
+		Index        int             `json:"index"`
+		Message      *chatMessage    `json:"message"`
+		Delta        *chatMessage    `json:"delta"`
+		FinishReason loose           `json:"finish_reason"`
+		Error        json.RawMessage `json:"error"`
+
+		TokenIDs  lenient[[]int]        `json:"token_ids"`
+		PromptIDs lenient[[]int]        `json:"prompt_token_ids"`
+		LogProbs  lenient[chatLogProbs] `json:"logprobs"`
+		Meta      lenient[chatMeta]     `json:"meta_info"`
 	} `json:"choices"`
-	PromptIDs []int           `json:"prompt_token_ids"`
+	PromptIDs lenient[[]int]  `json:"prompt_token_ids"`
 	Usage     *chatUsage      `json:"usage"`
 	Error     json.RawMessage `json:"error"`
 }
@@ -264,12 +265,13 @@ func (u chatUsage) usage() *Usage {
 
 // reader implements dialect.
 func (d chatCompletions) reader(c *call) reader {
-	return &chatReader{answer: newAnswer(c), request: c.request, at: make(map[int]int)}
+	return &chatReader{answer: newAnswer(c), call: c, at: make(map[int]int)}
 }
 
 type chatReader struct {
 	*answer
-	request Request
+	call    *call
+	tokens  sampled
 	at      map[int]int       // a call's index to its place
 	extra   []json.RawMessage // of each call
 	details []json.RawMessage // reasoning_details
@@ -297,7 +299,10 @@ func (a *chatReader) read(data []byte, stream bool) (bool, error) {
 	if v.Usage != nil {
 		a.usage = v.Usage.usage()
 	}
-	a.promptIDs = append(a.promptIDs, v.PromptIDs...)
+	promptIDs := v.PromptIDs.v
+	if !stream && v.Choices == nil {
+		return false, fmt.Errorf("no chat completion: %w", errForeign)
+	}
 	if !stream && len(v.Choices) == 0 {
 		return false, fmt.Errorf("a chat completion without a choice")
 	}
@@ -309,14 +314,12 @@ func (a *chatReader) read(data []byte, stream bool) (bool, error) {
 			return false, &refusal{body: fmt.Appendf(nil, `{"error":%s}`, choice.Error)}
 		}
 		keep(&a.finish, string(choice.FinishReason))
-		a.promptIDs = append(a.promptIDs, choice.PromptIDs...)
-		a.ids = append(a.ids, choice.TokenIDs...)
-		if choice.LogProbs != nil {
-			for _, p := range choice.LogProbs.Content {
-				a.logProbs = append(a.logProbs, p.LogProb)
-			}
+		before := len(a.tokens.ids)
+		a.tokens.take(choice.TokenIDs.v, choice.LogProbs.v, choice.Meta.v)
+		if len(promptIDs) == 0 {
+			promptIDs = choice.PromptIDs.v
 		}
-		if err := a.grow(4 * (len(v.PromptIDs) + len(choice.PromptIDs) + len(choice.TokenIDs))); err != nil {
+		if err := a.grow(12*(len(a.tokens.ids)-before) + 4*len(promptIDs)); err != nil {
 			return false, err
 		}
 		m := choice.Delta
@@ -328,6 +331,9 @@ func (a *chatReader) read(data []byte, stream bool) (bool, error) {
 				return false, err
 			}
 		}
+	}
+	if len(a.tokens.promptIDs) == 0 {
+		a.tokens.promptIDs = promptIDs
 	}
 	return !stream, nil
 }
@@ -406,7 +412,12 @@ func (a *chatReader) takeCall(c chatCall) error {
 // close implements reader. Nothing is carried where no tool was called: no
 // server asks for it then.
 func (a *chatReader) close() (Reply, error) {
-	reply := a.reply(a.request)
+	reply := a.reply(a.call.request)
+	counted := int64(0)
+	if a.usage != nil {
+		counted = a.usage.Out
+	}
+	a.call.lacks = a.tokens.into(&reply, counted)
 	if len(reply.ToolCalls) == 0 {
 		return reply, nil
 	}

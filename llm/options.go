@@ -46,8 +46,8 @@ type Options struct {
 	// PromptCache says whether a provider that wants to be told what to cache is
 	// told.
 	PromptCache *bool `toml:"prompt_cache" json:"prompt_cache"`
-	// TokenIDs asks a vLLM server for the ids and log-probabilities of the
-	// tokens.
+	// TokenIDs asks for the ids and log-probabilities of the tokens; the reply then
+	// comes in one piece. What a server of open models does not give is said once.
 	TokenIDs *bool `toml:"token_ids" json:"token_ids"`
 
 	// Timeout is how long one attempt may take, from the first byte sent to the

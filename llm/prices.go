@@ -3,6 +3,7 @@ package llm
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"strings"
 	"time"
@@ -35,6 +36,24 @@ func (p Prices) Of(model string) (Price, bool) {
 		}
 	}
 	return p[best], found
+}
+
+// With returns the prices with that of a model on this machine, whose address is
+// a loopback one: 0, unless one is written.
+func (p Prices) With(model string, o Options) Prices {
+	if _, known := p.Of(model); known || !onThisMachine(model, o) {
+		return p
+	}
+	return p.and(model, Price{})
+}
+
+func (p Prices) and(model string, price Price) Prices {
+	all := maps.Clone(p)
+	if all == nil {
+		all = Prices{}
+	}
+	all[model] = price
+	return all
 }
 
 // Cost is what a usage costs in USD, or nil where the price is not known.

@@ -7,11 +7,15 @@ import (
 	"time"
 )
 
+// notShown is what a model that is not shown its tools is said to be.
+const notShown = "the model is not shown its tools"
+
 // WithJournal returns a model that answers from the journal what it has answered
 // before: the same call of a run (Request.Key) with the same request. Every other
 // reply is journaled before it is returned, and so is that a request was too long;
 // such a one is asked again, because that costs nothing and the server may have
-// changed. now is the wall clock; nil takes the machine's.
+// changed. That the model was not shown its tools is journaled as well, and not asked
+// again: whoever asked went on without them. now is the wall clock; nil takes the machine's.
 func WithJournal(m Model, j Journal, p Prices, now func() time.Time) Model {
 	if now == nil {
 		now = time.Now
@@ -46,6 +50,9 @@ func (m *recorded) Generate(ctx context.Context, r Request) (Reply, error) {
 			return Reply{}, fmt.Errorf("recall a call of %s: %w", m.name, err)
 		}
 		tooLong = ok && known.Reply.Stop == StopTooLong
+		if ok && known.Reply.Stop == StopNoTools { // what was asked in its place is recorded too
+			return Reply{}, &Error{Kind: NoTools, Model: m.name, Text: notShown, Hint: noToolsHint}
+		}
 		if ok && !tooLong {
 			return known.Reply, nil
 		}
@@ -64,6 +71,13 @@ func (m *recorded) Generate(ctx context.Context, r Request) (Reply, error) {
 	case err == nil:
 	case errors.As(err, &failed) && failed.Kind == TooLong && r.Key.Run != 0 && !tooLong:
 		reply, cost = Reply{Stop: StopTooLong}, new(float64)
+	case failed != nil && failed.Kind == NoTools && r.Key.Run != 0:
+		cost = new(float64)
+		if failed.reply != nil {
+			reply = *failed.reply
+			cost = m.prices.Cost(m.name, reply.Usage)
+		}
+		reply.Stop = StopNoTools
 	default:
 		return Reply{}, err
 	}

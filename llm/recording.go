@@ -27,6 +27,9 @@ func IsRecording(name string) bool { return strings.HasPrefix(name, recordingPro
 type recording struct {
 	name, path string
 	replies    map[place]Reply
+	// wordless are calls whose model was not shown their tools, and was asked in words
+	// then: what is in replies answers that.
+	wordless map[place]bool
 }
 
 // place is a call within a run on a task.
@@ -52,7 +55,7 @@ func openRecording(name, path string) (Model, error) {
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxRecordingBytes {
 		return nil, bad("is no file of at most %d MiB", maxRecordingBytes>>20)
 	}
-	m := &recording{name, path, map[place]Reply{}}
+	m := &recording{name, path, map[place]Reply{}, map[place]bool{}}
 	tasks := map[string]bool{}
 	dec := json.NewDecoder(io.LimitReader(f, maxRecordingBytes))
 	for {
@@ -81,7 +84,12 @@ func openRecording(name, path string) (Model, error) {
 		for _, c := range run.Talk {
 			// A run that went on with other settings asked again: the later answer
 			// counts.
-			m.replies[place{task, c.Key.Agent, c.Key.Round, c.Key.Seq}] = spoken(c.Reply)
+			at := place{task, c.Key.Agent, c.Key.Round, c.Key.Seq}
+			if c.Reply.Stop == StopNoTools {
+				m.wordless[at] = true
+				continue
+			}
+			m.replies[at] = spoken(c.Reply)
 		}
 	}
 	if len(m.replies) == 0 {
@@ -123,6 +131,9 @@ func (m *recording) Generate(ctx context.Context, r Request) (Reply, error) {
 		return Reply{}, err
 	}
 	k := r.Key
+	if len(r.Tools) > 0 && m.wordless[place{r.Task, k.Agent, k.Round, k.Seq}] {
+		return Reply{}, &Error{Kind: NoTools, Model: m.name, Text: notShown}
+	}
 	reply, ok := m.replies[place{r.Task, k.Agent, k.Round, k.Seq}]
 	if !ok {
 		return Reply{}, &Error{

@@ -25,12 +25,16 @@ type remote struct {
 	chat        llms.Model
 	// onePart: langchaingo sends only the first part of a turn.
 	onePart bool
+	told    onces
 }
 
 func openRemote(name, model string, p provider, o Options, key string) (*remote, error) {
 	base := o.HTTP
 	if base == nil {
 		base = sharedHTTP
+	}
+	if *o.TokenIDs {
+		o.Stream = new(bool)
 	}
 	client := &http.Client{Transport: &transport{dialect: p.dialect, base: base, sign: p.sign}}
 	m := &remote{name: name, model: model, options: o, key: func() string { return key }}
@@ -67,13 +71,16 @@ func (m *remote) Generate(ctx context.Context, r Request) (Reply, error) {
 		return Reply{}, &Error{Kind: BadRequest, Model: m.name, Text: noMessages}
 	}
 	if len(r.Tools) > 0 && !*m.options.NativeTools {
-		return Reply{}, &Error{Kind: BadRequest, Model: m.name, Text: "this model cannot be given tools", Hint: "set native_tools = true where it can"}
+		return Reply{}, &Error{Kind: NoTools, Model: m.name, Text: "this model cannot be given tools", Hint: "set native_tools = true where it can"}
 	}
 	turns := m.turns(c)
 	// What langchaingo returns is empty, or an error that has lost its reason.
 	_, err := m.chat.GenerateContent(context.WithValue(ctx, callKey{}, c), turns, llms.WithModel(m.model))
 	switch {
 	case c.done:
+		if c.lacks != "" && *m.options.TokenIDs && m.options.Log != nil && m.told.first(c.lacks) {
+			m.options.Log.Warn(c.lacks, "model", m.name)
+		}
 		return c.reply, nil
 	case c.err != nil:
 		c.err.Hint = cmp.Or(c.err.Hint, generalHints[c.err.Kind])

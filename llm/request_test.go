@@ -294,7 +294,7 @@ func TestToolsThatAreNotThere(t *testing.T) {
 	m := open(t, "vllm:m", s, func(o *llm.Options) { o.NativeTools = &no })
 	r := llmtest.Ask("hello")
 	r.Tools = []llm.Tool{{Name: "read", Parameters: json.RawMessage(`{"type":"object"}`)}}
-	if _, err := m.Generate(t.Context(), r); kindOf(err) != llm.BadRequest || len(s.Asked()) != 0 {
+	if _, err := m.Generate(t.Context(), r); kindOf(err) != llm.NoTools || len(s.Asked()) != 0 {
 		t.Errorf("%v", err)
 	}
 }

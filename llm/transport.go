@@ -19,6 +19,10 @@ import (
 // errCutOff is a reply that ends without a reason to stop.
 var errCutOff = errors.New("no reason to stop")
 
+// errForeign is a whole answer that is none of the protocol: a page for people, or
+// JSON of something else. A reply that is broken is not.
+var errForeign = errors.New("nothing that a model answers")
+
 // call is one attempt on its way through langchaingo. It goes in with the
 // context, and what came of it is read from there: langchaingo's own types lose
 // most of it.
@@ -30,7 +34,8 @@ type call struct {
 	key     secret
 	origin  []int // the message that each of langchaingo's turns is a part of
 
-	begun bool // some of the reply has come
+	begun bool   // some of the reply has come
+	lacks string // what its tokens lack, should they have been asked for
 	reply Reply
 	err   *Error // nil, and done: it was answered
 	done  bool
@@ -50,6 +55,15 @@ func (c *call) maxTokens() int {
 		n = int(min(int64(n), max(room, 256)))
 	}
 	return n
+}
+
+// tokenBytes is room for what an answer tells of its tokens, where it is asked: an
+// entry of 1 KiB for each at most.
+func (c *call) tokenBytes() int64 {
+	if !*c.options.TokenIDs {
+		return 0
+	}
+	return int64(c.maxTokens()) << 10
 }
 
 // scrub takes the key out of foreign text, before that is cut to a length: half
@@ -108,7 +122,7 @@ func (t *transport) exchange(req *http.Request, c *call) *Error {
 		return c.unanswered(err)
 	}
 	defer resp.Body.Close()
-	body := &bounded{r: resp.Body, left: 32*c.options.MaxReplyBytes + 1<<20}
+	body := &bounded{r: resp.Body, left: 32*c.options.MaxReplyBytes + 1<<20 + c.tokenBytes()}
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(body, 64<<10)) // as much of it as there is
 		return c.refused(resp.StatusCode, resp.Header, text)
@@ -191,12 +205,15 @@ const linger = 10 * time.Second
 // whatever was asked for. leave ends the reading.
 func (c *call) readAll(r reader, header http.Header, body io.Reader, leave func() error) error {
 	// One JSON value, all of it escaped, with what surrounds it.
-	bound := 6*c.options.MaxReplyBytes + 1<<20
+	bound := 6*c.options.MaxReplyBytes + 1<<20 + c.tokenBytes()
 	kind, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
 	if kind != "text/event-stream" {
 		data, err := io.ReadAll(&bounded{r: body, left: bound})
 		if err != nil {
 			return err
+		}
+		if strings.HasPrefix(strings.TrimSpace(string(data)), "<") {
+			return fmt.Errorf("a page of HTML: %w", errForeign)
 		}
 		if _, err := r.read(data, false); err != nil {
 			return err

@@ -113,7 +113,7 @@ type ReactView struct {
 	Skills                   bool   // there are some
 
 	TextTools bool   // it calls tools in its text
-	Tools     string // their schemas, as JSON
+	Tools     string // a line for each, with its arguments
 }
 
 // CoderPrompt names what a Coder is asked for.

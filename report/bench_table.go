@@ -48,8 +48,10 @@ func (b Bench) resultTable(f BenchFigures) table {
 		},
 	}
 	remembered, unpriced, failed, taught := 0, int64(0), 0, 0
+	var spend kernelwright.Spend
 	for _, c := range f.Configurations {
 		remembered, unpriced, failed, taught = remembered+c.Remembered, unpriced+c.Spend.Unpriced, failed+c.Failed, taught+c.Taught
+		spend = spend.Add(c.Spend)
 		row := []string{c.Name, fmt.Sprint(c.Ended), fmt.Sprint(c.Covered), fmt.Sprint(c.Certified), shareOf(c.Correct), shareOf(c.CorrectOfCovered)}
 		a := c.Against[0]
 		row = append(row, shareOf(a.fastP(1)), fmt.Sprint(c.Faster), fmt.Sprint(c.Slower), factor(a.Mean), factorOf(a.Geomean), factor(a.Median), factor(a.Q1), factor(a.Q3),
@@ -70,6 +72,9 @@ func (b Bench) resultTable(f BenchFigures) table {
 	}
 	if unpriced > 0 {
 		t.Notes = append(t.Notes, plural(int(unpriced), "call")+" of models whose price is not known, which cost nothing here")
+	}
+	if spend.AtWorst > 0 {
+		t.Notes = append(t.Notes, plural(int(spend.AtWorst), "call")+" of models that were not answered count at worst, "+usd(spend.USDAtWorst)+" of all costs")
 	}
 	return t
 }

@@ -18,12 +18,13 @@ import (
 // Data is one run with everything that a report of it shows. Rounds are in
 // order, oldest first.
 type Data struct {
-	Run    kernelwright.Run
-	Task   kernelwright.Task
-	Device kernelwright.Device
-	Rounds []kernelwright.Round
-	Spend  kernelwright.Spend // on language models
-	Talk   []llm.Record       // with them, in order
+	Run      kernelwright.Run
+	Task     kernelwright.Task
+	Device   kernelwright.Device
+	Rounds   []kernelwright.Round
+	Spend    kernelwright.Spend // on language models
+	Talk     []llm.Record       // with them, in order
+	Attempts []llm.Charge       // at calls with them, which were not answered
 }
 
 // Summary is what a run came to.

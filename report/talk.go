@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,21 +12,37 @@ import (
 )
 
 // Turn is something that was said in a call with a model: a message that the
-// call before it did not have, or what the model answered. Its text is foreign.
+// call before it did not have, or what the model answered. Its text is foreign. Or
+// it is an attempt that was not answered.
 type Turn struct {
 	Key   llm.Key
 	Model string
-	Role  string // "system", "user", "assistant", "tool", or "reasoning", which is the model's too
+	Role  string // "system", "user", "assistant", "tool", "reasoning", which is the model's too, or "attempt"
 	Text  string
 	Note  string // of the last turn of a call: what it took
 }
 
+// attemptRole is the role of an attempt that was not answered.
+const attemptRole = "attempt"
+
 // Talk returns what was said in calls, which are in the order in which they were
 // made. What a call repeats of the one before by the same agent is left out.
-func Talk(calls []llm.Record) []Turn {
-	var turns []Turn
+// Attempts at a call that were not answered stand before its answer, or where
+// there is none, at the end of its round.
+func Talk(calls []llm.Record, attempts []llm.Charge) (turns []Turn) {
+	tried := func(which func(llm.Key) bool) {
+		attempts = slices.DeleteFunc(slices.Clone(attempts), func(c llm.Charge) bool {
+			if !which(c.Key) {
+				return false
+			}
+			turns = append(turns, Turn{Key: c.Key, Model: c.Model, Role: attemptRole, Text: attemptText(c)})
+			return true
+		})
+	}
+	defer func() { tried(func(llm.Key) bool { return true }) }()
 	before := map[string][]llm.Message{}
 	for _, c := range calls {
+		tried(func(k llm.Key) bool { return k.Round < c.Key.Round || k == c.Key })
 		say := func(role, text string) {
 			turns = append(turns, Turn{Key: c.Key, Model: c.Model, Role: role, Text: text})
 		}
@@ -64,6 +81,23 @@ func saidText(m llm.Message) string {
 	return b.String()
 }
 
+// attemptText says how an attempt ended, and what was booked of it.
+func attemptText(c llm.Charge) string {
+	how := Line(string(c.Failed))
+	if c.Failed == llm.Unfinished {
+		how = "it did not come back"
+	}
+	u := c.Usage
+	if u.In+u.Out == 0 {
+		return "not answered: " + how + "; nothing was used"
+	}
+	s := kernelwright.Spend{Calls: 1, TokensIn: u.In, TokensOut: u.Out, CachedIn: u.CachedIn, CacheWrite: u.CacheWrite, Unpriced: 1, AtWorst: 1}
+	if c.USD != nil {
+		s.USD, s.USDAtWorst, s.Unpriced = *c.USD, *c.USD, 0
+	}
+	return fmt.Sprintf("not answered: %s; counted at worst: %s, %s", how, tokens(s), Cost(s))
+}
+
 func callNote(c llm.Record) string {
 	u := c.Reply.Usage
 	s := kernelwright.Spend{Calls: 1, TokensIn: u.In, TokensOut: u.Out, CachedIn: u.CachedIn, CacheWrite: u.CacheWrite, Unpriced: 1}
@@ -92,15 +126,20 @@ func tokens(s kernelwright.Spend) string {
 }
 
 // Cost writes what calls cost: "$0.03", "≥ $0.03" where the price of some is not
-// known, "price unknown" where that of none is, and "–" where there were none.
+// known, "≤ $0.03" where some count at worst, "≈ $0.03" where both, "price unknown"
+// where no price is known, and "–" where there were none.
 func Cost(s kernelwright.Spend) string {
 	switch {
 	case s.Calls == 0:
 		return "–"
 	case s.Unpriced > 0 && s.USD == 0:
 		return "price unknown"
+	case s.Unpriced > 0 && s.USDAtWorst > 0:
+		return "≈ " + usd(s.USD)
 	case s.Unpriced > 0:
 		return "≥ " + usd(s.USD)
+	case s.USDAtWorst > 0:
+		return "≤ " + usd(s.USD)
 	}
 	return usd(s.USD)
 }
@@ -127,10 +166,26 @@ func Spent(s kernelwright.Spend) string {
 	} else if s.Unpriced > 0 {
 		text += fmt.Sprintf(" (the price of %d is not known)", s.Unpriced)
 	}
-	if s.Unfinished > 0 {
-		text += fmt.Sprintf(" (%d did not come back, counted at worst)", s.Unfinished)
+	return text + atWorst(s)
+}
+
+// atWorst says what of calls counts at worst: " (2 counted at worst: $0.02; 1 of
+// them did not come back)".
+func atWorst(s kernelwright.Spend) string {
+	if s.AtWorst == 0 {
+		return ""
 	}
-	return text
+	text := fmt.Sprintf(" (%d counted at worst", s.AtWorst)
+	if s.Unfinished == s.AtWorst {
+		text = fmt.Sprintf(" (%d did not come back, counted at worst", s.AtWorst)
+	}
+	if s.USDAtWorst > 0 {
+		text += ": " + usd(s.USDAtWorst)
+	}
+	if s.Unfinished > 0 && s.Unfinished < s.AtWorst {
+		text += fmt.Sprintf("; %d of them did not come back", s.Unfinished)
+	}
+	return text + ")"
 }
 
 func thousands(n int64) string {
@@ -152,7 +207,7 @@ const (
 func talkByRound(d Data) (turns map[int][]Turn, beyond []int) {
 	turns = map[int][]Turn{}
 	left := maxTalk
-	for _, t := range Talk(d.Talk) {
+	for _, t := range Talk(d.Talk, d.Attempts) {
 		// Who goes on for megabytes need not be read to the end.
 		begins := t.Text[:min(len(t.Text), 2*maxTurn)]
 		text := Clean(begins)
@@ -172,10 +227,10 @@ func talkByRound(d Data) (turns map[int][]Turn, beyond []int) {
 // who is a turn's heading.
 func (t Turn) who() string {
 	s := t.Key.Agent + ", " + t.Role
-	if t.Role == string(llm.Assistant) || t.Role == "reasoning" {
+	if t.Role == string(llm.Assistant) || t.Role == "reasoning" || t.Role == attemptRole {
 		s = t.Model + " as " + t.Key.Agent
-		if t.Role == "reasoning" {
-			s += ", reasoning"
+		if t.Role != string(llm.Assistant) {
+			s += ", " + t.Role
 		}
 	}
 	if t.Note != "" {
@@ -189,9 +244,9 @@ func (t Turn) who() string {
 var headings = strings.NewReplacer("\n-- ", "\n -- ", "\n== ", "\n == ")
 
 // WriteTalk writes a whole talk for a terminal.
-func WriteTalk(b *strings.Builder, calls []llm.Record) {
+func WriteTalk(b *strings.Builder, calls []llm.Record, attempts []llm.Charge) {
 	round := -1
-	for _, t := range Talk(calls) {
+	for _, t := range Talk(calls, attempts) {
 		if t.Key.Round != round {
 			round = t.Key.Round
 			fmt.Fprintf(b, "\n== round %d\n", round)

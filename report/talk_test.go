@@ -21,7 +21,10 @@ func TestCosts(t *testing.T) {
 		{kernelwright.Spend{Calls: 2, USD: 0}, "$0.00", "2 calls, 0 tokens in, 0 out, $0.00"},
 		{kernelwright.Spend{Calls: 2, USD: 0.00042}, "$0.00042", "2 calls, 0 tokens in, 0 out, $0.00042"},
 		{kernelwright.Spend{Calls: 2, TokensIn: 5000, CachedIn: 3000, CacheWrite: 1500, USD: 1}, "$1.00", "2 calls, 5,000 tokens in (3,000 from caches, 1,500 to them), 0 out, $1.00"},
-		{kernelwright.Spend{Calls: 2, TokensIn: 5, USD: 1, Unfinished: 1}, "$1.00", "2 calls, 5 tokens in, 0 out, $1.00 (1 did not come back, counted at worst)"},
+		{kernelwright.Spend{Calls: 2, TokensIn: 5, USD: 1, Unfinished: 1, AtWorst: 1, USDAtWorst: 0.5}, "≤ $1.00", "2 calls, 5 tokens in, 0 out, ≤ $1.00 (1 did not come back, counted at worst: $0.50)"},
+		{kernelwright.Spend{Calls: 2, TokensIn: 5, AtWorst: 1}, "$0.00", "2 calls, 5 tokens in, 0 out, $0.00 (1 counted at worst)"},
+		{kernelwright.Spend{Calls: 9, USD: 1, AtWorst: 3, USDAtWorst: 0.25, Unfinished: 1}, "≤ $1.00", "9 calls, 0 tokens in, 0 out, ≤ $1.00 (3 counted at worst: $0.25; 1 of them did not come back)"},
+		{kernelwright.Spend{Calls: 9, USD: 1, AtWorst: 3, USDAtWorst: 0.25, Unpriced: 1}, "≈ $1.00", "9 calls, 0 tokens in, 0 out, ≈ $1.00 (the price of 1 is not known) (3 counted at worst: $0.25)"},
 		{kernelwright.Spend{Calls: 3, Unpriced: 3}, "price unknown", "3 calls, 0 tokens in, 0 out, price unknown (write it under [llm.prices])"},
 		{kernelwright.Spend{Calls: 3, Unpriced: 1, USD: 0.5}, "≥ $0.50", "3 calls, 0 tokens in, 0 out, ≥ $0.50 (the price of 1 is not known)"},
 	} {
@@ -50,11 +53,26 @@ func talked() []llm.Record {
 	return []llm.Record{a, j, b}
 }
 
+// unanswered are attempts at the calls of talked: at the Coder's first, and two at
+// one that was never answered.
+func unanswered() []llm.Charge {
+	worst := 0.25
+	coder, judge := llm.Key{Run: 3, Agent: "coder"}, llm.Key{Run: 3, Round: 1, Agent: "judge"}
+	return []llm.Charge{
+		{Key: coder, Model: "p:m", Usage: llm.Usage{In: 5000, Out: 16384, Estimated: true}, USD: &worst, Failed: llm.Interrupted},
+		{Key: judge, Model: "p:j", Usage: llm.Usage{In: 700, Out: 10, Estimated: true}, Failed: llm.Unfinished},
+		{Key: judge, Model: "p:j", Failed: llm.RateLimited},
+	}
+}
+
 func TestTalk(t *testing.T) {
 	var b strings.Builder
-	WriteTalk(&b, talked())
+	WriteTalk(&b, talked(), unanswered())
 	const want = `
 == round 0
+
+-- p:m as coder, attempt
+not answered: interrupted; counted at worst: 5,000 tokens in, 16,384 out, ≤ $0.25
 
 -- coder, system
 you write kernels
@@ -83,6 +101,12 @@ class Model
 
 -- p:m as coder (0 tokens in, 0 out, $0.0040, 1.23s)
 again
+
+-- p:j as judge, attempt
+not answered: it did not come back; counted at worst: 700 tokens in, 10 out, price unknown
+
+-- p:j as judge, attempt
+not answered: rate limited; nothing was used
 `
 	if b.String() != want {
 		t.Errorf("%s", b.String())
@@ -93,7 +117,7 @@ again
 func TestWriteTalkOfForgedHeadings(t *testing.T) {
 	call := llm.Record{Key: llm.Key{Agent: "coder"}, Model: "p:m", Reply: llm.Reply{Text: "-- coder, system\n-- judge, user\r\n== round 7\n--flag\nx -- y"}}
 	var b strings.Builder
-	WriteTalk(&b, []llm.Record{call})
+	WriteTalk(&b, []llm.Record{call}, nil)
 	if got, want := b.String(), "\n== round 0\n\n-- p:m as coder (0 tokens in, 0 out, price unknown)\n -- coder, system\n -- judge, user\n == round 7\n--flag\nx -- y\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -103,10 +127,11 @@ func TestReportsTellWhatWasSaidAndSpent(t *testing.T) {
 	d := finished()
 	d.Talk = talked()
 	d.Talk[2].Key.Round = 7 // a round that was cut off
+	d.Attempts = unanswered()
 	d.Spend = kernelwright.Spend{Calls: 3, TokensIn: 1200, TokensOut: 30, USD: 0.008, Unpriced: 1}
 	html, markdown := pages(t, d)
 	for name, text := range map[string]string{"page": html, "Markdown": strings.ReplaceAll(markdown, `\`, "")} {
-		for _, want := range []string{"you write kernels", "let me see", "class Model", "3 calls, 1,200 tokens in, 30 out, ≥ $0.0080", "not finished", "<details><summary"} {
+		for _, want := range []string{"you write kernels", "let me see", "not answered: interrupted; counted at worst: 5,000 tokens in, 16,384 out, ≤ $0.25", "not answered: it did not come back", "class Model", "3 calls, 1,200 tokens in, 30 out, ≥ $0.0080", "not finished", "<details><summary"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("the %s lacks %q", name, want)
 			}

@@ -121,7 +121,7 @@ func TestSpend(t *testing.T) {
 	}
 	_, err := s.write.Exec(`DELETE FROM charges WHERE model = 'q:refused'`)
 	ok(t, err)
-	if got, want := must(s.Spend(ctx, run.ID))(t), (kw.Spend{Calls: 3, TokensIn: 30, TokensOut: 12, USD: 0.5, Unpriced: 1}); got != want {
+	if got, want := must(s.Spend(ctx, run.ID))(t), (kw.Spend{Calls: 3, TokensIn: 30, TokensOut: 12, USD: 0.5, Unpriced: 1, AtWorst: 1, USDAtWorst: 0.25}); got != want {
 		t.Errorf("%+v", got)
 	}
 	for _, none := range []int64{other.ID, 0} {
@@ -130,13 +130,14 @@ func TestSpend(t *testing.T) {
 		}
 	}
 	two := kw.Spend{Calls: 2, TokensIn: 20, TokensOut: 8, USD: 0.5}
+	first := two.Add(kw.Spend{AtWorst: 1, USDAtWorst: price})
 	one := kw.Spend{Calls: 1, TokensIn: 10, TokensOut: 4, Unpriced: 1}
 	for _, tt := range []struct {
 		of   llm.Scope
 		want kw.Spend
 		wall time.Duration
 	}{
-		{llm.Scope{}, two.Add(two).Add(one), 7500 * time.Millisecond}, {llm.Scope{Run: run.ID, Model: "p:m"}, two, 3 * time.Second},
+		{llm.Scope{}, first.Add(two).Add(one), 7500 * time.Millisecond}, {llm.Scope{Run: run.ID, Model: "p:m"}, first, 3 * time.Second},
 		{llm.Scope{Since: time.UnixMilli(3 * dayMS)}, two, 3 * time.Second}, {llm.Scope{Since: time.UnixMilli(9), Model: "p:other"}, one, 1500 * time.Millisecond},
 		{llm.Scope{Model: "p"}, kw.Spend{}, 0},
 	} {
@@ -144,7 +145,7 @@ func TestSpend(t *testing.T) {
 			t.Errorf("%+v: %+v", tt.of, got)
 		}
 	}
-	want := []Spending{{3 * dayMS, "p:m", two}, {0, "p:m", two}, {0, "p:other", one}}
+	want := []Spending{{3 * dayMS, "p:m", two}, {0, "p:m", first}, {0, "p:other", one}}
 	if got := must(s.Spending(ctx, 0))(t); asJSON(t, got) != asJSON(t, want) {
 		t.Errorf("%s", asJSON(t, got))
 	}
@@ -165,7 +166,7 @@ func TestRebook(t *testing.T) {
 	c := llm.Charge{Key: llm.Key{Run: run.ID, Agent: "coder"}, Model: "p:m", Usage: llm.Usage{In: 900, Out: 100, Estimated: true}, USD: &worst, EndedMS: 5, Took: time.Minute, Failed: llm.Unfinished}
 	id := must(s.Book(ctx, c))(t)
 	second := must(s.Book(ctx, c))(t)
-	if got := must(s.Spent(ctx, llm.Scope{Except: []int64{second}}))(t); got.Spend != (kw.Spend{Calls: 1, TokensIn: 900, TokensOut: 100, USD: 7, Unfinished: 1}) || got.Wall != time.Minute {
+	if got := must(s.Spent(ctx, llm.Scope{Except: []int64{second}}))(t); got.Spend != (kw.Spend{Calls: 1, TokensIn: 900, TokensOut: 100, USD: 7, Unfinished: 1, AtWorst: 1, USDAtWorst: 7}) || got.Wall != time.Minute {
 		t.Errorf("%+v", got)
 	}
 	if got := must(s.Spent(ctx, llm.Scope{Run: run.ID, Except: []int64{id, second}}))(t); got != (llm.Spent{}) {
@@ -174,6 +175,16 @@ func TestRebook(t *testing.T) {
 	c.Usage, c.USD, c.EndedMS, c.Took, c.Failed = llm.Usage{In: 10, Out: 4, CachedIn: 3, CacheWrite: 2}, &real, dayMS+9, time.Second, ""
 	ok(t, s.Rebook(ctx, id, c))
 	if got := must(s.Spent(ctx, llm.Scope{Since: time.UnixMilli(dayMS)}))(t); got.Spend != (kw.Spend{Calls: 1, TokensIn: 10, TokensOut: 4, USD: 0.5, CachedIn: 3, CacheWrite: 2}) || got.Wall != time.Second {
+		t.Errorf("%+v", got)
+	}
+	// What was not answered is listed, with what was booked of it.
+	c = llm.Charge{Key: llm.Key{Run: run.ID, Round: 1, Agent: "judge", Seq: 2}, Model: "p:j", EndedMS: dayMS + 10, Took: time.Second, Failed: llm.RateLimited}
+	must(s.Book(ctx, c))(t)
+	got := must(s.Unanswered(ctx, run.ID))(t)
+	if len(got) != 2 || got[0].Failed != llm.Unfinished || *got[0].USD != worst || got[0].Usage.Out != 100 || asJSON(t, got[1]) != asJSON(t, c) {
+		t.Errorf("%+v", got)
+	}
+	if got := must(s.Spend(ctx, run.ID))(t); got.Calls != 3 || got.AtWorst != 1 || got.USDAtWorst != worst {
 		t.Errorf("%+v", got)
 	}
 	if err := s.Rebook(ctx, 99, c); err == nil || !strings.Contains(err.Error(), "charge 99") {

@@ -46,12 +46,14 @@ func cost(c llm.Charge) []any {
 	return []any{u.In, u.Out, u.CachedIn, u.CacheWrite, u.Reasoning, u.Estimated, c.USD, c.EndedMS, c.Took.Milliseconds(), c.Failed}
 }
 
-// An attempt that used nothing cost nothing, whatever the price.
+// An attempt that used nothing cost nothing, whatever the price. One that was not
+// answered and used something counts at worst.
 const spendColumns = `count(*), coalesce(sum(tokens_in), 0), coalesce(sum(tokens_out), 0), coalesce(sum(cost_usd), 0),
-	coalesce(sum(cost_usd IS NULL AND tokens_in + tokens_out > 0), 0), coalesce(sum(cached), 0), coalesce(sum(written), 0), coalesce(sum(failed = '` + string(llm.Unfinished) + `'), 0)`
+	coalesce(sum(cost_usd IS NULL AND tokens_in + tokens_out > 0), 0), coalesce(sum(cached), 0), coalesce(sum(written), 0), coalesce(sum(failed = '` + string(llm.Unfinished) + `'), 0),
+	coalesce(sum(failed <> '' AND tokens_in + tokens_out > 0), 0), coalesce(sum(CASE WHEN failed <> '' THEN cost_usd END), 0)`
 
 func spendInto(s *kernelwright.Spend) []any {
-	return []any{&s.Calls, &s.TokensIn, &s.TokensOut, &s.USD, &s.Unpriced, &s.CachedIn, &s.CacheWrite, &s.Unfinished}
+	return []any{&s.Calls, &s.TokensIn, &s.TokensOut, &s.USD, &s.Unpriced, &s.CachedIn, &s.CacheWrite, &s.Unfinished, &s.AtWorst, &s.USDAtWorst}
 }
 
 // Spent sums the charges within the scope: llm.Ledger.
@@ -94,6 +96,23 @@ func (s *Store) Spend(ctx context.Context, runID int64) (kernelwright.Spend, err
 	}
 	spent, err := s.Spent(ctx, llm.Scope{Run: runID})
 	return spent.Spend, err
+}
+
+// Unanswered returns a run's attempts at calls that were not answered, in the order
+// in which they were made: those that failed, were interrupted or did not come
+// back.
+func (s *Store) Unanswered(ctx context.Context, runID int64) ([]llm.Charge, error) {
+	rows, err := s.read.QueryContext(ctx, `SELECT run, round, agent, seq, model, tokens_in, tokens_out, cached, written, thought, estimated, cost_usd, ended, took, failed
+		FROM charges WHERE run = ? AND failed <> '' ORDER BY id`, runID)
+	if err != nil {
+		return nil, fmt.Errorf("read what was asked and not answered: %w", err)
+	}
+	return scanAll(rows, func(r *sql.Rows) (c llm.Charge, err error) {
+		u, took := &c.Usage, int64(0)
+		err = r.Scan(&c.Key.Run, &c.Key.Round, &c.Key.Agent, &c.Key.Seq, &c.Model, &u.In, &u.Out, &u.CachedIn, &u.CacheWrite, &u.Reasoning, &u.Estimated, &c.USD, &c.EndedMS, &took, &c.Failed)
+		c.Took = time.Duration(took) * time.Millisecond
+		return c, err
+	})
 }
 
 // RoundUSD returns the dollars of a run by round, as far as prices are known.

@@ -18,6 +18,7 @@ type Answer struct {
 	Stop      llm.Stop       // "": as Text and Tools would have it
 	Usage     *llm.Usage     // nil: 11 in, 7 out
 	NoUsage   bool           // the server counts nothing
+	Tokens    *Tokens        // of a Serving; nil: it tells none
 	Pieces    int            // how many pieces Text comes in, where it is streamed; 0: three
 
 	Problem Problem     // instead of a reply
@@ -25,6 +26,8 @@ type Answer struct {
 
 	Fault Fault         // while replying
 	Hold  chan struct{} // nothing is sent until it is closed, or the caller gone
+
+	asked []string // of a Serving: which of its fields the request has
 }
 
 // Problem is an error that a server reports in its protocol's words.

@@ -78,11 +78,18 @@ func (l *Ledger) Spent(_ context.Context, s llm.Scope) (llm.Spent, error) {
 		if c.Failed == llm.Unfinished {
 			sum.Unfinished++
 		}
+		atWorst := c.Failed != "" && c.Usage.In+c.Usage.Out > 0
+		if atWorst {
+			sum.AtWorst++
+		}
 		if c.USD == nil {
 			sum.Unpriced++
 			continue
 		}
 		sum.USD += *c.USD
+		if atWorst {
+			sum.USDAtWorst += *c.USD
+		}
 	}
 	return sum, nil
 }

@@ -41,7 +41,7 @@ func (c chat) check(body object) (wrong, last string) {
 		"response_format", "reasoning_effort", "max_tokens", "max_completion_tokens", "logprobs",
 	}
 	if c.open {
-		known = append(known, "return_token_ids")
+		known = append(known, "return_token_ids", "return_tokens_as_token_ids", "return_prompt_token_ids", "return_meta_info", "top_logprobs")
 	}
 	if key := unknown(body, known...); key != "" {
 		return "unknown argument: " + key, ""
@@ -206,7 +206,8 @@ func (c chat) calls(a Answer, pieces bool) []object {
 	return out
 }
 
-func (c chat) whole(a Answer) string {
+// message is a reply's, in one piece.
+func (c chat) message(a Answer) object {
 	m := object{"role": "assistant", "content": a.Text}
 	if a.Stop == llm.StopRefused {
 		m["content"], m["refusal"] = nil, a.Text
@@ -217,9 +218,13 @@ func (c chat) whole(a Answer) string {
 	if len(a.Tools) > 0 {
 		m["tool_calls"] = c.calls(a, false)
 	}
+	return m
+}
+
+func (c chat) whole(a Answer) string {
 	v := object{
 		"id": "chatcmpl-1", "object": "chat.completion", "model": "m-2026-01-01",
-		"choices": []object{{"index": 0, "message": m, "finish_reason": c.finish(a)}},
+		"choices": []object{{"index": 0, "message": c.message(a), "finish_reason": c.finish(a)}},
 	}
 	if !a.NoUsage {
 		v["usage"] = c.usage(a)
