@@ -137,6 +137,9 @@ func newPart(lines []string, fence string) (part, error) {
 	switch {
 	case fence == "":
 		last := &lines[len(lines)-1]
+		if !strings.HasSuffix(*last, "]") {
+			break
+		}
 		if m := endMarks.FindStringSubmatch(*last); m != nil {
 			marked, err := p.mark(strings.Fields(m[2]))
 			if err != nil {
