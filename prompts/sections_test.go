@@ -42,7 +42,7 @@ func TestExcerpt(t *testing.T) {
 		most      int
 		want      string
 	}{
-		{cuda, "softmax", "", "", SkillsToFind, "softmax: Which Online; reductions: Choose Within"},
+		{cuda, "softmax", "", "", SkillsToFind, "softmax: Which Online Masks; reductions: Choose Within"},
 		{cuda, "softmax", "barriers", "correct", SkillsToMend, "softmax: Which Masks; shared_memory: Barriers"},
 		{cuda, "softmax", "memory_ceiling", "correct", SkillsToMend, "softmax: Which; reductions: Within"},
 		{cuda, "softmax", "uncoalesced", "correct", SkillsToFind, "coalescing: The Lanes Structures; softmax: Which"},
