@@ -329,8 +329,9 @@ class CudaForge:
 def skills(prompt: str) -> int:
     """Characters of a prompt that are skills: their lines behind the first one's title."""
     texts = [p.read_text() for p in (ROOT / "prompts/skills").glob("*.md")]
+    marks = r"(?<=\S) +\[[^\[\]]+\]$"
     known = {
-        re.sub(r"^(## .*\S) +\[[^\]]+\]$", r"\1", x) for text in texts for x in text.splitlines()
+        x for text in texts for line in text.splitlines() for x in (line, re.sub(marks, "", line))
     }
     titles = {"# " + m for text in texts for m in re.findall(r'(?m)^title = "(.*)"$', text)}
     lines = prompt.splitlines()

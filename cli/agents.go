@@ -29,7 +29,7 @@ type agents struct {
 	coder   forge.Coder
 	judge   forge.Judge
 	model   llm.Model // the Coder's, where it is one
-	skills  []forge.Skill
+	skills  *prompts.Skills
 	prompts *prompts.Templates
 }
 
@@ -72,9 +72,7 @@ func (c casting) agents(open func(name string) (llm.Model, error)) (agents, erro
 			return a, err
 		}
 		a.coder = coder.Model{LLM: a.model, Prompts: templates, Skills: skills, Form: coder.Form(c.form)}
-		for _, s := range skills.List() {
-			a.skills = append(a.skills, forge.Skill{Name: s.Name, Summary: s.Summary, Text: s.Text})
-		}
+		a.skills = skills
 	}
 	if c.judge != rulesJudge && c.judge != noJudge {
 		m, err := open(c.judge)

@@ -92,7 +92,7 @@ type Worker struct {
 	// (nil: the program's own words).
 	Model   llm.Model
 	Journal llm.Journal
-	Skills  []forge.Skill
+	Skills  *prompts.Skills
 	Prompts *prompts.Templates
 	Results Results
 	// RecordOnly writes no results: who wants files makes them from the record.

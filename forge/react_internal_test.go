@@ -14,13 +14,18 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/prompts"
 )
 
 // desk is an actor at an empty work folder.
 func desk(t testing.TB, s Settings) *actor {
 	t.Helper()
+	skills, err := prompts.LoadSkills("")
+	if err != nil {
+		t.Fatal(err)
+	}
 	l := &loop{
-		Parts: &Parts{Skills: []Skill{{"scans", "Prefix sums.", "Add as you go."}}}, task: kernelwright.Task{Name: "softmax", Source: "class Model: pass\n"},
+		Parts: &Parts{Skills: skills}, task: kernelwright.Task{Name: "softmax", Source: "class Model: pass\n"},
 		settings: s.withDefaults(), now: time.Now,
 	}
 	a, err := newActor(l)
@@ -98,9 +103,9 @@ func TestTheWorkFolder(t *testing.T) {
 		{"search", `{"pattern": "nowhere"}`, "no line matches"},
 		{"search", `{"pattern": "(a|b|.){999}"}`, "steps, its repetitions written out: 1000 at most"},
 		{badCall, strings.Repeat("x", 50_000), `there is no tool "\x00bad"`},
-		{"skill", `{}`, "scans: Prefix sums."},
-		{"skill", `{"name": null}`, "scans: Prefix sums."},
-		{"skill", `{"name": "scans"}`, "Add as you go."},
+		{"skill", `{}`, "scans: Prefix sums along a row"},
+		{"skill", `{"name": null}`, "scans: Prefix sums along a row"},
+		{"skill", `{"name": "scans"}`, "# Scans: cumsum, cumprod"},
 		{"skill", `{"name": "../secrets"}`, `There is no skill "../secrets"`},
 		{"verify", `{"now": true}`, `verify: it takes no arguments, and "now" was given`},
 		{"shell", `{"command": "id"}`, `there is no tool "shell": there are read, write`},
@@ -114,6 +119,26 @@ func TestTheWorkFolder(t *testing.T) {
 	}
 	if a.folder.files[loaderFile] != loaderText {
 		t.Error("the loader was changed")
+	}
+}
+
+// What the model looks up is for what it writes in.
+func TestSkillsAreForTheLanguage(t *testing.T) {
+	for language, c := range map[kernelwright.Language]struct{ has, lacks, softmax string }{
+		kernelwright.CPP:    {"debugging_cpp", "tensor_cores", "softmax_cpu"},
+		kernelwright.CUDA:   {"tensor_cores", "cpu", "softmax_block"},
+		kernelwright.Triton: {"triton", "debugging", "exp2"},
+	} {
+		a := desk(t, Settings{Language: language})
+		if list := "\n" + a.call(t, "skill", `{}`); !strings.Contains(list, "\n"+c.has+": ") || strings.Contains(list, "\n"+c.lacks+": ") {
+			t.Errorf("%s: %s", language, list)
+		}
+		if text := a.call(t, "skill", `{"name": "softmax"}`); !strings.Contains(text, c.softmax) || strings.Contains(text, "softmax_cpu") != (language == kernelwright.CPP) || strings.Contains(text, "[cuda") {
+			t.Errorf("%s: %s", language, text)
+		}
+		if text := a.call(t, "skill", fmt.Sprintf(`{"name": %q}`, c.lacks)); !strings.HasPrefix(text, "There is no skill") {
+			t.Errorf("%s: %s", language, text)
+		}
 	}
 }
 

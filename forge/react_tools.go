@@ -16,6 +16,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/prompts"
 )
 
 // Bounds of what a tool takes and says.
@@ -76,7 +77,7 @@ func (a *actor) allTools() []tool {
 		{"verify", "Build, check and time the candidate: one round.", nil, a.verifyTool},
 		{"profile", "Say where the candidate's time goes; one round if it was not verified as it is.", nil, a.profileTool},
 	}
-	if len(a.Skills) > 0 {
+	if len(a.skills()) > 0 {
 		tools = append(tools, tool{"skill", "Look up what experts know of a subject.", []param{
 			{name: "name", about: "without it the subjects are listed", optional: true, most: maxPathBytes}}, a.skill})
 	}
@@ -444,18 +445,21 @@ func (a *actor) profileTool(ctx context.Context, _ arguments) (result, error) {
 	return result{a.profileText(*round), roundLine(*round)}, nil
 }
 
+// skills are those for what candidates are written in here, with what of each is for it.
+func (a *actor) skills() []prompts.Skill { return a.Skills.For(a.language(), a.Device.Specs.ISA) }
+
 func (a *actor) skill(_ context.Context, args arguments) (result, error) {
-	name := args.text["name"]
-	at := slices.IndexFunc(a.Skills, func(s Skill) bool { return s.Name == name })
+	name, skills := args.text["name"], a.skills()
+	at := slices.IndexFunc(skills, func(s prompts.Skill) bool { return s.Name == name })
 	if at >= 0 {
-		return result{bounded(a.Skills[at].Text, maxResultBytes), name}, nil
+		return result{bounded(skills[at].Text, maxResultBytes), name}, nil
 	}
 	var b strings.Builder
 	if name != "" {
 		fmt.Fprintf(&b, "There is no skill %q. ", bounded(name, 100))
 	}
 	b.WriteString("The skills are:\n")
-	for _, s := range a.Skills {
+	for _, s := range skills {
 		fmt.Fprintf(&b, "%s: %s\n", s.Name, s.Summary)
 	}
 	return result{b.String(), "the list of skills"}, nil

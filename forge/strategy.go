@@ -70,9 +70,9 @@ type Parts struct {
 	// "compile", so that a run goes on and is replayed without building again. It
 	// may be nil.
 	Journal llm.Journal
-	// Skills are what react's model may look up, and Prompts what it is told
-	// first; nil is the program's own.
-	Skills  []Skill
+	// Skills are what react's model may look up, nil for none, and Prompts what it
+	// is told first; nil is the program's own.
+	Skills  *prompts.Skills
 	Prompts *prompts.Templates
 
 	// Now is the clock; nil means time.Now.
@@ -87,11 +87,4 @@ type Parts struct {
 
 	// restamp sets a round's times to those of the record. Of Replay alone.
 	restamp func(*kernelwright.Round)
-}
-
-// Skill is a text on one subject that a model may look up.
-type Skill struct {
-	Name    string // one word
-	Summary string // one sentence
-	Text    string
 }

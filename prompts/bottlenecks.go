@@ -44,6 +44,10 @@ var phrases = map[string]Bottleneck{
 	"instruction parallelism": Latency, "too many threads": IdleCores, "extra traffic": ExtraPasses, "narrow access": NotVectorised, "vendor share": ExtraPasses, "reduced precision": Numerics, "nan handling": Numerics,
 	"overflow": Numerics, "accumulation": Numerics, "wrong result": Crash, "crashed": Crash, "timed out": Crash,
 
+	// Families of inputs on which a formula that is right as it stands loses bits or NaN.
+	"family scaled": Numerics, "family heavy tails": Numerics, "family spikes": Numerics, "family shifted": Numerics, "family all equal": Numerics,
+	"family denormals": Numerics, "family near overflow": Numerics, "family planted": Numerics, "being finite": Numerics, "not finite": Numerics,
+
 	"memory bound": Memory, "memory traffic": ExtraPasses, "memory bandwidth": Memory, "dram": Memory, "hbm": Memory, "bandwidth": Memory,
 	"cache": Cache, "l1tex": Cache, "l1 bound": Cache, "l2": Cache, "lts": Cache, "hit rate": Cache,
 	"latency": Latency, "stall": Latency, "long scoreboard": Latency, "short scoreboard": BankConflicts, "dependen": Latency, "pipelin": Latency,
@@ -65,7 +69,7 @@ var phrases = map[string]Bottleneck{
 	"numeric": Numerics, "precision": Numerics, "rounding": Numerics, "nan": Numerics, "inf": Numerics, "infinite": Numerics, "infinity": Numerics, "tf32": Numerics, "tolerance": Numerics, "cancellation": Numerics,
 	"build error": BuildError, "build failed": BuildError, "does not compile": BuildError, "compil": BuildError, "undefined": BuildError, "ptxas error": BuildError,
 	"crash": Crash, "illegal memory": Crash, "illegal address": Crash, "misaligned": Crash, "out of bounds": Crash, "segmentation": Crash, "sigsegv": Crash,
-	"deadlock": Crash, "hang": Crash, "race": Crash, "wrong": Crash,
+	"deadlock": Crash, "hang": Crash, "race": Crash,
 }
 
 // wholeWords are phrases that begin other words too often to stand for them.

@@ -19,7 +19,8 @@ type Query struct {
 	// weighs most first: the name of a Judge's rule, words of the vocabulary,
 	// sentences of a feedback, names of metrics. None at the first round.
 	Words []string
-	// Status is that of the verdict that was read; none at the first round.
+	// Status is that of the verdict that was read; none at the first round. It
+	// weighs more than words.
 	Status kernelwright.Status
 	// ISA is the device's (kernelwright.Specs.ISA), "sm_90". A skill for other
 	// architectures alone is left out; without ISA none is.
@@ -27,6 +28,41 @@ type Query struct {
 	// DTypes are those of the task's inputs and parameters. A skill for others
 	// alone is left out; without DTypes none is.
 	DTypes []string
+}
+
+// failed says whether there is a failure to mend. What was rejected or cheated is
+// written anew, as in the first round.
+func (q Query) failed() bool {
+	switch q.Status {
+	case kernelwright.BuildFailed, kernelwright.Crashed, kernelwright.TimedOut, kernelwright.Wrong:
+		return true
+	}
+	return false
+}
+
+// asked returns what skills have to help with, what weighs most first. A failure
+// is one by its status, whatever a Judge makes of it; words only tell a wrong
+// formula from lost precision. They tell what holds up a candidate that is correct,
+// and nothing of one that breaks the rules.
+func (q Query) asked() []Bottleneck {
+	found := FindBottlenecks(q.Words...)
+	switch q.Status {
+	case "":
+		return found
+	case kernelwright.BuildFailed:
+		return []Bottleneck{BuildError}
+	case kernelwright.Crashed, kernelwright.TimedOut:
+		return []Bottleneck{Crash}
+	case kernelwright.Wrong:
+		crash, numerics := slices.Index(found, Crash), slices.Index(found, Numerics)
+		if numerics >= 0 && (crash < 0 || numerics < crash) {
+			return []Bottleneck{Numerics, Crash}
+		}
+		return []Bottleneck{Crash, Numerics}
+	case kernelwright.Correct, kernelwright.Certified:
+		return slices.DeleteFunc(found, func(b Bottleneck) bool { return b == BuildError || b == Crash || b == Numerics })
+	}
+	return nil
 }
 
 // What a skill scores.
@@ -55,8 +91,9 @@ type rated struct {
 // Select returns the n skills that fit best (DefaultSelected where n is not
 // positive), the best first, or fewer where fewer fit.
 //
-// A skill is left out if it is for other languages, architectures or dtypes, or
-// names operators of which the task has none. Of the others each has the sum of
+// A skill is left out if it is for other languages, architectures or dtypes, if it
+// names operators of which the task has none, or if it has nothing that is for this
+// verdict. Of the others each has the sum of
 //
 //   - 4 if it names an operator of the task; or 5 if it is for any task ("*") in
 //     this language alone; or 1 if it is for any task;
@@ -106,10 +143,13 @@ func (s *Skills) Select(q Query, n int) []Skill {
 
 // fitting returns the skills that have a score, the highest first.
 func (s *Skills) fitting(q Query) []rated {
-	asked := FindBottlenecks(q.Words...)
+	asked := q.asked()
 	var fit []rated
 	for _, skill := range s.all {
 		if !slices.Contains(skill.Languages, q.Language) || !fitsDevice(skill.Architectures, q.ISA) || !meet(skill.DTypes, q.DTypes) {
+			continue
+		}
+		if skill.text(q.Language, q.ISA, func(sec *section) bool { return sec.fits(q, asked) }) == "" {
 			continue
 		}
 		r := rated{skill: skill}

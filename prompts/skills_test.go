@@ -48,25 +48,6 @@ func TestSkillsOfTheProgram(t *testing.T) {
 	}
 }
 
-// TestSkillsThatAreNamed looks at the names in "skill reductions" and its like.
-func TestSkillsThatAreNamed(t *testing.T) {
-	s := load(t, "")
-	named := regexp.MustCompile(`[sS]kill ([a-z_]+)|\(([a-z_]+) skill\)`)
-	found := 0
-	for _, skill := range s.List() {
-		for _, m := range named.FindAllStringSubmatch(skill.Text, -1) {
-			name := m[1] + m[2]
-			if _, ok := s.Get(name); !ok {
-				t.Errorf("%s speaks of the skill %q, which there is not", skill.Name, name)
-			}
-			found++
-		}
-	}
-	if found < 10 {
-		t.Errorf("only %d are named", found)
-	}
-}
-
 func TestEveryBottleneckHasItsSkill(t *testing.T) {
 	s := load(t, "")
 	for _, b := range Bottlenecks {
@@ -151,6 +132,55 @@ func TestSelect(t *testing.T) {
 		}
 		if !fits {
 			t.Errorf("%s, %s, %q, %s: %v, not %s", c.language, c.operators, c.words, c.isa, got, c.want)
+		}
+	}
+}
+
+// TestSelectByStatus: what became of a candidate chooses skills, not what a Judge
+// makes of it.
+func TestSelectByStatus(t *testing.T) {
+	s := load(t, "")
+	const misread = "exp of large values overflows to NaN; DRAM bandwidth, occupancy, bank conflicts, a barrier, an illegal access, it does not compile"
+	for _, c := range []struct {
+		status            kernelwright.Status
+		reason            string
+		cuda, triton, cpp string
+	}{
+		{"", "", "softmax reductions", "triton softmax", "cpu softmax"},
+		{"build_failed", "compiling: source0.cpp:3:1: error: expected ';'", "debugging softmax", "triton softmax", "debugging_cpp softmax"},
+		{"crashed", "its process was ended by SIGSEGV", "debugging softmax", "triton softmax", "debugging_cpp softmax"},
+		{"timed_out", "a forward took longer than 30 s", "debugging softmax", "triton softmax", "debugging_cpp softmax"},
+		{"wrong", "it is off at an index past the end: out of bounds", "debugging softmax", "triton softmax", "debugging_cpp softmax"},
+		{"wrong", "on family near_overflow (inputs: up to 1e+38): 7 of 10 elements are not finite", "softmax numerics", "triton softmax", "softmax numerics"},
+		{"rejected", "it calls torch.compile: memory is cached, and a barrier crashed", "softmax reductions", "triton softmax", "cpu softmax"},
+		{"cheated", "it kept results in a cache from call to call", "softmax reductions", "triton softmax", "cpu softmax"},
+	} {
+		for language, want := range map[kernelwright.Language]string{kernelwright.CUDA: c.cuda, kernelwright.Triton: c.triton, kernelwright.CPP: c.cpp} {
+			q := Query{Language: language, Operators: []string{"aten.softmax"}, DTypes: []string{"float32"}, Status: c.status, Words: []string{string(c.status), c.reason}}
+			for range 2 {
+				if got := strings.Join(names(s.Select(q, 0)), " "); got != want {
+					t.Errorf("%s, %s: %s, not %s", language, q.Words, got, want)
+				}
+				if c.status != "" {
+					q.Words = append(q.Words, misread)
+				}
+			}
+		}
+	}
+	// Of a wrong one words tell rounding from a fault; of a correct one what holds it up.
+	for _, c := range []struct {
+		status kernelwright.Status
+		words  string
+		want   []Bottleneck
+	}{
+		{"wrong", "on the reference's own draws: 7 of 10 elements are off", []Bottleneck{Crash, Numerics}},
+		{"wrong", "accumulation", []Bottleneck{Numerics, Crash}},
+		{"wrong", "wrong_result: tf32", []Bottleneck{Crash, Numerics}},
+		{"correct", "it crashed; rounding; not vectorised", []Bottleneck{NotVectorised}},
+		{"certified", "tail", []Bottleneck{Tail}},
+	} {
+		if got := (Query{Status: c.status, Words: []string{c.words}}).asked(); !slices.Equal(got, c.want) {
+			t.Errorf("%s, %s: %v", c.status, c.words, got)
 		}
 	}
 }
@@ -291,6 +321,7 @@ operators = ["aten.softmax"]
 bottlenecks = ["memory"]
 +++
 # Ours
+So.
 `
 
 func put(t *testing.T, folder, name, text string) {
@@ -315,7 +346,7 @@ func TestFolder(t *testing.T) {
 	put(t, folder, "README.txt", "no skill")
 	put(t, folder, ".draft.md", "no skill either")
 	s := load(t, folder)
-	if got, _ := s.Get("softmax"); got.Title != "Ours" || got.Text != "# Ours\n" {
+	if got, _ := s.Get("softmax"); got.Title != "Ours" || got.Text != "# Ours\nSo.\n" {
 		t.Errorf("not in the other's place: %+v", got)
 	}
 	if len(s.List()) != len(before.List())+1 {
@@ -377,13 +408,15 @@ func TestMalformed(t *testing.T) {
 		change("title", "tilte"):       `its front matter has "tilte", which no skill has`,
 		change(`"Ours"`, `" "`):        `its front matter lacks "title"`,
 		change(`"Ours"`, `"a\nb"`):     `its "title" has more than one line`,
-		change("# Ours\n", " \n"):      "nothing follows its front matter",
+		change("# Ours\nSo.\n", " \n"): "nothing follows its front matter",
 		change("languages", "architectures = [\"ampere\"]\nlanguages"):             `its architecture "ampere" is not written as "sm_90a"`,
 		change("operators = [\"aten.softmax\"]\nbottlenecks = [\"memory\"]\n", ""): "it has neither operators nor bottlenecks, so it would never be chosen",
 		change("languages", "dtypes = [\"BF16\"]\nlanguages"):                      `its dtype "BF16" is not written as "bfloat16"`,
 		smallSkill + "## Fog [cpp weather]\n":                                      `its section "Fog" is marked "weather", which is no language, bottleneck, status, architecture or operator`,
-		smallSkill + "\xff":                                                        "it is not UTF-8",
-		smallSkill + strings.Repeat("x", MaxSkillBytes):                            "it is larger than 64 KiB",
+		smallSkill + "Ends. [cuda weather]\n":                                      `its line "Ends." is marked "weather", which is no language or architecture`,
+		smallSkill + "| a |\n|---|\n| 1 | [sm_90 fog]\n":                           `its line "| 1 |" is marked "fog", which is no language or architecture`,
+		smallSkill + "\xff":                             "it is not UTF-8",
+		smallSkill + strings.Repeat("x", MaxSkillBytes): "it is larger than 64 KiB",
 	} {
 		folder := t.TempDir()
 		put(t, folder, "softmax.md", text)

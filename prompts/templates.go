@@ -242,11 +242,11 @@ const dataRule = `"data:"`
 // something that it does not see.
 var shows = map[string][]string{
 	"coder_system":            {dataRule},
-	string(CoderSeed):         {"Reference", "Unusable"},
-	string(CoderCorrection):   {"Reference", "Candidate", "Verdict", "Feedback", "Unusable"},
-	string(CoderOptimisation): {"Reference", "Candidate", "Feedback", "Unusable"},
-	string(CoderScore):        {"Reference", "Candidate", "Score", "Unusable"},
-	string(CoderSelf):         {"Reference", "Candidate", "Verdict", "Metrics", "Unusable"},
+	string(CoderSeed):         {"Reference"},
+	string(CoderCorrection):   {"Reference", "Candidate", "Verdict", "Feedback"},
+	string(CoderOptimisation): {"Reference", "Candidate", "Feedback"},
+	string(CoderScore):        {"Reference", "Candidate", "Score"},
+	string(CoderSelf):         {"Reference", "Candidate", "Verdict", "Metrics"},
 	"judge_system":            {dataRule},
 	string(JudgeCorrection):   {"Reference", "Candidate", "Verdict"},
 	string(JudgeOptimisation): {"Reference", "Candidate", "Verdict", "Metrics"},

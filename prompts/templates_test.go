@@ -15,7 +15,7 @@ func TestOverrides(t *testing.T) {
 		"does not parse":  {"coder_seed.tmpl", "{{.Reference}} {{if}}", "coder_seed.tmpl: it is no template: coder_seed:1: missing value for if"},
 		"unknown field":   {"coder_seed.tmpl", "{{.Reference}} {{.Secret}}", "coder_seed.tmpl: it cannot be filled in: \"coder_seed\" at <.Secret>: can't evaluate field Secret"},
 		"in one branch":   {"form.tmpl", "{{if eq .Form \"triton\"}}{{.Nope}}{{end}}", "form.tmpl: it cannot be filled in"},
-		"leaves out":      {"coder_correction.tmpl", "{{.Reference}} {{.Candidate}}", "coder_correction.tmpl: it leaves out {{.Feedback}}"},
+		"leaves out":      {"coder_correction.tmpl", "{{.Reference}} {{.Candidate}} {{.Feedback}}", "coder_correction.tmpl: it leaves out {{.Verdict}}"},
 		"no word on data": {"judge_system.tmpl", "Judge.", "judge_system.tmpl: it leaves out what blocks are"},
 		"not a prompt":    {"coder_sead.tmpl", "x", "coder_sead.tmpl: no prompt has a file of that name"},
 		"too large":       {"coder_seed.tmpl", strings.Repeat("x", MaxTemplateBytes+1), "coder_seed.tmpl: it is larger than 64 KiB"},

@@ -16,6 +16,7 @@ import (
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/prompts"
 )
 
 var errCrash = errors.New("the power went")
@@ -373,11 +374,20 @@ var (
 	worldRun  = kernelwright.Run{ID: 7, Seed: 3}
 )
 
+// skills are the program's, read once.
+var skills = sync.OnceValue(func() *prompts.Skills {
+	s, err := prompts.LoadSkills("")
+	if err != nil {
+		panic(err)
+	}
+	return s
+})
+
 func (w *world) parts(s forge.Settings) forge.Parts {
 	m := model{world: w}
 	p := forge.Parts{
 		Coder: coder{m}, Judge: modelJudge{m}, Model: m, Journal: w, Evaluator: w, Recorder: w, Settings: s, Now: w.clock,
-		Skills: []forge.Skill{{Name: "reductions", Summary: "How to add.", Text: "Add."}},
+		Skills: skills(),
 	}
 	if w.batch {
 		p.Evaluator = batcher{w}

@@ -1025,7 +1025,7 @@ def _beside(text: str, sources: Sequence[str]) -> str:
 
 # Where g++ ("source0.cpp:10:5: error") and nvcc ("source0.cu(10): error") say that something is, in
 # which function, and g++'s quotation of a line ("   10 |     float n;").
-_PLACE = re.compile(r"\bsource(\d{1,4})\.(?:cpp|cu)([:(])(\d{1,9})")
+_SAID_AT = re.compile(r"\bsource(\d{1,4})\.(?:cpp|cu)([:(])(\d{1,9})")
 _WITHIN = re.compile(r"^source\d{1,4}\.(?:cpp|cu): ")  # "source0.cpp: In function ‘...’:"
 _QUOTED = re.compile(r"^( *\d{1,9})( \|)")
 
@@ -1085,7 +1085,7 @@ class Lines:
 
         said = []
         for line in log.split("\n"):
-            moved = _WITHIN.sub("candidate.py: ", _PLACE.sub(place, line))
+            moved = _WITHIN.sub("candidate.py: ", _SAID_AT.sub(place, line))
             said.append(moved if moved != line else _QUOTED.sub(quoted, line))
         return "\n".join(said)
 
