@@ -124,7 +124,7 @@ func (m Model) view(in kernelwright.CoderInput, form prompts.Form) (prompts.Code
 	}
 	if m.Skills != nil {
 		q, most := prompts.QueryFor(in.Task, in.Device, form.Language(), words...), prompts.SkillsToFind
-		if in.Last != nil {
+		if in.Last != nil && in.View != kernelwright.ViewScore { // else what is shown would tell what is not
 			q.Status = in.Last.Verdict.Status
 			if v.Feedback != "" || !v.Correct {
 				most = prompts.SkillsToMend

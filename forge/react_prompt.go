@@ -31,11 +31,7 @@ func (a *actor) opening() ([]llm.Message, error) {
 	}
 	system, err := templates.React(prompts.ReactView{
 		Margin: fmt.Sprintf("%.0f", 100*compileMargin), Turns: a.settings.React.Turns, Rounds: a.settings.Rounds, Language: a.language(),
-<<<<<<< HEAD
-		Reference: referenceFile, Model: modelFile, Loader: loaderFile, Skills: len(a.Skills) > 0, TextTools: a.words, Tools: listed(a.tools),
-=======
-		Reference: referenceFile, Model: modelFile, Loader: loaderFile, Skills: len(a.skills()) > 0, TextTools: a.settings.React.TextTools, Tools: string(tools),
->>>>>>> h-f
+		Reference: referenceFile, Model: modelFile, Loader: loaderFile, Skills: len(a.skills()) > 0, TextTools: a.words, Tools: listed(a.tools),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the prompt of react: %w", err)
