@@ -71,12 +71,44 @@ def look(run: Run, given: Sequence[torch.Tensor], base: Sequence[torch.Tensor]) 
         outputs = run(_with_far(given, base, unknown, sign))
         far.append([t[n] for t, n in zip(outputs, nan, strict=True)])
         del outputs
+    _excuse_twice(run, given, base, nan, far, excused)
     return [
         Effect(excuse, depend, wrong, number, unsure, [above, below])
         for excuse, depend, wrong, number, unsure, above, below in zip(
             excused, depends, bad, numbers, nan, far[0], far[1], strict=True
         )
     ]
+
+
+def _excuse_twice(
+    run: Run,
+    given: Sequence[torch.Tensor],
+    base: Sequence[torch.Tensor],
+    nan: Sequence[torch.Tensor],
+    far: Sequence[Sequence[torch.Tensor]],
+    excused: Sequence[torch.Tensor],
+) -> None:
+    """Excuses NaN that stays with numbers in the place of what is NaN, since it comes of an
+    infinite input, too, and that does not depend on what is NaN: two masked values in a column, of
+    which one is infinite.
+    """
+    both = [torch.zeros_like(n) for n in nan]
+    for b, n, above, below, e in zip(both, nan, far[0], far[1], excused, strict=True):
+        b[n] = torch.isnan(above) & torch.isnan(below)
+        b &= ~e
+    if not any(bool(b.any()) for b in both):
+        return
+    unknown = [torch.isnan(t) for t in given]
+    large = [_finite(t) for t in given]
+    known = run([torch.where(u, b, t) for t, b, u in zip(large, base, unknown, strict=True)])
+    changes = [torch.zeros(t.shape, dtype=torch.float64, device=t.device) for t in known]
+    for sign in (1.0, -1.0):
+        outputs = run(_with_far(large, base, unknown, sign))
+        for change, t, o in zip(changes, outputs, known, strict=True):
+            torch.maximum(change, _change(t, o), out=change)
+        del outputs
+    for e, b, change in zip(excused, both, changes, strict=True):
+        e |= b & ~_depends(change)
 
 
 def _planted(t: torch.Tensor, base: torch.Tensor) -> torch.Tensor:

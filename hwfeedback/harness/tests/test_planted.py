@@ -87,6 +87,33 @@ def test_a_key_that_is_masked_is_never_read(value: float) -> None:
     assert not judged(masked, late, [X, X.flip(0)], (1, (9, 4), NAN)).passed
 
 
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    s = (q @ k.T).masked_fill(torch.ones(16, 16).triu(1) > 0, -INF)
+    return torch.softmax(s, -1) @ v
+
+
+def forgetful(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.stack([torch.softmax(q[i] @ k[: i + 1].T, -1) @ v[: i + 1] for i in range(16)])
+
+
+@pytest.mark.parametrize("also", [[], [(2, (10, 3), INF)], [(2, (10, 3), -INF)]])
+def test_a_masked_value_beside_an_infinite_key_is_never_read(also: list[tuple]) -> None:
+    """The key changes the rows whose masked value is NaN, and so their NaN seems to depend on what
+    was planted; more so where another masked value of the column is infinite.
+    """
+    draw = [X, X.flip(0), X.roll(3, 0)]
+    where = [(1, (2, 4), INF), (2, (9, 3), NAN), *also]
+    o = judged(attention, forgetful, draw, *where)
+    assert o.passed and not o.dropped, o.reason
+
+    def without(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        y = forgetful(q, k, v)
+        y[9:] = forgetful(q, k, v.nan_to_num(0, 0, 0))[9:]
+        return y
+
+    assert not judged(attention, without, draw, *where).passed
+
+
 def nan_as(value: float) -> F:
     return lambda x: torch.relu(torch.where(torch.isnan(x), value, x))
 
