@@ -144,7 +144,7 @@ func unread(f *kernelwright.Feedback) string {
 
 func roundLine(round string, e forge.Event) string {
 	v := e.Verdict
-	parts := []string{round, words(v.Status)}
+	parts := []string{round, report.Standing(*v)}
 	if v.Status.OK() {
 		parts = append(parts, report.Milliseconds(v.CandidateMS), speedup(v))
 	} else {

@@ -34,12 +34,14 @@ func olderKernel(base, reference string) (older, error) {
 	if err != nil {
 		return older{}, writeError(path, err)
 	}
-	var c report.Certificate
 	certificate, err := os.ReadFile(base + ".certificate.json")
-	switch {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return older{}, writeError(base+".certificate.json", err)
-	case err != nil || json.Unmarshal(certificate, &c) != nil || c.SHA256 != kernelwright.HashText(string(text)):
+	}
+	var c report.Certificate
+	readable := json.Unmarshal(certificate, &c) == nil // of none there is no text
+	switch {
+	case !readable || c.SHA256 != kernelwright.HashText(string(text)):
 		return older{says: name + " was there before and is no certified file: it stays as it is"}, nil
 	case c.Task.SHA256 != kernelwright.HashText(reference):
 		return remove(path, fmt.Sprintf("%s of run %d was of another text of the reference and was removed; `%s` writes it", name, c.Run, report.Export(c.Run, c.Round)))

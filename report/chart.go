@@ -59,7 +59,7 @@ func newChart(d Data) (c chart, ok bool) {
 	for _, r := range d.Rounds {
 		v := Counts(r)
 		s := v.Speedup
-		if s == nil || !v.Status.OK() || !sound(s.Value) {
+		if s == nil || !v.Status.OK() || refused(r) || !sound(s.Value) {
 			continue
 		}
 		timed++
@@ -118,7 +118,7 @@ func newChart(d Data) (c chart, ok bool) {
 		v := Counts(r)
 		s := v.Speedup
 		p.Certified = v.Status == kernelwright.Certified
-		if s == nil || !v.Status.OK() || !sound(s.Value) {
+		if s == nil || !v.Status.OK() || refused(r) || !sound(s.Value) {
 			p.Y = c.Bottom
 			p.Title = fmt.Sprintf("round %d: %s", r.Index, RoundStanding(r))
 			c.Points = append(c.Points, p)

@@ -180,7 +180,9 @@ func facts(d Data, v kernelwright.Verdict) []fact {
 	if w := v.Work; w.Custom+w.Vendor+w.PyTorch > 0 {
 		add("Time by who did the work", fmt.Sprintf("%.0f %% custom, %.0f %% vendor library, %.0f %% PyTorch", 100*w.Custom, 100*w.Vendor, 100*w.PyTorch))
 	}
-	add("Device", deviceName(d))
+	if v.Status != kernelwright.Certified { // or it stands above
+		add("Device", deviceName(d))
+	}
 	if c := d.Device.Ceilings; c.MemoryGBs > 0 {
 		add("Measured ceilings", fmt.Sprintf("%s GB/s memory, %s GB/s cache, %s GFLOP/s", digits(c.MemoryGBs), digits(c.CacheGBs), digits(c.FP32GFLOPs)))
 	}

@@ -187,7 +187,7 @@ func newPageRound(r kernelwright.Round, before *kernelwright.Round, kept bool) p
 		p.Log = v.Build.Log
 	}
 	if c := r.Certificate; c != nil {
-		if p.Certifying = numbers(c.CostS); !certified(r) {
+		if p.Certifying = numbers(c.CostS); refused(r) {
 			p.Uncertified, p.Class = c.Reason, "failed"
 		}
 	}

@@ -56,14 +56,15 @@ type Summary struct {
 
 // Best returns the round whose kernel the run kept, and the verdict that
 // counts for it: the certificate where there is one. With none certified it
-// is the fastest correct one, and false says that there is none either.
+// is the fastest correct one that was not refused, and false says that there is
+// none either.
 func Best(rounds []kernelwright.Round) (kernelwright.Round, kernelwright.Verdict, bool) {
 	var best kernelwright.Round
 	var verdict kernelwright.Verdict
 	found, strict := false, false
 	for _, r := range rounds {
 		v, c := Counts(r), certified(r)
-		if !v.Status.OK() || strict && !c {
+		if !v.Status.OK() || refused(r) || strict && !c {
 			continue
 		}
 		if found && strict == c && !faster(v, verdict) {
@@ -97,6 +98,9 @@ func Summarise(d Data) Summary {
 	if !ok {
 		if n := len(d.Rounds); n > 0 && d.Run.Status == kernelwright.RunDone {
 			last := d.Rounds[n-1].Verdict
+			if i := slices.IndexFunc(d.Rounds, refused); i >= 0 { // it came furthest
+				last = *d.Rounds[i].Certificate
+			}
 			s.Status = string(last.Status)
 			if s.Reason == "" {
 				s.Reason = last.Reason
@@ -184,6 +188,9 @@ func headline(d Data) string {
 		case kernelwright.RunRunning:
 			return "No correct candidate so far."
 		default:
+			if slices.ContainsFunc(d.Rounds, refused) {
+				return "No candidate passed certification."
+			}
 			return "No candidate was correct."
 		}
 	}

@@ -20,6 +20,10 @@ func certified(r kernelwright.Round) bool {
 	return r.Certificate != nil && r.Certificate.Status == kernelwright.Certified
 }
 
+// refused reports whether a round's candidate was not certified when it was asked:
+// then its quick verdict does not hold.
+func refused(r kernelwright.Round) bool { return r.Certificate != nil && !certified(r) }
+
 // Standing is a verdict's status in words. Beside times of the quick level it says
 // so: "correct (quick)".
 func Standing(v kernelwright.Verdict) string { return standing(string(v.Status), string(v.Level)) }
@@ -36,7 +40,7 @@ func standing(status, level string) string {
 // that failed.
 func RoundStanding(r kernelwright.Round) string {
 	s := Standing(Counts(r))
-	if r.Certificate != nil && !certified(r) {
+	if refused(r) {
 		s += ", certification: " + Standing(*r.Certificate)
 	}
 	return s
