@@ -111,7 +111,8 @@ type Round struct {
 	Certificate *Verdict  `json:"certificate,omitempty"`
 	StartedMS   int64     `json:"started"`
 	FinishedMS  int64     `json:"finished"`
-	OverheadMS  float64   `json:"overhead_ms"` // the loop's own share: all but Coder, Judge and evaluator
+	CertifiedMS int64     `json:"certified_at,omitempty"` // when its certification ended, as it was recorded; 0 without a certificate
+	OverheadMS  float64   `json:"overhead_ms"`            // the loop's own share: all but Coder, Judge and evaluator
 }
 
 // After returns the index of the round that this one goes on from; -1 for none.

@@ -194,7 +194,7 @@ func TestBadReferencesInAWatchedFolder(t *testing.T) {
 			t.Errorf("%s has a kernel", name)
 		}
 	}
-	for _, file := range []string{"slow.best.py", "slow.certificate.json", "pipe.report.md"} {
+	for _, file := range []string{"slow.report.html", "slow.certificate.json", "pipe.report.md"} {
 		if _, err := os.Stat(filepath.Join(dir, file)); err != nil {
 			t.Error(err)
 		}

@@ -42,6 +42,7 @@ type grammar struct {
 	Daemon     daemonCmd     `cmd:"" help:"Watch folders and optimise what is dropped into them."`
 	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Let an agent outside be the Coder, over the Model Context Protocol."`
 	History    historyCmd    `cmd:"" help:"Ask what was tried, and what came of it."`
+	Export     exportCmd     `cmd:"" help:"Write the kernel of a certified round to a file."`
 	Doctor     doctorCmd     `cmd:"" help:"Say what is here, what is missing, and what that costs."`
 	Settings   configCmd     `cmd:"" name:"config" help:"Show or check the settings."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`

@@ -91,7 +91,7 @@ func scripts(t *testing.T, dir string, env []string) {
 			}
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"seed": seed, "seedbench": seedBench, "hold": hold, "sql": runSQL, "alone": alone,
+			"seed": seed, "seedslower": seedSlower, "seedbench": seedBench, "hold": hold, "sql": runSQL, "alone": alone,
 			"serve": models.serve, "acts": models.act, "holdback": models.holdback, "asked": models.wasAsked,
 		},
 	})
@@ -156,6 +156,7 @@ func seed(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Check(s.AppendRound(ctx, round))
 		if i == 1 {
 			v.Status, v.Level, v.Exported = kernelwright.Certified, kernelwright.Certify, "# standalone\n"+source
+			v.CandidateMS, v.Speedup = 2.1, &kernelwright.Speedup{Value: 1.9, Low: 1.8, High: 1.95, Against: "eager"}
 			v.ExportedSHA256 = kernelwright.HashText(v.Exported)
 			ts.Check(s.SetCertificate(ctx, run.ID, i, v))
 		}
@@ -165,6 +166,37 @@ func seed(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	_, err = s.CreateRun(ctx, kernelwright.Run{TaskName: "half", Path: "/x/half.py", Status: kernelwright.RunRunning})
 	ts.Check(err)
+}
+
+// seedSlower records a run whose certified kernel is slower than the fastest
+// baseline by its whole interval.
+func seedSlower(ts *testscript.TestScript, _ bool, args []string) {
+	ctx := context.Background()
+	s, err := store.Open(filepath.Join(ts.MkAbs(args[0]), store.FileName))
+	ts.Check(err)
+	defer func() { ts.Check(s.Close()) }()
+	task := kernelwright.Task{Fingerprint: strings.Repeat("cd", 32), Name: "norm", Source: "class Model: 'a norm'\n", Operators: []string{"aten.native_group_norm"}}
+	device := kernelwright.Device{Kind: kernelwright.CPUDevice, Key: "key", Name: "a CPU"}
+	ts.Check(errors.Join(s.SaveTask(ctx, task), s.SaveDevice(ctx, device)))
+	run, err := s.CreateRun(ctx, kernelwright.Run{
+		Task: task.Fingerprint, TaskName: task.Name, Path: ts.MkAbs("norm.py"), Device: "cpu", DeviceKey: device.Key,
+		Strategy: "rounds", Coder: "other", Judge: "rules", MaxRounds: 2, Status: kernelwright.RunDone, Stop: kernelwright.StopRounds, StartedMS: 1, FinishedMS: 2,
+	})
+	ts.Check(err)
+	for i, source := range []string{"class ModelNew:\n    rows = 1\n", "class ModelNew:\n    rows = 2\n"} {
+		v := kernelwright.Verdict{
+			Status: kernelwright.Correct, Level: kernelwright.Quick, CandidateMS: 4 - float64(i), Headroom: 0.5, Baselines: map[string]float64{"eager": 2.7},
+			Speedup: &kernelwright.Speedup{Value: 1, Low: 0.9, High: 1.1, Against: "eager"},
+		}
+		ts.Check(s.AppendRound(ctx, kernelwright.Round{RunID: run.ID, Index: i, Candidate: kernelwright.Candidate{Source: source, Language: kernelwright.CPP}, Verdict: v}))
+		if i == 1 {
+			v.Status, v.Level, v.Exported = kernelwright.Certified, kernelwright.Certify, "# standalone\n"+source
+			v.Speedup = &kernelwright.Speedup{Value: 0.9, Low: 0.85, High: 0.95, Against: "eager"}
+			v.ExportedSHA256 = kernelwright.HashText(v.Exported)
+			ts.Check(s.SetCertificate(ctx, run.ID, i, v))
+		}
+	}
+	ts.Check(s.UpdateRun(ctx, run))
 }
 
 // seedBench records a bench of two references whose first run is the one that

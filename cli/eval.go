@@ -317,6 +317,9 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 		for _, n := range once(v.Timing.Notes, "the referee's clock resolves") {
 			fmt.Fprintf(&b, "note: %s\n", lower(report.Line(n)))
 		}
+		if n := report.Quotients(v); n != "" {
+			fmt.Fprintf(&b, "note: %s\n", n)
+		}
 	}
 	writeKernels(&b, "", v.Build.Kernels)
 	launches := report.Launches(v.Work.Launches)

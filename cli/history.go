@@ -154,13 +154,23 @@ func (c historyLsCmd) Run(a *app) (err error) {
 			return err
 		}
 	}
+	results := make([]string, len(runs))
+	for i, run := range runs {
+		var rounds []kernelwright.Round
+		if run.Best != nil {
+			rounds = append(rounds, *run.Best)
+		}
+		results[i] = report.Result(run.Status, rounds)
+	}
 	if a.json {
 		type listed struct {
 			kernelwright.Run
-			Spend *kernelwright.Spend `json:"spend,omitempty"` // absent where no language model was asked
+			Result string              `json:"result"`
+			Spend  *kernelwright.Spend `json:"spend,omitempty"` // absent where no language model was asked
 		}
 		list := make([]listed, len(runs))
 		for i, run := range runs {
+			list[i].Result = results[i]
 			if list[i].Run = run; spent[i].Calls > 0 {
 				list[i].Spend = &spent[i]
 			}
@@ -177,12 +187,11 @@ func (c historyLsCmd) Run(a *app) (err error) {
 	for i, run := range runs {
 		kernel, ms, speed, against, headroom := "–", "–", "–", "–", "–"
 		if b := run.Best; b != nil {
-			v := b.Verdict
-			if b.Certificate != nil && b.Certificate.Status.OK() {
-				v = *b.Certificate
+			v := report.Counts(*b)
+			kernel, ms, speed, headroom = report.Standing(v), report.Milliseconds(v.CandidateMS), report.Speedup(v.Speedup), report.Percent(v.Headroom)
+			if against = report.Against(v.Speedup); results[i] == report.NothingFaster {
+				kernel = strings.ReplaceAll(results[i], "_", " ")
 			}
-			kernel, ms, speed, headroom = words(v.Status), report.Milliseconds(v.CandidateMS), report.Speedup(v.Speedup), report.Percent(v.Headroom)
-			against = report.Against(v.Speedup)
 			speedups = append(speedups, v.Speedup)
 		}
 		began := run.StartedMS
@@ -300,6 +309,7 @@ func (c historyShowCmd) Run(a *app) (err error) {
 			return err
 		}
 	}
+	d.Older = written.Older
 	s := report.Summarise(d)
 	s.Report, s.Kernel = a.shown(written.Report()), a.shown(written.Kernel)
 	lessons, err := r.store.RunLessons(a.ctx, c.ID)
@@ -344,24 +354,24 @@ func (c historyShowCmd) Run(a *app) (err error) {
 		rows := [][]string{{"round", "verdict", "time", "speedup", "against", "headroom", "what was tried"}}
 		var speedups []*kernelwright.Speedup
 		for _, round := range d.Rounds {
-			word := words(round.Verdict.Status)
-			if round.Certificate != nil {
-				word = words(round.Certificate.Status)
-			}
+			v, word := report.Counts(round), report.RoundStanding(round)
 			if round.Index == s.Round {
 				word += " *"
 			}
 			rows = append(rows, []string{
-				strconv.Itoa(round.Index), word, report.Milliseconds(round.Verdict.CandidateMS), report.Speedup(round.Verdict.Speedup), report.Against(round.Verdict.Speedup),
-				report.Percent(round.Verdict.Headroom), report.Line(round.Candidate.Note),
+				strconv.Itoa(round.Index), word, report.Milliseconds(v.CandidateMS), report.Speedup(v.Speedup), report.Against(v.Speedup),
+				report.Percent(v.Headroom), report.Line(round.Candidate.Note),
 			})
-			speedups = append(speedups, round.Verdict.Speedup)
+			speedups = append(speedups, v.Speedup)
 		}
 		b.WriteByte('\n')
 		if err := report.Columns(&b, rows, map[int]bool{1: true, 4: true, 6: true}); err != nil {
 			return err
 		}
 		b.WriteString(legend(speedups))
+	}
+	for _, n := range s.Notes {
+		fmt.Fprintf(&b, "note: %s\n", report.Line(n))
 	}
 	if d.Run.Detail != "" {
 		fmt.Fprintf(&b, "\n%s\n", strings.TrimRight(report.Clean(d.Run.Detail), "\n"))
@@ -432,6 +442,7 @@ type bestKernel struct {
 	Run         int64                   `json:"run"`
 	Round       int                     `json:"round"`
 	Status      kernelwright.Status     `json:"status"`
+	Level       kernelwright.Level      `json:"level"`
 	MS          float64                 `json:"candidate_ms"`
 	Baselines   map[string]float64      `json:"baselines"`
 	Speedup     *kernelwright.Speedup   `json:"speedup"`
@@ -475,7 +486,7 @@ func (c historyBestCmd) Run(a *app) (err error) {
 			against = report.Line(k.Speedup.Against)
 		}
 		rows = append(rows, []string{
-			report.Line(k.Task), report.Line(k.Device), words(k.Status), report.Milliseconds(k.MS), report.Speedup(k.Speedup), against,
+			report.Line(k.Task), report.Line(k.Device), report.Standing(kernelwright.Verdict{Status: k.Status, Level: k.Level}), report.Milliseconds(k.MS), report.Speedup(k.Speedup), against,
 			report.Percent(k.Headroom), strconv.FormatInt(k.Run, 10), strconv.Itoa(k.Round),
 		})
 	}
@@ -515,16 +526,13 @@ func severalTexts(found []bestKernel) bool {
 }
 
 func newBestKernel(run kernelwright.Run, round kernelwright.Round, reference string) bestKernel {
-	v, source := round.Verdict, round.Candidate.Source
-	if c := round.Certificate; c != nil && c.Status == kernelwright.Certified {
-		v = *c
-		if c.Exported != "" {
-			source = c.Exported
-		}
+	v, source := report.Counts(round), round.Candidate.Source
+	if v.Exported != "" {
+		source = v.Exported
 	}
 	k := bestKernel{
 		Task: run.TaskName, Fingerprint: run.Task, Reference: reference, Device: run.Device, DeviceKey: run.DeviceKey, Run: round.RunID, Round: round.Index,
-		Status: v.Status, MS: v.CandidateMS, Baselines: v.Baselines, Speedup: v.Speedup, Headroom: v.Headroom, Flags: v.Flags,
+		Status: v.Status, Level: v.Level, MS: v.CandidateMS, Baselines: v.Baselines, Speedup: v.Speedup, Headroom: v.Headroom, Flags: v.Flags,
 		SHA256: v.ExportedSHA256, Source: source,
 	}
 	if k.Baselines == nil {
@@ -558,14 +566,19 @@ func (c historyDiffCmd) Run(a *app) error {
 		}
 		i := slices.IndexFunc(d.Rounds, func(x kernelwright.Round) bool { return x.Index == *want.index })
 		if i < 0 {
-			return notFound(fmt.Sprintf("run %d has no round %d", c.ID, *want.index), fmt.Sprintf("it has rounds 0 to %d", d.Rounds[len(d.Rounds)-1].Index))
+			return noRound(c.ID, *want.index, d.Rounds)
 		}
 		*want.round = d.Rounds[i]
 	}
 	lines := report.Diff(report.Clean(from.Candidate.Source), report.Clean(to.Candidate.Source))
 	text := report.Unified(lines)
 	if a.json {
-		return a.printJSON(map[string]any{"run": c.ID, "from": from.Index, "to": to.Index, "same": len(lines) == 0, "diff": text})
+		sides := make([]diffSide, 2)
+		for i, r := range []kernelwright.Round{from, to} {
+			v := report.Counts(r)
+			sides[i] = diffSide{r.Index, v.Status, v.Level, v.CandidateMS, v.Speedup}
+		}
+		return a.printJSON(map[string]any{"run": c.ID, "from": from.Index, "to": to.Index, "rounds": sides, "same": len(lines) == 0, "diff": text})
 	}
 	if len(lines) == 0 {
 		return a.printf("rounds %d and %d have the same candidate\n", from.Index, to.Index)
@@ -573,7 +586,25 @@ func (c historyDiffCmd) Run(a *app) error {
 	if a.colour(a.stdout) {
 		text = paint(text)
 	}
-	return a.printf("--- round %d: %s\n+++ round %d: %s\n%s", from.Index, words(from.Verdict.Status), to.Index, words(to.Verdict.Status), text)
+	return a.printf("--- %s\n+++ %s\n%s", diffed(from), diffed(to), text)
+}
+
+// diffSide is what counts for a side of a difference.
+type diffSide struct {
+	Round   int                   `json:"round"`
+	Status  kernelwright.Status   `json:"status"`
+	Level   kernelwright.Level    `json:"level"`
+	MS      float64               `json:"candidate_ms"` // 0: not timed
+	Speedup *kernelwright.Speedup `json:"speedup"`
+}
+
+// diffed names a side of a difference with what counts for it.
+func diffed(r kernelwright.Round) string {
+	said := fmt.Sprintf("round %d: %s", r.Index, report.RoundStanding(r))
+	if measured := report.Measured(report.Counts(r)); measured != "" {
+		said += ", " + measured
+	}
+	return said
 }
 
 func paint(diff string) string {

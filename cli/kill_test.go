@@ -24,6 +24,7 @@ import (
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/internal/soak"
+	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -507,9 +508,14 @@ func (b *batch) leftovers(files []string) {
 				b.t.Errorf("%s has no result: %v", name, err)
 			}
 		}
-		_, err1 := os.Stat(filepath.Join(b.dir, stem+".best.py"))
-		_, err2 := os.Stat(filepath.Join(b.dir, stem+".certificate.json"))
-		if (err1 == nil) != (err2 == nil) {
+		kernel, err1 := os.ReadFile(filepath.Join(b.dir, stem+".best.py"))
+		text, err2 := os.ReadFile(filepath.Join(b.dir, stem+".certificate.json"))
+		var c report.Certificate
+		if err2 == nil && json.Unmarshal(text, &c) != nil {
+			b.t.Errorf("%s: the certificate is not whole", name)
+		}
+		// One that is slower than its baselines has no file.
+		if handedOut := err2 == nil && c.File != ""; handedOut != (err1 == nil) || handedOut && c.SHA256 != kernelwright.HashText(string(kernel)) {
 			b.t.Errorf("%s: kernel and certificate come together: %v, %v", name, err1, err2)
 		}
 		expected[stem+".best.py"], expected[stem+".certificate.json"] = true, true

@@ -330,7 +330,7 @@ func (w *workshop) Finish(ctx context.Context, j mcp.Job) (files mcp.Results, er
 	}
 	w.guests = slices.DeleteFunc(w.guests, func(o *daemon.Guest) bool { return o == g })
 	f := done.Written
-	files = mcp.Results{Kernel: f.Kernel, Certificate: f.Certificate, Markdown: f.Markdown, HTML: f.HTML}
+	files = mcp.Results{Kernel: f.Kernel, Certificate: f.Certificate, Older: f.Older, Markdown: f.Markdown, HTML: f.HTML}
 	if done.WriteErr != nil {
 		_, text, hint := explain(done.WriteErr)
 		files.Problem = text + "; " + hint

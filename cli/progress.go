@@ -142,7 +142,7 @@ func notTaken(f *kernelwright.Feedback) string {
 
 func roundLine(round string, e forge.Event) string {
 	v := e.Verdict
-	parts := []string{round, words(v.Status)}
+	parts := []string{round, report.Standing(*v)}
 	if v.Status.OK() {
 		parts = append(parts, report.Milliseconds(v.CandidateMS), speedup(v))
 	} else {

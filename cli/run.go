@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/daemon"
@@ -24,7 +25,7 @@ type runCmd struct {
 
 // Help is shown below the flags.
 func (runCmd) Help() string {
-	return "Writes NAME.best.py, NAME.certificate.json and the reports beside each file. A run that was stopped goes on when the same command is given again. Exit code 3 says that some file got no certified kernel."
+	return "Writes NAME.best.py, NAME.certificate.json and the reports beside each file. A run that was stopped goes on when the same command is given again. A kernel that is slower than the fastest baseline by its whole interval is not written. Exit code 3 says that for some file nothing faster was found, or nothing was certified."
 }
 
 // Run optimises the files one after the other.
@@ -68,6 +69,7 @@ func (c runCmd) Run(a *app) (err error) {
 	var rows []report.Summary
 	var failed error
 	missing := false
+	var slower []string
 	for _, path := range c.Files {
 		done, err := runOne(a, r, w, show, path)
 		if errors.Is(err, daemon.ErrStopped) || a.ctx.Err() != nil {
@@ -90,13 +92,16 @@ func (c runCmd) Run(a *app) (err error) {
 		}
 		s := done.Summary()
 		if done.Data.Run.Status == kernelwright.RunRunning { // a model could not be asked
-			s.Status = "stopped"
+			s.Status, s.Result = "stopped", "stopped"
 			if len(c.Files) == 1 && !a.json { // the error says it
 				s.Reason, s.Hint = "", ""
 			}
 			show.say(fmt.Sprintf("%s: run %d has stopped; the same command goes on from there", report.Line(s.Task), s.Run))
 		}
 		missing = missing || s.Status != string(kernelwright.Certified)
+		if s.Result == report.NothingFaster {
+			slower = append(slower, report.Line(s.Task))
+		}
 		s.Report, s.Kernel = a.shown(s.Report), a.shown(s.Kernel)
 		rows = append(rows, s)
 	}
@@ -119,6 +124,9 @@ func (c runCmd) Run(a *app) (err error) {
 		if err := report.Table(a.stdout, rows); err != nil {
 			return ignoreClosed(err)
 		}
+	}
+	if failed == nil && len(slower) > 0 && !missing {
+		return notFound("nothing faster than the baselines was found for "+strings.Join(slower, ", "), "the reports say how far it came; `kernelwright export RUN --out PATH` writes a kernel that was found all the same")
 	}
 	if failed == nil && missing {
 		return notFound("not every file got a certified kernel", "the reports say why; `kernelwright history show RUN` has every round")

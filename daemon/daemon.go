@@ -373,9 +373,12 @@ func (d *Daemon) broken(ctx context.Context, job store.Job, err error) error {
 
 func (d *Daemon) tell(log *slog.Logger, done Done, err error) {
 	s := done.Summary()
-	attrs := []any{"status", s.Status, "rounds", s.Rounds}
+	attrs := []any{"status", s.Status, "result", s.Result, "rounds", s.Rounds}
 	if s.Speedup != nil {
 		attrs = append(attrs, "speedup", report.Speedup(s.Speedup), "against", s.Speedup.Against)
+	}
+	for _, n := range s.Notes {
+		attrs = append(attrs, "note", n)
 	}
 	if s.Spend != nil {
 		attrs = append(attrs, "models", report.Spent(*s.Spend))

@@ -99,6 +99,9 @@ func (f *fakeHardware) Evaluate(ctx context.Context, task kernelwright.Task, c k
 		CandidateMS: 4 / float64(2+len(c.Note)), Baselines: map[string]float64{"eager": 4, "compile": 3, "max-autotune": 3.5},
 		Speedup: &kernelwright.Speedup{Value: 1.5, Low: 1.4, High: 1.6, Against: "compile"}, Headroom: 0.5, Versions: f.versions,
 	}
+	if strings.Contains(task.Source, "slower") {
+		v.Speedup = &kernelwright.Speedup{Value: 0.9, Low: 0.8, High: 0.95, Against: "compile"}
+	}
 	if level == kernelwright.Certify {
 		f.certify++
 		v.Status, v.Exported = kernelwright.Certified, "# standalone\n"+c.Source

@@ -32,6 +32,9 @@ type Written struct {
 	Certificate string `json:"certificate,omitempty"`
 	Markdown    string `json:"markdown,omitempty"`
 	HTML        string `json:"html,omitempty"`
+	// Older says what became of an older kernel of this name where the run has none
+	// to hand out: a sentence without its full stop.
+	Older string `json:"older,omitempty"`
 }
 
 // Report returns the report that people open first.
@@ -45,6 +48,10 @@ func (w Written) Report() string {
 // Write writes the files of a run whose reference is at path. Each appears
 // whole or not at all, and one that fails does not keep the others from being
 // written; the record has everything, so nothing is lost.
+//
+// A kernel that is slower than the fastest baseline by its whole interval is not
+// written, only its certificate and the reports. What then becomes of an older
+// kernel of this name says older.
 func (r Results) Write(path string, d report.Data) (Written, error) {
 	dir := filepath.Dir(path)
 	if r.Folder != "" {
@@ -67,17 +74,28 @@ func (r Results) Write(path string, d report.Data) (Written, error) {
 		}
 		*named = base + suffix
 	}
-	certificate, kernel, ok, err := report.Certify(d, stem(path)+".best.py")
+	d.File = stem(path) + ".best.py"
+	certificate, kernel, ok, err := report.Certify(d, d.File)
 	if err != nil {
 		errs = append(errs, err)
 	}
-	if ok {
+	switch {
+	case ok && kernel != "":
 		// The certificate names the kernel by its hash: first the kernel, so
 		// that none is ever without its file.
 		put(".best.py", []byte(kernel), &out.Kernel)
 		if out.Kernel != "" {
 			put(".certificate.json", certificate, &out.Certificate)
 		}
+	case ok:
+		before, err := olderKernel(base, d.Task.Source)
+		if err != nil {
+			errs = append(errs, ofRun(err, d.Run.ID))
+		}
+		if d.Older = before.says; err == nil && !before.keeps {
+			put(".certificate.json", certificate, &out.Certificate)
+		}
+		out.Older = d.Older
 	}
 	var b bytes.Buffer
 	if r.Markdown {

@@ -137,6 +137,7 @@ type Done struct {
 
 // Summary is the row that the tables show.
 func (d Done) Summary() report.Summary {
+	d.Data.Older = d.Written.Older
 	s := report.Summarise(d.Data)
 	s.Report, s.Kernel = d.Written.Report(), d.Written.Kernel
 	return s

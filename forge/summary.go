@@ -42,6 +42,10 @@ func summarise(out Outcome, rounds []kernelwright.Round, s Settings, why, unit s
 		return fmt.Sprintf("No candidate was correct after %s, the last one was %s: %s.", after, last.Status, ended)
 	}
 	v := out.Best.Certificate
+	if s := v.Speedup; s.Slower() {
+		return fmt.Sprintf("Nothing faster was found after %s: the best certified kernel, of round %d, has %.2fx the speed of %s (%.2f to %.2f): %s.",
+			after, out.Best.Index, s.Value, s.Against, s.Low, s.High, ended)
+	}
 	speed := "of unknown speedup"
 	if s := v.Speedup; s != nil {
 		speed = fmt.Sprintf("%.2fx the speed of %s (%.2f to %.2f)", s.Value, s.Against, s.Low, s.High)

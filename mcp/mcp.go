@@ -70,6 +70,7 @@ type Job struct {
 type Results struct {
 	Kernel      string `json:"kernel,omitempty"`
 	Certificate string `json:"certificate,omitempty"`
+	Older       string `json:"older,omitempty"` // what became of an older kernel of this name, where none was written
 	Markdown    string `json:"markdown,omitempty"`
 	HTML        string `json:"html,omitempty"`
 	// Problem is why some could not be written. The record is whole.

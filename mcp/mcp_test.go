@@ -433,6 +433,21 @@ func TestToolsAreTheGolden(t *testing.T) {
 	}
 }
 
+// A kernel that is slower than the fastest baseline ends the run, and is not kept.
+func TestASlowerKernelIsNotKept(t *testing.T) {
+	k := dial(t, newShop(t), "agent")
+	text, out := k.call("submit", args{"path": "softmax.py", "candidate": "class ModelNew: 'ms=5'"})
+	holds(t, text, "certified: ", "0.80× [0.78, 0.82] against eager", "the run has ended with nothing faster than eager, so no kernel's file was written; `kernelwright export 1 --round 0 --out PATH` writes it",
+		"certificate: /root/softmax.certificate.json", "softmax.best.py of run 1 stays")
+	if out["kept"] != false || out["result"] != "nothing_faster" || out["files"].(map[string]any)["kernel"] != nil || strings.Contains(text, "kernel: ") {
+		t.Errorf("%v", out)
+	}
+	_, out = k.call("submit", args{"path": "softmax.py", "candidate": "class ModelNew: 'ms=2'"})
+	if out["kept"] != true || out["result"] != "faster" || out["verdict"].(map[string]any)["run"] != 2.0 {
+		t.Errorf("%v", out)
+	}
+}
+
 // Any arguments get an answer: a bounded sentence, or what they ask for.
 func FuzzArguments(f *testing.F) {
 	names := []string{"task", "evaluate", "profile", "baselines", "history", "lessons", "submit"}

@@ -229,7 +229,17 @@ func (s *shop) Finish(ctx context.Context, j Job) (Results, error) {
 	delete(s.open, j.Client+t.Fingerprint)
 	s.mu.Unlock()
 	run.Status, run.Stop = kernelwright.RunDone, kernelwright.StopSubmitted
-	return Results{Kernel: "/root/" + j.Name + ".best.py", Problem: "the report cannot be written"}, s.UpdateRun(ctx, run)
+	rounds, err := s.Rounds(ctx, run.ID)
+	if err != nil {
+		return Results{}, err
+	}
+	files := Results{Certificate: "/root/" + j.Name + ".certificate.json", Problem: "the report cannot be written"}
+	if _, v, ok := report.Best(rounds); ok && report.HandedOut(v) {
+		files.Kernel = "/root/" + j.Name + ".best.py"
+	} else {
+		files.Older = j.Name + ".best.py of run 1 stays"
+	}
+	return files, s.UpdateRun(ctx, run)
 }
 
 // talk is a client with its server.

@@ -21,7 +21,8 @@ type submitArgs struct {
 }
 
 type submitted struct {
-	Kept    bool    `json:"kept"` // it was certified, the run has ended, and the files are there
+	Kept    bool    `json:"kept"`             // it was certified, the run has ended, and the kernel's file is there
+	Result  string  `json:"result,omitempty"` // of the run, where it has ended: faster, no_difference, undecided, not_timed, or nothing_faster, which gets no kernel's file
 	Verdict judged  `json:"verdict"`
 	Files   Results `json:"files"`
 }
@@ -29,7 +30,7 @@ type submitted struct {
 func (s *Server) addSubmit() {
 	tool(s, &sdk.Tool{
 		Name: "submit", Title: "Certify and keep the best kernel",
-		Description: "Certifies the fastest correct candidate of the open run (or the given one), ends the run and writes NAME.best.py, its certificate and reports; returns their paths. What is not certified is not kept, the run stays open, and the verdict says why. A later evaluate begins a new run.",
+		Description: "Certifies the fastest correct candidate of the open run (or the given one), ends the run and writes NAME.best.py, its certificate and reports; returns their paths. A kernel that is slower than the fastest baseline by its whole interval ends the run without its file. What is not certified is not kept, the run stays open, and the verdict says why. A later evaluate begins a new run.",
 	}, s.submit)
 }
 
@@ -95,14 +96,20 @@ func (s *Server) submit(ctx context.Context, req *sdk.CallToolRequest, in submit
 	}
 	// What is written is the fastest of those that are certified.
 	best, v, _ := report.Best(d.Rounds)
-	out := submitted{true, newJudged(best, v, nil), files}
+	out := submitted{report.HandedOut(v), report.Result(kernelwright.RunDone, d.Rounds), newJudged(best, v, nil), files}
 	out.Verdict.Finding = nil
 	var b strings.Builder
 	b.WriteString(out.Verdict.String())
+	if !out.Kept {
+		fmt.Fprintf(&b, "the run has ended with nothing faster than %s, so no kernel's file was written; `%s` writes it\n", report.Against(v.Speedup), report.Export(best.RunID, best.Index))
+	}
 	for _, f := range []struct{ what, path string }{{"kernel", files.Kernel}, {"certificate", files.Certificate}, {"report", files.Markdown}, {"report", files.HTML}} {
 		if f.path != "" {
 			fmt.Fprintf(&b, "%s: %s\n", f.what, report.Line(f.path))
 		}
+	}
+	if files.Older != "" {
+		fmt.Fprintf(&b, "%s\n", report.Line(files.Older))
 	}
 	if files.Problem != "" {
 		fmt.Fprintf(&b, "not everything could be written, and the record has it all: %s\n", report.Line(files.Problem))

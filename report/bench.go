@@ -88,7 +88,7 @@ func ReduceRun(d Data, m kernelwright.Member, spend Spend) BenchRun {
 				b.Speedups[name] = speedup
 			}
 		}
-	} else if found && b.Ended {
+	} else if (found || slices.ContainsFunc(d.Rounds, refused)) && b.Ended {
 		b.Status = "not certified"
 	}
 	b.Stops, _ = stopsOf(d.Rounds)
@@ -102,8 +102,7 @@ func ReduceRun(d Data, m kernelwright.Member, spend Spend) BenchRun {
 			round.Seconds += seconds(r.Verdict.CostS["total"])
 		}
 		seen[r.Verdict.Candidate] = true
-		refused := r.Certificate != nil && r.Certificate.Status != kernelwright.Certified
-		if s := r.Verdict.Speedup; s != nil && r.Verdict.Status.OK() && sound(s.Value) && !refused {
+		if s := r.Verdict.Speedup; s != nil && r.Verdict.Status.OK() && sound(s.Value) && !refused(r) {
 			round.Speedup = s.Value
 		}
 		b.Seconds += round.Seconds

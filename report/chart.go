@@ -2,7 +2,9 @@ package report
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
@@ -30,8 +32,8 @@ type chart struct {
 	Best          string // path of the best so far, as steps
 	Even          float64
 	Roofline      *chartTick // the most that the floor allows, where it is in view
-	Against       string
-	Text          string // the chart in words
+	Against       string     // what the speedups are held against
+	Text          string     // the chart in words
 }
 
 type chartTick struct {
@@ -42,6 +44,7 @@ type chartTick struct {
 type chartPoint struct {
 	X, Y, Low, High float64
 	OK, Kept        bool
+	Certified       bool // its speedup is the certificate's, else the quick level's
 	Title           string
 }
 
@@ -51,11 +54,12 @@ func newChart(d Data) (c chart, ok bool) {
 	if len(d.Rounds) == 0 {
 		return chart{}, false
 	}
-	top, against, timed := 1.0, "", 0
+	top, against, timed := 1.0, map[string]bool{}, 0
 	least, roofline := math.Inf(1), 0.0
 	for _, r := range d.Rounds {
-		s := r.Verdict.Speedup
-		if s == nil || !r.Verdict.Status.OK() || !sound(s.Value) {
+		v := Counts(r)
+		s := v.Speedup
+		if s == nil || !v.Status.OK() || refused(r) || !sound(s.Value) {
 			continue
 		}
 		timed++
@@ -63,9 +67,9 @@ func newChart(d Data) (c chart, ok bool) {
 		if sound(s.High) {
 			top = max(top, s.High)
 		}
-		against = s.Against
-		if r.Verdict.Floor.MS > 0 && r.Verdict.CandidateMS > 0 {
-			roofline = s.Value * r.Verdict.CandidateMS / r.Verdict.Floor.MS
+		against[s.Against] = true
+		if v.Floor.MS > 0 && v.CandidateMS > 0 {
+			roofline = s.Value * v.CandidateMS / v.Floor.MS
 		}
 	}
 	// The roofline is a goal worth seeing, unless it would flatten the rest.
@@ -76,7 +80,14 @@ func newChart(d Data) (c chart, ok bool) {
 	top = step * math.Ceil(top*1.04/step)
 	c = chart{
 		Width: chartWidth, Height: chartHeight, Left: chartLeft, Right: chartWidth - chartRight,
-		Top: chartTop, Bottom: chartHeight - chartBottom, Against: against,
+		Top: chartTop, Bottom: chartHeight - chartBottom,
+	}
+	switch names := slices.Sorted(maps.Keys(against)); len(names) {
+	case 0:
+	case 1:
+		c.Against = names[0] + ", the fastest baseline"
+	default: // levels know different ones, and they lie close
+		c.Against = "the fastest baseline of each verdict: " + strings.Join(names, ", ")
 	}
 	y := func(v float64) float64 {
 		return round1(c.Bottom - min(max(v, 0), top)/top*(c.Bottom-c.Top))
@@ -104,15 +115,17 @@ func newChart(d Data) (c chart, ok bool) {
 		if (r.Index-first)%every == 0 {
 			c.Rounds = append(c.Rounds, chartTick{p.X, fmt.Sprint(r.Index)})
 		}
-		s := r.Verdict.Speedup
-		if s == nil || !r.Verdict.Status.OK() || !sound(s.Value) {
+		v := Counts(r)
+		s := v.Speedup
+		p.Certified = v.Status == kernelwright.Certified
+		if s == nil || !v.Status.OK() || refused(r) || !sound(s.Value) {
 			p.Y = c.Bottom
-			p.Title = fmt.Sprintf("round %d: %s", r.Index, statusOf(r))
+			p.Title = fmt.Sprintf("round %d: %s", r.Index, RoundStanding(r))
 			c.Points = append(c.Points, p)
 			continue
 		}
 		p.OK, p.Y, p.Low, p.High = true, y(s.Value), y(s.Low), y(s.High)
-		p.Title = fmt.Sprintf("round %d: %s, %s against %s, %s", r.Index, statusOf(r), Speedup(s), Line(s.Against), Milliseconds(r.Verdict.CandidateMS))
+		p.Title = fmt.Sprintf("round %d: %s, %s against %s, %s", r.Index, RoundStanding(r), Speedup(s), Line(s.Against), Milliseconds(v.CandidateMS))
 		c.Points = append(c.Points, p)
 		if s.Value > best {
 			if best == 0 {

@@ -81,6 +81,9 @@ func timeNotes(v kernelwright.Verdict) []string {
 	for _, n := range t.Notes {
 		out = append(out, sentence(n))
 	}
+	if n := Quotients(v); n != "" {
+		out = append(out, sentence(n))
+	}
 	return out
 }
 
@@ -95,6 +98,14 @@ func familyWord(f kernelwright.FamilyReport) string {
 	default:
 		return "failed, advisory"
 	}
+}
+
+// evidence is what a certificate rests on, but for what stands elsewhere.
+func evidence(v kernelwright.Verdict) []string {
+	if v.Status != kernelwright.Certified {
+		return nil // its round has it
+	}
+	return slices.DeleteFunc(slices.Clone(v.Evidence), func(e string) bool { return strings.HasPrefix(e, shapesTried) })
 }
 
 // findings are the yes-or-no results of the gate.
@@ -112,14 +123,15 @@ func findings(v kernelwright.Verdict) []fact {
 		}
 	}
 	add("Deterministic", c.Deterministic, "yes, bit by bit", "no, two runs differ within the bound")
-	add("Other sizes", c.General, "yes, it works with other batch sizes", "no, only the declared shapes")
 	add("Packs weights", c.CachesWeights, "yes, at its first call", "no")
 	add("Follows weights", c.FollowsWeights, "yes, weights changed in place are seen", "no, weights changed after its first call are not seen")
 	if v.Weights != "" {
 		out = append(out, fact{"Weights", Line(weights(v.Weights))})
 	}
-	for _, a := range v.Assumes {
-		out = append(out, fact{"Assumes", "it " + Line(a)})
+	if v.Status != kernelwright.Certified { // or it stands above
+		for _, a := range v.Assumes {
+			out = append(out, fact{"Assumes", "it " + Line(a)})
+		}
 	}
 	add("KernelBench's tolerance", c.KernelBench, "would have passed", "would not have passed")
 	return out
@@ -168,11 +180,9 @@ func facts(d Data, v kernelwright.Verdict) []fact {
 	if w := v.Work; w.Custom+w.Vendor+w.PyTorch > 0 {
 		add("Time by who did the work", fmt.Sprintf("%.0f %% custom, %.0f %% vendor library, %.0f %% PyTorch", 100*w.Custom, 100*w.Vendor, 100*w.PyTorch))
 	}
-	device := d.Run.Device
-	if d.Device.Name != "" {
-		device += ", " + d.Device.Name
+	if v.Status != kernelwright.Certified { // or it stands above
+		add("Device", deviceName(d))
 	}
-	add("Device", device)
 	if c := d.Device.Ceilings; c.MemoryGBs > 0 {
 		add("Measured ceilings", fmt.Sprintf("%s GB/s memory, %s GB/s cache, %s GFLOP/s", digits(c.MemoryGBs), digits(c.CacheGBs), digits(c.FP32GFLOPs)))
 	}
@@ -200,7 +210,6 @@ func facts(d Data, v kernelwright.Verdict) []fact {
 		}
 		add("Versions", strings.Join(parts, ", "))
 	}
-	add("SHA-256 of the kernel's file", v.ExportedSHA256)
 	add("Fingerprint of the task", d.Task.Fingerprint)
 	return out
 }
@@ -284,9 +293,35 @@ func stopText(s kernelwright.StopReason) string {
 
 func levelText(l kernelwright.Level) string {
 	if l == kernelwright.Certify {
-		return "in a cold process with new seeds"
+		return "in a cold process with new seeds, for the certificate"
 	}
 	return "at the quick level"
+}
+
+func levelName(l kernelwright.Level) string {
+	if l == kernelwright.Certify {
+		return "as certified"
+	}
+	return "at the quick level"
+}
+
+// roundReason is the sentence of a round's own verdict, by its level where it has
+// figures in it.
+func roundReason(r kernelwright.Round) string {
+	if v := r.Verdict; v.Reason != "" && v.Status.OK() && v.Level == kernelwright.Quick {
+		return "quick: " + v.Reason
+	}
+	return r.Verdict.Reason
+}
+
+// measuredAt is what each level measured of a round that has a certificate's times,
+// too: of others the table says it.
+func measuredAt(r kernelwright.Round) []fact {
+	quick := Measured(r.Verdict)
+	if !certified(r) || quick == "" {
+		return nil
+	}
+	return []fact{{"Quick", quick}, {"Certified", Measured(*r.Certificate)}}
 }
 
 func name(d Data) string {

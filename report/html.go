@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/kernelwright/kernelwright"
 )
@@ -48,6 +47,7 @@ type pageData struct {
 	Detail            string
 	Flags             []string
 	Cards             []fact
+	Certificate       []fact
 	Chart             *chart
 	Times             []timeRow
 	TimeNotes         []string
@@ -55,9 +55,10 @@ type pageData struct {
 	Stop              string
 	Precision         string
 	Seeds             int
-	Level             string
+	Level, LevelName  string
 	Families          []kernelwright.FamilyReport
 	Findings          []fact
+	Evidence          []string
 	Facts             []fact
 	Notes             []string
 	Operators         []kernelwright.OperatorShare
@@ -84,8 +85,10 @@ type pageRound struct {
 	Kind           string
 	Feedback       []fact
 	Numbers        []fact
+	Measured       []fact // by level
 	Metrics        []fact
 	Costs          []fact
+	Certifying     []fact // what that cost
 	Vectorised     []kernelwright.Diagnostic
 	Missed         []kernelwright.Diagnostic
 	Kernels        []string
@@ -112,7 +115,7 @@ func HTML(w io.Writer, d Data) error {
 	best, v, ok := Best(d.Rounds)
 	s := Summarise(d)
 	p := pageData{
-		Name: Line(name(d)), Headline: headline(d), Status: strings.ReplaceAll(Line(s.Status), "_", " "), Class: "failed",
+		Name: Line(name(d)), Headline: headline(d), Status: standing(s.Status, s.Level), Class: "failed",
 		Reason: d.Run.Reason, Hint: d.Run.Hint, Detail: d.Run.Detail,
 		Stop: stopSentence(d.Run.Stop), Facts: facts(d, v), Notes: d.Task.Notes, Reference: d.Task.Source,
 		Version: kernelwright.Version, Finished: when(d.Run.FinishedMS), Run: d.Run.ID,
@@ -124,11 +127,14 @@ func HTML(w io.Writer, d Data) error {
 		p.Flags = append(p.Flags, FlagText(f))
 	}
 	if ok {
-		p.Class = statusClass(v.Status)
+		if p.Class = statusClass(v.Status); s.Result == NothingFaster {
+			p.Status, p.Class = standing(s.Result, ""), "failed"
+		}
 		p.Cards = cards(d, s, v)
 		p.Times, p.TimeNotes = timeRows(v), timeNotes(v)
-		p.Precision, p.Seeds, p.Level = v.Correctness.Precision, v.Correctness.Seeds, levelText(v.Level)
-		p.Families, p.Findings = v.Correctness.Families, findings(v)
+		p.Certificate = certificateFacts(d)
+		p.Precision, p.Seeds, p.Level, p.LevelName = v.Correctness.Precision, v.Correctness.Seeds, levelText(v.Level), levelName(v.Level)
+		p.Families, p.Findings, p.Evidence = v.Correctness.Families, findings(v), evidence(v)
 		p.Operators, p.Launches = v.Work.Operators, Launches(v.Work.Launches)
 	}
 	if c, drawn := newChart(d); drawn {
@@ -165,14 +171,11 @@ func cards(d Data, s Summary, v kernelwright.Verdict) []fact {
 }
 
 func newPageRound(r kernelwright.Round, before *kernelwright.Round, kept bool) pageRound {
-	v := r.Verdict
-	class := statusClass(v.Status)
-	if kept && r.Certificate != nil {
-		class = statusClass(r.Certificate.Status)
-	}
+	v, counts := r.Verdict, Counts(r)
 	p := pageRound{
-		Index: r.Index, Kept: kept, Status: statusOf(r), Class: class, MS: v.CandidateMS, Speedup: v.Speedup, Headroom: v.Headroom,
-		Note: r.Candidate.Note, Said: saying(r), Origin: r.Candidate.Origin, Reason: v.Reason, Hint: v.Hint, Evidence: v.Evidence,
+		Index: r.Index, Kept: kept, Status: RoundStanding(r), Class: statusClass(counts.Status), MS: counts.CandidateMS, Speedup: counts.Speedup, Headroom: counts.Headroom,
+		Measured: measuredAt(r),
+		Note:     r.Candidate.Note, Said: saying(r), Origin: r.Candidate.Origin, Reason: roundReason(r), Hint: v.Hint, Evidence: v.Evidence,
 		Errors: v.Build.Errors, Output: v.Output, Vectorised: v.Build.Vectorised, Missed: v.Build.Missed,
 		Source: splitLines(cut(Clean(r.Candidate.Source))),
 	}
@@ -183,8 +186,10 @@ func newPageRound(r kernelwright.Round, before *kernelwright.Round, kept bool) p
 	if !v.Status.OK() {
 		p.Log = v.Build.Log
 	}
-	if c := r.Certificate; c != nil && c.Status != kernelwright.Certified {
-		p.Uncertified = c.Reason
+	if c := r.Certificate; c != nil {
+		if p.Certifying = numbers(c.CostS); refused(r) {
+			p.Uncertified, p.Class = c.Reason, "failed"
+		}
 	}
 	if f := r.Feedback; f != nil {
 		p.Kind, p.Feedback, p.Numbers = string(f.Kind), feedbackFacts(*f), numbers(f.Evidence)

@@ -34,6 +34,14 @@ func Markdown(w io.Writer, d Data) error {
 		}
 		m.line("")
 	}
+	if facts := certificateFacts(d); len(facts) > 0 {
+		m.line("## Certificate")
+		m.line("")
+		for _, f := range facts {
+			m.line("- %s: %s", m.text(f.Name), m.text(f.Value))
+		}
+		m.line("")
+	}
 	if ok {
 		m.times(v)
 	}
@@ -95,7 +103,7 @@ func (m *md) code(language, s string) {
 func (m *md) row(cells ...string) { m.line("| %s |", strings.Join(cells, " | ")) }
 
 func (m *md) times(v kernelwright.Verdict) {
-	m.line("## Time")
+	m.line("## Time, %s", levelName(v.Level))
 	m.line("")
 	m.row("", "median", "95 % interval", "quartiles", "speedup of this kernel")
 	m.row("---", "---:", "---:", "---:", "---:")
@@ -122,7 +130,8 @@ func (m *md) rounds(d Data, best kernelwright.Round, ok bool) {
 		if ok && r.Index == best.Index {
 			index = "**" + index + "**"
 		}
-		m.row(index, m.text(statusOf(r)), Milliseconds(r.Verdict.CandidateMS), Speedup(r.Verdict.Speedup), m.text(Against(r.Verdict.Speedup)), Percent(r.Verdict.Headroom),
+		v := Counts(r)
+		m.row(index, m.text(RoundStanding(r)), Milliseconds(v.CandidateMS), Speedup(v.Speedup), m.text(Against(v.Speedup)), Percent(v.Headroom),
 			m.text(r.Candidate.Note), m.text(saying(r)))
 	}
 	m.line("")
@@ -150,6 +159,9 @@ func (m *md) correctness(v kernelwright.Verdict) {
 	for _, f := range findings(v) {
 		m.line("- %s: %s", m.text(f.Name), m.text(f.Value))
 	}
+	for _, e := range evidence(v) {
+		m.line("- %s", m.text(sentence(e)))
+	}
 	m.line("")
 }
 
@@ -166,10 +178,16 @@ func (m *md) about(d Data, v kernelwright.Verdict) {
 }
 
 func (m *md) round(d Data, i int, r kernelwright.Round) {
-	m.line("## Round %d: %s", r.Index, m.text(statusOf(r)))
+	m.line("## Round %d: %s", r.Index, m.text(RoundStanding(r)))
 	m.line("")
-	if r.Verdict.Reason != "" {
-		m.line("%s", m.text(sentence(r.Verdict.Reason)))
+	for _, f := range measuredAt(r) {
+		m.line("- %s: %s", m.text(f.Name), m.text(f.Value))
+	}
+	if len(measuredAt(r)) > 0 {
+		m.line("")
+	}
+	if reason := roundReason(r); reason != "" {
+		m.line("%s", m.text(sentence(reason)))
 		m.line("")
 	}
 	for _, e := range r.Verdict.Evidence {

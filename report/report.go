@@ -25,13 +25,19 @@ type Data struct {
 	Spend    kernelwright.Spend // on language models
 	Talk     []llm.Record       // with them, in order
 	Attempts []llm.Charge       // at calls with them, which were not answered
+	// Where results are written: the name that a kernel's file has there, and what
+	// became of an older one of this name, a sentence without its full stop.
+	File  string
+	Older string
 }
 
 // Summary is what a run came to.
 type Summary struct {
 	Task     string             `json:"task"`
 	Run      int64              `json:"run"`
-	Status   string             `json:"status"` // of the run while it has no kernel, else of the verdict
+	Status   string             `json:"status"`          // of the run while it has no kernel, else of the verdict
+	Level    string             `json:"level,omitempty"` // of that verdict
+	Result   string             `json:"result"`          // what the run came to: [Result]
 	Reason   string             `json:"reason,omitempty"`
 	Hint     string             `json:"hint,omitempty"`
 	Stop     string             `json:"stop,omitempty"`
@@ -45,29 +51,28 @@ type Summary struct {
 	Flags    []kernelwright.TaskFlag `json:"flags,omitempty"`
 	Spend    *kernelwright.Spend     `json:"spend,omitempty"`         // nil where no language model was asked
 	Stops    *Stops                  `json:"refused_stops,omitempty"` // of the Judge; nil where none was
+	Notes    []string                `json:"notes,omitempty"`         // what its figures are to be read with
 	Report   string                  `json:"report,omitempty"`        // path, where one was written
 	Kernel   string                  `json:"kernel,omitempty"`
 }
 
 // Best returns the round whose kernel the run kept, and the verdict that
 // counts for it: the certificate where there is one. With none certified it
-// is the fastest correct one, and false says that there is none either.
+// is the fastest correct one that was not refused, and false says that there is
+// none either.
 func Best(rounds []kernelwright.Round) (kernelwright.Round, kernelwright.Verdict, bool) {
 	var best kernelwright.Round
 	var verdict kernelwright.Verdict
-	found, certified := false, false
+	found, strict := false, false
 	for _, r := range rounds {
-		v, c := r.Verdict, false
-		if r.Certificate != nil && r.Certificate.Status == kernelwright.Certified {
-			v, c = *r.Certificate, true
-		}
-		if !v.Status.OK() || certified && !c {
+		v, c := Counts(r), certified(r)
+		if !v.Status.OK() || refused(r) || strict && !c {
 			continue
 		}
-		if found && certified == c && !faster(v, verdict) {
+		if found && strict == c && !faster(v, verdict) {
 			continue
 		}
-		best, verdict, found, certified = r, v, true, c
+		best, verdict, found, strict = r, v, true, c
 	}
 	return best, verdict, found
 }
@@ -83,7 +88,7 @@ func faster(a, b kernelwright.Verdict) bool {
 func Summarise(d Data) Summary {
 	s := Summary{
 		Task: d.Run.TaskName, Run: d.Run.ID, Status: string(d.Run.Status), Reason: d.Run.Reason, Hint: d.Run.Hint,
-		Stop: string(d.Run.Stop), Rounds: len(d.Rounds), Round: -1, Flags: d.Task.Flags, Baseline: map[string]float64{},
+		Stop: string(d.Run.Stop), Rounds: len(d.Rounds), Round: -1, Flags: d.Task.Flags, Baseline: map[string]float64{}, Result: Result(d.Run.Status, d.Rounds),
 	}
 	if s.Task == "" {
 		s.Task = d.Task.Name
@@ -98,6 +103,9 @@ func Summarise(d Data) Summary {
 	if !ok {
 		if n := len(d.Rounds); n > 0 && d.Run.Status == kernelwright.RunDone {
 			last := d.Rounds[n-1].Verdict
+			if i := slices.IndexFunc(d.Rounds, refused); i >= 0 { // it came furthest
+				last = *d.Rounds[i].Certificate
+			}
 			s.Status = string(last.Status)
 			if s.Reason == "" {
 				s.Reason = last.Reason
@@ -108,7 +116,18 @@ func Summarise(d Data) Summary {
 		}
 		return s
 	}
-	s.Round, s.Status, s.MS, s.Speedup, s.Headroom = r.Index, string(v.Status), v.CandidateMS, v.Speedup, v.Headroom
+	s.Round, s.Status, s.Level, s.MS, s.Speedup, s.Headroom = r.Index, string(v.Status), string(v.Level), v.CandidateMS, v.Speedup, v.Headroom
+	if s.Result == NothingFaster {
+		s.Notes = append(s.Notes, "nothing faster was found: "+slower(v, d.Run.ID, r.Index))
+	}
+	if d.Older != "" {
+		s.Notes = append(s.Notes, d.Older)
+	}
+	if v.Speedup != nil {
+		if note := Quotients(v, v.Speedup.Against); note != "" {
+			s.Notes = append(s.Notes, note)
+		}
+	}
 	if v.Baselines != nil {
 		s.Baseline = v.Baselines
 	}
@@ -174,6 +193,9 @@ func headline(d Data) string {
 		case kernelwright.RunRunning:
 			return "No correct candidate so far."
 		default:
+			if slices.ContainsFunc(d.Rounds, refused) {
+				return "No candidate passed certification."
+			}
 			return "No candidate was correct."
 		}
 	}
@@ -187,6 +209,8 @@ func headline(d Data) string {
 	}
 	against := Clean(s.Against)
 	switch {
+	case s.Slower() && v.Status == kernelwright.Certified:
+		return fmt.Sprintf("Nothing faster than %s was found: the best certified kernel has %s its speed (%s) and is not handed out.", against, times(s.Value), interval(*s))
 	case s.Wins(0):
 		return fmt.Sprintf("%s the speed of %s (%s), %s.", times(s.Value), against, interval(*s), kept)
 	case s.High < 1:

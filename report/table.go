@@ -25,7 +25,10 @@ func Table(w io.Writer, rows []Summary) error {
 		if path == "" {
 			path = "–"
 		}
-		status := strings.ReplaceAll(Line(s.Status), "_", " ")
+		status := standing(s.Status, s.Level)
+		if s.Result == NothingFaster {
+			status = standing(s.Result, "")
+		}
 		if len(s.Flags) > 0 {
 			status += " !"
 		}
@@ -44,8 +47,11 @@ func Table(w io.Writer, rows []Summary) error {
 			*last = append(*last, Cost(spend))
 		}
 		*last = append(*last, Line(path))
-		if s.Speedup != nil && s.Speedup.High < 1 {
+		if s.Speedup.Slower() && s.Result != NothingFaster {
 			notes = append(notes, fmt.Sprintf("%s: slower than %s, which is the better choice", Line(s.Task), Line(s.Speedup.Against)))
+		}
+		for _, n := range s.Notes {
+			notes = append(notes, Line(s.Task)+": "+Line(n))
 		}
 		for _, f := range s.Flags {
 			notes = append(notes, fmt.Sprintf("! %s: %s", Line(s.Task), FlagText(f)))

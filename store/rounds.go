@@ -39,7 +39,7 @@ const (
 // other content under the same index is a *ConflictError, and an index that
 // leaves a gap is an error. A certificate in it is ignored: SetCertificate.
 func (s *Store) AppendRound(ctx context.Context, r kernelwright.Round) error {
-	r.Certificate = nil
+	r.Certificate, r.CertifiedMS = nil, 0
 	whole, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("record round %d of run %d: %w", r.Index, r.RunID, err)
@@ -249,7 +249,7 @@ func updateBest(ctx context.Context, tx *sql.Tx, run int64) error {
 }
 
 const roundQuery = `SELECT r.run, r.idx, r.candidate, r.language, r.origin, r.note, r.verdict, r.started, r.finished, r.overhead_ms,
-	r.parent, f.text, c.verdict FROM rounds r
+	r.parent, f.text, c.verdict, coalesce(c.created, 0) FROM rounds r
 	LEFT JOIN feedback f ON f.run = r.run AND f.idx = r.idx
 	LEFT JOIN certificates c ON c.run = r.run AND c.idx = r.idx `
 
@@ -263,7 +263,7 @@ type roundRow struct {
 func scanRound(scan func(...any) error) (row roundRow, err error) {
 	r := &row.round
 	return row, scan(&r.RunID, &r.Index, &row.candidate, &r.Candidate.Language, &r.Candidate.Origin, &r.Candidate.Note, &row.verdict,
-		&r.StartedMS, &r.FinishedMS, &r.OverheadMS, &r.Parent, &row.feedback, &row.certificate)
+		&r.StartedMS, &r.FinishedMS, &r.OverheadMS, &r.Parent, &row.feedback, &row.certificate, &r.CertifiedMS)
 }
 
 func (s *Store) fill(ctx context.Context, row roundRow) (kernelwright.Round, error) {

@@ -288,6 +288,10 @@ func TestRoundsRoundTrip(t *testing.T) {
 			rt.Fatalf("%d rounds of %d: %v", len(got), len(want), err)
 		}
 		for i := range want {
+			if got[i].CertifiedMS != 0 != (want[i].Certificate != nil) {
+				rt.Fatalf("round %d: certified at %d", i, got[i].CertifiedMS)
+			}
+			got[i].CertifiedMS = 0
 			a, err1 := json.Marshal(want[i])
 			b, err2 := json.Marshal(got[i])
 			if err1 != nil || err2 != nil || !bytes.Equal(a, b) {

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/report"
+)
+
+type exportCmd struct {
+	ID    int64  `arg:"" name:"run" help:"Number of the run."`
+	Round *int   `help:"The certified round whose kernel it is; else the best." placeholder:"N"`
+	Out   string `help:"The file to write, which must not be there yet." placeholder:"PATH" type:"path" required:"" predictor:"file"`
+}
+
+// Help is shown below the flags.
+func (exportCmd) Help() string {
+	return "Writes the file that was certified, byte for byte, also of a kernel that is slower than the fastest baseline and was therefore not written as NAME.best.py."
+}
+
+// Run writes the kernel of a certified round to a file.
+func (c exportCmd) Run(a *app) error {
+	d, err := a.openRounds(c.ID)
+	if err != nil {
+		return err
+	}
+	r, err := c.chosen(d.Rounds)
+	if err != nil {
+		return err
+	}
+	text, sum, err := report.Exported(r)
+	if err != nil {
+		return err
+	}
+	if err := writeNew(c.Out, text); err != nil {
+		return err
+	}
+	v := report.Counts(r)
+	if a.json {
+		return a.printJSON(map[string]any{
+			"path": a.shown(c.Out), "sha256": sum, "run": c.ID, "round": r.Index, "task": d.Run.TaskName, "device": d.Run.Device,
+			"candidate_ms": v.CandidateMS, "baselines": v.Baselines, "speedup": v.Speedup,
+		})
+	}
+	said := fmt.Sprintf("written: %s (round %d of run %d, certified)\n", report.Line(a.shown(c.Out)), r.Index, c.ID)
+	if figures := report.Measured(v); figures != "" {
+		said += figures + "\n"
+	}
+	if v.Speedup.Slower() {
+		said += fmt.Sprintf("take care: it is slower than %s, which is the better choice\n", report.Against(v.Speedup))
+	}
+	return a.printf("%s", said)
+}
+
+// chosen returns the round that is asked for, or says why its kernel cannot be had.
+func (c exportCmd) chosen(rounds []kernelwright.Round) (kernelwright.Round, error) {
+	var certified []string
+	for _, r := range rounds {
+		if report.Counts(r).Status == kernelwright.Certified {
+			certified = append(certified, fmt.Sprint(r.Index))
+		}
+	}
+	hint := fmt.Sprintf("no round of it is: `kernelwright history show %d` says what each came to", c.ID)
+	if len(certified) > 0 {
+		hint = "certified of this run: " + strings.Join(certified, ", ")
+	}
+	if c.Round == nil {
+		if best, v, ok := report.Best(rounds); ok && v.Status == kernelwright.Certified {
+			return best, nil
+		}
+		return kernelwright.Round{}, notFound(fmt.Sprintf("run %d has no certified kernel", c.ID), fmt.Sprintf("`kernelwright history show %d` says what each round came to", c.ID))
+	}
+	i := slices.IndexFunc(rounds, func(r kernelwright.Round) bool { return r.Index == *c.Round })
+	if i < 0 {
+		return kernelwright.Round{}, noRound(c.ID, *c.Round, rounds)
+	}
+	r := rounds[i]
+	if report.Counts(r).Status != kernelwright.Certified {
+		return r, notFound(fmt.Sprintf("round %d of run %d is not certified: it is %s", r.Index, c.ID, report.RoundStanding(r)), hint)
+	}
+	return r, nil
+}
+
+// noRound is the error of a verb that was asked for a round that is not there.
+func noRound(run int64, index int, rounds []kernelwright.Round) error {
+	return notFound(fmt.Sprintf("run %d has no round %d", run, index), fmt.Sprintf("it has rounds 0 to %d", rounds[len(rounds)-1].Index))
+}
+
+// writeNew writes a file that must not be there.
+func writeNew(path, text string) (err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		if info, serr := os.Stat(path); serr == nil && info.IsDir() {
+			return usage(path+" is a folder", "name a file in it with --out")
+		}
+		return usage("there is a file "+path+" already", "name another one with --out, or remove it first")
+	}
+	if err != nil {
+		return outError(path, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(outError(path, err), os.Remove(path))
+		}
+	}()
+	if _, err = f.WriteString(text); err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
