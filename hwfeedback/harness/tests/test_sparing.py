@@ -1019,3 +1019,79 @@ def test_state_is_carried_and_an_input_written(judge: Judge) -> None:
         assert wrong != itself
         v = judge.verdict(STATE, wrong, time=False)
         assert v["status"] == "wrong" and said in v["reason"], v["reason"]
+
+
+def stateful(constructor: str, body: str) -> str:
+    """Returns a task with a state of its own."""
+    made = SMALL.replace(
+        "        self.w = nn.Parameter(torch.rand(1024))\n",
+        f"        self.w = nn.Parameter(torch.rand(1024))\n        {constructor}\n",
+    )
+    return made.replace(f"return {SAME}", body)
+
+
+OF_STATE = {
+    "written": (STATE, []),
+    "last": (
+        stateful(
+            "self.last = torch.zeros(96, 1024)",
+            "y, self.last = x * self.last * self.w, x\n        return y",
+        ),
+        [],
+    ),
+    "replaced": (
+        stateful(
+            "self.sums = [torch.zeros(1024), torch.zeros(1024)]",
+            "self.sums = [self.sums[1] + 1, x.mean(0)]\n        return x * self.w + self.sums[0]",
+        ),
+        [],
+    ),
+    "single": (
+        stateful(
+            "self.mean = torch.zeros(1024)",
+            "self.mean.add_(x.float().mean(0))\n        return x.float() * self.w - self.mean",
+        ),
+        [],
+    ),
+    "ignored": (
+        stateful(
+            "self.mean = torch.ones(1024)", "self.mean.mul_(0.5)\n        return self.mean * self.w"
+        ),
+        ["ignores_input"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_STATE)
+def test_draws_and_answers_of_state_last(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What one is held against is not overwritten by the next."""
+    source, flags = OF_STATE[name]
+    seen = []
+    for peak in (device.PEAK, 0):
+        monkeypatch.setattr(device, "PEAK", peak)
+        judge.tasks = {}
+        seen.append({**judge.task(source), "eager_ms": 0.0})
+    assert seen[0] == seen[1] and seen[0]["flags"] == flags
+    assert "state" in seen[0]["notes"][0] and "same values" not in " ".join(seen[0]["notes"])
+    monkeypatch.undo()
+    r = reference(judge, source=source)
+    try:
+        r.sparing = True
+        r.carry(r.inspect(1)["carried"])
+        tree, first = r.draw(1)
+        drawn = [t.clone() for t in first]
+        for mode in ("eager", "wide"):
+            answers = []
+            for seed in (1, 2):
+                (answer,) = r.forward(*r.draw(seed), [mode])
+                answers.append((answer["tensors"], [t.clone() for t in answer["tensors"]]))
+            r.forward(*r.draw(3), [mode])
+            for kept, then in answers:
+                assert all(map(torch.equal, kept, then))
+            changed = zip(answers[0][0], answers[1][0], strict=True)
+            assert not all(torch.equal(a, b) for a, b in changed) or flags
+        assert all(map(torch.equal, first, drawn)) and tree
+    finally:
+        r.kill()
