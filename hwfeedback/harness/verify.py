@@ -1806,6 +1806,8 @@ class Verification:
         random patterns of signs, and where float32 rounding takes it, if that is to be simulated:
         a draw may be far worse conditioned than any in calibration.
         """
+        if not self._sparing:
+            expected.last()
         expected.moved = [Scale() for _ in expected.wide]
         floating = any(t.is_floating_point() for t in expected.wide)
         decided = expected.decides
