@@ -2048,9 +2048,13 @@ class Verification:
                 return self.judge_call(inputs, outputs)
         return wrong
 
+    def changed(self) -> list[torch.Tensor]:
+        """Returns other weights, as a change leaves them."""
+        return self._moved(self.original)
+
     def _follows(self, candidate: CandidateClient) -> None:
         """Changes the weights once more, in place, and sees whether the candidate follows."""
-        changed = self._moved(self.original)
+        changed = self.changed()
         self.reference.set_state(changed)
         if not candidate.set_state(self.reference.info["names"], changed, in_place=True):
             self.reference.set_state(self.state)

@@ -883,8 +883,17 @@ def test_indices(judge: Judge) -> None:
 @pytest.mark.alone
 def test_a_certificate(judge: Judge) -> None:
     more: dict[str, Any] = {"time": True, "want_baselines": ["eager"], "require_custom": False}
-    v = judge.verdict(SMALL, form(SAME), "certify", **more)
+    packs = form(
+        "self.by(x)\n\n"
+        "    def by(self, x):\n"
+        "        if getattr(self, 'seen', -1) != self.w._version:\n"
+        "            self.seen, self.kept = self.w._version, self.w.clone()\n"
+        "            __import__('time').sleep(0.4)\n"
+        "        return torch.softmax(x * self.kept, -1)"
+    )
+    v = judge.verdict(SMALL, packs, "certify", **more)
     assert v["status"] == "certified", v["reason"]
+    assert any("packing its weights takes" in n for n in v["timing"]["notes"])
     assert v["speedup"]["low"] < 1.05
     assert v["correctness"]["deterministic"] and v["correctness"]["follows_weights"]
 
