@@ -1004,6 +1004,7 @@ class Verification:
         self.aliases: list[int] = []
         # Some of what the candidate was right on, and what is right unless memory is spared.
         self.varied: list[tuple[Job, Expected | None]] = []
+        self.by_seed: set[str] = set()  # weights and buffers that another seed makes others
         self._room = Room()
         self.inputs: list[torch.Tensor] = []  # as the reference draws them, without content
         self.outputs: list[torch.Tensor] = []  # as the reference's, without content
@@ -1043,7 +1044,10 @@ class Verification:
         """Has the reference, which was constructed anew, take other weights where it may. Returns
         what it has then.
         """
-        state = self._moved(self.reference.state())
+        made = self.reference.state()
+        pairs = zip(self.reference.info["names"], made, self.original, strict=True)
+        self.by_seed |= {n for n, a, b in pairs if not same_bytes(a, b)}
+        state = self._moved(made)
         self.reference.set_state(state)
         return state
 
