@@ -323,7 +323,9 @@ class Asking:
         if not known:
             return []
         info = judge.reference.info
-        fixed = constant(info, judge.calibration.carried.names)
+        # What it has been right with as several seeds make it is no constant.
+        known_to_vary = {*judge.calibration.carried.names, *judge.by_seed}
+        fixed = constant(info, list(known_to_vary))
         all_ = changes_of(
             self._base, judge.input_names, judge.traits.structures, info["names"], fixed
         )

@@ -111,6 +111,18 @@ class Expected:
     # Of a task that decides (decisions.py): what else is right. None where nobody has looked.
     decides: bool = False
     sides: list[Sides | None] | None = None
+    lasts: bool = False  # its tensors lie in no block that the reference writes into
+
+    def last(self) -> None:
+        """Has its tensors outlive the reference's blocks."""
+        if self.lasts:
+            return
+        self.sources = [
+            None if s is None else {**s, "values": s["values"].clone()} for s in self.sources
+        ]
+        self.wide = [t.clone() for t in self.wide]
+        self.eager = None if self.eager is None else [t.clone() for t in self.eager]
+        self.lasts = True
 
     def right(self, i: int, got: torch.Tensor) -> torch.Tensor:
         """Returns the right values of floating output i that are nearest to those given."""
@@ -118,14 +130,9 @@ class Expected:
         return self.wide[i] if found is None else found.nearest(got, self.wide[i])
 
     def private(self) -> Expected:
-        """Returns a copy that outlives the reference's blocks."""
-        sources = [
-            None if s is None else {**s, "values": s["values"].clone()} for s in self.sources
-        ]
-        wide = [t.clone() for t in self.wide]
-        eager = None if self.eager is None else [t.clone() for t in self.eager]
-        kept = replace(self, wide=wide, eager=eager, sources=sources)
-        kept.effects = kept.moved = kept.sides = None
+        """Returns what outlives the reference's blocks: nobody has looked closer yet."""
+        kept = replace(self, effects=None, moved=None, sides=None)
+        kept.last()
         return kept
 
     def lighten(self) -> None:

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from correctness import C1
 from dispatch import uncompiled
-from margins import Margins
+from margins import Margins, size
 from noise import _EXACT, ULP, Float32Noise, _mutates, _name
 
 # Patterns of simulated rounding, from which the bound of what is decided on comes: of many elements
@@ -62,6 +62,7 @@ class Decision:
     rounded: torch.Tensor | None = field(default=None, repr=False)  # where rounding moved the value
     margins: Margins = field(default_factory=Margins, repr=False)
     _bound: torch.Tensor | None = field(default=None, repr=False)
+    _sizes: torch.Tensor | None = field(default=None, repr=False)
 
     def bound(self) -> torch.Tensor | float:
         """Returns the bound of each element of the value: none where nothing before it rounds."""
@@ -75,7 +76,7 @@ class Decision:
         """Returns the bound of the same decision's values on other inputs."""
         if self.rounded is None:
             return torch.zeros_like(self.value)
-        found = self.margins.of(other.large(), self._least())
+        found = self.margins.of(other.sizes(), self._least())
         return found.to(self.value.dtype).mul_(C1).mul_(self.rounded)
 
     def measure(self, off: torch.Tensor) -> None:
@@ -85,11 +86,17 @@ class Decision:
             return
         self.rounded = moved if self.rounded is None else self.rounded | moved
         self._bound = None
-        self.margins.add(self.large(), off)
+        self.margins.add(self.sizes(), off, moved)
 
     def few(self) -> bool:
         """Whether one pattern of rounding tells too little of the bound."""
         return self.value.numel() < FEW or self.margins.few()
+
+    def sizes(self) -> torch.Tensor:
+        """Returns the sizes of these, as margins go by them."""
+        if self._sizes is None:
+            self._sizes = size(self.large())
+        return self._sizes
 
     def large(self) -> torch.Tensor:
         """Returns how large the numbers are whose rounding an element has."""

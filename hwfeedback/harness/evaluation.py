@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -1686,8 +1687,11 @@ class Evaluation:
         notes = v["timing"].setdefault("notes", [])
         if plan.by_seed:
             notes.append(packing.AT_CONSTRUCTION)
-        if not judge.report.caches_weights or self.sparing:
-            return
+        keeps = judge.report.caches_weights
+        if keeps is None:
+            return  # none of its weights is known to be the reference's
+        names = reference.info["names"]
+        states = itertools.cycle([judge.changed(), self.state])
         tree, inputs = judge.draws[0].get()
         with self.costs.part("packing"), suppress(Fault):
             patience = _Patience(packing.PACKING_S)
@@ -1697,16 +1701,21 @@ class Evaluation:
                 client.begin_forward(tree, inputs, judge.outputs, judge.output_tree, judge.aliases)
                 began = time.perf_counter()
                 client.wait_forward()
-                took = time.perf_counter() - began
-                client.answer()
-                return took
+                return time.perf_counter() - began
 
-            def construct() -> None:
-                self._construct_candidate(client, reference, self.program)
+            def change() -> None:
+                if keeps:
+                    self._construct_candidate(client, reference, self.program)
+                else:
+                    client.set_state(names, next(states), in_place=True)
 
             try:
                 with faults("packing its weights", client):
-                    notes.append(packing.told(construct, call))
+                    told = packing.told(change, call, keeps=keeps)
+                    notes += [told] if told else []
+            except (torch.OutOfMemoryError, CudaError) as e:
+                if not ran_out(e):
+                    raise
             finally:
                 client.kill()
 

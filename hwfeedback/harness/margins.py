@@ -27,15 +27,19 @@ class Margins:
         self._moved: list[torch.Tensor] = []
         self._table: torch.Tensor | None = None
 
-    def add(self, values: torch.Tensor, off: torch.Tensor) -> None:
-        """Takes in how far one pattern of roundings moved values as large as these."""
+    def add(self, sizes: torch.Tensor, off: torch.Tensor, moved: torch.Tensor) -> None:
+        """Takes in how far one pattern of roundings moved values of these sizes: none of those that
+        are not in the mask ``moved``.
+        """
         lanes = LANES[off.device.type]
-        at, off = size(values).reshape(-1), off.double().reshape(-1)
+        at, off = sizes.reshape(-1).long(), off.double().reshape(-1)
         if lanes > 1:
             at = at * lanes + torch.arange(at.numel(), device=at.device) % lanes
         found = off.new_zeros(4, SIZES * lanes)
         found[0].scatter_reduce_(0, at, off.abs(), "amax")
-        for row, part in zip(found[1:], ((off != 0).double(), off, off.square()), strict=True):
+        for row, part in zip(
+            found[1:], (moved.reshape(-1).double(), off, off.square()), strict=True
+        ):
             row.scatter_add_(0, at, part)
         found = found.view(4, SIZES, lanes)
         self._top = torch.maximum(self._top, found[0].amax(-1).cpu())
@@ -50,15 +54,15 @@ class Margins:
         alone = torch.where(total != 0, n * squares / total.square(), n).minimum(n)
         return bool(((n.sum(0) >= ENOUGH) & (alone.sum(0) < FEW)).any())
 
-    def of(self, values: torch.Tensor, least: float) -> torch.Tensor:
-        """Returns the margins of values as large as these.
+    def of(self, sizes: torch.Tensor, least: float) -> torch.Tensor:
+        """Returns the margins of values of these sizes.
 
         None is less than ``least``, unless that is more than the largest.
         """
         if self._table is None:
-            self._table = torch.tensor(self._by_size(), dtype=torch.float64, device=values.device)
+            self._table = torch.tensor(self._by_size(), dtype=torch.float64, device=sizes.device)
         table = self._table.clamp_min(min(least, float(self._top.max())))
-        return table.index_select(0, size(values).reshape(-1)).view(values.shape)
+        return table.index_select(0, sizes.reshape(-1).int()).view(sizes.shape)
 
     def _by_size(self) -> list[float]:
         """Returns the margin of each size.
@@ -96,6 +100,7 @@ class Margins:
 
 
 def size(values: torch.Tensor) -> torch.Tensor:
-    """Returns the power of two above each magnitude, counted from the lowest."""
-    power = (values.double().contiguous().view(torch.int64) >> 52 & 0x7FF) - BIAS
-    return (power - LOWEST).clamp_(0, SIZES - 1)
+    """Returns the power of two above each magnitude, counted from the lowest, as int16."""
+    power = values.double().contiguous().view(torch.int64) >> 52
+    power = power.bitwise_and_(0x7FF).sub_(BIAS + LOWEST).clamp_(0, SIZES - 1)
+    return power.to(torch.int16)

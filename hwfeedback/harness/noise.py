@@ -13,6 +13,7 @@ errors small together.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -220,6 +221,7 @@ _TAKEN_APART = {
 }
 
 
+@functools.cache
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     from torch._decomp import decomposition_table
 

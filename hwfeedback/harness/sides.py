@@ -6,6 +6,7 @@ up, down, at random (decisions.py). All of these are right.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -21,66 +22,88 @@ def of(wide: torch.Tensor, lanes: Sequence[torch.Tensor]) -> Sides | None:
         found = Sides(wide, lanes)
     except ValueError:
         return None
-    return found if bool(found.open().any()) else None
+    return found if found.at.numel() else None
 
 
 class Sides:
-    """The right values of one output."""
+    """The right values of one output, where there are several: of the elements ``at`` these flat
+    numbers, the lowest and the highest. Elsewhere float64's own is right.
+    """
 
     def __init__(self, wide: torch.Tensor, lanes: Sequence[torch.Tensor]) -> None:
-        """Raises ValueError for lanes of another shape."""
+        """Raises ValueError for lanes of another shape, and for complex numbers."""
         self.floating = wide.is_floating_point()
-        self.low, self.high = _plain(wide), _plain(wide)
-        self._lanes = [] if self.floating else list(lanes)
+        if wide.is_complex():
+            raise ValueError("numbers that have no order")
+        differ = torch.zeros(wide.numel(), dtype=torch.bool, device=wide.device)
+        flats = [wide.reshape(-1)]
         for lane in lanes:
             if lane.shape != wide.shape or lane.is_floating_point() != self.floating:
                 raise ValueError("a lane of another shape")
-            self.low = torch.minimum(self.low, _plain(lane))
-            self.high = torch.maximum(self.high, _plain(lane))
+            flats.append(lane.reshape(-1))
+            differ |= flats[-1] != flats[0]
+        at = differ.nonzero().view(-1)
+        each = [_plain(t.index_select(0, at).to(wide.dtype)) for t in flats]
+        low, high = functools.reduce(torch.minimum, each), functools.reduce(torch.maximum, each)
         # Where some of several decisions may fall one way and some the other, all between is right.
         self.mixed: torch.Tensor | None = None
         if self.floating:
-            near = SAME * torch.maximum(self.low.abs(), self.high.abs())
-            self.mixed = torch.zeros(wide.shape, dtype=torch.bool, device=wide.device)
-            for lane in [wide, *lanes]:
-                self.mixed |= ((lane - self.low) > near) & ((self.high - lane) > near)
+            near = SAME * torch.maximum(low.abs(), high.abs())
+            open_ = (high - low) > near  # not where one is NaN
+            if not bool(open_.all()):
+                at, low, high, near = at[open_], low[open_], high[open_], near[open_]
+                each = [t[open_] for t in each]
+            self.mixed = torch.zeros_like(low, dtype=torch.bool)
+            for t in each:
+                between = (t != low) & (t != high)
+                if bool(between.any()):
+                    self.mixed |= between & ((t - low) > near) & ((high - t) > near)
+        self.at, self.low, self.high = at, low, high
+        self._wide, self._lanes = wide, [] if self.floating else each[1:]
+
+    def _spread(self, found: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Returns ``other``, with what was found of elements that have several right values."""
+        return other.reshape(-1).index_copy(0, self.at, found.to(other.dtype)).view(other.shape)
+
+    def _given(self, got: torch.Tensor) -> torch.Tensor:
+        """Returns what was given of these elements."""
+        return _plain(got.reshape(-1).index_select(0, self.at))
 
     def span(self) -> torch.Tensor:
-        """Returns by element how far its right values lie apart, 0 where one is NaN."""
-        return (self.high.double() - self.low.double()).nan_to_num(nan=0.0)
+        """Returns by element how far its right values lie apart."""
+        apart = self.high.double() - self.low.double()
+        return self._spread(apart, torch.zeros_like(self._wide, dtype=torch.float64))
 
     def open(self) -> torch.Tensor:
         """Returns the mask of elements that have more than one right value."""
-        if not self.floating:
-            return self.low != self.high
-        near = SAME * torch.maximum(self.low.abs(), self.high.abs())
-        return (self.high - self.low) > near  # not where one is NaN
+        none = torch.zeros_like(self._wide, dtype=torch.bool)
+        return self._spread(torch.ones_like(self.at), none)
 
     def allows(self, got: torch.Tensor) -> torch.Tensor:
         """Returns where whole numbers or booleans are right."""
-        got = _plain(got)
-        return (self.low <= got) & (got <= self.high)
+        given = self._given(got)
+        return self._spread((self.low <= given) & (given <= self.high), got == self._wide)
 
     def meets(self, got: torch.Tensor) -> torch.Tensor:
         """Returns where indices, between which nothing is right, are those of a lane."""
-        found = torch.zeros(got.shape, dtype=torch.bool, device=got.device)
+        given = self._given(got)
+        found = torch.zeros_like(given, dtype=torch.bool)
         for lane in self._lanes:
-            found |= got == lane
-        return found
+            found |= given == lane
+        return self._spread(found, got == self._wide)
 
     def nearest(self, got: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
         """Returns for each number that is given the right one that it is nearest to."""
-        open_ = self.open()
-        if self.mixed is None or not bool(open_.any()):
+        if self.mixed is None:
             return wide
-        given = got.to(wide.dtype)
+        given = self._given(got).to(wide.dtype)
         nearer = torch.where(
             (given - self.low).abs() < (given - self.high).abs(), self.low, self.high
         )
         # A random pattern does not reach the ends.
         more = (self.high - self.low) / 2
         between = torch.clamp(given, self.low - more, self.high + more)
-        return torch.where(open_, torch.where(self.mixed, between, nearer), wide)
+        return self._spread(torch.where(self.mixed, between, nearer), wide)
 
 
 def _plain(t: torch.Tensor) -> torch.Tensor:

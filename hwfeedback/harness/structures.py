@@ -10,7 +10,7 @@ draws that differ. Sign, range and distribution are none, and neither is one val
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -25,6 +25,8 @@ DRAWS_OF_MANY = 4
 MANY = 1 << 26  # elements of one input past which nobody looks which of them are equal
 FAR_BELOW = -1e4  # what is added to a score that is to count for nothing
 LOOKED_AT = 4096  # elements that show that there are more than a few values
+# Past so many elements equal ones are looked for in parts: a sort takes six times what it sorts.
+WHOLE, PARTS = 1 << 20, 16
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -223,26 +225,36 @@ def _same(draws: Sequence[torch.Tensor], fixed: torch.Tensor | None) -> torch.Te
     """Returns for each element the first one that it equals in every draw, None where each is its
     own, or where as many would be by chance.
     """
-    n = draws[0].numel()
-    hashed = torch.zeros(n, dtype=torch.int64, device=draws[0].device)
-    for t in draws:
-        bits = (t.reshape(-1).double() + 0.0).view(torch.int64)  # -0 is 0
-        hashed = _mixed(hashed * 0x100000001B3 + _mixed(bits))
+    hashed = _hashed(draws)
     if fixed is not None:  # these are what they are: each its own
-        own = torch.arange(n, device=hashed.device)
-        hashed = torch.where(fixed.reshape(-1), own, hashed)
-    _, group, counts = torch.unique(hashed, return_inverse=True, return_counts=True)
-    if len(counts) == n:
+        at = 0
+        for some, stays in correctness.chunks(hashed, fixed):
+            own = torch.arange(at, at + len(some), device=some.device)
+            some.copy_(torch.where(stays, own, some))
+            at += len(some)
+    found = _firsts(hashed)
+    if found is None:
         return None
+    del hashed
+    n = draws[0].numel()
     by_chance = _equal_by_chance(*(t if fixed is None else t[~fixed] for t in draws[:2]))
     if n * n / 2 * by_chance ** len(draws) >= CHANCE:
         # Of few values, or of short numbers: many are equal by chance. What is left is symmetry.
         if all(_symmetric(t) for t in draws):
             return _transposed(draws[0])
         return None
-    order = torch.argsort(group, stable=True)
-    starts = torch.cumsum(counts, 0) - counts
-    return order[starts][group]
+    return found
+
+
+def _hashed(draws: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Returns a word for each element, of what it is in all draws."""
+    first = draws[0]
+    hashed = torch.zeros(first.numel(), dtype=torch.int64, device=first.device)
+    for t in draws:
+        for some, values in correctness.chunks(hashed, t):
+            bits = (values.double() + 0.0).view(torch.int64)  # -0 is 0
+            some.copy_(_mixed(some * 0x100000001B3 + _mixed(bits)))
+    return hashed
 
 
 def _mixed(bits: torch.Tensor) -> torch.Tensor:
@@ -254,12 +266,50 @@ def _mixed(bits: torch.Tensor) -> torch.Tensor:
     return bits ^ (bits >> 33)
 
 
+def _parted(hashed: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Gives the flat numbers of some words after the other, rising. Equal words come together: what
+    looks for them needs the memory of a part alone.
+    """
+    if hashed.numel() <= WHOLE:
+        yield torch.arange(hashed.numel(), device=hashed.device)
+        return
+    part = torch.empty(hashed.numel(), dtype=torch.uint8, device=hashed.device)
+    for of, some in correctness.chunks(part, hashed):
+        of.copy_(some & (PARTS - 1))
+    for i in range(PARTS):
+        yield (part == i).nonzero().view(-1)
+
+
+def _firsts(hashed: torch.Tensor) -> torch.Tensor | None:
+    """Returns for each word the number of the first that equals it, None where each is its own."""
+    found: torch.Tensor | None = None
+    for at in _parted(hashed):
+        words = hashed[at]
+        in_order = words.sort().values
+        if not bool((in_order[1:] == in_order[:-1]).any()):
+            continue
+        del in_order
+        _, group, counts = torch.unique(words, return_inverse=True, return_counts=True)
+        order = torch.argsort(group, stable=True)
+        starts = torch.cumsum(counts, 0) - counts
+        if found is None:
+            found = torch.arange(hashed.numel(), device=hashed.device)
+        found[at] = at[order[starts][group]]
+    return found
+
+
 def _equal_by_chance(a: torch.Tensor, b: torch.Tensor) -> float:
     """Returns how likely an element of one draw equals any one of another draw."""
-    (x, many_x), (y, many_y) = (torch.unique(t, return_counts=True) for t in (a, b))
-    at = torch.searchsorted(x, y).clamp_(max=len(x) - 1)
-    met = torch.where(x[at] == y, many_x[at] * many_y, 0)
-    return (int(met.sum()) + 1) / (a.numel() * b.numel())
+    x, y = _hashed([a]), _hashed([b])
+    met = 0
+    for i, j in zip(_parted(x), _parted(y), strict=True):
+        (mine, many), (others, of_these) = (
+            torch.unique(words, return_counts=True) for words in (x[i], y[j])
+        )
+        if len(mine):
+            at = torch.searchsorted(mine, others).clamp_(max=len(mine) - 1)
+            met += int(torch.where(mine[at] == others, many[at] * of_these, 0).sum())
+    return (met + 1) / (a.numel() * b.numel())
 
 
 def _symmetric(t: torch.Tensor) -> bool:

@@ -1004,6 +1004,7 @@ class Verification:
         self.aliases: list[int] = []
         # Some of what the candidate was right on, and what is right unless memory is spared.
         self.varied: list[tuple[Job, Expected | None]] = []
+        self.by_seed: set[str] = set()  # weights and buffers that another seed makes others
         self._room = Room()
         self.inputs: list[torch.Tensor] = []  # as the reference draws them, without content
         self.outputs: list[torch.Tensor] = []  # as the reference's, without content
@@ -1043,7 +1044,10 @@ class Verification:
         """Has the reference, which was constructed anew, take other weights where it may. Returns
         what it has then.
         """
-        state = self._moved(self.reference.state())
+        made = self.reference.state()
+        pairs = zip(self.reference.info["names"], made, self.original, strict=True)
+        self.by_seed |= {n for n, a, b in pairs if not same_bytes(a, b)}
+        state = self._moved(made)
         self.reference.set_state(state)
         return state
 
@@ -1806,6 +1810,8 @@ class Verification:
         random patterns of signs, and where float32 rounding takes it, if that is to be simulated:
         a draw may be far worse conditioned than any in calibration.
         """
+        if not self._sparing:
+            expected.last()
         expected.moved = [Scale() for _ in expected.wide]
         floating = any(t.is_floating_point() for t in expected.wide)
         decided = expected.decides
@@ -2046,9 +2052,13 @@ class Verification:
                 return self.judge_call(inputs, outputs)
         return wrong
 
+    def changed(self) -> list[torch.Tensor]:
+        """Returns other weights, as a change leaves them."""
+        return self._moved(self.original)
+
     def _follows(self, candidate: CandidateClient) -> None:
         """Changes the weights once more, in place, and sees whether the candidate follows."""
-        changed = self._moved(self.original)
+        changed = self.changed()
         self.reference.set_state(changed)
         if not candidate.set_state(self.reference.info["names"], changed, in_place=True):
             self.reference.set_state(self.state)

@@ -300,3 +300,27 @@ def test_what_is_taken_for_granted_is_told(judge: Judge, name: str) -> None:
     eager = f"{source}\n\nclass ModelNew(Model):\n    pass\n"
     v = judge.verdict(source, eager, strict_inputs=True)
     assert v["status"] == "correct" and v["assumes"] == [], f"{v['reason']} {v['assumes']}"
+
+
+FOLDED = """    def __init__(self):
+        super().__init__()
+        linear = nn.Linear(32, 16)
+        signs = torch.randn(32).sign()
+"""
+
+
+def test_buffers_that_come_of_the_seed_are_no_constants(judge: Judge) -> None:
+    """Of who is judged by the seed: it was right with others. What no seed changes is told."""
+    own = (
+        FOLDED + "        self.linear = linear\n        self.register_buffer('signs', signs)\n"
+        "        self.register_buffer('table', torch.arange(1.0, 17.0))\n\n"
+    )
+    source = task_of("return self.linear(x * self.signs) * self.table", "[torch.randn(8, 32)]", own)
+    folds = (
+        FOLDED + "        self.weight = nn.Parameter(linear.weight * signs)\n"
+        "        self.bias = linear.bias\n\n"
+    )
+    body = "return F.linear(x, self.weight, self.bias) * torch.arange(1.0, 17.0)"
+    v = judge.verdict(source, model_new(body, "x", folds))
+    assert v["status"] == "correct" and v["weights"] == "by seed", v["reason"]
+    assert [s for s in v["assumes"] if "table" in s] == v["assumes"] != []

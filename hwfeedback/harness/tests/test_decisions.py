@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import trace
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -193,12 +194,12 @@ def test_floats_behind_a_rounding_are_held_to_the_nearest() -> None:
     correctness.complete(e)
     found = e.sides[0] if e.sides else None
     assert found is not None and e.own[0].max < 1e-5  # eager's error is no step
-    other = torch.where(wide == found.low, found.high, found.low)
-    at = found.open()
-    got = torch.where(at, other, wide).float()
+    got = wide.float()
+    got.view(-1)[found.at] = (found.low + found.high - wide.view(-1)[found.at]).float()
     o = correctness.compare(got, e, 0, Noise(), 1e-6)
-    assert o.passed and o.either == int(at.sum()) > 0
-    between = torch.where(at, (found.low + found.high) / 2, wide).float()
+    assert o.passed and o.either == len(found.at) == int(found.open().sum()) > 0
+    between = wide.float()
+    between.view(-1)[found.at] = ((found.low + found.high) / 2).float()
     assert not correctness.compare(between, e, 0, Noise(), 1e-6).passed
 
 
@@ -304,3 +305,33 @@ def test_only_what_a_decision_changes_is_let_pass() -> None:
 def test_no_mode_imports_torch_compile(mode: type) -> None:
     """Its first operator would, half a second in each process."""
     assert not hasattr(mode.__torch_dispatch__, "__wrapped__")
+
+
+def test_what_lanes_give_is_right_and_nothing_else() -> None:
+    nan, inf = math.nan, math.inf
+    wide = torch.tensor([[0.0, 1.0, nan, inf], [2.0, 3.0, -inf, 0.0]], dtype=torch.float64)
+    up, down = wide.clone(), wide.clone()
+    up[0, 1], down[0, 1], up[1, 1], down[1, 3] = 1.5, 0.5, 4.0, nan
+    up[1, 0] = 2.0 * (1 + 1e-14)  # the same number, but for float64's own rounding
+    found = sides.of(wide, [up, down, wide.float()])
+    assert found is not None and found.at.tolist() == [1, 5]
+    assert found.open().tolist() == [[False, True, False, False], [False, True, False, False]]
+    assert found.span().tolist() == [[0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]
+    got = torch.tensor([[7.0, 0.9, 7.0, 7.0], [7.0, 3.9, 7.0, nan]])
+    right = found.nearest(got, wide)  # where some fall one way and some the other, all between
+    assert right[1, 1] == 4.0 and abs(right[0, 1] - 0.9) < 1e-6
+    right[0, 1] = 1.0
+    assert right[1, 1] == 4.0 and torch.equal(right[0, :2], wide[0, :2])
+    assert torch.equal(right[:, 2:].nan_to_num(5.0), wide[:, 2:].nan_to_num(5.0))
+    for given in (wide, torch.tensor([1, 2, 3]), torch.tensor([True]), torch.empty(0, 3)):
+        assert sides.of(given, [given.clone(), given]) is None
+    assert sides.of(wide, [wide[0]]) is None and sides.of(up.cfloat(), [down.cfloat()]) is None
+    whole = torch.tensor([3, 4, 5, 6], dtype=torch.int8)
+    found = sides.of(
+        whole, [whole + torch.tensor([0, 2, 0, 0]), whole - torch.tensor([0, 0, 1, 0])]
+    )
+    assert found is not None
+    assert found.allows(torch.tensor([3, 5, 4, 7])).tolist() == [True, True, True, False]
+    assert found.meets(torch.tensor([3, 5, 4, 7])).tolist() == [True, False, True, False]
+    found = sides.of(torch.tensor(True), [torch.tensor(False)])
+    assert found is not None and bool(found.allows(torch.tensor(False)))

@@ -34,8 +34,14 @@ WEIGHTS = {
     "state_beside_a_folded_norm": "by seed",
     "weights_fold_a_norm": "by seed",
     "weights_fold_a_norm_in_place": "by seed",
+    "weights_fold_a_norm_into_a_convolution": "by seed",
     "weights_fold_what_was_copied": "by seed",
     "weights_in_int8": "by seed",
+    "weights_of_a_spectral_norm": "by seed",
+    "weights_of_a_weight_norm": "by seed",
+    "weights_of_two_layers_in_one": "by seed",
+    "weights_times_a_temperature": "by seed",
+    "weights_with_joined_biases": "by seed",
     "weights_of_a_shared_module": "by value",
     "weights_of_three_in_one": "by value",
     "weights_square_transposed": "by value",
@@ -45,8 +51,8 @@ WEIGHTS = {
     "weights_with_lora_merged": "by seed",
 }
 # Whose weights share what every construction gives them: it is moved, and so taken for granted by
-# nobody.
-GRANTED_NOTHING = {"weights_fold_what_was_copied"}
+# nobody. Nor are buffers that come of the seed.
+GRANTED_NOTHING = {"weights_fold_what_was_copied", "weights_of_a_spectral_norm"}
 # What the check of timed calls could misjudge: ties, kept buffers, containers, ill-conditioning,
 # state, and inputs that are written into.
 TIMED = {

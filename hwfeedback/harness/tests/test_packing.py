@@ -32,6 +32,23 @@ def test_it_is_told_where_it_shows(first: float, said: str) -> None:
     assert len(made) == packing.TIMES
 
 
+@pytest.mark.parametrize(
+    ("first", "usual", "said"),
+    [
+        (4e-3, [1.0e-3, 1.01e-3, 1.05e-3], "packing its weights takes 2.99 ms, once"),
+        (1.09e-3, [1.0e-3, 1.01e-3, 1.02e-3], ""),  # a change may cost the caches
+        (1.2e-3, [1.0e-3, 1.01e-3, 1.3e-3], ""),
+        (0.9e-3, [1.0e-3, 1.01e-3, 1.02e-3], ""),
+    ],
+)
+def test_of_who_may_not_pack_at_all_only_what_shows_is_told(
+    first: float, usual: list[float], said: str
+) -> None:
+    rounds = itertools.cycle([first, *usual])
+    told = packing.told(lambda: None, calls(itertools.chain([5.0], rounds)), keeps=False)
+    assert told.startswith(said) and bool(told) is bool(said)
+
+
 def test_it_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "PACKING_S", 0.0)
     made: list[int] = []

@@ -225,6 +225,17 @@ ONCE = PACKS.replace(
     "        super().__init__()\n        assert not hasattr(ModelNew, 'made')\n"
     "        ModelNew.made = True\n",
 )
+# It packs anew where a weight's version counter has moved, which takes as long as a large packing.
+FOLLOWS = model_new(
+    "import time\n"
+    "now = (self.weight._version, self.bias._version)\n"
+    "if getattr(self, 'seen', None) != now:\n"
+    "    self.seen, self.packed = now, (self.weight.clone(), self.bias.clone())\n"
+    "    time.sleep(0.4)\n"
+    "w, b = self.packed\nreturn torch.relu(x * w + b)",
+    AFFINE_INIT,
+)
+PLAIN = model_new("return torch.relu(x * self.weight + self.bias)", AFFINE_INIT)
 PACKED, NOT_TIMED = "packing its weights takes", "when it is constructed is not in its time"
 
 
@@ -240,16 +251,22 @@ def test_packed_weights_are_honest_and_said(judge: Judge) -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize(
-    ("text", "says"), [(PACKS, PACKED), (HALVES, NOT_TIMED), (ONCE, "")], ids=["", "seed", "once"]
+    ("text", "says"),
+    [(PACKS, PACKED), (FOLLOWS, PACKED), (PLAIN, ""), (HALVES, NOT_TIMED), (ONCE, "")],
+    ids=["", "follows", "plain", "seed", "once"],
 )
 def test_what_packing_takes_is_noted(judge: Judge, text: str, says: str) -> None:
-    """Where it is constructed anew in one process, or said that construction is not timed."""
+    """Where it is constructed anew in one process, or its weights change in place, or said that
+    construction is not timed.
+    """
     v = judge.verdict(SCALED, text, "certify", time=True, want_baselines=["eager"])
     assert v["status"] == "certified", v["reason"]
     assert [w for w in (PACKED, NOT_TIMED) if any(w in n for n in v["timing"]["notes"])] == (
         [says] if says else []
     )
     assert ("packing" in v["cost_s"]) is (says != NOT_TIMED)
+    if text in (FOLLOWS, PLAIN):
+        assert v["correctness"]["follows_weights"] is True and v["assumes"] == []
 
 
 def test_other_parameter_names_are_known_by_value_or_a_loader(judge: Judge) -> None:

@@ -149,3 +149,30 @@ def test_partners_are_changed_alike() -> None:
     for number in range(300):
         at = lower.picked(torch.empty(16, 16), number)
         assert at is not None and int(at) // 16 >= int(at) % 16
+
+
+@pytest.mark.parametrize("name", [*FOUND, *NOT_FOUND])
+def test_large_inputs_are_looked_at_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = FOUND[name][0] if name in FOUND else NOT_FOUND[name]
+    torch.manual_seed(5)
+    draws = [[make()] for _ in range(8)]
+    (whole,) = structures.of(draws)
+    monkeypatch.setattr(structures, "WHOLE", 0)
+    (parts,) = structures.of(draws)
+    assert parts.says == whole.says and (parts.same is None) == (whole.same is None)
+    if parts.same is not None and whole.same is not None:
+        assert torch.equal(parts.same, whole.same)
+
+
+def test_the_first_of_equal_words_is_found_wherever_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(3)
+    words = torch.randint(0, 300, (2000,)) * 0x9E3779B1
+    firsts = [int((words == w).nonzero()[0]) for w in words]
+    for whole in (1 << 20, 0):
+        monkeypatch.setattr(structures, "WHOLE", whole)
+        found = structures._firsts(words)
+        assert found is not None and found.tolist() == firsts
+        assert structures._firsts(torch.arange(1000)) is None
+        assert structures._firsts(words[:0]) is None

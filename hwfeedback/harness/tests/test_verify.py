@@ -102,6 +102,25 @@ def test_what_is_expected_of_a_timed_call_outlives_a_closer_look(
     assert met == [True, True]
 
 
+DECIDES = task_of("return (x > x.mean()).float(), x * 2", "[torch.randn(64, 128)]")
+
+
+def test_what_is_expected_outlives_all_closer_looks(judge: Judge) -> None:
+    """Of a task that decides the reference is asked twice for each: lanes, then what moves."""
+    with prepared(judge, DECIDES) as e:
+        v = e.verification
+        assert v is not None and v.calibration.decides
+        tree, inputs = v.draws[1].get()
+        for patterns in (1, 1, 8, 8):  # blocks are as large as what was answered before
+            expected = v._expect(tree, inputs)
+            assert expected.eager is not None
+            before = [t.clone() for t in (*expected.wide, *expected.eager)]
+            v._look_closer(tree, inputs, expected, patterns)
+            assert all(map(torch.equal, before, (*expected.wide, *expected.eager)))
+            moved = expected.moved
+            assert moved is not None and 1e-9 < moved[1].max < 1e-5
+
+
 def test_a_draw_of_its_own_condition_is_judged_by_it(judge: Judge) -> None:
     """Rounding within the reference, large on this draw alone, moves the result by what no error of
     an input does; eager has none of it by luck.

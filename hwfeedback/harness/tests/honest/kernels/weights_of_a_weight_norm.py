@@ -1,0 +1,59 @@
+"""Weight normalisation, a gain beside the direction of each row, folded at construction."""
+
+import torch
+import torch.nn as nn
+
+from kernelwright import native
+
+
+class Model(nn.Module):
+    def __init__(self, n: int, m: int):
+        super().__init__()
+        self.linear = nn.utils.parametrizations.weight_norm(nn.Linear(n, m))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+
+def get_inputs():
+    return [torch.randn(40, 48)]
+
+
+def get_init_inputs():
+    return [48, 32]
+
+
+# The candidate.
+
+lib = native(
+    source=r"""
+extern "C" void affine(const float* x, const float* w, const float* b, float* y, long long rows,
+                       long long outputs, long long inputs) {
+#pragma omp parallel for
+    for (long long i = 0; i < rows; i++)
+        for (long long o = 0; o < outputs; o++) {
+            float sum = 0;
+            for (long long k = 0; k < inputs; k++) sum += x[i * inputs + k] * w[o * inputs + k];
+            y[i * outputs + o] = sum + b[o];
+        }
+}
+"""
+)
+
+
+def affine(x, w, b):
+    y = x.new_empty(x.shape[0], w.shape[0])
+    lib.affine(x, w, b, y, x.shape[0], w.shape[0], w.shape[1])
+    return y
+
+
+class ModelNew(nn.Module):
+    def __init__(self, n: int, m: int):
+        super().__init__()
+        linear = nn.utils.parametrizations.weight_norm(nn.Linear(n, m))
+        gain, v = (getattr(linear.parametrizations.weight, f"original{i}") for i in (0, 1))
+        self.weight = nn.Parameter(gain * v / v.norm(dim=1, keepdim=True))
+        self.bias = linear.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return affine(x, self.weight, self.bias)
