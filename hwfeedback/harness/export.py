@@ -11,9 +11,13 @@ import functools
 import io
 import os
 import textwrap
+from collections.abc import Collection, Sequence
+
+import loaders
 
 MARK = "\ufeff"  # of byte order
 LOADER = "_kernelwright_loader"
+_Import = ast.Import | ast.ImportFrom
 
 
 def standalone(source: str, loader: str | None = None) -> str:
@@ -28,23 +32,88 @@ def standalone(source: str, loader: str | None = None) -> str:
     ]
     if not imports:
         return source
+    if loader is None:
+        short = _with_short_loader(source, tree, imports)
+        if short:
+            return short
     loader = _loader() if loader is None else loader
+    return _replaced(source, tree, imports, _function(loader) + "\n", LOADER + ".")
+
+
+def _replaced(
+    source: str, tree: ast.Module, imports: Sequence[_Import], front: str, owner: str = ""
+) -> str:
+    """Returns the file with ``front`` before its first statement, and what that makes in the place
+    of what is imported.
+    """
     mark = MARK if source.startswith(MARK) else ""
     lines = [line.encode() for line in _lines(source.removeprefix(MARK))]
     for node in sorted(imports, key=lambda n: (n.lineno, n.col_offset), reverse=True):
         assert node.end_lineno is not None  # what was parsed has one
         before = lines[node.lineno - 1][: node.col_offset]
         after = lines[node.end_lineno - 1][node.end_col_offset :]
-        lines[node.lineno - 1 : node.end_lineno] = [before + _assignment(node).encode() + after]
+        stands = _assignment(node) if owner else _assignment(node, loaders.NATIVE)
+        lines[node.lineno - 1 : node.end_lineno] = [before + stands.encode() + after]
     at = _first_statement(tree)
     text = [line.decode() for line in lines]
-    return mark + "".join([*text[:at], _function(loader) + "\n", *text[at:]])
+    return mark + "".join([*text[:at], front, *text[at:]])
+
+
+def _with_short_loader(source: str, tree: ast.Module, imports: Sequence[_Import]) -> str:
+    """Returns the file with what its sources need in place of the whole loader, or "" where these
+    do not stand in it as they are.
+    """
+    if loaders.NAMES.search(source) or not all(isinstance(n, ast.ImportFrom) for n in imports):
+        return ""
+    names = {a.asname or a.name for n in imports for a in n.names}  # type: ignore[attr-defined]
+    if any(a.name != "native" for n in imports for a in n.names):  # type: ignore[attr-defined]
+        return ""
+    sources = _sources(tree, names)
+    if not sources:
+        return ""
+    try:
+        behind = loaders.behind(sources)
+    except loaders.Unwritten:
+        return ""
+    text = _replaced(source, tree, imports, loaders.FRONT)
+    return text + ("" if text.endswith("\n") else "\n") + "\n\n" + behind
+
+
+def _sources(tree: ast.Module, names: Collection[str]) -> list[str]:
+    """Returns the sources in C++ that the file makes libraries of, where each stands in a statement
+    of the module as it is, and nothing else refers to one of the names that make them.
+    """
+    found: list[str] = []
+    calls: set[int] = set()
+    for statement in tree.body:
+        value = statement.value if isinstance(statement, (ast.Assign, ast.Expr)) else None
+        if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name)):
+            continue
+        if value.func.id not in names:
+            continue
+        calls.add(id(value.func))
+        try:
+            named = ("source", "language", "flags", "name")
+            given = dict(zip(named, map(ast.literal_eval, value.args), strict=False))
+            given |= {str(k.arg): ast.literal_eval(k.value) for k in value.keywords}
+        except ValueError:
+            return []
+        if not isinstance(given.get("source"), str) or given.get("language", "cpp") != "cpp":
+            return []
+        found.append(given["source"])
+    for node in ast.walk(tree):
+        loads = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        if loads and node.id in names and id(node) not in calls:  # type: ignore[attr-defined]
+            return []
+    return found
 
 
 def read_as(source: str) -> str:
     """Returns the text by which it is found out what a file asks to have built: of a standalone one
     the loader is ours, and all its lines keep their numbers. What is judged is the file itself.
     """
+    if loaders.MARK in source:
+        return _read_short(source)
     if LOADER not in source:
         return source
     loader = _lines(_function(_loader()).lstrip("\n"))
@@ -58,6 +127,30 @@ def read_as(source: str) -> str:
             ours = [f"import kernelwright as {LOADER}\n", *["\n"] * (len(loader) - 1)]
             return "".join([*lines[:at], *ours, *lines[at + len(loader) :]])
     return source
+
+
+def _read_short(source: str) -> str:
+    """The same of a file with a short loader."""
+    text = source.rpartition(loaders.MARK)[0]
+    front = loaders.FRONT.lstrip("\n")
+    if text.count(front) != 1:
+        return source
+    try:
+        tree = ast.parse(text.encode())
+        made = [n for n in ast.walk(tree) if isinstance(n, ast.Assign) and _is_ours(n.value)]
+        names = {t.id for n in made for t in n.targets if isinstance(t, ast.Name)}
+        behind = loaders.behind(_sources(tree, names))
+    except (SyntaxError, ValueError, RecursionError, MemoryError, loaders.Unwritten):
+        return source  # whoever reads it says why
+    if behind != source[len(text) :]:
+        return source
+    ours = f"from kernelwright import native as {loaders.NATIVE}\n"
+    ours += "\n" * (front.count("\n") - 1)
+    return text.replace(front, ours) + "\n" * behind.count("\n")
+
+
+def _is_ours(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == loaders.NATIVE
 
 
 def _lines(text: str) -> list[str]:
@@ -78,8 +171,10 @@ def _ours(node: ast.Import | ast.ImportFrom) -> bool:
     return any(a.name == "kernelwright" for a in node.names)
 
 
-def _assignment(node: ast.Import | ast.ImportFrom) -> str:
+def _assignment(node: _Import, native: str = "") -> str:
     """What an import statement becomes."""
+    if isinstance(node, ast.ImportFrom) and native:
+        return "; ".join(f"{a.asname or a.name} = {native}" for a in node.names)
     if isinstance(node, ast.ImportFrom):
         return "; ".join(f"{a.asname or a.name} = {LOADER}.{a.name}" for a in node.names)
     others = [a for a in node.names if a.name != "kernelwright"]

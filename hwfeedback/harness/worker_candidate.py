@@ -24,6 +24,7 @@ import constructing
 import device as devices
 import export
 import kernelwright
+import loaders
 import loading
 import policy
 import state
@@ -96,7 +97,14 @@ class Candidate:
             raise StageError("import", e) from e
         self.custom = triton_kernels.functions()
         for value in list(vars(self.module).values()):
-            if type(value).__name__ == "Library":  # of a loader written into an exported file
+            # Of a loader written into an exported file; the short one loads at the first call.
+            kind = type(value).__name__
+            if kind == loaders.NATIVE:
+                try:
+                    self.module._load(value)
+                except Exception as e:
+                    raise StageError("import", e) from e
+            if kind in ("Library", loaders.NATIVE):
                 self.custom |= {n: f for n, f in vars(value).items() if n[0] != "_" and callable(f)}
         made = getattr(self.module, "ModelNew", None)
         if made is None:

@@ -232,7 +232,7 @@ def test_nothing_to_build(server, tmp_path):
 def test_parse_and_export(server):
     assert building.parse(server, NATIVE, "candidate", "weak")["problems"] == []
     assert building.parse(server, "(" * 300_000, "candidate", "weak")["problems"]
-    assert "_kernelwright_loader" in building.export(server, NATIVE, "weak")
+    assert "class _native:" in building.export(server, NATIVE, "weak")
     with pytest.raises(ValueError):
         building.export(server, "(", "weak")
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import export
+import loaders
 import source
 
 CANDIDATE = '''"""A candidate."""
@@ -155,3 +156,95 @@ def test_lines_keep_their_ends(end: str, mark: str) -> None:
     for line in text.split(end):
         if "native" not in line and "import (" not in line and line.strip("() "):
             assert line + end in got
+
+
+def exported_lines(text: str) -> int:
+    """How many lines of ours an exported file has behind its own."""
+    got = export.standalone(text)
+    assert loaders.MARK in got, got
+    return len(got[got.index(loaders.MARK) :].splitlines())
+
+
+def test_a_loader_is_what_its_kernel_needs() -> None:
+    """At most 80 lines for a kernel of one function, at the end of the file."""
+    folder = pathlib.Path(__file__).parents[3] / "examples" / "candidates"
+    for path in folder.glob("*_native.py"):
+        assert exported_lines(path.read_text()) <= 80, path
+    assert exported_lines(CANDIDATE.format(form=FORMS["from"][0], call="native")) <= 80
+
+
+SHORT = CANDIDATE.format(form=FORMS["from"][0], call="native")
+AS_IT_IS = 'lib = native(source=r"""'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SHORT.replace(AS_IT_IS, 'lib = native(source=str() + r"""'),
+        SHORT.replace(AS_IT_IS, 'lib = (lambda **a: native(**a))(source=r"""'),
+        SHORT.replace(AS_IT_IS, 'build = native\nlib = build(source=r"""'),
+        SHORT.replace(
+            'extern "C" void twice(', 'extern "C" void thrice(float*);\nextern "C" void twice('
+        ),
+        SHORT + "\n\ndef _load():\n    pass\n",
+    ],
+)
+def test_what_has_no_short_loader_has_the_whole_one(text: str, tmp_path: pathlib.Path) -> None:
+    got = export.standalone(text)
+    assert loaders.MARK not in got and export.LOADER in got
+
+
+def said_by(text: str, tmp_path: pathlib.Path, **env: str) -> str:
+    path = tmp_path / "file.py"
+    path.write_text(text)
+    given = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **env}
+    done = subprocess.run(
+        [sys.executable, "-I", "-B", str(path)], env=given, capture_output=True, text=True
+    )
+    return done.stdout + done.stderr
+
+
+CALLS = """
+import copy, threading
+copy.deepcopy(ModelNew())(torch.ones(3))
+ts = [threading.Thread(target=lambda: ModelNew()(torch.ones(3))) for _ in range(2)]
+[t.start() for t in ts], [t.join() for t in ts]
+for args in ((torch.ones(3), torch.ones(4, 2)[:, 0], 3), (torch.ones(3).double(), None, 3)):
+    try:
+        lib.twice(*args)
+    except ValueError as e:
+        print(e)
+try:
+    lib.thrice(1)
+except AttributeError as e:
+    print(e)
+"""
+
+
+def test_what_a_short_loader_says(tmp_path: pathlib.Path) -> None:
+    got = export.standalone(SHORT)
+    said = said_by(got + CALLS, tmp_path).splitlines()
+    assert said == [
+        "twice: y must be torch.float32, contiguous, on the CPU; it is torch.float32 on cpu with "
+        "strides (2,)",
+        "twice: x must be torch.float32, contiguous, on the CPU; it is torch.float64 on cpu with "
+        "strides (1,)",
+        "'_native' object has no attribute 'thrice'",
+    ]
+    call = "\nModelNew()(torch.ones(3))\nprint('done')\n"
+    assert "nothere was not found: install g++" in said_by(
+        got + call, tmp_path, CXX="nothere", TORCH_EXTENSIONS_DIR=str(tmp_path / "a")
+    )
+    broken = got.replace("y[i] = 2 * x[i]", "y[i] = 2 * z[i]") + call
+    assert "native does not compile:" in said_by(broken, tmp_path)
+    (tmp_path / "file").write_text("")  # no folder can be made there
+    assert said_by(got + call, tmp_path, TORCH_EXTENSIONS_DIR=str(tmp_path / "file")) == "done\n"
+
+
+def test_a_file_whose_kernel_is_edited_is_read_as_before() -> None:
+    """Whoever tunes a number in an exported file is judged as in the native form."""
+    edited = export.standalone(SHORT).replace("y[i] = 2 * x[i]", "y[i] = x[i] + x[i]")
+    read = export.read_as(edited)
+    assert "from kernelwright import native as _native" in read and loaders.MARK not in read
+    other = export.standalone(SHORT).replace("long long n)", "int n)")
+    assert export.read_as(other) == other  # its loader is its own: it does not fit any more
