@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,7 +56,8 @@ func TestScriptsWithPython(t *testing.T) {
 		"KERNELWRIGHT_PYTHON=" + python, "ROOT=" + root, "SHARED=" + newData(t),
 		"OWN=" + newData(t),     // of the script that counts its runs
 		"APART=" + newData(t),   // of one whose benches are not counted by another
-		"TMPDIR=" + t.TempDir(), // one for all: leases are kept there, so the scripts wait for each other
+		"TMPDIR=" + t.TempDir(),
+		hwfeedback.LeasesOfTests + "=" + leasesBelow(t.TempDir()), // one for all: the scripts wait for each other
 		"KERNELWRIGHT_EVALUATION_CERTIFY_TIME=1s", oneThread,
 	})
 }
@@ -179,7 +181,7 @@ func seedBench(ts *testscript.TestScript, _ bool, args []string) {
 		Seeds:          []int64{0}, Device: "cpu", DeviceClass: "key", Command: []string{"kernelwright", "bench", "x"},
 	})
 	ts.Check(errors.Join(err, s.Close()))
-	runSQL(ts, false, []string{filepath.Join(args[0], store.FileName), fmt.Sprintf("INSERT INTO bench_runs VALUES (%d, 0, 0, 0, 1)", b.ID)})
+	runSQL(ts, false, []string{filepath.Join(args[0], store.FileName), fmt.Sprintf("INSERT INTO bench_runs (bench, reference, configuration, seed, run) VALUES (%d, 0, 0, 0, 1)", b.ID)})
 }
 
 // taken is held by the script that has the shared data folder for itself.
@@ -210,6 +212,20 @@ func TestExitCodes(t *testing.T) {
 }
 
 // Only what goes on where it stopped says so.
+// A daemon that is told to stop before it watches has done what it was told.
+func TestADaemonThatIsStoppedBeforeItWatches(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	dir := t.TempDir()
+	env := []string{"HOME=" + dir, "KERNELWRIGHT_DATA_DIR=" + dir, hwfeedback.LeasesOfTests + "=" + leasesBelow(dir)}
+	for args, want := range map[string]int{"daemon --watch " + t.TempDir(): ExitOK, "daemon --until-idle --watch " + t.TempDir(): ExitInterrupted, "daemon": ExitUsage} {
+		err := runWith(ctx, strings.Fields(args), env, strings.NewReader(""), io.Discard, io.Discard)
+		if got := ExitCode(err); got != want {
+			t.Errorf("%s: %d, want %d: %v", args, got, want, err)
+		}
+	}
+}
+
 func TestInterruptedCommands(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
