@@ -30,7 +30,8 @@ type Salvaged struct {
 }
 
 // Salvage copies whatever can be read of the database at from into a new file
-// at to, which is then sound: a run that lacks something says so. It changes nothing at from. A file at to is an error.
+// at to, which is then sound: a run that lacks something says so. It changes
+// nothing at from. A file at to is an error; its folder is made.
 func Salvage(ctx context.Context, from, to string, progress func(string)) (Salvaged, error) {
 	to, err := filepath.Abs(to)
 	if err != nil {
@@ -38,6 +39,9 @@ func Salvage(ctx context.Context, from, to string, progress func(string)) (Salva
 	}
 	if _, err := os.Lstat(to); err == nil {
 		return Salvaged{}, fmt.Errorf("%s is there already: name a file that is not", to)
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return Salvaged{}, err
 	}
 	from, drop, err := lengthened(from, filepath.Dir(to))
 	if err != nil {
@@ -171,16 +175,25 @@ func (s *salvage) copyTable(ctx context.Context, table, key string) error {
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	// Triggers give what is copied a digest of its own: it has to fit before.
+	recorded := "1"
+	if columns, has, err := digested(ctx, s.dst.read, table); err != nil {
+		return err
+	} else if has {
+		recorded = asRecorded(columns)
+	}
+	query := columns + ", " + recorded
 	see := func(rows *sql.Rows) error {
 		values := make([]any, len(names))
-		into := make([]any, len(names))
+		into := make([]any, len(names), len(names)+1)
 		for i := range values {
 			into[i] = &values[i]
 		}
-		if err := rows.Scan(into...); err != nil {
+		var recorded bool
+		if err := rows.Scan(append(into, &recorded)...); err != nil {
 			return err
 		}
-		if !s.whole(table, names, values) {
+		if !recorded || !s.whole(table, names, values) {
 			s.out.Lost[table]++
 			return nil
 		}
@@ -193,7 +206,7 @@ func (s *salvage) copyTable(ctx context.Context, table, key string) error {
 		return err
 	}
 	if key != "" {
-		lost, err := ranges(ctx, s.src.DB, table, key, columns, see)
+		lost, err := ranges(ctx, s.src.DB, table, key, query, see)
 		if err != nil {
 			return err
 		}
@@ -202,7 +215,7 @@ func (s *salvage) copyTable(ctx context.Context, table, key string) error {
 	}
 	// From both ends to where it breaks.
 	for _, order := range []string{"", " DESC"} {
-		broken, err := each(ctx, s.src.DB, `SELECT `+columns+` FROM `+table+` ORDER BY `+names[0]+order, see)
+		broken, err := each(ctx, s.src.DB, `SELECT `+query+` FROM `+table+` ORDER BY `+names[0]+order, see)
 		if err != nil {
 			return err
 		}
