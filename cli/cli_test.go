@@ -54,8 +54,8 @@ func TestScriptsWithPython(t *testing.T) {
 	// Nothing in the scripts depends on what the others did.
 	scripts(t, filepath.Join("testdata", "python"), []string{
 		"KERNELWRIGHT_PYTHON=" + python, "ROOT=" + root, "SHARED=" + newData(t),
-		"OWN=" + newData(t),     // of the script that counts its runs
-		"APART=" + newData(t),   // of one whose benches are not counted by another
+		"OWN=" + newData(t),   // of the script that counts its runs
+		"APART=" + newData(t), // of one whose benches are not counted by another
 		"TMPDIR=" + t.TempDir(),
 		hwfeedback.LeasesOfTests + "=" + leasesBelow(t.TempDir()), // one for all: the scripts wait for each other
 		"KERNELWRIGHT_EVALUATION_CERTIFY_TIME=1s", oneThread,

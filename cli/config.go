@@ -14,7 +14,9 @@ type configCmd struct {
 	Check configCheckCmd `cmd:"" help:"Check a settings file, or what is in force."`
 }
 
-type configShowCmd struct{}
+type configShowCmd struct {
+	Default bool `help:"Print every key with its default, whatever is set and however wrong that is."`
+}
 
 type setting struct {
 	Key    string        `json:"key"`
@@ -23,8 +25,12 @@ type setting struct {
 }
 
 // Run prints every key, its value and its origin. The text is TOML.
-func (configShowCmd) Run(a *app) error {
-	c, origins, err := a.settings()
+func (s configShowCmd) Run(a *app) error {
+	load, file := a.settings, config.FindFile(a.file, a.getenv)
+	if s.Default {
+		load, file = func() (config.Config, config.Origins, error) { return config.Load("") }, ""
+	}
+	c, origins, err := load()
 	if err != nil {
 		return err
 	}
@@ -38,7 +44,7 @@ func (configShowCmd) Run(a *app) error {
 		return err
 	}
 	if a.json {
-		return a.printJSON(map[string]any{"settings": list, "data_folder": folder, "file": config.FindFile(a.file, a.getenv)})
+		return a.printJSON(map[string]any{"settings": list, "data_folder": folder, "file": file})
 	}
 	rows := make([][]string, len(list))
 	for i, s := range list {

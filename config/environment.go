@@ -58,7 +58,7 @@ func readEnv(c *Config, origins Origins, errs *errorList, env []string) {
 		if known[name] || set[name] == "" || strings.HasPrefix(name, testPrefix) {
 			continue
 		}
-		hint := "unset it, or see `kernelwright config show` for every key: a variable is its key in capitals, with _ for each dot"
+		hint := "unset it, or see `kernelwright config show --default` for every key: a variable is its key in capitals, with _ for each dot"
 		if near := Nearest(strings.ToLower(strings.TrimPrefix(name, EnvPrefix))); near != "" {
 			hint = "did you mean " + EnvName(near) + "?"
 		}

@@ -101,7 +101,7 @@ func readFile(c *Config, origins Origins, errs *errorList, path string) {
 	whole := func(text, hint string) { errs.add(ofFile, path, path, text, hint) }
 	info, err := os.Stat(path)
 	if err == nil && info.Size() > maxFile {
-		whole("too large for a settings file", "see `kernelwright config show` for what one may hold")
+		whole("too large for a settings file", "see `kernelwright config show --default` for what one may hold")
 		return
 	}
 	text, err := os.ReadFile(path)
@@ -310,14 +310,14 @@ func tableHint(key string) string {
 	if table, keys := nearestTable(key); table != "" {
 		return fmt.Sprintf("%s is a table, with the keys %s", table, strings.Join(keys, ", "))
 	}
-	return "see `kernelwright config show` for every key"
+	return "see `kernelwright config show --default` for every key"
 }
 
 // decodeError is of a text that is no TOML.
 func decodeError(path string, err error) *Error {
 	var parse toml.ParseError
 	if !errors.As(err, &parse) {
-		return &Error{Where: path, Text: strings.TrimPrefix(err.Error(), "toml: "), Hint: "see `kernelwright config show` for every key and the kind of its value"}
+		return &Error{Where: path, Text: strings.TrimPrefix(err.Error(), "toml: "), Hint: "see `kernelwright config show --default` for every key and the kind of its value"}
 	}
 	text := parse.Message
 	if text == "" {
@@ -329,7 +329,7 @@ func decodeError(path string, err error) *Error {
 	if parse.LastKey != "" {
 		text = parse.LastKey + ": " + text
 	}
-	hint := "see `kernelwright config show` for every key and the kind of its value"
+	hint := "see `kernelwright config show --default` for every key and the kind of its value"
 	if strings.Contains(text, "':'") {
 		hint = `a name with a colon stands in quotes: [llm.models."openai:gpt-5"]`
 	}
@@ -352,5 +352,5 @@ func unknownHint(key string) string {
 			return fmt.Sprintf("%s has the keys %s", table, strings.Join(keys, ", "))
 		}
 	}
-	return "see `kernelwright config show` for every key"
+	return "see `kernelwright config show --default` for every key"
 }
