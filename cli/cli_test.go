@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -212,6 +215,45 @@ func TestExitCodes(t *testing.T) {
 }
 
 // Only what goes on where it stopped says so.
+// Names of files and foreign words move no cursor, in a log and in JSON, and JSON
+// says the same as before.
+func TestLogsAndJSONHoldNoControlCharacters(t *testing.T) {
+	const odd = "a\x1b[2J\u009b2J\x7f\u202e\r\n\xff\U000e0001.py"
+	for _, format := range []string{"text", "json"} {
+		var b strings.Builder
+		a := &app{stderr: &b}
+		c := config.Default()
+		c.Log.Format, c.Log.Level = format, "debug"
+		log := a.logger(c)
+		log.Info("queued", "path", odd, "error", errors.New(odd), "folders", []string{odd})
+		log.With("task", odd).WithGroup("g").Warn("again", "path", odd)
+		checkShown(t, format, b.String())
+		if n := strings.Count(b.String(), "\n"); n != 2 {
+			t.Errorf("%s: %d lines: %q", format, n, b.String())
+		}
+	}
+	var b strings.Builder
+	a := &app{stdout: &b}
+	if err := errors.Join(a.printJSON(map[string]string{odd: odd}), a.printLine(odd)); err != nil {
+		t.Error(err)
+	}
+	checkShown(t, "JSON", b.String())
+	decoder := json.NewDecoder(strings.NewReader(b.String()))
+	var object map[string]string
+	var text string
+	want := strings.ToValidUTF8(odd, "\uFFFD")
+	if err := errors.Join(decoder.Decode(&object), decoder.Decode(&text)); err != nil || object[want] != want || text != want {
+		t.Errorf("%q, %q, %v", object, text, err)
+	}
+}
+
+func checkShown(t *testing.T, what, text string) {
+	t.Helper()
+	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) }) {
+		t.Errorf("%s: %q", what, text)
+	}
+}
+
 // A daemon that is told to stop before it watches has done what it was told.
 func TestADaemonThatIsStoppedBeforeItWatches(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
