@@ -330,6 +330,42 @@ func TestSalvageLeavesOutWhatWasChanged(t *testing.T) {
 	}
 }
 
+// What a verdict's columns repeat is put right from its text: a certified speedup
+// that became another one costs nothing. What they alone say is not guessed.
+func TestSalvagePutsVerdictsRight(t *testing.T) {
+	whole := must(os.ReadFile(everything(t, 3)))(t)
+	for change, kept := range map[string]bool{
+		`UPDATE verdicts SET speedup = 0.45 WHERE speedup IS NOT NULL`:                      true,
+		`UPDATE verdicts SET status = 'wrong', candidate_ms = 9 WHERE status = 'certified'`: true,
+		`UPDATE verdicts SET exported = NULL`:                                               true,
+		`UPDATE verdicts SET text = (SELECT max(id) FROM texts) WHERE id = 1`:               false,
+		`UPDATE verdicts SET row_digest = x'00' WHERE id = 1`:                               false,
+		`UPDATE verdicts SET text = 1 - text WHERE id = 1`:                                  false,
+	} {
+		path := filepath.Join(t.TempDir(), FileName)
+		restore(t, path, whole)
+		before := examine(t, path).Rows["verdicts"]
+		contentsBefore := contents(t, path)
+		db := tampered(t, path)
+		changeQuietly(t, db, change)
+		ok(t, db.Close())
+		if examine(t, path).Sound() {
+			t.Errorf("%s: nothing was said", change)
+		}
+		to := filepath.Join(t.TempDir(), FileName)
+		out := must(Salvage(t.Context(), path, to, quiet))(t)
+		if lost := out.Lost["verdicts"]; (lost == 0) != kept || out.Kept["verdicts"]+lost != before {
+			t.Errorf("%s: %d of %d lost, %d kept", change, lost, before, out.Kept["verdicts"])
+		}
+		if e := examine(t, to); !e.Sound() {
+			t.Errorf("%s: salvaged: %+v", change, e.Faults)
+		}
+		if kept && contents(t, to) != contentsBefore {
+			t.Errorf("%s: the copy has other contents", change)
+		}
+	}
+}
+
 // Tables and indexes are part of the record.
 func TestAChangedSchemaIsNoticed(t *testing.T) {
 	path := everything(t, 3)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -193,6 +194,12 @@ func (s *salvage) copyTable(ctx context.Context, table, key string) error {
 		if err := rows.Scan(append(into, &recorded)...); err != nil {
 			return err
 		}
+		if !recorded && table == "verdicts" {
+			var err error
+			if recorded, err = s.verdictAgain(ctx, tx, names, values); err != nil {
+				return err
+			}
+		}
 		if !recorded || !s.whole(table, names, values) {
 			s.out.Lost[table]++
 			return nil
@@ -227,6 +234,49 @@ func (s *salvage) copyTable(ctx context.Context, table, key string) error {
 		}
 	}
 	return tx.Commit()
+}
+
+// verdictAgain puts into a verdict's row what its text says, and reports whether
+// that is what was recorded: then its digest fits.
+func (s *salvage) verdictAgain(ctx context.Context, tx *sql.Tx, names []string, values []any) (bool, error) {
+	row := map[string]any{}
+	for i, name := range names {
+		row[name] = values[i]
+	}
+	id, ok := row["text"].(int64)
+	if !ok {
+		return false, nil
+	}
+	var v kernelwright.Verdict
+	if err := s.dst.textJSON(ctx, tx, id, &v); err != nil {
+		return false, ctx.Err() // it was lost, or is no verdict's
+	}
+	row["exported"] = nil
+	if hash, err := hex.DecodeString(v.ExportedSHA256); err == nil && len(hash) > 0 {
+		var exported int64
+		err := tx.QueryRowContext(ctx, `SELECT id FROM texts WHERE hash = ?`, hash).Scan(&exported)
+		if err != nil {
+			return false, ctx.Err()
+		}
+		row["exported"] = exported
+	}
+	for name, value := range verdictValues(v) {
+		row[name] = value
+	}
+	again := make([]any, len(names))
+	var digested []any
+	for i, name := range names {
+		again[i] = row[name]
+		if name != digestColumn {
+			digested = append(digested, row[name])
+		}
+	}
+	var fits bool
+	err := tx.QueryRowContext(ctx, `SELECT digest_of(?`+strings.Repeat(", ?", len(digested)-1)+`) IS ?`, append(digested, row[digestColumn])...).Scan(&fits)
+	if err == nil && fits {
+		copy(values, again)
+	}
+	return fits, err
 }
 
 // each shows the rows of a query, up to where they cannot be read: broken.
