@@ -225,16 +225,15 @@ func dump(t testing.TB, path string) string {
 		}
 		rows, err := db.Query(`SELECT ` + strings.Join(columns, ", ") + ` FROM ` + table.name)
 		ok(t, err)
-		values, into := make([]any, len(columns)), make([]any, len(columns))
-		for i := range values {
-			into[i] = &values[i]
-		}
-		for rows.Next() {
-			ok(t, rows.Scan(into...))
-			fmt.Fprintf(&b, "%s %x\n", table.name, values)
-		}
-		ok(t, rows.Err())
-		ok(t, rows.Close())
+		all := must(scanAll(rows, func(r *sql.Rows) (string, error) {
+			values, into := make([]any, len(columns)), make([]any, len(columns))
+			for i := range values {
+				into[i] = &values[i]
+			}
+			err := r.Scan(into...)
+			return fmt.Sprintf("%s %x\n", table.name, values), err
+		}))(t)
+		b.WriteString(strings.Join(all, ""))
 	}
 	return b.String()
 }

@@ -40,10 +40,11 @@ import sys
 CONTROL_FD = 3
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-    import parent
 
-    if "--path" not in sys.argv:  # one that is kept warm outlives whoever starts it
-        parent.follow(CONTROL_FD)
+import parent
+
+if __name__ == "__main__" and "--path" not in sys.argv:  # one kept warm outlives its starter
+    parent.follow(CONTROL_FD)
 
 import argparse
 import contextlib
