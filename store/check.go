@@ -85,7 +85,7 @@ var expectations = []struct {
 	what, query string
 	versions
 }{
-	{what: "texts are missing from the search index", query: `SELECT 'text ' || id FROM texts WHERE indexed AND id NOT IN (SELECT id FROM texts_fts_docsize)`},
+	{what: "texts are missing from the search index", query: `SELECT 'text ' || id FROM texts WHERE indexed AND id NOT IN (SELECT id FROM texts_fts_docsize) OR indexed NOT IN (0, 1)`},
 	{what: "entries of the search index have no text", query: `SELECT 'text ' || id FROM texts_fts_docsize WHERE id NOT IN (SELECT id FROM texts WHERE indexed)`},
 	{what: "runs lack a round between two others", query: `SELECT 'run ' || run FROM rounds WHERE run NOT IN (SELECT id FROM runs WHERE reason LIKE '` + salvaged + `%')
 		GROUP BY run HAVING min(idx) <> 0 OR max(idx) <> count(*) - 1`},
