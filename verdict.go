@@ -278,7 +278,7 @@ type TimingReport struct {
 	Threads   int                    `json:"threads,omitempty"`
 	Protocol  string                 `json:"protocol,omitempty"`  // "cached baselines" or "interleaved"
 	Marked    bool                   `json:"marked,omitempty"`    // the clocks disagreed: wall decided
-	Disturbed bool                   `json:"disturbed,omitempty"` // most of the candidate's windows were
+	Disturbed bool                   `json:"disturbed,omitempty"` // most of the candidate's windows were, or too few were not
 	Notes     []string               `json:"notes,omitempty"`
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/mattn/go-isatty"
 
 	"github.com/kernelwright/kernelwright/config"
+	"github.com/kernelwright/kernelwright/report"
 )
 
 const description = "turns PyTorch reference files into verified, faster kernels"
@@ -190,9 +191,36 @@ func (a *app) logger(c config.Config) *slog.Logger {
 		level = slog.LevelInfo
 	}
 	if c.Log.Format == "json" {
-		return slog.New(slog.NewJSONHandler(a.stderr, &slog.HandlerOptions{Level: level}))
+		return slog.New(slog.NewJSONHandler(cleanJSON{a.stderr}, &slog.HandlerOptions{Level: level}))
 	}
-	return slog.New(tint.NewTextHandler(a.stderr, &tint.Options{Level: level, TimeFormat: "15:04:05", NoColor: !a.colour(a.stderr)}))
+	// Names of files and what others said may hold what moves the cursor.
+	clean := func(_ []string, at slog.Attr) slog.Attr {
+		switch v := at.Value.Any().(type) {
+		case string:
+			at.Value = slog.StringValue(report.Line(v))
+		case error:
+			at.Value = slog.StringValue(report.Line(v.Error()))
+		case []string:
+			lines := make([]string, len(v))
+			for i, one := range v {
+				lines[i] = report.Line(one)
+			}
+			at.Value = slog.AnyValue(lines)
+		}
+		return at
+	}
+	return slog.New(tint.NewTextHandler(a.stderr, &tint.Options{Level: level, TimeFormat: "15:04:05", NoColor: !a.colour(a.stderr), ReplaceAttr: clean}))
+}
+
+// cleanJSON writes lines of JSON so that a terminal may show them. Each is
+// written at once.
+type cleanJSON struct{ to io.Writer }
+
+func (c cleanJSON) Write(b []byte) (int, error) {
+	if _, err := c.to.Write(report.CleanJSON(b)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 // terminal reports whether a stream is one: a writer's lines may be redrawn then,
@@ -213,7 +241,7 @@ func (a *app) printJSON(v any) error {
 	if err != nil {
 		return err
 	}
-	_, err = a.stdout.Write(append(b, '\n'))
+	_, err = a.stdout.Write(append(report.CleanJSON(b), '\n'))
 	return ignoreClosed(err)
 }
 
@@ -223,7 +251,7 @@ func (a *app) printLine(v any) error {
 	if err != nil {
 		return err
 	}
-	_, err = a.stdout.Write(append(b, '\n'))
+	_, err = a.stdout.Write(append(report.CleanJSON(b), '\n'))
 	return ignoreClosed(err)
 }
 

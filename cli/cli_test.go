@@ -3,8 +3,10 @@ package cli
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -54,9 +58,10 @@ func TestScriptsWithPython(t *testing.T) {
 	// Nothing in the scripts depends on what the others did.
 	scripts(t, filepath.Join("testdata", "python"), []string{
 		"KERNELWRIGHT_PYTHON=" + python, "ROOT=" + root, "SHARED=" + newData(t),
-		"OWN=" + newData(t),     // of the script that counts its runs
-		"APART=" + newData(t),   // of one whose benches are not counted by another
-		"TMPDIR=" + t.TempDir(), // one for all: leases are kept there, so the scripts wait for each other
+		"OWN=" + newData(t),   // of the script that counts its runs
+		"APART=" + newData(t), // of one whose benches are not counted by another
+		"TMPDIR=" + t.TempDir(),
+		hwfeedback.LeasesOfTests + "=" + leasesBelow(t.TempDir()), // one for all: the scripts wait for each other
 		"KERNELWRIGHT_EVALUATION_CERTIFY_TIME=1s", oneThread,
 	})
 }
@@ -212,7 +217,7 @@ func seedBench(ts *testscript.TestScript, _ bool, args []string) {
 		Seeds:          []int64{0}, Device: "cpu", DeviceClass: "key", Command: []string{"kernelwright", "bench", "x"},
 	})
 	ts.Check(errors.Join(err, s.Close()))
-	runSQL(ts, false, []string{filepath.Join(args[0], store.FileName), fmt.Sprintf("INSERT INTO bench_runs VALUES (%d, 0, 0, 0, 1)", b.ID)})
+	runSQL(ts, false, []string{filepath.Join(args[0], store.FileName), fmt.Sprintf("INSERT INTO bench_runs (bench, reference, configuration, seed, run) VALUES (%d, 0, 0, 0, 1)", b.ID)})
 }
 
 // taken is held by the script that has the shared data folder for itself.
@@ -244,6 +249,59 @@ func TestExitCodes(t *testing.T) {
 }
 
 // Only what goes on where it stopped says so.
+// Names of files and foreign words move no cursor, in a log and in JSON, and JSON
+// says the same as before.
+func TestLogsAndJSONHoldNoControlCharacters(t *testing.T) {
+	const odd = "a\x1b[2J\u009b2J\x7f\u202e\r\n\xff\U000e0001.py"
+	for _, format := range []string{"text", "json"} {
+		var b strings.Builder
+		a := &app{stderr: &b}
+		c := config.Default()
+		c.Log.Format, c.Log.Level = format, "debug"
+		log := a.logger(c)
+		log.Info("queued", "path", odd, "error", errors.New(odd), "folders", []string{odd})
+		log.With("task", odd).WithGroup("g").Warn("again", "path", odd)
+		checkShown(t, format, b.String())
+		if n := strings.Count(b.String(), "\n"); n != 2 {
+			t.Errorf("%s: %d lines: %q", format, n, b.String())
+		}
+	}
+	var b strings.Builder
+	a := &app{stdout: &b}
+	if err := errors.Join(a.printJSON(map[string]string{odd: odd}), a.printLine(odd)); err != nil {
+		t.Error(err)
+	}
+	checkShown(t, "JSON", b.String())
+	decoder := json.NewDecoder(strings.NewReader(b.String()))
+	var object map[string]string
+	var text string
+	want := strings.ToValidUTF8(odd, "\uFFFD")
+	if err := errors.Join(decoder.Decode(&object), decoder.Decode(&text)); err != nil || object[want] != want || text != want {
+		t.Errorf("%q, %q, %v", object, text, err)
+	}
+}
+
+func checkShown(t *testing.T, what, text string) {
+	t.Helper()
+	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) }) {
+		t.Errorf("%s: %q", what, text)
+	}
+}
+
+// A daemon that is told to stop before it watches has done what it was told.
+func TestADaemonThatIsStoppedBeforeItWatches(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	dir := t.TempDir()
+	env := []string{"HOME=" + dir, "KERNELWRIGHT_DATA_DIR=" + dir, hwfeedback.LeasesOfTests + "=" + leasesBelow(dir)}
+	for args, want := range map[string]int{"daemon --watch " + t.TempDir(): ExitOK, "daemon --until-idle --watch " + t.TempDir(): ExitInterrupted, "daemon": ExitUsage} {
+		err := runWith(ctx, strings.Fields(args), env, strings.NewReader(""), io.Discard, io.Discard)
+		if got := ExitCode(err); got != want {
+			t.Errorf("%s: %d, want %d: %v", args, got, want, err)
+		}
+	}
+}
+
 func TestInterruptedCommands(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -25,8 +25,17 @@ func (daemonCmd) Help() string {
 	return "Results appear beside each file, or in the folder of --out. A first interrupt finishes the round in progress, a second stops at once; the next start goes on from there."
 }
 
-// Run watches until it is told to stop.
-func (c daemonCmd) Run(a *app) (err error) {
+// Run watches until it is told to stop. To be told so is how a daemon ends,
+// whether or not it watches yet.
+func (c daemonCmd) Run(a *app) error {
+	err := c.watch(a)
+	if err != nil && a.ctx.Err() != nil && !c.UntilIdle && ExitCode(err) == ExitInterrupted {
+		return nil
+	}
+	return err
+}
+
+func (c daemonCmd) watch(a *app) (err error) {
 	r, err := a.open(true)
 	if err != nil {
 		return err
@@ -121,7 +130,6 @@ func (c daemonCmd) Run(a *app) (err error) {
 		if c.UntilIdle {
 			return errInterrupted
 		}
-		// Being told to stop is how a daemon ends.
 		return nil
 	}
 	if a.json {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/report"
@@ -22,7 +23,7 @@ type historyCheckCmd struct {
 
 // Help is shown below the flags.
 func (historyCheckCmd) Help() string {
-	return "Reads every byte of the record, changes nothing, and may be used beside a daemon: pages and indexes, references between rows, texts against their hashes, the search index against its texts, rounds without gaps, runs that agree with their rounds. Exit code 0 says that the record is sound, or with --salvage that the copy was made; 1 that it is damaged."
+	return "Reads every byte of the record, changes nothing, and may be used beside a daemon: pages and indexes, references between rows, rows against the digests that they carry, texts against their hashes, the search index against its texts, rounds without gaps, runs that agree with their rounds. What is not checked is said, with the reason. Exit code 0 says that the record is sound, or with --salvage that the copy was made; 1 that it is damaged."
 }
 
 // Run examines the record, and copies it.
@@ -103,6 +104,12 @@ func examinationText(e store.Examination) string {
 				fmt.Fprintf(&b, "  %s\n", report.Line(strings.TrimSuffix(line, "\n")))
 			}
 		}
+	}
+	if e.DigestsMS != 0 {
+		fmt.Fprintf(&b, "rows from before %s got their digests then: what was changed in them earlier is not noticed\n", time.UnixMilli(e.DigestsMS).Format(time.DateTime))
+	}
+	for _, u := range e.Unchecked {
+		fmt.Fprintf(&b, "not checked: %s: %s\n", u.What, u.Why)
 	}
 	return b.String()
 }

@@ -211,7 +211,7 @@ func (b *batch) start(flags ...string) *working {
 		flags = []string{"--until-idle", "--rounds", "2"}
 	}
 	c := b.command(append([]string{"daemon", "--watch", b.dir, "--headroom", "1", "--patience", "100", "--wall-time", "24h"}, flags...)...)
-	c.Env = append(c.Env, "TMPDIR="+b.tmp, "KERNELWRIGHT_DAEMON_ATTEMPTS=20")
+	c.Env = append(c.Env, "TMPDIR="+b.tmp, hwfeedback.LeasesOfTests+"="+leasesBelow(b.tmp), "KERNELWRIGHT_DAEMON_ATTEMPTS=20")
 	stderr, err := c.StderrPipe()
 	if err == nil {
 		err = c.Start()

@@ -271,7 +271,7 @@ var measured = sync.OnceValues(func() (map[string][]byte, error) {
 		return nil, err
 	}
 	c := exec.Command("kernelwright", "doctor", "--measure")
-	c.Env = append(os.Environ(), "KERNELWRIGHT_DATA_DIR="+dir, "KERNELWRIGHT_PYTHON="+os.Getenv("KERNELWRIGHT_TEST_PYTHON"), "HOME="+dir, "TMPDIR="+dir,
+	c.Env = append(os.Environ(), "KERNELWRIGHT_DATA_DIR="+dir, "KERNELWRIGHT_PYTHON="+os.Getenv("KERNELWRIGHT_TEST_PYTHON"), "HOME="+dir, "TMPDIR="+dir, hwfeedback.LeasesOfTests+"="+leasesBelow(dir),
 		"KERNELWRIGHT_EVALUATION_KEEP_WARM=0s", oneThread)
 	if out, err := c.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("doctor --measure: %w\n%s", err, out)
@@ -320,10 +320,8 @@ type runner struct {
 	program                 string // this test's own where empty
 }
 
-// leasesBelow is hwfeedback.LeaseFolder where TMPDIR is a folder.
-func leasesBelow(tmp string) string {
-	return filepath.Join(tmp, filepath.Base(filepath.Dir(hwfeedback.LeaseFolder())), "leases")
-}
+// leasesBelow is where the leases are of a program that a test starts.
+func leasesBelow(tmp string) string { return filepath.Join(tmp, "kernelwright", "leases") }
 
 // tmp is for temporary files, and for leases: tests do not wait for each other.
 func (r runner) tmp() string { return r.data + ".tmp" }
@@ -333,7 +331,7 @@ func (r runner) command(args ...string) command {
 	if err := os.MkdirAll(r.tmp(), 0o755); err != nil {
 		r.t.Fatal(err)
 	}
-	c.Env = append(os.Environ(), "KERNELWRIGHT_DATA_DIR="+r.data, "KERNELWRIGHT_PYTHON="+r.python, "HOME="+r.data, "TMPDIR="+r.tmp(),
+	c.Env = append(os.Environ(), "KERNELWRIGHT_DATA_DIR="+r.data, "KERNELWRIGHT_PYTHON="+r.python, "HOME="+r.data, "TMPDIR="+r.tmp(), hwfeedback.LeasesOfTests+"="+leasesBelow(r.tmp()),
 		// However busy the machine is, the round in progress is waited for.
 		"KERNELWRIGHT_DAEMON_GRACE=10m",
 		// Nothing may be left behind, and the folder is copied.

@@ -67,9 +67,6 @@ func (a *app) openBy(alone bool, openStore func(string) (*store.Store, error)) (
 	if r.folder, err = config.DataFolder(c, a.getenv); err != nil {
 		return nil, err
 	}
-	for _, note := range config.Strays(a.env) {
-		r.log.Warn(note)
-	}
 	if alone {
 		if r.lock, err = daemon.AcquireLock(r.folder, append([]string{"kernelwright"}, a.args...), time.Now()); err != nil {
 			return nil, dataError(r.folder, err)

@@ -40,20 +40,20 @@ const (
 	maxContext   = 10_000_000
 )
 
-// check says what is wrong with the first value that is.
-func check(c Config, origins Origins) error {
-	var found error
+// check says what is wrong with the values, each where it comes from.
+func check(c Config, origins Origins, errs *errorList) {
 	fail := func(key, text, hint string) {
-		if found == nil {
-			where := origins[key].Where
-			table, _ := cutLast(key)
-			for _, k := range KeysOf(c) { // of a table that people named the first key tells where it is
-				if where == "" && (strings.HasPrefix(k, key+".") || len(split(table)) > 2 && strings.HasPrefix(k, table+".")) {
-					where = origins[k].Where
-				}
+		from, known := origins[key]
+		table, _ := cutLast(key)
+		for _, k := range KeysOf(c) { // of a table that people named the first key tells where it is
+			if from.Where == "" && (strings.HasPrefix(k, key+".") || len(split(table)) > 2 && strings.HasPrefix(k, table+".")) {
+				from, known = origins[k], true
 			}
-			found = &Error{Where: where, Text: shown(key + " " + text), Hint: hint}
 		}
+		if !known || from.Kind == "default" {
+			from.at = ofDefaults
+		}
+		errs.add(from.at, key, from.Where, key+" "+text, hint)
 	}
 	checkSecrets(c, fail) // first: no other sentence may repeat one
 	oneOf := func(key, value string, words []string) {
@@ -199,7 +199,6 @@ func check(c Config, origins Origins) error {
 	between("daemon.attempts", c.Daemon.Attempts, 1, 100)
 	oneOf("log.level", c.Log.Level, levels)
 	oneOf("log.format", c.Log.Format, formats)
-	return found
 }
 
 func nearestWord(value string, words []string) string {

@@ -8,8 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -228,6 +226,8 @@ type Error struct {
 	Where string // a file and a line, a variable, or a flag; may be empty
 	Text  string
 	Hint  string
+
+	at int // its place among others
 }
 
 func (e *Error) Error() string {
@@ -241,6 +241,8 @@ func (e *Error) Error() string {
 type Origin struct {
 	Kind  string `json:"kind"`            // "default", "file", "environment" or "flag"
 	Where string `json:"where,omitempty"` // the file and line, the variable, or the flag
+
+	at int // its place in the order of errors
 }
 
 // String is the origin as people read it.
@@ -282,34 +284,33 @@ type Source struct {
 }
 
 // Read lays file, environment and flags over the defaults and checks the
-// result.
+// result. What is wrong is told as Errors.
 func Read(s Source) (Config, Origins, error) {
 	c := Default()
 	origins := make(Origins)
 	for _, k := range KeysOf(c) {
 		origins[k] = Origin{Kind: "default"}
 	}
+	errs := &errorList{}
 	if s.File != "" {
-		if err := readFile(&c, origins, s.File); err != nil {
-			return Config{}, nil, err
-		}
+		readFile(&c, origins, errs, s.File)
 	}
-	if err := readEnv(&c, origins, s.Env); err != nil {
-		return Config{}, nil, err
-	}
-	for _, k := range Keys() {
+	readEnv(&c, origins, errs, s.Env)
+	for i, k := range Keys() {
 		text, ok := s.Flags[k]
 		if !ok {
 			continue
 		}
 		where := s.FlagNames[k]
 		if err := Set(&c, k, text); err != nil {
-			return Config{}, nil, &Error{Where: where, Text: shown(err.Error()), Hint: takes(k)}
+			errs.add(ofFlags+i, k, where, err.Error(), takes(k))
+			continue
 		}
-		origins[k] = Origin{Kind: "flag", Where: where}
+		origins[k] = Origin{Kind: "flag", Where: where, at: ofFlags + i}
 	}
 	c.LLM.Providers, c.LLM.Models, c.Budget.Models = orNone(c.LLM.Providers), orNone(c.LLM.Models), orNone(c.Budget.Models)
-	if err := check(c, origins); err != nil {
+	check(c, origins, errs)
+	if err := errs.err(); err != nil {
 		return Config{}, nil, err
 	}
 	return c, origins, nil
@@ -384,72 +385,6 @@ func expandHome(path string, getenv func(string) string) string {
 	return path
 }
 
-func readFile(c *Config, origins Origins, path string) error {
-	info, err := os.Stat(path)
-	if err == nil && info.Size() > maxFile {
-		return &Error{Where: path, Text: "too large for a settings file", Hint: "see `kernelwright config show` for what one may hold"}
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return &Error{Where: path, Text: "cannot read it: " + cause(err), Hint: "check the path given with --config or " + EnvFile}
-	}
-	md, err := toml.Decode(string(text), c)
-	if err != nil {
-		return decodeError(path, err)
-	}
-	lines := keyLines(string(text))
-	if extra := md.Undecoded(); len(extra) > 0 {
-		key := extra[0].String()
-		// An unknown table comes before its keys, and they say more.
-		for _, k := range extra[1:] {
-			if strings.HasPrefix(k.String(), key+".") {
-				key = k.String()
-			}
-		}
-		return unknown(path, key, lines)
-	}
-	for _, k := range KeysOf(*c) {
-		if !md.IsDefined(split(k)...) {
-			continue
-		}
-		where := path
-		if n := lines[k]; n > 0 {
-			where = fmt.Sprintf("%s:%d", path, n)
-		}
-		origins[k] = Origin{Kind: "file", Where: where}
-	}
-	return nil
-}
-
-var wrongKind = regexp.MustCompile(`^line (\d+) \(last key "([^"]*)"\): (.*)$`)
-
-func decodeError(path string, err error) error {
-	var parse toml.ParseError
-	if !errors.As(err, &parse) {
-		text := strings.TrimPrefix(err.Error(), "toml: ")
-		// A value of the wrong kind is told as text only.
-		if m := wrongKind.FindStringSubmatch(text); m != nil {
-			path, text = path+":"+m[1], m[2]+": "+m[3]
-		}
-		return &Error{Where: path, Text: shown(text), Hint: "see `kernelwright config show` for the kind of each value"}
-	}
-	text := parse.Message
-	if text == "" {
-		text = strings.TrimPrefix(err.Error(), "toml: ")
-		if _, rest, ok := strings.Cut(text, "): "); ok {
-			text = rest
-		}
-	}
-	if parse.LastKey != "" {
-		text = parse.LastKey + ": " + text
-	}
-	hint := "see `kernelwright config show` for every key and the kind of its value"
-	if strings.Contains(text, "':'") {
-		hint = `a name with a colon stands in quotes: [llm.models."openai:gpt-5"]`
-	}
-	return &Error{Where: fmt.Sprintf("%s:%d", path, max(parse.Position.Line, 1)), Text: shown(text), Hint: hint}
-}
-
 // shown makes a sentence of words that repeat what a file or a variable holds.
 func shown(text string) string {
 	const most = 300 // characters
@@ -467,77 +402,6 @@ func shown(text string) string {
 		}
 	}
 	return b.String()
-}
-
-func unknown(path, key string, lines map[string]int) error {
-	where := path
-	if n := lines[key]; n > 0 {
-		where = fmt.Sprintf("%s:%d", path, n)
-	}
-	e := &Error{Where: where, Text: shown("unknown key " + quoted(key)), Hint: "see `kernelwright config show` for every key"}
-	if _, name := cutLast(key); strings.HasPrefix(key, "llm.") && slices.Contains(secrets, name) {
-		e.Hint = secretHint
-	} else if table, keys := nearestTable(key); table != "" {
-		e.Hint = fmt.Sprintf("%s is a table, with the keys %s", table, strings.Join(keys, ", "))
-	} else if near := Nearest(key); near != "" {
-		e.Hint = fmt.Sprintf("did you mean %s?", quoted(near))
-	} else if section, _ := cutLast(key); section != "" {
-		if table, keys := nearestTable(section); table != "" {
-			e.Hint = fmt.Sprintf("%s has the keys %s", table, strings.Join(keys, ", "))
-		}
-	}
-	return e
-}
-
-// readEnv takes every variable that names a key. Others that begin as ours do
-// may belong to another program, so they are left to Strays.
-func readEnv(c *Config, origins Origins, env []string) error {
-	set := make(map[string]string, len(env))
-	for _, e := range env {
-		if name, value, ok := strings.Cut(e, "="); ok && strings.HasPrefix(name, EnvPrefix) {
-			set[name] = value
-		}
-	}
-	for _, k := range Keys() {
-		name := EnvName(k)
-		value, ok := set[name]
-		if !ok {
-			continue
-		}
-		if err := Set(c, k, value); err != nil {
-			return &Error{Where: name, Text: shown(err.Error()), Hint: takes(k)}
-		}
-		origins[k] = Origin{Kind: "environment", Where: name}
-	}
-	return nil
-}
-
-// EnvName returns the variable that sets a key.
-func EnvName(key string) string {
-	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
-}
-
-// Strays returns a sentence for each variable that looks like a setting and is
-// none, so that a typing error does not pass in silence.
-func Strays(env []string) []string {
-	known := map[string]string{EnvFile: ""}
-	for _, k := range Keys() {
-		known[EnvName(k)] = k
-	}
-	var notes []string
-	for _, e := range env {
-		name, _, _ := strings.Cut(e, "=")
-		rest, ours := strings.CutPrefix(name, EnvPrefix)
-		if _, ok := known[name]; !ours || ok || strings.HasPrefix(rest, "TEST_") {
-			continue
-		}
-		note := name + " sets nothing"
-		if near := Nearest(strings.ToLower(rest)); near != "" {
-			note += ": did you mean " + EnvName(near) + "?"
-		}
-		notes = append(notes, note)
-	}
-	return notes
 }
 
 // cause strips the operation and the path that os wraps an error in: the

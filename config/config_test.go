@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,7 +75,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"GPU":            {"device = \"gpu\"\n", ":1", `device is "gpu"`, `did you mean "cuda"?`},
 		"short, nothing": {"[judge]\nfoo = 3\n", ":2", `unknown key "judge.foo"`, "judge has the keys judge."},
 		"nothing near":   {"zzzzzzzzzzzzzzzz = 3\n", ":1", "unknown key", "config show"},
-		"type":           {"threads = \"two\"\n", ":1", "threads", "config show"},
+		"type":           {"threads = \"two\"\n", ":1", "threads is a text", "a whole number, such as 0"},
 		"syntax":         {"device = \"cpu\"\nthreads = = 2\n", ":2", "", "config show"},
 		"duration":       {"[rounds]\nwall_time = \"soon\"\n", "", "not a length of time", ""},
 		"word":           {"sandbox = \"week\"\n", ":1", `sandbox is "week"`, `"weak"`},
@@ -99,7 +100,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"option's table": {"[llm.provider.vllm]\nbase_url = \"http://x/v1\"\n", ":2", `unknown key "llm.provider.vllm.base_url"`, `"llm.providers.vllm.base_url"`},
 		"no quotes":      {"[llm.models.openai:gpt-5]\nmax_tokens = 3\n", ":1", "", `[llm.models."openai:gpt-5"]`},
 		"option range":   {"[llm.providers.vllm]\n\nconcurrency = -1\n", ":3", "llm.providers.vllm.concurrency is -1", "from 0"},
-		"option's kind":  {"[llm.providers.vllm]\nconcurrency = \"two\"\n", ":2", "concurrency", "config show"},
+		"option's kind":  {"[llm.providers.vllm]\nconcurrency = \"two\"\n", ":2", "llm.providers.vllm.concurrency is a text", "it takes a whole number"},
 		"too hot":        {"[llm.models.\"a:b\"]\ntemperature = 3.0\n", ":2", "llm.models.\"a:b\".temperature is 3", "from 0 to 2"},
 		"no room":        {"[llm.models.\"a:b\"]\nmax_tokens = 9\ncontext_length = 9\n", ":2", "max_tokens is 9", "its context_length is 9"},
 		"no model's":     {"[llm.models.gpt-5]\nmax_tokens = 3\n", ":2", "llm.models.gpt-5 names no model", `"provider:model"`},
@@ -197,9 +198,112 @@ func TestEnvironmentThatIsWrong(t *testing.T) {
 	if _, _, err := Read(Source{Env: []string{"KERNELWRIGHT_THREADS=many"}}); err == nil || err.Error() != `KERNELWRIGHT_THREADS: "many" is not a whole number` {
 		t.Error(err)
 	}
-	notes := Strays([]string{"KERNELWRIGHT_ROUND_MAX=1", "KERNELWRIGHT_CONFIG=x", "KERNELWRIGHT_TEST_PYTHON=y", "KERNELWRIGHT_THREADS=1", "PATH=z"})
-	if len(notes) != 1 || !strings.Contains(notes[0], "KERNELWRIGHT_ROUNDS_MAX") {
-		t.Error(notes)
+}
+
+// A variable of our names that sets no key is an error, as an unknown key is.
+func TestVariablesThatSetNothing(t *testing.T) {
+	file := write(t, "[llm.providers.lab]\nbase_url = \"http://lab:8000/v1\"\nkey_env = \"KERNELWRIGHT_LAB_KEY\"\n")
+	for name, tt := range map[string]struct{ variable, says, hint string }{
+		"mistyped":     {"KERNELWRIGHT_ROUND_MAX=1", "KERNELWRIGHT_ROUND_MAX: unknown variable", "did you mean KERNELWRIGHT_ROUNDS_MAX?"},
+		"old section":  {"KERNELWRIGHT_STRATEGY=beam", "KERNELWRIGHT_STRATEGY: unknown variable", "KERNELWRIGHT_ROUNDS_STRATEGY"},
+		"nothing near": {"KERNELWRIGHT_ZZZZZZZZZZZZZZZZ=1", "KERNELWRIGHT_ZZZZZZZZZZZZZZZZ: unknown", "unset it"},
+		"a line feed":  {"KERNELWRIGHT_A\nB=1", "KERNELWRIGHT_A<U+000A>B: unknown", "unset it"},
+		"its value's":  {"KERNELWRIGHT_THREADS=1\n2", `KERNELWRIGHT_THREADS: "1\n2" is not a whole number`, "whole number"},
+		"lower case":   {"KERNELWRIGHT_threads=1", "KERNELWRIGHT_threads: unknown", "KERNELWRIGHT_THREADS"},
+		"a secret":     {"KERNELWRIGHT_X=sk-proj-abcdefghijklmnopqrstuvwxyz", "KERNELWRIGHT_X: unknown variable", ""},
+		"a key":        {"KERNELWRIGHT_THREADS=1", "", ""},
+		"the file":     {"KERNELWRIGHT_CONFIG=x", "", ""},
+		"a test's":     {"KERNELWRIGHT_TEST_PYTHON=y", "", ""},
+		"a soak's":     {"KERNELWRIGHT_SOAK=1", "", ""},
+		"a provider's": {"KERNELWRIGHT_LAB_KEY=secret", "", ""},
+		"empty":        {"KERNELWRIGHT_ROUND_MAX=", "", ""},
+		"another's":    {"KERNELWRIGHTX=1", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := Read(Source{File: file, Env: []string{"PATH=z", tt.variable}})
+			if tt.says == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			var e *Error
+			if !errors.As(err, &e) || !strings.Contains(err.Error(), tt.says) || !strings.Contains(e.Hint, tt.hint) || strings.Contains(err.Error(), "sk-") {
+				t.Errorf("%v: %+v", err, e)
+			}
+		})
+	}
+}
+
+// All that is wrong is told at once, in the file's order, then the environment's
+// and the flags', in words and not in a language's types.
+func TestAllThatIsWrongIsToldInOrder(t *testing.T) {
+	path := write(t, `device = "gpu"
+threads = "two"
+[log]
+level = 3
+[rounds]
+headroom = 7
+maxx = 3
+max = [1, 2]
+wall_time = 90
+[watch]
+folders = "a"
+patterns = ["[", 3]
+[round]
+more = 1
+less = 2
+[llm.models."a:b"]
+temperature = "hot"
+stream = 1
+[daemon]
+grace = "soon"
+[budget.run]
+usd = true
+`)
+	_, _, err := Read(Source{
+		File: path, Env: []string{"KERNELWRIGHT_ZZZZZZZZZZZZZZZZ=1", "KERNELWRIGHT_DEBOUNCE_MS=3", "KERNELWRIGHT_DAEMON_ATTEMPTS=0"},
+		Flags: map[string]string{"rounds.seed": "x"}, FlagNames: map[string]string{"rounds.seed": "--seed"},
+	})
+	var all Errors
+	if !errors.As(err, &all) {
+		t.Fatal(err)
+	}
+	want := []struct{ where, text, hint string }{
+		{":1", `device is "gpu"`, `"cuda"`},
+		{":2", "threads is a text", "it takes a whole number"},
+		{":4", "log.level is a whole number", "it takes a text"},
+		{":6", "rounds.headroom is 7", "share"},
+		{":7", `unknown key "rounds.maxx"`, `"rounds.max"`},
+		{":8", "rounds.max is a list", "whole number"},
+		{":9", "rounds.wall_time is a whole number", `"90s"`},
+		{":11", "watch.folders is a text", "list of texts"},
+		{":12", "watch.patterns is a list", "list of texts"},
+		{":14", `unknown key "round.more"`, ""},
+		{":17", `llm.models."a:b".temperature is a text`, "it takes a number"},
+		{":18", `llm.models."a:b".stream is a whole number`, "true or false"},
+		{":20", `daemon.grace: "soon" is not a length of time`, `"90s"`},
+		{":22", "budget.run.usd is true or false", "number"},
+		{"KERNELWRIGHT_DAEMON_ATTEMPTS", "daemon.attempts is 0", "from 1"},
+		{"KERNELWRIGHT_DEBOUNCE_MS", "unknown variable", "KERNELWRIGHT_WATCH_DEBOUNCE_MS"},
+		{"KERNELWRIGHT_ZZZZZZZZZZZZZZZZ", "unknown variable", "unset it"},
+		{"--seed", `"x" is not a whole number`, "whole number"},
+	}
+	for i, e := range all {
+		if i < len(want) && (!strings.HasSuffix(e.Where, want[i].where) || !strings.Contains(e.Text, want[i].text) || !strings.Contains(e.Hint, want[i].hint)) {
+			t.Errorf("%d: %+v, want %+v", i, e, want[i])
+		}
+		for _, word := range []string{"int", "float", "bool", "string", "struct", "map[", "slice", "incompatible", "destination"} {
+			if strings.Contains(e.Text+e.Hint, word) {
+				t.Errorf("a type's name: %v", e)
+			}
+		}
+	}
+	if len(all) != len(want) {
+		t.Errorf("%d errors, want %d: %v", len(all), len(want), all)
+	}
+	if !strings.HasSuffix(err.Error(), fmt.Sprintf("(and %d more: `kernelwright config check` lists them)", len(want)-1)) {
+		t.Error(err)
 	}
 }
 

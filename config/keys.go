@@ -149,7 +149,7 @@ func takes(key string) string {
 	v, _ := Value(Default(), key)
 	switch v.(type) {
 	case Duration:
-		return `it takes a number with its unit, such as "90s" or "10m"`
+		return durationHint
 	case int, int64:
 		return fmt.Sprintf("it takes a whole number, such as %v, the default", v)
 	case float64:
@@ -159,6 +159,8 @@ func takes(key string) string {
 	}
 	return ""
 }
+
+const durationHint = `it takes a number with its unit, such as "90s" or "10m"`
 
 // Set gives a key the value that a text from the environment or a flag means.
 // Lists are separated by commas, or by line feeds where there is one.

@@ -486,6 +486,10 @@ func TestABadReferenceIsRecordedAndTheDaemonGoesOn(t *testing.T) {
 	if r := done.Data.Run; r.Status != kernelwright.RunInvalid || r.Reason != "get_inputs is missing" || r.Hint != "define it" || r.Detail == "" {
 		t.Errorf("%+v", r)
 	}
+	// What history shows of it later has the text that the reason is about.
+	if d, err := Load(t.Context(), b.store, done.Data.Run.ID); err != nil || d.Task.Source == "" || d.Task.Source != done.Data.Task.Source || d.Task.Fingerprint != "" {
+		t.Errorf("%v: %+v", err, d.Task)
+	}
 	if b.read(path) != "bad" || !strings.Contains(b.read(filepath.Join(b.dir, "a.report.md")), "Get\\_inputs is missing") {
 		t.Error("the file is left alone, and a report says why")
 	}

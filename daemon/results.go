@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
@@ -64,7 +65,8 @@ func (r Results) Write(path string, d report.Data) (Written, error) {
 			return Written{}, ofRun(writeError(dir, err), d.Run.ID)
 		}
 	}
-	base := filepath.Join(dir, stem(path))
+	name := fitting(stem(path), longestName-len(".certificate.json"))
+	base := filepath.Join(dir, name)
 	var out Written
 	var errs []error
 	put := func(suffix string, content []byte, named *string) {
@@ -74,7 +76,7 @@ func (r Results) Write(path string, d report.Data) (Written, error) {
 		}
 		*named = base + suffix
 	}
-	d.File = stem(path) + ".best.py"
+	d.File = name + ".best.py"
 	certificate, kernel, ok, err := report.Certify(d, d.File)
 	if err != nil {
 		errs = append(errs, err)
@@ -143,11 +145,28 @@ func stem(path string) string {
 	return name[:len(name)-len(filepath.Ext(name))]
 }
 
+// longestName is how many bytes the name of a file may have on Linux.
+const longestName = 255
+
+// fitting is a name in at most so many bytes: a longer one is cut, and ends in
+// what tells it from others that begin alike.
+func fitting(name string, most int) string {
+	if len(name) <= most {
+		return name
+	}
+	sum := "~" + kernelwright.HashText(name)[:8]
+	return strings.ToValidUTF8(name[:most-len(sum)], "") + sum
+}
+
+// besides is how the name begins of what is written beside a file until it takes
+// its place; who writes it is named after that.
+func besides(path string) string { return "." + fitting(filepath.Base(path), 120) + "." }
+
 // WriteFile writes beside the file and renames, so that a reader sees the
 // old content or the new, and a full disk leaves the old.
 func WriteFile(path string, content []byte) (err error) {
 	sweep(path)
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"."+store.Self()+".*")
+	f, err := os.CreateTemp(filepath.Dir(path), besides(path)+store.Self()+".*")
 	if err != nil {
 		return writeError(path, err)
 	}
@@ -174,7 +193,7 @@ func WriteFile(path string, content []byte) (err error) {
 // sweep removes what a process that was killed while it wrote the file left
 // beside it. The next start writes the same file again, so nothing stays.
 func sweep(path string) {
-	prefix := "." + filepath.Base(path) + "."
+	prefix := besides(path)
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
 		return // writing says why

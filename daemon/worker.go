@@ -648,7 +648,8 @@ func (w *Worker) load(ctx context.Context, d report.Data) (report.Data, error) {
 }
 
 // Load gathers what a report shows of a run. A run that never came to have a
-// task or a device has none in it.
+// task or a device has none in it, but for its reference's text where that was
+// kept: an invalid one's is what its reason is about.
 func Load(ctx context.Context, s *store.Store, id int64) (report.Data, error) {
 	var d report.Data
 	var err error
@@ -667,7 +668,10 @@ func Load(ctx context.Context, s *store.Store, id int64) (report.Data, error) {
 	if d.Attempts, err = s.Unanswered(ctx, id); err != nil {
 		return d, err
 	}
-	if d.Task, err = s.RunTask(ctx, id); err != nil && !errors.Is(err, store.ErrNotFound) {
+	if d.Task, err = s.RunTask(ctx, id); errors.Is(err, store.ErrNotFound) {
+		d.Task.Source, _, err = s.Reference(ctx, id)
+	}
+	if err != nil {
 		return d, err
 	}
 	if d.Device, err = s.RunDevice(ctx, id); err != nil && !errors.Is(err, store.ErrNotFound) {

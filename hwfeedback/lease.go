@@ -49,10 +49,28 @@ type FileLeases struct {
 	Waiting func(device, holder string)
 }
 
+// LeasesOfTests names another lease folder: tests do not wait for each other, nor
+// for who works on the machine.
+const LeasesOfTests = "KERNELWRIGHT_TEST_LEASES"
+
 // LeaseFolder is where the leases of this machine's devices are kept: one place
-// for all data folders of a user, because a device is one for all of them.
+// for all data folders of a user, because a device is one for all of them. Where
+// a process keeps its temporary files, which its environment says, is no matter.
 func LeaseFolder() string {
-	return filepath.Join(os.TempDir(), fmt.Sprintf("kernelwright-%d", os.Getuid()), "leases")
+	if dir := os.Getenv(LeasesOfTests); dir != "" {
+		return dir
+	}
+	roots := []string{"/tmp", "/var/tmp", "/dev/shm"}
+	for _, root := range roots {
+		if unix.Access(root, unix.W_OK|unix.X_OK) == nil {
+			return leasesBelow(root)
+		}
+	}
+	return leasesBelow(roots[0]) // which says why it cannot be
+}
+
+func leasesBelow(root string) string {
+	return filepath.Join(root, fmt.Sprintf("kernelwright-%d", os.Getuid()), "leases")
 }
 
 // A lock is looked at again after this long: at first often, because most
@@ -188,7 +206,7 @@ func unshared(dir string) error {
 	}
 	s, ok := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || (ok && int(s.Uid) != os.Getuid()) || info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%s is not a folder that only its user may change: remove it, or set TMPDIR", dir)
+		return fmt.Errorf("%s is not a folder that only its user may change: remove it, or have who owns it do so", dir)
 	}
 	return nil
 }

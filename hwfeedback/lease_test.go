@@ -169,8 +169,7 @@ func TestLeaseSurvivesDamage(t *testing.T) {
 }
 
 func TestLeasesAreKeptWhereOnlyTheirUserMayChangeThem(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
-	dir := LeaseFolder()
+	dir := leasesBelow(t.TempDir())
 	l, err := (&FileLeases{Dir: dir}).Acquire(t.Context(), "cpu")
 	if err != nil {
 		t.Fatal(err)
@@ -195,5 +194,17 @@ func TestLeasesAreKeptWhereOnlyTheirUserMayChangeThem(t *testing.T) {
 	}
 	if _, err := (&FileLeases{Dir: link}).Acquire(t.Context(), "cpu"); err == nil {
 		t.Error("a link was followed")
+	}
+}
+
+// Two processes of a user meet at the device whatever their environments say.
+func TestLeasesDoNotDependOnTheEnvironment(t *testing.T) {
+	t.Setenv(LeasesOfTests, "")
+	want := LeaseFolder()
+	for _, name := range []string{"TMPDIR", "HOME", "XDG_RUNTIME_DIR", "XDG_DATA_HOME"} {
+		t.Setenv(name, t.TempDir())
+	}
+	if got := LeaseFolder(); got != want || !strings.HasSuffix(got, fmt.Sprintf("/kernelwright-%d/leases", os.Getuid())) {
+		t.Errorf("%s, then %s", want, got)
 	}
 }

@@ -1,12 +1,14 @@
 package report
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/kernelwright/kernelwright"
@@ -38,6 +40,26 @@ func hidden(r rune) bool {
 		return (r < ' ' && r != '\n' && r != '\t') || r == '\x7f'
 	}
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029'
+}
+
+// CleanJSON makes JSON safe to show on a terminal, with the same meaning: what
+// Clean shows by number and JSON leaves as it is becomes an escape.
+func CleanJSON(b []byte) []byte {
+	plain := func(r rune) bool { return r >= 0x7f && hidden(r) }
+	if !bytes.ContainsFunc(b, plain) {
+		return b
+	}
+	out := make([]byte, 0, len(b)+16)
+	for _, r := range string(b) { // such a rune stands in strings alone
+		if !plain(r) {
+			out = utf8.AppendRune(out, r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			out = fmt.Appendf(out, `\u%04x`, unit)
+		}
+	}
+	return out
 }
 
 // Line is Clean on one line.

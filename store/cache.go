@@ -31,8 +31,8 @@ func (s *Store) Put(ctx context.Context, kind, key string, value []byte) error {
 }
 
 func (s *Store) put(ctx context.Context, q executor, kind, key string, value []byte) error {
-	_, err := q.ExecContext(ctx, `INSERT INTO cache (kind, key, value, created) VALUES (?, ?, ?, ?)
-		ON CONFLICT (kind, key) DO UPDATE SET value = excluded.value, created = excluded.created`,
+	_, err := q.ExecContext(ctx, `INSERT INTO cache (kind, key, value, created, row_digest) VALUES (?1, ?2, ?3, ?4, digest_of(?1, ?2, ?3, ?4))
+		ON CONFLICT (kind, key) DO UPDATE SET value = excluded.value, created = excluded.created, row_digest = excluded.row_digest`,
 		kind, key, s.enc.EncodeAll(value, []byte{}), s.nowMS())
 	if err != nil {
 		return fmt.Errorf("write the %s cache: %w", kind, err)

@@ -24,6 +24,11 @@ type Examination struct {
 	Version int              `json:"version"` // of the schema
 	Rows    map[string]int64 `json:"rows"`    // by table; -1 where they cannot be counted
 	Faults  []Fault          `json:"faults"`
+	// Unchecked is what may be changed in the file without being noticed.
+	Unchecked []Unchecked `json:"unchecked"`
+	// DigestsMS is when rows from before got their digests, in Unix milliseconds:
+	// what was changed in them earlier is not noticed. 0: there were none.
+	DigestsMS int64 `json:"digests_made_at"`
 }
 
 // Fault is one kind of thing that is wrong.
@@ -54,6 +59,7 @@ var tables = []struct {
 	{name: "messages", key: "run", versions: messages}, {name: "cache"}, {name: "files"}, {name: "queue"}, {name: "baselines", versions: baselines},
 	{name: "turns", key: "id", versions: calls}, {name: "calls", key: "id", versions: calls}, {name: "charges", key: "id", versions: calls},
 	{name: "benches", key: "id", versions: benches}, {name: "bench_runs", key: "bench", versions: benches}, {name: "lessons", key: "run", versions: lessons},
+	{name: "digests", versions: digests},
 }
 
 // versions is which versions of the schema have something: from one up to, but
@@ -79,7 +85,7 @@ var expectations = []struct {
 	what, query string
 	versions
 }{
-	{what: "texts are missing from the search index", query: `SELECT 'text ' || id FROM texts WHERE indexed AND id NOT IN (SELECT id FROM texts_fts_docsize)`},
+	{what: "texts are missing from the search index", query: `SELECT 'text ' || id FROM texts WHERE indexed AND id NOT IN (SELECT id FROM texts_fts_docsize) OR indexed NOT IN (0, 1)`},
 	{what: "entries of the search index have no text", query: `SELECT 'text ' || id FROM texts_fts_docsize WHERE id NOT IN (SELECT id FROM texts WHERE indexed)`},
 	{what: "runs lack a round between two others", query: `SELECT 'run ' || run FROM rounds WHERE run NOT IN (SELECT id FROM runs WHERE reason LIKE '` + salvaged + `%')
 		GROUP BY run HAVING min(idx) <> 0 OR max(idx) <> count(*) - 1`},
@@ -110,7 +116,7 @@ const standingByVerdict = `CASE WHEN c.status = 'certified' THEN 2 WHEN c.status
 // nothing could be: *DamagedError or *NewerError, or why the file cannot be
 // opened. Progress is told what is being read.
 func Examine(ctx context.Context, path string, progress func(string)) (Examination, error) {
-	e := Examination{Path: path, Rows: map[string]int64{}, Faults: []Fault{}}
+	e := Examination{Path: path, Rows: map[string]int64{}, Faults: []Fault{}, Unchecked: unchecked}
 	db, version, err := openToExamine(ctx, path)
 	if err != nil {
 		return e, err
@@ -154,6 +160,12 @@ func Examine(ctx context.Context, path string, progress func(string)) (Examinati
 		}
 		e.unreadable(ctx, "whether "+x.what, err)
 	}
+	if digests.has(version) {
+		e.checkDigests(ctx, db, progress)
+	} else {
+		e.Unchecked = append([]Unchecked{{"the columns of every table but texts", fmt.Sprintf("rows of schema version %d carry no digests; the next command that opens the record makes them", version)}}, unchecked...)
+	}
+	e.checkSchema(ctx, db)
 	if err := e.readTexts(ctx, db, progress); err != nil {
 		return e, err
 	}

@@ -18,17 +18,19 @@ type guard struct {
 	driver  driver.Driver
 	dsn     string
 	damaged *atomic.Pointer[DamagedError]
+	begin   *atomic.Pointer[string]
 }
 
-// guarded opens a database whose errors are seen. Damage is where they are kept.
-func guarded(path, pragmas string, damage *atomic.Pointer[DamagedError]) (*sql.DB, error) {
+// guarded opens a database whose errors are seen. Damage is where they are kept;
+// begin is what new connections run first, from when it is there; nil: nothing.
+func guarded(path, pragmas string, damage *atomic.Pointer[DamagedError], begin *atomic.Pointer[string]) (*sql.DB, error) {
 	name := dsn(path, pragmas)
 	plain, err := sql.Open("sqlite", name) // connects to nothing: for its driver
 	if err != nil {
 		return nil, err
 	}
 	defer plain.Close()
-	return sql.OpenDB(&guard{path, plain.Driver(), name, damage}), nil
+	return sql.OpenDB(&guard{path, plain.Driver(), name, damage, begin}), nil
 }
 
 func (g *guard) see(err error) error {
@@ -44,7 +46,7 @@ func (g *guard) see(err error) error {
 }
 
 // Connect makes one more connection.
-func (g *guard) Connect(context.Context) (driver.Conn, error) {
+func (g *guard) Connect(ctx context.Context) (driver.Conn, error) {
 	c, err := g.driver.Open(g.dsn)
 	if err != nil {
 		return nil, g.see(err)
@@ -52,6 +54,11 @@ func (g *guard) Connect(context.Context) (driver.Conn, error) {
 	whole, ok := c.(conn)
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("the driver's connection is a %T", c), c.Close())
+	}
+	if g.begin != nil && g.begin.Load() != nil {
+		if _, err := whole.ExecContext(ctx, *g.begin.Load(), nil); err != nil {
+			return nil, errors.Join(g.see(err), c.Close())
+		}
 	}
 	return guardedConn{whole, g}, nil
 }

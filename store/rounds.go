@@ -154,15 +154,26 @@ func (s *Store) putVerdict(ctx context.Context, tx *sql.Tx, v kernelwright.Verdi
 	if !errors.Is(err, sql.ErrNoRows) {
 		return id, err
 	}
+	columns, values := "text, exported", []any{text, exported}
+	for name, value := range verdictValues(v) {
+		columns += ", " + name
+		values = append(values, value)
+	}
+	err = tx.QueryRowContext(ctx, `INSERT INTO verdicts (`+columns+`) VALUES (?`+strings.Repeat(", ?", len(values)-1)+`) RETURNING id`, values...).Scan(&id)
+	return id, err
+}
+
+// verdictValues is what the columns of a verdict repeat of its text, by name.
+func verdictValues(v kernelwright.Verdict) map[string]any {
 	var value, low, high any
 	against := ""
 	if v.Speedup != nil {
 		value, low, high, against = v.Speedup.Value, v.Speedup.Low, v.Speedup.High, v.Speedup.Against
 	}
-	err = tx.QueryRowContext(ctx, `INSERT INTO verdicts (text, exported, status, reason, level, candidate_ms, speedup, speedup_low, speedup_high,
-		against, headroom) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id`,
-		text, exported, v.Status, v.Reason, v.Level, v.CandidateMS, value, low, high, against, v.Headroom).Scan(&id)
-	return id, err
+	return map[string]any{
+		"status": string(v.Status), "reason": v.Reason, "level": string(v.Level), "candidate_ms": v.CandidateMS,
+		"speedup": value, "speedup_low": low, "speedup_high": high, "against": against, "headroom": v.Headroom,
+	}
 }
 
 // What each kind of text is found by.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,7 +31,8 @@ type Salvaged struct {
 }
 
 // Salvage copies whatever can be read of the database at from into a new file
-// at to, which is then sound: a run that lacks something says so. It changes nothing at from. A file at to is an error.
+// at to, which is then sound: a run that lacks something says so. It changes
+// nothing at from. A file at to is an error; its folder is made.
 func Salvage(ctx context.Context, from, to string, progress func(string)) (Salvaged, error) {
 	to, err := filepath.Abs(to)
 	if err != nil {
@@ -38,6 +40,9 @@ func Salvage(ctx context.Context, from, to string, progress func(string)) (Salva
 	}
 	if _, err := os.Lstat(to); err == nil {
 		return Salvaged{}, fmt.Errorf("%s is there already: name a file that is not", to)
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return Salvaged{}, err
 	}
 	from, drop, err := lengthened(from, filepath.Dir(to))
 	if err != nil {
@@ -171,16 +176,31 @@ func (s *salvage) copyTable(ctx context.Context, table, key string) error {
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	// Triggers give what is copied a digest of its own: it has to fit before.
+	recorded := "1"
+	if columns, has, err := digested(ctx, s.dst.read, table); err != nil {
+		return err
+	} else if has {
+		recorded = asRecorded(columns)
+	}
+	query := columns + ", " + recorded
 	see := func(rows *sql.Rows) error {
 		values := make([]any, len(names))
-		into := make([]any, len(names))
+		into := make([]any, len(names), len(names)+1)
 		for i := range values {
 			into[i] = &values[i]
 		}
-		if err := rows.Scan(into...); err != nil {
+		var recorded bool
+		if err := rows.Scan(append(into, &recorded)...); err != nil {
 			return err
 		}
-		if !s.whole(table, names, values) {
+		if !recorded && table == "verdicts" {
+			var err error
+			if recorded, err = s.verdictAgain(ctx, tx, names, values); err != nil {
+				return err
+			}
+		}
+		if !recorded || !s.whole(table, names, values) {
 			s.out.Lost[table]++
 			return nil
 		}
@@ -193,7 +213,7 @@ func (s *salvage) copyTable(ctx context.Context, table, key string) error {
 		return err
 	}
 	if key != "" {
-		lost, err := ranges(ctx, s.src.DB, table, key, columns, see)
+		lost, err := ranges(ctx, s.src.DB, table, key, query, see)
 		if err != nil {
 			return err
 		}
@@ -202,7 +222,7 @@ func (s *salvage) copyTable(ctx context.Context, table, key string) error {
 	}
 	// From both ends to where it breaks.
 	for _, order := range []string{"", " DESC"} {
-		broken, err := each(ctx, s.src.DB, `SELECT `+columns+` FROM `+table+` ORDER BY `+names[0]+order, see)
+		broken, err := each(ctx, s.src.DB, `SELECT `+query+` FROM `+table+` ORDER BY `+names[0]+order, see)
 		if err != nil {
 			return err
 		}
@@ -214,6 +234,49 @@ func (s *salvage) copyTable(ctx context.Context, table, key string) error {
 		}
 	}
 	return tx.Commit()
+}
+
+// verdictAgain puts into a verdict's row what its text says, and reports whether
+// that is what was recorded: then its digest fits.
+func (s *salvage) verdictAgain(ctx context.Context, tx *sql.Tx, names []string, values []any) (bool, error) {
+	row := map[string]any{}
+	for i, name := range names {
+		row[name] = values[i]
+	}
+	id, ok := row["text"].(int64)
+	if !ok {
+		return false, nil
+	}
+	var v kernelwright.Verdict
+	if err := s.dst.textJSON(ctx, tx, id, &v); err != nil {
+		return false, ctx.Err() // it was lost, or is no verdict's
+	}
+	row["exported"] = nil
+	if hash, err := hex.DecodeString(v.ExportedSHA256); err == nil && len(hash) > 0 {
+		var exported int64
+		err := tx.QueryRowContext(ctx, `SELECT id FROM texts WHERE hash = ?`, hash).Scan(&exported)
+		if err != nil {
+			return false, ctx.Err()
+		}
+		row["exported"] = exported
+	}
+	for name, value := range verdictValues(v) {
+		row[name] = value
+	}
+	again := make([]any, len(names))
+	var digested []any
+	for i, name := range names {
+		again[i] = row[name]
+		if name != digestColumn {
+			digested = append(digested, row[name])
+		}
+	}
+	var fits bool
+	err := tx.QueryRowContext(ctx, `SELECT digest_of(?`+strings.Repeat(", ?", len(digested)-1)+`) IS ?`, append(digested, row[digestColumn])...).Scan(&fits)
+	if err == nil && fits {
+		copy(values, again)
+	}
+	return fits, err
 }
 
 // each shows the rows of a query, up to where they cannot be read: broken.

@@ -126,7 +126,7 @@ func OpenToRead(path string) (*Store, error) {
 		return nil, fmt.Errorf("%s has schema version %d and its folder cannot be written, so it cannot be brought to version %d: copy it to another folder", path, version, len(steps))
 	}
 	damage := &atomic.Pointer[DamagedError]{}
-	db, err := guarded(path, frozen+"&"+readerPragmas, damage)
+	db, err := guarded(path, frozen+"&"+readerPragmas, damage, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +171,7 @@ func open(ctx context.Context, path string, steps []string, examine bool) (*Stor
 	if err != nil {
 		return nil, fmt.Errorf("open the history: %w", err)
 	}
-	read, err := guarded(path, readerPragmas, damage)
+	read, err := guarded(path, readerPragmas, damage, nil)
 	if err != nil {
 		write.Close()
 		return nil, err
@@ -180,14 +180,24 @@ func open(ctx context.Context, path string, steps []string, examine bool) (*Stor
 }
 
 func openWriter(ctx context.Context, path string, steps []string, damage *atomic.Pointer[DamagedError]) (*sql.DB, error) {
-	write, err := guarded(path, writerPragmas, damage)
+	begin := &atomic.Pointer[string]{}
+	write, err := guarded(path, writerPragmas, damage, begin)
 	if err != nil {
 		return nil, err
 	}
 	write.SetMaxOpenConns(1)
-	if err := migrate(ctx, write, path, steps); err != nil {
+	err = migrate(ctx, write, path, steps)
+	var triggers string
+	if err == nil {
+		triggers, err = DigestTriggers(ctx, write)
+	}
+	if err == nil {
+		_, err = write.ExecContext(ctx, triggers)
+	}
+	if err != nil {
 		return nil, errors.Join(err, write.Close())
 	}
+	begin.Store(&triggers) // where another connection comes in its place
 	return write, nil
 }
 

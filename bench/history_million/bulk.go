@@ -78,6 +78,13 @@ func newWriter(ctx context.Context, path, device string) (*writer, error) {
 		return nil, err
 	}
 	db.SetMaxOpenConns(1)
+	digests, err := store.DigestTriggers(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := db.ExecContext(ctx, digests); err != nil {
+		return nil, err
+	}
 	w := &writer{db: db, names: map[string]int64{}, tasks: map[string][3]int64{}}
 	err = db.QueryRowContext(ctx, `SELECT (SELECT coalesce(max(id), 0) FROM runs), (SELECT coalesce(max(id), 0) FROM texts),
 		(SELECT coalesce(max(id), 0) FROM verdicts), (SELECT detail FROM devices WHERE key = ?)`, device).Scan(&w.runs, &w.texts, &w.verdict, &w.device)

@@ -39,7 +39,8 @@ def report(server: Any, mode: str) -> dict[str, Any]:
     cost = (
         "candidates are contained less well, and each verdict says so"
         if contained
-        else 'no candidate can run: set sandbox = "weak" to go on without containment'
+        else 'no candidate can run: sandbox = "weak" goes on without containment, and without '
+        "a language model as Coder"
     )
     check("sandbox", contained and not missing, note, cost)
     compiler = toolchain.compiler()

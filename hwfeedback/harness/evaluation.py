@@ -519,6 +519,7 @@ class Evaluation:
         self._ahead: dict[bool, Future[Any]] = {}  # empty processes, by whether they poison
         self._upcoming: list[Future[Any]] = []  # builds of the candidates that come after this one
         self._met: list[CandidateClient] = []  # those that met the candidate
+        self._references: list[ReferenceClient] = []
         self._patience: _Patience | None = None  # begins with the first of them
         # Of a timed call that was wrong: what holds for it, and its input.
         self._caught: verify.Job | None = None
@@ -578,6 +579,7 @@ class Evaluation:
             if spare is not None:
                 with suppress(WorkerGone):
                     spare.hold(self.fds)
+                    self._references.append(spare)
                     return spare
         with self.costs.part("worker"):
             worker = self.server.spawn("reference", config, self.fds)
@@ -588,6 +590,7 @@ class Evaluation:
     def _loaded(self, client: ReferenceClient, threads: int, timeout: float) -> ReferenceClient:
         client.timeout = timeout
         client.sparing = self.sparing
+        self._references.append(client)
         try:
             with self.costs.part("worker"):
                 if client.kept:
@@ -1061,23 +1064,15 @@ class Evaluation:
                 v["reason"] = sentence(f"{said}; what ran without it: {v['reason']}")
 
     def _tried(self) -> list[str]:
-        """Says what the candidate tried that is not its business, whether or not it mattered."""
-        refused: Counter[str] = Counter()
-        files: Counter[str] = Counter()
-        for c in self._met:
-            refused.update(c.worker.refused)
-            files.update(c.worker.files)
-        said: list[str] = []
-        for what, tried in (
-            ("it tried what the sandbox refuses", refused),
-            ("it asked for files that are not its own", files),
-        ):
-            times = [n if k == 1 else f"{n} ({k} times)" for n, k in tried.most_common(NAMED)]
-            if len(tried) > NAMED:
-                times.append(f"and {len(tried) - NAMED} more")
-            if times:
-                said.append(f"{what}: {sentence(', '.join(times))}")
-        return said
+        """Says what the candidate, or the reference, tried that is not its business, whether or not
+        it mattered.
+        """
+        for r in self._references:
+            r.worker.log()  # one that lives tells of it
+        return [
+            *tried("it", [c.worker for c in self._met]),
+            *tried("the reference", [r.worker for r in self._references]),
+        ]
 
     def _blank(self) -> dict[str, Any]:
         return {
@@ -2405,6 +2400,26 @@ def _parsed(build: Future[dict[str, Any]]) -> dict[str, Any] | None:
 
 def _known(value: Any) -> dict[str, Any] | None:
     return {"baselines": value} if isinstance(value, dict) else None
+
+
+def tried(who: str, workers: Sequence[Spawned]) -> list[str]:
+    """Says what workers tried that is not their business, a sentence for each kind."""
+    refused: Counter[str] = Counter()
+    files: Counter[str] = Counter()
+    for w in workers:
+        refused.update(w.refused)
+        files.update(w.files)
+    said: list[str] = []
+    for what, found in (
+        ("tried what the sandbox refuses", refused),
+        ("asked for files that are not its own", files),
+    ):
+        times = [n if k == 1 else f"{n} ({k} times)" for n, k in found.most_common(NAMED)]
+        if len(found) > NAMED:
+            times.append(f"and {len(found) - NAMED} more")
+        if times:
+            said.append(f"{who} {what}: {sentence(', '.join(times))}")
+    return said
 
 
 def _no_measurement() -> dict[str, Any]:

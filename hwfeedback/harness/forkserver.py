@@ -34,20 +34,30 @@ this process.
 
 from __future__ import annotations
 
+import os
+import sys
+
+CONTROL_FD = 3
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+
+import parent
+
+if __name__ == "__main__" and "--path" not in sys.argv:  # one kept warm outlives its starter
+    parent.follow(CONTROL_FD)
+
 import argparse
 import contextlib
 import gc
 import importlib
 import json
 import math
-import os
 import resource
 import select
 import shutil
 import signal
 import socket
 import struct
-import sys
 import tempfile
 import threading
 import time
@@ -56,9 +66,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-if __name__ == "__main__":
-    sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-
 import allocator
 import process_memory
 import sandbox
@@ -66,7 +73,6 @@ import triton_kernels
 from listening import Listener
 from protocol import MAX_WORKER_FRAME, Channel, Closed, ProtocolError, Timeout
 
-CONTROL_FD = 3
 POLL_MS = 500  # how often a server that is kept warm sees whether it is still wanted
 HEAP_BYTES = 128 << 20  # that importing torch has of the C library
 HUGE_S = 0.2  # of a start may go into quicker forks: a twentieth of what importing torch takes
@@ -1161,6 +1167,8 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     allocator.collapse(HUGE_S)
+    if not args.path:
+        parent.lead(CONTROL_FD)
     Server(control, args.path, args.idle).serve()
 
 

@@ -43,7 +43,7 @@ _COMMON = (
 # And what nobody who computes asks for, although it lies there.
 _SECRET = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssh")
 _WRITABLE = ("/tmp", "/dev", "/proc")
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+TO_CHANGE = " (to change it)"
 _AT_FDCWD = -100
 
 
@@ -82,8 +82,9 @@ class Listener:
         name = self._names.get(number, str(number))
         opened = self._opens.get(number)
         if opened is not None:
-            path = self._path(ident, pid, arguments, opened)
-            self._opened(pid, path, name == "creat" or bool(_flags_of(name, arguments) & _WRITES))
+            for at, below in opened:
+                path = self._path(ident, pid, arguments, at, below)
+                self._opened(pid, path, _changes(name, arguments))
         else:
             self.refused[name] = self.refused.get(name, 0) + 1
         # Linux before 5.5 lets nothing go on.
@@ -98,14 +99,16 @@ class Listener:
             os.close(self.fd)
             self.fd = -1
 
-    def _path(self, ident: int, pid: int, arguments: Sequence[int], at: int) -> str:
+    def _path(self, ident: int, pid: int, arguments: Sequence[int], at: int, below: int) -> str:
         """Returns the absolute path that a call is given, "" where it cannot be known."""
         text = _text_of(pid, arguments[at])
         if not text or not self._waits(ident):  # or it was somebody else's memory
             return ""
         if text.startswith(b"/"):
             return posixpath.normpath(b"/" + text.lstrip(b"/")).decode(errors="replace")
-        folder = ctypes.c_int(arguments[0] & 0xFFFFFFFF).value if at else _AT_FDCWD
+        folder = _AT_FDCWD
+        if below >= 0:
+            folder = ctypes.c_int(arguments[below] & 0xFFFFFFFF).value
         try:
             link = "cwd" if folder == _AT_FDCWD else f"fd/{folder}"
             base = os.fsencode(os.readlink(f"/proc/{pid}/{link}"))
@@ -125,6 +128,7 @@ class Listener:
     def _opened(self, pid: int, path: str, writes: bool) -> None:
         if not path or self._own(pid, path, writes):
             return
+        path += TO_CHANGE if writes else ""
         if path in self.files or len(self.files) < MOST_FILES:
             self.files[path] = self.files.get(path, 0) + 1
 
@@ -151,9 +155,10 @@ def _above(path: str) -> list[str]:
     return ["/".join(parts[:i]) for i in range(2, len(parts))]
 
 
-def _flags_of(name: str, arguments: Sequence[int]) -> int:
-    """Returns how a file is opened; openat2 says it in memory."""
-    return {"open": arguments[1], "openat": arguments[2]}.get(name, 0)
+def _changes(name: str, arguments: Sequence[int]) -> bool:
+    """Whether a call changes its file, or opens it to. openat2 says it in memory."""
+    flags = {"open": 1, "openat": 2}.get(name)
+    return name != "openat2" if flags is None else bool(arguments[flags] & sandbox.WRITES)
 
 
 def _text_of(pid: int, address: int) -> bytes:

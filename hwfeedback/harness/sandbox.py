@@ -45,6 +45,9 @@ class SandboxError(Exception):
     """The sandbox that the mode asks for cannot be had here."""
 
 
+ALL, CHANGES = "all", "changes"
+
+
 @dataclass(frozen=True)
 class Profile:
     """One row of the policy table. Sizes in bytes, times in seconds."""
@@ -57,17 +60,19 @@ class Profile:
     open_files: int
     cpu_s: int  # processor time, all threads together: a backstop behind the caller's wall clock
     memory_share: float  # of the machine's memory
-    named: bool  # what the filter refuses is said in the verdict
+    # What of its doings the verdict says: ALL that the filter refuses and all files that are not
+    # its own, or CHANGES alone, signals and files that it would change; "": nothing.
+    named: str
 
 
 # The policy table. All: no network, no privileges, nothing of the host's writable, nothing of
 # other processes visible.
 PROFILES: dict[str, Profile] = {
-    "reference": Profile(True, 4 * GIB, GIB, True, 256, 1024, 3600, 0.8, False),
-    "candidate": Profile(False, 512 * MIB, 256 * MIB, False, 256, 512, 1800, 0.7, True),
-    "builder": Profile(True, 2 * GIB, 64 * MIB, True, 128, 512, 900, 0.5, False),
+    "reference": Profile(True, 4 * GIB, GIB, True, 256, 1024, 3600, 0.8, CHANGES),
+    "candidate": Profile(False, 512 * MIB, 256 * MIB, False, 256, 512, 1800, 0.7, ALL),
+    "builder": Profile(True, 2 * GIB, 64 * MIB, True, 128, 512, 900, 0.5, ""),
     # A candidate and the profiler that looks at it, which starts it.
-    "profiler": Profile(True, 2 * GIB, 256 * MIB, True, 512, 1024, 900, 0.7, False),
+    "profiler": Profile(True, 2 * GIB, 256 * MIB, True, 512, 1024, 900, 0.7, ""),
 }
 
 # OpenMP keeps a pool of threads for each thread that ran a parallel region; so many find room.
@@ -228,6 +233,47 @@ NAMED = {"kill": (62, 129), "tkill": (200, 130)}
 # Answered as any other call; whose file it is says whether it is named.
 _OPENS = {"openat": (257, 56), "openat2": (437, 437)}
 _OPENS_X86 = {"open": 2, "creat": 85}
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC  # of a file that is opened
+# Answered and named likewise: these change what a path leads to.
+CHANGING = {
+    "unlinkat": (263, 35),
+    "mkdirat": (258, 34),
+    "renameat": (264, 38),
+    "renameat2": (316, 276),
+    "linkat": (265, 37),
+    "symlinkat": (266, 36),
+    "truncate": (76, 45),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "fchownat": (260, 54),
+    "utimensat": (280, 88),
+}
+CHANGING_X86 = {
+    "unlink": 87,
+    "rmdir": 84,
+    "mkdir": 83,
+    "rename": 82,
+    "link": 86,
+    "symlink": 88,
+    "chmod": 90,
+    "chown": 92,
+    "lchown": 94,
+    "utime": 132,
+    "utimes": 235,
+}
+# Which arguments are paths, and which the folder that each is below; -1: the process's own. Others
+# have one path, after its folder where the name ends like this.
+_PATHS = {
+    "renameat": ((1, 0), (3, 2)),
+    "renameat2": ((1, 0), (3, 2)),
+    "linkat": ((3, 2),),
+    "symlinkat": ((2, 1),),
+    "openat2": ((1, 0),),
+    "fchmodat2": ((1, 0),),
+    "rename": ((0, -1), (1, -1)),
+    "link": ((1, -1),),
+    "symlink": ((1, -1),),
+}
 _SECCOMP = (317, 277)
 _NEW_LISTENER, _NOTIFY = 1 << 3, 0x7FC00000
 _ARCHES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # -> (column, AUDIT_ARCH)
@@ -395,7 +441,8 @@ def _require(settings: Settings, missing: Iterable[str]) -> None:
     absent = [m for m in missing if m in REQUIRED]
     if absent:
         raise SandboxError(
-            f'this machine gives no {", no ".join(absent)}: set sandbox = "weak" to go on without'
+            f'this machine gives no {", no ".join(absent)}: sandbox = "weak" goes on without, '
+            "for code that you would run yourself and not for a language model's"
         )
 
 
@@ -720,7 +767,7 @@ def _filter(
     allow, kill = 0x7FFF0000, 0x80000000
     deny, absent = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
     quiet = deny
-    if listened:
+    if listened and profile.named == ALL:
         deny = _NOTIFY
     tried = {_DENIED[name][column] for name in _CUDA_TRIES} if cuda else set()
     program: list[tuple[int, int, int, int]] = []
@@ -797,14 +844,28 @@ def _filter(
             denied += _FORK_X86.values()
         if not cuda:
             denied += [pair[column] for pair in _UNCOUNTED.values()]
-    if listened:
-        denied += [pair[column] for pair in NAMED.values()]
-        if _release() >= (5, 5):  # before, nothing that is heard of can go on
-            denied += [pair[column] for pair in _OPENS.values()]
-            denied += _OPENS_X86.values() if column == 0 else []
     for number in denied:
         unless_number(number, 1)
         op(ret, quiet if number in tried else deny)
+    heard = [pair[column] for pair in NAMED.values()] if listened else []
+    if listened and _release() >= (5, 5):  # before, nothing that is heard of can go on
+        heard += [pair[column] for pair in CHANGING.values()]
+        heard += CHANGING_X86.values() if column == 0 else []
+        if profile.named == ALL:
+            heard += [pair[column] for pair in _OPENS.values()]
+            heard += _OPENS_X86.values() if column == 0 else []
+        else:  # openat2 has its flags in memory, and the C library does not call it
+            flags = {_OPENS["openat"][column]: 2} | ({_OPENS_X86["open"]: 1} if column == 0 else {})
+            for number, index in flags.items():
+                unless_number(number, 4)
+                low_argument(index)
+                op(jset, WRITES, 0, 1)
+                op(ret, _NOTIFY)
+                op(ret, allow)
+            heard += [_OPENS_X86["creat"]] if column == 0 else []
+    for number in heard:
+        unless_number(number, 1)
+        op(ret, _NOTIFY)
     op(ret, allow)
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
@@ -842,19 +903,20 @@ def _seccomp(profile: Profile, cuda: bool, tools: bool = False) -> int:
     return install(False)
 
 
-def listened() -> tuple[dict[int, str], dict[int, int]]:
-    """Returns what a listener may hear of: calls' names by number, and for those that open a file
-    which argument is its path.
+def listened() -> tuple[dict[int, str], dict[int, Sequence[tuple[int, int]]]]:
+    """Returns what a listener may hear of: calls' names by number, and for those that open or
+    change a file which arguments are paths, each with the folder that it is below (-1: none).
     """
     column = _ARCHES[platform.machine()][0]
-    tables = (_DENIED, _EXECUTE, _UNCOUNTED, NAMED, _OTHERS, _OPENS)
+    tables = (_DENIED, _EXECUTE, _UNCOUNTED, NAMED, _OTHERS, _OPENS, CHANGING)
     names = {pair[column]: name for t in tables for name, pair in t.items()}
-    opens = {pair[column]: 1 for pair in _OPENS.values()}
+    paths = {pair[column]: name for t in (_OPENS, CHANGING) for name, pair in t.items()}
     if column == 0:
-        opens |= dict.fromkeys(_OPENS_X86.values(), 0)
-        for table in (_DENIED_X86, _FORK_X86, _OPENS_X86):
+        for table in (_DENIED_X86, _FORK_X86, _OPENS_X86, CHANGING_X86):
             names |= {number: name for name, number in table.items()}
-    return names, opens
+        paths |= {n: name for t in (_OPENS_X86, CHANGING_X86) for name, n in t.items()}
+    usual = {True: ((1, 0),), False: ((0, -1),)}
+    return names, {n: _PATHS.get(name, usual[name.endswith("at")]) for n, name in paths.items()}
 
 
 def environment(settings: Settings, home: str, toolchain: Sequence[str] = ()) -> dict[str, str]:

@@ -33,8 +33,8 @@ Both clocks come from ``fresh`` windows; the other kinds (windows.py) are there 
 compared. A win has to be seen by both clocks: the lower end of a speedup's interval is the lesser
 of what either gives; and calls made one by one have to show it as well. So a worker that shortens
 its own clock by less than the tolerance wins nothing. Where most windows of either side were
-disturbed nobody wins. The sample is a window's mean, never a call's median, which would hide a
-first call that does the work of all.
+disturbed, or too few were not, nobody wins and nobody loses: the interval holds 1. The sample is a
+window's mean, never a call's median, which would hide a first call that does the work of all.
 
 From wall is taken what a window costs. At ``certify`` that is seen in the baselines' windows of the
 same round, and what is uncertain about it is in the interval, which is made of rounds. At
@@ -462,7 +462,8 @@ class Judged:
     noisy: bool = False  # the machine is not quiet enough for what comes one after the other
     hides: str = ""  # one sentence where work is hidden from the worker's clock
     alone: float = 1.0  # its time over that of calls one by one: the lower end of a win pays for it
-    disturbed: bool = False  # most of its windows were
+    disturbed: bool = False  # most of its windows were, or too few were not
+    busy: bool = False  # so it was, or the baselines': nobody wins or loses by such a time
     off: bool = False  # the referee's clock shows too little: its calibration is another machine's
 
 
@@ -545,9 +546,9 @@ def judge(visits: Visits, overhead: Overhead, usual: Alone = Alone()) -> Judged:
             "results may be remembered"
         )
     disturbed = len(fresh) - len(quiet)
-    if 2 * disturbed > len(fresh) or not overhead.quiet:
-        judged.doubtful = True
-    judged.disturbed = 2 * disturbed > len(fresh)
+    few = disturbed > 0 and len(quiet) < MIN_FRESH
+    judged.disturbed = 2 * disturbed > len(fresh) or few
+    judged.busy = judged.disturbed or not overhead.quiet
     if judged.disturbed:
         why = sorted({w for s in fresh for w in s.slowed})
         told = f"the GPU slows itself down, {', '.join(why)}" if why else "the machine is busy"
@@ -1082,7 +1083,7 @@ class Timing:
         speedups: dict[str, dict[str, Any]] = {}
         for visits in base.values():
             loud = [s.disturbed for s in visits.kind("fresh")]
-            judged.doubtful = judged.doubtful or 2 * sum(loud) > len(loud)
+            judged.busy = judged.busy or 2 * sum(loud) > len(loud)
         for n in names:
             interval = stats.paired_speedup(rounds[n], self.seed)
             low = min(interval.low, stats.paired_speedup(wall[n], self.seed).low)
@@ -1434,10 +1435,12 @@ class Timing:
         report["marked"] = judged.marked
         report["disturbed"] = judged.disturbed
         report["notes"] = [*self.notes, *judged.notes]
-        most = 1.0 if judged.doubtful else math.inf
-        speedups = {
-            n: {**s, "low": min(s["low"] * judged.alone, most)} for n, s in speedups.items()
-        }
+        speedups = {n: bounded(s, judged) for n, s in speedups.items()}
+        if judged.disturbed:  # it took no longer than that, and may take as long as the fastest
+            least = min(self._now(n)["median_ms"] for n in self.records)
+            report["candidate"]["low_ms"] = min(report["candidate"]["low_ms"], least)
+        if judged.busy and not judged.disturbed:
+            report["notes"].append("the machine was busy while baselines were timed")
         # The fastest baseline is the one against which the speedup is least.
         fastest = min(speedups.values(), key=lambda s: s["value"])
         fresh = visits.kind("fresh")
@@ -1545,6 +1548,16 @@ def _rounds(
         if a and b and c:
             out.append(stats.Round(a, c, b))
     return out
+
+
+def bounded(speedup: dict[str, Any], judged: Judged) -> dict[str, Any]:
+    """Returns a speedup with what its interval cannot exclude: see the module."""
+    low, high = speedup["low"] * judged.alone, speedup["high"]
+    if judged.doubtful or judged.busy:
+        low = min(low, 1.0)
+    if judged.busy:
+        high = max(high, 1.0)
+    return {**speedup, "low": low, "high": high}
 
 
 def _felt(now: nvml.Reading, fresh: Sequence[Sample]) -> dict[str, float]:

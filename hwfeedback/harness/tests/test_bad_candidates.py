@@ -164,3 +164,34 @@ def test_half_of_an_exported_file(judge: Judge, i: int) -> None:
 def test_the_whole_of_it_passes(judge: Judge) -> None:
     assert FORWARD in HONEST and SOURCE in HONEST
     assert verdict(judge, export.standalone(HONEST))["status"] == "correct"
+
+
+OUTSIDE = """
+import os
+for attempt in (lambda: open("/usr/lib/left-behind", "w"), lambda: os.unlink("/usr/lib/os-release"),
+                lambda: os.kill(1, 0)):
+    try:
+        attempt()
+    except OSError:
+        pass
+"""
+
+
+def test_who_tries_to_write_outside_or_to_signal_others_is_told_so(judge: Judge) -> None:
+    """The candidate and the reference each; nothing comes of it, and of honest ones nothing."""
+    files = "/usr/lib/left-behind (to change it), /usr/lib/os-release (to change it)"
+    said = [
+        "tried what the sandbox refuses: kill",
+        f"asked for files that are not its own: {files}",
+    ]
+    of_candidate = judge.verdict(TASK, OUTSIDE + HONEST, built=True)
+    assert of_candidate["status"] == "correct"
+    assert [e for e in of_candidate["evidence"] if e.startswith("it ")] == [f"it {s}" for s in said]
+    of_reference = judge.verdict(OUTSIDE + TASK, HONEST, built=True)
+    assert of_reference["status"] == "correct"
+    told = [e for e in of_reference["evidence"] if "tried" in e or "asked for" in e]
+    assert len(told) == 2 and told[0].startswith(f"the reference {said[0]}"), told
+    assert told[1].startswith("the reference asked for files that are not its own: ")
+    assert all(f in told[1] for f in ("left-behind", "os-release"))
+    honest = judge.verdict(TASK, HONEST, built=True)
+    assert not [e for e in honest["evidence"] if "tried" in e or "asked for" in e]

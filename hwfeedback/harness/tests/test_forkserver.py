@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import shutil
@@ -169,6 +170,70 @@ def test_it_ends_when_its_starter_is_gone_before_it_is_ready() -> None:
         assert process.wait(60) == 0
     finally:
         process.kill()
+
+
+STARTER = """
+import os, socket, subprocess, sys, time
+ours, theirs = socket.socketpair()
+process = subprocess.Popen(
+    [sys.executable, "-I", "-B", sys.argv[1]], stdin=subprocess.DEVNULL, start_new_session=True,
+    preexec_fn=lambda: os.dup2(theirs.fileno(), 3), pass_fds=[3, theirs.fileno()],
+)
+theirs.close()
+print(process.pid, flush=True)
+print(len(ours.recv(1)), flush=True)
+time.sleep(600)
+"""
+
+
+def alive(group: int) -> list[str]:
+    """What of a process group still runs; what nobody has reaped yet does not."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            text = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            continue  # it has ended meanwhile
+        state, _, leader = text[text.rindex(")") + 2 :].split()[:3]
+        if int(leader) == group and state not in "ZX":
+            found.append(text)
+    return found
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0])
+def test_it_ends_with_a_starter_that_is_killed_while_it_starts(share: float) -> None:
+    """At any moment: while it imports torch, nothing reads its connection."""
+    took = _start_s()
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(HARNESS / "forkserver.py")], stdout=subprocess.PIPE
+    ) as starter:
+        assert starter.stdout is not None
+        try:
+            group = int(starter.stdout.readline())
+            time.sleep(share * took)
+        finally:
+            starter.kill()
+    end = time.monotonic() + max(0.5, took / 4)
+    while alive(group) and time.monotonic() < end:
+        time.sleep(0.005)
+    left = alive(group)
+    assert not left
+
+
+@functools.cache
+def _start_s() -> float:
+    """Seconds from the start of a server to its first word, which the starter outlives."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(HARNESS / "forkserver.py")], stdout=subprocess.PIPE
+    ) as starter:
+        assert starter.stdout is not None
+        try:
+            group = int(starter.stdout.readline())
+            began = time.monotonic()
+            assert starter.stdout.readline() == b"1\n" and alive(group)
+            return time.monotonic() - began
+        finally:
+            starter.kill()
 
 
 def test_it_ends_when_nobody_comes(start: Start, path: str) -> None:

@@ -701,7 +701,7 @@ NOT_ITS_OWN = {
     "os.chdir('/'); open(path[1:])": ("/var/lib/x", "/var/lib/x"),
     "os.open(path[1:], 0, dir_fd=os.open('/', os.O_PATH))": ("/srv/a/../b", "/srv/b"),
     "os.listdir(path)": (f"//home/{'x' * 5000}/", ""),  # too long for the system itself
-    "open(path, 'w')": ("/usr/lib/x.so", "/usr/lib/x.so"),
+    "open(path, 'w')": ("/usr/lib/x.so", "/usr/lib/x.so (to change it)"),
     "open(path, 'rb')": ("/dev/mem", "/dev/mem"),
     "open(path, 'r')": ("/etc/shadow", "/etc/shadow"),
 }
@@ -733,6 +733,51 @@ def test_files_that_it_asks_for_are_named(server, gpu):
         ask(w, f"for i in range(100): libc.open(b'{HOST}/%d' % i, 0)")
         w.log()
         assert len(w.files) == listening.MOST_FILES
+
+
+# What would change a file -> by which paths it is named, below HOST.
+CHANGES = {
+    "open(host + 'a', 'w')": ["a"],
+    "open(host + 'a', 'r+b')": ["a"],
+    "os.unlink(host + 'b')": ["b"],
+    "os.mkdir(host + 'c')": ["c"],
+    "os.rmdir(host + 'd')": ["d"],
+    "os.rename('/tmp/mine', host + 'e')": ["e"],
+    "os.rename(host + 'f', '/tmp/mine')": ["f"],
+    "os.link('/tmp/mine', host + 'g')": ["g"],
+    "os.symlink('/tmp/mine', host + 'h')": ["h"],
+    "os.truncate(host + 'i', 0)": ["i"],
+    "os.chmod(host + 'j', 0o777)": ["j"],
+    "os.utime(host + 'k')": ["k"],
+    "os.unlink('../' + host[1:] + 'l')": ["l"],
+    "libc.renameat2(-100, b'/tmp/x', -100, (host + 'm').encode(), 0)": ["m"],
+}
+
+
+@pytest.mark.parametrize("profile", ["candidate", "reference"])
+def test_what_it_would_change_and_whom_it_signals_is_named(server, profile):
+    """Of a reference no more than that: what it reads is its own matter."""
+    with server.spawn(profile, {"sandbox": "weak"}) as w:
+        if {"seccomp", "mount namespace"} & set(w.missing):
+            pytest.skip("this machine gives no sandbox")
+        ask(w, "import ctypes, os, tempfile; libc = ctypes.CDLL(None)")
+        ask(w, "import torch; torch.randn(64, 64) @ torch.randn(64, 64)")
+        own = "with tempfile.TemporaryDirectory() as d: os.rename(d, d + 'x'); os.mkdir(d)"
+        ask(w, f"{own}\nopen('/tmp/mine', 'w').write('x'); os.chmod('/tmp/mine', 0o600)")
+        w.log()
+        assert not w.files and not w.refused
+        named: set[str] = set()
+        for code, paths in CHANGES.items():
+            ask(w, f"host = '{HOST}/'\ntry: {code}\nexcept OSError: pass")
+            named |= {f"{HOST}/{p}{listening.TO_CHANGE}" for p in paths}
+            w.log()
+            assert set(w.files) == named, code
+        ask(w, f"try: open('{HOST}/read')\nexcept OSError: pass")
+        ask(w, "import signal\ntry: os.kill(1, 0)\nexcept OSError: pass")
+        ask(w, "import socket\ntry: socket.socket(socket.AF_INET)\nexcept OSError: pass")
+        w.log()
+        assert (f"{HOST}/read" in w.files) == (profile == "candidate")
+        assert set(w.refused) == {"kill"} | ({"socket"} if profile == "candidate" else set())
 
 
 def test_listening_for_nothing_does_not_wait(server):
@@ -820,7 +865,8 @@ def test_what_cuda_tries_by_itself_is_refused_and_not_told(name: str) -> None:
         for profile, cuda in itertools.product(sandbox.PROFILES.values(), (False, True)):
             number = sandbox._DENIED[name][column]
             told = answered(sandbox._filter(profile, column, arch, cuda, True), arch, number)
-            assert told == (refused if cuda and name != "ptrace" else sandbox._NOTIFY)
+            silent = profile.named != sandbox.ALL or (cuda and name != "ptrace")
+            assert told == (refused if silent else sandbox._NOTIFY)
             silent = answered(sandbox._filter(profile, column, arch, cuda, False), arch, number)
             assert silent == refused
 

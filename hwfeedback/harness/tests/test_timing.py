@@ -555,6 +555,54 @@ def test_disturbed_windows_are_left_out_unless_there_are_many() -> None:
     assert len(many[0]) == 7
 
 
+@pytest.mark.parametrize(
+    ("quiet", "loud", "busy"),
+    [
+        (0, 2, True),  # identical code got 0.003x [0.0017, 0.0045] from two such
+        (1, 1, True),
+        (3, 1, True),  # too few that nobody disturbed
+        (4, 5, True),
+        (5, 4, False),
+        (2, 0, False),
+        (12, 0, False),
+    ],
+)
+def test_a_disturbed_measurement_excludes_nothing(quiet: int, loud: int, busy: bool) -> None:
+    """Neither that the candidate is slower nor that it is faster; an undisturbed one does."""
+    for factor in (300.0, 1 / 300.0):
+        windows = samples("fresh", quiet, factor * 1e6) + samples(
+            "fresh", loud, factor * 1e6, disturbed=True
+        )
+        found = judged(windows)
+        assert (found.busy, found.disturbed) == (busy, busy)
+        times = timing.Visits([windows]).times("event", calibrated())
+        speedup = baselines.against("eager", record(1.0), times, 1.0)
+        bounded = timing.bounded(speedup, found)
+        assert bounded["value"] == pytest.approx(1 / factor, rel=0.1)
+        assert (bounded["low"] <= 1 <= bounded["high"]) == busy
+        assert bounded["low"] <= bounded["value"] <= bounded["high"]
+
+
+def test_baselines_that_were_disturbed_exclude_nothing() -> None:
+    windows = samples("fresh", 12, 300e6)
+    found = timing.judge(
+        timing.Visits([windows]), dataclasses.replace(calibrated(), quiet=False), timing.Alone()
+    )
+    assert found.busy and not found.disturbed
+    times = timing.Visits([windows]).times("event", calibrated())
+    bounded = timing.bounded(baselines.against("eager", record(1.0), times, 1.0), found)
+    assert bounded["low"] < 0.01 and bounded["high"] == 1.0
+
+
+def test_work_shared_between_calls_wins_nothing_and_loses_all_the_same() -> None:
+    """What is doubtful of a quiet machine is the candidate's own doing."""
+    found = timing.Judged("event", doubtful=True)
+    slow = {"value": 0.5, "low": 0.4, "high": 0.6, "against": "eager"}
+    fast = {"value": 2.0, "low": 1.8, "high": 2.2, "against": "eager"}
+    assert timing.bounded(slow, found) == slow
+    assert timing.bounded(fast, found) == {**fast, "low": 1.0}
+
+
 def test_windows_fit_time_and_memory() -> None:
     budget = timing.BUDGETS["quick"]
 
