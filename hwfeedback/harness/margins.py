@@ -12,7 +12,8 @@ import torch
 
 LOWEST, SIZES = -150, 280  # powers of two, as float32 has
 BIAS = 1022  # of float64's exponents
-LANES = {"cpu": 1, "cuda": 1024}  # places for each size: a GPU's threads wait for each other at one
+# Places for each size: what is added to one waits for what was added before, GPUs' threads too.
+LANES = {"cpu": 8, "cuda": 1024}
 ENOUGH = 64  # values that were moved independently
 FEW = 8  # so few of ENOUGH were: what moved them are a few means
 
@@ -34,7 +35,7 @@ class Margins:
         lanes = LANES[off.device.type]
         at, off = sizes.reshape(-1).long(), off.double().reshape(-1)
         if lanes > 1:
-            at = at * lanes + torch.arange(at.numel(), device=at.device) % lanes
+            at = _apart(at, lanes)
         found = off.new_zeros(4, SIZES * lanes)
         found[0].scatter_reduce_(0, at, off.abs(), "amax")
         for row, part in zip(
@@ -97,6 +98,14 @@ class Margins:
             shares = (2.0 ** max(k - 1 - j, 0) * top[j] for j in range(first, last + 1))
             found.append(max(shares) if enough(first, last) else max(top))
         return [found[0]] * low + found + [found[-1]] * (SIZES - 1 - high)
+
+
+def _apart(at: torch.Tensor, lanes: int) -> torch.Tensor:
+    """Returns places for each so that neighbours never have the same one."""
+    n = at.numel() // lanes * lanes
+    at = at * lanes
+    at[:n].view(-1, lanes).add_(torch.arange(lanes, device=at.device))
+    return at
 
 
 def size(values: torch.Tensor) -> torch.Tensor:

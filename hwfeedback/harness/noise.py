@@ -374,7 +374,7 @@ def _lost_in_lanes(args: Any, out: torch.Tensor, mean: bool, coherent: bool) -> 
         part, most = rows[i : i + step], lost[i : i + step]
         column = ones.reshape(1, n, 1).expand(len(part), n, 1)
         for factor in MANTISSAS if coherent else (1.0,):
-            moved = (part * factor).float()
+            moved = (part if factor == 1.0 else part * factor).float()
             added = [torch.dot(moved[0], ones).reshape(1) if len(rows) == 1 else moved @ ones]
             added.append(torch.bmm(moved.unsqueeze(1), column).reshape(-1))
             exact = moved.sum(-1, dtype=torch.float64)

@@ -53,11 +53,11 @@ class Sides:
             if not bool(open_.all()):
                 at, low, high, near = at[open_], low[open_], high[open_], near[open_]
                 each = [t[open_] for t in each]
-            self.mixed = torch.zeros_like(low, dtype=torch.bool)
             for t in each:
                 between = (t != low) & (t != high)
                 if bool(between.any()):
-                    self.mixed |= between & ((t - low) > near) & ((high - t) > near)
+                    between &= ((t - low) > near) & ((high - t) > near)
+                    self.mixed = between if self.mixed is None else self.mixed | between
         self.at, self.low, self.high = at, low, high
         self._wide, self._lanes = wide, [] if self.floating else each[1:]
 
@@ -94,16 +94,17 @@ class Sides:
 
     def nearest(self, got: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
         """Returns for each number that is given the right one that it is nearest to."""
-        if self.mixed is None:
+        if not self.floating:
             return wide
         given = self._given(got).to(wide.dtype)
-        nearer = torch.where(
+        right = torch.where(
             (given - self.low).abs() < (given - self.high).abs(), self.low, self.high
         )
-        # A random pattern does not reach the ends.
-        more = (self.high - self.low) / 2
-        between = torch.clamp(given, self.low - more, self.high + more)
-        return self._spread(torch.where(self.mixed, between, nearer), wide)
+        if self.mixed is not None:
+            more = (self.high - self.low) / 2  # a random pattern does not reach the ends
+            between = torch.clamp(given, self.low - more, self.high + more)
+            right = torch.where(self.mixed, between, right)
+        return self._spread(right, wide)
 
 
 def _plain(t: torch.Tensor) -> torch.Tensor:

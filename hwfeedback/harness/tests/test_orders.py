@@ -112,3 +112,13 @@ def test_few_terms_are_left_at_the_same_places() -> None:
     assert torch.equal(x, a[row].expand(64, 64)) and i.tolist() == [row] * 64
     assert z.tolist() == [1.0] * 5
     assert terms.many([torch.empty(1 << 14)], 1) and not terms.many([torch.empty(1 << 14)], 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_rows_are_sorted_as_pytorch_sorts_them(dtype: torch.dtype) -> None:
+    rows = torch.randn(7, 33).to(dtype)
+    rows[0, :3], rows[1] = torch.tensor([torch.nan, torch.inf, -torch.inf]).to(dtype), 2.0
+    for given in (rows, rows.T, rows[:, ::2], rows[:0]):
+        before = given.clone()
+        assert torch.equal(orders._sorted(given).nan_to_num(), given.sort(-1).values.nan_to_num())
+        assert torch.equal(given.nan_to_num(), before.nan_to_num())
