@@ -9,10 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kernelwright/kernelwright/coder"
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/judge"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/llm/llmtest"
+	"github.com/kernelwright/kernelwright/prompts"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -46,6 +49,25 @@ func TestSettingsOfAModelReachIt(t *testing.T) {
 	}
 	for name := range known {
 		t.Errorf("the setting %s reaches no model", name)
+	}
+}
+
+// One switch says in how many words every agent asks.
+func TestTheProfileReachesEveryAgent(t *testing.T) {
+	c := config.Default()
+	if c.Prompts.Profile != string(prompts.ProfileAuto) {
+		t.Errorf("by default it is %q", c.Prompts.Profile)
+	}
+	c.Coder.Name, c.Judge.Name, c.Prompts.Profile = "vllm:a", "vllm:b", "compact"
+	r := &room{config: c}
+	by, err := r.casting().agents(func(name string) (llm.Model, error) { return llm.Open(name, llm.Options{}) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range []*prompts.Templates{by.coder.(coder.Model).Prompts, by.judge.(judge.Model).Prompts, by.prompts} {
+		if words.Profile != prompts.ProfileCompact {
+			t.Errorf("an agent asks in %q", words.Profile)
+		}
 	}
 }
 

@@ -89,5 +89,13 @@ func (r *room) call(ctx context.Context, m llm.Model) (string, error) {
 	if usd := priceList(r.config.LLM.Prices).Cost(m.Name(), u); usd != nil {
 		spent.USD, spent.Unpriced = *usd, 0
 	}
-	return fmt.Sprintf("it answered in %v: %s", time.Since(began).Round(time.Millisecond), report.Spent(spent)), nil
+	note := fmt.Sprintf("it answered in %v: %s", time.Since(began).Round(time.Millisecond), report.Spent(spent))
+	w, _, err := llm.WindowOf(ctx, m, llm.Key{})
+	if err != nil {
+		return "", err
+	}
+	if w.Context > 0 {
+		note += fmt.Sprintf("; its context has %d tokens (%s)", w.Context, llm.ContextSource(m))
+	}
+	return note, nil
 }

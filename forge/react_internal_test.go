@@ -154,7 +154,7 @@ func TestCutOff(t *testing.T) {
 	} {
 		for _, before := range []string{"", "head\n", "head\n" + fenced("a\nb") + "\n"} {
 			whole := before + fenced(foreign)
-			got := cutOff(whole)
+			got := cutOff(whole, maxResultBytes)
 			if len(got) > maxResultBytes+maxFence+20 {
 				t.Errorf("%d bytes", len(got))
 			}
@@ -176,7 +176,7 @@ func TestCutOff(t *testing.T) {
 			}
 		}
 	}
-	if got := cutOff("short"); got != "short" {
+	if got := cutOff("short", maxResultBytes); got != "short" {
 		t.Errorf("%q", got)
 	}
 }
@@ -256,7 +256,7 @@ func TestATalkFitsItsLimit(t *testing.T) {
 		var before []llm.Message
 		compacted := 0
 		for i := range rapid.IntRange(1, 60).Draw(t, "turns") {
-			got, goesOn := a.messages(func() string { return "so far" })
+			got, goesOn := a.messages(a.room(), true, func() string { return "so far" })
 			size := 0
 			calls := map[string]bool{}
 			for _, m := range got {
@@ -376,7 +376,7 @@ func TestTheSettingsReachTheOpening(t *testing.T) {
 		kernelwright.CPP: "#pragma omp", kernelwright.CUDA: "cudaStream_t", kernelwright.Triton: "@triton.jit",
 	} {
 		a := desk(t, Settings{Language: language, React: ReactSettings{Turns: 33, TextTools: language == kernelwright.CUDA}})
-		opening, err := a.opening()
+		opening, err := a.opening(false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -390,7 +390,7 @@ func TestTheSettingsReachTheOpening(t *testing.T) {
 	}
 	a := desk(t, Settings{})
 	a.task.Source = "# ```\n" + strings.Repeat("x", 1<<20)
-	if text := a.taskText(); len(text) > maxReferenceBytes+2000 || !strings.Contains(text, "````text") {
+	if text := a.taskText(false); len(text) > maxReferenceBytes+2000 || !strings.Contains(text, "````text") {
 		t.Errorf("the task is told of in %d bytes", len(text))
 	}
 }

@@ -32,12 +32,15 @@ const (
 const compileMargin = 0.05
 
 // result is what a tool says: all of it, and in one line for when it is old.
-type result struct{ text, note string }
+type result struct {
+	text, note string
+	verdict    bool // it is a verdict, which is shown whole
+}
 
 // said is a result of one sentence.
 func said(format string, args ...any) result {
 	text := fmt.Sprintf(format, args...)
-	return result{text, text}
+	return result{text: text, note: text}
 }
 
 // tool is something that the model may do.
@@ -85,6 +88,91 @@ func (a *actor) allTools() []tool {
 	}
 	return append(tools, tool{"finish", "End the work: the fastest candidate that was verified counts.", []param{
 		{name: "reason", about: "one sentence: why nothing more is to be gained", most: 4 << 10}}, a.finish})
+}
+
+// coreTools are those that a model is told of in a compact prompt. It may call the
+// others all the same.
+var coreTools = []string{"read", "write", "edit", "compile", "verify", "profile", "finish"}
+
+// told are the tools that a model is told of.
+func (a *actor) told(compact bool) []tool {
+	if !compact {
+		return a.tools
+	}
+	var core []tool
+	for _, t := range a.tools {
+		if slices.Contains(coreTools, t.name) {
+			core = append(core, t)
+		}
+	}
+	return core
+}
+
+// declaredBriefly returns tools as a model is given them in a compact prompt: without
+// arguments that may be left out, and without what each argument is, which its name
+// says.
+func declaredBriefly(tools []tool) []llm.Tool {
+	type property struct {
+		Type string `json:"type"`
+	}
+	out := make([]llm.Tool, len(tools))
+	for i, t := range tools {
+		schema := struct {
+			Type       string              `json:"type"`
+			Properties map[string]property `json:"properties"`
+			Required   []string            `json:"required,omitempty"`
+		}{"object", map[string]property{}, nil}
+		for _, p := range t.params {
+			if !p.optional {
+				schema.Properties[p.name] = property{"string"}
+				schema.Required = append(schema.Required, p.name)
+			}
+		}
+		b, err := json.Marshal(schema)
+		if err != nil {
+			panic(err) // strings and maps of strings
+		}
+		about, _, _ := strings.Cut(t.about, ". ")
+		out[i] = llm.Tool{Name: t.name, Description: about, Parameters: b}
+	}
+	return out
+}
+
+// inWords are tools with their arguments, a line each.
+func inWords(tools []tool) string {
+	var b strings.Builder
+	for _, t := range tools {
+		var params []string
+		for _, p := range t.params {
+			if !p.optional {
+				params = append(params, p.name)
+			}
+		}
+		fmt.Fprintf(&b, "%s(%s): %s\n", t.name, strings.Join(params, ", "), t.about)
+	}
+	return b.String()
+}
+
+// leastResult is how much of what a tool says is shown in any case.
+const leastResult = 1 << 10
+
+// mostResult is how many bytes of what a tool says are shown: a third of what a prompt
+// may have where the model's context is known.
+func (a *actor) mostResult() int {
+	if a.window.Context == 0 {
+		return maxResultBytes
+	}
+	room, _ := a.window.Room(leastReply)
+	return max(min(room/3, maxResultBytes), leastResult)
+}
+
+// mostLog is how many bytes of what a compiler or a candidate printed are shown in a
+// verdict.
+func (a *actor) mostLog() int {
+	if a.window.Context == 0 {
+		return maxLogBytes
+	}
+	return min(a.mostResult()/4, maxLogBytes)
 }
 
 // declared returns the tools as a model is given them.
@@ -138,18 +226,22 @@ func (a *actor) do(ctx context.Context, call llm.ToolCall) (result, error) {
 		return said("%s: %v", t.name, err), nil
 	}
 	r, err := t.do(ctx, args)
-	r.text = cutOff(r.text)
+	most := maxResultBytes
+	if !r.verdict {
+		most = a.mostResult()
+	}
+	r.text = cutOff(r.text, most)
 	r.note = t.name + ": " + oneLine(r.note, 300)
 	return r, err
 }
 
 // cutOff bounds what a tool says. A fence that it cuts open is closed: what comes
 // after it is no foreign text.
-func cutOff(text string) string {
-	if len(text) <= maxResultBytes {
+func cutOff(text string, most int) string {
+	if len(text) <= most {
 		return text
 	}
-	text = bounded(text, maxResultBytes)
+	text = bounded(text, most)
 	if at := strings.LastIndexByte(text, '\n') + 1; strings.HasPrefix(text[at:], "```") { // half a fence, it may be
 		text = text[:at]
 	}
@@ -252,12 +344,12 @@ func (a *actor) read(_ context.Context, args arguments) (result, error) {
 	}
 	shown := strings.Join(lines[first-1:last], "")
 	// What does not fit is left to another call, by whole lines.
-	for len(shown) > maxResultBytes-200 && last > first {
+	for len(shown) > a.mostResult()-200 && last > first {
 		last--
 		shown = shown[:len(shown)-len(lines[last])]
 	}
 	head := fmt.Sprintf("%s, lines %d to %d of %d", p, first, last, len(lines))
-	return result{head + "\n" + fenced(shown), head}, nil
+	return result{text: head + "\n" + fenced(shown), note: head}, nil
 }
 
 func (a *actor) write(_ context.Context, args arguments) (result, error) {
@@ -299,7 +391,7 @@ func (a *actor) list(context.Context, arguments) (result, error) {
 		}
 		fmt.Fprintf(&b, "%s, %d bytes%s\n", name, len(a.folder.files[name]), note)
 	}
-	return result{b.String(), strings.Join(a.folder.names(), ", ")}, nil
+	return result{text: b.String(), note: strings.Join(a.folder.names(), ", ")}, nil
 }
 
 func (a *actor) search(_ context.Context, args arguments) (result, error) {
@@ -331,7 +423,7 @@ func (a *actor) search(_ context.Context, args arguments) (result, error) {
 	if found == 0 {
 		return said("no line matches"), nil
 	}
-	return result{head + "\n" + fenced(b.String()), head}, nil
+	return result{text: head + "\n" + fenced(b.String()), note: head}, nil
 }
 
 // patternSteps is how long the program of a regular expression is. Repetitions of
@@ -363,7 +455,7 @@ func (a *actor) compileTool(ctx context.Context, _ arguments) (result, error) {
 		return r, err
 	}
 	head, _, _ := strings.Cut(text, "\n")
-	return result{text, head}, nil
+	return result{text: text, note: head}, nil
 }
 
 func (a *actor) verifyTool(ctx context.Context, _ arguments) (result, error) {
@@ -374,7 +466,7 @@ func (a *actor) verifyTool(ctx context.Context, _ arguments) (result, error) {
 	if complaint != "" {
 		return said("%s", complaint), nil
 	}
-	return result{a.verdictText(*round), roundLine(*round)}, nil
+	return result{a.verdictText(*round), roundLine(*round), true}, nil
 }
 
 func (a *actor) profileTool(ctx context.Context, _ arguments) (result, error) {
@@ -389,14 +481,14 @@ func (a *actor) profileTool(ctx context.Context, _ arguments) (result, error) {
 			return result{}, err
 		}
 	}
-	return result{a.profileText(*round), roundLine(*round)}, nil
+	return result{text: a.profileText(*round), note: roundLine(*round)}, nil
 }
 
 func (a *actor) skill(_ context.Context, args arguments) (result, error) {
 	name := args.text["name"]
 	at := slices.IndexFunc(a.Skills, func(s Skill) bool { return s.Name == name })
 	if at >= 0 {
-		return result{bounded(a.Skills[at].Text, maxResultBytes), name}, nil
+		return result{text: bounded(a.Skills[at].Text, maxResultBytes), note: name}, nil
 	}
 	var b strings.Builder
 	if name != "" {
@@ -406,7 +498,7 @@ func (a *actor) skill(_ context.Context, args arguments) (result, error) {
 	for _, s := range a.Skills {
 		fmt.Fprintf(&b, "%s: %s\n", s.Name, s.Summary)
 	}
-	return result{b.String(), "the list of skills"}, nil
+	return result{text: b.String(), note: "the list of skills"}, nil
 }
 
 func (a *actor) finish(_ context.Context, args arguments) (result, error) {
