@@ -277,18 +277,31 @@ func TestAnAnswerThatTheContextCutsOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	record := &memory{}
-	st, err := forge.New(forge.RoundsStrategy, forge.Parts{Device: kw.Device{Kind: kw.CPUDevice}, Evaluator: &talkative{}, Recorder: record, Judge: judge.Rules{},
-		Coder: llmcoder.Model{LLM: m, Prompts: templates(t)}, Settings: forge.Settings{Rounds: 2}})
-	if err != nil {
-		t.Fatal(err)
+	run := func(strategy string) {
+		t.Helper()
+		st, err := forge.New(strategy, forge.Parts{Device: kw.Device{Kind: kw.CPUDevice}, Evaluator: &talkative{}, Recorder: record, Judge: judge.Rules{}, Model: m,
+			Coder: llmcoder.Model{LLM: m, Prompts: templates(t)}, Settings: forge.Settings{Rounds: 2, React: forge.ReactSettings{Turns: 2}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := st.Run(t.Context(), kw.Run{ID: 1}, kw.Task{Name: "t", Source: "class Model: pass\n"}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if _, err := st.Run(t.Context(), kw.Run{ID: 1}, kw.Task{Name: "t", Source: "class Model: pass\n"}); err != nil {
-		t.Fatal(err)
-	}
+	run(forge.RoundsStrategy)
 	if v := record.rounds[0].Verdict; v.Status != kw.Rejected || !strings.Contains(v.Reason, "the model's context was full") {
 		t.Errorf("%+v", v)
 	}
 	if said := s.Asked()[1].Last; !strings.Contains(said, "the model's context was full") || !strings.Contains(said, "much shorter file") {
 		t.Errorf("it is told\n%s", said)
+	}
+	record.rounds = nil
+	s.Reply = func(llmtest.Asked) llmtest.Answer { return llmtest.Answer{Text: strings.Repeat("I think. ", 1000)} }
+	run(forge.ReactStrategy)
+	asked := s.Asked()
+	last := asked[len(asked)-1]
+	messages, _ := last.Body["messages"].([]any)
+	if n := len(fmt.Sprint(messages)); !strings.Contains(last.Last, "because your context is full") || n > 4000 {
+		t.Errorf("in react %d bytes are sent, and it is told\n%s", n, last.Last)
 	}
 }

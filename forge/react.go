@@ -128,6 +128,10 @@ func (a *actor) turn(ctx context.Context) error {
 		}
 		t.results = []llm.Message{{Role: llm.User, Text: complaint}}
 		t.notes = []string{complaint}
+		if cutOffReply(reply.Stop) && len(t.reply.Text) > maxOldText { // all of it would be sent with every request from now on
+			t.shortenCalls()
+			a.talk.goesOn = false
+		}
 		a.talk.add(t)
 		return nil
 	}
@@ -154,7 +158,7 @@ func (a *actor) turn(ctx context.Context) error {
 		t.reply.ToolCalls = slices.Clip(t.reply.ToolCalls[:min(len(t.reply.ToolCalls), maxCalls)])
 		a.talk.goesOn = false
 	}
-	if reply.Stop == llm.StopLength || reply.Stop == llm.StopContext {
+	if cutOffReply(reply.Stop) {
 		last := &results[len(results)-1].text
 		*last = fmt.Sprintf("%s\n(%s in its last call, it may be: write a long file in parts, with write and then edit.)", *last, cutShort(reply.Stop))
 	}

@@ -49,6 +49,9 @@ func (a *actor) calls(r llm.Reply) (calls []llm.ToolCall, complaint string) {
 	return nil, "You called no tool: call one, or finish."
 }
 
+// cutOffReply reports whether an answer ended before its end.
+func cutOffReply(stop llm.Stop) bool { return stop == llm.StopLength || stop == llm.StopContext }
+
 // cutShort says what ended an answer.
 func cutShort(stop llm.Stop) string {
 	if stop == llm.StopContext {

@@ -52,12 +52,13 @@ const (
 	leftOldResults = "what old tools said, and long texts in old calls"
 	leftOldTurns   = "the oldest turns, for which a summary stands"
 	leftRecent     = "what tools said in the last turns but verdicts, and long texts in calls"
+	leftLastTurns  = "the oldest of the last turns, for which a summary stands"
 	leftOurWords   = "our own words in full"
 	leftLast       = "long texts of the last turn"
 )
 
 // TalkCuts are these, in their order.
-var TalkCuts = []string{leftOldResults, leftOldTurns, leftRecent, leftOurWords, leftLast}
+var TalkCuts = []string{leftOldResults, leftOldTurns, leftRecent, leftLastTurns, leftOurWords, leftLast}
 
 func newTalk(head []llm.Message, limit int) talk { return talk{head: head, limit: limit} }
 
@@ -150,20 +151,20 @@ func (t *talk) compact(room int, soFar func() string) {
 		t.turns[i].shorten(inShort)
 		t.leave(leftOldResults)
 	}
-	drop := func(n int) {
+	drop := func(n int, what string) {
 		t.turns = slices.Clone(t.turns[n:])
 		t.middle = soFar()
-		t.leave(leftOldTurns)
+		t.leave(what)
 	}
 	if t.bytes() > room/2 && len(t.turns) > recentTurns {
-		drop(len(t.turns) - recentTurns)
+		drop(len(t.turns)-recentTurns, leftOldTurns)
 	}
 	for i := 0; i < len(t.turns)-1 && t.bytes() > room; i++ {
 		t.turns[i].shorten(inBrief)
 		t.leave(leftRecent)
 	}
 	for len(t.turns) > 1 && t.bytes() > room {
-		drop(1)
+		drop(1, leftLastTurns)
 	}
 }
 

@@ -56,6 +56,7 @@ const (
 const (
 	leastPerToken  = 1.5
 	mostPerToken   = 4.5
+	codePerToken   = 3.5 // of code and what is said of it
 	learnedPrompts = 100
 )
 
@@ -66,7 +67,8 @@ type span struct {
 	context  int     // tokens; 0: not known
 	source   string  // whence
 	server   string  // which server it is, where that was seen
-	assumed  bool    // by Ollama's default: the loaded model knows better
+	assumed  bool    // by Ollama's default: the loaded model knows better, and is asked once
+	loaded   bool    // that was done
 	learned  bool    // from a reply that was cut off, which a longer one corrects
 	perToken float64 // bytes; 0: nobody has counted
 }
@@ -313,14 +315,20 @@ func ollamaContext(show, loaded []byte, model string) toldContext {
 	return toldContext{context: capped(ollamaDefault), source: source, server: "ollama", assumed: true}
 }
 
-// perToken is how many bytes a token has of a prompt that a server counted; 0 where
-// that says nothing.
-func perToken(size int, tokens int) float64 {
+// perToken is how many bytes a token has of a request whose prompt a server counted; 0
+// where that says nothing. Whether a model is shown tools and schemas, servers decide:
+// where tokens would be longer with them than those of code are, they were not counted.
+func perToken(r Request, tokens int) float64 {
 	if tokens < learnedPrompts {
 		return 0
 	}
-	per := math.Floor(float64(size)/float64(tokens)*100) / 100
-	return min(max(per, leastPerToken), mostPerToken)
+	per := float64(promptBytes(r)) / float64(tokens)
+	if per > codePerToken {
+		bare := r
+		bare.Tools, bare.Schema = nil, nil
+		per = min(per, max(float64(promptBytes(bare))/float64(tokens), bytesPerToken))
+	}
+	return min(max(math.Floor(per*100)/100, leastPerToken), mostPerToken)
 }
 
 // count takes the server's own count of a prompt in: at once where it has more tokens
@@ -345,10 +353,10 @@ func (m *remote) learn(c *call) {
 	counted := !reply.Usage.Estimated
 	used := int(reply.Usage.In + reply.Usage.Out)
 	if counted && (s.context == 0 || int(reply.Usage.In) < s.context-s.context/8) { // else the server may have cut the prompt
-		s.count(perToken(promptBytes(c.request), int(reply.Usage.In)))
+		s.count(perToken(c.request, int(reply.Usage.In)))
 	}
-	if s.assumed { // it is loaded now
-		s.asked, s.assumed = false, false
+	if s.assumed && !s.loaded { // it is now
+		s.asked, s.loaded = false, true
 	}
 	if counted && s.learned && used > s.context {
 		s.context = used
@@ -395,7 +403,7 @@ func (m *remote) refusedAsTooLong(c *call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.err.Prompt > 0 {
-		s.count(perToken(promptBytes(c.request), c.err.Prompt))
+		s.count(perToken(c.request, c.err.Prompt))
 	}
 	switch {
 	case c.err.Context > 0 && (s.context == 0 || c.err.Context < s.context || s.learned):

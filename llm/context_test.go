@@ -212,6 +212,26 @@ func TestBytesOfATokenAreLearned(t *testing.T) {
 	}
 }
 
+// Tools that a server does not show the model are none of the prompt that it counts.
+func TestToolsThatAreNotCounted(t *testing.T) {
+	s := llmtest.NewOpenAI(t)
+	m := open(t, "openai:gpt-4.1", s, nil)
+	r := long(3000)
+	r.Tools = []llm.Tool{{Name: "read", Description: strings.Repeat("reads ", 300), Parameters: []byte(`{"type": "object", "properties": {}}`)}}
+	for _, test := range []struct {
+		in   int64
+		want float64
+	}{{1000, 3}, {1900, 2.54}} {
+		s.Say(llmtest.Answer{Text: "ok", Usage: &llm.Usage{In: test.in, Out: 3}})
+		if _, err := m.Generate(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if w := windowOf(t, m); w.BytesPerToken != test.want {
+			t.Errorf("of %d tokens one has %v bytes, want %v", test.in, w.BytesPerToken, test.want)
+		}
+	}
+}
+
 // shrinking writes a request of up to so many bytes, a tenth less each time, but never
 // below least.
 func shrinking(bytes, least int, asked *[]llm.Window) func(llm.Window) (llm.Request, []string, error) {

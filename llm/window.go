@@ -190,7 +190,7 @@ func (w Window) after(ctx context.Context, m Model, key Key, e *Error, r Request
 			next.Reply = known.Reply
 		}
 	}
-	lower(e.Context, perToken(promptBytes(r), e.Prompt))
+	lower(e.Context, perToken(r, e.Prompt))
 	if next == w {
 		next.Context = w.Estimate(r) * 2 / 3 // of which a quarter is kept
 	}

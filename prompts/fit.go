@@ -127,15 +127,16 @@ func fit[V any](v V, fits func(string, string) bool, write func(V) (string, stri
 		if cut == nil {
 			continue
 		}
-		cut(&v)
-		system, user, err := write(v)
+		next := v
+		cut(&next)
+		system, user, err := write(next)
 		if err != nil {
 			return p, false, err
 		}
 		if len(system)+len(user) >= len(p.System)+len(p.User) {
 			continue // it was not there
 		}
-		p.System, p.User, p.LeftOut = system, user, append(p.LeftOut, c.Name)
+		v, p.System, p.User, p.LeftOut = next, system, user, append(p.LeftOut, c.Name)
 	}
 	return p, fits(p.System, p.User), nil
 }
