@@ -79,6 +79,7 @@ type actor struct {
 	talk     talk
 	tools    []tool
 	compact  bool       // the talk begins in few words
+	brief    bool       // it has to, whatever the context's length says
 	window   llm.Window // of the last answer
 
 	turns    int
@@ -196,10 +197,7 @@ func (a *actor) generate(ctx context.Context) (reply llm.Reply, err error) {
 // out. What is shortened once stays so.
 func (a *actor) request(key llm.Key, w llm.Window, mayShorten bool) (r llm.Request, left []string, err error) {
 	a.window = w
-	if w.Context > 0 && w.Context < a.talk.limit {
-		a.talk.limit = w.Context
-	}
-	if err := a.speak(w.Compact || a.compact && mayShorten); err != nil {
+	if err := a.speak(w.Compact || a.brief && mayShorten); err != nil {
 		return r, nil, err
 	}
 	seed := callSeed(a.run.Seed, key)
@@ -219,6 +217,7 @@ func (a *actor) request(key llm.Key, w llm.Window, mayShorten bool) (r llm.Reque
 		less -= max(less/16, 64)
 	}
 	if !fits && mayShorten && !a.compact {
+		a.brief = true
 		if err := a.speak(true); err != nil {
 			return r, nil, err
 		}
@@ -232,7 +231,7 @@ func (a *actor) request(key llm.Key, w llm.Window, mayShorten bool) (r llm.Reque
 	if !fits && !w.HoldsJust(r, leastReply) {
 		return r, nil, llm.ErrNoFit
 	}
-	return r, a.talk.left, nil
+	return r, slices.Clone(a.talk.left), nil
 }
 
 // declared are the tools that the model is given.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -201,7 +202,7 @@ func (m *remote) get(ctx context.Context, address string, body []byte) (answer [
 	m.sign(req.Header, m.key())
 	resp, err := m.base.RoundTrip(req) // which follows no redirection
 	if err != nil {
-		return nil, ctx.Err() == nil || context.Cause(ctx) != context.DeadlineExceeded
+		return nil, !errors.Is(ctx.Err(), context.DeadlineExceeded)
 	}
 	defer resp.Body.Close()
 	defer context.AfterFunc(ctx, func() { _ = resp.Body.Close() })() // whatever carries it
@@ -396,8 +397,9 @@ func (m *remote) tells() bool {
 // a bound on replies: where a context is full, prompt and reply make a round number.
 func bareBound(out int) bool { return out%256 == 0 }
 
-// refusedAsTooLong takes in what a refusal says of the context. One that does not say
-// how long it is has the server asked again.
+// refusedAsTooLong takes in what a refusal says of the context. Of one that does not
+// say how long it is, two thirds of what was sent are taken for it, and the server is
+// asked again.
 func (m *remote) refusedAsTooLong(c *call) {
 	s := &m.span
 	s.mu.Lock()
@@ -409,8 +411,11 @@ func (m *remote) refusedAsTooLong(c *call) {
 	case c.err.Context > 0 && (s.context == 0 || c.err.Context < s.context || s.learned):
 		s.asked, s.context, s.source, s.learned = true, c.err.Context, "a refusal", false
 		m.note("the length of a model's context was learned", s)
-	case c.err.Context == 0 && m.options.ContextLength == 0:
-		s.asked = false
+	case c.err.Context == 0:
+		if n := c.window.Estimate(c.request) * 2 / 3; s.context == 0 || n < s.context {
+			s.context, s.source, s.learned = n, "a refusal that names no length", true
+		}
+		s.asked = m.options.ContextLength > 0
 	}
 	c.err.Hint = longer(m.name, s.server)
 }

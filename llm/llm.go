@@ -191,10 +191,10 @@ type Journal interface {
 	Recall(ctx context.Context, key Key, digest [sha256.Size]byte) (Record, bool, error)
 	// Known reports whether any record is under the key.
 	Known(ctx context.Context, key Key) (bool, error)
-	// LastFit returns what the last call under the key was fitted to, and how it ended:
+	// LastFit returns what the model's last call under the key was fitted to, and how it ended:
 	// of those that were answered, else of those that were too long. The fit is nil
 	// where it was fitted to nothing, stop "" where there is no such call.
-	LastFit(ctx context.Context, key Key) (fit *Fit, stop Stop, err error)
+	LastFit(ctx context.Context, key Key, model string) (fit *Fit, stop Stop, err error)
 	// Append records a call; one of Run 0 belongs to none. Under one key there may be several with different
 	// requests: a run that goes on with other settings asks another question.
 	Append(ctx context.Context, r Record) error

@@ -39,7 +39,7 @@ func (m *recorded) Name() string { return m.name }
 // where it can be asked.
 func (m *recorded) Window(ctx context.Context, key Key) (Window, bool, error) {
 	if key.Run != 0 {
-		fit, stop, err := m.journal.LastFit(ctx, key)
+		fit, stop, err := m.journal.LastFit(ctx, key, m.name)
 		if err != nil {
 			return Window{}, false, fmt.Errorf("recall a call of %s: %w", m.name, err)
 		}

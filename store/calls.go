@@ -271,13 +271,13 @@ func (s *Store) Known(ctx context.Context, k llm.Key) (bool, error) {
 	return known, err
 }
 
-// LastFit returns what the last call under the key was fitted to, of those that were
+// LastFit returns what a model's last call under the key was fitted to, of those that were
 // answered before those that were too long, and how it ended: llm.Journal.
-func (s *Store) LastFit(ctx context.Context, k llm.Key) (*llm.Fit, llm.Stop, error) {
+func (s *Store) LastFit(ctx context.Context, k llm.Key, model string) (*llm.Fit, llm.Stop, error) {
 	var request sql.NullInt64
 	var stop llm.Stop
-	err := s.read.QueryRowContext(ctx, `SELECT request, stop FROM calls WHERE run = ? AND round = ? AND agent = ? AND seq = ? AND text IS NOT NULL
-		ORDER BY stop = ?, take DESC LIMIT 1`, k.Run, k.Round, k.Agent, k.Seq, llm.StopTooLong).Scan(&request, &stop)
+	err := s.read.QueryRowContext(ctx, `SELECT request, stop FROM calls WHERE run = ? AND round = ? AND agent = ? AND seq = ? AND model = ? AND text IS NOT NULL
+		ORDER BY stop = ?, take DESC LIMIT 1`, k.Run, k.Round, k.Agent, k.Seq, model, llm.StopTooLong).Scan(&request, &stop)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, "", nil
 	}

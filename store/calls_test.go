@@ -92,12 +92,15 @@ func TestCallsAreRecalled(t *testing.T) {
 		}
 		ok(t, s.Append(ctx, short))
 		recall(t, s, short)
-		if got, stop, err := s.LastFit(ctx, short.Key); err != nil || stop != talk[0].Reply.Stop || got == nil || got.Context != 4096 || !got.Compact || len(got.LeftOut) != 2 {
+		if got, stop, err := s.LastFit(ctx, short.Key, short.Model); err != nil || stop != talk[0].Reply.Stop || got == nil || got.Context != 4096 || !got.Compact || len(got.LeftOut) != 2 {
 			t.Errorf("%+v %q %v", got, stop, err)
 		}
 	}
+	if got, stop, err := s.LastFit(ctx, long.Key, "p:other"); got != nil || stop != "" || err != nil {
+		t.Errorf("another model's: %+v %q %v", got, stop, err)
+	}
 	for _, key := range []llm.Key{long.Key, {Run: run.ID, Agent: "coder", Round: 7}} {
-		if got, stop, err := s.LastFit(ctx, key); got != nil || err != nil || (stop == "") != (key.Round == 7) {
+		if got, stop, err := s.LastFit(ctx, key, long.Model); got != nil || err != nil || (stop == "") != (key.Round == 7) {
 			t.Errorf("%+v %q %v", got, stop, err)
 		}
 	}

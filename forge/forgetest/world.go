@@ -226,11 +226,11 @@ func (w *world) Known(_ context.Context, key llm.Key) (bool, error) {
 }
 
 // LastFit returns what the last call under the key was fitted to.
-func (w *world) LastFit(_ context.Context, key llm.Key) (fit *llm.Fit, stop llm.Stop, err error) {
+func (w *world) LastFit(_ context.Context, key llm.Key, model string) (fit *llm.Fit, stop llm.Stop, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.journal[key] {
-		if stop == "" || stop == llm.StopTooLong || r.Reply.Stop != llm.StopTooLong {
+		if r.Model == model && (stop == "" || stop == llm.StopTooLong || r.Reply.Stop != llm.StopTooLong) {
 			fit, stop = r.Request.Fit, r.Reply.Stop
 		}
 	}

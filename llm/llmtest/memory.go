@@ -37,11 +37,11 @@ func (j *Journal) Known(_ context.Context, key llm.Key) (bool, error) {
 }
 
 // LastFit implements llm.Journal.
-func (j *Journal) LastFit(_ context.Context, key llm.Key) (fit *llm.Fit, stop llm.Stop, err error) {
+func (j *Journal) LastFit(_ context.Context, key llm.Key, model string) (fit *llm.Fit, stop llm.Stop, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, r := range j.records {
-		if r.Key == key && (stop == "" || stop == llm.StopTooLong || r.Reply.Stop != llm.StopTooLong) {
+		if r.Key == key && r.Model == model && (stop == "" || stop == llm.StopTooLong || r.Reply.Stop != llm.StopTooLong) {
 			fit, stop = r.Request.Fit, r.Reply.Stop
 		}
 	}
