@@ -138,9 +138,12 @@ func Ask(ctx context.Context, m Model, key Key, short func(Window) bool, write f
 	if !recorded {
 		w.Compact = short(w)
 	}
+	var failed *Error
 	for try := 1; ; try++ {
 		r, left, err := write(w)
 		switch {
+		case errors.Is(err, ErrNoFit) && failed != nil: // the server's own words say more
+			return Reply{}, failed
 		case errors.Is(err, ErrNoFit):
 			return Reply{}, w.tooSmall(m.Name(), r)
 		case err != nil:
@@ -152,7 +155,6 @@ func Ask(ctx context.Context, m Model, key Key, short func(Window) bool, write f
 			r.Fit = &f
 		}
 		reply, err := m.Generate(ctx, r)
-		var failed *Error
 		if !errors.As(err, &failed) || failed.Kind != TooLong || try == maxFits {
 			return reply, err
 		}

@@ -60,7 +60,7 @@ type Cut struct {
 // first. What is not here never goes: the reference, the verdict, a feedback, and the
 // form that an answer has to have. Of react, which has a talk, forge has its own.
 var Cuts = func() []Cut {
-	both := func(name string, coder func(*CoderView), judge func(*JudgeView)) Cut {
+	cut := func(name string, coder func(*CoderView), judge func(*JudgeView)) Cut {
 		of := "both"
 		if judge == nil {
 			of = "Coder"
@@ -70,29 +70,29 @@ var Cuts = func() []Cut {
 		return Cut{name, of, coder, judge}
 	}
 	all := []Cut{
-		both("lessons", func(v *CoderView) { v.Lessons = "" }, func(v *JudgeView) { v.Lessons = "" }),
-		both("skills", func(v *CoderView) { v.Skills = nil }, func(v *JudgeView) { v.Skills = nil }),
-		both("earlier rounds but the last two", nil, func(v *JudgeView) { v.Earlier = v.Earlier.lastLines(fewRounds + 1) }),
-		both(fmt.Sprintf("metrics beyond the first %d", manyMetrics), func(v *CoderView) { v.Metrics = v.Metrics.firstLines(manyMetrics) },
+		cut("lessons", func(v *CoderView) { v.Lessons = "" }, func(v *JudgeView) { v.Lessons = "" }),
+		cut("skills", func(v *CoderView) { v.Skills = nil }, func(v *JudgeView) { v.Skills = nil }),
+		cut("earlier rounds but the last two", nil, func(v *JudgeView) { v.Earlier = v.Earlier.lastLines(fewRounds + 1) }),
+		cut(fmt.Sprintf("metrics beyond the first %d", manyMetrics), func(v *CoderView) { v.Metrics = v.Metrics.firstLines(manyMetrics) },
 			func(v *JudgeView) { v.Metrics = v.Metrics.firstLines(manyMetrics) }),
-		both("the example", func(v *CoderView) { v.ShowExample = false }, nil),
-		both("build and work", func(v *CoderView) { v.Build = "" }, func(v *JudgeView) { v.Build = "" }),
-		both("earlier rounds", nil, func(v *JudgeView) { v.Earlier = "" }),
-		both("our own words in full", func(v *CoderView) { v.Compact = v.Compact || v.MayCompact }, func(v *JudgeView) { v.Compact = v.Compact || v.MayCompact }),
-		both("the end of the candidate's output", func(v *CoderView) { v.Output = "" }, func(v *JudgeView) { v.Output = "" }),
-		both(fmt.Sprintf("metrics beyond the first %d", fewMetrics), func(v *CoderView) { v.Metrics = v.Metrics.firstLines(fewMetrics) },
+		cut("the example", func(v *CoderView) { v.ShowExample = false }, nil),
+		cut("build and work", func(v *CoderView) { v.Build = "" }, func(v *JudgeView) { v.Build = "" }),
+		cut("earlier rounds", nil, func(v *JudgeView) { v.Earlier = "" }),
+		cut("our own words in full", func(v *CoderView) { v.Compact = v.Compact || v.MayCompact }, func(v *JudgeView) { v.Compact = v.Compact || v.MayCompact }),
+		cut("the end of the candidate's output", func(v *CoderView) { v.Output = "" }, func(v *JudgeView) { v.Output = "" }),
+		cut(fmt.Sprintf("metrics beyond the first %d", fewMetrics), func(v *CoderView) { v.Metrics = v.Metrics.firstLines(fewMetrics) },
 			func(v *JudgeView) { v.Metrics = v.Metrics.firstLines(fewMetrics) }),
-		both("the middle of the compiler's output", func(v *CoderView) { v.Compiler = v.Compiler.shorten(fewCompiler) }, func(v *JudgeView) { v.Compiler = v.Compiler.shorten(fewCompiler) }),
-		both("task and device", func(v *CoderView) { v.Task, v.Device, v.Brief = "", "", "" }, func(v *JudgeView) { v.Task, v.Device, v.Brief = "", "", "" }),
-		both("the compiler's output", func(v *CoderView) { v.Compiler = "" }, func(v *JudgeView) { v.Compiler = "" }),
-		both("the rules' finding", nil, func(v *JudgeView) { v.Finding = "" }),
+		cut("the middle of the compiler's output", func(v *CoderView) { v.Compiler = v.Compiler.shorten(fewCompiler) }, func(v *JudgeView) { v.Compiler = v.Compiler.shorten(fewCompiler) }),
+		cut("task and device", func(v *CoderView) { v.Task, v.Device, v.Brief = "", "", "" }, func(v *JudgeView) { v.Task, v.Device, v.Brief = "", "", "" }),
+		cut("the compiler's output", func(v *CoderView) { v.Compiler = "" }, func(v *JudgeView) { v.Compiler = "" }),
+		cut("the rules' finding", nil, func(v *JudgeView) { v.Finding = "" }),
 	}
 	for i := 1; i < shortAnswers; i++ {
 		of := shortAnswers - i
-		all = append(all, both(fmt.Sprintf("the middle of the candidate, to %d/%d", of, shortAnswers),
+		all = append(all, cut(fmt.Sprintf("the middle of the candidate, to %d/%d", of, shortAnswers),
 			func(v *CoderView) { v.Candidate = v.Candidate.shortenTo(of, shortAnswers-i+1) }, func(v *JudgeView) { v.Candidate = v.Candidate.shortenTo(of, shortAnswers-i+1) }))
 	}
-	return append(all, both("its own last answer", func(v *CoderView) { v.Candidate = "" }, nil))
+	return append(all, cut("its own last answer", func(v *CoderView) { v.Candidate = "" }, nil))
 }()
 
 // Prompt is the two messages in which a model is asked, and what they leave out, in
@@ -123,12 +123,12 @@ func fit[V any](v V, fits func(string, string) bool, write func(V) (string, stri
 		if fits(p.System, p.User) {
 			return p, true, nil
 		}
-		cut := of(c)
-		if cut == nil {
+		shorten := of(c)
+		if shorten == nil {
 			continue
 		}
 		next := v
-		cut(&next)
+		shorten(&next)
 		system, user, err := write(next)
 		if err != nil {
 			return p, false, err
