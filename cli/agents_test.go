@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,6 +69,18 @@ func TestTheProfileReachesEveryAgent(t *testing.T) {
 		if words.Profile != prompts.ProfileCompact {
 			t.Errorf("an agent asks in %q", words.Profile)
 		}
+	}
+}
+
+// doctor says how long a model's context is, and whence that is known.
+func TestDoctorSaysHowLongAContextIs(t *testing.T) {
+	m, err := llm.Open("llamacpp:m", llmtest.NewContext(t, llmtest.Context{Server: "llamacpp", Tokens: 4096}).Options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	note, err := (&room{config: config.Default()}).call(t.Context(), m)
+	if want := "; its context has 4096 tokens (its server's /props, of one slot)"; err != nil || !strings.HasSuffix(note, want) {
+		t.Errorf("%q, %v", note, err)
 	}
 }
 
