@@ -38,11 +38,12 @@ type casting struct {
 	coder, judge string
 	form         string
 	prompts      string // a folder; may be empty
+	profile      prompts.Profile
 }
 
 func (r *room) casting() casting {
 	c := r.config
-	return casting{c.Coder.Name, c.Judge.Name, c.Coder.Form, c.Prompts.Folder}
+	return casting{c.Coder.Name, c.Judge.Name, c.Coder.Form, c.Prompts.Folder, prompts.Profile(c.Prompts.Profile)}
 }
 
 // agents opens the agents that the settings name. It talks to nobody: what is
@@ -62,6 +63,7 @@ func (c casting) agents(open func(name string) (llm.Model, error)) (agents, erro
 	if err != nil {
 		return a, &Error{Code: ExitUsage, Err: err, Hint: "mend that file, or leave prompts.folder empty: the program has prompts of its own"}
 	}
+	templates.Profile = c.profile
 	skills, err := prompts.LoadSkills(c.prompts)
 	if err != nil {
 		return a, &Error{Code: ExitUsage, Err: err, Hint: "mend that file, or leave prompts.folder empty: the program has skills of its own"}

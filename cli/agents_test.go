@@ -10,10 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kernelwright/kernelwright/coder"
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/judge"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/llm/llmtest"
+	"github.com/kernelwright/kernelwright/prompts"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -47,6 +50,42 @@ func TestSettingsOfAModelReachIt(t *testing.T) {
 	}
 	for name := range known {
 		t.Errorf("the setting %s reaches no model", name)
+	}
+}
+
+// One switch says in how many words every agent asks.
+func TestTheProfileReachesEveryAgent(t *testing.T) {
+	c := config.Default()
+	if c.Prompts.Profile != string(prompts.ProfileAuto) {
+		t.Errorf("by default it is %q", c.Prompts.Profile)
+	}
+	c.Coder.Name, c.Judge.Name, c.Prompts.Profile = "vllm:a", "vllm:b", "compact"
+	r := &room{config: c}
+	by, err := r.casting().agents(func(name string) (llm.Model, error) { return llm.Open(name, llm.Options{}) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range []*prompts.Templates{by.coder.(coder.Model).Prompts, by.judge.(judge.Model).Prompts, by.prompts} {
+		if words.Profile != prompts.ProfileCompact {
+			t.Errorf("an agent asks in %q", words.Profile)
+		}
+	}
+}
+
+// doctor says how long a model's context is, and whence that is known.
+func TestDoctorSaysHowLongAContextIs(t *testing.T) {
+	o := llmtest.NewContext(t, llmtest.Context{Server: "llamacpp", Tokens: 4096}).Options()
+	m, err := llm.Open("llamacpp:m", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, err = llm.Resolve("llamacpp:m", o); err != nil {
+		t.Fatal(err)
+	}
+	c := config.Default()
+	note, lacks, err := (&room{config: c, models: &models{config: c}}).call(t.Context(), m, o)
+	if want := "; its context has 4096 tokens (its server's /props, of one slot)"; err != nil || lacks != "" || !strings.Contains(note, "shown tools") || !strings.HasSuffix(note, want) {
+		t.Errorf("%q, %q, %v", note, lacks, err)
 	}
 }
 

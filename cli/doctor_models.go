@@ -104,6 +104,13 @@ func (r *room) call(ctx context.Context, m llm.Model, o llm.Options) (note, lack
 		}
 		note += "; " + says
 	}
+	w, _, err := llm.WindowOf(ctx, m, llm.Key{})
+	if err != nil {
+		return "", "", err
+	}
+	if w.Context > 0 {
+		note += fmt.Sprintf("; its context has %d tokens (%s)", w.Context, llm.ContextSource(m))
+	}
 	return note, lacks, nil
 }
 

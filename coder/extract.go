@@ -47,6 +47,7 @@ type unusable struct {
 const (
 	hintWhole   = "Send the whole file in one block of Python: imports, kernel, and class ModelNew."
 	hintShorter = "Send a shorter file, and nothing but one sentence before it."
+	hintContext = "Send a much shorter file, and no word before it: there is no room for more."
 )
 
 // extracted is the candidate in a reply.
@@ -65,13 +66,26 @@ type piece struct {
 // extract finds the candidate in a reply. Of several it takes the last that is
 // whole. wanted is the language that was asked for, or empty.
 func extract(reply llm.Reply, wanted kernelwright.Language) (extracted, *unusable) {
+	found, bad := find(reply, wanted)
+	if bad != nil && (bad.flaw == flawTruncated || bad.flaw == flawThinking) {
+		switch reply.Stop {
+		case llm.StopLength:
+			bad.reason += "; it had as many tokens as a reply may have (max_tokens)"
+		case llm.StopContext:
+			bad.reason, bad.hint = bad.reason+"; the model's context was full", hintContext
+		}
+	}
+	return found, bad
+}
+
+func find(reply llm.Reply, wanted kernelwright.Language) (extracted, *unusable) {
 	switch reply.Stop {
 	case llm.StopRefused:
 		return extracted{}, &unusable{flawRefused, "the model refused to answer", "Writing a faster kernel for a PyTorch module is all that is asked."}
 	case llm.StopFiltered:
 		return extracted{}, &unusable{flawFiltered, "the provider's content filter cut the answer off", "Send the file alone, without other text."}
 	}
-	cut := reply.Stop == llm.StopLength
+	cut := reply.Stop == llm.StopLength || reply.Stop == llm.StopContext
 	if len(reply.Text) > MaxReplyBytes {
 		return extracted{}, &unusable{flawTooLong, fmt.Sprintf("the answer is %d bytes long, where %d may be sent", len(reply.Text), MaxReplyBytes), hintShorter}
 	}

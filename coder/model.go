@@ -46,20 +46,8 @@ func (m Model) Propose(ctx context.Context, in kernelwright.CoderInput) (kernelw
 		return kernelwright.Candidate{}, err
 	}
 	what, view := m.view(in, form)
-	system, user, err := m.Prompts.Coder(what, view)
-	if err != nil {
-		return kernelwright.Candidate{}, fmt.Errorf("make the prompt %s: %w", what, err)
-	}
-	seed := callSeed(in.Seed, in.Round)
-	reply, err := m.LLM.Generate(ctx, llm.Request{
-		Key:  llm.Key{Run: in.Run, Round: in.Round, Agent: "coder"},
-		Task: in.Task.Name,
-		Messages: []llm.Message{
-			{Role: llm.System, Text: system, Shared: len(system)},
-			{Role: llm.User, Text: user, Shared: prompts.SharedPrefix(user, view.Reference, view.Task, view.Device)},
-		},
-		Seed: &seed,
-	})
+	key := llm.Key{Run: in.Run, Round: in.Round, Agent: "coder"}
+	reply, err := llm.Ask(ctx, m.LLM, key, m.short, func(w llm.Window) (llm.Request, []string, error) { return m.request(in, what, view, w) })
 	if err != nil {
 		return kernelwright.Candidate{}, err
 	}
@@ -68,6 +56,42 @@ func (m Model) Propose(ctx context.Context, in kernelwright.CoderInput) (kernelw
 		return kernelwright.Candidate{}, &kernelwright.UnusableError{Answer: kept(reply.Text), Reason: bad.reason, Hint: bad.hint, Origin: m.Name()}
 	}
 	return kernelwright.Candidate{Source: found.source, Language: found.language, Origin: m.Name(), Note: found.note}, nil
+}
+
+// leastReply is what a candidate takes at least, in tokens: the shortest that are
+// written by hand have some 350.
+const leastReply = 512
+
+// short says whether a model with this window is asked in few words.
+func (m Model) short(w llm.Window) bool { return m.Prompts.Profile.Compact(m.Name(), w.Context) }
+
+// request is the question, as much of it as the window holds, and what is left out.
+func (m Model) request(in kernelwright.CoderInput, what prompts.CoderPrompt, view prompts.CoderView, w llm.Window) (llm.Request, []string, error) {
+	seed := callSeed(in.Seed, in.Round)
+	var r llm.Request
+	write := func(system, user string) {
+		r = llm.Request{
+			Task: in.Task.Name,
+			Messages: []llm.Message{
+				{Role: llm.System, Text: system, Shared: len(system)},
+				{Role: llm.User, Text: user, Shared: prompts.SharedPrefix(user, view.Reference, view.Task, view.Device)},
+			},
+			Seed: &seed,
+		}
+	}
+	view.Compact, view.MayCompact = w.Compact, m.Prompts.Profile != prompts.ProfileFull
+	p, fits, err := m.Prompts.FitCoder(what, view, func(system, user string) bool {
+		write(system, user)
+		return w.Holds(r, leastReply)
+	})
+	if err != nil {
+		return r, nil, fmt.Errorf("make the prompt %s: %w", what, err)
+	}
+	write(p.System, p.User)
+	if !fits && !w.HoldsJust(r, leastReply) {
+		return r, nil, llm.ErrNoFit
+	}
+	return r, p.LeftOut, nil
 }
 
 // form is how the candidate is to be written. Where nobody says in which
@@ -107,6 +131,7 @@ func (m Model) view(in kernelwright.CoderInput, form prompts.Form) (prompts.Code
 		Reference: prompts.Fence("reference", in.Task.Source, prompts.MaxReferenceBytes),
 		Task:      prompts.TaskFacts(in.Task),
 		Device:    prompts.DeviceFacts(in.Device),
+		Brief:     prompts.Brief(in.Task, in.Device),
 		Sample:    in.Sample,
 		// What was rejected may not have the form at all.
 		ShowExample: in.Last == nil || in.Last.Verdict.Status == kernelwright.Rejected || in.Unusable != nil,

@@ -15,6 +15,7 @@ var (
 	strategies = []string{"rounds", "beam", "react"}
 	judgeModes = []string{"both", "correction", "optimisation", "none", "self", "score"}
 	metrics    = []string{"selected", "full"}
+	profiles   = []string{"auto", "full", "compact"}
 	languages  = []string{"auto", "cpp", "cuda", "triton"}
 	devices    = []string{"cpu", "cuda", "auto"} // and cuda:1 for the second GPU, cuda:0,1 for two, cuda:all
 	coders     = []string{"builtin"}             // or a model
@@ -117,6 +118,7 @@ func check(c Config, origins Origins, errs *errorList) {
 	oneOf("rounds.strategy", c.Rounds.Strategy, strategies)
 	oneOf("rounds.judge", c.Rounds.Judge, judgeModes)
 	oneOf("rounds.metrics", c.Rounds.Metrics, metrics)
+	oneOf("prompts.profile", c.Prompts.Profile, profiles)
 	oneOf("rounds.language", c.Rounds.Language, languages)
 	between("beam.width", c.Beam.Width, 1, maxBeam)
 	between("beam.samples", c.Beam.Samples, 1, maxBeam)

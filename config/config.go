@@ -99,7 +99,8 @@ type Judge struct {
 
 // Prompts says in which words models are asked.
 type Prompts struct {
-	Folder string `toml:"folder" json:"folder"`
+	Folder  string `toml:"folder" json:"folder"`
+	Profile string `toml:"profile" json:"profile"`
 }
 
 // LLM says how language models are reached. Its tables have names that people

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/prompts"
 )
 
 // React is CUDA Agent's loop (arXiv 2602.24286): one model acts with tools in a
@@ -77,7 +78,10 @@ type actor struct {
 	folder   workFiles
 	talk     talk
 	tools    []tool
-	words    bool // it calls tools in its text
+	words    bool       // it calls tools in its text
+	compact  bool       // the talk begins in few words
+	brief    bool       // it has to, whatever the context's length says
+	window   llm.Window // of the last answer
 
 	turns    int
 	asked    int  // calls of the model since the last round
@@ -92,7 +96,7 @@ func newActor(l *loop) (*actor, error) {
 	l.rounds, l.sources = nil, sources{}
 	a.folder = newWorkFiles(l.task)
 	a.tools = a.allTools()
-	opening, err := a.opening()
+	opening, err := a.opening(false)
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +130,10 @@ func (a *actor) turn(ctx context.Context) error {
 		}
 		t.results = []llm.Message{{Role: llm.User, Text: complaint}}
 		t.notes = []string{complaint}
+		if cutOffReply(reply.Stop) && len(t.reply.Text) > maxOldText { // all of it would be sent with every request from now on
+			t.shortenCalls()
+			a.talk.goesOn = false
+		}
 		a.talk.add(t)
 		return nil
 	}
@@ -152,57 +160,121 @@ func (a *actor) turn(ctx context.Context) error {
 		t.reply.ToolCalls = slices.Clip(t.reply.ToolCalls[:min(len(t.reply.ToolCalls), maxCalls)])
 		a.talk.goesOn = false
 	}
-	t.results, t.notes = a.answers(calls, results)
+	if cutOffReply(reply.Stop) {
+		last := &results[len(results)-1].text
+		*last = fmt.Sprintf("%s\n(%s in its last call, it may be: write a long file in parts, with write and then edit.)", *last, cutShort(reply.Stop))
+	}
+	a.answers(&t, calls, results)
 	a.talk.add(t)
 	return nil
 }
 
-// generate asks the model how to go on. Where its context is smaller than the
-// settings say, the talk is shortened until it fits. One that is not shown its tools
-// calls them in words from then on.
+// leastReply is what an answer takes at least, in tokens: a call that writes a short
+// file.
+const leastReply = 512
+
+// generate asks the model how to go on, in a request that its context holds. One that
+// is not shown its tools calls them in words from then on.
 func (a *actor) generate(ctx context.Context) (reply llm.Reply, err error) {
 	key := llm.Key{Run: a.run.ID, Round: len(a.rounds), Agent: coderAgent, Seq: a.asked}
-	seed := callSeed(a.run.Seed, key)
-	request := llm.Request{Key: key, Task: a.task.Name, Seed: &seed}
-	if !a.words {
-		request.Tools = declared(a.tools)
-	}
 	a.asked++
-	for tries := 0; ; tries++ {
-		request.Messages, request.Append = a.talk.messages(a.soFar)
-		a.outside(func() { reply, err = a.Model.Generate(ctx, request) })
-		var model *llm.Error
-		if errors.As(err, &model) && model.Kind == llm.TooLong && tries < 3 {
-			a.talk.halve()
-			continue
-		}
-		if model != nil && model.Kind == llm.NoTools && !a.words {
-			if err := a.useWords(); err != nil {
-				return reply, err
-			}
-			request.Tools = nil
-			continue
-		}
-		if err != nil {
-			return reply, fmt.Errorf("model: %w", err)
-		}
-		a.talk.sent()
-		return reply, nil
+	profile := prompts.ProfileAuto
+	if a.Prompts != nil {
+		profile = a.Prompts.Profile
 	}
+	short := func(w llm.Window) bool { return profile.Compact(a.Model.Name(), w.Context) }
+	talk, words, compact, brief := a.talk.clone(), a.words, a.compact, a.brief
+	a.outside(func() {
+		reply, err = llm.Ask(ctx, a.Model, key, short, func(w llm.Window) (llm.Request, []string, error) {
+			// Each try begins with the talk as it was: of a call that was answered the record
+			// has the last to be made again, and not what was tried before.
+			a.talk, a.words, a.compact, a.brief = talk.clone(), words, compact, brief
+			return a.request(key, w, profile != prompts.ProfileFull)
+		})
+	})
+	if err != nil {
+		return reply, fmt.Errorf("model: %w", err)
+	}
+	a.talk.sent()
+	return reply, nil
 }
 
-// useWords begins the talk anew, for a model that calls tools in its text.
-func (a *actor) useWords() error {
-	a.words = true
-	opening, err := a.opening()
+// request is the talk for a call, as much of it as the window holds, and what is left
+// out. What is shortened once stays so.
+func (a *actor) request(key llm.Key, w llm.Window, mayShorten bool) (r llm.Request, left []string, err error) {
+	a.window = w
+	if w.NoTools && !a.words {
+		if err := a.useWords(w.Compact); err != nil {
+			return r, nil, err
+		}
+	}
+	if err := a.speak(w.Compact || a.brief && mayShorten); err != nil {
+		return r, nil, err
+	}
+	seed := callSeed(a.run.Seed, key)
+	r = llm.Request{Task: a.task.Name, Seed: &seed}
+	r.Tools = a.declared()
+	write := func(room int, last bool) bool {
+		r.Messages, r.Append = a.talk.messages(room, last, a.soFar)
+		return w.Holds(r, leastReply)
+	}
+	room := a.talk.room()
+	if most, known := w.Room(leastReply); known {
+		room = min(room, most)
+	}
+	fits := write(room, w.Context == 0)
+	// Tools take room, too, and each message some.
+	for less := room; !fits && less > 0; fits = write(less, false) {
+		less -= max(less/16, 64)
+	}
+	if !fits && mayShorten && !a.compact {
+		a.brief = true
+		if err := a.speak(true); err != nil {
+			return r, nil, err
+		}
+		a.talk.leave(leftOurWords)
+		r.Tools = a.declared()
+		fits = write(room, false)
+	}
+	for less := room; !fits && less > 0; fits = write(less, true) {
+		less -= max(less/16, 64)
+	}
+	if !fits && !w.HoldsJust(r, leastReply) {
+		return r, nil, llm.ErrNoFit
+	}
+	return r, slices.Clone(a.talk.left), nil
+}
+
+// declared are the tools that the model is given.
+func (a *actor) declared() []llm.Tool {
+	if a.words {
+		return nil
+	}
+	return declared(a.told(a.compact), a.compact)
+}
+
+// speak makes the talk begin in few words or in all.
+func (a *actor) speak(compact bool) error {
+	if compact == a.compact {
+		return nil
+	}
+	head, err := a.opening(compact)
 	if err != nil {
 		return err
 	}
-	said := len(a.talk.turns) > 0 || a.talk.middle != ""
-	a.talk = newTalk(opening, a.talk.limit)
-	if said {
-		a.talk.middle = a.soFar()
+	a.compact = compact
+	a.talk.begin(head)
+	return nil
+}
+
+// useWords begins the talk anew, for a model that calls tools in its text.
+func (a *actor) useWords(compact bool) error {
+	a.words, a.compact, a.brief = true, compact, false
+	head, err := a.opening(compact)
+	if err != nil {
+		return err
 	}
+	a.talk.restart(head, a.soFar)
 	return nil
 }
 

@@ -38,8 +38,8 @@ func (a *actor) calls(r llm.Reply) (calls []llm.ToolCall, complaint string) {
 		return calls, ""
 	}
 	switch r.Stop {
-	case llm.StopLength:
-		return nil, "Your answer was cut off before it called a tool: be shorter, and write a long file in parts, with write and then edit. The tools are " + a.toolNames() + "."
+	case llm.StopLength, llm.StopContext:
+		return nil, cutShort(r.Stop) + " before it called a tool: be shorter, and write a long file in parts, with write and then edit. The tools are " + a.toolNames() + "."
 	case llm.StopRefused, llm.StopFiltered:
 		return nil, "Your answer was withheld before it called a tool: go on with the work by calling one of " + a.toolNames() + "."
 	}
@@ -47,6 +47,17 @@ func (a *actor) calls(r llm.Reply) (calls []llm.ToolCall, complaint string) {
 		return nil, "You called no tool. A call is a block that begins with a line ```tool, holds one JSON object with \"tool\" and \"arguments\", and ends with a line ```. The tools are " + a.toolNames() + "."
 	}
 	return nil, "You called no tool: call one of " + a.toolNames() + "."
+}
+
+// cutOffReply reports whether an answer ended before its end.
+func cutOffReply(stop llm.Stop) bool { return stop == llm.StopLength || stop == llm.StopContext }
+
+// cutShort says what ended an answer.
+func cutShort(stop llm.Stop) string {
+	if stop == llm.StopContext {
+		return "Your answer was cut off because your context is full, of which little is left,"
+	}
+	return "Your answer was cut off, because it had as many tokens as an answer may have,"
 }
 
 // textCalls reads the calls in a model's text.
@@ -95,23 +106,38 @@ func textCall(block string) llm.ToolCall {
 	return llm.ToolCall{Name: call.Tool, Arguments: string(call.Arguments)}
 }
 
-// answers returns what tools said as messages of the talk, and in one line each.
-func (a *actor) answers(calls []llm.ToolCall, results []result) (messages []llm.Message, notes []string) {
+// answers puts what tools said into a turn: as messages of the talk, in brief, and in
+// one line each.
+func (a *actor) answers(t *turn, calls []llm.ToolCall, results []result) {
+	for _, r := range results {
+		t.notes, t.verdict = append(t.notes, r.note), t.verdict || r.verdict
+	}
+	t.results = a.messages(calls, results, func(r result) string { return r.text })
+	t.brief = a.messages(calls, results, func(r result) string {
+		if r.verdict {
+			return r.text
+		}
+		return r.note + " (shortened)"
+	})
+}
+
+// messages are what tools said, of each what say says.
+func (a *actor) messages(calls []llm.ToolCall, results []result, say func(result) string) (messages []llm.Message) {
 	var b strings.Builder
 	for i, c := range calls {
-		notes = append(notes, results[i].note)
+		text := say(results[i])
 		if !a.words {
-			messages = append(messages, llm.Message{Role: llm.ToolRole, Text: results[i].text, Call: c.ID, Name: c.Name})
+			messages = append(messages, llm.Message{Role: llm.ToolRole, Text: text, Call: c.ID, Name: c.Name})
 			continue
 		}
 		name := c.Name
 		if name == badCall {
 			name = "the call"
 		}
-		fmt.Fprintf(&b, "%d. %s\n%s\n", i+1, oneLine(name, 100), results[i].text)
+		fmt.Fprintf(&b, "%d. %s\n%s\n", i+1, oneLine(name, 100), text)
 	}
 	if a.words {
 		messages = []llm.Message{{Role: llm.User, Text: b.String()}}
 	}
-	return messages, notes
+	return messages
 }

@@ -180,7 +180,7 @@ func TestCutOff(t *testing.T) {
 	} {
 		for _, before := range []string{"", "head\n", "head\n" + fenced("a\nb") + "\n"} {
 			whole := before + fenced(foreign)
-			got := cutOff(whole)
+			got := cutOff(whole, maxResultBytes)
 			if len(got) > maxResultBytes+maxFence+20 {
 				t.Errorf("%d bytes", len(got))
 			}
@@ -202,7 +202,7 @@ func TestCutOff(t *testing.T) {
 			}
 		}
 	}
-	if got := cutOff("short"); got != "short" {
+	if got := cutOff("short", maxResultBytes); got != "short" {
 		t.Errorf("%q", got)
 	}
 }
@@ -211,14 +211,26 @@ func TestCutOff(t *testing.T) {
 // order, since servers that hold a model to a schema have it write in that order.
 func TestToolsAreToldOfInFewWords(t *testing.T) {
 	a := desk(t, Settings{})
-	all, err := json.Marshal(declared(a.tools))
+	for _, brief := range []bool{false, true} {
+		mostJSON, mostWords := 1900, 800
+		if brief {
+			mostJSON, mostWords = 1200, 430
+		}
+		toldOf(t, a.told(brief), brief, mostJSON, mostWords)
+	}
+}
+
+func toldOf(t *testing.T, tools []tool, brief bool, mostJSON, mostWords int) {
+	t.Helper()
+	all, err := json.Marshal(declared(tools, brief))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := listed(a.tools); len(all) > 1900 || len(text) > 800 || len(strings.Split(text, "\n")) != len(a.tools) {
+	if text := listed(tools, brief); len(all) > mostJSON || len(text) > mostWords || len(strings.Split(text, "\n")) != len(tools) {
 		t.Errorf("%d bytes of JSON, %d in words:\n%s", len(all), len(text), text)
 	}
-	for i, d := range declared(a.tools) {
+	for i, d := range declared(tools, brief) {
+		params := slices.DeleteFunc(slices.Clone(tools[i].params), func(p param) bool { return brief && p.optional })
 		var compact bytes.Buffer
 		if err := json.Compact(&compact, d.Parameters); err != nil || compact.String() != string(d.Parameters) {
 			t.Errorf("%s: %s: %v", d.Name, d.Parameters, err)
@@ -228,11 +240,11 @@ func TestToolsAreToldOfInFewWords(t *testing.T) {
 			Properties map[string]struct{ Type string }
 			Required   []string
 		}
-		if err := json.Unmarshal(d.Parameters, &schema); err != nil || schema.Type != "object" || len(schema.Properties) != len(a.tools[i].params) {
+		if err := json.Unmarshal(d.Parameters, &schema); err != nil || schema.Type != "object" || len(schema.Properties) != len(params) {
 			t.Errorf("%s: %s: %v", d.Name, d.Parameters, err)
 		}
 		at, required := 0, 0
-		for _, p := range a.tools[i].params {
+		for _, p := range params {
 			found := strings.Index(string(d.Parameters[at:]), quoted(p.name)+`:{"type":"`+p.kind()+`"`)
 			if found < 0 {
 				t.Errorf("%s: %s is not where it belongs: %s", d.Name, p.name, d.Parameters)
@@ -323,7 +335,7 @@ func TestATalkFitsItsLimit(t *testing.T) {
 		var before []llm.Message
 		compacted := 0
 		for i := range rapid.IntRange(1, 60).Draw(t, "turns") {
-			got, goesOn := a.messages(func() string { return "so far" })
+			got, goesOn := a.messages(a.room(), true, func() string { return "so far" })
 			size := 0
 			calls := map[string]bool{}
 			for _, m := range got {
@@ -443,7 +455,7 @@ func TestTheSettingsReachTheOpening(t *testing.T) {
 		kernelwright.CPP: "#pragma omp", kernelwright.CUDA: "cudaStream_t", kernelwright.Triton: "@triton.jit",
 	} {
 		a := desk(t, Settings{Language: language, React: ReactSettings{Turns: 33, TextTools: language == kernelwright.CUDA}})
-		opening, err := a.opening()
+		opening, err := a.opening(false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -457,7 +469,7 @@ func TestTheSettingsReachTheOpening(t *testing.T) {
 	}
 	a := desk(t, Settings{})
 	a.task.Source = "# ```\n" + strings.Repeat("x", 1<<20)
-	if text := a.taskText(); len(text) > maxReferenceBytes+2000 || !strings.Contains(text, "````text") {
+	if text := a.taskText(false); len(text) > maxReferenceBytes+2000 || !strings.Contains(text, "````text") {
 		t.Errorf("the task is told of in %d bytes", len(text))
 	}
 }

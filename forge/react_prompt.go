@@ -20,8 +20,8 @@ const maxReferenceBytes = 32 << 10
 // ownTemplates are the program's, parsed once.
 var ownTemplates = sync.OnceValues(func() (*prompts.Templates, error) { return prompts.LoadTemplates("") })
 
-// opening is what the model is told first.
-func (a *actor) opening() ([]llm.Message, error) {
+// opening is what the model is told first, in few words or in all.
+func (a *actor) opening(compact bool) ([]llm.Message, error) {
 	templates := a.Prompts
 	if templates == nil {
 		var err error
@@ -31,21 +31,25 @@ func (a *actor) opening() ([]llm.Message, error) {
 	}
 	system, err := templates.React(prompts.ReactView{
 		Margin: fmt.Sprintf("%.0f", 100*compileMargin), Turns: a.settings.React.Turns, Rounds: a.settings.Rounds, Language: a.language(),
-		Reference: referenceFile, Model: modelFile, Loader: loaderFile, Skills: len(a.skills()) > 0, TextTools: a.words, Tools: listed(a.tools),
+		Compact: compact, Reference: referenceFile, Model: modelFile, Loader: loaderFile, Skills: len(a.skills()) > 0, TextTools: a.words, Tools: listed(a.told(compact), compact),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the prompt of react: %w", err)
 	}
-	return []llm.Message{{Role: llm.System, Text: system}, {Role: llm.User, Text: a.taskText()}}, nil
+	return []llm.Message{{Role: llm.System, Text: system}, {Role: llm.User, Text: a.taskText(compact)}}, nil
 }
 
-func (a *actor) taskText() string {
+func (a *actor) taskText(compact bool) string {
 	var b strings.Builder
 	t, d := a.task, a.Device
 	fmt.Fprintf(&b, "The task is %s, in %s:\n", oneLine(t.Name, 100), referenceFile)
 	b.WriteString(fenced(bounded(t.Source, maxReferenceBytes)))
 	if len(t.Source) > maxReferenceBytes {
 		fmt.Fprintf(&b, "\n(the first %d of %d bytes: read shows the rest)", maxReferenceBytes, len(t.Source))
+	}
+	if compact {
+		fmt.Fprintf(&b, "\n%s\nBegin.", prompts.Brief(t, d))
+		return b.String()
 	}
 	fmt.Fprintf(&b, "\n\nThe device is %s (%s)", oneLine(d.Name, 100), d)
 	for _, f := range []struct {

@@ -18,6 +18,7 @@ const (
 	maxLaunches    = 8
 	maxLogBytes    = 3 << 10
 	maxRoundLines  = 30
+	fewRoundLines  = 3 // in a compact talk
 )
 
 // buildText is what a compile says; its first line says whether it worked.
@@ -25,7 +26,7 @@ func buildText(report kernelwright.BuildReport, failure string) string {
 	var b strings.Builder
 	if failure != "" {
 		fmt.Fprintf(&b, "not built: %s\n", oneLine(failure, 500))
-		diagnosticLines(&b, report)
+		diagnosticLines(&b, report, maxLogBytes)
 		return b.String()
 	}
 	b.WriteString("built\n")
@@ -33,7 +34,7 @@ func buildText(report kernelwright.BuildReport, failure string) string {
 	return b.String()
 }
 
-func diagnosticLines(b *strings.Builder, report kernelwright.BuildReport) {
+func diagnosticLines(b *strings.Builder, report kernelwright.BuildReport, most int) {
 	for i, d := range report.Errors {
 		if i == maxDiagnostics {
 			fmt.Fprintf(b, "and %d more\n", len(report.Errors)-i)
@@ -43,10 +44,10 @@ func diagnosticLines(b *strings.Builder, report kernelwright.BuildReport) {
 	}
 	if len(report.Errors) == 0 && report.Log != "" {
 		log := report.Log
-		if len(log) > maxLogBytes {
-			log = log[len(log)-maxLogBytes:]
+		if len(log) > most {
+			log = log[len(log)-most:]
 		}
-		b.WriteString("The end of the compiler's output:\n" + fenced(bounded(log, maxLogBytes)) + "\n")
+		b.WriteString("The end of the compiler's output:\n" + fenced(bounded(log, most)) + "\n")
 	}
 }
 
@@ -143,14 +144,14 @@ func (a *actor) failureLines(b *strings.Builder, v kernelwright.Verdict) {
 		}
 		fmt.Fprintf(b, "- %s\n", oneLine(e, 500))
 	}
-	diagnosticLines(b, v.Build)
+	diagnosticLines(b, v.Build, a.mostLog())
 	for _, f := range v.Correctness.Families {
 		if f.Gates && !f.Passed {
 			fmt.Fprintf(b, "inputs %s: largest error %.3g, allowed %.3g\n", oneLine(f.Name, 60), f.MaxError, f.MaxBound)
 		}
 	}
 	if v.Output != "" {
-		b.WriteString("What the candidate printed last:\n" + fenced(bounded(v.Output, maxLogBytes)) + "\n")
+		b.WriteString("What the candidate printed last:\n" + fenced(bounded(v.Output, a.mostLog())) + "\n")
 	}
 }
 
@@ -238,7 +239,11 @@ func (a *actor) soFar() string {
 		return b.String()
 	}
 	b.WriteString(" The rounds so far:")
-	first := max(len(a.rounds)-maxRoundLines, 0)
+	most := maxRoundLines
+	if a.compact {
+		most = fewRoundLines
+	}
+	first := max(len(a.rounds)-most, 0)
 	if best := best(a.rounds); best != nil && best.Index < first {
 		b.WriteString("\n- " + roundLine(*best))
 	}

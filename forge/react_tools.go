@@ -33,12 +33,15 @@ const (
 const compileMargin = 0.05
 
 // result is what a tool says: all of it, and in one line for when it is old.
-type result struct{ text, note string }
+type result struct {
+	text, note string
+	verdict    bool // it is a verdict, which is shown whole
+}
 
 // said is a result of one sentence.
 func said(format string, args ...any) result {
 	text := fmt.Sprintf(format, args...)
-	return result{text, text}
+	return result{text: text, note: text}
 }
 
 // tool is something that the model may do.
@@ -85,24 +88,70 @@ func (a *actor) allTools() []tool {
 		{name: "reason", about: "why nothing more is to be gained", most: 4 << 10}}, a.finish})
 }
 
-// toolNames lists the tools that there are.
+// coreTools are those that a model is told of in a compact prompt. It may call the
+// others all the same.
+var coreTools = []string{"read", "write", "edit", "compile", "verify", "profile", "finish"}
+
+// told are the tools that a model is told of.
+func (a *actor) told(compact bool) []tool {
+	if !compact {
+		return a.tools
+	}
+	var core []tool
+	for _, t := range a.tools {
+		if slices.Contains(coreTools, t.name) {
+			core = append(core, t)
+		}
+	}
+	return core
+}
+
+// toolNames lists the tools that the model is told of.
 func (a *actor) toolNames() string {
-	names := make([]string, len(a.tools))
-	for i, t := range a.tools {
+	told := a.told(a.compact)
+	names := make([]string, len(told))
+	for i, t := range told {
 		names[i] = t.name
 	}
 	return strings.Join(names, ", ")
 }
 
+// leastResult is how much of what a tool says is shown in any case.
+const leastResult = 1 << 10
+
+// mostResult is how many bytes of what a tool says are shown: a third of what a prompt
+// may have where the model's context is known.
+func (a *actor) mostResult() int {
+	if a.window.Context == 0 {
+		return maxResultBytes
+	}
+	room, _ := a.window.Room(leastReply)
+	return max(min(room/3, maxResultBytes), leastResult)
+}
+
+// mostLog is how many bytes of what a compiler or a candidate printed are shown in a
+// verdict.
+func (a *actor) mostLog() int {
+	if a.window.Context == 0 {
+		return maxLogBytes
+	}
+	return min(a.mostResult()/4, maxLogBytes)
+}
+
 // declared returns the tools as a model is given them: schemas without what every
 // model knows, whose arguments keep their order, in which servers have them written.
-func declared(tools []tool) []llm.Tool {
+// In brief they are without arguments that may be left out, and without what each is,
+// which its name says.
+func declared(tools []tool, brief bool) []llm.Tool {
 	out := make([]llm.Tool, len(tools))
 	for i, t := range tools {
 		var properties, required []string
 		for _, p := range t.params {
+			if brief && p.optional {
+				continue
+			}
 			about := ""
-			if p.about != "" {
+			if p.about != "" && !brief {
 				about = `,"description":` + quoted(p.about)
 			}
 			properties = append(properties, fmt.Sprintf(`%s:{"type":"%s"%s}`, quoted(p.name), p.kind(), about))
@@ -135,12 +184,16 @@ func quoted(s string) string {
 }
 
 // listed returns the tools as a model reads them that calls them in its text: a line
-// each, such as "skill(name?): Look up what experts know of a subject.".
-func listed(tools []tool) string {
+// each, such as "skill(name?): Look up what experts know of a subject.". In brief it is
+// without what declared leaves out.
+func listed(tools []tool, brief bool) string {
 	var b strings.Builder
 	for _, t := range tools {
 		var names, notes []string
 		for _, p := range t.params {
+			if brief && p.optional {
+				continue
+			}
 			name := p.name
 			if p.number {
 				name += ": integer"
@@ -149,7 +202,7 @@ func listed(tools []tool) string {
 				name += "?"
 			}
 			names = append(names, name)
-			if p.about != "" {
+			if p.about != "" && !brief {
 				notes = append(notes, p.name+": "+p.about)
 			}
 		}
@@ -181,18 +234,22 @@ func (a *actor) do(ctx context.Context, call llm.ToolCall) (result, error) {
 		return said("%s: %v; the tools are %s", t.name, err, a.toolNames()), nil
 	}
 	r, err := t.do(ctx, args)
-	r.text = cutOff(r.text)
+	most := maxResultBytes
+	if !r.verdict {
+		most = a.mostResult()
+	}
+	r.text = cutOff(r.text, most)
 	r.note = t.name + ": " + oneLine(r.note, 300)
 	return r, err
 }
 
 // cutOff bounds what a tool says. A fence that it cuts open is closed: what comes
 // after it is no foreign text.
-func cutOff(text string) string {
-	if len(text) <= maxResultBytes {
+func cutOff(text string, most int) string {
+	if len(text) <= most {
 		return text
 	}
-	text = bounded(text, maxResultBytes)
+	text = bounded(text, most)
 	if at := strings.LastIndexByte(text, '\n') + 1; strings.HasPrefix(text[at:], "```") { // half a fence, it may be
 		text = text[:at]
 	}
@@ -305,12 +362,12 @@ func (a *actor) read(_ context.Context, args arguments) (result, error) {
 	}
 	shown := strings.Join(lines[first-1:last], "")
 	// What does not fit is left to another call, by whole lines.
-	for len(shown) > maxResultBytes-200 && last > first {
+	for len(shown) > a.mostResult()-200 && last > first {
 		last--
 		shown = shown[:len(shown)-len(lines[last])]
 	}
 	head := fmt.Sprintf("%s, lines %d to %d of %d", p, first, last, len(lines))
-	return result{head + "\n" + fenced(shown), head}, nil
+	return result{text: head + "\n" + fenced(shown), note: head}, nil
 }
 
 func (a *actor) write(_ context.Context, args arguments) (result, error) {
@@ -352,7 +409,7 @@ func (a *actor) list(context.Context, arguments) (result, error) {
 		}
 		fmt.Fprintf(&b, "%s, %d bytes%s\n", name, len(a.folder.files[name]), note)
 	}
-	return result{b.String(), strings.Join(a.folder.names(), ", ")}, nil
+	return result{text: b.String(), note: strings.Join(a.folder.names(), ", ")}, nil
 }
 
 func (a *actor) search(_ context.Context, args arguments) (result, error) {
@@ -384,7 +441,7 @@ func (a *actor) search(_ context.Context, args arguments) (result, error) {
 	if found == 0 {
 		return said("no line matches"), nil
 	}
-	return result{head + "\n" + fenced(b.String()), head}, nil
+	return result{text: head + "\n" + fenced(b.String()), note: head}, nil
 }
 
 // patternSteps is how long the program of a regular expression is. Repetitions of
@@ -416,7 +473,7 @@ func (a *actor) compileTool(ctx context.Context, _ arguments) (result, error) {
 		return r, err
 	}
 	head, _, _ := strings.Cut(text, "\n")
-	return result{text, head}, nil
+	return result{text: text, note: head}, nil
 }
 
 func (a *actor) verifyTool(ctx context.Context, _ arguments) (result, error) {
@@ -427,7 +484,7 @@ func (a *actor) verifyTool(ctx context.Context, _ arguments) (result, error) {
 	if complaint != "" {
 		return said("%s", complaint), nil
 	}
-	return result{a.verdictText(*round), roundLine(*round)}, nil
+	return result{a.verdictText(*round), roundLine(*round), true}, nil
 }
 
 func (a *actor) profileTool(ctx context.Context, _ arguments) (result, error) {
@@ -442,7 +499,7 @@ func (a *actor) profileTool(ctx context.Context, _ arguments) (result, error) {
 			return result{}, err
 		}
 	}
-	return result{a.profileText(*round), roundLine(*round)}, nil
+	return result{text: a.profileText(*round), note: roundLine(*round)}, nil
 }
 
 // skills are those for what candidates are written in here, with what of each is for it.
@@ -452,7 +509,7 @@ func (a *actor) skill(_ context.Context, args arguments) (result, error) {
 	name, skills := args.text["name"], a.skills()
 	at := slices.IndexFunc(skills, func(s prompts.Skill) bool { return s.Name == name })
 	if at >= 0 {
-		return result{bounded(skills[at].Text, maxResultBytes), name}, nil
+		return result{text: bounded(skills[at].Text, maxResultBytes), note: name}, nil
 	}
 	var b strings.Builder
 	if name != "" {
@@ -462,7 +519,7 @@ func (a *actor) skill(_ context.Context, args arguments) (result, error) {
 	for _, s := range skills {
 		fmt.Fprintf(&b, "%s: %s\n", s.Name, s.Summary)
 	}
-	return result{b.String(), "the list of skills"}, nil
+	return result{text: b.String(), note: "the list of skills"}, nil
 }
 
 func (a *actor) finish(_ context.Context, args arguments) (result, error) {

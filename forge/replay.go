@@ -215,6 +215,9 @@ type replayModel struct {
 
 func (m replayModel) Name() string { return m.model.Name() }
 
+// Unwrap returns the model that is asked again.
+func (m replayModel) Unwrap() llm.Model { return m.model }
+
 func (m replayModel) Generate(ctx context.Context, q llm.Request) (llm.Reply, error) {
 	got, err := m.model.Generate(ctx, q)
 	return got, m.record.unasked(err)

@@ -79,62 +79,69 @@ func TestTheSchemaArrivesInItsOrder(t *testing.T) {
 }
 
 // own is what a prompt asks for, without anybody's data.
-func own(t testing.TB, templates *prompts.Templates, want kw.FeedbackKind) string {
+func own(t testing.TB, templates *prompts.Templates, want kw.FeedbackKind, compact bool) string {
 	t.Helper()
 	what := prompts.JudgeCorrection
 	if want == kw.Optimisation {
 		what = prompts.JudgeOptimisation
 	}
-	_, user, err := templates.Judge(what, prompts.JudgeView{Metrics: "```data: metrics\n```"})
+	_, user, err := templates.Judge(what, prompts.JudgeView{Metrics: "```data: metrics\n```", Compact: compact})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return user
 }
 
-// The objects that a prompt shows have the schema's keys, in its order.
+// The objects that a prompt shows have the schema's keys, in its order, in all words
+// and in few.
 func TestPromptsAskInTheOrderOfTheSchema(t *testing.T) {
 	m, _ := model(t)
 	for want, f := range forms {
-		rest, shown := own(t, m.Prompts, want), 0
-		for {
-			_, after, found := strings.Cut(rest, "{")
-			if !found {
-				break
-			}
-			dec := json.NewDecoder(strings.NewReader("{" + after))
-			var keys []string
-			for depth := 0; ; {
-				token, err := dec.Token()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if d, ok := token.(json.Delim); ok && (d == '{' || d == '[') {
-					depth++
-				} else if ok {
-					depth--
-				} else if key, ok := token.(string); ok && depth == 1 {
-					keys = append(keys, key)
-					if err := skip(dec); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if depth == 0 {
-					break
-				}
-			}
-			if !slices.Equal(keys, f.keys()) {
-				t.Errorf("%s: the prompt asks for %v, the schema for %v", want, keys, f.keys())
-			}
-			shown++
-			rest = after[int(dec.InputOffset())-1:]
-		}
-		if shown != len(f.kinds) {
-			t.Errorf("%s: the prompt shows %d objects for %v", want, shown, f.kinds)
-		}
+		inOrder(t, want, f, own(t, m.Prompts, want, false))
+		inOrder(t, want, f, own(t, m.Prompts, want, true))
 	}
 	if got := string(forms[kw.Correction].schema().Schema); got != correctionSchema {
 		t.Errorf("%s", got)
+	}
+}
+
+func inOrder(t *testing.T, want kw.FeedbackKind, f form, rest string) {
+	t.Helper()
+	shown := 0
+	for {
+		_, after, found := strings.Cut(rest, "{")
+		if !found {
+			break
+		}
+		dec := json.NewDecoder(strings.NewReader("{" + after))
+		var keys []string
+		for depth := 0; ; {
+			token, err := dec.Token()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d, ok := token.(json.Delim); ok && (d == '{' || d == '[') {
+				depth++
+			} else if ok {
+				depth--
+			} else if key, ok := token.(string); ok && depth == 1 {
+				keys = append(keys, key)
+				if err := skip(dec); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if depth == 0 {
+				break
+			}
+		}
+		if !slices.Equal(keys, f.keys()) {
+			t.Errorf("%s: the prompt asks for %v, the schema for %v", want, keys, f.keys())
+		}
+		shown++
+		rest = after[int(dec.InputOffset())-1:]
+	}
+	if shown != len(f.kinds) {
+		t.Errorf("%s: the prompt shows %d objects for %v", want, shown, f.kinds)
 	}
 }
 

@@ -91,7 +91,7 @@ func TestWhoSpeaksIsTheProgramsToSay(t *testing.T) {
 // The prompt says at what headroom a stop is right: where it is taken.
 func TestThePromptSaysWhenAStopIsTaken(t *testing.T) {
 	m, _ := model(t)
-	if want := fmt.Sprint("headroom of ", NearFloor); !strings.Contains(own(t, m.Prompts, kw.Optimisation), want) {
+	if want := fmt.Sprint("headroom of ", NearFloor); !strings.Contains(own(t, m.Prompts, kw.Optimisation, false), want) {
 		t.Errorf("it does not say %q", want)
 	}
 }

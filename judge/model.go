@@ -54,22 +54,12 @@ func (m Model) Judge(ctx context.Context, in kernelwright.JudgeInput) (kernelwri
 	if err != nil {
 		return kernelwright.Feedback{}, err
 	}
-	system, user, err := m.Prompts.Judge(what, view)
-	if err != nil {
-		return kernelwright.Feedback{}, fmt.Errorf("make the prompt %s: %w", what, err)
-	}
-	seed := callSeed(in)
-	request := llm.Request{
-		Key:  llm.Key{Run: in.Run, Round: len(in.History), Agent: "judge"},
-		Task: in.Task.Name,
-		Messages: []llm.Message{
-			{Role: llm.System, Text: system, Shared: len(system)},
-			{Role: llm.User, Text: user, Shared: prompts.SharedPrefix(user, view.Reference, view.Task, view.Device)},
-		},
-		Schema: forms[in.Want].schema(),
-		Seed:   &seed,
-	}
-	reply, err := m.LLM.Generate(ctx, request)
+	key := llm.Key{Run: in.Run, Round: len(in.History), Agent: "judge"}
+	var request llm.Request
+	reply, err := llm.Ask(ctx, m.LLM, key, m.short, func(w llm.Window) (_ llm.Request, left []string, err error) {
+		request, left, err = m.request(in, what, view, w)
+		return request, left, err
+	})
 	if err != nil {
 		return kernelwright.Feedback{}, err
 	}
@@ -77,10 +67,20 @@ func (m Model) Judge(ctx context.Context, in kernelwright.JudgeInput) (kernelwri
 	if wrong == nil {
 		return held(said, rules, in), nil
 	}
-	if request, err = m.repair(request, reply, wrong, view); err != nil {
+	again, whole, err := m.repair(request, reply, wrong, view)
+	if err != nil {
 		return kernelwright.Feedback{}, err
 	}
-	reply, err = m.LLM.Generate(ctx, request)
+	key.Seq = 1
+	reply, err = llm.Ask(ctx, m.LLM, key, m.short, func(w llm.Window) (llm.Request, []string, error) {
+		switch {
+		case w.HoldsJust(whole, leastReply):
+			return whole, nil, nil
+		case w.HoldsJust(again, leastReply):
+			return again, []string{"the answer that could not be used"}, nil
+		}
+		return again, nil, llm.ErrNoFit
+	})
 	var failed *llm.Error
 	switch {
 	case errors.As(err, &failed) && failed.Kind == llm.TooLong:
@@ -96,23 +96,59 @@ func (m Model) Judge(ctx context.Context, in kernelwright.JudgeInput) (kernelwri
 	return rules, nil
 }
 
-// repair is the request for the same answer in a form that can be used.
-func (m Model) repair(first llm.Request, reply llm.Reply, wrong error, view prompts.JudgeView) (llm.Request, error) {
+// leastReply is what a feedback takes at least, in tokens.
+const leastReply = 256
+
+// short says whether a model with this window is asked in few words.
+func (m Model) short(w llm.Window) bool { return m.Prompts.Profile.Compact(m.Name(), w.Context) }
+
+// request is the question, as much of it as the window holds, and what is left out.
+func (m Model) request(in kernelwright.JudgeInput, what prompts.JudgePrompt, view prompts.JudgeView, w llm.Window) (llm.Request, []string, error) {
+	seed := callSeed(in)
+	var r llm.Request
+	write := func(system, user string) {
+		r = llm.Request{
+			Task: in.Task.Name,
+			Messages: []llm.Message{
+				{Role: llm.System, Text: system, Shared: len(system)},
+				{Role: llm.User, Text: user, Shared: prompts.SharedPrefix(user, view.Reference, view.Task, view.Device)},
+			},
+			Schema: forms[in.Want].schema(),
+			Seed:   &seed,
+		}
+	}
+	view.Compact, view.MayCompact = w.Compact, m.Prompts.Profile != prompts.ProfileFull
+	p, fits, err := m.Prompts.FitJudge(what, view, func(system, user string) bool {
+		write(system, user)
+		return w.Holds(r, leastReply)
+	})
+	if err != nil {
+		return r, nil, fmt.Errorf("make the prompt %s: %w", what, err)
+	}
+	write(p.System, p.User)
+	if !fits && !w.HoldsJust(r, leastReply) {
+		return r, nil, llm.ErrNoFit
+	}
+	return r, p.LeftOut, nil
+}
+
+// repair is the request for the same answer in a form that can be used: again from
+// the question alone, whole with the answer that was given, where it may be shown.
+func (m Model) repair(first llm.Request, reply llm.Reply, wrong error, view prompts.JudgeView) (again, whole llm.Request, err error) {
 	view.Error = prompts.Fence("error", wrong.Error(), prompts.MaxOutputBytes)
 	_, user, err := m.Prompts.Judge(prompts.JudgeRepair, view)
 	if err != nil {
-		return llm.Request{}, fmt.Errorf("make the prompt %s: %w", prompts.JudgeRepair, err)
+		return again, whole, fmt.Errorf("make the prompt %s: %w", prompts.JudgeRepair, err)
 	}
-	again := first
-	again.Key.Seq = 1
+	again, whole = first, first
 	again.Messages = slices.Clone(first.Messages)
+	again.Messages[1].Text += "\n\n" + user
 	if text := strings.TrimSpace(reply.Text); text == "" || len(reply.Text) > longestRepaired || len(reply.ToolCalls) > 0 {
-		again.Messages[1].Text += "\n\n" + user
-		return again, nil
+		return again, again, nil
 	}
-	again.Messages = append(again.Messages, reply.Message(), llm.Message{Role: llm.User, Text: user})
-	again.Append = true
-	return again, nil
+	whole.Messages = append(slices.Clone(first.Messages), reply.Message(), llm.Message{Role: llm.User, Text: user})
+	whole.Append = true
+	return again, whole, nil
 }
 
 // view is what the model is shown, and the metrics among it by name.
@@ -123,6 +159,7 @@ func (m Model) view(in kernelwright.JudgeInput, rules kernelwright.Feedback) (pr
 		Reference: prompts.Fence("reference", in.Task.Source, prompts.MaxReferenceBytes),
 		Task:      prompts.TaskFacts(in.Task),
 		Device:    prompts.DeviceFacts(in.Device),
+		Brief:     prompts.Brief(in.Task, in.Device),
 		Candidate: prompts.Fence("candidate", c.Source, prompts.MaxCandidateBytes),
 		Verdict:   prompts.VerdictFacts(verdict),
 		Build:     prompts.BuildFacts(verdict),
@@ -169,7 +206,9 @@ func read(reply llm.Reply, want kernelwright.FeedbackKind, metrics map[string]fl
 	case err != nil && reply.Stop == llm.StopFiltered:
 		return f, errors.New("the provider's content filter cut the answer off")
 	case err != nil && reply.Stop == llm.StopLength:
-		return f, errors.New("the answer was cut off: it has to be shorter")
+		return f, errors.New("the answer was cut off at max_tokens: it has to be shorter")
+	case err != nil && reply.Stop == llm.StopContext:
+		return f, errors.New("the answer was cut off because the context was full: it has to be much shorter")
 	case err != nil:
 		return f, err
 	case f.Kind == kernelwright.Stop && want == kernelwright.Correction:

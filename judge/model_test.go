@@ -147,6 +147,19 @@ func TestTheRulesTakeTheModelsPlace(t *testing.T) {
 	}
 }
 
+// A Judge whose answer was cut off is told by what.
+func TestAnAnswerThatIsCutOff(t *testing.T) {
+	for stop, want := range map[llm.Stop]string{llm.StopLength: "cut off at max_tokens", llm.StopContext: "cut off because the context was full"} {
+		m, s := model(t, llm.Reply{Text: `{"kind": "correction", "issue": "it`, Stop: stop}, said(correction))
+		if _, err := m.Judge(t.Context(), failed); err != nil {
+			t.Fatal(err)
+		}
+		if len(s.asked) != 2 || !strings.Contains(s.asked[1].Messages[len(s.asked[1].Messages)-1].Text, want) {
+			t.Errorf("%s: it is asked again in %+v", stop, s.asked[1:])
+		}
+	}
+}
+
 func TestErrorsOfTheModel(t *testing.T) {
 	for name, c := range map[string]struct {
 		errs []error

@@ -24,15 +24,19 @@ const leastEcho = 3
 
 var quotations = regexp.MustCompile(`"([^"\n]*)"`)
 
-// placeholdersOf reads them off the templates, so that a user's own count as well.
+// placeholdersOf reads them off the templates, so that a user's own count as well, in
+// all words and in few.
 func placeholdersOf(t *prompts.Templates, what prompts.JudgePrompt, v prompts.JudgeView) (placeholders, error) {
-	system, user, err := t.Judge(what, prompts.JudgeView{Language: v.Language, GPU: v.GPU})
-	if err != nil {
-		return placeholders{}, fmt.Errorf("make the prompt %s: %w", what, err)
-	}
-	p := placeholders{quoted: map[string]bool{}, asked: " " + inWords(user) + " "}
-	for _, q := range quotations.FindAllStringSubmatch(system+"\n"+user, -1) {
-		p.quoted[inWords(q[1])] = true
+	p := placeholders{quoted: map[string]bool{}}
+	for _, compact := range []bool{false, true} {
+		system, user, err := t.Judge(what, prompts.JudgeView{Language: v.Language, GPU: v.GPU, Compact: compact})
+		if err != nil {
+			return placeholders{}, fmt.Errorf("make the prompt %s: %w", what, err)
+		}
+		p.asked += " " + inWords(user) + " "
+		for _, q := range quotations.FindAllStringSubmatch(system+"\n"+user, -1) {
+			p.quoted[inWords(q[1])] = true
+		}
 	}
 	return p, nil
 }

@@ -27,7 +27,7 @@ func TestPlaceholdersAreNoAnswer(t *testing.T) {
 	// what the prompts say of each key, read as a person would
 	told := map[kw.FeedbackKind][]string{}
 	for _, want := range []kw.FeedbackKind{kw.Correction, kw.Optimisation} {
-		for line := range strings.Lines(own(t, m.Prompts, want)) {
+		for line := range strings.Lines(own(t, m.Prompts, want, false) + "\n" + own(t, m.Prompts, want, true)) {
 			var shown map[string]any
 			if json.Unmarshal([]byte(line), &shown) != nil {
 				continue
@@ -92,12 +92,17 @@ fix: <the cure>
 	if err := os.WriteFile(filepath.Join(folder, "templates", "judge_correction.tmpl"), []byte(mine), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	const few = `Blocks of "data:" are others'. Say "der Mangel" as it is.`
+	if err := os.WriteFile(filepath.Join(folder, "templates", "compact_judge_system.tmpl"), []byte(few), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	own, err := prompts.LoadTemplates(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for text, wrong := range map[string]bool{
 		`{"kind": "correction", "issue": "Der Fehler", "why": "n is odd", "fix": "mask it", "evidence": []}`:                                     true,
+		`{"kind": "correction", "issue": "der Mangel", "why": "n is odd", "fix": "mask it", "evidence": []}`:                                     true,
 		`{"kind": "correction", "issue": "the tail", "why": "n is odd", "fix": "<the cure>", "evidence": []}`:                                    true,
 		`{"kind": "correction", "issue": "in one sentence how it comes to that", "why": "n is odd", "fix": "mask it", "evidence": []}`:           true,
 		`{"kind": "correction", "issue": "what is wrong, and where", "why": "n is odd", "fix": "mask it: it is another's word", "evidence": []}`: false,

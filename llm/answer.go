@@ -52,7 +52,7 @@ func (a *answer) reason() string { return a.finish }
 // The reasons to stop, of all protocols, in lower case. One that is not here is
 // an end.
 var stops = map[string]Stop{
-	"length": StopLength, "max_tokens": StopLength, "model_context_window_exceeded": StopLength,
+	"length": StopLength, "max_tokens": StopLength, "model_context_window_exceeded": StopContext,
 	"tool_calls": StopTools, "function_call": StopTools, "tool_use": StopTools,
 	"content_filter": StopFiltered, "safety": StopFiltered, "recitation": StopFiltered, "blocklist": StopFiltered,
 	"prohibited_content": StopFiltered, "spii": StopFiltered, "sensitive": StopFiltered,

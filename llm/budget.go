@@ -96,6 +96,9 @@ type watched struct {
 	timeout   time.Duration
 }
 
+// Unwrap returns the model that is watched.
+func (m *watched) Unwrap() Model { return m.Model }
+
 // Generate implements Model.
 func (m *watched) Generate(ctx context.Context, r Request) (Reply, error) {
 	if err := ctx.Err(); err != nil {

@@ -14,6 +14,9 @@ type deadline struct {
 	limit time.Duration
 }
 
+// Unwrap returns the model that is held to it.
+func (m *deadline) Unwrap() Model { return m.Model }
+
 // Generate implements Model.
 func (m *deadline) Generate(ctx context.Context, r Request) (Reply, error) {
 	inner, cancel := context.WithTimeout(ctx, m.limit)

@@ -41,7 +41,10 @@ type Error struct {
 	// RetryAfter is how long the server wants to be left alone; 0: it did not
 	// say.
 	RetryAfter time.Duration
-	Err        error
+	// Context and Prompt are how long the model's context and the prompt are, in tokens,
+	// where a server that refuses one as too long says so.
+	Context, Prompt int
+	Err             error
 
 	begun bool   // some of a reply had come
 	reply *Reply // of Kind NoTools: what came all the same; nil: nothing

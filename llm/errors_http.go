@@ -32,6 +32,8 @@ type serverError struct {
 	Param   string
 	Status  int // within the body
 	Retry   time.Duration
+	// Context and Prompt are tokens, as llama.cpp tells them; 0 elsewhere.
+	Context, Prompt int
 }
 
 // readServerError never fails: of a body that is no JSON the text counts.
@@ -69,6 +71,14 @@ func readServerError(body []byte) serverError {
 		}
 	}
 	e.Param = first(inner, "param")
+	tokens := func(key string) int {
+		n, err := strconv.Atoi(first(inner, key))
+		if err != nil || n < 0 || n > mostContext {
+			return 0
+		}
+		return n
+	}
+	e.Context, e.Prompt = tokens("n_ctx"), tokens("n_prompt_tokens")
 	var details []struct {
 		Reason string `json:"reason"`
 		Delay  string `json:"retryDelay"`
@@ -122,7 +132,7 @@ var (
 	tooLongWords = []string{
 		"context_length_exceeded", "maximum context length", "context window", "context length", "prompt is too long",
 		"exceeds the available context", "exceed_context_size", "input token count", "too many tokens in the prompt",
-		"reduce the length", "input is too long", "max_model_len", "longer than the maximum",
+		"reduce the length", "input is too long", "max_model_len", "longer than the maximum", "exceeds the maximum allowed length",
 	}
 	quotaWords = []string{
 		"insufficient_quota", "billing", "credit balance", "insufficient balance", "insufficient credits", "insufficient_credits",
@@ -168,8 +178,18 @@ func (c *call) answered(status int, header http.Header, body []byte, now time.Ti
 	case status == http.StatusTooManyRequests:
 		e.Kind, e.Text = RateLimited, "the server wants fewer requests"
 		e.Hint = "set concurrency, requests_per_minute or tokens_per_minute for this model"
-	case status == http.StatusRequestEntityTooLarge || status < 500 && hasAny(all, tooLongWords):
-		e.Kind, e.Text, e.Hint = TooLong, "the request does not fit the model's context", "set context_length and max_tokens for this model"
+	case status == http.StatusRequestEntityTooLarge || status < 500 && hasAny(all, tooLongWords) || strings.Contains(all, "exceed_context_size"):
+		e.Kind, e.Text = TooLong, "the request does not fit the model's context"
+		e.Context, e.Prompt = s.Context, s.Prompt
+		if e.Context == 0 {
+			e.Context = saidTokens(all, saidContext)
+		}
+		if e.Prompt == 0 {
+			e.Prompt = saidTokens(all, saidPrompt)
+		}
+		if e.Context < leastContext {
+			e.Context = 0
+		}
 	case status == http.StatusNotFound || status < 500 && strings.Contains(all, "model") && hasAny(all, modelWords):
 		e.Kind, e.Text = UnknownModel, fmt.Sprintf("the server does not know the model %q", c.model)
 		e.Hint = "check the model's name, and base_url: it is where the protocol's own paths begin, and often ends in /v1"

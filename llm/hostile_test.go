@@ -123,7 +123,7 @@ func TestHostileReplies(t *testing.T) {
 		{"a message without blocks", "anthropic:m", says{200, asJSON, `{"type":"message","content":[],"stop_reason":"end_turn"}`}, "", func(r llm.Reply) bool { return r.Text == "" && r.Stop == llm.StopEnd }},
 		{"an error with 200", "anthropic:m", says{200, asJSON, `{"type":"error","error":{"type":"overloaded_error","message":"no"}}`}, llm.Unavailable, nil},
 		{"blocks of kinds to come", "anthropic:m", says{200, asJSON, `{"type":"message","content":[{"type":"server_tool_use","id":"x","name":"y","input":{}},{"type":"text","text":"a"}],"stop_reason":"end_turn"}`}, "", func(r llm.Reply) bool { return r.Text == "a" && r.ToolCalls == nil }},
-		{"no room left", "anthropic:m", says{200, asJSON, `{"type":"message","content":[{"type":"text","text":"a"}],"stop_reason":"model_context_window_exceeded"}`}, "", func(r llm.Reply) bool { return r.Stop == llm.StopLength }},
+		{"no room left", "anthropic:m", says{200, asJSON, `{"type":"message","content":[{"type":"text","text":"a"}],"stop_reason":"model_context_window_exceeded"}`}, "", func(r llm.Reply) bool { return r.Stop == llm.StopContext }},
 		{"a piece of no block", "anthropic:m", says{200, asEvents, chunk(`{"type":"content_block_delta","index":3,"delta":{"type":"text_delta","text":"a"}}`)}, llm.Malformed, nil},
 		{"a piece of a block before the first", "anthropic:m", says{200, asEvents, chunk(`{"type":"content_block_delta","index":-1,"delta":{"type":"text_delta","text":"a"}}`)}, llm.Malformed, nil},
 		{"a block too far", "anthropic:m", says{200, asEvents, chunk(`{"type":"content_block_start","index":1000000,"content_block":{"type":"text"}}`)}, llm.Malformed, nil},

@@ -39,6 +39,9 @@ type limited struct {
 	*Limits
 }
 
+// Unwrap returns the model that waits for its turn.
+func (m *limited) Unwrap() Model { return m.Model }
+
 // Generate implements Model. The prompt's tokens are waited for as they are
 // estimated; what a call took beyond them the next ones wait for.
 func (m *limited) Generate(ctx context.Context, r Request) (Reply, error) {

@@ -16,7 +16,7 @@ type Model interface {
 	// Name says who it is in records: "provider:model".
 	Name() string
 	// Generate asks once and returns the whole reply. A reply that is no answer
-	// (a refusal, a filter, cut off at MaxTokens) is a reply: its Stop says so.
+	// (a refusal, a filter, cut off) is a reply: its Stop says so.
 	// An error is an *Error, or the context's once ctx is done; Generate then
 	// returns promptly.
 	Generate(ctx context.Context, r Request) (Reply, error)
@@ -100,11 +100,16 @@ type Request struct {
 	// agent ended: they begin with its messages and its reply. Else they replace
 	// what was said: the strategy forgets, or has compacted.
 	Append bool `json:"append,omitempty"`
+
+	// Fit is the window that the messages were fitted to, and what they leave out for
+	// that. It is recorded with the call, and is no part of what is asked.
+	Fit *Fit `json:"fit,omitempty"`
 }
 
 // Digest is the SHA-256 of what is asked of whom: the same request to the same
 // model has the same one, whichever call it is.
 func (r Request) Digest(model string) [sha256.Size]byte {
+	r.Fit = nil
 	b, err := json.Marshal(struct {
 		Model   string  `json:"model"`
 		Request Request `json:"request"`
@@ -122,8 +127,9 @@ type Stop string
 // error of Kind Truncated.
 const (
 	StopEnd      Stop = "end"
-	StopLength   Stop = "length" // MaxTokens, or the context, is full
-	StopTools    Stop = "tools"  // it wants tools called
+	StopLength   Stop = "length"  // it has MaxTokens
+	StopContext  Stop = "context" // the model's context is full, before the reply had MaxTokens
+	StopTools    Stop = "tools"   // it wants tools called
 	StopFiltered Stop = "filtered"
 	StopRefused  Stop = "refused"
 	// Of a Record alone: the request did not fit the model's context, and Generate
@@ -189,6 +195,10 @@ type Journal interface {
 	Recall(ctx context.Context, key Key, digest [sha256.Size]byte) (Record, bool, error)
 	// Known reports whether any record is under the key.
 	Known(ctx context.Context, key Key) (bool, error)
+	// LastFit returns what the model's last call under the key was fitted to, and how it ended:
+	// of those that were answered, else of those that were too long. The fit is nil
+	// where it was fitted to nothing, stop "" where there is no such call.
+	LastFit(ctx context.Context, key Key, model string) (fit *Fit, stop Stop, err error)
 	// Append records a call; one of Run 0 belongs to none. Under one key there may be several with different
 	// requests: a run that goes on with other settings asks another question.
 	Append(ctx context.Context, r Record) error

@@ -164,7 +164,7 @@ func Open(name string, o Options) (Model, error) {
 		if o.Policies == nil {
 			return nil, &Error{Kind: UnknownModel, Model: name, Text: "no policy is in training here", Hint: "a policy answers only within the process that trains it; name another model"}
 		}
-		return o.Policies.Model(name), nil
+		return fixed{o.Policies.Model(name), Window{Context: o.ContextLength, Reply: o.MaxTokens}}, nil
 	}
 	if who == recordingProvider {
 		return openRecording(name, model)

@@ -22,7 +22,8 @@ type Options struct {
 
 	// MaxTokens is what one reply may take, reasoning included.
 	MaxTokens int `toml:"max_tokens" json:"max_tokens"`
-	// ContextLength is what prompt and reply may take together; 0: not known.
+	// ContextLength is what prompt and reply may take together; 0: the server is asked,
+	// or it is learned.
 	ContextLength int `toml:"context_length" json:"context_length"`
 
 	Temperature *float64 `toml:"temperature" json:"temperature"`
@@ -143,9 +144,6 @@ func (o Options) Validate() error {
 	}
 	if o.TopP != nil && !(*o.TopP > 0 && *o.TopP <= 1) {
 		return fmt.Errorf("top_p: %v is not above 0 and at most 1", *o.TopP)
-	}
-	if o.ContextLength > 0 && o.MaxTokens >= o.ContextLength {
-		return fmt.Errorf("max_tokens: %d leave no room for a prompt in a context of %d", o.MaxTokens, o.ContextLength)
 	}
 	return nil
 }

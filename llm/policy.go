@@ -227,9 +227,9 @@ func (b *Broker) Close() {
 
 func checkPosted(r Reply) error {
 	switch r.Stop {
-	case StopEnd, StopLength, StopTools, StopFiltered, StopRefused:
+	case StopEnd, StopLength, StopContext, StopTools, StopFiltered, StopRefused:
 	default:
-		return fmt.Errorf("stop is %q: it must be one of %q, %q, %q, %q, %q", r.Stop, StopEnd, StopLength, StopTools, StopFiltered, StopRefused)
+		return fmt.Errorf("stop is %q: it must be one of %q, %q, %q, %q, %q, %q", r.Stop, StopEnd, StopLength, StopContext, StopTools, StopFiltered, StopRefused)
 	}
 	if len(r.PromptIDs) == 0 || len(r.TokenIDs) == 0 {
 		return fmt.Errorf("prompt_ids and token_ids are needed: %d and %d were posted", len(r.PromptIDs), len(r.TokenIDs))

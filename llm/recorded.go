@@ -38,6 +38,28 @@ type recorded struct {
 // Name implements Model.
 func (m *recorded) Name() string { return m.name }
 
+// Window implements windowed: a call that was answered is made as it was, so that its
+// answer is found. One that was refused as too long is asked again in another way,
+// where it can be asked.
+func (m *recorded) Window(ctx context.Context, key Key) (Window, bool, error) {
+	if key.Run != 0 {
+		fit, stop, err := m.journal.LastFit(ctx, key, m.name)
+		if err != nil {
+			return Window{}, false, fmt.Errorf("recall a call of %s: %w", m.name, err)
+		}
+		if stop != "" && (stop != StopTooLong || m.model == nil) {
+			if fit == nil {
+				fit = &Fit{}
+			}
+			return fit.Window, true, ctx.Err()
+		}
+	}
+	if m.model == nil {
+		return Window{}, false, ctx.Err()
+	}
+	return WindowOf(ctx, m.model, key)
+}
+
 // Generate implements Model.
 func (m *recorded) Generate(ctx context.Context, r Request) (Reply, error) {
 	if err := ctx.Err(); err != nil {

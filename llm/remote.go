@@ -23,6 +23,11 @@ type remote struct {
 	options     Options
 	key         secret
 	chat        llms.Model
+	// provider is the name of it, base what carries requests, and sign what signs them.
+	provider string
+	base     http.RoundTripper
+	sign     func(h http.Header, key string)
+	span     span
 	// onePart: langchaingo sends only the first part of a turn.
 	onePart bool
 	told    onces
@@ -37,7 +42,8 @@ func openRemote(name, model string, p provider, o Options, key string) (*remote,
 		o.Stream = new(bool)
 	}
 	client := &http.Client{Transport: &transport{dialect: p.dialect, base: base, sign: p.sign}}
-	m := &remote{name: name, model: model, options: o, key: func() string { return key }}
+	who, _, _ := strings.Cut(name, ":")
+	m := &remote{name: name, model: model, options: o, key: func() string { return key }, provider: who, base: base, sign: p.sign}
 	var err error
 	switch p.dialect.(type) {
 	case messagesAPI:
@@ -73,16 +79,27 @@ func (m *remote) Generate(ctx context.Context, r Request) (Reply, error) {
 	if len(r.Tools) > 0 && !*m.options.NativeTools {
 		return Reply{}, &Error{Kind: NoTools, Model: m.name, Text: "this model cannot be given tools", Hint: "set native_tools = true where it can"}
 	}
+	c.window = m.window(ctx)
+	if r.Fit != nil && r.Fit.Context > 0 && (c.window.Context == 0 || r.Fit.Context < c.window.Context) {
+		c.window.Context = r.Fit.Context
+	}
+	if err := ctx.Err(); err != nil {
+		return Reply{}, err
+	}
 	turns := m.turns(c)
 	// What langchaingo returns is empty, or an error that has lost its reason.
 	_, err := m.chat.GenerateContent(context.WithValue(ctx, callKey{}, c), turns, llms.WithModel(m.model))
 	switch {
 	case c.done:
+		m.learn(c)
 		if c.lacks != "" && *m.options.TokenIDs && m.options.Log != nil && m.told.first(c.lacks) {
 			m.options.Log.Warn(c.lacks, "model", m.name)
 		}
 		return c.reply, nil
 	case c.err != nil:
+		if c.err.Kind == TooLong {
+			m.refusedAsTooLong(c)
+		}
 		c.err.Hint = cmp.Or(c.err.Hint, generalHints[c.err.Kind])
 		return Reply{}, ctxOr(ctx, c.err)
 	case err != nil:

@@ -43,6 +43,9 @@ type retry struct {
 	log      *slog.Logger
 }
 
+// Unwrap returns the model that is asked again.
+func (m *retry) Unwrap() Model { return m.Model }
+
 // Generate implements Model.
 func (m *retry) Generate(ctx context.Context, r Request) (Reply, error) {
 	waits := &waits{random: m.random, growth: backoff.ExponentialBackOff{

@@ -31,6 +31,9 @@ type toolCheck struct {
 	no    *Error        // why the model is not shown tools; nil: it is, or nobody knows
 }
 
+// Unwrap returns the model that is looked at.
+func (m *toolCheck) Unwrap() Model { return m.Model }
+
 // Generate implements Model.
 func (m *toolCheck) Generate(ctx context.Context, r Request) (Reply, error) {
 	if len(r.Tools) == 0 {

@@ -31,6 +31,7 @@ type call struct {
 	model   string // as the provider names it
 	request Request
 	options Options // resolved
+	window  Window
 	key     secret
 	origin  []int // the message that each of langchaingo's turns is a part of
 
@@ -43,16 +44,21 @@ type call struct {
 
 type callKey struct{}
 
-func (c *call) maxTokens() int {
-	n := c.options.MaxTokens
+// wanted is what the reply may take by the settings and the request.
+func (c *call) wanted() int {
 	if c.request.MaxTokens > 0 {
-		n = c.request.MaxTokens
+		return c.request.MaxTokens
 	}
-	if c.options.ContextLength > 0 {
+	return c.options.MaxTokens
+}
+
+// maxTokens is that, or what the context leaves.
+func (c *call) maxTokens() int {
+	n := c.wanted()
+	if c.window.Context > 0 {
 		// Servers refuse what could run over. The prompt is only estimated, so
 		// some room is left for a short reply in any case.
-		room := int64(c.options.ContextLength) - promptEstimate(c.request)
-		n = int(min(int64(n), max(room, 256)))
+		n = min(n, max(c.window.Context-c.window.Estimate(c.request), leastReply))
 	}
 	return n
 }

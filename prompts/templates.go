@@ -53,11 +53,14 @@ func (f Form) Language() kernelwright.Language {
 type CoderView struct {
 	Form             Form
 	GPU              bool
+	Compact          bool   // in few words: Brief takes the place of Task and Device, and what a context can do without is not shown
+	MayCompact       bool   // it may be made so where all of it does not fit
 	ShowExample      bool   // where no candidate of its own shows it the form
 	ExampleReference string // ours, or the user's
 	Example          string // of this form
 
 	Reference Data
+	Brief     Data // device and graph, where the prompt is compact
 	Task      Data // what inspection found
 	Device    Data
 	Skills    []Skill
@@ -81,10 +84,12 @@ type CoderView struct {
 
 // JudgeView is what a Judge's templates show. All that others wrote is Data.
 type JudgeView struct {
-	Language kernelwright.Language
-	GPU      bool
+	Language            kernelwright.Language
+	GPU                 bool
+	Compact, MayCompact bool // as in CoderView
 
 	Reference Data
+	Brief     Data
 	Task      Data
 	Device    Data
 	Skills    []Skill
@@ -106,6 +111,7 @@ type JudgeView struct {
 // else wrote any of it.
 type ReactView struct {
 	Language      kernelwright.Language
+	Compact       bool   // in few words
 	Margin        string // percent over torch.compile that it is asked for
 	Turns, Rounds int    // at most
 
@@ -139,8 +145,11 @@ const (
 )
 
 // Templates are the words in which models are asked. They are not changed once
-// they were loaded, so all goroutines may use them.
+// they are in use, so all goroutines may use them.
 type Templates struct {
+	// Profile says in how many words models are asked; empty means ProfileAuto.
+	Profile Profile
+
 	parsed   *template.Template
 	examples map[string]string // by file name
 }
@@ -247,11 +256,14 @@ var shows = map[string][]string{
 	string(CoderOptimisation): {"Reference", "Candidate", "Feedback"},
 	string(CoderScore):        {"Reference", "Candidate", "Score"},
 	string(CoderSelf):         {"Reference", "Candidate", "Verdict", "Metrics"},
+	compactCoderSystem:        {dataRule},
 	"judge_system":            {dataRule},
+	compactJudgeSystem:        {dataRule},
 	string(JudgeCorrection):   {"Reference", "Candidate", "Verdict"},
 	string(JudgeOptimisation): {"Reference", "Candidate", "Verdict", "Metrics"},
 	string(JudgeRepair):       {"Error"},
 	reactSystem:               {"Reference", "Model", "Tools"},
+	compactReactSystem:        {"Reference", "Model", "Tools"},
 }
 
 // check executes every template, with everything there is and with next to
@@ -269,12 +281,12 @@ func (t *Templates) check(paths map[string]string) error {
 	for name, fields := range shows {
 		var views []any
 		switch {
-		case strings.HasPrefix(name, "judge"):
-			views = []any{judge, JudgeView{}}
-		case name == reactSystem:
+		case strings.HasPrefix(name, "judge"), name == compactJudgeSystem:
+			views = []any{judge, judge.shown(true), JudgeView{}, JudgeView{Compact: true}}
+		case name == reactSystem, name == compactReactSystem:
 			views = []any{react, ReactView{Language: kernelwright.CPP}, ReactView{Language: kernelwright.Triton}}
 		default:
-			views = []any{coder, CoderView{}}
+			views = []any{coder, coder.shown(true), CoderView{}, CoderView{Compact: true}}
 			for _, f := range Forms {
 				other := coder
 				other.Form = f
@@ -292,7 +304,7 @@ func (t *Templates) check(paths map[string]string) error {
 				return fmt.Errorf("%s: it cannot be filled in: %s", paths[name+".tmpl"], Line(why, maxSentence))
 			}
 			for _, f := range fields {
-				if i == 0 && !strings.Contains(text, sample(f)) {
+				if (i == 0 || i == 1 && !strings.HasSuffix(name, reactSystem)) && !strings.Contains(text, sample(f)) {
 					return fmt.Errorf("%s: it leaves out %s", paths[name+".tmpl"], wanted(f))
 				}
 			}
@@ -301,8 +313,14 @@ func (t *Templates) check(paths map[string]string) error {
 	return nil
 }
 
-// reactSystem is the template that React fills in.
-const reactSystem = "react_system"
+// reactSystem is the template that React fills in; the others are those of compact
+// prompts.
+const (
+	reactSystem        = "react_system"
+	compactReactSystem = "compact_react_system"
+	compactCoderSystem = "compact_coder_system"
+	compactJudgeSystem = "compact_judge_system"
+)
 
 // sample stands for what a field holds.
 func sample(field string) string {
@@ -336,7 +354,11 @@ func (t *Templates) Coder(what CoderPrompt, v CoderView) (system, user string, e
 	if v.Example == "" {
 		return "", "", fmt.Errorf("there is no example in the form %q", v.Form)
 	}
-	if system, err = t.execute("coder_system", v); err != nil {
+	name := "coder_system"
+	if v.Compact {
+		name, v = compactCoderSystem, v.compact()
+	}
+	if system, err = t.execute(name, v); err != nil {
 		return "", "", err
 	}
 	user, err = t.execute(string(what), v)
@@ -345,7 +367,11 @@ func (t *Templates) Coder(what CoderPrompt, v CoderView) (system, user string, e
 
 // Judge returns the two messages in which a Judge is asked.
 func (t *Templates) Judge(what JudgePrompt, v JudgeView) (system, user string, err error) {
-	if system, err = t.execute("judge_system", v); err != nil {
+	name := "judge_system"
+	if v.Compact {
+		name, v = compactJudgeSystem, v.compact()
+	}
+	if system, err = t.execute(name, v); err != nil {
 		return "", "", err
 	}
 	user, err = t.execute(string(what), v)
@@ -353,4 +379,9 @@ func (t *Templates) Judge(what JudgePrompt, v JudgeView) (system, user string, e
 }
 
 // React returns what a model that acts with tools is told first.
-func (t *Templates) React(v ReactView) (system string, err error) { return t.execute(reactSystem, v) }
+func (t *Templates) React(v ReactView) (system string, err error) {
+	if v.Compact {
+		return t.execute(compactReactSystem, v)
+	}
+	return t.execute(reactSystem, v)
+}

@@ -114,7 +114,25 @@ func callNote(c llm.Record) string {
 	if stop := c.Reply.Stop; stop != llm.StopEnd && stop != llm.StopTools && stop != "" {
 		note += ", ended by: " + Line(string(stop))
 	}
+	if f := c.Request.Fit; f != nil {
+		note += fitted(*f)
+	}
 	return note
+}
+
+// fitted says to which context a call was fitted, and what it left out for that.
+func fitted(f llm.Fit) string {
+	s := ""
+	if f.Context > 0 {
+		s = fmt.Sprintf(", in a context of %s", thousands(int64(f.Context)))
+	}
+	if f.Compact {
+		s += ", in few words"
+	}
+	if len(f.LeftOut) > 0 {
+		s += ", without: " + Line(strings.Join(f.LeftOut, "; "))
+	}
+	return s
 }
 
 func tokens(s kernelwright.Spend) string {

@@ -46,6 +46,7 @@ func talked() []llm.Record {
 		Reply: llm.Reply{Text: "here", Reasoning: "let me see", Stop: llm.StopTools, ToolCalls: []llm.ToolCall{{Name: "read", Arguments: `{"path":"x"}`}}, Usage: llm.Usage{In: 1200, Out: 30}}}
 	j := llm.Record{Key: llm.Key{Run: 3, Agent: "judge"}, Model: "p:j", Request: llm.Request{Messages: []llm.Message{{Role: llm.User, Text: "what now?"}}},
 		Reply: llm.Reply{Text: "{}", Stop: llm.StopLength, Usage: llm.Usage{Estimated: true}}}
+	j.Request.Fit = &llm.Fit{Window: llm.Window{Context: 4096, Compact: true}, LeftOut: []string{"lessons", "build and work"}}
 	b := a
 	b.Key.Round = 1
 	b.Request.Messages = slices.Concat(first, []llm.Message{a.Reply.Message(), {Role: llm.ToolRole, Name: "read", Text: "class Model"}})
@@ -90,7 +91,7 @@ here
 -- judge, user
 what now?
 
--- p:j as judge (about 0 tokens in, 0 out, price unknown, ended by: length)
+-- p:j as judge (about 0 tokens in, 0 out, price unknown, ended by: length, in a context of 4,096, in few words, without: lessons; build and work)
 {}
 
 == round 1

@@ -271,6 +271,26 @@ func (s *Store) Known(ctx context.Context, k llm.Key) (bool, error) {
 	return known, err
 }
 
+// LastFit returns what a model's last call under the key was fitted to, of those that were
+// answered before those that were too long, and how it ended: llm.Journal.
+func (s *Store) LastFit(ctx context.Context, k llm.Key, model string) (*llm.Fit, llm.Stop, error) {
+	var request sql.NullInt64
+	var stop llm.Stop
+	err := s.read.QueryRowContext(ctx, `SELECT request, stop FROM calls WHERE run = ? AND round = ? AND agent = ? AND seq = ? AND model = ? AND text IS NOT NULL
+		ORDER BY stop = ?, take DESC LIMIT 1`, k.Run, k.Round, k.Agent, k.Seq, model, llm.StopTooLong).Scan(&request, &stop)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, "", nil
+	}
+	if err != nil || !request.Valid {
+		return nil, stop, err
+	}
+	var asked llm.Request
+	if err := s.textJSON(ctx, s.read, request.Int64, &asked); err != nil {
+		return nil, "", err
+	}
+	return asked.Fit, stop, nil
+}
+
 // Calls returns what models were asked in a run and what they answered, in the
 // order in which it happened. What a salvage could not bring over is empty.
 func (s *Store) Calls(ctx context.Context, runID int64) ([]llm.Record, error) {

@@ -83,6 +83,27 @@ func TestCallsAreRecalled(t *testing.T) {
 	fitted.Reply, fitted.BeganMS = talk[0].Reply, 7
 	ok(t, s.Append(ctx, fitted))
 	recall(t, s, fitted)
+	// What a call was fitted to: that of the answered one, and nothing where nothing was.
+	for i, fit := range []*llm.Fit{{Window: llm.Window{Context: 4096, Reply: 900, BytesPerToken: 2.5, Compact: true}, LeftOut: []string{"lessons", "skills"}}, {Window: llm.Window{Context: 2048}}} {
+		short := talk[0]
+		short.Key.Round, short.Request.Key.Round, short.Request.Fit = 6, 6, fit
+		if i == 1 {
+			short.Reply, short.Request.MaxTokens = llm.Reply{Stop: llm.StopTooLong}, 1
+		}
+		ok(t, s.Append(ctx, short))
+		recall(t, s, short)
+		if got, stop, err := s.LastFit(ctx, short.Key, short.Model); err != nil || stop != talk[0].Reply.Stop || got == nil || got.Context != 4096 || !got.Compact || len(got.LeftOut) != 2 {
+			t.Errorf("%+v %q %v", got, stop, err)
+		}
+	}
+	if got, stop, err := s.LastFit(ctx, long.Key, "p:other"); got != nil || stop != "" || err != nil {
+		t.Errorf("another model's: %+v %q %v", got, stop, err)
+	}
+	for _, key := range []llm.Key{long.Key, {Run: run.ID, Agent: "coder", Round: 7}} {
+		if got, stop, err := s.LastFit(ctx, key, long.Model); got != nil || err != nil || (stop == "") != (key.Round == 7) {
+			t.Errorf("%+v %q %v", got, stop, err)
+		}
+	}
 	for _, key := range []llm.Key{{}, {Run: run.ID, Agent: "coder", Round: 7}, {Run: run.ID, Agent: "coder", Seq: 1}, {Run: 99, Agent: "coder"}} {
 		if _, found, err := s.Recall(ctx, key, talk[0].Request.Digest("p:m")); found || err != nil {
 			t.Errorf("%+v: %v %v", key, found, err)

@@ -226,6 +226,18 @@ func (w *world) Known(_ context.Context, key llm.Key) (bool, error) {
 	return len(w.journal[key]) > 0, nil
 }
 
+// LastFit returns what the last call under the key was fitted to.
+func (w *world) LastFit(_ context.Context, key llm.Key, model string) (fit *llm.Fit, stop llm.Stop, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.journal[key] {
+		if r.Model == model && (stop == "" || stop == llm.StopTooLong || r.Reply.Stop != llm.StopTooLong) {
+			fit, stop = r.Request.Fit, r.Reply.Stop
+		}
+	}
+	return fit, stop, nil
+}
+
 func (w *world) Append(_ context.Context, r llm.Record) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -36,6 +36,18 @@ func (j *Journal) Known(_ context.Context, key llm.Key) (bool, error) {
 	return slices.ContainsFunc(j.records, func(r llm.Record) bool { return r.Key == key }), nil
 }
 
+// LastFit implements llm.Journal.
+func (j *Journal) LastFit(_ context.Context, key llm.Key, model string) (fit *llm.Fit, stop llm.Stop, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, r := range j.records {
+		if r.Key == key && r.Model == model && (stop == "" || stop == llm.StopTooLong || r.Reply.Stop != llm.StopTooLong) {
+			fit, stop = r.Request.Fit, r.Reply.Stop
+		}
+	}
+	return fit, stop, nil
+}
+
 // Append implements llm.Journal.
 func (j *Journal) Append(ctx context.Context, r llm.Record) error {
 	if err := ctx.Err(); err != nil { // as of one that is no memory

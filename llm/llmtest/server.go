@@ -32,11 +32,13 @@ type Server struct {
 	Reply func(Asked) Answer
 
 	protocol protocol
+	context  Context
 	http     *http.Transport
 
 	mu    sync.Mutex
 	queue []Answer
 	asked []Asked
+	told  []string // the paths at which it was asked for its context
 }
 
 // Asked is a request that a server has taken.
@@ -110,6 +112,9 @@ func (s *Server) Asked() []Asked {
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.tell(w, r) {
+		return
+	}
 	if !strings.HasSuffix(r.URL.Path, s.protocol.path()) || r.Method != http.MethodPost {
 		s.fail(w, NoModel, "no such path")
 		return
@@ -128,8 +133,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, BadField, wrong)
 		return
 	}
+	if status, text := s.context.refusal(body); status != 0 {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, text)
+		return
+	}
 	stream, _ := body["stream"].(bool)
-	a := s.protocol.obey(body, s.next(Asked{r.Header, body, stream, last}))
+	a := s.context.within(body, s.protocol.obey(body, s.next(Asked{r.Header, body, stream, last})))
 	if a.Hold != nil {
 		select {
 		case <-a.Hold:

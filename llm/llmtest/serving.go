@@ -19,6 +19,8 @@ type Serving struct {
 	RefusesTools bool
 	// CountsNothing: there is no usage.
 	CountsNothing bool
+	// Context is that of its model; the zero value is one without a bound.
+	Context Context
 }
 
 // Form is whose answers a server's are like.
@@ -44,7 +46,9 @@ type Tokens struct {
 
 // NewServing starts such a server.
 func NewServing(t testing.TB, s Serving) *Server {
-	return newServer(t, &serving{chat{open: true}, s}, "/v1")
+	server := newServer(t, &serving{chat{open: true}, s}, "/v1")
+	server.context = s.Context
+	return server
 }
 
 type serving struct {
