@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/report"
+)
+
+// found says what a server can do that nobody charges for: whether it shows its
+// model the tools that it is given, whether it holds a reply to a schema, and
+// whether it gives token ids and log-probabilities. Each is asked by a call of a
+// few tokens. plain is what the same message took without any of it.
+func (r *room) found(ctx context.Context, m llm.Model, o llm.Options, plain llm.Usage) string {
+	return strings.Join([]string{r.showsTools(ctx, m, o, plain), r.holdsToSchema(ctx, m, o), r.givesIDs(ctx, m.Name())}, "; ")
+}
+
+// least is the least that a model can be asked.
+func least() llm.Request {
+	return llm.Request{Messages: []llm.Message{{Role: llm.User, Text: "Answer with the word ok."}}, MaxTokens: tinyReply}
+}
+
+// whyNot is why a call brought nothing.
+func whyNot(err error) string {
+	var failed *llm.Error
+	if errors.As(err, &failed) {
+		return failed.Text
+	}
+	return report.Line(err.Error())
+}
+
+func (r *room) showsTools(ctx context.Context, m llm.Model, o llm.Options, plain llm.Usage) string {
+	if !*o.NativeTools {
+		return "native_tools is false: tools are called in words"
+	}
+	q := least()
+	q.Tools = []llm.Tool{{
+		Name: "answer", Description: "Gives the answer to who has asked, in one word and no other.",
+		Parameters: json.RawMessage(`{"type":"object","properties":{"word":{"type":"string","description":"the answer"}},"required":["word"],"additionalProperties":false}`),
+	}}
+	reply, err := m.Generate(ctx, q)
+	switch {
+	case err != nil:
+		return "a call with tools fails: " + whyNot(err)
+	case len(reply.ToolCalls) > 0:
+		return "its model sees tools and calls them"
+	case plain.Estimated || reply.Usage.Estimated:
+		return "whether its model sees tools is not known, since it counts no tokens"
+	case reply.Usage.In > plain.In:
+		return fmt.Sprintf("its model sees tools (one took %d tokens)", reply.Usage.In-plain.In)
+	}
+	return "it leaves tools out of its model's prompt: set native_tools = false for this model"
+}
+
+func (r *room) holdsToSchema(ctx context.Context, m llm.Model, o llm.Options) string {
+	if !*o.JSONSchema {
+		return "json_schema is false: replies are held to no schema"
+	}
+	q := least()
+	q.Schema = &llm.Schema{Name: "held", Schema: json.RawMessage(`{"type":"object","properties":{"held":{"type":"string","enum":["by the schema"]}},"required":["held"],"additionalProperties":false}`)}
+	reply, err := m.Generate(ctx, q)
+	var said struct {
+		Held string `json:"held"`
+	}
+	switch {
+	case err != nil:
+		return "a call with a schema fails (json_schema = false leaves it out): " + whyNot(err)
+	case json.Unmarshal([]byte(reply.Text), &said) == nil && said.Held == "by the schema":
+		return "it holds replies to a schema"
+	case reply.Stop == llm.StopLength:
+		return fmt.Sprintf("whether it holds replies to a schema is not known: one had no end after %d tokens", tinyReply)
+	}
+	return "it does not hold replies to a schema: they are checked all the same"
+}
+
+func (r *room) givesIDs(ctx context.Context, name string) string {
+	yes := true
+	m, err := r.models.openWith(name, llm.Options{TokenIDs: &yes})
+	var reply llm.Reply
+	if err == nil {
+		reply, err = m.Generate(ctx, least())
+	}
+	ids, odds := len(reply.TokenIDs) > 0, len(reply.LogProbs) > 0
+	switch {
+	case err != nil:
+		return "a call for token ids fails: " + whyNot(err)
+	case ids && odds:
+		return "it gives token ids and log-probabilities"
+	case ids:
+		return "it gives token ids and no log-probabilities"
+	case odds:
+		return "it gives log-probabilities and no token ids"
+	}
+	return "it gives neither token ids nor log-probabilities"
+}
