@@ -5,18 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/report"
 )
 
-// found says what a server can do that nobody charges for: whether it shows its
-// model the tools that it is given, whether it holds a reply to a schema, and
-// whether it gives token ids and log-probabilities. Each is asked by a call of a
-// few tokens. plain is what the same message took without any of it.
-func (r *room) found(ctx context.Context, m llm.Model, o llm.Options, plain llm.Usage) string {
-	return strings.Join([]string{r.showsTools(ctx, m, o, plain), r.holdsToSchema(ctx, m, o), r.givesIDs(ctx, m.Name())}, "; ")
+// found says what a server can do that nobody charges for: whether it holds a reply
+// to a schema, and whether it gives token ids and log-probabilities. Each is asked
+// by a call of a few tokens.
+func (r *room) found(ctx context.Context, m llm.Model, o llm.Options) string {
+	return r.holdsToSchema(ctx, m, o) + "; " + r.givesIDs(ctx, m.Name())
 }
 
 // least is the least that a model can be asked.
@@ -31,29 +29,6 @@ func whyNot(err error) string {
 		return failed.Text
 	}
 	return report.Line(err.Error())
-}
-
-func (r *room) showsTools(ctx context.Context, m llm.Model, o llm.Options, plain llm.Usage) string {
-	if !*o.NativeTools {
-		return "native_tools is false: tools are called in words"
-	}
-	q := least()
-	q.Tools = []llm.Tool{{
-		Name: "answer", Description: "Gives the answer to who has asked, in one word and no other.",
-		Parameters: json.RawMessage(`{"type":"object","properties":{"word":{"type":"string","description":"the answer"}},"required":["word"],"additionalProperties":false}`),
-	}}
-	reply, err := m.Generate(ctx, q)
-	switch {
-	case err != nil:
-		return "a call with tools fails: " + whyNot(err)
-	case len(reply.ToolCalls) > 0:
-		return "its model sees tools and calls them"
-	case plain.Estimated || reply.Usage.Estimated:
-		return "whether its model sees tools is not known, since it counts no tokens"
-	case reply.Usage.In > plain.In:
-		return fmt.Sprintf("its model sees tools (one took %d tokens)", reply.Usage.In-plain.In)
-	}
-	return "it leaves tools out of its model's prompt: set native_tools = false for this model"
 }
 
 func (r *room) holdsToSchema(ctx context.Context, m llm.Model, o llm.Options) string {

@@ -92,7 +92,7 @@ func (r *room) call(ctx context.Context, m llm.Model, o llm.Options) (string, er
 	}
 	note := fmt.Sprintf("it answered in %v: %s", time.Since(began).Round(time.Millisecond), report.Spent(spent))
 	if o.KeyEnv == "none" {
-		note += "; " + r.found(ctx, m, o, u)
+		note += "; " + r.found(ctx, m, o)
 	}
 	return note, nil
 }
