@@ -10,11 +10,15 @@ import (
 	"github.com/kernelwright/kernelwright/report"
 )
 
-// found says what a server can do that nobody charges for: whether it holds a reply
-// to a schema, and whether it gives token ids and log-probabilities. Each is asked
-// by a call of a few tokens.
-func (r *room) found(ctx context.Context, m llm.Model, o llm.Options) string {
-	return r.holdsToSchema(ctx, m, o) + "; " + r.givesIDs(ctx, m.Name())
+// found says what the server of a model can do, where nobody charges for it: whether
+// it holds a reply to a schema, and whether it gives token ids and
+// log-probabilities. Each is asked by a call of a few tokens.
+func (r *room) found(ctx context.Context, name string, m llm.Model) string {
+	o, err := llm.Resolve(name, r.models.options(name))
+	if err != nil || o.KeyEnv != "none" || llm.IsRecording(name) {
+		return ""
+	}
+	return "; " + r.holdsToSchema(ctx, m, o) + "; " + r.givesIDs(ctx, name)
 }
 
 // least is the least that a model can be asked.

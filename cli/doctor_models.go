@@ -40,8 +40,8 @@ func (r *room) modelChecks(ctx context.Context, call bool) []hwfeedback.Check {
 func (r *room) modelCheck(ctx context.Context, name string, call bool) hwfeedback.Check {
 	check := hwfeedback.Check{Name: "model " + name}
 	m, err := r.models.open(name)
-	var o llm.Options
 	if err == nil {
+		var o llm.Options
 		if o, err = llm.Resolve(name, r.models.options(name)); err == nil {
 			check.Note = fmt.Sprintf("its key is in %s, %s", o.KeyEnv, r.priceOf(name))
 			if o.KeyEnv == "none" {
@@ -50,7 +50,7 @@ func (r *room) modelCheck(ctx context.Context, name string, call bool) hwfeedbac
 		}
 	}
 	if err == nil && call && !llm.IsRecording(name) { // which knows the calls of runs alone
-		check.Note, err = r.call(ctx, m, o)
+		check.Note, err = r.call(ctx, m)
 	}
 	if err != nil {
 		_, text, hint := explain(err)
@@ -58,6 +58,9 @@ func (r *room) modelCheck(ctx context.Context, name string, call bool) hwfeedbac
 		return check
 	}
 	check.OK = true
+	if call {
+		check.Note += r.found(ctx, name, m)
+	}
 	return check
 }
 
@@ -73,11 +76,10 @@ func (r *room) priceOf(name string) string {
 // without.
 const tinyReply = 256
 
-// call asks a model the least that can be asked, and where nobody charges for it
-// what its server can do.
-func (r *room) call(ctx context.Context, m llm.Model, o llm.Options) (string, error) {
+// call asks a model the least that can be asked.
+func (r *room) call(ctx context.Context, m llm.Model) (string, error) {
 	began := time.Now()
-	reply, err := m.Generate(ctx, least())
+	reply, err := m.Generate(ctx, llm.Request{Messages: []llm.Message{{Role: llm.User, Text: "Answer with the word ok."}}, MaxTokens: tinyReply})
 	if err != nil {
 		var failed *llm.Error
 		if errors.As(err, &failed) || ctx.Err() != nil {
@@ -90,9 +92,5 @@ func (r *room) call(ctx context.Context, m llm.Model, o llm.Options) (string, er
 	if usd := priceList(r.config.LLM.Prices).Cost(m.Name(), u); usd != nil {
 		spent.USD, spent.Unpriced = *usd, 0
 	}
-	note := fmt.Sprintf("it answered in %v: %s", time.Since(began).Round(time.Millisecond), report.Spent(spent))
-	if o.KeyEnv == "none" {
-		note += "; " + r.found(ctx, m, o)
-	}
-	return note, nil
+	return fmt.Sprintf("it answered in %v: %s", time.Since(began).Round(time.Millisecond), report.Spent(spent)), nil
 }
