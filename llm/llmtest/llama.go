@@ -36,7 +36,7 @@ var llamaServer string
 var LlamaTools string
 
 // llamaSeconds is how long a server lives at most, whatever becomes of its test.
-const llamaSeconds = 1800
+const llamaSeconds = 7200
 
 // Llama is a real model's server on one thread, a process of its own.
 type Llama struct {
