@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/report"
@@ -50,7 +51,7 @@ func (r *room) holdsToSchema(ctx context.Context, m llm.Model, o llm.Options) st
 		return "a call with a schema fails (json_schema = false leaves it out): " + whyNot(err)
 	case json.Unmarshal([]byte(reply.Text), &said) == nil && said.Held == "by the schema":
 		return "it holds replies to a schema"
-	case reply.Stop == llm.StopLength:
+	case reply.Stop == llm.StopLength && strings.HasPrefix(strings.TrimSpace(reply.Text), "{"):
 		return fmt.Sprintf("whether it holds replies to a schema is not known: one had no end after %d tokens", tinyReply)
 	}
 	return "it does not hold replies to a schema: they are checked all the same"

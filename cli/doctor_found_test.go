@@ -32,6 +32,8 @@ func TestWhatAServerCanDo(t *testing.T) {
 		{"all", config.Options{}, `"message":{"content":"{ \"held\": \"by the schema\" }"}`, `"token_ids":[7],"logprobs":{"content":[{"logprob":-0.5}]}`, "",
 			[]string{"it holds replies to a schema", "it gives token ids and log-probabilities"}, 3},
 		{"nothing", config.Options{}, plain, "", "", []string{"it does not hold replies to a schema: they are checked all the same", "it gives neither token ids nor log-probabilities"}, 3},
+		{"does not end", config.Options{}, `"message":{"content":"{ \"held\": \"by"}`, "", "", []string{"whether it holds replies to a schema is not known: one had no end after 256 tokens"}, 3},
+		{"does not end, and is no JSON", config.Options{}, `"message":{"content":"Ok, ok, ok"}`, "", "", []string{"it does not hold replies to a schema"}, 3},
 		{"log-probabilities alone", config.Options{}, plain, `"logprobs":{"content":[{"logprob":-0.5}]}`, "", []string{"it gives log-probabilities and no token ids"}, 3},
 		{"ids alone", config.Options{}, plain, `"token_ids":[7]`, "", []string{"it gives token ids and no log-probabilities"}, 3},
 		{"refuses schemas", config.Options{}, plain, "", "response_format", []string{"a call with a schema fails (json_schema = false leaves it out): the server refuses the request (HTTP 400): no response_format here"}, 3},
@@ -54,14 +56,17 @@ func TestWhatAServerCanDo(t *testing.T) {
 					fmt.Fprintf(w, `{"error":{"message":"no %s here"}}`, c.refuses)
 					return
 				}
-				message := plain
+				message, finish := plain, "stop"
+				if strings.HasPrefix(c.name, "does not end") {
+					finish = "length"
+				}
 				switch {
 				case q["response_format"] != nil:
 					message = c.schema
 				case q["logprobs"] != nil && c.ids != "":
 					message += "," + c.ids
 				}
-				fmt.Fprintf(w, `{"usage":{"prompt_tokens":30,"completion_tokens":1},"choices":[{"index":0,"finish_reason":"stop",%s}]}`, message)
+				fmt.Fprintf(w, `{"usage":{"prompt_tokens":30,"completion_tokens":1},"choices":[{"index":0,"finish_reason":%q,%s}]}`, finish, message)
 			}))
 			defer server.Close()
 			s, err := store.Open(filepath.Join(t.TempDir(), store.FileName))

@@ -863,7 +863,7 @@ func servedDoctor(t *testing.T, tr *trial) {
 	server.Return()
 	g := newGateway(t, server.URL)
 	g.change = func(body map[string]any) {
-		for _, name := range []string{"response_format", "logprobs"} {
+		for _, name := range []string{"response_format", "logprobs", "top_logprobs"} {
 			delete(body, name)
 		}
 	}
