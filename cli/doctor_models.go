@@ -59,6 +59,9 @@ func (r *room) modelCheck(ctx context.Context, name string, call bool) hwfeedbac
 		return check
 	}
 	check.OK = check.Cost == ""
+	if call {
+		check.Note += r.found(ctx, name, m)
+	}
 	return check
 }
 

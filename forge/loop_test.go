@@ -130,6 +130,9 @@ func TestForeignTextInASummary(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 	}
+	if got := summarise(Outcome{Status: kernelwright.RunDeclined, Stop: kernelwright.StopDeclined}, nil, Settings{}, " \n", "round"); got != "The Coder declined, and gave no reason." {
+		t.Errorf("%q", got)
+	}
 }
 
 func TestUnusableAnswersAreBounded(t *testing.T) {

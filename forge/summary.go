@@ -24,6 +24,9 @@ func summarise(out Outcome, rounds []kernelwright.Round, s Settings, why, unit s
 		kernelwright.StopBudget:     "the budget does not allow another call",
 		kernelwright.StopTurns:      "the turns were used up",
 	}[out.Stop]
+	if out.Status == kernelwright.RunDeclined && strings.TrimSpace(why) == "" {
+		return "The Coder declined, and gave no reason."
+	}
 	if out.Status == kernelwright.RunDeclined {
 		return "The Coder declined: " + sentence(why)
 	}
