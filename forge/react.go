@@ -87,7 +87,7 @@ type actor struct {
 	asked    int  // calls of the model since the last round
 	compiled int  // calls of the compiler since the last round
 	started  bool // the round in progress was told of
-	refused  bool // finish was, once
+	refused  int  // the answer, from 1, in which finish was refused; 0 for none
 	idle     int  // answers in a row that called no tool
 }
 

@@ -421,9 +421,12 @@ func TestFinishIsRefusedOnce(t *testing.T) {
 		a := desk(t, Settings{React: ReactSettings{Turns: 10}})
 		a.rounds, a.turns = c.rounds, c.turns
 		if c.refused != "" {
-			if got := a.call(t, "finish", `{"reason": "r"}`); !strings.Contains(got, c.refused) {
-				t.Errorf("%s: %q", c.name, got)
+			for range 2 { // the second is of the same answer
+				if got := a.call(t, "finish", `{"reason": "r"}`); !strings.Contains(got, c.refused) {
+					t.Errorf("%s: %q", c.name, got)
+				}
 			}
+			a.turns++
 		}
 		_, err := a.do(t.Context(), llm.ToolCall{Name: "finish", Arguments: `{"reason": " enough "}`})
 		if end, other := over(err); other != nil || end != (ended{kernelwright.StopDeclined, "enough"}) {

@@ -524,8 +524,8 @@ func (a *actor) skill(_ context.Context, args arguments) (result, error) {
 
 func (a *actor) finish(_ context.Context, args arguments) (result, error) {
 	left := a.settings.React.Turns - a.turns - 1
-	if b := best(a.rounds); !a.refused && left > 0 && (b == nil || !overCompile(b.Verdict)) {
-		a.refused = true
+	if b := best(a.rounds); (a.refused == 0 || a.refused == a.turns+1) && left > 0 && (b == nil || !overCompile(b.Verdict)) {
+		a.refused = a.turns + 1 // a second call in the same answer was made before this was read
 		why := "no candidate was correct yet"
 		if b != nil {
 			why = fmt.Sprintf("the best, round %d, is not %.0f %% faster than %s beyond the noise of measuring", b.Index, 100*compileMargin, rival(b.Verdict))
