@@ -76,8 +76,6 @@ func (r *room) givesIDs(ctx context.Context, name string) string {
 		return "it gives token ids and log-probabilities"
 	case ids:
 		return "it gives token ids and no log-probabilities"
-	case odds:
-		return "it gives log-probabilities and no token ids"
 	}
-	return "it gives neither token ids nor log-probabilities"
+	return "it gives no token ids"
 }

@@ -31,10 +31,10 @@ func TestWhatAServerCanDo(t *testing.T) {
 	}{
 		{"all", config.Options{}, `"message":{"content":"{ \"held\": \"by the schema\" }"}`, `"token_ids":[7],"logprobs":{"content":[{"logprob":-0.5}]}`, "",
 			[]string{"it holds replies to a schema", "it gives token ids and log-probabilities"}, 3},
-		{"nothing", config.Options{}, plain, "", "", []string{"it does not hold replies to a schema: they are checked all the same", "it gives neither token ids nor log-probabilities"}, 3},
+		{"nothing", config.Options{}, plain, "", "", []string{"it does not hold replies to a schema: they are checked all the same", "it gives no token ids"}, 3},
 		{"does not end", config.Options{}, `"message":{"content":"{ \"held\": \"by"}`, "", "", []string{"whether it holds replies to a schema is not known: one had no end after 256 tokens"}, 3},
 		{"does not end, and is no JSON", config.Options{}, `"message":{"content":"Ok, ok, ok"}`, "", "", []string{"it does not hold replies to a schema"}, 3},
-		{"log-probabilities alone", config.Options{}, plain, `"logprobs":{"content":[{"logprob":-0.5}]}`, "", []string{"it gives log-probabilities and no token ids"}, 3},
+		{"log-probabilities alone", config.Options{}, plain, `"logprobs":{"content":[{"logprob":-0.5}]}`, "", []string{"it gives no token ids"}, 3},
 		{"ids alone", config.Options{}, plain, `"token_ids":[7]`, "", []string{"it gives token ids and no log-probabilities"}, 3},
 		{"refuses schemas", config.Options{}, plain, "", "response_format", []string{"a call with a schema fails (json_schema = false leaves it out): the server refuses the request (HTTP 400): no response_format here"}, 3},
 		{"refuses log-probabilities", config.Options{}, plain, "", "logprobs", []string{"a call for token ids fails: the server refuses the request (HTTP 400): no logprobs here"}, 3},
@@ -75,7 +75,8 @@ func TestWhatAServerCanDo(t *testing.T) {
 			}
 			defer s.Close()
 			conf := config.Default()
-			c.settings.BaseURL = server.URL
+			// What it does with tools and how long its context is are asked elsewhere.
+			c.settings.BaseURL, c.settings.NativeTools, c.settings.ContextLength = server.URL, &no, 32768
 			conf.LLM.Providers = map[string]config.Options{"lab": c.settings}
 			conf.LLM.Attempts = 1
 			conf.Coder.Name = "lab:x"

@@ -915,5 +915,5 @@ func servedDoctor(t *testing.T, tr *trial) {
 			delete(body, name)
 		}
 	}
-	say("a gateway that drops what it does not know", doctor(g.URL), "it is not shown tools", "it does not hold replies to a schema", "it gives neither token ids nor log-probabilities")
+	say("a gateway that drops what it does not know", doctor(g.URL), "it is not shown tools", "it does not hold replies to a schema", "it gives no token ids")
 }
