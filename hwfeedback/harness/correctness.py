@@ -556,7 +556,8 @@ def _drop(wrong: torch.Tensor, got: torch.Tensor, effect: Effect, limit: float) 
     if not bool(left.any()):
         return 0
     above, below = (
-        (given == far) | ((given - far).abs() <= limit + FAR_ROUNDING * far.abs())
+        (given == far)
+        | (torch.isfinite(far) & ((given - far).abs() <= limit + FAR_ROUNDING * far.abs()))
         for far in effect.far
     )
     wrong[effect.nan] = left & ~(above | below)

@@ -101,7 +101,8 @@ def test_a_masked_value_beside_an_infinite_key_is_never_read(also: list[tuple]) 
     """The key changes the rows whose masked value is NaN, and so their NaN seems to depend on what
     was planted; more so where another masked value of the column is infinite.
     """
-    draw = [X, X.flip(0), X.roll(3, 0)]
+    draw = [X.clone(), X.flip(0), X.roll(3, 0)]
+    draw[0][12, 4] = -1.0  # a row that the infinite key leaves as it is
     where = [(1, (2, 4), INF), (2, (9, 3), NAN), *also]
     o = judged(attention, forgetful, draw, *where)
     assert o.passed and not o.dropped, o.reason
@@ -133,6 +134,8 @@ def test_a_maximum_that_drops_nan_is_told_of_and_a_sum_is_wrong() -> None:
     drops = lambda x: torch.where(torch.isnan(x), -INF, x).amax(-1)  # noqa: E731
     o = judged(largest, drops, [X], (0, (1, 1), NAN), (0, (1, 2), INF), (0, (3, 3), NAN))
     assert o.passed and o.dropped == 1, "where infinity is, too, a number tells nothing"
+    finite = lambda x: drops(x).nan_to_num(0, 7, 7)  # noqa: E731
+    assert not judged(largest, finite, [X], (0, (1, 1), NAN), (0, (1, 2), INF)).passed
     softmax = lambda x: torch.softmax(x, -1)  # noqa: E731
     beside = lambda x: torch.softmax(torch.where(torch.isnan(x), -INF, x), -1)  # noqa: E731
     o = judged(softmax, beside, [X], (0, (1, 1), NAN))
