@@ -413,7 +413,7 @@ func TestFinishIsRefusedOnce(t *testing.T) {
 		turns   int // made so far
 		refused string
 	}{
-		{"nothing yet", nil, 3, "not yet: no candidate was correct yet, and 6 turns are left"},
+		{"nothing yet", nil, 3, "not yet: no candidate was correct yet, and 6 answers are left"},
 		{"too slow", []kernelwright.Round{slow}, 3, "round 0, is not 5 % faster"},
 		{"fast enough", []kernelwright.Round{slow, fast}[1:], 3, ""},
 		{"the last turn", nil, 9, ""},

@@ -530,7 +530,7 @@ func (a *actor) finish(_ context.Context, args arguments) (result, error) {
 		if b != nil {
 			why = fmt.Sprintf("the best, round %d, is not %.0f %% faster than %s beyond the noise of measuring", b.Index, 100*compileMargin, rival(b.Verdict))
 		}
-		return said("not yet: %s, and %s are left; go on, or call finish again if nothing more can be gained", why, plural(left, "turn")), nil
+		return said("not yet: %s, and %s are left; go on, or call finish again if nothing more can be gained", why, plural(left, "answer")), nil
 	}
 	return result{}, &ended{kernelwright.StopDeclined, strings.TrimSpace(args.text["reason"])}
 }

@@ -20,7 +20,7 @@ type metric struct{ name, unit, meaning string }
 var selected = []metric{
 	{"memory_share", "share", "achieved of the measured memory bandwidth"},
 	{"cache_share", "share", "achieved of the measured cache bandwidth"},
-	{"compute_share", "share", "achieved of the measured rate, of the tensor cores where all that floats is shorter than float32"},
+	{"compute_share", "share", "achieved of the measured rate of arithmetic"},
 	{"achieved_gbs", "GB/s", "least bytes over time; a second pass lowers it"},
 	{"missed_gbs", "GB/s", "what really came from memory"},
 	{"achieved_gflops", "GFLOP/s", ""},
