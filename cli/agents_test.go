@@ -121,7 +121,7 @@ func TestDoctorSaysWhatServersMakeOfToolsAndTokens(t *testing.T) {
 		{"mine:m", llmtest.Serving{Form: llmtest.Transformers, CountsNothing: true}, false, true, "; whether it is shown tools cannot be told"},
 		{"vllm:m", llmtest.Serving{Form: llmtest.VLLM}, true, true, "; its server gives token ids and log-probabilities; it is shown tools"},
 		{"llamacpp:m", llmtest.Serving{Form: llmtest.LlamaCPP}, true, false, "; its server gives the reply's token ids and log-probabilities, and none of the prompt's ids; "},
-		{"ollama:m", llmtest.Serving{Form: llmtest.Ollama}, true, false, "; its server gives no token ids, although token_ids asks for them; "},
+		{"ollama:m", llmtest.Serving{Form: llmtest.Ollama}, true, false, "; its server gives no token ids where it is asked for them; "},
 	} {
 		server := llmtest.NewServing(t, c.serving)
 		server.Reply = func(llmtest.Asked) llmtest.Answer { return llmtest.Answer{Text: "ok", Tokens: tokens} }

@@ -68,14 +68,9 @@ func (r *room) givesIDs(ctx context.Context, name string) string {
 	if err == nil {
 		reply, err = m.Generate(ctx, least())
 	}
-	ids, odds := len(reply.TokenIDs) > 0, len(reply.LogProbs) > 0
-	switch {
-	case err != nil:
+	if err != nil {
 		return "a call for token ids fails: " + whyNot(err)
-	case ids && odds:
-		return "it gives token ids and log-probabilities"
-	case ids:
-		return "it gives token ids and no log-probabilities"
 	}
-	return "it gives no token ids"
+	says, _ := tokensTold(reply)
+	return says
 }

@@ -30,12 +30,12 @@ func TestWhatAServerCanDo(t *testing.T) {
 		asked    int
 	}{
 		{"all", config.Options{}, `"message":{"content":"{ \"held\": \"by the schema\" }"}`, `"token_ids":[7],"logprobs":{"content":[{"logprob":-0.5}]}`, "",
-			[]string{"it holds replies to a schema", "it gives token ids and log-probabilities"}, 3},
-		{"nothing", config.Options{}, plain, "", "", []string{"it does not hold replies to a schema: they are checked all the same", "it gives no token ids"}, 3},
+			[]string{"it holds replies to a schema", "its server gives the reply's token ids and log-probabilities, and none of the prompt's ids"}, 3},
+		{"nothing", config.Options{}, plain, "", "", []string{"it does not hold replies to a schema: they are checked all the same", "its server gives no token ids where it is asked for them"}, 3},
 		{"does not end", config.Options{}, `"message":{"content":"{ \"held\": \"by"}`, "", "", []string{"whether it holds replies to a schema is not known: one had no end after 256 tokens"}, 3},
 		{"does not end, and is no JSON", config.Options{}, `"message":{"content":"Ok, ok, ok"}`, "", "", []string{"it does not hold replies to a schema"}, 3},
-		{"log-probabilities alone", config.Options{}, plain, `"logprobs":{"content":[{"logprob":-0.5}]}`, "", []string{"it gives no token ids"}, 3},
-		{"ids alone", config.Options{}, plain, `"token_ids":[7]`, "", []string{"it gives token ids and no log-probabilities"}, 3},
+		{"log-probabilities alone", config.Options{}, plain, `"logprobs":{"content":[{"logprob":-0.5}]}`, "", []string{"its server gives no token ids where it is asked for them"}, 3},
+		{"ids alone", config.Options{}, plain, `"token_ids":[7]`, "", []string{"its server gives token ids without log-probabilities"}, 3},
 		{"refuses schemas", config.Options{}, plain, "", "response_format", []string{"a call with a schema fails (json_schema = false leaves it out): the server refuses the request (HTTP 400): no response_format here"}, 3},
 		{"refuses log-probabilities", config.Options{}, plain, "", "logprobs", []string{"a call for token ids fails: the server refuses the request (HTTP 400): no logprobs here"}, 3},
 		{"told so", config.Options{JSONSchema: &no}, plain, "", "", []string{"json_schema is false: replies are held to no schema"}, 2},

@@ -131,7 +131,7 @@ func tokensTold(reply llm.Reply) (says, missing string) {
 	const ask = "policies are trained on exact ids: leave token_ids out, or use vLLM or SGLang"
 	switch {
 	case len(reply.TokenIDs) == 0:
-		return "its server gives no token ids, although token_ids asks for them", ask
+		return "its server gives no token ids where it is asked for them", ask
 	case len(reply.LogProbs) == 0:
 		return "its server gives token ids without log-probabilities", ask
 	case len(reply.PromptIDs) == 0:

@@ -915,5 +915,5 @@ func servedDoctor(t *testing.T, tr *trial) {
 			delete(body, name)
 		}
 	}
-	say("a gateway that drops what it does not know", doctor(g.URL), "it is not shown tools", "it does not hold replies to a schema", "it gives no token ids")
+	say("a gateway that drops what it does not know", doctor(g.URL), "it is not shown tools", "it does not hold replies to a schema", "its server gives no token ids where it is asked for them")
 }

@@ -68,8 +68,6 @@ func (c runCmd) Run(a *app) (err error) {
 	defer stopNotice()
 	var rows []report.Summary
 	var failed error
-	missing := false
-	var slower []string
 	for _, path := range c.Files {
 		done, err := runOne(a, r, w, show, path)
 		if errors.Is(err, daemon.ErrStopped) || a.ctx.Err() != nil {
@@ -98,10 +96,6 @@ func (c runCmd) Run(a *app) (err error) {
 			}
 			show.say(fmt.Sprintf("%s: run %d has stopped; the same command goes on from there", report.Line(s.Task), s.Run))
 		}
-		missing = missing || s.Status != string(kernelwright.Certified)
-		if s.Result == report.NothingFaster {
-			slower = append(slower, report.Line(s.Task))
-		}
 		s.Report, s.Kernel = a.shown(s.Report), a.shown(s.Kernel)
 		rows = append(rows, s)
 	}
@@ -125,13 +119,28 @@ func (c runCmd) Run(a *app) (err error) {
 			return ignoreClosed(err)
 		}
 	}
-	if failed == nil && len(slower) > 0 && !missing {
-		return notFound("nothing faster than the baselines was found for "+strings.Join(slower, ", "), "the reports say how far it came; `kernelwright export RUN --out PATH` writes a kernel that was found all the same")
+	if failed != nil {
+		return failed
 	}
-	if failed == nil && missing {
-		return notFound("not every file got a certified kernel", "the reports say why; `kernelwright history show RUN` has every round")
+	return lacking(rows)
+}
+
+// lacking is the error of runs that are done, where not every one brought a kernel that
+// is handed out.
+func lacking(rows []report.Summary) error {
+	var slower []string
+	for _, s := range rows {
+		if s.Status != string(kernelwright.Certified) {
+			return notFound("not every file got a certified kernel", "the reports say why; `kernelwright history show RUN` has every round")
+		}
+		if s.Result == report.NothingFaster {
+			slower = append(slower, report.Line(s.Task))
+		}
 	}
-	return failed
+	if len(slower) == 0 {
+		return nil
+	}
+	return notFound("nothing faster than the baselines was found for "+strings.Join(slower, ", "), "the reports say how far it came; `kernelwright export RUN --out PATH` writes a kernel that was found all the same")
 }
 
 func runOne(a *app, r *room, w *daemon.Worker, show *progress, path string) (daemon.Done, error) {

@@ -76,7 +76,7 @@ def _with_short_loader(source: str, tree: ast.Module, imports: Sequence[_Import]
     except loaders.Unwritten:
         return ""
     text = _replaced(source, tree, imports, loaders.FRONT)
-    return text + ("" if text.endswith("\n") else "\n") + "\n\n" + behind
+    return text + ("" if text.endswith("\n") else "\n") + "\n" + behind
 
 
 def _sources(tree: ast.Module, names: Collection[str]) -> list[str]:

@@ -241,7 +241,7 @@ class _Signature:
         self.checks: list[str] = []
         self.passed: list[str] = []  # an expression for each parameter
         self.kinds: list[Any] = []  # its type
-        self._names: list[str] = []
+        self.names: list[str] = []
         for i, (parameter, kind, pointer) in enumerate(parameters):
             # As the source calls it, so that Python's own words on a missing one name it.
             named = parameter.isidentifier() and not keyword.iskeyword(parameter)
@@ -250,7 +250,7 @@ class _Signature:
                 self.passed.append("stream()")
                 self.kinds.append(ctypes.c_void_p)
                 continue
-            self._names.append(a)
+            self.names.append(a)
             if pointer:
                 dtypes = _TYPES.get(kind, (None, ()))[1]
                 self.space[f"d{i}"] = dtypes
@@ -298,7 +298,7 @@ class _Signature:
             raise TypeError(f"{function}({labels}): {error}") from None
 
         self.space["blame"] = blame
-        listed = "".join(f"{n}, " for n in self._names)
+        listed = "".join(f"{n}, " for n in self.names)
         taken = f"{first}, {listed}" if first else listed
         code = (
             f"def wrapper({taken}{'/' if taken else ''}):\n"
@@ -322,6 +322,13 @@ def _current_stream() -> Callable[[], int]:
     return stream if raw is None else lambda: raw(torch.cuda.current_device())
 
 
+def _result(name: str, kind: str, pointer: bool) -> Any:
+    """Returns ctypes' type of what a function gives. Raises ValueError where there is none."""
+    if kind != "void" and not pointer and _TYPES.get(kind, (None, ()))[0] is None:
+        raise ValueError(f"{name}: a result of type {kind!r} cannot be taken")
+    return ctypes.c_void_p if pointer else None if kind == "void" else _TYPES[kind][0]
+
+
 def _wrap(
     function: Any,
     name: str,
@@ -335,10 +342,7 @@ def _wrap(
     """
     signature = _Signature(name, parameters, on, streams=True)
     function.argtypes = signature.kinds
-    kind, pointer = result
-    if kind != "void" and not pointer and _TYPES.get(kind, (None, ()))[0] is None:
-        raise ValueError(f"{name}: a result of type {kind!r} cannot be taken")
-    function.restype = ctypes.c_void_p if pointer else None if kind == "void" else _TYPES[kind][0]
+    function.restype = _result(name, *result)
     signature.space |= {"failed": failed, "call": function}
     calls = f"        return call({', '.join(signature.passed)})\n"
     if failed is not None:

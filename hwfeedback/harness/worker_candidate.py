@@ -54,7 +54,6 @@ class Candidate:
         self.module: Any = None
         self.model: Any = None
         self._constants: list[float | None] = []  # in whose place its state was drawn
-        self.custom: dict[str, Any] = {}
         self.window_tree: Any = None
         self.output_tree: Any = None
         self.aliases: list[int] | None = None
@@ -95,17 +94,6 @@ class Candidate:
             if recorder is not None and recorder.called:
                 return {}  # where a stand-in was called its nothing may be the cause
             raise StageError("import", e) from e
-        self.custom = triton_kernels.functions()
-        for value in list(vars(self.module).values()):
-            # Of a loader written into an exported file; the short one loads at the first call.
-            kind = type(value).__name__
-            if kind == loaders.NATIVE:
-                try:
-                    self.module._load(value)
-                except Exception as e:
-                    raise StageError("import", e) from e
-            if kind in ("Library", loaders.NATIVE):
-                self.custom |= {n: f for n, f in vars(value).items() if n[0] != "_" and callable(f)}
         made = getattr(self.module, "ModelNew", None)
         if made is None:
             raise StageError("import", NameError("the file defines no ModelNew"))
@@ -281,9 +269,17 @@ class Candidate:
             for t in self._call(msg["tree"], inputs)[1]:
                 t.contiguous()  # as where it is timed
 
-        # Those of its extensions, whenever they were built.
-        seen = trace.observe(forward, self.custom | artifacts.functions(), clock)
-        return {"trace": seen}
+        forward()  # after which all its extensions are loaded
+        custom = triton_kernels.functions() | self._of_own_loader() | artifacts.functions()
+        return {"trace": trace.observe(forward, custom, clock)}
+
+    def _of_own_loader(self) -> dict[str, Any]:
+        """Returns the functions of libraries that the loader in an exported file has made."""
+        found: dict[str, Any] = {}
+        for value in list(vars(self.module).values()):
+            if type(value).__name__ in ("Library", loaders.NATIVE):
+                found |= {n: f for n, f in vars(value).items() if n[0] != "_" and callable(f)}
+        return found
 
     def hold(self, _: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Keeps these descriptors open. Comes before anything of the candidate's."""

@@ -458,7 +458,7 @@ def test_candidates_of_a_batch_share_what_they_are_timed_with(
             assert all(p is None or p["language"] == "cpp" for p in answer["parsed"])
     said = [(v["status"], v["reason"]) for v in verdicts]
     notes = " ".join(verdicts[3]["timing"].get("notes", ()))
-    if said[3][0] == "correct" and "disturbed" in notes and verdicts[3]["speedup"]["low"] < 1:
+    if said[3][0] == "correct" and "disturbed" in notes and verdicts[3]["speedup"]["low"] <= 1:
         pytest.skip(f"not measured, the machine is busy: {said[3]}, {notes}")  # too few calls
     assert [s for s, _ in said] == ["correct", "correct", "build_failed", "cheated", "correct"], (
         said
