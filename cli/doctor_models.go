@@ -85,7 +85,7 @@ const tinyReply = 256
 // tools and of token ids. lacks is what of it the settings ask for in vain.
 func (r *room) call(ctx context.Context, m llm.Model, o llm.Options) (note, lacks string, err error) {
 	began := time.Now()
-	request := llm.Request{Messages: []llm.Message{{Role: llm.User, Text: "Answer with the word ok."}}, MaxTokens: tinyReply}
+	request := least()
 	reply, err := asked(ctx, m, request)
 	if err != nil {
 		return "", "", err
