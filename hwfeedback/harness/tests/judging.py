@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -158,6 +159,14 @@ def end_fork_servers() -> None:
 def _gone(path: str, process: subprocess.Popen[bytes]) -> None:
     process.wait(30)
     shutil.rmtree(pathlib.Path(path).parent)
+
+
+# What a verdict says where the machine shows too little.
+DISTURBED = re.compile(r"the machine is busy|were disturbed|clock resolves .* over 5 % of the time")
+
+
+def busy(notes: Iterable[str]) -> bool:
+    return bool(DISTURBED.search(" ".join(notes)))
 
 
 class Judge:

@@ -14,7 +14,7 @@ import forked
 import pytest
 import torch
 from forked import Forked
-from judging import LLC
+from judging import LLC, busy
 
 import baselines
 import device
@@ -275,12 +275,12 @@ def test_work_hidden_from_the_workers_clock_is_found() -> None:
     timed, _, _ = time_it({"eager": forked.spinning(0.005), "candidate": hiding(0.01)})
     assert timed.wrong is None and timed.speedup is not None
     assert timed.speedup["low"] <= 1.05, timed.speedup
+    notes = timed.report["notes"]
+    if busy(notes):
+        pytest.skip(f"not measured, the machine is busy: {notes}")
     c = timed.report["candidate"]
     assert timed.report["marked"] and c["clock"] == "wall"
     assert c["event_ms"] < 1 < 4 < c["median_ms"]
-    notes = timed.report["notes"]
-    if any("disturbed" in n or "resolves" in n for n in notes):
-        pytest.skip(f"not measured, the machine is busy: {notes}")
     assert "work is hidden from the clock" in timed.hides
 
 
