@@ -386,18 +386,32 @@ func (s *session) told(d report.Data) {
 		if c.Key.Round == 0 {
 			continue
 		}
-		last := d.Rounds[c.Key.Round-1]
-		if f := c.Request.Fit; f == nil || !slices.ContainsFunc(f.LeftOut, func(what string) bool { return strings.Contains(what, "candidate") }) {
-			holds(s.t, c, string(prompts.Fence("last answer", last.Candidate.Source, prompts.MaxCandidateBytes)))
+		toldOf(s.t, c, d.Rounds[c.Key.Round-1])
+	}
+}
+
+// toldOf checks what a prompt says of the round from which it goes on. Of an answer without a candidate
+// that is its beginning, and what is wrong with it.
+func toldOf(t *testing.T, c llm.Record, last kernelwright.Round) {
+	t.Helper()
+	answer := last.Candidate.Source
+	if last.Verdict.Build.Form == kernelwright.FormAnswer {
+		holds(t, c, "reason: "+last.Verdict.Reason, "hint: "+last.Verdict.Hint)
+		if len(answer) > 400 && strings.Contains(prompt(c), answer) {
+			t.Errorf("the prompt of %+v holds the whole answer without a candidate:\n%s", c.Key, answer)
 		}
-		switch f := last.Feedback; {
-		case f == nil:
-			holds(s.t, c, last.Verdict.Reason)
-		case f.Kind == kernelwright.Correction:
-			holds(s.t, c, f.Issue, f.Why, f.Fix)
-		default:
-			holds(s.t, c, f.Bottleneck, f.Method, f.Plan)
-		}
+		return
+	}
+	if f := c.Request.Fit; f == nil || !slices.ContainsFunc(f.LeftOut, func(what string) bool { return strings.Contains(what, "candidate") }) {
+		holds(t, c, string(prompts.Fence("last answer", answer, prompts.MaxCandidateBytes)))
+	}
+	switch f := last.Feedback; {
+	case f == nil:
+		holds(t, c, last.Verdict.Reason)
+	case f.Kind == kernelwright.Correction:
+		holds(t, c, f.Issue, f.Why, f.Fix)
+	default:
+		holds(t, c, f.Bottleneck, f.Method, f.Plan)
 	}
 }
 
@@ -504,11 +518,7 @@ func servedBeam(t *testing.T, tr *trial) {
 			if r.Parent != nil {
 				parent = *r.Parent
 			}
-			last := d.Rounds[parent]
-			holds(t, c, string(prompts.Fence("last answer", last.Candidate.Source, prompts.MaxCandidateBytes)))
-			if last.Feedback != nil {
-				holds(t, c, last.Feedback.Issue, last.Feedback.Fix)
-			}
+			toldOf(t, c, d.Rounds[parent])
 		}
 	}
 	if len(d.Rounds) != 6 || len(keys) != 6 {
