@@ -403,7 +403,7 @@ type attempt struct {
 	Usage   llm.Usage `json:"usage"`
 	CostUSD *float64  `json:"cost_usd"` // null: the price is not known
 	AtWorst bool      `json:"at_worst"` // usage and cost are the most that it can have taken
-	EndedMS int64     `json:"ended"`
+	EndedMS int64     `json:"ended" time:"ms"`
 	TookMS  int64     `json:"took"`
 }
 
@@ -450,10 +450,10 @@ type bestKernel struct {
 	Round       int                     `json:"round"`
 	Status      kernelwright.Status     `json:"status"`
 	Level       kernelwright.Level      `json:"level"`
-	MS          float64                 `json:"candidate_ms"`
+	MS          float64                 `json:"candidate_ms" unknown:"0"`
 	Baselines   map[string]float64      `json:"baselines"`
 	Speedup     *kernelwright.Speedup   `json:"speedup"`
-	Headroom    float64                 `json:"headroom"`
+	Headroom    float64                 `json:"headroom" unknown:"0"`
 	Flags       []kernelwright.TaskFlag `json:"flags,omitempty"`
 	SHA256      string                  `json:"sha256,omitempty"`
 	Source      string                  `json:"source"`

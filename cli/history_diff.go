@@ -139,7 +139,7 @@ type diffSide struct {
 	Round   int                   `json:"round"`
 	Status  kernelwright.Status   `json:"status"`
 	Level   kernelwright.Level    `json:"level"`
-	MS      float64               `json:"candidate_ms"` // 0: not timed
+	MS      float64               `json:"candidate_ms" unknown:"0"` // 0: not timed
 	Speedup *kernelwright.Speedup `json:"speedup"`
 }
 

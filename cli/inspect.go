@@ -36,12 +36,12 @@ func (inspectCmd) Help() string {
 type inspected struct {
 	File        string                    `json:"file"`
 	Fingerprint string                    `json:"fingerprint,omitempty"`
-	EagerMS     float64                   `json:"eager_ms"`
+	EagerMS     float64                   `json:"eager_ms" unknown:"0"`
 	Inputs      []kernelwright.TensorSpec `json:"inputs,omitempty"`
 	Outputs     []kernelwright.TensorSpec `json:"outputs,omitempty"`
 	Operators   []string                  `json:"operators,omitempty"`
 	Operations  int64                     `json:"operations"`
-	LeastBytes  int64                     `json:"least_bytes"`
+	LeastBytes  int64                     `json:"least_bytes" unknown:"0"`
 	Flags       []kernelwright.TaskFlag   `json:"flags,omitempty"`
 	Notes       []string                  `json:"notes,omitempty"`
 	Reason      string                    `json:"reason,omitempty"` // why it is no task
@@ -51,6 +51,7 @@ type inspected struct {
 
 // Run inspects them, one at a time on each device.
 func (c inspectCmd) Run(a *app) (err error) {
+	a.lines = true
 	paths, err := c.ofLevels(c.References)
 	if err != nil {
 		return err
