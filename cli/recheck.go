@@ -190,7 +190,7 @@ func (c recheckCmd) recheck(ctx context.Context, w *daemon.Worker, kernels []sto
 			}
 			continue
 		case run.Status == kernelwright.RunInvalid:
-			problems[i] = "the reference is no task here: " + run.Reason
+			problems[i] = "the reference is invalid here: " + run.Reason
 		}
 		inARow = 0
 		rounds := done.Data.Rounds
