@@ -15,8 +15,8 @@ type Bench struct {
 	Precision      string          `json:"precision"`
 	Command        []string        `json:"command"` // as it was typed first
 	Version        string          `json:"version"` // of kernelwright
-	CreatedMS      int64           `json:"created"`
-	FinishedMS     int64           `json:"finished,omitempty"` // 0 while some run has not ended
+	CreatedMS      int64           `json:"created" time:"ms"`
+	FinishedMS     int64           `json:"finished,omitempty" time:"ms"` // 0 while some run has not ended
 }
 
 // Reference is a reference file of a bench, as it was when the bench began.
@@ -33,10 +33,10 @@ type Configuration struct {
 	Judge    string   `json:"judge"`      // or the mode, where that asks none
 	Mode     string   `json:"judge_mode"` // what the Judge may speak about
 	Language Language `json:"language"`
-	Rounds   int      `json:"rounds"`             // at most
-	Lessons  bool     `json:"lessons,omitempty"`  // its runs are told what earlier runs learned
-	Metrics  string   `json:"metrics,omitempty"`  // what a profile has, where not the selection: full
-	Settings string   `json:"settings,omitempty"` // the strategy's settings as JSON, as its runs record them
+	Rounds   int      `json:"rounds"`                          // at most
+	Lessons  bool     `json:"lessons,omitempty"`               // its runs are told what earlier runs learned
+	Metrics  string   `json:"metrics,omitempty"`               // what a profile has, where not the selection: full
+	Settings string   `json:"settings,omitempty" holds:"json"` // the strategy's settings as JSON, as its runs record them
 }
 
 // Member is a run of a bench: of which of its references, under which of its

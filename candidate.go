@@ -54,8 +54,8 @@ type Device struct {
 	// under one branch of the driver, with one PyTorch.
 	Class    string   `json:"class,omitempty"`
 	Name     string   `json:"name"`
-	Specs    Specs    `json:"specs"`
-	Ceilings Ceilings `json:"ceilings"`
+	Specs    Specs    `json:"specs" unknown:"0"`
+	Ceilings Ceilings `json:"ceilings" unknown:"0"`
 }
 
 // String returns the name used on the command line: "cpu", "cuda:0".
@@ -69,23 +69,23 @@ func (d Device) String() string {
 // Specs is what a device is said to be. Zero means unknown.
 type Specs struct {
 	Model       string   `json:"model"`
-	Cores       int      `json:"cores"` // physical cores, or SMs
-	Threads     int      `json:"threads"`
+	Cores       int      `json:"cores" unknown:"0"` // physical cores, or SMs
+	Threads     int      `json:"threads" unknown:"0"`
 	ISA         []string `json:"isa,omitempty"` // "avx2", "avx512f", or "sm_90a"
-	VectorBits  int      `json:"vector_bits,omitempty"`
-	L1Bytes     int64    `json:"l1_bytes,omitempty"` // data cache of one core
-	L2Bytes     int64    `json:"l2_bytes,omitempty"` // of one core on a CPU, of the device on a GPU
-	L3Bytes     int64    `json:"l3_bytes,omitempty"`
-	MemoryBytes int64    `json:"memory_bytes"`
-	ClockMHz    float64  `json:"clock_mhz,omitempty"`
-	MemoryGBs   float64  `json:"memory_gbs,omitempty"` // 1e9 bytes/s that the memory's pins can move, of a GPU
-	SM          *SM      `json:"sm,omitempty"`         // of a GPU, nil where nothing is known
+	VectorBits  int      `json:"vector_bits,omitempty" unknown:"0"`
+	L1Bytes     int64    `json:"l1_bytes,omitempty" unknown:"0"` // data cache of one core
+	L2Bytes     int64    `json:"l2_bytes,omitempty" unknown:"0"` // of one core on a CPU, of the device on a GPU
+	L3Bytes     int64    `json:"l3_bytes,omitempty" unknown:"0"`
+	MemoryBytes int64    `json:"memory_bytes" unknown:"0"`
+	ClockMHz    float64  `json:"clock_mhz,omitempty" unknown:"0"`
+	MemoryGBs   float64  `json:"memory_gbs,omitempty" unknown:"0"` // 1e9 bytes/s that the memory's pins can move, of a GPU
+	SM          *SM      `json:"sm,omitempty"`                     // of a GPU, nil where nothing is known
 }
 
 // SM is what one streaming multiprocessor of a GPU holds at most, and computes.
 // Rates are fused multiply-adds a clock, dense.
 type SM struct {
-	Threads       int            `json:"threads"` // resident, as the warps and blocks
+	Threads       int            `json:"threads" unknown:"0"` // resident, as the warps and blocks
 	Warps         int            `json:"warps"`
 	Blocks        int            `json:"blocks"`
 	Registers     int            `json:"registers"` // of 32 bits
@@ -117,16 +117,16 @@ func (m SM) Rates() string {
 
 // Ceilings is what the device was measured to reach, kept per machine.
 type Ceilings struct {
-	MemoryGBs   float64 `json:"memory_gbs"`     // 1e9 bytes/s, read plus write, streaming, all threads
-	CacheGBs    float64 `json:"cache_gbs"`      // the same within half the last-level cache
-	FP32GFLOPs  float64 `json:"fp32_gflops"`    // peak fused multiply-adds, counted as two, all threads
-	CallUS      float64 `json:"call_us"`        // an empty native call; an empty kernel after another, on a GPU
-	MeasuredMS  int64   `json:"measured_at"`    // Unix milliseconds
-	CPUThreads  int     `json:"threads"`        // threads they were measured with
-	Description string  `json:"note,omitempty"` // how, in one sentence
+	MemoryGBs   float64 `json:"memory_gbs" unknown:"0"`  // 1e9 bytes/s, read plus write, streaming, all threads
+	CacheGBs    float64 `json:"cache_gbs" unknown:"0"`   // the same within half the last-level cache
+	FP32GFLOPs  float64 `json:"fp32_gflops" unknown:"0"` // peak fused multiply-adds, counted as two, all threads
+	CallUS      float64 `json:"call_us" unknown:"0"`     // an empty native call; an empty kernel after another, on a GPU
+	MeasuredMS  int64   `json:"measured_at" time:"ms"`   // Unix milliseconds
+	CPUThreads  int     `json:"threads" unknown:"0"`     // threads they were measured with
+	Description string  `json:"note,omitempty"`          // how, in one sentence
 
 	// Of a GPU: bytes read alone, and matrix products by type of operand.
-	ReadGBs      float64            `json:"read_gbs,omitempty"`
+	ReadGBs      float64            `json:"read_gbs,omitempty" unknown:"0"`
 	TensorGFLOPs map[string]float64 `json:"tensor_gflops,omitempty"`
 }
 

@@ -30,7 +30,7 @@ type Lesson struct {
 	Steps []Step `json:"knobs,omitempty"`
 
 	FromMS  float64       `json:"from_ms"`
-	ToMS    float64       `json:"to_ms"` // 0 where it was not timed
+	ToMS    float64       `json:"to_ms" unknown:"0"` // 0 where it was not timed
 	Status  Status        `json:"status"`
 	Outcome LessonOutcome `json:"outcome"`
 	Reason  string        `json:"reason,omitempty"` // why it failed

@@ -82,16 +82,16 @@ type Run struct {
 	Coder      string     `json:"coder"`
 	Judge      string     `json:"judge"`
 	Seed       int64      `json:"seed"`
-	MaxRounds  int        `json:"max_rounds"`
-	Settings   string     `json:"settings,omitempty"` // the strategy's settings as JSON
+	MaxRounds  int        `json:"max_rounds" unknown:"0"`
+	Settings   string     `json:"settings,omitempty" holds:"json"` // the strategy's settings as JSON
 	Status     RunStatus  `json:"status"`
 	Stop       StopReason `json:"stop,omitempty"`
 	Reason     string     `json:"reason,omitempty"` // one sentence, where it did not end well
 	Hint       string     `json:"hint,omitempty"`
 	Detail     string     `json:"detail,omitempty"` // a traceback, where there is one
-	CreatedMS  int64      `json:"created"`
-	StartedMS  int64      `json:"started,omitempty"`
-	FinishedMS int64      `json:"finished,omitempty"`
+	CreatedMS  int64      `json:"created" time:"ms"`
+	StartedMS  int64      `json:"started,omitempty" time:"ms"`
+	FinishedMS int64      `json:"finished,omitempty" time:"ms"`
 	Best       *Round     `json:"best,omitempty"`
 }
 
@@ -109,10 +109,10 @@ type Round struct {
 	Verdict     Verdict   `json:"verdict"`
 	Feedback    *Feedback `json:"feedback,omitempty"`
 	Certificate *Verdict  `json:"certificate,omitempty"`
-	StartedMS   int64     `json:"started"`
-	FinishedMS  int64     `json:"finished"`
-	CertifiedMS int64     `json:"certified_at,omitempty"` // when its certification ended, as it was recorded; 0 without a certificate
-	OverheadMS  float64   `json:"overhead_ms"`            // the loop's own share: all but Coder, Judge and evaluator
+	StartedMS   int64     `json:"started" time:"ms"`
+	FinishedMS  int64     `json:"finished" time:"ms"`
+	CertifiedMS int64     `json:"certified_at,omitempty" time:"ms"` // when its certification ended, as it was recorded; 0 without a certificate
+	OverheadMS  float64   `json:"overhead_ms" unknown:"0"`          // the loop's own share: all but Coder, Judge and evaluator
 }
 
 // After returns the index of the round that this one goes on from; -1 for none.

@@ -44,20 +44,20 @@ type Task struct {
 	Inputs     []TensorSpec `json:"inputs"`
 	Outputs    []TensorSpec `json:"outputs"`
 	Parameters []TensorSpec `json:"parameters"`
-	Operators  []string     `json:"operators"`   // operator kinds in execution order, "aten.softmax"
-	Operations int64        `json:"operations"`  // floating-point operations of one forward
-	LeastBytes int64        `json:"least_bytes"` // inputs and parameters read once plus outputs written once
+	Operators  []string     `json:"operators"`               // operator kinds in execution order, "aten.softmax"
+	Operations int64        `json:"operations"`              // floating-point operations of one forward
+	LeastBytes int64        `json:"least_bytes" unknown:"0"` // inputs and parameters read once plus outputs written once
 	// NeededBytes are those of LeastBytes that are certainly needed, whatever
 	// the values: what every kernel reads and writes. 0 where that is not known.
-	NeededBytes int64      `json:"needed_bytes,omitempty"`
+	NeededBytes int64      `json:"needed_bytes,omitempty" unknown:"0"`
 	Flags       []TaskFlag `json:"flags,omitempty"`
-	Notes       []string   `json:"notes,omitempty"` // one sentence per thing a reader should know
-	EagerMS     float64    `json:"eager_ms"`        // a first estimate, not a baseline
+	Notes       []string   `json:"notes,omitempty"`      // one sentence per thing a reader should know
+	EagerMS     float64    `json:"eager_ms" unknown:"0"` // a first estimate, not a baseline
 
 	// Graph is the captured operator graph as JSON (see hwfeedback/harness,
 	// capture), what the built-in Coder plans over. Empty where capture
 	// failed; GraphNote then says why.
-	Graph     []byte `json:"graph,omitempty"`
+	Graph     []byte `json:"graph,omitempty" holds:"json"`
 	GraphNote string `json:"graph_note,omitempty"`
 }
 

@@ -46,22 +46,22 @@ type Verdict struct {
 	Device    string   `json:"device"`     // Device.String()
 	DeviceKey string   `json:"device_key"` // Device.Key
 
-	CandidateMS float64            `json:"candidate_ms"` // 0 when it was not timed
-	Baselines   map[string]float64 `json:"baselines"`    // name to median, milliseconds
-	Speedup     *Speedup           `json:"speedup"`      // against the fastest baseline; nil when not timed
+	CandidateMS float64            `json:"candidate_ms" unknown:"0"` // 0 when it was not timed
+	Baselines   map[string]float64 `json:"baselines"`                // name to median, milliseconds
+	Speedup     *Speedup           `json:"speedup"`                  // against the fastest baseline; nil when not timed
 	Speedups    map[string]Speedup `json:"speedups,omitempty"`
-	Headroom    float64            `json:"headroom"` // Floor.MS / CandidateMS, capped at 1; 1 is at the roofline
+	Headroom    float64            `json:"headroom" unknown:"0"` // Floor.MS / CandidateMS, capped at 1; 1 is at the roofline
 
-	Build       BuildReport        `json:"build"`
-	Correctness CorrectnessReport  `json:"correctness"`
-	Timing      TimingReport       `json:"timing"`
-	Floor       Floor              `json:"floor"`
-	Work        WorkReport         `json:"work"`
+	Build       BuildReport        `json:"build" unknown:"0"`
+	Correctness CorrectnessReport  `json:"correctness" unknown:"0"`
+	Timing      TimingReport       `json:"timing" unknown:"0"`
+	Floor       Floor              `json:"floor" unknown:"0"`
+	Work        WorkReport         `json:"work" unknown:"0"`
 	Metrics     map[string]float64 `json:"metrics,omitempty"` // for the Judge; names and units in docs/metrics.md
 	Profile     *Profile           `json:"profile,omitempty"` // nil where nobody looked
 	// EagerProfile is the same of the reference, taken once for a task and a device.
 	EagerProfile *Profile      `json:"eager_profile,omitempty"`
-	Sandbox      SandboxReport `json:"sandbox"`
+	Sandbox      SandboxReport `json:"sandbox" unknown:"0"`
 	Flags        []TaskFlag    `json:"flags,omitempty"`
 	// Assumes is what a correct candidate takes for granted of its inputs and
 	// buffers, a sentence each without its subject.
@@ -153,7 +153,7 @@ const FormAnswer = "answer"
 
 // BuildReport is what the compiler said.
 type BuildReport struct {
-	Seconds    float64      `json:"seconds"`
+	Seconds    float64      `json:"seconds" unknown:"0"`
 	Cached     bool         `json:"cached"`
 	Form       string       `json:"form,omitempty"`  // "native", "load_inline", "triton", "none", FormAnswer
 	Code       string       `json:"code,omitempty"`  // the same for candidates whose objects, and whose text beside what these were built from, are the same; empty where that is not known
@@ -187,7 +187,7 @@ type Profile struct {
 	Tool     string             `json:"tool"`              // "ncu", "profiler" (launches and their times alone), "static" (what the compiler says)
 	Why      string             `json:"why,omitempty"`     // why it is not ncu, or not all that ncu could say
 	Launches int                `json:"launches"`          // of kernels in one forward
-	MS       float64            `json:"ms"`                // their times together; 0 where not all are known, and then no share is
+	MS       float64            `json:"ms" unknown:"0"`    // their times together; 0 where not all are known, and then no share is
 	Kernels  []KernelProfile    `json:"kernels,omitempty"` // by share of the time, largest first
 	Metrics  map[string]float64 `json:"metrics,omitempty"` // of the whole forward, weighted by time; sums where the metric is a sum, none of a part
 	Missing  []string           `json:"missing,omitempty"` // metrics that were asked for and this GPU or this ncu has not
@@ -205,8 +205,8 @@ type KernelProfile struct {
 	Name     string             `json:"name"`
 	Whose    string             `json:"whose"` // "custom", "vendor", "pytorch"
 	Launches int                `json:"launches"`
-	MS       float64            `json:"ms"`    // 0 where it is not known
-	Share    float64            `json:"share"` // of the forward's time on the GPU
+	MS       float64            `json:"ms" unknown:"0"` // 0 where it is not known
+	Share    float64            `json:"share"`          // of the forward's time on the GPU
 	Grid     [3]int             `json:"grid"`
 	Block    [3]int             `json:"block"`
 	Metrics  map[string]float64 `json:"metrics,omitempty"` // by ncu's names, in ncu's base units (docs/metrics.md)
@@ -215,7 +215,7 @@ type KernelProfile struct {
 // Diagnostic is one line of a compiler. Line counts in the candidate's file,
 // from 1.
 type Diagnostic struct {
-	Line    int    `json:"line"`
+	Line    int    `json:"line" unknown:"0"`
 	Message string `json:"message"`
 }
 
@@ -251,21 +251,21 @@ type FamilyReport struct {
 
 // Measurement is a time, in milliseconds for one forward.
 type Measurement struct {
-	MedianMS    float64 `json:"median_ms"`
-	P25MS       float64 `json:"p25_ms"`
-	P75MS       float64 `json:"p75_ms"`
-	LowMS       float64 `json:"low_ms"` // bootstrap 95 % interval of the median
-	HighMS      float64 `json:"high_ms"`
-	Repetitions int     `json:"repetitions"`
-	Clock       string  `json:"clock"`    // "event" or "wall": the one MedianMS comes from
-	EventMS     float64 `json:"event_ms"` // the worker's own clock
-	WallMS      float64 `json:"wall_ms"`  // the referee's, to private copies, identity subtracted
+	MedianMS    float64 `json:"median_ms" unknown:"0"`
+	P25MS       float64 `json:"p25_ms" unknown:"0"`
+	P75MS       float64 `json:"p75_ms" unknown:"0"`
+	LowMS       float64 `json:"low_ms" unknown:"0"` // bootstrap 95 % interval of the median
+	HighMS      float64 `json:"high_ms" unknown:"0"`
+	Repetitions int     `json:"repetitions" unknown:"0"`
+	Clock       string  `json:"clock"`                // "event" or "wall": the one MedianMS comes from
+	EventMS     float64 `json:"event_ms" unknown:"0"` // the worker's own clock
+	WallMS      float64 `json:"wall_ms" unknown:"0"`  // the referee's, to private copies, identity subtracted
 	// Of a call that comes alone, with the host's work before its last kernel
 	// has ended. On a GPU only: on a CPU the host's work is in every time.
-	LatencyMS float64 `json:"latency_ms,omitempty"`
+	LatencyMS float64 `json:"latency_ms,omitempty" unknown:"0"`
 	// A profiler's, from where the first kernel starts until the last has
 	// ended: it corroborates. Certify on a GPU only.
-	SpanMS float64 `json:"span_ms,omitempty"`
+	SpanMS float64 `json:"span_ms,omitempty" unknown:"0"`
 	// Earlier: a baseline's, measured before on the same machine and scaled by
 	// how eager's time has changed since.
 	Earlier bool `json:"earlier,omitempty"`
@@ -285,7 +285,7 @@ type TimingReport struct {
 // Floor is the least time the task can take on the device's measured
 // ceilings.
 type Floor struct {
-	MS         float64 `json:"ms"`
+	MS         float64 `json:"ms" unknown:"0"`
 	Bound      string  `json:"bound"` // "memory", "cache" or "compute"
 	Bytes      int64   `json:"bytes"`
 	Operations int64   `json:"operations"`
@@ -306,7 +306,7 @@ type WorkReport struct {
 type Launch struct {
 	Name  string  `json:"name"`
 	Count int     `json:"count"`
-	MS    float64 `json:"ms"` // all of them together, in one forward
+	MS    float64 `json:"ms" unknown:"0"` // all of them together, in one forward
 	Grid  []int   `json:"grid,omitempty"`
 	Block []int   `json:"block,omitempty"`
 }

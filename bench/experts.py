@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import datetime
 import hashlib
 import http.server
 import json
@@ -317,12 +318,12 @@ class CudaForge:
 
     def kernels(self, last: Json) -> list[Json]:
         """The candidate's own kernels, which are those that it profiles."""
-        return last["verdict"]["build"].get("kernels") or []
+        return (last["verdict"]["build"] or {}).get("kernels") or []
 
     def log(self, last: Json) -> str:
         """The last 150 lines of an error, as it takes them."""
         verdict = last["verdict"]
-        text = verdict["build"].get("log") or verdict["reason"]
+        text = (verdict["build"] or {}).get("log") or verdict["reason"]
         return "\n".join(text.splitlines()[-150:])
 
 
@@ -470,7 +471,8 @@ def tell(expert: Expert, run: Json) -> tuple[list[str], str]:
     if best.get("status") != "certified":
         wrong.append("nothing was certified")
     s = best.get("speedup") or {"value": 0.0, "low": 0.0, "high": 0.0, "against": "–"}
-    seconds = (head["finished"] - head["started"]) / 1000
+    began, ended_at = (datetime.datetime.fromisoformat(head[k]) for k in ("started", "finished"))
+    seconds = (ended_at - began).total_seconds()
     line = (
         f"| {expert.name} | {' '.join(ended)} | {s['value']:.2f} [{s['low']:.2f}, {s['high']:.2f}] "
         f"| {s['against']} | {best.get('candidate_ms', 0):.4g} | {seconds:.0f} | {len(judged)} "

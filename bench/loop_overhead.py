@@ -10,6 +10,7 @@ round the referee.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import pathlib
 import statistics
@@ -41,11 +42,11 @@ def main() -> None:
         shown = ask(args, "show", str(run["id"]), "--talk")
         waited: dict[int, int] = {}
         for call in shown["talk"]:
-            at = call["key"].get("round", 0)
-            waited[at] = waited.get(at, 0) + call["took"]
+            index = call["key"].get("round", 0)
+            waited[index] = waited.get(index, 0) + call["took"]
         for r in shown["rounds"]:
-            own.append(r["overhead_ms"])
-            whole.append(r["finished"] - r["started"])
+            own.append(r["overhead_ms"] or 0.0)
+            whole.append(1000 * (at(r["finished"]) - at(r["started"])))
             if r["index"] not in waited:
                 continue
             verdict = r["verdict"]
@@ -60,6 +61,10 @@ def main() -> None:
     if beside:
         print()
         table("beside models and hardware", beside, models)
+
+
+def at(text: str) -> float:
+    return datetime.datetime.fromisoformat(text).timestamp()
 
 
 def table(name: str, values: list[float], whole: list[float]) -> None:

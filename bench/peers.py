@@ -130,7 +130,7 @@ def ours(args: argparse.Namespace, reference: str, path: str, *more: str) -> dic
                 "status": v["status"],
                 "reason": v["reason"],
                 "eager_ms": v["baselines"].get("eager", 0.0),
-                "build_s": v["build"]["seconds"],
+                "build_s": (v["build"] or {}).get("seconds") or 0.0,
                 "cost_s": v["cost_s"],
             }
     sys.exit(f"{' '.join(words)} failed: {done.stderr.strip() or done.stdout.strip()}")

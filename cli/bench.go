@@ -381,12 +381,7 @@ func (r *room) tellBench(a *app, id int64, out string, failed error) error {
 	if a.json {
 		// One object, whatever happened: the error is part of it.
 		object := map[string]any{"bench": b, "figures": f, "written": append([]string{}, written...)}
-		if failed != nil {
-			code, text, hint := explain(failed)
-			object["error"], object["hint"], object["exit_code"] = text, hint, code
-		}
-		a.json = false
-		return cmp.Or(a.printJSON(object), failed)
+		return a.printLast(object, failed)
 	}
 	var text strings.Builder
 	if err := report.BenchTable(&text, b, f); err != nil {

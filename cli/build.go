@@ -41,6 +41,7 @@ type builtFile struct {
 
 // Run builds them one after the other, each for all architectures at once.
 func (c buildCmd) Run(a *app) (err error) {
+	a.lines = true
 	for _, arch := range c.Arch {
 		if !archPattern.MatchString(arch) {
 			return usage(fmt.Sprintf("there is no architecture %q", arch), "they are named as nvcc does: sm_80, sm_90a")

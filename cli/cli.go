@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,6 +59,7 @@ type app struct {
 	stdout, stderr io.Writer
 	env            []string
 	json           bool
+	lines          bool   // JSON is promised as one object a line
 	file           string // the settings file asked for
 	flags          map[string]string
 	flagNames      map[string]string
@@ -100,9 +102,7 @@ func runWith(ctx context.Context, args, env []string, stdin io.Reader, stdout, s
 		err = kctx.Run()
 	}
 	if err != nil && a.json {
-		code, text, hint := explain(err)
-		// The error itself is returned either way.
-		_ = a.printJSON(map[string]any{"error": text, "hint": hint, "exit_code": code})
+		_ = a.printLast(map[string]any{}, err) // the error itself is returned either way
 	}
 	return err
 }
@@ -237,7 +237,7 @@ func (a *app) colour(w io.Writer) bool {
 
 // printJSON writes one object and a line feed.
 func (a *app) printJSON(v any) error {
-	b, err := json.MarshalIndent(v, "", "  ")
+	b, err := json.MarshalIndent(outward(reflect.ValueOf(v)), "", "  ")
 	if err != nil {
 		return err
 	}
@@ -245,9 +245,23 @@ func (a *app) printJSON(v any) error {
 	return ignoreClosed(err)
 }
 
+// printLast is printJSON of what a command ends with, the failure in it, which it
+// returns. Where lines were promised it is one.
+func (a *app) printLast(object map[string]any, failed error) error {
+	if failed != nil {
+		code, text, hint := explain(failed)
+		object["error"], object["hint"], object["exit_code"] = text, hint, code
+	}
+	a.json = false // the object is out; the exit code says the rest
+	if a.lines {
+		return cmp.Or(a.printLine(object), failed)
+	}
+	return cmp.Or(a.printJSON(object), failed)
+}
+
 // printLine writes one object on one line, for those who read a stream.
 func (a *app) printLine(v any) error {
-	b, err := json.Marshal(v)
+	b, err := json.Marshal(outward(reflect.ValueOf(v)))
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func scripts(t *testing.T, dir string, env []string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"seed": seed, "seedslower": seedSlower, "seedbench": seedBench, "hold": hold, "sql": runSQL, "alone": alone,
-			"serve": models.serve, "acts": models.act, "holdback": models.holdback, "asked": models.wasAsked,
+			"jsonrules": jsonRules, "serve": models.serve, "acts": models.act, "holdback": models.holdback, "asked": models.wasAsked,
 		},
 	})
 }

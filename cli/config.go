@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 
@@ -20,7 +19,7 @@ type configShowCmd struct {
 
 type setting struct {
 	Key    string        `json:"key"`
-	Value  any           `json:"value"`
+	Value  any           `json:"value" keep:"empty"`
 	Origin config.Origin `json:"origin"`
 }
 
@@ -113,7 +112,5 @@ func (a *app) allWrong(file string, wrong config.Errors) error {
 	for i, e := range wrong {
 		all[i] = one{e.Where, e.Text, e.Hint}
 	}
-	a.json = false // the object is out; the exit code says the rest
-	_, text, hint := explain(last)
-	return cmp.Or(a.printJSON(map[string]any{"file": file, "ok": false, "errors": all, "error": text, "hint": hint, "exit_code": ExitUsage}), error(last))
+	return a.printLast(map[string]any{"file": file, "ok": false, "errors": all}, last)
 }

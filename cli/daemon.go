@@ -36,6 +36,7 @@ func (c daemonCmd) Run(a *app) error {
 }
 
 func (c daemonCmd) watch(a *app) (err error) {
+	a.lines = !c.UntilIdle
 	r, err := a.open(true)
 	if err != nil {
 		return err
@@ -132,14 +133,12 @@ func (c daemonCmd) watch(a *app) (err error) {
 		}
 		return nil
 	}
+	if a.json && !c.UntilIdle { // its runs are out, a line each
+		return failed
+	}
 	if a.json {
 		object := map[string]any{"runs": rows}
-		if failed != nil {
-			code, text, hint := explain(failed)
-			object["error"], object["hint"], object["exit_code"] = text, hint, code
-		}
-		a.json = false
-		return cmp.Or(a.printJSON(object), failed)
+		return a.printLast(object, failed)
 	}
 	switch {
 	case len(rows) > 0:

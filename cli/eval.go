@@ -36,11 +36,12 @@ func (evalCmd) Help() string {
 
 // Run reaches a verdict, or one for each of a batch.
 func (c evalCmd) Run(a *app) (err error) {
+	a.lines = len(c.Candidates) > 1 || c.Batch != ""
 	paths, err := c.candidates()
 	if err != nil {
 		return err
 	}
-	batch := len(paths) > 1 || c.Batch != ""
+	batch := a.lines
 	if c.Export != "" && (c.Level != string(kernelwright.Certify) || batch) {
 		return usage("--export needs --level certify and one candidate", "only what was certified is exported")
 	}

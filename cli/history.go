@@ -23,14 +23,14 @@ import (
 
 type historyCmd struct {
 	Ls      historyLsCmd      `cmd:"" help:"List runs, newest first."`
-	Show    historyShowCmd    `cmd:"" help:"Show one run with its rounds, or write its results again."`
+	Show    historyShowCmd    `cmd:"" help:"Show one run, or one of its rounds, or write its results again."`
 	Best    historyBestCmd    `cmd:"" help:"Print the best kernel of a task."`
 	Diff    historyDiffCmd    `cmd:"" help:"Compare the candidates of two rounds."`
 	Bench   historyBenchCmd   `cmd:"" help:"List benches, or print one again."`
 	Replay  historyReplayCmd  `cmd:"" help:"Make the decisions of a run again from the record alone."`
 	Check   historyCheckCmd   `cmd:"" help:"Examine the whole record, and copy what can be read of a damaged one."`
 	Lessons historyLessonsCmd `cmd:"" help:"Say what changes brought, in runs that ended with a certified kernel."`
-	Search  historySearchCmd  `cmd:"" help:"Search references, candidates, verdicts, feedback and what was said to models."`
+	Search  historySearchCmd  `cmd:"" help:"Search references, candidates, verdicts, reasons, feedback and what was said to models; list rounds by status."`
 	Costs   historyCostsCmd   `cmd:"" help:"Say what was spent on language models, by day and model."`
 }
 
@@ -287,13 +287,20 @@ func (r *room) bestKernels(ctx context.Context, task string) ([]bestKernel, erro
 
 type historyShowCmd struct {
 	ID       int64  `arg:"" name:"run" help:"Number of the run."`
+	Round    *int   `arg:"" optional:"" help:"A round: its source, verdict, evidence, metrics, feedback and prompt."`
 	Out      string `help:"Write the kernel, the certificate and the reports into this folder." placeholder:"DIR" type:"path" predictor:"dir"`
 	Markdown bool   `help:"Print the whole report as Markdown."`
 	Talk     bool   `help:"Print what was said to language models, and what they said."`
 }
 
-// Run shows a run.
+// Run shows a run, or one round of it.
 func (c historyShowCmd) Run(a *app) (err error) {
+	if c.Round != nil {
+		if c.Out != "" || c.Markdown {
+			return usage("--out and --markdown are for a whole run", fmt.Sprintf("leave the round out: `kernelwright history show %d`", c.ID))
+		}
+		return a.showRound(c.ID, *c.Round)
+	}
 	r, d, err := a.openRun(c.ID)
 	if err != nil {
 		return err
@@ -396,7 +403,7 @@ type attempt struct {
 	Usage   llm.Usage `json:"usage"`
 	CostUSD *float64  `json:"cost_usd"` // null: the price is not known
 	AtWorst bool      `json:"at_worst"` // usage and cost are the most that it can have taken
-	EndedMS int64     `json:"ended"`
+	EndedMS int64     `json:"ended" time:"ms"`
 	TookMS  int64     `json:"took"`
 }
 
@@ -443,10 +450,10 @@ type bestKernel struct {
 	Round       int                     `json:"round"`
 	Status      kernelwright.Status     `json:"status"`
 	Level       kernelwright.Level      `json:"level"`
-	MS          float64                 `json:"candidate_ms"`
+	MS          float64                 `json:"candidate_ms" unknown:"0"`
 	Baselines   map[string]float64      `json:"baselines"`
 	Speedup     *kernelwright.Speedup   `json:"speedup"`
-	Headroom    float64                 `json:"headroom"`
+	Headroom    float64                 `json:"headroom" unknown:"0"`
 	Flags       []kernelwright.TaskFlag `json:"flags,omitempty"`
 	SHA256      string                  `json:"sha256,omitempty"`
 	Source      string                  `json:"source"`
@@ -539,87 +546,4 @@ func newBestKernel(run kernelwright.Run, round kernelwright.Round, reference str
 		k.Baselines = map[string]float64{}
 	}
 	return k
-}
-
-type historyDiffCmd struct {
-	ID   int64 `arg:"" name:"run" help:"Number of the run."`
-	From *int  `arg:"" optional:"" help:"A round; else the first."`
-	To   *int  `arg:"" optional:"" help:"A round; else the best."`
-}
-
-// Run compares the sources of two rounds.
-func (c historyDiffCmd) Run(a *app) error {
-	d, err := a.openRounds(c.ID)
-	if err != nil {
-		return err
-	}
-	from, to := d.Rounds[0], d.Rounds[len(d.Rounds)-1]
-	if best, _, ok := report.Best(d.Rounds); ok {
-		to = best
-	}
-	for _, want := range []struct {
-		index *int
-		round *kernelwright.Round
-	}{{c.From, &from}, {c.To, &to}} {
-		if want.index == nil {
-			continue
-		}
-		i := slices.IndexFunc(d.Rounds, func(x kernelwright.Round) bool { return x.Index == *want.index })
-		if i < 0 {
-			return noRound(c.ID, *want.index, d.Rounds)
-		}
-		*want.round = d.Rounds[i]
-	}
-	lines := report.Diff(report.Clean(from.Candidate.Source), report.Clean(to.Candidate.Source))
-	text := report.Unified(lines)
-	if a.json {
-		sides := make([]diffSide, 2)
-		for i, r := range []kernelwright.Round{from, to} {
-			v := report.Counts(r)
-			sides[i] = diffSide{r.Index, v.Status, v.Level, v.CandidateMS, v.Speedup}
-		}
-		return a.printJSON(map[string]any{"run": c.ID, "from": from.Index, "to": to.Index, "rounds": sides, "same": len(lines) == 0, "diff": text})
-	}
-	if len(lines) == 0 {
-		return a.printf("rounds %d and %d have the same candidate\n", from.Index, to.Index)
-	}
-	if a.colour(a.stdout) {
-		text = paint(text)
-	}
-	return a.printf("--- %s\n+++ %s\n%s", diffed(from), diffed(to), text)
-}
-
-// diffSide is what counts for a side of a difference.
-type diffSide struct {
-	Round   int                   `json:"round"`
-	Status  kernelwright.Status   `json:"status"`
-	Level   kernelwright.Level    `json:"level"`
-	MS      float64               `json:"candidate_ms"` // 0: not timed
-	Speedup *kernelwright.Speedup `json:"speedup"`
-}
-
-// diffed names a side of a difference with what counts for it.
-func diffed(r kernelwright.Round) string {
-	said := fmt.Sprintf("round %d: %s", r.Index, report.RoundStanding(r))
-	if measured := report.Measured(report.Counts(r)); measured != "" {
-		said += ", " + measured
-	}
-	return said
-}
-
-func paint(diff string) string {
-	var b strings.Builder
-	for line := range strings.Lines(diff) {
-		line = strings.TrimSuffix(line, "\n")
-		switch line[:min(1, len(line))] {
-		case "+":
-			line = "\x1b[32m" + line + "\x1b[0m"
-		case "-":
-			line = "\x1b[31m" + line + "\x1b[0m"
-		case "@":
-			line = "\x1b[36m" + line + "\x1b[0m"
-		}
-		b.WriteString(line + "\n")
-	}
-	return b.String()
 }

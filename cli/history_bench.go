@@ -42,9 +42,9 @@ func (c historyBenchCmd) Run(a *app) (err error) {
 	now := time.Now()
 	rows := [][]string{{"bench", "references", "configurations", "device", "begun", "state", "command"}}
 	for _, b := range benches {
-		state := "finished"
+		state := "done"
 		if b.FinishedMS == 0 {
-			state = "not finished"
+			state = "not done"
 		}
 		rows = append(rows, []string{
 			strconv.FormatInt(b.ID, 10), strconv.Itoa(len(b.References)), strconv.Itoa(len(b.Configurations)), report.Line(b.Device),

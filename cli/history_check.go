@@ -69,16 +69,14 @@ func (c historyCheckCmd) Run(a *app) error {
 		saved = &out
 	}
 	show.done()
+	var failed error
+	if !found.Sound() && saved == nil {
+		failed = &Error{Code: ExitFailure, Text: path + " is damaged", Hint: salvageHint}
+	}
 	if a.json {
-		err = a.printJSON(map[string]any{"sound": found.Sound(), "examination": found, "salvaged": saved})
-	} else {
-		err = a.printf("%s", examinationText(found)+salvagedText(saved))
+		return a.printLast(map[string]any{"sound": found.Sound(), "examination": found, "salvaged": saved}, failed)
 	}
-	if err != nil || found.Sound() || saved != nil {
-		return err
-	}
-	a.json = false // the object is out; the exit code says the rest
-	return &Error{Code: ExitFailure, Text: path + " is damaged", Hint: salvageHint}
+	return cmp.Or(a.printf("%s", examinationText(found)+salvagedText(saved)), failed)
 }
 
 const salvageHint = "`kernelwright history check --salvage FILE` copies what can be read into a new record; or put a copy of yours in its place"

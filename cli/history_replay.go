@@ -35,18 +35,15 @@ func (c historyReplayCmd) Run(a *app) (err error) {
 	if err != nil {
 		return cutShort(a.ctx, err)
 	}
-	said := a.json
-	if said {
-		if err := a.printJSON(map[string]any{"run": c.ID, "rounds": len(d.Rounds), "same": diff == nil, "difference": diff}); err != nil {
-			return err
-		}
-		a.json = false // the object is out; the exit code says the rest
-	}
+	var failed error
 	if diff != nil {
-		return &Error{Code: ExitFailure, Text: fmt.Sprintf("run %d does not replay: %s", c.ID, diff), Hint: "the record is of another version, or an agent is not deterministic"}
+		failed = &Error{Code: ExitFailure, Text: fmt.Sprintf("run %d does not replay: %s", c.ID, diff), Hint: "the record is of another version, or an agent is not deterministic"}
 	}
-	if said {
-		return nil
+	if a.json {
+		return a.printLast(map[string]any{"run": c.ID, "rounds": len(d.Rounds), "same": diff == nil, "difference": diff}, failed)
+	}
+	if failed != nil {
+		return failed
 	}
 	unit := "rounds"
 	if len(d.Rounds) == 1 {

@@ -29,19 +29,20 @@ type inspectCmd struct {
 
 // Help is shown below the flags.
 func (inspectCmd) Help() string {
-	return "Reads each reference, runs it on the device, and says what it is: eager's time, the bytes that it moves at least and the operations that it takes, its operators, and what needs care, or why it is no task. Folders are read with those in them. What was inspected before, on the same bytes, is remembered: a long list may be interrupted and goes on. On several devices (cuda:all) each takes the next; one that fails is left, and the others go on. With --json one object a line. Exit code 0, whatever the references are."
+	return "Reads each reference, runs it on the device, and says what it is: eager's time, the bytes that it moves at least and the operations that it takes, its operators, and what needs care, or why it is invalid, no task. Folders are read with those in them. What was inspected before, on the same bytes, is remembered: a long list may be interrupted and goes on. On several devices (cuda:all) each takes the next; one that fails is left, and the others go on. With --json one object a line. Exit code 0, whatever the references are."
 }
 
 // inspected is what is said of one reference.
 type inspected struct {
 	File        string                    `json:"file"`
+	Status      kernelwright.Status       `json:"status,omitempty"` // invalid where it is no task
 	Fingerprint string                    `json:"fingerprint,omitempty"`
-	EagerMS     float64                   `json:"eager_ms"`
+	EagerMS     float64                   `json:"eager_ms" unknown:"0"`
 	Inputs      []kernelwright.TensorSpec `json:"inputs,omitempty"`
 	Outputs     []kernelwright.TensorSpec `json:"outputs,omitempty"`
 	Operators   []string                  `json:"operators,omitempty"`
 	Operations  int64                     `json:"operations"`
-	LeastBytes  int64                     `json:"least_bytes"`
+	LeastBytes  int64                     `json:"least_bytes" unknown:"0"`
 	Flags       []kernelwright.TaskFlag   `json:"flags,omitempty"`
 	Notes       []string                  `json:"notes,omitempty"`
 	Reason      string                    `json:"reason,omitempty"` // why it is no task
@@ -51,6 +52,7 @@ type inspected struct {
 
 // Run inspects them, one at a time on each device.
 func (c inspectCmd) Run(a *app) (err error) {
+	a.lines = true
 	paths, err := c.ofLevels(c.References)
 	if err != nil {
 		return err
@@ -100,7 +102,7 @@ func (c inspectCmd) Run(a *app) (err error) {
 	if a.json || len(paths) == 1 {
 		return nil
 	}
-	return a.printf("\n%d references: %d are tasks, %d of them need care, %d are none; in %s\n",
+	return a.printf("\n%d references: %d are tasks, %d of them need care, %d are invalid; in %s\n",
 		len(paths), valid, flagged, len(paths)-valid, time.Since(begun).Round(100*time.Millisecond))
 }
 
@@ -212,7 +214,7 @@ func inspect(ctx context.Context, d inspector, path string) (inspected, error) {
 	var invalid *kernelwright.InvalidTaskError
 	switch {
 	case errors.As(err, &invalid):
-		found.Reason, found.Hint = invalid.Reason, invalid.Hint
+		found.Status, found.Reason, found.Hint = kernelwright.Invalid, invalid.Reason, invalid.Hint
 		return found, nil
 	case err != nil:
 		return found, err
@@ -226,7 +228,7 @@ func inspect(ctx context.Context, d inspector, path string) (inspected, error) {
 // line says it in one line.
 func (i inspected) line() string {
 	if i.Reason != "" {
-		return "no task: " + lower(report.Line(i.Reason))
+		return words(i.Status) + ": " + lower(report.Line(i.Reason))
 	}
 	said := fmt.Sprintf("eager %9s  %9s  %s", report.Milliseconds(i.EagerMS), report.ByteSize(i.LeastBytes), report.Line(operatorsInShort(i.Operators)))
 	for _, f := range i.Flags {

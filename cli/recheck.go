@@ -190,7 +190,7 @@ func (c recheckCmd) recheck(ctx context.Context, w *daemon.Worker, kernels []sto
 			}
 			continue
 		case run.Status == kernelwright.RunInvalid:
-			problems[i] = "the reference is no task here: " + run.Reason
+			problems[i] = "the reference is invalid here: " + run.Reason
 		}
 		inARow = 0
 		rounds := done.Data.Rounds
@@ -225,12 +225,7 @@ func tellRechecked(a *app, device kernelwright.Device, kernels []store.Kept, oth
 			rows = append(rows, row{k, problems[i]})
 		}
 		object := map[string]any{"device": device.String(), "device_key": device.Key, "kernels": rows, "other_kinds": others}
-		if failed != nil {
-			code, text, hint := explain(failed)
-			object["error"], object["hint"], object["exit_code"] = text, hint, code
-		}
-		a.json = false
-		return cmp.Or(a.printJSON(object), failed)
+		return a.printLast(object, failed)
 	}
 	var b strings.Builder
 	if len(kernels) == 0 {

@@ -105,24 +105,14 @@ func (c runCmd) Run(a *app) (err error) {
 			rows = []report.Summary{}
 		}
 		// One object, whatever happened: the error is part of it.
-		object := map[string]any{"runs": rows}
-		if failed != nil {
-			code, text, hint := explain(failed)
-			object["error"], object["hint"], object["exit_code"] = text, hint, code
-		}
-		a.json = false
-		if err := a.printJSON(object); err != nil {
-			return err
-		}
-	} else if len(rows) > 0 {
+		return a.printLast(map[string]any{"runs": rows}, cmp.Or(failed, lacking(rows)))
+	}
+	if len(rows) > 0 {
 		if err := report.Table(a.stdout, rows); err != nil {
 			return ignoreClosed(err)
 		}
 	}
-	if failed != nil {
-		return failed
-	}
-	return lacking(rows)
+	return cmp.Or(failed, lacking(rows))
 }
 
 // lacking is the error of runs that are done, where not every one brought a kernel that

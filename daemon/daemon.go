@@ -391,9 +391,9 @@ func (d *Daemon) tell(log *slog.Logger, done Done, err error) {
 	}
 	switch done.Data.Run.Status {
 	case kernelwright.RunFailed:
-		log.Error("run failed", append(attrs, "error", err)...)
+		log.Error("run ended", append(attrs, "error", err)...)
 	case kernelwright.RunInvalid:
-		log.Warn("the reference is no task", append(attrs, "hint", s.Hint)...)
+		log.Warn("run ended", append(attrs, "hint", s.Hint)...)
 	default:
 		log.Info("run ended", attrs...)
 	}

@@ -13,9 +13,9 @@ import (
 // Difference is where a replay left the record.
 type Difference struct {
 	Round    int    `json:"round"`
-	What     string `json:"what"`     // "candidate", "parent", "feedback", "verdict", "certificate" or "stop"
-	Recorded string `json:"recorded"` // source, JSON, or reason; empty for none
-	Replayed string `json:"replayed"`
+	What     string `json:"what"`                  // "candidate", "parent", "feedback", "verdict", "certificate" or "stop"
+	Recorded string `json:"recorded" holds:"json"` // source, JSON, or reason; empty for none
+	Replayed string `json:"replayed" holds:"json"`
 }
 
 // String says it in one sentence, without the texts.

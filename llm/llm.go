@@ -182,9 +182,9 @@ type Record struct {
 	Model   string   `json:"model"` // Model.Name()
 	Request Request  `json:"request"`
 	Reply   Reply    `json:"reply"`
-	CostUSD *float64 `json:"cost_usd"` // nil: the price is not known
-	BeganMS int64    `json:"began"`    // Unix milliseconds
-	TookMS  int64    `json:"took"`     // waiting for limits included
+	CostUSD *float64 `json:"cost_usd"`        // nil: the price is not known
+	BeganMS int64    `json:"began" time:"ms"` // Unix milliseconds
+	TookMS  int64    `json:"took"`            // waiting for limits included
 }
 
 // Journal remembers calls. What it has acknowledged survives a crash: a call

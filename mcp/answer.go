@@ -53,7 +53,7 @@ func failure(ctx context.Context, err error) string {
 	case errors.As(err, &argument):
 		hint = argument.hint
 	case errors.As(err, &invalid):
-		text, hint = "the reference is no task: "+report.Line(invalid.Reason), report.Line(invalid.Hint)
+		text, hint = "the reference is invalid: "+report.Line(invalid.Reason), report.Line(invalid.Hint)
 	case errors.As(err, &infra):
 		text = "the machinery failed, which says nothing about the candidate: " + text
 	}

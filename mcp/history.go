@@ -68,7 +68,7 @@ type hitRow struct {
 	Kind    string `json:"kind"`
 	Task    string `json:"task"`
 	Run     int64  `json:"run,omitempty"`
-	Round   int    `json:"round"`
+	Round   *int   `json:"round,omitempty"` // absent for a task and a run
 	Excerpt string `json:"excerpt"`
 }
 
@@ -240,12 +240,18 @@ func (s *Server) search(ctx context.Context, in historyArgs, limit int) (string,
 	var out history
 	var b strings.Builder
 	for _, h := range hits {
-		row := hitRow{h.Kind, h.Task, h.RunID, h.Round, report.Line(h.Excerpt)}
+		row := hitRow{h.Kind, h.Task, h.RunID, nil, report.Line(h.Excerpt)}
+		if h.Round >= 0 {
+			row.Round = &h.Round
+		}
 		out.Hits = append(out.Hits, row)
-		if h.RunID > 0 {
-			fmt.Fprintf(&b, "run %d, round %d, %s: %s\n", h.RunID, h.Round, h.Kind, row.Excerpt)
-		} else {
+		switch {
+		case h.RunID == 0:
 			fmt.Fprintf(&b, "task %s: %s\n", h.Task, row.Excerpt)
+		case h.Round < 0:
+			fmt.Fprintf(&b, "run %d: %s\n", h.RunID, row.Excerpt)
+		default:
+			fmt.Fprintf(&b, "run %d, round %d, %s: %s\n", h.RunID, h.Round, h.Kind, row.Excerpt)
 		}
 	}
 	return clip(orNothing(b.String(), "nothing recorded holds all of these words"), maxAnswer), out, nil

@@ -142,7 +142,7 @@ func TestBadInput(t *testing.T) {
 		"a path with NUL":         {"task", args{"path": "a\x00.py"}, []string{"that is no path"}},
 		"a long path":             {"task", args{"path": strings.Repeat("a/", 4096)}, []string{"that is no path"}},
 		"no such file":            {"task", args{"path": "gone.py"}, []string{"there is no such file"}},
-		"an invalid reference":    {"evaluate", args{"reference": "broken", "candidate": good}, []string{"the reference is no task: get_inputs is missing", "hint: define it"}},
+		"an invalid reference":    {"evaluate", args{"reference": "broken", "candidate": good}, []string{"the reference is invalid: get_inputs is missing", "hint: define it"}},
 		"a name for a path":       {"task", args{"path": "softmax.py", "name": "x"}, []string{`the name "x" cannot be used`}},
 		"a name with slashes":     {"task", args{"reference": "class Model: 1", "name": "../x"}, []string{`the name "../x" cannot be used`}},
 		"an unknown task":         {"task", args{"task": "lost"}, []string{`no task "lost" is recorded`, "history with what = runs"}},

@@ -37,7 +37,7 @@ type BenchRun struct {
 	Hint      string                  `json:"hint,omitempty"`
 	Stop      string                  `json:"stop,omitempty"`
 	Flags     []kernelwright.TaskFlag `json:"flags,omitempty"`
-	MS        float64                 `json:"candidate_ms"`
+	MS        float64                 `json:"candidate_ms" unknown:"0"`
 	Speedup   *kernelwright.Speedup   `json:"speedup"`  // of the certificate, against the fastest baseline
 	Speedups  map[string]float64      `json:"speedups"` // of the certificate, by baseline
 	Roofline  *Roofline               `json:"roofline"` // of the certificate, nil where that does not tell it
@@ -56,7 +56,7 @@ type BenchRun struct {
 // BenchRound is a round of a bench's run.
 type BenchRound struct {
 	Status  string  `json:"status"`
-	Speedup float64 `json:"speedup"` // against the fastest baseline; 0 where its candidate cannot be kept
+	Speedup float64 `json:"speedup" unknown:"0"` // against the fastest baseline; 0 where its candidate cannot be kept
 	Seconds float64 `json:"seconds"`
 	USD     float64 `json:"usd"`
 	Advice  *Advice `json:"advice,omitempty"` // that it followed

@@ -33,7 +33,7 @@ type benchPageData struct {
 // anywhere.
 func BenchHTML(w io.Writer, b Bench, f BenchFigures) error {
 	p := benchPageData{
-		Name: fmt.Sprintf("Bench %d: %s", b.ID, b.size()), Headline: f.Headline, Status: "finished", Class: "certified",
+		Name: fmt.Sprintf("Bench %d: %s", b.ID, b.size()), Headline: f.Headline, Status: "done", Class: "certified",
 		Tables: b.tables(f), Charts: benchCharts(f), CurveNote: curveNote, Configurations: ConfigurationNames(b.Configurations),
 		References: b.referenceRows(), Facts: b.about(), Version: kernelwright.Version, ID: b.ID,
 	}

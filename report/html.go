@@ -151,7 +151,7 @@ func HTML(w io.Writer, d Data) error {
 		p.Rounds = append(p.Rounds, round)
 	}
 	for _, index := range beyond {
-		p.Rounds = append(p.Rounds, pageRound{Index: index, Status: "not finished", Class: "open", Talk: pageTurns(talk[index])})
+		p.Rounds = append(p.Rounds, pageRound{Index: index, Status: "not done", Class: "open", Talk: pageTurns(talk[index])})
 	}
 	return page.Execute(w, p)
 }
@@ -216,5 +216,5 @@ func stopSentence(s kernelwright.StopReason) string {
 	if s == "" {
 		return ""
 	}
-	return "The run stopped: " + stopText(s) + "."
+	return "The run ended: " + stopText(s) + "."
 }

@@ -56,7 +56,7 @@ func Markdown(w io.Writer, d Data) error {
 		m.talk(talk[r.Index])
 	}
 	for _, index := range beyond {
-		m.line("## Round %d: not finished", index)
+		m.line("## Round %d: not done", index)
 		m.line("")
 		m.talk(talk[index])
 	}
@@ -136,7 +136,7 @@ func (m *md) rounds(d Data, best kernelwright.Round, ok bool) {
 	}
 	m.line("")
 	if d.Run.Stop != "" {
-		m.line("The run stopped: %s.", m.text(stopText(d.Run.Stop)))
+		m.line("The run ended: %s.", m.text(stopText(d.Run.Stop)))
 		m.line("")
 	}
 }

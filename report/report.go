@@ -42,12 +42,12 @@ type Summary struct {
 	Hint     string             `json:"hint,omitempty"`
 	Stop     string             `json:"stop,omitempty"`
 	Rounds   int                `json:"rounds"`
-	Round    int                `json:"round"` // of the best kernel; -1 where there is none
-	MS       float64            `json:"candidate_ms,omitempty"`
+	Round    int                `json:"round" unknown:"-1"` // of the best kernel; -1 where there is none
+	MS       float64            `json:"candidate_ms,omitempty" unknown:"0"`
 	Baseline map[string]float64 `json:"baselines"`
 
 	Speedup  *kernelwright.Speedup   `json:"speedup"`
-	Headroom float64                 `json:"headroom,omitempty"`
+	Headroom float64                 `json:"headroom,omitempty" unknown:"0"`
 	Flags    []kernelwright.TaskFlag `json:"flags,omitempty"`
 	Spend    *kernelwright.Spend     `json:"spend,omitempty"`         // nil where no language model was asked
 	Stops    *Stops                  `json:"refused_stops,omitempty"` // of the Judge; nil where none was

@@ -132,7 +132,7 @@ func TestReportsTellWhatWasSaidAndSpent(t *testing.T) {
 	d.Spend = kernelwright.Spend{Calls: 3, TokensIn: 1200, TokensOut: 30, USD: 0.008, Unpriced: 1}
 	html, markdown := pages(t, d)
 	for name, text := range map[string]string{"page": html, "Markdown": strings.ReplaceAll(markdown, `\`, "")} {
-		for _, want := range []string{"you write kernels", "let me see", "not answered: interrupted; counted at worst: 5,000 tokens in, 16,384 out, ≤ $0.25", "not answered: it did not come back", "class Model", "3 calls, 1,200 tokens in, 30 out, ≥ $0.0080", "not finished", "<details><summary"} {
+		for _, want := range []string{"you write kernels", "let me see", "not answered: interrupted; counted at worst: 5,000 tokens in, 16,384 out, ≤ $0.25", "not answered: it did not come back", "class Model", "3 calls, 1,200 tokens in, 30 out, ≥ $0.0080", "not done", "<details><summary"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("the %s lacks %q", name, want)
 			}

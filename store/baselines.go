@@ -16,11 +16,11 @@ type Baseline struct {
 	Reference   string                  `json:"reference_sha256,omitempty"` // of the text that it was certified for; empty in old records
 	TaskName    string                  `json:"task_name"`
 	Device      kernelwright.DeviceKind `json:"device"`
-	Path        string                  `json:"path"`       // where its file was
-	Status      kernelwright.Status     `json:"status"`     // of the verdict that let it in
-	CandidateMS float64                 `json:"ms"`         // what it took then
-	DeviceKey   string                  `json:"device_key"` // and where
-	AddedMS     int64                   `json:"added_at"`   // Unix milliseconds
+	Path        string                  `json:"path"`               // where its file was
+	Status      kernelwright.Status     `json:"status"`             // of the verdict that let it in
+	CandidateMS float64                 `json:"ms" unknown:"0"`     // what it took then
+	DeviceKey   string                  `json:"device_key"`         // and where
+	AddedMS     int64                   `json:"added_at" time:"ms"` // Unix milliseconds
 }
 
 // Of reports whether it is a baseline for a reference's text: for the one that it

@@ -138,7 +138,7 @@ const dayMS = 24 * 60 * 60 * 1000
 
 // Spending is what one model was asked in one day.
 type Spending struct {
-	DayMS int64  `json:"day"` // when the day began, in UTC
+	DayMS int64  `json:"day" time:"day"` // when the day began, in UTC
 	Model string `json:"model"`
 	kernelwright.Spend
 }

@@ -28,7 +28,7 @@ type Examination struct {
 	Unchecked []Unchecked `json:"unchecked"`
 	// DigestsMS is when rows from before got their digests, in Unix milliseconds:
 	// what was changed in them earlier is not noticed. 0: there were none.
-	DigestsMS int64 `json:"digests_made_at"`
+	DigestsMS int64 `json:"digests_made_at" time:"ms"`
 }
 
 // Fault is one kind of thing that is wrong.

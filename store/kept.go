@@ -19,7 +19,7 @@ type Kept struct {
 	Index     int     `json:"round"`
 	Device    string  `json:"device"`
 	DeviceKey string  `json:"device_key"`
-	MS        float64 `json:"candidate_ms"` // on its device
+	MS        float64 `json:"candidate_ms" unknown:"0"` // on its device
 
 	// There is what the other device said of it last; nil where it was not asked.
 	There *Elsewhere `json:"there,omitempty"`

@@ -183,11 +183,11 @@ func taskWords(name, source string) string { return name + "\n" + source }
 func candidateWords(note, source string) string { return note + "\n" + source }
 
 func feedbackWords(f kernelwright.Feedback) string {
-	return strings.Join([]string{f.Issue, f.Why, f.Fix, f.Bottleneck, f.Method, f.Plan, f.WantedStop}, "\n")
+	return strings.Join([]string{f.Issue, f.Why, f.Fix, f.Bottleneck, f.Method, f.Plan, f.WantedStop, f.Unusable}, "\n")
 }
 
 func verdictWords(v kernelwright.Verdict) string {
-	words := append([]string{string(v.Status), v.Reason, v.Hint, v.Output}, v.Evidence...)
+	words := append([]string{string(v.Status), v.Reason, v.Hint, v.Output, v.Build.Log}, v.Evidence...)
 	for _, d := range v.Build.Errors {
 		words = append(words, d.Message)
 	}

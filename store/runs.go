@@ -172,7 +172,7 @@ func (s *Store) runDetail(ctx context.Context, tx *sql.Tx, r kernelwright.Run) (
 	if r.Detail == "" {
 		return nil, nil
 	}
-	return s.putText(ctx, tx, r.Detail, "")
+	return s.putText(ctx, tx, r.Detail, r.Detail)
 }
 
 const runColumns = `runs.id, runs.task, runs.task_name, runs.path, runs.device, runs.device_key, runs.strategy, runs.coder, runs.judge, runs.seed,

@@ -444,6 +444,7 @@ func (s *salvage) index(ctx context.Context) error {
 			err := json.Unmarshal([]byte(text), &f)
 			return feedbackWords(f), err
 		}, always},
+		{`SELECT detail, '' FROM runs WHERE detail IS NOT NULL`, plain, always},
 		{`SELECT text, '' FROM messages`, plain, messages},
 		{`SELECT text, '' FROM turns`, plain, calls},
 		{`SELECT text, '' FROM calls WHERE text IS NOT NULL`, plain, calls},

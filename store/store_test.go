@@ -828,6 +828,77 @@ func TestSearch(t *testing.T) {
 	}
 }
 
+// What failed is found: by what it says, by why, and by how far it came.
+func TestSearchOfWhatFailed(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	run := newRun(t, s)
+	broken := round(run.ID, 0, kw.BuildFailed, 0)
+	broken.Verdict.Reason, broken.Verdict.Build.Log = "it does not compile", "ptxas fatal: out of registers"
+	broken.Feedback = &kw.Feedback{Kind: kw.Correction, Issue: "i", Why: "w", Fix: "f", Unusable: "it answered in rhymes"}
+	wrong := round(run.ID, 1, kw.Wrong, 0)
+	wrong.Verdict.Reason, wrong.Verdict.Evidence = "wrong on family planted", []string{"element [3, 1] is nan"}
+	passed, kept := round(run.ID, 2, kw.Correct, 2), round(run.ID, 3, kw.Correct, 1)
+	for _, r := range []kw.Round{broken, wrong, passed, kept} {
+		ok(t, s.AppendRound(ctx, r))
+	}
+	refusal := kw.Verdict{Status: kw.Cheated, Level: kw.Certify, Reason: "it kept an output of an earlier call"}
+	ok(t, s.SetCertificate(ctx, run.ID, 2, refusal))
+	ok(t, s.SetCertificate(ctx, run.ID, 3, kw.Verdict{Status: kw.Certified, Level: kw.Certify, CandidateMS: 1}))
+	bad, err := s.CreateRun(ctx, kw.Run{TaskName: "bad", Status: kw.RunInvalid, Reason: "get_inputs() gives a string", Hint: "let it give tensors", Detail: "Traceback\n  TypeError: quagga"})
+	ok(t, err)
+	for _, c := range []struct {
+		query Query
+		want  string
+	}{
+		{Query{Words: "ptxas"}, "verdict 1/0 build_failed"},
+		{Query{Words: "rhymes"}, "feedback 1/0 build_failed"},
+		{Query{Words: "nan"}, "verdict 1/1 wrong"},
+		{Query{Words: "earlier call"}, "certificate 1/2 correct cheated"},
+		{Query{Words: "get_inputs()"}, fmt.Sprintf("run %d/-1", bad.ID)},
+		{Query{Words: "STRING tens*"}, fmt.Sprintf("run %d/-1", bad.ID)},
+		{Query{Words: "strin"}, ""},
+		{Query{Words: "quagga"}, fmt.Sprintf("run %d/-1", bad.ID)},
+		{Query{Words: "gives", Statuses: []kw.Status{kw.Wrong}}, ""},
+		{Query{Statuses: []kw.Status{kw.Wrong}}, "verdict 1/1 wrong"},
+		{Query{Statuses: []kw.Status{kw.BuildFailed, kw.Cheated}}, "verdict 1/2 correct cheated; verdict 1/0 build_failed"},
+		{Query{Statuses: []kw.Status{kw.Correct}}, "verdict 1/2 correct cheated"},
+		{Query{Statuses: []kw.Status{kw.Certified}}, "verdict 1/3 certified"},
+		{Query{Words: "family", Statuses: []kw.Status{kw.Wrong}}, "verdict 1/1 wrong"},
+		{Query{Words: "family", Statuses: []kw.Status{kw.Crashed}}, ""},
+		{Query{Statuses: []kw.Status{kw.BuildFailed, kw.Wrong}, Limit: 1}, "verdict 1/1 wrong"},
+	} {
+		var got []string
+		for _, h := range must(s.Find(ctx, c.query))(t) {
+			got = append(got, strings.TrimSpace(fmt.Sprintf("%s %d/%d %s %s", h.Kind, h.RunID, h.Round, h.Status, h.Refused)))
+		}
+		if strings.Join(got, "; ") != c.want {
+			t.Errorf("%+v: %q, want %q", c.query, got, c.want)
+		}
+	}
+}
+
+// More of a text's places than are shown do not hide the one that is asked for.
+func TestSearchPastManyPlaces(t *testing.T) {
+	s, ctx := openTest(t), t.Context()
+	run := newRun(t, s)
+	for i := range 20 {
+		status := kw.Wrong
+		if i == 19 {
+			status = kw.Crashed
+		}
+		r := round(run.ID, i, status, 0)
+		r.Candidate.Source = "the same everywhere"
+		ok(t, s.AppendRound(ctx, r))
+	}
+	found := must(s.Find(ctx, Query{Words: "everywhere", Statuses: []kw.Status{kw.Crashed}}))(t)
+	if len(found) != 1 || found[0].Round != 19 {
+		t.Errorf("found %+v", found)
+	}
+	if found := must(s.Find(ctx, Query{Words: "everywhere"}))(t); len(found) != maxHitsPerText {
+		t.Errorf("%d hits of one text", len(found))
+	}
+}
+
 func FuzzSearch(f *testing.F) {
 	s := openTest(f)
 	ok(f, s.SaveTask(f.Context(), kw.Task{Fingerprint: "f", Name: "ⱥİ", Source: "class Model"}))

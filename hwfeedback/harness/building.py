@@ -351,7 +351,7 @@ def _build_ahead(
         if parsed["problems"]:
             raise Failed(
                 "build_failed" if not parsed["normalised_hash"] else "rejected",
-                f"the candidate is refused: {parsed['problems'][0]}",
+                parsed["problems"][0],
                 log="\n".join(parsed["problems"]),
                 errors=[_diagnostic_of(p) for p in parsed["problems"]],
             )
