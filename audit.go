@@ -20,6 +20,8 @@ type Audit struct {
 	Again        bool     `json:"again,omitempty"` // what was judged before it began does not count
 	Command      []string `json:"command"`         // as it was typed first
 	Version      string   `json:"version"`         // of kernelwright
+	Only         []string `json:"only,omitempty"`  // patterns of the candidates that are looked at
+	Limit        int      `json:"limit,omitempty"` // so many pairs at most; 0: all
 	CreatedMS    int64    `json:"created"`
 	FinishedMS   int64    `json:"finished,omitempty"` // 0 while it has not come to its end
 }
@@ -48,12 +50,17 @@ type Claim struct {
 	Against string  `json:"against"` // name of the baseline, "eager" where nothing is said
 }
 
-// NotJudged is the status of a pair in an audit that no verdict was reached on,
-// through no fault of the candidate: it needs another device, or there is none.
-const NotJudged Status = "not_judged"
+// The statuses of pairs in an audit on which no verdict was reached, through no
+// fault of the candidate.
+const (
+	NeedsGPU    Status = "needs_gpu"    // and the device is the CPU
+	NoCandidate Status = "no_candidate" // none was published
+	NoReference Status = "no_reference" // none was found for it
+	NotJudged   Status = "not_judged"   // the machine failed: the next run tries it again
+)
 
 // Key is the same for two audits of the same set under the same settings.
-func (a Audit) Key() string { return hashJSON(a.Path, a.References, a.settings()) }
+func (a Audit) Key() string { return hashJSON(a.Path, a.References, a.Only, a.Limit, a.settings()) }
 
 // PairKey is the same for the same texts under the same settings, whatever set
 // they are in.

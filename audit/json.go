@@ -102,9 +102,10 @@ func (o *objects) begin() error {
 		return nil
 	}
 	o.dec = json.NewDecoder(o.r)
-	if o.list {
-		_, err = o.dec.Token()
+	if !o.list {
+		return nil
 	}
+	_, err = o.dec.Token()
 	return err
 }
 

@@ -9,6 +9,9 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
+// origin is whose text a candidate is: a stranger's, as a model's is.
+const origin = "published"
+
 // worker judges chunks on one device.
 type worker struct {
 	*Run
@@ -124,11 +127,11 @@ func (w *worker) read(ctx context.Context, c chunk, reference string, badReferen
 
 // unreadable is what is said of a pair of which a text cannot be had.
 func (w *worker) unreadable(p Pair, badReference, badCandidate error) (kernelwright.Verdict, bool) {
-	if err := p.Candidate.Err(); err != nil { // nothing was published
-		return w.verdict(kernelwright.NotJudged, err), true
+	if err := p.Candidate.Err(); err != nil {
+		return w.verdict(kernelwright.NoCandidate, err), true
 	}
 	if err := p.Reference.Err(); err != nil {
-		return w.verdict(kernelwright.NotJudged, err), true
+		return w.verdict(kernelwright.NoReference, err), true
 	}
 	if badReference != nil {
 		return w.verdict(kernelwright.Invalid, badReference), true
@@ -157,7 +160,7 @@ func (w *worker) withoutRunning(ctx context.Context, all []*open) (todo []*open,
 	for _, o := range all {
 		status, problem := kernelwright.Rejected, "the candidate is refused: the source defines no class ModelNew"
 		if strings.Contains(o.CandidateText, "ModelNew") {
-			if status, problem, err = w.device.Problem(ctx, kernelwright.Candidate{Source: o.CandidateText, Origin: "file"}); err != nil {
+			if status, problem, err = w.device.Problem(ctx, kernelwright.Candidate{Source: o.CandidateText, Origin: origin}); err != nil {
 				if err := w.failure(ctx, o, err); err != nil {
 					return nil, err
 				}
@@ -186,7 +189,7 @@ func (w *worker) batch(ctx context.Context, from Text, reference string, todo []
 	if w.wrong != nil {
 		for _, o := range todo {
 			if o.Verdict = w.verdict(kernelwright.Invalid, w.wrong); needsGPU(w.device.Device(), w.wrong.Reason, w.wrong.Traceback) {
-				o.Verdict.Status, o.Verdict.Reason = kernelwright.NotJudged, needs("the reference", w.wrong.Reason)
+				o.Verdict.Status, o.Verdict.Reason = kernelwright.NeedsGPU, needs("the reference", w.wrong.Reason)
 			}
 			if err := w.said(ctx, o); err != nil {
 				return nil, err
@@ -196,14 +199,14 @@ func (w *worker) batch(ctx context.Context, from Text, reference string, todo []
 	}
 	candidates := make([]kernelwright.Candidate, len(todo))
 	for i, o := range todo {
-		candidates[i] = kernelwright.Candidate{Source: o.CandidateText, Origin: "file"}
+		candidates[i] = kernelwright.Candidate{Source: o.CandidateText, Origin: origin}
 	}
 	done := 0
 	var own error // of the record, or of whom it is told
 	err := w.device.EvaluateBatch(ctx, w.task, candidates, w.Audit.Level, func(i int, v kernelwright.Verdict) error {
 		w.failed.inARow = 0
 		if !v.Status.OK() && v.Status != kernelwright.Wrong && needsGPU(w.device.Device(), v.Reason, v.Output) {
-			v.Status, v.Reason = kernelwright.NotJudged, needs("it", v.Reason)
+			v.Status, v.Reason = kernelwright.NeedsGPU, needs("it", v.Reason)
 		}
 		todo[i].Verdict = v
 		own, done = w.said(ctx, todo[i]), i+1

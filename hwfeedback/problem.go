@@ -23,7 +23,7 @@ func (e *Evaluator) Problem(ctx context.Context, cand kernelwright.Candidate) (k
 	case len(p.Problems) > 0:
 		return kernelwright.Rejected, "the candidate is refused: " + p.Problems[0], nil
 	case p.Language == kernelwright.CUDA && e.gpu == nil:
-		return kernelwright.NotJudged, "it needs a GPU: " + forAGPU, nil
+		return kernelwright.NeedsGPU, "it needs a GPU: " + forAGPU, nil
 	}
 	return "", "", nil
 }
