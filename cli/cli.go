@@ -36,6 +36,7 @@ type grammar struct {
 
 	Run        runCmd        `cmd:"" help:"Optimise reference files."`
 	Eval       evalCmd       `cmd:"" help:"Judge one candidate against its reference."`
+	Audit      auditCmd      `cmd:"" help:"Judge candidates that others have published, against what they claim."`
 	Bench      benchCmd      `cmd:"" help:"Optimise a folder of references under one or several configurations, and score them."`
 	Recheck    recheckCmd    `cmd:"" help:"Certify kernels of other devices on this one."`
 	Build      buildCmd      `cmd:"" help:"Say what compilers make of candidates, for any GPU."`

@@ -27,6 +27,7 @@ type historyCmd struct {
 	Best    historyBestCmd    `cmd:"" help:"Print the best kernel of a task."`
 	Diff    historyDiffCmd    `cmd:"" help:"Compare the candidates of two rounds."`
 	Bench   historyBenchCmd   `cmd:"" help:"List benches, or print one again."`
+	Audit   historyAuditCmd   `cmd:"" help:"List audits, or print one again."`
 	Replay  historyReplayCmd  `cmd:"" help:"Make the decisions of a run again from the record alone."`
 	Check   historyCheckCmd   `cmd:"" help:"Examine the whole record, and copy what can be read of a damaged one."`
 	Lessons historyLessonsCmd `cmd:"" help:"Say what changes brought, in runs that ended with a certified kernel."`

@@ -587,6 +587,9 @@ func decodeTask(result json.RawMessage) (kernelwright.Task, error) {
 type parsed struct {
 	Language kernelwright.Language `json:"language"`
 	Form     string                `json:"form"`
+	// Of what was read by itself: why it is refused, and the hash of what is Python.
+	Problems []string `json:"problems,omitempty"`
+	Hash     string   `json:"normalised_hash,omitempty"`
 }
 
 // parse reads a candidate's text.

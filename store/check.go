@@ -60,6 +60,7 @@ var tables = []struct {
 	{name: "turns", key: "id", versions: calls}, {name: "calls", key: "id", versions: calls}, {name: "charges", key: "id", versions: calls},
 	{name: "benches", key: "id", versions: benches}, {name: "bench_runs", key: "bench", versions: benches}, {name: "lessons", key: "run", versions: lessons},
 	{name: "digests", versions: digests},
+	{name: "audits", key: "id", versions: audits}, {name: "audit_pairs", key: "audit", versions: audits},
 }
 
 // versions is which versions of the schema have something: from one up to, but
@@ -77,6 +78,7 @@ var (
 	calls     = versions{since: 5}
 	benches   = versions{since: 6}
 	lessons   = versions{since: 7}
+	audits    = versions{since: 13}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns

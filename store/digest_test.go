@@ -33,6 +33,11 @@ func everything(t testing.TB, runs int) string {
 	_, err = s.NextFence(ctx, "cuda:0")
 	ok(t, err)
 	ok(t, s.SaveBaseline(ctx, Baseline{NamedBaseline: kw.NamedBaseline{Name: "cute", Source: "class ModelNew: # an expert's"}, Task: "f0", Device: kw.CPUDevice}))
+	audit := must(s.CreateAudit(ctx, kw.Audit{Path: "/set"}))(t)
+	ok(t, s.KeepAudited(ctx, audit.ID, 1, kw.AuditPair{
+		Reference: "/set/ref.py", Candidate: "/set/new.py", Index: 1, Claim: &kw.Claim{Speedup: 2, Against: "eager"}, Key: "k",
+		ReferenceText: "class Model: # of a set", CandidateText: "class ModelNew: # of a set", Verdict: kw.Verdict{Status: kw.Correct, CandidateMS: 3},
+	}))
 	bench := must(s.CreateBench(ctx, kw.Bench{}))(t)
 	run := must(s.CreateRun(ctx, kw.Run{
 		Task: "f0", DeviceKey: "d", Path: "/x/0.py", Device: "a CPU", Strategy: "beam", Coder: "builtin", Judge: "rules", Settings: "{}",

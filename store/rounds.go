@@ -136,6 +136,11 @@ func putMetric(ctx context.Context, tx *sql.Tx, run int64, index int, name strin
 // putVerdict records a verdict. The exported file is kept as a text of its
 // own: it is most of a certificate, and the same for each one of a kernel.
 func (s *Store) putVerdict(ctx context.Context, tx *sql.Tx, v kernelwright.Verdict) (int64, error) {
+	return s.putVerdictAs(ctx, tx, v, verdictWords(v))
+}
+
+// putVerdictAs is putVerdict with the words that search finds it by.
+func (s *Store) putVerdictAs(ctx context.Context, tx *sql.Tx, v kernelwright.Verdict, words string) (int64, error) {
 	var exported any
 	if v.Exported != "" {
 		id, err := s.putText(ctx, tx, v.Exported, "")
@@ -145,7 +150,7 @@ func (s *Store) putVerdict(ctx context.Context, tx *sql.Tx, v kernelwright.Verdi
 		exported = id
 		v.Exported = ""
 	}
-	text, err := s.putJSON(ctx, tx, v, verdictWords(v))
+	text, err := s.putJSON(ctx, tx, v, words)
 	if err != nil {
 		return 0, err
 	}

@@ -374,6 +374,10 @@ var dropped = []struct {
 	// A bench that lacks a run makes it again.
 	{`DELETE FROM benches WHERE detail NOT IN (SELECT id FROM texts)`, benches},
 	{`DELETE FROM bench_runs WHERE bench NOT IN (SELECT id FROM benches) OR run NOT IN (SELECT id FROM runs)`, benches},
+	// An audit that lacks a pair judges it again.
+	{`DELETE FROM audits WHERE detail NOT IN (SELECT id FROM texts)`, audits},
+	{`DELETE FROM audit_pairs WHERE audit NOT IN (SELECT id FROM audits) OR verdict NOT IN (SELECT id FROM verdicts)
+		OR reference_text NOT IN (SELECT id FROM texts) OR candidate_text NOT IN (SELECT id FROM texts)`, audits},
 	{`UPDATE runs SET lessons = NULL WHERE lessons NOT IN (SELECT id FROM texts)`, lessons},
 	{query: `UPDATE rounds SET (task, device_key) = (SELECT task, device_key FROM runs WHERE id = run)`},
 	{query: `UPDATE rounds AS r SET (standing, ms) = (SELECT ` + standingByVerdict + `, CASE WHEN c.candidate_ms > 0 THEN c.candidate_ms ELSE v.candidate_ms END
@@ -434,7 +438,7 @@ func (s *salvage) index(ctx context.Context) error {
 	}{
 		{`SELECT source, name FROM tasks`, func(name, text string) (string, error) { return taskWords(name, text), nil }, always},
 		{`SELECT candidate, note FROM rounds`, func(note, text string) (string, error) { return candidateWords(note, text), nil }, always},
-		{`SELECT text, '' FROM verdicts`, func(_, text string) (string, error) {
+		{`SELECT text, '' FROM verdicts WHERE id IN (SELECT verdict FROM rounds UNION SELECT verdict FROM certificates)`, func(_, text string) (string, error) {
 			var v kernelwright.Verdict
 			err := json.Unmarshal([]byte(text), &v)
 			return verdictWords(v), err

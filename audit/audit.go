@@ -1,0 +1,113 @@
+// Package audit reads published sets of candidates, each with the reference that
+// it stands for, and has them judged. It knows where their texts lie and holds few
+// of them at a time: a set may have tens of thousands.
+package audit
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// Pair is a reference and a candidate, as they were found.
+type Pair struct {
+	Reference, Candidate Text
+	Claim                *kernelwright.Claim
+}
+
+// Set is what was found at a path.
+type Set struct {
+	Pairs []Pair
+	// Layouts counts the pairs by what they were recognised as, in words.
+	Layouts map[string]int
+}
+
+// NoPairsError says that a path has no pairs, and what was looked for.
+type NoPairsError struct{ Reason, Hint string }
+
+func (e *NoPairsError) Error() string { return e.Reason }
+
+func nothing(reason, hint string) error { return &NoPairsError{reason, hint} }
+
+// Layouts is what pairs are recognised by, in words for a hint.
+const Layouts = "KernelBench's runs (level_1_problem_3_sample_0_kernel.py), a folder with a reference and its candidates each, or a file of JSON lines with reference and candidate"
+
+// Find reads which pairs there are at path: a folder, or a file of JSON. Of
+// references it takes the first that fits among those named: files, or folders of
+// them. Where none is named it looks beside the candidates, in path, and in the
+// folders above it. An error is a *NoPairsError, or says what cannot be read.
+func Find(path string, references []string) (Set, error) {
+	found := &finder{base: path, seen: map[string]int{}, set: Set{Layouts: map[string]int{}}}
+	info, err := os.Stat(path)
+	if err != nil {
+		return Set{}, nothing("there is no file or folder "+path, "name a folder or a file of pairs: "+Layouts)
+	}
+	if found.named, err = indexOf(references); err != nil {
+		return Set{}, err
+	}
+	switch {
+	case info.IsDir():
+		err = found.folder(path)
+	case isJSON(path):
+		err = found.json(path)
+	default:
+		err = nothing(path+" is neither a folder nor JSON", "`kernelwright eval REFERENCE CANDIDATE` judges one file")
+	}
+	if err != nil {
+		return Set{}, err
+	}
+	if len(found.set.Pairs) == 0 {
+		return Set{}, nothing("there are no pairs of a reference and a candidate in "+path, "it takes "+Layouts)
+	}
+	return found.set, nil
+}
+
+// finder collects pairs.
+type finder struct {
+	base  string
+	named *index // references that somebody named
+	near  *index // those of a KernelBench in base or above it; nil: not looked for yet
+	seen  map[string]int
+	set   Set
+}
+
+// add takes a pair. Its labels tell it from every other one.
+func (f *finder) add(layout string, p Pair) {
+	called := p.Reference.Label + "\n" + p.Candidate.Label
+	if f.seen[called]++; f.seen[called] > 1 {
+		p.Candidate.Label += fmt.Sprintf(" (%d)", f.seen[called])
+	}
+	f.set.Layouts[layout]++
+	f.set.Pairs = append(f.set.Pairs, p)
+}
+
+// referenceOf returns the reference of a candidate's file, by its name and its
+// folders' names.
+func (f *finder) referenceOf(candidate string) Text {
+	if f.named.size() > 0 {
+		if path := f.named.find(candidate, f.base); path != "" {
+			return fileText(path)
+		}
+		return missing(fmt.Sprintf("none of %d references that were named fits its name", f.named.size()),
+			"references are told by their number (level1/3_*.py) or by their name")
+	}
+	if f.near == nil {
+		f.near = nearby(f.base)
+	}
+	if path := f.near.find(candidate, f.base); path != "" {
+		return fileText(path)
+	}
+	return missing("no reference was found for it", "name the folder of the references with --references, such as KernelBench's")
+}
+
+// isJSON reports whether a file's name says that it is JSON.
+func isJSON(path string) bool {
+	switch strings.ToLower(filepath.Ext(path)) {
+	case ".json", ".jsonl", ".ndjson":
+		return true
+	}
+	return false
+}

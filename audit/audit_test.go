@@ -1,0 +1,248 @@
+package audit
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+const (
+	aReference = "import torch\n\n\nclass Model:\n    pass\n\n\ndef get_inputs():\n    return []\n"
+	aCandidate = "class ModelNew:\n    pass\n"
+)
+
+// lay writes files below a folder.
+func lay(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// told writes a set as lines: candidate, reference or why there is none, claim.
+func told(dir string, s Set) (lines []string) {
+	for _, p := range s.Pairs {
+		at := func(x Text) string {
+			if err := x.Err(); err != nil {
+				return "(" + err.Error() + ")"
+			}
+			below, _ := filepath.Rel(dir, x.Label)
+			return below
+		}
+		line := at(p.Candidate) + " < " + at(p.Reference)
+		if p.Claim != nil {
+			line += " " + p.Claim.Against
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+func TestLayouts(t *testing.T) {
+	bench := map[string]string{
+		"KernelBench/level1/3_relu.py": aReference, "KernelBench/level1/13_gelu.py": aReference,
+		"KernelBench/level2/3_both.py": aReference,
+	}
+	with := func(more map[string]string) map[string]string {
+		all := map[string]string{}
+		for _, files := range []map[string]string{bench, more} {
+			for name, text := range files {
+				all[name] = text
+			}
+		}
+		return all
+	}
+	const noReference = "(no reference was found for it)"
+	for name, c := range map[string]struct {
+		files      map[string]string
+		at         string
+		references []string
+		want       []string
+	}{
+		"a checkout of KernelBench with runs": {
+			files: with(map[string]string{
+				"runs/a/level_1_problem_3_sample_0_kernel.py": aCandidate, "runs/a/level_1_problem_3_sample_1_kernel.py": "class Mod",
+				"runs/a/level_2_problem_3_sample_0_kernel.py": aCandidate, "runs/a/level_1_problem_99_sample_0_kernel.py": aCandidate,
+				"runs/a/eval_results.json": `{"3": [{"sample_id": 0, "runtime": 2.0, "ref_runtime": 3.0}]}`,
+			}),
+			want: []string{
+				"runs/a/level_1_problem_3_sample_0_kernel.py < KernelBench/level1/3_relu.py eager",
+				"runs/a/level_1_problem_3_sample_1_kernel.py < KernelBench/level1/3_relu.py",
+				"runs/a/level_1_problem_99_sample_0_kernel.py < " + noReference,
+				"runs/a/level_2_problem_3_sample_0_kernel.py < KernelBench/level2/3_both.py eager",
+			},
+		},
+		"one run of it": {
+			files: with(map[string]string{"runs/a/level_1_problem_13_sample_0_kernel.py": aCandidate}), at: "runs/a",
+			want: []string{"runs/a/level_1_problem_13_sample_0_kernel.py < KernelBench/level1/13_gelu.py"},
+		},
+		"references that are named": {
+			files: with(map[string]string{"mine/13_gelu/best_kernel.py": aCandidate, "mine/level1/3_relu.py": aCandidate, "mine/unknown.py": aCandidate}), at: "mine", references: []string{"KernelBench"},
+			want: []string{
+				"mine/13_gelu/best_kernel.py < KernelBench/level1/13_gelu.py",
+				"mine/level1/3_relu.py < KernelBench/level1/3_relu.py",
+				"mine/unknown.py < (none of 3 references that were named fits its name)",
+			},
+		},
+		"one reference for all": {
+			files: map[string]string{"ref.py": aReference, "c/a.py": aCandidate, "c/b.py": aCandidate}, at: "c", references: []string{"ref.py"},
+			want: []string{"c/a.py < ref.py", "c/b.py < ref.py"},
+		},
+		"folders with a reference each": {
+			files: map[string]string{
+				"x/reference.py": aReference, "x/one.py": aCandidate, "x/two.py": aCandidate, "x/helper.py": "import os\n", "x/kernel_3.py": "def broken(", "x/x.best.py": aCandidate,
+				"y/task.py": aReference, "y/whatever.py": "no python at all", "z/model.py": aReference, "z/kernel.cu": "__global__",
+				"w/notes.py": "import os\n", ".hidden/a.py": aCandidate, "lone/a.py": aCandidate,
+			},
+			want: []string{
+				"lone/a.py < " + noReference,
+				"x/kernel_3.py < x/reference.py", "x/one.py < x/reference.py", "x/two.py < x/reference.py",
+				"y/whatever.py < y/task.py", "z/kernel.cu < z/model.py",
+			},
+		},
+		"work folders": {
+			files: map[string]string{"w/model.py": aReference, "w/model_new.py": aCandidate, "w/kernels/a.cu": "x", "w/kernels/b.py": aCandidate},
+			want:  []string{"w < w/model.py"},
+		},
+		"several references in one folder, by name": {
+			files: map[string]string{"ref_0.py": aReference, "test_kernel_0.py": aCandidate, "model_ex_add.py": aReference, "model_new_ex_add.py": aCandidate, "other.py": aCandidate},
+			want: []string{
+				"model_new_ex_add.py < model_ex_add.py",
+				"other.py < (several references lie beside it, and none has its name)",
+				"test_kernel_0.py < ref_0.py",
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := lay(t, c.files)
+			var references []string
+			for _, r := range c.references {
+				references = append(references, filepath.Join(dir, r))
+			}
+			set, err := Find(filepath.Join(dir, c.at), references)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := slices.Sorted(slices.Values(told(dir, set))); !slices.Equal(got, c.want) {
+				t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+			}
+		})
+	}
+}
+
+func TestJSON(t *testing.T) {
+	const pair = `{"reference": "class Model:\n", "candidate": "class ModelNew:\n", "claimed": 1.5}`
+	for name, c := range map[string]struct {
+		text string
+		want []string
+	}{
+		"lines": {
+			pair + "\n\nnonsense\n" + `{"ref_code": "r.py", "custom_code": "c.py", "score_default": 2, "level_id": 1, "task_id": 7}` + "\n" + `{"reference": "r.py"}` + "\n" + `{"reference": "r.py", "candidate": null}`,
+			[]string{
+				"set.jsonl:1 < set.jsonl:1 eager", "(the line is not JSON) < (the line is not JSON)", "c.py < r.py eager",
+				"(it has no reference and candidate) < (it has no reference and candidate)", "(no candidate was published for it) < r.py",
+			},
+		},
+		"a list":                     {"[" + pair + ",\n" + pair + ", 3]", []string{"set.jsonl:1 < set.jsonl:1 eager", "set.jsonl:2 < set.jsonl:2 eager", "(it has no reference and candidate) < (it has no reference and candidate)"}},
+		"objects over several lines": {"{\n" + pair[1:] + "\n{\n" + pair[1:], []string{"set.jsonl:1 < set.jsonl:1 eager", "set.jsonl:2 < set.jsonl:2 eager"}},
+		"a list that breaks off":     {"[" + pair + ", {", []string{"set.jsonl:1 < set.jsonl:1 eager", "(from here on the file is not JSON: unexpected EOF) < (from here on the file is not JSON: unexpected EOF)"}},
+		"another baseline":           {`{"reference": "r.py", "candidate": "c.py", "claimed": 2, "claimed_against": "compile"}`, []string{"c.py < r.py compile"}},
+		"the same twice":             {strings.Repeat(`{"reference": "r.py", "candidate": "c.py"}`+"\n", 2), []string{"c.py < r.py", "c.py (2) < r.py"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := lay(t, map[string]string{"set.jsonl": c.text, "r.py": aReference, "c.py": aCandidate})
+			set, err := Find(filepath.Join(dir, "set.jsonl"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := told(dir, set); !slices.Equal(got, c.want) {
+				t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+			}
+			for _, p := range set.Pairs {
+				if p.Candidate.Err() != nil {
+					continue
+				}
+				if text, err := p.Candidate.ReadCandidate(); err != nil || !strings.HasPrefix(text, "class ModelNew:") {
+					t.Errorf("%s: %q, %v", p.Candidate.Label, text, err)
+				}
+			}
+		})
+	}
+}
+
+// A set is a stranger's: it names no file outside of its folder.
+func TestJSONStaysInItsFolder(t *testing.T) {
+	dir := lay(t, map[string]string{
+		"outside.py":    aCandidate,
+		"set/in/c.py":   aCandidate,
+		"set/r.py":      aReference,
+		"set/set.jsonl": `{"reference": "r.py", "candidate": "in/c.py"}` + "\n" + `{"reference": "r.py", "candidate": "../outside.py"}` + "\n" + `{"reference": "r.py", "candidate": "/etc/passwd"}` + "\n" + `{"reference": "r.py", "candidate": "link.py"}`,
+	})
+	if err := os.Symlink("../outside.py", filepath.Join(dir, "set", "link.py")); err != nil {
+		t.Fatal(err)
+	}
+	set, err := Find(filepath.Join(dir, "set", "set.jsonl"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range set.Pairs {
+		text, err := p.Candidate.ReadCandidate()
+		if want := i == 0; (err == nil) != want || !want && text != "" {
+			t.Errorf("%s: %q, %v", p.Candidate.Label, text, err)
+		}
+	}
+}
+
+func TestNoPairs(t *testing.T) {
+	dir := lay(t, map[string]string{"refs/1_a.py": aReference, "refs/2_b.py": aReference, "a.py": aCandidate, "empty/x.txt": "", "empty.jsonl": "", "other.json": `{"a": 1}`})
+	for at, want := range map[string]string{
+		"nowhere":     "there is no file or folder ",
+		"refs":        "there are no pairs of a reference and a candidate in ",
+		"empty":       "there are no pairs ",
+		"empty.jsonl": "there are no pairs ",
+		"a.py":        " is neither a folder nor JSON",
+	} {
+		if _, err := Find(filepath.Join(dir, at), nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", at, err, want)
+		}
+	}
+	for _, references := range []string{"nowhere", "empty"} {
+		if _, err := Find(dir, []string{filepath.Join(dir, references)}); err == nil {
+			t.Errorf("references in %s: no error", references)
+		}
+	}
+	// One of its own is no pair, but names what it lacks.
+	set, err := Find(filepath.Join(dir, "other.json"), nil)
+	if err != nil || len(set.Pairs) != 1 || set.Pairs[0].Candidate.Err() == nil {
+		t.Errorf("%+v, %v", set, err)
+	}
+}
+
+func TestClaimsOfKernelBench(t *testing.T) {
+	dir := lay(t, map[string]string{"eval_results.json": `{"3": [{"sample_id": "1", "runtime": 2, "ref_runtime": 5}, {"sample_id": 0, "runtime": 4}]}`, "bad/eval_results.json": "{"})
+	for name, want := range map[string]*kernelwright.Claim{
+		"level_1_problem_3_sample_1_kernel.py": {Speedup: 2.5, Against: "eager"},
+		"level_1_problem_3_sample_0_kernel.py": nil, // it was never timed against anything
+		"level_1_problem_4_sample_0_kernel.py": nil,
+	} {
+		got := claimsOf(dir).of(name)
+		if (got == nil) != (want == nil) || got != nil && *got != *want {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if got := claimsOf(filepath.Join(dir, "bad")).of("level_1_problem_3_sample_1_kernel.py"); got != nil {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,212 @@
+package audit
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/kernelwright/kernelwright/task"
+)
+
+// kind is what a file seems to be.
+type kind int
+
+const (
+	other     kind = iota
+	reference      // defines Model and get_inputs, and no ModelNew
+	candidate      // defines ModelNew
+	notPython      // its name says Python, and its bytes are none
+)
+
+var (
+	definesNew    = regexp.MustCompile(`(?m)^[ \t]*(?:class\s+ModelNew\b|ModelNew\s*=)`)
+	definesModel  = regexp.MustCompile(`(?m)^class\s+Model\b`)
+	definesInputs = regexp.MustCompile(`(?m)^(?:def\s+get_inputs\b|get_inputs\s*=)`)
+	// What a candidate that is broken is told by.
+	calledLikeOne = regexp.MustCompile(`(?i)(^|_)(kernel|kernels|candidate|solution|generated|optimi[sz]ed|model_new)(_|\d|$)`)
+)
+
+// kindOf reads a file for what it seems to be. Nothing is kept of it.
+func kindOf(path string) kind {
+	f, err := task.Read(path)
+	if err != nil {
+		return notPython
+	}
+	switch {
+	case definesNew.MatchString(f.Source):
+		return candidate
+	case definesModel.MatchString(f.Source) && definesInputs.MatchString(f.Source):
+		return reference
+	}
+	return other
+}
+
+// What the pairs of a set are recognised as, in words.
+const (
+	asRuns    = "KernelBench's runs"
+	asFolders = "folders of a reference and its candidates"
+	asLoose   = "candidates whose references lie elsewhere"
+	asJSON    = "JSON"
+)
+
+// folder reads a folder, and those in it.
+func (f *finder) folder(path string) error {
+	return walk(path, func(p string, d fs.DirEntry) error {
+		if !d.IsDir() {
+			return nil
+		}
+		if isWorkFolder(p) {
+			f.workFolder(p)
+			return filepath.SkipDir
+		}
+		return f.files(p)
+	})
+}
+
+// isWorkFolder tells a folder in CUDA Agent's form: model_new.py with sources.
+func isWorkFolder(path string) bool {
+	if _, err := os.Stat(filepath.Join(path, "model_new.py")); err != nil {
+		return false
+	}
+	for _, pattern := range []string{"*.cu", "*.cpp", "kernels/*.cu", "kernels/*.cpp"} {
+		if found, err := fs.Glob(os.DirFS(path), pattern); err == nil && len(found) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *finder) workFolder(path string) {
+	whole := fileText(path)
+	for _, name := range []string{"model.py", "reference.py", "ref.py"} {
+		if p := filepath.Join(path, name); kindOf(p) == reference {
+			f.add(asFolders, Pair{Reference: fileText(p), Candidate: whole})
+			return
+		}
+	}
+	f.add(asLoose, Pair{Reference: f.referenceOf(path), Candidate: whole})
+}
+
+// sorted is the files of one folder by what they are.
+type sorted struct {
+	runs, references, candidates, broken, rest, sources []string
+}
+
+func sortFiles(path string) (s sorted, jsons []string, err error) {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return s, nil, nil //nolint:nilerr // a folder that cannot be read has nothing for us
+	}
+	for _, e := range entries {
+		p, name := filepath.Join(path, e.Name()), e.Name()
+		switch ext := strings.ToLower(filepath.Ext(name)); {
+		case e.IsDir() || strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".best.py") || name == "__init__.py":
+		case ext == ".py" && runFile.MatchString(name):
+			s.runs = append(s.runs, p)
+		case ext == ".py":
+			switch kindOf(p) {
+			case reference:
+				s.references = append(s.references, p)
+			case candidate:
+				s.candidates = append(s.candidates, p)
+			case notPython:
+				s.broken = append(s.broken, p)
+			case other:
+				s.rest = append(s.rest, p)
+			}
+		case ext == ".cu" || ext == ".cpp":
+			s.sources = append(s.sources, p)
+		case isJSON(p):
+			jsons = append(jsons, p)
+		}
+	}
+	return s, jsons, nil
+}
+
+// files takes the pairs of which a folder itself has the candidates.
+func (f *finder) files(path string) error {
+	s, jsons, err := sortFiles(path)
+	if err != nil {
+		return err
+	}
+	claims := claimsOf(path)
+	for _, p := range s.runs {
+		f.add(asRuns, Pair{Reference: f.referenceOf(p), Candidate: fileText(p), Claim: claims.of(p)})
+	}
+	for _, p := range s.published() {
+		switch {
+		case len(s.references) == 1:
+			f.add(asFolders, Pair{Reference: fileText(s.references[0]), Candidate: fileText(p)})
+		case len(s.references) > 1:
+			f.add(asFolders, Pair{Reference: f.oneOf(s.references, p), Candidate: fileText(p)})
+		default:
+			f.add(asLoose, Pair{Reference: f.referenceOf(p), Candidate: fileText(p)})
+		}
+	}
+	for _, p := range jsons {
+		if looksLikePairs(p) {
+			if err := f.json(p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// published returns the files of a folder that stand as candidates. Beside a
+// reference a file that is broken is one, too: what else should it be? Where
+// nothing is one, whatever lies there was published as one.
+func (s sorted) published() []string {
+	out := slices.Clone(s.candidates)
+	if len(s.references) == 0 {
+		return out
+	}
+	out = append(out, s.broken...)
+	for _, p := range s.rest {
+		if calledLikeOne.MatchString(strings.TrimSuffix(filepath.Base(p), ".py")) {
+			out = append(out, p)
+		}
+	}
+	if len(out) == 0 && len(s.references) == 1 {
+		out = append(slices.Clone(s.rest), s.sources...)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// oneOf returns the reference of several beside a candidate that has its name.
+func (f *finder) oneOf(references []string, candidate string) Text {
+	var fits []string
+	for _, r := range references {
+		if key(filepath.Base(r)) == key(filepath.Base(candidate)) {
+			fits = append(fits, r)
+		}
+	}
+	if path := only(fits); path != "" {
+		return fileText(path)
+	}
+	if f.named.size() > 0 {
+		return f.referenceOf(candidate)
+	}
+	return missing("several references lie beside it, and none has its name", "name them alike (ref_1.py, kernel_1.py), or put each reference into a folder of its own")
+}
+
+// looksLikePairs reports whether the first object of a file of JSON is a pair: a
+// folder has other JSON, too.
+func looksLikePairs(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	all := readObjects(f)
+	o, err := all.next()
+	if err != nil || o.problem != "" {
+		return false
+	}
+	_, _, isPair := fieldsOf(o.raw)
+	return isPair
+}

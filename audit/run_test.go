@@ -1,0 +1,333 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// double is a device that judges by what candidates say of themselves.
+type double struct {
+	kind kernelwright.DeviceKind
+	fail func(source string) error // what the machine fails on
+
+	mu        sync.Mutex
+	evaluated map[string]int
+	inspected map[string]int
+	largest   int // batch
+}
+
+func newDouble() *double {
+	return &double{kind: kernelwright.CPUDevice, evaluated: map[string]int{}, inspected: map[string]int{}}
+}
+
+func (d *double) Device() kernelwright.Device {
+	return kernelwright.Device{Kind: d.kind, Key: "k", Class: "c"}
+}
+
+func (d *double) Problem(_ context.Context, c kernelwright.Candidate) (kernelwright.Status, string, error) {
+	if strings.Contains(c.Source, "class ModelNew(") {
+		return kernelwright.BuildFailed, "the candidate is refused: line 1: not valid Python", nil
+	}
+	return "", "", nil
+}
+
+func (d *double) Inspect(_ context.Context, name, source string) (kernelwright.Task, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.inspected[source]++
+	if d.fail != nil {
+		if err := d.fail(source); err != nil {
+			return kernelwright.Task{}, err
+		}
+	}
+	if strings.Contains(source, "no task") {
+		return kernelwright.Task{}, &kernelwright.InvalidTaskError{Reason: "it is no task"}
+	}
+	return kernelwright.Task{Name: name, Source: source}, nil
+}
+
+func (d *double) EvaluateBatch(ctx context.Context, _ kernelwright.Task, cs []kernelwright.Candidate, _ kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
+	d.mu.Lock()
+	d.largest = max(d.largest, len(cs))
+	d.mu.Unlock()
+	for i, c := range cs {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if d.fail != nil {
+			if err := d.fail(c.Source); err != nil {
+				return err
+			}
+		}
+		d.mu.Lock()
+		d.evaluated[c.Source]++
+		d.mu.Unlock()
+		v := kernelwright.Verdict{Status: kernelwright.Correct, CandidateMS: 1}
+		switch {
+		case strings.Contains(c.Source, "cuda()"):
+			v = kernelwright.Verdict{Status: kernelwright.Crashed, Reason: "forward raised RuntimeError: Found no NVIDIA driver on your system"}
+		case strings.Contains(c.Source, "hangs"):
+			v = kernelwright.Verdict{Status: kernelwright.TimedOut, Reason: "a forward took over 5 s"}
+		}
+		if err := yield(i, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// memory is a record.
+type memory struct {
+	mu   sync.Mutex
+	kept map[string]kernelwright.AuditPair // by key
+	all  map[string]kernelwright.AuditPair // by labels
+}
+
+func newMemory() *memory {
+	return &memory{kept: map[string]kernelwright.AuditPair{}, all: map[string]kernelwright.AuditPair{}}
+}
+
+func (m *memory) Known(_ context.Context, key string) (kernelwright.Verdict, int64, bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, ok := m.kept[key]
+	return p.Verdict, 7, ok, nil
+}
+
+func (m *memory) Keep(_ context.Context, p kernelwright.AuditPair) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p.ReferenceText, p.CandidateText = "", ""
+	if p.Key != "" {
+		m.kept[p.Key] = p
+	}
+	m.all[p.Reference+"\n"+p.Candidate] = p
+	return nil
+}
+
+// judged runs an audit and returns the statuses by the base name of the candidate.
+func judged(t *testing.T, set Set, r *Run) (map[string]kernelwright.Status, error) {
+	t.Helper()
+	got := map[string]kernelwright.Status{}
+	r.Set, r.Begun = set, func(int, string) {}
+	r.Yield = func(p kernelwright.AuditPair, _ bool) error {
+		name := filepath.Base(p.Candidate)
+		if before, twice := got[name]; twice {
+			t.Errorf("%s was told twice: %s, %s", name, before, p.Verdict.Status)
+		}
+		got[name] = p.Verdict.Status
+		return nil
+	}
+	err := r.Run(t.Context())
+	return got, err
+}
+
+func found(t *testing.T, files map[string]string) Set {
+	t.Helper()
+	set, err := Find(lay(t, files), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func TestEachIsNamedAndNeighboursAreUnharmed(t *testing.T) {
+	set := found(t, map[string]string{
+		"a/reference.py": aReference, "a/right.py": aCandidate, "a/broken.py": "class ModelNew(\n", "a/hangs.py": aCandidate + "# hangs",
+		"a/kernel_bytes.py": "\x00\x01\x02", "a/kernel_text.py": "this is no Python", "a/gpu.py": aCandidate + "# x.cuda()", "a/same.py": aCandidate,
+		"b/reference.py": aReference + "# no task", "b/never.py": aCandidate, "c/alone.py": aCandidate,
+	})
+	d, m := newDouble(), newMemory()
+	got, err := judged(t, set, &Run{Devices: []Device{d}, Record: m})
+	want := map[string]kernelwright.Status{
+		"right.py": kernelwright.Correct, "same.py": kernelwright.Correct, "broken.py": kernelwright.BuildFailed, "hangs.py": kernelwright.TimedOut,
+		"kernel_bytes.py": kernelwright.Rejected, "kernel_text.py": kernelwright.Rejected, "gpu.py": kernelwright.NeedsGPU,
+		"never.py": kernelwright.Invalid, "alone.py": kernelwright.NoReference,
+	}
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v\nwant %v", got, err, want)
+	}
+	if n := d.evaluated[aCandidate]; n != 1 {
+		t.Errorf("the same bytes were judged %d times", n)
+	}
+	// Once more: all of it is known, that which hangs too.
+	d.evaluated = map[string]int{}
+	again, err := judged(t, set, &Run{Devices: []Device{d}, Record: m})
+	if err != nil || !maps.Equal(again, want) || len(d.evaluated) != 0 {
+		t.Errorf("again: %v, %v, judged %v", again, err, d.evaluated)
+	}
+	// On a GPU such a failure is the candidate's own.
+	d.kind = kernelwright.CUDADevice
+	if got, _ = judged(t, set, &Run{Devices: []Device{d}, Record: newMemory()}); got["gpu.py"] != kernelwright.Crashed {
+		t.Error(got["gpu.py"])
+	}
+}
+
+// A reference is looked at only for candidates that must run.
+func TestBrokenCandidatesNeedNoDevice(t *testing.T) {
+	d := newDouble()
+	_, err := judged(t, found(t, map[string]string{"a/reference.py": aReference, "a/b.py": "class ModelNew(\n"}), &Run{Devices: []Device{d}, Record: newMemory()})
+	if err != nil || len(d.inspected) != 0 {
+		t.Error(d.inspected, err)
+	}
+}
+
+// Thousands of pairs: texts are not held, and the same bytes are judged once.
+func TestThousandsOfPairs(t *testing.T) {
+	const pairs, filler = 10000, 5000
+	dir := t.TempDir()
+	var b strings.Builder
+	long := "# " + strings.Repeat("x", filler) + "\\n"
+	for i := range pairs {
+		candidate := "class ModelNew:\\n    pass\\n" + long
+		switch {
+		case i == 17:
+			candidate += "# hangs\\n"
+		case i%3 == 1:
+			candidate = "class ModelNew(\\n" + long
+		case i%3 == 2:
+			candidate = fmt.Sprintf("nothing %d\\n", i) + long
+		}
+		fmt.Fprintf(&b, `{"reference": "class Model:\n    pass\n", "candidate": "%s", "claimed": 2}`+"\n", candidate)
+	}
+	path := filepath.Join(dir, "set.jsonl")
+	if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.Reset()
+	set, err := Find(path, nil)
+	if err != nil || len(set.Pairs) != pairs {
+		t.Fatal(len(set.Pairs), err)
+	}
+	d, m := newDouble(), newMemory()
+	r := &Run{Devices: []Device{d}, Record: m}
+	counts := map[kernelwright.Status]int{}
+	var most uint64
+	told := 0
+	r.Set, r.Begun = set, func(int, string) {}
+	r.Yield = func(p kernelwright.AuditPair, _ bool) error {
+		counts[p.Verdict.Status]++
+		if told++; told%2000 == 0 {
+			runtime.GC()
+			var s runtime.MemStats
+			runtime.ReadMemStats(&s)
+			most = max(most, s.HeapAlloc)
+		}
+		return nil
+	}
+	if err := r.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if counts[kernelwright.Correct] != (pairs+2)/3 || counts[kernelwright.TimedOut] != 1 || counts[kernelwright.BuildFailed]+counts[kernelwright.Rejected]+counts[kernelwright.Correct]+1 != pairs {
+		t.Errorf("%v", counts)
+	}
+	if len(d.evaluated) != 2 || d.inspected["class Model:\n    pass\n"] != 1 || d.largest > chunkPairs {
+		t.Errorf("judged %d texts, inspected %v, at most %d at once", len(d.evaluated), d.inspected, d.largest)
+	}
+	// The texts are 50 MB together.
+	if most > 40<<20 {
+		t.Errorf("%d MB were in use", most>>20)
+	}
+}
+
+// What the machine fails on is told and not recorded, and the rest goes on.
+func TestAFailureOfTheMachine(t *testing.T) {
+	set := found(t, map[string]string{"a/reference.py": aReference, "a/1.py": aCandidate + "# 1", "a/2.py": aCandidate + "# bad", "a/3.py": aCandidate + "# 3"})
+	d, m := newDouble(), newMemory()
+	d.fail = func(source string) error {
+		if strings.Contains(source, "# bad") {
+			return &kernelwright.InfrastructureError{Op: "evaluate", Err: errors.New("the disk is full")}
+		}
+		return nil
+	}
+	got, err := judged(t, set, &Run{Devices: []Device{d}, Record: m})
+	var failed *FailedError
+	if !errors.As(err, &failed) || failed.Pairs != 1 || got["2.py"] != kernelwright.NotJudged || got["1.py"] != kernelwright.Correct || got["3.py"] != kernelwright.Correct {
+		t.Errorf("%v, %v", got, err)
+	}
+	if len(m.all) != 2 {
+		t.Errorf("%v", slices.Collect(maps.Keys(m.all)))
+	}
+	d.fail = nil
+	if got, err = judged(t, set, &Run{Devices: []Device{d}, Record: m}); err != nil || got["2.py"] != kernelwright.Correct {
+		t.Errorf("again: %v, %v", got, err)
+	}
+}
+
+// A device on which pair after pair fails is left, and another takes its pairs.
+func TestADeviceThatFailsIsLeft(t *testing.T) {
+	files := map[string]string{}
+	for i := range 9 {
+		files[fmt.Sprintf("%d/reference.py", i)] = aReference + fmt.Sprintf("# %d", i)
+		for k := range 5 {
+			files[fmt.Sprintf("%d/c%d_%d.py", i, i, k)] = aCandidate + fmt.Sprintf("# %d %d", i, k)
+		}
+	}
+	set := found(t, files)
+	sick, well := newDouble(), newDouble()
+	sick.fail = func(string) error {
+		return &kernelwright.InfrastructureError{Op: "evaluate", Err: errors.New("no more")}
+	}
+	got, err := judged(t, set, &Run{Devices: []Device{sick}, Record: newMemory()})
+	var failed *FailedError
+	if !errors.As(err, &failed) || failed.Pairs != 45 || len(got) != maxFailures {
+		t.Errorf("alone: %d told, %v", len(got), err)
+	}
+	gone := make(chan struct{})
+	once := sync.OnceFunc(func() { close(gone) })
+	tries := 0
+	sick.fail = func(string) error {
+		if tries++; tries == maxFailures {
+			once()
+		}
+		return &kernelwright.InfrastructureError{Op: "evaluate", Err: errors.New("no more")}
+	}
+	well.fail = func(string) error { <-gone; return nil } // the other one has begun
+	got, err = judged(t, set, &Run{Devices: []Device{sick, well}, Record: newMemory()})
+	if !errors.As(err, &failed) || failed.Pairs < maxFailures || len(got) < 40 {
+		t.Errorf("with another: %d told, %v", len(got), err)
+	}
+}
+
+// Stopped in between, a run loses what it had not judged and nothing else.
+func TestAStoppedRunGoesOn(t *testing.T) {
+	files := map[string]string{"a/reference.py": aReference}
+	for i := range 50 {
+		files[fmt.Sprintf("a/%02d.py", i)] = aCandidate + fmt.Sprintf("# %d", i)
+	}
+	set := found(t, files)
+	d, m := newDouble(), newMemory()
+	ctx, cancel := context.WithCancel(t.Context())
+	told := 0
+	r := &Run{Set: set, Devices: []Device{d}, Record: m, Begun: func(int, string) {}, Yield: func(kernelwright.AuditPair, bool) error {
+		if told++; told == 20 {
+			cancel()
+		}
+		return nil
+	}}
+	if err := r.Run(ctx); !errors.Is(err, context.Canceled) || len(m.all) != 20 {
+		t.Fatalf("%v, %d kept", err, len(m.all))
+	}
+	if _, err := judged(t, set, &Run{Devices: []Device{d}, Record: m}); err != nil {
+		t.Fatal(err)
+	}
+	for text, n := range d.evaluated {
+		if n != 1 {
+			t.Errorf("%q was judged %d times", text, n)
+		}
+	}
+	if len(d.evaluated) != 50 {
+		t.Error(len(d.evaluated))
+	}
+}

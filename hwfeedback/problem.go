@@ -1,0 +1,29 @@
+package hwfeedback
+
+import (
+	"context"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// forAGPU is what building.py says of code in CUDA, too.
+const forAGPU = "it is written in CUDA, and the device is the CPU"
+
+// Problem says why a candidate comes to nothing on this device, as far as its text
+// tells that, and which status that is; "" where it must be tried. Nothing of it is
+// run, and no device is needed.
+func (e *Evaluator) Problem(ctx context.Context, cand kernelwright.Candidate) (kernelwright.Status, string, error) {
+	p, err := e.parse(ctx, cand.Source)
+	if err != nil {
+		return "", "", requestError(err)
+	}
+	switch {
+	case len(p.Problems) > 0 && p.Hash == "":
+		return kernelwright.BuildFailed, "the candidate is refused: " + p.Problems[0], nil
+	case len(p.Problems) > 0:
+		return kernelwright.Rejected, "the candidate is refused: " + p.Problems[0], nil
+	case p.Language == kernelwright.CUDA && e.gpu == nil:
+		return kernelwright.NeedsGPU, "it needs a GPU: " + forAGPU, nil
+	}
+	return "", "", nil
+}

@@ -1,0 +1,339 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/score"
+)
+
+// AuditRow is what an audit says of one pair: an object a line with --json.
+type AuditRow struct {
+	Reference string              `json:"reference"`
+	Candidate string              `json:"candidate"`
+	Status    kernelwright.Status `json:"status"`
+	Reason    string              `json:"reason"`
+	Hint      string              `json:"hint,omitempty"`
+	// Group is what the summary counts it under.
+	Group          string   `json:"group"`
+	WrongOn        *string  `json:"wrong_on"` // the family of inputs
+	Claimed        *float64 `json:"claimed"`  // the speedup that it was published with
+	ClaimedAgainst string   `json:"claimed_against,omitempty"`
+	// Measured is against the baseline that the claim names, else eager, and Speedup
+	// against the fastest baseline.
+	Measured    *kernelwright.Speedup   `json:"measured"`
+	Speedup     *kernelwright.Speedup   `json:"speedup"`
+	Reaches     *bool                   `json:"reaches_claim,omitempty"` // absent where nothing was claimed, or nothing can be said of it
+	CandidateMS *float64                `json:"candidate_ms,omitempty"`
+	Baselines   map[string]float64      `json:"baselines"` // name to milliseconds
+	Work        *AuditWork              `json:"work,omitempty"`
+	Counted     *bool                   `json:"counted,omitempty"` // false where PyTorch does the work
+	Assumes     []string                `json:"assumes,omitempty"`
+	Flags       []kernelwright.TaskFlag `json:"flags,omitempty"`
+	Judged      string                  `json:"judged,omitempty"` // when; absent where the machine failed
+
+	place int // of Group in auditGroups
+}
+
+// AuditWork is the shares of a candidate's time by who did the work.
+type AuditWork struct {
+	Custom  float64 `json:"custom"`
+	Vendor  float64 `json:"vendor"`
+	PyTorch float64 `json:"pytorch"`
+}
+
+// The groups of pairs, in the order of the summary: word, and what people read.
+var auditGroups = []struct{ name, title string }{
+	{"faster", "right, and faster than the fastest baseline"},
+	{"no_difference", "right, no measurable difference"},
+	{"undecided", "right, too noisy to tell whether faster"},
+	{"slower", "right, and slower than the fastest baseline"},
+	{"not_timed", "right, not timed"},
+	{"rewrite", "right, a rewrite in PyTorch: not counted"},
+	{"wrong", "wrong"},
+	{"cheated", "deceives whoever measures it"},
+	{"rejected", "breaks the policy"},
+	{"build_failed", "does not build"},
+	{"not_python", "no readable Python that defines ModelNew"},
+	{"missing_package", "needs a package that is not here"},
+	{"crashed", "crashes"},
+	{"timed_out", "hangs, or takes too long"},
+	{"needs_gpu", "needs a GPU"},
+	{"no_candidate", "no candidate to judge"},
+	{"invalid", "its reference is no task"},
+	{"no_reference", "no reference was found"},
+	{"not_judged", "not judged: the machine failed"},
+}
+
+func groupPlace(name string) int {
+	for i, g := range auditGroups {
+		if g.name == name {
+			return i
+		}
+	}
+	return len(auditGroups) - 1
+}
+
+var (
+	missingPackage = regexp.MustCompile(`No module named '([\w.-]+)'`)
+	wrongFamily    = regexp.MustCompile(`\bon family (\w+)`)
+)
+
+// NewAuditRow puts together what is said of a pair.
+func NewAuditRow(p kernelwright.AuditPair) AuditRow {
+	v := p.Verdict
+	r := AuditRow{
+		Reference: p.Reference, Candidate: p.Candidate, Status: v.Status, Reason: v.Reason, Hint: v.Hint,
+		Speedup: v.Speedup, Measured: against(v, "eager"), Baselines: v.Baselines, Assumes: v.Assumes, Flags: v.Flags,
+	}
+	if r.Baselines == nil {
+		r.Baselines = map[string]float64{}
+	}
+	if v.Status.OK() {
+		r.Hint = ""
+	}
+	if p.JudgedMS > 0 {
+		r.Judged = time.UnixMilli(p.JudgedMS).UTC().Format(time.RFC3339)
+	}
+	if v.CandidateMS > 0 {
+		r.CandidateMS = &v.CandidateMS
+	}
+	if w := v.Work; w.Custom+w.Vendor+w.PyTorch > 0 {
+		r.Work = &AuditWork{w.Custom, w.Vendor, w.PyTorch}
+		counted := w.Custom > 0 && w.Custom >= w.PyTorch
+		r.Counted = &counted
+	}
+	if family := familyOf(v); family != "" {
+		r.WrongOn = &family
+	}
+	r.Group = groupOf(v, r.Counted)
+	r.place = groupPlace(r.Group)
+	if c := p.Claim; c != nil {
+		r.Claimed, r.ClaimedAgainst = &c.Speedup, c.Against
+		r.Measured = against(v, c.Against)
+		if tested(v.Status) && (!v.Status.OK() || r.Measured != nil && !r.Measured.Vague()) {
+			reaches := v.Status.OK() && r.Measured.High >= c.Speedup
+			r.Reaches = &reaches
+		}
+	}
+	return r
+}
+
+// tested tells the statuses that say something of a claim.
+func tested(s kernelwright.Status) bool {
+	switch s {
+	case kernelwright.NeedsGPU, kernelwright.NoCandidate, kernelwright.NoReference, kernelwright.NotJudged, kernelwright.Invalid:
+		return false
+	}
+	return true
+}
+
+// against returns the speedup against one baseline, nil where it was not measured.
+func against(v kernelwright.Verdict, baseline string) *kernelwright.Speedup {
+	if s, ok := v.Speedups[baseline]; ok {
+		if s.Against == "" {
+			s.Against = baseline
+		}
+		return &s
+	}
+	if v.Speedup != nil && v.Speedup.Against == baseline {
+		return v.Speedup
+	}
+	return nil
+}
+
+// familyOf is the first family of inputs that a wrong candidate fails on.
+func familyOf(v kernelwright.Verdict) string {
+	if v.Status != kernelwright.Wrong {
+		return ""
+	}
+	if m := wrongFamily.FindStringSubmatch(v.Reason); m != nil {
+		return m[1]
+	}
+	for _, f := range v.Correctness.Families {
+		if f.Gates && !f.Passed {
+			return f.Name
+		}
+	}
+	return ""
+}
+
+// groupOf says under what the summary counts a verdict.
+func groupOf(v kernelwright.Verdict, counted *bool) string {
+	switch {
+	case v.Status.OK() && counted != nil && !*counted:
+		return "rewrite"
+	case v.Status.OK() && v.Speedup == nil:
+		return "not_timed"
+	case v.Status.OK() && v.Speedup.Wins(0):
+		return "faster"
+	case v.Status.OK() && v.Speedup.Slower():
+		return "slower"
+	case v.Status.OK() && v.Speedup.Vague():
+		return "undecided"
+	case v.Status.OK():
+		return "no_difference"
+	case missingPackage.MatchString(v.Reason) && (v.Status == kernelwright.Crashed || v.Status == kernelwright.BuildFailed):
+		return "missing_package"
+	case v.Status == kernelwright.Rejected && (v.Candidate == "" || strings.HasPrefix(v.Reason, "the candidate is refused")),
+		v.Status == kernelwright.BuildFailed && strings.HasPrefix(v.Reason, "the candidate is refused"):
+		return "not_python"
+	}
+	return string(v.Status)
+}
+
+// AuditGroup is one line of the summary.
+type AuditGroup struct {
+	Name, Title string
+	Pairs       int
+	Claims      int // how many were published with a speedup, and their geometric mean
+	Claimed     float64
+	Timed       int // how many have a measured one, and the geometric means
+	Measured    float64
+	Fastest     float64
+	Reached     int // how many reach their claim
+	Faster      int // than the fastest baseline, by the whole interval
+	Example     string
+}
+
+// AuditSummary is what an audit comes to.
+type AuditSummary struct {
+	Pairs, Right, Faster, Rewrites, Wrong, Unjudged int
+	Claims, Tested, Reached                         int
+	Groups                                          []AuditGroup
+}
+
+// AuditCounter makes a summary of rows, one at a time.
+type AuditCounter struct {
+	groups map[string]*auditSums
+	all    AuditSummary
+}
+
+type auditSums struct {
+	AuditGroup
+	place                      int
+	claimed, measured, fastest []float64
+}
+
+// Add counts a row.
+func (c *AuditCounter) Add(r AuditRow) {
+	if c.groups == nil {
+		c.groups = map[string]*auditSums{}
+	}
+	title, id := auditGroups[r.place].title, r.Group
+	switch {
+	case r.WrongOn != nil:
+		title, id = "wrong on family "+*r.WrongOn, id+" "+*r.WrongOn
+		if *r.WrongOn == "base" {
+			title = "wrong on the reference's own inputs"
+		}
+	case r.Group == "missing_package":
+		name := missingPackage.FindStringSubmatch(r.Reason)[1]
+		title, id = "needs a package that is not here: "+name, id+" "+name
+	}
+	g := c.groups[id]
+	if g == nil {
+		g = &auditSums{AuditGroup: AuditGroup{Name: id, Title: title}, place: r.place}
+		c.groups[id] = g
+	}
+	c.count(r)
+	g.Pairs++
+	if g.Example == "" && !r.Status.OK() {
+		g.Example = r.Reason
+	}
+	if r.Claimed != nil {
+		g.claimed = append(g.claimed, *r.Claimed)
+	}
+	if r.Reaches != nil && *r.Reaches {
+		g.Reached++
+	}
+	if r.Measured != nil && sound(r.Measured.Value) && r.Status.OK() {
+		g.measured = append(g.measured, r.Measured.Value)
+	}
+	if r.Speedup != nil && sound(r.Speedup.Value) && r.Status.OK() {
+		g.fastest = append(g.fastest, r.Speedup.Value)
+		if r.Speedup.Wins(0) {
+			g.Faster++
+		}
+	}
+}
+
+// count counts a row among all.
+func (c *AuditCounter) count(r AuditRow) {
+	s := &c.all
+	s.Pairs++
+	switch {
+	case r.Status.OK():
+		s.Right++
+		switch r.Group {
+		case "faster":
+			s.Faster++
+		case "rewrite":
+			s.Rewrites++
+		}
+	case r.Status == kernelwright.Wrong || r.Status == kernelwright.Cheated:
+		s.Wrong++
+	case !tested(r.Status):
+		s.Unjudged++
+	}
+	if r.Claimed != nil {
+		s.Claims++
+	}
+	if r.Reaches != nil {
+		s.Tested++
+		if *r.Reaches {
+			s.Reached++
+		}
+	}
+}
+
+// Summary returns what was counted.
+func (c *AuditCounter) Summary() AuditSummary {
+	s := c.all
+	var all []*auditSums
+	for _, g := range c.groups {
+		g.Claims, g.Timed = len(g.claimed), len(g.measured)
+		g.Claimed, g.Measured, g.Fastest = geomeanOf(g.claimed), geomeanOf(g.measured), geomeanOf(g.fastest)
+		all = append(all, g)
+	}
+	slices.SortFunc(all, func(a, b *auditSums) int {
+		return cmp.Or(a.place-b.place, b.Pairs-a.Pairs, strings.Compare(a.Name, b.Name))
+	})
+	for _, g := range all {
+		s.Groups = append(s.Groups, g.AuditGroup)
+	}
+	return s
+}
+
+func geomeanOf(xs []float64) float64 {
+	if len(xs) == 0 {
+		return 0
+	}
+	return score.Geomean(xs)
+}
+
+// Headline says it in a sentence or two.
+func (s AuditSummary) Headline() string {
+	failed := s.Pairs - s.Right - s.Wrong - s.Unjudged
+	said := fmt.Sprintf("%s: %d right", plural(s.Pairs, "pair"), s.Right)
+	var more []string
+	if s.Faster > 0 || s.Right > s.Rewrites {
+		more = append(more, fmt.Sprintf("%d faster than the fastest baseline", s.Faster))
+	}
+	if s.Rewrites > 0 {
+		more = append(more, plural(s.Rewrites, "rewrite")+" in PyTorch")
+	}
+	if len(more) > 0 {
+		said += " (" + strings.Join(more, ", ") + ")"
+	}
+	said += fmt.Sprintf(", %d wrong, %d that do not run, %d not judged.", s.Wrong, failed, s.Unjudged)
+	if s.Tested > 0 {
+		said += fmt.Sprintf(" Claims of a speedup that could be tested: %d, of which reached: %d.", s.Tested, s.Reached)
+	}
+	return said
+}
