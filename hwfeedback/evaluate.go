@@ -369,6 +369,9 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 	body.Candidate, body.Batch, body.Upcoming = candidateBody{cand.Source, cand.Language}, of.name, upcoming(of.next)
 	body.Last = e.options.KeepWarm > 0 && len(of.next) == 0 // who keeps a process warm ends after it
 	body.Profile, body.Known.Profile = profile, e.knownProfile(ctx, task, profile)
+	if level == kernelwright.Certify {
+		body.Known.Quick = e.quickSpeedup(ctx, task, cand, named)
+	}
 	result, err := e.super.learn(ctx, "evaluate", body, deadline, keep, lease.File())
 	if err != nil {
 		return v, false, requestError(err)
@@ -389,6 +392,22 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 		}
 	}
 	return e.complete(*reply.Verdict, task, cand, level), reply.Passing, nil
+}
+
+// quickSpeedup returns what is remembered of a candidate's speedup at quick, nil
+// where nothing is.
+func (e *Evaluator) quickSpeedup(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, named []kernelwright.NamedBaseline) *kernelwright.Speedup {
+	for _, language := range []kernelwright.Language{cand.Language, ""} { // it may have been found out since
+		cand.Language = language
+		key := e.verdictKey(task, cand, kernelwright.Quick, named)
+		for _, profile := range []string{"", SelectedProfile, FullProfile} {
+			var v kernelwright.Verdict
+			if e.recall(ctx, cacheVerdict, profiledKey(key, profile), &v) && v.Status.OK() {
+				return v.Speedup
+			}
+		}
+	}
+	return nil
 }
 
 // knownProfile returns what is known of eager's profile.

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import artefact
 import compiling
 import flags
 import kernelwright
@@ -90,10 +91,15 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dic
     return _parsed(answer)
 
 
-def export(server: ForkServer, text: str, mode: str = "strict") -> str:
-    """The standalone form of a candidate. Raises ValueError for one that is not Python."""
+def export(
+    server: ForkServer, text: str, mode: str = "strict", about: artefact.About | None = None
+) -> str:
+    """The standalone form of a candidate, with what its user has to know of it where that is given.
+    Raises ValueError for one that is not Python.
+    """
+    msg = {"op": "export", "source": text, "about": about}
     with server.spawn("builder", {"sandbox": mode, "threads": 1}) as worker:
-        answer = _problem_if_dead(worker, {"op": "export", "source": text}, PARSE_TIMEOUT)
+        answer = _problem_if_dead(worker, msg, PARSE_TIMEOUT)
     if isinstance(answer, str):
         raise ValueError(answer)
     if not answer.get("ok") or not isinstance(answer.get("source"), str):

@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -48,7 +48,7 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 SCRIPT = "cold_script.py"
 FILENAME = "candidate.py"  # everywhere: a program can read the name of its file
 # For the script, once the file is imported.
-TOOLS = ("trees.py", "tensors.py", "constructing.py", "state.py")
+TOOLS = ("trees.py", "tensors.py", "constructing.py", "state.py", "as_used.py")
 TO_MAP = ("device.py", "cuda.py", "allocator.py", "toolchain.py")  # memory of a GPU
 # Bytes of a call that are handed over in the GPU's memory, which spares copies through the host's,
 # where so many times as much of it is free: who is handed it has copies of its own.
@@ -63,6 +63,21 @@ ALONE, WHOLE, FEW = "alone", "whole", "few"
 _LONG_MS = 1e9
 _LATE = sanitizers.LATE
 _SAID = 2000  # characters of what one prints that is not well
+
+
+@dataclass(frozen=True)
+class Use:
+    """How its users use it. ``constructor`` and ``forward``: the names of what these are given,
+    none where they have no names for it. ``constructed``: of each weight what tells the content
+    that it has without a load; ``takes``: whether it takes weights by a way of its own; ``ways``:
+    whether all are tried.
+    """
+
+    constructor: Sequence[str] = ()
+    forward: Sequence[str] = ()
+    constructed: dict[str, str] = field(default_factory=dict)
+    takes: bool = False
+    ways: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,6 +98,7 @@ class Call:
     breaks: Sequence[dict[str, Any]] = ()  # see constructing.Breaks
     own: bool = False  # whether weights go by its own names, and not as a state_dict
     carried: Carried = NOTHING  # behind inputs and outputs
+    use: Use = Use()
 
 
 @dataclass(frozen=True)
@@ -178,6 +194,7 @@ class _Given:
             "breaks": list(call.breaks),
             "own": call.own,
             "carried": call.carried.to_json(),
+            "use": asdict(call.use),
             "device": call.place.get("device") or "cpu",
             "shared": memory.kind,
             "threads": call.threads,
@@ -220,6 +237,7 @@ class Running:
         it is looked at; ``fewer``: on fewer inputs first.
         """
         self._timeout = timeout
+        self.ways = call.use.ways
         self._looks = call.place.get("device") == "cuda" or bool(sanitizer)
         self._checked = bool(sanitizer)
         self._given = _handed_over(call, self._looks, self._checked and not fewer)

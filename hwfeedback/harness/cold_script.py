@@ -138,36 +138,65 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
     a, b, _ = request["counts"]
     init, state, inputs = values[:a], values[a : a + b], values[a + b :]
 
-    breaks = constructing.Breaks(request["breaks"]) if request["breaks"] else None
-    with constructing.under(request["seed"], breaks) as drawn, torch.device(device):
-        model = module.ModelNew(*trees.build(request["init"], init))
-        drawn.finish(model)
-    model = model.to(device)
     weights = dict(zip(request["names"], state, strict=True))
     carried = states.Carried.from_json(request["carried"])
-    own = getattr(model, "load_reference_state", None)
-    with torch.no_grad():
-        if request["own"]:
-            mine = model.state_dict()
-            for n, value in weights.items():
-                mine[n].copy_(value)
-        elif callable(own):
-            own(weights)
-        elif weights or model.state_dict():
-            model.load_state_dict(weights)
-        if request["eval"]:
-            model.eval()
+    use = request["use"]
+
+    def construct(*, keywords: bool = False) -> Any:
+        breaks = constructing.Breaks(request["breaks"]) if request["breaks"] else None
+        args = trees.build(request["init"], init)
+        named = dict(zip(use["constructor"], args, strict=True)) if keywords else {}
+        with constructing.under(request["seed"], breaks) as drawn, torch.device(device):
+            made = module.ModelNew(**named) if keywords else module.ModelNew(*args)
+            drawn.finish(made)
+        made = made.to(device)
+        return made.eval() if request["eval"] else made
+
+    def load(made: Any) -> None:
+        own = getattr(made, "load_reference_state", None)
+        with torch.no_grad():
+            if request["own"]:
+                mine = made.state_dict()
+                for n, value in weights.items():
+                    mine[n].copy_(value)
+            elif callable(own):
+                own(weights)
+            elif weights or made.state_dict():
+                made.load_state_dict(weights)
+
+    def run(made: Any, given: Any, *, keywords: bool = False) -> Any:
+        args = trees.build(request["inputs"], given)
+        return made(**dict(zip(use["forward"], args, strict=True))) if keywords else made(*args)
+
+    def carrying(made: Any) -> Any:
         others = [n for n in weights if n not in carried.names]
-        carrier = states.Carrier(model, carried, others=others) if carried else None
-        if carrier is not None:
-            inputs = carrier.prepare(inputs)
-        out = model(*trees.build(request["inputs"], inputs))
-    tree, found = trees.flatten(out, numbers=True)
-    if not trees.same_shape(trees.renumbered(tree), request["outputs"]):
-        raise TypeError("forward returns another structure than the reference")
-    found = [found[i] for i in trees.ordered_like(tree, request["outputs"])]
-    if carrier is not None:
-        found += carrier.collect(inputs)
+        return states.Carrier(made, carried, others=others) if carried else None
+
+    def called(made: Any, *, keywords: bool = False, gradients: bool = False) -> list[Any]:
+        """What a forward gives, in order, with what it carries to the next one."""
+        own = carrying(made)
+        given = inputs if own is None else own.prepare(inputs)
+        if gradients:
+            given = [t.detach().clone() for t in given]
+            given = [t.requires_grad_() if t.is_floating_point() else t for t in given]
+        return listed(run(made, given, keywords=keywords), own, given)
+
+    def listed(out: Any, own: Any, given: Any) -> list[Any]:
+        tree, found = trees.flatten(out, numbers=True)
+        if not trees.same_shape(trees.renumbered(tree), request["outputs"]):
+            raise TypeError("forward returns another structure than the reference")
+        found = [found[i] for i in trees.ordered_like(tree, request["outputs"])]
+        return found if own is None else found + own.collect(given)
+
+    model = construct()
+    for n, digest in use["constructed"].items():
+        if constructing.digest_of(model.state_dict()[n]) != digest:
+            raise ValueError(f"constructed under the same seed, its {n} is not the reference's")
+    load(model)
+    with torch.no_grad():
+        carrier = carrying(model)
+        taken = inputs if carrier is None else carrier.prepare(inputs)
+        found = listed(run(model, taken), carrier, taken)
     if request["wanted"]:
         layout, size = request["wanted"]
         back = received(fds[1], size + 1)
@@ -178,8 +207,16 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
         back.bytes()[size] = 1
     if device == "cuda":
         torch.cuda.synchronize()
+    if use["ways"] and request["wanted"]:
+        import as_used
+
+        found = [t.clone() for t in found]
+        names = bool(use["constructor"]), bool(use["forward"])
+        file = as_used.File(construct, load, called, inputs, names, bool(use["takes"]), device)
+        with torch.no_grad():
+            as_used.check(file, model, found)
     if profile:
-        given_inputs = trees.build(request["inputs"], inputs)
+        given_inputs = trees.build(request["inputs"], taken)
         seen: dict[str, Any] = {"launches": [], "span_ms": 0.0, "more": 0, "more_ms": 0.0}
         try:
             with torch.no_grad():

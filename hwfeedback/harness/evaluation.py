@@ -28,11 +28,16 @@ from typing import Any
 
 import torch
 
+import artefact
+import as_used
 import assumptions
 import building
 import cold
+import constructing
 import correctness
+import describing
 import device as devices
+import families
 import illness
 import inductor
 import initial
@@ -323,7 +328,11 @@ def _broken(e: cold.Broken, cuda: bool) -> Exception:
     output = e.log[-OUTPUT_KEPT:]
     if cuda and (words := illness.said(output)):
         return Infrastructure(illness.told(_ALONE, words))
-    what = f"{_ALONE}, fails: {sentence(str(e))}"
+    _, unfit, way = str(e).partition(as_used.UNFIT)
+    what = f"{_ALONE}, fails: {sentence(way or str(e))}"
+    if unfit:
+        hint = "let ModelNew be as any module is: what it holds can be copied, moved and saved"
+        return Fault("crashed", what, hint, (), output)
     hint = "import what it needs in the file itself, and nothing that only the harness has"
     return Fault("timed_out" if e.late else "crashed", what, hint, (), output)
 
@@ -884,8 +893,6 @@ class Evaluation:
         if built["status"]:
             raise Fault(built["status"], built["reason"])
         self.program.workshop = self._workshop(self.program.text, built)
-        if self.level == "certify":
-            self._export()
 
     def _has_custom_code(self) -> None:
         if not self.program.artifacts():
@@ -969,6 +976,8 @@ class Evaluation:
             if known is not None:
                 self._time_eager_beside(build, reference)
                 self._built(build, v)
+            if self.level == "certify":
+                self._export(reference)
             self._compile_kernels(reference, v)
             beside_a_profile = self._profiler is not None and not self._compilers_disturb()
             if not beside_a_profile:
@@ -1177,11 +1186,21 @@ class Evaluation:
             reference, parts=parts, note=lambda note: self.progress("verify", note)
         )
 
-    def _export(self) -> None:
-        """From here on the candidate is the standalone file that its user gets."""
+    def _export(
+        self, reference: ReferenceClient, tried: dict[families.Shape, bool] | None = None
+    ) -> None:
+        """From here on the candidate is the standalone file that its user gets: first one that
+        takes any shape, until it is known which of them it is right on.
+        """
+        assert self.verification is not None
+        verification, plan = self.verification, self.program.plan
+        info = reference.info
+        call = verification.draws[0].tree, verification.inputs
+        plan = plan or weights.Plan(weights.BY_NAME, True)
+        about = describing.about(self.request, info, plan, call, verification.outputs, tried)
         with self.costs.part("export"):
             try:
-                self.exported = building.export(self.server, self.program.text, self.sandbox)
+                self.exported = building.export(self.server, self.program.text, self.sandbox, about)
             except ValueError as e:
                 raise Fault("crashed", f"it cannot be exported: {e}") from e
         self.program.source = self.exported
@@ -1231,6 +1250,12 @@ class Evaluation:
         candidate = self.first(reference)
         verification = self.verification
         assert verification is not None and self.program.plan is not None
+        if self.level == "certify":
+            candidate.kill()
+            with self.costs.part("verify"):
+                self._general(reference.orders)
+            self._export(reference, verification.tried)
+            candidate = self.candidate(reference, poison=True)
         v["weights"] = self.program.plan.mode
         v["evidence"] += self.program.plan.evidence()
         if self._breaks:
@@ -1267,12 +1292,9 @@ class Evaluation:
         if self._requires_custom():
             self._has_custom_code()
             self._does_the_work(reference, seen, work, calls)
-        if self.level == "certify":
-            with self.costs.part("verify"):
-                self._general(reference.orders)
-            if self._runs_alone():
-                with self.costs.part("cold"):
-                    self._judge_alone(reference, v)
+        if self._runs_alone():
+            with self.costs.part("cold"):
+                self._judge_alone(reference, v)
         with self.costs.part("assumptions"):
             self._assume(reference, v)
 
@@ -1546,7 +1568,23 @@ class Evaluation:
             breaks=reference.info["breaks"],
             own=not plan.whole,
             carried=reference.carried,
+            use=self._use(reference, plan),
         )
+
+    def _use(self, reference: ReferenceClient, plan: weights.Plan) -> cold.Use:
+        """Says how its users use it. Of a large task the ways are not tried, each of which calls it
+        once more.
+        """
+        assert self.verification is not None
+        made = self.verification.original
+        constructed = {n: constructing.digest_of(made[i]) for n, i in plan.as_constructed()}
+        known = self.verification.draws[0].tree["list"], reference.info["init"]["list"]
+        forward, constructor = (
+            artefact.names_of(reference.info[what], len(given))
+            for what, given in zip(("forward", "constructor"), known, strict=True)
+        )
+        ways = not self.sparing and self._content_bytes() < cold.LARGE
+        return cold.Use(constructor, forward, constructed, plan.itself, ways)
 
     def _judge_alone(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
         """Judges what it computes, and has it looked at."""
@@ -1582,6 +1620,7 @@ class Evaluation:
             running.close()
             self._alone = None
         self.had_company = False  # what fails from here on had none
+        evidence.append(as_used.TRIED if running.ways else as_used.UNTRIED)
         whole = self.verification.inputs
         few = small[1] if small else whole
         self.costs.moved(looked.checks_s, "sanitizers")

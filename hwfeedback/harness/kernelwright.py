@@ -17,6 +17,7 @@ environment variable CUTLASS_PATH names a checkout of it.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import glob
@@ -468,7 +469,10 @@ class Kernel:
 
 
 class Library:
-    """The functions of one built source."""
+    """The functions of one built source. A copy of what holds one holds the same."""
+
+    def __deepcopy__(self, _: Any) -> Library:
+        return self
 
     def __init__(self, path: str, source: str, language: str = "cpp") -> None:
         if language == "cuda" and (found := kernels(source)):
@@ -700,6 +704,14 @@ def _compiler(language: str, launched: bool) -> tuple[list[str], str]:
     return [compiler, *FLAGS], machine
 
 
+@functools.cache
+def _own_folder() -> str:
+    """Returns a folder that is gone with this process."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def _build(source: str, flags: Sequence[str], name: str, language: str = "cpp") -> str:
     """Compiles once a machine, into torch's folder for extensions. Returns the object's path."""
     launched = language == "cuda" and bool(kernels(source))
@@ -718,7 +730,12 @@ def _build(source: str, flags: Sequence[str], name: str, language: str = "cpp") 
     path = os.path.join(folder, f"{name}-{key}.{'cubin' if launched else 'so'}")
     if os.path.exists(path):
         return path
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:  # what it compiles lasts for this process then
+        folder = _own_folder()
+        path = os.path.join(folder, os.path.basename(path))
     with tempfile.TemporaryDirectory(dir=folder) as work:
         ending = {"cpp": "cpp", "cuda": "cu"}[language]
         text, built = os.path.join(work, f"{name}.{ending}"), os.path.join(work, "built.so")

@@ -972,6 +972,9 @@ def _near(o: Outcome) -> bool:
     return o.error.max <= NEAR * o.bound.max and o.error.rms <= NEAR * o.bound.rms
 
 
+_Reshaped = tuple[families.Shape, Any, list[torch.Tensor], Expected]
+
+
 class Verification:
     """One candidate against one reference, both loaded. See ``run``."""
 
@@ -998,6 +1001,7 @@ class Verification:
         self.report = Report(precision)
         # Few inputs on which a certified candidate is right, and what is right: see general().
         self.small: tuple[Any, list[torch.Tensor], list[torch.Tensor]] | None = None
+        self.tried: dict[families.Shape, bool] = {}  # other shapes, and whether it is right there
         self.draws: list[Draw] = []
         self.expected: list[Expected] = []
         self.output_tree: Any = None
@@ -2094,7 +2098,8 @@ class Verification:
     # Other shapes.
 
     def general(self, reference: ReferenceClient, candidate: CandidateClient) -> None:
-        """Records whether a candidate computes other shapes of the inputs too. Gates nothing.
+        """Records whether a candidate computes other shapes of the inputs too. Gates nothing; but
+        what it is right on is what its exported file takes.
 
         Both are fresh processes with this evaluation's weights: either may die here.
         """
@@ -2108,7 +2113,8 @@ class Verification:
         # be no room for the rest.
         if self._sparing:
             self.small = judge._small(candidate)
-        for tree, inputs, expected in judge._other_shapes():
+        for shape, tree, inputs, expected in judge._other_shapes():
+            self.tried[shape] = False
             shapes = ", ".join(str(list(t.shape)) for t in inputs)
             try:
                 why = judge._wrong_at(candidate, tree, inputs, expected)
@@ -2122,17 +2128,19 @@ class Verification:
             if why:
                 failed.append(f"{shapes} ({why})")
             else:
+                self.tried[shape] = True
                 right.append(shapes)
         if not right and not failed:
             return
         self.report.general = not failed
         if self.small is None:
             self.small = judge._small(candidate)
+        self.tried |= judge.tried
         parts = [f"right on {'; '.join(right)}"] if right else []
         parts += [f"fails on {'; '.join(failed)}"] if failed else []
         self.report.evidence.append(f"inputs of other shapes: {', '.join(parts)}")
 
-    def _other_shapes(self) -> Iterator[tuple[Any, list[torch.Tensor], Expected]]:
+    def _other_shapes(self) -> Iterator[_Reshaped]:
         """Gives inputs of the shapes on which the reference itself runs."""
         growth = 1.1 if self._sparing else 2.0
         yield from self._reshaped_as(families.shapes_of(self._some_draws(), growth))
@@ -2141,9 +2149,7 @@ class Verification:
         together = all(d.kept for d in self.draws)
         return [d.tensors for d in (self.draws if together else self.draws[:2])]
 
-    def _reshaped_as(
-        self, tried: Iterable[Sequence[families.Shape]]
-    ) -> Iterator[tuple[Any, list[torch.Tensor], Expected]]:
+    def _reshaped_as(self, tried: Iterable[Sequence[families.Shape]]) -> Iterator[_Reshaped]:
         """Gives, of each list, inputs of the first shape on which the reference itself runs."""
         tree, draws = self.draws[0].tree, self._some_draws()
         for ways in tried:
@@ -2153,7 +2159,7 @@ class Verification:
                     expected = self._expect(tree, inputs)
                 except WorkerError:
                     continue  # the reference cannot, so nobody need
-                yield tree, inputs, expected
+                yield shape, tree, inputs, expected
                 break
 
     def _small(
@@ -2161,8 +2167,10 @@ class Verification:
     ) -> tuple[Any, list[torch.Tensor], list[torch.Tensor]] | None:
         """Returns few inputs on which it is right, as a tree and its tensors, and what is right."""
         with suppress(WorkerFailure):
-            for tree, inputs, expected in self._reshaped_as([families.small(self._some_draws())]):
+            few = [families.small(self._some_draws())]
+            for shape, tree, inputs, expected in self._reshaped_as(few):
                 if not self._wrong_at(candidate, tree, inputs, expected):
+                    self.tried[shape] = True
                     eager = expected.private().eager
                     assert eager is not None
                     return tree, inputs, eager

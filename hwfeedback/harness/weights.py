@@ -80,7 +80,10 @@ class Plan:
 
     ``whole``: it takes the state_dict as it is. ``left``: weights of the reference that nothing of
     its own takes; ``unknown``: own tensors that take nothing; ``in_order``: weights that only their
-    order tells from others; ``other``: the plan where names decide that values contradict.
+    order tells from others; ``unlike``: own tensors with a name of the reference's which, as both
+    are constructed under one seed, do not hold the same, as far as that was looked at; ``itself``:
+    it has a way of its own to take them; ``other``: the plan where names decide that values
+    contradict.
     """
 
     mode: str
@@ -90,6 +93,8 @@ class Plan:
     left: Sequence[str] = ()
     unknown: Sequence[str] = ()
     in_order: Sequence[str] = ()
+    unlike: Sequence[str] = ()
+    itself: bool = False
     other: Plan | None = None
 
     @property
@@ -103,6 +108,16 @@ class Plan:
         if self.whole:
             return names, list(state)
         return [t.name for t in self.taken], [t.value(state) for t in self.taken]
+
+    def as_constructed(self) -> list[tuple[str, int]]:
+        """Returns which of its own tensors hold, as they are constructed, what the reference's do
+        that have the same name: in an exported file, which mends those that are ``unlike``.
+        """
+        if self.itself:
+            return []
+        unlike = self.unlike if self.by_seed else ()
+        alike = [t for t in self.taken if t.by == BY_NAME and t.how == AS_IS]
+        return [(t.name, t.of[0]) for t in alike if t.name not in unlike]
 
     def may_move(self, moved: Sequence[bool]) -> list[bool]:
         """Returns which weights may be moved once both sides are constructed."""
@@ -139,7 +154,8 @@ class Plan:
 
 def whole(reference: Reference) -> Plan:
     """The plan of a candidate that takes the state_dict as it is."""
-    return Plan(BY_NAME, True, covered=[True] * len(reference.entries))
+    names = [e.name for e in reference.entries]
+    return Plan(BY_NAME, True, covered=[True] * len(names), unlike=names, itself=True)
 
 
 def to_look_at(reference: Reference, own: Sequence[Entry]) -> list[int]:
@@ -202,6 +218,7 @@ class _Matching:
         self._taken: dict[str, Taken] = {}
         self._used: set[int] = set()
         self._in_order: list[str] = []
+        self._unlike: list[str] = []
 
     def plan(self) -> Plan:
         for match in (self._by_name, self._by_value, self._several):
@@ -223,7 +240,8 @@ class _Matching:
         taken = [self._taken[e.name] for e in own if e.name in self._taken]
         unknown = [e.name for e in own if e.name not in self._taken and e.constant is None]
         in_order = list(dict.fromkeys(self._in_order))
-        return Plan(mode, whole, taken, covered, left, unknown, in_order)
+        unlike = [n for n in self._unlike if n in self._taken]
+        return Plan(mode, whole, taken, covered, left, unknown, in_order, unlike)
 
     def _name(self, i: int) -> str:
         return self._ref.entries[i].name
@@ -245,8 +263,12 @@ class _Matching:
         by_name = _taken(e, (i,), AS_IS, BY_NAME) if same else None
         # What was drawn for a constant goes by its number among others: a name tells more.
         if e.name in self._ref.carried:
+            if not (_seen(e) and _agrees(self._ref.entries[i].value, e.value) == AS_IS):
+                self._unlike.append(e.name)
             return by_name
         if not _seen(e) or (same and (e.constant is not None or self._names_decide)):
+            if e.constant is None or e.constant != self._ref.entries[i].constant:
+                self._unlike.append(e.name)
             return by_name
         for j in (i, *self._alike.get(_key(e.value), ())):
             how = _agrees(self._ref.entries[j].value, e.value)
@@ -256,6 +278,7 @@ class _Matching:
                 self.contradicts = self.contradicts or same
                 return _taken(e, (j,), how, BY_VALUE)
         self.unfounded = self.unfounded or same
+        self._unlike.append(e.name)
         return None if self._values_decide else by_name
 
     def _by_value(self, e: Entry) -> Taken | None:

@@ -62,7 +62,9 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     alone = cold.Server()
     ops = {
         "parse": parse,
-        "export": lambda msg, _: {"source": export.standalone(msg["source"])},
+        "export": lambda msg, _: {
+            "source": export.standalone(msg["source"], about=msg.get("about"))
+        },
         "record": record,
         "compile": compile_,
         "cold": alone.run,
