@@ -294,9 +294,12 @@ type Floor struct {
 // WorkReport splits the candidate's time by who did the work. The trace lives
 // in the candidate's process, so it explains and never convicts by itself.
 type WorkReport struct {
-	Custom    float64         `json:"custom"` // shares of the time of one forward, 0 to 1
-	Vendor    float64         `json:"vendor"`
-	PyTorch   float64         `json:"pytorch"`
+	Custom  float64 `json:"custom"` // shares of the time of one forward, 0 to 1
+	Vendor  float64 `json:"vendor"`
+	PyTorch float64 `json:"pytorch"`
+	// What torch.compile has made, where policy allows it, and what a CUDA graph replays.
+	Compiled  float64         `json:"compiled,omitempty"`
+	Graph     float64         `json:"graph,omitempty"`
 	Operators []OperatorShare `json:"operators,omitempty"`
 	Launches  []Launch        `json:"launches,omitempty"` // Certify on a GPU only, the longest first
 }
@@ -314,7 +317,7 @@ type Launch struct {
 // OperatorShare is one operator of a trace.
 type OperatorShare struct {
 	Name  string  `json:"name"`
-	Kind  string  `json:"kind"` // "custom", "vendor", "pytorch"
+	Kind  string  `json:"kind"` // "custom", "vendor", "pytorch", "compiled", "graph"
 	Share float64 `json:"share"`
 	Calls int     `json:"calls"`
 }

@@ -52,7 +52,7 @@ func (c baselineAddCmd) Run(a *app) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
 	var v kernelwright.Verdict
-	err = e.verdicts(a, r, paths, func(_ string, reached kernelwright.Verdict) error { v = reached; return nil })
+	err = e.verdicts(a, r, paths, func(_ string, reached outcome) error { v = reached.Verdict; return nil })
 	if err != nil {
 		return cutShort(a.ctx, err)
 	}

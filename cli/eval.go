@@ -23,6 +23,8 @@ type evalCmd struct {
 	Again      bool     `help:"Measure it and its baselines anew, whatever is remembered of them."`
 	Strict     bool     `name:"strict-inputs" help:"What it takes for granted of its inputs makes a candidate wrong, and is not only told."`
 	Profile    bool     `help:"Have Nsight Compute measure the kernels of a correct candidate, on a GPU."`
+	Explain    bool     `help:"Say how right and how fast a rejected candidate is; that counts nowhere."`
+	Require    string   `help:"Exit with 3 unless every candidate is correct, or faster than the fastest baseline by its whole interval." placeholder:"correct|faster"`
 	Export     string   `help:"Write the standalone file that was certified." placeholder:"FILE" type:"path" predictor:"file"`
 	deviceFlags
 }
@@ -31,7 +33,7 @@ var errProfileOnCPU = usage("--profile is for a GPU, and the device is the CPU",
 
 // Help is shown below the flags.
 func (evalCmd) Help() string {
-	return "Exit code 0 says that a verdict was reached, whatever it is: a bad reference is the verdict invalid. The history does not get it: that records what `run` and the daemon do. A verdict that was reached before, on the same bytes, is remembered for thirty days; --again measures anew. With --json one object is printed: status, reason, candidate_ms, baselines, speedup, headroom, and everything they rest on. A batch prints a line for each candidate as soon as it is judged, with --json one object a line, with the candidate's path in file; the next ones are built meanwhile."
+	return "Exit code 0 says that a verdict was reached, whatever it is: a bad reference is the verdict invalid. The history does not get it: that records what `run` and the daemon do. A verdict that was reached before, on the same bytes, is remembered for thirty days; --again measures anew. --require makes the code 3 for any other verdict, which is printed all the same. With --json one object is printed: status, reason, candidate_ms, baselines, speedup, headroom, and everything they rest on. A batch prints a line for each candidate as soon as it is judged, with --json one object a line, with the candidate's path in file; the next ones are built meanwhile."
 }
 
 // Run reaches a verdict, or one for each of a batch.
@@ -40,6 +42,9 @@ func (c evalCmd) Run(a *app) (err error) {
 	paths, err := c.candidates()
 	if err != nil {
 		return err
+	}
+	if c.Require != "" && c.Require != requireCorrect && c.Require != requireFaster {
+		return usage(fmt.Sprintf("--require is %q", c.Require), `it takes "correct" or "faster"`)
 	}
 	batch := a.lines
 	if c.Export != "" && (c.Level != string(kernelwright.Certify) || batch) {
@@ -60,7 +65,9 @@ func (c evalCmd) Run(a *app) (err error) {
 	for _, p := range paths {
 		width = max(width, len(report.Line(filepath.Base(p))))
 	}
-	err = c.verdicts(a, r, paths, func(path string, v kernelwright.Verdict) error {
+	required := requirement{Word: c.Require}
+	err = c.verdicts(a, r, paths, func(path string, v outcome) error {
+		required.see(path, v.Verdict)
 		if c.Export != "" && v.Exported != "" {
 			if err := os.WriteFile(c.Export, []byte(v.Exported), 0o644); err != nil {
 				return &Error{Code: ExitFailure, Text: "the exported file", Err: err, Hint: "name a file that can be written with --export"}
@@ -71,19 +78,25 @@ func (c evalCmd) Run(a *app) (err error) {
 		case batch && a.json:
 			return a.printLine(judged{path, v})
 		case batch:
-			return a.printf("%-*s  %s\n", width, report.Line(filepath.Base(path)), inOneLine(v))
+			return a.printf("%-*s  %s\n", width, report.Line(filepath.Base(path)), v.line())
 		case a.json:
 			return a.printJSON(v)
 		}
-		return printVerdict(a, v)
+		return v.print(a)
 	})
-	return cutShort(a.ctx, err)
+	if err = cutShort(a.ctx, err); err != nil {
+		return err
+	}
+	if err = required.unmet(); err != nil {
+		a.json = false // standard output has the verdicts, and they are all of it
+	}
+	return err
 }
 
 // judged is a line of a batch.
 type judged struct {
 	File string `json:"file"`
-	kernelwright.Verdict
+	outcome
 }
 
 // candidates returns the files to judge.
@@ -115,11 +128,11 @@ func (c evalCmd) candidates() ([]string, error) {
 }
 
 // verdicts gives the verdict on each candidate to each, in their order.
-func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, kernelwright.Verdict) error) (err error) {
+func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, outcome) error) (err error) {
 	level := kernelwright.Level(c.Level)
 	all := func(v kernelwright.Verdict) error {
 		for _, p := range paths {
-			if err := each(p, v); err != nil {
+			if err := each(p, c.unexplained(v)); err != nil {
 				return err
 			}
 		}
@@ -156,7 +169,7 @@ func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, ker
 	until := func(end int) error {
 		for ; next < end; next++ {
 			if v, ok := rejected[next]; ok {
-				if err := each(paths[next], v); err != nil {
+				if err := each(paths[next], c.unexplained(v)); err != nil {
 					return err
 				}
 			}
@@ -199,11 +212,15 @@ func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, ker
 		if v.Baselines == nil {
 			v.Baselines = map[string]float64{}
 		}
+		said, err := c.explained(a.ctx, explaining{limited, e}, t, cands[i], v)
+		if err != nil {
+			return err
+		}
 		show.done()
-		return each(paths[at[i]], v)
+		return each(paths[at[i]], said)
 	})
 	if v, ok := invalidVerdict(err, level); ok && len(paths) == 1 {
-		return each(paths[0], v)
+		return each(paths[0], c.unexplained(v))
 	}
 	if err != nil {
 		return err
@@ -291,36 +308,11 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 	for _, e := range v.Evidence {
 		b.WriteString(indented(e))
 	}
-	if v.CandidateMS > 0 {
-		rows := [][]string{{"", "time", "speedup"}, {"candidate", report.Milliseconds(v.CandidateMS), ""}}
-		for _, n := range report.BaselineNames(v.Baselines) {
-			s := ""
-			if x, ok := v.Speedups[n]; ok {
-				s = report.Speedup(&x)
-			} else if v.Speedup != nil && v.Speedup.Against == n {
-				s = report.Speedup(v.Speedup)
-			}
-			name := report.Line(n)
-			if v.Timing.Baselines[n].Earlier {
-				name += " *"
-			}
-			rows = append(rows, []string{name, report.Milliseconds(v.Baselines[n]), s})
-		}
-		if v.Floor.MS > 0 {
-			rows = append(rows, []string{"floor (" + report.Line(v.Floor.Bound) + ")", report.Milliseconds(v.Floor.MS), "headroom " + report.Percent(v.Headroom)})
-		}
-		if err := report.Columns(&b, rows, map[int]bool{0: true}); err != nil {
-			return err
-		}
-		if slices.ContainsFunc(rows, func(r []string) bool { return strings.HasSuffix(r[0], " *") }) {
-			b.WriteString("* measured earlier, scaled to how fast the machine is now\n")
-		}
-		for _, n := range once(v.Timing.Notes, "the referee's clock resolves") {
-			fmt.Fprintf(&b, "note: %s\n", lower(report.Line(n)))
-		}
-		if n := report.Quotients(v); n != "" {
-			fmt.Fprintf(&b, "note: %s\n", n)
-		}
+	if err := writeTimes(&b, v); err != nil {
+		return err
+	}
+	if w := report.Work(v.Work); w != "" {
+		fmt.Fprintf(&b, "work: %s\n", w)
 	}
 	writeKernels(&b, "", v.Build.Kernels)
 	launches := report.Launches(v.Work.Launches)
@@ -339,6 +331,43 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 		b.WriteByte('\n')
 	}
 	return a.printf("%s", b.String())
+}
+
+// writeTimes says how fast a candidate is, and what it was held against.
+func writeTimes(b *strings.Builder, v kernelwright.Verdict) error {
+	if v.CandidateMS <= 0 {
+		return nil
+	}
+	rows := [][]string{{"", "time", "speedup"}, {"candidate", report.Milliseconds(v.CandidateMS), ""}}
+	for _, n := range report.BaselineNames(v.Baselines) {
+		s := ""
+		if x, ok := v.Speedups[n]; ok {
+			s = report.Speedup(&x)
+		} else if v.Speedup != nil && v.Speedup.Against == n {
+			s = report.Speedup(v.Speedup)
+		}
+		name := report.Line(n)
+		if v.Timing.Baselines[n].Earlier {
+			name += " *"
+		}
+		rows = append(rows, []string{name, report.Milliseconds(v.Baselines[n]), s})
+	}
+	if v.Floor.MS > 0 {
+		rows = append(rows, []string{"floor (" + report.Line(v.Floor.Bound) + ")", report.Milliseconds(v.Floor.MS), "headroom " + report.Percent(v.Headroom)})
+	}
+	if err := report.Columns(b, rows, map[int]bool{0: true}); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(rows, func(r []string) bool { return strings.HasSuffix(r[0], " *") }) {
+		b.WriteString("* measured earlier, scaled to how fast the machine is now\n")
+	}
+	for _, n := range once(v.Timing.Notes, "the referee's clock resolves") {
+		fmt.Fprintf(b, "note: %s\n", lower(report.Line(n)))
+	}
+	if n := report.Quotients(v); n != "" {
+		fmt.Fprintf(b, "note: %s\n", n)
+	}
+	return nil
 }
 
 // once leaves of notes that say the same of several participants the last one,

@@ -392,6 +392,9 @@ func (c historyShowCmd) Run(a *app) (err error) {
 	}
 	if s.Report != "" {
 		fmt.Fprintf(&b, "\nwritten: %s\n", report.Line(s.Report))
+		if s.Kernel != "" {
+			fmt.Fprintf(&b, "written: %s\n", report.Line(s.Kernel))
+		}
 	}
 	return a.printf("%s", b.String())
 }

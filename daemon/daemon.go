@@ -386,6 +386,9 @@ func (d *Daemon) tell(log *slog.Logger, done Done, err error) {
 	if s.Report != "" {
 		attrs = append(attrs, "report", s.Report)
 	}
+	if s.Kernel != "" {
+		attrs = append(attrs, "kernel", s.Kernel)
+	}
 	if s.Reason != "" {
 		attrs = append(attrs, "reason", s.Reason)
 	}

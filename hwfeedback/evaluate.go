@@ -48,6 +48,13 @@ func (p Profiling) Evaluate(ctx context.Context, task kernelwright.Task, cand ke
 	return p.evaluate(ctx, task, cand, batch{profile: p.Profile}, level)
 }
 
+// Explain says how right and how fast a candidate is that policy rejects: its
+// verdict where policy asks for nothing. It counts nowhere. Nothing of it is
+// remembered, and nothing that is remembered takes its place.
+func (e *Evaluator) Explain(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error) {
+	return e.evaluate(ctx, task, cand, batch{explains: true}, level)
+}
+
 // EvaluateBatch is Evaluator.EvaluateBatch with that profile.
 func (p Profiling) EvaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
 	return p.evaluateBatch(ctx, task, cands, p.Profile, level, yield)
@@ -65,7 +72,7 @@ func (e *Evaluator) EvaluateBatch(ctx context.Context, task kernelwright.Task, c
 func (e *Evaluator) evaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, profile string, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
 	name := rand.Text()
 	for i, cand := range cands {
-		v, err := e.evaluate(ctx, task, cand, batch{name, cands[i+1:], profile}, level)
+		v, err := e.evaluate(ctx, task, cand, batch{name: name, next: cands[i+1:], profile: profile}, level)
 		if err != nil {
 			return err
 		}
@@ -82,6 +89,8 @@ type batch struct {
 	next []kernelwright.Candidate
 
 	profile string // that a correct one gets at quick, on a GPU
+
+	explains bool // policy asks for nothing, and the verdict counts nowhere
 }
 
 // upcomingBytes bounds what a request says of the candidates that come next,
@@ -109,7 +118,7 @@ func (e *Evaluator) evaluate(ctx context.Context, task kernelwright.Task, cand k
 	if err := e.super.renew(ctx); err != nil {
 		return kernelwright.Verdict{}, err
 	}
-	v, again := e.attempt(ctx, task, cand, batch{profile: of.profile}, level)
+	v, again := e.attempt(ctx, task, cand, batch{profile: of.profile, explains: of.explains}, level)
 	if again == nil || !inducible(ctx, again) {
 		return v, again
 	}
@@ -225,8 +234,10 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 	if e.gpu == nil || level != kernelwright.Quick {
 		profile = ""
 	}
-	if v, found := e.recallVerdict(ctx, key, profile); found {
-		return v, nil
+	if !of.explains {
+		if v, found := e.recallVerdict(ctx, key, profile); found {
+			return v, nil
+		}
 	}
 	p, err := e.parse(ctx, cand.Source)
 	if err != nil {
@@ -240,7 +251,7 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 	if passing { // who asks for a profile later gets a better one
 		profile = ""
 	}
-	if keeps(v) {
+	if keeps(v) && !of.explains {
 		e.remember(ctx, cacheVerdict, profiledKey(key, profile), v)
 	}
 	return v, nil
@@ -367,6 +378,7 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 	}
 	body, keep := e.evaluation(ctx, task, level, baselines, named)
 	body.Candidate, body.Batch, body.Upcoming = candidateBody{cand.Source, cand.Language}, of.name, upcoming(of.next)
+	body.Explain = of.explains
 	body.Last = e.options.KeepWarm > 0 && len(of.next) == 0 // who keeps a process warm ends after it
 	body.Profile, body.Known.Profile = profile, e.knownProfile(ctx, task, profile)
 	if level == kernelwright.Certify {

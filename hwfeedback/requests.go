@@ -64,6 +64,7 @@ type evaluateBody struct {
 	Precision     string                       `json:"precision"`
 	StrictInputs  bool                         `json:"strict_inputs,omitempty"` // Options.StrictInputs
 	CustomCode    string                       `json:"custom_code"`             // of CustomCode
+	Explain       bool                         `json:"explain,omitempty"`       // what policy forbids is judged, too, and counts nowhere
 	CertifyS      float64                      `json:"certify_s"`               // Options.CertifyTime
 	Ceilings      kernelwright.Ceilings        `json:"ceilings"`
 	Specs         kernelwright.Specs           `json:"specs"`

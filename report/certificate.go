@@ -27,6 +27,7 @@ type Certificate struct {
 	Speedup     *kernelwright.Speedup   `json:"speedup"`   // against the fastest baseline
 	Right       string                  `json:"right"`     // what it was held to
 	OtherSizes  string                  `json:"other_sizes,omitempty"`
+	Work        string                  `json:"work,omitempty"` // what did the work, with shares of the time
 	Assumes     []string                `json:"assumes"` // what it takes for granted, sentences without their subject
 	Flags       []kernelwright.TaskFlag `json:"flags"`   // what needs care; never left out
 	Notes       []string                `json:"notes"`   // what the figures are to be read with
@@ -94,7 +95,7 @@ func newCertificate(d Data, r kernelwright.Round, v kernelwright.Verdict) Certif
 	c := Certificate{
 		Format: CertificateFormat, Says: headline(d), Result: Result(kernelwright.RunDone, d.Rounds), File: d.File, SHA256: v.ExportedSHA256,
 		Issued: when(r.CertifiedMS), On: deviceName(d), CandidateMS: v.CandidateMS, Baselines: v.Baselines, Speedup: v.Speedup,
-		Right: rightOn(v), OtherSizes: otherSizes(v), Assumes: append([]string{}, v.Assumes...), Flags: flagsOf(d, v), Notes: certificateNotes(d, r, v),
+		Right: rightOn(v), OtherSizes: otherSizes(v), Work: Work(v.Work), Assumes: append([]string{}, v.Assumes...), Flags: flagsOf(d, v), Notes: certificateNotes(d, r, v),
 		Run: d.Run.ID, Round: r.Index, Origin: r.Candidate.Origin, Kernelwright: kernelwright.Version, Versions: v.Versions,
 		Task: CertifiedTask{
 			Fingerprint: d.Task.Fingerprint, Name: d.Task.Name, SHA256: kernelwright.HashText(d.Task.Source),

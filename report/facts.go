@@ -177,9 +177,7 @@ func facts(d Data, v kernelwright.Verdict) []fact {
 	if v.Floor.MS > 0 {
 		add("Floor", fmt.Sprintf("%s, bound by %s; headroom %s", Milliseconds(v.Floor.MS), v.Floor.Bound, Percent(v.Headroom)))
 	}
-	if w := v.Work; w.Custom+w.Vendor+w.PyTorch > 0 {
-		add("Time by who did the work", fmt.Sprintf("%.0f %% custom, %.0f %% vendor library, %.0f %% PyTorch", 100*w.Custom, 100*w.Vendor, 100*w.PyTorch))
-	}
+	add("Time by what did the work", Work(v.Work))
 	if v.Status != kernelwright.Certified { // or it stands above
 		add("Device", deviceName(d))
 	}

@@ -120,6 +120,9 @@ func Summarise(d Data) Summary {
 	if s.Result == NothingFaster {
 		s.Notes = append(s.Notes, "nothing faster was found: "+slower(v, d.Run.ID, r.Index))
 	}
+	if work := OthersWork(v.Work); work != "" {
+		s.Notes = append(s.Notes, "what did the work: "+work)
+	}
 	if d.Older != "" {
 		s.Notes = append(s.Notes, d.Older)
 	}

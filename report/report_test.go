@@ -382,15 +382,15 @@ func TestMarksOfSpeedups(t *testing.T) {
 func TestTheTable(t *testing.T) {
 	d := finished()
 	row := Summarise(d)
-	row.Report = "out/softmax.report.html"
+	row.Report, row.Kernel = "out/softmax.report.html", "out/softmax.best.py"
 	bad := Summary{Task: "bad", Status: "invalid", Reason: "get_inputs is missing", Hint: "add it", Round: -1}
 	var b bytes.Buffer
 	if err := Table(&b, []Summary{row, bad}); err != nil {
 		t.Fatal(err)
 	}
-	want := `task     rounds  verdict    candidate    eager  compile  max-autotune             speedup  against  headroom  report
-softmax       4  certified    1.40 ms  4.20 ms  3.00 ms       3.10 ms  2.14× [2.03, 2.25]  compile      70 %  out/softmax.report.html
-bad           0  invalid            –        –        –             –                   –  –               –  –
+	want := `task     rounds  verdict    candidate    eager  compile  max-autotune             speedup  against  headroom  report                   kernel
+softmax       4  certified    1.40 ms  4.20 ms  3.00 ms       3.10 ms  2.14× [2.03, 2.25]  compile      70 %  out/softmax.report.html  out/softmax.best.py
+bad           0  invalid            –        –        –             –                   –  –               –  –                        –
 
 bad: get_inputs is missing (add it)
 headroom: the share of the kernel's time that the roofline needs; 100 % is as fast as this hardware can be

@@ -90,8 +90,8 @@ func TestResults(t *testing.T) {
 	if err := Table(&b, []Summary{slow}); err != nil {
 		t.Fatal(err)
 	}
-	want := `task     rounds  verdict         candidate  eager  compile  max-autotune             speedup  against  headroom  report
-softmax       4  nothing faster    1.40 ms      –  1.26 ms             –  0.90× [0.81, 0.95]  compile      70 %  out/softmax.report.html
+	want := `task     rounds  verdict         candidate  eager  compile  max-autotune             speedup  against  headroom  report                   kernel
+softmax       4  nothing faster    1.40 ms      –  1.26 ms             –  0.90× [0.81, 0.95]  compile      70 %  out/softmax.report.html  –
 
 softmax: nothing faster was found: the kernel is slower than compile by its whole interval, so no file of it was written; ` + "`kernelwright export 3 --round 2 --out PATH`" + ` writes it
 headroom: the share of the kernel's time that the roofline needs; 100 % is as fast as this hardware can be

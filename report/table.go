@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -13,18 +14,14 @@ import (
 // Table writes one row a run: what a command ends with.
 func Table(w io.Writer, rows []Summary) error {
 	head := []string{"task", "rounds", "verdict", "candidate", "eager", "compile", "max-autotune", "speedup", "against", "headroom"}
-	left := map[int]bool{0: true, 2: true, 8: true, 10: true}
+	left := map[int]bool{0: true, 2: true, 8: true, 10: true, 11: true}
 	priced := slices.ContainsFunc(rows, func(s Summary) bool { return s.Spend != nil })
 	if priced {
-		head, left = append(head, "cost"), map[int]bool{0: true, 2: true, 8: true, 11: true}
+		head, left = append(head, "cost"), map[int]bool{0: true, 2: true, 8: true, 11: true, 12: true}
 	}
-	cells := [][]string{append(head, "report")}
+	cells := [][]string{append(head, "report", "kernel")}
 	var notes []string
 	for _, s := range rows {
-		path := s.Report
-		if path == "" {
-			path = "–"
-		}
 		status := standing(s.Status, s.Level)
 		if s.Result == NothingFaster {
 			status = standing(s.Result, "")
@@ -46,7 +43,7 @@ func Table(w io.Writer, rows []Summary) error {
 			}
 			*last = append(*last, Cost(spend))
 		}
-		*last = append(*last, Line(path))
+		*last = append(*last, cmp.Or(Line(s.Report), "–"), cmp.Or(Line(s.Kernel), "–"))
 		if s.Speedup.Slower() && s.Result != NothingFaster {
 			notes = append(notes, fmt.Sprintf("%s: slower than %s, which is the better choice", Line(s.Task), Line(s.Speedup.Against)))
 		}

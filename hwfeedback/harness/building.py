@@ -21,7 +21,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import artefact
@@ -835,22 +835,30 @@ def _cuda_versions() -> tuple[str, str]:
 
 
 def kept_kernels(cache_dir: str, key: str) -> dict[str, Any] | None:
-    """Returns the artifact of Triton kernels that were compiled before, or None."""
+    """Returns the artifact of what was compiled before by calling it, or None."""
     record = _read_json(_path(cache_dir, "objects", key + ".json"))
+    file = dict.fromkeys(("name", "sha256", "path"), str)
     try:
-        hold(record, dict.fromkeys(("key", "kind", "name", "request", "sha256", "path"), str))
+        hold(record, file | dict.fromkeys(("key", "kind", "request"), str) | {"libraries": [file]})
     except ValueError:
         return None
     assert record is not None
-    return record if record["kind"] == TRITON and _intact(record) else None
+    sound = all(map(_intact, [record, *record["libraries"]]))
+    return record if record["kind"] == TRITON and sound else None
 
 
-def keep_kernels(cache_dir: str, key: str, fd: int) -> dict[str, Any]:
+def keep_kernels(cache_dir: str, key: str, fd: int, libraries: Mapping[str, int]) -> dict[str, Any]:
     """Keeps what a worker has compiled (triton_kernels.py) and returns its artifact."""
     path = _path(cache_dir, "objects", key + ".so")
     sha256 = _copy(fd, path, 2 * triton_kernels.MAX_BYTES)
-    artifact = {"key": key, "kind": TRITON, "name": "kernels", "request": TRITON}
-    artifact |= {"sha256": sha256, "path": path}
+    artifact: dict[str, Any] = {"key": key, "kind": TRITON, "name": "kernels", "request": TRITON}
+    artifact |= {"sha256": sha256, "path": path, "libraries": []}
+    left = MAX_BYTES
+    for i, (name, library) in enumerate(libraries.items()):
+        place = _path(cache_dir, "objects", f"{key}-{i}.so")
+        kept = {"name": name[:500], "sha256": _copy(library, place, left), "path": place}
+        left -= os.path.getsize(place)
+        artifact["libraries"].append(kept)
     _write_json(path.removesuffix(".so") + ".json", artifact)
     return artifact
 

@@ -19,6 +19,7 @@ import torch
 
 import illness
 import trees
+import triton_kernels
 import weights
 from constructing import CONSTRUCTION_SEED
 from cuda import CudaError
@@ -1158,10 +1159,32 @@ class CandidateClient(Client):
         outside = not _guards(self._blocks["in"], layout, GUARD).intact(_GUARD_BYTE)
         return Answer(outputs, _misfit(msg, wanted, aliases, self.carried), wrote, outside)
 
-    def compiled(self) -> int:
-        """Returns a descriptor of what Triton has compiled in it, the caller's to close, or -1."""
-        _, fds = self.ask({"op": "compiled"}, timeout=60, fds_wanted=1)
-        return fds[0] if fds else -1
+    def compiled(self) -> tuple[int, dict[str, int]]:
+        """Returns descriptors, the caller's to close, of what Triton and torch.compile have made in
+        it, -1 where that is nothing, and of libraries that come with it, by name.
+        """
+        answer, fds = self.ask({"op": "compiled"}, timeout=60, fds_wanted=1)
+        made: dict[str, int] = {}
+        with self._understood():
+            hold(answer, {"libraries": int})
+            if not fds:
+                return -1, made
+            while len(made) < min(answer["libraries"], triton_kernels.MAX_LIBRARIES):
+                request = {"op": "compiled", "after": len(made)}
+                some, more = self.ask(request, timeout=60, fds_wanted=triton_kernels.AT_ONCE)
+                hold(some, {"names": [str]})
+                if not more or len(set(some["names"]) - made.keys()) != len(more):
+                    raise ValueError("other libraries than there are")
+                made |= dict(zip(some["names"], more, strict=True))
+        return fds[0], made
+
+    def give_libraries(self, libraries: Sequence[tuple[str, int]]) -> None:
+        """Gives it libraries that were made in another process of its: names and descriptors."""
+        for at in range(0, len(libraries), triton_kernels.AT_ONCE):
+            some = libraries[at : at + triton_kernels.AT_ONCE]
+            self.ask(
+                {"op": "libraries", "names": [name for name, _ in some]}, [fd for _, fd in some]
+            )
 
     def trace(self, tree: Any, inputs: Sequence[torch.Tensor]) -> Any:
         """Returns who did the work of a forward, by the worker's own word. Ends the poisoning."""

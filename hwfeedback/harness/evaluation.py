@@ -680,6 +680,7 @@ class Evaluation:
         try:
             with self.costs.part("load"), faults("importing the candidate", client):
                 artifacts = p.artifacts()
+                self._give_libraries(client, artifacts)
                 opened = building.open_artifacts({"artifacts": artifacts})
                 client.load(
                     p.source,
@@ -696,6 +697,18 @@ class Evaluation:
                     self.costs.moved(client.built_s, "build")
         finally:
             for fd in opened:
+                os.close(fd)
+
+    def _give_libraries(self, client: CandidateClient, artifacts: list[dict[str, Any]]) -> None:
+        """Gives it what torch.compile has made for it."""
+        made = [one for a in artifacts for one in a.get("libraries") or ()]
+        fds: list[int] = []
+        try:
+            fds += [building.opened(one) for one in made]
+            names = [one["name"] for one in made]
+            client.give_libraries(list(zip(names, fds, strict=True)))
+        finally:
+            for fd in fds:
                 os.close(fd)
 
     def _construct_candidate(
@@ -722,7 +735,7 @@ class Evaluation:
         """Starts a candidate's process, which has met nothing of the candidate's."""
         held = self.fds if fds is None else fds
         return self.server.spawn(
-            "candidate", self._config(poison=poison), held, limits=self._limits()
+            "candidate", self._candidate_config(poison=poison), held, limits=self._limits()
         )
 
     def _spare(self, poison: bool) -> Any:
@@ -738,7 +751,8 @@ class Evaluation:
         return self._empty(poison)
 
     def _empty_key(self, poison: bool) -> str:
-        return json.dumps([self._config(poison=poison), self._limits()], sort_keys=True)
+        config = self._candidate_config(poison=poison)
+        return json.dumps([config, self._limits()], sort_keys=True)
 
     def _eager_key(self) -> str:
         return json.dumps(
@@ -845,8 +859,15 @@ class Evaluation:
         """Whether policy asks for custom code: it then takes most of the time that is not a vendor
         library's, and compilers of PyTorch's fail where they are called.
         """
+        if self._explains:
+            return False
         asked = self.request.get("require_custom")
         return self.request.get("custom_code") != "any" if asked is None else asked is not False
+
+    @property
+    def _explains(self) -> bool:
+        """Whether it is only asked how right and how fast a candidate is that policy rejects."""
+        return self.request.get("explain") is True
 
     def _building(self, note: str) -> None:
         if note.startswith(building.COMPILING):
@@ -906,23 +927,49 @@ class Evaluation:
             )
 
     def _compile_kernels(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
-        """Has the candidate's Triton kernels compiled."""
-        if not self.program.build["triton"] or self.device.kind == "cpu":
-            return  # on a CPU its kernels fail where they are called
-        self.progress("build", "compiling Triton kernels")
+        """Has the candidate's Triton kernels compiled, and what torch.compile makes of it."""
+        if not self._compiles_when_called(self.program):
+            return
+        self.progress("build", "compiling what it calls")
         began = time.monotonic()
         with self.costs.part("build"):
             self._add_kernels(reference, self.program)
         v["build"]["seconds"] += time.monotonic() - began
 
+    def _compiles_when_called(self, program: Program) -> bool:
+        """Whether a program compiles when it is called. On a CPU Triton's kernels do not: they fail
+        there.
+        """
+        triton = bool(program.build["triton"]) and self.device.kind == "cuda"
+        return triton or (self._torch_may_compile() and inductor.compiles(program.source))
+
+    def _of_triton(self) -> bool:
+        return bool(self.program.build["triton"]) and self.device.kind == "cuda"
+
+    def _torch_may_compile(self) -> bool:
+        """Whether torch.compile may be at work in a candidate of this evaluation."""
+        texts = [self.program.text, *(n["source"] for n in self.named.values())]
+        return not self._requires_custom() and any(map(inductor.compiles, texts))
+
+    def _candidate_config(self, **more: Any) -> dict[str, Any]:
+        """Returns the configuration of a candidate's process."""
+        if not self._torch_may_compile():
+            return self._config(**more)
+        imports = {"preimport": ["compile"]}
+        if self.device.kind == "cuda":
+            imports["preimport"].append("compile_gpu")
+            return self._config(**imports, **more)
+        folder = self._warm_inductor()
+        return self._config(**imports, **({"inductor_cache": folder} if folder else {}), **more)
+
     def _add_kernels(self, reference: ReferenceClient, program: Program) -> None:
-        """Adds Triton's kernels to what was built, compiled by a forward where programs may be
-        started.
+        """Adds Triton's kernels to what was built, and what torch.compile makes, compiled by a
+        forward where programs may be started.
         """
         task, cache = self.task["source"], self.request["cache_dir"]
         # Kernels are tuned on the GPU that is there.
         versions = (toolchain.identity(), str(placed(self.request)), str(self.eval_mode))
-        key = toolchain.key("triton", building.RULES, program.source, task, *versions)
+        key = toolchain.key("called", building.RULES, program.source, task, *versions)
         kept = building.kept_kernels(cache, key) or self._compiled_kernels(reference, program, key)
         if kept is not None:
             before = program.build.get("artifacts") or []
@@ -932,7 +979,7 @@ class Evaluation:
         self, reference: ReferenceClient, program: Program, key: str
     ) -> dict[str, Any] | None:
         with self.costs.part("worker"):
-            config = self._config(runs=True)
+            config = self._candidate_config(runs=True)
             worker = self.server.spawn("builder", config, limits=self._limits())
         client = CandidateClient(worker, TRITON_S, self.device)
         try:
@@ -942,16 +989,17 @@ class Evaluation:
             judge = self.verification
             assert judge is not None
             like = (judge.outputs, judge.output_tree, judge.aliases)
-            with faults("compiling its Triton kernels", client):
+            with faults("compiling what it calls", client):
                 client.begin_forward(tree, inputs, *like)
                 client.finish_forward()
-                fd = client.compiled()
+                fd, libraries = client.compiled()
             if fd < 0:
                 return None
             try:
-                return building.keep_kernels(self.request["cache_dir"], key, fd)
+                return building.keep_kernels(self.request["cache_dir"], key, fd, libraries)
             finally:
-                os.close(fd)
+                for opened in (fd, *libraries.values()):
+                    os.close(opened)
         finally:
             client.kill()
             client.worker.wait(10)
@@ -1280,8 +1328,9 @@ class Evaluation:
                 self._let_go(reference)
         v["output"] = self.log
         self._under_other_seeds(reference, verification)
-        work, calls = trace.report(seen, bool(self.program.artifacts()))
-        v["work"] = work
+        own = any("libraries" not in a or self._of_triton() for a in self.program.artifacts())
+        work, calls = trace.report(seen, own)
+        v["work"], _ = trace.report(seen, own, regions=True)
         self._traced = trace.not_custom(seen, work)
         v["metrics"] |= {
             "custom_share": work["custom"],
@@ -1692,7 +1741,7 @@ class Evaluation:
                 said = "asked again outside the clock it is right on the same input"
                 raise Fault("cheated", f"{timed.wrong}; {said}", hint)
             raise Fault("wrong", timed.wrong, hint)
-        if timed.excess:
+        if timed.excess and not self._explains:
             raise Fault(
                 "rejected", timed.excess, "start as many threads as OMP_NUM_THREADS says, no more"
             )
@@ -1700,13 +1749,15 @@ class Evaluation:
             raise Fault("cheated", timed.hides, "leave the clock and the harness alone")
         objects = [a["path"] for a in self.program.artifacts()]
         if timed.seen.too_much(objects):
-            raise Fault(
-                "cheated",
+            said = (
                 f"PyTorch was at work in {len(timed.seen.pytorch)} of {timed.seen.looks} looks "
                 f"into timed calls; when operators were listed it took {self._traced:.0%} of "
-                "the time",
-                "compute in the same way whether or not anybody looks",
+                "the time"
             )
+            if self._requires_custom():
+                hint = "compute in the same way whether or not anybody looks"
+                raise Fault("cheated", said, hint)
+            v["evidence"].append(said)  # whoever does the work may do it
         self._possible(timed)
         self._fill(v, timed)
         if self.level == "certify":
@@ -2065,7 +2116,7 @@ class Evaluation:
             if program.build["status"]:
                 raise Fault(program.build["status"], program.build["reason"])
             program.workshop = self._workshop(program.text, program.build)
-            if program.build["triton"]:
+            if self._compiles_when_called(program):
                 self._add_kernels(reference, program)
             self._settle_baseline(reference, program)
             self._programs[name] = program

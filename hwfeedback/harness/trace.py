@@ -29,6 +29,8 @@ RUNS_S = 0.05  # runs are added until it is over: a short forward may be disturb
 AROUND_S = 50e-6
 NATIVE_FILE = "<kernelwright native>"  # of kernelwright.py's wrappers
 MAX_OPERATORS = 40
+INDUCTOR, GRAPH = "inductor", "CUDA graph"
+REGIONS = {INDUCTOR: "compiled", GRAPH: "graph"}  # to the names of their shares in a WorkReport
 # PyTorch's own libraries of operators.
 LIBRARIES = ("aten", "prims", "prim", "mkldnn", "mkldnn_prepacked", "mkl", "quantized")
 
@@ -151,13 +153,48 @@ def _elements(values: Sequence[Any]) -> int:
     return found
 
 
+def _listener(clock: Clock, compiled: bool) -> _Operators:
+    """Returns what lists operators. ``compiled``: what torch.compile has made runs as it is, and
+    operators that it calls are listed; beside any other mode PyTorch leaves compiled code out.
+    """
+    if not compiled or "torch._dynamo" not in sys.modules:
+        return _Operators(clock)
+
+    class Beside(_Operators):
+        __torch_dispatch__ = torch._dynamo.disable(_Operators.__torch_dispatch__)
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True
+
+    return Beside(clock)
+
+
+def regions(compiled: bool) -> dict[str, list[Any]]:
+    """Returns functions of Python in which a forward leaves its operators to something else: the
+    replay of a CUDA graph, and, ``compiled``, what inductor has made in this process.
+    """
+    found: dict[str, list[Any]] = {GRAPH: [torch.cuda.CUDAGraph.replay]}
+    if not compiled:
+        return found
+    codecache = sys.modules.get("torch._inductor.codecache")
+    made = [getattr(m, "call", None) for m in codecache.PyCodeCache.modules] if codecache else []
+    return found | {INDUCTOR: [getattr(f, "__func__", f) for f in made]}
+
+
 class _Functions:
     """Times calls of functions, however they are reached: a global, a closure, an attribute.
 
     By the interpreter's profile events, which name the function that is called.
     """
 
-    def __init__(self, functions: dict[str, Any], operators: _Operators, clock: Clock) -> None:
+    def __init__(
+        self,
+        functions: dict[str, Any],
+        operators: _Operators,
+        clock: Clock,
+        regions: dict[str, list[Any]],
+    ) -> None:
         # name, start, end, and the operators that ran inside: from the n-th to the m-th
         self.calls: list[tuple[str, Any, Any, int, int]] = []
         self._operators = operators
@@ -166,6 +203,10 @@ class _Functions:
         self._python = {
             id(f.__code__): n for n, f in functions.items() if isinstance(f, types.FunctionType)
         }
+        for name, made in regions.items():
+            self._python |= {
+                id(f.__code__): name for f in made if isinstance(f, types.FunctionType)
+            }
         self._open: list[tuple[str, Any, int]] = []
 
     def __call__(self, frame: Any, event: str, argument: Any) -> None:
@@ -204,11 +245,14 @@ def _seconds(
 
 
 def observe(
-    forward: Callable[[], Any], found: dict[str, Any], clock: Clock | None = None
+    forward: Callable[[], Any],
+    found: dict[str, Any],
+    clock: Clock | None = None,
+    regions: dict[str, list[Any]] | None = None,
 ) -> dict[str, Any]:
     """Runs a forward and returns seconds by operator and by custom function, in its fastest run.
 
-    ``found`` is the custom functions by name.
+    ``found`` is the custom functions by name, ``regions`` what ``regions`` gives.
     """
     clock = clock or Clock()
     runs: list[tuple[float, dict[str, list[float]], dict[str, list[float]]]] = []
@@ -218,8 +262,8 @@ def observe(
     while len(runs) < LEAST_RUNS or (
         len(runs) < MOST_RUNS and time.perf_counter() - began < RUNS_S
     ):
-        operators = _Operators(clock)
-        functions = _Functions(found, operators, clock)
+        operators = _listener(clock, INDUCTOR in (regions or {}))
+        functions = _Functions(found, operators, clock, regions or {})
         clock.begin()
         start = clock.mark()
         sys.setprofile(functions)
@@ -233,6 +277,7 @@ def observe(
         runs.append((clock.between(start, end), *_seconds(operators, functions, clock)))
         met = operators.met
     total, own, custom = min(runs[1:], key=lambda r: r[0])
+    apart = {n: custom.pop(n) for n in regions or {} if n in custom}
     hidden, plain = _hidden(forward, own, met)
     if hidden:
         _add_hidden(clock.working(forward, hidden), own, custom)
@@ -240,6 +285,7 @@ def observe(
         "total": total,
         "operators": {n: [sum(t), len(t)] for n, t in own.items()},
         "native": {n: [sum(t), len(t)] for n, t in custom.items()},
+        "regions": {n: [sum(t), len(t)] for n, t in apart.items()},
         "plain": plain,
         "met": met,
     }
@@ -346,15 +392,21 @@ def _add_hidden(
             rest = max(rest - t, 0.0)
 
 
-def report(seen: Any, custom_code: bool) -> tuple[dict[str, Any], int]:
+def report(seen: Any, custom_code: bool, regions: bool = False) -> tuple[dict[str, Any], int]:
     """Returns the WorkReport and how many custom calls a forward made.
 
-    ``custom_code`` says whether the candidate brought any; time that nobody claims is put down to
-    it only then.
+    ``regions``: with what torch.compile has made and what a CUDA graph replays, by the names of
+    REGIONS; what policy asks goes by the rest. ``custom_code`` says whether the candidate brought
+    any; time that nobody claims is put down to it only then.
     """
     seen = seen if isinstance(seen, dict) else {}
     rows: list[tuple[str, str, float, int]] = []
-    for name, kind in (("operators", ""), ("native", "custom")):
+    tables = [
+        ("operators", ""),
+        ("native", "custom"),
+        *([("regions", "region")] if regions else []),
+    ]
+    for name, kind in tables:
         table = seen.get(name)
         for op, value in list(table.items())[:1000] if isinstance(table, dict) else []:
             try:
@@ -364,6 +416,8 @@ def report(seen: Any, custom_code: bool) -> tuple[dict[str, Any], int]:
             if not 0 <= seconds < 1e6 or not 0 <= calls < 1 << 31:
                 continue
             said = kind or ("vendor" if op in VENDOR else "pytorch")
+            if kind == "region" and (said := REGIONS.get(op, "")) == "":
+                continue
             rows.append((str(op)[:80] if kind else f"aten.{str(op)[:80]}", said, seconds, calls))
     whole = sum(s for _, _, s, _ in rows)
     calls = sum(c for _, k, _, c in rows if k == "custom")
@@ -376,8 +430,9 @@ def report(seen: Any, custom_code: bool) -> tuple[dict[str, Any], int]:
         return {**none, "operators": []}, calls
     shares = {
         k: sum(s for _, kind, s, _ in rows if kind == k) / whole
-        for k in ("custom", "vendor", "pytorch")
+        for k in ("custom", "vendor", "pytorch", *REGIONS.values())
     }
+    shares = {k: s for k, s in shares.items() if s or k not in REGIONS.values()}
     rows.sort(key=lambda r: -r[2])
     operators = [
         {"name": n, "kind": k, "share": s / whole, "calls": c}

@@ -1,9 +1,10 @@
-"""Triton's kernels of a candidate: compiled by running it once, in a builder's sandbox on the GPU.
+"""Triton's kernels of a candidate, and what torch.compile makes of it where policy allows that:
+compiled by running it once, in a builder's sandbox, for Triton on the GPU.
 
-Triton compiles when a kernel is first called, with programs (ptxas, a C compiler) that a
-candidate's worker may not start. So one worker that may start them runs a forward on a draw that is
-used for nothing else; what then lies in Triton's cache, autotuning's choices among it, is given to
-the candidate's workers, which find all of it there. It is the candidate's own word, and no other
+Both compile when something is first called, with programs (ptxas, a C compiler) that a candidate's
+worker may not start. So one worker that may start them runs a forward on a draw that is used for
+nothing else; what then lies in their caches, autotuning's choices among it, is given to the
+candidate's workers, which find all of it there. It is the candidate's own word, and no other
 candidate ever sees it.
 """
 
@@ -17,9 +18,14 @@ import sys
 import zipfile
 from typing import Any
 
+import programs
+
 MAX_BYTES = 64 << 20
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 103, 120)
 ERRORS = ("CompilationError", "CompileTimeAssertionFailure", "PTXASError", "OutOfResources")
+MAX_LIBRARIES = 256  # that inductor makes of a candidate on a CPU, one for each of its kernels
+AT_ONCE = 32  # in one message
+ANSWERS = "answers.json"  # of programs, in an archive
 KERNEL = "triton"  # the custom function that stands for whichever kernel is called
 _LIBRARY = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 
@@ -27,6 +33,12 @@ _LIBRARY = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 def folder() -> str:
     """Returns where Triton keeps what it compiles, in this process."""
     return os.environ.get("TRITON_CACHE_DIR") or os.path.expanduser("~/.triton/cache")
+
+
+def _folders() -> dict[str, str]:
+    """Returns where what is compiled is kept in this process, by names of ours."""
+    inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return {"triton": folder()} | ({"inductor": inductor} if inductor else {})
 
 
 def prepare() -> None:
@@ -47,35 +59,78 @@ def prepare() -> None:
 
 
 def packed() -> bytes:
-    """Returns what Triton has compiled here, b"" where it has nothing.
+    """Returns what has been compiled here, but for ``libraries``; b"" where that is nothing.
 
     Raises ValueError where that is too much.
     """
     out = io.BytesIO()
-    size = 0
+    size, apart = 0, set(libraries())
     with zipfile.ZipFile(out, "w") as archive:
-        for at, _, names in sorted(os.walk(folder())):
-            for name in sorted(names):
-                path = os.path.join(at, name)
-                size += os.path.getsize(path)
-                if size > MAX_BYTES:
-                    raise ValueError(f"its Triton kernels have over {MAX_BYTES >> 20} MB compiled")
-                archive.write(path, os.path.relpath(path, folder()))
+        for name, path in _files():
+            if name in apart:
+                continue
+            size += os.path.getsize(path)
+            if size > MAX_BYTES:
+                raise ValueError(f"it has over {MAX_BYTES >> 20} MB of kernels compiled")
+            archive.write(path, name)
+        archive.writestr(zipfile.ZipInfo(ANSWERS), programs.noted())
     return out.getvalue() if size else b""
 
 
+def libraries() -> dict[str, str]:
+    """Returns the paths of the libraries that inductor has made here, by the names that ``link``
+    takes.
+    """
+    return {n: p for n, p in _files() if n.startswith("inductor/") and n.endswith(_LIBRARY)}
+
+
+def link(name: str, fd: int) -> None:
+    """Puts one of them where it is looked for."""
+    path = _place(name)
+    if path:
+        os.symlink(f"/proc/self/fd/{fd}", path)
+
+
+def _files() -> list[tuple[str, str]]:
+    """Returns name and path of each file that was made; a link is none of them."""
+    found: list[tuple[str, str]] = []
+    for name, root in _folders().items():
+        for at, _, names in sorted(os.walk(root)):
+            paths = [os.path.join(at, n) for n in sorted(names)]
+            plain = [p for p in paths if os.path.isfile(p) and not os.path.islink(p)]
+            found += [(f"{name}/{os.path.relpath(p, root)}", p) for p in plain]
+    return found
+
+
+def _place(name: str) -> str:
+    """Returns where a file of that name lies in this process, in a folder that is there; "" for one
+    of no folder of ours.
+    """
+    first, _, within = name.partition("/")
+    root = _folders().get(first)
+    if root is None:
+        return ""
+    path = os.path.join(root, within)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return path
+
+
 def unpack(fd: int) -> None:
-    """Puts what ``packed`` gave where Triton looks for it. Libraries are loaded from memory: no
-    file that is written here may be.
+    """Puts what ``packed`` gave where it is looked for. Triton's libraries are loaded from memory:
+    no file that is written here may be.
     """
     with (
         open(fd, "rb", closefd=False) as f,
         zipfile.ZipFile(f) as archive,
     ):
         for info in archive.infolist():
-            path = os.path.join(folder(), info.filename)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
             data = archive.read(info)
+            if info.filename == ANSWERS:
+                programs.answer(data)
+                continue
+            path = _place(info.filename)
+            if not path:
+                continue
             if not path.endswith(_LIBRARY):
                 with open(path, "wb") as out:
                     out.write(data)

@@ -3,8 +3,8 @@
 It gets raw inputs and gives raw outputs.
 
 Operations, besides ``window`` (windows.py): ``load``, ``init``, ``carry``, ``describe``, ``map``,
-``set_state``, ``forward``, ``trace``, ``settle``, ``timed``, ``compiled``. Whatever is answered
-here, the referee decides by the bytes in block ``out`` alone.
+``set_state``, ``forward``, ``trace``, ``settle``, ``timed``, ``compiled``, ``libraries``.
+Whatever is answered here, the referee decides by the bytes in block ``out`` alone.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ import allocator
 import constructing
 import device as devices
 import export
+import inductor
 import kernelwright
 import loaders
 import loading
 import policy
+import programs
 import state
 import trees
 import triton_kernels
@@ -46,9 +48,14 @@ SMALL = 1 << 20  # bytes: what torch's allocator serves from small segments
 class Candidate:
     """The loaded candidate."""
 
-    def __init__(self, channel: Channel, device: Device, poison: bool) -> None:
+    def __init__(
+        self, channel: Channel, device: Device, poison: bool, compiles: bool = False
+    ) -> None:
+        """``compiles``: what is compiled in here goes to other processes of the candidate."""
         self.channel = channel
         self.device = device
+        self._compiles = compiles
+        self._forbids = True  # policy asks for custom code
         self.blocks = Blocks(device)
         self._poisons = poison
         self.module: Any = None
@@ -85,7 +92,10 @@ class Candidate:
                 triton_kernels.unpack(fd)
         if not msg.get("stand_in"):
             _stand_in_for_the_compiler(objects)
-        if msg.get("forbids"):
+        if self._compiles:
+            programs.note()
+        self._forbids = msg.get("forbids") is True
+        if self._forbids:
             policy.forbid()
         fds.clear()  # they stay open: the objects are loaded through them
         try:
@@ -271,7 +281,8 @@ class Candidate:
 
         forward()  # after which all its extensions are loaded
         custom = triton_kernels.functions() | self._of_own_loader() | artifacts.functions()
-        return {"trace": trace.observe(forward, custom, clock)}
+        apart = trace.regions(compiled=not self._forbids)
+        return {"trace": trace.observe(forward, custom, clock, apart)}
 
     def _of_own_loader(self) -> dict[str, Any]:
         """Returns the functions of libraries that the loader in an exported file has made."""
@@ -293,18 +304,37 @@ class Candidate:
         return {}
 
     def compiled(self, msg: dict[str, Any], _: list[int]) -> None:
-        """Gives what Triton has compiled in this process."""
+        """Gives what Triton and torch.compile have made in this process: an archive, and in
+        further answers (``after`` so many) the libraries that are not in it.
+        """
+        made = list(triton_kernels.libraries().items())
+        if "after" in msg:
+            some = made[int(msg["after"]) :][: triton_kernels.AT_ONCE]
+            fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for _, path in some]
+            self._give({"names": [name for name, _ in some]}, fds)
+            return
         data = triton_kernels.packed()
         if not data:
-            self.channel.send({"ok": True})
+            self.channel.send({"ok": True, "libraries": 0})
             return
         fd = os.memfd_create("kernels", os.MFD_CLOEXEC)
+        with open(fd, "wb", closefd=False) as f:
+            f.write(data)
+        self._give({"libraries": len(made)}, [fd])
+
+    def _give(self, answer: dict[str, Any], fds: list[int]) -> None:
         try:
-            with open(fd, "wb", closefd=False) as f:
-                f.write(data)
-            self.channel.send({"ok": True}, [fd])
+            self.channel.send({"ok": True} | answer, fds)
         finally:
-            os.close(fd)
+            for fd in fds:
+                os.close(fd)
+
+    def libraries(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Takes libraries that torch.compile has made in another process of this candidate."""
+        for name, fd in zip(msg["names"], fds, strict=True):
+            triton_kernels.link(name, fd)
+        fds.clear()  # they stay open: the libraries are loaded through them
+        return {}
 
     def timed(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         """Says in which containers the tensors of timed calls go, and come, and which of those
@@ -433,7 +463,7 @@ def _stand_in_for_the_compiler(objects: Any) -> None:
 
 OPERATIONS = (
     "hold", "load", "init", "carry", "describe", "set_state", "map", "forward", "trace", "settle",
-    "timed", "window", "compiled",
+    "timed", "window", "compiled", "libraries",
 )  # fmt: skip
 
 
@@ -444,6 +474,8 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     # The file that holds the reference's rules is no secret, but a candidate has no business
     # importing it.
     sys.modules.pop("worker_reference", None)
+    if config.get("inductor_cache"):
+        inductor.use(config["inductor_cache"])
     device = loading.device_of(channel, config)
-    c = Candidate(channel, device, bool(config.get("poison")))
+    c = Candidate(channel, device, bool(config.get("poison")), bool(config.get("runs")))
     loading.serve(channel, {n: getattr(c, n) for n in OPERATIONS}, FILENAME, device)
