@@ -153,7 +153,7 @@ func TestRules(t *testing.T) {
 
 // Hundreds at once: each gets its own reward, and the device judges no text twice.
 func TestHundreds(t *testing.T) {
-	const episodes, rounds, texts = 300, 3, 40
+	const episodes, rounds, texts = 250, 2, 30
 	// In memory, where there is such a folder: what is recorded is not the point here.
 	dir, err := os.MkdirTemp("/dev/shm", "episodes")
 	if err != nil {
