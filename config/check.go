@@ -126,6 +126,9 @@ func check(c Config, origins Origins, errs *errorList) {
 	between("react.context_tokens", c.React.ContextTokens, leastContext, maxContext)
 	agent := func(key, value string, words []string) {
 		if provider, model, ok := strings.Cut(value, ":"); ok && provider != "" && model != "" && tableName.MatchString(value) {
+			if provider == trainingProvider {
+				fail(key, fmt.Sprintf("is %q, a policy in training", value), "such a policy answers within its training alone: name another model")
+			}
 			return
 		}
 		if slices.Contains(words, value) {

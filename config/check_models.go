@@ -22,6 +22,9 @@ const (
 // stands for many.
 var tableName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]*\*?$`)
 
+// trainingProvider is the internal one of policies in training (llm.TrainingProvider).
+const trainingProvider = "training"
+
 // maxTokens is past what any model says or reads.
 const maxTokens = 100_000_000
 
@@ -41,6 +44,8 @@ func checkModels(c Config, fail func(key, text, hint string), between func(key s
 		key = strings.TrimSuffix(key, ".")
 		provider, rest, colon := strings.Cut(name, ":")
 		switch {
+		case provider == trainingProvider:
+			fail(key, "names a policy in training", "that provider is internal: give yours another name")
 		case !tableName.MatchString(name):
 			fail(key, "is a name that nothing can have", `letters, digits and . _ : / @ + - make a name: [llm.models."openai:gpt-5"]`)
 		case model && (!colon || provider == "" || rest == ""):

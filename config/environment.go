@@ -12,7 +12,10 @@ func EnvName(key string) string {
 
 // others are variables of our names that set no key: the file's, and what the
 // tests and the harness read.
-var others = []string{EnvFile, EnvPrefix + "ALLOCATOR", EnvPrefix + "GOLDEN", EnvPrefix + "SOAK", EnvPrefix + "SOAK_KILLS", EnvPrefix + "SOAK_TASKS", EnvPrefix + "STORE_TEST_WRITER"}
+var others = []string{EnvFile, EnvPrefix + "ALLOCATOR", EnvPrefix + "GOLDEN", TrainTokenEnv, EnvPrefix + "SOAK", EnvPrefix + "SOAK_KILLS", EnvPrefix + "SOAK_TASKS", EnvPrefix + "STORE_TEST_WRITER"}
+
+// TrainTokenEnv holds the token that clients of `train serve` give.
+const TrainTokenEnv = EnvPrefix + "TRAIN_TOKEN"
 
 const testPrefix = EnvPrefix + "TEST_"
 

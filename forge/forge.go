@@ -106,9 +106,12 @@ type Event struct {
 
 // Outcome is how a run ended.
 type Outcome struct {
-	Status  kernelwright.RunStatus // done or declined
-	Stop    kernelwright.StopReason
-	Best    *kernelwright.Round // certified; nil where nothing was
+	Status kernelwright.RunStatus // done or declined
+	Stop   kernelwright.StopReason
+	Best   *kernelwright.Round // certified; nil where nothing was
+	// Left is what the Coder left: the last round, and of react the verdict on its
+	// folder. nil: no candidate. Of Settings.Uncertified alone.
+	Left    *kernelwright.Round
 	Rounds  int
 	Summary string // one sentence
 }

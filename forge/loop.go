@@ -30,6 +30,8 @@ type loop struct {
 	began    time.Time     // of the round in progress
 	mark     time.Time     // when the loop last got control back
 	overhead time.Duration // its own time since the last round was closed
+
+	empty bool // of an uncertified run: the Coder left no candidate
 }
 
 // ended says why a run is over. It goes up through a strategy as errors do, and
@@ -76,17 +78,26 @@ func (p *Parts) bring(ctx context.Context, run kernelwright.Run, task kernelwrig
 	if err != nil {
 		return Outcome{}, err
 	}
-	best, err := l.certify(ctx)
-	if err != nil {
+	out := Outcome{Status: kernelwright.RunDone, Stop: end.stop, Rounds: len(l.rounds)}
+	if l.settings.Uncertified {
+		out.Left = l.left()
+	} else if out.Best, err = l.certify(ctx); err != nil {
 		return Outcome{}, err
 	}
-	out := Outcome{Status: kernelwright.RunDone, Stop: end.stop, Best: best, Rounds: len(l.rounds)}
 	if end.stop == kernelwright.StopDeclined && len(l.rounds) == 0 {
 		out.Status = kernelwright.RunDeclined
 	}
 	out.Summary = summarise(out, l.rounds, l.settings, end.why, unit)
-	l.observe(Event{Kind: Finished, Outcome: &out, Best: best})
+	l.observe(Event{Kind: Finished, Outcome: &out, Best: out.Best})
 	return out, nil
+}
+
+// left is the round of what the Coder left, nil where that is no candidate.
+func (l *loop) left() *kernelwright.Round {
+	if n := len(l.rounds); n > 0 && !l.empty {
+		return &l.rounds[n-1]
+	}
+	return nil
 }
 
 // over tells the end of a run from an error.

@@ -46,16 +46,41 @@ func (r *React) Run(ctx context.Context, run kernelwright.Run, task kernelwright
 		if err != nil {
 			return err
 		}
-		for a.turns = 0; a.turns < l.settings.React.Turns; a.turns++ {
-			if err := l.goOn(ctx); err != nil {
-				return a.whole(err)
-			}
-			if err := a.turn(ctx); err != nil {
-				return a.whole(fmt.Errorf("turn %d: %w", a.turns, err))
+		end := a.act(ctx)
+		if _, other := over(end); other == nil && l.settings.Uncertified {
+			if err := a.leave(ctx); err != nil {
+				return err
 			}
 		}
-		return a.whole(&ended{stop: kernelwright.StopTurns})
+		return a.whole(end)
 	})
+}
+
+// act asks the model turn by turn, and returns why it goes no further.
+func (a *actor) act(ctx context.Context) error {
+	for a.turns = 0; a.turns < a.settings.React.Turns; a.turns++ {
+		if err := a.goOn(ctx); err != nil {
+			return err
+		}
+		if err := a.turn(ctx); err != nil {
+			return fmt.Errorf("turn %d: %w", a.turns, err)
+		}
+	}
+	return &ended{stop: kernelwright.StopTurns}
+}
+
+// leave has a verdict on the folder as the model leaves it: it may hold something
+// else than was verified last, or no candidate.
+func (a *actor) leave(ctx context.Context) error {
+	c, complaint := a.candidate()
+	if a.empty = complaint != ""; a.empty {
+		return nil
+	}
+	if n := len(a.rounds); n > 0 && sameCandidate(a.rounds[n-1], c) == nil {
+		return nil
+	}
+	_, _, err := a.verify(ctx, false)
+	return err
 }
 
 // Limits of what a model may do in one answer, and how many answers in a row may
@@ -287,8 +312,8 @@ func callSeed(seed int64, k llm.Key) int64 {
 }
 
 // verify makes a round of what is in the folder. Where there is no candidate in
-// it, complaint says why.
-func (a *actor) verify(ctx context.Context) (round *kernelwright.Round, complaint string, err error) {
+// it, complaint says why. read says that somebody will read the Judge's feedback.
+func (a *actor) verify(ctx context.Context, read bool) (round *kernelwright.Round, complaint string, err error) {
 	c, complaint := a.candidate()
 	if complaint != "" {
 		return nil, complaint, nil
@@ -310,7 +335,7 @@ func (a *actor) verify(ctx context.Context) (round *kernelwright.Round, complain
 				return nil, "", err
 			}
 		}
-		if err := a.close(ctx, round, ans, true); err != nil {
+		if err := a.close(ctx, round, ans, read); err != nil {
 			return nil, "", err
 		}
 	}

@@ -477,7 +477,7 @@ func (a *actor) compileTool(ctx context.Context, _ arguments) (result, error) {
 }
 
 func (a *actor) verifyTool(ctx context.Context, _ arguments) (result, error) {
-	round, complaint, err := a.verify(ctx)
+	round, complaint, err := a.verify(ctx, true)
 	if err != nil {
 		return result{}, err
 	}
@@ -495,7 +495,7 @@ func (a *actor) profileTool(ctx context.Context, _ arguments) (result, error) {
 	round := a.duplicate(c, len(a.rounds))
 	if round == nil {
 		var err error
-		if round, _, err = a.verify(ctx); err != nil {
+		if round, _, err = a.verify(ctx, true); err != nil {
 			return result{}, err
 		}
 	}

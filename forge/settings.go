@@ -77,6 +77,9 @@ type Settings struct {
 	Metrics      Metrics               // empty means SelectedMetrics
 	Beam         BeamSettings          // of beam alone
 	React        ReactSettings         // of react alone
+	// Uncertified: nothing is certified at the end, and what the Coder leaves gets a
+	// verdict instead (Outcome.Left): of react, its folder. Training goes by that.
+	Uncertified bool
 }
 
 // BeamSettings are the beam's own.
@@ -125,11 +128,12 @@ type settingsJSON struct {
 	Metrics      Metrics               `json:"metrics,omitempty"`
 	Beam         BeamSettings          `json:"beam,omitzero"`
 	React        ReactSettings         `json:"react,omitzero"`
+	Uncertified  bool                  `json:"uncertified,omitempty"`
 }
 
 // String returns the settings as a run records them.
 func (s Settings) String() string {
-	b, err := json.Marshal(settingsJSON{s.Rounds, s.WallTime.Milliseconds(), s.HeadroomStop, s.Patience, s.JudgeMode, s.Language, s.Metrics, s.Beam, s.React})
+	b, err := json.Marshal(settingsJSON{s.Rounds, s.WallTime.Milliseconds(), s.HeadroomStop, s.Patience, s.JudgeMode, s.Language, s.Metrics, s.Beam, s.React, s.Uncertified})
 	if err != nil { // a headroom of NaN: Validate refuses it
 		return "{}"
 	}
@@ -148,7 +152,7 @@ func ParseSettings(text string) (Settings, error) {
 	if j.WallTimeMS > math.MaxInt64/int64(time.Millisecond) {
 		return Settings{}, fmt.Errorf("settings of the run: a wall time of %d ms is more than can be counted", j.WallTimeMS)
 	}
-	s := Settings{j.Rounds, time.Duration(j.WallTimeMS) * time.Millisecond, j.HeadroomStop, j.Patience, j.JudgeMode, j.Language, j.Metrics, j.Beam, j.React}
+	s := Settings{j.Rounds, time.Duration(j.WallTimeMS) * time.Millisecond, j.HeadroomStop, j.Patience, j.JudgeMode, j.Language, j.Metrics, j.Beam, j.React, j.Uncertified}
 	return s, s.Validate()
 }
 

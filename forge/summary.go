@@ -35,6 +35,9 @@ func summarise(out Outcome, rounds []kernelwright.Round, s Settings, why, unit s
 	}
 	after := plural(len(rounds), "round")
 	if out.Best == nil {
+		if b := best(rounds); b != nil && s.Uncertified {
+			return fmt.Sprintf("Round %d was the fastest correct one of %s, and nothing was to be certified: %s.", b.Index, after, ended)
+		}
 		if best(rounds) != nil {
 			return fmt.Sprintf("No candidate passed certification after %s: %s.", after, ended)
 		}

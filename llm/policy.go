@@ -54,8 +54,15 @@ func NewBroker(expiry time.Duration) *Broker {
 	return &Broker{expiry: expiry, more: make(chan struct{})}
 }
 
-// Model returns the policy of that name: "policy:NAME".
+// TrainingProvider is the provider of policies in training: "training:NAME". It is
+// internal: no settings can name it.
+const TrainingProvider = "training"
+
+// Model returns the policy of that name, such as "training:NAME".
 func (b *Broker) Model(name string) Model { return &policy{name, b} }
+
+// ModelIn is Model for a policy whose window is known.
+func (b *Broker) ModelIn(name string, w Window) Model { return fixed{b.Model(name), w} }
 
 type policy struct {
 	name   string
@@ -181,15 +188,27 @@ func (b *Broker) claim(policy string, n int) (out []Pending, more chan struct{},
 	return out, b.more, b.closed
 }
 
-// Post answers a call. The reply must have the ids of the reply's tokens and of
-// each its log-probability; Usage is counted from them. Only the first answer to
-// a call is taken.
+// Post answers a call. The reply may have the ids of the prompt's and of the reply's
+// tokens, from which Usage is counted (else estimated), and of each of the latter its
+// log-probability. Only the first answer to a call is taken. The error is a
+// *PostError where the reply cannot be.
 func (b *Broker) Post(id string, r Reply) error {
-	if err := checkPosted(r); err != nil {
-		return fmt.Errorf("post to call %q: %w", id, err)
+	if err := CheckPosted(r); err != nil {
+		return err
+	}
+	c := b.take(id)
+	if c == nil {
+		return noCall(id)
 	}
 	r.Usage = Usage{In: int64(len(r.PromptIDs)), Out: int64(len(r.TokenIDs))}
-	return b.answer(id, policyAnswer{reply: r})
+	if len(r.PromptIDs) == 0 {
+		r.Usage.In, r.Usage.Estimated = promptEstimate(c.Request), true
+	}
+	if len(r.TokenIDs) == 0 {
+		r.Usage.Out, r.Usage.Estimated = tokensIn(len(r.Text)), true
+	}
+	c.answer <- policyAnswer{reply: r}
+	return nil
 }
 
 // Fail ends a call that cannot be answered; text says why. It is a failure of
@@ -201,13 +220,15 @@ func (b *Broker) Fail(id, text string) error {
 func (b *Broker) answer(id string, a policyAnswer) error {
 	c := b.take(id)
 	if c == nil {
-		return fmt.Errorf("no call %q waits: it was answered, has expired, or never was", id)
+		return noCall(id)
 	}
-	if a.err != nil {
-		a.err.Model = c.Policy
-	}
+	a.err.Model = c.Policy
 	c.answer <- a
 	return nil
+}
+
+func noCall(id string) error {
+	return fmt.Errorf("no call %q waits: it was answered, has expired, or never was", id)
 }
 
 // Close ends all calls that wait, and every later one. It may be called again.
@@ -225,26 +246,43 @@ func (b *Broker) Close() {
 	close(b.more)
 }
 
-func checkPosted(r Reply) error {
+// PostError says why a reply cannot be a policy's. Its text begins with the field.
+type PostError struct{ Text string }
+
+func (e *PostError) Error() string { return e.Text }
+
+// MaxPostedTokens is how many ids a posted prompt, or reply, may have.
+const MaxPostedTokens = 1 << 20
+
+// CheckPosted says why a reply cannot be a policy's, by a *PostError.
+func CheckPosted(r Reply) error {
+	bad := func(format string, args ...any) error { return &PostError{fmt.Sprintf(format, args...)} }
 	switch r.Stop {
 	case StopEnd, StopLength, StopContext, StopTools, StopFiltered, StopRefused:
 	default:
-		return fmt.Errorf("stop is %q: it must be one of %q, %q, %q, %q, %q, %q", r.Stop, StopEnd, StopLength, StopContext, StopTools, StopFiltered, StopRefused)
+		return bad("stop is %q: it must be one of %q, %q, %q, %q, %q, %q", r.Stop, StopEnd, StopLength, StopContext, StopTools, StopFiltered, StopRefused)
 	}
-	if len(r.PromptIDs) == 0 || len(r.TokenIDs) == 0 {
-		return fmt.Errorf("prompt_ids and token_ids are needed: %d and %d were posted", len(r.PromptIDs), len(r.TokenIDs))
+	for name, ids := range map[string][]int{"prompt_ids": r.PromptIDs, "token_ids": r.TokenIDs} {
+		if len(ids) > MaxPostedTokens {
+			return bad("%s has %d ids: %d at most", name, len(ids), MaxPostedTokens)
+		}
+		for i, id := range ids {
+			if id < 0 || id > math.MaxInt32 {
+				return bad("%s[%d] is %d: an id is from 0 to %d", name, i, id, math.MaxInt32)
+			}
+		}
 	}
-	if len(r.LogProbs) != len(r.TokenIDs) {
-		return fmt.Errorf("%d log_probs for %d token_ids", len(r.LogProbs), len(r.TokenIDs))
+	if n := len(r.LogProbs); n > 0 && n != len(r.TokenIDs) {
+		return bad("%d log_probs for %d token_ids", n, len(r.TokenIDs))
 	}
 	for i, c := range r.ToolCalls {
 		if c.ID == "" || c.Name == "" {
-			return fmt.Errorf("tool_calls[%d] has no id or no name", i)
+			return bad("tool_calls[%d] has no id or no name", i)
 		}
 	}
 	for i, p := range r.LogProbs {
 		if math.IsNaN(p) || math.IsInf(p, 0) || p > 1e-3 { // sampled in low precision it may be a little above 0
-			return fmt.Errorf("log_probs[%d] is %v: no logarithm of a probability", i, p)
+			return bad("log_probs[%d] is %v: no logarithm of a probability", i, p)
 		}
 	}
 	return nil

@@ -228,8 +228,9 @@ func TestPostChecks(t *testing.T) {
 		want   string
 	}{
 		{func(r *llm.Reply) { r.Stop = "" }, "stop is"},
-		{func(r *llm.Reply) { r.TokenIDs, r.LogProbs = nil, nil }, "token_ids are needed"},
-		{func(r *llm.Reply) { r.PromptIDs = nil }, "prompt_ids"},
+		{func(r *llm.Reply) { r.TokenIDs = nil }, "2 log_probs for 0 token_ids"},
+		{func(r *llm.Reply) { r.PromptIDs[1] = -1 }, "prompt_ids[1] is -1"},
+		{func(r *llm.Reply) { r.TokenIDs[0] = math.MaxInt32 + 1 }, "token_ids[0] is 2147483648"},
 		{func(r *llm.Reply) { r.LogProbs = r.LogProbs[:1] }, "1 log_probs for 2 token_ids"},
 		{func(r *llm.Reply) { r.LogProbs[1] = math.NaN() }, "log_probs[1] is NaN"},
 		{func(r *llm.Reply) { r.LogProbs[0] = 0.5 }, "log_probs[0] is 0.5"},

@@ -22,8 +22,12 @@ var Profiles = []Profile{ProfileAuto, ProfileFull, ProfileCompact}
 // CompactContext is the longest context, in tokens, whose model is asked in few words.
 const CompactContext = 4096
 
-// policyPrefix begins the names of policies in training.
-const policyPrefix = "policy:"
+// policyPrefix begins the names of policies that were trained here, trainingPrefix
+// those of policies in training.
+const (
+	policyPrefix   = "policy:"
+	trainingPrefix = "training:"
+)
 
 // Compact reports whether a model of that name and context (in tokens; 0: not known)
 // is asked in few words.
@@ -34,7 +38,7 @@ func (p Profile) Compact(model string, context int) bool {
 	case ProfileCompact:
 		return true
 	}
-	return context > 0 && context <= CompactContext || strings.HasPrefix(model, policyPrefix)
+	return context > 0 && context <= CompactContext || strings.HasPrefix(model, policyPrefix) || strings.HasPrefix(model, trainingPrefix)
 }
 
 // How much is left of what is shortened before it goes.

@@ -130,7 +130,7 @@ func TestProfiles(t *testing.T) {
 		context int
 		want    bool
 	}{
-		{"", "vllm:m", 4096, true}, {ProfileAuto, "vllm:m", 4097, false}, {ProfileAuto, "vllm:m", 0, false}, {ProfileAuto, "policy:a", 0, true},
+		{"", "vllm:m", 4096, true}, {ProfileAuto, "vllm:m", 4097, false}, {ProfileAuto, "vllm:m", 0, false}, {ProfileAuto, "policy:a", 0, true}, {ProfileAuto, "training:a", 0, true},
 		{ProfileFull, "policy:a", 2048, false}, {ProfileCompact, "vllm:m", 0, true},
 	} {
 		if got := test.profile.Compact(test.model, test.context); got != test.want {

@@ -61,6 +61,7 @@ var tables = []struct {
 	{name: "benches", key: "id", versions: benches}, {name: "bench_runs", key: "bench", versions: benches}, {name: "lessons", key: "run", versions: lessons},
 	{name: "digests", versions: digests},
 	{name: "audits", key: "id", versions: audits}, {name: "audit_pairs", key: "audit", versions: audits},
+	{name: "digests", versions: digests}, {name: "episodes", key: "run", versions: episodes}, {name: "samples", key: "run", versions: episodes},
 }
 
 // versions is which versions of the schema have something: from one up to, but
@@ -79,6 +80,7 @@ var (
 	benches   = versions{since: 6}
 	lessons   = versions{since: 7}
 	audits    = versions{since: 13}
+	episodes  = versions{since: 12}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns
@@ -102,6 +104,12 @@ var expectations = []struct {
 	{what: "runs have a turn although they ended", query: `SELECT 'run ' || runs.id FROM queue JOIN runs ON runs.id = queue.run WHERE runs.status NOT IN ('queued', 'running')`},
 	{what: "turns of a talk go on from later ones", query: `SELECT 'turn ' || id FROM turns WHERE before >= id`, versions: calls},
 	{what: "calls follow later ones", query: `SELECT 'call ' || id FROM calls WHERE follows >= id`, versions: calls},
+	{what: "episodes are done without a reward, or have one that they cannot have", query: `SELECT 'episode ' || run FROM episodes
+		WHERE (status = 'done') <> (reward IS NOT NULL) OR (status = 'done') <> (place IS NOT NULL) OR reward NOT IN (-1, 1, 2, 3)`, versions: episodes},
+	{what: "samples are of episodes that are not done", query: `SELECT 'call ' || idx || ' of episode ' || run FROM samples WHERE run NOT IN (SELECT run FROM episodes WHERE status = 'done')`, versions: episodes},
+	{what: "samples are of calls that are not there", query: `SELECT 'call ' || idx || ' of episode ' || s.run FROM samples s
+		WHERE NOT EXISTS (SELECT 1 FROM calls c WHERE c.run = s.run AND c.round = s.round AND c.seq = s.seq AND c.agent = 'coder' AND c.text IS NOT NULL)
+		AND s.run NOT IN (SELECT id FROM runs WHERE reason LIKE '` + salvaged + `%')`, versions: episodes},
 	{what: "lessons are of runs without a certified kernel", query: `SELECT 'run ' || run FROM lessons WHERE run NOT IN (SELECT run FROM rounds WHERE standing = 2) GROUP BY run`, versions: lessons},
 	{what: "changes are missing from the lessons", query: `SELECT 'round ' || r.idx || ' of run ' || r.run` + teaching + `
 		AND NOT EXISTS (SELECT 1 FROM lessons l WHERE l.run = r.run AND l.idx = r.idx)`, versions: lessons},

@@ -64,6 +64,8 @@ func everything(t testing.TB, runs int) string {
 			Reply:   llm.Reply{Text: "well", Reasoning: "thought", PromptIDs: prompt, TokenIDs: []int{3}, ToolCalls: []llm.ToolCall{{ID: "1", Name: "compile", Arguments: "{}"}}},
 		}))
 	}
+	two := 2
+	endEpisode(t, s, openEpisode(t, s, "an answer"), EpisodeDone, &two, Sample{Context: "replace", Finish: "stop", Policy: "v1", Mask: []int{1, 0, 1}})
 	_, err = s.write.Exec(`INSERT INTO digests (made) VALUES (1)`)
 	ok(t, err)
 	ok(t, s.Close())
@@ -100,7 +102,7 @@ func changeQuietly(t testing.TB, db *sql.DB, statement string, args ...any) {
 // withoutDigests makes the schema what it was before rows had digests.
 func withoutDigests(t testing.TB, db *sql.DB) {
 	t.Helper()
-	must(db.Exec(`DROP TABLE digests`))(t)
+	must(db.Exec(`DROP TABLE digests; DROP TABLE samples; DROP TABLE episodes`))(t) // the latter two came later
 	for _, table := range tables {
 		columns := must(scanNames(db.Query(`SELECT name FROM pragma_table_info(?)`, table.name)))(t)
 		if !slices.Contains(columns, digestColumn) {

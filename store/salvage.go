@@ -378,6 +378,12 @@ var dropped = []struct {
 	{`DELETE FROM audits WHERE detail NOT IN (SELECT id FROM texts)`, audits},
 	{`DELETE FROM audit_pairs WHERE audit NOT IN (SELECT id FROM audits) OR verdict NOT IN (SELECT id FROM verdicts)
 		OR reference_text NOT IN (SELECT id FROM texts) OR candidate_text NOT IN (SELECT id FROM texts)`, audits},
+	// An episode that lost something is not trained on.
+	{`DELETE FROM samples WHERE mask NOT IN (SELECT id FROM texts) OR run NOT IN (SELECT run FROM episodes)
+		OR NOT EXISTS (SELECT 1 FROM calls c WHERE c.run = samples.run AND c.round = samples.round AND c.seq = samples.seq AND c.agent = 'coder' AND c.text IS NOT NULL)`, episodes},
+	{`DELETE FROM samples WHERE run IN (SELECT run FROM samples GROUP BY run HAVING min(idx) <> 0 OR max(idx) <> count(*) - 1)`, episodes},
+	{`DELETE FROM samples WHERE run NOT IN (SELECT id FROM runs)`, episodes},
+	{`DELETE FROM episodes WHERE run NOT IN (SELECT id FROM runs)`, episodes},
 	{`UPDATE runs SET lessons = NULL WHERE lessons NOT IN (SELECT id FROM texts)`, lessons},
 	{query: `UPDATE rounds SET (task, device_key) = (SELECT task, device_key FROM runs WHERE id = run)`},
 	{query: `UPDATE rounds AS r SET (standing, ms) = (SELECT ` + standingByVerdict + `, CASE WHEN c.candidate_ms > 0 THEN c.candidate_ms ELSE v.candidate_ms END

@@ -1,0 +1,232 @@
+package episodes
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/store"
+)
+
+// Why an episode is ended from outside: the cause of its context.
+var (
+	errExpired = errors.New("nobody continued it")
+	errGivenUp = errors.New("its trainer gave it up")
+	errClosing = errors.New("the server was stopped")
+)
+
+// ConflictError is a turn that does not fit where its episode stands.
+type ConflictError struct{ Text, Hint string }
+
+func (e *ConflictError) Error() string { return e.Text }
+
+// episode is one that is open, or ended a moment ago.
+type episode struct {
+	id      int64
+	version string // of its policy
+	rule    string // of its reward
+	model   string // the policy's name
+	broker  *llm.Broker
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	taken   chan struct{} // holds one: the call that waited was answered
+	over    chan struct{} // closed when it has ended
+
+	mu      sync.Mutex
+	pending *llm.Pending  // the call that waits
+	before  []llm.Message // what the last one was asked
+	reply   llm.Message   // and what it replied
+	calls   int           // answered
+	samples []store.Sample
+	posted  [sha256.Size]byte // the last turn
+	answer  *Answer           // to that; nil while it is worked on
+	ready   chan struct{}     // closed when the answer is there
+	touched time.Time         // when it last began to wait for its trainer
+
+	rounds   int
+	unusable int64
+	best     *kernelwright.Verdict // of the highest reward
+}
+
+// feed asks the trainer for one call of the policy after the other.
+func (ep *episode) feed(maxTokens int, now func() time.Time) {
+	for {
+		calls, err := ep.broker.Claim(ep.ctx, ep.model, 1)
+		if err != nil { // it has ended
+			return
+		}
+		ep.ask(calls[0], maxTokens, now())
+		select {
+		case <-ep.taken:
+		case <-ep.ctx.Done():
+			return
+		}
+	}
+}
+
+func (ep *episode) ask(p llm.Pending, maxTokens int, now time.Time) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if ep.answer != nil { // it has ended since the call was claimed
+		return
+	}
+	context := contextReplace
+	talk, more := goesOn(p.Request, ep.before, ep.reply)
+	if more {
+		context = contextAppend
+	}
+	if p.Request.MaxTokens > 0 {
+		maxTokens = p.Request.MaxTokens
+	}
+	ep.pending, ep.before = &p, p.Request.Messages
+	ep.say(&Answer{ID: ep.id, Status: store.EpisodeOpen, Call: ep.calls, Context: context, Messages: messages(talk), Tools: tools(p.Request.Tools), MaxTokens: maxTokens}, now)
+}
+
+// say is called with mu held.
+func (ep *episode) say(a *Answer, now time.Time) {
+	ep.answer, ep.touched = a, now
+	close(ep.ready)
+}
+
+// post takes a turn, and returns what is closed when its answer is there. The same
+// turn again does nothing, and is not fresh.
+func (ep *episode) post(t Turn, now time.Time) (ready <-chan struct{}, fresh bool, err error) {
+	reply, err := t.reply()
+	if err != nil {
+		return nil, false, err
+	}
+	digest := t.digest()
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	waits := ep.answer != nil && !ep.answer.Done
+	n := ep.calls
+	if !waits {
+		n--
+	}
+	if t.Call != nil {
+		n = *t.Call
+	}
+	switch {
+	case n == ep.calls-1 && digest == ep.posted:
+		ep.touched = now
+		return ep.ready, false, nil
+	case n == ep.calls && waits:
+	case n >= 0 && n < ep.calls:
+		return nil, false, &ConflictError{fmt.Sprintf("call %d was answered, with another completion or some calls ago", n), ep.stand()}
+	default:
+		return nil, false, &ConflictError{fmt.Sprintf("call %d is not asked", n), ep.stand()}
+	}
+	if len(reply.ToolCalls) > 0 && len(ep.pending.Request.Tools) == 0 {
+		return nil, false, bad("calls in the text are part of text", "tool_calls were posted, and this call offers no tools")
+	}
+	if err := ep.broker.Post(ep.pending.ID, reply); err != nil {
+		return nil, false, &ConflictError{"the call does not wait any more: " + err.Error(), "ask for the episode to see where it stands"}
+	}
+	version, key := ep.version, ep.pending.Key
+	if t.Policy != "" {
+		version = t.Policy
+	}
+	context := ep.answer.Context
+	ep.samples = append(ep.samples, store.Sample{Index: ep.calls, Round: key.Round, Seq: key.Seq, Context: context, Finish: t.finish(), Policy: version, Mask: t.Mask})
+	ep.calls++
+	ep.posted, ep.reply, ep.pending, ep.answer, ep.ready = digest, reply.Message(), nil, nil, make(chan struct{})
+	ep.taken <- struct{}{}
+	return ep.ready, true, nil
+}
+
+// stand says where the episode stands. mu is held.
+func (ep *episode) stand() string {
+	switch {
+	case ep.answer == nil:
+		return fmt.Sprintf("call %d is being judged: post it again to wait for its answer", ep.calls-1)
+	case ep.answer.Done:
+		return fmt.Sprintf("it has ended after %d calls: %s", ep.calls, ep.answer.Status)
+	}
+	return fmt.Sprintf("call %d waits", ep.calls)
+}
+
+// state is where it stands.
+func (ep *episode) state() Answer {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if ep.answer == nil {
+		return Answer{ID: ep.id, Status: store.EpisodeOpen, Call: ep.calls, Context: contextAppend, Messages: []Message{}, Working: true}
+	}
+	return *ep.answer
+}
+
+// idle is since when it waits for its trainer, and whether it does.
+func (ep *episode) idle() (since time.Time, waits, ended bool) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	ended = ep.answer != nil && ep.answer.Done
+	return ep.touched, ep.answer != nil && !ended, ended
+}
+
+// observe follows the rounds.
+func (ep *episode) observe(e forge.Event) {
+	if e.Kind != forge.RoundDone {
+		return
+	}
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	ep.rounds++
+	if e.Verdict.Build.Form == kernelwright.FormAnswer {
+		ep.unusable++
+	}
+	if ep.best == nil || Reward(e.Verdict) > Reward(ep.best) {
+		v := *e.Verdict
+		ep.best = &v
+	}
+}
+
+// outcome is what became of an episode: its record, with its samples, and the last
+// answer.
+func (ep *episode) outcome(out forge.Outcome, err error) (store.Episode, []store.Sample, Answer) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	e := store.Episode{Run: ep.id, Policy: ep.version, Rule: ep.rule, Status: store.EpisodeDone}
+	a := Answer{ID: ep.id, Call: ep.calls, Context: contextAppend, Messages: []Message{}, Done: true, Rounds: ep.rounds, Stop: string(out.Stop)}
+	cause := context.Cause(ep.ctx)
+	switch {
+	case err == nil && out.Stop == kernelwright.StopBudget:
+		e.Status, e.Reason = store.EpisodeDropped, out.Summary
+	case err == nil:
+		if out.Left != nil {
+			a.Verdict = &out.Left.Verdict
+		}
+		if ep.rule == RewardBest {
+			a.Verdict = ep.best
+		}
+		reward := Reward(a.Verdict)
+		e.Reward = &reward
+	case errors.Is(cause, errExpired):
+		e.Status, e.Reason = store.EpisodeExpired, cause.Error()
+	case errors.Is(cause, errGivenUp):
+		e.Status, e.Reason = store.EpisodeGivenUp, cause.Error()
+	case errors.Is(cause, errClosing):
+		e.Status, e.Reason = store.EpisodeLost, cause.Error()
+	default:
+		e.Status, e.Reason = store.EpisodeDropped, err.Error()
+	}
+	a.Status, a.Reward, a.Dropped = e.Status, e.Reward, e.Reason
+	return e, ep.samples, a
+}
+
+// end says the last answer.
+func (ep *episode) end(a Answer, now time.Time) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if ep.answer != nil { // a call waited
+		ep.ready = make(chan struct{})
+	}
+	ep.pending, ep.before, ep.samples, ep.reply, ep.best = nil, nil, nil, llm.Message{}, nil
+	ep.say(&a, now)
+	close(ep.over)
+}

@@ -1,0 +1,216 @@
+package episodes
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/store"
+)
+
+// Limits of what comes over HTTP.
+const (
+	maxBody      = 32 << 20 // of a turn with a million ids and log-probabilities
+	maxHeader    = 16 << 10
+	readTimeout  = time.Minute
+	writeTimeout = time.Minute // of an answer, once it is there
+	idleTimeout  = 5 * time.Minute
+	// fullRetry is after how many seconds who found no place may ask again.
+	fullRetry = "5"
+	// maxEpisodes is of how many episodes one answer has the samples.
+	maxEpisodes = 10_000
+)
+
+// NewServer returns a server of the handlers, with limits and timeouts. A turn's
+// answer may take long: writing it is bounded, waiting for it is not.
+func NewServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: readTimeout / 6, ReadTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// Handler serves the episodes: docs/episodes.md has the protocol. Without a token it
+// answers who names a loopback address as its host alone; with one, who knows it. What
+// a page in a browser sends from elsewhere is refused in any case.
+func (e *Episodes) Handler(token string) http.Handler {
+	m := http.NewServeMux()
+	m.HandleFunc("POST /v1/episodes", e.serveStart)
+	m.HandleFunc("POST /v1/episodes/{id}/turns", e.serveTurn)
+	m.HandleFunc("GET /v1/episodes/{id}", e.serveGet)
+	m.HandleFunc("DELETE /v1/episodes/{id}", e.serveGiveUp)
+	m.HandleFunc("GET /v1/samples", e.serveSamples)
+	m.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, _ *http.Request) { send(w, http.StatusOK, e.Stats()) })
+	m.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, http.StatusNotFound, fmt.Sprintf("there is no %s %.100s here", r.Method, r.URL.Path), "docs/episodes.md has what there is")
+	})
+	want := sha256.Sum256([]byte("Bearer " + token))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
+		switch {
+		case !sameOrigin(r):
+			refuse(w, http.StatusForbidden, "requests of pages from elsewhere are not answered", "")
+		case token == "" && !Loopback(r.Host):
+			refuse(w, http.StatusForbidden, fmt.Sprintf("the host %.100q is no loopback address", r.Host), "name 127.0.0.1, or give the server a token")
+		case token != "" && subtle.ConstantTimeCompare(got[:], want[:]) != 1:
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			refuse(w, http.StatusUnauthorized, "the token is missing, or another one", "send it as Authorization: Bearer TOKEN")
+		default:
+			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+			m.ServeHTTP(w, r)
+		}
+	})
+}
+
+// Loopback reports whether a host, with or without a port, is this machine's own.
+func Loopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+// sameOrigin reports whether a request is not of a page from elsewhere.
+func sameOrigin(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
+		return false
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && u.Host != "" && u.Host == r.Host
+}
+
+func (e *Episodes) serveStart(w http.ResponseWriter, r *http.Request) {
+	var q Request
+	if !read(w, r, &q) {
+		return
+	}
+	a, err := e.Start(r.Context(), q)
+	reply(w, http.StatusCreated, a, err)
+}
+
+func (e *Episodes) serveTurn(w http.ResponseWriter, r *http.Request) {
+	id, ok := number(w, r)
+	var t Turn
+	if !ok || !read(w, r, &t) {
+		return
+	}
+	a, err := e.Turn(r.Context(), id, t)
+	reply(w, http.StatusOK, a, err)
+}
+
+func (e *Episodes) serveGet(w http.ResponseWriter, r *http.Request) {
+	if id, ok := number(w, r); ok {
+		a, err := e.Get(r.Context(), id)
+		reply(w, http.StatusOK, a, err)
+	}
+}
+
+func (e *Episodes) serveGiveUp(w http.ResponseWriter, r *http.Request) {
+	if id, ok := number(w, r); ok {
+		a, err := e.GiveUp(r.Context(), id)
+		reply(w, http.StatusOK, a, err)
+	}
+}
+
+// number reads which episode it is about.
+func number(w http.ResponseWriter, r *http.Request) (int64, bool) {
+	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	if err != nil || id <= 0 {
+		refuse(w, http.StatusNotFound, fmt.Sprintf("there is no episode %.40q", r.PathValue("id")), "an episode's number is in the answer that began it")
+		return 0, false
+	}
+	return id, true
+}
+
+// read reads the body, or says what is wrong with it.
+func read(w http.ResponseWriter, r *http.Request, into any) bool {
+	body, err := io.ReadAll(r.Body)
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", large.Limit), "")
+		return false
+	case err != nil:
+		refuse(w, http.StatusBadRequest, "the body cannot be read to its end", "send it again")
+		return false
+	}
+	// The answer may take longer than the body may: the server would take its deadline
+	// for a client that went away.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	if err := decode(body, into); err != nil {
+		reply(w, 0, Answer{}, err)
+		return false
+	}
+	return true
+}
+
+// reply sends an answer, or what kept it from being one.
+func reply(w http.ResponseWriter, status int, a Answer, err error) {
+	var (
+		wrong    *BadError
+		invalid  *kernelwright.InvalidTaskError
+		conflict *ConflictError
+		gone     *GoneError
+		full     *FullError
+	)
+	switch {
+	case err == nil:
+		send(w, status, a)
+	case errors.As(err, &wrong):
+		refuse(w, http.StatusBadRequest, wrong.Text, wrong.Hint)
+	case errors.As(err, &invalid):
+		send(w, http.StatusUnprocessableEntity, problem{"the reference is no task: " + invalid.Reason, invalid.Hint, invalid.Traceback})
+	case errors.As(err, &conflict):
+		refuse(w, http.StatusConflict, conflict.Text, conflict.Hint)
+	case errors.As(err, &gone):
+		refuse(w, http.StatusGone, gone.Error(), "begin another one")
+	case errors.Is(err, store.ErrNotFound):
+		refuse(w, http.StatusNotFound, err.Error(), "an episode's number is in the answer that began it")
+	case errors.As(err, &full):
+		w.Header().Set("Retry-After", fullRetry)
+		refuse(w, http.StatusServiceUnavailable, full.Error(), "end some, or raise --max-open")
+	default: // infrastructure; where who asked is gone, nobody reads it
+		refuse(w, http.StatusServiceUnavailable, err.Error(), "it says nothing about any candidate: `kernelwright doctor` says what this machine lacks")
+	}
+}
+
+// problem is an answer that is none.
+type problem struct {
+	Error     string `json:"error"`
+	Hint      string `json:"hint,omitempty"`
+	Traceback string `json:"traceback,omitempty"`
+}
+
+func refuse(w http.ResponseWriter, status int, text, hint string) {
+	send(w, status, problem{Error: text, Hint: hint})
+}
+
+func send(w http.ResponseWriter, status int, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		status, b = http.StatusInternalServerError, []byte(`{"error": "the answer has no JSON form"}`)
+	}
+	// A recorder in a test has no deadlines.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(b, '\n'))
+}

@@ -1,0 +1,261 @@
+package episodes
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/llm"
+)
+
+// Bounds of what a trainer may send.
+const (
+	maxName       = 200
+	maxRounds     = 200
+	maxContext    = 100_000_000 // tokens
+	maxText       = 4 << 20     // bytes of a completion
+	maxToolCalls  = 1000        // of a completion; the strategy does fewer
+	maxCallsBytes = 4 << 20
+)
+
+// The rules of what an episode's reward is of.
+const (
+	RewardLast = "last" // what the policy leaves
+	RewardBest = "best" // the best verdict that it reached
+)
+
+// How a policy calls tools.
+const (
+	toolsNative = "native"
+	toolsText   = "text"
+)
+
+// DefaultPolicy is the version of a policy that its trainer gives no name.
+const DefaultPolicy = "policy"
+
+// Request is what an episode is to be. What it leaves open is as in the settings.
+type Request struct {
+	Reference string `json:"reference"` // its source
+	Name      string `json:"name,omitempty"`
+	Policy    string `json:"policy_version,omitempty"` // as the trainer calls it; empty: DefaultPolicy
+
+	Strategy      string                `json:"strategy,omitempty"` // empty: rounds
+	Rounds        int                   `json:"rounds,omitempty"`
+	Turns         int                   `json:"turns,omitempty"`          // of react
+	ContextTokens int                   `json:"context_tokens,omitempty"` // of react: beyond it the talk is compacted
+	Tools         string                `json:"tools,omitempty"`          // of react: native, text
+	Judge         forge.JudgeMode       `json:"judge,omitempty"`
+	Language      kernelwright.Language `json:"language,omitempty"`
+	Seed          int64                 `json:"seed,omitempty"`
+
+	Reward       string `json:"reward,omitempty"` // empty: RewardLast
+	StrictInputs *bool  `json:"strict_inputs,omitempty"`
+
+	// ContextLength is what the policy's prompt and reply may take together, and
+	// MaxTokens what its reply may, in tokens; 0: not known.
+	ContextLength int `json:"context_length,omitempty"`
+	MaxTokens     int `json:"max_tokens,omitempty"`
+}
+
+// policyName is what a version can be called: it stands in the name of a Coder.
+var policyName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// BadError is a request that cannot be. Its text begins with the field.
+type BadError struct{ Text, Hint string }
+
+func (e *BadError) Error() string { return e.Text }
+
+func bad(hint, format string, args ...any) error {
+	return &BadError{fmt.Sprintf(format, args...), hint}
+}
+
+// decode reads one JSON object, and refuses fields that it does not know.
+func decode(body []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	err := d.Decode(into)
+	if err == nil {
+		if _, more := d.Token(); !errors.Is(more, io.EOF) {
+			err = errors.New("something follows the object")
+		}
+	}
+	if err != nil {
+		return bad("docs/episodes.md has the fields", "the body is not what is asked for: %s", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	return nil
+}
+
+// normalise fills in what is left open, and reports the first thing that cannot be.
+func (r *Request) normalise() error {
+	for _, d := range []struct {
+		field     *string
+		otherwise string
+	}{{&r.Name, "reference"}, {&r.Policy, DefaultPolicy}, {&r.Strategy, forge.RoundsStrategy}, {&r.Reward, RewardLast}, {&r.Tools, toolsNative}} {
+		if *d.field == "" {
+			*d.field = d.otherwise
+		}
+	}
+	if r.StrictInputs == nil {
+		strict := true
+		r.StrictInputs = &strict
+	}
+	switch {
+	case r.Reference == "":
+		return bad("it takes the source of a reference: Model, get_inputs() and get_init_inputs()", "reference is missing")
+	case len(r.Name) > maxName:
+		return bad("", "name has %d bytes: %d at most", len(r.Name), maxName)
+	case !policyName.MatchString(r.Policy):
+		return bad("letters, digits and . _ - make a name of at most 64", "policy_version is %.80q", r.Policy)
+	case !slices.Contains(forge.Strategies, r.Strategy):
+		return bad("it is one of "+strings.Join(forge.Strategies, ", "), "strategy is %.80q", r.Strategy)
+	case r.Reward != RewardLast && r.Reward != RewardBest:
+		return bad("it is last or best", "reward is %.80q", r.Reward)
+	case r.Tools != toolsNative && r.Tools != toolsText:
+		return bad("it is native or text", "tools is %.80q", r.Tools)
+	case r.Rounds < 0 || r.Rounds > maxRounds:
+		return bad("", "rounds is %d: it is from 1 to %d", r.Rounds, maxRounds)
+	case r.ContextLength < 0 || r.ContextLength > maxContext || r.MaxTokens < 0 || r.MaxTokens > maxContext:
+		return bad("", "context_length or max_tokens is %d or %d: both are from 1 to %d", r.ContextLength, r.MaxTokens, maxContext)
+	case r.ContextLength > 0 && r.MaxTokens >= r.ContextLength:
+		return bad("", "max_tokens is %d, which leaves no room for a prompt in a context_length of %d", r.MaxTokens, r.ContextLength)
+	case !slices.Contains([]kernelwright.Language{"", kernelwright.CPP, kernelwright.CUDA, kernelwright.Triton}, r.Language):
+		return bad("it is cpp, cuda or triton", "language is %.80q", r.Language)
+	}
+	return nil
+}
+
+// settings are the strategy's, over those that a request leaves open.
+func (r *Request) settings(s forge.Settings) (forge.Settings, error) {
+	set := func(to *int, n int) {
+		if n != 0 {
+			*to = n
+		}
+	}
+	set(&s.Rounds, r.Rounds)
+	set(&s.React.Turns, r.Turns)
+	set(&s.React.ContextTokens, r.ContextTokens)
+	s.React.TextTools = r.Tools == toolsText
+	if r.Judge != "" {
+		s.JudgeMode = r.Judge
+	}
+	if r.Language != "" {
+		s.Language = r.Language
+	}
+	s.Uncertified = true
+	s.WallTime = 0 // it would count the trainer's
+	s = s.For(r.Strategy)
+	if err := s.Validate(); err != nil {
+		return s, bad("", "%v", err)
+	}
+	return s, nil
+}
+
+// ToolCall is one in OpenAI's form.
+type ToolCall struct {
+	ID       string       `json:"id,omitempty"`
+	Type     string       `json:"type,omitempty"` // "function"
+	Function FunctionCall `json:"function"`
+}
+
+// FunctionCall is what is called. Arguments is JSON in a text, as the model wrote it.
+type FunctionCall struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+}
+
+// Turn is a completion of the policy.
+type Turn struct {
+	// Call is which call it answers, as the Answer said. Without it, it is the one that
+	// waits; who may post twice gives it.
+	Call *int `json:"call,omitempty"`
+
+	Text      *string    `json:"text"`
+	ToolCalls []ToolCall `json:"tool_calls,omitempty"`
+	Finish    string     `json:"finish_reason,omitempty"` // empty: stop, or tool_calls where there are some
+	Policy    string     `json:"policy_version,omitempty"`
+
+	// What it is trained on: all may be left out. Mask has a 1 for each of TokenIDs
+	// that is the policy's own; without it all are.
+	PromptIDs []int     `json:"prompt_ids,omitempty"`
+	TokenIDs  []int     `json:"token_ids,omitempty"`
+	LogProbs  []float64 `json:"logprobs,omitempty"`
+	Mask      []int     `json:"mask,omitempty"`
+}
+
+// finishes are the reasons that servers give.
+var finishes = map[string]llm.Stop{
+	"stop": llm.StopEnd, "length": llm.StopLength, "context": llm.StopContext, "tool_calls": llm.StopTools,
+	"content_filter": llm.StopFiltered, "refusal": llm.StopRefused,
+}
+
+// reply is the turn as the policy's reply, or why it cannot be one.
+func (t *Turn) reply() (llm.Reply, error) {
+	size := 0
+	for _, c := range t.ToolCalls {
+		size += len(c.ID) + len(c.Function.Name) + len(c.Function.Arguments)
+	}
+	switch {
+	case t.Text == nil && len(t.ToolCalls) == 0:
+		return llm.Reply{}, bad(`it takes what the policy wrote: {"text": "..."}`, "text is missing")
+	case t.Text != nil && len(*t.Text) > maxText:
+		return llm.Reply{}, bad("", "text has %d bytes: %d at most", len(*t.Text), maxText)
+	case len(t.ToolCalls) > maxToolCalls || size > maxCallsBytes:
+		return llm.Reply{}, bad("", "tool_calls are %d with %d bytes: %d with %d at most", len(t.ToolCalls), size, maxToolCalls, maxCallsBytes)
+	case t.Policy != "" && !policyName.MatchString(t.Policy):
+		return llm.Reply{}, bad("letters, digits and . _ - make a name of at most 64", "policy_version is %.80q", t.Policy)
+	case t.Mask != nil && len(t.Mask) != len(t.TokenIDs):
+		return llm.Reply{}, bad("", "mask has %d values for %d token_ids", len(t.Mask), len(t.TokenIDs))
+	}
+	for i, m := range t.Mask {
+		if m != 0 && m != 1 {
+			return llm.Reply{}, bad("", "mask[%d] is %d: it is 0 or 1", i, m)
+		}
+	}
+	stop, known := finishes[t.finish()]
+	if !known {
+		return llm.Reply{}, bad("it is stop, length, context, tool_calls, content_filter or refusal", "finish_reason is %.80q", t.Finish)
+	}
+	r := llm.Reply{Stop: stop, PromptIDs: t.PromptIDs, TokenIDs: t.TokenIDs, LogProbs: t.LogProbs}
+	if t.Text != nil {
+		r.Text = *t.Text
+	}
+	for i, c := range t.ToolCalls {
+		if c.ID == "" {
+			c.ID = fmt.Sprintf("call_%d", i)
+		}
+		r.ToolCalls = append(r.ToolCalls, llm.ToolCall{ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
+	}
+	if err := llm.CheckPosted(r); err != nil {
+		return llm.Reply{}, bad("", "%v", err)
+	}
+	return r, nil
+}
+
+func (t *Turn) finish() string {
+	switch {
+	case t.Finish != "":
+		return t.Finish
+	case len(t.ToolCalls) > 0:
+		return "tool_calls"
+	}
+	return "stop"
+}
+
+// digest is the same for the same completion, whichever call it is said to answer.
+func (t *Turn) digest() [sha256.Size]byte {
+	same := *t
+	same.Call = nil
+	b, err := json.Marshal(same)
+	if err != nil { // floats that are no numbers, which no JSON brought
+		return [sha256.Size]byte{}
+	}
+	return sha256.Sum256(b)
+}
