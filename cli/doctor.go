@@ -23,7 +23,7 @@ type doctorCmd struct {
 
 // Help is shown below the flags.
 func (doctorCmd) Help() string {
-	return "Changes nothing but the data folder's caches. Every GPU is tested with a known candidate, whatever the device is; one that another process measures on for long is said to be busy. What the machine can reach is measured at the first start, and again at each one until it was quiet meanwhile; --measure does so at once, for when the machine has changed. A daemon that runs takes it up at its next start. Exit code 0 says that the examination was done, not that all is well: look at ok."
+	return "Changes nothing but the data folder's caches. Every GPU is tested with a known candidate, whatever the device is; one that another process measures on for long is said to be busy. What the machine can reach is measured when it is needed first, and again once an hour until it was quiet meanwhile; --measure does so at once, for when the machine has changed. A daemon that runs takes it up at its next start. Exit code 0 says that the examination was done, not that all is well: look at ok."
 }
 
 // Run looks at everything that the others need.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/task"
 )
@@ -181,8 +183,31 @@ func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, out
 	}
 	show := newProgress(a.stderr)
 	defer show.done()
+	err = c.judge(a, r, show, reference, cands, func(i int, v outcome) error {
+		if err := until(at[i]); err != nil {
+			return err
+		}
+		if v.Baselines == nil {
+			v.Baselines = map[string]float64{}
+		}
+		if v.Status == kernelwright.Invalid {
+			v.Hint = cmp.Or(looksLike, v.Hint)
+		}
+		show.done()
+		return each(paths[at[i]], v)
+	})
+	if err != nil {
+		return err
+	}
+	return until(len(paths))
+}
+
+// judge gives yield the verdict on each candidate that can be read, by its index. What
+// is remembered and what needs no device comes first: no process is started for the
+// one, and the reference is inspected when a candidate has to run.
+func (c evalCmd) judge(a *app, r *room, show *progress, reference task.File, cands []kernelwright.Candidate, yield func(int, outcome) error) (err error) {
 	o := r.options(show.stage)
-	o.KeepWarm, o.Again, o.Profile = r.config.Evaluation.KeepWarm.Std(), c.Again, ""
+	o.KeepWarm, o.Again, o.Profile, o.Lazy = r.config.Evaluation.KeepWarm.Std(), c.Again, "", true
 	o.StrictInputs = o.StrictInputs || c.Strict
 	if c.Profile {
 		o.Profile = r.config.Rounds.Metrics
@@ -197,35 +222,50 @@ func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, out
 	}
 	show.begin(reference.Name)
 	limited := bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()}
-	t, err := limited.Inspect(a.ctx, reference.Name, reference.Source)
-	if v, ok := invalidVerdict(err, level); ok {
-		v.Hint = cmp.Or(looksLike, v.Hint)
-		return all(v)
-	}
-	if err != nil {
-		return err
-	}
-	err = limited.EvaluateBatch(a.ctx, t, cands, level, func(i int, v kernelwright.Verdict) error {
-		if err := until(at[i]); err != nil {
-			return err
-		}
-		if v.Baselines == nil {
-			v.Baselines = map[string]float64{}
-		}
-		said, err := c.explained(a.ctx, explaining{limited, e}, t, cands[i], v)
+	level := kernelwright.Level(c.Level)
+	t, known := e.Inspected(a.ctx, reference.Name, reference.Source)
+	next := 0 // of those that are not judged yet
+	give := func(_ int, v kernelwright.Verdict) error {
+		said, err := c.explained(a.ctx, explaining{limited, e}, t, cands[next], v)
 		if err != nil {
 			return err
 		}
-		show.done()
-		return each(paths[at[i]], said)
-	})
-	if v, ok := invalidVerdict(err, level); ok && len(paths) == 1 {
-		return each(paths[0], c.unexplained(v))
+		next++
+		return yield(next-1, said)
 	}
-	if err != nil {
+	for !known && err == nil && next < len(cands) {
+		var failed *kernelwright.Verdict
+		failed, err = limited.precheck(a.ctx, e, reference, cands[next], level)
+		switch {
+		case err != nil:
+		case failed != nil && !(c.Explain && failed.Status == kernelwright.Rejected): // to be explained it has to run
+			err = give(next, *failed)
+		default:
+			t, err = limited.Inspect(a.ctx, reference.Name, reference.Source)
+			known = err == nil
+		}
+	}
+	if rest := len(cands) - next; known && rest > 0 {
+		if err = limited.EvaluateBatch(a.ctx, t, cands[next:], level, give); rest > 1 {
+			return err
+		}
+	}
+	v, invalid := invalidVerdict(err, level)
+	if !invalid {
 		return err
 	}
-	return until(len(paths))
+	for err = nil; err == nil && next < len(cands); {
+		err = give(next, v)
+	}
+	return err
+}
+
+// precheck is Evaluator.Precheck within the time of a verdict.
+func (b bounded) precheck(ctx context.Context, e *hwfeedback.Evaluator, reference task.File, cand kernelwright.Candidate, level kernelwright.Level) (*kernelwright.Verdict, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.evaluate)
+	defer cancel()
+	v, err := e.Precheck(ctx, reference.Name, reference.Source, cand, level)
+	return v, overdue(ctx, "the build", b.evaluate, err)
 }
 
 // inOneLine says a verdict of a batch.

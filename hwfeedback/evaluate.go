@@ -221,9 +221,7 @@ func (e *Evaluator) canary(ctx context.Context, task *kernelwright.Task) error {
 // attempt is one evaluation, from the cache or on the hardware.
 func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, of batch, level kernelwright.Level) (kernelwright.Verdict, error) {
 	if !utf8.ValidString(cand.Source) { // on its way to Python it would become another text
-		v := e.verdict(task, cand, level)
-		v.Status, v.Reason, v.Hint = kernelwright.Rejected, "its text is not UTF-8", "save the file as UTF-8"
-		return v, nil
+		return e.notUTF8(task, cand, level), nil
 	}
 	named, err := e.named(ctx, task)
 	if err != nil {
@@ -243,6 +241,7 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 	if err != nil {
 		return kernelwright.Verdict{}, requestError(err)
 	}
+	asked := cand
 	cand.Language = cmp.Or(cand.Language, p.Language)
 	v, passing, err := e.judge(ctx, task, cand, of, level, e.options.Baselines, named, profile)
 	if err != nil {
@@ -251,7 +250,8 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 	if passing { // who asks for a profile later gets a better one
 		profile = ""
 	}
-	if keeps(v) && !of.explains {
+	if keeps(v) && !of.explains { // under the ceilings that it rests on, which may have been measured for it
+		key = e.verdictKey(task, asked, level, named)
 		e.remember(ctx, cacheVerdict, profiledKey(key, profile), v)
 	}
 	return v, nil
@@ -313,7 +313,7 @@ func (e *Evaluator) verdictKey(task kernelwright.Task, cand kernelwright.Candida
 		effort = e.options.CertifyTime.String()
 	}
 	return joinKey(kernelwright.HashText(task.Source), kernelwright.HashText(cand.Source), string(cand.Language), string(level), e.device.Key,
-		strconv.FormatInt(e.device.Ceilings.MeasuredMS, 10), e.options.Sandbox, e.options.Precision,
+		strconv.FormatInt(e.Device().Ceilings.MeasuredMS, 10), e.options.Sandbox, e.options.Precision,
 		strings.Join(against, " "), e.versionsKey(), cutlassOf(cand.Source), effort, strictness(e.options.StrictInputs), e.options.CustomCode)
 }
 
@@ -363,12 +363,16 @@ type evaluateReply struct {
 }
 
 // judge builds and evaluates. Nothing is asked of the verdict cache. Passing says that
-// what its profile lacks may be there another time. Building
-// needs the device too: on a CPU a compiler would disturb what is being timed.
+// what its profile lacks may be there another time. Where
+// the device is free it is taken for building too: on a CPU a compiler would disturb
+// what somebody else times.
 func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, of batch, level kernelwright.Level, baselines []string, named []kernelwright.NamedBaseline, profile string) (v kernelwright.Verdict, passing bool, err error) {
-	lease, err := e.turn.take(ctx, e.device.String(), true)
+	lease, failed, err := e.hold(ctx, task, cand, of, level)
 	if err != nil {
 		return v, false, err
+	}
+	if failed != nil {
+		return *failed, false, nil
 	}
 	var reply evaluateReply
 	defer func() { e.letGo(lease, reply.AtRest) }()
@@ -443,7 +447,7 @@ func nothing(part json.RawMessage) bool {
 // evaluation is what the referee is asked about a task, with what is known of it,
 // and how what it learns is kept.
 func (e *Evaluator) evaluation(ctx context.Context, task kernelwright.Task, level kernelwright.Level, baselines []string, named []kernelwright.NamedBaseline) (evaluateBody, func(learned)) {
-	learnedKey := e.learnedKey(task, baselines)
+	learnedKey, device := e.learnedKey(task, baselines), e.Device()
 	var known learned
 	for kind, part := range map[string]*json.RawMessage{cacheCalibration: &known.Calibration, cacheBaselines: &known.Baselines} {
 		var value json.RawMessage
@@ -464,7 +468,7 @@ func (e *Evaluator) evaluation(ctx context.Context, task kernelwright.Task, leve
 	return evaluateBody{
 		Task:      taskBody{task.Fingerprint, task.Source, task.Name, task.LeastBytes, task.NeededBytes, task.Operations, task.Operators, flags(task.Flags)},
 		workplace: e.workplace(),
-		Level:     level, Precision: e.options.Precision, StrictInputs: e.options.StrictInputs, CustomCode: e.options.CustomCode, CertifyS: e.options.CertifyTime.Seconds(), Ceilings: e.device.Ceilings, Specs: e.device.Specs,
+		Level:     level, Precision: e.options.Precision, StrictInputs: e.options.StrictInputs, CustomCode: e.options.CustomCode, CertifyS: e.options.CertifyTime.Seconds(), Ceilings: device.Ceilings, Specs: device.Specs,
 		Version: kernelwright.Version, Harness: e.harness.hash, Known: known, WantBaselines: baselines, Named: named,
 	}, keep
 }

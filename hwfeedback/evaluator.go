@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -42,12 +43,13 @@ const (
 	cacheBaselines   = "baselines"   // see learnedKey
 	cacheProfile     = "profile"     // of eager; see profileKey
 	cachePython      = "python"      // path of an interpreter to what it is; see environment.probe
+	cacheVersions    = "versions"    // path of an interpreter to what its server said; see identify
 	cacheGPU         = "gpu"         // number of a GPU to what it is; see gpuFinder
 )
 
 // Remembered are the kinds of value that can be found out again: what an
 // Evaluator keeps to save time, and nothing is lost when it is forgotten.
-var Remembered = []string{cacheSource, cacheTask, cacheVerdict, cacheCalibration, cacheBaselines, cacheProfile, cachePython, cacheGPU}
+var Remembered = []string{cacheSource, cacheTask, cacheVerdict, cacheCalibration, cacheBaselines, cacheProfile, cachePython, cacheVersions, cacheGPU}
 
 // Deadlines of requests. They are backstops behind the referee's own, which
 // turn a slow candidate into a verdict: reaching one of these means that the
@@ -130,7 +132,10 @@ type Options struct {
 	// Unmeasured leaves the ceilings out, and the cache as it is: for what runs
 	// nothing on the device, or only looks whether something can.
 	Unmeasured bool
-	Log        *slog.Logger
+	// Lazy starts no process and measures no ceilings before something has to run: for
+	// what may be answered from the record, or by a compiler.
+	Lazy bool
+	Log  *slog.Logger
 	// Progress is told what goes on: while the environment is made (stage
 	// "python") and while a candidate is judged ("build", "verify", "time").
 	// Calls come from the goroutine that waits for the work, one at a time for
@@ -229,40 +234,6 @@ func (o Options) gpu(find func(index int) (gpu.GPU, error)) (*gpu.GPU, error) {
 	return &g, nil
 }
 
-// quietSpread is how far the typical pass of measuring ceilings may stay below
-// the best, or a thread without a core, before the machine counts as busy;
-// ceilings.py has the same number. Measured: 0.04 to 0.11 on quiet machines of 1
-// to 16 threads, 0.5 and more beside one other busy process.
-const quietSpread = 0.15
-
-// measuredCeilings is what the cache keeps of a device.
-type measuredCeilings struct {
-	kernelwright.Ceilings
-	Spread  float64 `json:"spread"`             // a share from 0 to 1
-	L2Bytes int64   `json:"l2_bytes,omitempty"` // of a GPU, which NVML does not tell
-}
-
-func (m measuredCeilings) quiet() bool { return m.Spread > 0 && m.Spread <= quietSpread }
-
-// and returns what two measurements know together: a ceiling is the most that
-// was ever seen, and one quiet measurement is enough. A busy one that saw
-// nothing more leaves the earlier as it is, with the verdicts that rest on it.
-func (m measuredCeilings) and(earlier measuredCeilings) measuredCeilings {
-	const more = 1.02 // less is noise, and no headroom looks different for it
-	a, b := m.Ceilings, earlier.Ceilings
-	if !m.quiet() && a.MemoryGBs <= more*b.MemoryGBs && a.CacheGBs <= more*b.CacheGBs && a.FP32GFLOPs <= more*b.FP32GFLOPs {
-		return earlier
-	}
-	m.MemoryGBs = max(a.MemoryGBs, b.MemoryGBs)
-	m.CacheGBs = max(a.CacheGBs, b.CacheGBs)
-	m.FP32GFLOPs = max(a.FP32GFLOPs, b.FP32GFLOPs)
-	m.ReadGBs = max(a.ReadGBs, b.ReadGBs)
-	if b.CallUS > 0 {
-		m.CallUS = min(a.CallUS, b.CallUS)
-	}
-	return m
-}
-
 // Evaluator judges candidates on one device. It is safe for concurrent use;
 // requests to the harness go one at a time.
 type Evaluator struct {
@@ -270,10 +241,15 @@ type Evaluator struct {
 	harness  harness
 	env      pythonEnv
 	cpu      cpu
-	gpu      *gpu.GPU // where the device is one
-	device   kernelwright.Device
-	spread   float64 // of the device's ceilings, see measuredCeilings
+	gpu      *gpu.GPU            // where the device is one
+	reach    sync.Mutex          // guards what ceilings say: the device's, its L2Bytes, and their spread
+	device   kernelwright.Device // nothing else of it changes
+	spread   float64             // see measuredCeilings
+	settling chan struct{}       // has a token while nobody settles
+	settled  atomic.Bool
+	now      func() time.Time
 	threads  int
+	said     map[string]string // by a server of this Python; see identify
 	versions map[string]string
 	cache    Cache
 	turn     *turn
@@ -284,8 +260,9 @@ type Evaluator struct {
 
 // Open finds or makes the Python environment, starts the harness, and has the
 // device with its ceilings, which are measured when this machine's are not in
-// the cache, or are from a time when it was busy. Errors are *SetupError where a person has something to mend,
-// *kernelwright.InfrastructureError, or the context's.
+// the cache, or are from a time when it was busy, an hour ago or more. With
+// Options.Lazy the last two wait until they are needed. Errors are *SetupError where
+// a person has something to mend, *kernelwright.InfrastructureError, or the context's.
 func Open(ctx context.Context, o Options, cache Cache, leases Leaser) (*Evaluator, error) {
 	o, err := o.normalised()
 	if err != nil {
@@ -310,22 +287,24 @@ func Open(ctx context.Context, o Options, cache Cache, leases Leaser) (*Evaluato
 	if err != nil {
 		return nil, infrastructure("open", err)
 	}
-	folder, err := h.unpack(o.DataDir)
-	if err != nil {
-		return nil, &SetupError{Reason: err.Error(), Hint: "see that the data folder can be written to", cause: err}
-	}
-	vars := forkServerEnv(env, o.DataDir)
+	folder, vars := h.folder(o.DataDir), forkServerEnv(env, o.DataDir)
 	start := func(ctx context.Context) (*forkServer, error) {
 		return startForkServer(ctx, env.Interpreter, folder, vars, o.Log)
 	}
 	if o.KeepWarm > 0 && o.Sandbox == "strict" {
 		start = warmServers{filepath.Join(o.DataDir, "warm"), env, folder, vars, o.KeepWarm}.first(start, o.Log)
 	}
+	unpacked := func(ctx context.Context) (*forkServer, error) {
+		if _, err := h.unpack(o.DataDir); err != nil {
+			return nil, &SetupError{Reason: err.Error(), Hint: "see that the data folder can be written to", cause: err}
+		}
+		return start(ctx)
+	}
 	var idle time.Duration
 	if g != nil { // on a CPU nothing is begun ahead
 		idle = turnIdle
 	}
-	return open(ctx, &Evaluator{options: o, env: env, gpu: g, harness: h, cache: cache, turn: newTurn(leases, idle)}, start)
+	return open(ctx, &Evaluator{options: o, env: env, gpu: g, harness: h, cache: cache, turn: newTurn(leases, idle)}, unpacked)
 }
 
 // open starts the processes of an Evaluator and has its device.
@@ -343,38 +322,33 @@ func open(ctx context.Context, e *Evaluator, start func(context.Context) (*forkS
 	if e.threads > e.cpu.threads && e.gpu == nil {
 		e.options.Log.Warn("more threads than cores: they take turns, and times will scatter", "threads", e.threads, "cores", e.cpu.threads)
 	}
-	e.super = newSupervisor(start, e.refereeConfig(), e.options.Progress, e.options.Log)
-	if e.versions, err = e.super.versions(ctx); err != nil {
+	if e.now == nil {
+		e.now = time.Now
+	}
+	e.settled.Store(e.options.Unmeasured)
+	e.settling = make(chan struct{}, 1)
+	e.settling <- struct{}{}
+	e.super = newSupervisor(e.starting(start), e.refereeConfig(), e.options.Progress, e.options.Log)
+	if e.versions, err = e.identify(ctx); err != nil {
 		e.super.close()
-		return nil, e.startFailure(ctx, err)
+		return nil, err
 	}
 	e.device = cpuDevice(e.cpu, e.threads, e.versions)
 	if e.gpu != nil {
 		e.device = gpuDevice(*e.gpu, e.versions)
 		e.versions["driver"], e.versions["cuda"] = e.gpu.Driver, e.gpu.CUDA
 	}
-	if e.options.Unmeasured {
-		return e, nil
-	}
-	e.tidy(ctx)
-	if err := e.measure(ctx); err != nil {
-		e.super.close()
-		return nil, err
+	switch {
+	case e.options.Unmeasured:
+	case e.options.Lazy:
+		e.reaches(e.knownCeilings(ctx))
+	default:
+		if err := e.settle(ctx); err != nil {
+			e.super.close()
+			return nil, err
+		}
 	}
 	return e, nil
-}
-
-// measure has the device's ceilings.
-func (e *Evaluator) measure(ctx context.Context) error {
-	c, err := e.ceilings(ctx)
-	if err != nil {
-		return err
-	}
-	e.device.Ceilings, e.spread = c.Ceilings, c.Spread
-	if c.L2Bytes > 0 {
-		e.device.Specs.L2Bytes = c.L2Bytes
-	}
-	return nil
 }
 
 // startFailure says what is wrong when the harness does not come up: nearly
@@ -382,6 +356,10 @@ func (e *Evaluator) measure(ctx context.Context) error {
 func (e *Evaluator) startFailure(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	var known *SetupError
+	if errors.As(err, &known) {
+		return known
 	}
 	s := &SetupError{Reason: err.Error(), cause: err, Hint: "try `" + e.env.Interpreter + " -c 'import torch'`"}
 	if e.env.Made {
@@ -404,8 +382,13 @@ func (e *Evaluator) workplace() workplace {
 	return w
 }
 
-// Device returns the device with its specs and ceilings.
-func (e *Evaluator) Device() kernelwright.Device { return e.device }
+// Device returns the device with its specs and ceilings: with Options.Lazy those that
+// were known before something was measured, which may be none.
+func (e *Evaluator) Device() kernelwright.Device {
+	e.reach.Lock()
+	defer e.reach.Unlock()
+	return e.device
+}
 
 // Versions returns what takes part in every verdict: "python", "torch",
 // "kernelwright", "harness".
@@ -436,76 +419,37 @@ func (e *Evaluator) Close() error {
 	return nil
 }
 
-// ceilings returns what the device can reach, from the cache where that was
-// measured on a quiet machine.
-func (e *Evaluator) ceilings(ctx context.Context) (measuredCeilings, error) {
-	var known measuredCeilings
-	key := joinKey(e.device.Key, kernelwright.Version)
-	if !e.options.Remeasure && e.recall(ctx, cacheCeilings, key, &known) && known.quiet() {
-		return known, nil
-	}
-	what := "this machine"
-	if e.gpu != nil {
-		what = e.device.String()
-	}
-	e.options.Progress("device", "measuring what "+what+" can reach")
-	lease, err := e.turn.take(ctx, e.device.String(), false)
-	if err != nil {
-		return known, err
-	}
-	defer e.letGo(lease, false)
-	// One that has judged has a context of its own there, and memory in use.
-	if err := e.super.fresh(ctx); err != nil {
-		return known, err
-	}
-	result, err := e.super.request(ctx, "ceilings", e.workplace(), ceilingsTimeout, lease.File())
-	for tries := 1; err != nil && inducible(ctx, err) && tries < ceilingsTries; tries++ {
-		e.options.Log.Warn("measuring what the device can reach failed and is tried again", "error", err)
-		if err = e.super.renew(ctx); err == nil {
-			result, err = e.super.request(ctx, "ceilings", e.workplace(), ceilingsTimeout, lease.File())
-		}
-	}
-	if err != nil {
-		return known, requestError(err)
-	}
-	var reply struct {
-		Ceilings kernelwright.Ceilings `json:"ceilings"`
-		Spread   float64               `json:"spread"`
-		Has      struct {
-			L2Bytes int64 `json:"l2_bytes"`
-		} `json:"attributes"` // of a GPU
-	}
-	if err := json.Unmarshal(result, &reply); err != nil {
-		return known, infrastructure("ceilings", err)
-	}
-	c := measuredCeilings{reply.Ceilings, reply.Spread, reply.Has.L2Bytes}
-	if c.MemoryGBs <= 0 || c.FP32GFLOPs <= 0 {
-		return known, infrastructure("ceilings", fmt.Errorf("impossible ceilings: %s", result))
-	}
-	c = c.and(known)
-	e.remember(ctx, cacheCeilings, key, c)
-	return c, nil
-}
-
 // Inspect makes a task of a reference. A reference that cannot be one is a
 // *kernelwright.InvalidTaskError. Tasks are cached by the reference's bytes, so
 // the same file under another name costs nothing.
 func (e *Evaluator) Inspect(ctx context.Context, name, source string) (kernelwright.Task, error) {
 	if !utf8.ValidString(source) { // on its way to Python it would become another text
-		return kernelwright.Task{}, &kernelwright.InvalidTaskError{Reason: "its text is not UTF-8", Hint: "save the file as UTF-8"}
+		return kernelwright.Task{}, errNotUTF8
 	}
-	key := joinKey(kernelwright.HashText(source), e.device.Key, e.versionsKey())
-	var t kernelwright.Task
-	if e.recall(ctx, cacheTask, key, &t) {
-		t.Name, t.Source = name, source
+	if t, known := e.Inspected(ctx, name, source); known {
 		return t, nil
 	}
 	t, err := e.inspectTwice(ctx, name, source)
 	if err != nil {
 		return kernelwright.Task{}, err
 	}
-	e.remember(ctx, cacheTask, key, t)
+	e.remember(ctx, cacheTask, e.taskKey(source), t)
 	return t, nil
+}
+
+var errNotUTF8 = &kernelwright.InvalidTaskError{Reason: "its text is not UTF-8", Hint: "save the file as UTF-8"}
+
+// Inspected returns the task of a reference that was inspected before, and whether it
+// was. It runs nothing.
+func (e *Evaluator) Inspected(ctx context.Context, name, source string) (kernelwright.Task, bool) {
+	var t kernelwright.Task
+	known := e.recall(ctx, cacheTask, e.taskKey(source), &t)
+	t.Name, t.Source = name, source
+	return t, known
+}
+
+func (e *Evaluator) taskKey(source string) string {
+	return joinKey(kernelwright.HashText(source), e.device.Key, e.versionsKey())
 }
 
 // inspectTwice does not take a reference's word for it that the machine is

@@ -61,12 +61,19 @@ func openBench(t *testing.T, data string, cache *memoryCache) bench {
 
 func openBenchWith(t *testing.T, o Options, cache *memoryCache) bench {
 	t.Helper()
+	return openBenchAs(t, o, &Evaluator{cache: cache}, double(t, ""))
+}
+
+// openBenchAs is openBench of an Evaluator of which some is given.
+func openBenchAs(t *testing.T, o Options, e *Evaluator, start func(context.Context) (*forkServer, error)) bench {
+	t.Helper()
 	o, err := o.normalised()
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &Evaluator{options: o, harness: harness{hash: "double"}, cache: cache, turn: newTurn(&FileLeases{Dir: filepath.Join(o.DataDir, "leases")}, 0)}
-	if e, err = open(t.Context(), e, double(t, "")); err != nil {
+	cache, _ := e.cache.(*memoryCache)
+	e.options, e.harness, e.turn = o, harness{hash: "double"}, newTurn(&FileLeases{Dir: filepath.Join(o.DataDir, "leases")}, 0)
+	if e, err = open(t.Context(), e, start); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
@@ -170,7 +177,7 @@ func TestOpenMeasuresCeilingsOnce(t *testing.T) {
 	}
 }
 
-// Ceilings from a busy machine are measured again at each start until one is
+// Ceilings from a busy machine are measured again after an hour until one is
 // quiet; what was seen before is not lost.
 func TestCeilingsOfABusyMachineAreMeasuredAgain(t *testing.T) {
 	data, cache := t.TempDir(), &memoryCache{}
@@ -179,6 +186,7 @@ func TestCeilingsOfABusyMachineAreMeasuredAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	starts := 0
+	clock := time.Now()
 	start := func(rate string, remeasure bool) bench {
 		t.Helper()
 		if err := os.WriteFile(busy, []byte(rate), 0o600); err != nil {
@@ -190,7 +198,8 @@ func TestCeilingsOfABusyMachineAreMeasuredAgain(t *testing.T) {
 			}
 		}
 		starts++
-		return openBenchWith(t, Options{DataDir: data, Remeasure: remeasure}, cache)
+		e := &Evaluator{cache: cache, now: func() time.Time { return clock }}
+		return openBenchAs(t, Options{DataDir: data, Remeasure: remeasure}, e, double(t, ""))
 	}
 	for _, tt := range []struct {
 		rate      string // of memory on a busy machine; empty: it is quiet, and the rate is 10
@@ -208,6 +217,7 @@ func TestCeilingsOfABusyMachineAreMeasuredAgain(t *testing.T) {
 		{"3", true, 3, false, 5, 5},  // somebody asks: what was known does not count
 		{"", false, 10, true, 6, 6},
 	} {
+		clock = clock.Add(ceilingsAgain)
 		b := start(tt.rate, tt.remeasure)
 		check := ceilingsCheck(b.device, b.spread)
 		if got := b.Device().Ceilings.MemoryGBs; got != tt.want || check.OK != tt.ok || b.count("ceilings") != tt.measured ||

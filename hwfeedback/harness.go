@@ -50,12 +50,14 @@ func loadHarness(fsys fs.FS) (harness, error) {
 	return h, nil
 }
 
+func (h harness) folder(dataDir string) string { return filepath.Join(dataDir, "harness", h.hash) }
+
 // unpack returns the folder <data>/harness/<hash> with the harness in it. The
 // folder appears whole or not at all, so processes that start together need
 // no lock. Folders of other versions stay: another process may run from them.
 func (h harness) unpack(dataDir string) (string, error) {
-	parent := filepath.Join(dataDir, "harness")
-	target := filepath.Join(parent, h.hash)
+	target := h.folder(dataDir)
+	parent := filepath.Dir(target)
 	if h.intact(target) {
 		return target, nil
 	}

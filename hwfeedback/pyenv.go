@@ -68,11 +68,14 @@ type pythonEnv struct {
 	// Missing lists packages that measuring can do without, at a cost.
 	Missing []string `json:"missing"`
 	Made    bool     `json:"-"` // ours, in the data folder
+	Stamp   string   `json:"-"` // see probed.stamp
 }
 
 // probeScript looks without importing torch, which takes a second or more.
 const probeScript = `
 import importlib.metadata as m, importlib.util as u, json, os, sys, sysconfig
+torch = u.find_spec("torch")
+at = os.path.dirname(torch.origin or "") if torch else ""
 def version(name):
     try:
         return m.version(name)
@@ -80,10 +83,11 @@ def version(name):
         return ""
 print(json.dumps({"interpreter": sys.executable, "python": "%d.%d.%d" % sys.version_info[:3],
     "minor": sys.version_info[1] if sys.version_info[0] == 3 else -1,
-    "torch": version("torch") if u.find_spec("torch") else "",
+    "torch": version("torch") if torch else "",
     "headers": os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")),
     "missing": [n for n in ("numpy", "ninja", "setuptools") if not version(n)],
     "site": sysconfig.get_path("purelib"), "paths": [*sys.path, sysconfig.get_path("include")],
+    "files": [os.path.join(at, n) for n in ("", "__init__.py", "version.py", "lib", "lib/libtorch_cpu.so", "lib/libtorch_python.so")] if at else [],
     "venv": all(u.find_spec(n) for n in ("venv", "ensurepip"))}))
 `
 
@@ -94,17 +98,21 @@ type probed struct {
 	Site  string `json:"site"` // where packages lie
 	// Paths are the folders that all of this was found in.
 	Paths []string `json:"paths"`
+	Files []string `json:"files"` // of PyTorch
 }
 
-// stamp says what would be another if p were: the program, and what lies in the
-// folders. A package that is installed, upgraded or removed changes its folder.
+// stamp says what would be another if p were: the program, what lies in the
+// folders, and PyTorch's own files, which may be put in place of others of their
+// names. A package that is installed, upgraded or removed changes its folder. A time
+// of change, unlike one of modification, cannot be kept by who copies a file.
 func (p probed) stamp() string {
 	configured := filepath.Join(filepath.Dir(filepath.Dir(p.Interpreter)), "pyvenv.cfg")
 	var b strings.Builder
-	for _, path := range append([]string{p.Interpreter, configured}, p.Paths...) {
+	for _, path := range slices.Concat([]string{p.Interpreter, configured}, p.Paths, p.Files) {
 		b.WriteString(path)
-		if info, err := os.Stat(path); err == nil {
-			fmt.Fprintf(&b, " %d %d", info.Size(), info.ModTime().UnixNano())
+		var s unix.Stat_t
+		if unix.Stat(path, &s) == nil {
+			fmt.Fprintf(&b, " %d %d %d %d", s.Ino, s.Size, s.Mtim.Nano(), s.Ctim.Nano())
 		}
 		b.WriteByte('\n')
 	}
@@ -232,6 +240,7 @@ func (e *environment) configured(ctx context.Context) (pythonEnv, error) {
 			Hint:   fmt.Sprintf("upgrade it with `%s -m pip install --upgrade torch`, or leave python empty to have an environment made", p.Interpreter),
 		}
 	}
+	p.Stamp = p.stamp()
 	return p.pythonEnv, nil
 }
 
@@ -270,7 +279,7 @@ func (e *environment) complete(ctx context.Context) (pythonEnv, bool) {
 			return pythonEnv{}, false
 		}
 	}
-	p.Made = true
+	p.Made, p.Stamp = true, p.stamp()
 	return p.pythonEnv, true
 }
 
@@ -351,7 +360,7 @@ func (e *environment) make(ctx context.Context) (pythonEnv, error) {
 		return pythonEnv{}, e.failed("make a Python environment", dir, err, "")
 	}
 	e.say(started, "the Python environment is ready: Python "+p.Python+", torch "+p.Torch)
-	p.Made = true
+	p.Made, p.Stamp = true, p.stamp()
 	return p.pythonEnv, nil
 }
 

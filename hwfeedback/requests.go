@@ -52,6 +52,17 @@ type candidateBody struct {
 	Language kernelwright.Language `json:"language"`
 }
 
+// buildAheadBody asks for a candidate to be built as its evaluation would.
+type buildAheadBody struct {
+	Reference  string        `json:"reference,omitempty"` // read first, where it was not inspected
+	Candidate  candidateBody `json:"candidate"`
+	Device     string        `json:"device"`
+	Arch       string        `json:"arch"`        // empty: the CPU
+	CustomCode string        `json:"custom_code"` // of CustomCode
+	Sandbox    string        `json:"sandbox"`
+	CacheDir   string        `json:"cache_dir"`
+}
+
 type evaluateBody struct {
 	Task      taskBody      `json:"task"`
 	Candidate candidateBody `json:"candidate"`

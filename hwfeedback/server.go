@@ -484,8 +484,12 @@ func (s *supervisor) learn(ctx context.Context, kind string, body any, timeout t
 	}
 	defer s.release()
 	if err := s.ensure(ctx); err != nil {
-		if ctx.Err() != nil {
+		var setup *SetupError
+		switch {
+		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
+		case errors.As(err, &setup): // a person has to mend it
+			return nil, setup
 		}
 		return nil, infrastructure(kind, err)
 	}

@@ -2,6 +2,7 @@ package hwfeedback
 
 import (
 	"context"
+	"errors"
 	"os"
 	"sync"
 	"time"
@@ -60,6 +61,44 @@ func (t *turn) take(ctx context.Context, device string, goesOn bool) (Lease, err
 	lease, err := t.leases.Acquire(ctx, device)
 	if err != nil {
 		t.free <- struct{}{}
+		return nil, err
+	}
+	t.had = device
+	return lease, nil
+}
+
+// takeFree is take, by who may go on, of a device that nobody has and nobody waits
+// for; nil where somebody does. A worker of ours that was killed is nobody: it goes.
+func (t *turn) takeFree(ctx context.Context, device string) (Lease, error) {
+	select {
+	case <-t.free:
+	default:
+		return nil, nil
+	}
+	wanted := t.had != "" && t.leases.Wanted(device)
+	kept := t.withdraw(false)
+	if kept != nil && !wanted {
+		return kept, nil
+	}
+	if kept != nil {
+		_ = kept.Release()
+	}
+	var lease Lease
+	var err error
+	if !wanted {
+		looking, stop := context.WithTimeout(ctx, turnLook)
+		defer stop()
+		lease, err = t.leases.Acquire(looking, device)
+	}
+	var held *HeldError
+	if errors.As(err, &held) && held.Left {
+		lease, err = t.leases.Acquire(ctx, device)
+	}
+	if lease == nil || err != nil {
+		t.free <- struct{}{}
+		if errors.As(err, &held) && ctx.Err() == nil {
+			err = nil
+		}
 		return nil, err
 	}
 	t.had = device

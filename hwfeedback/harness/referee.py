@@ -11,6 +11,7 @@ import functools
 import gc
 import os
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -118,6 +119,7 @@ class Referee:
             "evaluate": self.evaluate,
             "baselines": self.baselines,
             "build": self.build,
+            "build_ahead": self.build_ahead,
             "export": self.export,
             "doctor": self.doctor,
         }
@@ -136,13 +138,7 @@ class Referee:
 
     def inspect(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         mode = msg.get("sandbox") or "strict"
-        parsed = building.parse(self.server, msg["source"], "reference", mode)
-        problems = parsed.get("problems") or []
-        if not parsed.get("normalised_hash"):
-            raise Invalid(
-                problems[0] if problems else "the file is not Python",
-                "run it with python to see the error by itself",
-            )
+        parsed = self._read(msg["source"], mode)
         threads = int(msg.get("threads") or os.cpu_count() or 1)
         timeout = float(msg.get("timeout_s") or INSPECT_S)
         config = {"sandbox": mode, "threads": threads} | evaluation.placed(msg)
@@ -162,6 +158,14 @@ class Referee:
             device=device,
         )
         return {"task": task}
+
+    def _read(self, reference: str, mode: str) -> dict[str, Any]:
+        """Returns what the text of a reference says. Raises Invalid for one that is not Python."""
+        parsed = building.parse(self.server, reference, "reference", mode)
+        if not parsed.get("normalised_hash"):
+            problems = parsed.get("problems") or ["the file is not Python"]
+            raise Invalid(problems[0], "run it with python to see the error by itself")
+        return parsed
 
     def ceilings(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         import ceilings
@@ -218,6 +222,37 @@ class Referee:
             if otherwise and building.FOR_A_GPU in builds[0]["reason"]:
                 builds = list(pool.map(one, otherwise))
         return {"builds": builds}
+
+    def build_ahead(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
+        """Builds a candidate as its evaluation would, which then finds it built. No device is
+        needed. ``status`` is empty where it can be run, and for a reference, which is read first,
+        that seems to be no task: its inspection says more than any candidate does.
+        """
+        start = time.monotonic()
+        mode = str(msg.get("sandbox") or "strict")
+        fingerprint = ""
+        if msg.get("reference"):
+            parsed = self._read(msg["reference"], mode)
+            if parsed["problems"]:
+                return {"status": ""}
+            fingerprint = parsed["normalised_hash"]
+        built = building.build(
+            self.server,
+            msg["candidate"],
+            msg["cache_dir"],
+            msg["device"],
+            mode,
+            functools.partial(self.progress, "build"),
+            msg["arch"],
+            forbids=msg["custom_code"] != "any",
+        )
+        folders = kernelwright.cutlass_folders() if built.get("cutlass") else []
+        said = {n: built[n] for n in ("status", "reason", "language", "missing", "build")}
+        return said | {
+            "fingerprint": fingerprint,
+            "cutlass": kernelwright.cutlass_version(folders) if folders else "",
+            "seconds": round(time.monotonic() - start, 4),
+        }
 
     def export(self, msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         mode = msg.get("sandbox") or "strict"

@@ -22,6 +22,7 @@ import building
 import clients
 import device
 import evaluation
+import inspection
 import kept
 import process_memory
 import referee
@@ -389,6 +390,36 @@ def test_what_compilers_make_of_a_candidate(judge: Judge) -> None:
     assert refused["status"] == "rejected" and building.FOR_A_GPU in refused["reason"]
     (meant,) = built(text, "", otherwise=["sm_80"])
     assert (meant["arch"], meant["status"]) == ("sm_80", "built")
+
+
+def test_a_candidate_that_does_not_build_is_told_ahead_as_its_evaluation_tells_it(
+    judge: Judge,
+) -> None:
+    def ahead(text: str, **more: Any) -> dict[str, Any]:
+        msg = {"candidate": {"source": text}, "cache_dir": judge.cache, "custom_code": "any"}
+        return judge.referee.build_ahead(msg | {"device": "cpu", "arch": ""} | more, [])
+
+    broken = NATIVE.replace("i < rows", "i < no_rows", 1)
+    no_class = NATIVE.replace("ModelNew", "Other")
+    for text, status in ((broken, "build_failed"), (no_class, "rejected")):
+        said = ahead(text, reference=SCALED)
+        assert said["status"] == status and said["reason"] and len(said["fingerprint"]) == 64
+        assert not said["build"]["cached"] and ahead(text)["build"]["cached"]
+        v = judge.verdict(SCALED, text, built=True)
+        same = ("status", "reason", "language", "build")
+        v["build"] |= {n: said["build"][n] for n in ("seconds", "cached")}
+        assert {n: v[n] for n in same} == {n: said[n] for n in same}
+        assert v["sandbox"]["missing"] == said["missing"]
+    assert ahead(NATIVE, reference=SCALED)["status"] == ""
+    v = judge.verdict(SCALED, NATIVE, built=True)
+    assert v["status"] == "correct" and v["build"]["cached"]
+    # Whoever gives the two files in the wrong order is told so by the inspection.
+    assert ahead(broken, reference=NATIVE) == {"status": ""}
+    with pytest.raises(inspection.Invalid, match="not valid Python"):
+        ahead(NATIVE, reference="class Model(:")
+    raises = NATIVE + "\nraise KeyError('here')\n"
+    said = ahead(raises)
+    assert said["status"] == "build_failed" and "KeyError" in said["reason"]
 
 
 @pytest.mark.alone

@@ -75,6 +75,9 @@ def referee(channel: Channel, config: dict) -> None:
             except BlockingIOError:
                 result, error = None, {"kind": "busy", "message": "a stranger", "hint": "end it"}
                 channel.send({"id": ident, "type": "error", "error": error})
+            except ValueError as e:
+                result, error = None, {"kind": "invalid", "message": str(e), "hint": "mend it"}
+                channel.send({"id": ident, "type": "error", "error": error})
             except ConnectionError:
                 result, error = None, {"kind": "ill", "message": "it is lost"}
                 channel.send({"id": ident, "type": "error", "error": error})
@@ -108,7 +111,7 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
             f.flush()
             return f.tell()
 
-    if kind in ("parse", "inspect", "evaluate", "baselines", "ceilings"):
+    if kind in ("parse", "inspect", "evaluate", "baselines", "ceilings", "build_ahead"):
         mark(kind)
         if os.path.exists(os.path.join(cache, "count.sick")) and kind != "ceilings":
             os._exit(1)
@@ -202,6 +205,18 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
         report = {"form": "native", "seconds": 0.1}
         built = {"status": "built", "reason": "", "triton": False, "build": report}
         return {"builds": [{**built, "arch": arch} for arch in msg["archs"]]}
+    if kind == "build_ahead":
+        if "broken" in (msg.get("reference") or "").split():
+            raise ValueError("it is not Python")
+        if "die_ahead" in words:
+            os._exit(1)
+        report = {"form": "native", "seconds": 0.1, "cached": False, "flags": ["-O9 was dropped"]}
+        said = {"status": "", "reason": "", "language": "cpp", "missing": [], "build": report}
+        if "compile_error" in words:
+            report["errors"] = [{"line": 3, "message": "expected ;"}]
+            said |= {"status": "build_failed", "reason": "so"}
+        fingerprint = (msg.get("reference") or "").strip()
+        return {**said, "fingerprint": fingerprint, "cutlass": "", "seconds": 0.1}
     if kind == "export":
         return {"source": "# standalone\n" + source}
     if kind == "doctor":
