@@ -33,6 +33,8 @@ CUTLASS := $(or $(CUTLASS_PATH),$(TOOLS)/cutlass/cutlass_library/source)
 CUTLASSTOOLS := nvidia-cutlass==4.2.0.0
 # A real model's server and a small model, for one piece of the soak.
 SERVER := $(TOOLS)/model_server
+# What training needs beside that environment, for its tests: 100 MB to download, 350 on the disk.
+TRAINING := $(TOOLS)/training
 PINS := $(PYTOOLS) $(FUZZTOOLS) $(CUDATOOLS) $(CUTLASSTOOLS)
 FUZZ_SECONDS ?= 120
 PART ?= 1/1
@@ -81,14 +83,14 @@ test: ## the tests, in some twelve minutes on two cores; docs/testing.md says wh
 	@$(MAKE) $(FOR_TESTS) build
 	@$(MAKE) $(FOR_TESTS) -j2 lint-go lint-python
 	@echo "the Go tests beside those of the harness that measure nothing: what they say comes when each is done, in some minutes"
-	@$(MAKE) $(FOR_TESTS) -j2 --output-sync=target test-go test-python-shared
+	@$(MAKE) $(FOR_TESTS) -j2 --output-sync=target test-go test-python-shared test-rl
 	@$(MAKE) $(FOR_TESTS) test-python-alone
 
 check: dev ## format, lint, types and the tests of what has changed, within a minute
-	@$(FOR_PYTHON) PYTHON=$(PYTHON) CGO_ENABLED=1 python3 .ci/check.py
+	@$(FOR_PYTHON) PYTHON=$(PYTHON) TRAINING=$(TRAINING) CGO_ENABLED=1 python3 .ci/check.py
 
 test-tools: ## what make test needs, side by side
-	@$(MAKE) $(FOR_TESTS) -k -j2 lint-tools dev
+	@$(MAKE) $(FOR_TESTS) -k -j2 lint-tools training
 
 lint: lint-go lint-python ## gofmt, golangci-lint where it is installed, else go vet, ruff, mypy
 
@@ -124,6 +126,15 @@ test-python-shared: dev
 	$(FOR_PYTHON) $(PYTEST) --timeout 900 -n 2 --dist loadfile -m 'not slow and not weekly and not alone'
 test-python-alone: dev
 	$(FOR_PYTHON) $(PYTEST) --timeout 900 -n 2 --dist loadfile -m 'not slow and not weekly and alone'
+
+# The training package's are a run of their own: the harness's must pass where transformers is not there.
+test-rl: training
+	PYTHONPATH=$(TOOLS)/python:$(TRAINING) $(PYTEST) --timeout 900 trainer/rl/tests
+
+training: dev
+	@cmp -s trainer/rl/requirements.txt $(TRAINING)/.pins || { rm -rf $(TRAINING) && \
+		$(PYTHON) -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes --target $(TRAINING) -r trainer/rl/requirements.txt && \
+		cp trainer/rl/requirements.txt $(TRAINING)/.pins; }
 
 # The pieces are those of .ci/soak.toml; SOAK=--today is CI's share of the day, SOAK='--only NAME' one piece.
 soak: dev ## what takes too long for every day, in hours: the pieces that docs/testing.md lists
@@ -173,4 +184,4 @@ need-cxx:
 	@python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
 		echo "note: Python.h is missing, so torch.compile cannot be a baseline (Debian: apt install python3-dev)"
 
-.PHONY: help build demo env dev test check mutants test-tools lint lint-go lint-python lint-tools test-go test-python test-python-shared test-python-alone soak model-server fuzz bench clean need-go need-cxx
+.PHONY: help build demo env dev test check mutants test-tools lint lint-go lint-python lint-tools test-go test-python test-python-shared test-python-alone test-rl training soak model-server fuzz bench clean need-go need-cxx

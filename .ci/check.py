@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 ROOT = pathlib.Path(__file__).parent.parent
 HARNESS = "hwfeedback/harness"
 TESTS = f"{HARNESS}/tests"
+TRAINER = "trainer/rl"
+TRAINING = os.environ.get("TRAINING", "")  # what its tests need beside the environment
 TESTS_S = 40  # for the tests of each language
 PYTHON = os.environ.get("PYTHON") or sys.executable
 
@@ -65,6 +67,17 @@ def tests_of(files: list[str]) -> list[str]:
     return sorted(found, key=lambda f: pathlib.PurePath(f).stem.removeprefix("test_") not in names)
 
 
+def tests_of_trainer(files: list[str]) -> list[str]:
+    """Returns the test files of the training package that changed, or name what has changed."""
+    stems = {pathlib.PurePath(f).stem for f in files}
+    found = []
+    for path in sorted((ROOT / TRAINER / "tests").glob("test_*.py")):
+        words = set(re.findall(r"\w+", path.read_text()))
+        if path.stem in stems or words & stems:
+            found.append(path.relative_to(ROOT).as_posix())
+    return found or [f"{TRAINER}/tests"]
+
+
 def steps(files: list[str]) -> list[tuple[str, list[list[str]]]]:
     """Returns what is done side by side: a name, and commands one after the other."""
     go = [f for f in files if f.endswith(".go")]
@@ -83,12 +96,16 @@ def steps(files: list[str]) -> list[tuple[str, list[list[str]]]]:
         of_go += [["go", "test", "-short", f"-timeout={3 * TESTS_S}s", *packages(files)]]
     if python:
         of_python += [["ruff", "format", "--check", *python], ["ruff", "check", *python]]
-        if any(f.startswith(HARNESS) for f in python):
+        if any(f.startswith((HARNESS, TRAINER)) for f in python):
             of_python += [[PYTHON, "-m", "mypy"]]
         pytest = [PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "--durations=0", "-x"]
         pytest += ["--for", str(TESTS_S), "-m", "not slow and not alone"]
         if tests := tests_of(python):
             of_python += [[*pytest, *tests]]
+        trained = [f for f in python if f.startswith(TRAINER)]
+        if trained and os.path.isdir(TRAINING):
+            paths = f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}:{TRAINING}"
+            of_python += [["env", paths, *pytest, *tests_of_trainer(trained)]]
     return [("Go", of_go), ("Python", of_python)]
 
 

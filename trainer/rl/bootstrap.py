@@ -1,0 +1,124 @@
+"""Supervised training on pairs of a prompt and an answer, from a base or from nothing.
+
+    python -m rl.bootstrap --config bootstrap.json
+
+Pairs are JSON lines: ``{"prompt": TEXT or MESSAGES, "answer": TEXT}``, other keys are left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rl import policy, supervised, tiny
+from rl.batch import Row
+from rl.chat import Chat
+from rl.errors import BadInput
+from rl.stage import Stage
+from rl.supervised import Supervised
+
+
+@dataclass(frozen=True)
+class Settings(Supervised):
+    """``pairs``: files of JSON lines. ``base``: a policy's folder or a GGUF file; empty makes a
+    tiny one of ``parameters`` from nothing, whose tokenizer is trained on the pairs.
+    """
+
+    pairs: list[str] = field(default_factory=list)
+    out: str = ""
+    base: str = ""
+    parameters: int = 1_000_000
+    vocabulary: int = 1024
+    layers: int = 4
+    context: int = 4096
+
+
+@dataclass(frozen=True)
+class Pair:
+    """``messages`` up to the answer."""
+
+    messages: list[dict[str, Any]]
+    answer: str
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """Returns the pairs in a file of JSON lines."""
+    mend = 'write lines of {"prompt": ..., "answer": ...}'
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}", mend) from error
+    out = []
+    for at, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+            prompt, answer = found["prompt"], found["answer"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"{path}, line {at} is no pair: {error!r}", mend) from error
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        if not isinstance(answer, str) or not _are_messages(messages):
+            raise BadInput(f"{path}, line {at} is no pair of messages and an answer", mend)
+        out.append(Pair(messages, answer))
+    return out
+
+
+def _are_messages(found: Any) -> bool:
+    return isinstance(found, list) and all(
+        isinstance(m, dict) and isinstance(m.get("content"), str) and isinstance(m.get("role"), str)
+        for m in found
+    )
+
+
+def texts_of(pairs: Sequence[Pair]) -> list[str]:
+    """Returns all texts of pairs."""
+    return [t for p in pairs for t in (*(m["content"] for m in p.messages), p.answer)]
+
+
+def rows_of(pairs: Sequence[Pair], tokenizer: Any) -> list[Row]:
+    """Returns a row for each pair: the answer and the end-of-text token are what is learnt."""
+    chat = Chat(tokenizer)
+    rows = []
+    for pair in pairs:
+        prompt = chat.prompt(pair.messages)
+        answer = [*chat.encode(pair.answer), tokenizer.eos_token_id]
+        n = len(answer)
+        rows.append(Row(prompt + answer, len(prompt), [1] * n, [0.0] * n, [0] * n))
+    return rows
+
+
+def run(settings: Settings, stage: Stage) -> dict[str, Any]:
+    """Trains on the pairs. Returns what the end event says."""
+    if not settings.pairs:
+        raise BadInput("there are no pairs to train on", "name files of JSON lines as pairs")
+    pairs = [p for path in settings.pairs for p in read_pairs(Path(path))]
+    if settings.base:
+        base = policy.resolve(settings.base, stage.out)
+    else:
+        base = stage.out / "base"
+        if stage.first and not (base / "tokenizer_config.json").exists():
+            made = tiny.make(
+                base,
+                texts_of(pairs),
+                settings.parameters,
+                settings.vocabulary,
+                settings.layers,
+                settings.context,
+                settings.seed,
+            )
+            stage.note(f"made a policy of {made} parameters from nothing")
+        stage.world.any(False)  # wait until it is there
+    tokenizer = policy.load_tokenizer(base)
+    stage.tell("start", stage="bootstrap", pairs=len(pairs), base=str(base))
+    return supervised.train(rows_of(pairs, tokenizer), base, settings, stage)
+
+
+if __name__ == "__main__":
+    from rl.stage import main
+
+    sys.exit(main(Settings, run))

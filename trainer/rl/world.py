@@ -1,0 +1,145 @@
+"""The processes of a stage: one, or several under torchrun.
+
+"ddp": each process has all weights and a part of the rows; gradients are added up once an update,
+after the last micro-batch, so processes may have different numbers of rows and micro-batches.
+"fsdp": weights, gradients and optimiser are spread over the processes (FSDP2).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint import state_dict as spread
+
+from rl.errors import BadInput
+from rl.policy import unwrapped
+from rl.settings import Machine
+
+T = TypeVar("T")
+WHOLE = spread.StateDictOptions(full_state_dict=True)
+
+
+class World:
+    """All processes of a stage; of one process alone where torchrun started none.
+
+    ``rank`` of ``size``; ``device`` is this process's.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        if machine.parallel not in ("ddp", "fsdp"):
+            raise BadInput(f"parallel cannot be {machine.parallel}", "say ddp or fsdp")
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.device = self._device(machine.device)
+        self.spreads = machine.parallel == "fsdp"
+        self._began = False
+        if (self.size > 1 or self.spreads) and not dist.is_initialized():
+            if "MASTER_ADDR" not in os.environ:
+                raise BadInput("fsdp needs torchrun", "start the stage by torchrun, or say ddp")
+            backend = "nccl" if self.device.type == "cuda" else "gloo"
+            dist.init_process_group(backend)
+            self._began = True
+
+    @staticmethod
+    def _device(name: str) -> torch.device:
+        if name not in ("auto", "cpu", "cuda"):
+            raise BadInput(f"device cannot be {name}", "say auto, cpu or cuda")
+        there = torch.cuda.is_available()
+        if name == "cuda" and not there:
+            raise BadInput("PyTorch finds no GPU here", "set device to cpu or auto")
+        if name == "cpu" or not there:
+            return torch.device("cpu")
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+        return device
+
+    def close(self) -> None:
+        """Leaves the group that it made."""
+        if self._began:
+            dist.destroy_process_group()
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Returns x added over all processes, where it was. Every process must call it."""
+        if self.size == 1:
+            return x
+        moved = x.to(self.device)
+        dist.all_reduce(moved)
+        return moved.to(x.device)
+
+    def gather(self, x: T) -> list[T]:
+        """Returns what each process has, in the order of ranks."""
+        if self.size == 1:
+            return [x]
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, x)
+        return found
+
+    def any(self, x: bool) -> bool:
+        """Reports whether one of the processes says so."""
+        return bool(self.sum(torch.tensor(float(x)))) if self.size > 1 else x
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Returns a module on this process's device, spread over all where that is asked for."""
+        module.to(self.device)
+        if not self.spreads:
+            return module
+        from torch.distributed.fsdp import fully_shard
+
+        model = getattr(module, "model", None)
+        if model is None:
+            raise BadInput(
+                "a value head cannot be spread by fsdp", "use a critic of its own, or ddp"
+            )
+        for layer in unwrapped(model).base_model.layers:
+            fully_shard(layer)
+        fully_shard(module)
+        return module
+
+    @property
+    def scale(self) -> float:
+        """What a loss is multiplied by, so that gradients are sums: FSDP2 takes the mean over
+        processes.
+        """
+        return float(self.size) if self.spreads else 1.0
+
+    def add_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Adds up the gradients of all processes in one go."""
+        wanted = [p for p in parameters if p.requires_grad]
+        for p in wanted:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        if self.size == 1 or self.spreads:
+            return
+        flat = torch.cat([p.grad.flatten() for p in wanted if p.grad is not None])
+        dist.all_reduce(flat)
+        at = 0
+        for p in wanted:
+            assert p.grad is not None
+            p.grad.copy_(flat[at : at + p.numel()].view_as(p))
+            at += p.numel()
+
+    def model_state(self, module: nn.Module) -> dict[str, Tensor] | None:
+        """Returns the whole weights where they are spread, else None."""
+        return spread.get_model_state_dict(module, options=WHOLE) if self.spreads else None
+
+    def optimiser_state(
+        self, module: nn.Module, optimiser: torch.optim.Optimizer
+    ) -> dict[str, Any]:
+        """Returns the whole state of an optimiser."""
+        if self.spreads:
+            return dict(spread.get_optimizer_state_dict(module, optimiser, options=WHOLE))
+        return optimiser.state_dict()
+
+    def load_optimiser(
+        self, module: nn.Module, optimiser: torch.optim.Optimizer, state: dict[str, Any]
+    ) -> None:
+        """Puts back what optimiser_state returned."""
+        if self.spreads:
+            spread.set_optimizer_state_dict(module, optimiser, state, options=WHOLE)
+        else:
+            optimiser.load_state_dict(state)
