@@ -56,8 +56,10 @@ func indexOf(paths []string) (*index, error) {
 			return nil, nothing("there is no file or folder "+path, "--references names a folder of references, or one of them")
 		}
 		before := len(x.all)
-		if !info.IsDir() {
+		if !info.IsDir() && kindOf(path) == reference {
 			x.add(path)
+		} else if !info.IsDir() {
+			return nil, nothing(path+" is no reference", "a reference defines Model and get_inputs()")
 		} else if err := x.addFolder(path); err != nil {
 			return nil, err
 		}
