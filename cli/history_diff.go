@@ -34,7 +34,10 @@ func (c historyDiffCmd) Run(a *app) error {
 		return a.printJSON(object)
 	}
 	several := from.RunID != to.RunID
-	if len(lines) == 0 {
+	switch {
+	case c.To == "" && from.Index == to.Index:
+		return a.printf("round %d of run %d is its first and its best: `kernelwright history show %d %d` has its source\n", to.Index, to.RunID, to.RunID, to.Index)
+	case len(lines) == 0:
 		return a.printf("%s and %s have the same candidate\n", roundName(from, several), roundName(to, several))
 	}
 	if a.colour(a.stdout) {
