@@ -16,14 +16,17 @@ type completionCmd struct {
 func (c completionCmd) Run(a *app) error {
 	var words []completionNode
 	walkNodes(a.kong.Model.Node, nil, &words)
+	script := bashCompletion(words)
 	switch c.Shell {
 	case "zsh":
-		return a.printf("%s", "#compdef kernelwright\nautoload -U +X bashcompinit && bashcompinit\n"+bashCompletion(words))
+		script = "#compdef kernelwright\nautoload -U +X bashcompinit && bashcompinit\n" + script
 	case "fish":
-		return a.printf("%s", fishCompletion(words))
-	default:
-		return a.printf("%s", bashCompletion(words))
+		script = fishCompletion(words)
 	}
+	if a.json {
+		return a.printJSON(map[string]string{"shell": c.Shell, "script": script})
+	}
+	return a.printf("%s", script)
 }
 
 // completionNode is one verb with what may follow it.

@@ -34,7 +34,10 @@ func (c historyDiffCmd) Run(a *app) error {
 		return a.printJSON(object)
 	}
 	several := from.RunID != to.RunID
-	if len(lines) == 0 {
+	switch {
+	case c.To == "" && from.Index == to.Index:
+		return a.printf("round %d of run %d is its first and its best: `kernelwright history show %d %d` has its source\n", to.Index, to.RunID, to.RunID, to.Index)
+	case len(lines) == 0:
 		return a.printf("%s and %s have the same candidate\n", roundName(from, several), roundName(to, several))
 	}
 	if a.colour(a.stdout) {
@@ -49,32 +52,31 @@ func (c historyDiffCmd) sides(a *app) (sides [2]kernelwright.Round, err error) {
 	if err != nil {
 		return sides, err
 	}
-	toRun, toRound := run, -1
+	both := "give both sides as RUN/ROUND: `kernelwright history diff 3/0 3/2`"
 	switch {
+	case c.To == "" && round < 0:
+		return a.firstAndBest(run)
 	case c.To == "":
-		toRound = round
 	case strings.Contains(c.To, "/"):
-		if toRun, toRound, err = roundNamed(c.To); err != nil {
+		toRun, toRound, err := roundNamed(c.To)
+		if err != nil {
 			return sides, err
 		}
 		if round < 0 {
-			return sides, usage(fmt.Sprintf("%q names no round", c.From), "give both sides as RUN/ROUND: `kernelwright history diff 3/0 3/2`")
+			return sides, usage(fmt.Sprintf("%q names no round", c.From), both)
 		}
 		return a.twoRounds(run, round, toRun, toRound)
 	case round >= 0:
-		return sides, usage(fmt.Sprintf("%q names no run", c.To), "give both sides as RUN/ROUND: `kernelwright history diff 3/0 3/2`")
+		return sides, usage(fmt.Sprintf("%q names no run", c.To), both)
 	default:
-		if toRound, err = wholeNumber(c.To); err != nil {
+		if round, err = wholeNumber(c.To); err != nil {
 			return sides, err
 		}
 	}
-	if toRound < 0 {
-		return a.firstAndBest(run)
-	}
-	if toRound == 0 {
+	if round == 0 {
 		return sides, usage("before round 0 there is none", fmt.Sprintf("`kernelwright history show %d 0` has its source", run))
 	}
-	return a.twoRounds(run, toRound-1, run, toRound)
+	return a.twoRounds(run, round-1, run, round)
 }
 
 func (a *app) firstAndBest(run int64) (sides [2]kernelwright.Round, err error) {

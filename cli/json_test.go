@@ -179,7 +179,7 @@ func TestJSONKeepsItsRules(t *testing.T) {
 		{verb: "export", args: "1 --out " + filepath.Join(other, "out.py")}, {verb: "export", args: "1 --round 0 --out x", fails: fails},
 		{verb: "config show"}, {verb: "config check", fails: fails}, {verb: "config check", args: sound}, {verb: "config check", args: reference, fails: fails},
 		{verb: "baseline ls"}, {verb: "baseline remove", args: reference + " --name none", fails: fails}, {verb: "baseline add", args: reference + " none --name a", fails: fails},
-		{verb: "version"}, {verb: "completion", args: "none", fails: fails},
+		{verb: "version"}, {verb: "completion", args: "bash"}, {verb: "completion", args: "none", fails: fails},
 		{verb: "run", args: "none.py", fails: fails}, {verb: "run", args: reference, fails: fails},
 		{verb: "eval", args: reference + " none.py", fails: fails}, {verb: "eval", args: reference + " none.py other.py", lines: lines, fails: fails},
 		{verb: "bench", args: other + "/none", fails: fails}, {verb: "recheck", args: "softmax", fails: fails},

@@ -20,7 +20,8 @@ import (
 //   - A time is a text in ISO 8601, in UTC: a field with the tag time:"ms" holds Unix
 //     milliseconds, one with time:"day" those of a day's beginning; 0 is not known.
 //   - JSON within JSON is an object or a list: a field with the tag holds:"json".
-//   - A field with the tag keep:"empty" may be empty and known.
+//   - A field with the tag keep:"empty" may be empty and known. One with keep:"zero" is
+//     there at 0, too, though its key is optional in the record.
 //
 // The record keeps its own form: digests rest on it.
 
@@ -137,7 +138,7 @@ func outwardStruct(v reflect.Value) any {
 		value, known := outwardField(field, v.Field(i))
 		optional := strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero")
 		switch {
-		case known && optional && left(options, v.Field(i)):
+		case known && optional && field.Tag.Get("keep") != "zero" && left(options, v.Field(i)):
 		case known:
 			o.set(name, value)
 		case !optional:

@@ -77,9 +77,9 @@ type Schema struct {
 // made, recorded and paid for, but not recalled.
 type Key struct {
 	Run   int64  `json:"run,omitempty"`
-	Round int    `json:"round,omitempty"`
+	Round int    `json:"round,omitempty" keep:"zero"`
 	Agent string `json:"agent,omitempty"` // "coder" or "judge"
-	Seq   int    `json:"seq,omitempty"`
+	Seq   int    `json:"seq,omitempty" keep:"zero"`
 }
 
 // Request is what a model is asked. Zero values leave it to the model's
