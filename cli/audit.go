@@ -292,7 +292,7 @@ func (t *auditTeller) pair(p kernelwright.AuditPair, known bool) error {
 func (r *room) tellAudit(a *app, k kernelwright.Audit, out string, t *auditTeller, failed error) error {
 	t.show.done()
 	if t.known > 0 {
-		t.show.say(fmt.Sprintf("judged before: %d of %d", t.known, t.done))
+		t.show.say(fmt.Sprintf("not judged anew, since the same bytes were judged before: %d of %d", t.known, t.done))
 	}
 	whole, err := r.loadAudit(context.WithoutCancel(a.ctx), k.ID)
 	if err != nil {

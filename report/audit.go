@@ -55,7 +55,7 @@ var auditGroups = []struct{ name, title string }{
 	{"slower", "right, and slower than the fastest baseline"},
 	{"not_timed", "right, not timed"},
 	{"rewrite", "right, a rewrite in PyTorch: not counted"},
-	{"wrong", "wrong"},
+	{"wrong", "wrong in shape, dtype or memory"}, // where no family is named
 	{"cheated", "deceives whoever measures it"},
 	{"rejected", "breaks the policy"},
 	{"build_failed", "does not build"},

@@ -63,6 +63,9 @@ func (s AuditSummary) table() table {
 		},
 	}
 	for _, g := range s.Groups {
+		if g.Name == "undecided" {
+			t.Notes = append(t.Notes, "too noisy to tell: the machine was not quiet; give the command with --again when it is")
+		}
 		reached := "–"
 		if g.Claims > 0 {
 			reached = fmt.Sprint(g.Reached)
