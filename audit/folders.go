@@ -22,7 +22,7 @@ const (
 )
 
 var (
-	definesNew    = regexp.MustCompile(`(?m)^[ \t]*(?:class\s+ModelNew\b|ModelNew\s*=)`)
+	definesNew    = regexp.MustCompile(`(?m)^(?:class\s+ModelNew\b|ModelNew\s*=)`)
 	definesModel  = regexp.MustCompile(`(?m)^class\s+Model\b`)
 	definesInputs = regexp.MustCompile(`(?m)^(?:def\s+get_inputs\b|get_inputs\s*=)`)
 	// What a candidate that is broken is told by.
