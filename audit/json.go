@@ -250,7 +250,7 @@ func (f *finder) part(path string, o object, called, field string, value json.Ra
 		t.Label = called
 		return t
 	}
-	isPath := len(*text) < maxPath && !strings.ContainsAny(*text, "\n\r(")
+	isPath := len(*text) < maxPath && !strings.ContainsAny(*text, "\n\r(\x00")
 	if !isPath {
 		return Text{Label: called, path: path, in: &jsonSpan{o.at, o.length, field}, hash: kernelwright.HashText(*text)}
 	}
