@@ -32,7 +32,7 @@ type AuditRow struct {
 	CandidateMS *float64                `json:"candidate_ms,omitempty"`
 	Baselines   map[string]float64      `json:"baselines"` // name to milliseconds
 	Work        *AuditWork              `json:"work,omitempty"`
-	Counted     *bool                   `json:"counted,omitempty"` // false where PyTorch does the work
+	Counted     *bool                   `json:"counted,omitempty"` // false where PyTorch does the work, or there is none
 	Assumes     []string                `json:"assumes,omitempty"`
 	Flags       []kernelwright.TaskFlag `json:"flags,omitempty"`
 	Judged      string                  `json:"judged,omitempty"` // when; absent where the machine failed
@@ -55,6 +55,7 @@ var auditGroups = []struct{ name, title string }{
 	{"slower", "right, and slower than the fastest baseline"},
 	{"not_timed", "right, not timed"},
 	{"rewrite", "right, a rewrite in PyTorch: not counted"},
+	{"degenerate", "right, and its reference computes nothing: not counted"},
 	{"wrong", "wrong in shape, dtype or memory"}, // where no family is named
 	{"cheated", "deceives whoever measures it"},
 	{"rejected", "breaks the policy"},
@@ -111,18 +112,25 @@ func NewAuditRow(p kernelwright.AuditPair) AuditRow {
 	if family := familyOf(v); family != "" {
 		r.WrongOn = &family
 	}
+	if v.Status.OK() && degenerate(v) { // whatever returns the same wins, by any factor
+		no := false
+		r.Counted = &no
+	}
 	r.Group = groupOf(v, r.Counted)
 	r.place = groupPlace(r.Group)
 	if c := p.Claim; c != nil {
 		r.Claimed, r.ClaimedAgainst = &c.Speedup, c.Against
 		r.Measured = against(v, c.Against)
-		if tested(v.Status) && (!v.Status.OK() || r.Measured != nil && !r.Measured.Vague()) {
+		if tested(v.Status) && !degenerate(v) && (!v.Status.OK() || r.Measured != nil && !r.Measured.Vague()) {
 			reaches := v.Status.OK() && r.Measured.High >= c.Speedup
 			r.Reaches = &reaches
 		}
 	}
 	return r
 }
+
+// degenerate reports whether the reference's output does not depend on its input.
+func degenerate(v kernelwright.Verdict) bool { return kernelwright.Task{Flags: v.Flags}.Degenerate() }
 
 // tested tells the statuses that say something of a claim.
 func tested(s kernelwright.Status) bool {
@@ -166,6 +174,8 @@ func familyOf(v kernelwright.Verdict) string {
 // groupOf says under what the summary counts a verdict.
 func groupOf(v kernelwright.Verdict, counted *bool) string {
 	switch {
+	case v.Status.OK() && degenerate(v):
+		return "degenerate"
 	case v.Status.OK() && counted != nil && !*counted:
 		return "rewrite"
 	case v.Status.OK() && v.Speedup == nil:

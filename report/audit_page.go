@@ -197,8 +197,11 @@ func (a Audit) In(r AuditRow) string {
 	if r.Claimed != nil {
 		said += fmt.Sprintf(", claimed %s", times(*r.Claimed))
 	}
-	if r.Group == "rewrite" {
+	switch r.Group {
+	case "rewrite":
 		said += "  (a rewrite in PyTorch)"
+	case "degenerate":
+		said += "  (its reference computes nothing)"
 	}
 	return said
 }
@@ -208,6 +211,7 @@ type auditPageData struct {
 	Audit
 	Name, Headline, Status, Class string
 	Table                         table
+	Chart                         *auditChart
 	Pairs                         []auditPair
 	Facts                         []fact
 }
@@ -215,7 +219,7 @@ type auditPageData struct {
 func (a Audit) page() auditPageData {
 	p := auditPageData{
 		Audit: a, Name: fmt.Sprintf("Audit %d: %s", a.ID, Line(filepath.Base(a.Path))), Headline: a.Summary.Headline(),
-		Status: "finished", Class: "certified", Table: a.Summary.table(), Facts: a.about(),
+		Status: "finished", Class: "certified", Table: a.Summary.table(), Chart: a.chart(), Facts: a.about(),
 	}
 	if a.FinishedMS == 0 {
 		p.Status, p.Class = "not finished", "open"

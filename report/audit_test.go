@@ -24,6 +24,8 @@ func TestAuditRows(t *testing.T) {
 	eager := *interval95(1.9, 2.1, "eager")
 	claim := func(s float64) *kernelwright.Claim { return &kernelwright.Claim{Speedup: s, Against: "eager"} }
 	yes, no := true, false
+	nothing := rightVerdict(interval95(90, 110, "eager"), *interval95(90, 110, "eager"), custom)
+	nothing.Flags = []kernelwright.TaskFlag{kernelwright.FlagConstantOutput}
 	for name, c := range map[string]struct {
 		v       kernelwright.Verdict
 		claim   *kernelwright.Claim
@@ -36,6 +38,7 @@ func TestAuditRows(t *testing.T) {
 		"no difference":               {rightVerdict(interval95(0.95, 1.05, "compile"), eager, custom), nil, "no_difference", nil, ""},
 		"too noisy":                   {rightVerdict(interval95(0.1, 4, "eager"), *interval95(0.1, 4, "eager"), custom), claim(2), "undecided", nil, ""},
 		"a rewrite, however fast":     {rightVerdict(interval95(1.4, 1.6, "compile"), eager, pytorch), claim(2), "rewrite", &yes, ""},
+		"of a reference without work": {nothing, claim(2), "degenerate", nil, ""},
 		"not timed":                   {kernelwright.Verdict{Status: kernelwright.Correct}, claim(2), "not_timed", nil, ""},
 		"another baseline's claim":    {rightVerdict(interval95(1.4, 1.6, "compile"), eager, custom), &kernelwright.Claim{Speedup: 2, Against: "compile"}, "faster", &no, ""},
 		"wrong on a family":           {kernelwright.Verdict{Status: kernelwright.Wrong, Reason: "on family scaled_up (inputs: times 100): 3 of 4 elements"}, claim(2), "wrong", &no, "scaled_up"},
@@ -107,5 +110,38 @@ func TestAuditPages(t *testing.T) {
 		if name != "terminal" && (!strings.Contains(text, "a/new.py") || !strings.Contains(text, "the claim is not reached") || !strings.Contains(text, "100 % custom")) {
 			t.Errorf("%s:\n%s", name, text)
 		}
+	}
+}
+
+func TestAuditChart(t *testing.T) {
+	row := func(claimed float64, measured *kernelwright.Speedup) AuditRow {
+		v := rightVerdict(measured, *measured, kernelwright.WorkReport{Custom: 1})
+		return NewAuditRow(kernelwright.AuditPair{Candidate: "/set/<b>.py", Claim: &kernelwright.Claim{Speedup: claimed, Against: "eager"}, Verdict: v})
+	}
+	a := Audit{Audit: kernelwright.Audit{Path: "/set"}, Rows: []AuditRow{row(2, interval95(1.9, 2.1, "eager")), row(8, interval95(0.9, 1.1, "eager"))}}
+	if a.chart() != nil {
+		t.Error("two points make a picture")
+	}
+	a.Rows = append(a.Rows, row(5000, interval95(0.1, 4, "eager")), NewAuditRow(kernelwright.AuditPair{Claim: &kernelwright.Claim{Speedup: 3, Against: "eager"}, Verdict: kernelwright.Verdict{Status: kernelwright.Wrong}}))
+	c := a.chart()
+	if c == nil || len(c.Points) != 3 {
+		t.Fatalf("%+v", c)
+	}
+	for i, want := range []string{"f0", "f2", "f3"} {
+		p := c.Points[i]
+		if p.Class != want || p.X < c.Left || p.X > c.Right || p.Y < c.Top || p.Y > c.Bottom {
+			t.Errorf("point %d: %+v in %+v", i, p, c)
+		}
+	}
+	// What is claimed is to the right of what is measured, below the diagonal, where it is not reached.
+	if over := c.Points[1]; over.X-c.Left <= c.Bottom-over.Y {
+		t.Errorf("%+v", over)
+	}
+	if on := c.Points[0]; on.X-c.Left-(c.Bottom-on.Y) > 0.2 || on.X-c.Left-(c.Bottom-on.Y) < -0.2 {
+		t.Errorf("%+v", on)
+	}
+	var b strings.Builder
+	if err := AuditHTML(&b, a); err != nil || !strings.Contains(b.String(), "<circle class=\"f2\"") || strings.Contains(b.String(), "<b>.py") {
+		t.Error(err, b.String())
 	}
 }
