@@ -26,13 +26,15 @@ type AuditRow struct {
 	ClaimedAgainst string   `json:"claimed_against,omitempty"`
 	// Measured is against the baseline that the claim names, else eager, and Speedup
 	// against the fastest baseline.
-	Measured    *kernelwright.Speedup   `json:"measured"`
-	Speedup     *kernelwright.Speedup   `json:"speedup"`
-	Reaches     *bool                   `json:"reaches_claim,omitempty"` // absent where nothing was claimed, or nothing can be said of it
-	CandidateMS *float64                `json:"candidate_ms,omitempty"`
-	Baselines   map[string]float64      `json:"baselines"` // name to milliseconds
-	Work        *AuditWork              `json:"work,omitempty"`
-	Counted     *bool                   `json:"counted,omitempty"` // false where PyTorch does the work, or there is none
+	Measured    *kernelwright.Speedup `json:"measured"`
+	Speedup     *kernelwright.Speedup `json:"speedup"`
+	Reaches     *bool                 `json:"reaches_claim,omitempty"` // absent where nothing was claimed, or nothing can be said of it
+	CandidateMS *float64              `json:"candidate_ms,omitempty"`
+	Baselines   map[string]float64    `json:"baselines"` // name to milliseconds
+	Work        *AuditWork            `json:"work,omitempty"`
+	Counted     *bool                 `json:"counted,omitempty"` // false where PyTorch does the work, or there is none
+	// KernelBench is whether its own comparison would have passed the candidate.
+	KernelBench *bool                   `json:"kernelbench,omitempty"`
 	Assumes     []string                `json:"assumes,omitempty"`
 	Flags       []kernelwright.TaskFlag `json:"flags,omitempty"`
 	Judged      string                  `json:"judged,omitempty"` // when; absent where the machine failed
@@ -90,7 +92,7 @@ func NewAuditRow(p kernelwright.AuditPair) AuditRow {
 	v := p.Verdict
 	r := AuditRow{
 		Reference: p.Reference, Candidate: p.Candidate, Status: v.Status, Reason: v.Reason, Hint: v.Hint,
-		Speedup: v.Speedup, Measured: against(v, "eager"), Baselines: v.Baselines, Assumes: v.Assumes, Flags: v.Flags,
+		Speedup: v.Speedup, Measured: against(v, "eager"), Baselines: v.Baselines, Assumes: v.Assumes, Flags: v.Flags, KernelBench: v.Correctness.KernelBench,
 	}
 	if r.Baselines == nil {
 		r.Baselines = map[string]float64{}
@@ -213,9 +215,10 @@ type AuditGroup struct {
 
 // AuditSummary is what an audit comes to.
 type AuditSummary struct {
-	Pairs, Right, Faster, Rewrites, Wrong, Unjudged int
-	Claims, Tested, Reached                         int
-	Groups                                          []AuditGroup
+	Pairs, Right, Faster, Rewrites, Degenerate, Wrong, Unjudged int
+	Passing                                                     int // of Wrong, whom KernelBench's comparison would have passed
+	Claims, Tested, Reached                                     int
+	Groups                                                      []AuditGroup
 }
 
 // AuditCounter makes a summary of rows, one at a time.
@@ -285,9 +288,14 @@ func (c *AuditCounter) count(r AuditRow) {
 			s.Faster++
 		case "rewrite":
 			s.Rewrites++
+		case "degenerate":
+			s.Degenerate++
 		}
 	case r.Status == kernelwright.Wrong || r.Status == kernelwright.Cheated:
 		s.Wrong++
+		if r.KernelBench != nil && *r.KernelBench {
+			s.Passing++
+		}
 	case !tested(r.Status):
 		s.Unjudged++
 	}
@@ -332,16 +340,23 @@ func (s AuditSummary) Headline() string {
 	failed := s.Pairs - s.Right - s.Wrong - s.Unjudged
 	said := fmt.Sprintf("%s: %d right", plural(s.Pairs, "pair"), s.Right)
 	var more []string
-	if s.Faster > 0 || s.Right > s.Rewrites {
+	if s.Faster > 0 || s.Right > s.Rewrites+s.Degenerate {
 		more = append(more, fmt.Sprintf("%d faster than the fastest baseline", s.Faster))
 	}
 	if s.Rewrites > 0 {
 		more = append(more, plural(s.Rewrites, "rewrite")+" in PyTorch")
 	}
+	if s.Degenerate > 0 {
+		more = append(more, fmt.Sprintf("%d on a reference that computes nothing", s.Degenerate))
+	}
 	if len(more) > 0 {
 		said += " (" + strings.Join(more, ", ") + ")"
 	}
-	said += fmt.Sprintf(", %d wrong, %d that do not run, %d not judged.", s.Wrong, failed, s.Unjudged)
+	said += fmt.Sprintf(", %d wrong", s.Wrong)
+	if s.Passing > 0 {
+		said += fmt.Sprintf(" (%d of which KernelBench's comparison passes)", s.Passing)
+	}
+	said += fmt.Sprintf(", %d that do not run, %d not judged.", failed, s.Unjudged)
 	if s.Tested > 0 {
 		said += fmt.Sprintf(" Claims of a speedup that could be tested: %d, of which reached: %d.", s.Tested, s.Reached)
 	}

@@ -153,6 +153,9 @@ func (a Audit) pair(r AuditRow) auditPair {
 	if r.Status.OK() && r.Claimed != nil && r.Reaches != nil && !*r.Reaches {
 		p.Care = append(p.Care, "the claim is not reached")
 	}
+	if r.Status == kernelwright.Wrong && r.KernelBench != nil && *r.KernelBench {
+		p.Care = append(p.Care, "KernelBench's comparison passes it")
+	}
 	for _, s := range r.Assumes {
 		p.Care = append(p.Care, "it "+Line(s))
 	}
