@@ -188,7 +188,7 @@ func TestJSONStaysInItsFolder(t *testing.T) {
 		"outside.py":    aCandidate,
 		"set/in/c.py":   aCandidate,
 		"set/r.py":      aReference,
-		"set/set.jsonl": `{"reference": "r.py", "candidate": "in/c.py"}` + "\n" + `{"reference": "r.py", "candidate": "../outside.py"}` + "\n" + `{"reference": "r.py", "candidate": "/etc/passwd"}` + "\n" + `{"reference": "r.py", "candidate": "link.py"}`,
+		"set/set.jsonl": `{"reference": "r.py", "candidate": "in/c.py"}` + "\n" + `{"reference": "r.py", "candidate": "../outside.py"}` + "\n" + `{"reference": "r.py", "candidate": "/etc/passwd"}` + "\n" + `{"reference": "r.py", "candidate": "link.py"}` + "\n" + `{"reference": "r.py", "candidate": "\u0000"}`,
 	})
 	if err := os.Symlink("../outside.py", filepath.Join(dir, "set", "link.py")); err != nil {
 		t.Fatal(err)

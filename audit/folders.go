@@ -22,7 +22,7 @@ const (
 )
 
 var (
-	definesNew    = regexp.MustCompile(`(?m)^[ \t]*(?:class\s+ModelNew\b|ModelNew\s*=)`)
+	definesNew    = regexp.MustCompile(`(?m)^(?:class\s+ModelNew\b|ModelNew\s*=)`)
 	definesModel  = regexp.MustCompile(`(?m)^class\s+Model\b`)
 	definesInputs = regexp.MustCompile(`(?m)^(?:def\s+get_inputs\b|get_inputs\s*=)`)
 	// What a candidate that is broken is told by.
@@ -95,10 +95,10 @@ type sorted struct {
 	runs, references, candidates, broken, rest, sources []string
 }
 
-func sortFiles(path string) (s sorted, jsons []string, err error) {
+func sortFiles(path string) (s sorted, jsons []string) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return s, nil, nil //nolint:nilerr // a folder that cannot be read has nothing for us
+		return s, nil // it has nothing for us
 	}
 	for _, e := range entries {
 		p, name := filepath.Join(path, e.Name()), e.Name()
@@ -123,15 +123,12 @@ func sortFiles(path string) (s sorted, jsons []string, err error) {
 			jsons = append(jsons, p)
 		}
 	}
-	return s, jsons, nil
+	return s, jsons
 }
 
 // files takes the pairs of which a folder itself has the candidates.
 func (f *finder) files(path string) error {
-	s, jsons, err := sortFiles(path)
-	if err != nil {
-		return err
-	}
+	s, jsons := sortFiles(path)
 	claims := claimsOf(path)
 	for _, p := range s.runs {
 		f.add(asRuns, Pair{Reference: f.referenceOf(p), Candidate: fileText(p), Claim: claims.of(p)})

@@ -18,9 +18,11 @@ import (
 // The names under which sets have published a pair's parts, the best first.
 var (
 	referenceNames = []string{"reference", "ref_code", "reference_code", "ref_arch_src", "original_code", "pytorch_code", "pytorch_code_module", "ref"}
-	candidateNames = []string{"candidate", "custom_code", "candidate_code", "kernel_code", "optimized_code", "generated_code", "custom_kernel", "cuda_code", "solution", "kernel"}
-	claimNames     = []string{"claimed", "claimed_speedup", "speedup", "score_default", "cuda_speedup_native"}
-	againstNames   = []string{"claimed_against", "against"}
+	candidateNames = []string{
+		"candidate", "custom_code", "candidate_code", "kernel_code", "optimized_code", "generated_code", "custom_kernel", "cuda_code", "solution", "kernel", //nolint:misspell // as they are written
+	}
+	claimNames   = []string{"claimed", "claimed_speedup", "speedup", "score_default", "cuda_speedup_native"}
+	againstNames = []string{"claimed_against", "against"}
 )
 
 // maxObject is the longest object that is read: two texts of the largest size,
@@ -71,7 +73,7 @@ func (o *objects) next() (object, error) {
 		}
 		found := object{raw: raw, at: at, length: int64(len(raw)), number: o.line}
 		switch {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return object{}, io.EOF
 		case errors.Is(err, bufio.ErrBufferFull):
 			found.raw, found.problem = nil, fmt.Sprintf("the line is longer than %d MiB", maxObject>>20)
@@ -123,8 +125,8 @@ func (o *objects) decode() (object, error) {
 	var raw json.RawMessage
 	if err := o.dec.Decode(&raw); err != nil {
 		number := o.line
-		o.dec = json.NewDecoder(strings.NewReader("")) // what follows cannot be told apart
-		return object{number: number, problem: "from here on the file is not JSON: " + err.Error()}, nil
+		o.dec = json.NewDecoder(strings.NewReader(""))                                                   // what follows cannot be told apart
+		return object{number: number, problem: "from here on the file is not JSON: " + err.Error()}, nil //nolint:nilerr // it is told of the object
 	}
 	end := o.dec.InputOffset()
 	return object{raw: raw, at: end - int64(len(raw)), length: int64(len(raw)), number: o.line}, nil
@@ -191,7 +193,7 @@ func (f *finder) json(path string) error {
 	all := readObjects(file)
 	for {
 		o, err := all.next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
@@ -248,7 +250,7 @@ func (f *finder) part(path string, o object, called, field string, value json.Ra
 		t.Label = called
 		return t
 	}
-	isPath := len(*text) < maxPath && !strings.ContainsAny(*text, "\n\r(")
+	isPath := len(*text) < maxPath && !strings.ContainsAny(*text, "\n\r(\x00")
 	if !isPath {
 		return Text{Label: called, path: path, in: &jsonSpan{o.at, o.length, field}, hash: kernelwright.HashText(*text)}
 	}

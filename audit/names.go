@@ -30,6 +30,7 @@ var (
 var said = map[string]bool{}
 
 func init() {
+	//nolint:misspell // as they are written
 	for _, word := range strings.Fields("model new ref reference kernel kernels test candidate custom cuda triton cpp opt optimized optimised solution generated best code torch pytorch final sample problem") {
 		said[word] = true
 	}
@@ -172,7 +173,7 @@ func walk(path string, see func(string, fs.DirEntry) error) error {
 		case err != nil && p == path:
 			return err
 		case err != nil:
-			return nil
+			return nil //nolint:nilerr // it has nothing for us
 		case hidden && p != path && d.IsDir():
 			return filepath.SkipDir
 		case hidden && p != path:

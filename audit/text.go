@@ -79,7 +79,7 @@ func (t Text) below() (string, error) {
 	if err != nil {
 		return "", invalid("it cannot be read: "+err.Error(), "see that the folder is in order")
 	}
-	defer root.Close()
+	defer root.Close() //nolint:errcheck // it was only read
 	f, err := task.ReadIn(root, t.path)
 	return f.Source, err
 }

@@ -40,8 +40,17 @@ func (auditCmd) Help() string {
 	return "Judges what others have published: pairs of a reference and a candidate, in KernelBench's layout of runs, as a folder with a reference and its candidates each, or as JSON lines of reference, candidate and claimed speedup (docs/audit.md). What was judged under the same bytes and settings is not judged again: the same command goes on where it was stopped. With --json one object a line, as they come. Exit code 0 says that every pair got its answer, whatever that is."
 }
 
-// Run judges what is not judged yet, and tells all.
-func (c auditCmd) Run(a *app) (err error) {
+// Run judges what is not judged yet, and tells all. Lines are promised with --json:
+// what fails is one of them.
+func (c auditCmd) Run(a *app) error {
+	err := c.run(a)
+	if a.json {
+		return a.lastLine(err)
+	}
+	return err
+}
+
+func (c auditCmd) run(a *app) (err error) {
 	if c.Show != 0 {
 		if c.Path != "" {
 			return usage("--show prints a recorded audit, and a path was named", "give one or the other")
@@ -263,11 +272,17 @@ type auditTeller struct {
 	count    report.AuditCounter
 	of, done int
 	known    int
+
+	reference string // that a device has turned to last
 }
 
 func (t *auditTeller) begun(_ int, reference string) {
-	t.show.begin(fmt.Sprintf("%d of %d  %s", t.done, t.of, reference))
+	t.reference = reference
+	t.show.begin(t.place())
 }
+
+// place says how far it is.
+func (t *auditTeller) place() string { return fmt.Sprintf("%d of %d  %s", t.done, t.of, t.reference) }
 
 // pair tells one. On standard error what was known before is only counted.
 func (t *auditTeller) pair(p kernelwright.AuditPair, known bool) error {
@@ -282,6 +297,7 @@ func (t *auditTeller) pair(p kernelwright.AuditPair, known bool) error {
 	} else {
 		t.show.say(fmt.Sprintf("%d of %d  %s  %s", t.done, t.of, t.in.Place(row.Candidate), t.in.In(row)))
 	}
+	t.show.begin(t.place())
 	if t.json {
 		return t.printLine(row)
 	}
@@ -292,7 +308,7 @@ func (t *auditTeller) pair(p kernelwright.AuditPair, known bool) error {
 func (r *room) tellAudit(a *app, k kernelwright.Audit, out string, t *auditTeller, failed error) error {
 	t.show.done()
 	if t.known > 0 {
-		t.show.say(fmt.Sprintf("judged before: %d of %d", t.known, t.done))
+		t.show.say(fmt.Sprintf("not judged anew, since the same bytes were judged before: %d of %d", t.known, t.done))
 	}
 	whole, err := r.loadAudit(context.WithoutCancel(a.ctx), k.ID)
 	if err != nil {
@@ -310,7 +326,7 @@ func (r *room) tellAudit(a *app, k kernelwright.Audit, out string, t *auditTelle
 	for _, path := range written {
 		t.show.say("written: " + report.Line(short(path)))
 	}
-	return a.lastLine(failed)
+	return failed
 }
 
 // lastLine ends a stream of lines: what failed is one of them.

@@ -26,13 +26,15 @@ type AuditRow struct {
 	ClaimedAgainst string   `json:"claimed_against,omitempty"`
 	// Measured is against the baseline that the claim names, else eager, and Speedup
 	// against the fastest baseline.
-	Measured    *kernelwright.Speedup   `json:"measured"`
-	Speedup     *kernelwright.Speedup   `json:"speedup"`
-	Reaches     *bool                   `json:"reaches_claim,omitempty"` // absent where nothing was claimed, or nothing can be said of it
-	CandidateMS *float64                `json:"candidate_ms,omitempty"`
-	Baselines   map[string]float64      `json:"baselines"` // name to milliseconds
-	Work        *AuditWork              `json:"work,omitempty"`
-	Counted     *bool                   `json:"counted,omitempty"` // false where PyTorch does the work
+	Measured    *kernelwright.Speedup `json:"measured"`
+	Speedup     *kernelwright.Speedup `json:"speedup"`
+	Reaches     *bool                 `json:"reaches_claim,omitempty"` // absent where nothing was claimed, or nothing can be said of it
+	CandidateMS *float64              `json:"candidate_ms,omitempty"`
+	Baselines   map[string]float64    `json:"baselines"` // name to milliseconds
+	Work        *AuditWork            `json:"work,omitempty"`
+	Counted     *bool                 `json:"counted,omitempty"` // false where PyTorch does the work, or there is none
+	// KernelBench is whether its own comparison would have passed the candidate.
+	KernelBench *bool                   `json:"kernelbench,omitempty"`
 	Assumes     []string                `json:"assumes,omitempty"`
 	Flags       []kernelwright.TaskFlag `json:"flags,omitempty"`
 	Judged      string                  `json:"judged,omitempty"` // when; absent where the machine failed
@@ -55,7 +57,8 @@ var auditGroups = []struct{ name, title string }{
 	{"slower", "right, and slower than the fastest baseline"},
 	{"not_timed", "right, not timed"},
 	{"rewrite", "right, a rewrite in PyTorch: not counted"},
-	{"wrong", "wrong"},
+	{"degenerate", "right, and its reference computes nothing: not counted"},
+	{"wrong", "wrong in shape, dtype or memory"}, // where no family is named
 	{"cheated", "deceives whoever measures it"},
 	{"rejected", "breaks the policy"},
 	{"build_failed", "does not build"},
@@ -89,7 +92,7 @@ func NewAuditRow(p kernelwright.AuditPair) AuditRow {
 	v := p.Verdict
 	r := AuditRow{
 		Reference: p.Reference, Candidate: p.Candidate, Status: v.Status, Reason: v.Reason, Hint: v.Hint,
-		Speedup: v.Speedup, Measured: against(v, "eager"), Baselines: v.Baselines, Assumes: v.Assumes, Flags: v.Flags,
+		Speedup: v.Speedup, Measured: against(v, "eager"), Baselines: v.Baselines, Assumes: v.Assumes, Flags: v.Flags, KernelBench: v.Correctness.KernelBench,
 	}
 	if r.Baselines == nil {
 		r.Baselines = map[string]float64{}
@@ -111,18 +114,25 @@ func NewAuditRow(p kernelwright.AuditPair) AuditRow {
 	if family := familyOf(v); family != "" {
 		r.WrongOn = &family
 	}
+	if v.Status.OK() && degenerate(v) { // whatever returns the same wins, by any factor
+		no := false
+		r.Counted = &no
+	}
 	r.Group = groupOf(v, r.Counted)
 	r.place = groupPlace(r.Group)
 	if c := p.Claim; c != nil {
 		r.Claimed, r.ClaimedAgainst = &c.Speedup, c.Against
 		r.Measured = against(v, c.Against)
-		if tested(v.Status) && (!v.Status.OK() || r.Measured != nil && !r.Measured.Vague()) {
+		if tested(v.Status) && !degenerate(v) && (!v.Status.OK() || r.Measured != nil && !r.Measured.Vague()) {
 			reaches := v.Status.OK() && r.Measured.High >= c.Speedup
 			r.Reaches = &reaches
 		}
 	}
 	return r
 }
+
+// degenerate reports whether the reference's output does not depend on its input.
+func degenerate(v kernelwright.Verdict) bool { return kernelwright.Task{Flags: v.Flags}.Degenerate() }
 
 // tested tells the statuses that say something of a claim.
 func tested(s kernelwright.Status) bool {
@@ -166,6 +176,8 @@ func familyOf(v kernelwright.Verdict) string {
 // groupOf says under what the summary counts a verdict.
 func groupOf(v kernelwright.Verdict, counted *bool) string {
 	switch {
+	case v.Status.OK() && degenerate(v):
+		return "degenerate"
 	case v.Status.OK() && counted != nil && !*counted:
 		return "rewrite"
 	case v.Status.OK() && v.Speedup == nil:
@@ -203,9 +215,10 @@ type AuditGroup struct {
 
 // AuditSummary is what an audit comes to.
 type AuditSummary struct {
-	Pairs, Right, Faster, Rewrites, Wrong, Unjudged int
-	Claims, Tested, Reached                         int
-	Groups                                          []AuditGroup
+	Pairs, Right, Faster, Rewrites, Degenerate, Wrong, Unjudged int
+	Passing                                                     int // of Wrong, whom KernelBench's comparison would have passed
+	Claims, Tested, Reached                                     int
+	Groups                                                      []AuditGroup
 }
 
 // AuditCounter makes a summary of rows, one at a time.
@@ -275,9 +288,14 @@ func (c *AuditCounter) count(r AuditRow) {
 			s.Faster++
 		case "rewrite":
 			s.Rewrites++
+		case "degenerate":
+			s.Degenerate++
 		}
 	case r.Status == kernelwright.Wrong || r.Status == kernelwright.Cheated:
 		s.Wrong++
+		if r.KernelBench != nil && *r.KernelBench {
+			s.Passing++
+		}
 	case !tested(r.Status):
 		s.Unjudged++
 	}
@@ -322,16 +340,23 @@ func (s AuditSummary) Headline() string {
 	failed := s.Pairs - s.Right - s.Wrong - s.Unjudged
 	said := fmt.Sprintf("%s: %d right", plural(s.Pairs, "pair"), s.Right)
 	var more []string
-	if s.Faster > 0 || s.Right > s.Rewrites {
+	if s.Faster > 0 || s.Right > s.Rewrites+s.Degenerate {
 		more = append(more, fmt.Sprintf("%d faster than the fastest baseline", s.Faster))
 	}
 	if s.Rewrites > 0 {
 		more = append(more, plural(s.Rewrites, "rewrite")+" in PyTorch")
 	}
+	if s.Degenerate > 0 {
+		more = append(more, fmt.Sprintf("%d on a reference that computes nothing", s.Degenerate))
+	}
 	if len(more) > 0 {
 		said += " (" + strings.Join(more, ", ") + ")"
 	}
-	said += fmt.Sprintf(", %d wrong, %d that do not run, %d not judged.", s.Wrong, failed, s.Unjudged)
+	said += fmt.Sprintf(", %d wrong", s.Wrong)
+	if s.Passing > 0 {
+		said += fmt.Sprintf(" (%d of which KernelBench's comparison passes)", s.Passing)
+	}
+	said += fmt.Sprintf(", %d that do not run, %d not judged.", failed, s.Unjudged)
 	if s.Tested > 0 {
 		said += fmt.Sprintf(" Claims of a speedup that could be tested: %d, of which reached: %d.", s.Tested, s.Reached)
 	}

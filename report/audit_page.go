@@ -63,6 +63,9 @@ func (s AuditSummary) table() table {
 		},
 	}
 	for _, g := range s.Groups {
+		if g.Name == "undecided" {
+			t.Notes = append(t.Notes, "too noisy to tell: the machine was not quiet; give the command with --again when it is")
+		}
 		reached := "–"
 		if g.Claims > 0 {
 			reached = fmt.Sprint(g.Reached)
@@ -150,6 +153,9 @@ func (a Audit) pair(r AuditRow) auditPair {
 	if r.Status.OK() && r.Claimed != nil && r.Reaches != nil && !*r.Reaches {
 		p.Care = append(p.Care, "the claim is not reached")
 	}
+	if r.Status == kernelwright.Wrong && r.KernelBench != nil && *r.KernelBench {
+		p.Care = append(p.Care, "KernelBench's comparison passes it")
+	}
 	for _, s := range r.Assumes {
 		p.Care = append(p.Care, "it "+Line(s))
 	}
@@ -194,8 +200,11 @@ func (a Audit) In(r AuditRow) string {
 	if r.Claimed != nil {
 		said += fmt.Sprintf(", claimed %s", times(*r.Claimed))
 	}
-	if r.Group == "rewrite" {
+	switch r.Group {
+	case "rewrite":
 		said += "  (a rewrite in PyTorch)"
+	case "degenerate":
+		said += "  (its reference computes nothing)"
 	}
 	return said
 }
@@ -205,6 +214,7 @@ type auditPageData struct {
 	Audit
 	Name, Headline, Status, Class string
 	Table                         table
+	Chart                         *auditChart
 	Pairs                         []auditPair
 	Facts                         []fact
 }
@@ -212,7 +222,7 @@ type auditPageData struct {
 func (a Audit) page() auditPageData {
 	p := auditPageData{
 		Audit: a, Name: fmt.Sprintf("Audit %d: %s", a.ID, Line(filepath.Base(a.Path))), Headline: a.Summary.Headline(),
-		Status: "finished", Class: "certified", Table: a.Summary.table(), Facts: a.about(),
+		Status: "finished", Class: "certified", Table: a.Summary.table(), Chart: a.chart(), Facts: a.about(),
 	}
 	if a.FinishedMS == 0 {
 		p.Status, p.Class = "not finished", "open"
