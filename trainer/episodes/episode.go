@@ -162,11 +162,10 @@ func (ep *episode) state() Answer {
 }
 
 // idle is since when it waits for its trainer, and whether it does.
-func (ep *episode) idle() (since time.Time, waits, ended bool) {
+func (ep *episode) idle() (since time.Time, waits bool) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	ended = ep.answer != nil && ep.answer.Done
-	return ep.touched, ep.answer != nil && !ended, ended
+	return ep.touched, ep.answer != nil && !ep.answer.Done
 }
 
 // observe follows the rounds.

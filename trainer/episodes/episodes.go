@@ -158,12 +158,12 @@ func (e *Episodes) Sweep() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ep := range e.known {
-		if since, waits, _ := ep.idle(); waits && now.Sub(since) >= e.o.Expiry {
+		if since, waits := ep.idle(); waits && now.Sub(since) >= e.o.Expiry {
 			ep.cancel(errExpired)
 		}
 	}
 	for len(e.ended) > 0 {
-		since, _, _ := e.known[e.ended[0]].idle()
+		since, _ := e.known[e.ended[0]].idle()
 		if len(e.ended) <= maxEnded && now.Sub(since) < linger {
 			break
 		}
