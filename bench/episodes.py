@@ -2,7 +2,7 @@
 
 python bench/episodes.py --data-dir D [--episodes 60] [--repeats 600]: it starts the server. A
 distinct candidate differs in its C++, so that it is built and measured; a repeated one has the
-bytes of another, of which there are four. Prints a line for each, with where the verdicts were from.
+bytes of another, of which there are four. Prints a line for each, with where verdicts came from.
 """
 
 import argparse

@@ -145,7 +145,7 @@ func TestRules(t *testing.T) {
 	}
 	// An answer that holds no candidate is what the policy left, too.
 	a := w.start(nil)
-	if a = w.turn(a.ID, map[string]any{"text": ""}); *a.Reward != -1 || a.Verdict.Status != kw.Rejected {
+	if a = w.turn(a.ID, map[string]any{"text": ""}); *a.Reward != -1 || a.Verdict.Status != kw.Rejected || !a.Invalid {
 		t.Errorf("%+v", a)
 	}
 }
