@@ -55,7 +55,7 @@ func (c trainServeCmd) serve(a *app) (err error) {
 	if err != nil {
 		return &Error{Code: ExitUsage, Text: "cannot listen on " + c.Listen, Err: err, Hint: "name another address with --listen; port 0 is any free one"}
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }() // the server has, where it came to that
 	r, err := a.open(true)
 	if err != nil {
 		return err
@@ -114,21 +114,24 @@ func (c trainServeCmd) say(a *app, at net.Addr) error {
 // serveUntil serves until ctx is done, and lets what is under way end. Requests that
 // wait for a verdict are answered that the episode is lost.
 func serveUntil(ctx context.Context, s *http.Server, l net.Listener, e *episodes.Episodes) error {
-	failed := make(chan error, 1)
-	go func() { failed <- s.Serve(l) }()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
 	select {
-	case err := <-failed:
+	case err := <-ended:
 		return err
 	case <-ctx.Done():
 	}
 	e.Close()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), trainingStop)
 	defer cancel()
-	if s.Shutdown(ctx) != nil {
-		s.Close()
+	err := s.Shutdown(ctx)
+	if err != nil { // somebody does not read their answer
+		err = s.Close()
 	}
-	<-failed
-	return nil
+	if last := <-ended; !errors.Is(last, http.ErrServerClosed) {
+		err = errors.Join(err, last)
+	}
+	return err
 }
 
 // trained is what episodes need of a room.

@@ -24,6 +24,9 @@ type Answer struct {
 	Messages  []Message `json:"messages"`
 	Tools     []Tool    `json:"tools,omitempty"`
 	MaxTokens int       `json:"max_tokens,omitempty"` // of the completion, where that is bounded
+	// Invalid: the last completion held no candidate, or called no tool where it was to
+	// call one. Who filters turns goes by it.
+	Invalid bool `json:"invalid,omitempty"`
 	// Working: nothing waits for the trainer, the last completion is being judged.
 	Working bool `json:"working,omitempty"`
 

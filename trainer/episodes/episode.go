@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +22,9 @@ var (
 	errClosing = errors.New("the server was stopped")
 )
 
+// toolFence begins a call in the text of a completion (forge/react_calls.go).
+const toolFence = "```tool"
+
 // ConflictError is a turn that does not fit where its episode stands.
 type ConflictError struct{ Text, Hint string }
 
@@ -32,6 +36,7 @@ type episode struct {
 	version string // of its policy
 	rule    string // of its reward
 	model   string // the policy's name
+	acts    bool   // the policy works with tools
 	broker  *llm.Broker
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
@@ -49,6 +54,8 @@ type episode struct {
 	ready   chan struct{}     // closed when the answer is there
 	touched time.Time         // when it last began to wait for its trainer
 
+	invalid  bool // the last turn held nothing
+	tooLong  bool // it ended because a prompt does not fit the policy's context
 	rounds   int
 	unusable int64
 	best     *kernelwright.Verdict // of the highest reward
@@ -85,7 +92,7 @@ func (ep *episode) ask(p llm.Pending, maxTokens int, now time.Time) {
 		maxTokens = p.Request.MaxTokens
 	}
 	ep.pending, ep.before = &p, p.Request.Messages
-	ep.say(&Answer{ID: ep.id, Status: store.EpisodeOpen, Call: ep.calls, Context: context, Messages: messages(talk), Tools: tools(p.Request.Tools), MaxTokens: maxTokens}, now)
+	ep.say(&Answer{ID: ep.id, Status: store.EpisodeOpen, Call: ep.calls, Context: context, Messages: messages(talk), Tools: tools(p.Request.Tools), MaxTokens: maxTokens, Invalid: ep.invalid}, now)
 }
 
 // say is called with mu held.
@@ -135,6 +142,7 @@ func (ep *episode) post(t Turn, now time.Time) (ready <-chan struct{}, fresh boo
 	context := ep.answer.Context
 	ep.samples = append(ep.samples, store.Sample{Index: ep.calls, Round: key.Round, Seq: key.Seq, Context: context, Finish: t.finish(), Policy: version, Mask: t.Mask})
 	ep.calls++
+	ep.invalid = ep.acts && len(reply.ToolCalls) == 0 && !strings.Contains(reply.Text, toolFence)
 	ep.posted, ep.reply, ep.pending, ep.answer, ep.ready = digest, reply.Message(), nil, nil, make(chan struct{})
 	ep.taken <- struct{}{}
 	return ep.ready, true, nil
@@ -161,12 +169,26 @@ func (ep *episode) state() Answer {
 	return *ep.answer
 }
 
-// idle is since when it waits for its trainer, and whether it does.
-func (ep *episode) idle() (since time.Time, waits, ended bool) {
+// first is where it stands at its beginning. One that has ended before the policy was
+// asked anything is an error: *BadError where no prompt fits the policy's context.
+func (ep *episode) first() (Answer, error) {
+	a := ep.state()
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	ended = ep.answer != nil && ep.answer.Done
-	return ep.touched, ep.answer != nil && !ended, ended
+	switch {
+	case !a.Done || a.Call > 0:
+		return a, nil
+	case ep.tooLong:
+		return a, bad("give the policy a longer context_length, or a shorter reference", "episode %d ended before its first call: %s", ep.id, a.Dropped)
+	}
+	return a, &kernelwright.InfrastructureError{Op: fmt.Sprintf("begin episode %d", ep.id), Err: errors.New(a.Dropped)}
+}
+
+// idle is since when it waits for its trainer, and whether it does.
+func (ep *episode) idle() (since time.Time, waits bool) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return ep.touched, ep.answer != nil && !ep.answer.Done
 }
 
 // observe follows the rounds.
@@ -179,6 +201,7 @@ func (ep *episode) observe(e forge.Event) {
 	ep.rounds++
 	if e.Verdict.Build.Form == kernelwright.FormAnswer {
 		ep.unusable++
+		ep.invalid = true
 	}
 	if ep.best == nil || Reward(e.Verdict) > Reward(ep.best) {
 		v := *e.Verdict
@@ -192,7 +215,7 @@ func (ep *episode) outcome(out forge.Outcome, err error) (store.Episode, []store
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	e := store.Episode{Run: ep.id, Policy: ep.version, Rule: ep.rule, Status: store.EpisodeDone}
-	a := Answer{ID: ep.id, Call: ep.calls, Context: contextAppend, Messages: []Message{}, Done: true, Rounds: ep.rounds, Stop: string(out.Stop)}
+	a := Answer{ID: ep.id, Call: ep.calls, Context: contextAppend, Messages: []Message{}, Done: true, Invalid: ep.invalid, Rounds: ep.rounds, Stop: string(out.Stop)}
 	cause := context.Cause(ep.ctx)
 	switch {
 	case err == nil && out.Stop == kernelwright.StopBudget:
@@ -214,6 +237,8 @@ func (ep *episode) outcome(out forge.Outcome, err error) (store.Episode, []store
 		e.Status, e.Reason = store.EpisodeLost, cause.Error()
 	default:
 		e.Status, e.Reason = store.EpisodeDropped, err.Error()
+		var model *llm.Error
+		ep.tooLong = errors.As(err, &model) && model.Kind == llm.TooLong
 	}
 	a.Status, a.Reward, a.Dropped = e.Status, e.Reward, e.Reason
 	return e, ep.samples, a

@@ -158,12 +158,12 @@ func (e *Episodes) Sweep() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ep := range e.known {
-		if since, waits, _ := ep.idle(); waits && now.Sub(since) >= e.o.Expiry {
+		if since, waits := ep.idle(); waits && now.Sub(since) >= e.o.Expiry {
 			ep.cancel(errExpired)
 		}
 	}
 	for len(e.ended) > 0 {
-		since, _, _ := e.known[e.ended[0]].idle()
+		since, _ := e.known[e.ended[0]].idle()
 		if len(e.ended) <= maxEnded && now.Sub(since) < linger {
 			break
 		}
@@ -199,7 +199,7 @@ func (e *Episodes) Start(ctx context.Context, r Request) (Answer, error) {
 		ep.cancel(errGivenUp)
 		return Answer{}, ctx.Err()
 	}
-	return ep.state(), nil
+	return ep.first()
 }
 
 // reserve takes a place.
@@ -237,7 +237,7 @@ func (e *Episodes) begin(ctx context.Context, r Request, settings forge.Settings
 		return nil, err
 	}
 	ep := &episode{
-		version: r.Policy, rule: r.Reward, model: llm.TrainingProvider + ":" + r.Policy, broker: llm.NewBroker(noExpiry),
+		version: r.Policy, rule: r.Reward, acts: r.Strategy == forge.ReactStrategy, model: llm.TrainingProvider + ":" + r.Policy, broker: llm.NewBroker(noExpiry),
 		taken: make(chan struct{}, 1), over: make(chan struct{}), ready: make(chan struct{}), touched: e.o.Now(),
 	}
 	run, err := e.record(ctx, r, settings, ep, t, hardware.Device())

@@ -65,6 +65,9 @@ func TestReact(t *testing.T) {
 				}
 				a = w.turn(a.ID, turn)
 				contexts = append(contexts, a.Context)
+				if a.Invalid {
+					t.Errorf("turn %d: %+v", i, a)
+				}
 				if a.Context == "append" && !a.Done && len(a.Messages) != 1 {
 					t.Errorf("turn %d: %+v", i, a.Messages)
 				}
@@ -147,7 +150,9 @@ func TestReactThatDoesNothing(t *testing.T) {
 	w := newWorld(t)
 	a := w.start(map[string]any{"strategy": "react", "turns": 3})
 	for range 3 {
-		a = w.turn(a.ID, map[string]any{"text": "I would rather not."})
+		if a = w.turn(a.ID, map[string]any{"text": "I would rather not."}); !a.Invalid {
+			t.Errorf("%+v", a)
+		}
 	}
 	if !a.Done || *a.Reward != -1 || a.Verdict != nil || a.Rounds != 0 {
 		t.Errorf("%+v", a)
@@ -169,9 +174,9 @@ func TestSmallContext(t *testing.T) {
 	if err != nil || calls[0].Request.Fit.Context != 2048 {
 		t.Errorf("%+v, %v", calls, err)
 	}
-	// One that cannot be asked at all drops the episode: it is not the policy's doing.
+	// One that cannot be asked at all is told so.
 	code, got := w.call("POST", "/v1/episodes", map[string]any{"reference": reference, "context_length": 600})
-	if code != 201 || got["status"] != "dropped" || got["reward"] != nil || !strings.Contains(fmt.Sprint(got["dropped"]), "does not fit") {
+	if s := w.episodes.Stats(); code != 400 || !strings.Contains(fmt.Sprint(got["error"]), "does not fit") || s.Dropped != 1 || s.Open != 0 {
 		t.Errorf("%d %v", code, got)
 	}
 }

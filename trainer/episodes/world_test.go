@@ -34,7 +34,6 @@ type hardware struct {
 	judged  map[string]int // by source
 	batches [][]string
 	known   map[string]kw.Verdict
-	fail    error         // of the next verdict that says fail
 	hold    chan struct{} // nil: nobody is held up
 	held    chan struct{} // one for each that is
 	busy    bool
@@ -173,7 +172,6 @@ type world struct {
 	episodes *Episodes
 	url      string
 	client   *http.Client
-	token    string
 }
 
 func newWorld(t testing.TB, with ...func(*Options)) *world {
