@@ -42,6 +42,7 @@ type grammar struct {
 	Baseline   baselineCmd   `cmd:"" help:"Hold candidates against kernels of your own."`
 	Daemon     daemonCmd     `cmd:"" help:"Watch folders and optimise what is dropped into them."`
 	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Let an agent outside be the Coder, over the Model Context Protocol."`
+	Train      trainCmd      `cmd:"" help:"Train a policy."`
 	History    historyCmd    `cmd:"" help:"Ask what was tried, and what came of it."`
 	Export     exportCmd     `cmd:"" help:"Write the kernel of a certified round to a file."`
 	Doctor     doctorCmd     `cmd:"" help:"Say what is here, what is missing, and what that costs."`

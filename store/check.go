@@ -60,6 +60,7 @@ var tables = []struct {
 	{name: "turns", key: "id", versions: calls}, {name: "calls", key: "id", versions: calls}, {name: "charges", key: "id", versions: calls},
 	{name: "benches", key: "id", versions: benches}, {name: "bench_runs", key: "bench", versions: benches}, {name: "lessons", key: "run", versions: lessons},
 	{name: "digests", versions: digests},
+	{name: "task_sets", key: "id", versions: taskSets}, {name: "task_draws", key: "set_id", versions: taskSets}, {name: "task_gates", versions: taskSets},
 }
 
 // versions is which versions of the schema have something: from one up to, but
@@ -77,6 +78,7 @@ var (
 	calls     = versions{since: 5}
 	benches   = versions{since: 6}
 	lessons   = versions{since: 7}
+	taskSets  = versions{since: 11}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns
