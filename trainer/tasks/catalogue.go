@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/kernelwright/kernelwright"
 )
 
 // Operator is one spelling of an operator that was run and works.
@@ -40,13 +42,14 @@ type crawled struct {
 }
 
 // Crawl returns the catalogue of an interpreter's PyTorch. It is kept in the data
-// folder: crawling takes a minute. told hears how far it is.
+// folder, for these versions of everything: crawling takes a minute or more. told
+// hears how far it is.
 func Crawl(ctx context.Context, dataDir, interpreter, versions string, told func(n, of int)) (Catalogue, error) {
 	folder, err := unpack(dataDir)
 	if err != nil {
 		return Catalogue{}, err
 	}
-	kept := filepath.Join(folder, "catalogue-"+versions+".json")
+	kept := filepath.Join(folder, "catalogue-"+kernelwright.HashText(versions)[:12]+".json")
 	if text, err := os.ReadFile(kept); err == nil {
 		if c, err := readCatalogue(text); err == nil {
 			return c, nil

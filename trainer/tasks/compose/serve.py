@@ -14,7 +14,7 @@ import sys
 import warnings
 from typing import Any
 
-import trees
+import alike
 
 ANSWERS = sys.stdout
 
@@ -28,7 +28,7 @@ class Service:
     """What requests work on."""
 
     def __init__(self) -> None:
-        self.known: list[tuple[str, str, trees.Canonical]] = []  # tag, name, tree
+        self.known: list[tuple[str, str, alike.Canonical]] = []  # tag, name, tree
         self.composer: Any = None
 
     def catalogue(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -71,19 +71,19 @@ class Service:
 
     def protect(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
-            tree = trees.canonical(request["source"])
+            tree = alike.canonical(request["source"])
             self.known.append((request["tag"], request["name"], tree))
-        except trees.Unreadable as e:
+        except alike.Unreadable as e:
             return {"reason": str(e)}
         return {}
 
     def near(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
-            mine = trees.canonical(request["source"])
-        except trees.Unreadable as e:
+            mine = alike.canonical(request["source"])
+        except alike.Unreadable as e:
             return {"reason": str(e)}
         among = [(f"{tag}\n{name}", t) for tag, name, t in self.known if tag not in request["without"]]
-        found, named = trees.nearest(mine, among, request["limit"])
+        found, named = alike.nearest(mine, among, request["limit"])
         tag, _, name = named.partition("\n")
         labels = sorted({n for n in mine.labels if ":" not in n} - PLUMBING)
         return {"similarity": found, "tag": tag, "to": name, "kinds": labels}
