@@ -200,6 +200,11 @@ func check(c Config, origins Origins, errs *errorList) {
 	oneOf("evaluation.precision", c.Evaluation.Precision, precisions)
 	oneOf("evaluation.custom_code", c.Evaluation.CustomCode, customCode)
 
+	lasting("training.eager_min", c.Training.EagerMin)
+	if c.Training.EagerMax <= c.Training.EagerMin {
+		fail("training.eager_max", fmt.Sprintf("is %q", c.Training.EagerMax), fmt.Sprintf("it takes more than training.eager_min, %q", c.Training.EagerMin))
+	}
+
 	lasting("daemon.grace", c.Daemon.Grace)
 	between("daemon.attempts", c.Daemon.Attempts, 1, 100)
 	oneOf("log.level", c.Log.Level, levels)

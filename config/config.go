@@ -45,6 +45,7 @@ type Config struct {
 	LLM        LLM        `toml:"llm" json:"llm"`
 	Budget     Budget     `toml:"budget" json:"budget"`
 	Evaluation Evaluation `toml:"evaluation" json:"evaluation"`
+	Training   Training   `toml:"training" json:"training"`
 	Daemon     Daemon     `toml:"daemon" json:"daemon"`
 	Log        Log        `toml:"log" json:"log"`
 }
@@ -175,6 +176,13 @@ type Evaluation struct {
 	CustomCode     string   `toml:"custom_code" json:"custom_code"`
 	Profile        bool     `toml:"profile" json:"profile"`
 	KeepWarm       Duration `toml:"keep_warm" json:"keep_warm"`
+}
+
+// Training is how a policy is trained.
+type Training struct {
+	Protected []string `toml:"protected" json:"protected"`
+	EagerMin  Duration `toml:"eager_min" json:"eager_min"`
+	EagerMax  Duration `toml:"eager_max" json:"eager_max"`
 }
 
 // Daemon is what only the daemon needs.

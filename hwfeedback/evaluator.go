@@ -419,6 +419,9 @@ func (e *Evaluator) Close() error {
 	return nil
 }
 
+// Interpreter is the Python that has PyTorch, as an absolute path.
+func (e *Evaluator) Interpreter() string { return e.env.Interpreter }
+
 // Inspect makes a task of a reference. A reference that cannot be one is a
 // *kernelwright.InvalidTaskError. Tasks are cached by the reference's bytes, so
 // the same file under another name costs nothing.

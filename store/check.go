@@ -59,9 +59,9 @@ var tables = []struct {
 	{name: "messages", key: "run", versions: messages}, {name: "cache"}, {name: "files"}, {name: "queue"}, {name: "baselines", versions: baselines},
 	{name: "turns", key: "id", versions: calls}, {name: "calls", key: "id", versions: calls}, {name: "charges", key: "id", versions: calls},
 	{name: "benches", key: "id", versions: benches}, {name: "bench_runs", key: "bench", versions: benches}, {name: "lessons", key: "run", versions: lessons},
-	{name: "digests", versions: digests},
 	{name: "audits", key: "id", versions: audits}, {name: "audit_pairs", key: "audit", versions: audits},
 	{name: "digests", versions: digests}, {name: "episodes", key: "run", versions: episodes}, {name: "samples", key: "run", versions: episodes},
+	{name: "task_sets", key: "id", versions: taskSets}, {name: "task_draws", key: "set_id", versions: taskSets}, {name: "task_gates", versions: taskSets},
 }
 
 // versions is which versions of the schema have something: from one up to, but
@@ -81,6 +81,7 @@ var (
 	lessons   = versions{since: 7}
 	audits    = versions{since: 13}
 	episodes  = versions{since: 12}
+	taskSets  = versions{since: 11}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns

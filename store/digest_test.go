@@ -66,6 +66,11 @@ func everything(t testing.TB, runs int) string {
 	}
 	two := 2
 	endEpisode(t, s, openEpisode(t, s, "an answer"), EpisodeDone, &two, Sample{Context: "replace", Finish: "stop", Policy: "v1", Mask: []int{1, 0, 1}})
+	set := must(s.BeginTaskSet(ctx, "small", []byte(`{"seed":1}`)))(t)
+	ok(t, s.SaveTaskDraw(ctx, set.ID, TaskDraw{Index: 1, Split: KindsSplit, Fingerprint: "f7", Source: "class Model: # 7", Detail: []byte(`{"level":1}`)}))
+	ok(t, s.SaveTaskDraw(ctx, set.ID, TaskDraw{Index: 2, Split: TrainSplit, Reason: "too alike"}))
+	ok(t, s.FinishTaskSet(ctx, set.ID, true))
+	ok(t, s.UseInGate(ctx, "night 1", []string{"f7"}))
 	_, err = s.write.Exec(`INSERT INTO digests (made) VALUES (1)`)
 	ok(t, err)
 	ok(t, s.Close())

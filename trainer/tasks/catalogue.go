@@ -1,0 +1,102 @@
+package tasks
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/kernelwright/kernelwright"
+)
+
+// Operator is one spelling of an operator that was run and works.
+type Operator struct {
+	Path       string   `json:"path"` // "torch.nn.GELU"
+	Kind       string   `json:"kind"` // one for every spelling: "gelu"
+	Form       string   `json:"form"` // "module" or "function"
+	Family     string   `json:"family"`
+	Ranks      []int    `json:"ranks"`      // of the tensors that it works on
+	Domain     string   `json:"domain"`     // what its input has to be: "any", "positive", "unit", "above_one"
+	Primitives []string `json:"primitives"` // what it comes down to in core ATen
+}
+
+// Catalogue is what the installed PyTorch offers.
+type Catalogue struct {
+	Torch     string
+	Operators []Operator
+	Tried     int
+	LeftOut   map[string]int    // reason to how many
+	Left      map[string]string // path to reason
+
+	raw json.RawMessage // the operators as the composer wrote them
+}
+
+// crawled is a catalogue as the Python writes it.
+type crawled struct {
+	Torch     string            `json:"torch"`
+	Operators json.RawMessage   `json:"operators"`
+	Tried     int               `json:"tried"`
+	LeftOut   map[string]int    `json:"left_out"`
+	Left      map[string]string `json:"left"`
+}
+
+// Crawl returns the catalogue of an interpreter's PyTorch. It is kept in the data
+// folder, for these versions of everything: crawling takes a minute or more. told
+// hears how far it is.
+func Crawl(ctx context.Context, dataDir, interpreter, versions string, told func(n, of int)) (Catalogue, error) {
+	folder, err := unpack(dataDir)
+	if err != nil {
+		return Catalogue{}, err
+	}
+	kept := filepath.Join(folder, "catalogue-"+kernelwright.HashText(versions)[:12]+".json")
+	if text, err := os.ReadFile(kept); err == nil {
+		if c, err := readCatalogue(text); err == nil {
+			return c, nil
+		}
+	}
+	s := &service{interpreter: interpreter, folder: folder}
+	defer s.Close()
+	var answer struct {
+		Catalogue json.RawMessage `json:"catalogue"`
+	}
+	if err := s.ask(ctx, map[string]any{"op": "catalogue"}, &answer, told); err != nil {
+		return Catalogue{}, fmt.Errorf("crawl the operators: %w", err)
+	}
+	c, err := readCatalogue(answer.Catalogue)
+	if err != nil {
+		return c, fmt.Errorf("crawl the operators: %w", err)
+	}
+	return c, writeWhole(kept, answer.Catalogue)
+}
+
+func readCatalogue(text []byte) (Catalogue, error) {
+	var c crawled
+	if err := json.Unmarshal(text, &c); err != nil {
+		return Catalogue{}, err
+	}
+	out := Catalogue{Torch: c.Torch, Tried: c.Tried, LeftOut: c.LeftOut, Left: c.Left, raw: c.Operators}
+	if err := json.Unmarshal(c.Operators, &out.Operators); err != nil {
+		return Catalogue{}, err
+	}
+	if len(out.Operators) == 0 {
+		return Catalogue{}, fmt.Errorf("none of %d operators works", c.Tried)
+	}
+	return out, nil
+}
+
+// HeldKinds returns the operator kinds of a share of each family that are never
+// trained on, the same for the same seed.
+func (c Catalogue) HeldKinds(ctx context.Context, dataDir, interpreter string, seed int64, share float64) ([]string, error) {
+	folder, err := unpack(dataDir)
+	if err != nil {
+		return nil, err
+	}
+	s := &service{interpreter: interpreter, folder: folder}
+	defer s.Close()
+	var answer struct {
+		Kinds []string `json:"kinds"`
+	}
+	err = s.ask(ctx, map[string]any{"op": "held", "operators": c.raw, "seed": seed, "share": share}, &answer, nil)
+	return answer.Kinds, err
+}

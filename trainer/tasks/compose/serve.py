@@ -1,0 +1,138 @@
+"""Answers requests on standard input, a JSON object a line, on standard output.
+
+``catalogue`` crawls; ``use`` takes a catalogue; ``compose`` draws a task; ``protect`` remembers a
+file that others must not be like; ``near`` says what a file is like. The process runs nothing but
+the installed torch and files that it composed itself: foreign files are parsed, never run.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+import warnings
+from typing import Any
+
+import alike
+
+ANSWERS = sys.stdout
+
+
+def answer(value: dict[str, Any]) -> None:
+    ANSWERS.write(json.dumps(value) + "\n")
+    ANSWERS.flush()
+
+
+class Service:
+    """What requests work on."""
+
+    def __init__(self) -> None:
+        self.known: list[tuple[str, str, alike.Canonical]] = []  # tag, name, tree
+        self.composer: Any = None
+
+    def catalogue(self, _: dict[str, Any]) -> dict[str, Any]:
+        import catalogue
+
+        found = catalogue.crawl(lambda n, of: answer({"tried": n, "of": of}))
+        return {"catalogue": found}
+
+    def use(self, request: dict[str, Any]) -> dict[str, Any]:
+        import torch
+
+        import composer
+
+        torch.set_num_threads(1)
+        self.composer = composer.Composer(request["operators"])
+        return {}
+
+    def held(self, request: dict[str, Any]) -> dict[str, Any]:
+        import composer
+
+        return {"kinds": composer.held_kinds(request["operators"], request["seed"], request["share"])}
+
+    def compose(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Composes the task of an index."""
+        import composer
+        import cost
+
+        rng = random.Random(f"task {request['seed']} {request['index']}")
+        wish = composer.Wish(
+            operators=request["operators"], low_ms=request["low_ms"], high_ms=request["high_ms"],
+            machine=cost.Machine(request["bytes_s"], request["operations_s"], request["call_ms"]),
+            without=frozenset(request["without"]), one_of=frozenset(request["one_of"]),
+            dtypes=request["dtypes"],
+        )
+        try:
+            drawn = self.composer.compose(rng, wish)
+            return written(drawn, rng)
+        except composer.NoTask as e:
+            return {"reason": e.reason}
+
+    def protect(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            tree = alike.canonical(request["source"])
+            self.known.append((request["tag"], request["name"], tree))
+        except alike.Unreadable as e:
+            return {"reason": str(e)}
+        return {}
+
+    def near(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            mine = alike.canonical(request["source"])
+        except alike.Unreadable as e:
+            return {"reason": str(e)}
+        among = [(f"{tag}\n{name}", t) for tag, name, t in self.known if tag not in request["without"]]
+        found, named = alike.nearest(mine, among, request["limit"])
+        tag, _, name = named.partition("\n")
+        labels = sorted({n for n in mine.labels if ":" not in n} - PLUMBING)
+        return {"similarity": found, "tag": tag, "to": name, "kinds": labels}
+
+
+PLUMBING = {"out", "in", "par", "if", "loop", "big", "index", "put", "item", "op", "cmp"}
+
+
+def written(drawn: Any, rng: random.Random) -> dict[str, Any]:
+    """Returns a composed task as it is told, once its file was run with a small batch."""
+    import composer
+    from render import render
+
+    source = render(drawn, rng.random() < 0.6)
+    try:
+        run_small(source)
+    except Exception as e:
+        raise composer.NoTask(f"its file does not run: {type(e).__name__}") from e
+    families = {e["path"]: e["family"] for e in SERVICE.composer.operators}
+    return {
+        "source": source,
+        "operators": [s.path for s in drawn.steps],
+        "kinds": drawn.kinds(),
+        "families": [families[s.path] for s in drawn.steps],
+        "primitives": drawn.primitives,
+        "estimate_ms": drawn.estimate_ms,
+    }
+
+
+def run_small(source: str) -> None:
+    """Runs a composed file with a small batch. Raises what it raises."""
+    import torch
+
+    text = re.sub(r"^batch_size = \d+$", "batch_size = 2", source, flags=re.MULTILINE)
+    space: dict[str, Any] = {"__name__": "task"}
+    exec(compile(text, "task.py", "exec"), space)
+    with torch.no_grad():
+        space["Model"](*space["get_init_inputs"]()).eval()(*space["get_inputs"]())
+
+
+SERVICE = Service()
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer(getattr(SERVICE, request["op"])(request))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""The catalogue and the composer, on a few operators of the installed torch."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import catalogue
+import composer
+import cost
+import pytest
+import serve
+import torch
+from step import Step
+
+PATHS = """torch.nn.Linear torch.nn.ReLU torch.nn.functional.gelu torch.softmax torch.nn.LayerNorm
+torch.amax torch.mul torch.nn.Conv2d torch.nn.MaxPool2d torch.add torch.nn.MSELoss torch.cumsum
+torch.nn.Dropout torch.argmax torch.nn.Identity torch.log torch.matmul""".split()
+
+
+@pytest.fixture(scope="module")
+def operators() -> dict[str, dict[str, Any]]:
+    torch.set_num_threads(1)
+    listed = {e["path"]: e for e in catalogue.candidates()}
+    return {p: catalogue.probe(dict(listed[p])) for p in PATHS}
+
+
+def test_what_an_operator_is(operators: dict[str, dict[str, Any]]) -> None:
+    assert operators["torch.nn.Linear"]["family"] == "product"
+    assert operators["torch.softmax"]["family"] == operators["torch.nn.LayerNorm"]["family"] == "row"
+    assert operators["torch.nn.ReLU"]["family"] == operators["torch.mul"]["family"] == "pointwise"
+    assert operators["torch.nn.Conv2d"]["ranks"] == [4]
+    assert operators["torch.log"]["domain"] == "positive"
+    assert "exp" in operators["torch.nn.functional.gelu"]["primitives"] or operators["torch.nn.functional.gelu"]["primitives"]
+    assert operators["torch.nn.Dropout"]["reason"] in ("is random", "changes nothing")
+    assert operators["torch.argmax"]["reason"] == "its result is not floating"
+    assert operators["torch.nn.Identity"]["reason"] == "holds other modules, or does nothing"
+
+
+def test_an_operator_that_ends_its_process_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def probe(entry: dict[str, Any]) -> dict[str, Any]:
+        if entry["path"] == "bad":
+            os._exit(3)
+        return entry
+
+    monkeypatch.setattr(catalogue, "probe", probe)
+    found = catalogue.contained([{"path": p} for p in ("a", "bad", "b", "bad", "c")])
+    assert [e["path"] for e in found] == ["a", "bad", "b", "bad", "c"]
+    assert [e["path"] for e in found if "reason" in e] == ["bad", "bad"]
+
+
+def wish(operators: int, **other: Any) -> composer.Wish:
+    given = {
+        "low_ms": 0.05, "high_ms": 1.0, "machine": cost.Machine(20e9, 200e9, 0.005),
+        "without": frozenset(), "one_of": frozenset(), "dtypes": {"float32": 1.0},
+    }
+    return composer.Wish(operators=operators, **{**given, **other})
+
+
+def composed(operators: dict[str, dict[str, Any]], index: int, wanted: composer.Wish) -> tuple[composer.Drawn, str]:
+    serve.SERVICE.composer = composer.Composer([e for e in operators.values() if "reason" not in e])
+    rng = random.Random(index)
+    drawn = serve.SERVICE.composer.compose(rng, wanted)
+    return drawn, serve.written(drawn, rng)["source"]
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_a_composed_task_runs_and_is_drawn_again(operators: dict[str, dict[str, Any]], n: int) -> None:
+    drawn, source = composed(operators, n, wish(n))
+    assert composed(operators, n, wish(n))[1] == source
+    assert len(drawn.steps) == n and len(set(drawn.kinds())) == n
+    assert 0.05 <= drawn.estimate_ms <= 1
+    space: dict[str, Any] = {}
+    exec(source, space)
+    with torch.no_grad():
+        out = space["Model"](*space["get_init_inputs"]()).eval()(*space["get_inputs"]())
+    assert tuple(out.shape) == drawn.outputs[-1]
+    assert source.startswith("import torch\n") and '"""' in source
+
+
+def test_kinds_that_are_held_out(operators: dict[str, dict[str, Any]]) -> None:
+    for i in range(4):
+        drawn, _ = composed(operators, i, wish(2, without=frozenset({"gelu", "linear"})))
+        assert not {"gelu", "linear"} & set(drawn.kinds())
+        drawn, _ = composed(operators, i, wish(2, one_of=frozenset({"gelu"})))
+        assert "gelu" in drawn.kinds()
+
+
+def test_what_is_silly_is_refused() -> None:
+    shape = (4, 64)
+    relu = Step("torch.relu", "relu", "function")
+    clamp = Step("torch.clamp", "clamp", "function", {"min": 5.0})
+    rng = random.Random(1)
+    with pytest.raises(composer.NoFit, match="changes nothing"):
+        composer.check([relu, relu], shape, "any", rng)
+    with pytest.raises(composer.NoFit, match="one value"):
+        composer.check([clamp], shape, "any", rng)
+    with pytest.raises(composer.NoFit, match="not finite"):
+        composer.check([Step("torch.log", "log", "function")], shape, "any", rng)
+    composer.check([relu], shape, "any", rng)
+
+
+def test_an_estimate_counts_bytes_and_operations() -> None:
+    x = torch.empty(1000, 1000, device="meta")
+    machine = cost.Machine(1e9, 1e9, 0.0)
+    with cost.Counting() as counted:
+        torch.neg(x)
+    assert counted.ms(machine) == pytest.approx(8e6 / (cost.BANDWIDTH_SHARE * 1e9) * 1e3)
+    with cost.Counting() as counted:
+        torch.mm(x, x)
+    assert counted.ms(machine) == pytest.approx(2e9 / (cost.PRODUCT_SHARE * 1e9) * 1e3)

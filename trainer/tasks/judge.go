@@ -1,0 +1,152 @@
+package tasks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kernelwright/kernelwright/store"
+)
+
+// Protected is a file that no task may be like.
+type Protected struct{ Name, Source string }
+
+// Tags of what a task is compared with, and what being like it is counted as.
+const (
+	tagProtected = "protected"
+	tagOwn       = "own"
+	tagHeld      = "held"     // held out in another set
+	tagTrained   = "trained"  // trained on in another set
+	tagOwnHeld   = "own held" // held out in this set
+)
+
+var likeReasons = map[string]string{
+	tagProtected: "is like a protected file",
+	tagOwn:       "is like a task that was kept",
+	tagOwnHeld:   "is like a task that was kept",
+	tagHeld:      "is like a held-out task of another set",
+	tagTrained:   "is like a training task of another set",
+}
+
+func ownTag(split store.Split) string {
+	if split.HeldOut() {
+		return tagOwnHeld
+	}
+	return tagOwn
+}
+
+// judge says what a task is like.
+type judge struct {
+	*service
+	known []knownFile // for a process that is started again
+}
+
+type knownFile struct{ tag, name, source string }
+
+// newJudge knows the protected files, and the tasks of all sets.
+func newJudge(ctx context.Context, r Record, interpreter, folder string, protected []Protected, of store.TaskSet) (*judge, error) {
+	j := &judge{service: &service{interpreter: interpreter, folder: folder}}
+	for _, p := range protected {
+		j.known = append(j.known, knownFile{tagProtected, p.Name, p.Source})
+	}
+	sets, err := r.TaskSets(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, set := range sets {
+		draws, err := r.TaskDraws(ctx, set.ID, true)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range draws {
+			tag := ownTag(d.Split)
+			if set.ID != of.ID {
+				tag = map[bool]string{true: tagHeld, false: tagTrained}[d.Split.HeldOut()]
+			}
+			j.known = append(j.known, knownFile{tag, fmt.Sprintf("%s/%d", set.Name, d.Index), d.Source})
+		}
+	}
+	j.prepare = func(ctx context.Context, s *service) error {
+		for _, k := range j.known {
+			if err := k.tell(ctx, s); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return j, nil
+}
+
+func (k knownFile) tell(ctx context.Context, s *service) error {
+	var answer struct {
+		Reason string `json:"reason"`
+	}
+	err := s.exchange(ctx, map[string]any{"op": "protect", "tag": k.tag, "name": k.name, "source": k.source}, &answer, nil)
+	if err == nil && answer.Reason != "" {
+		err = fmt.Errorf("%s: %s", k.name, answer.Reason)
+	}
+	return err
+}
+
+// add has later tasks be compared with one more.
+func (j *judge) add(ctx context.Context, tag, name, source string) error {
+	k := knownFile{tag, name, source}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.known = append(j.known, k)
+	if j.process == nil {
+		return nil // a fresh one is told all
+	}
+	return k.tell(ctx, j.service)
+}
+
+// likeness is what a file is like.
+type likeness struct {
+	Similarity float64  `json:"similarity"`
+	Tag        string   `json:"tag"`
+	To         string   `json:"to"`
+	Kinds      []string `json:"kinds"`
+	Reason     string   `json:"reason"` // why it cannot be read
+}
+
+// like compares a file. Of the training tasks of other sets a training task may be
+// a copy.
+func (j *judge) like(ctx context.Context, source string, split store.Split, limit float64) (likeness, error) {
+	among := map[string]bool{tagProtected: true, tagOwn: true, tagOwnHeld: true, tagHeld: true, tagTrained: split.HeldOut()}
+	return j.likeTagged(ctx, source, among, limit)
+}
+
+// likeTagged compares a file with those of some tags.
+func (j *judge) likeTagged(ctx context.Context, source string, among map[string]bool, limit float64) (likeness, error) {
+	without := []string{}
+	for tag := range likeReasons {
+		if !among[tag] {
+			without = append(without, tag)
+		}
+	}
+	var l likeness
+	err := j.ask(ctx, map[string]any{"op": "near", "source": source, "limit": limit, "without": without}, &l, nil)
+	if errors.Is(err, errServiceDied) {
+		return likeness{Reason: "ends the process that reads it"}, nil
+	}
+	return l, err
+}
+
+// near returns why a task is left out for what it is like, or "".
+func (j *judge) near(ctx context.Context, t *Task, source string, split store.Split, limit float64) (string, error) {
+	l, err := j.like(ctx, source, split, limit)
+	if err != nil {
+		return "", err
+	}
+	if l.Reason != "" {
+		return "its text cannot be read", nil
+	}
+	if len(t.Kinds) == 0 {
+		t.Kinds = l.Kinds
+	}
+	t.Similarity = l.Similarity
+	if l.Similarity > limit {
+		return likeReasons[l.Tag], nil
+	}
+	return "", nil
+}

@@ -1,0 +1,227 @@
+package tasks
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// The Python that crawls operators, composes tasks and compares them.
+//
+//go:embed compose/*.py
+var composeFiles embed.FS
+
+// composeHash is over the embedded files: other files compose other tasks.
+var composeHash = sync.OnceValue(func() string {
+	sum := sha256.New()
+	entries, err := fs.ReadDir(composeFiles, "compose")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	for _, e := range entries {
+		text, err := composeFiles.ReadFile(path.Join("compose", e.Name()))
+		if err != nil {
+			panic(err)
+		}
+		fmt.Fprintf(sum, "%s %d\n", e.Name(), len(text))
+		sum.Write(text)
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:12]
+})
+
+// unpack writes the embedded Python below a data folder and returns where.
+// Files are written in place by rename: processes that start together agree.
+func unpack(dataDir string) (string, error) {
+	folder := filepath.Join(dataDir, "compose", composeHash())
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", err
+	}
+	entries, err := fs.ReadDir(composeFiles, "compose")
+	if err != nil {
+		return "", err
+	}
+	for _, e := range entries {
+		text, err := composeFiles.ReadFile(path.Join("compose", e.Name()))
+		if err != nil {
+			return "", err
+		}
+		if err := writeWhole(filepath.Join(folder, e.Name()), text); err != nil {
+			return "", err
+		}
+	}
+	return folder, nil
+}
+
+// writeWhole writes a file so that it is there whole or not at all. A file that
+// holds the text already is left.
+func writeWhole(path string, text []byte) error {
+	if old, err := os.ReadFile(path); err == nil && string(old) == string(text) {
+		return nil
+	}
+	temp, err := os.CreateTemp(filepath.Dir(path), ".new-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp.Name()) //nolint:errcheck // it was renamed, or it is of no use
+	if _, err := temp.Write(text); err != nil {
+		return errors.Join(err, temp.Close())
+	}
+	if err := errors.Join(temp.Chmod(0o644), temp.Sync(), temp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp.Name(), path)
+}
+
+// service is one Python process that answers requests, one at a time. It is
+// started by the first request, and again after it died.
+type service struct {
+	interpreter, folder string
+
+	mu      sync.Mutex
+	process *exec.Cmd
+	stdin   io.WriteCloser
+	answers *bufio.Reader
+	said    *tail
+	prepare func(ctx context.Context, s *service) error // makes a new process ready
+}
+
+// A request that takes longer is no composition any more. Crawling takes minutes.
+const answerTimeout = 10 * time.Minute
+
+var errServiceDied = errors.New("the process that composes tasks ended")
+
+// ask sends a request and reads the answer into v. Lines before it that tell of
+// progress go to told.
+func (s *service) ask(ctx context.Context, request, v any, told func(n, of int)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil {
+		if err := s.start(); err != nil {
+			return err
+		}
+		if s.prepare != nil {
+			if err := s.prepare(ctx, s); err != nil {
+				s.end()
+				return err
+			}
+		}
+	}
+	return s.exchange(ctx, request, v, told)
+}
+
+// exchange is ask on a process that runs. The caller holds mu.
+func (s *service) exchange(ctx context.Context, request, v any, told func(n, of int)) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = syscall.Kill(-s.process.Process.Pid, syscall.SIGKILL) })
+	defer stop()
+	line, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	if _, err := s.stdin.Write(append(line, '\n')); err != nil {
+		return s.died(ctx, err)
+	}
+	for {
+		line, err := s.answers.ReadBytes('\n')
+		if err != nil {
+			return s.died(ctx, err)
+		}
+		var progress struct{ Tried, Of int }
+		if err := json.Unmarshal(line, &progress); err == nil && progress.Of > 0 {
+			if told != nil {
+				told(progress.Tried, progress.Of)
+			}
+			continue
+		}
+		return json.Unmarshal(line, v)
+	}
+}
+
+// died ends a process that does not answer and says why.
+func (s *service) died(ctx context.Context, cause error) error {
+	s.end()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%w (%w): %s", errServiceDied, cause, s.said.last())
+}
+
+func (s *service) start() error {
+	cmd := exec.Command(s.interpreter, "-u", filepath.Join(s.folder, "serve.py"))
+	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=", "PYTHONHASHSEED=0")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	s.said = &tail{}
+	cmd.Stderr = s.said
+	cmd.WaitDelay = time.Second
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the process that composes tasks: %w", err)
+	}
+	s.process, s.stdin, s.answers = cmd, stdin, bufio.NewReaderSize(stdout, 1<<20)
+	return nil
+}
+
+// end kills the process, if there is one, and waits for it.
+func (s *service) end() {
+	if s.process == nil {
+		return
+	}
+	_ = syscall.Kill(-s.process.Process.Pid, syscall.SIGKILL) // it may be gone
+	_ = s.stdin.Close()
+	_ = s.process.Wait() // it was killed
+	s.process = nil
+}
+
+// Close ends the process. It may be called twice.
+func (s *service) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end()
+}
+
+// tail keeps the end of what a process prints.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, b...)
+	if n := len(t.text) - 4096; n > 0 {
+		t.text = t.text[n:]
+	}
+	return len(b), nil
+}
+
+// last returns the last line.
+func (t *tail) last() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lines := strings.Split(strings.TrimSpace(string(t.text)), "\n")
+	return lines[len(lines)-1]
+}

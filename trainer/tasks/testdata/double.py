@@ -1,0 +1,34 @@
+"""The composer without PyTorch: what it composes is made of the index. All else is the real one."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(sys.argv[-1]))
+import serve
+
+ACTS = ["relu", "gelu", "silu", "tanh", "sigmoid", "elu", "mish", "selu", "softplus", "hardswish"]
+ROWS = ["softmax", "log_softmax", "normalize", "layer_norm", "softmin", "logsigmoid", "celu"]
+
+
+def compose(self, request):
+    i = request["index"]
+    if i % 13 == 5:
+        return {"reason": "no operator fits"}
+    if os.environ.get("DIE_AT") == str(i):
+        os._exit(1)
+    act, row = ACTS[i // 2 % len(ACTS)], ROWS[i // 3 % len(ROWS)]
+    if request["one_of"]:
+        act = request["one_of"][0]
+    # The hardware of the test reads what it is to say off the text.
+    says = {3: "constant", 7: "slow", 9: "wrong", 11: "uncompiled"}.get(i % 17, "")
+    room = 1.0 if i % 2 else 3.0
+    source = (
+        "import torch.nn.functional as F\n\n\nclass Model:\n    def forward(self, x):\n"
+        f"        x = F.{act}(x)\n        return F.{row}(x)\n\n\n# says {says} {room} {i}\n"
+    )
+    return {"source": source, "operators": [f"F.{act}", f"F.{row}"], "kinds": [act, row], "primitives": [act, row]}
+
+
+serve.Service.use = lambda self, request: {}
+serve.Service.compose = compose
+serve.main()
