@@ -215,6 +215,7 @@ func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, out
 		if err != nil {
 			return err
 		}
+		said.of = judgedText{paths[at[i]], cands[i].Source}
 		show.done()
 		return each(paths[at[i]], said)
 	})
@@ -273,7 +274,7 @@ func indented(text string) string {
 const maxKernels = 5
 
 // printVerdict says a verdict to people.
-func printVerdict(a *app, v kernelwright.Verdict) error {
+func printVerdict(a *app, v kernelwright.Verdict, of judgedText) error {
 	var b strings.Builder
 	b.WriteString(words(v.Status))
 	if v.Cached {
@@ -295,15 +296,9 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 	for _, a := range v.Assumes {
 		fmt.Fprintf(&b, "assumes: it %s\n", report.Line(a))
 	}
-	for _, d := range v.Build.Errors {
-		switch {
-		case strings.Contains(v.Reason, d.Message): // it was said
-		case d.Line > 0:
-			fmt.Fprintf(&b, "  line %d: %s\n", d.Line, report.Line(d.Message))
-		default:
-			fmt.Fprintf(&b, "  %s\n", report.Line(d.Message))
-		}
-	}
+	writeErrors(&b, "", slices.DeleteFunc(slices.Clone(v.Build.Errors), func(d kernelwright.Diagnostic) bool {
+		return d.Line < 1 && strings.Contains(v.Reason, d.Message) // it was said, and there is no code to show
+	}), of)
 	for _, e := range v.Evidence {
 		b.WriteString(indented(e))
 	}

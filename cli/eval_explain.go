@@ -17,6 +17,8 @@ type outcome struct {
 	kernelwright.Verdict
 	Counted   *bool        `json:"counted,omitempty"`   // false of a rejected one that was to be explained
 	Explained *explanation `json:"explained,omitempty"` // what it would be without the policy
+
+	of judgedText // empty where no candidate was judged
 }
 
 // explanation is what a rejected candidate would be if policy asked for nothing.
@@ -83,11 +85,11 @@ func (o outcome) line() string {
 // print says an outcome to people.
 func (o outcome) print(a *app) error {
 	if o.Counted == nil {
-		return printVerdict(a, o.Verdict)
+		return printVerdict(a, o.Verdict, o.of)
 	}
 	plain := o.Verdict // its figures are said below, as what they are
 	plain.CandidateMS, plain.Assumes, plain.Weights, plain.Work = 0, nil, "", kernelwright.WorkReport{}
-	if err := printVerdict(a, plain); err != nil {
+	if err := printVerdict(a, plain, o.of); err != nil {
 		return err
 	}
 	if o.Explained == nil {
