@@ -302,7 +302,7 @@ func printVerdict(a *app, v kernelwright.Verdict, of judgedText) error {
 	for _, e := range v.Evidence {
 		b.WriteString(indented(e))
 	}
-	if err := writeTimes(&b, v); err != nil {
+	if err := writeTimes(&b, v, a.again); err != nil {
 		return err
 	}
 	if w := report.Work(v.Work); w != "" {
@@ -327,8 +327,35 @@ func printVerdict(a *app, v kernelwright.Verdict, of judgedText) error {
 	return a.printf("%s", b.String())
 }
 
-// writeTimes says how fast a candidate is, and what it was held against.
-func writeTimes(b *strings.Builder, v kernelwright.Verdict) error {
+// again is the command line with which all is measured anew, at certify where that
+// is needed; empty of another command than eval.
+func (a *app) again(certify bool) string {
+	if !slices.Contains(a.args, "eval") {
+		return ""
+	}
+	words := []string{"kernelwright"}
+	skip := false
+	for _, arg := range a.args {
+		name, _, joined := strings.Cut(arg, "=")
+		switch {
+		case skip:
+			skip = false
+		case arg == "--again" || arg == "--json":
+		case certify && name == "--level":
+			skip = !joined
+		default:
+			words = append(words, arg)
+		}
+	}
+	if certify {
+		words = append(words, "--level", string(kernelwright.Certify))
+	}
+	return report.Command(append(words, "--again")...)
+}
+
+// writeTimes says how fast a candidate is, and what it was held against. again
+// gives the command that a note asks for.
+func writeTimes(b *strings.Builder, v kernelwright.Verdict, again func(certify bool) string) error {
 	if v.CandidateMS <= 0 {
 		return nil
 	}
@@ -356,7 +383,10 @@ func writeTimes(b *strings.Builder, v kernelwright.Verdict) error {
 		b.WriteString("* measured earlier, scaled to how fast the machine is now\n")
 	}
 	for _, n := range once(v.Timing.Notes, "the referee's clock resolves") {
-		fmt.Fprintf(b, "note: %s\n", lower(report.Line(n)))
+		fmt.Fprintf(b, "note: %s\n", lower(report.Note(report.Line(n), again(true))))
+	}
+	if command := again(false); command != "" && v.Speedup.Vague() {
+		fmt.Fprintf(b, "note: the interval is too wide to tell; on a quiet machine: `%s`\n", command)
 	}
 	if n := report.Quotients(v); n != "" {
 		fmt.Fprintf(b, "note: %s\n", n)

@@ -102,7 +102,7 @@ func (o outcome) print(a *app) error {
 	for _, s := range o.Assumes {
 		fmt.Fprintf(&b, "assumes: it %s\n", report.Line(s))
 	}
-	if err := writeTimes(&b, o.Verdict); err != nil {
+	if err := writeTimes(&b, o.Verdict, a.again); err != nil {
 		return err
 	}
 	if w := report.Work(o.Work); w != "" {

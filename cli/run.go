@@ -96,6 +96,9 @@ func (c runCmd) Run(a *app) (err error) {
 			}
 			show.say(fmt.Sprintf("%s: run %d has stopped; the same command goes on from there", report.Line(s.Task), s.Run))
 		}
+		if note := edited(path, done.Data.Task.Source, s); note != "" {
+			s.Notes = append(s.Notes, note)
+		}
 		s.Report, s.Kernel = a.shown(s.Report), a.shown(s.Kernel)
 		rows = append(rows, s)
 	}
@@ -141,6 +144,36 @@ func lacking(rows []report.Summary) error {
 		return nil
 	}
 	return notFound("nothing faster than the baselines was found for "+strings.Join(slower, ", "), "the reports say how far it came; `kernelwright export RUN --out PATH` writes a kernel that was found all the same")
+}
+
+// edited says what becomes of the results of a run whose file was changed, or went,
+// while it ran; empty where it was not.
+func edited(path, source string, s report.Summary) string {
+	if source == "" {
+		return ""
+	}
+	var gone bool
+	now, err := task.Read(path)
+	if err != nil {
+		var invalid *kernelwright.InvalidTaskError
+		if gone = errors.Is(err, fs.ErrNotExist); !gone && !errors.As(err, &invalid) {
+			return ""
+		}
+	} else if now.Source == source {
+		return ""
+	}
+	what := "the file was edited meanwhile"
+	if gone {
+		what = "the file went away meanwhile"
+	}
+	note := what + ": these results are of what it was when the run began"
+	if s.Kernel != "" {
+		note += ", the kernel that is handed out too"
+	}
+	if !gone {
+		note += "; the same command begins a run of what it is now"
+	}
+	return note
 }
 
 func runOne(a *app, r *room, w *daemon.Worker, show *progress, path string) (daemon.Done, error) {
