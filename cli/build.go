@@ -50,7 +50,7 @@ func (c buildCmd) Run(a *app) (err error) {
 	}
 	for _, path := range c.Candidates {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return usage("there is no file "+path, "name a candidate")
+			return noFile(path)
 		}
 	}
 	r, err := a.open(false)

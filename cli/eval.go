@@ -46,8 +46,11 @@ func (c evalCmd) Run(a *app) (err error) {
 		return usage(fmt.Sprintf("--require is %q", c.Require), `it takes "correct" or "faster"`)
 	}
 	batch := len(paths) > 1 || c.Batch != ""
-	if c.Export != "" && (c.Level != string(kernelwright.Certify) || batch) {
-		return usage("--export needs --level certify and one candidate", "only what was certified is exported")
+	if c.Export != "" && batch {
+		return usage("--export is for one candidate", "name one, or leave --export out")
+	}
+	if c.Export != "" && c.Level != string(kernelwright.Certify) {
+		return usage("--export needs --level certify", "add --level certify: only what was certified is exported")
 	}
 	if c.Profile && c.Level != string(kernelwright.Quick) {
 		return usage("--profile is for --level quick", "certify lists what a forward launches by itself")
@@ -120,7 +123,7 @@ func (c evalCmd) candidates() ([]string, error) {
 	}
 	for _, path := range append([]string{c.Reference}, paths...) {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return nil, usage("there is no file "+path, "give a reference and a candidate")
+			return nil, noFile(path)
 		}
 	}
 	return paths, nil

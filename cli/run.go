@@ -33,7 +33,7 @@ func (c runCmd) Run(a *app) (err error) {
 	for _, path := range c.Files {
 		info, err := os.Stat(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return usage("there is no file "+path, "name PyTorch reference files; examples/ has some")
+			return noFile(path)
 		}
 		if err == nil && info.IsDir() {
 			return usage(path+" is a folder", "name the files in it, or have it watched: `kernelwright daemon --until-idle --watch FOLDER`")
@@ -131,14 +131,22 @@ func (c runCmd) Run(a *app) (err error) {
 // lacking is the error of runs that are done, where not every one brought a kernel that
 // is handed out.
 func lacking(rows []report.Summary) error {
-	var slower []string
+	var slower, without []string
+	hint := ""
 	for _, s := range rows {
 		if s.Status != string(kernelwright.Certified) {
-			return notFound("not every file got a certified kernel", "the reports say why; `kernelwright history show RUN` has every round")
+			without = append(without, report.Line(s.Task))
+			if s.Rounds > 0 && hint == "" {
+				hint = fmt.Sprintf("`kernelwright history show %d` has every round of it", s.Run)
+			}
+			continue
 		}
 		if s.Result == report.NothingFaster {
 			slower = append(slower, report.Line(s.Task))
 		}
+	}
+	if len(without) > 0 {
+		return notFound("no certified kernel for "+strings.Join(without, ", "), hint)
 	}
 	if len(slower) == 0 {
 		return nil

@@ -385,7 +385,7 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 			return Done{Data: report.Data{Run: run}}, err
 		}
 	}
-	run.Status, run.Reason, run.Hint = kernelwright.RunFailed, reason, cmp.Or(hint, "`kernelwright doctor` says what this machine lacks")
+	run.Status, run.Reason, run.Hint = kernelwright.RunFailed, reason, cmp.Or(hint, "`kernelwright doctor` examines this machine")
 	done, eerr := end(run, run.ID)
 	return done, errors.Join(err, eerr)
 }
