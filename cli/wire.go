@@ -334,6 +334,9 @@ func (r *room) strategy() forge.Settings {
 		Beam:  forge.BeamSettings{Width: r.config.Beam.Width, Samples: r.config.Beam.Samples},
 		React: forge.ReactSettings{Turns: r.config.React.Turns, ContextTokens: r.config.React.ContextTokens, TextTools: r.config.React.TextTools || tools != nil && !*tools},
 	}
+	if r.config.Evaluation.CustomCode == forge.AnyCode {
+		s.CustomCode = forge.AnyCode
+	}
 	switch s.JudgeMode {
 	case forge.JudgeBoth, forge.JudgeCorrection, forge.JudgeOptimisation:
 		if r.config.Judge.Name == noJudge {

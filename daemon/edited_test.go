@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -40,6 +41,25 @@ func TestAnEditDuringARunSaysWhatBecomesOfItsResults(t *testing.T) {
 	}
 	b.halt()
 	close(b.hw.enter)
+}
+
+// A kernel that one policy let pass is no result under another.
+func TestARunUnderAnotherPolicyIsAnotherRun(t *testing.T) {
+	b := newBench(t)
+	b.start(func(d *Daemon) { d.Settings.CustomCode = forge.AnyCode })
+	b.drop("a.py", "softmax")
+	if done := b.next(); done.Data.Run.ID != 1 {
+		t.Errorf("run %d", done.Data.Run.ID)
+	}
+	b.halt()
+	b.start(nil) // custom code is required again
+	done := b.next()
+	if done.Data.Run.ID != 2 || len(done.Data.Rounds) == 0 {
+		t.Errorf("run %d with %d rounds", done.Data.Run.ID, len(done.Data.Rounds))
+	}
+	b.drop("copy.py", "softmax")
+	b.logged("one run stands for both")
+	b.halt()
 }
 
 func TestResultsThatStayInTheHistorySayWhy(t *testing.T) {
