@@ -51,15 +51,15 @@ func (c baselineAddCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	var v kernelwright.Verdict
-	err = e.verdicts(a, r, paths, func(_ string, reached outcome) error { v = reached.Verdict; return nil })
+	var v outcome
+	err = e.verdicts(a, r, paths, func(_ string, reached outcome) error { v = reached; return nil })
 	if err != nil {
 		return cutShort(a.ctx, err)
 	}
 	v.Exported = ""
 	if v.Status != kernelwright.Certified {
 		if !a.json {
-			err = printVerdict(a, v)
+			err = v.print(a)
 		}
 		hint := "what candidates are held against must be right: mend it, and add it again"
 		return errors.Join(err, &Error{Code: ExitFailure, Text: fmt.Sprintf("%s is no baseline: it is %s: %s", c.File, words(v.Status), lower(report.Line(v.Reason))), Hint: hint})
@@ -79,7 +79,7 @@ func (c baselineAddCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	b := newBaseline(c.Name, kernelwright.Task{Name: reference.Name, Source: reference.Source}, path, kernel.Source, v)
+	b := newBaseline(c.Name, kernelwright.Task{Name: reference.Name, Source: reference.Source}, path, kernel.Source, v.Verdict)
 	before, err := r.store.Baselines(a.ctx, b.Task, b.Device)
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func (c baselineAddCmd) Run(a *app) (err error) {
 		b.Source = ""
 		return a.printJSON(b)
 	}
-	if err := printVerdict(a, v); err != nil {
+	if err := v.print(a); err != nil {
 		return err
 	}
 	said := "added"

@@ -37,6 +37,8 @@ type builtFile struct {
 	Builds []hwfeedback.Build `json:"builds,omitempty"`
 	Reason string             `json:"reason,omitempty"` // why it cannot be read
 	Hint   string             `json:"hint,omitempty"`
+
+	of judgedText
 }
 
 // Run builds them one after the other, each for all architectures at once.
@@ -49,7 +51,7 @@ func (c buildCmd) Run(a *app) (err error) {
 	}
 	for _, path := range c.Candidates {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return usage("there is no file "+path, "name a candidate")
+			return noFile(path)
 		}
 	}
 	r, err := a.open(false)
@@ -78,6 +80,7 @@ func (c buildCmd) Run(a *app) (err error) {
 		case err != nil:
 			return err
 		default:
+			found.of = judgedText{path, f.Source}
 			found.Builds, err = e.Build(a.ctx, kernelwright.Candidate{Source: f.Source, Origin: "file"}, c.Arch)
 			if err != nil {
 				return cutShort(a.ctx, err)
@@ -129,12 +132,9 @@ func (f builtFile) text() string {
 		b.WriteByte('\n')
 		writeKernels(&b, "    ", made.Report.Kernels)
 		writeLoops(&b, "    ", made.Report)
-		for _, d := range made.Report.Errors {
-			if d.Line < 1 || strings.Contains(made.Reason, d.Message) {
-				continue // the reason says it
-			}
-			fmt.Fprintf(&b, "    line %d: %s\n", d.Line, report.Line(d.Message))
-		}
+		writeErrors(&b, "    ", slices.DeleteFunc(slices.Clone(made.Report.Errors), func(d kernelwright.Diagnostic) bool {
+			return d.Line < 1 // the reason says it
+		}), f.of)
 	}
 	return b.String()
 }

@@ -130,7 +130,7 @@ func explain(err error) (code int, text, hint string) {
 		text = lower(store.Trouble(err).Error()) + ": " + text
 		hint = worldHint(err, "")
 	case errors.As(err, &infra):
-		hint = worldHint(err, "`kernelwright doctor` says what this machine lacks")
+		hint = worldHint(err, "`kernelwright doctor` examines this machine")
 		if strings.Contains(text, "[Errno 28]") { // in the words of the Python side
 			hint = worldHint(syscall.ENOSPC, "")
 		}

@@ -49,8 +49,11 @@ func (c evalCmd) Run(a *app) (err error) {
 		return usage(fmt.Sprintf("--require is %q", c.Require), `it takes "correct" or "faster"`)
 	}
 	batch := a.lines
-	if c.Export != "" && (c.Level != string(kernelwright.Certify) || batch) {
-		return usage("--export needs --level certify and one candidate", "only what was certified is exported")
+	if c.Export != "" && batch {
+		return usage("--export is for one candidate", "name one, or leave --export out")
+	}
+	if c.Export != "" && c.Level != string(kernelwright.Certify) {
+		return usage("--export needs --level certify", "add --level certify: only what was certified is exported")
 	}
 	if c.Profile && c.Level != string(kernelwright.Quick) {
 		return usage("--profile is for --level quick", "certify lists what a forward launches by itself")
@@ -123,7 +126,7 @@ func (c evalCmd) candidates() ([]string, error) {
 	}
 	for _, path := range append([]string{c.Reference}, paths...) {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return nil, usage("there is no file "+path, "give a reference and a candidate")
+			return nil, noFile(path)
 		}
 	}
 	return paths, nil
@@ -193,6 +196,7 @@ func (c evalCmd) verdicts(a *app, r *room, paths []string, each func(string, out
 		if v.Status == kernelwright.Invalid {
 			v.Hint = cmp.Or(looksLike, v.Hint)
 		}
+		v.of = judgedText{paths[at[i]], cands[i].Source}
 		show.done()
 		return each(paths[at[i]], v)
 	})
@@ -314,7 +318,7 @@ func indented(text string) string {
 const maxKernels = 5
 
 // printVerdict says a verdict to people.
-func printVerdict(a *app, v kernelwright.Verdict) error {
+func printVerdict(a *app, v kernelwright.Verdict, of judgedText) error {
 	var b strings.Builder
 	b.WriteString(words(v.Status))
 	if v.Cached {
@@ -336,19 +340,13 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 	for _, a := range v.Assumes {
 		fmt.Fprintf(&b, "assumes: it %s\n", report.Line(a))
 	}
-	for _, d := range v.Build.Errors {
-		switch {
-		case strings.Contains(v.Reason, d.Message): // it was said
-		case d.Line > 0:
-			fmt.Fprintf(&b, "  line %d: %s\n", d.Line, report.Line(d.Message))
-		default:
-			fmt.Fprintf(&b, "  %s\n", report.Line(d.Message))
-		}
-	}
+	writeErrors(&b, "", slices.DeleteFunc(slices.Clone(v.Build.Errors), func(d kernelwright.Diagnostic) bool {
+		return d.Line < 1 && strings.Contains(v.Reason, d.Message) // it was said, and there is no code to show
+	}), of)
 	for _, e := range v.Evidence {
 		b.WriteString(indented(e))
 	}
-	if err := writeTimes(&b, v); err != nil {
+	if err := writeTimes(&b, v, a.again); err != nil {
 		return err
 	}
 	if w := report.Work(v.Work); w != "" {
@@ -373,8 +371,35 @@ func printVerdict(a *app, v kernelwright.Verdict) error {
 	return a.printf("%s", b.String())
 }
 
-// writeTimes says how fast a candidate is, and what it was held against.
-func writeTimes(b *strings.Builder, v kernelwright.Verdict) error {
+// again is the command line with which all is measured anew, at certify where that
+// is needed; empty of another command than eval.
+func (a *app) again(certify bool) string {
+	if !slices.Contains(a.args, "eval") {
+		return ""
+	}
+	words := []string{"kernelwright"}
+	skip := false
+	for _, arg := range a.args {
+		name, _, joined := strings.Cut(arg, "=")
+		switch {
+		case skip:
+			skip = false
+		case arg == "--again" || arg == "--json":
+		case certify && name == "--level":
+			skip = !joined
+		default:
+			words = append(words, arg)
+		}
+	}
+	if certify {
+		words = append(words, "--level", string(kernelwright.Certify))
+	}
+	return report.Command(append(words, "--again")...)
+}
+
+// writeTimes says how fast a candidate is, and what it was held against. again
+// gives the command that a note asks for.
+func writeTimes(b *strings.Builder, v kernelwright.Verdict, again func(certify bool) string) error {
 	if v.CandidateMS <= 0 {
 		return nil
 	}
@@ -402,7 +427,10 @@ func writeTimes(b *strings.Builder, v kernelwright.Verdict) error {
 		b.WriteString("* measured earlier, scaled to how fast the machine is now\n")
 	}
 	for _, n := range once(v.Timing.Notes, "the referee's clock resolves") {
-		fmt.Fprintf(b, "note: %s\n", lower(report.Line(n)))
+		fmt.Fprintf(b, "note: %s\n", lower(report.Note(report.Line(n), again(true))))
+	}
+	if command := again(false); command != "" && v.Speedup.Vague() {
+		fmt.Fprintf(b, "note: the interval is too wide to tell; on a quiet machine: `%s`\n", command)
 	}
 	if n := report.Quotients(v); n != "" {
 		fmt.Fprintf(b, "note: %s\n", n)

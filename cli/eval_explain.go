@@ -17,6 +17,8 @@ type outcome struct {
 	kernelwright.Verdict
 	Counted   *bool        `json:"counted,omitempty"`   // false of a rejected one that was to be explained
 	Explained *explanation `json:"explained,omitempty"` // what it would be without the policy
+
+	of judgedText // empty where no candidate was judged
 }
 
 // explanation is what a rejected candidate would be if policy asked for nothing.
@@ -71,6 +73,9 @@ func (c evalCmd) explained(ctx context.Context, by explaining, t kernelwright.Ta
 	return o, nil
 }
 
+// notKnown is said of what is rejected whatever evaluation.custom_code is.
+const notKnown = "it is rejected under every policy, so nothing is known of how right and how fast it is"
+
 // line says an outcome of a batch.
 func (o outcome) line() string {
 	said := inOneLine(o.Verdict)
@@ -83,15 +88,18 @@ func (o outcome) line() string {
 // print says an outcome to people.
 func (o outcome) print(a *app) error {
 	if o.Counted == nil {
-		return printVerdict(a, o.Verdict)
+		if err := printVerdict(a, o.Verdict, o.of); err != nil || !o.ran() {
+			return err
+		}
+		return a.printf("hint: --explain says how right and how fast it is, which does not count\n")
 	}
 	plain := o.Verdict // its figures are said below, as what they are
 	plain.CandidateMS, plain.Assumes, plain.Weights, plain.Work = 0, nil, "", kernelwright.WorkReport{}
-	if err := printVerdict(a, plain); err != nil {
+	if err := printVerdict(a, plain, o.of); err != nil {
 		return err
 	}
-	if o.Explained == nil {
-		return a.printf("not counted: nothing of it was run, so nothing is known of how right and how fast it is\n")
+	if o.Explained == nil || o.Explained.Status == kernelwright.Rejected {
+		return a.printf("not counted: %s\n", notKnown)
 	}
 	if err := a.printf("for information, not counted: %s\n", o.told()); err != nil {
 		return err
@@ -100,7 +108,7 @@ func (o outcome) print(a *app) error {
 	for _, s := range o.Assumes {
 		fmt.Fprintf(&b, "assumes: it %s\n", report.Line(s))
 	}
-	if err := writeTimes(&b, o.Verdict); err != nil {
+	if err := writeTimes(&b, o.Verdict, a.again); err != nil {
 		return err
 	}
 	if w := report.Work(o.Work); w != "" {
@@ -109,10 +117,18 @@ func (o outcome) print(a *app) error {
 	return a.printf("%s", b.String())
 }
 
+// ran reports whether policy alone rejected a candidate: it was verified, or what
+// policy forbids failed where it was called.
+func (o outcome) ran() bool {
+	return o.Status == kernelwright.Rejected && (len(o.Correctness.Families) > 0 || strings.Contains(o.Reason, "policy forbids"))
+}
+
 // told says what a rejected candidate would be.
 func (o outcome) told() string {
 	x := o.Explained
 	switch {
+	case x.Status == kernelwright.Rejected:
+		return notKnown
 	case !x.Status.OK():
 		return "without the policy it is " + words(x.Status) + ": " + lower(report.Line(x.Reason))
 	case o.Speedup == nil:

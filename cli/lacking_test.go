@@ -18,8 +18,8 @@ func TestLacking(t *testing.T) {
 	}{
 		"all won":             {[]report.Summary{won, won}, ""},
 		"nothing faster":      {[]report.Summary{won, lost}, "nothing faster than the baselines was found for lost"},
-		"nothing certified":   {[]report.Summary{won, none}, "not every file got a certified kernel"},
-		"both":                {[]report.Summary{lost, none}, "not every file got a certified kernel"},
+		"nothing certified":   {[]report.Summary{won, none}, "no certified kernel for none"},
+		"both":                {[]report.Summary{lost, none}, "no certified kernel for none"},
 		"no measurable tells": {[]report.Summary{{Task: "even", Status: "certified", Result: report.NoDifference}}, ""},
 	} {
 		err := lacking(c.rows)
@@ -32,6 +32,13 @@ func TestLacking(t *testing.T) {
 		code, text, _ := explain(err)
 		if code != 3 || !strings.Contains(text, c.want) {
 			t.Errorf("%s: exit code %d, %q", name, code, text)
+		}
+	}
+	// A hint only where there is something to see.
+	for rounds, want := range map[int]string{0: "", 3: "`kernelwright history show 7` has every round of it"} {
+		none.Run, none.Rounds = 7, rounds
+		if _, _, hint := explain(lacking([]report.Summary{none})); hint != want {
+			t.Errorf("%d rounds: %q", rounds, hint)
 		}
 	}
 }

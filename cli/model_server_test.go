@@ -489,7 +489,7 @@ func servedRounds(t *testing.T, tr *trial) {
 	d := s.ended(kernelwright.StopRounds)
 	in, out := s.counted(d, g.exchanges())
 	s.told(d)
-	s.mustSay("language models: 3 calls", "not every file got a certified kernel")
+	s.mustSay("language models: 3 calls", "no certified kernel for ")
 	if n := len(calls(d, "coder")); n != 3 || len(d.Rounds) != 3 || len(d.Talk) != 3 {
 		t.Errorf("%d rounds, %d calls, %d of the Coder", len(d.Rounds), len(d.Talk), n)
 	}

@@ -33,7 +33,7 @@ func (c runCmd) Run(a *app) (err error) {
 	for _, path := range c.Files {
 		info, err := os.Stat(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return usage("there is no file "+path, "name PyTorch reference files; examples/ has some")
+			return noFile(path)
 		}
 		if err == nil && info.IsDir() {
 			return usage(path+" is a folder", "name the files in it, or have it watched: `kernelwright daemon --until-idle --watch FOLDER`")
@@ -96,6 +96,9 @@ func (c runCmd) Run(a *app) (err error) {
 			}
 			show.say(fmt.Sprintf("%s: run %d has stopped; the same command goes on from there", report.Line(s.Task), s.Run))
 		}
+		if note := edited(path, done.Data.Task.Source, s); note != "" {
+			s.Notes = append(s.Notes, note)
+		}
 		s.Report, s.Kernel = a.shown(s.Report), a.shown(s.Kernel)
 		rows = append(rows, s)
 	}
@@ -118,19 +121,57 @@ func (c runCmd) Run(a *app) (err error) {
 // lacking is the error of runs that are done, where not every one brought a kernel that
 // is handed out.
 func lacking(rows []report.Summary) error {
-	var slower []string
+	var slower, without []string
+	hint := ""
 	for _, s := range rows {
 		if s.Status != string(kernelwright.Certified) {
-			return notFound("not every file got a certified kernel", "the reports say why; `kernelwright history show RUN` has every round")
+			without = append(without, report.Line(s.Task))
+			if s.Rounds > 0 && hint == "" {
+				hint = fmt.Sprintf("`kernelwright history show %d` has every round of it", s.Run)
+			}
+			continue
 		}
 		if s.Result == report.NothingFaster {
 			slower = append(slower, report.Line(s.Task))
 		}
 	}
+	if len(without) > 0 {
+		return notFound("no certified kernel for "+strings.Join(without, ", "), hint)
+	}
 	if len(slower) == 0 {
 		return nil
 	}
 	return notFound("nothing faster than the baselines was found for "+strings.Join(slower, ", "), "the reports say how far it came; `kernelwright export RUN --out PATH` writes a kernel that was found all the same")
+}
+
+// edited says what becomes of the results of a run whose file was changed, or went,
+// while it ran; empty where it was not.
+func edited(path, source string, s report.Summary) string {
+	if source == "" {
+		return ""
+	}
+	var gone bool
+	now, err := task.Read(path)
+	if err != nil {
+		var invalid *kernelwright.InvalidTaskError
+		if gone = errors.Is(err, fs.ErrNotExist); !gone && !errors.As(err, &invalid) {
+			return ""
+		}
+	} else if now.Source == source {
+		return ""
+	}
+	what := "the file was edited meanwhile"
+	if gone {
+		what = "the file went away meanwhile"
+	}
+	note := what + ": these results are of what it was when the run began"
+	if s.Kernel != "" {
+		note += ", the kernel that is handed out too"
+	}
+	if !gone {
+		note += "; the same command begins a run of what it is now"
+	}
+	return note
 }
 
 func runOne(a *app, r *room, w *daemon.Worker, show *progress, path string) (daemon.Done, error) {

@@ -250,7 +250,7 @@ func (b bounded) Inspect(ctx context.Context, name, source string) (kernelwright
 	ctx, cancel := context.WithTimeout(ctx, b.inspect)
 	defer cancel()
 	t, err := b.hardware.Inspect(ctx, name, source)
-	return t, overdue(ctx, "reading the reference", b.inspect, err)
+	return t, overdue(ctx, readingTheReference, b.inspect, err)
 }
 
 func (b bounded) Evaluate(ctx context.Context, t kernelwright.Task, c kernelwright.Candidate, l kernelwright.Level) (kernelwright.Verdict, error) {
@@ -286,10 +286,25 @@ func (b bounded) EvaluateBatch(ctx context.Context, t kernelwright.Task, cs []ke
 
 func overdue(ctx context.Context, what string, limit time.Duration, err error) error {
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &kernelwright.InfrastructureError{Op: what, Err: fmt.Errorf("not there after %v", limit)}
+		return &kernelwright.InfrastructureError{Op: what, Err: &Error{Code: ExitFailure, Text: fmt.Sprintf("not there after %v", limit), Hint: overdueHint(err, what)}}
 	}
 	return err
 }
+
+// overdueHint says what to do about an answer that took too long: mostly somebody
+// else measures on the device.
+func overdueHint(err error, what string) string {
+	if held, ok := errors.AsType[*hwfeedback.HeldError](err); ok {
+		return fmt.Sprintf("%s measures on %s: give the same command again when it is done, or stop it", held.Holder, held.Device)
+	}
+	key := "evaluation.timeout"
+	if what == readingTheReference {
+		key = "evaluation.inspect_timeout"
+	}
+	return "where the machine is that slow, raise " + key + " in the settings; `kernelwright doctor` examines it"
+}
+
+const readingTheReference = "reading the reference"
 
 // worker wires what brings runs forward.
 func (r *room) worker(e hardware, by agents) *daemon.Worker {
@@ -318,6 +333,9 @@ func (r *room) strategy() forge.Settings {
 		JudgeMode: forge.JudgeMode(c.Judge), Language: language(c.Language), Metrics: forge.Metrics(c.Metrics),
 		Beam:  forge.BeamSettings{Width: r.config.Beam.Width, Samples: r.config.Beam.Samples},
 		React: forge.ReactSettings{Turns: r.config.React.Turns, ContextTokens: r.config.React.ContextTokens, TextTools: r.config.React.TextTools || tools != nil && !*tools},
+	}
+	if r.config.Evaluation.CustomCode == forge.AnyCode {
+		s.CustomCode = forge.AnyCode
 	}
 	switch s.JudgeMode {
 	case forge.JudgeBoth, forge.JudgeCorrection, forge.JudgeOptimisation:

@@ -328,6 +328,10 @@ func cutLast(key string) (section, name string) {
 	return key[:i], key[i+1:]
 }
 
+// Distance is how many letters of one word have to be changed, added, left out or
+// swapped to get another.
+func Distance(a, b string) int { return distance(a, b) }
+
 // distance is Damerau's, with neighbouring letters swapped counting once: the
 // commonest typing error.
 func distance(a, b string) int {

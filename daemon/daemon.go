@@ -615,8 +615,18 @@ func (d *Daemon) supersede(ctx context.Context, old, file store.File, by kernelw
 	if old.Hash == file.Hash {
 		reason = fmt.Sprintf("the settings changed before this run began, or went on: run %d is under the new ones", by.ID)
 	}
-	if _, err := d.Worker.Store.Supersede(ctx, old.RunID, reason); err != nil {
+	waited, err := d.Worker.Store.Supersede(ctx, old.RunID, reason)
+	if err != nil {
 		d.log().Warn("the run of the old content stays in the queue", "run", old.RunID, "error", err)
+		return
+	}
+	if waited {
+		d.log().Info("a run that had not begun is given up", "run", old.RunID, "path", file.Path, "because", reason)
+		return
+	}
+	if run, err := d.Worker.Store.Run(ctx, old.RunID); err == nil && run.Status == kernelwright.RunRunning {
+		d.log().Info("a run goes on with what the file was when it began", "run", old.RunID, "path", file.Path,
+			"results", fmt.Sprintf("in the history alone (`kernelwright history show %d`); run %d writes those of what the file is now", old.RunID, by.ID))
 	}
 }
 

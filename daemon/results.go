@@ -36,6 +36,8 @@ type Written struct {
 	// Older says what became of an older kernel of this name where the run has none
 	// to hand out: a sentence without its full stop.
 	Older string `json:"older,omitempty"`
+	// Kept says why no results were written: a sentence without its full stop.
+	Kept string `json:"kept,omitempty"`
 }
 
 // Report returns the report that people open first.

@@ -139,6 +139,9 @@ type Done struct {
 func (d Done) Summary() report.Summary {
 	d.Data.Older = d.Written.Older
 	s := report.Summarise(d.Data)
+	if d.Written.Kept != "" {
+		s.Notes = append(s.Notes, d.Written.Kept)
+	}
 	s.Report, s.Kernel = d.Written.Report(), d.Written.Kernel
 	return s
 }
@@ -382,7 +385,7 @@ func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 			return Done{Data: report.Data{Run: run}}, err
 		}
 	}
-	run.Status, run.Reason, run.Hint = kernelwright.RunFailed, reason, cmp.Or(hint, "`kernelwright doctor` says what this machine lacks")
+	run.Status, run.Reason, run.Hint = kernelwright.RunFailed, reason, cmp.Or(hint, "`kernelwright doctor` examines this machine")
 	done, eerr := end(run, run.ID)
 	return done, errors.Join(err, eerr)
 }
@@ -689,11 +692,12 @@ func (w *Worker) write(ctx context.Context, run kernelwright.Run, d report.Data)
 		return Written{}, err
 	}
 	paths := []string{run.Path}
+	kept := ""
 	for _, f := range files {
 		switch {
 		case f.Path == run.Path:
 			if w.Share && f.RunID != 0 && f.RunID != run.ID {
-				paths[0] = ""
+				paths[0], kept = "", inTheHistory(run, f, d.Task.Source)
 			}
 		case f.RunID == run.ID:
 			paths = append(paths, f.Path)
@@ -708,7 +712,20 @@ func (w *Worker) write(ctx context.Context, run kernelwright.Run, d report.Data)
 			first = written
 		}
 	}
+	if len(errs) == 0 {
+		first.Kept = kept
+	}
 	return first, errors.Join(errs...)
+}
+
+// inTheHistory says what becomes of the results of a run whose file has another
+// run by now.
+func inTheHistory(run kernelwright.Run, now store.File, source string) string {
+	what := "the file was edited meanwhile"
+	if now.Hash == kernelwright.HashText(source) {
+		what = "the settings were changed meanwhile"
+	}
+	return fmt.Sprintf("%s and run %d is for it now: these results are in the history alone; `kernelwright history show %d --out DIR` writes them", what, now.RunID, run.ID)
 }
 
 // deliver writes the results of a run for one file, or notes that they are

@@ -602,13 +602,17 @@ func TestOverheadLeavesOutTheOthers(t *testing.T) {
 func TestSettings(t *testing.T) {
 	s := forge.DefaultSettings()
 	s.Language = kw.CPP
+	if strings.Contains(s.String(), "custom_code") {
+		t.Errorf("a run of the usual policy is recorded as before: %s", s)
+	}
+	s.CustomCode = forge.AnyCode
 	if got, err := forge.ParseSettings(s.String()); err != nil || got != s {
 		t.Errorf("%+v %v", got, err)
 	}
 	if got, err := forge.ParseSettings(""); err != nil || got != forge.DefaultSettings() {
 		t.Errorf("%+v %v", got, err)
 	}
-	for _, bad := range []string{"{", `{"rounds":-1}`, `{"judge":"loud"}`, `{"headroom_stop":2}`, `{"patience":-1}`, `{"wall_time_ms":-1}`} {
+	for _, bad := range []string{"{", `{"rounds":-1}`, `{"judge":"loud"}`, `{"headroom_stop":2}`, `{"patience":-1}`, `{"wall_time_ms":-1}`, `{"custom_code":"none"}`} {
 		if _, err := forge.ParseSettings(bad); err == nil {
 			t.Errorf("%s passed", bad)
 		}

@@ -64,6 +64,10 @@ const (
 	maxReactContext = 10_000_000
 )
 
+// AnyCode is the policy under which anything may do the work of a kernel
+// (evaluation.custom_code).
+const AnyCode = "any"
+
 // Settings is when a run stops, what its Judge may say, and how its strategy
 // goes about it. They are part of the run's record (kernelwright.Run.Settings),
 // as JSON.
@@ -80,6 +84,9 @@ type Settings struct {
 	// Uncertified: nothing is certified at the end, and what the Coder leaves gets a
 	// verdict instead (Outcome.Left): of react, its folder. Training goes by that.
 	Uncertified bool
+	// CustomCode is what policy asked when the run began: a kernel that it let pass is
+	// none of a run under another policy. Empty where custom code is required.
+	CustomCode string
 }
 
 // BeamSettings are the beam's own.
@@ -129,11 +136,12 @@ type settingsJSON struct {
 	Beam         BeamSettings          `json:"beam,omitzero"`
 	React        ReactSettings         `json:"react,omitzero"`
 	Uncertified  bool                  `json:"uncertified,omitempty"`
+	CustomCode   string                `json:"custom_code,omitempty"`
 }
 
 // String returns the settings as a run records them.
 func (s Settings) String() string {
-	b, err := json.Marshal(settingsJSON{s.Rounds, s.WallTime.Milliseconds(), s.HeadroomStop, s.Patience, s.JudgeMode, s.Language, s.Metrics, s.Beam, s.React, s.Uncertified})
+	b, err := json.Marshal(settingsJSON{s.Rounds, s.WallTime.Milliseconds(), s.HeadroomStop, s.Patience, s.JudgeMode, s.Language, s.Metrics, s.Beam, s.React, s.Uncertified, s.CustomCode})
 	if err != nil { // a headroom of NaN: Validate refuses it
 		return "{}"
 	}
@@ -152,7 +160,7 @@ func ParseSettings(text string) (Settings, error) {
 	if j.WallTimeMS > math.MaxInt64/int64(time.Millisecond) {
 		return Settings{}, fmt.Errorf("settings of the run: a wall time of %d ms is more than can be counted", j.WallTimeMS)
 	}
-	s := Settings{j.Rounds, time.Duration(j.WallTimeMS) * time.Millisecond, j.HeadroomStop, j.Patience, j.JudgeMode, j.Language, j.Metrics, j.Beam, j.React, j.Uncertified}
+	s := Settings{j.Rounds, time.Duration(j.WallTimeMS) * time.Millisecond, j.HeadroomStop, j.Patience, j.JudgeMode, j.Language, j.Metrics, j.Beam, j.React, j.Uncertified, j.CustomCode}
 	return s, s.Validate()
 }
 
@@ -175,6 +183,9 @@ func (s Settings) Validate() error {
 		return fmt.Errorf("react turns is %d: it must be from 1 to %d", s.React.Turns, maxReactTurns)
 	case s.React.ContextTokens != 0 && (s.React.ContextTokens < leastReactTalk || s.React.ContextTokens > maxReactContext):
 		return fmt.Errorf("react context is %d tokens: it must be from %d to %d", s.React.ContextTokens, leastReactTalk, maxReactContext)
+	}
+	if s.CustomCode != "" && s.CustomCode != AnyCode {
+		return fmt.Errorf("custom code is %q: it must be empty or %s", s.CustomCode, AnyCode)
 	}
 	switch s.Metrics {
 	case "", SelectedMetrics, FullMetrics:

@@ -218,7 +218,7 @@ func ceilingsCheck(d kernelwright.Device, spread float64) Check {
 	}
 	if !c.OK {
 		c.Cost = fmt.Sprintf("the machine was busy: up to %.0f %% of it went elsewhere, so headroom may look better than it is; "+
-			"they are measured again once an hour until it is quiet, or now with kernelwright doctor --measure", 100*m.Spread)
+			"they are measured again once an hour until it is quiet, or now with `kernelwright doctor --measure`", 100*m.Spread)
 	}
 	return c
 }

@@ -28,9 +28,9 @@ type Certificate struct {
 	Right       string                  `json:"right"`     // what it was held to
 	OtherSizes  string                  `json:"other_sizes,omitempty"`
 	Work        string                  `json:"work,omitempty"` // what did the work, with shares of the time
-	Assumes     []string                `json:"assumes"` // what it takes for granted, sentences without their subject
-	Flags       []kernelwright.TaskFlag `json:"flags"`   // what needs care; never left out
-	Notes       []string                `json:"notes"`   // what the figures are to be read with
+	Assumes     []string                `json:"assumes"`        // what it takes for granted, sentences without their subject
+	Flags       []kernelwright.TaskFlag `json:"flags"`          // what needs care; never left out
+	Notes       []string                `json:"notes"`          // what the figures are to be read with
 
 	Run          int64                `json:"run"`
 	Round        int                  `json:"round"`

@@ -120,6 +120,9 @@ func Summarise(d Data) Summary {
 	if s.Result == NothingFaster {
 		s.Notes = append(s.Notes, "nothing faster was found: "+slower(v, d.Run.ID, r.Index))
 	}
+	if again := Again(d); v.Speedup.Vague() && again != "" {
+		s.Notes = append(s.Notes, "the interval is too wide to tell; on a quiet machine: `"+again+"`")
+	}
 	if work := OthersWork(v.Work); work != "" {
 		s.Notes = append(s.Notes, "what did the work: "+work)
 	}
@@ -219,7 +222,11 @@ func headline(d Data) string {
 	case s.High < 1:
 		return fmt.Sprintf("Slower than %s: %s (%s), %s.", against, times(s.Value), interval(*s), kept)
 	case s.Vague():
-		return fmt.Sprintf("Too wide an interval to tell it from %s: %s (%s), %s. Measure again when the machine is quiet.", against, times(s.Value), interval(*s), kept)
+		said := fmt.Sprintf("Too wide an interval to tell it from %s: %s (%s), %s.", against, times(s.Value), interval(*s), kept)
+		if again := Again(d); again != "" {
+			said += " On a quiet machine `" + again + "` tells more."
+		}
+		return said
 	default:
 		return fmt.Sprintf("No measurable difference to %s: %s (%s), %s.", against, times(s.Value), interval(*s), kept)
 	}

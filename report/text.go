@@ -147,7 +147,7 @@ func Legend(speedups ...*kernelwright.Speedup) []string {
 		lines = append(lines, "≈: no measurable difference, the 95 % interval holds 1")
 	}
 	if slices.ContainsFunc(speedups, func(s *kernelwright.Speedup) bool { return s.Vague() }) {
-		lines = append(lines, "?: the 95 % interval is too wide to tell: measure again when the machine is quiet (eval --again)")
+		lines = append(lines, "?: the 95 % interval is too wide to tell: the machine was not quiet")
 	}
 	return lines
 }

@@ -155,7 +155,7 @@ func Decode(content []byte) (string, error) {
 	}
 	text := string(content)
 	if strings.TrimSpace(strings.TrimPrefix(text, "\ufeff")) == "" {
-		return "", invalid("it is empty", "a reference defines Model, get_inputs() and get_init_inputs(), a candidate ModelNew")
+		return "", invalid("it is empty", references)
 	}
 	return text, nil
 }

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kernelwright/kernelwright"
 )
 
 // A work folder is the form in which CUDA Agent's tools leave a candidate:
@@ -37,17 +39,34 @@ var (
 func ReadCandidate(path string) (File, error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
-		return Read(path)
+		f, err := Read(path)
+		return f, ofCandidate(err)
 	}
 	model, err := Read(filepath.Join(path, workModel))
 	if errors.Is(err, fs.ErrNotExist) {
 		return File{}, invalid("it is a folder without a "+workModel, "name a Python file, or a work folder: "+workModel+" with its *.cu and *.cpp, there or in kernels/")
 	}
 	if err != nil {
-		return File{}, err
+		return File{}, ofCandidate(err)
 	}
 	model.Path, model.Name = path, filepath.Base(filepath.Clean(path))
 	return join(model, onDisk(path))
+}
+
+// What a file defines, for hints.
+const (
+	references = "a task defines class Model(nn.Module), get_inputs() and get_init_inputs()"
+	candidates = "a candidate defines class ModelNew(nn.Module)"
+)
+
+// ofCandidate gives the error of a text that is to be a candidate's the hint of one.
+func ofCandidate(err error) error {
+	if bad, ok := errors.AsType[*kernelwright.InvalidTaskError](err); ok && bad.Hint == references {
+		said := *bad
+		said.Hint = candidates
+		return &said
+	}
+	return err
 }
 
 // JoinFiles is ReadCandidate for a work folder that is nowhere on a disk: files
@@ -59,7 +78,7 @@ func JoinFiles(files map[string]string) (File, error) {
 	}
 	source, err := Decode([]byte(text))
 	if err != nil {
-		return File{}, err
+		return File{}, ofCandidate(err)
 	}
 	return join(File{Path: workModel, Name: name(workModel), Source: source}, inMemory(files))
 }
