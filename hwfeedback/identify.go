@@ -25,11 +25,24 @@ func (e *Evaluator) identify(ctx context.Context) (map[string]string, error) {
 		return maps.Clone(known), nil
 	}
 	versions, err := e.super.versions(ctx)
-	var setup *SetupError
-	if errors.As(err, &setup) {
-		return nil, setup
+	if err != nil {
+		return nil, e.startFailure(ctx, err)
 	}
-	return maps.Clone(versions), err
+	return maps.Clone(versions), nil
+}
+
+// up has a server started: nobody keeps others from the device while PyTorch is
+// imported. The error is a request's.
+func (e *Evaluator) up(ctx context.Context) error {
+	_, err := e.super.versions(ctx)
+	var setup *SetupError
+	switch {
+	case errors.As(err, &setup):
+		return setup
+	case err != nil && ctx.Err() == nil && !errors.Is(err, errEvaluatorClosed):
+		return infrastructure("start", err)
+	}
+	return err
 }
 
 func (e *Evaluator) knownVersions(ctx context.Context) map[string]string {
