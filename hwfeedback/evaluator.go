@@ -249,6 +249,7 @@ type Evaluator struct {
 	settled  atomic.Bool
 	now      func() time.Time
 	threads  int
+	came     atomic.Bool       // a server did once: if one does not later, that is no set-up
 	said     map[string]string // by a server of this Python; see identify
 	versions map[string]string
 	cache    Cache
