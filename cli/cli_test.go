@@ -96,7 +96,7 @@ func scripts(t *testing.T, dir string, env []string) {
 			}
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"seed": seed, "seedslower": seedSlower, "seedbench": seedBench, "hold": hold, "sql": runSQL, "alone": alone,
+			"seed": seed, "seedslower": seedSlower, "seedbench": seedBench, "hold": hold, "lease": lease, "sql": runSQL, "alone": alone,
 			"jsonrules": jsonRules, "serve": models.serve, "acts": models.act, "holdback": models.holdback, "asked": models.wasAsked,
 		},
 	})
@@ -118,6 +118,14 @@ func hold(ts *testscript.TestScript, _ bool, args []string) {
 	} else {
 		l, err = daemon.AcquireLock(ts.MkAbs(args[0]), []string{"kernelwright", "daemon"}, time.Now())
 	}
+	ts.Check(err)
+	ts.Defer(func() { _ = l.Release() })
+}
+
+// lease measures on the CPU for as long as the script runs.
+func lease(ts *testscript.TestScript, _ bool, _ []string) {
+	leases := &hwfeedback.FileLeases{Dir: ts.Getenv(hwfeedback.LeasesOfTests)}
+	l, err := leases.Acquire(context.Background(), string(kernelwright.CPUDevice))
 	ts.Check(err)
 	ts.Defer(func() { _ = l.Release() })
 }

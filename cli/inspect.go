@@ -65,7 +65,7 @@ func (c inspectCmd) Run(a *app) (err error) {
 	show := newProgress(a.stderr)
 	defer show.done()
 	o := r.options(show.stage)
-	o.KeepWarm = r.config.Evaluation.KeepWarm.Std()
+	o.KeepWarm, o.Lazy = r.config.Evaluation.KeepWarm.Std(), true
 	es, err := r.evaluators(a.ctx, o)
 	if err != nil {
 		return interruption(a.ctx, err)

@@ -43,7 +43,7 @@ func (c recheckCmd) Run(a *app) (err error) {
 	show := newProgress(a.stderr)
 	defer show.done()
 	o := r.options(show.stage)
-	o.Unmeasured = c.List
+	o.Unmeasured, o.Lazy = c.List, c.List
 	e, err := r.evaluator(a.ctx, o)
 	show.done()
 	if err != nil {

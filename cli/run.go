@@ -19,6 +19,7 @@ import (
 
 type runCmd struct {
 	Files []string `arg:"" name:"file" help:"Reference files: Model, get_inputs() and get_init_inputs()." type:"path" predictor:"file"`
+	Dry   bool     `help:"Print what the Coder is asked first and what it answers; measure nothing, and record no run."`
 	roundFlags
 	deviceFlags
 }
@@ -39,6 +40,9 @@ func (c runCmd) Run(a *app) (err error) {
 			return usage(path+" is a folder", "name the files in it, or have it watched: `kernelwright daemon --until-idle --watch FOLDER`")
 		}
 	}
+	if c.Dry {
+		return c.dry(a)
+	}
 	r, err := a.open(true)
 	if err != nil {
 		return err
@@ -47,6 +51,9 @@ func (c runCmd) Run(a *app) (err error) {
 	by, err := r.agents()
 	if err != nil {
 		return err
+	}
+	if err := r.reach(a.ctx); err != nil {
+		return interruption(a.ctx, err)
 	}
 	show := newProgress(a.stderr)
 	e, err := r.evaluator(a.ctx, r.options(show.stage))

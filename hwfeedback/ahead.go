@@ -50,6 +50,9 @@ func (e *Evaluator) hold(ctx context.Context, task kernelwright.Task, cand kerne
 	if err = e.settle(ctx); err != nil {
 		return nil, nil, err
 	}
+	if err = e.up(ctx); err != nil {
+		return nil, nil, err
+	}
 	if lease, err = e.turn.takeFree(ctx, e.device.String()); lease != nil || err != nil {
 		return lease, nil, err
 	}

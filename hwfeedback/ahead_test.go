@@ -170,6 +170,46 @@ func TestACompileErrorWaitsForNobody(t *testing.T) {
 	}
 }
 
+// While PyTorch is imported the device is free for whoever wants to measure.
+func TestNobodyHasTheDeviceWhileAServerStarts(t *testing.T) {
+	data, cache := t.TempDir(), &memoryCache{}
+	real := double(t, "")
+	first := opened(t, data, "stamp", cache, real)
+	task, err := first.Inspect(t.Context(), "relu", "reference")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.evaluate("good", kernelwright.Quick)
+	first.Close()
+	leases, starts := first.turn.leases, 0
+	start := func(ctx context.Context) (*forkServer, error) {
+		starts++
+		if !isFree(t, leases, "cpu", true) {
+			t.Error("the device is held")
+		}
+		return real(ctx)
+	}
+	ask := map[string]func(b bench) error{
+		"a verdict": func(b bench) error {
+			_, err := b.Evaluate(t.Context(), task, kernelwright.Candidate{Source: "good"}, kernelwright.Quick)
+			return err
+		},
+		"an inspection": func(b bench) error {
+			_, err := b.Inspect(t.Context(), "relu", "another reference")
+			return err
+		},
+	}
+	for name, asks := range ask {
+		starts = 0
+		e := &Evaluator{cache: cache, env: first.env}
+		b := openBenchAs(t, Options{DataDir: data, Lazy: true, Again: true}, e, start)
+		if err := asks(b); err != nil || starts != 1 {
+			t.Errorf("%s: %v, %d starts", name, err, starts)
+		}
+		b.Close()
+	}
+}
+
 // Two measurements of a busy machine are an hour apart, whoever asks meanwhile.
 func TestCeilingsServeForAnHour(t *testing.T) {
 	data, cache := t.TempDir(), &memoryCache{}

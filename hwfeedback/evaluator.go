@@ -249,6 +249,7 @@ type Evaluator struct {
 	settled  atomic.Bool
 	now      func() time.Time
 	threads  int
+	came     atomic.Bool       // a server did once: if one does not later, that is no set-up
 	said     map[string]string // by a server of this Python; see identify
 	versions map[string]string
 	cache    Cache
@@ -490,6 +491,9 @@ func (e *Evaluator) inspectTwice(ctx context.Context, name, source string) (kern
 // inspect runs the reference, so it needs the device: on a CPU it would
 // disturb whatever is being timed.
 func (e *Evaluator) inspect(ctx context.Context, name, source string) (kernelwright.Task, error) {
+	if err := e.up(ctx); err != nil {
+		return kernelwright.Task{}, err
+	}
 	lease, err := e.turn.take(ctx, e.device.String(), false)
 	if err != nil {
 		return kernelwright.Task{}, err

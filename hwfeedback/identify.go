@@ -25,11 +25,27 @@ func (e *Evaluator) identify(ctx context.Context) (map[string]string, error) {
 		return maps.Clone(known), nil
 	}
 	versions, err := e.super.versions(ctx)
-	var setup *SetupError
-	if errors.As(err, &setup) {
-		return nil, setup
+	if err != nil {
+		return nil, e.startFailure(ctx, err)
 	}
-	return maps.Clone(versions), err
+	return maps.Clone(versions), nil
+}
+
+// up has the first server started, so that nobody keeps others from the device while
+// PyTorch is imported. The error is a request's.
+func (e *Evaluator) up(ctx context.Context) error {
+	if e.came.Load() {
+		return nil
+	}
+	_, err := e.super.versions(ctx)
+	var setup *SetupError
+	switch {
+	case errors.As(err, &setup):
+		return setup
+	case err != nil && ctx.Err() == nil && !errors.Is(err, errEvaluatorClosed):
+		return infrastructure("start", err)
+	}
+	return err
 }
 
 func (e *Evaluator) knownVersions(ctx context.Context) map[string]string {
@@ -43,16 +59,15 @@ func (e *Evaluator) knownVersions(ctx context.Context) map[string]string {
 // starting is a start that says what a person has to mend where the first server does
 // not come up, and that holds each server to the versions of the verdicts.
 func (e *Evaluator) starting(start func(context.Context) (*forkServer, error)) func(context.Context) (*forkServer, error) {
-	came := false // the supervisor starts one at a time
 	return func(ctx context.Context) (*forkServer, error) {
 		server, err := start(ctx)
-		if err != nil && !came {
+		if err != nil && !e.came.Load() {
 			return nil, e.startFailure(ctx, err)
 		}
 		if err != nil {
 			return nil, err
 		}
-		came = true
+		e.came.Store(true)
 		if err := e.agrees(ctx, server.versions); err != nil {
 			server.stop()
 			return nil, err

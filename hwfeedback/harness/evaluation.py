@@ -1018,6 +1018,8 @@ class Evaluation:
                 self._built(build, v)  # calibrating takes longer than what does not compile
             try:
                 reference = self._start_reference(known, learned)
+                if known is not None and _failed(build):
+                    self._built(build, v)  # nothing need be drawn for it
                 self._prepare(reference)
             except (verify.ReferenceBroken, WorkerError) as e:
                 raise _reference_failed(e) from e
@@ -2478,6 +2480,11 @@ class Evaluation:
 # Of a window, for calls that differ from eager's. Where ties make every call differ, a random part
 # of them is judged: a candidate does not know which.
 SUSPECTS_S = 0.5
+
+
+def _failed(build: Future[dict[str, Any]]) -> bool:
+    """Whether it is known by now that a candidate is not built."""
+    return build.done() and (build.exception() is not None or bool(build.result()["status"]))
 
 
 def _parsed(build: Future[dict[str, Any]]) -> dict[str, Any] | None:

@@ -422,6 +422,20 @@ def test_a_candidate_that_does_not_build_is_told_ahead_as_its_evaluation_tells_i
     assert said["status"] == "build_failed" and "KeyError" in said["reason"]
 
 
+def test_code_for_a_gpu_is_built_ahead_without_one(judge: Judge) -> None:
+    if not toolchain.nvcc():
+        pytest.skip(toolchain.NO_NVCC)
+    examples = pathlib.Path(__file__).parents[3] / "examples"
+    text = (examples / "candidates" / "softmax_cuda.py").read_text()
+    msg = {"device": "cuda:0", "arch": "sm_90a", "cache_dir": judge.cache}
+    for source, status in ((text, ""), (text.replace("return v;", "return v", 1), "build_failed")):
+        body = msg | {"candidate": {"source": source}, "custom_code": "required"}
+        said = judge.referee.build_ahead(body, [])
+        assert said["status"] == status and said["language"] == "cuda", said["reason"]
+        again = building.build(judge.server, {"source": source}, judge.cache, "cuda:0", arch="sm_90a")
+        assert again["build"]["cached"] and again["status"] == status
+
+
 @pytest.mark.alone
 def test_what_comes_next_is_built_before_this_one_is_timed(judge: Judge) -> None:
     following = NATIVE.replace("i < rows; i++", "i < rows; ++i", 1)
