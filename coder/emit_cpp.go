@@ -19,6 +19,8 @@ type cpp struct {
 	out   strings.Builder
 	depth int
 	used  map[string]bool // functions of cpp/functions.cpp
+
+	capped bool // it asks how many threads there are
 }
 
 var cppTypes = map[dtype]string{f32: "float", f64: "double", i64: "long long", i32: "int", boole: "bool"}
@@ -118,6 +120,9 @@ func emitCPP(p *plan, knobs schedule) string {
 		head.WriteString("#pragma GCC optimize(\"no-tree-vectorize\")\n") //nolint:misspell // GCC's spelling
 	default:
 		fmt.Fprintf(&head, "#if defined(__AVX512F__) || %d <= 256\n#pragma GCC target(\"prefer-vector-width=%d\")\n#endif\n", v*32, v*32)
+	}
+	if e.capped {
+		head.WriteString("#include <omp.h>\n")
 	}
 	head.WriteString("\n" + e.functions())
 	return head.String() + bodies.String()
@@ -268,6 +273,18 @@ func (b *body) kernelThreads() int {
 	return b.knobs.get("threads", 1)
 }
 
+// parallel is the pragma that spreads a loop over threads: as many as the caller
+// has (torch.set_num_threads), or fewer where that is the choice.
+func (b *body) parallel(threads int) string {
+	pragma := "#pragma omp parallel for schedule(static)"
+	k, ok := b.knobs["threads"]
+	if ok && len(k.Choices) > 0 && threads >= slices.Max(k.Choices) {
+		return pragma
+	}
+	b.capped = true
+	return fmt.Sprintf("%s num_threads(omp_get_max_threads() < %d ? omp_get_max_threads() : %d)", pragma, threads, threads)
+}
+
 func (e *cpp) kernel(k *kernel) {
 	b := &body{cpp: e, builtin: "__builtin_", k: k, g: k.geometry(), names: map[*value]string{}, cached: map[*value]bool{}, ready: map[*value]bool{}, rowed: map[*value]string{}}
 	b.tile = max(e.knobs.get("tile", 512), 16)
@@ -323,7 +340,7 @@ func (e *cpp) kernel(k *kernel) {
 	e.line("const long long rows = %s;", total)
 	spread := ""
 	if threads > 1 && !b.wide && (work > 1 || k.batch) {
-		spread = fmt.Sprintf("#pragma omp parallel for schedule(static) num_threads(%d)", threads)
+		spread = b.parallel(threads)
 	}
 	switch {
 	case b.g.lanes && !inner.batch && b.tile == inner.size:
@@ -511,8 +528,8 @@ func (b *body) compute(level int, roots ...*value) {
 		}
 		if b.ready[v] {
 			if level == len(b.g.order)+1 {
-				b.line("const float t%d = %s;", v.id, b.place(v))
-				b.name(v, fmt.Sprintf("t%d", v.id))
+				b.line("const float %s = %s;", v.label(), b.place(v))
+				b.name(v, v.label())
 			}
 			return
 		}
@@ -524,7 +541,7 @@ func (b *body) compute(level int, roots ...*value) {
 		if b.level(v, memo) != level {
 			return
 		}
-		n := fmt.Sprintf("t%d", v.id)
+		n := v.label()
 		b.line("const %s %s = %s;", cppTypes[v.dtype], n, b.expression(v))
 		b.name(v, n)
 		if b.cached[v] {

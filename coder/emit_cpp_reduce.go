@@ -475,7 +475,7 @@ func (b *body) wideLoops(accs []acc, stores []store) {
 			b.line("int flags%d%s;", c.a.value.id, dim)
 		}
 	}
-	b.line("#pragma omp parallel for schedule(static) num_threads(%d)", b.threads)
+	b.line("%s", b.parallel(b.threads))
 	b.open("for (long long part = 0; part < %d; ++part)", n)
 	b.push()
 	b.line("const long long from = part * %d, to = part == %d ? %d : from + %d;", per, n-1, size, per)

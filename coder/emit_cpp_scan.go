@@ -100,7 +100,7 @@ func (b *body) splitScan(n int) {
 	}
 	parallel := func() {
 		if b.threads > 1 {
-			b.line("#pragma omp parallel for schedule(static) num_threads(%d)", b.threads)
+			b.line("%s", b.parallel(b.threads))
 		}
 	}
 	// before[part + 1] is first the sum of the part alone.

@@ -97,7 +97,7 @@ func TestForms(t *testing.T) {
 		"softmax keeps its exponentials": {"softmax", nil,
 			[]string{"scratch"}, []string{"block", "column"}},
 		"softmax of long rows keeps them where its output goes": {"long_softmax", nil,
-			[]string{"out0[40009 * (i0) + i1] = t6;", "const float t6 = out0[40009 * (i0) + i1];"}, []string{"scratch"}},
+			[]string{"out0[40009 * (i0) + i1] = exp_6;", "const float exp_6 = out0[40009 * (i0) + i1];"}, []string{"scratch"}},
 		"of two that are dear the last does": {"long_softmax_of_gelu", nil,
 			[]string{"alignas(64) float scratch", "= out0[9001 * (i0) + i1];"}, nil},
 		"the next short row is asked for": {"softmax", nil,

@@ -45,7 +45,7 @@ func TestCUDAForms(t *testing.T) {
 		"but not where both need room":          {"softmax_0", map[string]int{"split": 4}, []string{"<<<"}, []string{"follow(", "begins()"}},
 		"and so after a convolution":            {"conv_pool", nil, []string{"follow(kernel", "const float* v"}, []string{"<<<", "const float* __restrict__ v_conv"}},
 		"one has none before it":                {"softmax", map[string]int{"pdl": 1}, []string{"<<<"}, []string{"follow(", "begins()"}},
-		"what is shifted is on its way as well": {"exclusive_sum", nil, []string{"ahead", "[d][j] = t"}, nil},
+		"what is shifted is on its way as well": {"exclusive_sum", nil, []string{"ahead", "[d][j] = inputs_0_10"}, nil},
 		"columns by Welford":                    {"column_var", map[string]int{"keep": 0}, []string{"Spread<float>"}, nil},
 		"a pooling's windows share columns":     {"max_pool", map[string]int{"stage": 1}, []string{"float line[", "const pos q1 = at;"}, []string{"for (int k1"}},
 		"or each has its own, unrolled":         {"max_pool", nil, []string{"for (int k1 = 0; k1 < 3; ++k1)"}, []string{"line["}},
@@ -300,7 +300,7 @@ func TestJointPasses(t *testing.T) {
 		knobs    map[string]int
 		has, not []string
 	}{
-		{map[string]int{"unroll": 4, "approx": 1}, []string{"if (begin + 3 * 256 < steps) {", ".raise(p", "float q", "kw_term(t"}, []string{"double q"}},
+		{map[string]int{"unroll": 4, "approx": 1}, []string{"if (begin + 3 * 256 < steps) {", ".raise(p", "float q", "kw_term(sub_5)"}, []string{"double q"}},
 		{map[string]int{"unroll": 4, "approx": 0}, []string{"if (begin + 3 * 256 < steps) {", "double q"}, []string{"float q", "kw_term("}},
 		{map[string]int{"unroll": 8, "approx": 1, "vector": 1}, []string{"if (begin + 31 * ", "double q"}, []string{"float q"}},
 	} {
@@ -511,8 +511,8 @@ func TestConvolutionBias(t *testing.T) {
 		in   kernelwright.CoderInput
 		want string
 	}{
-		"on a GPU": {onGPU(f), "F.conv2d(v_x, s_p_layer_weight, None)"},
-		"on a CPU": {input(f), "F.conv2d(v_x, s_p_layer_weight, s_p_layer_bias)"},
+		"on a GPU": {onGPU(f), "F.conv2d(x_in, layer_weight, None)"},
+		"on a CPU": {input(f), "F.conv2d(x_in, layer_weight, layer_bias)"},
 	} {
 		got, err := Builtin{}.Propose(context.Background(), c.in)
 		if err != nil {

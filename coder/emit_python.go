@@ -31,6 +31,7 @@ func emitPython(p *plan, knobs schedule, on target) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	kernels, source = readable(p, kernels, source)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%q\n", p.name+", written by kernelwright's built-in Coder.")
 	b.WriteString("import torch\nimport torch.nn as nn\n")

@@ -71,22 +71,24 @@ def _with_short_loader(source: str, tree: ast.Module, imports: Sequence[_Import]
     names = {a.asname or a.name for n in imports for a in n.names}  # type: ignore[attr-defined]
     if any(a.name != "native" for n in imports for a in n.names):  # type: ignore[attr-defined]
         return ""
-    sources = _sources(tree, names)
+    language, sources = _sources(tree, names)
     if not sources:
         return ""
     try:
-        behind = loaders.behind(sources)
+        behind = loaders.behind(sources, language)
     except loaders.Unwritten:
         return ""
     text = _replaced(source, tree, imports, loaders.FRONT)
     return text + ("" if text.endswith("\n") else "\n") + "\n" + behind
 
 
-def _sources(tree: ast.Module, names: Collection[str]) -> list[str]:
-    """Returns the sources in C++ that the file makes libraries of, where each stands in a statement
-    of the module as it is, and nothing else refers to one of the names that make them.
+def _sources(tree: ast.Module, names: Collection[str]) -> tuple[str, list[str]]:
+    """Returns the sources that the file makes libraries of and their language, where they have one,
+    each stands in a statement of the module as it is, and nothing else refers to one of the names
+    that make them.
     """
     found: list[str] = []
+    languages: set[str] = set()
     calls: set[int] = set()
     for statement in tree.body:
         value = statement.value if isinstance(statement, (ast.Assign, ast.Expr)) else None
@@ -100,15 +102,17 @@ def _sources(tree: ast.Module, names: Collection[str]) -> list[str]:
             given = dict(zip(named, map(ast.literal_eval, value.args), strict=False))
             given |= {str(k.arg): ast.literal_eval(k.value) for k in value.keywords}
         except ValueError:
-            return []
-        if not isinstance(given.get("source"), str) or given.get("language", "cpp") != "cpp":
-            return []
+            return "", []
+        language = given.get("language", "cpp")
+        if not isinstance(given.get("source"), str) or language not in ("cpp", "cuda"):
+            return "", []
         found.append(given["source"])
+        languages.add(language)
     for node in ast.walk(tree):
         loads = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         if loads and node.id in names and id(node) not in calls:  # type: ignore[attr-defined]
-            return []
-    return found
+            return "", []
+    return ("".join(languages), found) if len(languages) == 1 else ("", [])
 
 
 def read_as(source: str) -> str:
@@ -142,7 +146,10 @@ def _read_short(source: str) -> str:
         tree = ast.parse(text.encode())
         made = [n for n in ast.walk(tree) if isinstance(n, ast.Assign) and _is_ours(n.value)]
         names = {t.id for n in made for t in n.targets if isinstance(t, ast.Name)}
-        behind = loaders.behind(_sources(tree, names))
+        language, sources = _sources(tree, names)
+        if not sources:
+            return source
+        behind = loaders.behind(sources, language)
     except (SyntaxError, ValueError, RecursionError, MemoryError, loaders.Unwritten):
         return source  # whoever reads it says why
     if behind != source[len(text) :]:

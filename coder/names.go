@@ -1,0 +1,128 @@
+package coder
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// label names a value in generated code by what it is: the operator, or the
+// tensor that it is read from, and its number.
+func (v *value) label() string {
+	name := v.op
+	switch {
+	case v.kind == load && v.buf != nil:
+		name = plainName(v.buf.name)
+	case v.kind == position:
+		name = "index"
+	case v.kind == access:
+		name = v.args[0].op
+	}
+	if !identifier(name) || strings.HasPrefix(name, "kernel") {
+		name = "t"
+	}
+	return fmt.Sprintf("%s_%d", name, v.id)
+}
+
+// plainName is a buffer's name without what tells it from all others.
+func plainName(name string) string {
+	for _, prefix := range []string{"v_", "s_p_", "s_b_", "s_c_", "s_"} {
+		if rest, ok := strings.CutPrefix(name, prefix); ok && identifier(rest) {
+			return rest
+		}
+	}
+	return name
+}
+
+var (
+	tokens   = regexp.MustCompile(`[A-Za-z_]\w*`)
+	called   = regexp.MustCompile(`([A-Za-z_]\w*)\s*\(|#define\s+(\w+)|(?:struct|class|enum|using|typename|class)\s+(\w+)`)
+	literals = regexp.MustCompile(`"(?:\\.|[^"\\\n])*"`)
+	// What neither language lets a variable be called, or a reader would take for something else.
+	keywords = strings.Fields(`False None True and as asm assert async auto await bool break case catch char class const
+		constexpr continue def default del delete do double elif else enum except explicit export extern
+		false finally float for friend from global goto half if import in inline int is lambda list long mutable
+		namespace new nonlocal not nullptr operator or pass private protected public raise register return
+		self short signed sizeof static std struct switch template this throw true try typedef typeid typename
+		union unsigned using virtual void volatile wchar_t while with xor yield dict float2 float4 int4 len
+		main print range str super tuple type torch nn F lib native threadIdx blockIdx blockDim gridDim`)
+)
+
+// readable calls the tensors of a candidate what the reference calls them, where
+// nothing else in its text is called so: inputs by forward's arguments, weights
+// by their names in the state_dict, results of PyTorch's operators by these.
+func readable(p *plan, kernels, class string) (string, string) {
+	taken := map[string]bool{}
+	for _, word := range keywords {
+		taken[word] = true
+	}
+	for _, line := range strings.Split(kernels, "\n") {
+		if shared[line] { // of a function of ours, whose own variables are nobody else's
+			for _, m := range called.FindAllStringSubmatch(line, -1) {
+				taken[m[1]], taken[m[2]], taken[m[3]] = true, true, true
+			}
+			continue
+		}
+		for _, token := range tokens.FindAllString(line, -1) {
+			taken[token] = true
+		}
+	}
+	for _, token := range tokens.FindAllString(literals.ReplaceAllString(class, `""`), -1) {
+		taken[token] = true
+	}
+	names := map[string]string{}
+	wanted := wantedNames(p)
+	for _, old := range slices.Sorted(maps.Keys(wanted)) {
+		if strings.Contains(class, `"`+old+`"`) { // a part of a state_dict is called so, too
+			continue
+		}
+		for _, name := range []string{wanted[old], wanted[old] + "_in"} {
+			if identifier(name) && !taken[name] {
+				names[old], taken[name] = name, true
+				break
+			}
+		}
+	}
+	renamed := func(text string) string {
+		return tokens.ReplaceAllStringFunc(text, func(token string) string {
+			if name := names[token]; name != "" {
+				return name
+			}
+			return token
+		})
+	}
+	return renamed(kernels), renamed(class)
+}
+
+// shared are the lines of the functions that kernels may call.
+var shared = func() map[string]bool {
+	lines := map[string]bool{}
+	for _, line := range slices.Concat(strings.Split(functionsCPP, "\n"), strings.Split(functionsCUDA, "\n")) {
+		lines[line] = true
+	}
+	return lines
+}()
+
+// wantedNames returns what each tensor's name in generated code should be.
+func wantedNames(p *plan) map[string]string {
+	wanted := map[string]string{}
+	for _, in := range p.g.Inputs {
+		wanted["v_"+in.Name] = in.Name
+	}
+	for _, t := range p.g.Parameters {
+		wanted["s_"+t.Name] = strings.ReplaceAll(t.State, ".", "_")
+	}
+	for _, t := range p.g.Constants {
+		wanted["s_"+t.Name] = plainName("s_" + t.Name)
+	}
+	for _, s := range p.steps {
+		if s.kernel == nil {
+			for _, v := range s.call.vars {
+				wanted[v] = plainName(v) + "_out"
+			}
+		}
+	}
+	return wanted
+}

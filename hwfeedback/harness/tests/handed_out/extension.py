@@ -1,0 +1,16 @@
+"""Twice each number."""
+
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+def get_inputs():
+    return [torch.randn(64, 32)]
+
+
+def get_init_inputs():
+    return []
