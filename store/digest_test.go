@@ -95,7 +95,7 @@ func changeQuietly(t testing.TB, db *sql.DB, statement string, args ...any) {
 // withoutDigests makes the schema what it was before rows had digests.
 func withoutDigests(t testing.TB, db *sql.DB) {
 	t.Helper()
-	must(db.Exec(`DROP TABLE digests`))(t)
+	must(db.Exec(`DROP INDEX runs_detail; DROP INDEX certificates_verdict; DROP TABLE digests`))(t)
 	for _, table := range tables {
 		columns := must(scanNames(db.Query(`SELECT name FROM pragma_table_info(?)`, table.name)))(t)
 		if !slices.Contains(columns, digestColumn) {
