@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,13 +36,16 @@ type historyCmd struct {
 	Costs   historyCostsCmd   `cmd:"" help:"Say what was spent on language models, by day and model."`
 }
 
-// runWord is how a run's status is shown. A run that nobody works on any more
-// but that never ended was stopped.
-func runWord(r kernelwright.Run, working bool) string {
-	if r.Status == kernelwright.RunRunning && !working {
-		return "stopped"
+// runStopped is the word of a run that never ended and that nobody works on any
+// more. The record does not know: it says running.
+const runStopped kernelwright.RunStatus = "stopped"
+
+// shownStatus is how a run's status is shown.
+func shownStatus(r kernelwright.Run, working func(kernelwright.Run) bool) kernelwright.RunStatus {
+	if r.Status == kernelwright.RunRunning && !working(r) {
+		return runStopped
 	}
-	return report.Line(string(r.Status))
+	return r.Status
 }
 
 // working says of runs whether some process may be working on them: whoever
@@ -123,14 +127,14 @@ func hasRounds(d report.Data) error {
 
 type historyLsCmd struct {
 	Task   string `help:"Only of the task of this name, file or fingerprint." placeholder:"TASK"`
-	Status string `help:"Only with this status: queued, running, done, invalid, declined or failed." placeholder:"STATUS"`
+	Status string `help:"Only with this status: queued, running, stopped, done, invalid, declined or failed." placeholder:"STATUS"`
 	Before int64  `help:"Only runs before this one, to page." placeholder:"RUN"`
 	Limit  int    `help:"At most so many." default:"50"`
 }
 
 // Run lists runs.
 func (c historyLsCmd) Run(a *app) (err error) {
-	statuses := []string{"queued", "running", "done", "invalid", "declined", "failed"}
+	statuses := []string{"queued", "running", string(runStopped), "done", "invalid", "declined", "failed"}
 	if c.Status != "" && !slices.Contains(statuses, c.Status) {
 		return usage(fmt.Sprintf("there is no status %q", c.Status), "it is one of "+strings.Join(statuses, ", "))
 	}
@@ -139,13 +143,7 @@ func (c historyLsCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	filter := store.RunFilter{Status: kernelwright.RunStatus(c.Status), Before: c.Before, Limit: c.Limit}
-	var runs []kernelwright.Run
-	if c.Task == "" {
-		runs, err = r.store.Runs(a.ctx, filter)
-	} else {
-		runs, err = r.runsOf(a.ctx, c.Task, filter)
-	}
+	runs, err := c.runs(a.ctx, r)
 	if err != nil {
 		return err
 	}
@@ -181,7 +179,6 @@ func (c historyLsCmd) Run(a *app) (err error) {
 	if len(runs) == 0 {
 		return a.printf("no runs\n")
 	}
-	working := r.working()
 	now := time.Now()
 	var speedups []*kernelwright.Speedup
 	rows := [][]string{{"run", "task", "status", "kernel", "time", "speedup", "against", "headroom", "begun", "cost", "reason"}}
@@ -200,7 +197,7 @@ func (c historyLsCmd) Run(a *app) (err error) {
 			began = run.CreatedMS
 		}
 		rows = append(rows, []string{
-			strconv.FormatInt(run.ID, 10), report.Line(run.TaskName), runWord(run, working(run)), kernel, ms, speed, against, headroom,
+			strconv.FormatInt(run.ID, 10), report.Line(run.TaskName), report.Line(string(run.Status)), kernel, ms, speed, against, headroom,
 			ago(began, now), report.Cost(spent[i]), report.Line(run.Reason),
 		})
 	}
@@ -215,6 +212,36 @@ func (c historyLsCmd) Run(a *app) (err error) {
 		return ignoreClosed(err)
 	}
 	return a.printf("%s", legend(speedups))
+}
+
+// runs returns the runs that are asked for, with their statuses as they are shown.
+func (c historyLsCmd) runs(ctx context.Context, r *room) ([]kernelwright.Run, error) {
+	filter := store.RunFilter{Status: kernelwright.RunStatus(c.Status), Before: c.Before, Limit: c.Limit}
+	apart := filter.Status == runStopped || filter.Status == kernelwright.RunRunning // the record has both as running
+	if apart {
+		filter.Status, filter.Limit = kernelwright.RunRunning, math.MaxInt32 // few: those of one start
+	}
+	list := r.store.Runs
+	if c.Task != "" {
+		list = func(ctx context.Context, f store.RunFilter) ([]kernelwright.Run, error) {
+			return r.runsOf(ctx, c.Task, f)
+		}
+	}
+	runs, err := list(ctx, filter)
+	if err != nil {
+		return nil, err
+	}
+	working := r.working()
+	for i := range runs {
+		runs[i].Status = shownStatus(runs[i], working)
+	}
+	if apart {
+		runs = slices.DeleteFunc(runs, func(run kernelwright.Run) bool { return string(run.Status) != c.Status })
+		if c.Limit > 0 {
+			runs = runs[:min(len(runs), c.Limit)]
+		}
+	}
+	return runs, nil
 }
 
 // legend explains a table's marks below it.
@@ -307,6 +334,7 @@ func (c historyShowCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
+	shown := shownStatus(d.Run, r.working())
 	var written daemon.Written
 	if c.Out != "" {
 		path := d.Run.Path
@@ -319,6 +347,11 @@ func (c historyShowCmd) Run(a *app) (err error) {
 	}
 	d.Older = written.Older
 	s := report.Summarise(d)
+	if shown == runStopped {
+		if s.Result = string(shown); s.Status == string(d.Run.Status) {
+			s.Status = string(shown)
+		}
+	}
 	s.Report, s.Kernel = a.shown(written.Report()), a.shown(written.Kernel)
 	lessons, err := r.store.RunLessons(a.ctx, c.ID)
 	if err != nil {
@@ -330,6 +363,7 @@ func (c historyShowCmd) Run(a *app) (err error) {
 		if rounds == nil {
 			rounds = []kernelwright.Round{}
 		}
+		d.Run.Status = shown
 		object := map[string]any{"run": d.Run, "task": d.Task, "device": d.Device, "rounds": rounds, "summary": s, "written": written}
 		if len(lessons) > 0 {
 			object["lessons"] = lessons
@@ -342,7 +376,7 @@ func (c historyShowCmd) Run(a *app) (err error) {
 		return ignoreClosed(report.Markdown(a.stdout, d))
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "run %d  %s  %s", d.Run.ID, report.Line(d.Run.TaskName), runWord(d.Run, r.working()(d.Run)))
+	fmt.Fprintf(&b, "run %d  %s  %s", d.Run.ID, report.Line(d.Run.TaskName), report.Line(string(shown)))
 	if d.Run.Stop != "" {
 		fmt.Fprintf(&b, " (%s)", strings.ReplaceAll(report.Line(string(d.Run.Stop)), "_", " "))
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/llm"
 )
 
 // WriteRound writes all that is recorded of one round for a terminal: what came of
@@ -101,20 +102,18 @@ func writeNumbers(b *strings.Builder, heading string, numbers map[string]float64
 	}
 }
 
-// writePrompt writes what was said to models in a round, and what they said.
+// writePrompt writes what was said to models in a round, and what they said: also
+// what an earlier round's calls had said before.
 func writePrompt(b *strings.Builder, d Data, index int) {
-	said := false
-	for _, t := range Talk(d.Talk, d.Attempts) {
-		if t.Key.Round != index {
-			continue
-		}
-		if !said {
-			b.WriteString("\nprompt\n")
-			said = true
-		}
-		fmt.Fprintf(b, "-- %s\n%s\n", t.who(), indent(t.Text))
-	}
-	if !said {
+	calls := slices.DeleteFunc(slices.Clone(d.Talk), func(c llm.Record) bool { return c.Key.Round != index })
+	tried := slices.DeleteFunc(slices.Clone(d.Attempts), func(c llm.Charge) bool { return c.Key.Round != index })
+	turns := Talk(calls, tried)
+	if len(turns) == 0 {
 		b.WriteString("\nprompt: none, no language model was asked in this round\n")
+		return
+	}
+	b.WriteString("\nprompt\n")
+	for _, t := range turns {
+		fmt.Fprintf(b, "-- %s\n%s\n", t.who(), indent(t.Text))
 	}
 }

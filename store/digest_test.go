@@ -107,7 +107,7 @@ func changeQuietly(t testing.TB, db *sql.DB, statement string, args ...any) {
 // withoutDigests makes the schema what it was before rows had digests.
 func withoutDigests(t testing.TB, db *sql.DB) {
 	t.Helper()
-	must(db.Exec(`DROP TABLE digests; DROP TABLE samples; DROP TABLE episodes`))(t) // the latter two came later
+	must(db.Exec(`DROP INDEX runs_detail; DROP INDEX certificates_verdict; DROP TABLE digests; DROP TABLE samples; DROP TABLE episodes`))(t) // the latter two came later
 	for _, table := range tables {
 		columns := must(scanNames(db.Query(`SELECT name FROM pragma_table_info(?)`, table.name)))(t)
 		if !slices.Contains(columns, digestColumn) {

@@ -967,6 +967,8 @@ func TestQueriesUseIndexes(t *testing.T) {
 		`SELECT ` + runColumns + ` FROM runs WHERE runs.path = 'p' ORDER BY runs.id DESC LIMIT 50`,
 		`SELECT ` + runColumns + ` FROM runs WHERE runs.task = 'f' ORDER BY runs.id DESC LIMIT 50`,
 		`SELECT ` + runColumns + ` FROM runs WHERE runs.status = 'done' AND runs.id < 9 ORDER BY runs.id DESC LIMIT 50`,
+		`SELECT 1 FROM certificates WHERE verdict = 7`,
+		`SELECT 1 FROM runs WHERE detail = 7`,
 		strings.NewReplacer("(?, ?)", "('a', 'b')").Replace(kindSetQuery),
 		strings.NewReplacer("?2", "'d'", "?3", "'k'").Replace(lessonsOfKinds) + ` ORDER BY run DESC, idx LIMIT 9`,
 	} {
