@@ -1,6 +1,6 @@
 """What is said of the episodes of a step: rewards, rates, speedups, lengths.
 
-Metrics of losses and updates are losses.policy_metrics'. All names are in docs/training.md.
+Metrics of losses and updates are losses.policy_metrics'. All names are in docs/trainer-rl.md.
 """
 
 from __future__ import annotations

@@ -247,7 +247,8 @@ class Trainer:
             return [self._stored(i // n, i % n) for i in mine], 0, 0
         version = f"{s.name}@{step - 1}"
         drawn = self.order.draw(s.tasks_per_step)[world.rank :: world.size]
-        path = self.stage.out / "trajectories" / f"step-{step:08d}-{world.rank}.parquet"
+        name = f"step-{step:08d}-{world.rank}of{world.size}.parquet"
+        path = self.stage.out / "trajectories" / name
         samples = self._sampled_before(path, version)
         never = 0
         if samples is None:
