@@ -74,9 +74,12 @@ class Critic(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the values before each policy token [n] and after each row [rows], float32."""
+        inner = unwrapped(self.model)
         with computing(batch.input_ids.device):
-            values = self.model(**_inputs(batch)).logits[..., 0].float()
-        return values[batch.at[0], batch.at[1]], values[batch.ends[0], batch.ends[1]]
+            states = inner.base_model(**_inputs(batch)).last_hidden_state
+        head = value_head(inner)
+        before = head(states[batch.at[0], batch.at[1]].float())[:, 0]
+        return before, head(states[batch.ends[0], batch.ends[1]].float())[:, 0]
 
 
 class HeadCritic(nn.Module):
@@ -96,6 +99,14 @@ class HeadCritic(nn.Module):
             states = inner.base_model(**_inputs(batch)).last_hidden_state.float()
         at = self.score(states[batch.at[0], batch.at[1]])[:, 0]
         return at, self.score(states[batch.ends[0], batch.ends[1]])[:, 0]
+
+
+def value_head(model: Any) -> Any:
+    """Returns the layer of a token classifier that makes a value of a hidden state."""
+    for name in ("score", "classifier"):
+        if hasattr(model, name):
+            return getattr(model, name)
+    raise BadInput(f"a {type(model).__name__} has no value head to train", "name another critic")
 
 
 def unwrapped(model: Any) -> Any:
@@ -187,10 +198,7 @@ def load_critic(folder: Path, lora: Lora, seed: int = 0) -> Any:
         return _steady(model)
     model = _loaded(AutoModelForTokenClassification, folder, num_labels=1)
     if not _is_critic(folder):
-        head = getattr(model, "score", None) or getattr(model, "classifier", None)
-        if not isinstance(head, nn.Linear):
-            raise BadInput(f"{folder} gives no value head to train", "name another critic")
-        for p in head.parameters():
+        for p in value_head(model).parameters():
             nn.init.zeros_(p)
     if lora.rank > 0:
         model = _with_adapter(model, lora, "TOKEN_CLS", seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from rl.chat import Chat
 from rl.episodes import Environment, Limits, play
 from rl.errors import BadInput
 from rl.estimate import Estimator
+from rl.guards import Bounds, Guard
 from rl.http import Client
 from rl.sampler import Completion
 from rl.tasks import Curriculum, Task, TaskOrder, read_tasks
@@ -219,6 +221,27 @@ def test_metrics_of_episodes() -> None:
     }
     assert {k: got[k] for k in expected} == pytest.approx(expected)
     assert metrics.of_episodes([], 0, 2)["infrastructure_rate"] == 1
+
+
+def test_spikes_are_passed_over() -> None:
+    guard = Guard(Bounds(norm_skip=10))
+    assert not any(guard.spike(1.0 + i / 10, "actor") for i in range(10))
+    assert guard.spike(20.0, "actor")
+    assert guard.spike(math.inf, "actor")
+    assert not guard.spike(9.0, "actor")
+    assert not guard.spike(20.0, "critic")  # of which nothing is known
+    again = Guard(guard.bounds)
+    again.load(json.loads(json.dumps(guard.state())))
+    assert again.spike(20.0, "actor")
+
+
+def test_rank_correlation() -> None:
+    assert metrics.rank_correlation([(1, 10), (2, 20), (3, 1000)]) == pytest.approx(1)
+    assert metrics.rank_correlation([(1, 3), (2, 2), (3, 1)]) == pytest.approx(-1)
+    # Ranks 0.5, 0.5, 2 and 0, 1, 2: 1.5 / sqrt(1.5 * 2)
+    assert metrics.rank_correlation([(1, 1), (1, 2), (2, 3)]) == pytest.approx(0.8660254)
+    assert math.isnan(metrics.rank_correlation([(1, 1), (1, 2)]))
+    assert math.isnan(metrics.rank_correlation([]))
 
 
 def test_looping() -> None:
