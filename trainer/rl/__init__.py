@@ -22,5 +22,6 @@ Exit codes: 0 done · 1 a fault of this program · 2 bad input: settings, model 
 a second trainer · 3 stopped by a guard: a loss that is not finite, or collapse; the last good
 checkpoint is kept · 4 the environment or the sampler died or cannot be reached; it can go on later
 · 5 out of memory, after the micro-batch was halved · 6 the disk is full or cannot be written ·
-7 stopped on request (SIGTERM, SIGINT): the step was finished and saved.
+7 stopped on request (SIGTERM, SIGINT): the step was finished and saved. torchrun ends with 1
+whenever a process fails: the line of the event ``error`` has the code as ``exit``.
 """

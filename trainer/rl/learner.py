@@ -160,17 +160,21 @@ class Learner:
 
     def _sparing(self, go: Callable[[], Any]) -> Any:
         """Runs go, and once more with half the micro-batch where memory was short."""
-        try:
-            return go()
-        except (MemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
-                raise
-            if self.halved or self.world.spreads:
-                raise OutOfMemory(
-                    f"out of memory in the {self.name} with micro-batches of {self.micro_tokens} "
-                    "tokens",
-                    "lower machine.micro_tokens, or shorten the sequences",
-                ) from error
+        while True:
+            try:
+                return go()
+            except (MemoryError, RuntimeError) as error:
+                if not out_of_memory(error):
+                    raise
+                if self.halved or self.world.spreads:
+                    raise OutOfMemory(
+                        f"out of memory in the {self.name} with micro-batches of "
+                        f"{self.micro_tokens} tokens",
+                        "lower machine.micro_tokens, or shorten the sequences",
+                    ) from error
+            self._halve()
+
+    def _halve(self) -> None:
         self.halved = True
         self.micro_tokens = max(1, self.micro_tokens // 2)
         self.optimiser.zero_grad(set_to_none=True)
@@ -180,4 +184,3 @@ class Learner:
             f"out of memory in the {self.name}: micro-batches are halved to "
             f"{self.micro_tokens} tokens"
         )
-        return go()

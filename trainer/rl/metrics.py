@@ -1,10 +1,11 @@
 """What is said of the episodes of a step: rewards, rates, speedups, lengths.
 
-Metrics of losses and updates are losses.policy_metrics'. All names are in docs/training.md.
+Metrics of losses and updates are losses.policy_metrics'. All names are in docs/trainer-rl.md.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -72,6 +73,32 @@ def of_verdicts(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "speedup_p90": quantile(speedups, 0.9),
         "cached_rate": sum(bool(v.get("cached")) for v in verdicts) / n,
     }
+
+
+def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float:
+    """Returns Spearman's correlation of pairs, ties having their mean rank; NaN where one side is
+    all the same.
+    """
+    first, second = (_ranks([p[i] for p in pairs]) for i in (0, 1))
+    mean = (len(pairs) - 1) / 2
+    product = math.fsum((a - mean) * (b - mean) for a, b in zip(first, second, strict=True))
+    squares = [math.fsum((a - mean) ** 2 for a in side) for side in (first, second)]
+    return product / math.sqrt(squares[0] * squares[1]) if min(squares) > 0 else math.nan
+
+
+def _ranks(x: Sequence[float]) -> list[float]:
+    ordered = sorted(x)
+    return [
+        bisect.bisect_left(ordered, v) / 2 + (bisect.bisect_right(ordered, v) - 1) / 2 for v in x
+    ]
+
+
+def speedup_of(episode: Episode) -> float | None:
+    """Returns the speedup of the last verdict, None where it was not correct or not timed."""
+    verdict = episode.samples[-1].verdict
+    if not isinstance(verdict, dict) or verdict.get("status") not in CORRECT:
+        return None
+    return _number(verdict.get("speedup"), "value")
 
 
 def _beats(verdict: dict[str, Any], baseline: str) -> bool:

@@ -74,9 +74,12 @@ class Critic(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the values before each policy token [n] and after each row [rows], float32."""
+        inner = unwrapped(self.model)
         with computing(batch.input_ids.device):
-            values = self.model(**_inputs(batch)).logits[..., 0].float()
-        return values[batch.at[0], batch.at[1]], values[batch.ends[0], batch.ends[1]]
+            states = inner.base_model(**_inputs(batch)).last_hidden_state
+        head = value_head(inner)
+        before = head(states[batch.at[0], batch.at[1]].float())[:, 0]
+        return before, head(states[batch.ends[0], batch.ends[1]].float())[:, 0]
 
 
 class HeadCritic(nn.Module):
@@ -96,6 +99,14 @@ class HeadCritic(nn.Module):
             states = inner.base_model(**_inputs(batch)).last_hidden_state.float()
         at = self.score(states[batch.at[0], batch.at[1]])[:, 0]
         return at, self.score(states[batch.ends[0], batch.ends[1]])[:, 0]
+
+
+def value_head(model: Any) -> Any:
+    """Returns the layer of a token classifier that makes a value of a hidden state."""
+    for name in ("score", "classifier"):
+        if hasattr(model, name):
+            return getattr(model, name)
+    raise BadInput(f"a {type(model).__name__} has no value head to train", "name another critic")
 
 
 def unwrapped(model: Any) -> Any:
@@ -187,10 +198,7 @@ def load_critic(folder: Path, lora: Lora, seed: int = 0) -> Any:
         return _steady(model)
     model = _loaded(AutoModelForTokenClassification, folder, num_labels=1)
     if not _is_critic(folder):
-        head = getattr(model, "score", None) or getattr(model, "classifier", None)
-        if not isinstance(head, nn.Linear):
-            raise BadInput(f"{folder} gives no value head to train", "name another critic")
-        for p in head.parameters():
+        for p in value_head(model).parameters():
             nn.init.zeros_(p)
     if lora.rank > 0:
         model = _with_adapter(model, lora, "TOKEN_CLS", seed)
@@ -216,6 +224,10 @@ def save(model: Any, tokenizer: Any, folder: Path, state: dict[str, Tensor] | No
     if isinstance(model, HeadCritic):
         save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / HEAD)
         return
+    inner = unwrapped(model)
+    if state is not None and model is inner and inner.config.tie_word_embeddings:
+        tied = set(inner._tied_weights_keys or ())  # of one storage no more, as they were gathered
+        state = {k: v for k, v in state.items() if k not in tied}
     model.save_pretrained(folder, state_dict=state)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
@@ -255,19 +267,29 @@ def from_gguf(path: Path, into: Path) -> Path:
     plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     plain.load_state_dict(source.state_dict(), strict=False)
     plain.tie_weights()
-    plain.save_pretrained(into)
     tokenizer.save_pretrained(into)
+    _without_tokens_from(into / "tokenizer.json", plain.get_input_embeddings().weight.shape[0])
+    plain.save_pretrained(into)
     return into
+
+
+def _without_tokens_from(path: Path, rows: int) -> None:
+    """Takes those special tokens out of a tokenizer that the model has no embedding for:
+    transformers adds GPT-2's to every one of a GGUF file.
+    """
+    told = json.loads(path.read_text())
+    told["added_tokens"] = [t for t in told["added_tokens"] if t["id"] < rows]
+    path.write_text(json.dumps(told, ensure_ascii=False))
 
 
 def resolve(given: str, work: Path) -> Path:
     """Returns the folder of a policy that settings name: itself, or a GGUF file's made plain."""
     path = Path(given)
     if path.suffix == ".gguf":
-        return from_gguf(path, work / "base")
+        return from_gguf(path, work / "base").resolve()
     if not path.is_dir():
         raise BadInput(f"there is no model folder {path}", MEND)
-    return path
+    return path.resolve()  # adapters name their base by it
 
 
 def _loaded(kind: Any, folder: Path, **more: Any) -> Any:
@@ -315,6 +337,8 @@ def _with_adapter(model: Any, lora: Lora, task: str, seed: int) -> Any:
             target_modules=lora.modules,
             task_type=task,
             lora_dropout=0.0,
+            # A value head is trained as it is.
+            exclude_modules=["score", "classifier"] if task == "TOKEN_CLS" else None,
         )
         return get_peft_model(model, config)
 

@@ -33,7 +33,7 @@ from rl.settings import Lora, Machine, Optimiser, Saving, require
 from rl.stage import Stage
 from rl.tasks import Curriculum, TaskOrder, read_tasks
 from rl.trajectories import Episode, Sample
-from rl.update import Ppo, prepare, update_critic, update_policy
+from rl.update import Ppo, Prepared, prepare, update_critic, update_policy
 
 
 @dataclass(frozen=True)
@@ -223,6 +223,8 @@ class Trainer:
         said = metrics.of_episodes(every, dropped, lost)
         if self.critic is not None:
             said |= update_critic(p, self.critic, s.ppo, self.guard, step, rng)
+            pairs = [x for part in world.gather(valued(p, kept)) for x in part]
+            said["value_speedup_correlation"] = metrics.rank_correlation(pairs)
         said |= update_policy(p, self.actor, s.ppo, self.guard, step, rng)
         for e in every:
             self._heed(e)
@@ -247,7 +249,8 @@ class Trainer:
             return [self._stored(i // n, i % n) for i in mine], 0, 0
         version = f"{s.name}@{step - 1}"
         drawn = self.order.draw(s.tasks_per_step)[world.rank :: world.size]
-        path = self.stage.out / "trajectories" / f"step-{step:08d}-{world.rank}.parquet"
+        name = f"step-{step:08d}-{world.rank}of{world.size}.parquet"
+        path = self.stage.out / "trajectories" / name
         samples = self._sampled_before(path, version)
         never = 0
         if samples is None:
@@ -307,6 +310,15 @@ class Trainer:
         state = self.stage.world.model_state(self.actor.module) or {}
         self._plain.load_state_dict({k.removeprefix("model."): v for k, v in state.items()})
         return self._plain
+
+
+def valued(p: Prepared, episodes: Sequence[Episode]) -> list[tuple[float, float]]:
+    """Returns the critic's value before the last token, and the speedup, of episodes that have
+    one.
+    """
+    last = {row.episode: row.first + row.count - 1 for row in p.rows}
+    speedups = {i: metrics.speedup_of(episodes[i]) for i in last}
+    return [(float(p.values[last[i]]), x) for i, x in speedups.items() if x is not None]
 
 
 def run(settings: Settings, stage: Stage) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import fcntl
 import json
 import math
 import os
+import random
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 import transformers
 
@@ -176,9 +178,14 @@ def run_stage(
             raise BadInput("out is empty", "name the folder that the stage writes to")
         if machine.threads:
             torch.set_num_threads(machine.threads)
-        torch.use_deterministic_algorithms(True, warn_only=True)
         transformers.utils.logging.disable_progress_bar()
+        seed = int(getattr(settings, "seed", 0))
+        random.seed(seed)
+        numpy.random.seed(seed)
+        torch.manual_seed(seed)
         world = World(machine)
+        # To the same bits on a CPU; on a GPU it would cost too much.
+        torch.use_deterministic_algorithms(world.device.type == "cpu", warn_only=True)
         stage = Stage(world, Path(settings.out), say)
         _listen(stage)
         with stage.locked():

@@ -95,8 +95,10 @@ class World:
             raise BadInput(
                 "a value head cannot be spread by fsdp", "use a critic of its own, or ddp"
             )
-        for layer in unwrapped(model).base_model.layers:
-            fully_shard(layer)
+        whole = set(unwrapped(model)._no_split_modules or [])
+        for layer in list(module.modules()):
+            if type(layer).__name__ in whole:
+                fully_shard(layer)
         fully_shard(module)
         return module
 

@@ -1,0 +1,133 @@
+"""Two processes make of a batch what one makes of it, with whole weights and with spread ones."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from doubles import tiny_policy
+
+from rl import losses, policy
+from rl.batch import Row, number
+from rl.guards import Bounds, Guard
+from rl.learner import Learner
+from rl.settings import Lora, Machine, Optimiser
+from rl.stage import Stage
+from rl.world import World
+
+PACKAGE = Path(__file__).parents[2]
+
+
+def rows() -> list[Row]:
+    generator = torch.Generator().manual_seed(2)
+    out = []
+    for n in (6, 9, 4, 12, 7):
+        ids = torch.randint(3, 250, (n,), generator=generator).tolist()
+        mask = [int(i % 4 != 2) for i in range(n - 2)]
+        out.append(Row(ids, 2, mask, [0.0] * (n - 2), [0] * (n - 2)))
+    return out
+
+
+def train(base: Path, parallel: str, out: Path) -> dict[str, Any]:
+    """Makes two updates of this process's part of the rows, through a checkpoint, and returns
+    gradients and weights.
+    """
+    machine = Machine(device="cpu", parallel=parallel, micro_tokens=20, threads=1)
+    world = World(machine)
+    stage = Stage(world, out, lambda _: None)
+    learner = make(base, machine, stage)
+    mine = rows()[:1] if world.rank else rows()[1:]  # of unlike sizes
+    if world.size == 1:
+        mine = rows()
+    tokens = float(sum(r.count for r in rows()))
+    number(mine)
+    guard = Guard(Bounds())
+
+    def update(learner: Learner) -> dict[str, torch.Tensor]:
+        def loss_of(batch: Any, got: Any) -> torch.Tensor:
+            every = torch.ones_like(got[0], dtype=torch.bool)
+            weight = torch.sin(batch.targets.float())
+            old = got[0].detach() - 0.05
+            return losses.policy_loss(got[0], old, weight, every, losses.Clip(), tokens)
+
+        learner.accumulate(mine, loss_of)
+        world.add_gradients(learner.parameters())
+        found = {}
+        for name, p in learner.module.named_parameters():
+            assert p.grad is not None
+            grad: Any = p.grad
+            found[name] = (grad.full_tensor() if hasattr(grad, "full_tensor") else grad).clone()
+        # apply adds the gradients up itself: only this process's share may be there.
+        learner.accumulate(mine, loss_of)
+        learner.apply(guard)
+        return found
+
+    first = update(learner)
+    folder = out / "saved"
+    if world.rank == 0:
+        folder.mkdir(parents=True)
+    world.any(False)
+    learner.write(folder, None)
+    world.any(False)
+    again = make(folder / "actor", machine, stage)
+    again.read(folder)
+    second = update(again)
+    again.write_weights(out / "final", None)
+    world.any(False)
+    return {"first": first, "second": second, "rank": world.rank, "world": world}
+
+
+def make(base: Path, machine: Machine, stage: Stage) -> Learner:
+    module = policy.Actor(policy.load_actor(base, Lora()))
+    return Learner("actor", module, Optimiser(lr=1e-3), machine, stage)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_give_the_gradients_of_one(tmp_path: Path, parallel: str) -> None:
+    base = tiny_policy(tmp_path / "base", 8_000)
+    one = train(base, "ddp", tmp_path / "one")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    paths = f"{PACKAGE}:{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"
+    env = os.environ | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "PYTHONPATH": paths,
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    out = tmp_path / "two"
+    command = [sys.executable, __file__, str(base), parallel, str(out)]
+    processes = [
+        subprocess.Popen(command, env=env | {"RANK": str(r)}, stderr=subprocess.PIPE, text=True)
+        for r in range(2)
+    ]
+    said = [p.communicate()[1] for p in processes]
+    assert [p.returncode for p in processes] == [0, 0], said
+    two = torch.load(out / "found.pt", weights_only=True)
+    for step in ("first", "second"):
+        for name, expected in one[step].items():
+            assert torch.allclose(two[step][name], expected, rtol=1e-4, atol=1e-6), (step, name)
+        assert max(float(x.abs().max()) for x in one[step].values()) > 1e-3
+    from safetensors.torch import load_file
+
+    weights = load_file(tmp_path / "one" / "final" / "model.safetensors")
+    got = load_file(out / "final" / "model.safetensors")
+    assert got.keys() == weights.keys()
+    for name, expected in weights.items():
+        assert torch.allclose(got[name], expected, rtol=1e-4, atol=1e-5), name
+
+
+if __name__ == "__main__":
+    done = train(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
+    if done["rank"] == 0:
+        found = {k: done[k] for k in ("first", "second")}
+        torch.save(found, Path(sys.argv[3]) / "found.pt")
+    done["world"].close()
