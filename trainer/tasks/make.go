@@ -48,15 +48,8 @@ type Maker struct {
 	Catalogue   Catalogue
 	Protected   []Protected
 	Workers     int // processes that compose; 0: one
-	Writer      Writer
 	Log         *slog.Logger
 	Progress    func(Progress)
-}
-
-// Writer writes a task instead of the composer: a language model.
-type Writer interface {
-	// Write returns a reference of operators of these kinds, which is foreign text.
-	Write(ctx context.Context, index int64, operators []string) (string, error)
 }
 
 // barren is after how many draws in a row that keep nothing a set is given up.
@@ -176,24 +169,7 @@ func (m *Maker) compose(ctx context.Context, s *service, settings Settings, stat
 	if d.err != nil && errors.Is(d.err, errServiceDied) {
 		d.err, d.reason = nil, "not composed: ended the process"
 	}
-	if m.Writer != nil && d.err == nil && d.reason == "" {
-		m.write(ctx, &d)
-	}
 	return d
-}
-
-// write has a model write the task instead. What it writes is judged like any
-// foreign reference.
-func (m *Maker) write(ctx context.Context, d *draft) {
-	source, err := m.Writer.Write(ctx, d.index, d.task.Operators)
-	if err != nil {
-		d.err = err
-		return
-	}
-	d.task.Origin, d.source = "model", source
-	if source == "" {
-		d.reason = "the model wrote no reference"
-	}
 }
 
 // candidate is eager as a candidate: what is measured beside it are the baselines.
@@ -221,7 +197,7 @@ func (m *Maker) measure(ctx context.Context, hw Hardware, s Settings, state *sta
 		return d
 	}
 	// The estimate of an inspection is a first one.
-	if d.reason = outside(t.EagerMS, s.LowMS/2, s.HighMS*2); d.reason != "" {
+	if d.reason = outside(t.EagerMS, s.LowMS/3, s.HighMS*4); d.reason != "" {
 		return d
 	}
 	v, err := hw.Evaluate(ctx, t, candidate(d.source), kernelwright.Quick)

@@ -37,7 +37,6 @@ type Settings struct {
 	Machine    Machine             `json:"machine"`
 	Catalogue  string              `json:"catalogue"` // its version
 	Held       []string            `json:"held"`      // the operator kinds of HeldKinds
-	LLM        string              `json:"llm,omitempty"`
 }
 
 // Machine is what sizes are chosen by.
@@ -62,7 +61,7 @@ type Task struct {
 	Split       store.Split `json:"split"`
 	Level       int         `json:"level"`
 	Fingerprint string      `json:"fingerprint"`
-	Origin      string      `json:"origin"` // "composed", "imported", or a model's name
+	Origin      string      `json:"origin"` // "composed" or "imported"
 	Operators   []string    `json:"operators"`
 	Kinds       []string    `json:"kinds"`
 	Primitives  []string    `json:"primitives"` // core ATen
@@ -234,8 +233,6 @@ func (s Settings) Differs(other Settings) string {
 		return "similarity"
 	case !maps.Equal(s.DTypes, other.DTypes) || !maps.Equal(s.Shares, other.Shares):
 		return "share of dtypes or numbers of operators"
-	case s.LLM != other.LLM:
-		return "composer"
 	case s.Catalogue != other.Catalogue:
 		return "PyTorch"
 	case !slices.Equal(s.Held, other.Held):

@@ -1,15 +1,14 @@
 """How alike two reference files are.
 
-A file becomes the tree of operators that its ``Model.forward`` returns (``canonical``): local names,
-the order of statements, module against function against method, shapes, numbers and other arguments
-that are no tensors are gone from it; usual spellings of one operator are one (``x * sigmoid(x)`` is
-``silu``). Nothing of the file is run.
+A file becomes the tree of operators that its ``Model.forward`` returns (``canonical``). Names, the
+order of statements, module against function against method, shapes and numbers are gone from it;
+usual spellings of one operator are one (``x * sigmoid(x)`` is ``silu``). Nothing of it is run.
 
 Similarity is 1 - TED / max(nodes), with the tree edit distance of unit costs of K. Zhang and D.
-Shasha, "Simple Fast Algorithms for the Editing Distance between Trees and Related Problems", SIAM J.
-Comput. 18(6), 1989. Trees of over ``LARGE`` nodes are compared by the pq-gram distance (p = 2, q =
-1) of N. Augsten, M. Boehlen and J. Gamper, "Approximate Matching of Hierarchical Data Using
-pq-Grams", VLDB 2005, which bounds that from below in practice and takes linear time.
+Shasha, "Simple Fast Algorithms for the Editing Distance between Trees and Related Problems", SIAM
+J. Comput. 18(6), 1989. Trees of over ``LARGE`` nodes are compared by the pq-gram distance (p = 2,
+q = 1) of N. Augsten, M. Boehlen and J. Gamper, "Approximate Matching of Hierarchical Data Using
+pq-Grams", VLDB 2005, in linear time.
 """
 
 from __future__ import annotations
@@ -93,7 +92,9 @@ def similarity(a: Canonical, b: Canonical) -> float:
     return 1 - distance(a.tree, b.tree) / most
 
 
-def nearest(a: Canonical, others: Sequence[tuple[str, Canonical]], limit: float) -> tuple[float, str]:
+def nearest(
+    a: Canonical, others: Sequence[tuple[str, Canonical]], limit: float
+) -> tuple[float, str]:
     """Returns the similarity to the most similar one that may lie over ``limit``, and its name."""
     best = (0.0, "")
     for name, b in others:

@@ -1,4 +1,4 @@
-"""The operator catalogue: what the installed torch (and transformers) has, and how it is called.
+"""The operator catalogue: what the installed torch has, and how it is called.
 
 Operators come from ``torch.nn``'s modules and from the functions that
 ``torch.overrides.get_testing_overrides`` lists with their signatures. Each is run: an entry says on
@@ -9,7 +9,6 @@ one that dies or hangs costs its own entry.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import itertools
 import json
@@ -49,21 +48,25 @@ DOMAINS: dict[str, Callable[[tuple[int, ...]], torch.Tensor]] = {
 }
 NAMESPACES = ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.functional")
 # Parts of a name that say that something is not for dense floating tensors, or is no operator.
-FOREIGN = (
-    "quantize", "sparse", "cudnn", "mkldnn", "miopen", "fbgemm", "nested", "backward", "_jvp",
-    "copy", "fake_", "choose_qparams", "ctc", "rnn", "lstm", "gru", "svd", "eig", "cholesky",
-    "lobpcg", "pca_lowrank", "geqrf", "ormqr", "orgqr", "lu_", "triangular_solve", "qr", "inv",
-    "solve", "det", "lstsq", "householder", "ldl", "window", "stft", "istft", "complex", "polar",
-    "feature_", "embedding_renorm", "fused_", "batch_norm_", "native_", "cond", "expm", "rank",
-    "matrix_power", "matrix_exp", "convolution", "asarray", "rand", "like", "sym_", "unsafe",
-    "grid_sampl", "affine_grid", "with_indices", "fractional", "nan", "dsmm", "conv", "vdot", "frexp", "histc", "histogram", "rrelu", "vander", "gradient",
+FOREIGN = tuple(
+    """
+    quantize sparse cudnn mkldnn miopen fbgemm nested backward _jvp copy fake_
+    choose_qparams ctc rnn lstm gru svd eig cholesky lobpcg pca_lowrank geqrf ormqr orgqr
+    lu_ triangular_solve qr inv solve det lstsq householder ldl window stft istft complex
+    polar feature_ embedding_renorm fused_ batch_norm_ native_ cond expm rank matrix_power
+    matrix_exp convolution asarray rand like sym_ unsafe grid_sampl affine_grid with_indices
+    fractional nan dsmm conv vdot frexp histc histogram rrelu vander gradient
+    """.split()  # noqa: SIM905
 )
 # Modules that hold others, or are no operators.
-CONTAINERS = {
-    "Module", "Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict",
-    "Transformer", "TransformerEncoder", "TransformerDecoder", "TransformerDecoderLayer",
-    "Container", "FractionalMaxPool2d", "FractionalMaxPool3d", "CrossMapLRN2d", "SyncBatchNorm", "RReLU", "AdaptiveLogSoftmaxWithLoss", "Identity",
-}
+CONTAINERS = set(
+    """
+    Module Sequential ModuleList ModuleDict ParameterList ParameterDict Transformer
+    TransformerEncoder TransformerDecoder TransformerDecoderLayer Container
+    FractionalMaxPool2d FractionalMaxPool3d CrossMapLRN2d SyncBatchNorm RReLU
+    AdaptiveLogSoftmaxWithLoss Identity
+    """.split()  # noqa: SIM905
+)
 SKIPPED = {"out", "dtype", "device", "generator", "layout", "inplace", "size_average", "reduce"}
 
 
@@ -85,7 +88,9 @@ def candidates() -> Iterator[dict[str, Any]]:
             yield entry | {"reason": "holds other modules, or does nothing"}
             continue
         try:
-            yield entry | {"parameters": _parameters(inspect.signature(cls.__init__))} | _tensors(cls)
+            yield (
+                entry | {"parameters": _parameters(inspect.signature(cls.__init__))} | _tensors(cls)
+            )
         except (ValueError, TypeError):
             yield entry | {"reason": "has no signature"}
     with warnings.catch_warnings():
@@ -117,7 +122,15 @@ def _parameters(signature: inspect.Signature) -> list[dict[str, Any]]:
 
 def _tensors(cls: type) -> dict[str, Any]:
     names = forward_names(cls)
-    return {"tensors": [n for n in names[1:] if n not in AGAIN], "again": [n for n in names[1:] if n in AGAIN], "listed": False} if names else {"reason": "takes no tensor"}
+    return (
+        {
+            "tensors": [n for n in names[1:] if n not in AGAIN],
+            "again": [n for n in names[1:] if n in AGAIN],
+            "listed": False,
+        }
+        if names
+        else {"reason": "takes no tensor"}
+    )
 
 
 def _function(signature: inspect.Signature) -> dict[str, Any]:
@@ -129,13 +142,20 @@ def _function(signature: inspect.Signature) -> dict[str, Any]:
     listed = first["name"] in ("tensors", "seq")
     if not listed and first["name"] not in X_NAMES:
         return {"reason": f"its first parameter is {first['name']}"}
-    tensors = [p["name"] for p in rest if p["needed"] and (p["name"] in ROLES_OF or rule_for("", p["name"]) is None)]
+    tensors = [
+        p["name"]
+        for p in rest
+        if p["needed"] and (p["name"] in ROLES_OF or rule_for("", p["name"]) is None)
+    ]
     leading = [p["name"] for p in itertools.takewhile(lambda p: p["name"] in tensors, rest)]
     if listed:
         tensors, leading = ["second"], []
     return {
         "parameters": [p for p in rest if p["name"] not in tensors],
-        "tensors": tensors, "again": [], "listed": listed, "leading": leading,
+        "tensors": tensors,
+        "again": [],
+        "listed": listed,
+        "leading": leading,
     }
 
 
@@ -153,7 +173,12 @@ def probe(entry: dict[str, Any]) -> dict[str, Any]:
         for roles in _roles(entry["kind"], entry["tensors"]):
             domain, first, reason = _works(entry, roles, rank, found)
             if not reason:
-                found = {"roles": roles, "domain": domain, "first": first, "ranks": [*found.get("ranks", []), rank]}
+                found = {
+                    "roles": roles,
+                    "domain": domain,
+                    "first": first,
+                    "ranks": [*found.get("ranks", []), rank],
+                }
                 break
             why[reason] += 1
         if found and rank not in found["ranks"] and rank > found["ranks"][-1] + 1:
@@ -178,7 +203,9 @@ def _roles(kind: str, tensors: list[str]) -> Iterator[dict[str, str]]:
             yield {name: role} | others
 
 
-def _works(entry: dict[str, Any], roles: dict[str, str], rank: int, found: dict[str, Any]) -> tuple[str, bool, str]:
+def _works(
+    entry: dict[str, Any], roles: dict[str, str], rank: int, found: dict[str, Any]
+) -> tuple[str, bool, str]:
     """Returns from which inputs an operator works on a rank, whether its result is the first of
     several, and why it does not.
     """
@@ -210,7 +237,7 @@ def _once(step: Step, rank: int, domain: str) -> tuple[bool, str]:
     bound = step.bind(torch.float32, "cpu")
     extra = {n: t.make(x, torch.float32) for n, t in step.tensors.items()}
     keep = x.clone()
-    results = []
+    results: list[Any] = []
     with torch.no_grad():
         for given in (x, x, y):
             torch.manual_seed(len(results))
@@ -282,30 +309,34 @@ def _traced(step: Step, extra: dict[str, torch.Tensor], bound: Any, x: torch.Ten
     return sorted({f.overloadpacket.__name__ for f in called if hasattr(f, "overloadpacket")})
 
 
-PRODUCTS = {
-    "mm", "bmm", "addmm", "baddbmm", "convolution", "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_attention_math", "dot", "mv", "addmv", "einsum",
-}
-ROWS = {
-    "sum", "mean", "amax", "amin", "max", "min", "var", "var_mean", "cumsum", "cumprod", "argmax",
-    "_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "prod", "logcumsumexp",
-    "_native_batch_norm_legit", "native_batch_norm", "avg_pool2d", "avg_pool3d",
-    "avg_pool1d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "max_pool2d_with_indices",
-    "max_pool3d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool3d", "any", "all", "median",
-    "sort", "topk", "kthvalue", "cummax", "cummin", "std", "mode", "_cdist_forward",
-    "_pdist_forward", "aminmax", "_fused_rms_norm", "std_mean", "norm", "linalg_vector_norm",
-    "adaptive_avg_pool1d", "fractional_max_pool2d", "logsumexp", "max_pool2d", "trace", "histc",
-    "_adaptive_avg_pool1d", "_embedding_bag", "mse_loss", "nll_loss_forward", "nll_loss2d_forward",
-}
-SHAPING = {
-    "view", "permute", "expand", "squeeze", "unsqueeze", "slice", "select", "clone", "cat",
-    "split_with_sizes", "as_strided", "diagonal", "constant_pad_nd", "flip", "roll", "repeat",
-    "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad2d", "alias",
-    "replication_pad3d", "replication_pad1d", "im2col", "col2im", "unfold", "index", "detach",
-    "arange", "full", "_unsafe_view", "lift_fresh_copy", "pixel_shuffle", "pixel_unshuffle",
-    "_to_copy", "empty", "split", "stack", "transpose", "t", "upsample_nearest2d", "channel_shuffle",
-    "_unsafe_index", "tril", "triu", "index_select", "embedding", "scalar_tensor", "where_self",
-}
+PRODUCTS = set(
+    """
+    mm bmm addmm baddbmm convolution _scaled_dot_product_flash_attention_for_cpu
+    _scaled_dot_product_attention_math dot mv addmv einsum
+    """.split()  # noqa: SIM905
+)
+ROWS = set(
+    """
+    sum mean amax amin max min var var_mean cumsum cumprod argmax _softmax _log_softmax
+    native_layer_norm native_group_norm prod logcumsumexp _native_batch_norm_legit
+    native_batch_norm avg_pool2d avg_pool3d avg_pool1d _adaptive_avg_pool2d
+    _adaptive_avg_pool3d max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d
+    adaptive_max_pool3d any all median sort topk kthvalue cummax cummin std mode
+    _cdist_forward _pdist_forward aminmax _fused_rms_norm std_mean norm linalg_vector_norm
+    adaptive_avg_pool1d fractional_max_pool2d logsumexp max_pool2d trace histc
+    _adaptive_avg_pool1d _embedding_bag mse_loss nll_loss_forward nll_loss2d_forward
+    """.split()  # noqa: SIM905
+)
+SHAPING = set(
+    """
+    view permute expand squeeze unsqueeze slice select clone cat split_with_sizes as_strided
+    diagonal constant_pad_nd flip roll repeat reflection_pad1d reflection_pad2d
+    reflection_pad3d replication_pad2d alias replication_pad3d replication_pad1d im2col
+    col2im unfold index detach arange full _unsafe_view lift_fresh_copy pixel_shuffle
+    pixel_unshuffle _to_copy empty split stack transpose t upsample_nearest2d
+    channel_shuffle _unsafe_index tril triu index_select embedding scalar_tensor where_self
+    """.split()  # noqa: SIM905
+)
 
 
 def family(primitives: list[str]) -> str:
@@ -364,7 +395,3 @@ def crawl(told: Callable[[int, int], None]) -> dict[str, Any]:
         "left": {e["path"]: e["reason"] for e in found if "reason" in e},
         "tried": len(every),
     }
-
-
-def has_transformers() -> bool:
-    return importlib.util.find_spec("transformers") is not None

@@ -1,12 +1,13 @@
 """Composes tasks: one to five operators in sequence, whose shapes fit because they were run.
 
 Everything is drawn from a seed and an index: the same catalogue, seed and settings give the same
-files. Shapes are found on the meta device; a copy with a small batch is run for real, on two draws,
-and what is silly is drawn again: a step that changes nothing, or leaves one value nearly everywhere.
+files. Shapes are found on the meta device; a copy with a small batch is run for real, and what is
+silly is drawn again: a step that changes nothing, or leaves one value nearly everywhere.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter
@@ -21,31 +22,52 @@ from catalogue import DOMAINS
 from rules import NoFit
 from step import Step, draw_step
 
-# The paper's shares (CUDA Agent, arXiv 2602.24286, section 3.1); 0 is a transformers module.
-SHARES = {1: 3.4, 2: 83.8, 3: 7.6, 4: 2.8, 5: 1.2, 0: 1.2}
 # How often the first operator is of a family, and any later one.
 FIRST = {"product": 35, "row": 30, "pointwise": 35, "shape": 0}
 LATER = {"product": 10, "row": 37, "pointwise": 48, "shape": 5}
 # How often an operator is drawn beside others of its family: most are not used in models.
-COMMON = """relu gelu silu sigmoid tanh softmax logsoftmax layernorm rmsnorm groupnorm batchnorm
-instancenorm linear conv1d conv2d conv3d convtranspose1d convtranspose2d convtranspose3d matmul
-leakyrelu elu mish softplus hardswish hardsigmoid add mul sub div maximum minimum sum mean max min
-logsumexp norm normalize maxpool1d maxpool2d maxpool3d avgpool1d avgpool2d avgpool3d clamp exp abs
-adaptiveavgpool2d adaptiveavgpool1d cumsum attention multiheadattention glu var std sqrt pow
-crossentropy mse prelu""".split()
+COMMON = """
+    relu gelu silu sigmoid tanh softmax logsoftmax layernorm rmsnorm groupnorm batchnorm
+    instancenorm linear conv1d conv2d conv3d convtranspose1d convtranspose2d convtranspose3d
+    matmul leakyrelu elu mish softplus hardswish hardsigmoid add mul sub div maximum minimum
+    sum mean max min logsumexp norm normalize maxpool1d maxpool2d maxpool3d avgpool1d
+    avgpool2d avgpool3d clamp exp abs adaptiveavgpool2d adaptiveavgpool1d cumsum attention
+    multiheadattention glu var std sqrt pow crossentropy mse prelu
+    """.split()  # noqa: SIM905
 # Of torch's functions that are in no torch.nn, those that models use at all.
-ORDINARY = """sin cos erf log log1p expm1 log2 tan atan prod cumprod cummax rsqrt reciprocal lerp addcmul
-addcdiv hypot logaddexp remainder cdist flip roll transpose tril triu cat stack neg sinh cosh asinh
-logcumsumexp floor round ceil square atan2 copysign trace norm median outer exp2 sort logit bmm""".split()
+ORDINARY = """
+    sin cos erf log log1p expm1 log2 tan atan prod cumprod cummax rsqrt reciprocal lerp
+    addcmul addcdiv hypot logaddexp remainder cdist flip roll transpose tril triu cat stack
+    neg sinh cosh asinh logcumsumexp floor round ceil square atan2 copysign trace norm
+    median outer exp2 sort logit bmm
+    """.split()  # noqa: SIM905
 COMMON_WEIGHT, OTHER_WEIGHT, RARE_WEIGHT = 6.0, 2.0, 0.1
 RARE = ("torch.special.", "torch.linalg.")
 MAX_INPUTS = 2  # further tensors that a task's forward takes
 # The dimensions of an input, by rank: choices for each, the batch first, and their names.
 DIMS: dict[int, list[tuple[str, tuple[int, ...]]]] = {
-    2: [("batch_size", (16,)), ("features", (64, 96, 128, 256, 384, 512, 768, 1000, 1024, 2048, 4096))],
-    3: [("batch_size", (8,)), ("seq_length", (32, 64, 100, 128, 256)), ("features", (32, 64, 96, 128, 256, 512))],
-    4: [("batch_size", (4,)), ("channels", (8, 16, 32, 48, 64)), ("height", (14, 16, 28, 32, 56)), ("width", (14, 16, 28, 32, 56))],
-    5: [("batch_size", (2,)), ("channels", (4, 8, 16)), ("depth", (8, 12, 16)), ("height", (8, 12, 16)), ("width", (8, 12, 16))],
+    2: [
+        ("batch_size", (16,)),
+        ("features", (64, 96, 128, 256, 384, 512, 768, 1000, 1024, 2048, 4096)),
+    ],
+    3: [
+        ("batch_size", (8,)),
+        ("seq_length", (32, 64, 100, 128, 256)),
+        ("features", (32, 64, 96, 128, 256, 512)),
+    ],
+    4: [
+        ("batch_size", (4,)),
+        ("channels", (8, 16, 32, 48, 64)),
+        ("height", (14, 16, 28, 32, 56)),
+        ("width", (14, 16, 28, 32, 56)),
+    ],
+    5: [
+        ("batch_size", (2,)),
+        ("channels", (4, 8, 16)),
+        ("depth", (8, 12, 16)),
+        ("height", (8, 12, 16)),
+        ("width", (8, 12, 16)),
+    ],
 }
 RANKS = (2, 2, 2, 3, 3, 4, 4, 4, 5)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -172,10 +194,13 @@ class Composer:
         i, used = len(before), {s.kind for s in before}
         products = self._families(before[-1:]) == ["product"]
         fits = [
-            e for e in self.operators
-            if rank in e["ranks"] and (i == 0 or e["domain"] == "any" or rng.random() < 0.3)
+            e
+            for e in self.operators
+            if rank in e["ranks"]
+            and (i == 0 or e["domain"] == "any" or rng.random() < 0.3)
             and (e["kind"] in wish.one_of if held else e["kind"] not in wish.without)
-            and e["kind"] not in used and not (products and e["family"] == "product")
+            and e["kind"] not in used
+            and not (products and e["family"] == "product")
         ]
         if not fits:
             return None
@@ -250,7 +275,9 @@ def _round(batch: float) -> int:
     return power if batch < 1.4 * power else 3 * power // 2
 
 
-def _estimate(steps: list[Step], shape: tuple[int, ...], dtype: torch.dtype, machine: cost.Machine) -> float:
+def _estimate(
+    steps: list[Step], shape: tuple[int, ...], dtype: torch.dtype, machine: cost.Machine
+) -> float:
     try:
         with cost.Counting() as counted:
             shapes(steps, shape, dtype)
@@ -274,7 +301,7 @@ def check(steps: list[Step], shape: tuple[int, ...], domain: str, rng: random.Ra
         raise
     except Exception as e:
         raise NoFit("raises when it is run") from e
-    for before, after in zip(first, first[1:], strict=False):
+    for before, after in itertools.pairwise(first):
         if fault := _silly(before, after):
             raise NoFit(fault)
 
@@ -283,7 +310,9 @@ def _silly(before: torch.Tensor, after: torch.Tensor) -> str:
     """Returns why a step is not worth a task, "" where nothing is wrong with it."""
     if not bool(torch.isfinite(after).all()):
         return "is not finite after what comes before it"
-    if before.numel() == after.numel() and torch.allclose(before.reshape(-1), after.reshape(-1), 1e-6, 1e-7):
+    if before.numel() == after.numel() and torch.allclose(
+        before.reshape(-1), after.reshape(-1), 1e-6, 1e-7
+    ):
         return "a step changes nothing"
     if after.numel() > 1:
         flat = after.reshape(-1)[: 1 << 18]
@@ -306,7 +335,9 @@ def held_kinds(operators: list[dict[str, Any]], seed: int, share: float) -> list
     families: dict[str, dict[str, set[str]]] = {}
     for e in operators:
         if e["kind"] not in QUIET and weight([e]) > RARE_WEIGHT:
-            families.setdefault(e["family"], {}).setdefault(e["kind"], set()).update(e["primitives"])
+            families.setdefault(e["family"], {}).setdefault(e["kind"], set()).update(
+                e["primitives"]
+            )
     held: list[str] = []
     for family in sorted(families):
         kinds = families[family]
@@ -320,6 +351,24 @@ def held_kinds(operators: list[dict[str, Any]], seed: int, share: float) -> list
 
 # What nearly every model has: always trained on.
 BASIC = {
-    "relu", "sigmoid", "tanh", "linear", "conv2d", "matmul", "add", "mul", "sub", "div", "softmax",
-    "layernorm", "sum", "mean", "max", "exp", "batchnorm", "maxpool2d", "avgpool2d", "attention",
+    "relu",
+    "sigmoid",
+    "tanh",
+    "linear",
+    "conv2d",
+    "matmul",
+    "add",
+    "mul",
+    "sub",
+    "div",
+    "softmax",
+    "layernorm",
+    "sum",
+    "mean",
+    "max",
+    "exp",
+    "batchnorm",
+    "maxpool2d",
+    "avgpool2d",
+    "attention",
 }

@@ -16,10 +16,41 @@ from torch.utils.flop_counter import flop_registry
 BANDWIDTH_SHARE, PRODUCT_SHARE = 0.6, 0.4
 # What evaluates a transcendental function, in arithmetic operations an element.
 DEAR = {
-    "exp", "log", "tanh", "erf", "gelu", "silu", "sigmoid", "mish", "softplus", "sin", "cos", "pow",
-    "_softmax", "_log_softmax", "elu", "celu", "log1p", "expm1", "log_sigmoid_forward", "logsumexp",
-    "erfinv", "lgamma", "digamma", "atan", "asin", "acos", "sinh", "cosh", "logit", "xlogy",
-    "logaddexp", "cumsum", "cumprod", "sort", "topk",
+    "exp",
+    "log",
+    "tanh",
+    "erf",
+    "gelu",
+    "silu",
+    "sigmoid",
+    "mish",
+    "softplus",
+    "sin",
+    "cos",
+    "pow",
+    "_softmax",
+    "_log_softmax",
+    "elu",
+    "celu",
+    "log1p",
+    "expm1",
+    "log_sigmoid_forward",
+    "logsumexp",
+    "erfinv",
+    "lgamma",
+    "digamma",
+    "atan",
+    "asin",
+    "acos",
+    "sinh",
+    "cosh",
+    "logit",
+    "xlogy",
+    "logaddexp",
+    "cumsum",
+    "cumprod",
+    "sort",
+    "topk",
 }
 DEAR_OPERATIONS = 25
 
@@ -57,7 +88,10 @@ class Counting(TorchDispatchMode):
         """Returns the milliseconds of all that was counted."""
         return sum(
             machine.call_ms
-            + 1e3 * max(b / (BANDWIDTH_SHARE * machine.bytes_s), n / (PRODUCT_SHARE * machine.operations_s))
+            + 1e3
+            * max(
+                b / (BANDWIDTH_SHARE * machine.bytes_s), n / (PRODUCT_SHARE * machine.operations_s)
+            )
             for b, n in self.calls
         )
 

@@ -13,12 +13,16 @@ PARAMETER: Tree = ("par", ())
 VALUE: Tree = ("#", ())  # what is no tensor
 
 COMMUTATIVE = {"add", "mul", "maximum", "minimum", "eq", "ne", "logicaland", "logicalor"}
-# Where a parameter of the model is an operand like any other. Elsewhere it is the operator's weight.
+# Where a parameter of the model is an operand like any other. Elsewhere it is a weight.
 OPERANDS = {"add", "mul", "maximum", "minimum", "where", "max", "min"}
 
 
 def fold(
-    kind: str, children: list[Tree], values: list[bool], numbers: list[Any], named: dict[str, Any],
+    kind: str,
+    children: list[Tree],
+    values: list[bool],
+    numbers: list[Any],
+    named: dict[str, Any],
     module: bool,
 ) -> Tree:
     """Returns an operator on trees in its usual spelling.
@@ -36,7 +40,8 @@ def fold(
         return _many(kind, children, number)
     if kind == "pow":
         exponent = numbers[-1] if numbers else None
-        root = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal", 1: ""}.get(exponent, "pow")
+        roots: dict[Any, str] = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal", 1: ""}
+        root = roots.get(exponent, "pow")
         return children[0] if not root else (root, tuple(children))
     if kind in ("maximum", "minimum") and len(children) == 1:
         return ("relu" if number == 0 and kind == "maximum" else "clamp", tuple(children))
@@ -68,7 +73,11 @@ def _plain(kind: str, children: list[Tree]) -> Tree:
 
 def _sub(children: list[Tree], reversed_: bool, number: Any) -> Tree:
     if len(children) == 1:
-        return _many("add", [_plain("neg", children)] if reversed_ else children, number if not reversed_ else None)
+        return _many(
+            "add",
+            [_plain("neg", children)] if reversed_ else children,
+            number if not reversed_ else None,
+        )
     return _many("add", [children[0], _plain("neg", children[1:2])], None)
 
 

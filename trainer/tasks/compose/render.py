@@ -36,7 +36,11 @@ class Writer:
         before = [self.task.shape, *self.task.outputs]
         lines = [self.step(s, x) for s, x in zip(self.task.steps, before, strict=False)]
         names = ", ".join(["x", *(n for n, _, _ in self.inputs)])
-        parts = [self.head(any("F." in line for line in lines)), self.model(lines, names), self.constants()]
+        parts = [
+            self.head(any("F." in line for line in lines)),
+            self.model(lines, names),
+            self.constants(),
+        ]
         return "\n\n".join(parts) + "\n"
 
     def head(self, functional: bool) -> str:
@@ -46,30 +50,63 @@ class Writer:
     def model(self, lines: list[str], names: str) -> str:
         made = self.made or ["pass"]
         arguments = "".join(f", {n}" for n in self.passed)
-        body = ["        super().__init__()", *(f"        {line}" for line in made if line != "pass")]
+        body = [
+            "        super().__init__()",
+            *(f"        {line}" for line in made if line != "pass"),
+        ]
         if self.task.dtype != "float32":
             body.append(f"        self.to(torch.{self.task.dtype})")
         about = ", then ".join(spelled(s.path) for s in self.task.steps)
         shape, out = self.dims(self.task.shape), self.dims(self.task.outputs[-1])
-        return "\n".join([
-            "class Model(nn.Module):", '    """', f"    Applies {about}.", '    """', "",
-            f"    def __init__(self{arguments}):", *body, "", f"    def forward(self, {names}):",
-            '        """', "        Args:", f"            x: tensor of shape {shape}",
-            *(f"            {n}: tensor of shape {shape}" for n, shape, _ in self.inputs), "",
-            "        Returns:", f"            tensor of shape {out}", '        """',
-            *(f"        x = {line}" for line in lines), "        return x", "",
-        ])
+        return "\n".join(
+            [
+                "class Model(nn.Module):",
+                '    """',
+                f"    Applies {about}.",
+                '    """',
+                "",
+                f"    def __init__(self{arguments}):",
+                *body,
+                "",
+                f"    def forward(self, {names}):",
+                '        """',
+                "        Args:",
+                f"            x: tensor of shape {shape}",
+                *(f"            {n}: tensor of shape {shape}" for n, shape, _ in self.inputs),
+                "",
+                "        Returns:",
+                f"            tensor of shape {out}",
+                '        """',
+                *(f"        x = {line}" for line in lines),
+                "        return x",
+                "",
+            ]
+        )
 
     def constants(self) -> str:
         constants = [f"{n} = {v}" for n, v in zip(self.task.names, self.task.shape, strict=True)]
-        draw = {"any": "torch.randn({})", "positive": "torch.rand({}) + 0.1", "unit": "torch.rand({}) * 0.9 + 0.05", "above_one": "torch.rand({}) + 1.1"}[self.task.domain]
+        draw = {
+            "any": "torch.randn({})",
+            "positive": "torch.rand({}) + 0.1",
+            "unit": "torch.rand({}) * 0.9 + 0.05",
+            "above_one": "torch.rand({}) + 1.1",
+        }[self.task.domain]
         first = self.typed(draw.format(", ".join(self.task.names)))
         given = ", ".join([first, *(how for _, _, how in self.inputs)])
         values = ", ".join(self.literal(v) for v in self.passed.values())
-        return "\n".join([
-            *constants, "", "", "def get_inputs():", f"    return [{given}]", "", "",
-            "def get_init_inputs():", f"    return [{values}]",
-        ])
+        return "\n".join(
+            [
+                *constants,
+                "",
+                "",
+                "def get_inputs():",
+                f"    return [{given}]",
+                "",
+                "",
+                "def get_init_inputs():",
+                f"    return [{values}]",
+            ]
+        )
 
     def typed(self, text: str) -> str:
         if self.task.dtype == "float32":
@@ -108,7 +145,7 @@ class Writer:
     def step(self, s: Step, x: tuple[int, ...]) -> str:
         """Returns the expression of a step, and notes what it needs."""
         tensors = {n: self.tensor(n, t, x) for n, t in s.tensors.items()}
-        tensors |= {n: "x" for n in s.again}
+        tensors |= dict.fromkeys(s.again, "x")
         if s.form == "module":
             text = self.module(s, tensors)
         elif s.listed:
@@ -137,7 +174,11 @@ class Writer:
         name = self.fresh(squash(s.path) if s.path.count(".") < 4 else s.kind)
         written = []
         for n, v in s.arguments.items():
-            if isinstance(v, int | float) and not isinstance(v, bool) and len(self.passed) < MAX_PASSED:
+            if (
+                isinstance(v, int | float)
+                and not isinstance(v, bool)
+                and len(self.passed) < MAX_PASSED
+            ):
                 parameter = self.fresh(n)
                 self.passed[parameter] = v
                 written.append(f"{n}={parameter}")
@@ -154,7 +195,9 @@ class Writer:
         if t.weight:
             own = self.fresh("weight" if len(shape) > 1 else name if name != "x" else "weight")
             literal = ", ".join(map(str, shape))
-            self.made.append(f"self.{own} = nn.Parameter(torch.randn({literal}) / {math.sqrt(shape[-1]):.3g})")
+            self.made.append(
+                f"self.{own} = nn.Parameter(torch.randn({literal}) / {math.sqrt(shape[-1]):.3g})"
+            )
             return f"self.{own}"
         own = self.fresh(name)
         how = {

@@ -212,7 +212,9 @@ RULES_OF: dict[tuple[str, str], Rule] = {
     ("threshold", "value"): lambda p: 0.0,
     ("celu", "alpha"): lambda p: p.near(0.5, 2.0),
     ("multimargin", "p"): lambda p: p.rng.choice([1, 2]),
-    ("glu", "dim"): lambda p: p.rng.choice([d for d in range(1, p.rank) if p.shape[d] % 2 == 0] or [-1]),
+    ("glu", "dim"): lambda p: p.rng.choice(
+        [d for d in range(1, p.rank) if p.shape[d] % 2 == 0] or [-1]
+    ),
     ("rmsnorm", "eps"): lambda p: p.rng.choice([1e-5, 1e-6]),
     ("add", "alpha"): lambda p: p.near(0.2, 2.0),
 }

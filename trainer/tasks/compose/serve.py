@@ -49,7 +49,9 @@ class Service:
     def held(self, request: dict[str, Any]) -> dict[str, Any]:
         import composer
 
-        return {"kinds": composer.held_kinds(request["operators"], request["seed"], request["share"])}
+        return {
+            "kinds": composer.held_kinds(request["operators"], request["seed"], request["share"])
+        }
 
     def compose(self, request: dict[str, Any]) -> dict[str, Any]:
         """Composes the task of an index."""
@@ -58,9 +60,12 @@ class Service:
 
         rng = random.Random(f"task {request['seed']} {request['index']}")
         wish = composer.Wish(
-            operators=request["operators"], low_ms=request["low_ms"], high_ms=request["high_ms"],
+            operators=request["operators"],
+            low_ms=request["low_ms"],
+            high_ms=request["high_ms"],
             machine=cost.Machine(request["bytes_s"], request["operations_s"], request["call_ms"]),
-            without=frozenset(request["without"]), one_of=frozenset(request["one_of"]),
+            without=frozenset(request["without"]),
+            one_of=frozenset(request["one_of"]),
             dtypes=request["dtypes"],
         )
         try:
@@ -82,7 +87,9 @@ class Service:
             mine = alike.canonical(request["source"])
         except alike.Unreadable as e:
             return {"reason": str(e)}
-        among = [(f"{tag}\n{name}", t) for tag, name, t in self.known if tag not in request["without"]]
+        among = [
+            (f"{tag}\n{name}", t) for tag, name, t in self.known if tag not in request["without"]
+        ]
         found, named = alike.nearest(mine, among, request["limit"])
         tag, _, name = named.partition("\n")
         labels = sorted({n for n in mine.labels if ":" not in n} - PLUMBING)

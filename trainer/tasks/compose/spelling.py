@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Callable
 from typing import Any
 
@@ -12,16 +13,25 @@ from naming import kind_of
 __all__ = ["Reader", "Tree"]
 
 # What hands its first tensor on as it is, or in another shape at no cost.
-HANDED_ON = {
-    "contiguous", "clone", "detach", "to", "float", "type", "cuda", "cpu", "dropout", "dropout1d",
-    "dropout2d", "dropout3d", "alphadropout", "featurealphadropout", "identity", "requiresgrad",
-    "reshape", "expand", "typeas", "astensor", "tensor", "checkpoint",
-}
+HANDED_ON = set(
+    """
+    contiguous clone detach to float type cuda cpu dropout dropout1d dropout2d dropout3d
+    alphadropout featurealphadropout identity requiresgrad reshape expand typeas astensor
+    tensor checkpoint
+    """.split()  # noqa: SIM905
+)
 # What tells of a tensor, and is none.
 TOLD = {"shape", "size", "dim", "ndim", "dtype", "device", "numel", "nelement", "len", "stride"}
 BINARY = {
-    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.MatMult: "matmul",
-    ast.Pow: "pow", ast.Mod: "remainder", ast.FloorDiv: "floordiv", ast.BitAnd: "logicaland",
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.MatMult: "matmul",
+    ast.Pow: "pow",
+    ast.Mod: "remainder",
+    ast.FloorDiv: "floordiv",
+    ast.BitAnd: "logicaland",
     ast.BitOr: "logicalor",
 }
 COMPARED = {ast.Gt: "gt", ast.GtE: "ge", ast.Lt: "lt", ast.LtE: "le", ast.Eq: "eq", ast.NotEq: "ne"}
@@ -49,13 +59,19 @@ class Module:
         """Takes down what is assigned to self, or registered by name."""
         if isinstance(n, ast.Assign | ast.AnnAssign) and n.value is not None:
             for t in n.targets if isinstance(n, ast.Assign) else [n.target]:
-                if isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name) and t.value.id == "self":
+                if (
+                    isinstance(t, ast.Attribute)
+                    and isinstance(t.value, ast.Name)
+                    and t.value.id == "self"
+                ):
                     self.attributes.setdefault(t.attr, n.value)
         if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.args:
             first = n.args[0]
             if n.func.attr == "append" and isinstance(n.func.value, ast.Name):
                 self.appended.setdefault(n.func.value.id, []).append(first)
-            if n.func.attr in ("register_buffer", "register_parameter") and isinstance(first, ast.Constant):
+            if n.func.attr in ("register_buffer", "register_parameter") and isinstance(
+                first, ast.Constant
+            ):
                 self.attributes.setdefault(str(first.value), n)
 
 
@@ -69,7 +85,9 @@ class Reader:
         for n in ast.walk(module):
             if isinstance(n, ast.Import):
                 for a in n.names:
-                    self.names[a.asname or a.name.split(".")[0]] = a.name if a.asname else a.name.split(".")[0]
+                    self.names[a.asname or a.name.split(".")[0]] = (
+                        a.name if a.asname else a.name.split(".")[0]
+                    )
             elif isinstance(n, ast.ImportFrom):
                 for a in n.names:
                     self.names[a.asname or a.name] = f"{n.module}.{a.name}"
@@ -148,7 +166,7 @@ class Scope:
 
     def call(self, f: ast.FunctionDef, given: list[Any]) -> Any:
         names = _parameters(f)
-        self.values |= {n: VALUE for n in names}
+        self.values |= dict.fromkeys(names, VALUE)
         self.values |= dict(zip(names, given, strict=False))
         returned = self.block(f.body)
         return VALUE if returned is None else returned
@@ -173,7 +191,10 @@ class Scope:
             self.assign(s.target, self.value(s.value))
         elif isinstance(s, ast.AugAssign):
             left = self.value(s.target)
-            self.assign(s.target, self.operator(BINARY.get(type(s.op), "op"), [left, self.value(s.value)], s.value))
+            self.assign(
+                s.target,
+                self.operator(BINARY.get(type(s.op), "op"), [left, self.value(s.value)], s.value),
+            )
         elif isinstance(s, ast.Expr):
             self.expression(s.value)
         elif isinstance(s, ast.For):
@@ -189,7 +210,11 @@ class Scope:
     def expression(self, e: ast.expr) -> None:
         """Reads a statement that is a call: it may add to a list or write in place."""
         value = self.value(e)
-        if isinstance(e, ast.Call) and isinstance(e.func, ast.Attribute) and isinstance(e.func.value, ast.Name):
+        if (
+            isinstance(e, ast.Call)
+            and isinstance(e.func, ast.Attribute)
+            and isinstance(e.func.value, ast.Name)
+        ):
             name, held = e.func.value.id, self.values.get(e.func.value.id)
             if e.func.attr == "append" and isinstance(held, list):
                 held.append(self.value(e.args[0]))
@@ -216,7 +241,10 @@ class Scope:
                 if (found := self.block(s.body)) is not None:
                     return found
             return None
-        self.assign(s.target, ("item", _flat([over])) if isinstance(over, tuple) and over != VALUE else VALUE)
+        self.assign(
+            s.target,
+            ("item", _flat([over])) if isinstance(over, tuple) and over != VALUE else VALUE,
+        )
         return self.repeated(s.body)
 
     def repeated(self, body: list[ast.stmt]) -> Any:
@@ -233,7 +261,13 @@ class Scope:
         one, self.values = self.values, before
         second = self.block(s.orelse)
         if first is not None or second is not None:
-            return first if second is None else second if first is None else ("if", _flat([first, second]))
+            return (
+                first
+                if second is None
+                else second
+                if first is None
+                else ("if", _flat([first, second]))
+            )
         for n, v in one.items():
             if isinstance(v, tuple) and v != self.values.get(n, v):
                 self.values[n] = ("if", _flat([v, self.values[n]]))
@@ -247,7 +281,11 @@ class Scope:
         reader: Callable[[Any], Any] | None = getattr(self, f"_{type(e).__name__.lower()}", None)
         if reader is not None:
             return reader(e)
-        parts = _flat([self.value(c) for c in ast.iter_child_nodes(e) if isinstance(c, ast.expr)]) if e else ()
+        parts = (
+            _flat([self.value(c) for c in ast.iter_child_nodes(e) if isinstance(c, ast.expr)])
+            if e
+            else ()
+        )
         return (f"py:{type(e).__name__}", parts) if parts else VALUE
 
     def _constant(self, e: ast.Constant) -> Any:
@@ -264,14 +302,19 @@ class Scope:
     _list = _tuple
 
     def _binop(self, e: ast.BinOp) -> Any:
-        return self.operator(BINARY.get(type(e.op), "op"), [self.value(e.left), self.value(e.right)], e.left, e.right)
+        return self.operator(
+            BINARY.get(type(e.op), "op"), [self.value(e.left), self.value(e.right)], e.left, e.right
+        )
 
     def _unaryop(self, e: ast.UnaryOp) -> Any:
         v = self.value(e.operand)
         return self.operator("neg", [v]) if isinstance(e.op, ast.USub) else v
 
     def _compare(self, e: ast.Compare) -> Any:
-        return self.operator(COMPARED.get(type(e.ops[0]), "cmp"), [self.value(e.left), *map(self.value, e.comparators)])
+        return self.operator(
+            COMPARED.get(type(e.ops[0]), "cmp"),
+            [self.value(e.left), *map(self.value, e.comparators)],
+        )
 
     def _ifexp(self, e: ast.IfExp) -> Any:
         a, b = self.value(e.body), self.value(e.orelse)
@@ -302,12 +345,18 @@ class Scope:
 
     def modules(self, made: ast.expr) -> Any:
         """Returns a list of the modules that an expression holds, VALUE where it holds none."""
-        if isinstance(made, ast.Call) and ast.unparse(made.func).endswith(("ModuleList", "Sequential")):
+        if isinstance(made, ast.Call) and ast.unparse(made.func).endswith(
+            ("ModuleList", "Sequential")
+        ):
             inner = made.args[0] if len(made.args) == 1 else ast.List(elts=made.args)
             inner = inner.value if isinstance(inner, ast.Starred) else inner
             if isinstance(inner, ast.Name) and self.module:
                 return list(self.module.appended.get(inner.id, []))
-            return self.modules(inner) if isinstance(inner, ast.List | ast.Tuple | ast.ListComp) else [inner]
+            return (
+                self.modules(inner)
+                if isinstance(inner, ast.List | ast.Tuple | ast.ListComp)
+                else [inner]
+            )
         if isinstance(made, ast.List | ast.Tuple):
             return list(made.elts)
         return [made.elt] if isinstance(made, ast.ListComp) else VALUE
@@ -317,7 +366,11 @@ class Scope:
         if isinstance(held, list):
             at = e.slice.value if isinstance(e.slice, ast.Constant) else None
             return held[at] if isinstance(at, int) and -len(held) <= at < len(held) else VALUE
-        if held == VALUE or (isinstance(e.slice, ast.Constant) and held[0] in ("max", "min", "lstm", "gru", "rnn", "multiheadattention", "topk", "sort", "median")):
+        if held == VALUE or (
+            isinstance(e.slice, ast.Constant)
+            and held[0]
+            in ("max", "min", "lstm", "gru", "rnn", "multiheadattention", "topk", "sort", "median")
+        ):
             return held
         return ("index", _flat([held, self.value(e.slice)]))
 
@@ -339,7 +392,9 @@ class Scope:
             if f.attr in TOLD:
                 return VALUE
             if isinstance(held, tuple) and held != VALUE:
-                return self.operator(kind_of(f.attr), [held, *given], f.value, *e.args, keywords=e.keywords)
+                return self.operator(
+                    kind_of(f.attr), [held, *given], f.value, *e.args, keywords=e.keywords
+                )
         if isinstance(f, ast.Call | ast.Subscript):  # nn.ReLU()(x), self.layers[0](x)
             return self.applied(f if isinstance(f, ast.Call) else self.value(f), given)
         return ("py:call", _flat(given)) if _flat(given) else VALUE
@@ -354,13 +409,16 @@ class Scope:
             return VALUE
         if f.id in ("list", "tuple", "reversed") and given:
             return given[0]
-        return (f"py:{f.id}", _flat(given)) if _flat(given) else VALUE
+        name = f.id if hasattr(builtins, f.id) else "call"
+        return (f"py:{name}", _flat(given)) if _flat(given) else VALUE
 
     def own(self, name: str, given: list[Any]) -> Any:
         """Reads a call of an attribute of the model: its method, or a module that it made."""
         assert self.module
         if name in self.module.methods and self.depth < DEPTH:
-            return Scope(self.reader, self.module, self.depth + 1).call(self.module.methods[name], given)
+            return Scope(self.reader, self.module, self.depth + 1).call(
+                self.module.methods[name], given
+            )
         return self.applied(self.module.attributes.get(name), given)
 
     def applied(self, made: Any, given: list[Any]) -> Any:
@@ -385,21 +443,35 @@ class Scope:
         inner = self.reader.classes.get(name)
         if inner and "forward" in inner.methods and self.depth < DEPTH:
             return Scope(self.reader, inner, self.depth + 1).call(inner.methods["forward"], given)
-        kind = kind_of(self.reader.path(made.func) or ast.unparse(made.func))
+        path = self.reader.path(made.func)
+        # A name that is local, such as a class that is handed over, tells nothing.
+        kind = (
+            kind_of(path)
+            if path
+            else "local"
+            if isinstance(made.func, ast.Name)
+            else kind_of(ast.unparse(made.func))
+        )
         return self.operator(kind, given, None, *made.args, keywords=made.keywords, module=True)
 
     def returned(self, made: ast.Call) -> ast.expr | None:
-        """Returns what a method of the model's own that makes a module ends with: self._block(3)."""
+        """Returns what a method of the model that makes a module ends with: self._block(3)."""
         f = made.func
-        if not (isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name) and f.value.id == "self"):
+        if not (
+            isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name) and f.value.id == "self"
+        ):
             return None
         method = self.module.methods.get(f.attr) if self.module else None
         ends = [n.value for n in ast.walk(method) if isinstance(n, ast.Return)] if method else []
         return ends[-1] if ends and self.depth < DEPTH else None
 
     def operator(
-        self, kind: str, given: list[Any], *texts: ast.expr | None,
-        keywords: list[ast.keyword] | None = None, module: bool = False,
+        self,
+        kind: str,
+        given: list[Any],
+        *texts: ast.expr | None,
+        keywords: list[ast.keyword] | None = None,
+        module: bool = False,
     ) -> Any:
         """Returns the tree of an operator on values, in its usual spelling."""
         children = _flat(given)

@@ -154,7 +154,9 @@ class Step:
     again: tuple[str, ...] = ()  # parameters that are the first tensor once more
     first: bool = False  # the result is a tuple, of which the first counts
     listed: bool = False  # tensors are handed over as a list
-    leading: tuple[str, ...] = ()  # tensors that come right after the first, in a function's signature
+    leading: tuple[
+        str, ...
+    ] = ()  # tensors that come right after the first, in a function's signature
 
     def bind(self, dtype: torch.dtype, device: str) -> Callable[..., Any]:
         """Returns what is called with the tensors. A module's is made here."""
@@ -171,7 +173,7 @@ class Step:
         return call
 
     def run(self, x: torch.Tensor, extra: dict[str, torch.Tensor], bound: Any) -> torch.Tensor:
-        given = dict(extra) | {n: x for n in self.again}
+        given = dict(extra) | dict.fromkeys(self.again, x)
         if self.form == "module":
             out = bound(*self.positional(x, given))
         else:
@@ -196,11 +198,15 @@ def forward_names(cls: type) -> list[str]:
     return [
         n
         for n, q in found.items()
-        if n != "self" and q.default is q.empty and q.kind in (q.POSITIONAL_ONLY, q.POSITIONAL_OR_KEYWORD)
+        if n != "self"
+        and q.default is q.empty
+        and q.kind in (q.POSITIONAL_ONLY, q.POSITIONAL_OR_KEYWORD)
     ]
 
 
-def draw_arguments(entry: dict[str, Any], shape: tuple[int, ...], rng: random.Random) -> dict[str, Any]:
+def draw_arguments(
+    entry: dict[str, Any], shape: tuple[int, ...], rng: random.Random
+) -> dict[str, Any]:
     """Returns values for an operator's parameters on a shape. Raises NoFit."""
     place = Place(rng, shape, entry["kind"])
     left = rules.LEFT.get(entry["kind"], set())
@@ -235,12 +241,21 @@ def draw_step(
             role = "channel" if len(shape) > 3 else "row"
         may = ROLES[role].weight
         tensors[name] = Tensor(
-            role, width or rng.choice(WIDTHS), weight=may and (role == "linear" or rng.random() < 0.7)
+            role,
+            width or rng.choice(WIDTHS),
+            weight=may and (role == "linear" or rng.random() < 0.7),
         )
         tensors[name].shape(shape)
     return Step(
-        entry["path"], entry["kind"], entry["form"], arguments, tensors,
-        tuple(entry["again"]), entry["first"], entry["listed"], tuple(leading),
+        entry["path"],
+        entry["kind"],
+        entry["form"],
+        arguments,
+        tensors,
+        tuple(entry["again"]),
+        entry["first"],
+        entry["listed"],
+        tuple(leading),
     )
 
 

@@ -26,7 +26,12 @@ def compose(self, request):
         "import torch.nn.functional as F\n\n\nclass Model:\n    def forward(self, x):\n"
         f"        x = F.{act}(x)\n        return F.{row}(x)\n\n\n# says {says} {room} {i}\n"
     )
-    return {"source": source, "operators": [f"F.{act}", f"F.{row}"], "kinds": [act, row], "primitives": [act, row]}
+    return {
+        "source": source,
+        "operators": [f"F.{act}", f"F.{row}"],
+        "kinds": [act, row],
+        "primitives": [act, row],
+    }
 
 
 serve.Service.use = lambda self, request: {}

@@ -8,14 +8,35 @@ from collections.abc import Callable
 
 # nn.X(...) kept in an attribute, and what it is as a function with the same parameters.
 FUNCTIONAL = {
-    "ReLU": "relu", "GELU": "gelu", "SiLU": "silu", "Sigmoid": "sigmoid", "Tanh": "tanh",
-    "Softmax": "softmax", "LogSoftmax": "log_softmax", "LeakyReLU": "leaky_relu", "ELU": "elu",
-    "Hardtanh": "hardtanh", "Softplus": "softplus", "Hardswish": "hardswish", "Mish": "mish",
-    "MaxPool1d": "max_pool1d", "MaxPool2d": "max_pool2d", "MaxPool3d": "max_pool3d",
-    "AvgPool1d": "avg_pool1d", "AvgPool2d": "avg_pool2d", "AvgPool3d": "avg_pool3d",
+    "ReLU": "relu",
+    "GELU": "gelu",
+    "SiLU": "silu",
+    "Sigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "Softmax": "softmax",
+    "LogSoftmax": "log_softmax",
+    "LeakyReLU": "leaky_relu",
+    "ELU": "elu",
+    "Hardtanh": "hardtanh",
+    "Softplus": "softplus",
+    "Hardswish": "hardswish",
+    "Mish": "mish",
+    "MaxPool1d": "max_pool1d",
+    "MaxPool2d": "max_pool2d",
+    "MaxPool3d": "max_pool3d",
+    "AvgPool1d": "avg_pool1d",
+    "AvgPool2d": "avg_pool2d",
+    "AvgPool3d": "avg_pool3d",
     "AdaptiveAvgPool2d": "adaptive_avg_pool2d",
 }
-WRITTEN = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.MatMult: "matmul", ast.Pow: "pow"}
+WRITTEN = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.MatMult: "matmul",
+    ast.Pow: "pow",
+}
 
 
 class _Renamed(ast.NodeTransformer):
@@ -77,12 +98,16 @@ class _Functions(ast.NodeTransformer):
             made = self.modules.get(f.attr)
             if made is not None and isinstance(made.func, ast.Attribute):
                 name = FUNCTIONAL[made.func.attr]
-                return ast.Call(_dotted("torch.nn.functional", name), [*n.args, *made.args], made.keywords)
+                return ast.Call(
+                    _dotted("torch.nn.functional", name), [*n.args, *made.args], made.keywords
+                )
         return n
 
 
 def _tensors(n: ast.BinOp) -> bool:
-    return not any(isinstance(x, ast.Attribute) and x.attr in ("shape", "size") for x in ast.walk(n))
+    return not any(
+        isinstance(x, ast.Attribute) and x.attr in ("shape", "size") for x in ast.walk(n)
+    )
 
 
 def _dotted(space: str, name: str) -> ast.expr:
@@ -127,11 +152,23 @@ def respelled(source: str, _: random.Random) -> str:
         if not isinstance(c, ast.ClassDef):
             continue
         made = {
-            t.attr: s.value for f in c.body if isinstance(f, ast.FunctionDef) for s in ast.walk(f)
-            if isinstance(s, ast.Assign) and isinstance(s.value, ast.Call) and isinstance(s.value.func, ast.Attribute) and s.value.func.attr in FUNCTIONAL
-            for t in s.targets if isinstance(t, ast.Attribute)
+            t.attr: s.value
+            for f in c.body
+            if isinstance(f, ast.FunctionDef)
+            for s in ast.walk(f)
+            if isinstance(s, ast.Assign)
+            and isinstance(s.value, ast.Call)
+            and isinstance(s.value.func, ast.Attribute)
+            and s.value.func.attr in FUNCTIONAL
+            for t in s.targets
+            if isinstance(t, ast.Attribute)
         }
-        c.body = [_Functions(made).visit(f) if isinstance(f, ast.FunctionDef) and f.name == "forward" else f for f in c.body]
+        c.body = [
+            _Functions(made).visit(f)
+            if isinstance(f, ast.FunctionDef) and f.name == "forward"
+            else f
+            for f in c.body
+        ]
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
@@ -142,5 +179,9 @@ def everything(source: str, rng: random.Random) -> str:
 
 
 WAYS: dict[str, Callable[[str, random.Random], str]] = {
-    "renamed": renamed, "other shapes": resized, "reordered": reordered, "other spelling": respelled, "all of them": everything,
+    "renamed": renamed,
+    "other shapes": resized,
+    "reordered": reordered,
+    "other spelling": respelled,
+    "all of them": everything,
 }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 import alike
 import planted
-import pytest
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n"
 TAIL = "\n\ndef get_inputs():\n    return [torch.randn(128, 512)]\n\n\ndef get_init_inputs():\n    return []\n"
@@ -20,7 +21,9 @@ def model(made: str, forward: str, takes: str = "x") -> str:
 
 # Protected tasks in the styles of hand-written benchmarks.
 PROTECTED = {
-    "linear_relu": model("self.fc = nn.Linear(wide, out)\nself.act = nn.ReLU()", "return self.act(self.fc(x))"),
+    "linear_relu": model(
+        "self.fc = nn.Linear(wide, out)\nself.act = nn.ReLU()", "return self.act(self.fc(x))"
+    ),
     "conv_bias_pool": model(
         "self.conv = nn.Conv2d(8, 16, 3, padding=1)\nself.shift = nn.Parameter(torch.randn(16, 1, 1))\nself.pool = nn.MaxPool2d(2)",
         "x = self.conv(x)\nx = torch.relu(x)\nx = x + self.shift\nreturn self.pool(x)",
@@ -31,7 +34,9 @@ PROTECTED = {
         "return self.net(x)",
     ),
     "mse": model("", "return torch.mean((x - y) ** 2)", "x, y"),
-    "softmax_scaled": model("", "x = F.softmax(x * 0.5, dim=1)\nx = x.sum(dim=1, keepdim=True)\nreturn x / 3.0 - 1.0"),
+    "softmax_scaled": model(
+        "", "x = F.softmax(x * 0.5, dim=1)\nx = x.sum(dim=1, keepdim=True)\nreturn x / 3.0 - 1.0"
+    ),
     "norm_residual": model(
         "self.norm = nn.LayerNorm(wide)\nself.fc = nn.Linear(wide, wide)",
         "y = self.norm(x)\ny = F.gelu(self.fc(y))\nreturn x + y",
@@ -42,22 +47,55 @@ SAME = {
     "silu": (PROTECTED["swish"], model("self.s = nn.SiLU()", "return self.s(x)")),
     "weight by hand": (
         PROTECTED["linear_relu"],
-        model("self.w = nn.Parameter(torch.randn(64, 32))\nself.b = nn.Parameter(torch.zeros(64))", "return (x @ self.w.T + self.b).clamp(min=0)"),
+        model(
+            "self.w = nn.Parameter(torch.randn(64, 32))\nself.b = nn.Parameter(torch.zeros(64))",
+            "return (x @ self.w.T + self.b).clamp(min=0)",
+        ),
     ),
-    "loss module": (PROTECTED["mse"], model("self.loss = nn.MSELoss()", "return self.loss(x, y)", "x, y")),
-    "softmax by hand": (model("", "return torch.softmax(x, 1)"), model("", "e = x.exp()\nreturn e / e.sum(1, keepdim=True)")),
+    "loss module": (
+        PROTECTED["mse"],
+        model("self.loss = nn.MSELoss()", "return self.loss(x, y)", "x, y"),
+    ),
+    "softmax by hand": (
+        model("", "return torch.softmax(x, 1)"),
+        model("", "e = x.exp()\nreturn e / e.sum(1, keepdim=True)"),
+    ),
     "max or amax": (model("", "return torch.max(x, dim=1)[0]"), model("", "return x.amax(dim=-1)")),
-    "rms norm": (model("self.n = nn.RMSNorm(wide)", "return self.n(x)"), model("", "return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)")),
-    "gelu of tanh": (model("", "return F.gelu(x)"), model("", "return 0.5 * x * (1 + torch.tanh(0.797 * (x + 0.0447 * x**3)))")),
-    "global pooling": (model("self.p = nn.AdaptiveAvgPool2d((1, 1))", "return self.p(x)"), model("", "return x.mean(dim=[2, 3])")),
-    "operands swapped": (model("", "return torch.relu(x) + torch.tanh(y)", "x, y"), model("", "return torch.tanh(x) + F.relu(y)", "x, y")),
+    "rms norm": (
+        model("self.n = nn.RMSNorm(wide)", "return self.n(x)"),
+        model("", "return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)"),
+    ),
+    "gelu of tanh": (
+        model("", "return F.gelu(x)"),
+        model("", "return 0.5 * x * (1 + torch.tanh(0.797 * (x + 0.0447 * x**3)))"),
+    ),
+    "global pooling": (
+        model("self.p = nn.AdaptiveAvgPool2d((1, 1))", "return self.p(x)"),
+        model("", "return x.mean(dim=[2, 3])"),
+    ),
+    "operands swapped": (
+        model("", "return torch.relu(x) + torch.tanh(y)", "x, y"),
+        model("", "return torch.tanh(x) + F.relu(y)", "x, y"),
+    ),
 }
 # Tasks that share much and are others.
 OTHER = {
-    "another pooling": (PROTECTED["conv_bias_pool"], PROTECTED["conv_bias_pool"].replace("MaxPool2d", "AvgPool2d")),
-    "another activation": (PROTECTED["linear_relu"], PROTECTED["linear_relu"].replace("nn.ReLU", "nn.Tanh")),
-    "another order": (model("self.f = nn.Linear(wide, out)", "return self.f(torch.relu(x))"), PROTECTED["linear_relu"]),
-    "a step less": (PROTECTED["norm_residual"], PROTECTED["norm_residual"].replace("return x + y", "return y")),
+    "another pooling": (
+        PROTECTED["conv_bias_pool"],
+        PROTECTED["conv_bias_pool"].replace("MaxPool2d", "AvgPool2d"),
+    ),
+    "another activation": (
+        PROTECTED["linear_relu"],
+        PROTECTED["linear_relu"].replace("nn.ReLU", "nn.Tanh"),
+    ),
+    "another order": (
+        model("self.f = nn.Linear(wide, out)", "return self.f(torch.relu(x))"),
+        PROTECTED["linear_relu"],
+    ),
+    "a step less": (
+        PROTECTED["norm_residual"],
+        PROTECTED["norm_residual"].replace("return x + y", "return y"),
+    ),
     "a square and a product": (model("", "return x * x"), model("", "return x * y", "x, y")),
     "one over and over one": (model("", "return 2.0 / x"), model("", "return x / 2.0")),
 }
@@ -113,7 +151,10 @@ def test_no_similarity_is_over_its_bound() -> None:
         ("x = 1", "no class Model"),
         ("class Model:\n    pass", "no class Model with a forward"),
         ("x = " + "(" * 5000 + ")" * 5000, "no Python|nested"),
-        ("class Model:\n    def forward(self, x):\n        return " + "-" * 20000 + "x", "no Python|nested"),
+        (
+            "class Model:\n    def forward(self, x):\n        return " + "-" * 20000 + "x",
+            "no Python|nested",
+        ),
         ("class Model:\n    def forward(self, x):\n        return self.forward(x)", None),
         ("# " + "x" * (2 << 20), "too large"),
     ],

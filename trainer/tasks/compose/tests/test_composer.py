@@ -6,17 +6,34 @@ import os
 import random
 from typing import Any
 
+import pytest
+import torch
+
 import catalogue
 import composer
 import cost
-import pytest
 import serve
-import torch
 from step import Step
 
-PATHS = """torch.nn.Linear torch.nn.ReLU torch.nn.functional.gelu torch.softmax torch.nn.LayerNorm
-torch.amax torch.mul torch.nn.Conv2d torch.nn.MaxPool2d torch.add torch.nn.MSELoss torch.cumsum
-torch.nn.Dropout torch.argmax torch.nn.Identity torch.log torch.matmul""".split()
+PATHS = [
+    "torch.nn.Linear",
+    "torch.nn.ReLU",
+    "torch.nn.functional.gelu",
+    "torch.softmax",
+    "torch.nn.LayerNorm",
+    "torch.amax",
+    "torch.mul",
+    "torch.nn.Conv2d",
+    "torch.nn.MaxPool2d",
+    "torch.add",
+    "torch.nn.MSELoss",
+    "torch.cumsum",
+    "torch.nn.Dropout",
+    "torch.argmax",
+    "torch.nn.Identity",
+    "torch.log",
+    "torch.matmul",
+]
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +45,16 @@ def operators() -> dict[str, dict[str, Any]]:
 
 def test_what_an_operator_is(operators: dict[str, dict[str, Any]]) -> None:
     assert operators["torch.nn.Linear"]["family"] == "product"
-    assert operators["torch.softmax"]["family"] == operators["torch.nn.LayerNorm"]["family"] == "row"
+    assert (
+        operators["torch.softmax"]["family"] == operators["torch.nn.LayerNorm"]["family"] == "row"
+    )
     assert operators["torch.nn.ReLU"]["family"] == operators["torch.mul"]["family"] == "pointwise"
     assert operators["torch.nn.Conv2d"]["ranks"] == [4]
     assert operators["torch.log"]["domain"] == "positive"
-    assert "exp" in operators["torch.nn.functional.gelu"]["primitives"] or operators["torch.nn.functional.gelu"]["primitives"]
+    assert (
+        "exp" in operators["torch.nn.functional.gelu"]["primitives"]
+        or operators["torch.nn.functional.gelu"]["primitives"]
+    )
     assert operators["torch.nn.Dropout"]["reason"] in ("is random", "changes nothing")
     assert operators["torch.argmax"]["reason"] == "its result is not floating"
     assert operators["torch.nn.Identity"]["reason"] == "holds other modules, or does nothing"
@@ -52,13 +74,19 @@ def test_an_operator_that_ends_its_process_costs_itself(monkeypatch: pytest.Monk
 
 def wish(operators: int, **other: Any) -> composer.Wish:
     given = {
-        "low_ms": 0.05, "high_ms": 1.0, "machine": cost.Machine(20e9, 200e9, 0.005),
-        "without": frozenset(), "one_of": frozenset(), "dtypes": {"float32": 1.0},
+        "low_ms": 0.05,
+        "high_ms": 1.0,
+        "machine": cost.Machine(20e9, 200e9, 0.005),
+        "without": frozenset(),
+        "one_of": frozenset(),
+        "dtypes": {"float32": 1.0},
     }
     return composer.Wish(operators=operators, **{**given, **other})
 
 
-def composed(operators: dict[str, dict[str, Any]], index: int, wanted: composer.Wish) -> tuple[composer.Drawn, str]:
+def composed(
+    operators: dict[str, dict[str, Any]], index: int, wanted: composer.Wish
+) -> tuple[composer.Drawn, str]:
     serve.SERVICE.composer = composer.Composer([e for e in operators.values() if "reason" not in e])
     rng = random.Random(index)
     drawn = serve.SERVICE.composer.compose(rng, wanted)
@@ -66,7 +94,9 @@ def composed(operators: dict[str, dict[str, Any]], index: int, wanted: composer.
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
-def test_a_composed_task_runs_and_is_drawn_again(operators: dict[str, dict[str, Any]], n: int) -> None:
+def test_a_composed_task_runs_and_is_drawn_again(
+    operators: dict[str, dict[str, Any]], n: int
+) -> None:
     drawn, source = composed(operators, n, wish(n))
     assert composed(operators, n, wish(n))[1] == source
     assert len(drawn.steps) == n and len(set(drawn.kinds())) == n
