@@ -169,6 +169,13 @@ func (ep *episode) state() Answer {
 	return *ep.answer
 }
 
+// answered is closed when the next answer is there.
+func (ep *episode) answered() <-chan struct{} {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return ep.ready
+}
+
 // first is where it stands at its beginning. One that has ended before the policy was
 // asked anything is an error: *BadError where no prompt fits the policy's context.
 func (ep *episode) first() (Answer, error) {

@@ -194,7 +194,7 @@ func (e *Episodes) Start(ctx context.Context, r Request) (Answer, error) {
 	}
 	e.count(func(s *Stats) { s.Begun++ })
 	select {
-	case <-ep.ready:
+	case <-ep.answered():
 	case <-ctx.Done():
 		ep.cancel(errGivenUp)
 		return Answer{}, ctx.Err()
