@@ -37,7 +37,7 @@ func (d *double) Device() kernelwright.Device {
 
 func (d *double) Problem(_ context.Context, c kernelwright.Candidate) (kernelwright.Status, string, error) {
 	if strings.Contains(c.Source, "class ModelNew(") {
-		return kernelwright.BuildFailed, "the candidate is refused: line 1: not valid Python", nil
+		return kernelwright.BuildFailed, "line 1: not valid Python", nil
 	}
 	return "", "", nil
 }

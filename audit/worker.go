@@ -158,7 +158,7 @@ func (w *worker) verdict(s kernelwright.Status, why error) kernelwright.Verdict 
 // for these alone the reference is looked at.
 func (w *worker) withoutRunning(ctx context.Context, all []*open) (todo []*open, err error) {
 	for _, o := range all {
-		status, problem := kernelwright.Rejected, "the candidate is refused: the source defines no class ModelNew"
+		status, problem := kernelwright.Rejected, "the source defines no class ModelNew"
 		if strings.Contains(o.CandidateText, "ModelNew") {
 			if status, problem, err = w.device.Problem(ctx, kernelwright.Candidate{Source: o.CandidateText, Origin: origin}); err != nil {
 				if err := w.failure(ctx, o, err); err != nil {

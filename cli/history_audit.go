@@ -42,9 +42,9 @@ func (c historyAuditCmd) Run(a *app) (err error) {
 	now := time.Now()
 	rows := [][]string{{"audit", "pairs", "device", "begun", "state", "command"}}
 	for i, k := range audits {
-		state := "finished"
+		state := "done"
 		if k.FinishedMS == 0 {
-			state = "not finished"
+			state = "not done"
 		}
 		rows = append(rows, []string{
 			strconv.FormatInt(k.ID, 10), strconv.Itoa(pairs[i]), report.Line(k.Device), ago(k.CreatedMS, now), state, report.Line(strings.Join(k.Command, " ")),

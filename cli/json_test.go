@@ -186,6 +186,10 @@ func TestJSONKeepsItsRules(t *testing.T) {
 		{verb: "build", args: "none.py", lines: lines, fails: fails}, {verb: "inspect", args: reference, lines: lines, fails: fails},
 		{verb: "daemon", args: "--watch " + other + "/none", lines: lines, fails: fails}, {verb: "daemon", args: "--until-idle --watch " + other + "/none", fails: fails},
 		{verb: "mcp", args: "--root " + other + "/none", fails: fails}, {verb: "doctor"},
+		{verb: "audit", args: other + "/none", lines: lines, fails: fails}, {verb: "history audit"}, {verb: "history audit", args: "4", fails: fails},
+		{verb: "train serve", args: "--listen 192.0.2.1:0", fails: fails},
+		{verb: "train tasks ls"}, {verb: "train tasks show", args: "none", fails: fails}, {verb: "train tasks export", args: "none --out " + other + "/set", fails: fails},
+		{verb: "train tasks import", args: other + "/none", fails: fails}, {verb: "train tasks make", args: "--name /", fails: fails},
 	}
 	var g grammar
 	k, err := kong.New(&g, kong.NamedMapper("path", paths()))

@@ -114,7 +114,7 @@ func (c trainTasksShowCmd) Run(a *app) (err error) {
 	}
 	index, err := strconv.ParseInt(number, 10, 64)
 	if err != nil {
-		return usage(fmt.Sprintf("%q is no task: %q is no number", c.What, number), "name it as `train tasks ls SET` does: SET/NUMBER")
+		return usage(fmt.Sprintf("%q names no task: %q is no number", c.What, number), "name it as `train tasks ls SET` does: SET/NUMBER")
 	}
 	all, err := r.tasksOf(a, set)
 	if err != nil {

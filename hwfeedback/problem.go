@@ -19,9 +19,9 @@ func (e *Evaluator) Problem(ctx context.Context, cand kernelwright.Candidate) (k
 	}
 	switch {
 	case len(p.Problems) > 0 && p.Hash == "":
-		return kernelwright.BuildFailed, "the candidate is refused: " + p.Problems[0], nil
+		return kernelwright.BuildFailed, p.Problems[0], nil
 	case len(p.Problems) > 0:
-		return kernelwright.Rejected, "the candidate is refused: " + p.Problems[0], nil
+		return kernelwright.Rejected, p.Problems[0], nil
 	case p.Language == kernelwright.CUDA && e.gpu == nil:
 		return kernelwright.NeedsGPU, "it needs a GPU: " + forAGPU, nil
 	}

@@ -68,7 +68,7 @@ var auditGroups = []struct{ name, title string }{
 	{"timed_out", "hangs, or takes too long"},
 	{"needs_gpu", "needs a GPU"},
 	{"no_candidate", "no candidate to judge"},
-	{"invalid", "its reference is no task"},
+	{"invalid", "its reference is invalid"},
 	{"no_reference", "no reference was found"},
 	{"not_judged", "not judged: the machine failed"},
 }
@@ -192,8 +192,7 @@ func groupOf(v kernelwright.Verdict, counted *bool) string {
 		return "no_difference"
 	case missingPackage.MatchString(v.Reason) && (v.Status == kernelwright.Crashed || v.Status == kernelwright.BuildFailed):
 		return "missing_package"
-	case v.Status == kernelwright.Rejected && (v.Candidate == "" || strings.HasPrefix(v.Reason, "the candidate is refused")),
-		v.Status == kernelwright.BuildFailed && strings.HasPrefix(v.Reason, "the candidate is refused"):
+	case v.Candidate == "" && (v.Status == kernelwright.Rejected || v.Status == kernelwright.BuildFailed): // its text told
 		return "not_python"
 	}
 	return string(v.Status)

@@ -222,10 +222,10 @@ type auditPageData struct {
 func (a Audit) page() auditPageData {
 	p := auditPageData{
 		Audit: a, Name: fmt.Sprintf("Audit %d: %s", a.ID, Line(filepath.Base(a.Path))), Headline: a.Summary.Headline(),
-		Status: "finished", Class: "certified", Table: a.Summary.table(), Chart: a.chart(), Facts: a.about(),
+		Status: "done", Class: "certified", Table: a.Summary.table(), Chart: a.chart(), Facts: a.about(),
 	}
 	if a.FinishedMS == 0 {
-		p.Status, p.Class = "not finished", "open"
+		p.Status, p.Class = "not done", "open"
 	}
 	for _, r := range a.Rows {
 		p.Pairs = append(p.Pairs, a.pair(r))
