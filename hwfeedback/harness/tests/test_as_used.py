@@ -310,7 +310,7 @@ class Other(Twice):
         (Keeps, "deep-copied, it computes something else|moved, it computes something else"),
         (
             Forgets,
-            "with a state that it has saved|given the state that it was saved with, it raises",
+            "given the state that it was saved with, it raises",
         ),
         (Alone, "in two threads, it raises ValueError: not in this thread"),
         (Silent, "asked for gradients, it gives an output without them and says nothing"),
