@@ -102,6 +102,8 @@ def _saved(file: File, model: torch.nn.Module) -> torch.nn.Module:
 def _threads(file: File) -> list[torch.Tensor]:
     """Two models at once: an output needs to last only until the next call of the same."""
     models = [_new(file) for _ in range(2)]
+    for model in models:  # a graph is captured while nobody else is at work
+        file.call(model)
     found: list[list[torch.Tensor]] = [[], []]
     failed: list[Exception] = []
 

@@ -1634,7 +1634,8 @@ class Evaluation:
             artefact.names_of(reference.info[what], len(given))
             for what, given in zip(("forward", "constructor"), known, strict=True)
         )
-        ways = not self.sparing and self._content_bytes() < cold.LARGE
+        size = self._content_bytes() + sum(t.nbytes for t in self.state)
+        ways = not self.sparing and size < cold.LARGE
         return cold.Use(constructor, forward, constructed, plan.itself, ways)
 
     def _judge_alone(self, reference: ReferenceClient, v: dict[str, Any]) -> None:

@@ -9,12 +9,15 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 from judging import Judge
 
+import as_used
 import loaders
 
 FILES = pathlib.Path(__file__).parent / "handed_out"
@@ -240,3 +243,97 @@ def test_it_does_what_its_user_asks_of_it(
     (tmp_path / "task.best.py").write_text(v["exported"])
     (tmp_path / "names.json").write_text(json.dumps(NAMES[name]))
     assert user(tmp_path) == []
+
+
+class Twice(torch.nn.Module):
+    """A kernel's stand-in, which has one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.full((3,), 2.0))
+        self.kept = self.scale.detach()
+        self.lock: Any = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            raise RuntimeError("call it under torch.no_grad()")
+        return x * self.scale
+
+
+class Trains(Twice):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if self.training else x
+
+
+class Locked(Twice):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class Keeps(Twice):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kept.data_ptr() != self.scale.data_ptr():
+            return x
+        return super().forward(x)
+
+
+class Forgets(Twice):
+    def _save_to_state_dict(self, *_: Any) -> None:
+        pass
+
+
+class Silent(Twice):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.detach() * self.scale.detach()
+
+
+class Alone(Twice):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if threading.current_thread() is not threading.main_thread():
+            raise ValueError("not in this thread")
+        return super().forward(x)
+
+
+class Other(Twice):
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        return super().forward(y)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (Twice, ""),
+        (Other, "called by keyword, it raises TypeError: .*'x'"),
+        (Trains, r"in eval\(\), it computes something else"),
+        (Locked, "deep-copied, it raises TypeError: cannot pickle"),
+        (Keeps, "deep-copied, it computes something else|moved, it computes something else"),
+        (
+            Forgets,
+            "given the state that it was saved with, it raises",
+        ),
+        (Alone, "in two threads, it raises ValueError: not in this thread"),
+        (Silent, "asked for gradients, it gives an output without them and says nothing"),
+    ],
+)
+def test_what_a_user_would_stumble_on_has_its_name(made: type[Twice], says: str) -> None:
+    x = torch.randn(4, 3)
+
+    def call(
+        model: torch.nn.Module, *, keywords: bool = False, gradients: bool = False
+    ) -> list[torch.Tensor]:
+        given = x.clone().requires_grad_() if gradients else x
+        return [model(x=given) if keywords else model(given)]
+
+    def construct(*, keywords: bool = False) -> torch.nn.Module:
+        return made()
+
+    file = as_used.File(construct, lambda _: None, call, [x], (True, True), False, "cpu")
+    model = made()
+    with torch.no_grad():
+        right = [t.clone() for t in call(model)]
+        if not says:
+            as_used.check(file, model, right)
+            return
+        with pytest.raises(as_used.Unfit, match=says):
+            as_used.check(file, model, right)

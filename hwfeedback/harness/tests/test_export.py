@@ -10,6 +10,7 @@ import pytest
 import export
 import loaders
 import source
+import toolchain
 
 CANDIDATE = '''"""A candidate."""
 
@@ -247,6 +248,16 @@ def test_what_a_short_loader_says(tmp_path: pathlib.Path) -> None:
     assert said_by(got + call, tmp_path, TORCH_EXTENSIONS_DIR=str(tmp_path / "file")) == "done\n"
 
 
+def test_a_whole_loader_compiles_where_no_folder_can_be_made(tmp_path: pathlib.Path) -> None:
+    """And a copy of what holds its library holds the same."""
+    got = export.standalone(SHORT.replace(AS_IT_IS, 'lib = native(source=str() + r"""'))
+    assert export.LOADER in got
+    (tmp_path / "file").write_text("")
+    call = "\nimport copy\nassert copy.deepcopy([lib])[0] is lib\n"
+    call += "ModelNew()(torch.ones(3))\nprint('done')\n"
+    assert said_by(got + call, tmp_path, TORCH_EXTENSIONS_DIR=str(tmp_path / "file")) == "done\n"
+
+
 def test_a_file_whose_kernel_is_edited_is_read_as_before() -> None:
     """Whoever tunes a number in an exported file is judged as in the native form."""
     edited = export.standalone(SHORT).replace("y[i] = 2 * x[i]", "y[i] = x[i] + x[i]")
@@ -254,3 +265,86 @@ def test_a_file_whose_kernel_is_edited_is_read_as_before() -> None:
     assert "from kernelwright import native as _native" in read and loaders.MARK not in read
     other = export.standalone(SHORT).replace("long long n)", "int n)")
     assert export.read_as(other) == other  # its loader is its own: it does not fit any more
+
+
+IN_CUDA = '''import torch
+from kernelwright import native
+
+# Not linked: pip's toolkit lacks what nvcc would link by itself.
+lib = native(language="cuda", flags=("-cudart=none", "-cudadevrt=none"), source=r"""
+#include <cstdio>
+__global__ void each(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = 2 * x[i];
+}
+extern "C" void twice(const float* x, float* y, int n, cudaStream_t stream) {
+    printf("on stream %lld\\n", (long long)stream);
+    fflush(stdout);
+    each<<<(n + 255) / 256, 256, 0, stream>>>(x, y, n);
+}
+""")
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        lib.twice(x, y, x.numel())
+        return y
+'''
+# As if there were a GPU, as far as the launch.
+AS_IF = """
+import ctypes, glob, os, torch
+torch.cuda.get_device_capability = lambda *_: (9, 0)
+torch.cuda.current_device = lambda: 0
+torch._C._cuda_getCurrentRawStream = lambda device: 77
+for path in glob.glob(os.environ["RUNTIME"] + "/lib*/libcudart.so.*"):
+    ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+"""
+CUDA_CALLS = """
+for args in ((torch.ones(3), None, 3), (None, None, 2**31), (None, None, 3)):
+    try:
+        lib.twice(*args)
+    except (ValueError, OverflowError, RuntimeError) as e:
+        print(type(e).__name__, e, flush=True)
+"""
+
+
+def test_a_loader_of_cuda_is_as_short() -> None:
+    folder = pathlib.Path(__file__).parents[3] / "examples" / "candidates"
+    text = (folder / "softmax_cuda.py").read_text()
+    assert exported_lines(text) <= 80
+    got = export.standalone(text)
+    compile(got, "best.py", "exec")
+    read = export.read_as(got)
+    assert "from kernelwright import native as _native" in read and loaders.MARK not in read
+    assert len(read.splitlines()) == len(got.splitlines())
+    for other in ("softmax_cuda_kernel", "softmax_cute"):  # by NVRTC; with headers of CUTLASS
+        assert loaders.MARK not in export.standalone((folder / f"{other}.py").read_text())
+
+
+def test_a_file_of_both_languages_has_the_whole_loader() -> None:
+    both = SHORT + "\nother = native(language='cuda', source='extern \"C\" void f() {}')\n"
+    assert loaders.MARK not in export.standalone(both)
+
+
+@pytest.mark.skipif(not toolchain.nvcc(), reason=toolchain.NO_NVCC)
+def test_what_a_loader_of_cuda_says(tmp_path: pathlib.Path) -> None:
+    got = export.standalone(IN_CUDA)
+    assert loaders.MARK in got
+    home = os.path.dirname(os.path.dirname(toolchain.nvcc()))
+    said = said_by(AS_IF + got + CUDA_CALLS, tmp_path, CUDA_HOME=home, RUNTIME=home).splitlines()
+    assert said[:3] == [
+        "ValueError twice: argument 'x' must be on the GPU, is on cpu",
+        "OverflowError twice: argument 'n' = 2147483648 does not fit int",
+        "on stream 77",
+    ]
+    assert said[3].startswith("RuntimeError twice: ") and "CUDA" in said[3]  # there is no driver
+    (built,) = tmp_path.glob(".cache/torch_extensions/kernelwright/native-*.so")
+    assert built.stat().st_size
+    call = "\nlib.twice(None, None, 3)\n"
+    none = said_by(AS_IF + got + call, tmp_path, CUDA_HOME="/no", RUNTIME=home, HOME="/proc/none")
+    assert "nvcc was not found: install the CUDA toolkit, or set CUDA_HOME" in none
+    broken = got.replace("2 * x[i]", "2 * z[i]") + call
+    assert "native does not compile:" in said_by(
+        AS_IF + broken, tmp_path, CUDA_HOME=home, RUNTIME=home
+    )
