@@ -2,10 +2,10 @@
 
 A missing semicolon, a verdict that is remembered, a file that is not there, and a model whose
 server nobody answers at: alone, and beside a daemon that optimises examples in the same data
-folder. Every missing semicolon is in a file that nobody has seen. The two binaries take turns, each
-with a data folder of its own, and the median of their repetitions is told with the least and the
-most. The reference has been judged against before. Where a process that has imported PyTorch waits (``evaluation.keep_warm``), it is there
-before the clock starts.
+folder. Every missing semicolon is in a file that nobody has seen, for a reference that was judged
+against before. The two binaries take turns, each with a data folder of its own, and the median of
+their repetitions is told with the least and the most. Where a process that has imported PyTorch
+waits (``evaluation.keep_warm``), it is there before the clock starts.
 """
 
 from __future__ import annotations

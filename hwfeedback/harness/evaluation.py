@@ -895,6 +895,11 @@ class Evaluation:
         """Whether what is timed suffers from a compiler beside it."""
         return self.device.kind == "cpu" or len(os.sched_getaffinity(0)) < SPARE_CORES
 
+    def _crowded(self) -> bool:
+        """Whether a CPU has more to do than it has cores."""
+        cores = len(os.sched_getaffinity(0))
+        return self.device.kind == "cpu" and os.getloadavg()[0] > cores
+
     def _arch(self) -> str:
         """Returns what CUDA is compiled for, "" on the CPU."""
         if isinstance(self.device, devices.Cpu):
@@ -1014,16 +1019,19 @@ class Evaluation:
         reference: ReferenceClient | None = None
         try:
             known = Calibration.from_json(self.known.get("calibration"))
-            if known is None:
-                self._built(build, v)  # calibrating takes longer than what does not compile
+            # Calibrating takes longer than what does not compile; without an idle core nothing
+            # else is done sooner for being begun beside it.
+            alone = known is None or self._crowded()
+            if alone:
+                self._built(build, v)
             try:
                 reference = self._start_reference(known, learned)
-                if known is not None and _failed(build):
+                if not alone and _failed(build):
                     self._built(build, v)  # nothing need be drawn for it
                 self._prepare(reference)
             except (verify.ReferenceBroken, WorkerError) as e:
                 raise _reference_failed(e) from e
-            if known is not None:
+            if not alone:
                 self._time_eager_beside(build, reference)
                 self._built(build, v)
             if self.level == "certify":

@@ -422,6 +422,24 @@ def test_a_candidate_that_does_not_build_is_told_ahead_as_its_evaluation_tells_i
     assert said["status"] == "build_failed" and "KeyError" in said["reason"]
 
 
+@pytest.mark.parametrize("load", [0.0, 1e6])
+def test_what_does_not_compile_has_nothing_drawn_for_it_where_cores_are_short(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, load: float
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    prepared: list[str] = []
+    inner = evaluation.Evaluation._prepare
+    monkeypatch.setattr(
+        evaluation.Evaluation, "_prepare", lambda e, r: (prepared.append("x"), inner(e, r))[1]
+    )
+    broken = NATIVE.replace("i < rows", f"i < no_rows_{load:.0f}", 1)
+    v = judge.verdict(SCALED, broken, built=True)
+    assert v["status"] == "build_failed" and (not prepared or not load)
+    good = NATIVE.replace("i < rows", f"i < rows + {load:.0f} * 0", 1)
+    v = judge.verdict(SCALED, good, built=True)
+    assert v["status"] == "correct" and prepared
+
+
 def test_code_for_a_gpu_is_built_ahead_without_one(judge: Judge) -> None:
     if not toolchain.nvcc():
         pytest.skip(toolchain.NO_NVCC)
@@ -432,7 +450,9 @@ def test_code_for_a_gpu_is_built_ahead_without_one(judge: Judge) -> None:
         body = msg | {"candidate": {"source": source}, "custom_code": "required"}
         said = judge.referee.build_ahead(body, [])
         assert said["status"] == status and said["language"] == "cuda", said["reason"]
-        again = building.build(judge.server, {"source": source}, judge.cache, "cuda:0", arch="sm_90a")
+        again = building.build(
+            judge.server, {"source": source}, judge.cache, "cuda:0", arch="sm_90a"
+        )
         assert again["build"]["cached"] and again["status"] == status
 
 
