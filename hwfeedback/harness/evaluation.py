@@ -934,7 +934,11 @@ class Evaluation:
         there.
         """
         triton = bool(program.build["triton"]) and self.device.kind == "cuda"
-        return triton or (self._torch_may_compile() and inductor.compiles(program.source))
+        return triton or self._torch_compiles(program)
+
+    def _torch_compiles(self, program: Program) -> bool:
+        """Whether torch.compile may be at work in a program."""
+        return self._torch_may_compile() and inductor.compiles(program.source)
 
     def _of_triton(self) -> bool:
         return bool(self.program.build["triton"]) and self.device.kind == "cuda"
@@ -968,15 +972,26 @@ class Evaluation:
             before = program.build.get("artifacts") or []
             program.build = {**program.build, "artifacts": [*before, kept]}
 
-    def _compiled_kernels(
-        self, reference: ReferenceClient, program: Program, key: str
-    ) -> dict[str, Any] | None:
+    def _that_compiles(self, reference: ReferenceClient, program: Program) -> CandidateClient:
+        """Starts a process of a program that may start compilers. No output of it convicts or
+        acquits.
+        """
         with self.costs.part("worker"):
             config = self._candidate_config(runs=True)
             worker = self.server.spawn("builder", config, limits=self._limits())
         client = CandidateClient(worker, TRITON_S, self.device)
         try:
             self._load(client, reference, program=program)
+        except BaseException:
+            client.kill()
+            raise
+        return client
+
+    def _compiled_kernels(
+        self, reference: ReferenceClient, program: Program, key: str
+    ) -> dict[str, Any] | None:
+        client = self._that_compiles(reference, program)
+        try:
             # A draw that nothing else is judged by: what is compiled goes to the timed workers.
             tree, inputs = reference.draw(secrets.randbits(62))
             judge = self.verification
@@ -1529,7 +1544,10 @@ class Evaluation:
             workers.append(reference)
             reference.set_state(self.state)
             reference.orders = orders  # it draws nothing
-            candidate = self.candidate(reference, poison=True)
+            if self._torch_compiles(self.program):  # for each shape anew
+                candidate = self._that_compiles(reference, self.program)
+            else:
+                candidate = self.candidate(reference, poison=True)
             workers.append(candidate)
             self.verification.general(reference, candidate)
         except (Fault, WorkerFailure, torch.OutOfMemoryError, CudaError) as e:
