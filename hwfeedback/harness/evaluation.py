@@ -634,14 +634,16 @@ class Evaluation:
         ``stand_in``: its custom code does nothing. ``patience``: how long its answers are waited
         for, if not as long as is left for all of them.
         """
-        timeout = FORWARD_S + FORWARD_EAGERS * self.eager_s
+        # The first forward of each process has torch.compile look for what it has made.
+        looks = TRITON_S if self._torch_compiles(self.program) else 0.0
+        timeout = FORWARD_S + FORWARD_EAGERS * self.eager_s + looks
         with self.costs.part("worker"):
             ahead = self._ahead.pop(poison, None)
             worker = ahead.result() if ahead else self._empty(poison)
         self.missing = worker.missing
         if self._patience is None:
             calls = PATIENCE_CALLS[self.level] * FORWARD_EAGERS * self.eager_s
-            self._patience = _Patience(PATIENCE_S[self.level] + calls)
+            self._patience = _Patience(PATIENCE_S[self.level] + calls + looks)
         client = _Awaited(worker, timeout, self.device, patience or self._patience)
         client.sparing = self.sparing
         client.free_before = self.device.free_bytes()
