@@ -643,14 +643,16 @@ class Evaluation:
         ``stand_in``: its custom code does nothing. ``patience``: how long its answers are waited
         for, if not as long as is left for all of them.
         """
-        timeout = FORWARD_S + FORWARD_EAGERS * self.eager_s
+        # The first forward of each process has torch.compile look for what it has made.
+        looks = TRITON_S if self._torch_compiles(self.program) else 0.0
+        timeout = FORWARD_S + FORWARD_EAGERS * self.eager_s + looks
         with self.costs.part("worker"):
             ahead = self._ahead.pop(poison, None)
             worker = ahead.result() if ahead else self._empty(poison)
         self.missing = worker.missing
         if self._patience is None:
             calls = PATIENCE_CALLS[self.level] * FORWARD_EAGERS * self.eager_s
-            self._patience = _Patience(PATIENCE_S[self.level] + calls)
+            self._patience = _Patience(PATIENCE_S[self.level] + calls + looks)
         client = _Awaited(worker, timeout, self.device, patience or self._patience)
         client.sparing = self.sparing
         client.free_before = self.device.free_bytes()
@@ -946,7 +948,11 @@ class Evaluation:
         there.
         """
         triton = bool(program.build["triton"]) and self.device.kind == "cuda"
-        return triton or (self._torch_may_compile() and inductor.compiles(program.source))
+        return triton or self._torch_compiles(program)
+
+    def _torch_compiles(self, program: Program) -> bool:
+        """Whether torch.compile may be at work in a program."""
+        return self._torch_may_compile() and inductor.compiles(program.source)
 
     def _of_triton(self) -> bool:
         return bool(self.program.build["triton"]) and self.device.kind == "cuda"
@@ -980,15 +986,26 @@ class Evaluation:
             before = program.build.get("artifacts") or []
             program.build = {**program.build, "artifacts": [*before, kept]}
 
-    def _compiled_kernels(
-        self, reference: ReferenceClient, program: Program, key: str
-    ) -> dict[str, Any] | None:
+    def _that_compiles(self, reference: ReferenceClient, program: Program) -> CandidateClient:
+        """Starts a process of a program that may start compilers. No output of it convicts or
+        acquits.
+        """
         with self.costs.part("worker"):
             config = self._candidate_config(runs=True)
             worker = self.server.spawn("builder", config, limits=self._limits())
         client = CandidateClient(worker, TRITON_S, self.device)
         try:
             self._load(client, reference, program=program)
+        except BaseException:
+            client.kill()
+            raise
+        return client
+
+    def _compiled_kernels(
+        self, reference: ReferenceClient, program: Program, key: str
+    ) -> dict[str, Any] | None:
+        client = self._that_compiles(reference, program)
+        try:
             # A draw that nothing else is judged by: what is compiled goes to the timed workers.
             tree, inputs = reference.draw(secrets.randbits(62))
             judge = self.verification
@@ -1561,7 +1578,10 @@ class Evaluation:
             workers.append(reference)
             reference.set_state(self.state)
             reference.orders = orders  # it draws nothing
-            candidate = self.candidate(reference, poison=True)
+            if self._torch_compiles(self.program):  # for each shape anew
+                candidate = self._that_compiles(reference, self.program)
+            else:
+                candidate = self.candidate(reference, poison=True)
             workers.append(candidate)
             self.verification.general(reference, candidate)
         except (Fault, WorkerFailure, torch.OutOfMemoryError, CudaError) as e:
