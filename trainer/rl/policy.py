@@ -267,6 +267,10 @@ def from_gguf(path: Path, into: Path) -> Path:
     plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     plain.load_state_dict(source.state_dict(), strict=False)
     plain.tie_weights()
+    for name in ("bos", "eos", "pad"):  # as the file says: transformers 5.17 takes bos for eos
+        told = getattr(config, f"{name}_token_id", None)
+        if isinstance(told, int):
+            setattr(tokenizer, f"{name}_token", tokenizer.convert_ids_to_tokens(told))
     tokenizer.save_pretrained(into)
     _without_tokens_from(into / "tokenizer.json", plain.get_input_embeddings().weight.shape[0])
     plain.save_pretrained(into)
@@ -360,6 +364,10 @@ def _steady(model: Any) -> Any:
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
             module.attention_dropout = 0.0
+    for p in (*model.parameters(), *model.buffers()):
+        # Into memory of PyTorch's own: products differ in the last bit by how a file's tensors are
+        # aligned, and a stage that goes on must give the same bits.
+        p.data = p.data.clone()
     return model.eval()
 
 

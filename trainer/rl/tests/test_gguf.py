@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from doubles import tiny_policy
+from doubles import CORPUS
 
-from rl import policy
+from rl import policy, tiny
 from rl.errors import BadInput
 from rl.settings import Lora
 
@@ -83,7 +83,8 @@ def write_gguf(folder: Path, path: Path) -> None:
 
 
 def test_a_gguf_file_becomes_a_plain_folder(tmp_path: Path) -> None:
-    base = tiny_policy(tmp_path / "base", 8_000)
+    base = tmp_path / "base"
+    tiny.make(base, CORPUS, 8_000, 270, 1, 256)
     path = tmp_path / "model.gguf"
     write_gguf(base, path)
     folder = policy.resolve(str(path), tmp_path / "out")
