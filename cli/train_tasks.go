@@ -25,9 +25,6 @@ type trainTasksCmd struct {
 	Export trainTasksExportCmd `cmd:"" help:"Write a set to a folder, or to a file of JSON lines or Parquet."`
 }
 
-// defaultSet is the set that is meant where none is named.
-const defaultSet = "default"
-
 // The sizes of a set where nobody says.
 const (
 	defaultTrain   = 256

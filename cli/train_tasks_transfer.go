@@ -21,18 +21,26 @@ func (trainTasksImportCmd) Help() string {
 	return "References pass the filters that composed ones pass, in the sandbox. Where one is like a task on the other side of the gate (held out here, trained on there), none is brought in."
 }
 
+// read returns the references at the paths.
+func (c trainTasksImportCmd) read() (files []tasks.Protected, err error) {
+	for _, path := range c.Paths {
+		found, err := tasks.ReadAny(path)
+		if err != nil {
+			return nil, usage(err.Error(), "name reference files, folders of them, *.jsonl or *.parquet")
+		}
+		files = append(files, found...)
+	}
+	return files, nil
+}
+
 // Run brings references to a set.
 func (c trainTasksImportCmd) Run(a *app) (err error) {
 	if err := checkSetName(c.Set); err != nil {
 		return err
 	}
-	var files []tasks.Protected
-	for _, path := range c.Paths {
-		found, err := tasks.ReadAny(path)
-		if err != nil {
-			return usage(err.Error(), "name reference files, folders of them, *.jsonl or *.parquet")
-		}
-		files = append(files, found...)
+	files, err := c.read()
+	if err != nil {
+		return err
 	}
 	r, err := a.open(true)
 	if err != nil {

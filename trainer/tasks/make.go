@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,6 +72,7 @@ type draft struct {
 	plan   plan
 	source string
 	task   Task
+	asked  bool   // the hardware was
 	reason string // why it is left out
 	why    string // in whose words
 	err    error  // of the machinery
@@ -189,6 +191,7 @@ func (m *Maker) measure(ctx context.Context, hw Hardware, s Settings, state *sta
 	if d.reason, d.err = state.judge.near(ctx, &d.task, d.source, d.plan.split, s.Similarity); d.err != nil || d.reason != "" {
 		return d
 	}
+	d.asked = true
 	t, err := hw.Inspect(ctx, fmt.Sprintf("task%d", d.index), d.source)
 	if d.left(ctx, err) {
 		return d
@@ -242,11 +245,12 @@ func (m *Maker) decide(ctx context.Context, set store.TaskSet, s Settings, state
 	d.task.Index, d.task.Split = d.index, d.plan.split
 	if state.full(d.plan.split) {
 		d.reason = reasonFull
-	} else if d.reason == "" {
-		var err error
-		if d.reason, err = state.judge.near(ctx, &d.task, d.source, d.plan.split, s.Similarity); err != nil {
+	} else if d.reason == "" || d.asked { // on several devices it was measured before others were decided
+		like, err := state.judge.near(ctx, &d.task, d.source, d.plan.split, s.Similarity)
+		if err != nil {
 			return err
 		}
+		d.reason = cmp.Or(like, d.reason)
 	}
 	if d.reason == "" && d.plan.split == store.TrainSplit && !d.task.HasRoom() && !state.mayLackRoom(s) {
 		d.reason = "has no room, as so many training tasks that were kept"

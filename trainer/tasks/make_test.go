@@ -145,7 +145,7 @@ func TestAStoppedSetGoesOnToTheSameEnd(t *testing.T) {
 	ok(t, err)
 	for _, reason := range []string{
 		"", "not composed: no operator fits", "its output is constant", "eager is slower than the window", "eager as a candidate is wrong",
-		"does not run under torch.compile", "is like a task that was kept",
+		"is like a task that was kept",
 	} {
 		if reasons[reason] == 0 {
 			t.Errorf("no draw was left out for %q: %v", reason, reasons)

@@ -128,7 +128,8 @@ func (s *service) ask(ctx context.Context, request, v any, told func(n, of int))
 func (s *service) exchange(ctx context.Context, request, v any, told func(n, of int)) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = syscall.Kill(-s.process.Process.Pid, syscall.SIGKILL) })
+	process := s.process.Process
+	stop := context.AfterFunc(ctx, func() { _ = process.Kill() }) // it may have ended; died ends its children
 	defer stop()
 	line, err := json.Marshal(request)
 	if err != nil {

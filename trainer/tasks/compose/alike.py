@@ -19,7 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from spelling import Reader, Tree
+from idioms import Tree
+from spelling import Reader
 
 LARGE = 120  # nodes
 MAX_BYTES = 1 << 20  # of a file

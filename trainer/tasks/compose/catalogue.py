@@ -55,7 +55,7 @@ FOREIGN = tuple(
     lu_ triangular_solve qr inv solve det lstsq householder ldl window stft istft complex
     polar feature_ embedding_renorm fused_ batch_norm_ native_ cond expm rank matrix_power
     matrix_exp convolution asarray rand like sym_ unsafe grid_sampl affine_grid with_indices
-    fractional nan dsmm conv vdot frexp histc histogram rrelu vander gradient
+    fractional nan dsmm conv vdot frexp histc frobenius histogram rrelu vander gradient
     """.split()  # noqa: SIM905
 )
 # Modules that hold others, or are no operators.
@@ -168,7 +168,7 @@ def probe(entry: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     why: Counter[str] = Counter()
     for rank in SHAPES:
-        if rank < LEAST_RANK.get(entry["kind"], 0):
+        if rank < least_rank(entry):
             continue
         for roles in _roles(entry["kind"], entry["tensors"]):
             domain, first, reason = _works(entry, roles, rank, found)
@@ -190,6 +190,12 @@ def probe(entry: dict[str, Any]) -> dict[str, Any]:
     if any(p.startswith(("rand", "bernoulli", "uniform", "normal")) for p in primitives):
         return entry | {"reason": "is random"}
     return whole | {"primitives": primitives, "family": family(primitives)}
+
+
+def least_rank(entry: dict[str, Any]) -> int:
+    """Returns from which rank on the first dimension is a batch to an operator."""
+    ends = {"1d": 3, "2d": 4, "3d": 5}
+    return LEAST_RANK.get(entry["kind"], ends.get(entry["path"][-2:], 0))
 
 
 def _roles(kind: str, tensors: list[str]) -> Iterator[dict[str, str]]:
@@ -265,6 +271,8 @@ def _fault(a: Any, b: Any, c: Any, x: torch.Tensor, keep: torch.Tensor) -> str:
         return "its result is no tensor"
     if not a.is_floating_point():
         return "its result is not floating"
+    if a.dtype != x.dtype:
+        return "changes the dtype"
     if not torch.equal(x, keep):
         return "writes into its input"
     if not bool(torch.isfinite(a).all()):

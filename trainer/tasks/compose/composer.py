@@ -237,8 +237,8 @@ def run(steps: list[Step], x: torch.Tensor, dtype: torch.dtype) -> Iterator[torc
         for step in steps:
             extra = {n: t.make(x, dtype) for n, t in step.tensors.items()}
             x = step.run(x, extra, step.bind(dtype, device))
-            if not isinstance(x, torch.Tensor) or not x.is_floating_point():
-                raise NoFit("gives no floating tensor")
+            if not isinstance(x, torch.Tensor) or x.dtype != dtype:
+                raise NoFit("gives no tensor of the same dtype")
             if x.numel() == 0 or x.numel() > MAX_ELEMENTS:
                 raise NoFit("gives no tensor of a usable size")
             yield x

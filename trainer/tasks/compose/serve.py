@@ -73,6 +73,8 @@ class Service:
             return written(drawn, rng)
         except composer.NoTask as e:
             return {"reason": e.reason}
+        except Exception as e:  # of an operator that nobody foresaw: the next draw goes on
+            return {"reason": f"raises {type(e).__name__} when it is drawn"}
 
     def protect(self, request: dict[str, Any]) -> dict[str, Any]:
         try:

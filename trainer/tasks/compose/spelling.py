@@ -10,8 +10,6 @@ from typing import Any
 from idioms import COMMUTATIVE, INPUT, PARAMETER, VALUE, Tree, fold
 from naming import kind_of
 
-__all__ = ["Reader", "Tree"]
-
 # What hands its first tensor on as it is, or in another shape at no cost.
 HANDED_ON = set(
     """
@@ -37,8 +35,7 @@ BINARY = {
 COMPARED = {ast.Gt: "gt", ast.GtE: "ge", ast.Lt: "lt", ast.LtE: "le", ast.Eq: "eq", ast.NotEq: "ne"}
 PARAMETERS = {"parameter", "buffer", "registerbuffer", "registerparameter"}
 MADE = {"randn", "rand", "zeros", "ones", "empty", "full", "arange", "eye", "linspace", "tensor"}
-DEPTH = 24  # of functions and modules within each other
-BIG = 4000  # nodes that a tree may have
+DEPTH, BIG = 24, 4000  # functions and modules within each other; nodes that a tree may have
 
 
 class Module:

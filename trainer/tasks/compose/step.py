@@ -98,7 +98,11 @@ ROLES_OF: dict[str, tuple[str, ...]] = {
     "value": ("same",),
 }
 # The same of one kind.
-ROLES_OF_KIND: dict[str, tuple[str, ...]] = {"linear": ("linear",), "matmul": ("batched", "matrix")}
+ROLES_OF_KIND: dict[str, tuple[str, ...]] = {
+    "linear": ("linear",),
+    "matmul": ("batched", "matrix"),
+    "div": ("positive",),
+}
 OTHERS = ("same", "matrix", "batched", "row", "channel")
 X_NAMES = ("input", "self", "x", "tensor", "src", "query", "input1", "x1", "anchor", "mat1")
 AGAIN = {"key", "value"}  # of attention as a module: the same tensor once more
