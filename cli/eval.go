@@ -242,7 +242,7 @@ func (c evalCmd) judge(a *app, r *room, show *progress, reference task.File, can
 		failed, err = limited.precheck(a.ctx, e, reference, cands[next], level)
 		switch {
 		case err != nil:
-		case failed != nil && !(c.Explain && failed.Status == kernelwright.Rejected): // to be explained it has to run
+		case failed != nil && (!c.Explain || failed.Status != kernelwright.Rejected): // to be explained it has to run
 			err = give(next, *failed)
 		default:
 			t, err = limited.Inspect(a.ctx, reference.Name, reference.Source)
