@@ -71,9 +71,11 @@ func outward(v reflect.Value) any {
 	if !v.IsValid() {
 		return nil
 	}
-	switch v.Interface().(type) {
-	case json.Marshaler, encoding.TextMarshaler:
-		return v.Interface()
+	if v.CanInterface() { // not a struct without a name of ours that another one embeds
+		switch v.Interface().(type) {
+		case json.Marshaler, encoding.TextMarshaler:
+			return v.Interface()
+		}
 	}
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:

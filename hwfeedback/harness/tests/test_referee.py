@@ -660,7 +660,10 @@ def test_seconds_by_part_add_up(judge: Judge) -> None:
 
 
 @pytest.mark.parametrize("calibrated", [False, True], ids=["new task", "known task"])
-def test_what_does_not_compile_is_the_candidates_fault(judge: Judge, calibrated: bool) -> None:
+def test_what_does_not_compile_is_the_candidates_fault(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, calibrated: bool
+) -> None:
+    monkeypatch.setattr(evaluation.Evaluation, "_crowded", lambda _: False)
     bad = NATIVE.replace("i < rows; i++", "i < rows; i++ +", 1)
     known = judge.calibration(SCALED) if calibrated else {}
     v = judge.verdict(SCALED, bad, built=True, known=known)
