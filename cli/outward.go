@@ -147,7 +147,7 @@ func outwardStruct(v reflect.Value) any {
 			o.set(name, nil)
 		}
 	}
-	if s, ok := v.Interface().(kernelwright.Spend); ok && s.Unpriced > 0 && s.USD == 0 { // no price is known
+	if v.Type() == reflect.TypeFor[kernelwright.Spend]() && v.FieldByName("Unpriced").Int() > 0 && v.FieldByName("USD").Float() == 0 { // no price is known
 		o.set("usd", nil)
 	}
 	return o
