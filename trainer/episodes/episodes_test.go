@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -354,15 +355,23 @@ func TestPlaces(t *testing.T) {
 	a := w.start(nil)
 	w.start(nil)
 	body := map[string]any{"reference": "class Model: pass"}
-	if code, got := w.call("POST", "/v1/episodes", body); code != http.StatusServiceUnavailable || got["hint"] == "" {
+	if code, got := w.call("POST", "/v1/episodes", body); code != http.StatusServiceUnavailable || got["hint"] == "" || got["infrastructure"] != nil {
 		t.Errorf("%d %v", code, got)
 	}
 	w.must("DELETE", fmt.Sprintf("/v1/episodes/%d", a.ID), nil)
 	if code, got := w.call("POST", "/v1/episodes", map[string]any{"reference": "no task"}); code != http.StatusUnprocessableEntity || !strings.Contains(fmt.Sprint(got["error"]), "no Model") {
 		t.Errorf("%d %v", code, got)
 	}
-	if code, got := w.call("POST", "/v1/episodes", map[string]any{"reference": "no machine"}); code != http.StatusServiceUnavailable {
+	if code, got := w.call("POST", "/v1/episodes", map[string]any{"reference": "no machine"}); code != http.StatusBadGateway || got["infrastructure"] != true {
 		t.Errorf("%d %v", code, got)
 	}
 	w.start(nil) // neither has kept the place
+	w.episodes.Close()
+	for name, want := range map[string]error{"full": &FullError{2}, "closing": w.episodes.reserve()} {
+		got := httptest.NewRecorder()
+		reply(got, http.StatusCreated, Answer{}, want)
+		if got.Code != http.StatusServiceUnavailable || got.Header().Get("Retry-After") == "" || strings.Contains(got.Body.String(), "infrastructure") {
+			t.Errorf("%s: %d %v %s", name, got.Code, got.Header(), got.Body)
+		}
+	}
 }

@@ -26,7 +26,7 @@ const (
 	readTimeout  = time.Minute
 	writeTimeout = time.Minute // of an answer, once it is there
 	idleTimeout  = 5 * time.Minute
-	// fullRetry is after how many seconds who found no place may ask again.
+	// fullRetry is after how many seconds a client that found no place may ask again.
 	fullRetry = "5"
 	// maxEpisodes is of how many episodes one answer has the samples.
 	maxEpisodes = 10_000
@@ -176,7 +176,7 @@ func reply(w http.ResponseWriter, status int, a Answer, err error) {
 	case errors.As(err, &wrong):
 		refuse(w, http.StatusBadRequest, wrong.Text, wrong.Hint)
 	case errors.As(err, &invalid):
-		send(w, http.StatusUnprocessableEntity, problem{"the reference is no task: " + invalid.Reason, invalid.Hint, invalid.Traceback})
+		send(w, http.StatusUnprocessableEntity, problem{Error: "the reference is no task: " + invalid.Reason, Hint: invalid.Hint, Traceback: invalid.Traceback})
 	case errors.As(err, &conflict):
 		refuse(w, http.StatusConflict, conflict.Text, conflict.Hint)
 	case errors.As(err, &gone):
@@ -186,8 +186,11 @@ func reply(w http.ResponseWriter, status int, a Answer, err error) {
 	case errors.As(err, &full):
 		w.Header().Set("Retry-After", fullRetry)
 		refuse(w, http.StatusServiceUnavailable, full.Error(), "end some, or raise --max-open")
-	default: // infrastructure; where who asked is gone, nobody reads it
-		refuse(w, http.StatusServiceUnavailable, err.Error(), "it says nothing about any candidate: `kernelwright doctor` says what this machine lacks")
+	case errors.Is(err, errClosing):
+		w.Header().Set("Retry-After", fullRetry)
+		refuse(w, http.StatusServiceUnavailable, err.Error(), "ask again once the server was started again")
+	default: // where who asked is gone, nobody reads it
+		send(w, http.StatusBadGateway, problem{Error: err.Error(), Hint: "it says nothing about any candidate: `kernelwright doctor` says what this machine lacks", Infrastructure: true})
 	}
 }
 
@@ -196,6 +199,8 @@ type problem struct {
 	Error     string `json:"error"`
 	Hint      string `json:"hint,omitempty"`
 	Traceback string `json:"traceback,omitempty"`
+	// Infrastructure: the machinery failed. It says nothing about what was sent.
+	Infrastructure bool `json:"infrastructure,omitempty"`
 }
 
 func refuse(w http.ResponseWriter, status int, text, hint string) {
