@@ -37,6 +37,8 @@ type episode struct {
 	rule    string // of its reward
 	model   string // the policy's name
 	acts    bool   // the policy works with tools
+	session string // what its trainer calls those that it gives up together
+	expiry  time.Duration
 	broker  *llm.Broker
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
@@ -185,17 +187,28 @@ func (ep *episode) first() (Answer, error) {
 	switch {
 	case !a.Done || a.Call > 0:
 		return a, nil
+	case a.Status == store.EpisodeLost:
+		return a, errClosing
+	case a.Status == store.EpisodeGivenUp || a.Status == store.EpisodeExpired:
+		return a, &GoneError{store.Episode{Run: ep.id, Status: a.Status, Reason: a.Dropped}}
 	case ep.tooLong:
 		return a, bad("give the policy a longer context_length, or a shorter reference", "episode %d ended before its first call: %s", ep.id, a.Dropped)
 	}
 	return a, &kernelwright.InfrastructureError{Op: fmt.Sprintf("begin episode %d", ep.id), Err: errors.New(a.Dropped)}
 }
 
-// idle is since when it waits for its trainer, and whether it does.
-func (ep *episode) idle() (since time.Time, waits bool) {
+// expired reports whether it has waited too long for its trainer.
+func (ep *episode) expired(now time.Time) bool {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	return ep.touched, ep.answer != nil && !ep.answer.Done
+	return ep.answer != nil && !ep.answer.Done && now.Sub(ep.touched) >= ep.expiry
+}
+
+// said is when its last answer was.
+func (ep *episode) said() time.Time {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return ep.touched
 }
 
 // observe follows the rounds.

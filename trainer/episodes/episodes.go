@@ -5,6 +5,7 @@
 package episodes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,7 @@ type Options struct {
 	// Settings are what a request leaves open, of every strategy.
 	Settings forge.Settings
 	MaxOpen  int           // 0: DefaultMaxOpen
-	Expiry   time.Duration // of a call that nobody answers; 0: DefaultExpiry
+	Expiry   time.Duration // of a call that nobody answers, where a request says nothing; 0: DefaultExpiry
 	Log      *slog.Logger  // may be nil
 	Now      func() time.Time
 }
@@ -158,13 +159,12 @@ func (e *Episodes) Sweep() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ep := range e.known {
-		if since, waits := ep.idle(); waits && now.Sub(since) >= e.o.Expiry {
+		if ep.expired(now) {
 			ep.cancel(errExpired)
 		}
 	}
 	for len(e.ended) > 0 {
-		since, _ := e.known[e.ended[0]].idle()
-		if len(e.ended) <= maxEnded && now.Sub(since) < linger {
+		if len(e.ended) <= maxEnded && now.Sub(e.known[e.ended[0]].said()) < linger {
 			break
 		}
 		delete(e.known, e.ended[0])
@@ -240,6 +240,7 @@ func (e *Episodes) begin(ctx context.Context, r Request, settings forge.Settings
 		version: r.Policy, rule: r.Reward, acts: r.Strategy == forge.ReactStrategy, model: llm.TrainingProvider + ":" + r.Policy, broker: llm.NewBroker(noExpiry),
 		taken: make(chan struct{}, 1), over: make(chan struct{}), ready: make(chan struct{}), touched: e.o.Now(),
 	}
+	ep.session, ep.expiry = r.Session, cmp.Or(time.Duration(r.ExpiresS)*time.Second, e.o.Expiry)
 	run, err := e.record(ctx, r, settings, ep, t, hardware.Device())
 	if err != nil {
 		return nil, err
@@ -435,4 +436,26 @@ func (e *Episodes) GiveUp(ctx context.Context, id int64) (Answer, error) {
 	case <-ctx.Done():
 		return Answer{}, ctx.Err()
 	}
+}
+
+// GiveUpSession ends all open episodes of a session, and waits for their end. It
+// returns how many there were.
+func (e *Episodes) GiveUpSession(ctx context.Context, session string) (int, error) {
+	var open []*episode
+	e.mu.Lock()
+	for _, ep := range e.known {
+		if ep.session == session && ep.ctx.Err() == nil {
+			ep.cancel(errGivenUp)
+			open = append(open, ep)
+		}
+	}
+	e.mu.Unlock()
+	for _, ep := range open {
+		select {
+		case <-ep.over:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	return len(open), nil
 }

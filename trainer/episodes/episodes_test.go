@@ -287,6 +287,52 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
+// A trainer that lets a call wait in a queue of its own says for how long.
+func TestOwnExpiry(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Expiry = time.Hour })
+	short, usual, long := w.start(map[string]any{"expires_s": 60}), w.start(nil), w.start(map[string]any{"expires_s": maxExpiry})
+	after := func(d time.Duration, want map[int64]store.EpisodeStatus) {
+		w.clock.pass(d)
+		w.episodes.Sweep()
+		for id, status := range want {
+			if status != store.EpisodeOpen {
+				w.must("DELETE", fmt.Sprintf("/v1/episodes/%d", id), nil) // waits for its end
+			}
+			if a := w.must("GET", fmt.Sprintf("/v1/episodes/%d", id), nil); a.Status != status {
+				t.Errorf("%d: %+v, want %s", id, a, status)
+			}
+		}
+	}
+	after(time.Minute, map[int64]store.EpisodeStatus{short.ID: store.EpisodeExpired, usual.ID: store.EpisodeOpen, long.ID: store.EpisodeOpen})
+	after(time.Hour, map[int64]store.EpisodeStatus{usual.ID: store.EpisodeExpired, long.ID: store.EpisodeOpen})
+	after(23*time.Hour, map[int64]store.EpisodeStatus{long.ID: store.EpisodeExpired})
+}
+
+// A trainer that was started again frees the places of its session, and no others.
+func TestSession(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.MaxOpen = 4 })
+	done := w.start(map[string]any{"session": "a b"})
+	w.turn(done.ID, text("plain"))
+	mine, again := w.start(map[string]any{"session": "a b"}), w.start(map[string]any{"session": "a b"})
+	other, none := w.start(map[string]any{"session": "a"}), w.start(nil)
+	for _, want := range []float64{2, 0} {
+		if code, got := w.call("DELETE", "/v1/episodes?session=a+b", nil); code != 200 || got["given_up"] != want {
+			t.Errorf("%d %v, want %v", code, got, want)
+		}
+	}
+	for id, want := range map[int64]store.EpisodeStatus{
+		done.ID: store.EpisodeDone, mine.ID: store.EpisodeGivenUp, again.ID: store.EpisodeGivenUp, other.ID: store.EpisodeOpen, none.ID: store.EpisodeOpen,
+	} {
+		if a := w.must("GET", fmt.Sprintf("/v1/episodes/%d", id), nil); a.Status != want {
+			t.Errorf("%d: %+v, want %s", id, a, want)
+		}
+	}
+	if s := w.episodes.Stats(); s.Open != 2 || s.GivenUp != 2 {
+		t.Errorf("%+v", s)
+	}
+	w.start(nil)
+}
+
 // One that is given up ends, and what it asked for leaves the queue.
 func TestGivenUp(t *testing.T) {
 	w := newWorld(t)

@@ -50,6 +50,7 @@ func (e *Episodes) Handler(token string) http.Handler {
 	m.HandleFunc("POST /v1/episodes/{id}/turns", e.serveTurn)
 	m.HandleFunc("GET /v1/episodes/{id}", e.serveGet)
 	m.HandleFunc("DELETE /v1/episodes/{id}", e.serveGiveUp)
+	m.HandleFunc("DELETE /v1/episodes", e.serveGiveUpSession)
 	m.HandleFunc("GET /v1/samples", e.serveSamples)
 	m.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, _ *http.Request) { send(w, http.StatusOK, e.Stats()) })
 	m.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -127,6 +128,21 @@ func (e *Episodes) serveGiveUp(w http.ResponseWriter, r *http.Request) {
 		a, err := e.GiveUp(r.Context(), id)
 		reply(w, http.StatusOK, a, err)
 	}
+}
+
+// serveGiveUpSession gives up what is open of ?session.
+func (e *Episodes) serveGiveUpSession(w http.ResponseWriter, r *http.Request) {
+	session := r.URL.Query().Get("session")
+	if session == "" {
+		refuse(w, http.StatusBadRequest, "session is missing", "name the session whose episodes are given up: ?session=S")
+		return
+	}
+	n, err := e.GiveUpSession(r.Context(), session)
+	if err != nil {
+		reply(w, 0, Answer{}, err)
+		return
+	}
+	send(w, http.StatusOK, map[string]int{"given_up": n})
 }
 
 // number reads which episode it is about.

@@ -24,6 +24,7 @@ const (
 	maxText       = 4 << 20     // bytes of a completion
 	maxToolCalls  = 1000        // of a completion; the strategy does fewer
 	maxCallsBytes = 4 << 20
+	maxExpiry     = 24 * 60 * 60 // seconds
 )
 
 // The rules of what an episode's reward is of.
@@ -63,6 +64,12 @@ type Request struct {
 	// MaxTokens what its reply may, in tokens; 0: not known.
 	ContextLength int `json:"context_length,omitempty"`
 	MaxTokens     int `json:"max_tokens,omitempty"`
+
+	// Session is what its trainer calls all that it begins together, to give it up
+	// together; empty: none.
+	Session string `json:"session,omitempty"`
+	// ExpiresS is after how many seconds without a turn it expires; 0: Options.Expiry.
+	ExpiresS int `json:"expires_s,omitempty"`
 }
 
 // policyName is what a version can be called: it stands in the name of a Coder.
@@ -120,6 +127,10 @@ func (r *Request) normalise() error {
 		return bad("it is last or best", "reward is %.80q", r.Reward)
 	case r.Tools != toolsNative && r.Tools != toolsText:
 		return bad("it is native or text", "tools is %.80q", r.Tools)
+	case len(r.Session) > maxName:
+		return bad("", "session has %d bytes: %d at most", len(r.Session), maxName)
+	case r.ExpiresS < 0 || r.ExpiresS > maxExpiry:
+		return bad("a day is the most", "expires_s is %d: it is from 1 to %d", r.ExpiresS, maxExpiry)
 	case r.Rounds < 0 || r.Rounds > maxRounds:
 		return bad("", "rounds is %d: it is from 1 to %d", r.Rounds, maxRounds)
 	case r.ContextLength < 0 || r.ContextLength > maxContext || r.MaxTokens < 0 || r.MaxTokens > maxContext:
