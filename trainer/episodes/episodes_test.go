@@ -43,13 +43,13 @@ func TestReward(t *testing.T) {
 // An episode of one call, to its end, in the record, and posted again.
 func TestOneCall(t *testing.T) {
 	w := newWorld(t)
-	a := w.start(map[string]any{"policy_version": "v1", "strategy": "rounds"})
+	a := w.start(map[string]any{"policy_version": "name-11", "strategy": "rounds"})
 	if a.ID == 0 || a.Done || a.Call != 0 || a.Context != "replace" || len(a.Messages) != 2 || a.Messages[0].Role != "system" || !strings.Contains(a.Messages[1].Content, "class Model: pass") {
 		t.Fatalf("%+v", a)
 	}
 	turn := text("faster")
 	turn["call"], turn["prompt_ids"], turn["token_ids"], turn["logprobs"], turn["mask"] = 0, []int{1, 2}, []int{3, 4}, []float64{-0.5, -1}, []int{1, 0}
-	turn["finish_reason"], turn["policy_version"] = "stop", "v2"
+	turn["finish_reason"], turn["policy_version"] = "stop", "name-12"
 	b := w.turn(a.ID, turn)
 	if !b.Done || b.Status != store.EpisodeDone || *b.Reward != 2 || b.Verdict.Status != kw.Correct || b.Call != 1 || b.Rounds != 1 || b.Stop != "rounds" {
 		t.Fatalf("%+v", b)
@@ -68,20 +68,20 @@ func TestOneCall(t *testing.T) {
 	}
 
 	run, err := w.store.Run(t.Context(), a.ID)
-	if err != nil || run.Coder != "training:v1" || run.Status != kw.RunDone || run.Stop != "rounds" || run.Task == "" || run.FinishedMS == 0 {
+	if err != nil || run.Coder != "training:name-11" || run.Status != kw.RunDone || run.Stop != "rounds" || run.Task == "" || run.FinishedMS == 0 {
 		t.Errorf("%+v, %v", run, err)
 	}
 	calls, err := w.store.Calls(t.Context(), a.ID)
 	if err != nil || len(calls) != 1 || !slices.Equal(calls[0].Reply.TokenIDs, []int{3, 4}) || *calls[0].CostUSD != 0 || calls[0].Request.Fit == nil || !calls[0].Request.Fit.Compact {
 		t.Errorf("%+v, %v", calls, err)
 	}
-	if talk := report.Talk(calls, nil); len(talk) != 3 || talk[2].Model != "training:v1" {
+	if talk := report.Talk(calls, nil); len(talk) != 3 || talk[2].Model != "training:name-11" {
 		t.Errorf("%+v", talk)
 	}
 	s := w.samples("")
 	want := Sample{
 		Place: 1, Episode: a.ID, Task: run.Task, Context: "replace", PromptIDs: []int{1, 2}, ResponseIDs: []int{3, 4}, ResponseMask: []int{1, 0},
-		LogProbs: []float64{-0.5, -1}, Reward: 2, Finish: "stop", Policy: "v2",
+		LogProbs: []float64{-0.5, -1}, Reward: b.Reward, Finish: "stop", Policy: "name-12",
 	}
 	if len(s) != 1 || asJSON(t, s[0]) != asJSON(t, want) {
 		t.Errorf("%+v", s)
@@ -180,6 +180,9 @@ func TestHundreds(t *testing.T) {
 	}
 	ids := map[int64]int{}
 	for _, sample := range w.samples("") {
+		if (sample.Reward != nil) != (sample.Call == rounds-1) {
+			t.Fatalf("%+v", sample)
+		}
 		if sample.Call != ids[sample.Episode] || len(sample.ResponseIDs) != 2 || sample.ResponseIDs[1] != sample.Call {
 			t.Fatalf("%+v", sample)
 		}
