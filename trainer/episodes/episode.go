@@ -61,7 +61,11 @@ type episode struct {
 	rounds   int
 	unusable int64
 	best     *kernelwright.Verdict // of the highest reward
+	most     int                   // that one of its verdicts may have reached
 }
+
+// tooNoisy is why an episode has no reward whose timing tells none, measured twice.
+const tooNoisy = "the machine is too noisy to tell"
 
 // feed asks the trainer for one call of the policy after the other.
 func (ep *episode) feed(maxTokens int, now func() time.Time) {
@@ -227,6 +231,7 @@ func (ep *episode) observe(e forge.Event) {
 		v := *e.Verdict
 		ep.best = &v
 	}
+	ep.most = max(ep.most, most(e.Verdict))
 }
 
 // outcome is what became of an episode: its record, with its samples, and the last
@@ -241,14 +246,13 @@ func (ep *episode) outcome(out forge.Outcome, err error) (store.Episode, []store
 	case err == nil && out.Stop == kernelwright.StopBudget:
 		e.Status, e.Reason = store.EpisodeDropped, out.Summary
 	case err == nil:
-		if out.Left != nil {
-			a.Verdict = &out.Left.Verdict
+		v, known := ep.counts(out)
+		if !known {
+			e.Status, e.Reason = store.EpisodeDropped, tooNoisy
+			break
 		}
-		if ep.rule == RewardBest {
-			a.Verdict = ep.best
-		}
-		reward := Reward(a.Verdict)
-		e.Reward = &reward
+		reward := Reward(v)
+		e.Reward, a.Verdict, a.Missing = &reward, v, missing(v)
 	case errors.Is(cause, errExpired):
 		e.Status, e.Reason = store.EpisodeExpired, cause.Error()
 	case errors.Is(cause, errGivenUp):
@@ -262,6 +266,18 @@ func (ep *episode) outcome(out forge.Outcome, err error) (store.Episode, []store
 	}
 	a.Status, a.Reward, a.Dropped = e.Status, e.Reward, e.Reason
 	return e, ep.samples, a
+}
+
+// counts is the verdict that the reward is of, nil for none, and whether it is known
+// that no other reward was reached. mu is held.
+func (ep *episode) counts(out forge.Outcome) (v *kernelwright.Verdict, known bool) {
+	if ep.rule == RewardBest {
+		return ep.best, ep.most <= Reward(ep.best)
+	}
+	if out.Left != nil {
+		v = &out.Left.Verdict
+	}
+	return v, told(v)
 }
 
 // end says the last answer.

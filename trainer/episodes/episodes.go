@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -239,8 +240,8 @@ func (e *Episodes) begin(ctx context.Context, r Request, settings forge.Settings
 	ep := &episode{
 		version: r.Policy, rule: r.Reward, acts: r.Strategy == forge.ReactStrategy, model: llm.TrainingProvider + ":" + r.Policy, broker: llm.NewBroker(noExpiry),
 		taken: make(chan struct{}, 1), over: make(chan struct{}), ready: make(chan struct{}), touched: e.o.Now(),
+		session: r.Session, expiry: cmp.Or(time.Duration(r.ExpiresS)*time.Second, e.o.Expiry), most: NotCorrect,
 	}
-	ep.session, ep.expiry = r.Session, cmp.Or(time.Duration(r.ExpiresS)*time.Second, e.o.Expiry)
 	run, err := e.record(ctx, r, settings, ep, t, hardware.Device())
 	if err != nil {
 		return nil, err
@@ -351,8 +352,14 @@ func (e *Episodes) close(ep *episode, record store.Episode, answer Answer) {
 	case store.EpisodeDone:
 		e.stats.Done++
 		e.stats.Rewards[*record.Reward]++
+		if *record.Reward == FasterThanEager && slices.Contains(answer.Missing, compile) {
+			e.stats.Capped++
+		}
 	case store.EpisodeDropped:
 		e.stats.Dropped++
+		if record.Reason == tooNoisy {
+			e.stats.Noisy++
+		}
 	case store.EpisodeExpired:
 		e.stats.Expired++
 	case store.EpisodeGivenUp:
