@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,9 +21,6 @@ var (
 	errClosing = errors.New("the server was stopped")
 )
 
-// toolFence begins a call in the text of a completion (forge/react_calls.go).
-const toolFence = "```tool"
-
 // ConflictError is a turn that does not fit where its episode stands.
 type ConflictError struct{ Text, Hint string }
 
@@ -36,7 +32,6 @@ type episode struct {
 	version string // of its policy
 	rule    string // of its reward
 	model   string // the policy's name
-	acts    bool   // the policy works with tools
 	session string // what its trainer calls those that it gives up together
 	expiry  time.Duration
 	broker  *llm.Broker
@@ -148,7 +143,7 @@ func (ep *episode) post(t Turn, now time.Time) (ready <-chan struct{}, fresh boo
 	context := ep.answer.Context
 	ep.samples = append(ep.samples, store.Sample{Index: ep.calls, Round: key.Round, Seq: key.Seq, Context: context, Finish: t.finish(), Policy: version, Mask: t.Mask})
 	ep.calls++
-	ep.invalid = ep.acts && len(reply.ToolCalls) == 0 && !strings.Contains(reply.Text, toolFence)
+	ep.invalid = false // until the strategy says otherwise
 	ep.posted, ep.reply, ep.pending, ep.answer, ep.ready = digest, reply.Message(), nil, nil, make(chan struct{})
 	ep.taken <- struct{}{}
 	return ep.ready, true, nil
@@ -215,13 +210,16 @@ func (ep *episode) said() time.Time {
 	return ep.touched
 }
 
-// observe follows the rounds.
+// observe follows the rounds, and what the strategy complains of between them.
 func (ep *episode) observe(e forge.Event) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if e.Kind == forge.Idle {
+		ep.invalid = true
+	}
 	if e.Kind != forge.RoundDone {
 		return
 	}
-	ep.mu.Lock()
-	defer ep.mu.Unlock()
 	ep.rounds++
 	if e.Verdict.Build.Form == kernelwright.FormAnswer {
 		ep.unusable++

@@ -238,7 +238,7 @@ func (e *Episodes) begin(ctx context.Context, r Request, settings forge.Settings
 		return nil, err
 	}
 	ep := &episode{
-		version: r.Policy, rule: r.Reward, acts: r.Strategy == forge.ReactStrategy, model: llm.TrainingProvider + ":" + r.Policy, broker: llm.NewBroker(noExpiry),
+		version: r.Policy, rule: r.Reward, model: llm.TrainingProvider + ":" + r.Policy, broker: llm.NewBroker(noExpiry),
 		taken: make(chan struct{}, 1), over: make(chan struct{}), ready: make(chan struct{}), touched: e.o.Now(),
 		session: r.Session, expiry: cmp.Or(time.Duration(r.ExpiresS)*time.Second, e.o.Expiry), most: NotCorrect,
 	}

@@ -159,6 +159,30 @@ func TestReactThatDoesNothing(t *testing.T) {
 	}
 }
 
+// Whether a completion called a tool is what the strategy found, not what its text
+// looks like.
+func TestInvalid(t *testing.T) {
+	w := newWorld(t)
+	fence, list := "```tool\n", acts(false, act("list", nil))["text"].(string)
+	for tools, completions := range map[string]map[string]bool{
+		"text": {
+			list: false, "Look: " + fence + "{}": true, fence + "no JSON\n```\n": true, "I would write ```tool in a line.": true,
+			fence + "no JSON\n```\n" + list: false, "  " + list: false,
+		},
+		"native": {list: true, "words": true},
+	} {
+		for words, want := range completions {
+			a := w.start(map[string]any{"strategy": "react", "tools": tools, "turns": 5})
+			if a = w.turn(a.ID, map[string]any{"text": words}); a.Invalid != want || a.Done {
+				t.Errorf("%s, %q: %+v, want invalid %v", tools, words, a, want)
+			}
+			if a = w.turn(a.ID, acts(tools == "native", act("list", nil))); a.Invalid {
+				t.Errorf("%s, after %q: %+v", tools, words, a)
+			}
+		}
+	}
+}
+
 // A policy whose context is known is asked in prompts that fit it.
 func TestSmallContext(t *testing.T) {
 	w := newWorld(t)
