@@ -71,6 +71,7 @@ type Episodes struct {
 	told   Stats // of the sweeping goroutine alone
 
 	opening chan struct{} // has a token while nobody opens hardware
+	large   chan struct{} // has one for each large body that is read
 
 	mu    sync.Mutex
 	known map[int64]*episode
@@ -118,7 +119,7 @@ func New(ctx context.Context, o Options) (*Episodes, error) {
 	if lost > 0 {
 		o.Log.Warn("episodes were open when the last server ended, and are lost", "episodes", lost)
 	}
-	e := &Episodes{o: o, queue: newQueue(), known: map[int64]*episode{}, opening: make(chan struct{}, 1)}
+	e := &Episodes{o: o, queue: newQueue(), known: map[int64]*episode{}, opening: make(chan struct{}, 1), large: make(chan struct{}, maxLarge)}
 	e.stats = Stats{SinceMS: o.Now().UnixMilli(), Rewards: map[int]int64{}}
 	e.opening <- struct{}{}
 	e.ctx, e.cancel = context.WithCancelCause(context.WithoutCancel(ctx))

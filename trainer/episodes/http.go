@@ -1,6 +1,7 @@
 package episodes
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -23,6 +24,11 @@ import (
 const (
 	maxBody      = 32 << 20 // of a turn with a million ids and log-probabilities
 	maxHeader    = 16 << 10
+	// Beyond smallBody only maxLarge bodies are read and decoded at once: that takes some
+	// ten times their size in memory.
+	smallBody = 1 << 20
+	maxLarge  = 2
+
 	readTimeout  = time.Minute
 	writeTimeout = time.Minute // of an answer, once it is there
 	idleTimeout  = 5 * time.Minute
@@ -99,7 +105,7 @@ func sameOrigin(r *http.Request) bool {
 
 func (e *Episodes) serveStart(w http.ResponseWriter, r *http.Request) {
 	var q Request
-	if !read(w, r, &q) {
+	if !e.read(w, r, &q) {
 		return
 	}
 	a, err := e.Start(r.Context(), q)
@@ -109,7 +115,7 @@ func (e *Episodes) serveStart(w http.ResponseWriter, r *http.Request) {
 func (e *Episodes) serveTurn(w http.ResponseWriter, r *http.Request) {
 	id, ok := number(w, r)
 	var t Turn
-	if !ok || !read(w, r, &t) {
+	if !ok || !e.read(w, r, &t) {
 		return
 	}
 	a, err := e.Turn(r.Context(), id, t)
@@ -156,12 +162,16 @@ func number(w http.ResponseWriter, r *http.Request) (int64, bool) {
 }
 
 // read reads the body, or says what is wrong with it.
-func read(w http.ResponseWriter, r *http.Request, into any) bool {
-	body, err := io.ReadAll(r.Body)
+func (e *Episodes) read(w http.ResponseWriter, r *http.Request, into any) bool {
+	body, done, err := e.body(w, r)
+	defer done()
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
 		refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", large.Limit), "")
+		return false
+	case errors.Is(err, errClosing):
+		reply(w, 0, Answer{}, err)
 		return false
 	case err != nil:
 		refuse(w, http.StatusBadRequest, "the body cannot be read to its end", "send it again")
@@ -175,6 +185,28 @@ func read(w http.ResponseWriter, r *http.Request, into any) bool {
 		return false
 	}
 	return true
+}
+
+// body reads a body. One that is large waits until few are read, and is one of these
+// until done is called.
+func (e *Episodes) body(w http.ResponseWriter, r *http.Request) (body []byte, done func(), err error) {
+	done = func() {}
+	if body, err = io.ReadAll(io.LimitReader(r.Body, smallBody)); err != nil || len(body) < smallBody {
+		return body, done, err
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{}) // waiting is not the client's; a recorder in a test has none
+	select {
+	case e.large <- struct{}{}:
+	case <-r.Context().Done():
+		return nil, done, r.Context().Err()
+	case <-e.ctx.Done():
+		return nil, done, errClosing
+	}
+	_ = control.SetReadDeadline(time.Now().Add(readTimeout))
+	whole := bytes.NewBuffer(body)
+	_, err = whole.ReadFrom(r.Body)
+	return whole.Bytes(), func() { <-e.large }, err
 }
 
 // reply sends an answer, or what kept it from being one.
