@@ -244,24 +244,44 @@ func (e *Episodes) begin(ctx context.Context, r Request, settings forge.Settings
 		session: r.Session, expiry: cmp.Or(time.Duration(r.ExpiresS)*time.Second, e.o.Expiry), most: NotCorrect,
 	}
 	run, err := e.record(ctx, r, settings, ep, t, hardware.Device())
-	if err != nil {
-		return nil, err
+	if err == nil {
+		ep.id = run.ID
+		err = e.open(r, settings, ep, hardware, run, t)
 	}
-	ep.id = run.ID
-	strategy, err := e.strategy(r, settings, ep, hardware)
+	if err != nil && run.ID > 0 {
+		e.abandon(ctx, ep, run, err)
+	}
+	return ep, err
+}
+
+// open lets an episode run that is recorded.
+func (e *Episodes) open(r Request, settings forge.Settings, ep *episode, h Hardware, run kernelwright.Run, t kernelwright.Task) error {
+	strategy, err := e.strategy(r, settings, ep, h)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ctx.Err() != nil {
-		return nil, errClosing
+		return errClosing
 	}
 	ep.ctx, ep.cancel = context.WithCancelCause(e.ctx)
 	e.known[ep.id] = ep
 	e.all.Go(func() { ep.feed(r.MaxTokens, e.o.Now) })
 	e.all.Go(func() { e.play(ep, strategy, run, t) })
-	return ep, nil
+	return nil
+}
+
+// abandon records the end of an episode that is recorded and did not begin.
+func (e *Episodes) abandon(ctx context.Context, ep *episode, run kernelwright.Run, why error) {
+	record := store.Episode{Run: run.ID, Policy: ep.version, Rule: ep.rule, Status: store.EpisodeDropped, Reason: why.Error()}
+	if errors.Is(why, errClosing) {
+		record.Status = store.EpisodeLost
+	}
+	run.Status, run.Reason, run.FinishedMS = kernelwright.RunFailed, record.Reason, e.o.Now().UnixMilli()
+	if _, err := e.o.Store.EndEpisode(context.WithoutCancel(ctx), record, run, nil); err != nil {
+		e.o.Log.Error("the end of an episode cannot be recorded", "episode", run.ID, "error", err)
+	}
 }
 
 // noExpiry is of a broker's calls: an episode expires as a whole.

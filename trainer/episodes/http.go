@@ -22,8 +22,8 @@ import (
 
 // Limits of what comes over HTTP.
 const (
-	maxBody      = 32 << 20 // of a turn with a million ids and log-probabilities
-	maxHeader    = 16 << 10
+	maxBody   = 32 << 20 // of a turn with a million ids and log-probabilities
+	maxHeader = 16 << 10
 	// Beyond smallBody only maxLarge bodies are read and decoded at once: that takes some
 	// ten times their size in memory.
 	smallBody = 1 << 20

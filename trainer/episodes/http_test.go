@@ -203,9 +203,9 @@ func TestHugeRequests(t *testing.T) {
 	turns := fmt.Sprintf("/v1/episodes/%d/turns", w.start(nil).ID)
 	most := "[" + strings.Repeat("1,", llm.MaxPostedTokens-1) + "1]"
 	for body, says := range map[string]string{
-		`{"text": "a", "token_ids": [` + strings.Repeat("1,", maxValues) + `1]}`:           "the body has 4204305 values",
-		`{"text": "a", "token_ids": [1,` + most[1:] + `}`:                                  "token_ids has 1048577 ids",
-		`{"` + strings.Repeat("x", smallBody) + `": 1}`:                                    `unknown field "xxx`,
+		`{"text": "a", "token_ids": [` + strings.Repeat("1,", maxValues) + `1]}`:             "the body has 4204305 values",
+		`{"text": "a", "token_ids": [1,` + most[1:] + `}`:                                    "token_ids has 1048577 ids",
+		`{"` + strings.Repeat("x", smallBody) + `": 1}`:                                      `unknown field "xxx`,
 		`{"text": "` + strings.Repeat(`a,\",`, 1<<20+1) + `", "call": 7, "prompt_ids": [1]}`: "text has 4194308 bytes",
 	} {
 		code, got := w.call("POST", turns, body)
