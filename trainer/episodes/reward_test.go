@@ -116,4 +116,3 @@ func TestWithoutCompile(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
-
