@@ -125,7 +125,7 @@ func (p *progress) observe(e forge.Event) {
 		if why := notTaken(e.Feedback); why != "" {
 			p.keep(fmt.Sprintf("%s  %s: the built-in Judge's finding takes its place", round, why))
 		}
-	case forge.Verdict:
+	case forge.Verdict, forge.Idle: // it goes on
 	}
 }
 

@@ -82,7 +82,7 @@ func (c trainServeCmd) serve(a *app) (err error) {
 	if err := c.say(a, l.Addr()); err != nil {
 		return err
 	}
-	return serveUntil(a.ctx, episodes.NewServer(e.Handler(token), r.log), l, e)
+	return serveUntil(a.ctx, episodes.NewServer(e.Handler(token), r.log), episodes.LimitConnections(l, c.MaxOpen), e)
 }
 
 // check says what is wrong with the flags.

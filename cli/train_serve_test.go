@@ -116,8 +116,10 @@ func TestTrainServe(t *testing.T) {
 		return a
 	}
 	right := start()
-	if a := finish(right.ID, answers("softmax_native.py")); a.Verdict.Status != kernelwright.Correct || *a.Reward < 1 {
-		t.Errorf("%+v", a)
+	switch code, a := s.post(fmt.Sprintf("/v1/episodes/%d/turns", right.ID), map[string]any{"call": 0, "text": answers("softmax_native.py")}); {
+	case code == http.StatusOK && a.Status == store.EpisodeDropped && strings.Contains(a.Dropped, "too noisy"): // on a busy machine
+	case code != http.StatusOK || a.Verdict == nil || a.Verdict.Status != kernelwright.Correct || *a.Reward < 1:
+		t.Errorf("%d %+v", code, a)
 	}
 	for i := range 2 { // the second time it is remembered
 		if a := finish(start().ID, answers("softmax_unstable.py")); a.Verdict.Status.OK() || *a.Reward != -1 || a.Verdict.Cached != (i == 1) {

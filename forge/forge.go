@@ -88,6 +88,9 @@ const (
 	Certifying   EventKind = "certifying"
 	Certified    EventKind = "certified" // or not: its verdict says
 	Finished     EventKind = "finished"
+	// Idle: the model's answer called no tool that can be read, and it was told so. Of
+	// react, between the events of rounds.
+	Idle EventKind = "idle"
 )
 
 // Event is for live progress. What it points to must not be changed.

@@ -149,6 +149,9 @@ func (a *actor) turn(ctx context.Context) error {
 	}
 	calls, complaint := a.calls(reply)
 	t := turn{reply: reply.Message()}
+	if !slices.ContainsFunc(calls, readable) {
+		a.observe(Event{Kind: Idle, Index: len(a.rounds)})
+	}
 	if complaint != "" {
 		if a.idle++; a.idle >= maxIdle {
 			return &ended{kernelwright.StopDeclined, fmt.Sprintf("it called no tool in %d answers in a row", maxIdle)}

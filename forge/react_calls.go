@@ -28,6 +28,9 @@ const (
 // arguments are the sentence that says why.
 const badCall = "\x00bad"
 
+// readable reports whether a call could be read.
+func readable(c llm.ToolCall) bool { return c.Name != badCall }
+
 // calls returns what a reply wants done. complaint is one sentence where that
 // is nothing.
 func (a *actor) calls(r llm.Reply) (calls []llm.ToolCall, complaint string) {

@@ -289,12 +289,22 @@ func profiledKey(key, profile string) string {
 
 // keeps says which verdicts are cached: those that the same machine would
 // reach again. A candidate that ran out of time may have met a busy machine, as
-// one has most of whose windows were disturbed,
-// and one that somebody killed a machine without memory, so they are asked
+// one has most of whose windows were disturbed, or whose speedup over a baseline is
+// too vague to tell anything, and one that somebody killed a machine without memory, so they are asked
 // again; one that crashed otherwise in its own process did so by itself.
 func keeps(v kernelwright.Verdict) bool {
 	killed := v.Status == kernelwright.Crashed && strings.Contains(v.Reason, "SIGKILL")
-	return v.Status != kernelwright.TimedOut && v.Status != "" && !killed && !v.Timing.Disturbed
+	return v.Status != kernelwright.TimedOut && v.Status != "" && !killed && !v.Timing.Disturbed && !vague(v)
+}
+
+// vague reports whether measuring told nothing of a speedup, be it over one baseline.
+func vague(v kernelwright.Verdict) bool {
+	for _, s := range v.Speedups {
+		if s.Vague() {
+			return true
+		}
+	}
+	return v.Speedup.Vague()
 }
 
 // verdictKey names everything that a verdict depends on. The reference and the

@@ -877,4 +877,18 @@ func TestWhatAnotherMachineMightJudgeOtherwiseIsNotKept(t *testing.T) {
 	if keeps(kernelwright.Verdict{Status: kernelwright.Correct, Timing: kernelwright.TimingReport{Disturbed: true}}) {
 		t.Error("a verdict of a busy machine is kept")
 	}
+	wide, narrow := kernelwright.Speedup{Value: 2, Low: 0.5, High: 8}, kernelwright.Speedup{Value: 1, Low: 0.95, High: 1.05}
+	for name, c := range map[string]struct {
+		v    kernelwright.Verdict
+		want bool
+	}{
+		"narrow":                  {kernelwright.Verdict{Speedup: &narrow, Speedups: map[string]kernelwright.Speedup{"eager": narrow}}, true},
+		"vague":                   {kernelwright.Verdict{Speedup: &wide}, false},
+		"vague over one baseline": {kernelwright.Verdict{Speedup: &narrow, Speedups: map[string]kernelwright.Speedup{"compile": narrow, "eager": wide}}, false},
+	} {
+		c.v.Status = kernelwright.Correct
+		if got := keeps(c.v); got != c.want {
+			t.Errorf("keeps one that is %s: %v", name, got)
+		}
+	}
 }

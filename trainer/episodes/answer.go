@@ -33,9 +33,12 @@ type Answer struct {
 	Done    bool                  `json:"done"`
 	Reward  *int                  `json:"reward"` // null but for an episode that was done
 	Verdict *kernelwright.Verdict `json:"verdict,omitempty"`
-	Rounds  int                   `json:"rounds,omitempty"`
-	Stop    string                `json:"stop,omitempty"`    // why it ended, as of any run
-	Dropped string                `json:"dropped,omitempty"` // why there is no reward
+	// Missing are the baselines of milestones that a correct candidate was not held
+	// against: without compile no reward is above FasterThanEager.
+	Missing []string `json:"missing_baselines,omitempty"`
+	Rounds  int      `json:"rounds,omitempty"`
+	Stop    string   `json:"stop,omitempty"`    // why it ended, as of any run
+	Dropped string   `json:"dropped,omitempty"` // why there is no reward
 }
 
 // Message is one in OpenAI's form.

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,9 +21,6 @@ var (
 	errClosing = errors.New("the server was stopped")
 )
 
-// toolFence begins a call in the text of a completion (forge/react_calls.go).
-const toolFence = "```tool"
-
 // ConflictError is a turn that does not fit where its episode stands.
 type ConflictError struct{ Text, Hint string }
 
@@ -36,7 +32,8 @@ type episode struct {
 	version string // of its policy
 	rule    string // of its reward
 	model   string // the policy's name
-	acts    bool   // the policy works with tools
+	session string // what its trainer calls those that it gives up together
+	expiry  time.Duration
 	broker  *llm.Broker
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
@@ -59,7 +56,11 @@ type episode struct {
 	rounds   int
 	unusable int64
 	best     *kernelwright.Verdict // of the highest reward
+	most     int                   // that one of its verdicts may have reached
 }
+
+// tooNoisy is why an episode has no reward whose timing tells none, measured twice.
+const tooNoisy = "the machine is too noisy to tell"
 
 // feed asks the trainer for one call of the policy after the other.
 func (ep *episode) feed(maxTokens int, now func() time.Time) {
@@ -142,7 +143,7 @@ func (ep *episode) post(t Turn, now time.Time) (ready <-chan struct{}, fresh boo
 	context := ep.answer.Context
 	ep.samples = append(ep.samples, store.Sample{Index: ep.calls, Round: key.Round, Seq: key.Seq, Context: context, Finish: t.finish(), Policy: version, Mask: t.Mask})
 	ep.calls++
-	ep.invalid = ep.acts && len(reply.ToolCalls) == 0 && !strings.Contains(reply.Text, toolFence)
+	ep.invalid = false // until the strategy says otherwise
 	ep.posted, ep.reply, ep.pending, ep.answer, ep.ready = digest, reply.Message(), nil, nil, make(chan struct{})
 	ep.taken <- struct{}{}
 	return ep.ready, true, nil
@@ -185,26 +186,40 @@ func (ep *episode) first() (Answer, error) {
 	switch {
 	case !a.Done || a.Call > 0:
 		return a, nil
+	case a.Status == store.EpisodeLost:
+		return a, errClosing
+	case a.Status == store.EpisodeGivenUp || a.Status == store.EpisodeExpired:
+		return a, &GoneError{store.Episode{Run: ep.id, Status: a.Status, Reason: a.Dropped}}
 	case ep.tooLong:
 		return a, bad("give the policy a longer context_length, or a shorter reference", "episode %d ended before its first call: %s", ep.id, a.Dropped)
 	}
 	return a, &kernelwright.InfrastructureError{Op: fmt.Sprintf("begin episode %d", ep.id), Err: errors.New(a.Dropped)}
 }
 
-// idle is since when it waits for its trainer, and whether it does.
-func (ep *episode) idle() (since time.Time, waits bool) {
+// expired reports whether it has waited too long for its trainer.
+func (ep *episode) expired(now time.Time) bool {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	return ep.touched, ep.answer != nil && !ep.answer.Done
+	return ep.answer != nil && !ep.answer.Done && now.Sub(ep.touched) >= ep.expiry
 }
 
-// observe follows the rounds.
+// said is when its last answer was.
+func (ep *episode) said() time.Time {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return ep.touched
+}
+
+// observe follows the rounds, and what the strategy complains of between them.
 func (ep *episode) observe(e forge.Event) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if e.Kind == forge.Idle {
+		ep.invalid = true
+	}
 	if e.Kind != forge.RoundDone {
 		return
 	}
-	ep.mu.Lock()
-	defer ep.mu.Unlock()
 	ep.rounds++
 	if e.Verdict.Build.Form == kernelwright.FormAnswer {
 		ep.unusable++
@@ -214,6 +229,7 @@ func (ep *episode) observe(e forge.Event) {
 		v := *e.Verdict
 		ep.best = &v
 	}
+	ep.most = max(ep.most, most(e.Verdict))
 }
 
 // outcome is what became of an episode: its record, with its samples, and the last
@@ -228,14 +244,13 @@ func (ep *episode) outcome(out forge.Outcome, err error) (store.Episode, []store
 	case err == nil && out.Stop == kernelwright.StopBudget:
 		e.Status, e.Reason = store.EpisodeDropped, out.Summary
 	case err == nil:
-		if out.Left != nil {
-			a.Verdict = &out.Left.Verdict
+		v, known := ep.counts(out)
+		if !known {
+			e.Status, e.Reason = store.EpisodeDropped, tooNoisy
+			break
 		}
-		if ep.rule == RewardBest {
-			a.Verdict = ep.best
-		}
-		reward := Reward(a.Verdict)
-		e.Reward = &reward
+		reward := Reward(v)
+		e.Reward, a.Verdict, a.Missing = &reward, v, missing(v)
 	case errors.Is(cause, errExpired):
 		e.Status, e.Reason = store.EpisodeExpired, cause.Error()
 	case errors.Is(cause, errGivenUp):
@@ -249,6 +264,18 @@ func (ep *episode) outcome(out forge.Outcome, err error) (store.Episode, []store
 	}
 	a.Status, a.Reward, a.Dropped = e.Status, e.Reward, e.Reason
 	return e, ep.samples, a
+}
+
+// counts is the verdict that the reward is of, nil for none, and whether it is known
+// that no other reward was reached. mu is held.
+func (ep *episode) counts(out forge.Outcome) (v *kernelwright.Verdict, known bool) {
+	if ep.rule == RewardBest {
+		return ep.best, ep.most <= Reward(ep.best)
+	}
+	if out.Left != nil {
+		v = &out.Left.Verdict
+	}
+	return v, told(v)
 }
 
 // end says the last answer.

@@ -5,10 +5,12 @@
 package episodes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,7 +55,7 @@ type Options struct {
 	// Settings are what a request leaves open, of every strategy.
 	Settings forge.Settings
 	MaxOpen  int           // 0: DefaultMaxOpen
-	Expiry   time.Duration // of a call that nobody answers; 0: DefaultExpiry
+	Expiry   time.Duration // of a call that nobody answers, where a request says nothing; 0: DefaultExpiry
 	Log      *slog.Logger  // may be nil
 	Now      func() time.Time
 }
@@ -69,6 +71,7 @@ type Episodes struct {
 	told   Stats // of the sweeping goroutine alone
 
 	opening chan struct{} // has a token while nobody opens hardware
+	large   chan struct{} // has one for each large body that is read
 
 	mu    sync.Mutex
 	known map[int64]*episode
@@ -116,7 +119,7 @@ func New(ctx context.Context, o Options) (*Episodes, error) {
 	if lost > 0 {
 		o.Log.Warn("episodes were open when the last server ended, and are lost", "episodes", lost)
 	}
-	e := &Episodes{o: o, queue: newQueue(), known: map[int64]*episode{}, opening: make(chan struct{}, 1)}
+	e := &Episodes{o: o, queue: newQueue(), known: map[int64]*episode{}, opening: make(chan struct{}, 1), large: make(chan struct{}, maxLarge)}
 	e.stats = Stats{SinceMS: o.Now().UnixMilli(), Rewards: map[int]int64{}}
 	e.opening <- struct{}{}
 	e.ctx, e.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -158,13 +161,12 @@ func (e *Episodes) Sweep() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ep := range e.known {
-		if since, waits := ep.idle(); waits && now.Sub(since) >= e.o.Expiry {
+		if ep.expired(now) {
 			ep.cancel(errExpired)
 		}
 	}
 	for len(e.ended) > 0 {
-		since, _ := e.known[e.ended[0]].idle()
-		if len(e.ended) <= maxEnded && now.Sub(since) < linger {
+		if len(e.ended) <= maxEnded && now.Sub(e.known[e.ended[0]].said()) < linger {
 			break
 		}
 		delete(e.known, e.ended[0])
@@ -237,28 +239,49 @@ func (e *Episodes) begin(ctx context.Context, r Request, settings forge.Settings
 		return nil, err
 	}
 	ep := &episode{
-		version: r.Policy, rule: r.Reward, acts: r.Strategy == forge.ReactStrategy, model: llm.TrainingProvider + ":" + r.Policy, broker: llm.NewBroker(noExpiry),
+		version: r.Policy, rule: r.Reward, model: llm.TrainingProvider + ":" + r.Policy, broker: llm.NewBroker(noExpiry),
 		taken: make(chan struct{}, 1), over: make(chan struct{}), ready: make(chan struct{}), touched: e.o.Now(),
+		session: r.Session, expiry: cmp.Or(time.Duration(r.ExpiresS)*time.Second, e.o.Expiry), most: NotCorrect,
 	}
 	run, err := e.record(ctx, r, settings, ep, t, hardware.Device())
-	if err != nil {
-		return nil, err
+	if err == nil {
+		ep.id = run.ID
+		err = e.open(r, settings, ep, hardware, run, t)
 	}
-	ep.id = run.ID
-	strategy, err := e.strategy(r, settings, ep, hardware)
+	if err != nil && run.ID > 0 {
+		e.abandon(ctx, ep, run, err)
+	}
+	return ep, err
+}
+
+// open lets an episode run that is recorded.
+func (e *Episodes) open(r Request, settings forge.Settings, ep *episode, h Hardware, run kernelwright.Run, t kernelwright.Task) error {
+	strategy, err := e.strategy(r, settings, ep, h)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ctx.Err() != nil {
-		return nil, errClosing
+		return errClosing
 	}
 	ep.ctx, ep.cancel = context.WithCancelCause(e.ctx)
 	e.known[ep.id] = ep
 	e.all.Go(func() { ep.feed(r.MaxTokens, e.o.Now) })
 	e.all.Go(func() { e.play(ep, strategy, run, t) })
-	return ep, nil
+	return nil
+}
+
+// abandon records the end of an episode that is recorded and did not begin.
+func (e *Episodes) abandon(ctx context.Context, ep *episode, run kernelwright.Run, why error) {
+	record := store.Episode{Run: run.ID, Policy: ep.version, Rule: ep.rule, Status: store.EpisodeDropped, Reason: why.Error()}
+	if errors.Is(why, errClosing) {
+		record.Status = store.EpisodeLost
+	}
+	run.Status, run.Reason, run.FinishedMS = kernelwright.RunFailed, record.Reason, e.o.Now().UnixMilli()
+	if _, err := e.o.Store.EndEpisode(context.WithoutCancel(ctx), record, run, nil); err != nil {
+		e.o.Log.Error("the end of an episode cannot be recorded", "episode", run.ID, "error", err)
+	}
 }
 
 // noExpiry is of a broker's calls: an episode expires as a whole.
@@ -350,8 +373,14 @@ func (e *Episodes) close(ep *episode, record store.Episode, answer Answer) {
 	case store.EpisodeDone:
 		e.stats.Done++
 		e.stats.Rewards[*record.Reward]++
+		if *record.Reward == FasterThanEager && slices.Contains(answer.Missing, compile) {
+			e.stats.Capped++
+		}
 	case store.EpisodeDropped:
 		e.stats.Dropped++
+		if record.Reason == tooNoisy {
+			e.stats.Noisy++
+		}
 	case store.EpisodeExpired:
 		e.stats.Expired++
 	case store.EpisodeGivenUp:
@@ -435,4 +464,26 @@ func (e *Episodes) GiveUp(ctx context.Context, id int64) (Answer, error) {
 	case <-ctx.Done():
 		return Answer{}, ctx.Err()
 	}
+}
+
+// GiveUpSession ends all open episodes of a session, and waits for their end. It
+// returns how many there were.
+func (e *Episodes) GiveUpSession(ctx context.Context, session string) (int, error) {
+	var open []*episode
+	e.mu.Lock()
+	for _, ep := range e.known {
+		if ep.session == session && ep.ctx.Err() == nil {
+			ep.cancel(errGivenUp)
+			open = append(open, ep)
+		}
+	}
+	e.mu.Unlock()
+	for _, ep := range open {
+		select {
+		case <-ep.over:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	return len(open), nil
 }

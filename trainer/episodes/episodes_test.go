@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,41 +16,21 @@ import (
 	"time"
 
 	kw "github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
 
-func TestReward(t *testing.T) {
-	for words, want := range map[string]int{"wrong": -1, "cheat": -1, "plain": 1, "faster": 2, "fastest": 3} {
-		if v := verdict(words); Reward(&v) != want {
-			t.Errorf("%s: %d, want %d", words, Reward(&v), want)
-		}
-	}
-	if Reward(nil) != -1 {
-		t.Error("no candidate")
-	}
-	// Faster than compile alone is no milestone: it was slower than eager.
-	v := kw.Verdict{Status: kw.Correct, Speedups: map[string]kw.Speedup{"eager": {Low: 1.04}, "compile": {Low: 3}}}
-	if Reward(&v) != 1 {
-		t.Error("not faster than eager")
-	}
-	// The interval's lower end has to clear the margin, and not reach it.
-	v.Speedups = map[string]kw.Speedup{"eager": {Value: 2, Low: 1.05, High: 3}}
-	if Reward(&v) != 1 {
-		t.Error("at the margin")
-	}
-}
-
 // An episode of one call, to its end, in the record, and posted again.
 func TestOneCall(t *testing.T) {
 	w := newWorld(t)
-	a := w.start(map[string]any{"policy_version": "v1", "strategy": "rounds"})
+	a := w.start(map[string]any{"policy_version": "name-11", "strategy": "rounds"})
 	if a.ID == 0 || a.Done || a.Call != 0 || a.Context != "replace" || len(a.Messages) != 2 || a.Messages[0].Role != "system" || !strings.Contains(a.Messages[1].Content, "class Model: pass") {
 		t.Fatalf("%+v", a)
 	}
 	turn := text("faster")
 	turn["call"], turn["prompt_ids"], turn["token_ids"], turn["logprobs"], turn["mask"] = 0, []int{1, 2}, []int{3, 4}, []float64{-0.5, -1}, []int{1, 0}
-	turn["finish_reason"], turn["policy_version"] = "stop", "v2"
+	turn["finish_reason"], turn["policy_version"] = "stop", "name-12"
 	b := w.turn(a.ID, turn)
 	if !b.Done || b.Status != store.EpisodeDone || *b.Reward != 2 || b.Verdict.Status != kw.Correct || b.Call != 1 || b.Rounds != 1 || b.Stop != "rounds" {
 		t.Fatalf("%+v", b)
@@ -67,20 +49,20 @@ func TestOneCall(t *testing.T) {
 	}
 
 	run, err := w.store.Run(t.Context(), a.ID)
-	if err != nil || run.Coder != "training:v1" || run.Status != kw.RunDone || run.Stop != "rounds" || run.Task == "" || run.FinishedMS == 0 {
+	if err != nil || run.Coder != "training:name-11" || run.Status != kw.RunDone || run.Stop != "rounds" || run.Task == "" || run.FinishedMS == 0 {
 		t.Errorf("%+v, %v", run, err)
 	}
 	calls, err := w.store.Calls(t.Context(), a.ID)
 	if err != nil || len(calls) != 1 || !slices.Equal(calls[0].Reply.TokenIDs, []int{3, 4}) || *calls[0].CostUSD != 0 || calls[0].Request.Fit == nil || !calls[0].Request.Fit.Compact {
 		t.Errorf("%+v, %v", calls, err)
 	}
-	if talk := report.Talk(calls, nil); len(talk) != 3 || talk[2].Model != "training:v1" {
+	if talk := report.Talk(calls, nil); len(talk) != 3 || talk[2].Model != "training:name-11" {
 		t.Errorf("%+v", talk)
 	}
 	s := w.samples("")
 	want := Sample{
 		Place: 1, Episode: a.ID, Task: run.Task, Context: "replace", PromptIDs: []int{1, 2}, ResponseIDs: []int{3, 4}, ResponseMask: []int{1, 0},
-		LogProbs: []float64{-0.5, -1}, Reward: 2, Finish: "stop", Policy: "v2",
+		LogProbs: []float64{-0.5, -1}, Reward: b.Reward, Finish: "stop", Policy: "name-12",
 	}
 	if len(s) != 1 || asJSON(t, s[0]) != asJSON(t, want) {
 		t.Errorf("%+v", s)
@@ -179,6 +161,9 @@ func TestHundreds(t *testing.T) {
 	}
 	ids := map[int64]int{}
 	for _, sample := range w.samples("") {
+		if (sample.Reward != nil) != (sample.Call == rounds-1) {
+			t.Fatalf("%+v", sample)
+		}
 		if sample.Call != ids[sample.Episode] || len(sample.ResponseIDs) != 2 || sample.ResponseIDs[1] != sample.Call {
 			t.Fatalf("%+v", sample)
 		}
@@ -286,6 +271,74 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
+// A trainer that lets a call wait in a queue of its own says for how long.
+func TestOwnExpiry(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Expiry = time.Hour })
+	short, usual, long := w.start(map[string]any{"expires_s": 60}), w.start(nil), w.start(map[string]any{"expires_s": maxExpiry})
+	after := func(d time.Duration, want map[int64]store.EpisodeStatus) {
+		w.clock.pass(d)
+		w.episodes.Sweep()
+		for id, status := range want {
+			if status != store.EpisodeOpen {
+				w.must("DELETE", fmt.Sprintf("/v1/episodes/%d", id), nil) // waits for its end
+			}
+			if a := w.must("GET", fmt.Sprintf("/v1/episodes/%d", id), nil); a.Status != status {
+				t.Errorf("%d: %+v, want %s", id, a, status)
+			}
+		}
+	}
+	after(time.Minute, map[int64]store.EpisodeStatus{short.ID: store.EpisodeExpired, usual.ID: store.EpisodeOpen, long.ID: store.EpisodeOpen})
+	after(time.Hour, map[int64]store.EpisodeStatus{usual.ID: store.EpisodeExpired, long.ID: store.EpisodeOpen})
+	after(23*time.Hour, map[int64]store.EpisodeStatus{long.ID: store.EpisodeExpired})
+}
+
+// A trainer that was started again frees the places of its session, and no others.
+func TestSession(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.MaxOpen = 4 })
+	done := w.start(map[string]any{"session": "a b"})
+	w.turn(done.ID, text("plain"))
+	mine, again := w.start(map[string]any{"session": "a b"}), w.start(map[string]any{"session": "a b"})
+	other, none := w.start(map[string]any{"session": "a"}), w.start(nil)
+	for _, want := range []float64{2, 0} {
+		if code, got := w.call("DELETE", "/v1/episodes?session=a+b", nil); code != 200 || got["given_up"] != want {
+			t.Errorf("%d %v, want %v", code, got, want)
+		}
+	}
+	for id, want := range map[int64]store.EpisodeStatus{
+		done.ID: store.EpisodeDone, mine.ID: store.EpisodeGivenUp, again.ID: store.EpisodeGivenUp, other.ID: store.EpisodeOpen, none.ID: store.EpisodeOpen,
+	} {
+		if a := w.must("GET", fmt.Sprintf("/v1/episodes/%d", id), nil); a.Status != want {
+			t.Errorf("%d: %+v, want %s", id, a, want)
+		}
+	}
+	if s := w.episodes.Stats(); s.Open != 2 || s.GivenUp != 2 {
+		t.Errorf("%+v", s)
+	}
+	w.start(nil)
+}
+
+// What is recorded and does not begin is not left open.
+func TestDoesNotBegin(t *testing.T) {
+	w := newWorld(t)
+	w.episodes.cancel(errClosing) // after it was let in
+	r := Request{Reference: "class Model: pass"}
+	if err := r.normalise(); err != nil {
+		t.Fatal(err)
+	}
+	settings, err := r.settings(forge.DefaultSettings())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.episodes.begin(t.Context(), r, settings); !errors.Is(err, errClosing) {
+		t.Fatal(err)
+	}
+	record, err := w.store.Episode(t.Context(), 1)
+	run, other := w.store.Run(t.Context(), 1)
+	if err != nil || other != nil || record.Status != store.EpisodeLost || run.Status != kw.RunFailed || run.Reason != errClosing.Error() || run.FinishedMS == 0 {
+		t.Errorf("%+v, %+v, %v, %v", record, run, err, other)
+	}
+}
+
 // One that is given up ends, and what it asked for leaves the queue.
 func TestGivenUp(t *testing.T) {
 	w := newWorld(t)
@@ -354,15 +407,23 @@ func TestPlaces(t *testing.T) {
 	a := w.start(nil)
 	w.start(nil)
 	body := map[string]any{"reference": "class Model: pass"}
-	if code, got := w.call("POST", "/v1/episodes", body); code != http.StatusServiceUnavailable || got["hint"] == "" {
+	if code, got := w.call("POST", "/v1/episodes", body); code != http.StatusServiceUnavailable || got["hint"] == "" || got["infrastructure"] != nil {
 		t.Errorf("%d %v", code, got)
 	}
 	w.must("DELETE", fmt.Sprintf("/v1/episodes/%d", a.ID), nil)
 	if code, got := w.call("POST", "/v1/episodes", map[string]any{"reference": "no task"}); code != http.StatusUnprocessableEntity || !strings.Contains(fmt.Sprint(got["error"]), "no Model") {
 		t.Errorf("%d %v", code, got)
 	}
-	if code, got := w.call("POST", "/v1/episodes", map[string]any{"reference": "no machine"}); code != http.StatusServiceUnavailable {
+	if code, got := w.call("POST", "/v1/episodes", map[string]any{"reference": "no machine"}); code != http.StatusBadGateway || got["infrastructure"] != true {
 		t.Errorf("%d %v", code, got)
 	}
 	w.start(nil) // neither has kept the place
+	w.episodes.Close()
+	for name, want := range map[string]error{"full": &FullError{2}, "closing": w.episodes.reserve()} {
+		got := httptest.NewRecorder()
+		reply(got, http.StatusCreated, Answer{}, want)
+		if got.Code != http.StatusServiceUnavailable || got.Header().Get("Retry-After") == "" || strings.Contains(got.Body.String(), "infrastructure") {
+			t.Errorf("%s: %d %v %s", name, got.Code, got.Header(), got.Body)
+		}
+	}
 }

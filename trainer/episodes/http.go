@@ -1,6 +1,7 @@
 package episodes
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -21,12 +22,17 @@ import (
 
 // Limits of what comes over HTTP.
 const (
-	maxBody      = 32 << 20 // of a turn with a million ids and log-probabilities
-	maxHeader    = 16 << 10
+	maxBody   = 32 << 20 // of a turn with a million ids and log-probabilities
+	maxHeader = 16 << 10
+	// Beyond smallBody only maxLarge bodies are read and decoded at once: that takes some
+	// ten times their size in memory.
+	smallBody = 1 << 20
+	maxLarge  = 2
+
 	readTimeout  = time.Minute
 	writeTimeout = time.Minute // of an answer, once it is there
 	idleTimeout  = 5 * time.Minute
-	// fullRetry is after how many seconds who found no place may ask again.
+	// fullRetry is after how many seconds a client that found no place may ask again.
 	fullRetry = "5"
 	// maxEpisodes is of how many episodes one answer has the samples.
 	maxEpisodes = 10_000
@@ -50,6 +56,7 @@ func (e *Episodes) Handler(token string) http.Handler {
 	m.HandleFunc("POST /v1/episodes/{id}/turns", e.serveTurn)
 	m.HandleFunc("GET /v1/episodes/{id}", e.serveGet)
 	m.HandleFunc("DELETE /v1/episodes/{id}", e.serveGiveUp)
+	m.HandleFunc("DELETE /v1/episodes", e.serveGiveUpSession)
 	m.HandleFunc("GET /v1/samples", e.serveSamples)
 	m.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, _ *http.Request) { send(w, http.StatusOK, e.Stats()) })
 	m.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -98,7 +105,7 @@ func sameOrigin(r *http.Request) bool {
 
 func (e *Episodes) serveStart(w http.ResponseWriter, r *http.Request) {
 	var q Request
-	if !read(w, r, &q) {
+	if !e.read(w, r, &q) {
 		return
 	}
 	a, err := e.Start(r.Context(), q)
@@ -108,7 +115,7 @@ func (e *Episodes) serveStart(w http.ResponseWriter, r *http.Request) {
 func (e *Episodes) serveTurn(w http.ResponseWriter, r *http.Request) {
 	id, ok := number(w, r)
 	var t Turn
-	if !ok || !read(w, r, &t) {
+	if !ok || !e.read(w, r, &t) {
 		return
 	}
 	a, err := e.Turn(r.Context(), id, t)
@@ -129,6 +136,21 @@ func (e *Episodes) serveGiveUp(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// serveGiveUpSession gives up what is open of ?session.
+func (e *Episodes) serveGiveUpSession(w http.ResponseWriter, r *http.Request) {
+	session := r.URL.Query().Get("session")
+	if session == "" {
+		refuse(w, http.StatusBadRequest, "session is missing", "name the session whose episodes are given up: ?session=S")
+		return
+	}
+	n, err := e.GiveUpSession(r.Context(), session)
+	if err != nil {
+		reply(w, 0, Answer{}, err)
+		return
+	}
+	send(w, http.StatusOK, map[string]int{"given_up": n})
+}
+
 // number reads which episode it is about.
 func number(w http.ResponseWriter, r *http.Request) (int64, bool) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
@@ -140,12 +162,16 @@ func number(w http.ResponseWriter, r *http.Request) (int64, bool) {
 }
 
 // read reads the body, or says what is wrong with it.
-func read(w http.ResponseWriter, r *http.Request, into any) bool {
-	body, err := io.ReadAll(r.Body)
+func (e *Episodes) read(w http.ResponseWriter, r *http.Request, into any) bool {
+	body, done, err := e.body(w, r)
+	defer done()
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
 		refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", large.Limit), "")
+		return false
+	case errors.Is(err, errClosing):
+		reply(w, 0, Answer{}, err)
 		return false
 	case err != nil:
 		refuse(w, http.StatusBadRequest, "the body cannot be read to its end", "send it again")
@@ -159,6 +185,28 @@ func read(w http.ResponseWriter, r *http.Request, into any) bool {
 		return false
 	}
 	return true
+}
+
+// body reads a body. One that is large waits until few are read, and is one of these
+// until done is called.
+func (e *Episodes) body(w http.ResponseWriter, r *http.Request) (body []byte, done func(), err error) {
+	done = func() {}
+	if body, err = io.ReadAll(io.LimitReader(r.Body, smallBody)); err != nil || len(body) < smallBody {
+		return body, done, err
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{}) // waiting is not the client's; a recorder in a test has none
+	select {
+	case e.large <- struct{}{}:
+	case <-r.Context().Done():
+		return nil, done, r.Context().Err()
+	case <-e.ctx.Done():
+		return nil, done, errClosing
+	}
+	_ = control.SetReadDeadline(time.Now().Add(readTimeout))
+	whole := bytes.NewBuffer(body)
+	_, err = whole.ReadFrom(r.Body)
+	return whole.Bytes(), func() { <-e.large }, err
 }
 
 // reply sends an answer, or what kept it from being one.
@@ -176,7 +224,7 @@ func reply(w http.ResponseWriter, status int, a Answer, err error) {
 	case errors.As(err, &wrong):
 		refuse(w, http.StatusBadRequest, wrong.Text, wrong.Hint)
 	case errors.As(err, &invalid):
-		send(w, http.StatusUnprocessableEntity, problem{"the reference is no task: " + invalid.Reason, invalid.Hint, invalid.Traceback})
+		send(w, http.StatusUnprocessableEntity, problem{Error: "the reference is no task: " + invalid.Reason, Hint: invalid.Hint, Traceback: invalid.Traceback})
 	case errors.As(err, &conflict):
 		refuse(w, http.StatusConflict, conflict.Text, conflict.Hint)
 	case errors.As(err, &gone):
@@ -186,8 +234,11 @@ func reply(w http.ResponseWriter, status int, a Answer, err error) {
 	case errors.As(err, &full):
 		w.Header().Set("Retry-After", fullRetry)
 		refuse(w, http.StatusServiceUnavailable, full.Error(), "end some, or raise --max-open")
-	default: // infrastructure; where who asked is gone, nobody reads it
-		refuse(w, http.StatusServiceUnavailable, err.Error(), "it says nothing about any candidate: `kernelwright doctor` says what this machine lacks")
+	case errors.Is(err, errClosing):
+		w.Header().Set("Retry-After", fullRetry)
+		refuse(w, http.StatusServiceUnavailable, err.Error(), "ask again once the server was started again")
+	default: // where who asked is gone, nobody reads it
+		send(w, http.StatusBadGateway, problem{Error: err.Error(), Hint: "it says nothing about any candidate: `kernelwright doctor` says what this machine lacks", Infrastructure: true})
 	}
 }
 
@@ -196,6 +247,8 @@ type problem struct {
 	Error     string `json:"error"`
 	Hint      string `json:"hint,omitempty"`
 	Traceback string `json:"traceback,omitempty"`
+	// Infrastructure: the machinery failed. It says nothing about what was sent.
+	Infrastructure bool `json:"infrastructure,omitempty"`
 }
 
 func refuse(w http.ResponseWriter, status int, text, hint string) {

@@ -3,11 +3,14 @@ package episodes
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kernelwright/kernelwright/forge"
@@ -86,6 +89,10 @@ func TestBadRequests(t *testing.T) {
 		{"POST", "/v1/episodes", `{"reference": "x", "strategy": "react", "context_tokens": 5}`, 400, "react context is 5"},
 		{"POST", "/v1/episodes", `{"reference": "x", "context_length": 5, "max_tokens": 6}`, 400, "leaves no room"},
 		{"POST", "/v1/episodes", `{"reference": "x", "seed": 1e400}`, 400, "seed"},
+		{"POST", "/v1/episodes", `{"reference": "x", "expires_s": 86401}`, 400, "expires_s is 86401"},
+		{"POST", "/v1/episodes", `{"reference": "x", "expires_s": -1}`, 400, "expires_s is -1"},
+		{"POST", "/v1/episodes", `{"reference": "x", "session": "` + strings.Repeat("s", maxName+1) + `"}`, 400, "session has 201 bytes"},
+		{"DELETE", "/v1/episodes", "", 400, "session is missing"},
 		{"POST", turns, `{}`, 400, "text is missing"},
 		{"POST", turns, `{"text": null}`, 400, "text is missing"},
 		{"POST", turns, `{"text": "a", "call": 1}`, 409, "call 1 is not asked"},
@@ -139,6 +146,86 @@ func TestLargeBody(t *testing.T) {
 	w.episodes.Handler("").ServeHTTP(got, r)
 	if got.Code != http.StatusRequestEntityTooLarge {
 		t.Errorf("%d %s", got.Code, got.Body)
+	}
+}
+
+// telling is a reader that says when it is read.
+type telling struct {
+	io.Reader
+	tell func()
+}
+
+func (r telling) Read(b []byte) (int, error) {
+	r.tell()
+	return r.Reader.Read(b)
+}
+
+// Only so many large bodies are read at once; small ones do not wait for them.
+func TestLargeBodiesTakeTurns(t *testing.T) {
+	w := newWorld(t)
+	for range maxLarge {
+		w.episodes.large <- struct{}{}
+	}
+	text := `{"reference": "class Model: pass", "name": "` + strings.Repeat("n", smallBody) + `"}`
+	begun := make(chan struct{})
+	var free atomic.Bool
+	var once sync.Once
+	head := telling{strings.NewReader(text[:smallBody]), func() { once.Do(func() { close(begun) }) }}
+	tail := telling{strings.NewReader(text[smallBody:]), func() {
+		if !free.Load() {
+			t.Error("a large body is read beside as many as may be")
+		}
+	}}
+	var posted sync.WaitGroup
+	posted.Go(func() {
+		r := httptest.NewRequest("POST", "/v1/episodes", io.MultiReader(head, tail))
+		r.Host = "localhost"
+		got := httptest.NewRecorder()
+		w.episodes.Handler("").ServeHTTP(got, r)
+		if got.Code != http.StatusBadRequest || !strings.Contains(got.Body.String(), "name has") {
+			t.Errorf("%d %s", got.Code, got.Body)
+		}
+	})
+	<-begun
+	w.start(nil)
+	free.Store(true)
+	<-w.episodes.large
+	posted.Wait()
+	if n := len(w.episodes.large); n != maxLarge-1 {
+		t.Errorf("%d are held", n)
+	}
+}
+
+// What would take much memory is refused before it is decoded, and what was sent is
+// not sent back.
+func TestHugeRequests(t *testing.T) {
+	w := newWorld(t)
+	turns := fmt.Sprintf("/v1/episodes/%d/turns", w.start(nil).ID)
+	most := "[" + strings.Repeat("1,", llm.MaxPostedTokens-1) + "1]"
+	for body, says := range map[string]string{
+		`{"text": "a", "token_ids": [` + strings.Repeat("1,", maxValues) + `1]}`:             "the body has 4204305 values",
+		`{"text": "a", "token_ids": [1,` + most[1:] + `}`:                                    "token_ids has 1048577 ids",
+		`{"` + strings.Repeat("x", smallBody) + `": 1}`:                                      `unknown field "xxx`,
+		`{"text": "` + strings.Repeat(`a,\",`, 1<<20+1) + `", "call": 7, "prompt_ids": [1]}`: "text has 4194308 bytes",
+	} {
+		code, got := w.call("POST", turns, body)
+		if said := fmt.Sprint(got["error"]); code != 400 || !strings.Contains(said, says) || len(said) > 2*maxSaid {
+			t.Errorf("%d %.1000s, want %q", code, said, says)
+		}
+	}
+	n, one := 0, 1.0
+	same := Turn{Call: &n, TokenIDs: []int{1, 2}, LogProbs: []float64{one, one}}
+	for name, other := range map[string]Turn{
+		"ids": {TokenIDs: []int{1, 3}, LogProbs: same.LogProbs}, "lists": {PromptIDs: []int{1}, TokenIDs: []int{2}, LogProbs: same.LogProbs},
+		"log-probabilities": {TokenIDs: same.TokenIDs, LogProbs: []float64{one, -one}}, "mask": {TokenIDs: same.TokenIDs, LogProbs: same.LogProbs, Mask: []int{1, 0}},
+		"finish": {TokenIDs: same.TokenIDs, LogProbs: same.LogProbs, Finish: "length"},
+	} {
+		if other.digest() == same.digest() {
+			t.Errorf("other %s have the same digest", name)
+		}
+	}
+	if again := (Turn{TokenIDs: []int{1, 2}, LogProbs: same.LogProbs}); again.digest() != same.digest() {
+		t.Error("the same completion has two digests")
 	}
 }
 

@@ -3,10 +3,12 @@ package episodes
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -24,6 +26,10 @@ const (
 	maxText       = 4 << 20     // bytes of a completion
 	maxToolCalls  = 1000        // of a completion; the strategy does fewer
 	maxCallsBytes = 4 << 20
+	maxExpiry     = 24 * 60 * 60 // seconds
+	// maxValues is how many values a body has: four lists of a turn, and its calls.
+	maxValues = 4*llm.MaxPostedTokens + 10*maxToolCalls
+	maxSaid   = 300 // bytes of what a decoder says, which may repeat what was sent
 )
 
 // The rules of what an episode's reward is of.
@@ -63,6 +69,12 @@ type Request struct {
 	// MaxTokens what its reply may, in tokens; 0: not known.
 	ContextLength int `json:"context_length,omitempty"`
 	MaxTokens     int `json:"max_tokens,omitempty"`
+
+	// Session is what its trainer calls all that it begins together, to give it up
+	// together; empty: none.
+	Session string `json:"session,omitempty"`
+	// ExpiresS is after how many seconds without a turn it expires; 0: Options.Expiry.
+	ExpiresS int `json:"expires_s,omitempty"`
 }
 
 // policyName is what a version can be called: it stands in the name of a Coder.
@@ -79,6 +91,9 @@ func bad(hint, format string, args ...any) error {
 
 // decode reads one JSON object, and refuses fields that it does not know.
 func decode(body []byte, into any) error {
+	if n := separators(body); n > maxValues { // before memory is taken for each
+		return bad(fmt.Sprintf("a list has %d at most", llm.MaxPostedTokens), "the body has %d values: %d at most", n, maxValues)
+	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	err := d.Decode(into)
@@ -88,9 +103,33 @@ func decode(body []byte, into any) error {
 		}
 	}
 	if err != nil {
-		return bad("docs/episodes.md has the fields", "the body is not what is asked for: %s", strings.TrimPrefix(err.Error(), "json: "))
+		return bad("docs/episodes.md has the fields", "the body is not what is asked for: %s", cut(strings.TrimPrefix(err.Error(), "json: ")))
 	}
 	return nil
+}
+
+// cut returns the beginning of what was said.
+func cut(said string) string {
+	if len(said) <= maxSaid {
+		return said
+	}
+	return strings.ToValidUTF8(said[:maxSaid], "") + "..."
+}
+
+// separators counts the commas of a JSON text that stand in none of its strings.
+func separators(body []byte) (n int) {
+	inside := false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case c == '"':
+			inside = !inside
+		case inside && c == '\\':
+			i++
+		case !inside && c == ',':
+			n++
+		}
+	}
+	return n
 }
 
 // normalise fills in what is left open, and reports the first thing that cannot be.
@@ -120,6 +159,10 @@ func (r *Request) normalise() error {
 		return bad("it is last or best", "reward is %.80q", r.Reward)
 	case r.Tools != toolsNative && r.Tools != toolsText:
 		return bad("it is native or text", "tools is %.80q", r.Tools)
+	case len(r.Session) > maxName:
+		return bad("", "session has %d bytes: %d at most", len(r.Session), maxName)
+	case r.ExpiresS < 0 || r.ExpiresS > maxExpiry:
+		return bad("a day is the most", "expires_s is %d: it is from 1 to %d", r.ExpiresS, maxExpiry)
 	case r.Rounds < 0 || r.Rounds > maxRounds:
 		return bad("", "rounds is %d: it is from 1 to %d", r.Rounds, maxRounds)
 	case r.ContextLength < 0 || r.ContextLength > maxContext || r.MaxTokens < 0 || r.MaxTokens > maxContext:
@@ -249,13 +292,31 @@ func (t *Turn) finish() string {
 	return "stop"
 }
 
-// digest is the same for the same completion, whichever call it is said to answer.
+// digest is the same for the same completion, whichever call it is said to answer. Its
+// lists, which may be long, are read as they are.
 func (t *Turn) digest() [sha256.Size]byte {
-	same := *t
-	same.Call = nil
-	b, err := json.Marshal(same)
-	if err != nil { // floats that are no numbers, which no JSON brought
+	short := *t
+	short.Call, short.PromptIDs, short.TokenIDs, short.LogProbs, short.Mask = nil, nil, nil, nil, nil
+	h := sha256.New()
+	b, err := json.Marshal(short)
+	if err != nil { // it has texts and numbers alone
 		return [sha256.Size]byte{}
 	}
-	return sha256.Sum256(b)
+	var number [8]byte
+	add := func(n uint64) {
+		binary.LittleEndian.PutUint64(number[:], n)
+		h.Write(number[:])
+	}
+	add(uint64(len(b)))
+	h.Write(b)
+	for _, list := range [][]int{t.PromptIDs, t.TokenIDs, t.Mask} {
+		add(uint64(len(list)))
+		for _, n := range list {
+			add(uint64(n))
+		}
+	}
+	for _, p := range t.LogProbs {
+		add(math.Float64bits(p))
+	}
+	return [sha256.Size]byte(h.Sum(nil))
 }

@@ -17,17 +17,53 @@ const (
 // Reward is the milestone that a verdict reached. nil is a policy that left no
 // candidate.
 func Reward(v *kernelwright.Verdict) int {
-	faster := func(baseline string) bool {
+	return milestone(v, func(baseline string) bool {
 		s, measured := v.Speedups[baseline]
 		return measured && s.Wins(margin)
-	}
+	})
+}
+
+// most is the milestone that a verdict may have reached: what its timing does not
+// tell counts as a win. Where it is above Reward, the reward is not known. eager is
+// always measured (hwfeedback.Baselines); a task may have no compile.
+func most(v *kernelwright.Verdict) int {
+	return milestone(v, func(baseline string) bool {
+		s, measured := v.Speedups[baseline]
+		noisy := s.Vague() || v.Timing.Disturbed
+		return !measured && baseline == eager || measured && (s.Wins(margin) || noisy && s.High > 1+margin)
+	})
+}
+
+// told reports whether a verdict has a reward: its timing tells the milestone.
+func told(v *kernelwright.Verdict) bool { return most(v) == Reward(v) }
+
+// The baselines of the milestones.
+const (
+	eager   = "eager"
+	compile = "compile"
+)
+
+func milestone(v *kernelwright.Verdict, faster func(baseline string) bool) int {
 	switch {
 	case v == nil || !v.Status.OK():
 		return NotCorrect
-	case !faster("eager"):
+	case !faster(eager):
 		return Correct
-	case !faster("compile"):
+	case !faster(compile):
 		return FasterThanEager
 	}
 	return FasterThanCompile
+}
+
+// missing are the milestones' baselines that a correct candidate was not held against.
+func missing(v *kernelwright.Verdict) (names []string) {
+	if v == nil || !v.Status.OK() {
+		return nil
+	}
+	for _, name := range []string{eager, compile} {
+		if _, measured := v.Speedups[name]; !measured {
+			names = append(names, name)
+		}
+	}
+	return names
 }

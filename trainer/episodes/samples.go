@@ -13,8 +13,7 @@ import (
 )
 
 // Sample is a line of /v1/samples: the columns of a trajectory's parquet, and what
-// they are of. An episode's samples come together, in the order of its calls; the
-// reward, the episode's, is earned at its last one.
+// they are of. An episode's samples come together, in the order of its calls.
 type Sample struct {
 	Place   int64  `json:"place"` // of the episode, in the order in which they were done: for after=
 	Episode int64  `json:"episode"`
@@ -26,7 +25,7 @@ type Sample struct {
 	ResponseIDs  []int     `json:"response_ids"`
 	ResponseMask []int     `json:"response_mask"`
 	LogProbs     []float64 `json:"rollout_logprobs"`
-	Reward       int       `json:"reward"`
+	Reward       *int      `json:"reward"` // the episode's, of its last call; null of those before
 	Finish       string    `json:"finish_reason"`
 	Policy       string    `json:"policy_version"`
 
@@ -35,14 +34,15 @@ type Sample struct {
 	Text     string    `json:"text,omitempty"`
 }
 
-func sample(r store.SampleRow, texts bool) Sample {
+// sample is a row as a line. last says that no call of its episode comes after it.
+func sample(r store.SampleRow, last, texts bool) Sample {
 	s := Sample{
 		Place: r.Place, Episode: r.Episode.Run, Call: r.Sample.Index, Task: r.Task, Context: r.Sample.Context,
 		PromptIDs: r.PromptIDs, ResponseIDs: r.TokenIDs, ResponseMask: r.Sample.Mask, LogProbs: r.LogProbs,
 		Finish: r.Sample.Finish, Policy: r.Sample.Policy,
 	}
-	if r.Episode.Reward != nil {
-		s.Reward = *r.Episode.Reward
+	if last {
+		s.Reward = r.Episode.Reward
 	}
 	if s.ResponseMask == nil {
 		s.ResponseMask = slices.Repeat([]int{1}, len(r.TokenIDs))
@@ -76,10 +76,20 @@ func (e *Episodes) serveSamples(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	out := bufio.NewWriter(w)
 	lines := json.NewEncoder(out)
-	err = e.o.Store.Samples(r.Context(), after, episodes, func(row store.SampleRow) error {
+	var before *store.SampleRow // not sent yet: what comes after it says whether it is an episode's last
+	write := func(next *store.SampleRow) error {
+		row := before
+		before = next
+		if row == nil {
+			return nil
+		}
 		_ = control.SetWriteDeadline(time.Now().Add(writeTimeout)) // a recorder in a test has none
-		return lines.Encode(sample(row, q.Get("texts") == "1"))
-	})
+		return lines.Encode(sample(*row, next == nil || next.Episode.Run != row.Episode.Run, q.Get("texts") == "1"))
+	}
+	err = e.o.Store.Samples(r.Context(), after, episodes, func(row store.SampleRow) error { return write(&row) })
+	if err == nil {
+		err = write(nil)
+	}
 	if err != nil { // what was sent is whole lines: the last one says that more was to come
 		e.o.Log.Warn("samples cannot be sent to their end", "error", err)
 		_ = lines.Encode(problem{Error: err.Error()})

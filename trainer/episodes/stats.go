@@ -9,6 +9,7 @@ type VerdictStats struct {
 	Joined   int64 `json:"joined"`   // somebody else had asked for it, and it was not there yet
 	Measured int64 `json:"measured"` // the device was asked
 	Failed   int64 `json:"failed"`   // by infrastructure
+	Again    int64 `json:"again"`    // measured once more, as the first time told no reward
 	Batches  int64 `json:"batches"`  // in which the device was asked
 	Waiting  int   `json:"waiting"`
 	// HitRate is the share of what was asked that the device was not asked for.
@@ -23,6 +24,8 @@ type Stats struct {
 	Begun    int64         `json:"begun"`
 	Done     int64         `json:"done"`
 	Dropped  int64         `json:"dropped"` // by infrastructure errors
+	Noisy    int64         `json:"noisy"`   // of those dropped: the machine was too noisy to tell
+	Capped   int64         `json:"capped"`  // of those done: as fast as can be told without a compile baseline
 	Expired  int64         `json:"expired"`
 	GivenUp  int64         `json:"given_up"`
 	Refused  int64         `json:"refused"` // those that could not begin
@@ -60,6 +63,6 @@ func (e *Episodes) tell(now time.Time) {
 		return
 	}
 	e.told = s
-	e.o.Log.Info("episodes", "open", s.Open, "done", s.Done, "dropped", s.Dropped, "expired", s.Expired, "turns", s.Turns,
+	e.o.Log.Info("episodes", "open", s.Open, "done", s.Done, "dropped", s.Dropped, "noisy", s.Noisy, "expired", s.Expired, "turns", s.Turns,
 		"verdicts", s.Verdicts.Asked, "hit_rate", s.Verdicts.HitRate, "waiting", s.Verdicts.Waiting, "for", now.Sub(time.UnixMilli(s.SinceMS)).Round(time.Second))
 }

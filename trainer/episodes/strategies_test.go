@@ -90,7 +90,7 @@ func TestReact(t *testing.T) {
 				t.Fatalf("%d samples", len(samples))
 			}
 			for i, s := range samples {
-				if s.Reward != 2 || s.Call != i || len(s.ResponseIDs) != 1 || i > 0 && s.Context != contexts[i-1] {
+				if last := i == len(samples)-1; last != (s.Reward != nil) || last && *s.Reward != 2 || s.Call != i || len(s.ResponseIDs) != 1 || i > 0 && s.Context != contexts[i-1] {
 					t.Errorf("%d: %+v", i, s)
 				}
 			}
@@ -156,6 +156,30 @@ func TestReactThatDoesNothing(t *testing.T) {
 	}
 	if !a.Done || *a.Reward != -1 || a.Verdict != nil || a.Rounds != 0 {
 		t.Errorf("%+v", a)
+	}
+}
+
+// Whether a completion called a tool is what the strategy found, not what its text
+// looks like.
+func TestInvalid(t *testing.T) {
+	w := newWorld(t)
+	fence, list := "```tool\n", acts(false, act("list", nil))["text"].(string)
+	for tools, completions := range map[string]map[string]bool{
+		"text": {
+			list: false, "Look: " + fence + "{}": true, fence + "no JSON\n```\n": true, "I would write ```tool in a line.": true,
+			fence + "no JSON\n```\n" + list: false, "  " + list: false,
+		},
+		"native": {list: true, "words": true},
+	} {
+		for words, want := range completions {
+			a := w.start(map[string]any{"strategy": "react", "tools": tools, "turns": 5})
+			if a = w.turn(a.ID, map[string]any{"text": words}); a.Invalid != want || a.Done {
+				t.Errorf("%s, %q: %+v, want invalid %v", tools, words, a, want)
+			}
+			if a = w.turn(a.ID, acts(tools == "native", act("list", nil))); a.Invalid {
+				t.Errorf("%s, after %q: %+v", tools, words, a)
+			}
+		}
 	}
 }
 

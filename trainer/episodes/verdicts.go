@@ -20,7 +20,7 @@ type Hardware interface {
 	Inspect(ctx context.Context, name, source string) (kernelwright.Task, error)
 	Device() kernelwright.Device
 	// Known returns the verdict that is remembered of these very bytes, if one is. It
-	// waits for nobody.
+	// waits for nobody. None is remembered that was disturbed or too vague to tell.
 	Known(ctx context.Context, task kernelwright.Task, c kernelwright.Candidate, l kernelwright.Level) (kernelwright.Verdict, bool)
 }
 
@@ -38,7 +38,8 @@ type work struct {
 	hardware  Hardware
 	task      kernelwright.Task
 	candidate kernelwright.Candidate
-	waiters   int // guarded by queue.mu
+	waiters   int  // guarded by queue.mu
+	again     bool // it is measured for the second time; guarded by queue.mu
 	done      chan struct{}
 	verdict   kernelwright.Verdict // with err, set before done is closed
 	err       error
@@ -53,7 +54,7 @@ type workKey struct {
 
 // queue has one device judge what hundreds of episodes ask for: in batches of a
 // task, oldest first; what several ask for at once only once; and what is
-// remembered before its turn.
+// remembered before its turn. What tells no reward is measured once more.
 type queue struct {
 	device chan struct{} // has a token while nobody uses the device
 
@@ -157,9 +158,16 @@ func (q *queue) judge(ctx context.Context, batch []*work) {
 	q.waiting = append(append([]*work{}, batch[done+1:]...), q.waiting...)
 }
 
+// finish tells those who wait for work what became of it, or has it measured again.
 func (q *queue) finish(w *work, v kernelwright.Verdict, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if err == nil && !w.again && w.waiters > 0 && !told(&v) {
+		w.again = true
+		q.stats.Again++
+		q.waiting = append(q.waiting, w) // run looks there before it sleeps
+		return
+	}
 	delete(q.flying, w.key)
 	switch {
 	case err != nil:

@@ -77,6 +77,30 @@ func TestBatches(t *testing.T) {
 	}
 }
 
+// What tells no reward is measured once more, for all who wait for it, and is never
+// remembered as it is.
+func TestVagueIsMeasuredAgain(t *testing.T) {
+	q, h, hold := newTestQueue(t)
+	var all sync.WaitGroup
+	for range 3 {
+		ask(t, q, h, "a", "vague once", &all, kw.Correct)
+	}
+	ask(t, q, h, "a", "vague", &all, kw.Correct)
+	ask(t, q, h, "a", "plain", &all, kw.Correct)
+	close(hold)
+	all.Wait()
+	ask(t, q, h, "a", "vague once", &all, kw.Correct) // by now it is known
+	all.Wait()
+	for source, want := range map[string]int{"vague once": 2, "vague": 2, "plain": 1} {
+		if h.judged[source] != want {
+			t.Errorf("%s: judged %d times, want %d", source, h.judged[source], want)
+		}
+	}
+	if s := q.counted(); s.Again != 2 || s.Measured != 3 || s.Joined != 2 || s.Cached != 1 || s.Asked != 6 || s.Waiting != 0 || len(q.flying) != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // Many who ask for one reference have it read once.
 func TestInspectOnce(t *testing.T) {
 	q, h, _ := newTestQueue(t)

@@ -87,6 +87,13 @@ func verdict(source string) kw.Verdict {
 		return kw.Verdict{Status: kw.Cheated, Reason: "deceives"}
 	case strings.Contains(source, "fastest"):
 		v.Speedups = map[string]kw.Speedup{"eager": {Low: 2}, "compile": {Low: 1.06}}
+	case strings.Contains(source, "vague"):
+		v.Speedups["eager"] = kw.Speedup{Value: 1.5, Low: 0.5, High: 4}
+	case strings.Contains(source, "disturbed"):
+		v.Timing.Disturbed = true
+		v.Speedups["eager"] = kw.Speedup{Value: 1.1, Low: 0.9, High: 1.2}
+	case strings.Contains(source, "alone"):
+		v.Speedups = map[string]kw.Speedup{"eager": {Low: 2, High: 3}}
 	case strings.Contains(source, "faster"):
 		v.Speedups["eager"] = kw.Speedup{Low: 1.06}
 	}
@@ -122,7 +129,12 @@ func (h *hardware) EvaluateBatch(ctx context.Context, t kw.Task, cs []kw.Candida
 		v.Task, v.Level = t.Fingerprint, l
 		h.mu.Lock()
 		h.judged[c.Source]++
-		h.known[t.Fingerprint+c.Source] = v
+		if strings.Contains(c.Source, "vague once") && h.judged[c.Source] > 1 {
+			v.Speedups["eager"] = kw.Speedup{Value: 1.5, Low: 1.4, High: 1.6}
+		}
+		if told(&v) { // as hwfeedback does
+			h.known[t.Fingerprint+c.Source] = v
+		}
 		h.mu.Unlock()
 		if err := yield(i, v); err != nil {
 			return err

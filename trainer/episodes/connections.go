@@ -1,0 +1,56 @@
+package episodes
+
+import (
+	"net"
+	"sync"
+)
+
+// spareConnections are beside one for each open episode: for those that begin, and for
+// looking.
+const spareConnections = 256
+
+// LimitConnections is a listener that has so many connections at once as an episode
+// each and some more take. Others wait until one ends.
+func LimitConnections(l net.Listener, maxOpen int) net.Listener {
+	return &limited{Listener: l, places: make(chan struct{}, maxOpen+spareConnections), closed: make(chan struct{})}
+}
+
+type limited struct {
+	net.Listener
+	places chan struct{} // has one for each connection
+	closed chan struct{}
+	once   sync.Once
+}
+
+// Accept implements net.Listener.
+func (l *limited) Accept() (net.Conn, error) {
+	select {
+	case l.places <- struct{}{}:
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.places
+		return nil, err
+	}
+	return &placed{Conn: c, leave: sync.OnceFunc(func() { <-l.places })}, nil
+}
+
+// Close implements net.Listener. It may be called again.
+func (l *limited) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
+// placed is a connection that has a place.
+type placed struct {
+	net.Conn
+	leave func()
+}
+
+func (c *placed) Close() error {
+	err := c.Conn.Close()
+	c.leave()
+	return err
+}
