@@ -13,7 +13,6 @@ import ast
 import io
 import keyword
 import math
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
@@ -23,7 +22,13 @@ import rebuilding
 GUARD = "# What this file is right for, checked before each call. Written by kernelwright.\n"
 WRITTEN = "Certified by kernelwright"  # begins the second part of a docstring of ours
 LAST = "Certificate: "  # begins its last line, behind which are the candidate's own words
-_FUNCTIONS = ("_kernelwright_built", "_kernelwright_checked", "_kernelwright_copied")
+REBUILDS = "_kernelwright_reference"  # returns the reference's Model, where that stands in the file
+_FUNCTIONS = (
+    "_kernelwright_built",
+    "_kernelwright_checked",
+    "_kernelwright_copied",
+    REBUILDS,
+)
 _OURS = {"self", "torch", "Model", "AttributeError", "TypeError", "LookupError", "RuntimeError"}
 SAID = 200  # characters of the reference's own words
 LISTED = 8  # weights that are named
@@ -54,8 +59,9 @@ class About(TypedDict):
     """What is known of a file. ``inputs``: of a call, in order; ``arguments``: how many a call has;
     ``init``: trees of what the constructor is given; ``tried``: sizes on which it is right, by the
     name of the dimension, and ``only``: names that may have no others; ``rebuilds``: whether the
-    constructor of the ``reference`` (its text) makes the weights, and ``takes``: whether it takes
-    them by itself; ``open``: whether it is to be found out yet which shapes it takes; ``quick``: a
+    constructor of the ``reference`` (its text) makes the weights, if it can stand in the file, and
+    ``takes``: whether it takes them by itself; ``made``: whether it has the reference's weights
+    once it is constructed; ``loads``: what takes the reference's state_dict, "" for nothing; ``open``: whether it is to be found out yet which shapes it takes; ``quick``: a
     speedup.
     """
 
@@ -75,6 +81,8 @@ class About(TypedDict):
     only: list[str]
     rebuilds: bool
     takes: bool
+    made: bool
+    loads: str
     open: bool
     version: str
     quick: dict[str, Any] | None
@@ -84,8 +92,19 @@ def written(source: str, about: About) -> str:
     """Returns the candidate's file with what was written round it before replaced."""
     body, loader = _apart(source)
     body = _without_guard(body)
-    body = _with_docstring(body, about)
-    return f"{body.rstrip()}\n\n\n{_guard(body, about)}{loader}"
+    rebuilt = _rebuilt(about)
+    body = _with_docstring(body, about, rebuilt=bool(rebuilt))
+    return f"{body.rstrip()}\n\n\n{_guard(body, about, rebuilt)}{loader}"
+
+
+def _rebuilt(about: About) -> str:
+    """Returns the function that has what makes the reference's weights, "" where there is none."""
+    if not about["rebuilds"] or not about["weights"]:
+        return ""
+    try:
+        return rebuilding.constructor(about["reference"], REBUILDS) + "\n\n\n"
+    except rebuilding.Unbuilt:
+        return ""
 
 
 def _apart(source: str) -> tuple[str, str]:
@@ -112,7 +131,7 @@ def _without_guard(source: str) -> str:
 # The docstring.
 
 
-def _with_docstring(source: str, about: About) -> str:
+def _with_docstring(source: str, about: About, *, rebuilt: bool) -> str:
     tree = ast.parse(source.encode())
     mark = "\ufeff" if source.startswith("\ufeff") else ""
     lines = [line.encode() for line in _lines(source.removeprefix(mark))]
@@ -128,7 +147,7 @@ def _with_docstring(source: str, about: About) -> str:
         own = own.partition(f"\n{LAST}")[2].partition("\n\n")[2] or None
     at = _comments(lines)
     text = [line.decode() for line in lines]
-    return mark + "".join([*text[:at], _docstring(about, own), apart, *text[at:]])
+    return mark + "".join([*text[:at], _docstring(about, own, rebuilt), apart, *text[at:]])
 
 
 def _comments(lines: Sequence[bytes]) -> int:
@@ -147,7 +166,7 @@ def _lines(text: str) -> list[str]:
     return io.StringIO(text, newline="").readlines()
 
 
-def _docstring(about: About, own: str | None) -> str:
+def _docstring(about: About, own: str | None, rebuilt: bool) -> str:
     task, device = about["task"], about["device"]
     says = _said(about["reference"])
     operators = ", ".join(o.removeprefix("aten.") for o in about["operators"][:LISTED])
@@ -167,7 +186,7 @@ def _docstring(about: About, own: str | None) -> str:
         f"{WRITTEN} {about['version']}. ModelNew stands for Model of {task}.py.\n",
         *(f"Takes {line}" for line in _takes(about)),
         f"Returns: {'; '.join(about['outputs']) or 'what Model returns'}",
-        f"Weights: {_weights(about)}",
+        f"Weights: {_weights(about, rebuilt)}",
         f"Device: {where}; it was certified on {where}{machine}.",
         "Inference only: call it under torch.no_grad(). It computes no gradients.",
         f"Speedup: {speedup}.",
@@ -209,13 +228,23 @@ def _takes(about: About) -> list[str]:
     return told
 
 
-def _weights(about: About) -> str:
-    names = about["weights"]
+def _weights(about: About, rebuilt: bool) -> str:
+    """Says how it comes by weights, as far as that was checked."""
+    names, loads = about["weights"], about["loads"]
     if not names:
         return "none"
     shown = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" * (len(names) > LISTED))
-    made = "made as the reference makes them, under one seed the same"
-    return f"{shown}; {made}. load_state_dict takes the reference's state_dict."
+    shown += "" if loads else ", under ModelNew's own names or in its own form"
+    if about["made"] and (rebuilt or not about["takes"]):
+        made = "made as the reference makes them, under one seed the same"
+    else:
+        made = "not made as the reference makes them: load them before use"
+    takes = (
+        f"{loads} takes the reference's state_dict"
+        if loads
+        else "load_state_dict takes what ModelNew's own state_dict() gave, not the reference's"
+    )
+    return f"{shown}; {made}. {takes}."
 
 
 def _sizes(t: Tensor) -> list[int | str]:
@@ -256,11 +285,12 @@ if "__deepcopy__" not in vars(ModelNew):
 '''
 
 
-def _guard(source: str, about: About) -> str:
+def _guard(source: str, about: About, rebuilt: str) -> str:
     return (
         GUARD
         + _COPIES * ("load_inline" in source or "ctypes" in source)
-        + _built(about)
+        + rebuilt
+        + _built(about, rebuilt=bool(rebuilt))
         + _checked(about)
     )
 
@@ -342,21 +372,12 @@ def _compared(names: Iterable[str], depth: int) -> str:
     return "    " * depth + f"_compare({{{', '.join(f'{n!r}: {n}' for n in names)}}})\n"
 
 
-def _built(about: About) -> str:
+def _built(about: About, *, rebuilt: bool) -> str:
     """Returns what stands round the constructor, "" where there is nothing to say."""
     said, init = about["constructor"], about["init"]
     names = names_of(said, len(init))
     named = not said["any"] and len(names) == len(init)
-    body = ""
-    if about["rebuilds"] and about["weights"]:
-        try:
-            made = rebuilding.constructor(about["reference"])
-            body = (
-                f"    # What makes the reference's weights, of its own text.\n{_indented(made)}\n\n"
-            )
-        except rebuilding.Unbuilt:
-            body = ""  # who constructs it without a state says what that is
-    if not body and not (named and init):
+    if not rebuilt and not (named and init):
         return ""
     fixed: dict[str, str] = {}
     left: dict[str, str] = {}
@@ -378,22 +399,22 @@ def _built(about: About) -> str:
     out += (
         '    """Returns the constructor, for the arguments that the file was certified with."""\n'
     )
-    out += "    import torch\n\n" + body
+    out += "    import torch\n\n" + f"    _model = {REBUILDS}()\n" * rebuilt
     if fixed:
         out += _comparing(fixed)
-    if body:
+    if rebuilt:
         out += _give(about)
     out += f"\n    def __init__(self{', ' if taken else ''}{taken}):\n"
     if fixed:
         out += _compared(fixed, 2)
-    if body:
+    if rebuilt:
         out += (
             "        _gpus = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []\n"
             "        with torch.random.fork_rng(_gpus):  # what comes draws what it drew\n"
-            f"            _drawn = Model({passed}).state_dict()\n"
+            f"            _drawn = _model({passed}).state_dict()\n"
         )
     out += f"        _construct(self{', ' if passed else ''}{passed})\n"
-    if body:
+    if rebuilt:
         out += "        _give(self, _drawn)\n"
     out += "\n    return __init__\n\n\n"
     return out + "ModelNew.__init__ = _kernelwright_built(ModelNew.__init__)\n\n\n"
@@ -404,9 +425,7 @@ def _give(about: About) -> str:
     head = "\n    def _give(model, drawn):\n"
     if about["takes"]:
         return head + (
-            '        take = getattr(model, "load_reference_state", model.load_state_dict)\n'
-            "        with torch.no_grad():\n"
-            "            take(drawn)\n"
+            f"        with torch.no_grad():\n            model.{about['loads']}(drawn)\n"
         )
     return head + (
         "        own = model.state_dict()\n"
@@ -501,7 +520,3 @@ def _checked(about: About) -> str:
         f"        return _kernel(self{', ' if names else ''}{', '.join(names)})\n"
         "\n    return forward\n\n\nModelNew.forward = _kernelwright_checked(ModelNew.forward)\n"
     )
-
-
-def _indented(text: str) -> str:
-    return textwrap.indent(text, "    ")

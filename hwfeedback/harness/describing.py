@@ -34,9 +34,12 @@ def about(
     inputs: Call,
     outputs: Sequence[torch.Tensor],
     tried: Mapping[families.Shape, bool] | None,
+    *,
+    made: bool = True,
 ) -> artefact.About:
     """``request``: to evaluate. ``info``: what the reference's worker says of it. ``tried``: other
     shapes of the inputs, and whether the candidate is right there; None: that is not known yet.
+    ``made``: whether it has the reference's weights once it is constructed.
     """
     task, (tree, tensors) = request["task"], inputs
     sizes = free(tried or {})
@@ -66,8 +69,10 @@ def about(
         machine=str((request.get("specs") or {}).get("model") or ""),
         tried={f.name: f.right for f in sizes},
         only=[f.name for f in sizes if not f.any],
-        rebuilds=bool(plan.unlike) and not plan.by_seed,
+        rebuilds=made and plan.to_rebuild,
         takes=plan.itself,
+        made=made,
+        loads=plan.loads,
         open=tried is None,
         version=str(request.get("kernelwright_version") or ""),
         quick=(request.get("known") or {}).get("quick"),

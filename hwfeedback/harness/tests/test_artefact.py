@@ -101,6 +101,8 @@ ABOUT = artefact.About(
     only=[],
     rebuilds=True,
     takes=False,
+    made=True,
+    loads="load_state_dict",
     open=False,
     version="0.1.0",
     quick={"value": 1.834, "low": 1.78, "high": 1.9, "against": "eager"},
@@ -218,7 +220,9 @@ def test_one_that_takes_a_state_by_itself_gets_it_so() -> None:
     torch.manual_seed(3)
     expected = reference()
     torch.manual_seed(3)
-    assert torch.equal(made(own, takes=True).ModelNew(32).gain, expected.part.scale)
+    assert torch.equal(
+        made(own, takes=True, loads="load_reference_state").ModelNew(32).gain, expected.part.scale
+    )
 
 
 def grad(t: torch.Tensor) -> torch.Tensor:
@@ -379,9 +383,74 @@ def test_what_the_referee_knows_is_what_is_written() -> None:
     assert unknown["open"] and unknown["inputs"][0]["free"] == [None, None]
 
 
+SCALED = """class Model:
+    def __init__(self):
+        self.by = GAIN
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "GAIN = 3.0",
+        "GAIN: float = 3.0\nOTHER = GAIN + 1",
+        "GAIN = 2.0\nGAIN = 3.0\nimport math, os\nassert math",
+        "try:\n    import math\nexcept ImportError:\n    math = None\nGAIN = 3.0",
+        "'words'\nGAIN = 3.0\nif __name__ == '__main__':\n    print(GAIN)",
+        "if True:\n    GAIN = 3.0\nelse:\n    GAIN = 4.0",
+        "def _construct():\n    return 3.0\n\nGAIN = _construct()",
+    ],
+)
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_a_constructor_needs_comes_with_it(more: str, behind: bool) -> None:
+    parts = [SCALED, more] if behind else [more, SCALED]
+    module = loaded(rebuilding.constructor("\n".join(parts), "made"))
+    assert module.made()().by == 3.0
+
+
+@pytest.mark.parametrize("name", ["_construct", "_give", "_compare", "_fixed", "_drawn", "_model"])
+def test_names_of_the_reference_do_not_meet_those_round_it(name: str) -> None:
+    torch.manual_seed(3)
+    text = REFERENCE.replace("filled", name)
+    expected = loaded(text).Model(32)  # type: ignore[attr-defined]
+    torch.manual_seed(3)
+    assert torch.equal(made(reference=text).ModelNew(32).part.scale, expected.part.scale)
+
+
+MADE = "made as the reference makes them, under one seed the same"
+UNMADE = "not made as the reference makes them: load them before use"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({}, f"{MADE}. load_state_dict takes the reference's state_dict."),
+        ({"made": False, "rebuilds": False}, f"part.scale; {UNMADE}. load_state_dict takes"),
+        (
+            {"takes": True, "loads": "load_reference_state"},
+            f"{MADE}. load_reference_state takes the reference's state_dict.",
+        ),
+        (
+            {"takes": True, "loads": "load_reference_state", "reference": "Model = make()"},
+            f"{UNMADE}. load_reference_state takes",
+        ),
+        (
+            {"loads": ""},
+            f"part.scale, under ModelNew's own names or in its own form; {MADE}. load_state_dict "
+            "takes what ModelNew's own state_dict() gave, not the reference's.",
+        ),
+        ({"weights": []}, "Weights: none"),
+    ],
+)
+def test_what_is_said_of_weights_is_what_was_checked(more: dict[str, Any], says: str) -> None:
+    assert says in (made(**more).__doc__ or "")
+
+
 def test_of_a_reference_only_what_constructs_is_kept() -> None:
-    text = rebuilding.constructor(REFERENCE)
-    kept = [n.name for n in ast.parse(text).body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
+    text = rebuilding.constructor(REFERENCE, "made")
+    (function,) = ast.parse(text).body
+    assert isinstance(function, ast.FunctionDef) and function.name == "made"
+    kept = [n.name for n in function.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
     assert kept == ["filled", "Part", "Model"]
     assert "relu" not in text and "Nothing" not in text and "__future__" not in text
 
@@ -394,11 +463,22 @@ def test_of_a_reference_only_what_constructs_is_kept() -> None:
         ("from torch.nn import *\nclass Model(Module): pass", "all names"),
         ("if x:\n    class Model: pass", "not one class"),
         ("class Model: pass\nclass Model: pass", "not one class"),
+        (f"GAIN = 1.0\nGAIN *= 0.02\n{SCALED}", "line 2 of the reference"),
+        (f"GAIN = 1.0\nfor i in range(3):\n    GAIN = i\n{SCALED}", "line 2 of the reference"),
+        (f"GAIN = 1.0\nwith x():\n    GAIN = 2\n{SCALED}", "line 2 of the reference"),
+        (f"GAIN = 1.0\nif x:\n    GAIN = 2\n    GAIN += 2\n{SCALED}", "line 2"),
+        (f"GAIN = [1.0]\nGAIN[0] = 2\n{SCALED}", "line 2 of the reference"),
+        (f"GAIN = [1.0]\nGAIN.append(2)\n{SCALED}", "line 2 of the reference"),
+        (f"GAIN = [1.0]\nlast = GAIN.pop()\n{SCALED}", "line 2 of the reference"),
+        (f"GAIN = 1.0\n{SCALED}\nprint('seen')", "line 6 of the reference"),
+        (f"GAIN = 1.0\n{SCALED}\nModel.more = 3", "line 6 of the reference"),
+        (f"GAIN = 1.0\n{SCALED}\ndef f():\n    global GAIN\n    GAIN = 2", "changes GAIN"),
+        ("class Model:\n    def __init__(self): self.x = globals()['y']", "names of its module"),
     ],
 )
 def test_a_constructor_that_cannot_stand_elsewhere(text: str, says: str) -> None:
     with pytest.raises(rebuilding.Unbuilt, match=says):
-        rebuilding.constructor(text)
+        rebuilding.constructor(text, "made")
     model = made(reference=text).ModelNew(32)  # and it has the weights that it makes by itself
     assert not model.part.scale.any()
 
