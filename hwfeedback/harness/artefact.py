@@ -22,11 +22,12 @@ import rebuilding
 GUARD = "# What this file is right for, checked before each call. Written by kernelwright.\n"
 WRITTEN = "Certified by kernelwright"  # begins the second part of a docstring of ours
 LAST = "Certificate: "  # begins its last line, behind which are the candidate's own words
-REBUILDS = "_kernelwright_reference"  # returns the reference's Model, where that stands in the file
+REBUILDS = "_kernelwright_reference"  # the function that has what makes weights
 _FUNCTIONS = (
     "_kernelwright_built",
     "_kernelwright_checked",
     "_kernelwright_copied",
+    "_kernelwright_set",
     REBUILDS,
 )
 _OURS = {"self", "torch", "Model", "AttributeError", "TypeError", "LookupError", "RuntimeError"}
@@ -36,7 +37,8 @@ LISTED = 8  # weights that are named
 
 class Tensor(TypedDict):
     """One tensor of the inputs: the argument it is, or lies in, and where in that. ``free``: the
-    name of each dimension that may have any size, None for others.
+    name of each dimension that may have any size, None for others. ``order``: its dimensions, the
+    one that varies slowest first, where that is another order, as in channels_last; else [].
     """
 
     argument: int
@@ -44,6 +46,7 @@ class Tensor(TypedDict):
     dtype: str
     shape: list[int]
     free: list[str | None]
+    order: list[int]
 
 
 class Signature(TypedDict):
@@ -61,8 +64,8 @@ class About(TypedDict):
     name of the dimension, and ``only``: names that may have no others; ``rebuilds``: whether the
     constructor of the ``reference`` (its text) makes the weights, if it can stand in the file, and
     ``takes``: whether it takes them by itself; ``made``: whether it has the reference's weights
-    once it is constructed; ``loads``: what takes the reference's state_dict, "" for nothing; ``open``: whether it is to be found out yet which shapes it takes; ``quick``: a
-    speedup.
+    once it is constructed; ``loads``: what takes the reference's state_dict, "" for nothing;
+    ``open``: whether it is to be found out yet which shapes it takes; ``quick``: a speedup.
     """
 
     task: str
@@ -110,22 +113,41 @@ def _rebuilt(about: About) -> str:
 def _apart(source: str) -> tuple[str, str]:
     """Returns a file, and what compiles its sources where that stands at its end."""
     body, mark, loader = source.rpartition(loaders.MARK)
-    return (body, f"\n{mark}{loader}") if mark else (source, "")
+    apart = mark and _parsed(body) is not None and _parsed(loader.partition("\n")[2]) is not None
+    return (body, f"\n{mark}{loader}") if apart else (source, "")  # else it is within a literal
+
+
+def _parsed(text: str) -> list[ast.stmt] | None:
+    try:
+        return ast.parse(text.encode()).body
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _without_guard(source: str) -> str:
     """Takes out what was written here for the same file at another time."""
     body, mark, guard = source.rpartition(GUARD)
-    if not mark:
+    found = _parsed(guard) if mark else None
+    ours = [n for n in found or () if _is_ours(n)]
+    if not ours:
         return source
-    try:
-        found = ast.parse(guard.encode()).body
-    except (SyntaxError, ValueError):
-        return source
-    functions = {n.name for n in found if isinstance(n, ast.FunctionDef)}
-    others = [n for n in found if not isinstance(n, (ast.FunctionDef, ast.Assign, ast.If))]
-    ours = functions and functions <= set(_FUNCTIONS) and not others
-    return body if ours else source
+    lines = _lines(guard)
+    for n in ours:
+        assert n.end_lineno is not None
+        lines[n.lineno - 1 : n.end_lineno] = [""] * (n.end_lineno - n.lineno + 1)
+    rest = "".join(lines).strip()
+    return f"{body.rstrip()}\n\n\n{rest}\n" if rest else body
+
+
+def _is_ours(n: ast.stmt) -> bool:
+    """Whether a statement behind the mark was written here."""
+    if isinstance(n, ast.FunctionDef):
+        return n.name in _FUNCTIONS
+    if isinstance(n, (ast.Assign, ast.If)):
+        text = ast.unparse(n)
+        names = {m.id for m in ast.walk(n) if isinstance(m, ast.Name)}
+        return "ModelNew." in text and bool(names & {*_FUNCTIONS})
+    return False
 
 
 # The docstring.
@@ -290,9 +312,30 @@ def _guard(source: str, about: About, rebuilt: str) -> str:
         GUARD
         + _COPIES * ("load_inline" in source or "ctypes" in source)
         + rebuilt
-        + _built(about, rebuilt=bool(rebuilt))
-        + _checked(about)
+        + _built(about, rebuilt=bool(rebuilt), sets=_sets_forward(source))
+        + _checked(about, sets=_sets_forward(source))
     )
+
+
+def _sets_forward(source: str) -> bool:
+    """Whether one model may get a forward that its class has not."""
+    return any(
+        (isinstance(n, ast.Attribute) and n.attr == "forward" and isinstance(n.ctx, ast.Store))
+        or (isinstance(n, ast.Constant) and n.value == "forward")
+        for n in ast.walk(ast.parse(source.encode()))
+    )
+
+
+_SET = """def _kernelwright_set(_kernel):
+    \"\"\"Returns what calls the forward that the constructor has set, or the class's.\"\"\"
+    def forward(self, *args):
+        own = vars(self).get("_kernelwright_forward")
+        return _kernel(self, *args) if own is None else own(*args)
+
+    return forward
+
+
+"""
 
 
 def _arguments(about: About) -> list[str]:
@@ -372,12 +415,12 @@ def _compared(names: Iterable[str], depth: int) -> str:
     return "    " * depth + f"_compare({{{', '.join(f'{n!r}: {n}' for n in names)}}})\n"
 
 
-def _built(about: About, *, rebuilt: bool) -> str:
+def _built(about: About, *, rebuilt: bool, sets: bool) -> str:
     """Returns what stands round the constructor, "" where there is nothing to say."""
     said, init = about["constructor"], about["init"]
     names = names_of(said, len(init))
     named = not said["any"] and len(names) == len(init)
-    if not rebuilt and not (named and init):
+    if not rebuilt and not sets and not (named and init):
         return ""
     fixed: dict[str, str] = {}
     left: dict[str, str] = {}
@@ -416,6 +459,11 @@ def _built(about: About, *, rebuilt: bool) -> str:
     out += f"        _construct(self{', ' if passed else ''}{passed})\n"
     if rebuilt:
         out += "        _give(self, _drawn)\n"
+    if sets:
+        out += (
+            '        if "forward" in vars(self):  # it is checked, too\n'
+            '            self._kernelwright_forward = vars(self).pop("forward")\n'
+        )
     out += "\n    return __init__\n\n\n"
     return out + "ModelNew.__init__ = _kernelwright_built(ModelNew.__init__)\n\n\n"
 
@@ -439,7 +487,7 @@ _REFUSE = '''
     def _refuse(model, given):
         """Raises what is wrong with a call, where something is."""
         sizes, tensors = {}, {}
-        for name, (at, path, dtype, shape) in _takes.items():
+        for name, (at, path, dtype, shape, order) in _takes.items():
             value = given[at]
             for step in path:
                 try:
@@ -454,9 +502,22 @@ _REFUSE = '''
                 raise TypeError(f"{name} must be {dtype}, is {value.dtype}: certified for no other")
             if value.device.type != "DEVICE":
                 raise ValueError(f"{name} must be on WHERE, is on {value.device}: move it there")
+            CURRENTif value.layout is not torch.strided:
+                raise ValueError(f"{name} must be dense, is {value.layout}: call .to_dense() first")
+            if value.is_neg() or value.is_conj():
+                raise ValueError(
+                    f"{name} is a view that negates or conjugates: "
+                    "call .resolve_neg().resolve_conj() first"
+                )
             SHAPES
             if not value.numel():
                 raise ValueError(f"{name} has no elements: its shape is {tuple(value.shape)}")
+            if not (value.permute(order) if order else value).is_contiguous():
+                wanted = f"lie in memory in the order {order} of its dimensions" if order else ""
+                raise ValueError(
+                    f"{name} must {wanted or 'be contiguous'}, has the strides {value.stride()}: "
+                    + ("certified for no other" if order else "call .contiguous() first")
+                )
             tensors[name] = value
         if _grad():
             for name, value in [*model.named_parameters(), *tensors.items()]:
@@ -478,7 +539,35 @@ _SHAPES = """if len(shape) != value.dim() or any(
                 )"""
 
 
-def _checked(about: About) -> str:
+_DEVICE = "_current = getattr(torch._C, '_cuda_getDevice', torch.cuda.current_device)"
+_CURRENT = """if value.get_device() != _current():
+                raise ValueError(
+                    f"{name} must be on the current GPU, is on {value.device}: "
+                    f"call it under torch.cuda.device({value.get_device()})"
+                )
+            """
+# A view may negate what it gives: the imaginary part of a conjugate.
+_NEGATED = ("float16", "float32", "float64", "complex32", "complex64", "complex128")
+
+
+def _usual(label: str, number: int, t: Tensor, about: About) -> str:
+    """Returns what one tensor of a call is mostly like, as few and quick comparisons."""
+    dtype, gpu = t["dtype"], about["device"] == "cuda"
+    order = f".permute({tuple(t['order'])!r})" if t["order"] else ""
+    said = [
+        f"{label}.is_{about['device']}",
+        *([f"{label}.get_device() == _current()"] if gpu else []),
+        f"{label}.dtype is _dtype{number}",
+        f"{label}.layout is _strided",
+        f"{label}{order}.is_contiguous()",
+        *([f"not {label}.is_neg()"] if dtype in _NEGATED else []),
+        *([f"not {label}.is_conj()"] if dtype.startswith("complex") else []),
+        *([] if about["open"] else [f"{label}.shape == _shape{number}"]),
+    ]
+    return "\n                and ".join(said)
+
+
+def _checked(about: About, *, sets: bool) -> str:
     """Returns what stands round forward: what a call is mostly given costs a few comparisons."""
     names, said, on = _arguments(about), about["forward"], about["device"]
     left = _left(said, len(names)) if names == said["names"][: len(names)] else {}
@@ -491,23 +580,27 @@ def _checked(about: About) -> str:
         label = names[t["argument"]] + "".join(f"[{k!r}]" for k in t["path"])
         dtype, sizes = f"torch.{t['dtype']}", tuple(_sizes(t))
         takes += (
-            f"        {label!r}: ({t['argument']}, {tuple(t['path'])!r}, {dtype}, {sizes!r}),\n"
+            f"        {label!r}: ({t['argument']}, {tuple(t['path'])!r}, {dtype}, {sizes!r}, "
+            f"{tuple(t['order'])!r}),\n"
         )
         kinds += f"    _dtype{i}, _shape{i} = {dtype}, {tuple(t['shape'])!r}\n"
-        usual.append(f"{label}.is_{on} and {label}.dtype is _dtype{i}")
+        usual.append(_usual(label, i, t, about))
         for n, size in zip(t["shape"], t["free"], strict=True):
             if size in about["only"]:
                 only[size] = tuple(sorted({n, *about["tried"][size]}))
-        usual[-1] += "" if about["open"] else f" and {label}.shape == _shape{i}"
     usual += [f"{n} == {value}" for n, value in left.items()]
     refuse = _REFUSE.replace("DEVICE", on).replace("WHERE", "the CPU" if on == "cpu" else "a GPU")
-    refuse = refuse.replace("SHAPES", "pass" if about["open"] else _SHAPES)
+    refuse = refuse.replace("CURRENT", _CURRENT if on == "cuda" else "").replace(
+        "SHAPES", "pass" if about["open"] else _SHAPES
+    )
     chain = "\n                and ".join(usual)
     given = f"{', '.join(names)}{',' * (len(names) == 1)}"
     return (
         "def _kernelwright_checked(_kernel):\n"
         '    """Returns forward, for what the file was certified with."""\n    import torch\n\n'
-        f"    _grad = torch.is_grad_enabled\n    _takes = {{\n{takes}    }}\n"
+        "    _grad, _strided = torch.is_grad_enabled, torch.strided\n"
+        + (f"    {_DEVICE}\n" if on == "cuda" else "")
+        + f"    _takes = {{\n{takes}    }}\n"
         + (f"    _only = {only!r}\n" if not about["open"] else "")
         + f"{kinds}{refuse}"
         + (f"\n{_comparing(left)}" if left else "")
@@ -518,5 +611,9 @@ def _checked(about: About) -> str:
         + (_compared(left, 3) if left else "")
         + f"            _refuse(self, ({given}))\n"
         f"        return _kernel(self{', ' if names else ''}{', '.join(names)})\n"
-        "\n    return forward\n\n\nModelNew.forward = _kernelwright_checked(ModelNew.forward)\n"
+        "\n    return forward\n\n\n"
+        + _SET * sets
+        + "ModelNew.forward = _kernelwright_checked("
+        + ("_kernelwright_set(ModelNew.forward)" if sets else "ModelNew.forward")
+        + ")\n"
     )

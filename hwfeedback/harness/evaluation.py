@@ -1274,7 +1274,14 @@ class Evaluation:
         call = verification.draws[0].tree, verification.inputs
         plan = plan or weights.Plan(weights.BY_NAME, True)
         about = describing.about(
-            self.request, info, plan, call, verification.outputs, tried, made=self._made
+            self.request,
+            info,
+            plan,
+            call,
+            verification.outputs,
+            tried,
+            reference.orders,
+            made=self._made,
         )
         with self.costs.part("export"):
             try:
@@ -1294,7 +1301,7 @@ class Evaluation:
         self._made = False
         self._export(reference, self.verification.tried)
         self.verification.report.evidence.append(
-            "as it is constructed, the exported file has other weights than the reference, and says so"
+            "constructed alone, the exported file has other weights than the reference, and says so"
         )
         return True
 

@@ -83,8 +83,8 @@ class Plan:
     its own takes; ``unknown``: own tensors that take nothing; ``in_order``: weights that only their
     order tells from others; ``unlike``: own tensors with a name of the reference's which, as both
     are constructed under one seed, do not hold the same, as far as that was looked at; ``way``:
-    the method of its own that takes them, if it has one; ``other``: the plan where names decide that values
-    contradict.
+    the method of its own that takes them, if it has one; ``other``: the plan where names decide
+    that values contradict.
     """
 
     mode: str

@@ -105,8 +105,9 @@ class Candidate:
                 return {}  # where a stand-in was called its nothing may be the cause
             raise StageError("import", e) from e
         made = getattr(self.module, "ModelNew", None)
-        if made is None:
-            raise StageError("import", NameError("the file defines no ModelNew"))
+        if not isinstance(made, type):
+            kind = "" if made is None else f": its ModelNew is a {type(made).__name__}"
+            raise StageError("import", NameError(f"the file defines no class ModelNew{kind}"))
         return {"flags": _flags()}
 
     def init(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import artefact
 import describing
 import export
 import families
+import loaders
 import rebuilding
 import weights
 
@@ -80,7 +81,9 @@ def signature(*names: str, keywords: tuple[str, ...] = (), **defaults: Any) -> a
 def tensor(argument: int, *shape: int | tuple[str, int], **more: Any) -> artefact.Tensor:
     sizes = [n if isinstance(n, int) else n[1] for n in shape]
     free = [None if isinstance(n, int) else n[0] for n in shape]
-    made = artefact.Tensor(argument=argument, path=[], dtype="float32", shape=sizes, free=free)
+    made = artefact.Tensor(
+        argument=argument, path=[], dtype="float32", shape=sizes, free=free, order=[]
+    )
     return made | more  # type: ignore[return-value]
 
 
@@ -174,6 +177,25 @@ def test_a_file_is_written_once(front: str, own: str, end: str) -> None:
     assert artefact.written(other, ABOUT) == text == artefact.written(text, ABOUT)
 
 
+@pytest.mark.parametrize(
+    "more", ["X = 3", "def f():\n    return 3", "def f():\n    return 3\n\n\nX = f()"]
+)
+def test_what_its_user_adds_stays(more: str) -> None:
+    text = artefact.written(CANDIDATE, ABOUT)
+    again = artefact.written(f"{text}\n\n{more}\n", ABOUT)
+    assert again == artefact.written(f"{CANDIDATE}\n\n{more}\n", ABOUT)
+    assert again.count(artefact.GUARD) == 1 and more in again
+
+
+@pytest.mark.parametrize("front", ["", "\n"])
+def test_a_mark_in_a_literal_is_a_literal(front: str) -> None:
+    text = f'{CANDIDATE}\n\nWORDS = """{front}{loaders.MARK}g++.\nmore"""\n'
+    words = loaded(artefact.written(text, ABOUT)).WORDS  # type: ignore[attr-defined]
+    assert words == f"{front}{loaders.MARK}g++.\nmore"
+    native = "from kernelwright import native\n\nlib = native(source='extern \"C\" void f() {}')\n"
+    compile(export.standalone(native + text, about=ABOUT), "handed_out.py", "exec")
+
+
 def test_where_a_file_s_own_lines_are_does_not_depend_on_what_it_takes() -> None:
     """By their numbers Triton knows kernels."""
     unknown = {"open": True, "tried": {}, "inputs": [tensor(0, 4, 32), tensor(1, 32, path=["by"])]}
@@ -241,6 +263,14 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] =
     "no part": ((X, {}), {}, TypeError, "ModelNew takes a tensor gain['by'], and has none"),
     "None": ((X, None), {}, TypeError, "ModelNew takes a tensor gain['by'], and has none"),
     "part": ((X, {"by": X}), {}, ValueError, "gain['by'] must have the shape (32,), has (4, 32)"),
+    "transposed": ((torch.randn(32, 4).T, GAIN), {}, ValueError, "call .contiguous() first"),
+    "part of rows": ((torch.randn(4, 64)[:, :32], GAIN), {}, ValueError, "the strides (64, 1)"),
+    "expanded": ((X[:1].expand(4, 32), GAIN), {}, ValueError, "x must be contiguous"),
+    "other batch": ((torch.randn(32, 5).T, GAIN), {}, ValueError, "x must be contiguous"),
+    "negated": ((torch._neg_view(X), GAIN), {}, ValueError, "call .resolve_neg().resolve_conj()"),
+    "sparse": ((X.to_sparse(), GAIN), {}, ValueError, "must be dense, is torch.sparse_coo"),
+    "opaque": ((X.to_mkldnn(), GAIN), {}, ValueError, "must be dense, is torch._mkldnn"),
+    "a part": ((X, {"by": torch.randn(64)[::2]}), {}, ValueError, "gain['by'] must be contiguous"),
     "factor": ((X, GAIN), {"factor": 3.0}, ValueError, "factor = 2.0 alone, not 3.0"),
     "missing": ((X,), {}, TypeError, "missing 1 required positional argument: 'gain'"),
     "unknown": ((X, GAIN), {"more": 1}, TypeError, "unexpected keyword argument 'more'"),
@@ -256,6 +286,71 @@ def test_what_it_is_not_right_for_is_one_clear_error(call: str) -> None:
     assert says in str(e.value)
     with torch.no_grad():  # and nothing is lost
         assert model(X, GAIN).shape == X.shape
+
+
+def test_it_takes_the_order_of_dimensions_that_it_was_right_on() -> None:
+    last = [tensor(0, ("batch", 4), 3, 5, 7, order=[0, 2, 3, 1])]
+    text = CANDIDATE.replace("a, b", "a").replace(' * self.part.scale * b["by"]', "")
+    given: dict[str, Any] = {"inputs": last, "arguments": 1, "forward": signature("x")}
+    model, x = made(text, **given).ModelNew(32), torch.randn(4, 3, 5, 7)
+    with torch.no_grad():
+        for t in (x, x[:2]):
+            model(t.contiguous(memory_format=torch.channels_last))
+            with pytest.raises(ValueError, match=r"in the order \(0, 2, 3, 1\) of its dimensions"):
+                model(t.contiguous())
+
+
+SETS = CANDIDATE.replace("def forward", "def run").replace(
+    "    def run", "        SET\n\n    def run"
+)
+
+
+@pytest.mark.parametrize(
+    "how", ["self.forward = self.run", "setattr(self, 'forward', self.run)", "pass"]
+)
+@pytest.mark.parametrize("init", [[], [{"value": 32}]])
+def test_a_forward_that_the_constructor_sets_is_checked_too(how: str, init: Any) -> None:
+    text = SETS.replace("SET", how) if how != "pass" else CANDIDATE
+    about: dict[str, Any] = {"init": init, "rebuilds": False}
+    if not init:
+        about["constructor"] = signature()
+        text = text.replace("width):", "width=32):")
+    written = artefact.written(text, ABOUT | about)  # type: ignore[arg-type]
+    assert artefact.written(written, ABOUT | about) == written  # type: ignore[arg-type]
+    module = loaded(written)
+    model = module.ModelNew(32) if init else module.ModelNew()
+    for each in (model, copy.deepcopy(model)):
+        each.part.scale.data.fill_(2.0 if each is model else 3.0)
+        with torch.no_grad():
+            expected = torch.relu(X) * each.part.scale * GAIN["by"] * 2
+            assert torch.equal(each(X, GAIN), expected)
+            with pytest.raises(TypeError, match=r"x must be torch\.float32"):
+                each(X.half(), GAIN)
+        with pytest.raises(RuntimeError, match=r"torch\.no_grad\(\)"):
+            each(X, GAIN)
+
+
+def test_a_file_for_a_gpu_is_for_the_current_one() -> None:
+    text = artefact.written(CANDIDATE, ABOUT | {"device": "cuda"})  # type: ignore[arg-type]
+    assert "call it under torch.cuda.device({value.get_device()})" in text
+    model = loaded(text).ModelNew(32)  # type: ignore[attr-defined]
+    with torch.no_grad(), pytest.raises(ValueError, match="x must be on a GPU, is on cpu"):
+        model(X, GAIN)
+    if torch.cuda.device_count() > 1:
+        model = model.to("cuda:1")
+        with torch.no_grad(), pytest.raises(ValueError, match="must be on the current GPU"):
+            model(X.to("cuda:1"), {"by": GAIN["by"].to("cuda:1")})
+
+
+def test_conjugates_are_no_plain_numbers() -> None:
+    given: dict[str, Any] = {"inputs": [tensor(0, 4, dtype="complex64")], "arguments": 1}
+    text = CANDIDATE.replace("a, b", "a").replace("torch.relu(a) * self.part.scale *", "a *")
+    model = made(text.replace(' b["by"] *', ""), **given, forward=signature("x")).ModelNew(32)
+    x = torch.randn(4, dtype=torch.complex64)
+    with torch.no_grad():
+        assert torch.equal(model(x), 2 * x)
+        with pytest.raises(ValueError, match="negates or conjugates"):
+            model(x.conj())
 
 
 @pytest.mark.parametrize(
@@ -373,10 +468,11 @@ def test_what_the_referee_knows_is_what_is_written() -> None:
     given = (tree, [torch.empty(32), torch.empty(4, 32)])
     plan = weights.Plan(weights.BY_NAME, True, unlike=["part.scale"])
     tried = {families.Shape(((1, 0),), 8): True}
-    found = describing.about(request, info, plan, given, [torch.empty(4, 32)], tried)
+    orders = [[], [1, 4]]
+    found = describing.about(request, info, plan, given, [torch.empty(4, 32)], tried, orders)
     assert found == ABOUT | {
         "operators": ["aten.relu"],
-        "inputs": [tensor(0, ("batch", 4), 32), tensor(1, 32, path=[1, "by"])],
+        "inputs": [tensor(0, ("batch", 4), 32, order=[1, 0]), tensor(1, 32, path=[1, "by"])],
         "tried": {"batch": [8]},
     }
     unknown = describing.about(request, info, plan, given, [], None)
@@ -405,7 +501,7 @@ SCALED = """class Model:
 def test_what_a_constructor_needs_comes_with_it(more: str, behind: bool) -> None:
     parts = [SCALED, more] if behind else [more, SCALED]
     module = loaded(rebuilding.constructor("\n".join(parts), "made"))
-    assert module.made()().by == 3.0
+    assert module.made()().by == 3.0  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", ["_construct", "_give", "_compare", "_fixed", "_drawn", "_model"])

@@ -283,6 +283,14 @@ def test_what_it_says_of_its_weights_is_so(
     assert ("; made as the reference makes them, under one seed the same." in said) == same
 
 
+def test_a_function_in_the_place_of_a_class_is_named(judge: Judge) -> None:
+    made = OWN_WAY.replace("class ModelNew", "class Fast")
+    made += "\n\ndef ModelNew(n):\n    return Fast(n)\n"
+    v = judge.verdict(WEIGHTS, made, "quick")
+    assert v["status"] != "correct"
+    assert "defines no class ModelNew: its ModelNew is a function" in v["reason"]
+
+
 class Twice(torch.nn.Module):
     """A kernel's stand-in, which has one weight."""
 
