@@ -13,7 +13,6 @@ import ast
 import io
 import keyword
 import math
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
@@ -23,7 +22,14 @@ import rebuilding
 GUARD = "# What this file is right for, checked before each call. Written by kernelwright.\n"
 WRITTEN = "Certified by kernelwright"  # begins the second part of a docstring of ours
 LAST = "Certificate: "  # begins its last line, behind which are the candidate's own words
-_FUNCTIONS = ("_kernelwright_built", "_kernelwright_checked", "_kernelwright_copied")
+REBUILDS = "_kernelwright_reference"  # the function that has what makes weights
+_FUNCTIONS = (
+    "_kernelwright_built",
+    "_kernelwright_checked",
+    "_kernelwright_copied",
+    "_kernelwright_set",
+    REBUILDS,
+)
 _OURS = {"self", "torch", "Model", "AttributeError", "TypeError", "LookupError", "RuntimeError"}
 SAID = 200  # characters of the reference's own words
 LISTED = 8  # weights that are named
@@ -31,7 +37,8 @@ LISTED = 8  # weights that are named
 
 class Tensor(TypedDict):
     """One tensor of the inputs: the argument it is, or lies in, and where in that. ``free``: the
-    name of each dimension that may have any size, None for others.
+    name of each dimension that may have any size, None for others. ``order``: its dimensions, the
+    one that varies slowest first, where that is another order, as in channels_last; else [].
     """
 
     argument: int
@@ -39,6 +46,7 @@ class Tensor(TypedDict):
     dtype: str
     shape: list[int]
     free: list[str | None]
+    order: list[int]
 
 
 class Signature(TypedDict):
@@ -54,9 +62,10 @@ class About(TypedDict):
     """What is known of a file. ``inputs``: of a call, in order; ``arguments``: how many a call has;
     ``init``: trees of what the constructor is given; ``tried``: sizes on which it is right, by the
     name of the dimension, and ``only``: names that may have no others; ``rebuilds``: whether the
-    constructor of the ``reference`` (its text) makes the weights, and ``takes``: whether it takes
-    them by itself; ``open``: whether it is to be found out yet which shapes it takes; ``quick``: a
-    speedup.
+    constructor of the ``reference`` (its text) makes the weights, if it can stand in the file, and
+    ``takes``: whether it takes them by itself; ``made``: whether it has the reference's weights
+    once it is constructed; ``loads``: what takes the reference's state_dict, "" for nothing;
+    ``open``: whether it is to be found out yet which shapes it takes; ``quick``: a speedup.
     """
 
     task: str
@@ -75,6 +84,8 @@ class About(TypedDict):
     only: list[str]
     rebuilds: bool
     takes: bool
+    made: bool
+    loads: str
     open: bool
     version: str
     quick: dict[str, Any] | None
@@ -84,35 +95,65 @@ def written(source: str, about: About) -> str:
     """Returns the candidate's file with what was written round it before replaced."""
     body, loader = _apart(source)
     body = _without_guard(body)
-    body = _with_docstring(body, about)
-    return f"{body.rstrip()}\n\n\n{_guard(body, about)}{loader}"
+    rebuilt = _rebuilt(about)
+    body = _with_docstring(body, about, rebuilt=bool(rebuilt))
+    return f"{body.rstrip()}\n\n\n{_guard(body, about, rebuilt)}{loader}"
+
+
+def _rebuilt(about: About) -> str:
+    """Returns the function that has what makes the reference's weights, "" where there is none."""
+    if not about["rebuilds"] or not about["weights"]:
+        return ""
+    try:
+        return rebuilding.constructor(about["reference"], REBUILDS) + "\n\n\n"
+    except rebuilding.Unbuilt:
+        return ""
 
 
 def _apart(source: str) -> tuple[str, str]:
     """Returns a file, and what compiles its sources where that stands at its end."""
     body, mark, loader = source.rpartition(loaders.MARK)
-    return (body, f"\n{mark}{loader}") if mark else (source, "")
+    apart = mark and _parsed(body) is not None and _parsed(loader.partition("\n")[2]) is not None
+    return (body, f"\n{mark}{loader}") if apart else (source, "")  # else it is within a literal
+
+
+def _parsed(text: str) -> list[ast.stmt] | None:
+    try:
+        return ast.parse(text.encode()).body
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _without_guard(source: str) -> str:
     """Takes out what was written here for the same file at another time."""
     body, mark, guard = source.rpartition(GUARD)
-    if not mark:
+    found = _parsed(guard) if mark else None
+    ours = [n for n in found or () if _is_ours(n)]
+    if not ours:
         return source
-    try:
-        found = ast.parse(guard.encode()).body
-    except (SyntaxError, ValueError):
-        return source
-    functions = {n.name for n in found if isinstance(n, ast.FunctionDef)}
-    others = [n for n in found if not isinstance(n, (ast.FunctionDef, ast.Assign, ast.If))]
-    ours = functions and functions <= set(_FUNCTIONS) and not others
-    return body if ours else source
+    lines = _lines(guard)
+    for n in ours:
+        assert n.end_lineno is not None
+        lines[n.lineno - 1 : n.end_lineno] = [""] * (n.end_lineno - n.lineno + 1)
+    rest = "".join(lines).strip()
+    return f"{body.rstrip()}\n\n\n{rest}\n" if rest else body
+
+
+def _is_ours(n: ast.stmt) -> bool:
+    """Whether a statement behind the mark was written here."""
+    if isinstance(n, ast.FunctionDef):
+        return n.name in _FUNCTIONS
+    if isinstance(n, (ast.Assign, ast.If)):
+        text = ast.unparse(n)
+        names = {m.id for m in ast.walk(n) if isinstance(m, ast.Name)}
+        return "ModelNew." in text and bool(names & {*_FUNCTIONS})
+    return False
 
 
 # The docstring.
 
 
-def _with_docstring(source: str, about: About) -> str:
+def _with_docstring(source: str, about: About, *, rebuilt: bool) -> str:
     tree = ast.parse(source.encode())
     mark = "\ufeff" if source.startswith("\ufeff") else ""
     lines = [line.encode() for line in _lines(source.removeprefix(mark))]
@@ -128,7 +169,7 @@ def _with_docstring(source: str, about: About) -> str:
         own = own.partition(f"\n{LAST}")[2].partition("\n\n")[2] or None
     at = _comments(lines)
     text = [line.decode() for line in lines]
-    return mark + "".join([*text[:at], _docstring(about, own), apart, *text[at:]])
+    return mark + "".join([*text[:at], _docstring(about, own, rebuilt), apart, *text[at:]])
 
 
 def _comments(lines: Sequence[bytes]) -> int:
@@ -147,7 +188,7 @@ def _lines(text: str) -> list[str]:
     return io.StringIO(text, newline="").readlines()
 
 
-def _docstring(about: About, own: str | None) -> str:
+def _docstring(about: About, own: str | None, rebuilt: bool) -> str:
     task, device = about["task"], about["device"]
     says = _said(about["reference"])
     operators = ", ".join(o.removeprefix("aten.") for o in about["operators"][:LISTED])
@@ -167,7 +208,7 @@ def _docstring(about: About, own: str | None) -> str:
         f"{WRITTEN} {about['version']}. ModelNew stands for Model of {task}.py.\n",
         *(f"Takes {line}" for line in _takes(about)),
         f"Returns: {'; '.join(about['outputs']) or 'what Model returns'}",
-        f"Weights: {_weights(about)}",
+        f"Weights: {_weights(about, rebuilt)}",
         f"Device: {where}; it was certified on {where}{machine}.",
         "Inference only: call it under torch.no_grad(). It computes no gradients.",
         f"Speedup: {speedup}.",
@@ -209,13 +250,23 @@ def _takes(about: About) -> list[str]:
     return told
 
 
-def _weights(about: About) -> str:
-    names = about["weights"]
+def _weights(about: About, rebuilt: bool) -> str:
+    """Says how it comes by weights, as far as that was checked."""
+    names, loads = about["weights"], about["loads"]
     if not names:
         return "none"
     shown = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" * (len(names) > LISTED))
-    made = "made as the reference makes them, under one seed the same"
-    return f"{shown}; {made}. load_state_dict takes the reference's state_dict."
+    shown += "" if loads else ", under ModelNew's own names or in its own form"
+    if about["made"] and (rebuilt or not about["takes"]):
+        made = "made as the reference makes them, under one seed the same"
+    else:
+        made = "not made as the reference makes them: load them before use"
+    takes = (
+        f"{loads} takes the reference's state_dict"
+        if loads
+        else "load_state_dict takes what ModelNew's own state_dict() gave, not the reference's"
+    )
+    return f"{shown}; {made}. {takes}."
 
 
 def _sizes(t: Tensor) -> list[int | str]:
@@ -256,13 +307,35 @@ if "__deepcopy__" not in vars(ModelNew):
 '''
 
 
-def _guard(source: str, about: About) -> str:
+def _guard(source: str, about: About, rebuilt: str) -> str:
     return (
         GUARD
         + _COPIES * ("load_inline" in source or "ctypes" in source)
-        + _built(about)
-        + _checked(about)
+        + rebuilt
+        + _built(about, rebuilt=bool(rebuilt), sets=_sets_forward(source))
+        + _checked(about, sets=_sets_forward(source))
     )
+
+
+def _sets_forward(source: str) -> bool:
+    """Whether one model may get a forward that its class has not."""
+    return any(
+        (isinstance(n, ast.Attribute) and n.attr == "forward" and isinstance(n.ctx, ast.Store))
+        or (isinstance(n, ast.Constant) and n.value == "forward")
+        for n in ast.walk(ast.parse(source.encode()))
+    )
+
+
+_SET = """def _kernelwright_set(_kernel):
+    \"\"\"Returns what calls the forward that the constructor has set, or the class's.\"\"\"
+    def forward(self, *args):
+        own = vars(self).get("_kernelwright_forward")
+        return _kernel(self, *args) if own is None else own(*args)
+
+    return forward
+
+
+"""
 
 
 def _arguments(about: About) -> list[str]:
@@ -342,21 +415,12 @@ def _compared(names: Iterable[str], depth: int) -> str:
     return "    " * depth + f"_compare({{{', '.join(f'{n!r}: {n}' for n in names)}}})\n"
 
 
-def _built(about: About) -> str:
+def _built(about: About, *, rebuilt: bool, sets: bool) -> str:
     """Returns what stands round the constructor, "" where there is nothing to say."""
     said, init = about["constructor"], about["init"]
     names = names_of(said, len(init))
     named = not said["any"] and len(names) == len(init)
-    body = ""
-    if about["rebuilds"] and about["weights"]:
-        try:
-            made = rebuilding.constructor(about["reference"])
-            body = (
-                f"    # What makes the reference's weights, of its own text.\n{_indented(made)}\n\n"
-            )
-        except rebuilding.Unbuilt:
-            body = ""  # who constructs it without a state says what that is
-    if not body and not (named and init):
+    if not rebuilt and not sets and not (named and init):
         return ""
     fixed: dict[str, str] = {}
     left: dict[str, str] = {}
@@ -378,23 +442,28 @@ def _built(about: About) -> str:
     out += (
         '    """Returns the constructor, for the arguments that the file was certified with."""\n'
     )
-    out += "    import torch\n\n" + body
+    out += "    import torch\n\n" + f"    _model = {REBUILDS}()\n" * rebuilt
     if fixed:
         out += _comparing(fixed)
-    if body:
+    if rebuilt:
         out += _give(about)
     out += f"\n    def __init__(self{', ' if taken else ''}{taken}):\n"
     if fixed:
         out += _compared(fixed, 2)
-    if body:
+    if rebuilt:
         out += (
             "        _gpus = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []\n"
             "        with torch.random.fork_rng(_gpus):  # what comes draws what it drew\n"
-            f"            _drawn = Model({passed}).state_dict()\n"
+            f"            _drawn = _model({passed}).state_dict()\n"
         )
     out += f"        _construct(self{', ' if passed else ''}{passed})\n"
-    if body:
+    if rebuilt:
         out += "        _give(self, _drawn)\n"
+    if sets:
+        out += (
+            '        if "forward" in vars(self):  # it is checked, too\n'
+            '            self._kernelwright_forward = vars(self).pop("forward")\n'
+        )
     out += "\n    return __init__\n\n\n"
     return out + "ModelNew.__init__ = _kernelwright_built(ModelNew.__init__)\n\n\n"
 
@@ -404,9 +473,7 @@ def _give(about: About) -> str:
     head = "\n    def _give(model, drawn):\n"
     if about["takes"]:
         return head + (
-            '        take = getattr(model, "load_reference_state", model.load_state_dict)\n'
-            "        with torch.no_grad():\n"
-            "            take(drawn)\n"
+            f"        with torch.no_grad():\n            model.{about['loads']}(drawn)\n"
         )
     return head + (
         "        own = model.state_dict()\n"
@@ -420,7 +487,7 @@ _REFUSE = '''
     def _refuse(model, given):
         """Raises what is wrong with a call, where something is."""
         sizes, tensors = {}, {}
-        for name, (at, path, dtype, shape) in _takes.items():
+        for name, (at, path, dtype, shape, order) in _takes.items():
             value = given[at]
             for step in path:
                 try:
@@ -435,9 +502,22 @@ _REFUSE = '''
                 raise TypeError(f"{name} must be {dtype}, is {value.dtype}: certified for no other")
             if value.device.type != "DEVICE":
                 raise ValueError(f"{name} must be on WHERE, is on {value.device}: move it there")
+            CURRENTif value.layout is not torch.strided:
+                raise ValueError(f"{name} must be dense, is {value.layout}: call .to_dense() first")
+            if value.is_neg() or value.is_conj():
+                raise ValueError(
+                    f"{name} is a view that negates or conjugates: "
+                    "call .resolve_neg().resolve_conj() first"
+                )
             SHAPES
             if not value.numel():
                 raise ValueError(f"{name} has no elements: its shape is {tuple(value.shape)}")
+            if not (value.permute(order) if order else value).is_contiguous():
+                wanted = f"lie in memory in the order {order} of its dimensions" if order else ""
+                raise ValueError(
+                    f"{name} must {wanted or 'be contiguous'}, has the strides {value.stride()}: "
+                    + ("certified for no other" if order else "call .contiguous() first")
+                )
             tensors[name] = value
         if _grad():
             for name, value in [*model.named_parameters(), *tensors.items()]:
@@ -459,7 +539,35 @@ _SHAPES = """if len(shape) != value.dim() or any(
                 )"""
 
 
-def _checked(about: About) -> str:
+_DEVICE = "_current = getattr(torch._C, '_cuda_getDevice', torch.cuda.current_device)"
+_CURRENT = """if value.get_device() != _current():
+                raise ValueError(
+                    f"{name} must be on the current GPU, is on {value.device}: "
+                    f"call it under torch.cuda.device({value.get_device()})"
+                )
+            """
+# A view may negate what it gives: the imaginary part of a conjugate.
+_NEGATED = ("float16", "float32", "float64", "complex32", "complex64", "complex128")
+
+
+def _usual(label: str, number: int, t: Tensor, about: About) -> str:
+    """Returns what one tensor of a call is mostly like, as few and quick comparisons."""
+    dtype, gpu = t["dtype"], about["device"] == "cuda"
+    order = f".permute({tuple(t['order'])!r})" if t["order"] else ""
+    said = [
+        f"{label}.is_{about['device']}",
+        *([f"{label}.get_device() == _current()"] if gpu else []),
+        f"{label}.dtype is _dtype{number}",
+        f"{label}.layout is _strided",
+        f"{label}{order}.is_contiguous()",
+        *([f"not {label}.is_neg()"] if dtype in _NEGATED else []),
+        *([f"not {label}.is_conj()"] if dtype.startswith("complex") else []),
+        *([] if about["open"] else [f"{label}.shape == _shape{number}"]),
+    ]
+    return "\n                and ".join(said)
+
+
+def _checked(about: About, *, sets: bool) -> str:
     """Returns what stands round forward: what a call is mostly given costs a few comparisons."""
     names, said, on = _arguments(about), about["forward"], about["device"]
     left = _left(said, len(names)) if names == said["names"][: len(names)] else {}
@@ -472,23 +580,27 @@ def _checked(about: About) -> str:
         label = names[t["argument"]] + "".join(f"[{k!r}]" for k in t["path"])
         dtype, sizes = f"torch.{t['dtype']}", tuple(_sizes(t))
         takes += (
-            f"        {label!r}: ({t['argument']}, {tuple(t['path'])!r}, {dtype}, {sizes!r}),\n"
+            f"        {label!r}: ({t['argument']}, {tuple(t['path'])!r}, {dtype}, {sizes!r}, "
+            f"{tuple(t['order'])!r}),\n"
         )
         kinds += f"    _dtype{i}, _shape{i} = {dtype}, {tuple(t['shape'])!r}\n"
-        usual.append(f"{label}.is_{on} and {label}.dtype is _dtype{i}")
+        usual.append(_usual(label, i, t, about))
         for n, size in zip(t["shape"], t["free"], strict=True):
             if size in about["only"]:
                 only[size] = tuple(sorted({n, *about["tried"][size]}))
-        usual[-1] += "" if about["open"] else f" and {label}.shape == _shape{i}"
     usual += [f"{n} == {value}" for n, value in left.items()]
     refuse = _REFUSE.replace("DEVICE", on).replace("WHERE", "the CPU" if on == "cpu" else "a GPU")
-    refuse = refuse.replace("SHAPES", "pass" if about["open"] else _SHAPES)
+    refuse = refuse.replace("CURRENT", _CURRENT if on == "cuda" else "").replace(
+        "SHAPES", "pass" if about["open"] else _SHAPES
+    )
     chain = "\n                and ".join(usual)
     given = f"{', '.join(names)}{',' * (len(names) == 1)}"
     return (
         "def _kernelwright_checked(_kernel):\n"
         '    """Returns forward, for what the file was certified with."""\n    import torch\n\n'
-        f"    _grad = torch.is_grad_enabled\n    _takes = {{\n{takes}    }}\n"
+        "    _grad, _strided = torch.is_grad_enabled, torch.strided\n"
+        + (f"    {_DEVICE}\n" if on == "cuda" else "")
+        + f"    _takes = {{\n{takes}    }}\n"
         + (f"    _only = {only!r}\n" if not about["open"] else "")
         + f"{kinds}{refuse}"
         + (f"\n{_comparing(left)}" if left else "")
@@ -499,9 +611,9 @@ def _checked(about: About) -> str:
         + (_compared(left, 3) if left else "")
         + f"            _refuse(self, ({given}))\n"
         f"        return _kernel(self{', ' if names else ''}{', '.join(names)})\n"
-        "\n    return forward\n\n\nModelNew.forward = _kernelwright_checked(ModelNew.forward)\n"
+        "\n    return forward\n\n\n"
+        + _SET * sets
+        + "ModelNew.forward = _kernelwright_checked("
+        + ("_kernelwright_set(ModelNew.forward)" if sets else "ModelNew.forward")
+        + ")\n"
     )
-
-
-def _indented(text: str) -> str:
-    return textwrap.indent(text, "    ")

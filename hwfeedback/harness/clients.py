@@ -1055,14 +1055,16 @@ class CandidateClient(Client):
         """
         said, _ = self._describe({})
         with self._understood():
-            hold(said, {"takes": bool, "names": [str], "constants": list})
+            hold(said, {"takes": str, "names": [str], "constants": list})
             hold(said, {"specs": [{"shape": [int], "dtype": str}]})
             if len(set(said["names"])) < len(said["names"]):
                 raise ValueError("two weights of one name")
             like = [_like(s) for s in said["specs"]]
             own = _entries(said["names"], like, said["constants"])
+            if said["takes"] not in ("", weights.LOAD_REFERENCE_STATE, weights.LOAD_STATE_DICT):
+                raise ValueError("no method that takes weights")
         if said["takes"]:
-            return weights.whole(reference)
+            return weights.whole(reference, said["takes"])
         wanted = weights.to_look_at(reference, own)
         if wanted:
             layout, size = layout_of([own[i].value for i in wanted])

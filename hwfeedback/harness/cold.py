@@ -69,14 +69,16 @@ _SAID = 2000  # characters of what one prints that is not well
 class Use:
     """How its users use it. ``constructor`` and ``forward``: the names of what these are given,
     none where they have no names for it. ``constructed``: of each weight what tells the content
-    that it has without a load; ``takes``: whether it takes weights by a way of its own; ``ways``:
-    whether all are tried.
+    that it has without a load; ``rebuilt``: the same of what the reference's constructor makes, if
+    that stands in the file; ``takes``: the method of its own that takes weights, if it has one;
+    ``ways``: whether all are tried.
     """
 
     constructor: Sequence[str] = ()
     forward: Sequence[str] = ()
     constructed: dict[str, str] = field(default_factory=dict)
-    takes: bool = False
+    rebuilt: dict[str, str] = field(default_factory=dict)
+    takes: str = ""
     ways: bool = False
 
 

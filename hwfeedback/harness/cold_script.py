@@ -142,25 +142,24 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
     carried = states.Carried.from_json(request["carried"])
     use = request["use"]
 
-    def construct(*, keywords: bool = False) -> Any:
+    def construct(*, keywords: bool = False, of: Any = None) -> Any:
         breaks = constructing.Breaks(request["breaks"]) if request["breaks"] else None
         args = trees.build(request["init"], init)
         named = dict(zip(use["constructor"], args, strict=True)) if keywords else {}
         with constructing.under(request["seed"], breaks) as drawn, torch.device(device):
-            made = module.ModelNew(**named) if keywords else module.ModelNew(*args)
+            made = (of or module.ModelNew)(**named) if keywords else (of or module.ModelNew)(*args)
             drawn.finish(made)
         made = made.to(device)
         return made.eval() if request["eval"] else made
 
     def load(made: Any) -> None:
-        own = getattr(made, "load_reference_state", None)
         with torch.no_grad():
             if request["own"]:
                 mine = made.state_dict()
                 for n, value in weights.items():
                     mine[n].copy_(value)
-            elif callable(own):
-                own(weights)
+            elif use["takes"]:
+                getattr(made, use["takes"])(weights)
             elif weights or made.state_dict():
                 made.load_state_dict(weights)
 
@@ -188,10 +187,18 @@ def main(folder: str, name: str, profile: str, given: str) -> None:
         found = [found[i] for i in trees.ordered_like(tree, request["outputs"])]
         return found if own is None else found + own.collect(given)
 
+    def compare(state: Any, digests: dict[str, str], whose: str) -> None:
+        for n, digest in digests.items():
+            if n not in state or constructing.digest_of(state[n]) != digest:
+                raise ValueError(
+                    f"constructed under the same seed, {whose} {n} is not the reference's"
+                )
+
+    rebuilds = getattr(module, "_kernelwright_reference", None)
+    if use["rebuilt"] and rebuilds is not None:
+        compare(construct(of=rebuilds()).state_dict(), use["rebuilt"], "its Model's")
     model = construct()
-    for n, digest in use["constructed"].items():
-        if constructing.digest_of(model.state_dict()[n]) != digest:
-            raise ValueError(f"constructed under the same seed, its {n} is not the reference's")
+    compare(model.state_dict(), use["constructed"], "its")
     load(model)
     with torch.no_grad():
         carrier = carrying(model)

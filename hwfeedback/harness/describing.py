@@ -34,9 +34,14 @@ def about(
     inputs: Call,
     outputs: Sequence[torch.Tensor],
     tried: Mapping[families.Shape, bool] | None,
+    orders: Sequence[Sequence[int]] = (),
+    *,
+    made: bool = True,
 ) -> artefact.About:
     """``request``: to evaluate. ``info``: what the reference's worker says of it. ``tried``: other
     shapes of the inputs, and whether the candidate is right there; None: that is not known yet.
+    ``orders``: strides of the inputs that are not contiguous (tensors.orders_of).
+    ``made``: whether it has the reference's weights once it is constructed.
     """
     task, (tree, tensors) = request["task"], inputs
     sizes = free(tried or {})
@@ -48,6 +53,7 @@ def about(
             dtype=_dtype(tensors[i]),
             shape=list(tensors[i].shape),
             free=[name.get((i, d)) for d in range(tensors[i].dim())],
+            order=_order(tensors[i], orders[i] if i < len(orders) else ()),
         )
         for i, argument, path in _places(tree)
     ]
@@ -66,8 +72,10 @@ def about(
         machine=str((request.get("specs") or {}).get("model") or ""),
         tried={f.name: f.right for f in sizes},
         only=[f.name for f in sizes if not f.any],
-        rebuilds=bool(plan.unlike) and not plan.by_seed,
+        rebuilds=made and plan.to_rebuild,
         takes=plan.itself,
+        made=made,
+        loads=plan.loads,
         open=tried is None,
         version=str(request.get("kernelwright_version") or ""),
         quick=(request.get("known") or {}).get("quick"),
@@ -109,6 +117,13 @@ def _within(tree: Any, path: list[str | int]) -> Iterator[tuple[int, list[str | 
     elif kind == "dict":
         for k, part in v:
             yield from _within(part, [*path, k])
+
+
+def _order(t: torch.Tensor, strides: Sequence[int]) -> list[int]:
+    """Returns its dimensions, the one that varies slowest first; [] where it is contiguous."""
+    if not strides or len(strides) != t.dim():
+        return []
+    return sorted(range(t.dim()), key=lambda d: (-strides[d], d))
 
 
 def _dtype(t: torch.Tensor) -> str:

@@ -523,6 +523,7 @@ class Evaluation:
         self.eager_s = 0.01
         self.log = ""
         self.exported = ""
+        self._made = True  # the exported file's constructor makes the reference's weights
         self._inductor: str | None = None
         self._beside: ThreadPoolExecutor
         self._ahead: dict[bool, Future[Any]] = {}  # empty processes, by whether they poison
@@ -1272,13 +1273,37 @@ class Evaluation:
         info = reference.info
         call = verification.draws[0].tree, verification.inputs
         plan = plan or weights.Plan(weights.BY_NAME, True)
-        about = describing.about(self.request, info, plan, call, verification.outputs, tried)
+        about = describing.about(
+            self.request,
+            info,
+            plan,
+            call,
+            verification.outputs,
+            tried,
+            reference.orders,
+            made=self._made,
+        )
         with self.costs.part("export"):
             try:
                 self.exported = building.export(self.server, self.program.text, self.sandbox, about)
             except ValueError as e:
                 raise Fault("crashed", f"it cannot be exported: {e}") from e
         self.program.source = self.exported
+
+    def _leaves_the_rebuild(self, reference: ReferenceClient) -> bool:
+        """Exports it without the reference's constructor, with which it fails, or which does not
+        make there what it makes in the reference. Returns whether it did: not where the candidate
+        makes the weights by itself, or was exported so before.
+        """
+        assert self.verification is not None and self.program.plan is not None
+        if not self._made or not self.program.plan.to_rebuild:
+            return False
+        self._made = False
+        self._export(reference, self.verification.tried)
+        self.verification.report.evidence.append(
+            "constructed alone, the exported file has other weights than the reference, and says so"
+        )
+        return True
 
     @contextmanager
     def _verifying(
@@ -1330,7 +1355,12 @@ class Evaluation:
             with self.costs.part("verify"):
                 self._general(reference.orders)
             self._export(reference, verification.tried)
-            candidate = self.candidate(reference, poison=True)
+            try:
+                candidate = self.candidate(reference, poison=True)
+            except Fault:
+                if not self._leaves_the_rebuild(reference):
+                    raise
+                candidate = self.candidate(reference, poison=True)
         v["weights"] = self.program.plan.mode
         v["evidence"] += self.program.plan.evidence()
         if self._breaks:
@@ -1656,7 +1686,13 @@ class Evaluation:
         """
         assert self.verification is not None
         made = self.verification.original
-        constructed = {n: constructing.digest_of(made[i]) for n, i in plan.as_constructed()}
+        constructed: dict[str, str] = {}
+        rebuilt: dict[str, str] = {}
+        if self._made or not plan.to_rebuild:
+            constructed = {n: constructing.digest_of(made[i]) for n, i in plan.as_constructed()}
+        if self._made and plan.to_rebuild:
+            names = reference.info["names"]
+            rebuilt = {n: constructing.digest_of(t) for n, t in zip(names, made, strict=True)}
         known = self.verification.draws[0].tree["list"], reference.info["init"]["list"]
         forward, constructor = (
             artefact.names_of(reference.info[what], len(given))
@@ -1664,7 +1700,7 @@ class Evaluation:
         )
         size = self._content_bytes() + sum(t.nbytes for t in self.state)
         ways = not self.sparing and size < cold.LARGE
-        return cold.Use(constructor, forward, constructed, plan.itself, ways)
+        return cold.Use(constructor, forward, constructed, rebuilt, plan.way, ways)
 
     def _judge_alone(self, reference: ReferenceClient, v: dict[str, Any]) -> None:
         """Judges what it computes, and has it looked at."""
@@ -1688,7 +1724,15 @@ class Evaluation:
         running, tree, inputs = self._alone
         small = self.verification.small
         try:
-            outputs = running.outputs()
+            try:
+                outputs = running.outputs()
+            except cold.Broken:
+                running.close()
+                if not self._leaves_the_rebuild(reference):
+                    raise
+                self._begin_alone(reference)
+                running, tree, inputs = self._alone
+                outputs = running.outputs()
             looked = running.looked(self._call(reference, *small) if small else None, own)
             running.close()  # there may be no room for both
             self.verification.judge_unseen(tree, inputs, outputs)

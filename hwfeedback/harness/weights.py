@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+LOAD_REFERENCE_STATE, LOAD_STATE_DICT = "load_reference_state", "load_state_dict"
 BY_NAME, BY_VALUE, BY_SEED = "by name", "by value", "by seed"
 SHOWN = 6  # names in a sentence
 # Bytes of weights that are looked at where all names and shapes are the reference's; and of others,
@@ -81,9 +82,9 @@ class Plan:
     ``whole``: it takes the state_dict as it is. ``left``: weights of the reference that nothing of
     its own takes; ``unknown``: own tensors that take nothing; ``in_order``: weights that only their
     order tells from others; ``unlike``: own tensors with a name of the reference's which, as both
-    are constructed under one seed, do not hold the same, as far as that was looked at; ``itself``:
-    it has a way of its own to take them; ``other``: the plan where names decide that values
-    contradict.
+    are constructed under one seed, do not hold the same, as far as that was looked at; ``way``:
+    the method of its own that takes them, if it has one; ``other``: the plan where names decide
+    that values contradict.
     """
 
     mode: str
@@ -94,12 +95,28 @@ class Plan:
     unknown: Sequence[str] = ()
     in_order: Sequence[str] = ()
     unlike: Sequence[str] = ()
-    itself: bool = False
+    way: str = ""
     other: Plan | None = None
 
     @property
     def by_seed(self) -> bool:
         return self.mode == BY_SEED
+
+    @property
+    def itself(self) -> bool:
+        return bool(self.way)
+
+    @property
+    def loads(self) -> str:
+        """The method that takes the reference's state_dict, "" where none does."""
+        return self.way or (LOAD_STATE_DICT if self.whole else "")
+
+    @property
+    def to_rebuild(self) -> bool:
+        """Whether its constructor makes other weights than the reference's, which then have to be
+        made in an exported file.
+        """
+        return bool(self.unlike) and not self.by_seed
 
     def given(
         self, names: Sequence[str], state: Sequence[torch.Tensor]
@@ -152,10 +169,10 @@ class Plan:
         return said
 
 
-def whole(reference: Reference) -> Plan:
-    """The plan of a candidate that takes the state_dict as it is."""
+def whole(reference: Reference, way: str = LOAD_STATE_DICT) -> Plan:
+    """The plan of a candidate that takes the state_dict as it is, by this method of its own."""
     names = [e.name for e in reference.entries]
-    return Plan(BY_NAME, True, covered=[True] * len(names), unlike=names, itself=True)
+    return Plan(BY_NAME, True, covered=[True] * len(names), unlike=names, way=way)
 
 
 def to_look_at(reference: Reference, own: Sequence[Entry]) -> list[int]:

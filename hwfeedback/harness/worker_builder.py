@@ -85,8 +85,10 @@ def _record(text: str) -> dict[str, Any]:
     error = None
     try:
         module = loading.run_source(text, "candidate", FILENAME)
-        if not isinstance(getattr(module, "ModelNew", None), type):
-            raise NameError("the file defines no class ModelNew")
+        made = getattr(module, "ModelNew", None)
+        if not isinstance(made, type):
+            kind = "" if made is None else f": its ModelNew is a {type(made).__name__}"
+            raise NameError(f"the file defines no class ModelNew{kind}")
     except BaseException as e:
         error = loading.error_of(e, FILENAME)
     return {"requests": noted.requests, "error": error}

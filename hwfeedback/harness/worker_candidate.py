@@ -105,8 +105,9 @@ class Candidate:
                 return {}  # where a stand-in was called its nothing may be the cause
             raise StageError("import", e) from e
         made = getattr(self.module, "ModelNew", None)
-        if made is None:
-            raise StageError("import", NameError("the file defines no ModelNew"))
+        if not isinstance(made, type):
+            kind = "" if made is None else f": its ModelNew is a {type(made).__name__}"
+            raise StageError("import", NameError(f"the file defines no class ModelNew{kind}"))
         return {"flags": _flags()}
 
     def init(self, msg: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -159,7 +160,7 @@ class Candidate:
                     view.copy_(own[name])
                 return {}
             return {
-                "takes": _takes_weights_itself(self.model),
+                "takes": _takes_weights_by(self.model),
                 "names": list(own),
                 "specs": specs_of(list(own.values())),
                 "constants": self._constants,
@@ -353,10 +354,10 @@ class Candidate:
         fds.clear()  # serve closed them
 
 
-def _takes_weights_itself(model: torch.nn.Module) -> bool:
-    """Whether it says itself what becomes of the reference's weights."""
+def _takes_weights_by(model: torch.nn.Module) -> str:
+    """Returns the method by which it says itself what becomes of the reference's weights, or ""."""
     if callable(getattr(model, "load_reference_state", None)):
-        return True
+        return "load_reference_state"
     ways = {"load_state_dict", "_load_from_state_dict"}
     for m in model.modules():
         own = [c for c in type(m).__mro__ if c.__module__.partition(".")[0] != "torch"]
@@ -364,8 +365,8 @@ def _takes_weights_itself(model: torch.nn.Module) -> bool:
         if any(ways & vars(c).keys() for c in own) or (
             type(m) in own and m._load_state_dict_pre_hooks
         ):
-            return True
-    return False
+            return "load_state_dict"
+    return ""
 
 
 def _inside(t: torch.Tensor, inputs: list[torch.Tensor]) -> int:

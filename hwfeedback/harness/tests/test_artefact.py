@@ -15,6 +15,7 @@ import artefact
 import describing
 import export
 import families
+import loaders
 import rebuilding
 import weights
 
@@ -80,7 +81,9 @@ def signature(*names: str, keywords: tuple[str, ...] = (), **defaults: Any) -> a
 def tensor(argument: int, *shape: int | tuple[str, int], **more: Any) -> artefact.Tensor:
     sizes = [n if isinstance(n, int) else n[1] for n in shape]
     free = [None if isinstance(n, int) else n[0] for n in shape]
-    made = artefact.Tensor(argument=argument, path=[], dtype="float32", shape=sizes, free=free)
+    made = artefact.Tensor(
+        argument=argument, path=[], dtype="float32", shape=sizes, free=free, order=[]
+    )
     return made | more  # type: ignore[return-value]
 
 
@@ -101,6 +104,8 @@ ABOUT = artefact.About(
     only=[],
     rebuilds=True,
     takes=False,
+    made=True,
+    loads="load_state_dict",
     open=False,
     version="0.1.0",
     quick={"value": 1.834, "low": 1.78, "high": 1.9, "against": "eager"},
@@ -172,6 +177,25 @@ def test_a_file_is_written_once(front: str, own: str, end: str) -> None:
     assert artefact.written(other, ABOUT) == text == artefact.written(text, ABOUT)
 
 
+@pytest.mark.parametrize(
+    "more", ["X = 3", "def f():\n    return 3", "def f():\n    return 3\n\n\nX = f()"]
+)
+def test_what_its_user_adds_stays(more: str) -> None:
+    text = artefact.written(CANDIDATE, ABOUT)
+    again = artefact.written(f"{text}\n\n{more}\n", ABOUT)
+    assert again == artefact.written(f"{CANDIDATE}\n\n{more}\n", ABOUT)
+    assert again.count(artefact.GUARD) == 1 and more in again
+
+
+@pytest.mark.parametrize("front", ["", "\n"])
+def test_a_mark_in_a_literal_is_a_literal(front: str) -> None:
+    text = f'{CANDIDATE}\n\nWORDS = """{front}{loaders.MARK}g++.\nmore"""\n'
+    words = loaded(artefact.written(text, ABOUT)).WORDS  # type: ignore[attr-defined]
+    assert words == f"{front}{loaders.MARK}g++.\nmore"
+    native = "from kernelwright import native\n\nlib = native(source='extern \"C\" void f() {}')\n"
+    compile(export.standalone(native + text, about=ABOUT), "handed_out.py", "exec")
+
+
 def test_where_a_file_s_own_lines_are_does_not_depend_on_what_it_takes() -> None:
     """By their numbers Triton knows kernels."""
     unknown = {"open": True, "tried": {}, "inputs": [tensor(0, 4, 32), tensor(1, 32, path=["by"])]}
@@ -218,7 +242,9 @@ def test_one_that_takes_a_state_by_itself_gets_it_so() -> None:
     torch.manual_seed(3)
     expected = reference()
     torch.manual_seed(3)
-    assert torch.equal(made(own, takes=True).ModelNew(32).gain, expected.part.scale)
+    assert torch.equal(
+        made(own, takes=True, loads="load_reference_state").ModelNew(32).gain, expected.part.scale
+    )
 
 
 def grad(t: torch.Tensor) -> torch.Tensor:
@@ -237,6 +263,14 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] =
     "no part": ((X, {}), {}, TypeError, "ModelNew takes a tensor gain['by'], and has none"),
     "None": ((X, None), {}, TypeError, "ModelNew takes a tensor gain['by'], and has none"),
     "part": ((X, {"by": X}), {}, ValueError, "gain['by'] must have the shape (32,), has (4, 32)"),
+    "transposed": ((torch.randn(32, 4).T, GAIN), {}, ValueError, "call .contiguous() first"),
+    "part of rows": ((torch.randn(4, 64)[:, :32], GAIN), {}, ValueError, "the strides (64, 1)"),
+    "expanded": ((X[:1].expand(4, 32), GAIN), {}, ValueError, "x must be contiguous"),
+    "other batch": ((torch.randn(32, 5).T, GAIN), {}, ValueError, "x must be contiguous"),
+    "negated": ((torch._neg_view(X), GAIN), {}, ValueError, "call .resolve_neg().resolve_conj()"),
+    "sparse": ((X.to_sparse(), GAIN), {}, ValueError, "must be dense, is torch.sparse_coo"),
+    "opaque": ((X.to_mkldnn(), GAIN), {}, ValueError, "must be dense, is torch._mkldnn"),
+    "a part": ((X, {"by": torch.randn(64)[::2]}), {}, ValueError, "gain['by'] must be contiguous"),
     "factor": ((X, GAIN), {"factor": 3.0}, ValueError, "factor = 2.0 alone, not 3.0"),
     "missing": ((X,), {}, TypeError, "missing 1 required positional argument: 'gain'"),
     "unknown": ((X, GAIN), {"more": 1}, TypeError, "unexpected keyword argument 'more'"),
@@ -252,6 +286,71 @@ def test_what_it_is_not_right_for_is_one_clear_error(call: str) -> None:
     assert says in str(e.value)
     with torch.no_grad():  # and nothing is lost
         assert model(X, GAIN).shape == X.shape
+
+
+def test_it_takes_the_order_of_dimensions_that_it_was_right_on() -> None:
+    last = [tensor(0, ("batch", 4), 3, 5, 7, order=[0, 2, 3, 1])]
+    text = CANDIDATE.replace("a, b", "a").replace(' * self.part.scale * b["by"]', "")
+    given: dict[str, Any] = {"inputs": last, "arguments": 1, "forward": signature("x")}
+    model, x = made(text, **given).ModelNew(32), torch.randn(4, 3, 5, 7)
+    with torch.no_grad():
+        for t in (x, x[:2]):
+            model(t.contiguous(memory_format=torch.channels_last))
+            with pytest.raises(ValueError, match=r"in the order \(0, 2, 3, 1\) of its dimensions"):
+                model(t.contiguous())
+
+
+SETS = CANDIDATE.replace("def forward", "def run").replace(
+    "    def run", "        SET\n\n    def run"
+)
+
+
+@pytest.mark.parametrize(
+    "how", ["self.forward = self.run", "setattr(self, 'forward', self.run)", "pass"]
+)
+@pytest.mark.parametrize("init", [[], [{"value": 32}]])
+def test_a_forward_that_the_constructor_sets_is_checked_too(how: str, init: Any) -> None:
+    text = SETS.replace("SET", how) if how != "pass" else CANDIDATE
+    about: dict[str, Any] = {"init": init, "rebuilds": False}
+    if not init:
+        about["constructor"] = signature()
+        text = text.replace("width):", "width=32):")
+    written = artefact.written(text, ABOUT | about)  # type: ignore[arg-type]
+    assert artefact.written(written, ABOUT | about) == written  # type: ignore[arg-type]
+    module = loaded(written)
+    model = module.ModelNew(32) if init else module.ModelNew()
+    for each in (model, copy.deepcopy(model)):
+        each.part.scale.data.fill_(2.0 if each is model else 3.0)
+        with torch.no_grad():
+            expected = torch.relu(X) * each.part.scale * GAIN["by"] * 2
+            assert torch.equal(each(X, GAIN), expected)
+            with pytest.raises(TypeError, match=r"x must be torch\.float32"):
+                each(X.half(), GAIN)
+        with pytest.raises(RuntimeError, match=r"torch\.no_grad\(\)"):
+            each(X, GAIN)
+
+
+def test_a_file_for_a_gpu_is_for_the_current_one() -> None:
+    text = artefact.written(CANDIDATE, ABOUT | {"device": "cuda"})  # type: ignore[arg-type]
+    assert "call it under torch.cuda.device({value.get_device()})" in text
+    model = loaded(text).ModelNew(32)  # type: ignore[attr-defined]
+    with torch.no_grad(), pytest.raises(ValueError, match="x must be on a GPU, is on cpu"):
+        model(X, GAIN)
+    if torch.cuda.device_count() > 1:
+        model = model.to("cuda:1")
+        with torch.no_grad(), pytest.raises(ValueError, match="must be on the current GPU"):
+            model(X.to("cuda:1"), {"by": GAIN["by"].to("cuda:1")})
+
+
+def test_conjugates_are_no_plain_numbers() -> None:
+    given: dict[str, Any] = {"inputs": [tensor(0, 4, dtype="complex64")], "arguments": 1}
+    text = CANDIDATE.replace("a, b", "a").replace("torch.relu(a) * self.part.scale *", "a *")
+    model = made(text.replace(' b["by"] *', ""), **given, forward=signature("x")).ModelNew(32)
+    x = torch.randn(4, dtype=torch.complex64)
+    with torch.no_grad():
+        assert torch.equal(model(x), 2 * x)
+        with pytest.raises(ValueError, match="negates or conjugates"):
+            model(x.conj())
 
 
 @pytest.mark.parametrize(
@@ -369,19 +468,85 @@ def test_what_the_referee_knows_is_what_is_written() -> None:
     given = (tree, [torch.empty(32), torch.empty(4, 32)])
     plan = weights.Plan(weights.BY_NAME, True, unlike=["part.scale"])
     tried = {families.Shape(((1, 0),), 8): True}
-    found = describing.about(request, info, plan, given, [torch.empty(4, 32)], tried)
+    orders = [[], [1, 4]]
+    found = describing.about(request, info, plan, given, [torch.empty(4, 32)], tried, orders)
     assert found == ABOUT | {
         "operators": ["aten.relu"],
-        "inputs": [tensor(0, ("batch", 4), 32), tensor(1, 32, path=[1, "by"])],
+        "inputs": [tensor(0, ("batch", 4), 32, order=[1, 0]), tensor(1, 32, path=[1, "by"])],
         "tried": {"batch": [8]},
     }
     unknown = describing.about(request, info, plan, given, [], None)
     assert unknown["open"] and unknown["inputs"][0]["free"] == [None, None]
 
 
+SCALED = """class Model:
+    def __init__(self):
+        self.by = GAIN
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "GAIN = 3.0",
+        "GAIN: float = 3.0\nOTHER = GAIN + 1",
+        "GAIN = 2.0\nGAIN = 3.0\nimport math, os\nassert math",
+        "try:\n    import math\nexcept ImportError:\n    math = None\nGAIN = 3.0",
+        "'words'\nGAIN = 3.0\nif __name__ == '__main__':\n    print(GAIN)",
+        "if True:\n    GAIN = 3.0\nelse:\n    GAIN = 4.0",
+        "def _construct():\n    return 3.0\n\nGAIN = _construct()",
+    ],
+)
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_a_constructor_needs_comes_with_it(more: str, behind: bool) -> None:
+    parts = [SCALED, more] if behind else [more, SCALED]
+    module = loaded(rebuilding.constructor("\n".join(parts), "made"))
+    assert module.made()().by == 3.0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["_construct", "_give", "_compare", "_fixed", "_drawn", "_model"])
+def test_names_of_the_reference_do_not_meet_those_round_it(name: str) -> None:
+    torch.manual_seed(3)
+    text = REFERENCE.replace("filled", name)
+    expected = loaded(text).Model(32)  # type: ignore[attr-defined]
+    torch.manual_seed(3)
+    assert torch.equal(made(reference=text).ModelNew(32).part.scale, expected.part.scale)
+
+
+MADE = "made as the reference makes them, under one seed the same"
+UNMADE = "not made as the reference makes them: load them before use"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({}, f"{MADE}. load_state_dict takes the reference's state_dict."),
+        ({"made": False, "rebuilds": False}, f"part.scale; {UNMADE}. load_state_dict takes"),
+        (
+            {"takes": True, "loads": "load_reference_state"},
+            f"{MADE}. load_reference_state takes the reference's state_dict.",
+        ),
+        (
+            {"takes": True, "loads": "load_reference_state", "reference": "Model = make()"},
+            f"{UNMADE}. load_reference_state takes",
+        ),
+        (
+            {"loads": ""},
+            f"part.scale, under ModelNew's own names or in its own form; {MADE}. load_state_dict "
+            "takes what ModelNew's own state_dict() gave, not the reference's.",
+        ),
+        ({"weights": []}, "Weights: none"),
+    ],
+)
+def test_what_is_said_of_weights_is_what_was_checked(more: dict[str, Any], says: str) -> None:
+    assert says in (made(**more).__doc__ or "")
+
+
 def test_of_a_reference_only_what_constructs_is_kept() -> None:
-    text = rebuilding.constructor(REFERENCE)
-    kept = [n.name for n in ast.parse(text).body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
+    text = rebuilding.constructor(REFERENCE, "made")
+    (function,) = ast.parse(text).body
+    assert isinstance(function, ast.FunctionDef) and function.name == "made"
+    kept = [n.name for n in function.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
     assert kept == ["filled", "Part", "Model"]
     assert "relu" not in text and "Nothing" not in text and "__future__" not in text
 
@@ -394,11 +559,22 @@ def test_of_a_reference_only_what_constructs_is_kept() -> None:
         ("from torch.nn import *\nclass Model(Module): pass", "all names"),
         ("if x:\n    class Model: pass", "not one class"),
         ("class Model: pass\nclass Model: pass", "not one class"),
+        (f"GAIN = 1.0\nGAIN *= 0.02\n{SCALED}", "line 2 of the reference"),
+        (f"GAIN = 1.0\nfor i in range(3):\n    GAIN = i\n{SCALED}", "line 2 of the reference"),
+        (f"GAIN = 1.0\nwith x():\n    GAIN = 2\n{SCALED}", "line 2 of the reference"),
+        (f"GAIN = 1.0\nif x:\n    GAIN = 2\n    GAIN += 2\n{SCALED}", "line 2"),
+        (f"GAIN = [1.0]\nGAIN[0] = 2\n{SCALED}", "line 2 of the reference"),
+        (f"GAIN = [1.0]\nGAIN.append(2)\n{SCALED}", "line 2 of the reference"),
+        (f"GAIN = [1.0]\nlast = GAIN.pop()\n{SCALED}", "line 2 of the reference"),
+        (f"GAIN = 1.0\n{SCALED}\nprint('seen')", "line 6 of the reference"),
+        (f"GAIN = 1.0\n{SCALED}\nModel.more = 3", "line 6 of the reference"),
+        (f"GAIN = 1.0\n{SCALED}\ndef f():\n    global GAIN\n    GAIN = 2", "changes GAIN"),
+        ("class Model:\n    def __init__(self): self.x = globals()['y']", "names of its module"),
     ],
 )
 def test_a_constructor_that_cannot_stand_elsewhere(text: str, says: str) -> None:
     with pytest.raises(rebuilding.Unbuilt, match=says):
-        rebuilding.constructor(text)
+        rebuilding.constructor(text, "made")
     model = made(reference=text).ModelNew(32)  # and it has the weights that it makes by itself
     assert not model.part.scale.any()
 

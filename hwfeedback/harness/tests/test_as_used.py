@@ -245,6 +245,52 @@ def test_it_does_what_its_user_asks_of_it(
     assert user(tmp_path) == []
 
 
+GAIN = "GAIN = 1.0\n\n\nclass Model"
+WEIGHTS = (FILES / "own_way_to_load.py").read_text().replace("class Model", GAIN)
+WEIGHTS = WEIGHTS.replace("torch.randn(n)", "torch.randn(n) * GAIN")
+ALIKE = (FILES / "weights_new.py").read_text()
+OWN_WAY = (FILES / "own_way_to_load_new.py").read_text()
+RENAMED = ALIKE.replace("self.scale", "self.factors").replace("torch.empty", "torch.randn")
+CHANGED = WEIGHTS.replace("GAIN = 1.0", "GAIN = [1.0]").replace("* GAIN", "* GAIN[0]")
+CHANGED = CHANGED.replace("    return [32]", "    GAIN[0] = 0.02\n    return [32]")
+MULTIPLIED = WEIGHTS.replace("GAIN = 1.0", "GAIN = 1.0\nGAIN *= 0.02")
+FAILS = WEIGHTS.replace("GAIN = 1.0", "GAIN = 1.0\nclass Here:\n    GAIN = GAIN\nGAIN = Here.GAIN")
+TAKES = "takes the reference's state_dict"
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "same", "says"),
+    [
+        (WEIGHTS, ALIKE, True, f"load_state_dict {TAKES}"),
+        (MULTIPLIED, ALIKE, False, f"load_state_dict {TAKES}"),
+        (MULTIPLIED, OWN_WAY, False, f"load_reference_state {TAKES}"),
+        (CHANGED, OWN_WAY, False, f"load_reference_state {TAKES}"),
+        (FAILS, ALIKE, False, f"load_state_dict {TAKES}"),
+        (WEIGHTS, RENAMED, True, "load_state_dict takes what ModelNew's own state_dict() gave"),
+    ],
+    ids=["alike", "multiplied", "own way", "changed", "fails", "renamed"],
+)
+def test_what_it_says_of_its_weights_is_so(
+    judge: Judge, reference: str, candidate: str, same: bool, says: str
+) -> None:
+    """Where the reference's constructor cannot stand in the file, or makes other weights there, the
+    file says that it does not make them.
+    """
+    v = judge.verdict(reference, candidate, "certify", built=True, cold=True)
+    assert v["status"] == "certified", v["reason"]
+    said = next(n for n in v["exported"].splitlines() if n.startswith("Weights: "))
+    assert says in said
+    assert ("; made as the reference makes them, under one seed the same." in said) == same
+
+
+def test_a_function_in_the_place_of_a_class_is_named(judge: Judge) -> None:
+    made = OWN_WAY.replace("class ModelNew", "class Fast")
+    made += "\n\ndef ModelNew(n):\n    return Fast(n)\n"
+    v = judge.verdict(WEIGHTS, made, "quick")
+    assert v["status"] != "correct"
+    assert "defines no class ModelNew: its ModelNew is a function" in v["reason"]
+
+
 class Twice(torch.nn.Module):
     """A kernel's stand-in, which has one weight."""
 
