@@ -850,6 +850,7 @@ class Evaluation:
             self._arch(),
             trial=building.TRIAL if tries else building.NO_TRIAL,
             forbids=self._requires_custom(),
+            keeps=not self._explains,
         )
 
     def _workshop(self, text: str, built: dict[str, Any]) -> Workshop:

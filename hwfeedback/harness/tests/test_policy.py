@@ -13,6 +13,7 @@ import pytest
 import torch
 from judging import Judge
 
+import building
 import inductor
 import programs
 import triton_kernels
@@ -196,3 +197,56 @@ def test_libraries_of_inductor_come_beside_the_archive(
 def test_who_may_compile_is_told_by_the_text() -> None:
     assert inductor.compiles(COMPILED) and not inductor.compiles(REWRITE)
     assert json.loads(programs.noted()) == {}
+
+
+CALLED_AT_IMPORT = '''import torch
+from kernelwright import native
+
+kernel = native("""
+extern "C" void work(float *y, const float *x, long n) {
+    for (long i = 0; i < n; i++) y[i] = (x[i] > 0 ? x[i] : 0) * 2 + 1;
+}
+""")
+
+
+@torch.compile
+def doubled(x):
+    return x * 2
+
+
+ONES = doubled(torch.ones(8))
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        kernel.work(y, x, x.numel())
+        return y * (ONES[0] - 1)
+'''
+
+
+def test_an_explanation_changes_no_later_verdict(judge: Judge) -> None:
+    """Of a candidate that compiles when it is imported: policy decides, whatever came before."""
+    first = verdict(judge, CALLED_AT_IMPORT)
+    assert first["status"] == "rejected", first["reason"]
+    free = verdict(judge, CALLED_AT_IMPORT, explain=True)
+    assert free["status"] == "correct", (free["reason"], free["evidence"])
+    again = verdict(judge, CALLED_AT_IMPORT)
+    assert (again["status"], again["reason"]) == (first["status"], first["reason"])
+
+
+def test_what_compiles_at_import_is_tried_where_it_may(judge: Judge) -> None:
+    """One of its sources does not compile, so it is imported before it is judged."""
+    caught = "try:\n    native('nonsense', name='other')\nexcept Exception:\n    pass\n\n\n"
+    text = CALLED_AT_IMPORT.replace("@torch.compile", caught + "@torch.compile")
+    v = verdict(judge, text, custom_code="any")
+    assert v["status"] == "correct", (v["reason"], v["evidence"])
+
+
+def test_nothing_is_kept_of_what_is_tried_for_an_explanation(judge: Judge) -> None:
+    text = {"source": REWRITE + "# a text of its own\n"}
+    for keeps, cached in ((False, False), (True, False), (False, True)):
+        built = building.build(judge.server, text, judge.cache, keeps=keeps)
+        assert (built["status"], built["build"]["cached"]) == ("", cached)
+    other = building.build(judge.server, text, judge.cache, forbids=True)
+    assert not other["build"]["cached"]
