@@ -14,6 +14,7 @@ import torch
 from judging import Judge
 
 import building
+import evaluation
 import inductor
 import programs
 import triton_kernels
@@ -250,3 +251,29 @@ def test_nothing_is_kept_of_what_is_tried_for_an_explanation(judge: Judge) -> No
         assert (built["status"], built["build"]["cached"]) == ("", cached)
     other = building.build(judge.server, text, judge.cache, forbids=True)
     assert not other["build"]["cached"]
+
+
+def test_what_is_compiled_by_calling_it_is_of_how_it_was_called(judge: Judge) -> None:
+    """Code of inductor's has its number of threads in it."""
+    program = evaluation.Program(COMPILED, COMPILED)
+
+    def key(**more: Any) -> str:
+        request = judge.request(TASK, COMPILED, "quick", {"custom_code": "any", **more})
+        return evaluation.Evaluation(judge.server, request)._called_key(program)
+
+    others = [{"threads": 2}, {"precision": "tf32"}, {"custom_code": "required"}]
+    keys = [key(), *(key(**more) for more in others)]
+    assert len(set(keys)) == len(keys) and key() == key()
+
+
+def test_an_explanation_leaves_nothing_that_was_compiled(judge: Judge) -> None:
+    text = COMPILED + "# nobody has called this text\n"
+
+    def there() -> set[str]:
+        cache = pathlib.Path(judge.cache)
+        kept = [*cache.glob("builds/*"), *cache.glob("objects/*"), *cache.glob(".explained*")]
+        return {str(p) for p in kept}
+
+    before = there()
+    assert verdict(judge, text, explain=True)["status"] == "correct"
+    assert there() == before
