@@ -874,21 +874,30 @@ def kept_kernels(cache_dir: str, key: str) -> dict[str, Any] | None:
         return None
     assert record is not None
     sound = all(map(_intact, [record, *record["libraries"]]))
+    sound = sound and all(triton_kernels.names_library(n["name"]) for n in record["libraries"])
     return record if record["kind"] == TRITON and sound else None
 
 
 def keep_kernels(cache_dir: str, key: str, fd: int, libraries: Mapping[str, int]) -> dict[str, Any]:
-    """Keeps what a worker has compiled (triton_kernels.py) and returns its artifact."""
+    """Keeps what a worker has compiled (triton_kernels.py) and returns its artifact; all of it, or
+    nothing. ``libraries``: descriptors, by names that names_library has found good. Raises Failed.
+    """
     path = _path(cache_dir, "objects", key + ".so")
-    sha256 = _copy(fd, path, 2 * triton_kernels.MAX_BYTES)
     artifact: dict[str, Any] = {"key": key, "kind": TRITON, "name": "kernels", "request": TRITON}
-    artifact |= {"sha256": sha256, "path": path, "libraries": []}
-    left = MAX_BYTES
-    for i, (name, library) in enumerate(libraries.items()):
-        place = _path(cache_dir, "objects", f"{key}-{i}.so")
-        kept = {"name": name[:500], "sha256": _copy(library, place, left), "path": place}
-        left -= os.path.getsize(place)
-        artifact["libraries"].append(kept)
+    artifact |= {"path": path, "libraries": []}
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(path), prefix=".new-") as folder:
+        whole = os.path.join(folder, "kernels")
+        artifact["sha256"] = _copy(fd, whole, 2 * triton_kernels.MAX_BYTES)
+        moves = [(whole, path)]
+        left = triton_kernels.MAX_LIBRARY_BYTES
+        for i, (name, library) in enumerate(libraries.items()):
+            place = _path(cache_dir, "objects", f"{key}-{i}.so")
+            moves.append((os.path.join(folder, str(i)), place))
+            sha256 = _copy(library, moves[-1][0], left)
+            left -= os.path.getsize(moves[-1][0])
+            artifact["libraries"].append({"name": name, "sha256": sha256, "path": place})
+        for made, place in moves:
+            os.rename(made, place)
     _write_json(path.removesuffix(".so") + ".json", artifact)
     return artifact
 
@@ -1161,6 +1170,14 @@ def _replace(path: str, data: bytes) -> None:
         raise
 
 
+def _read(fd: int, offset: int) -> bytes:
+    """Reads on in what another process made, who may have opened it for writing alone."""
+    try:
+        return os.pread(fd, 1 << 20, offset)
+    except OSError as e:
+        raise Failed("build_failed", f"what was built cannot be read: {e.strerror}") from e
+
+
 def _copy(fd: int, path: str, limit: int) -> str:
     """Copies what another process made, at most ``limit`` bytes, and returns its SHA-256."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -1170,7 +1187,7 @@ def _copy(fd: int, path: str, limit: int) -> str:
     try:
         with os.fdopen(out, "wb") as f:
             offset = 0
-            while piece := os.pread(fd, 1 << 20, offset):
+            while piece := _read(fd, offset):
                 offset += len(piece)
                 if offset > limit:
                     raise Failed("build_failed", f"the built object is larger than {limit} bytes")

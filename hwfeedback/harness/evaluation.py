@@ -1044,6 +1044,8 @@ class Evaluation:
                 return None
             try:
                 return building.keep_kernels(self._called_in, key, fd, libraries)
+            except building.Failed as e:
+                raise Fault(e.status, f"compiling what it calls: {e}") from e
             finally:
                 for opened in (fd, *libraries.values()):
                     os.close(opened)

@@ -14,6 +14,7 @@ import contextlib
 import importlib.machinery
 import io
 import os
+import re
 import sys
 import zipfile
 from typing import Any
@@ -24,10 +25,13 @@ MAX_BYTES = 64 << 20
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 103, 120)
 ERRORS = ("CompilationError", "CompileTimeAssertionFailure", "PTXASError", "OutOfResources")
 MAX_LIBRARIES = 256  # that inductor makes of a candidate on a CPU, one for each of its kernels
+MAX_LIBRARY_BYTES = 256 << 20  # of all of them
+MAX_NAME = 200  # characters
 AT_ONCE = 32  # in one message
 ANSWERS = "answers.json"  # of programs, in an archive
 KERNEL = "triton"  # the custom function that stands for whichever kernel is called
 _LIBRARY = tuple(importlib.machinery.EXTENSION_SUFFIXES)
+_NAME = re.compile(r"inductor(?:/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*)+")
 
 
 def folder() -> str:
@@ -82,6 +86,14 @@ def libraries() -> dict[str, str]:
     takes.
     """
     return {n: p for n, p in _files() if n.startswith("inductor/") and n.endswith(_LIBRARY)}
+
+
+def names_library(name: str) -> bool:
+    """Whether a name is one of ``libraries``: below the folder, with plain letters. It may come
+    from a process that runs a candidate.
+    """
+    fits = len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
+    return fits and name.endswith(_LIBRARY)
 
 
 def link(name: str, fd: int) -> None:
