@@ -706,7 +706,9 @@ class Evaluation:
                 os.close(fd)
 
     def _give_libraries(self, client: CandidateClient, artifacts: list[dict[str, Any]]) -> None:
-        """Gives it what torch.compile has made for it."""
+        """Gives it what torch.compile has made for it, where policy allows that to run."""
+        if self._requires_custom():
+            return
         made = [one for a in artifacts for one in a.get("libraries") or ()]
         fds: list[int] = []
         try:
@@ -994,8 +996,8 @@ class Evaluation:
         is there, by what policy lets compile.
         """
         where = (toolchain.identity(), str(placed(self.request)), str(self.threads))
-        how = (str(self.eval_mode), str(self.request.get("precision") or "float32"))
-        how += ("custom" if self._requires_custom() else "any",)
+        precision = str(self.request.get("precision") or "float32")
+        how = (str(self.eval_mode), precision, "custom" if self._requires_custom() else "any")
         text = (program.source, self.task["source"])
         return toolchain.key("called", building.RULES, *text, *where, *how)
 

@@ -85,7 +85,7 @@ def libraries() -> dict[str, str]:
     """Returns the paths of the libraries that inductor has made here, by the names that ``link``
     takes.
     """
-    return {n: p for n, p in _files() if n.startswith("inductor/") and n.endswith(_LIBRARY)}
+    return {n: p for n, p in _files() if _of_inductor(n) and n.endswith(_LIBRARY)}
 
 
 def names_library(name: str) -> bool:
@@ -114,6 +114,10 @@ def _files() -> list[tuple[str, str]]:
     return found
 
 
+def _of_inductor(name: str) -> bool:
+    return name.startswith("inductor/")
+
+
 def _place(name: str) -> str:
     """Returns where a file of that name lies in this process, in a folder that is there; "" for one
     of no folder of ours.
@@ -127,9 +131,10 @@ def _place(name: str) -> str:
     return path
 
 
-def unpack(fd: int) -> None:
+def unpack(fd: int, *, forbids: bool = False) -> None:
     """Puts what ``packed`` gave where it is looked for. Triton's libraries are loaded from memory:
-    no file that is written here may be.
+    no file that is written here may be. ``forbids``: policy forbids what torch.compile makes, and
+    none of it is put there.
     """
     with (
         open(fd, "rb", closefd=False) as f,
@@ -140,7 +145,7 @@ def unpack(fd: int) -> None:
             if info.filename == ANSWERS:
                 programs.answer(data)
                 continue
-            path = _place(info.filename)
+            path = "" if forbids and _of_inductor(info.filename) else _place(info.filename)
             if not path:
                 continue
             if not path.endswith(_LIBRARY):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -186,6 +187,9 @@ def test_libraries_of_inductor_come_beside_the_archive(
     archive = tmp_path / "archive"
     archive.write_bytes(data)
     with archive.open("rb") as f:
+        triton_kernels.unpack(f.fileno(), forbids=True)
+        assert not (tmp_path / "given").exists()
+        f.seek(0)
         triton_kernels.unpack(f.fileno())
     assert sorted(p.name for p in (tmp_path / "given" / "ab").iterdir()) == ["k.py"]
     with (made / "ab" / "k.main.so").open("rb") as f:
@@ -277,3 +281,24 @@ def test_an_explanation_leaves_nothing_that_was_compiled(judge: Judge) -> None:
     before = there()
     assert verdict(judge, text, explain=True)["status"] == "correct"
     assert there() == before
+
+
+@pytest.mark.parametrize("custom", ["required", "any"])
+def test_policy_says_who_is_given_what_torch_compile_made(
+    judge: Judge, tmp_path: pathlib.Path, custom: str
+) -> None:
+    """A process that may compile can make libraries whatever it was told."""
+    given: list[str] = []
+
+    class Client:
+        def give_libraries(self, libraries: list[tuple[str, int]]) -> None:
+            given.extend(name for name, _ in libraries)
+
+    fd = os.memfd_create("made")
+    try:
+        kept = building.keep_kernels(str(tmp_path), "key", fd, {"inductor/ab/k.so": fd})
+    finally:
+        os.close(fd)
+    request = judge.request(TASK, COMPILED, "quick", {"custom_code": custom})
+    evaluation.Evaluation(judge.server, request)._give_libraries(Client(), [kept])  # type: ignore[arg-type]
+    assert given == (["inductor/ab/k.so"] if custom == "any" else [])
