@@ -48,7 +48,7 @@ def main(channel: Channel, config: dict[str, Any], fds: list[int]) -> None:
     def record(msg: dict[str, Any], _: list[int]) -> dict[str, Any]:
         nonlocal recorded
         recorded = True
-        return _record(export.read_as(msg["source"]), forbids=msg["forbids"] is True)
+        return _record(export.read_as(msg["source"]), forbids=msg.get("forbids") is True)
 
     def compile_(msg: dict[str, Any], _: list[int]) -> None:
         if recorded:
