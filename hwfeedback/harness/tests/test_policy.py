@@ -170,6 +170,13 @@ def test_programs_answer_as_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
     assert started == [["another"]]
 
 
+def test_a_program_may_be_named_by_a_path() -> None:
+    named = programs._key(["/usr/bin/true", "x"])
+    assert programs._key([pathlib.Path("/usr/bin/true"), "x"]) == named != ""
+    assert programs._key(pathlib.Path("/usr/bin/true")) == programs._key("/usr/bin/true")
+    assert programs._key(b"/usr/bin/true") == programs._key([b"/usr/bin/true"]) == ""
+
+
 def test_libraries_of_inductor_come_beside_the_archive(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
