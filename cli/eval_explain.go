@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
-	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/report"
 )
 
@@ -15,10 +14,12 @@ import (
 // figures of the candidate, which count nowhere.
 type outcome struct {
 	kernelwright.Verdict
-	Counted   *bool        `json:"counted,omitempty"`   // false of a rejected one that was to be explained
-	Explained *explanation `json:"explained,omitempty"` // what it would be without the policy
+	Counted     *bool        `json:"counted,omitempty"`     // false of a rejected one that was to be explained
+	Explained   *explanation `json:"explained,omitempty"`   // what it would be without the policy
+	Unexplained string       `json:"unexplained,omitempty"` // why that is not known: the explanation failed
 
-	of judgedText // empty where no candidate was judged
+	hint string     // what to do about that
+	of   judgedText // empty where no candidate was judged
 }
 
 // explanation is what a rejected candidate would be if policy asked for nothing.
@@ -30,7 +31,12 @@ type explanation struct {
 // explaining gives up on an explanation as on a verdict.
 type explaining struct {
 	bounded
-	by *hwfeedback.Evaluator
+	by explainer
+}
+
+// explainer is what an explanation needs of hwfeedback.Evaluator.
+type explainer interface {
+	Explain(context.Context, kernelwright.Task, kernelwright.Candidate, kernelwright.Level) (kernelwright.Verdict, error)
 }
 
 func (e explaining) explain(ctx context.Context, t kernelwright.Task, c kernelwright.Candidate, l kernelwright.Level) (kernelwright.Verdict, error) {
@@ -50,15 +56,20 @@ func (c evalCmd) unexplained(v kernelwright.Verdict) outcome {
 }
 
 // explained adds to a rejected verdict how right and how fast the candidate is,
-// where that is asked for.
+// where that is asked for. Where that fails the verdict stands, and it says why
+// there are no figures; the error is that of a ctx that has ended.
 func (c evalCmd) explained(ctx context.Context, by explaining, t kernelwright.Task, cand kernelwright.Candidate, v kernelwright.Verdict) (outcome, error) {
 	o := c.unexplained(v)
 	if o.Counted == nil {
 		return o, nil
 	}
 	free, err := by.explain(ctx, t, cand, kernelwright.Level(c.Level))
-	if err != nil {
+	if err != nil && ctx.Err() != nil {
 		return o, err
+	}
+	if err != nil {
+		_, o.Unexplained, o.hint = explain(err)
+		return o, nil
 	}
 	o.Explained = &explanation{free.Status, free.Reason}
 	o.Correctness, o.Weights, o.Assumes = free.Correctness, free.Weights, free.Assumes
@@ -76,11 +87,17 @@ func (c evalCmd) explained(ctx context.Context, by explaining, t kernelwright.Ta
 // notKnown is said of what is rejected whatever evaluation.custom_code is.
 const notKnown = "it is rejected under every policy, so nothing is known of how right and how fast it is"
 
+// notExplained is said before why an explanation failed.
+const notExplained = "it could not be explained: "
+
 // line says an outcome of a batch.
 func (o outcome) line() string {
 	said := inOneLine(o.Verdict)
 	if x := o.Explained; x != nil {
 		said += "; not counted: " + o.told()
+	}
+	if o.Unexplained != "" {
+		said += "; not counted: " + notExplained + o.Unexplained
 	}
 	return said
 }
@@ -97,6 +114,12 @@ func (o outcome) print(a *app) error {
 	plain.CandidateMS, plain.Assumes, plain.Weights, plain.Work = 0, nil, "", kernelwright.WorkReport{}
 	if err := printVerdict(a, plain, o.of); err != nil {
 		return err
+	}
+	if o.Unexplained != "" {
+		if err := a.printf("not counted: %s\n", notExplained+o.Unexplained); err != nil || o.hint == "" {
+			return err
+		}
+		return a.printf("hint: %s\n", o.hint)
 	}
 	if o.Explained == nil || o.Explained.Status == kernelwright.Rejected {
 		return a.printf("not counted: %s\n", notKnown)

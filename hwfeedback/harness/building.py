@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import artefact
 import compiling
 import flags
+import inductor
 import kernelwright
 import policy
 import sandbox
@@ -118,6 +119,7 @@ def build(
     *,
     trial: str = TRIAL,
     forbids: bool = False,
+    keeps: bool = True,
 ) -> dict[str, Any]:
     """Builds what a candidate asks for when it is imported, or finds it built. Never raises for the
     candidate's faults.
@@ -125,7 +127,8 @@ def build(
     ``arch`` is what CUDA is compiled for, as "sm_90a"; without it there is no CUDA. ``trial``:
     whether a candidate of which something fails is imported, so that it is known at once where it
     does not go on (TRIAL), for whatever reason (ALONE), or whether that is left to whoever runs it
-    (NO_TRIAL). ``forbids``: whether what policy forbids fails.
+    (NO_TRIAL). ``forbids``: whether what policy forbids fails. ``keeps``: whether what it comes to
+    is kept, as anything is but what is tried for an explanation.
 
     Returns ``build`` (a BuildReport), ``status`` ("" when it can be run, else rejected,
     build_failed, crashed or timed_out), ``reason``, ``artifacts`` (for ``open_artifacts``),
@@ -135,7 +138,7 @@ def build(
     """
     start = time.monotonic()
     text = candidate["source"]
-    record_path = _path(cache_dir, "builds", _build_key(text, device, arch) + ".json")
+    record_path = _path(cache_dir, "builds", _build_key(text, device, arch, forbids) + ".json")
     known = _kept(record_path)
     if known is not None:
         known["build"] |= {"cached": True, "seconds": time.monotonic() - start}
@@ -160,9 +163,10 @@ def build(
     try:
         if warm:
             shop.begin()
-        bad = _build_ahead(server, text, mode, result, shop)
+        runs = _Runs(forbids, _warm_inductor(cache_dir, text, device, forbids))
+        bad = _build_ahead(server, text, mode, result, shop, runs)
         if trial != NO_TRIAL and (bad or shop.failures):
-            _try(server, text, mode, arch, shop, trial, forbids)
+            _try(server, text, mode, arch, shop, trial, runs)
     except Failed as e:
         failed = e
     finally:
@@ -172,7 +176,7 @@ def build(
         result |= {"status": failed.status, "reason": failed.reason}
         result["build"] |= failed.report
     result["build"]["seconds"] = time.monotonic() - start
-    if result["status"] in KEPT and not isinstance(failed, _Breach):
+    if keeps and result["status"] in KEPT and not isinstance(failed, _Breach):
         _write_json(record_path, result)
     return result | {"made": shop.made}
 
@@ -335,15 +339,34 @@ def _seems_launched(text: str) -> bool:
     return "__global__" in text and "<<<" not in text
 
 
+class _Runs(NamedTuple):
+    """How a candidate's Python runs before it is judged."""
+
+    forbids: bool  # what policy forbids fails
+    config: dict[str, Any]  # what its process has for torch.compile, {} where that may not run
+
+
+def _warm_inductor(cache_dir: str, text: str, device: str, forbids: bool) -> dict[str, Any]:
+    if forbids or not inductor.compiles(text):
+        return {}
+    folder = inductor.warm(cache_dir) if device == "cpu" else ""
+    return {"preimport": ["compile"]} | ({"inductor_cache": folder} if folder else {})
+
+
 def _build_ahead(
-    server: ForkServer, text: str, mode: str, result: dict[str, Any], shop: Workshop
+    server: ForkServer,
+    text: str,
+    mode: str,
+    result: dict[str, Any],
+    shop: Workshop,
+    runs: _Runs,
 ) -> bool:
     """Builds what the candidate asks for at the top of its file where all of it compiles: a guess,
     which spares its processes to wait for each. Returns whether it is a bad one.
 
     Raises Failed for a text that is no candidate.
     """
-    with server.spawn("builder", {"sandbox": mode, "threads": 1}) as worker:
+    with server.spawn("builder", {"sandbox": mode, "threads": 1} | runs.config) as worker:
         result["missing"] = worker.missing
         answer = _problem_if_dead(
             worker, {"op": "parse", "source": text, "what": "candidate"}, PARSE_TIMEOUT
@@ -364,7 +387,7 @@ def _build_ahead(
         result["triton"] = parsed["triton"]
         if parsed["form"] in ("none", "triton"):
             return False  # nothing to build yet: importing it is the candidate worker's business
-        requests, error = _recorded(worker, text)
+        requests, error = _recorded(worker, text, runs.forbids)
     for raw in requests:
         try:
             made = shop.get(raw)[1]
@@ -387,15 +410,19 @@ def _try(
     arch: str,
     shop: Workshop,
     trial: str,
-    forbids: bool,
+    runs: _Runs,
 ) -> None:
     """Imports a candidate, which asks for what it has built as it does wherever it runs. Raises
     Failed where that is the end of it.
 
     There is no device here. So on a GPU, unless this is all that is asked, only what that has
-    nothing to do with is the end.
+    nothing to do with is the end. One that may compile runs where programs may be started.
     """
-    worker = server.spawn("candidate", {"sandbox": mode, "threads": 1})
+    config = {"sandbox": mode, "threads": 1} | runs.config
+    if runs.config:
+        worker = server.spawn("builder", config | {"runs": True})
+    else:
+        worker = server.spawn("candidate", config)
     client = CandidateClient(worker, IMPORT_TIMEOUT)
     doing = "importing the candidate"
     given = shop.artifacts
@@ -403,7 +430,7 @@ def _try(
     try:
         client.load(
             text, [as_given(a) for a in given], fds, threads=1, timeout=IMPORT_TIMEOUT,
-            workshop=shop, elsewhere=bool(arch), forbids=forbids,
+            workshop=shop, elsewhere=bool(arch), forbids=runs.forbids,
         )  # fmt: skip
     except WorkerLate:
         raise Failed("timed_out", f"{doing}: it took longer than {IMPORT_TIMEOUT:g} s") from None
@@ -564,11 +591,12 @@ def _of_cutlass(sources: Sequence[str]) -> dict[str, Any]:
     return {"includes": kernelwright.cutlass_folders(), "cutlass": toolchain.cutlass() or NONE}
 
 
-def _recorded(worker: Worker, text: str) -> tuple[list[Any], bool]:
+def _recorded(worker: Worker, text: str, forbids: bool) -> tuple[list[Any], bool]:
     """Returns what the candidate asks to have built, and whether it fails to be imported: the word
     of a process that ran the candidate, without a device and with stand-ins for what it builds.
     """
-    answer = _problem_if_dead(worker, {"op": "record", "source": text}, IMPORT_TIMEOUT)
+    msg = {"op": "record", "source": text, "forbids": forbids}
+    answer = _problem_if_dead(worker, msg, IMPORT_TIMEOUT)
     if isinstance(answer, str):
         raise Failed("timed_out" if "longer" in answer else "crashed", answer)
     given = answer.get("requests")
@@ -825,9 +853,11 @@ def _object_key(request: dict[str, Any]) -> str:
     return toolchain.key(RULES, request["kind"], request["request"], *flags, toolchain.identity())
 
 
-def _build_key(text: str, device: str, arch: str) -> str:
+def _build_key(text: str, device: str, arch: str, forbids: bool) -> str:
     cuda = (*kernelwright.CUDA_FLAGS, arch, *_cuda_versions()) if arch else ()
-    return toolchain.key(RULES, text, device, *kernelwright.FLAGS, *cuda, toolchain.identity())
+    policy_is = "forbids" if forbids else "any"
+    own = (RULES, policy_is, text, device, *kernelwright.FLAGS, *cuda)
+    return toolchain.key(*own, toolchain.identity())
 
 
 def _cuda_versions() -> tuple[str, str]:
@@ -844,21 +874,30 @@ def kept_kernels(cache_dir: str, key: str) -> dict[str, Any] | None:
         return None
     assert record is not None
     sound = all(map(_intact, [record, *record["libraries"]]))
+    sound = sound and all(triton_kernels.names_library(n["name"]) for n in record["libraries"])
     return record if record["kind"] == TRITON and sound else None
 
 
 def keep_kernels(cache_dir: str, key: str, fd: int, libraries: Mapping[str, int]) -> dict[str, Any]:
-    """Keeps what a worker has compiled (triton_kernels.py) and returns its artifact."""
+    """Keeps what a worker has compiled (triton_kernels.py) and returns its artifact; all of it, or
+    nothing. ``libraries``: descriptors, by names that names_library has found good. Raises Failed.
+    """
     path = _path(cache_dir, "objects", key + ".so")
-    sha256 = _copy(fd, path, 2 * triton_kernels.MAX_BYTES)
     artifact: dict[str, Any] = {"key": key, "kind": TRITON, "name": "kernels", "request": TRITON}
-    artifact |= {"sha256": sha256, "path": path, "libraries": []}
-    left = MAX_BYTES
-    for i, (name, library) in enumerate(libraries.items()):
-        place = _path(cache_dir, "objects", f"{key}-{i}.so")
-        kept = {"name": name[:500], "sha256": _copy(library, place, left), "path": place}
-        left -= os.path.getsize(place)
-        artifact["libraries"].append(kept)
+    artifact |= {"path": path, "libraries": []}
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(path), prefix=".new-") as folder:
+        whole = os.path.join(folder, "kernels")
+        artifact["sha256"] = _copy(fd, whole, 2 * triton_kernels.MAX_BYTES)
+        moves = [(whole, path)]
+        left = triton_kernels.MAX_LIBRARY_BYTES
+        for i, (name, library) in enumerate(libraries.items()):
+            place = _path(cache_dir, "objects", f"{key}-{i}.so")
+            moves.append((os.path.join(folder, str(i)), place))
+            sha256 = _copy(library, moves[-1][0], left)
+            left -= os.path.getsize(moves[-1][0])
+            artifact["libraries"].append({"name": name, "sha256": sha256, "path": place})
+        for made, place in moves:
+            os.rename(made, place)
     _write_json(path.removesuffix(".so") + ".json", artifact)
     return artifact
 
@@ -1131,6 +1170,14 @@ def _replace(path: str, data: bytes) -> None:
         raise
 
 
+def _read(fd: int, offset: int) -> bytes:
+    """Reads on in what another process made, who may have opened it for writing alone."""
+    try:
+        return os.pread(fd, 1 << 20, offset)
+    except OSError as e:
+        raise Failed("build_failed", f"what was built cannot be read: {e.strerror}") from e
+
+
 def _copy(fd: int, path: str, limit: int) -> str:
     """Copies what another process made, at most ``limit`` bytes, and returns its SHA-256."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -1140,7 +1187,7 @@ def _copy(fd: int, path: str, limit: int) -> str:
     try:
         with os.fdopen(out, "wb") as f:
             offset = 0
-            while piece := os.pread(fd, 1 << 20, offset):
+            while piece := _read(fd, offset):
                 offset += len(piece)
                 if offset > limit:
                     raise Failed("build_failed", f"the built object is larger than {limit} bytes")

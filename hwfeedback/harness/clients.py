@@ -9,6 +9,7 @@ import ctypes
 import math
 import operator
 import os
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ _GUARD_BYTE = 0xA5
 _OUT_BYTE = 0x7F  # what an output block holds before it is written: nobody's expected value
 MAX_DIMS = 64  # PyTorch has no more
 MAX_OUTPUT = 1 << 36  # bytes; a layout that asks for more is no layout
+COMPILED_S = 60.0  # that a process may take to hand over what it has compiled, all together
+HANDING_OVER = "handing over what it compiled"
 SENTENCE = 600  # characters
 LAST_WORDS = 4000  # of a process that has ended
 DIGESTED = 1 << 24  # elements at once
@@ -1165,20 +1168,57 @@ class CandidateClient(Client):
         """Returns descriptors, the caller's to close, of what Triton and torch.compile have made in
         it, -1 where that is nothing, and of libraries that come with it, by name.
         """
-        answer, fds = self.ask({"op": "compiled"}, timeout=60, fds_wanted=1)
-        made: dict[str, int] = {}
-        with self._understood():
-            hold(answer, {"libraries": int})
-            if not fds:
-                return -1, made
-            while len(made) < min(answer["libraries"], triton_kernels.MAX_LIBRARIES):
-                request = {"op": "compiled", "after": len(made)}
-                some, more = self.ask(request, timeout=60, fds_wanted=triton_kernels.AT_ONCE)
+        before, held = self.until, list[int]()
+        self.until = min(before, time.monotonic() + COMPILED_S)
+        try:
+            answer = self._handed({"op": "compiled"}, 1, held)
+            with self._understood():
+                hold(answer, {"libraries": int})
+            if not held:
+                return -1, {}
+            self._plain(held, 2 * triton_kernels.MAX_BYTES)
+            names = self._libraries(min(answer["libraries"], triton_kernels.MAX_LIBRARIES), held)
+            return held[0], dict(zip(names, held[1:], strict=True))
+        except BaseException:
+            for fd in held:
+                os.close(fd)
+            raise
+        finally:
+            self.until = before
+
+    def _libraries(self, count: int, held: list[int]) -> list[str]:
+        """Returns the names of so many libraries that it has made; adds their descriptors."""
+        names: list[str] = []
+        while len(names) < count:
+            request = {"op": "compiled", "after": len(names)}
+            some = self._handed(request, triton_kernels.AT_ONCE, held)
+            with self._understood():
                 hold(some, {"names": [str]})
-                if not more or len(set(some["names"]) - made.keys()) != len(more):
+                names += some["names"]
+                if not some["names"] or not len(set(names)) == len(names) == len(held) - 1:
                     raise ValueError("other libraries than there are")
-                made |= dict(zip(some["names"], more, strict=True))
-        return fds[0], made
+                if not all(map(triton_kernels.names_library, some["names"])):
+                    raise ValueError("a name that no library has")
+            self._plain(held[1:], triton_kernels.MAX_LIBRARY_BYTES)
+        return names
+
+    def _plain(self, fds: Sequence[int], most: int) -> None:
+        """Has all of them be files, of so many bytes together at most."""
+        with self._understood():
+            found = [os.fstat(fd) for fd in fds]
+            if not all(stat.S_ISREG(f.st_mode) for f in found):
+                raise ValueError("what is no file")
+            if sum(f.st_size for f in found) > most:
+                raise ValueError(f"files of over {most} bytes")
+
+    def _handed(self, msg: dict[str, Any], most: int, held: list[int]) -> dict[str, Any]:
+        """Asks for what it has compiled, and adds the descriptors that come."""
+        if time.monotonic() > self.until:
+            self.doing, self._allowed = HANDING_OVER, COMPILED_S
+            raise self._late()
+        answer, fds = self.ask(msg, timeout=COMPILED_S, doing=HANDING_OVER, fds_wanted=most)
+        held += fds
+        return answer
 
     def give_libraries(self, libraries: Sequence[tuple[str, int]]) -> None:
         """Gives it libraries that were made in another process of its: names and descriptors."""

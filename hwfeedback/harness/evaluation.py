@@ -16,6 +16,7 @@ import json
 import os
 import random
 import secrets
+import tempfile
 import threading
 import time
 import trace
@@ -525,6 +526,9 @@ class Evaluation:
         self.exported = ""
         self._made = True  # the exported file's constructor makes the reference's weights
         self._inductor: str | None = None
+        self._called_in = str(
+            request.get("cache_dir") or ""
+        )  # the cache of what is compiled by calling it
         self._beside: ThreadPoolExecutor
         self._ahead: dict[bool, Future[Any]] = {}  # empty processes, by whether they poison
         self._upcoming: list[Future[Any]] = []  # builds of the candidates that come after this one
@@ -703,7 +707,9 @@ class Evaluation:
                 os.close(fd)
 
     def _give_libraries(self, client: CandidateClient, artifacts: list[dict[str, Any]]) -> None:
-        """Gives it what torch.compile has made for it."""
+        """Gives it what torch.compile has made for it, where policy allows that to run."""
+        if self._requires_custom():
+            return
         made = [one for a in artifacts for one in a.get("libraries") or ()]
         fds: list[int] = []
         try:
@@ -789,7 +795,7 @@ class Evaluation:
         next. Raises Infrastructure, and Ill where no candidate's code had run that could have
         brought it about.
         """
-        with ThreadPoolExecutor() as beside:
+        with self._keeps_called(), ThreadPoolExecutor() as beside:
             self._beside = beside
             if self._kept is not None:
                 ours = {self._eager_key(), self._empty_key(True), self._empty_key(False)}
@@ -851,6 +857,7 @@ class Evaluation:
             self._arch(),
             trial=building.TRIAL if tries else building.NO_TRIAL,
             forbids=self._requires_custom(),
+            keeps=not self._explains,
         )
 
     def _workshop(self, text: str, built: dict[str, Any]) -> Workshop:
@@ -978,14 +985,34 @@ class Evaluation:
         """Adds Triton's kernels to what was built, and what torch.compile makes, compiled by a
         forward where programs may be started.
         """
-        task, cache = self.task["source"], self.request["cache_dir"]
-        # Kernels are tuned on the GPU that is there.
-        versions = (toolchain.identity(), str(placed(self.request)), str(self.eval_mode))
-        key = toolchain.key("called", building.RULES, program.source, task, *versions)
-        kept = building.kept_kernels(cache, key) or self._compiled_kernels(reference, program, key)
+        key = self._called_key(program)
+        kept = building.kept_kernels(self._called_in, key)
+        kept = kept or self._compiled_kernels(reference, program, key)
         if kept is not None:
             before = program.build.get("artifacts") or []
             program.build = {**program.build, "artifacts": [*before, kept]}
+
+    def _called_key(self, program: Program) -> str:
+        """Names what is compiled by calling a program: for so many threads, tuned on the GPU that
+        is there, by what policy lets compile.
+        """
+        where = (toolchain.identity(), str(placed(self.request)), str(self.threads))
+        precision = str(self.request.get("precision") or "float32")
+        how = (str(self.eval_mode), precision, "custom" if self._requires_custom() else "any")
+        text = (program.source, self.task["source"])
+        return toolchain.key("called", building.RULES, *text, *where, *how)
+
+    @contextmanager
+    def _keeps_called(self) -> Iterator[None]:
+        """What is compiled by calling it is kept in the cache; for an explanation, in a folder that
+        goes with it.
+        """
+        if not self._explains:
+            yield
+            return
+        with tempfile.TemporaryDirectory(dir=self._called_in, prefix=".explained-") as folder:
+            self._called_in = folder
+            yield
 
     def _that_compiles(self, reference: ReferenceClient, program: Program) -> CandidateClient:
         """Starts a process of a program that may start compilers. No output of it convicts or
@@ -1019,7 +1046,9 @@ class Evaluation:
             if fd < 0:
                 return None
             try:
-                return building.keep_kernels(self.request["cache_dir"], key, fd, libraries)
+                return building.keep_kernels(self._called_in, key, fd, libraries)
+            except building.Failed as e:
+                raise Fault(e.status, f"compiling what it calls: {e}") from e
             finally:
                 for opened in (fd, *libraries.values()):
                     os.close(opened)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 from typing import Any
 
@@ -63,7 +64,8 @@ def answer(given: bytes) -> None:
 
 def _key(command: Any) -> str:
     """Names a command, "" for one that is not noted."""
-    words = [command] if isinstance(command, str) else list(command)
+    given = [command] if isinstance(command, (str, bytes, os.PathLike)) else list(command)
+    words = [os.fspath(w) if isinstance(w, os.PathLike) else w for w in given]
     return json.dumps(words) if all(isinstance(w, str) for w in words) else ""
 
 

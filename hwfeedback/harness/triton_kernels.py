@@ -14,6 +14,7 @@ import contextlib
 import importlib.machinery
 import io
 import os
+import re
 import sys
 import zipfile
 from typing import Any
@@ -24,10 +25,13 @@ MAX_BYTES = 64 << 20
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 103, 120)
 ERRORS = ("CompilationError", "CompileTimeAssertionFailure", "PTXASError", "OutOfResources")
 MAX_LIBRARIES = 256  # that inductor makes of a candidate on a CPU, one for each of its kernels
+MAX_LIBRARY_BYTES = 256 << 20  # of all of them
+MAX_NAME = 200  # characters
 AT_ONCE = 32  # in one message
 ANSWERS = "answers.json"  # of programs, in an archive
 KERNEL = "triton"  # the custom function that stands for whichever kernel is called
 _LIBRARY = tuple(importlib.machinery.EXTENSION_SUFFIXES)
+_NAME = re.compile(r"inductor(?:/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*)+")
 
 
 def folder() -> str:
@@ -81,7 +85,15 @@ def libraries() -> dict[str, str]:
     """Returns the paths of the libraries that inductor has made here, by the names that ``link``
     takes.
     """
-    return {n: p for n, p in _files() if n.startswith("inductor/") and n.endswith(_LIBRARY)}
+    return {n: p for n, p in _files() if _of_inductor(n) and n.endswith(_LIBRARY)}
+
+
+def names_library(name: str) -> bool:
+    """Whether a name is one of ``libraries``: below the folder, with plain letters. It may come
+    from a process that runs a candidate.
+    """
+    fits = len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
+    return fits and name.endswith(_LIBRARY)
 
 
 def link(name: str, fd: int) -> None:
@@ -102,6 +114,10 @@ def _files() -> list[tuple[str, str]]:
     return found
 
 
+def _of_inductor(name: str) -> bool:
+    return name.startswith("inductor/")
+
+
 def _place(name: str) -> str:
     """Returns where a file of that name lies in this process, in a folder that is there; "" for one
     of no folder of ours.
@@ -115,9 +131,10 @@ def _place(name: str) -> str:
     return path
 
 
-def unpack(fd: int) -> None:
+def unpack(fd: int, *, forbids: bool = False) -> None:
     """Puts what ``packed`` gave where it is looked for. Triton's libraries are loaded from memory:
-    no file that is written here may be.
+    no file that is written here may be. ``forbids``: policy forbids what torch.compile makes, and
+    none of it is put there.
     """
     with (
         open(fd, "rb", closefd=False) as f,
@@ -128,7 +145,7 @@ def unpack(fd: int) -> None:
             if info.filename == ANSWERS:
                 programs.answer(data)
                 continue
-            path = _place(info.filename)
+            path = "" if forbids and _of_inductor(info.filename) else _place(info.filename)
             if not path:
                 continue
             if not path.endswith(_LIBRARY):

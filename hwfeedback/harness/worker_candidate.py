@@ -89,7 +89,7 @@ class Candidate:
         else:
             artifacts.install(objects)
             for fd in kernels:
-                triton_kernels.unpack(fd)
+                triton_kernels.unpack(fd, forbids=msg.get("forbids") is True)
         if not msg.get("stand_in"):
             _stand_in_for_the_compiler(objects)
         if self._compiles:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
+import pathlib
 import resource
 import signal
 import socket
 import trace
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -16,9 +19,10 @@ import pytest
 import torch
 
 import building
+import clients
 import protocol
 import windows
-from clients import CandidateClient, ReferenceClient, WorkerGone
+from clients import CandidateClient, ReferenceClient, WorkerGone, WorkerLate
 from evaluation import Fault, faults
 from forkserver import Exit
 from protocol import Channel, ProtocolError
@@ -150,6 +154,119 @@ def test_descriptors_that_nobody_wants_are_closed(count: int) -> None:
     with worker(send) as w:
         assert "broke the protocol" in str(loading(w, 20))
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+ONE = "inductor/ab/k.main.so"
+
+
+def handing_over(*answers: tuple[dict[str, object], Callable[[], list[int]]]) -> Answer:
+    """Returns a worker's part: an answer for each request, the last one again and again."""
+
+    def give(s: socket.socket) -> None:
+        for said, opened in [*answers, *answers[-1:] * 300]:
+            fds = opened()
+            body = json.dumps({"v": 1, "ok": True, "fds": len(fds), **said})
+            socket.send_fds(s, [frame(body)], fds)
+            for fd in fds:
+                os.close(fd)
+            s.recv(1 << 20)
+
+    return give
+
+
+def file_of(size: int = 8) -> Callable[[], list[int]]:
+    def opened() -> list[int]:
+        fd = os.memfd_create("made")
+        os.ftruncate(fd, size)
+        return [fd]
+
+    return opened
+
+
+def folder() -> list[int]:
+    return [os.open("/", os.O_RDONLY)]
+
+
+def pipe() -> list[int]:
+    reads, writes = os.pipe()
+    os.close(writes)
+    return [reads]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [({"libraries": 0}, folder)],
+        [({"libraries": 0}, pipe)],
+        [({"libraries": 0}, file_of(1 << 40))],
+        [({"libraries": "1"}, file_of())],
+        [({"libraries": 1}, file_of()), ({"names": [ONE]}, folder)],
+        [({"libraries": 1}, file_of()), ({"names": [ONE]}, pipe)],
+        [({"libraries": 1}, file_of()), ({"names": [ONE]}, file_of(1 << 40))],
+        [({"libraries": 1}, file_of()), ({"names": []}, list)],
+        [({"libraries": 2}, file_of()), ({"names": [ONE]}, file_of())],  # and that one again
+        [({"libraries": 1}, file_of()), ({"names": ["inductor/k\0.so"]}, file_of())],
+        [({"libraries": 1}, file_of()), ({"names": ["inductor/../k.so"]}, file_of())],
+        [({"libraries": 1}, file_of()), ({"names": ["/inductor/k.so"]}, file_of())],
+        [({"libraries": 1}, file_of()), ({"names": ["inductor/k.py"]}, file_of())],
+        [({"libraries": 1}, file_of()), ({"names": ["inductor/é.so"]}, file_of())],
+        [({"libraries": 1}, file_of()), ({"names": [f"inductor/{'k' * 200}.so"]}, file_of())],
+        [({"libraries": 1}, file_of()), ({"ok": False, "names": [ONE]}, file_of())],
+    ],
+)
+def test_what_cannot_have_been_compiled_is_the_candidates_fault(answers: list) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with worker(handing_over(*answers)) as w:
+        client = CandidateClient(w, 20)
+        with pytest.raises(Fault) as caught, faults("compiling what it calls", client):
+            client.compiled()
+        assert caught.value.status == "crashed"
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_was_compiled_comes_with_its_libraries() -> None:
+    answers = [({"libraries": 1}, file_of(3)), ({"names": [ONE]}, file_of(5))]
+    with worker(handing_over(*answers)) as w:
+        fd, libraries = CandidateClient(w, 20).compiled()
+    sizes = [os.fstat(f).st_size for f in (fd, *libraries.values())]
+    for f in (fd, *libraries.values()):
+        os.close(f)
+    assert list(libraries) == [ONE] and sizes == [3, 5]
+
+
+def test_all_that_was_compiled_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by a second whenever it is read: each answer by itself is in time."""
+    seconds = itertools.count()
+    clock = types.SimpleNamespace(monotonic=lambda: float(next(seconds)))
+
+    names = ({"names": [f"inductor/{i}.so"]} for i in range(256))
+    answers = [({"libraries": 256}, file_of()), *((said, file_of()) for said in names)]
+
+    before = len(os.listdir("/proc/self/fd"))
+    with worker(handing_over(*answers)) as w:
+        client = CandidateClient(w, 20)
+        monkeypatch.setattr(clients, "time", clock)
+        with pytest.raises(WorkerLate, match="handing over what it compiled took over 60 s"):
+            client.compiled()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_is_handed_over_is_kept_whole_or_not_at_all(tmp_path: pathlib.Path) -> None:
+    """A candidate's process may have a file for writing alone, or make it larger meanwhile."""
+    good = os.memfd_create("good")
+    os.write(good, b"machine code")
+    (tmp_path / "file").touch()
+    bad = os.open(tmp_path / "file", os.O_WRONLY)
+    try:
+        with pytest.raises(building.Failed, match="cannot be read"):
+            building.keep_kernels(str(tmp_path), "key", good, {ONE: good, "inductor/b.so": bad})
+        assert os.listdir(tmp_path / "objects") == []
+        assert building.kept_kernels(str(tmp_path), "key") is None
+        kept = building.keep_kernels(str(tmp_path), "key", good, {ONE: good})
+        assert building.kept_kernels(str(tmp_path), "key") == kept
+    finally:
+        os.close(good)
+        os.close(bad)
 
 
 def shrinking(fd: int) -> None:

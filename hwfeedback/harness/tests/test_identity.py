@@ -163,7 +163,7 @@ def test_a_declared_encoding(text: str, problem: str) -> None:
 )
 def test_a_build_is_of_one_text(judge: Judge, other) -> None:
     text = case("docstring_honest")
-    keys = {building._build_key(t, "cpu", "") for t in (text, other(text))}
+    keys = {building._build_key(t, "cpu", "", False) for t in (text, other(text))}
     assert len(keys) == 2
     # What they hand to the compiler is the same, and so is the object.
     built = [building.build(judge.server, {"source": t}, judge.cache) for t in (text, other(text))]

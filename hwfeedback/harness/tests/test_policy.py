@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 import torch
 from judging import Judge
 
+import building
+import evaluation
 import inductor
 import programs
 import triton_kernels
@@ -167,6 +170,13 @@ def test_programs_answer_as_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
     assert started == [["another"]]
 
 
+def test_a_program_may_be_named_by_a_path() -> None:
+    named = programs._key(["/usr/bin/true", "x"])
+    assert programs._key([pathlib.Path("/usr/bin/true"), "x"]) == named != ""
+    assert programs._key(pathlib.Path("/usr/bin/true")) == programs._key("/usr/bin/true")
+    assert programs._key(b"/usr/bin/true") == programs._key([b"/usr/bin/true"]) == ""
+
+
 def test_libraries_of_inductor_come_beside_the_archive(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +194,9 @@ def test_libraries_of_inductor_come_beside_the_archive(
     archive = tmp_path / "archive"
     archive.write_bytes(data)
     with archive.open("rb") as f:
+        triton_kernels.unpack(f.fileno(), forbids=True)
+        assert not (tmp_path / "given").exists()
+        f.seek(0)
         triton_kernels.unpack(f.fileno())
     assert sorted(p.name for p in (tmp_path / "given" / "ab").iterdir()) == ["k.py"]
     with (made / "ab" / "k.main.so").open("rb") as f:
@@ -196,3 +209,103 @@ def test_libraries_of_inductor_come_beside_the_archive(
 def test_who_may_compile_is_told_by_the_text() -> None:
     assert inductor.compiles(COMPILED) and not inductor.compiles(REWRITE)
     assert json.loads(programs.noted()) == {}
+
+
+CALLED_AT_IMPORT = '''import torch
+from kernelwright import native
+
+kernel = native("""
+extern "C" void work(float *y, const float *x, long n) {
+    for (long i = 0; i < n; i++) y[i] = (x[i] > 0 ? x[i] : 0) * 2 + 1;
+}
+""")
+
+
+@torch.compile
+def doubled(x):
+    return x * 2
+
+
+ONES = doubled(torch.ones(8))
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        kernel.work(y, x, x.numel())
+        return y * (ONES[0] - 1)
+'''
+
+
+def test_an_explanation_changes_no_later_verdict(judge: Judge) -> None:
+    """Of a candidate that compiles when it is imported: policy decides, whatever came before."""
+    first = verdict(judge, CALLED_AT_IMPORT)
+    assert first["status"] == "rejected", first["reason"]
+    free = verdict(judge, CALLED_AT_IMPORT, explain=True)
+    assert free["status"] == "correct", (free["reason"], free["evidence"])
+    again = verdict(judge, CALLED_AT_IMPORT)
+    assert (again["status"], again["reason"]) == (first["status"], first["reason"])
+
+
+def test_what_compiles_at_import_is_tried_where_it_may(judge: Judge) -> None:
+    """One of its sources does not compile, so it is imported before it is judged."""
+    caught = "try:\n    native('nonsense', name='other')\nexcept Exception:\n    pass\n\n\n"
+    text = CALLED_AT_IMPORT.replace("@torch.compile", caught + "@torch.compile")
+    v = verdict(judge, text, custom_code="any")
+    assert v["status"] == "correct", (v["reason"], v["evidence"])
+
+
+def test_nothing_is_kept_of_what_is_tried_for_an_explanation(judge: Judge) -> None:
+    text = {"source": REWRITE + "# a text of its own\n"}
+    for keeps, cached in ((False, False), (True, False), (False, True)):
+        built = building.build(judge.server, text, judge.cache, keeps=keeps)
+        assert (built["status"], built["build"]["cached"]) == ("", cached)
+    other = building.build(judge.server, text, judge.cache, forbids=True)
+    assert not other["build"]["cached"]
+
+
+def test_what_is_compiled_by_calling_it_is_of_how_it_was_called(judge: Judge) -> None:
+    """Code of inductor's has its number of threads in it."""
+    program = evaluation.Program(COMPILED, COMPILED)
+
+    def key(**more: Any) -> str:
+        request = judge.request(TASK, COMPILED, "quick", {"custom_code": "any", **more})
+        return evaluation.Evaluation(judge.server, request)._called_key(program)
+
+    others = [{"threads": 2}, {"precision": "tf32"}, {"custom_code": "required"}]
+    keys = [key(), *(key(**more) for more in others)]
+    assert len(set(keys)) == len(keys) and key() == key()
+
+
+def test_an_explanation_leaves_nothing_that_was_compiled(judge: Judge) -> None:
+    text = COMPILED + "# nobody has called this text\n"
+
+    def there() -> set[str]:
+        cache = pathlib.Path(judge.cache)
+        kept = [*cache.glob("builds/*"), *cache.glob("objects/*"), *cache.glob(".explained*")]
+        return {str(p) for p in kept}
+
+    before = there()
+    assert verdict(judge, text, explain=True)["status"] == "correct"
+    assert there() == before
+
+
+@pytest.mark.parametrize("custom", ["required", "any"])
+def test_policy_says_who_is_given_what_torch_compile_made(
+    judge: Judge, tmp_path: pathlib.Path, custom: str
+) -> None:
+    """A process that may compile can make libraries whatever it was told."""
+    given: list[str] = []
+
+    class Client:
+        def give_libraries(self, libraries: list[tuple[str, int]]) -> None:
+            given.extend(name for name, _ in libraries)
+
+    fd = os.memfd_create("made")
+    try:
+        kept = building.keep_kernels(str(tmp_path), "key", fd, {"inductor/ab/k.so": fd})
+    finally:
+        os.close(fd)
+    request = judge.request(TASK, COMPILED, "quick", {"custom_code": custom})
+    evaluation.Evaluation(judge.server, request)._give_libraries(Client(), [kept])  # type: ignore[arg-type]
+    assert given == (["inductor/ab/k.so"] if custom == "any" else [])

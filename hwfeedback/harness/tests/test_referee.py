@@ -451,7 +451,7 @@ def test_code_for_a_gpu_is_built_ahead_without_one(judge: Judge) -> None:
         said = judge.referee.build_ahead(body, [])
         assert said["status"] == status and said["language"] == "cuda", said["reason"]
         again = building.build(
-            judge.server, {"source": source}, judge.cache, "cuda:0", arch="sm_90a"
+            judge.server, {"source": source}, judge.cache, "cuda:0", arch="sm_90a", forbids=True
         )
         assert again["build"]["cached"] and again["status"] == status
 

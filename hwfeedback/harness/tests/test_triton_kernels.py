@@ -46,6 +46,8 @@ def test_what_is_compiled_moves_to_another_process(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at, to = tmp_path / "a", tmp_path / "b"
+    # Where torch has compiled in this process it has named a folder that is everybody's.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(at))
     assert triton_kernels.packed() == b""
     (at / "HASH").mkdir(parents=True)
@@ -83,8 +85,10 @@ def test_triton_starts_its_programs_beside_the_stand_in_for_the_compiler(
 
 
 def test_too_much_is_said(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    (tmp_path / "large").write_bytes(b"x" * 100)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "large").write_bytes(b"x" * 100)
     monkeypatch.setattr(triton_kernels, "MAX_BYTES", 99)
     with pytest.raises(ValueError, match="over 0 MB"):
         triton_kernels.packed()
