@@ -67,13 +67,7 @@ class Environment:
             name, messages = str(answer["id"]), list(answer["messages"])
         except (KeyError, TypeError) as error:
             raise self._strange("/v1/episodes", error) from error
-        if answer.get("tools"):
-            self.give_up(name)
-            raise BadInput(
-                f"the environment at {self.client.url} asks for native tools, which need a "
-                "parser of each model's own",
-                'set "tools" to "text" in environment.request and in the tasks\' requests',
-            )
+        self._text_alone(name, answer)
         return name, messages
 
     def give_up(self, episode: str) -> None:
@@ -103,6 +97,7 @@ class Environment:
         if answer is None:
             return None
         try:
+            self._text_alone(episode, answer)
             reward = answer.get("reward")
             return Turn(
                 list(answer.get("messages") or []),
@@ -141,6 +136,16 @@ class Environment:
             time.sleep(wait)
             left -= wait
             pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _text_alone(self, episode: str, answer: dict[str, Any]) -> None:
+        """Raises BadInput of an answer with native tools, after it gave up the episode."""
+        if answer.get("tools"):
+            self.give_up(episode)
+            raise BadInput(
+                f"the environment at {self.client.url} asks for native tools, which need a "
+                "parser of each model's own",
+                'set "tools" to "text" in environment.request and in the tasks\' requests',
+            )
 
     def _strange(self, path: str, error: Exception) -> Unreachable:
         return Unreachable(

@@ -71,21 +71,24 @@ def test_what_is_posted(chat: Chat) -> None:
     assert (said["policy_version"], said["call"], said["logprobs"]) == ("p-7", 0, [-1.0, -2.0])
 
 
-def test_native_tools_are_refused_and_the_episode_is_given_up(chat: Chat) -> None:
-    toy = Toy()
+@pytest.mark.parametrize("where", ["/v1/episodes", "/v1/episodes/e1/turns"])
+def test_native_tools_are_refused_and_the_episode_is_given_up(chat: Chat, where: str) -> None:
+    toy = Toy(2)
     with noting(toy) as (environment, _, _):
 
         def native(path: str, body: dict[str, Any]) -> tuple[int, Any] | None:
-            if path != "/v1/episodes" or body["tools"] == "text":
+            if path != where:
                 return None
-            return 200, {"id": "e9", "messages": [], "tools": [{"type": "function"}]}
+            return 200, {**toy_of(path, body), "tools": [{"type": "function"}]}
+
+        def toy_of(path: str, body: dict[str, Any]) -> dict[str, Any]:
+            toy.fail = lambda *_: None
+            return dict(toy(path, body)[1])
 
         toy.fail = native
         with pytest.raises(BadInput, match="asks for native tools"):
             play(jobs(1, tools="native"), environment, chat, Same(), Limits(), "v", 0)
-        assert toy.given_up == ["e9"]
-        samples, _ = play(jobs(1), environment, chat, Same(), Limits(), "v", 0)
-    assert len(samples) == 1
+    assert set(toy.given_up) == {"e1"}
 
 
 def test_no_more_episodes_are_open_than_may_be(chat: Chat) -> None:
