@@ -38,6 +38,7 @@ TRAINING := $(TOOLS)/training
 PINS := $(PYTOOLS) $(FUZZTOOLS) $(CUDATOOLS) $(CUTLASSTOOLS)
 FUZZ_SECONDS ?= 120
 PART ?= 1/1
+RL_TESTS ?= not slow and not weekly
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 help: ## this list
@@ -129,7 +130,7 @@ test-python-alone: dev
 
 # The training package's are a run of their own: the harness's must pass where transformers is not there.
 test-rl: training
-	PYTHONPATH=$(TOOLS)/python:$(TRAINING) $(PYTEST) --timeout 900 trainer/rl/tests
+	PYTHONPATH=$(TOOLS)/python:$(TRAINING) $(PYTEST) --timeout 900 -m '$(RL_TESTS)' trainer/rl/tests
 
 training: dev
 	@cmp -s trainer/rl/requirements.txt $(TRAINING)/.pins || { rm -rf $(TRAINING) && \

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/tasks"
@@ -96,12 +97,12 @@ func (c trainTasksImportCmd) Run(a *app) (err error) {
 type trainTasksExportCmd struct {
 	Set   string `arg:"" help:"The set."`
 	Out   string `help:"A folder, or a file that ends in .jsonl or .parquet." required:"" type:"path" placeholder:"PATH" predictor:"file"`
-	Split string `help:"Only tasks of this split." placeholder:"SPLIT"`
+	Split string `help:"Which tasks: train, val, compositions or kinds; the last two are held out." default:"train" enum:"train,val,compositions,kinds" placeholder:"SPLIT"`
 }
 
 // Help is shown below the flags.
 func (trainTasksExportCmd) Help() string {
-	return "A folder has a file a task and index.jsonl with all that is known of each. Files have CUDA-Agent-Ops-6K's columns: ops, data_source, code."
+	return "A folder has a file a task and index.jsonl with all that is known of each. Files have CUDA-Agent-Ops-6K's columns, ops, data_source and code, and id (the fingerprint), level and split."
 }
 
 // Run writes a set.
@@ -119,14 +120,9 @@ func (c trainTasksExportCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	var chosen []tasks.Task
-	for _, t := range all {
-		if c.Split == "" || string(t.Split) == c.Split {
-			chosen = append(chosen, t)
-		}
-	}
+	chosen := slices.DeleteFunc(all, func(t tasks.Task) bool { return string(t.Split) != c.Split })
 	if len(chosen) == 0 {
-		return notFound(fmt.Sprintf("the set %s has no such task", c.Set), "`kernelwright train tasks show "+c.Set+"` says what it has; splits are train, val, compositions and kinds")
+		return notFound(fmt.Sprintf("the set %s has no task of the split %s", c.Set, c.Split), "`kernelwright train tasks show "+c.Set+"` says what it has; splits are train, val, compositions and kinds")
 	}
 	if err := tasks.Export(c.Out, chosen); err != nil {
 		return &Error{Code: ExitFailure, Text: c.Out, Err: err, Hint: worldHint(err, "name a path that can be written with --out")}

@@ -20,8 +20,8 @@ class Estimator:
     """``kind``: "gae" with a critic, or "trloo", leave-one-out per task and turn, without one.
 
     ``policy_lambda``: a number, or "length" for 1 - 1/(alpha l). ``truncated``, what becomes of an
-    episode that a limit cut: "bootstrap" takes the critic's value of what it left in place of its
-    reward, "drop" leaves it out, "keep" takes its reward as it is.
+    episode that a limit cut: "bootstrap" takes its reward, or the critic's value of what it left
+    where the environment gave none; "drop" leaves it out; "keep" takes its reward, if any.
     """
 
     kind: str = "gae"
@@ -90,17 +90,10 @@ def spans_of(episodes: Sequence[Episode], rows: Sequence[Row]) -> list[Spans]:
     return out
 
 
-def rewards_of(span: Spans, bootstrap: bool) -> Tensor:
-    """Returns the reward of each token, float64: a call's is on its last token. A cut episode has
-    none where the critic's value stands for it.
-    """
+def rewards_of(span: Spans) -> Tensor:
+    """Returns the reward of each token, float64: the episode's, if any, is on its last one."""
     out = torch.zeros(len(span.calls), dtype=torch.float64)
-    if bootstrap and span.episode.cut:
-        return out
-    for s in span.episode.samples:
-        if s.reward:
-            at = max((i for i, c in enumerate(span.calls) if c <= s.call), default=0)
-            out[at] += s.reward
+    out[-1] = span.episode.reward or 0.0
     return out
 
 
@@ -116,9 +109,10 @@ def by_gae(
     for span in spans:
         n = len(span.calls)
         here = slice(span.begin, span.begin + n)
-        rewards, value = rewards_of(span, bootstrap), values[here].double()
+        rewards, value = rewards_of(span), values[here].double()
         every = torch.ones(n, dtype=torch.bool)
-        last = float(ends[span.last_row]) if bootstrap and span.episode.cut else 0.0
+        open_end = bootstrap and span.episode.cut and span.episode.reward is None
+        last = float(ends[span.last_row]) if open_end else 0.0
         lam = settings.policy_lambda
         lam = losses.policy_lambda(n, settings.alpha) if isinstance(lam, str) else lam
         advantages[here] = losses.gae(rewards, value, every, settings.gamma, lam, last)
@@ -140,7 +134,7 @@ def by_leave_one_out(
     places: list[tuple[int, int, int]] = []  # which of turns, begin, end
     for span in spans:
         to_go = 0.0
-        rewards = rewards_of(span, False)
+        rewards = rewards_of(span)
         for call in sorted(set(span.calls), reverse=True):
             at = [i for i, c in enumerate(span.calls) if c == call]
             to_go = float(rewards[at].sum()) + settings.gamma * to_go

@@ -36,10 +36,11 @@ def of_episodes(episodes: Sequence[Episode], dropped: int, infrastructure: int) 
     }
     if not n:
         return out
-    rewards = [e.reward or 0.0 for e in episodes]
-    out["reward"] = math.fsum(rewards) / n
-    for m in MILESTONES:
-        out[f"reward_is_{m}"] = sum(r == m for r in rewards) / n
+    rewards = [e.reward for e in episodes if e.reward is not None]  # one that was cut may have none
+    if rewards:
+        out["reward"] = math.fsum(rewards) / len(rewards)
+        for m in MILESTONES:
+            out[f"reward_is_{m}"] = sum(r == m for r in rewards) / len(rewards)
     samples = [s for e in episodes for s in e.samples]
     latency = torch.tensor([s.seconds for s in samples if s.verdict is not None])
     out |= {

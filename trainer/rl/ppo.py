@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -35,16 +36,21 @@ from rl.tasks import Curriculum, TaskOrder, read_tasks
 from rl.trajectories import Episode, Sample
 from rl.update import Ppo, Prepared, prepare, update_critic, update_policy
 
+# What the episode API takes as a policy's version.
+VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
 
 @dataclass(frozen=True)
 class Served:
     """A server of the episode API. ``request`` is posted with each task's reference; the token is
-    in the environment variable ``token_env``.
+    in the environment variable ``token_env``. ``patience``: the seconds of pauses between the tries
+    of one request. ``parallel``: the episodes that each process has open at once.
     """
 
     url: str = ""
     token_env: str = ""
     patience: float = 120.0
+    parallel: int = 64
     request: dict[str, Any] = field(default_factory=dict)
 
 
@@ -103,16 +109,29 @@ class Settings:
         require(not self.tasks or bool(self.environment.url), "environment.url is empty")
         for name in ("steps", "tasks_per_step", "samples_per_task"):
             require(getattr(self, name) > 0, f"{name} must be above 0")
+        require(self.environment.parallel > 0, "environment.parallel must be above 0")
+        require(
+            VERSION.fullmatch(f"{self.name}-{self.steps}") is not None,
+            f"name is {self.name!r}: with a step's number it must be at most 64 characters",
+            "make it of letters, digits and . _ -, the first a letter or a digit",
+        )
         require(min(self.ppo.epochs, self.ppo.minibatches) > 0, "epochs and minibatches: above 0")
         known = self.sampling.kind in ("local", "server")
         require(known, f"sampling.kind cannot be {self.sampling.kind}", "say local or server")
 
 
 def token(name: str) -> str:
-    """Returns the secret in an environment variable."""
+    """Returns the secret in an environment variable, without space at its ends."""
     if name and name not in os.environ:
         raise BadInput(f"the environment variable {name} is not set", "set it, or clear token_env")
-    return os.environ.get(name, "")
+    found = os.environ.get(name, "").strip()
+    if not re.fullmatch(r"[!-~]*", found):
+        raise BadInput(
+            f"the environment variable {name} holds what no token has: a space, a line's end or a "
+            "letter beyond ASCII",
+            "set it to the token alone",
+        )
+    return found
 
 
 class Trainer:
@@ -247,19 +266,25 @@ class Trainer:
             first = (step - 1) * lot
             mine = range(first + world.rank, first + lot, world.size)
             return [self._stored(i // n, i % n) for i in mine], 0, 0
-        version = f"{s.name}@{step - 1}"
+        version = f"{s.name}-{step - 1}"
         drawn = self.order.draw(s.tasks_per_step)[world.rank :: world.size]
         name = f"step-{step:08d}-{world.rank}of{world.size}.parquet"
         path = self.stage.out / "trajectories" / name
-        samples = self._sampled_before(path, version)
-        never = 0
-        if samples is None:
-            jobs = [(t.name, t.body) for t in drawn for _ in range(s.samples_per_task)]
-            samples, never = self._play(jobs, version, step)
-            trajectories.write(path, samples)
-            # As they are read: a stage that is killed now goes on with the same.
-            samples = trajectories.read_file(path)
-        kept, dropped, lost = estimate.usable(trajectories.group(samples), s.estimator.truncated)
+        before = self._sampled_before(path, version)
+        if before is not None:
+            return before
+        jobs = [(t.name, t.body) for t in drawn for _ in range(s.samples_per_task)]
+        samples, never = self._play(jobs, version, step)
+        found = self._usable(samples, never)
+        if not found[0]:  # to be sampled again, should the stage end here
+            return found
+        trajectories.write(path, samples, never)
+        # As they are read: a stage that is killed now goes on with the same.
+        return self._usable(trajectories.read_file(path), never)
+
+    def _usable(self, samples: Sequence[Sample], never: int) -> tuple[list[Episode], int, int]:
+        found = trajectories.group(samples)
+        kept, dropped, lost = estimate.usable(found, self.settings.estimator.truncated)
         return kept, dropped, lost + never
 
     def _stored(self, epoch: int, i: int) -> Episode:
@@ -267,23 +292,28 @@ class Trainer:
         random.Random(f"{self.settings.seed} {epoch}").shuffle(order)
         return self.episodes[order[i]]
 
-    def _sampled_before(self, path: Path, version: str) -> list[Sample] | None:
-        """Returns what this step sampled before the stage was killed in it."""
+    def _sampled_before(self, path: Path, version: str) -> tuple[list[Episode], int, int] | None:
+        """Returns what this step sampled before the stage was killed in it, as sample does. None
+        where that is nothing to train on.
+        """
         if not path.exists():
             return None
         try:
             samples = trajectories.read_file(path, self.vocabulary)
+            found = self._usable(samples, trajectories.never_of(path))
         except BadInput as error:
             self.stage.note(f"{error.reason}: sampled again")
             return None
-        return samples if all(x.policy_version == version for x in samples) else None
+        same = all(x.policy_version == version for x in samples)
+        return found if same and found[0] else None
 
     def _play(
         self, jobs: Sequence[tuple[str, Any]], version: str, step: int
     ) -> tuple[list[Sample], int]:
         s = self.settings
         seed = random.Random(f"{s.seed} {step} {self.stage.world.rank}").getrandbits(62)
-        return play(jobs, self.environment, self.chat, self._sampler(step), s.limits, version, seed)
+        sampler, parallel = self._sampler(step), s.environment.parallel
+        return play(jobs, self.environment, self.chat, sampler, s.limits, version, seed, parallel)
 
     def _sampler(self, step: int) -> LocalSampler | ServerSampler:
         c = self.settings.sampling

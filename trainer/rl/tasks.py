@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from rl.errors import BadInput
 
@@ -31,28 +35,55 @@ class Curriculum:
     memory: float = 64.0
 
 
+SPLITS = ("train", "val")  # of a set of tasks; the others are held out
+
+
 def read_tasks(path: Path, extra: dict[str, Any]) -> list[Task]:
-    """Returns the tasks in a file of JSON lines: ``reference`` (the text), optionally ``id`` and
-    ``level``; ``request`` holds more of what is posted.
+    """Returns the tasks in a file of JSON lines, or in Parquet as ``train tasks export`` writes it:
+    ``code`` or ``reference`` (the text), optionally ``id``, ``level`` and ``split``; ``request``
+    holds more of what is posted.
     """
-    mend = 'write lines of {"reference": ..., "id": ..., "level": ...}'
+    mend = 'write lines of {"code": ..., "id": ..., "level": ...}'
+    tasks: dict[str, Task] = {}
+    for at, found in _rows(path, mend):
+        where = f"{path}, line {at}"
+        try:
+            code = found["code"] if "code" in found else found["reference"]
+            if not isinstance(code, str):
+                raise TypeError("its code is no text")
+            body = {"reference": code, **extra, **(found.get("request") or {})}
+            task = Task(str(found.get("id", at)), int(found.get("level", 0)), body)
+            split = found.get("split", "train")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadInput(f"{where} is no task: {error!r}", mend) from error
+        if split not in SPLITS:
+            raise BadInput(
+                f"{where} is held out: it is of the split {split}", "train on train or val alone"
+            )
+        if task.name in tasks:
+            raise BadInput(f"{where} has the id {task.name}, as a task before it has", mend)
+        tasks[task.name] = task
+    if not tasks:
+        raise BadInput(f"{path} holds no task", mend)
+    return list(tasks.values())
+
+
+def _rows(path: Path, mend: str) -> Iterator[tuple[int, Any]]:
+    """Gives what stands in each line or row, and its number from 1."""
     try:
+        if path.suffix == ".parquet":
+            yield from enumerate(pq.read_table(path).to_pylist(), 1)
+            return
         lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, pa.ArrowInvalid) as error:
         raise BadInput(f"{path} cannot be read: {error}", mend) from error
-    tasks = []
     for at, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
-            body = {"reference": found["reference"], **extra, **found.get("request", {})}
-            tasks.append(Task(str(found.get("id", at)), int(found.get("level", 0)), body))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            yield at, json.loads(line)
+        except ValueError as error:
             raise BadInput(f"{path}, line {at} is no task: {error!r}", mend) from error
-    if not tasks:
-        raise BadInput(f"{path} holds no task", mend)
-    return tasks
 
 
 @dataclass

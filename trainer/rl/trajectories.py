@@ -7,8 +7,8 @@ One row is a sample, a call of the model, by the key (episode, call):
 - ``response_mask``: list of the response's length; 1 is a token of the policy, 0 of the
   environment.
 - ``rollout_logprobs``: list of the response's length; the sampler's, 0 where the mask is.
-- ``reward`` float: on an episode's last call; null or 0 on the others. An episode whose rewards are
-  all null met an infrastructure error and is left out.
+- ``reward`` float: the episode's, on its last call; what stands on the others is not read. An
+  episode whose last call has none, and was not cut by a limit, met an infrastructure error.
 - ``finish_reason`` text: ``stop``, or ``length`` or ``limit`` where a limit cut the episode.
 - ``policy_version`` text.
 - ``task`` text, ``verdict`` text of JSON, ``invalid`` bool, ``seconds`` float (of the verdict):
@@ -48,6 +48,7 @@ SCHEMA = pa.schema(
         ("seconds", pa.float64()),
     ]
 )
+NEVER = b"never"  # in the schema's metadata
 OPTIONAL = ("task", "verdict", "invalid", "seconds")
 
 
@@ -85,9 +86,8 @@ class Episode:
 
     @property
     def reward(self) -> float | None:
-        """The sum of rewards, None after an infrastructure error."""
-        given = [s.reward for s in self.samples if s.reward is not None]
-        return sum(given) if given else None
+        """The last call's reward, None after an infrastructure error."""
+        return self.samples[-1].reward
 
     @property
     def cut(self) -> bool:
@@ -116,14 +116,17 @@ def group(samples: Iterable[Sample]) -> list[Episode]:
     return list(found.values())
 
 
-def write(path: Path, samples: Sequence[Sample]) -> None:
-    """Writes a Parquet file, whole or not at all."""
+def write(path: Path, samples: Sequence[Sample], never: int = 0) -> None:
+    """Writes a Parquet file, whole or not at all. ``never``: how many episodes were lost before
+    their first call, see never_of.
+    """
     rows = {name: [getattr(s, name) for s in samples] for name in SCHEMA.names}
     rows["verdict"] = [None if v is None else json.dumps(v) for v in rows["verdict"]]
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table(rows, schema=SCHEMA), beside, compression="zstd")
+        schema = SCHEMA.with_metadata({NEVER: str(never)})
+        pq.write_table(pa.table(rows, schema=schema), beside, compression="zstd")
         with open(beside, "rb") as f:
             os.fsync(f.fileno())
         os.replace(beside, path)
@@ -131,6 +134,14 @@ def write(path: Path, samples: Sequence[Sample]) -> None:
         raise disk_error(error, path) from error
     finally:
         beside.unlink(missing_ok=True)
+
+
+def never_of(path: Path) -> int:
+    """Returns how many episodes the writer of a Parquet file lost before their first call."""
+    try:
+        return int((pq.read_schema(path).metadata or {}).get(NEVER, b"0"))
+    except (OSError, pa.ArrowInvalid, ValueError) as error:
+        raise BadInput(f"{path} cannot be read as Parquet: {str(error)[:200]}") from error
 
 
 def read(paths: Sequence[str | Path], vocabulary: int = 0) -> list[Episode]:

@@ -154,12 +154,14 @@ def update_policy(
             if settings.entropy:
                 loss = loss - settings.entropy * losses.masked_mean(entropies, every, tokens)
             if settings.kl:
-                moved = losses.kl_k3(logs, against, every)
+                # Of KL(policy, reference): the tokens are the policy's.
+                moved = losses.kl_k3(against, logs, every)
                 loss = loss + settings.kl * losses.masked_mean(moved, every, tokens)
             return loss
 
         share = actor.accumulate(lot, loss_of)
-        at = torch.cat(seen) if seen else torch.zeros(0, dtype=torch.long)
+        # Rows may have gone through twice, where memory was short.
+        at = torch.cat(seen).unique() if seen else torch.zeros(0, dtype=torch.long)
         moved = losses.kl_k3(new[at].double(), p.old[at].double(), torch.ones(len(at)) > 0).sum()
         both = torch.stack([torch.tensor(share, dtype=torch.float64), moved])
         loss, kl = world.sum(both).tolist()

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/parquet-go/parquet-go"
 	"go.uber.org/goleak"
 
 	"github.com/kernelwright/kernelwright"
@@ -224,7 +225,29 @@ func TestWhatASetHolds(t *testing.T) {
 		if len(back) != len(all) || back[3].Source != all[3].Source {
 			t.Errorf("%s: %d of %d came back", ending, len(back), len(all))
 		}
+		// What the training package reads beside the code.
+		if rows := exported(t, path); len(rows) != len(all) || rows[3].ID != all[3].Fingerprint || rows[3].Level != 3 || rows[3].Split != string(all[3].Split) {
+			t.Errorf("%s: %+v", ending, rows)
+		}
 	}
+}
+
+// exported reads the rows of a file that Export wrote.
+func exported(t *testing.T, path string) (rows []ExportedRow) {
+	t.Helper()
+	if filepath.Ext(path) == ".parquet" {
+		rows, err := parquet.ReadFile[ExportedRow](path)
+		ok(t, err)
+		return rows
+	}
+	text, err := os.ReadFile(path)
+	ok(t, err)
+	for line := range strings.Lines(string(text)) {
+		var row ExportedRow
+		ok(t, json.Unmarshal([]byte(line), &row))
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 // What people bring passes the filters; what overlaps with the other side of the

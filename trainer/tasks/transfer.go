@@ -28,14 +28,27 @@ type Row struct {
 	Code       string `json:"code" parquet:"code"`
 }
 
+// ExportedRow is a Row and what a trainer wants of the task beside it.
+type ExportedRow struct {
+	Ops        string `json:"ops" parquet:"ops"`
+	DataSource string `json:"data_source" parquet:"data_source"`
+	Code       string `json:"code" parquet:"code"`
+	ID         string `json:"id" parquet:"id"` // the task's fingerprint
+	Level      int64  `json:"level" parquet:"level"`
+	Split      string `json:"split" parquet:"split"`
+}
+
 // RowOf returns a task as a row.
-func RowOf(t Task) (Row, error) {
+func RowOf(t Task) (ExportedRow, error) {
 	names := make([]string, len(t.Operators))
 	for i, path := range t.Operators {
 		names[i] = strings.NewReplacer("torch.nn.functional.", "F.", "torch.nn.", "nn.").Replace(path)
 	}
 	ops, err := json.Marshal(names)
-	return Row{Ops: string(ops), DataSource: fmt.Sprintf("torch#%d", max(1, len(names))), Code: t.Source}, err
+	return ExportedRow{
+		Ops: string(ops), DataSource: fmt.Sprintf("torch#%d", max(1, len(names))), Code: t.Source,
+		ID: t.Fingerprint, Level: int64(t.Level), Split: string(t.Split),
+	}, err
 }
 
 // Export writes tasks to a path: a file of JSON lines or Parquet by its ending,
@@ -45,7 +58,7 @@ func Export(path string, all []Task) error {
 	if ending != ".jsonl" && ending != ".parquet" {
 		return WriteFolder(path, all)
 	}
-	rows := make([]Row, len(all))
+	rows := make([]ExportedRow, len(all))
 	for i, t := range all {
 		var err error
 		if rows[i], err = RowOf(t); err != nil {

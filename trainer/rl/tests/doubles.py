@@ -39,14 +39,22 @@ def of(lines: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def serving(answer: Callable[[str, dict[str, Any]], tuple[int, Any]]) -> Iterator[str]:
-    """Serves POSTs: ``answer`` gets path and body and returns status and body."""
+    """Serves POSTs: ``answer`` gets path and body and returns status and body. Of a DELETE it gets
+    "DELETE" before the path.
+    """
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.reply(self.path, body)
+
+        def do_DELETE(self) -> None:
+            self.reply(f"DELETE {self.path}", {})
+
+        def reply(self, path: str, body: dict[str, Any]) -> None:
             with lock:
-                status, said = answer(self.path, body)
+                status, said = answer(path, body)
             content = json.dumps(said).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
@@ -80,16 +88,23 @@ class Toy:
         self.context = context
         self.told: dict[str, list[str]] = {}
         self.started = 0
+        self.most = 0  # that were open at once
+        self.given_up: list[str] = []
         self.fail: Callable[[str, dict[str, Any]], tuple[int, Any] | None] = lambda *_: None
 
     def __call__(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         failed = self.fail(path, body)
         if failed is not None:
             return failed
+        if path.startswith("DELETE "):
+            self.given_up.append(path.split("/")[3])
+            self.told.pop(self.given_up[-1], None)
+            return 200, {}
         if path == "/v1/episodes":
             self.started += 1
             name = f"e{self.started}"
             self.told[name] = []
+            self.most = max(self.most, len(self.told))
             return 200, {"id": name, "messages": [{"role": "user", "content": body["reference"]}]}
         name = path.split("/")[3]
         if name not in self.told:
@@ -99,7 +114,7 @@ class Toy:
         if len(answers) < self.turns:
             more = [{"role": "user", "content": "more"}]
             return 200, {"context": self.context, "messages": more, "done": False}
-        text = "".join(answers)
+        text = "".join(self.told.pop(name))
         digits = sum(c.isdigit() for c in text)
         reward = float(min(digits, 3)) if digits else -1.0
         status = "correct" if reward > 0 else "wrong"

@@ -129,7 +129,7 @@ def test_what_can_be_trained_on() -> None:
     assert names("bootstrap") == (["ended", "cut", "cut without reward"], 0, 2)
 
 
-def two_calls(reward: float, name: str = "e", reason: str = "stop") -> Episode:
+def two_calls(reward: float | None, name: str = "e", reason: str = "stop") -> Episode:
     return Episode(
         name,
         [
@@ -157,15 +157,29 @@ def test_gae_runs_over_the_calls_of_an_episode_and_no_further() -> None:
 
 
 def test_a_cut_episode_goes_on_with_the_critics_value() -> None:
-    episode = two_calls(-1.0, reason="length")
-    rows = rows_of(episode)
-    number(rows)
-    spans = estimate.spans_of([episode], rows)
     ends = torch.tensor([9.0, 2.5])
-    got = estimate.by_gae(spans, torch.zeros(4), ends, Estimator(policy_lambda=1.0))[0]
-    assert got.tolist() == [2.5] * 4
-    kept = Estimator(policy_lambda=1.0, truncated="keep")
-    assert estimate.by_gae(spans, torch.zeros(4), ends, kept)[0].tolist() == [-1] * 4
+
+    def got(reward: float | None, truncated: str) -> list[float]:
+        episode = two_calls(reward, reason="length")
+        rows = rows_of(episode)
+        number(rows)
+        spans = estimate.spans_of([episode], rows)
+        how = Estimator(policy_lambda=1.0, truncated=truncated)
+        return estimate.by_gae(spans, torch.zeros(4), ends, how)[0].tolist()
+
+    assert got(None, "bootstrap") == [2.5] * 4
+    assert got(-1.0, "bootstrap") == [-1] * 4  # the environment knew
+    assert got(-1.0, "keep") == [-1] * 4
+
+
+def test_a_reward_is_the_last_calls() -> None:
+    repeated = Episode("e", [sample(call=0, reward=3.0), sample(call=1, reward=3.0)])
+    lost = Episode("f", [sample("f", 0, reward=3.0), sample("f", 1)])
+    assert (repeated.reward, lost.reward) == (3.0, None)
+    rows = rows_of(repeated)
+    number(rows)
+    spans = estimate.spans_of([repeated], rows)
+    assert estimate.rewards_of(spans[0]).tolist() == [0, 0, 0, 3]
 
 
 def test_leave_one_out_per_turn_and_over_processes() -> None:
@@ -221,6 +235,8 @@ def test_metrics_of_episodes() -> None:
     }
     assert {k: got[k] for k in expected} == pytest.approx(expected)
     assert metrics.of_episodes([], 0, 2)["infrastructure_rate"] == 1
+    cut = Episode("cut", [sample("cut", finish_reason="limit")])
+    assert metrics.of_episodes([episodes[0], cut], 0, 0)["reward"] == 3  # not the mean with 0
 
 
 def test_spikes_are_passed_over() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
+import near_copies
 import pytest
 
 import alike
-import planted
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n"
 TAIL = "\n\ndef get_inputs():\n    return [torch.randn(128, 512)]\n\n\ndef get_init_inputs():\n    return []\n"
@@ -101,11 +101,11 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize("way", planted.WAYS)
+@pytest.mark.parametrize("way", near_copies.WAYS)
 @pytest.mark.parametrize("name", PROTECTED)
 def test_a_planted_near_copy_is_found(name: str, way: str) -> None:
     known = [(n, alike.canonical(s)) for n, s in PROTECTED.items()]
-    copy = planted.WAYS[way](PROTECTED[name], random.Random(3))
+    copy = near_copies.WAYS[way](PROTECTED[name], random.Random(3))
     assert copy != PROTECTED[name]
     assert alike.nearest(alike.canonical(copy), known, 0.9) == (1.0, name)
 
