@@ -192,7 +192,8 @@ def test_how_long_is_waited(
 def test_an_answer_that_breaks_off_is_an_error_like_others() -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self.wfile.write(b"HTTP/1.1 503 Full\r\nRetry-After: 7\r\nContent-Length: 99\r\n\r\nfu")
+            self.wfile.write(b"HTTP/1.1 503 Full\r\nRetry-After: 7\r\n")
+            self.wfile.write(b"Transfer-Encoding: chunked\r\n\r\n63\r\nfu")  # 99 bytes, says it
 
         def log_message(self, *_: Any) -> None:
             pass
