@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 HERE = pathlib.Path(__file__).parent
 # Of the pieces of one day, by what they are known to take: the weekly round's, and the long one's,
 # which take turns from day to day.
-SHARE_S = {True: 270.0, False: 180.0}
+SHARE_S = {True: 300.0, False: 180.0}
 PATIENCE = 4  # times what a piece is known to take, before it counts as one that hangs
 
 

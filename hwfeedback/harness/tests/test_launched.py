@@ -277,7 +277,7 @@ def test_the_example_is_built(server: Any, tmp_path: pathlib.Path) -> None:
     other = build(server, text, tmp_path, device="cuda", arch="sm_80")
     assert other["build"]["kernels"][0]["arch"] == "sm_80"
     assert other["artifacts"][0]["sha256"] != artifact["sha256"]
-    cpu = build(server, text, tmp_path)
+    cpu = build(server, text, tmp_path, forbids=True)
     assert (cpu["status"], cpu["reason"]) == (
         "rejected",
         "it is written in CUDA, and the device is the CPU",
