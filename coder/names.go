@@ -37,7 +37,6 @@ func plainName(name string) string {
 }
 
 var (
-	tokens   = regexp.MustCompile(`[A-Za-z_]\w*`)
 	called   = regexp.MustCompile(`([A-Za-z_]\w*)\s*\(|#define\s+(\w+)|(?:struct|class|enum|using|typename|class)\s+(\w+)`)
 	literals = regexp.MustCompile(`"(?:\\.|[^"\\\n])*"`)
 	// What neither language lets a variable be called, or a reader would take for something else.
@@ -59,19 +58,21 @@ func readable(p *plan, kernels, class string) (string, string) {
 		taken[word] = true
 	}
 	for _, line := range strings.Split(kernels, "\n") {
-		if shared[line] { // of a function of ours, whose own variables are nobody else's
-			for _, m := range called.FindAllStringSubmatch(line, -1) {
-				taken[m[1]], taken[m[2]], taken[m[3]] = true, true, true
+		if outer, ours := shared[line]; ours { // of a function of ours, whose own variables are nobody else's
+			for _, name := range outer {
+				taken[name] = true
 			}
 			continue
 		}
-		for _, token := range tokens.FindAllString(line, -1) {
-			taken[token] = true
-		}
+		eachName(line, func(name string) string {
+			taken[name] = true
+			return name
+		})
 	}
-	for _, token := range tokens.FindAllString(literals.ReplaceAllString(class, `""`), -1) {
-		taken[token] = true
-	}
+	eachName(literals.ReplaceAllString(class, `""`), func(name string) string {
+		taken[name] = true
+		return name
+	})
 	names := map[string]string{}
 	wanted := wantedNames(p)
 	for _, old := range slices.Sorted(maps.Keys(wanted)) {
@@ -86,21 +87,45 @@ func readable(p *plan, kernels, class string) (string, string) {
 		}
 	}
 	renamed := func(text string) string {
-		return tokens.ReplaceAllStringFunc(text, func(token string) string {
-			if name := names[token]; name != "" {
+		return eachName(text, func(old string) string {
+			if name := names[old]; name != "" {
 				return name
 			}
-			return token
+			return old
 		})
 	}
 	return renamed(kernels), renamed(class)
 }
 
-// shared are the lines of the functions that kernels may call.
-var shared = func() map[string]bool {
-	lines := map[string]bool{}
+// eachName returns a text with what f gives for each name in it. Regular expressions
+// take ten times as long.
+func eachName(text string, f func(name string) string) string {
+	letter := func(c byte) bool { return c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
+	var b strings.Builder
+	b.Grow(len(text))
+	for i := 0; i < len(text); {
+		end := i + 1
+		if !letter(text[i]) {
+			b.WriteByte(text[i])
+		} else {
+			for end < len(text) && (letter(text[end]) || '0' <= text[end] && text[end] <= '9') {
+				end++
+			}
+			b.WriteString(f(text[i:end]))
+		}
+		i = end
+	}
+	return b.String()
+}
+
+// shared are the lines of the functions that kernels may call, with what each calls and declares.
+var shared = func() map[string][]string {
+	lines := map[string][]string{}
 	for _, line := range slices.Concat(strings.Split(functionsCPP, "\n"), strings.Split(functionsCUDA, "\n")) {
-		lines[line] = true
+		lines[line] = nil
+		for _, m := range called.FindAllStringSubmatch(line, -1) {
+			lines[line] = append(lines[line], m[1:]...)
+		}
 	}
 	return lines
 }()
