@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"encoding"
 	"encoding/json"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/ordered"
 )
 
 // What --json prints is made of the same values as the record, by these rules:
@@ -24,47 +24,6 @@ import (
 //     there at 0, too, though its key is optional in the record.
 //
 // The record keeps its own form: digests rest on it.
-
-// member is one key of an object with its value; object keeps their order.
-type member struct {
-	key   string
-	value any
-}
-
-type object []member
-
-// set puts a value under a key, in the place of one that is there.
-func (o *object) set(key string, value any) {
-	if i := slices.IndexFunc(*o, func(m member) bool { return m.key == key }); i >= 0 {
-		(*o)[i].value = value
-		return
-	}
-	*o = append(*o, member{key, value})
-}
-
-// MarshalJSON implements json.Marshaler.
-func (o object) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteByte('{')
-	for i, m := range o {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		key, err := json.Marshal(m.key)
-		if err != nil {
-			return nil, err
-		}
-		value, err := json.Marshal(m.value)
-		if err != nil {
-			return nil, err
-		}
-		b.Write(key)
-		b.WriteByte(':')
-		b.Write(value)
-	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
-}
 
 // outward returns what --json prints of a value.
 func outward(v reflect.Value) any {
@@ -106,20 +65,20 @@ func outwardMap(v reflect.Value) any {
 	if v.IsNil() {
 		return nil
 	}
-	var o object
+	var o ordered.Object
 	for _, key := range v.MapKeys() {
 		value := outward(v.MapIndex(key))
 		if value == "" {
 			value = nil
 		}
-		o = append(o, member{fmt.Sprint(key.Interface()), value})
+		o = append(o, ordered.Member{Key: fmt.Sprint(key.Interface()), Value: value})
 	}
-	slices.SortFunc(o, func(a, b member) int { return strings.Compare(a.key, b.key) })
-	return append(object{}, o...)
+	slices.SortFunc(o, func(a, b ordered.Member) int { return strings.Compare(a.Key, b.Key) })
+	return append(ordered.Object{}, o...)
 }
 
 func outwardStruct(v reflect.Value) any {
-	o := object{}
+	o := ordered.Object{}
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
 		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
@@ -127,9 +86,9 @@ func outwardStruct(v reflect.Value) any {
 			continue
 		}
 		if field.Anonymous && name == "" { // its fields are this struct's
-			if inner, ok := outward(v.Field(i)).(object); ok {
+			if inner, ok := outward(v.Field(i)).(ordered.Object); ok {
 				for _, m := range inner {
-					o.set(m.key, m.value)
+					o.Set(m.Key, m.Value)
 				}
 			}
 			continue
@@ -142,13 +101,13 @@ func outwardStruct(v reflect.Value) any {
 		switch {
 		case known && optional && field.Tag.Get("keep") != "zero" && left(options, v.Field(i)):
 		case known:
-			o.set(name, value)
+			o.Set(name, value)
 		case !optional:
-			o.set(name, nil)
+			o.Set(name, nil)
 		}
 	}
 	if v.Type() == reflect.TypeFor[kernelwright.Spend]() && v.FieldByName("Unpriced").Int() > 0 && v.FieldByName("USD").Float() == 0 { // no price is known
-		o.set("usd", nil)
+		o.Set("usd", nil)
 	}
 	return o
 }

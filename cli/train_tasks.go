@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,13 +66,9 @@ func (c trainTasksMakeCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	protected, err := r.protected()
-	if err != nil {
-		return err
-	}
 	show := newProgress(a.stderr)
 	defer show.done()
-	es, err := r.taskDevices(a, show)
+	maker, es, err := r.taskMaker(a, show)
 	if err != nil {
 		return interruption(a.ctx, err)
 	}
@@ -89,20 +86,11 @@ func (c trainTasksMakeCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	maker := tasks.Maker{
-		Record: r.store, DataDir: r.folder, Interpreter: es[0].Interpreter(), Catalogue: catalogue, Protected: protected, Log: r.log,
-		Workers: c.Workers, Progress: func(p tasks.Progress) { sayTasks(show, p) },
-	}
-	if maker.Workers == 0 {
-		maker.Workers = max(1, runtime.NumCPU()/2)
-	}
-	for _, e := range es {
-		maker.Hardware = append(maker.Hardware, bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()})
-	}
+	maker.Catalogue, maker.Workers = catalogue, cmp.Or(c.Workers, max(1, runtime.NumCPU()/2))
 	show.begin(c.Set)
 	made := maker.Make(a.ctx, set, settings)
 	show.done()
-	if err := errors.Join(r.writeSet(a, set)); err != nil {
+	if err := r.writeSet(a, set); err != nil {
 		return errors.Join(made, err)
 	}
 	var barren *tasks.BarrenError
@@ -151,13 +139,28 @@ func (r *room) protected() ([]tasks.Protected, error) {
 	return all, nil
 }
 
-// taskDevices opens the devices that tasks are measured on. Eager is judged as a
-// candidate, so no code of its own is asked for.
-func (r *room) taskDevices(a *app, show *progress) ([]*hwfeedback.Evaluator, error) {
+// taskMaker opens the devices that tasks are measured on, and returns what decides on
+// tasks there. Eager is judged as a candidate, so no code of its own is asked for.
+func (r *room) taskMaker(a *app, show *progress) (tasks.Maker, []*hwfeedback.Evaluator, error) {
+	protected, err := r.protected()
+	if err != nil {
+		return tasks.Maker{}, nil, err
+	}
 	o := r.options(show.stage)
 	o.CustomCode, o.Baselines, o.StrictInputs = "any", []string{"eager", "compile"}, false
 	o.KeepWarm = r.config.Evaluation.KeepWarm.Std()
-	return r.evaluators(a.ctx, o)
+	es, err := r.evaluators(a.ctx, o)
+	if err != nil {
+		return tasks.Maker{}, nil, err
+	}
+	maker := tasks.Maker{
+		Record: r.store, DataDir: r.folder, Interpreter: es[0].Interpreter(), Protected: protected, Log: r.log,
+		Progress: func(p tasks.Progress) { sayTasks(show, p) },
+	}
+	for _, e := range es {
+		maker.Hardware = append(maker.Hardware, bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()})
+	}
+	return maker, es, nil
 }
 
 // settings returns what is asked for.
@@ -173,7 +176,7 @@ func (c trainTasksMakeCmd) settings(a *app, r *room, e *hwfeedback.Evaluator, ca
 		DTypes:  map[string]float64{"float32": 1},
 		Machine: tasks.Machine{BytesS: ceilings.MemoryGBs * 1e9, OperationsS: ceilings.FP32GFLOPs * 1e9, CallMS: 0.005},
 		Wanted: map[store.Split]int{
-			store.TrainSplit: or(c.Train, train), store.ValSplit: or(c.Val, val), store.CompositionsSplit: or(c.Compositions, held), store.KindsSplit: or(c.Kinds, held),
+			store.TrainSplit: cmp.Or(c.Train, train), store.ValSplit: cmp.Or(c.Val, val), store.CompositionsSplit: cmp.Or(c.Compositions, held), store.KindsSplit: cmp.Or(c.Kinds, held),
 		},
 		Catalogue: catalogue.Torch,
 	}
@@ -188,13 +191,6 @@ func (c trainTasksMakeCmd) settings(a *app, r *room, e *hwfeedback.Evaluator, ca
 	var err error
 	s.Held, err = catalogue.HeldKinds(a.ctx, r.folder, e.Interpreter(), s.Seed, s.HeldKinds)
 	return s, err
-}
-
-func or(n, otherwise int) int {
-	if n == 0 {
-		return otherwise
-	}
-	return n
 }
 
 func milliseconds(d config.Duration) float64 { return float64(d.Std()) / float64(time.Millisecond) }

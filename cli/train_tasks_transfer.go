@@ -48,13 +48,9 @@ func (c trainTasksImportCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	protected, err := r.protected()
-	if err != nil {
-		return err
-	}
 	show := newProgress(a.stderr)
 	defer show.done()
-	es, err := r.taskDevices(a, show)
+	maker, es, err := r.taskMaker(a, show)
 	if err != nil {
 		return interruption(a.ctx, err)
 	}
@@ -70,13 +66,6 @@ func (c trainTasksImportCmd) Run(a *app) (err error) {
 	}
 	if err := json.Unmarshal(set.Settings, &s); err != nil {
 		return err
-	}
-	maker := tasks.Maker{
-		Record: r.store, DataDir: r.folder, Interpreter: es[0].Interpreter(), Protected: protected, Log: r.log,
-		Progress: func(p tasks.Progress) { sayTasks(show, p) },
-	}
-	for _, e := range es {
-		maker.Hardware = append(maker.Hardware, bounded{e, r.config.Evaluation.Timeout.Std(), r.config.Evaluation.InspectTimeout.Std()})
 	}
 	show.begin(c.Set)
 	brought := maker.Import(a.ctx, set, s, store.Split(c.Split), files)

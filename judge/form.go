@@ -1,10 +1,10 @@
 package judge
 
 import (
-	"bytes"
 	"encoding/json"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/ordered"
 	"github.com/kernelwright/kernelwright/llm"
 )
 
@@ -39,46 +39,19 @@ func (f form) schema() *llm.Schema {
 		Type  string `json:"type"`
 		Items text   `json:"items"`
 	}
-	properties := object{{"kind", text{"string", f.kinds}}}
+	var properties, schema ordered.Object
+	properties.Set("kind", text{"string", f.kinds})
 	for _, part := range f.parts {
-		properties = append(properties, member{part, text{Type: "string"}})
+		properties.Set(part, text{Type: "string"})
 	}
-	properties = append(properties, member{"evidence", list{"array", text{Type: "string"}}})
-	b, err := json.Marshal(object{{"type", "object"}, {"properties", properties}, {"required", f.keys()}, {"additionalProperties", false}})
+	properties.Set("evidence", list{"array", text{Type: "string"}})
+	schema.Set("type", "object")
+	schema.Set("properties", properties)
+	schema.Set("required", f.keys())
+	schema.Set("additionalProperties", false)
+	b, err := json.Marshal(schema)
 	if err != nil { // strings alone
 		panic(err)
 	}
 	return &llm.Schema{Name: f.name, Schema: b}
-}
-
-// object is a JSON object whose members stay in their order.
-type object []member
-
-type member struct {
-	key   string
-	value any
-}
-
-// MarshalJSON implements json.Marshaler.
-func (o object) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteByte('{')
-	for i, m := range o {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		key, err := json.Marshal(m.key)
-		if err != nil {
-			return nil, err
-		}
-		value, err := json.Marshal(m.value)
-		if err != nil {
-			return nil, err
-		}
-		b.Write(key)
-		b.WriteByte(':')
-		b.Write(value)
-	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
 }

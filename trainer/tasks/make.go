@@ -89,11 +89,7 @@ type composed struct {
 
 // Make draws until the set is whole.
 func (m *Maker) Make(ctx context.Context, set store.TaskSet, s Settings) error {
-	folder, err := unpack(m.DataDir)
-	if err != nil {
-		return err
-	}
-	state, next, err := m.resume(ctx, set, s, folder)
+	state, err := m.resume(ctx, set, s)
 	if err != nil {
 		return err
 	}
@@ -106,7 +102,7 @@ func (m *Maker) Make(ctx context.Context, set store.TaskSet, s Settings) error {
 	indexes := make(chan int64)
 	all.Go(func() {
 		defer close(indexes)
-		for i := next; ; i++ {
+		for i := state.next; ; i++ {
 			select {
 			case indexes <- i:
 			case <-ctx.Done():
@@ -116,7 +112,7 @@ func (m *Maker) Make(ctx context.Context, set store.TaskSet, s Settings) error {
 	})
 	composers := make([]*service, max(1, m.Workers))
 	for i := range composers {
-		composers[i] = &service{interpreter: m.Interpreter, folder: folder, prepare: m.use}
+		composers[i] = &service{interpreter: m.Interpreter, folder: state.folder, prepare: m.use}
 		defer composers[i].Close()
 	}
 	drafts := inOrder(ctx, &all, indexes, len(composers), func(worker int, i int64) draft {
@@ -309,35 +305,40 @@ type state struct {
 	roomless atomic.Int64
 	missed   atomic.Int64 // draws since the last task that was kept
 	judge    *judge
+	folder   string // of the composer's programs
+	next     int64  // the index that was not decided on
 }
 
-// resume reads what was decided of a set, and returns the index that comes next.
-func (m *Maker) resume(ctx context.Context, set store.TaskSet, s Settings, folder string) (*state, int64, error) {
-	st := &state{wanted: s.Wanted, kept: map[store.Split]*atomic.Int64{}}
+// resume reads what was decided of a set.
+func (m *Maker) resume(ctx context.Context, set store.TaskSet, s Settings) (*state, error) {
+	folder, err := unpack(m.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	st := &state{wanted: s.Wanted, kept: map[store.Split]*atomic.Int64{}, folder: folder}
 	for _, split := range store.Splits {
 		st.kept[split] = &atomic.Int64{}
 	}
 	every, err := m.Record.TaskDraws(ctx, set.ID, false)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	var next int64
 	for _, d := range every {
-		next = max(next, d.Index+1)
+		st.next = max(st.next, d.Index+1)
 	}
 	kept, err := m.Record.TaskDraws(ctx, set.ID, true)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	tasks, err := Decode(kept)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	for _, t := range tasks {
 		st.count(t)
 	}
 	st.judge, err = newJudge(ctx, m.Record, m.Interpreter, folder, m.Protected, set)
-	return st, next, err
+	return st, err
 }
 
 func (st *state) count(t Task) {

@@ -199,11 +199,7 @@ func (e *OverlapsError) Error() string {
 // those that are composed. Where one overlaps with the other side of the gate,
 // none is brought in: *OverlapsError.
 func (m *Maker) Import(ctx context.Context, set store.TaskSet, s Settings, split store.Split, files []Protected) error {
-	folder, err := unpack(m.DataDir)
-	if err != nil {
-		return err
-	}
-	state, next, err := m.resume(ctx, set, s, folder)
+	state, err := m.resume(ctx, set, s)
 	if err != nil {
 		return err
 	}
@@ -225,7 +221,7 @@ func (m *Maker) Import(ctx context.Context, set store.TaskSet, s Settings, split
 		defer close(drafts)
 		for i, f := range files {
 			select {
-			case drafts <- draft{index: next + int64(i), plan: plan{split: split}, source: f.Source, task: Task{Origin: "imported"}}:
+			case drafts <- draft{index: state.next + int64(i), plan: plan{split: split}, source: f.Source, task: Task{Origin: "imported"}}:
 			case <-ctx.Done():
 				return
 			}
