@@ -74,14 +74,17 @@ func TestLayouts(t *testing.T) {
 		"a checkout of KernelBench with runs": {
 			files: with(map[string]string{
 				"runs/a/level_1_problem_3_sample_0_kernel.py": aCandidate, "runs/a/level_1_problem_3_sample_1_kernel.py": "class Mod",
-				"runs/a/level_2_problem_3_sample_0_kernel.py": aCandidate, "runs/a/level_1_problem_99_sample_0_kernel.py": aCandidate,
-				"runs/a/eval_results.json": `{"3": [{"sample_id": 0, "runtime": 2.0, "ref_runtime": 3.0}]}`,
+				"runs/a/level_1_problem_99_sample_0_kernel.py": aCandidate,
+				"runs/a/eval_results.json":                     `{"3": [{"sample_id": 0, "runtime": 2.0, "ref_runtime": 3.0}]}`,
+				"runs/b/level_1_problem_3_sample_0_kernel.py":  aCandidate, "runs/b/level_2_problem_3_sample_0_kernel.py": aCandidate,
+				"runs/b/eval_results.json": `{"3": [{"sample_id": 0, "runtime": 2.0, "ref_runtime": 3.0}]}`,
 			}),
 			want: []string{
 				"runs/a/level_1_problem_3_sample_0_kernel.py < KernelBench/level1/3_relu.py eager",
 				"runs/a/level_1_problem_3_sample_1_kernel.py < KernelBench/level1/3_relu.py",
 				"runs/a/level_1_problem_99_sample_0_kernel.py < " + noReference,
-				"runs/a/level_2_problem_3_sample_0_kernel.py < KernelBench/level2/3_both.py eager",
+				"runs/b/level_1_problem_3_sample_0_kernel.py < KernelBench/level1/3_relu.py", // of which level is the claim?
+				"runs/b/level_2_problem_3_sample_0_kernel.py < KernelBench/level2/3_both.py",
 			},
 		},
 		"one run of it": {

@@ -30,6 +30,15 @@ func claimsOf(folder string) runClaims {
 	return claims
 }
 
+// severalLevels reports whether files of runs are of more than one of KernelBench's levels.
+func severalLevels(runs []string) bool {
+	levels := map[string]bool{}
+	for _, path := range runs {
+		levels[runFile.FindStringSubmatch(filepath.Base(path))[1]] = true
+	}
+	return len(levels) > 1
+}
+
 // of returns the claim on one candidate, nil where there is none.
 func (c runClaims) of(path string) *kernelwright.Claim {
 	m := runFile.FindStringSubmatch(filepath.Base(path))

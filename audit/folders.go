@@ -130,6 +130,9 @@ func sortFiles(path string) (s sorted, jsons []string) {
 func (f *finder) files(path string) error {
 	s, jsons := sortFiles(path)
 	claims := claimsOf(path)
+	if severalLevels(s.runs) { // a claim names the problem alone, and each level has one of that number
+		claims = nil
+	}
 	for _, p := range s.runs {
 		f.add(asRuns, Pair{Reference: f.referenceOf(p), Candidate: fileText(p), Claim: claims.of(p)})
 	}
