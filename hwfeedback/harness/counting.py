@@ -73,8 +73,8 @@ _PER_INPUT = {
 
 @uncompiled
 class Counter(TorchDispatchMode):
-    """Run a forward under this; then read ``operators``, ``operations``, ``linear``, the ``lengths``
-    of what is reduced, sorted or scanned, and those of the sums in ``products`` of matrices.
+    """Run a forward under this; then read ``operators``, ``operations``, ``linear``, and how long
+    are ``lengths`` that are reduced, sorted or scanned, and sums in ``products`` of matrices.
     """
 
     LINEAR = frozenset(
