@@ -41,6 +41,9 @@ func TestKillsOfCommands(t *testing.T) {
 		{batch: b, verb: "audit", prepare: prepareAudit, examine: examineAudit},
 	}
 	b.random.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })
+	if !soak.Long() {
+		victims = victims[:1] // another one each day
+	}
 	killed := map[string]int{}
 	for done := 0; done < kills; {
 		for _, v := range victims {
