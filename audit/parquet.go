@@ -233,7 +233,7 @@ func (f *finder) parquet(path string, alone bool) error {
 		fields, err := c.fields(row)
 		if err != nil {
 			f.add(asParquet, unusable(label(path, o.number, ""), "from here on the file cannot be read: "+err.Error(), "see that the file is whole"))
-			return nil
+			return nil //nolint:nilerr // it is told of the row
 		}
 		f.add(asParquet, f.pairFrom(path, o, fields, c.names))
 	}
