@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -103,10 +104,14 @@ func explain(err error) (code int, text, hint string) {
 		code, hint = ExitUsage, setting.Hint
 	case errors.As(err, &parse):
 		code, hint = ExitUsage, "see `kernelwright --help`"
+		text = notANumber.ReplaceAllString(text, `$2 is not a whole number`)
 		if parse.Context != nil {
 			if n := parse.Context.Selected(); n != nil {
 				hint = "see `" + n.FullPath() + " --help`"
 			}
+		}
+		if strings.HasSuffix(text, "unknown flag --version") {
+			hint = "`kernelwright version` prints it"
 		}
 	case errors.As(err, &held):
 		code = ExitHeld
@@ -145,6 +150,9 @@ func explain(err error) (code int, text, hint string) {
 	}
 	return code, lower(text), lower(report.Line(hint))
 }
+
+// notANumber is how the parser of the command line names what should be one.
+var notANumber = regexp.MustCompile(`expected a valid (\d+ bit )?u?int but got ("[^"]*")`)
 
 const damagedHint = "`kernelwright history check` says what of it can be read; put a copy in its place, or move it aside and keep it: a new record is then begun"
 

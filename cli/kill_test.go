@@ -200,6 +200,7 @@ type working struct {
 	pid  int
 	wait chan struct{} // closed when it has ended
 	cmd  command
+	out  *bytes.Buffer // standard output, once it has ended
 	mu   sync.Mutex
 	log  []string
 }
@@ -210,8 +211,16 @@ func (b *batch) start(flags ...string) *working {
 	if len(flags) == 0 {
 		flags = []string{"--until-idle", "--rounds", "2"}
 	}
-	c := b.command(append([]string{"daemon", "--watch", b.dir, "--headroom", "1", "--patience", "100", "--wall-time", "24h"}, flags...)...)
+	return b.startCommand(append([]string{"daemon", "--watch", b.dir, "--headroom", "1", "--patience", "100", "--wall-time", "24h"}, flags...)...)
+}
+
+// startCommand starts the program.
+func (b *batch) startCommand(args ...string) *working {
+	b.t.Helper()
+	c := b.command(args...)
 	c.Env = append(c.Env, "TMPDIR="+b.tmp, hwfeedback.LeasesOfTests+"="+leasesBelow(b.tmp), "KERNELWRIGHT_DAEMON_ATTEMPTS=20")
+	out := &bytes.Buffer{}
+	c.Stdout = out
 	stderr, err := c.StderrPipe()
 	if err == nil {
 		err = c.Start()
@@ -219,7 +228,7 @@ func (b *batch) start(flags ...string) *working {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	p := &working{batch: b, pid: c.Process.Pid, wait: make(chan struct{}), cmd: c}
+	p := &working{batch: b, pid: c.Process.Pid, wait: make(chan struct{}), cmd: c, out: out}
 	go func() {
 		defer close(p.wait)
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
