@@ -103,4 +103,3 @@ func (s *Store) LastNight(ctx context.Context) (Night, error) {
 	}
 	return all[0], nil
 }
-

@@ -30,7 +30,7 @@ const (
 	Protected    = "is about a task that is like a protected one"
 	HasSecret    = "holds what looks like a secret"
 	NoRecord     = "lacks some of its talk in the record"
-	Invalid      = "has an answer that held no candidate, or was cut off"
+	Invalid      = "has an answer that held no candidate and called no tool, or was cut off"
 	Repeats      = "says the same twice, or what another one said"
 	NativeTools  = "has native calls of tools, and no token ids that can be used"
 )
@@ -266,7 +266,7 @@ func (t *taker) calls(run kernelwright.Run, path []kernelwright.Round, records [
 			return nil, NoRecord
 		}
 		finish := finished(r.Reply.Stop)
-		if finish != "stop" {
+		if finish != "stop" || run.Strategy == forge.ReactStrategy && idle(r.Reply) {
 			return nil, Invalid
 		}
 		calls[i] = Call{r.Request.Messages, r.Reply.Text, finish, r.Reply.PromptIDs, r.Reply.TokenIDs, r.Reply.LogProbs}
@@ -293,6 +293,9 @@ func latest(all []llm.Record) []llm.Record {
 	}
 	return out
 }
+
+// idle reports whether an answer of react calls no tool, in its text neither.
+func idle(r llm.Reply) bool { return len(r.ToolCalls) == 0 && !strings.Contains(r.Text, "```tool") }
 
 // native reports whether a message cannot be told as text alone.
 func native(m llm.Message) bool { return m.Role == llm.ToolRole || len(m.ToolCalls) > 0 }

@@ -163,7 +163,6 @@ func (h *half) keep() error {
 
 // drop removes what was not kept.
 func (h *half) drop() {
-	_ = h.file.Close()          // it may have been
+	_ = h.file.Close()           // it may have been
 	_ = os.Remove(h.file.Name()) // it has gone to its place, or is of no use
 }
-

@@ -324,11 +324,18 @@ func TestWhyANightEnds(t *testing.T) {
 			}
 			return result{out: Outcome{Progress: Progress{Pipeline: 1, GPU: time.Hour}}}
 		}, store.NightGPUHours, "GPU hours"},
-		"failed":           {nil, func(*world, *call) result { return result{err: broken} }, store.NightFailed, "the sampler died"},
-		"failed to stop":   {nil, func(w *world, c *call) result { w.set("2026-11-28T07:00"); c.stopped(w.t); return result{err: broken} }, store.NightFailed, "the sampler died"},
-		"for no reason":    {nil, func(*world, *call) result { return result{} }, store.NightFailed, "nobody had asked it to"},
-		"done in the end":  {nil, func(w *world, c *call) result { w.set("2026-11-28T07:00"); c.stopped(w.t); return result{out: Outcome{Done: true}} }, store.NightDone, ""},
-		"of other's cause": {nil, func(w *world, c *call) result { w.set("2026-11-28T07:00"); return result{err: fmt.Errorf("stage: %w", c.stopped(w.t))} }, store.NightHours, "hours are over"},
+		"failed":         {nil, func(*world, *call) result { return result{err: broken} }, store.NightFailed, "the sampler died"},
+		"failed to stop": {nil, func(w *world, c *call) result { w.set("2026-11-28T07:00"); c.stopped(w.t); return result{err: broken} }, store.NightFailed, "the sampler died"},
+		"for no reason":  {nil, func(*world, *call) result { return result{} }, store.NightFailed, "nobody had asked it to"},
+		"done in the end": {nil, func(w *world, c *call) result {
+			w.set("2026-11-28T07:00")
+			c.stopped(w.t)
+			return result{out: Outcome{Done: true}}
+		}, store.NightDone, ""},
+		"of other's cause": {nil, func(w *world, c *call) result {
+			w.set("2026-11-28T07:00")
+			return result{err: fmt.Errorf("stage: %w", c.stopped(w.t))}
+		}, store.NightHours, "hours are over"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "22:59")
