@@ -205,6 +205,8 @@ func check(c Config, origins Origins, errs *errorList) {
 		fail("training.eager_max", fmt.Sprintf("is %q", c.Training.EagerMax), fmt.Sprintf("it takes more than training.eager_min, %q", c.Training.EagerMin))
 	}
 
+	checkSchedule(c, fail)
+
 	lasting("daemon.grace", c.Daemon.Grace)
 	between("daemon.attempts", c.Daemon.Attempts, 1, 100)
 	oneOf("log.level", c.Log.Level, levels)

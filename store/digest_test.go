@@ -71,6 +71,9 @@ func everything(t testing.TB, runs int) string {
 	ok(t, s.SaveTaskDraw(ctx, set.ID, TaskDraw{Index: 2, Split: TrainSplit, Reason: "too alike"}))
 	ok(t, s.FinishTaskSet(ctx, set.ID, true))
 	ok(t, s.UseInGate(ctx, "night 1", []string{"f7"}))
+	night := must(s.BeginNight(ctx, Night{DueMS: 1, UntilMS: 9, BegunMS: 2, SeenMS: 2, Owner: "4711@1@2"}))(t)
+	night.SeenMS, night.EndedMS, night.Stop, night.Reason, night.WorkedMS, night.GPUMS, night.Yields, night.Pipeline, night.Decision = 5, 6, NightDone, "it is over", 3, 3, 1, 7, "refused"
+	ok(t, s.SaveNight(ctx, night))
 	_, err = s.write.Exec(`INSERT INTO digests (made) VALUES (1)`)
 	ok(t, err)
 	ok(t, s.Close())
