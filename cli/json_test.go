@@ -145,6 +145,8 @@ func seedForJSON(t *testing.T, data string) {
 	check(s.UpdateRun(ctx, run))
 	_, err = s.CreateRun(ctx, kernelwright.Run{TaskName: "bad", Status: kernelwright.RunInvalid, Reason: "it is none"})
 	check(err)
+	_, err = s.SavePolicy(ctx, store.Policy{Digest: strings.Repeat("cd", 32), Files: []byte("[]")}, func(int64) error { return nil })
+	check(err)
 	check(s.SaveBaseline(ctx, store.Baseline{NamedBaseline: kernelwright.NamedBaseline{Name: "mine", Source: "x", Language: kernelwright.CPP}, Task: task.Fingerprint, TaskName: "softmax", Device: "cpu"}))
 }
 
@@ -189,6 +191,9 @@ func TestJSONKeepsItsRules(t *testing.T) {
 		{verb: "audit", args: other + "/none", lines: lines, fails: fails}, {verb: "history audit"}, {verb: "history audit", args: "4", fails: fails},
 		{verb: "train serve", args: "--listen 192.0.2.1:0", fails: fails},
 		{verb: "train tasks ls"}, {verb: "train tasks show", args: "none", fails: fails}, {verb: "train tasks export", args: "none --out " + other + "/set", fails: fails},
+		{verb: "policy ls", lines: lines}, {verb: "policy show", args: "v1"}, {verb: "policy show", fails: fails}, {verb: "policy add", args: other, fails: fails},
+		{verb: "policy promote", args: "v9", fails: fails}, {verb: "policy rollback", fails: fails}, {verb: "policy serve", args: "v1 --listen 0.0.0.0:0", fails: fails},
+		{verb: "policy export", args: "v9 --out " + other + "/policy", fails: fails}, {verb: "policy rm", args: "v9", fails: fails},
 		{verb: "train tasks import", args: other + "/none", fails: fails}, {verb: "train tasks make", args: "--name /", fails: fails},
 	}
 	var g grammar

@@ -71,6 +71,10 @@ func everything(t testing.TB, runs int) string {
 	ok(t, s.SaveTaskDraw(ctx, set.ID, TaskDraw{Index: 2, Split: TrainSplit, Reason: "too alike"}))
 	ok(t, s.FinishTaskSet(ctx, set.ID, true))
 	ok(t, s.UseInGate(ctx, "night 1", []string{"f7"}))
+	policy := must(s.SavePolicy(ctx, Policy{Digest: "ab", Base: "smollm2", License: "apache-2.0", Pipeline: 1, Stage: "agentic", Bytes: 9, Files: []byte(`[{"name":"a"}]`)}, func(int64) error { return nil }))(t)
+	ok(t, s.Promote(ctx, func([]Promotion) (Promotion, bool, error) {
+		return Promotion{Policy: policy.Version, Gate: 3, Reason: "faster"}, true, nil
+	}))
 	_, err = s.write.Exec(`INSERT INTO digests (made) VALUES (1)`)
 	ok(t, err)
 	ok(t, s.Close())
