@@ -16,6 +16,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -36,6 +37,7 @@ func makeModel(ts *testscript.TestScript, _ bool, args []string) {
 // A run by a real policy: each round names the version that wrote it, also after a
 // promotion, and the record is replayed without one.
 func TestPolicyAsCoder(t *testing.T) {
+	soak.Weekly(t)
 	t.Parallel()
 	python, training := os.Getenv("KERNELWRIGHT_TEST_PYTHON"), os.Getenv(trainingOfTests)
 	if python == "" || training == "" {
@@ -78,7 +80,7 @@ for i in "12":
 	}
 	optimise := func() {
 		out := run("run", reference, "--coder", "policy:current", "--rounds", "1", "--judge-mode", "none")
-		if !strings.Contains(out, `"status": "done"`) {
+		if !strings.Contains(out, `"stop": "rounds"`) {
 			t.Fatal(out)
 		}
 	}
@@ -135,11 +137,11 @@ for i in "12":
 	}
 	_ = serve.Wait() // as it was killed
 	for {
-		if answer, err := http.Get(strings.TrimSuffix(at.URL, "/v1") + "/health"); err != nil {
+		answer, err := http.Get(strings.TrimSuffix(at.URL, "/v1") + "/health")
+		if err != nil {
 			break
-		} else {
-			answer.Body.Close()
 		}
+		answer.Body.Close()
 		time.Sleep(time.Millisecond)
 	}
 }

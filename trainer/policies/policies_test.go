@@ -90,7 +90,7 @@ func names(t testing.TB, folder string) (all []string) {
 func TestAdd(t *testing.T) {
 	r := registry(t)
 	from := model(t, "one")
-	for _, name := range []string{"model.bin", "modeling_x.py", ".secret.json", "optimizer.pt"} {
+	for _, name := range []string{"model.bin", "custom.py", ".secret.json", "optimizer.pt"} {
 		write(t, filepath.Join(from, name), "no weights")
 	}
 	write(t, filepath.Join(from, "runs", "config.json"), "{}")

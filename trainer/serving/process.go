@@ -187,7 +187,7 @@ func (p *process) died() error {
 	e := &Error{Text: fmt.Sprintf("the server of a policy ended as it started: %s", why), Err: p.err}
 	var exit *exec.ExitError
 	if errors.As(p.err, &exit) {
-		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() == syscall.SIGKILL {
+		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signal() == syscall.SIGKILL {
 			e.Text = "the server of a policy was killed as it started: there is too little memory for it, it seems"
 			e.Hint = "end what else takes memory here, or serve a smaller one"
 			return &memoryError{e}
