@@ -20,6 +20,8 @@ import (
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
+	"github.com/kernelwright/kernelwright/trainer/policies"
+	"github.com/kernelwright/kernelwright/trainer/serving"
 )
 
 // The rules for whatever is said to people: no capitals at the start, no full
@@ -93,6 +95,9 @@ func explain(err error) (code int, text, hint string) {
 		damaged *store.DamagedError
 		gone    *store.GoneError
 		model   *llm.Error
+		policy  *policies.Error
+		changed *policies.ChangedError
+		served  *serving.Error
 	)
 	switch {
 	case errors.As(err, &ours):
@@ -127,6 +132,15 @@ func explain(err error) (code int, text, hint string) {
 		case llm.BadKey, llm.UnknownModel, llm.BadRequest, llm.TooLong, llm.NoTools:
 			code = ExitUsage
 		}
+	case errors.As(err, &policy):
+		code, hint = ExitUsage, policy.Hint
+		if policy.Missing {
+			code = ExitNotFound
+		}
+	case errors.As(err, &changed):
+		hint = changed.Hint()
+	case errors.As(err, &served):
+		hint = served.Hint
 	case errors.As(err, &damaged):
 		text, hint = report.Line(damaged.Error()), cmp.Or(damaged.Hint, damagedHint)
 	case errors.As(err, &gone):

@@ -63,6 +63,7 @@ var tables = []struct {
 	{name: "digests", versions: digests}, {name: "episodes", key: "run", versions: episodes}, {name: "samples", key: "run", versions: episodes},
 	{name: "task_sets", key: "id", versions: taskSets}, {name: "task_draws", key: "set_id", versions: taskSets}, {name: "task_gates", versions: taskSets},
 	{name: "nights", key: "id", versions: nights},
+	{name: "policies", key: "version", versions: policies}, {name: "promotions", key: "id", versions: policies},
 }
 
 // versions is which versions of the schema have something: from one up to, but
@@ -84,6 +85,7 @@ var (
 	episodes  = versions{since: 12}
 	taskSets  = versions{since: 11}
 	nights    = versions{since: 15}
+	policies  = versions{since: 15}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns
@@ -114,6 +116,8 @@ var expectations = []struct {
 		WHERE NOT EXISTS (SELECT 1 FROM calls c WHERE c.run = s.run AND c.round = s.round AND c.seq = s.seq AND c.agent = 'coder' AND c.text IS NOT NULL)
 		AND s.run NOT IN (SELECT id FROM runs WHERE reason LIKE '` + salvaged + `%')`, versions: episodes},
 	{what: "nights are over without a reason, or have one and are not", query: `SELECT 'night ' || id FROM nights WHERE (ended = 0) <> (stop = '')`, versions: nights},
+	{what: "a policy serves that was removed", query: `SELECT 'v' || version FROM policies WHERE removed <> 0
+		AND version = (SELECT policy FROM promotions ORDER BY id DESC LIMIT 1)`, versions: policies},
 	{what: "lessons are of runs without a certified kernel", query: `SELECT 'run ' || run FROM lessons WHERE run NOT IN (SELECT run FROM rounds WHERE standing = 2) GROUP BY run`, versions: lessons},
 	{what: "changes are missing from the lessons", query: `SELECT 'round ' || r.idx || ' of run ' || r.run` + teaching + `
 		AND NOT EXISTS (SELECT 1 FROM lessons l WHERE l.run = r.run AND l.idx = r.idx)`, versions: lessons},

@@ -74,6 +74,10 @@ func everything(t testing.TB, runs int) string {
 	night := must(s.BeginNight(ctx, Night{DueMS: 1, UntilMS: 9, BegunMS: 2, SeenMS: 2, Owner: "4711@1@2"}))(t)
 	night.SeenMS, night.EndedMS, night.Stop, night.Reason, night.WorkedMS, night.GPUMS, night.Yields, night.Pipeline, night.Decision = 5, 6, NightDone, "it is over", 3, 3, 1, 7, "refused"
 	ok(t, s.SaveNight(ctx, night))
+	policy := must(s.SavePolicy(ctx, Policy{Digest: "ab", Base: "smollm2", License: "apache-2.0", Pipeline: 1, Stage: "agentic", Bytes: 9, Files: []byte(`[{"name":"a"}]`)}, func(int64) error { return nil }))(t)
+	ok(t, s.Promote(ctx, func([]Promotion) (Promotion, bool, error) {
+		return Promotion{Policy: policy.Version, Gate: 3, Reason: "faster"}, true, nil
+	}))
 	_, err = s.write.Exec(`INSERT INTO digests (made) VALUES (1)`)
 	ok(t, err)
 	ok(t, s.Close())

@@ -384,6 +384,8 @@ var dropped = []struct {
 	{`DELETE FROM samples WHERE run IN (SELECT run FROM samples GROUP BY run HAVING min(idx) <> 0 OR max(idx) <> count(*) - 1)`, episodes},
 	{`DELETE FROM samples WHERE run NOT IN (SELECT id FROM runs)`, episodes},
 	{`DELETE FROM episodes WHERE run NOT IN (SELECT id FROM runs)`, episodes},
+	{`DELETE FROM policies WHERE files NOT IN (SELECT id FROM texts)`, policies},
+	{`DELETE FROM promotions WHERE policy NOT IN (SELECT version FROM policies WHERE removed = 0)`, policies},
 	{`UPDATE runs SET lessons = NULL WHERE lessons NOT IN (SELECT id FROM texts)`, lessons},
 	{query: `UPDATE rounds SET (task, device_key) = (SELECT task, device_key FROM runs WHERE id = run)`},
 	{query: `UPDATE rounds AS r SET (standing, ms) = (SELECT ` + standingByVerdict + `, CASE WHEN c.candidate_ms > 0 THEN c.candidate_ms ELSE v.candidate_ms END
