@@ -184,7 +184,7 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
             "output": " ".join([msg["precision"], *msg["want_baselines"]]),
             "evidence": [str(msg["known"]), str(len(fds))],
         }
-        if "fast" in words:
+        if "fast" in words and msg.get("time", True):
             verdict["speedup"] = {"value": 2.0, "low": 1.5, "high": 2.5, "against": "eager"}
         learned = {"calibration": None, "baselines": {"eager": mark("learned")}}
         if msg.get("profile") and status == "correct":
