@@ -258,7 +258,7 @@ func (p *working) endsWithin(d time.Duration) bool {
 
 func (p *working) ended() {
 	p.t.Helper()
-	if !p.endsWithin(time.Minute) {
+	if !p.endsWithin(5 * time.Minute) {
 		p.t.Fatal("it does not end")
 	}
 }
@@ -271,7 +271,7 @@ func (p *working) kill() {
 // reaches waits until the log has the words, or the process has ended, or it
 // takes too long to wait for.
 func (p *working) reaches(words string) {
-	for end := time.Now().Add(time.Minute); p.times(words) == 0 && time.Now().Before(end) && !p.endsWithin(20*time.Millisecond); {
+	for end := time.Now().Add(5 * time.Minute); p.times(words) == 0 && time.Now().Before(end) && !p.endsWithin(20*time.Millisecond); {
 	}
 }
 
@@ -358,9 +358,9 @@ func (b being) what(tree []being) string {
 // vanish waits until processes are gone.
 func (b *batch) vanish(victim string, tree []being) {
 	b.t.Helper()
-	for end := time.Now().Add(time.Minute); slices.ContainsFunc(tree, being.lives); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); slices.ContainsFunc(tree, being.lives); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			b.t.Fatalf("left behind a minute after %s was killed: %+v", victim, slices.DeleteFunc(tree, func(o being) bool { return !o.lives() }))
+			b.t.Fatalf("left behind minutes after %s was killed: %+v", victim, slices.DeleteFunc(tree, func(o being) bool { return !o.lives() }))
 		}
 	}
 }
