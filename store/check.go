@@ -64,6 +64,7 @@ var tables = []struct {
 	{name: "task_sets", key: "id", versions: taskSets}, {name: "task_draws", key: "set_id", versions: taskSets}, {name: "task_gates", versions: taskSets},
 	{name: "nights", key: "id", versions: nights},
 	{name: "policies", key: "version", versions: policies}, {name: "promotions", key: "id", versions: policies},
+	{name: "gates", key: "id", versions: gates}, {name: "gate_tasks", key: "gate", versions: gates}, {name: "gate_outcomes", key: "gate", versions: gates},
 }
 
 // versions is which versions of the schema have something: from one up to, but
@@ -85,7 +86,8 @@ var (
 	episodes  = versions{since: 12}
 	taskSets  = versions{since: 11}
 	nights    = versions{since: 15}
-	policies  = versions{since: 15}
+	policies  = versions{since: 16}
+	gates     = versions{since: 17}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns
@@ -118,6 +120,12 @@ var expectations = []struct {
 	{what: "nights are over without a reason, or have one and are not", query: `SELECT 'night ' || id FROM nights WHERE (ended = 0) <> (stop = '')`, versions: nights},
 	{what: "a policy serves that was removed", query: `SELECT 'v' || version FROM policies WHERE removed <> 0
 		AND version = (SELECT policy FROM promotions ORDER BY id DESC LIMIT 1)`, versions: policies},
+	{what: "gates are decided without their numbers, or have them without a decision", query: `SELECT 'gate ' || id FROM gates
+		WHERE decision NOT IN ('', 'promoted', 'refused') OR (decision <> '') <> (decided > 0) OR (decision <> '') <> (detail IS NOT NULL)`, versions: gates},
+	{what: "tasks of gates served another one", query: `SELECT 'task ' || t.place || ' of gate ' || t.gate FROM gate_tasks t JOIN gates g ON g.id = t.gate
+		JOIN task_gates s ON s.fingerprint = t.fingerprint WHERE s.gate <> g.name`, versions: gates},
+	{what: "outcomes of gates have a reward that they cannot have", query: `SELECT player || ', sample ' || sample || ' of task ' || place || ' of gate ' || gate FROM gate_outcomes
+		WHERE reward NOT IN (-1, 1, 2, 3) OR (reward > 0) <> correct`, versions: gates},
 	{what: "lessons are of runs without a certified kernel", query: `SELECT 'run ' || run FROM lessons WHERE run NOT IN (SELECT run FROM rounds WHERE standing = 2) GROUP BY run`, versions: lessons},
 	{what: "changes are missing from the lessons", query: `SELECT 'round ' || r.idx || ' of run ' || r.run` + teaching + `
 		AND NOT EXISTS (SELECT 1 FROM lessons l WHERE l.run = r.run AND l.idx = r.idx)`, versions: lessons},

@@ -78,6 +78,11 @@ func everything(t testing.TB, runs int) string {
 	ok(t, s.Promote(ctx, func([]Promotion) (Promotion, bool, error) {
 		return Promotion{Policy: policy.Version, Gate: 3, Reason: "faster"}, true, nil
 	}))
+	gate := must(s.BeginGate(ctx, Gate{Name: "night 1", Candidate: "v2", Opponent: "v1", Settings: []byte(`{"tasks":1}`)}))(t)
+	ok(t, s.AddGateTasks(ctx, gate.ID, []GateTask{{Fingerprint: "f7", Split: KindsSplit, Unseen: true}, {Place: 1, Fingerprint: "f8", Split: KindsSplit}}))
+	ok(t, s.VoidGateTask(ctx, gate.ID, 1, "the server of v2 ended"))
+	ok(t, s.SaveGateOutcome(ctx, gate.ID, GateOutcome{Player: GateOpponent, Sample: 1, Built: true, Correct: true, Reward: 2, Speedup: 0.9, Eager: 1.4, Compile: 0.95}))
+	ok(t, s.DecideGate(ctx, gate.ID, "refused", []byte(`{"reason":"no better"}`)))
 	_, err = s.write.Exec(`INSERT INTO digests (made) VALUES (1)`)
 	ok(t, err)
 	ok(t, s.Close())
