@@ -62,6 +62,7 @@ var tables = []struct {
 	{name: "audits", key: "id", versions: audits}, {name: "audit_pairs", key: "audit", versions: audits},
 	{name: "digests", versions: digests}, {name: "episodes", key: "run", versions: episodes}, {name: "samples", key: "run", versions: episodes},
 	{name: "task_sets", key: "id", versions: taskSets}, {name: "task_draws", key: "set_id", versions: taskSets}, {name: "task_gates", versions: taskSets},
+	{name: "pipelines", key: "id", versions: stages}, {name: "stages", key: "pipeline", versions: stages},
 }
 
 // versions is which versions of the schema have something: from one up to, but
@@ -82,6 +83,7 @@ var (
 	audits    = versions{since: 13}
 	episodes  = versions{since: 12}
 	taskSets  = versions{since: 11}
+	stages    = versions{since: 15}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns
@@ -111,6 +113,8 @@ var expectations = []struct {
 	{what: "samples are of calls that are not there", query: `SELECT 'call ' || idx || ' of episode ' || s.run FROM samples s
 		WHERE NOT EXISTS (SELECT 1 FROM calls c WHERE c.run = s.run AND c.round = s.round AND c.seq = s.seq AND c.agent = 'coder' AND c.text IS NOT NULL)
 		AND s.run NOT IN (SELECT id FROM runs WHERE reason LIKE '` + salvaged + `%')`, versions: episodes},
+	{what: "stages are finished without what they left, or have left it and are not", query: `SELECT 'stage ' || stage || ' of pipeline ' || pipeline FROM stages
+		WHERE (status IN ('done', 'skipped')) <> (outputs IS NOT NULL) OR (status = 'running') <> (ended = 0)`, versions: stages},
 	{what: "lessons are of runs without a certified kernel", query: `SELECT 'run ' || run FROM lessons WHERE run NOT IN (SELECT run FROM rounds WHERE standing = 2) GROUP BY run`, versions: lessons},
 	{what: "changes are missing from the lessons", query: `SELECT 'round ' || r.idx || ' of run ' || r.run` + teaching + `
 		AND NOT EXISTS (SELECT 1 FROM lessons l WHERE l.run = r.run AND l.idx = r.idx)`, versions: lessons},

@@ -71,6 +71,11 @@ func everything(t testing.TB, runs int) string {
 	ok(t, s.SaveTaskDraw(ctx, set.ID, TaskDraw{Index: 2, Split: TrainSplit, Reason: "too alike"}))
 	ok(t, s.FinishTaskSet(ctx, set.ID, true))
 	ok(t, s.UseInGate(ctx, "night 1", []string{"f7"}))
+	pipeline := must(s.BeginPipeline(ctx, []byte(`{"seed":7}`)))(t)
+	ok(t, s.FinishPipeline(ctx, pipeline.ID, true))
+	stage := must(s.BeginStage(ctx, pipeline.ID, "rft", []byte(`{"collect":1}`), []byte(`{"epochs":1}`)))(t)
+	stage.Status, stage.Outputs, stage.Exit, stage.Reason, stage.Hint, stage.Seconds, stage.Verdicts = StageSkipped, []byte(`{"policy":"p"}`), new(int), "nothing to learn from", "collect more", 1.5, 3
+	ok(t, s.SaveStage(ctx, stage))
 	_, err = s.write.Exec(`INSERT INTO digests (made) VALUES (1)`)
 	ok(t, err)
 	ok(t, s.Close())

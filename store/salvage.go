@@ -384,6 +384,10 @@ var dropped = []struct {
 	{`DELETE FROM samples WHERE run IN (SELECT run FROM samples GROUP BY run HAVING min(idx) <> 0 OR max(idx) <> count(*) - 1)`, episodes},
 	{`DELETE FROM samples WHERE run NOT IN (SELECT id FROM runs)`, episodes},
 	{`DELETE FROM episodes WHERE run NOT IN (SELECT id FROM runs)`, episodes},
+	{`DELETE FROM pipelines WHERE settings NOT IN (SELECT id FROM texts)`, stages},
+	{`DELETE FROM stages WHERE pipeline NOT IN (SELECT id FROM pipelines) OR inputs NOT IN (SELECT id FROM texts) OR budget NOT IN (SELECT id FROM texts)`, stages},
+	// Its folder has what it left: gone on with, it says so again.
+	{`UPDATE stages SET status = 'stopped', outputs = NULL WHERE status IN ('done', 'skipped') AND (outputs IS NULL OR outputs NOT IN (SELECT id FROM texts))`, stages},
 	{`UPDATE runs SET lessons = NULL WHERE lessons NOT IN (SELECT id FROM texts)`, lessons},
 	{query: `UPDATE rounds SET (task, device_key) = (SELECT task, device_key FROM runs WHERE id = run)`},
 	{query: `UPDATE rounds AS r SET (standing, ms) = (SELECT ` + standingByVerdict + `, CASE WHEN c.candidate_ms > 0 THEN c.candidate_ms ELSE v.candidate_ms END
