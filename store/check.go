@@ -83,7 +83,7 @@ var (
 	audits    = versions{since: 13}
 	episodes  = versions{since: 12}
 	taskSets  = versions{since: 11}
-	stages    = versions{since: 15}
+	stages    = versions{since: 18}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"net"
 	"net/http"
@@ -66,9 +67,18 @@ func (e *environment) close() error {
 
 // settings are those of a program that plays episodes, as r has them. name is that of
 // its policy.
-func (e *environment) settings(name string, r episodes.Request, parallel int) map[string]any {
+func (e *environment) settings(name string, r episodes.Request, parallel int) (map[string]any, error) {
 	r.Session = name
-	return map[string]any{"url": e.url, "token_env": tokenEnv, "request": r, "parallel": parallel}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	var request map[string]any
+	if err := json.Unmarshal(text, &request); err != nil {
+		return nil, err
+	}
+	delete(request, "reference") // each task has its own
+	return map[string]any{"url": e.url, "token_env": tokenEnv, "request": request, "parallel": parallel}, nil
 }
 
 // env is what a program needs to reach it.

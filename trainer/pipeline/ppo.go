@@ -33,9 +33,13 @@ func (w *work) ppo(ctx context.Context, policy, critic string, steps, rounds int
 	if err != nil {
 		return out, "", err
 	}
+	served, err := env.settings(w.version("train"), r.request(rounds), parallel)
+	if err != nil {
+		return out, "", err
+	}
 	settings := map[string]any{
 		"policy": w.path(policy), "critic": w.path(critic), "tasks": file, "steps": steps, "tasks_per_step": r.TasksPerStep, "samples_per_task": r.SamplesPerTask,
-		"seed": w.seed(), "name": w.version("train"), "sampling": w.sampling(), "environment": env.settings(w.version("train"), r.request(rounds), parallel),
+		"seed": w.seed(), "name": w.version("train"), "sampling": w.sampling(), "environment": served,
 		"optimiser": map[string]any{"lr": r.ActorLR}, "critic_optimiser": map[string]any{"lr": r.CriticLR}, "lora": map[string]any{"rank": r.Lora},
 		"machine": w.machine(), "saving": map[string]any{"every": r.SaveEvery},
 	}

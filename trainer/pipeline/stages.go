@@ -226,10 +226,14 @@ func (w *work) play(ctx context.Context, part, policy, file string, samples, rou
 		return played{}, err
 	}
 	name := w.version(filepath.Base(part))
+	served, err := env.settings(name, w.recipe().request(rounds), parallel)
+	if err != nil {
+		return played{}, err
+	}
 	var end played
 	return end, w.program(ctx, part, "rl.collect", map[string]any{
 		"policy": policy, "tasks": file, "samples_per_task": samples, "held_out": held, "seed": seed, "name": name, "sampling": w.sampling(),
-		"environment": env.settings(name, w.recipe().request(rounds), parallel), "machine": w.machine(),
+		"environment": served, "machine": w.machine(),
 	}, &end)
 }
 

@@ -59,6 +59,7 @@ type said struct {
 	Ended       bool              `json:"ended"`
 	Part        string            `json:"part"`
 	Step, Steps int
+	Note        string
 }
 
 // reference is a task of one pointwise operation, and answer a candidate for it.
@@ -185,7 +186,7 @@ func openWorld(ctx context.Context, folder string, out io.Writer) (*world, error
 		},
 		Verifiers: func(context.Context) ([]teach.Hardware, error) { return []teach.Hardware{w.hardware}, nil },
 		Tell: func(e Event) {
-			_ = tell.Encode(said{e.Stage.Pipeline, e.Stage.Stage, e.Stage.Status, e.Stage.Reason, e.Ended, e.Part, e.Step, e.Steps}) // the parent may have gone
+			_ = tell.Encode(said{e.Stage.Pipeline, e.Stage.Stage, e.Stage.Status, e.Stage.Reason, e.Ended, e.Part, e.Step, e.Steps, e.Note}) // the parent may have gone
 		},
 	}
 	return w, nil
@@ -200,7 +201,7 @@ func (w *world) tasks(ctx context.Context, name string) error {
 		return err
 	}
 	for i, g := range given {
-		t := tasks.Task{Split: g.split, Index: int64(i), Fingerprint: kernelwright.HashText(g.source), Origin: "imported", Level: 1}
+		t := tasks.Task{Split: g.split, Index: int64(i), Fingerprint: kernelwright.HashText(g.source), Origin: "imported", Level: 1, File: fmt.Sprintf("%s/%d_task.py", g.split, i)}
 		detail, err := json.Marshal(t)
 		if err != nil {
 			return err
@@ -255,8 +256,8 @@ func (w *world) base(ctx context.Context) error {
 		return err
 	}
 	p := program{python: python, module: "rl.bootstrap", folder: filepath.Join(w.folder, "base"), home: w.folder, tell: func(line) {}, settings: map[string]any{
-		"pairs": []string{pairs}, "epochs": 30, "batch": 4, "parameters": 100_000, "vocabulary": 700, "layers": 2, "context": 2048,
-		"optimiser": map[string]any{"lr": 1e-2, "warmup": 5, "schedule": "cosine"}, "machine": map[string]any{"device": "cpu", "threads": 1}, "saving": map[string]any{"every": 1000},
+		"pairs": []string{pairs}, "epochs": 60, "batch": 4, "parameters": 100_000, "vocabulary": 700, "layers": 2, "context": 2048,
+		"optimiser": map[string]any{"lr": 1e-2, "warmup": 5}, "machine": map[string]any{"device": "cpu", "threads": 1}, "saving": map[string]any{"every": 1000},
 	}}
 	var end trained
 	if err := p.run(ctx, &end); err != nil {
