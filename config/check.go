@@ -215,6 +215,8 @@ func check(c Config, origins Origins, errs *errorList) {
 	between("training.rounds", c.Training.Rounds, 1, 200)
 	between("training.answer_tokens", c.Training.AnswerTokens, 16, 1_000_000)
 
+	checkSchedule(c, fail)
+
 	lasting("daemon.grace", c.Daemon.Grace)
 	between("daemon.attempts", c.Daemon.Attempts, 1, 100)
 	oneOf("log.level", c.Log.Level, levels)

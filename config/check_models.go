@@ -61,6 +61,9 @@ func checkModels(c Config, fail func(key, text, hint string), between func(key s
 	}
 	for _, name := range sorted(c.LLM.Providers) {
 		if named(providers, name, false) {
+			if c.LLM.Providers[name].TrainOn != nil {
+				fail(inTable(providers, name, "train_on"), "is set for all models of a provider", `a licence is a model's: set it in [llm.models."provider:model"]`)
+			}
 			checkOptions(inTable(providers, name, ""), c.LLM.Providers[name], fail, between, duration)
 		}
 	}
@@ -175,6 +178,9 @@ var secret = regexp.MustCompile(`(?i:\bbearer\s+\S{8,})|\b(sk|rk|pk|gsk|xai|hf|r
 
 // secrets is what people call a key that they would put into the settings.
 var secrets = []string{"key", "api_key", "apikey", "api-key", "token", "secret", "password", "access_token", "auth", "authorization", "bearer"}
+
+// HoldsSecret reports whether a text holds what looks like a key of a provider.
+func HoldsSecret(text string) bool { return secret.MatchString(text) }
 
 const secretHint = "a key never stands in the settings, which are shown to whoever asks: put it into an environment variable, and name that variable with key_env"
 

@@ -132,6 +132,7 @@ type Options struct {
 	JSONSchema        *bool    `toml:"json_schema" json:"json_schema,omitzero"`
 	PromptCache       *bool    `toml:"prompt_cache" json:"prompt_cache,omitzero"`
 	TokenIDs          *bool    `toml:"token_ids" json:"token_ids,omitzero"`
+	TrainOn           *bool    `toml:"train_on" json:"train_on,omitzero"`
 	Timeout           Duration `toml:"timeout" json:"timeout,omitzero"`
 	MaxReplyBytes     int64    `toml:"max_reply_bytes" json:"max_reply_bytes,omitzero"`
 	Attempts          int      `toml:"attempts" json:"attempts,omitzero"`
@@ -196,6 +197,16 @@ type Training struct {
 	SamplesPerTask int    `toml:"samples_per_task" json:"samples_per_task"`
 	Rounds         int    `toml:"rounds" json:"rounds"`
 	AnswerTokens   int    `toml:"answer_tokens" json:"answer_tokens"`
+
+	Schedule  Schedule `toml:"schedule" json:"schedule"`
+}
+
+// Schedule says when the daemon trains by itself, and what a night may use.
+type Schedule struct {
+	Cron     string  `toml:"cron" json:"cron"`
+	TimeZone string  `toml:"time_zone" json:"time_zone"`
+	Hours    float64 `toml:"hours" json:"hours"`
+	GPUHours float64 `toml:"gpu_hours" json:"gpu_hours"`
 }
 
 // Daemon is what only the daemon needs.

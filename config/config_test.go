@@ -115,6 +115,14 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"many models":    {"[budget.models.\"a:*\"]\nusd = 1.0\n", ":2", `budget.models."a:*" ends in *`, "only a price"},
 		"no limit":       {"[budget.models.\"a:b\"]\nusd = 0.0\n", "", `budget.models."a:b".usd is 0`, "give it a limit"},
 		"budget":         {"[budget.run]\nusd = -1.0\n", ":2", "budget.run.usd is -1", "0 for no limit"},
+		"schedule":       {"[training.schedule]\ncron = \"0 25 * * *\"\n", ":2", `training.schedule.cron is "0 25 * * *", which has "25" as the hour`, "0 to 23"},
+		"its fields":     {"[training.schedule]\ncron = \"@daily\"\n", ":2", "is no schedule of 5 fields", `"0 23 * * 1-5"`},
+		"never":          {"[training.schedule]\ncron = \"0 23 30 2 *\"\n", ":2", "which never comes: no such day is in any year", "name a day"},
+		"no night":       {"sandbox = \"weak\"\n[training.schedule]\ncron = \"0 23 * * *\"\n", ":3", `no night can come: sandbox is "weak"`, `"strict"`},
+		"time zone":      {"[training.schedule]\ntime_zone = \"Europe/Berln\"\n", ":2", `training.schedule.time_zone is "Europe/Berln", which is no time zone`, `"Europe/Berlin"`},
+		"hours":          {"[training.schedule]\nhours = 0.0\n", ":2", "training.schedule.hours is 0", "above 0"},
+		"GPU hours":      {"[training.schedule]\ngpu_hours = nan\n", ":2", "training.schedule.gpu_hours is NaN", "0 for no limit"},
+		"provider's":     {"[llm.providers.x]\ntrain_on = true\n", ":2", "llm.providers.x.train_on is set for all models", `[llm.models."provider:model"]`},
 		"pattern":        {"[watch]\npatterns = [\"[\"]\n", ":2", "no pattern", "*.py"},
 	} {
 		t.Run(name, func(t *testing.T) {

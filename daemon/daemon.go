@@ -58,10 +58,22 @@ type Daemon struct {
 	Ended func(Done)
 	// Lock is the data folder's; may be nil.
 	Lock *Lock
+	// Nights trains while no run waits; nil: nothing does. UntilIdle has none.
+	Nights Nights
 
 	wake    chan struct{} // there may be something in the queue
 	telling sync.Mutex    // held over Ended: worker and watcher both end runs
 	paid    time.Time     // when debts were last looked at; of the watcher's goroutine
+}
+
+// Nights is training that gives way to runs: *nights.Nights.
+type Nights interface {
+	// Run trains until the context is done. Its error ends the daemon.
+	Run(ctx context.Context) error
+	// Yield returns once nothing is trained.
+	Yield(ctx context.Context) error
+	// Look says that a run has ended.
+	Look()
 }
 
 // UntakenError says that files were found and could not be taken.
@@ -108,14 +120,58 @@ func (d *Daemon) Run(ctx context.Context) error {
 		}
 		watched <- err
 	}()
+	trained := d.train(ctx, cancel)
 	err = d.work(ctx)
 	idle := err == nil && ctx.Err() == nil
 	cancel(err)
-	if err = cmp.Or(<-watched, err); err == nil && idle && len(d.Watcher.untaken) > 0 {
+	if err = cmp.Or(<-watched, err, <-trained); err == nil && idle && len(d.Watcher.untaken) > 0 {
 		paths := slices.Sorted(maps.Keys(d.Watcher.untaken))
 		err = &UntakenError{Paths: paths, Err: d.Watcher.untaken[paths[0]]}
 	}
 	return err
+}
+
+// train begins what trains, and returns how it ended.
+func (d *Daemon) train(ctx context.Context, cancel context.CancelCauseFunc) <-chan error {
+	ended := make(chan error, 1)
+	if d.Nights == nil || d.UntilIdle {
+		d.Nights = nil
+		ended <- nil
+		return ended
+	}
+	go func() {
+		err := d.Nights.Run(ctx)
+		if err != nil {
+			cancel(err)
+		}
+		ended <- err
+	}()
+	return ended
+}
+
+// Waiting is how many runs wait or are worked on, and files that are being looked
+// at: what trains goes by it.
+func (d *Daemon) Waiting(ctx context.Context) (int, error) {
+	waiting, claimed, err := d.Worker.Store.QueueLength(ctx)
+	if !d.Watcher.Idle() {
+		waiting++
+	}
+	return waiting + claimed, err
+}
+
+// claim takes the next run from the queue. What trains gives way first: a run
+// never shares the machine with it.
+func (d *Daemon) claim(ctx context.Context, w *Worker, elsewhere []string) (store.Job, bool, error) {
+	if d.Nights != nil {
+		waiting, _, err := w.Store.QueueLength(ctx)
+		if err != nil || waiting == 0 {
+			return store.Job{}, false, err
+		}
+		if err := d.Nights.Yield(ctx); err != nil {
+			return store.Job{}, false, err
+		}
+	}
+	return w.Store.Claim(ctx, store.Self(), elsewhere...)
 }
 
 // check returns what makes all work impossible: damage in the record, here the
@@ -254,7 +310,7 @@ func (d *Daemon) take(ctx context.Context, w *Worker, s *devices) error {
 		if err := d.check(nil); err != nil {
 			return err
 		}
-		job, ok, err := w.Store.Claim(ctx, store.Self(), s.others(w)...)
+		job, ok, err := d.claim(ctx, w, s.others(w))
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil //nolint:nilerr // being told to stop is no failure
@@ -263,6 +319,9 @@ func (d *Daemon) take(ctx context.Context, w *Worker, s *devices) error {
 		case ok:
 			idleSince = time.Time{}
 			err := d.one(ctx, w, job)
+			if d.Nights != nil {
+				d.Nights.Look()
+			}
 			refused := (*RefusedError)(nil)
 			switch {
 			case err == nil:

@@ -15,6 +15,8 @@ A stage writes to the folder ``out``: ``policy`` (and ``critic``) at its end, ``
 ``metrics.jsonl``, ``tensorboard``, and PPO ``trajectories``. Started again, it goes on from the
 newest checkpoint that is whole, to the same bits on a CPU.
 
+``serve`` is no stage: it serves a policy, by OpenAI's protocol.
+
 Standard output has one line of JSON an event, by its key ``event``: ``start``, ``step`` (``step``,
 ``steps``, ``metrics``), ``note`` (``text``), ``checkpoint``, ``end``, ``error`` (``kind``,
 ``reason``, ``hint``, ``exit``). What libraries print goes to standard error.
