@@ -57,7 +57,11 @@ const (
 	NoCandidate Status = "no_candidate" // none was published
 	NoReference Status = "no_reference" // none was found for it
 	NotJudged   Status = "not_judged"   // the machine failed: the next run tries it again
+	NoClaims    Status = "no_claims"    // of no pair: a file that says what was claimed, and cannot be read
 )
+
+// FromBare is evidence that a candidate was made of a source without a ModelNew.
+const FromBare = "what was published is a function of C++ or CUDA: its ModelNew is the reference, with that function in the place of its own"
 
 // Key is the same for two audits of the same set under the same settings.
 func (a Audit) Key() string { return hashJSON(a.Path, a.References, a.Only, a.Limit, a.settings()) }

@@ -22,6 +22,15 @@ type Knob struct {
 	Choices []int `json:"choices"`
 }
 
+// Space is how large the schedules are that a Coder has for a task.
+type Space struct {
+	Points int64 `json:"points"` // combinations of the choices of its knobs
+	// Programs is how many different programs they come to; 0: not counted.
+	Programs int `json:"programs,omitempty" unknown:"0"`
+	// Sampled: only some of the programs were drawn.
+	Sampled bool `json:"sampled"`
+}
+
 // Comment returns the schedule as one line of Python comment.
 func (s Schedule) Comment() string {
 	b, err := json.Marshal(s)

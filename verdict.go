@@ -72,11 +72,40 @@ type Verdict struct {
 	CostS    map[string]float64 `json:"cost_s"`             // part ("worker", "build", "verify", "time", ...) to seconds
 	Versions map[string]string  `json:"versions"`
 	Cached   bool               `json:"cached,omitempty"` // served from the verdict cache
+	// Explained is what a candidate that policy rejects would be without it. The
+	// figures are that one's then, and count nowhere. Nil of all else.
+	Explained *Explanation `json:"explained,omitempty"`
 
 	// Exported is the standalone file that was certified: it needs only torch
 	// and a compiler. ExportedSHA256 is its hash. Only at Certify.
 	Exported       string `json:"exported,omitempty"`
 	ExportedSHA256 string `json:"exported_sha256,omitempty"`
+}
+
+// Explanation is what a rejected candidate would be if policy asked for nothing.
+type Explanation struct {
+	Status Status `json:"status"`
+	Reason string `json:"reason"`
+}
+
+// WithFigures returns a rejected verdict with how right and how fast the candidate
+// is: free is its verdict where policy asks for nothing.
+func (v Verdict) WithFigures(free Verdict) Verdict {
+	v.Explained = &Explanation{free.Status, free.Reason}
+	v.Correctness, v.Weights, v.Assumes = free.Correctness, free.Weights, free.Assumes
+	v.CandidateMS, v.Speedup, v.Speedups, v.Headroom = free.CandidateMS, free.Speedup, free.Speedups, free.Headroom
+	v.Timing, v.Floor, v.Work, v.Metrics = free.Timing, free.Floor, free.Work, free.Metrics
+	if free.Baselines != nil {
+		v.Baselines = free.Baselines
+	}
+	cost := map[string]float64{}
+	for _, of := range []map[string]float64{v.CostS, free.CostS} {
+		for part, s := range of {
+			cost[part] += s
+		}
+	}
+	v.CostS = cost
+	return v
 }
 
 // Assumptions are a list on the wire also where there are none.

@@ -4,6 +4,7 @@
 package audit
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,6 +17,8 @@ import (
 type Pair struct {
 	Reference, Candidate Text
 	Claim                *kernelwright.Claim
+
+	claims bool // it is no pair, but a file of claims that cannot be read
 }
 
 // Set is what was found at a path.
@@ -23,6 +26,17 @@ type Set struct {
 	Pairs []Pair
 	// Layouts counts the pairs by what they were recognised as, in words.
 	Layouts map[string]int
+
+	open []*cells
+}
+
+// Close closes the files whose texts are read when their turn comes.
+func (s Set) Close() error {
+	var failed error
+	for _, c := range s.open {
+		failed = errors.Join(failed, c.close())
+	}
+	return failed
 }
 
 // NoPairsError says that a path has no pairs, and what was looked for.
@@ -33,14 +47,14 @@ func (e *NoPairsError) Error() string { return e.Reason }
 func nothing(reason, hint string) error { return &NoPairsError{reason, hint} }
 
 // Layouts is what pairs are recognised by, in words for a hint.
-const Layouts = "KernelBench's runs (level_1_problem_3_sample_0_kernel.py), a folder with a reference and its candidates each, or a file of JSON lines with reference and candidate"
+const Layouts = "KernelBench's runs (level_1_problem_3_sample_0_kernel.py), a folder with a reference and its candidates each, or a file of JSON lines or Parquet with reference and candidate"
 
 // Find reads which pairs there are at path: a folder, or a file of JSON. Of
 // references it takes the first that fits among those named: files, or folders of
 // them. Where none is named it looks beside the candidates, in path, and in the
 // folders above it. An error is a *NoPairsError, or says what cannot be read.
 func Find(path string, references []string) (Set, error) {
-	found := &finder{base: path, seen: map[string]int{}, set: Set{Layouts: map[string]int{}}}
+	found := &finder{base: path, seen: map[string]int{}, judged: map[string]bool{}, set: Set{Layouts: map[string]int{}}}
 	info, err := os.Stat(path)
 	if err != nil {
 		return Set{}, nothing("there is no file or folder "+path, "name a folder or a file of pairs: "+Layouts)
@@ -53,14 +67,20 @@ func Find(path string, references []string) (Set, error) {
 		err = found.folder(path)
 	case isJSON(path):
 		err = found.json(path)
+	case isParquet(path):
+		err = found.parquet(path, true)
 	default:
-		err = nothing(path+" is neither a folder nor JSON", "`kernelwright eval REFERENCE CANDIDATE` judges one file")
+		err = nothing(path+" is neither a folder nor JSON nor Parquet", "`kernelwright eval REFERENCE CANDIDATE` judges one file")
+	}
+	if n := len(found.bare); err == nil && len(found.set.Pairs) == 0 && n > 0 {
+		err = nothing(fmt.Sprintf("there are no pairs in %s: beside none of its %d files of bare C++ or CUDA (%s) lies a reference, and none defines ModelNew", path, n, found.bare[0]),
+			"name their references with --references; a bare source is judged where its reference calls the function that it binds, or in a work folder")
+	}
+	if err == nil && len(found.set.Pairs) == 0 {
+		err = nothing("there are no pairs of a reference and a candidate in "+path, "it takes "+Layouts)
 	}
 	if err != nil {
-		return Set{}, err
-	}
-	if len(found.set.Pairs) == 0 {
-		return Set{}, nothing("there are no pairs of a reference and a candidate in "+path, "it takes "+Layouts)
+		return Set{}, errors.Join(err, found.set.Close())
 	}
 	return found.set, nil
 }
@@ -72,6 +92,9 @@ type finder struct {
 	near  *index // those of a KernelBench in base or above it; nil: not looked for yet
 	seen  map[string]int
 	set   Set
+
+	judged map[string]bool // folders that have candidates
+	bare   []string        // sources beside which there is none
 }
 
 // add takes a pair. Its labels tell it from every other one.

@@ -119,6 +119,22 @@ func TestLayouts(t *testing.T) {
 			files: map[string]string{"w/model.py": aReference, "w/model_new.py": aCandidate, "w/kernels/a.cu": "x", "w/kernels/b.py": aCandidate},
 			want:  []string{"w < w/model.py"},
 		},
+		"bare sources": {
+			files: map[string]string{
+				"a/ref_0.py": aReference, "a/ref_1.py": aReference, "a/kernel_0.cu": "__global__", "a/kernel_1.cpp": "int f();",
+				"b/alone.cu": "__global__", "c/new.py": aCandidate, "c/csrc/part.cu": "__global__", "c/model.py": aReference, "d/model_new.py": aCandidate, "d/kernels/x.cu": "x", "d/ref.py": aReference,
+			},
+			want: []string{
+				"a/kernel_0.cu < a/ref_0.py", "a/kernel_1.cpp < a/ref_1.py", "b/alone.cu < " + noReference, "c/new.py < c/model.py", "d < d/ref.py",
+			},
+		},
+		"bare sources of references that are named": {
+			files: with(map[string]string{"mine/3_relu.cu": "__global__", "mine/13_gelu.cu": "__global__", "mine/helpers.cpp": "int f();"}), at: "mine", references: []string{"KernelBench/level1"},
+			want: []string{
+				"mine/13_gelu.cu < KernelBench/level1/13_gelu.py", "mine/3_relu.cu < KernelBench/level1/3_relu.py",
+				"mine/helpers.cpp < (none of 2 references that were named fits its name)",
+			},
+		},
 		"several references in one folder, by name": {
 			files: map[string]string{"ref_0.py": aReference, "test_kernel_0.py": aCandidate, "model_ex_add.py": aReference, "model_new_ex_add.py": aCandidate, "other.py": aCandidate},
 			want: []string{
@@ -209,13 +225,15 @@ func TestJSONStaysInItsFolder(t *testing.T) {
 }
 
 func TestNoPairs(t *testing.T) {
-	dir := lay(t, map[string]string{"refs/1_a.py": aReference, "refs/2_b.py": aReference, "a.py": aCandidate, "empty/x.txt": "", "empty.jsonl": "", "other.json": `{"a": 1}`})
+	dir := lay(t, map[string]string{"refs/1_a.py": aReference, "refs/2_b.py": aReference, "a.py": aCandidate, "empty/x.txt": "", "empty.jsonl": "", "other.json": `{"a": 1}`, "bare/x/a.cu": "__global__", "broken.parquet": "PAR1"})
 	for at, want := range map[string]string{
-		"nowhere":     "there is no file or folder ",
-		"refs":        "there are no pairs of a reference and a candidate in ",
-		"empty":       "there are no pairs ",
-		"empty.jsonl": "there are no pairs ",
-		"a.py":        " is neither a folder nor JSON",
+		"nowhere":        "there is no file or folder ",
+		"refs":           "there are no pairs of a reference and a candidate in ",
+		"empty":          "there are no pairs ",
+		"empty.jsonl":    "there are no pairs ",
+		"bare":           "beside none of its 1 files of bare C++ or CUDA (",
+		"broken.parquet": "broken.parquet cannot be read as Parquet: ",
+		"a.py":           " is neither a folder nor JSON nor Parquet",
 	} {
 		if _, err := Find(filepath.Join(dir, at), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", at, err, want)
@@ -234,18 +252,52 @@ func TestNoPairs(t *testing.T) {
 }
 
 func TestClaimsOfKernelBench(t *testing.T) {
-	dir := lay(t, map[string]string{"eval_results.json": `{"3": [{"sample_id": "1", "runtime": 2, "ref_runtime": 5}, {"sample_id": 0, "runtime": 4}]}`, "bad/eval_results.json": "{"})
+	dir := lay(t, map[string]string{"eval_results.json": `{"3": [{"sample_id": "1", "runtime": 2, "ref_runtime": 5}, {"sample_id": 0, "runtime": 4}], "5": {"sample_id": 0, "runtime": 1, "ref_runtime": 3}}`})
+	claims, problems := claimsOf(dir)
+	if problems != nil {
+		t.Error(problems)
+	}
 	for name, want := range map[string]*kernelwright.Claim{
 		"level_1_problem_3_sample_1_kernel.py": {Speedup: 2.5, Against: "eager"},
 		"level_1_problem_3_sample_0_kernel.py": nil, // it was never timed against anything
 		"level_1_problem_4_sample_0_kernel.py": nil,
+		"level_1_problem_5_sample_0_kernel.py": {Speedup: 3, Against: "eager"},
 	} {
-		got := claimsOf(dir).of(name)
+		got := claims.of(name)
 		if (got == nil) != (want == nil) || got != nil && *got != *want {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
-	if got := claimsOf(filepath.Join(dir, "bad")).of("level_1_problem_3_sample_1_kernel.py"); got != nil {
-		t.Errorf("%+v", got)
+}
+
+// What a run claims and cannot be read is told, and nothing else is lost.
+func TestClaimsThatCannotBeRead(t *testing.T) {
+	for text, want := range map[string]string{
+		"{":    "it is no JSON object by problem: unexpected end of JSON input (at byte 1)",
+		"[1]":  "it is no JSON object by problem: it is something else",
+		"null": "",
+		`{"3": [{"sample_id": 0, "runtime": "fast"}, {"sample_id": 1, "runtime": 2, "ref_runtime": 5}], "4": 7}`: "what it says of 2 of 2 problems is no list of samples with numbers: 3, 4",
+	} {
+		set := found(t, map[string]string{
+			"KernelBench/level1/3_relu.py": aReference, "runs/level_1_problem_3_sample_1_kernel.py": aCandidate, "runs/eval_results.json": text,
+		})
+		var told []string
+		for _, p := range set.Pairs {
+			if p.claims {
+				told = append(told, filepath.Base(p.Candidate.Label)+": "+p.Candidate.Err().Error())
+			} else if claimed := p.Claim != nil; claimed != strings.Contains(text, `"ref_runtime": 5`) {
+				t.Errorf("%s: %+v", text, p.Claim)
+			}
+		}
+		if want != "" {
+			want = "eval_results.json: " + want
+		}
+		if got := strings.Join(told, "; "); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+		got, err := judged(t, set, &Run{Devices: []Device{newDouble()}, Record: newMemory()})
+		if err != nil || got["level_1_problem_3_sample_1_kernel.py"] != kernelwright.Correct || (got["eval_results.json"] == kernelwright.NoClaims) != (want != "") {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
 	}
 }

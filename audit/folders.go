@@ -50,11 +50,13 @@ const (
 	asFolders = "folders of a reference and its candidates"
 	asLoose   = "candidates whose references lie elsewhere"
 	asJSON    = "JSON"
+	asParquet = "Parquet"
+	asClaims  = "files of claims that cannot be read"
 )
 
 // folder reads a folder, and those in it.
 func (f *finder) folder(path string) error {
-	return walk(path, func(p string, d fs.DirEntry) error {
+	err := walk(path, func(p string, d fs.DirEntry) error {
 		if !d.IsDir() {
 			return nil
 		}
@@ -64,6 +66,26 @@ func (f *finder) folder(path string) error {
 		}
 		return f.files(p)
 	})
+	if err == nil {
+		f.alone()
+	}
+	return err
+}
+
+// alone takes bare sources that stand for themselves: no candidate lies beside
+// them, or in a folder above, that may be what they are a part of.
+func (f *finder) alone() {
+	for _, p := range f.bare {
+		part := false
+		for dir := filepath.Dir(p); !part && dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+			if part = f.judged[dir]; dir == f.base {
+				break
+			}
+		}
+		if reference := f.referenceOf(p); !part && (reference.Err() == nil || len(f.set.Pairs) > 0) {
+			f.add(asLoose, Pair{Reference: reference, Candidate: fileText(p)})
+		}
+	}
 }
 
 // isWorkFolder tells a folder in CUDA Agent's form: model_new.py with sources.
@@ -95,7 +117,8 @@ type sorted struct {
 	runs, references, candidates, broken, rest, sources []string
 }
 
-func sortFiles(path string) (s sorted, jsons []string) {
+// sortFiles returns the files of a folder, and those that are tables of pairs, if of anything.
+func sortFiles(path string) (s sorted, tables []string) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		return s, nil // it has nothing for us
@@ -119,17 +142,24 @@ func sortFiles(path string) (s sorted, jsons []string) {
 			}
 		case ext == ".cu" || ext == ".cpp":
 			s.sources = append(s.sources, p)
-		case isJSON(p):
-			jsons = append(jsons, p)
+		case isJSON(p) || isParquet(p):
+			tables = append(tables, p)
 		}
 	}
-	return s, jsons
+	return s, tables
 }
 
 // files takes the pairs of which a folder itself has the candidates.
 func (f *finder) files(path string) error {
-	s, jsons := sortFiles(path)
-	claims := claimsOf(path)
+	s, tables := sortFiles(path)
+	var claims runClaims
+	if len(s.runs) > 0 {
+		var problems []string
+		claims, problems = claimsOf(path)
+		for _, problem := range problems {
+			f.add(asClaims, unread(path, problem))
+		}
+	}
 	if severalLevels(s.runs) { // a claim names the problem alone, and each level has one of that number
 		claims = nil
 	}
@@ -146,11 +176,19 @@ func (f *finder) files(path string) error {
 			f.add(asLoose, Pair{Reference: f.referenceOf(p), Candidate: fileText(p)})
 		}
 	}
-	for _, p := range jsons {
-		if looksLikePairs(p) {
-			if err := f.json(p); err != nil {
-				return err
-			}
+	if f.judged[path] = len(s.runs)+len(s.published()) > 0; !f.judged[path] {
+		f.bare = append(f.bare, s.sources...)
+	}
+	for _, p := range tables {
+		read := func(string) error { return nil }
+		switch {
+		case isParquet(p):
+			read = func(p string) error { return f.parquet(p, false) }
+		case looksLikePairs(p):
+			read = f.json
+		}
+		if err := read(p); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -170,8 +208,11 @@ func (s sorted) published() []string {
 			out = append(out, p)
 		}
 	}
-	if len(out) == 0 && len(s.references) == 1 {
-		out = append(slices.Clone(s.rest), s.sources...)
+	if len(out) == 0 {
+		out = slices.Clone(s.sources)
+		if len(s.references) == 1 {
+			out = append(out, s.rest...)
+		}
 	}
 	slices.Sort(out)
 	return out

@@ -21,20 +21,37 @@ var (
 	candidateNames = []string{
 		"candidate", "custom_code", "candidate_code", "kernel_code", "optimized_code", "generated_code", "custom_kernel", "cuda_code", "solution", "kernel", //nolint:misspell // as they are written
 	}
-	claimNames   = []string{"claimed", "claimed_speedup", "speedup", "score_default", "cuda_speedup_native"}
-	againstNames = []string{"claimed_against", "against"}
+	// A reference that calls a function that it is given: bare sources stand for that.
+	functionalNames = []string{"pytorch_code_functional"}
+	claimNames      = []string{"claimed", "claimed_speedup", "speedup", "score_default", "cuda_speedup_native"}
+	againstNames    = []string{"claimed_against", "against"}
+	calledNames     = []string{"name", "task", "task_name", "op_name", "kernel_name", "problem"}
 )
+
+// The fields of a level's and a task's number.
+const levelField, taskField = "level_id", "task_id"
 
 // maxObject is the longest object that is read: two texts of the largest size,
 // written with escapes.
 const maxObject = 32 << 20
 
-// object is one of a file of JSON.
+// object is one of a file of JSON, or a row of Parquet.
 type object struct {
 	raw        []byte
 	at, length int64
 	number     int    // of its line, or in the list, from 1
 	problem    string // why it cannot be read
+
+	cells *cells // the rows that it is of
+	row   int64
+}
+
+// span returns where the text of a field lies.
+func (o object) span(path, field string) span {
+	if o.cells != nil {
+		return cell{o.cells, o.row, field}
+	}
+	return jsonSpan{path, o.at, o.length, field}
 }
 
 // objects reads a file of JSON one object at a time: lines, a list, or objects one
@@ -174,7 +191,7 @@ func fieldsOf(raw []byte) (fields map[string]json.RawMessage, names map[string]s
 }
 
 // first returns the first of these names that an object has.
-func first(fields map[string]json.RawMessage, of []string) string {
+func first[V any](fields map[string]V, of []string) string {
 	for _, name := range of {
 		if _, has := fields[name]; has {
 			return name
@@ -209,11 +226,21 @@ func (f *finder) pairOf(path string, o object) Pair {
 		return unusable(label(path, o.number, ""), o.problem, "mend the line, or take it out")
 	}
 	fields, names, isPair := fieldsOf(o.raw)
-	called := label(path, o.number, nameOf(fields))
 	if !isPair {
-		return unusable(called, "it has no reference and candidate", `a line is an object such as {"reference": ..., "candidate": ..., "claimed": 1.5}, with texts or paths`)
+		return unusable(label(path, o.number, nameOf(fields)), "it has no reference and candidate", `a line is an object such as {"reference": ..., "candidate": ..., "claimed": 1.5}, with texts or paths`)
 	}
+	return f.pairFrom(path, o, fields, names)
+}
+
+// pairFrom makes a pair of the fields of an object that is one. Names are the
+// fields' as they are written.
+func (f *finder) pairFrom(path string, o object, fields map[string]json.RawMessage, names map[string]string) Pair {
+	called := label(path, o.number, nameOf(fields))
 	r, c := first(fields, referenceNames), first(fields, candidateNames)
+	var source string
+	if name := first(fields, functionalNames); name != "" && json.Unmarshal(fields[c], &source) == nil && isBare(source) {
+		r = name
+	}
 	p := Pair{
 		Reference: f.part(path, o, called, names[r], fields[r], "reference"),
 		Candidate: f.part(path, o, called, names[c], fields[c], "candidate"),
@@ -252,7 +279,7 @@ func (f *finder) part(path string, o object, called, field string, value json.Ra
 	}
 	isPath := len(*text) < maxPath && !strings.ContainsAny(*text, "\n\r(\x00")
 	if !isPath {
-		return Text{Label: called, path: path, in: &jsonSpan{o.at, o.length, field}, hash: kernelwright.HashText(*text)}
+		return Text{Label: called, path: path, in: o.span(path, field), hash: kernelwright.HashText(*text)}
 	}
 	folder := filepath.Dir(path)
 	name := filepath.Clean(filepath.FromSlash(*text))
@@ -271,14 +298,14 @@ func (f *finder) part(path string, o object, called, field string, value json.Ra
 
 // nameOf is what an object calls itself, for people.
 func nameOf(fields map[string]json.RawMessage) string {
-	for _, name := range []string{"name", "task", "task_name", "op_name", "kernel_name", "problem"} {
+	for _, name := range calledNames {
 		var text string
 		if json.Unmarshal(fields[name], &text) == nil && text != "" && len(text) < 100 {
 			return text
 		}
 	}
 	var level, task json.Number
-	if json.Unmarshal(fields["level_id"], &level) == nil && json.Unmarshal(fields["task_id"], &task) == nil && task != "" {
+	if json.Unmarshal(fields[levelField], &level) == nil && json.Unmarshal(fields[taskField], &task) == nil && task != "" {
 		return fmt.Sprintf("level %s, task %s", level, task)
 	}
 	return ""

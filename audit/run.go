@@ -18,6 +18,8 @@ type Device interface {
 	// running any of it, and which status that is; "" where it must be tried.
 	Problem(ctx context.Context, c kernelwright.Candidate) (kernelwright.Status, string, error)
 	Inspect(ctx context.Context, name, source string) (kernelwright.Task, error)
+	// Explain says how right and how fast a candidate is that policy rejects.
+	Explain(ctx context.Context, t kernelwright.Task, c kernelwright.Candidate, l kernelwright.Level) (kernelwright.Verdict, error)
 	EvaluateBatch(ctx context.Context, t kernelwright.Task, cs []kernelwright.Candidate, l kernelwright.Level, yield func(int, kernelwright.Verdict) error) error
 }
 

@@ -25,6 +25,7 @@ type double struct {
 	evaluated map[string]int
 	inspected map[string]int
 	largest   int // batch
+	explained int
 }
 
 func newDouble() *double {
@@ -36,7 +37,7 @@ func (d *double) Device() kernelwright.Device {
 }
 
 func (d *double) Problem(_ context.Context, c kernelwright.Candidate) (kernelwright.Status, string, error) {
-	if strings.Contains(c.Source, "class ModelNew(") {
+	if strings.Contains(c.Source, "class ModelNew(\n") {
 		return kernelwright.BuildFailed, "line 1: not valid Python", nil
 	}
 	return "", "", nil
@@ -55,6 +56,19 @@ func (d *double) Inspect(_ context.Context, name, source string) (kernelwright.T
 		return kernelwright.Task{}, &kernelwright.InvalidTaskError{Reason: "it is no task"}
 	}
 	return kernelwright.Task{Name: name, Source: source}, nil
+}
+
+// Explain says of what is rejected that it would be right.
+func (d *double) Explain(_ context.Context, _ kernelwright.Task, c kernelwright.Candidate, _ kernelwright.Level) (kernelwright.Verdict, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.explained++
+	if d.fail != nil {
+		if err := d.fail("explain " + c.Source); err != nil {
+			return kernelwright.Verdict{}, err
+		}
+	}
+	return kernelwright.Verdict{Status: kernelwright.Correct, CandidateMS: 4, Speedup: &kernelwright.Speedup{Value: 2, Low: 1.9, High: 2.1, Against: "eager"}}, nil
 }
 
 func (d *double) EvaluateBatch(ctx context.Context, _ kernelwright.Task, cs []kernelwright.Candidate, _ kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
@@ -77,6 +91,8 @@ func (d *double) EvaluateBatch(ctx context.Context, _ kernelwright.Task, cs []ke
 		switch {
 		case strings.Contains(c.Source, "cuda()"):
 			v = kernelwright.Verdict{Status: kernelwright.Crashed, Reason: "forward raised RuntimeError: Found no NVIDIA driver on your system"}
+		case strings.Contains(c.Source, "a rewrite"):
+			v = kernelwright.Verdict{Status: kernelwright.Rejected, Candidate: "ab", Reason: "it has no custom code"}
 		case strings.Contains(c.Source, "hangs"):
 			v = kernelwright.Verdict{Status: kernelwright.TimedOut, Reason: "a forward took over 5 s"}
 		}
@@ -346,5 +362,48 @@ func TestAStoppedRunGoesOn(t *testing.T) {
 	}
 	if len(d.evaluated) != 50 {
 		t.Error(len(d.evaluated))
+	}
+}
+
+// What policy rejects has its figures beside the verdict, once; where they cannot
+// be had the verdict stands, and where the run is ended both are asked for again.
+func TestRejectedCandidatesAreExplained(t *testing.T) {
+	set := found(t, map[string]string{"a/reference.py": aReference, "a/right.py": aCandidate, "a/rewrite.py": aCandidate + "# a rewrite"})
+	for _, policy := range []string{"any", "required"} {
+		d, m := newDouble(), newMemory()
+		r := &Run{Audit: kernelwright.Audit{CustomCode: policy}, Devices: []Device{d}, Record: m}
+		for range 2 {
+			if _, err := judged(t, set, r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		v := m.all[set.Pairs[0].Reference.Label+"\n"+filepath.Join(filepath.Dir(set.Pairs[0].Candidate.Label), "rewrite.py")].Verdict
+		explained := policy == "required"
+		if v.Status != kernelwright.Rejected || (v.Explained != nil) != explained || explained && (v.CandidateMS != 4 || v.Speedup.Value != 2 || d.explained != 1) {
+			t.Errorf("%s: %+v, explained %d times", policy, v, d.explained)
+		}
+	}
+	d, m := newDouble(), newMemory()
+	d.fail = func(text string) error {
+		if strings.HasPrefix(text, "explain") {
+			return &kernelwright.InfrastructureError{Op: "evaluate", Err: errors.New("the device has gone")}
+		}
+		return nil
+	}
+	if got, err := judged(t, set, &Run{Audit: kernelwright.Audit{CustomCode: "required"}, Devices: []Device{d}, Record: m}); err != nil || got["rewrite.py"] != kernelwright.Rejected {
+		t.Errorf("%v, %v", got, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	d, m = newDouble(), newMemory()
+	d.fail = func(text string) error {
+		if strings.HasPrefix(text, "explain") {
+			cancel()
+			return ctx.Err()
+		}
+		return nil
+	}
+	r := &Run{Audit: kernelwright.Audit{CustomCode: "required"}, Set: set, Devices: []Device{d}, Record: m, Begun: func(int, string) {}, Yield: func(kernelwright.AuditPair, bool) error { return nil }}
+	if err := r.Run(ctx); !errors.Is(err, context.Canceled) || len(m.all) != 1 {
+		t.Errorf("ended: %v, %d kept", err, len(m.all))
 	}
 }

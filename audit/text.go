@@ -15,14 +15,20 @@ import (
 type Text struct {
 	Label string // the path of its file, or file:line
 	path  string
-	in    *jsonSpan // within the file; nil: all of it
-	hash  string    // of a text within JSON
-	folds string    // the folder that a path in JSON must lie below; empty: anywhere
-	err   error     // why there is none
+	in    span   // within the file; nil: all of it
+	hash  string // of a text within a file
+	folds string // the folder that a path in JSON must lie below; empty: anywhere
+	err   error  // why there is none
+}
+
+// span is where a text lies within a file. An error is a *kernelwright.InvalidTaskError.
+type span interface {
+	text() (string, error)
 }
 
 // jsonSpan is an object in a file of JSON, and which of its values.
 type jsonSpan struct {
+	path       string
 	at, length int64
 	field      string
 }
@@ -84,27 +90,33 @@ func (t Text) below() (string, error) {
 	return f.Source, err
 }
 
-// value reads a text out of its file of JSON.
+// value reads a text out of its file. It may have changed since it was found.
 func (t Text) value() (string, error) {
-	f, err := os.Open(t.path)
+	text, err := t.in.text()
+	if err != nil {
+		return "", err
+	}
+	if kernelwright.HashText(text) != t.hash {
+		return "", invalid("its file has changed while it was read", "give the command again")
+	}
+	return task.Decode([]byte(text))
+}
+
+func (s jsonSpan) text() (text string, err error) {
+	f, err := os.Open(s.path)
 	if err != nil {
 		return "", invalid("it cannot be read: "+err.Error(), "see that the file and its disk are in order")
 	}
 	defer f.Close()
-	raw := make([]byte, t.in.length)
-	if _, err := f.ReadAt(raw, t.in.at); err != nil {
+	raw := make([]byte, s.length)
+	if _, err := f.ReadAt(raw, s.at); err != nil {
 		return "", invalid("it cannot be read: "+err.Error(), "give the command again: the file has changed meanwhile")
 	}
 	var object map[string]json.RawMessage
-	var text string
-	err = json.Unmarshal(raw, &object)
-	if err == nil {
-		err = json.Unmarshal(object[t.in.field], &text)
+	if json.Unmarshal(raw, &object) == nil {
+		_ = json.Unmarshal(object[s.field], &text) // what is none is another text
 	}
-	if err != nil || kernelwright.HashText(text) != t.hash {
-		return "", invalid("its file has changed while it was read", "give the command again")
-	}
-	return task.Decode([]byte(text))
+	return text, nil
 }
 
 func invalid(reason, hint string) error {

@@ -9,6 +9,9 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
+// required is the policy under which rewrites in PyTorch are rejected.
+const required = "required"
+
 // origin is whose text a candidate is: a stranger's, as a model's is.
 const origin = "published"
 
@@ -48,6 +51,7 @@ func (w *worker) work(ctx context.Context) error {
 type open struct {
 	kernelwright.AuditPair
 	same []kernelwright.AuditPair
+	bare bool // ModelNew was made of it here
 }
 
 // judge says something of each pair of a chunk. Rest is what it leaves to other
@@ -101,7 +105,18 @@ func (w *worker) read(ctx context.Context, c chunk, reference string, badReferen
 			}
 			continue
 		}
-		p.ReferenceText, p.CandidateText, p.Key = reference, text, w.Audit.PairKey(reference, text)
+		bare, problem := isBare(text), ""
+		if p.ReferenceText, p.CandidateText = reference, text; bare {
+			text, problem = bind(reference, text)
+		}
+		if problem != "" {
+			p.Verdict = w.verdict(kernelwright.Rejected, errors.New(problem))
+			if err := w.keep(ctx, p, false); err != nil {
+				return nil, n, err
+			}
+			continue
+		}
+		p.CandidateText, p.Key = text, w.Audit.PairKey(reference, text)
 		if o, again := byKey[p.Key]; again {
 			p.ReferenceText, p.CandidateText = "", ""
 			o.same = append(o.same, p)
@@ -118,7 +133,7 @@ func (w *worker) read(ctx context.Context, c chunk, reference string, badReferen
 			}
 			continue
 		}
-		o := &open{AuditPair: p}
+		o := &open{AuditPair: p, bare: bare}
 		byKey[p.Key] = o
 		todo, held = append(todo, o), held+len(text)
 	}
@@ -128,6 +143,9 @@ func (w *worker) read(ctx context.Context, c chunk, reference string, badReferen
 // unreadable is what is said of a pair of which a text cannot be had.
 func (w *worker) unreadable(p Pair, badReference, badCandidate error) (kernelwright.Verdict, bool) {
 	if err := p.Candidate.Err(); err != nil {
+		if p.claims {
+			return w.verdict(kernelwright.NoClaims, err), true
+		}
 		return w.verdict(kernelwright.NoCandidate, err), true
 	}
 	if err := p.Reference.Err(); err != nil {
@@ -203,15 +221,23 @@ func (w *worker) batch(ctx context.Context, from Text, reference string, todo []
 	}
 	done := 0
 	var own error // of the record, or of whom it is told
+	var rejected []*open
 	err := w.device.EvaluateBatch(ctx, w.task, candidates, w.Audit.Level, func(i int, v kernelwright.Verdict) error {
 		w.failed.inARow = 0
 		if !v.Status.OK() && v.Status != kernelwright.Wrong && needsGPU(w.device.Device(), v.Reason, v.Output) {
 			v.Status, v.Reason = kernelwright.NeedsGPU, needs("it", v.Reason)
 		}
-		todo[i].Verdict = v
-		own, done = w.said(ctx, todo[i]), i+1
+		todo[i].Verdict, done = v, i+1
+		if v.Status == kernelwright.Rejected && w.Audit.CustomCode == required { // its figures are asked for below
+			rejected = append(rejected, todo[i])
+			return nil
+		}
+		own = w.said(ctx, todo[i])
 		return own
 	})
+	if own == nil {
+		own = w.explain(ctx, rejected)
+	}
 	switch {
 	case own != nil:
 		return nil, own
@@ -223,6 +249,26 @@ func (w *worker) batch(ctx context.Context, from Text, reference string, todo []
 		return todo[done+1:], w.said(ctx, todo[done])
 	}
 	return todo[done+1:], w.failure(ctx, todo[done], err)
+}
+
+// explain adds to rejected verdicts how right and how fast the candidates are, and
+// records them. Where that fails the verdict stands, and its evidence says why.
+func (w *worker) explain(ctx context.Context, rejected []*open) error {
+	for _, o := range rejected {
+		free, err := w.device.Explain(ctx, w.task, kernelwright.Candidate{Source: o.CandidateText, Origin: origin}, w.Audit.Level)
+		switch {
+		case err != nil && ctx.Err() != nil: // the next run asks for both again
+			return context.Cause(ctx)
+		case err != nil:
+			o.Verdict.Evidence = append(o.Verdict.Evidence, "it could not be explained: "+err.Error())
+		default:
+			o.Verdict = o.Verdict.WithFigures(free)
+		}
+		if err := w.said(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func needs(what, reason string) string { return fmt.Sprintf("%s needs a GPU: %s", what, reason) }
@@ -260,6 +306,9 @@ func (w *worker) failure(ctx context.Context, o *open, err error) error {
 
 // said records a verdict, and those of pairs with the same texts.
 func (w *worker) said(ctx context.Context, o *open) error {
+	if o.bare {
+		o.Verdict.Evidence = append(o.Verdict.Evidence, kernelwright.FromBare)
+	}
 	if err := w.keep(ctx, o.AuditPair, false); err != nil {
 		return err
 	}

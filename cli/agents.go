@@ -74,6 +74,9 @@ func (c casting) agents(open func(name string) (llm.Model, error)) (agents, erro
 			return a, err
 		}
 		a.coder = coder.Model{LLM: a.model, Prompts: templates, Skills: skills, Form: coder.Form(c.form)}
+		if strings.HasPrefix(c.coder, policyPrefix) {
+			a.coder = signed{coder.Model{LLM: signing{a.model}, Prompts: templates, Skills: skills, Form: coder.Form(c.form)}}
+		}
 		a.skills = skills
 	}
 	if c.judge != rulesJudge && c.judge != noJudge {
@@ -105,6 +108,8 @@ type models struct {
 	budget *llm.Budget
 	limits map[string]*llm.Limits // of providers
 	opened map[string]llm.Model
+	// policies serves those that were trained here; nil where none is served.
+	policies llm.PolicySource
 }
 
 func newModels(c config.Config, getenv func(string) string, s *store.Store, log *slog.Logger) *models {
@@ -112,7 +117,7 @@ func newModels(c config.Config, getenv func(string) string, s *store.Store, log 
 	for name, o := range c.LLM.Providers {
 		limits[name] = llm.NewLimits(o.Concurrency, o.RequestsPerMinute, o.TokensPerMinute)
 	}
-	return &models{c, getenv, s, log, llm.NewBudget(allowances(c.Budget), priceList(c.LLM.Prices), s, nil), limits, map[string]llm.Model{}}
+	return &models{config: c, getenv: getenv, store: s, log: log, budget: llm.NewBudget(allowances(c.Budget), priceList(c.LLM.Prices), s, nil), limits: limits, opened: map[string]llm.Model{}}
 }
 
 // open returns the model of that name, with everything round it.
@@ -138,7 +143,7 @@ func (m *models) openWith(name string, o llm.Options) (llm.Model, error) {
 // and none of them alone.
 func (m *models) options(name string) llm.Options {
 	c := m.config.LLM
-	return configured(c, name).Over(llm.Options{MaxTokens: c.MaxTokens, Timeout: c.Timeout.Std(), Attempts: c.Attempts, Getenv: m.getenv, Log: m.log})
+	return configured(c, name).Over(llm.Options{MaxTokens: c.MaxTokens, Timeout: c.Timeout.Std(), Attempts: c.Attempts, Getenv: m.getenv, Log: m.log, Policies: m.policies})
 }
 
 // configured is what the settings say of a model and of its provider.

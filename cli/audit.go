@@ -22,7 +22,7 @@ import (
 )
 
 type auditCmd struct {
-	Path       string   `arg:"" optional:"" help:"A folder of published candidates, or a file of JSON lines." type:"path" predictor:"file"`
+	Path       string   `arg:"" optional:"" help:"A folder of published candidates, or a file of JSON lines or Parquet." type:"path" predictor:"file"`
 	References []string `help:"Where the references lie, if not beside the candidates: a folder such as KernelBench's, or a file." placeholder:"PATH" type:"path" predictor:"file"`
 	Level      string   `help:"How strict: quick or certify." enum:"quick,certify" default:"quick"`
 	CustomCode string   `help:"Whether code of its own has to do the work: any judges rewrites in PyTorch, too, and counts them apart; required rejects them." enum:"any,required" default:"any"`
@@ -37,7 +37,7 @@ type auditCmd struct {
 
 // Help is shown below the flags.
 func (auditCmd) Help() string {
-	return "Judges what others have published: pairs of a reference and a candidate, in KernelBench's layout of runs, as a folder with a reference and its candidates each, or as JSON lines of reference, candidate and claimed speedup (docs/audit.md). What was judged under the same bytes and settings is not judged again: the same command goes on where it was stopped. With --json one object a line, as they come. Exit code 0 says that every pair got its answer, whatever that is."
+	return "Judges what others have published: pairs of a reference and a candidate, in KernelBench's layout of runs, as a folder with a reference and its candidates each, or as JSON lines or Parquet of reference, candidate and claimed speedup (docs/audit.md). What was judged under the same bytes and settings is not judged again: the same command goes on where it was stopped. With --json one object a line, as they come. Exit code 0 says that every pair got its answer, whatever that is."
 }
 
 // Run judges what is not judged yet, and tells all. Lines are promised with --json:
@@ -61,6 +61,7 @@ func (c auditCmd) run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, set.Close()) }()
 	if c.Out != "" {
 		if err := writableFolder(c.Out); err != nil {
 			return err
@@ -148,6 +149,7 @@ func (c auditCmd) find() (audit.Set, error) {
 	all := len(set.Pairs)
 	set.Pairs = slices.DeleteFunc(set.Pairs, func(p audit.Pair) bool { return !c.matches(p.Candidate.Label) })
 	if len(set.Pairs) == 0 {
+		_ = set.Close() // it was only read
 		return set, usage(fmt.Sprintf("none of %d candidates matches --only %s", all, strings.Join(c.Only, ",")), "patterns are held against paths below "+c.Path+", and against names of files")
 	}
 	if c.Limit > 0 {
@@ -243,6 +245,11 @@ func (d auditDevice) Problem(ctx context.Context, c kernelwright.Candidate) (ker
 	defer cancel()
 	status, problem, err := d.evaluator.Problem(ctx, c)
 	return status, problem, overdue(ctx, "reading the candidate", d.inspect, err)
+}
+
+// Explain gives up on an explanation as on a verdict.
+func (d auditDevice) Explain(ctx context.Context, t kernelwright.Task, c kernelwright.Candidate, l kernelwright.Level) (kernelwright.Verdict, error) {
+	return explaining{d.bounded, d.evaluator}.explain(ctx, t, c, l)
 }
 
 // auditRecord is the store as an audit keeps things in it.

@@ -27,6 +27,7 @@ type benchCmd struct {
 	Out        string   `help:"Write the report (bench.md, bench.html) and the kernels into this folder." placeholder:"DIR" type:"path" predictor:"dir"`
 	chosenFlags
 	matrixFlags
+	Budget   int    `help:"With --strategy exhaustive: at most so many of the built-in Coder's programs for each task (100)." placeholder:"N"`
 	WallTime string `help:"A run takes at most this long: 90s, 10m." placeholder:"TIME" key:"rounds.wall_time"`
 	Headroom string `help:"A run stops at this share of the roofline." placeholder:"SHARE" key:"rounds.headroom"`
 	Patience string `help:"A run stops after so many rounds without a faster kernel." placeholder:"N" key:"rounds.patience"`
@@ -48,7 +49,7 @@ type levelFlag struct {
 
 // matrixFlags take several values each; a bench tries all their combinations.
 type matrixFlags struct {
-	Strategy string `help:"Strategies to compare, separated by commas: rounds, beam, react." placeholder:"NAMES"`
+	Strategy string `help:"Strategies to compare, separated by commas: rounds, beam, react; exhaustive tries the built-in Coder's whole schedule space." placeholder:"NAMES"`
 	Coder    string `help:"Coders to compare: builtin, and models as provider:model." placeholder:"NAMES"`
 	Judge    string `help:"Judges to compare: rules, none, and models as provider:model; correction and optimisation let it say only that, self and score ask none." placeholder:"NAMES"`
 	Language string `help:"Languages to compare: auto, cpp, cuda, triton." placeholder:"NAMES"`
@@ -262,14 +263,12 @@ type axis struct {
 	setting    func(value string) (key, text string)
 }
 
-// configurations is the settings of every combination. What a value may be, the
-// settings know.
-func (c benchCmd) configurations(a *app) ([]config.Config, error) {
+// axes are the flags of the matrix.
+func (c benchCmd) axes() []axis {
 	always := func(key string) func(string) (string, string) {
 		return func(value string) (string, string) { return key, value }
 	}
-	all := []map[string]string{{}}
-	for _, x := range []axis{
+	return []axis{
 		{"--strategy", c.Strategy, always("rounds.strategy")},
 		{"--coder", c.Coder, always("coder.name")},
 		{"--judge", c.Judge, func(value string) (string, string) { return judgeKey(value), value }},
@@ -277,7 +276,24 @@ func (c benchCmd) configurations(a *app) ([]config.Config, error) {
 		{"--rounds", c.Rounds, always("rounds.max")},
 		{"--metrics", c.Metrics, always("rounds.metrics")},
 		{"--lessons", c.Lessons, func(value string) (string, string) { return "judge.lessons", strconv.FormatBool(value == "on") }},
-	} {
+	}
+}
+
+// configurations is the settings of every combination, and of the exhaustive search
+// where it is asked for. What a value may be, the settings know.
+func (c benchCmd) configurations(a *app) ([]config.Config, error) {
+	searches, err := c.searches()
+	if err != nil {
+		return nil, err
+	}
+	var all []map[string]string
+	if !searches.alone {
+		all = []map[string]string{{}}
+	}
+	for _, x := range c.axes() {
+		if x.flag == "--strategy" {
+			x.text = searches.others
+		}
 		if x.text == "" {
 			continue
 		}
@@ -304,19 +320,30 @@ func (c benchCmd) configurations(a *app) ([]config.Config, error) {
 	}
 	configs := make([]config.Config, len(all))
 	for i, flags := range all {
-		for key, value := range a.flags {
-			flags[key] = value
+		if configs[i], err = a.configured(flags); err != nil {
+			return nil, err
 		}
-		conf, _, err := config.Read(config.Source{File: config.FindFile(a.file, a.getenv), Env: a.env, Flags: flags, FlagNames: a.flagNames})
+		if configs[i].Rounds.Judge == string(forge.JudgeNone) && flags["judge.name"] != "" {
+			return nil, usage("--judge names a Judge, and rounds.judge is none in the settings", `set rounds.judge to "both", or leave it out`)
+		}
+	}
+	if searches.wanted {
+		conf, err := a.configured(exhaustiveFlags())
 		if err != nil {
 			return nil, err
 		}
-		if conf.Rounds.Judge == string(forge.JudgeNone) && flags["judge.name"] != "" {
-			return nil, usage("--judge names a Judge, and rounds.judge is none in the settings", `set rounds.judge to "both", or leave it out`)
-		}
-		configs[i] = conf
+		configs = append(configs, c.exhaustive(conf))
 	}
 	return configs, nil
+}
+
+// configured is the settings under flags of a configuration and those of the command.
+func (a *app) configured(flags map[string]string) (config.Config, error) {
+	for key, value := range a.flags {
+		flags[key] = value
+	}
+	conf, _, err := config.Read(config.Source{File: config.FindFile(a.file, a.getenv), Env: a.env, Flags: flags, FlagNames: a.flagNames})
+	return conf, err
 }
 
 // judgeKey tells what the Judge may say from who it is.
@@ -448,6 +475,9 @@ func (r *room) loadBench(ctx context.Context, id int64) (b report.Bench, err err
 			return b, err
 		}
 		run := report.ReduceRun(d, m, spend)
+		if run.Space, err = r.searched(ctx, d); err != nil {
+			return b, err
+		}
 		run.Lessons = len(lessons)
 		b.Runs = append(b.Runs, run)
 	}

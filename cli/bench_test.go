@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/daemon"
+	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
@@ -31,7 +32,8 @@ func TestConfigurationsOfABench(t *testing.T) {
 		for _, conf := range configs {
 			r := (&room{}).under(conf)
 			k := configuration(conf, r.strategy())
-			if conf.Rounds.Patience != 7 || !strings.Contains(k.Settings, `"patience":7`) {
+			search := k.Strategy == forge.ExhaustiveStrategy // which has no patience and no profile
+			if conf.Rounds.Patience != 7 || strings.Contains(k.Settings, `"patience":7`) == search {
 				t.Errorf("a flag was lost: %+v", k)
 			}
 			taught := ""
@@ -41,7 +43,7 @@ func TestConfigurationsOfABench(t *testing.T) {
 			if k.Metrics != "" {
 				taught += " " + k.Metrics
 			}
-			if r.profile() != conf.Rounds.Metrics {
+			if !search && r.profile() != conf.Rounds.Metrics {
 				t.Errorf("its profile is %q", r.profile())
 			}
 			out = append(out, fmt.Sprintf("%s %s %s/%s %s %d%s", k.Strategy, k.Coder, k.Judge, k.Mode, k.Language, k.Rounds, taught))
@@ -71,6 +73,10 @@ func TestConfigurationsOfABench(t *testing.T) {
 			matrixFlags{Coder: "openai:x", Judge: "self,score,openai:y", Strategy: "react", Rounds: "3"}, nil,
 			[]string{"react openai:x self/self auto 3 taught", "react openai:x score/score auto 3", "react openai:x openai:y/both auto 3 taught"},
 		},
+		{matrixFlags{Strategy: "exhaustive"}, []string{"KERNELWRIGHT_ROUNDS_STRATEGY=react", "KERNELWRIGHT_CODER_NAME=openai:x"}, []string{"exhaustive builtin none/none auto 100"}},
+		{matrixFlags{Strategy: "exhaustive, rounds", Coder: "builtin,openai:x", Rounds: "2"}, nil, []string{
+			"rounds builtin rules/both auto 2 taught", "rounds openai:x rules/both auto 2 taught", "exhaustive builtin none/none auto 100",
+		}},
 	} {
 		if got := said(benchCmd{matrixFlags: c.flags}, c.env...); !slices.Equal(got, c.want) {
 			t.Errorf("%+v: %q, want %q", c.flags, got, c.want)

@@ -44,6 +44,7 @@ type grammar struct {
 	Baseline   baselineCmd   `cmd:"" help:"Hold candidates against kernels of your own."`
 	Daemon     daemonCmd     `cmd:"" help:"Watch folders and optimise what is dropped into them."`
 	Train      trainCmd      `cmd:"" help:"Train the Coder."`
+	Policy     policyCmd     `cmd:"" help:"Keep what was trained, and say which of it serves."`
 	MCP        mcpCmd        `cmd:"" name:"mcp" help:"Let an agent outside be the Coder, over the Model Context Protocol."`
 	History    historyCmd    `cmd:"" help:"Ask what was tried, and what came of it."`
 	Export     exportCmd     `cmd:"" help:"Write the kernel of a certified round to a file."`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 
@@ -63,6 +64,9 @@ func (c runCmd) dry(a *app) (err error) {
 		heard.calls = nil
 		show.begin(path)
 		first, err := r.firstAnswer(a.ctx, e, by, path)
+		if bad, ok := errors.AsType[*kernelwright.InvalidTaskError](err); ok { // as of a run of it
+			return &Error{Code: ExitNotFound, Text: report.Line(filepath.Base(path)) + " is no task: " + bad.Reason, Hint: bad.Hint}
+		}
 		if err != nil {
 			return cutShort(a.ctx, err)
 		}

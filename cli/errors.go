@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -19,6 +20,8 @@ import (
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
+	"github.com/kernelwright/kernelwright/trainer/policies"
+	"github.com/kernelwright/kernelwright/trainer/serving"
 )
 
 // The rules for whatever is said to people: no capitals at the start, no full
@@ -92,6 +95,9 @@ func explain(err error) (code int, text, hint string) {
 		damaged *store.DamagedError
 		gone    *store.GoneError
 		model   *llm.Error
+		policy  *policies.Error
+		changed *policies.ChangedError
+		served  *serving.Error
 	)
 	switch {
 	case errors.As(err, &ours):
@@ -103,10 +109,14 @@ func explain(err error) (code int, text, hint string) {
 		code, hint = ExitUsage, setting.Hint
 	case errors.As(err, &parse):
 		code, hint = ExitUsage, "see `kernelwright --help`"
+		text = notANumber.ReplaceAllString(text, `$2 is not a whole number`)
 		if parse.Context != nil {
 			if n := parse.Context.Selected(); n != nil {
 				hint = "see `" + n.FullPath() + " --help`"
 			}
+		}
+		if strings.HasSuffix(text, "unknown flag --version") {
+			hint = "`kernelwright version` prints it"
 		}
 	case errors.As(err, &held):
 		code = ExitHeld
@@ -122,6 +132,15 @@ func explain(err error) (code int, text, hint string) {
 		case llm.BadKey, llm.UnknownModel, llm.BadRequest, llm.TooLong, llm.NoTools:
 			code = ExitUsage
 		}
+	case errors.As(err, &policy):
+		code, hint = ExitUsage, policy.Hint
+		if policy.Missing {
+			code = ExitNotFound
+		}
+	case errors.As(err, &changed):
+		hint = changed.Hint()
+	case errors.As(err, &served):
+		hint = served.Hint
 	case errors.As(err, &damaged):
 		text, hint = report.Line(damaged.Error()), cmp.Or(damaged.Hint, damagedHint)
 	case errors.As(err, &gone):
@@ -145,6 +164,9 @@ func explain(err error) (code int, text, hint string) {
 	}
 	return code, lower(text), lower(report.Line(hint))
 }
+
+// notANumber is how the parser of the command line names what should be one.
+var notANumber = regexp.MustCompile(`expected a valid (\d+ bit )?u?int but got ("[^"]*")`)
 
 const damagedHint = "`kernelwright history check` says what of it can be read; put a copy in its place, or move it aside and keep it: a new record is then begun"
 

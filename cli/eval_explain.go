@@ -14,18 +14,11 @@ import (
 // figures of the candidate, which count nowhere.
 type outcome struct {
 	kernelwright.Verdict
-	Counted     *bool        `json:"counted,omitempty"`     // false of a rejected one that was to be explained
-	Explained   *explanation `json:"explained,omitempty"`   // what it would be without the policy
-	Unexplained string       `json:"unexplained,omitempty"` // why that is not known: the explanation failed
+	Counted     *bool  `json:"counted,omitempty"`     // false of a rejected one that was to be explained
+	Unexplained string `json:"unexplained,omitempty"` // why that is not known: the explanation failed
 
 	hint string     // what to do about that
 	of   judgedText // empty where no candidate was judged
-}
-
-// explanation is what a rejected candidate would be if policy asked for nothing.
-type explanation struct {
-	Status kernelwright.Status `json:"status"`
-	Reason string              `json:"reason"`
 }
 
 // explaining gives up on an explanation as on a verdict.
@@ -71,16 +64,7 @@ func (c evalCmd) explained(ctx context.Context, by explaining, t kernelwright.Ta
 		_, o.Unexplained, o.hint = explain(err)
 		return o, nil
 	}
-	o.Explained = &explanation{free.Status, free.Reason}
-	o.Correctness, o.Weights, o.Assumes = free.Correctness, free.Weights, free.Assumes
-	o.CandidateMS, o.Speedup, o.Speedups, o.Headroom = free.CandidateMS, free.Speedup, free.Speedups, free.Headroom
-	o.Timing, o.Floor, o.Work, o.Metrics = free.Timing, free.Floor, free.Work, free.Metrics
-	if free.Baselines != nil {
-		o.Baselines = free.Baselines
-	}
-	for part, s := range free.CostS {
-		o.CostS[part] += s
-	}
+	o.Verdict = o.WithFigures(free)
 	return o, nil
 }
 

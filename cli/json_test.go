@@ -150,6 +150,7 @@ func seedForJSON(t *testing.T, data string) {
 	night.EndedMS, night.Stop, night.Reason, night.WorkedMS, night.Pipeline = 1764417660000, store.NightFailed, "it could not go on", 60000, 1
 	check(s.SaveNight(ctx, night))
 	_, err = s.BeginNight(ctx, store.Night{DueMS: 1764417600000, UntilMS: 1764446400000, BegunMS: 1764417600000, SeenMS: 1764417600000, Owner: "1@2@3"})
+	_, err = s.SavePolicy(ctx, store.Policy{Digest: strings.Repeat("cd", 32), Files: []byte("[]")}, func(int64) error { return nil })
 	check(err)
 	check(s.SaveBaseline(ctx, store.Baseline{NamedBaseline: kernelwright.NamedBaseline{Name: "mine", Source: "x", Language: kernelwright.CPP}, Task: task.Fingerprint, TaskName: "softmax", Device: "cpu"}))
 }
@@ -196,6 +197,9 @@ func TestJSONKeepsItsRules(t *testing.T) {
 		{verb: "train nights"}, {verb: "train nights", args: "--limit -1", fails: fails}, {verb: "train data"}, {verb: "train data", args: "--out " + filepath.Join(other, "data")},
 		{verb: "train serve", args: "--listen 192.0.2.1:0", fails: fails},
 		{verb: "train tasks ls"}, {verb: "train tasks show", args: "none", fails: fails}, {verb: "train tasks export", args: "none --out " + other + "/set", fails: fails},
+		{verb: "policy ls", lines: lines}, {verb: "policy show", args: "v1"}, {verb: "policy show", fails: fails}, {verb: "policy add", args: other, fails: fails},
+		{verb: "policy promote", args: "v9", fails: fails}, {verb: "policy rollback", fails: fails}, {verb: "policy serve", args: "v1 --listen 0.0.0.0:0", fails: fails},
+		{verb: "policy export", args: "v9 --out " + other + "/policy", fails: fails}, {verb: "policy rm", args: "v9", fails: fails},
 		{verb: "train tasks import", args: other + "/none", fails: fails}, {verb: "train tasks make", args: "--name /", fails: fails},
 	}
 	var g grammar

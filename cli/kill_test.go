@@ -200,6 +200,7 @@ type working struct {
 	pid  int
 	wait chan struct{} // closed when it has ended
 	cmd  command
+	out  *bytes.Buffer // standard output, once it has ended
 	mu   sync.Mutex
 	log  []string
 }
@@ -210,8 +211,16 @@ func (b *batch) start(flags ...string) *working {
 	if len(flags) == 0 {
 		flags = []string{"--until-idle", "--rounds", "2"}
 	}
-	c := b.command(append([]string{"daemon", "--watch", b.dir, "--headroom", "1", "--patience", "100", "--wall-time", "24h"}, flags...)...)
+	return b.startCommand(append([]string{"daemon", "--watch", b.dir, "--headroom", "1", "--patience", "100", "--wall-time", "24h"}, flags...)...)
+}
+
+// startCommand starts the program.
+func (b *batch) startCommand(args ...string) *working {
+	b.t.Helper()
+	c := b.command(args...)
 	c.Env = append(c.Env, "TMPDIR="+b.tmp, hwfeedback.LeasesOfTests+"="+leasesBelow(b.tmp), "KERNELWRIGHT_DAEMON_ATTEMPTS=20")
+	out := &bytes.Buffer{}
+	c.Stdout = out
 	stderr, err := c.StderrPipe()
 	if err == nil {
 		err = c.Start()
@@ -219,7 +228,7 @@ func (b *batch) start(flags ...string) *working {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	p := &working{batch: b, pid: c.Process.Pid, wait: make(chan struct{}), cmd: c}
+	p := &working{batch: b, pid: c.Process.Pid, wait: make(chan struct{}), cmd: c, out: out}
 	go func() {
 		defer close(p.wait)
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
@@ -249,7 +258,7 @@ func (p *working) endsWithin(d time.Duration) bool {
 
 func (p *working) ended() {
 	p.t.Helper()
-	if !p.endsWithin(time.Minute) {
+	if !p.endsWithin(5 * time.Minute) {
 		p.t.Fatal("it does not end")
 	}
 }
@@ -262,7 +271,7 @@ func (p *working) kill() {
 // reaches waits until the log has the words, or the process has ended, or it
 // takes too long to wait for.
 func (p *working) reaches(words string) {
-	for end := time.Now().Add(time.Minute); p.times(words) == 0 && time.Now().Before(end) && !p.endsWithin(20*time.Millisecond); {
+	for end := time.Now().Add(5 * time.Minute); p.times(words) == 0 && time.Now().Before(end) && !p.endsWithin(20*time.Millisecond); {
 	}
 }
 
@@ -349,9 +358,9 @@ func (b being) what(tree []being) string {
 // vanish waits until processes are gone.
 func (b *batch) vanish(victim string, tree []being) {
 	b.t.Helper()
-	for end := time.Now().Add(time.Minute); slices.ContainsFunc(tree, being.lives); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); slices.ContainsFunc(tree, being.lives); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			b.t.Fatalf("left behind a minute after %s was killed: %+v", victim, slices.DeleteFunc(tree, func(o being) bool { return !o.lives() }))
+			b.t.Fatalf("left behind minutes after %s was killed: %+v", victim, slices.DeleteFunc(tree, func(o being) bool { return !o.lives() }))
 		}
 	}
 }

@@ -34,6 +34,12 @@ func TestLacking(t *testing.T) {
 			t.Errorf("%s: exit code %d, %q", name, code, text)
 		}
 	}
+	lost.Run = 9
+	for written, rows := range map[string][]report.Summary{"9": {lost, won}, "RUN": {lost, lost}} {
+		if _, _, hint := explain(lacking(rows)); !strings.Contains(hint, "`kernelwright export "+written+" --out PATH`") {
+			t.Errorf("%s: %q", written, hint)
+		}
+	}
 	// A hint only where there is something to see.
 	for rounds, want := range map[int]string{0: "", 3: "`kernelwright history show 7` has every round of it"} {
 		none.Run, none.Rounds = 7, rounds

@@ -114,7 +114,7 @@ func TestAnInterruptedRunIsLikeOneThatWasNot(t *testing.T) {
 		if got := p.ProcessState.Sys().(syscall.WaitStatus).Signal(); got != how.signal {
 			t.Errorf("%s: it ended by %v", how.name, got)
 		}
-		for end := time.Now().Add(time.Minute); len(broken.processes()) > 0; time.Sleep(50 * time.Millisecond) {
+		for end := time.Now().Add(5 * time.Minute); len(broken.processes()) > 0; time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("left behind after %s: %v", how.name, broken.processes())
 			}

@@ -129,7 +129,7 @@ func (c runCmd) Run(a *app) (err error) {
 // is handed out.
 func lacking(rows []report.Summary) error {
 	var slower, without []string
-	hint := ""
+	hint, written := "", "RUN"
 	for _, s := range rows {
 		if s.Status != string(kernelwright.Certified) {
 			without = append(without, report.Line(s.Task))
@@ -139,7 +139,11 @@ func lacking(rows []report.Summary) error {
 			continue
 		}
 		if s.Result == report.NothingFaster {
-			slower = append(slower, report.Line(s.Task))
+			if slower = append(slower, report.Line(s.Task)); len(slower) == 1 {
+				written = fmt.Sprint(s.Run)
+			} else {
+				written = "RUN"
+			}
 		}
 	}
 	if len(without) > 0 {
@@ -148,7 +152,7 @@ func lacking(rows []report.Summary) error {
 	if len(slower) == 0 {
 		return nil
 	}
-	return notFound("nothing faster than the baselines was found for "+strings.Join(slower, ", "), "the reports say how far it came; `kernelwright export RUN --out PATH` writes a kernel that was found all the same")
+	return notFound("nothing faster than the baselines was found for "+strings.Join(slower, ", "), "the reports say how far it came; `kernelwright export "+written+" --out PATH` writes a kernel that was found all the same")
 }
 
 // edited says what becomes of the results of a run whose file was changed, or went,

@@ -16,6 +16,7 @@ import (
 	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
@@ -52,6 +53,7 @@ type room struct {
 	store  *store.Store
 	lock   *daemon.Lock
 	models *models
+	policyParts
 }
 
 // open reads the settings and opens the record. Alone takes the data folder
@@ -78,6 +80,7 @@ func (a *app) openBy(alone bool, openStore func(string) (*store.Store, error)) (
 		return nil, errors.Join(dataError(r.folder, err), r.close())
 	}
 	r.models = newModels(c, a.getenv, r.store, r.log)
+	r.openPolicies(a)
 	if alone {
 		r.forget(context.Background(), time.Now())
 	}
@@ -149,6 +152,7 @@ func dataError(folder string, err error) error {
 
 // close may be called twice, and on a room that was opened in part.
 func (r *room) close() error {
+	r.closePolicies()
 	var err error
 	if r.store != nil {
 		err = r.store.Close()
@@ -327,12 +331,12 @@ func language(word string) kernelwright.Language {
 
 func (r *room) strategy() forge.Settings {
 	c := r.config.Rounds
-	tools := configured(r.config.LLM, r.config.Coder.Name).NativeTools
+	model, err := llm.Resolve(r.config.Coder.Name, configured(r.config.LLM, r.config.Coder.Name)) // which fails for no model
 	s := forge.Settings{
 		Rounds: c.Max, WallTime: c.WallTime.Std(), HeadroomStop: c.Headroom, Patience: c.Patience,
 		JudgeMode: forge.JudgeMode(c.Judge), Language: language(c.Language), Metrics: forge.Metrics(c.Metrics),
 		Beam:  forge.BeamSettings{Width: r.config.Beam.Width, Samples: r.config.Beam.Samples},
-		React: forge.ReactSettings{Turns: r.config.React.Turns, ContextTokens: r.config.React.ContextTokens, TextTools: r.config.React.TextTools || tools != nil && !*tools},
+		React: forge.ReactSettings{Turns: r.config.React.Turns, ContextTokens: r.config.React.ContextTokens, TextTools: r.config.React.TextTools || err == nil && !*model.NativeTools},
 	}
 	if r.config.Evaluation.CustomCode == forge.AnyCode {
 		s.CustomCode = forge.AnyCode

@@ -35,64 +35,95 @@ func (b Builtin) Propose(ctx context.Context, in kernelwright.CoderInput) (c ker
 			c, err = declined("the operator graph breaks an assumption of the planner: %v", r)
 		}
 	}()
-	if err := ctx.Err(); err != nil {
+	w, knobs, err := b.writer(ctx, in)
+	if err != nil {
 		return kernelwright.Candidate{}, err
+	}
+	knobs, note := w.choose(knobs, in)
+	if c, _, err = w.candidate(knobs); err == nil {
+		c.Note += "; " + note
+	}
+	return c, err
+}
+
+// writer is who writes candidates for a task, and the schedule that they begin with.
+func (b Builtin) writer(ctx context.Context, in kernelwright.CoderInput) (w writer, start schedule, err error) {
+	no := func(format string, args ...any) (writer, schedule, error) {
+		_, err := declined(format, args...)
+		return writer{}, nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return w, nil, err
 	}
 	language := kernelwright.CPP
 	if in.Device.Kind == kernelwright.CUDADevice {
 		language = kernelwright.CUDA
 	}
 	if in.Language != "" && in.Language != language {
-		return declined("the built-in Coder writes C++ for a CPU and CUDA for a GPU, not %s for %s", in.Language, in.Device)
+		return no("the built-in Coder writes C++ for a CPU and CUDA for a GPU, not %s for %s", in.Language, in.Device)
 	}
 	if len(in.Task.Graph) == 0 {
 		note := strings.TrimSuffix(in.Task.GraphNote, ".")
 		if note == "" {
 			note = "the task carries no operator graph"
 		}
-		return declined("there is no operator graph to plan over: %s", note)
+		return no("there is no operator graph to plan over: %s", note)
 	}
 	g, err := decodeGraph(in.Task.Graph)
 	if err != nil {
-		return kernelwright.Candidate{}, err
+		return w, nil, err
 	}
 	if language == kernelwright.CUDA {
 		g = unbiased(g)
 	}
 	p, err := makePlan(g, true)
 	if err != nil {
-		return declined("the operator graph has no plan: %v", err)
+		return no("the operator graph has no plan: %v", err)
 	}
 	if len(p.covered) == 0 {
-		return declined("it covers none of the operators here: %s", strings.Join(slices.Compact(slices.Clone(p.kept)), ", "))
+		return no("it covers none of the operators here: %s", strings.Join(slices.Compact(slices.Clone(p.kept)), ", "))
 	}
 	p.name = in.Task.Name
-	w := writer{fused: p}
-	knobs := defaultSchedule(p, in.Device)
+	w = writer{fused: p}
+	start = defaultSchedule(p, in.Device)
 	if language == kernelwright.CUDA {
 		w.on = gpuTarget(in.Device)
-		knobs = cudaSchedule(p)
+		start = cudaSchedule(p)
 	}
-	if _, ok := knobs["fuse"]; ok {
+	if _, ok := start["fuse"]; ok {
 		if w.apart, err = makePlan(g, false); err != nil {
-			return kernelwright.Candidate{}, fmt.Errorf("plan without fusion: %w", err)
+			return w, nil, fmt.Errorf("plan without fusion: %w", err)
 		}
 		w.apart.name = in.Task.Name
 	}
-	knobs, note := w.choose(knobs, in)
+	return w, start, nil
+}
+
+// candidate is what a schedule comes to, with a note of the plan, and the knobs as it
+// states them.
+func (w writer) candidate(knobs schedule) (kernelwright.Candidate, schedule, error) {
 	code, err := w.code(knobs)
 	if err != nil {
-		return declined("the plan has no Python form: %v", err)
+		c, err := declined("the plan has no Python form: %v", err)
+		return c, nil, err
 	}
-	s := kernelwright.Schedule{Plan: describe(w.plan(knobs)), Knobs: w.offered(knobs, code)}
+	offered := w.offered(knobs, code)
+	s := kernelwright.Schedule{Plan: describe(w.plan(knobs)), Knobs: offered}
 	head, rest, _ := strings.Cut(code, "\n") // the docstring comes first
-	return kernelwright.Candidate{Source: head + "\n" + s.Comment() + "\n" + rest, Language: language, Origin: "builtin", Note: s.Plan + "; " + note}, nil
+	return kernelwright.Candidate{Source: head + "\n" + s.Comment() + "\n" + rest, Language: w.language(), Origin: Builtin{}.Name(), Note: s.Plan}, offered, nil
 }
 
 // writer writes the candidates of a task.
 type writer struct {
 	fused, apart *plan // apart is nil where nothing can be fused
 	on           target
+}
+
+func (w writer) language() kernelwright.Language {
+	if w.on.gpu {
+		return kernelwright.CUDA
+	}
+	return kernelwright.CPP
 }
 
 func (w writer) plan(knobs schedule) *plan {

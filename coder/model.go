@@ -51,11 +51,7 @@ func (m Model) Propose(ctx context.Context, in kernelwright.CoderInput) (kernelw
 	if err != nil {
 		return kernelwright.Candidate{}, err
 	}
-	found, bad := extract(reply, in.Language)
-	if bad != nil {
-		return kernelwright.Candidate{}, &kernelwright.UnusableError{Answer: kept(reply.Text), Reason: bad.reason, Hint: bad.hint, Origin: m.Name()}
-	}
-	return kernelwright.Candidate{Source: found.source, Language: found.language, Origin: m.Name(), Note: found.note}, nil
+	return read(reply, in.Language, m.Name())
 }
 
 // leastReply is what a candidate takes at least, in tokens: the shortest that are

@@ -107,11 +107,12 @@ const maxCommand = 200
 // flock takes the lock, or gives up after glimpse: those who only ask whether
 // somebody holds it hold it for an instant themselves.
 func flock(file *os.File) error {
-	for end := time.Now().Add(glimpse); ; time.Sleep(glimpse / 20) {
+	for looks := 0; ; looks++ { // counted, since a machine may stand still for as long
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil || !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(end) {
+		if err == nil || !errors.Is(err, syscall.EWOULDBLOCK) || looks == 20 {
 			return err
 		}
+		time.Sleep(glimpse / 20)
 	}
 }
 

@@ -107,6 +107,7 @@ type actor struct {
 	compact  bool       // the talk begins in few words
 	brief    bool       // it has to, whatever the context's length says
 	window   llm.Window // of the last answer
+	author   string     // of the last answer
 
 	turns    int
 	asked    int  // calls of the model since the last round
@@ -147,6 +148,7 @@ func (a *actor) turn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.author = llm.Author(a.Model.Name(), reply)
 	calls, complaint := a.calls(reply)
 	t := turn{reply: reply.Message()}
 	if !slices.ContainsFunc(calls, readable) {

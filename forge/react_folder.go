@@ -1,6 +1,7 @@
 package forge
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -134,7 +135,7 @@ func (a *actor) candidate() (kernelwright.Candidate, string) {
 	if err != nil {
 		return kernelwright.Candidate{}, fmt.Sprintf("the folder holds no candidate: %v", err)
 	}
-	return kernelwright.Candidate{Source: f.Source, Language: a.language(), Origin: a.Model.Name()}, ""
+	return kernelwright.Candidate{Source: f.Source, Language: a.language(), Origin: cmp.Or(a.author, a.Model.Name())}, ""
 }
 
 // language is what candidates are written in where the settings leave it open.

@@ -196,6 +196,15 @@ func (c replayCoder) Propose(ctx context.Context, in kernelwright.CoderInput) (k
 	return got, c.record.unasked(err)
 }
 
+// Enumerate implements Enumerator, of a Coder that does.
+func (c replayCoder) Enumerate(ctx context.Context, in kernelwright.CoderInput, most int) ([]kernelwright.Candidate, kernelwright.Space, error) {
+	coder, ok := c.coder.(Enumerator)
+	if !ok {
+		return nil, kernelwright.Space{}, fmt.Errorf("the Coder %s has no schedule space", c.coder.Name())
+	}
+	return coder.Enumerate(ctx, in, most)
+}
+
 type replayJudge struct {
 	judge  Judge
 	record *replay

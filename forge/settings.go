@@ -118,6 +118,9 @@ func (s Settings) For(strategy string) Settings {
 	if strategy != ReactStrategy {
 		s.React = ReactSettings{}
 	}
+	if strategy == ExhaustiveStrategy {
+		s.WallTime, s.HeadroomStop, s.Patience, s.JudgeMode, s.Metrics = 0, 0, 0, JudgeNone, ""
+	}
 	if s.Metrics == SelectedMetrics {
 		s.Metrics = "" // as before there was a choice
 	}

@@ -19,6 +19,8 @@ const (
 	// RecheckStrategy is that of a run which only asks whether a kernel of another
 	// device holds on this one: rounds, with one candidate, which is Given.
 	RecheckStrategy = "recheck"
+	// ExhaustiveStrategy tries all that the Coder has: of benches.
+	ExhaustiveStrategy = "exhaustive"
 )
 
 // Strategies are the names of all that look for a kernel.
@@ -48,6 +50,8 @@ func New(name string, p Parts) (Strategy, error) {
 		return &Beam{p}, nil
 	case ReactStrategy:
 		return &React{p}, nil
+	case ExhaustiveStrategy:
+		return &Exhaustive{p}, nil
 	}
 	return nil, fmt.Errorf("there is no strategy %q: it must be %s", name, strings.Join(Strategies, ", "))
 }

@@ -121,6 +121,7 @@ func TestVersionsAreThoseOfTheServer(t *testing.T) {
 // A candidate that does not build is told beside who measures, with nothing measured:
 // neither the reference nor what the device can reach.
 func TestACompileErrorWaitsForNobody(t *testing.T) {
+	t.Parallel() // it waits
 	b := opened(t, t.TempDir(), "", &memoryCache{}, double(t, ""))
 	lease := held(t, b)
 	bad := kernelwright.Candidate{Source: "compile_error"}
@@ -148,7 +149,7 @@ func TestACompileErrorWaitsForNobody(t *testing.T) {
 			t.Errorf("%q: %v", reference, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // in which it comes to the device
 	defer cancel()
 	var waits *HeldError
 	if _, err := b.Evaluate(ctx, aTask, kernelwright.Candidate{Source: "good"}, kernelwright.Quick); !errors.As(err, &waits) {

@@ -48,6 +48,35 @@ func (p Profiling) Evaluate(ctx context.Context, task kernelwright.Task, cand ke
 	return p.evaluate(ctx, task, cand, batch{profile: p.Profile}, level)
 }
 
+// Untimed is an Evaluator that verifies candidates at quick as Evaluate does, and
+// times nothing: a correct verdict has no time and no speedup, and lacks what is seen
+// of a candidate while it is timed. A timed verdict that is remembered serves, and no
+// untimed one serves who wants times. It has no resources of its own.
+type Untimed struct{ *Evaluator }
+
+// Evaluate is Evaluator.Evaluate without timing. The level is Quick.
+func (u Untimed) Evaluate(ctx context.Context, task kernelwright.Task, cand kernelwright.Candidate, level kernelwright.Level) (kernelwright.Verdict, error) {
+	if err := u.allows(level); err != nil {
+		return kernelwright.Verdict{}, err
+	}
+	return u.evaluate(ctx, task, cand, batch{untimed: true}, level)
+}
+
+// EvaluateBatch is Evaluator.EvaluateBatch without timing. The level is Quick.
+func (u Untimed) EvaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
+	if err := u.allows(level); err != nil {
+		return err
+	}
+	return u.evaluateBatch(ctx, task, cands, batch{untimed: true}, level, yield)
+}
+
+func (u Untimed) allows(level kernelwright.Level) error {
+	if level != kernelwright.Quick {
+		return infrastructure("evaluate", fmt.Errorf("at level %q candidates are timed", level))
+	}
+	return nil
+}
+
 // Explain says how right and how fast a candidate is that policy rejects: its
 // verdict where policy asks for nothing. It counts nowhere. Nothing of it is
 // remembered, and nothing that is remembered takes its place.
@@ -57,7 +86,7 @@ func (e *Evaluator) Explain(ctx context.Context, task kernelwright.Task, cand ke
 
 // EvaluateBatch is Evaluator.EvaluateBatch with that profile.
 func (p Profiling) EvaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
-	return p.evaluateBatch(ctx, task, cands, p.Profile, level, yield)
+	return p.evaluateBatch(ctx, task, cands, batch{profile: p.Profile}, level, yield)
 }
 
 // EvaluateBatch judges candidates of one task, each as Evaluate does, and gives
@@ -65,14 +94,15 @@ func (p Profiling) EvaluateBatch(ctx context.Context, task kernelwright.Task, ca
 // meanwhile, as far as that disturbs no measurement. It ends at the first error,
 // which says nothing about any candidate, its own or yield's.
 func (e *Evaluator) EvaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
-	return e.evaluateBatch(ctx, task, cands, e.options.Profile, level, yield)
+	return e.evaluateBatch(ctx, task, cands, batch{profile: e.options.Profile}, level, yield)
 }
 
-// evaluateBatch is EvaluateBatch with any profile.
-func (e *Evaluator) evaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, profile string, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
-	name := rand.Text()
+// evaluateBatch is EvaluateBatch for any purpose.
+func (e *Evaluator) evaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, of batch, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
+	of.name = rand.Text()
 	for i, cand := range cands {
-		v, err := e.evaluate(ctx, task, cand, batch{name: name, next: cands[i+1:], profile: profile}, level)
+		of.next = cands[i+1:]
+		v, err := e.evaluate(ctx, task, cand, of, level)
 		if err != nil {
 			return err
 		}
@@ -91,6 +121,7 @@ type batch struct {
 	profile string // that a correct one gets at quick, on a GPU
 
 	explains bool // policy asks for nothing, and the verdict counts nowhere
+	untimed  bool // it is verified alone
 }
 
 // upcomingBytes bounds what a request says of the candidates that come next,
@@ -118,7 +149,7 @@ func (e *Evaluator) evaluate(ctx context.Context, task kernelwright.Task, cand k
 	if err := e.super.renew(ctx); err != nil {
 		return kernelwright.Verdict{}, err
 	}
-	v, again := e.attempt(ctx, task, cand, batch{profile: of.profile, explains: of.explains}, level)
+	v, again := e.attempt(ctx, task, cand, batch{profile: of.profile, explains: of.explains, untimed: of.untimed}, level)
 	if again == nil || !inducible(ctx, again) {
 		return v, again
 	}
@@ -237,6 +268,11 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 			return v, nil
 		}
 	}
+	if of.untimed {
+		if v, found := e.recallVerdict(ctx, untimedKey(key), ""); found {
+			return v, nil
+		}
+	}
 	p, err := e.parse(ctx, cand.Source)
 	if err != nil {
 		return kernelwright.Verdict{}, requestError(err)
@@ -252,6 +288,9 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 	}
 	if keeps(v) && !of.explains { // under the ceilings that it rests on, which may have been measured for it
 		key = e.verdictKey(task, asked, level, named)
+		if of.untimed && v.Status.OK() { // what is not right is not timed anyway
+			key = untimedKey(key)
+		}
 		e.remember(ctx, cacheVerdict, profiledKey(key, profile), v)
 	}
 	return v, nil
@@ -286,6 +325,9 @@ func profiledKey(key, profile string) string {
 	}
 	return joinKey(key, "profile="+profile)
 }
+
+// untimedKey is the key of a verdict that has no times.
+func untimedKey(key string) string { return joinKey(key, "untimed") }
 
 // keeps says which verdicts are cached: those that the same machine would
 // reach again. A candidate that ran out of time may have met a busy machine, as
@@ -393,6 +435,9 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 	body, keep := e.evaluation(ctx, task, level, baselines, named)
 	body.Candidate, body.Batch, body.Upcoming = candidateBody{cand.Source, cand.Language}, of.name, upcoming(of.next)
 	body.Explain = of.explains
+	if of.untimed {
+		body.Time = new(bool)
+	}
 	body.Last = e.options.KeepWarm > 0 && len(of.next) == 0 // who keeps a process warm ends after it
 	body.Profile, body.Known.Profile = profile, e.knownProfile(ctx, task, profile)
 	if level == kernelwright.Certify {

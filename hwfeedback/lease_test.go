@@ -2,6 +2,7 @@ package hwfeedback
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -71,15 +73,19 @@ func TestLeaseDevicesAreApart(t *testing.T) {
 
 func TestLeaseNamesTheHolder(t *testing.T) {
 	var told []string
-	leases := &FileLeases{Dir: t.TempDir(), Waiting: func(device, holder string) { told = append(told, device+" "+holder) }}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	enough := errors.New("who waits was told")
+	leases := &FileLeases{Dir: t.TempDir(), Waiting: func(device, holder string) {
+		told = append(told, device+" "+holder)
+		time.AfterFunc(leaseWaitWorthTelling, func() { cancel(enough) }) // in which it is not told again
+	}}
 	l, err := leases.Acquire(t.Context(), "cpu")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*leaseWaitWorthTelling)
-	defer cancel()
 	_, err = leases.Acquire(ctx, "cpu")
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "held by this process") {
+	if !errors.Is(err, enough) || !strings.Contains(err.Error(), "held by this process") {
 		t.Errorf("got %v", err)
 	}
 	if len(told) != 1 || told[0] != "cpu this process" {
@@ -112,8 +118,13 @@ func TestLeaseOutlivesItsRelease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.request(t.Context(), "hold", map[string]any{"seconds": 1}, 20*time.Second, l.File()); err != nil {
+	result, err := s.request(t.Context(), "hold", nil, hangs, l.File())
+	if err != nil {
 		t.Fatal(err)
+	}
+	var holder struct{ PID int }
+	if err := json.Unmarshal(result, &holder); err != nil || holder.PID <= 1 {
+		t.Fatalf("%s, %v", result, err)
 	}
 	if err := l.Release(); err != nil {
 		t.Fatal(err)
@@ -122,6 +133,9 @@ func TestLeaseOutlivesItsRelease(t *testing.T) {
 	defer cancel()
 	if _, err := leases.Acquire(ctx, "cpu"); err == nil || !strings.Contains(err.Error(), "that has not ended yet") {
 		t.Fatalf("got %v", err)
+	}
+	if err := syscall.Kill(holder.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
 	}
 	next, err := leases.Acquire(t.Context(), "cpu")
 	if err != nil {

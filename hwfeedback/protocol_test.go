@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-func inTime() time.Time { return time.Now().Add(10 * time.Second) }
+func inTime() time.Time { return time.Now().Add(hangs) }
 
 // pair returns both ends as channels.
 func pair(t *testing.T) (*channel, *channel) {

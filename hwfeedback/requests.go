@@ -85,6 +85,7 @@ type evaluateBody struct {
 	WantBaselines []string                     `json:"want_baselines"`
 	Named         []kernelwright.NamedBaseline `json:"named,omitempty"`
 	Profile       string                       `json:"profile,omitempty"` // SelectedProfile, FullProfile; empty: none
+	Time          *bool                        `json:"time,omitempty"`    // false: it is verified and not timed
 }
 
 // learned is what an evaluation finds out about its task, for the next one;

@@ -22,6 +22,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// hangs bounds what ends at once: who reaches it hangs, on a machine however busy.
+const hangs = 2 * time.Minute
+
 // double returns how to start the protocol double, misbehaving as mode says.
 func double(t *testing.T, mode string) func(context.Context) (*forkServer, error) {
 	t.Helper()
@@ -60,7 +63,7 @@ type echoed struct {
 
 func echo(t *testing.T, s *supervisor) echoed {
 	t.Helper()
-	result, err := s.request(context.Background(), "echo", map[string]any{"text": "a"}, 20*time.Second)
+	result, err := s.request(context.Background(), "echo", map[string]any{"text": "a"}, hangs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +77,7 @@ func echo(t *testing.T, s *supervisor) echoed {
 // ends fails the test unless the process goes away.
 func ends(t *testing.T, pid int) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(hangs); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 			return
 		}
@@ -100,14 +103,14 @@ func TestRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Close()
-	result, err := s.request(context.Background(), "echo", nil, 20*time.Second, r)
+	result, err := s.request(context.Background(), "echo", nil, hangs, r)
 	if err != nil || !strings.Contains(string(result), `"files":["lease"]`) {
 		t.Errorf("got %s, %v", result, err)
 	}
 
 	var notes []string
 	s.progress = func(stage, note string) { notes = append(notes, stage+": "+note) }
-	if _, err := s.request(context.Background(), "progress", nil, 20*time.Second); err != nil {
+	if _, err := s.request(context.Background(), "progress", nil, hangs); err != nil {
 		t.Fatal(err)
 	}
 	if len(notes) != 3 || notes[2] != "verify: family 2" {
@@ -128,7 +131,7 @@ func TestConcurrentRequests(t *testing.T) {
 	var failed atomic.Int32
 	for range 20 {
 		wg.Go(func() {
-			if _, err := s.request(context.Background(), "echo", nil, 20*time.Second); err != nil {
+			if _, err := s.request(context.Background(), "echo", nil, hangs); err != nil {
 				failed.Add(1)
 			}
 		})
@@ -152,7 +155,7 @@ func TestRefereeFaults(t *testing.T) {
 		t.Run(tt.kind, func(t *testing.T) {
 			s := supervise(t, "")
 			before := echo(t, s)
-			timeout := 20 * time.Second
+			timeout := hangs
 			if tt.kind == "hang" {
 				timeout = 300 * time.Millisecond
 			}
@@ -173,7 +176,7 @@ func TestRefereeFaults(t *testing.T) {
 func TestInvalidKeepsTheReferee(t *testing.T) {
 	s := supervise(t, "")
 	before := echo(t, s)
-	_, err := s.request(context.Background(), "invalid", nil, 20*time.Second)
+	_, err := s.request(context.Background(), "invalid", nil, hangs)
 	var bad *kernelwright.InvalidTaskError
 	if !errors.As(requestError(err), &bad) || bad.Reason != "it is so" || bad.Hint != "do this" || bad.Traceback != "there" {
 		t.Errorf("got %v", err)
@@ -267,7 +270,7 @@ func TestServerFaults(t *testing.T) {
 	} {
 		t.Run(tt.mode, func(t *testing.T) {
 			s := supervise(t, tt.mode)
-			_, err := s.request(context.Background(), "hang", nil, 20*time.Second)
+			_, err := s.request(context.Background(), "hang", nil, hangs)
 			var infra *kernelwright.InfrastructureError
 			if !errors.As(err, &infra) || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("got %v", err)

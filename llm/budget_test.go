@@ -333,7 +333,7 @@ func TestModelsOnThisMachineCostNothing(t *testing.T) {
 	}{
 		{"llamacpp:m", "", 0}, {"sglang:m", "", 0}, {"vllm:m", "", 0}, {"mine:m", "http://127.0.0.2:9/v1", 0}, {"mine:m", "http://[::1]:9/v1", 0},
 		{"openai:m", "http://localhost:8080/v1", 0}, {"mine:m", "http://gpu-box:9/v1", -1}, {"openai:m", "", -1}, {"vllm:m", "http://10.0.0.1:8000/v1", -1},
-		{"priced:m", "http://localhost:9/v1", 2}, {"mine:m", "http://localhost.example.org/v1", -1}, {"policy:m", "", -1}, {"recorded:m", "", -1}, {"nonsense", "", -1},
+		{"priced:m", "http://localhost:9/v1", 2}, {"mine:m", "http://localhost.example.org/v1", -1}, {"policy:m", "", 0}, {"training:m", "", -1}, {"recorded:m", "", -1}, {"nonsense", "", -1},
 	} {
 		o := llm.Options{BaseURL: test.url}
 		cost := written.With(test.model, o).Cost(test.model, llm.Usage{In: 1e6})

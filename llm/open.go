@@ -10,14 +10,13 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 )
 
 // noKey as Options.KeyEnv says that the server wants no key.
 const noKey = "none"
 
-// policyProvider is the provider whose models are policies in training.
+// policyProvider is the provider whose models are policies that were trained here.
 const policyProvider = "policy"
 
 // provider is what is known of one.
@@ -71,6 +70,15 @@ var providers = map[string]provider{
 	"vllm":       compatible("http://localhost:8000/v1", noKey, chatCompletions{ids: vllmIDs}),
 	"sglang":     compatible("http://localhost:30000/v1", noKey, chatCompletions{ids: sglangIDs}),
 	"llamacpp":   compatible("http://localhost:8080/v1", noKey, chatCompletions{ids: llamacppIDs}),
+}
+
+// policyServer is what serves policies. It has its token ids and log-probabilities, holds
+// no reply to a form, and knows no tools.
+func policyServer() provider {
+	yes, no := true, false
+	p := compatible("", noKey, chatCompletions{ids: vllmIDs})
+	p.options.TokenIDs, p.options.Stream, p.options.NativeTools, p.options.JSONSchema = &yes, &no, &no, &no
+	return p
 }
 
 func noSchema(p provider) provider {
@@ -133,8 +141,7 @@ func resolve(name string, o Options) (Options, provider, error) {
 		p = compatible("", noKey, chatCompletions{})
 	}
 	if who == policyProvider {
-		// Its broker knows when to give up, and who samples it is not far away.
-		p.options = Options{Timeout: DefaultExpiry + time.Minute, Attempts: 1}
+		p = policyServer()
 	}
 	if who == recordingProvider {
 		p.options = Options{KeyEnv: noKey, Attempts: 1}
@@ -161,10 +168,7 @@ func Open(name string, o Options) (Model, error) {
 	}
 	who, model, _ := strings.Cut(name, ":")
 	if who == policyProvider {
-		if o.Policies == nil {
-			return nil, &Error{Kind: UnknownModel, Model: name, Text: "no policy is in training here", Hint: "a policy answers only within the process that trains it; name another model"}
-		}
-		return fixed{o.Policies.Model(name), Window{Context: o.ContextLength, Reply: o.MaxTokens}}, nil
+		return openPolicy(name, model, p, o)
 	}
 	if who == recordingProvider {
 		return openRecording(name, model)
@@ -231,6 +235,9 @@ func onThisMachine(model string, o Options) bool {
 	o, err := Resolve(model, o)
 	if err != nil {
 		return false
+	}
+	if strings.HasPrefix(model, policyProvider+":") {
+		return true
 	}
 	u, err := url.Parse(o.BaseURL)
 	return err == nil && loopback(u.Hostname())

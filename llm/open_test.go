@@ -49,8 +49,11 @@ func TestOpenRefuses(t *testing.T) {
 		{"vllm:x", llm.Options{TopP: new(float64)}, llm.BadRequest, "top_p"},
 		{"vllm:x", llm.Options{Attempts: -1}, llm.BadRequest, "attempts: it cannot be negative"},
 		{"vllm:x", llm.Options{ContextLength: 8192}, "", ""},
-		{"policy:v1", llm.Options{}, llm.UnknownModel, "no policy is in training"},
-		{"policy:v1", llm.Options{Policies: llm.NewBroker(0)}, "", ""},
+		{"policy:v1", llm.Options{}, llm.UnknownModel, "no policies are served here"},
+		{"policy:v1", llm.Options{Policies: policies{}}, "", ""},
+		{"policy:v9", llm.Options{Policies: policies{}}, llm.UnknownModel, "there is no policy v9"},
+		{"policy:v1", llm.Options{Policies: policies{}, BaseURL: "http://localhost:1/v1"}, llm.BadRequest, "policies are served by this program"},
+		{"training:v1", llm.Options{Policies: policies{}}, llm.UnknownModel, "no provider is called"},
 	} {
 		m, err := llm.Open(test.name, test.o)
 		if kindOf(err) != test.kind || (err == nil) != (m != nil) {
@@ -85,7 +88,7 @@ func TestOptionsOver(t *testing.T) {
 		case reflect.Func:
 			o.Getenv = func(string) string { return "" }
 		case reflect.Interface:
-			o.HTTP = http.DefaultTransport
+			o.HTTP, o.Policies = http.DefaultTransport, policies{}
 		default:
 			t.Fatalf("%s is a %v, which this test does not know", name, f.Kind())
 		}

@@ -72,8 +72,8 @@ type Options struct {
 	HTTP http.RoundTripper `toml:"-" json:"-"`
 	// Log is told what is odd about a server; nil: nobody is.
 	Log *slog.Logger `toml:"-" json:"-"`
-	// Policies answers for "policy:NAME"; nil where nothing is trained.
-	Policies *Broker `toml:"-" json:"-"`
+	// Policies serves "policy:NAME"; nil where none is.
+	Policies PolicySource `toml:"-" json:"-"`
 }
 
 // The defaults of what every provider has.
@@ -106,13 +106,15 @@ func (o Options) Over(below Options) Options {
 	take(&below.Concurrency, o.Concurrency)
 	take(&below.RequestsPerMinute, o.RequestsPerMinute)
 	take(&below.TokensPerMinute, o.TokensPerMinute)
-	take(&below.Policies, o.Policies)
 	take(&below.Log, o.Log)
 	if o.Getenv != nil {
 		below.Getenv = o.Getenv
 	}
 	if o.HTTP != nil {
 		below.HTTP = o.HTTP
+	}
+	if o.Policies != nil {
+		below.Policies = o.Policies
 	}
 	return below
 }

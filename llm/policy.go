@@ -36,7 +36,7 @@ type policyAnswer struct {
 // Pending is a call that waits for its reply.
 type Pending struct {
 	ID      string // of this call alone
-	Policy  string // Model.Name(): "policy:NAME"
+	Policy  string // Model.Name(): "training:NAME"
 	Key     Key
 	Request Request // Append says whether it goes on where the last one ended
 	SinceMS int64   // Unix milliseconds

@@ -29,7 +29,7 @@ func TestPolicy(t *testing.T) {
 		go func() { // a sampler
 			defer close(done)
 			for {
-				calls, err := b.Claim(ctx, "policy:tiny", 1)
+				calls, err := b.Claim(ctx, "training:tiny", 1)
 				if err != nil {
 					return
 				}
@@ -60,11 +60,7 @@ func TestPolicy(t *testing.T) {
 			}
 		}()
 		t.Cleanup(func() { stop(); <-done; b.Close() })
-		m, err := llm.Open("policy:tiny", llm.Options{Policies: b})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return llmtest.Subject{Model: m, Plain: true, Say: func(all ...llmtest.Answer) {
+		return llmtest.Subject{Model: b.Model("training:tiny"), Plain: true, Say: func(all ...llmtest.Answer) {
 			for _, a := range all {
 				answers <- a
 			}
@@ -77,13 +73,13 @@ func TestPolicy(t *testing.T) {
 func TestPolicyAtScale(t *testing.T) {
 	const episodes, turns, samplers = 300, 5, 4
 	b := llm.NewBroker(0)
-	m := b.Model("policy:v7")
+	m := b.Model("training:v7")
 	ctx, stop := context.WithCancel(t.Context())
 	var sampling, asking sync.WaitGroup
 	for range samplers {
 		sampling.Go(func() {
 			for {
-				calls, err := b.Claim(ctx, "policy:v7", 32)
+				calls, err := b.Claim(ctx, "training:v7", 32)
 				if err != nil {
 					return
 				}
@@ -125,12 +121,12 @@ func TestPolicyPending(t *testing.T) {
 				time.Sleep(time.Duration(i) * time.Second)
 				r := llmtest.Ask(fmt.Sprint(i))
 				r.Append = i == 1
-				_, _ = b.Model("policy:a").Generate(t.Context(), r)
+				_, _ = b.Model("training:a").Generate(t.Context(), r)
 			}()
 		}
-		go func() { _, _ = b.Model("policy:b").Generate(t.Context(), llmtest.Ask("other")) }()
+		go func() { _, _ = b.Model("training:b").Generate(t.Context(), llmtest.Ask("other")) }()
 		time.Sleep(time.Minute)
-		claimed, err := b.Claim(t.Context(), "policy:a", 2)
+		claimed, err := b.Claim(t.Context(), "training:a", 2)
 		if err != nil || len(claimed) != 2 || claimed[0].Request.Messages[0].Text != "0" || !claimed[1].Request.Append {
 			t.Fatalf("claimed %+v, %v", claimed, err)
 		}
@@ -145,12 +141,12 @@ func TestPolicyPending(t *testing.T) {
 			}
 		}
 		// The rest, then nothing: Claim waits.
-		if rest, err := b.Claim(t.Context(), "policy:a", 10); err != nil || len(rest) != 1 {
+		if rest, err := b.Claim(t.Context(), "training:a", 10); err != nil || len(rest) != 1 {
 			t.Errorf("the rest: %+v, %v", rest, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := b.Claim(ctx, "policy:a", 1); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := b.Claim(ctx, "training:a", 1); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("nothing to claim: %v", err)
 		}
 	})
@@ -159,7 +155,7 @@ func TestPolicyPending(t *testing.T) {
 func TestPolicyEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := llm.NewBroker(time.Minute)
-		m := b.Model("policy:a")
+		m := b.Model("training:a")
 		began := time.Now()
 		if _, err := m.Generate(t.Context(), llmtest.Ask("a")); kindOf(err) != llm.Late || time.Since(began) != time.Minute {
 			t.Errorf("nobody answers: %v after %v", err, time.Since(began))
@@ -179,7 +175,7 @@ func TestPolicyEnds(t *testing.T) {
 		b.Close()
 		b.Close()
 		synctest.Wait()
-		if kindOf(failed) != llm.Unavailable || failed.Error() != "policy:a: out of memory at step 3" {
+		if kindOf(failed) != llm.Unavailable || failed.Error() != "training:a: out of memory at step 3" {
 			t.Errorf("failed: %v", failed)
 		}
 		if kindOf(closed) != llm.Unreachable {
@@ -191,7 +187,7 @@ func TestPolicyEnds(t *testing.T) {
 		if _, err := m.Generate(t.Context(), llmtest.Ask("d")); kindOf(err) != llm.Unreachable {
 			t.Errorf("after the end: %v", err)
 		}
-		if _, err := b.Claim(t.Context(), "policy:a", 1); err == nil {
+		if _, err := b.Claim(t.Context(), "training:a", 1); err == nil {
 			t.Error("claimed after the end")
 		}
 	})
@@ -202,7 +198,7 @@ func TestPolicyEnds(t *testing.T) {
 func TestPolicyGivenUpWhileAnswered(t *testing.T) {
 	b := llm.NewBroker(0)
 	defer b.Close()
-	m := b.Model("policy:a")
+	m := b.Model("training:a")
 	for range 500 {
 		ctx, cancel := context.WithCancel(t.Context())
 		result := make(chan error, 1)
@@ -210,7 +206,7 @@ func TestPolicyGivenUpWhileAnswered(t *testing.T) {
 			_, err := m.Generate(ctx, llmtest.Ask("a"))
 			result <- err
 		}()
-		calls, err := b.Claim(t.Context(), "policy:a", 1)
+		calls, err := b.Claim(t.Context(), "training:a", 1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -32,7 +32,12 @@ type AuditRow struct {
 	CandidateMS *float64              `json:"candidate_ms,omitempty"`
 	Baselines   map[string]float64    `json:"baselines"` // name to milliseconds
 	Work        *AuditWork            `json:"work,omitempty"`
-	Counted     *bool                 `json:"counted,omitempty"` // false where PyTorch does the work, or there is none
+	Counted     *bool                 `json:"counted,omitempty"` // false where PyTorch does the work, or there is none, or policy rejects it
+	// Of a candidate that policy rejects, as it would be without it, with how right it is.
+	Explained   *kernelwright.Explanation       `json:"explained,omitempty"`
+	Correctness *kernelwright.CorrectnessReport `json:"correctness,omitempty"`
+	// FromBare is whether it was published as C++ or CUDA, and ModelNew is ours.
+	FromBare bool `json:"from_bare,omitempty"`
 	// KernelBench is whether its own comparison would have passed the candidate.
 	KernelBench *bool                   `json:"kernelbench,omitempty"`
 	Assumes     []string                `json:"assumes,omitempty"`
@@ -70,6 +75,7 @@ var auditGroups = []struct{ name, title string }{
 	{"no_candidate", "no candidate to judge"},
 	{"invalid", "its reference is invalid"},
 	{"no_reference", "no reference was found"},
+	{"no_claims", "no pair: a file of claims that cannot be read"},
 	{"not_judged", "not judged: the machine failed"},
 }
 
@@ -97,6 +103,10 @@ func NewAuditRow(p kernelwright.AuditPair) AuditRow {
 	if r.Baselines == nil {
 		r.Baselines = map[string]float64{}
 	}
+	r.FromBare = slices.Contains(v.Evidence, kernelwright.FromBare)
+	if v.Explained != nil {
+		r.Explained, r.Correctness = v.Explained, &v.Correctness
+	}
 	if v.Status.OK() {
 		r.Hint = ""
 	}
@@ -114,7 +124,7 @@ func NewAuditRow(p kernelwright.AuditPair) AuditRow {
 	if family := familyOf(v); family != "" {
 		r.WrongOn = &family
 	}
-	if v.Status.OK() && degenerate(v) { // whatever returns the same wins, by any factor
+	if v.Explained != nil || v.Status.OK() && degenerate(v) { // of the latter whatever returns the same wins, by any factor
 		no := false
 		r.Counted = &no
 	}
@@ -123,8 +133,9 @@ func NewAuditRow(p kernelwright.AuditPair) AuditRow {
 	if c := p.Claim; c != nil {
 		r.Claimed, r.ClaimedAgainst = &c.Speedup, c.Against
 		r.Measured = against(v, c.Against)
-		if tested(v.Status) && !degenerate(v) && (!v.Status.OK() || r.Measured != nil && !r.Measured.Vague()) {
-			reaches := v.Status.OK() && r.Measured.High >= c.Speedup
+		right := v.Status.OK() || v.Explained != nil && v.Explained.Status.OK() // a policy says nothing of a claim
+		if tested(v.Status) && !degenerate(v) && (!right || r.Measured != nil && !r.Measured.Vague()) {
+			reaches := right && r.Measured.High >= c.Speedup
 			r.Reaches = &reaches
 		}
 	}
@@ -137,7 +148,7 @@ func degenerate(v kernelwright.Verdict) bool { return kernelwright.Task{Flags: v
 // tested tells the statuses that say something of a claim.
 func tested(s kernelwright.Status) bool {
 	switch s {
-	case kernelwright.NeedsGPU, kernelwright.NoCandidate, kernelwright.NoReference, kernelwright.NotJudged, kernelwright.Invalid:
+	case kernelwright.NeedsGPU, kernelwright.NoCandidate, kernelwright.NoReference, kernelwright.NotJudged, kernelwright.NoClaims, kernelwright.Invalid:
 		return false
 	}
 	return true
@@ -217,6 +228,7 @@ type AuditSummary struct {
 	Pairs, Right, Faster, Rewrites, Degenerate, Wrong, Unjudged int
 	Passing                                                     int // of Wrong, whom KernelBench's comparison would have passed
 	Claims, Tested, Reached                                     int
+	Unread                                                      int // files of claims, which are no pairs
 	Groups                                                      []AuditGroup
 }
 
@@ -278,6 +290,10 @@ func (c *AuditCounter) Add(r AuditRow) {
 // count counts a row among all.
 func (c *AuditCounter) count(r AuditRow) {
 	s := &c.all
+	if r.Status == kernelwright.NoClaims {
+		s.Unread++
+		return
+	}
 	s.Pairs++
 	switch {
 	case r.Status.OK():
@@ -358,6 +374,9 @@ func (s AuditSummary) Headline() string {
 	said += fmt.Sprintf(", %d that do not run, %d not judged.", failed, s.Unjudged)
 	if s.Tested > 0 {
 		said += fmt.Sprintf(" Claims of a speedup that could be tested: %d, of which reached: %d.", s.Tested, s.Reached)
+	}
+	if s.Unread > 0 {
+		said += " " + plural(s.Unread, "file") + " of claims cannot be read."
 	}
 	return said
 }

@@ -156,6 +156,12 @@ func (a Audit) pair(r AuditRow) auditPair {
 	if r.Status == kernelwright.Wrong && r.KernelBench != nil && *r.KernelBench {
 		p.Care = append(p.Care, "KernelBench's comparison passes it")
 	}
+	if r.FromBare {
+		p.Care = append(p.Care, kernelwright.FromBare)
+	}
+	if r.Explained != nil {
+		p.Care = append(p.Care, r.uncounted())
+	}
 	for _, s := range r.Assumes {
 		p.Care = append(p.Care, "it "+Line(s))
 	}
@@ -163,6 +169,20 @@ func (a Audit) pair(r AuditRow) auditPair {
 		p.Care = append(p.Care, FlagText(f))
 	}
 	return p
+}
+
+// uncounted says how right and how fast a candidate is that policy rejects.
+func (r AuditRow) uncounted() string {
+	x := r.Explained
+	switch {
+	case x.Status == kernelwright.Rejected:
+		return "not counted: it is rejected under every policy"
+	case !x.Status.OK():
+		return "not counted: without the policy it is " + words(string(x.Status)) + ": " + shortened(x.Reason, maxReason)
+	case r.Speedup == nil:
+		return "not counted: without the policy it is " + words(string(x.Status)) + ", and was not timed"
+	}
+	return fmt.Sprintf("not counted: without the policy it is %s, %s against %s", words(string(x.Status)), Speedup(r.Speedup), Line(r.Speedup.Against))
 }
 
 // did says who did the work.
@@ -186,8 +206,12 @@ func (r AuditRow) did() string {
 func (a Audit) In(r AuditRow) string {
 	said := words(string(r.Status))
 	switch {
+	case r.Status == kernelwright.NoClaims:
+		return "no claims are read from it: " + shortened(r.Reason, maxReason)
 	case r.Status == kernelwright.NeedsGPU || r.Status == kernelwright.NoCandidate || r.Status == kernelwright.NoReference: // the reason has these words
 		return shortened(r.Reason, maxReason)
+	case r.Explained != nil:
+		return said + ": " + shortened(r.Reason, maxReason) + "; " + r.uncounted()
 	case !r.Status.OK():
 		return said + ": " + shortened(r.Reason, maxReason)
 	}

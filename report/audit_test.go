@@ -49,8 +49,14 @@ func TestAuditRows(t *testing.T) {
 		"no Python":                   {kernelwright.Verdict{Status: kernelwright.Rejected, Reason: "it is empty"}, nil, "not_python", nil, ""},
 		"against policy":              {kernelwright.Verdict{Status: kernelwright.Rejected, Candidate: "ab", Reason: "it has no custom code"}, nil, "rejected", nil, ""},
 		"for a GPU":                   {kernelwright.Verdict{Status: kernelwright.NeedsGPU}, claim(2), "needs_gpu", nil, ""},
+		"rejected, and as claimed":    {kernelwright.Verdict{Status: kernelwright.Rejected, Candidate: "ab"}.WithFigures(rightVerdict(interval95(1.4, 1.6, "compile"), eager, pytorch)), claim(2), "rejected", &yes, ""},
+		"rejected, and wrong":         {kernelwright.Verdict{Status: kernelwright.Rejected, Candidate: "ab"}.WithFigures(kernelwright.Verdict{Status: kernelwright.Wrong}), claim(2), "rejected", &no, ""},
+		"claims that are not read":    {kernelwright.Verdict{Status: kernelwright.NoClaims}, nil, "no_claims", nil, ""},
 	} {
 		r := NewAuditRow(kernelwright.AuditPair{Verdict: c.v, Claim: c.claim})
+		if explained := c.v.Explained != nil; explained != (r.Correctness != nil) || explained && (r.Counted == nil || *r.Counted) {
+			t.Errorf("%s: %+v", name, r)
+		}
 		if r.Group != c.group || (r.Reaches == nil) != (c.reaches == nil) || r.Reaches != nil && *r.Reaches != *c.reaches {
 			t.Errorf("%s: group %s, reaches %v", name, r.Group, r.Reaches)
 		}
@@ -68,7 +74,7 @@ func TestAuditRows(t *testing.T) {
 func TestEachStatusHasAGroup(t *testing.T) {
 	for _, s := range []kernelwright.Status{
 		kernelwright.Invalid, kernelwright.Rejected, kernelwright.BuildFailed, kernelwright.Crashed, kernelwright.TimedOut, kernelwright.Wrong, kernelwright.Cheated,
-		kernelwright.NeedsGPU, kernelwright.NoCandidate, kernelwright.NoReference, kernelwright.NotJudged,
+		kernelwright.NeedsGPU, kernelwright.NoCandidate, kernelwright.NoReference, kernelwright.NotJudged, kernelwright.NoClaims,
 	} {
 		if r := NewAuditRow(kernelwright.AuditPair{Verdict: kernelwright.Verdict{Status: s, Candidate: "ab"}}); auditGroups[r.place].name != string(s) {
 			t.Errorf("%s is told as %s", s, auditGroups[r.place].name)
@@ -84,6 +90,12 @@ func TestAuditPages(t *testing.T) {
 		{Reference: "/set/a/ref.py", Candidate: "/set/a/new.py", Claim: &kernelwright.Claim{Speedup: 4, Against: "eager"}, Verdict: rightVerdict(interval95(1.4, 1.6, "compile"), *interval95(1.9, 2.1, "eager"), kernelwright.WorkReport{Custom: 1})},
 		{Reference: "/set/a/ref.py", Candidate: "/set/a/<script>alert(1)</script>.py", Verdict: kernelwright.Verdict{Status: kernelwright.Wrong, Reason: "on family zeros (inputs: all zero): \x1b[2J<b>bad</b>", Correctness: kernelwright.CorrectnessReport{KernelBench: &passes}}},
 		{Candidate: "/set/b.py", Verdict: kernelwright.Verdict{Status: kernelwright.NoReference, Reason: "no reference was found for it"}},
+		{Reference: "/set/eval_results.json", Candidate: "/set/eval_results.json", Verdict: kernelwright.Verdict{Status: kernelwright.NoClaims, Reason: "it is no JSON object"}},
+		{
+			Reference: "/set/a/ref.py", Candidate: "/set/a/rewrite.py", Claim: &kernelwright.Claim{Speedup: 2, Against: "eager"},
+			Verdict: kernelwright.Verdict{Status: kernelwright.Rejected, Candidate: "cd", Reason: "it has no custom code", Evidence: []string{kernelwright.FromBare}}.
+				WithFigures(rightVerdict(interval95(1.4, 1.6, "compile"), *interval95(1.9, 2.1, "eager"), kernelwright.WorkReport{PyTorch: 1})),
+		},
 	} {
 		p.Index = i
 		row := NewAuditRow(p)
@@ -99,7 +111,7 @@ func TestAuditPages(t *testing.T) {
 			t.Fatal(name, err)
 		}
 		text := b.String()
-		for _, want := range []string{"3 pairs: 1 right (1 faster than the fastest baseline), 1 wrong (1 of which KernelBench's comparison passes), 0 that do not run, 1 not judged.", "Claims of a speedup that could be tested: 1, of which reached: 0.", "wrong on family zeros"} {
+		for _, want := range []string{"4 pairs: 1 right (1 faster than the fastest baseline), 1 wrong (1 of which KernelBench's comparison passes), 1 that do not run, 1 not judged.", "Claims of a speedup that could be tested: 2, of which reached: 1. 1 file of claims cannot be read.", "wrong on family zeros"} {
 			if !strings.Contains(html.UnescapeString(strings.ReplaceAll(text, `\`, "")), want) {
 				t.Errorf("%s lacks %q:\n%s", name, want, text)
 			}
@@ -109,7 +121,8 @@ func TestAuditPages(t *testing.T) {
 				t.Errorf("%s has %q", name, never)
 			}
 		}
-		if name != "terminal" && (!strings.Contains(text, "a/new.py") || !strings.Contains(text, "the claim is not reached") || !strings.Contains(text, "100 % custom")) {
+		if name != "terminal" && (!strings.Contains(text, "a/new.py") || !strings.Contains(text, "the claim is not reached") || !strings.Contains(text, "100 % custom") ||
+			!strings.Contains(text, "not counted: without the policy it is correct, 1.50×") || !strings.Contains(text, "what was published is a function of C")) {
 			t.Errorf("%s:\n%s", name, text)
 		}
 	}

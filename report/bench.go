@@ -38,9 +38,10 @@ type BenchRun struct {
 	Stop      string                  `json:"stop,omitempty"`
 	Flags     []kernelwright.TaskFlag `json:"flags,omitempty"`
 	MS        float64                 `json:"candidate_ms" unknown:"0"`
-	Speedup   *kernelwright.Speedup   `json:"speedup"`  // of the certificate, against the fastest baseline
-	Speedups  map[string]float64      `json:"speedups"` // of the certificate, by baseline
-	Roofline  *Roofline               `json:"roofline"` // of the certificate, nil where that does not tell it
+	Speedup   *kernelwright.Speedup   `json:"speedup"`         // of the certificate, against the fastest baseline
+	Speedups  map[string]float64      `json:"speedups"`        // of the certificate, by baseline
+	Roofline  *Roofline               `json:"roofline"`        // of the certificate, nil where that does not tell it
+	Space     *Searched               `json:"space,omitempty"` // of an exhaustive search
 	Rounds    []BenchRound            `json:"rounds"`
 	Seconds   float64                 `json:"seconds"` // of its rounds and of certification
 	// Remembered is the verdicts that were reached before this run asked. They

@@ -26,6 +26,9 @@ func (b Bench) tables(f BenchFigures) []table {
 	if t := rooflineTable(f); len(t.Rows) > 0 {
 		out = append(out, t)
 	}
+	if t := spaceTable(b); len(t.Rows) > 0 {
+		out = append(out, t)
+	}
 	if len(f.Pairs) > 0 {
 		out = append(out, pairTable(f), roundsTable(b, f))
 	}

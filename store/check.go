@@ -63,6 +63,9 @@ var tables = []struct {
 	{name: "digests", versions: digests}, {name: "episodes", key: "run", versions: episodes}, {name: "samples", key: "run", versions: episodes},
 	{name: "task_sets", key: "id", versions: taskSets}, {name: "task_draws", key: "set_id", versions: taskSets}, {name: "task_gates", versions: taskSets},
 	{name: "nights", key: "id", versions: nights},
+	{name: "policies", key: "version", versions: policies}, {name: "promotions", key: "id", versions: policies},
+	{name: "gates", key: "id", versions: gates}, {name: "gate_tasks", key: "gate", versions: gates}, {name: "gate_outcomes", key: "gate", versions: gates},
+	{name: "pipelines", key: "id", versions: stages}, {name: "stages", key: "pipeline", versions: stages},
 }
 
 // versions is which versions of the schema have something: from one up to, but
@@ -84,6 +87,9 @@ var (
 	episodes  = versions{since: 12}
 	taskSets  = versions{since: 11}
 	nights    = versions{since: 15}
+	policies  = versions{since: 16}
+	gates     = versions{since: 17}
+	stages    = versions{since: 18}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns
@@ -114,6 +120,16 @@ var expectations = []struct {
 		WHERE NOT EXISTS (SELECT 1 FROM calls c WHERE c.run = s.run AND c.round = s.round AND c.seq = s.seq AND c.agent = 'coder' AND c.text IS NOT NULL)
 		AND s.run NOT IN (SELECT id FROM runs WHERE reason LIKE '` + salvaged + `%')`, versions: episodes},
 	{what: "nights are over without a reason, or have one and are not", query: `SELECT 'night ' || id FROM nights WHERE (ended = 0) <> (stop = '')`, versions: nights},
+	{what: "a policy serves that was removed", query: `SELECT 'v' || version FROM policies WHERE removed <> 0
+		AND version = (SELECT policy FROM promotions ORDER BY id DESC LIMIT 1)`, versions: policies},
+	{what: "gates are decided without their numbers, or have them without a decision", query: `SELECT 'gate ' || id FROM gates
+		WHERE decision NOT IN ('', 'promoted', 'refused') OR (decision <> '') <> (decided > 0) OR (decision <> '') <> (detail IS NOT NULL)`, versions: gates},
+	{what: "tasks of gates served another one", query: `SELECT 'task ' || t.place || ' of gate ' || t.gate FROM gate_tasks t JOIN gates g ON g.id = t.gate
+		JOIN task_gates s ON s.fingerprint = t.fingerprint WHERE s.gate <> g.name`, versions: gates},
+	{what: "outcomes of gates have a reward that they cannot have", query: `SELECT player || ', sample ' || sample || ' of task ' || place || ' of gate ' || gate FROM gate_outcomes
+		WHERE reward NOT IN (-1, 1, 2, 3) OR (reward > 0) <> correct`, versions: gates},
+	{what: "stages are finished without what they left, or have left it and are not", query: `SELECT 'stage ' || stage || ' of pipeline ' || pipeline FROM stages
+		WHERE (status IN ('done', 'skipped')) <> (outputs IS NOT NULL) OR (status = 'running') <> (ended = 0)`, versions: stages},
 	{what: "lessons are of runs without a certified kernel", query: `SELECT 'run ' || run FROM lessons WHERE run NOT IN (SELECT run FROM rounds WHERE standing = 2) GROUP BY run`, versions: lessons},
 	{what: "changes are missing from the lessons", query: `SELECT 'round ' || r.idx || ' of run ' || r.run` + teaching + `
 		AND NOT EXISTS (SELECT 1 FROM lessons l WHERE l.run = r.run AND l.idx = r.idx)`, versions: lessons},

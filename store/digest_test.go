@@ -74,6 +74,20 @@ func everything(t testing.TB, runs int) string {
 	night := must(s.BeginNight(ctx, Night{DueMS: 1, UntilMS: 9, BegunMS: 2, SeenMS: 2, Owner: "4711@1@2"}))(t)
 	night.SeenMS, night.EndedMS, night.Stop, night.Reason, night.WorkedMS, night.GPUMS, night.Yields, night.Pipeline, night.Decision = 5, 6, NightDone, "it is over", 3, 3, 1, 7, "refused"
 	ok(t, s.SaveNight(ctx, night))
+	policy := must(s.SavePolicy(ctx, Policy{Digest: "ab", Base: "smollm2", License: "apache-2.0", Pipeline: 1, Stage: "agentic", Bytes: 9, Files: []byte(`[{"name":"a"}]`)}, func(int64) error { return nil }))(t)
+	ok(t, s.Promote(ctx, func([]Promotion) (Promotion, bool, error) {
+		return Promotion{Policy: policy.Version, Gate: 3, Reason: "faster"}, true, nil
+	}))
+	gate := must(s.BeginGate(ctx, Gate{Name: "night 1", Candidate: "v2", Opponent: "v1", Settings: []byte(`{"tasks":1}`)}))(t)
+	ok(t, s.AddGateTasks(ctx, gate.ID, []GateTask{{Fingerprint: "f7", Split: KindsSplit, Unseen: true}, {Place: 1, Fingerprint: "f8", Split: KindsSplit}}))
+	ok(t, s.VoidGateTask(ctx, gate.ID, 1, "the server of v2 ended"))
+	ok(t, s.SaveGateOutcome(ctx, gate.ID, GateOutcome{Player: GateOpponent, Sample: 1, Built: true, Correct: true, Reward: 2, Speedup: 0.9, Eager: 1.4, Compile: 0.95}))
+	ok(t, s.DecideGate(ctx, gate.ID, "refused", []byte(`{"reason":"no better"}`)))
+	pipeline := must(s.BeginPipeline(ctx, []byte(`{"seed":7}`)))(t)
+	ok(t, s.FinishPipeline(ctx, pipeline.ID, true))
+	stage := must(s.BeginStage(ctx, pipeline.ID, "rft", []byte(`{"collect":1}`), []byte(`{"epochs":1}`)))(t)
+	stage.Status, stage.Outputs, stage.Exit, stage.Reason, stage.Hint, stage.Seconds, stage.Verdicts = StageSkipped, []byte(`{"policy":"p"}`), new(int), "nothing to learn from", "collect more", 1.5, 3
+	ok(t, s.SaveStage(ctx, stage))
 	_, err = s.write.Exec(`INSERT INTO digests (made) VALUES (1)`)
 	ok(t, err)
 	ok(t, s.Close())
@@ -121,7 +135,8 @@ func withoutDigests(t testing.TB, db *sql.DB) {
 }
 
 // Each column of each table of the schema, one byte of one value changed at a
-// time: `history check` notices it, or lists the column as not checked.
+// time, in the long form each of its bytes in turn: `history check` notices it, or
+// lists the column as not checked.
 func TestEachColumnIsHeldToWhatWasRecorded(t *testing.T) {
 	path := everything(t, 3)
 	if e := examine(t, path); !e.Sound() {
@@ -160,12 +175,18 @@ func TestEachColumnIsHeldToWhatWasRecorded(t *testing.T) {
 			continue
 		}
 		value := values[0]
-		values[0] = flipped(t, value)
-		changeQuietly(t, db, `UPDATE `+c.table+` SET `+c.name+` = ? WHERE `+strings.Join(key, ` IS ? AND `)+` IS ?`, values...)
-		ok(t, db.Close())
-		if e := examine(t, path); e.Sound() {
-			t.Errorf("%s.%s: %v became %v, and nothing was said", c.table, c.name, value, flipped(t, value))
+		update := `UPDATE OR REPLACE ` + c.table + ` SET ` + c.name + ` = ? WHERE ` + strings.Join(key, ` IS ? AND `) + ` IS ?`
+		for _, other := range flips(t, value) {
+			values[0] = other
+			changeQuietly(t, db, update, values...)
+			ok(t, db.Close())
+			if e := examine(t, path); e.Sound() {
+				t.Errorf("%s.%s: %v became %v, and nothing was said", c.table, c.name, value, other)
+			}
+			restore(t, path, whole)
+			db = tampered(t, path)
 		}
+		ok(t, db.Close())
 	}
 	t.Logf("%d columns, of which %d are listed as not checked", len(columns), skipped)
 	for _, u := range unchecked {
@@ -175,23 +196,46 @@ func TestEachColumnIsHeldToWhatWasRecorded(t *testing.T) {
 	}
 }
 
-// flipped returns a value with one bit of its last byte changed.
-func flipped(t testing.TB, value any) any {
+// flips returns a value with one bit of one byte changed: of its last byte, and in
+// the long form of each in turn.
+func flips(t testing.TB, value any) (others []any) {
 	t.Helper()
+	whole, real := []int{16}, []int{0} // a whole number's neighbour may be there
+	if soak.Long() {
+		whole = []int{0, 8, 16, 24, 32, 40, 48, 56}
+		real = whole
+	}
+	bytewise := func(b []byte) (all [][]byte) {
+		for i := range b {
+			if soak.Long() || i == len(b)-1 {
+				other := slices.Clone(b)
+				other[i] ^= 0x10
+				all = append(all, other)
+			}
+		}
+		return all
+	}
 	switch v := value.(type) {
 	case int64:
-		return v ^ 1<<16 // not its neighbour, which may be there
+		for _, bit := range whole {
+			others = append(others, v^1<<bit)
+		}
 	case float64:
-		return math.Float64frombits(math.Float64bits(v) ^ 1)
+		for _, bit := range real {
+			others = append(others, math.Float64frombits(math.Float64bits(v)^1<<bit))
+		}
 	case string:
-		return v[:len(v)-1] + string(v[len(v)-1]^0x10)
+		for _, b := range bytewise([]byte(v)) {
+			others = append(others, string(b))
+		}
 	case []byte:
-		b := slices.Clone(v)
-		b[len(b)-1] ^= 0x10
-		return b
+		for _, b := range bytewise(v) {
+			others = append(others, b)
+		}
+	default:
+		t.Fatalf("a %T", value)
 	}
-	t.Fatalf("a %T", value)
-	return nil
+	return others
 }
 
 // Single bytes of the file, wherever they are: what a reader could tell apart is

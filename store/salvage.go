@@ -384,6 +384,21 @@ var dropped = []struct {
 	{`DELETE FROM samples WHERE run IN (SELECT run FROM samples GROUP BY run HAVING min(idx) <> 0 OR max(idx) <> count(*) - 1)`, episodes},
 	{`DELETE FROM samples WHERE run NOT IN (SELECT id FROM runs)`, episodes},
 	{`DELETE FROM episodes WHERE run NOT IN (SELECT id FROM runs)`, episodes},
+	{`DELETE FROM policies WHERE files NOT IN (SELECT id FROM texts)`, policies},
+	{`DELETE FROM promotions WHERE policy NOT IN (SELECT version FROM policies WHERE removed = 0)`, policies},
+	{`DELETE FROM task_sets WHERE settings NOT IN (SELECT id FROM texts)`, taskSets},
+	{`DELETE FROM task_draws WHERE set_id NOT IN (SELECT id FROM task_sets) OR source NOT IN (SELECT id FROM texts) OR detail NOT IN (SELECT id FROM texts)`, taskSets},
+	// A gate decides from its outcomes, again where need be.
+	{`DELETE FROM gates WHERE settings NOT IN (SELECT id FROM texts)`, gates},
+	{`UPDATE gates SET decision = '', detail = NULL, decided = 0 WHERE detail NOT IN (SELECT id FROM texts) OR (decision <> '') <> (detail IS NOT NULL)`, gates},
+	{`DELETE FROM gate_tasks WHERE gate NOT IN (SELECT id FROM gates)`, gates},
+	{`INSERT INTO task_gates (fingerprint, gate, used) SELECT t.fingerprint, g.name, g.created FROM gate_tasks t JOIN gates g ON g.id = t.gate
+		WHERE t.fingerprint NOT IN (SELECT fingerprint FROM task_gates)`, gates},
+	{`DELETE FROM gate_outcomes WHERE (gate, place) NOT IN (SELECT gate, place FROM gate_tasks)`, gates},
+	{`DELETE FROM pipelines WHERE settings NOT IN (SELECT id FROM texts)`, stages},
+	{`DELETE FROM stages WHERE pipeline NOT IN (SELECT id FROM pipelines) OR inputs NOT IN (SELECT id FROM texts) OR budget NOT IN (SELECT id FROM texts)`, stages},
+	// Its folder has what it left: gone on with, it says so again.
+	{`UPDATE stages SET status = 'stopped', outputs = NULL WHERE status IN ('done', 'skipped') AND (outputs IS NULL OR outputs NOT IN (SELECT id FROM texts))`, stages},
 	{`UPDATE runs SET lessons = NULL WHERE lessons NOT IN (SELECT id FROM texts)`, lessons},
 	{query: `UPDATE rounds SET (task, device_key) = (SELECT task, device_key FROM runs WHERE id = run)`},
 	{query: `UPDATE rounds AS r SET (standing, ms) = (SELECT ` + standingByVerdict + `, CASE WHEN c.candidate_ms > 0 THEN c.candidate_ms ELSE v.candidate_ms END

@@ -252,21 +252,27 @@ func (s *Store) UseInGate(ctx context.Context, gate string, fingerprints []strin
 	}
 	return s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, f := range fingerprints {
-			var served string
-			err := tx.QueryRowContext(ctx, `SELECT gate FROM task_gates WHERE fingerprint = ?`, f).Scan(&served)
-			switch {
-			case errors.Is(err, sql.ErrNoRows):
-				if _, err := tx.ExecContext(ctx, `INSERT INTO task_gates (fingerprint, gate, used) VALUES (?, ?, ?)`, f, gate, s.nowMS()); err != nil {
-					return err
-				}
-			case err != nil:
+			if err := s.useInGate(ctx, tx, gate, f); err != nil {
 				return err
-			case served != gate:
-				return &GateError{f, served}
 			}
 		}
 		return nil
 	})
+}
+
+func (s *Store) useInGate(ctx context.Context, tx *sql.Tx, gate, fingerprint string) error {
+	var served string
+	err := tx.QueryRowContext(ctx, `SELECT gate FROM task_gates WHERE fingerprint = ?`, fingerprint).Scan(&served)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		_, err = tx.ExecContext(ctx, `INSERT INTO task_gates (fingerprint, gate, used) VALUES (?, ?, ?)`, fingerprint, gate, s.nowMS())
+		return err
+	case err != nil:
+		return err
+	case served != gate:
+		return &GateError{fingerprint, served}
+	}
+	return nil
 }
 
 // GateOf returns the gate that a task has served, empty where it has served none.

@@ -39,7 +39,7 @@ func withFiles(source string, f folder) (string, error) {
 					return "", err
 				}
 				name := path.Join(in, filepath.Base(p))
-				fmt.Fprintf(&files, "        %q: %s,\n", name, literal(text))
+				fmt.Fprintf(&files, "        %q: %s,\n", name, Literal(text))
 				byName = byName || strings.Contains(source, `"`+name+`"`) || strings.Contains(source, `'`+name+`'`)
 				count++
 			}

@@ -197,7 +197,7 @@ func stringEnd(python string, at int) int {
 func list(sources []string) string {
 	var b strings.Builder
 	for _, s := range sources {
-		b.WriteString("\n            " + literal(s) + ",")
+		b.WriteString("\n            " + Literal(s) + ",")
 	}
 	if len(sources) > 0 {
 		b.WriteString("\n        ")
@@ -205,9 +205,9 @@ func list(sources []string) string {
 	return b.String()
 }
 
-// literal returns a text as Python writes it: raw where that can be, so that a
-// compiler's line is found in it again.
-func literal(s string) string {
+// Literal returns a source as Python writes it, with a line end at its end: raw
+// where that can be, so that a compiler's line is found in it again.
+func Literal(s string) string {
 	if !strings.HasSuffix(s, "\n") {
 		s += "\n"
 	}

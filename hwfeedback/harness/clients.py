@@ -59,7 +59,7 @@ _SIGNATURE = {"names": [str], "keywords": [str], "defaults": dict, "any": bool}
 _LOADED |= {"forward": _SIGNATURE, "constructor": _SIGNATURE}
 _INSPECTED = {"inputs": _SPECS, "input_names": [str], "outputs": _SPECS, "operators": [str]}
 _INSPECTED |= {"operations": int, "unkept": [str], "shared": [str], "linear": bool}
-_INSPECTED |= {"eager_ms": float, "lengths": [int]}
+_INSPECTED |= {"eager_ms": float, "lengths": [int], "products": [int]}
 
 
 class Spawned(Protocol):

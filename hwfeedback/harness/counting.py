@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import noise
 import orders
 from dispatch import uncompiled
 
@@ -72,8 +73,8 @@ _PER_INPUT = {
 
 @uncompiled
 class Counter(TorchDispatchMode):
-    """Run a forward under this; then read ``operators``, ``operations``, ``linear``, and the
-    ``lengths`` of what is reduced, sorted or scanned.
+    """Run a forward under this; then read ``operators``, ``operations``, ``linear``, and how long
+    are ``lengths`` that are reduced, sorted or scanned, and sums in ``products`` of matrices.
     """
 
     LINEAR = frozenset(
@@ -106,6 +107,7 @@ class Counter(TorchDispatchMode):
         self.operators: list[str] = []
         self.operations = 0
         self.lengths: set[int] = set()
+        self.products: set[int] = set()
         self.linear = True  # every operator that computes is linear in the inputs
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -113,6 +115,8 @@ class Counter(TorchDispatchMode):
         out = func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
         self.lengths.add(orders.length_of(name, args, kwargs))
+        if name in noise.PRODUCTS_OF_MATRICES:
+            self.products.add(noise.terms_of(name, args))
         if func.is_view or name in _SILENT:
             return out
         self.operators.append(f"aten.{name.strip('_')}")

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-import artefact
 import families
 import weights
+from artefact_terms import About, Tensor
 
 Call = tuple[Any, Sequence[torch.Tensor]]  # a tree, and its tensors
 
@@ -37,7 +37,7 @@ def about(
     orders: Sequence[Sequence[int]] = (),
     *,
     made: bool = True,
-) -> artefact.About:
+) -> About:
     """``request``: to evaluate. ``info``: what the reference's worker says of it. ``tried``: other
     shapes of the inputs, and whether the candidate is right there; None: that is not known yet.
     ``orders``: strides of the inputs that are not contiguous (tensors.orders_of).
@@ -47,7 +47,7 @@ def about(
     sizes = free(tried or {})
     name = {axis: f.name for f in sizes for axis in f.dims}
     listed = [
-        artefact.Tensor(
+        Tensor(
             argument=argument,
             path=path,
             dtype=_dtype(tensors[i]),
@@ -57,7 +57,7 @@ def about(
         )
         for i, argument, path in _places(tree)
     ]
-    return artefact.About(
+    return About(
         task=str(task.get("name") or "task"),
         reference=task["source"],
         operators=[str(o) for o in task.get("operators") or []],

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-import artefact
+import artefact_terms
 import as_used
 import assumptions
 import building
@@ -1724,7 +1724,7 @@ class Evaluation:
             rebuilt = {n: constructing.digest_of(t) for n, t in zip(names, made, strict=True)}
         known = self.verification.draws[0].tree["list"], reference.info["init"]["list"]
         forward, constructor = (
-            artefact.names_of(reference.info[what], len(given))
+            artefact_terms.names_of(reference.info[what], len(given))
             for what, given in zip(("forward", "constructor"), known, strict=True)
         )
         size = self._content_bytes() + sum(t.nbytes for t in self.state)

@@ -15,13 +15,14 @@ from collections.abc import Collection, Sequence
 
 import artefact
 import loaders
+from artefact_terms import About
 
 MARK = "\ufeff"  # of byte order
 LOADER = "_kernelwright_loader"
 _Import = ast.Import | ast.ImportFrom
 
 
-def standalone(source: str, loader: str | None = None, about: artefact.About | None = None) -> str:
+def standalone(source: str, loader: str | None = None, about: About | None = None) -> str:
     """Returns the source with ``kernelwright`` inlined where it is imported; unchanged, to the last
     byte, where it is not. ``about``: what its user has to know, which is written round it first.
 

@@ -106,6 +106,7 @@ ORDERED = Family(
 # Not a map: the reference's process finds where it decides (decisions.py).
 BOUNDARIES = Family("boundaries", lambda x, _: x, "moved to where the reference rounds or compares")
 FEW_TERMS = Family("few_terms", lambda x, _: x, "all but a few rows times 1e-6")
+FEW_FACTORS = Family("few_factors", lambda x, _: x, "zeros, but for a few terms of each product")
 REPEATED = Family("repeated", lambda x, _: x, "one row over and over", coherent=True)
 FAMILIES: tuple[Family, ...] = (
     BASE,
@@ -123,6 +124,7 @@ FAMILIES: tuple[Family, ...] = (
     PERMUTED,
     ORDERED,
     FEW_TERMS,
+    FEW_FACTORS,
     REPEATED,
     Family("zero_one", lambda x, _: (x > 0).to(x.dtype), "zeros and ones", exact=True),
 )
@@ -146,6 +148,7 @@ class Traits:
 
     axes: Sequence[Axis] = ()  # that ``permuted`` permutes
     lines: Sequence[Line] = ()  # along which ``ordered`` puts in order
+    factors: Sequence[Line] = ()  # along which products of matrices are added up
     structures: Sequence[Structure] = ()  # one an input
     given: int | None = None  # tensors that forward takes: the state behind them stays as it is
 
@@ -167,7 +170,7 @@ def apply(
         return permuted(tensors, traits.axes, g)
     state = [] if traits.given is None else tensors[traits.given :]
     tensors = tensors[: traits.given]
-    shaped = family in (ORDERED, FEW_TERMS, REPEATED)
+    shaped = family in (ORDERED, FEW_TERMS, FEW_FACTORS, REPEATED)
     change = _changes(family, tensors, seed, traits)
     out: list[torch.Tensor] = []
     for i, t in enumerate(tensors):
@@ -187,6 +190,8 @@ def _changes(
         return orders.along(traits.lines, seed)
     if family is FEW_TERMS:
         return terms.few(tensors, seed)
+    if family is FEW_FACTORS:
+        return terms.few_along(traits.factors, seed)
     if family is REPEATED:
         return terms.repeated(tensors, seed)
     return lambda _: family.map

@@ -355,6 +355,10 @@ def _wrap(
     return signature.made(calls)
 
 
+# CUDA_ERROR_INVALID_CONTEXT: the thread has not used CUDA yet.
+_NO_CONTEXT = 201
+
+
 class Driver:
     """As much of libcuda as launching takes. Raises OSError where there is no driver."""
 
@@ -391,9 +395,15 @@ class Driver:
 
         Raises RuntimeError where that is more than the GPU has.
         """
-        device = ctypes.c_int()
-        self.check("cuCtxGetDevice", ctypes.byref(device))
+        device = torch.cuda.current_device()
         self.check("cuKernelSetAttribute", 8, ctypes.c_int(size), handle, device)
+
+    def enter(self) -> None:
+        """Makes the context of torch's device this thread's, as CUDA's runtime does by itself."""
+        context = ctypes.c_void_p()
+        device = torch.cuda.current_device()
+        self.check("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self.check("cuCtxSetCurrent", context)
 
 
 class Kernel:
@@ -415,10 +425,13 @@ class Kernel:
         signature.space |= {f"v{i}": v for i, v in enumerate(values)}
         signature.space |= {"call": driver.launch, "handle": handle, "pointers": pointers}
         signature.space |= {"lock": threading.Lock(), "refused": self._refused}
+        signature.space |= {"enter": driver.enter}
         held = "".join(f"            v{i}.value = {e}\n" for i, e in enumerate(signature.passed))
         calls = (
             f"        with lock:\n{held}"
             "            wrong = call(handle, *launch, stream(), pointers, None)\n"
+            f"            if wrong == {_NO_CONTEXT}:\n                enter()\n"
+            "                wrong = call(handle, *launch, stream(), pointers, None)\n"
             "        if wrong:\n            refused(wrong, launch)\n"
         )
         self._launch = signature.made(calls, "launch")

@@ -169,7 +169,7 @@ _SUMS = {
     "einsum",
     "matmul",
 }
-_PRODUCTS_OF_MATRICES = {"mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "addbmm"}
+PRODUCTS_OF_MATRICES = {"mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "addbmm"}
 _ONE_AXIS = {"sum", "mean", "cumsum"}
 # One rounding a factor, in whatever order.
 _PRODUCTS = {"prod", "cumprod"}
@@ -297,7 +297,7 @@ class Float32Noise(TorchDispatchMode):
             if name in ("sum", "mean"):
                 lost = _lost_in_lanes(args, out, name == "mean", self._coherent)
                 amount = amount if lost is None else torch.maximum(amount, lost)
-            chain = _terms(name, args) / 2 / LANES if self._coherent else 1.0
+            chain = terms_of(name, args) / 2 / LANES if self._coherent else 1.0
             for part, by, signs in self._parts(out, amount.expand_as(out)):
                 # What is added up where all are equal is off by a share of what comes out.
                 more = torch.maximum(by, part.abs().mul_(SUM_UNIT * chain)) if chain > 1 else by
@@ -338,11 +338,11 @@ class Float32Noise(TorchDispatchMode):
             yield flat[i:j], amounts[i:j], dealt[: j - i]
 
 
-def _terms(name: str, args: Any) -> int:
+def terms_of(name: str, args: Any) -> int:
     """Returns how many products are added up for one element of a product of matrices or a
     convolution, 1 for all else.
     """
-    if name in _PRODUCTS_OF_MATRICES:
+    if name in PRODUCTS_OF_MATRICES:
         a = args[1 if name in ("addmm", "baddbmm", "addmv", "addbmm") else 0]
         return a.shape[-1] * (a.shape[0] if name == "addbmm" else 1)
     if name == "convolution":

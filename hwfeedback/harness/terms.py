@@ -1,14 +1,18 @@
 """Draws in which few terms carry an output that is made of many.
 
 A mean over millions hides that each term is computed in half precision: the errors cancel, and the
-bound is that of a long sum. Where few terms are left, or all are the same, they do not.
+bound is that of a long sum. Where few terms are left, or all are the same, they do not. So it is
+with the sums in a product of matrices, whose factors may be split into two of 8 bits each.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
+
+from orders import Line
 
 # Terms to one output past which errors of half precision may drown in what the order of a float32
 # sum may cost: 8 sqrt(n) / 32 half units of the sum of magnitudes, against 2^-10 / sqrt(n).
@@ -42,6 +46,28 @@ def few(tensors: Sequence[torch.Tensor], seed: int) -> Callable[[int], Change]:
             out = (x * NOTHING).reshape(-1)
             out[at] = x.reshape(-1)[at]
             return out.view(x.shape)
+
+        return keep_few
+
+    return change
+
+
+def few_along(lines: Sequence[Line], seed: int) -> Callable[[int], Change]:
+    """Returns by the number of an input how it becomes zero but for a few places of a line, the
+    same in all lines, whose elements grow as much as the sums of products lose.
+    """
+    line = lines[seed % len(lines)] if lines else None
+
+    def change(i: int) -> Change:
+        if line is None or line.input != i:
+            return lambda x, _: x
+        dims = range(line.start, line.stop)
+
+        def keep_few(x: torch.Tensor, g: torch.Generator) -> torch.Tensor:
+            n = math.prod(x.shape[d] for d in dims)
+            left = torch.zeros(n, dtype=x.dtype, device=x.device)
+            left[torch.randperm(n, generator=g, device=x.device)[:KEPT]] = math.sqrt(n / KEPT)
+            return x * left.view([x.shape[d] if d in dims else 1 for d in range(x.dim())])
 
         return keep_few
 

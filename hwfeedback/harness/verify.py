@@ -49,6 +49,7 @@ from families import (
     BASE,
     BOUNDARIES,
     FAMILIES,
+    FEW_FACTORS,
     FEW_TERMS,
     ORDERED,
     PERMUTED,
@@ -62,7 +63,7 @@ from orders import Line
 from state import NOTHING, Carried
 from structures import Structure
 
-CALIBRATION = 17  # version of what is kept: part of its check
+CALIBRATION = 18  # version of what is kept: part of its check
 CALIBRATION_SEEDS = 4
 FAMILY_SEEDS = 2
 CALIBRATION_S = 30.0  # past this a family is calibrated on one seed
@@ -148,6 +149,7 @@ class Calibration:
     compiled: bool = True
     axes: list[Axis] = field(default_factory=list)  # whose order changes nothing
     lines: list[Line] = field(default_factory=list)  # that are reduced, sorted or scanned
+    factors: list[Line] = field(default_factory=list)  # that products are added up along
     structures: list[list[str]] = field(default_factory=list)  # of each input, in words,
     kinds: list[list[str]] = field(default_factory=list)  # and of which kinds
     many_terms: bool = False  # to each output
@@ -170,7 +172,7 @@ class Calibration:
 
     def traits(self, found: Sequence[Structure]) -> Traits:
         """What families go by, with the structures of the inputs as they were found just now."""
-        return Traits(self.axes, self.lines, found, self.given)
+        return Traits(self.axes, self.lines, self.factors, found, self.given)
 
     @property
     def given(self) -> int | None:
@@ -187,6 +189,7 @@ class Calibration:
             "compiled": self.compiled,
             "axes": self.axes,
             "lines": [[at.input, at.start, at.stop] for at in self.lines],
+            "factors": [[at.input, at.start, at.stop] for at in self.factors],
             "structures": self.structures,
             "kinds": self.kinds,
             "many_terms": self.many_terms,
@@ -220,6 +223,7 @@ class Calibration:
             d["compiled"],
             axes=[tuple((i, dim) for i, dim in axis) for axis in d["axes"]],
             lines=[Line(*at) for at in d["lines"]],
+            factors=[Line(*at) for at in d["factors"]],
             structures=[list(says) for says in d["structures"]],
             kinds=[list(kinds) for kinds in d["kinds"]],
             many_terms=bool(d["many_terms"]),
@@ -443,6 +447,7 @@ def calibrate(
     found = structures.of(some_draws(reference))
     c.structures, c.kinds = [s.says for s in found], [s.kinds() for s in found]
     c.lines = orders.lines_of(inputs, seen["lengths"])
+    c.factors = [at for at in orders.lines_of(inputs, seen["products"]) if not found[at.input]]
     elements = sum(math.prod(o["shape"]) for o in seen["outputs"])
     c.many_terms = terms.many(inputs, elements)
     del inputs
@@ -540,6 +545,8 @@ def _is_asked(c: Calibration, family: Family) -> bool:
         return bool(c.axes)
     if family is ORDERED:
         return bool(c.lines)
+    if family is FEW_FACTORS:
+        return bool(c.factors)
     return c.many_terms if family in (FEW_TERMS, REPEATED) else True
 
 
@@ -1192,20 +1199,24 @@ class Verification:
                 yield replace(self._job(family, known, again.made(), draw), again=again)
 
     def _left_out(self) -> set[Family]:
-        """Returns what is asked another time: at quick one of the families for outputs of many
-        terms, in turn, nobody knows which.
+        """Returns what is asked another time: at quick two of three times few factors, and all but
+        one of the families for outputs of many terms, nobody knows which.
         """
-        if self.level != "quick" or not self.calibration.many_terms:
+        if self.level != "quick":
             return set()
-        in_turn = {ORDERED, FEW_TERMS, REPEATED}
-        asked = [f for f in in_turn if f.name in self.calibration.families]
-        return in_turn - {random.SystemRandom().choice(asked)} if asked else set()
+        chance = random.SystemRandom()
+        out = {FEW_FACTORS} if chance.randrange(3) else set()
+        in_turn = {ORDERED, FEW_TERMS, REPEATED} if self.calibration.many_terms else set()
+        if asked := [f for f in in_turn if f.name in self.calibration.families]:
+            out |= in_turn - {chance.choice(asked)}
+        return out
 
     def _seeds(self, family: Family) -> list[int]:
-        """Returns a seed for each time that a family is asked: at certify each line is ordered."""
+        """Returns a seed for each time that a family is asked: at certify once for each line."""
         seeds = [secret() for _ in range(SEEDS_PER_FAMILY[self.level])]
-        if family is ORDERED and self.level == "certify":
-            count = len(self.traits.lines)
+        lines = {ORDERED: self.traits.lines, FEW_FACTORS: self.traits.factors}.get(family)
+        if lines and self.level == "certify":
+            count = len(lines)
             seeds += [secret() for _ in range(count - len(seeds))]
             seeds = [s - s % count + k % count for k, s in enumerate(seeds)]
         return seeds

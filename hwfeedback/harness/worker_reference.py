@@ -707,6 +707,7 @@ class Reference:
             "operations": counter.operations,
             "linear": counter.linear,
             "lengths": sorted(counter.lengths - {0}),
+            "products": sorted(counter.products),
             "carried": self._found(before, inputs, names, written, len(outputs)).to_json(),
             "unkept": before.unkept,
             "shared": before.shared(),

@@ -320,13 +320,22 @@ func (e *Episodes) judgeOf(s forge.Settings) string {
 // strategy is production's.
 func (e *Episodes) strategy(r Request, settings forge.Settings, ep *episode, h Hardware) (forge.Strategy, error) {
 	free := llm.Prices{ep.model: {}}
-	policy := ep.broker.ModelIn(ep.model, llm.Window{Context: r.ContextLength, Reply: r.MaxTokens})
-	model := llm.WithJournal(policy, e.o.Store, free, e.o.Now)
-	return forge.New(r.Strategy, forge.Parts{
-		Coder: coder.Model{LLM: model, Prompts: e.o.Prompts, Skills: e.o.Skills, Form: e.o.Form}, Judge: e.o.Judge,
-		Evaluator: judged{e.queue, h}, Recorder: e.o.Store, Device: h.Device(), Settings: settings,
-		Model: model, Journal: e.o.Store, Skills: e.o.Skills, Prompts: e.o.Prompts, Now: e.o.Now, Observe: ep.observe,
-	})
+	p := e.o.parts(llm.WithJournal(r.policy(ep.broker, ep.model), e.o.Store, free, e.o.Now), settings, h.Device())
+	p.Evaluator, p.Recorder, p.Journal, p.Observe = judged{e.queue, h}, e.o.Store, e.o.Store, ep.observe
+	return forge.New(r.Strategy, p)
+}
+
+// policy is the model that a trainer plays.
+func (r Request) policy(b *llm.Broker, name string) llm.Model {
+	return b.ModelIn(name, llm.Window{Context: r.ContextLength, Reply: r.MaxTokens})
+}
+
+// parts are a strategy's, as far as its first question hangs on them.
+func (o Options) parts(policy llm.Model, s forge.Settings, d kernelwright.Device) forge.Parts {
+	return forge.Parts{
+		Coder: coder.Model{LLM: policy, Prompts: o.Prompts, Skills: o.Skills, Form: o.Form}, Judge: o.Judge,
+		Device: d, Settings: s, Model: policy, Skills: o.Skills, Prompts: o.Prompts, Now: o.Now,
+	}
 }
 
 // hardware opens what measures.

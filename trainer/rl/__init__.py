@@ -7,12 +7,15 @@ PYTHONPATH; the file is JSON, its keys are the fields of the stage's Settings. W
 - ``tiny``: a policy from nothing.
 - ``bootstrap``: supervised, on pairs of a prompt and an answer.
 - ``ppo``: PPO, single- and multi-turn, on the episode API or on trajectories.
+- ``collect``: a policy plays episodes and is not trained.
 - ``rft``: supervised, on rewarded trajectories.
 - ``critic``: a critic, fitted to collected trajectories.
 
 A stage writes to the folder ``out``: ``policy`` (and ``critic``) at its end, ``checkpoints``,
 ``metrics.jsonl``, ``tensorboard``, and PPO ``trajectories``. Started again, it goes on from the
 newest checkpoint that is whole, to the same bits on a CPU.
+
+``serve`` is no stage: it serves a policy, by OpenAI's protocol.
 
 Standard output has one line of JSON an event, by its key ``event``: ``start``, ``step`` (``step``,
 ``steps``, ``metrics``), ``note`` (``text``), ``checkpoint``, ``end``, ``error`` (``kind``,

@@ -322,6 +322,8 @@ def _base_of(folder: Path) -> Path:
         base = Path(json.loads((folder / ADAPTER).read_text())["base_model_name_or_path"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{folder / ADAPTER} names no base model", MEND) from error
+    if not base.is_absolute() and (folder / base).is_dir():
+        return folder / base  # as a policy's folder has it
     if not base.is_dir():
         raise BadInput(
             f"the base model {base} of the adapter in {folder} is not there",

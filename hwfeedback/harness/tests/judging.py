@@ -157,7 +157,7 @@ def end_fork_servers() -> None:
 
 
 def _gone(path: str, process: subprocess.Popen[bytes]) -> None:
-    process.wait(30)
+    process.wait(120)
     shutil.rmtree(pathlib.Path(path).parent)
 
 

@@ -66,7 +66,7 @@ def connect(path: str, pid: int) -> forkserver.ForkServer:
     return forkserver.ForkServer(channel)
 
 
-def ask(worker: forkserver.Worker, code: str, timeout: float = 30) -> Any:
+def ask(worker: forkserver.Worker, code: str, timeout: float = 120) -> Any:
     """Runs code in a worker and returns what it left in ``r``; raises what it raised as
     RuntimeError.
     """

@@ -12,12 +12,14 @@ import pytest
 import torch
 
 import artefact
+import artefact_guard
 import describing
 import export
 import families
 import loaders
 import rebuilding
 import weights
+from artefact_terms import About, Signature, Tensor, is_name, literal
 
 REFERENCE = '''
 """Scales what is
@@ -72,22 +74,20 @@ class ModelNew(torch.nn.Module):
 """
 
 
-def signature(*names: str, keywords: tuple[str, ...] = (), **defaults: Any) -> artefact.Signature:
+def signature(*names: str, keywords: tuple[str, ...] = (), **defaults: Any) -> Signature:
     trees = {n: {"value": v} for n, v in defaults.items()}
     given = [*names, *keywords]
-    return artefact.Signature(names=given, keywords=list(keywords), defaults=trees, any=False)
+    return Signature(names=given, keywords=list(keywords), defaults=trees, any=False)
 
 
-def tensor(argument: int, *shape: int | tuple[str, int], **more: Any) -> artefact.Tensor:
+def tensor(argument: int, *shape: int | tuple[str, int], **more: Any) -> Tensor:
     sizes = [n if isinstance(n, int) else n[1] for n in shape]
     free = [None if isinstance(n, int) else n[0] for n in shape]
-    made = artefact.Tensor(
-        argument=argument, path=[], dtype="float32", shape=sizes, free=free, order=[]
-    )
+    made = Tensor(argument=argument, path=[], dtype="float32", shape=sizes, free=free, order=[])
     return made | more  # type: ignore[return-value]
 
 
-ABOUT = artefact.About(
+ABOUT = About(
     task="scaled",
     reference=REFERENCE,
     operators=["aten.relu", "aten.mul"],
@@ -184,7 +184,7 @@ def test_what_its_user_adds_stays(more: str) -> None:
     text = artefact.written(CANDIDATE, ABOUT)
     again = artefact.written(f"{text}\n\n{more}\n", ABOUT)
     assert again == artefact.written(f"{CANDIDATE}\n\n{more}\n", ABOUT)
-    assert again.count(artefact.GUARD) == 1 and more in again
+    assert again.count(artefact_guard.GUARD) == 1 and more in again
 
 
 @pytest.mark.parametrize("front", ["", "\n"])
@@ -412,7 +412,7 @@ def test_arguments_may_have_any_name(name: str) -> None:
     model = made(forward=forward, constructor=signature(name)).ModelNew(32)
     with torch.no_grad():
         assert model(X, GAIN).shape == X.shape
-        if artefact.is_name(name):
+        if is_name(name):
             assert made(forward=forward).ModelNew(32)(**{name: X, "gain": GAIN}).shape == X.shape
 
 
@@ -601,16 +601,17 @@ def test_a_constructor_that_cannot_stand_elsewhere(text: str, says: str) -> None
 def test_what_is_given_becomes_a_literal(tree: Any, text: str | None) -> None:
     if text is None:
         with pytest.raises(ValueError, match="no literal"):
-            artefact.literal(tree)
+            literal(tree)
     else:
-        assert artefact.literal(tree) == text
+        assert literal(tree) == text
 
 
 def test_a_short_loader_stands_behind() -> None:
     native = "from kernelwright import native\n\nlib = native(source='extern \"C\" void f() {}')\n"
     text = export.standalone(native + CANDIDATE, about=ABOUT)
     at = [
-        text.index(part) for part in ('"""', "class ModelNew", artefact.GUARD, "def _functions_0")
+        text.index(part)
+        for part in ('"""', "class ModelNew", artefact_guard.GUARD, "def _functions_0")
     ]
     assert at == sorted(at)
     assert export.standalone(text, about=ABOUT) == text

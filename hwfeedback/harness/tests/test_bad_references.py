@@ -466,7 +466,7 @@ def test_an_odd_reference_is_a_task(judge: Judge, kind: str) -> None:
 def test_what_a_reference_prints_is_not_kept(judge: Judge) -> None:
     with judge.server.spawn("reference", {"threads": 1}) as worker:
         worker.channel.send({"op": "import", "source": GOOD["prints"], "threads": 1})
-        answer, _ = worker.channel.recv(60)
+        answer, _ = worker.channel.recv(120)
         assert answer["ok"] and 60 << 10 < len(worker.log()) < 70 << 10
 
 

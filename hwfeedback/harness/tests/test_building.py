@@ -73,7 +73,7 @@ def load(server, text, built):
         )
         for fd in fds:
             os.close(fd)
-        answer, _ = worker.channel.recv(60)
+        answer, _ = worker.channel.recv(120)
     return answer
 
 
@@ -208,9 +208,9 @@ def test_a_candidate_cannot_poison_the_cache(server, tmp_path):
     """A builder that has run a candidate refuses to compile: what it made could be anything."""
     with server.spawn("builder", {"sandbox": "weak"}) as worker:
         worker.channel.send({"op": "record", "source": NATIVE})
-        recorded, _ = worker.channel.recv(30)
+        recorded, _ = worker.channel.recv(120)
         worker.channel.send({"op": "compile", "request": recorded["requests"][0]})
-        answer, fds = worker.channel.recv(30)
+        answer, fds = worker.channel.recv(120)
     assert not answer["ok"] and not fds
 
 
@@ -285,7 +285,7 @@ def test_inductor_starts_warm(tmp_path):
         assert client.ping()["threads"] == 1
     finally:
         client.close()
-        process.wait(20)
+        process.wait(120)
 
 
 PTXAS = """\

@@ -233,7 +233,7 @@ def test_a_file_that_nobody_can_look_at_is_not_certified(
         running.outputs()
         monkeypatch.setattr(running, "_looks", True)
         running._worker.kill()
-        running._worker.wait(10)
+        running._worker.wait(120)
         with pytest.raises((cold.Broken, SandboxError)):
             running.looked()
 
@@ -441,7 +441,7 @@ def left(started: list[int]) -> list[str]:
     """Says who is still there of them, and of what runs below a tool."""
     ids = ",".join(map(str, started))
     asked = ["ps", "-o", "stat=,args=", "--pid", ids, "--sid", ids]
-    end = time.monotonic() + 5  # who is killed is gone a little later
+    end = time.monotonic() + 120  # who is killed is gone a little later
     while True:
         said = subprocess.run(asked, stdout=subprocess.PIPE, text=True).stdout.splitlines()
         alive = [line for line in said if not line.startswith("Z")]

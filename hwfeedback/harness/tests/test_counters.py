@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import time
 
 import pytest
@@ -45,15 +46,15 @@ def test_what_a_process_does_is_counted_and_nothing_before_or_after() -> None:
 
 
 def settle(pid: int) -> None:
-    """Waits until a process sleeps again."""
-    end = time.monotonic() + 20
-    before = -1
-    while time.monotonic() < end:
-        time.sleep(0.05)
-        used = sum(u.cpu_ns for u in windows.usage([pid]).values())
-        if used == before:
-            return
-        before = used
+    """Waits until a process sleeps again: it does so only where it reads, and whoever writes to it
+    wakes it at once.
+    """
+    while pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+        time.sleep(0.01)
+    used = -1
+    while used != (now := sum(u.cpu_ns for u in windows.usage([pid]).values())):
+        used = now  # until it has left its core
+        time.sleep(0.01)
 
 
 def test_what_cannot_be_opened_is_absent() -> None:

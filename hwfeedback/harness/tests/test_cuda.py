@@ -385,4 +385,4 @@ def test_cuda_works_in_the_sandbox(tmp_path: pathlib.Path) -> None:
                 assert ask(worker, "import torch; r = torch.cuda.is_available()") is False
     finally:
         client.close()
-        process.wait(20)
+        process.wait(120)

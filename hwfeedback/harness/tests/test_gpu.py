@@ -130,6 +130,21 @@ def test_an_honest_kernel(judge: Judge, task: str, candidate: str) -> None:
     assert kernel["instructions"]["load_global"] == 3 and kernel["load_bytes"] == 4
 
 
+def test_a_kernel_is_launched_in_a_thread_that_has_not_used_cuda(judge: Judge) -> None:
+    forward = "    def forward(self, x):\n"
+    assert LAUNCHED.count(forward) == 1
+    thread = (
+        "    def __init__(self):\n        super().__init__()\n"
+        "        from concurrent.futures import ThreadPoolExecutor\n"
+        "        x, y = torch.randn(2, 8, 1024, device='cuda').unbind()\n"
+        "        with ThreadPoolExecutor(1) as pool:\n"
+        "            pool.submit(lib.softmax[8, 256], x, y, 1024).result()\n"
+        "        assert torch.allclose(y, torch.softmax(x, -1))\n\n"
+    )
+    v = verdict(judge, SMALL, LAUNCHED.replace(forward, thread + forward))
+    assert v["status"] == "correct", v["reason"]
+
+
 @pytest.mark.parametrize("task", [SMALL, LARGE], ids=["small", "large"])
 def test_a_work_folder(judge: Judge, task: str) -> None:
     v = verdict(judge, task, WORK_FOLDER)

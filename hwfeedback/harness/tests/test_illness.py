@@ -188,7 +188,7 @@ def test_a_process_that_cannot_begin_on_its_gpu(judge: Judge) -> None:
         pytest.raises(evaluation.Infrastructure, match="met a GPU that does not work"),
         evaluation.faults("importing the candidate", client),
     ):
-        client.load("", [], [], threads=1, timeout=30)
+        client.load("", [], [], threads=1, timeout=120)
     client.kill()
 
 
@@ -204,9 +204,9 @@ def test_the_judge_meets_it(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> No
     far.send({"type": "inspect", "id": 1, **request})
     serving = threading.Thread(target=referee.Referee(near, judge.server).serve, daemon=True)
     serving.start()
-    answer, _ = far.recv(30)
+    answer, _ = far.recv(120)
     far.close()
-    serving.join(30)
+    serving.join(120)
     assert answer["error"]["kind"] == "ill"
     assert answer["error"]["message"].startswith(
         f"the judge met a GPU that does not work: {TOO_OLD}; {NEWER}"

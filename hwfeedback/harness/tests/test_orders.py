@@ -114,6 +114,22 @@ def test_few_terms_are_left_at_the_same_places() -> None:
     assert terms.many([torch.empty(1 << 14)], 1) and not terms.many([torch.empty(1 << 14)], 2)
 
 
+def test_few_terms_of_a_product_are_left_and_its_sums_stay_as_large() -> None:
+    a, b = torch.randn(64, 1024), torch.randn(1024, 48)
+    traits = Traits(factors=[Line(0, 1, 2), Line(1, 0, 1)])
+    for seed, left in enumerate((a, b)):
+        x, y = families.apply(families.FEW_FACTORS, [a, b], seed, traits)
+        changed, dim = ((x, 0), (y, 1))[seed]
+        places = (changed != 0).all(dim)
+        assert int(places.sum()) == terms.KEPT == int((changed != 0).any(dim).sum())
+        assert torch.equal((y, x)[seed], (b, a)[seed])
+        larger = (changed / left).abs().amax()
+        assert float(larger) == pytest.approx((1024 / terms.KEPT) ** 0.5, rel=1e-6)
+        assert 0.3 < float((x @ y).std() / (a @ b).std()) < 3
+    x, y = families.apply(families.FEW_FACTORS, [a, b], 3, Traits())
+    assert torch.equal(x, a) and torch.equal(y, b)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_rows_are_sorted_as_pytorch_sorts_them(dtype: torch.dtype) -> None:
     rows = torch.randn(7, 33).to(dtype)

@@ -37,7 +37,7 @@ def server(tmp_path_factory):
     yield client
     assert client.ping()["threads"] == 1, "the fork server must stay single-threaded"
     client.close()
-    assert process.wait(20) == 0
+    assert process.wait(120) == 0
 
 
 # Those that run foreign code on a GPU are let do a little more.
@@ -280,7 +280,7 @@ parallel()
 done, over = threading.Event(), threading.Event()
 other = threading.Thread(target=lambda: (parallel(), done.set(), over.wait()))
 other.start()
-done.wait(30)
+done.wait(120)
 r = len(os.listdir("/proc/self/task"))
 over.set()
 other.join()
@@ -291,7 +291,7 @@ other.join()
 def test_pools_of_threads_have_room_on_a_machine_of_many_cores(server, profile):
     config = {"sandbox": "weak", "threads": 130}
     with server.spawn(profile, config) as many:
-        assert ask(many, POOLS, 60) > 256
+        assert ask(many, POOLS) > 256
 
 
 def test_process_bomb_is_limited_and_swept(server, worker):
@@ -299,10 +299,10 @@ def test_process_bomb_is_limited_and_swept(server, worker):
     fork = sandbox.PROFILES[worker.profile].execute
     limit = 40
     with server.spawn(worker.profile, {"sandbox": "weak"}, limits={"processes": limit}) as bomb:
-        assert ask(bomb, BOMB.format(fork=fork), 60) <= limit
+        assert ask(bomb, BOMB.format(fork=fork)) <= limit
         inside = bomb.pid
         bomb.kill()
-        assert bomb.wait(20) is not None
+        assert bomb.wait(120) is not None
         assert not os.path.exists(f"/proc/{inside}")
 
 
@@ -418,7 +418,7 @@ def test_its_time_cannot_be_stretched(worker):
 def test_processor_time_is_limited(server):
     with server.spawn("candidate", {"sandbox": "weak"}, limits={"cpu_s": 1}) as w:
         w.channel.send({"code": "while True: pass"})
-        end = w.wait(30)
+        end = w.wait(120)
         assert end is not None and end.signal in (signal.SIGKILL, signal.SIGXCPU)
 
 
@@ -427,7 +427,7 @@ def test_who_is_killed_for_others_is_blameless(server):
     with server.spawn("candidate", {"sandbox": "weak"}) as w:
         assert ask(w, "r = 1") == 1
         os.kill(w.pid, signal.SIGKILL)
-        end = w.wait(30)
+        end = w.wait(120)
     # Without a namespace of its own it may have done it itself.
     expected = "oom" if "pid namespace" in w.missing else "foreign"
     assert end.reason == expected and end.blameless == (expected == "foreign")
@@ -436,7 +436,7 @@ def test_who_is_killed_for_others_is_blameless(server):
     with server.spawn("candidate", {"sandbox": "weak"}, limits=limits) as w:
         assert ask(w, "held = bytearray(128 << 20)\nr = 1") == 1
         os.kill(w.pid, signal.SIGKILL)
-        end = w.wait(30)
+        end = w.wait(120)
         assert end.reason == "oom" and not end.blameless
 
 
@@ -444,7 +444,6 @@ def test_printing_without_end_hurts_nobody(server, worker):
     ask(
         worker,
         "print('first line')\nfor _ in range(100): print('x' * (1 << 20))\nprint('last line', flush=True)",  # noqa: E501
-        60,
     )
     log = worker.log()
     assert len(log) < 70_000
@@ -456,26 +455,26 @@ def test_a_crash_is_told_apart(server):
     w.channel.send(
         {"code": "import sys, os; print('about to die'); sys.stdout.flush(); os._exit(7)"}
     )
-    end = w.wait(20)
+    end = w.wait(120)
     assert (end.code, end.signal, end.reason) == (7, None, "exited")
     assert "about to die" in w.log()
     w = server.spawn("candidate", {"sandbox": "weak"})
     w.channel.send({"code": "import ctypes; ctypes.string_at(0)"})
-    end = w.wait(20)
+    end = w.wait(120)
     assert (end.signal, end.reason) == (signal.SIGSEGV, "signalled")
 
 
 def test_a_worker_ends_with_its_channel(server):
     w = server.spawn("candidate", {"sandbox": "weak"})
     w.channel.close()
-    assert w.wait(20).code == 0
+    assert w.wait(120).code == 0
 
 
 def test_threads_share_a_connection(server):
     def life(code: int) -> int | None:
         w = server.spawn("candidate", {"sandbox": "weak"})
         w.channel.send({"code": f"import os; os._exit({code})"})
-        return w.wait(30).code
+        return w.wait(120).code
 
     codes = list(range(1, 13))
     with ThreadPoolExecutor(4) as pool:
@@ -495,12 +494,12 @@ def test_everything_dies_with_the_server(tmp_path):
     pids = [w.pid for w in workers]
     assert all(os.path.exists(f"/proc/{p}") for p in pids)
     process.kill()
-    process.wait(10)
-    deadline = time.monotonic() + 10
+    process.wait(120)
+    deadline = time.monotonic() + 120
     while any(alive(p) for p in pids) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(alive(p) for p in pids)
-    assert workers[0].wait(5).reason == "lost"
+    assert workers[0].wait(120).reason == "lost"
     with pytest.raises((Closed, sandbox.SandboxError)):
         client.spawn("candidate", {"sandbox": "weak"})
 
@@ -516,7 +515,7 @@ def test_everything_dies_with_the_control_connection(tmp_path):
     client, process = obedient_server(tmp_path)
     pid = client.spawn("candidate", {"sandbox": "weak"}).pid
     client.close()
-    assert process.wait(20) == 0
+    assert process.wait(120) == 0
     assert not alive(pid)
 
 
@@ -544,7 +543,7 @@ def test_weak_mode_without_namespaces(tmp_path):
     """Landlock, seccomp and limits are left, and what is missing is named."""
     client, process = obedient_server(tmp_path)
     client.close()
-    process.wait(20)
+    process.wait(120)
     script = tmp_path / "harness" / "start.py"
     script.write_text(NO_NAMESPACES.format(folder=str(tmp_path / "harness")))
     client, process = forkserver.start(script=str(script))
@@ -566,7 +565,7 @@ def test_weak_mode_without_namespaces(tmp_path):
         assert not os.path.exists(home)
     finally:
         client.close()
-        process.wait(20)
+        process.wait(120)
 
 
 AS_USER = """
@@ -588,7 +587,7 @@ def test_as_an_ordinary_user(tmp_path):
     try:
         client, process = obedient_server(folder)
         client.close()
-        process.wait(20)
+        process.wait(120)
         script = folder / "harness" / "start.py"
         script.write_text(AS_USER.format(folder=str(folder / "harness")))
         # The interpreter may live below a home that only root enters: show it in a mount namespace
@@ -656,7 +655,7 @@ def test_as_an_ordinary_user(tmp_path):
                 assert w.files == ({} if "seccomp" in w.missing else {"/root/x": 1})
         finally:
             client.close()
-            process.wait(20)
+            process.wait(120)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -911,7 +910,7 @@ def test_the_server_starts_without_our_environment(tmp_path):
         assert client.ping()["threads"] == 1
     finally:
         client.close()
-        process.wait(20)
+        process.wait(120)
 
 
 def test_the_module_is_not_a_program():

@@ -32,7 +32,7 @@ def get_init_inputs():
 
 def ask(worker: forkserver.Worker, msg: dict[str, Any]) -> None:
     worker.channel.send(msg)
-    answer, _ = worker.channel.recv(60)
+    answer, _ = worker.channel.recv(120)
     assert answer.get("ok"), answer
 
 

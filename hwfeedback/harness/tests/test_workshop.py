@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,11 +20,12 @@ from workshop import Failed, Workshop
 
 
 class Maker:
-    """One that builds texts, and takes as long as they say."""
+    """One that builds texts, and takes as long as they say. ``begun``: it has something to do."""
 
     def __init__(self) -> None:
         self.stopped = self.closed = False
         self.made: list[str] = []
+        self.begun = threading.Event()
 
     def checked(self, raw: Any) -> dict[str, Any]:
         if not isinstance(raw, dict) or not isinstance(raw.get("source"), str):
@@ -34,16 +36,21 @@ class Maker:
     def make(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         text = request["source"]
         self.made.append(text)
-        end = time.monotonic() + (float(text[5:]) if text.startswith("slow ") else 0)
-        while time.monotonic() < end:
-            time.sleep(0.01)
-            if self.stopped:
-                raise Failed("build_failed", "compiling: its process ended by itself")
+        self.begun.set()
+        if text.startswith("slow "):
+            self.takes(float(text[5:]))
         if text.startswith("broken"):
             raise Failed("build_failed", "k does not compile: line 1", log="the compiler's words")
         if text.startswith("machine"):
             raise OSError("the disk is full")
         return {"request": request["request"], "path": __file__, "report": {}}
+
+    def takes(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(0.01)
+            if self.stopped:
+                raise Failed("build_failed", "compiling: its process ended by itself")
 
     def stop(self) -> None:
         self.stopped = True
@@ -55,6 +62,13 @@ class Maker:
 @pytest.fixture
 def makers() -> list[Maker]:
     return []
+
+
+def begun(makers: list[Maker]) -> None:
+    """Waits until the first of them builds."""
+    while not makers:
+        time.sleep(0.001)
+    makers[0].begun.wait()
 
 
 @pytest.fixture
@@ -75,7 +89,7 @@ class Process:
 
     def ask(self, request: Any) -> tuple[bool, str]:
         self.channel.send({"op": "build", "request": request})
-        answer, fds = self.channel.recv(10)
+        answer, fds = self.channel.recv(120)
         for fd in fds:
             os.close(fd)
         assert answer["built"] is bool(fds)
@@ -145,29 +159,43 @@ def test_builds_take_so_long_together_and_no_longer(
     assert "takes over 0.05 s" in process.ask({"source": "b"})[1]
 
 
-def test_time_is_granted_until_the_first_forward(shop: Workshop, process: Process) -> None:
-    process.ask({"source": "slow 0.2"})
-    assert 0.15 < process.desk.granted() < 1
-    waits = threading.Thread(target=process.ask, args=({"source": "slow 0.4"},))
+def test_time_is_granted_until_the_first_forward(
+    shop: Workshop, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock of its own: what takes a while is half done, and waits to go on."""
+    now, half, on = [100.0], threading.Event(), threading.Event()
+    monkeypatch.setattr(workshop, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+
+    def takes(_: Maker, seconds: float) -> None:
+        now[0] += seconds / 2
+        half.set()
+        on.wait()
+        now[0] += seconds / 2
+
+    monkeypatch.setattr(Maker, "takes", takes)
+    on.set()
+    process.ask({"source": "slow 2"})
+    assert process.desk.granted() == 2
+    half.clear()
+    on.clear()
+    waits = threading.Thread(target=process.ask, args=({"source": "slow 4"},))
     waits.start()
-    time.sleep(0.2)
+    half.wait()
     process.desk.no_more()  # while one goes on
-    granted = process.desk.granted()
-    assert 0.3 < granted < 0.6
+    assert process.desk.granted() == 2 + 2
+    on.set()
     waits.join()
-    assert process.desk.granted() == granted and 0.3 < shop.late[0] < 1
-    process.ask({"source": "slow 0.1"})
-    assert process.desk.granted() == granted and len(shop.late) == 2
+    assert process.desk.granted() == 4 and shop.late == [4]
+    process.ask({"source": "slow 1"})
+    assert process.desk.granted() == 4 and shop.late == [4, 1]
 
 
 def test_who_is_killed_has_nobody_work_for_it(
     shop: Workshop, process: Process, makers: list[Maker]
 ) -> None:
-    process.channel.send({"op": "build", "request": {"source": "slow 60"}})
-    time.sleep(0.2)
-    began = time.monotonic()
+    process.channel.send({"op": "build", "request": {"source": "slow 3600"}})
+    begun(makers)
     process.desk.close()
-    assert time.monotonic() - began < 5
     assert makers[0].stopped and makers[0].closed and not process.desk._thread.is_alive()
     assert not shop.made and not shop.failures, "nothing is said of its source"
     other = Process(shop)
@@ -175,15 +203,17 @@ def test_who_is_killed_has_nobody_work_for_it(
     other.close()
 
 
-def test_who_waits_for_anothers_turn_can_be_killed(shop: Workshop, process: Process) -> None:
+def test_who_waits_for_anothers_turn_can_be_killed(
+    shop: Workshop, process: Process, makers: list[Maker]
+) -> None:
     other = Process(shop)
-    process.channel.send({"op": "build", "request": {"source": "slow 2"}})
-    time.sleep(0.1)
+    process.channel.send({"op": "build", "request": {"source": "slow 3600"}})
+    begun(makers)
     other.channel.send({"op": "build", "request": {"source": "b"}})
-    time.sleep(0.1)
-    began = time.monotonic()
+    time.sleep(0.1)  # it waits by then, and if not, it may be killed too
     other.close()
-    assert time.monotonic() - began < 1
+    assert not other.desk._thread.is_alive(), "it waits for the other's turn"
+    assert makers[0].made == ["slow 3600"] and not makers[0].stopped
 
 
 def test_what_is_wrong_with_the_machine_is_not_the_candidates(
@@ -191,7 +221,7 @@ def test_what_is_wrong_with_the_machine_is_not_the_candidates(
 ) -> None:
     process.channel.send({"op": "build", "request": {"source": "machine"}})
     with pytest.raises(Closed):
-        process.channel.recv(10)
+        process.channel.recv(120)
     assert isinstance(process.desk.trouble, OSError)
 
 
@@ -214,7 +244,7 @@ def frames(*texts: str) -> bytes:
 def test_nonsense_ends_at_the_desk(shop: Workshop, process: Process, data: bytes) -> None:
     process.socket.sendall(data)
     process.socket.shutdown(socket.SHUT_WR)
-    process.desk._thread.join(10)
+    process.desk._thread.join(120)
     assert not process.desk._thread.is_alive()
     assert shop.trouble is None and not shop.artifacts
 

@@ -57,8 +57,7 @@ def referee(channel: Channel, config: dict) -> None:
         elif kind == "hold":  # keeps the descriptors in a process that outlives the request
             child = os.fork()
             if child == 0:
-                time.sleep(float(msg["seconds"]))
-                os._exit(0)
+                time.sleep(3600)
             channel.send({"id": ident, "type": "result", "result": {"pid": child}})
         elif kind in ("infrastructure", "invalid"):
             error = {"kind": kind, "message": "it is so", "hint": "do this", "traceback": "there"}
@@ -184,7 +183,7 @@ def judging(kind: str, msg: dict, config: dict, fds: list[int]) -> dict | None:
             "output": " ".join([msg["precision"], *msg["want_baselines"]]),
             "evidence": [str(msg["known"]), str(len(fds))],
         }
-        if "fast" in words:
+        if "fast" in words and msg.get("time", True):
             verdict["speedup"] = {"value": 2.0, "low": 1.5, "high": 2.5, "against": "eager"}
         learned = {"calibration": None, "baselines": {"eager": mark("learned")}}
         if msg.get("profile") and status == "correct":

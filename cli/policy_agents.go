@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/trainer/policies"
+	"github.com/kernelwright/kernelwright/trainer/serving"
+)
+
+// policyPrefix begins the names of policies as Coders and Judges.
+const policyPrefix = "policy:"
+
+// policyParts is what a room has for policies.
+type policyParts struct {
+	policies *policies.Registry
+	servers  *serving.Servers
+	getenv   func(string) string
+	gates    gatePages // nil where nothing is known of gates
+}
+
+// openPolicies makes policies models like any other. No server is started before one is
+// asked.
+func (r *room) openPolicies(a *app) {
+	r.getenv = a.getenv
+	r.policies = policies.Open(r.store, r.folder)
+	r.servers = serving.New(serving.Options{Python: r.trainingPython, Check: r.policies.Check, Log: r.log})
+	r.models.policies = serving.Source{Policies: r.policies, Servers: r.servers}
+}
+
+func (r *room) closePolicies() {
+	if r.servers != nil {
+		r.servers.Close()
+	}
+}
+
+// trainingOfTests names the environment variable with the folders that policies are
+// served by in tests: package rl's, and that of what it stands on.
+const trainingOfTests = "KERNELWRIGHT_TEST_TRAINING"
+
+// trainingPython returns the Python that policies are trained and served by.
+func (r *room) trainingPython(ctx context.Context) (serving.Python, error) {
+	path := r.getenv(trainingOfTests)
+	if path == "" {
+		return serving.Python{}, &serving.Error{Text: "there is no Python environment for policies yet", Hint: "`kernelwright train run` makes it", Lasting: true}
+	}
+	if r.config.Python != "" {
+		return serving.Python{Program: r.config.Python, Path: path}, nil
+	}
+	o := r.options(func(stage, note string) { r.log.Info("making the Python environment", "stage", stage, "step", note) })
+	o.Lazy = true
+	e, err := hwfeedback.Open(ctx, o, r.store, r.leases())
+	if err != nil {
+		return serving.Python{}, err
+	}
+	return serving.Python{Program: e.Interpreter(), Path: path}, e.Close()
+}
+
+// signed is a Coder whose candidates name the version of a policy that wrote them, where
+// it is asked by an alias.
+type signed struct{ forge.Coder }
+
+type signatureKey struct{}
+
+// Propose implements forge.Coder.
+func (s signed) Propose(ctx context.Context, in kernelwright.CoderInput) (kernelwright.Candidate, error) {
+	by := s.Name()
+	c, err := s.Coder.Propose(context.WithValue(ctx, signatureKey{}, &by), in)
+	c.Origin = by
+	if unusable := new(kernelwright.UnusableError); errors.As(err, &unusable) {
+		unusable.Origin = by
+	}
+	return c, err
+}
+
+// signing tells signed who answered. It stands before the record, which knows that of
+// calls that were answered before.
+type signing struct{ llm.Model }
+
+// Generate implements llm.Model.
+func (m signing) Generate(ctx context.Context, r llm.Request) (llm.Reply, error) {
+	reply, err := m.Model.Generate(ctx, r)
+	if by, ok := ctx.Value(signatureKey{}).(*string); ok && err == nil {
+		*by = llm.Author(m.Name(), reply)
+	}
+	return reply, err
+}
+
+// Unwrap returns the model that answers.
+func (m signing) Unwrap() llm.Model { return m.Model }
