@@ -204,6 +204,16 @@ func check(c Config, origins Origins, errs *errorList) {
 	if c.Training.EagerMax <= c.Training.EagerMin {
 		fail("training.eager_max", fmt.Sprintf("is %q", c.Training.EagerMax), fmt.Sprintf("it takes more than training.eager_min, %q", c.Training.EagerMin))
 	}
+	between("training.processes", c.Training.Processes, 1, 64)
+	between("training.lora_rank", c.Training.LoraRank, 0, 1024)
+	between("training.tasks", c.Training.Tasks, 1, 100_000)
+	between("training.pairs", c.Training.Pairs, 1, 10_000_000)
+	between("training.warmup_steps", c.Training.WarmupSteps, 0, 1_000_000)
+	between("training.agentic_steps", c.Training.AgenticSteps, 0, 1_000_000)
+	between("training.tasks_per_step", c.Training.TasksPerStep, 1, 100_000)
+	between("training.samples_per_task", c.Training.SamplesPerTask, 1, 1024)
+	between("training.rounds", c.Training.Rounds, 1, 200)
+	between("training.answer_tokens", c.Training.AnswerTokens, 16, 1_000_000)
 
 	checkSchedule(c, fail)
 

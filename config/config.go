@@ -184,6 +184,20 @@ type Training struct {
 	Protected []string `toml:"protected" json:"protected"`
 	EagerMin  Duration `toml:"eager_min" json:"eager_min"`
 	EagerMax  Duration `toml:"eager_max" json:"eager_max"`
+
+	Python         string `toml:"python" json:"python"`
+	Processes      int    `toml:"processes" json:"processes"`
+	Base           string `toml:"base" json:"base"`
+	LoraRank       int    `toml:"lora_rank" json:"lora_rank"`
+	Tasks          int    `toml:"tasks" json:"tasks"`
+	Pairs          int    `toml:"pairs" json:"pairs"`
+	WarmupSteps    int    `toml:"warmup_steps" json:"warmup_steps"`
+	AgenticSteps   int    `toml:"agentic_steps" json:"agentic_steps"`
+	TasksPerStep   int    `toml:"tasks_per_step" json:"tasks_per_step"`
+	SamplesPerTask int    `toml:"samples_per_task" json:"samples_per_task"`
+	Rounds         int    `toml:"rounds" json:"rounds"`
+	AnswerTokens   int    `toml:"answer_tokens" json:"answer_tokens"`
+
 	Schedule  Schedule `toml:"schedule" json:"schedule"`
 }
 

@@ -65,6 +65,7 @@ var tables = []struct {
 	{name: "nights", key: "id", versions: nights},
 	{name: "policies", key: "version", versions: policies}, {name: "promotions", key: "id", versions: policies},
 	{name: "gates", key: "id", versions: gates}, {name: "gate_tasks", key: "gate", versions: gates}, {name: "gate_outcomes", key: "gate", versions: gates},
+	{name: "pipelines", key: "id", versions: stages}, {name: "stages", key: "pipeline", versions: stages},
 }
 
 // versions is which versions of the schema have something: from one up to, but
@@ -88,6 +89,7 @@ var (
 	nights    = versions{since: 15}
 	policies  = versions{since: 16}
 	gates     = versions{since: 17}
+	stages    = versions{since: 18}
 )
 
 // expectations are queries that find nothing in a sound history. Each returns
@@ -126,6 +128,8 @@ var expectations = []struct {
 		JOIN task_gates s ON s.fingerprint = t.fingerprint WHERE s.gate <> g.name`, versions: gates},
 	{what: "outcomes of gates have a reward that they cannot have", query: `SELECT player || ', sample ' || sample || ' of task ' || place || ' of gate ' || gate FROM gate_outcomes
 		WHERE reward NOT IN (-1, 1, 2, 3) OR (reward > 0) <> correct`, versions: gates},
+	{what: "stages are finished without what they left, or have left it and are not", query: `SELECT 'stage ' || stage || ' of pipeline ' || pipeline FROM stages
+		WHERE (status IN ('done', 'skipped')) <> (outputs IS NOT NULL) OR (status = 'running') <> (ended = 0)`, versions: stages},
 	{what: "lessons are of runs without a certified kernel", query: `SELECT 'run ' || run FROM lessons WHERE run NOT IN (SELECT run FROM rounds WHERE standing = 2) GROUP BY run`, versions: lessons},
 	{what: "changes are missing from the lessons", query: `SELECT 'round ' || r.idx || ' of run ' || r.run` + teaching + `
 		AND NOT EXISTS (SELECT 1 FROM lessons l WHERE l.run = r.run AND l.idx = r.idx)`, versions: lessons},

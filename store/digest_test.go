@@ -83,6 +83,11 @@ func everything(t testing.TB, runs int) string {
 	ok(t, s.VoidGateTask(ctx, gate.ID, 1, "the server of v2 ended"))
 	ok(t, s.SaveGateOutcome(ctx, gate.ID, GateOutcome{Player: GateOpponent, Sample: 1, Built: true, Correct: true, Reward: 2, Speedup: 0.9, Eager: 1.4, Compile: 0.95}))
 	ok(t, s.DecideGate(ctx, gate.ID, "refused", []byte(`{"reason":"no better"}`)))
+	pipeline := must(s.BeginPipeline(ctx, []byte(`{"seed":7}`)))(t)
+	ok(t, s.FinishPipeline(ctx, pipeline.ID, true))
+	stage := must(s.BeginStage(ctx, pipeline.ID, "rft", []byte(`{"collect":1}`), []byte(`{"epochs":1}`)))(t)
+	stage.Status, stage.Outputs, stage.Exit, stage.Reason, stage.Hint, stage.Seconds, stage.Verdicts = StageSkipped, []byte(`{"policy":"p"}`), new(int), "nothing to learn from", "collect more", 1.5, 3
+	ok(t, s.SaveStage(ctx, stage))
 	_, err = s.write.Exec(`INSERT INTO digests (made) VALUES (1)`)
 	ok(t, err)
 	ok(t, s.Close())

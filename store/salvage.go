@@ -395,6 +395,10 @@ var dropped = []struct {
 	{`INSERT INTO task_gates (fingerprint, gate, used) SELECT t.fingerprint, g.name, g.created FROM gate_tasks t JOIN gates g ON g.id = t.gate
 		WHERE t.fingerprint NOT IN (SELECT fingerprint FROM task_gates)`, gates},
 	{`DELETE FROM gate_outcomes WHERE (gate, place) NOT IN (SELECT gate, place FROM gate_tasks)`, gates},
+	{`DELETE FROM pipelines WHERE settings NOT IN (SELECT id FROM texts)`, stages},
+	{`DELETE FROM stages WHERE pipeline NOT IN (SELECT id FROM pipelines) OR inputs NOT IN (SELECT id FROM texts) OR budget NOT IN (SELECT id FROM texts)`, stages},
+	// Its folder has what it left: gone on with, it says so again.
+	{`UPDATE stages SET status = 'stopped', outputs = NULL WHERE status IN ('done', 'skipped') AND (outputs IS NULL OR outputs NOT IN (SELECT id FROM texts))`, stages},
 	{`UPDATE runs SET lessons = NULL WHERE lessons NOT IN (SELECT id FROM texts)`, lessons},
 	{query: `UPDATE rounds SET (task, device_key) = (SELECT task, device_key FROM runs WHERE id = run)`},
 	{query: `UPDATE rounds AS r SET (standing, ms) = (SELECT ` + standingByVerdict + `, CASE WHEN c.candidate_ms > 0 THEN c.candidate_ms ELSE v.candidate_ms END

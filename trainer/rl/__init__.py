@@ -7,6 +7,7 @@ PYTHONPATH; the file is JSON, its keys are the fields of the stage's Settings. W
 - ``tiny``: a policy from nothing.
 - ``bootstrap``: supervised, on pairs of a prompt and an answer.
 - ``ppo``: PPO, single- and multi-turn, on the episode API or on trajectories.
+- ``collect``: a policy plays episodes and is not trained.
 - ``rft``: supervised, on rewarded trajectories.
 - ``critic``: a critic, fitted to collected trajectories.
 

@@ -27,7 +27,8 @@ from rl.trajectories import CUT, Episode
 @dataclass(frozen=True)
 class Settings(Supervised):
     """``policy``: the folder to train on; ``per_task``: the most episodes of one task, the best
-    rewarded first, 0 for all.
+    rewarded first, 0 for all. ``may_be_none``: where no episode can be learnt from, the stage ends
+    without a policy; else that is bad input.
     """
 
     policy: str = ""
@@ -35,6 +36,7 @@ class Settings(Supervised):
     trajectories: list[str] = field(default_factory=list)
     above: float = 0.0
     per_task: int = 0
+    may_be_none: bool = False
     epochs: int = 1
     optimiser: Optimiser = field(
         default_factory=lambda: Optimiser(lr=1e-5, warmup=10, schedule="cosine")
@@ -89,6 +91,8 @@ def run(settings: Settings, stage: Stage) -> dict[str, Any]:
     found = trajectories.read(settings.trajectories, vocabulary)
     kept, why = select(found, settings.above, settings.per_task)
     stage.tell("start", stage="rft", episodes=len(found), kept=len(kept), left_out=why)
+    if not kept and settings.may_be_none:
+        return {"episodes": len(found), "kept": 0, "left_out": why, "steps": 0}
     if not kept:
         raise BadInput(
             f"none of {len(found)} episodes can be learnt from: {why}",

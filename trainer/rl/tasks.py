@@ -22,6 +22,7 @@ class Task:
     name: str
     level: int
     body: dict[str, Any]
+    split: str = "train"
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,15 @@ class Curriculum:
 
 
 SPLITS = ("train", "val")  # of a set of tasks; the others are held out
+ALL_SPLITS = (*SPLITS, "compositions", "kinds")
 
 
-def read_tasks(path: Path, extra: dict[str, Any]) -> list[Task]:
+def read_tasks(
+    path: Path, extra: dict[str, Any], splits: tuple[str, ...] = SPLITS
+) -> list[Task]:
     """Returns the tasks in a file of JSON lines, or in Parquet as ``train tasks export`` writes it:
     ``code`` or ``reference`` (the text), optionally ``id``, ``level`` and ``split``; ``request``
-    holds more of what is posted.
+    holds more of what is posted. Tasks of other ``splits`` are refused.
     """
     mend = 'write lines of {"code": ..., "id": ..., "level": ...}'
     tasks: dict[str, Task] = {}
@@ -52,11 +56,11 @@ def read_tasks(path: Path, extra: dict[str, Any]) -> list[Task]:
             if not isinstance(code, str):
                 raise TypeError("its code is no text")
             body = {"reference": code, **extra, **(found.get("request") or {})}
-            task = Task(str(found.get("id", at)), int(found.get("level", 0)), body)
             split = found.get("split", "train")
+            task = Task(str(found.get("id", at)), int(found.get("level", 0)), body, split)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"{where} is no task: {error!r}", mend) from error
-        if split not in SPLITS:
+        if split not in splits:
             raise BadInput(
                 f"{where} is held out: it is of the split {split}", "train on train or val alone"
             )

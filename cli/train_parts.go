@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/trainer/episodes"
+	"github.com/kernelwright/kernelwright/trainer/pipeline"
+	"github.com/kernelwright/kernelwright/trainer/rl"
+	"github.com/kernelwright/kernelwright/trainer/tasks"
+	"github.com/kernelwright/kernelwright/trainer/teach"
+)
+
+// trainParts are what pipelines are made of, by the settings. The second result closes
+// what they have opened.
+func (r *room) trainParts(a *app, show *progress, tell func(pipeline.Event)) (pipeline.Parts, func() error) {
+	t := &trained{room: r, open: map[episodes.Conditions]episodes.Hardware{}}
+	p := pipeline.Parts{
+		Store: r.store, DataDir: r.folder, Log: r.log, Tell: tell,
+		Python: func(ctx context.Context) (rl.Python, error) {
+			python, err := r.interpreter(ctx, t)
+			if err != nil {
+				return rl.Python{}, err
+			}
+			return rl.Open(ctx, rl.Options{DataDir: r.folder, Interpreter: python, Python: r.config.Training.Python, Progress: show.stage})
+		},
+		Tasks: func(ctx context.Context, recipe pipeline.Recipe, seed int64) (pipeline.Tasks, error) {
+			return r.taskParts(a, show, recipe, seed)
+		},
+		Episodes: func(ctx context.Context) (episodes.Options, error) {
+			if _, err := t.hardware(ctx, episodes.Conditions{StrictInputs: true}); err != nil {
+				return episodes.Options{}, err
+			}
+			return t.options()
+		},
+		Verifiers: func(ctx context.Context) ([]teach.Hardware, error) {
+			if _, err := t.hardware(ctx, episodes.Conditions{StrictInputs: true}); err != nil {
+				return nil, err
+			}
+			return []teach.Hardware{hwfeedback.Untimed{Evaluator: t.opened[0]}}, nil
+		},
+		Unprotected: len(r.config.Training.Protected) == 0,
+	}
+	return p, t.close
+}
+
+// interpreter is the Python that has PyTorch, which opening the hardware finds or makes.
+func (r *room) interpreter(ctx context.Context, t *trained) (string, error) {
+	if _, err := t.hardware(ctx, episodes.Conditions{StrictInputs: true}); err != nil {
+		return "", err
+	}
+	return t.opened[0].Interpreter(), nil
+}
+
+// taskParts are what a set of tasks is made by.
+func (r *room) taskParts(a *app, show *progress, recipe pipeline.Recipe, seed int64) (p pipeline.Tasks, err error) {
+	maker, es, err := r.taskMaker(a, show)
+	if err != nil {
+		return p, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closeAll(es))
+		}
+	}()
+	catalogue, err := tasks.Crawl(a.ctx, r.folder, es[0].Interpreter(), es[0].Device().Key, func(n, of int) { show.stage("operators of PyTorch", "") })
+	if err != nil {
+		return p, err
+	}
+	c := trainTasksMakeCmd{Seed: seed, Small: recipe.LowMS < 1}
+	s, err := c.settings(a, r, es[0], catalogue)
+	if err != nil {
+		return p, err
+	}
+	s.Wanted, s.LowMS, s.HighMS = recipe.Tasks, recipe.LowMS, recipe.HighMS
+	maker.Catalogue, maker.Workers = catalogue, 1
+	return pipeline.Tasks{Maker: maker, Settings: s, Close: func() error { return closeAll(es) }}, nil
+}
