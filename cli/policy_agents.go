@@ -3,12 +3,15 @@ package cli
 import (
 	"context"
 	"errors"
+	"os"
+	"strings"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/trainer/policies"
+	"github.com/kernelwright/kernelwright/trainer/rl"
 	"github.com/kernelwright/kernelwright/trainer/serving"
 )
 
@@ -45,19 +48,22 @@ const trainingOfTests = "KERNELWRIGHT_TEST_TRAINING"
 // trainingPython returns the Python that policies are trained and served by.
 func (r *room) trainingPython(ctx context.Context) (serving.Python, error) {
 	path := r.getenv(trainingOfTests)
-	if path == "" {
-		return serving.Python{}, &serving.Error{Text: "there is no Python environment for policies yet", Hint: "`kernelwright train run` makes it", Lasting: true}
-	}
-	if r.config.Python != "" {
+	if path != "" && r.config.Python != "" {
 		return serving.Python{Program: r.config.Python, Path: path}, nil
 	}
-	o := r.options(func(stage, note string) { r.log.Info("making the Python environment", "stage", stage, "step", note) })
+	say := func(stage, note string) { r.log.Info("making the Python environment", "stage", stage, "step", note) }
+	o := r.options(say)
 	o.Lazy = true
 	e, err := hwfeedback.Open(ctx, o, r.store, r.leases())
 	if err != nil {
 		return serving.Python{}, err
 	}
-	return serving.Python{Program: e.Interpreter(), Path: path}, e.Close()
+	python := e.Interpreter()
+	if err := e.Close(); err != nil || path != "" {
+		return serving.Python{Program: python, Path: path}, err
+	}
+	p, err := rl.Open(ctx, rl.Options{DataDir: r.folder, Interpreter: python, Python: r.config.Training.Python, Progress: say})
+	return serving.Python{Program: p.Interpreter, Path: strings.Join(p.Path, string(os.PathListSeparator))}, err
 }
 
 // signed is a Coder whose candidates name the version of a policy that wrote them, where
