@@ -1145,6 +1145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The fork server: see its source.")
     parser.add_argument("--path", default="", help="of the socket, where descriptor 3 listens")
     parser.add_argument("--idle", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--huge", type=float, default=HUGE_S, metavar="SECONDS", help="HUGE_S")
     args = parser.parse_args()
     control = socket.socket(fileno=CONTROL_FD)
     os.set_inheritable(CONTROL_FD, False)
@@ -1166,7 +1167,7 @@ def main() -> None:
         raise SystemExit(f"fork server: {tasks} threads after the imports, expected one")
     gc.collect()
     gc.freeze()
-    allocator.collapse(HUGE_S)
+    allocator.collapse(args.huge)
     if not args.path:
         parent.lead(CONTROL_FD)
     Server(control, args.path, args.idle).serve()

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import forkserver
@@ -40,13 +41,19 @@ def obedient_server(
 
 
 def listening(
-    path: str, idle: float, folder: pathlib.Path = HARNESS, env: dict[str, str] | None = None
+    path: str,
+    idle: float,
+    folder: pathlib.Path = HARNESS,
+    env: dict[str, str] | None = None,
+    more: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
-    """Starts a fork server that is kept warm, for ``idle`` seconds without a connection."""
+    """Starts a fork server that is kept warm, for ``idle`` seconds without a connection; ``more``:
+    words of its command.
+    """
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
-        script = [str(folder / "forkserver.py"), "--path", path, "--idle", str(idle)]
+        script = [str(folder / "forkserver.py"), "--path", path, "--idle", str(idle), *more]
         return subprocess.Popen(
             [sys.executable, "-I", "-B", *script],
             env=env,
