@@ -1101,9 +1101,14 @@ def connect(fd: int) -> ForkServer:
 
 
 def start(
-    python: str = sys.executable, env: dict[str, str] | None = None, script: str = __file__
+    python: str = sys.executable,
+    env: dict[str, str] | None = None,
+    script: str = __file__,
+    more: Sequence[str] = (),
 ) -> tuple[ForkServer, Any]:
-    """Starts a server as a child of this process, for tests and tools. Returns it and its Popen."""
+    """Starts a server as a child of this process, for tests and tools; ``more``: words of its
+    command. Returns it and its Popen.
+    """
     import subprocess
 
     ours, theirs = Channel.pair()
@@ -1113,7 +1118,7 @@ def start(
         os.dup2(keep, CONTROL_FD)
 
     process = subprocess.Popen(
-        [python, "-I", "-B", os.path.realpath(script)],
+        [python, "-I", "-B", os.path.realpath(script), *more],
         env=env
         if env is not None
         else {
