@@ -16,6 +16,7 @@ type cpp struct {
 	depth int
 
 	capped bool // it asks how many threads there are
+	alone  bool // code of the function is no other thread's: what __restrict__ says of its parameters helps
 }
 
 var cppTypes = map[dtype]string{f32: "float", f64: "double", i64: "long long", i32: "int", boole: "bool"}
@@ -125,10 +126,13 @@ func (e *cpp) end() {
 	e.depth--
 	text := strings.TrimSuffix(e.out.String(), "\n")
 	before, last, found := cutLast(text, "\n")
-	above, head, whole := cutLast(before, "\n")
-	if last = strings.TrimSpace(last); found && whole && strings.HasSuffix(head, "{") && strings.HasSuffix(last, ";") && len(head)+len(last) < longestLine {
+	above, head, more := cutLast(before, "\n")
+	if more {
+		above += "\n"
+	}
+	if last = strings.TrimSpace(last); found && strings.HasSuffix(head, "{") && strings.HasSuffix(last, ";") && len(head)+len(last) < longestLine {
 		e.out.Reset()
-		e.out.WriteString(above + "\n" + head + " " + last + " });\n")
+		e.out.WriteString(above + head + " " + last + " });\n")
 		return
 	}
 	e.line("});")
@@ -151,7 +155,7 @@ func (e *cpp) parameters(bufs []*buffer, writes func(*buffer) bool, kernel, batc
 	for _, b := range bufs {
 		typ, restrict := cppTypes[b.dtype], ""
 		if kernel {
-			if !slices.Contains(shared, b) {
+			if e.alone && !slices.Contains(shared, b) {
 				restrict = " __restrict__"
 			}
 			if b.dtype == boole {
@@ -174,16 +178,22 @@ func (e *cpp) segment(s segment) {
 	writes := func(b *buffer) bool {
 		return slices.ContainsFunc(s.kernels, func(k *kernel) bool { return k.writes(b) })
 	}
+	e.depth++
+	e.alone = false
+	kernels := e.captured(func() {
+		for _, k := range s.kernels {
+			if len(s.kernels) > 1 {
+				e.open("")
+			}
+			e.kernel(k)
+			if len(s.kernels) > 1 {
+				e.close()
+			}
+		}
+	})
+	e.depth--
 	e.open(`extern "C" void %s(%s)`, s.name, e.parameters(s.buffers, writes, true, s.batch))
-	for _, k := range s.kernels {
-		if len(s.kernels) > 1 {
-			e.open("")
-		}
-		e.kernel(k)
-		if len(s.kernels) > 1 {
-			e.close()
-		}
-	}
+	e.out.WriteString(kernels)
 	e.close()
 }
 
@@ -303,6 +313,7 @@ func (e *cpp) kernel(k *kernel) {
 		row = fmt.Sprintf(" i%d", b.g.outer[0])
 	}
 	spread := threads > 1 && !b.wide && (work > 1 || k.batch) // where not, threads may share a row
+	e.alone = e.alone || !spread
 	b.from, b.to = "start", "end"
 	var known []string // declared where the body needs it
 	switch {

@@ -44,7 +44,7 @@ func emitCUDA(p *plan, knobs schedule, on target) (string, map[*kernel][]scratch
 	if on.multiprocessors <= 0 {
 		on.multiprocessors = defaultDevice
 	}
-	e := &cuda{cpp: &cpp{plan: p, knobs: knobs}, on: on, scratch: map[*kernel][]scratch{}}
+	e := &cuda{cpp: &cpp{plan: p, knobs: knobs, alone: true}, on: on, scratch: map[*kernel][]scratch{}}
 	var bodies strings.Builder
 	for _, s := range p.segments() {
 		var launches strings.Builder

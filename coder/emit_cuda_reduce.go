@@ -514,7 +514,9 @@ func (r *reducing) walk(f func(into func(*value) destination)) {
 		r.open("for (int c = 0; c < share; ++c)")
 		r.push()
 		r.line("const pos at = %s + c * %d;", first, r.along())
-		r.line("if (c == share - 1 && steps %% %d != 0 && at >= steps) break;", r.along())
+		if r.steps%r.along() != 0 || !r.g.lanes && r.steps*r.vector%r.along() != 0 {
+			r.line("if (c == share - 1 && steps %% %d != 0 && at >= steps) break;", r.along())
+		}
 		r.within()
 		f(func(v *value) destination {
 			if n := r.kept[v]; n != "" {

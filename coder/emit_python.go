@@ -159,15 +159,29 @@ func (e *python) containers() error {
 			path := strings.Join(parts[:i+1], ".")
 			if !made[path] {
 				made[path] = true
-				e.line(2, "%s.add_module(%q, nn.Module())", owner, name)
+				if attribute(name) {
+					e.line(2, "%s.%s = nn.Module()", owner, name)
+				} else {
+					e.line(2, "%s.add_module(%q, nn.Module())", owner, name)
+				}
 			}
-			owner = fmt.Sprintf("self.get_submodule(%q)", path)
+			if attribute(name) {
+				owner += "." + name
+			} else {
+				owner = fmt.Sprintf("self.get_submodule(%q)", path)
+			}
 		}
 		name := parts[len(parts)-1]
 		zeros := fmt.Sprintf("torch.zeros(%s, dtype=torch.%s)", shapeText(t.Shape), t.DType)
-		if isParameter(t) {
+		if t.DType == string(f32) && len(t.Shape) > 0 {
+			zeros = fmt.Sprintf("torch.zeros%s", strings.Replace(shapeText(t.Shape), ",)", ")", 1))
+		}
+		switch {
+		case isParameter(t) && attribute(name) && t.DType == string(f32):
+			e.line(2, "%s.%s = nn.Parameter(%s)", owner, name, zeros)
+		case isParameter(t):
 			e.line(2, "%s.register_parameter(%q, nn.Parameter(%s, requires_grad=%s))", owner, name, zeros, gradient(t.DType))
-		} else {
+		default:
 			e.line(2, "%s.register_buffer(%q, %s)", owner, name, zeros)
 		}
 	}
@@ -187,6 +201,9 @@ func (e *python) containers() error {
 	}
 	return nil
 }
+
+// attribute reports whether a part of a state_dict name can be written as one.
+func attribute(name string) bool { return identifier(name) && !slices.Contains(keywords, name) }
 
 func gradient(d string) string {
 	if strings.HasPrefix(d, "float") || strings.HasPrefix(d, "bfloat") {

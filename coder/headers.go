@@ -31,9 +31,7 @@ var headers = []struct {
 func includes(text string) string {
 	calls := map[string]bool{}
 	for _, part := range strings.Split(text, "kw::")[1:] {
-		end := strings.IndexFunc(part, func(r rune) bool {
-			return r != '_' && !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9')
-		})
+		end := strings.IndexAny(part, "<( ;[]")
 		calls[part[:max(end, 0)]] = true
 	}
 	asked, given := map[string]bool{}, map[string]bool{}

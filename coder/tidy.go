@@ -48,7 +48,7 @@ func tidied(text string) string {
 	var out strings.Builder
 	for from := 0; from < len(lines); {
 		to := from + 1
-		for to < len(lines) && !(margin(lines[to-1]) <= least && strings.HasPrefix(strings.TrimSpace(lines[to-1]), "}")) {
+		for to < len(lines) && (margin(lines[to-1]) > least || !strings.HasPrefix(strings.TrimSpace(lines[to-1]), "}")) {
 			to++
 		}
 		out.WriteString(tidiedFunction(lines[from:to]))

@@ -851,8 +851,8 @@ def _object_key(request: dict[str, Any]) -> str:
         own = kernelwright.CUBIN_FLAGS if request.get("launched") else kernelwright.CUDA_FLAGS
         flags = (*flags, *own, request["arch"], *_cuda_versions())
         flags += (request["cutlass"],) if request.get("cutlass") else ()
-    own = (RULES, headers.digest(), request["kind"], request["request"])
-    return toolchain.key(*own, *flags, toolchain.identity())
+    asked = (RULES, headers.digest(), request["kind"], request["request"])
+    return toolchain.key(*asked, *flags, toolchain.identity())
 
 
 def _build_key(text: str, device: str, arch: str, forbids: bool) -> str:

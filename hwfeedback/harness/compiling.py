@@ -158,8 +158,8 @@ def compile_cuda(request: dict[str, Any], folder: str) -> dict[str, Any]:
         f.write(request["source"] + kernelwright._CUDA_TAIL)
     command = [
         toolchain.nvcc(), OURS, *kernelwright.CUDA_FLAGS, gencode(request["arch"]),
-        *of_cutlass(request), *request["flags"], "-Xptxas", "-v", *side_by_side(request["flags"]), "-cudart", "none",
-        "-cudadevrt", "none", "source0.cu", *cuda_runtime(), "-o", "built.so",
+        *of_cutlass(request), *request["flags"], "-Xptxas", "-v", *side_by_side(request["flags"]),
+        "-cudart", "none", "-cudadevrt", "none", "source0.cu", *cuda_runtime(), "-o", "built.so",
     ]  # fmt: skip
     return _finish(command, folder, "", artifacts.NATIVE)
 
@@ -718,7 +718,8 @@ TOO_LARGE = re.compile(
 LOG_READ = 1 << 20  # characters of what the compiler wrote
 _OUTER = re.compile(r"loop nest|nested loops")
 _VECTOR = re.compile(
-    r"^(?:source(\d{1,4})\.cpp|\S{1,4000}/(kw/\w{1,40}\.h)):(\d{1,9}):\d+: (optimized|missed): +(.*)$"
+    r"^(?:source(\d{1,4})\.cpp|\S{1,4000}/(kw/\w{1,40}\.h)):(\d{1,9}):\d+:"
+    r" (optimized|missed): +(.*)$"
 )
 
 

@@ -1,5 +1,6 @@
-"""The headers that a candidate's C++ and CUDA may include as ``<kw/reduce.h>``: where they lie, what
-tells one release of them from another, and what stands in their place in a file that is handed out.
+"""The headers that a candidate's C++ and CUDA may include, as ``<kw/reduce.h>``: where they lie,
+what tells one release of them from another, and what stands in their place in a file that is handed
+out.
 
 The texts into which they are put are foreign: that part is for a sandboxed worker.
 """
@@ -92,8 +93,8 @@ def _body(name: str) -> str:
 
 
 def in_python(source: str) -> str:
-    """Returns a candidate's file with the headers in its strings; unchanged where none includes one.
-    Raises SyntaxError for what is not Python.
+    """Returns a candidate's file with the headers in its strings, unchanged where none includes
+    one. Raises SyntaxError for what is not Python.
     """
     if "kw/" not in source:
         return source
@@ -129,9 +130,13 @@ def _strings(tree: ast.Module) -> list[ast.expr]:
             parts = [n.value for n in node.values if isinstance(n, ast.Constant)]
             if id(node) not in skipped and any(_INCLUDE.search(str(p)) for p in parts):
                 found.append(node)
-        elif isinstance(node, ast.Constant) and id(node) not in skipped:
-            if isinstance(node.value, str) and _INCLUDE.search(node.value):
-                found.append(node)
+        elif (
+            isinstance(node, ast.Constant)
+            and id(node) not in skipped
+            and isinstance(node.value, str)
+            and _INCLUDE.search(node.value)
+        ):
+            found.append(node)
     return sorted(found, key=lambda n: (n.lineno, n.col_offset))
 
 
