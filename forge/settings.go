@@ -130,7 +130,7 @@ func (s Settings) For(strategy string) Settings {
 // settingsJSON is the form in which settings are recorded.
 type settingsJSON struct {
 	Rounds       int                   `json:"rounds"`
-	WallTimeMS   int64                 `json:"wall_time_ms"`
+	WallTimeMS   int64                 `json:"wall_time_ms,omitempty"` // 0: no limit
 	HeadroomStop float64               `json:"headroom_stop"`
 	Patience     int                   `json:"patience"`
 	JudgeMode    JudgeMode             `json:"judge"`
