@@ -196,17 +196,19 @@ func (a *app) logger(c config.Config) *slog.Logger {
 	if c.Log.Format == "json" {
 		return slog.New(slog.NewJSONHandler(cleanJSON{a.stderr}, &slog.HandlerOptions{Level: level}))
 	}
-	// Names of files and what others said may hold what moves the cursor.
+	// Names of files and what others said may hold what moves the cursor. The handler
+	// ends a text at U+FFFD.
+	line := func(s string) string { return strings.ReplaceAll(report.Line(s), "\uFFFD", "⟨U+FFFD⟩") }
 	clean := func(_ []string, at slog.Attr) slog.Attr {
 		switch v := at.Value.Any().(type) {
 		case string:
-			at.Value = slog.StringValue(report.Line(v))
+			at.Value = slog.StringValue(line(v))
 		case error:
-			at.Value = slog.StringValue(report.Line(v.Error()))
+			at.Value = slog.StringValue(line(v.Error()))
 		case []string:
 			lines := make([]string, len(v))
 			for i, one := range v {
-				lines[i] = report.Line(one)
+				lines[i] = line(one)
 			}
 			at.Value = slog.AnyValue(lines)
 		}

@@ -273,6 +273,9 @@ func TestLogsAndJSONHoldNoControlCharacters(t *testing.T) {
 		if n := strings.Count(b.String(), "\n"); n != 2 {
 			t.Errorf("%s: %d lines: %q", format, n, b.String())
 		}
+		if n := strings.Count(b.String(), ".py"); n != 5 {
+			t.Errorf("%s: %d of 5 names are there to their end: %q", format, n, b.String())
+		}
 	}
 	var b strings.Builder
 	a := &app{stdout: &b}

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kernelwright/kernelwright/daemon"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
-	"github.com/kernelwright/kernelwright/trainer/nights"
 )
 
 type trainNightsCmd struct {
@@ -105,20 +103,4 @@ func span(ms int64) string {
 		return d.Round(time.Minute).String()
 	}
 	return d.Round(time.Second).String()
-}
-
-// nights are those of the schedule, on a pipeline; nil: none are planned.
-func (r *room) nights(p nights.Pipeline, d *daemon.Daemon) (daemon.Nights, error) {
-	s := r.config.Training.Schedule
-	table, on, err := s.Timetable()
-	if err != nil || !on {
-		return nil, err
-	}
-	hours := func(n float64) time.Duration { return time.Duration(n * float64(time.Hour)) }
-	clock := d.Worker.Clock
-	if clock == nil {
-		clock = daemon.System{}
-	}
-	plan := nights.Plan{Table: table, Length: hours(s.Hours), GPU: hours(s.GPUHours)}
-	return nights.New(plan, r.store, p, d.Waiting, clock, r.log), nil
 }
