@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from doubles import tiny_policy
+from test_gguf import write_gguf
 
 from rl import policy, serve
 from rl.errors import BadInput, OutOfMemory
@@ -316,6 +317,19 @@ def test_an_adapters_base_lies_within_its_folder(folder: Path, tmp_path: Path) -
     work = serve.Work(loaded.chat.prompt([{"role": "user", "content": "a"}]), 3, seed=1)
     loaded.sample([work])
     assert len(work.ids) > 0
+
+
+def test_a_gguf_file_becomes_a_folder(folder: Path, tmp_path: Path) -> None:
+    write_gguf(folder, tmp_path / "small.gguf")
+    settings = serve.Settings(str(tmp_path / "small.gguf"), into=str(tmp_path / "plain"))
+    told = serve.convert(settings)
+    loaded = serve.load(serve.Settings(told["policy"], device="cpu"))
+    work = serve.Work(loaded.chat.prompt([{"role": "user", "content": "a"}]), 3, seed=1)
+    loaded.sample([work])
+    assert len(work.ids) > 0 and loaded.context == 256
+    (tmp_path / "page.gguf").write_text("<html>")
+    with pytest.raises(BadInput, match="cannot be read as GGUF"):
+        serve.convert(serve.Settings(str(tmp_path / "page.gguf"), into=str(tmp_path / "other")))
 
 
 def test_the_program_says_what_is_wrong(tmp_path: Path) -> None:
