@@ -264,7 +264,8 @@ func Serve(ctx context.Context, python rl.Python, o Local, ready func(Endpoint) 
 	case <-ctx.Done():
 		return nil
 	case <-p.ended:
-		return &Error{Text: "the policy's server has ended", Err: p.wait()}
+		err := p.wait()
+		return &Error{Text: fmt.Sprintf("the policy's server has ended: %v", err), Err: err}
 	}
 }
 

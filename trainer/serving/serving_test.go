@@ -412,3 +412,40 @@ func TestServersThatTakeLong(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A GGUF file's model is written by the program, which says what is wrong with it.
+func TestConvert(t *testing.T) {
+	p := program(t, `read settings
+echo "$settings" >>"$0.said"
+echo '{"event": "end", "policy": "/out"}'
+`)
+	ok(t, serving.Convert(t.Context(), p, "/a.gguf", "/out"))
+	if got := said(t, p)[0]; got != `{"policy":"/a.gguf","into":"/out"}` {
+		t.Errorf("told %q", got)
+	}
+	p = program(t, `echo '{"event": "error", "kind": "BadInput", "reason": "a.gguf cannot be read as GGUF", "hint": "name another"}'; exit 2`)
+	failed := new(serving.Error)
+	if err := serving.Convert(t.Context(), p, "/a.gguf", "/out"); !errors.As(err, &failed) || failed.Text != "a.gguf cannot be read as GGUF" || failed.Hint != "name another" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Serve ends with its context, and says so where the server ended by itself.
+func TestServe(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	p := program(t, says)
+	err := serving.Serve(ctx, p, serving.Local{Folder: "/p", Name: "policy:v1", Host: "127.0.0.1", Device: "cpu"}, func(at serving.Endpoint) error {
+		if at.URL != "http://127.0.0.1:9/v1" || at.Model != "policy:v1" || len(running(t, p)) == 0 {
+			t.Errorf("%+v", at)
+		}
+		cancel()
+		return nil
+	})
+	if err != nil || len(running(t, p)) != 0 {
+		t.Errorf("got %v", err)
+	}
+	p = program(t, `echo '{"event": "ready", "url": "http://127.0.0.1:9/v1", "context": 128}'; echo 'it broke' >&2; exit 3`)
+	if err := serving.Serve(t.Context(), p, serving.Local{}, func(serving.Endpoint) error { return nil }); err == nil || err.Error() != "the policy's server has ended: exit status 3: it broke" {
+		t.Errorf("got %v", err)
+	}
+}

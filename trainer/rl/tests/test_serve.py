@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 from doubles import tiny_policy
+from test_gguf import write_gguf
 
-from rl import policy, serve
+from rl import draw, policy, serve
 from rl.errors import BadInput, OutOfMemory
 from rl.settings import Lora
 
@@ -114,7 +115,7 @@ def test_a_seed_gives_the_same_answer_in_any_company(port: int) -> None:
 
 
 def test_answers_are_drawn_from_what_the_model_says(engine: serve.Engine) -> None:
-    lot = [serve.Work([5, 6, 7], 1, seed=i) for i in range(4000)]
+    lot = [draw.Work([5, 6, 7], 1, seed=i) for i in range(4000)]
     for begin in range(0, len(lot), 500):
         engine.sample(lot[begin : begin + 500])
     with torch.no_grad():
@@ -131,16 +132,16 @@ def test_temperature_and_top_p() -> None:
     seen: list[set[int]] = [set(), set(), set()]
     for seed in range(60):
         rows = [
-            serve.Work([], 1, temperature=0, seed=seed),
-            serve.Work([], 1, top_p=0.6, seed=seed),
+            draw.Work([], 1, temperature=0, seed=seed),
+            draw.Work([], 1, top_p=0.6, seed=seed),
         ]
-        draw = serve.Draw([*rows, serve.Work([], 1, seed=seed)], end=9)
-        only = draw(torch.empty(0), logits)
+        drawn = draw.Draw([*rows, draw.Work([], 1, seed=seed)], end=9)
+        only = drawn(torch.empty(0), logits)
         for row, at in zip(seen, only.argmax(-1).tolist(), strict=True):
             row.add(at)
         assert torch.isfinite(only).sum(-1).tolist() == [1, 1, 1]
         # The model's own, whatever was cut.
-        assert draw.rows[1].logprobs[0] == pytest.approx(float(logits[1, draw.rows[1].ids[0]]))
+        assert drawn.rows[1].logprobs[0] == pytest.approx(float(logits[1, drawn.rows[1].ids[0]]))
     assert seen == [{0}, {0, 1}, {0, 1, 2}]
 
 
@@ -208,7 +209,7 @@ def test_nothing_is_computed_for_who_has_gone(engine: serve.Engine, port: int) -
     real = engine.sample
     taken, gone = [], threading.Event()
 
-    def slow(lot: list[serve.Work]) -> None:
+    def slow(lot: list[draw.Work]) -> None:
         taken.extend(lot)
         with held:
             real(lot)
@@ -238,14 +239,14 @@ def test_nothing_is_computed_for_who_has_gone(engine: serve.Engine, port: int) -
 def test_too_little_memory_for_a_batch(engine: serve.Engine) -> None:
     real = engine.sample
 
-    def short(lot: list[serve.Work]) -> None:
+    def short(lot: list[draw.Work]) -> None:
         if len(lot) > 1 or lot[0].most > 50:
             raise torch.OutOfMemoryError("tried to allocate 7 GiB")
         real(lot)
 
     engine.sample = short  # type: ignore[method-assign]
     try:
-        lot = [serve.Work([3, 4], most, seed=1) for most in (2, 3, 60)]
+        lot = [draw.Work([3, 4], most, seed=1) for most in (2, 3, 60)]
         engine.answer(lot)
     finally:
         engine.sample = real  # type: ignore[method-assign]
@@ -313,9 +314,22 @@ def test_an_adapters_base_lies_within_its_folder(folder: Path, tmp_path: Path) -
         json.dumps({**told, "base_model_name_or_path": "base"})
     )
     loaded = serve.load(serve.Settings(str(made), device="cpu"))
-    work = serve.Work(loaded.chat.prompt([{"role": "user", "content": "a"}]), 3, seed=1)
+    work = draw.Work(loaded.chat.prompt([{"role": "user", "content": "a"}]), 3, seed=1)
     loaded.sample([work])
     assert len(work.ids) > 0
+
+
+def test_a_gguf_file_becomes_a_folder(folder: Path, tmp_path: Path) -> None:
+    write_gguf(folder, tmp_path / "small.gguf")
+    settings = serve.Settings(str(tmp_path / "small.gguf"), into=str(tmp_path / "plain"))
+    told = serve.convert(settings)
+    loaded = serve.load(serve.Settings(told["policy"], device="cpu"))
+    work = draw.Work(loaded.chat.prompt([{"role": "user", "content": "a"}]), 3, seed=1)
+    loaded.sample([work])
+    assert len(work.ids) > 0 and loaded.context == 256
+    (tmp_path / "page.gguf").write_text("<html>")
+    with pytest.raises(BadInput, match="cannot be read as GGUF"):
+        serve.convert(serve.Settings(str(tmp_path / "page.gguf"), into=str(tmp_path / "other")))
 
 
 def test_the_program_says_what_is_wrong(tmp_path: Path) -> None:
