@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/prompts"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/tasks"
@@ -84,6 +85,9 @@ func (c trainTasksMakeCmd) Run(a *app) (err error) {
 	}
 	set, settings, err := c.begin(a, r, wished)
 	if err != nil {
+		return err
+	}
+	if maker.Writer, err = r.taskWriter(); err != nil {
 		return err
 	}
 	maker.Catalogue, maker.Workers = catalogue, cmp.Or(c.Workers, max(1, runtime.NumCPU()/2))
@@ -163,6 +167,31 @@ func (r *room) taskMaker(a *app, show *progress) (tasks.Maker, []*hwfeedback.Eva
 	return maker, es, nil
 }
 
+// writer names the language model that writes tasks, "" where none does.
+func (r *room) writer() string {
+	if name := r.config.Training.Composer; strings.Contains(name, ":") {
+		return name
+	}
+	return ""
+}
+
+// taskWriter opens the language model that writes tasks, nil where none is named.
+func (r *room) taskWriter() (*tasks.Writer, error) {
+	name := r.writer()
+	if name == "" {
+		return nil, nil
+	}
+	templates, err := prompts.LoadTemplates(r.config.Prompts.Folder)
+	if err != nil {
+		return nil, &Error{Code: ExitUsage, Err: err, Hint: "mend that file, or leave prompts.folder empty: the program has prompts of its own"}
+	}
+	m, err := r.models.open(name)
+	if err != nil {
+		return nil, err
+	}
+	return &tasks.Writer{Model: m, Prompts: templates}, nil
+}
+
 // settings returns what is asked for.
 func (c trainTasksMakeCmd) settings(a *app, r *room, e *hwfeedback.Evaluator, catalogue tasks.Catalogue) (tasks.Settings, error) {
 	train, val, held := defaultTrain, defaultVal, defaultHeldOut
@@ -178,7 +207,10 @@ func (c trainTasksMakeCmd) settings(a *app, r *room, e *hwfeedback.Evaluator, ca
 		Wanted: map[store.Split]int{
 			store.TrainSplit: cmp.Or(c.Train, train), store.ValSplit: cmp.Or(c.Val, val), store.CompositionsSplit: cmp.Or(c.Compositions, held), store.KindsSplit: cmp.Or(c.Kinds, held),
 		},
-		Catalogue: catalogue.Torch,
+		Catalogue: catalogue.Version(), Writer: r.writer(),
+	}
+	if catalogue.Modules > 0 {
+		s.Modules = tasks.PaperModules
 	}
 	for split, n := range s.Wanted {
 		if n < 0 {
