@@ -1,8 +1,9 @@
 """Answers requests on standard input, a JSON object a line, on standard output.
 
 ``catalogue`` crawls torch, ``borrowed`` transformers; ``use`` takes a catalogue; ``compose`` draws
-a task; ``protect`` remembers a file that others must not be like; ``near`` says what a file is like. The process runs nothing but
-the installed libraries and files that it composed of them: foreign files are parsed, never run.
+a task; ``protect`` remembers a file that others must not be like; ``near`` says what a file is
+like. The process runs nothing but the installed libraries and files that it composed of them:
+foreign files are parsed, never run.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ def compose(self, request):
     i = request["index"]
     if request["module"]:
         name = ["erf", "atan", "asinh", "sinh", "tan", "log1p", "expm1", "cosh"][i % 8]
-        source = f"class Model:\n    def forward(self, x):\n        return x.{name}().{ACTS[i % 10]}()\n"
+        value = f"x.{name}().{ACTS[i % 10]}()"
+        source = f"class Model:\n    def forward(self, x):\n        return {value}\n"
         return {
             "source": source + f"\n\n# says  3.0 {i}\n",
             "operators": [f"transformers.{name}"],
@@ -43,7 +44,11 @@ def compose(self, request):
 
 serve.Service.libraries = lambda self, request: {"transformers": "5.24.0"}
 serve.Service.catalogue = lambda self, request: {
-    "catalogue": {"torch": "2.11", "tried": 2, "operators": [{"path": "torch.nn.GELU", "kind": "gelu"}]}
+    "catalogue": {
+        "torch": "2.11",
+        "tried": 2,
+        "operators": [{"path": "torch.nn.GELU", "kind": "gelu"}],
+    }
 }
 serve.Service.borrowed = lambda self, request: {
     "catalogue": {
