@@ -67,6 +67,10 @@ func (c trainTasksMakeCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
+	writer, err := r.taskWriter()
+	if err != nil {
+		return err
+	}
 	show := newProgress(a.stderr)
 	defer show.done()
 	maker, es, err := r.taskMaker(a, show)
@@ -87,10 +91,7 @@ func (c trainTasksMakeCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	if maker.Writer, err = r.taskWriter(); err != nil {
-		return err
-	}
-	maker.Catalogue, maker.Workers = catalogue, cmp.Or(c.Workers, max(1, runtime.NumCPU()/2))
+	maker.Catalogue, maker.Writer, maker.Workers = catalogue, writer, cmp.Or(c.Workers, max(1, runtime.NumCPU()/2))
 	show.begin(c.Set)
 	made := maker.Make(a.ctx, set, settings)
 	show.done()
