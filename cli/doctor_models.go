@@ -20,7 +20,7 @@ import (
 // and with call asks each once.
 func (r *room) modelChecks(ctx context.Context, call bool) []hwfeedback.Check {
 	named := map[string]bool{}
-	for _, name := range []string{r.config.Coder.Name, r.config.Judge.Name} {
+	for _, name := range []string{r.config.Coder.Name, r.config.Judge.Name, r.config.Training.Composer} {
 		named[name] = strings.Contains(name, ":")
 	}
 	for name := range r.config.LLM.Models {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/prompts"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/tasks"
@@ -66,6 +67,10 @@ func (c trainTasksMakeCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
+	writer, err := r.taskWriter()
+	if err != nil {
+		return err
+	}
 	show := newProgress(a.stderr)
 	defer show.done()
 	maker, es, err := r.taskMaker(a, show)
@@ -86,7 +91,7 @@ func (c trainTasksMakeCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	maker.Catalogue, maker.Workers = catalogue, cmp.Or(c.Workers, max(1, runtime.NumCPU()/2))
+	maker.Catalogue, maker.Writer, maker.Workers = catalogue, writer, cmp.Or(c.Workers, max(1, runtime.NumCPU()/2))
 	show.begin(c.Set)
 	made := maker.Make(a.ctx, set, settings)
 	show.done()
@@ -163,6 +168,31 @@ func (r *room) taskMaker(a *app, show *progress) (tasks.Maker, []*hwfeedback.Eva
 	return maker, es, nil
 }
 
+// writer names the language model that writes tasks, "" where none does.
+func (r *room) writer() string {
+	if name := r.config.Training.Composer; strings.Contains(name, ":") {
+		return name
+	}
+	return ""
+}
+
+// taskWriter opens the language model that writes tasks, nil where none is named.
+func (r *room) taskWriter() (*tasks.Writer, error) {
+	name := r.writer()
+	if name == "" {
+		return nil, nil
+	}
+	templates, err := prompts.LoadTemplates(r.config.Prompts.Folder)
+	if err != nil {
+		return nil, &Error{Code: ExitUsage, Err: err, Hint: "mend that file, or leave prompts.folder empty: the program has prompts of its own"}
+	}
+	m, err := r.models.open(name)
+	if err != nil {
+		return nil, err
+	}
+	return &tasks.Writer{Model: m, Prompts: templates}, nil
+}
+
 // settings returns what is asked for.
 func (c trainTasksMakeCmd) settings(a *app, r *room, e *hwfeedback.Evaluator, catalogue tasks.Catalogue) (tasks.Settings, error) {
 	train, val, held := defaultTrain, defaultVal, defaultHeldOut
@@ -178,7 +208,10 @@ func (c trainTasksMakeCmd) settings(a *app, r *room, e *hwfeedback.Evaluator, ca
 		Wanted: map[store.Split]int{
 			store.TrainSplit: cmp.Or(c.Train, train), store.ValSplit: cmp.Or(c.Val, val), store.CompositionsSplit: cmp.Or(c.Compositions, held), store.KindsSplit: cmp.Or(c.Kinds, held),
 		},
-		Catalogue: catalogue.Torch,
+		Catalogue: catalogue.Version(), Writer: r.writer(),
+	}
+	if catalogue.Modules > 0 {
+		s.Modules = tasks.PaperModules
 	}
 	for split, n := range s.Wanted {
 		if n < 0 {

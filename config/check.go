@@ -21,6 +21,7 @@ var (
 	coders     = []string{"builtin"}             // or a model
 	forms      = []string{"native", "load_inline"}
 	judges     = []string{"rules", "none"} // or a model
+	composers  = []string{"combinatorial"} // or a model
 	baselines  = []string{"eager", "compile", "max-autotune", "max-autotune-no-cudagraphs", "cudagraphs"}
 	precisions = []string{"float32"}
 	customCode = []string{"required", "any"}
@@ -142,6 +143,7 @@ func check(c Config, origins Origins, errs *errorList) {
 	}
 	agent("coder.name", c.Coder.Name, coders)
 	agent("judge.name", c.Judge.Name, judges)
+	agent("training.composer", c.Training.Composer, composers)
 	oneOf("coder.form", c.Coder.Form, forms)
 	if c.Coder.Form == "load_inline" && c.Rounds.Language != "cuda" && c.Rounds.Language != "auto" {
 		fail("coder.form", `is "load_inline"`, `that form is for rounds.language "cuda"; the others have one form each, "native"`)
@@ -171,6 +173,10 @@ func check(c Config, origins Origins, errs *errorList) {
 
 	if c.Sandbox == "weak" && strings.Contains(c.Coder.Name, ":") {
 		fail("sandbox", `is "weak", and the Coder is a language model`, `what a model writes is run with sandbox = "strict" alone`)
+	}
+
+	if c.Sandbox == "weak" && strings.Contains(c.Training.Composer, ":") {
+		fail("sandbox", `is "weak", and a language model writes tasks`, `what a model writes is run with sandbox = "strict" alone`)
 	}
 
 	checkModels(c, fail, between)

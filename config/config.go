@@ -182,6 +182,7 @@ type Evaluation struct {
 // Training is how a policy is trained.
 type Training struct {
 	Protected []string `toml:"protected" json:"protected"`
+	Composer  string   `toml:"composer" json:"composer"`
 	EagerMin  Duration `toml:"eager_min" json:"eager_min"`
 	EagerMax  Duration `toml:"eager_max" json:"eager_max"`
 

@@ -92,6 +92,8 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"form":           {"[coder]\nform = \"load_inline\"\n[rounds]\nlanguage = \"cpp\"\n", ":2", `coder.form is "load_inline"`, `"cuda"`},
 		"weak":           {"sandbox = \"weak\"\n[coder]\nname = \"a:b\"\n", ":1", `sandbox is "weak", and the Coder is a language model`, `"strict"`},
 		"coder":          {"[coder]\nname = \"buildin\"\n", ":2", `coder.name is "buildin"`, `did you mean "builtin"? it takes "builtin", or a model as "provider:model", such as "anthropic:claude-sonnet-5-5"`},
+		"composer":       {"[training]\ncomposer = \"combinatoral\"\n", ":2", `training.composer is "combinatoral"`, `did you mean "combinatorial"?`},
+		"weak composer":  {"sandbox = \"weak\"\n[training]\ncomposer = \"openai:m\"\n", ":1", `sandbox is "weak", and a language model writes tasks`, `sandbox = "strict"`},
 		"in training":    {"[coder]\nname = \"training:x\"\n", ":2", `coder.name is "training:x", a policy in training`, "name another model"},
 		"its provider":   {"[llm.providers.training]\nbase_url = \"http://localhost:1/v1\"\n", "", `names a policy in training`, "give yours another name"},
 		"judge":          {"[judge]\nname = \"gpt-5\"\n", ":2", `judge.name is "gpt-5"`, `"provider:model"`},

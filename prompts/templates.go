@@ -122,6 +122,14 @@ type ReactView struct {
 	Tools     string // a line for each, with its arguments
 }
 
+// ComposerView is what the templates of a model that writes tasks show.
+type ComposerView struct {
+	Operators           string // their names, with commas
+	DType               string
+	Low, High, Estimate string // times
+	Example             Data   // what the combinatorial composer made of them
+}
+
 // CoderPrompt names what a Coder is asked for.
 type CoderPrompt string
 
@@ -264,6 +272,8 @@ var shows = map[string][]string{
 	string(JudgeRepair):       {"Error"},
 	reactSystem:               {"Reference", "Model", "Tools"},
 	compactReactSystem:        {"Reference", "Model", "Tools"},
+	composerSystem:            {dataRule},
+	composerTask:              {"Operators", "Example"},
 }
 
 // check executes every template, with everything there is and with next to
@@ -278,9 +288,12 @@ func (t *Templates) check(paths map[string]string) error {
 		Metrics: mark("Metrics"), Build: mark("Build"), Earlier: mark("Earlier"), Lessons: mark("Lessons"), Finding: mark("Finding"), Error: mark("Error")}
 	react := ReactView{Language: kernelwright.CUDA, Margin: "5", Turns: 2, Rounds: 2, Reference: sample("Reference"), Model: sample("Model"),
 		Loader: sample("Loader"), Skills: true, TextTools: true, Tools: sample("Tools")}
+	composer := ComposerView{Operators: sample("Operators"), Example: mark("Example")}
 	for name, fields := range shows {
 		var views []any
 		switch {
+		case name == composerSystem, name == composerTask:
+			views = []any{composer, composer}
 		case strings.HasPrefix(name, "judge"), name == compactJudgeSystem:
 			views = []any{judge, judge.shown(true), JudgeView{}, JudgeView{Compact: true}}
 		case name == reactSystem, name == compactReactSystem:
@@ -320,6 +333,8 @@ const (
 	compactReactSystem = "compact_react_system"
 	compactCoderSystem = "compact_coder_system"
 	compactJudgeSystem = "compact_judge_system"
+	composerSystem     = "composer_system"
+	composerTask       = "composer_task"
 )
 
 // sample stands for what a field holds.
@@ -384,4 +399,14 @@ func (t *Templates) React(v ReactView) (system string, err error) {
 		return t.execute(compactReactSystem, v)
 	}
 	return t.execute(reactSystem, v)
+}
+
+// Composer returns the two messages in which a model is asked for a task. The first
+// is always the same.
+func (t *Templates) Composer(v ComposerView) (system, user string, err error) {
+	if system, err = t.execute(composerSystem, v); err != nil {
+		return "", "", err
+	}
+	user, err = t.execute(composerTask, v)
+	return system, user, err
 }

@@ -90,8 +90,8 @@ func truths() []named {
 	return []named{
 		with("as above", func(*gate.Truth) {}),
 		with("rate of faster-than-compile 6 %", func(t *gate.Truth) { t.Faster = 0.06 }),
-		with("20 %", func(t *gate.Truth) { t.Faster = 0.2 }),
-		with("60 %", func(t *gate.Truth) { t.Faster = 0.6 }),
+		with("rate 20 %", func(t *gate.Truth) { t.Faster = 0.2 }),
+		with("rate 60 %", func(t *gate.Truth) { t.Faster = 0.6 }),
 		with("tasks fail nearly always or never (concentration 0.5)", func(t *gate.Truth) { t.Concentration = 0.5 }),
 		with("tasks are much alike (concentration 10)", func(t *gate.Truth) { t.Concentration = 10 }),
 		with("the candidate's tasks are more alike than the opponent's (2 and 10)", func(t *gate.Truth) { t.Other = 10 }),
@@ -105,7 +105,7 @@ func truths() []named {
 		with("fast answers are 1.15x", func(t *gate.Truth) { t.Speedup, t.TaskSpread = 1.15, 0.1 }),
 		with("fast answers are 3x", func(t *gate.Truth) { t.Speedup = 3 }),
 		with("of the others, 20 % are correct", func(t *gate.Truth) { t.Correct = 0.2 }),
-		with("95 %", func(t *gate.Truth) { t.Correct = 0.95 }),
+		with("of the others, 95 % are correct", func(t *gate.Truth) { t.Correct = 0.95 }),
 	}
 }
 

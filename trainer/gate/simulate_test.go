@@ -14,9 +14,9 @@ func TestErrorRates(t *testing.T) {
 	nights := 120
 	switch {
 	case soak.Long():
-		nights = 10000
+		nights = 3000
 	case !soak.Daily():
-		nights = 1500
+		nights = 600
 	}
 	s := DefaultSettings
 	equal := Simulate(s, DefaultTruth, nights, 1)

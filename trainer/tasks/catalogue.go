@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -29,7 +30,20 @@ type Catalogue struct {
 	LeftOut   map[string]int    // reason to how many
 	Left      map[string]string // path to reason
 
-	raw json.RawMessage // the operators as the composer wrote them
+	Transformers   string // the version that is installed; empty: none is
+	Modules        int    // of transformers, each a task of its own
+	ModulesTried   int
+	ModulesLeftOut map[string]int
+
+	raw, modules json.RawMessage // the operators and modules as the composer wrote them
+}
+
+// Version says what a set is drawn from.
+func (c Catalogue) Version() string {
+	if c.Transformers == "" {
+		return c.Torch
+	}
+	return c.Torch + ", transformers " + c.Transformers
 }
 
 // crawled is a catalogue as the Python writes it.
@@ -39,9 +53,14 @@ type crawled struct {
 	Tried     int               `json:"tried"`
 	LeftOut   map[string]int    `json:"left_out"`
 	Left      map[string]string `json:"left"`
+
+	Transformers   string          `json:"transformers"`
+	Modules        json.RawMessage `json:"modules"`
+	ModulesTried   int             `json:"modules_tried"`
+	ModulesLeftOut map[string]int  `json:"modules_left_out"`
 }
 
-// Crawl returns the catalogue of an interpreter's PyTorch. It is kept in the data
+// Crawl returns the catalogue of an interpreter's PyTorch, and of its transformers. It is kept in the data
 // folder, for these versions of everything: crawling takes a minute or more. told
 // hears how far it is.
 func Crawl(ctx context.Context, dataDir, interpreter, versions string, told func(n, of int)) (Catalogue, error) {
@@ -49,25 +68,41 @@ func Crawl(ctx context.Context, dataDir, interpreter, versions string, told func
 	if err != nil {
 		return Catalogue{}, err
 	}
-	kept := filepath.Join(folder, "catalogue-"+kernelwright.HashText(versions)[:12]+".json")
+	s := &service{interpreter: interpreter, folder: folder}
+	defer s.Close()
+	var libraries struct{ Transformers string }
+	if err := s.ask(ctx, map[string]any{"op": "libraries"}, &libraries, nil); err != nil {
+		return Catalogue{}, fmt.Errorf("crawl the operators: %w", err)
+	}
+	kept := filepath.Join(folder, "catalogue-"+kernelwright.HashText(versions + libraries.Transformers)[:12]+".json")
 	if text, err := os.ReadFile(kept); err == nil {
 		if c, err := readCatalogue(text); err == nil {
 			return c, nil
 		}
 	}
-	s := &service{interpreter: interpreter, folder: folder}
-	defer s.Close()
-	var answer struct {
-		Catalogue json.RawMessage `json:"catalogue"`
+	found := map[string]json.RawMessage{}
+	ops := []string{"catalogue"}
+	if libraries.Transformers != "" {
+		ops = append(ops, "borrowed")
 	}
-	if err := s.ask(ctx, map[string]any{"op": "catalogue"}, &answer, told); err != nil {
-		return Catalogue{}, fmt.Errorf("crawl the operators: %w", err)
+	for _, op := range ops {
+		var answer struct {
+			Catalogue map[string]json.RawMessage `json:"catalogue"`
+		}
+		if err := s.ask(ctx, map[string]any{"op": op}, &answer, told); err != nil {
+			return Catalogue{}, fmt.Errorf("crawl the operators: %w", err)
+		}
+		maps.Copy(found, answer.Catalogue)
 	}
-	c, err := readCatalogue(answer.Catalogue)
+	text, err := json.Marshal(found)
+	if err != nil {
+		return Catalogue{}, err
+	}
+	c, err := readCatalogue(text)
 	if err != nil {
 		return c, fmt.Errorf("crawl the operators: %w", err)
 	}
-	return c, writeWhole(kept, answer.Catalogue)
+	return c, writeWhole(kept, text)
 }
 
 func readCatalogue(text []byte) (Catalogue, error) {
@@ -75,7 +110,17 @@ func readCatalogue(text []byte) (Catalogue, error) {
 	if err := json.Unmarshal(text, &c); err != nil {
 		return Catalogue{}, err
 	}
-	out := Catalogue{Torch: c.Torch, Tried: c.Tried, LeftOut: c.LeftOut, Left: c.Left, raw: c.Operators}
+	out := Catalogue{
+		Torch: c.Torch, Tried: c.Tried, LeftOut: c.LeftOut, Left: c.Left, raw: c.Operators,
+		Transformers: c.Transformers, ModulesTried: c.ModulesTried, ModulesLeftOut: c.ModulesLeftOut, modules: c.Modules,
+	}
+	var modules []struct{}
+	if len(c.Modules) > 0 {
+		if err := json.Unmarshal(c.Modules, &modules); err != nil {
+			return Catalogue{}, err
+		}
+	}
+	out.Modules = len(modules)
 	if err := json.Unmarshal(c.Operators, &out.Operators); err != nil {
 		return Catalogue{}, err
 	}

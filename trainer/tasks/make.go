@@ -48,7 +48,8 @@ type Maker struct {
 	Interpreter string
 	Catalogue   Catalogue
 	Protected   []Protected
-	Workers     int // processes that compose; 0: one
+	Writer      *Writer // writes tasks in the place of the combinatorial composer; nil: it does
+	Workers     int     // processes that compose; 0: one
 	Log         *slog.Logger
 	Progress    func(Progress)
 }
@@ -84,6 +85,8 @@ type composed struct {
 	Operators  []string `json:"operators"`
 	Kinds      []string `json:"kinds"`
 	Primitives []string `json:"primitives"`
+	DType      string   `json:"dtype"`
+	EstimateMS float64  `json:"estimate_ms"`
 	Reason     string   `json:"reason"`
 }
 
@@ -139,7 +142,7 @@ func (m *Maker) Make(ctx context.Context, set store.TaskSet, s Settings) error {
 // use has a fresh process know the catalogue.
 func (m *Maker) use(ctx context.Context, s *service) error {
 	var none struct{}
-	return s.exchange(ctx, map[string]any{"op": "use", "operators": m.Catalogue.raw}, &none, nil)
+	return s.exchange(ctx, map[string]any{"op": "use", "operators": m.Catalogue.raw, "modules": m.Catalogue.modules}, &none, nil)
 }
 
 // compose draws the task of an index.
@@ -157,15 +160,21 @@ func (m *Maker) compose(ctx context.Context, s *service, settings Settings, stat
 	d.err = s.ask(ctx, map[string]any{
 		"op": "compose", "seed": settings.Seed, "index": index, "operators": d.plan.operators, "low_ms": settings.LowMS, "high_ms": settings.HighMS,
 		"bytes_s": settings.Machine.BytesS, "operations_s": settings.Machine.OperationsS, "call_ms": settings.Machine.CallMS,
-		"without": without, "one_of": one, "dtypes": settings.DTypes,
+		"without": without, "one_of": one, "dtypes": settings.DTypes, "module": d.plan.module,
 	}, &answer, nil)
-	d.task = Task{Origin: "composed", Operators: answer.Operators, Kinds: answer.Kinds, Primitives: answer.Primitives}
+	d.task = Task{Origin: originComposed, Operators: answer.Operators, Kinds: answer.Kinds, Primitives: answer.Primitives}
+	if d.plan.module {
+		d.task.Origin = originTransformers
+	}
 	d.source = answer.Source
 	if answer.Reason != "" {
 		d.reason = "not composed: " + answer.Reason
 	}
 	if d.err != nil && errors.Is(d.err, errServiceDied) {
 		d.err, d.reason = nil, "not composed: ended the process"
+	}
+	if m.Writer != nil && !d.plan.module && d.err == nil && d.reason == "" {
+		m.Writer.write(ctx, settings, &d, answer.EstimateMS, answer.DType)
 	}
 	return d
 }
@@ -194,6 +203,14 @@ func (m *Maker) measure(ctx context.Context, hw Hardware, s Settings, state *sta
 	}
 	if d.reason = degenerate(t); d.reason != "" {
 		return d
+	}
+	if d.task.Origin == originWritten {
+		d.task.Operators = d.task.Kinds
+	}
+	if d.task.Origin == originWritten || d.task.Origin == originTransformers {
+		if d.reason = outsideSplit(d.plan.split, d.task.Kinds, t.Operators, s.Held); d.reason != "" {
+			return d
+		}
 	}
 	// The estimate of an inspection is a first one.
 	if d.reason = outside(t.EagerMS, s.LowMS/3, s.HighMS*4); d.reason != "" {
@@ -251,6 +268,9 @@ func (m *Maker) decide(ctx context.Context, set store.TaskSet, s Settings, state
 	if d.reason == "" && d.plan.split == store.TrainSplit && !d.task.HasRoom() && !state.mayLackRoom(s) {
 		d.reason = "has no room, as so many training tasks that were kept"
 	}
+	if d.reason == "" && d.task.Origin == originTransformers && !state.mayBorrow(s) {
+		d.reason = "would be one module of transformers too many"
+	}
 	if err := m.save(ctx, set, &d); err != nil {
 		return err
 	}
@@ -303,6 +323,7 @@ type state struct {
 	wanted   map[store.Split]int
 	kept     map[store.Split]*atomic.Int64
 	roomless atomic.Int64
+	borrowed atomic.Int64 // modules of transformers
 	missed   atomic.Int64 // draws since the last task that was kept
 	judge    *judge
 	folder   string // of the composer's programs
@@ -346,6 +367,9 @@ func (st *state) count(t Task) {
 	if t.Split == store.TrainSplit && !t.HasRoom() {
 		st.roomless.Add(1)
 	}
+	if t.Origin == originTransformers {
+		st.borrowed.Add(1)
+	}
 }
 
 func (st *state) keep(ctx context.Context, d draft) error {
@@ -377,6 +401,15 @@ func (st *state) counts() map[store.Split]int {
 // mayLackRoom reports whether one more training task without room may be kept.
 func (st *state) mayLackRoom(s Settings) bool {
 	return float64(st.roomless.Load()+1) <= (1-s.Room)*float64(s.Wanted[store.TrainSplit])
+}
+
+// mayBorrow reports whether one more module of transformers may be kept.
+func (st *state) mayBorrow(s Settings) bool {
+	all := 0
+	for _, n := range s.Wanted {
+		all += n
+	}
+	return float64(st.borrowed.Load()+1) <= s.Modules*float64(all)
 }
 
 // inOrder has workers do what comes in, and gives the results in its order. It

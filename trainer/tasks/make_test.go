@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/parquet-go/parquet-go"
@@ -248,6 +249,73 @@ func exported(t *testing.T, path string) (rows []ExportedRow) {
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// A set holds at most so many modules of transformers, none of them in the split of
+// new kinds, and goes on to the same end.
+func TestModulesOfTransformersAreFew(t *testing.T) {
+	s := small()
+	s.Modules = 0.2
+	whole := newWorld(t, s, 1)
+	ok(t, whole.maker.Make(t.Context(), whole.set, s))
+	kept, err := whole.store.TaskDraws(t.Context(), whole.set.ID, true)
+	ok(t, err)
+	all, err := Decode(kept)
+	ok(t, err)
+	borrowed := 0
+	for _, task := range all {
+		if task.Origin != originTransformers {
+			continue
+		}
+		borrowed++
+		if task.Split == store.KindsSplit || len(task.Kinds) != 2 || len(task.Primitives) == 0 || !strings.HasPrefix(task.Operators[0], "transformers.") {
+			t.Errorf("%+v", task)
+		}
+	}
+	if borrowed != 3 {
+		t.Errorf("%d of %d are of transformers", borrowed, len(all))
+	}
+	st := state{kept: map[store.Split]*atomic.Int64{"": {}}}
+	st.borrowed.Store(2)
+	if !st.mayBorrow(s) {
+		t.Error("of 15 tasks, a third module is refused, though a fifth may be modules")
+	}
+	st.count(Task{Origin: originTransformers, Room: 2})
+	if st.mayBorrow(s) {
+		t.Error("of 15 tasks, a fourth module is let through, though only a fifth may be modules")
+	}
+	again := newWorld(t, s, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	again.maker.Progress = func(p Progress) {
+		if p.Drawn == 12 {
+			cancel()
+		}
+	}
+	if err := again.maker.Make(ctx, again.set, s); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	again.maker.Progress = nil
+	ok(t, again.maker.Make(t.Context(), again.set, s))
+	if got, want := again.draws(t, again.set), whole.draws(t, whole.set); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A catalogue holds what PyTorch and transformers have, and is crawled once.
+func TestACatalogueOfBoth(t *testing.T) {
+	w := newWorld(t, small(), 1)
+	for range 2 {
+		c, err := Crawl(t.Context(), w.maker.DataDir, w.maker.Interpreter, "versions", nil)
+		ok(t, err)
+		if c.Version() != "2.11, transformers 5.24.0" || c.Modules != 1 || c.ModulesTried != 3 || c.ModulesLeftOut["is too long for one task"] != 2 || len(c.Operators) != 1 {
+			t.Errorf("%+v", c)
+		}
+	}
+	kept, err := filepath.Glob(filepath.Join(w.maker.DataDir, "compose", "*", "catalogue-*.json"))
+	ok(t, err)
+	if len(kept) != 1 {
+		t.Errorf("kept: %v", kept)
+	}
 }
 
 // What people bring passes the filters; what overlaps with the other side of the

@@ -33,10 +33,12 @@ type Settings struct {
 	HeldKinds  float64             `json:"held_kinds"` // share of the operator kinds that is never trained on
 	Room       float64             `json:"room"`       // share of the training tasks whose fastest baseline is over 1.05 times the floor
 	Shares     map[string]float64  `json:"shares"`     // number of operators to how often
+	Modules    float64             `json:"modules"`    // share of the tasks that is a module of transformers, at most
 	DTypes     map[string]float64  `json:"dtypes"`
 	Machine    Machine             `json:"machine"`
-	Catalogue  string              `json:"catalogue"` // its version
-	Held       []string            `json:"held"`      // the operator kinds of HeldKinds
+	Catalogue  string              `json:"catalogue"`        // its version
+	Writer     string              `json:"writer,omitempty"` // the language model that writes them; empty: they are composed
+	Held       []string            `json:"held"`             // the operator kinds of HeldKinds
 }
 
 // Machine is what sizes are chosen by.
@@ -47,9 +49,20 @@ type Machine struct {
 }
 
 // PaperShares are the shares of tasks by their number of operators in CUDA
-// Agent's set (arXiv 2602.24286, section 3.1). Its 1.2 of transformers modules
-// are none of these.
+// Agent's set (arXiv 2602.24286, section 3.1).
 var PaperShares = map[string]float64{"1": 3.4, "2": 83.8, "3": 7.6, "4": 2.8, "5": 1.2}
+
+// PaperModules is the share of modules of transformers in that set.
+const PaperModules = 0.012
+
+// The origins of tasks.
+const (
+	originComposed = "composed" // by the combinatorial composer
+	originWritten  = "written"  // by a language model
+	originImported = "imported"
+	// A module of the installed transformers, by itself.
+	originTransformers = "transformers"
+)
 
 // roomy is over how many times the floor the fastest baseline is where a task has room.
 const roomy = 1.05
@@ -61,7 +74,7 @@ type Task struct {
 	Split       store.Split `json:"split"`
 	Level       int         `json:"level"`
 	Fingerprint string      `json:"fingerprint"`
-	Origin      string      `json:"origin"` // "composed" or "imported"
+	Origin      string      `json:"origin"` // "composed", "written", "transformers" or "imported"
 	Operators   []string    `json:"operators"`
 	Kinds       []string    `json:"kinds"`
 	Primitives  []string    `json:"primitives"` // core ATen
@@ -89,6 +102,7 @@ func (t Task) HasRoom() bool { return t.Room > roomy }
 type plan struct {
 	split     store.Split
 	operators int
+	module    bool // of transformers, instead of operators
 }
 
 // plan returns what is drawn at an index: it depends on the settings alone, so
@@ -112,6 +126,7 @@ func (s Settings) plan(index int64) plan {
 	if _, err := fmt.Sscan(counts[pick(r, shares)], &p.operators); err != nil {
 		p.operators = 2
 	}
+	p.module = r.Float64() < s.Modules && p.split != store.KindsSplit
 	return p
 }
 
@@ -235,6 +250,10 @@ func (s Settings) Differs(other Settings) string {
 		return "share of dtypes or numbers of operators"
 	case s.Catalogue != other.Catalogue:
 		return "PyTorch"
+	case s.Modules != other.Modules:
+		return "share of modules of transformers"
+	case s.Writer != other.Writer:
+		return "composer"
 	case !slices.Equal(s.Held, other.Held):
 		return "choice of held-out operator kinds"
 	}

@@ -221,7 +221,7 @@ func (m *Maker) Import(ctx context.Context, set store.TaskSet, s Settings, split
 		defer close(drafts)
 		for i, f := range files {
 			select {
-			case drafts <- draft{index: state.next + int64(i), plan: plan{split: split}, source: f.Source, task: Task{Origin: "imported"}}:
+			case drafts <- draft{index: state.next + int64(i), plan: plan{split: split}, source: f.Source, task: Task{Origin: originImported}}:
 			case <-ctx.Done():
 				return
 			}

@@ -267,14 +267,18 @@ def _shapeless(step: Step, x: torch.Tensor) -> str:
 
 
 def _fault(a: Any, b: Any, c: Any, x: torch.Tensor, keep: torch.Tensor) -> str:
+    fault = result_fault(a, b, c, x)
+    return fault if torch.equal(x, keep) else "writes into its input"
+
+
+def result_fault(a: Any, b: Any, c: Any, x: torch.Tensor) -> str:
+    """Returns what is wrong with results: two on x, and one on another input; "" for nothing."""
     if not isinstance(a, torch.Tensor):
         return "its result is no tensor"
     if not a.is_floating_point():
         return "its result is not floating"
     if a.dtype != x.dtype:
         return "changes the dtype"
-    if not torch.equal(x, keep):
-        return "writes into its input"
     if not bool(torch.isfinite(a).all()):
         return "is not finite"
     if a.shape != b.shape or not torch.equal(a, b):
@@ -357,13 +361,15 @@ def family(primitives: list[str]) -> str:
     return "pointwise" if names - SHAPING else "shape"
 
 
-def contained(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def contained(
+    entries: list[dict[str, Any]], work: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+) -> list[dict[str, Any]]:
     """Probes operators in a child process. Where it dies, each again by itself."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(read)
-        _child(entries, write)
+        _child(entries, write, work or probe)
     os.close(write)
     with os.fdopen(read) as answers:
         found = [json.loads(line) for line in answers if line.endswith("\n")]
@@ -371,18 +377,20 @@ def contained(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rest = entries[len(found) :]
     if rest:
         found.append(rest[0] | {"reason": "ends its process, or takes too long"})
-        found += contained(rest[1:]) if rest[1:] else []
+        found += contained(rest[1:], work) if rest[1:] else []
     return found
 
 
-def _child(entries: list[dict[str, Any]], write: int) -> None:
+def _child(
+    entries: list[dict[str, Any]], write: int, work: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     warnings.simplefilter("ignore")
     with os.fdopen(write, "w") as answers:
         for entry in entries:
             signal.alarm(WALL_SECONDS)
             signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-            answers.write(json.dumps(probe(entry)) + "\n")
+            answers.write(json.dumps(work(entry)) + "\n")
             answers.flush()
     os._exit(0)
 

@@ -11,14 +11,14 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import cost
-from catalogue import DOMAINS
+from catalogue import DOMAINS, result_fault
 from rules import NoFit
 from step import Step, draw_step
 
@@ -252,19 +252,31 @@ def _fit_batch(
     The estimate can be off by two and more, so it is drawn from the middle of the window, on a
     logarithmic scale.
     """
-    low, high = wish.low_ms, wish.high_ms
+    batch, ms = fitted(
+        rng,
+        shape[0],
+        lambda batch: _estimate(steps, (batch, *shape[1:]), dtype, wish.machine),
+        wish.low_ms,
+        wish.high_ms,
+    )
+    return (batch, *shape[1:]), ms
+
+
+def fitted(
+    rng: random.Random, batch: int, estimate: Callable[[int], float], low: float, high: float
+) -> tuple[int, float]:
+    """Returns a batch whose estimate is about a time drawn in the window, and that estimate."""
     middle = math.log(low * (high / low) ** 0.15), math.log(low * (high / low) ** 0.8)
     target = math.exp(rng.uniform(*middle))
-    batch = shape[0]
     for _ in range(3):
-        ms = _estimate(steps, (batch, *shape[1:]), dtype, wish.machine)
+        ms = estimate(batch)
         if 0.7 <= ms / target <= 1.4:
             break
         batch = _round(max(1, min(1 << 20, batch * target / ms)))
-    ms = _estimate(steps, (batch, *shape[1:]), dtype, wish.machine)
+    ms = estimate(batch)
     if not low <= ms <= high:
         raise NoFit("no batch takes as long as is asked for")
-    return (batch, *shape[1:]), ms
+    return batch, ms
 
 
 def _round(batch: float) -> int:
@@ -323,6 +335,13 @@ def _silly(before: torch.Tensor, after: torch.Tensor) -> str:
     if not 1e-5 < largest < 1e5:
         return "a step leaves the range of ordinary numbers"
     return ""
+
+
+def silly_result(a: Any, b: Any, c: Any, x: torch.Tensor) -> str:
+    """Returns why a module is no task by its results: twice on x, and on another input."""
+    if fault := result_fault(a, b, c, x):
+        return fault
+    return _silly(x, a)
 
 
 def held_kinds(operators: list[dict[str, Any]], seed: int, share: float) -> list[str]:

@@ -173,7 +173,7 @@ def _nested(tree: Tree) -> Tree:
         return ("logsumexp", inner[1][0][1])
     if kind == "reciprocal":
         return _reciprocal(inner)
-    if kind == "sqrt" and inner == ("sum", (("pow", inner[1][0][1]),)) and inner[1][0][0] == "pow":
+    if kind == "sqrt" and inner[0] == "sum" and len(inner[1]) == 1 and inner[1][0][0] == "pow":
         return ("norm", inner[1][0][1])
     if kind == "mean" and inner[0] in ("pow", "abs") and len(inner[1]) == 1:
         gap = inner[1][0]

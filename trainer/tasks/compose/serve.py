@@ -1,12 +1,14 @@
 """Answers requests on standard input, a JSON object a line, on standard output.
 
-``catalogue`` crawls; ``use`` takes a catalogue; ``compose`` draws a task; ``protect`` remembers a
-file that others must not be like; ``near`` says what a file is like. The process runs nothing but
-the installed torch and files that it composed itself: foreign files are parsed, never run.
+``catalogue`` crawls torch, ``borrowed`` transformers; ``use`` takes a catalogue; ``compose`` draws
+a task; ``protect`` remembers a file that others must not be like; ``near`` says what a file is
+like. The process runs nothing but the installed libraries and files that it composed of them:
+foreign files are parsed, never run.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import random
 import re
@@ -24,18 +26,34 @@ def answer(value: dict[str, Any]) -> None:
     ANSWERS.flush()
 
 
+def told(n: int, of: int) -> None:
+    """Says how far a request is."""
+    answer({"tried": n, "of": of})
+
+
 class Service:
     """What requests work on."""
 
     def __init__(self) -> None:
         self.known: list[tuple[str, str, alike.Canonical]] = []  # tag, name, tree
         self.composer: Any = None
+        self.modules: list[dict[str, Any]] = []  # of transformers
+
+    def libraries(self, _: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {"transformers": importlib.metadata.version("transformers")}
+        except importlib.metadata.PackageNotFoundError:
+            return {"transformers": ""}
 
     def catalogue(self, _: dict[str, Any]) -> dict[str, Any]:
         import catalogue
 
-        found = catalogue.crawl(lambda n, of: answer({"tried": n, "of": of}))
-        return {"catalogue": found}
+        return {"catalogue": catalogue.crawl(told)}
+
+    def borrowed(self, _: dict[str, Any]) -> dict[str, Any]:
+        import borrowed
+
+        return {"catalogue": borrowed.crawl(told)}
 
     def use(self, request: dict[str, Any]) -> dict[str, Any]:
         import torch
@@ -44,6 +62,7 @@ class Service:
 
         torch.set_num_threads(1)
         self.composer = composer.Composer(request["operators"])
+        self.modules = request.get("modules") or []
         return {}
 
     def held(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -69,12 +88,21 @@ class Service:
             dtypes=request["dtypes"],
         )
         try:
+            if request.get("module"):
+                return self.module(rng, wish)
             drawn = self.composer.compose(rng, wish)
             return written(drawn, rng)
         except composer.NoTask as e:
             return {"reason": e.reason}
         except Exception as e:  # of an operator that nobody foresaw: the next draw goes on
             return {"reason": f"raises {type(e).__name__} when it is drawn"}
+
+    def module(self, rng: random.Random, wish: Any) -> dict[str, Any]:
+        import borrowed
+
+        drawn = borrowed.compose(rng, self.modules, wish.low_ms, wish.high_ms, wish.machine)
+        run_small(drawn["source"])
+        return drawn
 
     def protect(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -118,6 +146,7 @@ def written(drawn: Any, rng: random.Random) -> dict[str, Any]:
         "kinds": drawn.kinds(),
         "families": [families[s.path] for s in drawn.steps],
         "primitives": drawn.primitives,
+        "dtype": drawn.dtype,
         "estimate_ms": drawn.estimate_ms,
     }
 

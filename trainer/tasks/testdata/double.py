@@ -12,6 +12,14 @@ ROWS = ["softmax", "log_softmax", "normalize", "layer_norm", "softmin", "logsigm
 
 def compose(self, request):
     i = request["index"]
+    if request["module"]:
+        name = ["erf", "atan", "asinh", "sinh", "tan", "log1p", "expm1", "cosh"][i % 8]
+        value = f"x.{name}().{ACTS[i % 10]}()"
+        source = f"class Model:\n    def forward(self, x):\n        return {value}\n"
+        return {
+            "source": source + f"\n\n# says  3.0 {i}\n",
+            "operators": [f"transformers.{name}"],
+        }
     if i % 13 == 5:
         return {"reason": "no operator fits"}
     if os.environ.get("DIE_AT") == str(i):
@@ -34,6 +42,22 @@ def compose(self, request):
     }
 
 
+serve.Service.libraries = lambda self, request: {"transformers": "5.24.0"}
+serve.Service.catalogue = lambda self, request: {
+    "catalogue": {
+        "torch": "2.11",
+        "tried": 2,
+        "operators": [{"path": "torch.nn.GELU", "kind": "gelu"}],
+    }
+}
+serve.Service.borrowed = lambda self, request: {
+    "catalogue": {
+        "transformers": "5.24.0",
+        "modules": [{"path": "transformers.llama.LlamaMLP"}],
+        "modules_tried": 3,
+        "modules_left_out": {"is too long for one task": 2},
+    }
+}
 serve.Service.use = lambda self, request: {}
 serve.Service.compose = compose
 serve.main()

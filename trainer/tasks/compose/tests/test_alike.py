@@ -44,6 +44,7 @@ PROTECTED = {
 }
 # The same computation in other words.
 SAME = {
+    "a root": (model("", "return torch.sqrt(x)"), model("", "return x ** 0.5")),
     "silu": (PROTECTED["swish"], model("self.s = nn.SiLU()", "return self.s(x)")),
     "weight by hand": (
         PROTECTED["linear_relu"],
