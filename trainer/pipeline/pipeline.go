@@ -345,11 +345,12 @@ func (w *work) end(ctx context.Context, out Outputs, skipped string, err error) 
 		w.row.Status, w.row.Reason = store.StageDisk, err.Error()
 		w.row.Hint = "free some space and give the same command again: it goes on where it was"
 	default:
-		w.row.Status, w.row.Reason = store.StageFailed, err.Error()
+		w.row.Status, w.row.Reason, w.row.Hint = store.StageFailed, err.Error(), "the same command tries again, from where it was"
 	}
 	if failed := w.note(ctx); failed != nil {
 		return errors.Join(err, failed)
 	}
+	w.row.EndedMS = time.Now().UnixMilli()
 	w.tell(Event{Ended: true})
 	return err
 }

@@ -90,6 +90,7 @@ func lesson() Recipe {
 	r := Small()
 	r.WarmupSteps, r.AgenticSteps, r.TasksPerStep, r.SamplesPerTask, r.AnswerTokens = 2, 1, 2, 4, 160
 	r.CollectSamples, r.Rounds, r.RFTEpochs, r.CriticEpochs, r.Batch = 2, 2, 1, 1, 4
+	r.Threads = 1
 	r.Gate = gate.DefaultSettings
 	r.Gate.Tasks, r.Gate.Looks, r.Gate.Samples = 1, 1, 2
 	return r
