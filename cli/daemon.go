@@ -112,6 +112,9 @@ func (c daemonCmd) watch(a *app) (err error) {
 			}
 		},
 	}
+	if err := r.plan(d, nightly{a, r}); err != nil {
+		return err
+	}
 	r.log.Info("watching", "folders", r.config.Watch.Folders, "device", strings.Join(names, ", "), "data", r.folder)
 	defer context.AfterFunc(a.ctx, func() {
 		r.log.Info("stopping: rounds in progress are finished; a second interrupt stops at once", "for_at_most", r.config.Daemon.Grace)

@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"os"
-	"strings"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
@@ -22,14 +20,11 @@ const policyPrefix = "policy:"
 type policyParts struct {
 	policies *policies.Registry
 	servers  *serving.Servers
-	getenv   func(string) string
-	gates    gatePages // nil where nothing is known of gates
 }
 
 // openPolicies makes policies models like any other. No server is started before one is
 // asked.
-func (r *room) openPolicies(a *app) {
-	r.getenv = a.getenv
+func (r *room) openPolicies() {
 	r.policies = policies.Open(r.store, r.folder)
 	r.servers = serving.New(serving.Options{Python: r.trainingPython, Check: r.policies.Check, Log: r.log})
 	r.models.policies = serving.Source{Policies: r.policies, Servers: r.servers}
@@ -41,29 +36,27 @@ func (r *room) closePolicies() {
 	}
 }
 
-// trainingOfTests names the environment variable with the folders that policies are
-// served by in tests: package rl's, and that of what it stands on.
-const trainingOfTests = "KERNELWRIGHT_TEST_TRAINING"
-
-// trainingPython returns the Python that policies are trained and served by.
-func (r *room) trainingPython(ctx context.Context) (serving.Python, error) {
-	path := r.getenv(trainingOfTests)
-	if path != "" && r.config.Python != "" {
-		return serving.Python{Program: r.config.Python, Path: path}, nil
+// trainingPython returns the Python that policies are trained and served by. It is made
+// where it is not there.
+func (r *room) trainingPython(ctx context.Context) (rl.Python, error) {
+	o := rl.Options{DataDir: r.folder, Python: r.config.Training.Python, Progress: func(stage, note string) {
+		if stage == "python" {
+			r.log.Info("making the Python environment", "step", note)
+		}
+	}}
+	if o.Python == "" {
+		hardware := r.options(o.Progress)
+		hardware.Lazy = true
+		e, err := hwfeedback.Open(ctx, hardware, r.store, r.leases())
+		if err != nil {
+			return rl.Python{}, err
+		}
+		o.Interpreter = e.Interpreter()
+		if err := e.Close(); err != nil {
+			return rl.Python{}, err
+		}
 	}
-	say := func(stage, note string) { r.log.Info("making the Python environment", "stage", stage, "step", note) }
-	o := r.options(say)
-	o.Lazy = true
-	e, err := hwfeedback.Open(ctx, o, r.store, r.leases())
-	if err != nil {
-		return serving.Python{}, err
-	}
-	python := e.Interpreter()
-	if err := e.Close(); err != nil || path != "" {
-		return serving.Python{Program: python, Path: path}, err
-	}
-	p, err := rl.Open(ctx, rl.Options{DataDir: r.folder, Interpreter: python, Python: r.config.Training.Python, Progress: say})
-	return serving.Python{Program: p.Interpreter, Path: strings.Join(p.Path, string(os.PathListSeparator))}, err
+	return rl.Open(ctx, o)
 }
 
 // signed is a Coder whose candidates name the version of a policy that wrote them, where

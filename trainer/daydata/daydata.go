@@ -41,7 +41,8 @@ type Filter struct {
 	// answers. The name is "provider:model".
 	TrainOn func(model string) bool
 	// Tokens reports whether a model's token ids are the trained policy's own: the same
-	// tokenizer. Trajectories of other models are exported as texts. Nil: none's are.
+	// tokenizer. Trajectories of other models are exported as texts. Nil: none's are. Of
+	// policies the name is that of the version: "policy:v3".
 	Tokens func(model string) bool
 	// Secret reports whether a text holds what must not leave this machine. What looks
 	// like a private key is seen without it.
@@ -75,6 +76,7 @@ type Trajectory struct {
 
 // Call is an answer of a model and what it answers.
 type Call struct {
+	Author    string // who answered: of policies the version
 	Messages  []llm.Message
 	Text      string
 	Finish    string // stop, length
@@ -269,9 +271,9 @@ func (t *taker) calls(run kernelwright.Run, path []kernelwright.Round, records [
 		if finish != "stop" || run.Strategy == forge.ReactStrategy && idle(r.Reply) {
 			return nil, Invalid
 		}
-		calls[i] = Call{r.Request.Messages, r.Reply.Text, finish, r.Reply.PromptIDs, r.Reply.TokenIDs, r.Reply.LogProbs}
+		calls[i] = Call{llm.Author(r.Model, r.Reply), r.Request.Messages, r.Reply.Text, finish, r.Reply.PromptIDs, r.Reply.TokenIDs, r.Reply.LogProbs}
 		if len(r.Reply.ToolCalls) > 0 || slices.ContainsFunc(r.Request.Messages, native) {
-			if !t.tokens(run.Coder, calls[i:i+1]) {
+			if !t.tokens(calls[i : i+1]) {
 				return nil, NativeTools
 			}
 		}
@@ -312,12 +314,9 @@ func finished(s llm.Stop) string {
 }
 
 // tokens reports whether all calls have token ids that are the trained policy's.
-func (t *taker) tokens(model string, calls []Call) bool {
-	if t.f.Tokens == nil || !t.f.Tokens(model) {
-		return false
-	}
-	return !slices.ContainsFunc(calls, func(c Call) bool {
-		return len(c.PromptIDs) == 0 || len(c.TokenIDs) == 0 || len(c.LogProbs) != len(c.TokenIDs)
+func (t *taker) tokens(calls []Call) bool {
+	return t.f.Tokens != nil && !slices.ContainsFunc(calls, func(c Call) bool {
+		return !t.f.Tokens(c.Author) || len(c.PromptIDs) == 0 || len(c.TokenIDs) == 0 || len(c.LogProbs) != len(c.TokenIDs)
 	})
 }
 
@@ -348,7 +347,7 @@ func (t *taker) clean(tr *Trajectory) string {
 		changed = changed || text != c.Text
 		c.Text = text
 	}
-	tr.Tokens = !changed && t.tokens(tr.Model, tr.Calls)
+	tr.Tokens = !changed && t.tokens(tr.Calls)
 	if tr.Tokens {
 		return ""
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -343,6 +344,7 @@ func TestExport(t *testing.T) {
 		!slices.Equal(r.RolloutLogProbs, []float32{-0.5, -1}) || r.Reward == nil || *r.Reward != 3 || r.FinishReason != "stop" || r.PolicyVersion != "vllm:open" || !strings.Contains(*r.Verdict, `"status":"certified"`) {
 		t.Errorf("%+v", r)
 	}
+	read(t, folder)
 	f, err := os.Open(filepath.Join(folder, PairsFile))
 	if err != nil {
 		t.Fatal(err)
@@ -375,6 +377,22 @@ func TestExport(t *testing.T) {
 	}
 	if again, err := parquet.ReadFile[row](filepath.Join(folder, TrajectoriesFile)); err != nil || len(again) != 1 {
 		t.Error("what was exported is gone", err)
+	}
+}
+
+// read has the training package read an export.
+func read(t *testing.T, folder string) {
+	t.Helper()
+	python, training := os.Getenv("KERNELWRIGHT_TEST_PYTHON"), os.Getenv("KERNELWRIGHT_TEST_TRAINING")
+	if python == "" || training == "" {
+		t.Log("no training package reads it here: KERNELWRIGHT_TEST_PYTHON and KERNELWRIGHT_TEST_TRAINING name none")
+		return
+	}
+	cmd := exec.CommandContext(t.Context(), python, "-c", "import sys\nfrom rl import trajectories\nprint([(e.name, e.reward, e.tokens) for e in trajectories.read(sys.argv[1:], 9)])", filepath.Join(folder, TrajectoriesFile))
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+training)
+	said, err := cmd.CombinedOutput()
+	if err != nil || string(said) != "[('run-1', 3.0, 2)]\n" {
+		t.Errorf("%v: %s", err, said)
 	}
 }
 

@@ -105,7 +105,7 @@ func rowsOf(t Trajectory) ([]row, error) {
 	for i, c := range t.Calls {
 		all[i] = row{
 			Episode: episode(t), Call: int32(i), PromptIDs: narrow(c.PromptIDs), ResponseIDs: narrow(c.TokenIDs), ResponseMask: slices.Repeat([]int32{1}, len(c.TokenIDs)), //nolint:gosec // a run has some hundred calls
-			RolloutLogProbs: make([]float32, len(c.LogProbs)), FinishReason: c.Finish, PolicyVersion: t.Model, Task: t.Task,
+			RolloutLogProbs: make([]float32, len(c.LogProbs)), FinishReason: c.Finish, PolicyVersion: c.Author, Task: t.Task,
 		}
 		for j, v := range c.LogProbs {
 			all[i].RolloutLogProbs[j] = float32(v)
@@ -127,7 +127,7 @@ func narrow(ids []int) []int32 {
 
 func write(lines *json.Encoder, t Trajectory) error {
 	for i, c := range t.Calls {
-		p := pair{Answer: c.Text, Episode: episode(t), Call: i, Task: t.Task, Reward: t.Reward, Policy: t.Model}
+		p := pair{Answer: c.Text, Episode: episode(t), Call: i, Task: t.Task, Reward: t.Reward, Policy: c.Author}
 		for _, m := range c.Messages {
 			p.Prompt = append(p.Prompt, message{m.Role, m.Text})
 		}

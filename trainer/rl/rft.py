@@ -3,7 +3,8 @@
     python -m rl.rft --config rft.json
 
 Kept are episodes whose reward is above ``above``, in which no turn was invalid, looped, said what
-an earlier turn had said, or was cut by a limit; of equal ones of a task one.
+an earlier turn had said, or was cut by a limit; of equal ones of a task one. Pairs of a prompt and
+an answer are learnt from as they are: of models that give no token ids, or others than the policy's.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from rl import policy, supervised, trajectories
+from rl import bootstrap, policy, supervised, trajectories
 from rl.batch import rows_of
 from rl.errors import BadInput
 from rl.metrics import answers, looping
@@ -26,14 +28,16 @@ from rl.trajectories import CUT, Episode
 
 @dataclass(frozen=True)
 class Settings(Supervised):
-    """``policy``: the folder to train on; ``per_task``: the most episodes of one task, the best
-    rewarded first, 0 for all. ``may_be_none``: where no episode can be learnt from, the stage ends
-    without a policy; else that is bad input.
+    """``policy``: the folder to train on; ``pairs``: files of JSON lines as rl.bootstrap reads
+    them; ``per_task``: the most episodes of one task, the best rewarded first, 0 for all.
+    ``may_be_none``: where there is nothing to learn from, the stage ends without a policy; else
+    that is bad input.
     """
 
     policy: str = ""
     out: str = ""
     trajectories: list[str] = field(default_factory=list)
+    pairs: list[str] = field(default_factory=list)
     above: float = 0.0
     per_task: int = 0
     may_be_none: bool = False
@@ -87,20 +91,22 @@ def run(settings: Settings, stage: Stage) -> dict[str, Any]:
     """Runs the stage."""
     require(bool(settings.policy), "policy is empty", "name the folder of a policy")
     base = policy.resolve(settings.policy, stage.out)
-    vocabulary = len(policy.load_tokenizer(base))
-    found = trajectories.read(settings.trajectories, vocabulary)
+    tokenizer = policy.load_tokenizer(base)
+    found = trajectories.read(settings.trajectories, len(tokenizer))
     kept, why = select(found, settings.above, settings.per_task)
-    stage.tell("start", stage="rft", episodes=len(found), kept=len(kept), left_out=why)
-    if not kept and settings.may_be_none:
-        return {"episodes": len(found), "kept": 0, "left_out": why, "steps": 0}
-    if not kept:
+    pairs = [p for path in settings.pairs for p in bootstrap.read_pairs(Path(path))]
+    counts = {"episodes": len(found), "kept": len(kept), "left_out": why, "pairs": len(pairs)}
+    stage.tell("start", stage="rft", **counts)
+    if not kept and not pairs and settings.may_be_none:
+        return {**counts, "steps": 0}
+    if not kept and not pairs:
         raise BadInput(
             f"none of {len(found)} episodes can be learnt from: {why}",
             "collect more, or train the policy before that",
         )
     rows = [r for i, e in enumerate(kept) for r in rows_of(e, i)]
-    done = supervised.train(rows, base, settings, stage)
-    return {"episodes": len(found), "kept": len(kept), "left_out": why, **done}
+    done = supervised.train(rows + bootstrap.rows_of(pairs, tokenizer), base, settings, stage)
+    return {**counts, **done}
 
 
 if __name__ == "__main__":

@@ -136,6 +136,13 @@ def test_rft_learns_what_was_rewarded(tmp_path: Path, base: Path) -> None:
     code, lines = run(rft.Settings, rft.run, given)
     assert code == 2
     assert "none of 12 episodes can be learnt from" in lines[-1]["reason"]
+    # What models without token ids said is learnt from as text.
+    given |= {"pairs": [pairs(tmp_path)], "out": str(tmp_path / "pairs")}
+    code, lines = run(rft.Settings, rft.run, given)
+    assert code == 0, lines[-1]
+    assert lines[-1]["kept"] == 0 and lines[-1]["pairs"] == lines[-1]["rows"] > 0
+    loss = [x["metrics"]["loss"] for x in of(lines, "step")]
+    assert loss[-1] < loss[0]
 
 
 def test_a_critic_learns_the_returns(tmp_path: Path, base: Path) -> None:
