@@ -3,8 +3,10 @@ package cli
 import (
 	"context"
 	"errors"
+	"path/filepath"
 
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/trainer/daydata"
 	"github.com/kernelwright/kernelwright/trainer/episodes"
 	"github.com/kernelwright/kernelwright/trainer/pipeline"
 	"github.com/kernelwright/kernelwright/trainer/rl"
@@ -39,6 +41,15 @@ func (r *room) trainParts(a *app, show *progress, tell func(pipeline.Event)) (pi
 				return nil, err
 			}
 			return []teach.Hardware{hwfeedback.Untimed{Evaluator: t.opened[0]}}, nil
+		},
+		DayData: func(ctx context.Context, folder string) (string, int, error) {
+			filter, done, err := r.dayData(ctx, a.env)
+			if err != nil {
+				return "", 0, err
+			}
+			defer done()
+			counts, err := daydata.Export(ctx, r.store, filter, folder)
+			return filepath.Join(folder, daydata.PairsFile), counts.Trajectories - counts.WithTokens, err
 		},
 		Unprotected: len(r.config.Training.Protected) == 0,
 	}

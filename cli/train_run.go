@@ -13,6 +13,7 @@ import (
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/pipeline"
+	"github.com/kernelwright/kernelwright/trainer/policies"
 )
 
 type trainRunCmd struct {
@@ -120,7 +121,10 @@ func (c trainRunCmd) conditions(r *room) (*room, error) {
 func (c trainRunCmd) settings(ctx context.Context, r *room) (pipeline.Settings, error) {
 	s := pipeline.Settings{Small: c.Small, Base: c.Base, Seed: c.Seed, Recipe: r.recipe(c.Small)}
 	if s.Base == "" && !c.Small {
-		s.Base = r.config.Training.Base
+		var err error
+		if s.Base, err = r.base(ctx); err != nil {
+			return s, err
+		}
 	}
 	if s.Base != "" && s.Base != pipeline.SmolLM2 && !strings.HasPrefix(s.Base, pipeline.PolicyPrefix) {
 		whole, err := filepath.Abs(s.Base)
@@ -133,6 +137,19 @@ func (c trainRunCmd) settings(ctx context.Context, r *room) (pipeline.Settings, 
 		s.Recipe = s.Recipe.ForModel()
 	}
 	return s, ctx.Err()
+}
+
+// base is what is trained where nobody says: what the settings name, else the policy
+// that serves, else a model from nothing.
+func (r *room) base(ctx context.Context) (string, error) {
+	if named := r.config.Training.Base; named != "" {
+		return named, nil
+	}
+	p, err := r.policies.Find(ctx, policies.Current)
+	if none, ok := errors.AsType[*policies.Error](err); ok && none.Missing {
+		return "", nil
+	}
+	return pipeline.PolicyPrefix + p.Name(), err
 }
 
 // recipe is that of the settings.

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/kernelwright/kernelwright/store"
 )
@@ -24,5 +25,24 @@ func collect(ctx context.Context, w *work) (out Outputs, skipped string, err err
 	if end.Tokens > 0 {
 		out.Counts["tokens"], out.Counts["characters_per_token"] = end.Tokens, end.Characters
 	}
+	if err := w.byDay(ctx, &out); err != nil {
+		return out, "", err
+	}
 	return out, "", w.keep(&out.Trajectories, end.Trajectories)
+}
+
+// byDay takes what the daemon recorded by day, as far as that may be trained on.
+func (w *work) byDay(ctx context.Context, out *Outputs) error {
+	if w.l.parts.DayData == nil {
+		return nil
+	}
+	pairs, runs, err := w.l.parts.DayData(ctx, w.folder("day"))
+	if err != nil {
+		return fmt.Errorf("take what was recorded by day: %w", err)
+	}
+	out.Counts["runs_by_day"] = float64(runs)
+	if runs == 0 {
+		return nil
+	}
+	return w.keep(&out.Pairs, pairs)
 }

@@ -36,6 +36,10 @@ type Parts struct {
 	Episodes func(ctx context.Context) (episodes.Options, error)
 	// Verifiers open what says of the built-in Coder's candidates whether they are right.
 	Verifiers func(ctx context.Context) ([]teach.Hardware, error)
+	// DayData writes what of people's runs may be learned from to a folder, as pairs of a
+	// prompt and an answer, and returns their file and how many runs they are of; nil: there
+	// is none.
+	DayData func(ctx context.Context, folder string) (pairs string, runs int, err error)
 	// Coder is the built-in one, which stands beside a gate; nil: nobody does.
 	Coder gate.Player
 	// Unprotected: no file is protected, which every page of a gate says.
@@ -345,11 +349,12 @@ func (w *work) end(ctx context.Context, out Outputs, skipped string, err error) 
 		w.row.Status, w.row.Reason = store.StageDisk, err.Error()
 		w.row.Hint = "free some space and give the same command again: it goes on where it was"
 	default:
-		w.row.Status, w.row.Reason = store.StageFailed, err.Error()
+		w.row.Status, w.row.Reason, w.row.Hint = store.StageFailed, err.Error(), "the same command tries again, from where it was"
 	}
 	if failed := w.note(ctx); failed != nil {
 		return errors.Join(err, failed)
 	}
+	w.row.EndedMS = time.Now().UnixMilli()
 	w.tell(Event{Ended: true})
 	return err
 }

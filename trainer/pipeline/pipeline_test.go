@@ -21,7 +21,7 @@ import (
 func TestAKilledPipelineEndsInTheSameBits(t *testing.T) {
 	t.Parallel()
 	needs(t)
-	folder := t.TempDir()
+	folder := newFolder(t)
 	_, killed := start(t, folder, func(s said) bool { return s.Stage == Warmup && s.Part == "train" && s.Step == 1 })
 	if !killed {
 		t.Fatal("the warm-up has no first step")
@@ -39,7 +39,7 @@ func TestAPipelineThatIsKilledManyTimes(t *testing.T) {
 	if soak.Long() {
 		kills = 40
 	}
-	folder := t.TempDir()
+	folder := newFolder(t)
 	r := rand.New(rand.NewPCG(uint64(kills), 1))
 	for range kills {
 		left := 1 + r.IntN(12)

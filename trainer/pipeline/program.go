@@ -173,7 +173,7 @@ func (p *program) start(ctx context.Context, hear func([]byte)) (exit, error) {
 }
 
 func exitOf(s *os.ProcessState) exit {
-	if status, ok := s.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+	if status, ok := s.Sys().(syscall.WaitStatus); ok && status.Signaled() { //nolint:misspell // the package syscall spells it so
 		return exit{signal: status.Signal()}
 	}
 	return exit{code: s.ExitCode()}

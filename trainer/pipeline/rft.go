@@ -8,8 +8,12 @@ func rft(ctx context.Context, w *work) (out Outputs, skipped string, err error) 
 	r := w.recipe()
 	before := w.path(w.in[Warmup].Policy)
 	var end trained
+	pairs := []string{}
+	if path := w.in[Collect].Pairs; path != "" { // of people's runs
+		pairs = append(pairs, w.path(path))
+	}
 	err = w.program(ctx, "train", "rl.rft", map[string]any{
-		"policy": before, "trajectories": []string{w.path(w.in[Collect].Trajectories)}, "may_be_none": true, "epochs": r.RFTEpochs, "batch": r.Batch,
+		"policy": before, "pairs": pairs, "trajectories": []string{w.path(w.in[Collect].Trajectories)}, "may_be_none": true, "epochs": r.RFTEpochs, "batch": r.Batch,
 		"longest": r.Context, "seed": w.seed(), "lora": map[string]any{"rank": r.Lora}, "machine": w.machine(),
 		"optimiser": map[string]any{"lr": r.RFTLR, "warmup": 2, "schedule": "cosine"}, "saving": map[string]any{"every": max(1, r.SaveEvery)},
 	}, &end)
@@ -17,7 +21,7 @@ func rft(ctx context.Context, w *work) (out Outputs, skipped string, err error) 
 		return out, "", err
 	}
 	out.Counts = map[string]float64{"episodes": float64(end.Episodes), "kept": float64(end.Kept)}
-	if end.Kept == 0 {
+	if end.Policy == "" {
 		end.Policy, skipped = before, "no episode was rewarded, so there is nothing to learn from"
 	}
 	if err := w.keep(&out.Policy, end.Policy); err != nil {

@@ -54,6 +54,7 @@ type Recipe struct {
 
 	Device      string `json:"device"` // that trains: cpu, cuda or auto
 	Processes   int    `json:"processes"`
+	Threads     int    `json:"threads"` // of a process on a CPU; 0: PyTorch's choice
 	MicroTokens int    `json:"micro_tokens"`
 	SaveEvery   int    `json:"save_every"` // steps of PPO
 }
@@ -79,8 +80,8 @@ func Small() Recipe {
 	return Recipe{
 		Tasks: map[store.Split]int{store.TrainSplit: 12, store.ValSplit: 0, store.CompositionsSplit: 16, store.KindsSplit: 16},
 		LowMS: 0.05, HighMS: 1,
-		Pairs: 48, Epochs: 24, Batch: 8, Parameters: 600_000, Vocabulary: 768, Layers: 3, Context: 4096, PairsLR: 3e-3,
-		WarmupSteps: 3, AgenticSteps: 2, TasksPerStep: 4, SamplesPerTask: 4, AnswerTokens: 768, ActorLR: 1e-4, CriticLR: 3e-4,
+		Pairs: 36, Epochs: 24, Batch: 6, Parameters: 800_000, Vocabulary: 1536, Layers: 3, Context: 4096, PairsLR: 3e-3,
+		WarmupSteps: 3, AgenticSteps: 2, TasksPerStep: 4, SamplesPerTask: 4, AnswerTokens: 1280, AnswerBytes: 3600, ActorLR: 1e-4, CriticLR: 3e-4,
 		CollectSamples: 2, Rounds: 2, RFTEpochs: 2, RFTLR: 3e-4, CriticEpochs: 4,
 		HeldSamples: 1, HeldRounds: 1, Gate: gate.SmallSettings,
 		Device: "cpu", Processes: 1, MicroTokens: 8192, SaveEvery: 1,

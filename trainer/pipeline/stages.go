@@ -188,7 +188,7 @@ func (w *work) tasks(ctx context.Context, name string, splits ...store.Split) (s
 // machine says how programs use the machine.
 func (w *work) machine() map[string]any {
 	r := w.recipe()
-	return map[string]any{"device": r.Device, "micro_tokens": r.MicroTokens}
+	return map[string]any{"device": r.Device, "micro_tokens": r.MicroTokens, "threads": r.Threads}
 }
 
 // sampling is how answers are sampled.

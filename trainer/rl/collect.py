@@ -100,7 +100,7 @@ class Collector:
 
     def run(self) -> dict[str, Any]:
         """Plays all lots and returns what the end event says."""
-        s, world = self.settings, self.stage.world
+        world = self.stage.world
         lots = self.lots()
         self.stage.tell("start", stage="collect", tasks=len(self.tasks), lots=len(lots))
         self.stage.begin(0, False)
@@ -179,8 +179,9 @@ class Collector:
             with open(beside, "w") as f:
                 for e in episodes:
                     last = e.samples[-1]
-                    line = {"task": e.task, "split": split[e.task], "reward": e.reward}
-                    line |= {"finish_reason": last.finish_reason, "verdict": last.verdict}
+                    line: dict[str, Any] = {"task": e.task, "split": split[e.task]}
+                    line |= {"reward": e.reward, "finish_reason": last.finish_reason}
+                    line |= {"verdict": last.verdict}
                     f.write(json.dumps(line) + "\n")
                 f.flush()
                 os.fsync(f.fileno())

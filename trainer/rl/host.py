@@ -5,8 +5,8 @@ importing takes longer than a small stage.
 
 Standard input has a request a line, of JSON: ``{"module": "rl.ppo", "config": FILE, "folder": ...,
 "log": FILE, "env": {...}}``. Standard output has the program's own lines, and ``{"event": "forked",
-"pid": N}`` and ``{"event": "exit", "code": N}`` about it; a negative code is the number of a signal.
-One program runs at a time. It is for a CPU alone: a GPU that was looked at cannot be used by a fork.
+"pid": N}`` and ``{"event": "exit", "code": N}`` about it; a negative code is a signal's number. One
+program runs at a time. It is for a CPU alone: a fork cannot use a GPU that was looked at.
 """
 
 from __future__ import annotations

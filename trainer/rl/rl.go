@@ -111,6 +111,7 @@ var passed = []string{
 func (p Python) Env(home string, more ...string) []string {
 	env := []string{
 		"HOME=" + home, "PYTHONPATH=" + strings.Join(p.Path, string(os.PathListSeparator)), "PYTHONUNBUFFERED=1", "PYTHONHASHSEED=0",
+		"OMP_WAIT_POLICY=passive", // beside others a thread that spins waits for one that does not run
 		"HF_HUB_OFFLINE=1", "TRANSFORMERS_VERBOSITY=error", "TOKENIZERS_PARALLELISM=false",
 	}
 	for _, name := range passed {

@@ -40,9 +40,7 @@ SPLITS = ("train", "val")  # of a set of tasks; the others are held out
 ALL_SPLITS = (*SPLITS, "compositions", "kinds")
 
 
-def read_tasks(
-    path: Path, extra: dict[str, Any], splits: tuple[str, ...] = SPLITS
-) -> list[Task]:
+def read_tasks(path: Path, extra: dict[str, Any], splits: tuple[str, ...] = SPLITS) -> list[Task]:
     """Returns the tasks in a file of JSON lines, or in Parquet as ``train tasks export`` writes it:
     ``code`` or ``reference`` (the text), optionally ``id``, ``level`` and ``split``; ``request``
     holds more of what is posted. Tasks of other ``splits`` are refused.

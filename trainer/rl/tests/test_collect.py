@@ -145,6 +145,7 @@ def test_nothing_to_learn_from_can_be_an_end(tmp_path: Path, base: Path) -> None
     assert lines[-1]["kept"] == 0 and "policy" not in lines[-1]
 
 
+@pytest.mark.weekly  # three processes that import all; trainer/pipeline forks programs every day
 def test_a_host_forks_programs(tmp_path: Path) -> None:
     """Two programs by one host end as two by themselves: the same bits, and the same exit code."""
     import rl
