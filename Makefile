@@ -115,7 +115,7 @@ lint-tools: need-go ## installs golangci-lint into .tools, where there is none
 test-go: export CUDA_HOME = $(CUDA)
 test-go: export GORACE = atexit_sleep_ms=50
 test-go: training
-	KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) KERNELWRIGHT_TEST_TRAINING=$(CURDIR)/trainer:$(TRAINING) CGO_ENABLED=1 go test $(RACE) -vet=off -timeout 60m ./...
+	KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) KERNELWRIGHT_TEST_TRAINING=$(TRAINING) CGO_ENABLED=1 go test $(RACE) -vet=off -timeout 60m ./...
 
 test-python: test-python-shared test-python-alone
 

@@ -72,9 +72,9 @@ func (c *testTime) set(now time.Time) {
 // the old one. Policies are small, and really served.
 func TestANightPromotes(t *testing.T) {
 	soak.Weekly(t)
-	python, training := os.Getenv("KERNELWRIGHT_TEST_PYTHON"), os.Getenv(trainingOfTests)
+	python, training := os.Getenv("KERNELWRIGHT_TEST_PYTHON"), os.Getenv("KERNELWRIGHT_TEST_TRAINING")
 	if python == "" || training == "" {
-		t.Skip("KERNELWRIGHT_TEST_PYTHON and " + trainingOfTests + " name no Python that has PyTorch and transformers")
+		t.Skip("KERNELWRIGHT_TEST_PYTHON and KERNELWRIGHT_TEST_TRAINING name no Python that has PyTorch and transformers")
 	}
 	dir, watched, data := t.TempDir(), t.TempDir(), newData(t)
 	c := exec.CommandContext(t.Context(), python, "-c", `
@@ -84,10 +84,11 @@ from rl import tiny
 for i in "12":
     tiny.make(Path(sys.argv[1]) / i, ["0123456789", "say it again"], 20_000, 260, 1, 4096, int(i))
 `, dir)
-	c.Env = append(os.Environ(), "PYTHONPATH="+training)
+	c.Env = append(os.Environ(), "PYTHONPATH=../trainer:"+training)
 	if said, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
+	t.Setenv("PYTHONPATH", training)
 	t.Setenv(hwfeedback.LeasesOfTests, leasesBelow(t.TempDir()))
 	var log bytes.Buffer
 	t.Cleanup(func() {
@@ -98,7 +99,7 @@ for i in "12":
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	a := &app{ctx: ctx, stderr: &log, flags: map[string]string{}, env: []string{
-		"HOME=" + data, "KERNELWRIGHT_DATA_DIR=" + data, "KERNELWRIGHT_PYTHON=" + python, trainingOfTests + "=" + training, oneThread, "KERNELWRIGHT_CODER_NAME=policy:current",
+		"HOME=" + data, "KERNELWRIGHT_DATA_DIR=" + data, "KERNELWRIGHT_PYTHON=" + python, "KERNELWRIGHT_TRAINING_PYTHON=" + python, oneThread, "KERNELWRIGHT_CODER_NAME=policy:current",
 		"KERNELWRIGHT_ROUNDS_MAX=1", "KERNELWRIGHT_ROUNDS_JUDGE=none", "KERNELWRIGHT_EVALUATION_BASELINES=eager", "KERNELWRIGHT_TRAINING_SCHEDULE_CRON=0 23 * * *", "KERNELWRIGHT_TRAINING_SCHEDULE_TIME_ZONE=UTC",
 	}}
 	r, err := a.open(true)

@@ -150,6 +150,7 @@ func seedForJSON(t *testing.T, data string) {
 	night.EndedMS, night.Stop, night.Reason, night.WorkedMS, night.Pipeline = 1764417660000, store.NightFailed, "it could not go on", 60000, 1
 	check(s.SaveNight(ctx, night))
 	_, err = s.BeginNight(ctx, store.Night{DueMS: 1764417600000, UntilMS: 1764446400000, BegunMS: 1764417600000, SeenMS: 1764417600000, Owner: "1@2@3"})
+	check(err)
 	_, err = s.SavePolicy(ctx, store.Policy{Digest: strings.Repeat("cd", 32), Files: []byte("[]")}, func(int64) error { return nil })
 	check(err)
 	check(s.SaveBaseline(ctx, store.Baseline{NamedBaseline: kernelwright.NamedBaseline{Name: "mine", Source: "x", Language: kernelwright.CPP}, Task: task.Fingerprint, TaskName: "softmax", Device: "cpu"}))

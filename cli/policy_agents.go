@@ -9,6 +9,7 @@ import (
 	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/trainer/policies"
+	"github.com/kernelwright/kernelwright/trainer/rl"
 	"github.com/kernelwright/kernelwright/trainer/serving"
 )
 
@@ -19,14 +20,11 @@ const policyPrefix = "policy:"
 type policyParts struct {
 	policies *policies.Registry
 	servers  *serving.Servers
-	getenv   func(string) string
-	gates    gatePages // nil where nothing is known of gates
 }
 
 // openPolicies makes policies models like any other. No server is started before one is
 // asked.
-func (r *room) openPolicies(a *app) {
-	r.getenv = a.getenv
+func (r *room) openPolicies() {
 	r.policies = policies.Open(r.store, r.folder)
 	r.servers = serving.New(serving.Options{Python: r.trainingPython, Check: r.policies.Check, Log: r.log})
 	r.models.policies = serving.Source{Policies: r.policies, Servers: r.servers}
@@ -38,26 +36,27 @@ func (r *room) closePolicies() {
 	}
 }
 
-// trainingOfTests names the environment variable with the folders that policies are
-// served by in tests: package rl's, and that of what it stands on.
-const trainingOfTests = "KERNELWRIGHT_TEST_TRAINING"
-
-// trainingPython returns the Python that policies are trained and served by.
-func (r *room) trainingPython(ctx context.Context) (serving.Python, error) {
-	path := r.getenv(trainingOfTests)
-	if path == "" {
-		return serving.Python{}, &serving.Error{Text: "there is no Python environment for policies yet", Hint: "`kernelwright train run` makes it", Lasting: true}
+// trainingPython returns the Python that policies are trained and served by. It is made
+// where it is not there.
+func (r *room) trainingPython(ctx context.Context) (rl.Python, error) {
+	o := rl.Options{DataDir: r.folder, Python: r.config.Training.Python, Progress: func(stage, note string) {
+		if stage == "python" {
+			r.log.Info("making the Python environment", "step", note)
+		}
+	}}
+	if o.Python == "" {
+		hardware := r.options(o.Progress)
+		hardware.Lazy = true
+		e, err := hwfeedback.Open(ctx, hardware, r.store, r.leases())
+		if err != nil {
+			return rl.Python{}, err
+		}
+		o.Interpreter = e.Interpreter()
+		if err := e.Close(); err != nil {
+			return rl.Python{}, err
+		}
 	}
-	if r.config.Python != "" {
-		return serving.Python{Program: r.config.Python, Path: path}, nil
-	}
-	o := r.options(func(stage, note string) { r.log.Info("making the Python environment", "stage", stage, "step", note) })
-	o.Lazy = true
-	e, err := hwfeedback.Open(ctx, o, r.store, r.leases())
-	if err != nil {
-		return serving.Python{}, err
-	}
-	return serving.Python{Program: e.Interpreter(), Path: path}, e.Close()
+	return rl.Open(ctx, o)
 }
 
 // signed is a Coder whose candidates name the version of a policy that wrote them, where

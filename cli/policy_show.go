@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,22 +11,6 @@ import (
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/trainer/policies"
 )
-
-// gatePages is what `policy show` reads of gates.
-type gatePages interface {
-	// Gates returns the gates in which a policy was the candidate, the oldest first.
-	Gates(ctx context.Context, policy policies.Policy) ([]gatePage, error)
-}
-
-// gatePage is what is said of a gate.
-type gatePage struct {
-	ID        int64           `json:"id"`
-	Opponent  string          `json:"opponent"`
-	Decision  string          `json:"decision"` // empty: it goes on
-	CreatedMS int64           `json:"created" time:"ms"`
-	Evidence  json.RawMessage `json:"evidence,omitempty"`
-	Page      string          `json:"-"` // the same for people
-}
 
 type policyShowCmd struct {
 	Policy string `arg:"" optional:"" default:"current" help:"Its name: v3, or current."`
@@ -95,10 +78,8 @@ func (r *room) policyPage(ctx context.Context, p policies.Policy) (policyPage, e
 			return page, err
 		}
 	}
-	if r.gates != nil {
-		if page.Gates, err = r.gates.Gates(ctx, p); err != nil {
-			return page, err
-		}
+	if page.Gates, err = gatesOf(ctx, r.store, p); err != nil {
+		return page, err
 	}
 	history, err := r.policies.History(ctx)
 	if err != nil {
@@ -146,11 +127,7 @@ func (p policyPage) print(a *app) error {
 		}
 	}
 	for _, g := range p.Gates {
-		decision := g.Decision
-		if decision == "" {
-			decision = "goes on"
-		}
-		said += fmt.Sprintf("\ngate %d, %s against %s: %s\n%s", g.ID, clock(g.CreatedMS), report.Line(g.Opponent), decision, report.Clean(g.Page))
+		said += "\n" + report.Clean(g.page)
 	}
 	return a.printf("%s", said)
 }

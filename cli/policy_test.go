@@ -39,9 +39,9 @@ func makeModel(ts *testscript.TestScript, _ bool, args []string) {
 func TestPolicyAsCoder(t *testing.T) {
 	soak.Weekly(t)
 	t.Parallel()
-	python, training := os.Getenv("KERNELWRIGHT_TEST_PYTHON"), os.Getenv(trainingOfTests)
+	python, training := os.Getenv("KERNELWRIGHT_TEST_PYTHON"), os.Getenv("KERNELWRIGHT_TEST_TRAINING")
 	if python == "" || training == "" {
-		t.Skip("KERNELWRIGHT_TEST_PYTHON and " + trainingOfTests + " name no Python that has PyTorch and transformers")
+		t.Skip("KERNELWRIGHT_TEST_PYTHON and KERNELWRIGHT_TEST_TRAINING name no Python that has PyTorch and transformers")
 	}
 	dir := t.TempDir()
 	c := exec.Command(python, "-c", `
@@ -51,7 +51,7 @@ from rl import tiny
 for i in "12":
     tiny.make(Path(sys.argv[1]) / i, ["0123456789", "say it again"], 20_000, 260, 1, 4096, int(i))
 `, dir)
-	c.Env = append(os.Environ(), "PYTHONPATH="+training)
+	c.Env = append(os.Environ(), "PYTHONPATH=../trainer:"+training)
 	if said, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
@@ -59,6 +59,7 @@ for i in "12":
 	run := func(args ...string) (out string) {
 		t.Helper()
 		c := r.command(append(args, "--json")...)
+		c.Env = append(c.Env, "KERNELWRIGHT_TRAINING_PYTHON="+python, "PYTHONPATH="+training)
 		var said bytes.Buffer
 		c.Stderr = &said
 		text, err := c.Output()
@@ -110,6 +111,7 @@ for i in "12":
 	}
 
 	serve := r.command("policy", "serve", "v2", "--json")
+	serve.Env = append(serve.Env, "KERNELWRIGHT_TRAINING_PYTHON="+python, "PYTHONPATH="+training)
 	out, err := serve.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -80,7 +80,7 @@ func (a *app) openBy(alone bool, openStore func(string) (*store.Store, error)) (
 		return nil, errors.Join(dataError(r.folder, err), r.close())
 	}
 	r.models = newModels(c, a.getenv, r.store, r.log)
-	r.openPolicies(a)
+	r.openPolicies()
 	if alone {
 		r.forget(context.Background(), time.Now())
 	}

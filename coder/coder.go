@@ -32,7 +32,7 @@ func (b Builtin) Propose(ctx context.Context, in kernelwright.CoderInput) (c ker
 	// run, not the daemon.
 	defer func() {
 		if r := recover(); r != nil {
-			c, err = declined("the operator graph breaks an assumption of the planner: %v", r)
+			c, err = kernelwright.Candidate{}, declined("the operator graph breaks an assumption of the planner: %v", r)
 		}
 	}()
 	w, knobs, err := b.writer(ctx, in)
@@ -48,10 +48,6 @@ func (b Builtin) Propose(ctx context.Context, in kernelwright.CoderInput) (c ker
 
 // writer is who writes candidates for a task, and the schedule that they begin with.
 func (b Builtin) writer(ctx context.Context, in kernelwright.CoderInput) (w writer, start schedule, err error) {
-	no := func(format string, args ...any) (writer, schedule, error) {
-		_, err := declined(format, args...)
-		return writer{}, nil, err
-	}
 	if err := ctx.Err(); err != nil {
 		return w, nil, err
 	}
@@ -60,14 +56,14 @@ func (b Builtin) writer(ctx context.Context, in kernelwright.CoderInput) (w writ
 		language = kernelwright.CUDA
 	}
 	if in.Language != "" && in.Language != language {
-		return no("the built-in Coder writes C++ for a CPU and CUDA for a GPU, not %s for %s", in.Language, in.Device)
+		return w, nil, declined("the built-in Coder writes C++ for a CPU and CUDA for a GPU, not %s for %s", in.Language, in.Device)
 	}
 	if len(in.Task.Graph) == 0 {
 		note := strings.TrimSuffix(in.Task.GraphNote, ".")
 		if note == "" {
 			note = "the task carries no operator graph"
 		}
-		return no("there is no operator graph to plan over: %s", note)
+		return w, nil, declined("there is no operator graph to plan over: %s", note)
 	}
 	g, err := decodeGraph(in.Task.Graph)
 	if err != nil {
@@ -78,10 +74,10 @@ func (b Builtin) writer(ctx context.Context, in kernelwright.CoderInput) (w writ
 	}
 	p, err := makePlan(g, true)
 	if err != nil {
-		return no("the operator graph has no plan: %v", err)
+		return w, nil, declined("the operator graph has no plan: %v", err)
 	}
 	if len(p.covered) == 0 {
-		return no("it covers none of the operators here: %s", strings.Join(slices.Compact(slices.Clone(p.kept)), ", "))
+		return w, nil, declined("it covers none of the operators here: %s", strings.Join(slices.Compact(slices.Clone(p.kept)), ", "))
 	}
 	p.name = in.Task.Name
 	w = writer{fused: p}
@@ -104,8 +100,7 @@ func (b Builtin) writer(ctx context.Context, in kernelwright.CoderInput) (w writ
 func (w writer) candidate(knobs schedule) (kernelwright.Candidate, schedule, error) {
 	code, err := w.code(knobs)
 	if err != nil {
-		c, err := declined("the plan has no Python form: %v", err)
-		return c, nil, err
+		return kernelwright.Candidate{}, nil, declined("the plan has no Python form: %v", err)
 	}
 	offered := w.offered(knobs, code)
 	s := kernelwright.Schedule{Plan: describe(w.plan(knobs)), Knobs: offered}
@@ -158,8 +153,8 @@ func (w writer) offered(knobs schedule, code string) schedule {
 	return out
 }
 
-func declined(format string, args ...any) (kernelwright.Candidate, error) {
-	return kernelwright.Candidate{}, &kernelwright.DeclinedError{Reason: fmt.Sprintf(format, args...)}
+func declined(format string, args ...any) error {
+	return &kernelwright.DeclinedError{Reason: fmt.Sprintf(format, args...)}
 }
 
 // choose derives the knobs of a candidate from the plan's own, the lessons, and

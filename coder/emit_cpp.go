@@ -1,7 +1,6 @@
 package coder
 
 import (
-	_ "embed"
 	"fmt"
 	"math"
 	"slices"
@@ -9,16 +8,12 @@ import (
 	"strings"
 )
 
-//go:embed cpp/functions.cpp
-var functionsCPP string
-
 // cpp emits a plan as C++ with OpenMP.
 type cpp struct {
 	plan  *plan
 	knobs schedule
 	out   strings.Builder
 	depth int
-	used  map[string]bool // functions of cpp/functions.cpp
 
 	capped bool // it asks how many threads there are
 }
@@ -96,74 +91,16 @@ func (k *kernel) writes(b *buffer) bool {
 
 // emitCPP returns the whole C++ source.
 func emitCPP(p *plan, knobs schedule) string {
-	e := &cpp{plan: p, knobs: knobs, used: map[string]bool{}}
-	var bodies strings.Builder
+	e := &cpp{plan: p, knobs: knobs}
 	for _, s := range p.segments() {
-		for _, k := range s.kernels {
-			e.out.Reset()
-			e.kernel(k)
-			bodies.WriteString(e.out.String())
-		}
-		e.out.Reset()
 		e.segment(s)
-		bodies.WriteString(e.out.String())
 	}
 	var head strings.Builder
-	// Selects between values that may trap can then be vectorised; nothing
-	// here reads the exception flags.
-	head.WriteString("#pragma GCC optimize(\"no-trapping-math\")\n") //nolint:misspell // GCC's spelling
-	// A value that is computed twice must be the same twice: x*s - max(x*s) is
-	// not 0 at the maximum when one of the products is not rounded.
-	head.WriteString("#pragma GCC optimize(\"fp-contract=off\")\n") //nolint:misspell // GCC's spelling
-	switch v := knobs.get("vector", 8); v {
-	case 1:
-		head.WriteString("#pragma GCC optimize(\"no-tree-vectorize\")\n") //nolint:misspell // GCC's spelling
-	default:
-		fmt.Fprintf(&head, "#if defined(__AVX512F__) || %d <= 256\n#pragma GCC target(\"prefer-vector-width=%d\")\n#endif\n", v*32, v*32)
-	}
 	if e.capped {
 		head.WriteString("#include <omp.h>\n")
 	}
-	head.WriteString("\n" + e.functions())
-	return head.String() + bodies.String()
-}
-
-// functions returns those of cpp/functions.cpp that are used.
-func (e *cpp) functions() string { return sections(functionsCPP, e.used) }
-
-// sections returns those parts of a text that are used, and what they need, in
-// its order. A part begins with a line "//@ its name, and what it needs".
-func sections(text string, used map[string]bool) string {
-	type section struct {
-		needs []string
-		text  string
-	}
-	var names []string
-	all := map[string]section{}
-	for _, part := range strings.Split(text, "//@ ")[1:] {
-		head, text, _ := strings.Cut(part, "\n")
-		words := strings.Fields(head)
-		names = append(names, words[0])
-		all[words[0]] = section{words[1:], text}
-	}
-	need := map[string]bool{}
-	var walk func(string)
-	walk = func(n string) {
-		need[n] = true
-		for _, d := range all[n].needs {
-			walk(d)
-		}
-	}
-	for n := range used {
-		walk(n)
-	}
-	out := ""
-	for _, n := range names {
-		if need[n] {
-			out += all[n].text + "\n"
-		}
-	}
-	return out
+	fmt.Fprintf(&head, "#define KW_VECTOR %d\n%s\n", 32*knobs.get("vector", 8), includes(e.out.String()))
+	return head.String() + e.out.String()
 }
 
 func (e *cpp) line(format string, args ...any) {
@@ -173,13 +110,37 @@ func (e *cpp) line(format string, args ...any) {
 }
 
 func (e *cpp) open(format string, args ...any) {
-	e.line(format+" {", args...)
+	e.line(strings.TrimLeft(format+" {", " "), args...)
 	e.depth++
 }
 
 func (e *cpp) close() {
 	e.depth--
 	e.line("}")
+}
+
+// end closes a function that is the last argument of a call; in one line, where it has
+// one statement that is short.
+func (e *cpp) end() {
+	e.depth--
+	text := strings.TrimSuffix(e.out.String(), "\n")
+	before, last, found := cutLast(text, "\n")
+	above, head, whole := cutLast(before, "\n")
+	if last = strings.TrimSpace(last); found && whole && strings.HasSuffix(head, "{") && strings.HasSuffix(last, ";") && len(head)+len(last) < longestLine {
+		e.out.Reset()
+		e.out.WriteString(above + "\n" + head + " " + last + " });\n")
+		return
+	}
+	e.line("});")
+}
+
+const longestLine = 120
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return "", s, false
 }
 
 // parameters writes buffers as parameters: of the function that Python calls,
@@ -208,27 +169,20 @@ func (e *cpp) parameters(bufs []*buffer, writes func(*buffer) bool, kernel, batc
 	return strings.Join(out, ", ")
 }
 
+// segment writes the function that Python calls: one kernel after the other.
 func (e *cpp) segment(s segment) {
 	writes := func(b *buffer) bool {
 		return slices.ContainsFunc(s.kernels, func(k *kernel) bool { return k.writes(b) })
 	}
-	e.open(`extern "C" void %s(%s)`, s.name, e.parameters(s.buffers, writes, false, s.batch))
+	e.open(`extern "C" void %s(%s)`, s.name, e.parameters(s.buffers, writes, true, s.batch))
 	for _, k := range s.kernels {
-		var args []string
-		for _, b := range k.buffers() {
-			switch {
-			case b.dtype != boole:
-				args = append(args, b.name)
-			case k.writes(b):
-				args = append(args, "(unsigned char*)"+b.name)
-			default:
-				args = append(args, "(const unsigned char*)"+b.name)
-			}
+		if len(s.kernels) > 1 {
+			e.open("")
 		}
-		if k.batch {
-			args = append(args, "batch")
+		e.kernel(k)
+		if len(s.kernels) > 1 {
+			e.close()
 		}
-		e.line("kernel%d(%s);", k.at, strings.Join(args, ", "))
 	}
 	e.close()
 }
@@ -247,6 +201,9 @@ type body struct {
 	home      map[*value]store    // of these, where the place of a store serves for that
 	ready     map[*value]bool     // of those, already filled
 	rowed     map[*value]string   // values per lane, computed before the rows are walked
+	results   map[*value]string   // of reductions, those that have a name of their own
+	from, to  string              // the lanes of a tile
+	once      bool                // what is computed for an element is written once
 	window    []string            // index expressions of a pooling's operand
 	special   func(*value) string // how an emitter writes what it has another form for; nil: as C++
 	builtin   string              // what stands before the names of C's functions
@@ -277,16 +234,21 @@ func (b *body) kernelThreads() int {
 // has (torch.set_num_threads), or fewer where that is the choice.
 func (b *body) parallel(threads int) string {
 	pragma := "#pragma omp parallel for schedule(static)"
-	k, ok := b.knobs["threads"]
-	if ok && len(k.Choices) > 0 && threads >= slices.Max(k.Choices) {
+	if b.all(threads) {
 		return pragma
 	}
 	b.capped = true
 	return fmt.Sprintf("%s num_threads(omp_get_max_threads() < %d ? omp_get_max_threads() : %d)", pragma, threads, threads)
 }
 
+// all reports whether so many threads are all that the caller has.
+func (b *body) all(threads int) bool {
+	k, ok := b.knobs["threads"]
+	return ok && len(k.Choices) > 0 && threads >= slices.Max(k.Choices)
+}
+
 func (e *cpp) kernel(k *kernel) {
-	b := &body{cpp: e, builtin: "__builtin_", k: k, g: k.geometry(), names: map[*value]string{}, cached: map[*value]bool{}, ready: map[*value]bool{}, rowed: map[*value]string{}}
+	b := &body{cpp: e, builtin: "__builtin_", k: k, g: k.geometry(), names: map[*value]string{}, cached: map[*value]bool{}, ready: map[*value]bool{}, rowed: map[*value]string{}, results: map[*value]string{}}
 	b.tile = max(e.knobs.get("tile", 512), 16)
 	if e.knobs.get("tile", 512) == 0 {
 		b.tile = 512
@@ -326,76 +288,125 @@ func (e *cpp) kernel(k *kernel) {
 			side /= 2
 		}
 	}
-	e.open("static void kernel%d(%s)", k.at, e.parameters(k.buffers(), k.writes, true, k.batch))
 	b.push()
+	defer b.pop()
 	// The loop over rows, or over tiles of rows side by side.
-	total := "1"
+	total, row := "1", ""
 	if len(b.g.outer) > 0 {
 		var sizes []string
 		for _, i := range b.g.outer {
 			sizes = append(sizes, b.size(i))
 		}
-		total = strings.Join(sizes, " * ")
+		total, row = strings.Join(sizes, " * "), " row"
 	}
-	e.line("const long long rows = %s;", total)
-	spread := ""
-	if threads > 1 && !b.wide && (work > 1 || k.batch) {
-		spread = b.parallel(threads)
+	if len(b.g.outer) == 1 {
+		row = fmt.Sprintf(" i%d", b.g.outer[0])
 	}
+	spread := threads > 1 && !b.wide && (work > 1 || k.batch) // where not, threads may share a row
+	b.from, b.to = "start", "end"
+	var known []string // declared where the body needs it
 	switch {
+	case b.wide:
+		// Threads share each row, and what they read is no function's own copy.
+		if row = strings.TrimSpace(row); row == "" {
+			row = "row"
+		}
+		b.open("for (long long %s = 0; %s < %s; ++%s)", row, row, total, row)
+		if b.g.lanes {
+			b.open("for (long long start = 0; start < %s; start += %d)", b.size(b.g.inner), b.tile)
+			b.line("const long long lanes = %s - start < %d ? %s - start : %d;", b.size(b.g.inner), b.tile, b.size(b.g.inner), b.tile)
+		}
 	case b.g.lanes && !inner.batch && b.tile == inner.size:
 		// One tile is the whole row, and the compiler may know its length.
-		if spread != "" {
-			e.line("%s", spread)
-		}
-		e.open("for (long long row = 0; row < rows; ++row)")
-		e.line("const long long start = 0, lanes = %d;", b.tile)
+		b.open("%s(%s, [=](long long%s)", b.spread("parallel", spread), total, row)
+		known = []string{"start = 0", fmt.Sprintf("lanes = %d", b.tile)}
+		b.from, b.to = "0", strconv.Itoa(b.tile)
 	case b.g.lanes:
-		e.line("const long long width = %s;", b.size(b.g.inner))
-		e.line("const long long tiles = (width + %d) / %d;", b.tile-1, b.tile)
-		if spread != "" {
-			e.line("%s", spread)
-		}
-		e.open("for (long long task = 0; task < rows * tiles; ++task)")
-		e.line("const long long row = task / tiles;")
-		e.line("const long long start = task %% tiles * %d;", b.tile)
-		e.line("const long long lanes = width - start < %d ? width - start : %d;", b.tile, b.tile)
+		b.open("%s(%s, %s, [=](long long%s, long long start, long long end)", b.spread("tiles", spread), total, b.size(b.g.inner), row)
+		known = []string{"lanes = end - start"}
+	case side > 1 && !b.wide && b.scannedTogether(side, spread, total):
+		return
 	case side > 1 && !b.wide:
-		if spread != "" {
-			e.line("%s", spread)
-		}
-		e.open("for (long long first = 0; first < rows; first += %d)", side)
+		b.line("const long long rows = %s;", total)
+		b.open("%s((rows + %d) / %d, [=](long long group)", b.spread("parallel", spread), side-1, side)
+		b.line("const long long first = group * %d;", side)
 		b.sideBySide(side)
-		e.close()
-		b.pop()
-		e.close()
-		e.line("")
+		b.end()
 		return
 	default:
-		if spread != "" {
-			e.line("%s", spread)
-		}
-		e.open("for (long long row = 0; row < rows; ++row)")
+		b.open("%s(%s, [=](long long%s)", b.spread("parallel", spread), total, row)
 	}
-	b.push()
-	b.outerIndices()
-	switch k.kind {
-	case reduceKernel:
-		b.reductions()
-	case scanKernel:
-		if b.wide {
+	text := b.captured(func() {
+		b.push()
+		b.outerIndices()
+		switch {
+		case k.kind == reduceKernel:
+			b.reductions()
+		case k.kind == scanKernel && b.wide:
 			b.splitScan(side)
-		} else {
+		case k.kind == scanKernel:
 			b.scans()
+		default:
+			b.maps()
 		}
-	default:
-		b.maps()
+		b.pop()
+	})
+	for _, n := range known {
+		name, _, _ := strings.Cut(n, " ")
+		if mentions(text, name) {
+			b.line("const long long %s;", n)
+		}
 	}
-	b.pop()
-	e.close()
-	b.pop()
-	e.close()
-	e.line("")
+	b.out.WriteString(text)
+	switch {
+	case !b.wide:
+		b.end()
+	case b.g.lanes:
+		b.close()
+		b.close()
+	default:
+		b.close()
+	}
+}
+
+// captured returns what f writes.
+func (e *cpp) captured(f func()) string {
+	before := e.out.String()
+	e.out.Reset()
+	f()
+	text := e.out.String()
+	e.out.Reset()
+	e.out.WriteString(before)
+	return text
+}
+
+// mentions reports whether a text has a name.
+func mentions(text, name string) bool {
+	found := false
+	eachName(text, func(n string) string {
+		found = found || n == name
+		return n
+	})
+	return found
+}
+
+// spread is the call that spreads a loop: over as many threads as the caller has
+// (torch.set_num_threads), or fewer where that is the choice.
+func (b *body) spread(name string, threads bool) string {
+	var given []string
+	if name == "tiles" {
+		given = append(given, strconv.Itoa(b.tile))
+	}
+	switch {
+	case !threads:
+		given = append(given, "1")
+	case !b.all(b.threads):
+		given = append(given, strconv.Itoa(b.threads))
+	}
+	if len(given) == 0 {
+		return "kw::" + name
+	}
+	return fmt.Sprintf("kw::%s<%s>", name, strings.Join(given, ", "))
 }
 
 func (b *body) push() { b.scopes = append(b.scopes, nil) }
@@ -412,8 +423,12 @@ func (b *body) name(v *value, text string) {
 	b.scopes[len(b.scopes)-1] = append(b.scopes[len(b.scopes)-1], v)
 }
 
-// outerIndices declares the position along each loop that is spread.
+// outerIndices declares the position along each loop that is spread; of one alone it
+// is the loop's own variable.
 func (b *body) outerIndices() {
+	if len(b.g.outer) == 1 {
+		return
+	}
 	for n, i := range b.g.outer {
 		var below []string
 		for _, j := range b.g.outer[n+1:] {
@@ -421,10 +436,10 @@ func (b *body) outerIndices() {
 		}
 		x := "row"
 		if len(below) > 0 {
-			x = fmt.Sprintf("row / (%s)", strings.Join(below, " * "))
+			x = "row / " + bracketed(strings.Join(below, " * "))
 		}
 		if n > 0 {
-			x = fmt.Sprintf("%s %% (%s)", x, b.size(i))
+			x = fmt.Sprintf("%s %% %s", x, bracketed(b.size(i)))
 		}
 		b.line("const long long i%d = %s;", i, x)
 	}
@@ -458,13 +473,13 @@ func (b *body) index(x index) string {
 			continue
 		}
 		if t.div > 1 {
-			p = fmt.Sprintf("(%s) / %d", p, t.div)
+			p = fmt.Sprintf("%s / %d", bracketed(p), t.div)
 		}
 		if t.mod > 0 {
-			p = fmt.Sprintf("(%s) %% %d", p, t.mod)
+			p = fmt.Sprintf("%s %% %d", bracketed(p), t.mod)
 		}
 		if t.coef != 1 {
-			p = fmt.Sprintf("%d * (%s)", t.coef, p)
+			p = fmt.Sprintf("%d * %s", t.coef, bracketed(p))
 		}
 		parts = append(parts, p)
 	}
@@ -472,6 +487,45 @@ func (b *body) index(x index) string {
 		parts = append(parts, strconv.Itoa(x.off))
 	}
 	return strings.Join(parts, " + ")
+}
+
+// bracketed is an expression that stands in another one.
+func bracketed(x string) string {
+	if identifier(x) || strings.HasPrefix(x, "(") && whole(x, '(', ')') {
+		return x
+	}
+	if _, err := strconv.ParseUint(x, 10, 64); err == nil {
+		return x
+	}
+	at := strings.IndexAny(x, "[(")
+	if at > 0 && identifier(strings.ReplaceAll(x[:at], "::", "_")) && whole(x[at:], x[at], map[byte]byte{'[': ']', '(': ')'}[x[at]]) {
+		return x // an element, or a call
+	}
+	return "(" + x + ")"
+}
+
+// bare is an expression that stands by itself.
+func bare(x string) string {
+	if strings.HasPrefix(x, "(") && whole(x, '(', ')') {
+		return x[1 : len(x)-1]
+	}
+	return x
+}
+
+// whole reports whether the bracket that opens a text is closed at its end.
+func whole(x string, opens, closes byte) bool {
+	depth := 0
+	for i := range len(x) {
+		switch x[i] {
+		case opens:
+			depth++
+		case closes:
+			if depth--; depth == 0 {
+				return i == len(x)-1
+			}
+		}
+	}
+	return false
 }
 
 // level is how deep a value must be computed: 0 once per row or tile, then one
@@ -518,9 +572,11 @@ func (b *body) level(v *value, memo map[*value]int) int {
 	return l
 }
 
-// compute declares what the roots need at one level, in order.
+// compute declares what the roots need at one level, in order. What one other value
+// of this level needs alone, and once, is written in its place.
 func (b *body) compute(level int, roots ...*value) {
 	memo := map[*value]int{}
+	inPlace := b.inPlace(level, memo, roots)
 	var walk func(v *value)
 	walk = func(v *value) {
 		if b.names[v] != "" || v.kind == constant {
@@ -541,8 +597,17 @@ func (b *body) compute(level int, roots ...*value) {
 		if b.level(v, memo) != level {
 			return
 		}
+		text := b.expression(v)
+		if v.kind == access || b.rowed[v] != "" {
+			b.name(v, bracketed(text))
+			return
+		}
+		if inPlace[v] && len(text) <= longestPart {
+			b.name(v, bracketed(text))
+			return
+		}
 		n := v.label()
-		b.line("const %s %s = %s;", cppTypes[v.dtype], n, b.expression(v))
+		b.line("const %s %s = %s;", cppTypes[v.dtype], n, text)
 		b.name(v, n)
 		if b.cached[v] {
 			b.line("%s = %s;", b.place(v), n)
@@ -551,6 +616,72 @@ func (b *body) compute(level int, roots ...*value) {
 	for _, r := range roots {
 		walk(r)
 	}
+}
+
+// computeOnce is compute for roots of which each is written once: they may stand where
+// they are written.
+func (b *body) computeOnce(roots ...*value) {
+	b.once = true
+	b.compute(len(b.g.order)+1, roots...)
+	b.once = false
+}
+
+// longestPart is how many characters an expression has at most that stands in another.
+const longestPart = 60
+
+// inPlace returns the values that stand in the expression of the one value that needs
+// them: at the same level, and once.
+func (b *body) inPlace(level int, memo map[*value]int, roots []*value) map[*value]bool {
+	uses := map[*value]int{}
+	seen := map[*value]bool{}
+	var walk func(v *value)
+	walk = func(v *value) {
+		if seen[v] {
+			return
+		}
+		seen[v] = true
+		if v.kind == constant || v.kind == access || b.names[v] != "" || b.ready[v] || b.rowed[v] != "" {
+			return
+		}
+		for _, a := range v.args {
+			uses[a]++
+			if b.level(v, memo) != level || !b.takesParts(v) {
+				uses[a]++
+			}
+			walk(a)
+		}
+	}
+	for _, r := range roots {
+		uses[r]++
+		if !b.once || level != len(b.g.order)+1 {
+			uses[r]++
+		}
+		walk(r)
+	}
+	found := map[*value]bool{}
+	for v, n := range uses {
+		if n == 1 && (v.kind == load || v.kind == point || v.kind == position) && !b.cached[v] && b.takesParts(v) {
+			found[v] = true
+		}
+	}
+	return found
+}
+
+// takesParts reports whether a value's operands may stand in its expression: each does
+// once, and nobody looks for the statement.
+func (b *body) takesParts(v *value) bool {
+	if v.kind == load {
+		return len(v.args) == 0
+	}
+	switch v.op {
+	case "max", "min":
+		return false
+	case "abs":
+		return v.dtype.floating()
+	case "div", "sqrt":
+		return b.special == nil // what is divided on a GPU is seen by who emulates it
+	}
+	return true
 }
 
 // place returns where the element of a value lies that is kept between passes.
@@ -627,7 +758,7 @@ func (b *body) expression(v *value) string {
 		if len(v.args) > 0 {
 			i := b.text(v.args[0])
 			last := v.size - 1
-			at = fmt.Sprintf("%s + %d * (%s < 0 ? 0 : (%s > %d ? %d : %s))", at, v.stride, i, i, last, last, i)
+			at = fmt.Sprintf("%s + %d * (%s < 0 ? 0 : %s > %d ? %d : %s)", at, v.stride, i, i, last, last, i)
 		}
 		if v.dtype == boole {
 			return fmt.Sprintf("%s[%s] != 0", v.buf.name, at)
@@ -636,6 +767,8 @@ func (b *body) expression(v *value) string {
 	case access:
 		a := v.args[0]
 		switch {
+		case b.results[a] != "":
+			return b.results[a]
 		case a.kind == scan:
 			return fmt.Sprintf("s%d", a.id)
 		case a.kind == pool || b.g.lanes:
@@ -658,6 +791,9 @@ func (b *body) expression(v *value) string {
 		return fmt.Sprintf("%s %s %s", args[0], op, args[1])
 	}
 	if f := mathCalls[v.op]; f != "" && v.dtype.floating() {
+		for i, a := range args {
+			args[i] = bare(a)
+		}
 		return fmt.Sprintf("%s%s%s(%s)", b.builtin, f, suffix, strings.Join(args, ", "))
 	}
 	switch v.op {
@@ -689,8 +825,7 @@ func (b *body) expression(v *value) string {
 		}
 		return fmt.Sprintf("(%s)%s", cppTypes[v.dtype], args[0])
 	case "exp", "expm1", "log", "log1p", "tanh", "erf":
-		b.used[v.op] = true
-		return fmt.Sprintf("kw_%s(%s)", v.op, args[0])
+		return fmt.Sprintf("kw::%s(%s)", v.op, bare(args[0]))
 	}
 	panic("coder: no C++ for operation " + v.op)
 }
@@ -748,7 +883,6 @@ func (b *body) storing(stores []store, first, count string, f func(func(store, s
 		}
 	}
 	for _, s := range past {
-		b.used["stream"] = true
 		b.line("alignas(64) float past_%s[%d];", s.buf.name, max(b.tile, 16))
 	}
 	f(func(s store, text string) {
@@ -759,7 +893,7 @@ func (b *body) storing(stores []store, first, count string, f func(func(store, s
 		b.line("%s[%s] = %s;", s.buf.name, b.at(s), text)
 	})
 	for _, s := range past {
-		b.line("{ const long long i%d = %s; stream(%s + (%s), past_%s, %s); }", b.g.inner, first, s.buf.name, b.at(s), s.buf.name, count)
+		b.line("{ const long long i%d = %s; kw::stream(%s + %s, past_%s, %s); }", b.g.inner, first, s.buf.name, bracketed(b.at(s)), s.buf.name, count)
 	}
 }
 
@@ -771,6 +905,29 @@ func storedValues(stores []store) []*value {
 	return out
 }
 
+// each opens a loop over [from, to) in which nothing is carried, as vector code where
+// the schedule has that.
+func (b *body) each(variable, from, to string, f func()) {
+	if b.knobs.get("vector", 8) > 1 {
+		if from == "0" {
+			from = ""
+		} else {
+			from += ", "
+		}
+		b.open("kw::each(%s%s, [&](long long %s)", from, to, variable)
+	} else {
+		b.open("for (long long %s = %s; %s < %s; ++%s)", variable, from, variable, to, variable)
+	}
+	b.push()
+	f()
+	b.pop()
+	if b.knobs.get("vector", 8) > 1 {
+		b.end()
+	} else {
+		b.close()
+	}
+}
+
 // maps emits a kernel without reductions: one tile.
 func (b *body) maps() {
 	for _, a := range b.k.anchors {
@@ -779,10 +936,10 @@ func (b *body) maps() {
 	roots := storedValues(b.k.stores)
 	b.compute(0, roots...)
 	b.storing(b.k.stores, "start", "lanes", func(put func(store, string)) {
-		b.laneLoop(func() {
-			b.compute(len(b.g.order)+1, roots...)
+		b.each(fmt.Sprintf("i%d", b.g.inner), b.from, b.to, func() {
+			b.computeOnce(roots...)
 			for _, s := range b.k.stores {
-				put(s, b.text(s.value))
+				put(s, bare(b.text(s.value)))
 			}
 		})
 	})

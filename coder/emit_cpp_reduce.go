@@ -3,6 +3,7 @@ package coder
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -140,10 +141,14 @@ func (b *body) prefetch() {
 			}
 			asked[v.buf.name] = true
 			// Behind the end of this row lies the next one.
-			i := b.g.inner
-			b.open("for (long long i%d = %d; i%d < %d; i%d += %d)", i, length, i, 2*length, i, cacheLine)
-			b.line("__builtin_prefetch(&%s[%s]);", v.buf.name, there)
-			b.close()
+			i, behind := fmt.Sprintf("i%d", b.g.inner), strconv.Itoa(length)
+			at := eachName(there, func(name string) string {
+				if name == i {
+					return behind
+				}
+				return name
+			})
+			b.line("kw::prefetch(%s + %s, %d);", v.buf.name, at, length)
 		})
 	}
 	for _, a := range b.k.anchors {
@@ -185,6 +190,10 @@ func (b *body) pass(accs []acc, stores []store) {
 	all := roots(accs, stores)
 	b.compute(0, all...)
 	b.perLane(all)
+	if b.called(accs, stores) {
+		b.kept(all)
+		return
+	}
 	for _, c := range accs {
 		if b.g.lanes {
 			b.line("%s %s[%d];", c.typ, c.name(), b.tile)
@@ -244,6 +253,11 @@ func (b *body) pass(accs []acc, stores []store) {
 			b.line("const %s r%d = %s;", t, v.id, b.result(accs, c, ""))
 		}
 	}
+	b.kept(all)
+}
+
+// kept notes what a pass has left for those behind it.
+func (b *body) kept(all []*value) {
 	for _, r := range all {
 		visit(r, func(w *value) {
 			if b.cached[w] {
@@ -251,6 +265,60 @@ func (b *body) pass(accs []acc, stores []store) {
 			}
 		})
 	}
+}
+
+// called emits a pass over one loop, whose one reduction kw/reduce.h has, as a call of
+// that, and reports whether it does.
+func (b *body) called(accs []acc, stores []store) bool {
+	if len(accs) != 1 || b.g.lanes || b.wide || len(b.g.order) > 0 || b.knobs.get("vector", 8) == 1 || b.streams(stores) {
+		return false
+	}
+	c := accs[0]
+	v := c.a.value
+	unrolled := b.knobs.get("unroll", 1) > 1 && len(stores) == 0 && len(b.cached) == 0
+	if c.a.with != nil || unrolled || !c.a.operand.dtype.floating() {
+		return false
+	}
+	name := v.op
+	if v.op == "sum" || v.op == "mean" || v.op == "prod" {
+		if v.dtype != c.a.operand.dtype {
+			return false
+		}
+		name = b.summed(c)
+	}
+	n := v.label()
+	b.open("const %s %s = kw::%s(%s, [&](long long i%d)", cppTypes[v.dtype], n, name, b.size(b.g.inner), b.g.inner)
+	b.push()
+	b.computeOnce(roots(accs, stores)...)
+	for _, s := range stores {
+		b.line("%s[%s] = %s;", s.buf.name, b.at(s), bare(b.text(s.value)))
+	}
+	b.line("return %s;", bare(b.text(c.a.operand)))
+	b.pop()
+	b.end()
+	b.results[v] = n
+	return true
+}
+
+// summed is a sum's name with the number of elements that are added up in float; 0
+// where none are.
+func (b *body) summed(c acc) string {
+	switch {
+	case c.op != "+":
+		return c.a.value.op
+	case !c.blocked:
+		return c.a.value.op + "<0>"
+	case b.tile == 512:
+		return c.a.value.op
+	}
+	return fmt.Sprintf("%s<%d>", c.a.value.op, b.tile)
+}
+
+// streams reports whether one of some full stores goes past the cache.
+func (b *body) streams(stores []store) bool {
+	return b.knobs.get("nontemporal", 0) == 1 && slices.ContainsFunc(stores, func(s store) bool {
+		return streamable(b.k, s) && numel(s.buf.shape)*4 >= streamingBytes
+	})
 }
 
 // result returns what becomes of an accumulator after the last element.
@@ -321,8 +389,7 @@ func (b *body) blocks(accs []acc) {
 			zero := literal(0, v.dtype)
 			b.line("const %s top%d = %s > %s ? %s : %s;", t, v.id, c.name(), whole.name(), c.name(), whole.name())
 			b.line("const %s r%d = top%d == %s ? %s : top%d;", t, v.id, v.id, literal(-inf, v.dtype), zero, v.id)
-			b.used["exp"] = true
-			b.line("if (top%d > %s) a%d *= kw_exp(%s - r%d);", v.id, whole.name(), d.a.value.id, whole.name(), v.id)
+			b.line("if (top%d > %s) a%d *= kw::exp(%s - r%d);", v.id, whole.name(), d.a.value.id, whole.name(), v.id)
 			b.line("%s = top%d;", whole.name(), v.id)
 		} else {
 			b.line("const %s r%d = (%s)(%s / more);", t, v.id, t, c.name())
@@ -369,10 +436,9 @@ func (b *body) online(c, d acc) {
 	// old maximum under the new one. x - x is 0, or NaN for an infinity, which
 	// makes the sum NaN as in torch.
 	t := cppTypes[c.a.value.dtype]
-	b.used["exp"] = true
 	b.line("const %s old%d = %s, top%d = %s > old%d ? %s : old%d;", t, id, m, id, x, id, x, id)
 	b.line("const %s low%d = %s > old%d ? old%d : %s;", t, id, x, id, id, x)
-	b.line("const %s e%d = kw_exp(low%d - top%d);", t, id, id, id)
+	b.line("const %s e%d = kw::exp(low%d - top%d);", t, id, id, id)
 	b.line("const %s sum%d = %s;", d.typ, id, s)
 	b.line("const %s grown%d = sum%d * e%d + (1 + (%s - %s)), added%d = sum%d + e%d;", d.typ, id, id, id, x, x, id, id, id)
 	b.line("%s = %s > old%d ? grown%d : added%d;", s, x, id, id, id)
@@ -656,7 +722,7 @@ func (b *body) element(accs []acc, stores []store, suffix string, put func(store
 		}
 	}
 	for _, s := range stores {
-		put(s, b.text(s.value))
+		put(s, bare(b.text(s.value)))
 	}
 }
 
@@ -673,12 +739,7 @@ func (b *body) better(c acc, x, at string) {
 // rowLoop emits the innermost loop along a row, in blocks where a block has
 // its own sum or buffer, and unrolled where nothing is stored.
 func (b *body) rowLoop(accs []acc, stores []store, lo, hi string) {
-	blocks := slices.ContainsFunc(accs, func(c acc) bool { return c.blocked })
-	if b.knobs.get("nontemporal", 0) == 1 {
-		for _, s := range stores {
-			blocks = blocks || (streamable(b.k, s) && numel(s.buf.shape)*4 >= streamingBytes)
-		}
-	}
+	blocks := b.streams(stores) || slices.ContainsFunc(accs, func(c acc) bool { return c.blocked })
 	if blocks {
 		b.open("for (long long first = %s; first < %s; first += %d)", lo, hi, b.tile)
 		b.line("const long long end = first + %d < %s ? first + %d : %s;", b.tile, hi, b.tile, hi)
@@ -749,6 +810,13 @@ func (b *body) rowLoop(accs []acc, stores []store, lo, hi string) {
 		lo = fmt.Sprintf("%s + %d * %s", lo, unroll, stretch)
 	}
 	b.storing(stores, lo, hi+" - "+lo, func(put func(store, string)) {
+		if len(accs) == 0 {
+			b.each(inner, lo, hi, func() {
+				b.computeOnce(storedValues(stores)...)
+				b.element(nil, stores, "", put)
+			})
+			return
+		}
 		b.simd(clause(1), inner, lo, hi)
 		b.push()
 		b.element(accs, stores, "", put)

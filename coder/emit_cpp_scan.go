@@ -34,6 +34,59 @@ func (b *body) scans() {
 	})
 }
 
+// rowName is the variable of the loop over rows.
+func (b *body) rowName() string {
+	if len(b.g.outer) == 1 {
+		return fmt.Sprintf("i%d", b.g.outer[0])
+	}
+	return "row"
+}
+
+// scannedTogether scans n rows in one loop by kw/scan.h, if a plain sum is all that
+// there is to it, and reports whether it does.
+func (b *body) scannedTogether(n int, spread bool, total string) bool {
+	a := b.k.anchors[0]
+	if len(b.k.anchors) > 1 || a.value.op != "sum" || len(b.g.outer) > 1 {
+		return false
+	}
+	memo := map[*value]int{}
+	alone := false // something is computed once a row
+	for _, r := range b.scanRoots() {
+		visit(r, func(v *value) { alone = alone || v.kind != constant && v.kind != access && b.level(v, memo) == 0 })
+	}
+	if alone {
+		return false
+	}
+	i, name := b.g.inner, fmt.Sprintf("s%d", a.value.id)
+	walked := fmt.Sprintf("i%d", i)
+	back := func() {}
+	if a.value.reverse {
+		walked = "from_end"
+		back = func() { b.line("const long long i%d = %s - 1 - from_end;", i, b.size(i)) }
+	}
+	row := b.rowName()
+	b.open("%s((%s + %d) / %d, [=](long long group)", b.spread("parallel", spread), total, n-1, n)
+	b.open("const auto term = [&](long long %s, long long %s)", row, walked)
+	b.push()
+	back()
+	b.computeOnce(a.operand)
+	b.line("return %s;", bare(b.text(a.operand)))
+	b.pop()
+	b.depth--
+	b.line("};")
+	b.open("kw::scan_rows<%d>(group * %d, %s, %s, term, [&](long long %s, long long %s, %s %s)", n, n, total, b.size(i), row, walked, cppTypes[a.value.dtype], name)
+	b.push()
+	back()
+	b.computeOnce(storedValues(b.k.stores)...)
+	for _, s := range b.k.stores {
+		b.line("%s[%s] = %s;", s.buf.name, b.at(s), bare(b.text(s.value)))
+	}
+	b.pop()
+	b.end()
+	b.end()
+	return true
+}
+
 // sideBySide scans n rows in one loop, from row first. One running value waits
 // for its own last addition; several do not wait for each other.
 func (b *body) sideBySide(n int) {
@@ -50,7 +103,7 @@ func (b *body) sideBySide(n int) {
 		for r := range n {
 			b.open("")
 			b.push()
-			b.line("const long long row = first + %d;", r)
+			b.line("const long long %s = first + %d;", b.rowName(), r)
 			one()
 			b.scanStep(beside(r))
 			b.pop()
@@ -58,7 +111,8 @@ func (b *body) sideBySide(n int) {
 		}
 	})
 	b.close()
-	b.open("else for (long long row = first; row < rows; ++row)")
+	row := b.rowName()
+	b.open("else for (long long %s = first; %s < rows; ++%s)", row, row, row)
 	b.push()
 	one()
 	b.chain("")

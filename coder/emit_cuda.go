@@ -1,16 +1,12 @@
 package coder
 
 import (
-	_ "embed"
 	"fmt"
 	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
 )
-
-//go:embed cuda/functions.cu
-var functionsCUDA string
 
 // cuda emits a plan as CUDA: kernels, and one function for the host a segment,
 // which launches them on the stream that it is given.
@@ -48,7 +44,7 @@ func emitCUDA(p *plan, knobs schedule, on target) (string, map[*kernel][]scratch
 	if on.multiprocessors <= 0 {
 		on.multiprocessors = defaultDevice
 	}
-	e := &cuda{cpp: &cpp{plan: p, knobs: knobs, used: map[string]bool{}}, on: on, scratch: map[*kernel][]scratch{}}
+	e := &cuda{cpp: &cpp{plan: p, knobs: knobs}, on: on, scratch: map[*kernel][]scratch{}}
 	var bodies strings.Builder
 	for _, s := range p.segments() {
 		var launches strings.Builder
@@ -57,18 +53,14 @@ func emitCUDA(p *plan, knobs schedule, on target) (string, map[*kernel][]scratch
 			e.out.Reset()
 			e.host.Reset()
 			e.kernel(k)
-			bodies.WriteString(e.out.String())
+			bodies.WriteString(tidied(counting(k, e.out.String())))
 			launches.WriteString(e.host.String())
 		}
 		e.out.Reset()
 		e.function(s, launches.String())
 		bodies.WriteString(e.out.String())
 	}
-	head := "#include <climits>\n#include <cmath>\n#include <cstdint>\n#include <cstring>\n"
-	if e.used["copy_ahead"] {
-		head += "\n#include <cuda_pipeline.h>\n"
-	}
-	return head + "\n" + sections(functionsCUDA, e.used) + bodies.String(), e.scratch
+	return includes(bodies.String()) + "\n" + bodies.String(), e.scratch
 }
 
 // largest returns the number of elements of the largest tensor that a kernel
@@ -168,7 +160,7 @@ func (e *cuda) function(s segment, launches string) {
 		parameters += ", long long batch"
 	}
 	e.open(`extern "C" void %s(%s, cudaStream_t stream)`, s.name, parameters)
-	e.out.WriteString(launches)
+	e.out.WriteString(tidied(launches))
 	e.close()
 }
 
@@ -237,8 +229,7 @@ func (g *gpu) special(v *value) string {
 	case g.rowed[v] != "":
 		return g.rowed[v] + "[j]"
 	case g.terms[v]:
-		g.used["term"] = true
-		return fmt.Sprintf("kw_term(%s)", g.text(v.args[0]))
+		return fmt.Sprintf("kw::term(%s)", bare(g.text(v.args[0])))
 	}
 	return ""
 }
@@ -309,20 +300,27 @@ func (g *gpu) bring(v *value, d destination) string {
 	} else if d.there {
 		return name
 	}
-	g.used["load"] = true
-	g.open("")
-	g.line("const pos i%d = base;", g.g.inner)
 	if d.held != "" {
 		if d.slot == "" {
 			d.slot = "(at - from) * V"
 		}
-		g.line("%sload<V>(%s, %s + %s);", map[bool]string{false: "if (at - from < room) "}[d.whole], name, d.held, d.slot)
+		g.line("%skw::load<V>(%s, %s + %s);", map[bool]string{false: "if (at - from < room) "}[d.whole], name, d.held, d.slot)
 	}
 	if !d.whole {
-		g.line("%sload<V>(%s, %s + (%s));", map[bool]string{true: "else "}[d.held != ""], name, v.buf.name, g.index(v.idx[0]))
+		g.line("%skw::load<V>(%s, %s + %s);", map[bool]string{true: "else "}[d.held != ""], name, v.buf.name, g.atBase(bracketed(g.index(v.idx[0]))))
 	}
-	g.close()
 	return name
+}
+
+// atBase is an index of the first of V neighbours.
+func (g *gpu) atBase(index string) string {
+	inner := fmt.Sprintf("i%d", g.g.inner)
+	return eachName(index, func(name string) string {
+		if name == inner {
+			return "base"
+		}
+		return name
+	})
 }
 
 // element is the type in which an element lies in memory.
@@ -366,25 +364,20 @@ func (g *gpu) tile(operands []*value, stores []store, guard string, into func(*v
 				g.pooled(a)
 			}
 		}
-		g.compute(g.innermost(), operands...)
+		g.computeOnce(operands...)
 		if use != nil {
 			use()
 		}
-		g.compute(g.innermost(), storedValues(stores)...)
+		g.computeOnce(storedValues(stores)...)
 		for _, s := range stores {
-			g.line("y_%s[j] = %s;", s.buf.name, g.text(s.value))
+			g.line("y_%s[j] = %s;", s.buf.name, bare(g.text(s.value)))
 		}
 	})
 	for _, s := range stores {
-		g.used["store"] = true
 		if guard != "" {
-			g.open("if (%s)", guard)
-		} else {
-			g.open("")
+			guard = "if (" + strings.TrimSuffix(strings.TrimPrefix(guard, "if ("), ") ") + ") "
 		}
-		g.line("const pos i%d = base;", g.g.inner)
-		g.line("store<V>(%s + (%s), y_%s);", s.buf.name, g.at(s), s.buf.name)
-		g.close()
+		g.line("%skw::store<V>(%s + %s, y_%s);", guard, s.buf.name, g.atBase(bracketed(g.at(s))), s.buf.name)
 	}
 	g.arrays = saved
 }
@@ -410,20 +403,9 @@ func (g *gpu) begin(suffix string, block int, more []string) {
 	if g.vector <= 1 {
 		g.line("constexpr int V = 1;")
 	}
-	for _, t := range []struct {
-		name string
-		long bool
-	}{{"pos", g.k.counted(g.g) >= positionsLimit}, {"far", g.k.far()}} {
-		typ := "int"
-		if t.long {
-			typ = "long long"
-		}
-		g.line("typedef %s %s;", typ, t.name)
-	}
 	g.push()
 	if follows {
-		g.used["begins"] = true
-		g.line("begins();")
+		g.line("kw::begins();")
 	}
 }
 
@@ -462,17 +444,15 @@ func (g *gpu) start(suffix string, block int, blocks string, more []string) {
 	if !g.resident {
 		before = append(before, "  const long long blocks = "+blocks+";")
 	}
-	g.launched(suffix, more, func(kernel, args string) {
+	g.launched(suffix, more, !g.resident, func(kernel, args string) {
 		if g.resident {
-			g.used["there"] = true
 			at := fmt.Sprintf("there%d%s", g.k.at, suffix)
-			g.device.launch("  static int %s[devices];", at)
-			g.device.launch("  const long long all = %s, most = there(%s, %d, 0, %s), blocks = most > 0 && most < all ? most : all;", blocks, kernel, block, at)
+			g.device.launch("  static int %s[kw::devices];", at)
+			g.device.launch("  const long long all = %s, most = kw::there(%s, %d, 0, %s), blocks = most > 0 && most < all ? most : all;", blocks, kernel, block, at)
 		}
 		if follows {
-			g.used["follow"] = true
-			g.device.launch("  static int %s[devices];", known)
-			g.device.launch("  if (blocks > 0) follow(%s, blocks, %d, stream, %s, %s);", kernel, block, known, args)
+			g.device.launch("  static int %s[kw::devices];", known)
+			g.device.launch("  if (blocks > 0) kw::follow(%s, blocks, %d, stream, %s, %s);", kernel, block, known, args)
 			return
 		}
 		g.device.launch("  if (blocks > 0) %s<<<(unsigned)blocks, %d, 0, stream>>>(%s);", kernel, block, args)
@@ -482,11 +462,10 @@ func (g *gpu) start(suffix string, block int, blocks string, more []string) {
 // startHeld starts blocks that hold so many bytes in shared memory, after what is to be
 // done first.
 func (g *gpu) startHeld(suffix string, block, bytes int, blocks string, more []string, first ...string) {
-	g.used["there"] = true
 	known := fmt.Sprintf("there%d", g.k.at)
-	g.launched(suffix, more, func(kernel, args string) {
-		g.device.launch("    static int %s[devices];", known)
-		g.device.launch("    there(%s, %d, %d, %s);", kernel, block, bytes, known)
+	g.launched(suffix, more, false, func(kernel, args string) {
+		g.device.launch("    static int %s[kw::devices];", known)
+		g.device.launch("    kw::there(%s, %d, %d, %s);", kernel, block, bytes, known)
 		for _, l := range first {
 			g.device.launch("    %s", l)
 		}
@@ -494,11 +473,12 @@ func (g *gpu) startHeld(suffix string, block, bytes int, blocks string, more []s
 	}, "  const long long blocks = "+blocks+";")
 }
 
-// launched has the host call once for each choice of V.
-func (g *gpu) launched(suffix string, more []string, call func(kernel, args string), before ...string) {
+// launched has the host call once for each choice of V; at one place, if both kernels
+// are alike to who launches them.
+func (g *gpu) launched(suffix string, more []string, alike bool, call func(kernel, args string), before ...string) {
 	var args, pointers []string
 	for _, b := range g.k.buffers() {
-		pointers = append(pointers, "(uintptr_t)"+b.name)
+		pointers = append(pointers, b.name)
 		switch {
 		case b.dtype != boole:
 			args = append(args, b.name)
@@ -516,7 +496,7 @@ func (g *gpu) launched(suffix string, more []string, call func(kernel, args stri
 	e.launch("{")
 	e.launch("  const long long rows = %s, width = %s;", g.rows(), g.size(g.g.inner))
 	if g.vector > 1 {
-		e.launch("  const int V = (%s) %% 16 == 0 ? %d : 1;", strings.Join(pointers, " | "), g.vector)
+		e.launch("  const int V = kw::aligned(%s) ? %d : 1;", strings.Join(pointers, ", "), g.vector)
 	} else {
 		e.launch("  const int V = 1;")
 	}
@@ -524,16 +504,19 @@ func (g *gpu) launched(suffix string, more []string, call func(kernel, args stri
 		e.launch("%s", l)
 	}
 	name, all := fmt.Sprintf("kernel%d%s", g.k.at, suffix), strings.Join(args, ", ")
-	if g.vector > 1 {
+	switch {
+	case g.vector > 1 && alike:
+		e.launch("  const auto %s_V = V > 1 ? %s<%d> : %s<1>;", name, name, g.vector, name)
+		call(name+"_V", all)
+	case g.vector > 1:
 		e.launch("  if (V > 1) {")
 		call(fmt.Sprintf("%s<%d>", name, g.vector), all)
 		e.launch("  } else {")
 		call(name+"<1>", all)
 		e.launch("  }")
-	} else {
+	default:
 		call(name, all)
 	}
-	e.launch("  (void)rows, (void)width, (void)V;")
 	e.launch("}")
 	e.follows = true
 }
@@ -562,8 +545,6 @@ func (g *gpu) tasks(i int) string {
 func (g *gpu) sizes() {
 	g.line("const far rows = %s;", g.rows())
 	g.line("const pos width = %s;", g.size(g.g.inner))
-	g.line("(void)rows;")
-	g.line("(void)width;")
 }
 
 // decode declares the position along each of some groups from one number.
@@ -575,10 +556,10 @@ func (g *gpu) decode(typ, number string, groups []int) {
 		}
 		x := number
 		if len(below) > 0 {
-			x = fmt.Sprintf("%s / (%s)", number, strings.Join(below, " * "))
+			x = number + " / " + bracketed(strings.Join(below, " * "))
 		}
 		if n > 0 {
-			x = fmt.Sprintf("%s %% (%s)", x, g.tasks(i))
+			x = fmt.Sprintf("%s %% %s", x, bracketed(g.tasks(i)))
 		}
 		if g.column.rows > 1 && i == g.column.group {
 			g.line("const %s first = (%s) * %d;", typ, x, g.column.rows)
@@ -668,13 +649,18 @@ func (g *gpu) maps() {
 
 // items runs over what a thread of a map does.
 func (g *gpu) items(items int, f func()) {
-	g.line("#pragma unroll")
-	g.open("for (int item = 0; item < %d; ++item)", items)
-	g.push()
 	block := "(pos)blockIdx.x"
 	if g.resident {
 		block = "block"
 	}
+	if items == 1 {
+		g.line("const pos own = %s * %d + (pos)threadIdx.x;", block, mapBlock)
+		f()
+		return
+	}
+	g.line("#pragma unroll")
+	g.open("for (int item = 0; item < %d; ++item)", items)
+	g.push()
 	g.line("const pos own = (%s * %d + item) * %d + (pos)threadIdx.x;", block, items, mapBlock)
 	f()
 	g.pop()

@@ -55,7 +55,6 @@ func (r *reducing) ownSlot() string {
 
 // heldColumns emits the kernel of columns that are held.
 func (r *reducing) heldColumns(last int) {
-	r.used["copy_ahead"] = true
 	r.begin("", r.block, nil)
 	r.head()
 	r.line("extern __shared__ __align__(16) unsigned char shared[];")
@@ -76,7 +75,7 @@ func (r *reducing) heldColumns(last int) {
 		r.compute(n+1, values...)
 	}
 	for _, l := range loads {
-		r.line("copy_ahead<V>(%s + %s, %s + (%s));", l.name, r.ownSlot(), l.v.buf.name, r.index(l.v.idx[0]))
+		r.line("kw::copy_ahead<V>(%s + %s, %s + (%s));", l.name, r.ownSlot(), l.v.buf.name, r.index(l.v.idx[0]))
 	}
 	r.pop()
 	r.close()

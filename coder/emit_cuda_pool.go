@@ -262,7 +262,6 @@ func (g *gpu) pooled(a *anchor) {
 // before they have taken anything.
 func (g *gpu) emptied(a *anchor, rows int) {
 	v := a.value
-	g.used["most"] = g.used["most"] || v.op == "max"
 	g.line("%s p%d[%d];", poolType(v), v.id, rows)
 	g.line("#pragma unroll")
 	g.line("for (int n = 0; n < %d; ++n) p%d[n] = %s;", rows, v.id, a.neutral())
@@ -425,7 +424,7 @@ func (a *anchor) neutral() string {
 // takes is the statement by which a window takes x.
 func (g *gpu) takes(a *anchor, to, x string) string {
 	if a.value.op == "max" {
-		return fmt.Sprintf("%s = most(%s, %s);", to, x, to)
+		return fmt.Sprintf("%s = kw::most(%s, %s);", to, x, to)
 	}
 	return fmt.Sprintf("%s += %s;", to, x)
 }

@@ -46,45 +46,43 @@ func (g *gpu) carry(a *anchor, accs []*anchor) carry {
 			c.with = d
 		}
 	}
-	var form string
 	at, last := "int", "INT_MAX"
 	if g.k.rowLength() > positionsLimit {
 		at, last = "long long", "LLONG_MAX"
 	}
 	switch op := a.value.op; {
 	case c.with != nil && op == "mean":
-		form, c.typ, c.init = "Spread", "Spread<"+t+">", "0, 0, 0"
+		c.typ, c.init = "kw::Welford<"+t+">", "0, 0, 0"
 	case c.with != nil:
-		form, c.typ, c.init = "TopSum", "TopSum<"+t+">", literal(-inf, a.operand.dtype)+", 0"
+		c.typ, c.init = "kw::MaxSum<"+t+">", literal(-inf, a.operand.dtype)+", 0"
 	case op == "prod":
-		form, c.typ, c.init = "Product", "Product<"+accumulator(a.value.dtype)+">", "1"
+		c.typ, c.init = "kw::Product<"+accumulator(a.value.dtype)+">", "1"
 	case op == "max":
-		form, c.typ, c.init = "Most", "Most<"+t+">", literal(-inf, a.operand.dtype)
+		c.typ, c.init = "kw::Max<"+t+">", literal(-inf, a.operand.dtype)
 	case op == "min":
-		form, c.typ, c.init = "Least", "Least<"+t+">", literal(inf, a.operand.dtype)
+		c.typ, c.init = "kw::Min<"+t+">", literal(inf, a.operand.dtype)
 	case op == "maxnum":
-		form, c.typ, c.init = "Top", "Top<"+t+">", literal(-inf, a.operand.dtype)
+		c.typ, c.init = "kw::MaxNum<"+t+">", literal(-inf, a.operand.dtype)
 	case op == "argmax":
-		form, c.typ, c.init = "FirstMost", "FirstMost<"+t+", "+at+">", literal(-inf, a.operand.dtype)+", "+last
+		c.typ, c.init = "kw::ArgMax<"+t+", "+at+">", literal(-inf, a.operand.dtype)+", "+last
 	case op == "argmin":
-		form, c.typ, c.init = "FirstLeast", "FirstLeast<"+t+", "+at+">", literal(inf, a.operand.dtype)+", "+last
+		c.typ, c.init = "kw::ArgMin<"+t+", "+at+">", literal(inf, a.operand.dtype)+", "+last
 	default:
-		form, c.typ, c.init = "Sum", "Sum<"+accumulator(a.value.dtype)+">", "0"
+		c.typ, c.init = "kw::Sum<"+accumulator(a.value.dtype)+">", "0"
 	}
 	if strings.HasPrefix(a.value.op, "arg") {
 		c.last = last
 	}
-	g.used[form] = true
 	return c
 }
 
-// sizeOf returns the bytes of a carry of cuda/functions.cu.
+// sizeOf returns the bytes of a carry, a type of kw/reduce.h, kw/softmax.h or kw/welford.h.
 func sizeOf(typ string) int {
-	form, of, _ := strings.Cut(strings.TrimSuffix(typ, ">"), "<")
+	form, of, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(typ, "kw::"), ">"), "<")
 	switch {
-	case form == "TopSum" || (strings.HasPrefix(form, "First") && of != "float, int"):
+	case form == "MaxSum" || (strings.HasPrefix(form, "Arg") && of != "float, int"):
 		return 16
-	case form == "Spread":
+	case form == "Welford":
 		return 24
 	case of == "float" || of == "int":
 		return 4
@@ -381,7 +379,10 @@ func (r *reducing) share() int {
 
 // blocks is how many blocks there are, as the host computes it.
 func (r *reducing) blocks() string {
-	out := fmt.Sprintf("(rows + %d) / %d", r.rowsPerBlock-1, max(r.rowsPerBlock, 1))
+	out := "rows"
+	if r.rowsPerBlock > 1 {
+		out = fmt.Sprintf("(rows + %d) / %d", r.rowsPerBlock-1, r.rowsPerBlock)
+	}
 	if r.g.lanes {
 		out = fmt.Sprintf("rows * ((width / V + %d) / %d)", r.x-1, r.x)
 	}
@@ -421,10 +422,13 @@ func (r *reducing) head() {
 		r.line("const far row = live ? mine : 0;")
 	default:
 		r.line("const int lane = threadIdx.x %% %d, part = number %% %d;", r.threads, pieces)
-		r.line("const far row = number / %d;", pieces)
+		if pieces > 1 {
+			r.line("const far row = number / %d;", pieces)
+		} else {
+			r.line("const far row = number;")
+		}
 		r.line("const bool live = true;")
 	}
-	r.line("(void)row, (void)live, (void)lane, (void)part;")
 	steps := r.stepsText()
 	if pieces > 1 {
 		per := fmt.Sprintf("(steps + %d) / %d", pieces-1, pieces)
@@ -597,7 +601,6 @@ func (r *reducing) brief(so []*anchor, a *anchor) []*anchor {
 	if !r.briefly(a) {
 		return so
 	}
-	r.used["added"] = true
 	r.line("float v%d[V];", a.value.id)
 	return append(so, a)
 }
@@ -686,7 +689,7 @@ func (r *reducing) pass(stage int) {
 				}
 			})
 			for _, a := range brief {
-				r.line("a%d.v += added(v%d);", a.value.id, a.value.id)
+				r.line("a%d.v += kw::pairwise_sum(v%d);", a.value.id, a.value.id)
 			}
 		})
 	}
@@ -704,13 +707,12 @@ func (r *reducing) merge(carries []carry) {
 		return
 	}
 	for _, c := range carries {
-		r.used[map[bool]string{true: "down", false: "across"}[r.g.lanes]] = true
 		id := c.a.value.id
 		r.columns(func() {
 			if r.g.lanes {
-				r.line("a%d[j] = down<%d, %d>(a%d[j]);", id, r.x, r.y, id)
+				r.line("a%d[j] = kw::column_reduce<%d, %d>(a%d[j]);", id, r.x, r.y, id)
 			} else {
-				r.line("a%d = across<%d>(a%d);", id, r.threads, id)
+				r.line("a%d = kw::block_reduce<%d>(a%d);", id, r.threads, id)
 			}
 			if r.parts == 1 {
 				return
@@ -764,20 +766,18 @@ func (r *reducing) recall(stage int) {
 		c := r.carry(a, accs)
 		id := a.value.id
 		if r.g.lanes {
-			r.used["down"] = true
 			r.line("%s a%d[V];", c.typ, id)
 			r.columns(func() {
 				r.line("a%d[j] = {%s};", id, c.init)
 				r.line("for (int p = y; p < %d; p += %d) a%d[j].merge(reinterpret_cast<const %s*>(part%d)[(row * %d + p) * width + base + j]);",
 					r.parts, r.y, id, c.typ, id, r.parts)
-				r.line("a%d[j] = down<%d, %d>(a%d[j]);", id, r.x, r.y, id)
+				r.line("a%d[j] = kw::column_reduce<%d, %d>(a%d[j]);", id, r.x, r.y, id)
 			})
 		} else {
-			r.used["across"] = true
 			r.line("%s a%d = {%s};", c.typ, id, c.init)
 			r.line("for (int p = lane; p < %d; p += %d) a%d.merge(reinterpret_cast<const %s*>(part%d)[row * %d + p]);",
 				r.parts, r.threads, id, c.typ, id, r.parts)
-			r.line("a%d = across<%d>(a%d);", id, r.threads, id)
+			r.line("a%d = kw::block_reduce<%d>(a%d);", id, r.threads, id)
 		}
 		r.results(c)
 	}
@@ -905,12 +905,11 @@ func (r *reducing) together(carries []carry, stores []store, u int, to string) {
 			}
 		})
 		for _, a := range brief {
-			r.line("%s.v += added(v%d);", to[a], a.value.id)
+			r.line("%s.v += kw::pairwise_sum(v%d);", to[a], a.value.id)
 		}
 	})
 	if slices.ContainsFunc(carries, func(c carry) bool { return c.with != nil && c.a.value.op == "mean" }) {
-		r.used["one_over"] = true
-		r.line("const double fraction = one_over(%s * %s);", more, r.taken())
+		r.line("const double fraction = kw::reciprocal(%s * %s);", more, r.taken())
 	}
 	// What is known after these few steps stands where the row's results would: the
 	// largest so far, and the mean of these alone.
@@ -965,7 +964,7 @@ func (r *reducing) together(carries []carry, stores []store, u int, to string) {
 		})
 		for _, c := range carries {
 			if slices.Contains(brief, c.with) {
-				r.line("q%d += added(v%d);", c.a.value.id, c.with.value.id)
+				r.line("q%d += kw::pairwise_sum(v%d);", c.a.value.id, c.with.value.id)
 			}
 		}
 	})
@@ -1009,11 +1008,9 @@ func (r *reducing) taken() string {
 // local is what the first of a pair is carried in over a few steps.
 func (r *reducing) local(c carry) (typ, init string) {
 	if c.a.value.op == "mean" {
-		r.used["Sum"] = true
-		return "Sum<double>", "0" // equal elements have themselves for their mean
+		return "kw::Sum<double>", "0" // equal elements have themselves for their mean
 	}
-	r.used["Top"] = true
-	return "Top<" + cppTypes[c.a.operand.dtype] + ">", literal(-inf, c.a.operand.dtype)
+	return "kw::MaxNum<" + cppTypes[c.a.operand.dtype] + ">", literal(-inf, c.a.operand.dtype)
 }
 
 // perColumn computes once per column what a walk would compute for each of its

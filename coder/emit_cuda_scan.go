@@ -29,11 +29,9 @@ const (
 // carried is what is kept of the elements so far of a scan.
 func (g *gpu) carried(a *anchor) (typ, none string) {
 	if a.value.op == "prod" {
-		g.used["Product"] = true
-		return fmt.Sprintf("Product<%s>", accumulator(a.value.dtype)), "1"
+		return fmt.Sprintf("kw::Product<%s>", accumulator(a.value.dtype)), "1"
 	}
-	g.used["Sum"] = true
-	return fmt.Sprintf("Sum<%s>", accumulator(a.value.dtype)), "0"
+	return fmt.Sprintf("kw::Sum<%s>", accumulator(a.value.dtype)), "0"
 }
 
 func (g *gpu) scans() {
@@ -148,7 +146,6 @@ func (sc *scanning) intoHeld(v *value) destination {
 // sumEarlier emits what a block does that holds its part, before it scans it:
 // it sums the part, and what the parts before are told to be.
 func (g *gpu) sumEarlier(sc *scanning) {
-	g.used["across"], g.used["copy_ahead"], g.used["meet"] = true, true, true
 	operands := g.scanOperands()
 	loads := sc.sorted()
 	walk := func(f func()) {
@@ -162,7 +159,7 @@ func (g *gpu) sumEarlier(sc *scanning) {
 	walk(func() {
 		g.line("const pos i%d = base;", g.g.inner)
 		for _, v := range loads {
-			g.line("copy_ahead<V>(%s + (at - from), %s + (%s));", sc.held[v], v.buf.name, g.index(v.idx[0]))
+			g.line("kw::copy_ahead<V>(%s + (at - from), %s + (%s));", sc.held[v], v.buf.name, g.index(v.idx[0]))
 		}
 	})
 	g.line("__pipeline_commit();")
@@ -189,7 +186,7 @@ func (g *gpu) sumEarlier(sc *scanning) {
 		return fmt.Sprintf("reinterpret_cast<%s*>(part%d)[row * %d + %s]", typ, a.value.id, sc.parts, part)
 	}
 	for _, a := range g.k.anchors {
-		g.line("a%d = across<%d>(a%d);", a.value.id, scanBlock, a.value.id)
+		g.line("a%d = kw::block_reduce<%d>(a%d);", a.value.id, scanBlock, a.value.id)
 		g.line("if (threadIdx.x == 0) %s = a%d;", at(a, "part"), a.value.id)
 	}
 	g.open("if (threadIdx.x == 0)")
@@ -200,11 +197,11 @@ func (g *gpu) sumEarlier(sc *scanning) {
 	g.line("while (reinterpret_cast<const volatile int*>(%s)[row * %d + p] == 0) __nanosleep(20);", told, sc.parts)
 	g.line("__threadfence();")
 	for _, a := range g.k.anchors {
-		g.line("carry%d.merge(fresh(&%s));", a.value.id, at(a, "p"))
+		g.line("carry%d.merge(kw::fresh(&%s));", a.value.id, at(a, "p"))
 	}
 	g.close()
 	for _, a := range g.k.anchors {
-		g.line("carry%d = across<%d>(carry%d);", a.value.id, scanBlock, a.value.id)
+		g.line("carry%d = kw::block_reduce<%d>(carry%d);", a.value.id, scanBlock, a.value.id)
 	}
 }
 
@@ -240,7 +237,6 @@ func (g *gpu) scanHead(parts int, number string) {
 		g.line("const far row = blockIdx.x;")
 		g.line("const pos from = 0, to = width;")
 	}
-	g.line("(void)row;")
 	g.decode("far", "row", g.g.outer)
 }
 
@@ -280,7 +276,6 @@ func (g *gpu) scanned(f func()) {
 // scanSums emits the kernel that sums each part of each row.
 func (g *gpu) scanSums(sc *scanning) {
 	parts, names := sc.parts, sc.names
-	g.used["across"] = true
 	g.begin("_sums", scanBlock, names)
 	g.scanHead(parts, "blockIdx.x")
 	operands := g.scanOperands()
@@ -306,7 +301,7 @@ func (g *gpu) scanSums(sc *scanning) {
 	g.close()
 	for i, a := range g.k.anchors {
 		typ, _ := g.carried(a)
-		g.line("a%d = across<%d>(a%d);", a.value.id, scanBlock, a.value.id)
+		g.line("a%d = kw::block_reduce<%d>(a%d);", a.value.id, scanBlock, a.value.id)
 		g.line("if (threadIdx.x == 0) reinterpret_cast<%s*>(%s)[row * %d + part] = a%d;", typ, names[i], parts, a.value.id)
 	}
 	g.end()
@@ -317,7 +312,6 @@ func (g *gpu) scanSums(sc *scanning) {
 // known: a block takes a tile after the other, and carries the sum on.
 func (g *gpu) scanRows(suffix string, sc *scanning) {
 	parts, names := sc.parts, sc.names
-	g.used["before"] = true
 	g.begin(suffix, scanBlock, names)
 	if sc.held != nil {
 		// Blocks take parts in the order in which they come: those that one waits for are there.
@@ -339,10 +333,9 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 		typ, none := g.carried(a)
 		g.line("%s carry%d = {%s};", typ, a.value.id, none)
 		if parts > 1 && sc.held == nil {
-			g.used["across"] = true
 			g.line("for (int p = threadIdx.x; p < part; p += %d) carry%d.merge(reinterpret_cast<const %s*>(%s)[row * %d + p]);",
 				scanBlock, a.value.id, typ, names[i], parts)
-			g.line("carry%d = across<%d>(carry%d);", a.value.id, scanBlock, a.value.id)
+			g.line("carry%d = kw::block_reduce<%d>(carry%d);", a.value.id, scanBlock, a.value.id)
 		}
 	}
 	if sc.held != nil {
@@ -463,7 +456,7 @@ func (g *gpu) scanRows(suffix string, sc *scanning) {
 	})
 	for _, a := range g.k.anchors {
 		typ, none := g.carried(a)
-		g.line("before<%d>(sum%d, %s{%s}, earlier%d, all%d);", scanBlock, a.value.id, typ, none, a.value.id, a.value.id)
+		g.line("kw::block_scan<%d>(sum%d, %s{%s}, earlier%d, all%d);", scanBlock, a.value.id, typ, none, a.value.id, a.value.id)
 	}
 	each(func() {
 		g.push()
@@ -541,7 +534,6 @@ func (g *gpu) scanColumns() {
 	g.line("if (task >= rows * (width / V)) return;")
 	g.line("const far row = task / (width / V);")
 	g.line("const pos base = task %% (width / V) * V;")
-	g.line("(void)row;")
 	g.decode("far", "row", g.g.outer)
 	roots := g.scanRoots()
 	g.compute(0, roots...)

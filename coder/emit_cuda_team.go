@@ -170,20 +170,18 @@ func (r *reducing) teams(last int) {
 	r.line("const bool live = true;")
 	r.line("const int team = blockIdx.x / %d, part = blockIdx.x %% %d, teams = gridDim.x / %d;", r.team, r.team, r.team)
 	r.line("const pos from = part * per, to = from + per < steps ? from + per : steps;")
-	r.line("(void)live;")
 	r.line("unsigned met = 0;")
 	// ask has a thread ask for its elements of a row at one step, where it holds them.
 	ask := func() {
 		r.line("const pos i%d = base;", r.g.inner)
 		for i, l := range loads {
-			r.line("copy_ahead<V>(reinterpret_cast<%s*>(shared + %d) + (at - from) * V, %s + (%s));", element(l.v.dtype), begins[i], l.v.buf.name, r.index(l.v.idx[0]))
+			r.line("kw::copy_ahead<V>(reinterpret_cast<%s*>(shared + %d) + (at - from) * V, %s + (%s));", element(l.v.dtype), begins[i], l.v.buf.name, r.index(l.v.idx[0]))
 		}
 	}
 	of := func(row string, do func()) {
 		r.open("")
 		r.line("const far row = %s;", row)
 		r.decode("far", "row", r.g.outer)
-		r.line("(void)row;")
 		do()
 		r.close()
 	}
@@ -194,7 +192,6 @@ func (r *reducing) teams(last int) {
 		ask()
 		r.close()
 	}
-	r.used["copy_ahead"] = true
 	for i, l := range loads {
 		r.line("const %s* const %s = reinterpret_cast<const %s*>(shared + %d);", element(l.v.dtype), l.name, element(l.v.dtype), begins[i])
 	}
@@ -237,13 +234,12 @@ func (r *reducing) teams(last int) {
 	r.close()
 	r.end()
 	known := fmt.Sprintf("there%d", r.k.at)
-	r.used["there"], r.used["together"] = true, true
-	r.launched("", r.names, func(kernel, args string) {
-		r.device.launch("    static int %s[devices];", known)
-		r.device.launch("    const long long most = there(%s, %d, %d, %s) / %d;", kernel, r.block, bytes, known, r.team)
+	r.launched("", r.names, false, func(kernel, args string) {
+		r.device.launch("    static int %s[kw::devices];", known)
+		r.device.launch("    const long long most = kw::there(%s, %d, %d, %s) / %d;", kernel, r.block, bytes, known, r.team)
 		r.device.launch("    const long long teams = rows < most && rows < %d ? rows : most < %d ? most : %d;", there, there, there)
 		r.device.launch("    cudaMemsetAsync(%s, 0, %d, stream);", r.names[len(r.names)-1], there*counterBytes)
-		r.device.launch("    if (rows > 0) together(%s, teams > 0 ? teams : 1, %d, %d, %d, stream, %s);", kernel, r.team, r.block, bytes, args)
+		r.device.launch("    if (rows > 0) kw::together(%s, teams > 0 ? teams : 1, %d, %d, %d, stream, %s);", kernel, r.team, r.block, bytes, args)
 	})
 }
 
@@ -253,26 +249,25 @@ func (r *reducing) meet(carries []carry) {
 	if len(carries) == 0 {
 		return
 	}
-	r.used["across"], r.used["meet"] = true, true
 	slot := func(c carry, part string) string {
 		return fmt.Sprintf("reinterpret_cast<%s*>(part%d)[((met & 1) * teams + team) * %d + %s]", c.typ, c.a.value.id, r.team, part)
 	}
 	for _, c := range carries {
 		id := c.a.value.id
-		r.line("a%d = across<%d>(a%d);", id, r.threads, id)
+		r.line("a%d = kw::block_reduce<%d>(a%d);", id, r.threads, id)
 		r.line("if (lane == 0) %s = a%d;", slot(c, "part"), id)
 	}
-	r.line("meet(reinterpret_cast<unsigned*>(%s + team * %d), (met + 1) * %du);", r.names[len(r.names)-1], counterBytes, r.team)
+	r.line("kw::meet(reinterpret_cast<unsigned*>(%s + team * %d), (met + 1) * %du);", r.names[len(r.names)-1], counterBytes, r.team)
 	for _, c := range carries {
 		id := c.a.value.id
 		r.line("a%d = {%s};", id, c.init)
 		if r.team <= warpMerges {
-			r.line("for (int p = lane %% 32; p < %d; p += 32) a%d.merge(fresh(&%s));", r.team, id, slot(c, "p"))
-			r.line("a%d = across<32>(a%d);", id, id)
+			r.line("for (int p = lane %% 32; p < %d; p += 32) a%d.merge(kw::fresh(&%s));", r.team, id, slot(c, "p"))
+			r.line("a%d = kw::block_reduce<32>(a%d);", id, id)
 			continue
 		}
-		r.line("for (int p = lane; p < %d; p += %d) a%d.merge(fresh(&%s));", r.team, r.threads, id, slot(c, "p"))
-		r.line("a%d = across<%d>(a%d);", id, r.threads, id)
+		r.line("for (int p = lane; p < %d; p += %d) a%d.merge(kw::fresh(&%s));", r.team, r.threads, id, slot(c, "p"))
+		r.line("a%d = kw::block_reduce<%d>(a%d);", id, r.threads, id)
 	}
 	r.line("++met;")
 	for _, c := range carries {

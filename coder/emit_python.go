@@ -2,10 +2,13 @@ package coder
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 )
+
+var deviceLine = regexp.MustCompile(`(?m)^ *device = v_\w+\.device\n`)
 
 // torchNames are operators with a name that people know; all others are
 // called as torch.ops.aten.
@@ -133,7 +136,11 @@ func (e *python) module() (string, error) {
 		return "", err
 	}
 	e.line(2, "return %s", result)
-	return e.out.String(), nil
+	text := e.out.String()
+	if strings.Count(text, "device") == 2 { // it is named, and nobody asks for it
+		text = deviceLine.ReplaceAllString(text, "")
+	}
+	return text, nil
 }
 
 // containers makes the parameters and buffers under the reference's names.
@@ -313,8 +320,11 @@ func (e *python) checks() error {
 				want = "(batch,)"
 			}
 		}
-		e.line(2, "if %s or %s.dtype != torch.%s:", wrong, name, in.DType)
-		e.line(3, "raise ValueError(f\"%s is {%s.dtype} of shape {tuple(%s.shape)}, this kernel was made for %s of shape %s\")", in.Name, name, name, in.DType, want)
+		if !e.read(name) || in.DType == string(boole) { // who calls a kernel with another type is told
+			wrong += fmt.Sprintf(" or %s.dtype != torch.%s", name, in.DType)
+		}
+		e.line(2, "if %s:", wrong)
+		e.line(3, "raise ValueError(\"%s: this kernel was made for %s of shape %s\")", in.Name, in.DType, want)
 		if e.read(name) {
 			e.line(2, "%s = %s.contiguous()", name, name)
 		}
@@ -386,7 +396,11 @@ func (e *python) segment(s segment) {
 			if b.batch {
 				shape = batched(b.shape)
 			}
-			e.line(2, "%s = torch.empty(%s, dtype=torch.%s%s)", b.name, shape, b.dtype, e.device())
+			if like := e.like(b); like != "" {
+				e.line(2, "%s = torch.empty_like(%s)", b.name, like)
+			} else {
+				e.line(2, "%s = torch.empty(%s, dtype=torch.%s%s)", b.name, shape, b.dtype, e.device())
+			}
 		}
 		args = append(args, b.name)
 	}
@@ -404,6 +418,18 @@ func (e *python) segment(s segment) {
 		args = append(args, "batch")
 	}
 	e.line(2, "lib.%s(%s)", s.name, strings.Join(args, ", "))
+}
+
+// like returns the input that is as a buffer is: of its shape and type, and contiguous.
+func (e *python) like(b *buffer) string {
+	for _, in := range e.plan.g.Inputs {
+		name := "v_" + in.Name
+		batch := e.plan.g.Batch != nil && slices.Contains(e.plan.g.Batch.Inputs, in.Name)
+		if in.isTensor() && e.read(name) && in.DType == string(b.dtype) && slices.Equal(in.Shape, b.shape) && batch == b.batch {
+			return name
+		}
+	}
+	return ""
 }
 
 // device is where new tensors go, as an argument.

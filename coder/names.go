@@ -37,7 +37,6 @@ func plainName(name string) string {
 }
 
 var (
-	called   = regexp.MustCompile(`([A-Za-z_]\w*)\s*\(|#define\s+(\w+)|(?:struct|class|enum|using|typename|class)\s+(\w+)`)
 	literals = regexp.MustCompile(`"(?:\\.|[^"\\\n])*"`)
 	// What neither language lets a variable be called, or a reader would take for something else.
 	keywords = strings.Fields(`False None True and as asm assert async auto await bool break case catch char class const
@@ -46,7 +45,7 @@ var (
 		namespace new nonlocal not nullptr operator or pass private protected public raise register return
 		self short signed sizeof static std struct switch template this throw true try typedef typeid typename
 		union unsigned using virtual void volatile wchar_t while with xor yield dict float2 float4 int4 len
-		main print range str super tuple type torch nn F lib native threadIdx blockIdx blockDim gridDim`)
+		main print range str super tuple type torch nn F kw lib native threadIdx blockIdx blockDim gridDim`)
 )
 
 // readable calls the tensors of a candidate what the reference calls them, where
@@ -57,18 +56,10 @@ func readable(p *plan, kernels, class string) (string, string) {
 	for _, word := range keywords {
 		taken[word] = true
 	}
-	for _, line := range strings.Split(kernels, "\n") {
-		if outer, ours := shared[line]; ours { // of a function of ours, whose own variables are nobody else's
-			for _, name := range outer {
-				taken[name] = true
-			}
-			continue
-		}
-		eachName(line, func(name string) string {
-			taken[name] = true
-			return name
-		})
-	}
+	eachName(kernels, func(name string) string {
+		taken[name] = true
+		return name
+	})
 	eachName(literals.ReplaceAllString(class, `""`), func(name string) string {
 		taken[name] = true
 		return name
@@ -117,18 +108,6 @@ func eachName(text string, f func(name string) string) string {
 	}
 	return b.String()
 }
-
-// shared are the lines of the functions that kernels may call, with what each calls and declares.
-var shared = func() map[string][]string {
-	lines := map[string][]string{}
-	for _, line := range slices.Concat(strings.Split(functionsCPP, "\n"), strings.Split(functionsCUDA, "\n")) {
-		lines[line] = nil
-		for _, m := range called.FindAllStringSubmatch(line, -1) {
-			lines[line] = append(lines[line], m[1:]...)
-		}
-	}
-	return lines
-}()
 
 // wantedNames returns what each tensor's name in generated code should be.
 func wantedNames(p *plan) map[string]string {

@@ -12,7 +12,7 @@ import (
 func TestNames(t *testing.T) {
 	nameless := regexp.MustCompile(`\b(?:[tp]\d+|[vs]_\w+)\b`)
 	for fixture, want := range map[string][]string{
-		"softmax":   {"def forward(self, inputs_0)", "const float sub_5 = inputs_0_0 - maxnum_4;", "const float exp_6 = kw_exp(sub_5);"},
+		"softmax":   {"def forward(self, inputs_0)", "const float exp_6 = kw::exp(inputs_0[129 * i0 + i1] - maxnum_1);"},
 		"conv_pool": {"def forward(self, x_in)", "layer_weight = self._modules[\"layer\"]", "conv2d_out = F.conv2d(x_in, layer_weight, layer_bias)"},
 	} {
 		got, err := Builtin{}.Propose(context.Background(), input(committed(t)[fixture]))

@@ -31,7 +31,7 @@ const mostWriters = 8
 func (b Builtin) Space(ctx context.Context, in kernelwright.CoderInput) (s *Space, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			_, err = declined("the operator graph breaks an assumption of the planner: %v", r)
+			err = declined("the operator graph breaks an assumption of the planner: %v", r)
 		}
 	}()
 	s = &Space{}
@@ -80,7 +80,7 @@ func (s *Space) first() (point int64) {
 func (s *Space) program(w writer, point int64) (text string, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			_, err = declined("the operator graph breaks an assumption of the planner: %v", r)
+			err = declined("the operator graph breaks an assumption of the planner: %v", r)
 		}
 	}()
 	code, err := w.code(s.at(point))
@@ -96,7 +96,7 @@ func (s *Space) program(w writer, point int64) (text string, err error) {
 func (s *Space) Candidate(point int64) (c kernelwright.Candidate, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			c, err = declined("the operator graph breaks an assumption of the planner: %v", r)
+			c, err = kernelwright.Candidate{}, declined("the operator graph breaks an assumption of the planner: %v", r)
 		}
 	}()
 	knobs := s.at(point)

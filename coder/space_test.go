@@ -10,15 +10,6 @@ import (
 	"github.com/kernelwright/kernelwright"
 )
 
-func spaceOf(t *testing.T, in kernelwright.CoderInput) *Space {
-	t.Helper()
-	s, err := Builtin{}.Space(t.Context(), in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 // Every seed gives every point once, in an order of its own, and the same again.
 func TestAnOrderHasEveryPointOnce(t *testing.T) {
 	for _, choices := range [][]int{{1}, {2}, {3, 5}, {4, 4}, {7, 3, 11}, {2, 2, 2, 2, 2, 2, 2, 2}} {

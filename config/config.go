@@ -198,7 +198,7 @@ type Training struct {
 	Rounds         int    `toml:"rounds" json:"rounds"`
 	AnswerTokens   int    `toml:"answer_tokens" json:"answer_tokens"`
 
-	Schedule  Schedule `toml:"schedule" json:"schedule"`
+	Schedule Schedule `toml:"schedule" json:"schedule"`
 }
 
 // Schedule says when the daemon trains by itself, and what a night may use.

@@ -401,3 +401,30 @@ func TestReactOfScores(t *testing.T) {
 		}
 	}
 }
+
+// aliased is a model that another one answers for: a policy by an alias.
+type aliased struct{ *script }
+
+func (aliased) Name() string { return "policy:current" }
+
+func (a aliased) Generate(ctx context.Context, r llm.Request) (llm.Reply, error) {
+	reply, err := a.script.Generate(ctx, r)
+	reply.Model = fmt.Sprint("policy:v", len(a.seen))
+	return reply, err
+}
+
+// Rounds name the version of a policy that asked for their verdict.
+func TestReactNamesTheVersion(t *testing.T) {
+	model := aliased{&script{calls: [][]string{{"write", writing("model_new.py", "import torch\nclass ModelNew(torch.nn.Module): pass\n")}, {"profile", "{}"}}}}
+	rounds := &memory{}
+	strategy, err := forge.New(forge.ReactStrategy, forge.Parts{Model: model, Evaluator: measured{}, Recorder: rounds, Settings: forge.Settings{Rounds: 5, JudgeMode: forge.JudgeSelf}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := strategy.Run(t.Context(), kw.Run{ID: 1}, kw.Task{Name: "t", Source: "class Model: pass\n"}); err == nil {
+		t.Fatal("the script is not over")
+	}
+	if len(rounds.rounds) != 1 || rounds.rounds[0].Candidate.Origin != "policy:v2" {
+		t.Errorf("%+v", rounds.rounds)
+	}
+}

@@ -1,6 +1,7 @@
 package hwfeedback
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -10,17 +11,19 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 )
 
 // The Python that runs references and candidates, without its tests.
 //
-//go:embed harness/*.py harness/*.cpp harness/*.cu harness/*.h harness/*.toml harness/protocol.schema.json
+//go:embed harness/*.py harness/*.cpp harness/*.cu harness/*.h harness/*.toml harness/protocol.schema.json harness/include/kw/*.h
 var harnessFiles embed.FS
 
-// harness is what is embedded: file name to content, and the hash over both,
-// which is part of every verdict's cache key.
+// harness is what is embedded: path below the folder to content, and the hash over
+// both, which is part of every verdict's cache key. The headers that candidates
+// include are among it.
 type harness struct {
 	files map[string][]byte
 	names []string // sorted
@@ -32,19 +35,23 @@ var embedded = sync.OnceValues(func() (harness, error) { return loadHarness(harn
 func loadHarness(fsys fs.FS) (harness, error) {
 	h := harness{files: map[string][]byte{}}
 	sum := sha256.New()
-	entries, err := fs.ReadDir(fsys, "harness") // sorted
+	err := fs.WalkDir(fsys, "harness", func(at string, e fs.DirEntry, err error) error { // sorted
+		if err != nil || e.IsDir() {
+			return err
+		}
+		content, err := fs.ReadFile(fsys, at)
+		if err != nil {
+			return err
+		}
+		name := strings.TrimPrefix(at, "harness/")
+		h.files[name] = content
+		h.names = append(h.names, name)
+		fmt.Fprintf(sum, "%s %d\n", name, len(content))
+		sum.Write(content)
+		return nil
+	})
 	if err != nil {
 		return h, err
-	}
-	for _, e := range entries {
-		content, err := fs.ReadFile(fsys, path.Join("harness", e.Name()))
-		if err != nil {
-			return h, err
-		}
-		h.files[e.Name()] = content
-		h.names = append(h.names, e.Name())
-		fmt.Fprintf(sum, "%s %d\n", e.Name(), len(content))
-		sum.Write(content)
 	}
 	h.hash = hex.EncodeToString(sum.Sum(nil))[:16]
 	return h, nil
@@ -70,7 +77,11 @@ func (h harness) unpack(dataDir string) (string, error) {
 	}
 	defer func() { _ = os.RemoveAll(temp) }() // what stays behind is only space
 	for _, name := range h.names {
-		if err := os.WriteFile(filepath.Join(temp, name), h.files[name], 0o444); err != nil {
+		at := filepath.Join(temp, filepath.FromSlash(name))
+		if err := makeFolders(temp, path.Dir(name)); err != nil {
+			return "", fmt.Errorf("unpack the harness: %w", err)
+		}
+		if err := os.WriteFile(at, h.files[name], 0o444); err != nil {
 			return "", fmt.Errorf("unpack the harness: %w", err)
 		}
 	}
@@ -94,17 +105,43 @@ func (h harness) unpack(dataDir string) (string, error) {
 	return "", fmt.Errorf("unpack the harness: %w", err)
 }
 
+// makeFolders makes a folder below another one, and those on the way to it, which
+// workers may read whatever the umask is.
+func makeFolders(root, name string) error {
+	if name == "." {
+		return nil
+	}
+	if err := makeFolders(root, path.Dir(name)); err != nil {
+		return err
+	}
+	at := filepath.Join(root, filepath.FromSlash(name))
+	if err := os.Mkdir(at, 0o755); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		return err
+	}
+	return os.Chmod(at, 0o755)
+}
+
 // intact reports whether the folder holds exactly the embedded files.
 func (h harness) intact(dir string) bool {
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != len(h.names) {
-		return false
-	}
-	for _, name := range h.names {
-		content, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil || string(content) != string(h.files[name]) {
-			return false
+	found := 0
+	err := filepath.WalkDir(dir, func(at string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
 		}
-	}
-	return true
+		name, err := filepath.Rel(dir, at)
+		if err != nil {
+			return err
+		}
+		want, ours := h.files[filepath.ToSlash(name)]
+		content, err := os.ReadFile(at)
+		if err != nil || !ours || !bytes.Equal(content, want) {
+			return fs.ErrInvalid
+		}
+		found++
+		return nil
+	})
+	return err == nil && found == len(h.names)
 }

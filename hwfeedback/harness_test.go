@@ -38,9 +38,56 @@ func small(t *testing.T, content string) harness {
 	return h
 }
 
+// headed has a header that candidates include.
+func headed(t *testing.T, header string) harness {
+	t.Helper()
+	h, err := loadHarness(fstest.MapFS{
+		"harness/a.py":            {Data: []byte("a")},
+		"harness/include/kw/b.h":  {Data: []byte(header)},
+		"harness/include/kw/c.h":  {Data: []byte("c")},
+		"harness/protocol.schema": {Data: []byte("s")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func TestHeadersAreUnpackedAndRepaired(t *testing.T) {
+	data, h := t.TempDir(), headed(t, "h")
+	dir, err := h.unpack(data)
+	if err != nil || !h.intact(dir) {
+		t.Fatalf("%s: %v", dir, err)
+	}
+	at := filepath.Join(dir, "include", "kw", "b.h")
+	for _, folder := range []string{filepath.Dir(at), filepath.Dir(filepath.Dir(at))} {
+		if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("%s: %v", folder, err)
+		}
+	}
+	for name, damage := range map[string]func() error{
+		"changed": func() error {
+			_ = os.Remove(at)
+			return os.WriteFile(at, []byte("evil"), 0o644)
+		},
+		"missing": func() error { return os.Remove(at) },
+		"extra":   func() error { return os.WriteFile(filepath.Join(filepath.Dir(at), "z.h"), nil, 0o644) },
+	} {
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		if h.intact(dir) {
+			t.Errorf("%s: taken for whole", name)
+		}
+		if again, err := h.unpack(data); err != nil || again != dir || !h.intact(dir) {
+			t.Errorf("%s: not repaired: %v", name, err)
+		}
+	}
+}
+
 func TestHarnessHash(t *testing.T) {
-	one, same, other := small(t, "x"), small(t, "x"), small(t, "y")
-	if one.hash != same.hash || one.hash == other.hash {
+	one, same, other, header := small(t, "x"), small(t, "x"), small(t, "y"), headed(t, "h")
+	if one.hash != same.hash || one.hash == other.hash || headed(t, "h").hash != header.hash || headed(t, "g").hash == header.hash {
 		t.Error("the hash does not follow the content")
 	}
 }

@@ -101,6 +101,9 @@ func together(all []fragment) []byte {
 	return append(headers.Bytes(), body.Bytes()...)
 }
 
+// headerFolder has a compiler find <kw/...>.
+const headerFolder = "-I../hwfeedback/harness/include"
+
 // forArchitecture says whether a fragment is for an architecture: for all,
 // unless its fence names some.
 func forArchitecture(f fragment, arch string) bool {
@@ -243,7 +246,7 @@ func TestFragmentsInCPP(t *testing.T) {
 	all := fragmentsOf(t, "cpp")
 	compiler := program(t, os.Getenv("CXX"), "g++")
 	folder := t.TempDir()
-	flags := []string{"-O3", "-march=native", "-std=c++17", "-fopenmp", "-fno-math-errno", "-Wall", "-Werror"}
+	flags := []string{"-O3", "-march=native", "-std=c++17", "-fopenmp", "-fno-math-errno", "-Wall", "-Werror", headerFolder}
 	together := write(t, folder, "together.cpp", together(all))
 	check := filepath.Join(folder, "check")
 	mustRun(t, compiler, append(flags, together, "testdata/check.cpp", "-o", check)...)

@@ -198,7 +198,7 @@ func TestSalvageAroundDamage(t *testing.T) {
 	pages := len(whole) / page
 	schema := pagesOf(t, path, "sqlite_schema") // without it nothing can be read
 	best := 0
-	seeds := uint64(3) // one of them with its end cut off
+	seeds := uint64(4) // one of them with its end cut off
 	if soak.Long() {
 		seeds = 100
 	}

@@ -107,7 +107,7 @@ func incompressible(n int) string {
 // A history cannot even be begun: nothing stays behind that the next start
 // would take for one.
 func TestFullDiskFromTheStart(t *testing.T) {
-	dir := smallDisk(t, 1<<20)
+	dir := smallDisk(t, 2<<20)
 	path := filepath.Join(dir, FileName)
 	for _, leave := range []int64{0, 4 << 10, 16 << 10, 64 << 10, 128 << 10} {
 		release := occupy(t, dir, leave)

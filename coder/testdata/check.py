@@ -20,6 +20,8 @@ import models
 import torch
 from torch.utils import _pytree as pytree
 
+import headers
+
 # Where in an input what is planted.
 PLANTED = {0.1: float("nan"), 0.37: float("inf"), 0.71: -float("inf")}
 
@@ -32,7 +34,8 @@ def double(tree: Any) -> Any:
 
 def load(path: pathlib.Path) -> type[torch.nn.Module]:
     space: dict[str, Any] = {"__name__": "candidate"}
-    exec(compile(emulate.on_cpu(path.read_text()), str(path), "exec"), space)
+    text = headers.in_python(path.read_text())  # nothing else tells a compiler where they lie
+    exec(compile(emulate.on_cpu(text), str(path), "exec"), space)
     return space["ModelNew"]
 
 

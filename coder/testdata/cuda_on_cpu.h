@@ -15,6 +15,7 @@
 #include <cstring>
 #include <vector>
 
+#define __CUDACC__ 1
 #define __global__ static
 #define __device__
 #define __host__

@@ -1,3 +1,5 @@
+#include <kw/math.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -34,10 +36,10 @@ template <class F, class G> static void check(const char* name, F f, G exact) {
 }
 
 int main() {
-  check("exp", [](float x) { return kw_exp(x); }, [](double x) { return std::exp(x); });
-  check("expm1", [](float x) { return kw_expm1(x); }, [](double x) { return std::expm1(x); });
-  check("log", [](float x) { return kw_log(x); }, [](double x) { return std::log(x); });
-  check("log1p", [](float x) { return kw_log1p(x); }, [](double x) { return std::log1p(x); });
-  check("tanh", [](float x) { return kw_tanh(x); }, [](double x) { return std::tanh(x); });
-  check("erf", [](float x) { return kw_erf(x); }, [](double x) { return std::erf(x); });
+  check("exp", [](float x) { return kw::exp(x); }, [](double x) { return std::exp(x); });
+  check("expm1", [](float x) { return kw::expm1(x); }, [](double x) { return std::expm1(x); });
+  check("log", [](float x) { return kw::log(x); }, [](double x) { return std::log(x); });
+  check("log1p", [](float x) { return kw::log1p(x); }, [](double x) { return std::log1p(x); });
+  check("tanh", [](float x) { return kw::tanh(x); }, [](double x) { return std::tanh(x); });
+  check("erf", [](float x) { return kw::erf(x); }, [](double x) { return std::erf(x); });
 }

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import artefact_terms
 import compiling
 import flags
+import headers
 import inductor
 import kernelwright
 import policy
@@ -850,13 +851,14 @@ def _object_key(request: dict[str, Any]) -> str:
         own = kernelwright.CUBIN_FLAGS if request.get("launched") else kernelwright.CUDA_FLAGS
         flags = (*flags, *own, request["arch"], *_cuda_versions())
         flags += (request["cutlass"],) if request.get("cutlass") else ()
-    return toolchain.key(RULES, request["kind"], request["request"], *flags, toolchain.identity())
+    own = (RULES, headers.digest(), request["kind"], request["request"])
+    return toolchain.key(*own, *flags, toolchain.identity())
 
 
 def _build_key(text: str, device: str, arch: str, forbids: bool) -> str:
     cuda = (*kernelwright.CUDA_FLAGS, arch, *_cuda_versions()) if arch else ()
     policy_is = "forbids" if forbids else "any"
-    own = (RULES, policy_is, text, device, *kernelwright.FLAGS, *cuda)
+    own = (RULES, headers.digest(), policy_is, text, device, *kernelwright.FLAGS, *cuda)
     return toolchain.key(*own, toolchain.identity())
 
 

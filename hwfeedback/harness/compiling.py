@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import artifacts
+import headers
 import kernelwright
 import toolchain
 
@@ -25,6 +26,7 @@ LOG_KEPT = 16 << 10
 MAX_DIAGNOSTICS = 40
 SHIM = "torch/extension.h"  # the name our lighter header takes in front of torch's own
 NATIVE_REPORT = "-fopt-info-vec-optimized-missed"
+OURS = f"-I{headers.FOLDER}"  # before all other folders of headers: <kw/...> is ours
 
 LIGHT_HEADER = """\
 #pragma once
@@ -143,7 +145,7 @@ def compile_native(request: dict[str, Any], folder: str) -> dict[str, Any]:
         f.write(request["source"])
     report = os.path.join(folder, "vectorised.txt")
     command = [
-        toolchain.compiler(), *kernelwright.FLAGS, *request["flags"],
+        toolchain.compiler(), OURS, *kernelwright.FLAGS, *request["flags"],
         "-fdiagnostics-color=never", "-fmax-errors=20",
         f"{NATIVE_REPORT}={report}", "source0.cpp", "-o", "built.so",
     ]  # fmt: skip
@@ -155,8 +157,8 @@ def compile_cuda(request: dict[str, Any], folder: str) -> dict[str, Any]:
     with open(os.path.join(folder, "source0.cu"), "w", encoding="utf-8") as f:
         f.write(request["source"] + kernelwright._CUDA_TAIL)
     command = [
-        toolchain.nvcc(), *kernelwright.CUDA_FLAGS, gencode(request["arch"]), *of_cutlass(request),
-        *request["flags"], "-Xptxas", "-v", *side_by_side(request["flags"]), "-cudart", "none",
+        toolchain.nvcc(), OURS, *kernelwright.CUDA_FLAGS, gencode(request["arch"]),
+        *of_cutlass(request), *request["flags"], "-Xptxas", "-v", *side_by_side(request["flags"]), "-cudart", "none",
         "-cudadevrt", "none", "source0.cu", *cuda_runtime(), "-o", "built.so",
     ]  # fmt: skip
     return _finish(command, folder, "", artifacts.NATIVE)
@@ -169,7 +171,7 @@ def compile_kernels(request: dict[str, Any], folder: str) -> dict[str, Any]:
     start = time.monotonic()
     built = os.path.join(folder, "built.so")
     own = kernelwright.CUTLASS_NVRTC_FLAGS
-    flags = [*request["flags"], *of_cutlass(request, own), "--ptxas-options=-v"]
+    flags = [OURS, *request["flags"], *of_cutlass(request, own), "--ptxas-options=-v"]
     try:
         image, log = kernelwright.nvrtc(request["source"], request["arch"], flags, "source0.cu")
     except (OSError, kernelwright.Refused) as e:
@@ -179,7 +181,7 @@ def compile_kernels(request: dict[str, Any], folder: str) -> dict[str, Any]:
         with open(os.path.join(folder, "source0.cu"), "w", encoding="utf-8") as f:
             f.write(request["source"])
         command = [
-            toolchain.nvcc(), *kernelwright.CUBIN_FLAGS, gencode(request["arch"]),
+            toolchain.nvcc(), OURS, *kernelwright.CUBIN_FLAGS, gencode(request["arch"]),
             *of_cutlass(request), *request["flags"], "-Xptxas", "-v", "source0.cu", "-o", built,
         ]  # fmt: skip
         return _finish(command, folder, "", artifacts.NATIVE)
@@ -287,7 +289,7 @@ def compile_inline(request: dict[str, Any], folder: str, light: str) -> dict[str
     report = os.path.join(folder, "vectorised.txt")
 
     def compiled(lighter: Sequence[str]) -> dict[str, Any]:
-        first = [toolchain.compiler(), *lighter, *flags, *own]
+        first = [toolchain.compiler(), OURS, *lighter, *flags, *own]
         if len(files) == 1:
             command = [*first, f"{NATIVE_REPORT}={report}", *files, *tail]
             return _finish(command, folder, report, artifacts.LOAD_INLINE)
@@ -379,13 +381,13 @@ def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dic
     for with_light in (True, False) if light else (False,):
         lighter = ["-I", light] if with_light else []
         host = [
-            toolchain.compiler(), *lighter, *of_cutlass(request, ()), *cuda_includes(),
+            toolchain.compiler(), OURS, *lighter, *of_cutlass(request, ()), *cuda_includes(),
             *torch_flags(request["flags"]), *finding, "-fdiagnostics-color=never",
             "-fmax-errors=20",
         ]  # fmt: skip
         usual = [f for f in torch_flags([]) if f not in left_out]
         device = [
-            toolchain.nvcc(), *lighter, *of_cutlass(request, ()), *usual, *_TORCH_CUDA_FLAGS,
+            toolchain.nvcc(), OURS, *lighter, *of_cutlass(request, ()), *usual, *_TORCH_CUDA_FLAGS,
             gencode(request["arch"]), *request["cuda_flags"], *finding, "-Xcompiler", "-fPIC",
             "-Xptxas", "-v", *side_by_side(request["cuda_flags"]),
         ]  # fmt: skip
@@ -630,6 +632,7 @@ def _done(code: int, log: str, folder: str, report: str, kind: str, start: float
     except OSError:
         pass  # no report: nothing was compiled
     made = code == 0 and os.path.exists(built)
+    log = log.replace(f"{headers.FOLDER}/", "")
     return {
         "code": code,
         "killed": code == -9 or KILLED.search(log) is not None,  # it, or what it had started
@@ -699,7 +702,9 @@ def reaches(built: str, kind: str) -> list[str]:
 _ERROR = re.compile(
     r"source(\d{1,4})\.(?:cpp:|cu[:(])(\d{1,9})(?:\)|:\d+)?: (?:fatal )?error: (.*)"
 )
-_FOREIGN = re.compile(r"(?:[^\s:]+:\d+:(?:\d+:)? )?(?:fatal )?error: (.*)")
+_FOREIGN = re.compile(
+    r"(?:[^\s:]+:\d+:(?:\d+:)? |[^\s(]{1,200}\(\d{1,9}\): )?(?:fatal )?error: (.*)"
+)
 # Of nvcc itself and of what it and NVRTC start. The line that ptxas names is one of the PTX.
 _TOOL = re.compile(
     r"\s{0,8}(?:ptxas|nvlink|nvcc) (?:[^;]{1,400}, line \d{1,9}; )?(?:error|fatal) {0,8}: (.*)"
@@ -712,7 +717,9 @@ TOO_LARGE = re.compile(
 )
 LOG_READ = 1 << 20  # characters of what the compiler wrote
 _OUTER = re.compile(r"loop nest|nested loops")
-_VECTOR = re.compile(r"^source(\d{1,4})\.cpp:(\d{1,9}):\d+: (optimized|missed): +(.*)$")
+_VECTOR = re.compile(
+    r"^(?:source(\d{1,4})\.cpp|\S{1,4000}/(kw/\w{1,40}\.h)):(\d{1,9}):\d+: (optimized|missed): +(.*)$"
+)
 
 
 def errors(log: str) -> list[tuple[int, int, str]]:
@@ -744,15 +751,17 @@ def vectorisation(report: str) -> tuple[list[tuple[int, int, str]], list[tuple[i
     """Returns the loops that were vectorised and those that were not, as (source, line, what the
     compiler says).
     """
-    done: dict[tuple[int, int], str] = {}
-    missed: dict[tuple[int, int], str] = {}
-    waiting: tuple[int, int] | None = None
+    done: dict[tuple[int, int, str], str] = {}
+    missed: dict[tuple[int, int, str], str] = {}
+    waiting: tuple[int, int, str] | None = None
     for line in report.splitlines():
         m = _VECTOR.match(line)
         if m is None:
             continue
-        place, what = (int(m[1]), int(m[2])), m[4].strip()[:500]
-        if m[3] == "optimized":
+        # A loop of a header of ours lies in no line of the candidate's.
+        place = (0, 0, f"{m[2]}:{m[3]}: ") if m[2] else (int(m[1]), int(m[3]), "")
+        what = m[5].strip()[:500]
+        if m[4] == "optimized":
             if what.startswith(("loop vectorized", "basic block part vectorized")):
                 best = done.get(place, "")
                 done[place] = max(best, what, key=lambda w: (w.startswith("loop"), w))
@@ -763,10 +772,10 @@ def vectorisation(report: str) -> tuple[list[tuple[int, int, str]], list[tuple[i
             if what.startswith("not vectorized:") and not _OUTER.search(what):
                 missed[waiting] = what.removeprefix("not vectorized:").strip()
             waiting = None
-    loops = [(s, n, w) for (s, n), w in sorted(done.items()) if w.startswith("loop")]
+    loops = [(s, n, at + w) for (s, n, at), w in sorted(done.items()) if w.startswith("loop")]
     rest = [
-        (s, n, w)
-        for (s, n), w in sorted(missed.items())
-        if not done.get((s, n), "").startswith("loop")
+        (s, n, at + w)
+        for (s, n, at), w in sorted(missed.items())
+        if not done.get((s, n, at), "").startswith("loop")
     ]
     return loops[:MAX_DIAGNOSTICS], rest[:MAX_DIAGNOSTICS]

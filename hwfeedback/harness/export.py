@@ -14,22 +14,25 @@ import textwrap
 from collections.abc import Collection, Sequence
 
 import artefact
+import headers
 import loaders
 from artefact_terms import About
 
-MARK = "\ufeff"  # of byte order
+MARK = headers.MARK
 LOADER = "_kernelwright_loader"
 _Import = ast.Import | ast.ImportFrom
 
 
 def standalone(source: str, loader: str | None = None, about: About | None = None) -> str:
-    """Returns the source with ``kernelwright`` inlined where it is imported; unchanged, to the last
-    byte, where it is not. ``about``: what its user has to know, which is written round it first.
+    """Returns the source with ``kernelwright`` inlined where it is imported, and our headers where
+    they are included; unchanged, to the last byte, where neither is. ``about``: what its user has
+    to know, which is written round it first.
 
     Raises SyntaxError for what is not Python.
     """
     if about is not None:
         source = artefact.written(source, about)
+    source = headers.in_python(source)
     tree = ast.parse(source.encode())
     imports = [
         n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)) and _ours(n)

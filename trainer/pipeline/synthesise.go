@@ -19,19 +19,16 @@ import (
 func synthesise(ctx context.Context, w *work) (Outputs, string, error) {
 	// Another pipeline of the data folder, and a stage that is repeated, draw other tasks.
 	seed := w.l.settings.Seed*1_000_003 + w.row.Pipeline*1_009 + int64(w.row.Attempt)
-	made, err := w.l.parts.Tasks(ctx, w.recipe(), seed)
-	if err != nil {
-		return Outputs{}, "", err
-	}
-	err = w.makeTasks(ctx, made)
-	if failed := made.Close(); err == nil {
-		err = failed
-	}
-	if err != nil {
-		return Outputs{}, "", err
-	}
 	out := Outputs{Set: Set(w.row.Pipeline, w.row.Attempt), Counts: map[string]float64{}}
 	set, err := w.l.parts.Store.TaskSet(ctx, out.Set)
+	if errors.Is(err, store.ErrNotFound) || err == nil && set.FinishedMS == 0 {
+		var made Tasks
+		if made, err = w.l.parts.Tasks(ctx, w.recipe(), seed); err != nil {
+			return out, "", err
+		}
+		set, err = w.makeTasks(ctx, made)
+		err = errors.Join(err, made.Close())
+	}
 	if err != nil {
 		return out, "", err
 	}
@@ -52,23 +49,20 @@ func synthesise(ctx context.Context, w *work) (Outputs, string, error) {
 	return out, "", tasks.WriteFolder(tasks.Folder(w.l.parts.DataDir, set.Name), all)
 }
 
-func (w *work) makeTasks(ctx context.Context, made Tasks) error {
+func (w *work) makeTasks(ctx context.Context, made Tasks) (store.TaskSet, error) {
 	text, err := json.Marshal(made.Settings)
 	if err != nil {
-		return err
+		return store.TaskSet{}, err
 	}
 	set, err := w.l.parts.Store.BeginTaskSet(ctx, Set(w.row.Pipeline, w.row.Attempt), text)
 	if err != nil {
-		return err
+		return set, err
 	}
 	// What the machine reaches differs from one measurement to the next: what was begun
 	// stays as it was.
 	var begun tasks.Settings
 	if err := json.Unmarshal(set.Settings, &begun); err != nil {
-		return fmt.Errorf("the settings of the set %s: %w", set.Name, err)
-	}
-	if set.FinishedMS > 0 {
-		return nil
+		return set, fmt.Errorf("the settings of the set %s: %w", set.Name, err)
 	}
 	asked := &counter{}
 	for i, h := range made.Maker.Hardware {
@@ -93,9 +87,9 @@ func (w *work) makeTasks(ctx context.Context, made Tasks) error {
 	w.asked = before + asked.n.Load()
 	var barren *tasks.BarrenError
 	if errors.As(err, &barren) {
-		return &StageError{Status: store.StageBadInput, Reason: err.Error(), Hint: "widen training.eager_min and training.eager_max, or ask for fewer tasks; what was kept stays"}
+		return set, &StageError{Status: store.StageBadInput, Reason: err.Error(), Hint: "widen training.eager_min and training.eager_max, or ask for fewer tasks; what was kept stays"}
 	}
-	return err
+	return set, err
 }
 
 // counter counts verdicts that were asked for.

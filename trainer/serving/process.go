@@ -16,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/kernelwright/kernelwright/trainer/rl"
 )
 
 // TokenEnv is the environment variable that a server has its token from.
@@ -65,11 +67,11 @@ type process struct {
 
 // launch starts rl.serve and waits until it answers. The error is an *Error where the
 // program says what is wrong.
-func launch(ctx context.Context, python Python, s settings) (*process, error) {
+func launch(ctx context.Context, python rl.Python, s settings) (*process, error) {
 	return launchWith(ctx, python, s, rand.Text())
 }
 
-func launchWith(ctx context.Context, python Python, s settings, token string) (*process, error) {
+func launchWith(ctx context.Context, python rl.Python, s settings, token string) (*process, error) {
 	p, out, err := begin(python, s, token)
 	if err != nil {
 		return nil, err
@@ -88,13 +90,13 @@ func launchWith(ctx context.Context, python Python, s settings, token string) (*
 }
 
 // begin starts the program and tells it its settings.
-func begin(python Python, s settings, token string) (*process, io.Reader, error) {
+func begin(python rl.Python, s settings, token string) (*process, io.Reader, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return nil, nil, err
 	}
-	p := &process{cmd: exec.Command(python.Program, "-m", "rl.serve"), said: &tail{}, ended: make(chan struct{})}
-	p.cmd.Env = environment(python.Path, token)
+	p := &process{cmd: exec.Command(python.Interpreter, "-m", "rl.serve"), said: &tail{}, ended: make(chan struct{})}
+	p.cmd.Env = python.Env(os.Getenv("HOME"), TokenEnv+"="+token)
 	p.cmd.Stderr = p.said
 	// A group of its own: an interrupt from the terminal is this process's to deal with.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -112,7 +114,7 @@ func begin(python Python, s settings, token string) (*process, io.Reader, error)
 	_ = in.Close() // the child has its own
 	if err != nil {
 		_ = out.Close()
-		return nil, nil, &Error{Text: fmt.Sprintf("%s cannot be started: %v", python.Program, err), Hint: "`kernelwright doctor` examines this machine", Lasting: true, Err: err}
+		return nil, nil, &Error{Text: fmt.Sprintf("%s cannot be started: %v", python.Interpreter, err), Hint: "`kernelwright doctor` examines this machine", Lasting: true, Err: err}
 	}
 	go func() {
 		p.err = p.cmd.Wait()
@@ -120,17 +122,6 @@ func begin(python Python, s settings, token string) (*process, io.Reader, error)
 	}()
 	_, _ = stdin.Write(append(text, '\n')) // where it has ended already, what it said says why
 	return p, out, nil
-}
-
-// environment is what a server sees: keys of providers are none of its business.
-func environment(path, token string) []string {
-	env := []string{"PYTHONPATH=" + path, TokenEnv + "=" + token, "PYTHONUNBUFFERED=1", "HF_HUB_OFFLINE=1", "TOKENIZERS_PARALLELISM=false"}
-	for _, name := range []string{"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "OMP_NUM_THREADS", "XDG_CACHE_HOME"} {
-		if v, there := os.LookupEnv(name); there {
-			env = append(env, name+"="+v)
-		}
-	}
-	return env
 }
 
 // first reads the line that the program begins with. out is read to its end then: nothing
@@ -244,7 +235,7 @@ func (t *tail) last() string {
 }
 
 // Convert writes the model of a GGUF file as a plain folder.
-func Convert(ctx context.Context, python Python, from, into string) error {
+func Convert(ctx context.Context, python rl.Python, from, into string) error {
 	p, out, err := begin(python, settings{Policy: from, Into: into}, "")
 	if err != nil {
 		return err
@@ -260,7 +251,7 @@ func Convert(ctx context.Context, python Python, from, into string) error {
 
 // Serve serves a policy at an address until ctx is done, or its process ends. ready is
 // told where it listens. An empty token asks for none.
-func Serve(ctx context.Context, python Python, o Local, ready func(Endpoint) error) error {
+func Serve(ctx context.Context, python rl.Python, o Local, ready func(Endpoint) error) error {
 	p, err := launchWith(ctx, python, settings{Policy: o.Folder, Name: o.Name, Host: o.Host, Port: o.Port, Device: o.Device}, o.Token)
 	if err != nil {
 		return err

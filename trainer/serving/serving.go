@@ -11,7 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/trainer/policies"
+	"github.com/kernelwright/kernelwright/trainer/rl"
 )
 
 // The defaults.
@@ -20,16 +22,10 @@ const (
 	DefaultStart = 10 * time.Minute // what large weights take from a slow disk
 )
 
-// Python is what runs servers.
-type Python struct {
-	Program string
-	Path    string // PYTHONPATH: where package rl lies, and what it stands on
-}
-
 // Options say how policies are served.
 type Options struct {
 	// Python is asked when the first server starts: making an environment takes minutes.
-	Python func(ctx context.Context) (Python, error)
+	Python func(ctx context.Context) (rl.Python, error)
 	// Check is asked before a policy is served, and says why it may not be: a folder that
 	// was changed is not.
 	Check  func(ctx context.Context, p policies.Policy) error
@@ -247,7 +243,11 @@ func (s *Servers) late(ctx context.Context, p policies.Policy, err error) error 
 	case ctx.Err() != nil:
 		return &Error{Text: fmt.Sprintf("the server of policy %s did not start in %v", p.Name(), s.options.Start), Hint: "see what else keeps this machine busy, and try again"}
 	}
-	return &Error{Text: fmt.Sprintf("policy %s cannot be served: %v", p.Name(), err), Err: err}
+	e := &Error{Text: fmt.Sprintf("policy %s cannot be served: %v", p.Name(), err), Err: err}
+	if setup := new(hwfeedback.SetupError); errors.As(err, &setup) {
+		e.Hint, e.Lasting = setup.Hint, true
+	}
+	return e
 }
 
 // makeRoom stops all servers that nobody uses and waits for their ends; false where there

@@ -22,6 +22,7 @@ import (
 	"github.com/kernelwright/kernelwright/llm/llmtest"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/policies"
+	"github.com/kernelwright/kernelwright/trainer/rl"
 	"github.com/kernelwright/kernelwright/trainer/serving"
 )
 
@@ -43,27 +44,28 @@ func must[T any](v T, err error) func(testing.TB) T {
 }
 
 // python is what real servers run by.
-func python(t testing.TB) serving.Python {
+func python(t testing.TB) rl.Python {
 	t.Helper()
-	p := serving.Python{Program: os.Getenv("KERNELWRIGHT_TEST_PYTHON"), Path: os.Getenv("KERNELWRIGHT_TEST_TRAINING")}
-	if p.Program == "" || p.Path == "" {
+	p := rl.Python{Interpreter: os.Getenv("KERNELWRIGHT_TEST_PYTHON"), Path: filepath.SplitList(os.Getenv("KERNELWRIGHT_TEST_TRAINING"))}
+	if p.Interpreter == "" || len(p.Path) == 0 {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON and KERNELWRIGHT_TEST_TRAINING name no Python that has PyTorch and transformers: make training")
 	}
+	p.Path = append([]string{must(filepath.Abs(".."))(t)}, p.Path...)
 	return p
 }
 
 // tinyPolicies makes policies of some 20,000 parameters, which speak of nothing.
-func tinyPolicies(t testing.TB, p serving.Python, n int) (folders []string) {
+func tinyPolicies(t testing.TB, p rl.Python, n int) (folders []string) {
 	t.Helper()
 	dir := t.TempDir()
-	c := exec.Command(p.Program, "-c", `
+	c := exec.Command(p.Interpreter, "-c", `
 import sys
 from pathlib import Path
 from rl import tiny
 for i in range(int(sys.argv[2])):
     tiny.make(Path(sys.argv[1]) / str(i), ["0123456789", "say it again"], 20_000, 260, 1, 512, i)
 `, dir, fmt.Sprint(n))
-	c.Env = append(os.Environ(), "PYTHONPATH="+p.Path)
+	c.Env = append(os.Environ(), "PYTHONPATH="+strings.Join(p.Path, ":"))
 	if said, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
@@ -93,7 +95,7 @@ func TestServed(t *testing.T) {
 		versions = append(versions, must(r.Add(ctx, folder, "", "", policies.Origin{}))(t))
 	}
 	ok(t, r.Promote(ctx, versions[0], 0, "why"))
-	servers := serving.New(serving.Options{Python: func(context.Context) (serving.Python, error) { return p, nil }, Check: r.Check, Device: "cpu"})
+	servers := serving.New(serving.Options{Python: func(context.Context) (rl.Python, error) { return p, nil }, Check: r.Check, Device: "cpu"})
 	t.Cleanup(servers.Close)
 	most := 64
 	open := func(name string) llm.Model {
@@ -156,7 +158,7 @@ func TestServed(t *testing.T) {
 	t.Run("a folder that was changed", func(t *testing.T) {
 		ok(t, os.WriteFile(filepath.Join(versions[1].Folder, "more.json"), []byte("{}"), 0o644))
 		var failed *llm.Error
-		servers := serving.New(serving.Options{Python: func(context.Context) (serving.Python, error) { return p, nil }, Check: r.Check})
+		servers := serving.New(serving.Options{Python: func(context.Context) (rl.Python, error) { return p, nil }, Check: r.Check})
 		defer servers.Close()
 		m := must(llm.Open("policy:v2", llm.Options{Policies: serving.Source{Policies: r, Servers: servers}}))(t)
 		if _, err := m.Generate(ctx, llmtest.Ask("a")); !errors.As(err, &failed) || failed.Kind != llm.BadRequest || !strings.Contains(failed.Text, "was changed: more.json was not in it") || failed.Hint == "" {
@@ -232,11 +234,11 @@ func processes(t testing.TB, _ *policies.Registry) (all []string) {
 
 // program is a program in the place of Python: it speaks rl.serve's protocol with its
 // parent, and computes nothing.
-func program(t testing.TB, script string) serving.Python {
+func program(t testing.TB, script string) rl.Python {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "python")
 	ok(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755))
-	return serving.Python{Program: path, Path: "/a:/b"}
+	return rl.Python{Interpreter: path, Path: []string{"/a", "/b"}}
 }
 
 const says = `read settings
@@ -245,9 +247,9 @@ echo '{"event": "ready", "url": "http://127.0.0.1:9/v1", "context": 128}'
 cat >/dev/null
 `
 
-func said(t testing.TB, p serving.Python) []string {
+func said(t testing.TB, p rl.Python) []string {
 	t.Helper()
-	text, err := os.ReadFile(p.Program + ".said")
+	text, err := os.ReadFile(p.Interpreter + ".said")
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -259,9 +261,9 @@ func policy(version int64) policies.Policy {
 	return policies.Policy{Version: version, Folder: fmt.Sprintf("/p/v%d", version)}
 }
 
-func serve(t testing.TB, p serving.Python, o serving.Options) *serving.Servers {
+func serve(t testing.TB, p rl.Python, o serving.Options) *serving.Servers {
 	t.Helper()
-	o.Python = func(context.Context) (serving.Python, error) { return p, nil }
+	o.Python = func(context.Context) (rl.Python, error) { return p, nil }
 	s := serving.New(o)
 	t.Cleanup(s.Close)
 	return s
@@ -318,10 +320,10 @@ func TestServersAreShared(t *testing.T) {
 }
 
 // running are the processes of a program.
-func running(t testing.TB, p serving.Python) (all []string) {
+func running(t testing.TB, p rl.Python) (all []string) {
 	t.Helper()
 	for _, pid := range children(t) {
-		if line, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline")); err == nil && strings.Contains(string(line), p.Program) {
+		if line, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline")); err == nil && strings.Contains(string(line), p.Interpreter) {
 			all = append(all, pid)
 		}
 	}
@@ -356,7 +358,7 @@ func TestServersThatDoNotStart(t *testing.T) {
 			t.Errorf("left: %q", left)
 		}
 	}
-	s := serve(t, serving.Python{Program: "/none/python"}, serving.Options{})
+	s := serve(t, rl.Python{Interpreter: "/none/python"}, serving.Options{})
 	if _, _, err := s.Acquire(t.Context(), policy(1)); err == nil || !strings.Contains(err.Error(), "/none/python cannot be started") {
 		t.Errorf("got %v", err)
 	}

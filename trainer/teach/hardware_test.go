@@ -68,7 +68,7 @@ func TestPairsOnTheHardware(t *testing.T) {
 	if !v.Status.OK() || !v.Cached || v.Speedup != nil || v.CandidateMS != 0 {
 		t.Errorf("%+v", v)
 	}
-	c.Source = strings.ReplaceAll(c.Source, "return ", "return 1.01 * ")
+	c.Source = strings.ReplaceAll(c.Source, "        return ", "        return 1.01 * ") // Python's
 	if v = must[kw.Verdict](t)(h.Evaluate(t.Context(), task, c, kw.Quick)); v.Status != kw.Wrong {
 		t.Errorf("%s: %s", v.Status, v.Reason)
 	}

@@ -96,7 +96,7 @@ func FuzzNormal(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, source string) {
-		if Normal(source) != Normal(source) {
+		if a, b := Normal(source), Normal(source); a != b {
 			t.Error("two readings differ")
 		}
 		if Normal("x = '''{;} "+source+"'''") == "" {

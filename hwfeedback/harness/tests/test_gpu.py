@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import test_headers
 from judging import Judge, new_cache, of_work_folder
 from test_cuda import ABSENT, SEES
 from test_exploits import FOLDER, head_of, stopped
@@ -143,6 +144,90 @@ def test_a_kernel_is_launched_in_a_thread_that_has_not_used_cuda(judge: Judge) -
     )
     v = verdict(judge, SMALL, LAUNCHED.replace(forward, thread + forward))
     assert v["status"] == "correct", v["reason"]
+
+
+NORM = """import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(1024)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def get_inputs():
+    return [torch.randn(4096, 1024)]
+
+
+def get_init_inputs():
+    return []
+"""
+SCAN = SMALL.replace("torch.softmax(x, -1)", "torch.cumsum(x, -1)")
+# Every reduction of kw/reduce.h over a row, in one number: a row a block, and four rows a block.
+REDUCED = """import torch
+from kernelwright import native
+
+lib = native(language="cuda", source=r'''
+#include <kw/math.h>
+#include <kw/reduce.h>
+#include <kw/scan.h>
+extern "C" __global__ void rows(const float* x, float* y, int n) {
+  const int r = blockIdx.x * (256 / THREADS) + threadIdx.x / THREADS;
+  const float* a = x + (long long)r * n;
+  const auto f = [&](int i) { return a[i]; };
+  const float m = kw::max<THREADS>(n, f) + kw::min<THREADS>(n, f) + kw::mean<THREADS>(n, f);
+  const int at = kw::argmax<THREADS>(n, f) - kw::argmin<THREADS>(n, f);
+  if (threadIdx.x % THREADS == 0) y[r] = m + at;
+}
+extern "C" __global__ void running(const float* x, float* y, int n) {
+  const long long row = (long long)blockIdx.x * n;
+  kw::scan<256>(n, [&](int i) { return x[row + i]; }, [&](int i, float s) { y[row + i] = s; });
+}
+''')
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        rows, n = x.shape
+        BODY
+        return y
+"""
+ROWS = """y = torch.empty(rows, device=x.device)
+        lib.rows[rows * THREADS // 256, 256](x, y, n)"""
+RUNNING = """y = torch.empty_like(x)
+        lib.running[rows, 256](x, y, n)"""
+REDUCE = SMALL.replace(
+    "torch.softmax(x, -1)", "x.amax(1) + x.amin(1) + x.mean(1) + (x.argmax(1) - x.argmin(1))"
+)
+OF_HEADERS = {
+    "softmax": (SMALL, dict(test_headers.LANGUAGES["cuda"])["softmax"]),
+    "long softmax": (LARGE, dict(test_headers.LANGUAGES["cuda"])["softmax"]),
+    "layer norm": (NORM, dict(test_headers.LANGUAGES["cuda"])["layer norm"]),
+    "a row a block": (REDUCE, REDUCED.replace("BODY", ROWS).replace("THREADS", "256")),
+    "four rows a block": (REDUCE, REDUCED.replace("BODY", ROWS).replace("THREADS", "64")),
+    "eight rows a block": (REDUCE, REDUCED.replace("BODY", ROWS).replace("THREADS", "32")),
+    "scan": (SCAN, REDUCED.replace("BODY", RUNNING).replace("THREADS", "256")),
+    # Code for the host: by nvcc.
+    "nvcc": (
+        SMALL,
+        KERNEL.replace("__device__ float all", "#include <kw/softmax.h>\n__device__ float all"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_HEADERS)
+def test_what_our_headers_compute(judge: Judge, name: str) -> None:
+    task, candidate = OF_HEADERS[name]
+    v = verdict(judge, task, candidate)
+    assert v["status"] == "correct", v["reason"]
+
+
+def test_a_kernel_by_our_headers_is_handed_out(judge: Judge) -> None:
+    v = verdict(judge, *OF_HEADERS["softmax"], level="certify", cold=True)
+    assert v["status"] == "certified", v["reason"]
 
 
 @pytest.mark.parametrize("task", [SMALL, LARGE], ids=["small", "large"])

@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/kernelwright/kernelwright/store"
+	"github.com/kernelwright/kernelwright/trainer/gate"
+	"github.com/kernelwright/kernelwright/trainer/policies"
+)
+
+// gatePage is what is said of a gate.
+type gatePage struct {
+	ID       int64           `json:"id"`
+	Opponent string          `json:"opponent"`
+	Decision string          `json:"decision"` // empty: it goes on
+	Evidence json.RawMessage `json:"evidence"`
+	page     string          // the same for people
+}
+
+// gatesOf returns the gates in which a policy was the candidate, the oldest first.
+func gatesOf(ctx context.Context, s *store.Store, p policies.Policy) ([]gatePage, error) {
+	found, err := s.GatesOf(ctx, policyPrefix+p.Name())
+	if err != nil {
+		return nil, err
+	}
+	pages := []gatePage{}
+	for _, g := range found {
+		r, err := gate.Read(ctx, s, g.Name)
+		if err != nil {
+			return nil, err
+		}
+		var text strings.Builder
+		if err := gate.Page(&text, r); err != nil {
+			return nil, err
+		}
+		evidence, err := json.Marshal(outward(reflect.ValueOf(r)))
+		if err != nil {
+			return nil, err
+		}
+		pages = append(pages, gatePage{g.ID, g.Opponent, g.Decision, evidence, text.String()})
+	}
+	slices.SortFunc(pages, func(a, b gatePage) int { return int(a.ID - b.ID) })
+	return pages, nil
+}

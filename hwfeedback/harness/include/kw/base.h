@@ -1,0 +1,56 @@
+// What every header of kw rests on. It need not be included by itself.
+//
+// On a CPU it sets two things for all code behind it: loops over selections (c ? a : b) become vector code, and no
+// product is joined with a sum, so that a value that is computed twice is the same twice. Who wants a fused
+// multiply-add writes __builtin_fmaf. In front of the first include, #define KW_VECTOR 512 (256, 128) has vectors of so
+// many bits where the processor has them, and #define KW_VECTOR 32 none.
+#ifndef KW_BASE_H
+#define KW_BASE_H
+#ifdef __CUDACC__
+#ifndef __CUDACC_RTC__
+#include <climits>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#endif
+#define KW_FN __device__ __forceinline__
+#define KW_IN __device__
+#define KW_LOOP __device__ __forceinline__
+#else
+#include <climits>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#ifdef KW_VECTOR
+#if KW_VECTOR == 32
+#pragma GCC optimize("no-tree-vectorize")
+#elif KW_VECTOR == 128
+#pragma GCC target("prefer-vector-width=128")
+#elif KW_VECTOR == 256
+#pragma GCC target("prefer-vector-width=256")
+#elif defined(__AVX512F__)
+#pragma GCC target("prefer-vector-width=512")
+#endif
+#endif
+#pragma GCC optimize("no-trapping-math")
+#pragma GCC optimize("fp-contract=off")
+#define KW_FN static inline
+#define KW_IN
+#define KW_LOOP static inline __attribute__((always_inline))
+#endif
+namespace kw {
+// The type in which elements of a type are added up.
+template <typename T>
+struct Wide {
+  typedef long long type;
+};
+template <>
+struct Wide<float> {
+  typedef double type;
+};
+template <>
+struct Wide<double> {
+  typedef double type;
+};
+}  // namespace kw
+#endif
