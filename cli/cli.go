@@ -119,10 +119,19 @@ func paths() kong.Mapper {
 		if target.Kind() == reflect.Slice {
 			return all.ForType(target.Type()).Decode(ctx, target) // which comes back here for each
 		}
-		if t := ctx.Scan.Peek(); !t.IsEOL() && t.Value == "" {
+		token := ctx.Scan.Peek()
+		name, text := token.Value.(string)
+		switch {
+		case !text || !token.IsValue():
+			return plain.Decode(ctx, target)
+		case name == "":
 			return errors.New("the name of a file or folder is empty")
+		case name != "-":
+			name = kong.ExpandPath(name)
 		}
-		return plain.Decode(ctx, target)
+		ctx.Scan.Pop()
+		target.SetString(name) // by kong's own way, through JSON, bytes that are no UTF-8 would become others
+		return nil
 	}
 	all.RegisterName("path", one)
 	return one

@@ -15,23 +15,45 @@ import (
 func TestAFileThatIsNotThereNamesTheNearest(t *testing.T) {
 	folder := t.TempDir()
 	t.Chdir(folder)
-	for _, name := range []string{"softmax.py", "layer_norm.py", "x.py"} {
+	for _, name := range []string{"softmax.py", "layer_norm.py", "x.py", "long_name_\xff.py"} {
 		if err := os.WriteFile(name, nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for name, want := range map[string]string{
-		"sofmtax.py":     "did you mean softmax.py",
-		"layer-norm.py":  "did you mean layer_norm.py",
-		"matmul.py":      "",
-		"y":              "",
-		"nowhere/x.py":   "",
-		"softmax.py.txt": "",
+		"sofmtax.py":    "did you mean softmax.py",
+		"layer-norm.py": "did you mean layer_norm.py",
+		"matmul.py":     "",
+		"y":             "",
+		"nowhere/x.py":  "",
+		// It would be shown as what was asked for.
+		"long_name_\xfe.py": "",
+		"softmax.py.txt":    "",
 	} {
 		code, text, hint := explain(noFile(filepath.Join(folder, name)))
 		if code != ExitUsage || hint != want || !strings.HasPrefix(text, "there is no file ") {
 			t.Errorf("%s: %d, %q, hint %q", name, code, text, hint)
 		}
+	}
+}
+
+// A name is taken as it stands, whatever bytes it has, and a flag is no name.
+func TestNamesOfFilesAreTakenAsTheyStand(t *testing.T) {
+	folder := t.TempDir()
+	t.Chdir(folder)
+	for _, name := range []string{"g\xff.py", "e\x1bf.py", "{}.py"} {
+		if code, said := says(t, "run", name); code != ExitUsage || !strings.Contains(said, "there is no file ") {
+			t.Errorf("%q: %d, %s", name, code, said)
+		}
+		if err := os.WriteFile(name, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if code, said := says(t, "eval", name, name, "--data-dir", "data"); code != ExitOK || !strings.Contains(said, "it is empty") {
+			t.Errorf("%q: %d, %s", name, code, said)
+		}
+	}
+	if code, said := says(t, "run", "x.py", "--out", "--json"); code != ExitUsage || !strings.Contains(said, "--out") {
+		t.Errorf("%d, %s", code, said)
 	}
 }
 

@@ -102,7 +102,7 @@ func (c inspectCmd) Run(a *app) (err error) {
 	if a.json || len(paths) == 1 {
 		return nil
 	}
-	return a.printf("\n%d references: %d are tasks, %d of them need care, %d are invalid; in %s\n",
+	return a.printf("\nreferences: %d; tasks: %d, of which to be taken with care: %d; invalid: %d; in %s\n",
 		len(paths), valid, flagged, len(paths)-valid, time.Since(begun).Round(100*time.Millisecond))
 }
 

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"github.com/kernelwright/kernelwright/config"
+	"github.com/kernelwright/kernelwright/report"
 )
 
 // mistyped is how many letters of a file's name may be wrong for it to be meant.
@@ -27,7 +28,8 @@ func nearestIn(folder, name string) string {
 	}
 	best, at := "", mistyped+1
 	for _, e := range entries {
-		if d := config.Distance(name, e.Name()); d < at && 2*d < len(name) {
+		shown := report.Line(e.Name()) != report.Line(name) // what looks the same is no hint
+		if d := config.Distance(name, e.Name()); shown && d < at && 2*d < len(name) {
 			best, at = e.Name(), d
 		}
 	}

@@ -210,6 +210,33 @@ func TestTurnsAreFair(t *testing.T) {
 	}
 }
 
+// On a busy machine writing down whose the device is takes longer than a look.
+func TestALookThatTakesLongIsNoError(t *testing.T) {
+	slow := true
+	leases := &FileLeases{Dir: t.TempDir(), NextFence: func(ctx context.Context, _ string) (int64, error) {
+		if slow {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		}
+		return 7, nil
+	}}
+	turn := newTurn(leases, 0)
+	if l, err := turn.takeFree(t.Context(), "cuda:0"); l != nil || err != nil {
+		t.Errorf("got %v, %v", l, err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if l, err := turn.takeFree(ended, "cuda:0"); l != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("who was told to end: %v, %v", l, err)
+	}
+	slow = false
+	l, err := turn.takeFree(t.Context(), "cuda:0")
+	if l == nil || err != nil {
+		t.Fatalf("got %v, %v", l, err)
+	}
+	gives(t, turn, l, false)
+}
+
 // Requests of one evaluator do not wait for its own turn to end.
 func TestOneAfterTheOther(t *testing.T) {
 	turn := newTurn(&FileLeases{Dir: t.TempDir()}, time.Hour)

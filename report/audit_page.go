@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
@@ -51,8 +52,9 @@ func (a Audit) place(label string) string {
 // Place is place for who prints a row.
 func (a Audit) Place(label string) string { return a.place(label) }
 
-// summaryTable has a row for each group.
-func (s AuditSummary) table() table {
+// table has a row for each group of the summary.
+func (a Audit) table() table {
+	s := a.Summary
 	t := table{
 		Title: "By reason",
 		Head:  []string{"what became of it", "pairs", "claims", "claimed", "measured", "fastest", "faster", "reached", "for example"},
@@ -64,7 +66,7 @@ func (s AuditSummary) table() table {
 	}
 	for _, g := range s.Groups {
 		if g.Name == "undecided" {
-			t.Notes = append(t.Notes, "too noisy to tell: the machine was not quiet; give the command with --again when it is")
+			t.Notes = append(t.Notes, "too noisy to tell: the machine was not quiet; when it is: `"+a.again()+"`")
 		}
 		reached := "–"
 		if g.Claims > 0 {
@@ -73,6 +75,12 @@ func (s AuditSummary) table() table {
 		t.Rows = append(t.Rows, []string{g.Title, fmt.Sprint(g.Pairs), fmt.Sprint(g.Claims), plain(g.Claimed), plain(g.Measured), plain(g.Fastest), fmt.Sprint(g.Faster), reached, shortened(g.Example, 72)})
 	}
 	return t
+}
+
+// again is the command that judges all anew.
+func (a Audit) again() string {
+	words := slices.DeleteFunc(slices.Clone(a.Command), func(word string) bool { return word == "--json" || word == "--again" })
+	return Command(append(words, "--again")...)
 }
 
 func plain(v float64) string {
@@ -84,7 +92,7 @@ func plain(v float64) string {
 
 // AuditTable writes what an audit came to for a terminal.
 func AuditTable(w io.Writer, a Audit) error {
-	t := a.Summary.table()
+	t := a.table()
 	var b strings.Builder
 	fmt.Fprintf(&b, "audit %d of %s on %s: %s\n\n", a.ID, Line(a.Path), Line(a.Device), a.judgedAs())
 	left := map[int]bool{}
@@ -246,7 +254,7 @@ type auditPageData struct {
 func (a Audit) page() auditPageData {
 	p := auditPageData{
 		Audit: a, Name: fmt.Sprintf("Audit %d: %s", a.ID, Line(filepath.Base(a.Path))), Headline: a.Summary.Headline(),
-		Status: "done", Class: "certified", Table: a.Summary.table(), Chart: a.chart(), Facts: a.about(),
+		Status: "done", Class: "certified", Table: a.table(), Chart: a.chart(), Facts: a.about(),
 	}
 	if a.FinishedMS == 0 {
 		p.Status, p.Class = "not done", "open"

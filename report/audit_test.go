@@ -128,6 +128,16 @@ func TestAuditPages(t *testing.T) {
 	}
 }
 
+// A note that asks for another measurement is the command for it.
+func TestAuditNoteIsACommand(t *testing.T) {
+	a := Audit{Audit: kernelwright.Audit{Command: []string{"kernelwright", "audit", "my set", "--json", "--again"}}}
+	a.Summary.Groups = []AuditGroup{{Name: "undecided", Pairs: 1}}
+	var b strings.Builder
+	if err := AuditTable(&b, a); err != nil || !strings.Contains(b.String(), "when it is: `kernelwright audit 'my set' --again`") {
+		t.Errorf("%v: %s", err, b.String())
+	}
+}
+
 func TestAuditChart(t *testing.T) {
 	row := func(claimed float64, measured *kernelwright.Speedup) AuditRow {
 		v := rightVerdict(measured, *measured, kernelwright.WorkReport{Custom: 1})

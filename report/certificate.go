@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -72,11 +73,14 @@ func Certify(d Data, file string) (certificate []byte, exported string, ok bool,
 		d.File, exported = "", ""
 	}
 	c := newCertificate(d, r, v)
-	b, err := json.MarshalIndent(c, "", "  ")
-	if err != nil {
+	var b bytes.Buffer
+	w := json.NewEncoder(&b)
+	w.SetIndent("", "  ")
+	w.SetEscapeHTML(false) // it has commands, to be copied
+	if err := w.Encode(c); err != nil {
 		return nil, "", false, fmt.Errorf("writing the certificate of run %d: %w", d.Run.ID, err)
 	}
-	return append(b, '\n'), exported, true, nil
+	return b.Bytes(), exported, true, nil
 }
 
 // Exported returns the text of a certified round's file, and its SHA-256 (hex).

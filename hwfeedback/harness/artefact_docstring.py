@@ -68,7 +68,7 @@ def _docstring(about: About, own: str | None, rebuilt: bool) -> str:
         f"{first}\n",
         f"{WRITTEN} {about['version']}. ModelNew stands for Model of {task}.py.\n",
         *(f"Takes {line}" for line in _takes(about)),
-        f"Returns: {'; '.join(about['outputs']) or 'what Model returns'}",
+        f"Returns: {_returns(about)}",
         f"Weights: {_weights(about, rebuilt)}",
         f"Device: {where}; it was certified on {where}{machine}.",
         "Inference only: call it under torch.no_grad(). It computes no gradients.",
@@ -102,13 +102,25 @@ def _takes(about: About) -> list[str]:
     for t in about["inputs"]:
         name = names[t["argument"]] + "".join(f"[{k!r}]" for k in t["path"])
         told.append(f"{name}: {t['dtype']} {_shape_text(terms.sizes(t))}")
-    free = sorted({d for t in about["inputs"] for d in t["free"] if d is not None})
     others = []
-    for d in free:
-        tried = ", ".join(map(str, about["tried"][d]))
+    for d, own in sorted(_own(about).items()):
+        tried = ", ".join(map(str, sorted({own, *about["tried"][d]})))
         others.append(f"{d} {tried}" if d in about["only"] else f"any {d} (tried: {tried})")
     told.append(f"other sizes: {'; '.join(others) or 'none'}")
     return told
+
+
+def _returns(about: About) -> str:
+    said = "; ".join(about["outputs"]) or "what Model returns"
+    sizes = ", ".join(f"{d} is {n}" for d, n in sorted(_own(about).items()))
+    return f"{said} where {sizes}" if sizes and about["outputs"] else said
+
+
+def _own(about: About) -> dict[str, int]:
+    """The sizes that the reference's own inputs have where others are right, too, by name."""
+    inputs = about["inputs"]
+    dims = (pair for t in inputs for pair in zip(t["free"], t["shape"], strict=True))
+    return {d: n for d, n in dims if d is not None}
 
 
 def _weights(about: About, rebuilt: bool) -> str:

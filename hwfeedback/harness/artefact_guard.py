@@ -156,7 +156,7 @@ def _built(about: About, *, rebuilt: bool, sets: bool) -> str:
             '        if "forward" in vars(self):  # it is checked, too\n'
             '            self._kernelwright_forward = vars(self).pop("forward")\n'
         )
-    out += "\n    return __init__\n\n\n"
+    out += '\n    __init__.__qualname__ = "ModelNew.__init__"\n    return __init__\n\n\n'
     return out + "ModelNew.__init__ = _kernelwright_built(ModelNew.__init__)\n\n\n"
 
 
@@ -303,7 +303,7 @@ def _checked(about: About, *, sets: bool) -> str:
         + (_compared(left, 3) if left else "")
         + f"            _refuse(self, ({given}))\n"
         f"        return _kernel(self{', ' if names else ''}{', '.join(names)})\n"
-        "\n    return forward\n\n\n"
+        '\n    forward.__qualname__ = "ModelNew.forward"\n    return forward\n\n\n'
         + _SET * sets
         + "ModelNew.forward = _kernelwright_checked("
         + ("_kernelwright_set(ModelNew.forward)" if sets else "ModelNew.forward")

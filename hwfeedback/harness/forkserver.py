@@ -1101,9 +1101,14 @@ def connect(fd: int) -> ForkServer:
 
 
 def start(
-    python: str = sys.executable, env: dict[str, str] | None = None, script: str = __file__
+    python: str = sys.executable,
+    env: dict[str, str] | None = None,
+    script: str = __file__,
+    more: Sequence[str] = (),
 ) -> tuple[ForkServer, Any]:
-    """Starts a server as a child of this process, for tests and tools. Returns it and its Popen."""
+    """Starts a server as a child of this process, for tests and tools; ``more``: words of its
+    command. Returns it and its Popen.
+    """
     import subprocess
 
     ours, theirs = Channel.pair()
@@ -1113,7 +1118,7 @@ def start(
         os.dup2(keep, CONTROL_FD)
 
     process = subprocess.Popen(
-        [python, "-I", "-B", os.path.realpath(script)],
+        [python, "-I", "-B", os.path.realpath(script), *more],
         env=env
         if env is not None
         else {
@@ -1145,6 +1150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The fork server: see its source.")
     parser.add_argument("--path", default="", help="of the socket, where descriptor 3 listens")
     parser.add_argument("--idle", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--huge", type=float, default=HUGE_S, metavar="SECONDS", help="HUGE_S")
     args = parser.parse_args()
     control = socket.socket(fileno=CONTROL_FD)
     os.set_inheritable(CONTROL_FD, False)
@@ -1166,7 +1172,7 @@ def main() -> None:
         raise SystemExit(f"fork server: {tasks} threads after the imports, expected one")
     gc.collect()
     gc.freeze()
-    allocator.collapse(HUGE_S)
+    allocator.collapse(args.huge)
     if not args.path:
         parent.lead(CONTROL_FD)
     Server(control, args.path, args.idle).serve()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,10 @@ from forkserver import ForkServer
 
 @pytest.fixture(scope="session", autouse=True)
 def _fork_servers() -> Iterator[None]:
+    # As the fork server does before a referee comes of it: each verdict collects garbage, and would
+    # look through all that was imported.
+    gc.collect()
+    gc.freeze()
     yield
     end_fork_servers()
     keep_headers()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from process_layer import connect, listening
+from process_layer import FORKS_OFTEN, connect, listening
 
 import allocator
 import building
@@ -143,7 +143,7 @@ def fork_server(*, gpu: bool = False) -> forkserver.ForkServer:
     if gpu and "LD_LIBRARY_PATH" in os.environ:  # the driver's library may be there
         env["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
     at = tempfile.mkdtemp(prefix="kernelwright-server-") + "/socket"
-    process = listening(at, 60.0, env=env)
+    process = listening(at, 60.0, env=env, more=FORKS_OFTEN)
     SERVERS[gpu] = at, process
     return connect(at, process.pid)
 

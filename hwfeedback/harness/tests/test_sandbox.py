@@ -17,7 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from process_layer import ask, obedient_server
+from process_layer import FORKS_OFTEN, ask, obedient_server
 
 import forkserver
 import listening
@@ -33,7 +33,7 @@ DENIED = (1, 13)  # EPERM, EACCES
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    client, process = obedient_server(tmp_path_factory.mktemp("server"))
+    client, process = obedient_server(tmp_path_factory.mktemp("server"), more=FORKS_OFTEN)
     yield client
     assert client.ping()["threads"] == 1, "the fork server must stay single-threaded"
     client.close()
