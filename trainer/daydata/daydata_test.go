@@ -389,7 +389,7 @@ func read(t *testing.T, folder string) {
 		return
 	}
 	cmd := exec.CommandContext(t.Context(), python, "-c", "import sys\nfrom rl import trajectories\nprint([(e.name, e.reward, e.tokens) for e in trajectories.read(sys.argv[1:], 9)])", filepath.Join(folder, TrajectoriesFile))
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+training)
+	cmd.Env = append(os.Environ(), "PYTHONPATH=..:"+training)
 	said, err := cmd.CombinedOutput()
 	if err != nil || string(said) != "[('run-1', 3.0, 2)]\n" {
 		t.Errorf("%v: %s", err, said)

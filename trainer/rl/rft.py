@@ -4,7 +4,7 @@
 
 Kept are episodes whose reward is above ``above``, in which no turn was invalid, looped, said what
 an earlier turn had said, or was cut by a limit; of equal ones of a task one. Pairs of a prompt and
-an answer are learnt from as they are: of models that give no token ids, or others than the policy's.
+an answer are learnt from as they are: of models that give no token ids, or other ones.
 """
 
 from __future__ import annotations
