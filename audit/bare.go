@@ -44,17 +44,17 @@ func bind(reference, source string) (candidate, problem string) {
 	if parameter == "" {
 		return "", bare + "its reference does not call a function that it is given"
 	}
-	cpp, cuda := task.Literal(source), ""
+	cpp, cuda := source, ""
 	if languageOf(source) == "CUDA" {
-		cpp, cuda = "", cpp
+		cuda, cpp = apart(source)
 	}
 	return reference + "\n\n" +
 		"# What was published is a function, which stands in the place of the reference's own.\n" +
 		"from torch.utils.cpp_extension import load_inline as _load_inline\n\n" +
 		"_published = _load_inline(\n" +
 		"    name=\"published\",\n" +
-		"    cpp_sources=[" + cpp + "],\n" +
-		"    cuda_sources=[" + cuda + "],\n" +
+		"    cpp_sources=[" + literal(cpp) + "],\n" +
+		"    cuda_sources=[" + literal(cuda) + "],\n" +
 		"    extra_cflags=[\"-O3\"],\n" +
 		"    extra_cuda_cflags=[\"-O3\"],\n" +
 		"    no_implicit_headers=True,\n" +
@@ -62,6 +62,70 @@ func bind(reference, source string) (candidate, problem string) {
 		"class ModelNew(Model):\n" +
 		"    def forward(self, *args):\n" +
 		"        return super().forward(*args, " + parameter + "=_published." + function + ")\n", ""
+}
+
+func literal(source string) string {
+	if source == "" {
+		return ""
+	}
+	return task.Literal(source)
+}
+
+// What the declaration of a bound function may be made of for the host's compiler.
+const (
+	tensor = `(?:torch|at)::Tensor`
+	plain  = `(?:const\s+)?(?:` + tensor + `|std::vector<(?:` + tensor + `|int64_t)>|int64_t|int|float|double|bool)\s*&?\s*\w+(?:\s*=\s*[\w.:-]+)?`
+)
+
+var (
+	definesBound = regexp.MustCompile(`(?m)^((?:` + tensor + `|std::vector<` + tensor + `>|void)\s+(\w+)\s*\(\s*(?:` + plain + `(?:\s*,\s*` + plain + `)*)?\s*\))\s*\{`)
+	bindsPlainly = regexp.MustCompile(`\.\s*def\s*\(\s*"\w+"\s*,\s*&?(\w+)\s*[,)]`)
+	anyDef       = regexp.MustCompile(`\.\s*def\w*\s*\(`)
+	inNamespace  = regexp.MustCompile(`(?m)^\s*(?:inline\s+)?namespace\b`)
+)
+
+// apart takes the binding out of a source for nvcc and makes a source for the host's
+// compiler of it: that reads PyTorch's headers in seconds, and nvcc in minutes. Where
+// it cannot tell what is bound, all is left to nvcc.
+func apart(source string) (cuda, cpp string) {
+	at := binding.FindStringIndex(source)
+	if at == nil || inNamespace.MatchString(source) {
+		return source, ""
+	}
+	end := blockEnd(source, at[1])
+	block := source[at[0]:end]
+	bound := bindsPlainly.FindAllStringSubmatch(block, -1)
+	if len(bound) != len(anyDef.FindAllString(block, -1)) {
+		return source, ""
+	}
+	declared := map[string]string{}
+	for _, m := range definesBound.FindAllStringSubmatch(source, -1) {
+		declared[m[2]] = m[1] + ";\n"
+	}
+	declarations := ""
+	for _, m := range bound {
+		if declared[m[1]] == "" {
+			return source, ""
+		}
+		declarations += declared[m[1]]
+	}
+	return source[:at[0]] + source[end:], "#include <torch/extension.h>\n\n" + declarations + "\n" + block + "\n"
+}
+
+// blockEnd returns where the block in braces ends that begins behind a place.
+func blockEnd(source string, at int) int {
+	depth := 0
+	for i := at; i < len(source); i++ {
+		switch source[i] {
+		case '{':
+			depth++
+		case '}':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return len(source)
 }
 
 // bound returns the function that a source binds: the only one, or else that which

@@ -25,7 +25,7 @@ func TestKillsOfCommands(t *testing.T) {
 	if python == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python that has PyTorch")
 	}
-	kills := 2
+	kills := 1
 	if soak.Long() {
 		kills = fromEnv(t, "KERNELWRIGHT_SOAK_KILLS", 200)
 	}

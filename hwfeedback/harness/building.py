@@ -50,7 +50,7 @@ from forkserver import ForkServer, Worker
 from protocol import Closed, ProtocolError, Timeout
 from workshop import Failed, Made, Workshop, name_of, sources_of
 
-RULES = "10"  # changes when the same candidate would build to something else
+RULES = "11"  # changes when the same candidate would build to something else
 IMPORT_TIMEOUT = 60.0
 PARSE_TIMEOUT = 20.0
 COMPILE_TIMEOUT = compiling.COMPILE_TIMEOUT * 2 + 20

@@ -111,6 +111,7 @@ def inline_cuda_source(request: dict[str, Any]) -> str:
     parts = []
     if request["headers"]:
         parts.append("#include <torch/types.h>\n#include <cuda.h>\n#include <cuda_runtime.h>")
+    parts.append(f"#define TORCH_EXTENSION_NAME {request['name']}")
     first = len(request["sources"])
     for i, text in enumerate(request["cuda_sources"], first):
         parts.append(f'#line 1 "source{i}.cu"\n{text}')
@@ -375,6 +376,8 @@ def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dic
     done: dict[str, Any] = {}
     tried: dict[str, Any] = {}  # what came of the lighter headers
     before = "" if light else f"{WHOLE}: they cannot be made here\n"
+    if light and any("PYBIND11_MODULE" in text for text in request["cuda_sources"]):
+        light, before = "", f"{BINDS}\n"
     left_out = {"-fPIC"}  # it is in nvcc's words below
     if any("-std=" in f for f in request["cuda_flags"]):
         left_out.add("-std=c++17")  # nvcc takes one
@@ -580,6 +583,7 @@ def _headers() -> Iterator[tuple[str, bool]]:
 HELPER = "tensor_light.o"
 AGAIN = "with all of torch's headers it fails, too"
 LIGHT_NAMESPACE = "kernelwright_light::"  # within at, of tensor_light.h
+BINDS = "compiled with all of torch's headers: it binds functions where nvcc compiles"
 WHOLE = "compiled with all of torch's headers, as with the lighter ones it fails"
 
 

@@ -386,11 +386,30 @@ def test_what_torchs_headers_may_mend(message: str, cuda: str, again: bool) -> N
 
 
 def test_what_is_wrong_is_found_in_its_line() -> None:
-    request = {"sources": [""], "headers": True, "cuda_sources": ["__global__ void k() { q; }\n"]}
+    request = {"name": "x", "sources": [""], "headers": True}
+    request |= {"cuda_sources": ["__global__ void k() { q; }\n"]}
     assert '#line 1 "source1.cu"\n__global__' in compiling.inline_cuda_source(request)
     assert compiling.errors('source1.cu(1): error: identifier "q" is undefined\n') == [
         (1, 1, 'identifier "q" is undefined')
     ]
+
+
+def test_what_binds_in_cuda_has_torchs_headers_at_once(attempt: Callable[..., Any]) -> None:
+    done, with_all = attempt(HEAD + "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n", says="no")
+    assert with_all == 1 and done["log"].startswith(compiling.BINDS)
+
+
+@pytest.mark.slow  # a minute and more: torch's own headers
+def test_functions_may_be_bound_in_cuda(build: Callable[[str], dict[str, Any]]) -> None:
+    source = HEAD + "torch::Tensor soft(torch::Tensor x) { return torch::softmax(x, -1); }\n"
+    source += 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("soft", &soft); }\n'
+    text = (
+        "from torch.utils.cpp_extension import load_inline\n"
+        f"lib = load_inline(name='x', cpp_sources=[], cuda_sources=[{source!r}])\n"
+        "class ModelNew: pass\n"
+    )
+    x = torch.randn(3, 5)
+    assert torch.equal(loaded(build(text)).soft(x), torch.softmax(x, -1))
 
 
 @pytest.mark.slow  # as the work folder below does, in the same way
