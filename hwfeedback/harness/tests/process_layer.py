@@ -35,11 +35,17 @@ def obedient_server(
     """Starts a fork server on a copy of the harness in which every worker obeys; ``more``: words of
     its command.
     """
+    script = str(obedient_harness(folder) / "forkserver.py")
+    return forkserver.start(script=script, env=env, more=more)
+
+
+def obedient_harness(folder: pathlib.Path) -> pathlib.Path:
+    """Returns a copy of the harness in which every worker obeys."""
     copy = folder / "harness"
     shutil.copytree(HARNESS, copy, ignore=shutil.ignore_patterns("tests", "__pycache__"))
     for role in ("reference", "candidate", "builder", "profiler"):
         (copy / f"worker_{role}.py").write_text(OBEDIENT)
-    return forkserver.start(script=str(copy / "forkserver.py"), env=env, more=more)
+    return copy
 
 
 # Of a server that forks hundreds of times: a third of a second more at its start, a third less at

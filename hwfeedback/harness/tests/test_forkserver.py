@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from process_layer import HARNESS, OBEDIENT, ask, connect, listening
+from process_layer import HARNESS, ask, connect, listening, obedient_harness
 
 import forkserver
 from protocol import Channel, Closed
@@ -30,10 +30,7 @@ def path(tmp_path: pathlib.Path) -> str:
 @pytest.fixture
 def start(tmp_path: pathlib.Path, path: str) -> Iterator[Start]:
     """Starts a server that listens and ends after so many seconds without a connection."""
-    harness = tmp_path / "harness"
-    shutil.copytree(HARNESS, harness, ignore=shutil.ignore_patterns("tests", "__pycache__"))
-    for role in ("reference", "candidate", "builder", "profiler"):
-        (harness / f"worker_{role}.py").write_text(OBEDIENT)
+    harness = obedient_harness(tmp_path)
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(idle: float) -> subprocess.Popen[bytes]:

@@ -17,7 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from process_layer import FORKS_OFTEN, ask, obedient_server
+from process_layer import FORKS_OFTEN, ask, obedient_harness, obedient_server
 
 import forkserver
 import listening
@@ -541,11 +541,9 @@ forkserver.main()
 
 def test_weak_mode_without_namespaces(tmp_path):
     """Landlock, seccomp and limits are left, and what is missing is named."""
-    client, process = obedient_server(tmp_path)
-    client.close()
-    process.wait(120)
-    script = tmp_path / "harness" / "start.py"
-    script.write_text(NO_NAMESPACES.format(folder=str(tmp_path / "harness")))
+    harness = obedient_harness(tmp_path)
+    script = harness / "start.py"
+    script.write_text(NO_NAMESPACES.format(folder=str(harness)))
     client, process = forkserver.start(script=str(script))
     try:
         with pytest.raises(sandbox.SandboxError, match="namespace"):
@@ -585,11 +583,9 @@ def test_as_an_ordinary_user(tmp_path):
     folder = pathlib.Path("/tmp") / f"kernelwright-test-{os.getpid()}"
     folder.mkdir(mode=0o755)
     try:
-        client, process = obedient_server(folder)
-        client.close()
-        process.wait(120)
-        script = folder / "harness" / "start.py"
-        script.write_text(AS_USER.format(folder=str(folder / "harness")))
+        harness = obedient_harness(folder)
+        script = harness / "start.py"
+        script.write_text(AS_USER.format(folder=str(harness)))
         # The interpreter may live below a home that only root enters: show it in a mount namespace
         # of the test's.
         python = pathlib.Path(sys.base_prefix)
