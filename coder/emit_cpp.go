@@ -685,7 +685,7 @@ func (b *body) takesParts(v *value) bool {
 		return len(v.args) == 0
 	}
 	switch v.op {
-	case "max", "min":
+	case "max", "min", "where": // which computes what it does not take, too: no branch
 		return false
 	case "abs":
 		return v.dtype.floating()

@@ -589,10 +589,10 @@ func (r *reducing) columns(f func()) {
 // vector where it has one.
 func (r *reducing) take(brief []*anchor, a *anchor, to string) {
 	if slices.Contains(brief, a) {
-		r.line("v%d[j] = %s;", a.value.id, r.text(a.operand))
+		r.line("v%d[j] = %s;", a.value.id, bare(r.text(a.operand)))
 		return
 	}
-	r.add(a, to, r.text(a.operand))
+	r.add(a, to, bare(r.text(a.operand)))
 }
 
 // brief declares, for a sum, where the elements of one vector stand that are added up

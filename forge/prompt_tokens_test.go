@@ -22,7 +22,7 @@ const layerNormGraph = `{"v": 1, "inputs": [{"name": "x", "shape": [16, 512, 768
 
 // compactTokens is what a compact prompt of a first round may have at most, with a
 // reference of 180 tokens.
-const compactTokens = 720
+const compactTokens = 760
 
 // The prompts' sizes by strategy and round, in tokens of three bytes: docs/prompts.md
 // has what this logs.
