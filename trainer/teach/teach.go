@@ -21,7 +21,8 @@ import (
 )
 
 // Hardware is a device, as far as candidates are verified on it: an
-// hwfeedback.Untimed, as no time is asked for. A batch is of one task; an error of
+// hwfeedback.Untimed, as no time is asked for. Its ceilings are measured: prompts tell
+// them, as those of episodes do. A batch is of one task; an error of
 // either is infrastructure, but for a *kernelwright.InvalidTaskError.
 type Hardware interface {
 	Device() kernelwright.Device

@@ -369,9 +369,11 @@ func TestPairsSurviveKills(t *testing.T) {
 // otherwise is none, and what cannot be known is not claimed.
 func TestNovelty(t *testing.T) {
 	m := &machine{}
+	small := m.Device() // has few points
+	small.Specs = kw.Specs{Cores: 1, Threads: 1, VectorBits: 256}
 	task := must[kw.Task](t)(m.Inspect(t.Context(), "softmax", "softmax"))
 	other := must[kw.Task](t)(m.Inspect(t.Context(), "mse", "mse"))
-	points, _, err := coder.Builtin{}.Enumerate(t.Context(), kw.CoderInput{Task: task, Device: m.Device()}, 3)
+	points, _, err := coder.Builtin{}.Enumerate(t.Context(), kw.CoderInput{Task: task, Device: small}, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -379,7 +381,7 @@ func TestNovelty(t *testing.T) {
 	got, err := Measure(t.Context(), []Candidate{
 		{Task: task, Source: points[1].Source, Tokens: 100}, {Task: task, Source: renamed, Tokens: 300},
 		{Task: task, Source: plain}, {Task: other, Source: "x = 1\n"}, {Task: other, Source: "z = 1 # the same\n"},
-	}, []string{strings.ReplaceAll(plain, "chain", "fused")}, m.Device(), 0, 1)
+	}, []string{strings.ReplaceAll(plain, "chain", "fused")}, small, 0, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -389,10 +391,10 @@ func TestNovelty(t *testing.T) {
 	if *got.Tokens != 200 || *got.CharactersPerToken != float64(len(points[1].Source)+len(renamed))/400 {
 		t.Errorf("%v %v", *got.Tokens, *got.CharactersPerToken)
 	}
-	if got, err = Measure(t.Context(), []Candidate{{Task: task, Source: "y"}}, nil, m.Device(), 5, 1); err != nil || got.Whole != 0 || got.Copies != 0 || got.Tokens != nil {
+	if got, err = Measure(t.Context(), []Candidate{{Task: task, Source: "y"}}, nil, small, 5, 1); err != nil || got.Whole != 0 || got.Copies != 0 || got.Tokens != nil {
 		t.Errorf("%v: %+v", err, got)
 	}
-	if got, err = Measure(t.Context(), nil, nil, m.Device(), 0, 1); err != nil || got.Share != nil {
+	if got, err = Measure(t.Context(), nil, nil, small, 0, 1); err != nil || got.Share != nil {
 		t.Errorf("%v: %+v", err, got)
 	}
 }
