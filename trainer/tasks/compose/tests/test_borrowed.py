@@ -152,6 +152,15 @@ def test_a_module_is_a_task_that_stands_alone(package: None) -> None:
         alike.canonical(source)
         seen.add(drawn["operators"][0])
     assert len(seen) == 2, seen
+    service = serve.Service()
+    service.modules = modules
+    asked = {"seed": 1, "index": 2, "operators": 1, "low_ms": 0.5, "high_ms": 50, "module": True}
+    asked |= {"bytes_s": 1e10, "operations_s": 1e11, "call_ms": 0.005}
+    asked |= {"without": [], "one_of": [], "dtypes": {"float32": 1}}
+    answer = service.compose(asked)
+    assert answer["operators"][0] in {e["path"] for e in modules} and "reason" not in answer
+    assert answer == service.compose(asked)
+    assert service.compose(asked | {"low_ms": 1e-7, "high_ms": 1e-6})["reason"].startswith("no ")
     with pytest.raises(NoTask, match="no batch takes as long"):
         borrowed.compose(random.Random(1), modules, 1e-7, 1e-6, MACHINE)
 
