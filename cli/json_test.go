@@ -151,6 +151,14 @@ func seedForJSON(t *testing.T, data string) {
 	check(s.SaveNight(ctx, night))
 	_, err = s.BeginNight(ctx, store.Night{DueMS: 1764417600000, UntilMS: 1764446400000, BegunMS: 1764417600000, SeenMS: 1764417600000, Owner: "1@2@3"})
 	check(err)
+	pipeline, err := s.BeginPipeline(ctx, []byte(`{"small":true,"seed":1}`))
+	check(err)
+	stage, err := s.BeginStage(ctx, pipeline.ID, "rft", []byte(`{"collect":{"attempt":1}}`), []byte(`{"epochs":1}`))
+	check(err)
+	stage.Status, stage.Outputs, stage.Reason = store.StageSkipped, []byte(`{"policy":"p","held_out":{"compositions":{"n":16},"kinds":null},"counts":{"kept":0}}`), "there is nothing to learn from"
+	check(s.SaveStage(ctx, stage))
+	_, err = s.BeginStage(ctx, pipeline.ID, "critic", []byte(`{}`), []byte(`{}`))
+	check(err)
 	_, err = s.SavePolicy(ctx, store.Policy{Digest: strings.Repeat("cd", 32), Files: []byte("[]")}, func(int64) error { return nil })
 	check(err)
 	check(s.SaveBaseline(ctx, store.Baseline{NamedBaseline: kernelwright.NamedBaseline{Name: "mine", Source: "x", Language: kernelwright.CPP}, Task: task.Fingerprint, TaskName: "softmax", Device: "cpu"}))
@@ -196,6 +204,8 @@ func TestJSONKeepsItsRules(t *testing.T) {
 		{verb: "mcp", args: "--root " + other + "/none", fails: fails}, {verb: "doctor"},
 		{verb: "audit", args: other + "/none", lines: lines, fails: fails}, {verb: "history audit"}, {verb: "history audit", args: "4", fails: fails},
 		{verb: "train nights"}, {verb: "train nights", args: "--limit -1", fails: fails}, {verb: "train data"}, {verb: "train data", args: "--out " + filepath.Join(other, "data")},
+		{verb: "train ls"}, {verb: "train status"}, {verb: "train show", args: "1"}, {verb: "train show", args: "1 rft"}, {verb: "train show", args: "9", fails: fails}, {verb: "train rm", args: "9", fails: fails},
+		{verb: "train run", args: "--stage none", lines: lines, fails: fails},
 		{verb: "train serve", args: "--listen 192.0.2.1:0", fails: fails},
 		{verb: "train tasks ls"}, {verb: "train tasks show", args: "none", fails: fails}, {verb: "train tasks export", args: "none --out " + other + "/set", fails: fails},
 		{verb: "policy ls", lines: lines}, {verb: "policy show", args: "v1"}, {verb: "policy show", fails: fails}, {verb: "policy add", args: other, fails: fails},
