@@ -180,7 +180,7 @@ func TestEachColumnIsHeldToWhatWasRecorded(t *testing.T) {
 			values[0] = other
 			changeQuietly(t, db, update, values...)
 			ok(t, db.Close())
-			if e := examine(t, path); e.Sound() {
+			if e := examine(t, path); e.Sound() && !sameText(t, value, other) {
 				t.Errorf("%s.%s: %v became %v, and nothing was said", c.table, c.name, value, other)
 			}
 			restore(t, path, whole)
@@ -236,6 +236,21 @@ func flips(t testing.TB, value any) (others []any) {
 		t.Fatalf("a %T", value)
 	}
 	return others
+}
+
+// sameText reports whether two values are one text: compressed, it can be written
+// in several ways.
+func sameText(t testing.TB, value, other any) bool {
+	t.Helper()
+	a, compressed := value.([]byte)
+	if !compressed {
+		return false
+	}
+	dec := must(zstd.NewReader(nil))(t)
+	defer dec.Close()
+	before, err1 := dec.DecodeAll(a, nil)
+	after, err2 := dec.DecodeAll(other.([]byte), nil)
+	return err1 == nil && err2 == nil && bytes.Equal(before, after)
 }
 
 // Single bytes of the file, wherever they are: what a reader could tell apart is
