@@ -73,8 +73,8 @@ func startForkServer(ctx context.Context, python, harness string, env []string, 
 		return nil, err
 	}
 	f := newForkServer(control)
-	printed := &tail{limit: stderrTail}
-	f.said = printed.String
+	printed := &words{file: stderr, end: tail{limit: stderrTail}}
+	f.said = printed.said
 	// -I: nothing of the user's Python settings, no current folder on the path.
 	f.cmd = exec.Command(python, "-I", "-B", filepath.Join(harness, "forkserver.py"))
 	f.cmd.Env = env
@@ -93,7 +93,7 @@ func startForkServer(ctx context.Context, python, harness string, env []string, 
 	stderrDone := make(chan struct{})
 	f.tasks.Go(func() {
 		defer close(stderrDone)
-		f.drain(stderr, printed, log)
+		f.drain(printed, log)
 	})
 	f.tasks.Go(func() { f.reap(stderr, stderrDone) })
 
@@ -169,12 +169,11 @@ func (e *harnessError) Unwrap() error { return e.err }
 
 // drain passes what Python prints on to the log, up to a cap, and keeps its
 // end. It reads to the end, so that nobody blocks on a full pipe.
-func (f *forkServer) drain(r io.Reader, printed *tail, log *slog.Logger) {
+func (f *forkServer) drain(r io.Reader, log *slog.Logger) {
 	lines := bufio.NewReaderSize(r, 4<<10)
 	for n := 0; ; {
 		line, err := lines.ReadSlice('\n') // a longer line comes in pieces
 		if len(line) > 0 {
-			printed.add(line)
 			switch n++; {
 			case n <= stderrLines:
 				log.Debug("harness", "pid", f.cmd.Process.Pid, "line", strings.TrimRight(string(line), "\r\n"))
@@ -528,7 +527,7 @@ func (s *supervisor) learn(ctx context.Context, kind string, body any, timeout t
 		select { // its traceback comes before its end
 		case <-s.referee.ended:
 		case <-s.server.dead:
-		case <-time.After(time.Second):
+		case <-time.After(killTimeout):
 		}
 		err = infrastructure(kind, s.server.explain("the referee died", err))
 	default:
@@ -680,6 +679,62 @@ func (s *supervisor) close() {
 
 func infrastructure(op string, err error) error {
 	return &kernelwright.InfrastructureError{Op: op, Err: err}
+}
+
+// words reads what Python prints, and keeps the end of it.
+type words struct {
+	file *os.File
+	mu   sync.Mutex // held from what is read until it is kept
+	end  tail
+}
+
+// Read returns what was printed, which is kept by then.
+func (w *words) Read(p []byte) (n int, err error) {
+	conn, err := w.file.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	closed := conn.Read(func(fd uintptr) bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for n, err = unix.Read(int(fd), p); errors.Is(err, unix.EINTR); {
+			n, err = unix.Read(int(fd), p)
+		}
+		if n > 0 {
+			w.end.add(p[:n])
+		}
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	switch {
+	case closed != nil:
+		return 0, closed
+	case err != nil:
+		return 0, err
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// said returns the end of all that was printed before it is called, for which it
+// waits a little.
+func (w *words) said() string {
+	for end := time.Now().Add(killTimeout); w.unread() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	return w.end.String()
+}
+
+func (w *words) unread() bool {
+	conn, err := w.file.SyscallConn()
+	if err != nil {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	waiting := 0
+	closed := conn.Control(func(fd uintptr) { waiting, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	return closed == nil && err == nil && waiting > 0
 }
 
 // tail keeps the end of what is added to it.
