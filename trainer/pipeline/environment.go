@@ -68,7 +68,7 @@ func (e *environment) close() error {
 // settings are those of a program that plays episodes, as r has them. name is that of
 // its policy.
 func (e *environment) settings(name string, r episodes.Request, parallel int) (map[string]any, error) {
-	r.Session = name
+	r.Session, r.Policy = name, name
 	text, err := json.Marshal(r)
 	if err != nil {
 		return nil, err
