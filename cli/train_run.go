@@ -83,8 +83,7 @@ func (c trainRunCmd) check() error {
 	case c.Pipeline < 0:
 		return usage(fmt.Sprintf("there is no pipeline %d", c.Pipeline), "`kernelwright train ls` lists them")
 	}
-	switch {
-	case c.Base == "" || c.Base == pipeline.SmolLM2 || strings.HasPrefix(c.Base, pipeline.PolicyPrefix):
+	if c.Base == "" || c.Base == pipeline.SmolLM2 || strings.HasPrefix(c.Base, pipeline.PolicyPrefix) {
 		return nil
 	}
 	info, err := os.Stat(c.Base)
