@@ -252,7 +252,7 @@ func TestNoPairs(t *testing.T) {
 }
 
 func TestClaimsOfKernelBench(t *testing.T) {
-	dir := lay(t, map[string]string{"eval_results.json": `{"3": [{"sample_id": "1", "runtime": 2, "ref_runtime": 5}, {"sample_id": 0, "runtime": 4}], "5": {"sample_id": 0, "runtime": 1, "ref_runtime": 3}}`})
+	dir := lay(t, map[string]string{"eval_results.json": `{"3": [{"sample_id": "1", "runtime": 2, "ref_runtime": 5}, {"sample_id": 0, "runtime": 4}], "5": {"sample_id": 0, "runtime": 1, "ref_runtime": 3}, "6": {"sample_id": 0, "runtime": 1e-320, "ref_runtime": 1e300}}`})
 	claims, problems := claimsOf(dir)
 	if problems != nil {
 		t.Error(problems)
@@ -262,6 +262,7 @@ func TestClaimsOfKernelBench(t *testing.T) {
 		"level_1_problem_3_sample_0_kernel.py": nil, // it was never timed against anything
 		"level_1_problem_4_sample_0_kernel.py": nil,
 		"level_1_problem_5_sample_0_kernel.py": {Speedup: 3, Against: "eager"},
+		"level_1_problem_6_sample_0_kernel.py": nil, // no number
 	} {
 		got := claims.of(name)
 		if (got == nil) != (want == nil) || got != nil && *got != *want {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -120,8 +121,9 @@ func (c runClaims) of(path string) *kernelwright.Claim {
 		return nil
 	}
 	for _, s := range c[m[2]] {
-		if (s.SampleID.String() == m[3] || m[3] == "") && s.Runtime > 0 && s.RefRuntime > 0 {
-			return &kernelwright.Claim{Speedup: s.RefRuntime / s.Runtime, Against: "eager"}
+		speedup := s.RefRuntime / s.Runtime
+		if (s.SampleID.String() == m[3] || m[3] == "") && s.Runtime > 0 && speedup > 0 && !math.IsInf(speedup, 0) {
+			return &kernelwright.Claim{Speedup: speedup, Against: "eager"}
 		}
 	}
 	return nil

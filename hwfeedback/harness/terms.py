@@ -65,9 +65,10 @@ def few_along(lines: Sequence[Line], seed: int) -> Callable[[int], Change]:
 
         def keep_few(x: torch.Tensor, g: torch.Generator) -> torch.Tensor:
             n = math.prod(x.shape[d] for d in dims)
-            left = torch.zeros(n, dtype=x.dtype, device=x.device)
-            left[torch.randperm(n, generator=g, device=x.device)[:KEPT]] = math.sqrt(n / KEPT)
-            return x * left.view([x.shape[d] if d in dims else 1 for d in range(x.dim())])
+            left = torch.zeros(n, dtype=torch.bool, device=x.device)
+            left[torch.randperm(n, generator=g, device=x.device)[:KEPT]] = True
+            left = left.view([x.shape[d] if d in dims else 1 for d in range(x.dim())])
+            return torch.where(left, x * math.sqrt(n / KEPT), torch.zeros_like(x))
 
         return keep_few
 

@@ -161,6 +161,32 @@ def test_reductions_on_a_cpu(tmp_path: pathlib.Path) -> None:
         agree(got, x)
 
 
+# Sums that a sum in the elements' own type would cut.
+WHOLE = r"""
+#include <kw/reduce.h>
+#include <kw/scan.h>
+extern "C" void whole(const int* x, const unsigned char* b, double* y, long long n) {
+  y[0] = kw::sum(n, [&](long long i) { return x[i] > 0; });
+  y[1] = kw::sum(n, [&](long long i) { return b[i]; });
+  y[2] = kw::sum<0>(n, [&](long long i) { return x[i]; });
+  y[3] = kw::sum(n, [&](long long i) { return x[i]; });
+  y[4] = kw::mean(n, [&](long long i) { return x[i]; });
+  y[5] = kw::prod(2, [&](long long i) { return x[i]; });
+  kw::scan(n, [&](long long i) { return x[i] > 0; }, [&](long long, long long s) { y[6] = s; });
+}
+"""
+
+
+def test_whole_numbers_are_added_up_whole(tmp_path: pathlib.Path) -> None:
+    lib = compiled(WHOLE, tmp_path, f"-I{headers.FOLDER}")
+    n, value = 1000, 9_999_999
+    x = torch.full((n,), value, dtype=torch.int32)
+    b = torch.full((n,), 200, dtype=torch.uint8)
+    y = torch.zeros(7, dtype=torch.float64)
+    lib.whole(pointer(x), pointer(b), pointer(y), ctypes.c_longlong(n))
+    assert y.tolist() == [n, 200 * n, n * value, n * value, value, value**2, n]
+
+
 def test_reductions_of_a_block(tmp_path: pathlib.Path) -> None:
     source = headers.inlined(ON_GPU) + LAUNCHES
     lib = compiled(source, tmp_path, "-O1", "-include", str(EMULATED))

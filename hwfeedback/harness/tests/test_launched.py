@@ -100,6 +100,11 @@ class Double:
         self.launched: list[tuple[Any, ...]] = []
         self.kinds: list[Any] = []
         self.shared: list[int] = []
+        self.entered = 0
+
+    def enter(self) -> None:
+        self.entered += 1
+        self.code = 0
 
     def launch(self, handle: Any, *rest: Any) -> int:
         *shape, stream, pointers, extra = rest
@@ -178,6 +183,14 @@ def test_shared_memory_beyond_48_kib_is_asked_for_once(stream: int) -> None:
     assert driver.shared == [100 << 10, 200 << 10]
     with pytest.raises(RuntimeError, match="twice: 300000 bytes of shared memory are refused"):
         twice[1, 1, 300000]
+
+
+def test_a_thread_without_a_context_gets_one(stream: int) -> None:
+    driver = Double(code=201)
+    x = Stands()
+    kernel(driver)[4, 256](x, x, 8, 1.0, True)
+    assert driver.entered == 1 and len(driver.launched) == 2
+    assert driver.launched[0] == driver.launched[1]
 
 
 def test_what_is_wrong_with_a_launch_is_said(stream: int) -> None:

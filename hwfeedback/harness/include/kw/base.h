@@ -39,18 +39,46 @@
 #define KW_LOOP static inline __attribute__((always_inline))
 #endif
 namespace kw {
-// The type in which elements of a type are added up.
+// How elements of a type are added up: a few of them in part, these in type, and what comes of it is a sum or a mean.
+// Half precision is not there: convert elements to float.
 template <typename T>
-struct Wide {
-  typedef long long type;
-};
+struct Wide;
 template <>
 struct Wide<float> {
   typedef double type;
+  typedef float part, sum, mean;
 };
 template <>
 struct Wide<double> {
-  typedef double type;
+  typedef double type, part, sum, mean;
 };
+struct Whole {
+  typedef long long type, part, sum;
+  typedef double mean;
+};
+template <>
+struct Wide<bool> : Whole {};
+template <>
+struct Wide<char> : Whole {};
+template <>
+struct Wide<signed char> : Whole {};
+template <>
+struct Wide<unsigned char> : Whole {};
+template <>
+struct Wide<short> : Whole {};
+template <>
+struct Wide<unsigned short> : Whole {};
+template <>
+struct Wide<int> : Whole {};
+template <>
+struct Wide<unsigned> : Whole {};
+template <>
+struct Wide<long> : Whole {};
+template <>
+struct Wide<unsigned long> : Whole {};
+template <>
+struct Wide<long long> : Whole {};
+template <>
+struct Wide<unsigned long long> : Whole {};
 }  // namespace kw
 #endif

@@ -2,7 +2,8 @@
 // as torch), maxnum (NaN left aside), argmax, argmin (the first of equals; a NaN before all else).
 //
 // On a CPU one thread reduces a row, in vector code. kw::sum<T> adds T elements up in float and these sums in double;
-// kw::sum<0> adds all in double.
+// kw::sum<0> adds all in double. Whole numbers and bool are added up in long long, which is what comes of them; their mean
+// is a double. Half precision is converted first.
 //
 //   kw::parallel(rows, [=](long long r) {
 //     y[r] = kw::sum(n, [&](long long i) { return x[r * n + i]; });
@@ -122,6 +123,7 @@ KW_FN S shuffle(S v, int lane, int width) {
 }
 template <int W, typename S>
 KW_FN S warp_reduce(S v) {
+  static_assert(W > 0 && W <= 32 && (W & (W - 1)) == 0, "a power of two");
 #pragma unroll
   for (int mask = W / 2; mask > 0; mask /= 2) v.merge(shuffle_xor(v, mask));
   return v;
@@ -141,6 +143,7 @@ KW_FN S block_reduce(S v) {
 }
 template <int X, int Y, typename S>
 KW_FN S column_reduce(S v) {
+  static_assert((Y & (Y - 1)) == 0, "a power of two");
   if (Y == 1) return v;
   __shared__ S part[Y][X];
   const int x = threadIdx.x % X, y = threadIdx.x / X;
@@ -162,6 +165,7 @@ KW_FN S column_reduce(S v) {
 // The sum of a vector, in pairs: of equal elements it is exact.
 template <int V>
 KW_FN float pairwise_sum(const float (&x)[V]) {
+  static_assert((V & (V - 1)) == 0, "a power of two");
   float sum[V];
 #pragma unroll
   for (int j = 0; j < V; ++j) sum[j] = x[j];
@@ -186,21 +190,21 @@ KW_FN float most(float a, float b) {
 #endif
 // Adds up what T threads see in float32 of each 16 elements, and these sums in double.
 template <int T = 256, typename F>
-KW_LOOP auto sum(int n, F f) -> decltype(f(0)) {
-  typedef decltype(f(0)) V;
-  Sum<typename Wide<V>::type> all = {0};
+KW_LOOP auto sum(int n, F f) -> typename Wide<decltype(f(0))>::sum {
+  typedef Wide<decltype(f(0))> W;
+  Sum<typename W::type> all = {0};
   for (int first = threadIdx.x % T; first < n; first += 16 * T) {
-    V part = 0;
+    typename W::part part = 0;
 #pragma unroll
     for (int u = 0; u < 16; ++u)
       if (first + u * T < n) part += f(first + u * T);
     all.v += part;
   }
-  return (V)block_reduce<T>(all).v;
+  return (typename W::sum)block_reduce<T>(all).v;
 }
 template <int T = 256, typename F>
-KW_LOOP auto mean(int n, F f) -> decltype(f(0)) {
-  return sum<T>(n, f) / n;
+KW_LOOP auto mean(int n, F f) -> typename Wide<decltype(f(0))>::mean {
+  return (typename Wide<decltype(f(0))>::mean)sum<T>(n, f) / n;
 }
 template <int T, typename S, typename F>
 KW_LOOP S carried(int n, S s, F f) {
@@ -209,7 +213,7 @@ KW_LOOP S carried(int n, S s, F f) {
   return block_reduce<T>(s);
 }
 template <int T = 256, typename F>
-KW_LOOP auto prod(int n, F f) -> decltype(f(0)) {
+KW_LOOP auto prod(int n, F f) -> typename Wide<decltype(f(0))>::sum {
   return carried<T>(n, Product<typename Wide<decltype(f(0))>::type>{1}, f).v;
 }
 template <int T = 256, typename F>
@@ -255,7 +259,7 @@ KW_LOOP auto wide_sum(long long n, F f) {
   } else {
     for (long long first = 0; first < n; first += T) {
       const long long end = first + T < n ? first + T : n;
-      V part = 0;
+      typename Wide<V>::part part = 0;
 #pragma omp simd reduction(+ : part)
       for (long long i = first; i < end; ++i) part += f(i);
       all += part;
@@ -264,15 +268,15 @@ KW_LOOP auto wide_sum(long long n, F f) {
   return all;
 }
 template <int T = 512, typename F>
-KW_LOOP auto sum(long long n, F f) -> decltype(f(0LL)) {
+KW_LOOP auto sum(long long n, F f) -> typename Wide<decltype(f(0LL))>::sum {
   return wide_sum<T>(n, f);
 }
 template <int T = 512, typename F>
-KW_LOOP auto mean(long long n, F f) -> decltype(f(0LL)) {
-  return wide_sum<T>(n, f) / n;
+KW_LOOP auto mean(long long n, F f) -> typename Wide<decltype(f(0LL))>::mean {
+  return (double)wide_sum<T>(n, f) / n;
 }
 template <int T = 0, typename F>
-KW_LOOP auto prod(long long n, F f) -> decltype(f(0LL)) {
+KW_LOOP auto prod(long long n, F f) -> typename Wide<decltype(f(0LL))>::sum {
   typename Wide<decltype(f(0LL))>::type all = 1;
 #pragma omp simd reduction(* : all)
   for (long long i = 0; i < n; ++i) all *= f(i);

@@ -82,7 +82,7 @@ KW_LOOP void scan(int n, F f, G g) {
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       run.v += x[j];
-      if (mine + j < n) g(mine + j, (E)run.v);
+      if (mine + j < n) g(mine + j, (typename Wide<E>::sum)run.v);
     }
     before.merge(all[0]);
   }
@@ -94,7 +94,7 @@ KW_LOOP void scan(long long n, F f, G g) {
   typename Wide<V>::type s = 0;
   for (long long i = 0; i < n; ++i) {
     s += f(i);
-    g(i, (V)s);
+    g(i, (typename Wide<V>::sum)s);
   }
 }
 template <int R, typename F, typename G>
@@ -102,7 +102,7 @@ KW_LOOP void scan_rows(long long first, long long rows, long long n, F f, G g) {
   typedef decltype(f(0LL, 0LL)) V;
   if (first + R > rows) {
     for (long long r = first; r < rows; ++r) {
-      scan(n, [&](long long i) { return f(r, i); }, [&](long long i, V s) { g(r, i, s); });
+      scan(n, [&](long long i) { return f(r, i); }, [&](long long i, typename Wide<V>::sum s) { g(r, i, s); });
     }
     return;
   }
@@ -111,7 +111,7 @@ KW_LOOP void scan_rows(long long first, long long rows, long long n, F f, G g) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       s[r] += f(first + r, i);
-      g(first + r, i, (V)s[r]);
+      g(first + r, i, (typename Wide<V>::sum)s[r]);
     }
   }
 }
