@@ -65,7 +65,7 @@ func (c runCmd) dry(a *app) (err error) {
 		show.begin(path)
 		first, err := r.firstAnswer(a.ctx, e, by, path)
 		if bad, ok := errors.AsType[*kernelwright.InvalidTaskError](err); ok { // as of a run of it
-			return &Error{Code: ExitNotFound, Text: report.Line(filepath.Base(path)) + " is no task: " + bad.Reason, Hint: bad.Hint}
+			return &Error{Code: ExitNotFound, Text: report.Line(filepath.Base(path)) + " is invalid: " + bad.Reason, Hint: bad.Hint}
 		}
 		if err != nil {
 			return cutShort(a.ctx, err)

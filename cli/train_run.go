@@ -17,7 +17,7 @@ import (
 )
 
 type trainRunCmd struct {
-	Pipeline int64  `arg:"" optional:"" help:"Number of the pipeline to go on with. Without it: the last one that was begun with the same flags and settings and is not finished, else a new one."`
+	Pipeline int64  `arg:"" optional:"" help:"Number of the pipeline to go on with. Without it: the last one that was begun with the same flags and settings and has not come to its end, else a new one."`
 	Small    bool   `help:"First contact: a tiny model from nothing, every stage, minutes on two cores."`
 	Base     string `help:"What is trained: smollm2, a model's folder or GGUF file, or policy:current; without it the serving policy, else a small model from nothing." placeholder:"MODEL"`
 	Stage    string `help:"Do this stage alone." placeholder:"NAME"`

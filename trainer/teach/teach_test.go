@@ -377,7 +377,7 @@ func TestNovelty(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	renamed := strings.NewReplacer("inputs_0", "given", "kernel0", "all", "out0", "y").Replace(points[2].Source)
+	renamed := strings.NewReplacer("inputs_0", "given", "kernel0", "all", "out0", "y", `"inputs_0:`, `"inputs_0:`).Replace(points[2].Source)
 	got, err := Measure(t.Context(), []Candidate{
 		{Task: task, Source: points[1].Source, Tokens: 100}, {Task: task, Source: renamed, Tokens: 300},
 		{Task: task, Source: plain}, {Task: other, Source: "x = 1\n"}, {Task: other, Source: "z = 1 # the same\n"},
