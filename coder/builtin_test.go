@@ -137,7 +137,7 @@ func TestCUDACandidatesAreRight(t *testing.T) { candidatesAreRight(t, onGPU, 3, 
 
 // candidatesAreRight takes the default schedule of one case in so many, and of the
 // other choices one in so many, more of those cases that threads share; soaking,
-// every case's, and every day a third.
+// every case's, and every day a fifth.
 func candidatesAreRight(t *testing.T, input func(fixture) kernelwright.CoderInput, cases, few, many int) {
 	t.Helper()
 	t.Parallel()
@@ -146,7 +146,7 @@ func candidatesAreRight(t *testing.T, input func(fixture) kernelwright.CoderInpu
 	case long:
 		cases, few, many = 1, few/10, many/10
 	case soak.Daily(): // once a week all that are asked for
-		cases, few, many = 3*cases, 3*few, 3*many
+		cases, few, many = 5*cases, 5*few, 5*many
 	}
 	if testPython == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python with torch: candidates are not run")
