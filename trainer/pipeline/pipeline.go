@@ -149,10 +149,11 @@ func StageFolder(dataDir string, s store.Stage) string {
 // Remove forgets a pipeline and removes its files. Sets of tasks stay, for what was
 // held out is never trained on, and policies that were taken in do.
 func Remove(ctx context.Context, s *store.Store, dataDir string, id int64) error {
-	if err := os.RemoveAll(Folder(dataDir, id)); err != nil {
+	// Files of which nothing is recorded are in nobody's way. A pipeline without its files is.
+	if err := s.RemovePipeline(ctx, id); err != nil {
 		return err
 	}
-	return s.RemovePipeline(ctx, id)
+	return os.RemoveAll(Folder(dataDir, id))
 }
 
 // Close closes what stages have opened.
