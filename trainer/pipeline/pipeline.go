@@ -187,13 +187,43 @@ func (l *Pipeline) Run(ctx context.Context) error {
 func (l *Pipeline) RunStage(ctx context.Context, name string, again bool) error {
 	for _, s := range Stages {
 		if s.Name == name {
-			if err := l.parts.Store.FinishPipeline(ctx, l.row.ID, false); err != nil {
+			if err := l.stage(ctx, s, again); err != nil || l.row.FinishedMS != 0 {
 				return err
 			}
-			return l.stage(ctx, s, again)
+			whole, err := l.whole(ctx)
+			if err != nil || !whole {
+				return err
+			}
+			return l.parts.Store.FinishPipeline(context.WithoutCancel(ctx), l.row.ID, true)
 		}
 	}
 	return fmt.Errorf("there is no stage %q", name)
+// whole reports whether every stage is finished, with what those before it left last.
+func (l *Pipeline) whole(ctx context.Context) (bool, error) {
+	latest, err := l.latest(context.WithoutCancel(ctx))
+	if err != nil {
+		return false, err
+	}
+	for _, s := range Stages {
+		last, there := latest[s.Name]
+		if !there || !last.Status.Finished() {
+			return false, nil
+		}
+		in, err := l.inputs(s, latest)
+		if err != nil {
+			return false, err
+		}
+		inputs, err := json.Marshal(in)
+		if err != nil {
+			return false, err
+		}
+		if string(last.Inputs) != string(inputs) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
 }
 
 // stage brings one stage to its end.
@@ -219,6 +249,12 @@ func (l *Pipeline) stage(ctx context.Context, s Stage, again bool) error {
 	}
 	budget, err := json.Marshal(s.budget(l.settings))
 	if err != nil {
+	if l.row.FinishedMS != 0 { // what comes after this stage has to be done again
+		if err := l.parts.Store.FinishPipeline(ctx, l.row.ID, false); err != nil {
+			return err
+		}
+		l.row.FinishedMS = 0
+	}
 		return err
 	}
 	row, err := l.parts.Store.BeginStage(ctx, l.row.ID, s.Name, inputs, budget)
