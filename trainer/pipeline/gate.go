@@ -29,11 +29,7 @@ func holdGate(ctx context.Context, w *work) (out Outputs, skipped string, err er
 	if err != nil {
 		return out, "", err
 	}
-	opponent, err := w.l.policies.Best(ctx)
-	var none *policies.Error
-	if errors.As(err, &none) && none.Missing {
-		opponent, err = began, nil
-	}
+	candidate, opponent, err := w.sides(ctx, candidate, began)
 	if err != nil {
 		return out, "", err
 	}
@@ -47,7 +43,8 @@ func holdGate(ctx context.Context, w *work) (out Outputs, skipped string, err er
 	}
 	if candidate.Version == opponent.Version {
 		out.Decision, out.Reason = gate.Refused, fmt.Sprintf("it is %s itself: nothing was learned", opponent.Name())
-		return out, "", nil
+		out.HeldOut, err = w.reached(ctx, Agentic)
+		return out, "", err
 	}
 	return out, "", w.decide(ctx, &out, file, held, candidate, opponent)
 }
@@ -58,12 +55,56 @@ func (w *work) add(ctx context.Context, folder, base, stage string) (policies.Po
 	return p, badPolicy(err)
 }
 
-// decide holds the gate.
-func (w *work) decide(ctx context.Context, out *Outputs, file string, held []tasks.Task, candidate, opponent policies.Policy) error {
+// sides are the two policies of the gate: the candidate, and the best one so far, or
+// began where none has served. A gate that has begun keeps those that it began with,
+// whatever was promoted meanwhile.
+func (w *work) sides(ctx context.Context, candidate, began policies.Policy) (us, them policies.Policy, err error) {
+	row, err := w.l.parts.Store.GateNamed(ctx, w.gate())
+	if errors.Is(err, store.ErrNotFound) {
+		them, err = w.l.policies.Best(ctx)
+		if none, ok := errors.AsType[*policies.Error](err); ok && none.Missing {
+			return candidate, began, nil
+		}
+		return candidate, them, err
+	}
+	if err != nil {
+		return us, them, err
+	}
+	for name, to := range map[string]*policies.Policy{row.Candidate: &us, row.Opponent: &them} {
+		*to, err = w.l.policies.Find(ctx, name)
+		if gone, ok := errors.AsType[*policies.Error](err); ok && gone.Missing {
+			return us, them, &StageError{Status: store.StageBadInput, Reason: fmt.Sprintf("gate %d cannot be held to its end: %s", row.ID, gone.Text), Hint: "`kernelwright train run --stage synthesise --again` makes other tasks, for another gate"}
+		}
+		if err != nil {
+			return us, them, err
+		}
+	}
+	return us, them, nil
+}
+
+// gate is the name of the attempt's gate.
+func (w *work) gate() string {
 	name := fmt.Sprintf("pipeline %d", w.row.Pipeline)
 	if w.row.Attempt > 1 {
 		name += fmt.Sprintf(", attempt %d", w.row.Attempt)
 	}
+	return name
+}
+
+// reached is what the policy of a stage reached when that measured it.
+func (w *work) reached(ctx context.Context, stage string) (*HeldOut, error) {
+	latest, err := w.l.latest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var of Outputs
+	err = json.Unmarshal(latest[stage].Outputs, &of)
+	return of.HeldOut, err
+}
+
+// decide holds the gate.
+func (w *work) decide(ctx context.Context, out *Outputs, file string, held []tasks.Task, candidate, opponent policies.Policy) error {
+	name := w.gate()
 	g := gate.Gate{
 		Record: w.l.parts.Store, Name: name, Settings: w.recipe().Gate, Coder: w.l.parts.Coder, Unprotected: w.l.parts.Unprotected, Log: w.l.parts.Log,
 		Progress: func(p gate.Progress) { w.tell(Event{Part: "answers", Step: p.Played, Steps: p.Wanted}) },
