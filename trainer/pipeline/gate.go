@@ -160,7 +160,7 @@ type player struct {
 	file    string
 	held    []tasks.Task
 	answers map[string][]Played // by task
-	again   int
+	again   map[string]int      // how often each was asked for again
 }
 
 // Name implements gate.Player.
@@ -198,20 +198,22 @@ func (p *player) load(ctx context.Context) error {
 	}
 	found, err := p.play(ctx, p.policy.Name(), p.file, p.w.recipe().Gate.Samples)
 	if err == nil {
-		p.answers = found
+		p.answers, p.again = found, map[string]int{}
 	}
 	return err
 }
 
-// more has it answer one task once more.
+// more has it answer one task once more. The part is the task's own: after a kill, what
+// it has on the disk is found again.
 func (p *player) more(ctx context.Context, t tasks.Task) error {
-	p.again++
-	part := fmt.Sprintf("%s-more-%d", p.policy.Name(), p.again)
+	p.again[t.Fingerprint]++
+	again := p.again[t.Fingerprint]
+	part := fmt.Sprintf("%s-more-%.12s-%d", p.policy.Name(), t.Fingerprint, again)
 	file := p.w.folder(part + ".jsonl")
 	if err := tasks.Export(file, []tasks.Task{t}); err != nil {
 		return err
 	}
-	found, err := p.play(ctx, part, file, 1)
+	found, err := p.play(ctx, part, file, 1, again)
 	if err != nil {
 		return err
 	}
@@ -219,18 +221,18 @@ func (p *player) more(ctx context.Context, t tasks.Task) error {
 	return nil
 }
 
-// play has the policy answer the tasks of a file. Both policies of a gate draw by the
-// same seeds.
-func (p *player) play(ctx context.Context, part, file string, samples int) (map[string][]Played, error) {
+// play has the policy answer the tasks of a file; again counts from 1 what is asked for
+// again. Both policies of a gate draw by the same seeds.
+func (p *player) play(ctx context.Context, part, file string, samples, again int) (map[string][]Played, error) {
 	path := p.w.folder(part, "outcomes.jsonl")
 	if _, err := os.Stat(path); err != nil {
 		if err := p.w.l.policies.Check(ctx, p.policy); err != nil {
 			return nil, badPolicy(err)
 		}
-		seed := p.w.l.settings.Seed*1_009 + int64(p.again)
+		seed := p.w.l.settings.Seed*1_009 + int64(again)
 		if _, err := p.w.play(ctx, part, p.policy.Folder, file, samples, p.w.recipe().HeldRounds, true, seed); err != nil {
 			var lost *StageError
-			if p.again > 0 && errors.As(err, &lost) && lost.Status == store.StageUnreachable {
+			if again > 0 && errors.As(err, &lost) && lost.Status == store.StageUnreachable {
 				return nil, nil // it has no outcome again, which the gate decides on
 			}
 			return nil, err
