@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -114,23 +115,23 @@ func of(p Parts, row store.Pipeline) (*Pipeline, error) {
 	return l, nil
 }
 
-// Unfinished returns the newest pipeline with these settings that has not come to its
-// end, or store.ErrNotFound.
-func Unfinished(ctx context.Context, s *store.Store, like Settings) (int64, error) {
-	want, err := json.Marshal(like)
-	if err != nil {
-		return 0, err
-	}
+// Newest returns the number of the newest pipeline that may be meant, or
+// store.ErrNotFound.
+func Newest(ctx context.Context, s *store.Store, meant func(store.Pipeline, Settings) (bool, error)) (int64, error) {
 	all, err := s.Pipelines(ctx)
 	if err != nil {
 		return 0, err
 	}
-	for i := len(all) - 1; i >= 0; i-- {
-		if all[i].FinishedMS == 0 && string(all[i].Settings) == string(want) {
-			return all[i].ID, nil
+	for _, p := range slices.Backward(all) {
+		var of Settings
+		if err := json.Unmarshal(p.Settings, &of); err != nil {
+			return 0, fmt.Errorf("the settings of pipeline %d: %w", p.ID, err)
+		}
+		if is, err := meant(p, of); is || err != nil {
+			return p.ID, err
 		}
 	}
-	return 0, fmt.Errorf("an unfinished pipeline with these settings: %w", store.ErrNotFound)
+	return 0, fmt.Errorf("a pipeline with these settings: %w", store.ErrNotFound)
 }
 
 // ID is its number.

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"reflect"
 	"strconv"
 
 	"github.com/kernelwright/kernelwright/store"
@@ -15,6 +16,16 @@ type Settings struct {
 	Base   string `json:"base"`
 	Seed   int64  `json:"seed"`
 	Recipe Recipe `json:"recipe"`
+	// Unnamed: nobody named Base. It is what served when the pipeline was begun.
+	Unnamed bool `json:"unnamed"`
+}
+
+// Same reports whether the same command asks for both.
+func (s Settings) Same(o Settings) bool {
+	if s.Unnamed && o.Unnamed { // what serves may be another one by now
+		s.Base = o.Base
+	}
+	return reflect.DeepEqual(s, o)
 }
 
 // Recipe says how much of everything there is. Rates of learning are AdamW's.
