@@ -106,7 +106,7 @@ func (w *work) reached(ctx context.Context, stage string) (*HeldOut, error) {
 func (w *work) decide(ctx context.Context, out *Outputs, file string, held []tasks.Task, candidate, opponent policies.Policy) error {
 	name := w.gate()
 	g := gate.Gate{
-		Record: w.l.parts.Store, Name: name, Settings: w.recipe().Gate, Coder: w.l.parts.Coder, Unprotected: w.l.parts.Unprotected, Log: w.l.parts.Log,
+		Record: w.l.parts.Store, Name: name, Settings: w.recipe().Gate, Coder: builtin{w}, Unprotected: w.l.parts.Unprotected, Log: w.l.parts.Log,
 		Progress: func(p gate.Progress) { w.tell(Event{Part: "answers", Step: p.Played, Steps: p.Wanted}) },
 	}
 	us, them := &player{w: w, policy: candidate, file: file, held: held}, &player{w: w, policy: opponent, file: file, held: held}
@@ -180,7 +180,11 @@ func (p *player) Play(ctx context.Context, t tasks.Task, sample int) (gate.Outco
 	if len(all) <= sample {
 		return gate.Outcome{}, fmt.Errorf("%s has %d answers to task %.12s that came to a reward", p.Name(), len(all), t.Fingerprint)
 	}
-	a := all[sample]
+	return outcome(t, sample, all[sample]), nil
+}
+
+// outcome is what an answer to a task came to, as a gate has it.
+func outcome(t tasks.Task, sample int, a Played) gate.Outcome {
 	o := gate.Outcome{Task: t.Fingerprint, Split: t.Split, Sample: sample, Built: a.built(), Reward: a.reward(), Correct: a.reward() > 0}
 	if a.Verdict != nil && o.Correct {
 		o.Eager, o.Compile = a.Verdict.Speedups["eager"].Value, a.Verdict.Speedups["compile"].Value
@@ -188,7 +192,7 @@ func (p *player) Play(ctx context.Context, t tasks.Task, sample int) (gate.Outco
 			o.Speedup = a.Verdict.Speedup.Value
 		}
 	}
-	return o, nil
+	return o
 }
 
 // load has the policy answer all tasks, unless it has.
@@ -196,7 +200,7 @@ func (p *player) load(ctx context.Context) error {
 	if p.answers != nil {
 		return nil
 	}
-	found, err := p.play(ctx, p.policy.Name(), p.file, p.w.recipe().Gate.Samples)
+	found, err := p.play(ctx, p.policy.Name(), p.file, p.w.recipe().Gate.Samples, 0)
 	if err == nil {
 		p.answers, p.again = found, map[string]int{}
 	}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/episodes"
-	"github.com/kernelwright/kernelwright/trainer/gate"
 	"github.com/kernelwright/kernelwright/trainer/policies"
 	"github.com/kernelwright/kernelwright/trainer/rl"
 	"github.com/kernelwright/kernelwright/trainer/tasks"
@@ -41,8 +40,6 @@ type Parts struct {
 	// prompt and an answer, and returns their file and how many runs they are of; nil: there
 	// is none.
 	DayData func(ctx context.Context, folder string) (pairs string, runs int, err error)
-	// Coder is the built-in one, which stands beside a gate; nil: nobody does.
-	Coder gate.Player
 	// Unprotected: no file is protected, which every page of a gate says.
 	Unprotected bool
 	Tell        func(Event)
@@ -199,6 +196,8 @@ func (l *Pipeline) RunStage(ctx context.Context, name string, again bool) error 
 		}
 	}
 	return fmt.Errorf("there is no stage %q", name)
+}
+
 // whole reports whether every stage is finished, with what those before it left last.
 func (l *Pipeline) whole(ctx context.Context) (bool, error) {
 	latest, err := l.latest(context.WithoutCancel(ctx))
@@ -225,8 +224,6 @@ func (l *Pipeline) whole(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-}
-
 // stage brings one stage to its end.
 func (l *Pipeline) stage(ctx context.Context, s Stage, again bool) error {
 	if ctx.Err() != nil {
@@ -250,13 +247,13 @@ func (l *Pipeline) stage(ctx context.Context, s Stage, again bool) error {
 	}
 	budget, err := json.Marshal(s.budget(l.settings))
 	if err != nil {
+		return err
+	}
 	if l.row.FinishedMS != 0 { // what comes after this stage has to be done again
 		if err := l.parts.Store.FinishPipeline(ctx, l.row.ID, false); err != nil {
 			return err
 		}
 		l.row.FinishedMS = 0
-	}
-		return err
 	}
 	row, err := l.parts.Store.BeginStage(ctx, l.row.ID, s.Name, inputs, budget)
 	if err != nil {
