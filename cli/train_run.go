@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
+	"github.com/kernelwright/kernelwright/trainer/gate"
 	"github.com/kernelwright/kernelwright/trainer/pipeline"
 	"github.com/kernelwright/kernelwright/trainer/policies"
 )
@@ -68,7 +69,6 @@ func (c trainRunCmd) Run(a *app) (err error) {
 	return errors.Join(say.failed, say.end(r, p.ID()))
 }
 
-// check says what is wrong with the flags.
 // prepare finds the pipeline that is gone on with, and its conditions; its number is 0
 // where a new one is to begin.
 func (c trainRunCmd) prepare(ctx context.Context, r *room) (*room, int64, pipeline.Settings, error) {
@@ -84,6 +84,7 @@ func (c trainRunCmd) prepare(ctx context.Context, r *room) (*room, int64, pipeli
 	return r, id, settings, err
 }
 
+// check says what is wrong with the flags.
 func (c trainRunCmd) check() error {
 	switch {
 	case c.Stage != "" && !slices.Contains(pipeline.Names(), c.Stage):
@@ -134,8 +135,8 @@ func (c trainRunCmd) settings(ctx context.Context, r *room) (pipeline.Settings, 
 	s := pipeline.Settings{Small: c.Small, Base: c.Base, Seed: c.Seed, Recipe: r.recipe(c.Small)}
 	if s.Base == "" && !c.Small {
 		var err error
-		if s.Base, err = r.base(ctx); err != nil {
 		s.Unnamed = r.config.Training.Base == ""
+		if s.Base, err = r.base(ctx); err != nil {
 			return s, err
 		}
 	}
@@ -350,5 +351,28 @@ func (t *trainTeller) end(r *room, id int64) error {
 	if err != nil {
 		return err
 	}
-	return printStages(t.a, stages)
+	return errors.Join(printStages(t.a, stages), r.printOdds(t.a, stages))
+}
+
+// printOdds prints how likely the last gate of a pipeline is to tell policies apart.
+func (r *room) printOdds(a *app, stages []store.Stage) error {
+	for _, s := range slices.Backward(stages) {
+		o, err := stageObjectOf(s)
+		if err != nil {
+			return err
+		}
+		if s.Stage != pipeline.GateStage || o.Outputs == nil || o.Outputs.Gate == 0 {
+			continue
+		}
+		held, err := r.store.Gate(a.ctx, o.Outputs.Gate)
+		if err != nil {
+			return err
+		}
+		read, err := gate.Read(a.ctx, r.store, held.Name)
+		if err != nil {
+			return err
+		}
+		return a.printf("gate: %s\n", read.Odds())
+	}
+	return nil
 }
