@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -39,7 +38,7 @@ type nightly struct {
 // Run implements nights.Pipeline.
 func (n nightly) Run(ctx context.Context, tell func(nights.Progress)) (out nights.Outcome, err error) {
 	c := trainRunCmd{}
-	r, err := c.conditions(n.room)
+	r, err := c.conditions(n.room, false)
 	if err != nil {
 		return out, err
 	}
@@ -83,40 +82,53 @@ func (n nightly) Run(ctx context.Context, tell func(nights.Progress)) (out night
 }
 
 // open returns the pipeline that has not come to its gate, or begins one, with a
-// seed of its own. One that collapsed would collapse again.
+// seed of its own.
 func (n nightly) open(ctx context.Context, r *room, parts pipeline.Parts, s pipeline.Settings) (*pipeline.Pipeline, error) {
-	all, err := r.store.Pipelines(ctx)
-	if err != nil {
+	newest := int64(0)
+	id, err := pipeline.Newest(ctx, r.store, func(p store.Pipeline, of pipeline.Settings) (bool, error) {
+		newest = max(newest, p.ID)
+		s.Seed = of.Seed
+		if p.FinishedMS != 0 || !s.Same(of) {
+			return false, nil
+		}
+		hopeless, err := stuck(ctx, r.store, p.ID)
+		return !hopeless, err
+	})
+	if err == nil {
+		return pipeline.Open(ctx, parts, id)
+	}
+	if !errors.Is(err, store.ErrNotFound) {
 		return nil, err
 	}
-	for i := len(all) - 1; i >= 0; i-- {
-		begun := all[i]
-		var of pipeline.Settings
-		if err := json.Unmarshal(begun.Settings, &of); err != nil {
-			return nil, fmt.Errorf("the settings of pipeline %d: %w", begun.ID, err)
-		}
-		s.Seed = of.Seed
-		like, err := json.Marshal(s)
-		if err != nil {
-			return nil, err
-		}
-		if begun.FinishedMS != 0 || string(like) != string(begun.Settings) {
-			continue
-		}
-		stages, err := r.store.Stages(ctx, begun.ID)
-		if err != nil {
-			return nil, err
-		}
-		if last := len(stages) - 1; last >= 0 && stages[last].Status == store.StageCollapsed {
-			continue
-		}
-		return pipeline.Open(ctx, parts, begun.ID)
-	}
-	s.Seed = 1
-	if len(all) > 0 {
-		s.Seed = all[len(all)-1].ID + 1
-	}
+	s.Seed = newest + 1
 	return pipeline.Begin(ctx, parts, s)
+}
+
+// failedNights are those after which a pipeline that failed is not gone on with.
+const failedNights = 2
+
+// stuck reports whether a pipeline would end like the last time: it collapsed, its
+// input is bad, or it failed on several nights. It is not gone on with by night.
+func stuck(ctx context.Context, s *store.Store, id int64) (bool, error) {
+	stages, err := s.Stages(ctx, id)
+	if err != nil || len(stages) == 0 {
+		return false, err
+	}
+	switch stages[len(stages)-1].Status {
+	case store.StageCollapsed, store.StageBadInput:
+		return true, nil
+	case store.StageFailed:
+	default:
+		return false, nil
+	}
+	all, err := s.Nights(ctx, 0)
+	failed := 0
+	for _, n := range all {
+		if n.Pipeline == id && n.Stop == store.NightFailed {
+			failed++
+		}
+	}
+	return failed >= failedNights, err
 }
 
 // decision is what the gate of a pipeline decided.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -23,15 +24,19 @@ import (
 // makeModel is a command of scripts: `makemodel DIR CONTENT` writes a folder like a
 // model's, which computes nothing.
 func makeModel(ts *testscript.TestScript, _ bool, args []string) {
-	dir := ts.MkAbs(args[0])
-	ts.Check(os.MkdirAll(dir, 0o755))
-	header := fmt.Sprintf(`{"w":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}`, len(args[1]), len(args[1]))
-	weights := append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header+args[1]...)
+	ts.Check(writeModel(ts.MkAbs(args[0]), args[1]))
+}
+
+func writeModel(dir, content string) error {
+	header := fmt.Sprintf(`{"w":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}`, len(content), len(content))
+	weights := append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header+content...)
+	err := os.MkdirAll(dir, 0o755)
 	for name, text := range map[string]string{
 		"config.json": "{}", "tokenizer.json": "{}", "README.md": "---\nlicense: apache-2.0\n---\n", "model.safetensors": string(weights),
 	} {
-		ts.Check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
+	return err
 }
 
 // A run by a real policy: each round names the version that wrote it, also after a

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
+	"github.com/kernelwright/kernelwright/trainer/gate"
 	"github.com/kernelwright/kernelwright/trainer/pipeline"
 	"github.com/kernelwright/kernelwright/trainer/policies"
 )
@@ -42,10 +43,7 @@ func (c trainRunCmd) Run(a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	if r, err = c.conditions(r); err != nil {
-		return err
-	}
-	settings, err := c.settings(a.ctx, r)
+	r, id, settings, err := c.prepare(a.ctx, r)
 	if err != nil {
 		return err
 	}
@@ -54,7 +52,7 @@ func (c trainRunCmd) Run(a *app) (err error) {
 	say := &trainTeller{a: a, show: show, seen: map[string]bool{}}
 	parts, shut := r.trainParts(a, show, say.tell)
 	defer func() { err = errors.Join(err, shut()) }()
-	p, err := c.begin(a.ctx, r, parts, settings)
+	p, err := begin(a.ctx, parts, id, settings)
 	if err != nil {
 		return err
 	}
@@ -69,6 +67,21 @@ func (c trainRunCmd) Run(a *app) (err error) {
 		return errors.Join(say.failed, stageFailure(a.ctx, err))
 	}
 	return errors.Join(say.failed, say.end(r, p.ID()))
+}
+
+// prepare finds the pipeline that is gone on with, and its conditions; its number is 0
+// where a new one is to begin.
+func (c trainRunCmd) prepare(ctx context.Context, r *room) (*room, int64, pipeline.Settings, error) {
+	asked, err := c.settings(ctx, r)
+	if err != nil {
+		return r, 0, asked, err
+	}
+	id, settings, err := c.find(ctx, r.store, asked)
+	if err != nil {
+		return r, 0, settings, err
+	}
+	r, err = c.conditions(r, settings.Small)
+	return r, id, settings, err
 }
 
 // check says what is wrong with the flags.
@@ -103,14 +116,15 @@ func (c trainRunCmd) check() error {
 }
 
 // conditions are those that rewards are reached under: eager and torch.compile are what
-// they are held against, and what a policy writes runs in the strict sandbox.
-func (c trainRunCmd) conditions(r *room) (*room, error) {
+// they are held against, and what a policy writes runs in the strict sandbox. A small
+// pipeline trains on the CPU.
+func (c trainRunCmd) conditions(r *room, small bool) (*room, error) {
 	if r.config.Sandbox != "strict" {
 		return r, usage(fmt.Sprintf("the sandbox is %s, and what a policy writes runs in the strict one alone", r.config.Sandbox), "give --sandbox strict")
 	}
 	with := r.config
 	with.Evaluation.Baselines = []string{"eager", "compile"}
-	if c.Small && c.Device == "" {
+	if small && c.Device == "" {
 		with.Device = "cpu"
 	}
 	return r.under(with), nil
@@ -121,6 +135,7 @@ func (c trainRunCmd) settings(ctx context.Context, r *room) (pipeline.Settings, 
 	s := pipeline.Settings{Small: c.Small, Base: c.Base, Seed: c.Seed, Recipe: r.recipe(c.Small)}
 	if s.Base == "" && !c.Small {
 		var err error
+		s.Unnamed = r.config.Training.Base == ""
 		if s.Base, err = r.base(ctx); err != nil {
 			return s, err
 		}
@@ -165,25 +180,39 @@ func (r *room) recipe(small bool) pipeline.Recipe {
 	return p
 }
 
-// begin opens the pipeline that is gone on with, or a new one.
-func (c trainRunCmd) begin(ctx context.Context, r *room, parts pipeline.Parts, s pipeline.Settings) (*pipeline.Pipeline, error) {
-	id, err := c.Pipeline, error(nil)
-	if id == 0 && c.Stage != "" && !c.Small && c.Base == "" {
-		id, err = newestPipeline(ctx, r.store)
-	} else if id == 0 {
-		id, err = pipeline.Unfinished(ctx, r.store, s)
+// find returns the number and the settings of the pipeline that is gone on with; 0: a
+// new one is to begin, with the settings that it was given.
+func (c trainRunCmd) find(ctx context.Context, s *store.Store, asked pipeline.Settings) (int64, pipeline.Settings, error) {
+	var found pipeline.Settings
+	id, err := pipeline.Newest(ctx, s, func(p store.Pipeline, of pipeline.Settings) (bool, error) {
+		found = of
+		switch {
+		case c.Pipeline != 0:
+			return p.ID == c.Pipeline, nil
+		case c.Stage != "" && !c.Small && c.Base == "":
+			return true, nil
+		}
+		return (p.FinishedMS == 0 || c.Stage != "") && asked.Same(of), nil
+	})
+	switch {
+	case err == nil:
+		return id, found, nil
+	case !errors.Is(err, store.ErrNotFound):
+		return 0, found, err
+	case c.Pipeline != 0:
+		return 0, found, notFound(fmt.Sprintf("there is no pipeline %d", c.Pipeline), "`kernelwright train ls` lists them")
+	case c.Stage != "" && c.Stage != pipeline.Synthesise:
+		return 0, found, notFound("no pipeline was begun with these flags and settings, so nothing is there for stage "+c.Stage, "`kernelwright train run` does what comes before, too; `kernelwright train ls` lists the pipelines")
 	}
-	if errors.Is(err, store.ErrNotFound) {
+	return 0, asked, nil
+}
+
+// begin opens the pipeline of a number, or a new one.
+func begin(ctx context.Context, parts pipeline.Parts, id int64, s pipeline.Settings) (*pipeline.Pipeline, error) {
+	if id == 0 {
 		return pipeline.Begin(ctx, parts, s)
 	}
-	if err != nil {
-		return nil, err
-	}
-	p, err := pipeline.Open(ctx, parts, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, notFound(fmt.Sprintf("there is no pipeline %d", id), "`kernelwright train ls` lists them")
-	}
-	return p, err
+	return pipeline.Open(ctx, parts, id)
 }
 
 // newestPipeline is the number of the one that was begun last, or store.ErrNotFound.
@@ -322,5 +351,28 @@ func (t *trainTeller) end(r *room, id int64) error {
 	if err != nil {
 		return err
 	}
-	return printStages(t.a, stages)
+	return errors.Join(printStages(t.a, stages), r.printOdds(t.a, stages))
+}
+
+// printOdds prints how likely the last gate of a pipeline is to tell policies apart.
+func (r *room) printOdds(a *app, stages []store.Stage) error {
+	for _, s := range slices.Backward(stages) {
+		o, err := stageObjectOf(s)
+		if err != nil {
+			return err
+		}
+		if s.Stage != pipeline.GateStage || o.Outputs == nil || o.Outputs.Gate == 0 {
+			continue
+		}
+		held, err := r.store.Gate(a.ctx, o.Outputs.Gate)
+		if err != nil {
+			return err
+		}
+		read, err := gate.Read(a.ctx, r.store, held.Name)
+		if err != nil {
+			return err
+		}
+		return a.printf("gate: %s\n", read.Odds())
+	}
+	return nil
 }

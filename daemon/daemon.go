@@ -68,8 +68,8 @@ type Daemon struct {
 
 // Nights is training that gives way to runs: *nights.Nights.
 type Nights interface {
-	// Run trains until the context is done. Its error ends the daemon.
-	Run(ctx context.Context) error
+	// Run trains until the context is done.
+	Run(ctx context.Context)
 	// Yield returns once nothing is trained.
 	Yield(ctx context.Context) error
 	// Look says that a run has ended.
@@ -120,31 +120,29 @@ func (d *Daemon) Run(ctx context.Context) error {
 		}
 		watched <- err
 	}()
-	trained := d.train(ctx, cancel)
+	trained := d.train(ctx)
 	err = d.work(ctx)
 	idle := err == nil && ctx.Err() == nil
 	cancel(err)
-	if err = cmp.Or(<-watched, err, <-trained); err == nil && idle && len(d.Watcher.untaken) > 0 {
+	<-trained
+	if err = cmp.Or(<-watched, err); err == nil && idle && len(d.Watcher.untaken) > 0 {
 		paths := slices.Sorted(maps.Keys(d.Watcher.untaken))
 		err = &UntakenError{Paths: paths, Err: d.Watcher.untaken[paths[0]]}
 	}
 	return err
 }
 
-// train begins what trains, and returns how it ended.
-func (d *Daemon) train(ctx context.Context, cancel context.CancelCauseFunc) <-chan error {
-	ended := make(chan error, 1)
+// train begins what trains, and returns a channel that is closed when it has ended.
+func (d *Daemon) train(ctx context.Context) <-chan struct{} {
+	ended := make(chan struct{})
 	if d.Nights == nil || d.UntilIdle {
 		d.Nights = nil
-		ended <- nil
+		close(ended)
 		return ended
 	}
 	go func() {
-		err := d.Nights.Run(ctx)
-		if err != nil {
-			cancel(err)
-		}
-		ended <- err
+		defer close(ended)
+		d.Nights.Run(ctx)
 	}()
 	return ended
 }

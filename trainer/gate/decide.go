@@ -67,6 +67,13 @@ func (s Settings) Check() error {
 	return nil
 }
 
+// lossy is how many tasks may turn out void: beyond it, it is the machine.
+func (s Settings) lossy() int { return max(2, 2*s.Tasks/8) }
+
+// Held is how many tasks of each held-out set are needed: those that are decided on,
+// and others in the place of void ones.
+func (s Settings) Held() int { return s.Tasks + s.lossy()/2 }
+
 // due is how many tasks of a set a look comes after. Looks count from 1.
 func (s Settings) due(look int) int { return s.Tasks * look / s.Looks }
 

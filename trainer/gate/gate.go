@@ -347,7 +347,7 @@ func (r *round) play(ctx context.Context, look int) error {
 	defer cancel(nil)
 	todo := r.todo()
 	p := &playing{round: r, cancel: cancel, progress: Progress{Look: look, Looks: r.terms.Looks, Played: len(r.outcomes), Wanted: len(r.outcomes) + len(todo)}}
-	p.allowed = max(2, 2*r.terms.Tasks/8)
+	p.allowed = r.terms.lossy()
 	for _, t := range r.tasks {
 		if t.Void != "" {
 			p.allowed--

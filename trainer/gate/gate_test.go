@@ -244,6 +244,25 @@ func TestATaskThatCannotBePlayedIsReplaced(t *testing.T) {
 	}
 }
 
+// A set of the size that is asked for has a task for each that may turn out void.
+func TestVoidTasksLeaveEnough(t *testing.T) {
+	held := heldTasks(testSettings.Held(), "t")
+	lost := map[string]bool{}
+	for _, task := range held[:testSettings.lossy()] {
+		lost[task.Fingerprint] = true
+	}
+	candidate := &player{name: "policy:v2", better: 0.65, fails: func(task string, _, _ int) error {
+		if lost[task] {
+			return errors.New("the server is down")
+		}
+		return nil
+	}}
+	d, err := testGate(openStore(t, filepath.Join(t.TempDir(), store.FileName)), "night").Run(t.Context(), candidate, &player{name: "policy:v1"}, held)
+	if err != nil || d.Decision != Promoted || d.Tasks != 2*testSettings.Tasks {
+		t.Errorf("%v: %+v", err, d)
+	}
+}
+
 // A machine on which nothing has an outcome decides nothing, and the gate goes on
 // where it was when that is over.
 func TestAMachineThatIsDownDecidesNothing(t *testing.T) {

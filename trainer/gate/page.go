@@ -183,6 +183,18 @@ func about(line func(string, ...any), r Report) {
 	}
 }
 
+// Odds says in a sentence what simulated nights say of a gate's settings.
+func (r Report) Odds() string {
+	var all []string
+	for _, p := range r.Powers {
+		all = append(all, fmt.Sprintf("one that is %s in %s", gained(p.Gain), percent(p.Rate)))
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("of %d simulated nights, a gate with these settings promotes %s", r.Powers[0].Nights, strings.Join(all, ", "))
+}
+
 func gained(gain float64) string {
 	switch {
 	case gain > 0:

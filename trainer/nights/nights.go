@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -96,9 +95,11 @@ type Nights struct {
 
 	looks chan struct{} // there may be something to do
 	// Of the goroutine of Run only:
-	taken  int64 // the night that this process took up
-	told   int64 // the time for which it was said that runs wait
-	coming int64 // the time that was said to be the next
+	taken  int64        // the night that this process took up
+	told   int64        // the time for which it was said that runs wait
+	coming int64        // the time that was said to be the next
+	over   *store.Night // whose end could not be recorded
+	failed string       // what was said of the record last
 }
 
 // work is a pipeline that runs.
@@ -113,8 +114,9 @@ func New(p Plan, r Record, pipeline Pipeline, waiting func(context.Context) (int
 }
 
 // Run runs nights until the context is done, which asks the pipeline to stop: its
-// night is there at the next start. The error is a record that cannot be used.
-func (n *Nights) Run(ctx context.Context) error {
+// night is there at the next start. Where the record cannot be used, for want of room
+// say, it tries again a minute later: who runs nights has other work.
+func (n *Nights) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		now := n.Clock.Now()
 		night, due, err := n.due(ctx, now)
@@ -123,9 +125,14 @@ func (n *Nights) Run(ctx context.Context) error {
 			begun, err = n.spend(ctx, night, now)
 		}
 		pause := min(look, n.Plan.Table.Next(now).Sub(now))
+		said := n.failed
+		n.failed = ""
 		switch {
-		case err != nil && ctx.Err() == nil:
-			return fmt.Errorf("nights: %w", err)
+		case err != nil:
+			n.failed, pause = err.Error(), look
+			if n.failed != said && ctx.Err() == nil {
+				n.Log.Error("nights cannot use the record; they try again each minute", "error", err)
+			}
 		case begun: // it ended, or gave way: look again at once
 			continue
 		case due:
@@ -137,7 +144,6 @@ func (n *Nights) Run(ctx context.Context) error {
 		case <-n.Clock.After(pause):
 		}
 	}
-	return nil
 }
 
 // Look says that runs of people may have come to their end.
@@ -174,6 +180,9 @@ func (n *Nights) due(ctx context.Context, now time.Time) (store.Night, bool, err
 		return last, false, err
 	}
 	if err == nil && last.Open() {
+		if o := n.over; o != nil && o.ID == last.ID {
+			return last, false, n.end(ctx, o, time.UnixMilli(o.EndedMS), o.Stop, o.Reason)
+		}
 		if now.UnixMilli() < last.UntilMS {
 			return last, true, nil
 		}
@@ -231,11 +240,11 @@ func (n *Nights) spend(ctx context.Context, night store.Night, now time.Time) (b
 	if err != nil {
 		return false, err
 	}
-	n.taken = night.ID
+	n.taken, n.failed = night.ID, ""
 	log := n.Log.With("night", night.ID)
 	log.Info(map[bool]string{true: "a night begins", false: "a night goes on"}[fresh], "until", clockTime(night.UntilMS))
 	out, failed, err := n.run(ctx, cancel, &night)
-	if err != nil {
+	if err != nil && !out.Done {
 		return false, err
 	}
 	return true, n.settle(record, log, &night, out, failed, context.Cause(ctx))
@@ -343,8 +352,10 @@ func (n *Nights) end(ctx context.Context, night *store.Night, now time.Time, sto
 		night.EndedMS = night.SeenMS
 	}
 	if err := n.Record.SaveNight(ctx, *night); err != nil {
+		n.over = night
 		return err
 	}
+	n.over = nil
 	attrs := []any{"night", night.ID, "stop", stop, "worked", worked(*night), "gpu", time.Duration(night.GPUMS) * time.Millisecond, "yields", night.Yields}
 	if night.Pipeline != 0 {
 		attrs = append(attrs, "pipeline", night.Pipeline)

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -84,11 +86,12 @@ type world struct {
 	clock    *clock
 	pipeline *pipeline
 	nights   *Nights
+	record   Record // nil: the store
 	log      *bytes.Buffer
 	mu       sync.Mutex
 	runs     int
 	stop     context.CancelFunc
-	done     chan error
+	done     chan struct{}
 }
 
 const day = "2026-11-27" // a Friday
@@ -143,10 +146,17 @@ func (w *world) start(change func(*Plan)) {
 		defer w.mu.Unlock()
 		return w.runs, nil
 	}
-	w.nights = New(plan, w.store, w.pipeline, waiting, w.clock, slog.New(slog.NewTextHandler(&locked{w: w}, nil)))
+	record := w.record
+	if record == nil {
+		record = w.store
+	}
+	w.nights = New(plan, record, w.pipeline, waiting, w.clock, slog.New(slog.NewTextHandler(&locked{w: w}, nil)))
 	ctx, cancel := context.WithCancel(context.Background())
-	w.stop, w.done = cancel, make(chan error, 1)
-	go func() { w.done <- w.nights.Run(ctx) }()
+	w.stop, w.done = cancel, make(chan struct{})
+	go func(done chan<- struct{}) {
+		defer close(done)
+		w.nights.Run(ctx)
+	}(w.done)
 }
 
 // locked writes to the log of a world.
@@ -164,9 +174,7 @@ func (w *world) halt() {
 	}
 	w.stop()
 	w.stop = nil
-	if err := <-w.done; err != nil {
-		w.t.Error(err)
-	}
+	<-w.done
 }
 
 func (w *world) set(text string) { w.clock.set(at(w.t, text)) }
@@ -457,17 +465,51 @@ func TestAClockThatIsPutBack(t *testing.T) {
 	}
 }
 
-// A record that cannot be written ends nights, and the pipeline with them.
-func TestARecordThatIsGone(t *testing.T) {
-	w := newWorld(t, "23:00")
+// fullDisk is a record that cannot be written while it is told so.
+type fullDisk struct {
+	*store.Store
+	full atomic.Bool
+}
+
+func (d *fullDisk) BeginNight(ctx context.Context, n store.Night) (store.Night, error) {
+	if d.full.Load() {
+		return n, syscall.ENOSPC
+	}
+	return d.Store.BeginNight(ctx, n)
+}
+
+func (d *fullDisk) SaveNight(ctx context.Context, n store.Night) error {
+	if d.full.Load() {
+		return syscall.ENOSPC
+	}
+	return d.Store.SaveNight(ctx, n)
+}
+
+// A record that cannot be written stops the pipeline; nights try again, and go on where
+// they were.
+func TestARecordThatCannotBeWritten(t *testing.T) {
+	w := newWorld(t, "22:59")
+	d := &fullDisk{Store: w.store}
+	d.full.Store(true)
+	w.record = d
 	w.start(nil)
+	w.set("23:00")
+	w.said("nights cannot use the record", 1) // it cannot begin
+	d.full.Store(false)
 	c := w.called()
-	w.store.Close()
+	d.full.Store(true)
 	c.tell(Progress{Pipeline: 1})
 	c.stopped(t)
 	c.end <- result{}
-	if err := <-w.done; err == nil || !strings.Contains(err.Error(), "nights: record night 1") {
-		t.Error(err)
+	w.said("nights cannot use the record", 2) // it cannot say how far it is
+	d.full.Store(false)
+	c = w.called()
+	d.full.Store(true)
+	c.end <- result{out: Outcome{Progress: Progress{Pipeline: 1}, Done: true, Decision: "refused"}}
+	w.said("nights cannot use the record", 3) // it cannot say that it is over
+	d.full.Store(false)
+	w.said("a night ended", 1)
+	if n := w.last(); n.Open() || n.Stop != store.NightDone || n.Decision != "refused" || w.count() != 1 {
+		t.Errorf("%+v of %d", n, w.count())
 	}
-	w.stop = nil
 }

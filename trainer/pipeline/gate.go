@@ -29,11 +29,7 @@ func holdGate(ctx context.Context, w *work) (out Outputs, skipped string, err er
 	if err != nil {
 		return out, "", err
 	}
-	opponent, err := w.l.policies.Best(ctx)
-	var none *policies.Error
-	if errors.As(err, &none) && none.Missing {
-		opponent, err = began, nil
-	}
+	candidate, opponent, err := w.sides(ctx, candidate, began)
 	if err != nil {
 		return out, "", err
 	}
@@ -47,7 +43,8 @@ func holdGate(ctx context.Context, w *work) (out Outputs, skipped string, err er
 	}
 	if candidate.Version == opponent.Version {
 		out.Decision, out.Reason = gate.Refused, fmt.Sprintf("it is %s itself: nothing was learned", opponent.Name())
-		return out, "", nil
+		out.HeldOut, err = w.reached(ctx, Agentic)
+		return out, "", err
 	}
 	return out, "", w.decide(ctx, &out, file, held, candidate, opponent)
 }
@@ -58,14 +55,58 @@ func (w *work) add(ctx context.Context, folder, base, stage string) (policies.Po
 	return p, badPolicy(err)
 }
 
-// decide holds the gate.
-func (w *work) decide(ctx context.Context, out *Outputs, file string, held []tasks.Task, candidate, opponent policies.Policy) error {
+// sides are the two policies of the gate: the candidate, and the best one so far, or
+// began where none has served. A gate that has begun keeps those that it began with,
+// whatever was promoted meanwhile.
+func (w *work) sides(ctx context.Context, candidate, began policies.Policy) (us, them policies.Policy, err error) {
+	row, err := w.l.parts.Store.GateNamed(ctx, w.gate())
+	if errors.Is(err, store.ErrNotFound) {
+		them, err = w.l.policies.Best(ctx)
+		if none, ok := errors.AsType[*policies.Error](err); ok && none.Missing {
+			return candidate, began, nil
+		}
+		return candidate, them, err
+	}
+	if err != nil {
+		return us, them, err
+	}
+	for name, to := range map[string]*policies.Policy{row.Candidate: &us, row.Opponent: &them} {
+		*to, err = w.l.policies.Find(ctx, name)
+		if gone, ok := errors.AsType[*policies.Error](err); ok && gone.Missing {
+			return us, them, &StageError{Status: store.StageBadInput, Reason: fmt.Sprintf("gate %d cannot be held to its end: %s", row.ID, gone.Text), Hint: "`kernelwright train run --stage synthesise --again` makes other tasks, for another gate"}
+		}
+		if err != nil {
+			return us, them, err
+		}
+	}
+	return us, them, nil
+}
+
+// gate is the name of the attempt's gate.
+func (w *work) gate() string {
 	name := fmt.Sprintf("pipeline %d", w.row.Pipeline)
 	if w.row.Attempt > 1 {
 		name += fmt.Sprintf(", attempt %d", w.row.Attempt)
 	}
+	return name
+}
+
+// reached is what the policy of a stage reached when that measured it.
+func (w *work) reached(ctx context.Context, stage string) (*HeldOut, error) {
+	latest, err := w.l.latest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var of Outputs
+	err = json.Unmarshal(latest[stage].Outputs, &of)
+	return of.HeldOut, err
+}
+
+// decide holds the gate.
+func (w *work) decide(ctx context.Context, out *Outputs, file string, held []tasks.Task, candidate, opponent policies.Policy) error {
+	name := w.gate()
 	g := gate.Gate{
-		Record: w.l.parts.Store, Name: name, Settings: w.recipe().Gate, Coder: w.l.parts.Coder, Unprotected: w.l.parts.Unprotected, Log: w.l.parts.Log,
+		Record: w.l.parts.Store, Name: name, Settings: w.recipe().Gate, Coder: builtin{w}, Unprotected: w.l.parts.Unprotected, Log: w.l.parts.Log,
 		Progress: func(p gate.Progress) { w.tell(Event{Part: "answers", Step: p.Played, Steps: p.Wanted}) },
 	}
 	us, them := &player{w: w, policy: candidate, file: file, held: held}, &player{w: w, policy: opponent, file: file, held: held}
@@ -119,7 +160,7 @@ type player struct {
 	file    string
 	held    []tasks.Task
 	answers map[string][]Played // by task
-	again   int
+	again   map[string]int      // how often each was asked for again
 }
 
 // Name implements gate.Player.
@@ -139,7 +180,11 @@ func (p *player) Play(ctx context.Context, t tasks.Task, sample int) (gate.Outco
 	if len(all) <= sample {
 		return gate.Outcome{}, fmt.Errorf("%s has %d answers to task %.12s that came to a reward", p.Name(), len(all), t.Fingerprint)
 	}
-	a := all[sample]
+	return outcome(t, sample, all[sample]), nil
+}
+
+// outcome is what an answer to a task came to, as a gate has it.
+func outcome(t tasks.Task, sample int, a Played) gate.Outcome {
 	o := gate.Outcome{Task: t.Fingerprint, Split: t.Split, Sample: sample, Built: a.built(), Reward: a.reward(), Correct: a.reward() > 0}
 	if a.Verdict != nil && o.Correct {
 		o.Eager, o.Compile = a.Verdict.Speedups["eager"].Value, a.Verdict.Speedups["compile"].Value
@@ -147,7 +192,7 @@ func (p *player) Play(ctx context.Context, t tasks.Task, sample int) (gate.Outco
 			o.Speedup = a.Verdict.Speedup.Value
 		}
 	}
-	return o, nil
+	return o
 }
 
 // load has the policy answer all tasks, unless it has.
@@ -155,22 +200,24 @@ func (p *player) load(ctx context.Context) error {
 	if p.answers != nil {
 		return nil
 	}
-	found, err := p.play(ctx, p.policy.Name(), p.file, p.w.recipe().Gate.Samples)
+	found, err := p.play(ctx, p.policy.Name(), p.file, p.w.recipe().Gate.Samples, 0)
 	if err == nil {
-		p.answers = found
+		p.answers, p.again = found, map[string]int{}
 	}
 	return err
 }
 
-// more has it answer one task once more.
+// more has it answer one task once more. The part is the task's own: after a kill, what
+// it has on the disk is found again.
 func (p *player) more(ctx context.Context, t tasks.Task) error {
-	p.again++
-	part := fmt.Sprintf("%s-more-%d", p.policy.Name(), p.again)
+	p.again[t.Fingerprint]++
+	again := p.again[t.Fingerprint]
+	part := fmt.Sprintf("%s-more-%.12s-%d", p.policy.Name(), t.Fingerprint, again)
 	file := p.w.folder(part + ".jsonl")
 	if err := tasks.Export(file, []tasks.Task{t}); err != nil {
 		return err
 	}
-	found, err := p.play(ctx, part, file, 1)
+	found, err := p.play(ctx, part, file, 1, again)
 	if err != nil {
 		return err
 	}
@@ -178,18 +225,18 @@ func (p *player) more(ctx context.Context, t tasks.Task) error {
 	return nil
 }
 
-// play has the policy answer the tasks of a file. Both policies of a gate draw by the
-// same seeds.
-func (p *player) play(ctx context.Context, part, file string, samples int) (map[string][]Played, error) {
+// play has the policy answer the tasks of a file; again counts from 1 what is asked for
+// again. Both policies of a gate draw by the same seeds.
+func (p *player) play(ctx context.Context, part, file string, samples, again int) (map[string][]Played, error) {
 	path := p.w.folder(part, "outcomes.jsonl")
 	if _, err := os.Stat(path); err != nil {
 		if err := p.w.l.policies.Check(ctx, p.policy); err != nil {
 			return nil, badPolicy(err)
 		}
-		seed := p.w.l.settings.Seed*1_009 + int64(p.again)
+		seed := p.w.l.settings.Seed*1_009 + int64(again)
 		if _, err := p.w.play(ctx, part, p.policy.Folder, file, samples, p.w.recipe().HeldRounds, true, seed); err != nil {
 			var lost *StageError
-			if p.again > 0 && errors.As(err, &lost) && lost.Status == store.StageUnreachable {
+			if again > 0 && errors.As(err, &lost) && lost.Status == store.StageUnreachable {
 				return nil, nil // it has no outcome again, which the gate decides on
 			}
 			return nil, err

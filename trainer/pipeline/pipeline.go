@@ -12,12 +12,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/episodes"
-	"github.com/kernelwright/kernelwright/trainer/gate"
 	"github.com/kernelwright/kernelwright/trainer/policies"
 	"github.com/kernelwright/kernelwright/trainer/rl"
 	"github.com/kernelwright/kernelwright/trainer/tasks"
@@ -40,8 +40,6 @@ type Parts struct {
 	// prompt and an answer, and returns their file and how many runs they are of; nil: there
 	// is none.
 	DayData func(ctx context.Context, folder string) (pairs string, runs int, err error)
-	// Coder is the built-in one, which stands beside a gate; nil: nobody does.
-	Coder gate.Player
 	// Unprotected: no file is protected, which every page of a gate says.
 	Unprotected bool
 	Tell        func(Event)
@@ -114,23 +112,23 @@ func of(p Parts, row store.Pipeline) (*Pipeline, error) {
 	return l, nil
 }
 
-// Unfinished returns the newest pipeline with these settings that has not come to its
-// end, or store.ErrNotFound.
-func Unfinished(ctx context.Context, s *store.Store, like Settings) (int64, error) {
-	want, err := json.Marshal(like)
-	if err != nil {
-		return 0, err
-	}
+// Newest returns the number of the newest pipeline that may be meant, or
+// store.ErrNotFound.
+func Newest(ctx context.Context, s *store.Store, meant func(store.Pipeline, Settings) (bool, error)) (int64, error) {
 	all, err := s.Pipelines(ctx)
 	if err != nil {
 		return 0, err
 	}
-	for i := len(all) - 1; i >= 0; i-- {
-		if all[i].FinishedMS == 0 && string(all[i].Settings) == string(want) {
-			return all[i].ID, nil
+	for _, p := range slices.Backward(all) {
+		var of Settings
+		if err := json.Unmarshal(p.Settings, &of); err != nil {
+			return 0, fmt.Errorf("the settings of pipeline %d: %w", p.ID, err)
+		}
+		if is, err := meant(p, of); is || err != nil {
+			return p.ID, err
 		}
 	}
-	return 0, fmt.Errorf("an unfinished pipeline with these settings: %w", store.ErrNotFound)
+	return 0, fmt.Errorf("a pipeline with these settings: %w", store.ErrNotFound)
 }
 
 // ID is its number.
@@ -149,10 +147,11 @@ func StageFolder(dataDir string, s store.Stage) string {
 // Remove forgets a pipeline and removes its files. Sets of tasks stay, for what was
 // held out is never trained on, and policies that were taken in do.
 func Remove(ctx context.Context, s *store.Store, dataDir string, id int64) error {
-	if err := os.RemoveAll(Folder(dataDir, id)); err != nil {
+	// Files of which nothing is recorded are in nobody's way. A pipeline without its files is.
+	if err := s.RemovePipeline(ctx, id); err != nil {
 		return err
 	}
-	return s.RemovePipeline(ctx, id)
+	return os.RemoveAll(Folder(dataDir, id))
 }
 
 // Close closes what stages have opened.
@@ -186,13 +185,43 @@ func (l *Pipeline) Run(ctx context.Context) error {
 func (l *Pipeline) RunStage(ctx context.Context, name string, again bool) error {
 	for _, s := range Stages {
 		if s.Name == name {
-			if err := l.parts.Store.FinishPipeline(ctx, l.row.ID, false); err != nil {
+			if err := l.stage(ctx, s, again); err != nil || l.row.FinishedMS != 0 {
 				return err
 			}
-			return l.stage(ctx, s, again)
+			whole, err := l.whole(ctx)
+			if err != nil || !whole {
+				return err
+			}
+			return l.parts.Store.FinishPipeline(context.WithoutCancel(ctx), l.row.ID, true)
 		}
 	}
 	return fmt.Errorf("there is no stage %q", name)
+}
+
+// whole reports whether every stage is finished, with what those before it left last.
+func (l *Pipeline) whole(ctx context.Context) (bool, error) {
+	latest, err := l.latest(context.WithoutCancel(ctx))
+	if err != nil {
+		return false, err
+	}
+	for _, s := range Stages {
+		last, there := latest[s.Name]
+		if !there || !last.Status.Finished() {
+			return false, nil
+		}
+		in, err := l.inputs(s, latest)
+		if err != nil {
+			return false, err
+		}
+		inputs, err := json.Marshal(in)
+		if err != nil {
+			return false, err
+		}
+		if string(last.Inputs) != string(inputs) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // stage brings one stage to its end.
@@ -219,6 +248,12 @@ func (l *Pipeline) stage(ctx context.Context, s Stage, again bool) error {
 	budget, err := json.Marshal(s.budget(l.settings))
 	if err != nil {
 		return err
+	}
+	if l.row.FinishedMS != 0 { // what comes after this stage has to be done again
+		if err := l.parts.Store.FinishPipeline(ctx, l.row.ID, false); err != nil {
+			return err
+		}
+		l.row.FinishedMS = 0
 	}
 	row, err := l.parts.Store.BeginStage(ctx, l.row.ID, s.Name, inputs, budget)
 	if err != nil {

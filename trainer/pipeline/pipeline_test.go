@@ -138,6 +138,15 @@ func learned(t *testing.T, folder string, stages []store.Stage) {
 	if d := out[GateStage].Decision; d != gate.Promoted && d != gate.Refused {
 		t.Errorf("the gate decided %q", d)
 	}
+	s, err := store.Open(filepath.Join(folder, store.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	r, err := gate.Read(t.Context(), s, "pipeline 1")
+	if err != nil || r.Decision.All.Coder == nil || r.Decision.All.Coder.N != 2 {
+		t.Errorf("the built-in Coder beside the gate: %+v, %v", r.Decision.All.Coder, err)
+	}
 }
 
 // weights is the digest of a model's.

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"reflect"
 	"strconv"
 
 	"github.com/kernelwright/kernelwright/store"
@@ -15,6 +16,16 @@ type Settings struct {
 	Base   string `json:"base"`
 	Seed   int64  `json:"seed"`
 	Recipe Recipe `json:"recipe"`
+	// Unnamed: nobody named Base. It is what served when the pipeline was begun.
+	Unnamed bool `json:"unnamed"`
+}
+
+// Same reports whether the same command asks for both.
+func (s Settings) Same(o Settings) bool {
+	if s.Unnamed && o.Unnamed { // what serves may be another one by now
+		s.Base = o.Base
+	}
+	return reflect.DeepEqual(s, o)
 }
 
 // Recipe says how much of everything there is. Rates of learning are AdamW's.
@@ -64,7 +75,7 @@ type Recipe struct {
 // says what differs and why.
 func Default() Recipe {
 	return Recipe{
-		Tasks: map[store.Split]int{store.TrainSplit: 256, store.ValSplit: 0, store.CompositionsSplit: 32, store.KindsSplit: 32},
+		Tasks: map[store.Split]int{store.TrainSplit: 256, store.ValSplit: 0, store.CompositionsSplit: gate.DefaultSettings.Held(), store.KindsSplit: gate.DefaultSettings.Held()},
 		LowMS: 1, HighMS: 100,
 		Pairs: 16_000, Epochs: 2, Batch: 64, Parameters: 4_000_000, Vocabulary: 2048, Layers: 6, Context: 8192, PairsLR: 5e-4,
 		WarmupSteps: 150, AgenticSteps: 150, TasksPerStep: 128, SamplesPerTask: 8, AnswerTokens: 1024, ActorLR: 3e-6, CriticLR: 6e-6,
@@ -78,7 +89,7 @@ func Default() Recipe {
 // as large as a table needs that says anything.
 func Small() Recipe {
 	return Recipe{
-		Tasks: map[store.Split]int{store.TrainSplit: 12, store.ValSplit: 0, store.CompositionsSplit: 16, store.KindsSplit: 16},
+		Tasks: map[store.Split]int{store.TrainSplit: 12, store.ValSplit: 0, store.CompositionsSplit: gate.SmallSettings.Held(), store.KindsSplit: gate.SmallSettings.Held()},
 		LowMS: 0.05, HighMS: 1,
 		Pairs: 36, Epochs: 24, Batch: 6, Parameters: 800_000, Vocabulary: 1536, Layers: 3, Context: 4096, PairsLR: 3e-3,
 		WarmupSteps: 3, AgenticSteps: 2, TasksPerStep: 4, SamplesPerTask: 4, AnswerTokens: 1280, AnswerBytes: 3600, ActorLR: 1e-4, CriticLR: 3e-4,

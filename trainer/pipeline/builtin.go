@@ -1,0 +1,50 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/coder"
+	"github.com/kernelwright/kernelwright/trainer/episodes"
+	"github.com/kernelwright/kernelwright/trainer/gate"
+	"github.com/kernelwright/kernelwright/trainer/tasks"
+)
+
+// builtin is the built-in Coder beside a gate: its first candidate, under the conditions
+// of the policies' answers.
+type builtin struct{ w *work }
+
+// Name implements gate.Player.
+func (builtin) Name() string { return coder.Builtin{}.Name() }
+
+// Play implements gate.Player. A task that the Coder declines has no right answer of it.
+func (b builtin) Play(ctx context.Context, t tasks.Task, sample int) (gate.Outcome, error) {
+	o, err := b.w.l.parts.Episodes(ctx)
+	if err != nil {
+		return gate.Outcome{}, err
+	}
+	h, err := o.Hardware(ctx, episodes.Conditions{StrictInputs: true})
+	if err != nil {
+		return gate.Outcome{}, err
+	}
+	task, err := h.Inspect(ctx, "reference", t.Source)
+	if err != nil {
+		return gate.Outcome{}, err
+	}
+	c, err := coder.Builtin{}.Propose(ctx, kernelwright.CoderInput{Task: task, Device: h.Device()})
+	if _, declined := errors.AsType[*kernelwright.DeclinedError](err); declined {
+		return outcome(t, sample, Played{}), nil
+	}
+	if err != nil {
+		return gate.Outcome{}, err
+	}
+	b.w.asked++
+	var a Played
+	err = h.EvaluateBatch(ctx, task, []kernelwright.Candidate{c}, kernelwright.Quick, func(_ int, v kernelwright.Verdict) error {
+		reward := float64(episodes.Reward(&v))
+		a.Verdict, a.Reward = &v, &reward
+		return nil
+	})
+	return outcome(t, sample, a), err
+}
