@@ -46,7 +46,7 @@ type trainTasksMakeCmd struct {
 	Val          int    `help:"Tasks to watch training with (32)." placeholder:"N"`
 	Compositions int    `help:"Held-out tasks whose compositions are never trained on (32)." placeholder:"N"`
 	Kinds        int    `help:"Held-out tasks of operator kinds that are never trained on (32)." placeholder:"N"`
-	Seed         int64  `help:"Same seed, same PyTorch, same ceilings: same draws (1)." placeholder:"N"`
+	Seed         int64  `help:"Same seed, same PyTorch, same ceilings, same held-out kinds: same draws (1)." placeholder:"N"`
 	Small        bool   `help:"For small proofs: eager from 0.05 to 1 ms, 48 tasks to train on, 8 and 16 and 16 others."`
 	Workers      int    `help:"Processes that compose (half the cores)." placeholder:"N"`
 	deviceFlags
@@ -221,8 +221,13 @@ func (c trainTasksMakeCmd) settings(a *app, r *room, e *hwfeedback.Evaluator, ca
 	if s.Seed == 0 {
 		s.Seed = 1
 	}
-	var err error
-	s.Held, err = catalogue.HeldKinds(a.ctx, r.folder, e.Interpreter(), s.Seed, s.HeldKinds)
+	sets, err := r.store.TaskSets(a.ctx)
+	if err != nil {
+		return s, err
+	}
+	if s.Held, err = tasks.FirstHeld(sets); err == nil && len(s.Held) == 0 {
+		s.Held, err = catalogue.HeldKinds(a.ctx, r.folder, e.Interpreter(), s.Seed, s.HeldKinds)
+	}
 	return s, err
 }
 

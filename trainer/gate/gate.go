@@ -22,8 +22,9 @@ type Player interface {
 	// Name is as a Coder is named: "policy:v3", "builtin".
 	Name() string
 	// Play has the player answer a task, once for each number of a sample, and
-	// returns what the hardware said. It may be called by several goroutines. An
-	// error is of the infrastructure: there is no outcome then.
+	// returns what the hardware said. It may be called by several goroutines, and may
+	// answer all held-out tasks of the gate at its first call. An error is of the
+	// infrastructure: there is no outcome then.
 	Play(ctx context.Context, t tasks.Task, sample int) (Outcome, error)
 }
 
@@ -32,6 +33,7 @@ type Player interface {
 type Record interface {
 	BeginGate(ctx context.Context, g store.Gate) (store.Gate, error)
 	GateOf(ctx context.Context, fingerprint string) (string, error)
+	UseInGate(ctx context.Context, gate string, fingerprints []string) error
 	AddGateTasks(ctx context.Context, gate int64, all []store.GateTask) error
 	VoidGateTask(ctx context.Context, gate int64, place int, why string) error
 	SaveGateOutcome(ctx context.Context, gate int64, o store.GateOutcome) error
@@ -126,7 +128,8 @@ const tries = 3
 // Run holds the gate to its decision. Every outcome is recorded as it comes; a
 // gate that was stopped, or whose process was killed, goes on where it was, and
 // one that has decided says so again. Of held it takes the tasks that have served
-// no gate, in their order; those that were played serve no other.
+// no gate, in their order. All of held serves no other one, also what an early
+// decision leaves over: players answer ahead.
 //
 // An error decides nothing: *FewTasksError, *UnfitError, the record's, or ctx's.
 func (g *Gate) Run(ctx context.Context, candidate, opponent Player, held []tasks.Task) (Decision, error) {
@@ -288,14 +291,32 @@ func (r *round) look(ctx context.Context, look int) error {
 			return fmt.Errorf("the gate %s has the task %.12s, which is no longer among the held-out tasks", r.Name, t.Fingerprint)
 		}
 	}
+	if err := r.use(ctx); err != nil {
+		return err
+	}
 	return r.play(ctx, look)
+}
+
+// use records that all held-out tasks serve this gate, before any is played.
+func (r *round) use(ctx context.Context) error {
+	var fresh []string
+	for _, t := range r.held {
+		served, err := r.Record.GateOf(ctx, t.Fingerprint)
+		if err != nil {
+			return err
+		}
+		if served == "" {
+			fresh = append(fresh, t.Fingerprint)
+		}
+	}
+	return r.Record.UseInGate(ctx, r.gate.Name, fresh)
 }
 
 // fill takes fresh tasks until each set has so many that count.
 func (r *round) fill(ctx context.Context, due int) error {
-	next, have := 0, map[store.Split]int{}
+	next, have, taken := 0, map[store.Split]int{}, map[string]bool{}
 	for _, t := range r.tasks {
-		next = max(next, t.Place+1)
+		next, taken[t.Fingerprint] = max(next, t.Place+1), true
 		if t.Void == "" {
 			have[t.Split]++
 		}
@@ -307,14 +328,14 @@ func (r *round) fill(ctx context.Context, due int) error {
 			if len(fresh[split]) >= wanted {
 				break
 			}
-			if t.Split != split {
+			if t.Split != split || taken[t.Fingerprint] {
 				continue
 			}
 			served, err := r.Record.GateOf(ctx, t.Fingerprint)
 			if err != nil {
 				return err
 			}
-			if served == "" {
+			if served == "" || served == r.gate.Name {
 				fresh[split] = append(fresh[split], t)
 			}
 		}
@@ -384,8 +405,8 @@ feed:
 	return nil
 }
 
-// todo is the answers that are not recorded, in the order in which they are given:
-// both policies meet a task at about the same time, either first in turn.
+// todo is the answers that are not recorded, in the order in which they are asked for:
+// either policy first in turn. One that answers ahead met the task before.
 func (r *round) todo() []answer {
 	var out []answer
 	for _, t := range r.tasks {

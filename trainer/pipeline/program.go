@@ -146,7 +146,7 @@ func (p *program) start(ctx context.Context, hear func([]byte)) (exit, error) {
 	defer log.Close()
 	args := []string{"-m", p.module, "--config", p.config()}
 	if p.processes > 1 {
-		args = append([]string{"-m", "torch.distributed.run", "--standalone", "--nproc-per-node", strconv.Itoa(p.processes)}, args...)
+		args = append([]string{"-m", "rl.workers", "--standalone", "--nproc-per-node", strconv.Itoa(p.processes)}, args...)
 	}
 	cmd := exec.CommandContext(ctx, p.python.Interpreter, args...)
 	cmd.Dir, cmd.Env, cmd.Stderr = p.folder, p.python.Env(p.home, p.env...), log

@@ -17,7 +17,8 @@ import (
 // synthesise makes the pipeline's own set of tasks. Its held-out tasks are like none of
 // an earlier set, so that none serves two gates.
 func synthesise(ctx context.Context, w *work) (Outputs, string, error) {
-	// Another pipeline of the data folder, and a stage that is repeated, draw other tasks.
+	// Another pipeline of the data folder, and a stage that is repeated, draw other tasks; the
+	// kinds that are held out stay those of the folder's first set.
 	seed := w.l.settings.Seed*1_000_003 + w.row.Pipeline*1_009 + int64(w.row.Attempt)
 	out := Outputs{Set: Set(w.row.Pipeline, w.row.Attempt), Counts: map[string]float64{}}
 	set, err := w.l.parts.Store.TaskSet(ctx, out.Set)

@@ -2,7 +2,8 @@
 
 Each stage is a program, ``python -m rl.STAGE --config FILE`` with this package's parent folder on
 PYTHONPATH; the file is JSON, its keys are the fields of the stage's Settings. With more processes:
-``torchrun --nproc-per-node N -m rl.STAGE --config FILE``.
+``torchrun --nproc-per-node N -m rl.STAGE --config FILE``; ``workers`` is a torchrun whose workers
+end with it.
 
 - ``tiny``: a policy from nothing.
 - ``bootstrap``: supervised, on pairs of a prompt and an answer.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl import estimate, metrics, policy, trajectories
+from rl import metrics, policy, trajectories
 from rl.chat import Chat
 from rl.episodes import Environment, Limits, play
 from rl.errors import BadInput, Unreachable, disk_error
@@ -109,7 +109,9 @@ class Collector:
         for i, lot in enumerate(lots, 1):
             began = time.monotonic()
             samples, never = self.lot(i, lot)
-            found, _, failed = estimate.usable(trajectories.group(samples), "keep")
+            played = trajectories.group(samples)
+            found = [e for e in played if ended(e)]
+            failed = len(played) - len(found)
             every = [e for part in world.gather(found) for e in part]
             missed = sum(world.gather(failed + never))
             kept, lost = kept + every, lost + missed
@@ -162,7 +164,7 @@ class Collector:
             samples, never = play(
                 jobs, self.environment, self.chat, self.sampler, s.limits, s.name, seed, parallel
             )
-            done = {e.name for e in trajectories.group(samples) if e.cut or e.reward is not None}
+            done = {e.name for e in trajectories.group(samples) if ended(e)}
             last = attempt == TRIES - 1
             kept += [x for x in samples if last or x.episode in done]
             had = Counter(x.task for x in samples if x.call == 0 and x.episode in done)
@@ -199,6 +201,11 @@ class Collector:
             return {}
         characters = sum(len(self.chat.text(ids)) for ids in right)
         return {"tokens": tokens / len(right), "characters_per_token": characters / tokens}
+
+
+def ended(episode: Episode) -> bool:
+    """Reports whether an episode counts: one that a limit cut does, also without a reward."""
+    return episode.cut or episode.reward is not None
 
 
 def _take(counts: Counter[str], name: str) -> bool:

@@ -45,7 +45,11 @@ func configured(ctx context.Context, python, root string) (Python, error) {
 	if err != nil {
 		return Python{}, &hwfeedback.SetupError{Reason: fmt.Sprintf("training.python names %s, which cannot be run", python), Hint: hint}
 	}
-	missing, err := missing(ctx, where)
+	var own []string // the person's
+	if more := os.Getenv("PYTHONPATH"); more != "" {
+		own = filepath.SplitList(more)
+	}
+	missing, err := missing(ctx, where, own...)
 	switch {
 	case ctx.Err() != nil:
 		return Python{}, context.Cause(ctx)
@@ -54,20 +58,14 @@ func configured(ctx context.Context, python, root string) (Python, error) {
 	case len(missing) > 0:
 		return Python{}, &hwfeedback.SetupError{Reason: fmt.Sprintf("the Python of training.python, %s, has no %s", python, strings.Join(missing, ", ")), Hint: hint}
 	}
-	p := Python{Interpreter: where, Path: []string{root}}
-	if more := os.Getenv("PYTHONPATH"); more != "" { // it is the person's own
-		p.Path = append(p.Path, filepath.SplitList(more)...)
-	}
-	return p, nil
+	return Python{Interpreter: where, Path: append([]string{root}, own...)}, nil
 }
 
 func missing(ctx context.Context, python string, path ...string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, "-c", probeScript)
-	if len(path) > 0 {
-		cmd.Env = append(os.Environ(), "PYTHONPATH="+strings.Join(path, string(os.PathListSeparator)))
-	}
+	cmd.Env = Python{Path: path}.Env(os.Getenv("HOME"))
 	var said strings.Builder
 	cmd.Stderr, cmd.WaitDelay = &said, time.Second
 	out, err := cmd.Output()
@@ -86,7 +84,9 @@ func missing(ctx context.Context, python string, path ...string) ([]string, erro
 func folder(ctx context.Context, o Options) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, o.Interpreter, "-I", "-c", "import sys; print(sys.implementation.cache_tag)").Output()
+	cmd := exec.CommandContext(ctx, o.Interpreter, "-I", "-c", "import sys; print(sys.implementation.cache_tag)")
+	cmd.Env = Python{}.Env(os.Getenv("HOME"))
+	out, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("ask %s for its version: %w", o.Interpreter, err)
 	}
@@ -172,7 +172,7 @@ var collecting = regexp.MustCompile(`^\s*(?:Downloading|Using cached) (\S+?)-\d\
 // pip runs pip and tells what it is at. It returns what it printed.
 func pip(ctx context.Context, o Options, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, o.Interpreter, append([]string{"-I", "-m", "pip", "--disable-pip-version-check", "--no-input"}, args...)...)
-	cmd.Env = append(os.Environ(), "PYTHONUNBUFFERED=1")
+	cmd.Env = PipEnv()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second

@@ -188,8 +188,12 @@ class Play:
         return sample
 
     def end(self, reason: str) -> None:
-        """Ends it before the environment did: "limit", or "error" of the infrastructure."""
+        """Ends it before the environment did: "limit", or "error" of the infrastructure. Where
+        the first prompt has no room, a call without a token says so: that is the policy's own.
+        """
         self.over = True
+        if reason == "limit" and not self.samples:
+            self.add(Completion([], [], reason))
         if self.samples:
             self.samples[-1].finish_reason = reason
 

@@ -11,15 +11,14 @@ program runs at a time. It is for a CPU alone: a fork cannot use a GPU that was 
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
-import signal
 import sys
 from typing import Any, NoReturn
 
-PR_SET_PDEATHSIG = 1
+from rl.workers import end_with
+
 NEEDED = ("rl.bootstrap", "rl.collect", "rl.critic", "rl.ppo", "rl.rft")
 # What transformers imports when it is first asked for.
 LAZY = (
@@ -49,20 +48,21 @@ def main() -> int:
     for line in sys.stdin:
         request = json.loads(line)
         sys.stdout.flush()
+        host = os.getpid()
         pid = os.fork()
         if not pid:
-            child(request)
+            child(request, host)
         say(event="forked", pid=pid)
         _, status = os.waitpid(pid, 0)
         say(event="exit", code=os.waitstatus_to_exitcode(status))
     return 0
 
 
-def child(request: dict[str, Any]) -> NoReturn:
-    """Runs a program to its end."""
+def child(request: dict[str, Any], host: int) -> NoReturn:
+    """Runs a program to its end, or to the host's."""
     code = 1
     try:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with(host)
         os.setpgid(0, 0)
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 2)

@@ -399,16 +399,23 @@ def _memory(settings: Settings, error: BaseException) -> OutOfMemory:
 def serve(engine: Engine, settings: Settings, token: str) -> Server:
     """Returns a server that listens and answers, in threads of its own. It raises BadInput."""
     kind = type("Bound", (Handler,), {"engine": engine, "name": settings.name, "token": token})
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = type("Listening", (Server,), {"address_family": family})
     try:
-        server = Server((settings.host, settings.port), kind)
+        server: Server = listening((settings.host, settings.port), kind)
     except OSError as error:
-        where = f"{settings.host}:{settings.port}"
+        where = address(settings.host, settings.port)
         raise BadInput(
             f"cannot listen on {where}: {error.strerror}", "name another port"
         ) from error
     threading.Thread(target=engine.run, daemon=True).start()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
+
+
+def address(host: str, port: int) -> str:
+    """Returns HOST:PORT, as URLs have it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def convert(settings: Settings) -> dict[str, Any]:
@@ -446,7 +453,7 @@ def main() -> int:
         say(event="error", kind=type(error).__name__, reason=error.reason, hint=error.hint)
         return error.exit_code
     port = server.server_address[1]
-    say(event="ready", url=f"http://{settings.host}:{port}/v1", context=engine.context)
+    say(event="ready", url=f"http://{address(settings.host, port)}/v1", context=engine.context)
     threading.Event().wait()
     return 0
 

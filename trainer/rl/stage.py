@@ -23,6 +23,7 @@ import transformers
 
 from rl.errors import BadInput, Interrupted, OutOfMemory, StageError, disk_error
 from rl.settings import Machine, read
+from rl.workers import end_with_agent
 from rl.world import World
 
 METRICS = "metrics.jsonl"
@@ -148,6 +149,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 def main(kind: type[Any], run: Callable[[Any, Stage], dict[str, Any]]) -> int:
     """Runs a stage by the command line's settings and returns the exit code of rl's docstring."""
+    end_with_agent()
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", required=True, help="a JSON file with the stage's settings")
     path = parser.parse_args().config

@@ -9,7 +9,8 @@ One row is a sample, a call of the model, by the key (episode, call):
 - ``rollout_logprobs``: list of the response's length; the sampler's, 0 where the mask is.
 - ``reward`` float: the episode's, on its last call; what stands on the others is not read. An
   episode whose last call has none, and was not cut by a limit, met an infrastructure error.
-- ``finish_reason`` text: ``stop``, or ``length`` or ``limit`` where a limit cut the episode.
+- ``finish_reason`` text: ``stop``, or ``length`` or ``limit`` where a limit cut the episode. A
+  first prompt that leaves no room is a call without a token, ``limit``.
 - ``policy_version`` text.
 - ``task`` text, ``verdict`` text of JSON, ``invalid`` bool, ``seconds`` float (of the verdict):
   optional.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/store"
 )
 
 // Operator is one spelling of an operator that was run and works.
@@ -128,6 +129,22 @@ func readCatalogue(text []byte) (Catalogue, error) {
 		return Catalogue{}, fmt.Errorf("none of %d operators works", c.Tried)
 	}
 	return out, nil
+}
+
+// FirstHeld returns the operator kinds that the first of a data folder's sets holds out,
+// none where no set does. Later sets hold out the same: a policy is trained on the tasks of
+// more than one, and no kind may be trained on in one set and held out in another.
+func FirstHeld(sets []store.TaskSet) ([]string, error) {
+	for _, set := range sets {
+		var s Settings
+		if err := json.Unmarshal(set.Settings, &s); err != nil {
+			return nil, fmt.Errorf("the settings of the set %s: %w", set.Name, err)
+		}
+		if len(s.Held) > 0 {
+			return s.Held, nil
+		}
+	}
+	return nil, nil
 }
 
 // HeldKinds returns the operator kinds of a share of each family that are never

@@ -87,6 +87,34 @@ def test_an_error_of_the_machinery_is_played_again(tmp_path: Path, base: Path) -
     assert lines[-1]["episodes"] == 6 and lines[-1]["lost"] == 0
 
 
+def test_a_prompt_that_does_not_fit_is_the_policys_own(tmp_path: Path, base: Path) -> None:
+    """Its episodes count as answers that left nothing, and are not played again."""
+    toy = Toy()
+    with serving(toy) as url:
+        given = of_collect(tmp_path, base, url)
+        tasks = [{"id": "a", "reference": "0" * 600}, {"id": "b", "reference": "b"}]
+        (tmp_path / "tasks.jsonl").write_text("\n".join(json.dumps(t) for t in tasks))
+        code, lines = run(collect.Settings, collect.run, given)
+    assert code == 0, lines[-1]
+    assert toy.started == 6 and len(toy.given_up) == 3
+    end = lines[-1]
+    assert end["episodes"] == 6 and end["lost"] == 0
+    outcomes = [json.loads(x) for x in Path(end["outcomes"]).read_text().splitlines()]
+    cut = [x for x in outcomes if x["task"] == "a"]
+    assert [(x["reward"], x["finish_reason"]) for x in cut] == [(None, "limit")] * 3
+    assert all(x["reward"] is not None for x in outcomes if x["task"] == "b")
+
+
+def test_what_a_limit_cut_counts(tmp_path: Path, base: Path) -> None:
+    toy = Toy(2)
+    with serving(toy) as url:
+        given = of_collect(tmp_path, base, url, limits={"turns": 1})
+        code, lines = run(collect.Settings, collect.run, given)
+    assert code == 0, lines[-1]
+    assert toy.started == 6
+    assert lines[-1]["episodes"] == 6 and lines[-1]["all"]["reward"] == -1
+
+
 def test_held_out_tasks_are_for_measurements_alone(tmp_path: Path, base: Path) -> None:
     toy = Toy()
     with serving(toy) as url:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -161,6 +162,25 @@ def test_who_is_let_in(port: int) -> None:
         status, told = ask(port, "POST", "/v1/chat/completions", {}, **headers)
         assert status == want
         assert TOKEN not in json.dumps(told)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this Python knows no IPv6")
+def test_an_address_of_version_6(engine: serve.Engine, folder: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6: {error}")
+    server = serve.serve(engine, serve.Settings(str(folder), host="::1"), TOKEN)
+    where = serve.address("::1", server.server_address[1])
+    assert where == f"[::1]:{server.server_address[1]}"
+    connection = http.client.HTTPConnection(where, timeout=60)
+    try:
+        connection.request("GET", "/health")
+        assert json.loads(connection.getresponse().read()) == {"status": "ok"}
+    finally:
+        connection.close()
+        server.shutdown()
+        server.server_close()
 
 
 def test_what_cannot_be_answered(port: int) -> None:

@@ -1,0 +1,64 @@
+"""Workers and forked programs end with who started them, also where that was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl import stage, workers
+
+PACKAGE = Path(workers.__file__).parents[1]
+
+
+def python(*args: str) -> subprocess.Popen[str]:
+    paths = os.pathsep.join([str(PACKAGE), os.environ.get("PYTHONPATH", "")])
+    env = os.environ | {"PYTHONPATH": paths}
+    return subprocess.Popen(
+        [sys.executable, *args],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=env,
+    )
+
+
+def test_workers_end_with_torchrun(tmp_path: Path) -> None:
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        "import signal\nfrom rl import workers\n"
+        "workers.end_with_agent()\nprint('ready', flush=True)\nsignal.pause()\n"
+    )
+    with python("-m", "rl.workers", "--standalone", "--nproc-per-node", "2", str(worker)) as agent:
+        assert agent.stdout is not None
+        assert [agent.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        agent.send_signal(signal.SIGKILL)
+        # The workers have the pipe, too: it ends when they have.
+        assert agent.communicate(timeout=60)[0] == ""
+
+
+def test_who_comes_too_late_ends() -> None:
+    alive = f"from rl import workers; workers.end_with({os.getpid()}); print('goes on')"
+    late = "from rl import workers; workers.end_with(1 << 30); print('goes on')"
+    for code, said, status in ((alive, "goes on\n", 0), (late, "", 1)):
+        with python("-c", code) as process:
+            assert process.communicate(timeout=60)[0] == said
+        assert process.returncode == status
+
+
+def test_stages_are_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first thing that a stage does, before it reads settings."""
+    asked: list[int] = []
+    monkeypatch.setattr(workers, "end_with", asked.append)
+    monkeypatch.setenv(workers.AGENT, "4711")
+    monkeypatch.setattr(sys, "argv", ["rl.stage", "--config", str(tmp_path / "none.json")])
+    out = sys.stdout
+    try:
+        assert stage.main(dict, lambda *_: {}) == 2
+    finally:
+        sys.stdout = out
+    assert asked == [4711]
