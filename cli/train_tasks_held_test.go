@@ -22,7 +22,7 @@ func TestEveryPipelineHoldsOutTheSameKinds(t *testing.T) {
 	if _, err := s.BeginTaskSet(t.Context(), "pipeline-1", []byte(`{"seed": 1, "held": ["gelu"]}`)); err != nil {
 		t.Fatal(err)
 	}
-	r := &room{store: s, config: config.Default()}
+	r := &room{store: s, folder: t.TempDir(), config: config.Default()}
 	got, err := trainTasksMakeCmd{Seed: 2}.settings(&app{ctx: t.Context()}, r, &hwfeedback.Evaluator{}, tasks.Catalogue{})
 	if err != nil || !slices.Equal(got.Held, []string{"gelu"}) {
 		t.Errorf("%v: %+v", err, got)

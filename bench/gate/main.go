@@ -30,6 +30,34 @@ func main() {
 	}
 	required(s, *nights, *seed)
 	sensitivity(s, *nights, *seed)
+	fewer(s, *nights, *seed)
+}
+
+// fewer is candidates that are faster than torch.compile more often, and correct less often.
+func fewer(s gate.Settings, nights int, seed uint64) {
+	fmt.Println("\n| settings | the candidate's correct answers | 15 points faster: promoted | 20 points faster: promoted |")
+	fmt.Println("|---|---|---:|---:|")
+	for _, c := range []struct {
+		name     string
+		settings gate.Settings
+	}{{"default", s}, {"`--small`", gate.SmallSettings}} {
+		for _, loss := range []float64{0, 0.05, 0.1, 0.15, 0.2} {
+			fmt.Printf("| %s | %s |", c.name, lost(loss))
+			for _, gain := range []float64{0.15, 0.2} {
+				p := gate.Simulate(c.settings, gate.DefaultTruth.Better(gain).Fewer(loss), nights, seed)
+				fmt.Printf(" %.2f %% (%.2f to %.2f) |", 100*p.Rate, 100*p.Low, 100*p.High)
+			}
+			fmt.Println()
+			c.name = ""
+		}
+	}
+}
+
+func lost(loss float64) string {
+	if loss == 0 {
+		return "as many"
+	}
+	return fmt.Sprintf("%.0f points fewer", 100*loss)
 }
 
 // required is the three policies that a gate has to tell apart.

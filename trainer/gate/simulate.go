@@ -41,6 +41,15 @@ func (t Truth) Better(gain float64) Truth {
 	return t
 }
 
+// Fewer is the truth with a candidate whose rate of correct answers is so much lower than
+// the opponent's, in all.
+func (t Truth) Fewer(loss float64) Truth {
+	faster := t.Faster + t.Gain
+	correct := t.Faster + (1-t.Faster)*t.Correct - loss
+	t.CorrectGain = (correct-faster)/(1-faster) - t.Correct
+	return t
+}
+
 // Power is what came of simulated nights.
 type Power struct {
 	Nights   int     `json:"nights"`

@@ -31,6 +31,13 @@ func TestErrorRates(t *testing.T) {
 	if worse.Low > 0.001 {
 		t.Errorf("a worse policy is promoted in %+v", worse)
 	}
+	// Faster answers make up for correct ones that are lost up to the margin, not beyond it.
+	if p := Simulate(s, DefaultTruth.Better(0.2).Fewer(s.Margin), nights, 1); p.Low > 0.1 {
+		t.Errorf("a policy that loses %v of its correct answers is promoted in %+v", s.Margin, p)
+	}
+	if p := Simulate(s, DefaultTruth.Better(0.2).Fewer(2*s.Margin), nights, 1); p.Low > 0.01 {
+		t.Errorf("a policy that loses twice the margin is promoted in %+v", p)
+	}
 	// Looking early saves tasks.
 	if equal.Tasks > 0.9*float64(2*s.Tasks) {
 		t.Errorf("an equal policy takes %v tasks", equal.Tasks)
@@ -55,6 +62,20 @@ func TestSimulationsRepeat(t *testing.T) {
 	}
 	if c := Simulate(s, DefaultTruth.Better(0.3), 12, 4); c == a {
 		t.Errorf("another seed gives the same: %+v", c)
+	}
+}
+
+// A candidate of Fewer has so many correct answers less.
+func TestFewerAreCorrect(t *testing.T) {
+	w := newWorld(DefaultTruth.Better(0.15).Fewer(0.1))
+	r := rand.New(rand.NewPCG(1, 1))
+	var candidate, opponent []Outcome
+	for _, p := range w.draw(r, Settings{Tasks: 2000, Samples: 4, Looks: 1}) {
+		candidate, opponent = append(candidate, p.Candidate...), append(opponent, p.Opponent...)
+	}
+	c, o := figures(candidate), figures(opponent)
+	if math.Abs(o.Correct-c.Correct-0.1) > 0.02 || math.Abs(c.FasterCompile-o.FasterCompile-0.15) > 0.02 {
+		t.Errorf("the candidate has %+v, the opponent %+v", c, o)
 	}
 }
 

@@ -27,18 +27,43 @@ def python(*args: str) -> subprocess.Popen[str]:
     )
 
 
-def test_workers_end_with_torchrun(tmp_path: Path) -> None:
+# Starts two workers in sessions of their own, as torchrun does.
+LIKE_TORCHRUN = f"""
+import os, subprocess, sys
+os.environ["{workers.AGENT}"] = str(os.getpid())
+command = [sys.executable, sys.argv[-1]]
+for p in [subprocess.Popen(command, start_new_session=True) for _ in range(2)]:
+    p.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-c", LIKE_TORCHRUN],
+        pytest.param(
+            ["-m", "rl.workers", "--standalone", "--nproc-per-node", "2"], marks=pytest.mark.weekly
+        ),
+    ],
+    ids=["like", "torchrun"],
+)
+def test_workers_end_with_their_agent(tmp_path: Path, command: list[str]) -> None:
     worker = tmp_path / "worker.py"
     worker.write_text(
-        "import signal\nfrom rl import workers\n"
-        "workers.end_with_agent()\nprint('ready', flush=True)\nsignal.pause()\n"
+        "import os, signal\nfrom rl import workers\n"
+        "workers.end_with_agent()\nprint(os.getpid(), flush=True)\nsignal.pause()\n"
     )
-    with python("-m", "rl.workers", "--standalone", "--nproc-per-node", "2", str(worker)) as agent:
+    with python(*command, str(worker)) as agent:
         assert agent.stdout is not None
-        assert [agent.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        pids = [int(agent.stdout.readline()) for _ in range(2)]
         agent.send_signal(signal.SIGKILL)
-        # The workers have the pipe, too: it ends when they have.
-        assert agent.communicate(timeout=60)[0] == ""
+        try:
+            # The workers have the pipe, too: it ends when they have.
+            assert agent.communicate(timeout=30)[0] == ""
+        except subprocess.TimeoutExpired:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            raise
 
 
 def test_who_comes_too_late_ends() -> None:
