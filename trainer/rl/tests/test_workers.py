@@ -51,7 +51,7 @@ def test_workers_end_with_their_agent(tmp_path: Path, command: list[str]) -> Non
     worker = tmp_path / "worker.py"
     worker.write_text(
         "import os, signal\nfrom rl import workers\n"
-        "workers.end_with_agent()\nprint(os.getpid(), flush=True)\nsignal.pause()\n"
+        "workers.end_with_agent()\nos.write(1, b'%d\\n' % os.getpid())\nsignal.pause()\n"
     )
     with python(*command, str(worker)) as agent:
         assert agent.stdout is not None
