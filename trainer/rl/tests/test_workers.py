@@ -41,9 +41,7 @@ for p in [subprocess.Popen(command, start_new_session=True) for _ in range(2)]:
     "command",
     [
         ["-c", LIKE_TORCHRUN],
-        pytest.param(
-            ["-m", "rl.workers", "--standalone", "--nproc-per-node", "2"], marks=pytest.mark.weekly
-        ),
+        ["-m", "rl.workers", "--standalone", "--nproc-per-node", "2"],
     ],
     ids=["like", "torchrun"],
 )
