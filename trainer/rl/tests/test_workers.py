@@ -41,9 +41,7 @@ for p in [subprocess.Popen(command, start_new_session=True) for _ in range(2)]:
     "command",
     [
         ["-c", LIKE_TORCHRUN],
-        pytest.param(
-            ["-m", "rl.workers", "--standalone", "--nproc-per-node", "2"], marks=pytest.mark.weekly
-        ),
+        ["-m", "rl.workers", "--standalone", "--nproc-per-node", "2"],
     ],
     ids=["like", "torchrun"],
 )
@@ -51,7 +49,7 @@ def test_workers_end_with_their_agent(tmp_path: Path, command: list[str]) -> Non
     worker = tmp_path / "worker.py"
     worker.write_text(
         "import os, signal\nfrom rl import workers\n"
-        "workers.end_with_agent()\nprint(os.getpid(), flush=True)\nsignal.pause()\n"
+        "workers.end_with_agent()\nos.write(1, b'%d\\n' % os.getpid())\nsignal.pause()\n"
     )
     with python(*command, str(worker)) as agent:
         assert agent.stdout is not None
