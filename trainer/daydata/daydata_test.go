@@ -40,7 +40,7 @@ func (hardware) Evaluate(_ context.Context, task kw.Task, c kw.Candidate, level 
 	v.Speedup = &fastest
 	switch {
 	case strings.Contains(c.Source, "wrong"):
-		return kw.Verdict{Status: kw.Wrong, Reason: "it differs at /root/work/out.py:3 from the reference", Level: level}, nil
+		return kw.Verdict{Status: kw.Wrong, Reason: "it differs at /home/me/out.py:3 from the reference", Level: level}, nil
 	case strings.Contains(c.Source, "cheat"):
 		return kw.Verdict{Status: kw.Cheated, Reason: "it deceives", Level: level}, nil
 	case strings.Contains(c.Source, "uncertain") && level == kw.Certify:
@@ -401,7 +401,7 @@ func TestPathsDoNotLeave(t *testing.T) {
 		{`File "/home/a b/My Files/x.py", line 3`, `File "x.py", line 3`},
 		{"/tmp/kw-1/src/kernel.cpp:12:3: error: expected ‘;’", "kernel.cpp:12:3: error: expected ‘;’"},
 		{"In file included from /usr/include/c++/13/bits/stl.h:7,\n                 from /x/y.cpp:1:", "In file included from stl.h:7,\n                 from y.cpp:1:"},
-		{"see ~/work/notes.txt and ~bob/k.pem.", "see notes.txt and k.pem."},
+		{"see ~/mine/notes.txt and ~bob/k.pem.", "see notes.txt and k.pem."},
 		{"load(file:///srv/data/w.pt) or 'file:///srv/d/w 2.pt'", "load(w.pt) or 'w 2.pt'"},
 		{"(/a/b/) [/c/d]", "(b) [d]"},
 		// What is no path stays as it is.

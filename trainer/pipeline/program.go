@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -17,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kernelwright/kernelwright/internal/wholefile"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/rl"
 )
@@ -92,7 +92,7 @@ func (p *program) run(ctx context.Context, end any) error {
 	if err != nil {
 		return err
 	}
-	if err := writeWhole(p.config(), text); err != nil {
+	if err := wholefile.Write(p.config(), text); err != nil {
 		return err
 	}
 	var failed line
@@ -231,20 +231,4 @@ func lastLine(path string) string {
 		return said
 	}
 	return "it said nothing"
-}
-
-// writeWhole writes a file so that it is there whole or not at all.
-func writeWhole(path string, text []byte) error {
-	temp, err := os.CreateTemp(filepath.Dir(path), ".new-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temp.Name()) //nolint:errcheck // it was renamed, or it is of no use
-	if _, err := temp.Write(text); err != nil {
-		return errors.Join(err, temp.Close())
-	}
-	if err := errors.Join(temp.Chmod(0o644), temp.Sync(), temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), path)
 }

@@ -3,13 +3,11 @@
 package rl
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -17,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/kernelwright/kernelwright/internal/wholefile"
 )
 
 // The Python package, without its tests.
@@ -67,31 +67,11 @@ func unpack(dataDir string) (string, error) {
 		return "", err
 	}
 	for _, name := range names() {
-		if err := writeWhole(filepath.Join(folder, name), content(name)); err != nil {
+		if err := wholefile.Write(filepath.Join(folder, name), content(name)); err != nil {
 			return "", err
 		}
 	}
 	return root, nil
-}
-
-// writeWhole writes a file so that it is there whole or not at all. A file that
-// holds the text already is left.
-func writeWhole(path string, text []byte) error {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
-		return nil
-	}
-	temp, err := os.CreateTemp(filepath.Dir(path), ".new-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temp.Name()) //nolint:errcheck // it was renamed, or it is of no use
-	if _, err := temp.Write(text); err != nil {
-		return errors.Join(err, temp.Close())
-	}
-	if err := errors.Join(temp.Chmod(0o644), temp.Sync(), temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), path)
 }
 
 // Python runs the package's programs.

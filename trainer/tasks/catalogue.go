@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/wholefile"
 	"github.com/kernelwright/kernelwright/store"
 )
 
@@ -103,7 +104,7 @@ func Crawl(ctx context.Context, dataDir, interpreter, versions string, told func
 	if err != nil {
 		return c, fmt.Errorf("crawl the operators: %w", err)
 	}
-	return c, writeWhole(kept, text)
+	return c, wholefile.Write(kept, text)
 }
 
 func readCatalogue(text []byte) (Catalogue, error) {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/kernelwright/kernelwright/internal/wholefile"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/task"
 )
@@ -35,7 +36,7 @@ func WriteTask(folder string, t Task, source string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return writeWhole(path, []byte(source))
+	return wholefile.Write(path, []byte(source))
 }
 
 // WriteFolder writes the files of a set and its index. Files of splits that are
@@ -70,7 +71,7 @@ func WriteFolder(folder string, all []Task) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	return writeWhole(filepath.Join(folder, IndexFile), index.Bytes())
+	return wholefile.Write(filepath.Join(folder, IndexFile), index.Bytes())
 }
 
 // ReadProtected reads the references at paths, files and folders of them. Python

@@ -19,6 +19,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/kernelwright/kernelwright/internal/wholefile"
 )
 
 // The Python that crawls operators, composes tasks and compares them.
@@ -60,31 +62,11 @@ func unpack(dataDir string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if err := writeWhole(filepath.Join(folder, e.Name()), text); err != nil {
+		if err := wholefile.Write(filepath.Join(folder, e.Name()), text); err != nil {
 			return "", err
 		}
 	}
 	return folder, nil
-}
-
-// writeWhole writes a file so that it is there whole or not at all. A file that
-// holds the text already is left.
-func writeWhole(path string, text []byte) error {
-	if old, err := os.ReadFile(path); err == nil && string(old) == string(text) {
-		return nil
-	}
-	temp, err := os.CreateTemp(filepath.Dir(path), ".new-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temp.Name()) //nolint:errcheck // it was renamed, or it is of no use
-	if _, err := temp.Write(text); err != nil {
-		return errors.Join(err, temp.Close())
-	}
-	if err := errors.Join(temp.Chmod(0o644), temp.Sync(), temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), path)
 }
 
 // service is one Python process that answers requests, one at a time. It is

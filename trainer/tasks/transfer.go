@@ -17,6 +17,7 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
+	"github.com/kernelwright/kernelwright/internal/wholefile"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/task"
 )
@@ -70,7 +71,7 @@ func Export(path string, all []Task) error {
 		if err := parquet.Write(&text, rows); err != nil {
 			return fmt.Errorf("write %s: %w", path, err)
 		}
-		return writeWhole(path, text.Bytes())
+		return wholefile.Write(path, text.Bytes())
 	}
 	for _, row := range rows {
 		line, err := json.Marshal(row)
@@ -79,7 +80,7 @@ func Export(path string, all []Task) error {
 		}
 		text.Write(append(line, '\n'))
 	}
-	return writeWhole(path, text.Bytes())
+	return wholefile.Write(path, text.Bytes())
 }
 
 // maxRows bounds a file that is read: CUDA-Agent-Ops-6K is 20 MB.
