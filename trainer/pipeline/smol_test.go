@@ -96,10 +96,10 @@ func TestADamagedDownload(t *testing.T) {
 
 // Of several processes' errors the one that knows why is the stage's.
 func TestWhoKnowsWhy(t *testing.T) {
-	line := func(kind, reason string, exit int) string {
+	fails := func(kind, reason string, exit int) string {
 		return fmt.Sprintf(`echo '{"event": "error", "kind": %q, "reason": %q, "exit": %d}'`, kind, reason, exit)
 	}
-	alone, fault, full := line("Abandoned", "left alone", 1), line("StageError", "a fault", 1), line("DiskFull", "the disk is full", 6)
+	alone, fault, full := fails("Abandoned", "left alone", 1), fails("StageError", "a fault", 1), fails("DiskFull", "the disk is full", 6)
 	for name, tt := range map[string]struct {
 		lines  []string
 		reason string
@@ -107,7 +107,7 @@ func TestWhoKnowsWhy(t *testing.T) {
 		"killed": {[]string{alone}, "left alone"}, "its own fault": {[]string{fault, alone}, "a fault"}, "told late": {[]string{alone, fault}, "a fault"},
 		"the disk": {[]string{full, alone}, "the disk is full"}, "the disk, told late": {[]string{alone, fault, full}, "the disk is full"},
 	} {
-		p := program{python: script(t, strings.Join(tt.lines, "\n")+"\nexit 1"), module: "rl.ppo", folder: t.TempDir(), home: t.TempDir(), processes: 2, tell: func(line) {}}
+		p := program{python: script(t, strings.Join(tt.lines, "\n")+"\nexit 1"), module: "rl.ppo", folder: t.TempDir(), home: t.TempDir(), processes: 2, settings: map[string]any{}, tell: func(line) {}}
 		err := p.run(t.Context(), &trained{})
 		if said, ok := errors.AsType[*StageError](err); !ok || said.Reason != tt.reason {
 			t.Errorf("%s: %v", name, err)
