@@ -48,7 +48,8 @@ def other() -> Any:
 
 def asked(most: int) -> list[Work]:
     prompts = [[5, 6, 8], [9] * 30, [5, 6, 8], [11], [12, 13, 14, 15], [9] * 30, [20] * 7]
-    return [Work(p, most - i, seed=i) for i, p in enumerate(prompts)]
+    lot = [Work(p, most - i, seed=i) for i, p in enumerate(prompts)]
+    return [*lot, Work([21, 22], 1, seed=3)]  # which nothing but its limit ends
 
 
 @pytest.mark.parametrize("kind", ["as many heads of keys", "fewer", "adapter"])
