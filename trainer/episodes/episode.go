@@ -125,6 +125,8 @@ func (ep *episode) post(t Turn, now time.Time) (ready <-chan struct{}, fresh boo
 		ep.touched = now
 		return ep.ready, false, nil
 	case n == ep.calls && waits:
+	case ep.answer != nil && ep.answer.Done:
+		return nil, false, &ConflictError{fmt.Sprintf("episode %d has ended, %s, after %s", ep.id, ep.answer.Status, plural(ep.calls, "call")), fmt.Sprintf("GET /v1/episodes/%d has its end; begin another one", ep.id)}
 	case n >= 0 && n < ep.calls:
 		return nil, false, &ConflictError{fmt.Sprintf("call %d was answered, with another completion or some calls ago", n), ep.stand()}
 	default:
@@ -151,13 +153,18 @@ func (ep *episode) post(t Turn, now time.Time) (ready <-chan struct{}, fresh boo
 
 // stand says where the episode stands. mu is held.
 func (ep *episode) stand() string {
-	switch {
-	case ep.answer == nil:
+	if ep.answer == nil {
 		return fmt.Sprintf("call %d is being judged: post it again to wait for its answer", ep.calls-1)
-	case ep.answer.Done:
-		return fmt.Sprintf("it has ended after %d calls: %s", ep.calls, ep.answer.Status)
 	}
 	return fmt.Sprintf("call %d waits", ep.calls)
+}
+
+// plural says how many there are of something.
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // state is where it stands.

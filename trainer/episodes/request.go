@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -102,10 +103,64 @@ func decode(body []byte, into any) error {
 			err = errors.New("something follows the object")
 		}
 	}
-	if err != nil {
-		return bad("docs/episodes.md has the fields", "the body is not what is asked for: %s", cut(strings.TrimPrefix(err.Error(), "json: ")))
+	const hint = "docs/episodes.md has the fields"
+	kind, isKind := errors.AsType[*json.UnmarshalTypeError](err)
+	wrong, isList := errors.AsType[*listError](err)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF):
+		return bad(hint, "the body is empty: it takes a JSON object")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return bad(hint, "the body is not what is asked for: it ends in the middle")
+	case isList:
+		return bad("each is a list of numbers; where JSON has none, as for NaN, some encoders write null", "%s", cut(wrong.Error()))
+	case isKind && kind.Field == "":
+		return bad(hint, "the body is not what is asked for: it is %s, and has to be an object", kind.Value)
+	case isKind:
+		return bad(hint, "%s is %s: it takes %s", cut(kind.Field), cut(kind.Value), takes(kind.Type))
 	}
-	return nil
+	return bad(hint, "the body is not what is asked for: %s", cut(strings.TrimPrefix(err.Error(), "json: ")))
+}
+
+// takes says in words what a field takes.
+func takes(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Int, reflect.Int64:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a text"
+	case reflect.Slice:
+		return "a list"
+	default:
+		return "an object"
+	}
+}
+
+// list is of numbers, none of which may be missing.
+type list[T int | float64] []T
+
+// listError is of a list that holds something else than its numbers.
+type listError struct{ held string }
+
+func (e *listError) Error() string {
+	return "prompt_ids, token_ids, logprobs or mask holds " + e.held
+}
+
+// UnmarshalJSON implements json.Unmarshaler: encoding/json would make a 0 of a null.
+func (l *list[T]) UnmarshalJSON(text []byte) error {
+	if bytes.LastIndex(text, []byte("null")) > 0 { // else there is no list at all
+		return &listError{"null"}
+	}
+	err := json.Unmarshal(text, (*[]T)(l))
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return &listError{wrong.Value}
+	}
+	return err
 }
 
 // cut returns the beginning of what was said.
@@ -227,10 +282,10 @@ type Turn struct {
 
 	// What it is trained on: all may be left out. Mask has a 1 for each of TokenIDs
 	// that is the policy's own; without it all are.
-	PromptIDs []int     `json:"prompt_ids,omitempty"`
-	TokenIDs  []int     `json:"token_ids,omitempty"`
-	LogProbs  []float64 `json:"logprobs,omitempty"`
-	Mask      []int     `json:"mask,omitempty"`
+	PromptIDs list[int]     `json:"prompt_ids,omitempty"`
+	TokenIDs  list[int]     `json:"token_ids,omitempty"`
+	LogProbs  list[float64] `json:"logprobs,omitempty"`
+	Mask      list[int]     `json:"mask,omitempty"`
 }
 
 // finishes are the reasons that servers give.
@@ -277,7 +332,7 @@ func (t *Turn) reply() (llm.Reply, error) {
 		r.ToolCalls = append(r.ToolCalls, llm.ToolCall{ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
 	}
 	if err := llm.CheckPosted(r); err != nil {
-		return llm.Reply{}, bad("", "%v", err)
+		return llm.Reply{}, bad("", "%s", strings.ReplaceAll(err.Error(), "log_probs", "logprobs")) // as they are called here
 	}
 	return r, nil
 }
