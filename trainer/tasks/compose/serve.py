@@ -85,6 +85,7 @@ class Service:
             machine=cost.Machine(request["bytes_s"], request["operations_s"], request["call_ms"]),
             without=frozenset(request["without"]),
             one_of=frozenset(request["one_of"]),
+            only=frozenset(request["only"]),
             dtypes=request["dtypes"],
         )
         try:

@@ -76,6 +76,7 @@ def wish(operators: int, **other: Any) -> composer.Wish:
         "machine": cost.Machine(20e9, 200e9, 0.005),
         "without": frozenset(),
         "one_of": frozenset(),
+        "only": frozenset(),
         "dtypes": {"float32": 1.0},
     }
     return composer.Wish(operators=operators, **{**given, **other})
@@ -124,6 +125,15 @@ def test_kinds_that_are_held_out(operators: dict[str, dict[str, Any]]) -> None:
         assert not {"gelu", "linear"} & set(drawn.kinds())
         drawn, _ = composed(operators, i, wish(2, one_of=frozenset({"gelu"})))
         assert "gelu" in drawn.kinds()
+
+
+def test_kinds_that_are_wished_alone(operators: dict[str, dict[str, Any]]) -> None:
+    few = frozenset({"gelu", "relu", "tanh"})
+    for i in range(4):
+        drawn, _ = composed(operators, i, wish(2, only=few))
+        assert set(drawn.kinds()) <= few
+        drawn, _ = composed(operators, i, wish(2, only=few, one_of=frozenset({"erf", "linear"})))
+        assert "erf" in drawn.kinds() and set(drawn.kinds()) <= few | {"erf"}
 
 
 def test_what_is_silly_is_refused() -> None:
