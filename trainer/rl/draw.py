@@ -45,8 +45,9 @@ class Work:
 
 
 class Draw:
-    """A logits processor that draws the next token of each row and leaves it alone possible, and
-    the criterion that ends a row. Rows are independent of each other: each has its generator.
+    """Draws the next tokens of rows, and keeps them there. Rows are independent of each other: each
+    has its generator. As a logits processor and a stopping criterion of transformers it leaves the
+    drawn token alone possible, and ends a row.
     """
 
     def __init__(self, rows: Sequence[Work], end: int) -> None:
@@ -54,33 +55,40 @@ class Draw:
         self.end = end
         self.generators = [torch.Generator().manual_seed(w.seed) for w in rows]
 
-    def __call__(self, _: Tensor, scores: Tensor) -> Tensor:
-        """Returns scores [rows, vocabulary] of which the drawn token's alone is finite."""
-        logits = scores.float()
+    def next(self, logits: Tensor, at: Sequence[int]) -> Tensor:
+        """Returns the tokens [n] that follow in the n rows ``at``, of logits [n, vocabulary]. A row
+        that is finished does not keep its own.
+        """
+        logits = logits.float()
         logs = torch.log_softmax(logits, dim=-1)
-        drawn = self._draw(logits)
-        at = drawn[:, None]
-        for row, token, log in zip(
-            self.rows, drawn.tolist(), logs.gather(-1, at)[:, 0].tolist(), strict=True
-        ):
+        drawn = self._draw(logits, at)
+        said = logs.gather(-1, drawn[:, None])[:, 0].tolist()
+        for i, token, log in zip(at, drawn.tolist(), said, strict=True):
+            row = self.rows[i]
             if not row.finished:
                 row.ids.append(token)
                 row.logprobs.append(log)
                 row.ended = token == self.end
+        return drawn
+
+    def __call__(self, _: Tensor, scores: Tensor) -> Tensor:
+        """Returns scores [rows, vocabulary] of which the drawn token's alone is finite."""
+        drawn = self.next(scores, range(len(self.rows)))
         only = torch.full_like(scores, -torch.inf)
-        return only.scatter(-1, at, 0.0)
+        return only.scatter(-1, drawn[:, None], 0.0)
 
     def stop(self, input_ids: Tensor, _: Any, **__: Any) -> Tensor:
         """Returns which rows are done [rows]."""
         return torch.tensor([w.finished for w in self.rows], device=input_ids.device)
 
-    def _draw(self, logits: Tensor) -> Tensor:
+    def _draw(self, logits: Tensor, at: Sequence[int]) -> Tensor:
         """Returns a token of each row by inversion: temperature 0 takes the likeliest."""
-        points = torch.tensor([torch.rand((), generator=g).item() for g in self.generators])
-        heat = torch.tensor([w.temperature for w in self.rows], device=logits.device)
+        rows, generators = [self.rows[i] for i in at], [self.generators[i] for i in at]
+        points = torch.tensor([torch.rand((), generator=g).item() for g in generators])
+        heat = torch.tensor([w.temperature for w in rows], device=logits.device)
         p = torch.softmax(logits / heat.clamp(min=1e-6)[:, None], dim=-1).double()
-        if any(w.top_p < 1 for w in self.rows):
-            p = _nucleus(p, torch.tensor([w.top_p for w in self.rows], device=p.device))
+        if any(w.top_p < 1 for w in rows):
+            p = _nucleus(p, torch.tensor([w.top_p for w in rows], device=p.device))
         sums = p.cumsum(-1)
         points = points.double().to(p.device)[:, None] * sums[:, -1:]
         found = torch.searchsorted(sums, points, right=True)[:, 0].clamp(max=p.shape[-1] - 1)

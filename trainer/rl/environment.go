@@ -122,13 +122,6 @@ func there(dir string) bool {
 
 // install makes the folder. Its lock is held.
 func install(ctx context.Context, dir string, o Options) error {
-	var disk unix.Statfs_t
-	if err := unix.Statfs(o.DataDir, &disk); err == nil && int64(disk.Bavail)*disk.Bsize < packageBytes {
-		return &hwfeedback.SetupError{
-			Reason: fmt.Sprintf("%s has too little room for the packages that training needs: about 1 GB while they are installed", o.DataDir),
-			Hint:   "free some space, name a data folder on another disk, or set training.python to a Python that has them",
-		}
-	}
 	beside := dir + ".new"
 	for _, old := range []string{beside, dir} { // half made, or damaged
 		if err := os.RemoveAll(old); err != nil {
@@ -138,23 +131,26 @@ func install(ctx context.Context, dir string, o Options) error {
 	if err := os.MkdirAll(beside, 0o755); err != nil {
 		return unwritten(o.DataDir, err)
 	}
-	list := filepath.Join(beside, pins)
-	if err := os.WriteFile(list, content(pins), 0o644); err != nil {
-		return unwritten(o.DataDir, err)
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, installTimeout, fmt.Errorf("not finished within %v", installTimeout))
-	defer cancel()
 	o.Progress("python", "installing what training needs in "+dir)
-	said, err := pip(ctx, o, "install", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--progress-bar", "off", "--target", beside, "-r", list)
-	if err != nil {
-		return failed(ctx, said, err)
+	f := Fetch{
+		Interpreter: o.Interpreter, Pins: content(pins), Into: beside, Bytes: packageBytes, Progress: o.Progress,
+		What: "what training needs", Otherwise: "set training.python to a Python that has what training needs",
+	}
+	if err := f.Run(ctx); err != nil {
+		if failed, ok := errors.AsType[*FetchError](err); ok {
+			return &hwfeedback.SetupError{Reason: failed.Reason, Hint: failed.Hint, Detail: failed.Detail}
+		}
+		return unwritten(o.DataDir, err)
 	}
 	lacks, err := missing(ctx, o.Interpreter, beside)
 	if err == nil && len(lacks) > 0 {
 		err = fmt.Errorf("%s is not there although pip said so", strings.Join(lacks, ", "))
 	}
-	if err != nil {
-		return failed(ctx, "", err)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return &hwfeedback.SetupError{Reason: "could not install what training needs: " + err.Error(), Hint: "try again, or " + f.Otherwise}
 	}
 	if err := os.WriteFile(filepath.Join(beside, complete), nil, 0o644); err != nil {
 		return unwritten(o.DataDir, err)
@@ -167,11 +163,53 @@ func install(ctx context.Context, dir string, o Options) error {
 	return nil
 }
 
+// Fetch has pip install packages into a folder.
+type Fetch struct {
+	Interpreter string
+	Pins        []byte // requirements with hashes: these and nothing that they need
+	Into        string // a folder that is there
+	Bytes       int64  // that it takes, the download included
+	Progress    func(stage, note string)
+	// What is what a person calls it, and Otherwise what a person can do without it, as the
+	// end of a sentence.
+	What, Otherwise string
+}
+
+// FetchError says why something could not be fetched. Detail is what pip said.
+type FetchError struct {
+	Reason, Hint, Detail string
+	Full                 bool // there is no room on the disk
+}
+
+func (e *FetchError) Error() string { return e.Reason }
+
+// Run installs it. Errors are *FetchError, the context's, or of writing to the folder.
+func (f Fetch) Run(ctx context.Context) error {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(f.Into, &disk); err == nil && int64(disk.Bavail)*disk.Bsize < f.Bytes {
+		return &FetchError{
+			Reason: fmt.Sprintf("could not install %s: the disk of %s has too little room: about %d MB are needed meanwhile", f.What, filepath.Dir(f.Into), f.Bytes/1_000_000),
+			Hint:   "free some space, name a data folder on another disk, or " + f.Otherwise, Full: true,
+		}
+	}
+	list := filepath.Join(f.Into, pins)
+	if err := os.WriteFile(list, f.Pins, 0o644); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, installTimeout, fmt.Errorf("not finished within %v", installTimeout))
+	defer cancel()
+	said, err := f.pip(ctx, "install", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--progress-bar", "off", "--target", f.Into, "-r", list)
+	if err != nil {
+		return f.failed(ctx, said, err)
+	}
+	return nil
+}
+
 var collecting = regexp.MustCompile(`^\s*(?:Downloading|Using cached) (\S+?)-\d\S*(?: \(([^)]+)\))?`)
 
 // pip runs pip and tells what it is at. It returns what it printed.
-func pip(ctx context.Context, o Options, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, o.Interpreter, append([]string{"-I", "-m", "pip", "--disable-pip-version-check", "--no-input"}, args...)...)
+func (f Fetch) pip(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, f.Interpreter, append([]string{"-I", "-m", "pip", "--disable-pip-version-check", "--no-input"}, args...)...)
 	cmd.Env = PipEnv()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
@@ -190,43 +228,43 @@ func pip(ctx context.Context, o Options, args ...string) (string, error) {
 	for lines.Scan() {
 		said.WriteString(lines.Text() + "\n")
 		if m := collecting.FindStringSubmatch(lines.Text()); m != nil && !strings.Contains(m[1], ".metadata") {
-			o.Progress("python", strings.TrimSpace("downloading "+filepath.Base(m[1])+" "+m[2]))
+			f.Progress("python", strings.TrimSpace("downloading "+filepath.Base(m[1])+" "+m[2]))
 		} else if rest, ok := strings.CutPrefix(lines.Text(), "Installing collected packages: "); ok {
-			o.Progress("python", fmt.Sprintf("installing %d packages", 1+strings.Count(rest, ",")))
+			f.Progress("python", fmt.Sprintf("installing %d packages", 1+strings.Count(rest, ",")))
 		}
 	}
 	_, _ = io.Copy(io.Discard, out) // a line beyond the buffer: nobody may block on it
 	return said.String(), cmd.Wait()
 }
 
-// causes of a failed installation, recognised by what pip prints.
+// causes of a failed installation, recognised by what pip prints. A hint that ends with "or"
+// goes on with what a person can do otherwise.
 var causes = []struct {
 	pattern      *regexp.Regexp
 	reason, hint string
+	full         bool
 }{
-	{regexp.MustCompile(`(?i)No space left on device|Errno 28|Disk quota exceeded`), "the disk is full", "free about 1 GB, or name a data folder on another disk with --data-dir (pip also uses TMPDIR)"},
-	{regexp.MustCompile(`(?i)No module named pip`), "this Python has no pip", "install it (python -m ensurepip), or set training.python to a Python that has what training needs"},
-	{regexp.MustCompile(`(?i)HASHES|do not match`), "a package is not the one that was pinned", "see what stands between this machine and the package index"},
+	{regexp.MustCompile(`(?i)No space left on device|Errno 28|Disk quota exceeded`), "the disk is full", "free some space (pip also uses TMPDIR), name a data folder on another disk with --data-dir, or", true},
+	{regexp.MustCompile(`(?i)No module named pip`), "this Python has no pip", "install it (python -m ensurepip), or", false},
+	{regexp.MustCompile(`(?i)HASHES|do not match`), "a package is not the one that was pinned", "see what stands between this machine and the package index, or", false},
 	{regexp.MustCompile(`(?i)name resolution|not known|establish a new connection|Connection refused|unreachable|Max retries|timed out|No route`),
-		"the package index cannot be reached", "see that this machine has a network (or set PIP_INDEX_URL to a mirror) and try again, or set training.python to a Python that has what training needs"},
-	{regexp.MustCompile(`(?i)No matching distribution|Could not find a version`), "the package index has no such packages for this Python", "use Python 3.11 to 3.14, or set training.python to one that has what training needs"},
+		"the package index cannot be reached", "see that this machine has a network (or set PIP_INDEX_URL to a mirror) and try again, or", false},
+	{regexp.MustCompile(`(?i)No matching distribution|Could not find a version`), "the package index has no such packages for this Python", "use Python 3.11 to 3.14, or", false},
 }
 
-func failed(ctx context.Context, said string, err error) error {
+func (f Fetch) failed(ctx context.Context, said string, err error) error {
 	if errors.Is(context.Cause(ctx), context.Canceled) {
 		return context.Cause(ctx)
 	}
-	s := &hwfeedback.SetupError{
-		Reason: "could not install what training needs: " + lastLine(said, err), Detail: said,
-		Hint: "try again, or set training.python to a Python that has it",
-	}
+	e := &FetchError{Reason: lastLine(said, err), Hint: "try again, or", Detail: said}
 	for _, c := range causes {
 		if c.pattern.MatchString(said + err.Error()) {
-			s.Reason, s.Hint = "could not install what training needs: "+c.reason, c.hint
+			e.Reason, e.Hint, e.Full = c.reason, c.hint, c.full
 			break
 		}
 	}
-	return s
+	e.Reason, e.Hint = "could not install "+f.What+": "+e.Reason, e.Hint+" "+f.Otherwise
+	return e
 }
 
 func unwritten(dataDir string, err error) error {

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+LEAST_ROOM = 64 << 10  # bytes: a disk with less is full
 
 
 class StageError(Exception):
@@ -52,6 +61,10 @@ class Interrupted(StageError):
     exit_code = 7
 
 
+class Abandoned(StageError):
+    """Another process of the stage has ended; that one may have said why."""
+
+
 def disk_error(error: OSError, path: object) -> StageError:
     """Returns what to say of a write that failed."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -62,4 +75,37 @@ def disk_error(error: OSError, path: object) -> StageError:
     return DiskFull(
         f"{path} could not be written: {error.strerror or error}",
         "mend that and start the stage again: it goes on from the last checkpoint",
+    )
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises DiskFull where what is done cannot be written to ``path``."""
+    try:
+        yield
+    except StageError:
+        raise
+    except OSError as error:
+        raise disk_error(error, path) from error
+    except Exception as error:
+        # safetensors and PyTorch have errors of their own, which may not say why.
+        if no_room(error, path):
+            raise disk_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), path) from error
+        raise
+
+
+def no_room(error: Exception, path: Path) -> bool:
+    """Reports whether an error is of a full disk."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    if "No space left" in str(error) or "os error 28" in str(error):
+        return True
+    there = next((p for p in (path, *path.absolute().parents) if p.exists()), Path("/"))
+    return shutil.disk_usage(there).free < LEAST_ROOM
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Reports whether there was too little memory, of a GPU or of the machine."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        isinstance(error, RuntimeError) and "not enough memory" in str(error)
     )

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from rl import policy
 from rl.batch import Batch, Row, collate, micro_batches
-from rl.errors import BadInput, OutOfMemory
+from rl.errors import BadInput, OutOfMemory, out_of_memory
 from rl.guards import Guard
 from rl.settings import Machine, Optimiser
-from rl.stage import Stage, out_of_memory
+from rl.stage import Stage
 
 # Stands in for rows where another process has more, and weighs nothing.
 FILLER = Row([0, 0], 1, [1], [0.0], [0])

@@ -127,7 +127,6 @@ def _inputs(batch: Batch) -> dict[str, Any]:
     return {
         "input_ids": batch.input_ids,
         "position_ids": batch.position_ids,
-        "attention_mask": batch.attention_mask,
         "use_cache": False,
     }
 
@@ -165,7 +164,7 @@ def load_tokenizer(folder: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # of many kinds: files that are missing, cut or of another version
         raise BadInput(
-            f"{folder} holds no tokenizer that can be read: {_first(error)}", MEND
+            f"{folder} holds no tokenizer that can be read: {first_line(error)}", MEND
         ) from error
     if tokenizer.eos_token_id is None:
         raise BadInput(f"the tokenizer of {folder} has no end-of-text token", "set eos_token in it")
@@ -241,7 +240,7 @@ def load_head(critic: HeadCritic, folder: Path) -> None:
         critic.load_state_dict(load_file(folder / HEAD))
     except Exception as error:
         raise BadInput(
-            f"{folder / HEAD} is no value head of this policy: {_first(error)}"
+            f"{folder / HEAD} is no value head of this policy: {first_line(error)}"
         ) from error
 
 
@@ -261,7 +260,7 @@ def from_gguf(path: Path, into: Path) -> Path:
         source = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **given)
     except Exception as error:
         raise BadInput(
-            f"{path} cannot be read as GGUF: {_first(error)}", "name another file"
+            f"{path} cannot be read as GGUF: {first_line(error)}", "name another file"
         ) from error
     config = type(source.config).from_dict(
         {k: v for k, v in source.config.to_dict().items() if k != "quantization_config"}
@@ -304,7 +303,9 @@ def _loaded(kind: Any, folder: Path, **more: Any) -> Any:
             folder, dtype=torch.float32, local_files_only=True, use_safetensors=True, **more
         )
     except Exception as error:
-        raise BadInput(f"the model in {folder} cannot be loaded: {_first(error)}", MEND) from error
+        raise BadInput(
+            f"the model in {folder} cannot be loaded: {first_line(error)}", MEND
+        ) from error
 
 
 def _adapted(kind: Any, folder: Path, **more: Any) -> Any:
@@ -315,7 +316,7 @@ def _adapted(kind: Any, folder: Path, **more: Any) -> Any:
         return PeftModel.from_pretrained(base, str(folder), is_trainable=True)
     except Exception as error:
         raise BadInput(
-            f"the adapter in {folder} cannot be loaded: {_first(error)}", MEND
+            f"the adapter in {folder} cannot be loaded: {first_line(error)}", MEND
         ) from error
 
 
@@ -381,5 +382,6 @@ def recompute_activations(model: Any) -> None:
     model.train()  # without dropout: see _steady
 
 
-def _first(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Returns the first line of what an error says."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -327,7 +327,7 @@ class Trainer:
                 self.server.model = name
                 self.stage.world.any(False)  # wait until it is served
             return self.server
-        return LocalSampler(self._whole(), self.tokenizer, c.tokens, c.batch)
+        return LocalSampler(self._whole(), self.tokenizer, c.tokens, c.batch, self.stage.note)
 
     def _whole(self) -> Any:
         """Returns a model to sample from: the one in training, or a copy where that is spread."""

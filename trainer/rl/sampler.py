@@ -1,4 +1,4 @@
-"""Completions with their token ids and log-probabilities: by transformers, or by a server.
+"""Completions with their token ids and log-probabilities: by the model here, or by a server.
 
 Temperature 1, top-p 1, top-k off: what is sampled from is what the trainer computes.
 """
@@ -6,17 +6,19 @@ Temperature 1, top-p 1, top-k off: what is sampled from is what the trainer comp
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from rl.errors import BadInput, Unreachable
+from rl.draw import Work
+from rl.errors import BadInput, OutOfMemory, Unreachable, out_of_memory
+from rl.generation import generate
 from rl.http import Client, HTTPError
-from rl.policy import computing, unwrapped
+from rl.policy import unwrapped
 
 
 @dataclass
@@ -28,94 +30,66 @@ class Completion:
     finish_reason: str
 
 
-class Recorder:
-    """A logits processor that changes nothing and keeps the log-probability of what was sampled:
-    that of a step is known when the next begins.
-    """
-
-    def __init__(self) -> None:
-        self.last: Tensor | None = None
-        self.kept: list[Tensor] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        self.take(input_ids)
-        self.last = torch.log_softmax(scores.float(), dim=-1)
-        return scores
-
-    def take(self, input_ids: Tensor) -> None:
-        """Notes the last id of each row."""
-        if self.last is not None:
-            self.kept.append(self.last.gather(1, input_ids[:, -1:])[:, 0])
-
-
 class LocalSampler:
-    """transformers' generate, on the weights that are trained."""
+    """Samples from the weights that are trained."""
 
-    def __init__(self, model: Any, tokenizer: Any, most: int, batch: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        most: int,
+        batch: int,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.model = model
+        self.note = note
         self.end = int(tokenizer.eos_token_id)
         pad = tokenizer.pad_token_id
         self.pad = int(pad if pad is not None else tokenizer.eos_token_id)
         self.most = most
         self.batch = batch
+        self.halved = False
 
     def sample(self, prompts: Sequence[list[int]], seed: int) -> list[Completion]:
-        """Returns a completion of each prompt. The same prompts and the same seed give the same
-        ones; PyTorch's own generator stays where it is.
+        """Returns a completion of each prompt, none where a prompt leaves no room. The same prompts
+        and the same seed give the same ones; PyTorch's own generator stays where it is.
         """
-        out: list[Completion | None] = [None] * len(prompts)
         context = int(getattr(unwrapped(self.model).config, "max_position_embeddings", 1 << 30))
-        fits = [i for i, p in enumerate(prompts) if len(p) < context]
-        for i in set(range(len(prompts))) - set(fits):
-            out[i] = Completion([], [], "length")
-        fits.sort(key=lambda i: (len(prompts[i]), i))
-        with torch.random.fork_rng(), torch.no_grad(), sampling(self.model):
-            torch.manual_seed(seed)
-            for begin in range(0, len(fits), self.batch):
-                lot = fits[begin : begin + self.batch]
-                got = self._generate([prompts[i] for i in lot], context)
-                for i, completion in zip(lot, got, strict=True):
-                    out[i] = completion
-        return [c for c in out if c is not None]
-
-    def _generate(self, prompts: list[list[int]], context: int) -> list[Completion]:
-        from transformers import GenerationConfig
-
-        longest = max(map(len, prompts))
-        device = unwrapped(self.model).device
-        ids = torch.full((len(prompts), longest), self.pad)
-        there = torch.zeros_like(ids)
-        for i, prompt in enumerate(prompts):
-            ids[i, longest - len(prompt) :] = torch.tensor(prompt)
-            there[i, longest - len(prompt) :] = 1
-        recorder = Recorder()
-        config = GenerationConfig(
-            do_sample=True,
-            temperature=1.0,
-            top_p=1.0,
-            top_k=0,
-            max_new_tokens=max(1, min(self.most, context - longest)),
-            eos_token_id=self.end,
-            pad_token_id=self.pad,
-        )
-        with computing(device):
-            done = self.model.generate(
-                input_ids=ids.to(device),
-                attention_mask=there.to(device),
-                generation_config=config,
-                logits_processor=[recorder],
-            )
-        recorder.take(done)
-        logs = torch.stack(recorder.kept, dim=1).tolist()
-        return [
-            self._cut(row, log) for row, log in zip(done[:, longest:].tolist(), logs, strict=True)
+        draws = random.Random(seed)
+        works = [
+            Work(p, min(self.most, context - len(p)), seed=draws.getrandbits(62)) for p in prompts
         ]
+        fits = sorted((w for w in works if w.most > 0), key=lambda w: len(w.prompt))
+        with sampling(self.model):
+            while fits:
+                lot = fits[: self.batch]
+                if self._answered(lot):
+                    fits = fits[len(lot) :]
+        return [Completion(w.ids, w.logprobs, "stop" if w.ended else "length") for w in works]
 
-    def _cut(self, ids: list[int], logs: list[float]) -> Completion:
-        if self.end not in ids:
-            return Completion(ids, logs, "length")
-        n = ids.index(self.end) + 1
-        return Completion(ids[:n], logs[:n], "stop")
+    def _answered(self, lot: list[Work]) -> bool:
+        """Answers a lot. Where memory is short, half as many are answered at once from then on, and
+        this lot was not; a second time it is OutOfMemory.
+        """
+        try:
+            generate(self.model, lot, self.end, self.pad)
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            if self.halved or len(lot) == 1:
+                raise OutOfMemory(
+                    f"out of memory where {len(lot)} answers are sampled at once",
+                    "lower sampling.batch or sampling.tokens",
+                ) from error
+        else:
+            return True
+        for work in lot:
+            work.ids, work.logprobs, work.ended = [], [], False
+        self.halved, self.batch = True, len(lot) // 2
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self.note(f"out of memory: {self.batch} answers are sampled at once, not {len(lot)}")
+        return False
 
 
 @contextlib.contextmanager

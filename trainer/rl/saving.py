@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rl import checkpoint
-from rl.errors import disk_error
+from rl.errors import writing
 from rl.guards import Guard
 from rl.learner import Learner
 from rl.settings import Saving
@@ -91,14 +91,12 @@ class Saver:
                 continue
             target = self.stage.out / names[learner.name]
             beside = target.with_name(f".{target.name}.unfinished")
-            try:
+            with writing(target):
                 if self.stage.first:
                     shutil.rmtree(beside, ignore_errors=True)
                 learner.write_weights(beside, self.tokenizer)
                 if self.stage.first:
                     shutil.rmtree(target, ignore_errors=True)
                     beside.rename(target)
-            except OSError as error:
-                raise disk_error(error, target) from error
             made[names[learner.name]] = str(target)
         return made

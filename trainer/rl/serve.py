@@ -32,8 +32,9 @@ import torch
 
 from rl import policy
 from rl.chat import Chat
-from rl.draw import Draw, Refused, Work
-from rl.errors import BadInput, OutOfMemory, StageError, disk_error
+from rl.draw import Refused, Work
+from rl.errors import BadInput, OutOfMemory, StageError, disk_error, out_of_memory
+from rl.generation import generate
 from rl.settings import Lora, decode, require
 
 TOKEN = "KERNELWRIGHT_POLICY_TOKEN"
@@ -100,46 +101,23 @@ class Engine:
             self.sample(lot)
         except Exception as error:
             _empty_cache(self.device)
-            if _short_of_memory(error) and len(lot) > 1:
+            if out_of_memory(error) and len(lot) > 1:
                 for work in lot:
                     work.ids, work.logprobs, work.ended = [], [], False
                     self.answer([work])
                 return
             why = "the policy cannot compute the answer"
-            if _short_of_memory(error):
+            if out_of_memory(error):
                 why = "there is too little memory for the answer"
             for work in lot:
                 work.failed = Refused(503, "failed", f"{why}: {_line(error)}")
         for work in lot:
             work.done.set()
 
-    @torch.no_grad()
     def sample(self, lot: list[Work]) -> None:
         """Samples the answers of a batch."""
-        from transformers import GenerationConfig
-
-        longest = max(len(w.prompt) for w in lot)
-        pad = self.tokenizer.pad_token_id
-        end = int(self.tokenizer.eos_token_id)
-        ids = torch.full((len(lot), longest), end if pad is None else int(pad))
-        there = torch.zeros_like(ids)
-        for i, work in enumerate(lot):
-            ids[i, longest - len(work.prompt) :] = torch.tensor(work.prompt)
-            there[i, longest - len(work.prompt) :] = 1
-        draw = Draw(lot, end)
-        config = GenerationConfig(
-            do_sample=False,
-            max_new_tokens=max(w.most for w in lot),
-            pad_token_id=end if pad is None else int(pad),
-        )
-        with policy.computing(self.device):
-            self.model.generate(
-                input_ids=ids.to(self.device),
-                attention_mask=there.to(self.device),
-                generation_config=config,
-                logits_processor=[draw],
-                stopping_criteria=[draw.stop],
-            )
+        pad, end = self.tokenizer.pad_token_id, int(self.tokenizer.eos_token_id)
+        generate(self.model, lot, end, end if pad is None else int(pad))
 
 
 def _device(name: str) -> torch.device:
@@ -152,12 +130,6 @@ def _device(name: str) -> torch.device:
 def _empty_cache(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def _short_of_memory(error: BaseException) -> bool:
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and "not enough memory" in str(error)
-    )
 
 
 def _line(error: BaseException) -> str:
@@ -377,11 +349,11 @@ def load(settings: Settings) -> Engine:
     try:
         return Engine(Path(settings.policy).resolve(), settings.device, max(settings.batch, 1))
     except StageError as error:
-        if _short_of_memory(error.__cause__ or error):
+        if out_of_memory(error.__cause__ or error):
             raise _memory(settings, error) from error
         raise
     except Exception as error:
-        if _short_of_memory(error):
+        if out_of_memory(error):
             raise _memory(settings, error) from error
         raise BadInput(
             f"the policy in {settings.policy} does not compute: {_line(error)}",

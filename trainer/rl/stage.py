@@ -15,13 +15,23 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy
 import torch
 import transformers
 
-from rl.errors import BadInput, Interrupted, OutOfMemory, StageError, disk_error
+from rl.errors import (
+    Abandoned,
+    BadInput,
+    Interrupted,
+    OutOfMemory,
+    StageError,
+    disk_error,
+    no_room,
+    out_of_memory,
+    writing,
+)
 from rl.settings import Machine, read
 from rl.workers import end_with_agent
 from rl.world import World
@@ -59,10 +69,12 @@ class Stage:
         """Goes on after ``step``: what metrics were written of later steps is taken back."""
         if not self.first:
             return
-        path = self.out / METRICS
+        path, beside = self.out / METRICS, self.out / f".{METRICS}.new"
         if path.exists():
             lines = [x for x in path.read_text().splitlines(True) if _step_of(x) <= step]
-            path.write_text("".join(lines))
+            with writing(path):
+                beside.write_text("".join(lines))
+                beside.replace(path)
         if tensorboard:
             try:
                 from tensorboardX import SummaryWriter
@@ -77,7 +89,7 @@ class Stage:
         self.tell("step", step=step, steps=steps, metrics=metrics)
         if not self.first:
             return
-        try:
+        with writing(self.out / METRICS):
             with open(self.out / METRICS, "a") as f:
                 f.write(json.dumps(finite({"step": step, **metrics})) + "\n")
             if self._tensorboard is not None:
@@ -85,8 +97,6 @@ class Stage:
                     if isinstance(value, (int, float)) and math.isfinite(value):
                         self._tensorboard.add_scalar(name, value, step)
                 self._tensorboard.flush()
-        except OSError as error:
-            raise disk_error(error, self.out / METRICS) from error
 
     def asked_to_stop(self) -> bool:
         """Reports whether a process was asked to stop; all of them must ask."""
@@ -140,13 +150,6 @@ def finite(x: Any) -> Any:
     return x
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Reports whether there was too little memory, of a GPU or of the machine."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and "not enough memory" in str(error)
-    )
-
-
 def main(kind: type[Any], run: Callable[[Any, Stage], dict[str, Any]]) -> int:
     """Runs a stage by the command line's settings and returns the exit code of rl's docstring."""
     end_with_agent()
@@ -190,6 +193,7 @@ def run_stage(
         torch.use_deterministic_algorithms(world.device.type == "cpu", warn_only=True)
         stage = Stage(world, Path(settings.out), say)
         _listen(stage)
+        world.watch(lambda: _leave(world, say))
         with stage.locked():
             stage.tell("end", **run(settings, stage))
         world.close()
@@ -202,9 +206,26 @@ def run_stage(
                 f"out of memory: {str(error).splitlines()[0]}", "lower micro_tokens"
             )
             return _failed(short, stage, say)
+        if isinstance(error, OSError) and no_room(error, Path(settings.out)):
+            return _failed(disk_error(error, error.filename or settings.out), stage, say)
         traceback.print_exc(file=sys.stderr)
+        if stage is not None and stage.world.left_by(error):
+            return _failed(_abandoned(stage.world), stage, say)
         broken = StageError(f"{type(error).__name__}: {error}", "this is a fault of the program")
         return _failed(broken, stage, say)
+
+
+def _abandoned(world: World) -> Abandoned:
+    return Abandoned(
+        f"another of the stage's {world.size} processes has ended, and process {world.rank} cannot "
+        "go on alone",
+        "see the stage's log; one that said nothing was killed, mostly for lack of memory",
+    )
+
+
+def _leave(world: World, say: Callable[[str], None]) -> NoReturn:
+    say(json.dumps(_fields(_abandoned(world))))
+    os._exit(Abandoned.exit_code)
 
 
 def _listen(stage: Stage) -> None:
@@ -227,6 +248,8 @@ def _fields(error: StageError) -> dict[str, Any]:
 
 
 def _failed(error: StageError, stage: Stage | None, say: Callable[[str], None]) -> int:
+    if stage is not None:
+        stage.world.over()
     # Other processes may not know: each says what happened to it.
     if stage is None or stage.first or error.exit_code not in (Interrupted.exit_code,):
         say(json.dumps(_fields(error)))

@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rl.errors import BadInput, disk_error
+from rl.errors import BadInput, writing
 
 CUT = ("length", "limit")  # reasons to finish that are no end
 
@@ -125,14 +125,13 @@ def write(path: Path, samples: Sequence[Sample], never: int = 0) -> None:
     rows["verdict"] = [None if v is None else json.dumps(v) for v in rows["verdict"]]
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        schema = SCHEMA.with_metadata({NEVER: str(never)})
-        pq.write_table(pa.table(rows, schema=schema), beside, compression="zstd")
-        with open(beside, "rb") as f:
-            os.fsync(f.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        raise disk_error(error, path) from error
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            schema = SCHEMA.with_metadata({NEVER: str(never)})
+            pq.write_table(pa.table(rows, schema=schema), beside, compression="zstd")
+            with open(beside, "rb") as f:
+                os.fsync(f.fileno())
+            os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
 

@@ -8,7 +8,10 @@ after the last micro-batch, so processes may have different numbers of rows and 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -22,6 +25,8 @@ from rl.settings import Machine
 
 T = TypeVar("T")
 WHOLE = spread.StateDictOptions(full_state_dict=True)
+# How long a process may go on when another one has ended: all may be about to end.
+GRACE_S = 5.0
 
 
 class World:
@@ -38,6 +43,7 @@ class World:
         self.device = self._device(machine.device)
         self.spreads = machine.parallel == "fsdp"
         self._began = False
+        self._over = threading.Event()
         if (self.size > 1 or self.spreads) and not dist.is_initialized():
             if "MASTER_ADDR" not in os.environ:
                 raise BadInput("fsdp needs torchrun", "start the stage by torchrun, or say ddp")
@@ -58,8 +64,47 @@ class World:
         torch.cuda.set_device(device)
         return device
 
+    def watch(self, alone: Callable[[], None]) -> None:
+        """Has a thread call ``alone`` some seconds after another process of this host has ended,
+        unless over or close was called: what waits for its part on a GPU would wait for minutes.
+        All processes must call it.
+        """
+        here, mine = socket.gethostname(), os.getpid()
+        try:
+            others = [
+                os.pidfd_open(pid)
+                for host, pid in self.gather((here, mine))
+                if host == here and pid != mine
+            ]
+        except OSError:  # an old kernel has none
+            return
+
+        def wait() -> None:
+            select.select(others, [], [])
+            if not self._over.wait(GRACE_S):
+                alone()
+
+        if others:
+            threading.Thread(target=wait, daemon=True).start()
+
+    def left_by(self, error: Exception) -> bool:
+        """Reports whether an error is that another process answers no more."""
+        said = str(error)
+        return self.size > 1 and (
+            isinstance(error, dist.DistError)
+            or "Connection closed by peer" in said
+            or "Connection reset by peer" in said
+        )
+
+    def over(self) -> None:
+        """Says that this process is about to end."""
+        self._over.set()
+
     def close(self) -> None:
-        """Leaves the group that it made."""
+        """Waits until all processes have come to their end, and leaves the group that it made."""
+        if self._began:
+            self.any(False)
+        self.over()
         if self._began:
             dist.destroy_process_group()
 
