@@ -49,7 +49,7 @@ func (r *room) trainParts(a *app, show *progress, tell func(pipeline.Event)) (pi
 			}
 			defer done()
 			counts, err := daydata.Export(ctx, r.store, filter, folder)
-			return filepath.Join(folder, daydata.PairsFile), counts.Trajectories - counts.WithTokens, err
+			return filepath.Join(folder, daydata.PairsFile), counts.Trajectories, err
 		},
 		Unprotected: len(r.config.Training.Protected) == 0,
 	}

@@ -45,15 +45,15 @@ class Service:
         except importlib.metadata.PackageNotFoundError:
             return {"transformers": ""}
 
-    def catalogue(self, _: dict[str, Any]) -> dict[str, Any]:
+    def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         import catalogue
 
-        return {"catalogue": catalogue.crawl(told)}
+        return {"catalogue": catalogue.crawl(told, request["journal"])}
 
-    def borrowed(self, _: dict[str, Any]) -> dict[str, Any]:
+    def borrowed(self, request: dict[str, Any]) -> dict[str, Any]:
         import borrowed
 
-        return {"catalogue": borrowed.crawl(told)}
+        return {"catalogue": borrowed.crawl(told, request["journal"])}
 
     def use(self, request: dict[str, Any]) -> dict[str, Any]:
         import torch
@@ -118,6 +118,8 @@ class Service:
             mine = alike.canonical(request["source"])
         except alike.Unreadable as e:
             return {"reason": str(e)}
+        except Exception as e:  # of a text that nobody foresaw: the process knows many others
+            return {"reason": f"reading the file raises {type(e).__name__}"}
         among = [
             (f"{tag}\n{name}", t) for tag, name, t in self.known if tag not in request["without"]
         ]
