@@ -86,7 +86,7 @@ func (r *room) taskParts(a *app, show *progress, recipe pipeline.Recipe, seed in
 	}
 	s.Wanted, s.LowMS, s.HighMS = recipe.Tasks, recipe.LowMS, recipe.HighMS
 	if len(recipe.Kinds) > 0 {
-		s.Kinds, s.Shares, s.Modules = recipe.Kinds, recipe.Shares, 0
+		s.Kinds, s.Ranks, s.Shares, s.Modules = recipe.Kinds, recipe.Ranks, recipe.Shares, 0
 	}
 	maker.Catalogue, maker.Workers = catalogue, 1
 	return pipeline.Tasks{Maker: maker, Settings: s, Close: func() error { return closeAll(es) }}, nil

@@ -36,7 +36,8 @@ type Settings struct {
 	// Kinds are the operator kinds that tasks are composed of, beside held-out ones of their
 	// families; none: all of the catalogue.
 	Kinds     []string           `json:"kinds,omitempty"`
-	Modules   float64            `json:"modules"` // share of the tasks that is a module of transformers, at most
+	Ranks     []int              `json:"ranks,omitempty"` // of the first input, each as often; none: 2 to 5
+	Modules   float64            `json:"modules"`         // share of the tasks that is a module of transformers, at most
 	DTypes    map[string]float64 `json:"dtypes"`
 	Machine   Machine            `json:"machine"`
 	Catalogue string             `json:"catalogue"`        // its version
@@ -251,8 +252,8 @@ func (s Settings) Differs(other Settings) string {
 		return "similarity"
 	case !maps.Equal(s.DTypes, other.DTypes) || !maps.Equal(s.Shares, other.Shares):
 		return "share of dtypes or numbers of operators"
-	case !slices.Equal(s.Kinds, other.Kinds):
-		return "choice of operator kinds"
+	case !slices.Equal(s.Kinds, other.Kinds) || !slices.Equal(s.Ranks, other.Ranks):
+		return "choice of operator kinds or ranks"
 	case s.Catalogue != other.Catalogue:
 		return "PyTorch"
 	case s.Modules != other.Modules:

@@ -117,6 +117,7 @@ class Wish:
     one_of: frozenset[str]  # of these one must, unless there are none
     only: frozenset[str]  # what is not one of these is of these; empty: of all
     dtypes: dict[str, float]
+    ranks: tuple[int, ...]  # of the first input, each as often
 
 
 class Composer:
@@ -136,7 +137,7 @@ class Composer:
         raise NoTask(why.most_common(1)[0][0])
 
     def _attempt(self, rng: random.Random, wish: Wish) -> Drawn:
-        dims = DIMS[rng.choice(RANKS)]
+        dims = DIMS[rng.choice(wish.ranks)]
         shape = tuple(rng.choice(choices) for _, choices in dims)
         dtype = rng.choices(list(wish.dtypes), list(wish.dtypes.values()))[0]
         place = rng.randrange(wish.operators) if wish.one_of else -1

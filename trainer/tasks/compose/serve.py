@@ -86,6 +86,7 @@ class Service:
             without=frozenset(request["without"]),
             one_of=frozenset(request["one_of"]),
             only=frozenset(request["only"]),
+            ranks=tuple(request["ranks"]) or composer.RANKS,
             dtypes=request["dtypes"],
         )
         try:
