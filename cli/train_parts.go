@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"context"
 	"errors"
 	"path/filepath"
@@ -75,7 +76,7 @@ func (r *room) taskParts(a *app, show *progress, recipe pipeline.Recipe, seed in
 			err = errors.Join(err, closeAll(es))
 		}
 	}()
-	catalogue, err := tasks.Crawl(a.ctx, r.folder, es[0].Interpreter(), es[0].Device().Key, func(n, of int) { show.stage("operators of PyTorch", "") })
+	catalogue, err := tasks.Crawl(a.ctx, r.folder, es[0].Interpreter(), es[0].Device().Key, func(n, of int) { show.step(pipeline.Synthesise, fmt.Sprintf("operators of PyTorch %d of %d", n, of)) })
 	if err != nil {
 		return p, err
 	}
