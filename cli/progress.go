@@ -27,8 +27,12 @@ type progress struct {
 	begun  time.Time
 	drawn  bool
 	last   string // the last stage said, so that it is not said twice
+	said   time.Time
 	now    func() time.Time
 }
+
+// betweenSteps is how long a step of many stays unsaid where nothing can be drawn over.
+const betweenSteps = 30 * time.Second
 
 func newProgress(w io.Writer) *progress {
 	return &progress{w: w, redraw: terminal(w), now: time.Now}
@@ -83,6 +87,22 @@ func (p *progress) stage(stage, note string) {
 		return
 	}
 	p.draw(text)
+}
+
+// step tells how far something is that takes minutes: elsewhere than on a terminal by a
+// line now and then.
+func (p *progress) step(stage, text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	line := report.Line(stage) + ": " + report.Line(text)
+	if p.redraw {
+		p.draw(line)
+		return
+	}
+	if now := p.now(); now.Sub(p.said) >= betweenSteps {
+		p.said = now
+		fmt.Fprintln(p.w, line)
+	}
 }
 
 // observe tells the steps of a run.

@@ -193,3 +193,19 @@ func TestWhatIsNoTerminalIsNotDrawnOn(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// Where nothing can be drawn over, a step of many is said now and then.
+func TestStepsAreSaidNowAndThen(t *testing.T) {
+	var b bytes.Buffer
+	p := newProgress(&b)
+	now := time.Unix(100, 0)
+	p.now = func() time.Time { return now }
+	for i := range 7 {
+		p.step("synthesise", fmt.Sprintf("tasks %d of 7", i+1))
+		now = now.Add(10 * time.Second)
+	}
+	want := "synthesise: tasks 1 of 7\nsynthesise: tasks 4 of 7\nsynthesise: tasks 7 of 7\n"
+	if b.String() != want {
+		t.Errorf("%q, not %q", b.String(), want)
+	}
+}

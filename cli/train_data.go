@@ -60,7 +60,7 @@ func printDayData(a *app, c daydata.Counts, folder string) error {
 	if folder != "" {
 		said = fmt.Sprintf("%d of %d runs are in %s: %d answers", c.Trajectories, c.Runs, short(folder), c.Calls)
 	}
-	if err := a.printf("%s, %d runs with token ids\n", said, c.WithTokens); err != nil {
+	if err := a.printf("%s\n", said); err != nil {
 		return err
 	}
 	table := func(head string, counts map[string]int) error {
@@ -88,7 +88,7 @@ func printDayData(a *app, c daydata.Counts, folder string) error {
 // started for it.
 func (r *room) dayData(ctx context.Context, env []string) (f daydata.Filter, done func(), err error) {
 	done = func() {}
-	f = daydata.Filter{TrainOn: r.trainOn, Tokens: ofOurs, Secret: secretIn(env)}
+	f = daydata.Filter{TrainOn: r.trainOn, Secret: secretIn(env)}
 	protected, err := tasks.ReadProtected(r.config.Training.Protected)
 	if err != nil {
 		return f, done, usage(err.Error(), "name files and folders of references in training.protected")
@@ -105,7 +105,18 @@ func (r *room) dayData(ctx context.Context, env []string) (f daydata.Filter, don
 	if err != nil {
 		return f, done, err
 	}
-	f.Protected = outside.Like
+	f.Protected = func(ctx context.Context, reference string) (string, error) {
+		like, compared, err := outside.Like(ctx, reference)
+		switch {
+		case err != nil:
+			return "", err
+		case !compared:
+			return daydata.Uncompared, nil
+		case like:
+			return daydata.Protected, nil
+		}
+		return "", nil
+	}
 	return f, outside.Close, nil
 }
 
@@ -116,15 +127,11 @@ const policyProvider = "policy"
 // its answers. Those of policy:current count for every version of a policy.
 func (r *room) trainOn(model string) bool {
 	set := r.config.LLM.Models[model].TrainOn
-	if set == nil && ofOurs(model) {
+	if set == nil && strings.HasPrefix(model, policyProvider+":") {
 		set = r.config.LLM.Models[policyProvider+":current"].TrainOn
 	}
 	return set != nil && *set
 }
-
-// ofOurs reports whether a model is a policy of ours: the token ids of its answers
-// are those that policies are trained on.
-func ofOurs(model string) bool { return strings.HasPrefix(model, policyProvider+":") }
 
 // leastSecret is how long the value of a variable is that is looked for as a secret.
 const leastSecret = 8

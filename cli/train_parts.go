@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"context"
 	"errors"
 	"path/filepath"
@@ -49,7 +50,7 @@ func (r *room) trainParts(a *app, show *progress, tell func(pipeline.Event)) (pi
 			}
 			defer done()
 			counts, err := daydata.Export(ctx, r.store, filter, folder)
-			return filepath.Join(folder, daydata.PairsFile), counts.Trajectories - counts.WithTokens, err
+			return filepath.Join(folder, daydata.PairsFile), counts.Trajectories, err
 		},
 		Unprotected: len(r.config.Training.Protected) == 0,
 	}
@@ -75,7 +76,7 @@ func (r *room) taskParts(a *app, show *progress, recipe pipeline.Recipe, seed in
 			err = errors.Join(err, closeAll(es))
 		}
 	}()
-	catalogue, err := tasks.Crawl(a.ctx, r.folder, es[0].Interpreter(), es[0].Device().Key, func(n, of int) { show.stage("operators of PyTorch", "") })
+	catalogue, err := tasks.Crawl(a.ctx, r.folder, es[0].Interpreter(), es[0].Device().Key, func(n, of int) { show.step(pipeline.Synthesise, fmt.Sprintf("operators of PyTorch %d of %d", n, of)) })
 	if err != nil {
 		return p, err
 	}
@@ -85,6 +86,9 @@ func (r *room) taskParts(a *app, show *progress, recipe pipeline.Recipe, seed in
 		return p, err
 	}
 	s.Wanted, s.LowMS, s.HighMS = recipe.Tasks, recipe.LowMS, recipe.HighMS
+	if len(recipe.Kinds) > 0 {
+		s.Kinds, s.Ranks, s.Shares, s.Modules = recipe.Kinds, recipe.Ranks, recipe.Shares, 0
+	}
 	maker.Catalogue, maker.Workers = catalogue, 1
 	return pipeline.Tasks{Maker: maker, Settings: s, Close: func() error { return closeAll(es) }}, nil
 }

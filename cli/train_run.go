@@ -293,7 +293,7 @@ func (t *trainTeller) tell(e pipeline.Event) {
 		if e.Note != "" && e.Steps == 0 {
 			fmt.Fprintf(lines{t.show}, "%s: %s\n", s.Stage, report.Line(e.Note))
 		}
-		t.show.stage(s.Stage, text)
+		t.show.step(s.Stage, text)
 	}
 }
 

@@ -123,7 +123,7 @@ func probe(ctx context.Context, interpreter string) (probed, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, interpreter, "-I", "-c", probeScript)
-	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = PythonEnv("PYTHONDONTWRITEBYTECODE=1")
 	cmd.WaitDelay = time.Second
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -410,7 +410,7 @@ func (e *environment) base(ctx context.Context) (probed, error) {
 // run runs one step, reports what it is at, and returns its output.
 func (e *environment) run(ctx context.Context, started time.Time, step string, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, append([]string{"-I"}, args...)...)
-	cmd.Env = append(os.Environ(), "PYTHONUNBUFFERED=1")
+	cmd.Env = PipEnv("PYTHONUNBUFFERED=1")
 	// pip starts children of its own: all of them end with the step.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
@@ -591,8 +591,50 @@ func (e *environment) lock(ctx context.Context, path string) (unlock func(), err
 	}
 }
 
-// forkServerEnv is all that the Python side inherits of our environment: how
-// to find programs and libraries, nothing that could be a secret.
+// passed is what Python inherits of our environment: how to find programs,
+// libraries and devices, nothing that could be a secret.
+var passed = []string{"PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CC", "CXX", "TMPDIR", "TZ"}
+
+// personal is what an interpreter needs beside that which a person has installed: version
+// managers start another program by it.
+var personal = []string{
+	"HOME", "LANG", "LC_ALL", "LC_CTYPE", "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME",
+	"PYENV_ROOT", "PYENV_VERSION", "ASDF_DIR", "ASDF_DATA_DIR", "MISE_DATA_DIR",
+}
+
+// fetching is what pip needs beside that: its way to the package index.
+var fetching = []string{
+	"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy",
+	"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NETRC", "XDG_CONFIG_DIRS",
+}
+
+func inherited(names ...[]string) (vars []string) {
+	for _, name := range slices.Concat(names...) {
+		if v := os.Getenv(name); v != "" {
+			vars = append(vars, name+"="+v)
+		}
+	}
+	return vars
+}
+
+// PythonEnv is the environment of a Python that runs nothing of a stranger's in a sandbox,
+// but may read it: what the process finds its way by, more on top, and no secret.
+func PythonEnv(more ...string) []string {
+	return append(inherited(passed, personal), more...)
+}
+
+// PipEnv is PythonEnv with pip's settings and its way to the package index.
+func PipEnv(more ...string) []string {
+	vars := inherited(passed, personal, fetching)
+	for _, v := range os.Environ() {
+		if strings.HasPrefix(v, "PIP_") {
+			vars = append(vars, v)
+		}
+	}
+	return append(vars, more...)
+}
+
+// forkServerEnv is all that the Python side inherits of our environment.
 func forkServerEnv(env pythonEnv, dataDir string) []string {
 	vars := []string{
 		// ninja and the compilers' wrappers lie beside the interpreter.
@@ -604,11 +646,7 @@ func forkServerEnv(env pythonEnv, dataDir string) []string {
 		// name is known to all and it stays. Workers have their own.
 		"TORCHINDUCTOR_CACHE_DIR=" + filepath.Join(dataDir, "cache", "torchinductor"),
 	}
-	for _, name := range []string{"LD_LIBRARY_PATH", "CUDA_HOME", "CC", "CXX", "TMPDIR", "TZ"} {
-		if v := os.Getenv(name); v != "" {
-			vars = append(vars, name+"="+v)
-		}
-	}
+	vars = append(vars, inherited(passed[1:])...) // PATH is another
 	if root := cutlassPath(); root != "" {
 		vars = append(vars, "CUTLASS_PATH="+root)
 	}

@@ -24,6 +24,7 @@ import (
 const fakePython = `#!/bin/sh
 self="$0"
 here=$(dirname "$self")
+{ echo "called $*"; cat /proc/$$/environ; echo; } >> "$here/environ"
 case "$*" in
 *"-I -c"*)
   if [ -f "$here/probe.after" ] && [ -f "$here/installed" ]; then cat "$here/probe.after"; else cat "$here/probe"; fi
@@ -172,6 +173,43 @@ func TestEnvironmentIsMadeOnce(t *testing.T) {
 	e.pins += "another==1\n"
 	if _, err := e.get(t.Context()); err != nil || e.dir() == before {
 		t.Errorf("other pins: %v", err)
+	}
+}
+
+// What looks at a Python and what makes one has none of the keys that this process has;
+// pip has its settings and its proxy, what is asked for its version has not.
+func TestKeysAreNotForPython(t *testing.T) {
+	const canary = "canary-8f3a"
+	f := onlyPython(t, bare)
+	for _, name := range []string{"OPENAI_API_KEY", "MY_OWN_KEY", "AWS_SECRET_ACCESS_KEY", "KERNELWRIGHT_KEY", "PYTHONPATH"} {
+		t.Setenv(name, canary)
+	}
+	t.Setenv("PIP_INDEX_URL", "https://somebody:word@index.example/simple")
+	t.Setenv("https_proxy", "http://proxy.example")
+	t.Setenv("SSL_CERT_FILE", "/own/certificates")
+	e, _ := fresh(t)
+	if _, err := e.get(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range []string{f.dir, filepath.Join(e.dir(), "bin")} {
+		text, err := os.ReadFile(filepath.Join(folder, "environ"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for call := range strings.SplitSeq(string(text), "called ") {
+			if strings.Contains(call, canary) {
+				t.Errorf("a Python in %s gets a key: %q", folder, call)
+			}
+			fetches := strings.HasPrefix(call, "-I -m")
+			for _, v := range []string{"PIP_INDEX_URL=https://somebody:word@", "https_proxy=http://proxy", "SSL_CERT_FILE=/own"} {
+				if call != "" && strings.Contains(call, v) != fetches {
+					t.Errorf("%s: %q", v, call)
+				}
+			}
+			if call != "" && !strings.Contains(call, "PATH="+f.dir) {
+				t.Errorf("it finds no programs: %q", call)
+			}
+		}
 	}
 }
 

@@ -3,7 +3,6 @@
 package daydata
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -28,28 +27,25 @@ const (
 	NotCertified = "has no certified kernel of its own"
 	HeldOut      = "is about a task that is held out"
 	Protected    = "is about a task that is like a protected one"
+	Uncompared   = "is about a task that cannot be compared with protected ones"
 	HasSecret    = "holds what looks like a secret"
 	NoRecord     = "lacks some of its talk in the record"
 	Invalid      = "has an answer that held no candidate and called no tool, or was cut off"
 	Repeats      = "says the same twice, or what another one said"
-	NativeTools  = "has native calls of tools, and no token ids that can be used"
+	NativeTools  = "has native calls of tools, which have no form as text"
 )
 
-// Filter says what may be taken. Every field but Tokens and Protected is needed.
+// Filter says what may be taken. Every field but Protected is needed.
 type Filter struct {
 	// TrainOn reports whether a model's licence allows that a policy is trained on its
 	// answers. The name is "provider:model".
 	TrainOn func(model string) bool
-	// Tokens reports whether a model's token ids are the trained policy's own: the same
-	// tokenizer. Trajectories of other models are exported as texts. Nil: none's are. Of
-	// policies the name is that of the version: "policy:v3".
-	Tokens func(model string) bool
 	// Secret reports whether a text holds what must not leave this machine. What looks
 	// like a private key is seen without it.
 	Secret func(text string) bool
-	// Protected reports whether a reference is like one that no task may be like. Nil:
-	// nothing is protected.
-	Protected func(ctx context.Context, reference string) (bool, error)
+	// Protected returns why a reference must not be trained on, Protected or Uncompared,
+	// "" where nothing speaks against it. Nil: nothing is protected.
+	Protected func(ctx context.Context, reference string) (reason string, err error)
 }
 
 // Counts says what was taken, and what was not for which reason.
@@ -57,32 +53,28 @@ type Counts struct {
 	Runs         int            `json:"runs"`         // that were looked at: all but episodes
 	Trajectories int            `json:"trajectories"` // that were taken
 	Calls        int            `json:"calls"`        // of models in them
-	WithTokens   int            `json:"with_tokens"`  // trajectories with token ids; the others are texts
 	Models       map[string]int `json:"models"`       // trajectories by who wrote them
 	LeftOut      map[string]int `json:"left_out"`     // runs by reason
 }
 
-// Trajectory is what led to a certified kernel, call by call.
+// Trajectory is what led to a certified kernel, call by call, as texts. Token ids of who
+// wrote it are not in it: another policy has another tokenizer, and rejection fine-tuning,
+// which needs no log-probabilities, is all that trajectories which led to success alone can
+// serve.
 type Trajectory struct {
-	Run    int64
-	Task   string // fingerprint
-	Model  string
-	Reward int
-	// Tokens: its calls have token ids that are exported. Else its texts are.
-	Tokens  bool
+	Run     int64
+	Task    string // fingerprint
+	Model   string
+	Reward  int
 	Calls   []Call
 	Verdict kernelwright.Verdict // of the last one: the certificate
 }
 
 // Call is an answer of a model and what it answers.
 type Call struct {
-	Author    string // who answered: of policies the version
-	Messages  []llm.Message
-	Text      string
-	Finish    string // stop, length
-	PromptIDs []int
-	TokenIDs  []int
-	LogProbs  []float64
+	Author   string // who answered: of policies the version
+	Messages []llm.Message
+	Text     string
 }
 
 // Each gives the trajectories that pass the filter, by run, and counts. The error
@@ -119,9 +111,6 @@ func Each(ctx context.Context, s *store.Store, f Filter, give func(Trajectory) e
 		c.Trajectories++
 		c.Calls += len(t.Calls)
 		c.Models[t.Model]++
-		if t.Tokens {
-			c.WithTokens++
-		}
 		if err := give(t); err != nil {
 			return c, err
 		}
@@ -200,12 +189,8 @@ func (t *taker) take(ctx context.Context, of store.RunOfPeople) (out Trajectory,
 		if err != nil {
 			return out, "", err
 		}
-		like, err := t.f.Protected(ctx, task.Source)
-		if err != nil {
-			return out, "", err
-		}
-		if like {
-			return out, Protected, nil
+		if reason, err := t.f.Protected(ctx, task.Source); err != nil || reason != "" {
+			return out, reason, err
 		}
 	}
 	if t.repeats(out) {
@@ -267,16 +252,13 @@ func (t *taker) calls(run kernelwright.Run, path []kernelwright.Round, records [
 		if len(r.Request.Messages) == 0 || r.Reply.Text == "" && len(r.Reply.ToolCalls) == 0 {
 			return nil, NoRecord
 		}
-		finish := finished(r.Reply.Stop)
-		if finish != "stop" || run.Strategy == forge.ReactStrategy && idle(r.Reply) {
+		if !ended(r.Reply.Stop) || run.Strategy == forge.ReactStrategy && idle(r.Reply) {
 			return nil, Invalid
 		}
-		calls[i] = Call{llm.Author(r.Model, r.Reply), r.Request.Messages, r.Reply.Text, finish, r.Reply.PromptIDs, r.Reply.TokenIDs, r.Reply.LogProbs}
 		if len(r.Reply.ToolCalls) > 0 || slices.ContainsFunc(r.Request.Messages, native) {
-			if !t.tokens(calls[i : i+1]) {
-				return nil, NativeTools
-			}
+			return nil, NativeTools
 		}
+		calls[i] = Call{llm.Author(r.Model, r.Reply), r.Request.Messages, r.Reply.Text}
 	}
 	return calls, ""
 }
@@ -302,64 +284,26 @@ func idle(r llm.Reply) bool { return len(r.ToolCalls) == 0 && !strings.Contains(
 // native reports whether a message cannot be told as text alone.
 func native(m llm.Message) bool { return m.Role == llm.ToolRole || len(m.ToolCalls) > 0 }
 
-// finished is how a sampler says why a reply ended.
-func finished(s llm.Stop) string {
-	switch s {
-	case llm.StopEnd, llm.StopTools:
-		return "stop"
-	case llm.StopLength, llm.StopContext:
-		return "length"
-	}
-	return string(s)
-}
-
-// tokens reports whether all calls have token ids that are the trained policy's.
-func (t *taker) tokens(calls []Call) bool {
-	return t.f.Tokens != nil && !slices.ContainsFunc(calls, func(c Call) bool {
-		return !t.f.Tokens(c.Author) || len(c.PromptIDs) == 0 || len(c.TokenIDs) == 0 || len(c.LogProbs) != len(c.TokenIDs)
-	})
-}
+// ended reports whether a model came to the end of a reply by itself.
+func ended(s llm.Stop) bool { return s == llm.StopEnd || s == llm.StopTools }
 
 // clean takes the names of files out of a trajectory, or says why it cannot leave
-// at all. Where a text is changed by that its token ids are not what they say.
+// at all.
 func (t *taker) clean(tr *Trajectory) string {
-	changed, tools := false, false
 	for i := range tr.Calls {
 		c := &tr.Calls[i]
 		c.Messages = slices.Clone(c.Messages)
 		for j := range c.Messages {
 			m := &c.Messages[j]
-			tools = tools || native(*m)
-			if t.secret(m.Text) || slices.ContainsFunc(m.ToolCalls, func(k llm.ToolCall) bool { return t.secret(k.Arguments) }) {
+			if t.secret(m.Text) {
 				return HasSecret
 			}
-			text := withoutPaths(m.Text)
-			for _, k := range m.ToolCalls {
-				changed = changed || withoutPaths(k.Arguments) != k.Arguments
-			}
-			changed = changed || text != m.Text
-			*m = llm.Message{Role: m.Role, Text: text, ToolCalls: m.ToolCalls}
+			*m = llm.Message{Role: m.Role, Text: withoutPaths(m.Text)}
 		}
 		if t.secret(c.Text) {
 			return HasSecret
 		}
-		text := withoutPaths(c.Text)
-		changed = changed || text != c.Text
-		c.Text = text
-	}
-	tr.Tokens = !changed && t.tokens(tr.Calls)
-	if tr.Tokens {
-		return ""
-	}
-	if tools {
-		return NativeTools
-	}
-	for i := range tr.Calls {
-		c := &tr.Calls[i]
-		c.PromptIDs, c.TokenIDs, c.LogProbs = nil, nil, nil
-		if c.Text == "" { // it only called tools
-			return NativeTools
-		}
+		c.Text = withoutPaths(c.Text)
 	}
 	return ""
 }
@@ -373,12 +317,11 @@ func (t *taker) repeats(tr Trajectory) bool {
 	fmt.Fprintf(h, "%q\n", tr.Task)
 	seen := map[string]bool{}
 	for _, c := range tr.Calls {
-		said := cmp.Or(c.Text, fmt.Sprint(c.TokenIDs))
-		if seen[said] {
+		if seen[c.Text] {
 			return true
 		}
-		seen[said] = true
-		fmt.Fprintf(h, "%q\n", said)
+		seen[c.Text] = true
+		fmt.Fprintf(h, "%q\n", c.Text)
 	}
 	sum := [sha256.Size]byte(h.Sum(nil))
 	before := t.said[sum]

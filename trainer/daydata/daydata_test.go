@@ -1,7 +1,6 @@
 package daydata
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,11 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/parquet-go/parquet-go"
 	"go.uber.org/goleak"
 
 	kw "github.com/kernelwright/kernelwright"
@@ -177,7 +174,6 @@ func says(texts ...string) (all []llmtest.Answer) {
 func filter() Filter {
 	return Filter{
 		TrainOn: func(model string) bool { return !strings.Contains(model, "closed") },
-		Tokens:  func(model string) bool { return strings.HasPrefix(model, "vllm:") },
 		Secret:  func(text string) bool { return strings.Contains(text, "xoxo-of-mine") },
 	}
 }
@@ -206,7 +202,7 @@ func TestWhatLedToAKernelIsTaken(t *testing.T) {
 		s.Rounds, s.React = 1, forge.ReactSettings{Turns: 8, TextTools: true}
 	}, answers: says(inWords(call("write", map[string]string{"path": "model_new.py", "content": candidate("right")})), inWords(call("verify", map[string]string{})), inWords(call("finish", map[string]string{"reason": "done"})))})
 	all, c := w.each(filter())
-	if c.Runs != 3 || c.Trajectories != 3 || len(c.LeftOut) != 0 || c.WithTokens != 0 || c.Models["vllm:open"] != 3 {
+	if c.Runs != 3 || c.Trajectories != 3 || len(c.LeftOut) != 0 || c.Models["vllm:open"] != 3 {
 		t.Fatalf("%+v", c)
 	}
 	for i, want := range []struct {
@@ -216,12 +212,12 @@ func TestWhatLedToAKernelIsTaken(t *testing.T) {
 		{rounds, []string{"wrong", "right"}}, {beam, []string{"wrong", "right"}}, {react, []string{"write", "verify"}},
 	} {
 		tr := all[i]
-		if tr.Run != want.run || len(tr.Calls) != len(want.calls) || tr.Reward != 3 || tr.Tokens || tr.Verdict.Status != kw.Certified {
+		if tr.Run != want.run || len(tr.Calls) != len(want.calls) || tr.Reward != 3 || tr.Verdict.Status != kw.Certified {
 			t.Errorf("%+v", tr)
 			continue
 		}
 		for j, text := range want.calls {
-			if c := tr.Calls[j]; !strings.Contains(c.Text, text) || c.Finish != "stop" || len(c.Messages) < 2 || c.Messages[0].Role != llm.System {
+			if c := tr.Calls[j]; !strings.Contains(c.Text, text) || len(c.Messages) < 2 || c.Messages[0].Role != llm.System {
 				t.Errorf("call %d of run %d: %+v", j, tr.Run, c)
 			}
 		}
@@ -253,6 +249,7 @@ func TestWhyARunIsLeftOut(t *testing.T) {
 		NotCertified: {answers: says(answer("uncertain"))},
 		HeldOut:      {reference: "class Model: # held", answers: says(answer("right"))},
 		Protected:    {reference: "class Model: # protected", answers: says(answer("right"))},
+		Uncompared:   {reference: "class Model: # unread", answers: says(answer("right"))},
 		HasSecret:    {reference: "class Model: # xoxo-of-mine", answers: says(answer("right"))},
 		Invalid:      {answers: says("I would rather not.", answer("right"))},
 		Invalid + " ": {strategy: forge.ReactStrategy, settings: func(s *forge.Settings) {
@@ -274,8 +271,14 @@ func TestWhyARunIsLeftOut(t *testing.T) {
 			}
 			w.run(q)
 			f := filter()
-			f.Protected = func(_ context.Context, source string) (bool, error) {
-				return strings.Contains(source, "protected"), nil
+			f.Protected = func(_ context.Context, source string) (string, error) {
+				switch {
+				case strings.Contains(source, "protected"):
+					return Protected, nil
+				case strings.Contains(source, "unread"):
+					return Uncompared, nil
+				}
+				return "", nil
 			}
 			if all, c := w.each(f); len(all) != 0 || c.Runs != 1 || c.LeftOut[strings.TrimSpace(reason)] != 1 {
 				t.Errorf("%+v", c)
@@ -320,63 +323,54 @@ func tokens(text string, prompt, reply []int) llmtest.Answer {
 	return llmtest.Answer{Text: text, Tokens: &llmtest.Tokens{Prompt: prompt, Reply: reply, LogProbs: logs}}
 }
 
-// With token ids of the trained policy's own tokenizer: Parquet as rl.trajectories
-// reads it. Without, and where a path was taken out: texts.
+// A call a line, of policies of ours as of other models, with token ids or without.
 func TestExport(t *testing.T) {
 	w := newWorld(t)
 	vllm := &llmtest.Serving{Form: llmtest.VLLM}
-	ids := w.run(wish{name: "vllm:open", reference: "class Model: # ids", serving: vllm, answers: []llmtest.Answer{tokens(answer("right"), []int{1, 2, 3}, []int{7, 8})}})
 	path := w.run(wish{name: "vllm:open", reference: "class Model: # reads /home/somebody/x.bin", serving: vllm, answers: []llmtest.Answer{tokens(answer("right"), []int{1, 2}, []int{7, 9})}})
-	other := w.run(wish{name: "sglang:other", reference: "class Model: # other", serving: vllm, answers: []llmtest.Answer{tokens(answer("right"), []int{1, 2}, []int{7, 9})}})
+	other := w.run(wish{name: "sglang:other", reference: "class Model: # other", answers: says(answer("wrong"), answer("right"))})
 	folder := filepath.Join(t.TempDir(), "of", "days")
 	for range 2 { // a second time puts the same in its place
 		c, err := Export(t.Context(), w.store, filter(), folder)
-		if err != nil || c.Trajectories != 3 || c.WithTokens != 1 {
+		if err != nil || c.Trajectories != 2 || c.Calls != 3 {
 			t.Fatalf("%+v %v", c, err)
 		}
 	}
-	rows, err := parquet.ReadFile[row](filepath.Join(folder, TrajectoriesFile))
-	if err != nil || len(rows) != 1 {
-		t.Fatal(rows, err)
-	}
-	r := rows[0]
-	if r.Episode != fmt.Sprintf("run-%d", ids) || !slices.Equal(r.PromptIDs, []int32{1, 2, 3}) || !slices.Equal(r.ResponseIDs, []int32{7, 8}) || !slices.Equal(r.ResponseMask, []int32{1, 1}) ||
-		!slices.Equal(r.RolloutLogProbs, []float32{-0.5, -1}) || r.Reward == nil || *r.Reward != 3 || r.FinishReason != "stop" || r.PolicyVersion != "vllm:open" || !strings.Contains(*r.Verdict, `"status":"certified"`) {
-		t.Errorf("%+v", r)
-	}
-	read(t, folder)
-	f, err := os.Open(filepath.Join(folder, PairsFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	var pairs []pair
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		var p pair
-		if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
+	pairs := func() (all []pair) {
+		text, err := os.ReadFile(filepath.Join(folder, PairsFile))
+		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(lines.Text(), "somebody") {
-			t.Errorf("a path left: %s", lines.Text())
+		if strings.Contains(string(text), "somebody") {
+			t.Errorf("a path left: %s", text)
 		}
-		pairs = append(pairs, p)
+		for line := range strings.Lines(string(text)) {
+			var p pair
+			if err := json.Unmarshal([]byte(line), &p); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, p)
+		}
+		return all
 	}
-	if len(pairs) != 2 || pairs[0].Episode != fmt.Sprintf("run-%d", path) || pairs[1].Episode != fmt.Sprintf("run-%d", other) || pairs[1].Answer != answer("right") || pairs[1].Reward != 3 || len(pairs[1].Prompt) != 2 {
-		t.Errorf("%+v", pairs)
+	if all := pairs(); len(all) != 3 || all[0].Episode != fmt.Sprintf("run-%d", path) || all[0].Policy != "vllm:open" || all[2].Episode != fmt.Sprintf("run-%d", other) || all[2].Call != 1 ||
+		all[2].Answer != answer("right") || all[2].Reward != 3 || len(all[2].Prompt) != 2 {
+		t.Errorf("%+v", all)
 	}
-	if left, err := os.ReadDir(folder); err != nil || len(left) != 2 {
+	read(t, folder)
+	if left, err := os.ReadDir(folder); err != nil || len(left) != 1 {
 		t.Errorf("%v %v", left, err)
 	}
 	if _, err := Export(t.Context(), w.store, Filter{}, folder); err == nil {
 		t.Error("a filter that says nothing lets all pass")
 	}
 	broken := filter()
-	broken.Protected = func(context.Context, string) (bool, error) { return false, errors.New("out of order") }
+	broken.Protected = func(context.Context, string) (string, error) { return "", errors.New("out of order") }
 	if _, err := Export(t.Context(), w.store, broken, folder); err == nil || !strings.Contains(err.Error(), "out of order") {
 		t.Error(err)
 	}
-	if again, err := parquet.ReadFile[row](filepath.Join(folder, TrajectoriesFile)); err != nil || len(again) != 1 {
-		t.Error("what was exported is gone", err)
+	if again := pairs(); len(again) != 3 {
+		t.Error("what was exported is gone", again)
 	}
 }
 
@@ -388,10 +382,10 @@ func read(t *testing.T, folder string) {
 		t.Log("no training package reads it here: KERNELWRIGHT_TEST_PYTHON and KERNELWRIGHT_TEST_TRAINING name none")
 		return
 	}
-	cmd := exec.CommandContext(t.Context(), python, "-c", "import sys\nfrom rl import trajectories\nprint([(e.name, e.reward, e.tokens) for e in trajectories.read(sys.argv[1:], 9)])", filepath.Join(folder, TrajectoriesFile))
+	cmd := exec.CommandContext(t.Context(), python, "-c", "import sys, pathlib\nfrom rl import bootstrap\nprint(len(bootstrap.read_pairs(pathlib.Path(sys.argv[1]))))", filepath.Join(folder, PairsFile))
 	cmd.Env = append(os.Environ(), "PYTHONPATH=..:"+training)
 	said, err := cmd.CombinedOutput()
-	if err != nil || string(said) != "[('run-1', 3.0, 2)]\n" {
+	if err != nil || string(said) != "3\n" {
 		t.Errorf("%v: %s", err, said)
 	}
 }

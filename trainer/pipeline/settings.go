@@ -33,6 +33,11 @@ type Recipe struct {
 	Tasks  map[store.Split]int `json:"tasks"`
 	LowMS  float64             `json:"low_ms"` // eager's time
 	HighMS float64             `json:"high_ms"`
+	// Kinds are the operator kinds of tasks, Ranks the ranks of their inputs, and Shares the
+	// shares of tasks by their number of operators; none: those of every set.
+	Kinds  []string           `json:"kinds,omitempty"`
+	Ranks  []int              `json:"ranks,omitempty"`
+	Shares map[string]float64 `json:"shares,omitempty"`
 
 	Pairs      int     `json:"pairs"` // that the built-in Coder writes
 	Epochs     int     `json:"epochs"`
@@ -85,14 +90,18 @@ func Default() Recipe {
 	}
 }
 
+// smallKinds are few and alike, so that a model that knew nothing minutes ago can be
+// right on compositions that it never saw.
+var smallKinds = []string{"abs", "exp", "gelu", "hardswish", "neg", "relu", "sigmoid", "silu", "sin", "tanh"}
+
 // Small is the recipe of first contact: minutes on two cores. The held-out sets are
 // as large as a table needs that says anything.
 func Small() Recipe {
 	return Recipe{
-		Tasks: map[store.Split]int{store.TrainSplit: 12, store.ValSplit: 0, store.CompositionsSplit: gate.SmallSettings.Held(), store.KindsSplit: gate.SmallSettings.Held()},
-		LowMS: 0.05, HighMS: 1,
-		Pairs: 36, Epochs: 24, Batch: 6, Parameters: 800_000, Vocabulary: 1536, Layers: 3, Context: 4096, PairsLR: 3e-3,
-		WarmupSteps: 3, AgenticSteps: 2, TasksPerStep: 4, SamplesPerTask: 4, AnswerTokens: 1280, AnswerBytes: 3600, ActorLR: 1e-4, CriticLR: 3e-4,
+		Tasks: map[store.Split]int{store.TrainSplit: 16, store.ValSplit: 0, store.CompositionsSplit: gate.SmallSettings.Held(), store.KindsSplit: gate.SmallSettings.Held()},
+		LowMS: 0.05, HighMS: 1, Kinds: smallKinds, Ranks: []int{2}, Shares: map[string]float64{"2": 75, "3": 25},
+		Pairs: 192, Epochs: 8, Batch: 8, Parameters: 800_000, Vocabulary: 2048, Layers: 3, Context: 4096, PairsLR: 3e-3,
+		WarmupSteps: 4, AgenticSteps: 3, TasksPerStep: 4, SamplesPerTask: 4, AnswerTokens: 640, AnswerBytes: 3600, ActorLR: 1e-4, CriticLR: 3e-4,
 		CollectSamples: 2, Rounds: 2, RFTEpochs: 2, RFTLR: 3e-4, CriticEpochs: 4,
 		HeldSamples: 1, HeldRounds: 1, Gate: gate.SmallSettings,
 		Device: "cpu", Processes: 1, MicroTokens: 8192, SaveEvery: 1,

@@ -210,7 +210,7 @@ var collecting = regexp.MustCompile(`^\s*(?:Downloading|Using cached) (\S+?)-\d\
 // pip runs pip and tells what it is at. It returns what it printed.
 func (f Fetch) pip(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, f.Interpreter, append([]string{"-I", "-m", "pip", "--disable-pip-version-check", "--no-input"}, args...)...)
-	cmd.Env = PipEnv()
+	cmd.Env = hwfeedback.PipEnv()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 
@@ -101,24 +100,6 @@ func (p Python) Env(home string, more ...string) []string {
 		}
 	}
 	return append(env, more...)
-}
-
-// fetching is what pip needs beside that: its way to the package index, and its cache.
-var fetching = []string{
-	"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy",
-	"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NETRC", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS",
-}
-
-// PipEnv is the environment of pip: what it has settings in, and nothing else that could be
-// a secret.
-func PipEnv() []string {
-	env := Python{}.Env(os.Getenv("HOME"))
-	for _, v := range os.Environ() {
-		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "PIP_") || slices.Contains(fetching, name) {
-			env = append(env, v)
-		}
-	}
-	return env
 }
 
 // Options say where the environment of the programs is found or made.

@@ -3,10 +3,13 @@ package tasks
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/internal/wholefile"
@@ -63,8 +66,8 @@ type crawled struct {
 }
 
 // Crawl returns the catalogue of an interpreter's PyTorch, and of its transformers. It is kept in the data
-// folder, for these versions of everything: crawling takes a minute or more. told
-// hears how far it is.
+// folder, for these versions of everything: crawling takes a minute or more. One that
+// is stopped goes on where it was. told hears how far it is.
 func Crawl(ctx context.Context, dataDir, interpreter, versions string, told func(n, of int)) (Catalogue, error) {
 	folder, err := unpack(dataDir)
 	if err != nil {
@@ -82,6 +85,7 @@ func Crawl(ctx context.Context, dataDir, interpreter, versions string, told func
 			return c, nil
 		}
 	}
+	journal := func(op string) string { return strings.TrimSuffix(kept, ".json") + "-" + op + ".jsonl" }
 	found := map[string]json.RawMessage{}
 	ops := []string{"catalogue"}
 	if libraries.Transformers != "" {
@@ -91,7 +95,7 @@ func Crawl(ctx context.Context, dataDir, interpreter, versions string, told func
 		var answer struct {
 			Catalogue map[string]json.RawMessage `json:"catalogue"`
 		}
-		if err := s.ask(ctx, map[string]any{"op": op}, &answer, told); err != nil {
+		if err := s.ask(ctx, map[string]any{"op": op, "journal": journal(op)}, &answer, told); err != nil {
 			return Catalogue{}, fmt.Errorf("crawl the operators: %w", err)
 		}
 		maps.Copy(found, answer.Catalogue)
@@ -104,7 +108,15 @@ func Crawl(ctx context.Context, dataDir, interpreter, versions string, told func
 	if err != nil {
 		return c, fmt.Errorf("crawl the operators: %w", err)
 	}
-	return c, wholefile.Write(kept, text)
+	if err := wholefile.Write(kept, text); err != nil {
+		return c, err
+	}
+	for _, op := range ops {
+		if err := os.Remove(journal(op)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return c, err
+		}
+	}
+	return c, nil
 }
 
 func readCatalogue(text []byte) (Catalogue, error) {

@@ -1,8 +1,13 @@
 package tasks
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kernelwright/kernelwright/store"
@@ -29,5 +34,55 @@ func TestTheFirstSetChoosesTheHeldKinds(t *testing.T) {
 	}
 	if got := first(); !slices.Equal(got, []string{"gelu", "norm"}) {
 		t.Errorf("got %q", got)
+	}
+}
+
+// A crawl that is stopped goes on behind the last operator that it knew, to the same
+// catalogue.
+func TestACrawlThatIsStoppedGoesOn(t *testing.T) {
+	crawl := func(w *world, stopAt int) ([]byte, error) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_, err := Crawl(ctx, w.maker.DataDir, w.maker.Interpreter, "versions", func(n, of int) {
+			if of != 12 {
+				t.Errorf("%d of %d", n, of)
+			}
+			if n == stopAt {
+				cancel()
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		left, err := filepath.Glob(filepath.Join(w.maker.DataDir, "compose", "*", "catalogue-*"))
+		ok(t, err)
+		if len(left) != 1 {
+			t.Errorf("left: %v", left)
+		}
+		return os.ReadFile(left[0])
+	}
+	want, err := crawl(newWorld(t, small(), 1), 0)
+	ok(t, err)
+	stops := []int{1, 3, 4, 11}
+	var waits []string
+	for _, n := range stops {
+		waits = append(waits, fmt.Sprintf("torch.nn.Op%d.", n))
+	}
+	t.Setenv("WAIT_AT", strings.Join(waits, " "))
+	w := newWorld(t, small(), 1)
+	for _, n := range stops {
+		if _, err := crawl(w, n); !errors.Is(err, context.Canceled) {
+			t.Fatalf("stopped: %v", err)
+		}
+	}
+	got, err := crawl(w, 0)
+	ok(t, err)
+	if string(got) != string(want) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	tried, err := os.ReadFile(filepath.Join(w.maker.DataDir, "probed"))
+	ok(t, err)
+	if n := strings.Count(string(tried), "\n"); n != 12+len(stops) { // one was at work at each
+		t.Errorf("%d were tried:\n%s", n, tried)
 	}
 }

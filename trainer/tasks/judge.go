@@ -109,6 +109,9 @@ type likeness struct {
 	Reason     string   `json:"reason"` // why it cannot be read
 }
 
+// slowToRead is what alike.py says of a file whose calls and loops come to too much.
+const slowToRead = "following the file takes too long"
+
 // like compares a file. Of the training tasks of other sets a training task may be
 // a copy.
 func (j *judge) like(ctx context.Context, source string, split store.Split, limit float64) (likeness, error) {
@@ -126,7 +129,10 @@ func (j *judge) likeTagged(ctx context.Context, source string, among map[string]
 	}
 	var l likeness
 	err := j.ask(ctx, map[string]any{"op": "near", "source": source, "limit": limit, "without": without}, &l, nil)
-	if errors.Is(err, errServiceDied) {
+	switch {
+	case errors.Is(err, errServiceSilent):
+		return likeness{Reason: slowToRead}, nil
+	case errors.Is(err, errServiceDied):
 		return likeness{Reason: "ends the process that reads it"}, nil
 	}
 	return l, err
@@ -138,7 +144,11 @@ func (j *judge) near(ctx context.Context, t *Task, source string, split store.Sp
 	if err != nil {
 		return "", err
 	}
-	if l.Reason != "" {
+	switch l.Reason {
+	case "":
+	case slowToRead:
+		return "its text takes too long to read", nil
+	default:
 		return "its text cannot be read", nil
 	}
 	if len(t.Kinds) == 0 {

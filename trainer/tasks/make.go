@@ -52,6 +52,8 @@ type Maker struct {
 	Workers     int     // processes that compose; 0: one
 	Log         *slog.Logger
 	Progress    func(Progress)
+
+	after after // see service
 }
 
 // barren is after how many draws in a row that keep nothing a set is given up.
@@ -115,7 +117,7 @@ func (m *Maker) Make(ctx context.Context, set store.TaskSet, s Settings) error {
 	})
 	composers := make([]*service, max(1, m.Workers))
 	for i := range composers {
-		composers[i] = &service{interpreter: m.Interpreter, folder: state.folder, prepare: m.use}
+		composers[i] = &service{interpreter: m.Interpreter, folder: state.folder, prepare: m.use, after: m.after}
 		defer composers[i].Close()
 	}
 	drafts := inOrder(ctx, &all, indexes, len(composers), func(worker int, i int64) draft {
@@ -160,7 +162,7 @@ func (m *Maker) compose(ctx context.Context, s *service, settings Settings, stat
 	d.err = s.ask(ctx, map[string]any{
 		"op": "compose", "seed": settings.Seed, "index": index, "operators": d.plan.operators, "low_ms": settings.LowMS, "high_ms": settings.HighMS,
 		"bytes_s": settings.Machine.BytesS, "operations_s": settings.Machine.OperationsS, "call_ms": settings.Machine.CallMS,
-		"without": without, "one_of": one, "dtypes": settings.DTypes, "module": d.plan.module,
+		"without": without, "one_of": one, "only": append([]string{}, settings.Kinds...), "ranks": append([]int{}, settings.Ranks...), "dtypes": settings.DTypes, "module": d.plan.module,
 	}, &answer, nil)
 	d.task = Task{Origin: originComposed, Operators: answer.Operators, Kinds: answer.Kinds, Primitives: answer.Primitives}
 	if d.plan.module {
@@ -170,7 +172,10 @@ func (m *Maker) compose(ctx context.Context, s *service, settings Settings, stat
 	if answer.Reason != "" {
 		d.reason = "not composed: " + answer.Reason
 	}
-	if d.err != nil && errors.Is(d.err, errServiceDied) {
+	switch {
+	case errors.Is(d.err, errServiceSilent):
+		d.err, d.reason = nil, "not composed: takes too long"
+	case errors.Is(d.err, errServiceDied):
 		d.err, d.reason = nil, "not composed: ended the process"
 	}
 	if m.Writer != nil && !d.plan.module && d.err == nil && d.reason == "" {
@@ -358,8 +363,11 @@ func (m *Maker) resume(ctx context.Context, set store.TaskSet, s Settings) (*sta
 	for _, t := range tasks {
 		st.count(t)
 	}
-	st.judge, err = newJudge(ctx, m.Record, m.Interpreter, folder, m.Protected, set)
-	return st, err
+	if st.judge, err = newJudge(ctx, m.Record, m.Interpreter, folder, m.Protected, set); err != nil {
+		return nil, err
+	}
+	st.judge.after = m.after
+	return st, nil
 }
 
 func (st *state) count(t Task) {

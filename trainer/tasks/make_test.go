@@ -11,8 +11,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/parquet-go/parquet-go"
 	"go.uber.org/goleak"
@@ -97,7 +100,12 @@ func newWorld(t *testing.T, s Settings, devices int) *world {
 	double, err := filepath.Abs("testdata/double.py")
 	ok(t, err)
 	interpreter := filepath.Join(dir, "python")
-	ok(t, os.WriteFile(interpreter, []byte("#!/bin/sh\nexec "+python+" -u "+double+" \"$@\"\n"), 0o755))
+	// The process gets nothing of this one's environment but the way to programs.
+	var set string
+	for name, value := range map[string]string{"PROBED": filepath.Join(dir, "probed"), "HUNG": filepath.Join(dir, "hung"), "DIE_AT": os.Getenv("DIE_AT"), "HANG_AT": os.Getenv("HANG_AT"), "WAIT_AT": os.Getenv("WAIT_AT")} {
+		set += "export " + name + "='" + value + "'\n"
+	}
+	ok(t, os.WriteFile(interpreter, []byte("#!/bin/sh\n"+set+"exec "+python+" -u "+double+" \"$@\"\n"), 0o755))
 	w := &world{hw: &says{}}
 	w.store, err = store.Open(filepath.Join(dir, store.FileName))
 	ok(t, err)
@@ -307,7 +315,7 @@ func TestACatalogueOfBoth(t *testing.T) {
 	for range 2 {
 		c, err := Crawl(t.Context(), w.maker.DataDir, w.maker.Interpreter, "versions", nil)
 		ok(t, err)
-		if c.Version() != "2.11, transformers 5.24.0" || c.Modules != 1 || c.ModulesTried != 3 || c.ModulesLeftOut["is too long for one task"] != 2 || len(c.Operators) != 1 {
+		if c.Version() != "2.11, transformers 5.24.0" || c.Modules != 1 || c.ModulesTried != 3 || c.ModulesLeftOut["is too long for one task"] != 2 || len(c.Operators) != 12 {
 			t.Errorf("%+v", c)
 		}
 	}
@@ -383,6 +391,148 @@ func TestAComposerThatDies(t *testing.T) {
 	ok(t, w.maker.Make(t.Context(), w.set, small()))
 	if !strings.Contains(w.draws(t, w.set), `"not composed: ended the process"`) {
 		t.Error(w.draws(t, w.set))
+	}
+}
+
+// alarms are rung by hand: when a process has said that it hangs.
+type alarms struct {
+	mu      sync.Mutex
+	stopped *sync.Cond
+	set     map[*bell]func()
+}
+
+type bell struct{ of *alarms }
+
+func (b *bell) Reset(time.Duration) bool { return true }
+
+func (b *bell) Stop() bool {
+	b.of.mu.Lock()
+	defer b.of.mu.Unlock()
+	delete(b.of.set, b)
+	b.of.stopped.Broadcast()
+	return true
+}
+
+func (a *alarms) after(_ time.Duration, f func()) alarm {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	b := &bell{a}
+	a.set[b] = f
+	return b
+}
+
+// ring has the time of the last request that is not answered be over.
+func (a *alarms) ring() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for len(a.set) != 1 {
+		a.stopped.Wait()
+	}
+	for _, f := range a.set {
+		f()
+	}
+}
+
+// impatient has a world's processes be ended when they say that they hang.
+func impatient(t *testing.T, w *world) {
+	t.Helper()
+	a := &alarms{set: map[*bell]func(){}}
+	a.stopped = sync.NewCond(&a.mu)
+	w.maker.after = a.after
+	path := filepath.Join(w.maker.DataDir, "hung")
+	ok(t, syscall.Mkfifo(path, 0o600))
+	hung, err := os.OpenFile(path, os.O_RDWR, 0)
+	ok(t, err)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for one := make([]byte, 1); ; {
+			if _, err := hung.Read(one); err != nil {
+				return
+			}
+			a.ring()
+		}
+	})
+	t.Cleanup(func() {
+		ok(t, hung.Close())
+		all.Wait()
+	})
+}
+
+// A composer that does not answer costs that draw, and nothing else.
+func TestAComposerThatHangs(t *testing.T) {
+	t.Setenv("HANG_AT", "2")
+	w := newWorld(t, small(), 1)
+	w.maker.Workers = 1
+	impatient(t, w)
+	ok(t, w.maker.Make(t.Context(), w.set, small()))
+	if got := w.draws(t, w.set); strings.Count(got, `"not composed: takes too long"`) != 1 || strings.Contains(got, "ended the process") {
+		t.Error(got)
+	}
+}
+
+// So does a reference over which the comparison never ends.
+func TestAReferenceThatIsNeverRead(t *testing.T) {
+	w := newWorld(t, small(), 1)
+	impatient(t, w)
+	source := func(body string) string {
+		return "import torch\n\n\nclass Model:\n    def forward(self, x):\n        return " + body + "\n\n\n# says fine 3.0 0\n"
+	}
+	ok(t, w.maker.Import(t.Context(), w.set, small(), store.TrainSplit, []Protected{
+		{"a.py", source("torch.relu(x)")}, {"b.py", source("x.sin()  # hangs")}, {"c.py", source("x.exp()")},
+	}))
+	reasons, err := w.store.TaskReasons(t.Context(), w.set.ID)
+	ok(t, err)
+	if reasons[""] != 2 || reasons["its text takes too long to read"] != 1 {
+		t.Errorf("%v", reasons)
+	}
+}
+
+// doubled is a reference whose value holds itself 2 to the n times.
+func doubled(n int, shape string) string {
+	return "class Model:\n    def forward(self, x):\n" + strings.Repeat("        "+shape+"\n", n) + "        return x\n\n\n# says fine 3.0 0\n"
+}
+
+// A stranger's reference that comes to no end is left out for it, in a set and among
+// people's runs.
+func TestHostileReferences(t *testing.T) {
+	w := newWorld(t, small(), 1)
+	calls := "def f(x):\n    return f(x) + f(x)\n\n\nclass Model:\n    def forward(self, x):\n        return f(x)\n\n\n# says fine 3.0 0\n"
+	ok(t, w.maker.Import(t.Context(), w.set, small(), store.TrainSplit, []Protected{{"a.py", doubled(60, "x = (x, x)")}, {"b.py", calls}, {"c.py", doubled(1, "x = x.exp()")}}))
+	reasons, err := w.store.TaskReasons(t.Context(), w.set.ID)
+	ok(t, err)
+	if reasons[""] != 2 || reasons["its text takes too long to read"] != 1 {
+		t.Errorf("%v", reasons)
+	}
+	outside, err := NewOutside(t.Context(), w.store, w.maker.DataDir, w.maker.Interpreter, []Protected{{"p.py", doubled(1, "x = x.sin()")}})
+	ok(t, err)
+	defer outside.Close()
+	for source, want := range map[string][2]bool{calls: {false, false}, doubled(1, "x = x.sin()"): {true, true}, doubled(1, "x = x.exp()"): {false, true}} {
+		if like, compared, err := outside.Like(t.Context(), source); err != nil || like != want[0] || compared != want[1] {
+			t.Errorf("%v %v %v of %s", like, compared, err, source)
+		}
+	}
+}
+
+// What reads strangers' references has none of the keys that this process has.
+func TestKeysStayInThisProcess(t *testing.T) {
+	const canary = "canary-8f3a"
+	for _, name := range []string{"OPENAI_API_KEY", "ANTHROPIC_API_KEY", "MY_OWN_KEY", "AWS_SECRET_ACCESS_KEY", "PIP_INDEX_URL"} {
+		t.Setenv(name, canary)
+	}
+	w := newWorld(t, small(), 1)
+	folder, err := unpack(w.maker.DataDir)
+	ok(t, err)
+	s := &service{interpreter: w.maker.Interpreter, folder: folder}
+	defer s.Close()
+	var answer struct{ Transformers string }
+	ok(t, s.ask(t.Context(), map[string]any{"op": "libraries"}, &answer, nil))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", s.process.Process.Pid))
+	ok(t, err)
+	if strings.Contains(string(text), canary) {
+		t.Errorf("the process has %q", text)
+	}
+	if !strings.Contains(string(text), "PYTHONHASHSEED=0") || !strings.Contains(string(text), "PATH=") {
+		t.Errorf("the process has only %q", text)
 	}
 }
 

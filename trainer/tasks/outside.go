@@ -25,11 +25,11 @@ func NewOutside(ctx context.Context, r Record, dataDir, interpreter string, prot
 	return &Outside{j}, nil
 }
 
-// Like reports whether a reference is over DefaultSimilarity alike to one of them.
-// One that cannot be compared counts as alike.
-func (o *Outside) Like(ctx context.Context, source string) (bool, error) {
+// Like reports whether a reference is over DefaultSimilarity alike to one of them, and
+// whether it could be compared: one that cannot be read may be like anything.
+func (o *Outside) Like(ctx context.Context, source string) (like, compared bool, err error) {
 	l, err := o.judge.likeTagged(ctx, source, map[string]bool{tagProtected: true, tagHeld: true}, DefaultSimilarity)
-	return l.Reason != "" || l.Similarity > DefaultSimilarity, err
+	return l.Similarity > DefaultSimilarity, l.Reason == "", err
 }
 
 // Close ends its process.

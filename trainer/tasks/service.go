@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/internal/wholefile"
 )
 
@@ -80,15 +81,30 @@ type service struct {
 	answers *bufio.Reader
 	said    *tail
 	prepare func(ctx context.Context, s *service) error // makes a new process ready
+	after   after                                       // nil: time.AfterFunc
 }
 
-// A request that takes longer is no composition any more. Crawling takes minutes.
+// after calls a function some time from now, unless it is stopped or reset before.
+type after func(time.Duration, func()) alarm
+
+type alarm interface {
+	Reset(time.Duration) bool
+	Stop() bool
+}
+
+// answerTimeout is how long a process may say nothing: it is no composition any more.
+// What takes longer tells of its progress.
 const answerTimeout = 10 * time.Minute
 
-var errServiceDied = errors.New("the process that composes tasks ended")
+var (
+	errServiceDied = errors.New("the process that composes tasks ended")
+	// errServiceSilent is an errServiceDied: the process was ended for it.
+	errServiceSilent = fmt.Errorf("%w: it said nothing for %v", errServiceDied, answerTimeout)
+)
 
 // ask sends a request and reads the answer into v. Lines before it that tell of
-// progress go to told.
+// progress go to told. A process that ends is an errServiceDied, one that is silent too
+// long an errServiceSilent. It is the request's fault: the next one has another process.
 func (s *service) ask(ctx context.Context, request, v any, told func(n, of int)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,6 +115,9 @@ func (s *service) ask(ctx context.Context, request, v any, told func(n, of int))
 		if s.prepare != nil {
 			if err := s.prepare(ctx, s); err != nil {
 				s.end()
+				if errors.Is(err, errServiceDied) { // it is not the request's fault
+					err = fmt.Errorf("make the process that composes tasks ready: %v", err) //nolint:errorlint // see above
+				}
 				return err
 			}
 		}
@@ -108,23 +127,43 @@ func (s *service) ask(ctx context.Context, request, v any, told func(n, of int))
 
 // exchange is ask on a process that runs. The caller holds mu.
 func (s *service) exchange(ctx context.Context, request, v any, told func(n, of int)) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	process := s.process.Process
-	stop := context.AfterFunc(ctx, func() { _ = process.Kill() }) // it may have ended; died ends its children
-	defer stop()
+	waits, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	after := s.after
+	if after == nil {
+		after = func(d time.Duration, f func()) alarm { return time.AfterFunc(d, f) }
+	}
+	silent := after(answerTimeout, func() { end(errServiceSilent) })
+	defer silent.Stop()
+	group, ended := -s.process.Process.Pid, make(chan struct{})
+	// Its children write to the same pipe: all have to end.
+	stop := context.AfterFunc(waits, func() {
+		defer close(ended)
+		_ = syscall.Kill(group, syscall.SIGKILL) // it may have ended
+	})
+	settled := sync.OnceFunc(func() {
+		if !stop() {
+			<-ended // before the number of the group may be another's
+		}
+	})
+	defer settled()
+	died := func(cause error) error {
+		settled()
+		return s.died(ctx, waits, cause)
+	}
 	line, err := json.Marshal(request)
 	if err != nil {
 		return err
 	}
 	if _, err := s.stdin.Write(append(line, '\n')); err != nil {
-		return s.died(ctx, err)
+		return died(err)
 	}
 	for {
 		line, err := s.answers.ReadBytes('\n')
 		if err != nil {
-			return s.died(ctx, err)
+			return died(err)
 		}
+		silent.Reset(answerTimeout)
 		var progress struct{ Tried, Of int }
 		if err := json.Unmarshal(line, &progress); err == nil && progress.Of > 0 {
 			if told != nil {
@@ -132,22 +171,30 @@ func (s *service) exchange(ctx context.Context, request, v any, told func(n, of 
 			}
 			continue
 		}
+		settled()
+		if waits.Err() != nil { // it has answered, and was ended after that
+			s.end()
+		}
 		return json.Unmarshal(line, v)
 	}
 }
 
-// died ends a process that does not answer and says why.
-func (s *service) died(ctx context.Context, cause error) error {
+// died ends a process that does not answer and says why: the caller's context, or how
+// the wait for it ended.
+func (s *service) died(ctx, waits context.Context, cause error) error {
 	s.end()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if waits.Err() != nil {
+		return context.Cause(waits)
 	}
 	return fmt.Errorf("%w (%w): %s", errServiceDied, cause, s.said.last())
 }
 
 func (s *service) start() error {
 	cmd := exec.Command(s.interpreter, "-u", filepath.Join(s.folder, "serve.py"))
-	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=", "PYTHONHASHSEED=0")
+	cmd.Env = hwfeedback.PythonEnv("PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=", "PYTHONHASHSEED=0")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	s.said = &tail{}
 	cmd.Stderr = s.said

@@ -33,12 +33,16 @@ type Settings struct {
 	HeldKinds  float64             `json:"held_kinds"` // share of the operator kinds that is never trained on
 	Room       float64             `json:"room"`       // share of the training tasks whose fastest baseline is over 1.05 times the floor
 	Shares     map[string]float64  `json:"shares"`     // number of operators to how often
-	Modules    float64             `json:"modules"`    // share of the tasks that is a module of transformers, at most
-	DTypes     map[string]float64  `json:"dtypes"`
-	Machine    Machine             `json:"machine"`
-	Catalogue  string              `json:"catalogue"`        // its version
-	Writer     string              `json:"writer,omitempty"` // the language model that writes them; empty: they are composed
-	Held       []string            `json:"held"`             // the operator kinds of HeldKinds
+	// Kinds are the operator kinds that tasks are composed of, beside held-out ones of their
+	// families; none: all of the catalogue.
+	Kinds     []string           `json:"kinds,omitempty"`
+	Ranks     []int              `json:"ranks,omitempty"` // of the first input, each as often; none: 2 to 5
+	Modules   float64            `json:"modules"`         // share of the tasks that is a module of transformers, at most
+	DTypes    map[string]float64 `json:"dtypes"`
+	Machine   Machine            `json:"machine"`
+	Catalogue string             `json:"catalogue"`        // its version
+	Writer    string             `json:"writer,omitempty"` // the language model that writes them; empty: they are composed
+	Held      []string           `json:"held"`             // the operator kinds of HeldKinds
 }
 
 // Machine is what sizes are chosen by.
@@ -248,6 +252,8 @@ func (s Settings) Differs(other Settings) string {
 		return "similarity"
 	case !maps.Equal(s.DTypes, other.DTypes) || !maps.Equal(s.Shares, other.Shares):
 		return "share of dtypes or numbers of operators"
+	case !slices.Equal(s.Kinds, other.Kinds) || !slices.Equal(s.Ranks, other.Ranks):
+		return "choice of operator kinds or ranks"
 	case s.Catalogue != other.Catalogue:
 		return "PyTorch"
 	case s.Modules != other.Modules:

@@ -6,8 +6,8 @@ usual spellings of one operator are one (``x * sigmoid(x)`` is ``silu``). Nothin
 
 Similarity is 1 - TED / max(nodes), with the tree edit distance of unit costs of K. Zhang and D.
 Shasha, "Simple Fast Algorithms for the Editing Distance between Trees and Related Problems", SIAM
-J. Comput. 18(6), 1989. Trees of over ``LARGE`` nodes are compared by the pq-gram distance (p = 2,
-q = 1) of N. Augsten, M. Boehlen and J. Gamper, "Approximate Matching of Hierarchical Data Using
+J. Comput. 18(6), 1989. Trees of over ``LARGE`` nodes, or whose tables would have over ``CELLS``
+cells, are compared by the pq-gram distance (p = 2, q = 1) of N. Augsten, M. Boehlen and J. Gamper, "Approximate Matching of Hierarchical Data Using
 pq-Grams", VLDB 2005, in linear time.
 """
 
@@ -19,10 +19,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from bounded import TooMuch
 from idioms import Tree
 from spelling import Reader
 
 LARGE = 120  # nodes
+CELLS = 1 << 20  # of the tables of a distance: trees of many branches have most
 MAX_BYTES = 1 << 20  # of a file
 
 
@@ -43,6 +45,10 @@ class Canonical:
     @cached_property
     def size(self) -> int:
         return self.labels.total()
+
+    @cached_property
+    def ordered(self) -> _Postorder:
+        return _Postorder(self.tree)
 
     @cached_property
     def grams(self) -> Counter[tuple[str, str, str]]:
@@ -73,6 +79,8 @@ def canonical(source: str) -> Canonical:
         raise Unreadable(f"the file is no Python: {e.msg} (line {e.lineno})") from e
     except (RecursionError, MemoryError, ValueError) as e:
         raise Unreadable("the file is nested too deeply") from e
+    except TooMuch as e:
+        raise Unreadable("following the file takes too long") from e
     except LookupError as e:
         raise Unreadable("the file defines no class Model with a forward") from e
 
@@ -87,10 +95,10 @@ def similarity(a: Canonical, b: Canonical) -> float:
     if a.tree == b.tree:
         return 1.0
     most = max(a.size, b.size)
-    if most > LARGE:
+    if most > LARGE or a.ordered.cells * b.ordered.cells > CELLS:
         together = a.grams.total() + b.grams.total()
         return 2 * (a.grams & b.grams).total() / together if together else 1.0
-    return 1 - distance(a.tree, b.tree) / most
+    return 1 - _edits(a.ordered, b.ordered) / most
 
 
 def nearest(
@@ -118,6 +126,7 @@ class _Postorder:
         self._visit(tree)
         last = {left: i for i, left in enumerate(self.leftmost)}
         self.keyroots = sorted(last.values())
+        self.cells = sum(i - self.leftmost[i] + 2 for i in self.keyroots)
 
     def _visit(self, tree: Tree) -> int:
         left = -1
@@ -131,7 +140,10 @@ class _Postorder:
 
 def distance(one: Tree, other: Tree) -> int:
     """Returns the least number of nodes to insert, delete or rename between two ordered trees."""
-    a, b = _Postorder(one), _Postorder(other)
+    return _edits(_Postorder(one), _Postorder(other))
+
+
+def _edits(a: _Postorder, b: _Postorder) -> int:
     known = [[0] * len(b.labels) for _ in a.labels]
     for i in a.keyroots:
         for j in b.keyroots:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import importlib.util
+import os
 import random
 import re
 from collections import Counter
@@ -24,8 +25,8 @@ import torch
 
 import alike
 import cost
-from catalogue import CHUNK, contained
 from composer import NoTask, fitted, silly_result
+from crawling import outcomes
 from rules import NoFit
 
 # What may be imported beside torch.
@@ -418,13 +419,12 @@ def _estimate(written: Callable[[int], str], machine: cost.Machine, batch: int) 
     return counted.ms(machine)
 
 
-def crawl(told: Callable[[int, int], None]) -> dict[str, Any]:
-    """Returns what the catalogue holds of transformers; nothing where it is not installed."""
+def crawl(told: Callable[[int, int], None], journal: str = "") -> dict[str, Any]:
+    """Returns what the catalogue holds of transformers; nothing where it is not installed. It goes
+    on where it was, as ``catalogue.crawl`` does.
+    """
     every = list(listed())
-    found: list[dict[str, Any]] = []
-    for at in range(0, len(every), CHUNK):
-        found += contained(every[at : at + CHUNK], probe)
-        told(len(found), len(every))
+    found = outcomes(every, probe, told, journal, len(os.sched_getaffinity(0)))
     return {
         "transformers": version() if every else "",
         "modules": [e for e in found if "reason" not in e],

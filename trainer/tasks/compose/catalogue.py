@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import json
 import os
 import random
-import signal
 import sys
 import warnings
 from collections import Counter
@@ -26,6 +24,7 @@ import torch
 import torch._decomp
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from crawling import outcomes
 from naming import kind_of
 from rules import NoFit, rule_for
 from step import AGAIN, ROLES_OF, X_NAMES, Step, draw_step, forward_names, roles_of
@@ -33,9 +32,6 @@ from step import AGAIN, ROLES_OF, X_NAMES, Step, draw_step, forward_names, roles
 # Small tensors, by rank, on which an operator is tried.
 SHAPES = {2: (8, 32), 3: (4, 8, 32), 4: (2, 16, 12, 12), 5: (2, 8, 6, 6, 6)}
 TRIES = 6  # draws of parameters for a rank
-CPU_SECONDS = 8.0  # an operator that takes longer is left out
-WALL_SECONDS = 120  # and one that waits
-CHUNK = 100  # operators a child process tries
 
 # Kinds that would take the batch for something else on a smaller rank.
 LEAST_RANK = {"attention": 3, "multiheadattention": 3, "transformerencoderlayer": 3, "cdist": 3}
@@ -361,49 +357,14 @@ def family(primitives: list[str]) -> str:
     return "pointwise" if names - SHAPING else "shape"
 
 
-def contained(
-    entries: list[dict[str, Any]], work: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-) -> list[dict[str, Any]]:
-    """Probes operators in a child process. Where it dies, each again by itself."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(read)
-        _child(entries, write, work or probe)
-    os.close(write)
-    with os.fdopen(read) as answers:
-        found = [json.loads(line) for line in answers if line.endswith("\n")]
-    os.waitpid(pid, 0)
-    rest = entries[len(found) :]
-    if rest:
-        found.append(rest[0] | {"reason": "ends its process, or takes too long"})
-        found += contained(rest[1:], work) if rest[1:] else []
-    return found
-
-
-def _child(
-    entries: list[dict[str, Any]], write: int, work: Callable[[dict[str, Any]], dict[str, Any]]
-) -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    warnings.simplefilter("ignore")
-    with os.fdopen(write, "w") as answers:
-        for entry in entries:
-            signal.alarm(WALL_SECONDS)
-            signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-            answers.write(json.dumps(work(entry)) + "\n")
-            answers.flush()
-    os._exit(0)
-
-
-def crawl(told: Callable[[int, int], None]) -> dict[str, Any]:
-    """Returns the catalogue. ``told`` hears how many of how many were tried."""
+def crawl(told: Callable[[int, int], None], journal: str = "") -> dict[str, Any]:
+    """Returns the catalogue. ``told`` hears how many of how many were tried. What was found is in
+    the file ``journal`` until it is known: a crawl that was killed goes on there.
+    """
     torch.set_num_threads(1)
     _table()  # imported once, before any child
     every = list(candidates())
-    found: list[dict[str, Any]] = []
-    for at in range(0, len(every), CHUNK):
-        found += contained(every[at : at + CHUNK])
-        told(len(found), len(every))
+    found = outcomes(every, probe, told, journal, len(os.sched_getaffinity(0)))
     return {
         "torch": torch.__version__,
         "operators": [e for e in found if "reason" not in e],

@@ -115,7 +115,9 @@ class Wish:
     machine: cost.Machine
     without: frozenset[str]  # kinds that must not occur
     one_of: frozenset[str]  # of these one must, unless there are none
+    only: frozenset[str]  # what is not one of these is of these; empty: of all
     dtypes: dict[str, float]
+    ranks: tuple[int, ...]  # of the first input, each as often
 
 
 class Composer:
@@ -135,7 +137,7 @@ class Composer:
         raise NoTask(why.most_common(1)[0][0])
 
     def _attempt(self, rng: random.Random, wish: Wish) -> Drawn:
-        dims = DIMS[rng.choice(RANKS)]
+        dims = DIMS[rng.choice(wish.ranks)]
         shape = tuple(rng.choice(choices) for _, choices in dims)
         dtype = rng.choices(list(wish.dtypes), list(wish.dtypes.values()))[0]
         place = rng.randrange(wish.operators) if wish.one_of else -1
@@ -189,16 +191,18 @@ class Composer:
         self, rng: random.Random, wish: Wish, before: list[Step], rank: int, held: bool
     ) -> dict[str, Any] | None:
         """Draws a family, then a kind of it, then a spelling. No kind comes twice, and no product
-        right after another.
+        right after another. With kinds that are wished alone, all is of their families.
         """
         i, used = len(before), {s.kind for s in before}
         products = self._families(before[-1:]) == ["product"]
+        usual = {e["family"] for e in self.operators if e["kind"] in wish.only}
         fits = [
             e
             for e in self.operators
             if rank in e["ranks"]
             and (i == 0 or e["domain"] == "any" or rng.random() < 0.3)
             and (e["kind"] in wish.one_of if held else e["kind"] not in wish.without)
+            and (not wish.only or e["family"] in usual and (held or e["kind"] in wish.only))
             and e["kind"] not in used
             and not (products and e["family"] == "product")
         ]

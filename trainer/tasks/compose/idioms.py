@@ -13,6 +13,7 @@ PARAMETER: Tree = ("par", ())
 VALUE: Tree = ("#", ())  # what is no tensor
 
 COMMUTATIVE = {"add", "mul", "maximum", "minimum", "eq", "ne", "logicaland", "logicalor"}
+FEW = 64  # nodes of what is spelt out of one operator
 # Where a parameter of the model is an operand like any other. Elsewhere it is a weight.
 OPERANDS = {"add", "mul", "maximum", "minimum", "where", "max", "min"}
 
@@ -153,10 +154,17 @@ def _named(x: Tree, y: Tree) -> str:
 
 
 def _leaves(tree: Tree, x: Tree) -> bool:
-    """Returns whether a tree is made of x alone."""
-    if tree == x:
-        return True
-    return bool(tree[1]) and all(_leaves(c, x) for c in tree[1])
+    """Returns whether a tree is made of x alone, by few operators."""
+    todo = [tree]
+    for _ in range(FEW):
+        if not todo:
+            return True
+        node = todo.pop()
+        if node != x:
+            if not node[1]:
+                return False
+            todo.extend(node[1])
+    return not todo
 
 
 def _nested(tree: Tree) -> Tree:

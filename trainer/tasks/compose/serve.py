@@ -45,15 +45,15 @@ class Service:
         except importlib.metadata.PackageNotFoundError:
             return {"transformers": ""}
 
-    def catalogue(self, _: dict[str, Any]) -> dict[str, Any]:
+    def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         import catalogue
 
-        return {"catalogue": catalogue.crawl(told)}
+        return {"catalogue": catalogue.crawl(told, request["journal"])}
 
-    def borrowed(self, _: dict[str, Any]) -> dict[str, Any]:
+    def borrowed(self, request: dict[str, Any]) -> dict[str, Any]:
         import borrowed
 
-        return {"catalogue": borrowed.crawl(told)}
+        return {"catalogue": borrowed.crawl(told, request["journal"])}
 
     def use(self, request: dict[str, Any]) -> dict[str, Any]:
         import torch
@@ -85,6 +85,8 @@ class Service:
             machine=cost.Machine(request["bytes_s"], request["operations_s"], request["call_ms"]),
             without=frozenset(request["without"]),
             one_of=frozenset(request["one_of"]),
+            only=frozenset(request["only"]),
+            ranks=tuple(request["ranks"]) or composer.RANKS,
             dtypes=request["dtypes"],
         )
         try:
@@ -117,6 +119,8 @@ class Service:
             mine = alike.canonical(request["source"])
         except alike.Unreadable as e:
             return {"reason": str(e)}
+        except Exception as e:  # of a text that nobody foresaw: the process knows many others
+            return {"reason": f"reading the file raises {type(e).__name__}"}
         among = [
             (f"{tag}\n{name}", t) for tag, name, t in self.known if tag not in request["without"]
         ]

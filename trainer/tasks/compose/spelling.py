@@ -7,6 +7,8 @@ import builtins
 from collections.abc import Callable
 from typing import Any
 
+from attributes import Module
+from bounded import TOO_BIG, Trees
 from idioms import COMMUTATIVE, INPUT, PARAMETER, VALUE, Tree, fold
 from naming import kind_of
 
@@ -35,47 +37,17 @@ BINARY = {
 COMPARED = {ast.Gt: "gt", ast.GtE: "ge", ast.Lt: "lt", ast.LtE: "le", ast.Eq: "eq", ast.NotEq: "ne"}
 PARAMETERS = {"parameter", "buffer", "registerbuffer", "registerparameter"}
 MADE = {"randn", "rand", "zeros", "ones", "empty", "full", "arange", "eye", "linspace", "tensor"}
-DEPTH, BIG = 24, 4000  # functions and modules within each other; nodes that a tree may have
-
-
-class Module:
-    """A class of the file, as far as it tells what its attributes are."""
-
-    def __init__(self, node: ast.ClassDef) -> None:
-        self.name = node.name
-        self.methods = {n.name: n for n in node.body if isinstance(n, ast.FunctionDef)}
-        self.attributes: dict[str, ast.expr] = {}
-        self.appended: dict[str, list[ast.expr]] = {}  # to local lists: layers.append(...)
-        for f in self.methods.values():
-            if f.name != "forward":
-                written = [n for n in ast.walk(f) if isinstance(n, ast.stmt | ast.Call)]
-                for n in sorted(written, key=lambda n: (n.lineno, n.col_offset)):
-                    self._attribute(n)
-
-    def _attribute(self, n: ast.AST) -> None:
-        """Takes down what is assigned to self, or registered by name."""
-        if isinstance(n, ast.Assign | ast.AnnAssign) and n.value is not None:
-            for t in n.targets if isinstance(n, ast.Assign) else [n.target]:
-                if (
-                    isinstance(t, ast.Attribute)
-                    and isinstance(t.value, ast.Name)
-                    and t.value.id == "self"
-                ):
-                    self.attributes.setdefault(t.attr, n.value)
-        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.args:
-            first = n.args[0]
-            if n.func.attr == "append" and isinstance(n.func.value, ast.Name):
-                self.appended.setdefault(n.func.value.id, []).append(first)
-            if n.func.attr in ("register_buffer", "register_parameter") and isinstance(
-                first, ast.Constant
-            ):
-                self.attributes.setdefault(str(first.value), n)
+DEPTH = 24  # functions and modules within each other
+# Of a name that counts: names that are made of names grow with the file.
+PARTS, LETTERS = 32, 1000
 
 
 class Reader:
     """Reads one file."""
 
     def __init__(self, module: ast.Module) -> None:
+        self.trees = Trees()
+        self.texts: dict[int, tuple[ast.expr, str]] = {}
         self.names: dict[str, str] = {}  # imported names to what they mean
         self.classes: dict[str, Module] = {}
         self.functions: dict[str, ast.FunctionDef] = {}
@@ -99,23 +71,31 @@ class Reader:
                         self.names[t.id] = path
 
     def read(self) -> Tree:
-        """Returns the tree of what Model's forward returns. Raises LookupError."""
+        """Returns the tree of what Model's forward returns. Raises LookupError, TooMuch."""
         model = self.classes["Model"]
         if "forward" not in model.methods:
             raise LookupError("forward")
         forward = model.methods["forward"]
         inputs: list[Any] = [(f"in{i}", ()) for i, _ in enumerate(_parameters(forward))]
-        return _alike(("out", _flat([Scope(self, model, 0).call(forward, inputs)])))
+        returned = Scope(self, model, 0).call(forward, inputs)
+        return _alike(self.trees.made("out", self.trees.flat([returned])))
+
+    def text(self, e: ast.expr) -> str:
+        """Returns the end of an expression as text, made once."""
+        if id(e) not in self.texts:
+            self.texts[id(e)] = (e, ast.unparse(e)[-LETTERS:])
+        return self.texts[id(e)][1]
 
     def path(self, node: ast.expr) -> str:
         """Returns the dotted path of a name that was imported, "" for another."""
         parts: list[str] = []
-        while isinstance(node, ast.Attribute):
+        while isinstance(node, ast.Attribute) and len(parts) < PARTS:
             parts.append(node.attr)
             node = node.value
         if not isinstance(node, ast.Name) or node.id not in self.names:
             return ""
-        return ".".join([self.names[node.id], *reversed(parts)])
+        path = ".".join([self.names[node.id], *reversed(parts)])
+        return path if len(path) <= LETTERS else ""
 
 
 def _alike(tree: Tree) -> Tree:
@@ -133,25 +113,6 @@ def _parameters(f: ast.FunctionDef) -> list[str]:
     return named + ([a.vararg.arg] if a.vararg else [])
 
 
-def _flat(values: list[Any]) -> tuple[Tree, ...]:
-    """Returns the tensors among values, those in lists too."""
-    out: list[Tree] = []
-    for v in values:
-        if isinstance(v, list):
-            out += _flat(v)
-        elif isinstance(v, tuple) and v != VALUE:
-            out.append(v)
-    return tuple(out)
-
-
-def size(tree: Tree) -> int:
-    todo, n = [tree], 0
-    while todo and n <= BIG:
-        n += 1
-        todo.extend(todo.pop()[1])
-    return n
-
-
 class Scope:
     """Reads one call of a function: what its names stand for. A value is a tree, VALUE for what is
     no tensor, a list of values, or what can be called.
@@ -159,10 +120,12 @@ class Scope:
 
     def __init__(self, reader: Reader, module: Module | None, depth: int) -> None:
         self.reader, self.module, self.depth = reader, module, depth
+        self.trees = reader.trees
         self.values: dict[str, Any] = {}
 
     def call(self, f: ast.FunctionDef, given: list[Any]) -> Any:
         names = _parameters(f)
+        self.trees.spend(len(names))
         self.values |= dict.fromkeys(names, VALUE)
         self.values |= dict(zip(names, given, strict=False))
         returned = self.block(f.body)
@@ -178,6 +141,7 @@ class Scope:
         return None
 
     def statement(self, s: ast.stmt) -> Any:
+        self.trees.spend(1)
         if isinstance(s, ast.Return):
             return self.value(s.value) if s.value else VALUE
         if isinstance(s, ast.Assign):
@@ -219,6 +183,7 @@ class Scope:
                 self.values[name] = value
 
     def assign(self, target: ast.expr, value: Any) -> None:
+        self.trees.spend(1)
         if isinstance(target, ast.Name):
             self.values[target.id] = value
         elif isinstance(target, ast.Tuple | ast.List):
@@ -227,7 +192,7 @@ class Scope:
                 self.assign(t, v)
         elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
             old = self.values.get(target.value.id, VALUE)
-            self.values[target.value.id] = ("put", _flat([old, value]))
+            self.values[target.value.id] = self.trees.made("put", self.trees.flat([old, value]))
 
     def loop(self, s: ast.For) -> Any:
         """Reads a loop: over a list that is known each of its turns, else one, said to repeat."""
@@ -240,20 +205,35 @@ class Scope:
             return None
         self.assign(
             s.target,
-            ("item", _flat([over])) if isinstance(over, tuple) and over != VALUE else VALUE,
+            self.trees.made("item", (over,))
+            if isinstance(over, tuple) and over != VALUE
+            else VALUE,
         )
         return self.repeated(s.body)
 
     def repeated(self, body: list[ast.stmt]) -> Any:
-        before = dict(self.values)
+        before = self.known()
         found = self.block(body)
+        self.trees.spend(len(self.values))
         for n, v in self.values.items():
-            if isinstance(v, tuple) and v != VALUE and before.get(n) != v:
-                self.values[n] = ("loop", (v,))
+            if isinstance(v, tuple) and v != VALUE and self.differs(before.get(n), v):
+                self.values[n] = self.trees.made("loop", (v,))
         return found
 
+    def known(self) -> dict[str, Any]:
+        """Returns what names stand for now."""
+        self.trees.spend(len(self.values))
+        return dict(self.values)
+
+    def differs(self, one: Any, other: Tree) -> bool:
+        """Returns whether a value is another one than a tree."""
+        if one is other:
+            return False
+        self.trees.spend(self.trees.nodes(other))  # which are compared
+        return bool(one != other)
+
     def either(self, s: ast.If) -> Any:
-        before = dict(self.values)
+        before = self.known()
         first = self.block(s.body)
         one, self.values = self.values, before
         second = self.block(s.orelse)
@@ -263,11 +243,12 @@ class Scope:
                 if second is None
                 else second
                 if first is None
-                else ("if", _flat([first, second]))
+                else self.trees.made("if", self.trees.flat([first, second]))
             )
+        self.trees.spend(len(one))
         for n, v in one.items():
-            if isinstance(v, tuple) and v != self.values.get(n, v):
-                self.values[n] = ("if", _flat([v, self.values[n]]))
+            if isinstance(v, tuple) and self.differs(self.values.get(n, v), v):
+                self.values[n] = self.trees.made("if", self.trees.flat([v, self.values[n]]))
             else:
                 self.values.setdefault(n, v)
         return None
@@ -275,15 +256,14 @@ class Scope:
     # Expressions
 
     def value(self, e: ast.expr | None) -> Any:
+        self.trees.spend(1)
         reader: Callable[[Any], Any] | None = getattr(self, f"_{type(e).__name__.lower()}", None)
         if reader is not None:
             return reader(e)
-        parts = (
-            _flat([self.value(c) for c in ast.iter_child_nodes(e) if isinstance(c, ast.expr)])
-            if e
-            else ()
-        )
-        return (f"py:{type(e).__name__}", parts) if parts else VALUE
+        if e is None:
+            return VALUE
+        parts = [self.value(c) for c in ast.iter_child_nodes(e) if isinstance(c, ast.expr)]
+        return self.trees.of(f"py:{type(e).__name__}", parts)
 
     def _constant(self, e: ast.Constant) -> Any:
         return VALUE
@@ -315,8 +295,8 @@ class Scope:
 
     def _ifexp(self, e: ast.IfExp) -> Any:
         a, b = self.value(e.body), self.value(e.orelse)
-        both = _flat([a, b])
-        return both[0] if len(both) == 1 else ("if", both) if both else VALUE
+        both = self.trees.flat([a, b])
+        return both[0] if len(both) == 1 else self.trees.made("if", both) if both else VALUE
 
     def _attribute(self, e: ast.Attribute) -> Any:
         if isinstance(e.value, ast.Name) and e.value.id == "self" and self.module:
@@ -335,28 +315,32 @@ class Scope:
         if made is None:
             return VALUE
         if isinstance(made, ast.Call):
-            called = kind_of(ast.unparse(made.func))
+            called = kind_of(self.reader.text(made.func))
             if called in PARAMETERS or called in MADE:
                 return PARAMETER
         return self.modules(made)
 
     def modules(self, made: ast.expr) -> Any:
         """Returns a list of the modules that an expression holds, VALUE where it holds none."""
-        if isinstance(made, ast.Call) and ast.unparse(made.func).endswith(
+        if isinstance(made, ast.Call) and self.reader.text(made.func).endswith(
             ("ModuleList", "Sequential")
         ):
             inner = made.args[0] if len(made.args) == 1 else ast.List(elts=made.args)
             inner = inner.value if isinstance(inner, ast.Starred) else inner
             if isinstance(inner, ast.Name) and self.module:
-                return list(self.module.appended.get(inner.id, []))
+                return self.all_of(self.module.appended.get(inner.id, []))
             return (
                 self.modules(inner)
                 if isinstance(inner, ast.List | ast.Tuple | ast.ListComp)
                 else [inner]
             )
         if isinstance(made, ast.List | ast.Tuple):
-            return list(made.elts)
+            return self.all_of(made.elts)
         return [made.elt] if isinstance(made, ast.ListComp) else VALUE
+
+    def all_of(self, made: list[ast.expr]) -> list[ast.expr]:
+        self.trees.spend(len(made))
+        return list(made)
 
     def _subscript(self, e: ast.Subscript) -> Any:
         held = self.value(e.value)
@@ -369,7 +353,7 @@ class Scope:
             in ("max", "min", "lstm", "gru", "rnn", "multiheadattention", "topk", "sort", "median")
         ):
             return held
-        return ("index", _flat([held, self.value(e.slice)]))
+        return self.trees.made("index", self.trees.flat([held, self.value(e.slice)]))
 
     def _slice(self, e: ast.Slice) -> Any:
         return VALUE
@@ -394,7 +378,7 @@ class Scope:
                 )
         if isinstance(f, ast.Call | ast.Subscript):  # nn.ReLU()(x), self.layers[0](x)
             return self.applied(f if isinstance(f, ast.Call) else self.value(f), given)
-        return ("py:call", _flat(given)) if _flat(given) else VALUE
+        return self.trees.of("py:call", given)
 
     def plain(self, f: ast.Name, given: list[Any], e: ast.Call) -> Any:
         """Reads a call of a name: of the file's own function, of a local, or a builtin."""
@@ -407,7 +391,7 @@ class Scope:
         if f.id in ("list", "tuple", "reversed") and given:
             return given[0]
         name = f.id if hasattr(builtins, f.id) else "call"
-        return (f"py:{name}", _flat(given)) if _flat(given) else VALUE
+        return self.trees.of(f"py:{name}", given)
 
     def own(self, name: str, given: list[Any]) -> Any:
         """Reads a call of an attribute of the model: its method, or a module that it made."""
@@ -420,6 +404,7 @@ class Scope:
 
     def applied(self, made: Any, given: list[Any]) -> Any:
         """Reads a call of a module by the expression that made it."""
+        self.trees.spend(1)
         if isinstance(made, list):
             for one in made:
                 given = [self.applied(one, given)]
@@ -430,7 +415,7 @@ class Scope:
         if path:  # self.act = torch.relu
             return self.operator(kind_of(path), given)
         if not isinstance(made, ast.Call):
-            return ("py:call", _flat(given)) if _flat(given) else VALUE
+            return self.trees.of("py:call", given)
         held = self.modules(made)
         if isinstance(held, list):
             return self.applied(held, given)
@@ -447,7 +432,7 @@ class Scope:
             if path
             else "local"
             if isinstance(made.func, ast.Name)
-            else kind_of(ast.unparse(made.func))
+            else kind_of(self.reader.text(made.func))
         )
         return self.operator(kind, given, None, *made.args, keywords=made.keywords, module=True)
 
@@ -458,9 +443,8 @@ class Scope:
             isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name) and f.value.id == "self"
         ):
             return None
-        method = self.module.methods.get(f.attr) if self.module else None
-        ends = [n.value for n in ast.walk(method) if isinstance(n, ast.Return)] if method else []
-        return ends[-1] if ends and self.depth < DEPTH else None
+        last = self.module.last.get(f.attr) if self.module else None
+        return last if self.depth < DEPTH else None
 
     def operator(
         self,
@@ -471,22 +455,22 @@ class Scope:
         module: bool = False,
     ) -> Any:
         """Returns the tree of an operator on values, in its usual spelling."""
-        children = _flat(given)
+        children = self.trees.flat(given)
         if kind in MADE and not children:
             return PARAMETER
         if not children:
             return VALUE
         if kind in HANDED_ON:
             return children[0]
-        if any(size(c) > BIG for c in children):
-            return ("big", ())
+        if self.trees.made(kind, children) is TOO_BIG:
+            return TOO_BIG
         numbers = [_number(t) for t in texts]
         named = {k.arg or "": _number(k.value) for k in keywords or []}
         whole = [v == VALUE for v in given]
         folded = fold(kind, list(children), whole, numbers, named, module)
         if folded[0] in COMMUTATIVE:
             folded = (folded[0], tuple(sorted(folded[1])))
-        return folded
+        return self.trees.bounded(folded)
 
 
 def _number(e: ast.expr | None) -> Any:

@@ -2,12 +2,50 @@
 
 import os
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(sys.argv[-1]))
+import crawling
 import serve
 
 ACTS = ["relu", "gelu", "silu", "tanh", "sigmoid", "elu", "mish", "selu", "softplus", "hardswish"]
 ROWS = ["softmax", "log_softmax", "normalize", "layer_norm", "softmin", "logsigmoid", "celu"]
+
+
+def hang():
+    """Tells the test, and does not answer."""
+    with open(os.environ["HUNG"], "wb") as told:
+        told.write(b"!")
+    time.sleep(3600)
+
+
+def near(self, request):
+    if "# hangs" in request["source"]:
+        hang()
+    return honest(self, request)
+
+
+def probe(entry):
+    """Waits at some operators to be killed, the first time that it is there."""
+    with open(os.environ["PROBED"], "a+") as tried:
+        tried.write(entry["path"] + "\n")
+        tried.seek(0)
+        first = tried.read().count(entry["path"] + "\n") == 1
+    if first and entry["path"] in os.environ["WAIT_AT"]:
+        time.sleep(3600)
+    return entry | {"kind": entry["path"].lower()}
+
+
+def catalogue(self, request):
+    """A crawl of operators that are found out by the real programs."""
+    entries = [{"path": f"torch.nn.Op{i}."} for i in range(12)]
+    return {
+        "catalogue": {
+            "torch": "2.11",
+            "tried": len(entries),
+            "operators": crawling.outcomes(entries, probe, serve.told, request["journal"]),
+        }
+    }
 
 
 def compose(self, request):
@@ -24,6 +62,8 @@ def compose(self, request):
         return {"reason": "no operator fits"}
     if os.environ.get("DIE_AT") == str(i):
         os._exit(1)
+    if os.environ.get("HANG_AT") == str(i):
+        hang()
     act, row = ACTS[i // 2 % len(ACTS)], ROWS[i // 3 % len(ROWS)]
     if request["one_of"]:
         act = request["one_of"][0]
@@ -43,13 +83,9 @@ def compose(self, request):
 
 
 serve.Service.libraries = lambda self, request: {"transformers": "5.24.0"}
-serve.Service.catalogue = lambda self, request: {
-    "catalogue": {
-        "torch": "2.11",
-        "tried": 2,
-        "operators": [{"path": "torch.nn.GELU", "kind": "gelu"}],
-    }
-}
+honest = serve.Service.near
+serve.Service.near = near
+serve.Service.catalogue = catalogue
 serve.Service.borrowed = lambda self, request: {
     "catalogue": {
         "transformers": "5.24.0",

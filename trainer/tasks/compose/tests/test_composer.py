@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ import torch
 import catalogue
 import composer
 import cost
+import crawling
 import serve
 from step import Step
 
@@ -57,16 +61,67 @@ def test_what_an_operator_is(operators: dict[str, dict[str, Any]]) -> None:
     assert operators["torch.nn.Identity"]["reason"] == "holds other modules, or does nothing"
 
 
-def test_an_operator_that_ends_its_process_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_that_ends_its_process_costs_itself() -> None:
     def probe(entry: dict[str, Any]) -> dict[str, Any]:
         if entry["path"] == "bad":
             os._exit(3)
         return entry
 
-    monkeypatch.setattr(catalogue, "probe", probe)
-    found = catalogue.contained([{"path": p} for p in ("a", "bad", "b", "bad", "c")])
+    entries = [{"path": p} for p in ("a", "bad", "b", "bad", "c")]
+    found = crawling.outcomes(entries, probe, lambda n, of: None)
     assert [e["path"] for e in found] == ["a", "bad", "b", "bad", "c"]
     assert [e["path"] for e in found if "reason" in e] == ["bad", "bad"]
+
+
+CRAWLED = PATHS[1:4] + PATHS[5:7] + PATHS[12:15]
+
+
+def crawled(listed: list[dict[str, Any]], path: str, killed_at: str, width: int) -> str:
+    """Crawls a few operators in processes that are killed at one of them; "" where they were."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        top = os.getpid()
+
+        def probe(entry: dict[str, Any]) -> dict[str, Any]:
+            if entry["path"] == killed_at:
+                os.kill(top, signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return catalogue.probe(entry)
+
+        found = crawling.outcomes(listed, probe, lambda n, of: None, path, width)
+        os.write(write, json.dumps(found).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answers:
+        text = answers.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_crawl_that_is_killed_ends_in_the_same_bytes(
+    tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch, operators: dict[str, Any]
+) -> None:
+    assert operators  # what probing imports is imported once, not in each process
+    listed = [e for e in catalogue.candidates() if e["path"] in CRAWLED]
+    whole = crawled(listed, "", "", 1)
+    order = [e["path"] for e in json.loads(whole)]
+    assert sorted(order) == sorted(CRAWLED)
+    monkeypatch.setattr(crawling, "CHUNK", 3)
+    journal = tmp_path / "journal"
+    for at in (0, 2, 3, 7):
+        said = crawled(listed, str(journal), order[at], width)
+        if width == 1:  # of two processes the other one may be further
+            assert said == "" and outcomes_in(journal) == list(range(at))
+        with journal.open("ab") as kept:  # a line that was cut off
+            kept.write(b'{"i": 3, "outc')
+    assert crawled(listed, str(journal), "", width) == whole
+    assert sorted(set(outcomes_in(journal))) == list(range(len(order)))
+
+
+def outcomes_in(journal: Path) -> list[int]:
+    return [json.loads(n)["i"] for n in journal.read_text().splitlines() if n[-1:] == "}"]
 
 
 def wish(operators: int, **other: Any) -> composer.Wish:
@@ -76,6 +131,8 @@ def wish(operators: int, **other: Any) -> composer.Wish:
         "machine": cost.Machine(20e9, 200e9, 0.005),
         "without": frozenset(),
         "one_of": frozenset(),
+        "only": frozenset(),
+        "ranks": composer.RANKS,
         "dtypes": {"float32": 1.0},
     }
     return composer.Wish(operators=operators, **{**given, **other})
@@ -124,6 +181,15 @@ def test_kinds_that_are_held_out(operators: dict[str, dict[str, Any]]) -> None:
         assert not {"gelu", "linear"} & set(drawn.kinds())
         drawn, _ = composed(operators, i, wish(2, one_of=frozenset({"gelu"})))
         assert "gelu" in drawn.kinds()
+
+
+def test_kinds_that_are_wished_alone(operators: dict[str, dict[str, Any]]) -> None:
+    few = frozenset({"gelu", "mul"})
+    for i in range(4):
+        drawn, _ = composed(operators, i, wish(2, only=few, ranks=(3,)))
+        assert set(drawn.kinds()) <= few and len(drawn.shape) == 3
+        drawn, _ = composed(operators, i, wish(2, only=few, one_of=frozenset({"relu", "linear"})))
+        assert "relu" in drawn.kinds() and set(drawn.kinds()) <= few | {"relu"}
 
 
 def test_what_is_silly_is_refused() -> None:
