@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,10 +47,13 @@ class Work:
 class Draw:
     """Draws the next tokens of rows, and keeps them there. Rows are independent of each other: each
     has its generator. As a logits processor and a stopping criterion of transformers it leaves the
-    drawn token alone possible, and ends a row.
+    drawn token alone possible, and ends a row. ``breathe`` is called before each token.
     """
 
-    def __init__(self, rows: Sequence[Work], end: int) -> None:
+    def __init__(
+        self, rows: Sequence[Work], end: int, breathe: Callable[[], None] = lambda: None
+    ) -> None:
+        self.breathe = breathe
         self.rows = rows
         self.end = end
         self.generators = [torch.Generator().manual_seed(w.seed) for w in rows]

@@ -25,9 +25,13 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 @torch.no_grad()
-def generate(model: Any, lot: Sequence[Work], end: int, pad: int) -> None:
-    """Writes into each request what the model answers. The model must be in evaluation mode."""
-    draw = Draw(lot, end)
+def generate(
+    model: Any, lot: Sequence[Work], end: int, pad: int, breathe: Callable[[], None] = lambda: None
+) -> None:
+    """Writes into each request what the model answers. The model must be in evaluation mode.
+    ``breathe`` is called before each token.
+    """
+    draw = Draw(lot, end, breathe)
     with computing(unwrapped(model).device):
         if _known(unwrapped(model)):
             _Llama(unwrapped(model), [w.prompt for w in lot]).run(lot, draw)

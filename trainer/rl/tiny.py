@@ -16,7 +16,8 @@ import torch
 from rl import policy
 from rl.settings import require
 
-HEAD_DIM = 16
+STEP = 16  # between widths
+HEAD = 48  # about how wide a head is: on a CPU many narrow ones cost more, and learn no better
 PIECES = r"\d|\n *|[^\n\d]+"  # no token reaches beyond one of these
 LONGEST_TOKEN = 32  # bytes
 END, BEGIN, PAD = "<|im_end|>", "<|im_start|>", "<|pad|>"
@@ -86,15 +87,17 @@ def make_model(tokens: int, parameters: int, layers: int, context: int, seed: in
     """Returns a Llama with about as many parameters, its weights drawn by the seed."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    widths = range(HEAD_DIM, 4096, HEAD_DIM)
+    widths = range(STEP, 4096, STEP)
     width = min(widths, key=lambda w: abs(count(w, layers, tokens) - parameters))
+    whole = [n for n in range(width // STEP, 0, -1) if width % (2 * n) == 0]
+    heads = min(whole, key=lambda n: abs(width / n - HEAD))
     config = LlamaConfig(
         vocab_size=tokens,
         hidden_size=width,
         intermediate_size=2 * width,
         num_hidden_layers=layers,
-        num_attention_heads=width // HEAD_DIM,
-        num_key_value_heads=width // HEAD_DIM,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
         max_position_embeddings=context,
         tie_word_embeddings=True,
         bos_token_id=1,
