@@ -85,6 +85,8 @@ class Guard:
             value = metrics.get(name)
             if value is None:
                 continue
+            if not math.isfinite(value):
+                return f"{name} is {value}"
             if low > 0 and value < low:
                 return f"{name} is {value:.4g}, below {low:g}"
             if high > 0 and value > high:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -21,7 +22,7 @@ import pytest
 import torch
 from doubles import Toy, run, serving, tiny_policy
 
-from rl import checkpoint, ppo
+from rl import checkpoint, errors, ppo
 from rl.errors import DiskFull
 
 PACKAGE = Path(__file__).parents[2]
@@ -100,6 +101,19 @@ def test_a_full_disk_is_named_and_loses_nothing(tmp_path: Path, error: Exception
         checkpoint.save(tmp_path, 2, {}, full, keep=1)
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
     assert checkpoint.latest(tmp_path, silent) is not None
+
+
+def test_an_error_of_any_kind_on_a_disk_without_room_is_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Path) -> None:  # as torch.save does, which does not say why
+        raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed")
+
+    with pytest.raises(RuntimeError, match="PytorchStreamWriter"):
+        checkpoint.save(tmp_path, 1, {}, fails, keep=1)
+    monkeypatch.setattr(errors.shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
+    with pytest.raises(DiskFull, match="the disk is full"):
+        checkpoint.save(tmp_path, 1, {}, fails, keep=1)
 
 
 def test_what_was_never_finished_is_removed(tmp_path: Path) -> None:

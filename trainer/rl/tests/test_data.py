@@ -19,7 +19,7 @@ from rl import bootstrap, estimate, metrics, rft, tiny, trajectories
 from rl.batch import number, rows_of
 from rl.chat import Chat
 from rl.episodes import Environment, Limits, play
-from rl.errors import BadInput
+from rl.errors import BadInput, Stopped
 from rl.estimate import Estimator
 from rl.guards import Bounds, Guard
 from rl.http import Client
@@ -249,6 +249,30 @@ def test_spikes_are_passed_over() -> None:
     again = Guard(guard.bounds)
     again.load(json.loads(json.dumps(guard.state())))
     assert again.spike(20.0, "actor")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ({"entropy": 0.0004}, "entropy is 0.0004, below 0.001"),
+        ({"entropy": 9.0}, "entropy is 9, above 5"),
+        ({"entropy": math.nan}, "entropy is nan"),
+        ({"entropy": 1.0, "length": 2.0}, "length is 2, below 3"),
+        ({"entropy": 1.0, "length": 900.0}, "length is 900, above 800"),
+        ({"entropy": 1.0, "length": 10.0, "kl_k3": 1.5}, "kl_k3 is 1.5, above 1"),
+    ],
+)
+def test_a_collapse_is_named_and_what_recovers_is_none(
+    metrics: dict[str, float], said: str
+) -> None:
+    guard = Guard(Bounds(entropy_high=5.0, length_low=3.0, length_high=800.0, patience=2))
+    healthy = {"entropy": 1.0, "length": 10.0, "kl_k3": 0.1}
+    for step, of in enumerate((metrics, healthy, metrics)):
+        guard.check(of, step)
+    with pytest.raises(Stopped, match=f"the policy has collapsed by step 4: {said}") as stopped:
+        guard.check(metrics, 4)
+    assert "the last good checkpoint is kept" in stopped.value.hint
+    Guard(Bounds(entropy_low=0, length_low=0, kl_high=0)).check({"entropy": 0.0}, 1)
 
 
 def test_rank_correlation() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from rl import generation
+from rl import generation, sampler
 from rl.draw import Work
+from rl.errors import OutOfMemory
 from rl.policy import _with_adapter
 from rl.settings import Lora
 
@@ -110,3 +112,34 @@ def test_another_model_is_sampled_by_transformers() -> None:
         said = torch.log_softmax(logits, -1)[len(w.prompt) - 1 : -1]
         want = said.gather(-1, torch.tensor(w.ids)[:, None])[:, 0]
         assert torch.allclose(torch.tensor(w.logprobs), want, atol=1e-4)
+
+
+class Short:
+    """Stands for what answers, and has memory for so many requests at once."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.lots: list[int] = []
+
+    def __call__(self, model: Any, lot: list[Work], end: int, pad: int, *more: Any) -> None:
+        self.lots.append(len(lot))
+        for work in lot:
+            work.ids.append(9)
+        if len(lot) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        for work in lot:
+            work.logprobs = [-1.0] * len(work.ids)
+
+
+def test_out_of_memory_halves_the_answers_at_once_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, notes = llama(4, 2), list[str]()
+    tokenizer = SimpleNamespace(eos_token_id=END, pad_token_id=0)
+    local = sampler.LocalSampler(model, tokenizer, 5, 8, note=notes.append)
+    monkeypatch.setattr(sampler, "generate", short := Short(4))
+    done = local.sample([[1, 2]] * 10, 1)
+    assert short.lots == [8, 4, 4, 2]
+    assert [c.ids for c in done] == [[9]] * 10  # nothing of the lot that failed
+    assert notes == ["out of memory: 4 answers are sampled at once, not 8"]
+    short.most = 3
+    with pytest.raises(OutOfMemory, match="where 4 answers are sampled at once"):
+        local.sample([[1, 2]] * 10, 1)
