@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,13 +49,17 @@ class Draw:
     the criterion that ends a row. Rows are independent of each other: each has its generator.
     """
 
-    def __init__(self, rows: Sequence[Work], end: int) -> None:
+    def __init__(
+        self, rows: Sequence[Work], end: int, breathe: Callable[[], None] = lambda: None
+    ) -> None:
+        self.breathe = breathe
         self.rows = rows
         self.end = end
         self.generators = [torch.Generator().manual_seed(w.seed) for w in rows]
 
     def __call__(self, _: Tensor, scores: Tensor) -> Tensor:
         """Returns scores [rows, vocabulary] of which the drawn token's alone is finite."""
+        self.breathe()
         logits = scores.float()
         logs = torch.log_softmax(logits, dim=-1)
         drawn = self._draw(logits)

@@ -6,7 +6,7 @@ Temperature 1, top-p 1, top-k off: what is sampled from is what the trainer comp
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rl.errors import BadInput, Unreachable
 from rl.http import Client, HTTPError
+from rl.lease import FREE, Lease
 from rl.policy import computing, unwrapped
 
 
@@ -33,11 +34,13 @@ class Recorder:
     that of a step is known when the next begins.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, breathe: Callable[[], None]) -> None:
+        self.breathe = breathe
         self.last: Tensor | None = None
         self.kept: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.breathe()
         self.take(input_ids)
         self.last = torch.log_softmax(scores.float(), dim=-1)
         return scores
@@ -49,10 +52,13 @@ class Recorder:
 
 
 class LocalSampler:
-    """transformers' generate, on the weights that are trained."""
+    """transformers' generate, on the weights that are trained. It holds the device by itself."""
 
-    def __init__(self, model: Any, tokenizer: Any, most: int, batch: int) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, most: int, batch: int, lease: Lease = FREE
+    ) -> None:
         self.model = model
+        self.lease = lease
         self.end = int(tokenizer.eos_token_id)
         pad = tokenizer.pad_token_id
         self.pad = int(pad if pad is not None else tokenizer.eos_token_id)
@@ -69,7 +75,7 @@ class LocalSampler:
         for i in set(range(len(prompts))) - set(fits):
             out[i] = Completion([], [], "length")
         fits.sort(key=lambda i: (len(prompts[i]), i))
-        with torch.random.fork_rng(), torch.no_grad(), sampling(self.model):
+        with self.lease.held(), torch.random.fork_rng(), torch.no_grad(), sampling(self.model):
             torch.manual_seed(seed)
             for begin in range(0, len(fits), self.batch):
                 lot = fits[begin : begin + self.batch]
@@ -88,7 +94,7 @@ class LocalSampler:
         for i, prompt in enumerate(prompts):
             ids[i, longest - len(prompt) :] = torch.tensor(prompt)
             there[i, longest - len(prompt) :] = 1
-        recorder = Recorder()
+        recorder = Recorder(self.lease.breathe)
         config = GenerationConfig(
             do_sample=True,
             temperature=1.0,

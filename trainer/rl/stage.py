@@ -175,6 +175,7 @@ def run_stage(
     """Runs a stage and returns its exit code; ``say`` gets the lines of progress."""
     machine: Machine = getattr(settings, "machine", Machine())
     stage: Stage | None = None
+    world: World | None = None
     try:
         if not settings.out:
             raise BadInput("out is empty", "name the folder that the stage writes to")
@@ -205,6 +206,9 @@ def run_stage(
         traceback.print_exc(file=sys.stderr)
         broken = StageError(f"{type(error).__name__}: {error}", "this is a fault of the program")
         return _failed(broken, stage, say)
+    finally:
+        if world is not None:
+            world.lease.let_go()
 
 
 def _listen(stage: Stage) -> None:
