@@ -30,7 +30,7 @@ type Settings struct {
 }
 
 // DefaultSettings are what docs/gate.md has the error rates of.
-var DefaultSettings = Settings{Tasks: 32, Samples: 4, Looks: 4, Alpha: 0.01, Beta: 0.05, Effect: 0.15, Margin: 0.1, Level: 0.05}
+var DefaultSettings = Settings{Tasks: 36, Samples: 4, Looks: 4, Alpha: 0.01, Beta: 0.05, Effect: 0.15, Margin: 0.05, Level: 0.05}
 
 // SmallSettings are those of small proofs, which have few tasks.
 var SmallSettings = func() Settings {

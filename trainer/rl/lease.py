@@ -2,8 +2,8 @@
 
 Who measures on a device holds its lock file alone (hwfeedback/lease.go has the protocol). Who
 trains, samples or serves holds it together with others of that kind, and in slices: where somebody
-waits for it, what was begun is finished, and they have it first. So nothing of ours runs on a device
-while something is timed there.
+waits for it, what was begun is finished, and they have it first. So nothing of ours runs on a
+device while something is timed there.
 """
 
 from __future__ import annotations

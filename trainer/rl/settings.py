@@ -34,9 +34,9 @@ class Machine:
     ``device``: "cpu", "cuda" or "auto". ``parallel``: "ddp" (each process has all weights) or
     "fsdp" (weights are spread). ``threads``: 0 leaves them to PyTorch. ``micro_tokens``: the most
     tokens, padding included, that go through the model at once; one longer row goes alone.
-    ``packing`` puts rows behind each other instead of padding them. ``gpus``: which GPU each process
-    has, by its number; empty: that of its own number. ``leases``: the folder of the devices' leases;
-    empty: none is taken.
+    ``packing`` puts rows behind each other instead of padding them. ``gpus``: which GPU each
+    process has, by its number; empty: that of its own number. ``leases``: the folder of the
+    devices' leases; empty: none is taken.
     """
 
     device: str = "auto"
