@@ -202,7 +202,7 @@ class Composer:
             if rank in e["ranks"]
             and (i == 0 or e["domain"] == "any" or rng.random() < 0.3)
             and (e["kind"] in wish.one_of if held else e["kind"] not in wish.without)
-            and (not wish.only or e["family"] in usual and (held or e["kind"] in wish.only))
+            and (not wish.only or (e["family"] in usual and (held or e["kind"] in wish.only)))
             and e["kind"] not in used
             and not (products and e["family"] == "product")
         ]
