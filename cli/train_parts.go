@@ -1,9 +1,9 @@
 package cli
 
 import (
-	"fmt"
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 
 	"github.com/kernelwright/kernelwright/hwfeedback"
