@@ -28,6 +28,7 @@ def compile_as_torch(request: dict[str, Any], home: str) -> dict[str, Any]:
     import torch.utils.cpp_extension as torchs
 
     os.environ["HOME"] = home
+    os.environ.pop("TORCH_EXTENSIONS_DIR", None)
     if arch := request.get("arch"):
         torchs.CUDA_HOME = toolchain.cuda_home()
         number = re.sub(r"\D", "", arch)

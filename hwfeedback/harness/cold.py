@@ -646,6 +646,7 @@ class _Interpreter:
         script = os.path.join(folder, "tools", SCRIPT)
         asked = [folder, request, profile, json.dumps(list(given))]
         home = {"HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": str(threads)}
+        usual = {k: v for k, v in os.environ.items() if k != "TORCH_EXTENSIONS_DIR"}
         self._tells: socket.socket | None
         hears: socket.socket | None
         self._tells, hears = socket.socketpair() if not request else (None, None)
@@ -654,7 +655,7 @@ class _Interpreter:
                 self._process = subprocess.Popen(
                     [*prefix, sys.executable, "-I", "-B", script, *asked],
                     cwd=folder,
-                    env={**os.environ, **home, **(more or {})},
+                    env={**usual, **home, **(more or {})},
                     stdin=subprocess.DEVNULL if hears is None else hears.fileno(),
                     stdout=out if said else None,
                     stderr=out if said else None,

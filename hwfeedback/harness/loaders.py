@@ -72,7 +72,7 @@ _COMPILERS = {
     machine = "{}{}{}".format(*(of := torch.cuda.get_device_capability()), "a" * (of[0] > 8))
     maps = pathlib.Path("/proc/self/maps").read_text().splitlines()
     own = [f"-Xlinker=/{m.partition('/')[2]}" for m in maps if "/libcudart" in m]  # torch's runtime
-    command = [compiler, *FLAGS.split(), f"-gencode=arch=compute_{machine},GENERATED", *flags, *LAST]""",
+    command = [compiler, *FLAGS.split(), f"-gencode=arch=GENERATED", *flags, LAST]""",
 }
 _FLAGS = {"cpp": kernelwright.FLAGS, "cuda": kernelwright.CUDA_FLAGS}
 _MISSING = {
@@ -93,11 +93,11 @@ def behind(sources: Sequence[str], language: str) -> str:
     order. Raises Unwritten.
     """
     load = _LOAD.replace("COMPILER", _COMPILERS[language]).replace("MISSING", _MISSING[language])
-    load = load.replace("GENERATED", "code=sm_{machine}")
+    load = load.replace("GENERATED", "compute_{machine},code=sm_{machine}")
     load = load.replace("FLAGS", f'"{" ".join(_FLAGS[language])}"')
     own = ", ".join(f'"{word}"' for word in kernelwright.OWN_RUNTIME)
     behind = f'"NAMED", {own}, *(own[:1] or ["-lcudart"]), "-o", "built.so"'
-    load = load.replace("*LAST", behind).replace("NAMED", kernelwright.FILES[language])
+    load = load.replace("LAST", behind).replace("NAMED", kernelwright.FILES[language])
     load = load.replace("FIXED", ", ".join(f'"{k}": "{v}"' for k, v in kernelwright.FIXED.items()))
     tail = f" + {kernelwright._CUDA_TAIL!r}" if language == "cuda" else ""
     load = load.replace("TAIL", tail)
