@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 from test_building import build
 from test_export import AS_IF
 
@@ -272,6 +273,35 @@ def test_only_a_loaders_command_is_built(
     own |= {"capture_output": True, "text": True}
     assert worker_candidate._asked_for(GOOD, own) == (WORK, ["-DX"], "cpp")
     assert worker_candidate._asked_for(command, own | more) is None
+
+
+@pytest.mark.parametrize("front", ["", "'' + "])  # with the short loader, and the whole one
+@pytest.mark.parametrize("language", ["cpp", "cuda"])
+def test_a_loaders_command_is_built(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, language: str, front: str
+) -> None:
+    import worker_candidate
+
+    if language == "cuda" and not toolchain.nvcc():
+        pytest.skip(toolchain.NO_NVCC)
+    source = f"#include <kw/exp.h>\n{WORK}" if language == "cpp" else GPU + HOST
+    text = CANDIDATE.replace("SOURCE", f'{front}r"""{source}""", "{language}", ("-DX", "-DY=1")')
+    out = export.standalone(text)
+    assert (loaders.MARK in out) == (not front)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", os.path.dirname(os.path.dirname(toolchain.nvcc() or "/a/b")))
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    asked: list[Any] = []
+
+    def run(command: list[str], **more: Any) -> Any:
+        asked.append(worker_candidate._asked_for(command, more))
+        return subprocess.CompletedProcess(command, 1, "", "enough")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(RuntimeError, match="enough"):
+        exec(out + "\nlib.f\n", {})
+    assert asked == [(headers.inlined(source), ["-DX", "-DY=1"], language)]
 
 
 INLINE = '''import torch
