@@ -17,7 +17,7 @@ from typing import Any
 import compiling
 import toolchain
 
-# torch gives an extension's own folder a name by these, as torch.utils.cpp_extension does.
+TIMEOUT = 320.0  # seconds for a source: all of torch's headers, for two architectures
 _PLACE = re.compile(r"[^\s:(]*/(main\.cpp|cuda\.cu)([:(])(\d{1,9})")
 
 
@@ -67,7 +67,7 @@ def _run(asked: dict[str, Any], folder: str) -> tuple[int, str]:
             parts.append([toolchain.nvcc(), *cuda_flags, "-Xptxas", "-v", "-c", path, "-o", out])
         else:
             parts.append([cxx, *flags, *more, "-c", path, "-o", out])
-    code, log = compiling._run_all(parts, folder)
+    code, log = compiling._run_all(parts, folder, TIMEOUT)
     if code == 0:
         linked = compiling._found(_words(asked["ldflags"]))
         built = asked["library_target"]

@@ -123,7 +123,9 @@ def inline_cuda_source(request: dict[str, Any]) -> str:
 KILLED = re.compile(r"Killed signal terminated program|died due to signal 9 ")  # g++; nvcc
 
 
-def run(command: Sequence[str], folder: str, *, fixed: bool = False) -> tuple[int, str]:
+def run(
+    command: Sequence[str], folder: str, *, fixed: bool = False, timeout: float = COMPILE_TIMEOUT
+) -> tuple[int, str]:
     """Runs the compiler. Returns its exit status (-1: too long) and what it wrote. ``fixed``: it
     has the time that the loader of an exported file gives it.
     """
@@ -134,12 +136,12 @@ def run(command: Sequence[str], folder: str, *, fixed: bool = False) -> tuple[in
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=COMPILE_TIMEOUT,
+            timeout=timeout,
             errors="replace",
             env={**os.environ, **(kernelwright.FIXED if fixed else {})},
         )
     except subprocess.TimeoutExpired:
-        return -1, f"the compiler took longer than {COMPILE_TIMEOUT:g} s"
+        return -1, f"the compiler took longer than {timeout:g} s\n"
     return done.returncode, done.stdout
 
 
@@ -147,7 +149,7 @@ def compile_native(request: dict[str, Any], folder: str) -> dict[str, Any]:
     """Compiles a native source into ``folder``. Returns the report; "object" is the path, "" where
     it failed.
     """
-    name = _lay_alone(request, folder)
+    name = _lay_alone(request, folder, "cpp")
     with tempfile.TemporaryDirectory() as beside:  # a source finds what lies in its folder
         report = os.path.join(beside, "vectorised.txt")
         command = [
@@ -158,9 +160,9 @@ def compile_native(request: dict[str, Any], folder: str) -> dict[str, Any]:
         return _finish(command, folder, request, report)
 
 
-def _lay_alone(request: dict[str, Any], folder: str, tail: str = "") -> str:
+def _lay_alone(request: dict[str, Any], folder: str, language: str, tail: str = "") -> str:
     """Writes a native source, as the loader of a file does. Returns its name."""
-    name = kernelwright.FILES[request["language"]]
+    name = kernelwright.FILES[language]
     _write(folder, name, request["source"] + tail)
     os.utime(os.path.join(folder, name), (0, 0))
     return name
@@ -168,7 +170,7 @@ def _lay_alone(request: dict[str, Any], folder: str, tail: str = "") -> str:
 
 def compile_cuda(request: dict[str, Any], folder: str) -> dict[str, Any]:
     """The same for a native source in CUDA, for the architecture ``request["arch"]``."""
-    name = _lay_alone(request, folder, kernelwright._CUDA_TAIL)
+    name = _lay_alone(request, folder, "cuda", kernelwright._CUDA_TAIL)
     command = [
         toolchain.nvcc(), *kernelwright.CUDA_FLAGS, gencode(request["arch"]),
         *of_cutlass(request), *request["flags"], "-Xptxas", "-v", *side_by_side(request["flags"]),
@@ -191,7 +193,7 @@ def compile_kernels(request: dict[str, Any], folder: str) -> dict[str, Any]:
         if not toolchain.nvcc():
             log = str(e).replace("\0", "")  # between what it says and what its ptxas says
             return _done(1, log, folder, request, start)
-        name = _lay_alone(request, folder)
+        name = _lay_alone(request, folder, "cuda")
         command = [
             toolchain.nvcc(), *kernelwright.CUBIN_FLAGS, gencode(request["arch"]),
             *of_cutlass(request), *request["flags"], "-Xptxas", "-v", name, "-o", "built.so",
@@ -281,12 +283,14 @@ def _write(folder: str, name: str, text: str) -> None:
         f.write(text)
 
 
-def _run_all(commands: Sequence[Sequence[str]], folder: str) -> tuple[int, str]:
+def _run_all(
+    commands: Sequence[Sequence[str]], folder: str, timeout: float = COMPILE_TIMEOUT
+) -> tuple[int, str]:
     """Runs commands, two at a time. Returns the first exit status that is not 0, and all that they
     wrote.
     """
     with ThreadPoolExecutor(2) as two:
-        runs = list(two.map(lambda command: run(command, folder), commands))
+        runs = list(two.map(lambda command: run(command, folder, timeout=timeout), commands))
     return next((code for code, _ in runs if code), 0), "".join(log for _, log in runs)
 
 
