@@ -17,6 +17,9 @@ type Device interface {
 	// Problem says why a candidate's text comes to nothing on this device, without
 	// running any of it, and which status that is; "" where it must be tried.
 	Problem(ctx context.Context, c kernelwright.Candidate) (kernelwright.Status, string, error)
+	// Given returns the parameter by which a reference's forward takes a function of its
+	// file, "" where it takes none.
+	Given(ctx context.Context, reference string) (string, error)
 	Inspect(ctx context.Context, name, source string) (kernelwright.Task, error)
 	// Explain says how right and how fast a candidate is that policy rejects.
 	Explain(ctx context.Context, t kernelwright.Task, c kernelwright.Candidate, l kernelwright.Level) (kernelwright.Verdict, error)

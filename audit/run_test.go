@@ -43,6 +43,19 @@ func (d *double) Problem(_ context.Context, c kernelwright.Candidate) (kernelwri
 	return "", "", nil
 }
 
+// Given tells the form that the tests' functional references have.
+func (d *double) Given(_ context.Context, source string) (string, error) {
+	if d.fail != nil {
+		if err := d.fail("given " + source); err != nil {
+			return "", err
+		}
+	}
+	if strings.Contains(source, "fn=module_fn") {
+		return "fn", nil
+	}
+	return "", nil
+}
+
 func (d *double) Inspect(_ context.Context, name, source string) (kernelwright.Task, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -25,6 +25,8 @@ type worker struct {
 	id    string // of the reference that was inspected last
 	task  kernelwright.Task
 	wrong *kernelwright.InvalidTaskError // why it is no task
+
+	asked, given string // the reference whose parameter for a function was asked for last, and that parameter
 }
 
 // work takes chunks until there are none, or the device is given up. An error ends
@@ -94,7 +96,7 @@ func (w *worker) judge(ctx context.Context, c chunk) (rest chunk, err error) {
 func (w *worker) read(ctx context.Context, c chunk, reference string, badReference error) (todo []*open, n int, err error) {
 	held := 0
 	byKey := map[string]*open{}
-	for ; n < len(c) && held < chunkBytes; n++ {
+	for ; n < len(c) && held < chunkBytes && w.failed.inARow < maxFailures; n++ {
 		from := w.Set.Pairs[c[n]]
 		p := kernelwright.AuditPair{Reference: from.Reference.Label, Candidate: from.Candidate.Label, Index: c[n], Claim: from.Claim}
 		text, badCandidate := from.Candidate.ReadCandidate()
@@ -107,7 +109,14 @@ func (w *worker) read(ctx context.Context, c chunk, reference string, badReferen
 		}
 		bare, problem := isBare(text), ""
 		if p.ReferenceText, p.CandidateText = reference, text; bare {
-			text, problem = bind(reference, text)
+			parameter, err := w.parameter(ctx, reference)
+			if err != nil {
+				if err := w.failure(ctx, &open{AuditPair: p}, err); err != nil {
+					return nil, n, err
+				}
+				continue
+			}
+			text, problem = bind(reference, parameter, text)
 		}
 		if problem != "" {
 			p.Verdict = w.verdict(kernelwright.Rejected, errors.New(problem))
@@ -138,6 +147,18 @@ func (w *worker) read(ctx context.Context, c chunk, reference string, badReferen
 		todo, held = append(todo, o), held+len(text)
 	}
 	return todo, n, nil
+}
+
+// parameter returns the one by which a reference takes a function.
+func (w *worker) parameter(ctx context.Context, reference string) (string, error) {
+	if w.asked != reference {
+		parameter, err := w.device.Given(ctx, reference)
+		if err != nil {
+			return "", err
+		}
+		w.asked, w.given = reference, parameter
+	}
+	return w.given, nil
 }
 
 // unreadable is what is said of a pair of which a text cannot be had.

@@ -247,6 +247,13 @@ func (d auditDevice) Problem(ctx context.Context, c kernelwright.Candidate) (ker
 	return status, problem, overdue(ctx, "reading the candidate", d.inspect, err)
 }
 
+func (d auditDevice) Given(ctx context.Context, reference string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.inspect)
+	defer cancel()
+	parameter, err := d.evaluator.Given(ctx, reference)
+	return parameter, overdue(ctx, readingTheReference, d.inspect, err)
+}
+
 // Explain gives up on an explanation as on a verdict.
 func (d auditDevice) Explain(ctx context.Context, t kernelwright.Task, c kernelwright.Candidate, l kernelwright.Level) (kernelwright.Verdict, error) {
 	return explaining{d.bounded, d.evaluator}.explain(ctx, t, c, l)

@@ -273,7 +273,7 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 			return v, nil
 		}
 	}
-	p, err := e.parse(ctx, cand.Source)
+	p, err := e.parse(ctx, cand.Source, "candidate")
 	if err != nil {
 		return kernelwright.Verdict{}, requestError(err)
 	}
@@ -459,7 +459,7 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 	}
 	for i, p := range reply.Parsed {
 		if i < len(of.next) && p != nil {
-			e.remember(ctx, cacheSource, e.sourceKey(of.next[i].Source), p)
+			e.remember(ctx, cacheSource, e.sourceKey(of.next[i].Source, "candidate"), p)
 		}
 	}
 	return e.complete(*reply.Verdict, task, cand, level), reply.Passing, nil
