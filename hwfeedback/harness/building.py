@@ -90,7 +90,7 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dic
         worker.kill()  # nobody need wait until it is gone
     if isinstance(answer, str):
         parsed = {"normalised_hash": "", "language": "", "form": "none", "problems": [answer]}
-        return parsed | {"triton": False, "lazy": True}
+        return parsed | {"triton": False, "lazy": True, "given": ""}
     return _parsed(answer)
 
 
@@ -1031,6 +1031,7 @@ def _parsed(answer: dict[str, Any]) -> dict[str, Any]:
         "form": word("form", "native|load_inline|triton|none", "none"),
         "triton": answer.get("triton") is True,
         "lazy": answer.get("lazy") is not False,
+        "given": word("given", r"\w{1,100}", ""),
         "problems": [
             sentence(str(p)[:500])
             for p in (problems[: source.MAX_PROBLEMS] if isinstance(problems, list) else ())
