@@ -16,8 +16,8 @@ import (
 )
 
 // Every stage, with real programs and real verdicts, in a process that is killed within
-// a step of PPO and goes on: it ends in the bits of a pipeline that nobody disturbed, and
-// no stage is lost or done twice.
+// a step of PPO and goes on: that stage ends in the bits of a pipeline that nobody
+// disturbed, and no stage is lost or done twice. Once a week the bits of all are compared.
 func TestAKilledPipelineEndsInTheSameBits(t *testing.T) {
 	t.Parallel()
 	needs(t)
@@ -111,7 +111,11 @@ func same(t *testing.T, folder string) {
 			t.Errorf("%s: measured %+v and %+v", st.Stage, a.HeldOut, b.HeldOut)
 		}
 	}
-	if compared < 6 {
+	least := 6
+	if soak.Daily() {
+		least = 2
+	}
+	if compared < least {
 		t.Errorf("only %d policies and critics were compared", compared)
 	}
 	learned(t, folder, one)

@@ -59,7 +59,11 @@ def test_exported_file_stands_alone(form, tmp_path):
         "TORCH_EXTENSIONS_DIR": str(tmp_path / "ext"),
     }
     done = subprocess.run(
-        [sys.executable, "-I", "-B", str(path)], env=env, capture_output=True, text=True
+        [sys.executable, "-I", "-B", str(path)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.stdout == "stands\n", done.stderr
 
