@@ -19,6 +19,7 @@ import (
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/internal/soak"
+	"github.com/kernelwright/kernelwright/internal/wholefile"
 )
 
 type fixture struct {
@@ -151,7 +152,43 @@ func built() (folder string, remove func(), err error) {
 }
 
 // captures are the graphs of testdata/models.py, captured once.
-var captures = sync.OnceValues(func() ([]byte, error) { return runScript("testdata/generate.py") })
+var captures = sync.OnceValues(func() ([]byte, error) { return captured("testdata/generate.py") })
+
+// captured returns what a script prints that captures graphs. The folder of
+// KERNELWRIGHT_TEST_CACHE keeps it for as long as nothing changes that it is made by:
+// the harness, the scripts, the files in the folders that it is given, and Python.
+func captured(script string, folders ...string) ([]byte, error) {
+	cache := os.Getenv("KERNELWRIGHT_TEST_CACHE")
+	if cache == "" {
+		return runScript(script, folders...)
+	}
+	said := sha256.New()
+	_, _ = fmt.Fprintln(said, testPython, script, folders)
+	for _, folder := range append([]string{"../hwfeedback/harness", "testdata"}, folders...) {
+		files, err := filepath.Glob(filepath.Join(folder, "*.py"))
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range files {
+			b, err := os.ReadFile(name)
+			if err != nil {
+				return nil, err
+			}
+			_, _ = fmt.Fprintln(said, name, len(b))
+			_, _ = said.Write(b)
+		}
+	}
+	path := filepath.Join(cache, "graphs-"+strings.TrimSuffix(filepath.Base(script), ".py"))
+	key := fmt.Sprintf("%x\n", said.Sum(nil))
+	if known, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(known), key) {
+		return known[len(key):], nil
+	}
+	b, err := runScript(script, folders...)
+	if err != nil {
+		return nil, err
+	}
+	return b, wholefile.Write(path, append([]byte(key), b...))
+}
 
 // TestCandidatesAreRight captures every module of testdata/models.py, has the
 // Coder write candidates with the default schedule and with other choices, and
