@@ -203,9 +203,6 @@ func TestSalvageAroundDamage(t *testing.T) {
 		seeds = 100
 	}
 	for seed := range seeds {
-		if !soak.Turn(t, int(seed), 2) {
-			continue
-		}
 		rng := rand.New(rand.NewPCG(seed, 0))
 		content := slices.Clone(whole)
 		for range 1 + rng.IntN(pages/10) {
