@@ -25,6 +25,7 @@ import (
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/internal/timetable"
 	"github.com/kernelwright/kernelwright/judge"
 	"github.com/kernelwright/kernelwright/prompts"
@@ -153,8 +154,12 @@ func live(folder string, last int64) error {
 	if err := w.tasks(ctx, Set(p.ID(), 1), taskSet(p.ID())); err != nil {
 		return err
 	}
+	behind := GateStage
+	if soak.Daily() {
+		behind = Collect // the stages in which a pipeline is killed every day
+	}
 	for _, st := range Stages {
-		if st.Name == GateStage {
+		if st.Name == behind {
 			break
 		}
 		if err := p.RunStage(ctx, st.Name, false); err != nil {
