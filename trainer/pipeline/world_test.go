@@ -382,8 +382,8 @@ func (w *world) base(ctx context.Context) error {
 		return err
 	}
 	p := program{python: python, module: "rl.bootstrap", folder: filepath.Join(w.folder, "base"), home: w.folder, tell: func(line) {}, settings: map[string]any{
-		"pairs": []string{pairs}, "epochs": 60, "batch": 4, "parameters": 100_000, "vocabulary": 700, "layers": 2, "context": 2048,
-		"optimiser": map[string]any{"lr": 5e-3, "warmup": 5, "schedule": "cosine"}, "machine": map[string]any{"device": "cpu", "threads": 1}, "saving": map[string]any{"every": 1000},
+		"pairs": []string{pairs}, "epochs": 120, "batch": 2, "parameters": 100_000, "vocabulary": 700, "layers": 2, "context": 2048,
+		"optimiser": map[string]any{"lr": 1e-2, "warmup": 5, "schedule": "cosine"}, "machine": map[string]any{"device": "cpu", "threads": 1}, "saving": map[string]any{"every": 1000},
 	}}
 	var end trained
 	if err := p.run(ctx, &end); err != nil {
