@@ -139,7 +139,8 @@ func decision(ctx context.Context, s *store.Store, id int64) (said string, err e
 		if failed != nil {
 			return said, failed
 		}
-		if stage.Stage == pipeline.GateStage && o.Decision != "" {
+		// One that the gate let through, and that cannot answer, is refused after it.
+		if (stage.Stage == pipeline.GateStage || stage.Stage == pipeline.Promote) && o.Decision != "" {
 			said = o.Decision
 		}
 	}

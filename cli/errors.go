@@ -97,6 +97,7 @@ func explain(err error) (code int, text, hint string) {
 		model   *llm.Error
 		policy  *policies.Error
 		changed *policies.ChangedError
+		mute    *serving.MuteError
 		served  *serving.Error
 	)
 	switch {
@@ -139,6 +140,8 @@ func explain(err error) (code int, text, hint string) {
 		}
 	case errors.As(err, &changed):
 		hint = changed.Hint()
+	case errors.As(err, &mute):
+		hint = mute.Hint()
 	case errors.As(err, &served):
 		hint = served.Hint
 	case errors.As(err, &damaged):

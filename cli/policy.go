@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/trainer/policies"
 	"github.com/kernelwright/kernelwright/trainer/serving"
@@ -21,6 +22,7 @@ type policyCmd struct {
 	Ls       policyLsCmd       `cmd:"" help:"List the policies, and which of them serves."`
 	Show     policyShowCmd     `cmd:"" help:"Show what a policy is, where it came from, and what promoted it."`
 	Add      policyAddCmd      `cmd:"" help:"Bring a model: a folder of Hugging Face's, a PEFT adapter, or a GGUF file."`
+	Gate     policyGateCmd     `cmd:"" help:"Hold a policy against another one, on tasks that neither has met."`
 	Promote  policyPromoteCmd  `cmd:"" help:"Have a policy serve."`
 	Rollback policyRollbackCmd `cmd:"" help:"Have the policy serve again that did before."`
 	Serve    policyServeCmd    `cmd:"" help:"Serve a policy to programs of yours, by OpenAI's protocol."`
@@ -218,48 +220,46 @@ type policyPromoteCmd struct {
 
 // Help is shown below the flags.
 func (policyPromoteCmd) Help() string {
-	return "The policy is started and asked once first. From the next call on policy:current is this version, in a daemon that runs, too; calls that are under way are answered by the version that they went to. It is recorded as a person's decision, without a gate. No setting changes: it is the Coder where coder.name is policy:current."
+	return "The policy is asked once first, and one that cannot answer does not serve. From the next call on policy:current is this version, in a daemon that runs, too; calls that are under way are answered by the version that they went to. It is recorded as a person's decision, without a gate. No setting changes: it is the Coder where coder.name is policy:current."
 }
 
 // Run has a policy serve.
-func (c policyPromoteCmd) Run(a *app) (err error) {
+func (c policyPromoteCmd) Run(a *app) error {
+	return turning(a, func(r *room) (policies.Policy, string, error) {
+		p, err := r.policies.Find(a.ctx, c.Policy)
+		if err != nil {
+			return p, "", err
+		}
+		return r.promote(a, p, 0, c.Reason)
+	})
+}
+
+// promote has a policy serve that answers. It says whether it did before.
+func (r *room) promote(a *app, p policies.Policy, gate int64, reason string) (policies.Policy, string, error) {
+	row, err := r.policyRow(a.ctx, p)
+	if err != nil || row.Serving {
+		return p, "serves already", err
+	}
+	show := newProgress(a.stderr)
+	defer show.done()
+	show.stage("asking", p.Name())
+	if err := r.servers.Smoke(a.ctx, p); err != nil {
+		return p, "", cutShort(a.ctx, err)
+	}
+	return p, "serves now", r.policies.Promote(a.ctx, p, gate, reason)
+}
+
+// turning changes which policy serves, and says so.
+func turning(a *app, turn func(*room) (policies.Policy, string, error)) (err error) {
 	r, err := a.open(false)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	p, err := r.policies.Find(a.ctx, c.Policy)
+	p, what, err := turn(r)
 	if err != nil {
 		return err
 	}
-	row, err := r.policyRow(a.ctx, p)
-	if err != nil {
-		return err
-	}
-	if !row.Serving {
-		if err := r.smoke(a, p); err != nil {
-			return cutShort(a.ctx, err)
-		}
-		if err := r.policies.Promote(a.ctx, p, 0, c.Reason); err != nil {
-			return err
-		}
-	}
-	return saysServes(a, r, p, map[bool]string{true: "serves already", false: "serves now"}[row.Serving])
-}
-
-// smoke starts a policy's server, which samples once before it answers.
-func (r *room) smoke(a *app, p policies.Policy) error {
-	show := newProgress(a.stderr)
-	defer show.done()
-	show.stage("starting", p.Name())
-	_, release, err := r.servers.Acquire(a.ctx, p)
-	if err == nil {
-		release()
-	}
-	return err
-}
-
-func saysServes(a *app, r *room, p policies.Policy, what string) error {
 	if a.json {
 		row, err := r.policyRow(a.ctx, p)
 		if err != nil {
@@ -284,17 +284,11 @@ func (policyRollbackCmd) Help() string {
 }
 
 // Run goes back.
-func (c policyRollbackCmd) Run(a *app) (err error) {
-	r, err := a.open(false)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
-	p, err := r.policies.Rollback(a.ctx, c.Reason)
-	if err != nil {
-		return err
-	}
-	return saysServes(a, r, p, "serves again")
+func (c policyRollbackCmd) Run(a *app) error {
+	return turning(a, func(r *room) (policies.Policy, string, error) {
+		p, err := r.policies.Rollback(a.ctx, c.Reason)
+		return p, "serves again", err
+	})
 }
 
 type policyRmCmd struct {
@@ -385,7 +379,7 @@ func (c policyServeCmd) Run(a *app) (err error) {
 	if err != nil {
 		return cutShort(a.ctx, err)
 	}
-	o := serving.Local{Folder: p.Folder, Name: policyPrefix + p.Name(), Host: host, Port: port, Device: "auto", Token: a.getenv(serving.TokenEnv)}
+	o := serving.Local{Folder: p.Folder, Name: policyPrefix + p.Name(), Host: host, Port: port, Device: "auto", GPU: r.servingGPU(), Leases: hwfeedback.LeaseFolder(), Token: a.getenv(serving.TokenEnv)}
 	err = serving.Serve(a.ctx, python, o, func(at serving.Endpoint) error {
 		if a.json {
 			return a.printLine(map[string]any{"url": at.URL, "model": at.Model, "context": at.Context})

@@ -3,6 +3,9 @@ package cli
 import (
 	"context"
 	"errors"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
@@ -26,8 +29,45 @@ type policyParts struct {
 // asked.
 func (r *room) openPolicies() {
 	r.policies = policies.Open(r.store, r.folder)
-	r.servers = serving.New(serving.Options{Python: r.trainingPython, Check: r.policies.Check, Log: r.log})
+	r.servers = serving.New(serving.Options{Python: r.trainingPython, Check: r.policies.Check, GPU: r.servingGPU, Leases: hwfeedback.LeaseFolder(), Log: r.log})
 	r.models.policies = serving.Source{Policies: r.policies, Servers: r.servers}
+}
+
+// gpus are the numbers of the GPUs on which this room measures, and of the others.
+func (r *room) gpus() (judges, others []int) {
+	all, err := hwfeedback.Devices(allGPUs)
+	if err != nil {
+		return nil, nil // there is none
+	}
+	measured, err := hwfeedback.Devices(r.config.Device)
+	if err != nil {
+		return nil, nil
+	}
+	for i, name := range all {
+		number, err := strconv.Atoi(strings.TrimPrefix(name, "cuda:"))
+		if err != nil {
+			continue
+		}
+		first := i == 0 && slices.ContainsFunc(measured, func(m string) bool { return m == "cuda" || m == "auto" })
+		if first || slices.Contains(measured, name) {
+			judges = append(judges, number)
+		} else {
+			others = append(others, number)
+		}
+	}
+	return judges, others
+}
+
+const allGPUs = "cuda:all"
+
+// servingGPU is the one that policies are served on: where there are several, one on which
+// nothing is measured.
+func (r *room) servingGPU() int {
+	judges, others := r.gpus()
+	if all := slices.Concat(others, judges); len(all) > 0 {
+		return all[0]
+	}
+	return 0
 }
 
 func (r *room) closePolicies() {

@@ -1,9 +1,9 @@
 package cli
 
 import (
-	"fmt"
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 
 	"github.com/kernelwright/kernelwright/hwfeedback"
@@ -52,8 +52,10 @@ func (r *room) trainParts(a *app, show *progress, tell func(pipeline.Event)) (pi
 			counts, err := daydata.Export(ctx, r.store, filter, folder)
 			return filepath.Join(folder, daydata.PairsFile), counts.Trajectories, err
 		},
-		Unprotected: len(r.config.Training.Protected) == 0,
+		Smoke:  r.servers.Smoke,
+		Leases: hwfeedback.LeaseFolder(), Unprotected: len(r.config.Training.Protected) == 0,
 	}
+	p.Judges, p.Trains = r.gpus()
 	return p, t.close
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/kernelwright/kernelwright/trainer/gate"
 	"github.com/kernelwright/kernelwright/trainer/pipeline"
 	"github.com/kernelwright/kernelwright/trainer/policies"
+	"github.com/kernelwright/kernelwright/trainer/teach"
 )
 
 type trainRunCmd struct {
@@ -190,7 +191,7 @@ func (c trainRunCmd) find(ctx context.Context, s *store.Store, asked pipeline.Se
 		case c.Pipeline != 0:
 			return p.ID == c.Pipeline, nil
 		case c.Stage != "" && !c.Small && c.Base == "":
-			return true, nil
+			return !of.Trial(), nil
 		}
 		return (p.FinishedMS == 0 || c.Stage != "") && asked.Same(of), nil
 	})
@@ -272,6 +273,7 @@ type trainTeller struct {
 	show   *progress
 	seen   map[string]bool
 	gate   *stageObject
+	turned *stageObject // what became of the promotion
 	failed error
 }
 
@@ -327,6 +329,7 @@ func (t *trainTeller) ended(s store.Stage) {
 	case s.Stage == pipeline.GateStage && s.Status.Finished():
 		t.gate = &o // it is the last one: what comes after it belongs to it
 	case s.Stage == pipeline.Promote && s.Status.Finished():
+		t.turned = &o
 	default:
 		t.failed = errors.Join(t.failed, t.a.printLine(o))
 	}
@@ -341,38 +344,86 @@ func ratesLine(name string, r *pipeline.Rates) string {
 
 // end prints what came of it all.
 func (t *trainTeller) end(r *room, id int64) error {
-	if t.a.json {
-		if t.gate == nil {
-			return nil // of one stage alone
-		}
-		return t.a.printLine(*t.gate)
+	if t.a.json && t.gate == nil {
+		return nil // of one stage alone
 	}
 	stages, err := r.store.Stages(context.WithoutCancel(t.a.ctx), id)
 	if err != nil {
 		return err
 	}
-	return errors.Join(printStages(t.a, stages), r.printOdds(t.a, stages))
+	power, err := r.power(context.WithoutCancel(t.a.ctx), id, stages)
+	if err != nil {
+		return err
+	}
+	if t.a.json {
+		return t.a.printLine(lastObjectOf(*t.gate, t.turned, stages, power))
+	}
+	if err := printStages(t.a, stages); err != nil || len(power) == 0 {
+		return err
+	}
+	return t.a.printf("gate: %s\n", gate.Odds(power))
 }
 
-// printOdds prints how likely the last gate of a pipeline is to tell policies apart.
-func (r *room) printOdds(a *app, stages []store.Stage) error {
+// lastObject is what --json prints of the gate, with what is said of the whole pipeline.
+type lastObject struct {
+	stageObject
+	// Novel is the share of the right answers at the gate that are no copies of what the
+	// policy was taught by, or of a point of the built-in Coder's schedules.
+	Novel              *float64         `json:"novel"`
+	Novelty            *teach.Novelty   `json:"novelty"`
+	TokensPerCandidate *float64         `json:"tokens_per_candidate"`
+	CharactersPerToken *float64         `json:"characters_per_token"`
+	StageVerdicts      map[string]int64 `json:"stage_verdicts"`
+	Power              []gate.Strength  `json:"power"` // of the gate: what simulated nights say of its settings
+}
+
+// lastObjectOf is it. A policy that the gate let through, and that could not answer, is
+// refused.
+func lastObjectOf(held stageObject, turned *stageObject, stages []store.Stage, power []gate.Strength) lastObject {
+	o := lastObject{stageObject: held, StageVerdicts: map[string]int64{}, Power: power}
+	if turned != nil && turned.Decision != "" && turned.Decision != held.Decision {
+		o.Decision, o.Reason = turned.Decision, turned.Reason
+	}
+	for _, s := range stages {
+		o.StageVerdicts[s.Stage] += s.Verdicts
+	}
+	if held.Outputs != nil && held.Outputs.Novelty != nil {
+		n := held.Outputs.Novelty
+		o.Novelty, o.TokensPerCandidate, o.CharactersPerToken = n, n.Tokens, n.CharactersPerToken
+		if n.Share != nil {
+			novel := 1 - *n.Share
+			o.Novel = &novel
+		}
+	}
+	return o
+}
+
+// power is what simulated nights say of the last gate of a pipeline; where none had to be
+// held, of the one that it would have had. It is nil before that.
+func (r *room) power(ctx context.Context, id int64, stages []store.Stage) ([]gate.Strength, error) {
 	for _, s := range slices.Backward(stages) {
 		o, err := stageObjectOf(s)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if s.Stage != pipeline.GateStage || o.Outputs == nil || o.Outputs.Gate == 0 {
+		if s.Stage != pipeline.GateStage || o.Outputs == nil {
 			continue
 		}
-		held, err := r.store.Gate(a.ctx, o.Outputs.Gate)
-		if err != nil {
-			return err
+		if o.Outputs.Gate == 0 {
+			row, err := r.store.Pipeline(ctx, id)
+			if err != nil {
+				return nil, err
+			}
+			var of pipeline.Settings
+			err = json.Unmarshal(row.Settings, &of)
+			return gate.Strengths(of.Recipe.Gate, gate.StrengthNights), err
 		}
-		read, err := gate.Read(a.ctx, r.store, held.Name)
+		held, err := r.store.Gate(ctx, o.Outputs.Gate)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return a.printf("gate: %s\n", read.Odds())
+		read, err := gate.Read(ctx, r.store, held.Name)
+		return read.Powers, err
 	}
-	return nil
+	return nil, nil
 }

@@ -6,8 +6,10 @@ import (
 
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/store"
+	"github.com/kernelwright/kernelwright/trainer/gate"
 	"github.com/kernelwright/kernelwright/trainer/pipeline"
 	"github.com/kernelwright/kernelwright/trainer/policies"
+	"github.com/kernelwright/kernelwright/trainer/teach"
 )
 
 // trainRoom is a room with a record of its own, and what pipelines need to begin.
@@ -172,5 +174,67 @@ func TestNightsPassOverWhatIsStuck(t *testing.T) {
 				t.Errorf("pipeline %d after %d, %v", next.ID(), first.ID(), err)
 			}
 		})
+	}
+}
+
+// The last object of --json says what became of the promotion, and sums up the whole.
+func TestTheLastObject(t *testing.T) {
+	share, tokens, characters := 0.25, 310.0, 2.9
+	held := stageObject{
+		Stage: store.Stage{Stage: pipeline.GateStage, Reason: ""}, Decision: gate.Promoted,
+		Outputs: &pipeline.Outputs{Novelty: &teach.Novelty{Candidates: 8, Copies: 2, Share: &share, Tokens: &tokens, CharactersPerToken: &characters}},
+	}
+	stages := []store.Stage{{Stage: pipeline.Warmup, Verdicts: 3}, {Stage: pipeline.Warmup, Attempt: 2, Verdicts: 4}, {Stage: pipeline.GateStage, Verdicts: 9}}
+	power := []gate.Strength{{Gain: 0.15, Power: gate.Power{Nights: 9, Rate: 0.5}}}
+	o := lastObjectOf(held, &stageObject{Decision: gate.Promoted}, stages, power)
+	if o.Decision != gate.Promoted || o.Novel == nil || *o.Novel != 0.75 || *o.TokensPerCandidate != tokens || *o.CharactersPerToken != characters || o.StageVerdicts[pipeline.Warmup] != 7 || o.StageVerdicts[pipeline.GateStage] != 9 || len(o.Power) != 1 {
+		t.Errorf("%+v", o)
+	}
+	o = lastObjectOf(held, &stageObject{Stage: store.Stage{Reason: "it cannot answer"}, Decision: gate.Refused}, stages, power)
+	if o.Decision != gate.Refused || o.Reason != "it cannot answer" {
+		t.Errorf("%+v", o)
+	}
+	held.Outputs.Novelty = nil
+	if o = lastObjectOf(held, nil, stages, nil); o.Novel != nil || o.Novelty != nil || o.Decision != gate.Promoted {
+		t.Errorf("%+v", o)
+	}
+}
+
+// A gate by itself has the conditions under which its policy was trained, and those two
+// policies that were named, or the best one so far.
+func TestAGateByItself(t *testing.T) {
+	r, parts := trainRoom(t)
+	ctx := t.Context()
+	small := pipeline.Settings{Small: true, Seed: 1, Recipe: pipeline.Small()}
+	small.Recipe.AnswerTokens = 77
+	if _, err := pipeline.Begin(ctx, parts, small); err != nil {
+		t.Fatal(err)
+	}
+	promoted(t, r, "one")
+	folder := filepath.Join(t.TempDir(), "two")
+	if err := writeModel(folder, "two"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.policies.Add(ctx, folder, "v1", "", policies.Origin{Pipeline: 1, Stage: pipeline.Agentic}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := policyGateCmd{Policy: "v2", Seed: 1}.settings(ctx, r)
+	if err != nil || !s.Trial() || s.Candidate != "policy:v2" || s.Opponent != "policy:v1" || !s.Small || s.Recipe.AnswerTokens != 77 || s.Recipe.Tasks[store.TrainSplit] != 0 || s.Recipe.Tasks[store.KindsSplit] == 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	other, err := policyGateCmd{Policy: "v1", Against: "v2", Seed: 1}.settings(ctx, r)
+	if err != nil || other.Candidate != "policy:v1" || other.Opponent != "policy:v2" || other.Small {
+		t.Errorf("%+v, %v", other, err)
+	}
+	if _, err := (policyGateCmd{Policy: "v1"}).settings(ctx, r); err == nil {
+		t.Error("the best policy is held against itself")
+	}
+	// It is no pipeline that a stage is done of, nor one that a night goes on with.
+	p, err := pipeline.Begin(ctx, parts, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id, _, err := (trainRunCmd{Stage: pipeline.GateStage}).find(ctx, r.store, small); err != nil || id != 1 {
+		t.Errorf("the stage is of pipeline %d, not of %d, %v", id, p.ID(), err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/pipeline"
+	"github.com/kernelwright/kernelwright/trainer/teach"
 )
 
 type trainLsCmd struct{}
@@ -76,6 +77,9 @@ func (r *room) pipelineObject(ctx context.Context, p store.Pipeline) (pipelineOb
 		return pipelineObject{}, fmt.Errorf("the settings of pipeline %d: %w", p.ID, err)
 	}
 	o := pipelineObject{ID: p.ID, CreatedMS: p.CreatedMS, FinishedMS: p.FinishedMS, Small: s.Small, Base: s.Base}
+	if s.Trial() { // nothing is trained
+		o.Base = s.Candidate
+	}
 	stages, err := r.store.Stages(ctx, p.ID)
 	if err != nil {
 		return o, err
@@ -225,10 +229,25 @@ func counted(stage string, o *pipeline.Outputs) (notes []string) {
 	if from, there := c["reward_first"]; there {
 		notes = append(notes, fmt.Sprintf("%s: mean reward on training tasks %.2f in the first step, %.2f in the last; %.0f %% and %.0f %% correct", stage, from, c["reward_last"], 100*c["correct_first"], 100*c["correct_last"]))
 	}
+	if n := o.Novelty; n != nil && n.Share != nil {
+		notes = append(notes, stage+": "+noveltyLine(n))
+	}
 	if o.Decision != "" && stage == pipeline.GateStage {
 		notes = append(notes, fmt.Sprintf("gate: policy v%d is %s: %s", o.Version, o.Decision, report.Line(o.Reason)))
 	}
 	return notes
+}
+
+// noveltyLine says how much of a policy's right answers is its own.
+func noveltyLine(n *teach.Novelty) string {
+	said := fmt.Sprintf("%.0f %% of %d right answers to held-out tasks (%d different ones) are no copies: neither of what was taught nor of a schedule of the built-in Coder", 100*(1-*n.Share), n.Candidates, n.Different)
+	if n.Whole < n.Candidates {
+		said += fmt.Sprintf("; %d were compared with a part of their task's schedules", n.Candidates-n.Whole)
+	}
+	if n.Tokens != nil && n.CharactersPerToken != nil {
+		said += fmt.Sprintf("; %.0f tokens a candidate, %.1f characters a token", *n.Tokens, *n.CharactersPerToken)
+	}
+	return said
 }
 
 // heldNote says whether the reward on held-out tasks rose.

@@ -10,15 +10,14 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/kernelwright/kernelwright/internal/timetable"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/nights"
+	"github.com/kernelwright/kernelwright/trainer/nights/nightstest"
 )
 
 // training is a process that takes a step after the other, keeps each in a file, and
@@ -108,38 +107,10 @@ func (p *pipeline) gate() {
 	}
 }
 
-// wallClock shows what it is set to. Its timers ring at once: who is woken looks at
-// what it shows.
-type wallClock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func (c *wallClock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (*wallClock) After(time.Duration) <-chan time.Time { return time.After(time.Millisecond) }
-
-func (c *wallClock) set(t time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = t
-}
-
-// eleven is when nights of tests are due.
-var eleven = time.Date(2026, 11, 27, 23, 0, 0, 0, time.UTC)
-
 // nightly has a daemon train at eleven in the evening.
 func nightly(t *testing.T, d *Daemon, p nights.Pipeline, c nights.Clock, log *slog.Logger) {
 	t.Helper()
-	table, err := timetable.Parse("0 23 * * *", time.UTC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.Nights = nights.New(nights.Plan{Table: table, Length: 8 * time.Hour}, d.Worker.Store, p, d.Waiting, c, log)
+	d.Nights = nights.New(nights.Plan{Table: nightstest.Table(t), Length: 8 * time.Hour}, d.Worker.Store, p, d.Waiting, c, log)
 }
 
 func lastNight(t *testing.T, s *store.Store) store.Night {
@@ -156,7 +127,7 @@ func lastNight(t *testing.T, s *store.Store) store.Night {
 func TestADaemonsNight(t *testing.T) {
 	b := newBench(t)
 	p := &pipeline{t: t, folder: t.TempDir()}
-	c := &wallClock{now: eleven.Add(-time.Hour)}
+	c := nightstest.NewClock(nightstest.Eleven.Add(-time.Hour))
 	b.hw.begins = func() {
 		if p.running.Load() {
 			t.Error("a run works while something is trained")
@@ -169,7 +140,7 @@ func TestADaemonsNight(t *testing.T) {
 	if p.step() != 0 {
 		t.Error("it trains by day")
 	}
-	c.set(eleven)
+	c.Set(nightstest.Eleven)
 	p.steps(3)
 	b.drop("layernorm.py", "layernorm")
 	if done := b.next(); done.Summary().Status != "certified" {
@@ -192,7 +163,7 @@ func TestADaemonsNight(t *testing.T) {
 func TestADaemonStopsItsNight(t *testing.T) {
 	b := newBench(t)
 	p := &pipeline{t: t, folder: t.TempDir()}
-	c := &wallClock{now: eleven}
+	c := nightstest.NewClock(nightstest.Eleven)
 	b.start(func(d *Daemon) { nightly(t, d, p, c, d.log()) })
 	p.steps(2)
 	b.halt()
@@ -225,7 +196,7 @@ func TestAKilledDaemonsNightGoesOn(t *testing.T) {
 		}
 		b.store = s
 		b.start(func(d *Daemon) {
-			nightly(t, d, &pipeline{t: t, folder: folder}, &wallClock{now: eleven}, d.log())
+			nightly(t, d, &pipeline{t: t, folder: folder}, nightstest.NewClock(nightstest.Eleven), d.log())
 		})
 		select {} // until it is killed
 	}
@@ -248,12 +219,12 @@ func TestAKilledDaemonsNightGoesOn(t *testing.T) {
 			t.Errorf("after %d steps: %+v", p.step(), n)
 		}
 	}
-	b.start(func(d *Daemon) { nightly(t, d, p, &wallClock{now: eleven.Add(time.Hour)}, d.log()) })
+	b.start(func(d *Daemon) { nightly(t, d, p, nightstest.NewClock(nightstest.Eleven.Add(time.Hour)), d.log()) })
 	b.logged("a night goes on")
 	p.gate()
 	b.logged("a night ended")
 	all, err := b.store.Nights(t.Context(), 0)
-	if err != nil || len(all) != 1 || all[0].Stop != store.NightDone || all[0].BegunMS != eleven.UnixMilli() {
+	if err != nil || len(all) != 1 || all[0].Stop != store.NightDone || all[0].BegunMS != nightstest.Eleven.UnixMilli() {
 		t.Errorf("%+v %v", all, err)
 	}
 	b.halt()

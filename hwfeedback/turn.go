@@ -12,6 +12,8 @@ const (
 	// turnIdle is how long an evaluator keeps the device for its next evaluation.
 	// As long have it the processes that the last one began for that.
 	turnIdle = 3 * time.Second
+	// turnLooks is how often it looks meanwhile whether somebody waits.
+	turnLooks = 30
 	// turnYield is how long it lets others go first, and turnLook how often it looks
 	// whether they have.
 	turnYield = 10 * time.Second
@@ -131,14 +133,25 @@ func (t *turn) give(lease Lease, goesOn bool) error {
 		return lease.Release()
 	}
 	t.kept = lease
-	t.over = time.AfterFunc(t.idle, t.end)
+	device, until := t.had, time.Now().Add(t.idle)
+	t.over = time.AfterFunc(t.idle/turnLooks, func() { t.rest(lease, device, until) })
 	return nil
 }
 
-// end gives up what is kept.
-func (t *turn) end() {
-	if kept := t.withdraw(false); kept != nil {
-		_ = kept.Release()
+// rest gives up what is kept once it is time to, or somebody waits for it: a policy that is
+// to write the next candidate, say.
+func (t *turn) rest(lease Lease, device string, until time.Time) {
+	left := time.Until(until)
+	wanted := left > 0 && t.leases.Wanted(device)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.kept != lease: // it was taken up
+	case left > 0 && !wanted:
+		t.over = time.AfterFunc(min(left, t.idle/turnLooks), func() { t.rest(lease, device, until) })
+	default:
+		t.kept = nil
+		_ = lease.Release()
 	}
 }
 

@@ -51,6 +51,32 @@ func isFree(t *testing.T, leases Leaser, device string, expected bool) bool {
 	return true
 }
 
+// What is kept for the next evaluation is given to who waits for it meanwhile.
+func TestWhatIsKeptIsGivenUp(t *testing.T) {
+	leases := &FileLeases{Dir: t.TempDir()}
+	turn := newTurn(leases, time.Hour)
+	gives(t, turn, takes(t, turn, true), true)
+	turn.mu.Lock()
+	kept := turn.kept
+	turn.over.Stop()
+	turn.mu.Unlock()
+	waiting := make(chan error, 1)
+	go func() {
+		l, err := leases.Acquire(t.Context(), "cuda:0")
+		if err == nil {
+			err = l.Release()
+		}
+		waiting <- err
+	}()
+	for !leases.Wanted("cuda:0") {
+		time.Sleep(time.Millisecond)
+	}
+	turn.rest(kept, "cuda:0", time.Now().Add(time.Hour))
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestATurnGoesOn(t *testing.T) {
 	leases := &FileLeases{Dir: t.TempDir()}
 	turn := newTurn(leases, time.Hour)

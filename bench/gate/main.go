@@ -41,7 +41,7 @@ func fewer(s gate.Settings, nights int, seed uint64) {
 		name     string
 		settings gate.Settings
 	}{{"default", s}, {"`--small`", gate.SmallSettings}} {
-		for _, loss := range []float64{0, 0.05, 0.1, 0.15, 0.2} {
+		for _, loss := range []float64{0, 0.025, 0.05, 0.075, 0.1, 0.15} {
 			fmt.Printf("| %s | %s |", c.name, lost(loss))
 			for _, gain := range []float64{0.15, 0.2} {
 				p := gate.Simulate(c.settings, gate.DefaultTruth.Better(gain).Fewer(loss), nights, seed)
@@ -57,10 +57,10 @@ func lost(loss float64) string {
 	if loss == 0 {
 		return "as many"
 	}
-	return fmt.Sprintf("%.0f points fewer", 100*loss)
+	return fmt.Sprintf("%g points fewer", 100*loss)
 }
 
-// required is the three policies that a gate has to tell apart.
+// required is the policies that a gate has to tell apart.
 func required(s gate.Settings, nights int, seed uint64) {
 	fmt.Println("| settings | candidate | promoted | 95 % interval | within three nights | 95 % interval | tasks a night |")
 	fmt.Println("|---|---|---:|---:|---:|---:|---:|")
@@ -70,9 +70,14 @@ func required(s gate.Settings, nights int, seed uint64) {
 		settings gate.Settings
 	}{{"default", s}, {"`--small`", small}} {
 		name := fmt.Sprintf("%s: %d tasks a set, %d answers", c.name, c.settings.Tasks, c.settings.Samples)
-		for _, gain := range []float64{0, 0.15, -0.05} {
-			p := gate.Simulate(c.settings, gate.DefaultTruth.Better(gain), nights, seed)
-			fmt.Printf("| %s | %s | %.2f %% | %.2f to %.2f %% | %.1f %% | %.1f to %.1f %% | %.0f of %d |\n", name, candidate(gain),
+		for _, truth := range []named{
+			{"equal", gate.DefaultTruth},
+			{"15 points better", gate.DefaultTruth.Better(0.15)},
+			{"5 points worse: faster than torch.compile less often", gate.DefaultTruth.Better(-0.05)},
+			{"5 points worse: correct less often", gate.DefaultTruth.Fewer(0.05)},
+		} {
+			p := gate.Simulate(c.settings, truth.truth, nights, seed)
+			fmt.Printf("| %s | %s | %.2f %% | %.2f to %.2f %% | %.1f %% | %.1f to %.1f %% | %.0f of %d |\n", name, truth.name,
 				100*p.Rate, 100*p.Low, 100*p.High, 100*p.Within, 100*p.WithinLow, 100*p.WithinHigh, p.Tasks, 2*c.settings.Tasks)
 			name = ""
 		}
@@ -80,26 +85,18 @@ func required(s gate.Settings, nights int, seed uint64) {
 	fmt.Println()
 }
 
-func candidate(gain float64) string {
-	switch {
-	case gain > 0:
-		return fmt.Sprintf("%.0f points better", 100*gain)
-	case gain < 0:
-		return fmt.Sprintf("%.0f points worse", -100*gain)
-	}
-	return "equal"
-}
-
 // sensitivity is other truths.
 func sensitivity(s gate.Settings, nights int, seed uint64) {
-	fmt.Println("| truth | equal: promoted | 15 points better: within three nights | 5 points worse: promoted |")
-	fmt.Println("|---|---:|---:|---:|")
+	fmt.Println("| truth | equal: promoted | 15 points better: within three nights | 5 points worse: promoted | 5 points fewer correct: promoted |")
+	fmt.Println("|---|---:|---:|---:|---:|")
 	for _, t := range truths() {
 		equal := gate.Simulate(s, t.truth, nights, seed)
 		better := gate.Simulate(s, t.truth.Better(0.15), nights, seed)
 		worse := gate.Simulate(s, t.truth.Better(-0.05), nights, seed)
-		fmt.Printf("| %s | %.2f %% (%.2f to %.2f) | %.1f %% (%.1f to %.1f) | %.2f %% (%.2f to %.2f) |\n", t.name,
-			100*equal.Rate, 100*equal.Low, 100*equal.High, 100*better.Within, 100*better.WithinLow, 100*better.WithinHigh, 100*worse.Rate, 100*worse.Low, 100*worse.High)
+		fewer := gate.Simulate(s, t.truth.Fewer(0.05), nights, seed)
+		fmt.Printf("| %s | %.2f %% (%.2f to %.2f) | %.1f %% (%.1f to %.1f) | %.2f %% (%.2f to %.2f) | %.2f %% (%.2f to %.2f) |\n", t.name,
+			100*equal.Rate, 100*equal.Low, 100*equal.High, 100*better.Within, 100*better.WithinLow, 100*better.WithinHigh, 100*worse.Rate, 100*worse.Low, 100*worse.High,
+			100*fewer.Rate, 100*fewer.Low, 100*fewer.High)
 	}
 }
 
@@ -139,14 +136,14 @@ func truths() []named {
 
 // others is what other counts come to.
 func others(s gate.Settings, nights int, seed uint64) {
-	fmt.Println("| tasks a set | answers | answers a night at most, of each policy | equal: promoted | 15 points better: a night | within three nights | 5 points worse: promoted | tasks a night, equal and better |")
+	fmt.Println("| tasks a set | answers | answers a night at most, of each policy | equal: promoted | 15 points better: a night | within three nights | 5 points fewer correct: promoted | tasks a night, equal and better |")
 	fmt.Println("|---:|---:|---:|---:|---:|---:|---:|---:|")
-	for _, tasks := range []int{16, 20, 24, 28, 32, 40} {
+	for _, tasks := range []int{16, 20, 24, 28, 32, 36, 40} {
 		for _, samples := range []int{2, 4, 8} {
 			s.Tasks, s.Samples = tasks, samples
 			equal := gate.Simulate(s, gate.DefaultTruth, nights, seed)
 			better := gate.Simulate(s, gate.DefaultTruth.Better(0.15), nights, seed)
-			worse := gate.Simulate(s, gate.DefaultTruth.Better(-0.05), nights, seed)
+			worse := gate.Simulate(s, gate.DefaultTruth.Fewer(0.05), nights, seed)
 			fmt.Printf("| %d | %d | %d | %.2f %% | %.1f %% | %.1f %% | %.2f %% | %.0f and %.0f |\n", tasks, samples, 2*tasks*samples,
 				100*equal.Rate, 100*better.Rate, 100*better.Within, 100*worse.Rate, equal.Tasks, better.Tasks)
 		}

@@ -88,6 +88,35 @@ func TestLooksTogetherSpendNoMoreThanTheyMay(t *testing.T) {
 	})
 }
 
+// A candidate that loses the whole margin of correctness, and is faster beyond doubt at
+// every look, gets through with at most the chance Level, over all looks together.
+func TestLookingOftenDoesNotMakeUpForCorrectness(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := Settings{Tasks: 6, Samples: 4, Looks: 3, Alpha: 0.4, Beta: 0.05, Effect: 0.15, Margin: 0.1, Level: rapid.Float64Range(0.05, 0.4).Draw(t, "level")}
+		strays := rapid.SliceOfN(rapid.IntRange(1, 40), 6, 6).Draw(t, "strays")
+		wins := slices.Repeat([][]int{slices.Repeat([]int{1}, 9)}, s.Looks)
+		promoted := 0
+		for signs := range 1 << len(strays) {
+			correct := make([][]int, s.Looks)
+			for i, d := range strays {
+				if signs>>i&1 == 1 {
+					d = -d
+				}
+				correct[i/2] = append(correct[i/2], d-units(s.Margin))
+			}
+			for look := 1; look <= s.Looks; look++ {
+				if s.find(sample{look: look, faster: wins[:look], speed: wins[:look], correct: correct[:look]}).decision == Promoted {
+					promoted++
+					break
+				}
+			}
+		}
+		if share := float64(promoted) / float64(int(1)<<len(strays)); share > s.Level+1e-12 {
+			t.Errorf("%v of such candidates are promoted, and %v may be", share, s.Level)
+		}
+	})
+}
+
 func TestAnIntervalBeginsAboveNothingWhereTheTestSaysSo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		looks := rapid.SliceOfN(rapid.SliceOfN(rapid.IntRange(-8, 16), 4, 7), 1, 2).Draw(t, "looks")

@@ -11,7 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
+	"math/rand/v2"
 
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/tasks"
@@ -21,10 +21,14 @@ import (
 type Player interface {
 	// Name is as a Coder is named: "policy:v3", "builtin".
 	Name() string
-	// Play has the player answer a task, once for each number of a sample, and
-	// returns what the hardware said. It may be called by several goroutines, and may
-	// answer all held-out tasks of the gate at its first call. An error is of the
-	// infrastructure: there is no outcome then.
+	// Prepare has the player write its answers to tasks, all that are judged next: a batch
+	// takes as long as one, and nothing is measured meanwhile. It is told of a task again where
+	// a gate goes on. An error ends the gate, which goes on later.
+	Prepare(ctx context.Context, all []tasks.Task) error
+	// Play has the player's answer to a task judged, one for each number of a sample,
+	// and returns what the hardware said. It is called by one at a time, in the order in
+	// which the answers are to be measured. An error is of the infrastructure: there is no
+	// outcome then.
 	Play(ctx context.Context, t tasks.Task, sample int) (Outcome, error)
 }
 
@@ -55,11 +59,11 @@ type Gate struct {
 	Settings    Settings // of a gate that begins; one that goes on has its own
 	Coder       Player   // the built-in one, one answer a task; nil: nobody stands beside
 	Unprotected bool     // training.protected is empty
-	Workers     int      // answers at once; 0: one
+	Seed        uint64   // of a gate that begins: draws whose answers come first
 	Log         *slog.Logger
 	Progress    func(Progress) // nil: nobody is told
 
-	nights int // that are simulated when it begins; 0: strengthNights
+	nights int // that are simulated when it begins; 0: StrengthNights
 }
 
 // Progress is how far a gate is.
@@ -74,6 +78,9 @@ type terms struct {
 	Rule        int    `json:"rule"` // of Decide
 	Unprotected bool   `json:"unprotected"`
 	Coder       string `json:"coder"` // empty: nobody stood beside
+	// Seed draws which policy begins with each task; nil: the gate is of a version in which
+	// they did not take turns.
+	Seed *uint64 `json:"seed"`
 	// Powers are what simulated nights say of these settings.
 	Powers []Strength `json:"powers"`
 }
@@ -85,10 +92,10 @@ type Strength struct {
 }
 
 // rule is raised whenever Decide comes to decide otherwise.
-const rule = 1
+const rule = 2
 
-// strengthNights are simulated when a gate begins: docs/gate.md has more of them.
-const strengthNights = 1000
+// StrengthNights are simulated when a gate begins: docs/gate.md has more of them.
+const StrengthNights = 1000
 
 // Strengths simulates nights with settings, for an equal, a better and a worse
 // candidate.
@@ -129,7 +136,7 @@ const tries = 3
 // gate that was stopped, or whose process was killed, goes on where it was, and
 // one that has decided says so again. Of held it takes the tasks that have served
 // no gate, in their order. All of held serves no other one, also what an early
-// decision leaves over: players answer ahead.
+// decision leaves over.
 //
 // An error decides nothing: *FewTasksError, *UnfitError, the record's, or ctx's.
 func (g *Gate) Run(ctx context.Context, candidate, opponent Player, held []tasks.Task) (Decision, error) {
@@ -217,7 +224,7 @@ func (g *Gate) first(ctx context.Context, candidate, opponent Player) (store.Gat
 	if err := g.Settings.Check(); err != nil {
 		return store.Gate{}, err
 	}
-	t := terms{Settings: g.Settings, Rule: rule, Unprotected: g.Unprotected, Powers: Strengths(g.Settings, cmp.Or(g.nights, strengthNights))}
+	t := terms{Settings: g.Settings, Rule: rule, Unprotected: g.Unprotected, Seed: &g.Seed, Powers: Strengths(g.Settings, cmp.Or(g.nights, StrengthNights))}
 	if g.Coder != nil {
 		t.Coder = g.Coder.Name()
 	}
@@ -239,14 +246,6 @@ func (r *round) load(ctx context.Context) (err error) {
 		r.outcomes[answer{o.Place, o.Player, o.Sample}] = o
 	}
 	return err
-}
-
-// samples is how many answers of a player a task has.
-func (r *round) samples(player string) int {
-	if player == store.GateCoder {
-		return 1
-	}
-	return r.terms.Samples
 }
 
 // pairs are the tasks that both policies have answered in full, up to the first
@@ -294,7 +293,30 @@ func (r *round) look(ctx context.Context, look int) error {
 	if err := r.use(ctx); err != nil {
 		return err
 	}
+	if err := r.prepare(ctx); err != nil {
+		return err
+	}
 	return r.play(ctx, look)
+}
+
+// prepare has the players write what is not judged yet.
+func (r *round) prepare(ctx context.Context) error {
+	coming := map[string][]tasks.Task{}
+	last := map[string]int{} // the place that a player was told of, and one
+	for _, a := range r.todo() {
+		if last[a.player] <= a.place {
+			coming[a.player] = append(coming[a.player], r.known[r.at(a.place).Fingerprint])
+			last[a.player] = a.place + 1
+		}
+	}
+	for _, player := range []string{store.GateCandidate, store.GateOpponent, store.GateCoder} {
+		if all := coming[player]; len(all) > 0 {
+			if err := r.players[player].Prepare(ctx, all); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // use records that all held-out tasks serve this gate, before any is played.
@@ -360,43 +382,41 @@ func (r *round) fill(ctx context.Context, due int) error {
 	return nil
 }
 
-// play has every answer of the tasks that is not recorded be given. A task that
+// play has every answer of the tasks that is not recorded be judged. A task that
 // cannot be played to its end is void for both; where that befalls too many, it is
 // the machine, and nothing is made void.
 func (r *round) play(ctx context.Context, look int) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	todo := r.todo()
-	p := &playing{round: r, cancel: cancel, progress: Progress{Look: look, Looks: r.terms.Looks, Played: len(r.outcomes), Wanted: len(r.outcomes) + len(todo)}}
-	p.allowed = r.terms.lossy()
+	progress := Progress{Look: look, Looks: r.terms.Looks, Played: len(r.outcomes), Wanted: len(r.outcomes) + len(todo)}
+	allowed, lost := r.terms.lossy(), map[int]error{} // by place
 	for _, t := range r.tasks {
 		if t.Void != "" {
-			p.allowed--
+			allowed--
 		}
 	}
-	jobs := make(chan answer)
-	var all sync.WaitGroup
-	for range max(1, r.Workers) {
-		all.Go(func() {
-			for a := range jobs {
-				p.answer(ctx, a)
-			}
-		})
-	}
-feed:
 	for _, a := range todo {
-		select {
-		case jobs <- a:
-		case <-ctx.Done():
-			break feed
+		if lost[a.place] != nil {
+			continue
+		}
+		err := r.answer(ctx, a)
+		var none *noOutcomeError
+		switch {
+		case err == nil:
+			progress.Played++
+			if r.Progress != nil {
+				r.Progress(progress)
+			}
+		case !errors.As(err, &none):
+			return err
+		case a.player == store.GateCoder: // the task counts all the same
+			r.Log.Warn("the built-in Coder has no outcome", "gate", r.Name, "place", a.place, "why", err)
+		default:
+			if lost[a.place] = err; len(lost) > allowed {
+				return &UnfitError{len(lost), err}
+			}
 		}
 	}
-	close(jobs)
-	all.Wait()
-	if err := context.Cause(ctx); err != nil {
-		return err
-	}
-	for place, err := range p.lost {
+	for place, err := range lost {
 		if err := r.Record.VoidGateTask(ctx, r.gate.ID, place, err.Error()); err != nil {
 			return err
 		}
@@ -405,51 +425,53 @@ feed:
 	return nil
 }
 
-// todo is the answers that are not recorded, in the order in which they are asked for:
-// either policy first in turn. One that answers ahead met the task before.
+// todo is the answers that are not recorded, in the order in which they are judged.
 func (r *round) todo() []answer {
 	var out []answer
 	for _, t := range r.tasks {
 		if t.Void != "" {
 			continue
 		}
-		turn := []string{store.GateCandidate, store.GateOpponent}
-		if t.Place%4 >= 2 { // places alternate between the sets
-			turn[0], turn[1] = turn[1], turn[0]
-		}
-		for i := range r.terms.Samples {
-			for _, player := range append(turn, store.GateCoder) {
-				a := answer{t.Place, player, i}
-				if _, done := r.outcomes[a]; !done && r.players[player] != nil && i < r.samples(player) {
-					out = append(out, a)
-				}
+		for _, a := range r.turns(t.Place) {
+			if _, done := r.outcomes[a]; !done && r.players[a.player] != nil {
+				out = append(out, a)
 			}
 		}
 	}
 	return out
 }
 
-// playing is what the workers share.
-type playing struct {
-	*round
-	cancel  context.CancelCauseFunc
-	allowed int // tasks that may be lost
-
-	mu       sync.Mutex
-	lost     map[int]error // by place
-	progress Progress
+// turns are a task's answers in their order: A B B A, and so on, so that a machine that
+// becomes slower meanwhile favours neither policy. Who is A, the seed draws. The built-in
+// Coder comes last.
+func (r *round) turns(place int) []answer {
+	first, second := store.GateCandidate, store.GateOpponent
+	if seed := r.terms.Seed; seed != nil && rand.New(rand.NewPCG(*seed, uint64(place))).IntN(2) == 1 { //nolint:gosec // the draw is to be repeated
+		first, second = second, first
+	}
+	var out []answer
+	for i := range r.terms.Samples {
+		out = append(out, answer{place, first, i}, answer{place, second, i})
+		first, second = second, first
+	}
+	return append(out, answer{place, store.GateCoder, 0})
 }
 
-// answer has one answer be given, and records its outcome.
-func (p *playing) answer(ctx context.Context, a answer) {
-	p.mu.Lock()
-	_, lost := p.lost[a.place]
-	p.mu.Unlock()
-	if lost || ctx.Err() != nil {
-		return
-	}
-	t := p.known[p.at(a.place).Fingerprint]
-	player := p.players[a.player]
+// noOutcomeError is an answer that could not be judged, often as it was tried.
+type noOutcomeError struct {
+	player string
+	err    error
+}
+
+func (e *noOutcomeError) Error() string {
+	return fmt.Sprintf("%s has no outcome in %d tries: %v", e.player, tries, e.err)
+}
+
+func (e *noOutcomeError) Unwrap() error { return e.err }
+
+// answer has one answer be judged, and records its outcome.
+func (r *round) answer(ctx context.Context, a answer) error {
+	t, player := r.known[r.at(a.place).Fingerprint], r.players[a.player]
 	var err error
 	for range tries {
 		var o Outcome
@@ -457,48 +479,16 @@ func (p *playing) answer(ctx context.Context, a answer) {
 			err = o.Check()
 		}
 		if ctx.Err() != nil {
-			return
+			return context.Cause(ctx)
 		}
-		if err != nil {
-			p.Log.Debug("an answer has no outcome", "gate", p.Name, "player", player.Name(), "task", t.Fingerprint, "sample", a.sample, "why", err)
-			continue
+		if err == nil {
+			return r.Record.SaveGateOutcome(ctx, r.gate.ID, store.GateOutcome{
+				Place: a.place, Player: a.player, Sample: a.sample, Built: o.Built, Correct: o.Correct, Reward: o.Reward, Speedup: o.Speedup, Eager: o.Eager, Compile: o.Compile,
+			})
 		}
-		row := store.GateOutcome{Place: a.place, Player: a.player, Sample: a.sample, Built: o.Built, Correct: o.Correct, Reward: o.Reward, Speedup: o.Speedup, Eager: o.Eager, Compile: o.Compile}
-		if err := p.Record.SaveGateOutcome(ctx, p.gate.ID, row); err != nil {
-			p.cancel(err)
-			return
-		}
-		p.told()
-		return
+		r.Log.Debug("an answer has no outcome", "gate", r.Name, "player", player.Name(), "task", t.Fingerprint, "sample", a.sample, "why", err)
 	}
-	p.lose(a, fmt.Errorf("%s has no outcome in %d tries: %w", player.Name(), tries, err))
-}
-
-func (p *playing) told() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.progress.Played++
-	if p.Progress != nil {
-		p.Progress(p.progress)
-	}
-}
-
-// lose notes that a task cannot be played. Without the built-in Coder it counts all
-// the same.
-func (p *playing) lose(a answer, err error) {
-	if a.player == store.GateCoder {
-		p.Log.Warn("the built-in Coder has no outcome", "gate", p.Name, "place", a.place, "why", err)
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.lost == nil {
-		p.lost = map[int]error{}
-	}
-	p.lost[a.place] = err
-	if len(p.lost) > p.allowed {
-		p.cancel(&UnfitError{len(p.lost), err})
-	}
+	return &noOutcomeError{player.Name(), err}
 }
 
 func (r *round) at(place int) store.GateTask {

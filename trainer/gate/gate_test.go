@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -33,14 +32,29 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// turn is an answer that was judged.
+type turn struct{ task, player string }
+
 // player answers by a truth: the same task and sample have the same outcome.
 type player struct {
 	name   string
 	better float64
 
-	mu     sync.Mutex
 	played map[string]int
+	seen   *[]turn                                     // by whoever shares it
 	fails  func(task string, sample, played int) error // nil: never
+	told   map[string]bool                             // of tasks that it was to prepare
+}
+
+// Prepare implements Player.
+func (p *player) Prepare(ctx context.Context, all []tasks.Task) error {
+	if p.told == nil {
+		p.told = map[string]bool{}
+	}
+	for _, t := range all {
+		p.told[t.Fingerprint] = true
+	}
+	return ctx.Err()
 }
 
 func (p *player) Name() string { return p.name }
@@ -50,13 +64,17 @@ func (p *player) Play(ctx context.Context, t tasks.Task, sample int) (Outcome, e
 		return Outcome{}, err
 	}
 	key := fmt.Sprintf("%s/%d", t.Fingerprint, sample)
-	p.mu.Lock()
+	if !p.told[t.Fingerprint] {
+		panic(p.name + " is to answer what it has not prepared")
+	}
 	if p.played == nil {
 		p.played = map[string]int{}
 	}
 	p.played[key]++
 	n := p.played[key]
-	p.mu.Unlock()
+	if p.seen != nil {
+		*p.seen = append(*p.seen, turn{t.Fingerprint, p.name})
+	}
 	if p.fails != nil {
 		if err := p.fails(t.Fingerprint, sample, n); err != nil {
 			return Outcome{}, err
@@ -101,7 +119,7 @@ func openStore(t testing.TB, path string) *store.Store {
 }
 
 func testGate(r Record, name string) *Gate {
-	return &Gate{Record: r, Name: name, Settings: testSettings, Workers: 3, nights: 9, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	return &Gate{Record: r, Name: name, Settings: testSettings, Seed: 3, nights: 9, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 }
 
 func TestAGateIsHeld(t *testing.T) {
@@ -161,7 +179,7 @@ func checkPage(t *testing.T, r Report, decision string) {
 	}
 	for _, want := range []string{
 		": " + r.Candidate + " " + decision, "`training.protected` is empty", "| faster than torch.compile |", "compositions never seen: ",
-		"kinds never trained on, with a primitive never trained on: ", "|  | builtin | ", "A candidate that is 15 points better is promoted in ", "| correct | ",
+		"kinds never trained on, with a primitive never trained on: ", "A B B A", "|  | builtin | ", "A candidate that is 15 points better is promoted in ", "| correct | ",
 	} {
 		if !strings.Contains(page.String(), want) {
 			t.Errorf("the page lacks %q:\n%s", want, page.String())
@@ -173,6 +191,40 @@ func checkPage(t *testing.T, r Report, decision string) {
 	page.Reset()
 	if err := Page(&page, r); err != nil || !strings.Contains(page.String(), "do not give the recorded decision") {
 		t.Errorf("%v: %s", err, page.String())
+	}
+}
+
+// The policies take turns on each task, A B B A, before the next one is begun. Who is A is
+// drawn, and the record has the draw.
+func TestPoliciesTakeTurns(t *testing.T) {
+	s := openStore(t, filepath.Join(t.TempDir(), store.FileName))
+	var seen []turn
+	candidate, opponent := &player{name: "policy:v2", seen: &seen}, &player{name: "policy:v1", seen: &seen}
+	g := testGate(s, "night")
+	g.Settings.Samples, g.Settings.Looks = 4, 1
+	if _, err := g.Run(t.Context(), candidate, opponent, heldTasks(8, "t")); err != nil {
+		t.Fatal(err)
+	}
+	begins := map[string]int{}
+	for i := 0; i < len(seen); i += 8 {
+		var order string
+		for _, turn := range seen[i : i+8] {
+			if turn.task != seen[i].task {
+				t.Fatalf("%s is judged within %s", turn.task, seen[i].task)
+			}
+			order += map[bool]string{true: "A", false: "B"}[turn.player == seen[i].player]
+		}
+		if order != "ABBAABBA" {
+			t.Errorf("%s: %s", seen[i].task, order)
+		}
+		begins[seen[i].player]++
+	}
+	if begins["policy:v1"] < 3 || begins["policy:v2"] < 3 || begins["policy:v1"]+begins["policy:v2"] != 16 {
+		t.Errorf("tasks that a policy begins with: %v", begins)
+	}
+	r, err := Read(t.Context(), s, "night")
+	if err != nil || r.Seed == nil || *r.Seed != g.Seed {
+		t.Errorf("%+v, %v", r.Seed, err)
 	}
 }
 

@@ -23,6 +23,7 @@ type Report struct {
 	EndedMS     int64      `json:"ended" time:"ms"`
 	Settings    Settings   `json:"settings"`
 	Unprotected bool       `json:"unprotected"` // training.protected was empty
+	Seed        *uint64    `json:"seed"`        // draws which policy begins with a task; null: they took no turns
 	Powers      []Strength `json:"powers"`
 	Answers     int        `json:"answers"` // with an outcome
 	Void        []Void     `json:"void"`
@@ -62,7 +63,7 @@ func Read(ctx context.Context, r Reader, name string) (Report, error) {
 	}
 	out := Report{
 		ID: g.ID, Name: g.Name, Candidate: g.Candidate, Opponent: g.Opponent, Coder: t.Coder, CreatedMS: g.CreatedMS, EndedMS: g.DecidedMS,
-		Settings: t.Settings, Unprotected: t.Unprotected, Powers: t.Powers, Answers: len(rows), Void: []Void{},
+		Settings: t.Settings, Unprotected: t.Unprotected, Seed: t.Seed, Powers: t.Powers, Answers: len(rows), Void: []Void{},
 	}
 	for _, task := range all {
 		if task.Void != "" {
@@ -171,6 +172,9 @@ func about(line func(string, ...any), r Report) {
 	line("## What it was held under")
 	line("")
 	line("- At most %d tasks of each held-out set, %d answers of each policy to a task, the same budget. No task has served another gate.", s.Tasks, s.Samples)
+	if r.Seed != nil {
+		line("- The answers to a task were judged in turn, A B B A; who is A was drawn (seed %d). A machine that becomes slower favours neither.", *r.Seed)
+	}
 	line("- Decided on %d times at most, after equal numbers of tasks; the decision fell at look %d. In all, an equal policy is promoted with a chance of at most %s.", s.Looks, r.Decision.Look, percent(s.Alpha))
 	line("- Promoted: the rate of faster-than-compile and the geometric mean are shown to be higher, and the rate of correct answers is within %s and not shown to be lower.", pointsOf(s.Margin))
 	line("- Refused early: a policy that is shown to be less than %s better. That befalls one that is so much better with a chance of at most %s.", pointsOf(s.Effect), percent(s.Beta))
@@ -184,15 +188,15 @@ func about(line func(string, ...any), r Report) {
 }
 
 // Odds says in a sentence what simulated nights say of a gate's settings.
-func (r Report) Odds() string {
+func Odds(powers []Strength) string {
 	var all []string
-	for _, p := range r.Powers {
+	for _, p := range powers {
 		all = append(all, fmt.Sprintf("one that is %s in %s", gained(p.Gain), percent(p.Rate)))
 	}
 	if len(all) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("of %d simulated nights, a gate with these settings promotes %s", r.Powers[0].Nights, strings.Join(all, ", "))
+	return fmt.Sprintf("of %d simulated nights, a gate with these settings promotes %s", powers[0].Nights, strings.Join(all, ", "))
 }
 
 func gained(gain float64) string {

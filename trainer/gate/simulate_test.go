@@ -31,8 +31,11 @@ func TestErrorRates(t *testing.T) {
 	if worse.Low > 0.001 {
 		t.Errorf("a worse policy is promoted in %+v", worse)
 	}
-	// Faster answers make up for correct ones that are lost up to the margin, not beyond it.
-	if p := Simulate(s, DefaultTruth.Better(0.2).Fewer(s.Margin), nights, 1); p.Low > 0.1 {
+	if p := Simulate(s, DefaultTruth.Fewer(0.05), nights, 1); p.Low > 0.001 {
+		t.Errorf("a policy that is right less often, and not faster, is promoted in %+v", p)
+	}
+	// Faster answers make up for correct ones that are lost within the margin, not for all of it.
+	if p := Simulate(s, DefaultTruth.Better(0.2).Fewer(s.Margin), nights, 1); p.Low > s.Level {
 		t.Errorf("a policy that loses %v of its correct answers is promoted in %+v", s.Margin, p)
 	}
 	if p := Simulate(s, DefaultTruth.Better(0.2).Fewer(2*s.Margin), nights, 1); p.Low > 0.01 {

@@ -16,35 +16,14 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/kernelwright/kernelwright/internal/timetable"
 	"github.com/kernelwright/kernelwright/store"
+	"github.com/kernelwright/kernelwright/trainer/nights/nightstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testWait is for what comes at once unless something is broken.
 const testWait = 30 * time.Second
-
-// clock shows what it is told to. Its timers ring at once: who is woken looks at
-// what it shows.
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func (c *clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (*clock) After(time.Duration) <-chan time.Time { return time.After(time.Millisecond) }
-
-func (c *clock) set(now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = now
-}
 
 // pipeline is a double: it takes a step when told to, and stops between two.
 type pipeline struct {
@@ -83,7 +62,7 @@ type world struct {
 	t        *testing.T
 	path     string
 	store    *store.Store
-	clock    *clock
+	clock    *nightstest.Clock
 	pipeline *pipeline
 	nights   *Nights
 	record   Record // nil: the store
@@ -110,7 +89,7 @@ func at(t *testing.T, text string) time.Time {
 
 func newWorld(t *testing.T, now string) *world {
 	t.Helper()
-	w := &world{t: t, path: filepath.Join(t.TempDir(), store.FileName), clock: &clock{now: at(t, now)}, pipeline: &pipeline{make(chan *call)}, log: &bytes.Buffer{}}
+	w := &world{t: t, path: filepath.Join(t.TempDir(), store.FileName), clock: nightstest.NewClock(at(t, now)), pipeline: &pipeline{make(chan *call)}, log: &bytes.Buffer{}}
 	w.open()
 	t.Cleanup(func() {
 		w.halt()
@@ -133,11 +112,7 @@ func (w *world) open() {
 // start begins, from eleven in the evening for eight hours.
 func (w *world) start(change func(*Plan)) {
 	w.t.Helper()
-	table, err := timetable.Parse("0 23 * * *", time.UTC)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	plan := Plan{Table: table, Length: 8 * time.Hour}
+	plan := Plan{Table: nightstest.Table(w.t), Length: 8 * time.Hour}
 	if change != nil {
 		change(&plan)
 	}
@@ -177,7 +152,7 @@ func (w *world) halt() {
 	<-w.done
 }
 
-func (w *world) set(text string) { w.clock.set(at(w.t, text)) }
+func (w *world) set(text string) { w.clock.Set(at(w.t, text)) }
 
 // wait says how many runs of people there are.
 func (w *world) wait(runs int) {

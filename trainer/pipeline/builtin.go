@@ -18,13 +18,16 @@ type builtin struct{ w *work }
 // Name implements gate.Player.
 func (builtin) Name() string { return coder.Builtin{}.Name() }
 
+// Prepare implements gate.Player: it writes when it is asked.
+func (builtin) Prepare(context.Context, []tasks.Task) error { return nil }
+
 // Play implements gate.Player. A task that the Coder declines has no right answer of it.
 func (b builtin) Play(ctx context.Context, t tasks.Task, sample int) (gate.Outcome, error) {
 	o, err := b.w.l.parts.Episodes(ctx)
 	if err != nil {
 		return gate.Outcome{}, err
 	}
-	h, err := o.Hardware(ctx, episodes.Conditions{StrictInputs: true})
+	h, err := o.Hardware(ctx, conditions)
 	if err != nil {
 		return gate.Outcome{}, err
 	}
@@ -34,17 +37,16 @@ func (b builtin) Play(ctx context.Context, t tasks.Task, sample int) (gate.Outco
 	}
 	c, err := coder.Builtin{}.Propose(ctx, kernelwright.CoderInput{Task: task, Device: h.Device()})
 	if _, declined := errors.AsType[*kernelwright.DeclinedError](err); declined {
-		return outcome(t, sample, Played{}), nil
+		return outcome(t, sample, nil, episodes.NotCorrect), nil
 	}
 	if err != nil {
 		return gate.Outcome{}, err
 	}
 	b.w.asked++
-	var a Played
+	var out gate.Outcome
 	err = h.EvaluateBatch(ctx, task, []kernelwright.Candidate{c}, kernelwright.Quick, func(_ int, v kernelwright.Verdict) error {
-		reward := float64(episodes.Reward(&v))
-		a.Verdict, a.Reward = &v, &reward
+		out = outcome(t, sample, &v, episodes.Reward(&v))
 		return nil
 	})
-	return outcome(t, sample, a), err
+	return out, err
 }

@@ -1,16 +1,21 @@
 package pipeline
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kernelwright/kernelwright/store"
+	"github.com/kernelwright/kernelwright/trainer/gate"
 	"github.com/kernelwright/kernelwright/trainer/policies"
+	"github.com/kernelwright/kernelwright/trainer/serving"
 	"github.com/kernelwright/kernelwright/trainer/tasks"
 )
 
@@ -184,7 +189,7 @@ func TestAGateOfOneAndTheSamePolicy(t *testing.T) {
 		Synthesise: {Set: Set(1, 1)}, Bootstrap: {Policy: from}, Agentic: {Policy: from, HeldOut: reached},
 	})
 	w := &world{store: p.parts.Store}
-	if err := w.tasks(t.Context(), Set(1, 1)); err != nil {
+	if err := w.tasks(t.Context(), Set(1, 1), taskSet(1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.RunStage(t.Context(), GateStage, false); err != nil {
@@ -203,29 +208,145 @@ func TestAGateOfOneAndTheSamePolicy(t *testing.T) {
 	}
 }
 
-// After a kill each task finds the answers that it was asked for again.
-func TestAnswersThatWereAskedForAgain(t *testing.T) {
-	p := begun(t, Synthesise, nil)
-	w := &work{l: p, row: store.Stage{Pipeline: 1, Stage: GateStage, Attempt: 1}}
-	one, minus := 1.0, -1.0
-	held := []tasks.Task{{Fingerprint: "aaaaaaaaaaaaaaaa", Split: store.KindsSplit}, {Fingerprint: "bbbbbbbbbbbbbbbb", Split: store.KindsSplit}}
-	for part, a := range map[string]Played{
-		"v1": {Task: "another"}, "v1-more-aaaaaaaaaaaa-1": {Task: held[0].Fingerprint, Reward: &one}, "v1-more-bbbbbbbbbbbb-1": {Task: held[1].Fingerprint, Reward: &minus},
+// A policy that the gate let through serves once it has answered. One that cannot is
+// refused, and what served before goes on; where the machine is at fault, the stage fails.
+func TestPromotionAsksFirst(t *testing.T) {
+	for name, tt := range map[string]struct {
+		smoke  error
+		serves int64
+		status store.StageStatus
+		said   string
+	}{
+		"it answers":              {nil, 2, store.StageDone, ""},
+		"it cannot":               {&serving.MuteError{Policy: policies.Policy{Version: 2}, Why: "its answer has no tokens"}, 1, store.StageSkipped, "policy v2 cannot answer: its answer has no tokens"},
+		"the machine is at fault": {&serving.Error{Text: "there is too little memory"}, 1, store.StageFailed, "too little memory"},
 	} {
-		text, err := json.Marshal(a)
+		t.Run(name, func(t *testing.T) {
+			p := begun(t, Agentic, nil)
+			ctx := t.Context()
+			var all []policies.Policy
+			for _, content := range []string{"one", "two"} {
+				added, err := p.policies.Add(ctx, modelFolder(t, content), "", "", policies.Origin{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, added)
+			}
+			if err := p.policies.Promote(ctx, all[0], 0, "by hand"); err != nil {
+				t.Fatal(err)
+			}
+			p.record(t, Stages[7], Outputs{Decision: gate.Promoted, Version: 2, Gate: 1, Reason: "it is better"})
+			asked := 0
+			p.parts.Smoke = func(context.Context, policies.Policy) error {
+				asked++
+				if now, err := p.policies.Find(ctx, policies.Current); err != nil || now.Version != 1 {
+					t.Errorf("%s serves before it was asked, %v", now.Name(), err)
+				}
+				return tt.smoke
+			}
+			err := p.RunStage(ctx, Promote, false)
+			latest, failed := p.latest(ctx)
+			if failed != nil {
+				t.Fatal(failed)
+			}
+			row := latest[Promote]
+			now, failed := p.policies.Find(ctx, policies.Current)
+			if failed != nil || now.Version != tt.serves || row.Status != tt.status || !strings.Contains(row.Reason, tt.said) || asked != 1 {
+				t.Errorf("%s serves, %s: %s, asked %d times, %v", now.Name(), row.Status, row.Reason, asked, failed)
+			}
+			if (err != nil) != (tt.status == store.StageFailed) {
+				t.Error(err)
+			}
+			var out Outputs
+			if row.Status == store.StageSkipped {
+				if err := json.Unmarshal(row.Outputs, &out); err != nil || out.Decision != gate.Refused {
+					t.Errorf("%+v, %v", out, err)
+				}
+			}
+		})
+	}
+}
+
+// A gate by itself has two stages, makes no training tasks, and holds those two policies
+// that were named, whoever serves.
+func TestATrialHoldsWhomItNames(t *testing.T) {
+	p := begun(t, Synthesise, nil)
+	ctx := t.Context()
+	for _, content := range []string{"one", "two", "three"} {
+		added, err := p.policies.Add(ctx, modelFolder(t, content), "", "", policies.Origin{})
 		if err == nil {
-			err = errors.Join(makeFolder(w.folder(part)), os.WriteFile(w.folder(part, "outcomes.jsonl"), text, 0o644))
+			err = p.policies.Promote(ctx, added, 0, "by hand")
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	us := &player{w: w, policy: policies.Policy{Version: 1}, held: held}
-	for i, want := range []int{-1, 1} {
-		task := held[1-i]
-		if o, err := us.Play(t.Context(), task, 0); err != nil || o.Reward != want || o.Task != task.Fingerprint {
-			t.Errorf("task %d: %+v, %v", i, o, err)
+	r := lesson().ForTrial()
+	trial, err := Begin(ctx, p.parts, Settings{Candidate: "policy:v1", Opponent: "policy:v2", Recipe: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, s := range trial.stages() {
+		names = append(names, s.Name)
+	}
+	if !slices.Equal(names, []string{Synthesise, GateStage}) || r.Tasks[store.TrainSplit] != 0 || r.Tasks[store.KindsSplit] != r.Gate.Held() {
+		t.Errorf("%q, %v", names, r.Tasks)
+	}
+	w := &work{l: trial, row: store.Stage{Pipeline: trial.ID(), Stage: GateStage, Attempt: 1}}
+	us, them, err := w.contenders(ctx)
+	if err != nil || us.Version != 1 || them.Version != 2 {
+		t.Errorf("%s against %s, %v", us.Name(), them.Name(), err)
+	}
+	if _, ok := errors.AsType[*StageError](trial.RunStage(ctx, GateStage, false)); !ok {
+		t.Error("a gate is held without tasks")
+	}
+	if err := p.policies.Remove(ctx, us); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.contenders(ctx); err == nil {
+		t.Error("a removed policy is held")
+	}
+}
+
+// After a kill a policy finds what it has answered at the gate, part by part, and writes
+// what is left alone.
+func TestAnswersAreKept(t *testing.T) {
+	p := begun(t, Synthesise, nil)
+	w := &work{l: p, row: store.Stage{Pipeline: 1, Stage: GateStage, Attempt: 1}}
+	held := []tasks.Task{{Fingerprint: "a", Split: store.KindsSplit}, {Fingerprint: "b", Split: store.KindsSplit}}
+	part := func(n int, all ...written) {
+		t.Helper()
+		folder := w.folder(fmt.Sprintf("v1-%d", n))
+		if err := makeFolder(folder); err != nil {
+			t.Fatal(err)
 		}
+		var text []byte
+		for _, a := range all {
+			line, err := json.Marshal(a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text = append(append(text, line...), '\n')
+		}
+		if err := os.WriteFile(filepath.Join(folder, "answers.jsonl"), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	part(1, written{Task: "a"}, written{Task: "a", Sample: 1})
+	us := &player{w: w, policy: policies.Policy{Version: 1, Folder: t.TempDir()}}
+	if err := us.Prepare(t.Context(), held[:1]); err != nil || us.part() != "v1-2" {
+		t.Fatalf("%s, %v", us.part(), err)
+	}
+	if o, err := us.Play(t.Context(), held[0], 1); err != nil || o.Reward != -1 || o.Built || o.Task != "a" { // its prompt left no room
+		t.Errorf("%+v, %v", o, err)
+	}
+	if _, err := us.Play(t.Context(), held[0], 2); err == nil {
+		t.Error("an answer that was not written is judged")
+	}
+	part(2, written{Task: "b"}, written{Task: "b", Sample: 1})
+	if err := us.Prepare(t.Context(), held); err != nil || us.part() != "v1-3" || len(us.answers["b"]) != 2 || len(us.answers["a"]) != 2 {
+		t.Errorf("%s, %v, %v", us.part(), us.answers, err)
 	}
 }
 

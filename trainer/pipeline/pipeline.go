@@ -40,10 +40,26 @@ type Parts struct {
 	// prompt and an answer, and returns their file and how many runs they are of; nil: there
 	// is none.
 	DayData func(ctx context.Context, folder string) (pairs string, runs int, err error)
+	// Smoke asks a policy once, before it serves; a *serving.MuteError says that it cannot
+	// answer. nil: none is asked.
+	Smoke func(ctx context.Context, p policies.Policy) error
+	// Leases is the folder of the devices' leases, which programs hold while they compute;
+	// empty: they take none. Trains are the numbers of the GPUs that they are to use: where
+	// there are several, those on which nothing is measured; Judges those that are measured on.
+	Leases         string
+	Trains, Judges []int
 	// Unprotected: no file is protected, which every page of a gate says.
 	Unprotected bool
 	Tell        func(Event)
 	Log         *slog.Logger
+}
+
+// gpus are those of so many processes: those on which nothing is measured, if they are enough.
+func (p Parts) gpus(processes int) []int {
+	if len(p.Trains) >= max(1, processes) {
+		return p.Trains
+	}
+	return append(append([]int{}, p.Judges...), p.Trains...)
 }
 
 // Tasks are a maker of tasks, what a set is to be, and what closes the hardware.
@@ -172,7 +188,7 @@ func (l *Pipeline) Close() error {
 // still the same is not done again. Where ctx is done, the step in progress is
 // finished and the error is a *StageError with StageStopped.
 func (l *Pipeline) Run(ctx context.Context) error {
-	for _, s := range Stages {
+	for _, s := range l.stages() {
 		if err := l.stage(ctx, s, false); err != nil {
 			return err
 		}
@@ -183,7 +199,7 @@ func (l *Pipeline) Run(ctx context.Context) error {
 // RunStage does one stage, whose predecessors must be finished. One that is finished
 // is done again where again says so.
 func (l *Pipeline) RunStage(ctx context.Context, name string, again bool) error {
-	for _, s := range Stages {
+	for _, s := range l.stages() {
 		if s.Name == name {
 			if err := l.stage(ctx, s, again); err != nil || l.row.FinishedMS != 0 {
 				return err
@@ -204,7 +220,7 @@ func (l *Pipeline) whole(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, s := range Stages {
+	for _, s := range l.stages() {
 		last, there := latest[s.Name]
 		if !there || !last.Status.Finished() {
 			return false, nil
@@ -294,7 +310,7 @@ func (l *Pipeline) inputs(s Stage, latest map[string]store.Stage) (map[string]In
 		if err := json.Unmarshal(before.Outputs, &out); err != nil {
 			return nil, fmt.Errorf("the outputs of stage %s: %w", name, err)
 		}
-		out.HeldOut, out.Counts = nil, nil // they decide nothing
+		out.HeldOut, out.Counts, out.Novelty = nil, nil, nil // they decide nothing
 		in[name] = Input{Attempt: before.Attempt, Outputs: out}
 	}
 	return in, nil

@@ -9,65 +9,69 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/gate"
 )
 
-// Every stage, with real programs and real verdicts, in a process that is killed within
-// a step of PPO and goes on: it ends in the bits of a pipeline that nobody disturbed, and
-// no stage is lost or done twice.
-func TestAKilledPipelineEndsInTheSameBits(t *testing.T) {
+// Nights of real programs and real verdicts, in a process that is killed and goes on,
+// again and again: no result of a stage is lost or made twice, no policy is half promoted,
+// and the last pipeline ends in the bits of one that nobody disturbed. Every day it is
+// killed once, within a step of PPO; in the long form wherever that falls.
+func TestNightsThatAreKilled(t *testing.T) {
 	t.Parallel()
 	needs(t)
-	folder := newFolder(t)
-	_, killed := start(t, folder, func(s said) bool { return s.Stage == Warmup && s.Part == "train" && s.Step == 1 })
-	if !killed {
-		t.Fatal("the warm-up has no first step")
+	folder, seen := newFolder(t), newSeen()
+	kills := 1
+	switch {
+	case soak.Long():
+		kills = 300
+	case !soak.Daily():
+		kills = 7
 	}
-	start(t, folder, func(said) bool { return false })
-	same(t, folder)
-}
-
-// The same with kills wherever they fall.
-func TestAPipelineThatIsKilledManyTimes(t *testing.T) {
-	soak.Weekly(t)
-	t.Parallel()
-	needs(t)
-	kills := 6
-	if soak.Long() {
-		kills = 40
-	}
-	folder := newFolder(t)
 	r := rand.New(rand.NewPCG(uint64(kills), 1))
-	for range kills {
+	for kill := range kills {
 		left := 1 + r.IntN(12)
-		_, killed := start(t, folder, func(s said) bool {
-			left--
-			return left <= 0
+		_, killed := start(t, folder, never, func(s said) bool {
+			if kill == 0 {
+				return s.Stage == Warmup && s.Part == "train" && s.Step == 1
+			}
+			if left--; left > 0 {
+				return false
+			}
+			time.Sleep(time.Duration(r.IntN(300_000)) * time.Microsecond) // any moment will do
+			return true
 		})
 		if !killed {
-			break
+			t.Fatal("the nights ended")
 		}
+		seen.look(t, folder)
 	}
-	start(t, folder, func(said) bool { return false })
-	same(t, folder)
+	last := seen.pipelines
+	start(t, folder, last, func(said) bool { return false })
+	seen.look(t, folder)
+	same(t, folder, last, last+1)
+	t.Logf("%d kills in %d pipelines, of which %d were promoted", kills, last, seen.promoted)
+	if soak.Long() && seen.promoted == 0 {
+		t.Error("nothing was promoted, so that nothing could be promoted by half")
+	}
 }
 
-// same holds pipeline 1 against pipeline 2.
-func same(t *testing.T, folder string) {
+// same holds a pipeline against another one of the same settings.
+func same(t *testing.T, folder string, first, second int64) {
 	t.Helper()
 	s, err := store.Open(filepath.Join(folder, store.FileName))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	one, err := s.Stages(t.Context(), 1)
+	one, err := s.Stages(t.Context(), first)
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, err := s.Stages(t.Context(), 2)
+	two, err := s.Stages(t.Context(), second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +86,7 @@ func same(t *testing.T, folder string) {
 	want := Names()
 	slices.Sort(want)
 	if !slices.Equal(names, want) {
-		t.Errorf("pipeline 1 has the stages %q", names)
+		t.Errorf("pipeline %d has the stages %q", first, names)
 	}
 	compared := 0
 	for _, st := range two {
@@ -115,6 +119,12 @@ func same(t *testing.T, folder string) {
 		t.Errorf("only %d policies and critics were compared", compared)
 	}
 	learned(t, folder, one)
+	// Of no stage there are two attempts, and an undisturbed one took one start.
+	for _, st := range two {
+		if st.Starts != 1 {
+			t.Errorf("%s was begun %d times though nobody disturbed it", st.Stage, st.Starts)
+		}
+	}
 }
 
 // learned: PPO met right and wrong answers, and moved the weights; the gate decided.
@@ -143,8 +153,8 @@ func learned(t *testing.T, folder string, stages []store.Stage) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	r, err := gate.Read(t.Context(), s, "pipeline 1")
-	if err != nil || r.Decision.All.Coder == nil || r.Decision.All.Coder.N != 2 {
+	r, err := gate.Read(t.Context(), s, fmt.Sprintf("pipeline %d", stages[0].Pipeline))
+	if err != nil || r.Decision.All.Coder == nil || r.Decision.All.Coder.N != 2 || r.Reproduced == nil || !*r.Reproduced {
 		t.Errorf("the built-in Coder beside the gate: %+v, %v", r.Decision.All.Coder, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/gate"
+	"github.com/kernelwright/kernelwright/trainer/teach"
 )
 
 // Settings are what a pipeline is begun with; they stay what they were.
@@ -18,7 +19,14 @@ type Settings struct {
 	Recipe Recipe `json:"recipe"`
 	// Unnamed: nobody named Base. It is what served when the pipeline was begun.
 	Unnamed bool `json:"unnamed"`
+	// Candidate and Opponent are two policies, "policy:vN": nothing is trained, and a gate
+	// is held between them.
+	Candidate string `json:"candidate,omitempty"`
+	Opponent  string `json:"opponent,omitempty"`
 }
+
+// Trial reports whether they are those of a gate by itself.
+func (s Settings) Trial() bool { return s.Candidate != "" }
 
 // Same reports whether the same command asks for both.
 func (s Settings) Same(o Settings) bool {
@@ -116,6 +124,12 @@ func (r Recipe) ForModel() Recipe {
 	return r
 }
 
+// ForTrial is a recipe of a gate by itself: held-out tasks alone are made.
+func (r Recipe) ForTrial() Recipe {
+	r.Tasks = map[store.Split]int{store.CompositionsSplit: r.Gate.Held(), store.KindsSplit: r.Gate.Held()}
+	return r
+}
+
 // Set is the name of the set of tasks of an attempt at synthesise.
 func Set(pipeline int64, attempt int) string {
 	name := "pipeline-" + strconv.FormatInt(pipeline, 10)
@@ -155,6 +169,9 @@ type Outputs struct {
 	HeldOut *HeldOut `json:"held_out,omitempty"`
 	// Counts are numbers worth telling, by name.
 	Counts map[string]float64 `json:"counts,omitempty"`
+
+	// Novelty is how much of the right answers at the gate is the policy's own.
+	Novelty *teach.Novelty `json:"novelty,omitempty"`
 
 	Decision string `json:"decision,omitempty"` // of the gate: promoted, refused
 	Gate     int64  `json:"gate,omitempty"`     // its number; 0: none had to be held

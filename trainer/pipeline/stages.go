@@ -55,6 +55,17 @@ var Stages = []Stage{
 	{Promote, []string{GateStage}, func(Settings) map[string]any { return map[string]any{} }, promote},
 }
 
+// trial are those of a gate by itself.
+var trial = []Stage{Stages[0], {GateStage, []string{Synthesise}, Stages[7].budget, holdGate}}
+
+// stages are the pipeline's.
+func (l *Pipeline) stages() []Stage {
+	if l.settings.Trial() {
+		return trial
+	}
+	return Stages
+}
+
 func ofPPO(s Settings, steps, rounds int) map[string]any {
 	return map[string]any{"steps": steps, "tasks_per_step": s.Recipe.TasksPerStep, "samples_per_task": s.Recipe.SamplesPerTask, "rounds": rounds}
 }
@@ -188,7 +199,7 @@ func (w *work) tasks(ctx context.Context, name string, splits ...store.Split) (s
 // machine says how programs use the machine.
 func (w *work) machine() map[string]any {
 	r := w.recipe()
-	return map[string]any{"device": r.Device, "micro_tokens": r.MicroTokens, "threads": r.Threads}
+	return map[string]any{"device": r.Device, "micro_tokens": r.MicroTokens, "threads": r.Threads, "gpus": w.l.parts.gpus(r.Processes), "leases": w.l.parts.Leases}
 }
 
 // sampling is how answers are sampled.

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,24 +25,36 @@ import (
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/internal/timetable"
 	"github.com/kernelwright/kernelwright/judge"
 	"github.com/kernelwright/kernelwright/prompts"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/episodes"
-	"github.com/kernelwright/kernelwright/trainer/gate"
+	"github.com/kernelwright/kernelwright/trainer/nights"
 	"github.com/kernelwright/kernelwright/trainer/policies"
 	"github.com/kernelwright/kernelwright/trainer/rl"
+	"github.com/kernelwright/kernelwright/trainer/serving"
 	"github.com/kernelwright/kernelwright/trainer/tasks"
 	"github.com/kernelwright/kernelwright/trainer/teach"
 )
 
-// childEnv names the data folder in which this program is to train, as a process of its
-// own that can be killed.
-const childEnv = "KERNELWRIGHT_TEST_PIPELINE"
+// childEnv names the data folder in which this program is to train by night, as a process
+// of its own that can be killed, and lastEnv its last pipeline.
+const (
+	childEnv = "KERNELWRIGHT_TEST_PIPELINE"
+	lastEnv  = "KERNELWRIGHT_TEST_LAST_PIPELINE"
+)
+
+// never is no pipeline's number.
+const never = 1 << 40
 
 func TestMain(m *testing.M) {
 	if folder := os.Getenv(childEnv); folder != "" {
-		if err := train(folder); err != nil {
+		last, err := strconv.ParseInt(os.Getenv(lastEnv), 10, 64)
+		if err == nil {
+			err = live(folder, last)
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -63,9 +76,11 @@ type said struct {
 }
 
 // reference is a task of one pointwise operation, and answer a candidate for it.
-func reference(expression string) string {
+func reference(expression string) string { return referenceOf(expression, 256) }
+
+func referenceOf(expression string, columns int64) string {
 	return "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n        return " + expression +
-		"\n\n\ndef get_inputs():\n    return [torch.randn(64, 256)]\n\n\ndef get_init_inputs():\n    return []\n"
+		fmt.Sprintf("\n\n\ndef get_inputs():\n    return [torch.randn(64, %d)]\n\n\ndef get_init_inputs():\n    return []\n", columns)
 }
 
 func answer(expression string) string {
@@ -73,16 +88,22 @@ func answer(expression string) string {
 		"  for (long long i = 0; i < n; ++i) y[i] = " + expression + ";\n}\n\"\"\")\n\n\nclass ModelNew(nn.Module):\n    def forward(self, x):\n        y = torch.empty_like(x)\n        lib.f(x, y, x.numel())\n        return y\n```\n"
 }
 
-// The tasks of the tests: what is learned of the first two is half right.
-var given = []struct {
+// given is a task of the tests, with a right and a wrong answer where it is one to train on.
+type given struct {
 	split        store.Split
 	source       string
 	right, wrong string
-}{
-	{store.TrainSplit, reference("torch.relu(x)"), answer("x[i] < 0 ? 0 : x[i]"), answer("x[i] < 1 ? 0 : x[i]")},
-	{store.TrainSplit, reference("-x"), answer("-x[i]"), answer("-x[i] - 1")},
-	{store.CompositionsSplit, reference("torch.relu(-x)"), "", ""},
-	{store.KindsSplit, reference("torch.abs(x)"), "", ""},
+}
+
+// taskSet is that of a pipeline: what is learned is half right, and held-out tasks are
+// those that no other pipeline has, which the same answers fit.
+func taskSet(pipeline int64) []given {
+	return []given{
+		{store.TrainSplit, reference("torch.relu(x)"), answer("x[i] < 0 ? 0 : x[i]"), answer("x[i] < 1 ? 0 : x[i]")},
+		{store.TrainSplit, reference("-x"), answer("-x[i]"), answer("-x[i] - 1")},
+		{store.CompositionsSplit, referenceOf("torch.relu(x)", 256+pipeline), "", ""},
+		{store.KindsSplit, referenceOf("-x", 256+pipeline), "", ""},
+	}
 }
 
 // lesson is the recipe of the tests.
@@ -91,15 +112,16 @@ func lesson() Recipe {
 	r.WarmupSteps, r.AgenticSteps, r.TasksPerStep, r.SamplesPerTask, r.AnswerTokens = 2, 1, 2, 4, 160
 	r.CollectSamples, r.Rounds, r.RFTEpochs, r.CriticEpochs, r.Batch = 2, 2, 1, 1, 4
 	r.Threads = 1
-	r.Gate = gate.DefaultSettings
-	r.Gate.Tasks, r.Gate.Looks, r.Gate.Samples = 1, 1, 2
+	// Two tasks decide, and may: else nothing were promoted.
+	r.Gate.Tasks, r.Gate.Looks, r.Gate.Samples, r.Gate.Alpha, r.Gate.Level = 1, 1, 2, 0.49, 0.49
 	return r
 }
 
-// train runs pipeline 1 to its end, then pipeline 2 to its gate, which tasks that served
-// one do not get through again.
-func train(folder string) error {
-	ctx := context.Background()
+// live spends one night after the other until a pipeline is at its end, then brings one of
+// the same settings to its gate, with nobody who disturbs it.
+func live(folder string, last int64) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	w, err := openWorld(ctx, folder, os.Stdout)
 	if err != nil {
 		return err
@@ -108,39 +130,119 @@ func train(folder string) error {
 	if err := w.base(ctx); err != nil {
 		return err
 	}
-	for id := int64(1); id <= 2; id++ {
-		p, err := Open(ctx, w.parts, id)
-		if errors.Is(err, store.ErrNotFound) {
-			p, err = Begin(ctx, w.parts, Settings{Small: true, Base: "policy:v1", Recipe: lesson()})
-		}
-		if err != nil {
-			return err
-		}
-		err = w.train(ctx, p)
-		if err = errors.Join(err, p.Close()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (w *world) train(ctx context.Context, p *Pipeline) error {
-	if err := w.tasks(ctx, Set(p.ID(), 1)); err != nil {
+	table, err := timetable.Parse("0 * * * *", time.UTC)
+	if err != nil {
 		return err
 	}
-	if p.ID() == 1 {
-		return p.Run(ctx)
+	nobody := func(context.Context) (int, error) { return 0, nil }
+	plan := nights.Plan{Table: table, Length: 50 * time.Minute}
+	nights.New(plan, w.store, &night{w, last, cancel}, nobody, nightClock{w.store}, slog.New(slog.DiscardHandler)).Run(ctx)
+	ctx = context.Background()
+	row, err := w.store.Pipeline(ctx, last)
+	if err != nil {
+		return err
 	}
-	for _, s := range Stages {
-		if s.Name == GateStage {
-			return nil
+	var s Settings
+	if err := json.Unmarshal(row.Settings, &s); err != nil {
+		return err
+	}
+	p, err := Begin(ctx, w.parts, s)
+	if err != nil {
+		return err
+	}
+	if err := w.tasks(ctx, Set(p.ID(), 1), taskSet(p.ID())); err != nil {
+		return err
+	}
+	for _, st := range Stages {
+		if st.Name == GateStage {
+			break
 		}
-		if err := p.RunStage(ctx, s.Name, false); err != nil {
-			return err
+		if err := p.RunStage(ctx, st.Name, false); err != nil {
+			return errors.Join(err, p.Close())
 		}
 	}
-	return nil
+	return p.Close()
 }
+
+// night is the pipeline as nights run it.
+type night struct {
+	w    *world
+	last int64
+	over context.CancelFunc // the last pipeline is at its end
+}
+
+// Run implements nights.Pipeline.
+func (n *night) Run(ctx context.Context, tell func(nights.Progress)) (out nights.Outcome, err error) {
+	if n.w.done(ctx, n.last) {
+		n.over()
+		return out, nil
+	}
+	p, err := n.w.next(ctx)
+	if err != nil {
+		return out, err
+	}
+	out.Pipeline = p.ID()
+	tell(out.Progress)
+	err = errors.Join(p.Run(ctx), p.Close())
+	if stage, ok := errors.AsType[*StageError](err); ok && stage.Status == store.StageStopped {
+		return out, nil
+	}
+	out.Done = err == nil
+	if err != nil { // nothing but a kill may end a night here
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if n.w.done(ctx, n.last) {
+		n.over()
+	}
+	return out, nil
+}
+
+func (w *world) done(ctx context.Context, pipeline int64) bool {
+	row, err := w.store.Pipeline(ctx, pipeline)
+	return err == nil && row.FinishedMS != 0
+}
+
+// next returns the pipeline that has not come to its end, or begins one on what serves.
+func (w *world) next(ctx context.Context) (*Pipeline, error) {
+	all, err := w.store.Pipelines(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n := int64(len(all))
+	var p *Pipeline
+	if n > 0 && all[n-1].FinishedMS == 0 {
+		p, err = Open(ctx, w.parts, n)
+	} else {
+		base := "policy:v1"
+		if now, none := policies.Open(w.store, w.folder).Find(ctx, policies.Current); none == nil {
+			base = PolicyPrefix + now.Name()
+		}
+		p, err = Begin(ctx, w.parts, Settings{Small: true, Base: base, Seed: n + 1, Recipe: lesson()})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p, w.tasks(ctx, Set(p.ID(), 1), taskSet(p.ID()))
+}
+
+// nightClock shows a minute of the night that is open, or the hour in which the next is due.
+type nightClock struct{ store *store.Store }
+
+// Now implements nights.Clock.
+func (c nightClock) Now() time.Time {
+	n, err := c.store.LastNight(context.Background())
+	switch {
+	case err != nil:
+		return time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC)
+	case n.Open():
+		return time.UnixMilli(n.DueMS).Add(time.Minute)
+	}
+	return time.UnixMilli(n.DueMS).Add(time.Hour)
+}
+
+// After implements nights.Clock.
+func (nightClock) After(time.Duration) <-chan time.Time { return time.After(10 * time.Millisecond) }
 
 // world is a data folder with all that is round it.
 type world struct {
@@ -149,6 +251,7 @@ type world struct {
 	hardware  *recorded
 	parts     Parts
 	evaluator *hwfeedback.Evaluator
+	served    *serving.Servers
 }
 
 func openWorld(ctx context.Context, folder string, out io.Writer) (*world, error) {
@@ -172,7 +275,7 @@ func openWorld(ctx context.Context, folder string, out io.Writer) (*world, error
 	}
 	tell := json.NewEncoder(out)
 	w.parts = Parts{
-		Store: s, DataDir: folder, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Store: s, DataDir: folder, Leases: filepath.Join(folder, "leases"), Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		Python: func(ctx context.Context) (rl.Python, error) {
 			return rl.Open(ctx, rl.Options{DataDir: folder, Python: python})
 		},
@@ -185,6 +288,7 @@ func openWorld(ctx context.Context, folder string, out io.Writer) (*world, error
 				Hardware: func(context.Context, episodes.Conditions) (episodes.Hardware, error) { return w.hardware, nil },
 			}, nil
 		},
+		Smoke:     w.servers(python).Smoke,
 		Verifiers: func(context.Context) ([]teach.Hardware, error) { return []teach.Hardware{w.hardware}, nil },
 		Tell: func(e Event) {
 			_ = tell.Encode(said{e.Stage.Pipeline, e.Stage.Stage, e.Stage.Status, e.Stage.Reason, e.Ended, e.Part, e.Step, e.Steps, e.Note}) // the parent may have gone
@@ -193,15 +297,31 @@ func openWorld(ctx context.Context, folder string, out io.Writer) (*world, error
 	return w, nil
 }
 
-func (w *world) close() error { return errors.Join(w.evaluator.Close(), w.store.Close()) }
+// servers serve policies as everywhere else.
+func (w *world) servers(python string) *serving.Servers {
+	w.served = serving.New(serving.Options{
+		Python: func(ctx context.Context) (rl.Python, error) {
+			return rl.Open(ctx, rl.Options{DataDir: w.folder, Python: python})
+		},
+		Check: policies.Open(w.store, w.folder).Check, Device: "cpu", Leases: filepath.Join(w.folder, "leases"),
+	})
+	return w.served
+}
 
-// tasks records the set of a pipeline as it would have been made.
-func (w *world) tasks(ctx context.Context, name string) error {
+func (w *world) close() error {
+	if w.served != nil {
+		w.served.Close()
+	}
+	return errors.Join(w.evaluator.Close(), w.store.Close())
+}
+
+// tasks records a set as it would have been made.
+func (w *world) tasks(ctx context.Context, name string, all []given) error {
 	set, err := w.store.BeginTaskSet(ctx, name, []byte(`{}`))
-	if err != nil {
+	if err != nil || set.FinishedMS != 0 {
 		return err
 	}
-	for i, g := range given {
+	for i, g := range all {
 		t := tasks.Task{Split: g.split, Index: int64(i), Fingerprint: kernelwright.HashText(g.source), Origin: "imported", Level: 1, File: fmt.Sprintf("%s/%d_task.py", g.split, i)}
 		detail, err := json.Marshal(t)
 		if err != nil {
@@ -226,7 +346,7 @@ func (w *world) base(ctx context.Context) error {
 		return err
 	}
 	var lines bytes.Buffer
-	for _, g := range given {
+	for _, g := range taskSet(1) {
 		if g.right == "" {
 			continue
 		}
@@ -318,9 +438,10 @@ func (r *recorded) EvaluateBatch(ctx context.Context, t kernelwright.Task, cs []
 }
 
 func (r *recorded) keep(t kernelwright.Task, c kernelwright.Candidate, v kernelwright.Verdict) {
-	// Nothing was timed, so that a busy machine cannot decide: what is told is whether it is
-	// right.
-	v.Speedups = map[string]kernelwright.Speedup{"eager": {Value: 1, Low: 0.99, High: 1.01}}
+	// Nothing was timed, so that a busy machine cannot decide: what is right counts as faster,
+	// so that there is something to promote.
+	fast := kernelwright.Speedup{Value: 1.5, Low: 1.4, High: 1.6}
+	v.Speedups, v.Speedup = map[string]kernelwright.Speedup{"eager": fast, "compile": fast}, &fast
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked++
@@ -374,10 +495,10 @@ func newFolder(t *testing.T) string {
 
 // start starts this program as a trainer, until stop says of what it tells that it is to
 // be killed, or to its end. It returns all that was told.
-func start(t *testing.T, folder string, kill func(said) bool) (all []said, killed bool) {
+func start(t *testing.T, folder string, last int64, kill func(said) bool) (all []said, killed bool) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+folder, "PYTHONPATH="+os.Getenv("KERNELWRIGHT_TEST_TRAINING"))
+	cmd.Env = append(os.Environ(), childEnv+"="+folder, fmt.Sprintf("%s=%d", lastEnv, last), "PYTHONPATH="+os.Getenv("KERNELWRIGHT_TEST_TRAINING"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Minute
 	var log strings.Builder

@@ -9,6 +9,7 @@ end with it.
 - ``bootstrap``: supervised, on pairs of a prompt and an answer.
 - ``ppo``: PPO, single- and multi-turn, on the episode API or on trajectories.
 - ``collect``: a policy plays episodes and is not trained.
+- ``answers``: a policy answers prompts, and nothing is judged.
 - ``rft``: supervised, on rewarded trajectories.
 - ``critic``: a critic, fitted to collected trajectories.
 

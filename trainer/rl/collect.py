@@ -72,19 +72,8 @@ class Collector:
         settings.check()
         self.settings = s = settings
         self.stage = stage
-        base = policy.resolve(s.policy, stage.out)
-        tokenizer = policy.load_tokenizer(base)
-        self.chat = Chat(tokenizer)
-        c = s.sampling
-        self.sampler: LocalSampler | ServerSampler
-        if c.kind == "server":
-            self.sampler = ServerSampler(c.url, c.model, c.tokens, token(c.token_env), c.batch)
-        else:
-            model = policy.load_actor(base, Lora(), s.seed)
-            policy.check_fit(model, tokenizer, base)
-            model.to(stage.world.device)
-            self.sampler = LocalSampler(model, tokenizer, c.tokens, c.batch, stage.note)
-        self.vocabulary = len(tokenizer)
+        self.chat, self.sampler = opened(s.policy, s.sampling, s.seed, stage)
+        self.vocabulary = len(self.chat.tokenizer)
         splits = ALL_SPLITS if s.held_out else SPLITS
         self.tasks = read_tasks(Path(s.tasks), s.environment.request, splits)
         client = Client(s.environment.url, token(s.environment.token_env))
@@ -108,7 +97,8 @@ class Collector:
         lost = 0
         for i, lot in enumerate(lots, 1):
             began = time.monotonic()
-            samples, never = self.lot(i, lot)
+            with world.away():
+                samples, never = self.lot(i, lot)
             played = trajectories.group(samples)
             found = [e for e in played if ended(e)]
             failed = len(played) - len(found)
@@ -200,6 +190,21 @@ class Collector:
             return {}
         characters = sum(len(self.chat.text(ids)) for ids in right)
         return {"tokens": tokens / len(right), "characters_per_token": characters / tokens}
+
+
+def opened(
+    folder: str, settings: Sampling, seed: int, stage: Stage
+) -> tuple[Chat, LocalSampler | ServerSampler]:
+    """Returns what speaks with a policy, and what it is sampled by."""
+    base = policy.resolve(folder, stage.out)
+    tokenizer = policy.load_tokenizer(base)
+    chat, s = Chat(tokenizer), settings
+    if s.kind == "server":
+        return chat, ServerSampler(s.url, s.model, s.tokens, token(s.token_env), s.batch)
+    model = policy.load_actor(base, Lora(), seed)
+    policy.check_fit(model, tokenizer, base)
+    model.to(stage.world.device)
+    return chat, LocalSampler(model, tokenizer, s.tokens, s.batch, stage.note, stage.world.lease)
 
 
 def ended(episode: Episode) -> bool:

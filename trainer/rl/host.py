@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from rl.workers import end_with
 
-NEEDED = ("rl.bootstrap", "rl.collect", "rl.critic", "rl.ppo", "rl.rft")
+NEEDED = ("rl.answers", "rl.bootstrap", "rl.collect", "rl.critic", "rl.ppo", "rl.rft")
 # What transformers imports when it is first asked for.
 LAZY = (
     "AutoModelForCausalLM",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,15 +148,17 @@ class Learner:
         self.world.load_optimiser(self.module, self.optimiser, found["optimiser"])
         self.done = int(found["done"])
 
-    def _lots(self, rows: Sequence[Row]) -> list[tuple[list[Row], bool]]:
-        """Returns micro-batches, and whether each is real: where weights are spread every process
-        must have as many as the others.
+    def _lots(self, rows: Sequence[Row]) -> Iterator[tuple[list[Row], bool]]:
+        """Yields micro-batches, and whether each is real: where weights are spread every process
+        must have as many as the others. Between two of them who waits for the device has it.
         """
         lots = [(lot, True) for lot in micro_batches(rows, self.micro_tokens, self.packed)]
         if self.world.spreads:
             most = max(self.world.gather(len(lots)))
             lots += [([FILLER], False)] * (most - len(lots))
-        return lots
+        for lot in lots:
+            self.world.lease.breathe()
+            yield lot
 
     def _sparing(self, go: Callable[[], Any]) -> Any:
         """Runs go, and once more with half the micro-batch where memory was short."""

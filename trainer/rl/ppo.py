@@ -227,7 +227,8 @@ class Trainer:
         """Makes one step and returns its metrics. All processes must call it."""
         s, world = self.settings, self.stage.world
         began = time.monotonic()
-        kept, dropped, lost = self.sample(step)
+        with world.away():
+            kept, dropped, lost = self.sample(step)
         sampled = time.monotonic()
         every = [e for part in world.gather(kept) for e in part]
         dropped, lost = sum(world.gather(dropped)), sum(world.gather(lost))
@@ -258,7 +259,9 @@ class Trainer:
             self.order.heed(levels.get(episode.task, 0), (episode.reward or 0.0) > 0)
 
     def sample(self, step: int) -> tuple[list[Episode], int, int]:
-        """Returns this process's episodes of a step, and how many were dropped and lost."""
+        """Returns this process's episodes of a step, and how many were dropped and lost. It is away
+        from the device but while it samples.
+        """
         s, world = self.settings, self.stage.world
         lot = s.tasks_per_step * s.samples_per_task
         if not s.tasks:
@@ -312,7 +315,9 @@ class Trainer:
     ) -> tuple[list[Sample], int]:
         s = self.settings
         seed = random.Random(f"{s.seed} {step} {self.stage.world.rank}").getrandbits(62)
-        sampler, parallel = self._sampler(step), s.environment.parallel
+        with self.stage.world.lease.held():
+            sampler = self._sampler(step)
+        parallel = s.environment.parallel
         return play(jobs, self.environment, self.chat, sampler, s.limits, version, seed, parallel)
 
     def _sampler(self, step: int) -> LocalSampler | ServerSampler:
@@ -327,7 +332,9 @@ class Trainer:
                 self.server.model = name
                 self.stage.world.any(False)  # wait until it is served
             return self.server
-        return LocalSampler(self._whole(), self.tokenizer, c.tokens, c.batch, self.stage.note)
+        lease = self.stage.world.lease
+        note = self.stage.note
+        return LocalSampler(self._whole(), self.tokenizer, c.tokens, c.batch, note, lease)
 
     def _whole(self) -> Any:
         """Returns a model to sample from: the one in training, or a copy where that is spread."""

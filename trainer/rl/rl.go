@@ -82,7 +82,7 @@ type Python struct {
 // passed is what the programs inherit of the environment: how to find programs,
 // libraries and devices, nothing that could be a secret.
 var passed = []string{
-	"PATH", "LD_LIBRARY_PATH", "TMPDIR", "TZ", "LANG", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
+	"PATH", "LD_LIBRARY_PATH", "TMPDIR", "TZ", "LANG", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
 	"NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
 }
 

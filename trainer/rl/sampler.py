@@ -18,6 +18,7 @@ from rl.draw import Work
 from rl.errors import BadInput, OutOfMemory, Unreachable, out_of_memory
 from rl.generation import generate
 from rl.http import Client, HTTPError
+from rl.lease import FREE, Lease
 from rl.policy import unwrapped
 
 
@@ -31,7 +32,7 @@ class Completion:
 
 
 class LocalSampler:
-    """Samples from the weights that are trained."""
+    """Samples from the weights that are trained. It holds the device by itself."""
 
     def __init__(
         self,
@@ -40,9 +41,11 @@ class LocalSampler:
         most: int,
         batch: int,
         note: Callable[[str], None] = lambda _: None,
+        lease: Lease = FREE,
     ) -> None:
         self.model = model
         self.note = note
+        self.lease = lease
         self.end = int(tokenizer.eos_token_id)
         pad = tokenizer.pad_token_id
         self.pad = int(pad if pad is not None else tokenizer.eos_token_id)
@@ -60,7 +63,7 @@ class LocalSampler:
             Work(p, min(self.most, context - len(p)), seed=draws.getrandbits(62)) for p in prompts
         ]
         fits = sorted((w for w in works if w.most > 0), key=lambda w: len(w.prompt))
-        with sampling(self.model):
+        with self.lease.held(), sampling(self.model):
             while fits:
                 lot = fits[: self.batch]
                 if self._answered(lot):
@@ -72,7 +75,7 @@ class LocalSampler:
         this lot was not; a second time it is OutOfMemory.
         """
         try:
-            generate(self.model, lot, self.end, self.pad)
+            generate(self.model, lot, self.end, self.pad, self.lease.breathe)
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
                 raise

@@ -35,6 +35,7 @@ from rl.chat import Chat
 from rl.draw import Refused, Work
 from rl.errors import BadInput, OutOfMemory, StageError, disk_error, out_of_memory
 from rl.generation import generate
+from rl.lease import Lease
 from rl.settings import Lora, decode, require
 
 TOKEN = "KERNELWRIGHT_POLICY_TOKEN"
@@ -46,7 +47,8 @@ LOCAL = ("127.0.0.1", "localhost", "[::1]")
 @dataclass(frozen=True)
 class Settings:
     """``policy``: a folder as rl.policy reads it. ``name``: what it is called in requests. ``port``
-    0 is any free one. ``device``: "cpu", "cuda" or "auto". ``threads`` 0 leaves them to PyTorch.
+    0 is any free one. ``device``: "cpu", "cuda" or "auto"; ``gpu``: which GPU. ``leases``: the
+    folder of the devices' leases, empty: none is taken. ``threads`` 0 leaves them to PyTorch.
     ``into``: a folder that the model of ``policy``, then a GGUF file, is written to; nothing is
     served.
     """
@@ -56,28 +58,35 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 0
     device: str = "auto"
+    gpu: int = 0
+    leases: str = ""
     batch: int = 16
     threads: int = 0
     into: str = ""
 
 
 class Engine:
-    """A policy that answers what waits, one batch at a time."""
+    """A policy that answers what waits, one batch at a time. It has the device while it computes,
+    and lets those first who measure on it.
+    """
 
-    def __init__(self, folder: Path, device: str, batch: int) -> None:
-        self.batch = batch
+    def __init__(self, settings: Settings) -> None:
+        folder = Path(settings.policy).resolve()
+        self.batch = max(settings.batch, 1)
         self.tokenizer = policy.load_tokenizer(folder)
         self.model = policy.load_actor(folder, Lora())
         policy.check_fit(self.model, self.tokenizer, folder)
-        self.device = _device(device)
-        self.model.to(self.device)
+        self.device = _device(settings.device, settings.gpu)
+        self.lease = Lease(settings.leases, str(self.device), self._finish)
         self.chat = Chat(self.tokenizer)
         config = policy.unwrapped(self.model).config
         self.context = int(getattr(config, "max_position_embeddings", 0) or 4096)
         self.waiting: deque[Work] = deque()
         self.change = threading.Condition()
-        # What does not compute is found before anybody asks.
-        self.sample([Work(self.chat.prompt([{"role": "user", "content": "a"}])[:8], 1)])
+        with self.lease.held():
+            self.model.to(self.device)
+            # What does not compute is found before anybody asks.
+            self.sample([Work(self.chat.prompt([{"role": "user", "content": "a"}])[:8], 1)])
 
     def submit(self, work: Work) -> None:
         """Puts a request behind those that wait."""
@@ -93,7 +102,12 @@ class Engine:
                 lot = [self.waiting.popleft() for _ in range(min(self.batch, len(self.waiting)))]
             lot = [w for w in lot if not w.gone]
             if lot:
-                self.answer(lot)
+                with self.lease.held():
+                    self.answer(lot)
+
+    def _finish(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def answer(self, lot: list[Work]) -> None:
         """Answers requests together; where there is too little memory for that, one by one."""
@@ -117,14 +131,17 @@ class Engine:
     def sample(self, lot: list[Work]) -> None:
         """Samples the answers of a batch."""
         pad, end = self.tokenizer.pad_token_id, int(self.tokenizer.eos_token_id)
-        generate(self.model, lot, end, end if pad is None else int(pad))
+        generate(self.model, lot, end, end if pad is None else int(pad), self.lease.breathe)
 
 
-def _device(name: str) -> torch.device:
+def _device(name: str, gpu: int) -> torch.device:
     require(name in ("auto", "cpu", "cuda"), f"device cannot be {name}", "say auto, cpu or cuda")
     there = torch.cuda.is_available()
     require(name != "cuda" or there, "PyTorch finds no GPU here", "set device to cpu or auto")
-    return torch.device("cuda" if there and name != "cpu" else "cpu")
+    if not there or name == "cpu":
+        return torch.device("cpu")
+    require(gpu < torch.cuda.device_count(), f"PyTorch finds no GPU {gpu} here", "name another gpu")
+    return torch.device("cuda", gpu)
 
 
 def _empty_cache(device: torch.device) -> None:
@@ -347,7 +364,7 @@ def load(settings: Settings) -> Engine:
     if settings.threads:
         torch.set_num_threads(settings.threads)
     try:
-        return Engine(Path(settings.policy).resolve(), settings.device, max(settings.batch, 1))
+        return Engine(settings)
     except StageError as error:
         if out_of_memory(error.__cause__ or error):
             raise _memory(settings, error) from error

@@ -34,7 +34,9 @@ class Machine:
     ``device``: "cpu", "cuda" or "auto". ``parallel``: "ddp" (each process has all weights) or
     "fsdp" (weights are spread). ``threads``: 0 leaves them to PyTorch. ``micro_tokens``: the most
     tokens, padding included, that go through the model at once; one longer row goes alone.
-    ``packing`` puts rows behind each other instead of padding them.
+    ``packing`` puts rows behind each other instead of padding them. ``gpus``: which GPU each
+    process has, by its number; empty: that of its own number. ``leases``: the folder of the
+    devices' leases; empty: none is taken.
     """
 
     device: str = "auto"
@@ -43,6 +45,8 @@ class Machine:
     micro_tokens: int = 8192
     packing: bool = False
     gradient_checkpointing: bool = False
+    gpus: list[int] = field(default_factory=list)
+    leases: str = ""
 
 
 @dataclass(frozen=True)

@@ -178,6 +178,7 @@ def run_stage(
     """Runs a stage and returns its exit code; ``say`` gets the lines of progress."""
     machine: Machine = getattr(settings, "machine", Machine())
     stage: Stage | None = None
+    world: World | None = None
     try:
         if not settings.out:
             raise BadInput("out is empty", "name the folder that the stage writes to")
@@ -213,6 +214,9 @@ def run_stage(
             return _failed(_abandoned(stage.world), stage, say)
         broken = StageError(f"{type(error).__name__}: {error}", "this is a fault of the program")
         return _failed(broken, stage, say)
+    finally:
+        if world is not None:
+            world.lease.let_go()
 
 
 def _abandoned(world: World) -> Abandoned:

@@ -7,11 +7,12 @@ after the last micro-batch, so processes may have different numbers of rows and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict as spread
 
 from rl.errors import BadInput
+from rl.lease import Lease
 from rl.policy import unwrapped
 from rl.settings import Machine
 
@@ -40,7 +42,11 @@ class World:
             raise BadInput(f"parallel cannot be {machine.parallel}", "say ddp or fsdp")
         self.rank = int(os.environ.get("RANK", "0"))
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
-        self.device = self._device(machine.device)
+        self.device = self._device(machine)
+        self.lease = Lease(machine.leases, str(self.device), self._finish)
+        self.lease.hold()
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
         self.spreads = machine.parallel == "fsdp"
         self._began = False
         self._over = threading.Event()
@@ -50,9 +56,12 @@ class World:
             backend = "nccl" if self.device.type == "cuda" else "gloo"
             dist.init_process_group(backend)
             self._began = True
+        # By the processor: who waits for the others must not have a kernel on its GPU.
+        self._meeting = dist.new_group(backend="gloo") if self.size > 1 else None
 
     @staticmethod
-    def _device(name: str) -> torch.device:
+    def _device(machine: Machine) -> torch.device:
+        name = machine.device
         if name not in ("auto", "cpu", "cuda"):
             raise BadInput(f"device cannot be {name}", "say auto, cpu or cuda")
         there = torch.cuda.is_available()
@@ -60,9 +69,33 @@ class World:
             raise BadInput("PyTorch finds no GPU here", "set device to cpu or auto")
         if name == "cpu" or not there:
             return torch.device("cpu")
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
-        return device
+        number = int(os.environ.get("LOCAL_RANK", "0"))
+        if machine.gpus:
+            if number >= len(machine.gpus):
+                raise BadInput(
+                    f"machine.gpus has no GPU for process {number}", "name one for each process"
+                )
+            number = machine.gpus[number]
+        if number >= torch.cuda.device_count():
+            raise BadInput(f"PyTorch finds no GPU {number} here", "start fewer processes")
+        return torch.device("cuda", number)
+
+    def _finish(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Leaves the device to who measures, in a block in which this process uses it only within
+        ``lease.held()``. All processes must take part: none goes on before all have done.
+        """
+        self.lease.let_go()
+        try:
+            yield
+            if self._meeting is not None:
+                dist.barrier(group=self._meeting)
+        finally:
+            self.lease.hold()
 
     def watch(self, alone: Callable[[], None]) -> None:
         """Has a thread call ``alone`` some seconds after another process of this host has ended,
@@ -101,7 +134,10 @@ class World:
         self._over.set()
 
     def close(self) -> None:
-        """Waits until all processes have come to their end, and leaves the group that it made."""
+        """Waits until all processes have come to their end, and leaves the device and the group
+        that it made.
+        """
+        self.lease.let_go()
         if self._began:
             self.any(False)
         self.over()

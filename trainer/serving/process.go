@@ -30,6 +30,8 @@ type settings struct {
 	Host   string `json:"host,omitempty"`
 	Port   int    `json:"port,omitempty"`
 	Device string `json:"device,omitempty"`
+	GPU    int    `json:"gpu,omitempty"`
+	Leases string `json:"leases,omitempty"`
 	Into   string `json:"into,omitempty"`
 }
 
@@ -252,7 +254,7 @@ func Convert(ctx context.Context, python rl.Python, from, into string) error {
 // Serve serves a policy at an address until ctx is done, or its process ends. ready is
 // told where it listens. An empty token asks for none.
 func Serve(ctx context.Context, python rl.Python, o Local, ready func(Endpoint) error) error {
-	p, err := launchWith(ctx, python, settings{Policy: o.Folder, Name: o.Name, Host: o.Host, Port: o.Port, Device: o.Device}, o.Token)
+	p, err := launchWith(ctx, python, settings{Policy: o.Folder, Name: o.Name, Host: o.Host, Port: o.Port, Device: o.Device, GPU: o.GPU, Leases: o.Leases}, o.Token)
 	if err != nil {
 		return err
 	}
@@ -275,5 +277,7 @@ type Local struct {
 	Host         string
 	Port         int
 	Device       string
+	GPU          int    // which
+	Leases       string // the folder of the devices' leases, as of Options
 	Token        string
 }

@@ -29,7 +29,11 @@ type Options struct {
 	// Check is asked before a policy is served, and says why it may not be: a folder that
 	// was changed is not.
 	Check  func(ctx context.Context, p policies.Policy) error
-	Device string        // "cpu", "cuda" or "auto", which "" is
+	Device string     // "cpu", "cuda" or "auto", which "" is
+	GPU    func() int // which, where it is one; nil: the first
+	// Leases is the folder of the devices' leases: a server holds its device's while it
+	// computes, so that it does not while something is measured there. Empty: none is taken.
+	Leases string
 	Idle   time.Duration // how long a server that nobody uses stays; 0 is DefaultIdle
 	Start  time.Duration // how long one may take to start; 0 is DefaultStart
 	Log    *slog.Logger  // nil: nobody is told
@@ -220,7 +224,10 @@ func (s *Servers) start(p policies.Policy) (*process, error) {
 	if err != nil {
 		return nil, s.late(ctx, p, err)
 	}
-	settings := settings{Policy: p.Folder, Name: "policy:" + p.Name(), Device: s.options.Device}
+	settings := settings{Policy: p.Folder, Name: "policy:" + p.Name(), Device: s.options.Device, Leases: s.options.Leases}
+	if s.options.GPU != nil {
+		settings.GPU = s.options.GPU()
+	}
 	if settings.Device == "" {
 		settings.Device = "auto"
 	}

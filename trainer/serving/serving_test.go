@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -73,6 +74,27 @@ for i in range(int(sys.argv[2])):
 		folders = append(folders, filepath.Join(dir, fmt.Sprint(i)))
 	}
 	return folders
+}
+
+// spoiled is a copy of a policy whose weights are no numbers.
+func spoiled(t testing.TB, p rl.Python, folder string) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "spoiled")
+	c := exec.Command(p.Interpreter, "-c", `
+import shutil, sys
+from safetensors.torch import load_file, save_file
+shutil.copytree(sys.argv[1], sys.argv[2])
+path = sys.argv[2] + "/model.safetensors"
+weights = {k: v * float("nan") for k, v in load_file(path).items()}
+import os
+os.remove(path)
+save_file(weights, path, {"format": "pt"})
+`, folder, to)
+	c.Env = append(os.Environ(), "PYTHONPATH="+strings.Join(p.Path, ":"))
+	if said, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	return to
 }
 
 func registry(t testing.TB) *policies.Registry {
@@ -162,6 +184,16 @@ func TestServed(t *testing.T) {
 		defer servers.Close()
 		m := must(llm.Open("policy:v2", llm.Options{Policies: serving.Source{Policies: r, Servers: servers}}))(t)
 		if _, err := m.Generate(ctx, llmtest.Ask("a")); !errors.As(err, &failed) || failed.Kind != llm.BadRequest || !strings.Contains(failed.Text, "was changed: more.json was not in it") || failed.Hint == "" {
+			t.Errorf("got %v", err)
+		}
+	})
+
+	t.Run("a smoke request", func(t *testing.T) {
+		ok(t, servers.Smoke(ctx, versions[0]))
+		broken := spoiled(t, p, versions[0].Folder)
+		var mute *serving.MuteError
+		err := servers.Smoke(ctx, policies.Policy{Version: 9, Folder: broken})
+		if !errors.As(err, &mute) || mute.Policy.Version != 9 || !strings.HasPrefix(err.Error(), "policy v9 cannot answer: ") || mute.Hint() == "" {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -427,6 +459,54 @@ echo '{"event": "end", "policy": "/out"}'
 	failed := new(serving.Error)
 	if err := serving.Convert(t.Context(), p, "/a.gguf", "/out"); !errors.As(err, &failed) || failed.Text != "a.gguf cannot be read as GGUF" || failed.Hint != "name another" {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What is wrong with a policy is told from what is wrong with its server.
+func TestSmoke(t *testing.T) {
+	answer := func(status int, body string) *httptest.Server {
+		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Authorization") == "Bearer " {
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			w.WriteHeader(status)
+			fmt.Fprint(w, body)
+		}))
+	}
+	for _, c := range []struct {
+		status     int
+		body, want string
+		mute       bool
+	}{
+		{200, `{"choices": [{"token_ids": [1], "logprobs": {"content": [{"logprob": -0.5}]}}]}`, "", false},
+		{200, `{"choices": [{"token_ids": [1], "logprobs": {"content": [{"logprob": NaN}]}}]}`, "not finite", true},
+		{200, `{"choices": [{"token_ids": [1], "logprobs": {"content": [{"logprob": null}]}}]}`, "without a log-probability", true},
+		{200, `{"choices": [{"token_ids": [], "logprobs": {"content": []}}]}`, "no tokens", true},
+		{200, `{"choices": []}`, "no tokens", true},
+		{503, `{"error": {"message": "the policy cannot compute the answer: shapes"}}`, "cannot compute the answer: shapes", true},
+		{503, `{"error": {"message": "there is too little memory for the answer"}}`, "too little memory", false},
+		{500, `?`, "status 500", true},
+	} {
+		server := answer(c.status, c.body)
+		p := program(t, `read settings
+echo '{"event": "ready", "url": "`+server.URL+`/v1", "context": 128}'
+cat >/dev/null
+`)
+		err := serve(t, p, serving.Options{}).Smoke(t.Context(), policy(3))
+		mute := new(serving.MuteError)
+		if said := fmt.Sprint(err); c.want == "" && err != nil || !strings.Contains(said, c.want) || errors.As(err, &mute) != c.mute {
+			t.Errorf("%s: %v", c.body, err)
+		}
+		server.Close()
+	}
+	var gone *serving.Error
+	if err := serve(t, program(t, says), serving.Options{}).Smoke(t.Context(), policy(1)); !errors.As(err, &gone) || errors.As(err, new(*serving.MuteError)) {
+		t.Errorf("a server that is not there: %v", err)
+	}
+	bad := program(t, `echo '{"event": "error", "kind": "BadInput", "reason": "the tokenizer does not fit", "hint": "name another"}'; exit 2`)
+	if err := serve(t, bad, serving.Options{}).Smoke(t.Context(), policy(1)); !errors.As(err, new(*serving.MuteError)) || !strings.Contains(err.Error(), "the tokenizer does not fit") {
+		t.Errorf("a policy that cannot be loaded: %v", err)
 	}
 }
 

@@ -224,7 +224,7 @@ func Decode(draws []store.TaskDraw) ([]Task, error) {
 		all = append(all, t)
 	}
 	for i, t := range all {
-		if !t.Split.HeldOut() {
+		if !t.Split.HeldOut() || len(trained) == 0 { // a set that nobody is trained on tells nothing of it
 			continue
 		}
 		for _, p := range t.Primitives {

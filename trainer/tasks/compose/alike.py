@@ -7,8 +7,8 @@ usual spellings of one operator are one (``x * sigmoid(x)`` is ``silu``). Nothin
 Similarity is 1 - TED / max(nodes), with the tree edit distance of unit costs of K. Zhang and D.
 Shasha, "Simple Fast Algorithms for the Editing Distance between Trees and Related Problems", SIAM
 J. Comput. 18(6), 1989. Trees of over ``LARGE`` nodes, or whose tables would have over ``CELLS``
-cells, are compared by the pq-gram distance (p = 2, q = 1) of N. Augsten, M. Boehlen and J. Gamper, "Approximate Matching of Hierarchical Data Using
-pq-Grams", VLDB 2005, in linear time.
+cells, are compared by the pq-gram distance (p = 2, q = 1) of N. Augsten, M. Boehlen and J. Gamper,
+"Approximate Matching of Hierarchical Data Using pq-Grams", VLDB 2005, in linear time.
 """
 
 from __future__ import annotations

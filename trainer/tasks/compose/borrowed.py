@@ -28,6 +28,7 @@ import cost
 from composer import NoTask, fitted, silly_result
 from crawling import outcomes
 from rules import NoFit
+from step import seeded
 
 # What may be imported beside torch.
 PLAIN = {"math", "functools", "itertools", "collections", "dataclasses", "copy"}
@@ -329,7 +330,7 @@ def probe(entry: dict[str, Any]) -> dict[str, Any]:
 
 def _results(entry: dict[str, Any]) -> tuple[Any, Any, Any, torch.Tensor]:
     """Runs a module twice on an input and once on another one, and returns the input too."""
-    torch.manual_seed(1)
+    seeded(1)
     model, inputs = make(render(entry, entry["rank"], SMALL, "gelu"))
     x = inputs[0]
     with torch.no_grad():

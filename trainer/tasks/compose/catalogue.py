@@ -17,7 +17,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from crawling import outcomes
 from naming import kind_of
 from rules import NoFit, rule_for
-from step import AGAIN, ROLES_OF, X_NAMES, Step, draw_step, forward_names, roles_of
+from step import AGAIN, ROLES_OF, X_NAMES, Step, draw_step, forward_names, roles_of, seeded
 
 # Small tensors, by rank, on which an operator is tried.
 SHAPES = {2: (8, 32), 3: (4, 8, 32), 4: (2, 16, 12, 12), 5: (2, 8, 6, 6, 6)}
@@ -234,7 +234,7 @@ def _works(
 
 def _once(step: Step, rank: int, domain: str) -> tuple[bool, str]:
     """Runs a step three times on two inputs. Returns whether several results come, and a reason."""
-    torch.manual_seed(1)
+    seeded(1)
     x, y = DOMAINS[domain](SHAPES[rank]), DOMAINS[domain](SHAPES[rank])
     bound = step.bind(torch.float32, "cpu")
     extra = {n: t.make(x, torch.float32) for n, t in step.tensors.items()}
@@ -242,7 +242,7 @@ def _once(step: Step, rank: int, domain: str) -> tuple[bool, str]:
     results: list[Any] = []
     with torch.no_grad():
         for given in (x, x, y):
-            torch.manual_seed(len(results))
+            seeded(len(results))
             out = step.run(given, extra, bound)
             step.first = isinstance(out, tuple | list)
             results.append(out[0] if isinstance(out, tuple | list) else out)
@@ -301,16 +301,13 @@ def _primitives(entry: dict[str, Any]) -> list[str]:
             x = DOMAINS[entry["domain"]](SHAPES[rank])
             bound = step.bind(torch.float32, "cpu")
             extra = {n: t.make(x, torch.float32) for n, t in step.tensors.items()}
-            return _traced(step, extra, bound, x)
+            return _traced(partial(step.run, extra=extra, bound=bound), x)
         except Exception:
             continue
     return []
 
 
-def _traced(step: Step, extra: dict[str, torch.Tensor], bound: Any, x: torch.Tensor) -> list[str]:
-    def forward(v: torch.Tensor) -> torch.Tensor:
-        return step.run(v, extra, bound)
-
+def _traced(forward: Callable[[torch.Tensor], Any], x: torch.Tensor) -> list[str]:
     with torch.no_grad():
         graph = make_fx(forward, decomposition_table=_table())(x).graph
     called = [n.target for n in graph.nodes if n.op == "call_function"]
@@ -362,7 +359,7 @@ def crawl(told: Callable[[int, int], None], journal: str = "") -> dict[str, Any]
     the file ``journal`` until it is known: a crawl that was killed goes on there.
     """
     torch.set_num_threads(1)
-    _table()  # imported once, before any child
+    _traced(torch.relu, torch.ones(2))  # what that imports is imported once, before any child
     every = list(candidates())
     found = outcomes(every, probe, told, journal, len(os.sched_getaffinity(0)))
     return {

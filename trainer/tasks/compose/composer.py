@@ -20,7 +20,7 @@ import torch
 import cost
 from catalogue import DOMAINS, result_fault
 from rules import NoFit
-from step import Step, draw_step
+from step import Step, draw_step, seeded
 
 # How often the first operator is of a family, and any later one.
 FIRST = {"product": 35, "row": 30, "pointwise": 35, "shape": 0}
@@ -202,7 +202,7 @@ class Composer:
             if rank in e["ranks"]
             and (i == 0 or e["domain"] == "any" or rng.random() < 0.3)
             and (e["kind"] in wish.one_of if held else e["kind"] not in wish.without)
-            and (not wish.only or e["family"] in usual and (held or e["kind"] in wish.only))
+            and (not wish.only or (e["family"] in usual and (held or e["kind"] in wish.only)))
             and e["kind"] not in used
             and not (products and e["family"] == "product")
         ]
@@ -309,7 +309,7 @@ def check(steps: list[Step], shape: tuple[int, ...], domain: str, rng: random.Ra
     small = (min(shape[0], SMALL_BATCH), *shape[1:])
     if math.prod(small) > SMALL_ELEMENTS:
         small = (1, *shape[1:])
-    torch.manual_seed(rng.randrange(1 << 30))
+    seeded(rng.randrange(1 << 30))
     x = DOMAINS[domain](small)
     try:
         first = [x, *run(steps, x, torch.float32)]

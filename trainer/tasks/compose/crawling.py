@@ -74,7 +74,6 @@ class Journal:
             with contextlib.suppress(OSError):
                 os.write(self.file, json.dumps({"i": i, "outcome": outcome}).encode() + b"\n")
 
-
     def close(self) -> None:
         if self.file >= 0:
             os.close(self.file)

@@ -190,6 +190,13 @@ class Step:
         return [x, *(given[n] for n in names)]
 
 
+def seeded(seed: int) -> None:
+    """Has what is random on the CPU begin anew. ``torch.manual_seed`` prepares every other device,
+    too, with a look at who asks: most of what probing operators would take.
+    """
+    torch.default_generator.manual_seed(seed)
+
+
 def resolve(path: str) -> Any:
     """Returns what a dotted path names."""
     module, _, name = path.rpartition(".")

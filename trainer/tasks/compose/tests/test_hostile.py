@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import resource
@@ -142,7 +143,7 @@ def test_random_references_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> No
         rng = random.Random(7)
         known = [found for _ in range(60) if (found := read(program(rng)))]
         assert len(known) > 5
-        for a, b in zip(known, known[1:], strict=False):
+        for a, b in itertools.pairwise(known):
             assert 0 <= alike.similarity(a, b) <= 1
 
     assert spared(read_many)
