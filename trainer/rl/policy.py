@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 CHUNK = 1024  # tokens whose logits are in memory at once: 200 MB at a vocabulary of 49,152
 ADAPTER = "adapter_config.json"
 HEAD = "value_head.safetensors"
+VALUE_HEADS = ("score", "classifier")  # what token classifiers call theirs
 MEND = "name a folder that transformers' save_pretrained wrote, with safetensors"
 
 
@@ -105,7 +106,7 @@ class HeadCritic(nn.Module):
 
 def value_head(model: Any) -> Any:
     """Returns the layer of a token classifier that makes a value of a hidden state."""
-    for name in ("score", "classifier"):
+    for name in VALUE_HEADS:
         if hasattr(model, name):
             return getattr(model, name)
     raise BadInput(f"a {type(model).__name__} has no value head to train", "name another critic")
@@ -161,11 +162,14 @@ def load_tokenizer(folder: Path) -> Any:
     if not (folder / "tokenizer_config.json").exists() and (folder / ADAPTER).exists():
         folder = _base_of(folder)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # of many kinds: files that are missing, cut or of another version
-        raise BadInput(
-            f"{folder} holds no tokenizer that can be read: {first_line(error)}", MEND
-        ) from error
+        why = first_line(error)
+        if "backend tokenizer" in why:  # and then a list of how it might have been
+            why = "there is no tokenizer.json, nor a tokenizer of another form"
+        raise BadInput(f"{folder} holds no tokenizer that can be read: {why}", MEND) from error
     if tokenizer.eos_token_id is None:
         raise BadInput(f"the tokenizer of {folder} has no end-of-text token", "set eos_token in it")
     return tokenizer
@@ -197,7 +201,7 @@ def load_critic(folder: Path, lora: Lora, seed: int = 0) -> Any:
     if (folder / ADAPTER).exists():
         model = _adapted(AutoModelForTokenClassification, folder, num_labels=1)
         return _steady(model)
-    model = _loaded(AutoModelForTokenClassification, folder, num_labels=1)
+    model = _loaded(AutoModelForTokenClassification, folder, VALUE_HEADS, num_labels=1)
     if not _is_critic(folder):
         for p in value_head(model).parameters():
             nn.init.zeros_(p)
@@ -297,21 +301,41 @@ def resolve(given: str, work: Path) -> Path:
     return path.resolve()  # adapters name their base by it
 
 
-def _loaded(kind: Any, folder: Path, **more: Any) -> Any:
+def _loaded(kind: Any, folder: Path, new: Sequence[str] = (), **more: Any) -> Any:
+    """Returns the model of a folder, all of whose weights are there. ``new``: what a name begins or
+    ends with whose weights may be drawn.
+    """
     try:
-        return kind.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, use_safetensors=True, **more
+        model, found = kind.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **more,
         )
     except Exception as error:
-        raise BadInput(
-            f"the model in {folder} cannot be loaded: {first_line(error)}", MEND
-        ) from error
+        why, hint = first_line(error), MEND
+        if "trust_remote_code" in str(error):
+            why, hint = "it needs code of its own, which is never run", "name another model"
+        raise BadInput(f"the model in {folder} cannot be loaded: {why}", hint) from error
+    lacks = sorted(k for k in found["missing_keys"] if not any(n in k for n in new))
+    other = sorted(str(k[0]) for k in found["mismatched_keys"])
+    for what, names in (("it lacks", lacks), ("its config.json tells another shape of", other)):
+        if names:
+            more_of = f" and {len(names) - 1} others" if len(names) > 1 else ""
+            raise BadInput(
+                f"the model in {folder} cannot be loaded: {what} {names[0]}{more_of}", MEND
+            )
+    return model
 
 
 def _adapted(kind: Any, folder: Path, **more: Any) -> Any:
     from peft import PeftModel
 
-    base = _loaded(kind, _base_of(folder), **more)
+    base = _loaded(kind, _base_of(folder), VALUE_HEADS if more else (), **more)
     try:
         return PeftModel.from_pretrained(base, str(folder), is_trainable=True)
     except Exception as error:
@@ -347,7 +371,7 @@ def _with_adapter(model: Any, lora: Lora, task: str, seed: int) -> Any:
             task_type=task,
             lora_dropout=0.0,
             # A value head is trained as it is.
-            exclude_modules=["score", "classifier"] if task == "TOKEN_CLS" else None,
+            exclude_modules=list(VALUE_HEADS) if task == "TOKEN_CLS" else None,
         )
         return get_peft_model(model, config)
 

@@ -6,6 +6,7 @@ and trains, so fast on this machine.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -54,8 +55,8 @@ def run(settings: Settings, stage: Stage) -> dict[str, Any]:
     learner = Learner("actor", policy.Actor(model), Optimiser(lr=0.0), settings.machine, stage)
     inside = [i % min(len(tokenizer), 256) for i in range(ROW)]
     try:
-        sampled = _speed(lambda: _sample(learner, settings.batch, inside[:PROMPT], tokenizer))
         trained = _speed(lambda: _train(learner, inside))
+        sampled = _speed(lambda: _sample(learner, settings.batch, inside[:PROMPT], tokenizer))
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
         raise BadInput(
             f"the model in {base} does not compute: {policy.first_line(error)}",
@@ -92,7 +93,9 @@ def _train(learner: Learner, ids: list[int]) -> int:
     def loss_of(_: Batch, got: Any) -> torch.Tensor:
         return losses.masked_mean(-got[0], torch.ones_like(got[0], dtype=torch.bool), n)
 
-    learner.accumulate([row], loss_of)
+    loss = learner.accumulate([row], loss_of)
+    if not math.isfinite(loss):
+        raise ValueError("what it says of a text is no number: its weights hold some that are none")
     learner.optimiser.zero_grad(set_to_none=True)
     return len(ids)
 

@@ -263,14 +263,35 @@ def broken(folder: Path, how: str) -> None:
         torch.save({}, folder / "pytorch_model.bin")
     if how == "config is no JSON":
         (folder / "config.json").write_text("{")
+    changes: dict[str, dict[str, Any]] = {
+        "a layer too few": {"num_hidden_layers": 3},
+        "another width": {"hidden_size": 64},
+        "an encoder": {"model_type": "bert", "architectures": ["BertModel"]},
+        "code of its own": {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}},
+    }
+    if how in changes:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | changes[how]))
 
 
-@pytest.mark.parametrize("how", ["no config", "weights cut short", "pickle", "config is no JSON"])
-def test_a_broken_model_folder_is_named(base: Path, tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("no config", "model_type"),
+        ("weights cut short", "header"),
+        ("pickle", "no file named model.safetensors"),
+        ("config is no JSON", "not a valid JSON file"),
+        ("a layer too few", r"it lacks model.layers.2.input_layernorm.weight and 8 others"),
+        ("another width", r"its config.json tells another shape of model.embed_tokens.weight"),
+        ("an encoder", "it lacks bert"),
+        ("code of its own", "it needs code of its own, which is never run"),
+    ],
+)
+def test_a_broken_model_folder_is_named(base: Path, tmp_path: Path, how: str, said: str) -> None:
     folder = tmp_path / "broken"
     shutil.copytree(base, folder)
     broken(folder, how)
-    with pytest.raises(BadInput, match=r"the model in .*broken cannot be loaded"):
+    with pytest.raises(BadInput, match=r"the model in .*broken cannot be loaded: .*" + said):
         policy.load_actor(folder, Lora())
 
 
