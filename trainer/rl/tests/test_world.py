@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing.connection
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -93,13 +92,14 @@ def make(base: Path, machine: Machine, stage: Stage) -> Learner:
 def test_two_processes_give_the_gradients_of_one(tmp_path: Path, parallel: str) -> None:
     base = tiny_policy(tmp_path / "base", 8_000)
     one = train(base, "ddp", tmp_path / "one")
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    # As torchrun does: the processes meet at a port that is held already.
+    meeting = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     paths = f"{PACKAGE}:{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"
     env = os.environ | {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(meeting.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
         "WORLD_SIZE": "2",
         "PYTHONPATH": paths,
         "GLOO_SOCKET_IFNAME": "lo",
