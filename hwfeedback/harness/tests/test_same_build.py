@@ -397,6 +397,7 @@ def test_what_counts_of_an_object(tmp_path: pathlib.Path) -> None:
     assert debugged != again
     one = loaded.digest(debugged)
     assert one == loaded.digest(again) != loaded.digest(made("d", 1001, "-g", "-Wl,--build-id"))
+    assert loaded.digest(debugged + b"behind all that is loaded") == one
     for cut in (b"", debugged[:60], debugged[:200], b"\x7fELF\x02\x01" + b"\xff" * 80):
         assert loaded.digest(cut) == loaded.digest(cut) != one
 
