@@ -36,6 +36,7 @@ _MODULE = re.compile(r"\bPYBIND11_MODULE\s*\(\s*TORCH_EXTENSION_NAME\b")
 _loaded: dict[str, Any] = {}  # by what was asked for
 _handed = headers.Handed()  # of the file that runs
 _whole = False  # whether that is the one that its user gets, of which torch builds extensions
+_versions: dict[str, tuple[int, str]] = {}  # of these by name, and what was last asked for
 
 
 class BuildFailed(RuntimeError):
@@ -140,7 +141,7 @@ def _settled(
         kept = {"files": files.texts, "folders": files.folders, "include_paths": files.outside}
         request |= {k: v for k, v in kept.items() if v}
     if _whole:
-        return request | {"whole": True}
+        return _versioned(request | {"whole": True})
     said = [*inline, *included, *request["flags"], *request.get("cuda_flags", ())]
     own = rf"\b(TORCH_EXTENSION_NAME|{re.escape(request['name'])})\b"
     if not re.search(own, _MODULE.sub("", "\n".join(said))):
@@ -148,6 +149,15 @@ def _settled(
         # Its own all the same: pybind11 gives whoever has a name that it knows what that stood for.
         request["name"] += "_" + inline_key(request)[:16]
     return request
+
+
+def _versioned(request: dict[str, Any]) -> dict[str, Any]:
+    """Names what is asked for by a name that stood for something else as torch does then."""
+    name, said = request["name"], inline_key(request)
+    version, before = _versions.get(name, (0, said))
+    version += said != before
+    _versions[name] = version, said
+    return request | ({"asked": name, "name": f"{name}_v{version}"} if version else {})
 
 
 def _name(arguments: dict[str, Any]) -> str:
@@ -258,6 +268,7 @@ def of_file(text: str, *, handed_out: bool = False) -> None:
     """
     global _handed, _whole
     _handed, _whole = headers.Handed(), handed_out
+    _versions.clear()
     kernelwright.headers.clear()
     if handed_out or "kw/" not in text:
         return

@@ -36,7 +36,7 @@ def compile_as_torch(request: dict[str, Any], home: str) -> dict[str, Any]:
     if folders := request.get("includes"):
         os.environ["CPATH"] = ":".join(folders)  # as users of CUTLASS set it
     name = request["name"]
-    folder = torchs._get_build_directory(name, False)
+    folder = torchs._get_build_directory(request.get("asked") or name, False)
     files, paths = _lay_out(request, folder)
     asked: dict[str, Any] = {}
     torchs._write_ninja_file = lambda **said: asked.update(said)

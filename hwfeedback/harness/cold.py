@@ -35,6 +35,7 @@ import kernelwright
 import loaded
 import sandbox
 import sanitizers
+import toolchain
 from clients import how_it_ended
 from constructing import CONSTRUCTION_SEED
 from device import CPU, Device, GpuBlock
@@ -505,8 +506,12 @@ class Server:
 
 
 def _built(folder: str) -> list[list[str]]:
-    """Returns the endings of what the file's own loader has built, and what is loaded of each."""
+    """Returns the endings of what the file's own loader has built, and what is loaded of each: none
+    where that finds another compiler than the builder's.
+    """
     found: list[list[str]] = []
+    if os.path.realpath(shutil.which("g++") or "") != os.path.realpath(toolchain.compiler()):
+        return found
     place = os.path.join(folder, BUILT)
     with suppress(OSError):
         for name in sorted(os.listdir(place))[:MAX_BUILT]:

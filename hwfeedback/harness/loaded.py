@@ -10,7 +10,8 @@ import hashlib
 import struct
 
 _LOAD, _NOTE = 1, 4  # kinds of segments of an ELF file (System V ABI, program header)
-_TABLE, _ENTRIES, _SEGMENTS = 32, 54, 1 << 10
+_HEADER, _TABLE, _ENTRIES = 64, 32, 54  # bytes of the file's header, and where in it these are
+_SEGMENTS = 1 << 10
 
 
 def digest(data: bytes) -> str:
@@ -33,8 +34,9 @@ def _parts(data: bytes) -> list[bytes]:
     if count > _SEGMENTS:
         raise ValueError("so many segments")
     plain = bytearray(data)
-    # Where the tables of what is not loaded lie.
-    plain[40:48], plain[58:64] = bytes(8), bytes(6)
+    # They say where in the file things lie, behind notes of any length too.
+    for at, end in ((0, _HEADER), (table, table + size * count)):
+        plain[at:end] = bytes(len(data[at:end]))
     found: list[tuple[int, int]] = []
     for i in range(count):
         kind, _, at, _, _, length = struct.unpack_from("<IIQQQQ", data, table + i * size)
@@ -42,4 +44,6 @@ def _parts(data: bytes) -> list[bytes]:
             plain[at : at + length] = bytes(len(data[at : at + length]))
         elif kind == _LOAD:
             found.append((at, length))
+    if sum(length for _, length in found) > len(data):
+        raise ValueError("segments that lie over each other")
     return [bytes(plain[at : at + length]) for at, length in found]

@@ -4,9 +4,14 @@ same flags, into the same bytes. A source that asks what it is compiled with hea
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import importlib
 import os
 import pathlib
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 from typing import Any
@@ -17,6 +22,7 @@ from test_building import build
 from test_export import AS_IF
 
 import artifacts
+import as_torch
 import building
 import compiling
 import export
@@ -80,13 +86,13 @@ PLAIN = f'r"""{ASKS}{WORK}""", flags=("-DOURS=1",)'
 DOUBLED = (ASKS + WORK).replace("{", "{{").replace("}", "}}").replace("\\", "\\\\")
 # As it reaches the loader: some of it is known when the file runs alone.
 WAYS = {
-    "raw": PLAIN,
-    "formatted": f'"""{DOUBLED}""".format(1), flags=("-DOURS=1",)',
-    "f-string": f'f"""{DOUBLED}""", flags=("-DOURS=1",)',
-    "by percent": 'r"""' + (ASKS + WORK).replace("%", "%%") + '%s""" % "", flags=("-DOURS=1",)',
-    "joined": '"".join([r"""' + ASKS + '""", r"""' + WORK + '"""]), flags=("-DOURS=1",)',
-    "another processor's": f'r"""{ASKS}{WORK}""", flags=("-DOURS=1", "-march=x86-64")',
+    "raw": f'r"""{ASKS}{WORK}"""',
+    "formatted": f'"""{DOUBLED}""".format(1)',
+    "f-string": f'f"""{DOUBLED}"""',
+    "by percent": 'r"""' + (ASKS + WORK).replace("%", "%%") + '%s""" % ""',
+    "joined": '"".join([r"""' + ASKS + '""", r"""' + WORK + '"""])',
 }
+FLAGS = ', flags=("-DOURS=1", "-march=x86-64")'  # the second is not this machine's
 CALL = """
 y = ModelNew()(torch.zeros(3))
 assert y.tolist() == [1, 1, 1], y
@@ -120,11 +126,12 @@ def says(path: str | pathlib.Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["raw", "formatted"])
 def test_a_files_own_loader_builds_what_was_judged(
     server: Any, tmp_path: pathlib.Path, way: str
 ) -> None:
-    text = CANDIDATE.replace("SOURCE", WAYS[way])
+    given = PLAIN if way == "raw" else WAYS[way] + FLAGS
+    text = CANDIDATE.replace("SOURCE", given)
     found = build(server, text, tmp_path / "cache", forbids=True)
     assert found["status"] == "", found
     (artifact,) = found["artifacts"]
@@ -183,12 +190,8 @@ def test_nvcc_hears_the_same(server: Any, tmp_path: pathlib.Path) -> None:
     assert judged[1:] == ["source0.cu", "Thu Jan  1 00:00:00 1970", "none"]
     out = export.standalone(text)
     assert loaders.MARK in out
-    whole = export.standalone(text.replace('source=r"""', 'source="" + r"""'))
-    assert loaders.MARK not in whole
-    for name, file in (("short", out), ("whole", whole)):
-        (tmp_path / name).mkdir()
-        own = built_alone(file + LOADS, tmp_path / name, AS_IF, CUDA_HOME=home, RUNTIME=home)
-        assert says(own) == judged
+    own = built_alone(out + LOADS, tmp_path, AS_IF, CUDA_HOME=home, RUNTIME=home)
+    assert says(own) == judged
 
 
 @pytest.mark.skipif(not kernelwright.nvrtc_version(), reason="there is no NVRTC here")
@@ -275,19 +278,27 @@ def test_only_a_loaders_command_is_built(
     assert worker_candidate._asked_for(command, own | more) is None
 
 
-@pytest.mark.parametrize("front", ["", "'' + "])  # with the short loader, and the whole one
-@pytest.mark.parametrize("language", ["cpp", "cuda"])
+IN_HOST = f'r"""{GPU}{HOST}"""'
+
+
+@pytest.mark.parametrize(
+    ("way", "language"),
+    [*((way, "cpp") for way in WAYS), ("raw", "cuda"), ("formatted", "cuda")],
+)
 def test_a_loaders_command_is_built(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, language: str, front: str
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, language: str, way: str
 ) -> None:
+    """With the short loader and with the whole one, of whatever the source is made."""
     import worker_candidate
 
     if language == "cuda" and not toolchain.nvcc():
         pytest.skip(toolchain.NO_NVCC)
-    source = f"#include <kw/exp.h>\n{WORK}" if language == "cpp" else GPU + HOST
-    text = CANDIDATE.replace("SOURCE", f'{front}r"""{source}""", "{language}", ("-DX", "-DY=1")')
+    source, given = ASKS + WORK, WAYS[way]
+    if language == "cuda":
+        source, given = GPU + HOST, IN_HOST if way == "raw" else f"str() + {IN_HOST}"
+    text = CANDIDATE.replace("SOURCE", f'{given}, "{language}", ("-DX", "-DY=1")')
     out = export.standalone(text)
-    assert (loaders.MARK in out) == (not front)
+    assert (loaders.MARK in out) == (way == "raw")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", os.path.dirname(os.path.dirname(toolchain.nvcc() or "/a/b")))
     monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
@@ -386,5 +397,73 @@ def test_what_counts_of_an_object(tmp_path: pathlib.Path) -> None:
     assert debugged != again
     one = loaded.digest(debugged)
     assert one == loaded.digest(again) != loaded.digest(made("d", 1001, "-g", "-Wl,--build-id"))
+    assert loaded.digest(debugged + b"behind all that is loaded") == one
     for cut in (b"", debugged[:60], debugged[:200], b"\x7fELF\x02\x01" + b"\xff" * 80):
         assert loaded.digest(cut) == loaded.digest(cut) != one
+
+
+EXTENSION: dict[str, Any] = {
+    "name": "twice",
+    "cpp_sources": ["int f(int x);", "int g(int x) { return f(x); }\n"],
+    "functions": {"f": "twice", "g": "once"},
+    "extra_cflags": ["-O2", "-DX='a b'"],
+    "extra_ldflags": ["-lm", "-Wl,--no-undefined"],
+    "extra_include_paths": ["/usr/include"],
+}
+OF_CUDA: dict[str, Any] = {
+    "cuda_sources": "int f(int x) { return 2 * x; }",
+    "extra_cuda_cflags": ["-O1 --use_fast_math", "-lineinfo"],
+}
+
+
+@pytest.mark.skipif(not shutil.which("ninja"), reason="there is no ninja here")
+@pytest.mark.parametrize("arch", ["", "sm_90a"])
+def test_torch_is_given_the_same(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, arch: str
+) -> None:
+    """For a certificate the builder has the text and the words that torch has where it builds."""
+    if arch and not toolchain.nvcc():
+        pytest.skip(toolchain.NO_NVCC)
+    torchs = importlib.import_module("torch.utils.cpp_extension")
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0+PTX")  # what torch sees of that GPU
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    monkeypatch.setattr(torchs, "CUDA_HOME", toolchain.cuda_home())
+    monkeypatch.setattr(torchs, "_write_ninja_file", torchs._write_ninja_file)  # put back
+    for name in ("_run_ninja_build", "_import_module_from_library"):
+        monkeypatch.setattr(torchs, name, lambda *_, **__: None)
+    given = EXTENSION | (OF_CUDA if arch else {}) | {"name": f"twice{arch}"}
+    other = given | {"cpp_sources": "int f(int x) { return x; }"}  # so its name has a number then
+    artifacts.of_file("", handed_out=True)
+    try:
+        artifacts.inline_request(other)
+        raw = {"kind": artifacts.LOAD_INLINE, **artifacts.inline_request(given)}
+    finally:
+        artifacts.of_file("")
+    for one in (other, given):
+        torchs.load_inline(**copy.deepcopy(one))
+    (theirs,) = (tmp_path / "user").glob(".cache/torch_extensions/*/twice*")
+    ninja = dict(line.split(" = ", 1) for line in (theirs / "build.ninja").read_text().split("\n")
+                 if re.match(r"\w+ = ", line))  # fmt: skip
+    commands: list[list[str]] = []
+
+    def run(command: list[str], folder: str, **_: Any) -> tuple[int, str]:
+        commands.append(command)
+        pathlib.Path(folder, command[-1]).touch()
+        return 0, ""
+
+    monkeypatch.setattr(compiling, "run", run)
+    done = as_torch.compile_as_torch(
+        building._checked(raw, arch, whole=True), str(tmp_path / "ours")
+    )
+    ours = pathlib.Path(done["object"]).parent
+    assert ours.relative_to(tmp_path / "ours") == theirs.relative_to(tmp_path / "user")
+    for name in ("main.cpp", "cuda.cu") if arch else ("main.cpp",):
+        assert (ours / name).read_text() == (theirs / name).read_text()
+    by_output = {c[-1]: c for c in commands}
+    host, link = by_output["main.o"], by_output[f"twice{arch}_v1.so"]
+    assert host[1:-6] == shlex.split(ninja["cflags"]) and host[-3] == str(ours / "main.cpp")
+    objects = ["main.o", "cuda.cuda.o"] if arch else ["main.o"]
+    assert link[1:-2] == [*objects, *compiling._found(shlex.split(ninja["ldflags"]))]
+    if arch:
+        assert by_output["cuda.cuda.o"][1:-6] == shlex.split(ninja["cuda_cflags"])
