@@ -77,12 +77,14 @@ func newJudge(ctx context.Context, r Record, interpreter, folder string, protect
 	return j, nil
 }
 
+// tell has a process know a file. It is an error where a protected one cannot be read. A
+// task that an older version kept, and this one cannot read, is like nothing from now on.
 func (k knownFile) tell(ctx context.Context, s *service) error {
 	var answer struct {
 		Reason string `json:"reason"`
 	}
 	err := s.exchange(ctx, map[string]any{"op": "protect", "tag": k.tag, "name": k.name, "source": k.source}, &answer, nil)
-	if err == nil && answer.Reason != "" {
+	if err == nil && answer.Reason != "" && k.tag == tagProtected {
 		err = fmt.Errorf("%s: %s", k.name, answer.Reason)
 	}
 	return err

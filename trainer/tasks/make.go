@@ -217,8 +217,9 @@ func (m *Maker) measure(ctx context.Context, hw Hardware, s Settings, state *sta
 			return d
 		}
 	}
-	// The estimate of an inspection is a first one.
-	if d.reason = outside(t.EagerMS, s.LowMS/3, s.HighMS*4); d.reason != "" {
+	// An inspection measures with warm caches: what is slow there is no quicker when it is
+	// timed, and need not be compiled for that. What is quick may be slower.
+	if d.reason = outside(t.EagerMS, s.LowMS/3, s.HighMS*1.5); d.reason != "" {
 		return d
 	}
 	v, err := hw.Evaluate(ctx, t, candidate(d.source), kernelwright.Quick)

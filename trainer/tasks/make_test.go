@@ -503,6 +503,8 @@ func TestHostileReferences(t *testing.T) {
 	if reasons[""] != 2 || reasons["its text takes too long to read"] != 1 {
 		t.Errorf("%v", reasons)
 	}
+	// What an older version kept, and cannot be read any more, does not stop what follows.
+	ok(t, w.store.SaveTaskDraw(t.Context(), w.set.ID, store.TaskDraw{Index: 99, Split: store.TrainSplit, Fingerprint: kernelwright.HashText(calls), Source: calls, Detail: []byte("{}")}))
 	outside, err := NewOutside(t.Context(), w.store, w.maker.DataDir, w.maker.Interpreter, []Protected{{"p.py", doubled(1, "x = x.sin()")}})
 	ok(t, err)
 	defer outside.Close()

@@ -25,7 +25,7 @@ from spelling import Reader
 
 LARGE = 120  # nodes
 CELLS = 1 << 20  # of the tables of a distance: trees of many branches have most
-MAX_BYTES = 1 << 20  # of a file
+MAX_BYTES = 1 << 18  # of a file, whose syntax tree takes 500 times as much
 
 
 class Unreadable(Exception):

@@ -15,7 +15,7 @@ from idioms import VALUE, Tree
 BIG = 4000  # nodes that a tree may have
 DEEP = 400  # levels of it: what walks a tree calls itself
 TOO_BIG: Tree = ("big", ())  # stands for a tree over either
-WORK = 4_000_000  # statements, expressions and nodes
+WORK = 1_000_000  # statements, expressions and nodes
 KEPT = 8  # of it for a node that is kept
 END = object()
 

@@ -38,7 +38,7 @@ def modules(n: int) -> str:
     return "\n".join([*lines, f"self.net = nn.Sequential(*l{n - 1})"])
 
 
-ALIASES = "\n".join(["a0 = torch", *(f"a{i} = a{i - 1}.nn" for i in range(1, 20_000))])
+ALIASES = "\n".join(["a0 = torch", *(f"a{i} = a{i - 1}.nn" for i in range(1, 12_000))])
 CHAIN = ["z = y", *["z = torch.sin(z)"] * 380, "y = torch.tanh(z) + 1", "z = torch.cos(z)"]
 HOSTILE = {
     "tuples in tuples": forward(*["x = (x, x)"] * 70),
@@ -57,7 +57,7 @@ HOSTILE = {
     "modules within modules": forward("x = self.net(x)", init=modules(70)),
     "names of names": forward("x = a9.relu(x)", before=ALIASES),
     "many names, many branches": forward(
-        *(f"v{i} = torch.sin(x)" for i in range(6000)), *["if y: pass"] * 6000
+        *(f"v{i} = torch.sin(x)" for i in range(4000)), *["if y: pass"] * 4000
     ),
     "wide": forward(f"z = torch.cat([{'y, ' * 3000}])", *["x = torch.cat([z, x])"] * 3000),
     "wide twice": forward(*[f"x = torch.cat([{'x, ' * 500}])"] * 60),
@@ -65,7 +65,7 @@ HOSTILE = {
     "deep in a text": forward("x = " + "torch.sin(" * 80 + "x" + ")" * 80),
     "a product that looks like another one": forward(*CHAIN, *["x = z * y"] * 5000),
     "attributes": forward("x = x" + ".T" * 2000),
-    "letters": forward("x = self." + "a" * 900_000 + "(x)"),
+    "letters": forward("x = self." + "a" * 200_000 + "(x)"),
     "numbers": forward(f"x = torch.pad(x, {'(' * 60}1{',)' * 60})", "x = x ** 1e999"),
     "an append of nothing": forward("z = [x]", "z.append()"),
 }
