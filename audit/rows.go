@@ -65,6 +65,11 @@ func limit(memory int64) error {
 		syscall.RLIMIT_DATA: has<<10 + uint64(max(memory, 0)),
 		syscall.RLIMIT_CPU:  readingSeconds, syscall.RLIMIT_CORE: 0,
 	} {
+		var now syscall.Rlimit
+		if err := syscall.Getrlimit(resource, &now); err != nil {
+			return err
+		}
+		most = min(most, now.Max) // somebody else may have set less
 		if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
 			return err
 		}

@@ -59,7 +59,7 @@ func (c auditCmd) run(a *app) (err error) {
 	}
 	set, err := c.find()
 	if err != nil {
-		return err
+		return interruption(a.ctx, err)
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
 	if c.Out != "" {

@@ -149,6 +149,9 @@ func (a Audit) pair(r AuditRow) auditPair {
 		Candidate: a.place(r.Candidate), Reference: a.place(r.Reference), Status: words(string(r.Status)), Class: statusClass(r.Status),
 		Claimed: "–", Measured: Speedup(r.Measured), Fastest: Speedup(r.Speedup), Did: r.did(), Reason: shortened(r.Reason, maxReason),
 	}
+	if r.Status.OK() { // what follows in the sentence stands in columns
+		p.Reason, _, _ = strings.Cut(p.Reason, "; ")
+	}
 	if r.Speedup != nil {
 		p.Fastest += " " + Line(r.Speedup.Against)
 	}
