@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -287,17 +289,17 @@ func (w *nightWorld) taught() {
 	w.ok(err)
 	h, err := o.Hardware(ctx, episodes.Conditions{StrictInputs: true})
 	w.ok(err)
+	source := w.given()[0].Source
+	task, err := h.Inspect(ctx, "reference", source)
+	w.ok(err)
+	asked, err := episodes.First(ctx, o, episodes.Request{Reference: source, Strategy: "rounds", Rounds: 1, Tools: "text", MaxTokens: r.config.Training.AnswerTokens}, task, h.Device())
+	w.ok(err)
 	var lines bytes.Buffer
-	for _, g := range w.given() {
-		if g.Split != store.TrainSplit {
-			continue
-		}
-		task, err := h.Inspect(ctx, "reference", g.Source)
-		w.ok(err)
-		asked, err := episodes.First(ctx, o, episodes.Request{Reference: g.Source, Strategy: "rounds", Rounds: 1, Tools: "text", MaxTokens: r.config.Training.AnswerTokens}, task, h.Device())
-		w.ok(err)
+	draw := rand.New(rand.NewPCG(1, 1))
+	for range 32 { // of other sizes, so that these are told from what the answer hangs on
+		prompt := resized(asked, 256+16*draw.IntN(16), 448+16*draw.IntN(12), 0.5+10*draw.Float64())
 		for _, by := range []string{"v[j]", "v[j]", "v[i]"} {
-			line, err := json.Marshal(map[string]any{"prompt": asked, "answer": scaling(by)})
+			line, err := json.Marshal(map[string]any{"prompt": prompt, "answer": scaling(by)})
 			w.ok(err)
 			lines.Write(append(line, '\n'))
 		}
@@ -305,7 +307,7 @@ func (w *nightWorld) taught() {
 	dir := w.t.TempDir()
 	pairs, settings := filepath.Join(dir, "pairs.jsonl"), filepath.Join(dir, "bootstrap.json")
 	text, err := json.Marshal(map[string]any{
-		"pairs": []string{pairs}, "out": filepath.Join(dir, "out"), "epochs": 150, "batch": 3, "parameters": 100_000, "vocabulary": 700, "layers": 2, "context": 4096,
+		"pairs": []string{pairs}, "out": filepath.Join(dir, "out"), "epochs": 3, "batch": 2, "parameters": 100_000, "vocabulary": 700, "layers": 2, "context": 4096,
 		"optimiser": map[string]any{"lr": 1e-2, "warmup": 5, "schedule": "cosine"}, "machine": map[string]any{"device": "cpu", "threads": 1}, "saving": map[string]any{"every": 1000},
 	})
 	w.ok(err)
@@ -319,6 +321,21 @@ func (w *nightWorld) taught() {
 	if err != nil || p.Version != 2 {
 		w.t.Fatalf("%s, %v", p.Name(), err)
 	}
+}
+
+// resized is a prompt of the same task in another size.
+func resized(asked []episodes.Message, rows, columns int, ms float64) []episodes.Message {
+	out := slices.Clone(asked)
+	for i := range out {
+		for at, said := range map[string]string{
+			`randn\(\d+, \d+\)`: fmt.Sprintf("randn(%d, %d)", rows, columns), `randn\(\d+\)`: fmt.Sprintf("randn(%d)", columns),
+			`\[\d+, \d+\]`: fmt.Sprintf("[%d, %d]", rows, columns), `\[\d+\]`: fmt.Sprintf("[%d]", columns),
+			`eager takes about [\d.]+ ms`: fmt.Sprintf("eager takes about %.3f ms", ms),
+		} {
+			out[i].Content = regexp.MustCompile(at).ReplaceAllString(out[i].Content, said)
+		}
+	}
+	return out
 }
 
 // given are the tasks of the night: three to train on, and ten of each held-out set.

@@ -112,7 +112,7 @@ func same(t *testing.T, folder string, first, second int64) {
 			compared++
 		}
 		if h := b.HeldOut; h != nil && (a.HeldOut == nil || fmt.Sprint(*a.HeldOut.Kinds, *a.HeldOut.Compositions) != fmt.Sprint(*h.Kinds, *h.Compositions)) {
-			t.Errorf("%s: measured %+v and %+v", st.Stage, a.HeldOut, b.HeldOut)
+			t.Errorf("%s: measured %s and %s", st.Stage, one[i].Outputs, st.Outputs)
 		}
 	}
 	least := 6

@@ -151,7 +151,7 @@ func live(folder string, last int64) error {
 	if err != nil {
 		return err
 	}
-	if err := w.tasks(ctx, Set(p.ID(), 1), taskSet(p.ID())); err != nil {
+	if err := w.tasks(ctx, Set(p.ID(), 1), taskSet(last)); err != nil {
 		return err
 	}
 	behind := GateStage
