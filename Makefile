@@ -19,7 +19,7 @@ export PATH := $(TOOLS)/bin:$(TOOLS)/python/bin:$(PATH)
 # NVML is called through cgo, and its header warns without end.
 export CGO_CFLAGS ?= -O2 -Wno-deprecated-declarations
 # Days since 1970. Of tests with many like cases each day has some, in turn.
-export KERNELWRIGHT_DAY ?= $(shell expr $$(date +%s) / 86400)
+export KERNELWRIGHT_TEST_DAY ?= $(shell expr $$(date +%s) / 86400)
 
 # The Python environment is the product's own, as users get it; what only development needs lies beside it.
 

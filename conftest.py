@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 BEGAN = time.monotonic()
-DAY = "KERNELWRIGHT_DAY"  # since 1970: which cases have their turn
+DAY = "KERNELWRIGHT_TEST_DAY"  # since 1970: which cases have their turn
 Rows = list[dict[str, Any]]
 
 

@@ -81,7 +81,7 @@ def test_every_case_runs_within_the_days(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "not later"]
     ran: list[str] = []
     for day in range(900, 903):
-        env = os.environ | {"KERNELWRIGHT_DAY": str(day)}
+        env = os.environ | {"KERNELWRIGHT_TEST_DAY": str(day)}
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
         assert done.returncode == 0 and f"those of day {day}" in done.stdout, done.stdout
         ran += re.findall(r"test_case\[(\w+)\] PASSED", done.stdout)

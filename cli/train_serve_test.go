@@ -83,7 +83,7 @@ func (s *trainingServer) post(path string, body any) (int, episodes.Answer) {
 // Episodes with real verdicts, over real HTTP: their rewards, a server that is killed
 // while some are open, and one that is told to stop.
 func TestTrainServe(t *testing.T) {
-	if !soak.Turn(t, 0, 2) {
+	if !soak.Turn(t, 1, 2) {
 		t.Skip("it has its turn every other day: package episodes has its service every day")
 	}
 	t.Parallel()

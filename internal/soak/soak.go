@@ -20,7 +20,7 @@ func Long() bool { return os.Getenv(Env) == "1" }
 func Daily() bool { return os.Getenv(Env) == "" }
 
 // DayEnv holds the day, since 1970, whose cases run; without it that is today.
-const DayEnv = "KERNELWRIGHT_DAY"
+const DayEnv = "KERNELWRIGHT_TEST_DAY"
 
 // Day is the day whose cases run.
 func Day(t testing.TB) int {
@@ -37,7 +37,7 @@ func Day(t testing.TB) int {
 }
 
 // Turn reports whether case k of many that are like each other runs: every day one in
-// so many does, each in turn, and all where more is asked for. The log names the day.
+// so many does, each in turn, and all where more is asked for.
 func Turn(t testing.TB, k, days int) bool {
 	t.Helper()
 	return !Daily() || (k+Day(t))%days == 0

@@ -113,6 +113,39 @@ def test_a_digest_tells_of_every_bit(dtype: torch.dtype, monkeypatch: pytest.Mon
     assert clients.digest(torch.tensor([0.0]), 1) != clients.digest(torch.tensor([-0.0]), 1)
 
 
+def test_one_wrong_integer_of_thousands_is_wrong() -> None:
+    wide = torch.arange(4096)
+    e = complete(Expected([wide], [wide.clone()], [None]))
+    assert compare(wide.clone(), e, 0, Noise(), 0.0).passed
+    o = compare(torch.where(wide == 77, 78, wide), e, 0, Noise(), 0.0)
+    assert not o.passed and "1 of 4096 elements differ" in o.reason
+
+
+def test_fourteen_bits_are_too_few_where_nothing_rounds() -> None:
+    wide = 1 + torch.rand(4096, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    e = complete(Expected([wide], [wide.float()], [None]))
+    n = Noise(scale=correctness.scale_of(wide))
+    assert compare(wide.float(), e, 0, n, floor_of(n)).passed
+    assert not compare((wide * (1 + 2**-14)).float(), e, 0, n, floor_of(n)).passed
+
+
+def test_no_number_stands_for_what_overflows() -> None:
+    wide = torch.tensor([1.0, 1e45], dtype=torch.float64)
+    e = complete(Expected([wide], [torch.tensor([1.0, math.inf])], [None]))
+    n = Noise(scale=Scale(1.0, 1.0))
+    assert compare(torch.tensor([1.0, math.inf]), e, 0, n, 1e-6).passed
+    o = compare(torch.tensor([1.0, 3e38]), e, 0, n, 1e-6)
+    assert not o.passed and "which float32 does not hold" in o.reason
+
+
+def test_tensors_of_one_axis_are_permuted_together() -> None:
+    a, b = torch.arange(192).view(3, 64), torch.arange(128).view(64, 2)
+    x, y = families.permuted([a, b], [[(0, 1), (1, 0)]], torch.Generator().manual_seed(3))
+    order = x[0]  # the first row was its own order
+    assert order.tolist() != a[0].tolist() and sorted(order.tolist()) == a[0].tolist()
+    assert torch.equal(x, a[:, order]) and torch.equal(y, b[order])
+
+
 def test_honest_orders_of_summation_pass() -> None:
     x, e, n = softmax_case()
     e1 = torch.exp(x - x.amax(-1, keepdim=True))
