@@ -18,6 +18,8 @@ DEMO  := reverse_cumsum gelu_chain avg_pool max_pool
 export PATH := $(TOOLS)/bin:$(TOOLS)/python/bin:$(PATH)
 # NVML is called through cgo, and its header warns without end.
 export CGO_CFLAGS ?= -O2 -Wno-deprecated-declarations
+# Days since 1970. Of tests with many like cases each day has some, in turn.
+export KERNELWRIGHT_DAY ?= $(shell expr $$(date +%s) / 86400)
 
 # The Python environment is the product's own, as users get it; what only development needs lies beside it.
 
@@ -38,7 +40,8 @@ TRAINING := $(TOOLS)/training
 PINS := $(PYTOOLS) $(FUZZTOOLS) $(CUDATOOLS) $(CUTLASSTOOLS)
 FUZZ_SECONDS ?= 120
 PART ?= 1/1
-RL_TESTS ?= not slow and not weekly
+DAILY := not slow and not weekly and not later
+RL_TESTS ?= $(DAILY)
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 help: ## this list
@@ -75,6 +78,9 @@ dev: env
 # runtime, SQLite allocates its own, and asking at each access whether it is watched took three quarters of the store's tests. No other
 # package may be left out: of generic code like sync.Map the linker would take the copy that tells nobody of its locks.
 RACE := -race -gcflags=modernc.org/...=-race=false
+# Packages that compute, share nothing between goroutines, and import no package that does: every day without the detector, under which
+# they take several times as long; a piece of the soak has it.
+PURE := . ./coder ./config ./internal/... ./judge ./prompts ./report ./score ./task
 
 # All is compiled once: the linter, and the program that makes the Python environment, go by what the tests are built with.
 FOR_TESTS := --no-print-directory BIN=$(TOOLS)/kernelwright BUILD="$(RACE)"
@@ -114,8 +120,10 @@ lint-tools: need-go ## installs golangci-lint into .tools, where there is none
 # the tests start some hundreds.
 test-go: export CUDA_HOME = $(CUDA)
 test-go: export GORACE = atexit_sleep_ms=50
+test-go: FOR_GO = KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) KERNELWRIGHT_TEST_TRAINING=$(TRAINING) CGO_ENABLED=1
 test-go: training
-	KERNELWRIGHT_TEST_CACHE=$(DATA)/cache KERNELWRIGHT_TEST_PYTHON=$(PYTHON) KERNELWRIGHT_TEST_TRAINING=$(TRAINING) CGO_ENABLED=1 go test $(RACE) -vet=off -timeout 60m ./...
+	@$(FOR_GO) go test -vet=off -timeout 60m $(PURE); pure=$$?; \
+		$(FOR_GO) go test $(RACE) -vet=off -timeout 60m $$(go list ./... | grep -vxF "$$(go list $(PURE))") && exit $$pure
 
 test-python: test-python-shared test-python-alone
 
@@ -124,9 +132,9 @@ PYTEST = $(PYTHON) -m pytest -p no:cacheprovider
 # The tests of a file are one process's: what they calibrate and compile they share. Those that measure take one core each. No test
 # has a second try.
 test-python-shared: dev
-	$(FOR_PYTHON) $(PYTEST) --timeout 900 -n 2 --dist loadfile -m 'not slow and not weekly and not alone'
+	$(FOR_PYTHON) $(PYTEST) --timeout 900 -n 2 --dist loadfile -m '$(DAILY) and not alone'
 test-python-alone: dev
-	$(FOR_PYTHON) $(PYTEST) --timeout 900 -n 2 --dist loadfile -m 'not slow and not weekly and alone'
+	$(FOR_PYTHON) $(PYTEST) --timeout 900 -n 2 --dist loadfile -m '$(DAILY) and alone'
 
 # The training package's are a run of their own: the harness's must pass where transformers is not there.
 test-rl: training
@@ -139,7 +147,7 @@ training: dev
 
 # The pieces are those of .ci/soak.toml; SOAK=--today is CI's share of the day, SOAK='--only NAME' one piece.
 soak: dev ## what takes too long for every day, in hours: the pieces that docs/testing.md lists
-	@$(FOR_PYTHON) PYTEST='$(PYTEST) --timeout 3600' RACE='$(RACE)' CGO_ENABLED=1 GORACE=atexit_sleep_ms=50 FUZZ_SECONDS=$(FUZZ_SECONDS) \
+	@$(FOR_PYTHON) PYTEST='$(PYTEST) --timeout 3600' RACE='$(RACE)' PURE='$(PURE)' CGO_ENABLED=1 GORACE=atexit_sleep_ms=50 FUZZ_SECONDS=$(FUZZ_SECONDS) \
 		KERNELWRIGHT_TEST_PYTHON=$(PYTHON) KERNELWRIGHT_TEST_MODEL_SERVER=$(SERVER) GO_SOAK='env KERNELWRIGHT_SOAK=1 go test -timeout 4h -v' python3 .ci/soak.py $(SOAK)
 
 model-server: dev ## llama.cpp's server and a small model, for the soak's piece of that name: 127 MB to download

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import time
 import tomllib
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 BEGAN = time.monotonic()
-WEEKLY = Path(__file__).parent / ".ci" / "weekly.toml"
-ROWS: list[dict[str, Any]] = tomllib.loads(WEEKLY.read_text())["weekly"]
+DAY = "KERNELWRIGHT_DAY"  # since 1970: which cases have their turn
+Rows = list[dict[str, Any]]
+
+
+def _rows(name: str) -> Rows:
+    text = (Path(__file__).parent / ".ci" / f"{name}.toml").read_text()
+    rows: Rows = tomllib.loads(text)[name]
+    return rows
+
+
+WEEKLY, TURNS = _rows("weekly"), _rows("turns")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,22 +30,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", default="1/1", help="K/N: the K-th of N parts of all tests")
 
 
-def weekly(item: str, rows: list[dict[str, Any]]) -> bool:
-    """Whether a test is one of those that run once a week. ``item``: its path, name and case; of a
-    row a star stands for anything.
+def pytest_configure(config: pytest.Config) -> None:
+    # One day for all processes of a run, which may go on past midnight.
+    os.environ.setdefault(DAY, str(int(time.time()) // 86_400))
+
+
+def listed(item: str, rows: Rows) -> dict[str, Any] | None:
+    """Returns the row of a test. ``item``: its path, name and case; of a row a star stands for
+    anything, and what it has every day is in none.
     """
     for row in rows:
         first, _, last = row["tests"].partition("*")
         if first in item and item.endswith(last):
             case = item.partition("[")[2].removesuffix("]")
-            return case not in row.get("daily", [])
-    return False
+            return None if case in row.get("daily", []) else row
+    return None
+
+
+def turn(item: str, days: int) -> int:
+    """Returns on which of so many days a test has its turn: by its name, wherever its file is."""
+    return zlib.crc32(item.partition("::")[2].encode()) % days
 
 
 @pytest.hookimpl(tryfirst=True)  # before they are chosen by their marks
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if weekly(item.nodeid, ROWS):
+    if listed(item.nodeid, WEEKLY):
         item.add_marker(pytest.mark.weekly)
+        return
+    row = listed(item.nodeid, TURNS)
+    if row and turn(item.nodeid, row["days"]) != int(os.environ[DAY]) % row["days"]:
+        item.add_marker(pytest.mark.later)
 
 
 @pytest.hookimpl(trylast=True)  # of those that are not left out for another reason
@@ -48,3 +73,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     limit = item.config.getoption("--for")
     if limit is not None and time.monotonic() - BEGAN > limit:
         pytest.skip("no time is left: make test runs it")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    day = os.environ[DAY]
+    terminalreporter.write_line(f"cases that take turns: those of day {day} ({DAY}={day})")

@@ -27,22 +27,28 @@ type Set struct {
 	// Layouts counts the pairs by what they were recognised as, in words.
 	Layouts map[string]int
 
-	open []*cells
+	texts *spool
 }
 
-// Close closes the files whose texts are read when their turn comes.
+// Close gives back what holds the texts of pairs that are not read where they were
+// found.
 func (s Set) Close() error {
-	var failed error
-	for _, c := range s.open {
-		failed = errors.Join(failed, c.close())
+	if s.texts == nil {
+		return nil
 	}
-	return failed
+	return s.texts.close()
 }
 
 // NoPairsError says that a path has no pairs, and what was looked for.
 type NoPairsError struct{ Reason, Hint string }
 
 func (e *NoPairsError) Error() string { return e.Reason }
+
+// maxPairs is how many one file may have. The largest published set has 31,000. Tests
+// take less.
+var maxPairs = 1 << 18
+
+func tooMany() error { return fmt.Errorf("one file may have %d pairs", maxPairs) }
 
 func nothing(reason, hint string) error { return &NoPairsError{reason, hint} }
 
@@ -95,6 +101,14 @@ type finder struct {
 
 	judged map[string]bool // folders that have candidates
 	bare   []string        // sources beside which there is none
+}
+
+// texts is where what cannot be read again at its place is kept.
+func (f *finder) texts() *spool {
+	if f.set.texts == nil {
+		f.set.texts = &spool{}
+	}
+	return f.set.texts
 }
 
 // add takes a pair. Its labels tell it from every other one.

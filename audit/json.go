@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/task"
 )
 
 // The names under which sets have published a pair's parts, the best first.
@@ -42,14 +43,14 @@ type object struct {
 	number     int    // of its line, or in the list, from 1
 	problem    string // why it cannot be read
 
-	cells *cells // the rows that it is of
-	row   int64
+	bad   map[string]string // of Parquet: why a field has no text, by its name in lower case
+	texts *spool            // and where the others are kept
 }
 
 // span returns where the text of a field lies.
-func (o object) span(path, field string) span {
-	if o.cells != nil {
-		return cell{o.cells, o.row, field}
+func (o object) span(path, field, text string) span {
+	if o.texts != nil {
+		return o.texts.keep(text)
 	}
 	return jsonSpan{path, o.at, o.length, field}
 }
@@ -208,13 +209,17 @@ func (f *finder) json(path string) error {
 	}
 	defer file.Close()
 	all := readObjects(file)
-	for {
+	for n := 1; ; n++ {
 		o, err := all.next()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
 			return nothing(path+" cannot be read: "+err.Error(), "it takes JSON lines, or a list of objects")
+		}
+		if n > maxPairs {
+			f.add(asJSON, unusable(label(path, o.number, ""), "from here on the file is not read: "+tooMany().Error(), "split the file"))
+			return nil
 		}
 		f.add(asJSON, f.pairOf(path, o))
 	}
@@ -270,6 +275,11 @@ const maxPath = 1024
 // part is where a pair's reference or candidate lies: in the value itself, or in
 // the file that it names.
 func (f *finder) part(path string, o object, called, field string, value json.RawMessage, what string) Text {
+	if reason := o.bad[strings.ToLower(field)]; reason != "" {
+		t := missing(fmt.Sprintf("its %s cannot be read: %s", what, reason), fmt.Sprintf("a text of %q is UTF-8, and of %d MiB at most", field, task.MaxBytes>>20))
+		t.Label = called
+		return t
+	}
 	var text *string
 	err := json.Unmarshal(value, &text)
 	if err != nil || text == nil || strings.TrimSpace(*text) == "" || *text == "None" {
@@ -279,7 +289,7 @@ func (f *finder) part(path string, o object, called, field string, value json.Ra
 	}
 	isPath := len(*text) < maxPath && !strings.ContainsAny(*text, "\n\r(\x00")
 	if !isPath {
-		return Text{Label: called, path: path, in: o.span(path, field), hash: kernelwright.HashText(*text)}
+		return Text{Label: called, path: path, in: o.span(path, field, *text), hash: kernelwright.HashText(*text)}
 	}
 	folder := filepath.Dir(path)
 	name := filepath.Clean(filepath.FromSlash(*text))

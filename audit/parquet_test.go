@@ -30,8 +30,8 @@ const (
 	bareCUDA   = "#include <torch/extension.h>\n\n__global__ void add(float* x) {}\n\ntorch::Tensor forward(torch::Tensor x) { return x; }\n\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {\n  m.def(\"forward\", &forward, \"add\");\n}\n"
 )
 
-// writeRows writes a file of Parquet in groups of so many rows.
-func writeRows[T any](t *testing.T, path string, rows []T, group int) {
+// writeParquet writes a file of Parquet in groups of so many rows.
+func writeParquet[T any](t *testing.T, path string, rows []T, group int) {
 	t.Helper()
 	var text bytes.Buffer
 	w := parquet.NewGenericWriter[T](&text, parquet.PageBufferSize(1<<10))
@@ -63,7 +63,7 @@ func TestParquet(t *testing.T) {
 		{1, 4, "", aReference, "", nil, &zero, nil},
 	}
 	path := filepath.Join(t.TempDir(), "level_1.parquet")
-	writeRows(t, path, rows, 2)
+	writeParquet(t, path, rows, 2)
 	set, err := Find(path, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestParquet(t *testing.T) {
 	}
 }
 
-// Rows are read in any order, over the ends of pages and groups.
+// Texts are read in any order, over the ends of pages and groups.
 func TestRowsOfParquet(t *testing.T) {
 	type row struct {
 		Reference string `parquet:"reference,dict"`
@@ -110,7 +110,7 @@ func TestRowsOfParquet(t *testing.T) {
 		rows = append(rows, row{fmt.Sprintf("class Model: # %d\n", i%7), fmt.Sprintf("class ModelNew: # %d\n", i) + strings.Repeat("x", i)})
 	}
 	path := filepath.Join(t.TempDir(), "rows.parquet")
-	writeRows(t, path, rows, 123)
+	writeParquet(t, path, rows, 123)
 	set, err := Find(path, nil)
 	if err != nil || len(set.Pairs) != len(rows) {
 		t.Fatal(len(set.Pairs), err)
@@ -142,7 +142,7 @@ func TestDamagedParquet(t *testing.T) {
 	}
 	dir := t.TempDir()
 	path := filepath.Join(dir, "set.parquet")
-	writeRows(t, path, rows, 10)
+	writeParquet(t, path, rows, 10)
 	whole, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +150,7 @@ func TestDamagedParquet(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "other.py"), []byte(aCandidate), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for at := 4; at < len(whole); at += 97 {
+	for at := 4; at < len(whole); at += 397 {
 		damaged := bytes.Clone(whole)
 		for i := at; i < min(at+40, len(damaged)); i++ {
 			damaged[i] ^= 0xff

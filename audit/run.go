@@ -17,10 +17,15 @@ type Device interface {
 	// Problem says why a candidate's text comes to nothing on this device, without
 	// running any of it, and which status that is; "" where it must be tried.
 	Problem(ctx context.Context, c kernelwright.Candidate) (kernelwright.Status, string, error)
+	// Given returns the parameter by which a reference's forward takes a function of its
+	// file, "" where it takes none.
+	Given(ctx context.Context, reference string) (string, error)
 	Inspect(ctx context.Context, name, source string) (kernelwright.Task, error)
 	// Explain says how right and how fast a candidate is that policy rejects.
 	Explain(ctx context.Context, t kernelwright.Task, c kernelwright.Candidate, l kernelwright.Level) (kernelwright.Verdict, error)
-	EvaluateBatch(ctx context.Context, t kernelwright.Task, cs []kernelwright.Candidate, l kernelwright.Level, yield func(int, kernelwright.Verdict) error) error
+	// EvaluateBatch judges candidates of one task. Those of others that come then it may
+	// build meanwhile.
+	EvaluateBatch(ctx context.Context, t kernelwright.Task, cs, then []kernelwright.Candidate, l kernelwright.Level, yield func(int, kernelwright.Verdict) error) error
 }
 
 // Record keeps what was said. It is asked by several goroutines.
@@ -53,6 +58,10 @@ const (
 	chunkPairs = 32
 	chunkBytes = 16 << 20
 )
+
+// ahead is how many chunks a GPU knows before it judges them: it takes longer to
+// build a candidate than to judge it, and a GPU leaves the processor's cores to compilers.
+const ahead = 4
 
 // maxFailures is how many pairs in a row may get no answer before it is the
 // device.
@@ -148,25 +157,25 @@ func chunks(pairs []Pair) []chunk {
 	return all
 }
 
-// take returns what to judge next.
-func (r *Run) take() (chunk, bool) {
+// take adds to what a device is to judge next, so that it has so many, and leaves
+// others as many.
+func (r *Run) take(mine []chunk, most int) []chunk {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, from := range []*[]chunk{&r.back, &r.left} {
-		if len(*from) > 0 {
-			c := (*from)[0]
+		for len(*from) > 0 && (len(mine) == 0 || len(mine) < most && len(*from) >= most*len(r.Devices)) {
+			mine = append(mine, (*from)[0])
 			*from = (*from)[1:]
-			return c, true
 		}
 	}
-	return nil, false
+	return mine
 }
 
 // giveBack leaves pairs to the other devices.
-func (r *Run) giveBack(c chunk) {
+func (r *Run) giveBack(c ...chunk) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.back = append(r.back, c)
+	r.back = append(r.back, c...)
 }
 
 // unjudged counts the pairs that no device was left for.

@@ -26,6 +26,8 @@ type double struct {
 	inspected map[string]int
 	largest   int // batch
 	explained int
+
+	ahead, late []string // what was said to come later, and of that what had been judged
 }
 
 func newDouble() *double {
@@ -41,6 +43,19 @@ func (d *double) Problem(_ context.Context, c kernelwright.Candidate) (kernelwri
 		return kernelwright.BuildFailed, "line 1: not valid Python", nil
 	}
 	return "", "", nil
+}
+
+// Given tells the form that the tests' functional references have.
+func (d *double) Given(_ context.Context, source string) (string, error) {
+	if d.fail != nil {
+		if err := d.fail("given " + source); err != nil {
+			return "", err
+		}
+	}
+	if strings.Contains(source, "fn=module_fn") {
+		return "fn", nil
+	}
+	return "", nil
 }
 
 func (d *double) Inspect(_ context.Context, name, source string) (kernelwright.Task, error) {
@@ -71,9 +86,15 @@ func (d *double) Explain(_ context.Context, _ kernelwright.Task, c kernelwright.
 	return kernelwright.Verdict{Status: kernelwright.Correct, CandidateMS: 4, Speedup: &kernelwright.Speedup{Value: 2, Low: 1.9, High: 2.1, Against: "eager"}}, nil
 }
 
-func (d *double) EvaluateBatch(ctx context.Context, _ kernelwright.Task, cs []kernelwright.Candidate, _ kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
+func (d *double) EvaluateBatch(ctx context.Context, _ kernelwright.Task, cs, then []kernelwright.Candidate, _ kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
 	d.mu.Lock()
 	d.largest = max(d.largest, len(cs))
+	for _, c := range then {
+		d.ahead = append(d.ahead, c.Source)
+		if d.evaluated[c.Source] > 0 {
+			d.late = append(d.late, c.Source)
+		}
+	}
 	d.mu.Unlock()
 	for i, c := range cs {
 		if ctx.Err() != nil {
@@ -330,6 +351,45 @@ func TestADeviceThatFailsIsLeft(t *testing.T) {
 	got, err = judged(t, set, &Run{Devices: []Device{sick, well}, Record: newMemory()})
 	if !errors.As(err, &failed) || failed.Pairs < maxFailures || len(got) < 40 {
 		t.Errorf("with another: %d told, %v", len(got), err)
+	}
+}
+
+// A GPU is told what comes next, and judges that; nothing is judged twice or left.
+func TestAGPUKnowsWhatComesNext(t *testing.T) {
+	files := map[string]string{}
+	for i := range 20 {
+		files[fmt.Sprintf("%02d/reference.py", i)] = aReference + fmt.Sprintf("# %d", i)
+		for k := range 2 {
+			files[fmt.Sprintf("%02d/c%02d_%d.py", i, i, k)] = aCandidate + fmt.Sprintf("# %d %d", i, k)
+		}
+	}
+	files["03/c03_1.py"] = "class ModelNew(\n"
+	set := found(t, files)
+	for _, kind := range []kernelwright.DeviceKind{kernelwright.CPUDevice, kernelwright.CUDADevice} {
+		one, other := newDouble(), newDouble()
+		one.kind, other.kind = kind, kind
+		known := newMemory()
+		got, err := judged(t, set, &Run{Devices: []Device{one, other}, Record: known})
+		if err != nil || len(got) != len(files)-20 || len(one.evaluated)+len(other.evaluated) != len(got)-1 {
+			t.Errorf("%s: %d told, %d and %d judged, %v", kind, len(got), len(one.evaluated), len(other.evaluated), err)
+		}
+		for _, d := range []*double{one, other} {
+			if len(d.late) > 0 || kind == kernelwright.CPUDevice && len(d.ahead) > 0 {
+				t.Errorf("%s: %q came later, of which %q was judged", kind, d.ahead, d.late)
+			}
+			for _, source := range d.ahead {
+				if d.evaluated[source] != 1 {
+					t.Errorf("%s: %q was to come, and was judged %d times", kind, source, d.evaluated[source])
+				}
+			}
+		}
+		if n := len(one.ahead) + len(other.ahead); kind == kernelwright.CUDADevice && n < 20 {
+			t.Errorf("of %d candidates it was said that they come", n)
+		}
+		one.ahead = nil
+		if _, err := judged(t, set, &Run{Devices: []Device{one}, Record: known}); err != nil || len(one.ahead) > 0 {
+			t.Errorf("what is known comes again: %q, %v", one.ahead, err)
+		}
 	}
 }
 

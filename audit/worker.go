@@ -25,25 +25,54 @@ type worker struct {
 	id    string // of the reference that was inspected last
 	task  kernelwright.Task
 	wrong *kernelwright.InvalidTaskError // why it is no task
+
+	mine []chunk // that come next, and nobody else has
+
+	asked, given string // the reference whose parameter for a function was asked for last, and that parameter
 }
 
 // work takes chunks until there are none, or the device is given up. An error ends
 // the whole run.
 func (w *worker) work(ctx context.Context) error {
+	most := 1
+	if w.device.Device().Kind == kernelwright.CUDADevice {
+		most = ahead
+	}
 	for ctx.Err() == nil {
-		c, more := w.take()
-		if !more {
+		mine := w.take(w.mine, most)
+		if len(mine) == 0 {
 			return nil
 		}
-		rest, err := w.judge(ctx, c)
+		w.mine = mine[1:]
+		rest, err := w.judge(ctx, mine[0])
 		if err != nil || len(rest) > 0 {
 			if len(rest) > 0 {
-				w.giveBack(rest)
+				w.giveBack(append(w.mine, rest)...)
 			}
 			return err
 		}
 	}
 	return nil
+}
+
+// then returns the candidates that this device judges after a chunk: the first of each
+// of the next ones that is to be built as it is.
+func (w *worker) then(ctx context.Context) (cs []kernelwright.Candidate) {
+	for _, c := range w.mine {
+		from := w.Set.Pairs[c[0]]
+		reference, err := from.Reference.ReadReference()
+		if err != nil {
+			continue // it will be told
+		}
+		text, err := from.Candidate.ReadCandidate()
+		if err != nil || isBare(text) || !strings.Contains(text, "ModelNew") {
+			continue
+		}
+		if _, _, known, err := w.Record.Known(ctx, w.Audit.PairKey(reference, text)); err == nil && !known {
+			cs = append(cs, kernelwright.Candidate{Source: text, Origin: origin})
+		}
+	}
+	return cs
 }
 
 // open is a pair that nothing is known of yet, with its texts. Others have the same
@@ -94,7 +123,7 @@ func (w *worker) judge(ctx context.Context, c chunk) (rest chunk, err error) {
 func (w *worker) read(ctx context.Context, c chunk, reference string, badReference error) (todo []*open, n int, err error) {
 	held := 0
 	byKey := map[string]*open{}
-	for ; n < len(c) && held < chunkBytes; n++ {
+	for ; n < len(c) && held < chunkBytes && w.failed.inARow < maxFailures; n++ {
 		from := w.Set.Pairs[c[n]]
 		p := kernelwright.AuditPair{Reference: from.Reference.Label, Candidate: from.Candidate.Label, Index: c[n], Claim: from.Claim}
 		text, badCandidate := from.Candidate.ReadCandidate()
@@ -107,7 +136,14 @@ func (w *worker) read(ctx context.Context, c chunk, reference string, badReferen
 		}
 		bare, problem := isBare(text), ""
 		if p.ReferenceText, p.CandidateText = reference, text; bare {
-			text, problem = bind(reference, text)
+			parameter, err := w.parameter(ctx, reference)
+			if err != nil {
+				if err := w.failure(ctx, &open{AuditPair: p}, err); err != nil {
+					return nil, n, err
+				}
+				continue
+			}
+			text, problem = bind(reference, parameter, text)
 		}
 		if problem != "" {
 			p.Verdict = w.verdict(kernelwright.Rejected, errors.New(problem))
@@ -138,6 +174,18 @@ func (w *worker) read(ctx context.Context, c chunk, reference string, badReferen
 		todo, held = append(todo, o), held+len(text)
 	}
 	return todo, n, nil
+}
+
+// parameter returns the one by which a reference takes a function.
+func (w *worker) parameter(ctx context.Context, reference string) (string, error) {
+	if w.asked != reference {
+		parameter, err := w.device.Given(ctx, reference)
+		if err != nil {
+			return "", err
+		}
+		w.asked, w.given = reference, parameter
+	}
+	return w.given, nil
 }
 
 // unreadable is what is said of a pair of which a text cannot be had.
@@ -222,7 +270,7 @@ func (w *worker) batch(ctx context.Context, from Text, reference string, todo []
 	done := 0
 	var own error // of the record, or of whom it is told
 	var rejected []*open
-	err := w.device.EvaluateBatch(ctx, w.task, candidates, w.Audit.Level, func(i int, v kernelwright.Verdict) error {
+	err := w.device.EvaluateBatch(ctx, w.task, candidates, w.then(ctx), w.Audit.Level, func(i int, v kernelwright.Verdict) error {
 		w.failed.inARow = 0
 		if !v.Status.OK() && v.Status != kernelwright.Wrong && needsGPU(w.device.Device(), v.Reason, v.Output) {
 			v.Status, v.Reason = kernelwright.NeedsGPU, needs("it", v.Reason)

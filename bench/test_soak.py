@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pathlib
 import re
+import subprocess
 import sys
 import tomllib
 from collections import Counter
@@ -58,14 +60,47 @@ def test_every_slow_file_has_a_piece() -> None:
             assert path.name in runs, path.name
 
 
-def test_every_weekly_row_names_a_test() -> None:
-    rows = tomllib.loads((ROOT / ".ci" / "weekly.toml").read_text())["weekly"]
+@pytest.mark.parametrize("name", ["weekly", "turns"])
+def test_every_row_names_a_test(name: str) -> None:
+    rows = tomllib.loads((ROOT / ".ci" / f"{name}.toml").read_text())[name]
     for row in rows:
         file, _, test = row["tests"].partition("::")
         name = re.split(r"[\[*]", test)[0]
         found = [*ROOT.glob(f"hwfeedback/harness/tests/{file}"), *ROOT.glob(file)]
         assert len(found) == 1 and f"def {name}" in found[0].read_text(), row["tests"]
         assert row["why"]
+
+
+def test_every_case_runs_within_the_days(tmp_path: pathlib.Path) -> None:
+    (tmp_path / ".ci").mkdir()
+    for name, text in (("weekly", "weekly = []"), ("turns", TURNS)):
+        (tmp_path / ".ci" / f"{name}.toml").write_text(text)
+    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = later")
+    (tmp_path / "test_it.py").write_text(CASES)
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "not later"]
+    ran: list[str] = []
+    for day in range(900, 903):
+        env = os.environ | {"KERNELWRIGHT_DAY": str(day)}
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0 and f"those of day {day}" in done.stdout, done.stdout
+        ran += re.findall(r"test_case\[(\w+)\] PASSED", done.stdout)
+    assert sorted(ran) == sorted([*map(str, range(1, 12)), *3 * ["0"]])
+
+
+TURNS = """
+[[turns]]
+tests = "test_it.py::test_case"
+days = 3
+daily = ["0"]
+"""
+CASES = """
+import pytest
+
+@pytest.mark.parametrize("k", range(12))
+def test_case(k):
+    pass
+"""
 
 
 @pytest.mark.parametrize(("script", "good"), [("true", True), ("exit 3", False)])

@@ -247,6 +247,30 @@ func (d auditDevice) Problem(ctx context.Context, c kernelwright.Candidate) (ker
 	return status, problem, overdue(ctx, "reading the candidate", d.inspect, err)
 }
 
+func (d auditDevice) Given(ctx context.Context, reference string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.inspect)
+	defer cancel()
+	parameter, err := d.evaluator.Given(ctx, reference)
+	return parameter, overdue(ctx, readingTheReference, d.inspect, err)
+}
+
+// EvaluateBatch has what comes then built meanwhile, and gives each verdict of the
+// batch as long as others get.
+func (d auditDevice) EvaluateBatch(ctx context.Context, t kernelwright.Task, cs, then []kernelwright.Candidate, l kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
+	d.hardware = sequel{d.evaluator, then}
+	return d.bounded.EvaluateBatch(ctx, t, cs, l, yield)
+}
+
+// sequel is an evaluator that knows what comes after a batch.
+type sequel struct {
+	*hwfeedback.Evaluator
+	then []kernelwright.Candidate
+}
+
+func (s sequel) EvaluateBatch(ctx context.Context, t kernelwright.Task, cs []kernelwright.Candidate, l kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
+	return s.EvaluateBatchThen(ctx, t, cs, s.then, l, yield)
+}
+
 // Explain gives up on an explanation as on a verdict.
 func (d auditDevice) Explain(ctx context.Context, t kernelwright.Task, c kernelwright.Candidate, l kernelwright.Level) (kernelwright.Verdict, error) {
 	return explaining{d.bounded, d.evaluator}.explain(ctx, t, c, l)

@@ -91,6 +91,10 @@ func scripts(t *testing.T, dir string, env []string) {
 				return soak.Long(), nil
 			case "weekly":
 				return !soak.Daily(), nil
+			case "even": // every other day, as odd is
+				return soak.Turn(t, 0, 2), nil
+			case "odd":
+				return soak.Turn(t, 1, 2), nil
 			default:
 				return false, fmt.Errorf("no condition %q", name)
 			}

@@ -305,8 +305,8 @@ func (w *nightWorld) taught() {
 	dir := w.t.TempDir()
 	pairs, settings := filepath.Join(dir, "pairs.jsonl"), filepath.Join(dir, "bootstrap.json")
 	text, err := json.Marshal(map[string]any{
-		"pairs": []string{pairs}, "out": filepath.Join(dir, "out"), "epochs": 60, "batch": 3, "parameters": 100_000, "vocabulary": 700, "layers": 2, "context": 4096,
-		"optimiser": map[string]any{"lr": 5e-3, "warmup": 5, "schedule": "cosine"}, "machine": map[string]any{"device": "cpu", "threads": 1}, "saving": map[string]any{"every": 1000},
+		"pairs": []string{pairs}, "out": filepath.Join(dir, "out"), "epochs": 150, "batch": 3, "parameters": 100_000, "vocabulary": 700, "layers": 2, "context": 4096,
+		"optimiser": map[string]any{"lr": 1e-2, "warmup": 5, "schedule": "cosine"}, "machine": map[string]any{"device": "cpu", "threads": 1}, "saving": map[string]any{"every": 1000},
 	})
 	w.ok(err)
 	w.ok(errors.Join(os.WriteFile(pairs, lines.Bytes(), 0o644), os.WriteFile(settings, text, 0o644)))

@@ -209,7 +209,7 @@ func TestJSONKeepsItsRules(t *testing.T) {
 		{verb: "train serve", args: "--listen 192.0.2.1:0", fails: fails},
 		{verb: "train tasks ls"}, {verb: "train tasks show", args: "none", fails: fails}, {verb: "train tasks export", args: "none --out " + other + "/set", fails: fails},
 		{verb: "policy ls", lines: lines}, {verb: "policy show", args: "v1"}, {verb: "policy show", fails: fails}, {verb: "policy add", args: other, fails: fails},
-		{verb: "policy promote", args: "v9", fails: fails}, {verb: "policy rollback", fails: fails}, {verb: "policy serve", args: "v1 --listen 0.0.0.0:0", fails: fails},
+		{verb: "policy gate", args: "v9", fails: fails}, {verb: "policy promote", args: "v9", fails: fails}, {verb: "policy rollback", fails: fails}, {verb: "policy serve", args: "v1 --listen 0.0.0.0:0", fails: fails},
 		{verb: "policy export", args: "v9 --out " + other + "/policy", fails: fails}, {verb: "policy rm", args: "v9", fails: fails},
 		{verb: "train tasks import", args: other + "/none", fails: fails}, {verb: "train tasks make", args: "--name /", fails: fails},
 	}

@@ -20,6 +20,9 @@ import (
 // that was recorded is lost, changes or is done again, and nothing is left behind.
 // TestKills does the same to the daemon.
 func TestKillsOfCommands(t *testing.T) {
+	if !soak.Turn(t, 1, 2) {
+		t.Skip("TestKills has its turn")
+	}
 	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {

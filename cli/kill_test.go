@@ -33,6 +33,9 @@ import (
 // result, what was recorded stays as it was and is not done again, and nothing
 // is left behind.
 func TestKills(t *testing.T) {
+	if !soak.Turn(t, 0, 2) {
+		t.Skip("TestKillsOfCommands has its turn")
+	}
 	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {

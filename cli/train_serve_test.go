@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/store"
 	"github.com/kernelwright/kernelwright/trainer/episodes"
 )
@@ -82,6 +83,9 @@ func (s *trainingServer) post(path string, body any) (int, episodes.Answer) {
 // Episodes with real verdicts, over real HTTP: their rewards, a server that is killed
 // while some are open, and one that is told to stop.
 func TestTrainServe(t *testing.T) {
+	if !soak.Turn(t, 0, 2) {
+		t.Skip("it has its turn every other day: package episodes has its service every day")
+	}
 	t.Parallel()
 	python := os.Getenv("KERNELWRIGHT_TEST_PYTHON")
 	if python == "" {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/config"
 	"github.com/kernelwright/kernelwright/hwfeedback"
 	"github.com/kernelwright/kernelwright/prompts"
@@ -220,6 +221,13 @@ func (c trainTasksMakeCmd) settings(a *app, r *room, e *hwfeedback.Evaluator, ca
 	}
 	if s.Seed == 0 {
 		s.Seed = 1
+	}
+	if e.Device().Kind == kernelwright.CPUDevice {
+		rates, err := catalogue.Rates(a.ctx, r.folder, e.Interpreter())
+		if err != nil {
+			return s, err
+		}
+		s.Machine.Rates, s.Machine.Threads = rates, max(1, ceilings.CPUThreads)
 	}
 	sets, err := r.store.TaskSets(a.ctx)
 	if err != nil {

@@ -3,7 +3,9 @@ package coder
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,9 +15,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/internal/soak"
+	"github.com/kernelwright/kernelwright/internal/wholefile"
 )
 
 type fixture struct {
@@ -107,11 +111,11 @@ func runScript(script string, args ...string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := os.MkdirTemp("", "kernelwright-coder-")
+	folder, remove, err := built()
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(folder)
+	defer remove()
 	cmd := exec.Command(testPython, append([]string{script, harness}, args...)...)
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "TORCH_EXTENSIONS_DIR="+folder)
 	var stderr bytes.Buffer
@@ -123,8 +127,68 @@ func runScript(script string, args ...string) ([]byte, error) {
 	return b, nil
 }
 
+// built returns the folder of what native compiles, and removes what it is not to keep:
+// the folder of KERNELWRIGHT_TEST_CACHE keeps objects for two weeks. Native names them by
+// source, flags and processor, this folder by the compiler.
+func built() (folder string, remove func(), err error) {
+	cache := os.Getenv("KERNELWRIGHT_TEST_CACHE")
+	if cache == "" {
+		folder, err = os.MkdirTemp("", "kernelwright-coder-")
+		return folder, func() { _ = os.RemoveAll(folder) }, err // it is in the folder for temporary files
+	}
+	says, err := exec.Command(cmp.Or(os.Getenv("CXX"), "g++"), "--version").Output()
+	if err != nil {
+		return "", nil, err
+	}
+	folder = filepath.Join(cache, fmt.Sprintf("candidates-%.12x", sha256.Sum256(says)))
+	return folder, func() {
+		objects, _ := filepath.Glob(filepath.Join(cache, "candidates-*", "*", "*.so")) // the pattern is one
+		for _, name := range objects {
+			if info, err := os.Stat(name); err == nil && time.Since(info.ModTime()) > 14*24*time.Hour {
+				_ = os.Remove(name) // another process may have done so
+			}
+		}
+	}, os.MkdirAll(folder, 0o755)
+}
+
 // captures are the graphs of testdata/models.py, captured once.
-var captures = sync.OnceValues(func() ([]byte, error) { return runScript("testdata/generate.py") })
+var captures = sync.OnceValues(func() ([]byte, error) { return captured("testdata/generate.py") })
+
+// captured returns what a script prints that captures graphs. The folder of
+// KERNELWRIGHT_TEST_CACHE keeps it for as long as nothing changes that it is made by:
+// the harness, the scripts, the files in the folders that it is given, and Python.
+func captured(script string, folders ...string) ([]byte, error) {
+	cache := os.Getenv("KERNELWRIGHT_TEST_CACHE")
+	if cache == "" {
+		return runScript(script, folders...)
+	}
+	said := sha256.New()
+	_, _ = fmt.Fprintln(said, testPython, script, folders)
+	for _, folder := range append([]string{"../hwfeedback/harness", "testdata"}, folders...) {
+		files, err := filepath.Glob(filepath.Join(folder, "*.py"))
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range files {
+			b, err := os.ReadFile(name)
+			if err != nil {
+				return nil, err
+			}
+			_, _ = fmt.Fprintln(said, name, len(b))
+			_, _ = said.Write(b)
+		}
+	}
+	path := filepath.Join(cache, "graphs-"+strings.TrimSuffix(filepath.Base(script), ".py"))
+	key := fmt.Sprintf("%x\n", said.Sum(nil))
+	if known, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(known), key) {
+		return known[len(key):], nil
+	}
+	b, err := runScript(script, folders...)
+	if err != nil {
+		return nil, err
+	}
+	return b, wholefile.Write(path, append([]byte(key), b...))
+}
 
 // TestCandidatesAreRight captures every module of testdata/models.py, has the
 // Coder write candidates with the default schedule and with other choices, and
@@ -135,18 +199,18 @@ func TestCandidatesAreRight(t *testing.T) { candidatesAreRight(t, input, 6, 61, 
 // is seen without a GPU, how fast is not.
 func TestCUDACandidatesAreRight(t *testing.T) { candidatesAreRight(t, onGPU, 3, 301, 58) }
 
+// coderDays is in how many days each candidate has its turn.
+const coderDays = 7
+
 // candidatesAreRight takes the default schedule of one case in so many, and of the
 // other choices one in so many, more of those cases that threads share; soaking,
-// every case's, and every day a fifth.
+// every case's. Every day a part of them has its turn.
 func candidatesAreRight(t *testing.T, input func(fixture) kernelwright.CoderInput, cases, few, many int) {
 	t.Helper()
 	t.Parallel()
 	long := soak.Long()
-	switch {
-	case long:
+	if long {
 		cases, few, many = 1, few/10, many/10
-	case soak.Daily(): // once a week all that are asked for
-		cases, few, many = 5*cases, 5*few, 5*many
 	}
 	if testPython == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python with torch: candidates are not run")
@@ -156,7 +220,7 @@ func candidatesAreRight(t *testing.T, input func(fixture) kernelwright.CoderInpu
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	files := 0
+	files, turn := 0, 0
 	for i, f := range readFixtures(t, captured) {
 		if string(f.Graph) == "null" {
 			t.Errorf("%s: not captured: %s", f.Name, f.Note)
@@ -176,6 +240,9 @@ func candidatesAreRight(t *testing.T, input func(fixture) kernelwright.CoderInpu
 				if long {
 					all[tag]() // what is not run is written at least
 				}
+				continue
+			}
+			if turn++; !soak.Turn(t, turn, coderDays) {
 				continue
 			}
 			if err := os.WriteFile(filepath.Join(dir, f.Name+"."+tag+".py"), []byte(all[tag]()), 0o600); err != nil {
@@ -200,7 +267,7 @@ func candidatesAreRight(t *testing.T, input func(fixture) kernelwright.CoderInpu
 		}
 		right++
 	}
-	t.Logf("%d of %d candidates are right", right, files)
+	t.Logf("%d of %d candidates are right, on day %d", right, files, soak.Day(t))
 }
 
 func itoa(n int) string { b, _ := json.Marshal(n); return string(b) }

@@ -16,7 +16,7 @@ func TestKernelsAreShort(t *testing.T) {
 	if testPython == "" {
 		t.Skip("KERNELWRIGHT_TEST_PYTHON names no Python with torch: the examples are not captured")
 	}
-	captured, err := runScript("testdata/generate_examples.py", "../examples")
+	text, err := captured("testdata/generate_examples.py", "../examples")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestKernelsAreShort(t *testing.T) {
 		}, 83, 1175},
 	} {
 		var lines, tokens []int
-		for _, f := range readFixtures(t, captured) {
+		for _, f := range readFixtures(t, text) {
 			in := input(f)
 			c.on(&in)
 			got, err := Builtin{}.Propose(context.Background(), in)

@@ -97,11 +97,17 @@ func (e *Evaluator) EvaluateBatch(ctx context.Context, task kernelwright.Task, c
 	return e.evaluateBatch(ctx, task, cands, batch{profile: e.options.Profile}, level, yield)
 }
 
+// EvaluateBatchThen is EvaluateBatch, and then candidates of other tasks are judged:
+// they are built meanwhile, too.
+func (e *Evaluator) EvaluateBatchThen(ctx context.Context, task kernelwright.Task, cands, then []kernelwright.Candidate, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
+	return e.evaluateBatch(ctx, task, cands, batch{profile: e.options.Profile, then: then}, level, yield)
+}
+
 // evaluateBatch is EvaluateBatch for any purpose.
 func (e *Evaluator) evaluateBatch(ctx context.Context, task kernelwright.Task, cands []kernelwright.Candidate, of batch, level kernelwright.Level, yield func(int, kernelwright.Verdict) error) error {
 	of.name = rand.Text()
 	for i, cand := range cands {
-		of.next = cands[i+1:]
+		of.next = slices.Concat(cands[i+1:], of.then)
 		v, err := e.evaluate(ctx, task, cand, of, level)
 		if err != nil {
 			return err
@@ -117,6 +123,7 @@ func (e *Evaluator) evaluateBatch(ctx context.Context, task kernelwright.Task, c
 type batch struct {
 	name string // to the referee, which knows by it what belongs together; empty: it came alone
 	next []kernelwright.Candidate
+	then []kernelwright.Candidate // those of other tasks, which come after all of the batch
 
 	profile string // that a correct one gets at quick, on a GPU
 
@@ -273,7 +280,7 @@ func (e *Evaluator) attempt(ctx context.Context, task kernelwright.Task, cand ke
 			return v, nil
 		}
 	}
-	p, err := e.parse(ctx, cand.Source)
+	p, err := e.parse(ctx, cand.Source, "candidate")
 	if err != nil {
 		return kernelwright.Verdict{}, requestError(err)
 	}
@@ -459,7 +466,7 @@ func (e *Evaluator) judge(ctx context.Context, task kernelwright.Task, cand kern
 	}
 	for i, p := range reply.Parsed {
 		if i < len(of.next) && p != nil {
-			e.remember(ctx, cacheSource, e.sourceKey(of.next[i].Source), p)
+			e.remember(ctx, cacheSource, e.sourceKey(of.next[i].Source, "candidate"), p)
 		}
 	}
 	return e.complete(*reply.Verdict, task, cand, level), reply.Passing, nil

@@ -541,16 +541,17 @@ type parsed struct {
 	// Of what was read by itself: why it is refused, and the hash of what is Python.
 	Problems []string `json:"problems,omitempty"`
 	Hash     string   `json:"normalised_hash,omitempty"`
+	Given    string   `json:"given,omitempty"` // of a reference: the parameter by which it takes a function
 }
 
-// parse reads a candidate's text.
-func (e *Evaluator) parse(ctx context.Context, source string) (parsed, error) {
+// parse reads a text, as that of a "candidate" or a "reference".
+func (e *Evaluator) parse(ctx context.Context, source, what string) (parsed, error) {
 	var p parsed
-	key := e.sourceKey(source)
+	key := e.sourceKey(source, what)
 	if e.recall(ctx, cacheSource, key, &p) {
 		return p, nil
 	}
-	body := parseBody{source, "candidate", e.options.Sandbox}
+	body := parseBody{source, what, e.options.Sandbox}
 	result, err := e.super.request(ctx, "parse", body, parseTimeout)
 	if err != nil {
 		return p, err
@@ -562,8 +563,8 @@ func (e *Evaluator) parse(ctx context.Context, source string) (parsed, error) {
 	return p, nil
 }
 
-func (e *Evaluator) sourceKey(source string) string {
-	return joinKey("candidate", kernelwright.HashText(source), e.harness.hash)
+func (e *Evaluator) sourceKey(source, what string) string {
+	return joinKey(what, kernelwright.HashText(source), e.harness.hash)
 }
 
 // Export returns the candidate as a standalone file that needs only torch and
@@ -615,7 +616,7 @@ func (e *Evaluator) Build(ctx context.Context, cand kernelwright.Candidate, arch
 	if err := e.contains(cand); err != nil {
 		return nil, err
 	}
-	p, err := e.parse(ctx, cand.Source)
+	p, err := e.parse(ctx, cand.Source, "candidate")
 	if err != nil {
 		return nil, requestError(err)
 	}

@@ -125,6 +125,15 @@ func TestABatchIsJudgedInOrder(t *testing.T) {
 	if err := b.EvaluateBatch(t.Context(), aTask, cands, kernelwright.Quick, func(int, kernelwright.Verdict) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("it went on: %v", err)
 	}
+	// And what is judged after all of them.
+	before, judged := b.count("parse"), func(int, kernelwright.Verdict) error { return nil }
+	then := []kernelwright.Candidate{{Source: "good # b"}, {Source: "good # c"}}
+	if err := b.EvaluateBatchThen(t.Context(), aTask, []kernelwright.Candidate{{Source: "good # a"}}, then, kernelwright.Quick, judged); err != nil {
+		t.Error(err)
+	}
+	if err := b.EvaluateBatch(t.Context(), aTask, then[:1], kernelwright.Quick, judged); err != nil || b.count("parse") != before+1 {
+		t.Errorf("what comes then was read %d times, %v", b.count("parse")-before, err)
+	}
 	large := kernelwright.Candidate{Source: strings.Repeat("x", upcomingBytes)}
 	if n := len(upcoming([]kernelwright.Candidate{large, large})); n != 1 {
 		t.Errorf("%d large ones are sent ahead", n)

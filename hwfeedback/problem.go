@@ -13,7 +13,7 @@ const forAGPU = "it is written in CUDA, and the device is the CPU"
 // tells that, and which status that is; "" where it must be tried. Nothing of it is
 // run, and no device is needed.
 func (e *Evaluator) Problem(ctx context.Context, cand kernelwright.Candidate) (kernelwright.Status, string, error) {
-	p, err := e.parse(ctx, cand.Source)
+	p, err := e.parse(ctx, cand.Source, "candidate")
 	if err != nil {
 		return "", "", requestError(err)
 	}
@@ -26,4 +26,15 @@ func (e *Evaluator) Problem(ctx context.Context, cand kernelwright.Candidate) (k
 		return kernelwright.NeedsGPU, "it needs a GPU: " + forAGPU, nil
 	}
 	return "", "", nil
+}
+
+// Given returns the parameter by which a reference's forward takes a function of its
+// file, if nobody gives another one; "" where there is none. Nothing of it is run, and
+// no device is needed.
+func (e *Evaluator) Given(ctx context.Context, reference string) (string, error) {
+	p, err := e.parse(ctx, reference, "reference")
+	if err != nil {
+		return "", requestError(err)
+	}
+	return p.Given, nil
 }

@@ -244,22 +244,26 @@ type auditSums struct {
 	claimed, measured, fastest []float64
 }
 
+// counted is what the summary counts a row under, and what people read.
+func (r AuditRow) counted() (id, title string) {
+	switch {
+	case r.WrongOn != nil && *r.WrongOn == "base":
+		return r.Group + " base", "wrong on the reference's own inputs"
+	case r.WrongOn != nil:
+		return r.Group + " " + *r.WrongOn, "wrong on family " + *r.WrongOn
+	case r.Group == "missing_package":
+		name := missingPackage.FindStringSubmatch(r.Reason)[1]
+		return r.Group + " " + name, "needs a package that is not here: " + name
+	}
+	return r.Group, auditGroups[r.place].title
+}
+
 // Add counts a row.
 func (c *AuditCounter) Add(r AuditRow) {
 	if c.groups == nil {
 		c.groups = map[string]*auditSums{}
 	}
-	title, id := auditGroups[r.place].title, r.Group
-	switch {
-	case r.WrongOn != nil:
-		title, id = "wrong on family "+*r.WrongOn, id+" "+*r.WrongOn
-		if *r.WrongOn == "base" {
-			title = "wrong on the reference's own inputs"
-		}
-	case r.Group == "missing_package":
-		name := missingPackage.FindStringSubmatch(r.Reason)[1]
-		title, id = "needs a package that is not here: "+name, id+" "+name
-	}
+	id, title := r.counted()
 	g := c.groups[id]
 	if g == nil {
 		g = &auditSums{AuditGroup: AuditGroup{Name: id, Title: title}, place: r.place}
@@ -350,9 +354,11 @@ func geomeanOf(xs []float64) float64 {
 	return score.Geomean(xs)
 }
 
+// unrun is how many do not run.
+func (s AuditSummary) unrun() int { return s.Pairs - s.Right - s.Wrong - s.Unjudged }
+
 // Headline says it in a sentence or two.
 func (s AuditSummary) Headline() string {
-	failed := s.Pairs - s.Right - s.Wrong - s.Unjudged
 	said := fmt.Sprintf("%s: %d right", plural(s.Pairs, "pair"), s.Right)
 	var more []string
 	if s.Faster > 0 || s.Right > s.Rewrites+s.Degenerate {
@@ -371,7 +377,7 @@ func (s AuditSummary) Headline() string {
 	if s.Passing > 0 {
 		said += fmt.Sprintf(" (%d of which KernelBench's comparison passes)", s.Passing)
 	}
-	said += fmt.Sprintf(", %d that do not run, %d not judged.", failed, s.Unjudged)
+	said += fmt.Sprintf(", %d that do not run, %d not judged.", s.unrun(), s.Unjudged)
 	if s.Tested > 0 {
 		said += fmt.Sprintf(" Claims of a speedup that could be tested: %d, of which reached: %d.", s.Tested, s.Reached)
 	}

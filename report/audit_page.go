@@ -241,27 +241,90 @@ func (a Audit) In(r AuditRow) string {
 	return said
 }
 
+// auditSection is the pairs that the summary counts under one reason.
+type auditSection struct {
+	ID, Title, Class string
+	Numbers          []auditNumber // of the summary's row
+	Example          string
+	Pairs            int
+	Blocks           [][]auditPair // which are laid out one by one, when they are looked at
+	Open             bool
+	// Whether any pair has something there.
+	HasClaim, HasMeasured, HasWork, HasReference bool
+}
+
+// auditNumber is a cell with the name of its column, for who reads on a phone.
+type auditNumber struct{ Name, Value string }
+
+const (
+	blockPairs = 100 // of a section
+	openPairs  = 100 // of an audit whose sections are all open at first
+)
+
+// sections puts pairs under their reasons, in the summary's order.
+func (a Audit) sections(t table) []auditSection {
+	at := map[string]int{}
+	sections := make([]auditSection, len(a.Summary.Groups))
+	for i, g := range a.Summary.Groups {
+		at[g.Name] = i
+		s := auditSection{ID: strings.ReplaceAll(g.Name, " ", "-"), Title: g.Title, Class: "open", Open: len(a.Rows) <= openPairs, Example: shortened(g.Example, maxReason)}
+		cells := t.Rows[i]
+		for k, name := range t.Head[1 : len(cells)-1] {
+			s.Numbers = append(s.Numbers, auditNumber{name, cells[k+1]})
+		}
+		sections[i] = s
+	}
+	for _, r := range a.Rows {
+		id, _ := r.counted()
+		i, known := at[id]
+		if !known {
+			continue
+		}
+		s, p := &sections[i], a.pair(r)
+		if s.Pairs%blockPairs == 0 {
+			s.Blocks = append(s.Blocks, nil)
+		}
+		last := len(s.Blocks) - 1
+		s.Blocks[last] = append(s.Blocks[last], p)
+		s.Pairs++
+		s.Class = p.Class
+		s.HasClaim = s.HasClaim || r.Claimed != nil
+		s.HasMeasured = s.HasMeasured || r.Measured != nil || r.Speedup != nil
+		s.HasWork = s.HasWork || r.Work != nil
+		s.HasReference = s.HasReference || p.Reference != p.Candidate
+	}
+	return sections
+}
+
+// cards are the summary's figures that matter most.
+func (s AuditSummary) cards() []fact {
+	out := []fact{{"pairs", fmt.Sprint(s.Pairs)}, {"right", fmt.Sprint(s.Right)}, {"of these faster", fmt.Sprint(s.Faster)}, {"wrong", fmt.Sprint(s.Wrong)}, {"do not run", fmt.Sprint(s.unrun())}, {"not judged", fmt.Sprint(s.Unjudged)}}
+	if s.Tested > 0 {
+		out = append(out, fact{"claims reached", fmt.Sprintf("%d of %d", s.Reached, s.Tested)})
+	}
+	return out
+}
+
 // auditPageData is the page with everything decided.
 type auditPageData struct {
 	Audit
 	Name, Headline, Status, Class string
+	Cards                         []fact
 	Table                         table
 	Chart                         *auditChart
-	Pairs                         []auditPair
+	Sections                      []auditSection
 	Facts                         []fact
 }
 
 func (a Audit) page() auditPageData {
 	p := auditPageData{
 		Audit: a, Name: fmt.Sprintf("Audit %d: %s", a.ID, Line(filepath.Base(a.Path))), Headline: a.Summary.Headline(),
-		Status: "done", Class: "certified", Table: a.table(), Chart: a.chart(), Facts: a.about(),
+		Status: "done", Class: "certified", Cards: a.Summary.cards(), Table: a.table(), Chart: a.chart(), Facts: a.about(),
 	}
 	if a.FinishedMS == 0 {
 		p.Status, p.Class = "not done", "open"
 	}
-	for _, r := range a.Rows {
-		p.Pairs = append(p.Pairs, a.pair(r))
-	}
+	p.Sections = a.sections(p.Table)
 	return p
 }
 
@@ -281,7 +344,8 @@ func AuditMarkdown(w io.Writer, a Audit) error {
 	m.line("")
 	m.row("candidate", "reference", "verdict", "claimed", "measured", "against the fastest", "who did the work", "why")
 	m.row("---", "---", "---", "---:", "---:", "---:", "---", "---")
-	for _, r := range p.Pairs {
+	for _, row := range a.Rows {
+		r := a.pair(row)
 		m.row(m.all([]string{r.Candidate, r.Reference, r.Status, r.Claimed, r.Measured, r.Fastest, r.Did, strings.Join(append([]string{r.Reason}, r.Care...), "; ")})...)
 	}
 	m.line("")

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"html"
 	"strings"
 	"testing"
@@ -125,6 +126,49 @@ func TestAuditPages(t *testing.T) {
 			!strings.Contains(text, "not counted: without the policy it is correct, 1.50×") || !strings.Contains(text, "what was published is a function of C")) {
 			t.Errorf("%s:\n%s", name, text)
 		}
+	}
+}
+
+// Pairs stand under their reasons, with the columns in which one of them has
+// something, and those of large audits are closed and laid out a block at a time.
+func TestAuditSections(t *testing.T) {
+	var count AuditCounter
+	a := Audit{Audit: kernelwright.Audit{Path: "/set"}}
+	add := func(n int, v kernelwright.Verdict, claim *kernelwright.Claim) {
+		for range n {
+			row := NewAuditRow(kernelwright.AuditPair{Reference: "/set/r.py", Candidate: fmt.Sprintf("/set/%d.py", len(a.Rows)), Claim: claim, Verdict: v})
+			count.Add(row)
+			a.Rows = append(a.Rows, row)
+		}
+	}
+	add(1, rightVerdict(interval95(1.4, 1.6, "compile"), *interval95(1.9, 2.1, "eager"), kernelwright.WorkReport{Custom: 1}), &kernelwright.Claim{Speedup: 4, Against: "eager"})
+	add(2, kernelwright.Verdict{Status: kernelwright.Wrong, Reason: "on family zeros (inputs: all zero): 1 of 2"}, nil)
+	count.Add(NewAuditRow(kernelwright.AuditPair{Verdict: kernelwright.Verdict{Status: kernelwright.NotJudged}})) // it is not recorded
+	a.Summary = count.Summary()
+	html := func() string {
+		var b strings.Builder
+		if err := AuditHTML(&b, a); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	small := html()
+	_, pairs, _ := strings.Cut(small, "<h2>Pairs</h2>")
+	right, wrong, found := strings.Cut(pairs, "wrong on family zeros")
+	if !found || strings.Count(small, "<details open>") != 2 || strings.Contains(small, "blocks long") || !strings.Contains(small, `<a href="#wrong-zeros">wrong on family zeros</a>`) ||
+		!strings.Contains(small, `id="wrong-zeros"`) || strings.Contains(small, `href="#not_judged"`) || !strings.Contains(small, "not judged: the machine failed") {
+		t.Error(small)
+	}
+	for _, column := range []string{"claimed</th>", "measured</th>", "who did the work</th>"} {
+		if !strings.Contains(right, column) || strings.Contains(wrong, column) {
+			t.Errorf("%s\n%s\n%s", column, right, wrong)
+		}
+	}
+	add(250, kernelwright.Verdict{Status: kernelwright.Wrong, Reason: "on family zeros (inputs: all zero): 1 of 2"}, nil)
+	a.Summary = count.Summary()
+	large := html()
+	if strings.Contains(large, "<details open>") || strings.Count(large, "blocks long") != 1 || strings.Count(large, `<div class="block">`) != 1+3 || strings.Count(large, `<td class="where">`) != 253 {
+		t.Error(large)
 	}
 }
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import os
 import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 
 import kernelwright
 
@@ -27,13 +30,23 @@ FLAGS = ("-O1", "-fno-tree-sra", "-ffp-contract=off", "-w")
 
 @functools.cache
 def header() -> pathlib.Path:
-    """Precompiles the header, which takes a compiler as long as a candidate does."""
-    folder = pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"], "emulated")
-    folder.mkdir()
-    copy = folder / HEADER.name
-    shutil.copy(HEADER, copy)
-    compiler, _ = kernelwright._compiler("cpp", False)
-    subprocess.run([*compiler, *FLAGS, "-x", "c++-header", copy, "-o", f"{copy}.gch"], check=True)
+    """Precompiles the header, which takes a compiler as long as a candidate does. Its folder is
+    named by what it says, as is what includes it.
+    """
+    compiler, machine = kernelwright._compiler("cpp", False)
+    said = hashlib.sha256(repr((HEADER.read_text(), compiler, FLAGS, machine)).encode())
+    place = pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"], f"emulated-{said.hexdigest()[:16]}")
+    copy = place / HEADER.name
+    if place.exists():
+        return copy
+    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+        made = pathlib.Path(folder, "made", HEADER.name)
+        made.parent.mkdir()
+        shutil.copy(HEADER, made)
+        whole = [*compiler, *FLAGS, "-x", "c++-header", made, "-o", f"{made}.gch"]
+        subprocess.run(whole, check=True)
+        with contextlib.suppress(OSError):  # another process was quicker
+            made.parent.rename(place)
     return copy
 
 

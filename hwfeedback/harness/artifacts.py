@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import handing_over
+import headers
 import kernelwright
 import toolchain
 from protocol import Channel, ProtocolError
@@ -33,6 +34,8 @@ ANY_NAME = "extension"
 _MODULE = re.compile(r"\bPYBIND11_MODULE\s*\(\s*TORCH_EXTENSION_NAME\b")
 
 _loaded: dict[str, Any] = {}  # by what was asked for
+_handed = headers.Handed()  # of the file that runs
+_whole = False  # whether that is the one that its user gets, of which torch builds extensions
 
 
 class BuildFailed(RuntimeError):
@@ -66,8 +69,11 @@ def inline_request(arguments: dict[str, Any]) -> dict[str, Any]:
     if functions is not None and not isinstance(functions, dict):
         functions = {f: f for f in _texts(functions)}
     cuda = {}
-    if _texts(arguments.get("cuda_sources")):
-        cuda["cuda_sources"] = _texts(arguments.get("cuda_sources"))
+    device = _texts(arguments.get("cuda_sources"))
+    if device and arguments.get("with_cuda") is False:
+        raise ValueError("load_inline has cuda_sources, and with_cuda=False")
+    if device or arguments.get("with_cuda"):
+        cuda["cuda_sources"] = device
         cuda["cuda_flags"] = _texts(arguments.get("extra_cuda_cflags"))
     request = {
         **cuda,
@@ -99,7 +105,10 @@ def load_request(arguments: dict[str, Any]) -> dict[str, Any]:
         "handling": True,
         "module": arguments.get("is_python_module", True) is not False,
     }
-    if arguments.get("with_cuda") or any(s.endswith(handing_over.DEVICE) for s in sources):
+    device = any(s.endswith(handing_over.DEVICE) for s in sources)
+    if device and arguments.get("with_cuda") is False:
+        raise ValueError("load has a source in CUDA, and with_cuda=False")
+    if device or arguments.get("with_cuda"):
         request["cuda_flags"] = _texts(arguments.get("extra_cuda_cflags"))
     return _settled(request, _texts(arguments.get("extra_include_paths")), sources)
 
@@ -114,19 +123,25 @@ def _settled(
         if name in request:
             request[name], more = handing_over.included(request[name])
             paths = [*paths, *more]
+    for name in ("sources", "cuda_sources"):
+        if name in request:
+            request[name] = [_handed.put(text) for text in request[name]]
     inline = [*request.get("sources", ()), *request.get("cuda_sources", ())]
-    headers: list[str] = []
+    included: list[str] = []
     if units or paths:
         files = handing_over.gathered(units, paths, inline)
+        files.texts = {name: _handed.put(text) for name, text in files.texts.items()}
         if units:
             host, device = files.split()
             request |= {"units": files.units, "sources": host}
             request |= {"cuda_sources": device} if "cuda_flags" in request else {}
             inline = [*host, *device]
-        headers = list(files.texts.values())
+        included = list(files.texts.values())
         kept = {"files": files.texts, "folders": files.folders, "include_paths": files.outside}
         request |= {k: v for k, v in kept.items() if v}
-    said = [*inline, *headers, *request["flags"], *request.get("cuda_flags", ())]
+    if _whole:
+        return request | {"whole": True}
+    said = [*inline, *included, *request["flags"], *request.get("cuda_flags", ())]
     own = rf"\b(TORCH_EXTENSION_NAME|{re.escape(request['name'])})\b"
     if not re.search(own, _MODULE.sub("", "\n".join(said))):
         request["asked"], request["name"] = request["name"], ANY_NAME
@@ -235,6 +250,22 @@ def native_request(
     }
     request["launched"] = language == "cuda" and bool(kernelwright.kernels(source))
     return request
+
+
+def of_file(text: str, *, handed_out: bool = False) -> None:
+    """Has sources include our headers as they may in this candidate's file: those that it names.
+    ``handed_out``: it brings what it needs, and what torch builds of it keeps its name.
+    """
+    global _handed, _whole
+    _handed, _whole = headers.Handed(), handed_out
+    kernelwright.headers.clear()
+    if handed_out or "kw/" not in text:
+        return
+    try:
+        kernelwright.headers.update(headers.table(headers.mentioned(text)))
+        _handed = headers.Handed(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # whoever imports it says why
 
 
 def install(objects: Objects) -> None:

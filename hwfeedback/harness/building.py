@@ -50,7 +50,7 @@ from forkserver import ForkServer, Worker
 from protocol import Closed, ProtocolError, Timeout
 from workshop import Failed, Made, Workshop, name_of, sources_of
 
-RULES = "11"  # changes when the same candidate would build to something else
+RULES = "12"  # changes when the same candidate would build to something else
 IMPORT_TIMEOUT = 60.0
 PARSE_TIMEOUT = 20.0
 COMPILE_TIMEOUT = compiling.COMPILE_TIMEOUT * 2 + 20
@@ -61,6 +61,7 @@ MAX_HEADER = 1 << 30
 MAX_FILES = 500  # that come with one request
 _PLACE = re.compile(r"[^/\0][^\0]*")
 MAX_HEADERS = 3  # precompiled headers kept; each is some 500 MB
+_NOT_INLINED = re.compile(r"\b(kw/\w{1,40}\.h): No such file|cannot open source file \"(kw/\w+\.h)")
 FAILED = ".failed.json"  # what is known of a source that does not compile
 KEPT = ("", "rejected", "build_failed")  # what a candidate comes to again, and is kept
 VOTERS = 5000  # lines of a source that tell where it lies in its file
@@ -89,7 +90,7 @@ def parse(server: ForkServer, text: str, what: str, mode: str = "strict") -> dic
         worker.kill()  # nobody need wait until it is gone
     if isinstance(answer, str):
         parsed = {"normalised_hash": "", "language": "", "form": "none", "problems": [answer]}
-        return parsed | {"triton": False, "lazy": True}
+        return parsed | {"triton": False, "lazy": True, "given": ""}
     return _parsed(answer)
 
 
@@ -189,16 +190,21 @@ def workshop(
     cache_dir: str,
     mode: str = "strict",
     arch: str = "",
+    *,
+    whole: bool = False,
 ) -> Workshop:
-    """Returns where the processes of a candidate ask for what it builds later than ``built``."""
+    """Returns where the processes of a candidate ask for what it builds later than ``built``.
+    ``whole``: what ``load_inline`` is given is built as torch builds it (as_torch.py).
+    """
 
     def maker() -> _Maker:
-        return _Maker(server, cache_dir, mode, arch, text, lambda _: None)
+        return _Maker(server, cache_dir, mode, arch, text, lambda _: None, whole=whole)
 
     shop = Workshop(maker, opened)
     artifacts = built.get("artifacts") or ()
     for made in built.get("made") or [Made(a, a) for a in artifacts]:
-        shop.know(made)
+        if not whole or made.request["kind"] != LOAD_INLINE:
+            shop.know(made)
     return shop
 
 
@@ -501,10 +507,13 @@ class _Maker:
         text: str,
         note: Progress,
         warm: bool = False,
+        *,
+        whole: bool = False,
     ) -> None:
         """``text`` is the candidate's, whose lines are named. ``note`` is told what is compiled.
-        ``warm``: a builder is started at once, which makes NVRTC ready.
+        ``warm``: a builder is started at once, which makes NVRTC ready. ``whole``: see workshop.
         """
+        self._whole = whole
         self._server, self._cache, self._mode = server, cache_dir, mode
         self._arch, self._text, self._note = arch, text, note
         self._builder: Worker | None = None
@@ -516,7 +525,7 @@ class _Maker:
 
     def checked(self, raw: Any) -> dict[str, Any]:
         try:
-            return _checked(raw, self._arch)
+            return _checked(raw, self._arch, whole=self._whole)
         except (KeyError, TypeError, ValueError) as e:
             said = f"the candidate's request to build is malformed: {e!s:.200}"
             raise Failed("rejected", sentence(said)) from e
@@ -529,7 +538,7 @@ class _Maker:
             raise _failed(said, request, self._text)
         self._note(COMPILING + name_of(request))
         light = ""
-        if request["kind"] == LOAD_INLINE:
+        if request["kind"] == LOAD_INLINE and not request.get("whole"):
             with _headers:
                 light = _light(self._server, self._cache, request, self._mode)
         cuda = request.get("language") == "cuda"
@@ -611,9 +620,9 @@ def _texts(value: Any) -> list[str]:
     return value
 
 
-def _checked(raw: Any, arch: str) -> dict[str, Any]:
+def _checked(raw: Any, arch: str, *, whole: bool = False) -> dict[str, Any]:
     """Returns a request as it is built, with a key of ours. Raises Failed, and KeyError, TypeError,
-    ValueError for what is none.
+    ValueError for what is none. ``whole``: see workshop.
     """
     if not isinstance(raw, dict):
         raise ValueError("not a dict")
@@ -624,7 +633,9 @@ def _checked(raw: Any, arch: str) -> dict[str, Any]:
     if cuda and not arch:
         raise Failed("rejected", FOR_A_GPU)
     try:
-        return _native(raw, arch if cuda else "") if native else _inline(raw, arch if cuda else "")
+        if native:
+            return _native(raw, arch if cuda else "")
+        return _inline(raw, arch if cuda else "", whole=whole)
     except flags.Refused as e:
         raise Failed("rejected", str(e)) from e
 
@@ -642,7 +653,7 @@ def _native(raw: dict[str, Any], arch: str) -> dict[str, Any]:
     return request | {"request": native_key(source, given, language)}
 
 
-def _inline(raw: dict[str, Any], arch: str) -> dict[str, Any]:
+def _inline(raw: dict[str, Any], arch: str, *, whole: bool) -> dict[str, Any]:
     functions = raw["functions"]
     if functions is not None and not isinstance(functions, dict):
         raise ValueError("functions")
@@ -666,12 +677,19 @@ def _inline(raw: dict[str, Any], arch: str) -> dict[str, Any]:
         request["cuda_sources"] = _texts(raw["cuda_sources"])
         request["cuda_flags"] = _texts(raw["cuda_flags"])
     request |= _handed_over(raw)
+    request |= {"whole": True} if whole else {}
     key = inline_key(request)
     notes: list[str] = []
-    for which in ("flags", "ldflags", "cuda_flags") if arch else ("flags", "ldflags"):
+    kinds = ("flags", "ldflags", "cuda_flags") if arch else ("flags", "ldflags")
+    request |= {"given": {which: request[which] for which in kinds}} if whole else {}
+    for which in kinds:
         taken = flags.taken(request[which], arch=arch if which == "cuda_flags" else "")
         request[which] = taken.words
         notes += taken.notes
+    if whole:
+        notes = []  # torch takes them as they are; what becomes of them at quick was told
+    elif any(flags.OF_ANOTHER in n for n in notes):
+        notes.append("torch compiles the file that is handed out for what these flags say")
     request |= {"kind": LOAD_INLINE, "request": key, "notes": notes}
     request |= {"asked": raw["asked"]} if "asked" in raw else {}
     if not arch:
@@ -757,6 +775,7 @@ def _compile(
         "request": request["request"],
         "sha256": sha256,
         "path": path,
+        "loaded": str(answer.get("loaded") or "")[:64],
     }
     _write_json(path.removesuffix(".so") + ".json", {**artifact, "report": report})
     return {**artifact, "report": report}
@@ -787,6 +806,9 @@ def _failed(said: dict[str, Any], request: dict[str, Any], text: str) -> Failed:
     cuda = request.get("language") == "cuda"
     lacks = (kernelwright.without_cutlass(s) for s in sources_of(request) if cuda)
     words = next(filter(None, lacks), f"{where}{first['message']}")
+    m = _NOT_INLINED.search(words)
+    if m is not None and (header := m[1] or m[2]) in headers.texts():
+        words += f" (write #include <{header}> as a line of its own, nothing but // behind it)"
     status = "timed_out" if said["late"] else "build_failed"
     reason = sentence(f"{name} does not compile: {words}")
     return Failed(status, reason, log=lines.renumbered(log), errors=found)
@@ -851,7 +873,7 @@ def _object_key(request: dict[str, Any]) -> str:
         own = kernelwright.CUBIN_FLAGS if request.get("launched") else kernelwright.CUDA_FLAGS
         flags = (*flags, *own, request["arch"], *_cuda_versions())
         flags += (request["cutlass"],) if request.get("cutlass") else ()
-    asked = (RULES, headers.digest(), request["kind"], request["request"])
+    asked = (RULES, request["kind"], request["request"])  # with the headers in its sources
     return toolchain.key(*asked, *flags, toolchain.identity())
 
 
@@ -1009,6 +1031,7 @@ def _parsed(answer: dict[str, Any]) -> dict[str, Any]:
         "form": word("form", "native|load_inline|triton|none", "none"),
         "triton": answer.get("triton") is True,
         "lazy": answer.get("lazy") is not False,
+        "given": word("given", r"\w{1,100}", ""),
         "problems": [
             sentence(str(p)[:500])
             for p in (problems[: source.MAX_PROBLEMS] if isinstance(problems, list) else ())
@@ -1098,7 +1121,7 @@ class Lines:
         for i, line in enumerate(self._file, 1):
             if line:
                 self._where.setdefault(line, []).append(i)
-        self._sources = [s.split("\n") for s in sources]
+        self._sources = [headers.apart(s).split("\n") for s in sources]
         self._offsets = [self._offset(s) for s in self._sources]
 
     def _offset(self, lines: list[str]) -> int:

@@ -1014,14 +1014,15 @@ class CandidateClient(Client):
         workshop: Workshop | None = None,
         elsewhere: bool = False,
         forbids: bool = False,
+        handed_out: bool = False,
     ) -> None:
         """Imports it. ``stand_in``: its custom code does nothing. ``workshop``: where it asks for
         what is not among the ``artifacts``. ``elsewhere``: they are for a device that is not here.
-        ``forbids``: what policy forbids fails.
+        ``forbids``: what policy forbids fails. ``handed_out``: it is the file that its user gets.
         """
         msg = {"op": "load", "source": source, "artifacts": artifacts, "threads": threads}
         msg |= {"stand_in": stand_in, "elsewhere": elsewhere}
-        msg |= {"forbids": forbids, "asks": workshop is not None}
+        msg |= {"forbids": forbids, "asks": workshop is not None, "handed_out": handed_out}
         doing = "importing the candidate"
         if workshop is None:
             self.ask(msg, fds, timeout, doing)

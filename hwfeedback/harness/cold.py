@@ -32,6 +32,7 @@ import torch
 import artifacts
 import device as devices
 import kernelwright
+import loaded
 import sandbox
 import sanitizers
 from clients import how_it_ended
@@ -60,6 +61,8 @@ MAX_PROFILE = 1 << 20  # characters
 MAX_READ = 1 << 24
 # The script's requests: the first is judged, the others are looked at.
 ALONE, WHOLE, FEW = "alone", "whole", "few"
+BUILT = ".cache/torch_extensions/kernelwright"  # where a loader of ours puts what it builds
+MAX_BUILT, MAX_OBJECT = 64, 256 << 20
 _LONG_MS = 1e9
 _LATE = sanitizers.LATE
 _SAID = 2000  # characters of what one prints that is not well
@@ -239,6 +242,8 @@ class Running:
         it is looked at; ``fewer``: on fewer inputs first.
         """
         self._timeout = timeout
+        # What its loader has built, once there are outputs: endings, and what is loaded of each.
+        self.built: list[tuple[str, str]] = []
         self.ways = call.use.ways
         self._looks = call.place.get("device") == "cuda" or bool(sanitizer)
         self._checked = bool(sanitizer)
@@ -294,6 +299,9 @@ class Running:
             raise Broken(f"takes over {self._timeout:g} s", log, late=True)
         if code:
             raise Broken(_last_line(log) or f"ends with exit code {code}", log)
+        built = answer.get("built")
+        pairs = built if isinstance(built, list) else []
+        self.built = [(str(p[0]), str(p[1])) for p in pairs if isinstance(p, list) and len(p) == 2]
         outputs = self._given[0].outputs(self._given[0].request["device"])
         if outputs is None:
             raise Broken("ends before its forward has returned", log)
@@ -446,20 +454,19 @@ class Server:
         """Runs the file in a new interpreter. What it prints goes where the worker's own words go.
         Who looks at it later has started; of a file that fails nobody looks.
         """
-        code = -1
+        code, folder = -1, self._folder()
         try:
-            code = self._run(msg, fds)
+            code = self._run(msg, fds, folder)
         finally:
             if code:
                 self.close()
-        return {"code": code}
+        return {"code": code} if code else {"code": code, "built": _built(folder)}
 
-    def _run(self, msg: dict[str, Any], fds: list[int]) -> int:
+    def _run(self, msg: dict[str, Any], fds: list[int], folder: str) -> int:
         if folders := msg.get("cutlass"):
             os.environ["CUTLASS_PATH"] = os.path.dirname(folders[0])
             if artifacts.LOAD_INLINE in msg["source"]:  # torch's own has nothing that looks there
                 os.environ["CPATH"] = ":".join(folders)
-        folder = self._folder()
         tools = os.path.join(folder, "tools")
         os.mkdir(tools)
         shared = any(request["shared"] == "cuda" for request in msg["requests"])
@@ -495,6 +502,19 @@ class Server:
 
     def _folder(self) -> str:
         return self._held.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+
+
+def _built(folder: str) -> list[list[str]]:
+    """Returns the endings of what the file's own loader has built, and what is loaded of each."""
+    found: list[list[str]] = []
+    place = os.path.join(folder, BUILT)
+    with suppress(OSError):
+        for name in sorted(os.listdir(place))[:MAX_BUILT]:
+            fd = os.open(os.path.join(place, name), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            with open(fd, "rb") as f:
+                if stat.S_ISREG(os.fstat(fd).st_mode):
+                    found.append([os.path.splitext(name)[1], loaded.digest(f.read(MAX_OBJECT))])
+    return found
 
 
 def _ask(folder: str, name: str, request: dict[str, Any]) -> None:
@@ -626,6 +646,7 @@ class _Interpreter:
         script = os.path.join(folder, "tools", SCRIPT)
         asked = [folder, request, profile, json.dumps(list(given))]
         home = {"HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": str(threads)}
+        usual = {k: v for k, v in os.environ.items() if k != "TORCH_EXTENSIONS_DIR"}
         self._tells: socket.socket | None
         hears: socket.socket | None
         self._tells, hears = socket.socketpair() if not request else (None, None)
@@ -634,7 +655,7 @@ class _Interpreter:
                 self._process = subprocess.Popen(
                     [*prefix, sys.executable, "-I", "-B", script, *asked],
                     cwd=folder,
-                    env={**os.environ, **home, **(more or {})},
+                    env={**usual, **home, **(more or {})},
                     stdin=subprocess.DEVNULL if hears is None else hears.fileno(),
                     stdout=out if said else None,
                     stderr=out if said else None,

@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sysconfig
+import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +20,15 @@ from typing import Any
 import artifacts
 import headers
 import kernelwright
+import loaded
 import toolchain
+from workshop import sources_of
 
 COMPILE_TIMEOUT = 180.0
 LOG_KEPT = 16 << 10
 MAX_DIAGNOSTICS = 40
 SHIM = "torch/extension.h"  # the name our lighter header takes in front of torch's own
 NATIVE_REPORT = "-fopt-info-vec-optimized-missed"
-OURS = f"-I{headers.FOLDER}"  # before all other folders of headers: <kw/...> is ours
 
 LIGHT_HEADER = """\
 #pragma once
@@ -121,8 +123,12 @@ def inline_cuda_source(request: dict[str, Any]) -> str:
 KILLED = re.compile(r"Killed signal terminated program|died due to signal 9 ")  # g++; nvcc
 
 
-def run(command: Sequence[str], folder: str) -> tuple[int, str]:
-    """Runs the compiler. Returns its exit status (-1: too long) and what it wrote."""
+def run(
+    command: Sequence[str], folder: str, *, fixed: bool = False, timeout: float = COMPILE_TIMEOUT
+) -> tuple[int, str]:
+    """Runs the compiler. Returns its exit status (-1: too long) and what it wrote. ``fixed``: it
+    has the time that the loader of an exported file gives it.
+    """
     try:
         done = subprocess.run(
             command,
@@ -130,11 +136,12 @@ def run(command: Sequence[str], folder: str) -> tuple[int, str]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=COMPILE_TIMEOUT,
+            timeout=timeout,
             errors="replace",
+            env={**os.environ, **(kernelwright.FIXED if fixed else {})},
         )
     except subprocess.TimeoutExpired:
-        return -1, f"the compiler took longer than {COMPILE_TIMEOUT:g} s"
+        return -1, f"the compiler took longer than {timeout:g} s\n"
     return done.returncode, done.stdout
 
 
@@ -142,27 +149,34 @@ def compile_native(request: dict[str, Any], folder: str) -> dict[str, Any]:
     """Compiles a native source into ``folder``. Returns the report; "object" is the path, "" where
     it failed.
     """
-    with open(os.path.join(folder, "source0.cpp"), "w", encoding="utf-8") as f:
-        f.write(request["source"])
-    report = os.path.join(folder, "vectorised.txt")
-    command = [
-        toolchain.compiler(), OURS, *kernelwright.FLAGS, *request["flags"],
-        "-fdiagnostics-color=never", "-fmax-errors=20",
-        f"{NATIVE_REPORT}={report}", "source0.cpp", "-o", "built.so",
-    ]  # fmt: skip
-    return _finish(command, folder, report, artifacts.NATIVE)
+    name = _lay_alone(request, folder, "cpp")
+    with tempfile.TemporaryDirectory() as beside:  # a source finds what lies in its folder
+        report = os.path.join(beside, "vectorised.txt")
+        command = [
+            toolchain.compiler(), *kernelwright.FLAGS, *request["flags"],
+            "-fdiagnostics-color=never", "-fmax-errors=20",
+            f"{NATIVE_REPORT}={report}", name, "-o", "built.so",
+        ]  # fmt: skip
+        return _finish(command, folder, request, report)
+
+
+def _lay_alone(request: dict[str, Any], folder: str, language: str, tail: str = "") -> str:
+    """Writes a native source, as the loader of a file does. Returns its name."""
+    name = kernelwright.FILES[language]
+    _write(folder, name, request["source"] + tail)
+    os.utime(os.path.join(folder, name), (0, 0))
+    return name
 
 
 def compile_cuda(request: dict[str, Any], folder: str) -> dict[str, Any]:
     """The same for a native source in CUDA, for the architecture ``request["arch"]``."""
-    with open(os.path.join(folder, "source0.cu"), "w", encoding="utf-8") as f:
-        f.write(request["source"] + kernelwright._CUDA_TAIL)
+    name = _lay_alone(request, folder, "cuda", kernelwright._CUDA_TAIL)
     command = [
-        toolchain.nvcc(), OURS, *kernelwright.CUDA_FLAGS, gencode(request["arch"]),
+        toolchain.nvcc(), *kernelwright.CUDA_FLAGS, gencode(request["arch"]),
         *of_cutlass(request), *request["flags"], "-Xptxas", "-v", *side_by_side(request["flags"]),
-        "-cudart", "none", "-cudadevrt", "none", "source0.cu", *cuda_runtime(), "-o", "built.so",
+        name, *kernelwright.OWN_RUNTIME, *cuda_runtime(), "-o", "built.so",
     ]  # fmt: skip
-    return _finish(command, folder, "", artifacts.NATIVE)
+    return _finish(command, folder, request)
 
 
 def compile_kernels(request: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -172,23 +186,22 @@ def compile_kernels(request: dict[str, Any], folder: str) -> dict[str, Any]:
     start = time.monotonic()
     built = os.path.join(folder, "built.so")
     own = kernelwright.CUTLASS_NVRTC_FLAGS
-    flags = [OURS, *request["flags"], *of_cutlass(request, own), "--ptxas-options=-v"]
+    flags = [*request["flags"], *of_cutlass(request, own), "--ptxas-options=-v"]
     try:
-        image, log = kernelwright.nvrtc(request["source"], request["arch"], flags, "source0.cu")
+        image, log = kernelwright.nvrtc(request["source"], request["arch"], flags)
     except (OSError, kernelwright.Refused) as e:
         if not toolchain.nvcc():
             log = str(e).replace("\0", "")  # between what it says and what its ptxas says
-            return _done(1, log, folder, "", artifacts.NATIVE, start)
-        with open(os.path.join(folder, "source0.cu"), "w", encoding="utf-8") as f:
-            f.write(request["source"])
+            return _done(1, log, folder, request, start)
+        name = _lay_alone(request, folder, "cuda")
         command = [
-            toolchain.nvcc(), OURS, *kernelwright.CUBIN_FLAGS, gencode(request["arch"]),
-            *of_cutlass(request), *request["flags"], "-Xptxas", "-v", "source0.cu", "-o", built,
+            toolchain.nvcc(), *kernelwright.CUBIN_FLAGS, gencode(request["arch"]),
+            *of_cutlass(request), *request["flags"], "-Xptxas", "-v", name, "-o", "built.so",
         ]  # fmt: skip
-        return _finish(command, folder, "", artifacts.NATIVE)
+        return _finish(command, folder, request)
     with open(built, "wb") as f:
         f.write(image)
-    return _done(0, log, folder, "", artifacts.NATIVE, start)
+    return _done(0, log, folder, request, start)
 
 
 def of_cutlass(
@@ -270,12 +283,14 @@ def _write(folder: str, name: str, text: str) -> None:
         f.write(text)
 
 
-def _run_all(commands: Sequence[Sequence[str]], folder: str) -> tuple[int, str]:
+def _run_all(
+    commands: Sequence[Sequence[str]], folder: str, timeout: float = COMPILE_TIMEOUT
+) -> tuple[int, str]:
     """Runs commands, two at a time. Returns the first exit status that is not 0, and all that they
     wrote.
     """
     with ThreadPoolExecutor(2) as two:
-        runs = list(two.map(lambda command: run(command, folder), commands))
+        runs = list(two.map(lambda command: run(command, folder, timeout=timeout), commands))
     return next((code for code, _ in runs if code), 0), "".join(log for _, log in runs)
 
 
@@ -290,10 +305,10 @@ def compile_inline(request: dict[str, Any], folder: str, light: str) -> dict[str
     report = os.path.join(folder, "vectorised.txt")
 
     def compiled(lighter: Sequence[str]) -> dict[str, Any]:
-        first = [toolchain.compiler(), OURS, *lighter, *flags, *own]
+        first = [toolchain.compiler(), *lighter, *flags, *own]
         if len(files) == 1:
             command = [*first, f"{NATIVE_REPORT}={report}", *files, *tail]
-            return _finish(command, folder, report, artifacts.LOAD_INLINE)
+            return _finish(command, folder, request, report)
         start = time.monotonic()
         objects = [f"unit{i}.o" for i in range(len(files))]
         parts = [[*first, "-c", f, "-o", o] for f, o in zip(files, objects, strict=True)]
@@ -301,7 +316,7 @@ def compile_inline(request: dict[str, Any], folder: str, light: str) -> dict[str
         if code == 0:
             code, said = run([toolchain.compiler(), *objects, *tail], folder)
             log += said
-        return _done(code, log, folder, "", artifacts.LOAD_INLINE, start)
+        return _done(code, log, folder, request, start)
 
     done = compiled(["-I", light]) if light else None
     if done is not None and (done["object"] or done["code"] < 0):
@@ -384,13 +399,13 @@ def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dic
     for with_light in (True, False) if light else (False,):
         lighter = ["-I", light] if with_light else []
         host = [
-            toolchain.compiler(), OURS, *lighter, *of_cutlass(request, ()), *cuda_includes(),
+            toolchain.compiler(), *lighter, *of_cutlass(request, ()), *cuda_includes(),
             *torch_flags(request["flags"]), *finding, "-fdiagnostics-color=never",
             "-fmax-errors=20",
         ]  # fmt: skip
         usual = [f for f in torch_flags([]) if f not in left_out]
         device = [
-            toolchain.nvcc(), OURS, *lighter, *of_cutlass(request, ()), *usual, *_TORCH_CUDA_FLAGS,
+            toolchain.nvcc(), *lighter, *of_cutlass(request, ()), *usual, *_TORCH_CUDA_FLAGS,
             gencode(request["arch"]), *request["cuda_flags"], *finding, "-Xcompiler", "-fPIC",
             "-Xptxas", "-v", *side_by_side(request["cuda_flags"]),
         ]  # fmt: skip
@@ -410,7 +425,7 @@ def compile_inline_cuda(request: dict[str, Any], folder: str, light: str) -> dic
         if code == 0:
             code, said = run(link, folder)
             log += said
-        done = _done(code, log, folder, "", artifacts.LOAD_INLINE, start)
+        done = _done(code, log, folder, request, start)
         done["log"] = before + done["log"]
         if done["object"] or done["code"] < 0 or done["killed"] or not with_light:
             break
@@ -476,7 +491,7 @@ def lacking(request: dict[str, Any], found: Sequence[tuple[int, int, str]], log:
     or "". With those it takes a minute or more.
     """
     texts = [*request["sources"], *request["cuda_sources"]]
-    text = "\n".join(texts)
+    text, own = "\n".join(texts), [headers.apart(t) for t in texts]
     first = next((e[2] for e in found), "")
     if not first or _NO_CUTLASS.match(first):
         return ""
@@ -497,7 +512,7 @@ def lacking(request: dict[str, Any], found: Sequence[tuple[int, int, str]], log:
             if _LINKED.match(message):
                 return message
         elif _ARGUMENTS.search(message):
-            lines = texts[source].split("\n")[number - 1 : number] if source < len(texts) else ()
+            lines = own[source].split("\n")[number - 1 : number] if source < len(own) else ()
             if _OF_TORCH.search(message) or any(map(_CALLS.search, lines)):
                 return message
         elif _OF_TORCH.search(message) and not _NEVER.search(message):
@@ -618,30 +633,36 @@ def compile_header(flags: Sequence[str], light: str, folder: str, more: Sequence
     return out if code == 0 and os.path.exists(out) else ""
 
 
-def _finish(command: list[str], folder: str, report: str, kind: str) -> dict[str, Any]:
+def _finish(
+    command: list[str], folder: str, request: dict[str, Any], report: str = ""
+) -> dict[str, Any]:
     if not command[0]:
         return {"code": 127, "object": "", "log": "g++ was not found", "seconds": 0.0, "errors": []}
     start = time.monotonic()
-    code, log = run(command, folder)
-    return _done(code, log, folder, report, kind, start)
+    code, log = run(command, folder, fixed=request["kind"] == artifacts.NATIVE)
+    return _done(code, log, folder, request, start, report)
 
 
-def _done(code: int, log: str, folder: str, report: str, kind: str, start: float) -> dict[str, Any]:
+def _done(
+    code: int, log: str, folder: str, request: dict[str, Any], start: float, report: str = ""
+) -> dict[str, Any]:
     built = os.path.join(folder, "built.so")
+    sources = sources_of(request)
     vectorised: list[tuple[int, int, str]] = []
     missed: list[tuple[int, int, str]] = []
     try:
         with open(report or os.devnull, encoding="utf-8", errors="replace") as f:
-            vectorised, missed = vectorisation(f.read(8 << 20))
+            vectorised, missed = vectorisation(headers.told_apart(f.read(8 << 20), sources))
     except OSError:
         pass  # no report: nothing was compiled
     made = code == 0 and os.path.exists(built)
-    log = log.replace(f"{headers.FOLDER}/", "")
+    log = headers.told_apart(log, sources)
     return {
         "code": code,
         "killed": code == -9 or KILLED.search(log) is not None,  # it, or what it had started
         "object": built if made else "",
-        "reaches": reaches(built, kind) if made else [],
+        "loaded": _loaded(built) if made else "",
+        "reaches": reaches(built, request["kind"]) if made else [],
         "log": log[:LOG_KEPT],
         "seconds": time.monotonic() - start,
         "errors": errors(log),
@@ -649,6 +670,11 @@ def _done(code: int, log: str, folder: str, report: str, kind: str, start: float
         "vectorised": vectorised,
         "missed": missed,
     }
+
+
+def _loaded(built: str) -> str:
+    with open(built, "rb") as f:
+        return loaded.digest(f.read())
 
 
 # What a kernel has no use for: PyTorch's kernels past the dispatcher, where no trace sees them, the
@@ -722,7 +748,7 @@ TOO_LARGE = re.compile(
 LOG_READ = 1 << 20  # characters of what the compiler wrote
 _OUTER = re.compile(r"loop nest|nested loops")
 _VECTOR = re.compile(
-    r"^(?:source(\d{1,4})\.cpp|\S{1,4000}/(kw/\w{1,40}\.h)):(\d{1,9}):\d+:"
+    r"^(?:source(\d{1,4})\.cpp|(kw/\w{1,40}\.h)):(\d{1,9}):\d+:"
     r" (optimized|missed): +(.*)$"
 )
 

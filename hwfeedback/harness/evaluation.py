@@ -463,10 +463,13 @@ class Program:
     build: dict[str, Any] = field(default_factory=dict)  # what building.build gave
     workshop: Workshop | None = None  # where its processes ask for more
     plan: weights.Plan | None = None  # how it gets the reference's weights
+    handed_out: bool = False  # whether it is the file that its user gets
 
     def artifacts(self) -> list[dict[str, Any]]:
         """What was built for it, so far."""
         built = list(self.build.get("artifacts") or [])
+        if self.handed_out:  # what torch builds is built again, as it does
+            built = [a for a in built if a["kind"] != building.LOAD_INLINE]
         known = {a["request"] for a in built}
         later = self.workshop.artifacts if self.workshop is not None else []
         return built + [a for a in later if a["request"] not in known]
@@ -698,6 +701,7 @@ class Evaluation:
                     stand_in=stand_in,
                     workshop=p.workshop,
                     forbids=self._requires_custom(),
+                    handed_out=p.handed_out,
                 )
                 self._construct_candidate(client, reference, p)
                 if client.built_s:
@@ -860,10 +864,10 @@ class Evaluation:
             keeps=not self._explains,
         )
 
-    def _workshop(self, text: str, built: dict[str, Any]) -> Workshop:
+    def _workshop(self, text: str, built: dict[str, Any], *, whole: bool = False) -> Workshop:
         """Returns where the processes of a program ask for what it builds later."""
-        cache = self.request["cache_dir"]
-        return building.workshop(self.server, text, built, cache, self.sandbox, self._arch())
+        cache, arch = self.request["cache_dir"], self._arch()
+        return building.workshop(self.server, text, built, cache, self.sandbox, arch, whole=whole)
 
     def _requires_custom(self) -> bool:
         """Whether policy asks for custom code: it then takes most of the time that is not a vendor
@@ -1318,6 +1322,13 @@ class Evaluation:
             except ValueError as e:
                 raise Fault("crashed", f"it cannot be exported: {e}") from e
         self.program.source = self.exported
+        if not self.program.handed_out:
+            shop = self.program.workshop
+            made = shop.made if shop is not None else []
+            self.program.handed_out = True
+            self.program.workshop = self._workshop(
+                self.program.text, {"made": made, "artifacts": []}, whole=True
+            )
 
     def _leaves_the_rebuild(self, reference: ReferenceClient) -> bool:
         """Exports it without the reference's constructor, with which it fails, or which does not
@@ -1762,6 +1773,7 @@ class Evaluation:
                 self._begin_alone(reference)
                 running, tree, inputs = self._alone
                 outputs = running.outputs()
+            self._built_as_judged(running.built)
             looked = running.looked(self._call(reference, *small) if small else None, own)
             running.close()  # there may be no room for both
             self.verification.judge_unseen(tree, inputs, outputs)
@@ -1783,6 +1795,20 @@ class Evaluation:
         self._looked = looked
         if cuda and not looked.launches:
             evidence.append("what it launches is not known: a profiler saw nothing")
+
+    def _built_as_judged(self, built: Sequence[tuple[str, str]]) -> None:
+        """Raises a Fault where its own loader has built something else than what was judged: from
+        the same text, by the same command. What nvcc makes of code for the host is never the same.
+        """
+        ending = ".so" if self.device.kind == "cpu" else ".cubin"
+        judged = {a.get("loaded") for a in self.program.artifacts()}
+        if any(kind == ending and what not in judged for kind, what in built):
+            raise Fault(
+                "rejected",
+                f"{_ALONE}, builds something else of its source than what was judged: its compiler "
+                "reads a file or a variable that is not in the source",
+                "put all that the source needs into its text",
+            )
 
     def _sanitized(self, checks: Sequence[sanitizers.Check], few: str, whole: str) -> None:
         """Raises a Fault for what compute-sanitizer finds on the task's own inputs. ``few`` and

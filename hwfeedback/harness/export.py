@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 
 import artefact
 import headers
+import kernelwright
 import loaders
 from artefact_terms import About
 
@@ -32,11 +33,10 @@ def standalone(source: str, loader: str | None = None, about: About | None = Non
     """
     if about is not None:
         source = artefact.written(source, about)
-    source = headers.in_python(source)
+    if "cpp_extension" in source:  # which knows nothing of our headers
+        source = headers.in_python(source)
     tree = ast.parse(source.encode())
-    imports = [
-        n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)) and _ours(n)
-    ]
+    imports = _imports(tree)
     if not imports:
         return source
     if loader is None:
@@ -44,7 +44,23 @@ def standalone(source: str, loader: str | None = None, about: About | None = Non
         if short:
             return short
     loader = _loader() if loader is None else loader
-    return _replaced(source, tree, imports, _function(loader) + "\n", LOADER + ".")
+    front = _function(loader) + _headers(headers.mentioned(source)) + "\n"
+    return _replaced(source, tree, imports, front, LOADER + ".")
+
+
+def _imports(tree: ast.Module) -> list[_Import]:
+    """Returns the statements that import kernelwright."""
+    found = (n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)))
+    return [n for n in found if _ours(n)]
+
+
+def _headers(names: Sequence[str]) -> str:
+    """Returns the statement that has the whole loader know these headers, "" for none."""
+    entries = "".join(
+        f'    "{name}": ({tuple(needs)!r}, r"""{text}"""),\n'
+        for name, (needs, text) in headers.table(names).items()
+    )
+    return f"{LOADER}.headers.update({{\n{entries}}})\n" if entries else ""
 
 
 def _replaced(
@@ -75,6 +91,9 @@ def _with_short_loader(source: str, tree: ast.Module, imports: Sequence[_Import]
     names = {a.asname or a.name for n in imports for a in n.names}  # type: ignore[attr-defined]
     if any(a.name != "native" for n in imports for a in n.names):  # type: ignore[attr-defined]
         return ""
+    source = headers.in_python(source, names)
+    tree = ast.parse(source.encode())
+    imports = _imports(tree)
     language, sources = _sources(tree, names)
     if not sources:
         return ""
@@ -108,6 +127,11 @@ def _sources(tree: ast.Module, names: Collection[str]) -> tuple[str, list[str]]:
         except ValueError:
             return "", []
         language = given.get("language", "cpp")
+        flags = tuple(given.get("flags") or ())
+        if not all(isinstance(f, str) for f in flags):
+            return "", []
+        if flags != kernelwright._of_this_machine(flags, language):
+            return "", []  # it is the whole loader that minds them
         if not isinstance(given.get("source"), str) or language not in ("cpp", "cuda"):
             return "", []
         found.append(given["source"])
@@ -219,5 +243,6 @@ def _function(loader: str) -> str:
     about = textwrap.indent(f'"""{notes}\n"""', "    ")
     return (
         f"\ndef {LOADER}():\n{about}\n    import types\n\n{indented}\n\n"
-        f"    return types.SimpleNamespace(native=native)\n\n\n{LOADER} = {LOADER}()\n"
+        f"    return types.SimpleNamespace(native=native, headers=headers)\n\n\n"
+        f"{LOADER} = {LOADER}()\n"
     )

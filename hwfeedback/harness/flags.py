@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 MAX_WORDS, MAX_CHARACTERS = 500, 1 << 14
 SHOWN = 100  # characters of a flag
+OF_ANOTHER = " is another architecture's: "
 
 # What g++ and what it starts run: plugins, another compiler, linker or mapper of modules; and files
 # and specifications that could name one.
@@ -27,13 +28,14 @@ _NVCC_RUNS = re.compile(
     r"|--?qpp-config(=.*)?"
 )
 _REPORTS = re.compile(
-    r"-v|--verbose|-###|-H|-Q|--?version|--?help(=.*)?|-dump(version|machine|specs)|-print-.*"
-    r"|-f(time|mem|opt-info|diagnostics-).*|-fmessage-length.*|-time(=.*)?"
+    r"-v|--verbose|-H|-Q|-f(time|mem|opt-info|diagnostics-).*|-fmessage-length.*|-time(=.*)?"
 )
-_NVCC_REPORTS = re.compile(
-    r"-v|--verbose|--?dryrun|--?time(=.*)?|--?resource-usage|-res-usage|-h|-V|--help|--version"
-    r"|--?list-gpu-(arch|code)"
+_NVCC_REPORTS = re.compile(r"-v|--verbose|--?time(=.*)?|--?resource-usage|-res-usage")
+# With these nothing is built, but where they are left out.
+_BUILDS_NOTHING = re.compile(
+    r"-###|--?version|--?help(=.*)?|-dump(version|machine|specs)|-print-.*|-fsyntax-only"
 )
+_NVCC_BUILDS_NOTHING = re.compile(r"--?dryrun|-h|-V|--help|--version|--?list-gpu-(arch|code)")
 _PTXAS_REPORTS = ("-v", "--verbose")
 _NVCC_ARCHITECTURE = re.compile(
     r"(-arch|--gpu-architecture|-code|--gpu-code|-gencode|--generate-code)=.*"
@@ -78,6 +80,9 @@ def taken(flags: Sequence[str], *, arch: str = "", shell: bool = True) -> Taken:
     notes: list[str] = []
     for word in _joined(words) if arch else words:
         kept += _of_nvcc(word, arch, notes) if arch else _of_host(word, notes)
+    for flag in flags if shell else ():
+        if _read_by_a_shell(flag):
+            raise Refused(f"{_named(flag)} has a character that a shell acts on, and torch has one")
     return Taken(kept, list(dict.fromkeys(notes)))
 
 
@@ -92,6 +97,16 @@ def _words(flags: Sequence[str]) -> list[str]:
                 f"the compiler flag {shown} has a quotation mark without its other"
             ) from None
     return out
+
+
+def _read_by_a_shell(flag: str) -> bool:
+    """Whether a shell would do something with a flag but part it into words."""
+    lexer = shlex.shlex(flag, posix=True, punctuation_chars=";&|<>()")
+    lexer.whitespace_split, lexer.commenters = True, ""
+    words = shlex.split(flag)
+    return (
+        "$" in flag or "`" in flag or list(lexer) != words or any(w[0] == "#" for w in words if w)
+    )
 
 
 def _joined(words: Sequence[str]) -> list[str]:
@@ -109,11 +124,13 @@ def _of_host(word: str, notes: list[str]) -> list[str]:
     pieces = word.split(",")[1:] if word.startswith("-Wl,") else [word]
     if _RUNS.fullmatch(word) or any(map(_LINKER_RUNS.fullmatch, pieces)):
         raise _runs(word)
+    if _BUILDS_NOTHING.fullmatch(word):
+        raise Refused(f"with {_named(word)} nothing is built: leave it out")
     if _REPORTS.fullmatch(word):
         notes.append(_left_out(word))
         return []
     if _HOST_ARCHITECTURE.fullmatch(word):
-        notes.append(f"{_named(word)} is another architecture's: it is compiled for this processor")
+        notes.append(f"{_named(word)}{OF_ANOTHER}it is compiled for this processor")
         return ["-march=native"]
     return [word]
 
@@ -125,8 +142,10 @@ def _of_nvcc(word: str, arch: str, notes: list[str]) -> list[str]:
         raise _runs(word)
     if _NVCC_ARCHITECTURE.fullmatch(word):
         if not _is(value, arch):
-            notes.append(f"{_named(word)} is another architecture's: it is compiled for {arch}")
+            notes.append(f"{_named(word)}{OF_ANOTHER}it is compiled for {arch}")
         return []
+    if _NVCC_BUILDS_NOTHING.fullmatch(word):
+        raise Refused(f"with {_named(word)} nothing is built: leave it out")
     if _NVCC_REPORTS.fullmatch(word):
         notes.append(_left_out(word))
         return []

@@ -39,6 +39,11 @@ FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=c++17", "
 
 CUDA_FLAGS = ("-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC")
 CUBIN_FLAGS = ("-O3", "-std=c++17", "-cubin")
+OWN_RUNTIME = ("-cudart", "none", "-cudadevrt", "none")  # nvcc links none by itself
+# A source can read what it is called, where it lies, how old it is and the time. So all of that is
+# the same wherever it is compiled: alone in the working folder, under these names.
+FILES = {"cpp": "source0.cpp", "cuda": "source0.cu"}
+FIXED = {"SOURCE_DATE_EPOCH": "0", "TZ": "UTC"}
 # Of what includes CUTLASS's headers: many of their constexpr functions say nothing of the device.
 CUTLASS_FLAGS, CUTLASS_NVRTC_FLAGS = ("--expt-relaxed-constexpr",), ("-default-device",)
 # Behind the source: says what is wrong with a launch, which nobody else would.
@@ -93,13 +98,16 @@ _WORDS = {"signed", "unsigned", "short", "long", "int", "char", "float", "double
 _NOISE = re.compile(r"\b(const|volatile|__restrict__|__restrict|restrict|struct|register|std)\b|::")
 
 
+# What a compiler takes whole: comments and literals.
+_WHOLE = re.compile(
+    r'//(?:\\\n|[^\n])*|/\*.*?\*/|R"(?P<d>[^()\\\s]{0,16})\(.*?\)(?P=d)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'',
+    re.S,
+)
+
+
 def _plain(source: str) -> str:
     """Returns the source without comments, preprocessor lines and the insides of literals."""
-    tokens = re.compile(
-        r'//(?:\\\n|[^\n])*|/\*.*?\*/|R"(?P<d>[^()\\\s]{0,16})\(.*?\)(?P=d)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'',
-        re.S,
-    )
-    text = tokens.sub(lambda m: '"C"' if m[0] == '"C"' else " " if m[0][0] == "/" else '""', source)
+    text = _WHOLE.sub(lambda m: '"C"' if m[0] == '"C"' else " " if m[0][0] == "/" else '""', source)
     return re.sub(r"^[ \t]*#(?:\\\n|[^\n])*", "", text, flags=re.M)
 
 
@@ -143,6 +151,38 @@ def _type(text: str) -> tuple[str, bool]:
     )
     name = " ".join(words)
     return _SPELLINGS.get(name, name), pointer
+
+
+# Our headers that a source may include, as "kw/exp.h": what each needs before it, and its text.
+headers: dict[str, tuple[Sequence[str], str]] = {}
+_HEADER = re.compile(
+    r'^[ \t]*#[ \t]*include[ \t]*[<"](kw/\w{1,40}\.h)[>"][ \t]*(?://[^\n\\]*)?$', re.M
+)
+_CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|endif)\b", re.M)
+
+
+def _inlined(source: str, known: dict[str, tuple[Sequence[str], str]]) -> str:
+    """Returns a source with the headers behind the lines that include them, which become comments:
+    each once, with what it needs. A compiler is given no folder of them, so that what it sees is
+    the same text wherever it runs.
+
+    A line that the preprocessor may leave out does not count for others: each header guards itself.
+    """
+    whole = [m.span() for m in _WHOLE.finditer(source)] if _HEADER.search(source) else []
+    done: set[str] = set()
+
+    def text(m: re.Match[str]) -> str:
+        at = m.start(1) - 1  # where the name begins, which may be a literal
+        within = any(a <= at < b and (a, b) != (at, m.end(1) + 1) for a, b in whole)
+        if m[1] not in known or within:
+            return m[0]
+        names = [n for n in (*known[m[1]][0], m[1]) if n not in done]
+        before = _CONDITION.findall(source, 0, m.start())
+        if 2 * before.count("endif") == len(before):
+            done.update(names)
+        return "\n".join([f"// {m[0].strip()}", *(known[n][1] for n in names)])
+
+    return _HEADER.sub(text, source)
 
 
 Parameters = list[tuple[str, str, bool]]  # name, type, whether it is a pointer
@@ -597,7 +637,7 @@ class Refused(Exception):
 
 
 def nvrtc(
-    source: str, arch: str, flags: Sequence[str] = (), name: str = "kernel.cu"
+    source: str, arch: str, flags: Sequence[str] = (), name: str = "source0.cu"
 ) -> tuple[bytes, str]:
     """Compiles device code for an architecture, as "sm_90a". Returns the image, a cubin, and the
     compiler's log. It needs neither a GPU nor a driver; but where there is one it looks at it, and
@@ -697,15 +737,22 @@ def _arch() -> str:
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 
+def _gencode() -> str:
+    """Returns nvcc's flag for it. Not -arch, which compiles twice: to what the GPU runs, and to
+    PTX.
+    """
+    arch = _arch()
+    return f"-gencode=arch={arch.replace('sm_', 'compute_')},code={arch}"
+
+
 def _compiler(language: str, launched: bool) -> tuple[list[str], str]:
     """Returns the compiler with our flags, and what else an object of it depends on."""
     if language == "cuda":
-        nvcc, arch = _nvcc(), _arch()
+        nvcc = _nvcc()
         if not nvcc and not launched:
             raise RuntimeError("nvcc was not found: install the CUDA toolkit, or set CUDA_HOME")
         own = CUBIN_FLAGS if launched else CUDA_FLAGS
-        # Not -arch, which compiles twice: to what the GPU runs, and to PTX.
-        return [nvcc, *own, f"-gencode=arch={arch.replace('sm_', 'compute_')},code={arch}"], ""
+        return [nvcc, *own, _gencode()], ""
     compiler = os.environ.get("CXX") or shutil.which("g++")
     if not compiler:
         raise RuntimeError("no C++ compiler was found: install g++")
@@ -715,6 +762,38 @@ def _compiler(language: str, launched: bool) -> tuple[list[str], str]:
     except OSError:
         machine = ""
     return [compiler, *FLAGS], machine
+
+
+_OTHER_PROCESSOR = re.compile(r"-m(arch|cpu)=(?!native$).*")
+_GPU = r"--?(arch|gpu-architecture|code|gpu-code|gencode|generate-code)"
+_HANDS_ON = r"(-Xcompiler|--compiler-options)"
+# Of nvcc's words: one whose value is the next; a processor in what it hands on.
+_ALONE, _OTHER_GPU = re.compile(f"{_GPU}|{_HANDS_ON}"), re.compile(f"{_GPU}=.*")
+_IN_HANDED_ON = re.compile(r"(?<=[=,])-m(arch|cpu)=(?!native(,|$))[^,]*")
+
+
+def _of_this_machine(flags: Sequence[str], language: str) -> tuple[str, ...]:
+    """Returns flags that name no architecture but this machine's."""
+    if language == "cpp":
+        return tuple("-march=native" if _OTHER_PROCESSOR.fullmatch(f) else f for f in flags)
+    words: list[str] = []
+    for flag in flags:
+        if words and _ALONE.fullmatch(words[-1]):
+            words[-1] += f"={flag}"
+        else:
+            words.append(flag)
+    return tuple(
+        _IN_HANDED_ON.sub("-march=native", w) if re.match(_HANDS_ON, w) else w
+        for w in words
+        if not _OTHER_GPU.fullmatch(w)
+    )
+
+
+def _cuda_runtime() -> list[str]:
+    """Returns the flags that link the CUDA runtime that torch has in this process, and no other."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as f:
+        paths = ["/" + line.partition("/")[2].strip() for line in f if "/libcudart" in line]
+    return [*OWN_RUNTIME, f"-Xlinker={paths[0]}" if paths else "-lcudart"]
 
 
 @functools.cache
@@ -729,6 +808,7 @@ def _build(source: str, flags: Sequence[str], name: str, language: str = "cpp") 
     """Compiles once a machine, into torch's folder for extensions. Returns the object's path."""
     launched = language == "cuda" and bool(kernels(source))
     compiler, machine = _compiler(language, launched)
+    flags = _of_this_machine(flags, language)
     includes: list[str] = []
     if language == "cuda" and cutlass_header(source):
         folders = cutlass_folders()
@@ -737,7 +817,7 @@ def _build(source: str, flags: Sequence[str], name: str, language: str = "cpp") 
     lacks = without_cutlass(source) if language == "cuda" else ""
     if language == "cuda" and not launched:
         source += _CUDA_TAIL
-    key = hashlib.sha256(repr((source, compiler, tuple(flags), machine)).encode()).hexdigest()[:32]
+    key = hashlib.sha256(repr((source, compiler, flags, machine, FIXED)).encode()).hexdigest()[:32]
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.expanduser("~/.cache/torch_extensions")
     folder = os.path.join(root, "kernelwright")
     path = os.path.join(folder, f"{name}-{key}.{'cubin' if launched else 'so'}")
@@ -750,10 +830,10 @@ def _build(source: str, flags: Sequence[str], name: str, language: str = "cpp") 
         folder = _own_folder()
         path = os.path.join(folder, os.path.basename(path))
     with tempfile.TemporaryDirectory(dir=folder) as work:
-        ending = {"cpp": "cpp", "cuda": "cu"}[language]
-        text, built = os.path.join(work, f"{name}.{ending}"), os.path.join(work, "built.so")
+        text, built = os.path.join(work, FILES[language]), os.path.join(work, "built.so")
         with open(text, "w", encoding="utf-8") as f:
             f.write(source)
+        os.utime(text, (0, 0))
         image = b""
         if launched:
             try:
@@ -767,8 +847,10 @@ def _build(source: str, flags: Sequence[str], name: str, language: str = "cpp") 
             with open(built, "wb") as out:
                 out.write(image)
         else:
-            command = [*compiler, *flags, text, "-o", built]
-            done = subprocess.run(command, capture_output=True, text=True)
+            linked = _cuda_runtime() if language == "cuda" and not launched else []
+            command = [*compiler, *flags, FILES[language], *linked, "-o", "built.so"]
+            env = {**os.environ, **FIXED}
+            done = subprocess.run(command, cwd=work, env=env, capture_output=True, text=True)
             if done.returncode:
                 raise RuntimeError(f"{name} does not compile:\n{lacks or done.stderr}")
         os.replace(built, path)
@@ -784,4 +866,5 @@ def native(
     label = name or "native"
     if not re.fullmatch(r"\w{1,64}", label):
         raise ValueError("name must be letters, digits and underscores")
+    source = _inlined(source, headers)
     return Library(_build(source, tuple(flags), label, language), source, language)

@@ -53,25 +53,26 @@ COMPILER
     except OSError:  # what it compiles lasts for this process then
         folder, path = tempfile.TemporaryDirectory(), ""
     with folder as work:
-        text, built = os.path.join(work, f"{name}.ENDING"), os.path.join(work, "built.so")
-        pathlib.Path(text).write_text(sourceTAIL, encoding="utf-8")
-        done = subprocess.run([*command, text, "-o", built], capture_output=True, text=True)
+        pathlib.Path(work, "NAMED").write_text(sourceTAIL, encoding="utf-8")
+        os.utime(f"{work}/NAMED", (0, 0))  # what a source can read of itself is the same everywhere
+        done = subprocess.run(command, cwd=work, env={**os.environ, FIXED}, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{name} does not compile:\\n{done.stderr}")
-        if path:
-            os.replace(built, path)
-        globals()[f"_functions_{number}"](library, ctypes.CDLL(path or built))
-'''
+        path = shutil.move(f"{work}/built.so", path) if path else f"{work}/built.so"
+        globals()[f"_functions_{number}"](library, ctypes.CDLL(path))
+'''  # noqa: E501
 _COMPILERS = {
     "cpp": """\
     compiler = os.environ.get("CXX") or "g++"
-    command = [compiler, *FLAGS.split(), *flags]
+    command = [compiler, *FLAGS.split(), *flags, "NAMED", "-o", "built.so"]
     with open("/proc/cpuinfo", encoding="utf-8") as f:
         machine = next((line for line in f if line.startswith(("flags", "Features"))), "")""",
     "cuda": """\
     compiler = shutil.which("nvcc") or os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/bin/nvcc"
     machine = "{}{}{}".format(*(of := torch.cuda.get_device_capability()), "a" * (of[0] > 8))
-    command = [compiler, *FLAGS.split(), f"-gencode=arch=compute_{machine},GENERATED", *flags]""",
+    maps = pathlib.Path("/proc/self/maps").read_text().splitlines()
+    own = [f"-Xlinker=/{m.partition('/')[2]}" for m in maps if "/libcudart" in m]  # torch's runtime
+    command = [compiler, *FLAGS.split(), f"-gencode=arch=GENERATED", *flags, LAST]""",
 }
 _FLAGS = {"cpp": kernelwright.FLAGS, "cuda": kernelwright.CUDA_FLAGS}
 _MISSING = {
@@ -79,11 +80,8 @@ _MISSING = {
     "cuda": '"nvcc was not found: install the CUDA toolkit, or set CUDA_HOME"',
 }
 _NEEDED = {"cpp": "g++", "cuda": "nvcc"}
-_ENDINGS = {"cpp": "cpp", "cuda": "cu"}
 # Torch's current stream, which is appended to a call.
-_STREAM = """
-_stream = lambda: torch._C._cuda_getCurrentRawStream(torch.cuda.current_device())
-"""
+_STREAM = "_stream = lambda: torch._C._cuda_getCurrentRawStream(torch.cuda.current_device())\n"
 
 
 class Unwritten(Exception):
@@ -95,9 +93,12 @@ def behind(sources: Sequence[str], language: str) -> str:
     order. Raises Unwritten.
     """
     load = _LOAD.replace("COMPILER", _COMPILERS[language]).replace("MISSING", _MISSING[language])
-    load = load.replace("GENERATED", "code=sm_{machine}")
+    load = load.replace("GENERATED", "compute_{machine},code=sm_{machine}")
     load = load.replace("FLAGS", f'"{" ".join(_FLAGS[language])}"')
-    load = load.replace("ENDING", _ENDINGS[language])
+    own = ", ".join(f'"{word}"' for word in kernelwright.OWN_RUNTIME)
+    behind = f'"NAMED", {own}, *(own[:1] or ["-lcudart"]), "-o", "built.so"'
+    load = load.replace("LAST", behind).replace("NAMED", kernelwright.FILES[language])
+    load = load.replace("FIXED", ", ".join(f'"{k}": "{v}"' for k, v in kernelwright.FIXED.items()))
     tail = f" + {kernelwright._CUDA_TAIL!r}" if language == "cuda" else ""
     load = load.replace("TAIL", tail)
     functions = []
@@ -111,7 +112,8 @@ def behind(sources: Sequence[str], language: str) -> str:
     text = "".join(functions)
     said = (kernelwright._explain, kernelwright._too_large)
     used = [f"\n{_bare(inspect.getsource(f))}" for f in said if f"{f.__name__}(" in text]
-    used += [_STREAM] if "_stream()" in text else []
+    if "_stream()" in text:
+        load = load.replace("import torch\n", f"import torch\n{_STREAM}", 1)
     return "".join([f"{MARK}{_NEEDED[language]}.\n", load, *used, text])
 
 

@@ -23,14 +23,15 @@ MAX_PROBLEMS = 20
 
 def parse(text: str, what: str) -> dict[str, Any]:
     """Returns ``normalised_hash``, ``language``, ``form``, ``triton`` (whether it is imported),
-    ``lazy`` (whether something may be built elsewhere than at the top of the file) and
-    ``problems``, sentences of the form "line 3: ...".
+    ``lazy`` (whether something may be built elsewhere than at the top of the file), ``given`` (the
+    parameter by which a reference takes a function, or "") and ``problems``, sentences of the form
+    "line 3: ...".
 
     ``what`` is "reference" or "candidate". A text that is not Python has the hash "" and one
     problem.
     """
     result: dict[str, Any] = {"normalised_hash": "", "language": "", "form": "none", "problems": []}
-    result |= {"triton": False, "lazy": True}
+    result |= {"triton": False, "lazy": True, "given": ""}
     try:
         tree = _tree(text, MAX_BYTES[what])
         result["normalised_hash"] = _hash(tree)
@@ -42,6 +43,7 @@ def parse(text: str, what: str) -> dict[str, Any]:
             none = [(0, "the source defines no class ModelNew")]
             found = [] if "ModelNew" in text else none
         else:
+            result["given"] = _given_function(tree)
             found = list(
                 _missing(tree, {"Model": (ast.ClassDef,), "get_inputs": (ast.FunctionDef,)})
             )
@@ -164,6 +166,28 @@ def _missing(tree: ast.Module, wanted: dict[str, tuple[type, ...]]) -> Iterator[
         if name not in defined:
             word = "class" if ast.ClassDef in kinds else "function"
             yield 0, f"the source defines no {word} {name}"
+
+
+def _given_function(tree: ast.Module) -> str:
+    """Returns the first parameter of Model.forward that can be named in a call and is a function of
+    the file if nobody gives another one; "" where there is none. Such references are "functional"
+    ones: whatever does the work can be put into the place of that function.
+    """
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    models = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"]
+    body = models[-1].body if models else []
+    forwards = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == "forward"]
+    if not forwards:
+        return ""
+    args = forwards[-1].args
+    at = len(args.posonlyargs) + len(args.args) - len(args.defaults)
+    defaults: list[ast.expr | None] = [None] * at + list(args.defaults)
+    named = list(zip(args.args, defaults[len(args.posonlyargs) :], strict=True))
+    named += zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    for parameter, default in named:
+        if isinstance(default, ast.Name) and default.id in functions:
+            return parameter.arg
+    return ""
 
 
 def _aliases(tree: ast.Module) -> dict[str, str]:

@@ -11,6 +11,7 @@ import tempfile
 from typing import Any
 
 import artifacts
+import as_torch
 import cold
 import compiling
 import export
@@ -86,6 +87,7 @@ def _record(text: str, *, forbids: bool) -> dict[str, Any]:
     """
     noted = artifacts.Noted()
     artifacts.record(noted)
+    artifacts.of_file(text)
     if forbids:
         policy.forbid()
     error = None
@@ -116,6 +118,8 @@ def _compile(channel: Channel, msg: dict[str, Any], light: str) -> None:
                 report = compiling.compile_cuda(request, folder)
             else:
                 report = compiling.compile_native(request, folder)
+        elif request.get("whole"):
+            report = as_torch.compile_as_torch(request, folder)
         elif request.get("language") == "cuda":
             report = compiling.compile_inline_cuda(request, folder, light)
         else:

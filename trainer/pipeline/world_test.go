@@ -25,6 +25,7 @@ import (
 	"github.com/kernelwright/kernelwright"
 	"github.com/kernelwright/kernelwright/forge"
 	"github.com/kernelwright/kernelwright/hwfeedback"
+	"github.com/kernelwright/kernelwright/internal/soak"
 	"github.com/kernelwright/kernelwright/internal/timetable"
 	"github.com/kernelwright/kernelwright/judge"
 	"github.com/kernelwright/kernelwright/prompts"
@@ -153,8 +154,12 @@ func live(folder string, last int64) error {
 	if err := w.tasks(ctx, Set(p.ID(), 1), taskSet(p.ID())); err != nil {
 		return err
 	}
+	behind := GateStage
+	if soak.Daily() {
+		behind = Collect // the stages in which a pipeline is killed every day
+	}
 	for _, st := range Stages {
-		if st.Name == GateStage {
+		if st.Name == behind {
 			break
 		}
 		if err := p.RunStage(ctx, st.Name, false); err != nil {
@@ -377,8 +382,8 @@ func (w *world) base(ctx context.Context) error {
 		return err
 	}
 	p := program{python: python, module: "rl.bootstrap", folder: filepath.Join(w.folder, "base"), home: w.folder, tell: func(line) {}, settings: map[string]any{
-		"pairs": []string{pairs}, "epochs": 60, "batch": 4, "parameters": 100_000, "vocabulary": 700, "layers": 2, "context": 2048,
-		"optimiser": map[string]any{"lr": 5e-3, "warmup": 5, "schedule": "cosine"}, "machine": map[string]any{"device": "cpu", "threads": 1}, "saving": map[string]any{"every": 1000},
+		"pairs": []string{pairs}, "epochs": 120, "batch": 2, "parameters": 100_000, "vocabulary": 700, "layers": 2, "context": 2048,
+		"optimiser": map[string]any{"lr": 1e-2, "warmup": 5, "schedule": "cosine"}, "machine": map[string]any{"device": "cpu", "threads": 1}, "saving": map[string]any{"every": 1000},
 	}}
 	var end trained
 	if err := p.run(ctx, &end); err != nil {

@@ -191,8 +191,10 @@ func TestServed(t *testing.T) {
 	t.Run("a smoke request", func(t *testing.T) {
 		ok(t, servers.Smoke(ctx, versions[0]))
 		broken := spoiled(t, p, versions[0].Folder)
+		unchecked := serving.New(serving.Options{Python: func(context.Context) (rl.Python, error) { return p, nil }, Device: "cpu"})
+		defer unchecked.Close()
 		var mute *serving.MuteError
-		err := servers.Smoke(ctx, policies.Policy{Version: 9, Folder: broken})
+		err := unchecked.Smoke(ctx, policies.Policy{Version: 9, Folder: broken})
 		if !errors.As(err, &mute) || mute.Policy.Version != 9 || !strings.HasPrefix(err.Error(), "policy v9 cannot answer: ") || mute.Hint() == "" {
 			t.Errorf("got %v", err)
 		}

@@ -41,6 +41,7 @@ type Catalogue struct {
 	ModulesLeftOut map[string]int
 
 	raw, modules json.RawMessage // the operators and modules as the composer wrote them
+	key          string          // of what it was crawled from
 }
 
 // Version says what a set is drawn from.
@@ -82,6 +83,7 @@ func Crawl(ctx context.Context, dataDir, interpreter, versions string, told func
 	kept := filepath.Join(folder, "catalogue-"+kernelwright.HashText(versions + libraries.Transformers)[:12]+".json")
 	if text, err := os.ReadFile(kept); err == nil {
 		if c, err := readCatalogue(text); err == nil {
+			c.key = versions + libraries.Transformers
 			return c, nil
 		}
 	}
@@ -108,6 +110,7 @@ func Crawl(ctx context.Context, dataDir, interpreter, versions string, told func
 	if err != nil {
 		return c, fmt.Errorf("crawl the operators: %w", err)
 	}
+	c.key = versions + libraries.Transformers
 	if err := wholefile.Write(kept, text); err != nil {
 		return c, err
 	}
@@ -158,6 +161,35 @@ func FirstHeld(sets []store.TaskSet) ([]string, error) {
 		}
 	}
 	return nil, nil
+}
+
+// Rates returns what core operators take on this machine's CPU by one thread, in nanoseconds
+// an element, of products an operation. It is kept beside the catalogue: the composer chooses
+// sizes by it, and is to choose the same ones. A process that dies over it leaves none.
+func (c Catalogue) Rates(ctx context.Context, dataDir, interpreter string) (map[string]float64, error) {
+	folder, err := unpack(dataDir)
+	if err != nil {
+		return nil, err
+	}
+	kept := filepath.Join(folder, "rates-"+kernelwright.HashText(c.key)[:12]+".json")
+	var rates map[string]float64
+	if text, err := os.ReadFile(kept); err == nil && json.Unmarshal(text, &rates) == nil {
+		return rates, nil
+	}
+	s := &service{interpreter: interpreter, folder: folder}
+	defer s.Close()
+	var answer struct {
+		Rates map[string]float64 `json:"rates"`
+	}
+	err = s.ask(ctx, map[string]any{"op": "rates", "operators": c.raw}, &answer, nil)
+	if err != nil && !errors.Is(err, errServiceDied) {
+		return nil, fmt.Errorf("measure operators: %w", err)
+	}
+	text, err := json.Marshal(answer.Rates)
+	if err != nil {
+		return nil, err
+	}
+	return answer.Rates, wholefile.Write(kept, text)
 }
 
 // HeldKinds returns the operator kinds of a share of each family that are never

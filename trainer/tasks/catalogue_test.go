@@ -3,11 +3,12 @@ package tasks
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/kernelwright/kernelwright/store"
@@ -40,17 +41,20 @@ func TestTheFirstSetChoosesTheHeldKinds(t *testing.T) {
 // A crawl that is stopped goes on behind the last operator that it knew, to the same
 // catalogue.
 func TestACrawlThatIsStoppedGoesOn(t *testing.T) {
-	crawl := func(w *world, stopAt int) ([]byte, error) {
+	crawl := func(w *world, hung *os.File) ([]byte, error) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		_, err := Crawl(ctx, w.maker.DataDir, w.maker.Interpreter, "versions", func(n, of int) {
-			if of != 12 {
-				t.Errorf("%d of %d", n, of)
-			}
-			if n == stopAt {
+		var all sync.WaitGroup
+		defer all.Wait()
+		if hung != nil {
+			all.Go(func() {
+				if _, err := hung.Read(make([]byte, 1)); err != nil {
+					t.Error(err)
+				}
 				cancel()
-			}
-		})
+			})
+		}
+		_, err := Crawl(ctx, w.maker.DataDir, w.maker.Interpreter, "versions", nil)
 		if err != nil {
 			return nil, err
 		}
@@ -61,21 +65,22 @@ func TestACrawlThatIsStoppedGoesOn(t *testing.T) {
 		}
 		return os.ReadFile(left[0])
 	}
-	want, err := crawl(newWorld(t, small(), 1), 0)
+	want, err := crawl(newWorld(t, small(), 1), nil)
 	ok(t, err)
-	stops := []int{1, 3, 4, 11}
-	var waits []string
-	for _, n := range stops {
-		waits = append(waits, fmt.Sprintf("torch.nn.Op%d.", n))
-	}
-	t.Setenv("WAIT_AT", strings.Join(waits, " "))
+	stops := []string{"torch.nn.Op0.", "torch.nn.Op3.", "torch.nn.Op4.", "torch.nn.Op11."}
+	t.Setenv("WAIT_AT", strings.Join(stops, " "))
 	w := newWorld(t, small(), 1)
-	for _, n := range stops {
-		if _, err := crawl(w, n); !errors.Is(err, context.Canceled) {
+	path := filepath.Join(w.maker.DataDir, "hung")
+	ok(t, syscall.Mkfifo(path, 0o600))
+	hung, err := os.OpenFile(path, os.O_RDWR, 0)
+	ok(t, err)
+	defer func() { ok(t, hung.Close()) }()
+	for range stops {
+		if _, err := crawl(w, hung); !errors.Is(err, context.Canceled) {
 			t.Fatalf("stopped: %v", err)
 		}
 	}
-	got, err := crawl(w, 0)
+	got, err := crawl(w, nil)
 	ok(t, err)
 	if string(got) != string(want) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -84,5 +89,18 @@ func TestACrawlThatIsStoppedGoesOn(t *testing.T) {
 	ok(t, err)
 	if n := strings.Count(string(tried), "\n"); n != 12+len(stops) { // one was at work at each
 		t.Errorf("%d were tried:\n%s", n, tried)
+	}
+}
+
+// What was measured once stays: the composer is to choose the same sizes.
+func TestRatesAreMeasuredOnce(t *testing.T) {
+	w := newWorld(t, small(), 1)
+	c, err := Crawl(t.Context(), w.maker.DataDir, w.maker.Interpreter, "versions", nil)
+	ok(t, err)
+	for range 2 {
+		rates, err := c.Rates(t.Context(), w.maker.DataDir, w.maker.Interpreter)
+		if err != nil || len(rates) != 1 || rates["tanh"] != 1 {
+			t.Errorf("%v %v", rates, err)
+		}
 	}
 }

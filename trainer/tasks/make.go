@@ -161,7 +161,7 @@ func (m *Maker) compose(ctx context.Context, s *service, settings Settings, stat
 	var answer composed
 	d.err = s.ask(ctx, map[string]any{
 		"op": "compose", "seed": settings.Seed, "index": index, "operators": d.plan.operators, "low_ms": settings.LowMS, "high_ms": settings.HighMS,
-		"bytes_s": settings.Machine.BytesS, "operations_s": settings.Machine.OperationsS, "call_ms": settings.Machine.CallMS,
+		"machine": settings.Machine,
 		"without": without, "one_of": one, "only": append([]string{}, settings.Kinds...), "ranks": append([]int{}, settings.Ranks...), "dtypes": settings.DTypes, "module": d.plan.module,
 	}, &answer, nil)
 	d.task = Task{Origin: originComposed, Operators: answer.Operators, Kinds: answer.Kinds, Primitives: answer.Primitives}

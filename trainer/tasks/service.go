@@ -135,15 +135,14 @@ func (s *service) exchange(ctx context.Context, request, v any, told func(n, of 
 	}
 	silent := after(answerTimeout, func() { end(errServiceSilent) })
 	defer silent.Stop()
-	group, ended := -s.process.Process.Pid, make(chan struct{})
-	// Its children write to the same pipe: all have to end.
+	pid, ended := s.process.Process.Pid, make(chan struct{})
 	stop := context.AfterFunc(waits, func() {
 		defer close(ended)
-		_ = syscall.Kill(group, syscall.SIGKILL) // it may have ended
+		killAll(pid)
 	})
 	settled := sync.OnceFunc(func() {
 		if !stop() {
-			<-ended // before the number of the group may be another's
+			<-ended // before the number may be another's
 		}
 	})
 	defer settled()
@@ -219,10 +218,17 @@ func (s *service) end() {
 	if s.process == nil {
 		return
 	}
-	_ = syscall.Kill(-s.process.Process.Pid, syscall.SIGKILL) // it may be gone
+	killAll(s.process.Process.Pid)
 	_ = s.stdin.Close()
 	_ = s.process.Wait() // it was killed
 	s.process = nil
+}
+
+// killAll ends a process that was not waited for, and then its children, which hold its
+// pipe: a parent that sees a child end first takes that for the operator's doing.
+func killAll(pid int) {
+	_ = syscall.Kill(pid, syscall.SIGKILL) // it may be gone
+	_ = syscall.Kill(-pid, syscall.SIGKILL)
 }
 
 // Close ends the process. It may be called twice.

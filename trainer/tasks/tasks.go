@@ -50,6 +50,9 @@ type Machine struct {
 	BytesS      float64 `json:"bytes_s"`
 	OperationsS float64 `json:"operations_s"`
 	CallMS      float64 `json:"call_ms"`
+	// Rates are what operators take on a CPU, by one of Threads threads: see Catalogue.Rates.
+	Rates   map[string]float64 `json:"rates,omitempty"`
+	Threads int                `json:"threads,omitempty"`
 }
 
 // PaperShares are the shares of tasks by their number of operators in CUDA

@@ -23,6 +23,7 @@ _PARSED = {
     "problems": [],
     "triton": False,
     "lazy": False,
+    "given": "",
 }
 _NATIVE = {"kind": "native", "name": "k", "source": _SOURCE, "flags": ["-O3"]}
 _INLINE = {

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from judging import Judge, end_fork_servers, fork_server, keep_headers, new_cache
+from judging import Judge, end_fork_servers, fork_server, keep_compiled, new_cache
 
 from forkserver import ForkServer
 
@@ -19,7 +19,7 @@ def _fork_servers() -> Iterator[None]:
     gc.freeze()
     yield
     end_fork_servers()
-    keep_headers()
+    keep_compiled()
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,13 @@ def server() -> Iterator[ForkServer]:
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    """A referee on the CPU, with a cache of its own."""
-    j = Judge(new_cache(tmp_path_factory))
+def judge(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Judge]:
+    """A referee on the CPU, with a cache of its own; where its module says KEEPS_OBJECTS, with what
+    was compiled before.
+    """
+    keeps = getattr(request.module, "KEEPS_OBJECTS", False)
+    j = Judge(new_cache(tmp_path_factory, objects=keeps))
     yield j
     j.close()

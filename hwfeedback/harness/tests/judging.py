@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import pathlib
 import re
@@ -9,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,6 +25,7 @@ import compiling
 import evaluation
 import forkserver
 import referee
+import toolchain
 import verify
 from protocol import Channel, ProtocolError
 
@@ -31,6 +35,7 @@ torch.set_num_threads(1)
 # What the last-level cache has for tests: machines differ by much, and emptying half a gigabyte of
 # it before each window takes longer than they do.
 LLC = 32 << 20
+OLD_S = 7 * 86_400.0  # after which objects of another harness are removed
 UNBUILT = {
     "build": {"seconds": 0.0, "cached": False, "form": "none"},
     "status": "",
@@ -67,10 +72,13 @@ def of_work_folder(folder: pathlib.Path) -> str:
 
 
 MADE: list[pathlib.Path] = []  # caches of this session
+COMPILED: list[pathlib.Path] = []  # those of them whose objects are kept
 
 
-def new_cache(factory: pytest.TempPathFactory) -> str:
-    """Returns a cache folder that is empty but for what is compiled once on a machine.
+def new_cache(factory: pytest.TempPathFactory, *, objects: bool = False) -> str:
+    """Returns a cache folder that is empty but for what is compiled once on a machine, and with
+    ``objects`` for what a harness of these very files has compiled: where a test is of verdicts,
+    and not of builds.
 
     Headers for torch.compile and load_inline cost a minute: they are those of the cache that
     KERNELWRIGHT_TEST_CACHE names, and of earlier tests, also of who tests beside this process.
@@ -89,20 +97,43 @@ def new_cache(factory: pytest.TempPathFactory) -> str:
     light = pathlib.Path(building._light_header(str(folder)))
     (light / f"{building._header_key([])}.seen").touch()
     MADE.append(folder)
+    if objects:
+        COMPILED.append(folder)
+        if kept and (known := pathlib.Path(kept) / _objects()).exists():
+            _into(folder, known, "objects")
     return str(folder)
 
 
-def keep_headers() -> None:
-    """Leaves what was precompiled to who tests next, where there is a folder for it."""
+def keep_compiled() -> None:
+    """Leaves what was compiled to who tests next, where there is a folder for it."""
     kept = os.environ.get("KERNELWRIGHT_TEST_CACHE")
-    for header in [h for made in MADE for h in made.glob("header-*")] if kept else []:
+    if not kept:
+        return
+    for header in [h for made in MADE for h in made.glob("header-*")]:
         if (header / compiling.SHIM).exists():
-            _into(pathlib.Path(str(kept)), header)
+            _into(pathlib.Path(kept), header)
+    for made in COMPILED:
+        if (made / "objects").exists():
+            _into(pathlib.Path(kept), made / "objects", _objects())
+    for old in pathlib.Path(kept).glob("objects-*"):
+        if old.name != _objects() and time.time() - old.stat().st_mtime > OLD_S:
+            shutil.rmtree(old, ignore_errors=True)  # or another process does
 
 
-def _into(cache: pathlib.Path, made: pathlib.Path) -> None:
+@functools.cache
+def _objects() -> str:
+    """Names the objects that are kept: no object is of another harness, or another compiler."""
+    said = subprocess.run([toolchain.compiler(), "--version"], capture_output=True, check=True)
+    whole = hashlib.sha256(said.stdout)
+    harness = pathlib.Path(building.__file__).parent
+    for path in sorted([*harness.glob("*.py"), *harness.glob("include/**/*.h")]):
+        whole.update(path.name.encode() + b"\0" + path.read_bytes())
+    return f"objects-{whole.hexdigest()[:16]}"
+
+
+def _into(cache: pathlib.Path, made: pathlib.Path, name: str = "") -> None:
     unfinished = shutil.ignore_patterns(".new-*", "*.seen")
-    to = cache / made.name
+    to = cache / (name or made.name)
     shutil.copytree(made, to, ignore=unfinished, copy_function=_link, dirs_exist_ok=True)
 
 

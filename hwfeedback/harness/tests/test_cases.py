@@ -13,6 +13,7 @@ import pytest
 from judging import Judge
 
 CASES = pathlib.Path(__file__).parent / "cases"
+KEEPS_OBJECTS = True
 LEVELS = ("quick", "certify")
 
 

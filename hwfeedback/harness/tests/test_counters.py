@@ -5,6 +5,7 @@ import pathlib
 import time
 
 import pytest
+import waiting
 
 import counters
 import windows
@@ -49,12 +50,16 @@ def settle(pid: int) -> None:
     """Waits until a process sleeps again: it does so only where it reads, and whoever writes to it
     wakes it at once.
     """
-    while pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+    stat, used = pathlib.Path(f"/proc/{pid}/stat"), -1
+
+    def rests() -> bool:
+        nonlocal used
+        before, used = used, sum(u.cpu_ns for u in windows.usage([pid]).values())
         time.sleep(0.01)
-    used = -1
-    while used != (now := sum(u.cpu_ns for u in windows.usage([pid]).values())):
-        used = now  # until it has left its core
-        time.sleep(0.01)
+        return used == before  # it has left its core
+
+    waiting.until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", "a process sleeps")
+    waiting.until(rests, "a process uses no core")
 
 
 def test_what_cannot_be_opened_is_absent() -> None:

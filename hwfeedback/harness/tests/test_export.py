@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import os
 import pathlib
+import runpy
+import signal
 import subprocess
 import sys
+import traceback
 
 import pytest
+import waiting
 
 import export
 import loaders
@@ -59,7 +63,11 @@ def test_exported_file_stands_alone(form, tmp_path):
         "TORCH_EXTENSIONS_DIR": str(tmp_path / "ext"),
     }
     done = subprocess.run(
-        [sys.executable, "-I", "-B", str(path)], env=env, capture_output=True, text=True
+        [sys.executable, "-I", "-B", str(path)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.stdout == "stands\n", done.stderr
 
@@ -204,13 +212,37 @@ def test_what_has_no_short_loader_has_the_whole_one(text: str, tmp_path: pathlib
 
 
 def said_by(text: str, tmp_path: pathlib.Path, **env: str) -> str:
-    path = tmp_path / "file.py"
+    """What a file says that is run in a fork of this process, which has imported torch. That one
+    stands alone in an interpreter of its own is asked above.
+    """
+    path, said = tmp_path / "file.py", tmp_path / "said"
     path.write_text(text)
     given = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **env}
-    done = subprocess.run(
-        [sys.executable, "-I", "-B", str(path)], env=given, capture_output=True, text=True
-    )
-    return done.stdout + done.stderr
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.dup2(os.open(said, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), 1)
+            os.dup2(1, 2)
+            sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w")
+            os.environ.clear()
+            os.environ |= given
+            try:
+                runpy.run_path(str(path), run_name="__main__")
+                code = 0
+            except Exception:
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    try:
+        waiting.until(lambda: os.waitpid(child, os.WNOHANG)[0], "the end of an exported file")
+    except TimeoutError:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    return said.read_text()
 
 
 CALLS = """

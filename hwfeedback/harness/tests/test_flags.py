@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import flags
+import kernelwright
 
 ARCH = "sm_90a"
 # What people leave in: another device's, ptxas's, the host compiler's, a path's.
@@ -49,7 +50,7 @@ def test_a_processors_becomes_this_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["-v", "-ftime-report", "-fopt-info-all=x", "-fdiagnostics-format=json", "-###"]
+    "given", ["-v", "-ftime-report", "-fopt-info-all=x", "-fdiagnostics-format=json", "-Q"]
 )
 def test_a_report_is_left_out(given: str) -> None:
     words, notes = flags.taken([given, "-O2"])
@@ -69,6 +70,42 @@ def test_what_names_a_program_is_refused(given: str) -> None:
         flags.taken([given])
     with pytest.raises(flags.Refused, match="names a program or a plugin"):
         flags.taken(["-Xcompiler " + given.replace(" ", ",")], arch=ARCH)
+
+
+@pytest.mark.parametrize("given", ["-###", "-dumpversion", "--help", "-print-file-name=x"])
+def test_with_what_nothing_is_built_is_refused(given: str) -> None:
+    with pytest.raises(flags.Refused, match="nothing is built: leave it out"):
+        flags.taken([given])
+    for one in (f"-Xcompiler={given}", "--dryrun", "-V"):
+        with pytest.raises(flags.Refused, match="nothing is built"):
+            flags.taken([one], arch=ARCH)
+
+
+@pytest.mark.parametrize(
+    "given", ["-DX=$HOME", "-DX=`id`", "-DX;id", "-DX>y", "-DX=(1)", "-DX # a", "-DX&"]
+)
+def test_what_a_shell_would_act_on_is_refused(given: str) -> None:
+    with pytest.raises(flags.Refused, match="a character that a shell acts on"):
+        flags.taken([given])
+    assert flags.taken([given], shell=False).words == [given]
+    assert flags.taken(["'-DX=(1;2)'"]).words == ["-DX=(1;2)"]
+
+
+ARCHITECTURES = [
+    *LEFT_IN, "-arch", "sm_80", "-gencode", "arch=compute_80,code=sm_80", "-Xcompiler",
+    "-march=skylake,-O2", "--compiler-options=-mcpu=power9", "-Xcompiler=-march=native",
+    "-code=sm_70",
+]  # fmt: skip
+
+
+def test_a_loader_takes_the_same_architectures() -> None:
+    """An exported file has none of this module: its loader goes by the rule that is in it."""
+    plain = [f for f in ARCHITECTURES if f not in ("-Xptxas", "-v", "-maxrregcount=64")]
+    wanted = tuple(flags.taken(plain, arch=ARCH, shell=False).words)
+    assert kernelwright._of_this_machine(plain, "cuda") == wanted
+    host = ["-march=skylake", "-mcpu=x", "-march=native", "-mtune=skylake", "-O3"]
+    wanted = tuple(flags.taken(host, shell=False).words)
+    assert kernelwright._of_this_machine(host, "cpp") == wanted
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import select
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import waiting
 from process_layer import HARNESS, ask, connect, listening, obedient_harness
 
 import forkserver
@@ -69,10 +71,8 @@ class Referee:
 
 
 def ends(pid: int) -> bool:
-    end = time.monotonic() + 120
-    while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
-        time.sleep(0.02)
-    return not os.path.exists(f"/proc/{pid}")
+    waiting.until(lambda: not os.path.exists(f"/proc/{pid}"), f"the end of process {pid}")
+    return True
 
 
 def test_a_referee_waits_for_who_comes_next(start: Start, path: str) -> None:
@@ -197,26 +197,32 @@ def alive(group: int) -> list[str]:
     return found
 
 
-# In torch's place: an import that does not end, and leaves the interpreter to nobody meanwhile.
+# An import that does not end, and leaves the interpreter to nobody meanwhile. It has a process of
+# its own, as whoever compiles something.
 ENDLESS = """
-import ctypes, pathlib
+import ctypes, pathlib, subprocess
+subprocess.Popen(["sleep", "3600"])
 pathlib.Path(__file__).with_name("imported").touch()
 ctypes.PyDLL(None).pause()
 """
 
 
-@pytest.fixture(scope="module")
-def importing(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The harness, with which a server never comes further than torch."""
-    harness = tmp_path_factory.mktemp("importing") / "harness"
+@pytest.fixture(params=["torch", "worker_profiler"])
+def importing(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> pathlib.Path:
+    """The harness, with which a server never comes further than the first, or the last, of what it
+    imports. Nothing is torch's there: that takes seconds.
+    """
+    harness = tmp_path / "harness"
     shutil.copytree(HARNESS, harness, ignore=shutil.ignore_patterns("tests", "__pycache__"))
-    (harness / "torch.py").write_text(ENDLESS)
+    for name in ("torch", *forkserver.MODULES.values()):
+        (harness / f"{name}.py").write_text("")
+    (harness / f"{request.param}.py").write_text(ENDLESS)
     return harness
 
 
 def killed_starter(harness: pathlib.Path, after: float | None) -> float:
-    """Starts a server and kills its starter, after so many seconds or, for None, when torch is
-    imported. Returns the seconds until then, and only if nobody is left.
+    """Starts a server and kills its starter, after so many seconds or, for None, when the import
+    has begun that does not end. Returns the seconds until then, and only if nobody is left.
     """
     imported = harness / "imported"
     imported.unlink(missing_ok=True)
@@ -224,25 +230,27 @@ def killed_starter(harness: pathlib.Path, after: float | None) -> float:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as starter:
         assert starter.stdout is not None
         try:
+            said, _, _ = select.select([starter.stdout], [], [], waiting.WAIT_S)
+            assert said, "the starter does not say whom it started"
             group = int(starter.stdout.readline())
             began = time.monotonic()
-            while not imported.exists() if after is None else time.monotonic() < began + after:
-                time.sleep(0.001)
+            if after is None:
+                waiting.until(imported.exists, "the import that does not end")
+            else:
+                time.sleep(after)
             took = time.monotonic() - began
         finally:
             starter.kill()
-    end = time.monotonic() + 120
-    while alive(group) and time.monotonic() < end:
-        time.sleep(0.005)
-    left = alive(group)
-    if left:
-        os.killpg(group, signal.SIGKILL)
-    assert not left
+    try:
+        waiting.until(lambda: not alive(group), "the end of a server, and of what it started")
+    finally:
+        if alive(group):
+            os.killpg(group, signal.SIGKILL)
     return took
 
 
 def test_it_ends_with_a_starter_that_is_killed_while_it_starts(importing: pathlib.Path) -> None:
-    """At any moment: while it imports torch, nothing reads its connection."""
+    """At any moment: while it imports, nothing reads its connection."""
     took = killed_starter(importing, None)
     for share in (0.0, 0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0):
         killed_starter(importing, share * took)

@@ -18,8 +18,8 @@ import pytest
 import torch
 from test_building import build
 
+import artifacts
 import building
-import compiling
 import export
 import headers
 import kernelwright
@@ -203,9 +203,8 @@ def test_reductions_of_a_block(tmp_path: pathlib.Path) -> None:
 @nvrtc
 def test_a_block_compiles_for_a_gpu() -> None:
     source = ON_GPU.replace("__global__", 'extern "C" __global__')
-    for text in (source, headers.inlined(source)):
-        image, _ = kernelwright.nvrtc(text, "sm_90a", [compiling.OURS] * (text is source))
-        assert len(image) > 10_000
+    image, _ = kernelwright.nvrtc(headers.inlined(source), "sm_90a")
+    assert len(image) > 10_000
 
 
 @pytest.mark.parametrize("name", sorted(headers.texts()))
@@ -214,7 +213,7 @@ def test_each_header_stands_alone(name: str, tmp_path: pathlib.Path) -> None:
     assert "\\" not in text and '"""' not in text and text.startswith("//")
     source = f"#include <{name}>\n"
     assert headers.inlined(source).count("#ifndef KW_") == len(headers.needed(name))
-    assert "<kw/" not in headers.inlined(source)
+    assert not headers._INCLUDE.search(headers.inlined(source))
     flags = ("-Wall", "-Werror", "-Wno-unused-function", f"-I{headers.FOLDER}")
     compiled(f"{source}#include <{name}>\nvoid nothing() {{}}\n", tmp_path, *flags)
 
@@ -239,7 +238,7 @@ def test_examples_of_the_comments_compile(name: str, text: str, tmp_path: pathli
             pytest.skip("it is a part of two kernels")
         if "__global__" not in text:
             text = f"__global__ void f(const float* row, int n) {{\n{text}\n}}"
-        kernelwright.nvrtc(includes + text, "sm_90a", [compiling.OURS])
+        kernelwright.nvrtc(headers.inlined(includes + text), "sm_90a")
         return
     if name in ("kw/launch.h", "kw/team.h"):
         pytest.skip("it is code for nvcc")
@@ -328,38 +327,39 @@ def test_a_builder_finds_them(server: Any, tmp_path: pathlib.Path) -> None:
 def test_other_headers_are_another_build(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = {"kind": "native", "request": "r", "language": "cpp"}
+    source = f"#include <kw/reduce.h>\n{SUM}"
 
-    def keys() -> tuple[str, str]:
+    def anew() -> tuple[str, str]:
+        for known in (headers.texts, headers.digest, headers._body, headers._whole):
+            known.cache_clear()
+        request = artifacts.native_request(headers.inlined(source), (), "f")
         return building._build_key(CANDIDATE, "cpu", "", False), building._object_key(request)
 
-    before = keys()
+    before = anew()
     shutil.copytree(headers.FOLDER, tmp_path / "include")
     monkeypatch.setattr(headers, "FOLDER", str(tmp_path / "include"))
-    for known in (headers.texts, headers.digest):
-        known.cache_clear()
     try:
-        assert keys() == before
+        assert anew() == before
         with open(tmp_path / "include" / "kw" / "reduce.h", "a") as f:
             f.write("// another\n")
-        for known in (headers.texts, headers.digest):
-            known.cache_clear()
-        assert not set(keys()) & set(before)
+        assert not set(anew()) & set(before)
     finally:
         monkeypatch.undo()
-        for known in (headers.texts, headers.digest):
-            known.cache_clear()
+        assert anew() == before
 
 
 def test_nobody_puts_others_in_their_place(tmp_path: pathlib.Path) -> None:
-    request = {
-        "kind": "load_inline", "name": "f", "sources": [f"#include <kw/reduce.h>\n{SUM}"],
-        "functions": None, "flags": ["-Ifiles/own", "-O1"], "ldflags": [], "headers": False,
-        "handling": True, "module": False, "files": {"own/kw/reduce.h": "#error another\n"},
-        "folders": ["own"],
-    }  # fmt: skip
-    done = compiling.compile_inline(request, str(tmp_path), "")
-    assert done["object"], done["log"]
+    (tmp_path / "kw").mkdir()
+    (tmp_path / "kw" / "reduce.h").write_text("#error another\n")
+    source = f"#include <kw/reduce.h>\n{SUM}"
+    given = {"name": "f", "cpp_sources": source, "extra_include_paths": [str(tmp_path)]}
+    artifacts.of_file(f"SOURCE = r'''{source}'''")
+    try:
+        request = artifacts.inline_request(given)
+    finally:
+        artifacts.of_file("")
+    assert request["sources"] == [headers.inlined(source)]
+    assert "files" not in request
 
 
 def test_what_is_inlined() -> None:
@@ -368,13 +368,24 @@ def test_what_is_inlined() -> None:
         "#include <kw/exp.h>\n#include <kw/other.h>\n#include <cmath>\nint x;\n"
     )
     got = headers.inlined(text)
-    assert got.startswith("// #include <kw/exp.h>\n/*\n#include <kw/exp.h>\n*/\n#ifndef KW_BASE_H")
-    assert got.endswith("#include <kw/other.h>\n#include <cmath>\nint x;\n")
+    begins = (
+        '// #include <kw/exp.h>\n/*\n#include <kw/exp.h>\n*/\n// #include "kw/tanh.h" // here\n'
+    )
+    assert got.startswith(begins + "#ifndef KW_BASE_H")
+    ends = "\n// #include <kw/exp.h>\n#include <kw/other.h>\n#include <cmath>\nint x;\n"
+    assert got.endswith(ends) and headers.inlined(got) == got
     for name in ("BASE", "EXP", "TANH"):
         assert got.count(f"#define KW_{name}_H") == 1
     # What may be left out does not count for who comes behind it.
     text = "#ifdef A\n#include <kw/exp.h>\n#endif\n#include <kw/exp.h>\n#include <kw/exp.h>\n"
     assert headers.inlined(text).count("#define KW_EXP_H") == 2
+    # What follows a name is not lost: it may open a comment.
+    for odd in (
+        "#include <kw/exp.h> /* a */",
+        "#include <kw/exp.h> // a \\\n",
+        "#include <kw/exp.h> b",
+    ):
+        assert headers.inlined(odd) == odd
 
 
 INCLUDE = "#include <kw/exp.h>"
@@ -417,7 +428,8 @@ def test_a_string_that_includes_one_is_written_out(way: str) -> None:
     )
     exec(code.partition("class ModelNew")[0], {"note": sources.append}, space)
     (source,) = sources
-    assert source.count("#define KW_EXP_H") == 1 and "<kw/" not in source and F in source
+    assert source == headers.inlined(source)
+    assert source.count("#define KW_EXP_H") == 1 and F in source
     assert headers.in_python(got) == got
 
 

@@ -195,7 +195,7 @@ class Suite:
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
-    s = Suite(new_cache(tmp_path_factory))
+    s = Suite(new_cache(tmp_path_factory, objects=True))
     yield s
     s.server.close()
 

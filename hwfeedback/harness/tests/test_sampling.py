@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import select
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import waiting
 
 import sampling
 import stats
@@ -33,7 +35,8 @@ def busy(work: Callable[[], object], threads: int = 1) -> Iterator[int]:
         forever(work)
     os.close(says)
     try:
-        assert os.read(ready, 1)
+        begun, _, _ = select.select([ready], [], [], waiting.WAIT_S)
+        assert begun and os.read(ready, 1), "the process that is looked at does not begin"
         yield pid
     finally:
         os.close(ready)
@@ -55,9 +58,11 @@ def seen_of(
     found = Seen()
     with busy(work, threads) as pid:
         sampler, process = Sampler(pid, found), Stopped(pid)
-        for _ in itertools.count() if most is None else range(most):
-            if found.looks >= looks:
+        end = time.monotonic() + waiting.WAIT_S
+        for n in itertools.count():
+            if found.looks >= looks or n == most:
                 break
+            assert time.monotonic() < end, f"{found.looks} of {looks} looks, after {n} tries"
             time.sleep(0.002)
             process.stop()
             sampler.look()

@@ -100,6 +100,31 @@ def test_where_something_is_built_is_seen(call: str, lazy: bool) -> None:
     assert source.parse(text, "candidate")["lazy"] is lazy
 
 
+@pytest.mark.parametrize(
+    "forward,given",
+    [
+        ("def forward(self, x, fn=work): ...", "fn"),
+        ("def forward(self, x, eps=(1, (2,))[0], fn: Callable[[T], T] = work): ...", "fn"),
+        ("def forward(self, x,  # ) and fn=other\n        s='fn=other)', f=work): ...", "f"),
+        ("def forward(self, x, *rest, eps=1, fn=work, **more): ...", "fn"),
+        ("def forward(self, x, fn=work, /, other=1): ...", ""),
+        ("def forward(self, x, fn=None): ...", ""),
+        ("def forward(self, x, fn=torch.relu): ...", ""),
+        ("def forward(self, x, fn=missing): ...", ""),
+        ("async def forward(self, x, fn=work): ...", ""),
+        ("def backward(self, x, fn=work): ...", ""),
+        ('def forward(self, x):\n        """def forward(self, x, fn=work): ..."""', ""),
+        ("def forward(self, x, fn=other): ...\n    def forward(self, x, g=work): ...", "g"),
+    ],
+)
+def test_the_function_that_a_reference_is_given(forward: str, given: str) -> None:
+    text = f"def work(x): ...\n\n\nclass Model(nn.Module):\n    {forward}\n"
+    assert source.parse(text, "reference")["given"] == given
+    assert source.parse(text, "candidate")["given"] == ""
+    aside = text.replace("class Model(", "class Other(")
+    assert source.parse(aside, "reference")["given"] == ""
+
+
 def test_missing_names():
     assert problems("import torch\n") == ["the source defines no class ModelNew"]
     assert source.parse("def get_inputs(): pass", "reference")["problems"] == [

@@ -17,6 +17,7 @@ from typing import Any
 import forked
 import pytest
 import torch
+import waiting
 from judging import Judge, new_cache
 from test_verify import prepared
 
@@ -915,7 +916,7 @@ class Watch(threading.Thread):
     def begin(self) -> int:
         """Begins. Returns what they have now, once it was looked at: that takes a while."""
         self.start()
-        self._looked.wait()
+        waiting.event(self._looked, "the first look at memory")
         before, self.most = self.most, 0
         return before
 
@@ -939,7 +940,7 @@ def test_how_much_memory_a_verdict_takes(judge: Judge, monkeypatch: pytest.Monke
     judge.task(LARGE)
     v = judge.verdict(LARGE, form(SAME, LARGE), require_custom=False)
     watch.over = True
-    watch.join()
+    waiting.ended(watch, "the last look at memory")
     assert v["status"] == "correct", v["reason"]
     assert (watch.most - before) / LARGE_BYTES < MOST
 

@@ -244,7 +244,7 @@ extern "C" void run(const float* x, float* y, int n, cudaStream_t s) {
   sums<<<n, 64, 0, s>>>(x, y);
 }
 """
-    request = {"source": source, "flags": [], "arch": arch}
+    request = {"kind": "native", "source": source, "flags": [], "arch": arch}
     done = compiling.compile_cuda(request, str(tmp_path))
     assert done["object"], done["log"]
     assert ctypes.CDLL(done["object"]).run  # with the runtime that torch has loaded
@@ -295,7 +295,7 @@ def attempt(
     def compiled(cuda: str, cpp: str = "", says: str = "") -> tuple[dict[str, Any], int]:
         with_all = 0
 
-        def counted(command: list[str], folder: str) -> tuple[int, str]:
+        def counted(command: list[str], folder: str, **_: Any) -> tuple[int, str]:
             nonlocal with_all
             if light in command:
                 return run(command, folder)
@@ -304,6 +304,7 @@ def attempt(
 
         monkeypatch.setattr(compiling, "run", counted)
         request = {"name": "x", "sources": [cpp], "cuda_sources": [cuda], "functions": None}
+        request |= {"kind": "load_inline"}
         request |= {"flags": [], "ldflags": [], "cuda_flags": []}
         request |= dict.fromkeys(("headers", "handling"), False) | {"arch": ARCH}
         return compiling.compile_inline_cuda(request, str(tmp_path), light), with_all

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+import waiting
 
 import artifacts
 import building
@@ -66,9 +67,8 @@ def makers() -> list[Maker]:
 
 def begun(makers: list[Maker]) -> None:
     """Waits until the first of them builds."""
-    while not makers:
-        time.sleep(0.001)
-    makers[0].begun.wait()
+    waiting.until(lambda: makers, "somebody who builds")
+    waiting.event(makers[0].begun, "the first build")
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_time_is_granted_until_the_first_forward(
     def takes(_: Maker, seconds: float) -> None:
         now[0] += seconds / 2
         half.set()
-        on.wait()
+        waiting.event(on, "the other half of a build")
         now[0] += seconds / 2
 
     monkeypatch.setattr(Maker, "takes", takes)
@@ -178,13 +178,13 @@ def test_time_is_granted_until_the_first_forward(
     assert process.desk.granted() == 2
     half.clear()
     on.clear()
-    waits = threading.Thread(target=process.ask, args=({"source": "slow 4"},))
+    waits = threading.Thread(target=process.ask, args=({"source": "slow 4"},), daemon=True)
     waits.start()
-    half.wait()
+    waiting.event(half, "half of the second build")
     process.desk.no_more()  # while one goes on
     assert process.desk.granted() == 2 + 2
     on.set()
-    waits.join()
+    waiting.ended(waits, "the answer to the second build")
     assert process.desk.granted() == 4 and shop.late == [4]
     process.ask({"source": "slow 1"})
     assert process.desk.granted() == 4 and shop.late == [4, 1]

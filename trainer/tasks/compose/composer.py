@@ -348,6 +348,37 @@ def silly_result(a: Any, b: Any, c: Any, x: torch.Tensor) -> str:
     return _silly(x, a)
 
 
+# Shapes on which operators are measured, by rank: what is dear shows on some 10,000 elements.
+MEASURED = {2: (32, 256), 3: (4, 32, 64), 4: (2, 16, 16, 16), 5: (2, 4, 8, 8, 16)}
+USES = 2
+
+
+def rates(operators: list[dict[str, Any]], told: Callable[[int, int], None]) -> dict[str, float]:
+    """Returns what core operators take on this machine's CPU: see ``cost.Timing``. ``told`` hears
+    how many of how many were run.
+    """
+    torch.set_num_threads(1)
+    seeded(1)
+    timing = cost.Timing()
+    ordinary = [e for e in operators if weight([e]) > RARE_WEIGHT]
+    kinds = {e["kind"]: e for e in reversed(ordinary)}  # one spelling of each
+    for n, entry in enumerate(kinds.values()):
+        for use in range(USES):
+            rank = entry["ranks"][use % len(entry["ranks"])]
+            rng = random.Random(f"rate {entry['path']} {use}")
+            try:
+                step = draw_step(entry, MEASURED[rank], rng)
+                x = DOMAINS[entry["domain"]](MEASURED[rank])
+                extra = {name: t.make(x, torch.float32) for name, t in step.tensors.items()}
+                bound = step.bind(torch.float32, "cpu")
+                with torch.no_grad(), timing:
+                    step.run(x, extra, bound)
+            except Exception:
+                continue  # it does not take this shape
+        told(n + 1, len(kinds))
+    return timing.rates()
+
+
 def held_kinds(operators: list[dict[str, Any]], seed: int, share: float) -> list[str]:
     """Returns the operator kinds that are never trained on: a share of each family.
 

@@ -72,6 +72,11 @@ class Service:
             "kinds": composer.held_kinds(request["operators"], request["seed"], request["share"])
         }
 
+    def rates(self, request: dict[str, Any]) -> dict[str, Any]:
+        import composer
+
+        return {"rates": composer.rates(request["operators"], told)}
+
     def compose(self, request: dict[str, Any]) -> dict[str, Any]:
         """Composes the task of an index."""
         import composer
@@ -82,7 +87,7 @@ class Service:
             operators=request["operators"],
             low_ms=request["low_ms"],
             high_ms=request["high_ms"],
-            machine=cost.Machine(request["bytes_s"], request["operations_s"], request["call_ms"]),
+            machine=cost.Machine(**request["machine"]),
             without=frozenset(request["without"]),
             one_of=frozenset(request["one_of"]),
             only=frozenset(request["only"]),

@@ -32,7 +32,7 @@ def probe(entry):
         tried.seek(0)
         first = tried.read().count(entry["path"] + "\n") == 1
     if first and entry["path"] in os.environ["WAIT_AT"]:
-        time.sleep(3600)
+        hang()
     return entry | {"kind": entry["path"].lower()}
 
 
@@ -46,6 +46,14 @@ def catalogue(self, request):
             "operators": crawling.outcomes(entries, probe, serve.told, request["journal"]),
         }
     }
+
+
+def rates(self, request):
+    """Other ones each time that it measures."""
+    with open(os.environ["PROBED"], "a+") as tried:
+        tried.write("rates\n")
+        tried.seek(0)
+        return {"rates": {"tanh": float(tried.read().count("rates\n"))}}
 
 
 def compose(self, request):
@@ -94,6 +102,7 @@ serve.Service.borrowed = lambda self, request: {
         "modules_left_out": {"is too long for one task": 2},
     }
 }
+serve.Service.rates = rates
 serve.Service.use = lambda self, request: {}
 serve.Service.compose = compose
 serve.main()

@@ -206,6 +206,27 @@ def test_what_is_silly_is_refused() -> None:
     composer.check([relu], shape, "any", rng)
 
 
+def test_an_estimate_is_by_what_was_measured(operators: dict[str, dict[str, Any]]) -> None:
+    heard: list[tuple[int, int]] = []
+    known = [e for e in operators.values() if "reason" not in e]
+    rates = composer.rates(known, lambda n, of: heard.append((n, of)))
+    assert heard[-1][0] == heard[-1][1] == len({e["kind"] for e in known})
+    assert {"gelu", "native_layer_norm", "mm"} <= {k.split()[0] for k in rates}
+    assert all(v > 0 for v in rates.values())
+    x = torch.empty(1000, 1000, device="meta")
+    with cost.Counting() as counted:
+        x.softmax(0)
+        x.softmax(1)
+    assert [c.key for c in counted.calls] == ["_softmax across", "_softmax"]
+    slow = cost.Machine(1e12, 1e12, 0.0, {"_softmax across": 8.0, "_softmax": 2.0}, 4)
+    assert counted.ms(slow) == pytest.approx((8 + 2) * 1e6 * 1e-6 / 4)
+    assert cost.Machine(1, 1, 0, {"var": 7.0}).rate("var across") == 7.0
+    back = torch.nn.ConvTranspose2d(2, 2, 3, device="meta")
+    with cost.Counting() as counted, torch.no_grad():
+        back(torch.empty(1, 2, 8, 8, device="meta"))
+    assert "convolution back" in [c.key for c in counted.calls]
+
+
 def test_an_estimate_counts_bytes_and_operations() -> None:
     x = torch.empty(1000, 1000, device="meta")
     machine = cost.Machine(1e9, 1e9, 0.0)
