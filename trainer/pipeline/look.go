@@ -41,6 +41,7 @@ func (w *work) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	w.tell(Event{Part: "look", Note: "the base is loaded, and samples and trains for a moment: that takes a minute or two"})
 	var p probed
 	settings := map[string]any{"policy": base.path, "lora": map[string]any{"rank": w.recipe().Lora}, "machine": w.machine()}
 	if err := w.program(ctx, "look", "rl.probe", settings, &p); err != nil {

@@ -51,7 +51,7 @@ def run(settings: Settings, stage: Stage) -> dict[str, Any]:
     config = policy.unwrapped(model).config
     context = int(getattr(config, "max_position_embeddings", 0) or 0)
     stage.tell("start", stage="probe", policy=str(base))
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters = sum(p.numel() for n, p in model.named_parameters() if "lora_" not in n)
     learner = Learner("actor", policy.Actor(model), Optimiser(lr=0.0), settings.machine, stage)
     inside = [i % min(len(tokenizer), 256) for i in range(ROW)]
     try:
