@@ -30,6 +30,16 @@ def task_of(forward: str, inputs: str, init: str = "", arguments: str = "x") -> 
     )
 
 
+def test_weights_are_moved_but_for_what_is_no_weight() -> None:
+    weight, signs, mask = torch.eye(8), torch.linspace(-1, 1, 8), torch.ones(8)
+    state, moved = [weight, signs, mask, weight], [True, True, False, True]
+    out = verify.perturbed(state, moved, [0, 1, 2, 0], 5)
+    for before, after in zip(state[:2], out[:2], strict=True):
+        assert bool((before != after).all())
+    assert bool((out[0] >= 0).all()) and bool((out[1] < 0).any())
+    assert out[2] is mask and out[3] is out[0]
+
+
 @contextmanager
 def prepared(judge: Judge, source: str, level: str = "quick") -> Iterator[Evaluation]:
     """An evaluation whose reference has drawn and computed, and no candidate yet."""
