@@ -155,7 +155,7 @@ def test_a_module_is_a_task_that_stands_alone(package: None) -> None:
     service = serve.Service()
     service.modules = modules
     asked = {"seed": 1, "index": 2, "operators": 1, "low_ms": 0.5, "high_ms": 50, "module": True}
-    asked |= {"bytes_s": 1e10, "operations_s": 1e11, "call_ms": 0.005}
+    asked["machine"] = {"bytes_s": 1e10, "operations_s": 1e11, "call_ms": 0.005}
     asked |= {"without": [], "one_of": [], "only": [], "ranks": [], "dtypes": {"float32": 1}}
     answer = service.compose(asked)
     assert answer["operators"][0] in {e["path"] for e in modules} and "reason" not in answer
