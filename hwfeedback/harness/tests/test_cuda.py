@@ -92,7 +92,7 @@ def test_the_compiler_says_what_is_wrong() -> None:
             kernelwright.nvrtc("__global__ void f(float* x) {\n  x[0] = y;\n}", "sm_90")
         return str(caught.value)
 
-    assert 'kernel.cu(2): error: identifier "y" is undefined' in in_a_process(work)
+    assert 'source0.cu(2): error: identifier "y" is undefined' in in_a_process(work)
 
 
 def test_an_architecture_that_is_unknown() -> None:
