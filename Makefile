@@ -86,7 +86,7 @@ PURE := . ./coder ./config ./internal/... ./judge ./prompts ./report ./score ./t
 FOR_TESTS := --no-print-directory BIN=$(TOOLS)/kernelwright BUILD="$(RACE)"
 
 # What measures nothing runs beside the Go tests, which wait for much; what measures runs after them, beside no more than one other.
-test: ## the tests, in some twelve minutes on two cores; docs/testing.md says what runs where
+test: ## the tests, in some fifteen minutes on two cores; docs/testing.md says what runs where
 	@$(MAKE) $(FOR_TESTS) build
 	@$(MAKE) $(FOR_TESTS) -j2 lint-go lint-python
 	@echo "the Go tests beside those of the harness that measure nothing: what they say comes when each is done, in some minutes"
