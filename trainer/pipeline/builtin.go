@@ -23,11 +23,7 @@ func (builtin) Prepare(context.Context, []tasks.Task) error { return nil }
 
 // Play implements gate.Player. A task that the Coder declines has no right answer of it.
 func (b builtin) Play(ctx context.Context, t tasks.Task, sample int) (gate.Outcome, error) {
-	o, err := b.w.l.parts.Episodes(ctx)
-	if err != nil {
-		return gate.Outcome{}, err
-	}
-	h, err := o.Hardware(ctx, conditions)
+	_, h, err := b.w.hardware(ctx)
 	if err != nil {
 		return gate.Outcome{}, err
 	}

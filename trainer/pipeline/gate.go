@@ -151,11 +151,7 @@ func (w *work) decide(ctx context.Context, out *Outputs, held []tasks.Task, cand
 
 // prompts writes what a policy is asked of tasks to a file.
 func (w *work) prompts(ctx context.Context, path string, all []tasks.Task) error {
-	o, err := w.l.parts.Episodes(ctx)
-	if err != nil {
-		return err
-	}
-	h, err := o.Hardware(ctx, conditions)
+	o, h, err := w.hardware(ctx)
 	if err != nil {
 		return err
 	}
@@ -179,6 +175,16 @@ func (w *work) prompts(ctx context.Context, path string, all []tasks.Task) error
 
 // conditions are those of the answers at a gate.
 var conditions = episodes.Conditions{StrictInputs: true}
+
+// hardware returns what the policies' answers are judged by, with what its episodes are made of.
+func (w *work) hardware(ctx context.Context) (episodes.Options, episodes.Hardware, error) {
+	o, err := w.l.parts.Episodes(ctx)
+	if err != nil {
+		return o, nil, err
+	}
+	h, err := o.Hardware(ctx, conditions)
+	return o, h, err
+}
 
 // question is what an episode of a held-out task is to be: of one answer.
 func (w *work) question(t tasks.Task) episodes.Request {
@@ -400,11 +406,7 @@ func (w *work) own(ctx context.Context, out *Outputs, p *player, held []tasks.Ta
 			return err
 		}
 	}
-	o, err := w.l.parts.Episodes(ctx)
-	if err != nil {
-		return err
-	}
-	h, err := o.Hardware(ctx, conditions)
+	_, h, err := w.hardware(ctx)
 	if err != nil {
 		return err
 	}
@@ -422,11 +424,7 @@ func (w *work) right(ctx context.Context, id int64, p *player, held []tasks.Task
 	if err := p.read(); err != nil {
 		return nil, err
 	}
-	o, err := w.l.parts.Episodes(ctx)
-	if err != nil {
-		return nil, err
-	}
-	h, err := o.Hardware(ctx, conditions)
+	_, h, err := w.hardware(ctx)
 	if err != nil {
 		return nil, err
 	}
