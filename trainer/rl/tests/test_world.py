@@ -137,8 +137,14 @@ if __name__ == "__main__":
     both = [fork(target=one_of_two, args=(rank, *given)) for rank in range(2)]
     for p in both:
         p.start()
-    while any(p.is_alive() for p in both) and not any(p.exitcode for p in both):
-        multiprocessing.connection.wait([p.sentinel for p in both if p.is_alive()])
+    at_work = {p.sentinel: p for p in both}
+    while at_work:
+        for ended in multiprocessing.connection.wait(list(at_work)):
+            p = at_work.pop(ended)
+            p.join()
+            if p.exitcode:
+                at_work.clear()
+                break
     for p in both:
         p.kill()  # one waits for another that failed
         p.join()
