@@ -13,7 +13,7 @@ TOOLS := $(CURDIR)/.tools
 BIN   := bin/kernelwright
 BUILD := -trimpath
 ROUNDS ?= 5
-# Tasks on which there is something to win, by docs/benchmarks.md.
+# Tasks on which there is something to win, by bench/notes/examples_on_a_cpu.md.
 DEMO  := reverse_cumsum gelu_chain avg_pool max_pool
 export PATH := $(TOOLS)/bin:$(TOOLS)/python/bin:$(PATH)
 # NVML is called through cgo, and its header warns without end.
@@ -174,7 +174,7 @@ fuzz: dev ## every fuzz target for FUZZ_SECONDS (120), TARGET=name alone, or PAR
 				{ cat $(TOOLS)/fuzz.log; exit 1; }; \
 		done
 
-bench: env ## the figures of docs/benchmarks.md, as Markdown; wants a quiet machine
+bench: env ## the CPU figures of bench/notes, as Markdown; wants a quiet machine
 	@go run ./bench/eval_parts -data-dir $(DATA)
 	@$(PYTHON) bench/examples_table.py --fresh --rounds $(ROUNDS) --bin $(BIN) --data-dir $(DATA)/bench --python $(PYTHON)
 	@$(PYTHON) bench/loop_overhead.py --bin $(BIN) --data-dir $(DATA)/bench

@@ -1,4 +1,4 @@
-"""Runs the built-in Coder over all examples and prints docs/benchmarks.md's table of them.
+"""Runs the built-in Coder over all examples and prints their table in bench/notes.
 
 Covered: the Coder wrote a candidate. Certified: a kernel passed the strict verdict. Won: the
 interval of its speedup against the fastest baseline lies above 1. Custom: the share of a forward's
