@@ -94,6 +94,8 @@ def steps(files: list[str]) -> list[tuple[str, list[list[str]]]]:
         of_go += [[*lint, *packages(go)]]
     if packages(files):
         of_go += [["go", "test", "-short", f"-timeout={3 * TESTS_S}s", *packages(files)]]
+    if any(f.endswith(".md") for f in files):
+        of_python += [[PYTHON, ".ci/prose.py"]]
     if python:
         of_python += [["ruff", "format", "--check", *python], ["ruff", "check", *python]]
         if any(f.startswith((HARNESS, TRAINER)) for f in python):

@@ -66,14 +66,15 @@ def test_it_lists_them_and_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "docs").mkdir()
-    for name in ("README.md", "CHANGELOG.md", "docs/a.md"):
-        (tmp_path / name).write_text("Short.\n")
+    page = tmp_path / "docs" / "a.md"
+    for path in (tmp_path / "README.md", tmp_path / "CHANGELOG.md", page):
+        path.write_text("Short.\n")
     monkeypatch.setattr(prose, "ROOT", tmp_path)
     monkeypatch.setattr(prose, "LONG", 0)
     assert prose.main([]) == 0
-    (tmp_path / "docs/a.md").write_text(f"Short.\n\n{LONG}.\n")
+    page.write_text(f"Short.\n\n{LONG}.\n")
     assert prose.main([]) == 1
-    assert "docs/a.md:3: 26 words: word word" in capsys.readouterr().out
+    assert "/a.md:3: 26 words: word word" in capsys.readouterr().out
 
 
 PAGES = [*prose.pages(), *ROOT.glob("bench/notes/*.md"), *ROOT.glob("examples/report/*.md")]
@@ -116,3 +117,11 @@ def test_pages_that_code_names_are_there() -> None:
     for path, text in texts.items():
         for name in named.findall(text):
             assert (ROOT / name).exists(), f"{path.relative_to(ROOT)} names {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[p.relative_to(ROOT).as_posix() for p in PAGES])
+def test_files_that_pages_name_are_there(page: pathlib.Path) -> None:
+    rooms = "|".join(p.name for p in ROOT.iterdir() if p.is_dir() and p.name[0] != ".")
+    named = rf"(?<![\w./-])(?:{rooms}|\.ci)/[\w/.-]+\.(?:go|h|md|py|toml|txt|txtar)\b"
+    for name in re.findall(named, page.read_text()):
+        assert (ROOT / name).exists(), name
