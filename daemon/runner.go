@@ -1,0 +1,311 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/forge"
+	"github.com/kernelwright/kernelwright/llm"
+	"github.com/kernelwright/kernelwright/prompts"
+	"github.com/kernelwright/kernelwright/report"
+	"github.com/kernelwright/kernelwright/store"
+)
+
+// Tunables of the worker.
+const (
+	// DefaultGrace is how long a round in progress may go on after a stop was
+	// asked for. A round takes seconds; a certification under a minute.
+	DefaultGrace = 30 * time.Second
+	// DefaultAttempts is how often a run is tried before it has failed.
+	DefaultAttempts = 3
+	// retryAfter is the pause before the second attempt; it doubles.
+	retryAfter = 10 * time.Second
+	// maxDeaths is how often the process may die over a run that records
+	// nothing before the run has failed. Others go first from the second time on.
+	maxDeaths = 20
+)
+
+// ErrStopped says that a run was asked to stop and can go on later from its
+// last recorded round.
+var ErrStopped = errors.New("stopped; it goes on from its last round")
+
+// Evaluator is what the daemon needs of the hardware: *hwfeedback.Evaluator.
+type Evaluator interface {
+	forge.Evaluator
+	// Inspect reads a reference. A *kernelwright.InvalidTaskError says that it
+	// is no task; any other error is infrastructure.
+	Inspect(ctx context.Context, name, source string) (kernelwright.Task, error)
+	Device() kernelwright.Device
+	// Versions are those that take part in its verdicts, which name them too.
+	Versions() map[string]string
+	// Check returns what is wrong with the device, nil where it does what is known
+	// to work.
+	Check(ctx context.Context) error
+}
+
+// IllError says that a device cannot be measured on any more. The run that met
+// it waits in the queue again.
+type IllError struct {
+	Device string
+	Err    error // what the run met
+	Found  error // what a check of the device met
+}
+
+func (e *IllError) Error() string {
+	return fmt.Sprintf("%s is ill: %v (met as: %v)", e.Device, e.Found, e.Err)
+}
+
+// Unwrap returns what the check met.
+func (e *IllError) Unwrap() error { return e.Found }
+
+// RefusedError says that a model refuses to answer until somebody mends its key,
+// its name or its account. The run that met it waits in the queue, with all that
+// it has.
+type RefusedError struct{ Err *llm.Error }
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%v; what is queued waits, and goes on at the next start", e.Err)
+}
+
+// Unwrap returns what the model said.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// errRepeated says that another run does what this one was for.
+var errRepeated = errors.New("another run does it anew")
+
+// Worker takes runs from their reference to their results, one at a time.
+type Worker struct {
+	Store     *store.Store
+	Evaluator Evaluator
+	Coder     forge.Coder
+	Judge     forge.Judge
+	// Of runs with the strategy react: who acts (nil: such a run fails), what
+	// keeps what its tools said, what it may look up, and what it is told first
+	// (nil: the program's own words).
+	Model   llm.Model
+	Journal llm.Journal
+	Skills  *prompts.Skills
+	Prompts *prompts.Templates
+	Results Results
+	// RecordOnly writes no results: who wants files makes them from the record.
+	RecordOnly bool
+	// Lessons has new runs go by what earlier runs learned.
+	Lessons  bool
+	Attempts int           // DefaultAttempts where 0
+	Grace    time.Duration // DefaultGrace where 0
+	Clock    Clock         // System where nil
+	Log      *slog.Logger  // may be nil
+	// Share lets a run whose task was optimised before, under the same
+	// settings, take that result: for files that somebody dropped. Who types
+	// `run` wants it run.
+	Share bool
+	// Observe is told of every step of a run; may be nil.
+	Observe func(forge.Event)
+	// Others says whether other devices take runs, too: an ill one is left then.
+	// Nil: none do.
+	Others func() bool
+}
+
+// Run takes a run to its end and writes its results. Cancelling ctx is a
+// request to stop: the round in progress may finish within Grace, and the
+// error is then ErrStopped. A *RefusedError says that the run waits in the queue
+// for a model. Any other error is infrastructure; job is nil for a run that is not
+// of the queue.
+func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) (Done, error) {
+	hard, release := w.grace(ctx)
+	defer release()
+	// What is recorded at the end of a run is recorded whatever was asked for.
+	record := context.WithoutCancel(ctx)
+	end := func(run kernelwright.Run, results int64) (Done, error) {
+		return w.end(record, run, results, job, w.write)
+	}
+	waited := run.Reason != ""
+	run.Reason, run.Hint = "", "" // what it waited for is there
+	if waited && job == nil {
+		if err := w.Store.UpdateRun(record, run); err != nil {
+			return Done{Data: report.Data{Run: run}}, err
+		}
+	}
+	var out forge.Outcome
+	var err error
+	if job != nil && job.Attempts > maxDeaths {
+		err = fmt.Errorf("the process that worked on it died %d times in a row without recording a round", job.Attempts-1)
+	} else {
+		run, out, err = w.optimise(hard, ctx.Done(), run)
+	}
+	var invalid *kernelwright.InvalidTaskError
+	var shared *sharedError
+	var damaged *store.DamagedError
+	if bad := w.Store.Usable(); bad != nil { // nothing that is written now is kept
+		return Done{Data: report.Data{Run: run}}, bad
+	}
+	switch {
+	case errors.As(err, &damaged):
+		return Done{Data: report.Data{Run: run}}, damaged
+	case err == nil:
+		run.Status, run.Stop = out.Status, out.Stop
+		if out.Stop == kernelwright.StopBudget { // or nobody would know which one, and that more was to be had
+			run.Reason, run.Hint = out.Summary, "raise it under [budget] in the settings, or lower max_tokens"
+		} else if out.Best == nil {
+			run.Reason = out.Summary
+		}
+		return end(run, run.ID)
+	case errors.As(err, &shared):
+		run.Status, run.Reason = kernelwright.RunDone, shared.Error()
+		return end(run, shared.run.ID)
+	case errors.As(err, &invalid):
+		run.Status, run.Reason, run.Hint, run.Detail = kernelwright.RunInvalid, invalid.Reason, invalid.Hint, invalid.Traceback
+		return end(run, run.ID)
+	case errors.As(err, new(*elsewhereError)) && job != nil:
+		run.Status, run.FinishedMS = kernelwright.RunFailed, w.clock().Now().UnixMilli()
+		again := w.newRun(Request{Path: run.Path, Name: run.TaskName, Seed: run.Seed, Strategy: run.Strategy})
+		again.MaxRounds, again.Settings = run.MaxRounds, run.Settings
+		var reason string
+		if _, rerr := w.Store.Repeat(record, *job, run, again, func(by int64) string {
+			if reason = fmt.Sprintf("%v: run %d does it anew", err, by); by == 0 {
+				reason = fmt.Sprintf("%v, and the file holds something else by now", err)
+			}
+			return reason
+		}); rerr != nil {
+			return Done{}, errors.Join(err, rerr)
+		}
+		w.log().Warn("a run cannot go on", "run", run.ID, "task", run.TaskName, "reason", reason)
+		return Done{Data: report.Data{Run: run}}, errRepeated
+	case errors.Is(err, forge.ErrHalted) || ctx.Err() != nil:
+		if job != nil {
+			if err := w.Store.Return(record, *job); err != nil {
+				return Done{}, err
+			}
+		}
+		return Done{Data: report.Data{Run: run}}, ErrStopped
+	}
+	var model *llm.Error
+	switch refused := errors.As(err, &model); {
+	case refused && job == nil:
+		// Who typed the command is told what to mend, and gives it again: nothing
+		// that a model was paid for is lost.
+		return w.stopped(record, run, model, err)
+	case refused && model.Mendable():
+		if herr := w.Store.Hold(record, *job, "it waits: "+model.Error(), cmp.Or(model.Hint, "mend the model's key, name or account")+"; it is asked again by itself, and at the next start"); herr != nil {
+			return Done{}, errors.Join(err, herr)
+		}
+		return Done{Data: report.Data{Run: run}}, &RefusedError{model}
+	}
+	reason, hint, hopeless := final(err)
+	if job != nil && !hopeless {
+		attempts, rerr := w.Store.Attempts(record, *job)
+		if rerr != nil {
+			return Done{}, errors.Join(err, rerr)
+		}
+		if attempts < w.attempts() {
+			ill := w.ill(hard, err)
+			switch {
+			case ctx.Err() != nil: // while the device was looked at
+				if rerr := w.Store.Return(record, *job); rerr != nil {
+					return Done{}, errors.Join(err, rerr)
+				}
+				return Done{Data: report.Data{Run: run}}, ErrStopped
+			case ill != nil: // the attempt counts: it may be the run's doing
+				if rerr := w.Store.Retry(record, *job, 0); rerr != nil {
+					return Done{}, errors.Join(err, rerr)
+				}
+				return Done{Data: report.Data{Run: run}}, ill
+			}
+			pause := retryAfter << min(max(attempts-1, 0), 6)
+			if rerr := w.Store.Retry(record, *job, pause); rerr != nil {
+				return Done{}, errors.Join(err, rerr)
+			}
+			w.log().Warn(fmt.Sprintf("a run failed and is tried again in %v", pause), "run", run.ID, "task", run.TaskName, "error", err)
+			return Done{Data: report.Data{Run: run}}, err
+		}
+	}
+	run.Status, run.Reason, run.Hint = kernelwright.RunFailed, reason, cmp.Or(hint, "`kernelwright doctor` examines this machine")
+	done, eerr := end(run, run.ID)
+	return done, errors.Join(err, eerr)
+}
+
+// final returns what to record of an error that ended a run, what to do about
+// it, and whether it comes again however often the run is tried.
+func final(err error) (reason, hint string, hopeless bool) {
+	var model *llm.Error
+	var diverged *forge.DivergedError
+	switch {
+	case errors.As(err, &model) && !model.Temporary():
+		return model.Error(), model.Hint, true
+	case errors.As(err, &model):
+		return err.Error(), model.Hint, false
+	case errors.As(err, &diverged):
+		return diverged.Error(), "start it again; the rounds so far are in its record", true
+	}
+	return err.Error(), "", false
+}
+
+// ill looks at the device after an error where others could take its place.
+// Nil: it is well, or nobody else could do better.
+func (w *Worker) ill(ctx context.Context, met error) *IllError {
+	var infra *kernelwright.InfrastructureError
+	if w.Others == nil || !w.Others() || !errors.As(met, &infra) {
+		return nil
+	}
+	found := w.Evaluator.Check(ctx)
+	if found == nil || ctx.Err() != nil {
+		return nil //nolint:nilerr // it is well, or nobody waits for an answer
+	}
+	device := w.Evaluator.Device()
+	return &IllError{device.String(), met, found}
+}
+
+// grace returns a context that outlives a request to stop by Grace.
+func (w *Worker) grace(ctx context.Context) (context.Context, func()) {
+	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	over := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-over:
+			return
+		case <-ctx.Done():
+		}
+		grace := w.Grace
+		if grace == 0 {
+			grace = DefaultGrace
+		}
+		select {
+		case <-over:
+		case <-w.clock().After(grace):
+			cancel()
+		}
+	}()
+	return hard, func() {
+		close(over)
+		<-ended
+		cancel()
+	}
+}
+
+func (w *Worker) attempts() int {
+	if w.Attempts == 0 {
+		return DefaultAttempts
+	}
+	return w.Attempts
+}
+
+func (w *Worker) clock() Clock {
+	if w.Clock == nil {
+		return System{}
+	}
+	return w.Clock
+}
+
+func (w *Worker) log() *slog.Logger {
+	if w.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return w.Log
+}
