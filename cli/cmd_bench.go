@@ -120,8 +120,8 @@ func (c benchCmd) Run(a *app) (err error) {
 	if len(b.Devices) > 1 {
 		shows = show.beside(len(b.Devices))
 	}
-	for i, workers := range b.Devices {
-		for _, w := range workers {
+	for i, runners := range b.Devices {
+		for _, w := range runners {
 			w.Observe = shows[i].observe
 		}
 	}
@@ -175,7 +175,7 @@ func (r *room) bench(es []*hwfeedback.Evaluator, by []agents, p benchPlan, comma
 	}
 	b := &daemon.Bench{
 		Store: r.store, Usable: func() error { return cmp.Or(r.store.Usable(), r.lock.Usable()) },
-		Invalid: map[int]*kernelwright.InvalidTaskError{}, Devices: make([][]*daemon.Worker, len(es)),
+		Invalid: map[int]*kernelwright.InvalidTaskError{}, Devices: make([][]*daemon.Runner, len(es)),
 		Bench: kernelwright.Bench{
 			Seeds: p.seeds, Device: strings.Join(names, ", "), DeviceClass: first.Class,
 			Baselines: r.config.Evaluation.Baselines, Precision: r.config.Evaluation.Precision,
@@ -186,7 +186,7 @@ func (r *room) bench(es []*hwfeedback.Evaluator, by []agents, p benchPlan, comma
 		under := r.under(c)
 		settings := under.strategy()
 		for k, e := range es {
-			w := under.worker(hwfeedback.Profiling{Evaluator: e, Profile: under.profile()}, by[i])
+			w := under.runner(hwfeedback.Profiling{Evaluator: e, Profile: under.profile()}, by[i])
 			w.RecordOnly = true
 			b.Devices[k] = append(b.Devices[k], w)
 		}

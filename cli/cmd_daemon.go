@@ -84,18 +84,18 @@ func (c daemonCmd) watch(a *app) (err error) {
 		return interruption(a.ctx, err)
 	}
 	defer func() { err = errors.Join(err, closeAll(es)) }()
-	workers := make([]*daemon.Worker, len(es))
+	runners := make([]*daemon.Runner, len(es))
 	names := make([]string, len(es))
 	for i, e := range es {
-		w := r.worker(e, by)
+		w := r.runner(e, by)
 		w.Results.Base = daemon.Common(absolute(r.config.Watch.Folders))
 		w.Share = true
 		w.Observe = func(ev forge.Event) { logEvent(r, ev) }
-		workers[i], names[i] = w, e.Device().Name
+		runners[i], names[i] = w, e.Device().Name
 	}
 	rows := []report.Summary{}
 	d := &daemon.Daemon{
-		Worker: workers[0], More: workers[1:],
+		Runner: runners[0], More: runners[1:],
 		Watcher: &daemon.Watcher{
 			Folders: r.config.Watch.Folders, Patterns: r.config.Watch.Patterns, Recursive: r.config.Watch.Recursive,
 			Debounce: ms(r.config.Watch.DebounceMS), Poll: ms(r.config.Watch.PollMS), Log: r.log, Skip: skipped(r),

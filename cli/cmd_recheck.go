@@ -59,7 +59,7 @@ func (c recheckCmd) Run(a *app) (err error) {
 	var failed error
 	problems := map[int]string{} // why a kernel got no answer
 	if !c.List {
-		w := r.worker(e, agents{judge: silent{}})
+		w := r.runner(e, agents{judge: silent{}})
 		w.Observe = show.observe
 		stopNotice := context.AfterFunc(a.ctx, func() {
 			show.say(fmt.Sprintf("finishing the kernel, for at most %s; a second interrupt stops at once", r.config.Daemon.Grace))
@@ -161,7 +161,7 @@ const maxRecheckFailures = 3
 
 // recheck asks about each kernel that was not asked about, and puts the answers
 // into the kernels.
-func (c recheckCmd) recheck(ctx context.Context, w *daemon.Worker, kernels []store.Kept, problems map[int]string, show *progress) error {
+func (c recheckCmd) recheck(ctx context.Context, w *daemon.Runner, kernels []store.Kept, problems map[int]string, show *progress) error {
 	var failed error
 	inARow := 0
 	for i, k := range kernels {

@@ -62,7 +62,7 @@ func (c runCmd) Run(a *app) (err error) {
 		return interruption(a.ctx, err)
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	w := r.worker(e, by)
+	w := r.runner(e, by)
 	folders := make([]string, len(c.Files))
 	for i, path := range c.Files {
 		folders[i] = filepath.Dir(path)
@@ -185,7 +185,7 @@ func edited(path, source string, s report.Summary) string {
 	return note
 }
 
-func runOne(a *app, r *room, w *daemon.Worker, show *progress, path string) (daemon.Done, error) {
+func runOne(a *app, r *room, w *daemon.Runner, show *progress, path string) (daemon.Done, error) {
 	ctx := a.ctx
 	if ctx.Err() != nil {
 		return daemon.Done{}, daemon.ErrStopped

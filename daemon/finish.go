@@ -35,7 +35,7 @@ func (d Done) Summary() report.Summary {
 
 // stopped records why a run that somebody watches goes no further, and gathers what
 // it has so far.
-func (w *Worker) stopped(ctx context.Context, run kernelwright.Run, model *llm.Error, err error) (Done, error) {
+func (w *Runner) stopped(ctx context.Context, run kernelwright.Run, model *llm.Error, err error) (Done, error) {
 	run.Reason, run.Hint = "it stopped: "+model.Error(), model.Hint
 	done := Done{Data: report.Data{Run: run}}
 	if uerr := w.Store.UpdateRun(ctx, run); uerr != nil {
@@ -51,7 +51,7 @@ func (w *Worker) stopped(ctx context.Context, run kernelwright.Run, model *llm.E
 
 // end records that a run has ended, after its results were written: those of
 // the run itself, or of an earlier one.
-func (w *Worker) end(ctx context.Context, run kernelwright.Run, results int64, job *store.Job, write func(context.Context, kernelwright.Run, report.Data) (Written, error)) (Done, error) {
+func (w *Runner) end(ctx context.Context, run kernelwright.Run, results int64, job *store.Job, write func(context.Context, kernelwright.Run, report.Data) (Written, error)) (Done, error) {
 	done := Done{Data: report.Data{Run: run}}
 	ended := run
 	ended.FinishedMS = w.clock().Now().UnixMilli()
@@ -80,7 +80,7 @@ func (w *Worker) end(ctx context.Context, run kernelwright.Run, results int64, j
 }
 
 // load completes the data of a run that is about to be recorded as ended.
-func (w *Worker) load(ctx context.Context, d report.Data) (report.Data, error) {
+func (w *Runner) load(ctx context.Context, d report.Data) (report.Data, error) {
 	run := d.Run
 	d, err := Load(ctx, w.Store, run.ID)
 	if err != nil {
@@ -132,7 +132,7 @@ func Load(ctx context.Context, s *store.Store, id int64) (report.Data, error) {
 // write writes results for the file that a run is about and for every other
 // one with the same content. A file that has changed since is left to the run
 // of its new content.
-func (w *Worker) write(ctx context.Context, run kernelwright.Run, d report.Data) (Written, error) {
+func (w *Runner) write(ctx context.Context, run kernelwright.Run, d report.Data) (Written, error) {
 	files, err := w.Store.Files(ctx)
 	if err != nil {
 		return Written{}, err
@@ -177,7 +177,7 @@ func inTheHistory(run kernelwright.Run, now store.File, source string) string {
 // deliver writes the results of a run for one file, or notes that they are
 // owed: they are written when the file is next found, by a later start or in a
 // folder that came back.
-func (w *Worker) deliver(ctx context.Context, path string, d report.Data) (Written, error) {
+func (w *Runner) deliver(ctx context.Context, path string, d report.Data) (Written, error) {
 	if w.RecordOnly {
 		return Written{}, nil
 	}

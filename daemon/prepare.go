@@ -25,7 +25,7 @@ func (e *sharedError) Error() string {
 }
 
 // optimise inspects the reference and runs the rounds.
-func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelwright.Run) (kernelwright.Run, forge.Outcome, error) {
+func (w *Runner) optimise(ctx context.Context, halt <-chan struct{}, run kernelwright.Run) (kernelwright.Run, forge.Outcome, error) {
 	source, err := w.reference(ctx, run)
 	if err != nil {
 		return run, forge.Outcome{}, err
@@ -47,8 +47,20 @@ func (w *Worker) optimise(ctx context.Context, halt <-chan struct{}, run kernelw
 		}
 	}
 	strategy, err := forge.New(run.Strategy, forge.Parts{
-		Coder: w.Coder, Judge: w.Judge, Evaluator: w.Evaluator, Recorder: w.Store, Device: about.device, Settings: about.settings, Lessons: about.lessons,
-		Model: w.Model, Journal: w.Journal, Skills: w.Skills, Prompts: w.Prompts, Now: w.clock().Now, Observe: w.Observe, Halt: halt,
+		Coder:     w.Coder,
+		Judge:     w.Judge,
+		Evaluator: w.Evaluator,
+		Recorder:  w.Store,
+		Device:    about.device,
+		Settings:  about.settings,
+		Lessons:   about.lessons,
+		Model:     w.Model,
+		Journal:   w.Journal,
+		Skills:    w.Skills,
+		Prompts:   w.Prompts,
+		Now:       w.clock().Now,
+		Observe:   w.Observe,
+		Halt:      halt,
 	})
 	if err != nil {
 		return run, forge.Outcome{}, err
@@ -68,7 +80,7 @@ type subject struct {
 }
 
 // prepare inspects the reference of a run and records what the run is about.
-func (w *Worker) prepare(ctx context.Context, run kernelwright.Run, source string) (subject, error) {
+func (w *Runner) prepare(ctx context.Context, run kernelwright.Run, source string) (subject, error) {
 	s := subject{run: run}
 	var err error
 	if s.settings, err = forge.ParseSettings(run.Settings); err != nil {
@@ -110,7 +122,7 @@ func (w *Worker) prepare(ctx context.Context, run kernelwright.Run, source strin
 }
 
 // pinned returns the task and the device as the run's first rounds saw them.
-func (w *Worker) pinned(ctx context.Context, run kernelwright.Run) (kernelwright.Task, kernelwright.Device, error) {
+func (w *Runner) pinned(ctx context.Context, run kernelwright.Run) (kernelwright.Task, kernelwright.Device, error) {
 	task, err := w.Store.RunTask(ctx, run.ID)
 	if err != nil {
 		return task, kernelwright.Device{}, err
@@ -122,7 +134,7 @@ func (w *Worker) pinned(ctx context.Context, run kernelwright.Run) (kernelwright
 
 // earlier finds a run of the same reference, to the last byte, with the same
 // device, settings and versions that ended well.
-func (w *Worker) earlier(ctx context.Context, run kernelwright.Run, source string) (kernelwright.Run, bool, error) {
+func (w *Runner) earlier(ctx context.Context, run kernelwright.Run, source string) (kernelwright.Run, bool, error) {
 	runs, err := w.Store.Runs(ctx, store.RunFilter{Task: run.Task, DeviceKey: run.DeviceKey, Status: kernelwright.RunDone})
 	if err != nil {
 		return kernelwright.Run{}, false, err

@@ -20,12 +20,12 @@ type Request struct {
 	Strategy string // of forge.Strategies; empty: rounds
 	Settings forge.Settings
 	// Guest is the agent outside of this process that holds the loop of the run
-	// itself (Host); empty: the Worker's own Coder.
+	// itself (Host); empty: the Runner's own Coder.
 	Guest string
 }
 
 // newRun is the record of a request.
-func (w *Worker) newRun(q Request) kernelwright.Run {
+func (w *Runner) newRun(q Request) kernelwright.Run {
 	strategy, coder := cmp.Or(q.Strategy, forge.RoundsStrategy), q.Guest
 	if coder != "" {
 		strategy = forge.OutsideStrategy
@@ -39,7 +39,7 @@ func (w *Worker) newRun(q Request) kernelwright.Run {
 }
 
 // coderOf returns the name of who writes candidates under a strategy.
-func (w *Worker) coderOf(strategy string) string {
+func (w *Runner) coderOf(strategy string) string {
 	if strategy == forge.ReactStrategy && w.Model != nil {
 		return w.Model.Name()
 	}
@@ -50,7 +50,7 @@ func (w *Worker) coderOf(strategy string) string {
 const silentJudge = "none"
 
 // judgeOf returns the name of who judges under a strategy.
-func (w *Worker) judgeOf(strategy string) string {
+func (w *Runner) judgeOf(strategy string) string {
 	if strategy == forge.RecheckStrategy {
 		return silentJudge
 	}
@@ -59,13 +59,13 @@ func (w *Worker) judgeOf(strategy string) string {
 
 // Enqueue records a request, the file that it came from, and its place in the
 // queue.
-func (w *Worker) Enqueue(ctx context.Context, q Request, file store.File, priority int) (kernelwright.Run, error) {
+func (w *Runner) Enqueue(ctx context.Context, q Request, file store.File, priority int) (kernelwright.Run, error) {
 	return w.Store.Enqueue(ctx, w.newRun(q), priority, store.WithReference(q.Source), store.WithFile(file))
 }
 
 // Start records a request that does not wait in the queue, or finds the run of
 // the same reference and settings that was stopped before, to go on with it.
-func (w *Worker) Start(ctx context.Context, q Request) (run kernelwright.Run, resumed bool, err error) {
+func (w *Runner) Start(ctx context.Context, q Request) (run kernelwright.Run, resumed bool, err error) {
 	fresh := w.newRun(q)
 	open, err := w.Store.Runs(ctx, store.RunFilter{Path: q.Path, Status: kernelwright.RunRunning})
 	if err != nil {
@@ -91,19 +91,19 @@ func (w *Worker) Start(ctx context.Context, q Request) (run kernelwright.Run, re
 
 // Begin records a request that does not wait in the queue, whatever else there
 // is of the same reference.
-func (w *Worker) Begin(ctx context.Context, q Request, with ...store.With) (kernelwright.Run, error) {
+func (w *Runner) Begin(ctx context.Context, q Request, with ...store.With) (kernelwright.Run, error) {
 	return w.begin(ctx, w.newRun(q), q, with...)
 }
 
 // begin records a run that begins now.
-func (w *Worker) begin(ctx context.Context, fresh kernelwright.Run, q Request, with ...store.With) (kernelwright.Run, error) {
+func (w *Runner) begin(ctx context.Context, fresh kernelwright.Run, q Request, with ...store.With) (kernelwright.Run, error) {
 	fresh.Status, fresh.StartedMS = kernelwright.RunRunning, w.clock().Now().UnixMilli()
 	return w.Store.CreateRun(ctx, fresh, append(with, store.WithReference(q.Source))...)
 }
 
 // Refuse records a request whose file cannot even be read as a reference, and
 // writes the report that says why.
-func (w *Worker) Refuse(ctx context.Context, q Request, why *kernelwright.InvalidTaskError, with ...store.With) (Done, error) {
+func (w *Runner) Refuse(ctx context.Context, q Request, why *kernelwright.InvalidTaskError, with ...store.With) (Done, error) {
 	run := w.newRun(q)
 	now := w.clock().Now().UnixMilli()
 	run.Status, run.Reason, run.Hint, run.Detail = kernelwright.RunInvalid, why.Reason, why.Hint, why.Traceback
@@ -123,7 +123,7 @@ func sameRequest(a, b kernelwright.Run) bool {
 
 // current reports whether rounds were judged with the versions that there are now:
 // verdicts of two are never mixed.
-func (w *Worker) current(rounds []kernelwright.Round) bool {
+func (w *Runner) current(rounds []kernelwright.Round) bool {
 	now := w.Evaluator.Versions()
 	other := func(v kernelwright.Verdict) bool {
 		if len(v.Versions) == 0 && !v.Status.OK() { // nothing was measured for it
@@ -142,7 +142,7 @@ func (w *Worker) current(rounds []kernelwright.Round) bool {
 }
 
 // reference returns the text that a run is about.
-func (w *Worker) reference(ctx context.Context, run kernelwright.Run) (string, error) {
+func (w *Runner) reference(ctx context.Context, run kernelwright.Run) (string, error) {
 	text, ok, err := w.Store.Reference(ctx, run.ID)
 	if err == nil && !ok {
 		err = &kernelwright.InvalidTaskError{Reason: "its reference was not kept", Hint: "drop the file again"}

@@ -16,7 +16,7 @@ import (
 	"github.com/kernelwright/kernelwright/store"
 )
 
-// Tunables of the worker.
+// Tunables of a Runner.
 const (
 	// DefaultGrace is how long a round in progress may go on after a stop was
 	// asked for. A round takes seconds; a certification under a minute.
@@ -78,8 +78,8 @@ func (e *RefusedError) Unwrap() error { return e.Err }
 // errRepeated says that another run does what this one was for.
 var errRepeated = errors.New("another run does it anew")
 
-// Worker takes runs from their reference to their results, one at a time.
-type Worker struct {
+// Runner takes runs from their reference to their results, one at a time.
+type Runner struct {
 	Store     *store.Store
 	Evaluator Evaluator
 	Coder     forge.Coder
@@ -116,7 +116,7 @@ type Worker struct {
 // error is then ErrStopped. A *RefusedError says that the run waits in the queue
 // for a model. Any other error is infrastructure; job is nil for a run that is not
 // of the queue.
-func (w *Worker) Run(ctx context.Context, run kernelwright.Run, job *store.Job) (Done, error) {
+func (w *Runner) Run(ctx context.Context, run kernelwright.Run, job *store.Job) (Done, error) {
 	hard, release := w.grace(ctx)
 	defer release()
 	// What is recorded at the end of a run is recorded whatever was asked for.
@@ -247,7 +247,7 @@ func final(err error) (reason, hint string, hopeless bool) {
 
 // ill looks at the device after an error where others could take its place.
 // Nil: it is well, or nobody else could do better.
-func (w *Worker) ill(ctx context.Context, met error) *IllError {
+func (w *Runner) ill(ctx context.Context, met error) *IllError {
 	var infra *kernelwright.InfrastructureError
 	if w.Others == nil || !w.Others() || !errors.As(met, &infra) {
 		return nil
@@ -261,7 +261,7 @@ func (w *Worker) ill(ctx context.Context, met error) *IllError {
 }
 
 // grace returns a context that outlives a request to stop by Grace.
-func (w *Worker) grace(ctx context.Context) (context.Context, func()) {
+func (w *Runner) grace(ctx context.Context) (context.Context, func()) {
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	over := make(chan struct{})
 	ended := make(chan struct{})
@@ -289,21 +289,21 @@ func (w *Worker) grace(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-func (w *Worker) attempts() int {
+func (w *Runner) attempts() int {
 	if w.Attempts == 0 {
 		return DefaultAttempts
 	}
 	return w.Attempts
 }
 
-func (w *Worker) clock() Clock {
+func (w *Runner) clock() Clock {
 	if w.Clock == nil {
 		return System{}
 	}
 	return w.Clock
 }
 
-func (w *Worker) log() *slog.Logger {
+func (w *Runner) log() *slog.Logger {
 	if w.Log == nil {
 		return slog.New(slog.DiscardHandler)
 	}
