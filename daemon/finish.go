@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/kernelwright/kernelwright"
-	"github.com/kernelwright/kernelwright/llm"
 	"github.com/kernelwright/kernelwright/report"
 	"github.com/kernelwright/kernelwright/store"
 )
@@ -35,18 +34,18 @@ func (d Done) Summary() report.Summary {
 
 // stopped records why a run that somebody watches goes no further, and gathers what
 // it has so far.
-func (w *Runner) stopped(ctx context.Context, run kernelwright.Run, model *llm.Error, err error) (Done, error) {
-	run.Reason, run.Hint = "it stopped: "+model.Error(), model.Hint
+func (w *Runner) stopped(ctx context.Context, run kernelwright.Run, d decision) (Done, error) {
+	run.Reason, run.Hint = d.reason, d.hint
 	done := Done{Data: report.Data{Run: run}}
-	if uerr := w.Store.UpdateRun(ctx, run); uerr != nil {
-		return done, errors.Join(err, uerr)
+	if err := w.Store.UpdateRun(ctx, run); err != nil {
+		return done, errors.Join(d.err, err)
 	}
-	data, lerr := w.load(ctx, done.Data)
-	if lerr != nil {
-		return done, errors.Join(err, lerr)
+	data, err := w.load(ctx, done.Data)
+	if err != nil {
+		return done, errors.Join(d.err, err)
 	}
 	done.Data = data
-	return done, err
+	return done, d.err
 }
 
 // end records that a run has ended, after its results were written: those of

@@ -121,9 +121,6 @@ func (w *Runner) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 	defer release()
 	// What is recorded at the end of a run is recorded whatever was asked for.
 	record := context.WithoutCancel(ctx)
-	end := func(run kernelwright.Run, results int64) (Done, error) {
-		return w.end(record, run, results, job, w.write)
-	}
 	waited := run.Reason != ""
 	run.Reason, run.Hint = "", "" // what it waited for is there
 	if waited && job == nil {
@@ -131,118 +128,111 @@ func (w *Runner) Run(ctx context.Context, run kernelwright.Run, job *store.Job) 
 			return Done{Data: report.Data{Run: run}}, err
 		}
 	}
-	var out forge.Outcome
-	var err error
-	if job != nil && job.Attempts > maxDeaths {
-		err = fmt.Errorf("the process that worked on it died %d times in a row without recording a round", job.Attempts-1)
-	} else {
-		run, out, err = w.optimise(hard, ctx.Done(), run)
-	}
-	var invalid *kernelwright.InvalidTaskError
-	var shared *sharedError
-	var damaged *store.DamagedError
+	run, out, err := w.work(hard, ctx.Done(), run, job)
+	done := Done{Data: report.Data{Run: run}}
 	if bad := w.Store.Usable(); bad != nil { // nothing that is written now is kept
-		return Done{Data: report.Data{Run: run}}, bad
+		return done, bad
 	}
-	switch {
-	case errors.As(err, &damaged):
-		return Done{Data: report.Data{Run: run}}, damaged
-	case err == nil:
-		run.Status, run.Stop = out.Status, out.Stop
-		if out.Stop == kernelwright.StopBudget { // or nobody would know which one, and that more was to be had
-			run.Reason, run.Hint = out.Summary, "raise it under [budget] in the settings, or lower max_tokens"
-		} else if out.Best == nil {
-			run.Reason = out.Summary
-		}
-		return end(run, run.ID)
-	case errors.As(err, &shared):
-		run.Status, run.Reason = kernelwright.RunDone, shared.Error()
-		return end(run, shared.run.ID)
-	case errors.As(err, &invalid):
-		run.Status, run.Reason, run.Hint, run.Detail = kernelwright.RunInvalid, invalid.Reason, invalid.Hint, invalid.Traceback
-		return end(run, run.ID)
-	case errors.As(err, new(*elsewhereError)) && job != nil:
-		run.Status, run.FinishedMS = kernelwright.RunFailed, w.clock().Now().UnixMilli()
-		again := w.newRun(Request{Path: run.Path, Name: run.TaskName, Seed: run.Seed, Strategy: run.Strategy})
-		again.MaxRounds, again.Settings = run.MaxRounds, run.Settings
-		var reason string
-		if _, rerr := w.Store.Repeat(record, *job, run, again, func(by int64) string {
-			if reason = fmt.Sprintf("%v: run %d does it anew", err, by); by == 0 {
-				reason = fmt.Sprintf("%v, and the file holds something else by now", err)
-			}
-			return reason
-		}); rerr != nil {
-			return Done{}, errors.Join(err, rerr)
-		}
-		w.log().Warn("a run cannot go on", "run", run.ID, "task", run.TaskName, "reason", reason)
-		return Done{Data: report.Data{Run: run}}, errRepeated
-	case errors.Is(err, forge.ErrHalted) || ctx.Err() != nil:
-		if job != nil {
-			if err := w.Store.Return(record, *job); err != nil {
-				return Done{}, err
-			}
-		}
-		return Done{Data: report.Data{Run: run}}, ErrStopped
+	d := concluded(out)
+	if err != nil {
+		d = outcome(err, job != nil, ctx.Err() != nil)
 	}
-	var model *llm.Error
-	switch refused := errors.As(err, &model); {
-	case refused && job == nil:
-		// Who typed the command is told what to mend, and gives it again: nothing
-		// that a model was paid for is lost.
-		return w.stopped(record, run, model, err)
-	case refused && model.Mendable():
-		if herr := w.Store.Hold(record, *job, "it waits: "+model.Error(), cmp.Or(model.Hint, "mend the model's key, name or account")+"; it is asked again by itself, and at the next start"); herr != nil {
-			return Done{}, errors.Join(err, herr)
+	switch d.act {
+	case toLeave:
+		return done, d.err
+	case toRepeat:
+		return w.repeat(record, run, *job, err)
+	case toPutBack:
+		return done, w.putBack(record, job)
+	case toStop:
+		return w.stopped(record, run, d)
+	case toHold:
+		if err := w.Store.Hold(record, *job, d.reason, d.hint); err != nil {
+			return done, errors.Join(d.err, err)
 		}
-		return Done{Data: report.Data{Run: run}}, &RefusedError{model}
+		return done, d.err
+	case toRetry:
+		if waits, err := w.retry(ctx, hard, run, *job, d.err); waits {
+			return done, err
+		}
+	case toFinish:
 	}
-	reason, hint, hopeless := final(err)
-	if job != nil && !hopeless {
-		attempts, rerr := w.Store.Attempts(record, *job)
-		if rerr != nil {
-			return Done{}, errors.Join(err, rerr)
-		}
-		if attempts < w.attempts() {
-			ill := w.ill(hard, err)
-			switch {
-			case ctx.Err() != nil: // while the device was looked at
-				if rerr := w.Store.Return(record, *job); rerr != nil {
-					return Done{}, errors.Join(err, rerr)
-				}
-				return Done{Data: report.Data{Run: run}}, ErrStopped
-			case ill != nil: // the attempt counts: it may be the run's doing
-				if rerr := w.Store.Retry(record, *job, 0); rerr != nil {
-					return Done{}, errors.Join(err, rerr)
-				}
-				return Done{Data: report.Data{Run: run}}, ill
-			}
-			pause := retryAfter << min(max(attempts-1, 0), 6)
-			if rerr := w.Store.Retry(record, *job, pause); rerr != nil {
-				return Done{}, errors.Join(err, rerr)
-			}
-			w.log().Warn(fmt.Sprintf("a run failed and is tried again in %v", pause), "run", run.ID, "task", run.TaskName, "error", err)
-			return Done{Data: report.Data{Run: run}}, err
-		}
+	run.Status, run.Stop, run.Reason, run.Hint, run.Detail = d.status, cmp.Or(d.stop, run.Stop), d.reason, d.hint, cmp.Or(d.detail, run.Detail)
+	done, err = w.end(record, run, cmp.Or(d.results, run.ID), job, w.write)
+	if d.err != nil {
+		err = errors.Join(d.err, err)
 	}
-	run.Status, run.Reason, run.Hint = kernelwright.RunFailed, reason, cmp.Or(hint, "`kernelwright doctor` examines this machine")
-	done, eerr := end(run, run.ID)
-	return done, errors.Join(err, eerr)
+	return done, err
 }
 
-// final returns what to record of an error that ended a run, what to do about
-// it, and whether it comes again however often the run is tried.
-func final(err error) (reason, hint string, hopeless bool) {
-	var model *llm.Error
-	var diverged *forge.DivergedError
-	switch {
-	case errors.As(err, &model) && !model.Temporary():
-		return model.Error(), model.Hint, true
-	case errors.As(err, &model):
-		return err.Error(), model.Hint, false
-	case errors.As(err, &diverged):
-		return diverged.Error(), "start it again; the rounds so far are in its record", true
+// work inspects the reference of a run and runs its rounds.
+func (w *Runner) work(ctx context.Context, halt <-chan struct{}, run kernelwright.Run, job *store.Job) (kernelwright.Run, forge.Outcome, error) {
+	if job != nil && job.Attempts > maxDeaths {
+		return run, forge.Outcome{}, fmt.Errorf("the process that worked on it died %d times in a row without recording a round", job.Attempts-1)
 	}
-	return err.Error(), "", false
+	return w.optimise(ctx, halt, run)
+}
+
+// putBack returns a queued run to its place. The error is ErrStopped, or the record's.
+func (w *Runner) putBack(ctx context.Context, job *store.Job) error {
+	if job != nil {
+		if err := w.Store.Return(ctx, *job); err != nil {
+			return err
+		}
+	}
+	return ErrStopped
+}
+
+// repeat has another run do anew what one cannot go on with. The error is errRepeated, or
+// the record's.
+func (w *Runner) repeat(ctx context.Context, run kernelwright.Run, job store.Job, why error) (Done, error) {
+	run.Status, run.FinishedMS = kernelwright.RunFailed, w.clock().Now().UnixMilli()
+	again := w.newRun(Request{Path: run.Path, Name: run.TaskName, Seed: run.Seed, Strategy: run.Strategy})
+	again.MaxRounds, again.Settings = run.MaxRounds, run.Settings
+	var reason string
+	if _, err := w.Store.Repeat(ctx, job, run, again, func(by int64) string {
+		if reason = fmt.Sprintf("%v: run %d does it anew", why, by); by == 0 {
+			reason = fmt.Sprintf("%v, and the file holds something else by now", why)
+		}
+		return reason
+	}); err != nil {
+		return Done{}, errors.Join(why, err)
+	}
+	w.log().Warn("a run cannot go on", "run", run.ID, "task", run.TaskName, "reason", reason)
+	return Done{Data: report.Data{Run: run}}, errRepeated
+}
+
+// retry puts a run that failed into the queue for another attempt: at once where its
+// device is ill, after a pause else. It reports false where it was tried often enough.
+// The error is what Run returns.
+func (w *Runner) retry(ctx, hard context.Context, run kernelwright.Run, job store.Job, why error) (waits bool, err error) {
+	record := context.WithoutCancel(ctx)
+	attempts, err := w.Store.Attempts(record, job)
+	if err != nil {
+		return true, errors.Join(why, err)
+	}
+	if attempts >= w.attempts() {
+		return false, nil
+	}
+	ill := w.ill(hard, why)
+	switch {
+	case ctx.Err() != nil: // while the device was looked at
+		if err := w.Store.Return(record, job); err != nil {
+			return true, errors.Join(why, err)
+		}
+		return true, ErrStopped
+	case ill != nil: // the attempt counts: it may be the run's doing
+		if err := w.Store.Retry(record, job, 0); err != nil {
+			return true, errors.Join(why, err)
+		}
+		return true, ill
+	}
+	pause := retryAfter << min(max(attempts-1, 0), 6)
+	if err := w.Store.Retry(record, job, pause); err != nil {
+		return true, errors.Join(why, err)
+	}
+	w.log().Warn(fmt.Sprintf("a run failed and is tried again in %v", pause), "run", run.ID, "task", run.TaskName, "error", why)
+	return true, why
 }
 
 // ill looks at the device after an error where others could take its place.
