@@ -1,6 +1,10 @@
 package judge
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/kernelwright/kernelwright/metrics"
+)
 
 // conflictsMost is the share of shared memory's turns that conflicts may take:
 // ncu's rule on shared memory speaks from about as many on.
@@ -19,8 +23,8 @@ func bankConflicts(v view, k gpuKernel) (finding, bool) {
 	queue, queued := k.stalled("mio_throttle")
 	gain := share * within(short+queue)
 	// Its own word says only that some part of it is so busy.
-	l1, l1Counter, known := k.fullest(l1Data, l1Word)
-	rest, _, _ := k.fullest(l1ToL2, l1Requests)
+	l1, l1Counter, known := k.fullest(metrics.L1Data, metrics.L1Busy)
+	rest, _, _ := k.fullest(metrics.L1ToL2, metrics.L1Requests)
 	if !stalled && !queued && !known {
 		return finding{}, false
 	}
@@ -38,7 +42,7 @@ func bankConflicts(v view, k gpuKernel) (finding, bool) {
 		method:     "Spread the threads of a warp over the banks",
 		plan: "Pad the rows of the array in shared memory by one element (tile[32][33]) or swizzle its columns, so that 32 threads side by side take 32 banks; let a thread take " +
 			"words that are 32 apart; join within a warp by shuffles instead.",
-		evidence: v.about(k, conflicts, wavefronts, l1Counter, stallShare("short_scoreboard"), stallRatio("mio_throttle")),
+		evidence: v.about(k, metrics.BankConflicts, metrics.SharedWavefronts, l1Counter, metrics.StallShare("short_scoreboard"), metrics.StallRatio("mio_throttle")),
 		gain:     gain,
 		moves:    []move{{"share", toUp}, {"vector", toDown}},
 	}, true
@@ -46,8 +50,8 @@ func bankConflicts(v view, k gpuKernel) (finding, bool) {
 
 // conflicting is the share of shared memory's turns that conflicts take.
 func (k gpuKernel) conflicting() (float64, bool) {
-	more, ok := k.count(conflicts)
-	all, known := k.count(wavefronts)
+	more, ok := k.count(metrics.BankConflicts)
+	all, known := k.count(metrics.SharedWavefronts)
 	if !ok || !known || all <= 0 {
 		return 0, false
 	}

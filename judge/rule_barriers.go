@@ -1,6 +1,10 @@
 package judge
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/kernelwright/kernelwright/metrics"
+)
 
 // barrierMost is the share of their time that warps may wait at barriers. ncu's
 // rules on warp states speak from 30 % on, of all reasons; a barrier's wait is
@@ -19,7 +23,7 @@ func barriers(v view, k gpuKernel) (finding, bool) {
 		method:     "Wait less often, for fewer",
 		plan: "Reduce within a warp by shuffles and across warps once at the end, give each thread more elements so that fewer threads share a row, and take out every __syncthreads that " +
 			"keeps no write of another thread from being missed.",
-		evidence: v.about(k, stallShare("barrier"), stallRatio("barrier"), issueBusy, warpsActive),
+		evidence: v.about(k, metrics.StallShare("barrier"), metrics.StallRatio("barrier"), metrics.IssueBusy, metrics.WarpsActive),
 		gain:     min(share, 1-busy),
 		moves:    []move{{"share", toUp}, {"unroll", toUp}, {"passes", toLeast}},
 	}

@@ -1,12 +1,16 @@
 package judge
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/kernelwright/kernelwright/metrics"
+)
 
 // computeBound is for a kernel that keeps an arithmetic unit, or the places for
 // instructions, busy. Where these are not the task's own operations but what
 // goes with them, they can become fewer until memory is the limit.
 func computeBound(v view, k gpuKernel) (finding, bool) {
-	own := within(v.or("compute_share", 0))
+	own := within(v.or(metrics.ComputeShare, 0))
 	f := finding{
 		method: "Execute fewer instructions",
 		plan: "Take divisions, index arithmetic and what does not change out of the loop, let each thread take several elements with accesses of 16 bytes so that addresses are computed once for them, " +
@@ -21,16 +25,16 @@ func computeBound(v view, k gpuKernel) (finding, bool) {
 		if own > 0 {
 			f.bottleneck += fmt.Sprintf(" The task's own operations need %s of the peak.", percent(own))
 		}
-		f.evidence = v.about(k, issueBusy, fmaBusy, tensorBusy, dramBusy)
+		f.evidence = v.about(k, metrics.IssueBusy, metrics.FMABusy, metrics.TensorBusy, metrics.DRAMBusy)
 		f.gain = min(1-max(memory, own)/busy, oneStep)
 	case !ok && own >= ceilingShare:
-		f.bottleneck = fmt.Sprintf("Arithmetic: %.4g GFLOP/s, %s of the measured peak.", v.or("achieved_gflops", 0), percent(own))
-		f.evidence = v.evidence("compute_share", "achieved_gflops", "memory_share")
+		f.bottleneck = fmt.Sprintf("Arithmetic: %.4g GFLOP/s, %s of the measured peak.", v.or(metrics.AchievedGFLOPs, 0), percent(own))
+		f.evidence = v.evidence(metrics.ComputeShare, metrics.AchievedGFLOPs, metrics.MemoryShare)
 		f.gain = 1 - own
 	default:
 		return finding{}, false
 	}
-	if x, ok := v.metric("compute_share"); ok {
+	if x, ok := v.metric(metrics.ComputeShare); ok {
 		f.evidence["compute_share"] = x
 	}
 	return f, true
@@ -38,9 +42,9 @@ func computeBound(v view, k gpuKernel) (finding, bool) {
 
 func unitName(counter string) string {
 	switch counter {
-	case fmaBusy:
+	case metrics.FMABusy:
 		return "the units for float32"
-	case tensorBusy:
+	case metrics.TensorBusy:
 		return "the tensor cores"
 	}
 	return "the places for instructions"

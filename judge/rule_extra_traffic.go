@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/metrics"
 )
 
 // extraTraffic is for bytes that move though the task does not need them to: a
@@ -14,7 +15,7 @@ func extraTraffic(v view) (finding, bool) {
 		method: "Move each byte once",
 		plan: "Keep a row in registers or shared memory from one pass to the next, join passes (a maximum and its sum in one, with rescaling; a mean and its variance by " +
 			"Welford's), and compute intermediate tensors where they are used instead of writing them.",
-		evidence: v.evidence("memory_share", "working_set_bytes"),
+		evidence: v.evidence(metrics.MemoryShare, metrics.WorkingSetBytes),
 		moves:    []move{{"keep", toMost}, {"passes", toLeast}, {"fuse", toMost}, {"team", toUp}},
 	}
 	least := float64(v.verdict.Floor.Bytes)
@@ -27,7 +28,7 @@ func extraTraffic(v view) (finding, bool) {
 			extra -= float64(v.device.Specs.L2Bytes) / 2
 		}
 		whole := gpuKernel{counted: v.verdict.Profile.Metrics}
-		for _, name := range []string{localLoaded, localStored} { // spills are another matter
+		for _, name := range []string{metrics.LocalLoaded, metrics.LocalStored} { // spills are another matter
 			local, _ := whole.count(name)
 			extra -= local
 		}
@@ -41,7 +42,7 @@ func extraTraffic(v view) (finding, bool) {
 	}
 	// Nobody counted: the candidate itself may say that it goes over rows again, or
 	// hands tensors from kernel to kernel.
-	share, ok := v.metric("memory_share")
+	share, ok := v.metric(metrics.MemoryShare)
 	how := v.again()
 	if !ok || how == "" || share <= 0 || share >= ceilingShare || !beyondCache(v) {
 		return finding{}, false

@@ -1,6 +1,10 @@
 package judge
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/kernelwright/kernelwright/metrics"
+)
 
 const (
 	// coreUseLeast is the share of the cores' time that a parallel loop with
@@ -17,17 +21,17 @@ func idleCores(v view) (finding, bool) {
 	if v.device.Ceilings.CPUThreads > 0 {
 		cores = v.device.Ceilings.CPUThreads
 	}
-	threads := v.or("threads", float64(cores)) // what it was allowed
-	use, ok := v.metric("core_use")
-	if !ok || cores < 2 || threads < 2 || use >= coreUseLeast || v.or("working_set_bytes", float64(v.task.LeastBytes)) < worthThreads {
+	threads := v.or(metrics.Threads, float64(cores)) // what it was allowed
+	use, ok := v.metric(metrics.CoreUse)
+	if !ok || cores < 2 || threads < 2 || use >= coreUseLeast || v.or(metrics.WorkingSetBytes, float64(v.task.LeastBytes)) < worthThreads {
 		return finding{}, false
 	}
 	f := finding{
 		bottleneck: fmt.Sprintf("Idle cores: %s of the time of %.0f threads is used, over a working set of %s.", percent(use), threads,
-			byteSize(v.or("working_set_bytes", float64(v.task.LeastBytes)))),
+			byteSize(v.or(metrics.WorkingSetBytes, float64(v.task.LeastBytes)))),
 		method:   "Split the outer loop over all cores",
 		plan:     "Put an OpenMP parallel for on the outermost independent loop with at least one block per core; where that loop is short, collapse it with the next.",
-		evidence: v.evidence("core_use", "threads", "working_set_bytes"),
+		evidence: v.evidence(metrics.CoreUse, metrics.Threads, metrics.WorkingSetBytes),
 		moves:    []move{{"threads", toMost}, {"tile", toDown}},
 	}
 	if use > 1/threads*1.3 { // more than one core at work: they end at different times

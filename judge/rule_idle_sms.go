@@ -1,6 +1,10 @@
 package judge
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/kernelwright/kernelwright/metrics"
+)
 
 // idleSMs is for a kernel with fewer blocks than the GPU has multiprocessors.
 func idleSMs(v view, k gpuKernel) (finding, bool) {
@@ -14,7 +18,7 @@ func idleSMs(v view, k gpuKernel) (finding, bool) {
 		method:     "Split the work over more blocks",
 		plan: fmt.Sprintf("Launch at least %.0f blocks: cut long rows into parts, each with a block of its own, whose results a second step joins; or give each "+
 			"thread and each block less.", 2*sms),
-		evidence: v.about(k, wavesOf, warpsActive),
+		evidence: v.about(k, metrics.Waves, metrics.WarpsActive),
 		gain:     min(1-k.blocks/sms, 1-busy),
 		moves:    []move{{"split", toUp}, {"team", toUp}, {"share", toDown}, {"items", toDown}, {"vector", toDown}},
 	}

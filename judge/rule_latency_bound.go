@@ -1,6 +1,10 @@
 package judge
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/kernelwright/kernelwright/metrics"
+)
 
 // idleBelow is the share of its peak below which a unit is not what a kernel
 // waits for, and saturated the one from which it is: ncu's speed-of-light rule
@@ -39,7 +43,7 @@ func latencyBound(v view, k gpuKernel) (finding, bool) {
 		method: "Have more loads under way in each thread",
 		plan: "Load several independent vectors of 16 bytes into registers before the first of them is used, unroll the loop over them by 4 or more, and give each copy its own accumulator; " +
 			"or copy ahead into shared memory asynchronously (cp.async).",
-		evidence: v.about(k, stallShare("long_scoreboard"), stallRatio("lg_throttle"), issueBusy, dramBusy, l2Busy, warpsActive),
+		evidence: v.about(k, metrics.StallShare("long_scoreboard"), metrics.StallRatio("lg_throttle"), metrics.IssueBusy, metrics.DRAMBusy, metrics.L2Busy, metrics.WarpsActive),
 		gain:     min(1-busy, oneStep),
 		moves:    []move{{"unroll", toUp}, {"items", toMost}, {"share", toUp}, {"vector", toMost}},
 	}
@@ -54,7 +58,7 @@ func latencyBound(v view, k gpuKernel) (finding, bool) {
 	default:
 		f.bottleneck = fmt.Sprintf("Latency, as far as can be told without counters: of memory and arithmetic the busier one has %s of its ceiling.", percent(busy))
 		f.gain *= oneStep
-		f.evidence = v.evidence("memory_share", "compute_share", "achieved_gbs")
+		f.evidence = v.evidence(metrics.MemoryShare, metrics.ComputeShare, metrics.AchievedGBs)
 	}
 	return f, true
 }

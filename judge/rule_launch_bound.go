@@ -1,6 +1,10 @@
 package judge
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/kernelwright/kernelwright/metrics"
+)
 
 // aroundMS is how much longer one forward takes between two events than its
 // kernels under ncu, at most: measured on an H200 for kernels of 31 to 503 us.
@@ -17,7 +21,7 @@ func launchBound(v view) (finding, bool) {
 		return finding{}, false
 	}
 	if n == 1 && v.launches(1) >= NearFloor && !v.verdict.Speedup.Slower() {
-		return finding{done: true, evidence: v.evidence("custom_calls"),
+		return finding{done: true, evidence: v.evidence(metrics.CustomCalls),
 			why: fmt.Sprintf("The one launch takes %.3g us, and an empty one %.3g us.", 1000*ms, v.device.Ceilings.CallUS)}, true
 	}
 	f := finding{
@@ -25,7 +29,7 @@ func launchBound(v view) (finding, bool) {
 		method:     "Launch fewer kernels",
 		plan: "Join kernels that pass elements on to each other, have the last block of a reduction finish it instead of another kernel, and leave out memsets, copies and conversions; " +
 			"in forward allocate each output once and do nothing else in Python. What is left can overlap from compute capability 9.0 on: programmatic dependent launch, with griddepcontrol.wait before a kernel reads, and nothing that the kernels before write read through const __restrict__ or __ldg.",
-		evidence: v.evidence("call_overhead_share", "custom_calls"),
+		evidence: v.evidence(metrics.CallOverheadShare, metrics.CustomCalls),
 		gain:     v.launches(n - 1),
 		moves:    []move{{"fuse", toMost}, {"pdl", toMost}, {"split", toLeast}},
 	}
@@ -45,8 +49,8 @@ func (v view) launched() float64 {
 	if p := v.verdict.Profile; p != nil && p.Launches > 0 {
 		return float64(p.Launches)
 	}
-	if n, ok := v.metric("launches"); ok && n >= 1 {
+	if n, ok := v.metric(metrics.Launches); ok && n >= 1 {
 		return n
 	}
-	return v.or("custom_calls", 0)
+	return v.or(metrics.CustomCalls, 0)
 }

@@ -3,6 +3,8 @@ package judge
 import (
 	"fmt"
 	"math"
+
+	"github.com/kernelwright/kernelwright/metrics"
 )
 
 // memoryBound is for a GPU's memory at its measured bandwidth. With the task's
@@ -12,10 +14,10 @@ func memoryBound(v view) (finding, bool) {
 	if share < ceilingShare || !beyondCache(v) {
 		return finding{}, false
 	}
-	e := v.evidence("memory_share", "achieved_gbs", "working_set_bytes")
+	e := v.evidence(metrics.MemoryShare, metrics.AchievedGBs, metrics.WorkingSetBytes)
 	rate := share * ceiling
 	if moved == 0 {
-		rate = v.or("achieved_gbs", rate)
+		rate = v.or(metrics.AchievedGBs, rate)
 	}
 	said := fmt.Sprintf("Memory: %.4g GB/s, %s of what this GPU was measured to reach", rate, percent(share))
 	if least := float64(v.verdict.Floor.Bytes); moved > 0 && least > 0 {
@@ -39,7 +41,7 @@ func memoryBound(v view) (finding, bool) {
 // reads and writes as they are mixed here. It is no less than the least bytes'
 // share: what is written last may still be in L2 when counting ends.
 func (v view) traffic() (share, moved, ceiling float64) {
-	share, ceiling = v.or("memory_share", 0), v.device.Ceilings.MemoryGBs
+	share, ceiling = v.or(metrics.MemoryShare, 0), v.device.Ceilings.MemoryGBs
 	if read, written, ok := v.movedBytes(); ok && ceiling > 0 && v.verdict.CandidateMS > 0 {
 		moved, ceiling = read+written, v.device.Ceilings.MixedGBs(read, written)
 		share = max(share, moved/1e6/v.verdict.CandidateMS/ceiling)
@@ -55,8 +57,8 @@ func (v view) movedBytes() (read, written float64, ok bool) {
 		return 0, 0, false
 	}
 	whole := gpuKernel{counted: p.Metrics}
-	read, ok = whole.count(dramRead)
-	written, too := whole.count(dramWritten)
+	read, ok = whole.count(metrics.DRAMRead)
+	written, too := whole.count(metrics.DRAMWritten)
 	sum := read + written
 	return read, written, ok && too && sum > 0 && !math.IsInf(sum, 0)
 }

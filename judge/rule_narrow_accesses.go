@@ -1,6 +1,10 @@
 package judge
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/kernelwright/kernelwright/metrics"
+)
 
 const (
 	// widest is the bytes that one thread moves with one instruction at most.
@@ -17,7 +21,7 @@ func narrowAccesses(v view, k gpuKernel) (finding, bool) {
 	if !k.compiled || width <= 0 || width > narrow || k.built.Instructions["load_global"] == 0 || k.copiesAhead() {
 		return finding{}, false
 	}
-	if used, ok := k.asked(loadedUsed); ok && used < sectorUsed {
+	if used, ok := k.asked(metrics.LoadedUsed); ok && used < sectorUsed {
 		return finding{}, false // they lie apart, and cannot be joined
 	}
 	busy, _ := v.busiest(k)
@@ -34,7 +38,7 @@ func narrowAccesses(v view, k gpuKernel) (finding, bool) {
 		bottleneck: fmt.Sprintf("Narrow accesses: a load moves %.3g bytes for a thread where it could move %d%s.", width, widest, waits),
 		method:     "Move 16 bytes with each access",
 		plan:       "Read and write float4 (reinterpret_cast where addresses and row lengths are multiples of 16 bytes), compute on its four elements, and treat what is left over one by one.",
-		evidence:   v.about(k, loadSectors, stallShare("long_scoreboard"), stallRatio("lg_throttle"), l1Counter),
+		evidence:   v.about(k, metrics.LoadSectors, metrics.StallShare("long_scoreboard"), metrics.StallRatio("lg_throttle"), l1Counter),
 		gain:       gain,
 		moves:      []move{{"vector", toMost}, {"vector", toUp}},
 	}

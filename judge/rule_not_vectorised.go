@@ -1,6 +1,10 @@
 package judge
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/kernelwright/kernelwright/metrics"
+)
 
 // Below these shares of the ceilings neither memory nor arithmetic explains
 // the time.
@@ -11,22 +15,22 @@ const (
 
 // starved reports whether the cores wait for something other than memory.
 func starved(v view) bool {
-	return v.or("compute_share", 0) < computeIdle && v.or("memory_share", 0) < memoryIdle
+	return v.or(metrics.ComputeShare, 0) < computeIdle && v.or(metrics.MemoryShare, 0) < memoryIdle
 }
 
 // notVectorised is for loops that do one element at a time.
 func notVectorised(v view) (finding, bool) {
-	missed, ok := v.metric("missed_loops")
-	done := v.or("vectorised_loops", 0)
+	missed, ok := v.metric(metrics.MissedLoops)
+	done := v.or(metrics.VectorisedLoops, 0)
 	if !ok || missed <= 0 || !starved(v) {
 		return finding{}, false
 	}
 	f := finding{
-		bottleneck: fmt.Sprintf("Scalar code: the compiler vectorised %.0f loops and gave up on %.0f, at %s of the peak rate of arithmetic.", done, missed, percent(v.or("compute_share", 0))),
+		bottleneck: fmt.Sprintf("Scalar code: the compiler vectorised %.0f loops and gave up on %.0f, at %s of the peak rate of arithmetic.", done, missed, percent(v.or(metrics.ComputeShare, 0))),
 		method:     "Make the inner loop vectorise",
 		plan: "Walk the innermost axis with stride 1, declare the pointers __restrict, take branches and function calls out of the loop, and give a " +
 			"reduction several accumulators (#pragma omp simd reduction).",
-		evidence: v.evidence("missed_loops", "vectorised_loops", "compute_share", "memory_share"),
+		evidence: v.evidence(metrics.MissedLoops, metrics.VectorisedLoops, metrics.ComputeShare, metrics.MemoryShare),
 		moves:    []move{{"vector", toUp}, {"unroll", toUp}, {"chains", toUp}},
 	}
 	if m := v.verdict.Build.Missed; len(m) > 0 {

@@ -1,6 +1,10 @@
 package judge
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/kernelwright/kernelwright/metrics"
+)
 
 // occupancyEnough is the share of a multiprocessor's warps from which more of
 // them rarely help: NVIDIA's best practices guide names it, and threads with
@@ -16,7 +20,7 @@ func occupancyBound(v view, k gpuKernel) (finding, bool) {
 		return finding{}, false
 	}
 	share := r.occupancy
-	if active, ok := k.used(warpsActive); ok && active > 0 {
+	if active, ok := k.used(metrics.WarpsActive); ok && active > 0 {
 		share = min(share, active)
 	}
 	gain := min(1-busy, 1-share/occupancyEnough)
@@ -27,7 +31,7 @@ func occupancyBound(v view, k gpuKernel) (finding, bool) {
 	}
 	f := finding{
 		bottleneck: fmt.Sprintf("Occupancy: %.3g blocks of %.0f threads fit on a multiprocessor at once, %s of its warps; the limit is the %s.", r.blocks, k.threads, percent(r.occupancy), r.limit),
-		evidence:   v.about(k, warpsActive, registersOf, limitRegisters, limitShared, stallShare("long_scoreboard")),
+		evidence:   v.about(k, metrics.WarpsActive, metrics.Registers, metrics.LimitRegisters, metrics.LimitShared, metrics.StallShare("long_scoreboard")),
 		gain:       gain,
 	}
 	f.evidence["occupancy"], f.evidence["block_threads"] = r.occupancy, k.threads

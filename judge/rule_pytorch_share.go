@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/metrics"
 )
 
 // pytorchMost is the share that PyTorch's operators may keep before moving
@@ -12,7 +13,7 @@ const pytorchMost = 0.15
 
 // pytorchShare is for work that is still left to PyTorch's operators.
 func pytorchShare(v view) (finding, bool) {
-	share, ok := v.metric("pytorch_share")
+	share, ok := v.metric(metrics.PyTorchShare)
 	if !ok || share < pytorchMost {
 		return finding{}, false
 	}
@@ -30,7 +31,7 @@ func pytorchShare(v view) (finding, bool) {
 		bottleneck: fmt.Sprintf("PyTorch's own operators take %s of the time%s, and each writes its result to memory for the next to read.", percent(share), which),
 		method:     "Fuse them into the custom kernel",
 		plan:       "Compute them in the loop that produces or consumes their operand, so that the intermediate tensors are never written.",
-		evidence:   v.evidence("pytorch_share", "custom_share", "vendor_share"),
+		evidence:   v.evidence(metrics.PyTorchShare, metrics.CustomShare, metrics.VendorShare),
 		gain:       share,
 		moves:      []move{{"fuse", toMost}},
 	}, true

@@ -1,5 +1,7 @@
 package judge
 
+import "github.com/kernelwright/kernelwright/metrics"
+
 import "github.com/kernelwright/kernelwright"
 
 // rejected passes on which rule of the policy a candidate breaks.
@@ -15,6 +17,6 @@ func rejected(v view) (finding, bool) {
 		issue:    "The candidate breaks the policy: " + oneLine(v.verdict.Reason),
 		why:      "A candidate that breaks the policy is not kept, whatever it computes.",
 		fix:      fix,
-		evidence: v.evidence("custom_share", "pytorch_share", "vendor_share"),
+		evidence: v.evidence(metrics.CustomShare, metrics.PyTorchShare, metrics.VendorShare),
 	}, true
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/kernelwright/kernelwright"
+	"github.com/kernelwright/kernelwright/metrics"
 )
 
 // rooflineGap is what can be said when no metric points anywhere: how far
@@ -13,7 +14,7 @@ func rooflineGap(v view) (finding, bool) {
 	if bound == "" {
 		bound = "memory"
 	}
-	e := v.evidence("memory_share", "cache_share", "compute_share", "core_use")
+	e := v.evidence(metrics.MemoryShare, metrics.CacheShare, metrics.ComputeShare, metrics.CoreUse)
 	gap := "how far it is from the roofline is not known"
 	if v.verdict.Floor.MS > 0 {
 		e["floor_ms"] = v.verdict.Floor.MS

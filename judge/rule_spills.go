@@ -1,6 +1,10 @@
 package judge
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/kernelwright/kernelwright/metrics"
+)
 
 // fewSpills are bytes of a thread that the compiler may put aside outside of loops, for
 // a register that it then has free: kernels of 48 registers were seen with 4 and 8.
@@ -18,9 +22,9 @@ func spills(v view, k gpuKernel) (finding, bool) {
 	local := float64(n["local"])
 	share := within(local / (local + float64(n["load_global"]+n["store_global"]+n["load_shared"]+n["store_shared"])))
 	by := "of its accesses to memory in the code"
-	loaded, ok := k.count(localLoaded)
-	stored, too := k.count(localStored)
-	if sectors, known := k.count(l2Asked); ok && too && known && loaded+stored+sectors > 0 {
+	loaded, ok := k.count(metrics.LocalLoaded)
+	stored, too := k.count(metrics.LocalStored)
+	if sectors, known := k.count(metrics.L2Sectors); ok && too && known && loaded+stored+sectors > 0 {
 		below := sectors * sectorBytes
 		share, by = (loaded+stored)/(loaded+stored+below), "of the bytes that go there or come from L2"
 		share = max(share, v.spilledTo(loaded+stored))
@@ -30,7 +34,7 @@ func spills(v view, k gpuKernel) (finding, bool) {
 		method:     "Keep fewer values alive in a thread",
 		plan: "Give a thread fewer elements at a time, unroll less, reduce into fewer accumulators, and index arrays of a thread by constants alone; or allow more registers with " +
 			"__launch_bounds__(threads) and fewer threads.",
-		evidence: v.about(k, registersOf, localLoaded, localStored, l2Asked),
+		evidence: v.about(k, metrics.Registers, metrics.LocalLoaded, metrics.LocalStored, metrics.L2Sectors),
 		gain:     share,
 		moves:    []move{{"unroll", toDown}, {"share", toDown}, {"items", toDown}, {"keep", toLeast}, {"vector", toDown}},
 	}

@@ -1,6 +1,10 @@
 package judge
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/kernelwright/kernelwright/metrics"
+)
 
 // sectorUsed is the share of the bytes of the sectors that a kernel touches which
 // it asked for, at least: rows that begin in the middle of a sector cost one of
@@ -17,8 +21,8 @@ func uncoalesced(v view, k gpuKernel) (finding, bool) {
 		busy = 1
 	}
 	// What is read and written weighs by the bytes that move for it.
-	read, _ := k.count(dramRead)
-	written, _ := k.count(dramWritten)
+	read, _ := k.count(metrics.DRAMRead)
+	written, _ := k.count(metrics.DRAMWritten)
 	if read+written <= 0 {
 		read, written = 1, 1
 	}
@@ -29,12 +33,12 @@ func uncoalesced(v view, k gpuKernel) (finding, bool) {
 		return bytes, 0
 	}
 	_, l1Counter, _ := k.l1Busy()
-	loads, lost := moving(read, loadedUsed)
-	stores, gone := moving(written, storedUsed)
+	loads, lost := moving(read, metrics.LoadedUsed)
+	stores, gone := moving(written, metrics.StoredUsed)
 	for _, way := range []struct {
 		what, used, sectors string
 		wasted              float64
-	}{{"loads", loadedUsed, loadSectors, lost}, {"stores", storedUsed, storeSectors, gone}} {
+	}{{"loads", metrics.LoadedUsed, metrics.LoadSectors, lost}, {"stores", metrics.StoredUsed, metrics.StoreSectors, gone}} {
 		used, ok := k.asked(way.used)
 		gain := busy * way.wasted / (loads + stores)
 		if !ok || used <= 0 || used >= sectorUsed || (found && gain <= f.gain) {
@@ -46,7 +50,7 @@ func uncoalesced(v view, k gpuKernel) (finding, bool) {
 			method:     "Have neighbouring threads take neighbouring addresses",
 			plan: "Let threadIdx.x run along the innermost dimension in memory; where input and output run along different ones, turn tiles of 32 by 33 elements in shared " +
 				"memory, so that both are read and written in order.",
-			evidence: v.about(k, way.used, way.sectors, l1Counter, l2Busy, dramBusy),
+			evidence: v.about(k, way.used, way.sectors, l1Counter, metrics.L2Busy, metrics.DRAMBusy),
 			gain:     gain,
 			moves:    []move{{"vector", toLeast}, {"vector", toDown}},
 		}
